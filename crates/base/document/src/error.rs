@@ -1,0 +1,85 @@
+//! What can be wrong with a document, and the pages that explain it.
+
+use bedplate_diag::{Class, Diagnostic, Page, Place, nearest};
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum DocumentError {
+    #[error("this is not valid TOML: {reason}")]
+    Syntax { reason: String, place: Place },
+    #[error("{table} lacks the key `{key}`")]
+    MissingKey { table: String, key: String, expected: &'static str, place: Place },
+    #[error("{table} has the key `{key}`, which means nothing here")]
+    UnknownKey { table: String, key: String, known: Vec<String>, place: Place },
+    #[error("`{key}` of {table} is {found}, not {expected}")]
+    WrongType { table: String, key: String, expected: &'static str, found: &'static str, place: Place },
+    #[error("`{key}` of {table} cannot be used: {reason}")]
+    BadValue { table: String, key: String, reason: String, place: Place },
+}
+
+pub const PAGES: &[&Page] = &[&SYNTAX, &MISSING_KEY, &UNKNOWN_KEY, &WRONG_TYPE, &BAD_VALUE];
+
+static SYNTAX: Page = Page {
+    code: "document/syntax",
+    class: Class::User,
+    meaning: "The file is not valid TOML. The place given is where the parser could not go on; the mistake is there or just before.",
+    remedy: "check quotes, brackets and `key = value` around the place shown",
+};
+static MISSING_KEY: Page = Page {
+    code: "document/missing-key",
+    class: Class::User,
+    meaning: "A table of the file lacks a key that it must have.",
+    remedy: "add the key to the table shown",
+};
+static UNKNOWN_KEY: Page = Page {
+    code: "document/unknown-key",
+    class: Class::User,
+    meaning: "A table has a key that is not part of the format. Unknown keys are refused, because a misspelt key would otherwise be ignored in silence.",
+    remedy: "remove the key or correct its spelling",
+};
+static WRONG_TYPE: Page = Page {
+    code: "document/wrong-type",
+    class: Class::User,
+    meaning: "A value has another type than its key asks for, such as a number where a text is wanted.",
+    remedy: "write the value in the type named",
+};
+static BAD_VALUE: Page = Page {
+    code: "document/bad-value",
+    class: Class::User,
+    meaning: "A value has the right type, but cannot be used: a unit is missing, a number is out of range, or a name is not one of the choices.",
+    remedy: "change the value as the message says",
+};
+
+impl Diagnostic for DocumentError {
+    fn page(&self) -> &'static Page {
+        match self {
+            DocumentError::Syntax { .. } => &SYNTAX,
+            DocumentError::MissingKey { .. } => &MISSING_KEY,
+            DocumentError::UnknownKey { .. } => &UNKNOWN_KEY,
+            DocumentError::WrongType { .. } => &WRONG_TYPE,
+            DocumentError::BadValue { .. } => &BAD_VALUE,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            DocumentError::MissingKey { key, expected, .. } => Some(format!("add `{key} = …`, {expected}")),
+            DocumentError::UnknownKey { key, known, .. } => {
+                Some(match nearest(key, known.iter().map(String::as_str)) {
+                    Some(name) => format!("did you mean `{name}`?"),
+                    None => format!("the keys here are {}", known.join(", ")),
+                })
+            }
+            _ => None,
+        }
+    }
+
+    fn place(&self) -> Option<&Place> {
+        match self {
+            DocumentError::Syntax { place, .. }
+            | DocumentError::MissingKey { place, .. }
+            | DocumentError::UnknownKey { place, .. }
+            | DocumentError::WrongType { place, .. }
+            | DocumentError::BadValue { place, .. } => Some(place),
+        }
+    }
+}

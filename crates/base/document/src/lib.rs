@@ -1,0 +1,30 @@
+//! TOML documents read with places.
+//!
+//! The catalog, clusters, jobs and configurations are written by people, so every complaint about them
+//! names file, line, key and remedy. A [`Table`] hands out typed values by key, remembers which keys were
+//! asked for, and at the end [`Table::finish`] refuses the keys that nobody knows. Tables can be laid over
+//! each other ([`Table::overlay`]); each value keeps the place it came from.
+//!
+//! ```
+//! use bedplate_diag::{Diagnostic, Source};
+//! use bedplate_document::Table;
+//! use bedplate_units::Bytes;
+//!
+//! let table = Table::parse(Source::new("gpu.toml", "memory = \"80 GB\"\nmemroy_kind = \"HBM3\"\n"))?;
+//! assert_eq!(table.required::<Bytes>("memory")?, Bytes::gb(80.0));
+//! let _kind: Option<String> = table.optional("memory_kind")?;
+//! let error = table.finish().unwrap_err();
+//! assert_eq!(error.help().unwrap(), "did you mean `memory_kind`?");
+//! assert_eq!(error.place().unwrap().line, Some(2));
+//! # Ok::<(), bedplate_document::DocumentError>(())
+//! ```
+
+mod error;
+mod readable;
+mod table;
+mod value;
+
+pub use error::{DocumentError, PAGES};
+pub use readable::{Misfit, Readable};
+pub use table::Table;
+pub use value::{Entry, Located, Value};

@@ -1,0 +1,75 @@
+//! A parsed TOML value that borrows nothing, with the bytes it came from.
+
+use std::ops::Range;
+
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// A TOML value. Whole numbers are wider than any type read from them, so range is checked there.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Value {
+    Text(String),
+    Integer(i128),
+    Float(f64),
+    Flag(bool),
+    Time(String),
+    List(Vec<Located>),
+    Table(Vec<Entry>),
+}
+
+/// A value and the bytes of the text that it was written in.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Located {
+    pub value: Value,
+    pub span: Range<usize>,
+}
+
+/// A key of a table with its value.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Entry {
+    pub key: String,
+    pub key_span: Range<usize>,
+    pub located: Located,
+}
+
+impl Value {
+    /// The type as a phrase for messages.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Value::Text(_) => "a text",
+            Value::Integer(_) | Value::Float(_) => "a number",
+            Value::Flag(_) => "true or false",
+            Value::Time(_) => "a date",
+            Value::List(_) => "a list",
+            Value::Table(_) => "a table",
+        }
+    }
+}
+
+pub(crate) fn entries(table: DeTable<'_>) -> Vec<Entry> {
+    let entry = |(key, value): (Spanned<_>, _)| Entry {
+        key_span: key.span(),
+        key: std::borrow::Cow::into_owned(key.into_inner()),
+        located: located(value),
+    };
+    table.into_iter().map(entry).collect()
+}
+
+/// Recursion is bounded by the parser, which refuses documents nested too deeply.
+fn located(value: Spanned<DeValue<'_>>) -> Located {
+    let span = value.span();
+    let value = match value.into_inner() {
+        DeValue::String(text) => Value::Text(text.into_owned()),
+        DeValue::Integer(integer) => match i128::from_str_radix(integer.as_str(), integer.radix()) {
+            Ok(number) => Value::Integer(number),
+            Err(_) => Value::Float(f64::INFINITY),
+        },
+        // The parser has checked the form, so only overflow is left, and that is infinite.
+        DeValue::Float(float) => Value::Float(float.as_str().parse().unwrap_or(f64::INFINITY)),
+        DeValue::Boolean(flag) => Value::Flag(flag),
+        DeValue::Datetime(time) => Value::Time(time.to_string()),
+        DeValue::Array(items) => Value::List(items.into_iter().map(located).collect()),
+        DeValue::Table(table) => Value::Table(entries(table)),
+    };
+    Located { value, span }
+}
