@@ -1,0 +1,104 @@
+//! The catalog as a whole: entries in the order of the files, found by name or alias.
+
+use bedplate_diag::{Source, nearest_names};
+
+use crate::format;
+use crate::{Accelerator, CatalogError, Fabric, Instance, Reference, StorageClass, UltraServer};
+
+/// Everything the program knows about hardware. Entries keep the order of the files.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Catalog {
+    pub accelerators: Vec<Accelerator>,
+    pub instances: Vec<Instance>,
+    pub ultraservers: Vec<UltraServer>,
+    pub fabrics: Vec<Fabric>,
+    pub storage: Vec<StorageClass>,
+    pub references: Vec<Reference>,
+}
+
+impl Catalog {
+    /// The catalog that the program carries.
+    pub fn builtin() -> Self {
+        format::read(&[]).expect("the embedded catalog is valid: checked by a test")
+    }
+
+    /// The built-in catalog under the user's overlay files; later files win.
+    pub fn with_overlays(overlays: &[Source<'_>]) -> Result<Self, CatalogError> {
+        format::read(overlays)
+    }
+
+    pub fn accelerator(&self, name: &str) -> Result<&Accelerator, CatalogError> {
+        find("accelerator", name, &self.accelerators)
+    }
+
+    pub fn instance(&self, name: &str) -> Result<&Instance, CatalogError> {
+        find("instance", name, &self.instances)
+    }
+
+    pub fn ultraserver(&self, name: &str) -> Result<&UltraServer, CatalogError> {
+        find("UltraServer", name, &self.ultraservers)
+    }
+
+    pub fn fabric(&self, name: &str) -> Result<&Fabric, CatalogError> {
+        find("fabric", name, &self.fabrics)
+    }
+
+    pub fn storage_class(&self, name: &str) -> Result<&StorageClass, CatalogError> {
+        find("storage class", name, &self.storage)
+    }
+
+    /// The document behind a source key.
+    pub fn reference(&self, key: &str) -> Option<&Reference> {
+        self.references.iter().find(|reference| reference.key == key)
+    }
+
+    /// The accelerator of an instance; the catalog is checked for it when it is read.
+    pub fn accelerator_of(&self, instance: &Instance) -> &Accelerator {
+        self.accelerator(&instance.accelerator).expect("instances name known accelerators: checked when read")
+    }
+}
+
+/// An entry that answers to a name and perhaps to other spellings.
+pub(crate) trait Named {
+    fn name(&self) -> &str;
+
+    fn aliases(&self) -> &[String] {
+        &[]
+    }
+
+    fn answers_to(&self, wanted: &str) -> bool {
+        self.name().eq_ignore_ascii_case(wanted)
+            || self.aliases().iter().any(|alias| alias.eq_ignore_ascii_case(wanted))
+    }
+}
+
+fn find<'a, T: Named>(kind: &'static str, name: &str, entries: &'a [T]) -> Result<&'a T, CatalogError> {
+    entries.iter().find(|entry| entry.answers_to(name)).ok_or_else(|| CatalogError::UnknownName {
+        kind,
+        name: name.chars().take(60).collect(),
+        near: nearest_names(name, entries.iter().map(Named::name), 2)
+            .into_iter()
+            .map(str::to_owned)
+            .collect(),
+    })
+}
+
+impl Named for Accelerator {
+    fn name(&self) -> &str {
+        &self.name
+    }
+    fn aliases(&self) -> &[String] {
+        &self.aliases
+    }
+}
+
+macro_rules! named {
+    ($($entry:ty),*) => {$(
+        impl Named for $entry {
+            fn name(&self) -> &str {
+                &self.name
+            }
+        }
+    )*};
+}
+named!(Instance, UltraServer, Fabric, StorageClass);

@@ -1,0 +1,347 @@
+//! One entry of each kind, from a merged table to a checked value.
+
+use bedplate_document::{DocumentError, Readable, Table};
+use bedplate_units::{Bytes, FlopRate};
+
+use super::{Draft, OVERLAY};
+use crate::{
+    Accelerator, Catalog, Disagreement, Evidence, Fabric, FabricKind, Instance, LocalStorage, Peaks, Price,
+    Prices, Purchase, StorageClass, StoragePrice, StorageTier, UltraServer,
+};
+
+/// More accelerators than any one machine or domain will have for a long time.
+const MOST_ACCELERATORS: u32 = 100_000;
+
+/// Reads one entry. The catalog holds what was read before, which is what this entry may refer to.
+pub(super) struct Reader<'a> {
+    draft: &'a Draft,
+    table: &'a Table,
+    catalog: &'a Catalog,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(draft: &'a Draft, catalog: &'a Catalog) -> Self {
+        Self { draft, table: &draft.table, catalog }
+    }
+
+    pub(super) fn fabric(self) -> Result<Fabric, DocumentError> {
+        let fabric = Fabric {
+            name: self.name()?,
+            title: self.table.required("title")?,
+            kind: self.table.choice("kind", &FabricKind::ALL)?,
+            family: self.table.required("family")?,
+            generation: self.table.optional("generation")?,
+            per_accelerator: self.positive("per_accelerator")?,
+            directions: self.table.or("directions", 1)?,
+            per_port: self.positive("per_port")?,
+            latency: self.table.optional("latency")?,
+            protocol: self.table.optional("protocol")?,
+            notes: self.table.optional("notes")?,
+            evidence: self.evidence()?,
+        };
+        if !matches!(fabric.directions, 1 | 2) {
+            return Err(self.table.bad_value("directions", "a link has 1 or 2 directions"));
+        }
+        self.table.finish().map(|()| fabric)
+    }
+
+    pub(super) fn storage(self) -> Result<StorageClass, DocumentError> {
+        let storage = StorageClass {
+            name: self.name()?,
+            title: self.table.required("title")?,
+            tier: self.table.choice("tier", &StorageTier::ALL)?,
+            is_durable: self.table.required("durable")?,
+            is_posix: self.table.required("posix")?,
+            has_gpu_direct: self.table.or("gpu_direct", false)?,
+            latency: self.table.optional("latency")?,
+            throughput_per_tib: self.positive("throughput_per_tib")?,
+            throughput_per_client: self.positive("throughput_per_client")?,
+            throughput_per_volume: self.positive("throughput_per_volume")?,
+            iops: self.table.optional("iops")?,
+            max_object: self.table.optional("max_object")?,
+            cannot: self.table.or("cannot", Vec::new())?,
+            prices: self.storage_prices()?,
+            notes: self.table.optional("notes")?,
+            evidence: self.evidence()?,
+        };
+        self.table.finish().map(|()| storage)
+    }
+
+    pub(super) fn accelerator(self) -> Result<Accelerator, DocumentError> {
+        let accelerator = Accelerator {
+            name: self.name()?,
+            title: self.table.required("title")?,
+            aliases: self.table.or("aliases", Vec::new())?,
+            vendor: self.table.required("vendor")?,
+            generation: self.table.required("generation")?,
+            peaks: self.peaks()?,
+            memory: self.memory()?,
+            memory_usable: self.table.optional("memory_usable")?,
+            memory_kind: self.table.optional("memory_kind")?,
+            memory_bandwidth: self.positive("memory_bandwidth")?,
+            multiprocessors: self.table.optional("multiprocessors")?,
+            compute_capability: self.table.optional("compute_capability")?,
+            power: self.table.optional("power")?,
+            scale_up: self.fabric_name("scale_up", FabricKind::ScaleUp)?,
+            host_link: self.fabric_name("host_link", FabricKind::HostLink)?,
+            notes: self.table.optional("notes")?,
+            evidence: self.evidence()?,
+        };
+        // Vendors print GiB of memory as GB, so what is usable may exceed the nominal figure by 7 %.
+        if accelerator.memory_usable.is_some_and(|usable| usable > accelerator.memory * 1.08) {
+            return Err(self.table.bad_value("memory_usable", "it is larger than `memory`"));
+        }
+        self.table.finish().map(|()| accelerator)
+    }
+
+    pub(super) fn instance(self) -> Result<Instance, DocumentError> {
+        let name = self.name()?;
+        let accelerators = self.accelerator_count("accelerators")?;
+        let instance = Instance {
+            name,
+            title: self.table.optional("title")?,
+            provider: self.table.required("provider")?,
+            accelerator: self.accelerator_name()?,
+            accelerators,
+            vcpus: self.table.optional("vcpus")?,
+            host_memory: self.table.optional("host_memory")?,
+            accelerator_memory: self.table.optional("accelerator_memory")?,
+            scale_up_domain: self.table.or("scale_up_domain", accelerators)?,
+            scale_up_bandwidth: self.positive("scale_up_bandwidth")?,
+            scale_out: self.fabric_name("scale_out", FabricKind::ScaleOut)?,
+            scale_out_bandwidth: self.positive("scale_out_bandwidth")?,
+            scale_out_cards: self.table.optional("scale_out_cards")?,
+            host_link: self.fabric_name("host_link", FabricKind::HostLink)?,
+            local_storage: self.local_storage()?,
+            ultracluster: self.table.optional("ultracluster")?,
+            prices: self.prices()?,
+            notes: self.table.optional("notes")?,
+            evidence: self.evidence()?,
+        };
+        if !(1..=accelerators).contains(&instance.scale_up_domain) {
+            let reason = format!("a domain within the machine has 1 to {accelerators} accelerators");
+            return Err(self.table.bad_value("scale_up_domain", reason));
+        }
+        self.table.finish().map(|()| instance)
+    }
+
+    pub(super) fn ultraserver(self) -> Result<UltraServer, DocumentError> {
+        let ultraserver = UltraServer {
+            name: self.name()?,
+            title: self.table.optional("title")?,
+            instance: self.instance_name()?,
+            instances: self.accelerator_count("instances")?,
+            accelerators: self.accelerator_count("accelerators")?,
+            accelerator_memory: self.table.optional("accelerator_memory")?,
+            scale_up_bandwidth: self.positive("scale_up_bandwidth")?,
+            scale_out: self.fabric_name("scale_out", FabricKind::ScaleOut)?,
+            scale_out_bandwidth: self.positive("scale_out_bandwidth")?,
+            prices: self.prices()?,
+            notes: self.table.optional("notes")?,
+            evidence: self.evidence()?,
+        };
+        let per_instance = self.catalog.instance(&ultraserver.instance).map_or(0, |found| found.accelerators);
+        if per_instance.checked_mul(ultraserver.instances) != Some(ultraserver.accelerators) {
+            let reason = format!(
+                "{} instances with {per_instance} accelerators each do not make that many",
+                ultraserver.instances
+            );
+            return Err(self.table.bad_value("accelerators", reason));
+        }
+        self.table.finish().map(|()| ultraserver)
+    }
+
+    fn name(&self) -> Result<String, DocumentError> {
+        let name: String = self.table.required("name")?;
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
+        if name.is_empty() || name.len() > 80 || !name.chars().all(is_plain) {
+            let reason = "a name has 1 to 80 letters, digits, `.`, `-` or `_`";
+            return Err(self.table.bad_value("name", reason));
+        }
+        Ok(name)
+    }
+
+    fn peaks(&self) -> Result<Peaks, DocumentError> {
+        let peak = |format: &str| self.positive::<FlopRate>(format);
+        Ok(Peaks {
+            fp32: peak("fp32")?,
+            tf32: peak("tf32")?,
+            bf16: peak("bf16")?,
+            fp8: peak("fp8")?,
+            fp4: peak("fp4")?,
+            int8: peak("int8")?,
+        })
+    }
+
+    fn memory(&self) -> Result<Bytes, DocumentError> {
+        let memory: Bytes = self.table.required("memory")?;
+        if memory.is_zero() || memory > Bytes::tb(1000.0) {
+            return Err(self
+                .table
+                .bad_value("memory", "an accelerator has more than none and less than 1 PB"));
+        }
+        Ok(memory)
+    }
+
+    /// A quantity that, where it is given, is not zero: a link of no bandwidth is left out instead.
+    fn positive<T: Readable + Ord + Default>(&self, key: &str) -> Result<Option<T>, DocumentError> {
+        let value: Option<T> = self.table.optional(key)?;
+        match value {
+            Some(value) if value == T::default() => {
+                Err(self.table.bad_value(key, "it is zero; leave the key out where there is none"))
+            }
+            other => Ok(other),
+        }
+    }
+
+    fn accelerator_count(&self, key: &str) -> Result<u32, DocumentError> {
+        let count: u32 = self.table.required(key)?;
+        if (1..=MOST_ACCELERATORS).contains(&count) {
+            return Ok(count);
+        }
+        Err(self.table.bad_value(key, format!("{count} is not between 1 and {MOST_ACCELERATORS}")))
+    }
+
+    fn fabric_name(&self, key: &str, kind: FabricKind) -> Result<Option<String>, DocumentError> {
+        let Some(name) = self.table.optional::<String>(key)? else { return Ok(None) };
+        match self.catalog.fabric(&name) {
+            Ok(fabric) if fabric.kind == kind => Ok(Some(fabric.name.clone())),
+            Ok(fabric) => {
+                let reason = format!("`{name}` is a {} fabric, not {}", fabric.kind.name(), kind.name());
+                Err(self.table.bad_value(key, reason))
+            }
+            Err(error) => Err(self.unknown_reference(key, &error)),
+        }
+    }
+
+    fn accelerator_name(&self) -> Result<String, DocumentError> {
+        let name: String = self.table.required("accelerator")?;
+        let found = self.catalog.accelerator(&name);
+        found.map(|found| found.name.clone()).map_err(|error| self.unknown_reference("accelerator", &error))
+    }
+
+    fn instance_name(&self) -> Result<String, DocumentError> {
+        let name: String = self.table.required("instance")?;
+        let found = self.catalog.instance(&name);
+        found.map(|found| found.name.clone()).map_err(|error| self.unknown_reference("instance", &error))
+    }
+
+    fn unknown_reference(&self, key: &str, error: &crate::CatalogError) -> DocumentError {
+        let help = bedplate_diag::Diagnostic::help(error).map(|help| format!("; {help}")).unwrap_or_default();
+        self.table.bad_value(key, format!("{error}{help}"))
+    }
+
+    fn local_storage(&self) -> Result<Option<LocalStorage>, DocumentError> {
+        let class: Option<String> = self.table.optional("local_storage")?;
+        let devices: Option<u32> = self.table.optional("local_devices")?;
+        let device_size: Option<Bytes> = self.table.optional("local_device_size")?;
+        let Some(class) = class else { return Ok(None) };
+        if let Err(error) = self.catalog.storage_class(&class) {
+            return Err(self.unknown_reference("local_storage", &error));
+        }
+        match (devices, device_size) {
+            (Some(devices), Some(device_size)) => Ok(Some(LocalStorage { class, devices, device_size })),
+            _ => {
+                Err(self.table.bad_value("local_storage", "it needs `local_devices` and `local_device_size`"))
+            }
+        }
+    }
+
+    fn prices(&self) -> Result<Prices, DocumentError> {
+        let mut prices = Prices::default();
+        for table in self.table.tables("prices")? {
+            let table = table.titled(format!("a price of {}", self.table.title()));
+            let purchase = table.choice("kind", &Purchase::ALL)?;
+            prices.of_mut(purchase).push(Price {
+                per_hour: table.required("per_hour")?,
+                region: table.required("region")?,
+                date: date(&table)?,
+                source: self.price_source(&table)?,
+                note: table.optional("note")?,
+            });
+            table.finish()?;
+        }
+        Ok(prices)
+    }
+
+    fn storage_prices(&self) -> Result<Vec<StoragePrice>, DocumentError> {
+        let read = |table: Table| {
+            let table = table.titled(format!("a price of {}", self.table.title()));
+            let price = StoragePrice {
+                per_gb_month: table.required("per_gb_month")?,
+                region: table.required("region")?,
+                date: date(&table)?,
+                source: self.price_source(&table)?,
+                note: table.optional("note")?,
+                doubtful: table.optional("doubtful")?,
+            };
+            table.finish().map(|()| price)
+        };
+        self.table.tables("prices")?.into_iter().map(read).collect()
+    }
+
+    fn price_source(&self, table: &Table) -> Result<String, DocumentError> {
+        match table.optional::<String>("source")? {
+            Some(key) => self.known_source(table, "source", key),
+            None if self.draft.from_overlay.iter().any(|field| field == "prices") => Ok(OVERLAY.into()),
+            None => table.required("source"),
+        }
+    }
+
+    fn evidence(&self) -> Result<Evidence, DocumentError> {
+        let source = match self.table.optional::<String>("source")? {
+            Some(key) => self.known_source(self.table, "source", key)?,
+            None if !self.draft.from_overlay.is_empty() => OVERLAY.into(),
+            None => self.table.required("source")?,
+        };
+        let mut evidence = Evidence { source, ..Evidence::default() };
+        if let Some(exceptions) = self.table.table("sources")? {
+            for field in exceptions.keys().map(str::to_owned).collect::<Vec<_>>() {
+                let key: String = exceptions.required(&field)?;
+                let key = self.known_source(&exceptions, &field, key)?;
+                evidence.by_field.insert(field, key);
+            }
+        }
+        for field in &self.draft.from_overlay {
+            evidence.by_field.insert(field.clone(), OVERLAY.into());
+        }
+        for table in self.table.tables("also")? {
+            let table = table.titled(format!("a disagreement about {}", self.table.title()));
+            let key: String = table.required("source")?;
+            evidence.also.push(Disagreement {
+                field: table.required("field")?,
+                value: table.required("value")?,
+                source: self.known_source(&table, "source", key)?,
+                note: table.optional("note")?,
+            });
+            table.finish()?;
+        }
+        Ok(evidence)
+    }
+
+    fn known_source(&self, table: &Table, field: &str, key: String) -> Result<String, DocumentError> {
+        if self.catalog.reference(&key).is_some() {
+            return Ok(key);
+        }
+        let known = self.catalog.references.iter().map(|reference| reference.key.as_str());
+        let hint = match bedplate_diag::nearest(&key, known) {
+            Some(near) => format!("did you mean `{near}`?"),
+            None => format!("describe it under [sources.{key}]"),
+        };
+        Err(table.bad_value(field, format!("no source is called `{key}`; {hint}")))
+    }
+}
+
+/// A date as `2025-06` or `2025-06-05`: sorts as text, and reads the same everywhere.
+fn date(table: &Table) -> Result<String, DocumentError> {
+    let text: String = table.required("date")?;
+    let parts: Vec<&str> = text.split('-').collect();
+    let is_number =
+        |part: &&str, digits: usize| part.len() == digits && part.bytes().all(|b| b.is_ascii_digit());
+    let is_date = match parts.as_slice() {
+        [year, month] => is_number(year, 4) && is_number(month, 2),
+        [year, month, day] => is_number(year, 4) && is_number(month, 2) && is_number(day, 2),
+        _ => false,
+    };
+    if is_date { Ok(text) } else { Err(table.bad_value("date", "a date reads like 2025-06 or 2025-06-05")) }
+}

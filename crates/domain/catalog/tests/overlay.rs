@@ -1,0 +1,210 @@
+//! A user's file adds and overrides entries, and what is wrong in it is said with its line.
+
+use bedplate_catalog::{Catalog, Need, Purchase};
+use bedplate_diag::{Source, render_text};
+use bedplate_units::{Bytes, Dollars};
+use expect_test::{Expect, expect};
+use proptest::prelude::*;
+
+fn with(overlay: &str) -> Catalog {
+    Catalog::with_overlays(&[Source::new("own.toml", overlay)])
+        .unwrap_or_else(|error| panic!("{}", render_text(&error)))
+}
+
+fn refuses(overlay: &str, expected: Expect) {
+    let error =
+        Catalog::with_overlays(&[Source::new("own.toml", overlay)]).expect_err("the overlay is wrong");
+    expected.assert_eq(&render_text(&error));
+}
+
+const OWN_NODE: &str = r#"
+[[accelerator]]
+name = "own-gpu"
+title = "A GPU of our own"
+vendor = "us"
+generation = "first"
+memory = "48 GB"
+bf16 = "100 TFLOP/s"
+
+[[instance]]
+name = "rack-node"
+provider = "on-premise"
+accelerator = "own-gpu"
+accelerators = 4
+scale_out = "infiniband-ndr"
+scale_out_bandwidth = "400 Gbps"
+prices = [{ kind = "on-demand", per_hour = "$3.20", region = "basement", date = "2026-01" }]
+"#;
+
+#[test]
+fn an_own_node_joins_the_catalog_and_books_its_figures_to_the_overlay() {
+    let catalog = with(OWN_NODE);
+    let node = catalog.instance("rack-node").unwrap();
+    assert_eq!(catalog.accelerator_of(node).memory, Bytes::gb(48.0));
+    assert_eq!(node.evidence.source_of("accelerators"), "overlay");
+    let price = node.prices.newest(Purchase::OnDemand, None).unwrap();
+    assert_eq!((price.per_hour.hourly(), price.source.as_str()), (Dollars::new(3.2), "overlay"));
+    assert_eq!(catalog.reference("overlay").unwrap().title, "your overlay own.toml");
+}
+
+#[test]
+fn an_override_changes_its_fields_and_leaves_the_others_with_their_sources() {
+    let before = Catalog::builtin();
+    let after = with("[[accelerator]]\nname = \"H100\"\nmemory_usable = \"78 GB\"\n");
+    let (old, new) = (before.accelerator("h100").unwrap(), after.accelerator("h100").unwrap());
+    assert_eq!(new.memory_usable, Some(Bytes::gb(78.0)));
+    assert_eq!(new.evidence.source_of("memory_usable"), "overlay");
+    assert_eq!(new.memory, old.memory);
+    assert_eq!(new.evidence.source_of("memory"), old.evidence.source_of("memory"));
+    assert_eq!(before.accelerators.len(), after.accelerators.len());
+}
+
+#[test]
+fn the_later_of_two_overlays_wins() {
+    let set = |size: &str| format!("[[accelerator]]\nname = \"h100\"\nmemory_usable = \"{size}\"\n");
+    let (one, two) = (set("77 GB"), set("76 GB"));
+    let catalog =
+        Catalog::with_overlays(&[Source::new("1.toml", &one), Source::new("2.toml", &two)]).unwrap();
+    assert_eq!(catalog.accelerator("h100").unwrap().memory_usable, Some(Bytes::gb(76.0)));
+}
+
+#[test]
+fn wrong_overlays_name_line_key_and_remedy() {
+    refuses(
+        "[[accelerator]]\nname = \"own\"\n",
+        expect![[r#"
+        error[document/missing-key]: accelerator `own` lacks the key `title`
+          in   own.toml:1:1: [[accelerator]]
+        help:  add `title = …`, a text in quotes
+    "#]],
+    );
+    refuses(
+        "[[acelerator]]\nname = \"own\"\n",
+        expect![[r#"
+        error[document/unknown-key]: the file has the key `acelerator`, which means nothing here
+          in   own.toml:1:3: [[acelerator]]
+        help:  did you mean `accelerator`?
+    "#]],
+    );
+    refuses(
+        "[[accelerator]]\nname = \"h100\"\nmemory = \"0 GB\"\n",
+        expect![[r#"
+        error[document/bad-value]: `memory` of accelerator `h100` cannot be used: an accelerator has more than none and less than 1 PB
+          in   own.toml:3:10: memory = "0 GB"
+        help:  change the value as the message says
+    "#]],
+    );
+    refuses(
+        "[[accelerator]]\nname = \"h100\"\nmemory = \"80\"\n",
+        expect![[r#"
+        error[document/bad-value]: `memory` of accelerator `h100` cannot be used: `80` has no unit; a size reads like `80 GB`
+          in   own.toml:3:10: memory = "80"
+        help:  change the value as the message says
+    "#]],
+    );
+    refuses(
+        "[[accelerator]]\nname = \"h100\"\nmemory_band = \"3 TB/s\"\n",
+        expect![[r#"
+        error[document/unknown-key]: accelerator `h100` has the key `memory_band`, which means nothing here
+          in   own.toml:3:1: memory_band = "3 TB/s"
+        help:  did you mean `memory_bandwidth`?
+    "#]],
+    );
+    refuses(
+        "[[instance]]\nname = \"p5.48xlarge\"\naccelerator = \"h1000\"\n",
+        expect![[r#"
+        error[document/bad-value]: `accelerator` of instance `p5.48xlarge` cannot be used: the catalog has no accelerator called `h1000`; did you mean `h100`?
+          in   own.toml:3:15: accelerator = "h1000"
+        help:  change the value as the message says
+    "#]],
+    );
+    refuses(
+        "[[instance]]\nname = \"p5.48xlarge\"\nscale_out = \"nvlink4\"\n",
+        expect![[r#"
+        error[document/bad-value]: `scale_out` of instance `p5.48xlarge` cannot be used: `nvlink4` is a scale-up fabric, not scale-out
+          in   own.toml:3:13: scale_out = "nvlink4"
+        help:  change the value as the message says
+    "#]],
+    );
+    refuses(
+        "[[instance]]\nname = \"p5.48xlarge\"\naccelerators = 4000000000\n",
+        expect![[r#"
+        error[document/bad-value]: `accelerators` of instance `p5.48xlarge` cannot be used: 4000000000 is not between 1 and 100000
+          in   own.toml:3:16: accelerators = 4000000000
+        help:  change the value as the message says
+    "#]],
+    );
+    refuses(
+        "[[accelerator]]\nname = \"a\"\n[[accelerator]]\nname = \"A\"\n",
+        expect![[r#"
+        error[catalog/duplicate]: accelerator `A` is defined twice
+          in   own.toml:4:8: name = "A"
+        help:  remove or rename one of the two entries
+    "#]],
+    );
+    refuses(
+        "[[accelerator]]\nname = \"h100\"\naliases = [\"h200\"]\n",
+        expect![[r#"
+            error[catalog/duplicate]: accelerator `h200` is defined twice
+              in   own.toml:3:11: aliases = ["h200"]
+            help:  remove or rename one of the two entries
+        "#]],
+    );
+    refuses(
+        "[[instance]]\nname = \"p5.48xlarge\"\nprices = [{ kind = \"on-demand\", per_hour = \"$3\", region = \"x\", date = \"May\" }]\n",
+        expect![[r#"
+            error[document/bad-value]: `date` of a price of instance `p5.48xlarge` cannot be used: a date reads like 2025-06 or 2025-06-05
+              in   own.toml:3:71: prices = [{ kind = "on-demand", per_hour = "$3", region = "x", date = "May" }]
+            help:  change the value as the message says
+        "#]],
+    );
+    refuses(
+        "[[instance]]\nname = \"p5.48xlarge\"\nprices = [{ kind = \"on_demand\", per_hour = \"$3\", region = \"x\", date = \"2025-05\" }]\n",
+        expect![[r#"
+            error[document/bad-value]: `kind` of a price of instance `p5.48xlarge` cannot be used: `on_demand` is unknown; did you mean `on-demand`?
+              in   own.toml:3:20: prices = [{ kind = "on_demand", per_hour = "$3", region = "x", date = "2025-05" }]
+            help:  change the value as the message says
+        "#]],
+    );
+    refuses(
+        "[[instance]]\nname = \"bad name\"\n",
+        expect![[r#"
+            error[document/bad-value]: `name` of instance `bad name` cannot be used: a name has 1 to 80 letters, digits, `.`, `-` or `_`
+              in   own.toml:2:8: name = "bad name"
+            help:  change the value as the message says
+        "#]],
+    );
+    refuses(
+        "name = 3 = 4",
+        expect![[r#"
+        error[document/syntax]: this is not valid TOML: unexpected key or value, expected newline, `#`
+          in   own.toml:1:10: name = 3 = 4
+        help:  check quotes, brackets and `key = value` around the place shown
+    "#]],
+    );
+}
+
+#[test]
+fn needs_select_instances() {
+    let catalog = with(OWN_NODE);
+    let names = |need: Need| -> Vec<&str> {
+        let met = catalog.instances.iter().filter(|instance| need.is_met_by(instance, &catalog));
+        met.map(|instance| instance.name.as_str()).collect()
+    };
+    let large =
+        Need { memory: Some(">=141GB".parse().unwrap()), fabric: Some("efa".into()), ..Need::default() };
+    let large = names(large);
+    assert!(large.contains(&"p5en.48xlarge") && large.contains(&"p6-b200.48xlarge"), "{large:?}");
+    assert!(!large.contains(&"p5.48xlarge") && !large.contains(&"rack-node"), "{large:?}");
+    let cheap =
+        Need { price: Some("<$4".parse().unwrap()), provider: Some("on-premise".into()), ..Need::default() };
+    assert_eq!(names(cheap), ["rack-node"]);
+    assert!(names(Need { accelerator: Some("no such".into()), ..Need::default() }).is_empty());
+}
+
+proptest! {
+    #[test]
+    fn no_overlay_makes_the_reader_panic(text in "(\\[\\[(accelerator|instance|fabric|storage|ultraserver)\\]\\]\n|name = \"[a-z0-9.]{0,6}\"\n|(memory|prices|aliases|source|sources|also) = (3|\"[0-9]{0,3} ?GB\"|\\[\\]|\\{\\})\n|\\PC){0,12}") {
+        let _ = Catalog::with_overlays(&[Source::new("own.toml", &text)]);
+    }
+}

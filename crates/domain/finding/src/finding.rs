@@ -1,0 +1,111 @@
+//! One finding: a rule that fired, on whom, how sure, and on what evidence.
+
+use std::fmt;
+
+use crate::{Action, Subject};
+
+/// How bad it is for the work that runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    Info,
+    Warning,
+    Critical,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Severity::Info => "info",
+            Severity::Warning => "warning",
+            Severity::Critical => "critical",
+        })
+    }
+}
+
+/// The answer to "is it hardware, network, storage or the application?".
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Layer {
+    Hardware,
+    Network,
+    Storage,
+    /// Drivers, libraries, settings of the node.
+    Software,
+    Application,
+}
+
+impl fmt::Display for Layer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Layer::Hardware => "hardware",
+            Layer::Network => "network",
+            Layer::Storage => "storage",
+            Layer::Software => "software",
+            Layer::Application => "application",
+        })
+    }
+}
+
+/// A reading that speaks for the finding.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Evidence {
+    /// Name of the metric or the log line.
+    pub what: String,
+    /// The reading with its unit.
+    pub reading: String,
+    /// What would have been normal, with its unit.
+    pub expected: Option<String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Finding {
+    /// Stable name of the rule, `area/what`.
+    pub rule: String,
+    pub severity: Severity,
+    pub layer: Layer,
+    pub subject: Subject,
+    /// One sentence for a person.
+    pub summary: String,
+    pub evidence: Vec<Evidence>,
+    /// How sure the rule is, from 0 to 1.
+    pub confidence: f64,
+    pub action: Action,
+}
+
+impl Finding {
+    /// A certain finding without evidence yet; the summary defaults to the rule's name.
+    pub fn new(rule: &str, severity: Severity, layer: Layer, subject: Subject, action: Action) -> Self {
+        Self {
+            rule: rule.to_owned(),
+            severity,
+            layer,
+            subject,
+            summary: rule.to_owned(),
+            evidence: Vec::new(),
+            confidence: 1.0,
+            action,
+        }
+    }
+
+    /// Says in one sentence what is wrong.
+    pub fn because(mut self, summary: impl Into<String>) -> Self {
+        self.summary = summary.into();
+        self
+    }
+
+    pub fn with_evidence(mut self, evidence: Evidence) -> Self {
+        self.evidence.push(evidence);
+        self
+    }
+
+    /// Sets the confidence; values outside 0 to 1 are brought inside, and not-a-number counts as 0.
+    pub fn with_confidence(mut self, confidence: f64) -> Self {
+        self.confidence = if confidence.is_nan() { 0.0 } else { confidence.clamp(0.0, 1.0) };
+        self
+    }
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} [{}] {}: {}", self.severity, self.rule, self.subject, self.summary)
+    }
+}
