@@ -1,0 +1,172 @@
+//! How each rotary family spells its configuration, as a table: a new family is a new row.
+
+use super::keys::Defaults;
+use super::mixture::{MixtureKeys, Shared, Sparse};
+use super::reach::Windows;
+use crate::{Family, Norm, NormPlacement};
+
+pub(super) struct Dialect {
+    pub(super) qkv_bias: Switch,
+    pub(super) output_bias: Switch,
+    pub(super) mlp_bias: Switch,
+    pub(super) has_qk_norm: bool,
+    pub(super) has_sinks: bool,
+    /// Multi-head latent attention in place of grouped queries.
+    pub(super) is_latent: bool,
+    pub(super) is_gated: bool,
+    pub(super) norm: Norm,
+    pub(super) norm_placement: NormPlacement,
+    /// Whether embeddings are tied when the key is not given.
+    pub(super) is_tied: bool,
+    pub(super) windows: Windows,
+    pub(super) mixture: Option<MixtureKeys>,
+}
+
+/// A feature that a family always has, never has, or has by a key.
+#[derive(Clone, Copy)]
+pub(super) enum Switch {
+    Never,
+    Always,
+    Key { key: &'static str, default: bool },
+}
+
+const ATTENTION_BIAS: Switch = Switch::Key { key: "attention_bias", default: false };
+const MLP_BIAS: Switch = Switch::Key { key: "mlp_bias", default: false };
+
+/// What most families do: gated MLP, root-mean-square norms in front, no bias, untied.
+const PLAIN: Dialect = Dialect {
+    qkv_bias: Switch::Never,
+    output_bias: Switch::Never,
+    mlp_bias: Switch::Never,
+    has_qk_norm: false,
+    has_sinks: false,
+    is_latent: false,
+    is_gated: true,
+    norm: Norm::Rms,
+    norm_placement: NormPlacement::Before,
+    is_tied: false,
+    windows: Windows::Never,
+    mixture: None,
+};
+
+const BIASED: Dialect = Dialect { qkv_bias: ATTENTION_BIAS, output_bias: ATTENTION_BIAS, ..PLAIN };
+
+const MIXTRAL: MixtureKeys = MixtureKeys {
+    experts: "num_local_experts",
+    expert_width: "intermediate_size",
+    dense_width: "intermediate_size",
+    shared: Shared::Never,
+    sparse: Sparse::Always,
+    has_expert_bias: false,
+    has_router_bias: false,
+    has_correction_bias: false,
+};
+
+const QWEN: MixtureKeys = MixtureKeys {
+    experts: "num_experts",
+    expert_width: "moe_intermediate_size",
+    sparse: Sparse::ByStep,
+    ..MIXTRAL
+};
+
+const DEEPSEEK: MixtureKeys = MixtureKeys {
+    experts: "n_routed_experts",
+    expert_width: "moe_intermediate_size",
+    shared: Shared::Number { key: "n_shared_experts" },
+    sparse: Sparse::AfterFirst,
+    ..MIXTRAL
+};
+
+pub(super) fn of(family: Family) -> Dialect {
+    match family {
+        // Read by modules of their own.
+        Family::Gpt2 | Family::Bloom | Family::Mpt => PLAIN,
+        Family::Llama => Dialect { mlp_bias: MLP_BIAS, ..BIASED },
+        Family::Llama4 => Dialect {
+            windows: Windows::Chunks,
+            mixture: Some(MixtureKeys {
+                dense_width: "intermediate_size_mlp",
+                shared: Shared::LikeExpert,
+                sparse: Sparse::Interleaved,
+                ..MIXTRAL
+            }),
+            ..BIASED
+        },
+        Family::Mistral => Dialect { windows: Windows::Everywhere, ..PLAIN },
+        Family::Mixtral => Dialect { windows: Windows::Everywhere, mixture: Some(MIXTRAL), ..PLAIN },
+        Family::Qwen2 => Dialect { qkv_bias: Switch::Always, windows: Windows::UpperLayers, ..PLAIN },
+        Family::Qwen2Moe => Dialect {
+            qkv_bias: Switch::Key { key: "qkv_bias", default: true },
+            windows: Windows::UpperLayers,
+            mixture: Some(MixtureKeys {
+                shared: Shared::Gated { key: "shared_expert_intermediate_size" },
+                ..QWEN
+            }),
+            ..PLAIN
+        },
+        Family::Qwen3 => Dialect { has_qk_norm: true, windows: Windows::UpperLayers, ..BIASED },
+        Family::Qwen3Moe => {
+            Dialect { has_qk_norm: true, windows: Windows::UpperLayers, mixture: Some(QWEN), ..BIASED }
+        }
+        Family::DeepseekV2 => Dialect { is_latent: true, mixture: Some(DEEPSEEK), ..BIASED },
+        Family::DeepseekV3 => Dialect {
+            is_latent: true,
+            mixture: Some(MixtureKeys { has_correction_bias: true, ..DEEPSEEK }),
+            ..BIASED
+        },
+        Family::GptOss => {
+            let bias = Switch::Key { key: "attention_bias", default: true };
+            Dialect {
+                qkv_bias: bias,
+                output_bias: bias,
+                has_sinks: true,
+                windows: Windows::AllBut { full_every: 2 },
+                mixture: Some(MixtureKeys { has_expert_bias: true, has_router_bias: true, ..MIXTRAL }),
+                ..PLAIN
+            }
+        }
+        Family::Gemma => Dialect { is_tied: true, ..BIASED },
+        Family::Gemma2 => Dialect {
+            norm_placement: NormPlacement::BeforeAndAfter,
+            is_tied: true,
+            windows: Windows::AllBut { full_every: 2 },
+            ..BIASED
+        },
+        Family::Gemma3 => Dialect {
+            has_qk_norm: true,
+            norm_placement: NormPlacement::BeforeAndAfter,
+            is_tied: true,
+            windows: Windows::AllBut { full_every: 6 },
+            ..BIASED
+        },
+        Family::Nemotron => Dialect { mlp_bias: MLP_BIAS, is_gated: false, norm: Norm::LayerNorm, ..BIASED },
+        Family::Grok1 => Dialect {
+            norm_placement: NormPlacement::BeforeAndAfter,
+            is_tied: true,
+            mixture: Some(MixtureKeys { experts: "num_experts", ..MIXTRAL }),
+            ..PLAIN
+        },
+    }
+}
+
+/// Defaults of the transformers configuration classes that files on the hub rely on.
+pub(super) fn defaults(family: Family) -> Defaults {
+    match family {
+        Family::Mistral => &[("sliding_window", 4096)],
+        Family::Llama4 => &[("attention_chunk_size", 8192)],
+        Family::Qwen2 | Family::Qwen2Moe | Family::Qwen3Moe => &[("sliding_window", 4096)],
+        Family::Qwen3 => &[("sliding_window", 4096), ("head_dim", 128)],
+        Family::GptOss => &[("sliding_window", 128), ("head_dim", 64)],
+        Family::Gemma => &[("head_dim", 256)],
+        Family::Gemma2 => &[("head_dim", 256), ("sliding_window", 4096)],
+        Family::Gemma3 => &[
+            ("vocab_size", 262_208),
+            ("num_attention_heads", 8),
+            ("num_key_value_heads", 4),
+            ("head_dim", 256),
+            ("max_position_embeddings", 131_072),
+            ("sliding_window", 4096),
+        ],
+        _ => &[],
+    }
+}

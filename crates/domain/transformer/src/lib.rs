@@ -1,0 +1,53 @@
+//! The shape of a transformer language model, and what follows from it: parameters, FLOPs, bytes.
+//!
+//! A [`Transformer`] comes from a Hugging Face `config.json` ([`from_config`]), from a built-in name
+//! ([`builtin`]), or from a [`Shape`] that [`Transformer::new`] has checked. It describes the
+//! architecture and not the family: runs of identical layers, each with its attention and its MLP. One
+//! list of weight matrices ([`Layer::matrices`]) gives both the exact parameter counts and the FLOPs.
+//! Only the language model is described; [`Shape::left_out`] names what a file holds beside it.
+//!
+//! This crate does no I/O and does not know hardware or parallel layouts.
+//!
+//! ```
+//! use bedplate_transformer::{FlopsConvention, Precision, builtin};
+//!
+//! let model = builtin("meta-llama/Llama-3.1-8B")?;
+//! assert_eq!(model.hidden, 4096);
+//! assert_eq!(model.parameters().total, 8_030_261_248);
+//! assert_eq!(model.weights_bytes(Precision::Bf16).to_string(), "16.06 GB");
+//! assert_eq!(model.kv_bytes_per_token(Precision::Bf16).get(), 131_072.0);
+//!
+//! let training = model.flops_per_token(8192, FlopsConvention::default()).training();
+//! assert_eq!(training.to_string(), "51.47 GFLOP");
+//! # Ok::<(), bedplate_transformer::ModelError>(())
+//! ```
+
+mod attention;
+mod builtin;
+mod bytes;
+mod check;
+mod config;
+mod error;
+mod family;
+mod flops;
+mod matrix;
+mod mlp;
+mod parameters;
+mod precision;
+mod shape;
+mod transformer;
+
+pub use attention::{Attention, GroupedQuery, Latent, Reach};
+pub use builtin::{builtin, builtin_names};
+pub use bytes::{Optimizer, StateBytes, TrainingState};
+pub use check::Flaw;
+pub use config::{from_config, to_config_json};
+pub use error::{ModelError, PAGES};
+pub use family::Family;
+pub use flops::{AttentionFlops, FlopsByPart, FlopsConvention, FlopsPerToken, Prediction, RecomputeFlops};
+pub use matrix::{Matrix, Role};
+pub use mlp::{Dense, Mixture, Mlp};
+pub use parameters::{Parameters, Part};
+pub use precision::Precision;
+pub use shape::{Layer, LayerRun, LeftOut, Norm, NormPlacement, Positions, Shape};
+pub use transformer::Transformer;

@@ -1,0 +1,131 @@
+//! The weight matrices of a layer: the one list from which parameters and FLOPs are counted.
+
+use crate::{Attention, Dense, GroupedQuery, Latent, Layer, Mixture, Mlp, Part};
+
+/// One weight matrix, or `copies` alike ones of which each token uses `per_token`.
+///
+/// A batch of `t` tokens multiplies `t x inputs` by `inputs x outputs` for each copy that a token uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Matrix {
+    pub part: Part,
+    pub role: Role,
+    pub inputs: u64,
+    pub outputs: u64,
+    pub has_bias: bool,
+    /// Experts; 1 elsewhere.
+    pub copies: u64,
+    /// Experts per token; 1 elsewhere.
+    pub per_token: u64,
+}
+
+/// What a matrix does; matrices of one role are cut the same way by tensor parallelism.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Role {
+    Query,
+    Key,
+    Value,
+    /// Compresses the query (latent attention).
+    QueryDown,
+    /// Restores the heads of the compressed query.
+    QueryUp,
+    /// Compresses keys and values into the latent, beside the shared rotary key.
+    KvDown,
+    /// Restores the heads of keys and values from the latent.
+    KvUp,
+    Output,
+    Gate,
+    Up,
+    Down,
+    Router,
+    /// The one column that weighs the shared expert.
+    SharedGate,
+}
+
+impl Matrix {
+    fn new(part: Part, role: Role, inputs: u64, outputs: u64, has_bias: bool) -> Self {
+        Self { part, role, inputs, outputs, has_bias, copies: 1, per_token: 1 }
+    }
+
+    /// Parameters of one copy, its bias included.
+    pub(crate) fn parameters_of_one(&self) -> u128 {
+        let bias = if self.has_bias { self.outputs } else { 0 };
+        u128::from(self.inputs) * u128::from(self.outputs) + u128::from(bias)
+    }
+
+    /// Forward FLOPs that one token causes; biases are not counted.
+    pub fn flops_per_token(&self) -> f64 {
+        2.0 * self.inputs as f64 * self.outputs as f64 * self.per_token as f64
+    }
+}
+
+impl Layer {
+    /// The matrices of this layer in a model of width `hidden`, in the order a token meets them.
+    pub fn matrices(&self, hidden: u64) -> Vec<Matrix> {
+        let mut matrices = match &self.attention {
+            Attention::GroupedQuery(grouped) => grouped_matrices(grouped, hidden),
+            Attention::Latent(latent) => latent_matrices(latent, hidden),
+        };
+        match &self.mlp {
+            Mlp::Dense(dense) => matrices.extend(dense_matrices(Part::DenseMlp, dense, hidden)),
+            Mlp::Mixture(mixture) => matrices.extend(mixture_matrices(mixture, hidden)),
+        }
+        matrices
+    }
+}
+
+fn grouped_matrices(attention: &GroupedQuery, hidden: u64) -> Vec<Matrix> {
+    let GroupedQuery { heads, kv_heads, head_dim, has_qkv_bias, has_output_bias, .. } = *attention;
+    let matrix =
+        |role, inputs, outputs, has_bias| Matrix::new(Part::Attention, role, inputs, outputs, has_bias);
+    vec![
+        matrix(Role::Query, hidden, heads * head_dim, has_qkv_bias),
+        matrix(Role::Key, hidden, kv_heads * head_dim, has_qkv_bias),
+        matrix(Role::Value, hidden, kv_heads * head_dim, has_qkv_bias),
+        matrix(Role::Output, heads * head_dim, hidden, has_output_bias),
+    ]
+}
+
+fn latent_matrices(attention: &Latent, hidden: u64) -> Vec<Matrix> {
+    let Latent { heads, query_rank, kv_rank, nope_dim, rope_dim, value_dim, has_bias } = *attention;
+    let matrix =
+        |role, inputs, outputs, has_bias| Matrix::new(Part::Attention, role, inputs, outputs, has_bias);
+    let query_width = heads * (nope_dim + rope_dim);
+    let mut matrices = match query_rank {
+        Some(rank) => vec![
+            matrix(Role::QueryDown, hidden, rank, has_bias),
+            matrix(Role::QueryUp, rank, query_width, false),
+        ],
+        None => vec![matrix(Role::Query, hidden, query_width, false)],
+    };
+    matrices.extend([
+        matrix(Role::KvDown, hidden, kv_rank + rope_dim, has_bias),
+        matrix(Role::KvUp, kv_rank, heads * (nope_dim + value_dim), false),
+        matrix(Role::Output, heads * value_dim, hidden, has_bias),
+    ]);
+    matrices
+}
+
+fn dense_matrices(part: Part, dense: &Dense, hidden: u64) -> impl Iterator<Item = Matrix> {
+    let Dense { width, is_gated, has_bias } = *dense;
+    let gate = is_gated.then(|| Matrix::new(part, Role::Gate, hidden, width, has_bias));
+    let up = Matrix::new(part, Role::Up, hidden, width, has_bias);
+    let down = Matrix::new(part, Role::Down, width, hidden, has_bias);
+    gate.into_iter().chain([up, down])
+}
+
+fn mixture_matrices(mixture: &Mixture, hidden: u64) -> Vec<Matrix> {
+    let router = Matrix::new(Part::Router, Role::Router, hidden, mixture.experts, mixture.has_router_bias);
+    let mut matrices = vec![router];
+    matrices.extend(dense_matrices(Part::Experts, &mixture.expert, hidden).map(|matrix| Matrix {
+        copies: mixture.experts,
+        per_token: mixture.per_token,
+        ..matrix
+    }));
+    if let Some(shared) = &mixture.shared {
+        matrices.extend(dense_matrices(Part::SharedExperts, shared, hidden));
+    }
+    if mixture.has_shared_gate {
+        matrices.push(Matrix::new(Part::SharedExperts, Role::SharedGate, hidden, 1, false));
+    }
+    matrices
+}
