@@ -1,0 +1,197 @@
+//! What can be wrong with the description of a cluster, and the pages that explain it.
+
+use bedplate_catalog::CatalogError;
+use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_document::DocumentError;
+use bedplate_units::grouped;
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TopologyError {
+    #[error("this is not {expected}: {reason}")]
+    Malformed { expected: &'static str, reason: String, place: Place },
+    #[error("`{key}` is not a key of {file}")]
+    UnknownKey { file: &'static str, key: String, near: Option<&'static str>, known: String, place: Place },
+    #[error("the node list `{text}` cannot be read: {reason}")]
+    BadHostlist { text: String, reason: String, place: Place },
+    #[error("{what} `{name}` cannot be called so: {reason}")]
+    BadName { what: &'static str, name: String, reason: &'static str, place: Place },
+    #[error("{} {what} are more than the limit of {}", grouped(*.count), grouped(*.limit))]
+    TooMany { what: &'static str, count: u64, limit: u64, place: Place },
+    #[error("the description has no nodes")]
+    Empty { place: Place },
+    #[error("the switches {} form a cycle", cycle(.switches))]
+    Cycle { switches: Vec<String>, place: Place },
+    #[error("{what} `{name}` occurs twice")]
+    Duplicate { what: &'static str, name: String, place: Place },
+    #[error("{what} `{name}` hangs on both `{first}` and `{second}`")]
+    TwoParents { what: &'static str, name: String, first: String, second: String, place: Place },
+    #[error("there is no {what} called `{name}`")]
+    Undefined { what: &'static str, name: String, near: Option<String>, place: Place },
+    #[error("node `{node}` hangs on no switch")]
+    WithoutSwitch { node: String, place: Place },
+    #[error("scale-up domain `{domain}` has nodes on {first} and on {second}")]
+    DomainAcrossSwitches { domain: String, first: String, second: String, place: Place },
+    #[error("nothing says which GPU node `{node}` has")]
+    MissingGpuType { node: String, remedy: &'static str, place: Place },
+    #[error("the hardware is not in the catalog")]
+    UnknownHardware { source: CatalogError, place: Place },
+    #[error("node `{node}` has {found} GPUs, but {instance} has {expected}")]
+    GpuCount { node: String, instance: String, found: u32, expected: u32, place: Place },
+    #[error("the file includes another one")]
+    Include { file: String, place: Place },
+    #[error("the list of instances is one page of several")]
+    MissingPages { place: Place },
+    #[error("this is no known description of a cluster")]
+    UnknownFormat { place: Place },
+    #[error("`{text}` is no level of a cluster")]
+    UnknownLevel { text: String },
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+}
+
+fn cycle(switches: &[String]) -> String {
+    let shown: Vec<&str> = switches.iter().take(8).map(String::as_str).collect();
+    let more = if switches.len() > shown.len() { " → …" } else { "" };
+    format!("{}{more} → {}", shown.join(" → "), switches.first().map_or("", String::as_str))
+}
+
+macro_rules! pages {
+    ($($name:ident $code:literal $meaning:literal $remedy:literal)*) => {
+        $(static $name: Page = Page {
+            code: concat!("cluster/", $code),
+            class: Class::User,
+            meaning: $meaning,
+            remedy: $remedy,
+        };)*
+
+        /// The documentation of every code of this crate.
+        pub const PAGES: &[&Page] = &[$(&$name),*];
+    };
+}
+
+pages! {
+    MALFORMED "malformed"
+        "A part of the input does not have the form that its format asks for. The place shown is where reading stopped."
+        "correct the place shown; the formats are described in the book under `cluster import`"
+    UNKNOWN_KEY "unknown-key"
+        "A line has a key that its format does not know. It is refused, because a misspelt key would otherwise be ignored in silence."
+        "remove the key or correct its spelling"
+    BAD_HOSTLIST "bad-hostlist"
+        "A list of names in Slurm's notation, such as `n[001-064,100]`, cannot be read."
+        "write ranges as `first-last`, the first not larger than the last, separated by commas within the brackets"
+    BAD_NAME "bad-name"
+        "The name of a node, switch or domain has characters that Slurm's files and command lines could not carry."
+        "rename it with letters, digits, dots, dashes and underscores"
+    TOO_MANY "too-many"
+        "A count is larger than any real cluster, which means a slip of the keyboard or a file that is not what it claims to be."
+        "correct the count"
+    EMPTY "empty"
+        "The description could be read, but has not a single node in it."
+        "check that the right file was given and that it is complete"
+    CYCLE "cycle"
+        "Switches are each other's parents in a circle. A cluster is a tree of switches: every switch has at most one parent, and no switch is above itself."
+        "remove one of the links of the cycle"
+    DUPLICATE "duplicate"
+        "A node, a switch, a domain or a state is stated twice. Which of the two is meant cannot be known."
+        "remove or rename one of the two"
+    TWO_PARENTS "two-parents"
+        "A node or a switch hangs on two switches. A cluster is a tree here; several rails to one group of switches are written as one switch."
+        "name it under one switch only; write parallel rails as a single switch"
+    UNDEFINED "undefined"
+        "A node or a switch is referred to, but defined nowhere."
+        "define it, or correct the spelling"
+    WITHOUT_SWITCH "without-switch"
+        "There is a tree of switches, but a node with GPUs is in none of them, so its distance to the others is unknown."
+        "add the node to the switch it hangs on"
+    DOMAIN_ACROSS_SWITCHES "domain-across-switches"
+        "The nodes of one scale-up domain (an NVLink rack or UltraServer) hang on different switches. Here a domain lies below one leaf."
+        "hang all nodes of the domain on the same switch"
+    MISSING_GPU_TYPE "missing-gpu-type"
+        "A node has GPUs, or is used as if it had, but nothing tells which."
+        "name the instance or the accelerator, with `--instance` or `--accelerator`"
+    UNKNOWN_HARDWARE "unknown-hardware"
+        "The description names an instance, accelerator or storage class that the catalog does not have."
+        "list what exists with `bedplate catalog`, or describe your own hardware in an overlay file"
+    GPU_COUNT "gpu-count"
+        "A node reports another number of GPUs than the instance it is said to be. One of the two is wrong."
+        "correct the instance, or leave it out so that the node is described by its GPUs alone"
+    INCLUDE "include"
+        "A Slurm file has an Include line. Files are read one by one here, and no others are opened on their own."
+        "give the included file as a further input, and remove the Include line from a copy of this one"
+    MISSING_PAGES "missing-pages"
+        "The output of DescribeInstanceTopology ends in a NextToken: there are more instances than it shows, and a part of a cluster would be taken for the whole."
+        "run `aws ec2 describe-instance-topology` without `--max-items` and `--no-paginate`, or give all pages"
+    UNKNOWN_FORMAT "unknown-format"
+        "The content looks like none of the formats that can be read."
+        "name the format with `--format`"
+    UNKNOWN_LEVEL "unknown-level"
+        "The levels of a cluster are gpu, domain, node, leaf, spine, core, tier4 and so on, and cluster."
+        "use gpu, domain, node, leaf, spine, core or cluster"
+}
+
+impl Diagnostic for TopologyError {
+    fn page(&self) -> &'static Page {
+        match self {
+            TopologyError::Malformed { .. } => &MALFORMED,
+            TopologyError::UnknownKey { .. } => &UNKNOWN_KEY,
+            TopologyError::BadHostlist { .. } => &BAD_HOSTLIST,
+            TopologyError::BadName { .. } => &BAD_NAME,
+            TopologyError::TooMany { .. } => &TOO_MANY,
+            TopologyError::Empty { .. } => &EMPTY,
+            TopologyError::Cycle { .. } => &CYCLE,
+            TopologyError::Duplicate { .. } => &DUPLICATE,
+            TopologyError::TwoParents { .. } => &TWO_PARENTS,
+            TopologyError::Undefined { .. } => &UNDEFINED,
+            TopologyError::WithoutSwitch { .. } => &WITHOUT_SWITCH,
+            TopologyError::DomainAcrossSwitches { .. } => &DOMAIN_ACROSS_SWITCHES,
+            TopologyError::MissingGpuType { .. } => &MISSING_GPU_TYPE,
+            TopologyError::UnknownHardware { .. } => &UNKNOWN_HARDWARE,
+            TopologyError::GpuCount { .. } => &GPU_COUNT,
+            TopologyError::Include { .. } => &INCLUDE,
+            TopologyError::MissingPages { .. } => &MISSING_PAGES,
+            TopologyError::UnknownFormat { .. } => &UNKNOWN_FORMAT,
+            TopologyError::UnknownLevel { .. } => &UNKNOWN_LEVEL,
+            TopologyError::Document(error) => error.page(),
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            TopologyError::UnknownKey { near: Some(near), .. } => Some(format!("did you mean `{near}`?")),
+            TopologyError::UnknownKey { known, .. } => Some(format!("the keys here are {known}")),
+            TopologyError::Undefined { near: Some(near), .. } => Some(format!("did you mean `{near}`?")),
+            TopologyError::MissingGpuType { remedy, .. } => Some((*remedy).to_owned()),
+            TopologyError::UnknownHardware { source, .. } => source.help(),
+            TopologyError::Include { file, .. } => Some(format!(
+                "give `{file}` as a further input, and remove the Include line from a copy of this file"
+            )),
+            TopologyError::Document(error) => error.help(),
+            _ => None,
+        }
+    }
+
+    fn place(&self) -> Option<&Place> {
+        match self {
+            TopologyError::Malformed { place, .. }
+            | TopologyError::UnknownKey { place, .. }
+            | TopologyError::BadHostlist { place, .. }
+            | TopologyError::BadName { place, .. }
+            | TopologyError::TooMany { place, .. }
+            | TopologyError::Empty { place }
+            | TopologyError::Cycle { place, .. }
+            | TopologyError::Duplicate { place, .. }
+            | TopologyError::TwoParents { place, .. }
+            | TopologyError::Undefined { place, .. }
+            | TopologyError::WithoutSwitch { place, .. }
+            | TopologyError::DomainAcrossSwitches { place, .. }
+            | TopologyError::MissingGpuType { place, .. }
+            | TopologyError::UnknownHardware { place, .. }
+            | TopologyError::GpuCount { place, .. }
+            | TopologyError::Include { place, .. }
+            | TopologyError::MissingPages { place }
+            | TopologyError::UnknownFormat { place } => Some(place),
+            TopologyError::UnknownLevel { .. } => None,
+            TopologyError::Document(error) => error.place(),
+        }
+    }
+}

@@ -1,0 +1,389 @@
+//! The matrix of `nvidia-smi topo -m`: how the devices of one node are joined.
+//!
+//! Columns are GPUs and network cards (`NIC0`, or older `mlx5_0`), then `CPU Affinity`, `NUMA Affinity` and
+//! `GPU NUMA ID` as far as the driver prints them. Cells are `X`, `NV#`, `PIX`, `PXB`, `PHB`, `NODE` and `SYS`.
+//! Underlining, which the tool prints to terminals, is removed; tabs and blanks both separate columns. GPUs
+//! joined by `NV#`, directly or over others, form one scale-up domain. The result is a cluster of one node;
+//! which GPU it has comes from the `instance` or the `accelerator` option.
+//!
+//! GPUs of a cluster are numbered domain by domain. Where the matrix mixes domains (GPU0 with GPU2, GPU1 with
+//! GPU3), [`NodeLinks`] keeps them in the cluster's order and under the names of the matrix.
+
+use std::cmp::Ordering;
+
+use bedplate_catalog::Catalog;
+use bedplate_diag::{Place, Source};
+
+use crate::draft::{Draft, check_limit, shown};
+use crate::kind::find_accelerator;
+use crate::{Cluster, ImportOptions, NodeKind, TopologyError};
+
+const EXPECTED: &str = "a matrix of `nvidia-smi topo -m`";
+const MAX_DEVICES: u64 = 512;
+
+/// One node and the links within it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NodeTopology {
+    pub cluster: Cluster,
+    pub links: NodeLinks,
+}
+
+/// How the GPUs and network cards of one node are joined.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeLinks {
+    /// In the order of the cluster's GPUs of that node.
+    pub gpus: Vec<Device>,
+    pub network_cards: Vec<Device>,
+    /// Row by row over GPUs, then network cards.
+    links: Vec<Link>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Device {
+    /// As in the matrix: `GPU3`, `NIC0`.
+    pub name: String,
+    /// The network card behind `NIC0`, such as `mlx5_0`, from the legend.
+    pub legend: Option<String>,
+    /// Cores next to the device, such as `0-23,96-119`.
+    pub cpu_affinity: Option<String>,
+    pub numa_affinity: Option<String>,
+}
+
+/// How two devices are joined. A smaller link is a better one, and of NVLinks the one with more of them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// The device itself.
+    Same,
+    /// So many bonded NVLinks (`NV18`).
+    NvLink(u16),
+    /// At most one PCIe bridge (`PIX`).
+    PcieSwitch,
+    /// Several PCIe bridges, but not the host's (`PXB`).
+    PcieSwitches,
+    /// The PCIe host bridge, that is the CPU (`PHB`).
+    HostBridge,
+    /// Host bridges within one NUMA node (`NODE`).
+    NumaNode,
+    /// The link between NUMA nodes (`SYS`).
+    System,
+}
+
+impl Link {
+    fn rank(self) -> u32 {
+        match self {
+            Link::Same => 0,
+            Link::NvLink(count) => 1 + u32::from(u16::MAX - count),
+            Link::PcieSwitch => 0x1_0001,
+            Link::PcieSwitches => 0x1_0002,
+            Link::HostBridge => 0x1_0003,
+            Link::NumaNode => 0x1_0004,
+            Link::System => 0x1_0005,
+        }
+    }
+}
+
+impl Ord for Link {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.rank().cmp(&other.rank())
+    }
+}
+
+impl PartialOrd for Link {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl NodeLinks {
+    /// The link between two GPUs, by number within the node.
+    pub fn gpu_link(&self, a: u32, b: u32) -> Option<Link> {
+        self.link(a as usize, b as usize, self.gpus.len(), self.gpus.len())
+    }
+
+    /// The link between a GPU and a network card.
+    pub fn network_link(&self, gpu: u32, card: u32) -> Option<Link> {
+        let width = self.gpus.len() + self.network_cards.len();
+        self.link(gpu as usize, self.gpus.len() + card as usize, self.gpus.len(), width)
+    }
+
+    fn link(&self, row: usize, column: usize, rows: usize, columns: usize) -> Option<Link> {
+        let width = self.gpus.len() + self.network_cards.len();
+        (row < rows && column < columns).then(|| self.links[row * width + column])
+    }
+
+    /// The network cards nearest to a GPU: those with its best link, in order.
+    pub fn nearest_cards(&self, gpu: u32) -> Vec<u32> {
+        let cards = || 0..self.network_cards.len() as u32;
+        let best = cards().filter_map(|card| self.network_link(gpu, card)).min();
+        cards().filter(|card| best.is_some() && self.network_link(gpu, *card) == best).collect()
+    }
+}
+
+/// Reads the matrix and keeps the links, which [`import`](crate::import) drops.
+pub fn read_nvidia_smi(
+    source: Source<'_>,
+    options: &ImportOptions,
+    catalog: &Catalog,
+) -> Result<NodeTopology, TopologyError> {
+    read(source, options, catalog)
+}
+
+pub(crate) fn read(
+    source: Source<'_>,
+    options: &ImportOptions,
+    catalog: &Catalog,
+) -> Result<NodeTopology, TopologyError> {
+    let matrix = Matrix::parse(source)?;
+    let domains = matrix.domains();
+    let kind = node_kind(&matrix, &domains, source, options, catalog)?;
+    let mut draft =
+        Draft { name: options.name.clone().unwrap_or_else(|| "localhost".to_owned()), ..Draft::default() };
+    let kind = draft.kinds.intern(kind);
+    draft.add_node("localhost", kind);
+    let cluster = draft.build(&|_| source.whole())?;
+    Ok(NodeTopology { cluster, links: matrix.into_links(&domains) })
+}
+
+/// Whether a text has the header of the matrix: several columns, the first being `GPU0`.
+pub(crate) fn looks_like(text: &str) -> bool {
+    text.lines().any(|line| is_header(&without_escapes(line)))
+}
+
+fn is_header(line: &str) -> bool {
+    let mut words = line.split_whitespace();
+    words.next() == Some("GPU0") && words.all(|word| cell(word).is_none())
+}
+
+/// The text without terminal escapes such as the underlining `ESC [4m`.
+fn without_escapes(line: &str) -> String {
+    let mut text = String::with_capacity(line.len());
+    let mut characters = line.chars();
+    while let Some(character) = characters.next() {
+        if character != '\u{1b}' {
+            text.push(character);
+        } else if characters.next() == Some('[') {
+            // Parameters up to the final letter.
+            let _ = characters.find(|c| ('\u{40}'..='\u{7e}').contains(c));
+        }
+    }
+    text
+}
+
+fn cell(word: &str) -> Option<Link> {
+    match word {
+        "X" => Some(Link::Same),
+        "PIX" => Some(Link::PcieSwitch),
+        "PXB" => Some(Link::PcieSwitches),
+        "PHB" => Some(Link::HostBridge),
+        "NODE" => Some(Link::NumaNode),
+        "SYS" | "SOC" => Some(Link::System),
+        _ => word.strip_prefix("NV")?.parse().ok().map(Link::NvLink),
+    }
+}
+
+/// The matrix as printed.
+struct Matrix {
+    devices: Vec<Device>,
+    links: Vec<Option<Link>>,
+}
+
+impl Matrix {
+    fn parse(source: Source<'_>) -> Result<Self, TopologyError> {
+        let mut lines = source.text.lines().enumerate();
+        let malformed =
+            |reason: String, place: Place| TopologyError::Malformed { expected: EXPECTED, reason, place };
+        let header = lines.by_ref().map(|(_, line)| without_escapes(line)).find(|line| is_header(line));
+        let header =
+            header.ok_or_else(|| malformed("there is no header with GPU0".into(), source.whole()))?;
+        let mut matrix = Self::from_header(&header, source)?;
+        let mut legend = Vec::new();
+        for (index, line) in lines {
+            let line = without_escapes(line);
+            match line.split_whitespace().next().and_then(|name| matrix.find(name)) {
+                Some(row) => {
+                    matrix.read_row(row, &line).map_err(|reason| malformed(reason, source.line(index + 1)))?
+                }
+                None => legend.extend(legend_entry(&line)),
+            }
+        }
+        matrix.add_legend(legend);
+        matrix.mirror();
+        matrix.check_complete().map_err(|reason| malformed(reason, source.whole()))?;
+        Ok(matrix)
+    }
+
+    fn from_header(header: &str, source: Source<'_>) -> Result<Self, TopologyError> {
+        let names = header.split_whitespace().take_while(|word| *word != "CPU" && *word != "NUMA");
+        let device = |name: &str| Device {
+            name: name.to_owned(),
+            legend: None,
+            cpu_affinity: None,
+            numa_affinity: None,
+        };
+        let devices: Vec<Device> = names.map(device).collect();
+        check_limit("devices in one node", devices.len() as u64, MAX_DEVICES, || source.whole())?;
+        let links = vec![None; devices.len() * devices.len()];
+        Ok(Self { devices, links })
+    }
+
+    fn find(&self, name: &str) -> Option<usize> {
+        self.devices.iter().position(|device| device.name == name)
+    }
+
+    fn read_row(&mut self, row: usize, line: &str) -> Result<(), String> {
+        let width = self.devices.len();
+        let mut words = line.split_whitespace().skip(1);
+        if self.links[row * width..(row + 1) * width].iter().any(Option::is_some) {
+            return Err(format!("the row of {} occurs twice", shown(&self.devices[row].name)));
+        }
+        for column in 0..width {
+            let word = words.next().ok_or_else(|| format!("the row has {column} of {width} cells"))?;
+            let link = cell(word).ok_or_else(|| format!("`{}` is no kind of link", shown(word)))?;
+            if (link == Link::Same) != (row == column) {
+                return Err(format!("cell {} is `{}`", column + 1, shown(word)));
+            }
+            self.links[row * width + column] = Some(link);
+        }
+        let known = |word: Option<&str>| word.filter(|word| *word != "N/A").map(str::to_owned);
+        self.devices[row].cpu_affinity = known(words.next());
+        self.devices[row].numa_affinity = known(words.next());
+        Ok(())
+    }
+
+    fn add_legend(&mut self, legend: Vec<(String, String)>) {
+        for (name, card) in legend {
+            if let Some(index) = self.find(&name) {
+                self.devices[index].legend = Some(card);
+            }
+        }
+    }
+
+    /// Cells of rows that older drivers leave out are those of the mirrored column.
+    fn mirror(&mut self) {
+        let width = self.devices.len();
+        for row in 0..width {
+            for column in 0..width {
+                let mirrored = self.links[column * width + row];
+                let own = &mut self.links[row * width + column];
+                *own = own.or(mirrored).or((row == column).then_some(Link::Same));
+            }
+        }
+    }
+
+    fn check_complete(&self) -> Result<(), String> {
+        let width = self.devices.len();
+        let is_missing = |row: &usize| {
+            self.is_gpu(*row) && self.links[row * width..(row + 1) * width].iter().any(Option::is_none)
+        };
+        match (0..width).find(is_missing) {
+            None => Ok(()),
+            Some(row) => Err(format!("the row of {} is missing", shown(&self.devices[row].name))),
+        }
+    }
+
+    fn is_gpu(&self, index: usize) -> bool {
+        self.devices[index].name.starts_with("GPU")
+    }
+
+    fn gpus(&self) -> Vec<usize> {
+        (0..self.devices.len()).filter(|index| self.is_gpu(*index)).collect()
+    }
+
+    /// GPUs by connected component over NVLink, in order of the first GPU of each.
+    fn domains(&self) -> Vec<Vec<usize>> {
+        let width = self.devices.len();
+        let gpus = self.gpus();
+        let mut is_taken = vec![false; width];
+        let mut domains = Vec::new();
+        for first in &gpus {
+            if is_taken[*first] {
+                continue;
+            }
+            is_taken[*first] = true;
+            let mut domain = vec![*first];
+            let mut next = 0;
+            while let Some(from) = domain.get(next).copied() {
+                for to in &gpus {
+                    if !is_taken[*to] && matches!(self.links[from * width + to], Some(Link::NvLink(_))) {
+                        is_taken[*to] = true;
+                        domain.push(*to);
+                    }
+                }
+                next += 1;
+            }
+            domain.sort_unstable();
+            domains.push(domain);
+        }
+        domains
+    }
+
+    fn into_links(self, domains: &[Vec<usize>]) -> NodeLinks {
+        let gpus: Vec<usize> = domains.iter().flatten().copied().collect();
+        let cards = (0..self.devices.len()).filter(|index| !self.is_gpu(*index));
+        let order: Vec<usize> = gpus.iter().copied().chain(cards).collect();
+        let width = self.devices.len();
+        // A pair of network cards may be left out of the matrix; nothing is known to be worse than this.
+        let link = |row: usize, column: usize| self.links[row * width + column].unwrap_or(Link::System);
+        let links = order.iter().flat_map(|row| order.iter().map(|column| link(*row, *column))).collect();
+        let mut devices: Vec<Device> = order.iter().map(|index| self.devices[*index].clone()).collect();
+        let network_cards = devices.split_off(gpus.len());
+        NodeLinks { gpus: devices, network_cards, links }
+    }
+}
+
+/// `  NIC0: mlx5_0`.
+fn legend_entry(line: &str) -> Option<(String, String)> {
+    let (name, card) = line.trim().split_once(':')?;
+    let (name, card) = (name.trim(), card.trim());
+    let is_entry = !card.is_empty() && name.starts_with("NIC") && !name.contains(' ');
+    is_entry.then(|| (name.to_owned(), card.to_owned()))
+}
+
+fn node_kind(
+    matrix: &Matrix,
+    domains: &[Vec<usize>],
+    source: Source<'_>,
+    options: &ImportOptions,
+    catalog: &Catalog,
+) -> Result<NodeKind, TopologyError> {
+    let gpus = matrix.gpus().len() as u32;
+    let cards = matrix.devices.len() as u32 - gpus;
+    let sizes: Vec<u32> = domains.iter().map(|domain| domain.len() as u32).collect();
+    let hardware =
+        |source_error| TopologyError::UnknownHardware { source: source_error, place: source.whole() };
+    if let Some(name) = &options.instance {
+        let kind = NodeKind::from_instance(catalog.instance(name).map_err(hardware)?, catalog);
+        if kind.accelerators != gpus {
+            let (node, instance) = ("localhost".to_owned(), kind.name);
+            let (found, expected) = (gpus, kind.accelerators);
+            return Err(TopologyError::GpuCount { node, instance, found, expected, place: source.whole() });
+        }
+        return Ok(if kind.domain_sizes == sizes { kind } else { split_kind(kind, sizes, cards) });
+    }
+    let Some(name) = &options.accelerator else {
+        let remedy = "the matrix does not name the GPU; name it with `--accelerator`, or the machine with `--instance`";
+        return Err(TopologyError::MissingGpuType {
+            node: "localhost".to_owned(),
+            remedy,
+            place: source.whole(),
+        });
+    };
+    let accelerator = find_accelerator(name, catalog).map_err(hardware)?;
+    let kind = NodeKind::from_accelerator(accelerator, gpus, catalog);
+    let fabric = accelerator.scale_up.as_ref().and_then(|fabric| catalog.fabric(fabric).ok());
+    let bandwidth = fabric.and_then(|fabric| fabric.one_way_per_accelerator());
+    Ok(split_kind(NodeKind { scale_up_bandwidth: bandwidth, ..kind }, sizes, cards))
+}
+
+/// The kind with the domains that the matrix shows, which need not be those of the catalog.
+fn split_kind(kind: NodeKind, sizes: Vec<u32>, cards: u32) -> NodeKind {
+    let has_links = sizes.iter().any(|size| *size > 1);
+    NodeKind {
+        name: kind.instance.unwrap_or(kind.name),
+        instance: None,
+        domain_sizes: sizes,
+        scale_up_bandwidth: kind.scale_up_bandwidth.filter(|_| has_links),
+        network_cards: kind.network_cards.or((cards > 0).then_some(cards)),
+        ..kind
+    }
+}

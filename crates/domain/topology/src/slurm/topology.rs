@@ -1,0 +1,123 @@
+//! `topology.conf`: `SwitchName` and `BlockName` lines.
+
+use bedplate_diag::{Place, Source, nearest};
+
+use super::assemble::{At, Block, Found, Switch};
+use super::line::{Line, Lines, Pair};
+use crate::TopologyError;
+use crate::draft::shown;
+
+const FIRST_KEYS: [&str; 3] = ["SwitchName", "BlockName", "BlockSizes"];
+const SWITCH_KEYS: [&str; 5] = ["SwitchName", "Nodes", "Switches", "LinkSpeed", "Level"];
+const BLOCK_KEYS: [&str; 2] = ["BlockName", "Nodes"];
+
+/// Whether a file is `topology.conf`, where every line must make sense, and not `slurm.conf`.
+pub(super) fn looks_like(source: Source<'_>) -> bool {
+    let has = |keys: &[&str]| {
+        Lines::new(source.text).any(|line| {
+            line.first_key().is_some_and(|first| keys.iter().any(|key| first.eq_ignore_ascii_case(key)))
+        })
+    };
+    source.name.ends_with("topology.conf")
+        || (has(&FIRST_KEYS) && !has(&["NodeName", "ClusterName", "PartitionName"]))
+}
+
+pub(super) fn read_line(
+    line: &Line<'_>,
+    source: Source<'_>,
+    at: At,
+    found: &mut Found,
+) -> Result<(), TopologyError> {
+    let pairs = line.pairs(source)?;
+    let place = || source.line(line.number);
+    match pairs.first() {
+        Some(first) if first.key.eq_ignore_ascii_case("SwitchName") => {
+            found.switches.push(switch(&pairs, at, &place)?);
+        }
+        Some(first) if first.key.eq_ignore_ascii_case("BlockName") => {
+            found.blocks.push(block(&pairs, at, &place)?);
+        }
+        Some(first) => check_sizes(first.value, &place)?,
+        None => {}
+    }
+    Ok(())
+}
+
+fn switch(pairs: &[Pair<'_>], at: At, place: &dyn Fn() -> Place) -> Result<Switch, TopologyError> {
+    check_keys(pairs, "a SwitchName line", &SWITCH_KEYS, place)?;
+    let children = value(pairs, "Switches");
+    // Only `scontrol show topology` writes levels, and it repeats the nodes of the switches below.
+    let repeats_nodes = children.is_some() && value(pairs, "Level").is_some();
+    let nodes = value(pairs, "Nodes").filter(|_| !repeats_nodes);
+    let switch = Switch { name: pairs[0].value.to_owned(), nodes, children, at };
+    check_switch(&switch, place)?;
+    Ok(switch)
+}
+
+/// A switch has nodes or switches below it; Slurm takes only one of the two.
+pub(super) fn check_switch(switch: &Switch, place: &dyn Fn() -> Place) -> Result<(), TopologyError> {
+    let reason = match (&switch.nodes, &switch.children) {
+        (Some(_), Some(_)) => "has both nodes and switches below it",
+        (None, None) => "has neither nodes nor switches below it",
+        _ => return Ok(()),
+    };
+    Err(TopologyError::Malformed {
+        expected: "a switch of Slurm's tree",
+        reason: format!("`{}` {reason}", shown(&switch.name)),
+        place: place(),
+    })
+}
+
+fn block(pairs: &[Pair<'_>], at: At, place: &dyn Fn() -> Place) -> Result<Block, TopologyError> {
+    check_keys(pairs, "a BlockName line", &BLOCK_KEYS, place)?;
+    let name = pairs[0].value.to_owned();
+    let nodes = value(pairs, "Nodes").ok_or_else(|| TopologyError::Malformed {
+        expected: "a block of Slurm's block topology",
+        reason: format!("`{}` has no `Nodes`", shown(&name)),
+        place: place(),
+    })?;
+    Ok(Block { name, nodes, at })
+}
+
+fn check_sizes(sizes: &str, place: &dyn Fn() -> Place) -> Result<(), TopologyError> {
+    let is_size = |size: &str| size.trim().parse::<u32>().is_ok_and(|size| size > 0);
+    if sizes.split(',').all(is_size) {
+        return Ok(());
+    }
+    Err(TopologyError::Malformed {
+        expected: "a list of block sizes",
+        reason: format!("`{}` are not whole numbers separated by commas", shown(sizes)),
+        place: place(),
+    })
+}
+
+fn value(pairs: &[Pair<'_>], key: &str) -> Option<String> {
+    pairs.iter().find(|pair| pair.key.eq_ignore_ascii_case(key)).map(|pair| pair.value.to_owned())
+}
+
+fn check_keys(
+    pairs: &[Pair<'_>],
+    file: &'static str,
+    known: &'static [&'static str],
+    place: &dyn Fn() -> Place,
+) -> Result<(), TopologyError> {
+    let is_unknown = |pair: &&Pair<'_>| !known.iter().any(|key| pair.key.eq_ignore_ascii_case(key));
+    match pairs.iter().find(is_unknown) {
+        None => Ok(()),
+        Some(pair) => Err(unknown_key(file, pair.key, known, place())),
+    }
+}
+
+pub(super) fn unknown_key(
+    file: &'static str,
+    key: &str,
+    known: &'static [&'static str],
+    place: Place,
+) -> TopologyError {
+    let near = nearest(key, known.iter().copied());
+    TopologyError::UnknownKey { file, key: shown(key), near, known: known.join(", "), place }
+}
+
+pub(super) fn unknown_first_key(key: &str, place: Place) -> TopologyError {
+    unknown_key("topology.conf", key, &FIRST_KEYS, place)
+}
