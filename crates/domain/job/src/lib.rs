@@ -1,0 +1,27 @@
+//! The one job format: what a gang needs, where it may stand, and by which rules it runs.
+//!
+//! A job is a gang: all its nodes start at once and are released at once. A gang has one or more roles
+//! (trainers and rollout workers, say), each a number of equal nodes. These are the types that the
+//! scheduler, the control plane and the drivers share; reading job files and `#SBATCH` scripts comes on
+//! top of them. A value of [`Job`] may be wrong; [`Job::flaws`] says how.
+//!
+//! ```
+//! use bedplate_job::{Gang, Job, Role, Workload};
+//!
+//! let trainers = Role { nodes: 64, gpus_per_node: 8, ..Role::named("trainer") };
+//! let job = Job::new("pretrain", Workload::command(["python", "train.py"]), Gang::of(trainers));
+//! assert_eq!(job.gang.gpus(), 512);
+//! assert!(job.flaws().is_empty());
+//! ```
+
+mod flaw;
+mod gang;
+mod job;
+mod placement;
+mod policy;
+
+pub use flaw::Flaw;
+pub use gang::{Elastic, Gang, Role};
+pub use job::{Job, Workload};
+pub use placement::{Closeness, Placement};
+pub use policy::{Array, CheckpointSignal, Dependency, DependencyKind, Policy, Preemption};

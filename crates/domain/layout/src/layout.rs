@@ -1,0 +1,114 @@
+//! The parts of a layout.
+
+/// How a training step is spread over accelerators. Degrees are at least 1; [`Layout::refusals`] checks.
+///
+/// Tensor, context, data and pipeline degrees multiply to the world. Experts are carved out of the same
+/// ranks: inside one pipeline stage `expert_tensor * expert` divides `tensor * context * data`, and what
+/// remains replicates the experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Layout {
+    /// `dp`: ranks that see different samples.
+    pub data: u32,
+    /// `tp`: ranks that share every matrix.
+    pub tensor: u32,
+    /// `sp`: norms and residuals are split along the sequence inside a tensor group.
+    pub is_sequence_parallel: bool,
+    /// `cp`: ranks that share one long sequence.
+    pub context: u32,
+    /// `pp`: stages.
+    pub pipeline: u32,
+    /// `vpp`: chunks of layers that each stage holds in turn (interleaved schedule).
+    pub virtual_stages: u32,
+    /// `ep`: ranks over which routed experts are spread.
+    pub expert: u32,
+    /// `etp`: ranks that share the matrices of one expert.
+    pub expert_tensor: u32,
+    pub sharding: Sharding,
+    /// `mb`: sequences per micro-batch and data rank.
+    pub micro_batch: u32,
+    pub recompute: Recompute,
+    pub precision: ComputePrecision,
+}
+
+/// What data-parallel ranks split instead of holding copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Sharding {
+    /// Every data rank holds everything.
+    #[default]
+    None,
+    /// `zero1`: optimizer state.
+    Optimizer,
+    /// `zero2`: optimizer state and gradients.
+    Gradients,
+    /// `zero3` or `fsdp`: weights too, gathered block by block.
+    Weights,
+    /// `hsdp8`: as `Weights`, inside groups of 8; the groups hold copies.
+    WeightsWithin(u32),
+}
+
+/// Which activations are computed again in the backward pass instead of kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Recompute {
+    #[default]
+    None,
+    /// The attention core only.
+    Selective,
+    /// Whole blocks, from their inputs.
+    Full,
+}
+
+/// The number format of the large matrix products; the rest stays in bf16 or fp32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum ComputePrecision {
+    Fp32,
+    #[default]
+    Bf16,
+    Fp16,
+    Fp8,
+    Fp4,
+}
+
+impl Default for Layout {
+    fn default() -> Self {
+        Self {
+            data: 1,
+            tensor: 1,
+            is_sequence_parallel: false,
+            context: 1,
+            pipeline: 1,
+            virtual_stages: 1,
+            expert: 1,
+            expert_tensor: 1,
+            sharding: Sharding::None,
+            micro_batch: 1,
+            recompute: Recompute::None,
+            precision: ComputePrecision::Bf16,
+        }
+    }
+}
+
+impl Layout {
+    /// Accelerators used.
+    pub fn world(&self) -> u64 {
+        u64::from(self.stage_ranks()) * u64::from(self.pipeline)
+    }
+
+    /// Ranks of one pipeline stage. Saturates; the rules refuse such layouts.
+    pub fn stage_ranks(&self) -> u32 {
+        self.data.saturating_mul(self.tensor).saturating_mul(self.context)
+    }
+
+    /// Copies of each expert inside a stage (`edp`).
+    pub fn expert_data(&self) -> u32 {
+        self.stage_ranks() / self.expert.saturating_mul(self.expert_tensor).max(1)
+    }
+
+    /// Ranks over which weights or states are split: context ranks hold the same weights as data ranks.
+    pub fn shard_ranks(&self) -> u32 {
+        match self.sharding {
+            Sharding::None => 1,
+            Sharding::WeightsWithin(group) => group,
+            _ => self.data.saturating_mul(self.context),
+        }
+    }
+}

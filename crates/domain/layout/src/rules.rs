@@ -1,0 +1,219 @@
+//! Which layouts are legal, and why the others are not.
+//!
+//! A refusal is data: the search counts them, `--explain` prints them. Rules come in three groups: the
+//! parts must fit each other, the model, and the batch. Memory is no rule here; `perf` decides on it.
+
+use bedplate_transformer::{Layer, Mlp, Transformer};
+
+use crate::{Layout, Sharding};
+
+/// The sequences of one optimizer step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Batch {
+    /// Tokens per sequence.
+    pub sequence: u64,
+    /// Sequences per step over all ranks.
+    pub global_batch: u64,
+}
+
+/// Why a layout cannot be used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("`{part}` is 0; every degree is at least 1")]
+    ZeroDegree { part: &'static str },
+    #[error("the degrees multiply to more than four billion ranks")]
+    TooManyRanks,
+    #[error("the layout uses {uses} GPUs, the cluster has {has}")]
+    WrongWorld { uses: u64, has: u64 },
+    #[error("sp splits what a tensor group holds, so it needs tp2 or more")]
+    SequenceParallelAlone,
+    #[error("vpp{virtual_stages} interleaves pipeline stages, so it needs pp2 or more")]
+    VirtualStagesAlone { virtual_stages: u32 },
+    #[error("ep{expert} x etp{expert_tensor} does not divide the {ranks} ranks of a stage (dp x tp x cp)")]
+    ExpertsDoNotDivideStage { expert: u32, expert_tensor: u32, ranks: u32 },
+    #[error("hsdp{group} does not divide the {ranks} ranks that hold the same weights (dp x cp)")]
+    ShardGroupDoesNotDivide { group: u32, ranks: u32 },
+    #[error("tp{tensor} does not divide the {heads} attention heads")]
+    TensorDoesNotDivideHeads { tensor: u32, heads: u64 },
+    #[error("tp{tensor} and {kv_heads} key-value heads: neither divides the other")]
+    TensorDoesNotFitKvHeads { tensor: u32, kv_heads: u64 },
+    #[error("tp{tensor} does not divide the MLP width {width}")]
+    TensorDoesNotDivideWidth { tensor: u32, width: u64 },
+    #[error("pp{pipeline} x vpp{virtual_stages} makes more chunks than the {layers} layers")]
+    MoreStagesThanLayers { pipeline: u32, virtual_stages: u32, layers: u64 },
+    #[error("vpp{virtual_stages} needs equal chunks, but {layers} layers do not divide into {chunks}")]
+    UnevenVirtualStages { virtual_stages: u32, layers: u64, chunks: u64 },
+    #[error("`{part}` spreads experts, and the model has none")]
+    NoExperts { part: &'static str },
+    #[error("ep{expert} does not divide the {experts} routed experts")]
+    ExpertsDoNotDivide { expert: u32, experts: u64 },
+    #[error("etp{expert_tensor} does not divide the expert width {width}")]
+    ExpertTensorDoesNotDivide { expert_tensor: u32, width: u64 },
+    #[error("cp{context} cuts a causal sequence into {pieces} pieces, which do not divide {sequence} tokens")]
+    ContextDoesNotDivideSequence { context: u32, pieces: u64, sequence: u64 },
+    #[error("sp cuts each rank's {tokens} tokens over tp{tensor}, which does not divide them")]
+    TensorDoesNotDivideSequence { tensor: u32, tokens: u64 },
+    #[error("dp{data} x mb{micro_batch} does not divide the global batch of {global_batch} sequences")]
+    BatchDoesNotDivide { data: u32, micro_batch: u32, global_batch: u64 },
+    #[error("vpp needs the {micro_batches} micro-batches of a step to be a multiple of pp{pipeline}")]
+    MicroBatchesDoNotFillStages { micro_batches: u64, pipeline: u32 },
+}
+
+impl Layout {
+    /// Everything that forbids this layout for `model`, on `gpus` accelerators and with `batch` where
+    /// they are given. An empty list means legal.
+    pub fn refusals(&self, model: &Transformer, gpus: Option<u64>, batch: Option<Batch>) -> Vec<Refusal> {
+        let mut refusals = fit_each_other(self);
+        // The other rules divide by degrees, so they wait until none is zero.
+        if !refusals.is_empty() {
+            return refusals;
+        }
+        refusals.extend(self.misfit_of_world(gpus));
+        self.add_misfits_of_model(model, &mut refusals);
+        if let Some(batch) = batch {
+            self.add_misfits_of_batch(batch, &mut refusals);
+        }
+        refusals
+    }
+
+    /// What the layout alone, and the number of accelerators where it is given, forbid.
+    pub fn refusals_without_model(&self, gpus: Option<u64>) -> Vec<Refusal> {
+        let mut refusals = fit_each_other(self);
+        if refusals.is_empty() {
+            refusals.extend(self.misfit_of_world(gpus));
+        }
+        refusals
+    }
+
+    fn misfit_of_world(&self, gpus: Option<u64>) -> Option<Refusal> {
+        let has = gpus?;
+        (self.world() != has).then_some(Refusal::WrongWorld { uses: self.world(), has })
+    }
+
+    fn add_misfits_of_model(&self, model: &Transformer, refusals: &mut Vec<Refusal>) {
+        let mut add = |refusal: Refusal| {
+            if !refusals.contains(&refusal) {
+                refusals.push(refusal);
+            }
+        };
+        for refusal in self.misfits_of_stages(model.layer_count()).into_iter().flatten() {
+            add(refusal);
+        }
+        for run in &model.runs {
+            for refusal in self.misfits_of_layer(&run.layer).into_iter().flatten() {
+                add(refusal);
+            }
+        }
+        if !model.is_mixture() {
+            for (part, degree) in [("ep", self.expert), ("etp", self.expert_tensor)] {
+                if degree > 1 {
+                    add(Refusal::NoExperts { part });
+                }
+            }
+        }
+    }
+
+    fn misfits_of_stages(&self, layers: u64) -> [Option<Refusal>; 2] {
+        let (pipeline, virtual_stages) = (self.pipeline, self.virtual_stages);
+        let chunks = u64::from(pipeline) * u64::from(virtual_stages);
+        let is_too_many = chunks > layers;
+        let is_uneven = !is_too_many && virtual_stages > 1 && !layers.is_multiple_of(chunks);
+        [
+            is_too_many.then_some(Refusal::MoreStagesThanLayers { pipeline, virtual_stages, layers }),
+            is_uneven.then_some(Refusal::UnevenVirtualStages { virtual_stages, layers, chunks }),
+        ]
+    }
+
+    fn misfits_of_layer(&self, layer: &Layer) -> [Option<Refusal>; 5] {
+        let tensor = u64::from(self.tensor);
+        let (heads, kv_heads) = (layer.attention.heads(), layer.attention.kv_heads());
+        let fits_kv = kv_heads.is_multiple_of(tensor) || tensor.is_multiple_of(kv_heads);
+        let dense_width = match layer.mlp {
+            Mlp::Dense(dense) => Some(dense.width),
+            Mlp::Mixture(mixture) => mixture.shared.map(|shared| shared.width),
+        };
+        let width = dense_width.filter(|width| !width.is_multiple_of(tensor));
+        let mixture = layer.mlp.mixture();
+        let experts = mixture.map(|m| m.experts).filter(|n| !n.is_multiple_of(self.expert.into()));
+        let expert_width =
+            mixture.map(|m| m.expert.width).filter(|width| !width.is_multiple_of(self.expert_tensor.into()));
+        [
+            (!heads.is_multiple_of(tensor))
+                .then_some(Refusal::TensorDoesNotDivideHeads { tensor: self.tensor, heads }),
+            (!fits_kv).then_some(Refusal::TensorDoesNotFitKvHeads { tensor: self.tensor, kv_heads }),
+            width.map(|width| Refusal::TensorDoesNotDivideWidth { tensor: self.tensor, width }),
+            experts.map(|experts| Refusal::ExpertsDoNotDivide { expert: self.expert, experts }),
+            expert_width
+                .map(|width| Refusal::ExpertTensorDoesNotDivide { expert_tensor: self.expert_tensor, width }),
+        ]
+    }
+
+    fn add_misfits_of_batch(&self, batch: Batch, refusals: &mut Vec<Refusal>) {
+        let Batch { sequence, global_batch } = batch;
+        // Two pieces per rank, one early and one late, give every rank the same causal work.
+        let pieces = if self.context > 1 { 2 * u64::from(self.context) } else { 1 };
+        if !sequence.is_multiple_of(pieces) {
+            refusals.push(Refusal::ContextDoesNotDivideSequence { context: self.context, pieces, sequence });
+        }
+        let tokens = sequence / u64::from(self.context);
+        if self.is_sequence_parallel && !tokens.is_multiple_of(self.tensor.into()) {
+            refusals.push(Refusal::TensorDoesNotDivideSequence { tensor: self.tensor, tokens });
+        }
+        let per_round = u64::from(self.data) * u64::from(self.micro_batch);
+        if global_batch == 0 || !global_batch.is_multiple_of(per_round) {
+            refusals.push(Refusal::BatchDoesNotDivide {
+                data: self.data,
+                micro_batch: self.micro_batch,
+                global_batch,
+            });
+            return;
+        }
+        let micro_batches = global_batch / per_round;
+        if self.virtual_stages > 1 && !micro_batches.is_multiple_of(self.pipeline.into()) {
+            refusals.push(Refusal::MicroBatchesDoNotFillStages { micro_batches, pipeline: self.pipeline });
+        }
+    }
+}
+
+/// The rules that need nothing but the layout. Later rules and rank maps rely on them.
+pub(crate) fn fit_each_other(layout: &Layout) -> Vec<Refusal> {
+    let degrees = [
+        ("dp", layout.data),
+        ("tp", layout.tensor),
+        ("cp", layout.context),
+        ("pp", layout.pipeline),
+        ("vpp", layout.virtual_stages),
+        ("ep", layout.expert),
+        ("etp", layout.expert_tensor),
+        ("mb", layout.micro_batch),
+        ("hsdp", layout.shard_ranks()),
+    ];
+    if let Some((part, _)) = degrees.into_iter().find(|(_, degree)| *degree == 0) {
+        return vec![Refusal::ZeroDegree { part }];
+    }
+    let stage = [layout.data, layout.tensor, layout.context];
+    let Some(ranks) = stage.into_iter().try_fold(1u32, u32::checked_mul) else {
+        return vec![Refusal::TooManyRanks];
+    };
+    if ranks.checked_mul(layout.pipeline).is_none() {
+        return vec![Refusal::TooManyRanks];
+    }
+    let mut refusals = Vec::new();
+    if layout.is_sequence_parallel && layout.tensor == 1 {
+        refusals.push(Refusal::SequenceParallelAlone);
+    }
+    if layout.virtual_stages > 1 && layout.pipeline == 1 {
+        refusals.push(Refusal::VirtualStagesAlone { virtual_stages: layout.virtual_stages });
+    }
+    let (expert, expert_tensor) = (layout.expert, layout.expert_tensor);
+    let expert_ranks = expert.checked_mul(expert_tensor);
+    if !expert_ranks.is_some_and(|needed| ranks.is_multiple_of(needed)) {
+        refusals.push(Refusal::ExpertsDoNotDivideStage { expert, expert_tensor, ranks });
+    }
+    if let Sharding::WeightsWithin(group) = layout.sharding
+        && !(layout.data * layout.context).is_multiple_of(group)
+    {
+        refusals.push(Refusal::ShardGroupDoesNotDivide { group, ranks: layout.data * layout.context });
+    }
+    refusals
+}
