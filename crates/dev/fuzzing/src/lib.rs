@@ -1,0 +1,11 @@
+//! A fuzz target for every parser.
+//!
+//! A target takes any bytes and must not panic; where something was read, it is written and read again and
+//! must be the same. `fuzz/` runs the targets under libFuzzer, which searches by coverage; the test of this
+//! crate runs them on mutated seeds with an ordinary toolchain, so that continuous integration does too.
+
+mod mutate;
+mod targets;
+
+pub use mutate::Mutator;
+pub use targets::{TARGETS, Target};

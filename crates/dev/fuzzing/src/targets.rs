@@ -1,0 +1,202 @@
+//! The targets, by the parser they feed.
+
+use std::sync::LazyLock;
+
+use bedplate_catalog::{Catalog, Comparison};
+use bedplate_diag::{Diagnostic, Source, render_json, render_text};
+use bedplate_layout::Layout;
+use bedplate_topology::{
+    Cluster, ExportFormat, Format, ImportOptions, expand_hostlist, export, import, import_detected,
+};
+use bedplate_transformer::{from_config, to_config_json};
+use bedplate_units::{Bandwidth, Bytes, DollarRate, Dollars, FlopRate, Flops, Seconds, Tokens, Watts};
+
+/// A parser under test, with seeds from which mutation starts.
+pub struct Target {
+    pub name: &'static str,
+    pub run: fn(&[u8]),
+    pub seeds: &'static [&'static str],
+    /// How often the ordinary test runs it; slow parsers less.
+    pub rounds: usize,
+}
+
+const CLUSTER_TOML: &str = include_str!("../../../app/bedplate/tests/inputs/cluster.toml");
+const TOPOLOGY_CONF: &str = include_str!("../../../app/bedplate/tests/inputs/topology.conf");
+const SLURM_CONF: &str = include_str!("../../../app/bedplate/tests/inputs/slurm.conf");
+const OVERLAY: &str = include_str!("../../../app/bedplate/tests/inputs/own.toml");
+const CONFIG: &str = include_str!("../../../app/bedplate/tests/inputs/config.json");
+const DEEPSEEK: &str = include_str!("../../../../data/models/deepseek-v3.json");
+const GPT_OSS: &str = include_str!("../../../../data/models/gpt-oss-20b.json");
+const TOPOLOGY_YAML: &str = include_str!("../seeds/topology.yaml");
+const EC2: &str = include_str!("../seeds/ec2.json");
+const KUBERNETES: &str = include_str!("../seeds/nodes.json");
+const NVIDIA_SMI: &str = include_str!("../seeds/nvidia-smi.txt");
+
+pub const TARGETS: &[Target] = &[
+    Target {
+        name: "units",
+        run: units,
+        seeds: &["3.35 TB/s", "80 GiB", "15T tokens", "$98.32/h", "1h30m"],
+        rounds: 3000,
+    },
+    Target {
+        name: "layout",
+        run: layout,
+        seeds: &["dp8.tp4.pp2.ep8", "dp64.tp8.sp.zero1.mb2.recompute-full.fp8"],
+        rounds: 3000,
+    },
+    Target { name: "catalog_overlay", run: catalog_overlay, seeds: &[OVERLAY], rounds: 150 },
+    Target { name: "model_config", run: model_config, seeds: &[CONFIG, DEEPSEEK, GPT_OSS], rounds: 2000 },
+    Target {
+        name: "hostlist",
+        run: hostlist,
+        seeds: &["n[01-04,07]", "a[1-2]b[3-5],c", "n[1-999999999999]"],
+        rounds: 3000,
+    },
+    Target {
+        name: "cluster_spec",
+        run: cluster_spec,
+        seeds: &["p5.48xlarge:4", "p5.48xlarge:2+p5en.48xlarge:1", "u-p6e-gb200x72:2"],
+        rounds: 2000,
+    },
+    Target { name: "cluster_toml", run: cluster_toml, seeds: &[CLUSTER_TOML], rounds: 1500 },
+    Target { name: "slurm", run: slurm, seeds: &[TOPOLOGY_CONF, SLURM_CONF], rounds: 1500 },
+    Target { name: "topology_yaml", run: topology_yaml, seeds: &[TOPOLOGY_YAML], rounds: 1500 },
+    Target { name: "ec2", run: ec2, seeds: &[EC2], rounds: 1500 },
+    Target { name: "kubernetes", run: kubernetes, seeds: &[KUBERNETES], rounds: 1500 },
+    Target { name: "nvidia_smi", run: nvidia_smi, seeds: &[NVIDIA_SMI], rounds: 1500 },
+    Target {
+        name: "detect",
+        run: detected,
+        seeds: &[CLUSTER_TOML, TOPOLOGY_CONF, EC2, KUBERNETES, NVIDIA_SMI, TOPOLOGY_YAML],
+        rounds: 1500,
+    },
+];
+
+static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
+
+/// An error must be printable both ways, with a remedy.
+fn tell(error: &dyn Diagnostic) {
+    let text = render_text(error);
+    assert!(text.contains("help:  "), "{text}");
+    assert!(text.len() < 100_000, "an error of {} bytes", text.len());
+    assert!(render_json(error)["error"]["help"].as_str().is_some_and(|help| !help.is_empty()));
+}
+
+fn units(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    macro_rules! survive {
+        ($($quantity:ty),*) => {$(
+            if let Ok(value) = text.parse::<$quantity>() {
+                assert!(value.get() >= 0.0 && value.get().is_finite());
+                assert!(!value.to_string().is_empty());
+            }
+        )*};
+    }
+    survive!(Bytes, Bandwidth, FlopRate, Flops, Seconds, Tokens, Dollars, DollarRate, Watts);
+    let _ = text.parse::<Comparison<Bytes>>();
+}
+
+fn layout(data: &[u8]) {
+    match String::from_utf8_lossy(data).parse::<Layout>() {
+        Err(error) => tell(&error),
+        Ok(layout) => {
+            assert_eq!(layout.to_string().parse::<Layout>().as_ref(), Ok(&layout));
+            let _ = layout.refusals_without_model(Some(8));
+        }
+    }
+}
+
+fn catalog_overlay(data: &[u8]) {
+    if let Err(error) = Catalog::with_overlays(&[Source::new("overlay", &String::from_utf8_lossy(data))]) {
+        tell(&error);
+    }
+}
+
+fn model_config(data: &[u8]) {
+    match from_config(Source::new("config.json", &String::from_utf8_lossy(data))) {
+        Err(error) => tell(&error),
+        Ok(model) => {
+            let parameters = model.parameters();
+            assert!(parameters.active <= parameters.total);
+            match to_config_json(&model) {
+                Err(error) => tell(&error),
+                Ok(text) => {
+                    let again = from_config(Source::new("again", &text)).expect("what we write we can read");
+                    assert_eq!(again.parameters(), parameters);
+                }
+            }
+        }
+    }
+}
+
+fn hostlist(data: &[u8]) {
+    let _ = expand_hostlist(&String::from_utf8_lossy(data));
+}
+
+fn cluster(format: Option<Format>, data: &[u8], options: &ImportOptions) {
+    let text = String::from_utf8_lossy(data);
+    let sources = [Source::new("input", &text)];
+    let read = match format {
+        Some(format) => import(format, &sources, options, &CATALOG),
+        None => import_detected(&sources, options, &CATALOG),
+    };
+    match read {
+        Err(error) => tell(&error),
+        Ok(cluster) => round_trip(&cluster),
+    }
+}
+
+/// What is written as cluster.toml reads back as the same cluster; the other formats can be written.
+fn round_trip(cluster: &Cluster) {
+    if cluster.node_count() > 5_000 {
+        return;
+    }
+    for (_, format) in ExportFormat::ALL {
+        let _ = export(cluster, format);
+    }
+    let text = export(cluster, ExportFormat::Document);
+    let sources = [Source::new("written", &text)];
+    match import(Format::Document, &sources, &ImportOptions::default(), &CATALOG) {
+        Ok(again) => assert!(again == *cluster, "differs after writing:\n{text}"),
+        Err(error) => panic!("what we wrote we cannot read: {}\n{text}", render_text(&error)),
+    }
+}
+
+fn with_instance() -> ImportOptions {
+    ImportOptions { instance: Some("p5.48xlarge".into()), ..ImportOptions::default() }
+}
+
+fn cluster_spec(data: &[u8]) {
+    cluster(Some(Format::Spec), data, &ImportOptions::default());
+}
+
+fn cluster_toml(data: &[u8]) {
+    cluster(Some(Format::Document), data, &ImportOptions::default());
+}
+
+fn slurm(data: &[u8]) {
+    cluster(Some(Format::Slurm), data, &with_instance());
+    cluster(Some(Format::Slurm), data, &ImportOptions::default());
+}
+
+fn topology_yaml(data: &[u8]) {
+    cluster(Some(Format::Slurm), data, &with_instance());
+}
+
+fn ec2(data: &[u8]) {
+    cluster(Some(Format::Ec2), data, &ImportOptions::default());
+}
+
+fn kubernetes(data: &[u8]) {
+    cluster(Some(Format::Kubernetes), data, &ImportOptions::default());
+}
+
+fn nvidia_smi(data: &[u8]) {
+    let options = ImportOptions { accelerator: Some("h100".into()), ..ImportOptions::default() };
+    cluster(Some(Format::NvidiaSmi), data, &options);
+}
+
+fn detected(data: &[u8]) {
+    cluster(None, data, &with_instance());
+}

@@ -1,0 +1,13 @@
+//! What tests share: the rules of the workspace, and golden runs of programs.
+//!
+//! Used as a dev-dependency only. [`tidy`] holds the architecture's rules as data and checks a workspace
+//! against them; [`Transcript`] runs a program and renders what a user would see.
+
+mod map;
+pub mod tidy;
+mod transcript;
+mod workspace;
+
+pub use map::{ArchitectureMap, Layer};
+pub use transcript::Transcript;
+pub use workspace::{Dependency, Package, Use, Workspace, root};

@@ -1,0 +1,226 @@
+//! The rules of the house, checked by machine.
+//!
+//! A crate imports only lower layers, or crates that stand before it in its own layer. Pure crates import
+//! only pure packages and touch neither files, network, environment, threads nor clocks. Tests may use the
+//! `dev` layer; code may not.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use crate::{ArchitectureMap, Dependency, Package, Use, Workspace};
+
+/// Layers whose crates are pure as a whole.
+const PURE_LAYERS: [&str; 4] = ["base", "domain", "plan", "schedule"];
+/// Pure crates in other layers.
+const PURE_CRATES: [(&str, &str); 2] = [("observe", "health"), ("observe", "diagnose")];
+/// Packages from outside that a pure crate may import: they parse, print or derive, and do no I/O.
+const PURE_PACKAGES: [&str; 8] =
+    ["serde", "serde_json", "serde-saphyr", "thiserror", "toml", "strsim", "csv-core", "libm"];
+/// What pure code may not name, and what to do instead.
+const IMPURE_NAMES: [(&str, &str); 8] = [
+    ("std::fs", "take the text as an argument"),
+    ("std::net", "take the message as an argument"),
+    ("std::env", "take the setting as an argument"),
+    ("std::process", "return the command as a decision"),
+    ("std::thread", "return the work as a decision"),
+    ("Instant::now", "take `now` as an argument"),
+    ("SystemTime", "take `now` as an argument"),
+    ("std::io", "take the text as an argument"),
+];
+/// Layers whose decisions must not hang on the order of a hash. Elsewhere hashes serve for look-ups, and a
+/// lint forbids iterating over them.
+const ORDERED_LAYERS: [&str; 2] = ["plan", "schedule"];
+const UNORDERED_NAMES: [(&str, &str); 2] = [
+    ("HashMap", "use BTreeMap, whose order is the same everywhere"),
+    ("HashSet", "use BTreeSet, whose order is the same everywhere"),
+];
+/// The layer for tests.
+const DEV: &str = "dev";
+
+/// Everything in the workspace that breaks a rule, as sentences.
+pub fn violations(workspace: &Workspace, map: &ArchitectureMap) -> Vec<String> {
+    let mut found = Vec::new();
+    for package in &workspace.packages {
+        found.extend(misplacement(package, map));
+        for dependency in package.dependencies.iter().filter(|each| each.used != Use::Tests) {
+            found.extend(forbidden_import(package, dependency, workspace, map));
+        }
+    }
+    found.extend(phantoms(workspace, map));
+    found
+}
+
+fn misplacement(package: &Package, map: &ArchitectureMap) -> Option<String> {
+    let Package { package: cargo_name, layer, name, .. } = package;
+    let expected = if name == "bedplate" { name.clone() } else { format!("bedplate-{name}") };
+    if *cargo_name != expected {
+        return Some(format!("{cargo_name} lies in {layer}/{name} and should be called {expected}"));
+    }
+    map.position(layer, name)
+        .is_none()
+        .then(|| format!("{layer}/{name} is not on the map in ARCHITECTURE.md; add it to its layer"))
+}
+
+/// Crates on the map that do not exist.
+fn phantoms(workspace: &Workspace, map: &ArchitectureMap) -> Vec<String> {
+    let exists = |layer: &str, name: &str| {
+        workspace.packages.iter().any(|package| package.layer == layer && package.name == name)
+    };
+    let listed = map.layers.iter().flat_map(|layer| layer.crates.iter().map(|name| (&layer.name, name)));
+    let missing = listed.filter(|(layer, name)| !exists(layer, name));
+    missing.map(|(layer, name)| format!("{layer}/{name} is on the map but does not exist")).collect()
+}
+
+fn forbidden_import(
+    package: &Package,
+    dependency: &Dependency,
+    workspace: &Workspace,
+    map: &ArchitectureMap,
+) -> Option<String> {
+    let importer = format!("{}/{}", package.layer, package.name);
+    let Some(imported) = workspace.package(&dependency.package) else {
+        let is_allowed = !is_pure(package) || PURE_PACKAGES.contains(&dependency.package.as_str());
+        return (!is_allowed).then(|| format!("{importer} is pure and imports {}", dependency.package));
+    };
+    let target = format!("{}/{}", imported.layer, imported.name);
+    if imported.layer == DEV {
+        return (package.layer != DEV).then(|| format!("{importer} imports {target}, which is for tests"));
+    }
+    let from = map.position(&package.layer, &package.name)?;
+    let to = map.position(&imported.layer, &imported.name)?;
+    if to.layer > from.layer {
+        return Some(format!("{importer} imports {target} from a higher layer"));
+    }
+    (to.layer == from.layer && to.place > from.place)
+        .then(|| format!("{importer} imports {target}, which stands behind it in the layer"))
+}
+
+fn is_pure(package: &Package) -> bool {
+    PURE_LAYERS.contains(&package.layer.as_str())
+        || PURE_CRATES.contains(&(package.layer.as_str(), package.name.as_str()))
+}
+
+/// Lines of pure crates that touch the world, and files that do not say what they are for.
+pub fn violations_in_sources(workspace: &Workspace) -> Vec<String> {
+    let mut found = Vec::new();
+    for package in &workspace.packages {
+        for path in rust_files(&package.folder.join("src")) {
+            let text = fs::read_to_string(&path).unwrap_or_default();
+            let shown = path.strip_prefix(crate::root()).unwrap_or(&path).display().to_string();
+            if !text.starts_with("//!") {
+                found.push(format!("{shown} does not open with what it is for (`//! …`)"));
+            }
+            let mut banned: Vec<(&str, &str)> = Vec::new();
+            if is_pure(package) {
+                banned.extend(IMPURE_NAMES);
+            }
+            if ORDERED_LAYERS.contains(&package.layer.as_str()) {
+                banned.extend(UNORDERED_NAMES);
+            }
+            found.extend(lines_naming(&text, &banned).into_iter().map(|remark| format!("{shown}:{remark}")));
+        }
+    }
+    found
+}
+
+/// `line: what and what instead` for each line of code that names something banned. Tests are exempt.
+fn lines_naming(text: &str, banned: &[(&str, &str)]) -> Vec<String> {
+    let code = text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]");
+    let code = code.filter(|(_, line)| !line.trim_start().starts_with("//"));
+    code.flat_map(|(index, line)| {
+        let named = banned.iter().filter(move |(name, _)| line.contains(name));
+        named.map(move |(name, instead)| format!("{}: pure code names {name}; {instead}", index + 1))
+    })
+    .collect()
+}
+
+fn rust_files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = fs::read_dir(folder) else { return Vec::new() };
+    let mut files = Vec::new();
+    for path in entries.flatten().map(|entry| entry.path()) {
+        if path.is_dir() {
+            files.extend(rust_files(&path));
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            files.push(path);
+        }
+    }
+    files.sort();
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::{Value, json};
+
+    const MAP: &str = "text\n```\ncrates/\n  base/    lowest    units, diag\n  domain/  nouns     catalog\n  app/     program   bedplate\n  dev/     tests     testkit\ndata/    tables\n```\n";
+
+    fn package(layer: &str, name: &str, dependencies: &[(&str, Option<&str>)]) -> Value {
+        let cargo_name = if name == "bedplate" { name.into() } else { format!("bedplate-{name}") };
+        let dependencies: Vec<Value> =
+            dependencies.iter().map(|(name, kind)| json!({ "name": name, "kind": kind })).collect();
+        let manifest = format!("/r/crates/{layer}/{name}/Cargo.toml");
+        json!({ "name": cargo_name, "manifest_path": manifest, "dependencies": dependencies })
+    }
+
+    fn check(changed: Value) -> Vec<String> {
+        let mut packages = vec![
+            package("base", "units", &[]),
+            package("base", "diag", &[("bedplate-units", None), ("serde_json", None)]),
+            package("domain", "catalog", &[("bedplate-diag", None)]),
+            package("app", "bedplate", &[("bedplate-catalog", None), ("tokio", None)]),
+            package("dev", "testkit", &[("serde_json", None)]),
+        ];
+        match packages.iter_mut().find(|known| known["name"] == changed["name"]) {
+            Some(known) => *known = changed,
+            None => packages.push(changed),
+        }
+        let workspace = Workspace::from_metadata(&json!({ "packages": packages }));
+        violations(&workspace, &ArchitectureMap::parse(MAP))
+    }
+
+    #[test]
+    fn planted_violations_are_found_and_a_clean_house_has_none() {
+        let clean: Vec<String> = Vec::new();
+        assert_eq!(check(package("base", "units", &[])), clean);
+        assert_eq!(check(package("base", "units", &[("bedplate-testkit", Some("dev"))])), clean);
+        for (planted, told) in [
+            (
+                package("base", "diag", &[("bedplate-catalog", None)]),
+                "base/diag imports domain/catalog from a higher layer",
+            ),
+            (
+                package("base", "units", &[("bedplate-diag", None)]),
+                "base/units imports base/diag, which stands behind it in the layer",
+            ),
+            (package("domain", "catalog", &[("tokio", None)]), "domain/catalog is pure and imports tokio"),
+            (
+                package("app", "bedplate", &[("bedplate-testkit", None)]),
+                "app/bedplate imports dev/testkit, which is for tests",
+            ),
+            (
+                package("domain", "job", &[]),
+                "domain/job is not on the map in ARCHITECTURE.md; add it to its layer",
+            ),
+        ] {
+            assert_eq!(check(planted), [told]);
+        }
+    }
+
+    #[test]
+    fn a_crate_on_the_map_must_exist() {
+        let workspace = Workspace::from_metadata(&json!({ "packages": [] }));
+        let found = violations(&workspace, &ArchitectureMap::parse(MAP));
+        assert!(found.contains(&"base/units is on the map but does not exist".to_owned()), "{found:?}");
+    }
+
+    #[test]
+    fn pure_code_that_touches_the_world_is_found_outside_comments_and_tests() {
+        let text =
+            "//! doc\n// std::fs is fine here\nuse std::fs;\n#[cfg(test)]\nmod tests { use std::env; }\n";
+        assert_eq!(
+            lines_naming(text, &IMPURE_NAMES),
+            ["3: pure code names std::fs; take the text as an argument"]
+        );
+    }
+}

@@ -1,0 +1,29 @@
+//! The house as it stands keeps its own rules.
+
+use bedplate_testkit::{ArchitectureMap, Workspace, root, tidy};
+
+#[test]
+fn layers_import_downward_and_every_crate_is_on_the_map() {
+    let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).unwrap();
+    let map = ArchitectureMap::parse(&text);
+    let found = tidy::violations(&Workspace::load(), &map);
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+#[test]
+fn pure_crates_touch_nothing_and_every_file_says_what_it_is_for() {
+    let found = tidy::violations_in_sources(&Workspace::load());
+    assert!(found.is_empty(), "\n{}", found.join("\n"));
+}
+
+#[test]
+fn every_crate_keeps_the_workspace_lints() {
+    let packages = Workspace::load().packages;
+    let keeps = |manifest: &str| manifest.contains("[lints]\nworkspace = true");
+    let lax: Vec<String> = packages
+        .iter()
+        .filter(|package| !keeps(&std::fs::read_to_string(package.folder.join("Cargo.toml")).unwrap()))
+        .map(|package| package.package.clone())
+        .collect();
+    assert!(lax.is_empty(), "without `[lints] workspace = true`: {lax:?}");
+}
