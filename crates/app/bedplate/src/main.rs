@@ -1,1 +1,39 @@
-fn main() {}
+//! The `bedplate` program: reads the command line, runs one command, reports what came of it.
+//!
+//! Everything that decides lives in the crates below; here are only arguments, files, tables and exit
+//! codes. `commands/` mirrors the command line: `catalog compare` is in `commands/catalog/compare.rs`.
+
+mod cli;
+mod commands;
+mod console;
+mod context;
+mod files;
+mod pages;
+mod present;
+mod stop;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::Cli;
+use crate::console::Console;
+use crate::context::Context;
+use crate::stop::Stop;
+
+fn main() -> ExitCode {
+    let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    // Looked for before parsing, so that a wrong command line is reported as JSON too.
+    let wants_json = arguments.iter().any(|argument| argument == "--json");
+    let mut console = Console::for_process(wants_json);
+    let outcome = match Cli::try_parse_from(arguments) {
+        Ok(cli) => stop::catching_bugs(|| run(cli, &mut console)),
+        Err(error) => Err(Stop::from_clap(error)),
+    };
+    stop::report(outcome, &console)
+}
+
+fn run(cli: Cli, console: &mut Console) -> Result<(), Stop> {
+    let context = Context { overlays: cli.catalog };
+    commands::run(cli.command, &context, console)
+}

@@ -1,0 +1,57 @@
+//! The command line: what can be typed, and help that teaches by example.
+
+use clap::{Parser, Subcommand};
+
+use crate::commands::{catalog, cluster, completions, error, layout, man, model, tour};
+
+/// Plan, schedule, run and observe the training and serving of foundation models.
+#[derive(Parser)]
+#[command(name = "bedplate", version, about, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "\
+Start here:
+  bedplate tour                                  a guided run through all of it
+  bedplate catalog instances --memory '>=141GB'  hardware that fits a need
+  bedplate cluster show p5.48xlarge:64           a cluster and its network
+  bedplate model show llama-3.1-70b              parameters, FLOPs and bytes
+
+Data goes to standard output, remarks to standard error. Exit codes: 0 done, 1 refused or
+failed, 2 usage, 3 transient, 70 our bug.")]
+pub(crate) struct Cli {
+    /// Print one JSON document instead of text
+    #[arg(long, global = true)]
+    pub(crate) json: bool,
+
+    /// Lay your own catalog file over the built-in one; may be repeated
+    #[arg(
+        long,
+        global = true,
+        value_name = "FILE",
+        env = "BEDPLATE_CATALOG",
+        hide_env_values = true,
+        value_delimiter = ':'
+    )]
+    pub(crate) catalog: Vec<String>,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand)]
+pub(crate) enum Command {
+    /// The main job, guided: hardware, a cluster, a model
+    Tour(tour::Arguments),
+    /// What hardware exists: accelerators, instances, fabrics, storage, prices
+    Catalog(catalog::Arguments),
+    /// A concrete cluster and its topology: show, import, export, check
+    Cluster(cluster::Arguments),
+    /// Parameters, FLOPs and bytes of a model
+    Model(model::Arguments),
+    /// Read a parallel layout: its spelling, its rules, its rank groups
+    Layout(layout::Arguments),
+    /// What an error code means and what to do about it
+    Error(error::Arguments),
+    /// Print a completion script for your shell
+    Completions(completions::Arguments),
+    /// Print the manual page, or write one per command
+    Man(man::Arguments),
+}

@@ -1,0 +1,28 @@
+//! One module per command; the folder mirrors the command line.
+
+pub(crate) mod catalog;
+pub(crate) mod cluster;
+pub(crate) mod completions;
+pub(crate) mod error;
+pub(crate) mod layout;
+pub(crate) mod man;
+pub(crate) mod model;
+pub(crate) mod tour;
+
+use crate::cli::Command;
+use crate::console::Console;
+use crate::context::Context;
+use crate::stop::Stop;
+
+pub(crate) fn run(command: Command, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    match command {
+        Command::Tour(arguments) => tour::run(&arguments, context, console),
+        Command::Catalog(arguments) => catalog::run(arguments, context, console),
+        Command::Cluster(arguments) => cluster::run(arguments, context, console),
+        Command::Model(arguments) => model::run(arguments, console),
+        Command::Layout(arguments) => layout::run(&arguments, console),
+        Command::Error(arguments) => error::run(&arguments, console),
+        Command::Completions(arguments) => completions::run(&arguments, console),
+        Command::Man(arguments) => man::run(&arguments, console),
+    }
+}

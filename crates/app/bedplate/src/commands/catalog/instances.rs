@@ -1,0 +1,167 @@
+//! `bedplate catalog instances` and `catalog ultraservers`
+
+use bedplate_catalog::{Catalog, CatalogError, Comparison, Instance, Need, Prices, Purchase};
+use bedplate_diag::nearest;
+use bedplate_units::{Bandwidth, Bytes, Dollars};
+use serde_json::Value;
+
+use super::{json, known};
+use crate::console::Console;
+use crate::present::{Column, Table};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate catalog instances --memory '>=141GB' --fabric efa
+  bedplate catalog instances --accelerator h100 --purchase capacity-block
+  bedplate catalog instances --scale-out '>=400GB/s' --price '<$100'
+
+A bound is a value with >=, <=, >, < or = before it; a bare value means at least. An instance
+whose figure is unknown does not meet a bound on it.")]
+pub(super) struct Arguments {
+    /// Memory of one accelerator
+    #[arg(long, value_name = "BOUND")]
+    memory: Option<Comparison<Bytes>>,
+    /// Memory of all accelerators together
+    #[arg(long, value_name = "BOUND")]
+    total_memory: Option<Comparison<Bytes>>,
+    /// Number of accelerators
+    #[arg(long, value_name = "BOUND")]
+    accelerators: Option<Comparison<u32>>,
+    /// Name or alias of the accelerator
+    #[arg(long, value_name = "NAME")]
+    accelerator: Option<String>,
+    /// Name or family of a fabric: efa, efa-v3, infiniband, nvlink
+    #[arg(long, value_name = "NAME")]
+    fabric: Option<String>,
+    /// Bandwidth to other machines, one way, over all cards
+    #[arg(long, value_name = "BOUND")]
+    scale_out: Option<Comparison<Bandwidth>>,
+    /// Who sells it: aws, nvidia, or your own
+    #[arg(long)]
+    provider: Option<String>,
+    /// On-demand dollars per hour
+    #[arg(long, value_name = "BOUND")]
+    price: Option<Comparison<Dollars>>,
+    /// Which price to show
+    #[arg(long, value_parser = purchase, default_value = "on-demand")]
+    purchase: Purchase,
+    /// Show prices of this region only
+    #[arg(long)]
+    region: Option<String>,
+}
+
+/// Reads the name of a purchase option.
+fn purchase(text: &str) -> Result<Purchase, String> {
+    let names = Purchase::ALL.map(|(name, _)| name);
+    let found = Purchase::ALL.iter().find(|(name, _)| *name == text).map(|(_, purchase)| *purchase);
+    found.ok_or_else(|| format!("choose one of {}", names.join(", ")))
+}
+
+pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    // A misspelt name would otherwise only give an empty list.
+    if let Some(name) = &arguments.accelerator {
+        catalog.accelerator(name)?;
+    }
+    if let Some(name) = &arguments.fabric {
+        refuse_unknown_fabric(name, catalog)?;
+    }
+    let need = Need {
+        memory: arguments.memory,
+        total_memory: arguments.total_memory,
+        accelerators: arguments.accelerators,
+        accelerator: arguments.accelerator,
+        fabric: arguments.fabric,
+        scale_out: arguments.scale_out,
+        provider: arguments.provider,
+        price: arguments.price,
+    };
+    let chosen: Vec<&Instance> =
+        catalog.instances.iter().filter(|instance| need.is_met_by(instance, catalog)).collect();
+    if console.is_json() {
+        let entries = chosen.into_iter().map(|instance| json::instance(instance, catalog));
+        return console.json(&Value::Array(entries.collect()));
+    }
+    if chosen.is_empty() {
+        console.say("no instance meets this; loosen a bound, or see all with `bedplate catalog instances`");
+        return Ok(());
+    }
+    let price = |prices: &Prices| shown_price(prices, arguments.purchase, arguments.region.as_deref());
+    console.table(&instance_table(&chosen, catalog, price))
+}
+
+/// A fabric may be asked for by its name or by its family.
+fn refuse_unknown_fabric(name: &str, catalog: &Catalog) -> Result<(), CatalogError> {
+    let names = || catalog.fabrics.iter().flat_map(|fabric| [fabric.family.as_str(), fabric.name.as_str()]);
+    if names().any(|known| known.eq_ignore_ascii_case(name)) {
+        return Ok(());
+    }
+    let near = nearest(name, names()).map(str::to_owned).into_iter().collect();
+    Err(CatalogError::UnknownName { kind: "fabric", name: name.to_owned(), near })
+}
+
+fn instance_table(chosen: &[&Instance], catalog: &Catalog, price: impl Fn(&Prices) -> String) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("NAME", 0),
+        Column::left("ACCELERATORS", 0),
+        Column::right("MEMORY", 0),
+        Column::right("SCALE-UP", 2),
+        Column::left("FABRIC", 3),
+        Column::right("SCALE-OUT", 1),
+        Column::right("VCPUS", 6),
+        Column::right("HOST MEMORY", 5),
+        Column::right("LOCAL DISK", 7),
+        Column::right("PRICE", 0),
+    ]);
+    for instance in chosen {
+        let accelerator = catalog.accelerator_of(instance);
+        table.row(vec![
+            instance.name.clone(),
+            format!("{} x {}", instance.accelerators, accelerator.name),
+            known(instance.accelerator_memory),
+            known(instance.scale_up_bandwidth),
+            known(instance.scale_out.as_ref()),
+            known(instance.scale_out_bandwidth),
+            known(instance.vcpus),
+            known(instance.host_memory.map(|memory| format!("{memory:#}"))),
+            known(instance.local_storage.as_ref().map(|disks| disks.capacity())),
+            price(&instance.prices),
+        ]);
+    }
+    table
+}
+
+/// The newest price of a kind, or nothing where none is known.
+fn shown_price(prices: &Prices, purchase: Purchase, region: Option<&str>) -> String {
+    known(prices.newest(purchase, region).map(|price| price.per_hour))
+}
+
+pub(super) fn run_ultraservers(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    if console.is_json() {
+        return console.json(&Value::Array(catalog.ultraservers.iter().map(json::ultraserver).collect()));
+    }
+    let mut table = Table::new(vec![
+        Column::left("NAME", 0),
+        Column::right("ACCELERATORS", 0),
+        Column::left("MADE OF", 2),
+        Column::right("MEMORY", 0),
+        Column::right("SCALE-UP", 1),
+        Column::left("FABRIC", 3),
+        Column::right("SCALE-OUT", 1),
+        Column::right("CAPACITY BLOCK", 4),
+    ]);
+    for ultraserver in &catalog.ultraservers {
+        table.row(vec![
+            ultraserver.name.clone(),
+            ultraserver.accelerators.to_string(),
+            format!("{} x {}", ultraserver.instances, ultraserver.instance),
+            known(ultraserver.accelerator_memory),
+            known(ultraserver.scale_up_bandwidth),
+            known(ultraserver.scale_out.as_ref()),
+            known(ultraserver.scale_out_bandwidth),
+            shown_price(&ultraserver.prices, Purchase::CapacityBlock, None),
+        ]);
+    }
+    console.table(&table)
+}

@@ -1,0 +1,158 @@
+//! Catalog entries as JSON: numbers in base units, the unit in the key, the source of every figure.
+
+use bedplate_catalog::{
+    Accelerator, Catalog, Evidence, Fabric, Instance, Prices, Purchase, StorageClass, UltraServer,
+};
+use serde_json::{Map, Value, json};
+
+pub(super) fn accelerator(entry: &Accelerator) -> Value {
+    let peaks = entry.peaks.by_format().into_iter();
+    let peaks: Map<String, Value> =
+        peaks.filter_map(|(format, peak)| Some((format.to_owned(), json!(peak?.get())))).collect();
+    json!({
+        "kind": "accelerator",
+        "name": entry.name,
+        "title": entry.title,
+        "aliases": entry.aliases,
+        "vendor": entry.vendor,
+        "generation": entry.generation,
+        "peak_flops": peaks,
+        "memory_bytes": entry.memory.get(),
+        "memory_usable_bytes": entry.memory_usable.map(|size| size.get()),
+        "memory_kind": entry.memory_kind,
+        "memory_bandwidth_bytes_per_s": entry.memory_bandwidth.map(|rate| rate.get()),
+        "multiprocessors": entry.multiprocessors,
+        "compute_capability": entry.compute_capability,
+        "power_w": entry.power.map(|power| power.get()),
+        "scale_up": entry.scale_up,
+        "host_link": entry.host_link,
+        "notes": entry.notes,
+        "evidence": evidence(&entry.evidence),
+    })
+}
+
+pub(super) fn instance(entry: &Instance, catalog: &Catalog) -> Value {
+    let accelerator = catalog.accelerator_of(entry);
+    json!({
+        "kind": "instance",
+        "name": entry.name,
+        "title": entry.title,
+        "provider": entry.provider,
+        "accelerator": entry.accelerator,
+        "accelerators": entry.accelerators,
+        "memory_per_accelerator_bytes": accelerator.memory.get(),
+        "accelerator_memory_bytes": entry.accelerator_memory.map(|size| size.get()),
+        "vcpus": entry.vcpus,
+        "host_memory_bytes": entry.host_memory.map(|size| size.get()),
+        "scale_up": accelerator.scale_up,
+        "scale_up_domain": entry.scale_up_domain,
+        "scale_up_bytes_per_s": entry.scale_up_bandwidth.map(|rate| rate.get()),
+        "scale_out": entry.scale_out,
+        "scale_out_bytes_per_s": entry.scale_out_bandwidth.map(|rate| rate.get()),
+        "scale_out_cards": entry.scale_out_cards,
+        "host_link": entry.host_link.as_ref().or(accelerator.host_link.as_ref()),
+        "local_storage": entry.local_storage.as_ref().map(|disks| json!({
+            "class": disks.class,
+            "devices": disks.devices,
+            "device_bytes": disks.device_size.get(),
+        })),
+        "ultracluster": entry.ultracluster,
+        "prices": prices(&entry.prices),
+        "notes": entry.notes,
+        "evidence": evidence(&entry.evidence),
+    })
+}
+
+pub(super) fn ultraserver(entry: &UltraServer) -> Value {
+    json!({
+        "kind": "ultraserver",
+        "name": entry.name,
+        "title": entry.title,
+        "instance": entry.instance,
+        "instances": entry.instances,
+        "accelerators": entry.accelerators,
+        "accelerator_memory_bytes": entry.accelerator_memory.map(|size| size.get()),
+        "scale_up_bytes_per_s": entry.scale_up_bandwidth.map(|rate| rate.get()),
+        "scale_out": entry.scale_out,
+        "scale_out_bytes_per_s": entry.scale_out_bandwidth.map(|rate| rate.get()),
+        "prices": prices(&entry.prices),
+        "notes": entry.notes,
+        "evidence": evidence(&entry.evidence),
+    })
+}
+
+pub(super) fn fabric(entry: &Fabric) -> Value {
+    json!({
+        "kind": "fabric",
+        "name": entry.name,
+        "title": entry.title,
+        "use": entry.kind.name(),
+        "family": entry.family,
+        "generation": entry.generation,
+        "per_accelerator_bytes_per_s": entry.per_accelerator.map(|rate| rate.get()),
+        "directions": entry.directions,
+        "per_port_bytes_per_s": entry.per_port.map(|rate| rate.get()),
+        "latency_s": entry.latency.map(|time| time.get()),
+        "protocol": entry.protocol,
+        "notes": entry.notes,
+        "evidence": evidence(&entry.evidence),
+    })
+}
+
+pub(super) fn storage(entry: &StorageClass) -> Value {
+    let price = |price: &bedplate_catalog::StoragePrice| {
+        json!({
+            "per_gb_month_usd": price.per_gb_month.get(),
+            "region": price.region,
+            "date": price.date,
+            "source": price.source,
+            "note": price.note,
+            "doubtful": price.doubtful,
+        })
+    };
+    json!({
+        "kind": "storage",
+        "name": entry.name,
+        "title": entry.title,
+        "tier": entry.tier.name(),
+        "is_durable": entry.is_durable,
+        "is_posix": entry.is_posix,
+        "has_gpu_direct": entry.has_gpu_direct,
+        "latency_s": entry.latency.map(|time| time.get()),
+        "throughput_per_tib_bytes_per_s": entry.throughput_per_tib.map(|rate| rate.get()),
+        "throughput_per_client_bytes_per_s": entry.throughput_per_client.map(|rate| rate.get()),
+        "throughput_per_volume_bytes_per_s": entry.throughput_per_volume.map(|rate| rate.get()),
+        "iops": entry.iops,
+        "max_object_bytes": entry.max_object.map(|size| size.get()),
+        "cannot": entry.cannot,
+        "prices": entry.prices.iter().map(price).collect::<Vec<_>>(),
+        "notes": entry.notes,
+        "evidence": evidence(&entry.evidence),
+    })
+}
+
+/// One list per purchase option; an empty list means unknown.
+fn prices(prices: &Prices) -> Value {
+    let price = |price: &bedplate_catalog::Price| {
+        json!({
+            "per_hour_usd": price.per_hour.hourly().get(),
+            "region": price.region,
+            "date": price.date,
+            "source": price.source,
+            "note": price.note,
+        })
+    };
+    let by_kind = Purchase::ALL.into_iter().map(|(name, purchase)| {
+        (name.replace('-', "_"), Value::Array(prices.of(purchase).iter().map(price).collect()))
+    });
+    Value::Object(by_kind.collect())
+}
+
+fn evidence(evidence: &Evidence) -> Value {
+    let also = |also: &bedplate_catalog::Disagreement| json!({ "field": also.field, "value": also.value, "source": also.source, "note": also.note });
+    json!({
+        "source": evidence.source,
+        "by_field": evidence.by_field,
+        "also": evidence.also.iter().map(also).collect::<Vec<_>>(),
+    })
+}

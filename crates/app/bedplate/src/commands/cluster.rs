@@ -1,0 +1,50 @@
+//! `bedplate cluster …`: a concrete cluster and its topology.
+
+mod check;
+mod export;
+mod import;
+mod show;
+mod source;
+
+use crate::console::Console;
+use crate::context::Context;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate cluster show p5.48xlarge:64
+  bedplate cluster import topology.conf slurm.conf -o cluster.toml
+  kubectl get nodes -o json | bedplate cluster import -
+  bedplate cluster export cluster.toml --as slurm-tree
+  bedplate cluster check cluster.toml
+
+A cluster is INSTANCE:COUNT (several joined by `+`), or a file: cluster.toml, Slurm's topology.conf
+or topology.yaml with slurm.conf, EC2 DescribeInstanceTopology JSON, a Kubernetes node list, or the
+output of `nvidia-smi topo -m`. See docs/cluster.md.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Nodes, levels and bandwidths of a cluster
+    Show(show::Arguments),
+    /// Read a foreign description and write cluster.toml
+    Import(import::Arguments),
+    /// Write a cluster as Slurm files or cluster.toml
+    Export(export::Arguments),
+    /// Validate a description and say what it holds
+    Check(check::Arguments),
+}
+
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let catalog = context.load_catalog()?;
+    match arguments.command {
+        Command::Show(arguments) => show::run(&arguments, &catalog, console),
+        Command::Import(arguments) => import::run(&arguments, &catalog, console),
+        Command::Export(arguments) => export::run(&arguments, &catalog, console),
+        Command::Check(arguments) => check::run(&arguments, &catalog, console),
+    }
+}

@@ -1,0 +1,94 @@
+//! Where a cluster comes from: a specification, or files of some format.
+
+use bedplate_catalog::Catalog;
+use bedplate_diag::Source;
+use bedplate_topology::{Blocks, Cluster, Format, ImportOptions, import, import_detected};
+
+use crate::files;
+use crate::stop::Stop;
+
+/// What a description leaves open, and the format where it cannot be told from the text.
+#[derive(clap::Args, Default)]
+pub(crate) struct Reading {
+    /// The format of the files; found out from their content when left out
+    #[arg(long, value_parser = format)]
+    format: Option<Format>,
+    /// The catalog instance that every GPU node is
+    #[arg(long, value_name = "NAME")]
+    instance: Option<String>,
+    /// The accelerator of nodes that only count their GPUs
+    #[arg(long, value_name = "NAME")]
+    accelerator: Option<String>,
+    /// A name for the cluster
+    #[arg(long)]
+    name: Option<String>,
+    /// What Slurm blocks are
+    #[arg(long, value_enum, default_value = "automatic")]
+    blocks: BlockMeaning,
+    /// The topology of a topology.yaml that has several
+    #[arg(long, value_name = "NAME")]
+    topology: Option<String>,
+}
+
+#[derive(Clone, Copy, Default, clap::ValueEnum)]
+enum BlockMeaning {
+    /// Scale-up domains where the accelerator has domains over several nodes, else leaves
+    #[default]
+    Automatic,
+    /// Scale-up domains such as NVL72 racks
+    Domains,
+    /// Groups of nodes below one leaf
+    Leaves,
+}
+
+fn format(text: &str) -> Result<Format, String> {
+    let names: Vec<&str> = Format::ALL.iter().map(|(name, _)| *name).collect();
+    let found = Format::ALL.iter().find(|(name, _)| *name == text).map(|(_, format)| *format);
+    found.ok_or_else(|| format!("choose one of {}", names.join(", ")))
+}
+
+impl Reading {
+    fn options(&self) -> ImportOptions {
+        ImportOptions {
+            name: self.name.clone(),
+            instance: self.instance.clone(),
+            accelerator: self.accelerator.clone(),
+            blocks: match self.blocks {
+                BlockMeaning::Automatic => Blocks::Automatic,
+                BlockMeaning::Domains => Blocks::Domains,
+                BlockMeaning::Leaves => Blocks::Leaves,
+            },
+            topology: self.topology.clone(),
+        }
+    }
+}
+
+/// A cluster from a specification or from files of one description.
+pub(super) fn load_all(inputs: &[String], reading: &Reading, catalog: &Catalog) -> Result<Cluster, Stop> {
+    if let [spec] = inputs
+        && !is_file(spec)
+    {
+        return Ok(import(
+            Format::Spec,
+            &[Source::new("the command line", spec)],
+            &reading.options(),
+            catalog,
+        )?);
+    }
+    let texts = inputs.iter().map(|path| files::read_text(path)).collect::<Result<Vec<_>, _>>()?;
+    let sources: Vec<Source<'_>> =
+        inputs.iter().zip(&texts).map(|(path, text)| Source::new(path, text)).collect();
+    Ok(match reading.format {
+        Some(format) => import(format, &sources, &reading.options(), catalog)?,
+        None => import_detected(&sources, &reading.options(), catalog)?,
+    })
+}
+
+/// Specifications have neither slashes nor the endings of files.
+fn is_file(text: &str) -> bool {
+    let endings = [".toml", ".conf", ".yaml", ".yml", ".json", ".txt"];
+    text == "-"
+        || text.contains('/')
+        || endings.iter().any(|ending| text.ends_with(ending))
+        || std::path::Path::new(text).is_file()
+}

@@ -1,0 +1,25 @@
+//! `bedplate completions SHELL`
+
+use clap::CommandFactory;
+use clap_complete::Shell;
+
+use crate::cli::Cli;
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate completions bash > ~/.local/share/bash-completion/completions/bedplate
+  bedplate completions zsh > ~/.zfunc/_bedplate
+  bedplate completions fish > ~/.config/fish/completions/bedplate.fish")]
+pub(crate) struct Arguments {
+    /// The shell to complete for
+    shell: Shell,
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let mut script = Vec::new();
+    clap_complete::generate(arguments.shell, &mut Cli::command(), "bedplate", &mut script);
+    console.text(&String::from_utf8_lossy(&script))
+}

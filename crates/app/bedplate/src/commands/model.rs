@@ -1,0 +1,55 @@
+//! `bedplate model …`: parameters, FLOPs and bytes.
+
+mod list;
+mod show;
+
+use bedplate_diag::Source;
+use bedplate_transformer::{Transformer, builtin, from_config};
+
+use crate::console::Console;
+use crate::files;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate model list
+  bedplate model show llama-3.1-70b --seq 8192
+  bedplate model show path/to/config.json --json")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// The models the program knows by name
+    List(list::Arguments),
+    /// One model: by name, or by its Hugging Face config.json
+    Show(show::Arguments),
+}
+
+pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), Stop> {
+    match arguments.command {
+        Command::List(arguments) => list::run(&arguments, console),
+        Command::Show(arguments) => show::run(&arguments, console),
+    }
+}
+
+/// A built-in name, or the path of a config.json. Paths contain a slash or end in `.json`; `-` is
+/// standard input. A Hugging Face name such as `Qwen/Qwen2.5-7B` has a slash too, so names come first.
+pub(crate) fn load(name_or_path: &str) -> Result<Transformer, Stop> {
+    let known = builtin(name_or_path);
+    let looks_like_a_path = name_or_path == "-"
+        || name_or_path.ends_with(".json")
+        || (name_or_path.contains('/') && std::path::Path::new(name_or_path).exists());
+    if known.is_ok() || !looks_like_a_path {
+        return Ok(known?);
+    }
+    let path = match std::path::Path::new(name_or_path).is_dir() {
+        true => format!("{}/config.json", name_or_path.trim_end_matches('/')),
+        false => name_or_path.to_owned(),
+    };
+    let text = files::read_text(&path)?;
+    Ok(from_config(Source::new(&path, &text))?)
+}

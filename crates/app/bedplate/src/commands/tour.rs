@@ -1,0 +1,156 @@
+//! `bedplate tour`: a guided run of the real program, chapter by chapter.
+//!
+//! Every step is a command line that goes through the same parser and code as a user's; the guide only
+//! adds a sentence before it. Later capabilities add chapters here.
+
+use bedplate_catalog::Catalog;
+use bedplate_transformer::{TrainingState, builtin};
+use clap::Parser;
+use serde_json::{Value, json};
+
+use crate::cli::Cli;
+use crate::console::Console;
+use crate::context::Context;
+use crate::present::wrap;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate tour
+  bedplate tour --json | jq '.chapters[].title'")]
+pub(crate) struct Arguments {}
+
+struct Chapter {
+    title: &'static str,
+    steps: Vec<Step>,
+}
+
+struct Step {
+    /// What the reader should look for.
+    remark: String,
+    /// The words behind `bedplate`.
+    command: &'static str,
+}
+
+/// The running example: large enough to need a cluster, known to everybody.
+const MODEL: &str = "llama-3.1-70b";
+const INSTANCE: &str = "p5.48xlarge";
+
+pub(crate) fn run(_arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let chapters = chapters(&context.load_catalog()?)?;
+    if console.is_json() {
+        return run_as_json(&chapters, context, console);
+    }
+    let width = console.width().unwrap_or(80).min(100);
+    let welcome = "Bedplate plans, schedules, runs and observes the training and serving of foundation models. \
+                   This tour runs the real program; every command in it can be repeated.";
+    console.line(&wrap(welcome, width).join("\n"))?;
+    for (index, chapter) in chapters.iter().enumerate() {
+        let heading = format!("{} of {}: {}", index + 1, chapters.len(), chapter.title);
+        console.line(&format!("\n{heading}\n{}", "=".repeat(heading.len())))?;
+        for step in &chapter.steps {
+            console.line(&format!("\n{}", wrap(&step.remark, width).join("\n")))?;
+            console.line(&format!("\n$ bedplate {}", step.command))?;
+            run_step(step, context, console)?;
+        }
+    }
+    console.text(&farewell(&chapters))
+}
+
+fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
+    Ok(vec![
+        Chapter {
+            title: "the hardware",
+            steps: vec![Step {
+                remark: "The catalog holds accelerators, machines, fabrics, storage and prices, each figure \
+                         with its source. Two machines side by side:"
+                    .into(),
+                command: "catalog compare p5.48xlarge p6-b200.48xlarge",
+            }],
+        },
+        Chapter {
+            title: "a cluster",
+            steps: vec![
+                Step {
+                    remark: "Sixty-four such machines. Look at the two regimes: fast inside a scale-up \
+                             domain, an order of magnitude slower between machines."
+                        .into(),
+                    command: "cluster show p5.48xlarge:64",
+                },
+                Step {
+                    remark:
+                        "In an UltraServer the fast domain spans eighteen machines; that is what mixtures \
+                             of experts ask for."
+                            .into(),
+                    command: "cluster show u-p6e-gb200x72:2",
+                },
+            ],
+        },
+        Chapter {
+            title: "a model",
+            steps: vec![Step {
+                remark: "A model by its built-in name, or any Hugging Face config.json. Parameters are \
+                         exact; FLOPs name the convention they are counted by."
+                    .into(),
+                command: "model show llama-3.1-70b",
+            }],
+        },
+        Chapter {
+            title: "how the model is cut",
+            steps: vec![Step {
+                remark: why_it_must_be_cut(catalog)?,
+                command: "layout dp16.tp8.sp.pp4.zero1 --model llama-3.1-70b --gpus 512",
+            }],
+        },
+    ])
+}
+
+/// The arithmetic that joins the chapters: training state against the memory of one accelerator.
+fn why_it_must_be_cut(catalog: &Catalog) -> Result<String, Stop> {
+    let accelerator = catalog.accelerator_of(catalog.instance(INSTANCE)?);
+    let state = builtin(MODEL)?.training_bytes(TrainingState::default()).total();
+    let usable = accelerator.memory_for_programs();
+    let needed = (state / usable).ceil();
+    Ok(format!(
+        "Training {MODEL} keeps {state} of weights, gradients and optimizer state. One {} holds {usable}, so \
+         {needed} of them are needed before the first activation is stored. A layout says who holds what; \
+         this one uses all 512 GPUs:",
+        accelerator.name
+    ))
+}
+
+fn run_step(step: &Step, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let words = std::iter::once("bedplate").chain(step.command.split(' '));
+    let cli = Cli::try_parse_from(words).map_err(Stop::from_clap)?;
+    super::run(cli.command, context, console)
+}
+
+/// One document with the result of every step in it.
+fn run_as_json(chapters: &[Chapter], context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let mut told = Vec::new();
+    for chapter in chapters {
+        let mut steps = Vec::new();
+        for step in &chapter.steps {
+            let mut recorder = Console::recorder();
+            run_step(step, context, &mut recorder)?;
+            let result: Value = serde_json::from_str(recorder.recorded()).unwrap_or(Value::Null);
+            steps.push(json!({ "command": format!("bedplate {}", step.command), "result": result }));
+        }
+        told.push(json!({ "title": chapter.title, "steps": steps }));
+    }
+    console.json(&json!({ "chapters": told }))
+}
+
+fn farewell(chapters: &[Chapter]) -> String {
+    let titles: Vec<&str> = chapters.iter().map(|chapter| chapter.title).collect();
+    format!(
+        "\nYou have seen {}.\n\nGo on with:\n\
+         \x20 bedplate catalog instances --memory '>=141GB'     hardware by need\n\
+         \x20 bedplate catalog show h200                        figures with sources\n\
+         \x20 bedplate cluster import topology.conf slurm.conf  your own cluster\n\
+         \x20 bedplate model show path/to/config.json           your own model\n\
+         \x20 bedplate help                                     everything else\n",
+        titles.join(", ")
+    )
+}

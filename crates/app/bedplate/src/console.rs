@@ -1,0 +1,89 @@
+//! Where output goes: data to standard output, talk to standard error.
+
+use std::io::{self, IsTerminal, Write};
+
+use serde_json::Value;
+
+use crate::present::Table;
+use crate::stop::Stop;
+
+/// Below this nothing can be laid out; such a width is taken for a mistake.
+const NARROWEST: usize = 40;
+
+pub(crate) struct Console {
+    is_json: bool,
+    /// Columns to fit in; `None` for pipes and files, which take lines of any length.
+    width: Option<usize>,
+    /// Set where output is kept instead of printed.
+    record: Option<String>,
+}
+
+impl Console {
+    /// The console of this process. `COLUMNS` overrides the width of the terminal.
+    pub(crate) fn for_process(is_json: bool) -> Self {
+        let asked = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok());
+        let terminal = || match io::stdout().is_terminal() {
+            true => terminal_size::terminal_size().map(|(width, _)| usize::from(width.0)),
+            false => None,
+        };
+        let width = asked.or_else(terminal).filter(|width| *width >= NARROWEST);
+        Self { is_json, width, record: None }
+    }
+
+    /// A console that keeps JSON output for its owner and prints nothing.
+    pub(crate) fn recorder() -> Self {
+        Self { is_json: true, width: None, record: Some(String::new()) }
+    }
+
+    pub(crate) fn recorded(&self) -> &str {
+        self.record.as_deref().unwrap_or_default()
+    }
+
+    pub(crate) fn is_json(&self) -> bool {
+        self.is_json
+    }
+
+    pub(crate) fn width(&self) -> Option<usize> {
+        self.width
+    }
+
+    /// One JSON document on standard output.
+    pub(crate) fn json(&mut self, value: &Value) -> Result<(), Stop> {
+        self.text(&format!("{value:#}\n"))
+    }
+
+    /// Text on standard output, as it is.
+    pub(crate) fn text(&mut self, text: &str) -> Result<(), Stop> {
+        if let Some(record) = &mut self.record {
+            record.push_str(text);
+            return Ok(());
+        }
+        let mut stdout = io::stdout().lock();
+        stdout.write_all(text.as_bytes()).and_then(|()| stdout.flush()).map_err(Stop::from_output)
+    }
+
+    pub(crate) fn line(&mut self, line: &str) -> Result<(), Stop> {
+        self.text(&format!("{line}\n"))
+    }
+
+    /// A table that fits the width; columns that do not fit are named on standard error.
+    pub(crate) fn table(&mut self, table: &Table) -> Result<(), Stop> {
+        let fitted = table.fit(self.width);
+        self.text(&fitted.text)?;
+        if !fitted.left_out.is_empty() {
+            let columns = fitted.left_out.join(", ").to_lowercase();
+            self.say(&format!("not shown for lack of room: {columns} (widen the terminal, or use --json)"));
+        }
+        Ok(())
+    }
+
+    /// A remark to the person in front of the screen, on standard error.
+    pub(crate) fn say(&self, remark: &str) {
+        self.say_raw(&format!("{remark}\n"));
+    }
+
+    pub(crate) fn say_raw(&self, text: &str) {
+        // Nothing is left to tell anybody when standard error is gone.
+        let _ = io::stderr().lock().write_all(text.as_bytes());
+    }
+}

@@ -1,0 +1,23 @@
+//! What every command may need: the catalog under the user's overlays.
+
+use bedplate_catalog::Catalog;
+use bedplate_diag::Source;
+
+use crate::files;
+use crate::stop::Stop;
+
+pub(crate) struct Context {
+    /// Paths of overlay files, in the order given.
+    pub(crate) overlays: Vec<String>,
+}
+
+impl Context {
+    pub(crate) fn load_catalog(&self) -> Result<Catalog, Stop> {
+        let mut texts = Vec::new();
+        for path in &self.overlays {
+            texts.push((path, files::read_text(path)?));
+        }
+        let sources: Vec<Source<'_>> = texts.iter().map(|(path, text)| Source::new(path, text)).collect();
+        Ok(Catalog::with_overlays(&sources)?)
+    }
+}

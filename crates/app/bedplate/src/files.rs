@@ -1,0 +1,99 @@
+//! Reading what the user names: a file, or standard input as `-`.
+
+use std::fs::File;
+use std::io::{self, Read};
+
+use bedplate_diag::{Class, Diagnostic, Page, Place, Source};
+
+/// A node list of a very large cluster has a few hundred megabytes; more is a mistake.
+const LARGEST: u64 = 1 << 30;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum FileError {
+    #[error("cannot read `{path}`")]
+    Read { path: String, source: io::Error },
+    #[error("cannot write `{path}`")]
+    Write { path: String, source: io::Error },
+    #[error("`{path}` has more than 1 GiB, which no input of ours has")]
+    TooLarge { path: String },
+    #[error("`{path}` is not text: byte {offset} is not UTF-8")]
+    NotText { path: String, offset: usize, place: Place },
+}
+
+pub(crate) const PAGES: &[&Page] = &[&READ, &WRITE, &TOO_LARGE, &NOT_TEXT];
+
+static READ: Page = Page {
+    code: "file/read",
+    class: Class::User,
+    meaning: "A file named on the command line could not be read: it does not exist, is a directory, or may not be read by you.",
+    remedy: "check the path and its permissions; `-` reads standard input",
+};
+static WRITE: Page = Page {
+    code: "file/write",
+    class: Class::User,
+    meaning: "A file could not be written. Nothing that was there before has been touched.",
+    remedy: "check that the folder exists, is writable and has room",
+};
+static TOO_LARGE: Page = Page {
+    code: "file/too-large",
+    class: Class::User,
+    meaning: "The input is larger than any that makes sense here, so it was not read to the end.",
+    remedy: "check that this is the file you meant",
+};
+static NOT_TEXT: Page = Page {
+    code: "file/not-text",
+    class: Class::User,
+    meaning: "The input is not UTF-8 text; perhaps it is compressed, binary, or in another encoding.",
+    remedy: "unpack it, or convert it to UTF-8 with `iconv -t utf-8`",
+};
+
+impl Diagnostic for FileError {
+    fn page(&self) -> &'static Page {
+        match self {
+            FileError::Read { .. } => &READ,
+            FileError::Write { .. } => &WRITE,
+            FileError::TooLarge { .. } => &TOO_LARGE,
+            FileError::NotText { .. } => &NOT_TEXT,
+        }
+    }
+
+    fn place(&self) -> Option<&Place> {
+        match self {
+            FileError::NotText { place, .. } => Some(place),
+            _ => None,
+        }
+    }
+}
+
+/// The whole text of a file, or of standard input when the path is `-`.
+pub(crate) fn read_text(path: &str) -> Result<String, FileError> {
+    let mut bytes = Vec::new();
+    let read = match path {
+        "-" => io::stdin().lock().take(LARGEST + 1).read_to_end(&mut bytes),
+        _ => File::open(path).and_then(|file| file.take(LARGEST + 1).read_to_end(&mut bytes)),
+    };
+    read.map_err(|source| FileError::Read { path: path.to_owned(), source })?;
+    if bytes.len() as u64 > LARGEST {
+        return Err(FileError::TooLarge { path: path.to_owned() });
+    }
+    text_of(path, bytes)
+}
+
+fn text_of(path: &str, bytes: Vec<u8>) -> Result<String, FileError> {
+    String::from_utf8(bytes).map_err(|error| {
+        let offset = error.utf8_error().valid_up_to();
+        let good = String::from_utf8_lossy(&error.as_bytes()[..offset]).into_owned();
+        FileError::NotText { path: path.to_owned(), offset, place: Source::new(path, &good).place(offset) }
+    })
+}
+
+/// Writes a whole file, by way of a neighbour that takes its place, so that no half-written file is left.
+pub(crate) fn write_text(path: &str, text: &str) -> Result<(), FileError> {
+    let failed = |source| FileError::Write { path: path.to_owned(), source };
+    let neighbour = format!("{path}.{}.part", std::process::id());
+    std::fs::write(&neighbour, text).map_err(failed)?;
+    std::fs::rename(&neighbour, path).map_err(|source| {
+        let _ = std::fs::remove_file(&neighbour);
+        failed(source)
+    })
+}

@@ -1,0 +1,125 @@
+//! The pages of all error codes, from every crate that has some.
+
+use bedplate_diag::Page;
+
+use crate::{commands, files, stop};
+
+/// Every page, ordered by code.
+pub(crate) fn all() -> Vec<&'static Page> {
+    let mut pages: Vec<&'static Page> = [
+        bedplate_document::PAGES,
+        bedplate_catalog::PAGES,
+        bedplate_topology::PAGES,
+        bedplate_transformer::PAGES,
+        bedplate_layout::PAGES,
+        files::PAGES,
+        stop::PAGES,
+        commands::catalog::PAGES,
+        commands::error::PAGES,
+    ]
+    .concat();
+    pages.sort_by_key(|page| page.code);
+    pages
+}
+
+/// The parts of the book that are made from the program, kept current by tests.
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::PathBuf;
+
+    use bedplate_diag::Class;
+    use clap::CommandFactory;
+
+    use super::*;
+    use crate::cli::Cli;
+
+    /// Compares a file of the book with what it should be, or writes it when `UPDATE_EXPECT` is set.
+    fn check_book(path: &str, expected: &str) {
+        let file = bedplate_testkit::root().join("docs").join(path);
+        if std::env::var_os("UPDATE_EXPECT").is_some() {
+            fs::create_dir_all(file.parent().unwrap()).unwrap();
+            fs::write(&file, expected).unwrap();
+        }
+        let found = fs::read_to_string(&file).unwrap_or_default();
+        assert!(found == expected, "docs/{path} is not current; run `UPDATE_EXPECT=1 ./test`");
+    }
+
+    fn class_text(class: Class) -> &'static str {
+        match class {
+            Class::User => "The input or the request is at fault; the same request gives the same answer.",
+            Class::Usage => "The command line could not be understood.",
+            Class::Transient => "The same request may succeed later.",
+            Class::Bug => "We are at fault.",
+        }
+    }
+
+    #[test]
+    fn every_error_code_has_its_page_in_the_book() {
+        let mut index = String::from(
+            "# Error codes\n\nOne page per code, made from the program. `bedplate error CODE` prints the same.\n\n\
+             | code | exit | remedy |\n|---|---|---|\n",
+        );
+        let mut expected: Vec<PathBuf> = Vec::new();
+        for page in all() {
+            let path = format!("errors/{}.md", page.code);
+            let code = page.class.exit_code();
+            check_book(
+                &path,
+                &format!(
+                    "# {}\n\n{}\n\n**Remedy:** {}.\n\n**Class:** {}, exit code {code}. {}\n",
+                    page.code,
+                    page.meaning,
+                    page.remedy,
+                    page.class.name(),
+                    class_text(page.class)
+                ),
+            );
+            index +=
+                &format!("| [{0}]({0}.md) | {code} | {1} |\n", page.code, page.remedy.replace('|', "\\|"));
+            expected.push(path.into());
+        }
+        check_book("errors/README.md", &index);
+        let folder = bedplate_testkit::root().join("docs/errors");
+        for area in fs::read_dir(&folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+            for file in fs::read_dir(area.path()).unwrap().flatten() {
+                let path = PathBuf::from("errors").join(area.file_name()).join(file.file_name());
+                assert!(expected.contains(&path), "{} is the page of no code", path.display());
+            }
+        }
+    }
+
+    #[test]
+    fn codes_are_unique_and_texts_are_of_one_form() {
+        let pages = all();
+        for pair in pages.windows(2) {
+            assert_ne!(pair[0].code, pair[1].code);
+        }
+        for page in pages {
+            assert!(
+                page.code.split_once('/').is_some_and(|(area, what)| !area.is_empty() && !what.is_empty())
+            );
+            assert!(page.meaning.ends_with('.'), "{}: {}", page.code, page.meaning);
+            assert!(!page.remedy.ends_with('.'), "{}: {}", page.code, page.remedy);
+        }
+    }
+
+    #[test]
+    fn the_command_reference_is_current() {
+        let mut command = Cli::command().disable_help_subcommand(true).term_width(100);
+        command.build();
+        let mut text = String::from("# Commands\n\nMade from the program: the help of every command.\n");
+        add_help(&mut command, "bedplate", &mut text);
+        check_book("commands.md", &text);
+    }
+
+    fn add_help(command: &mut clap::Command, name: &str, text: &mut String) {
+        let help = command.render_long_help().to_string();
+        let help: Vec<&str> = help.lines().map(str::trim_end).collect();
+        *text += &format!("\n## {name}\n\n```\n{}\n```\n", help.join("\n").trim_end());
+        for below in command.get_subcommands_mut() {
+            let below_name = format!("{name} {}", below.get_name());
+            add_help(below, &below_name, text);
+        }
+    }
+}

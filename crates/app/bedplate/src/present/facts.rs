@@ -1,0 +1,41 @@
+//! Aligned label-value pairs, for the page of a single thing.
+
+use super::wrap;
+
+/// Lines without a limit are wrapped here all the same; nobody reads prose wider than this.
+const PROSE_WIDTH: usize = 100;
+
+/// Labelled values under a heading. Long values wrap behind their label.
+#[derive(Default)]
+pub(crate) struct Facts {
+    rows: Vec<(String, String)>,
+}
+
+impl Facts {
+    pub(crate) fn add(&mut self, label: &str, value: impl Into<String>) -> &mut Self {
+        self.rows.push((label.to_owned(), value.into()));
+        self
+    }
+
+    /// Adds a value that may be unknown; unknown ones have no line.
+    pub(crate) fn add_known<T: ToString>(&mut self, label: &str, value: Option<T>) -> &mut Self {
+        if let Some(value) = value {
+            self.add(label, value.to_string());
+        }
+        self
+    }
+
+    pub(crate) fn render(&self, width: Option<usize>) -> String {
+        let label_width = self.rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+        let indent = 2 + label_width + 2;
+        let value_width = width.unwrap_or(PROSE_WIDTH).min(PROSE_WIDTH).saturating_sub(indent).max(20);
+        let mut text = String::new();
+        for (label, value) in &self.rows {
+            for (index, line) in wrap(value, value_width).iter().enumerate() {
+                let label = if index == 0 { label.as_str() } else { "" };
+                text += &format!("  {label:label_width$}  {line}\n");
+            }
+        }
+        text
+    }
+}

@@ -1,0 +1,146 @@
+//! How a run ends when it does not end well, and the exit code that tells so.
+
+use std::io;
+use std::panic::{self, AssertUnwindSafe};
+use std::process::ExitCode;
+use std::sync::Mutex;
+
+use bedplate_diag::{Class, Diagnostic, Page, render_json, render_text};
+
+use crate::console::Console;
+
+/// Why a command stopped early.
+#[derive(Debug)]
+pub(crate) enum Stop {
+    /// Something is wrong, and the diagnostic says what.
+    Failed(Box<dyn Diagnostic>),
+    /// The answer is no, and the output has said why.
+    Refused,
+    /// The command line asked for help or the version, or could not be understood.
+    CommandLine(clap::Error),
+    /// Nobody reads our output any more, as after `| head`; no reason to complain.
+    Unread,
+}
+
+impl Stop {
+    /// Usage errors, and the help and version texts that clap hands over in the same way.
+    pub(crate) fn from_clap(error: clap::Error) -> Self {
+        Stop::CommandLine(error)
+    }
+
+    /// For a failed write to standard output.
+    pub(crate) fn from_output(source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::BrokenPipe => Stop::Unread,
+            _ => ProgramError::Output { source }.into(),
+        }
+    }
+}
+
+impl<E: Diagnostic> From<E> for Stop {
+    fn from(error: E) -> Self {
+        Stop::Failed(Box::new(error))
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ProgramError {
+    #[error("{message}")]
+    Usage { message: String },
+    #[error("cannot write to standard output")]
+    Output { source: io::Error },
+    #[error("bedplate stopped because of a fault of its own: {what}")]
+    Bug { what: String },
+}
+
+pub(crate) const PAGES: &[&Page] = &[&USAGE, &OUTPUT, &BUG];
+
+static USAGE: Page = Page {
+    code: "command/usage",
+    class: Class::Usage,
+    meaning: "The command line could not be understood: an unknown command or flag, a missing argument, or a value of the wrong form.",
+    remedy: "see `bedplate help`, or `--help` after any command",
+};
+static OUTPUT: Page = Page {
+    code: "command/output",
+    class: Class::Transient,
+    meaning: "The result could not be written to standard output, for example because the disk is full.",
+    remedy: "make room or write elsewhere, then run the command again",
+};
+static BUG: Page = Page {
+    code: "command/bug",
+    class: Class::Bug,
+    meaning: "The program met a state that its authors believed impossible. Your input may be fine.",
+    remedy: "please report the command, its input and this message",
+};
+
+impl Diagnostic for ProgramError {
+    fn page(&self) -> &'static Page {
+        match self {
+            ProgramError::Usage { .. } => &USAGE,
+            ProgramError::Output { .. } => &OUTPUT,
+            ProgramError::Bug { .. } => &BUG,
+        }
+    }
+}
+
+/// Runs a command; a panic becomes a diagnostic that names the place in our source.
+pub(crate) fn catching_bugs(command: impl FnOnce() -> Result<(), Stop>) -> Result<(), Stop> {
+    static PANIC: Mutex<String> = Mutex::new(String::new());
+    panic::set_hook(Box::new(|info| {
+        if let Ok(mut what) = PANIC.lock() {
+            *what = info.to_string().replace('\n', " ");
+        }
+    }));
+    let outcome = panic::catch_unwind(AssertUnwindSafe(command));
+    let _ = panic::take_hook();
+    outcome.unwrap_or_else(|_| {
+        let what = PANIC.lock().map(|what| what.clone()).unwrap_or_default();
+        Err(ProgramError::Bug { what }.into())
+    })
+}
+
+/// Tells the user how it ended and gives the exit code: 0 done, 1 refused or failed, 2 usage,
+/// 3 transient, 70 our bug.
+pub(crate) fn report(outcome: Result<(), Stop>, console: &Console) -> ExitCode {
+    match outcome {
+        Ok(()) | Err(Stop::Unread) => ExitCode::SUCCESS,
+        Err(Stop::Refused) => ExitCode::from(Class::User.exit_code()),
+        Err(Stop::Failed(diagnostic)) => report_failure(diagnostic.as_ref(), console),
+        Err(Stop::CommandLine(error)) if !error.use_stderr() => {
+            let _ = error.print();
+            ExitCode::SUCCESS
+        }
+        Err(Stop::CommandLine(error)) => {
+            if console.is_json() {
+                let message = error.to_string().trim().trim_start_matches("error: ").to_owned();
+                return report_failure(&ProgramError::Usage { message }, console);
+            }
+            let _ = error.print();
+            ExitCode::from(Class::Usage.exit_code())
+        }
+    }
+}
+
+fn report_failure(diagnostic: &dyn Diagnostic, console: &Console) -> ExitCode {
+    let text = match console.is_json() {
+        true => format!("{:#}\n", render_json(diagnostic)),
+        false => render_text(diagnostic),
+    };
+    console.say_raw(&text);
+    ExitCode::from(diagnostic.page().class.exit_code())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_becomes_a_bug_report_with_its_place() {
+        let outcome = catching_bugs(|| panic!("gang is empty"));
+        let Err(Stop::Failed(diagnostic)) = outcome else { panic!("no diagnostic") };
+        assert_eq!(diagnostic.page().class.exit_code(), 70);
+        let text = diagnostic.to_string();
+        assert!(text.contains("gang is empty") && text.contains("stop.rs"), "{text}");
+    }
+}

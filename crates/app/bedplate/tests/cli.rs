@@ -1,0 +1,196 @@
+//! Golden runs: what a user sees, errors and help included.
+//!
+//! `UPDATE_EXPECT=1 cargo test -p bedplate` rewrites the files in `tests/golden` after a wanted change.
+
+use bedplate_testkit::Transcript;
+use expect_test::expect_file;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
+const INPUTS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/inputs");
+
+fn terminal() -> Transcript {
+    Transcript::of(PROGRAM, INPUTS)
+}
+
+/// A test per file: the commands run in 80 columns, one after the other.
+macro_rules! golden {
+    ($($name:ident: [$($command:literal),+ $(,)?])+) => {$(
+        #[test]
+        fn $name() {
+            let runs: Vec<String> = [$($command),+].iter().map(|command| terminal().run(command)).collect();
+            expect_file![concat!("golden/", stringify!($name), ".txt")].assert_eq(&runs.join("\n"));
+        }
+    )+};
+}
+
+golden! {
+    help: ["--help", "help catalog", "catalog instances --help", "cluster --help", "model show --help", "layout --help"]
+    tour: ["tour"]
+    catalog_lists: ["catalog", "catalog accelerators", "catalog instances", "catalog ultraservers", "catalog fabrics", "catalog storage"]
+    catalog_by_need: [
+        "catalog instances --memory '>=141GB' --fabric efa",
+        "catalog instances --accelerator h100 --purchase capacity-block",
+        "catalog instances --price '<$1' --memory '>1TB'",
+        "catalog accelerators --vendor aws",
+        "catalog storage --tier local",
+        "catalog fabrics --family infiniband",
+    ]
+    catalog_compare: ["catalog compare p5.48xlarge p6-b200.48xlarge", "catalog compare h100 h200 b200", "catalog compare s3-standard s3-express"]
+    catalog_show: ["catalog show h200", "catalog show p5.48xlarge", "catalog show trainium2", "catalog show fsx-lustre-scratch", "catalog show mountpoint-s3", "catalog show nvlink-c2c"]
+    catalog_overlay: [
+        "--catalog own.toml catalog show rack-node",
+        "--catalog own.toml catalog instances --provider on-premise",
+        "catalog check own.toml",
+        "catalog check wrong-figure.toml",
+        "catalog check missing.toml",
+        "catalog check not-text.toml",
+    ]
+    catalog_errors: [
+        "catalog show h2000",
+        "catalog compare h100 p5.48xlarge",
+        "catalog compare h100",
+        "catalog instances --memory 141",
+        "catalog instances --accelerator h10O",
+        "catalog instances --fabric efax",
+        "catalog storage --tier warm",
+    ]
+    cluster_show: ["cluster show p5.48xlarge:64", "cluster show u-p6e-gb200x72:4", "cluster show p5.48xlarge:2+p5en.48xlarge:1", "cluster show cluster.toml", "cluster show topology.conf slurm.conf"]
+    cluster_convert: [
+        "cluster import topology.conf slurm.conf",
+        "cluster export topology.conf slurm.conf --as slurm-tree",
+        "cluster export topology.conf slurm.conf --as slurm-yaml",
+        "cluster export u-p6e-gb200x72:2 --as slurm-block",
+        "cluster export p5.48xlarge:4 --as slurm-nodes",
+        "cluster check cluster.toml",
+        "cluster check topology.conf slurm.conf",
+    ]
+    cluster_errors: [
+        "cluster show p5.49xlarge:4",
+        "cluster show p5.48xlarge:0",
+        "cluster show p5.48xlarge:999999999",
+        "cluster show p5.48xlarge:many",
+        "cluster check cycle.conf slurm.conf",
+        "cluster check topology.conf",
+        "cluster check config.json",
+        "cluster check not-text.toml",
+    ]
+    model_show: ["model show llama-3.1-70b", "model show deepseek-v3 --seq 4096 --attention full", "model show gpt2 --seq 4096", "model show config.json", "model list llama"]
+    model_errors: ["model show lama-3.1-8b", "model show wrong-config.json", "model show own.toml", "model show missing.json", "model show gpt2 --seq 0"]
+    layout: ["layout dp8.tp4.pp2", "layout fsdp.dp64 --model llama-3.1-8b --gpus 64", "layout dp64.ep8.tp2 --model mixtral-8x7b --seq 4096 --global-batch 512"]
+    layout_errors: ["layout dp8.tq4", "layout tp3.dp2 --model llama-3.1-70b --gpus 8", "layout dp8 --seq 4096"]
+    error_pages: ["error catalog/unknown-name", "error catalog/unknown-nam", "error"]
+    usage_errors: ["", "catalg", "model", "catalog --frobnicate"]
+}
+
+/// JSON is for programs, which read it whole; the golden files pin its shape.
+#[test]
+fn json() {
+    let commands = [
+        "--json catalog",
+        "--json catalog show h200",
+        "--json catalog show p5.48xlarge",
+        "--json catalog show mountpoint-s3",
+        "--json cluster show p5.48xlarge:4",
+        "--json model show llama-3.1-8b",
+        "--json layout dp8.tp4.pp2",
+        "--json error catalog/duplicate",
+        "--json model show lama-3.1-8b",
+        "--json catalog check wrong-figure.toml",
+        "--json catalog --frobnicate",
+    ];
+    let runs: Vec<String> = commands.iter().map(|command| terminal().run(command)).collect();
+    expect_file!["golden/json.txt"].assert_eq(&runs.join("\n"));
+}
+
+#[test]
+fn every_json_answer_is_one_document() {
+    let commands = [
+        "tour",
+        "catalog",
+        "catalog accelerators",
+        "catalog instances",
+        "catalog ultraservers",
+        "catalog fabrics",
+        "catalog storage",
+        "catalog sources",
+        "catalog compare h100 h200",
+        "catalog check own.toml",
+        "cluster show cluster.toml",
+        "cluster import topology.conf slurm.conf",
+        "cluster check cluster.toml",
+        "cluster export p5.48xlarge:4 --as slurm-tree",
+        "model list",
+        "model show gpt2",
+        "layout dp2",
+        "error",
+    ];
+    for command in commands {
+        let run = terminal().run(&format!("--json {command}"));
+        let (_, document) = run.split_once("--- stdout\n").unwrap_or_else(|| panic!("{run}"));
+        let document = document.split("--- stderr\n").next().unwrap();
+        serde_json::from_str::<serde_json::Value>(document)
+            .unwrap_or_else(|error| panic!("{command}: {error}"));
+    }
+}
+
+#[test]
+fn tables_fit_80_columns_and_pipes_lose_nothing() {
+    for command in [
+        "catalog instances",
+        "catalog accelerators",
+        "catalog storage",
+        "catalog fabrics",
+        "model list",
+        "tour",
+    ] {
+        let run = terminal().run(command);
+        let stdout = run.split("--- stderr").next().unwrap();
+        for line in stdout.lines() {
+            assert!(line.chars().count() <= 80, "{command}: {line}");
+        }
+    }
+    let piped = terminal().piped().run("catalog instances");
+    assert!(piped.contains("HOST MEMORY") && !piped.contains("not shown"), "{piped}");
+}
+
+#[test]
+fn completions_and_manual_pages_are_made() {
+    for shell in ["bash", "zsh", "fish"] {
+        let script = terminal().run(&format!("completions {shell}"));
+        assert!(script.contains("exit 0") && script.contains("compare"), "{shell}");
+    }
+    let manual = terminal().run("man");
+    assert!(manual.contains(".TH bedplate 1") && manual.contains("exit 0"), "{}", &manual[..400]);
+}
+
+#[test]
+fn standard_input_is_read_where_a_dash_is_given() {
+    let config = std::fs::read(format!("{INPUTS}/config.json")).unwrap();
+    let run = terminal().with_input(config).run("model show -");
+    assert!(run.contains("1,235,814,400"), "{run}");
+}
+
+#[test]
+fn a_hundred_megabytes_of_garbage_are_refused_with_a_place() {
+    let garbage = b"\x00garbage[{(\n".repeat(100_000_000 / 12);
+    for command in ["cluster check -", "catalog check -", "model show -"] {
+        let run = terminal().with_input(garbage.clone()).run(command);
+        assert!(run.contains("exit 1") && run.contains("error[") && run.contains("help:"), "{}", &run[..200]);
+    }
+}
+
+/// The commands of the book work: each `$ bedplate …` line of a console block is run.
+#[test]
+fn the_commands_of_the_book_run() {
+    let docs = bedplate_testkit::root().join("docs");
+    let mut ran = 0;
+    for page in ["catalog.md", "cluster.md", "model.md", "layout.md"] {
+        let text = std::fs::read_to_string(docs.join(page)).unwrap();
+        for command in text.lines().filter_map(|line| line.strip_prefix("$ bedplate ")) {
+            let run = terminal().run(command);
+            assert!(run.contains("\nexit 0\n"), "{page}: {run}");
+            ran += 1;
+        }
+    }
+    assert!(ran > 20, "only {ran} commands found");
+}
