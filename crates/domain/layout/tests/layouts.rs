@@ -38,8 +38,8 @@ fn misspelt_layouts_say_what_was_meant() {
 
 fn refused(model: &str, layout: &str, gpus: Option<u64>, batch: Option<(u64, u64)>) -> Vec<String> {
     let batch = batch.map(|(sequence, global_batch)| Batch { sequence, global_batch });
-    let layout: Layout = layout.parse().unwrap();
-    let model = builtin(model).unwrap();
+    let layout: Layout = layout.parse().expect("the layout is spelled well");
+    let model = builtin(model).expect("the model is built in");
     layout.refusals(&model, gpus, batch).iter().map(ToString::to_string).collect()
 }
 
