@@ -47,19 +47,19 @@ fn a_person_sees_place_cause_and_help_and_a_program_the_same_fields() {
             help:  write a number and a unit
             {
               "error": {
+                "code": "catalog/bad-figure",
+                "class": "user",
+                "message": "memory of accelerator `own` is not a size",
+                "place": {
+                  "file": "overlay.toml",
+                  "line": 3,
+                  "column": 10,
+                  "text": "memory = \"lots\""
+                },
                 "causes": [
                   "invalid float literal"
                 ],
-                "class": "user",
-                "code": "catalog/bad-figure",
-                "help": "write a number and a unit",
-                "message": "memory of accelerator `own` is not a size",
-                "place": {
-                  "column": 10,
-                  "file": "overlay.toml",
-                  "line": 3,
-                  "text": "memory = \"lots\""
-                }
+                "help": "write a number and a unit"
               }
             }"#]],
     );
