@@ -4,10 +4,19 @@ use bedplate_diag::{Class, Diagnostic, Page, Place, nearest};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
+    #[error("the file has {bytes} bytes; a TOML document of ours has at most 32 MiB")]
+    TooLarge { bytes: usize, place: Place },
     #[error("this is not valid TOML: {reason}")]
     Syntax { reason: String, place: Place },
     #[error("{table} lacks the key `{key}`")]
-    MissingKey { table: String, key: String, expected: &'static str, place: Place },
+    MissingKey {
+        table: String,
+        key: String,
+        expected: &'static str,
+        /// A key of the table that looks like this one.
+        misspelt: Option<String>,
+        place: Place,
+    },
     #[error("{table} has the key `{key}`, which means nothing here")]
     UnknownKey { table: String, key: String, known: Vec<String>, place: Place },
     #[error("`{key}` of {table} is {found}, not {expected}")]
@@ -16,8 +25,14 @@ pub enum DocumentError {
     BadValue { table: String, key: String, reason: String, place: Place },
 }
 
-pub const PAGES: &[&Page] = &[&SYNTAX, &MISSING_KEY, &UNKNOWN_KEY, &WRONG_TYPE, &BAD_VALUE];
+pub const PAGES: &[&Page] = &[&TOO_LARGE, &SYNTAX, &MISSING_KEY, &UNKNOWN_KEY, &WRONG_TYPE, &BAD_VALUE];
 
+static TOO_LARGE: Page = Page {
+    code: "document/too-large",
+    class: Class::User,
+    meaning: "The file is far larger than any TOML document that the program reads, so it was not parsed.",
+    remedy: "check that this is the file you meant",
+};
 static SYNTAX: Page = Page {
     code: "document/syntax",
     class: Class::User,
@@ -52,6 +67,7 @@ static BAD_VALUE: Page = Page {
 impl Diagnostic for DocumentError {
     fn page(&self) -> &'static Page {
         match self {
+            DocumentError::TooLarge { .. } => &TOO_LARGE,
             DocumentError::Syntax { .. } => &SYNTAX,
             DocumentError::MissingKey { .. } => &MISSING_KEY,
             DocumentError::UnknownKey { .. } => &UNKNOWN_KEY,
@@ -62,6 +78,9 @@ impl Diagnostic for DocumentError {
 
     fn help(&self) -> Option<String> {
         match self {
+            DocumentError::MissingKey { key, misspelt: Some(near), .. } => {
+                Some(format!("is `{near}` meant to be `{key}`?"))
+            }
             DocumentError::MissingKey { key, expected, .. } => Some(format!("add `{key} = …`, {expected}")),
             DocumentError::UnknownKey { key, known, .. } => {
                 Some(match nearest(key, known.iter().map(String::as_str)) {
@@ -75,7 +94,8 @@ impl Diagnostic for DocumentError {
 
     fn place(&self) -> Option<&Place> {
         match self {
-            DocumentError::Syntax { place, .. }
+            DocumentError::TooLarge { place, .. }
+            | DocumentError::Syntax { place, .. }
             | DocumentError::MissingKey { place, .. }
             | DocumentError::UnknownKey { place, .. }
             | DocumentError::WrongType { place, .. }

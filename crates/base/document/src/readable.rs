@@ -52,7 +52,7 @@ impl Readable for u64 {
     fn read(value: &Value) -> Result<Self, Misfit> {
         let Value::Integer(number) = value else { return Err(Misfit::Type) };
         u64::try_from(*number)
-            .map_err(|_| Misfit::Value(format!("{number} is not between 0 and {}", u64::MAX)))
+            .map_err(|_| Misfit::Value(format!("{number} is not a whole number from zero up")))
     }
 }
 

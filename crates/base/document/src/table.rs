@@ -11,6 +11,9 @@ use toml::de::DeTable;
 use crate::value::{Entry, Located, entries};
 use crate::{DocumentError, Misfit, Readable, Value};
 
+/// No document that people write is larger, and a parsed one takes fifty times its size.
+const LARGEST: usize = 32 << 20;
+
 /// The text of one file, shared by all values read from it so that any of them can tell its place.
 #[derive(Debug)]
 struct Origin {
@@ -51,6 +54,9 @@ pub struct Table {
 impl Table {
     /// Parses a whole document. Only the syntax is checked here.
     pub fn parse(source: Source<'_>) -> Result<Self, DocumentError> {
+        if source.text.len() > LARGEST {
+            return Err(DocumentError::TooLarge { bytes: source.text.len(), place: source.whole() });
+        }
         let table = DeTable::parse(source.text).map_err(|error| DocumentError::Syntax {
             reason: error.message().trim().replace('\n', ", "),
             place: error.span().map_or_else(|| source.whole(), |span| source.place(span.start)),
@@ -103,12 +109,23 @@ impl Table {
 
     /// The value of a key that must be there.
     pub fn required<T: Readable>(&self, key: &str) -> Result<T, DocumentError> {
-        self.optional(key)?.ok_or_else(|| DocumentError::MissingKey {
+        self.optional(key)?.ok_or_else(|| self.missing(key, T::EXPECTED))
+    }
+
+    fn missing(&self, key: &str, expected: &'static str) -> DocumentError {
+        let known = self.known.borrow();
+        let strangers = || self.fields.keys().map(String::as_str).filter(|field| !known.contains(*field));
+        // Other keys may be asked for later, so only a slip of the fingers counts as this key misspelt.
+        let misspelt =
+            nearest(key, strangers()).filter(|near| !near.starts_with(key) && !key.starts_with(*near));
+        let place = misspelt.and_then(|near| self.fields.get(near));
+        DocumentError::MissingKey {
             table: self.title.clone(),
             key: key.to_owned(),
-            expected: T::EXPECTED,
-            place: self.place(),
-        })
+            expected,
+            misspelt: misspelt.map(str::to_owned),
+            place: place.map_or_else(|| self.place(), |field| field.origin.place(&field.key)),
+        }
     }
 
     /// The value of a key that may be there.
@@ -167,6 +184,16 @@ impl Table {
     fn sub_table(&self, key: &str, field: &Field, located: &Located) -> Option<Table> {
         let Value::Table(entries) = &located.value else { return None };
         Some(Self::from_entries(key, &field.origin, located.span.clone(), entries.clone()))
+    }
+
+    /// Whether a key is one that this table was asked for.
+    pub fn knows(&self, key: &str) -> bool {
+        self.known.borrow().contains(key)
+    }
+
+    /// Takes a key as known without reading it here.
+    pub fn allow(&self, key: &str) {
+        self.mark(key);
     }
 
     /// Lays `over` on top of this table: its values win, key by key, and keep their places.

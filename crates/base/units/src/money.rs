@@ -42,7 +42,7 @@ impl FromStr for Dollars {
 
     /// `$98.32`, `98.32`, `98.32 USD`, `$1.2M`.
     fn from_str(text: &str) -> Result<Self, UnitError> {
-        const KIND: Kind = Kind { name: "amount of money", example: "$98.32", units: "K, M, B, USD" };
+        const KIND: Kind = Kind { name: "sum of money", example: "$98.32", units: "K, M, B, USD" };
         let amount = text.trim().strip_prefix('$').unwrap_or(text);
         let (number, unit) = KIND.split(amount)?;
         let factor = match unit.strip_suffix("USD").unwrap_or(unit).trim_end() {

@@ -107,7 +107,7 @@ fn tokens_and_money_read_as_papers_and_invoices_write_them() {
         ("1,234.5", "$1,234.50"),
         ("$1.2M", "$1.2M"),
         ("$0.0245", "$0.025"),
-        ("12 EUR", "error: `EUR` in `12 EUR` is not a unit of amount of money; use one of K, M, B, USD"),
+        ("12 EUR", "error: `EUR` in `12 EUR` is not a unit of sum of money; use one of K, M, B, USD"),
     ]);
     reads::<DollarRate>(&[("$98.32/h", "$98.32/h"), ("55.04", "$55.04/h")]);
     assert_eq!(Count(8_030_261_248).to_string(), "8.03B");

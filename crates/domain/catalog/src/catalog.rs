@@ -1,6 +1,7 @@
 //! The catalog as a whole: entries in the order of the files, found by name or alias.
 
 use bedplate_diag::{Source, nearest_names};
+use bedplate_units::Bytes;
 
 use crate::format;
 use crate::{Accelerator, CatalogError, Fabric, Instance, Reference, StorageClass, UltraServer};
@@ -50,6 +51,12 @@ impl Catalog {
     /// The document behind a source key.
     pub fn reference(&self, key: &str) -> Option<&Reference> {
         self.references.iter().find(|reference| reference.key == key)
+    }
+
+    /// Memory of all accelerators of an instance: the vendor's total, or the sum where there is none.
+    pub fn total_memory(&self, instance: &Instance) -> Bytes {
+        let sum = self.accelerator_of(instance).memory * f64::from(instance.accelerators);
+        instance.accelerator_memory.unwrap_or(sum)
     }
 
     /// The accelerator of an instance; the catalog is checked for it when it is read.

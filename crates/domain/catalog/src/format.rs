@@ -1,7 +1,8 @@
 //! Reading the catalog from its TOML files, and laying overlays over them.
 //!
-//! Entries of the same name are merged field by field before they are read, so an overlay that sets only
-//! a price leaves the rest as it is. Kinds are read in the order in which they refer to each other.
+//! Entries of the same name are merged before they are read: field by field, prices by purchase and region,
+//! disagreements added up. Each field keeps the source of the file that set it. Kinds are read in the order
+//! in which they refer to each other.
 
 mod entries;
 
@@ -13,9 +14,6 @@ use bedplate_document::{DocumentError, Table};
 use crate::catalog::Named;
 use crate::{Accelerator, Catalog, CatalogError, Reference, SourceKind};
 use entries::Reader;
-
-/// The key under which figures of an overlay are booked when it names no source.
-const OVERLAY: &str = "overlay";
 
 const SOURCES: Source<'static> =
     embedded("sources.toml", include_str!("../../../../data/catalog/sources.toml"));
@@ -35,27 +33,46 @@ pub(crate) fn read(overlays: &[Source<'_>]) -> Result<Catalog, CatalogError> {
     let sources = Table::parse(SOURCES)?;
     let mut catalog = Catalog { references: read_references(&sources)?, ..Catalog::default() };
     for file in FILES {
-        drafts.add(&Table::parse(file)?, false)?;
+        drafts.add(&Table::parse(file)?, None)?;
     }
     for overlay in overlays {
         let document = Table::parse(*overlay)?;
         if let Some(sources) = document.table("sources")? {
-            catalog.references.extend(read_references(&sources)?);
+            let references = read_references(&sources)?;
+            refuse_taken_keys(&references, &catalog, &sources)?;
+            catalog.references.extend(references);
         }
         catalog.references.push(overlay_reference(overlay.name));
-        drafts.add(&document, true)?;
+        drafts.add(&document, Some(overlay.name))?;
     }
     drafts.read_into(&mut catalog)?;
     Ok(catalog)
 }
 
+/// Figures of an overlay that names no source are booked to the file itself.
 fn overlay_reference(file: &str) -> Reference {
     Reference {
-        key: OVERLAY.into(),
+        key: file.to_owned(),
         title: format!("your overlay {file}"),
         kind: SourceKind::User,
         url: None,
         date: None,
+    }
+}
+
+/// A source that changed its meaning would change where figures of other files seem to come from.
+fn refuse_taken_keys(
+    references: &[Reference],
+    catalog: &Catalog,
+    sources: &Table,
+) -> Result<(), CatalogError> {
+    match references.iter().find(|reference| catalog.reference(&reference.key).is_some()) {
+        None => Ok(()),
+        Some(taken) => Err(CatalogError::Duplicate {
+            kind: "source",
+            name: taken.key.clone(),
+            place: sources.place_of(&taken.key),
+        }),
     }
 }
 
@@ -84,16 +101,30 @@ struct Drafts {
 /// An entry before it is read.
 struct Draft {
     name: String,
+    /// All layers merged, for reading the fields.
     table: Table,
-    /// Fields that an overlay has set without naming a source.
-    from_overlay: Vec<String>,
+    /// What each file said, the built-in one first.
+    layers: Vec<Layer>,
+}
+
+/// What one file says about an entry.
+struct Layer {
+    table: Table,
+    /// The source of its figures when it names none: the overlay file.
+    default_source: Option<String>,
+}
+
+impl Draft {
+    fn is_overlaid(&self) -> bool {
+        self.layers.iter().any(|layer| layer.default_source.is_some())
+    }
 }
 
 const KINDS: [&str; 5] = ["fabric", "storage", "accelerator", "instance", "ultraserver"];
 
 impl Drafts {
     /// Takes in the entries of one file. Within a file each name may stand once.
-    fn add(&mut self, document: &Table, is_overlay: bool) -> Result<(), CatalogError> {
+    fn add(&mut self, document: &Table, default_source: Option<&str>) -> Result<(), CatalogError> {
         for kind in KINDS {
             let mut seen: BTreeSet<String> = BTreeSet::new();
             for table in document.tables(kind)? {
@@ -102,24 +133,21 @@ impl Drafts {
                 if !seen.insert(name.to_ascii_lowercase()) {
                     return Err(CatalogError::Duplicate { kind, name, place: table.place_of("name") });
                 }
-                self.merge(kind, name, table, is_overlay);
+                self.merge(kind, name, table, default_source);
             }
         }
         Ok(document.finish()?)
     }
 
-    fn merge(&mut self, kind: &'static str, name: String, table: Table, is_overlay: bool) {
+    fn merge(&mut self, kind: &'static str, name: String, table: Table, default_source: Option<&str>) {
         let table = table.titled(format!("{kind} `{name}`"));
-        let set_here: Vec<String> = match is_overlay && !table.has("source") {
-            true => table.keys().map(str::to_owned).collect(),
-            false => Vec::new(),
-        };
+        let layer = Layer { table: table.clone(), default_source: default_source.map(str::to_owned) };
         let drafts = self.by_kind.entry(kind).or_default();
         match drafts.iter_mut().find(|draft| draft.name.eq_ignore_ascii_case(&name)) {
-            None => drafts.push(Draft { name, table, from_overlay: set_here }),
+            None => drafts.push(Draft { name, table, layers: vec![layer] }),
             Some(draft) => {
                 draft.table = draft.table.clone().overlay(table);
-                draft.from_overlay.extend(set_here);
+                draft.layers.push(layer);
             }
         }
     }
@@ -163,8 +191,7 @@ fn refuse_taken_names(
         };
         // Our own files are consistent, so of the two entries the user's is the one to mend.
         let pair = drafts.iter().filter(|draft| [&accelerator.name, &other.name].contains(&&draft.name));
-        let place =
-            pair.max_by_key(|draft| draft.from_overlay.len()).map(|draft| draft.table.place_of("aliases"));
+        let place = pair.max_by_key(|draft| draft.is_overlaid()).map(|draft| draft.table.place_of("aliases"));
         return Err(CatalogError::Duplicate {
             kind: "accelerator",
             name: spelling.clone(),

@@ -18,8 +18,8 @@
 //! ```
 
 mod accelerator;
+mod bound;
 mod catalog;
-mod comparison;
 mod error;
 mod evidence;
 mod fabric;
@@ -30,8 +30,8 @@ mod price;
 mod storage;
 
 pub use accelerator::{Accelerator, Peaks};
+pub use bound::{Bound, BoundError};
 pub use catalog::Catalog;
-pub use comparison::{Comparison, ComparisonError};
 pub use error::{CatalogError, PAGES};
 pub use evidence::{Disagreement, Evidence, Reference, SourceKind};
 pub use fabric::{Fabric, FabricKind};

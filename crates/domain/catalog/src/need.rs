@@ -2,34 +2,35 @@
 
 use bedplate_units::{Bandwidth, Bytes, Dollars};
 
-use crate::{Catalog, Comparison, Instance, Purchase};
+use crate::{Bound, Catalog, Instance, Purchase};
 
 /// What an instance must offer. An instance whose figure is unknown does not meet a bound on it.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Need {
     /// Memory of one accelerator.
-    pub memory: Option<Comparison<Bytes>>,
+    pub memory: Option<Bound<Bytes>>,
     /// Memory of all accelerators of the instance.
-    pub total_memory: Option<Comparison<Bytes>>,
-    pub accelerators: Option<Comparison<u32>>,
+    pub total_memory: Option<Bound<Bytes>>,
+    pub accelerators: Option<Bound<u32>>,
     /// Name or alias of the accelerator.
     pub accelerator: Option<String>,
     /// Name or family of a fabric: `efa`, `efa-v3`, `nvlink`.
     pub fabric: Option<String>,
-    pub scale_out: Option<Comparison<Bandwidth>>,
+    pub scale_out: Option<Bound<Bandwidth>>,
     pub provider: Option<String>,
-    /// On-demand dollars per hour, at the newest price known.
-    pub price: Option<Comparison<Dollars>>,
+    /// Dollars per hour, at the newest price known of this purchase and region.
+    pub price: Option<Bound<Dollars>>,
+    pub purchase: Purchase,
+    pub region: Option<String>,
 }
 
 impl Need {
     pub fn is_met_by(&self, instance: &Instance, catalog: &Catalog) -> bool {
         let accelerator = catalog.accelerator_of(instance);
-        let total_memory =
-            instance.accelerator_memory.unwrap_or(accelerator.memory * f64::from(instance.accelerators));
-        let price = instance.prices.newest(Purchase::OnDemand, None).map(|price| price.per_hour.hourly());
+        let price = instance.prices.newest(self.purchase, self.region.as_deref());
+        let price = price.map(|price| price.per_hour.hourly());
         holds(&self.memory, Some(accelerator.memory))
-            && holds(&self.total_memory, Some(total_memory))
+            && holds(&self.total_memory, Some(catalog.total_memory(instance)))
             && holds(&self.accelerators, Some(instance.accelerators))
             && holds(&self.scale_out, instance.scale_out_bandwidth)
             && holds(&self.price, price)
@@ -55,7 +56,7 @@ impl Need {
     }
 }
 
-fn holds<T: Ord>(bound: &Option<Comparison<T>>, value: Option<T>) -> bool {
+fn holds<T: Ord>(bound: &Option<Bound<T>>, value: Option<T>) -> bool {
     match bound {
         None => true,
         Some(bound) => value.is_some_and(|value| bound.holds(&value)),

@@ -23,8 +23,9 @@ pub struct Price {
     pub note: Option<String>,
 }
 
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Purchase {
+    #[default]
     OnDemand,
     Reserved1y,
     Reserved3y,

@@ -41,10 +41,10 @@ fn an_own_node_joins_the_catalog_and_books_its_figures_to_the_overlay() {
     let catalog = with(OWN_NODE);
     let node = catalog.instance("rack-node").unwrap();
     assert_eq!(catalog.accelerator_of(node).memory, Bytes::gb(48.0));
-    assert_eq!(node.evidence.source_of("accelerators"), "overlay");
+    assert_eq!(node.evidence.source_of("accelerators"), "own.toml");
     let price = node.prices.newest(Purchase::OnDemand, None).unwrap();
-    assert_eq!((price.per_hour.hourly(), price.source.as_str()), (Dollars::new(3.2), "overlay"));
-    assert_eq!(catalog.reference("overlay").unwrap().title, "your overlay own.toml");
+    assert_eq!((price.per_hour.hourly(), price.source.as_str()), (Dollars::new(3.2), "own.toml"));
+    assert_eq!(catalog.reference("own.toml").unwrap().title, "your overlay own.toml");
 }
 
 #[test]
@@ -53,10 +53,44 @@ fn an_override_changes_its_fields_and_leaves_the_others_with_their_sources() {
     let after = with("[[accelerator]]\nname = \"H100\"\nmemory_usable = \"78 GB\"\n");
     let (old, new) = (before.accelerator("h100").unwrap(), after.accelerator("h100").unwrap());
     assert_eq!(new.memory_usable, Some(Bytes::gb(78.0)));
-    assert_eq!(new.evidence.source_of("memory_usable"), "overlay");
+    assert_eq!(new.evidence.source_of("memory_usable"), "own.toml");
     assert_eq!(new.memory, old.memory);
     assert_eq!(new.evidence.source_of("memory"), old.evidence.source_of("memory"));
     assert_eq!(before.accelerators.len(), after.accelerators.len());
+}
+
+#[test]
+fn an_own_price_joins_the_others_and_replaces_its_like() {
+    let price = |kind: &str, region: &str| {
+        format!("{{ kind = \"{kind}\", per_hour = \"$9\", region = \"{region}\", date = \"2026-10\" }}")
+    };
+    let overlay = format!(
+        "[[instance]]\nname = \"p5.48xlarge\"\nprices = [{}, {}]\n",
+        price("on-demand", "us-east-1"),
+        price("reserved-1y", "mars")
+    );
+    let (before, after) = (Catalog::builtin(), with(&overlay));
+    let (old, new) =
+        (&before.instance("p5.48xlarge").unwrap().prices, &after.instance("p5.48xlarge").unwrap().prices);
+    assert_eq!(new.spot, old.spot);
+    assert_eq!(new.capacity_block, old.capacity_block);
+    assert_eq!(new.reserved_1y.len(), old.reserved_1y.len() + 1);
+    let here = new.newest(Purchase::OnDemand, Some("us-east-1")).unwrap();
+    assert_eq!((here.per_hour.hourly(), here.source.as_str()), (Dollars::new(9.0), "own.toml"));
+}
+
+#[test]
+fn only_what_an_overlay_sets_is_booked_to_its_source() {
+    let catalog = with(
+        "[sources.mine]\ntitle = \"our own bench\"\nkind = \"measured\"\n\
+         [[accelerator]]\nname = \"h200\"\nsource = \"mine\"\nmemory_usable = \"140 GB\"\n",
+    );
+    let h200 = catalog.accelerator("h200").unwrap();
+    assert_eq!(h200.evidence.source_of("memory_usable"), "mine");
+    for field in ["bf16", "memory", "memory_bandwidth", "multiprocessors"] {
+        let before = Catalog::builtin().accelerator("h200").unwrap().evidence.source_of(field).to_owned();
+        assert_eq!(h200.evidence.source_of(field), before, "{field}");
+    }
 }
 
 #[test]

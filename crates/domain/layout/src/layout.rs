@@ -88,9 +88,10 @@ impl Default for Layout {
 }
 
 impl Layout {
-    /// Accelerators used.
+    /// Accelerators used. Saturates; the rules refuse such layouts.
     pub fn world(&self) -> u64 {
-        u64::from(self.stage_ranks()) * u64::from(self.pipeline)
+        let degrees = [self.data, self.tensor, self.context, self.pipeline];
+        degrees.into_iter().fold(1, |product: u64, degree| product.saturating_mul(degree.into()))
     }
 
     /// Ranks of one pipeline stage. Saturates; the rules refuse such layouts.

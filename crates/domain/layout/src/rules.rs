@@ -64,8 +64,7 @@ impl Layout {
     /// they are given. An empty list means legal.
     pub fn refusals(&self, model: &Transformer, gpus: Option<u64>, batch: Option<Batch>) -> Vec<Refusal> {
         let mut refusals = fit_each_other(self);
-        // The other rules divide by degrees, so they wait until none is zero.
-        if !refusals.is_empty() {
+        if is_beyond_counting(&refusals) {
             return refusals;
         }
         refusals.extend(self.misfit_of_world(gpus));
@@ -79,7 +78,7 @@ impl Layout {
     /// What the layout alone, and the number of accelerators where it is given, forbid.
     pub fn refusals_without_model(&self, gpus: Option<u64>) -> Vec<Refusal> {
         let mut refusals = fit_each_other(self);
-        if refusals.is_empty() {
+        if !is_beyond_counting(&refusals) {
             refusals.extend(self.misfit_of_world(gpus));
         }
         refusals
@@ -173,6 +172,11 @@ impl Layout {
             refusals.push(Refusal::MicroBatchesDoNotFillStages { micro_batches, pipeline: self.pipeline });
         }
     }
+}
+
+/// Degrees of zero or beyond all bounds: the other rules divide and multiply by them, so they do not apply.
+fn is_beyond_counting(refusals: &[Refusal]) -> bool {
+    refusals.iter().any(|refusal| matches!(refusal, Refusal::ZeroDegree { .. } | Refusal::TooManyRanks))
 }
 
 /// The rules that need nothing but the layout. Later rules and rank maps rely on them.

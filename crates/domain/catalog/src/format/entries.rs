@@ -3,7 +3,7 @@
 use bedplate_document::{DocumentError, Readable, Table};
 use bedplate_units::{Bytes, FlopRate};
 
-use super::{Draft, OVERLAY};
+use super::{Draft, Layer};
 use crate::{
     Accelerator, Catalog, Disagreement, Evidence, Fabric, FabricKind, Instance, LocalStorage, Peaks, Price,
     Prices, Purchase, StorageClass, StoragePrice, StorageTier, UltraServer,
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
             vcpus: self.table.optional("vcpus")?,
             host_memory: self.table.optional("host_memory")?,
             accelerator_memory: self.table.optional("accelerator_memory")?,
-            scale_up_domain: self.table.or("scale_up_domain", accelerators)?,
+            scale_up_domain: self.scale_up_domain(accelerators)?,
             scale_up_bandwidth: self.positive("scale_up_bandwidth")?,
             scale_out: self.fabric_name("scale_out", FabricKind::ScaleOut)?,
             scale_out_bandwidth: self.positive("scale_out_bandwidth")?,
@@ -202,6 +202,13 @@ impl<'a> Reader<'a> {
         Err(self.table.bad_value(key, format!("{count} is not between 1 and {MOST_ACCELERATORS}")))
     }
 
+    /// Where nothing is said: all accelerators of the machine if they have a scale-up fabric, else each alone.
+    fn scale_up_domain(&self, accelerators: u32) -> Result<u32, DocumentError> {
+        let name: String = self.table.required("accelerator")?;
+        let is_joined = self.catalog.accelerator(&name).is_ok_and(|found| found.scale_up.is_some());
+        self.table.or("scale_up_domain", if is_joined { accelerators } else { 1 })
+    }
+
     fn fabric_name(&self, key: &str, kind: FabricKind) -> Result<Option<String>, DocumentError> {
         let Some(name) = self.table.optional::<String>(key)? else { return Ok(None) };
         match self.catalog.fabric(&name) {
@@ -247,76 +254,127 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Prices of all layers; a later layer replaces those of the same purchase and region.
     fn prices(&self) -> Result<Prices, DocumentError> {
+        self.table.allow("prices");
         let mut prices = Prices::default();
-        for table in self.table.tables("prices")? {
-            let table = table.titled(format!("a price of {}", self.table.title()));
-            let purchase = table.choice("kind", &Purchase::ALL)?;
-            prices.of_mut(purchase).push(Price {
-                per_hour: table.required("per_hour")?,
-                region: table.required("region")?,
-                date: date(&table)?,
-                source: self.price_source(&table)?,
-                note: table.optional("note")?,
-            });
-            table.finish()?;
+        for layer in &self.draft.layers {
+            let mut of_layer = Prices::default();
+            for table in layer.table.tables("prices")? {
+                let table = table.titled(format!("a price of {}", self.table.title()));
+                let purchase = table.choice("kind", &Purchase::ALL)?;
+                of_layer.of_mut(purchase).push(Price {
+                    per_hour: table.required("per_hour")?,
+                    region: table.required("region")?,
+                    date: date(&table)?,
+                    source: self.price_source(&table, layer)?,
+                    note: table.optional("note")?,
+                });
+                table.finish()?;
+            }
+            for (_, purchase) in Purchase::ALL {
+                let newer = std::mem::take(of_layer.of_mut(purchase));
+                let older = prices.of_mut(purchase);
+                older.retain(|price| !newer.iter().any(|other| other.region == price.region));
+                older.extend(newer);
+            }
         }
         Ok(prices)
     }
 
     fn storage_prices(&self) -> Result<Vec<StoragePrice>, DocumentError> {
-        let read = |table: Table| {
-            let table = table.titled(format!("a price of {}", self.table.title()));
-            let price = StoragePrice {
-                per_gb_month: table.required("per_gb_month")?,
-                region: table.required("region")?,
-                date: date(&table)?,
-                source: self.price_source(&table)?,
-                note: table.optional("note")?,
-                doubtful: table.optional("doubtful")?,
-            };
-            table.finish().map(|()| price)
-        };
-        self.table.tables("prices")?.into_iter().map(read).collect()
-    }
-
-    fn price_source(&self, table: &Table) -> Result<String, DocumentError> {
-        match table.optional::<String>("source")? {
-            Some(key) => self.known_source(table, "source", key),
-            None if self.draft.from_overlay.iter().any(|field| field == "prices") => Ok(OVERLAY.into()),
-            None => table.required("source"),
-        }
-    }
-
-    fn evidence(&self) -> Result<Evidence, DocumentError> {
-        let source = match self.table.optional::<String>("source")? {
-            Some(key) => self.known_source(self.table, "source", key)?,
-            None if !self.draft.from_overlay.is_empty() => OVERLAY.into(),
-            None => self.table.required("source")?,
-        };
-        let mut evidence = Evidence { source, ..Evidence::default() };
-        if let Some(exceptions) = self.table.table("sources")? {
-            for field in exceptions.keys().map(str::to_owned).collect::<Vec<_>>() {
-                let key: String = exceptions.required(&field)?;
-                let key = self.known_source(&exceptions, &field, key)?;
-                evidence.by_field.insert(field, key);
+        self.table.allow("prices");
+        let mut prices: Vec<StoragePrice> = Vec::new();
+        for layer in &self.draft.layers {
+            let mut of_layer = Vec::new();
+            for table in layer.table.tables("prices")? {
+                let table = table.titled(format!("a price of {}", self.table.title()));
+                of_layer.push(StoragePrice {
+                    per_gb_month: table.required("per_gb_month")?,
+                    region: table.required("region")?,
+                    date: date(&table)?,
+                    source: self.price_source(&table, layer)?,
+                    note: table.optional("note")?,
+                    doubtful: table.optional("doubtful")?,
+                });
+                table.finish()?;
             }
+            prices.retain(|price| !of_layer.iter().any(|other| other.region == price.region));
+            prices.extend(of_layer);
         }
-        for field in &self.draft.from_overlay {
-            evidence.by_field.insert(field.clone(), OVERLAY.into());
+        Ok(prices)
+    }
+
+    fn price_source(&self, table: &Table, layer: &Layer) -> Result<String, DocumentError> {
+        match (table.optional::<String>("source")?, &layer.default_source) {
+            (Some(key), _) => self.known_source(table, "source", key),
+            (None, Some(file)) => Ok(file.clone()),
+            (None, None) => table.required("source"),
         }
-        for table in self.table.tables("also")? {
+    }
+
+    /// Which source each field has. Read last: a source may be given only for fields that the entry has.
+    fn evidence(&self) -> Result<Evidence, DocumentError> {
+        for key in ["source", "sources", "also", "notes"] {
+            self.table.allow(key);
+        }
+        let mut evidence = Evidence::default();
+        for (index, layer) in self.draft.layers.iter().enumerate() {
+            let default = self.default_source(layer)?;
+            if index == 0 {
+                evidence.source = default;
+            } else {
+                let fields = layer.table.keys().filter(|key| *key != "name");
+                evidence.by_field.extend(fields.map(|field| (field.to_owned(), default.clone())));
+            }
+            self.add_exceptions(layer, &mut evidence)?;
+            self.add_disagreements(layer, &mut evidence)?;
+        }
+        Ok(evidence)
+    }
+
+    fn default_source(&self, layer: &Layer) -> Result<String, DocumentError> {
+        match (layer.table.optional::<String>("source")?, &layer.default_source) {
+            (Some(key), _) => self.known_source(&layer.table, "source", key),
+            (None, Some(file)) => Ok(file.clone()),
+            (None, None) => layer.table.required("source"),
+        }
+    }
+
+    fn add_exceptions(&self, layer: &Layer, evidence: &mut Evidence) -> Result<(), DocumentError> {
+        let Some(exceptions) = layer.table.table("sources")? else { return Ok(()) };
+        let exceptions = exceptions.titled(format!("`sources` of {}", self.table.title()));
+        for field in exceptions.keys().map(str::to_owned).collect::<Vec<_>>() {
+            let key: String = exceptions.required(&field)?;
+            self.refuse_unknown_field(&exceptions, &field, &field)?;
+            let key = self.known_source(&exceptions, &field, key)?;
+            evidence.by_field.insert(field, key);
+        }
+        Ok(())
+    }
+
+    fn add_disagreements(&self, layer: &Layer, evidence: &mut Evidence) -> Result<(), DocumentError> {
+        for table in layer.table.tables("also")? {
             let table = table.titled(format!("a disagreement about {}", self.table.title()));
             let key: String = table.required("source")?;
+            let field: String = table.required("field")?;
+            self.refuse_unknown_field(&table, "field", &field)?;
             evidence.also.push(Disagreement {
-                field: table.required("field")?,
+                field,
                 value: table.required("value")?,
                 source: self.known_source(&table, "source", key)?,
                 note: table.optional("note")?,
             });
             table.finish()?;
         }
-        Ok(evidence)
+        Ok(())
+    }
+
+    fn refuse_unknown_field(&self, table: &Table, key: &str, field: &str) -> Result<(), DocumentError> {
+        match self.table.knows(field) {
+            true => Ok(()),
+            false => Err(table.bad_value(key, format!("{} has no field `{field}`", self.table.title()))),
+        }
     }
 
     fn known_source(&self, table: &Table, field: &str, key: String) -> Result<String, DocumentError> {

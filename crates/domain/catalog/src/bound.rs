@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 /// A bound on a value: `>=141GB`. Without a sign it means "at least".
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Comparison<T> {
+pub struct Bound<T> {
     sign: Sign,
     value: T,
 }
@@ -23,7 +23,7 @@ enum Sign {
 const SIGNS: [(&str, Sign); 5] =
     [(">=", Sign::AtLeast), ("<=", Sign::AtMost), (">", Sign::Above), ("<", Sign::Below), ("=", Sign::Equal)];
 
-impl<T: Ord> Comparison<T> {
+impl<T: Ord> Bound<T> {
     pub fn holds(&self, value: &T) -> bool {
         match self.sign {
             Sign::AtLeast => *value >= self.value,
@@ -37,14 +37,14 @@ impl<T: Ord> Comparison<T> {
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}; a bound reads like `>=141GB`, with >=, <=, >, < or =")]
-pub struct ComparisonError {
+pub struct BoundError {
     reason: String,
 }
 
-impl<T: FromStr<Err: fmt::Display>> FromStr for Comparison<T> {
-    type Err = ComparisonError;
+impl<T: FromStr<Err: fmt::Display>> FromStr for Bound<T> {
+    type Err = BoundError;
 
-    fn from_str(text: &str) -> Result<Self, ComparisonError> {
+    fn from_str(text: &str) -> Result<Self, BoundError> {
         let text = text.trim();
         let (sign, rest) = SIGNS
             .iter()
@@ -52,7 +52,7 @@ impl<T: FromStr<Err: fmt::Display>> FromStr for Comparison<T> {
             .unwrap_or((Sign::AtLeast, text));
         match rest.trim().parse() {
             Ok(value) => Ok(Self { sign, value }),
-            Err(error) => Err(ComparisonError { reason: T::Err::to_string(&error) }),
+            Err(error) => Err(BoundError { reason: T::Err::to_string(&error) }),
         }
     }
 }
@@ -72,11 +72,11 @@ mod tests {
             ("<141GB", true, false, false),
             ("=141GB", false, true, false),
         ] {
-            let bound: Comparison<Bytes> = bound.parse().unwrap();
+            let bound: Bound<Bytes> = bound.parse().unwrap();
             let held = [80.0, 141.0, 192.0].map(|size| bound.holds(&Bytes::gb(size)));
             assert_eq!(held, [smaller, equal, larger], "{bound:?}");
         }
-        assert!("=>3".parse::<Comparison<Bytes>>().is_err());
-        assert!("".parse::<Comparison<u32>>().is_err());
+        assert!("=>3".parse::<Bound<Bytes>>().is_err());
+        assert!("".parse::<Bound<u32>>().is_err());
     }
 }
