@@ -1,0 +1,188 @@
+//! The numbers that the model does not derive, each with its meaning and where it comes from.
+//!
+//! One table defines the fields, their checked-in values (`data/training/constants.toml`), their origin and
+//! how far a fit may move them. A user's own fit is an overlay of the same file format.
+
+use bedplate_diag::Source;
+use bedplate_document::{DocumentError, Table};
+
+/// Where a constant comes from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Origin {
+    /// Fitted to `data/training/measured.csv`.
+    Training,
+    /// Fitted to the measured memory of the same table.
+    Memory,
+    /// Fitted to the kernel and collective tables of aiconfigurator-core 0.12.0.
+    KernelTable,
+    /// The mission's figures for GPT-3 175B on p4d with and without EFA.
+    Mission,
+    /// Counted or stated by a vendor or a paper.
+    Stated,
+}
+
+impl Origin {
+    pub fn name(self) -> &'static str {
+        match self {
+            Origin::Training => "training",
+            Origin::Memory => "memory",
+            Origin::KernelTable => "kernel table",
+            Origin::Mission => "mission",
+            Origin::Stated => "stated",
+        }
+    }
+}
+
+/// One constant as a fit sees it.
+#[derive(Debug, Clone, Copy)]
+pub struct Field {
+    pub name: &'static str,
+    pub meaning: &'static str,
+    pub origin: Origin,
+    /// Where a fit starts and what its prior is centred on.
+    pub prior: f64,
+    /// Width of the log-normal prior.
+    pub spread: f64,
+}
+
+macro_rules! constants {
+    ($($name:ident = $prior:literal, $origin:ident, $spread:literal, $meaning:literal;)*) => {
+        /// All constants of the model; dimensionless unless the meaning names a unit.
+        #[derive(Debug, Clone, Copy, PartialEq)]
+        pub struct Constants {
+            $(#[doc = $meaning] pub $name: f64,)*
+        }
+
+        impl Constants {
+            pub const FIELDS: &'static [Field] = &[$(Field {
+                name: stringify!($name),
+                meaning: $meaning,
+                origin: Origin::$origin,
+                prior: $prior,
+                spread: $spread,
+            }),*];
+
+            /// The values from which a fit starts.
+            pub const fn priors() -> Self {
+                Self { $($name: $prior),* }
+            }
+
+            /// In the order of [`Constants::FIELDS`].
+            pub fn values(&self) -> [f64; Self::COUNT] {
+                [$(self.$name),*]
+            }
+
+            /// The constants with these values, in the order of [`Constants::FIELDS`].
+            pub fn from_values(values: &[f64; Self::COUNT]) -> Self {
+                let [$($name),*] = *values;
+                Self { $($name),* }
+            }
+
+            pub const COUNT: usize = [$(stringify!($name)),*].len();
+        }
+    };
+}
+
+constants! {
+    gemm_ampere = 0.787, Training, 0.15, "Share of the bf16 peak that large matrix products reach in training on A100 (kernel tables: 0.78).";
+    gemm_hopper = 0.662, Training, 0.15, "The same on H100 and H200; kernel tables 0.80, so the derate of a warm, busy chip is 0.82.";
+    gemm_blackwell = 0.510, Training, 0.15, "The same on B200 and GB200; kernel tables 0.67.";
+    gemm_ultra = 1.13, KernelTable, 0.1, "B300 and GB300 against B200 and GB200 in bf16.";
+    gemm_other = 0.6, Stated, 0.2, "The same on chips without training rows: table efficiency 0.73 times derate 0.82.";
+    fp8_hopper = 0.570, Training, 0.15, "Share of the fp8 peak on H100 and H200 (kernel tables: 0.62 and 0.53 by block).";
+    fp8_blackwell = 0.470, Training, 0.15, "The same on B200 and GB200 (tables: 0.52 to 0.61).";
+    fp8_ultra = 0.637, Training, 0.15, "The same on B300 and GB300 (tables: 0.60 to 0.68).";
+    fp4_blackwell = 0.326, Training, 0.15, "Share of the fp4 peak on B200 and GB200 (tables: 0.43).";
+    fp4_ultra = 0.368, Training, 0.15, "The same on B300 and GB300 (tables: 0.35).";
+    attention_ampere = 0.355, Training, 0.2, "Share of the bf16 peak that fused attention reaches, forward and backward together, on A100.";
+    attention_hopper = 0.409, Training, 0.2, "The same with Hopper's own kernels (FlashAttention-3, cuDNN).";
+    attention_portable = 0.45, Training, 0.08, "What Ampere's attention kernels reach on Hopper, as a share of Hopper's own.";
+    attention_blackwell = 0.433, Training, 0.2, "Fused attention on Blackwell.";
+    attention_ramp = 200.0, KernelTable, 0.5, "Sequence length, in tokens, at which attention reaches half of its rate.";
+    head_dim_exponent = 0.22, Training, 0.4, "How attention slows with heads narrower than 128.";
+    head_misalignment = 5.0, Training, 0.3, "Slowdown of unfused attention whose heads are no multiple of 8 wide, which tensor cores need.";
+    reduction_ampere = 100.0, KernelTable, 0.3, "Inner dimension at which a product reaches half of its rate on A100.";
+    reduction_hopper = 120.0, KernelTable, 0.3, "The same on Hopper.";
+    reduction_blackwell = 30.0, KernelTable, 0.3, "The same on Blackwell.";
+    wave_weight = 0.12, KernelTable, 0.3, "How much of the idle tail of the last wave of tiles costs time; the rest is refilled by split kernels.";
+    misalignment = 0.59, Training, 0.5, "Slowdown of a product whose width is no multiple of 64.";
+    memory_reach = 0.75, KernelTable, 0.1, "Share of HBM bandwidth that streaming kernels reach.";
+    elementwise = 0.83, Training, 0.3, "Bytes moved by norms, residuals and activations, against a count of unfused reads and writes.";
+    elementwise_unfused = 1.65, Training, 0.3, "The same before fused kernels (2021–22).";
+    cast = 0.7, Training, 0.3, "Bytes moved by fp8 and fp4 casts against a count of reads and writes.";
+    cast_experts = 1.5, Training, 0.4, "The same for routed tokens, whose casts are padded and scattered.";
+    cast_block = 1.7, Training, 0.3, "Cost of casts to block-scaled fp8 against one scale per tensor.";
+    logit_bytes = 24.0, Stated, 0.3, "Bytes moved per logit by softmax and loss, forward and backward.";
+    grouped = 0.74, Training, 0.3, "Rate of grouped expert products against a single product of the same tiles.";
+    permute = 1.12, Training, 0.4, "Bytes moved by routing, permuting and combining tokens, against a count of reads and writes.";
+    scale_up_reach = 0.72, KernelTable, 0.05, "Share of scale-up bandwidth that collectives reach (tables: 0.65 to 0.72 for gathers).";
+    scale_out_reach = 0.85, Training, 0.06, "Share of the network cards' bandwidth that collectives reach over RDMA.";
+    collective_latency = 16e-6, KernelTable, 0.5, "Seconds to start a collective inside a domain.";
+    network_latency = 8e-6, KernelTable, 0.5, "Seconds per hop between domains.";
+    contention_compute = 0.3, Training, 0.15, "How much computation slows while communication runs beside it.";
+    contention_network = 0.4, Training, 0.3, "How much communication slows while computation runs beside it.";
+    tensor_uncovered = 0.2, Training, 0.5, "Share of tensor-parallel communication that finds no product to hide behind.";
+    expert_uncovered = 0.7, Training, 0.2, "Share of expert all-to-all that is waited for.";
+    expert_overlap = 0.4, Training, 0.25, "What is left of that share when micro-batches are interleaved to hide it.";
+    alltoall_network = 0.69, Training, 0.4, "Bandwidth of NCCL all-to-all between domains against other collectives.";
+    data_uncovered = 0.3, Training, 0.5, "Share of gradient and weight traffic of data parallelism that the last backward pass cannot cover.";
+    stack_deepspeed = 0.79, Training, 0.2, "Rate of matrix products in Megatron-DeepSpeed against Megatron.";
+    stack_eager = 0.87, Training, 0.2, "Rate of matrix products in FSDP and nanotron against Megatron.";
+    host_tuned = 68e-6, Training, 0.5, "Seconds of launch overhead per layer and micro-batch, Megatron.";
+    host_eager = 267e-6, Training, 0.5, "The same in eager PyTorch.";
+    host_experts = 3.3e-3, Training, 0.5, "Seconds of routing overhead per MoE layer and micro-batch at eight local experts.";
+    host_growth = 0.3, Training, 0.5, "Exponent with which routing overhead grows with local experts.";
+    host_domain = 0.51, Training, 0.5, "Routing overhead in a rack-scale domain against eight-GPU domains.";
+    host_stock = 9e-3, Training, 0.5, "Seconds of overhead per MoE layer and micro-batch without a recipe.";
+    host_latent = 0.3, Training, 0.5, "How much more overhead latent attention makes there.";
+    host_dispatcher = 1.3, Training, 0.3, "Overhead of deduplicating dispatchers against NCCL there.";
+    expert_maturity = 0.72, Training, 0.3, "Time of MoE layers on Blackwell since Megatron Core 26.06 against before.";
+    imbalance = 0.42, Training, 0.4, "How much of the difference between the longest and the mean stage costs time.";
+    straggler = 0.0055, Training, 0.5, "Growth of a step per doubling of GPUs beyond eight.";
+    step_host = 14e-3, Stated, 0.5, "Seconds of fixed work per step.";
+    ring_hop = 4e-6, Training, 0.5, "Seconds per rank of a ring for each unbucketed message (nanotron).";
+    efa_v1_reach = 0.42, Mission, 0.3, "Bandwidth of EFA v1 against RDMA of equal cards.";
+    tcp_reach = 0.22, Mission, 0.5, "Bandwidth of TCP against RDMA on the same cards.";
+    network_growth = 0.37, Mission, 0.5, "Loss of network bandwidth per doubling of nodes beyond sixteen, over EFA v1 and TCP.";
+    workspace = 3.0, Memory, 0.3, "GiB of context, libraries and communication buffers.";
+    workspace_deepspeed = 6.0, Memory, 0.5, "The same in stacks of 2021–22, with their flat buffers for gradients and gathers.";
+    eager_activations = 1.2, Memory, 0.3, "Activations that eager PyTorch keeps against what fused kernels keep.";
+    fragmentation = 0.06, Memory, 0.5, "Share of activations lost to fragmentation and temporaries.";
+}
+
+impl Constants {
+    /// The checked-in fit.
+    pub fn builtin() -> Self {
+        let text = include_str!("../../../../data/training/constants.toml");
+        Self::read(Source::new("data/training/constants.toml", text), Self::priors())
+            .expect("the embedded constants are valid: checked by a test")
+    }
+
+    /// Lays the constants of a file over `base`. A file may hold any of them.
+    pub fn read(source: Source<'_>, base: Self) -> Result<Self, DocumentError> {
+        let table = Table::parse(source)?.titled("the constants");
+        let mut values = base.values();
+        for (value, field) in values.iter_mut().zip(Self::FIELDS) {
+            *value = table.or(field.name, *value)?;
+            if !value.is_finite() || *value < 0.0 {
+                return Err(table.bad_value(field.name, "it must be a number from zero up"));
+            }
+        }
+        table.finish()?;
+        Ok(Self::from_values(&values))
+    }
+
+    /// The constants to four significant digits, as the file keeps them.
+    pub fn rounded(&self) -> Self {
+        let round = |value: f64| format!("{value:.3e}").parse().unwrap_or(value);
+        Self::from_values(&self.values().map(round))
+    }
+
+    /// The file form: one line per constant under its meaning and origin.
+    pub fn to_toml(&self) -> String {
+        let line = |(value, field): (f64, &Field)| {
+            format!("# {} [{}]\n{} = {value:?}\n", field.meaning, field.origin.name(), field.name)
+        };
+        self.values().into_iter().zip(Self::FIELDS).map(line).collect::<Vec<_>>().join("\n")
+    }
+}

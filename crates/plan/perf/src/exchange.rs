@@ -1,0 +1,100 @@
+//! What the ranks that share a layer exchange, and how much of it is waited for.
+//!
+//! Tensor and expert traffic share one cover: the layer's own work, or what of it is not attention where
+//! context parallelism hides its ring behind attention. Nothing is hidden twice.
+
+use bedplate_transformer::Attention;
+
+use crate::block::{Cut, Sum};
+use crate::collective::{Copies, Group, Traffic};
+use crate::problem::Problem;
+use crate::{Dispatcher, ExpertOverlap};
+
+/// Communication of a layer: what moves and what of it is waited for.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Shared {
+    pub(crate) traffic: Traffic,
+    pub(crate) exposed: f64,
+}
+
+/// The exchanges of a layer, forward and backward.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Exchanges {
+    pub(crate) tensor: Shared,
+    pub(crate) context: Shared,
+    pub(crate) expert: Shared,
+}
+
+impl Exchanges {
+    pub(crate) fn exposed(&self) -> f64 {
+        self.tensor.exposed + self.context.exposed + self.expert.exposed
+    }
+}
+
+impl Problem {
+    /// Hides the exchanges of a layer behind its work, of which `attention` seconds are attention.
+    /// `repeat` counts how often the forward pass runs against once, averaged with the backward pass.
+    pub(crate) fn exchanges(
+        &self,
+        sum: &Sum,
+        cut: &Cut,
+        work: f64,
+        attention: f64,
+        repeat: f64,
+    ) -> Exchanges {
+        let tensor = sum.tensor * (2.0 * repeat);
+        let expert = sum.expert * repeat;
+        let context = sum.context * repeat;
+        let is_inside = self.links.is_within_domain(cut.tensor);
+        let tensor_share = if is_inside { self.profile.tensor_uncovered } else { 1.0 };
+        let expert_share = match self.workload.expert_overlap {
+            ExpertOverlap::Serial => self.constants.expert_uncovered,
+            ExpertOverlap::Overlapped => self.constants.expert_uncovered * self.constants.expert_overlap,
+        };
+        let cover = if context.busy() > 0.0 { work - attention } else { work };
+        let behind = |share: f64, traffic: Traffic| (1.0 - share) * traffic.busy();
+        let (tensor_behind, expert_behind) = (behind(tensor_share, tensor), behind(expert_share, expert));
+        let together = tensor_behind + expert_behind;
+        let slowdown = self.contention.exposed(cover, together);
+        let part = |share: f64, traffic: Traffic, behind: f64| {
+            let of_slowdown = if together > 0.0 { slowdown * behind / together } else { 0.0 };
+            Shared { traffic, exposed: share * traffic.busy() + of_slowdown }
+        };
+        Exchanges {
+            tensor: part(tensor_share, tensor, tensor_behind),
+            context: Shared { traffic: context, exposed: self.contention.exposed(attention, context.busy()) },
+            expert: part(expert_share, expert, expert_behind),
+        }
+    }
+
+    /// The two all-reduces of a tensor-parallel half layer, forward and backward: with sequence
+    /// parallelism each is a gather and a scatter of the same bytes.
+    pub(crate) fn tensor_exchange(&self, cut: &Cut) -> Traffic {
+        let bytes = cut.tokens * self.hidden * 2.0;
+        self.links.gather(Group::new(cut.tensor, 1.0), bytes) * 2.0
+    }
+
+    /// Keys and values of the other context ranks travel around a ring, forward and backward.
+    pub(crate) fn context_exchange(&self, attention: &Attention, cut: &Cut) -> Traffic {
+        if cut.context <= 1.0 {
+            return Traffic::default();
+        }
+        let kv = attention.kv_heads() as f64 * (attention.query_dim() + attention.value_dim()) as f64;
+        let bytes = cut.tokens * kv / cut.tensor * 2.0;
+        let hops = self.links.pass(Group::new(cut.context, cut.tensor), bytes) * (cut.context - 1.0);
+        // The backward ring carries gradients beside keys and values.
+        hops * 3.0
+    }
+
+    /// Dispatch and combine, forward and backward, and the gathers of a tensor group inside experts.
+    pub(crate) fn expert_exchange(&self, visits: f64, cut: &Cut) -> Traffic {
+        let bytes = cut.tokens / cut.tensor * visits * self.hidden * 2.0 * self.workload.routing.peak();
+        let copies = match self.workload.dispatcher {
+            Dispatcher::AllToAll => Copies::PerExpert,
+            Dispatcher::Deduplicating => Copies::PerDomain { visits },
+        };
+        let alltoall = self.links.alltoall(Group::new(cut.expert, cut.expert_tensor), bytes, copies);
+        let gather = self.links.gather(Group::new(cut.expert_tensor, 1.0), bytes * cut.expert_tensor);
+        (alltoall + gather) * 4.0
+    }
+}

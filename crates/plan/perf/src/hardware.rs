@@ -1,0 +1,188 @@
+//! A cluster distilled into the numbers that the model computes with.
+//!
+//! Rates are per GPU and one way, in FLOP/s and bytes/s. Everything that the catalog or the topology may
+//! not know is settled here once, so that the inner model is arithmetic on plain numbers.
+
+use bedplate_catalog::{Accelerator, Catalog};
+use bedplate_topology::{Cluster, NodeKind};
+
+use crate::PerfError;
+
+/// One GPU, its neighbours and its network.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Hardware {
+    pub gpus: u32,
+    /// GPUs that reach each other over the scale-up fabric.
+    pub domain: u32,
+    pub generation: Generation,
+    /// Dense peaks; a format that the chip lacks runs at the next wider one.
+    pub peak_bf16: f64,
+    pub peak_fp8: f64,
+    pub peak_fp4: f64,
+    pub multiprocessors: f64,
+    pub memory_bandwidth: f64,
+    /// What a program can allocate.
+    pub memory: f64,
+    pub scale_up: f64,
+    /// Share of the node's network cards, before oversubscription.
+    pub scale_out: f64,
+    /// How much narrower the network gets above the leaf; 1 is non-blocking.
+    pub oversubscription: f64,
+    pub network: Network,
+    /// Between GPU and host memory: PCIe or NVLink-C2C.
+    pub host_link: f64,
+}
+
+/// Chips whose kernels reach like shares of their peaks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Generation {
+    Ampere,
+    Hopper,
+    Blackwell,
+    BlackwellUltra,
+    /// No training rows: the mean of the others.
+    Other,
+}
+
+/// What carries traffic between scale-up domains.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Network {
+    /// InfiniBand and lossless Ethernet.
+    Rdma,
+    EfaV1,
+    EfaV2,
+    EfaV3,
+    EfaV4,
+    /// The kernel's stack on the same cards.
+    Tcp,
+}
+
+impl Hardware {
+    /// All GPUs of a cluster. Mixed clusters run at the pace of the slowest kind.
+    pub fn from_cluster(cluster: &Cluster, catalog: &Catalog) -> Result<Self, PerfError> {
+        let mut kinds = cluster.kinds().iter().filter(|kind| kind.accelerators > 0);
+        let first = kinds.next().ok_or_else(|| PerfError::NoGpus { cluster: cluster.name().to_owned() })?;
+        let first_gpu = cluster.gpus().into_iter().next();
+        let domain = first_gpu.map_or(1, |gpu| cluster.domain_of(gpu).len());
+        let mut hardware = Self::from_kind(first, catalog)?;
+        for kind in kinds {
+            hardware = hardware.slower_of(&Self::from_kind(kind, catalog)?);
+        }
+        let network = cluster.scale_out_bandwidth(cluster.gpus()).map(|found| found.per_gpu.get());
+        let oversubscription = match network {
+            Some(thin) if thin > 0.0 && hardware.scale_out > thin => hardware.scale_out / thin,
+            _ => 1.0,
+        };
+        Ok(Self { gpus: cluster.gpu_count(), domain, oversubscription, ..hardware })
+    }
+
+    /// One node of a kind.
+    pub fn from_kind(kind: &NodeKind, catalog: &Catalog) -> Result<Self, PerfError> {
+        let name = kind.accelerator.as_deref().unwrap_or_default();
+        let accelerator =
+            catalog.accelerator(name).map_err(|_| PerfError::UnknownAccelerator { name: name.to_owned() })?;
+        let chip = Self::from_accelerator(accelerator, catalog)?;
+        let accelerators = f64::from(kind.accelerators.max(1));
+        Ok(Self {
+            gpus: kind.accelerators,
+            domain: kind.domain_sizes.first().copied().unwrap_or(1).max(1),
+            scale_up: kind.scale_up_bandwidth.map_or(chip.scale_up, |rate| rate.get()),
+            scale_out: kind.scale_out_bandwidth.map_or(chip.scale_out, |rate| rate.get() / accelerators),
+            network: kind.scale_out.as_deref().map_or(chip.network, Network::of_fabric),
+            ..chip
+        })
+    }
+
+    /// One chip alone, with the links its vendor gives it and the network such chips usually have.
+    pub fn from_accelerator(accelerator: &Accelerator, catalog: &Catalog) -> Result<Self, PerfError> {
+        let missing = |what| PerfError::MissingFigure { accelerator: accelerator.name.clone(), what };
+        let peak_bf16 = accelerator.peaks.bf16.ok_or_else(|| missing("a bf16 peak"))?.get();
+        let bandwidth = accelerator.memory_bandwidth.ok_or_else(|| missing("a memory bandwidth"))?.get();
+        let peak_fp8 = accelerator.peaks.fp8.map_or(peak_bf16, |peak| peak.get());
+        let link = |name: &Option<String>| {
+            name.as_deref().and_then(|name| catalog.fabric(name).ok()?.one_way_per_accelerator())
+        };
+        let host_link = link(&accelerator.host_link).map_or(PCIE_4, |rate| rate.get());
+        Ok(Self {
+            gpus: 1,
+            domain: 1,
+            generation: Generation::named(&accelerator.generation),
+            peak_bf16,
+            peak_fp8,
+            peak_fp4: accelerator.peaks.fp4.map_or(peak_fp8, |peak| peak.get()),
+            multiprocessors: accelerator.multiprocessors.map_or(108.0, f64::from),
+            memory_bandwidth: bandwidth,
+            memory: accelerator.memory_for_programs().get(),
+            // Without a scale-up fabric neighbours talk through the host.
+            scale_up: link(&accelerator.scale_up).map_or(host_link, |rate| rate.get()),
+            scale_out: usual_network(Generation::named(&accelerator.generation)),
+            oversubscription: 1.0,
+            network: Network::Rdma,
+            host_link,
+        })
+    }
+
+    /// The same machine with TCP on the same network cards.
+    pub fn without_rdma(self) -> Self {
+        Self { network: Network::Tcp, ..self }
+    }
+
+    /// Bytes per second that a GPU can count on between domains, before protocol losses.
+    pub(crate) fn network_bandwidth(&self) -> f64 {
+        self.scale_out / self.oversubscription
+    }
+
+    fn slower_of(&self, other: &Self) -> Self {
+        Self {
+            domain: self.domain.min(other.domain),
+            peak_bf16: self.peak_bf16.min(other.peak_bf16),
+            peak_fp8: self.peak_fp8.min(other.peak_fp8),
+            peak_fp4: self.peak_fp4.min(other.peak_fp4),
+            memory_bandwidth: self.memory_bandwidth.min(other.memory_bandwidth),
+            memory: self.memory.min(other.memory),
+            scale_up: self.scale_up.min(other.scale_up),
+            scale_out: self.scale_out.min(other.scale_out),
+            host_link: self.host_link.min(other.host_link),
+            ..*self
+        }
+    }
+}
+
+/// PCIe 4 x16, one way, where no link is named.
+const PCIE_4: f64 = 32e9;
+
+/// One 200 Gbit/s card per A100, 400 per H100 and B200, 800 per B300: the vendors' reference designs.
+fn usual_network(generation: Generation) -> f64 {
+    match generation {
+        Generation::Ampere => 25e9,
+        Generation::Hopper | Generation::Blackwell => 50e9,
+        Generation::BlackwellUltra => 100e9,
+        Generation::Other => 12.5e9,
+    }
+}
+
+impl Generation {
+    pub fn named(name: &str) -> Self {
+        match name {
+            "ampere" => Generation::Ampere,
+            "hopper" => Generation::Hopper,
+            "blackwell" => Generation::Blackwell,
+            "blackwell-ultra" => Generation::BlackwellUltra,
+            _ => Generation::Other,
+        }
+    }
+}
+
+impl Network {
+    /// The class of a fabric of the catalog.
+    pub fn of_fabric(name: &str) -> Self {
+        match name {
+            "efa-v1" => Network::EfaV1,
+            "efa-v2" => Network::EfaV2,
+            "efa-v3" => Network::EfaV3,
+            "efa-v4" => Network::EfaV4,
+            _ if name.contains("tcp") || name.contains("ethernet") => Network::Tcp,
+            _ => Network::Rdma,
+        }
+    }
+}

@@ -1,0 +1,225 @@
+//! The cost of one mean layer and of the head, for one micro-batch on one rank.
+//!
+//! [`LayerCosts`] depends on how a layer is cut (tensor, context, expert degrees, micro-batch, precision,
+//! recompute) and not on how many stages or data ranks there are, so a search computes it once for
+//! thousands of layouts. Everything is a mean over the model's layers, weighted by how many there are of
+//! each kind.
+
+use bedplate_layout::{ComputePrecision, Layout, Recompute};
+
+use crate::block::{Cut, Sum};
+use crate::exchange::Exchanges;
+use crate::kernel::{AttentionKernel, Passes, Product};
+use crate::problem::Problem;
+use crate::{ExpertOverlap, Generation, Stack, Task};
+
+/// What of a layout decides the cost of a layer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct LayerKey {
+    pub tensor: u32,
+    pub is_sequence_parallel: bool,
+    pub context: u32,
+    pub expert: u32,
+    pub expert_tensor: u32,
+    pub micro_batch: u32,
+    pub precision: ComputePrecision,
+    pub recompute: Recompute,
+}
+
+impl LayerKey {
+    pub fn of(layout: &Layout) -> Self {
+        Self {
+            tensor: layout.tensor,
+            is_sequence_parallel: layout.is_sequence_parallel,
+            context: layout.context,
+            expert: layout.expert,
+            expert_tensor: layout.expert_tensor,
+            micro_batch: layout.micro_batch,
+            precision: layout.precision,
+            recompute: layout.recompute,
+        }
+    }
+}
+
+/// Seconds and bytes of one micro-batch on one rank: a mean layer, the embedding and the head.
+///
+/// Build it with [`Problem::layer_costs`], combine it with [`Problem::combine`].
+#[derive(Debug, Clone, Copy)]
+pub struct LayerCosts {
+    pub(crate) key: LayerKey,
+    /// Per layer: arithmetic, with recomputation in the backward pass.
+    pub(crate) compute: Passes,
+    /// Per layer: work bound by memory.
+    pub(crate) memory: Passes,
+    /// Per layer: waiting for the host.
+    pub(crate) host: f64,
+    pub(crate) exchanges: Exchanges,
+    /// Per layer, all of the above: what a layer takes, forward and backward.
+    pub(crate) layer_seconds: f64,
+    pub(crate) head_compute: f64,
+    pub(crate) head_memory: f64,
+    pub(crate) stage_send: f64,
+    /// Parameters of this rank per layer: everything but routed experts, and routed experts.
+    pub(crate) dense_parameters: f64,
+    pub(crate) expert_parameters: f64,
+    /// Parameters of this rank outside layers.
+    pub(crate) embedding_parameters: f64,
+    pub(crate) head_parameters: f64,
+    /// Parameters of this rank per layer that learn.
+    pub(crate) trained_dense: f64,
+    pub(crate) trained_expert: f64,
+    /// Bytes kept per layer and micro-batch between forward and backward.
+    pub(crate) kept_bytes: f64,
+    /// Bytes of one layer at work.
+    pub(crate) working_bytes: f64,
+    pub(crate) logits_bytes: f64,
+}
+
+impl Problem {
+    /// Prices one way to cut a layer. Costs a few microseconds; allocates nothing.
+    pub fn layer_costs(&self, key: LayerKey) -> LayerCosts {
+        let cut = self.cut(&key);
+        let mut sum = Sum::default();
+        for (layer, share) in &self.kinds {
+            self.add_layer(&mut sum, layer, *share, &cut);
+        }
+        self.finish(key, &cut, sum)
+    }
+
+    fn cut(&self, key: &LayerKey) -> Cut {
+        let tensor = f64::from(key.tensor);
+        Cut {
+            tokens: f64::from(key.micro_batch) * self.workload.sequence as f64 / f64::from(key.context),
+            tensor,
+            sequence_split: if key.is_sequence_parallel { tensor } else { 1.0 },
+            context: f64::from(key.context),
+            expert: f64::from(key.expert),
+            expert_tensor: f64::from(key.expert_tensor),
+            precision: key.precision,
+            is_frozen: matches!(self.workload.task, Task::Lora { .. }),
+        }
+    }
+
+    fn finish(&self, key: LayerKey, cut: &Cut, sum: Sum) -> LayerCosts {
+        let repeats = self.repeats(key.recompute);
+        let maturity = self.maturity();
+        let attention = with_repeat(sum.attention, repeats.attention) * maturity;
+        let compute = with_repeat(sum.products, repeats.products) * maturity + attention;
+        let memory = with_repeat(sum.memory, repeats.memory) * maturity;
+        let work = compute.both() + memory.both();
+        let exchanges = self.exchanges(&sum, cut, work, attention.both(), repeats.exchanges);
+        let busy = work + exchanges.exposed();
+        let host = self.waiting_for_host(sum.host * repeats.launches * maturity, busy);
+        let head = self.head(cut);
+        LayerCosts {
+            key,
+            compute,
+            memory,
+            host,
+            exchanges,
+            layer_seconds: busy + host,
+            head_compute: head.compute,
+            head_memory: head.memory,
+            stage_send: cut.tokens * self.hidden * 2.0 / cut.sequence_split,
+            dense_parameters: sum.dense_parameters,
+            expert_parameters: sum.expert_parameters,
+            embedding_parameters: self.vocab * self.hidden / cut.tensor,
+            head_parameters: self.vocab * self.hidden / cut.tensor,
+            trained_dense: self.trained(sum.dense_parameters, sum.adapter_parameters),
+            trained_expert: if cut.is_frozen { 0.0 } else { sum.expert_parameters },
+            kept_bytes: self.kept(&key, cut, &sum),
+            working_bytes: sum.kept,
+            logits_bytes: cut.tokens * self.vocab / cut.tensor * LOGIT_MEMORY,
+        }
+    }
+
+    /// How much of the forward pass recomputation runs again.
+    fn repeats(&self, recompute: Recompute) -> Repeats {
+        let none = Repeats { products: 0.0, attention: 0.0, memory: 0.0, exchanges: 1.0, launches: 1.0 };
+        match recompute {
+            Recompute::None => none,
+            Recompute::Full => {
+                Repeats { products: 1.0, attention: 1.0, memory: 1.0, exchanges: 1.5, launches: 4.0 / 3.0 }
+            }
+            Recompute::Selective if self.profile.attention == AttentionKernel::Unfused => {
+                Repeats { attention: 1.0, ..none }
+            }
+            Recompute::Selective if self.profile.selective_products > 0.0 => {
+                Repeats { products: self.profile.selective_products, memory: 1.0, ..none }
+            }
+            // Fused attention recomputes its core in any case.
+            Recompute::Selective => none,
+        }
+    }
+
+    /// Routing makes the host wait for the GPU in every layer, so its time adds up; with two micro-batches
+    /// interleaved the host works for one while the GPU works for the other.
+    fn waiting_for_host(&self, launches: f64, busy: f64) -> f64 {
+        match self.workload.expert_overlap {
+            ExpertOverlap::Overlapped if self.is_mixture => self.contention.exposed(busy, launches),
+            _ => launches,
+        }
+    }
+
+    /// Parameters that learn: all, or the adapters beside each matrix.
+    fn trained(&self, parameters: f64, adapters_per_rank: f64) -> f64 {
+        match self.workload.task {
+            Task::Lora { rank } => adapters_per_rank * f64::from(rank),
+            Task::Pretrain | Task::FineTune => parameters,
+        }
+    }
+
+    fn kept(&self, key: &LayerKey, cut: &Cut, sum: &Sum) -> f64 {
+        match key.recompute {
+            Recompute::Full => cut.tokens * 2.0 * self.hidden / cut.sequence_split,
+            Recompute::Selective if self.profile.attention == AttentionKernel::Unfused => {
+                let heads = self.heads / cut.tensor;
+                sum.kept - cut.tokens * 5.0 * heads * self.workload.sequence as f64
+            }
+            Recompute::Selective => sum.kept * (1.0 - self.profile.selective_products),
+            Recompute::None => sum.kept,
+        }
+    }
+
+    /// Software since Megatron Core 26.06 runs MoE layers faster on Blackwell.
+    fn maturity(&self) -> f64 {
+        let is_blackwell =
+            matches!(self.hardware.generation, Generation::Blackwell | Generation::BlackwellUltra);
+        let applies = self.is_mixture && is_blackwell && self.workload.stack == Stack::Megatron;
+        if applies { self.profile.expert_maturity } else { 1.0 }
+    }
+
+    /// The output projection in bf16, softmax and loss, once per prediction.
+    fn head(&self, cut: &Cut) -> Head {
+        let product = Product::new(cut.tokens, self.vocab / cut.tensor, self.hidden);
+        let passes = self.kernels.matrix(product, ComputePrecision::Bf16, cut.is_frozen);
+        let bytes = cut.tokens * self.vocab / cut.tensor * self.constants.logit_bytes;
+        Head {
+            compute: passes.both() * self.predictions,
+            memory: self.kernels.stream(bytes) * self.predictions,
+        }
+    }
+}
+
+/// Shares of the forward pass that run again, and factors on exchanges and launches of both passes.
+struct Repeats {
+    products: f64,
+    attention: f64,
+    memory: f64,
+    exchanges: f64,
+    launches: f64,
+}
+
+/// Seconds of the head for one micro-batch, forward and backward.
+struct Head {
+    compute: f64,
+    memory: f64,
+}
+
+/// Logits in fp32 and their gradient in bf16.
+const LOGIT_MEMORY: f64 = 6.0;
+
+/// The backward pass with a share of the forward pass done again before it.
+fn with_repeat(passes: Passes, share: f64) -> Passes {
+    Passes { backward: passes.backward + share * passes.forward, ..passes }
+}

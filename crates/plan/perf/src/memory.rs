@@ -1,0 +1,230 @@
+//! What one GPU must hold at the worst moment of a step.
+//!
+//! Weights in bf16, gradients and master state by stack and optimizer, split as the layout says.
+//! Activations by schedule position: the first stage of 1F1B holds `min(pp, m)` micro-batches in flight,
+//! an interleaved one `1 + (pp-1)/(pp vpp)` times as many (Narayanan et al., arXiv:2104.04473); the last
+//! stage holds fewer, and the logits. The heavier of the two counts.
+
+use bedplate_layout::{ComputePrecision, Recompute, Sharding};
+use bedplate_units::Bytes;
+
+use crate::problem::{Grid, Problem};
+use crate::{LayerCosts, Offload, Task};
+
+/// Bytes of one GPU by what they hold. [`Memory::total`] is their sum.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Memory {
+    pub weights: Bytes,
+    pub gradients: Bytes,
+    pub optimizer: Bytes,
+    pub activations: Bytes,
+    pub logits: Bytes,
+    /// Gathered weights and buffers of collectives.
+    pub communication: Bytes,
+    /// Context, libraries, and what an allocator loses.
+    pub workspace: Bytes,
+}
+
+impl Memory {
+    pub fn total(&self) -> Bytes {
+        self.parts().into_iter().map(|(_, bytes)| bytes).sum()
+    }
+
+    pub fn parts(&self) -> [(&'static str, Bytes); 7] {
+        [
+            ("weights", self.weights),
+            ("gradients", self.gradients),
+            ("optimizer", self.optimizer),
+            ("activations", self.activations),
+            ("logits", self.logits),
+            ("communication", self.communication),
+            ("workspace", self.workspace),
+        ]
+    }
+}
+
+/// Whether a step fits, and by how much.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Fit {
+    Fits {
+        spare: Bytes,
+    },
+    /// It fits by prediction, but by less than predictions err.
+    Tight {
+        spare: Bytes,
+    },
+    DoesNotFit {
+        over: Bytes,
+    },
+}
+
+impl Fit {
+    /// Judges `needed` of `available`.
+    pub fn new(needed: Bytes, available: Bytes) -> Self {
+        let spare = available - needed;
+        if spare < Bytes::ZERO {
+            Fit::DoesNotFit { over: needed - available }
+        } else if spare < available * TIGHT {
+            Fit::Tight { spare }
+        } else {
+            Fit::Fits { spare }
+        }
+    }
+
+    pub fn is_possible(self) -> bool {
+        !matches!(self, Fit::DoesNotFit { .. })
+    }
+}
+
+/// Below this spare share a layout is called tight: the median error of predicted memory.
+const TIGHT: f64 = 0.1;
+
+const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
+
+/// A count for everything but routed experts, and one for routed experts.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Split {
+    pub(crate) dense: f64,
+    pub(crate) expert: f64,
+}
+
+impl Problem {
+    /// Ranks that hold the same weights, and ranks that hold the same experts.
+    pub(crate) fn replicas(&self, costs: &LayerCosts, grid: &Grid) -> Split {
+        let key = &costs.key;
+        let dense = f64::from(grid.data) * f64::from(key.context);
+        let expert = dense * f64::from(key.tensor) / (f64::from(key.expert) * f64::from(key.expert_tensor));
+        Split { dense, expert: expert.max(1.0) }
+    }
+
+    /// Ranks over which sharded state of a layout is spread.
+    pub(crate) fn shards(&self, costs: &LayerCosts, grid: &Grid) -> Split {
+        let replicas = self.replicas(costs, grid);
+        match grid.sharding {
+            Sharding::None => Split { dense: 1.0, expert: 1.0 },
+            Sharding::WeightsWithin(group) => {
+                Split { dense: f64::from(group), expert: f64::from(group).min(replicas.expert) }
+            }
+            _ => replicas,
+        }
+    }
+
+    /// Micro-batches of one step.
+    pub(crate) fn micro_batches(&self, costs: &LayerCosts, grid: &Grid) -> f64 {
+        let at_once = f64::from(grid.data) * f64::from(costs.key.micro_batch);
+        (self.workload.global_batch as f64 / at_once).max(1.0)
+    }
+
+    /// Memory of the heavier of the first and the last stage. About fifty flops.
+    pub fn memory(&self, costs: &LayerCosts, grid: &Grid) -> Memory {
+        let first = self.stage_memory(costs, grid, Stage::First);
+        if grid.pipeline == 1 {
+            return first;
+        }
+        let last = self.stage_memory(costs, grid, Stage::Last);
+        if last.total() > first.total() { last } else { first }
+    }
+
+    pub fn fit(&self, memory: &Memory) -> Fit {
+        Fit::new(memory.total(), Bytes::new(self.hardware.memory))
+    }
+
+    fn stage_memory(&self, costs: &LayerCosts, grid: &Grid, stage: Stage) -> Memory {
+        let layers = (self.layers / f64::from(grid.pipeline)).ceil();
+        let tables = self.tables(costs, grid, stage);
+        let shards = self.shards(costs, grid);
+        let splits_weights = matches!(grid.sharding, Sharding::Weights | Sharding::WeightsWithin(_));
+        let splits_gradients = splits_weights || grid.sharding == Sharding::Gradients;
+        let per_rank = |held: Split, is_split: bool| {
+            if is_split {
+                held.dense / shards.dense + held.expert / shards.expert
+            } else {
+                held.dense + held.expert
+            }
+        };
+        let held = Split {
+            dense: layers * costs.dense_parameters + tables,
+            expert: layers * costs.expert_parameters,
+        };
+        let is_frozen = matches!(self.workload.task, Task::Lora { .. });
+        let trained = Split {
+            dense: layers * costs.trained_dense + if is_frozen { 0.0 } else { tables },
+            expert: layers * costs.trained_expert,
+        };
+        let optimizer = match self.workload.offload {
+            Offload::Nothing => per_rank(trained, true) * self.optimizer_bytes(splits_weights),
+            Offload::Optimizer => 0.0,
+        };
+        let activations = self.activations(costs, grid, stage, layers);
+        let logits = if has_head(grid, stage) { costs.logits_bytes } else { 0.0 };
+        let layer = costs.dense_parameters + costs.expert_parameters;
+        let workspace = self.profile.workspace * GIB + self.constants.fragmentation * (activations + logits);
+        Memory {
+            weights: Bytes::new(per_rank(held, splits_weights) * WEIGHT_BYTES),
+            gradients: Bytes::new(per_rank(trained, splits_gradients) * self.gradient_bytes(costs)),
+            optimizer: Bytes::new(optimizer),
+            activations: Bytes::new(activations),
+            logits: Bytes::new(logits),
+            // The layer at work and the next one, gathered whole.
+            communication: Bytes::new(if splits_weights { 2.0 * layer * WEIGHT_BYTES } else { 0.0 }),
+            workspace: Bytes::new(workspace),
+        }
+    }
+
+    /// Parameters of the embedding and the head that a stage holds; tied ones only once.
+    fn tables(&self, costs: &LayerCosts, grid: &Grid, stage: Stage) -> f64 {
+        let has_head = has_head(grid, stage);
+        let has_embedding = grid.pipeline == 1 || stage == Stage::First;
+        match (has_embedding, has_head) {
+            (true, true) if self.has_tied_embeddings => costs.embedding_parameters,
+            (true, true) => costs.embedding_parameters + costs.head_parameters,
+            (true, false) => costs.embedding_parameters,
+            (false, _) => costs.head_parameters,
+        }
+    }
+
+    /// Moments and master weights of one parameter. Sharded weights are kept in fp32 and gathered in bf16,
+    /// so there the master copy counts only for what it is larger than the weight.
+    fn optimizer_bytes(&self, splits_weights: bool) -> f64 {
+        self.workload.optimizer.bytes_per_parameter() + if splits_weights { 2.0 } else { 4.0 }
+    }
+
+    fn gradient_bytes(&self, costs: &LayerCosts) -> f64 {
+        match costs.key.precision {
+            ComputePrecision::Fp16 => self.profile.gradient_memory_fp16,
+            _ => self.profile.gradient_memory,
+        }
+    }
+
+    /// What a stage keeps between forward and backward passes, and one layer at work where it is recomputed.
+    fn activations(&self, costs: &LayerCosts, grid: &Grid, stage: Stage, layers: f64) -> f64 {
+        let in_flight = in_flight(grid, stage, self.micro_batches(costs, grid));
+        let working = if costs.key.recompute == Recompute::Full { costs.working_bytes } else { 0.0 };
+        (costs.kept_bytes * layers * in_flight + working) * self.profile.activation_memory
+    }
+}
+
+/// bf16 or fp16; master copies in fp32 belong to the optimizer.
+const WEIGHT_BYTES: f64 = 2.0;
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    First,
+    Last,
+}
+
+fn has_head(grid: &Grid, stage: Stage) -> bool {
+    grid.pipeline == 1 || stage == Stage::Last
+}
+
+/// Micro-batches whose activations a stage holds at once. An interleaved schedule has `(v-1)p + 1` chunks in
+/// flight on the last stage and `2(p-1)` more on the first, each a `v`-th of the stage.
+fn in_flight(grid: &Grid, stage: Stage, micro_batches: f64) -> f64 {
+    let (p, v) = (f64::from(grid.pipeline), f64::from(grid.virtual_stages));
+    let behind = if v > 1.0 { 2.0 * (p - 1.0) } else { p - 1.0 };
+    let chunks = match stage {
+        Stage::First => (v - 1.0) * p + 1.0 + behind,
+        Stage::Last => (v - 1.0) * p + 1.0,
+    };
+    (chunks / v).min(micro_batches)
+}

@@ -1,0 +1,141 @@
+//! A model, a machine and a workload, distilled once and then priced under many layouts.
+
+use bedplate_layout::{Layout, Sharding};
+use bedplate_transformer::{Layer, Transformer};
+
+use crate::collective::Links;
+use crate::kernel::Kernels;
+use crate::overlap::Contention;
+use crate::profile::Profile;
+use crate::{Constants, Hardware, LayerKey, PerfError, Step, Workload};
+
+/// Everything that does not depend on the layout, as plain numbers.
+#[derive(Debug, Clone)]
+pub struct Problem {
+    pub(crate) hardware: Hardware,
+    pub(crate) workload: Workload,
+    pub(crate) constants: Constants,
+    pub(crate) profile: Profile,
+    pub(crate) kernels: Kernels,
+    pub(crate) links: Links,
+    pub(crate) contention: Contention,
+    /// Each kind of layer with its share of all layers.
+    pub(crate) kinds: Vec<(Layer, f64)>,
+    /// Layers, those of trained prediction modules included.
+    pub(crate) layers: f64,
+    pub(crate) hidden: f64,
+    pub(crate) vocab: f64,
+    /// Query heads of the first layer.
+    pub(crate) heads: f64,
+    /// Passes through the head: 1, and 1 more for each prediction module.
+    pub(crate) predictions: f64,
+    pub(crate) is_mixture: bool,
+    pub(crate) has_tied_embeddings: bool,
+}
+
+/// How layers are spread over stages and ranks: the part of a layout that [`crate::LayerCosts`] leaves open.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grid {
+    pub pipeline: u32,
+    pub virtual_stages: u32,
+    pub data: u32,
+    pub sharding: Sharding,
+}
+
+impl Grid {
+    pub fn of(layout: &Layout) -> Self {
+        Self {
+            pipeline: layout.pipeline,
+            virtual_stages: layout.virtual_stages,
+            data: layout.data,
+            sharding: layout.sharding,
+        }
+    }
+}
+
+impl Problem {
+    pub fn new(
+        model: &Transformer,
+        hardware: &Hardware,
+        workload: &Workload,
+        constants: &Constants,
+    ) -> Result<Self, PerfError> {
+        if workload.global_batch == 0 || workload.sequence == 0 {
+            return Err(PerfError::EmptyStep { sequences: workload.global_batch, tokens: workload.sequence });
+        }
+        let profile = Profile::new(workload.stack, constants);
+        let modules = if workload.trains_prediction { model.prediction_layers as f64 } else { 0.0 };
+        let layers = model.layer_count() as f64 + modules;
+        let last = model.runs.last().map(|run| run.layer);
+        let extra = |layer: &Layer| if last == Some(*layer) { modules } else { 0.0 };
+        let kinds = model.layer_kinds();
+        let kinds = kinds.iter().map(|kind| (kind.layer, (kind.count as f64 + extra(&kind.layer)) / layers));
+        Ok(Self {
+            hardware: *hardware,
+            workload: *workload,
+            constants: *constants,
+            profile,
+            kernels: Kernels::new(hardware, constants, profile.rate, profile.attention),
+            links: Links::new(hardware, constants),
+            contention: Contention {
+                compute: constants.contention_compute,
+                network: constants.contention_network,
+            },
+            kinds: kinds.collect(),
+            layers,
+            hidden: model.hidden as f64,
+            vocab: model.vocab as f64,
+            heads: model.runs.first().map_or(1.0, |run| run.layer.attention.heads() as f64),
+            predictions: 1.0 + modules,
+            is_mixture: model.is_mixture(),
+            has_tied_embeddings: model.has_tied_embeddings,
+        })
+    }
+
+    pub fn hardware(&self) -> &Hardware {
+        &self.hardware
+    }
+
+    pub fn workload(&self) -> &Workload {
+        &self.workload
+    }
+
+    /// Prices one layout. The same as [`Problem::combine`] of its [`Problem::layer_costs`].
+    pub fn predict(&self, layout: &Layout) -> Result<Step, PerfError> {
+        self.check(layout)?;
+        let costs = self.layer_costs(LayerKey::of(layout));
+        Ok(self.combine(&costs, &Grid::of(layout)))
+    }
+
+    /// What pricing itself needs; all other rules are `Layout::refusals`.
+    fn check(&self, layout: &Layout) -> Result<(), PerfError> {
+        let impossible = |reason: String| PerfError::ImpossibleLayout { layout: layout.to_string(), reason };
+        if let Some(refusal) = layout.refusals_without_model(None).first() {
+            return Err(impossible(refusal.to_string()));
+        }
+        let ranks = u64::from(layout.data) * u64::from(layout.micro_batch);
+        if ranks > self.workload.global_batch {
+            let batch = self.workload.global_batch;
+            return Err(impossible(format!(
+                "a batch of {batch} sequences has less than one for each of {ranks}"
+            )));
+        }
+        if f64::from(layout.pipeline) > self.layers {
+            return Err(impossible(format!("{} stages for {} layers", layout.pipeline, self.layers)));
+        }
+        Ok(())
+    }
+}
+
+/// Predicts one training step: memory and time by part.
+///
+/// For many layouts of one problem build a [`Problem`] and reuse its [`crate::LayerCosts`].
+pub fn predict(
+    model: &Transformer,
+    hardware: &Hardware,
+    layout: &Layout,
+    workload: &Workload,
+    constants: &Constants,
+) -> Result<Step, PerfError> {
+    Problem::new(model, hardware, workload, constants)?.predict(layout)
+}

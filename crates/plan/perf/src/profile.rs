@@ -1,0 +1,108 @@
+//! What a software stack does and does not do: the few switches and rates that differ between them.
+
+use crate::kernel::AttentionKernel;
+use crate::{Constants, Stack};
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Profile {
+    /// Rate of matrix products against Megatron's.
+    pub(crate) rate: f64,
+    pub(crate) attention: AttentionKernel,
+    pub(crate) elementwise: f64,
+    /// Launch overhead per layer and micro-batch, in seconds.
+    pub(crate) host: f64,
+    /// MoE overhead per layer and micro-batch, in seconds, at eight local experts.
+    pub(crate) host_experts: f64,
+    /// Share of tensor-parallel traffic that is waited for in any case; 1 hides nothing.
+    pub(crate) tensor_uncovered: f64,
+    /// The same of data-parallel traffic.
+    pub(crate) data_uncovered: f64,
+    /// Bytes per gradient on the wire.
+    pub(crate) gradient_bytes: f64,
+    /// Bytes per gradient in memory, by whether training is in fp16.
+    pub(crate) gradient_memory: f64,
+    pub(crate) gradient_memory_fp16: f64,
+    /// GiB of context, libraries and buffers.
+    pub(crate) workspace: f64,
+    /// Activations kept against a count of what fused kernels must keep.
+    pub(crate) activation_memory: f64,
+    /// Rings use one network card per domain.
+    pub(crate) is_single_rail: bool,
+    /// Messages per layer that each pay a full ring of latencies.
+    pub(crate) unbucketed_messages: f64,
+    pub(crate) expert_maturity: f64,
+    /// How often sharded weights are gathered per micro-batch.
+    pub(crate) weight_gathers: f64,
+    /// Share of a layer's products that selective recomputation repeats beside the attention core.
+    pub(crate) selective_products: f64,
+}
+
+impl Profile {
+    pub(crate) fn new(stack: Stack, constants: &Constants) -> Self {
+        let c = constants;
+        let megatron = Self {
+            rate: 1.0,
+            attention: AttentionKernel::Native,
+            elementwise: c.elementwise,
+            host: c.host_tuned,
+            host_experts: c.host_experts,
+            tensor_uncovered: c.tensor_uncovered,
+            data_uncovered: c.data_uncovered,
+            gradient_bytes: 2.0,
+            gradient_memory: 2.0,
+            gradient_memory_fp16: 2.0,
+            workspace: c.workspace,
+            activation_memory: 1.0,
+            is_single_rail: false,
+            unbucketed_messages: 0.0,
+            expert_maturity: 1.0,
+            // Megatron-FSDP gathers twice as well, but through buffers of its own that hide one of them.
+            weight_gathers: 1.0,
+            selective_products: 0.0,
+        };
+        let old = Self {
+            attention: AttentionKernel::Unfused,
+            elementwise: c.elementwise_unfused,
+            tensor_uncovered: 1.0,
+            data_uncovered: 1.0,
+            gradient_bytes: 4.0,
+            // DeepSpeed accumulates bf16 gradients in fp32 beside them.
+            gradient_memory: 6.0,
+            weight_gathers: 2.0,
+            workspace: c.workspace_deepspeed,
+            ..megatron
+        };
+        match stack {
+            Stack::Megatron => Self { expert_maturity: c.expert_maturity, ..megatron },
+            Stack::MegatronBefore2606 => megatron,
+            Stack::MegatronStock => Self { host_experts: c.host_stock, gradient_memory: 4.0, ..megatron },
+            Stack::Megatron2021 => old,
+            Stack::MegatronDeepSpeed => Self { rate: c.stack_deepspeed, ..old },
+            Stack::DeepSpeedZero3 => Self { rate: c.stack_deepspeed, is_single_rail: true, ..old },
+            Stack::Fsdp => Self {
+                rate: c.stack_eager,
+                attention: AttentionKernel::Portable,
+                host: c.host_eager,
+                tensor_uncovered: 0.5,
+                // PyTorch's policy keeps every other product and no element-wise result (torchtitan).
+                selective_products: 0.5,
+                weight_gathers: 2.0,
+                gradient_memory: 4.0,
+                activation_memory: c.eager_activations,
+                ..megatron
+            },
+            Stack::MaxText => Self { rate: c.stack_eager, weight_gathers: 2.0, ..megatron },
+            Stack::Nanotron => Self {
+                rate: c.stack_eager,
+                attention: AttentionKernel::Portable,
+                host: c.host_eager,
+                data_uncovered: 1.0,
+                gradient_bytes: 4.0,
+                unbucketed_messages: 12.0,
+                gradient_memory: 6.0,
+                activation_memory: c.eager_activations,
+                ..megatron
+            },
+        }
+    }
+}

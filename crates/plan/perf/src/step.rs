@@ -1,0 +1,264 @@
+//! Layers combined into a step: stages, bubbles, data parallelism, the optimizer.
+//!
+//! `step = (stage (m + (pp-1)/vpp) + data + optimizer) (1 + s log2(N/8))`, where `stage` is one micro-batch
+//! through the layers of the mean stage, corrected towards the longest one, `m` counts micro-batches and
+//! `N` GPUs. Data-parallel traffic hides behind the backward pass of the last micro-batch; sharded weights
+//! are gathered behind every one.
+
+use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
+use bedplate_layout::Sharding;
+use bedplate_units::Seconds;
+
+use crate::collective::{Group, Traffic};
+use crate::memory::{Fit, Memory};
+use crate::problem::{Grid, Problem};
+use crate::{LayerCosts, Offload};
+
+/// One predicted training step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Step {
+    pub time: Breakdown<Predicted>,
+    pub memory: Memory,
+    pub fit: Fit,
+    /// GPUs that take part.
+    pub gpus: u64,
+    /// Tokens of the step over all GPUs.
+    pub tokens: f64,
+}
+
+impl Step {
+    pub fn seconds(&self) -> Seconds {
+        self.time.total()
+    }
+
+    pub fn tokens_per_second_per_gpu(&self) -> f64 {
+        self.tokens / (self.seconds().get() * self.gpus as f64)
+    }
+}
+
+/// Seconds by part while they are summed.
+#[derive(Debug, Clone, Copy, Default)]
+struct Clock {
+    compute: f64,
+    memory: f64,
+    up: f64,
+    up_hidden: f64,
+    out: f64,
+    out_hidden: f64,
+    bubble: f64,
+    optimizer: f64,
+    host: f64,
+    other: f64,
+}
+
+impl Clock {
+    /// Adds traffic of which `exposed` seconds are waited for, on the fabrics that carry it.
+    fn add(&mut self, traffic: Traffic, exposed: f64, times: f64) {
+        let busy = traffic.busy();
+        if busy <= 0.0 {
+            return;
+        }
+        // What is waited for beyond the traffic itself is computation slowed down by it; it stays with its cause.
+        let (exposed, hidden) = (exposed * times, (busy - exposed).max(0.0) * times);
+        let share = traffic.up / busy;
+        self.up += exposed * share;
+        self.up_hidden += hidden * share;
+        self.out += exposed * (1.0 - share);
+        self.out_hidden += hidden * (1.0 - share);
+    }
+
+    fn total(&self) -> f64 {
+        self.compute
+            + self.memory
+            + self.up
+            + self.out
+            + self.bubble
+            + self.optimizer
+            + self.host
+            + self.other
+    }
+
+    fn breakdown(&self) -> Breakdown<Predicted> {
+        let exposed = |seconds| Span::exposed(Seconds::new(seconds));
+        let span = |exposed, hidden| Span { exposed: Seconds::new(exposed), hidden: Seconds::new(hidden) };
+        Breakdown::default()
+            .with(Part::Compute, exposed(self.compute))
+            .with(Part::Memory, exposed(self.memory))
+            .with(Part::ScaleUp, span(self.up, self.up_hidden))
+            .with(Part::ScaleOut, span(self.out, self.out_hidden))
+            .with(Part::Bubble, exposed(self.bubble))
+            .with(Part::Optimizer, exposed(self.optimizer))
+            .with(Part::Host, exposed(self.host))
+            .with(Part::Other, exposed(self.other))
+    }
+}
+
+impl Problem {
+    /// Combines the costs of a layer into a step. About a hundred flops; allocates nothing.
+    ///
+    /// The degrees must be at least 1 and the batch must hold a sequence for every data rank;
+    /// [`Problem::predict`] checks that.
+    pub fn combine(&self, costs: &LayerCosts, grid: &Grid) -> Step {
+        let memory = self.memory(costs, grid);
+        let ranks = u64::from(grid.data) * u64::from(costs.key.context) * u64::from(costs.key.tensor);
+        Step {
+            time: self.time(costs, grid).breakdown(),
+            memory,
+            fit: self.fit(&memory),
+            gpus: ranks * u64::from(grid.pipeline),
+            tokens: self.workload.tokens(),
+        }
+    }
+
+    /// Seconds of a step, without its parts: the same number as `combine(..).seconds()`, to the bit.
+    pub fn seconds(&self, costs: &LayerCosts, grid: &Grid) -> f64 {
+        self.time(costs, grid).total()
+    }
+
+    fn time(&self, costs: &LayerCosts, grid: &Grid) -> Clock {
+        let pipeline = f64::from(grid.pipeline);
+        let chunks = f64::from(grid.virtual_stages);
+        let data = f64::from(grid.data);
+        let micro_batches = self.micro_batches(costs, grid);
+        let layers = self.layers / pipeline;
+
+        let mut clock = Clock::default();
+        let each = layers * micro_batches;
+        let head = micro_batches / pipeline;
+        clock.compute = each * costs.compute.both() + head * costs.head_compute;
+        clock.memory = each * costs.memory.both() + head * costs.head_memory;
+        clock.host = each * costs.host;
+        for shared in [costs.exchanges.tensor, costs.exchanges.context, costs.exchanges.expert] {
+            clock.add(shared.traffic, shared.exposed, each);
+        }
+
+        let mut stage = layers * costs.layer_seconds + (costs.head_compute + costs.head_memory) / pipeline;
+        if pipeline > 1.0 {
+            let longest = self.longest_stage(costs, layers);
+            let uneven = self.constants.imbalance * (longest - stage).max(0.0);
+            stage += uneven;
+            clock.bubble += uneven * micro_batches;
+            let ranks = f64::from(costs.key.tensor) * f64::from(costs.key.context) * data;
+            let send = self.links.send(costs.stage_send, self.links.is_within_domain(2.0 * ranks));
+            let waited = STAGE_SEND_EXPOSED * send.busy();
+            clock.add(send, waited, 2.0 * chunks * micro_batches);
+            stage += 2.0 * chunks * waited;
+        }
+        stage += self.add_sharded_weights(&mut clock, costs, grid, stage, layers, micro_batches);
+        clock.bubble += stage * (pipeline - 1.0) / chunks;
+        self.add_data_parallel(&mut clock, costs, grid, stage, layers);
+        self.add_optimizer(&mut clock, costs, grid, layers);
+        let gpus = data * pipeline * f64::from(costs.key.tensor) * f64::from(costs.key.context);
+        clock.other = clock.total() * self.constants.straggler * (gpus / 8.0).max(1.0).log2();
+        clock
+    }
+
+    /// The stage with a layer more than others, or the last one, which has the head.
+    fn longest_stage(&self, costs: &LayerCosts, layers: f64) -> f64 {
+        let with_head = layers.floor() * costs.layer_seconds + costs.head_compute + costs.head_memory;
+        (layers.ceil() * costs.layer_seconds).max(with_head)
+    }
+
+    /// Gathers and scatters of sharded weights behind each micro-batch; what they add to a stage.
+    fn add_sharded_weights(
+        &self,
+        clock: &mut Clock,
+        costs: &LayerCosts,
+        grid: &Grid,
+        stage: f64,
+        layers: f64,
+        micro_batches: f64,
+    ) -> f64 {
+        let replicas = self.replicas(costs, grid);
+        let group = match grid.sharding {
+            Sharding::Weights => replicas.dense,
+            Sharding::WeightsWithin(group) => f64::from(group),
+            _ => return 0.0,
+        };
+        let inner = f64::from(costs.key.tensor);
+        let tables = (costs.embedding_parameters + costs.head_parameters) / self.layers;
+        let dense = Group::new(group, inner);
+        let gather = |group: Group, parameters: f64, bytes: f64| {
+            if self.profile.is_single_rail {
+                self.links.gather_single_rail(group, parameters * bytes)
+            } else {
+                self.links.gather(group, parameters * bytes)
+            }
+        };
+        // Weights come for the forward and, unless they stay, for the backward pass; gradients leave once.
+        let times = self.profile.weight_gathers;
+        let weights = gather(dense, costs.dense_parameters + tables, 2.0) * times;
+        let gradients = gather(dense, costs.trained_dense + tables, self.profile.gradient_bytes);
+        let mut traffic = weights + gradients;
+        if costs.expert_parameters > 0.0 {
+            let stride = f64::from(costs.key.expert) * f64::from(costs.key.expert_tensor);
+            let expert = Group::new(group.min(replicas.expert), stride);
+            traffic = traffic
+                + gather(expert, costs.expert_parameters, 2.0) * times
+                + gather(expert, costs.trained_expert, self.profile.gradient_bytes);
+        }
+        let traffic = traffic * layers;
+        let exposed = self.contention.exposed(stage, traffic.busy());
+        clock.add(traffic, exposed, micro_batches);
+        exposed
+    }
+
+    /// The gradient reduction, and the gather of updated weights where only the optimizer is split.
+    fn add_data_parallel(&self, clock: &mut Clock, costs: &LayerCosts, grid: &Grid, stage: f64, layers: f64) {
+        let replicas = self.replicas(costs, grid);
+        let tables = costs.embedding_parameters / f64::from(grid.pipeline);
+        let inner = f64::from(costs.key.tensor);
+        let wire = self.profile.gradient_bytes + 2.0;
+        let traffic = match grid.sharding {
+            Sharding::Weights => return,
+            Sharding::WeightsWithin(group) => {
+                // Groups hold copies: their shards are reduced across groups.
+                let across = Group::new(replicas.dense / f64::from(group), inner * f64::from(group));
+                let shard =
+                    (layers * (costs.trained_dense + costs.trained_expert) + tables) / f64::from(group);
+                self.links.gather(across, shard * 2.0 * self.profile.gradient_bytes)
+            }
+            _ => {
+                let dense = self.links.gather(
+                    Group::new(replicas.dense, inner),
+                    (layers * costs.trained_dense + tables) * wire,
+                );
+                let stride = f64::from(costs.key.expert) * f64::from(costs.key.expert_tensor);
+                let expert = self.links.gather(
+                    Group::new(replicas.expert, stride),
+                    layers * costs.trained_expert * wire.max(6.0),
+                );
+                if costs.trained_expert > 0.0 { dense + expert } else { dense }
+            }
+        };
+        let busy = traffic.busy();
+        let share = self.profile.data_uncovered;
+        let cover = BACKWARD_SHARE * stage;
+        let messages = self.profile.unbucketed_messages * layers * replicas.dense * self.constants.ring_hop;
+        let exposed = share * busy + self.contention.exposed(cover, (1.0 - share) * busy);
+        clock.add(traffic, exposed, 1.0);
+        clock.out += messages;
+    }
+
+    /// The optimizer reads and writes its shard of the state; offloaded state crosses the host link.
+    fn add_optimizer(&self, clock: &mut Clock, costs: &LayerCosts, grid: &Grid, layers: f64) {
+        let shards = self.shards(costs, grid);
+        let tables = costs.embedding_parameters / f64::from(grid.pipeline);
+        let parameters = (layers * costs.trained_dense + tables) / shards.dense
+            + layers * costs.trained_expert / shards.expert;
+        clock.optimizer = self.constants.step_host
+            + match self.workload.offload {
+                Offload::Nothing => self.kernels.stream(parameters * OPTIMIZER_BYTES),
+                Offload::Optimizer => parameters * OFFLOAD_BYTES / self.links.host,
+            };
+    }
+}
+
+/// Share of a transfer between stages that is waited for; the rest runs behind the next micro-batch.
+const STAGE_SEND_EXPOSED: f64 = 0.65;
+/// Share of a stage's time in which gradients become ready.
+const BACKWARD_SHARE: f64 = 0.5;
+/// Gradient, master weight and two moments read, three of them written, and the weight.
+const OPTIMIZER_BYTES: f64 = 22.0;
+/// Gradient out and weight back, both in bf16, and the host's own traffic at the link's pace.
+const OFFLOAD_BYTES: f64 = 8.0;

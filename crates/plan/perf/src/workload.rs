@@ -1,0 +1,152 @@
+//! What is trained, and with which software: everything about a step beside model, machine and layout.
+
+use bedplate_transformer::Optimizer;
+
+/// One optimizer step of a job.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Workload {
+    /// Tokens per sequence.
+    pub sequence: u64,
+    /// Sequences per optimizer step over all ranks.
+    pub global_batch: u64,
+    pub task: Task,
+    pub optimizer: Optimizer,
+    pub stack: Stack,
+    pub routing: Routing,
+    pub dispatcher: Dispatcher,
+    pub expert_overlap: ExpertOverlap,
+    pub offload: Offload,
+    pub scaling: Scaling,
+    /// Multi-token prediction modules are trained too, where the model has them.
+    pub trains_prediction: bool,
+}
+
+impl Default for Workload {
+    fn default() -> Self {
+        Self {
+            sequence: 4096,
+            global_batch: 1,
+            task: Task::Pretrain,
+            optimizer: Optimizer::AdamW,
+            stack: Stack::Megatron,
+            routing: Routing::Balanced,
+            dispatcher: Dispatcher::Deduplicating,
+            expert_overlap: ExpertOverlap::Serial,
+            offload: Offload::Nothing,
+            scaling: Scaling::PerTensor,
+            trains_prediction: true,
+        }
+    }
+}
+
+impl Workload {
+    pub fn tokens(&self) -> f64 {
+        self.sequence as f64 * self.global_batch as f64
+    }
+}
+
+/// Which weights learn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Task {
+    Pretrain,
+    /// Supervised fine-tuning of all weights.
+    FineTune,
+    /// Adapters of this rank beside frozen weights: no weight gradients, little state.
+    Lora {
+        rank: u32,
+    },
+}
+
+/// The software that runs the step. Its overheads are measured by class, not by release.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Stack {
+    /// Megatron Core with recipes for the model: fused kernels, overlapped communication, CUDA graphs.
+    Megatron,
+    /// The same before Megatron Core 26.06, whose MoE layers launch more kernels.
+    MegatronBefore2606,
+    /// Megatron Core as it comes, with no recipe for the model.
+    MegatronStock,
+    /// Megatron-LM of 2021–22: no flash attention, nothing overlapped.
+    Megatron2021,
+    /// Megatron-DeepSpeed of 2022.
+    MegatronDeepSpeed,
+    /// DeepSpeed ZeRO-3 of 2021.
+    DeepSpeedZero3,
+    /// PyTorch FSDP, eager or compiled.
+    Fsdp,
+    /// JAX MaxText.
+    MaxText,
+    Nanotron,
+}
+
+impl Stack {
+    pub const ALL: [(&'static str, Stack); 9] = [
+        ("megatron", Stack::Megatron),
+        ("megatron-before-26.06", Stack::MegatronBefore2606),
+        ("megatron-stock", Stack::MegatronStock),
+        ("megatron-2021", Stack::Megatron2021),
+        ("megatron-deepspeed", Stack::MegatronDeepSpeed),
+        ("deepspeed-zero3", Stack::DeepSpeedZero3),
+        ("fsdp", Stack::Fsdp),
+        ("maxtext", Stack::MaxText),
+        ("nanotron", Stack::Nanotron),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+
+    pub fn find(name: &str) -> Option<Stack> {
+        Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, stack)| stack)
+    }
+}
+
+/// How evenly a router spreads tokens over experts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Routing {
+    Balanced,
+    /// The busiest expert rank gets this many times the mean, at least 1.
+    Skewed(f64),
+}
+
+impl Routing {
+    pub(crate) fn peak(self) -> f64 {
+        match self {
+            Routing::Balanced => 1.0,
+            Routing::Skewed(peak) => peak.max(1.0),
+        }
+    }
+}
+
+/// How tokens travel to their experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Dispatcher {
+    /// NCCL all-to-all: one copy per expert.
+    AllToAll,
+    /// DeepEP, HybridEP: one copy per domain, spread inside it.
+    Deduplicating,
+}
+
+/// Whether the all-to-all of one micro-batch runs behind the work of another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ExpertOverlap {
+    Serial,
+    Overlapped,
+}
+
+/// What lives in host memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Offload {
+    Nothing,
+    /// Optimizer state; gradients travel out and weights back once per step.
+    Optimizer,
+}
+
+/// How fp8 numbers share their scales. fp4 always scales blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scaling {
+    /// One scale per tensor, current or delayed.
+    PerTensor,
+    /// One scale per block (MXFP8), which is cast along rows and along columns.
+    Block,
+}
