@@ -1,0 +1,29 @@
+//! Fits the constants to data/training/measured.csv and writes data/training/constants.toml.
+#![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints and may stop")]
+use bedplate_calibrate::{
+    Case, Cases, ErrorBars, FitOptions, fit, fit_memory, fit_mission, leave_one_source_out, report,
+};
+use bedplate_catalog::Catalog;
+use bedplate_perf::Constants;
+
+fn main() {
+    let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../data/training");
+    let text = std::fs::read_to_string(format!("{root}/measured.csv")).unwrap();
+    let cases = Cases::read(&text, &Catalog::builtin()).unwrap();
+    let rows: Vec<&Case> = cases.used.iter().collect();
+    let before = report(&cases, &Constants::priors());
+    println!("{} rows, from priors {:?}", rows.len(), before.total);
+    let constants = fit(&rows, &Constants::priors(), &FitOptions { iterations: 25, ..FitOptions::default() });
+    let constants = fit_memory(&rows, &constants);
+    let constants = fit_mission(&constants, &Catalog::builtin()).rounded();
+    let after = report(&cases, &constants);
+    println!("fitted {:?}", after.total);
+    std::fs::write(format!("{root}/constants.toml"), constants.to_toml()).unwrap();
+    let errors = leave_one_source_out(&cases, &constants, &FitOptions::default());
+    let bars = ErrorBars::from_holdout(&cases.used, &errors);
+    std::fs::write(format!("{root}/intervals.toml"), bars.to_toml()).unwrap();
+    println!(
+        "80 % intervals hold {:.1} % of rows of other sources",
+        100.0 * ErrorBars::coverage(&cases.used, &errors)
+    );
+}
