@@ -1,0 +1,126 @@
+//! What a run costs, by how its machines are bought, and whether it keeps within limits.
+
+use bedplate_catalog::{Prices, Purchase};
+use bedplate_units::{DollarRate, Dollars, Seconds};
+
+use crate::{GoodputError, Outlook};
+
+/// Machines as they are paid for.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Rent {
+    pub purchase: Purchase,
+    /// One node.
+    pub per_node: DollarRate,
+    /// Nodes that are paid for, spares included.
+    pub nodes: u32,
+}
+
+impl Rent {
+    /// The newest known price, in `region` where one is named.
+    pub fn from_prices(
+        machine: &str,
+        prices: &Prices,
+        purchase: Purchase,
+        region: Option<&str>,
+        nodes: u32,
+    ) -> Result<Self, GoodputError> {
+        let unknown =
+            || GoodputError::UnknownPrice { machine: machine.to_owned(), purchase: purchase.name() };
+        let price = prices.newest(purchase, region).ok_or_else(unknown)?;
+        Ok(Self { purchase, per_node: price.per_hour, nodes })
+    }
+
+    /// Dollars for a time. Capacity blocks are sold by whole days; reserved machines count for the time they
+    /// are used here, as if other work paid the rest of their term.
+    pub fn cost(&self, time: Seconds) -> Dollars {
+        let billed = match self.purchase {
+            Purchase::CapacityBlock => Seconds::days(time.as_days().ceil()),
+            _ => time,
+        };
+        self.per_node * billed * f64::from(self.nodes)
+    }
+}
+
+/// Interruptions per node and day: failures, and for spot machines those by their owner.
+///
+/// No rate for spot accelerators is published, so one must be given.
+pub fn interruptions(
+    failures: f64,
+    purchase: Purchase,
+    spot_per_node_day: Option<f64>,
+    machine: &str,
+) -> Result<f64, GoodputError> {
+    match (purchase, spot_per_node_day) {
+        (Purchase::Spot, Some(taken)) => Ok(failures + taken),
+        (Purchase::Spot, None) => Err(GoodputError::UnknownSpotRate { machine: machine.to_owned() }),
+        _ => Ok(failures),
+    }
+}
+
+/// The price of a run. A part that is not known leaves the total unknown.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Bill {
+    pub machines: Option<Dollars>,
+    pub storage: Option<Dollars>,
+}
+
+impl Bill {
+    pub fn total(&self) -> Option<Dollars> {
+        Some(self.machines? + self.storage?)
+    }
+}
+
+/// Limits on a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Limits {
+    pub deadline: Option<Seconds>,
+    pub budget: Option<Dollars>,
+}
+
+/// How one limit fared.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Verdict<T> {
+    Met {
+        spare: T,
+    },
+    Missed {
+        by: T,
+    },
+    /// A price is missing, so nobody can tell.
+    Unknown,
+}
+
+impl<T> Verdict<T> {
+    pub fn is_met(&self) -> bool {
+        matches!(self, Verdict::Met { .. })
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Judgement {
+    pub deadline: Option<Verdict<Seconds>>,
+    pub budget: Option<Verdict<Dollars>>,
+}
+
+impl Judgement {
+    /// Whether every limit that was set is met.
+    pub fn is_met(&self) -> bool {
+        self.deadline.is_none_or(|verdict| verdict.is_met())
+            && self.budget.is_none_or(|verdict| verdict.is_met())
+    }
+}
+
+impl Limits {
+    pub fn judge(&self, outlook: &Outlook, bill: &Bill) -> Judgement {
+        let deadline = self.deadline.map(|limit| match outlook.expected {
+            time if time <= limit => Verdict::Met { spare: limit - time },
+            time => Verdict::Missed { by: time - limit },
+        });
+        let budget = self.budget.map(|limit| match bill.total() {
+            None => Verdict::Unknown,
+            Some(cost) if cost <= limit => Verdict::Met { spare: limit - cost },
+            Some(cost) => Verdict::Missed { by: cost - limit },
+        });
+        Judgement { deadline, budget }
+    }
+}

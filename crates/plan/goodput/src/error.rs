@@ -1,0 +1,82 @@
+//! What cannot be said about a run because a figure is missing or makes no sense.
+
+use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_document::DocumentError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum GoodputError {
+    #[error("no throughput is known for writing checkpoints to {store}")]
+    UnknownThroughput { store: String },
+    #[error("how often spot machines are taken away is not known for {machine}")]
+    UnknownSpotRate { machine: String },
+    #[error("no price is known for {machine} bought {purchase}")]
+    UnknownPrice { machine: String, purchase: &'static str },
+    #[error("{what} is {value}, which makes no run")]
+    BadFigure { what: &'static str, value: f64 },
+    #[error("no published failure rate is called `{key}`")]
+    UnknownRate { key: String, known: Vec<String> },
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+}
+
+pub const PAGES: &[&Page] =
+    &[&UNKNOWN_THROUGHPUT, &UNKNOWN_SPOT_RATE, &UNKNOWN_RUN_PRICE, &BAD_RUN_FIGURE, &UNKNOWN_FAILURE_RATE];
+
+static UNKNOWN_THROUGHPUT: Page = Page {
+    code: "plan/unknown-throughput",
+    class: Class::User,
+    meaning: "The catalog does not say how fast this storage takes a checkpoint, and neither does the question. Throughput is never guessed.",
+    remedy: "give the bytes per second of one node or of the whole store, as measured with `bedplate bench store`",
+};
+static UNKNOWN_SPOT_RATE: Page = Page {
+    code: "plan/unknown-spot-rate",
+    class: Class::User,
+    meaning: "A run on spot machines depends on how often they are taken away, and no figure for accelerators is published. It is never guessed.",
+    remedy: "give interruptions per node and day, such as those of your own account's last months",
+};
+static UNKNOWN_RUN_PRICE: Page = Page {
+    code: "plan/unknown-run-price",
+    class: Class::User,
+    meaning: "The catalog holds no price for this machine bought this way, so the run has no price. A price is never guessed.",
+    remedy: "put the price you pay into a catalog overlay",
+};
+static BAD_RUN_FIGURE: Page = Page {
+    code: "plan/bad-run-figure",
+    class: Class::User,
+    meaning: "A figure of the run is negative, not a number, or zero where something must be there.",
+    remedy: "correct the figure that is named",
+};
+static UNKNOWN_FAILURE_RATE: Page = Page {
+    code: "plan/unknown-failure-rate",
+    class: Class::User,
+    meaning: "The table of published failure rates has no entry of that name.",
+    remedy: "use one of the names listed, or give failures per node and day",
+};
+
+impl Diagnostic for GoodputError {
+    fn page(&self) -> &'static Page {
+        match self {
+            GoodputError::UnknownThroughput { .. } => &UNKNOWN_THROUGHPUT,
+            GoodputError::UnknownSpotRate { .. } => &UNKNOWN_SPOT_RATE,
+            GoodputError::UnknownPrice { .. } => &UNKNOWN_RUN_PRICE,
+            GoodputError::BadFigure { .. } => &BAD_RUN_FIGURE,
+            GoodputError::UnknownRate { .. } => &UNKNOWN_FAILURE_RATE,
+            GoodputError::Document(error) => error.page(),
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            GoodputError::UnknownRate { known, .. } => Some(format!("known are {}", known.join(", "))),
+            GoodputError::Document(error) => error.help(),
+            _ => None,
+        }
+    }
+
+    fn place(&self) -> Option<&Place> {
+        match self {
+            GoodputError::Document(error) => error.place(),
+            _ => None,
+        }
+    }
+}

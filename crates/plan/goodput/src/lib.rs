@@ -1,0 +1,50 @@
+//! The whole run: how often it breaks, what saving and recovering costs, how long it takes, what it is billed.
+//!
+//! A step's time comes from `perf`; here it becomes days and dollars. [`Published`] holds failure facts with
+//! their sources, [`Process`] the exact expectation and the best checkpoint interval, [`Run`] puts a job
+//! together (durable checkpoints, copies in peers or on local disks, going on with fewer nodes), and
+//! [`Limits`] judge it. [`simulate()`] plays the same process with a seed, which is how the formulas are
+//! tested. Which layout gives the step is not known here.
+//!
+//! ```
+//! use bedplate_catalog::Catalog;
+//! use bedplate_goodput::{Checkpoint, Published, Recovery, Run, Store, checkpoint_bytes};
+//! use bedplate_transformer::{Optimizer, builtin};
+//! use bedplate_units::{Bytes, Seconds};
+//!
+//! let (catalog, published) = (Catalog::builtin(), Published::builtin());
+//! let lustre = Store::shared(catalog.storage_class("fsx-lustre-persistent-1000")?, Bytes::tb(400.0));
+//! let bytes = checkpoint_bytes(&builtin("llama-3.1-405b")?, Optimizer::AdamW);
+//! let run = Run {
+//!     step: Seconds::new(20.0),
+//!     steps: 200_000.0,
+//!     nodes: 2048,
+//!     gpus_per_node: 8,
+//!     failures_per_node_day: published.rate("llama3")?.per_node_day,
+//!     checkpoint: Checkpoint::asynchronous(bytes, &lustre, 2048, Seconds::new(5.0))?,
+//!     recovery: Recovery::restart(&published),
+//!     interval: None,
+//! };
+//! let outlook = run.outlook()?;
+//! assert!((0.80..0.95).contains(&outlook.goodput));
+//! assert!((300.0..600.0).contains(&outlook.interruptions));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod bill;
+mod error;
+mod interval;
+mod published;
+mod recovery;
+mod run;
+mod simulate;
+mod store;
+
+pub use bill::{Bill, Judgement, Limits, Rent, Verdict, interruptions};
+pub use error::{GoodputError, PAGES};
+pub use interval::Process;
+pub use published::{Cause, Checked, Figure, Provenance, Published, PublishedRate};
+pub use recovery::{Copies, Elastic, Recovery};
+pub use run::{Checkpoint, Losses, Outlook, Run};
+pub use simulate::{Simulated, simulate};
+pub use store::{Store, checkpoint_bytes};

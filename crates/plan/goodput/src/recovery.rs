@@ -1,0 +1,68 @@
+//! What happens after a failure: a restart from storage, from copies nearby, or with fewer nodes.
+
+use bedplate_units::Seconds;
+
+use crate::Published;
+
+/// What happens after a failure.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Recovery {
+    /// Detection, restart and communicators, before a durable checkpoint is read.
+    pub downtime: Seconds,
+    /// Until a lost node is replaced; zero when a warm spare stands by.
+    pub replacement: Seconds,
+    pub copies: Option<Copies>,
+    pub elastic: Option<Elastic>,
+}
+
+/// A first level of copies, in the memory of peers or on local disks, beside durable checkpoints.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Copies {
+    /// Work between copies; one step where every step is copied.
+    pub every: Seconds,
+    pub stall: Seconds,
+    /// Recovery from a copy, reading it included.
+    pub downtime: Seconds,
+    /// Share of failures that copies do not survive.
+    pub lost_share: f64,
+}
+
+/// The job goes on without the lost nodes until they are replaced.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Elastic {
+    /// Nodes that stop working for each failure: those of one data-parallel copy of the model.
+    pub nodes_per_failure: f64,
+}
+
+impl Recovery {
+    /// Everything restarts from the last durable checkpoint, on a warm spare. The published middle of 15 to 30
+    /// minutes.
+    pub fn restart(published: &Published) -> Self {
+        let downtime = published.downtime("restart").unwrap_or(Seconds::new(1350.0));
+        Self { downtime, replacement: Seconds::ZERO, copies: None, elastic: None }
+    }
+
+    /// The same, with a copy of the state in the memory of peers after every `every` of work (*checkpointless*).
+    ///
+    /// Published: recovery within two minutes. Failures that needed manual work in Llama 3's run are taken for
+    /// those from which peers cannot recover.
+    pub fn from_peers(published: &Published, every: Seconds, stall: Seconds) -> Self {
+        let downtime = published.downtime("peers").unwrap_or(Seconds::new(120.0));
+        let lost_share = published.figure("manual-share").map_or(0.01, |figure| figure.value);
+        let copies = Some(Copies { every, stall, downtime, lost_share });
+        Self { copies, ..Self::restart(published) }
+    }
+
+    /// The same, with a copy on each node's own disks. A failure that takes the node takes its disks.
+    pub fn from_local_disks(published: &Published, every: Seconds, stall: Seconds, read: Seconds) -> Self {
+        let restart = Self::restart(published);
+        let lost_share = published.node_loss_share();
+        let copies = Some(Copies { every, stall, downtime: restart.downtime + read, lost_share });
+        Self { copies, ..restart }
+    }
+
+    /// Going on without the nodes of a lost data-parallel copy until they are replaced.
+    pub fn with_elastic(self, nodes_per_failure: f64, replacement: Seconds) -> Self {
+        Self { replacement, elastic: Some(Elastic { nodes_per_failure }), ..self }
+    }
+}
