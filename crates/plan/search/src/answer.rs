@@ -1,0 +1,66 @@
+//! The search itself: all layouts of a setup, the best of them, or why there is none.
+
+use crate::nearest::{nearest_fit, nearest_legal};
+use crate::{Axes, Candidate, Counts, Priced, Refusals, SearchError, Setup, Space};
+
+/// The best layouts, the front of time against memory, and an account of all that was looked at.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Answer {
+    /// In rank order, never empty.
+    pub best: Vec<Candidate>,
+    /// By rising time and falling memory, never empty.
+    pub front: Vec<Candidate>,
+    pub counts: Counts,
+    pub refusals: Refusals,
+}
+
+/// Enumerates, prices and ranks every legal layout on one thread, keeping the `limit` best.
+///
+/// To use several threads, make a [`Space`], price its [`Space::slices`], merge, and ask
+/// [`Space::answer`]: the result is the same.
+pub fn search(setup: &Setup<'_>, axes: &Axes, limit: usize) -> Result<Answer, SearchError> {
+    let space = Space::new(setup, axes)?;
+    let priced = space.price(space.whole(), limit);
+    space.answer(setup, axes, priced)
+}
+
+impl Space {
+    /// Turns the priced whole into an answer, or into a refusal with the nearest thing that works.
+    ///
+    /// `setup` and `axes` are those the space was made from.
+    pub fn answer(&self, setup: &Setup<'_>, axes: &Axes, priced: Priced) -> Result<Answer, SearchError> {
+        let best = priced.best();
+        if !best.is_empty() {
+            let (front, counts) = (priced.front(), priced.counts);
+            return Ok(Answer { best, front, counts, refusals: self.refusals().clone() });
+        }
+        Err(match priced.smallest_misfit {
+            Some(smallest) => SearchError::DoesNotFit {
+                model: setup.model.name.clone(),
+                gpus: setup.gpus(),
+                layouts: self.len(),
+                layout: Box::new(smallest.layout),
+                needed: smallest.memory,
+                available: bedplate_units::Bytes::new(setup.hardware.memory),
+                nearest: nearest_fit(setup, axes, smallest.memory),
+            },
+            None => self.no_layout(setup, axes),
+        })
+    }
+
+    fn no_layout(&self, setup: &Setup<'_>, axes: &Axes) -> SearchError {
+        let worst = self.refusals().first();
+        let reason = match worst {
+            Some(worst) => format!("{}, for example: {}", worst.example, worst.refusal),
+            None => "the values asked for do not multiply to the number of GPUs".to_owned(),
+        };
+        SearchError::NoLayout {
+            model: setup.model.name.clone(),
+            gpus: setup.gpus(),
+            global_batch: setup.workload.global_batch,
+            sequence: setup.workload.sequence,
+            reason,
+            nearest: nearest_legal(setup, axes, worst.map(|worst| &worst.refusal)),
+        }
+    }
+}

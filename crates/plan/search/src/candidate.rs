@@ -1,0 +1,57 @@
+//! A priced layout, and the order in which priced layouts stand.
+
+use std::cmp::Ordering;
+
+use bedplate_layout::{Layout, Sharding};
+use bedplate_perf::Fit;
+use bedplate_units::{Bytes, Seconds};
+
+/// A layout that fits, with what it takes.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Candidate {
+    pub layout: Layout,
+    /// One step.
+    pub seconds: Seconds,
+    /// One GPU.
+    pub memory: Bytes,
+    pub fit: Fit,
+}
+
+impl Candidate {
+    /// Faster first, then smaller, then simpler. Total, so no rank depends on the order of enumeration.
+    pub fn rank_order(&self, other: &Self) -> Ordering {
+        let price = |each: &Self| (each.seconds, each.memory);
+        price(self).cmp(&price(other)).then_with(|| simplicity(&self.layout).cmp(&simplicity(&other.layout)))
+    }
+
+    /// The same time and the same memory to the last bit: the model sees no difference between the two.
+    pub(crate) fn is_twin_of(&self, other: &Self) -> bool {
+        self.seconds == other.seconds && self.memory == other.memory
+    }
+}
+
+/// Plain layouts before fancy ones: the order among layouts of equal price.
+pub(crate) fn simplicity(layout: &Layout) -> [u32; 13] {
+    let (sharding, group) = match layout.sharding {
+        Sharding::None => (0, 0),
+        Sharding::Optimizer => (1, 0),
+        Sharding::Gradients => (2, 0),
+        Sharding::Weights => (3, 0),
+        Sharding::WeightsWithin(group) => (4, group),
+    };
+    [
+        layout.recompute as u32,
+        layout.precision as u32,
+        layout.virtual_stages,
+        layout.context,
+        layout.expert_tensor,
+        layout.expert,
+        layout.pipeline,
+        layout.tensor,
+        u32::from(layout.is_sequence_parallel),
+        sharding,
+        group,
+        layout.micro_batch,
+        layout.data,
+    ]
+}

@@ -1,0 +1,130 @@
+//! Questions that have no answer, each with the nearest one that has.
+
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_layout::Layout;
+use bedplate_perf::PerfError;
+use bedplate_units::{Bytes, Dollars, Seconds, grouped};
+
+use crate::Nearest;
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum SearchError {
+    #[error("{model} cannot be trained on no GPUs at all")]
+    NoGpus { model: String },
+    #[error("{} GPUs are more than any fabric joins; the largest hold about a million", grouped((*.gpus).into()))]
+    TooManyGpus { gpus: u32, nearest: Vec<Nearest> },
+    #[error(
+        "{model} has no legal layout on {} with {global_batch} sequences of {sequence} tokens per step: {reason}",
+        gpu_count(*.gpus)
+    )]
+    NoLayout {
+        model: String,
+        gpus: u32,
+        global_batch: u64,
+        sequence: u64,
+        /// The rule that cut most branches, with values.
+        reason: String,
+        nearest: Vec<Nearest>,
+    },
+    #[error(
+        "{model} does not fit on {}: of {} legal layouts the smallest, {layout}, needs {needed} per GPU and there are {available}",
+        gpu_count(*.gpus),
+        grouped(*.layouts)
+    )]
+    DoesNotFit {
+        model: String,
+        gpus: u32,
+        layouts: u64,
+        layout: Box<Layout>,
+        needed: Bytes,
+        available: Bytes,
+        nearest: Vec<Nearest>,
+    },
+    #[error("no machine of the catalog trains {model} on {tokens} tokens {limits}")]
+    NoMachine { model: String, tokens: String, limits: String, nearest: Option<String> },
+    #[error("no price is known for {machine} bought {purchase}")]
+    UnknownPrice { machine: String, purchase: &'static str },
+    #[error("a budget of {} buys no computation", .dollars.map_or("nothing".into(), |d| d.to_string()))]
+    EmptyBudget { dollars: Option<Dollars>, gpu_time: Option<Seconds> },
+    #[error(transparent)]
+    Predict(#[from] PerfError),
+}
+
+fn gpu_count(gpus: u32) -> String {
+    if gpus == 1 { "1 GPU".into() } else { format!("{} GPUs", grouped(gpus.into())) }
+}
+
+pub const PAGES: &[&Page] =
+    &[&ZERO_GPUS, &TOO_MANY_GPUS, &NO_LAYOUT, &DOES_NOT_FIT, &NO_MACHINE, &UNKNOWN_PRICE, &EMPTY_BUDGET];
+
+static ZERO_GPUS: Page = Page {
+    code: "plan/zero-gpus",
+    class: Class::User,
+    meaning: "The question names no GPUs, so there is nothing to lay a model out on.",
+    remedy: "name at least one node, such as `p5.48xlarge:1`",
+};
+static TOO_MANY_GPUS: Page = Page {
+    code: "plan/too-many-gpus",
+    class: Class::User,
+    meaning: "The question names more GPUs than any network joins: the largest clusters announced hold about a million chips. A prediction beyond that would rest on nothing.",
+    remedy: "name at most 1,048,576 GPUs",
+};
+static NO_LAYOUT: Page = Page {
+    code: "plan/no-layout",
+    class: Class::User,
+    meaning: "No layout obeys every rule on exactly this number of GPUs. The degrees of a layout multiply to the number of GPUs, tensor parallelism divides the heads, stages are at most as many as layers, and data ranks divide the global batch; a number of GPUs with the wrong factors leaves nothing.",
+    remedy: "use another number of GPUs, or a global batch with more divisors",
+};
+static DOES_NOT_FIT: Page = Page {
+    code: "plan/does-not-fit",
+    class: Class::User,
+    meaning: "Layouts exist, but each needs more memory per GPU than there is, even with everything sharded and all activations recomputed.",
+    remedy: "use more GPUs, GPUs with more memory, or a shorter sequence; or keep optimizer state in host memory",
+};
+static NO_MACHINE: Page = Page {
+    code: "plan/no-machine",
+    class: Class::User,
+    meaning: "No machine type of the catalog, in any number that was tried, meets the deadline and the budget. The answer lists the reason for every machine.",
+    remedy: "allow more time, more money or more GPUs; the nearest miss is in the answer",
+};
+static UNKNOWN_PRICE: Page = Page {
+    code: "plan/unknown-price",
+    class: Class::User,
+    meaning: "The catalog holds no price for this machine bought this way. A price is never guessed.",
+    remedy: "put the price you pay into a catalog overlay",
+};
+static EMPTY_BUDGET: Page = Page {
+    code: "plan/empty-budget",
+    class: Class::User,
+    meaning: "The budget is zero or not a number, so no model can be trained for it.",
+    remedy: "give dollars or GPU-hours above zero",
+};
+
+impl Diagnostic for SearchError {
+    fn page(&self) -> &'static Page {
+        match self {
+            SearchError::NoGpus { .. } => &ZERO_GPUS,
+            SearchError::TooManyGpus { .. } => &TOO_MANY_GPUS,
+            SearchError::NoLayout { .. } => &NO_LAYOUT,
+            SearchError::DoesNotFit { .. } => &DOES_NOT_FIT,
+            SearchError::NoMachine { .. } => &NO_MACHINE,
+            SearchError::UnknownPrice { .. } => &UNKNOWN_PRICE,
+            SearchError::EmptyBudget { .. } => &EMPTY_BUDGET,
+            SearchError::Predict(error) => error.page(),
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            SearchError::TooManyGpus { nearest, .. }
+            | SearchError::NoLayout { nearest, .. }
+            | SearchError::DoesNotFit { nearest, .. } => {
+                let ways: Vec<String> = nearest.iter().map(ToString::to_string).collect();
+                (!ways.is_empty()).then(|| ways.join("; or "))
+            }
+            SearchError::NoMachine { nearest, .. } => nearest.clone(),
+            SearchError::Predict(error) => error.help(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,126 @@
+//! Why this layout, why not that one, and what would change it.
+
+use std::cmp::Reverse;
+
+use bedplate_breakdown::Part;
+use bedplate_layout::{Layout, Refusal};
+use bedplate_perf::{Fit, Step};
+use bedplate_units::{Bytes, Seconds};
+
+use crate::remedy::nearest_in_space;
+use crate::{
+    Answer, Candidate, Counterfactual, Remedy, SearchError, Setup, Space, WhatIf, remedies, what_if,
+};
+
+/// Everything there is to say about one layout.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    pub layout: Layout,
+    pub verdict: Verdict,
+    /// The best layout of the space, which this one is held against.
+    pub best: Candidate,
+    /// The same layout in worlds that differ in one thing.
+    pub counterfactuals: Vec<Counterfactual>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// Some rule forbids it; the nearest layout that works differs in the fewest parts.
+    Refused { refusals: Vec<Refusal>, nearest: Option<Remedy> },
+    /// It is legal and too large.
+    DoesNotFit {
+        step: Box<Step>,
+        over: Bytes,
+        /// The part of memory that takes most.
+        largest: (&'static str, Bytes),
+        /// The smallest changes that let it fit, best first.
+        remedies: Vec<Remedy>,
+    },
+    /// It runs.
+    Runs {
+        step: Box<Step>,
+        /// From 1, among all layouts that fit.
+        rank: u64,
+        of: u64,
+        spare: Bytes,
+        is_tight: bool,
+        /// The part that takes most time: what limits it.
+        limit: Option<Part>,
+        /// Time over the best layout's time.
+        ratio: f64,
+        /// Where the difference to the best layout lies, largest loss first. A gain is negative.
+        losses: Vec<Loss>,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Loss {
+    pub part: Part,
+    /// Exposed seconds more than the best layout's.
+    pub seconds: Seconds,
+}
+
+/// Explains any layout, legal or not, against the answer of a search.
+///
+/// `space` and `answer` belong to `setup`. Costs one more pass over the space.
+pub fn explain(
+    setup: &Setup<'_>,
+    space: &Space,
+    answer: &Answer,
+    layout: &Layout,
+    questions: &[WhatIf],
+) -> Result<Explanation, SearchError> {
+    let refusals = layout.refusals(setup.model, Some(setup.gpus().into()), Some(setup.batch()));
+    let verdict = if refusals.is_empty() {
+        let step = setup.predict(layout)?;
+        match step.fit {
+            Fit::DoesNotFit { over } => too_large(setup, layout, step, over),
+            Fit::Fits { spare } => ranked(setup, space, answer, layout, step, spare, false)?,
+            Fit::Tight { spare } => ranked(setup, space, answer, layout, step, spare, true)?,
+        }
+    } else {
+        Verdict::Refused { refusals, nearest: nearest_in_space(setup, space, layout) }
+    };
+    let is_refused = matches!(verdict, Verdict::Refused { .. });
+    let asked = questions.iter().filter(|_| !is_refused);
+    let counterfactuals = asked.map(|what| what_if(setup, layout, what)).collect::<Result<_, _>>()?;
+    Ok(Explanation { layout: *layout, verdict, best: answer.best[0], counterfactuals })
+}
+
+fn too_large(setup: &Setup<'_>, layout: &Layout, step: Step, over: Bytes) -> Verdict {
+    let parts = step.memory.parts();
+    let largest = parts.into_iter().max_by_key(|(_, bytes)| *bytes).unwrap_or(parts[0]);
+    Verdict::DoesNotFit { step: Box::new(step), over, largest, remedies: remedies(setup, layout, 5) }
+}
+
+fn ranked(
+    setup: &Setup<'_>,
+    space: &Space,
+    answer: &Answer,
+    layout: &Layout,
+    step: Step,
+    spare: Bytes,
+    is_tight: bool,
+) -> Result<Verdict, SearchError> {
+    let candidate =
+        Candidate { layout: *layout, seconds: step.seconds(), memory: step.memory.total(), fit: step.fit };
+    let best = setup.predict(&answer.best[0].layout)?;
+    Ok(Verdict::Runs {
+        rank: space.count_better(space.whole(), &candidate) + 1,
+        of: answer.counts.fits + answer.counts.tight,
+        spare,
+        is_tight,
+        limit: step.time.limit(),
+        ratio: step.seconds() / best.seconds(),
+        losses: losses(&step, &best),
+        step: Box::new(step),
+    })
+}
+
+fn losses(step: &Step, best: &Step) -> Vec<Loss> {
+    let differences =
+        step.time.parts().map(|(part, span)| Loss { part, seconds: span.exposed - best.time[part].exposed });
+    let mut losses: Vec<Loss> = differences.filter(|loss| !loss.seconds.is_zero()).collect();
+    losses.sort_by_key(|loss| (Reverse(loss.seconds), loss.part));
+    losses
+}

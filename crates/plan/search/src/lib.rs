@@ -1,0 +1,71 @@
+//! Every legal layout of a training run: enumerated, priced, ranked and explained.
+//!
+//! A [`Setup`] is a model, a machine, a workload and constants. [`search`] enumerates every layout that the
+//! rules of `layout` allow within [`Axes`], checks memory first, prices the rest with `perf` and keeps the
+//! best; refusals are counted with their reasons, and a question without an answer gets the nearest one
+//! that has. [`explain`] says why a layout stands where it stands, [`what_if`] prices it in another world,
+//! [`scaling`] follows the best layout over numbers of GPUs, [`choose`] compares every machine of the catalog
+//! against a deadline and a budget, and [`budget`] says which model size money should buy.
+//!
+//! Nothing here reads a clock or starts a thread: a caller with several cores prices [`Space::slices`].
+//!
+//! ```
+//! use bedplate_catalog::Catalog;
+//! use bedplate_perf::{Constants, Hardware, Workload};
+//! use bedplate_search::{Axes, Setup, search};
+//! use bedplate_topology::Cluster;
+//! use bedplate_transformer::builtin;
+//!
+//! let catalog = Catalog::builtin();
+//! let cluster = Cluster::from_spec("p5.48xlarge:8", &catalog)?;
+//! let setup = Setup {
+//!     model: &builtin("llama-3-70b")?,
+//!     hardware: Hardware::from_cluster(&cluster, &catalog)?,
+//!     workload: Workload { sequence: 8192, global_batch: 128, ..Workload::default() },
+//!     constants: &Constants::builtin(),
+//! };
+//! let answer = search(&setup, &Axes::default(), 10)?;
+//! let best = &answer.best[0];
+//! assert_eq!(best.layout.world(), 64);
+//! assert_eq!(best.seconds, setup.predict(&best.layout)?.seconds());
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod answer;
+mod axes;
+mod best;
+mod budget;
+mod candidate;
+mod choose;
+mod error;
+mod explain;
+mod machine;
+mod nearest;
+mod pareto;
+mod price;
+mod refusals;
+mod reliability;
+mod remedy;
+mod scaling;
+mod setup;
+mod space;
+mod what_if;
+
+pub use answer::{Answer, search};
+pub use axes::{Axes, ShardingKind};
+pub use budget::{BudgetPlan, Law, Means, Optimum, budget};
+pub use candidate::Candidate;
+pub use choose::{Choice, Need, Objection, Offer, Uncalibrated, choose};
+pub use error::{PAGES, SearchError};
+pub use explain::{Explanation, Loss, Verdict, explain};
+pub use machine::Machine;
+pub use nearest::{Nearest, fits_on, legal_gpu_counts, smallest_gpu_count};
+pub use pareto::pareto;
+pub use price::{Counts, Priced};
+pub use refusals::{RefusalCount, Refusals};
+pub use reliability::{Job, Reliability};
+pub use remedy::{Remedy, remedies};
+pub use scaling::{ScaledStep, Scaling, ScalingPoint, scaling};
+pub use setup::Setup;
+pub use space::Space;
+pub use what_if::{Counterfactual, Outcome, WhatIf, what_if, what_if_best};

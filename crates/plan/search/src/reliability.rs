@@ -1,0 +1,48 @@
+//! A searched step as a whole run: what `goodput` makes of it.
+
+use bedplate_goodput::{Checkpoint, GoodputError, Outlook, Recovery, Run, Store, checkpoint_bytes};
+use bedplate_transformer::{Optimizer, Transformer};
+use bedplate_units::Seconds;
+
+/// Failures and checkpoints of a run whose number of nodes is still open.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Reliability {
+    pub failures_per_gpu_day: f64,
+    pub store: Store,
+    /// Work stands still this long for a checkpoint; the rest happens behind it.
+    pub stall: Seconds,
+    pub recovery: Recovery,
+}
+
+/// A run on a number of nodes.
+#[derive(Debug, Clone, Copy)]
+pub struct Job<'a> {
+    pub model: &'a Transformer,
+    pub optimizer: Optimizer,
+    pub step: Seconds,
+    pub steps: f64,
+    pub nodes: u32,
+    pub gpus_per_node: u32,
+}
+
+impl Reliability {
+    /// Days, interruptions, goodput and the best checkpoint interval of a job.
+    pub fn outlook(&self, job: &Job<'_>) -> Result<Outlook, GoodputError> {
+        self.run(job)?.outlook()
+    }
+
+    /// The job as `goodput` sees it, for callers who change a figure or simulate it.
+    pub fn run(&self, job: &Job<'_>) -> Result<Run, GoodputError> {
+        let bytes = checkpoint_bytes(job.model, job.optimizer);
+        Ok(Run {
+            step: job.step,
+            steps: job.steps,
+            nodes: job.nodes,
+            gpus_per_node: job.gpus_per_node,
+            failures_per_node_day: self.failures_per_gpu_day * f64::from(job.gpus_per_node),
+            checkpoint: Checkpoint::asynchronous(bytes, &self.store, job.nodes, self.stall)?,
+            recovery: self.recovery,
+            interval: None,
+        })
+    }
+}

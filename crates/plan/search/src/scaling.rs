@@ -1,0 +1,69 @@
+//! How a run scales over numbers of GPUs: the best layout at each, and what is lost on the way.
+
+use bedplate_perf::Workload;
+use bedplate_units::TokenRate;
+
+use crate::{Axes, Candidate, SearchError, Setup, search};
+
+/// What stays the same while GPUs are added.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Scaling {
+    /// The batch: the same step, sooner.
+    Strong,
+    /// The batch per GPU: larger steps, in the same time at best.
+    Weak,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScalingPoint {
+    pub gpus: u32,
+    pub global_batch: u64,
+    /// The best layout, or why there is none.
+    pub outcome: Result<ScaledStep, SearchError>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ScaledStep {
+    pub candidate: Candidate,
+    /// Of all GPUs together.
+    pub rate: TokenRate,
+    /// Tokens per second and GPU, against the smallest number of GPUs that works.
+    pub efficiency: f64,
+}
+
+/// The best layout at each number of GPUs, in rising order. Each costs a search within `axes`.
+///
+/// Weak scaling gives every number the batch per GPU that `setup` has, rounded down to a whole sequence and at
+/// least one.
+pub fn scaling(setup: &Setup<'_>, axes: &Axes, gpus: &[u32], scaling: Scaling) -> Vec<ScalingPoint> {
+    let mut counts = gpus.to_vec();
+    counts.sort_unstable();
+    counts.dedup();
+    let mut reference: Option<f64> = None;
+    let mut points = Vec::with_capacity(counts.len());
+    for count in counts {
+        let scaled = scaled(setup, count, scaling);
+        let found = search(&scaled, axes, 1).map(|answer| answer.best[0]);
+        let outcome = found.map(|candidate| {
+            let rate = TokenRate::new(scaled.workload.tokens() / candidate.seconds.get());
+            let per_gpu = rate.get() / f64::from(count);
+            let efficiency = per_gpu / *reference.get_or_insert(per_gpu);
+            ScaledStep { candidate, rate, efficiency }
+        });
+        points.push(ScalingPoint { gpus: count, global_batch: scaled.workload.global_batch, outcome });
+    }
+    points
+}
+
+fn scaled<'a>(setup: &Setup<'a>, gpus: u32, scaling: Scaling) -> Setup<'a> {
+    let batch = setup.workload.global_batch;
+    let global_batch = match scaling {
+        Scaling::Strong => batch,
+        Scaling::Weak => {
+            let grown = u128::from(batch) * u128::from(gpus) / u128::from(setup.gpus().max(1));
+            (grown as u64).max(1)
+        }
+    };
+    let workload = Workload { global_batch, ..setup.workload };
+    Setup { workload, ..setup.with_gpus(gpus) }
+}

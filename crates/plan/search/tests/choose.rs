@@ -1,0 +1,124 @@
+//! Scaling curves and the choice of machines.
+
+mod support;
+
+use bedplate_catalog::{Catalog, Purchase};
+use bedplate_diag::Diagnostic;
+use bedplate_goodput::{Limits, Published, Recovery, Store};
+use bedplate_layout::ComputePrecision;
+use bedplate_search::{Axes, Machine, Need, Objection, Reliability, Scaling, Uncalibrated, choose, scaling};
+use bedplate_units::{Bytes, Dollars, Seconds, Tokens};
+use support::{Bench, bench};
+
+#[test]
+fn strong_scaling_loses_efficiency_and_weak_scaling_less() {
+    let bench = bench("llama-3-8b", "p5.48xlarge:2", 8192, 128);
+    let setup = bench.setup();
+    let gpus = [16, 32, 64, 128, 128, 37];
+    let axes = Axes::coarse(8);
+    let strong = scaling(&setup, &axes, &gpus, Scaling::Strong);
+    let weak = scaling(&setup, &axes, &gpus, Scaling::Weak);
+    assert_eq!(strong.iter().map(|point| point.gpus).collect::<Vec<_>>(), [16, 32, 37, 64, 128]);
+    assert!(strong[2].outcome.is_err());
+    let efficiency = |points: &[bedplate_search::ScalingPoint]| -> Vec<f64> {
+        points.iter().filter_map(|point| point.outcome.as_ref().ok()).map(|step| step.efficiency).collect()
+    };
+    let (strong_efficiency, weak_efficiency) = (efficiency(&strong), efficiency(&weak));
+    assert_eq!(strong_efficiency[0], 1.0);
+    assert!(strong_efficiency.is_sorted_by(|a, b| *b <= a * 1.02), "{strong_efficiency:?}");
+    assert!(weak_efficiency.last().unwrap() >= strong_efficiency.last().unwrap());
+    assert_eq!(weak.last().unwrap().global_batch, 1024);
+}
+
+fn need<'a>(bench: &'a Bench, limits: Limits) -> Need<'a> {
+    Need {
+        model: &bench.model,
+        tokens: Tokens::new(100e9),
+        workload: bench.workload,
+        constants: &bench.constants,
+        limits,
+        purchase: Purchase::OnDemand,
+        region: None,
+        precision: ComputePrecision::Bf16,
+        max_gpus: 256,
+        reliability: None,
+        uncalibrated: Uncalibrated::List,
+    }
+}
+
+#[test]
+fn the_cheapest_machine_in_time_is_chosen_and_every_other_has_its_reason() {
+    let bench = bench("llama-3-8b", "p5.48xlarge:1", 8192, 512);
+    let catalog = Catalog::builtin();
+    let limits = Limits { deadline: Some(Seconds::days(7.0)), budget: None };
+    let choice = choose(&need(&bench, limits), &catalog).unwrap();
+    assert!(choice.best.time <= Seconds::days(7.0));
+    let cost = choice.best.cost.unwrap();
+    let machines = Machine::of_catalog(&catalog);
+    assert_eq!(choice.others.len() + 1, machines.len());
+    for (name, objection) in &choice.others {
+        match objection {
+            Objection::Beaten { offer } => assert!(offer.cost.unwrap() >= cost, "{name}"),
+            Objection::TooSlow { by, .. } => assert!(by.get() > 0.0, "{name}"),
+            Objection::Uncalibrated { offer } => assert!(offer.time <= Seconds::days(7.0), "{name}"),
+            Objection::UnknownPrice { offer } => assert_eq!(offer.cost, None, "{name}"),
+            Objection::TooDear { .. } => panic!("{name}: there is no budget"),
+            Objection::MissingFigure { .. } | Objection::FitsNowhere { .. } => {}
+        }
+    }
+    let unpriced = choice.others.iter().find(|(name, _)| name == "dgx-h100").unwrap();
+    assert!(matches!(unpriced.1, Objection::UnknownPrice { .. }), "{unpriced:?}");
+    assert!(choice.front.iter().any(|offer| offer.cost == Some(cost)) || !choice.front.is_empty());
+}
+
+#[test]
+fn a_budget_alone_buys_the_fastest_and_a_tight_one_names_the_cheapest() {
+    let bench = bench("llama-3-8b", "p5.48xlarge:1", 8192, 512);
+    let catalog = Catalog::builtin();
+    let rich = Limits { deadline: None, budget: Some(Dollars::new(60_000.0)) };
+    let fast = choose(&need(&bench, rich), &catalog).unwrap();
+    assert!(fast.best.cost.unwrap() <= Dollars::new(60_000.0));
+    let cheap = choose(&need(&bench, Limits::default()), &catalog).unwrap();
+    assert!(cheap.best.cost <= fast.best.cost && cheap.best.time >= fast.best.time);
+    let poor = Limits { deadline: None, budget: Some(Dollars::new(10.0)) };
+    let error = choose(&need(&bench, poor), &catalog).unwrap_err();
+    assert_eq!(error.page().code, "plan/no-machine");
+    assert!(error.help().unwrap().starts_with("the cheapest is"), "{:?}", error.help());
+}
+
+#[test]
+fn a_deadline_that_nothing_meets_names_the_fastest() {
+    let bench = bench("llama-3.1-405b", "p5.48xlarge:1", 8192, 512);
+    let limits = Limits { deadline: Some(Seconds::hours(1.0)), budget: None };
+    let error = choose(&need(&bench, limits), &Catalog::builtin()).unwrap_err();
+    assert!(error.help().unwrap().contains("the fastest of those tried"), "{:?}", error.help());
+}
+
+#[test]
+fn failures_lengthen_the_run_and_uncalibrated_chips_are_chosen_only_when_allowed() {
+    let bench = bench("llama-3-8b", "p5.48xlarge:1", 8192, 512);
+    let (catalog, published) = (Catalog::builtin(), Published::builtin());
+    let class = catalog.storage_class("fsx-lustre-persistent-1000").unwrap();
+    let reliability = Reliability {
+        failures_per_gpu_day: published.usual_rate().unwrap().per_gpu_day(),
+        store: Store::shared(class, Bytes::tb(50.0)),
+        stall: Seconds::new(5.0),
+        recovery: Recovery::restart(&published),
+    };
+    let limits = Limits { deadline: Some(Seconds::days(30.0)), budget: None };
+    let sound = choose(&need(&bench, limits), &catalog).unwrap();
+    assert_eq!(sound.best.goodput, 1.0);
+    let failing = Need { reliability: Some(&reliability), ..need(&bench, limits) };
+    let failing = choose(&failing, &catalog).unwrap();
+    assert!(failing.best.goodput < 1.0 && failing.best.goodput > 0.9, "{}", failing.best.goodput);
+    assert!(failing.best.cost >= sound.best.cost);
+    let is_trainium = |name: &str| name.starts_with("trn");
+    assert!(!is_trainium(&sound.best.machine));
+    let listed = sound.others.iter().filter(|(name, _)| is_trainium(name));
+    assert!(
+        listed.clone().any(|(_, objection)| matches!(objection, Objection::Uncalibrated { .. })),
+        "{listed:?}"
+    );
+    let open = Need { uncalibrated: Uncalibrated::Choose, ..need(&bench, limits) };
+    assert!(choose(&open, &catalog).unwrap().best.cost <= sound.best.cost);
+}
