@@ -112,7 +112,7 @@ fn queries(cluster: &Cluster) {
         cluster.level_of(cluster.gpus()).map_or(0, |level| usize::from(level == Level::CORE))
     });
     show("scale_out_bandwidth", &|| cluster.scale_out_bandwidth(cluster.gpus()).map_or(0, |_| 1));
-    show("domains(leaf)", &|| cluster.domains(Level::LEAF).count());
+    show("sets(leaf)", &|| cluster.sets(Level::LEAF).count());
     show("node_of each", &|| {
         cluster.gpus().into_iter().map(|gpu| cluster.node_of(gpu).0 as usize).max().unwrap_or(0)
     });

@@ -16,7 +16,7 @@ pub struct ScaleOut {
 /// A stage of the way between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
-    /// The network cards of a node, shared by the set's GPUs in it.
+    /// The network cards of a node, shared by all its GPUs.
     Cards(NodeId),
     /// The uplinks of a switch, shared by everything below it.
     Uplinks(SwitchId),
@@ -38,42 +38,37 @@ impl Cluster {
 
     /// What each GPU of the set can send to GPUs in other nodes of the set, one way, when all of them send.
     ///
-    /// A node's network cards are shared by the set's GPUs in that node. Every switch on the way to where
-    /// the set meets divides by its oversubscription: the rest of the cluster is taken to be busy, so a node
-    /// gets its fair share of an uplink and no more. The slowest link counts, not the mean: a ring runs at
-    /// the pace of its worst hop. For a set within one node this is what it could send out of the node.
+    /// The rest of the cluster is taken to be busy. So a GPU gets its fair share of its node's network
+    /// cards, whether or not the set has the node's other GPUs, and a node gets its fair share of every
+    /// uplink on the way to where the set meets: each switch divides by its oversubscription. The slowest
+    /// link counts, not the mean: a ring runs at the pace of its worst hop. For a set within one node this is
+    /// what it could send out of the node.
     ///
-    /// None where a node's figure is unknown, and for no GPUs. An ascending set costs no allocation.
+    /// None where a node's figure is unknown, and for no GPUs. Order and repetition do not matter, and
+    /// nothing is allocated.
     pub fn scale_out_bandwidth<S>(&self, gpus: S) -> Option<ScaleOut>
     where
         S: IntoIterator<Item = GpuId, IntoIter: Clone>,
     {
         let gpus = gpus.into_iter();
-        if gpus.clone().is_sorted() {
-            return self.narrowest(gpus);
-        }
-        let mut sorted: Vec<GpuId> = gpus.collect();
-        sorted.sort_unstable();
-        self.narrowest(sorted.into_iter())
-    }
-
-    fn narrowest(&self, ascending: impl Iterator<Item = GpuId> + Clone) -> Option<ScaleOut> {
-        let (first, last) = bounds(ascending.clone())?;
+        let (first, last) = bounds(gpus.clone())?;
         let top = self.common_switch(self.node_of(first), self.node_of(last)).map(|switch| switch.id());
         let mut way = Way { switch: None, share: 1.0, stage: None };
-        let mut worst: Option<ScaleOut> = None;
-        for (node, gpus) in self.by_node(ascending) {
+        let mut worst: Option<(Bandwidth, NodeId, Stage)> = None;
+        for node in self.nodes_of(gpus) {
             if way.switch != Some(self.switch_of(node)) {
                 way = self.way_up(node, top);
             }
-            let cards = self.kind_of(node).scale_out_bandwidth? / f64::from(gpus);
+            let kind = self.kind_of(node);
+            let cards = kind.scale_out_bandwidth? / f64::from(kind.accelerators);
             let stage = way.stage.map_or(Stage::Cards(node), Stage::Uplinks);
-            let here = ScaleOut { per_gpu: cards / way.share, narrowest: stage };
-            if worst.is_none_or(|worst| here.per_gpu < worst.per_gpu) {
+            let here = (cards / way.share, node, stage);
+            // Of equals the first node of the cluster, so that the answer does not hang on the set's order.
+            if worst.is_none_or(|worst| (here.0, here.1) < (worst.0, worst.1)) {
                 worst = Some(here);
             }
         }
-        worst
+        worst.map(|(per_gpu, _, narrowest)| ScaleOut { per_gpu, narrowest })
     }
 
     /// How far the uplinks between a node and the switch `top` thin its bandwidth out.
@@ -89,18 +84,13 @@ impl Cluster {
         way
     }
 
-    /// The nodes of an ascending set with the number of its distinct GPUs in each.
-    fn by_node(&self, ascending: impl Iterator<Item = GpuId>) -> impl Iterator<Item = (NodeId, u32)> {
-        let mut gpus = ascending.peekable();
+    /// The nodes of a set; each once where its GPUs stand together.
+    fn nodes_of(&self, gpus: impl Iterator<Item = GpuId>) -> impl Iterator<Item = NodeId> {
+        let mut gpus = gpus.peekable();
         std::iter::from_fn(move || {
-            let mut last = gpus.next()?;
-            let node = self.node(self.node_of(last));
-            let mut count = 1;
-            while let Some(gpu) = gpus.next_if(|gpu| node.gpus().contains(*gpu)) {
-                count += u32::from(gpu != last);
-                last = gpu;
-            }
-            Some((node.id(), count))
+            let node = self.node(self.node_of(gpus.next()?));
+            while gpus.next_if(|gpu| node.gpus().contains(*gpu)).is_some() {}
+            Some(node.id())
         })
     }
 }

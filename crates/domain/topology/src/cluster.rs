@@ -6,6 +6,7 @@
 
 use bedplate_units::Bytes;
 
+use crate::features::FeatureTable;
 use crate::names::Names;
 use crate::{GpuId, GpuRange, Health, Level, NodeId, NodeKind, NodeRange, SwitchId};
 
@@ -22,6 +23,7 @@ pub struct Cluster {
     pub(crate) nodes: NodeTable,
     pub(crate) switches: SwitchTable,
     pub(crate) domains: DomainTable,
+    pub(crate) features: FeatureTable,
     pub(crate) storage: Vec<AttachedStorage>,
     /// Sorted by node.
     pub(crate) reasons: Vec<(u32, String)>,
@@ -279,7 +281,8 @@ impl Cluster {
             + self.reasons.capacity() * size_of::<(u32, String)>();
         let failed = self.failed.capacity() * size_of::<GpuId>();
         let kinds = self.kinds.capacity() * size_of::<NodeKind>();
-        self.name.capacity() + nodes + switches + domains + reasons + failed + kinds
+        let features = self.features.heap_bytes();
+        self.name.capacity() + nodes + switches + domains + features + reasons + failed + kinds
     }
 }
 
@@ -313,6 +316,12 @@ impl<'a> Node<'a> {
 
     pub fn reason(self) -> Option<&'a str> {
         self.cluster.reason(self.id)
+    }
+
+    /// Words that the orchestrator hangs on it, such as Slurm's features, in its order. The name of the
+    /// instance is not among them: see [`kind`](Node::kind).
+    pub fn features(self) -> &'a [String] {
+        self.cluster.features.get(self.id.0)
     }
 
     /// The switch it hangs on; none in a flat cluster.

@@ -9,6 +9,9 @@
 //! # kind = "h100-x8"                # … a [[kind]] of this file
 //! count = 64                        # instances or UltraServers; may be left out where `nodes` says it
 //! nodes = "n[001-064]"              # names in Slurm's notation; n1, n2, … where left out
+//! features = ["static", "efa"]      # optional: words that the orchestrator hangs on these nodes
+//! reported_memory = "1.97 TiB"      # optional, not for `kind`: what the operating system has of the memory
+//! # part_of = "u-trn2x64"           # optional, for `instance`: nodes of such UltraServers, joined by [[domain]]
 //!
 //! [fabric]                          # a regular tree over all nodes, in order
 //! nodes_per_leaf = 16

@@ -5,6 +5,7 @@
 //! what was written gives the same cluster again. Time is linear but for one sort of the names.
 
 mod arrangement;
+mod named;
 
 use std::collections::HashMap;
 
@@ -12,8 +13,11 @@ use bedplate_diag::Place;
 
 use self::arrangement::Arrangement;
 use crate::cluster::{AttachedStorage, Cluster, DomainTable, GpuNumbers, NONE, NodeTable, SwitchTable};
+use crate::features::{FeatureSets, MAX_FEATURE_SETS};
 use crate::names::Names;
-use crate::{Health, NodeKind, TopologyError};
+use crate::{GpuId, Health, NodeKind, TopologyError};
+
+pub(crate) use self::named::{NamedDraft, undefined};
 
 /// More than any cluster on earth; what is larger is a slip or an attack.
 pub(crate) const MAX_GPUS: u64 = 10_000_000;
@@ -33,7 +37,10 @@ pub(crate) struct Draft {
     pub(crate) switches: Vec<DraftSwitch>,
     /// Names of the domains that span several nodes.
     pub(crate) domains: Vec<String>,
+    pub(crate) features: FeatureSets,
     pub(crate) storage: Vec<AttachedStorage>,
+    /// Failed GPUs by node and number within it, in any order.
+    pub(crate) failed: Vec<(u32, u32)>,
     pub(crate) straddling: Straddling,
 }
 
@@ -57,6 +64,8 @@ pub(crate) struct DraftNode {
     pub(crate) order: u32,
     pub(crate) health: Health,
     pub(crate) reason: Option<String>,
+    /// Number of its set of features.
+    pub(crate) features: u16,
 }
 
 #[derive(Debug)]
@@ -109,15 +118,15 @@ impl Kinds {
 impl Draft {
     pub(crate) fn add_node(&mut self, name: impl Into<String>, kind: u16) -> &mut DraftNode {
         let order = self.nodes.len() as u32;
-        let (health, reason) = (Health::Healthy, None);
         self.nodes.push(DraftNode {
             name: name.into(),
             kind,
             switch: None,
             domain: None,
             order,
-            health,
-            reason,
+            health: Health::Healthy,
+            reason: None,
+            features: 0,
         });
         self.nodes.last_mut().expect("one was pushed just now")
     }
@@ -141,6 +150,8 @@ impl Draft {
         check_limit("nodes", self.nodes.len() as u64, MAX_NODES, || place(Culprit::Whole))?;
         check_limit("switches", self.switches.len() as u64, MAX_NODES, || place(Culprit::Whole))?;
         check_limit("kinds of nodes", self.kinds.list.len() as u64, MAX_KINDS, || place(Culprit::Whole))?;
+        let feature_sets = self.features.len() as u64;
+        check_limit("sets of features", feature_sets, MAX_FEATURE_SETS, || place(Culprit::Whole))?;
         check_limit("GPUs in one node", per_node.into(), MAX_GPUS_PER_NODE, || place(Culprit::Whole))?;
         check_limit("GPUs", gpus, MAX_GPUS, || place(Culprit::Whole))?;
         check_limit("bytes of node names", bytes, MAX_NAME_BYTES, || place(Culprit::Whole))?;
@@ -297,12 +308,13 @@ impl Draft {
         Cluster {
             switches: self.switch_table(order),
             domains: self.domain_table(&order.nodes),
+            features: self.features.table(order.nodes.iter().map(|node| self.nodes[*node as usize].features)),
+            failed: self.failed_gpus(&order.nodes, &kinds, &kind_of),
             reasons: self.reasons(&order.nodes),
             nodes: self.node_table(order, kind_of, gpus),
             name: self.name,
             kinds,
             storage: self.storage,
-            failed: Vec::new(),
         }
     }
 
@@ -366,6 +378,23 @@ impl Draft {
             Some((position as u32, self.nodes[*node as usize].reason.take()?))
         };
         nodes.iter().enumerate().filter_map(reason).collect()
+    }
+
+    fn failed_gpus(&self, nodes: &[u32], kinds: &[NodeKind], kind_of: &[u16]) -> Vec<GpuId> {
+        if self.failed.is_empty() {
+            return Vec::new();
+        }
+        let mut first_gpu = vec![0; nodes.len()];
+        let mut total = 0;
+        for (node, kind) in nodes.iter().zip(kind_of) {
+            first_gpu[*node as usize] = total;
+            total += kinds[usize::from(*kind)].accelerators;
+        }
+        let mut failed: Vec<GpuId> =
+            self.failed.iter().map(|(node, local)| GpuId(first_gpu[*node as usize] + local)).collect();
+        failed.sort_unstable();
+        failed.dedup();
+        failed
     }
 
     fn node_table(&self, order: &Arrangement, kind: Vec<u16>, gpus: GpuNumbers) -> NodeTable {

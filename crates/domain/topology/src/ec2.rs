@@ -2,7 +2,9 @@
 //!
 //! `NetworkNodes` lists the switches of an instance from the top of the network down, three or four of them;
 //! the last is the one nearest to the instance and becomes its leaf. An instance without network nodes (it is
-//! not running, or its type is not supported) hangs on no switch. `InstanceType` must be in the catalog.
+//! not running, or its type is not supported) hangs on no switch. An `InstanceType` that the catalog does not
+//! know is a machine without accelerators and figures. The `instance` option is for answers that leave
+//! the type out; another type in the catalog contradicts it.
 //! `CapacityBlockId` is the same for the instances of one UltraServer and makes them one scale-up domain;
 //! it says nothing for other instance types. Where such a domain reaches over several network nodes, its
 //! instances hang on the lowest one they have in common. Nodes are called by `InstanceId`. `GroupName`,
@@ -130,22 +132,35 @@ impl<'a> Reader<'a> {
         instance: &Instance<'_>,
         source: Source<'_>,
     ) -> Result<InstanceKind, TopologyError> {
+        let place = || place_of_name(source, &instance.instance_id);
         let Some(name) = instance.instance_type.as_deref().or(self.default_type) else {
             return Err(TopologyError::MissingGpuType {
                 node: shown(&instance.instance_id),
                 remedy: "the answer has no InstanceType; name the instance with `--instance`",
-                place: place_of_name(source, &instance.instance_id),
+                place: place(),
             });
         };
         if let Some(known) = self.kinds.get(name) {
             return Ok(*known);
         }
-        let found = self.catalog.instance(name).map_err(|error| TopologyError::UnknownHardware {
-            source: error,
-            place: place_of_name(source, name),
-        })?;
-        let kind = self.draft.kinds.intern(NodeKind::from_instance(found, self.catalog));
-        let known = InstanceKind { kind, is_multi_node: instance_is_multi_node(&found.name, self.catalog) };
+        let kind = match (self.catalog.instance(name), self.default_type) {
+            (Ok(found), None) => NodeKind::from_instance(found, self.catalog),
+            (Ok(found), Some(option)) if found.name.eq_ignore_ascii_case(option) => {
+                NodeKind::from_instance(found, self.catalog)
+            }
+            (Ok(found), Some(option)) => {
+                let (node, found) = (shown(&instance.instance_id), found.name.clone());
+                let instance = shown(option);
+                return Err(TopologyError::OtherInstance { node, found, instance, place: place() });
+            }
+            (Err(error), _) if instance.instance_type.is_none() => {
+                return Err(TopologyError::unknown_hardware(error, self.catalog, place()));
+            }
+            (Err(_), _) => NodeKind::bare(name),
+        };
+        let is_multi_node =
+            kind.instance.as_ref().is_some_and(|instance| instance_is_multi_node(instance, self.catalog));
+        let known = InstanceKind { kind: self.draft.kinds.intern(kind), is_multi_node };
         self.kinds.insert(name.to_owned(), known);
         Ok(known)
     }

@@ -1,9 +1,11 @@
 //! What can be wrong with the description of a cluster, and the pages that explain it.
 
-use bedplate_catalog::CatalogError;
+use bedplate_catalog::{Catalog, CatalogError};
 use bedplate_diag::{Class, Diagnostic, Page, Place};
 use bedplate_document::DocumentError;
 use bedplate_units::grouped;
+
+use crate::kind::{find_accelerator, instances_with};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TopologyError {
@@ -34,9 +36,22 @@ pub enum TopologyError {
     #[error("nothing says which GPU node `{node}` has")]
     MissingGpuType { node: String, remedy: &'static str, place: Place },
     #[error("the hardware is not in the catalog")]
-    UnknownHardware { source: CatalogError, place: Place },
+    UnknownHardware {
+        source: CatalogError,
+        /// Where the name is an accelerator's: instances that have it.
+        instances: Vec<String>,
+        place: Place,
+    },
     #[error("node `{node}` has {found} GPUs, but {instance} has {expected}")]
     GpuCount { node: String, instance: String, found: u32, expected: u32, place: Place },
+    #[error("node `{node}` has {found} GPUs, but {instance} has {expected}")]
+    OtherGpu { node: String, found: String, instance: String, expected: String, place: Place },
+    #[error("node `{node}` is a {found}, not a {instance}")]
+    OtherInstance { node: String, found: String, instance: String, place: Place },
+    #[error("the matrix shows {found} NVLinks between two GPUs, but {accelerator} has {expected} in all")]
+    LinkCount { found: u16, accelerator: String, expected: u16, place: Place },
+    #[error("the option `{option}` does not apply to {format}")]
+    UnusedOption { option: &'static str, format: &'static str, place: Place },
     #[error("the file includes another one")]
     Include { file: String, place: Place },
     #[error("the list of instances is one page of several")]
@@ -47,6 +62,19 @@ pub enum TopologyError {
     UnknownLevel { text: String },
     #[error(transparent)]
     Document(#[from] DocumentError),
+}
+
+impl TopologyError {
+    /// A name that the catalog does not have. Where an instance was asked for and the name is an
+    /// accelerator's, the error can propose machines.
+    pub(crate) fn unknown_hardware(source: CatalogError, catalog: &Catalog, place: Place) -> Self {
+        let instances = match &source {
+            CatalogError::UnknownName { kind: "instance", name, .. } => find_accelerator(name, catalog)
+                .map_or_else(|_| Vec::new(), |found| instances_with(found, catalog)),
+            _ => Vec::new(),
+        };
+        TopologyError::UnknownHardware { source, instances, place }
+    }
 }
 
 fn cycle(switches: &[String]) -> String {
@@ -115,6 +143,12 @@ pages! {
     GPU_COUNT "gpu-count"
         "A node reports another number of GPUs than the instance it is said to be. One of the two is wrong."
         "correct the instance, or leave it out so that the node is described by its GPUs alone"
+    CONTRADICTION "contradiction"
+        "The description shows other hardware than the instance or the accelerator that was named for it. One of the two is wrong."
+        "correct the instance or the accelerator that was named, or leave it out"
+    UNUSED_OPTION "unused-option"
+        "An option was given that means nothing for this format: the description says it itself, or has no such thing."
+        "leave the option out"
     INCLUDE "include"
         "A Slurm file has an Include line. Files are read one by one here, and no others are opened on their own."
         "give the included file as a further input, and remove the Include line from a copy of this one"
@@ -147,6 +181,10 @@ impl Diagnostic for TopologyError {
             TopologyError::MissingGpuType { .. } => &MISSING_GPU_TYPE,
             TopologyError::UnknownHardware { .. } => &UNKNOWN_HARDWARE,
             TopologyError::GpuCount { .. } => &GPU_COUNT,
+            TopologyError::OtherGpu { .. }
+            | TopologyError::OtherInstance { .. }
+            | TopologyError::LinkCount { .. } => &CONTRADICTION,
+            TopologyError::UnusedOption { .. } => &UNUSED_OPTION,
             TopologyError::Include { .. } => &INCLUDE,
             TopologyError::MissingPages { .. } => &MISSING_PAGES,
             TopologyError::UnknownFormat { .. } => &UNKNOWN_FORMAT,
@@ -161,6 +199,13 @@ impl Diagnostic for TopologyError {
             TopologyError::UnknownKey { known, .. } => Some(format!("the keys here are {known}")),
             TopologyError::Undefined { near: Some(near), .. } => Some(format!("did you mean `{near}`?")),
             TopologyError::MissingGpuType { remedy, .. } => Some((*remedy).to_owned()),
+            TopologyError::UnknownHardware { instances, .. } if !instances.is_empty() => {
+                let names: Vec<String> = instances.iter().map(|name| format!("`{name}`")).collect();
+                Some(format!(
+                    "that is an accelerator; name a machine that has it, such as {}",
+                    names.join(", ")
+                ))
+            }
             TopologyError::UnknownHardware { source, .. } => source.help(),
             TopologyError::Include { file, .. } => Some(format!(
                 "give `{file}` as a further input, and remove the Include line from a copy of this file"
@@ -187,6 +232,10 @@ impl Diagnostic for TopologyError {
             | TopologyError::MissingGpuType { place, .. }
             | TopologyError::UnknownHardware { place, .. }
             | TopologyError::GpuCount { place, .. }
+            | TopologyError::OtherGpu { place, .. }
+            | TopologyError::OtherInstance { place, .. }
+            | TopologyError::LinkCount { place, .. }
+            | TopologyError::UnusedOption { place, .. }
             | TopologyError::Include { place, .. }
             | TopologyError::MissingPages { place }
             | TopologyError::UnknownFormat { place } => Some(place),

@@ -3,7 +3,9 @@
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 
-use crate::{Cluster, ImportOptions, TopologyError, document, ec2, kubernetes, nvidia_smi, slurm, spec};
+use crate::{
+    Blocks, Cluster, ImportOptions, TopologyError, document, ec2, kubernetes, nvidia_smi, slurm, spec,
+};
 
 /// A format to read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,6 +36,38 @@ impl Format {
 
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].0
+    }
+
+    /// Refuses options that would mean nothing, because silence would look like consent.
+    pub(crate) fn check_options(
+        self,
+        options: &ImportOptions,
+        source: Source<'_>,
+    ) -> Result<(), TopologyError> {
+        use Format::{Ec2, Kubernetes, NvidiaSmi, Slurm};
+        let checks: [(&str, bool, &[Format]); 4] = [
+            ("instance", options.instance.is_some(), &[Slurm, Ec2, Kubernetes, NvidiaSmi]),
+            ("accelerator", options.accelerator.is_some(), &[Slurm, Kubernetes, NvidiaSmi]),
+            ("blocks", options.blocks != Blocks::Automatic, &[Slurm]),
+            ("topology", options.topology.is_some(), &[Slurm]),
+        ];
+        match checks.into_iter().find(|(_, is_given, formats)| *is_given && !formats.contains(&self)) {
+            None => Ok(()),
+            Some((option, ..)) => {
+                Err(TopologyError::UnusedOption { option, format: self.title(), place: source.whole() })
+            }
+        }
+    }
+
+    fn title(self) -> &'static str {
+        match self {
+            Format::Spec => "a cluster in one line",
+            Format::Document => "cluster.toml",
+            Format::Slurm => "Slurm's files",
+            Format::Ec2 => "EC2's instance topology",
+            Format::Kubernetes => "a list of Kubernetes nodes",
+            Format::NvidiaSmi => "a matrix of `nvidia-smi topo -m`",
+        }
     }
 }
 
@@ -68,16 +102,20 @@ impl ExportFormat {
 
 /// Reads a cluster from one or more texts of a format.
 ///
-/// Slurm takes its files in any order, EC2 the pages of one answer; the others take a single text.
+/// Slurm takes its files in any order, EC2 the pages of one answer; the others take a single text. An option
+/// that does not apply to the format is refused. A byte order mark at the beginning of a text is passed over.
 pub fn import(
     format: Format,
     sources: &[Source<'_>],
     options: &ImportOptions,
     catalog: &Catalog,
 ) -> Result<Cluster, TopologyError> {
-    let [first, rest @ ..] = sources else {
-        return Err(TopologyError::Empty { place: Source::new("cluster", "").whole() });
-    };
+    let sources: Vec<Source<'_>> = sources.iter().copied().map(without_mark).collect();
+    let [first, rest @ ..] = sources.as_slice() else { return Err(empty(&sources)) };
+    if sources.iter().all(|source| source.text.trim().is_empty()) {
+        return Err(empty(&sources));
+    }
+    format.check_options(options, *first)?;
     if let (Some(second), false) = (rest.first(), matches!(format, Format::Slurm | Format::Ec2)) {
         return Err(TopologyError::Malformed {
             expected: "a single file",
@@ -88,8 +126,8 @@ pub fn import(
     let mut cluster = match format {
         Format::Spec => spec::read(*first, catalog)?,
         Format::Document => document::read(*first, catalog)?,
-        Format::Slurm => slurm::read(sources, options, catalog)?,
-        Format::Ec2 => ec2::read(sources, options, catalog)?,
+        Format::Slurm => slurm::read(&sources, options, catalog)?,
+        Format::Ec2 => ec2::read(&sources, options, catalog)?,
         Format::Kubernetes => kubernetes::read(*first, options, catalog)?,
         Format::NvidiaSmi => nvidia_smi::read(*first, options, catalog)?.cluster,
     };
@@ -113,28 +151,58 @@ pub fn export(cluster: &Cluster, format: ExportFormat) -> String {
 /// How much of a text is looked at to tell its format.
 const LOOKED_AT: usize = 64 * 1024;
 
-/// The format of a text, judged by its content; none where it looks like nothing known.
+/// The format of a text, judged by its content, else by the ending of its name; none where both say nothing.
 pub fn detect(source: Source<'_>) -> Option<Format> {
-    let text = head(source.text);
-    let trimmed = text.trim_start_matches(|c: char| c.is_whitespace() || c == '\u{feff}');
-    if let Some(format) = detect_json(trimmed) {
+    let source = without_mark(source);
+    by_content(source.text).or_else(|| by_ending(source).filter(|_| !source.text.trim().is_empty()))
+}
+
+fn by_content(whole: &str) -> Option<Format> {
+    let text = head(whole);
+    if let Some(format) = detect_json(text.trim_start()) {
         return Some(format);
     }
     if nvidia_smi::looks_like(text) {
         return Some(Format::NvidiaSmi);
     }
-    detect_lines(text).or_else(|| is_spec(source.text).then_some(Format::Spec))
+    detect_lines(text).or_else(|| is_spec(whole).then_some(Format::Spec))
 }
 
-/// Like [`import`], with the format found by [`detect`].
+/// A text that its content does not give away is most likely misspelt, and the reader of its format says where.
+fn by_ending(source: Source<'_>) -> Option<Format> {
+    let name = source.name.to_ascii_lowercase();
+    match name.rsplit_once('.')?.1 {
+        "toml" => Some(Format::Document),
+        "conf" => Some(Format::Slurm),
+        "yaml" | "yml" if slurm::is_yaml(source.text) => Some(Format::Slurm),
+        "yaml" | "yml" => Some(Format::Kubernetes),
+        _ => None,
+    }
+}
+
+/// Like [`import`], with the format of the first text for which [`detect`] finds one.
 pub fn import_detected(
     sources: &[Source<'_>],
     options: &ImportOptions,
     catalog: &Catalog,
 ) -> Result<Cluster, TopologyError> {
+    match sources.iter().find_map(|source| detect(*source)) {
+        Some(format) => import(format, sources, options, catalog),
+        None => Err(match sources.iter().find(|source| !without_mark(**source).text.trim().is_empty()) {
+            Some(source) => TopologyError::UnknownFormat { place: source.place(0) },
+            None => empty(sources),
+        }),
+    }
+}
+
+fn empty(sources: &[Source<'_>]) -> TopologyError {
     let first = sources.first().copied().unwrap_or(Source::new("cluster", ""));
-    let format = detect(first).ok_or_else(|| TopologyError::UnknownFormat { place: first.place(0) })?;
-    import(format, sources, options, catalog)
+    TopologyError::Empty { place: first.whole() }
+}
+
+/// A text without the byte order mark that some editors put at its beginning.
+pub(crate) fn without_mark(source: Source<'_>) -> Source<'_> {
+    Source::new(source.name, source.text.strip_prefix('\u{feff}').unwrap_or(source.text))
 }
 
 fn head(text: &str) -> &str {

@@ -10,7 +10,7 @@ pub(crate) fn parse<'a, T: Deserialize<'a>>(
     source: Source<'a>,
     expected: &'static str,
 ) -> Result<T, TopologyError> {
-    serde_json::from_str(source.text.trim_start_matches('\u{feff}')).map_err(|error| {
+    serde_json::from_str(source.text).map_err(|error| {
         let message = error.to_string();
         let reason = message.split(" at line ").next().unwrap_or(&message);
         let reason = reason.chars().take(200).map(|c| if c.is_control() { ' ' } else { c }).collect();

@@ -1,6 +1,6 @@
 //! The kinds of nodes a cluster is made of: few, shared by many nodes.
 
-use bedplate_catalog::{Accelerator, Catalog, CatalogError, Instance, LocalStorage};
+use bedplate_catalog::{Accelerator, Catalog, CatalogError, Instance, LocalStorage, UltraServer};
 use bedplate_units::{Bandwidth, Bytes};
 
 /// What one machine holds. Figures that nobody stated are absent, never zero.
@@ -17,6 +17,8 @@ pub struct NodeKind {
     /// Sizes of the scale-up domains within the node, in the order of its GPUs; they add up to
     /// `accelerators`. Whether such a domain goes on in other nodes is the cluster's business.
     pub domain_sizes: Vec<u32>,
+    /// Name of the catalog's UltraServer that it is a part of, where that changes its figures.
+    pub ultraserver: Option<String>,
     /// One way, per GPU. Vendors print both directions added; this is half of that.
     pub scale_up_bandwidth: Option<Bandwidth>,
     /// Name of the fabric between nodes.
@@ -25,7 +27,11 @@ pub struct NodeKind {
     pub scale_out_bandwidth: Option<Bandwidth>,
     pub network_cards: Option<u32>,
     pub vcpus: Option<u32>,
+    /// As sold, where the kind comes from the catalog; else what the description says.
     pub memory: Option<Bytes>,
+    /// What the operating system has of it, where the description says so beside a catalog instance
+    /// (Slurm's `RealMemory`). It is always less than what is sold.
+    pub reported_memory: Option<Bytes>,
     pub local_storage: Option<LocalStorage>,
 }
 
@@ -36,6 +42,7 @@ impl NodeKind {
         Self {
             name: instance.name.clone(),
             instance: Some(instance.name.clone()),
+            ultraserver: None,
             accelerator: Some(accelerator.map_or(&instance.accelerator, |known| &known.name).clone()),
             accelerators: instance.accelerators,
             domain_sizes: even_domains(instance.accelerators, instance.scale_up_domain),
@@ -47,7 +54,21 @@ impl NodeKind {
             network_cards: instance.scale_out_cards,
             vcpus: instance.vcpus,
             memory: instance.host_memory,
+            reported_memory: None,
             local_storage: instance.local_storage.clone(),
+        }
+    }
+
+    /// A machine of the catalog as a part of an UltraServer, whose figure for the whole domain then counts.
+    pub fn from_ultraserver(server: &UltraServer, instance: &Instance, catalog: &Catalog) -> Self {
+        let kind = Self::from_instance(instance, catalog);
+        let both_directions = server.scale_up_bandwidth.filter(|_| server.accelerators > 0);
+        let own = both_directions.map(|both| both / f64::from(server.accelerators) / 2.0);
+        match own {
+            Some(own) if Some(own) != kind.scale_up_bandwidth => {
+                Self { scale_up_bandwidth: Some(own), ultraserver: Some(server.name.clone()), ..kind }
+            }
+            _ => kind,
         }
     }
 
@@ -70,6 +91,7 @@ impl NodeKind {
         Self {
             name: name.into(),
             instance: None,
+            ultraserver: None,
             accelerator: None,
             accelerators: 0,
             domain_sizes: Vec::new(),
@@ -79,6 +101,7 @@ impl NodeKind {
             network_cards: None,
             vcpus: None,
             memory: None,
+            reported_memory: None,
             local_storage: None,
         }
     }
@@ -148,6 +171,25 @@ pub(crate) fn find_accelerator<'a>(
         };
         catalog.accelerators.iter().find(answers).ok_or(error)
     })
+}
+
+/// Instances that have an accelerator, those with several of it first; not more than a person reads.
+pub(crate) fn instances_with(accelerator: &Accelerator, catalog: &Catalog) -> Vec<String> {
+    let mut found: Vec<&Instance> =
+        catalog.instances.iter().filter(|known| catalog.accelerator_of(known) == accelerator).collect();
+    found.sort_by_key(|instance| instance.accelerators == 1);
+    found.into_iter().take(4).map(|instance| instance.name.clone()).collect()
+}
+
+/// The accelerator that a description names for a machine, where it is another than the instance has.
+///
+/// A name that the catalog does not know contradicts nothing, nor does a shorter one: `a100` may well be
+/// `a100-40gb`.
+pub(crate) fn contradicts(named: &str, kind: &NodeKind, catalog: &Catalog) -> Option<String> {
+    let expected = kind.accelerator.as_deref()?;
+    let found = find_accelerator(named, catalog).ok()?;
+    let is_same = found.name == expected || letters(expected).starts_with(&letters(named));
+    (!is_same).then(|| found.name.clone())
 }
 
 fn letters(name: &str) -> String {

@@ -3,7 +3,8 @@
 //! **What a node is** follows from the first of these that applies: the `instance` option, for nodes with
 //! GPUs; `node.kubernetes.io/instance-type`, where the catalog has that instance; `nvidia.com/gpu.product`
 //! with `nvidia.com/gpu.count`; the capacity `nvidia.com/gpu` (or `amd.com/gpu`, `aws.amazon.com/neuron`)
-//! with the `accelerator` option. Other nodes are machines without accelerators.
+//! with the `accelerator` option. Other nodes are machines without accelerators. Labels that name another
+//! catalog instance or another accelerator than the `instance` option are refused.
 //!
 //! **The tree** comes from `topology.k8s.aws/network-node-layer-1` (top) to `-4`, or from the labels of NVIDIA
 //! Topograph: `network.topology.nvidia.com/core`, `spine` and `leaf`, or `fabric.topograph.run/tier-N` with
@@ -15,19 +16,20 @@
 //!
 //! **Health**: not ready is down; cordoned, or marked for disruption, is draining; HyperPod's
 //! `sagemaker.amazonaws.com/node-health-status` other than `Schedulable` is drained; fewer GPUs allocatable
-//! than the machine has is degraded.
+//! than the machine has is degraded. GPUs that are not allocatable count as failed; since nobody says which
+//! ones, they are the last of the node.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use bedplate_catalog::Catalog;
+use bedplate_catalog::{Catalog, Instance};
 use bedplate_diag::{Place, Source};
 use bedplate_units::Bytes;
 use serde::Deserialize;
 use serde::de::{Deserializer, Visitor};
 
 use crate::draft::{Culprit, Draft, MAX_GPUS_PER_NODE, Straddling, check_limit, shown};
-use crate::kind::find_accelerator;
+use crate::kind::{contradicts, find_accelerator};
 use crate::paths::{DomainNames, Paths, place_of_name};
 use crate::{Cluster, Health, ImportOptions, NodeKind, TopologyError, json, yaml};
 
@@ -156,7 +158,7 @@ pub(crate) fn read(
 }
 
 fn items(source: Source<'_>) -> Result<Vec<Item>, TopologyError> {
-    let is_json = source.text.trim_start_matches(['\u{feff}', ' ', '\t', '\r', '\n']).starts_with('{');
+    let is_json = source.text.trim_start().starts_with('{');
     let document: Document =
         if is_json { json::parse(source, EXPECTED)? } else { yaml::parse(source, EXPECTED)? };
     match (document.kind.as_deref(), document.items) {
@@ -220,7 +222,11 @@ impl<'a> Reader<'a> {
         let switch = self.paths.lowest(&mut self.draft, item.path(), &|| place_of_name(source, name))?;
         let domain = DOMAIN_LABELS.iter().find_map(|label| item.label(label));
         let domain = domain.map(|domain| self.domains.number(&mut self.draft, domain));
-        let (health, reason) = health(item, self.draft.kinds.get(kind).accelerators);
+        let gpus = self.draft.kinds.get(kind).accelerators;
+        let (health, reason) = health(item, gpus);
+        let index = self.draft.nodes.len() as u32;
+        let failed = item.allocatable_gpus().unwrap_or(gpus)..gpus;
+        self.draft.failed.extend(failed.map(|local| (index, local)));
         let node = self.draft.add_node(name, kind);
         (node.switch, node.domain, node.health, node.reason) = (switch, domain, health, reason);
         Ok(())
@@ -259,37 +265,60 @@ impl<'a> Reader<'a> {
     }
 
     fn instance_kind(&self, machine: &Machine, item: &Item) -> Result<Option<NodeKind>, TopologyError> {
-        let found =
-            match &self.options.instance {
-                Some(name) if machine.gpus > 0 => Some(self.catalog.instance(name).map_err(|source| {
-                    TopologyError::UnknownHardware { source, place: self.source.whole() }
-                })?),
-                _ => machine.instance.as_deref().and_then(|name| self.catalog.instance(name).ok()),
-            };
-        let Some(instance) = found else { return Ok(None) };
-        if machine.gpus > instance.accelerators {
-            return Err(TopologyError::GpuCount {
-                node: shown(&item.metadata.name),
-                instance: instance.name.clone(),
-                found: machine.gpus,
-                expected: instance.accelerators,
-                place: self.place(item),
-            });
+        let by_option = match &self.options.instance {
+            Some(name) if machine.gpus > 0 => Some(self.catalog.instance(name).map_err(|error| {
+                TopologyError::unknown_hardware(error, self.catalog, self.source.whole())
+            })?),
+            _ => None,
+        };
+        let by_label = machine.instance.as_deref().and_then(|name| self.catalog.instance(name).ok());
+        let Some(instance) = by_option.or(by_label) else { return Ok(None) };
+        let kind = NodeKind::from_instance(instance, self.catalog);
+        self.check_instance(&kind, by_label, machine, item)?;
+        Ok(Some(kind))
+    }
+
+    /// Whether the labels agree with the instance that a node is said to be.
+    fn check_instance(
+        &self,
+        kind: &NodeKind,
+        by_label: Option<&Instance>,
+        machine: &Machine,
+        item: &Item,
+    ) -> Result<(), TopologyError> {
+        let (node, instance) = (shown(&item.metadata.name), kind.name.clone());
+        if let Some(other) = by_label.filter(|other| other.name != kind.name) {
+            let (found, place) = (other.name.clone(), self.place(item));
+            return Err(TopologyError::OtherInstance { node, found, instance, place });
         }
-        Ok(Some(NodeKind::from_instance(instance, self.catalog)))
+        let named = self.product(machine).filter(|_| machine.gpus > 0);
+        if let Some(found) = named.and_then(|named| contradicts(named, kind, self.catalog)) {
+            let (expected, place) = (kind.accelerator.clone().unwrap_or_default(), self.place(item));
+            return Err(TopologyError::OtherGpu { node, found, instance, expected, place });
+        }
+        if machine.gpus > kind.accelerators {
+            let (found, expected, place) = (machine.gpus, kind.accelerators, self.place(item));
+            return Err(TopologyError::GpuCount { node, instance, found, expected, place });
+        }
+        Ok(())
+    }
+
+    /// The GPU by its label, else by the option.
+    fn product<'m>(&'m self, machine: &'m Machine) -> Option<&'m str> {
+        let product = machine.product.as_ref().or(self.options.accelerator.as_ref())?;
+        Some(product.strip_suffix("-SHARED").unwrap_or(product))
     }
 
     fn accelerator_kind(&self, machine: &Machine, item: &Item) -> Result<NodeKind, TopologyError> {
-        let Some(product) = machine.product.as_ref().or(self.options.accelerator.as_ref()) else {
+        let Some(product) = self.product(machine) else {
             return Err(TopologyError::MissingGpuType {
                 node: shown(&item.metadata.name),
                 remedy: "name the GPU with `--accelerator`, or run NVIDIA's GPU feature discovery, which labels nodes with it",
                 place: self.place(item),
             });
         };
-        let product = product.strip_suffix("-SHARED").unwrap_or(product);
         let accelerator = find_accelerator(product, self.catalog)
-            .map_err(|source| TopologyError::UnknownHardware { source, place: self.place(item) })?;
+            .map_err(|error| TopologyError::unknown_hardware(error, self.catalog, self.place(item)))?;
         Ok(NodeKind::from_accelerator(accelerator, machine.gpus, self.catalog))
     }
 }

@@ -4,19 +4,22 @@
 //! `GPU NUMA ID` as far as the driver prints them. Cells are `X`, `NV#`, `PIX`, `PXB`, `PHB`, `NODE` and `SYS`.
 //! Underlining, which the tool prints to terminals, is removed; tabs and blanks both separate columns. GPUs
 //! joined by `NV#`, directly or over others, form one scale-up domain. The result is a cluster of one node;
-//! which GPU it has comes from the `instance` or the `accelerator` option.
+//! which GPU it has comes from the `instance` or the `accelerator` option. The bandwidth of the domain is that
+//! of the links which the matrix counts; more links than the GPU has are refused.
 //!
 //! GPUs of a cluster are numbered domain by domain. Where the matrix mixes domains (GPU0 with GPU2, GPU1 with
 //! GPU3), [`NodeLinks`] keeps them in the cluster's order and under the names of the matrix.
 
 use std::cmp::Ordering;
 
-use bedplate_catalog::Catalog;
+use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::{Place, Source};
+use bedplate_units::Bandwidth;
 
 use crate::draft::{Draft, check_limit, shown};
-use crate::kind::find_accelerator;
-use crate::{Cluster, ImportOptions, NodeKind, TopologyError};
+use crate::format::without_mark;
+use crate::kind::{contradicts, find_accelerator};
+use crate::{Cluster, Format, ImportOptions, NodeKind, TopologyError};
 
 const EXPECTED: &str = "a matrix of `nvidia-smi topo -m`";
 const MAX_DEVICES: u64 = 512;
@@ -125,7 +128,8 @@ pub fn read_nvidia_smi(
     options: &ImportOptions,
     catalog: &Catalog,
 ) -> Result<NodeTopology, TopologyError> {
-    read(source, options, catalog)
+    Format::NvidiaSmi.check_options(options, source)?;
+    read(without_mark(source), options, catalog)
 }
 
 pub(crate) fn read(
@@ -317,6 +321,16 @@ impl Matrix {
         domains
     }
 
+    /// How many NVLinks join a GPU with each of its neighbours.
+    fn nvlinks(&self, gpu: usize) -> Vec<u16> {
+        let row = &self.links[gpu * self.devices.len()..(gpu + 1) * self.devices.len()];
+        let count = |link: &Option<Link>| match link {
+            Some(Link::NvLink(count)) => Some(*count),
+            _ => None,
+        };
+        row.iter().filter_map(count).collect()
+    }
+
     fn into_links(self, domains: &[Vec<usize>]) -> NodeLinks {
         let gpus: Vec<usize> = domains.iter().flatten().copied().collect();
         let cards = (0..self.devices.len()).filter(|index| !self.is_gpu(*index));
@@ -349,16 +363,21 @@ fn node_kind(
     let gpus = matrix.gpus().len() as u32;
     let cards = matrix.devices.len() as u32 - gpus;
     let sizes: Vec<u32> = domains.iter().map(|domain| domain.len() as u32).collect();
-    let hardware =
-        |source_error| TopologyError::UnknownHardware { source: source_error, place: source.whole() };
+    let hardware = |error| TopologyError::unknown_hardware(error, catalog, source.whole());
     if let Some(name) = &options.instance {
-        let kind = NodeKind::from_instance(catalog.instance(name).map_err(hardware)?, catalog);
-        if kind.accelerators != gpus {
-            let (node, instance) = ("localhost".to_owned(), kind.name);
-            let (found, expected) = (gpus, kind.accelerators);
-            return Err(TopologyError::GpuCount { node, instance, found, expected, place: source.whole() });
-        }
-        return Ok(if kind.domain_sizes == sizes { kind } else { split_kind(kind, sizes, cards) });
+        let instance = catalog.instance(name).map_err(hardware)?;
+        let kind = NodeKind::from_instance(instance, catalog);
+        check_instance(&kind, gpus, source, options, catalog)?;
+        let links = Links::of(catalog.accelerator_of(instance), catalog);
+        let measured = links.map(|links| links.bandwidth(matrix, source)).transpose()?;
+        // The instance's own figure, unless the matrix shows fewer links than there should be.
+        let bandwidth = match measured {
+            Some(Some(measured)) if Some(measured) < kind.scale_up_bandwidth => Some(measured),
+            _ => kind.scale_up_bandwidth,
+        };
+        let is_as_sold = kind.domain_sizes == sizes && kind.scale_up_bandwidth == bandwidth;
+        let kind = NodeKind { scale_up_bandwidth: bandwidth, ..kind };
+        return Ok(if is_as_sold { kind } else { split_kind(kind, sizes, cards) });
     }
     let Some(name) = &options.accelerator else {
         let remedy = "the matrix does not name the GPU; name it with `--accelerator`, or the machine with `--instance`";
@@ -370,9 +389,85 @@ fn node_kind(
     };
     let accelerator = find_accelerator(name, catalog).map_err(hardware)?;
     let kind = NodeKind::from_accelerator(accelerator, gpus, catalog);
-    let fabric = accelerator.scale_up.as_ref().and_then(|fabric| catalog.fabric(fabric).ok());
-    let bandwidth = fabric.and_then(|fabric| fabric.one_way_per_accelerator());
+    let bandwidth = match Links::of(accelerator, catalog) {
+        Some(links) => links.bandwidth(matrix, source)?,
+        None => None,
+    };
     Ok(split_kind(NodeKind { scale_up_bandwidth: bandwidth, ..kind }, sizes, cards))
+}
+
+/// Whether matrix and options agree with the instance that the node is said to be.
+fn check_instance(
+    kind: &NodeKind,
+    gpus: u32,
+    source: Source<'_>,
+    options: &ImportOptions,
+    catalog: &Catalog,
+) -> Result<(), TopologyError> {
+    let (node, instance, place) = ("localhost".to_owned(), kind.name.clone(), source.whole());
+    let named = options.accelerator.as_ref();
+    if let Some(found) = named.and_then(|named| contradicts(named, kind, catalog)) {
+        let expected = kind.accelerator.clone().unwrap_or_default();
+        return Err(TopologyError::OtherGpu { node, found, instance, expected, place });
+    }
+    if kind.accelerators != gpus {
+        let (found, expected) = (gpus, kind.accelerators);
+        return Err(TopologyError::GpuCount { node, instance, found, expected, place });
+    }
+    Ok(())
+}
+
+/// The NVLinks of one GPU: how many there are, and what one carries.
+struct Links {
+    accelerator: String,
+    count: u16,
+    one_way: Bandwidth,
+}
+
+impl Links {
+    /// Links by fabric, as `nvidia-smi topo -m` counts them on whole machines. The catalog has the bandwidth
+    /// of all of them together.
+    const COUNTS: [(&'static str, u16); 6] = [
+        ("nvlink2", 6),
+        ("nvlink3", 12),
+        ("nvlink4", 18),
+        ("nvlink4-400", 8),
+        ("nvlink4-bridge", 12),
+        ("nvlink5", 18),
+    ];
+
+    fn of(accelerator: &Accelerator, catalog: &Catalog) -> Option<Self> {
+        let fabric = catalog.fabric(accelerator.scale_up.as_ref()?).ok()?;
+        let (_, count) = Self::COUNTS.into_iter().find(|(name, _)| *name == fabric.name)?;
+        let one_way = fabric.one_way_per_accelerator()? / f64::from(count);
+        Some(Self { accelerator: accelerator.name.clone(), count, one_way })
+    }
+
+    /// What the GPU with the fewest links can send; none without links.
+    fn bandwidth(&self, matrix: &Matrix, source: Source<'_>) -> Result<Option<Bandwidth>, TopologyError> {
+        let mut fewest: Option<u32> = None;
+        for gpu in matrix.gpus() {
+            let counts = matrix.nvlinks(gpu);
+            if let Some(found) = counts.iter().copied().find(|found| *found > self.count) {
+                let (accelerator, expected) = (self.accelerator.clone(), self.count);
+                return Err(TopologyError::LinkCount { found, accelerator, expected, place: source.whole() });
+            }
+            if let Some(links) = self.in_use(&counts) {
+                fewest = Some(fewest.map_or(links, |fewest| fewest.min(links)));
+            }
+        }
+        Ok(fewest.map(|links| self.one_way * f64::from(links)))
+    }
+
+    /// The links of a GPU over which its neighbours are reached.
+    ///
+    /// Direct links add up to no more than the GPU has. Where they would, a switch stands between: every
+    /// neighbour is reached over the same links, and the worst one counts.
+    fn in_use(&self, counts: &[u16]) -> Option<u32> {
+        let sum: u32 = counts.iter().map(|count| u32::from(*count)).sum();
+        let fewest = counts.iter().copied().min()?;
+        Some(if sum <= u32::from(self.count) { sum } else { fewest.into() })
+    }
 }
 
 /// The kind with the domains that the matrix shows, which need not be those of the catalog.

@@ -5,12 +5,13 @@
 pub struct ImportOptions {
     /// The cluster's name, where the description has none or another.
     pub name: Option<String>,
-    /// The catalog instance that every node with GPUs is; needed where the description names no hardware.
+    /// The catalog instance that every node with GPUs is; needed where the description names no hardware,
+    /// and refused where it names another.
     pub instance: Option<String>,
     /// The accelerator of nodes whose description counts GPUs without saying which.
     pub accelerator: Option<String>,
     pub blocks: Blocks,
-    /// The topology of a `topology.yaml` to use, where it has several of a kind.
+    /// The topology of a `topology.yaml` to use, where it has several.
     pub topology: Option<String>,
 }
 

@@ -8,9 +8,9 @@ use crate::{Cluster, GpuId, GpuRange, Level, NodeId, NodeRange, Switch, SwitchId
 
 /// One of the sets into which a level divides the cluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Span {
+pub struct Set {
     pub gpus: GpuRange,
-    /// The nodes that these GPUs are in; all of them wholly, but for spans smaller than a node.
+    /// The nodes that these GPUs are in; all of them wholly, but for sets smaller than a node.
     pub nodes: NodeRange,
 }
 
@@ -80,8 +80,8 @@ impl Cluster {
     /// [`Level::Node`], which gives the machines, also where a domain spans several of them. A node below
     /// no switch of a level's height is a set of its own there, with its domain. Nodes without GPUs are in
     /// no set of the levels below [`Level::Node`].
-    pub fn domains(&self, level: Level) -> Spans<'_> {
-        Spans { cluster: self, level, next_node: 0, next_gpu: 0 }
+    pub fn sets(&self, level: Level) -> Sets<'_> {
+        Sets { cluster: self, level, next_node: 0, next_gpu: 0 }
     }
 
     /// All the levels that this cluster has, best first: switches as high as its tree.
@@ -94,7 +94,7 @@ impl Cluster {
     }
 
     /// The nodes of the set of a switch level that begins with `node`.
-    fn switch_span(&self, node: NodeId, height: u8) -> NodeRange {
+    fn switch_set(&self, node: NodeId, height: u8) -> NodeRange {
         let high_enough = |switch: &Switch<'_>| switch.level() <= Level::Switch(height);
         match self.above(node).map(|id| self.switch(id)).take_while(high_enough).last() {
             Some(switch) => switch.nodes(),
@@ -103,34 +103,34 @@ impl Cluster {
     }
 }
 
-/// The sets of one level; see [`Cluster::domains`].
+/// The sets of one level; see [`Cluster::sets`].
 #[derive(Debug, Clone)]
-pub struct Spans<'a> {
+pub struct Sets<'a> {
     cluster: &'a Cluster,
     level: Level,
     next_node: u32,
     next_gpu: u32,
 }
 
-impl Spans<'_> {
+impl Sets<'_> {
     /// The next set of a level that divides between nodes.
-    fn next_of_nodes(&mut self) -> Option<Span> {
+    fn next_of_nodes(&mut self) -> Option<Set> {
         let count = self.cluster.node_count();
         if self.next_node >= count {
             return None;
         }
         let node = NodeId(self.next_node);
         let nodes = match self.level {
-            Level::Switch(height) => self.cluster.switch_span(node, height),
+            Level::Switch(height) => self.cluster.switch_set(node, height),
             Level::Cluster => self.cluster.nodes(),
             _ => NodeRange::new(node.0, node.0 + 1),
         };
         self.next_node = nodes.end();
-        Some(Span { gpus: self.cluster.gpus_of(nodes), nodes })
+        Some(Set { gpus: self.cluster.gpus_of(nodes), nodes })
     }
 
     /// The next set of a level that may divide within nodes.
-    fn next_of_gpus(&mut self) -> Option<Span> {
+    fn next_of_gpus(&mut self) -> Option<Set> {
         let gpu = GpuId(self.next_gpu);
         if gpu.0 >= self.cluster.gpu_count() {
             return None;
@@ -142,14 +142,14 @@ impl Spans<'_> {
         self.next_gpu = gpus.end();
         let last = gpus.last().unwrap_or(gpu);
         let nodes = NodeRange::new(self.cluster.node_of(gpu).0, self.cluster.node_of(last).0 + 1);
-        Some(Span { gpus, nodes })
+        Some(Set { gpus, nodes })
     }
 }
 
-impl Iterator for Spans<'_> {
-    type Item = Span;
+impl Iterator for Sets<'_> {
+    type Item = Set;
 
-    fn next(&mut self) -> Option<Span> {
+    fn next(&mut self) -> Option<Set> {
         match self.level {
             Level::Gpu | Level::Domain => self.next_of_gpus(),
             Level::Node | Level::Switch(_) | Level::Cluster => self.next_of_nodes(),

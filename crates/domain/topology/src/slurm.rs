@@ -5,6 +5,7 @@
 //! `NodeName=DEFAULT` lines, `DownNodes` lines, `\` at the end of a line and comments work as in Slurm. Other
 //! lines are skipped. What a node is follows from the first of these that applies: the `instance` option;
 //! a feature that is the name of a catalog instance; the GRES type, found among the catalog's accelerators.
+//! What contradicts the instance is refused: another count or type of GPUs, another instance as a feature.
 //! A node without `gpu` GRES is a machine without accelerators. Without any `NodeName` line, the nodes are
 //! those of the topology, all of the `instance` given.
 //!
@@ -16,8 +17,11 @@
 //! GB300). Otherwise they are leaves; next to a tree such blocks add nothing and are skipped. The `blocks`
 //! option overrules this. `BlockSizes` is checked for form and not kept.
 //!
-//! **`topology.yaml`** (Slurm 25.05 and later) holds several topologies. The tree is the one named by the
-//! `topology` option, else the first with `cluster_default: true`, else the first; likewise the blocks.
+//! **`topology.yaml`** (Slurm 25.05 and later) may hold several topologies, also of different nodes. The one
+//! that counts is named by the `topology` option; else it is the first with `cluster_default: true`, else the
+//! first. Without the option, a tree takes over the blocks of the first other topology that divides it
+//! further, each block below one of its leaves, and blocks the tree above them. Nodes that the topology
+//! leaves out belong to others of the file and hang on no switch.
 //!
 //! `Include` lines are refused: give the included file as a further input.
 
@@ -41,6 +45,11 @@ pub(crate) fn read(
     options: &ImportOptions,
     catalog: &Catalog,
 ) -> Result<Cluster, TopologyError> {
+    if options.topology.is_some() && !sources.iter().any(|source| is_yaml(source.text)) {
+        let place = sources.first().map_or_else(|| Source::new("slurm", "").whole(), Source::whole);
+        let format = "Slurm's files without topology.yaml";
+        return Err(TopologyError::UnusedOption { option: "topology", format, place });
+    }
     let mut found = assemble::Found::default();
     for (file, source) in sources.iter().enumerate() {
         if is_yaml(source.text) {
@@ -61,6 +70,7 @@ pub(crate) fn is_yaml(text: &str) -> bool {
 
 fn read_conf(source: Source<'_>, file: usize, found: &mut assemble::Found) -> Result<(), TopologyError> {
     let is_topology_file = topology::looks_like(source);
+    let is_of_known_lines = topology::has_known_lines(source);
     for line in line::Lines::new(source.text) {
         let at = assemble::At { file, line: line.number };
         if let Some(included) = line.included() {
@@ -78,6 +88,8 @@ fn read_conf(source: Source<'_>, file: usize, found: &mut assemble::Found) -> Re
             _ if is_topology_file => {
                 return Err(topology::unknown_first_key(first, source.line(line.number)));
             }
+            // A file that says nothing we know is likely to be misspelt.
+            _ if !is_of_known_lines => topology::check_first_key(first, source.line(line.number))?,
             _ => {}
         }
     }

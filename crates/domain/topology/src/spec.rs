@@ -9,12 +9,12 @@ use bedplate_catalog::{Catalog, CatalogError, Instance, UltraServer};
 use bedplate_diag::{Place, Source};
 
 use crate::draft::{Draft, MAX_NODES, check_limit};
-use crate::{Cluster, NodeKind, TopologyError};
+use crate::{Cluster, Format, ImportOptions, NodeKind, TopologyError, import};
 
 impl Cluster {
     /// Reads a cluster in one line, such as `p5.48xlarge:64` or `p5.48xlarge:64+u-p6e-gb200x72:4`.
     pub fn from_spec(spec: &str, catalog: &Catalog) -> Result<Self, TopologyError> {
-        read(Source::new("cluster", spec), catalog)
+        import(Format::Spec, &[Source::new("cluster", spec)], &ImportOptions::default(), catalog)
     }
 }
 
@@ -44,12 +44,7 @@ impl<'a> Unit<'a> {
     pub(crate) fn kind(self, catalog: &Catalog) -> NodeKind {
         match self {
             Unit::Instance(instance) => NodeKind::from_instance(instance, catalog),
-            Unit::UltraServer(server, instance) => {
-                let kind = NodeKind::from_instance(instance, catalog);
-                let all = server.scale_up_bandwidth.filter(|_| server.accelerators > 0);
-                let shared = all.map(|both| both / f64::from(server.accelerators) / 2.0);
-                NodeKind { scale_up_bandwidth: kind.scale_up_bandwidth.or(shared), ..kind }
-            }
+            Unit::UltraServer(server, instance) => NodeKind::from_ultraserver(server, instance, catalog),
         }
     }
 
@@ -146,20 +141,29 @@ fn parts<'a>(source: Source<'_>, catalog: &'a Catalog) -> Result<Vec<(Unit<'a>, 
     for part in source.text.trim_end().split('+') {
         let place = || source.place(offset);
         let (name, count) = match part.rsplit_once(':') {
-            Some((name, count)) => (name.trim(), count.trim().replace('_', "").parse().ok()),
-            None => (part.trim(), Some(1)),
+            Some((name, count)) => (name.trim(), Some(count.trim())),
+            None => (part.trim(), None),
         };
-        let count = count.ok_or_else(|| malformed("behind the colon stands how many", place()))?;
         if name.is_empty() {
             return Err(malformed("the name of an instance or UltraServer is missing", place()));
         }
-        if count == 0 {
-            return Err(malformed("a count of nothing", place()));
-        }
+        let count = match count {
+            None => 1,
+            Some(count) => read_count(count).map_err(|reason| malformed(reason, place()))?,
+        };
         let unit = Unit::find(name, catalog)
-            .map_err(|source| TopologyError::UnknownHardware { source, place: place() })?;
+            .map_err(|error| TopologyError::unknown_hardware(error, catalog, place()))?;
         parts.push((unit, count));
         offset += part.len() + 1;
     }
     Ok(parts)
+}
+
+fn read_count(text: &str) -> Result<u64, &'static str> {
+    match text.replace('_', "").parse() {
+        Ok(0) => Err("the count is missing or zero"),
+        Ok(count) => Ok(count),
+        Err(_) if text.is_empty() => Err("the count is missing or zero"),
+        Err(_) => Err("the count after the colon must be a whole number"),
+    }
 }

@@ -4,7 +4,7 @@ use std::fmt;
 
 use bedplate_units::grouped;
 
-use crate::{AttachedStorage, Cluster, Health, Level};
+use crate::{AttachedStorage, Cluster, GpuRange, Health, Level};
 
 /// Counts by kind, health and level. Prints as a short text.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,7 +35,8 @@ pub struct HealthCount {
     pub nodes: u32,
 }
 
-/// How a level divides the cluster.
+/// The sets of a level. Of the switch levels only the switches count: what hangs below no switch of that
+/// height, such as a login node, is neither a leaf nor a spine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LevelCount {
     pub level: Level,
@@ -43,6 +44,14 @@ pub struct LevelCount {
     /// GPUs in the smallest and the largest set.
     pub smallest: u32,
     pub largest: u32,
+}
+
+impl LevelCount {
+    fn add(&mut self, gpus: GpuRange) {
+        self.sets += 1;
+        self.smallest = self.smallest.min(gpus.len());
+        self.largest = self.largest.max(gpus.len());
+    }
 }
 
 impl Cluster {
@@ -85,13 +94,14 @@ impl Cluster {
     }
 
     fn count_level(&self, level: Level) -> LevelCount {
-        let empty = LevelCount { level, sets: 0, smallest: u32::MAX, largest: 0 };
-        let count = self.domains(level).fold(empty, |count, span| LevelCount {
-            level,
-            sets: count.sets + 1,
-            smallest: count.smallest.min(span.gpus.len()),
-            largest: count.largest.max(span.gpus.len()),
-        });
+        let mut count = LevelCount { level, sets: 0, smallest: u32::MAX, largest: 0 };
+        match level {
+            Level::Switch(_) => {
+                let switches = self.switches().filter(|switch| switch.level() == level);
+                switches.for_each(|switch| count.add(switch.gpus()));
+            }
+            _ => self.sets(level).for_each(|set| count.add(set.gpus)),
+        }
         LevelCount { smallest: count.smallest.min(count.largest), ..count }
     }
 

@@ -1,21 +1,23 @@
 //! Reading `cluster.toml`.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashSet};
 
-use bedplate_catalog::{Catalog, CatalogError, LocalStorage};
-use bedplate_diag::{Place, Source, nearest};
+use bedplate_catalog::{Catalog, CatalogError, Instance, LocalStorage};
+use bedplate_diag::Source;
 use bedplate_document::Table;
 
 use crate::cluster::AttachedStorage;
-use crate::draft::{Culprit, Draft, DraftSwitch, MAX_GPUS_PER_NODE, MAX_NODES, check_limit, shown};
+use crate::draft::{
+    Culprit, Draft, DraftSwitch, MAX_GPUS_PER_NODE, MAX_NODES, NamedDraft, check_limit, shown, undefined,
+};
 use crate::hostlist::Hostlist;
 use crate::spec::{GeneratedNames, Unit, add_unit};
-use crate::{Cluster, GpuId, Health, NodeKind, TopologyError};
+use crate::{Cluster, Health, NodeKind, TopologyError};
 
 pub(crate) fn read(source: Source<'_>, catalog: &Catalog) -> Result<Cluster, TopologyError> {
     let file = Table::parse(source)?;
     let mut reader = Reader::new(catalog);
-    reader.draft.name = file.or("name", "cluster".to_owned())?;
+    reader.named.draft.name = file.or("name", "cluster".to_owned())?;
     reader.read_kinds(&file)?;
     reader.read_groups(&file)?;
     reader.read_fabric(&file)?;
@@ -29,33 +31,26 @@ pub(crate) fn read(source: Source<'_>, catalog: &Catalog) -> Result<Cluster, Top
 
 struct Reader<'a> {
     catalog: &'a Catalog,
-    draft: Draft,
+    named: NamedDraft,
     /// Own kinds by name.
     kinds: BTreeMap<String, u16>,
-    nodes: HashMap<String, u32>,
-    switches: HashMap<String, u32>,
     /// The groups with the first node of each.
     group_tables: Vec<(usize, Table)>,
     /// The tables that the switches of the draft stand in; none for those that [fabric] makes.
     switch_tables: Vec<Table>,
     /// By level, leaves first.
     oversubscription: Vec<f32>,
-    /// Failed GPUs by node and number within it.
-    failed: Vec<(u32, u32)>,
 }
 
 impl<'a> Reader<'a> {
     fn new(catalog: &'a Catalog) -> Self {
         Self {
             catalog,
-            draft: Draft::default(),
+            named: NamedDraft::default(),
             kinds: BTreeMap::new(),
-            nodes: HashMap::new(),
-            switches: HashMap::new(),
             group_tables: Vec::new(),
             switch_tables: Vec::new(),
             oversubscription: Vec::new(),
-            failed: Vec::new(),
         }
     }
 
@@ -65,7 +60,7 @@ impl<'a> Reader<'a> {
             let table = table.titled(format!("kind `{}`", shown(&name)));
             let kind = self.kind(&table, &name)?;
             table.finish()?;
-            let number = self.draft.kinds.intern(kind);
+            let number = self.named.draft.kinds.intern(kind);
             if self.kinds.insert(name.clone(), number).is_some() {
                 let (what, name) = ("kind", shown(&name));
                 return Err(TopologyError::Duplicate { what, name, place: table.place_of("name") });
@@ -85,7 +80,7 @@ impl<'a> Reader<'a> {
         if accelerator.is_some() == domain_sizes.is_empty() {
             return Err(table.bad_value("domains", "`accelerator` and `domains` go together").into());
         }
-        let known = |name: String| hardware(self.catalog.accelerator(&name), table, "accelerator");
+        let known = |name: String| self.hardware(self.catalog.accelerator(&name), table, "accelerator");
         Ok(NodeKind {
             accelerator: accelerator.map(known).transpose()?.map(|known| known.name.clone()),
             accelerators: accelerators as u32,
@@ -118,6 +113,10 @@ impl<'a> Reader<'a> {
         let table = table.titled("group");
         let member = self.member(&table)?;
         let names: Option<String> = table.optional("nodes")?;
+        let features: Vec<String> = table.or("features", Vec::new())?;
+        if features.iter().any(|feature| feature.is_empty() || feature.contains(',')) {
+            return Err(table.bad_value("features", "a feature is a word without commas").into());
+        }
         let named = names.as_deref().map(|names| hostlist(names, &table)).transpose()?.map(|list| list.count);
         let count: Option<u64> = table.optional::<u64>("count")?;
         let count = match (count, named) {
@@ -126,7 +125,7 @@ impl<'a> Reader<'a> {
             (None, None) => 1,
         };
         table.finish()?;
-        let group = Group { member, count, names, table };
+        let group = Group { member, count, names, features, table };
         if let Some(named) = named.filter(|named| *named != group.node_count()) {
             let reason = format!("it names {named} nodes, but the group has {}", group.node_count());
             return Err(group.table.bad_value("nodes", reason).into());
@@ -143,20 +142,23 @@ impl<'a> Reader<'a> {
         let kind: Option<String> = table.optional("kind")?;
         match (instance, ultraserver, kind) {
             (Some(name), None, None) => {
-                let instance = hardware(self.catalog.instance(&name), table, "instance")?;
-                Ok(self.catalog_member(Unit::Instance(instance)))
+                let instance = self.hardware(self.catalog.instance(&name), table, "instance")?;
+                let kind = match table.optional::<String>("part_of")? {
+                    None => NodeKind::from_instance(instance, self.catalog),
+                    Some(server) => self.part_of(&server, instance, table)?,
+                };
+                self.catalog_member(Unit::Instance(instance), kind, table)
             }
             (None, Some(name), None) => {
-                let server = hardware(self.catalog.ultraserver(&name), table, "ultraserver")?;
-                let unit = hardware(Unit::ultraserver(server, self.catalog), table, "ultraserver")?;
-                Ok(self.catalog_member(unit))
+                let server = self.hardware(self.catalog.ultraserver(&name), table, "ultraserver")?;
+                let unit = self.hardware(Unit::ultraserver(server, self.catalog), table, "ultraserver")?;
+                self.catalog_member(unit, unit.kind(self.catalog), table)
             }
             (None, None, Some(name)) => match self.kinds.get(&name) {
                 Some(kind) => Ok(Member::Own(*kind)),
                 None => {
-                    let near = nearest(&name, self.kinds.keys().map(String::as_str)).map(str::to_owned);
-                    let (what, name, place) = ("kind", shown(&name), table.place_of("kind"));
-                    Err(TopologyError::Undefined { what, name, near, place })
+                    let known = self.kinds.keys().map(String::as_str);
+                    Err(undefined("kind", &name, known, &|| table.place_of("kind")))
                 }
             },
             (None, None, None) => {
@@ -167,14 +169,31 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn catalog_member(&mut self, unit: Unit<'a>) -> Member<'a> {
-        Member::Catalog(unit, self.draft.kinds.intern(unit.kind(self.catalog)))
+    /// Instances of an UltraServer whose nodes `[[domain]]` joins.
+    fn part_of(&self, server: &str, instance: &Instance, table: &Table) -> Result<NodeKind, TopologyError> {
+        let server = self.hardware(self.catalog.ultraserver(server), table, "part_of")?;
+        if server.instance != instance.name {
+            let reason = format!("{} is made of {}", server.name, server.instance);
+            return Err(table.bad_value("part_of", reason).into());
+        }
+        Ok(NodeKind::from_ultraserver(server, instance, self.catalog))
+    }
+
+    fn catalog_member(
+        &mut self,
+        unit: Unit<'a>,
+        kind: NodeKind,
+        table: &Table,
+    ) -> Result<Member<'a>, TopologyError> {
+        let kind = NodeKind { reported_memory: table.optional("reported_memory")?, ..kind };
+        Ok(Member::Catalog(unit, self.named.draft.kinds.intern(kind)))
     }
 
     fn add_group(&mut self, group: &Group<'a>, generated: &mut GeneratedNames) -> Result<(), TopologyError> {
-        let first = self.draft.nodes.len();
+        let draft = &mut self.named.draft;
+        let first = draft.nodes.len();
         match &group.names {
-            None => group.add_to(&mut self.draft, generated),
+            None => group.add_to(draft, generated),
             Some(names) => {
                 let list = hostlist(names, &group.table)?;
                 let mut all = Vec::with_capacity(list.count as usize);
@@ -182,18 +201,13 @@ impl<'a> Reader<'a> {
                     all.push(name.to_owned());
                     Ok::<(), TopologyError>(())
                 })?;
-                group.add_to(&mut self.draft, &mut all.into_iter());
+                group.add_to(draft, &mut all.into_iter());
             }
         }
+        let features = draft.features.intern(group.features.clone());
+        draft.nodes[first..].iter_mut().for_each(|node| node.features = features);
         self.group_tables.push((first, group.table.clone()));
-        for index in first..self.draft.nodes.len() {
-            let name = &self.draft.nodes[index].name;
-            if self.nodes.insert(name.clone(), index as u32).is_some() {
-                let (what, name) = ("node", shown(name));
-                return Err(TopologyError::Duplicate { what, name, place: group.table.place_of("nodes") });
-            }
-        }
-        Ok(())
+        self.named.name_nodes_from(first, &|| group.table.place_of("nodes"))
     }
 
     fn read_fabric(&mut self, file: &Table) -> Result<(), TopologyError> {
@@ -227,8 +241,8 @@ impl<'a> Reader<'a> {
     /// Leaves over nodes, spines over leaves, …, until one switch joins them all.
     fn add_regular_tree(&mut self, sizes: &[u32]) {
         let Some(per_leaf) = sizes.first() else { return };
-        let leaves = (self.draft.nodes.len() as u32).div_ceil(*per_leaf);
-        for (index, node) in self.draft.nodes.iter_mut().enumerate() {
+        let leaves = (self.named.draft.nodes.len() as u32).div_ceil(*per_leaf);
+        for (index, node) in self.named.draft.nodes.iter_mut().enumerate() {
             node.switch = Some(index as u32 / per_leaf);
         }
         self.add_tier("leaf", leaves, 0);
@@ -238,10 +252,10 @@ impl<'a> Reader<'a> {
                 return;
             }
             let per_switch = sizes.get(tier + 1).copied().unwrap_or(below);
-            let start = self.draft.switches.len() as u32;
+            let start = self.named.draft.switches.len() as u32;
             for child in 0..below {
                 let parent = start + child / per_switch;
-                self.draft.switches[(below_start + child) as usize].parent = Some(parent);
+                self.named.draft.switches[(below_start + child) as usize].parent = Some(parent);
             }
             self.add_tier(title, below.div_ceil(per_switch), tier + 1);
             (below_start, below) = (start, below.div_ceil(per_switch));
@@ -251,9 +265,9 @@ impl<'a> Reader<'a> {
     fn add_tier(&mut self, title: &str, count: u32, tier: usize) {
         let oversubscription = self.oversubscription.get(tier).copied().unwrap_or(1.0);
         for number in 1..=count {
-            let order = self.draft.switches.len() as u32;
+            let order = self.named.draft.switches.len() as u32;
             let switch = DraftSwitch::new(format!("{title}{number}"), order);
-            self.draft.switches.push(DraftSwitch { oversubscription, ..switch });
+            self.named.draft.switches.push(DraftSwitch { oversubscription, ..switch });
         }
     }
 
@@ -263,14 +277,10 @@ impl<'a> Reader<'a> {
         for table in file.tables("switch")? {
             let name: String = table.required("name")?;
             let table = table.titled(format!("switch `{}`", shown(&name)));
-            let index = self.draft.switches.len() as u32;
-            if self.switches.insert(name.clone(), index).is_some() {
-                let (what, name) = ("switch", shown(&name));
-                return Err(TopologyError::Duplicate { what, name, place: table.place_of("name") });
-            }
-            self.draft.switches.push(DraftSwitch::new(name, index));
+            let index = self.named.add_switch(&name, &|| table.place_of("name"))?;
             if let Some(nodes) = table.optional::<String>("nodes")? {
-                self.hang_nodes(&nodes, index, &table)?;
+                let list = hostlist(&nodes, &table)?;
+                self.named.hang_nodes(&list, index, &|| table.place_of("nodes"))?;
             }
             parents.push(table.optional("parent")?);
             ratios.push(table.optional("oversubscription")?);
@@ -281,35 +291,17 @@ impl<'a> Reader<'a> {
         self.set_oversubscription(&ratios)
     }
 
-    fn hang_nodes(&mut self, names: &str, switch: u32, table: &Table) -> Result<(), TopologyError> {
-        let mut order = self.draft.nodes.len() as u32;
-        hostlist(names, table)?.visit(|name| {
-            let node = self.node_index(name, table)? as usize;
-            if let Some(first) = self.draft.nodes[node].switch.replace(switch) {
-                let switch_name = |index: u32| self.draft.switches[index as usize].name.clone();
-                let (first, second) = (switch_name(first), switch_name(switch));
-                let (what, name, place) = ("node", shown(name), table.place_of("nodes"));
-                return Err(TopologyError::TwoParents { what, name, first, second, place });
-            }
-            self.draft.nodes[node].order = order;
-            order += 1;
-            Ok(())
-        })
-    }
-
     fn join_switches(&mut self, parents: &[Option<String>]) -> Result<(), TopologyError> {
         let mut has_below = vec![false; parents.len()];
         for (index, parent) in parents.iter().enumerate() {
             let Some(parent) = parent else { continue };
-            let Some(number) = self.switches.get(parent).copied() else {
-                let known = self.draft.switches.iter().map(|switch| switch.name.as_str());
-                let place = self.switch_tables[index].place_of("parent");
-                return Err(undefined("switch", parent, known, place));
-            };
-            self.draft.switches[index].parent = Some(number);
+            let place = || self.switch_tables[index].place_of("parent");
+            let number = self.named.find_switch(parent, &place)?;
+            self.named.hang_switch(index as u32, number, &place)?;
             has_below[number as usize] = true;
         }
-        for switch in self.draft.nodes.iter().filter_map(|node| node.switch).filter(|_| !parents.is_empty()) {
+        let nodes = self.named.draft.nodes.iter().filter(|_| !parents.is_empty());
+        for switch in nodes.filter_map(|node| node.switch) {
             has_below[switch as usize] = true;
         }
         match has_below.iter().position(|has| !has) {
@@ -326,7 +318,7 @@ impl<'a> Reader<'a> {
         let heights = if self.oversubscription.is_empty() { vec![0; ratios.len()] } else { self.heights() };
         for (index, ratio) in ratios.iter().enumerate() {
             let by_level = || self.oversubscription.get(heights[index]).copied().unwrap_or(1.0);
-            self.draft.switches[index].oversubscription = match ratio {
+            self.named.draft.switches[index].oversubscription = match ratio {
                 Some(ratio) => checked_ratio(*ratio, &self.switch_tables[index])?,
                 None => by_level(),
             };
@@ -336,10 +328,10 @@ impl<'a> Reader<'a> {
 
     /// Heights over the leaves, as far as the first few levels with a ratio go; a cycle, refused later, ends there too.
     fn heights(&self) -> Vec<usize> {
-        let mut heights = vec![0; self.draft.switches.len()];
+        let mut heights = vec![0; self.named.draft.switches.len()];
         for _ in 0..self.oversubscription.len().min(8) {
-            for switch in 0..self.draft.switches.len() {
-                if let Some(parent) = self.draft.switches[switch].parent {
+            for switch in 0..self.named.draft.switches.len() {
+                if let Some(parent) = self.named.draft.switches[switch].parent {
                     heights[parent as usize] = heights[parent as usize].max(heights[switch] + 1);
                 }
             }
@@ -348,28 +340,16 @@ impl<'a> Reader<'a> {
     }
 
     fn read_domains(&mut self, file: &Table) -> Result<(), TopologyError> {
-        let mut known: HashSet<String> = self.draft.domains.iter().cloned().collect();
+        self.named.name_domains();
         for table in file.tables("domain")? {
             let name: String = table.required("name")?;
             let table = table.titled(format!("domain `{}`", shown(&name)));
             let nodes: String = table.required("nodes")?;
             table.finish()?;
-            if !known.insert(name.clone()) {
-                let (what, name) = ("domain", shown(&name));
-                return Err(TopologyError::Duplicate { what, name, place: table.place_of("name") });
-            }
-            let domain = self.draft.domains.len() as u32;
-            self.draft.domains.push(name);
-            hostlist(&nodes, &table)?.visit(|name| {
-                let node = self.node_index(name, &table)? as usize;
-                if let Some(first) = self.draft.nodes[node].domain.replace(domain) {
-                    let domain_name = |index: u32| self.draft.domains[index as usize].clone();
-                    let (first, second) = (domain_name(first), domain_name(domain));
-                    let (what, name, place) = ("node", shown(name), table.place_of("nodes"));
-                    return Err(TopologyError::TwoParents { what, name, first, second, place });
-                }
-                Ok(())
-            })?;
+            let domain = self.named.add_domain("domain", &name, &|| table.place_of("name"))?;
+            let place = || table.place_of("nodes");
+            let nodes = self.named.find_nodes(&hostlist(&nodes, &table)?, &place)?;
+            self.named.join_domain(&nodes, domain, &place)?;
         }
         Ok(())
     }
@@ -377,10 +357,10 @@ impl<'a> Reader<'a> {
     fn read_storage(&mut self, file: &Table) -> Result<(), TopologyError> {
         for table in file.tables("storage")? {
             let class: String = table.required("class")?;
-            let class = hardware(self.catalog.storage_class(&class), &table, "class")?.name.clone();
+            let class = self.hardware(self.catalog.storage_class(&class), &table, "class")?.name.clone();
             let capacity = table.required("capacity")?;
             table.finish()?;
-            self.draft.storage.push(AttachedStorage { class, capacity });
+            self.named.draft.storage.push(AttachedStorage { class, capacity });
         }
         Ok(())
     }
@@ -394,51 +374,45 @@ impl<'a> Reader<'a> {
             let failed: Vec<u32> = table.or("failed_gpus", Vec::new())?;
             table.finish()?;
             hostlist(&nodes, &table)?.visit(|name| {
-                let index = self.node_index(name, &table)?;
+                let index = self.named.find_node(name, &|| table.place_of("nodes"))?;
                 if !seen.insert(index) {
                     let (what, name) = ("health of node", shown(name));
                     return Err(TopologyError::Duplicate { what, name, place: table.place_of("nodes") });
                 }
-                let node = &mut self.draft.nodes[index as usize];
+                let draft = &mut self.named.draft;
+                let node = &mut draft.nodes[index as usize];
                 node.health = state;
                 node.reason.clone_from(&reason);
-                let gpus = self.draft.kinds.get(node.kind).accelerators;
+                let gpus = draft.kinds.get(node.kind).accelerators;
                 if let Some(wrong) = failed.iter().find(|local| **local >= gpus) {
                     let reason =
                         format!("node `{}` has {gpus} GPUs, and {wrong} is not one of them", shown(name));
                     return Err(table.bad_value("failed_gpus", reason).into());
                 }
-                self.failed.extend(failed.iter().map(|local| (index, *local)));
+                draft.failed.extend(failed.iter().map(|local| (index, *local)));
                 Ok(())
             })?;
         }
         Ok(())
     }
 
-    fn node_index(&self, name: &str, table: &Table) -> Result<u32, TopologyError> {
-        let known = || self.draft.nodes.iter().map(|node| node.name.as_str());
-        self.nodes.get(name).copied().ok_or_else(|| undefined("node", name, known(), table.place_of("nodes")))
+    fn hardware<T>(
+        &self,
+        found: Result<T, CatalogError>,
+        table: &Table,
+        key: &str,
+    ) -> Result<T, TopologyError> {
+        found.map_err(|error| TopologyError::unknown_hardware(error, self.catalog, table.place_of(key)))
     }
 
     fn finish(self, source: Source<'_>) -> Result<Cluster, TopologyError> {
-        let failed: Vec<(String, u32)> = self
-            .failed
-            .iter()
-            .map(|(node, local)| (self.draft.nodes[*node as usize].name.clone(), *local))
-            .collect();
         let (groups, switches) = (self.group_tables, self.switch_tables);
         let group_of = |node: usize| &groups[groups.partition_point(|(first, _)| *first <= node) - 1].1;
-        let mut cluster = self.draft.build(&|culprit| match culprit {
+        self.named.draft.build(&|culprit| match culprit {
             Culprit::Switch(index) => switches.get(index).map_or_else(|| source.whole(), Table::place),
             Culprit::Node(index) => group_of(index).place(),
             Culprit::Whole => source.whole(),
-        })?;
-        let id = |(node, local): &(String, u32)| cluster.gpu(cluster.find_node(node)?, *local);
-        let mut failed: Vec<GpuId> = failed.iter().filter_map(id).collect();
-        failed.sort_unstable();
-        failed.dedup();
-        cluster.failed = failed;
-        Ok(cluster)
+        })
     }
 }
 
@@ -462,6 +436,7 @@ struct Group<'a> {
     member: Member<'a>,
     count: u64,
     names: Option<String>,
+    features: Vec<String>,
     table: Table,
 }
 
@@ -502,18 +477,4 @@ fn checked_ratio(ratio: f64, table: &Table) -> Result<f32, TopologyError> {
 
 fn hostlist<'n>(names: &'n str, table: &Table) -> Result<Hostlist<'n>, TopologyError> {
     Hostlist::parse(names).map_err(|error| error.with_place(names, table.place_of("nodes")))
-}
-
-fn hardware<T>(found: Result<T, CatalogError>, table: &Table, key: &str) -> Result<T, TopologyError> {
-    found.map_err(|source| TopologyError::UnknownHardware { source, place: table.place_of(key) })
-}
-
-fn undefined<'n>(
-    what: &'static str,
-    name: &str,
-    known: impl Iterator<Item = &'n str>,
-    place: Place,
-) -> TopologyError {
-    let near = nearest(name, known.take(10_000)).map(str::to_owned);
-    TopologyError::Undefined { what, name: shown(name), near, place }
 }

@@ -12,7 +12,9 @@ pub(crate) fn write(cluster: &Cluster) -> String {
     for kind in cluster.kinds().iter().filter(|kind| kind.instance.is_none()) {
         write_kind(&mut text, kind);
     }
-    for nodes in runs(cluster, |cluster, node| cluster.nodes.kind[node.0 as usize]) {
+    for nodes in
+        runs(cluster, |cluster, node| (cluster.nodes.kind[node.0 as usize], cluster.node(node).features()))
+    {
         write_group(&mut text, cluster, nodes);
     }
     for switch in cluster.switches() {
@@ -96,13 +98,24 @@ fn write_kind(text: &mut String, kind: &NodeKind) {
 }
 
 fn write_group(text: &mut String, cluster: &Cluster, nodes: NodeRange) {
-    let Some(kind) = nodes.first().map(|node| cluster.node(node).kind()) else { return };
+    let Some(first) = nodes.first().map(|node| cluster.node(node)) else { return };
+    let kind = first.kind();
     let (key, name) = match &kind.instance {
         Some(instance) => ("instance", instance),
         None => ("kind", &kind.name),
     };
     let _ = write!(text, "\n[[group]]\n{key} = {}\n", quoted(name));
+    if let Some(server) = &kind.ultraserver {
+        let _ = writeln!(text, "part_of = {}", quoted(server));
+    }
     let _ = write!(text, "count = {}\nnodes = {}\n", nodes.len(), names(cluster, nodes));
+    if let Some(memory) = kind.reported_memory {
+        let _ = writeln!(text, "reported_memory = {}", exact_bytes(memory));
+    }
+    if !first.features().is_empty() {
+        let features: Vec<String> = first.features().iter().map(|feature| quoted(feature)).collect();
+        let _ = writeln!(text, "features = [{}]", features.join(", "));
+    }
 }
 
 /// What [[health]] says about a node: state, reason and failed GPUs by number within the node.

@@ -1,14 +1,13 @@
 //! From what Slurm's files say to a cluster.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
-use bedplate_catalog::Catalog;
-use bedplate_diag::{Place, Source, nearest};
-use bedplate_units::Bytes;
+use bedplate_catalog::{Catalog, Instance};
+use bedplate_diag::{Place, Source};
 
 use super::nodes::{DownLine, Fields, Gpus, NodeLine, Nodes, hostlist};
-use crate::draft::{Culprit, Draft, DraftSwitch, MAX_NODES, check_limit, shown};
-use crate::kind::{accelerator_is_multi_node, find_accelerator, instance_is_multi_node};
+use crate::draft::{Culprit, NamedDraft, check_limit, shown};
+use crate::kind::{accelerator_is_multi_node, contradicts, find_accelerator, instance_is_multi_node};
 use crate::{Blocks, Cluster, ImportOptions, NodeKind, TopologyError};
 
 /// Everything that the files say, in their order.
@@ -18,6 +17,8 @@ pub(super) struct Found {
     pub(super) nodes: Nodes,
     pub(super) switches: Vec<Switch>,
     pub(super) blocks: Vec<Block>,
+    /// Whether the tree may leave nodes out, which then belong to other topologies of the same file.
+    pub(super) tree_is_partial: bool,
 }
 
 /// A line of one of the sources, counted from 1.
@@ -25,6 +26,12 @@ pub(super) struct Found {
 pub(super) struct At {
     pub(super) file: usize,
     pub(super) line: usize,
+}
+
+impl At {
+    fn place(self, sources: &[Source<'_>]) -> Place {
+        sources[self.file].line(self.line)
+    }
 }
 
 #[derive(Debug)]
@@ -49,7 +56,8 @@ pub(super) fn cluster(
     catalog: &Catalog,
 ) -> Result<Cluster, TopologyError> {
     let mut assembly = Assembly::new(sources, options, catalog);
-    assembly.draft.name = options.name.clone().or(found.name.clone()).unwrap_or_else(|| "slurm".to_owned());
+    assembly.named.draft.name =
+        options.name.clone().or(found.name.clone()).unwrap_or_else(|| "slurm".to_owned());
     if found.nodes.is_empty() {
         assembly.add_nodes_of_topology(&found)?;
     }
@@ -61,23 +69,18 @@ pub(super) fn cluster(
     }
     assembly.add_switches(&found.switches)?;
     assembly.add_blocks(&found.blocks)?;
-    assembly.finish(!found.switches.is_empty())
+    assembly.finish(!found.switches.is_empty() && !found.tree_is_partial)
 }
 
 struct Assembly<'a> {
     sources: &'a [Source<'a>],
     options: &'a ImportOptions,
     catalog: &'a Catalog,
-    draft: Draft,
+    named: NamedDraft,
     /// Where the nodes and switches of the draft stand.
     node_at: Vec<At>,
     switch_at: Vec<At>,
-    nodes: HashMap<String, u32>,
-    switches: HashMap<String, u32>,
-    domains: HashSet<String>,
     kinds: HashMap<KindKey, u16>,
-    /// Position of the next node below its switch.
-    next_order: u32,
 }
 
 /// What decides a node's kind.
@@ -95,19 +98,15 @@ impl<'a> Assembly<'a> {
             sources,
             options,
             catalog,
-            draft: Draft::default(),
+            named: NamedDraft::default(),
             node_at: Vec::new(),
             switch_at: Vec::new(),
-            nodes: HashMap::new(),
-            switches: HashMap::new(),
-            domains: HashSet::new(),
             kinds: HashMap::new(),
-            next_order: 0,
         }
     }
 
     fn place(&self, at: At) -> Place {
-        self.sources[at.file].line(at.line)
+        at.place(self.sources)
     }
 
     fn source(&self, at: At) -> Source<'a> {
@@ -116,12 +115,8 @@ impl<'a> Assembly<'a> {
 
     /// Adds a node that must be new.
     fn add_node(&mut self, name: &str, kind: u16, at: At) -> Result<u32, TopologyError> {
-        let index = self.draft.nodes.len() as u32;
-        check_limit("nodes", u64::from(index) + 1, MAX_NODES, || self.place(at))?;
-        if self.nodes.insert(name.to_owned(), index).is_some() {
-            return Err(TopologyError::Duplicate { what: "node", name: shown(name), place: self.place(at) });
-        }
-        self.draft.add_node(name, kind);
+        let sources = self.sources;
+        let index = self.named.add_node(name, kind, &|| at.place(sources))?;
         self.node_at.push(at);
         Ok(index)
     }
@@ -129,20 +124,31 @@ impl<'a> Assembly<'a> {
     fn add_node_line(&mut self, line: &NodeLine) -> Result<(), TopologyError> {
         let names = hostlist(&line.names, self.source(line.at), line.at)?;
         let kind = self.kind_of(line)?;
+        let features = self.features(&line.fields, kind);
         names.visit(|name| {
             let index = self.add_node(name, kind, line.at)?;
-            let node = &mut self.draft.nodes[index as usize];
+            let node = &mut self.named.draft.nodes[index as usize];
             node.health = line.fields.health;
             node.reason.clone_from(&line.fields.reason);
+            node.features = features;
             Ok(())
         })
+    }
+
+    /// The number of the line's set of features, without the name of the instance, which is the kind's.
+    fn features(&mut self, fields: &Fields, kind: u16) -> u16 {
+        let draft = &mut self.named.draft;
+        let instance = draft.kinds.get(kind).instance.as_ref();
+        let features = fields.features.iter().filter(|feature| Some(*feature) != instance).cloned();
+        let features = features.collect();
+        draft.features.intern(features)
     }
 
     fn add_down_line(&mut self, line: &DownLine) -> Result<(), TopologyError> {
         let names = hostlist(&line.names, self.source(line.at), line.at)?;
         names.visit(|name| {
-            let index = self.node_index(name, line.at)?;
-            let node = &mut self.draft.nodes[index as usize];
+            let index = self.named.find_node(name, &|| self.place(line.at))?;
+            let node = &mut self.named.draft.nodes[index as usize];
             node.health = line.health;
             node.reason.clone_from(&line.reason);
             Ok(())
@@ -157,7 +163,7 @@ impl<'a> Assembly<'a> {
         for (names, at) in of_switches.chain(of_blocks) {
             let list = hostlist(names, self.source(at), at)?;
             list.visit(|name| {
-                if self.nodes.contains_key(name) {
+                if self.named.has_node(name) {
                     return Ok(());
                 }
                 let kind = self.kind_without_description(name, at)?;
@@ -196,7 +202,7 @@ impl<'a> Assembly<'a> {
     }
 
     fn remember(&mut self, key: KindKey, kind: NodeKind) -> u16 {
-        let number = self.draft.kinds.intern(kind);
+        let number = self.named.draft.kinds.intern(kind);
         self.kinds.insert(key, number);
         number
     }
@@ -205,38 +211,49 @@ impl<'a> Assembly<'a> {
     fn describe(&self, line: &NodeLine) -> Result<NodeKind, TopologyError> {
         let fields = &line.fields;
         let by_option = self.options.instance.as_deref().filter(|_| fields.gpus.is_some());
-        let by_feature =
-            || fields.features.iter().map(String::as_str).find(|name| self.catalog.instance(name).is_ok());
-        if let Some(instance) = by_option.or_else(by_feature) {
+        let by_feature = fields.features.iter().find_map(|name| self.catalog.instance(name).ok());
+        if let Some(instance) = by_option.or(by_feature.map(|instance| instance.name.as_str())) {
             let kind = self.instance_kind(instance, line.at)?;
-            self.check_gpu_count(&kind, line)?;
-            return Ok(kind);
+            self.check_instance(&kind, by_feature, line)?;
+            return Ok(NodeKind { reported_memory: fields.memory(), ..kind });
         }
         let kind = match &fields.gpus {
             Some(gpus) => self.accelerator_kind(gpus, line)?,
             None => NodeKind::bare("cpu"),
         };
-        Ok(with_host(kind, fields))
+        Ok(NodeKind { vcpus: fields.vcpus(), memory: fields.memory(), ..kind })
     }
 
     fn instance_kind(&self, name: &str, at: At) -> Result<NodeKind, TopologyError> {
         match self.catalog.instance(name) {
             Ok(instance) => Ok(NodeKind::from_instance(instance, self.catalog)),
-            Err(source) => Err(TopologyError::UnknownHardware { source, place: self.place(at) }),
+            Err(error) => Err(TopologyError::unknown_hardware(error, self.catalog, self.place(at))),
         }
     }
 
-    fn check_gpu_count(&self, kind: &NodeKind, line: &NodeLine) -> Result<(), TopologyError> {
-        match &line.fields.gpus {
-            Some(gpus) if gpus.count != kind.accelerators => Err(TopologyError::GpuCount {
-                node: shown(&line.names),
-                instance: kind.name.clone(),
-                found: gpus.count,
-                expected: kind.accelerators,
-                place: self.place(line.at),
-            }),
-            _ => Ok(()),
+    /// Whether the line agrees with the instance that its nodes are said to be.
+    fn check_instance(
+        &self,
+        kind: &NodeKind,
+        by_feature: Option<&Instance>,
+        line: &NodeLine,
+    ) -> Result<(), TopologyError> {
+        let (node, instance) = (shown(&line.names), kind.name.clone());
+        if let Some(other) = by_feature.filter(|other| other.name != kind.name) {
+            let (found, place) = (other.name.clone(), self.place(line.at));
+            return Err(TopologyError::OtherInstance { node, found, instance, place });
         }
+        let Some(gpus) = &line.fields.gpus else { return Ok(()) };
+        let named = gpus.kind.as_ref().or(self.options.accelerator.as_ref());
+        if let Some(found) = named.and_then(|named| contradicts(named, kind, self.catalog)) {
+            let (expected, place) = (kind.accelerator.clone().unwrap_or_default(), self.place(line.at));
+            return Err(TopologyError::OtherGpu { node, found, instance, expected, place });
+        }
+        if gpus.count != kind.accelerators {
+            let (found, expected, place) = (gpus.count, kind.accelerators, self.place(line.at));
+            return Err(TopologyError::GpuCount { node, instance, found, expected, place });
+        }
+        Ok(())
     }
 
     fn accelerator_kind(&self, gpus: &Gpus, line: &NodeLine) -> Result<NodeKind, TopologyError> {
@@ -248,7 +265,7 @@ impl<'a> Assembly<'a> {
             });
         };
         let accelerator = find_accelerator(name, self.catalog)
-            .map_err(|source| TopologyError::UnknownHardware { source, place: self.place(line.at) })?;
+            .map_err(|error| TopologyError::unknown_hardware(error, self.catalog, self.place(line.at)))?;
         check_limit("GPUs in one node", gpus.count.into(), crate::draft::MAX_GPUS_PER_NODE, || {
             self.place(line.at)
         })?;
@@ -271,80 +288,42 @@ impl<'a> Assembly<'a> {
     }
 
     fn add_switch(&mut self, name: &str, at: At) -> Result<u32, TopologyError> {
-        let index = self.draft.switches.len() as u32;
-        if self.switches.insert(name.to_owned(), index).is_some() {
-            return Err(TopologyError::Duplicate {
-                what: "switch",
-                name: shown(name),
-                place: self.place(at),
-            });
-        }
-        self.draft.switches.push(DraftSwitch::new(name, index));
+        let sources = self.sources;
         self.switch_at.push(at);
-        Ok(index)
+        self.named.add_switch(name, &|| at.place(sources))
     }
 
     fn hang_nodes(&mut self, names: &str, switch: u32, at: At) -> Result<(), TopologyError> {
-        let list = hostlist(names, self.source(at), at)?;
-        list.visit(|name| {
-            let node = self.node_index(name, at)? as usize;
-            if let Some(first) = self.draft.nodes[node].switch {
-                return Err(self.two_parents("node", name, first, switch, at));
-            }
-            self.draft.nodes[node].switch = Some(switch);
-            self.draft.nodes[node].order = self.next_order;
-            self.next_order += 1;
-            Ok(())
-        })
+        let sources = self.sources;
+        self.named.hang_nodes(&hostlist(names, sources[at.file], at)?, switch, &|| at.place(sources))
     }
 
     fn hang_switches(&mut self, names: &str, parent: u32, at: At) -> Result<(), TopologyError> {
-        let list = hostlist(names, self.source(at), at)?;
+        let sources = self.sources;
+        let place = || at.place(sources);
         let mut order = 0;
-        list.visit(|name| {
-            let Some(child) = self.switches.get(name).map(|child| *child as usize) else {
-                let known = self.draft.switches.iter().map(|switch| switch.name.as_str());
-                return Err(undefined("switch", name, known, self.place(at)));
-            };
-            if let Some(first) = self.draft.switches[child].parent {
-                return Err(self.two_parents("switch", name, first, parent, at));
-            }
-            self.draft.switches[child].parent = Some(parent);
-            self.draft.switches[child].order = order;
+        hostlist(names, sources[at.file], at)?.visit(|name| {
+            let child = self.named.find_switch(name, &place)?;
+            self.named.hang_switch(child, parent, &place)?;
+            self.named.draft.switches[child as usize].order = order;
             order += 1;
             Ok(())
         })
     }
 
-    fn two_parents(&self, what: &'static str, name: &str, first: u32, second: u32, at: At) -> TopologyError {
-        let place = self.place(at);
-        if first == second {
-            return TopologyError::Duplicate { what, name: shown(name), place };
-        }
-        let switch = |index: u32| self.draft.switches[index as usize].name.clone();
-        TopologyError::TwoParents {
-            what,
-            name: shown(name),
-            first: switch(first),
-            second: switch(second),
-            place,
-        }
-    }
-
     fn add_blocks(&mut self, blocks: &[Block]) -> Result<(), TopologyError> {
-        let has_tree = !self.draft.switches.is_empty();
+        let sources = self.sources;
+        let has_tree = !self.named.draft.switches.is_empty();
         for block in blocks {
-            let names = hostlist(&block.nodes, self.source(block.at), block.at)?;
-            let mut nodes = Vec::with_capacity(names.count as usize);
-            names.visit(|name| {
-                nodes.push(self.node_index(name, block.at)?);
-                Ok::<(), TopologyError>(())
-            })?;
+            let place = || block.at.place(sources);
+            let list = hostlist(&block.nodes, self.source(block.at), block.at)?;
+            let nodes = self.named.find_nodes(&list, &place)?;
             if self.is_domain(&nodes) {
-                self.add_domain(block, &nodes)?;
+                let domain = self.named.add_domain("block", &block.name, &place)?;
+                self.named.join_domain(&nodes, domain, &place)?;
             } else if !has_tree {
                 let switch = self.add_switch(&block.name, block.at)?;
-                self.hang_nodes(&block.nodes, switch, block.at)?;
+                self.named.hang_nodes(&list, switch, &place)?;
             }
         }
         Ok(())
@@ -356,8 +335,9 @@ impl<'a> Assembly<'a> {
             Blocks::Leaves => false,
             Blocks::Automatic => {
                 // Nodes of a block are alike, so the first one with GPUs speaks for all.
-                let kinds =
-                    nodes.iter().map(|node| self.draft.kinds.get(self.draft.nodes[*node as usize].kind));
+                let kinds = nodes
+                    .iter()
+                    .map(|node| self.named.draft.kinds.get(self.named.draft.nodes[*node as usize].kind));
                 let first = kinds.into_iter().find(|kind| kind.accelerators > 0);
                 first.is_some_and(|kind| match (&kind.instance, &kind.accelerator) {
                     (Some(instance), _) => instance_is_multi_node(instance, self.catalog),
@@ -368,57 +348,22 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    fn add_domain(&mut self, block: &Block, nodes: &[u32]) -> Result<(), TopologyError> {
-        if !self.domains.insert(block.name.clone()) {
-            let (what, name) = ("block", shown(&block.name));
-            return Err(TopologyError::Duplicate { what, name, place: self.place(block.at) });
-        }
-        let domain = self.draft.domains.len() as u32;
-        self.draft.domains.push(block.name.clone());
-        for node in nodes {
-            let node = &mut self.draft.nodes[*node as usize];
-            if let Some(first) = node.domain.replace(domain) {
-                let (name, first) = (shown(&node.name), self.draft.domains[first as usize].clone());
-                let (second, place) = (block.name.clone(), self.place(block.at));
-                return Err(TopologyError::TwoParents { what: "node", name, first, second, place });
-            }
-        }
-        Ok(())
-    }
-
-    fn node_index(&self, name: &str, at: At) -> Result<u32, TopologyError> {
-        let known = || self.draft.nodes.iter().map(|node| node.name.as_str());
-        self.nodes.get(name).copied().ok_or_else(|| undefined("node", name, known(), self.place(at)))
-    }
-
-    fn finish(self, has_tree: bool) -> Result<Cluster, TopologyError> {
-        for (node, at) in self.draft.nodes.iter().zip(&self.node_at) {
-            if has_tree && node.switch.is_none() && self.draft.kinds.get(node.kind).accelerators > 0 {
+    fn finish(self, all_hang_on_switches: bool) -> Result<Cluster, TopologyError> {
+        for (node, at) in self.named.draft.nodes.iter().zip(&self.node_at) {
+            if all_hang_on_switches
+                && node.switch.is_none()
+                && self.named.draft.kinds.get(node.kind).accelerators > 0
+            {
                 return Err(TopologyError::WithoutSwitch { node: shown(&node.name), place: self.place(*at) });
             }
         }
         let whole = self.sources.first().map_or_else(|| Source::new("slurm", "").whole(), Source::whole);
         let (sources, node_at, switch_at) = (self.sources, self.node_at, self.switch_at);
-        let place = |at: &At| sources[at.file].line(at.line);
-        self.draft.build(&|culprit| match culprit {
+        let place = |at: &At| at.place(sources);
+        self.named.draft.build(&|culprit| match culprit {
             Culprit::Node(index) => place(&node_at[index]),
             Culprit::Switch(index) => place(&switch_at[index]),
             Culprit::Whole => whole.clone(),
         })
     }
-}
-
-fn with_host(kind: NodeKind, fields: &Fields) -> NodeKind {
-    let memory = fields.memory_mib.map(|mebibytes| Bytes::new((mebibytes * 1_048_576) as f64));
-    NodeKind { vcpus: fields.vcpus(), memory, ..kind }
-}
-
-fn undefined<'n>(
-    what: &'static str,
-    name: &str,
-    known: impl Iterator<Item = &'n str>,
-    place: Place,
-) -> TopologyError {
-    let near = nearest(name, known.take(10_000)).map(str::to_owned);
-    TopologyError::Undefined { what, name: shown(name), near, place }
 }

@@ -1,6 +1,7 @@
 //! `NodeName` and `DownNodes` lines of `slurm.conf`.
 
 use bedplate_diag::{Source, nearest};
+use bedplate_units::Bytes;
 
 use super::assemble::At;
 use super::line::{Line, Pair};
@@ -105,16 +106,11 @@ impl Nodes {
         source: Source<'_>,
         at: At,
     ) -> Result<(), TopologyError> {
-        let pairs = line.pairs(source)?;
-        let Some((names, rest)) = pairs.split_first() else { return Ok(()) };
-        let mut fields = self.defaults.clone();
-        for pair in rest {
-            read_field(&mut fields, pair).map_err(|fault| fault.at(pair, line, source))?;
-        }
-        if names.value.eq_ignore_ascii_case("DEFAULT") {
+        let Some((names, fields)) = read_fields(self.defaults.clone(), line, source)? else { return Ok(()) };
+        if names.eq_ignore_ascii_case("DEFAULT") {
             self.defaults = fields;
         } else {
-            self.lines.push(NodeLine { names: names.value.to_owned(), fields, at });
+            self.lines.push(NodeLine { names, fields, at });
         }
         Ok(())
     }
@@ -125,13 +121,8 @@ impl Nodes {
         source: Source<'_>,
         at: At,
     ) -> Result<(), TopologyError> {
-        let pairs = line.pairs(source)?;
-        let Some((names, rest)) = pairs.split_first() else { return Ok(()) };
-        let mut fields = Fields { health: Health::Down, ..Fields::default() };
-        for pair in rest {
-            read_field(&mut fields, pair).map_err(|fault| fault.at(pair, line, source))?;
-        }
-        let names = names.value.to_owned();
+        let down = Fields { health: Health::Down, ..Fields::default() };
+        let Some((names, fields)) = read_fields(down, line, source)? else { return Ok(()) };
         self.down.push(DownLine { names, health: fields.health, reason: fields.reason, at });
         Ok(())
     }
@@ -147,6 +138,24 @@ impl Fields {
         };
         self.cpus.or_else(product)
     }
+
+    pub(super) fn memory(&self) -> Option<Bytes> {
+        self.memory_mib.map(|mebibytes| Bytes::new((mebibytes * 1_048_576) as f64))
+    }
+}
+
+/// The names that a line begins with, and what it says of them over what is given.
+fn read_fields(
+    mut fields: Fields,
+    line: &Line<'_>,
+    source: Source<'_>,
+) -> Result<Option<(String, Fields)>, TopologyError> {
+    let pairs = line.pairs(source)?;
+    let Some((names, rest)) = pairs.split_first() else { return Ok(None) };
+    for pair in rest {
+        read_field(&mut fields, pair).map_err(|fault| fault.at(pair, line, source))?;
+    }
+    Ok(Some((names.value.to_owned(), fields)))
 }
 
 /// What is wrong with one pair.
@@ -180,12 +189,16 @@ fn read_field(fields: &mut Fields, pair: &Pair<'_>) -> Result<(), Fault> {
         "corespersocket" => fields.cores = number()?,
         "threadspercore" => fields.threads = number()?,
         "realmemory" => fields.memory_mib = Some(mebibytes(value)?),
-        "feature" | "features" => fields.features = value.split(',').map(|f| f.trim().to_owned()).collect(),
+        "feature" | "features" => fields.features = features(value),
         "state" => fields.health = health(value)?,
         "reason" => fields.reason = Some(value.to_owned()),
         key => return check_other_key(key),
     }
     Ok(())
+}
+
+fn features(value: &str) -> Vec<String> {
+    value.split(',').map(str::trim).filter(|feature| !feature.is_empty()).map(str::to_owned).collect()
 }
 
 /// Keys that Slurm knows and we do not need are fine, and so are new ones; misspelt ones are not.

@@ -8,18 +8,25 @@ use crate::TopologyError;
 use crate::draft::shown;
 
 const FIRST_KEYS: [&str; 3] = ["SwitchName", "BlockName", "BlockSizes"];
+/// What lines of `slurm.conf` that matter here begin with, or that look alike.
+const CONF_KEYS: [&str; 6] =
+    ["NodeName", "DownNodes", "ClusterName", "PartitionName", "NodeSet", "SlurmctldHost"];
 const SWITCH_KEYS: [&str; 5] = ["SwitchName", "Nodes", "Switches", "LinkSpeed", "Level"];
 const BLOCK_KEYS: [&str; 2] = ["BlockName", "Nodes"];
 
 /// Whether a file is `topology.conf`, where every line must make sense, and not `slurm.conf`.
 pub(super) fn looks_like(source: Source<'_>) -> bool {
-    let has = |keys: &[&str]| {
-        Lines::new(source.text).any(|line| {
-            line.first_key().is_some_and(|first| keys.iter().any(|key| first.eq_ignore_ascii_case(key)))
-        })
-    };
-    source.name.ends_with("topology.conf")
-        || (has(&FIRST_KEYS) && !has(&["NodeName", "ClusterName", "PartitionName"]))
+    source.name.ends_with("topology.conf") || (has_line(source, &FIRST_KEYS) && !has_line(source, &CONF_KEYS))
+}
+
+/// Whether a file has any line that we know.
+pub(super) fn has_known_lines(source: Source<'_>) -> bool {
+    has_line(source, &FIRST_KEYS) || has_line(source, &CONF_KEYS)
+}
+
+fn has_line(source: Source<'_>, keys: &[&str]) -> bool {
+    let is_one = |first: &str| keys.iter().any(|key| first.eq_ignore_ascii_case(key));
+    Lines::new(source.text).any(|line| line.first_key().is_some_and(is_one))
 }
 
 pub(super) fn read_line(
@@ -116,6 +123,15 @@ pub(super) fn unknown_key(
 ) -> TopologyError {
     let near = nearest(key, known.iter().copied());
     TopologyError::UnknownKey { file, key: shown(key), near, known: known.join(", "), place }
+}
+
+/// Refuses the misspelt beginning of a line; other lines of `slurm.conf` are none of our business.
+pub(super) fn check_first_key(key: &str, place: Place) -> Result<(), TopologyError> {
+    const KEYS: [&str; 4] = ["SwitchName", "BlockName", "BlockSizes", "NodeName"];
+    match nearest(key, KEYS) {
+        None => Ok(()),
+        Some(_) => Err(unknown_key("Slurm's files", key, &KEYS, place)),
+    }
 }
 
 pub(super) fn unknown_first_key(key: &str, place: Place) -> TopologyError {

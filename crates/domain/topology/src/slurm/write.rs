@@ -2,7 +2,9 @@
 
 use std::fmt::Write as _;
 
-use crate::{Cluster, Health, NodeId, NodeKind, NodeRange, Switch, compress_hostlist};
+use bedplate_units::Bytes;
+
+use crate::{Cluster, Health, Node, NodeId, NodeKind, NodeRange, Switch, compress_hostlist};
 
 /// `topology.conf` for `topology/tree`. A flat cluster becomes one switch, because Slurm wants a tree here.
 pub(crate) fn tree_conf(cluster: &Cluster) -> String {
@@ -59,6 +61,11 @@ pub(crate) fn topology_yaml(cluster: &Cluster) -> String {
 pub(crate) fn node_lines(cluster: &Cluster) -> String {
     let mut text =
         String::from("# NodeName lines for slurm.conf, written by Bedplate; they need GresTypes=gpu\n");
+    if cluster.kinds().iter().any(|kind| matches!(real_memory(kind), Some(RealMemory::OfNominal(_)))) {
+        text.push_str(
+            "# RealMemory is 95 % of the nominal memory where nobody stated it: Slurm drains nodes that report less\n",
+        );
+    }
     let mut start = 0;
     while start < cluster.node_count() {
         let first = NodeId(start);
@@ -66,12 +73,7 @@ pub(crate) fn node_lines(cluster: &Cluster) -> String {
         let end = start + (start..cluster.node_count()).take_while(is_alike).count() as u32;
         let nodes = names(cluster, NodeRange::new(start, end));
         let node = cluster.node(first);
-        let _ = writeln!(
-            text,
-            "NodeName={nodes}{}{}",
-            hardware(node.kind()),
-            state(node.health(), node.reason())
-        );
+        let _ = writeln!(text, "NodeName={nodes}{}{}", hardware(node), state(node.health(), node.reason()));
         start = end;
     }
     text
@@ -82,24 +84,51 @@ fn alike(cluster: &Cluster, a: NodeId, b: NodeId) -> bool {
     let (a, b) = (cluster.node(a), cluster.node(b));
     let same_state = a.health() == b.health() && a.reason() == b.reason();
     std::ptr::eq(a.kind(), b.kind())
+        && a.features() == b.features()
         && (same_state || state(a.health(), a.reason()) == state(b.health(), b.reason()))
 }
 
-fn hardware(kind: &NodeKind) -> String {
+fn hardware(node: Node<'_>) -> String {
+    let kind = node.kind();
     let mut text = String::new();
     if let Some(vcpus) = kind.vcpus {
         let _ = write!(text, " CPUs={vcpus}");
     }
-    if let Some(memory) = kind.memory {
+    if let Some(RealMemory::Stated(memory) | RealMemory::OfNominal(memory)) = real_memory(kind) {
         let _ = write!(text, " RealMemory={}", (memory.get() / 1_048_576.0).floor());
     }
     if let Some(accelerator) = &kind.accelerator {
         let _ = write!(text, " Gres=gpu:{accelerator}:{}", kind.accelerators);
     }
-    if let Some(instance) = &kind.instance {
-        let _ = write!(text, " Feature={instance}");
+    let features: Vec<&str> = kind.instance.iter().chain(node.features()).map(String::as_str).collect();
+    if !features.is_empty() {
+        let _ = write!(text, " Feature={}", value(&features.join(",")));
     }
     text
+}
+
+/// What `RealMemory` is written from.
+enum RealMemory {
+    Stated(Bytes),
+    /// A share of what is sold. The operating system never has all of that, and Slurm drains a node that
+    /// reports less than `RealMemory`.
+    OfNominal(Bytes),
+}
+
+fn real_memory(kind: &NodeKind) -> Option<RealMemory> {
+    match &kind.instance {
+        Some(_) => kind
+            .reported_memory
+            .map(RealMemory::Stated)
+            .or_else(|| Some(RealMemory::OfNominal(kind.memory? * 0.95))),
+        None => kind.memory.map(RealMemory::Stated),
+    }
+}
+
+/// A value of a line, in quotes where it has to be.
+fn value(text: &str) -> String {
+    let text = quotable(text);
+    if text.contains(char::is_whitespace) { format!("\"{text}\"") } else { text }
 }
 
 /// Slurm's configuration knows fewer states: a degraded node stays in service, and what is
@@ -116,14 +145,14 @@ fn state(health: Health, reason: Option<&str>) -> String {
     }
 }
 
-fn quotable(reason: &str) -> String {
+fn quotable(text: &str) -> String {
     let plain = |c: char| match c {
         '"' => '\'',
         '#' | '\\' => ' ',
         c if c.is_control() => ' ',
         c => c,
     };
-    reason.chars().map(plain).collect()
+    text.chars().map(plain).collect()
 }
 
 struct TreeSwitch {

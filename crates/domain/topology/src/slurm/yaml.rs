@@ -1,5 +1,7 @@
 //! `topology.yaml` of Slurm 25.05 and later.
 
+use std::collections::{BTreeSet, HashMap};
+
 use bedplate_diag::Source;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -7,7 +9,7 @@ use serde_saphyr::Spanned;
 
 use super::assemble::{At, Block, Found, Switch};
 use super::topology::check_switch;
-use crate::{ImportOptions, TopologyError, yaml};
+use crate::{ImportOptions, TopologyError, expand_hostlist, yaml};
 
 /// One topology of the file. Kinds that describe neither tree nor blocks are known and passed over.
 #[derive(Debug, Deserialize)]
@@ -62,17 +64,52 @@ pub(super) fn read(
     found: &mut Found,
 ) -> Result<(), TopologyError> {
     let mut topologies: Vec<Topology> = yaml::parse(source, "Slurm's topology.yaml")?;
+    found.tree_is_partial |= topologies.len() > 1;
     if let Some(wanted) = &options.topology {
         keep_only(&mut topologies, wanted, source)?;
     }
+    // Stable: the first default comes first, else the first of all.
     topologies.sort_by_key(|topology| !topology.cluster_default);
-    if let Some(tree) = topologies.iter_mut().find_map(|topology| topology.tree.take()) {
+    let mut topologies = topologies.into_iter();
+    let Some(mut chosen) = topologies.next() else { return Ok(()) };
+    chosen.complete(topologies);
+    if let Some(tree) = chosen.tree {
         add_tree(tree, source, file, found)?;
     }
-    if let Some(blocks) = topologies.iter_mut().find_map(|topology| topology.block.take()) {
+    if let Some(blocks) = chosen.block {
         add_blocks(blocks, file, found);
     }
     Ok(())
+}
+
+impl Topology {
+    /// Takes over blocks that divide the nodes of this tree further, or the tree over these blocks.
+    /// Topologies of other nodes describe other parts of the cluster and are passed over.
+    fn complete(&mut self, others: impl Iterator<Item = Topology>) {
+        for other in others {
+            match (&self.tree, &self.block) {
+                (Some(tree), None) => self.block = other.block.filter(|blocks| tree.is_divided_by(blocks)),
+                (None, Some(blocks)) => self.tree = other.tree.filter(|tree| tree.is_divided_by(blocks)),
+                _ => return,
+            }
+        }
+    }
+}
+
+impl Tree {
+    /// Whether each of the blocks lies below one leaf of this tree.
+    fn is_divided_by(&self, blocks: &Blocks) -> bool {
+        let mut leaf_of = HashMap::new();
+        for (leaf, switch) in self.switches.iter().enumerate() {
+            let names = switch.nodes.as_deref().map(expand_hostlist).transpose().unwrap_or_default();
+            leaf_of.extend(names.into_iter().flatten().map(|name| (name, leaf)));
+        }
+        blocks.blocks.iter().all(|block| {
+            let names = expand_hostlist(block.nodes.as_deref().unwrap_or_default()).unwrap_or_default();
+            let leaves: BTreeSet<Option<&usize>> = names.iter().map(|name| leaf_of.get(name)).collect();
+            leaves.len() == 1 && !leaves.contains(&None)
+        })
+    }
 }
 
 fn keep_only(topologies: &mut Vec<Topology>, wanted: &str, source: Source<'_>) -> Result<(), TopologyError> {

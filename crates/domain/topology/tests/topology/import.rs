@@ -50,29 +50,45 @@ fn one_line_is_a_flat_cluster() {
 }
 
 #[test]
+fn an_ultraserver_has_its_own_scale_up_bandwidth() {
+    check(
+        Format::Spec,
+        &[("cluster", "u-trn2x64+trn2u.48xlarge")],
+        expect![[r#"
+        u-trn2x64+trn2u.48xlarge: 5 nodes, 80 GPUs
+        kind trn2u.48xlarge [16] trainium2, up 640 GB/s, out 400 GB/s, cards 16, vcpus 192, memory 2.199 TB, part of u-trn2x64: n[1-4]
+        kind trn2u.48xlarge-2 [16] trainium2, up 512 GB/s, out 400 GB/s, cards 16, vcpus 192, memory 2.199 TB: n5
+        no switch: n[1-5]
+        domain u-trn2x64-1: n[1-4]
+    "#]],
+    );
+}
+
+#[test]
 fn slurm_trees_come_with_their_nodes() {
     let files = [("topology.conf", TOPOLOGY_CONF), ("slurm.conf", SLURM_CONF)];
     check(
         Format::Slurm,
         &files,
         expect![[r#"
-        research: 15 nodes, 112 GPUs
-        kind p5.48xlarge [8] h100, up 450 GB/s, out 400 GB/s, cards 32, vcpus 192, memory 2.199 TB: p5-[001-008]
-        kind p5en.48xlarge [8] h200, up 450 GB/s, out 400 GB/s, cards 16, vcpus 192, memory 2.199 TB: p5en-[01,03-04,02]
-        kind a100-80gb-x8 [8] a100-80gb, up 300 GB/s, vcpus 96, memory 1.153 TB: a100-[1-2]
-        kind cpu [] -, vcpus 8, memory 33.55 GB: login
-        core core: 
-          spine spine1: 
-            leaf leaf1: p5-[001-004]
-            leaf leaf2: p5-[005-008]
-          spine spine2: 
-            leaf leaf3: p5en-[01,03-04,02]
-            leaf leaf4: a100-[1-2]
-        no switch: login
-        down p5-003 "XID 79"
-        drained a100-1 "fans #2, slow"
-        drained a100-2 "fans #2, slow"
-    "#]],
+            research: 15 nodes, 112 GPUs
+            kind p5.48xlarge [8] h100, up 450 GB/s, out 400 GB/s, cards 32, vcpus 192, memory 2.199 TB, reported 2.097 TB: p5-[001-008]
+            kind p5en.48xlarge [8] h200, up 450 GB/s, out 400 GB/s, cards 16, vcpus 192, memory 2.199 TB, reported 2.097 TB: p5en-[01,03-04,02]
+            kind a100-80gb-x8 [8] a100-80gb, up 300 GB/s, vcpus 96, memory 1.153 TB: a100-[1-2]
+            kind cpu [] -, vcpus 8, memory 33.55 GB: login
+            core core: 
+              spine spine1: 
+                leaf leaf1: p5-[001-004]
+                leaf leaf2: p5-[005-008]
+              spine spine2: 
+                leaf leaf3: p5en-[01,03-04,02]
+                leaf leaf4: a100-[1-2]
+            no switch: login
+            features static,efa: p5-[001-008]
+            down p5-003 "XID 79"
+            drained a100-1 "fans #2, slow"
+            drained a100-2 "fans #2, slow"
+        "#]],
     );
 }
 
@@ -107,16 +123,17 @@ fn slurm_nodes_alone_are_flat() {
         Format::Slurm,
         &[("slurm.conf", SLURM_CONF)],
         expect![[r#"
-        research: 15 nodes, 112 GPUs
-        kind p5.48xlarge [8] h100, up 450 GB/s, out 400 GB/s, cards 32, vcpus 192, memory 2.199 TB: p5-[001-008]
-        kind p5en.48xlarge [8] h200, up 450 GB/s, out 400 GB/s, cards 16, vcpus 192, memory 2.199 TB: p5en-[01-04]
-        kind a100-80gb-x8 [8] a100-80gb, up 300 GB/s, vcpus 96, memory 1.153 TB: a100-[1-2]
-        kind cpu [] -, vcpus 8, memory 33.55 GB: login
-        no switch: p5-[001-008],p5en-[01-04],a100-[1-2],login
-        down p5-003 "XID 79"
-        drained a100-1 "fans #2, slow"
-        drained a100-2 "fans #2, slow"
-    "#]],
+            research: 15 nodes, 112 GPUs
+            kind p5.48xlarge [8] h100, up 450 GB/s, out 400 GB/s, cards 32, vcpus 192, memory 2.199 TB, reported 2.097 TB: p5-[001-008]
+            kind p5en.48xlarge [8] h200, up 450 GB/s, out 400 GB/s, cards 16, vcpus 192, memory 2.199 TB, reported 2.097 TB: p5en-[01-04]
+            kind a100-80gb-x8 [8] a100-80gb, up 300 GB/s, vcpus 96, memory 1.153 TB: a100-[1-2]
+            kind cpu [] -, vcpus 8, memory 33.55 GB: login
+            no switch: p5-[001-008],p5en-[01-04],a100-[1-2],login
+            features static,efa: p5-[001-008]
+            down p5-003 "XID 79"
+            drained a100-1 "fans #2, slow"
+            drained a100-2 "fans #2, slow"
+        "#]],
     );
 }
 
@@ -236,6 +253,93 @@ fn topology_yaml_holds_tree_and_blocks() {
 }
 
 #[test]
+fn the_documented_topology_yaml_is_read_topology_by_topology() {
+    let alone = [("topology.yaml", TOPOLOGY_DOCUMENTED)];
+    let instance = ImportOptions { instance: Some("p5.48xlarge".into()), ..ImportOptions::default() };
+    check_with(
+        Format::Slurm,
+        &alone,
+        &instance,
+        expect![[r#"
+        slurm: 4 nodes, 32 GPUs
+        kind p5.48xlarge [8] h100, up 450 GB/s, out 400 GB/s, cards 32, vcpus 192, memory 2.199 TB: node[01-04]
+        leaf sw_root: node[01-04]
+    "#]],
+    );
+    let nodes = "NodeName=node[01-16] Gres=gpu:gb200:4\n";
+    let files = [("topology.yaml", TOPOLOGY_DOCUMENTED), ("slurm.conf", nodes)];
+    check(
+        Format::Slurm,
+        &files,
+        expect![[r#"
+        slurm: 16 nodes, 64 GPUs
+        kind gb200-x4 [4] gb200, up 900 GB/s: node[01-16]
+        leaf sw_root: node[01-04]
+        no switch: node[05-16]
+    "#]],
+    );
+    let topology = |name: &str| ImportOptions { topology: Some(name.into()), ..ImportOptions::default() };
+    check_with(
+        Format::Slurm,
+        &files,
+        &topology("topo2"),
+        expect![[r#"
+        slurm: 16 nodes, 64 GPUs
+        kind gb200-x4 [4] gb200, up 900 GB/s: node[01-16]
+        no switch: node[01-16]
+        domain b1: node[01-04]
+        domain b2: node[05-08]
+        domain b3: node[09-12]
+        domain b4: node[13-16]
+    "#]],
+    );
+    check_with(
+        Format::Slurm,
+        &files,
+        &topology("topo3"),
+        expect![[r#"
+        slurm: 16 nodes, 64 GPUs
+        kind gb200-x4 [4] gb200, up 900 GB/s: node[01-16]
+        no switch: node[01-16]
+    "#]],
+    );
+}
+
+#[test]
+fn blocks_across_leaves_are_another_view_of_the_cluster() {
+    let yaml = "- topology: tree\n  tree:\n    switches:\n      - {switch: s1, nodes: 'n[1-2]'}\n      - {switch: s2, nodes: 'n[3-4]'}\n\
+                - topology: block\n  block:\n    blocks:\n      - {block: b1, nodes: 'n[2-3]'}\n";
+    let nodes = "NodeName=n[1-4] Gres=gpu:gb200:4\n";
+    check(
+        Format::Slurm,
+        &[("topology.yaml", yaml), ("slurm.conf", nodes)],
+        expect![[r#"
+        slurm: 4 nodes, 16 GPUs
+        kind gb200-x4 [4] gb200, up 900 GB/s: n[1-4]
+        leaf s1: n[1-2]
+        leaf s2: n[3-4]
+    "#]],
+    );
+}
+
+#[test]
+fn gpus_of_a_shorter_name_contradict_no_instance() {
+    let options = ImportOptions { instance: Some("p4d.24xlarge".into()), ..ImportOptions::default() };
+    let nodes = "NodeName=n[1-2] Gres=gpu:a100:8 RealMemory=1100000\nNodeName=login CPUs=4\n";
+    check_with(
+        Format::Slurm,
+        &[("slurm.conf", nodes)],
+        &options,
+        expect![[r#"
+        slurm: 3 nodes, 16 GPUs
+        kind p4d.24xlarge [8] a100-40gb, up 300 GB/s, out 50 GB/s, cards 4, vcpus 96, memory 1.237 TB, reported 1.153 TB: n[1-2]
+        kind cpu [] -, vcpus 4: login
+        no switch: n[1-2],login
+    "#]],
+    );
+}
+
+#[test]
 fn cluster_toml_says_everything() {
     check(
         Format::Document,
@@ -317,24 +421,65 @@ fn ec2_instances_hang_on_their_last_network_node() {
 }
 
 #[test]
+fn ec2_instances_outside_the_catalog_are_plain_machines() {
+    let text = "{\"Instances\": [\n\
+        {\"InstanceId\": \"i-1\", \"InstanceType\": \"p5.48xlarge\", \"NetworkNodes\": [\"a\", \"b\"]},\n\
+        {\"InstanceId\": \"i-2\", \"InstanceType\": \"m5.large\", \"NetworkNodes\": [\"a\", \"b\"]}]}";
+    check(
+        Format::Ec2,
+        &[("topology.json", text)],
+        expect![[r#"
+        ec2: 2 nodes, 8 GPUs
+        kind p5.48xlarge [8] h100, up 450 GB/s, out 400 GB/s, cards 32, vcpus 192, memory 2.199 TB: i-1
+        kind m5.large [] -: i-2
+        spine a: 
+          leaf b: i-[1-2]
+    "#]],
+    );
+    // The option is for what the answer leaves out, and says nothing about machines without GPUs.
+    let text = text.replace("\"InstanceType\": \"p5.48xlarge\", ", "");
+    let options = ImportOptions { instance: Some("p5.48xlarge".into()), ..ImportOptions::default() };
+    check_with(
+        Format::Ec2,
+        &[("topology.json", &text)],
+        &options,
+        expect![[r#"
+        ec2: 2 nodes, 8 GPUs
+        kind p5.48xlarge [8] h100, up 450 GB/s, out 400 GB/s, cards 32, vcpus 192, memory 2.199 TB: i-1
+        kind m5.large [] -: i-2
+        spine a: 
+          leaf b: i-[1-2]
+    "#]],
+    );
+}
+
+#[test]
+fn gpus_that_are_not_allocatable_are_not_usable() {
+    let cluster = read(Format::Kubernetes, &[("nodes.json", NODES_JSON)], &ImportOptions::default()).unwrap();
+    // Eight and eight of the three nodes are cordoned or drained; one of the remaining eight is missing.
+    assert_eq!(cluster.summary().usable_gpus, 7);
+}
+
+#[test]
 fn kubernetes_nodes_tell_hardware_tree_and_health() {
     check(
         Format::Kubernetes,
         &[("nodes.json", NODES_JSON)],
         expect![[r#"
-        kubernetes: 4 nodes, 24 GPUs
-        kind p5.48xlarge [8] h100, up 450 GB/s, out 400 GB/s, cards 32, vcpus 192, memory 2.199 TB: ip-10-0-1-11.ec2.internal,ip-10-0-1-12.ec2.internal,ip-10-0-1-13.ec2.internal
-        kind m5.large [] -, vcpus 2, memory 8.59 GB: system-1
-        core nn-a: 
-          spine nn-b: 
-            leaf nn-c: ip-10-0-1-11.ec2.internal
-            leaf nn-d: ip-10-0-1-12.ec2.internal,ip-10-0-1-13.ec2.internal
-        no switch: system-1
-        degraded ip-10-0-1-11.ec2.internal "7 of 8 GPUs allocatable"
-        draining ip-10-0-1-12.ec2.internal "cordoned"
-        drained ip-10-0-1-13.ec2.internal "UnschedulablePendingReplacement"
-        down system-1 "NodeStatusUnknown"
-    "#]],
+            kubernetes: 4 nodes, 24 GPUs
+            kind p5.48xlarge [8] h100, up 450 GB/s, out 400 GB/s, cards 32, vcpus 192, memory 2.199 TB: ip-10-0-1-11.ec2.internal,ip-10-0-1-12.ec2.internal,ip-10-0-1-13.ec2.internal
+            kind m5.large [] -, vcpus 2, memory 8.59 GB: system-1
+            core nn-a: 
+              spine nn-b: 
+                leaf nn-c: ip-10-0-1-11.ec2.internal
+                leaf nn-d: ip-10-0-1-12.ec2.internal,ip-10-0-1-13.ec2.internal
+            no switch: system-1
+            degraded ip-10-0-1-11.ec2.internal "7 of 8 GPUs allocatable"
+            draining ip-10-0-1-12.ec2.internal "cordoned"
+            drained ip-10-0-1-13.ec2.internal "UnschedulablePendingReplacement"
+            down system-1 "NodeStatusUnknown"
+            failed ip-10-0-1-11.ec2.internal GPU 7
+        "#]],
     );
     check(
         Format::Kubernetes,
@@ -397,6 +542,51 @@ fn nvidia_smi_is_one_node() {
     );
 }
 
+/// A matrix of GPUs joined by the same link each.
+fn matrix(gpus: usize, link: &str) -> String {
+    let names: Vec<String> = (0..gpus).map(|gpu| format!("GPU{gpu}")).collect();
+    let mut text = format!("\t{}\n", names.join("\t"));
+    for row in 0..gpus {
+        let cells: Vec<&str> = (0..gpus).map(|column| if row == column { "X" } else { link }).collect();
+        text += &format!("GPU{row}\t{}\n", cells.join("\t"));
+    }
+    text
+}
+
+#[test]
+fn nvlinks_are_counted() {
+    let up = |accelerator: &str, gpus: usize, link: &str| {
+        let options = ImportOptions { accelerator: Some(accelerator.into()), ..ImportOptions::default() };
+        let text = matrix(gpus, link);
+        let cluster = read(Format::NvidiaSmi, &[("topo.txt", &text)], &options).unwrap();
+        cluster.kinds()[0].scale_up_bandwidth.map(|bandwidth| bandwidth.to_string())
+    };
+    let rate = |text: &str| Some(text.to_owned());
+    assert_eq!(up("a100", 8, "NV12"), rate("300 GB/s"));
+    assert_eq!(up("h200", 8, "NV18"), rate("450 GB/s"));
+    assert_eq!(up("b200", 8, "NV18"), rate("900 GB/s"));
+    // Four A100 without a switch: four links to each of three others.
+    assert_eq!(up("a100", 4, "NV4"), rate("300 GB/s"));
+    assert_eq!(up("a100", 2, "NV4"), rate("100 GB/s"));
+    // Two of eighteen links to the switch are down.
+    assert_eq!(up("h100", 8, "NV16"), rate("400 GB/s"));
+    assert_eq!(up("h800", 8, "NV8"), rate("200 GB/s"));
+    assert_eq!(up("h100", 8, "SYS"), None);
+    // The catalog has no scale-up fabric for it.
+    assert_eq!(up("l40s", 2, "NV4"), None);
+    let instance = ImportOptions { instance: Some("p5.48xlarge".into()), ..ImportOptions::default() };
+    check_with(
+        Format::NvidiaSmi,
+        &[("topo.txt", &matrix(8, "NV16"))],
+        &instance,
+        expect![[r#"
+        localhost: 1 nodes, 8 GPUs
+        kind p5.48xlarge [8] h100, up 400 GB/s, out 400 GB/s, cards 32, vcpus 192, memory 2.199 TB: localhost
+        no switch: localhost
+    "#]],
+    );
+}
+
 #[test]
 fn nvidia_smi_links_follow_the_gpus() {
     let options = ImportOptions { accelerator: Some("h100".into()), ..ImportOptions::default() };
@@ -439,8 +629,79 @@ fn the_format_is_found_by_content() {
     for text in ["", "\n\n", "hello world", "{}", "[1, 2]", "\u{0}\u{1}"] {
         assert_eq!(detect(Source::new("input", text)), None, "{text:?}");
     }
+    for (text, format) in cases {
+        let marked = format!("\u{feff}{text}");
+        assert_eq!(detect(Source::new("input", &marked)), Some(format), "{text}");
+    }
     let cluster = import_detected(&[Source::new("in", EC2)], &ImportOptions::default(), &CATALOG).unwrap();
     assert_eq!(cluster.node_count(), 6);
+}
+
+#[test]
+fn the_ending_decides_where_the_content_does_not() {
+    let cases = [
+        ("cluster.toml", "[[gruop]]\n", Some(Format::Document)),
+        ("leaf.CONF", "SwichName=s1 Nodes=n1\n", Some(Format::Slurm)),
+        ("topology.yaml", "- topolgy: t\n", Some(Format::Slurm)),
+        ("nodes.yml", "itmes: []\n", Some(Format::Kubernetes)),
+        ("nodes.json", "{}", None),
+        ("cluster.toml", "", None),
+        // The content is right even where the ending is not.
+        ("cluster.toml", "SwitchName=s1 Nodes=n1\n", Some(Format::Slurm)),
+    ];
+    for (name, text, format) in cases {
+        assert_eq!(detect(Source::new(name, text)), format, "{name}");
+    }
+    // A file that says nothing does not hide the format of the next.
+    let sources = [Source::new("a", "# nothing\n"), Source::new("b", SLURM_CONF)];
+    assert!(import_detected(&sources, &ImportOptions::default(), &CATALOG).is_ok());
+}
+
+#[test]
+fn a_byte_order_mark_is_passed_over() {
+    let options = ImportOptions::default();
+    let matrix = ImportOptions { accelerator: Some("h100".into()), ..ImportOptions::default() };
+    for (format, text, options) in [
+        (Format::Spec, "p5.48xlarge:2", &options),
+        (Format::Slurm, SLURM_CONF, &options),
+        (Format::Slurm, "NodeName=n1 Gres=gpu:h100:8\n", &options),
+        (Format::Document, CLUSTER_TOML, &options),
+        (Format::Ec2, EC2, &options),
+        (Format::Kubernetes, NODES_JSON, &options),
+        (Format::Kubernetes, NODES_YAML, &options),
+        (Format::NvidiaSmi, NVIDIA_SMI, &matrix),
+    ] {
+        let marked = format!("\u{feff}{text}");
+        assert_eq!(
+            read(format, &[("input", &marked)], options),
+            read(format, &[("input", text)], options),
+            "{}",
+            format.name()
+        );
+    }
+}
+
+#[test]
+fn nodes_without_switches_are_no_leaves() {
+    let files = [("topology.conf", TOPOLOGY_CONF), ("slurm.conf", SLURM_CONF)];
+    let cluster = read(Format::Slurm, &files, &ImportOptions::default()).unwrap();
+    expect![[r#"
+        research: 15 nodes, 112 GPUs
+          8 x p5.48xlarge (64 GPUs)
+          4 x p5en.48xlarge (32 GPUs)
+          2 x a100-80gb-x8 (16 GPUs)
+          1 x cpu (0 GPUs)
+          domain   14 of 8 GPUs
+          node     15 of 0 to 8 GPUs
+          leaf     4 of 16 to 32 GPUs
+          spine    2 of 48 to 64 GPUs
+          core     1 of 112 GPUs
+          cluster  1 of 112 GPUs
+          healthy  12 nodes
+          drained  2 nodes
+          down     1 node
+    "#]]
+    .assert_eq(&cluster.summary().to_string());
 }
 
 #[test]

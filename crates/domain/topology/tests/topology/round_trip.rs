@@ -27,7 +27,7 @@ fn samples() -> Vec<Cluster> {
         ..ImportOptions::default()
     };
     let none = ImportOptions::default();
-    let spec = "p5.48xlarge:3+u-p6e-gb200x72:2+p5.4xlarge";
+    let spec = "p5.48xlarge:3+u-p6e-gb200x72:2+p5.4xlarge+u-trn2x64:2+trn2u.48xlarge";
     [
         read(Format::Spec, &[("spec", spec)], &none),
         read(Format::Slurm, &[("topology.conf", TOPOLOGY_CONF), ("slurm.conf", SLURM_CONF)], &none),
@@ -76,6 +76,50 @@ fn a_slurm_cluster_survives_slurm() {
     let cluster = read(Format::Slurm, &files, &options).unwrap();
     assert_eq!(reread_slurm(&cluster, ExportFormat::SlurmBlock, &options), cluster);
     assert_eq!(reread_slurm(&cluster, ExportFormat::SlurmYaml, &options), cluster);
+}
+
+#[test]
+fn memory_and_features_leave_slurm_as_they_came() {
+    let nodes = "NodeName=n[1-2] CPUs=192 RealMemory=2000000 Gres=gpu:h100:8 Feature=rack1,p5.48xlarge,efa\n\
+                 NodeName=n3 CPUs=192 Gres=gpu:h100:8 Feature=p5.48xlarge\n\
+                 NodeName=n[4-5] CPUs=64 RealMemory=500000 Gres=gpu:a100:8 Feature=\"big mem\"\n\
+                 NodeName=n6 CPUs=64 RealMemory=500000 Gres=gpu:a100:8\n";
+    let cluster = read(Format::Slurm, &[("slurm.conf", nodes)], &ImportOptions::default()).unwrap();
+    expect![[r##"
+        # NodeName lines for slurm.conf, written by Bedplate; they need GresTypes=gpu
+        # RealMemory is 95 % of the nominal memory where nobody stated it: Slurm drains nodes that report less
+        NodeName=n[1-2] CPUs=192 RealMemory=2000000 Gres=gpu:h100:8 Feature=p5.48xlarge,rack1,efa State=UNKNOWN
+        NodeName=n3 CPUs=192 RealMemory=1992294 Gres=gpu:h100:8 Feature=p5.48xlarge State=UNKNOWN
+        NodeName=n[4-5] CPUs=64 RealMemory=500000 Gres=gpu:a100-80gb:8 Feature="big mem" State=UNKNOWN
+        NodeName=n6 CPUs=64 RealMemory=500000 Gres=gpu:a100-80gb:8 State=UNKNOWN
+    "##]].assert_eq(&export(&cluster, ExportFormat::SlurmNodes));
+    assert_eq!(reread_toml(&cluster), cluster);
+    let text = export(&cluster, ExportFormat::Document);
+    expect![[r#"
+
+        instance = "p5.48xlarge"
+        count = 2
+        nodes = "n[1-2]"
+        reported_memory = "2097152000000 B"
+        features = ["rack1", "efa"]
+
+        [[group]]
+        instance = "p5.48xlarge"
+        count = 1
+        nodes = "n3"
+
+        [[group]]
+        kind = "a100-80gb-x8"
+        count = 2
+        nodes = "n[4-5]"
+        features = ["big mem"]
+
+        [[group]]
+        kind = "a100-80gb-x8"
+        count = 1
+        nodes = "n6"
+    "#]]
+    .assert_eq(text.split_once("\n[[group]]").unwrap().1);
 }
 
 fn check(format: ExportFormat, expected: Expect) {
@@ -136,10 +180,11 @@ fn exports_look_as_people_write_them() {
         ExportFormat::SlurmNodes,
         expect![[r##"
             # NodeName lines for slurm.conf, written by Bedplate; they need GresTypes=gpu
-            NodeName=n1 CPUs=192 RealMemory=2097152 Gres=gpu:h100:8 Feature=p5.48xlarge State=UNKNOWN
-            NodeName=n2 CPUs=192 RealMemory=2097152 Gres=gpu:h100:8 Feature=p5.48xlarge State=DRAIN Reason="a   and a '"
-            NodeName=n[3-4] CPUs=192 RealMemory=2097152 Gres=gpu:h100:8 Feature=p5.48xlarge State=DOWN Reason="XID 79: 'fell off the bus'"
-            NodeName=gb[01-18] CPUs=144 RealMemory=983040 Gres=gpu:gb200:4 Feature=p6e-gb200.36xlarge State=UNKNOWN
+            # RealMemory is 95 % of the nominal memory where nobody stated it: Slurm drains nodes that report less
+            NodeName=n1 CPUs=192 RealMemory=1992294 Gres=gpu:h100:8 Feature=p5.48xlarge State=UNKNOWN
+            NodeName=n2 CPUs=192 RealMemory=1992294 Gres=gpu:h100:8 Feature=p5.48xlarge State=DRAIN Reason="a   and a '"
+            NodeName=n[3-4] CPUs=192 RealMemory=1992294 Gres=gpu:h100:8 Feature=p5.48xlarge State=DOWN Reason="XID 79: 'fell off the bus'"
+            NodeName=gb[01-18] CPUs=144 RealMemory=933888 Gres=gpu:gb200:4 Feature=p6e-gb200.36xlarge State=UNKNOWN
             NodeName=own[1-2] CPUs=64 RealMemory=524288 Gres=gpu:l40s:4 State=UNKNOWN
         "##]],
     );

@@ -2,6 +2,7 @@
 
 pub(crate) mod random;
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::sync::LazyLock;
 
@@ -18,6 +19,8 @@ pub(crate) const SLURM_CONF: &str = include_str!("../samples/slurm.conf");
 pub(crate) const BLOCK_CONF: &str = include_str!("../samples/block.conf");
 pub(crate) const BLOCK_SLURM_CONF: &str = include_str!("../samples/block-slurm.conf");
 pub(crate) const TOPOLOGY_YAML: &str = include_str!("../samples/topology.yaml");
+/// The example of Slurm's manual page: three topologies, the tree over a part of the nodes only.
+pub(crate) const TOPOLOGY_DOCUMENTED: &str = include_str!("../samples/topology-documented.yaml");
 pub(crate) const CLUSTER_TOML: &str = include_str!("../samples/cluster.toml");
 pub(crate) const EC2: &str = include_str!("../samples/ec2.json");
 pub(crate) const NODES_JSON: &str = include_str!("../samples/nodes.json");
@@ -65,6 +68,8 @@ pub(crate) fn describe(cluster: &Cluster) -> String {
             ("cards", kind.network_cards.map(|c| c.to_string())),
             ("vcpus", kind.vcpus.map(|c| c.to_string())),
             ("memory", kind.memory.map(|m| m.to_string())),
+            ("reported", kind.reported_memory.map(|m| m.to_string())),
+            ("part of", kind.ultraserver.clone()),
         ] {
             if let Some(figure) = figure {
                 let _ = write!(text, ", {title} {figure}");
@@ -84,9 +89,17 @@ pub(crate) fn describe(cluster: &Cluster) -> String {
     if !loose.is_empty() {
         let _ = writeln!(text, "no switch: {loose}");
     }
-    for span in cluster.domains(Level::Domain).filter(|span| span.nodes.len() > 1) {
-        let first = cluster.node(span.nodes.first().unwrap());
-        let _ = writeln!(text, "domain {}: {}", first.domain_name().unwrap(), names(span.nodes));
+    for set in cluster.sets(Level::Domain).filter(|set| set.nodes.len() > 1) {
+        let first = cluster.node(set.nodes.first().unwrap());
+        let _ = writeln!(text, "domain {}: {}", first.domain_name().unwrap(), names(set.nodes));
+    }
+    let mut features: BTreeMap<&[String], Vec<&str>> = BTreeMap::new();
+    for node in cluster.nodes() {
+        let node = cluster.node(node);
+        features.entry(node.features()).or_default().push(node.name());
+    }
+    for (features, nodes) in features.into_iter().filter(|(features, _)| !features.is_empty()) {
+        let _ = writeln!(text, "features {}: {}", features.join(","), compress_hostlist(nodes));
     }
     for node in cluster.nodes() {
         let node = cluster.node(node);
