@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{catalog, cluster, completions, error, layout, man, model, tour};
+use crate::commands::{bench, catalog, cluster, completions, error, layout, man, model, plan, tour};
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
 #[derive(Parser)]
@@ -13,18 +13,20 @@ Start here:
   bedplate catalog instances --memory '>=141GB'  hardware that fits a need
   bedplate cluster show p5.48xlarge:64           a cluster and its network
   bedplate model show llama-3.1-70b              parameters, FLOPs and bytes
+  bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --tokens 2T
 
 Data goes to standard output, remarks to standard error. Exit codes: 0 done, 1 refused or
 failed, 2 usage, 3 transient, 70 our bug.")]
 pub(crate) struct Cli {
     /// Print one JSON document instead of text
-    #[arg(long, global = true)]
+    #[arg(long, global = true, help_heading = "Global options")]
     pub(crate) json: bool,
 
     /// Lay your own catalog file over the built-in one; may be repeated
     #[arg(
         long,
         global = true,
+        help_heading = "Global options",
         value_name = "FILE",
         env = "BEDPLATE_CATALOG",
         hide_env_values = true,
@@ -38,7 +40,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// The main job, guided: hardware, a cluster, a model
+    /// The main job, guided: hardware, a cluster, a model, a plan
     Tour(tour::Arguments),
     /// What hardware exists: accelerators, instances, fabrics, storage, prices
     Catalog(catalog::Arguments),
@@ -46,8 +48,12 @@ pub(crate) enum Command {
     Cluster(cluster::Arguments),
     /// Parameters, FLOPs and bytes of a model
     Model(model::Arguments),
+    /// Predict and choose: layouts, times, memory, costs
+    Plan(Box<plan::Arguments>),
     /// Read a parallel layout: its spelling, its rules, its rank groups
     Layout(layout::Arguments),
+    /// How fast the program's own parts are, beside a named peer
+    Bench(bench::Arguments),
     /// What an error code means and what to do about it
     Error(error::Arguments),
     /// Print a completion script for your shell

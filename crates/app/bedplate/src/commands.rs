@@ -1,5 +1,6 @@
 //! One module per command; the folder mirrors the command line.
 
+pub(crate) mod bench;
 pub(crate) mod catalog;
 pub(crate) mod cluster;
 pub(crate) mod completions;
@@ -7,6 +8,7 @@ pub(crate) mod error;
 pub(crate) mod layout;
 pub(crate) mod man;
 pub(crate) mod model;
+pub(crate) mod plan;
 pub(crate) mod tour;
 
 use crate::cli::Command;
@@ -20,6 +22,8 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Catalog(arguments) => catalog::run(arguments, context, console),
         Command::Cluster(arguments) => cluster::run(arguments, context, console),
         Command::Model(arguments) => model::run(arguments, console),
+        Command::Plan(arguments) => plan::run(*arguments, context, console),
+        Command::Bench(arguments) => bench::run(arguments, context, console),
         Command::Layout(arguments) => layout::run(&arguments, console),
         Command::Error(arguments) => error::run(&arguments, console),
         Command::Completions(arguments) => completions::run(&arguments, console),

@@ -14,7 +14,8 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn load_catalog(&self) -> Result<Catalog, Stop> {
         let mut texts = Vec::new();
-        for path in &self.overlays {
+        // An empty variable in the environment names no file.
+        for path in self.overlays.iter().filter(|path| !path.is_empty()) {
             texts.push((path, files::read_text(path)?));
         }
         let sources: Vec<Source<'_>> = texts.iter().map(|(path, text)| Source::new(path, text)).collect();

@@ -1,7 +1,8 @@
 //! Reading what the user names: a file, or standard input as `-`.
 
-use std::fs::File;
-use std::io::{self, Read};
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read, Write};
+use std::path::PathBuf;
 
 use bedplate_diag::{Class, Diagnostic, Page, Place, Source};
 
@@ -88,12 +89,47 @@ fn text_of(path: &str, bytes: Vec<u8>) -> Result<String, FileError> {
 }
 
 /// Writes a whole file, by way of a neighbour that takes its place, so that no half-written file is left.
+/// Links are followed, permissions kept, and what is no regular file (a device, a pipe) is written through.
 pub(crate) fn write_text(path: &str, text: &str) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
-    let neighbour = format!("{path}.{}.part", std::process::id());
-    std::fs::write(&neighbour, text).map_err(failed)?;
-    std::fs::rename(&neighbour, path).map_err(|source| {
-        let _ = std::fs::remove_file(&neighbour);
+    let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
+    let existing = fs::metadata(&target).ok();
+    if existing.as_ref().is_some_and(|existing| !existing.is_file()) {
+        let mut stream = OpenOptions::new().write(true).open(&target).map_err(failed)?;
+        return stream.write_all(text.as_bytes()).map_err(failed);
+    }
+    let mut neighbour = target.clone().into_os_string();
+    neighbour.push(format!(".{}.part", std::process::id()));
+    let written = fs::write(&neighbour, text)
+        .and_then(|()| existing.map_or(Ok(()), |old| fs::set_permissions(&neighbour, old.permissions())))
+        .and_then(|()| fs::rename(&neighbour, &target));
+    written.map_err(|source| {
+        let _ = fs::remove_file(&neighbour);
         failed(source)
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn writing_keeps_links_permissions_and_devices() {
+        let folder = std::env::temp_dir().join(format!("bedplate-files-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let (file, link) = (folder.join("file"), folder.join("link"));
+        fs::write(&file, "old").unwrap();
+        fs::set_permissions(&file, fs::Permissions::from_mode(0o600)).unwrap();
+        symlink(&file, &link).unwrap();
+        write_text(link.to_str().unwrap(), "new").unwrap();
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        assert_eq!(fs::metadata(&file).unwrap().permissions().mode() & 0o777, 0o600);
+        write_text("/dev/null", "gone").unwrap();
+        assert!(!fs::metadata("/dev/null").unwrap().is_file());
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 2, "nothing else is left behind");
+        assert!(write_text(folder.join("no/such/place").to_str().unwrap(), "x").is_err());
+        fs::remove_dir_all(&folder).unwrap();
+    }
 }

@@ -3,6 +3,7 @@
 //! Everything that decides lives in the crates below; here are only arguments, files, tables and exit
 //! codes. `commands/` mirrors the command line: `catalog compare` is in `commands/catalog/compare.rs`.
 
+mod choice;
 mod cli;
 mod commands;
 mod console;
@@ -10,6 +11,7 @@ mod context;
 mod files;
 mod pages;
 mod present;
+mod report;
 mod stop;
 
 use std::process::ExitCode;

@@ -12,10 +12,17 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_topology::PAGES,
         bedplate_transformer::PAGES,
         bedplate_layout::PAGES,
+        bedplate_perf::PAGES,
+        bedplate_search::PAGES,
+        bedplate_calibrate::PAGES,
+        bedplate_goodput::PAGES,
         files::PAGES,
         stop::PAGES,
+        commands::bench::PAGES,
         commands::catalog::PAGES,
+        commands::cluster::PAGES,
         commands::error::PAGES,
+        commands::plan::PAGES,
     ]
     .concat();
     pages.sort_by_key(|page| page.code);

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use bedplate_catalog::{Catalog, Comparison};
+use bedplate_catalog::{Bound, Catalog};
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
 use bedplate_layout::Layout;
 use bedplate_topology::{
@@ -94,7 +94,7 @@ fn units(data: &[u8]) {
         )*};
     }
     survive!(Bytes, Bandwidth, FlopRate, Flops, Seconds, Tokens, Dollars, DollarRate, Watts);
-    let _ = text.parse::<Comparison<Bytes>>();
+    let _ = text.parse::<Bound<Bytes>>();
 }
 
 fn layout(data: &[u8]) {

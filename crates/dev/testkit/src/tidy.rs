@@ -123,15 +123,56 @@ pub fn violations_in_sources(workspace: &Workspace) -> Vec<String> {
     found
 }
 
-/// `line: what and what instead` for each line of code that names something banned. Tests are exempt.
+/// `line: what and what instead` for each line of code that names something banned. Test modules are exempt.
 fn lines_naming(text: &str, banned: &[(&str, &str)]) -> Vec<String> {
-    let code = text.lines().enumerate().take_while(|(_, line)| line.trim() != "#[cfg(test)]");
-    let code = code.filter(|(_, line)| !line.trim_start().starts_with("//"));
-    code.flat_map(|(index, line)| {
-        let named = banned.iter().filter(move |(name, _)| line.contains(name));
-        named.map(move |(name, instead)| format!("{}: pure code names {name}; {instead}", index + 1))
-    })
-    .collect()
+    let mut found = Vec::new();
+    for (number, line) in statements(text) {
+        let spelled_out = without_groups(&line);
+        for (name, instead) in banned.iter().filter(|(name, _)| spelled_out.contains(name)) {
+            found.push(format!("{number}: pure code names {name}; {instead}"));
+        }
+    }
+    found
+}
+
+/// Lines of code with their numbers, a `use` of several lines joined into one; comments and the test module
+/// at the end are left out.
+fn statements(text: &str) -> Vec<(usize, String)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let is_test_module = |at: usize| {
+        lines[at].trim() == "#[cfg(test)]"
+            && lines.get(at + 1).is_some_and(|next| next.trim_start().starts_with("mod "))
+    };
+    let mut statements: Vec<(usize, String)> = Vec::new();
+    let mut is_open = false;
+    for (at, line) in lines.iter().enumerate() {
+        if is_test_module(at) {
+            break;
+        }
+        if line.trim_start().starts_with("//") {
+            continue;
+        }
+        match statements.last_mut() {
+            Some((_, statement)) if is_open => statement.push_str(line.trim()),
+            _ => statements.push((at + 1, (*line).to_owned())),
+        }
+        let is_use =
+            statements.last().is_some_and(|(_, statement)| statement.trim_start().starts_with("use "));
+        is_open = is_use && !line.contains(';');
+    }
+    statements
+}
+
+/// `use std::{fmt, fs}` also spelled as `std::fmt std::fs`, so that a name is found however it is imported.
+fn without_groups(statement: &str) -> String {
+    let mut spelled = statement.to_owned();
+    if let Some((prefix, group)) = statement.trim_start().trim_start_matches("use ").split_once("::{") {
+        let members = group.split([',', '{', '}', ';']).map(str::trim).filter(|member| !member.is_empty());
+        for member in members {
+            spelled += &format!(" {prefix}::{member}");
+        }
+    }
+    spelled
 }
 
 fn rust_files(folder: &Path) -> Vec<PathBuf> {

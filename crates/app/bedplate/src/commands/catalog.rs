@@ -12,7 +12,10 @@ mod show;
 mod sources;
 mod storage;
 
-use bedplate_diag::Page;
+use std::collections::BTreeSet;
+
+use bedplate_catalog::CatalogError;
+use bedplate_diag::{Page, nearest_names};
 
 use crate::console::Console;
 use crate::context::Context;
@@ -69,6 +72,21 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Some(Command::Sources) => sources::run(&catalog, console),
         Some(Command::Check(arguments)) => check::run(&arguments, context, console),
     }
+}
+
+/// Refuses a name that nothing in the catalog has: it would otherwise only give an empty list.
+fn refuse_unknown<'a>(
+    kind: &'static str,
+    wanted: &Option<String>,
+    known: impl Iterator<Item = &'a String>,
+) -> Result<(), CatalogError> {
+    let Some(wanted) = wanted else { return Ok(()) };
+    let names: BTreeSet<&str> = known.map(String::as_str).collect();
+    if names.iter().any(|name| name.eq_ignore_ascii_case(wanted)) {
+        return Ok(());
+    }
+    let near = nearest_names(wanted, names, 2).into_iter().map(str::to_owned).collect();
+    Err(CatalogError::UnknownName { kind, name: wanted.chars().take(60).collect(), near })
 }
 
 /// The text of a value that may be unknown; unknown prints as a dash.

@@ -3,8 +3,13 @@
 mod check;
 mod export;
 mod import;
+mod meet;
 mod show;
 mod source;
+
+use bedplate_catalog::Catalog;
+use bedplate_diag::Page;
+use bedplate_topology::Cluster;
 
 use crate::console::Console;
 use crate::context::Context;
@@ -17,6 +22,7 @@ Examples:
   bedplate cluster import topology.conf slurm.conf -o cluster.toml
   kubectl get nodes -o json | bedplate cluster import -
   bedplate cluster export cluster.toml --as slurm-tree
+  bedplate cluster meet cluster.toml n01 n05
   bedplate cluster check cluster.toml
 
 A cluster is INSTANCE:COUNT (several joined by `+`), or a file: cluster.toml, Slurm's topology.conf
@@ -35,6 +41,8 @@ enum Command {
     Import(import::Arguments),
     /// Write a cluster as Slurm files or cluster.toml
     Export(export::Arguments),
+    /// Where nodes meet, and the bandwidth between them
+    Meet(meet::Arguments),
     /// Validate a description and say what it holds
     Check(check::Arguments),
 }
@@ -45,6 +53,14 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Show(arguments) => show::run(&arguments, &catalog, console),
         Command::Import(arguments) => import::run(&arguments, &catalog, console),
         Command::Export(arguments) => export::run(&arguments, &catalog, console),
+        Command::Meet(arguments) => meet::run(&arguments, &catalog, console),
         Command::Check(arguments) => check::run(&arguments, &catalog, console),
     }
 }
+
+/// A cluster from a specification or a file, with nothing added to it.
+pub(crate) fn load(text: &str, catalog: &Catalog) -> Result<Cluster, Stop> {
+    source::load_all(&[text.to_owned()], &source::Reading::default(), catalog)
+}
+
+pub(crate) const PAGES: &[&Page] = &[&meet::UNKNOWN_NODE];

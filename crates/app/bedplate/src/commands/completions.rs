@@ -2,6 +2,7 @@
 
 use clap::CommandFactory;
 use clap_complete::Shell;
+use serde_json::json;
 
 use crate::cli::Cli;
 use crate::console::Console;
@@ -21,5 +22,9 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     let mut script = Vec::new();
     clap_complete::generate(arguments.shell, &mut Cli::command(), "bedplate", &mut script);
-    console.text(&String::from_utf8_lossy(&script))
+    let script = String::from_utf8_lossy(&script);
+    if console.is_json() {
+        return console.json(&json!({ "shell": arguments.shell.to_string(), "script": script }));
+    }
+    console.text(&script)
 }

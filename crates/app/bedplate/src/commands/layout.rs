@@ -36,12 +36,13 @@ pub(crate) struct Arguments {
 }
 
 /// Dimensions with the name that users know them by.
-const DIMENSIONS: [(&str, Dimension); 6] = [
+const DIMENSIONS: [(&str, Dimension); 7] = [
     ("tensor", Dimension::Tensor),
     ("context", Dimension::Context),
     ("data", Dimension::Data),
     ("pipeline", Dimension::Pipeline),
     ("expert", Dimension::Expert),
+    ("expert tensor", Dimension::ExpertTensor),
     ("expert copies", Dimension::ExpertData),
 ];
 
@@ -134,7 +135,7 @@ fn layout_json(layout: &Layout, map: Option<&RankMap>, refusals: &[Refusal]) -> 
     let groups = |map: &RankMap| {
         let group = |(name, dimension): (&str, Dimension)| {
             let group = map.group(dimension, 0);
-            (name.to_owned(), json!({ "size": group.size, "stride": group.stride }))
+            (name.replace(' ', "_"), json!({ "size": group.size, "stride": group.stride }))
         };
         Value::Object(DIMENSIONS.into_iter().map(group).collect())
     };

@@ -2,6 +2,7 @@
 
 use clap::CommandFactory;
 use clap_mangen::Man;
+use serde_json::json;
 
 use crate::cli::Cli;
 use crate::console::Console;
@@ -23,11 +24,12 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     let mut command = Cli::command().disable_help_subcommand(true);
     command.build();
     let Some(folder) = &arguments.out else {
-        return console.text(&page(&command, "bedplate"));
+        let page = page(&command, "bedplate");
+        return if console.is_json() { console.json(&json!({ "page": page })) } else { console.text(&page) };
     };
     let written = write_pages(&command, "bedplate", folder)?;
     console.say(&format!("wrote {written} pages to {folder}"));
-    Ok(())
+    if console.is_json() { console.json(&json!({ "pages": written })) } else { Ok(()) }
 }
 
 /// The page of a command and of everything below it.

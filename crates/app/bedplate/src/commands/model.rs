@@ -3,6 +3,8 @@
 mod list;
 mod show;
 
+use std::path::Path;
+
 use bedplate_diag::Source;
 use bedplate_transformer::{Transformer, builtin, from_config};
 
@@ -36,20 +38,22 @@ pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), Sto
     }
 }
 
-/// A built-in name, or the path of a config.json. Paths contain a slash or end in `.json`; `-` is
-/// standard input. A Hugging Face name such as `Qwen/Qwen2.5-7B` has a slash too, so names come first.
+/// A built-in name, or the path of a config.json or of the folder that holds one; `-` is standard input.
+///
+/// Hugging Face names such as `Qwen/Qwen2.5-7B` look like paths: where such a path exists it is meant.
+/// A bare word is a built-in name first.
 pub(crate) fn load(name_or_path: &str) -> Result<Transformer, Stop> {
-    let known = builtin(name_or_path);
-    let looks_like_a_path = name_or_path == "-"
+    let path = Path::new(name_or_path);
+    let is_path = name_or_path == "-"
         || name_or_path.ends_with(".json")
-        || (name_or_path.contains('/') && std::path::Path::new(name_or_path).exists());
-    if known.is_ok() || !looks_like_a_path {
-        return Ok(known?);
+        || (path.exists() && (name_or_path.contains('/') || builtin(name_or_path).is_err()));
+    if !is_path {
+        return Ok(builtin(name_or_path)?);
     }
-    let path = match std::path::Path::new(name_or_path).is_dir() {
+    let file = match path.is_dir() {
         true => format!("{}/config.json", name_or_path.trim_end_matches('/')),
         false => name_or_path.to_owned(),
     };
-    let text = files::read_text(&path)?;
-    Ok(from_config(Source::new(&path, &text))?)
+    let text = files::read_text(&file)?;
+    Ok(from_config(Source::new(&file, &text))?)
 }

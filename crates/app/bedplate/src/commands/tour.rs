@@ -103,6 +103,17 @@ fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
                 command: "layout dp16.tp8.sp.pp4.zero1 --model llama-3.1-70b --gpus 512",
             }],
         },
+        Chapter {
+            title: "the plan",
+            steps: vec![Step {
+                remark:
+                    "Which of all legal layouts is the best, what limits it, does it fit, how long and how \
+                         much for two trillion tokens? Every layout is priced; the interval comes from \
+                         measured runs that the model was not fitted to."
+                        .into(),
+                command: "plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --tokens 2T",
+            }],
+        },
     ])
 }
 
@@ -113,7 +124,7 @@ fn why_it_must_be_cut(catalog: &Catalog) -> Result<String, Stop> {
     let usable = accelerator.memory_for_programs();
     let needed = (state / usable).ceil();
     Ok(format!(
-        "Training {MODEL} keeps {state} of weights, gradients and optimizer state. One {} holds {usable}, so \
+        "Training {MODEL} keeps {state} of weights, gradients and optimizer state. One {} gives programs {usable:#}, so \
          {needed} of them are needed before the first activation is stored. A layout says who holds what; \
          this one uses all 512 GPUs:",
         accelerator.name
@@ -146,6 +157,7 @@ fn farewell(chapters: &[Chapter]) -> String {
     let titles: Vec<&str> = chapters.iter().map(|chapter| chapter.title).collect();
     format!(
         "\nYou have seen {}.\n\nGo on with:\n\
+         \x20 bedplate plan choose --model llama-3.1-70b --tokens 2T --deadline 30d\n\
          \x20 bedplate catalog instances --memory '>=141GB'     hardware by need\n\
          \x20 bedplate catalog show h200                        figures with sources\n\
          \x20 bedplate cluster import topology.conf slurm.conf  your own cluster\n\

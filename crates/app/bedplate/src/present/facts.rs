@@ -25,6 +25,11 @@ impl Facts {
         self
     }
 
+    /// Labels and values as rows of a table.
+    pub(crate) fn rows(&self) -> impl Iterator<Item = Vec<String>> {
+        self.rows.iter().map(|(label, value)| vec![label.clone(), value.clone()])
+    }
+
     pub(crate) fn render(&self, width: Option<usize>) -> String {
         let label_width = self.rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
         let indent = 2 + label_width + 2;

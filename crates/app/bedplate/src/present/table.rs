@@ -55,6 +55,12 @@ impl Table {
         self.rows.is_empty()
     }
 
+    /// Titles and rows as they are, for pages.
+    pub(crate) fn cells(&self) -> Vec<Vec<String>> {
+        let titles = self.columns.iter().map(|column| column.title.to_lowercase()).collect();
+        std::iter::once(titles).chain(self.rows.iter().cloned()).collect()
+    }
+
     pub(crate) fn fit(&self, width: Option<usize>) -> Fitted {
         let widths: Vec<usize> = (0..self.columns.len()).map(|column| self.width_of(column)).collect();
         let mut kept: Vec<usize> = (0..self.columns.len()).collect();

@@ -1,10 +1,10 @@
 //! `bedplate catalog accelerators`
 
-use bedplate_catalog::{Accelerator, Catalog, Comparison};
+use bedplate_catalog::{Accelerator, Bound, Catalog};
 use bedplate_units::Bytes;
 use serde_json::Value;
 
-use super::{json, known};
+use super::{json, known, refuse_unknown};
 use crate::console::Console;
 use crate::present::{Column, Table};
 use crate::stop::Stop;
@@ -17,9 +17,9 @@ pub(super) struct Arguments {
     /// Only chips of this vendor: nvidia, aws, amd
     #[arg(long)]
     vendor: Option<String>,
-    /// Only chips whose memory meets a bound, such as '>=141GB'
+    /// Only chips whose memory, as sold, meets a bound, such as '>=141GB'
     #[arg(long, value_name = "BOUND")]
-    memory: Option<Comparison<Bytes>>,
+    memory: Option<Bound<Bytes>>,
 }
 
 impl Arguments {
@@ -30,6 +30,7 @@ impl Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    refuse_unknown("vendor", &arguments.vendor, catalog.accelerators.iter().map(|entry| &entry.vendor))?;
     let chosen: Vec<&Accelerator> =
         catalog.accelerators.iter().filter(|accelerator| arguments.admits(accelerator)).collect();
     if console.is_json() {

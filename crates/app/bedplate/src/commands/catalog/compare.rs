@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::figures::{Entry, Figure, find};
 use crate::console::Console;
-use crate::present::{Column, Table};
+use crate::present::{Column, Facts, Table};
 use crate::stop::Stop;
 
 #[derive(clap::Args)]
@@ -79,7 +79,23 @@ fn render(entries: &[Entry<'_>], catalog: &Catalog, width: Option<usize>) -> Str
     }
     // The titles are a row of their own, because they are names and not fixed texts.
     let text = table.fit(width).text;
-    text.split_once('\n').map_or(text.clone(), |(_, rows)| rows.to_owned())
+    let text = text.split_once('\n').map_or(text.clone(), |(_, rows)| rows.to_owned());
+    let is_too_wide = width.is_some_and(|width| text.lines().any(|line| line.chars().count() > width));
+    if is_too_wide { stacked(entries, &figures, width) } else { text }
+}
+
+/// For narrow terminals: each figure with its values below each other.
+fn stacked(entries: &[Entry<'_>], figures: &[Vec<Figure>], width: Option<usize>) -> String {
+    let mut text = String::new();
+    for label in merged_labels(figures) {
+        let mut facts = Facts::default();
+        for (entry, list) in entries.iter().zip(figures) {
+            let figure = list.iter().find(|figure| figure.label == label);
+            facts.add(entry.name(), figure.map_or("-", |figure| &figure.text));
+        }
+        text += &format!("{label}\n{}", facts.render(width));
+    }
+    text
 }
 
 /// The labels of all lists; one that only a later list has stands behind its neighbour there.

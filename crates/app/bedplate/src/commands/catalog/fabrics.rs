@@ -3,7 +3,7 @@
 use bedplate_catalog::{Catalog, Fabric};
 use serde_json::Value;
 
-use super::{json, known};
+use super::{json, known, refuse_unknown};
 use crate::console::Console;
 use crate::present::{Column, Table};
 use crate::stop::Stop;
@@ -19,16 +19,13 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    refuse_unknown("fabric family", &arguments.family, catalog.fabrics.iter().map(|entry| &entry.family))?;
     let is_wanted = |fabric: &&Fabric| {
         arguments.family.as_ref().is_none_or(|family| family.eq_ignore_ascii_case(&fabric.family))
     };
     let chosen: Vec<&Fabric> = catalog.fabrics.iter().filter(is_wanted).collect();
     if console.is_json() {
         return console.json(&Value::Array(chosen.into_iter().map(json::fabric).collect()));
-    }
-    if chosen.is_empty() {
-        console.say("no fabric is of that family; see all with `bedplate catalog fabrics`");
-        return Ok(());
     }
     let mut table = Table::new(vec![
         Column::left("NAME", 0),

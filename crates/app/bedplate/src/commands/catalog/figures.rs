@@ -148,7 +148,7 @@ impl<'a> Figures<'a> {
     fn add_accelerator(&mut self, entry: &Accelerator) {
         self.text("vendor", "vendor", Some(format!("{}, {}", entry.vendor, entry.generation)));
         self.add_peaks(entry);
-        self.number("memory", "memory", Some(entry.memory), |size| size.get());
+        self.number("memory", "memory, as sold", Some(entry.memory), |size| size.get());
         self.text("memory_kind", "memory kind", entry.memory_kind.as_ref());
         let usable = entry.memory_usable.map(|size| format!("{size} ({size:#})"));
         self.text("memory_usable", "usable memory", usable);
@@ -173,8 +173,10 @@ impl<'a> Figures<'a> {
         self.text("provider", "provider", Some(&entry.provider));
         self.text("accelerator", "accelerator", Some(&accelerator.name));
         self.number("accelerators", "accelerators", Some(entry.accelerators), f64::from);
-        self.add_per_accelerator(accelerator);
-        self.number("accelerator_memory", "memory, total", entry.accelerator_memory, |size| size.get());
+        self.add_per_accelerator(accelerator, entry.host_link.is_some());
+        self.number("accelerator_memory", "memory, total", Some(catalog.total_memory(entry)), |size| {
+            size.get()
+        });
         self.number("scale_up_domain", "scale-up domain", Some(entry.scale_up_domain), f64::from);
         self.number("scale_up_bandwidth", "scale-up, both ways", entry.scale_up_bandwidth, |rate| rate.get());
         self.text("scale_out", "scale-out fabric", entry.scale_out.as_ref());
@@ -182,7 +184,7 @@ impl<'a> Figures<'a> {
             rate.get()
         });
         self.number("scale_out_cards", "network cards", entry.scale_out_cards, f64::from);
-        self.text("host_link", "host link", entry.host_link.as_ref().or(accelerator.host_link.as_ref()));
+        self.text("host_link", "host link", entry.host_link.as_ref());
         self.number("vcpus", "vCPUs", entry.vcpus, f64::from);
         if let Some(memory) = entry.host_memory {
             self.push("host_memory", "host memory", format!("{memory:#}"), Some(memory.get()));
@@ -199,7 +201,7 @@ impl<'a> Figures<'a> {
             self.text("instance", "made of", Some(format!("{} x {}", entry.instances, entry.instance)));
             self.text("accelerator", "accelerator", Some(&accelerator.name));
             self.number("accelerators", "accelerators", Some(entry.accelerators), f64::from);
-            self.add_per_accelerator(accelerator);
+            self.add_per_accelerator(accelerator, instance.host_link.is_some());
         }
         self.number("accelerator_memory", "memory, total", entry.accelerator_memory, |size| size.get());
         self.number("accelerators", "scale-up domain", Some(entry.accelerators), f64::from);
@@ -212,14 +214,17 @@ impl<'a> Figures<'a> {
     }
 
     /// What one accelerator of a machine brings, booked to the accelerator's own sources.
-    fn add_per_accelerator(&mut self, accelerator: &'a Accelerator) {
+    fn add_per_accelerator(&mut self, accelerator: &'a Accelerator, has_own_link: bool) {
         let of_machine = std::mem::replace(&mut self.evidence, &accelerator.evidence);
         self.number("bf16", "bf16, each", accelerator.peaks.bf16, |rate| rate.get());
         self.number("fp8", "fp8, each", accelerator.peaks.fp8, |rate| rate.get());
         self.number("fp4", "fp4, each", accelerator.peaks.fp4, |rate| rate.get());
-        self.number("memory", "memory, each", Some(accelerator.memory), |size| size.get());
+        self.number("memory", "memory, each, as sold", Some(accelerator.memory), |size| size.get());
         let bandwidth = accelerator.memory_bandwidth;
         self.number("memory_bandwidth", "memory bandwidth, each", bandwidth, |rate| rate.get());
+        if !has_own_link {
+            self.text("host_link", "host link", accelerator.host_link.as_ref());
+        }
         self.evidence = of_machine;
     }
 

@@ -1,11 +1,11 @@
 //! `bedplate catalog instances` and `catalog ultraservers`
 
-use bedplate_catalog::{Catalog, CatalogError, Comparison, Instance, Need, Prices, Purchase};
-use bedplate_diag::nearest;
+use bedplate_catalog::{Bound, Catalog, Instance, Need, Prices, Purchase};
 use bedplate_units::{Bandwidth, Bytes, Dollars};
 use serde_json::Value;
 
-use super::{json, known};
+use super::{json, known, refuse_unknown};
+use crate::choice::choice;
 use crate::console::Console;
 use crate::present::{Column, Table};
 use crate::stop::Stop;
@@ -20,15 +20,15 @@ Examples:
 A bound is a value with >=, <=, >, < or = before it; a bare value means at least. An instance
 whose figure is unknown does not meet a bound on it.")]
 pub(super) struct Arguments {
-    /// Memory of one accelerator
+    /// Memory of one accelerator, as sold
     #[arg(long, value_name = "BOUND")]
-    memory: Option<Comparison<Bytes>>,
+    memory: Option<Bound<Bytes>>,
     /// Memory of all accelerators together
     #[arg(long, value_name = "BOUND")]
-    total_memory: Option<Comparison<Bytes>>,
+    total_memory: Option<Bound<Bytes>>,
     /// Number of accelerators
     #[arg(long, value_name = "BOUND")]
-    accelerators: Option<Comparison<u32>>,
+    accelerators: Option<Bound<u32>>,
     /// Name or alias of the accelerator
     #[arg(long, value_name = "NAME")]
     accelerator: Option<String>,
@@ -37,26 +37,19 @@ pub(super) struct Arguments {
     fabric: Option<String>,
     /// Bandwidth to other machines, one way, over all cards
     #[arg(long, value_name = "BOUND")]
-    scale_out: Option<Comparison<Bandwidth>>,
+    scale_out: Option<Bound<Bandwidth>>,
     /// Who sells it: aws, nvidia, or your own
     #[arg(long)]
     provider: Option<String>,
-    /// On-demand dollars per hour
+    /// Dollars per hour, of the purchase and region shown
     #[arg(long, value_name = "BOUND")]
-    price: Option<Comparison<Dollars>>,
+    price: Option<Bound<Dollars>>,
     /// Which price to show
-    #[arg(long, value_parser = purchase, default_value = "on-demand")]
+    #[arg(long, value_parser = choice(&Purchase::ALL), default_value = "on-demand")]
     purchase: Purchase,
     /// Show prices of this region only
     #[arg(long)]
     region: Option<String>,
-}
-
-/// Reads the name of a purchase option.
-fn purchase(text: &str) -> Result<Purchase, String> {
-    let names = Purchase::ALL.map(|(name, _)| name);
-    let found = Purchase::ALL.iter().find(|(name, _)| *name == text).map(|(_, purchase)| *purchase);
-    found.ok_or_else(|| format!("choose one of {}", names.join(", ")))
 }
 
 pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
@@ -64,9 +57,10 @@ pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console
     if let Some(name) = &arguments.accelerator {
         catalog.accelerator(name)?;
     }
-    if let Some(name) = &arguments.fabric {
-        refuse_unknown_fabric(name, catalog)?;
-    }
+    let fabrics = catalog.fabrics.iter().flat_map(|fabric| [&fabric.family, &fabric.name]);
+    refuse_unknown("fabric", &arguments.fabric, fabrics)?;
+    refuse_unknown("provider", &arguments.provider, catalog.instances.iter().map(|entry| &entry.provider))?;
+    refuse_unknown("region", &arguments.region, regions(catalog))?;
     let need = Need {
         memory: arguments.memory,
         total_memory: arguments.total_memory,
@@ -76,6 +70,8 @@ pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console
         scale_out: arguments.scale_out,
         provider: arguments.provider,
         price: arguments.price,
+        purchase: arguments.purchase,
+        region: arguments.region.clone(),
     };
     let chosen: Vec<&Instance> =
         catalog.instances.iter().filter(|instance| need.is_met_by(instance, catalog)).collect();
@@ -91,17 +87,15 @@ pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console
     console.table(&instance_table(&chosen, catalog, price))
 }
 
-/// A fabric may be asked for by its name or by its family.
-fn refuse_unknown_fabric(name: &str, catalog: &Catalog) -> Result<(), CatalogError> {
-    let names = || catalog.fabrics.iter().flat_map(|fabric| [fabric.family.as_str(), fabric.name.as_str()]);
-    if names().any(|known| known.eq_ignore_ascii_case(name)) {
-        return Ok(());
-    }
-    let near = nearest(name, names()).map(str::to_owned).into_iter().collect();
-    Err(CatalogError::UnknownName { kind: "fabric", name: name.to_owned(), near })
+/// Every region that some price names.
+fn regions(catalog: &Catalog) -> impl Iterator<Item = &String> {
+    let prices = catalog.instances.iter().map(|entry| &entry.prices);
+    prices
+        .flat_map(|prices| Purchase::ALL.into_iter().flat_map(|(_, purchase)| prices.of(purchase)))
+        .map(|price| &price.region)
 }
 
-fn instance_table(chosen: &[&Instance], catalog: &Catalog, price: impl Fn(&Prices) -> String) -> Table {
+fn instance_table(chosen: &[&Instance], catalog: &Catalog, price: impl Fn(&Prices) -> ShownPrice) -> Table {
     let mut table = Table::new(vec![
         Column::left("NAME", 0),
         Column::left("ACCELERATORS", 0),
@@ -113,28 +107,45 @@ fn instance_table(chosen: &[&Instance], catalog: &Catalog, price: impl Fn(&Price
         Column::right("HOST MEMORY", 5),
         Column::right("LOCAL DISK", 7),
         Column::right("PRICE", 0),
+        Column::left("REGION", 4),
+        Column::left("DATE", 4),
     ]);
     for instance in chosen {
         let accelerator = catalog.accelerator_of(instance);
+        let price = price(&instance.prices);
         table.row(vec![
             instance.name.clone(),
             format!("{} x {}", instance.accelerators, accelerator.name),
-            known(instance.accelerator_memory),
+            catalog.total_memory(instance).to_string(),
             known(instance.scale_up_bandwidth),
             known(instance.scale_out.as_ref()),
             known(instance.scale_out_bandwidth),
             known(instance.vcpus),
             known(instance.host_memory.map(|memory| format!("{memory:#}"))),
             known(instance.local_storage.as_ref().map(|disks| disks.capacity())),
-            price(&instance.prices),
+            price.rate,
+            price.region,
+            price.date,
         ]);
     }
     table
 }
 
-/// The newest price of a kind, or nothing where none is known.
-fn shown_price(prices: &Prices, purchase: Purchase, region: Option<&str>) -> String {
-    known(prices.newest(purchase, region).map(|price| price.per_hour))
+/// A price as a list shows it; empty where none is known.
+#[derive(Default)]
+struct ShownPrice {
+    rate: String,
+    region: String,
+    date: String,
+}
+
+/// The newest price of a kind.
+fn shown_price(prices: &Prices, purchase: Purchase, region: Option<&str>) -> ShownPrice {
+    prices.newest(purchase, region).map_or_else(ShownPrice::default, |price| ShownPrice {
+        rate: price.per_hour.to_string(),
+        region: price.region.clone(),
+        date: price.date.clone(),
+    })
 }
 
 pub(super) fn run_ultraservers(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
@@ -160,7 +171,7 @@ pub(super) fn run_ultraservers(catalog: &Catalog, console: &mut Console) -> Resu
             known(ultraserver.scale_up_bandwidth),
             known(ultraserver.scale_out.as_ref()),
             known(ultraserver.scale_out_bandwidth),
-            shown_price(&ultraserver.prices, Purchase::CapacityBlock, None),
+            shown_price(&ultraserver.prices, Purchase::CapacityBlock, None).rate,
         ]);
     }
     console.table(&table)

@@ -3,6 +3,7 @@
 use bedplate_catalog::{
     Accelerator, Catalog, Evidence, Fabric, Instance, Prices, Purchase, StorageClass, UltraServer,
 };
+use bedplate_units::Bytes;
 use serde_json::{Map, Value, json};
 
 pub(super) fn accelerator(entry: &Accelerator) -> Value {
@@ -17,8 +18,8 @@ pub(super) fn accelerator(entry: &Accelerator) -> Value {
         "vendor": entry.vendor,
         "generation": entry.generation,
         "peak_flops": peaks,
-        "memory_bytes": entry.memory.get(),
-        "memory_usable_bytes": entry.memory_usable.map(|size| size.get()),
+        "memory_bytes": whole(entry.memory),
+        "memory_usable_bytes": entry.memory_usable.map(whole),
         "memory_kind": entry.memory_kind,
         "memory_bandwidth_bytes_per_s": entry.memory_bandwidth.map(|rate| rate.get()),
         "multiprocessors": entry.multiprocessors,
@@ -40,10 +41,10 @@ pub(super) fn instance(entry: &Instance, catalog: &Catalog) -> Value {
         "provider": entry.provider,
         "accelerator": entry.accelerator,
         "accelerators": entry.accelerators,
-        "memory_per_accelerator_bytes": accelerator.memory.get(),
-        "accelerator_memory_bytes": entry.accelerator_memory.map(|size| size.get()),
+        "memory_per_accelerator_bytes": whole(accelerator.memory),
+        "accelerator_memory_bytes": whole(catalog.total_memory(entry)),
         "vcpus": entry.vcpus,
-        "host_memory_bytes": entry.host_memory.map(|size| size.get()),
+        "host_memory_bytes": entry.host_memory.map(whole),
         "scale_up": accelerator.scale_up,
         "scale_up_domain": entry.scale_up_domain,
         "scale_up_bytes_per_s": entry.scale_up_bandwidth.map(|rate| rate.get()),
@@ -54,7 +55,7 @@ pub(super) fn instance(entry: &Instance, catalog: &Catalog) -> Value {
         "local_storage": entry.local_storage.as_ref().map(|disks| json!({
             "class": disks.class,
             "devices": disks.devices,
-            "device_bytes": disks.device_size.get(),
+            "device_bytes": whole(disks.device_size),
         })),
         "ultracluster": entry.ultracluster,
         "prices": prices(&entry.prices),
@@ -71,7 +72,7 @@ pub(super) fn ultraserver(entry: &UltraServer) -> Value {
         "instance": entry.instance,
         "instances": entry.instances,
         "accelerators": entry.accelerators,
-        "accelerator_memory_bytes": entry.accelerator_memory.map(|size| size.get()),
+        "accelerator_memory_bytes": entry.accelerator_memory.map(whole),
         "scale_up_bytes_per_s": entry.scale_up_bandwidth.map(|rate| rate.get()),
         "scale_out": entry.scale_out,
         "scale_out_bytes_per_s": entry.scale_out_bandwidth.map(|rate| rate.get()),
@@ -123,12 +124,17 @@ pub(super) fn storage(entry: &StorageClass) -> Value {
         "throughput_per_client_bytes_per_s": entry.throughput_per_client.map(|rate| rate.get()),
         "throughput_per_volume_bytes_per_s": entry.throughput_per_volume.map(|rate| rate.get()),
         "iops": entry.iops,
-        "max_object_bytes": entry.max_object.map(|size| size.get()),
+        "max_object_bytes": entry.max_object.map(whole),
         "cannot": entry.cannot,
         "prices": entry.prices.iter().map(price).collect::<Vec<_>>(),
         "notes": entry.notes,
         "evidence": evidence(&entry.evidence),
     })
+}
+
+/// A size as a whole number of bytes.
+fn whole(size: Bytes) -> u64 {
+    size.get().round() as u64
 }
 
 /// One list per purchase option; an empty list means unknown.

@@ -4,7 +4,7 @@ use bedplate_catalog::Catalog;
 use serde_json::{Value, json};
 
 use crate::console::Console;
-use crate::present::{Column, Table};
+use crate::present::Facts;
 use crate::stop::Stop;
 
 pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
@@ -20,21 +20,11 @@ pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> 
         };
         return console.json(&Value::Array(catalog.references.iter().map(entry).collect()));
     }
-    let mut table = Table::new(vec![
-        Column::left("KEY", 0),
-        Column::left("KIND", 0),
-        Column::left("DATE", 2),
-        Column::left("TITLE", 1),
-        Column::left("URL", 3),
-    ]);
+    let mut facts = Facts::default();
     for reference in &catalog.references {
-        table.row(vec![
-            reference.key.clone(),
-            reference.kind.name().into(),
-            reference.date.clone().unwrap_or_default(),
-            reference.title.clone(),
-            reference.url.clone().unwrap_or_default(),
-        ]);
+        let parts = [Some(&reference.title), reference.date.as_ref(), reference.url.as_ref()];
+        let parts: Vec<&str> = parts.into_iter().flatten().map(String::as_str).collect();
+        facts.add(&reference.key, format!("{}: {}", reference.kind.name(), parts.join(", ")));
     }
-    console.table(&table)
+    console.text(&facts.render(console.width()))
 }

@@ -4,6 +4,7 @@ use bedplate_catalog::{Catalog, StorageClass, StoragePrice, StorageTier};
 use serde_json::Value;
 
 use super::{json, known};
+use crate::choice::choice;
 use crate::console::Console;
 use crate::present::{Column, Table};
 use crate::stop::Stop;
@@ -15,13 +16,8 @@ Examples:
   bedplate catalog show mountpoint-s3     what it cannot do")]
 pub(super) struct Arguments {
     /// Only this tier: local, shared, durable
-    #[arg(long, value_parser = tier)]
+    #[arg(long, value_parser = choice(&StorageTier::ALL))]
     tier: Option<StorageTier>,
-}
-
-fn tier(text: &str) -> Result<StorageTier, String> {
-    let found = StorageTier::ALL.iter().find(|(name, _)| *name == text).map(|(_, tier)| *tier);
-    found.ok_or_else(|| "choose one of local, shared, durable".into())
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
@@ -38,9 +34,12 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         Column::right("PER TIB", 1),
         Column::right("PER CLIENT", 1),
         Column::right("$/GB-MONTH", 0),
+        Column::left("REGION", 3),
+        Column::left("DATE", 3),
         Column::left("CANNOT", 4),
     ]);
     for class in chosen {
+        let price = believed_price(class);
         table.row(vec![
             class.name.clone(),
             class.tier.name().into(),
@@ -48,7 +47,9 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
             yes_no(class.is_durable),
             known(class.throughput_per_tib),
             known(class.throughput_per_client),
-            known(believed_price(class).map(|price| price.per_gb_month)),
+            known(price.map(|price| price.per_gb_month)),
+            known(price.map(|price| &price.region)),
+            known(price.map(|price| &price.date)),
             class.cannot.join("; "),
         ]);
     }

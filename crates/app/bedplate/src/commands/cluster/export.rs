@@ -1,12 +1,12 @@
-//! `bedplate cluster export CLUSTER --format F`
+//! `bedplate cluster export CLUSTER --as FORMAT`
 
 use bedplate_catalog::Catalog;
 use bedplate_topology::{ExportFormat, export};
 use serde_json::json;
 
-use super::source::{Reading, load_all};
+use super::source::{Reading, load_all, write_cluster};
+use crate::choice::choice;
 use crate::console::Console;
-use crate::files;
 use crate::stop::Stop;
 
 #[derive(clap::Args)]
@@ -20,8 +20,8 @@ pub(super) struct Arguments {
     /// INSTANCE:COUNT, or the files of one description
     #[arg(required = true, value_name = "CLUSTER")]
     cluster: Vec<String>,
-    /// What to write: toml, slurm-tree, slurm-block, slurm-yaml or slurm-nodes
-    #[arg(long = "as", value_name = "FORMAT", value_parser = format)]
+    /// What to write
+    #[arg(long = "as", value_name = "FORMAT", value_parser = choice(&ExportFormat::ALL))]
     to: ExportFormat,
     #[command(flatten)]
     reading: Reading,
@@ -30,25 +30,11 @@ pub(super) struct Arguments {
     out: Option<String>,
 }
 
-fn format(text: &str) -> Result<ExportFormat, String> {
-    let names: Vec<&str> = ExportFormat::ALL.iter().map(|(name, _)| *name).collect();
-    let found = ExportFormat::ALL.iter().find(|(name, _)| *name == text).map(|(_, format)| *format);
-    found.ok_or_else(|| format!("choose one of {}", names.join(", ")))
-}
-
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
     let cluster = load_all(&arguments.cluster, &arguments.reading, catalog)?;
     let text = export(&cluster, arguments.to);
     match &arguments.out {
-        Some(path) => {
-            files::write_text(path, &text)?;
-            console.say(&format!(
-                "wrote {path}: {} nodes, {} GPUs",
-                cluster.node_count(),
-                cluster.gpu_count()
-            ));
-            Ok(())
-        }
+        Some(path) => write_cluster(&cluster, &text, path, console),
         None if console.is_json() => console.json(&json!({ "format": arguments.to.name(), "text": text })),
         None => console.text(&text),
     }

@@ -4,9 +4,8 @@ use bedplate_catalog::Catalog;
 use bedplate_topology::{ExportFormat, export};
 
 use super::show::cluster_json;
-use super::source::{Reading, load_all};
+use super::source::{Reading, load_all, write_cluster};
 use crate::console::Console;
-use crate::files;
 use crate::stop::Stop;
 
 #[derive(clap::Args)]
@@ -32,14 +31,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let cluster = load_all(&arguments.files, &arguments.reading, catalog)?;
     let text = export(&cluster, ExportFormat::Document);
     match &arguments.out {
-        Some(path) => {
-            files::write_text(path, &text)?;
-            console.say(&format!(
-                "wrote {path}: {} nodes, {} GPUs",
-                cluster.node_count(),
-                cluster.gpu_count()
-            ));
-        }
+        Some(path) => write_cluster(&cluster, &text, path, console)?,
         None if !console.is_json() => console.text(&text)?,
         None => {}
     }

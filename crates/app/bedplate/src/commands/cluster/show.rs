@@ -1,7 +1,7 @@
 //! `bedplate cluster show CLUSTER`
 
 use bedplate_catalog::Catalog;
-use bedplate_topology::{Cluster, Level, Stage, Summary};
+use bedplate_topology::{Cluster, Health, Level, NodeRange, Stage, Summary, compress_hostlist};
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     for storage in &summary.storage {
         facts.add("storage", format!("{}, {}", storage.class, storage.capacity));
     }
-    facts.add_known("scale-up", scale_up_text(&cluster)).add_known("scale-out", scale_out_text(&cluster));
+    facts.add_known("domains", domain_text(&summary)).add_known("scale-out", scale_out_text(&cluster));
     console.text(&format!("{}\n{}", summary.name, facts.render(console.width())))?;
     console.line("")?;
     console.table(&kind_table(&cluster, &summary))?;
@@ -50,11 +50,14 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     console.table(&level_table(&summary))
 }
 
-/// What a GPU can send inside its scale-up domain, by kind of domain.
-fn scale_up_text(cluster: &Cluster) -> Option<String> {
-    let largest = cluster.domains(Level::Domain).max_by_key(|span| span.gpus.len())?;
-    let bandwidth = cluster.scale_up_bandwidth(largest.gpus)?;
-    Some(format!("{bandwidth} per GPU one way, in domains of up to {} GPUs", largest.gpus.len()))
+/// The sizes of scale-up domains; their bandwidth is in the table of kinds.
+fn domain_text(summary: &Summary) -> Option<String> {
+    let domains = summary.levels.iter().find(|count| count.level == Level::Domain)?;
+    let size = match domains.smallest == domains.largest {
+        true => domains.largest.to_string(),
+        false => format!("{} to {}", domains.smallest, domains.largest),
+    };
+    Some(format!("{} scale-up domains of {size} GPUs", grouped(domains.sets.into())))
 }
 
 /// What every GPU can send at once to the rest of the cluster, and what sets the pace.
@@ -76,7 +79,8 @@ fn kind_table(cluster: &Cluster, summary: &Summary) -> Table {
         Column::right("NODES", 0),
         Column::right("GPUS", 0),
         Column::left("ACCELERATOR", 0),
-        Column::left("FABRIC", 1),
+        Column::right("SCALE-UP", 1),
+        Column::left("FABRIC", 2),
         Column::right("SCALE-OUT", 1),
         Column::right("CARDS", 2),
         Column::right("VCPUS", 3),
@@ -88,6 +92,7 @@ fn kind_table(cluster: &Cluster, summary: &Summary) -> Table {
             grouped(count.nodes.into()),
             grouped(count.gpus.into()),
             text(kind.accelerator.clone()),
+            text(kind.scale_up_bandwidth.map(|rate| rate.to_string())),
             text(kind.scale_out.clone()),
             text(kind.scale_out_bandwidth.map(|rate| rate.to_string())),
             text(kind.network_cards.map(|count| count.to_string())),
@@ -123,6 +128,9 @@ pub(super) fn cluster_json(cluster: &Cluster, summary: &Summary) -> Value {
             "scale_up_one_way_bytes_per_s_per_gpu": kind.scale_up_bandwidth.map(|rate| rate.get()),
             "scale_out": kind.scale_out,
             "scale_out_one_way_bytes_per_s_per_node": kind.scale_out_bandwidth.map(|rate| rate.get()),
+            "network_cards": kind.network_cards,
+            "vcpus": kind.vcpus,
+            "memory_bytes": kind.memory.map(|size| size.get().round() as u64),
         })
     };
     let levels = summary.levels.iter().map(|level| {
@@ -139,6 +147,24 @@ pub(super) fn cluster_json(cluster: &Cluster, summary: &Summary) -> Value {
         .iter()
         .map(|storage| json!({ "class": storage.class, "capacity_bytes": storage.capacity.get() }));
     let network = cluster.scale_out_bandwidth(cluster.gpus());
+    let names = |nodes: NodeRange| compress_hostlist(nodes.into_iter().map(|node| cluster.node(node).name()));
+    let switches = cluster.switches().map(|switch| {
+        json!({
+            "name": switch.name(),
+            "level": switch.level().to_string(),
+            "parent": switch.parent().map(|parent| parent.name()),
+            "nodes": names(switch.nodes()),
+            "oversubscription": switch.oversubscription(),
+        })
+    });
+    let unhealthy = cluster.nodes().into_iter().filter(|node| cluster.health(*node) != Health::Healthy);
+    let unhealthy = unhealthy.map(|node| {
+        json!({
+            "node": cluster.node(node).name(),
+            "health": cluster.health(node).name(),
+            "reason": cluster.reason(node),
+        })
+    });
     json!({
         "name": summary.name,
         "nodes": summary.nodes,
@@ -148,6 +174,9 @@ pub(super) fn cluster_json(cluster: &Cluster, summary: &Summary) -> Value {
         "levels": levels.collect::<Vec<_>>(),
         "health": Value::Object(health.collect()),
         "storage": storage.collect::<Vec<_>>(),
+        "node_names": names(cluster.nodes()),
+        "switches": switches.collect::<Vec<_>>(),
+        "unhealthy": unhealthy.collect::<Vec<_>>(),
         "scale_out_one_way_bytes_per_s_per_gpu": network.map(|network| network.per_gpu.get()),
     })
 }

@@ -4,6 +4,8 @@ use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_topology::{Blocks, Cluster, Format, ImportOptions, import, import_detected};
 
+use crate::choice::choice;
+use crate::console::Console;
 use crate::files;
 use crate::stop::Stop;
 
@@ -11,7 +13,7 @@ use crate::stop::Stop;
 #[derive(clap::Args, Default)]
 pub(crate) struct Reading {
     /// The format of the files; found out from their content when left out
-    #[arg(long, value_parser = format)]
+    #[arg(long, value_parser = choice(&Format::ALL))]
     format: Option<Format>,
     /// The catalog instance that every GPU node is
     #[arg(long, value_name = "NAME")]
@@ -39,12 +41,6 @@ enum BlockMeaning {
     Domains,
     /// Groups of nodes below one leaf
     Leaves,
-}
-
-fn format(text: &str) -> Result<Format, String> {
-    let names: Vec<&str> = Format::ALL.iter().map(|(name, _)| *name).collect();
-    let found = Format::ALL.iter().find(|(name, _)| *name == text).map(|(_, format)| *format);
-    found.ok_or_else(|| format!("choose one of {}", names.join(", ")))
 }
 
 impl Reading {
@@ -82,6 +78,18 @@ pub(super) fn load_all(inputs: &[String], reading: &Reading, catalog: &Catalog) 
         Some(format) => import(format, &sources, &reading.options(), catalog)?,
         None => import_detected(&sources, &reading.options(), catalog)?,
     })
+}
+
+/// Writes a cluster that was made into text, and says what it holds.
+pub(super) fn write_cluster(
+    cluster: &Cluster,
+    text: &str,
+    path: &str,
+    console: &Console,
+) -> Result<(), Stop> {
+    files::write_text(path, text)?;
+    console.say(&format!("wrote {path}: {} nodes, {} GPUs", cluster.node_count(), cluster.gpu_count()));
+    Ok(())
 }
 
 /// Specifications have neither slashes nor the endings of files.

@@ -25,7 +25,13 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     if console.is_json() {
         let entry = |model: &Transformer| {
             let parameters = model.parameters();
-            json!({ "name": model.name, "parameters": { "total": parameters.total, "active": parameters.active } })
+            json!({
+                "name": model.name,
+                "parameters": { "total": parameters.total, "active": parameters.active },
+                "layers": model.layer_count(),
+                "hidden": model.hidden,
+                "max_context": model.max_context,
+            })
         };
         return console.json(&Value::Array(models.iter().map(entry).collect()));
     }

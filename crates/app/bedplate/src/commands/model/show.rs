@@ -102,8 +102,11 @@ fn show_shape(model: &Transformer, console: &mut Console) -> Result<(), Stop> {
         facts.add("left out", left_out.to_string());
     }
     facts.add("layers", layers_text(model));
-    for run in model.layer_kinds() {
-        facts.add("attention", attention_text(&run.layer.attention)).add("MLP", mlp_text(&run.layer.mlp));
+    let kinds = model.layer_kinds();
+    for run in &kinds {
+        let of = if kinds.len() > 1 { format!(" of {}", run.count) } else { String::new() };
+        facts.add(&format!("attention{of}"), attention_text(&run.layer.attention));
+        facts.add(&format!("MLP{of}"), mlp_text(&run.layer.mlp));
     }
     let tied = if model.has_tied_embeddings { "tied" } else { "untied" };
     facts.add("hidden, vocabulary", format!("{}, {} ({tied})", model.hidden, grouped(model.vocab)));

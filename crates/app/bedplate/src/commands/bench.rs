@@ -1,0 +1,32 @@
+//! `bedplate bench …`: how fast the program's own parts are, beside a named peer.
+
+mod search;
+
+use crate::console::Console;
+use crate::context::Context;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate bench search
+  bedplate bench search --peer calculon --peer-path ~/calculon --json")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Layouts priced per second and core
+    Search(search::Arguments),
+}
+
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let catalog = context.load_catalog()?;
+    match arguments.command {
+        Command::Search(arguments) => search::run(&arguments, &catalog, console),
+    }
+}
+
+pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&search::PEER_FAILED];

@@ -1,0 +1,209 @@
+//! `bedplate bench search`: layouts priced per second, checked against the uncached model.
+
+use std::process::Command;
+use std::time::Instant;
+
+use bedplate_catalog::Catalog;
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_perf::{Constants, Hardware, Workload};
+use bedplate_search::{Axes, Candidate, Setup, Space};
+use bedplate_topology::Cluster;
+use bedplate_transformer::builtin;
+use bedplate_units::{Count, grouped};
+use serde_json::{Value, json};
+
+use crate::console::Console;
+use crate::present::{Column, Table};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate bench search
+  bedplate bench search --peer calculon --peer-path ~/calculon
+
+Each space is priced whole on one core: every layout passes or fails memory, and gets a time if it
+passes. 1,000 layouts drawn from each space are priced again without any table and must be equal.
+The peer is run on this machine, on the same question, from a checkout of its repository.")]
+pub(super) struct Arguments {
+    /// Measure another program beside this one
+    #[arg(long, value_enum, requires = "peer_path")]
+    peer: Option<Peer>,
+    /// Where the peer's repository lies
+    #[arg(long, value_name = "DIR")]
+    peer_path: Option<String>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Peer {
+    /// calculon-ai/calculon, a training performance model with an exhaustive search (Python)
+    Calculon,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the peer could not be measured")]
+struct PeerFailed {
+    #[source]
+    why: PeerTrouble,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum PeerTrouble {
+    #[error("python3 did not start: {0}")]
+    NotStarted(std::io::Error),
+    #[error("it printed no rate; its last line was: {0}")]
+    NoRate(String),
+}
+
+pub(super) static PEER_FAILED: Page = Page {
+    code: "bench/peer-failed",
+    class: Class::User,
+    meaning: "The program that should be measured beside ours did not run: it is missing, incomplete, or lacks a package.",
+    remedy: "check --peer-path, and that python3 has the packages the peer needs (calculon: numpy, pandas, psutil)",
+};
+
+impl Diagnostic for PeerFailed {
+    fn page(&self) -> &'static Page {
+        &PEER_FAILED
+    }
+}
+
+/// Model, cluster and sequences per step of the spaces that are priced.
+const SPACES: [(&str, &str, u64); 4] = [
+    ("gpt3-175b", "dgx-a100:64", 512),
+    ("llama-3.1-70b", "p5.48xlarge:64", 512),
+    ("llama-3.1-405b", "p5.48xlarge:2048", 2048),
+    ("deepseek-v3", "p5.48xlarge:256", 2048),
+];
+/// At most so many layouts of each space are priced again, uncached.
+const SAMPLES: usize = 1000;
+
+struct Measured {
+    model: &'static str,
+    cluster: &'static str,
+    layouts: u64,
+    seconds: f64,
+    unequal: usize,
+}
+
+impl Measured {
+    fn per_second(&self) -> f64 {
+        self.layouts as f64 / self.seconds
+    }
+}
+
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    let constants = Constants::builtin();
+    let mut results = Vec::new();
+    for (model, cluster, global_batch) in SPACES {
+        results.push(measure(model, cluster, global_batch, &constants, catalog)?);
+    }
+    let peer = match (arguments.peer, &arguments.peer_path) {
+        (Some(Peer::Calculon), Some(path)) => Some(("calculon", measure_calculon(path)?)),
+        _ => None,
+    };
+    if console.is_json() {
+        return console.json(&report(&results, peer));
+    }
+    let mut table = Table::new(vec![
+        Column::left("MODEL", 0),
+        Column::left("CLUSTER", 0),
+        Column::right("LAYOUTS", 0),
+        Column::right("SECONDS", 0),
+        Column::right("PER S AND CORE", 0),
+        Column::right("UNEQUAL", 1),
+    ]);
+    for result in &results {
+        table.row(vec![
+            result.model.into(),
+            result.cluster.into(),
+            grouped(result.layouts),
+            format!("{:.3}", result.seconds),
+            Count(result.per_second() as u64).to_string(),
+            format!("{} of {SAMPLES}", result.unequal),
+        ]);
+    }
+    console.table(&table)?;
+    match peer {
+        Some((name, rate)) => console.line(&format!(
+            "\n{name} on this machine: {rate:.0} layouts per CPU second (gpt3-175B on 512 GPUs); ours is {} times that",
+            grouped((results[0].per_second() / rate) as u64)
+        )),
+        None => console.line(&format!(
+            "\nagainst the target of 1,000,000 per second and core: {:.1}x at the slowest space",
+            slowest(&results) / 1e6
+        )),
+    }
+}
+
+fn slowest(results: &[Measured]) -> f64 {
+    results.iter().map(Measured::per_second).fold(f64::INFINITY, f64::min)
+}
+
+fn measure(
+    model: &'static str,
+    cluster: &'static str,
+    global_batch: u64,
+    constants: &Constants,
+    catalog: &Catalog,
+) -> Result<Measured, Stop> {
+    let shape = builtin(model)?;
+    let hardware = Hardware::from_cluster(&Cluster::from_spec(cluster, catalog)?, catalog)?;
+    let workload = Workload { sequence: shape.max_context.min(8192), global_batch, ..Workload::default() };
+    let setup = Setup { model: &shape, hardware, workload, constants };
+    let begin = Instant::now();
+    let space = Space::new(&setup, &Axes::default())?;
+    let priced = space.price(space.whole(), 10);
+    let seconds = begin.elapsed().as_secs_f64();
+    Ok(Measured { model, cluster, layouts: priced.counts.priced, seconds, unequal: unequal(&setup, &space) })
+}
+
+/// How many of the sampled layouts come out differently when priced without tables.
+///
+/// The samples are the five best of each of 200 slices, so they lie all over the space.
+fn unequal(setup: &Setup<'_>, space: &Space) -> usize {
+    let slices = space.slices(SAMPLES / 5).into_iter();
+    let candidates = slices.flat_map(|slice| space.price(slice, 5).best());
+    let differs = |candidate: &Candidate| {
+        let uncached = setup.predict(&candidate.layout).ok();
+        uncached.map(|step| (step.seconds(), step.memory.total()))
+            != Some((candidate.seconds, candidate.memory))
+    };
+    candidates.filter(differs).count()
+}
+
+/// Layouts per CPU second of calculon on random layouts of its own gpt3-175B on 512 A100s.
+fn measure_calculon(path: &str) -> Result<f64, PeerFailed> {
+    let output = Command::new("python3")
+        .arg("-c")
+        .arg(include_str!("calculon.py"))
+        .current_dir(path)
+        .output()
+        .map_err(|error| PeerFailed { why: PeerTrouble::NotStarted(error) })?;
+    let text = String::from_utf8_lossy(&output.stdout);
+    let rate = text.lines().rev().find_map(|line| line.strip_prefix("layouts_per_cpu_s ")?.parse().ok());
+    rate.ok_or_else(|| {
+        let told = format!("{text}{}", String::from_utf8_lossy(&output.stderr));
+        PeerFailed { why: PeerTrouble::NoRate(told.lines().last().unwrap_or("nothing").to_owned()) }
+    })
+}
+
+fn report(results: &[Measured], peer: Option<(&str, f64)>) -> Value {
+    let spaces = results.iter().map(|result| {
+        json!({
+            "model": result.model,
+            "cluster": result.cluster,
+            "layouts": result.layouts,
+            "seconds": result.seconds,
+            "layouts_per_s_per_core": result.per_second(),
+            "sampled": SAMPLES,
+            "unequal_to_uncached": result.unequal,
+        })
+    });
+    json!({
+        "layouts_per_s_per_core": slowest(results),
+        "spaces": spaces.collect::<Vec<_>>(),
+        "peer": peer.map(|(name, rate)| json!({ "name": name, "layouts_per_cpu_s": rate })),
+        "ratio_to_peer": peer.map(|(_, rate)| results[0].per_second() / rate),
+    })
+}

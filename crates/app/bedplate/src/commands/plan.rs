@@ -1,0 +1,58 @@
+//! `bedplate plan …`: predict and choose.
+
+mod budget;
+mod calibrate;
+mod choose;
+mod constants;
+mod explanation;
+mod launch;
+mod page;
+mod question;
+mod train;
+mod validate;
+mod waterfall;
+mod whole_run;
+
+use crate::console::Console;
+use crate::context::Context;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate plan train --model llama-3.1-405b --cluster p5.48xlarge:2048 --tokens 15T
+  bedplate plan train --model mixtral-8x7b --cluster p5.48xlarge:16 --explain dp16.tp8.sp.ep8
+  bedplate plan choose --model llama-3.1-70b --tokens 2T --deadline 30d
+  bedplate plan budget --dollars '$1M' --instance p5.48xlarge
+  bedplate plan validate --data runs.csv")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// The best layouts for a training run: why, how long, how much, whether they fit
+    Train(Box<train::Arguments>),
+    /// Which machines at all, for a deadline or a budget
+    Choose(choose::Arguments),
+    /// Which model for the money, by published scaling laws
+    Budget(budget::Arguments),
+    /// How wrong the performance model is, on any file of measured runs
+    Validate(validate::Arguments),
+    /// Fit the performance model to your own runs
+    Calibrate(calibrate::Arguments),
+}
+
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let catalog = context.load_catalog()?;
+    match arguments.command {
+        Command::Train(arguments) => train::run(&arguments, &catalog, console),
+        Command::Choose(arguments) => choose::run(&arguments, &catalog, console),
+        Command::Budget(arguments) => budget::run(&arguments, &catalog, console),
+        Command::Validate(arguments) => validate::run(&arguments, &catalog, console),
+        Command::Calibrate(arguments) => calibrate::run(&arguments, &catalog, console),
+    }
+}
+
+pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&budget::IMPOSSIBLE_MFU];

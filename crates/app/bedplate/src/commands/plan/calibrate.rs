@@ -1,0 +1,62 @@
+//! `bedplate plan calibrate --data FILE`: fit the performance model to your own runs.
+
+use bedplate_calibrate::{Case, Cases, FitOptions, fit, report};
+use bedplate_catalog::Catalog;
+use serde_json::json;
+
+use super::constants::Choice;
+use crate::console::Console;
+use crate::files;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate plan calibrate --data runs.csv -o site.toml
+  bedplate plan train --constants site.toml --model llama-3.1-70b --cluster p5.48xlarge:64
+
+The result holds all constants; name it with --constants or in BEDPLATE_CONSTANTS. A handful of runs
+moves the constants only as far as they speak clearly: the built-in values are the prior.")]
+pub(super) struct Arguments {
+    /// A CSV file of measured runs, as for `plan validate`
+    #[arg(long, value_name = "FILE")]
+    data: String,
+    #[command(flatten)]
+    constants: Choice,
+    /// Write here instead of to standard output
+    #[arg(short, long, value_name = "FILE")]
+    out: Option<String>,
+}
+
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    let start = arguments.constants.load()?;
+    let cases = Cases::read(&files::read_text(&arguments.data)?, catalog)?;
+    let rows: Vec<&Case> = cases.used.iter().collect();
+    console.say(&format!("fitting to {} rows ({} skipped)", rows.len(), cases.skipped.len()));
+    let fitted = fit(&rows, &start, &FitOptions::default());
+    let (before, after) = (report(&cases, &start).total, report(&cases, &fitted).total);
+    console.say(&format!(
+        "median error {:.1}% before, {:.1}% after; p90 {:.1}% and {:.1}%, on the rows of the fit",
+        before.median_abs_error * 100.0,
+        after.median_abs_error * 100.0,
+        before.p90_abs_error * 100.0,
+        after.p90_abs_error * 100.0
+    ));
+    let text = fitted.to_toml();
+    if let Some(path) = &arguments.out {
+        files::write_text(path, &text)?;
+        console.say(&format!("wrote {path}"));
+    }
+    if console.is_json() {
+        return console.json(&json!({
+            "rows_used": rows.len(),
+            "rows_skipped": cases.skipped.len(),
+            "median_abs_error_before": before.median_abs_error,
+            "median_abs_error_after": after.median_abs_error,
+            "p90_abs_error_before": before.p90_abs_error,
+            "p90_abs_error_after": after.p90_abs_error,
+            "constants": text,
+        }));
+    }
+    if arguments.out.is_none() { console.text(&text) } else { Ok(()) }
+}

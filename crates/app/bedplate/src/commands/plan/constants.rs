@@ -1,0 +1,24 @@
+//! Which constants a prediction uses: the built-in ones, or those fitted to a user's own runs.
+
+use bedplate_diag::Source;
+use bedplate_perf::Constants;
+
+use crate::files;
+use crate::stop::Stop;
+
+#[derive(clap::Args, Default)]
+pub(super) struct Choice {
+    /// Constants fitted to your own runs by `bedplate plan calibrate`
+    #[arg(long, value_name = "FILE", env = "BEDPLATE_CONSTANTS", hide_env_values = true)]
+    constants: Option<String>,
+}
+
+impl Choice {
+    pub(super) fn load(&self) -> Result<Constants, Stop> {
+        let builtin = Constants::builtin();
+        match &self.constants {
+            None => Ok(builtin),
+            Some(path) => Ok(Constants::read(Source::new(path, &files::read_text(path)?), builtin)?),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! `--explain LAYOUT`: why this one, why not that one, what would change it.
+
+use bedplate_search::{Counterfactual, Explanation, Outcome, Remedy, Verdict};
+use serde_json::{Value, json};
+
+use crate::console::Console;
+use crate::present::{Column, Facts, Table};
+use crate::stop::Stop;
+
+pub(super) fn show(explanation: &Explanation, console: &mut Console) -> Result<(), Stop> {
+    console.text(&format!("\nWhy {}\n{}", explanation.layout, facts(explanation).render(console.width())))?;
+    if !explanation.counterfactuals.is_empty() {
+        console.line("")?;
+        console.table(&counterfactual_table(&explanation.counterfactuals))?;
+    }
+    Ok(())
+}
+
+/// The verdict in sentences.
+pub(super) fn facts(explanation: &Explanation) -> Facts {
+    let mut facts = Facts::default();
+    match &explanation.verdict {
+        Verdict::Refused { refusals, nearest } => {
+            for refusal in refusals {
+                facts.add("refused", refusal.to_string());
+            }
+            facts.add_known("nearest", nearest.as_ref().map(remedy_text));
+        }
+        Verdict::DoesNotFit { over, largest, remedies, .. } => {
+            let (part, bytes) = largest;
+            facts.add("does not fit", format!("{over} too much; {part} take {bytes}"));
+            for remedy in remedies {
+                facts.add("would fit", remedy_text(remedy));
+            }
+        }
+        Verdict::Runs { rank, of, spare, is_tight, limit, ratio, losses, .. } => {
+            facts.add("rank", format!("{rank} of {of} layouts that fit"));
+            let tight = if *is_tight { ", which is tight" } else { "" };
+            facts.add("memory", format!("{spare} to spare{tight}"));
+            facts.add_known("limited by", *limit);
+            if *ratio > 1.0 {
+                let more = (ratio - 1.0) * 100.0;
+                facts.add("slower", format!("by {more:.1}% than {}", explanation.best.layout));
+                let worst = losses.iter().filter(|loss| loss.seconds.get() > 0.0).take(3);
+                for loss in worst {
+                    facts.add("loses", format!("{:.3} to {}", loss.seconds, loss.part));
+                }
+                let gains = losses.iter().rev().filter(|loss| loss.seconds.get() < 0.0).take(2);
+                for gain in gains {
+                    facts.add("gains", format!("{:.3} in {}", gain.seconds * -1.0, gain.part));
+                }
+            }
+        }
+    }
+    facts
+}
+
+fn remedy_text(remedy: &Remedy) -> String {
+    let candidate = &remedy.candidate;
+    let changed = remedy.changed.join(", ");
+    format!("{} ({changed} changed): {} and {}", candidate.layout, candidate.seconds, candidate.memory)
+}
+
+pub(super) fn counterfactual_table(counterfactuals: &[Counterfactual]) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("WHAT IF", 0),
+        Column::right("STEP", 0),
+        Column::right("TIME PER TOKEN", 0),
+        Column::left("BEST LAYOUT THEN", 1),
+    ]);
+    for each in counterfactuals {
+        let (step, ratio) = match &each.outcome {
+            Outcome::Runs { seconds, ratio, .. } => {
+                (seconds.to_string(), format!("{:+.1}%", (ratio - 1.0) * 100.0))
+            }
+            Outcome::DoesNotFit { over } => ("does not fit".into(), format!("{over} over")),
+            Outcome::Refused { .. } => ("refused".into(), String::new()),
+        };
+        let best = each.best.map(|best| format!("{} ({})", best.layout, best.seconds));
+        table.row(vec![each.what.to_string(), step, ratio, best.unwrap_or_default()]);
+    }
+    table
+}
+
+pub(super) fn json(explanation: &Explanation) -> Value {
+    let verdict = match &explanation.verdict {
+        Verdict::Refused { refusals, nearest } => json!({
+            "verdict": "refused",
+            "refusals": refusals.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "nearest": nearest.as_ref().map(|remedy| remedy.candidate.layout.to_string()),
+        }),
+        Verdict::DoesNotFit { over, remedies, .. } => json!({
+            "verdict": "does not fit",
+            "over_bytes": over.get(),
+            "would_fit": remedies
+                .iter()
+                .map(|remedy| remedy.candidate.layout.to_string())
+                .collect::<Vec<_>>(),
+        }),
+        Verdict::Runs { rank, of, spare, ratio, losses, .. } => json!({
+            "verdict": "runs",
+            "rank": rank,
+            "of": of,
+            "spare_bytes": spare.get(),
+            "ratio_to_best": ratio,
+            "losses_s": losses
+                .iter()
+                .map(|loss| (loss.part.name().to_owned(), json!(loss.seconds.get())))
+                .collect::<serde_json::Map<_, _>>(),
+        }),
+    };
+    let counterfactuals = explanation.counterfactuals.iter().map(|each| {
+        let ratio = match &each.outcome {
+            Outcome::Runs { ratio, .. } => Some(*ratio),
+            Outcome::DoesNotFit { .. } | Outcome::Refused { .. } => None,
+        };
+        json!({ "what_if": each.what.to_string(), "time_per_token_ratio": ratio })
+    });
+    json!({
+        "layout": explanation.layout.to_string(),
+        "best": explanation.best.layout.to_string(),
+        "answer": verdict,
+        "counterfactuals": counterfactuals.collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,455 @@
+//! `bedplate plan train`: the best layouts for a training run.
+
+use bedplate_calibrate::{ErrorBars, Interval, Similar};
+use bedplate_catalog::Catalog;
+use bedplate_layout::Layout;
+use bedplate_perf::{Fit, Step};
+use bedplate_search::{
+    Answer, Axes, Candidate, Explanation, Priced, Scaling, ScalingPoint, SearchError, Setup, Space, WhatIf,
+    explain, scaling, what_if_best,
+};
+use bedplate_transformer::FlopsConvention;
+use bedplate_units::{Bytes, Count, grouped};
+use serde_json::{Map, Value, json};
+
+use super::question::{Loaded, Question};
+use super::waterfall::waterfall;
+use super::whole_run::{RunArguments, WholeRun};
+use super::{explanation, launch, page};
+use crate::console::Console;
+use crate::files;
+use crate::present::{Column, Facts, Table, wrap};
+use crate::report::Report;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate plan train --model llama-3.1-405b --cluster p5.48xlarge:2048 --tokens 15T
+  bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:8 --explain dp2.tp4.sp.pp8.zero1
+  bedplate plan train --model mixtral-8x7b --cluster p5en.48xlarge:16 --precision fp8 --launch
+  bedplate plan train --model llama-3.1-8b --cluster p5.48xlarge:2 --no-rdma
+  bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --scaling strong
+  bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --tokens 2T --report plan.html")]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    question: Question,
+    /// Price this layout instead of the best one
+    #[arg(long)]
+    layout: Option<String>,
+    /// How many layouts to list
+    #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    top: u64,
+    /// Why this layout and not the best one, and what would change it
+    #[arg(long, value_name = "LAYOUT")]
+    explain: Option<String>,
+    /// What would change with another network, domain, memory, sequence or offload
+    #[arg(long)]
+    what_if: bool,
+    /// The best layout at other numbers of GPUs
+    #[arg(long, value_enum)]
+    scaling: Option<ScalingKind>,
+    /// Print settings for Megatron-LM, torchtitan and bedplate train
+    #[arg(long)]
+    launch: bool,
+    /// Write a page with plots: step, memory, scaling, front, sensitivity
+    #[arg(long, value_name = "FILE")]
+    report: Option<String>,
+    #[command(flatten, next_help_heading = "The whole run")]
+    run: RunArguments,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum ScalingKind {
+    /// The same batch, sooner
+    Strong,
+    /// The same batch per GPU
+    Weak,
+}
+
+impl ScalingKind {
+    fn scaling(self) -> Scaling {
+        match self {
+            ScalingKind::Strong => Scaling::Strong,
+            ScalingKind::Weak => Scaling::Weak,
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    let loaded = arguments.question.load(catalog)?;
+    let plan = Plan::make(arguments, &loaded, catalog)?;
+    if let Some(path) = &arguments.report {
+        files::write_text(path, &plan.page().html())?;
+        console.say(&format!("wrote {path}"));
+    }
+    if console.is_json() {
+        console.json(&plan.json())?;
+    } else {
+        plan.show(arguments.launch, console)?;
+    }
+    let is_within_limits = plan.whole_run.as_ref().is_none_or(WholeRun::is_within_limits);
+    if is_within_limits { Ok(()) } else { Err(Stop::Refused) }
+}
+
+/// The search over the whole space, its slices spread over the cores.
+fn price_on_all_cores(space: &Space, limit: usize) -> Priced {
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let priced = std::thread::scope(|scope| {
+        let slices = space.slices(cores);
+        let workers: Vec<_> =
+            slices.into_iter().map(|slice| scope.spawn(|| space.price(slice, limit))).collect();
+        let results = workers.into_iter().map(|worker| worker.join().expect("pricing does not panic"));
+        results.reduce(Priced::merge)
+    });
+    priced.unwrap_or_else(|| space.price(0..0, limit))
+}
+
+/// Everything that was found out.
+struct Plan<'a> {
+    loaded: &'a Loaded,
+    layout: Layout,
+    step: Step,
+    answer: Answer,
+    /// Throughput lies between these times the predicted one, in four cases of five.
+    interval: Interval,
+    explanation: Option<Explanation>,
+    sensitivity: Option<Explanation>,
+    scaling: Vec<ScalingPoint>,
+    whole_run: Option<WholeRun>,
+}
+
+impl<'a> Plan<'a> {
+    fn make(arguments: &Arguments, loaded: &'a Loaded, catalog: &Catalog) -> Result<Self, Stop> {
+        let (setup, axes) = (loaded.setup(), loaded.axes());
+        let space = Space::new(&setup, &axes)?;
+        let answer = space.answer(&setup, &axes, price_on_all_cores(&space, arguments.top as usize))?;
+        let layout: Layout = match &arguments.layout {
+            Some(text) => text.parse()?,
+            None => answer.best[0].layout,
+        };
+        let step = setup.predict(&layout)?;
+        let explanation = match &arguments.explain {
+            Some(text) => Some(explain(&setup, &space, &answer, &text.parse()?, &WhatIf::usual(&setup))?),
+            None => None,
+        };
+        let wants_sensitivity = arguments.what_if || arguments.report.is_some();
+        let sensitivity = match wants_sensitivity {
+            true => Some(sensitivity(&setup, &axes, &space, &answer, &layout)?),
+            false => None,
+        };
+        let scaling = match (arguments.scaling, &arguments.report) {
+            (Some(kind), _) => curve(&setup, &axes, kind.scaling()),
+            (None, Some(_)) => curve(&setup, &axes, Scaling::Strong),
+            (None, None) => Vec::new(),
+        };
+        let whole_run = arguments.run.whole_run(loaded, &layout, &step, catalog)?;
+        let interval = ErrorBars::builtin().interval(Similar::of(&loaded.model, &layout));
+        Ok(Self { loaded, layout, step, answer, interval, explanation, sensitivity, scaling, whole_run })
+    }
+
+    fn title(&self) -> String {
+        format!(
+            "{} on {} ({} GPUs), {} sequences of {} tokens",
+            self.loaded.model.name,
+            self.loaded.cluster.name(),
+            grouped(self.loaded.hardware.gpus.into()),
+            grouped(self.loaded.workload.global_batch),
+            grouped(self.loaded.workload.sequence)
+        )
+    }
+
+    fn show(&self, wants_launch_settings: bool, console: &mut Console) -> Result<(), Stop> {
+        console.line(&wrap(&self.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
+        console.text(&self.facts().render(console.width()))?;
+        console.line("\nWhere the time of a step goes")?;
+        console.text(&waterfall(&self.step.time))?;
+        console.line("\nWhat a GPU holds")?;
+        console.text(&self.memory_facts().render(console.width()))?;
+        if let Some(whole_run) = &self.whole_run {
+            console.text(&format!("\nThe whole run\n{}", whole_run.facts().render(console.width())))?;
+        }
+        console.line("")?;
+        console.table(&self.ranking())?;
+        console.say(&account(&self.answer));
+        if !self.scaling.is_empty() {
+            console.line("")?;
+            console.table(&scaling_table(&self.scaling))?;
+        }
+        if let Some(sensitivity) = &self.sensitivity {
+            console.line("")?;
+            console.table(&explanation::counterfactual_table(&sensitivity.counterfactuals))?;
+        }
+        if let Some(explained) = &self.explanation {
+            explanation::show(explained, console)?;
+        }
+        if wants_launch_settings {
+            for (software, settings) in self.launch_settings() {
+                console.line(&format!("\n# {software}\n{settings}"))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn launch_settings(&self) -> [(&'static str, String); 3] {
+        let (layout, workload) = (&self.layout, &self.loaded.workload);
+        [
+            ("Megatron-LM", launch::megatron(layout, workload, self.loaded.model.layer_count())),
+            ("torchtitan", launch::torchtitan(layout, workload)),
+            ("bedplate train", launch::bedplate(layout, workload)),
+        ]
+    }
+
+    fn facts(&self) -> Facts {
+        let step = &self.step;
+        let each = step.tokens_per_second_per_gpu();
+        let all = Count((each * step.gpus as f64) as u64);
+        let (soonest, latest) = (step.seconds() / self.interval.high, step.seconds() / self.interval.low);
+        let mut facts = Facts::default();
+        facts
+            .add("layout", self.layout.to_string())
+            .add("step", format!("{}; in four cases of five {soonest:.3} to {latest:.3}", step.seconds()))
+            .add("throughput", format!("{all} tokens/s, {each:.0} per GPU"))
+            .add("MFU", format!("{:.1}% of the bf16 peak, causal attention", self.mfu(each) * 100.0));
+        if let Some(part) = step.time.limit() {
+            facts.add("limited by", format!("{part}, {:.0}% of the step", step.time.share(part) * 100.0));
+        }
+        facts.add("memory", fit_text(step.fit));
+        facts
+    }
+
+    fn memory_facts(&self) -> Facts {
+        let mut facts = Facts::default();
+        for (part, bytes) in self.step.memory.parts() {
+            facts.add(part, bytes.to_string());
+        }
+        facts.add("together", self.step.memory.total().to_string());
+        facts
+    }
+
+    /// Model FLOPs, causal attention and no recomputation, over the bf16 peak.
+    fn mfu(&self, tokens_per_second: f64) -> f64 {
+        let sequence = self.loaded.workload.sequence;
+        let flops = self.loaded.model.flops_per_token(sequence, FlopsConvention::default()).training();
+        tokens_per_second * flops.get() / self.loaded.hardware.peak_bf16
+    }
+
+    fn ranking(&self) -> Table {
+        let mut table = Table::new(vec![
+            Column::right("#", 0),
+            Column::left("LAYOUT", 0),
+            Column::right("STEP", 0),
+            Column::right("MFU", 0),
+            Column::right("MEMORY", 0),
+            Column::left("FIT", 1),
+        ]);
+        for (index, candidate) in self.answer.best.iter().enumerate() {
+            let each = self.step.tokens / candidate.seconds.get() / self.step.gpus as f64;
+            table.row(vec![
+                (index + 1).to_string(),
+                candidate.layout.to_string(),
+                candidate.seconds.to_string(),
+                format!("{:.1}%", self.mfu(each) * 100.0),
+                candidate.memory.to_string(),
+                fit_name(candidate.fit).into(),
+            ]);
+        }
+        table
+    }
+
+    /// The plan as a page with plots.
+    fn page(&self) -> Report {
+        let mut report = Report::new(&format!("Plan: {}", self.loaded.model.name), &self.title());
+        report
+            .section("The answer", "Predicted by the performance model; no GPU was asked.")
+            .facts(self.facts().rows());
+        if let Some(whole_run) = &self.whole_run {
+            report
+                .section("The whole run", "With failures, checkpoints and recovery as published or given.")
+                .facts(whole_run.facts().rows());
+        }
+        report
+            .section("Where the time of a step goes", "Outlines show work that happens behind other work.")
+            .chart(&page::step_chart(&self.step.time));
+        let available = Bytes::new(self.loaded.hardware.memory);
+        report
+            .section("What a GPU holds", "The dashed line is what a program can use.")
+            .chart(&page::memory_chart(&self.step.memory, available))
+            .facts(self.memory_facts().rows());
+        report
+            .section("Time against memory", "Layouts that no other beats in both.")
+            .chart(&page::front_chart(&self.answer.front));
+        if !self.scaling.is_empty() {
+            report
+                .section("Scaling", "The best layout at each number of GPUs, and the straight line to it.")
+                .chart(&page::scaling_chart(&self.scaling))
+                .table(&scaling_table(&self.scaling).cells());
+        }
+        if let Some(sensitivity) = &self.sensitivity {
+            report
+                .section("What would change it", "This layout in worlds that differ in one thing.")
+                .chart(&page::sensitivity_chart(&sensitivity.counterfactuals))
+                .table(&explanation::counterfactual_table(&sensitivity.counterfactuals).cells());
+        }
+        report.section("The best layouts", &account(&self.answer)).table(&self.ranking().cells());
+        for (software, settings) in self.launch_settings() {
+            report.section(&format!("Settings for {software}"), "").listing(&settings);
+        }
+        report
+    }
+
+    fn json(&self) -> Value {
+        let step = &self.step;
+        let candidate = |candidate: &Candidate| {
+            json!({
+                "layout": candidate.layout.to_string(),
+                "step_s": candidate.seconds.get(),
+                "memory_bytes": candidate.memory.get(),
+                "fit": fit_name(candidate.fit),
+            })
+        };
+        let parts = step.time.parts().map(|(part, span)| {
+            let value = json!({ "exposed_s": span.exposed.get(), "hidden_s": span.hidden.get() });
+            (part.name().to_owned(), value)
+        });
+        let memory =
+            step.memory.parts().into_iter().map(|(part, bytes)| (part.to_owned(), json!(bytes.get())));
+        let list = |candidates: &[Candidate]| candidates.iter().map(candidate).collect::<Vec<_>>();
+        let counts = &self.answer.counts;
+        json!({
+            "model": self.loaded.model.name,
+            "cluster": self.loaded.cluster.name(),
+            "gpus": step.gpus,
+            "sequence": self.loaded.workload.sequence,
+            "global_batch": self.loaded.workload.global_batch,
+            "layout": self.layout.to_string(),
+            "step_s": step.seconds().get(),
+            "step_s_interval_80": [
+                (step.seconds() / self.interval.high).get(),
+                (step.seconds() / self.interval.low).get(),
+            ],
+            "tokens_per_s_per_gpu": step.tokens_per_second_per_gpu(),
+            "mfu": self.mfu(step.tokens_per_second_per_gpu()),
+            "limited_by": step.time.limit().map(|part| part.name()),
+            "breakdown": parts.collect::<Map<_, _>>(),
+            "memory_bytes": memory.collect::<Map<_, _>>(),
+            "memory_total_bytes": step.memory.total().get(),
+            "fit": fit_name(step.fit),
+            "run": self.whole_run.as_ref().map(WholeRun::json),
+            "best": list(&self.answer.best),
+            "pareto_front": list(&self.answer.front),
+            "searched": {
+                "layouts": counts.priced,
+                "fits": counts.fits,
+                "tight": counts.tight,
+                "too_large": counts.too_large,
+                "refused_branches": self.answer.refusals.branches(),
+            },
+            "scaling": self.scaling.iter().map(scaling_json).collect::<Vec<_>>(),
+            "sensitivity": self.sensitivity.as_ref().map(explanation::json),
+            "explanation": self.explanation.as_ref().map(explanation::json),
+        })
+    }
+}
+
+/// The layout in other worlds, with the best layout of each beside it.
+fn sensitivity(
+    setup: &Setup<'_>,
+    axes: &Axes,
+    space: &Space,
+    answer: &Answer,
+    layout: &Layout,
+) -> Result<Explanation, SearchError> {
+    let mut explanation = explain(setup, space, answer, layout, &[])?;
+    for what in WhatIf::usual(setup) {
+        explanation.counterfactuals.push(what_if_best(setup, axes, layout, &what)?);
+    }
+    Ok(explanation)
+}
+
+/// From an eighth to eight times the GPUs, in doublings.
+fn curve(setup: &Setup<'_>, axes: &Axes, kind: Scaling) -> Vec<ScalingPoint> {
+    let gpus = setup.gpus();
+    let smaller = (1..=3).map(|power| gpus >> power).filter(|count| *count > 0);
+    let larger = (0..=3).filter_map(|power: u32| gpus.checked_mul(1 << power));
+    let counts: Vec<u32> = smaller.chain(larger).collect();
+    scaling(setup, axes, &counts, kind)
+}
+
+fn scaling_table(points: &[ScalingPoint]) -> Table {
+    let mut table = Table::new(vec![
+        Column::right("GPUS", 0),
+        Column::right("SEQUENCES", 1),
+        Column::right("STEP", 0),
+        Column::right("TOKENS/S", 0),
+        Column::right("EFFICIENCY", 0),
+        Column::left("LAYOUT", 0),
+    ]);
+    for point in points {
+        let (step, rate, efficiency, layout) = match &point.outcome {
+            Ok(scaled) => (
+                scaled.candidate.seconds.to_string(),
+                Count(scaled.rate.get() as u64).to_string(),
+                format!("{:.0}%", scaled.efficiency * 100.0),
+                scaled.candidate.layout.to_string(),
+            ),
+            Err(SearchError::DoesNotFit { .. }) => {
+                (String::new(), String::new(), String::new(), "does not fit".into())
+            }
+            Err(_) => (String::new(), String::new(), String::new(), "no legal layout".into()),
+        };
+        table.row(vec![
+            point.gpus.to_string(),
+            point.global_batch.to_string(),
+            step,
+            rate,
+            efficiency,
+            layout,
+        ]);
+    }
+    table
+}
+
+fn scaling_json(point: &ScalingPoint) -> Value {
+    let scaled = point.outcome.as_ref().ok();
+    json!({
+        "gpus": point.gpus,
+        "global_batch": point.global_batch,
+        "layout": scaled.map(|scaled| scaled.candidate.layout.to_string()),
+        "step_s": scaled.map(|scaled| scaled.candidate.seconds.get()),
+        "tokens_per_s": scaled.map(|scaled| scaled.rate.get()),
+        "efficiency": scaled.map(|scaled| scaled.efficiency),
+    })
+}
+
+fn fit_name(fit: Fit) -> &'static str {
+    match fit {
+        Fit::Fits { .. } => "fits",
+        Fit::Tight { .. } => "tight",
+        Fit::DoesNotFit { .. } => "does not fit",
+    }
+}
+
+fn fit_text(fit: Fit) -> String {
+    match fit {
+        Fit::Fits { spare } => format!("fits, {spare} to spare"),
+        Fit::Tight { spare } => format!("tight: {spare} to spare, less than predictions may err"),
+        Fit::DoesNotFit { over } => format!("does not fit: {over} too much"),
+    }
+}
+
+/// What the search looked at.
+fn account(answer: &Answer) -> String {
+    let counts = &answer.counts;
+    let mut text = format!(
+        "searched {} layouts: {} fit, {} are tight, {} are too large",
+        grouped(counts.priced),
+        grouped(counts.fits),
+        grouped(counts.tight),
+        grouped(counts.too_large)
+    );
+    if let Some(first) = answer.refusals.first() {
+        text += &format!("; refused most often: {}", first.refusal);
+    }
+    text
+}

@@ -1,0 +1,162 @@
+//! `bedplate plan validate --data FILE`: how wrong the performance model is.
+
+use std::collections::BTreeMap;
+
+use bedplate_calibrate::{Report, Score, validate};
+use bedplate_catalog::Catalog;
+use serde_json::{Value, json};
+
+use super::constants::Choice;
+use crate::console::Console;
+use crate::files;
+use crate::present::{Column, Facts, Table};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate plan validate --data runs.csv
+  bedplate plan validate --data runs.csv --constants site.toml --json
+
+The file has a header row with the columns of data/training/measured.csv: what decides are model or
+architecture, accelerator, layout, batch and one measured figure (tokens/s/GPU, step time, TFLOP/s or
+MFU with its FLOPs rule). Rows that cannot be predicted are listed with their reason.")]
+pub(super) struct Arguments {
+    /// A CSV file of measured runs
+    #[arg(long, value_name = "FILE")]
+    data: String,
+    #[command(flatten)]
+    constants: Choice,
+    /// List every row with its error, the largest first
+    #[arg(long)]
+    rows: bool,
+}
+
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    let constants = arguments.constants.load()?;
+    let text = files::read_text(&arguments.data)?;
+    let report = validate(&text, &constants, catalog)?;
+    if console.is_json() {
+        return console.json(&report_json(&report));
+    }
+    let total = &report.total;
+    let mut facts = Facts::default();
+    facts
+        .add("rows used", report.rows_used().to_string())
+        .add("rows skipped", report.rows_skipped.len().to_string())
+        .add("median error", percent(total.median_abs_error))
+        .add("p90 error", percent(total.p90_abs_error))
+        .add("bias", format!("{:+.1}%", total.bias * 100.0));
+    if let Some(tau) = report.kendall_tau {
+        facts.add("ranking", format!("Kendall's tau {tau:.2} over {} rows", report.ranked_rows));
+    }
+    if report.memory.rows > 0 {
+        let memory = &report.memory;
+        facts.add("memory", format!("{} median over {} rows", percent(memory.median_abs_error), memory.rows));
+    }
+    console.text(&format!("error of predicted tokens/s/GPU\n{}", facts.render(console.width())))?;
+    for (title, scores) in [("SOURCE", owned(&report.by_source)), ("GPU", owned(&report.by_gpu))] {
+        console.line("")?;
+        console.table(&score_table(title, &scores))?;
+    }
+    console.line("")?;
+    let by_parallelism = report.by_parallelism.iter().map(|(name, score)| ((*name).to_owned(), *score));
+    console.table(&score_table("ROWS WITH", &by_parallelism.collect::<Vec<_>>()))?;
+    if arguments.rows {
+        console.line("")?;
+        console.table(&row_table(&report))?;
+    }
+    for skipped in &report.rows_skipped {
+        console.say(&format!("skipped {}: {}", skipped.id, skipped.reason));
+    }
+    Ok(())
+}
+
+fn owned(scores: &BTreeMap<String, Score>) -> Vec<(String, Score)> {
+    scores.iter().map(|(name, score)| (name.clone(), *score)).collect()
+}
+
+fn percent(fraction: f64) -> String {
+    format!("{:.1}%", fraction * 100.0)
+}
+
+fn score_table(title: &'static str, scores: &[(String, Score)]) -> Table {
+    let mut table = Table::new(vec![
+        Column::left(title, 0),
+        Column::right("ROWS", 0),
+        Column::right("MEDIAN", 0),
+        Column::right("P90", 0),
+        Column::right("BIAS", 0),
+    ]);
+    for (name, score) in scores.iter().filter(|(_, score)| score.rows > 0) {
+        table.row(vec![
+            name.chars().take(45).collect(),
+            score.rows.to_string(),
+            percent(score.median_abs_error),
+            percent(score.p90_abs_error),
+            format!("{:+.1}%", score.bias * 100.0),
+        ]);
+    }
+    table
+}
+
+fn row_table(report: &Report) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("ROW", 0),
+        Column::right("PREDICTED", 0),
+        Column::right("MEASURED", 0),
+        Column::right("ERROR", 0),
+    ]);
+    let mut outcomes: Vec<_> = report.outcomes.iter().collect();
+    outcomes.sort_by(|a, b| b.error.abs().total_cmp(&a.error.abs()));
+    for outcome in outcomes {
+        table.row(vec![
+            outcome.id.clone(),
+            format!("{:.0}", outcome.predicted),
+            format!("{:.0}", outcome.measured),
+            format!("{:+.1}%", outcome.error * 100.0),
+        ]);
+    }
+    table
+}
+
+fn report_json(report: &Report) -> Value {
+    let score = |score: &Score| {
+        json!({
+            "rows": score.rows,
+            "median_abs_error": score.median_abs_error,
+            "p90_abs_error": score.p90_abs_error,
+            "bias": score.bias,
+        })
+    };
+    let by = |scores: &BTreeMap<String, Score>| {
+        Value::Object(scores.iter().map(|(name, each)| (name.clone(), score(each))).collect())
+    };
+    let skipped = report.rows_skipped.iter();
+    let outcomes = report.outcomes.iter();
+    json!({
+        "rows_used": report.rows_used(),
+        "rows_skipped": skipped
+            .map(|skipped| json!({ "id": skipped.id, "reason": skipped.reason.to_string() }))
+            .collect::<Vec<_>>(),
+        "median_abs_error": report.total.median_abs_error,
+        "p90_abs_error": report.total.p90_abs_error,
+        "bias": report.total.bias,
+        "kendall_tau": report.kendall_tau,
+        "memory": score(&report.memory),
+        "by_source": by(&report.by_source),
+        "by_gpu": by(&report.by_gpu),
+        "by_parallelism": Value::Object(
+            report.by_parallelism.iter().map(|(name, each)| ((*name).to_owned(), score(each))).collect()
+        ),
+        "rows": outcomes
+            .map(|row| json!({
+                "id": row.id,
+                "source": row.source,
+                "predicted": row.predicted,
+                "measured": row.measured,
+                "error": row.error,
+            }))
+            .collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,237 @@
+//! The whole run: failures, checkpoints, recovery, days and dollars.
+
+use bedplate_catalog::{Catalog, Instance, Purchase, StorageTier};
+use bedplate_goodput::{
+    Bill, Checkpoint, Judgement, Limits, Outlook, Published, Recovery, Rent, Run, Store, Verdict,
+    checkpoint_bytes, interruptions,
+};
+use bedplate_layout::Layout;
+use bedplate_perf::Step;
+use bedplate_units::{Bandwidth, Bytes, Count, Dollars, Seconds, Tokens};
+use serde_json::{Value, json};
+
+use super::question::Loaded;
+use crate::choice::choice;
+use crate::present::Facts;
+use crate::stop::Stop;
+
+/// What fails, where checkpoints go, what is paid, and the limits on all of it.
+#[derive(clap::Args)]
+pub(super) struct RunArguments {
+    /// Tokens of the whole run, for days and dollars
+    #[arg(long)]
+    pub(super) tokens: Option<Tokens>,
+    /// How machines are bought
+    #[arg(long, value_parser = choice(&Purchase::ALL), default_value = "on-demand")]
+    pub(super) purchase: Purchase,
+    /// Prices of this region only
+    #[arg(long)]
+    pub(super) region: Option<String>,
+    /// Finish within this time
+    #[arg(long, value_name = "TIME")]
+    pub(super) deadline: Option<Seconds>,
+    /// Spend no more than this
+    #[arg(long, value_name = "DOLLARS")]
+    pub(super) budget: Option<Dollars>,
+    /// Interruptions per 1,000 nodes and day [default: the published rate of the largest run]
+    #[arg(long, value_name = "RATE")]
+    failures: Option<f64>,
+    /// Spot machines taken back, per 1,000 nodes and day; nobody publishes it
+    #[arg(long, value_name = "RATE")]
+    spot_interruptions: Option<f64>,
+    /// Where checkpoints go: a shared or durable storage class of the catalog
+    #[arg(long, value_name = "CLASS", default_value = "fsx-lustre-persistent-1000")]
+    storage: String,
+    /// Size of a shared file system [default: ten checkpoints, at least 1.2 TB]
+    #[arg(long, value_name = "SIZE")]
+    storage_size: Option<Bytes>,
+    /// What a node moves to object storage [default: a published rate]
+    #[arg(long, value_name = "BANDWIDTH")]
+    object_bandwidth: Option<Bandwidth>,
+    /// What happens after a failure
+    #[arg(long, value_enum, default_value = "restart")]
+    recovery: RecoveryKind,
+    /// Work stands still this long for a checkpoint; the rest happens behind it
+    #[arg(long, value_name = "TIME", default_value = "5s")]
+    stall: Seconds,
+    /// Work between checkpoints [default: the best interval]
+    #[arg(long, value_name = "TIME")]
+    interval: Option<Seconds>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum RecoveryKind {
+    /// From the last durable checkpoint, on a warm spare
+    Restart,
+    /// From copies in the memory of peers, made after every step (checkpointless)
+    Peers,
+    /// Going on without the lost copy of the model until its node is replaced
+    Elastic,
+}
+
+/// What FSx for Lustre sells at the least.
+const SMALLEST_FILE_SYSTEM: Bytes = Bytes::tb(1.2);
+
+/// The run as it is expected to go.
+pub(super) struct WholeRun {
+    pub(super) outlook: Outlook,
+    pub(super) bill: Bill,
+    judgement: Judgement,
+    failures_per_node_day: f64,
+    store: String,
+}
+
+impl RunArguments {
+    /// `None` where the length of the run was not given.
+    pub(super) fn whole_run(
+        &self,
+        loaded: &Loaded,
+        layout: &Layout,
+        step: &Step,
+        catalog: &Catalog,
+    ) -> Result<Option<WholeRun>, Stop> {
+        let Some(tokens) = self.tokens else { return Ok(None) };
+        let published = Published::builtin();
+        let machine = loaded.cluster.kinds().first().and_then(|kind| kind.instance.as_deref());
+        let nodes = loaded.cluster.node_count();
+        let bytes = checkpoint_bytes(&loaded.model, loaded.workload.optimizer);
+        let store = self.store(bytes, catalog, &published)?;
+        let usual = published.usual_rate().map_or(0.0, |rate| rate.per_node_day);
+        let failures = self.failures.map_or(usual, |per_thousand| per_thousand / 1000.0);
+        let taken = self.spot_interruptions.map(|per_thousand| per_thousand / 1000.0);
+        let failures = interruptions(failures, self.purchase, taken, machine.unwrap_or("this machine"))?;
+        let run = Run {
+            step: step.seconds(),
+            steps: tokens.get() / step.tokens,
+            nodes,
+            gpus_per_node: (step.gpus / u64::from(nodes.max(1))) as u32,
+            failures_per_node_day: failures,
+            checkpoint: Checkpoint::asynchronous(bytes, &store, nodes, self.stall)?,
+            recovery: self.recovery(layout, step, nodes, &published),
+            interval: self.interval,
+        };
+        let outlook = run.outlook()?;
+        let rent =
+            machine.map(|name| catalog.instance(name)).transpose()?.map(|found| self.rent(found, nodes));
+        let bill = Bill {
+            machines: rent.flatten().map(|rent| rent.cost(outlook.expected)),
+            // The last checkpoint and the one being written.
+            storage: store.cost(bytes * 2.0, outlook.expected),
+        };
+        let limits = Limits { deadline: self.deadline, budget: self.budget };
+        let judgement = limits.judge(&outlook, &bill);
+        Ok(Some(WholeRun { outlook, bill, judgement, failures_per_node_day: failures, store: store.name }))
+    }
+
+    fn rent(&self, instance: &Instance, nodes: u32) -> Option<Rent> {
+        Rent::from_prices(&instance.name, &instance.prices, self.purchase, self.region.as_deref(), nodes).ok()
+    }
+
+    fn store(&self, bytes: Bytes, catalog: &Catalog, published: &Published) -> Result<Store, Stop> {
+        let class = catalog.storage_class(&self.storage)?;
+        Ok(match class.tier {
+            StorageTier::Durable => Store::objects(class, self.object_bandwidth, published),
+            StorageTier::Shared | StorageTier::Local => {
+                let size = self.storage_size.unwrap_or_else(|| (bytes * 10.0).max(SMALLEST_FILE_SYSTEM));
+                Store::shared(class, size)
+            }
+        })
+    }
+
+    fn recovery(&self, layout: &Layout, step: &Step, nodes: u32, published: &Published) -> Recovery {
+        match self.recovery {
+            RecoveryKind::Restart => Recovery::restart(published),
+            // A copy leaves behind the next step; what is waited for is hidden there.
+            RecoveryKind::Peers => Recovery::from_peers(published, step.seconds(), Seconds::ZERO),
+            RecoveryKind::Elastic => {
+                let copies = f64::from(layout.data).max(1.0);
+                let replacement = published.downtime("restart").unwrap_or(Seconds::hours(0.5));
+                Recovery::from_peers(published, step.seconds(), Seconds::ZERO)
+                    .with_elastic(f64::from(nodes) / copies, replacement)
+            }
+        }
+    }
+}
+
+impl WholeRun {
+    pub(super) fn facts(&self) -> Facts {
+        let outlook = &self.outlook;
+        let losses = &outlook.losses;
+        let percent = |share: f64| format!("{:.1}%", share * 100.0);
+        let dollars =
+            |cost: Option<Dollars>| cost.map_or("unknown, no price".to_owned(), |cost| cost.to_string());
+        let mut facts = Facts::default();
+        facts
+            .add("takes", format!("{} ({} if nothing failed)", outlook.expected, outlook.ideal))
+            .add("GPU-hours", Count(outlook.gpu_hours as u64).to_string())
+            .add(
+                "interruptions",
+                format!(
+                    "{:.0}, one every {:.3}, at {:.2} per 1,000 node-days",
+                    outlook.interruptions,
+                    outlook.mtbf,
+                    self.failures_per_node_day * 1000.0
+                ),
+            )
+            .add("checkpoint every", format!("{:.3}, to {}", outlook.interval, self.store))
+            .add(
+                "goodput",
+                format!(
+                    "{}; lost to stalls {}, rework {}, recovery {}, missing nodes {}",
+                    percent(outlook.goodput),
+                    percent(losses.stalls),
+                    percent(losses.rework),
+                    percent(losses.recovery),
+                    percent(losses.shrunk)
+                ),
+            )
+            .add("machines cost", dollars(self.bill.machines))
+            .add("storage costs", dollars(self.bill.storage));
+        if let Some(verdict) = self.judgement.deadline {
+            facts.add("deadline", verdict_text(verdict));
+        }
+        if let Some(verdict) = self.judgement.budget {
+            facts.add("budget", verdict_text(verdict));
+        }
+        facts
+    }
+
+    /// Whether every limit that was set is met.
+    pub(super) fn is_within_limits(&self) -> bool {
+        self.judgement.is_met()
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let outlook = &self.outlook;
+        json!({
+            "expected_s": outlook.expected.get(),
+            "ideal_s": outlook.ideal.get(),
+            "days": outlook.expected.as_days(),
+            "gpu_hours": outlook.gpu_hours,
+            "goodput": outlook.goodput,
+            "losses": {
+                "stalls": outlook.losses.stalls,
+                "rework": outlook.losses.rework,
+                "recovery": outlook.losses.recovery,
+                "missing_nodes": outlook.losses.shrunk,
+            },
+            "interruptions": outlook.interruptions,
+            "failures_per_node_day": self.failures_per_node_day,
+            "checkpoint_interval_s": outlook.interval.get(),
+            "checkpoint_interval_young_s": outlook.young_interval.get(),
+            "checkpoint_interval_daly_s": outlook.daly_interval.get(),
+            "machines_usd": self.bill.machines.map(Dollars::get),
+            "storage_usd": self.bill.storage.map(Dollars::get),
+            "total_usd": self.bill.total().map(Dollars::get),
+            "is_within_limits": self.is_within_limits(),
+        })
+    }
+}
+
+fn verdict_text<T: std::fmt::Display>(verdict: Verdict<T>) -> String {
+    match verdict {
+        Verdict::Met { spare } => format!("met, {spare} to spare"),
+        Verdict::Missed { by } => format!("MISSED by {by}"),
+        Verdict::Unknown => "cannot be judged: a price is unknown".into(),
+    }
+}
