@@ -1,9 +1,9 @@
 //! What a run costs, by how its machines are bought, and whether it keeps within limits.
 
 use bedplate_catalog::{Prices, Purchase};
-use bedplate_units::{DollarRate, Dollars, Seconds};
+use bedplate_units::{Bytes, DollarRate, Dollars, Seconds};
 
-use crate::{GoodputError, Outlook};
+use crate::{GoodputError, Outlook, Store};
 
 /// Machines as they are paid for.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -68,6 +68,16 @@ impl Bill {
     pub fn total(&self) -> Option<Dollars> {
         Some(self.machines? + self.storage?)
     }
+}
+
+/// What a run costs from its first step to its last: its machines, and what each store keeps meanwhile.
+pub fn bill(outlook: &Outlook, rent: Option<&Rent>, kept: &[(&Store, Bytes)]) -> Bill {
+    let mut storage = Some(Dollars::ZERO);
+    for (store, bytes) in kept {
+        let cost = store.cost(*bytes, outlook.expected);
+        storage = storage.zip(cost).map(|(sum, cost)| sum + cost);
+    }
+    Bill { machines: rent.map(|rent| rent.cost(outlook.expected)), storage }
 }
 
 /// Limits on a run.

@@ -20,7 +20,7 @@ pub enum GoodputError {
 }
 
 pub const PAGES: &[&Page] =
-    &[&UNKNOWN_THROUGHPUT, &UNKNOWN_SPOT_RATE, &UNKNOWN_RUN_PRICE, &BAD_RUN_FIGURE, &UNKNOWN_FAILURE_RATE];
+    &[&UNKNOWN_THROUGHPUT, &UNKNOWN_SPOT_RATE, &UNKNOWN_PRICE, &BAD_RUN_FIGURE, &UNKNOWN_FAILURE_RATE];
 
 static UNKNOWN_THROUGHPUT: Page = Page {
     code: "plan/unknown-throughput",
@@ -34,8 +34,8 @@ static UNKNOWN_SPOT_RATE: Page = Page {
     meaning: "A run on spot machines depends on how often they are taken away, and no figure for accelerators is published. It is never guessed.",
     remedy: "give interruptions per node and day, such as those of your own account's last months",
 };
-static UNKNOWN_RUN_PRICE: Page = Page {
-    code: "plan/unknown-run-price",
+static UNKNOWN_PRICE: Page = Page {
+    code: "plan/unknown-price",
     class: Class::User,
     meaning: "The catalog holds no price for this machine bought this way, so the run has no price. A price is never guessed.",
     remedy: "put the price you pay into a catalog overlay",
@@ -58,7 +58,7 @@ impl Diagnostic for GoodputError {
         match self {
             GoodputError::UnknownThroughput { .. } => &UNKNOWN_THROUGHPUT,
             GoodputError::UnknownSpotRate { .. } => &UNKNOWN_SPOT_RATE,
-            GoodputError::UnknownPrice { .. } => &UNKNOWN_RUN_PRICE,
+            GoodputError::UnknownPrice { .. } => &UNKNOWN_PRICE,
             GoodputError::BadFigure { .. } => &BAD_RUN_FIGURE,
             GoodputError::UnknownRate { .. } => &UNKNOWN_FAILURE_RATE,
             GoodputError::Document(error) => error.page(),

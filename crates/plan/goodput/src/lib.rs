@@ -40,7 +40,7 @@ mod run;
 mod simulate;
 mod store;
 
-pub use bill::{Bill, Judgement, Limits, Rent, Verdict, interruptions};
+pub use bill::{Bill, Judgement, Limits, Rent, Verdict, bill, interruptions};
 pub use error::{GoodputError, PAGES};
 pub use interval::Process;
 pub use published::{Cause, Checked, Figure, Provenance, Published, PublishedRate};

@@ -5,7 +5,7 @@
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::Diagnostic;
 use bedplate_goodput::{
-    Bill, Checkpoint, Limits, Published, Recovery, Rent, Run, Store, Verdict, checkpoint_bytes,
+    Bill, Checkpoint, Limits, Published, Recovery, Rent, Run, Store, Verdict, bill, checkpoint_bytes,
     interruptions, simulate,
 };
 use bedplate_transformer::{Optimizer, builtin};
@@ -170,6 +170,22 @@ fn storage_is_billed_by_what_is_kept_or_provisioned_and_doubtful_prices_are_not_
 }
 
 #[test]
+fn a_bill_adds_machines_and_storage_and_is_unknown_where_a_part_is() {
+    let catalog = Catalog::builtin();
+    let outlook = run(checkpoint(60.0, 0.0, 120.0), restart(900.0)).outlook().unwrap();
+    let p5 = catalog.instance("p5.48xlarge").unwrap();
+    let rent = Rent::from_prices(&p5.name, &p5.prices, Purchase::OnDemand, None, 256).unwrap();
+    let lustre = Store::shared(catalog.storage_class("fsx-lustre-persistent-125").unwrap(), Bytes::tb(100.0));
+    let kept = [(&lustre, Bytes::tb(15.0))];
+    let known = bill(&outlook, Some(&rent), &kept);
+    assert_eq!(known.machines, Some(rent.cost(outlook.expected)));
+    assert_eq!(known.total(), Some(known.machines.unwrap() + known.storage.unwrap()));
+    assert_eq!(bill(&outlook, None, &kept).total(), None);
+    let free = Store { per_gb_month: None, ..lustre.clone() };
+    assert_eq!(bill(&outlook, Some(&rent), &[(&free, Bytes::tb(1.0))]).storage, None);
+}
+
+#[test]
 fn machines_are_billed_by_how_they_are_bought() {
     let catalog = Catalog::builtin();
     let p5 = catalog.instance("p5.48xlarge").unwrap();
@@ -180,7 +196,7 @@ fn machines_are_billed_by_how_they_are_bought() {
     assert_eq!(block.cost(Seconds::hours(30.0)), block.per_node * Seconds::days(2.0) * 2.0);
     let p5e = catalog.instance("p5e.48xlarge").unwrap();
     let unknown = Rent::from_prices(&p5e.name, &p5e.prices, Purchase::OnDemand, None, 2).unwrap_err();
-    assert_eq!(unknown.page().code, "plan/unknown-run-price");
+    assert_eq!(unknown.page().code, "plan/unknown-price");
 }
 
 #[test]

@@ -42,8 +42,6 @@ pub enum SearchError {
     },
     #[error("no machine of the catalog trains {model} on {tokens} tokens {limits}")]
     NoMachine { model: String, tokens: String, limits: String, nearest: Option<String> },
-    #[error("no price is known for {machine} bought {purchase}")]
-    UnknownPrice { machine: String, purchase: &'static str },
     #[error("a budget of {} buys no computation", .dollars.map_or("nothing".into(), |d| d.to_string()))]
     EmptyBudget { dollars: Option<Dollars>, gpu_time: Option<Seconds> },
     #[error(transparent)]
@@ -55,7 +53,7 @@ fn gpu_count(gpus: u32) -> String {
 }
 
 pub const PAGES: &[&Page] =
-    &[&ZERO_GPUS, &TOO_MANY_GPUS, &NO_LAYOUT, &DOES_NOT_FIT, &NO_MACHINE, &UNKNOWN_PRICE, &EMPTY_BUDGET];
+    &[&ZERO_GPUS, &TOO_MANY_GPUS, &NO_LAYOUT, &DOES_NOT_FIT, &NO_MACHINE, &EMPTY_BUDGET];
 
 static ZERO_GPUS: Page = Page {
     code: "plan/zero-gpus",
@@ -87,12 +85,6 @@ static NO_MACHINE: Page = Page {
     meaning: "No machine type of the catalog, in any number that was tried, meets the deadline and the budget. The answer lists the reason for every machine.",
     remedy: "allow more time, more money or more GPUs; the nearest miss is in the answer",
 };
-static UNKNOWN_PRICE: Page = Page {
-    code: "plan/unknown-price",
-    class: Class::User,
-    meaning: "The catalog holds no price for this machine bought this way. A price is never guessed.",
-    remedy: "put the price you pay into a catalog overlay",
-};
 static EMPTY_BUDGET: Page = Page {
     code: "plan/empty-budget",
     class: Class::User,
@@ -108,7 +100,6 @@ impl Diagnostic for SearchError {
             SearchError::NoLayout { .. } => &NO_LAYOUT,
             SearchError::DoesNotFit { .. } => &DOES_NOT_FIT,
             SearchError::NoMachine { .. } => &NO_MACHINE,
-            SearchError::UnknownPrice { .. } => &UNKNOWN_PRICE,
             SearchError::EmptyBudget { .. } => &EMPTY_BUDGET,
             SearchError::Predict(error) => error.page(),
         }

@@ -141,7 +141,7 @@ pub(crate) fn layout_of(key: &LayerKey, grid: &Grid) -> Layout {
     }
 }
 
-/// A stage count with the data ranks that remain and the chunk counts that divide its layers.
+/// A stage count with the data ranks that remain beside it.
 #[derive(Debug, Clone, Copy)]
 struct Trunk {
     pipeline: u32,

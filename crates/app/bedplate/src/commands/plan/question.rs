@@ -118,6 +118,11 @@ impl Loaded {
             ..Axes::default()
         }
     }
+
+    /// A smaller space that holds the best layout in nearly all cases, for questions that search many times.
+    pub(super) fn practical_axes(&self) -> Axes {
+        Axes { precision: vec![self.precision], ..Axes::practical(self.hardware.domain) }
+    }
 }
 
 /// From so many parameters on a step has 16M tokens instead of 4M, as Llama 3 was trained.

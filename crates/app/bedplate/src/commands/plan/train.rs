@@ -3,7 +3,7 @@
 use bedplate_calibrate::{ErrorBars, Interval, Similar};
 use bedplate_catalog::Catalog;
 use bedplate_layout::Layout;
-use bedplate_perf::{Fit, Step};
+use bedplate_perf::{Fit, Routing, Step, Task};
 use bedplate_search::{
     Answer, Axes, Candidate, Explanation, Priced, Scaling, ScalingPoint, SearchError, Setup, Space, WhatIf,
     explain, scaling, what_if_best,
@@ -121,7 +121,7 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn make(arguments: &Arguments, loaded: &'a Loaded, catalog: &Catalog) -> Result<Self, Stop> {
-        let (setup, axes) = (loaded.setup(), loaded.axes());
+        let (setup, axes, practical) = (loaded.setup(), loaded.axes(), loaded.practical_axes());
         let space = Space::new(&setup, &axes)?;
         let answer = space.answer(&setup, &axes, price_on_all_cores(&space, arguments.top as usize))?;
         let layout: Layout = match &arguments.layout {
@@ -135,12 +135,12 @@ impl<'a> Plan<'a> {
         };
         let wants_sensitivity = arguments.what_if || arguments.report.is_some();
         let sensitivity = match wants_sensitivity {
-            true => Some(sensitivity(&setup, &axes, &space, &answer, &layout)?),
+            true => Some(sensitivity(&setup, &practical, &space, &answer, &layout)?),
             false => None,
         };
         let scaling = match (arguments.scaling, &arguments.report) {
-            (Some(kind), _) => curve(&setup, &axes, kind.scaling()),
-            (None, Some(_)) => curve(&setup, &axes, Scaling::Strong),
+            (Some(kind), _) => curve(&setup, &practical, kind.scaling()),
+            (None, Some(_)) => curve(&setup, &practical, Scaling::Strong),
             (None, None) => Vec::new(),
         };
         let whole_run = arguments.run.whole_run(loaded, &layout, &step, catalog)?;
@@ -172,6 +172,9 @@ impl<'a> Plan<'a> {
         console.line("")?;
         console.table(&self.ranking())?;
         console.say(&account(&self.answer));
+        if self.loaded.model.is_mixture() && self.loaded.workload.routing == Routing::Balanced {
+            console.say("balanced routing is assumed, as benchmarks force it; for real routing try --routing-skew 1.25");
+        }
         if !self.scaling.is_empty() {
             console.line("")?;
             console.table(&scaling_table(&self.scaling))?;
@@ -209,8 +212,11 @@ impl<'a> Plan<'a> {
         facts
             .add("layout", self.layout.to_string())
             .add("step", format!("{}; in four cases of five {soonest:.3} to {latest:.3}", step.seconds()))
-            .add("throughput", format!("{all} tokens/s, {each:.0} per GPU"))
-            .add("MFU", format!("{:.1}% of the bf16 peak, causal attention", self.mfu(each) * 100.0));
+            .add("throughput", format!("{all} tokens/s, {each:.0} per GPU"));
+        // Frozen weights have no gradients, so the usual count of FLOPs would flatter adapters.
+        if !matches!(self.loaded.workload.task, Task::Lora { .. }) {
+            facts.add("MFU", format!("{:.1}% of the bf16 peak, causal attention", self.mfu(each) * 100.0));
+        }
         if let Some(part) = step.time.limit() {
             facts.add("limited by", format!("{part}, {:.0}% of the step", step.time.share(part) * 100.0));
         }
