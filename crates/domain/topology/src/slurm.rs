@@ -70,7 +70,6 @@ pub(crate) fn is_yaml(text: &str) -> bool {
 
 fn read_conf(source: Source<'_>, file: usize, found: &mut assemble::Found) -> Result<(), TopologyError> {
     let is_topology_file = topology::looks_like(source);
-    let is_of_known_lines = topology::has_known_lines(source);
     for line in line::Lines::new(source.text) {
         let at = assemble::At { file, line: line.number };
         if let Some(included) = line.included() {
@@ -88,10 +87,8 @@ fn read_conf(source: Source<'_>, file: usize, found: &mut assemble::Found) -> Re
             _ if is_topology_file => {
                 return Err(topology::unknown_first_key(first, source.line(line.number)));
             }
-            // A file that says nothing we know is likely to be misspelt.
-            _ if !is_of_known_lines => topology::check_first_key(first, source.line(line.number))?,
             _ => {}
         }
     }
-    Ok(())
+    topology::check_some_line_is_known(source)
 }

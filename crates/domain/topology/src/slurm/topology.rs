@@ -19,11 +19,6 @@ pub(super) fn looks_like(source: Source<'_>) -> bool {
     source.name.ends_with("topology.conf") || (has_line(source, &FIRST_KEYS) && !has_line(source, &CONF_KEYS))
 }
 
-/// Whether a file has any line that we know.
-pub(super) fn has_known_lines(source: Source<'_>) -> bool {
-    has_line(source, &FIRST_KEYS) || has_line(source, &CONF_KEYS)
-}
-
 fn has_line(source: Source<'_>, keys: &[&str]) -> bool {
     let is_one = |first: &str| keys.iter().any(|key| first.eq_ignore_ascii_case(key));
     Lines::new(source.text).any(|line| line.first_key().is_some_and(is_one))
@@ -125,13 +120,21 @@ pub(super) fn unknown_key(
     TopologyError::UnknownKey { file, key: shown(key), near, known: known.join(", "), place }
 }
 
-/// Refuses the misspelt beginning of a line; other lines of `slurm.conf` are none of our business.
-pub(super) fn check_first_key(key: &str, place: Place) -> Result<(), TopologyError> {
+/// How many lines of a file without any sense are searched for misspellings.
+const SEARCHED_LINES: usize = 100;
+
+/// A file that says nothing we know is likely to be misspelt, and then its first lines show it. What else
+/// stands in `slurm.conf` is none of our business.
+pub(super) fn check_some_line_is_known(source: Source<'_>) -> Result<(), TopologyError> {
     const KEYS: [&str; 4] = ["SwitchName", "BlockName", "BlockSizes", "NodeName"];
-    match nearest(key, KEYS) {
-        None => Ok(()),
-        Some(_) => Err(unknown_key("Slurm's files", key, &KEYS, place)),
+    if has_line(source, &FIRST_KEYS) || has_line(source, &CONF_KEYS) {
+        return Ok(());
     }
+    let misspelt = Lines::new(source.text).take(SEARCHED_LINES).find_map(|line| {
+        let key = line.first_key().filter(|key| nearest(key, KEYS).is_some())?;
+        Some(unknown_key("Slurm's files", key, &KEYS, source.line(line.number)))
+    });
+    misspelt.map_or(Ok(()), Err)
 }
 
 pub(super) fn unknown_first_key(key: &str, place: Place) -> TopologyError {

@@ -144,6 +144,9 @@ fn deep_and_long_texts_are_refused() {
         "GPU0 GPU1\nGPU0 X\n".to_owned(),
         "\u{0}\u{1}\u{2}\u{7f}\u{85}".repeat(million / 5),
         "# comment\n".repeat(million / 5),
+        "x\n".repeat(million),
+        "SwichName=s Nodes=n1\n".repeat(million / 5),
+        "NodeSet=s Nodes=n1\n".repeat(million / 5),
     ] {
         read_all(&text);
     }
