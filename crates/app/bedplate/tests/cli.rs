@@ -108,6 +108,9 @@ golden! {
         "plan budget --dollars '$1M' --instance p5e.48xlarge",
         "plan budget --dollars '$1M' --instance p5.48xlarge --mfu 4",
         "plan choose --model llama-3.1-405b --tokens 15T --deadline 1d",
+        "plan choose --model llama-3.1-8b --deadline 30d",
+        "plan choose --model llama-3.1-8b --tokens 1T --deadline 30d --region us-eest-1",
+        "plan train --model llama-3.1-8b --cluster p5.48xlarge:8 --layout dp64.tp64.zero1",
         "plan validate --data own.toml",
     ]
     error_pages: ["error catalog/unknown-name", "error catalog/unknown-nam", "error"]

@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
 }
 
 /// Refuses a name that nothing in the catalog has: it would otherwise only give an empty list.
-fn refuse_unknown<'a>(
+pub(crate) fn refuse_unknown<'a>(
     kind: &'static str,
     wanted: &Option<String>,
     known: impl Iterator<Item = &'a String>,
@@ -88,6 +88,8 @@ fn refuse_unknown<'a>(
     let near = nearest_names(wanted, names, 2).into_iter().map(str::to_owned).collect();
     Err(CatalogError::UnknownName { kind, name: wanted.chars().take(60).collect(), near })
 }
+
+pub(crate) use instances::regions;
 
 /// The text of a value that may be unknown; unknown prints as a dash.
 fn known<T: ToString>(value: Option<T>) -> String {

@@ -1,5 +1,6 @@
 //! `bedplate plan …`: predict and choose.
 
+mod batch;
 mod budget;
 mod calibrate;
 mod choose;
@@ -55,4 +56,5 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&budget::IMPOSSIBLE_MFU];
+pub(crate) const PAGES: &[&bedplate_diag::Page] =
+    &[&budget::IMPOSSIBLE_MFU, &train::REFUSED_LAYOUT, &choose::NO_TOKENS];

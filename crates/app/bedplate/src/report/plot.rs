@@ -8,6 +8,8 @@ pub(crate) struct Plot {
     pub(crate) y_title: String,
     /// Powers of two along x, as GPU counts are.
     pub(crate) is_x_logarithmic: bool,
+    /// Powers of two along y too, so that proportional growth is a straight line.
+    pub(crate) is_y_logarithmic: bool,
     pub(crate) series: Vec<Series>,
 }
 
@@ -36,7 +38,7 @@ impl Plot {
     pub(crate) fn svg(&self) -> String {
         let points = || self.series.iter().flat_map(|series| &series.points);
         let x_axis = Axis::over(points().map(|point| point.x), LEFT, WIDTH - RIGHT, self.is_x_logarithmic);
-        let y_axis = Axis::over(points().map(|point| point.y), HEIGHT - BOTTOM, TOP, false);
+        let y_axis = Axis::over(points().map(|point| point.y), HEIGHT - BOTTOM, TOP, self.is_y_logarithmic);
         let mut svg = format!("<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\">");
         svg += &self.grid(&x_axis, &y_axis);
         for (index, series) in self.series.iter().enumerate() {

@@ -88,7 +88,7 @@ pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console
 }
 
 /// Every region that some price names.
-fn regions(catalog: &Catalog) -> impl Iterator<Item = &String> {
+pub(crate) fn regions(catalog: &Catalog) -> impl Iterator<Item = &String> {
     let prices = catalog.instances.iter().map(|entry| &entry.prices);
     prices
         .flat_map(|prices| Purchase::ALL.into_iter().flat_map(|(_, purchase)| prices.of(purchase)))

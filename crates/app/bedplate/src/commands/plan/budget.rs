@@ -4,7 +4,7 @@ use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_goodput::GoodputError;
 use bedplate_search::{BudgetPlan, Means, budget};
-use bedplate_units::{Count, DollarRate, Dollars, FlopRate, Seconds};
+use bedplate_units::{Count, DollarRate, Dollars, FlopRate, Seconds, Tokens};
 use serde_json::json;
 
 use crate::choice::choice;
@@ -25,7 +25,7 @@ pub(super) struct Arguments {
     #[arg(long, conflicts_with = "gpu_hours", required_unless_present = "gpu_hours")]
     dollars: Option<Dollars>,
     /// GPU-hours that may be used, instead of dollars
-    #[arg(long, value_name = "HOURS")]
+    #[arg(long, value_name = "HOURS", value_parser = hours)]
     gpu_hours: Option<f64>,
     /// The machine it runs on
     #[arg(long)]
@@ -38,6 +38,11 @@ pub(super) struct Arguments {
     /// Prices of this region only
     #[arg(long)]
     region: Option<String>,
+}
+
+/// A count such as `100000` or `1M`.
+fn hours(text: &str) -> Result<f64, String> {
+    text.parse().map(Tokens::get).map_err(|_| "write a number such as 100000 or 1M".into())
 }
 
 #[derive(Debug, thiserror::Error)]

@@ -1,14 +1,17 @@
 //! `bedplate plan choose`: which machines at all.
 
-use bedplate_catalog::{Catalog, Purchase, StorageClass};
-use bedplate_goodput::{Limits, Published, Recovery, Store};
+use bedplate_catalog::Catalog;
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_goodput::{Limits, checkpoint_bytes};
 use bedplate_layout::ComputePrecision;
-use bedplate_perf::{Constants, Workload};
-use bedplate_search::{Choice, Need, Objection, Offer, Reliability, Uncalibrated, choose};
-use bedplate_units::{Bytes, Dollars, Seconds, Tokens, grouped};
+use bedplate_perf::Workload;
+use bedplate_search::{Choice, Need, Objection, Offer, Uncalibrated, choose};
+use bedplate_units::{Dollars, Tokens, grouped};
 use serde_json::{Value, json};
 
-use crate::choice::choice;
+use super::batch::{sequences, usual_sequence, usual_tokens};
+use super::constants;
+use super::whole_run::RunArguments;
 use crate::commands::model;
 use crate::console::Console;
 use crate::present::{Column, Table};
@@ -27,50 +30,62 @@ pub(super) struct Arguments {
     /// A built-in name or a config.json
     #[arg(long, value_name = "NAME|FILE")]
     model: String,
-    /// Tokens of the whole run
-    #[arg(long)]
-    tokens: Tokens,
-    /// Finish within this time
-    #[arg(long, value_name = "TIME")]
-    deadline: Option<Seconds>,
-    /// Spend no more than this
-    #[arg(long, value_name = "DOLLARS")]
-    budget: Option<Dollars>,
-    /// Tokens per sequence
-    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    seq: u64,
-    /// Tokens per optimizer step
-    #[arg(long, value_name = "TOKENS", default_value = "4M")]
-    batch_tokens: Tokens,
-    /// Train in fp8 where the chip has it
+    /// Tokens per sequence [default: 8192, or the model's context where that is shorter]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    seq: Option<u64>,
+    /// Tokens per optimizer step [default: 4M, 16M from 100B parameters on]
+    #[arg(long, value_name = "TOKENS")]
+    batch_tokens: Option<Tokens>,
+    /// Train in fp8; chips without it are passed over
     #[arg(long)]
     fp8: bool,
-    #[arg(long, value_parser = choice(&Purchase::ALL), default_value = "on-demand")]
-    purchase: Purchase,
-    /// Prices of this region only
-    #[arg(long)]
-    region: Option<String>,
     /// Try no more GPUs than this
     #[arg(long, default_value_t = 16_384)]
     max_gpus: u32,
     /// May choose chips that no training measurement has calibrated
     #[arg(long)]
     any_chip: bool,
+    #[command(flatten)]
+    constants: constants::Choice,
+    #[command(flatten, next_help_heading = "The whole run")]
+    run: RunArguments,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("the length of the run is missing")]
+struct NoTokens;
+
+pub(super) static NO_TOKENS: Page = Page {
+    code: "plan/no-tokens",
+    class: Class::Usage,
+    meaning: "How long a run takes and what it costs depends on how many tokens it trains on.",
+    remedy: "give them, as in `--tokens 2T`",
+};
+
+impl Diagnostic for NoTokens {
+    fn page(&self) -> &'static Page {
+        &NO_TOKENS
+    }
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
     let model = model::load(&arguments.model)?;
-    let constants = Constants::builtin();
-    let reliability = reliability(catalog.storage_class("fsx-lustre-persistent-1000")?);
-    let global_batch = ((arguments.batch_tokens.get() / arguments.seq as f64).round() as u64).max(1);
+    let constants = arguments.constants.load()?;
+    let run = &arguments.run;
+    run.refuse_unknown_region(catalog)?;
+    let sequence = arguments.seq.unwrap_or_else(|| usual_sequence(&model));
+    let tokens = arguments.batch_tokens.unwrap_or_else(|| usual_tokens(&model));
+    let workload =
+        Workload { sequence, global_batch: sequences(tokens, sequence, None), ..Workload::default() };
+    let reliability = run.reliability(checkpoint_bytes(&model, workload.optimizer), catalog)?;
     let need = Need {
         model: &model,
-        tokens: arguments.tokens,
-        workload: Workload { sequence: arguments.seq, global_batch, ..Workload::default() },
+        tokens: run.tokens.ok_or(NoTokens)?,
+        workload,
         constants: &constants,
-        limits: Limits { deadline: arguments.deadline, budget: arguments.budget },
-        purchase: arguments.purchase,
-        region: arguments.region.as_deref(),
+        limits: Limits { deadline: run.deadline, budget: run.budget },
+        purchase: run.purchase,
+        region: run.region.as_deref(),
         precision: if arguments.fp8 { ComputePrecision::Fp8 } else { ComputePrecision::Bf16 },
         max_gpus: arguments.max_gpus,
         reliability: Some(&reliability),
@@ -82,7 +97,9 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     }
     let best = &choice.best;
     console.line(&format!(
-        "{} x {} ({} GPUs): {}, {}, layout {}",
+        "{} sequences of {} tokens a step\n{} x {} ({} GPUs): {}, {}, layout {}",
+        grouped(need.workload.global_batch),
+        grouped(need.workload.sequence),
         best.units,
         best.machine,
         grouped(best.gpus.into()),
@@ -94,17 +111,6 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     console.table(&front_table(&choice.front))?;
     console.line("")?;
     console.table(&others_table(&choice))
-}
-
-/// What a run meets with: the published failure rate, and checkpoints to a large Lustre file system.
-fn reliability(lustre: &StorageClass) -> Reliability {
-    let published = Published::builtin();
-    Reliability {
-        failures_per_gpu_day: published.usual_rate().map_or(0.0, |rate| rate.per_gpu_day()),
-        store: Store::shared(lustre, Bytes::tb(100.0)),
-        stall: Seconds::new(5.0),
-        recovery: Recovery::restart(&published),
-    }
 }
 
 fn cost_text(offer: &Offer) -> String {

@@ -74,6 +74,7 @@ pub(super) fn front_chart(front: &[Candidate]) -> String {
         x_title: "step time, seconds".into(),
         y_title: "memory per GPU, GB".into(),
         is_x_logarithmic: false,
+        is_y_logarithmic: false,
         series: vec![Series {
             name: "Pareto front".into(),
             points: front.iter().enumerate().map(point).collect(),
@@ -98,6 +99,7 @@ pub(super) fn scaling_chart(points: &[ScalingPoint]) -> String {
         x_title: "GPUs".into(),
         y_title: "tokens per second".into(),
         is_x_logarithmic: true,
+        is_y_logarithmic: true,
         series: vec![series("predicted", reached.collect()), series("without loss", without_loss.collect())],
     }
     .svg()

@@ -1,7 +1,7 @@
 //! What a user wants planned: a model, a cluster, a workload, and what may be varied.
 
 use bedplate_catalog::Catalog;
-use bedplate_layout::{ComputePrecision, Recompute};
+use bedplate_layout::ComputePrecision;
 use bedplate_perf::{
     Constants, Dispatcher, ExpertOverlap, Hardware, Offload, Routing, Stack, Task, Workload,
 };
@@ -10,6 +10,7 @@ use bedplate_topology::Cluster;
 use bedplate_transformer::{Optimizer, Transformer};
 use bedplate_units::Tokens;
 
+use super::batch::{sequences, usual_sequence, usual_tokens};
 use super::constants::Choice;
 use crate::choice::choice;
 use crate::commands::{cluster, model};
@@ -24,13 +25,13 @@ pub(super) struct Question {
     /// INSTANCE:COUNT, several joined by `+`, or a cluster file
     #[arg(long, value_name = "CLUSTER")]
     pub(super) cluster: String,
-    /// Tokens per sequence
-    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
-    pub(super) seq: u64,
+    /// Tokens per sequence [default: 8192, or the model's context where that is shorter]
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    pub(super) seq: Option<u64>,
     /// Sequences per optimizer step [default: 4M tokens a step, 16M from 100B parameters on]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), conflicts_with = "batch_tokens")]
     pub(super) global_batch: Option<u64>,
-    /// Tokens per optimizer step, instead of --global-batch
+    /// Tokens per optimizer step, in whole sequences that divide well; instead of --global-batch
     #[arg(long, value_name = "TOKENS")]
     pub(super) batch_tokens: Option<Tokens>,
     /// Number format of the large matrix products
@@ -62,6 +63,9 @@ pub(super) struct Question {
     /// What if there were no EFA or InfiniBand: TCP on the same network cards
     #[arg(long)]
     no_rdma: bool,
+    /// Price every legal layout, also for mixtures of experts, where corners that never win are left out
+    #[arg(long)]
+    complete: bool,
     #[command(flatten)]
     constants: Choice,
 }
@@ -98,6 +102,8 @@ pub(super) struct Loaded {
     pub(super) workload: Workload,
     pub(super) constants: Constants,
     pub(super) precision: ComputePrecision,
+    /// Whether corners of the space that never win are searched too.
+    is_complete: bool,
 }
 
 impl Loaded {
@@ -112,21 +118,22 @@ impl Loaded {
 
     /// Everything that may vary, in the number format asked for.
     pub(super) fn axes(&self) -> Axes {
-        Axes {
-            precision: vec![self.precision],
-            recompute: vec![Recompute::None, Recompute::Selective, Recompute::Full],
-            ..Axes::default()
-        }
+        let axes = match self.model.is_mixture() && !self.is_complete {
+            true => Axes::practical(self.hardware.domain),
+            false => Axes::default(),
+        };
+        Axes { precision: vec![self.precision], ..axes }
     }
 
     /// A smaller space that holds the best layout in nearly all cases, for questions that search many times.
-    pub(super) fn practical_axes(&self) -> Axes {
-        Axes { precision: vec![self.precision], ..Axes::practical(self.hardware.domain) }
+    pub(super) fn small_axes(&self) -> Axes {
+        let axes = match self.model.is_mixture() {
+            true => Axes::coarse(self.hardware.domain),
+            false => Axes::practical(self.hardware.domain),
+        };
+        Axes { precision: vec![self.precision], ..axes }
     }
 }
-
-/// From so many parameters on a step has 16M tokens instead of 4M, as Llama 3 was trained.
-const LARGE_MODEL: u64 = 100_000_000_000;
 
 impl Question {
     pub(super) fn load(&self, catalog: &Catalog) -> Result<Loaded, Stop> {
@@ -137,7 +144,8 @@ impl Question {
             hardware = hardware.without_rdma();
         }
         Ok(Loaded {
-            workload: self.workload(&model),
+            workload: self.workload(&model, hardware.gpus),
+            is_complete: self.complete,
             constants: self.constants.load()?,
             precision: self.precision(),
             model,
@@ -156,10 +164,13 @@ impl Question {
         }
     }
 
-    fn workload(&self, model: &Transformer) -> Workload {
+    fn workload(&self, model: &Transformer, gpus: u32) -> Workload {
+        let sequence = self.seq.unwrap_or_else(|| usual_sequence(model));
+        let tokens = self.batch_tokens.unwrap_or_else(|| usual_tokens(model));
+        let global_batch = self.global_batch.unwrap_or_else(|| sequences(tokens, sequence, Some(gpus)));
         Workload {
-            sequence: self.seq,
-            global_batch: self.global_batch(model),
+            sequence,
+            global_batch,
             task: match self.task {
                 TaskKind::Pretrain => Task::Pretrain,
                 TaskKind::FineTune => Task::FineTune,
@@ -184,11 +195,5 @@ impl Question {
             offload: if self.offload_optimizer { Offload::Optimizer } else { Offload::Nothing },
             ..Workload::default()
         }
-    }
-
-    fn global_batch(&self, model: &Transformer) -> u64 {
-        let default = if model.parameters().total >= LARGE_MODEL { 16_777_216.0 } else { 4_194_304.0 };
-        let tokens = self.batch_tokens.map_or(default, Tokens::get);
-        self.global_batch.unwrap_or_else(|| ((tokens / self.seq as f64).round() as u64).max(1))
     }
 }

@@ -2,8 +2,9 @@
 
 use bedplate_calibrate::{ErrorBars, Interval, Similar};
 use bedplate_catalog::Catalog;
-use bedplate_layout::Layout;
-use bedplate_perf::{Fit, Routing, Step, Task};
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_layout::{ComputePrecision, Layout, Refusal};
+use bedplate_perf::{Fit, Generation, Routing, Step, Task};
 use bedplate_search::{
     Answer, Axes, Candidate, Explanation, Priced, Scaling, ScalingPoint, SearchError, Setup, Space, WhatIf,
     explain, scaling, what_if_best,
@@ -89,7 +90,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         plan.show(arguments.launch, console)?;
     }
     let is_within_limits = plan.whole_run.as_ref().is_none_or(WholeRun::is_within_limits);
-    if is_within_limits { Ok(()) } else { Err(Stop::Refused) }
+    if is_within_limits && plan.step.fit.is_possible() { Ok(()) } else { Err(Stop::Refused) }
 }
 
 /// The search over the whole space, its slices spread over the cores.
@@ -105,14 +106,53 @@ fn price_on_all_cores(space: &Space, limit: usize) -> Priced {
     priced.unwrap_or_else(|| space.price(0..0, limit))
 }
 
+#[derive(Debug, thiserror::Error)]
+#[error("layout {layout} cannot be used: {}", reasons(.refusals))]
+struct RefusedLayout {
+    layout: Box<Layout>,
+    refusals: Vec<Refusal>,
+}
+
+fn reasons(refusals: &[Refusal]) -> String {
+    refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
+}
+
+pub(super) static REFUSED_LAYOUT: Page = Page {
+    code: "plan/refused-layout",
+    class: Class::User,
+    meaning: "The layout that was asked for breaks a rule of the model, the cluster or the batch, so it has no price.",
+    remedy: "`--explain LAYOUT` shows the nearest layout that works",
+};
+
+impl Diagnostic for RefusedLayout {
+    fn page(&self) -> &'static Page {
+        &REFUSED_LAYOUT
+    }
+}
+
+/// The layout that the user wrote, in the number format asked for, when it is legal here.
+fn chosen(text: &str, loaded: &Loaded) -> Result<Layout, Stop> {
+    let mut layout: Layout = text.parse()?;
+    if layout.precision == ComputePrecision::default() {
+        layout.precision = loaded.precision;
+    }
+    let setup = loaded.setup();
+    let refusals = layout.refusals(setup.model, Some(setup.gpus().into()), Some(setup.batch()));
+    match refusals.is_empty() {
+        true => Ok(layout),
+        false => Err(RefusedLayout { layout: Box::new(layout), refusals }.into()),
+    }
+}
+
 /// Everything that was found out.
 struct Plan<'a> {
     loaded: &'a Loaded,
     layout: Layout,
     step: Step,
     answer: Answer,
-    /// Throughput lies between these times the predicted one, in four cases of five.
-    interval: Interval,
+    /// Throughput lies between these times the predicted one, in four cases of five; unknown for chips of
+    /// which no training run was measured.
+    interval: Option<Interval>,
     explanation: Option<Explanation>,
     sensitivity: Option<Explanation>,
     scaling: Vec<ScalingPoint>,
@@ -121,11 +161,11 @@ struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     fn make(arguments: &Arguments, loaded: &'a Loaded, catalog: &Catalog) -> Result<Self, Stop> {
-        let (setup, axes, practical) = (loaded.setup(), loaded.axes(), loaded.practical_axes());
+        let (setup, axes, small) = (loaded.setup(), loaded.axes(), loaded.small_axes());
         let space = Space::new(&setup, &axes)?;
         let answer = space.answer(&setup, &axes, price_on_all_cores(&space, arguments.top as usize))?;
-        let layout: Layout = match &arguments.layout {
-            Some(text) => text.parse()?,
+        let layout = match &arguments.layout {
+            Some(text) => chosen(text, loaded)?,
             None => answer.best[0].layout,
         };
         let step = setup.predict(&layout)?;
@@ -135,16 +175,18 @@ impl<'a> Plan<'a> {
         };
         let wants_sensitivity = arguments.what_if || arguments.report.is_some();
         let sensitivity = match wants_sensitivity {
-            true => Some(sensitivity(&setup, &practical, &space, &answer, &layout)?),
+            true => Some(sensitivity(&setup, &small, &space, &answer, &layout)?),
             false => None,
         };
         let scaling = match (arguments.scaling, &arguments.report) {
-            (Some(kind), _) => curve(&setup, &practical, kind.scaling()),
-            (None, Some(_)) => curve(&setup, &practical, Scaling::Strong),
+            (Some(kind), _) => curve(&setup, &small, kind.scaling()),
+            (None, Some(_)) => curve(&setup, &small, Scaling::Strong),
             (None, None) => Vec::new(),
         };
         let whole_run = arguments.run.whole_run(loaded, &layout, &step, catalog)?;
-        let interval = ErrorBars::builtin().interval(Similar::of(&loaded.model, &layout));
+        let is_calibrated = loaded.hardware.generation != Generation::Other;
+        let interval =
+            is_calibrated.then(|| ErrorBars::builtin().interval(Similar::of(&loaded.model, &layout)));
         Ok(Self { loaded, layout, step, answer, interval, explanation, sensitivity, scaling, whole_run })
     }
 
@@ -172,6 +214,9 @@ impl<'a> Plan<'a> {
         console.line("")?;
         console.table(&self.ranking())?;
         console.say(&account(&self.answer));
+        if self.loaded.workload.sequence > self.loaded.model.max_context {
+            console.say(&format!("note: the model's context is {} tokens", self.loaded.model.max_context));
+        }
         if self.loaded.model.is_mixture() && self.loaded.workload.routing == Routing::Balanced {
             console.say("balanced routing is assumed, as benchmarks force it; for real routing try --routing-skew 1.25");
         }
@@ -197,8 +242,8 @@ impl<'a> Plan<'a> {
     fn launch_settings(&self) -> [(&'static str, String); 3] {
         let (layout, workload) = (&self.layout, &self.loaded.workload);
         [
-            ("Megatron-LM", launch::megatron(layout, workload, self.loaded.model.layer_count())),
-            ("torchtitan", launch::torchtitan(layout, workload)),
+            ("Megatron-LM", launch::megatron(layout, workload, &self.loaded.model)),
+            ("torchtitan, TOML configuration", launch::torchtitan(layout, workload, &self.loaded.model)),
             ("bedplate train", launch::bedplate(layout, workload)),
         ]
     }
@@ -207,11 +252,19 @@ impl<'a> Plan<'a> {
         let step = &self.step;
         let each = step.tokens_per_second_per_gpu();
         let all = Count((each * step.gpus as f64) as u64);
-        let (soonest, latest) = (step.seconds() / self.interval.high, step.seconds() / self.interval.low);
+        let certainty = match self.interval {
+            Some(interval) => {
+                let (soonest, latest) = (step.seconds() / interval.high, step.seconds() / interval.low);
+                format!("in four cases of five {soonest:.3} to {latest:.3}")
+            }
+            None => {
+                "no training run on such chips was measured, so expect to be off by more than usual".into()
+            }
+        };
         let mut facts = Facts::default();
         facts
             .add("layout", self.layout.to_string())
-            .add("step", format!("{}; in four cases of five {soonest:.3} to {latest:.3}", step.seconds()))
+            .add("step", format!("{}; {certainty}", step.seconds()))
             .add("throughput", format!("{all} tokens/s, {each:.0} per GPU"));
         // Frozen weights have no gradients, so the usual count of FLOPs would flatter adapters.
         if !matches!(self.loaded.workload.task, Task::Lora { .. }) {
@@ -330,10 +383,10 @@ impl<'a> Plan<'a> {
             "global_batch": self.loaded.workload.global_batch,
             "layout": self.layout.to_string(),
             "step_s": step.seconds().get(),
-            "step_s_interval_80": [
-                (step.seconds() / self.interval.high).get(),
-                (step.seconds() / self.interval.low).get(),
-            ],
+            "step_s_interval_80": self.interval.map(|interval| [
+                (step.seconds() / interval.high).get(),
+                (step.seconds() / interval.low).get(),
+            ]),
             "tokens_per_s_per_gpu": step.tokens_per_second_per_gpu(),
             "mfu": self.mfu(step.tokens_per_second_per_gpu()),
             "limited_by": step.time.limit().map(|part| part.name()),

@@ -1,17 +1,19 @@
 //! The whole run: failures, checkpoints, recovery, days and dollars.
 
-use bedplate_catalog::{Catalog, Instance, Purchase, StorageTier};
+use bedplate_catalog::{Catalog, Purchase, StorageTier};
 use bedplate_goodput::{
     Bill, Checkpoint, Judgement, Limits, Outlook, Published, Recovery, Rent, Run, Store, Verdict,
     checkpoint_bytes, interruptions,
 };
 use bedplate_layout::Layout;
 use bedplate_perf::Step;
+use bedplate_search::Reliability;
 use bedplate_units::{Bandwidth, Bytes, Count, Dollars, Seconds, Tokens};
 use serde_json::{Value, json};
 
 use super::question::Loaded;
 use crate::choice::choice;
+use crate::commands::catalog::{refuse_unknown, regions};
 use crate::present::Facts;
 use crate::stop::Stop;
 
@@ -90,6 +92,7 @@ impl RunArguments {
         step: &Step,
         catalog: &Catalog,
     ) -> Result<Option<WholeRun>, Stop> {
+        self.refuse_unknown_region(catalog)?;
         let Some(tokens) = self.tokens else { return Ok(None) };
         let published = Published::builtin();
         let machine = loaded.cluster.kinds().first().and_then(|kind| kind.instance.as_deref());
@@ -111,10 +114,8 @@ impl RunArguments {
             interval: self.interval,
         };
         let outlook = run.outlook()?;
-        let rent =
-            machine.map(|name| catalog.instance(name)).transpose()?.map(|found| self.rent(found, nodes));
         let bill = Bill {
-            machines: rent.flatten().map(|rent| rent.cost(outlook.expected)),
+            machines: self.machines_cost(loaded, catalog, outlook.expected),
             // The last checkpoint and the one being written.
             storage: store.cost(bytes * 2.0, outlook.expected),
         };
@@ -123,8 +124,39 @@ impl RunArguments {
         Ok(Some(WholeRun { outlook, bill, judgement, failures_per_node_day: failures, store: store.name }))
     }
 
-    fn rent(&self, instance: &Instance, nodes: u32) -> Option<Rent> {
-        Rent::from_prices(&instance.name, &instance.prices, self.purchase, self.region.as_deref(), nodes).ok()
+    pub(super) fn refuse_unknown_region(&self, catalog: &Catalog) -> Result<(), Stop> {
+        Ok(refuse_unknown("region", &self.region, regions(catalog))?)
+    }
+
+    /// What all kinds of nodes cost together; unknown where the price of one is.
+    fn machines_cost(&self, loaded: &Loaded, catalog: &Catalog, time: Seconds) -> Option<Dollars> {
+        let kinds = loaded.cluster.kinds().iter().zip(loaded.cluster.count_by_kind());
+        let costs = kinds.map(|(kind, count)| {
+            let instance = catalog.instance(kind.instance.as_deref()?).ok()?;
+            let region = self.region.as_deref();
+            let rent =
+                Rent::from_prices(&instance.name, &instance.prices, self.purchase, region, count.nodes);
+            rent.ok().map(|rent| rent.cost(time))
+        });
+        costs.sum()
+    }
+
+    /// Failures and checkpoints for runs whose number of nodes is still open.
+    pub(super) fn reliability(&self, bytes: Bytes, catalog: &Catalog) -> Result<Reliability, Stop> {
+        let published = Published::builtin();
+        let usual = published.usual_rate().map_or(0.0, |rate| rate.per_gpu_day());
+        Ok(Reliability {
+            // Published rates are those of nodes with eight GPUs.
+            failures_per_gpu_day: self.failures.map_or(usual, |per_thousand| per_thousand / 8000.0),
+            store: self.store(bytes, catalog, &published)?,
+            stall: self.stall,
+            recovery: match self.recovery {
+                RecoveryKind::Restart => Recovery::restart(&published),
+                RecoveryKind::Peers | RecoveryKind::Elastic => {
+                    Recovery::from_peers(&published, Seconds::new(10.0), Seconds::ZERO)
+                }
+            },
+        })
     }
 
     fn store(&self, bytes: Bytes, catalog: &Catalog, published: &Published) -> Result<Store, Stop> {
