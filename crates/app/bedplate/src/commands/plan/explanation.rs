@@ -62,12 +62,13 @@ fn remedy_text(remedy: &Remedy) -> String {
 }
 
 pub(super) fn counterfactual_table(counterfactuals: &[Counterfactual]) -> Table {
-    let mut table = Table::new(vec![
-        Column::left("WHAT IF", 0),
-        Column::right("STEP", 0),
-        Column::right("TIME PER TOKEN", 0),
-        Column::left("BEST LAYOUT THEN", 1),
-    ]);
+    let has_best = counterfactuals.iter().any(|each| each.best.is_some());
+    let mut columns =
+        vec![Column::left("WHAT IF", 0), Column::right("STEP", 0), Column::right("TIME PER TOKEN", 0)];
+    if has_best {
+        columns.push(Column::left("BEST LAYOUT THEN", 1));
+    }
+    let mut table = Table::new(columns);
     for each in counterfactuals {
         let (step, ratio) = match &each.outcome {
             Outcome::Runs { seconds, ratio, .. } => {
@@ -77,7 +78,8 @@ pub(super) fn counterfactual_table(counterfactuals: &[Counterfactual]) -> Table 
             Outcome::Refused { .. } => ("refused".into(), String::new()),
         };
         let best = each.best.map(|best| format!("{} ({})", best.layout, best.seconds));
-        table.row(vec![each.what.to_string(), step, ratio, best.unwrap_or_default()]);
+        let best = has_best.then(|| best.unwrap_or_default());
+        table.row([each.what.to_string(), step, ratio].into_iter().chain(best).collect());
     }
     table
 }
