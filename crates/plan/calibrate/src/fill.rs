@@ -19,6 +19,7 @@
 //! | expert overlap | as noted; on where a recipe's experts leave the domain and chunks interleave | recipes |
 //! | global batch | micro-batch x gpus where the notes say "per GPU" | FSDP blog |
 //! | seq | 4096 nanotron, 8192 FSDP | their documentation |
+//! | domain | 72 in NVL72 racks, 64 of each where the job is several times 64 | such jobs are placed by segments |
 //! | network | 6.25 GB/s per A100 under Megatron-DeepSpeed, else the chip's usual one | Jean Zay |
 
 use bedplate_catalog::Catalog;
@@ -368,11 +369,17 @@ pub(crate) fn hardware(record: &Record, stack: Stack, catalog: &Catalog) -> Resu
     let per_gpu = node_gigabits(text).map(|gigabits| gigabits * 1e9 / 8.0 / f64::from(per_node));
     Ok(Hardware {
         gpus,
-        domain: if is_rack { 72 } else { per_node },
+        domain: if is_rack { rack_domain(gpus) } else { per_node },
         scale_out: per_gpu.unwrap_or(if is_jean_zay { 6.25e9 } else { chip.scale_out }),
         network: network(text),
         ..chip
     })
+}
+
+/// Ranks of a job that share a rack of 72. Jobs of powers of two leave eight GPUs of each rack idle, so that
+/// groups do not lie across racks (Slurm's `--segment=16`).
+fn rack_domain(gpus: u32) -> u32 {
+    if gpus > 72 && gpus.is_multiple_of(64) { 64 } else { 72 }
 }
 
 /// `1600 Gbps/node RoCE`, `16x400G EFA/node (6.4 Tb/s)`, `4x EFA, 400 Gb/s per node`.

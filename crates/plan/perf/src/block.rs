@@ -126,7 +126,9 @@ impl Problem {
         let has_sinks = matches!(attention, Attention::GroupedQuery(grouped) if grouped.has_sinks);
         let reach = if has_sinks { Reach::Full } else { layer.reach };
         let keys = reach.mean_keys(sequence, AttentionFlops::CausalHalved);
-        self.kernels.attention(cut.tokens, heads, query_dim + value_dim, keys, query_dim.min(value_dim))
+        let at_once = if cut.context > 1.0 { keys.min(0.5 * sequence as f64 / cut.context) } else { keys };
+        let (widths, narrowest) = (query_dim + value_dim, query_dim.min(value_dim));
+        self.kernels.attention(cut.tokens, heads, widths, keys, at_once, narrowest)
     }
 
     /// Inputs of the norm and of the projections; queries, keys and values; what attention gives out; and

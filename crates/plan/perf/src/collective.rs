@@ -3,7 +3,9 @@
 //! A ring over `n` ranks moves `(n-1)/n S` bytes past each rank in `n - 1` hops. Ranks lie `stride` apart,
 //! so `domain / stride` of them share a domain; between domains such a ring has the network cards of all
 //! its members there (multi-rail), and it never runs faster than the scale-up fabric. Hops inside and
-//! between domains have their own latencies. All-reduce is a reduce-scatter and an all-gather.
+//! between domains have their own latencies. All-reduce is a reduce-scatter and an all-gather. Groups are laid
+//! one after another, so where their span does not divide a domain some lie across its border; a step waits
+//! for those.
 
 use crate::{Constants, Hardware, Network};
 
@@ -13,6 +15,8 @@ pub(crate) struct Links {
     up: f64,
     out: f64,
     domain: f64,
+    /// The machine is one domain, so no group can lie across a border.
+    is_one_domain: bool,
     launch: f64,
     hop_up: f64,
     hop_out: f64,
@@ -88,6 +92,7 @@ impl Links {
             up: hardware.scale_up * c.scale_up_reach,
             out: hardware.network_bandwidth() * c.scale_out_reach * reach,
             domain: f64::from(hardware.domain.max(1)),
+            is_one_domain: hardware.gpus <= hardware.domain,
             launch: c.collective_latency,
             hop_up: HOP_UP,
             hop_out: c.network_latency * hop,
@@ -98,11 +103,24 @@ impl Links {
     }
 
     fn members_per_domain(&self, group: Group) -> f64 {
+        let span = group.size * group.stride;
+        if self.straddles(span) {
+            // The worst cut leaves the greatest common divisor on one side of the border.
+            let side = greatest_common_divisor(self.domain as u32, span as u32);
+            return (f64::from(side) / group.stride).floor().max(1.0);
+        }
         (self.domain / group.stride).floor().max(1.0).min(group.size)
     }
 
-    fn is_inside(&self, group: Group) -> bool {
-        group.size * group.stride <= self.domain || group.size <= 1.0
+    /// Whether all groups of a kind lie inside domains.
+    pub(crate) fn is_inside(&self, group: Group) -> bool {
+        let span = group.size * group.stride;
+        group.size <= 1.0 || span <= self.domain && !self.straddles(span)
+    }
+
+    /// Whether some of the groups that span so many ranks lie across a border, though each would fit inside.
+    fn straddles(&self, span: f64) -> bool {
+        !self.is_one_domain && span < self.domain && !(self.domain as u32).is_multiple_of(span as u32)
     }
 
     /// All-gather or reduce-scatter of `bytes` in all, over every card of the members.
@@ -155,12 +173,12 @@ impl Links {
         Traffic { up, out }
     }
 
-    /// One transfer between neighbouring pipeline stages.
+    /// One transfer between two ranks.
     pub(crate) fn send(&self, bytes: f64, is_inside: bool) -> Traffic {
         if is_inside {
-            Traffic { up: self.hop_up + bytes / self.up, out: 0.0 }
+            Traffic { up: self.launch + self.hop_up + bytes / self.up, out: 0.0 }
         } else {
-            Traffic { up: 0.0, out: self.hop_out + bytes / self.out }
+            Traffic { up: 0.0, out: self.launch + self.hop_out + bytes / self.out }
         }
     }
 
@@ -172,6 +190,13 @@ impl Links {
     pub(crate) fn is_within_domain(&self, ranks: f64) -> bool {
         ranks <= self.domain
     }
+}
+
+fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
+    while b > 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }
 
 /// How many copies of a token leave its domain.

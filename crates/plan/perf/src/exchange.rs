@@ -45,7 +45,7 @@ impl Problem {
         let tensor = sum.tensor * (2.0 * repeat);
         let expert = sum.expert * repeat;
         let context = sum.context * repeat;
-        let is_inside = self.links.is_within_domain(cut.tensor);
+        let is_inside = self.links.is_inside(Group::new(cut.tensor, 1.0));
         let tensor_share = if is_inside { self.profile.tensor_uncovered } else { 1.0 };
         let expert_share = match self.workload.expert_overlap {
             ExpertOverlap::Serial => self.constants.expert_uncovered,

@@ -187,13 +187,22 @@ impl Kernels {
 
     /// Fused causal attention: `tokens` queries of `heads` heads against `keys` keys on average.
     ///
-    /// Forward FLOPs are `2 tokens heads (dqk + dv) keys`; backward needs 2.5 times as many.
-    pub(crate) fn attention(&self, tokens: f64, heads: f64, widths: f64, keys: f64, head_dim: f64) -> Passes {
+    /// Forward FLOPs are `2 tokens heads (dqk + dv) keys`; backward needs 2.5 times as many. `at_once` of the
+    /// keys are seen by one launch: fewer than all where they come around a ring.
+    pub(crate) fn attention(
+        &self,
+        tokens: f64,
+        heads: f64,
+        widths: f64,
+        keys: f64,
+        at_once: f64,
+        head_dim: f64,
+    ) -> Passes {
         if keys <= 0.0 {
             return Passes::default();
         }
         let narrow = (head_dim / 128.0).min(1.0).powf(self.head_dim_exponent);
-        let ramp = 1.0 + self.attention_ramp / (2.0 * keys);
+        let ramp = 1.0 + self.attention_ramp / (2.0 * at_once);
         let forward = 2.0 * tokens * heads * widths * keys / (self.attention_rate * narrow) * ramp;
         Passes { forward, backward: 2.5 * forward }
     }

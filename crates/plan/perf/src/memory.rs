@@ -171,6 +171,18 @@ impl Problem {
         }
     }
 
+    /// Parameters of the embedding and the head over all stages; tied ones only once.
+    pub(crate) fn table_parameters(&self, costs: &LayerCosts) -> f64 {
+        let head = if self.has_tied_embeddings { 0.0 } else { costs.head_parameters };
+        costs.embedding_parameters + head
+    }
+
+    /// Those of them that learn: adapters leave them as they are.
+    pub(crate) fn trained_tables(&self, costs: &LayerCosts) -> f64 {
+        let is_frozen = matches!(self.workload.task, Task::Lora { .. });
+        if is_frozen { 0.0 } else { self.table_parameters(costs) }
+    }
+
     /// Parameters of the embedding and the head that a stage holds; tied ones only once.
     fn tables(&self, costs: &LayerCosts, grid: &Grid, stage: Stage) -> f64 {
         let has_head = has_head(grid, stage);

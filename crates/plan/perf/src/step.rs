@@ -3,7 +3,8 @@
 //! `step = (stage (m + (pp-1)/vpp) + data + optimizer) (1 + s log2(N/8))`, where `stage` is one micro-batch
 //! through the layers of the mean stage, corrected towards the longest one, `m` counts micro-batches and
 //! `N` GPUs. Data-parallel traffic hides behind the backward pass of the last micro-batch; sharded weights
-//! are gathered behind every one.
+//! are gathered and sharded gradients scattered behind every one. Stages are the outermost ranks, so where a
+//! layout has more GPUs than a domain some hop between stages crosses the network, and all go at its pace.
 
 use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
 use bedplate_layout::Sharding;
@@ -139,12 +140,12 @@ impl Problem {
             stage += uneven;
             clock.bubble += uneven * micro_batches;
             let ranks = f64::from(costs.key.tensor) * f64::from(costs.key.context) * data;
-            let send = self.links.send(costs.stage_send, self.links.is_within_domain(2.0 * ranks));
+            let send = self.links.send(costs.stage_send, self.links.is_within_domain(pipeline * ranks));
             let waited = STAGE_SEND_EXPOSED * send.busy();
             clock.add(send, waited, 2.0 * chunks * micro_batches);
             stage += 2.0 * chunks * waited;
         }
-        stage += self.add_sharded_weights(&mut clock, costs, grid, stage, layers, micro_batches);
+        stage += self.add_sharded(&mut clock, costs, grid, stage, layers, micro_batches);
         clock.bubble += stage * (pipeline - 1.0) / chunks;
         self.add_data_parallel(&mut clock, costs, grid, stage, layers);
         self.add_optimizer(&mut clock, costs, grid, layers);
@@ -159,8 +160,9 @@ impl Problem {
         (layers.ceil() * costs.layer_seconds).max(with_head)
     }
 
-    /// Gathers and scatters of sharded weights behind each micro-batch; what they add to a stage.
-    fn add_sharded_weights(
+    /// Gathers of sharded weights and scatters of sharded gradients behind each micro-batch; what they add to
+    /// a stage.
+    fn add_sharded(
         &self,
         clock: &mut Clock,
         costs: &LayerCosts,
@@ -173,10 +175,12 @@ impl Problem {
         let group = match grid.sharding {
             Sharding::Weights => replicas.dense,
             Sharding::WeightsWithin(group) => f64::from(group),
+            Sharding::Gradients if micro_batches > 1.0 => replicas.dense,
             _ => return 0.0,
         };
         let inner = f64::from(costs.key.tensor);
-        let tables = (costs.embedding_parameters + costs.head_parameters) / self.layers;
+        let tables = self.table_parameters(costs) / self.layers;
+        let trained_tables = self.trained_tables(costs) / self.layers;
         let dense = Group::new(group, inner);
         let gather = |group: Group, parameters: f64, bytes: f64| {
             if self.profile.is_single_rail {
@@ -186,9 +190,10 @@ impl Problem {
             }
         };
         // Weights come for the forward and, unless they stay, for the backward pass; gradients leave once.
-        let times = self.profile.weight_gathers;
+        let splits_weights = grid.sharding != Sharding::Gradients;
+        let times = if splits_weights { self.profile.weight_gathers } else { 0.0 };
         let weights = gather(dense, costs.dense_parameters + tables, 2.0) * times;
-        let gradients = gather(dense, costs.trained_dense + tables, self.profile.gradient_bytes);
+        let gradients = gather(dense, costs.trained_dense + trained_tables, self.profile.gradient_bytes);
         let mut traffic = weights + gradients;
         if costs.expert_parameters > 0.0 {
             let stride = f64::from(costs.key.expert) * f64::from(costs.key.expert_tensor);
@@ -206,9 +211,12 @@ impl Problem {
     /// The gradient reduction, and the gather of updated weights where only the optimizer is split.
     fn add_data_parallel(&self, clock: &mut Clock, costs: &LayerCosts, grid: &Grid, stage: f64, layers: f64) {
         let replicas = self.replicas(costs, grid);
-        let tables = costs.embedding_parameters / f64::from(grid.pipeline);
+        let tables = self.trained_tables(costs) / f64::from(grid.pipeline);
         let inner = f64::from(costs.key.tensor);
-        let wire = self.profile.gradient_bytes + 2.0;
+        // Sharded gradients have left with each micro-batch.
+        let has_scattered = grid.sharding == Sharding::Gradients && self.micro_batches(costs, grid) > 1.0;
+        let wire = if has_scattered { WEIGHT_WIRE } else { self.profile.gradient_bytes + WEIGHT_WIRE };
+        let expert_wire = if has_scattered { WEIGHT_WIRE } else { wire.max(6.0) };
         let traffic = match grid.sharding {
             Sharding::Weights => return,
             Sharding::WeightsWithin(group) => {
@@ -224,10 +232,9 @@ impl Problem {
                     (layers * costs.trained_dense + tables) * wire,
                 );
                 let stride = f64::from(costs.key.expert) * f64::from(costs.key.expert_tensor);
-                let expert = self.links.gather(
-                    Group::new(replicas.expert, stride),
-                    layers * costs.trained_expert * wire.max(6.0),
-                );
+                let expert = self
+                    .links
+                    .gather(Group::new(replicas.expert, stride), layers * costs.trained_expert * expert_wire);
                 if costs.trained_expert > 0.0 { dense + expert } else { dense }
             }
         };
@@ -243,7 +250,7 @@ impl Problem {
     /// The optimizer reads and writes its shard of the state; offloaded state crosses the host link.
     fn add_optimizer(&self, clock: &mut Clock, costs: &LayerCosts, grid: &Grid, layers: f64) {
         let shards = self.shards(costs, grid);
-        let tables = costs.embedding_parameters / f64::from(grid.pipeline);
+        let tables = self.trained_tables(costs) / f64::from(grid.pipeline);
         let parameters = (layers * costs.trained_dense + tables) / shards.dense
             + layers * costs.trained_expert / shards.expert;
         clock.optimizer = self.constants.step_host
@@ -254,6 +261,8 @@ impl Problem {
     }
 }
 
+/// Bytes of an updated weight on the wire.
+const WEIGHT_WIRE: f64 = 2.0;
 /// Share of a transfer between stages that is waited for; the rest runs behind the next micro-batch.
 const STAGE_SEND_EXPOSED: f64 = 0.65;
 /// Share of a stage's time in which gradients become ready.

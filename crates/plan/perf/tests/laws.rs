@@ -144,6 +144,17 @@ proptest! {
     }
 
     #[test]
+    fn whatever_spans_domains_uses_the_network_and_waits_for_tcp(
+        model in models(), machine in machines(), layout in layouts(), workload in workloads(),
+    ) {
+        prop_assume!(layout.stage_ranks() * layout.pipeline > machine.domain);
+        let step = predict(&model, &machine, &layout, &workload, &Constants::builtin()).unwrap();
+        let out = step.time[Part::ScaleOut];
+        prop_assert!((out.exposed + out.hidden).get() > 0.0);
+        prop_assert!(seconds(&model, &machine.without_rdma(), &layout, &workload) > step.seconds().get());
+    }
+
+    #[test]
     fn sharding_more_never_needs_more_state(model in models(), machine in machines(), layout in layouts()) {
         let workload = Workload { global_batch: 1024, ..Workload::default() };
         let state = |sharding| {

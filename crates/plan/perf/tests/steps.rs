@@ -1,6 +1,7 @@
 //! Single steps whose outcome is known, and inputs that are refused.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
+use bedplate_breakdown::Part;
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Diagnostic, Source};
 use bedplate_layout::Layout;
@@ -40,6 +41,7 @@ fn llama_70b_steps_take_what_was_measured() {
 #[test]
 fn a_rack_scale_domain_helps_expert_parallelism() {
     let rate = |domain| {
+        // 256 of 288 GPUs: sixteen trays of each rack.
         let hardware = Hardware { domain, ..machine("u-p6e-gb200x72:4") };
         let layout = "dp64.pp4.vpp4.ep64.zero1.fp8".parse().unwrap();
         let model = builtin("deepseek-v3").unwrap();
@@ -47,7 +49,53 @@ fn a_rack_scale_domain_helps_expert_parallelism() {
             .unwrap()
             .tokens_per_second_per_gpu()
     };
-    assert!(rate(72) > 1.3 * rate(8), "{} against {}", rate(72), rate(8));
+    assert!(rate(64) > 1.3 * rate(8), "{} against {}", rate(64), rate(8));
+    assert!(rate(72) < rate(64), "groups of 64 laid over racks of 72 cross their borders");
+}
+
+#[test]
+fn groups_that_do_not_divide_a_domain_cross_its_border() {
+    let out = |layout: &str, spec: &str| {
+        let step = step("gpt3-175b", spec, layout, batch(2048, 96));
+        step.time[Part::ScaleOut].exposed.get() / step.seconds().get()
+    };
+    assert_eq!(out("tp3.sp", "dgx-h100:1"), 0.0);
+    assert!(out("dp2.tp3.sp", "dgx-h100:2") > 5.0 * out("dp2.tp4.sp", "dgx-h100:2"));
+    assert!(out("dp9.tp16.sp", "u-p6e-gb200x72:2") > 2.0 * out("dp6.tp24.sp", "u-p6e-gb200x72:2"));
+}
+
+#[test]
+fn stages_in_one_node_hop_inside_and_stages_over_nodes_do_not() {
+    let out = |spec: &str, layout: &str| {
+        let out = step("llama-3-8b", spec, layout, batch(4096, 32)).time[Part::ScaleOut];
+        (out.exposed + out.hidden).get()
+    };
+    assert_eq!(out("dgx-h100:1", "pp2.tp4.sp"), 0.0);
+    assert!(out("dgx-h100:2", "pp4.tp4.sp") > 0.0);
+}
+
+#[test]
+fn sharded_gradients_travel_with_every_micro_batch() {
+    let of = |layout: &str, sequences: u64| {
+        step("llama-3-8b", "dgx-h100:4", layout, batch(4096, sequences)).seconds().get()
+    };
+    assert_eq!(of("dp32.zero2", 32), of("dp32.zero1", 32));
+    assert!(of("dp32.zero2", 256) > of("dp32.zero1", 256));
+}
+
+#[test]
+fn untied_heads_are_reduced_and_updated_and_frozen_tables_are_not() {
+    let part = |model: &str, task, part: Part| {
+        let span = step(model, "dgx-h100:4", "dp32", Workload { task, ..batch(4096, 32) }).time[part];
+        (span.exposed + span.hidden).get()
+    };
+    let constants = Constants::builtin();
+    let tables = 2.0 * 128_256.0 * 4096.0;
+    let all = part("llama-3-8b", Task::Pretrain, Part::Optimizer) - constants.step_host;
+    let stream = (8.03e9) * 22.0 / (3.35e12 * constants.memory_reach);
+    assert!((all / stream - 1.0).abs() < 0.01, "{all} against {stream}");
+    let lora = part("llama-3-8b", Task::Lora { rank: 16 }, Part::Optimizer) - constants.step_host;
+    assert!(lora < 0.1 * all * tables / 8.03e9, "{lora}");
 }
 
 #[test]
