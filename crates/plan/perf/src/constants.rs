@@ -45,6 +45,46 @@ pub struct Field {
     pub spread: f64,
 }
 
+impl Field {
+    /// The values that make sense: above zero, at most 1.2 for shares of a peak, a bandwidth or a time, and
+    /// at most a hundred times the prior for others.
+    pub fn limits(&self) -> (f64, f64) {
+        if SHARES.contains(&self.name) { (1e-3, 1.2) } else { (f64::MIN_POSITIVE, 100.0 * self.prior) }
+    }
+}
+
+/// Constants that are shares of something.
+const SHARES: [&str; 28] = [
+    "gemm_ampere",
+    "gemm_hopper",
+    "gemm_blackwell",
+    "gemm_other",
+    "fp8_hopper",
+    "fp8_blackwell",
+    "fp8_ultra",
+    "fp4_blackwell",
+    "fp4_ultra",
+    "attention_ampere",
+    "attention_hopper",
+    "attention_portable",
+    "attention_blackwell",
+    "wave_weight",
+    "memory_reach",
+    "grouped",
+    "scale_up_reach",
+    "scale_out_reach",
+    "tensor_uncovered",
+    "expert_uncovered",
+    "expert_overlap",
+    "alltoall_network",
+    "data_uncovered",
+    "stack_deepspeed",
+    "stack_eager",
+    "imbalance",
+    "efa_v1_reach",
+    "tcp_reach",
+];
+
 macro_rules! constants {
     ($($name:ident = $prior:literal, $origin:ident, $spread:literal, $meaning:literal;)*) => {
         /// All constants of the model; dimensionless unless the meaning names a unit.
@@ -164,8 +204,11 @@ impl Constants {
         let mut values = base.values();
         for (value, field) in values.iter_mut().zip(Self::FIELDS) {
             *value = table.or(field.name, *value)?;
-            if !value.is_finite() || *value < 0.0 {
-                return Err(table.bad_value(field.name, "it must be a number from zero up"));
+            let (least, most) = field.limits();
+            if table.has(field.name) && !(least..=most).contains(value) {
+                let lower = if least < 1e-3 { "above 0".to_owned() } else { format!("from {least}") };
+                let reason = format!("it must be a number {lower} and up to {most}");
+                return Err(table.bad_value(field.name, reason));
             }
         }
         table.finish()?;
@@ -180,9 +223,23 @@ impl Constants {
 
     /// The file form: one line per constant under its meaning and origin.
     pub fn to_toml(&self) -> String {
-        let line = |(value, field): (f64, &Field)| {
-            format!("# {} [{}]\n{} = {value:?}\n", field.meaning, field.origin.name(), field.name)
-        };
         self.values().into_iter().zip(Self::FIELDS).map(line).collect::<Vec<_>>().join("\n")
     }
+
+    /// The file form of the constants that differ from `base` in four digits; read over `base`, it gives
+    /// these constants. A comment alone where none does.
+    pub fn to_toml_changed(&self, base: &Self) -> String {
+        let values = self.rounded().values().into_iter().zip(base.rounded().values());
+        let changed: Vec<String> = values
+            .zip(Self::FIELDS)
+            .filter(|((value, before), _)| value != before)
+            .map(|((value, _), field)| line((value, field)))
+            .collect();
+        if changed.is_empty() { "# No constant differs.\n".to_owned() } else { changed.join("\n") }
+    }
+}
+
+/// One constant of a file.
+fn line((value, field): (f64, &Field)) -> String {
+    format!("# {} [{}]\n{} = {value:?}\n", field.meaning, field.origin.name(), field.name)
 }

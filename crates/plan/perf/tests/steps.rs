@@ -174,7 +174,11 @@ fn constants_survive_their_file_and_refuse_nonsense() {
     let overlay = Constants::read(Source::new("b.toml", "gemm_hopper = 0.7\n"), constants).unwrap();
     assert_eq!(overlay, Constants { gemm_hopper: 0.7, ..constants });
     assert!(Constants::read(Source::new("c.toml", "gemm_hoper = 0.7\n"), constants).is_err());
-    assert!(Constants::read(Source::new("d.toml", "gemm_hopper = -1.0\n"), constants).is_err());
+    for line in
+        ["gemm_hopper = -1.0", "gemm_hopper = 0.0", "memory_reach = 7.0", "step_host = 1e9", "cast = nan"]
+    {
+        assert!(Constants::read(Source::new("d.toml", line), constants).is_err(), "{line}");
+    }
 }
 
 #[test]
