@@ -13,13 +13,13 @@ fn main() {
     let rows: Vec<&Case> = cases.used.iter().collect();
     let before = report(&cases, &Constants::priors());
     println!("{} rows, from priors {:?}", rows.len(), before.total);
-    let constants = fit(&rows, &Constants::priors(), &FitOptions { iterations: 25, ..FitOptions::default() });
+    let constants = fit(&rows, &Constants::priors(), &FitOptions { iterations: 25, ..FitOptions::builtin() });
     let constants = fit_memory(&rows, &constants);
     let constants = fit_mission(&constants, &Catalog::builtin()).rounded();
     let after = report(&cases, &constants);
     println!("fitted {:?}", after.total);
     std::fs::write(format!("{root}/constants.toml"), constants.to_toml()).unwrap();
-    let errors = leave_one_source_out(&cases, &constants, &FitOptions::default());
+    let errors = leave_one_source_out(&cases, &constants, &FitOptions::builtin());
     let bars = ErrorBars::from_holdout(&cases.used, &errors);
     std::fs::write(format!("{root}/intervals.toml"), bars.to_toml()).unwrap();
     println!(

@@ -42,7 +42,7 @@ fn main() {
     if has("--holdout") {
         print(
             "one source left out",
-            &holdout_report(&cases, &constants, &FitOptions { iterations: 8, ..FitOptions::default() }),
+            &holdout_report(&cases, &constants, &FitOptions { iterations: 8, ..FitOptions::builtin() }),
         );
     }
 }

@@ -48,18 +48,22 @@ impl Cases {
                 Err(reason) => cases.skipped.push(Skipped { id: record.text("id").to_owned(), reason }),
             }
         }
-        match (cases.used.first(), cases.skipped.first()) {
-            (None, Some(first)) => Err(CalibrateError::NothingUsable {
-                rows: cases.skipped.len(),
-                reason: first.reason.to_string(),
-            }),
-            _ => Ok(cases),
+        if !cases.used.is_empty() {
+            return Ok(cases);
         }
+        let reason = match cases.skipped.first() {
+            Some(first) => format!("the first says: {}", first.reason),
+            None => "there is nothing below the header".to_owned(),
+        };
+        Err(CalibrateError::NothingUsable { rows: cases.skipped.len(), reason })
     }
 }
 
 impl Case {
     fn new(record: &Record, catalog: &Catalog) -> Result<Self, Skip> {
+        if let Some((column, value)) = record.not_positive() {
+            return Err(Skip::NotPositive { column, value });
+        }
         let model = architecture::model(record)?;
         let stack = fill::stack(record, &model);
         let hardware = fill::hardware(record, stack, catalog)?;

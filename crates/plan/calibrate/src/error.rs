@@ -10,7 +10,7 @@ pub enum CalibrateError {
     MissingColumn { column: &'static str },
     #[error("line {line} opens a quote that is never closed")]
     OpenQuote { line: usize },
-    #[error("none of the {rows} rows can be used; the first says: {reason}")]
+    #[error("none of the {rows} rows can be used; {reason}")]
     NothingUsable { rows: usize, reason: String },
 }
 
@@ -37,8 +37,8 @@ static OPEN_QUOTE: Page = Page {
 static NOTHING_USABLE: Page = Page {
     code: "plan/nothing-usable",
     class: Class::User,
-    meaning: "Every row of the file of measurements lacks something that a prediction needs.",
-    remedy: "see the reasons per row with `bedplate plan validate --json`",
+    meaning: "The file of measurements has no row with all that a prediction needs.",
+    remedy: "correct what the first row lacks; data/training/measured.csv shows all columns",
 };
 
 impl Diagnostic for CalibrateError {

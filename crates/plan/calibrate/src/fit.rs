@@ -2,13 +2,24 @@
 //!
 //! Minimises `sum_i w_i rho(r_i / s) + sum_j ((ln c_j - ln p_j) / sigma_j)^2` where `r_i` is the log error
 //! of a row, `rho(x) = 2 (sqrt(1 + x^2) - 1)` is soft-L1 with scale `s` = 8 %, `w_i` makes a publication of
-//! many rows count less per row, and the second sum is a log-normal prior around published or tabulated
-//! values. Levenberg–Marquardt in logarithms with forward differences; no randomness, so the same rows give
+//! many rows count less per row, and the second sum is a log-normal prior around the start, or around
+//! published and tabulated values. Levenberg–Marquardt in logarithms with forward differences; no randomness, so the same rows give
 //! the same constants.
+
+use std::collections::BTreeMap;
 
 use bedplate_perf::{Constants, Field, Origin};
 
 use crate::Case;
+
+/// What the prior of a fit is centred on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Prior {
+    /// The constants it starts from: few rows move them only as far as they speak clearly.
+    Start,
+    /// The published and tabulated values of [`Constants::FIELDS`]: how the built-in constants are made.
+    Fields,
+}
 
 /// How a fit goes.
 #[derive(Debug, Clone, Copy)]
@@ -18,20 +29,33 @@ pub struct FitOptions {
     pub iterations: u32,
     /// Which constants may move.
     pub origin: Origin,
+    pub prior: Prior,
 }
 
 impl Default for FitOptions {
     fn default() -> Self {
-        Self { scale: 0.08, iterations: 12, origin: Origin::Training }
+        Self { scale: 0.08, iterations: 12, origin: Origin::Training, prior: Prior::Start }
     }
 }
 
-/// Fits the constants of `options.origin` to `cases`, from `start`, with the priors of [`Constants::FIELDS`].
+impl FitOptions {
+    /// How the built-in constants are made.
+    pub fn builtin() -> Self {
+        Self { prior: Prior::Fields, ..Self::default() }
+    }
+}
+
+/// Fits the constants of `options.origin` to `cases`, from `start`. Without cases it stays there.
 pub fn fit(cases: &[&Case], start: &Constants, options: &FitOptions) -> Constants {
     let free: Vec<usize> =
         (0..Constants::COUNT).filter(|index| Constants::FIELDS[*index].origin == options.origin).collect();
     let weights = weights(cases);
-    let mut problem = Search { cases, weights: &weights, free: &free, base: *start, options };
+    let centre = match options.prior {
+        Prior::Start => *start,
+        Prior::Fields => Constants::priors(),
+    };
+    let mut problem =
+        Search { cases, weights: &weights, free: &free, base: *start, centre: centre.values(), options };
     let mut point: Vec<f64> = free.iter().map(|index| start.values()[*index].max(1e-12).ln()).collect();
     let mut residuals = problem.residuals(&point);
     let mut loss = problem.loss(&residuals, &point);
@@ -107,8 +131,11 @@ pub(crate) fn descend(start: &Constants, origin: Origin, loss: impl Fn(&Constant
 
 /// `(n/20)^-1/4` for each row of a publication of `n` rows.
 fn weights(cases: &[&Case]) -> Vec<f64> {
-    let rows = |source: &str| cases.iter().filter(|case| case.source == source).count() as f64;
-    cases.iter().map(|case| (rows(&case.source) / 20.0).powf(-0.25)).collect()
+    let mut rows: BTreeMap<&str, f64> = BTreeMap::new();
+    for case in cases {
+        *rows.entry(&case.source).or_default() += 1.0;
+    }
+    cases.iter().map(|case| (rows[case.source.as_str()] / 20.0).powf(-0.25)).collect()
 }
 
 struct Search<'a> {
@@ -116,6 +143,8 @@ struct Search<'a> {
     weights: &'a [f64],
     free: &'a [usize],
     base: Constants,
+    /// What the prior is centred on, for all constants.
+    centre: [f64; Constants::COUNT],
     options: &'a FitOptions,
 }
 
@@ -123,7 +152,8 @@ impl Search<'_> {
     fn constants(&self, point: &[f64]) -> Constants {
         let mut values = self.base.values();
         for (index, logarithm) in self.free.iter().zip(point) {
-            values[*index] = logarithm.exp();
+            let (least, most) = Constants::FIELDS[*index].limits();
+            values[*index] = logarithm.exp().clamp(least, most);
         }
         Constants::from_values(&values)
     }
@@ -135,8 +165,8 @@ impl Search<'_> {
 
     /// Distance from the prior, in its own widths.
     fn prior(&self, index: usize, point: f64) -> f64 {
-        let field = &Constants::FIELDS[self.free[index]];
-        (point - field.prior.max(1e-12).ln()) / field.spread
+        let constant = self.free[index];
+        (point - self.centre[constant].max(1e-12).ln()) / Constants::FIELDS[constant].spread
     }
 
     fn loss(&self, residuals: &[f64], point: &[f64]) -> f64 {

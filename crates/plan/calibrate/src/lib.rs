@@ -35,7 +35,7 @@ mod skip;
 
 pub use case::{Case, Cases, Skipped};
 pub use error::{CalibrateError, PAGES};
-pub use fit::{FitOptions, fit, fit_memory};
+pub use fit::{FitOptions, Prior, fit, fit_memory};
 pub use holdout::{holdout_report, leave_one_source_out};
 pub use interval::{ErrorBars, Interval, Similar};
 pub use mission::{MISSION_FIGURES, MissionFigure, fit_mission};

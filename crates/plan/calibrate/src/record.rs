@@ -12,6 +12,34 @@ pub(crate) struct Record {
 /// Columns without which nothing can be predicted.
 const NEEDED: [&str; 3] = ["id", "model", "gpus"];
 
+/// Columns that hold numbers above zero, or nothing.
+const NUMBERS: [&str; 24] = [
+    "params_b",
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "vocab",
+    "seq_len",
+    "experts",
+    "gpus",
+    "gpus_per_node",
+    "tp",
+    "pp",
+    "cp",
+    "ep",
+    "vpp",
+    "micro_batch",
+    "global_batch",
+    "step_time_s",
+    "tokens_per_s_per_gpu",
+    "tflops_per_gpu",
+    "mfu",
+    "mem_gb",
+    "dp",
+];
+
 /// The rows of a file in their order.
 pub(crate) fn read(text: &str) -> Result<Vec<Record>, CalibrateError> {
     let mut lines = csv::parse(text)?.into_iter();
@@ -34,6 +62,13 @@ impl Record {
     /// A positive, finite number.
     pub(crate) fn number(&self, column: &str) -> Option<f64> {
         self.text(column).parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0)
+    }
+
+    /// The first number that is there and makes no sense: it is not taken for a blank cell.
+    pub(crate) fn not_positive(&self) -> Option<(&'static str, String)> {
+        let is_bad = |column: &&str| !self.text(column).is_empty() && self.number(column).is_none();
+        let column = NUMBERS.into_iter().find(is_bad)?;
+        Some((column, self.text(column).chars().take(40).collect()))
     }
 
     /// A positive whole number, also when written as `8.0`.

@@ -11,6 +11,8 @@ pub enum Skip {
     UnknownAccelerator { name: String },
     #[error("the column `{column}` is blank")]
     Blank { column: &'static str },
+    #[error("`{value}` in the column `{column}` is not a positive number")]
+    NotPositive { column: &'static str, value: String },
     #[error("tensor and pipeline degrees are not printed")]
     NoDegrees,
     #[error("tp{tensor} x pp{pipeline} x cp{context} does not divide {gpus} GPUs")]

@@ -6,6 +6,7 @@ use bedplate_calibrate::{
     leave_one_source_out, report, validate,
 };
 use bedplate_catalog::Catalog;
+use bedplate_diag::Source;
 use bedplate_perf::Constants;
 use proptest::prelude::*;
 
@@ -52,7 +53,7 @@ fn the_missions_figures_come_out_within_a_tenth() {
 fn a_fit_repeats_itself_and_helps() {
     let cases = Cases::read(MEASURED, &Catalog::builtin()).unwrap();
     let rows: Vec<&Case> = cases.used.iter().step_by(9).collect();
-    let options = FitOptions { iterations: 3, ..FitOptions::default() };
+    let options = FitOptions { iterations: 3, ..FitOptions::builtin() };
     let first = fit(&rows, &Constants::priors(), &options);
     assert_eq!(first, fit(&rows, &Constants::priors(), &options));
     let mean = |constants: &Constants| rows.iter().map(|case| case.log_error(constants).abs()).sum::<f64>();
@@ -60,9 +61,27 @@ fn a_fit_repeats_itself_and_helps() {
 }
 
 #[test]
+fn a_users_fit_starts_from_the_given_constants_and_writes_what_moved() {
+    let start = Constants::builtin();
+    assert_eq!(fit(&[], &start, &FitOptions::default()).rounded(), start);
+    let csv = "id,model,gpus,accelerator,tp,pp,micro_batch,seq_len,global_batch,step_time_s,software\n\
+        mine-1,Llama 3 8B,8,H100,1,1,1,8192,128,20.0,megatron\n";
+    let cases = Cases::read(csv, &Catalog::builtin()).unwrap();
+    let rows: Vec<&Case> = cases.used.iter().collect();
+    let fitted = fit(&rows, &start, &FitOptions::default());
+    assert!(rows[0].log_error(&fitted).abs() < rows[0].log_error(&start).abs());
+    // A run on Hopper says nothing about Blackwell.
+    assert!((fitted.gemm_blackwell / start.gemm_blackwell - 1.0).abs() < 1e-6);
+    let text = fitted.to_toml_changed(&start);
+    assert!(text.contains("fp8_hopper") && !text.contains("gemm_blackwell"), "{text}");
+    let read = Constants::read(Source::new("site.toml", &text), start).unwrap();
+    assert_eq!(read.rounded(), fitted.rounded());
+}
+
+#[test]
 fn error_bars_hold_rows_of_publications_that_did_not_make_them() {
     let cases = Cases::read(MEASURED, &Catalog::builtin()).unwrap();
-    let options = FitOptions { iterations: 2, ..FitOptions::default() };
+    let options = FitOptions { iterations: 2, ..FitOptions::builtin() };
     let errors = leave_one_source_out(&cases, &Constants::builtin(), &options);
     let coverage = ErrorBars::coverage(&cases.used, &errors);
     assert!((0.75..=0.85).contains(&coverage), "{coverage}");
@@ -79,7 +98,9 @@ fn rows_are_skipped_with_their_reason() {
         a-4,Llama 3 8B,8,H100,,,8192,16,1.0,megatron\n\
         a-5,Llama 3 8B,8,H100,3,1,8192,16,1.0,megatron\n\
         a-6,Llama 3 8B,8,H100,1,1,8192,16,,megatron\n\
-        a-7,Nemotron-H 8B,8,H100,1,1,8192,16,1.0,megatron\n";
+        a-7,Nemotron-H 8B,8,H100,1,1,8192,16,1.0,megatron\n\
+        a-8,Llama 3 8B,8,H100,1,1,8192,16,NaN,megatron\n\
+        a-9,Llama 3 8B,-8,H100,1,1,8192,16,1.0,megatron\n";
     let cases = Cases::read(csv, &Catalog::builtin()).unwrap();
     let reasons: Vec<&Skip> = cases.skipped.iter().map(|row| &row.reason).collect();
     assert_eq!(cases.used.len(), 1);
@@ -92,6 +113,8 @@ fn rows_are_skipped_with_their_reason() {
             &Skip::DegreesDoNotDivide { tensor: 3, pipeline: 1, context: 1, gpus: 8 },
             &Skip::NoThroughput,
             &Skip::UnpublishedArchitecture,
+            &Skip::NotPositive { column: "step_time_s", value: "NaN".to_owned() },
+            &Skip::NotPositive { column: "gpus", value: "-8".to_owned() },
         ]
     );
     let report = report(&cases, &Constants::builtin());
@@ -104,6 +127,7 @@ fn files_without_header_or_columns_are_refused() {
     assert_eq!(validate(""), Err(CalibrateError::Empty));
     assert_eq!(validate("id,model\n"), Err(CalibrateError::MissingColumn { column: "gpus" }));
     assert!(matches!(validate("id,model,gpus\n1,x,8\n"), Err(CalibrateError::NothingUsable { rows: 1, .. })));
+    assert!(matches!(validate("id,model,gpus\n"), Err(CalibrateError::NothingUsable { rows: 0, .. })));
 }
 
 proptest! {
