@@ -319,7 +319,7 @@ fn recompute(record: &Record, model: &Transformer, workload: &Workload, hardware
 
 fn precision(text: &str, stack: Stack, hardware: &Hardware) -> ComputePrecision {
     let text = text.to_lowercase();
-    if text.is_empty() && is_megatron(stack) && hardware.peak_fp8 > hardware.peak_bf16 {
+    if text.is_empty() && is_megatron(stack) && hardware.has_fp8 {
         return ComputePrecision::Fp8;
     }
     if text.contains("fp4") {

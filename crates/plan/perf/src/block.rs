@@ -165,7 +165,7 @@ impl Problem {
         let (experts, visits) = (mixture.experts as f64, mixture.per_token as f64);
         // Tokens enter split over the tensor group; the all-to-all and the expert group join them again.
         let entering = cut.tokens / cut.tensor;
-        let routed = entering * visits * self.workload.routing.peak();
+        let routed = entering * visits * self.workload.routing.peak(cut.expert);
         let local_experts = (experts / cut.expert).max(1.0);
         self.add_experts(sum, mixture, routed, local_experts, cut);
         self.add_routed_streams(sum, mixture, routed, cut);

@@ -6,24 +6,56 @@ use bedplate_diag::{Class, Diagnostic, Page};
 pub enum PerfError {
     #[error("the cluster {cluster} has no GPUs")]
     NoGpus { cluster: String },
+    #[error("none of the {gpus} GPUs of the cluster {cluster} can take work")]
+    NoUsableGpus { cluster: String, gpus: u32 },
     #[error("the accelerator `{name}` is not in the catalog")]
     UnknownAccelerator { name: String },
     #[error("the catalog has no figure for {what} of {accelerator}")]
     MissingFigure { accelerator: String, what: &'static str },
     #[error("a step of {sequences} sequences of {tokens} tokens trains nothing")]
     EmptyStep { sequences: u64, tokens: u64 },
+    #[error("a step in {format} cannot be priced on these accelerators, only in {known}")]
+    UnsupportedPrecision { format: &'static str, known: String },
+    #[error("a routing skew of {peak} makes no sense")]
+    BadRouting { peak: String },
     #[error("the layout {layout} cannot be priced: {reason}")]
     ImpossibleLayout { layout: String, reason: String },
 }
 
-pub const PAGES: &[&Page] =
-    &[&NO_GPUS, &UNKNOWN_ACCELERATOR, &MISSING_FIGURE, &EMPTY_STEP, &IMPOSSIBLE_LAYOUT];
+pub const PAGES: &[&Page] = &[
+    &NO_GPUS,
+    &NO_USABLE_GPUS,
+    &UNKNOWN_ACCELERATOR,
+    &MISSING_FIGURE,
+    &EMPTY_STEP,
+    &UNSUPPORTED_PRECISION,
+    &BAD_ROUTING,
+    &IMPOSSIBLE_LAYOUT,
+];
 
 static NO_GPUS: Page = Page {
     code: "plan/no-gpus",
     class: Class::User,
     meaning: "The cluster holds no accelerators, so nothing can be trained on it.",
     remedy: "name a cluster with accelerators, such as `p5.48xlarge:2`",
+};
+static NO_USABLE_GPUS: Page = Page {
+    code: "plan/no-usable-gpus",
+    class: Class::User,
+    meaning: "Every node of the cluster is down, draining, or has a failed GPU. Steps are planned for whole nodes that take work.",
+    remedy: "repair or resume nodes, or describe the cluster as it will be",
+};
+static UNSUPPORTED_PRECISION: Page = Page {
+    code: "plan/unsupported-precision",
+    class: Class::User,
+    meaning: "The accelerators have no peak rate in this number format, or it is fp32, in which weights and activations would take other bytes than the model counts.",
+    remedy: "choose one of the formats that are named, or add the peak to a catalog overlay",
+};
+static BAD_ROUTING: Page = Page {
+    code: "plan/bad-routing",
+    class: Class::User,
+    meaning: "A routing skew says how many times the mean load the busiest expert rank gets, so it is a number from 1 up.",
+    remedy: "give a number from 1 up, such as 1.25",
 };
 static UNKNOWN_ACCELERATOR: Page = Page {
     code: "plan/unknown-accelerator",
@@ -54,6 +86,9 @@ impl Diagnostic for PerfError {
     fn page(&self) -> &'static Page {
         match self {
             PerfError::NoGpus { .. } => &NO_GPUS,
+            PerfError::NoUsableGpus { .. } => &NO_USABLE_GPUS,
+            PerfError::UnsupportedPrecision { .. } => &UNSUPPORTED_PRECISION,
+            PerfError::BadRouting { .. } => &BAD_ROUTING,
             PerfError::UnknownAccelerator { .. } => &UNKNOWN_ACCELERATOR,
             PerfError::MissingFigure { .. } => &MISSING_FIGURE,
             PerfError::EmptyStep { .. } => &EMPTY_STEP,

@@ -88,7 +88,8 @@ impl Problem {
 
     /// Dispatch and combine, forward and backward, and the gathers of a tensor group inside experts.
     pub(crate) fn expert_exchange(&self, visits: f64, cut: &Cut) -> Traffic {
-        let bytes = cut.tokens / cut.tensor * visits * self.hidden * 2.0 * self.workload.routing.peak();
+        let bytes =
+            cut.tokens / cut.tensor * visits * self.hidden * 2.0 * self.workload.routing.peak(cut.expert);
         let copies = match self.workload.dispatcher {
             Dispatcher::AllToAll => Copies::PerExpert,
             Dispatcher::Deduplicating => Copies::PerDomain { visits },

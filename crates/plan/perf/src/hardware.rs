@@ -4,7 +4,8 @@
 //! not know is settled here once, so that the inner model is arithmetic on plain numbers.
 
 use bedplate_catalog::{Accelerator, Catalog};
-use bedplate_topology::{Cluster, NodeKind};
+use bedplate_layout::ComputePrecision;
+use bedplate_topology::{Cluster, GpuId, NodeId, NodeKind};
 
 use crate::PerfError;
 
@@ -15,10 +16,12 @@ pub struct Hardware {
     /// GPUs that reach each other over the scale-up fabric.
     pub domain: u32,
     pub generation: Generation,
-    /// Dense peaks; a format that the chip lacks runs at the next wider one.
+    /// Dense peaks; that of a format which the chip lacks is the next wider one's.
     pub peak_bf16: f64,
     pub peak_fp8: f64,
     pub peak_fp4: f64,
+    pub has_fp8: bool,
+    pub has_fp4: bool,
     pub multiprocessors: f64,
     pub memory_bandwidth: f64,
     /// What a program can allocate.
@@ -58,22 +61,53 @@ pub enum Network {
 }
 
 impl Hardware {
-    /// All GPUs of a cluster. Mixed clusters run at the pace of the slowest kind.
+    /// All GPUs of a cluster that can take work: those of nodes that do and have no failed GPU. A mixed cluster
+    /// has the slowest of every figure, whatever the order of its kinds, and its smallest domain.
     pub fn from_cluster(cluster: &Cluster, catalog: &Catalog) -> Result<Self, PerfError> {
-        let mut kinds = cluster.kinds().iter().filter(|kind| kind.accelerators > 0);
-        let first = kinds.next().ok_or_else(|| PerfError::NoGpus { cluster: cluster.name().to_owned() })?;
-        let first_gpu = cluster.gpus().into_iter().next();
-        let domain = first_gpu.map_or(1, |gpu| cluster.domain_of(gpu).len());
-        let mut hardware = Self::from_kind(first, catalog)?;
-        for kind in kinds {
-            hardware = hardware.slower_of(&Self::from_kind(kind, catalog)?);
+        let name = || cluster.name().to_owned();
+        if cluster.gpu_count() == 0 {
+            return Err(PerfError::NoGpus { cluster: name() });
         }
-        let network = cluster.scale_out_bandwidth(cluster.gpus()).map(|found| found.per_gpu.get());
+        let mut kinds: Vec<&NodeKind> = Vec::new();
+        for node in usable_nodes(cluster) {
+            let kind = cluster.node(node).kind();
+            if !kinds.iter().any(|known| std::ptr::eq(*known, kind)) {
+                kinds.push(kind);
+            }
+        }
+        let mut slowest: Option<Self> = None;
+        for kind in kinds {
+            let hardware = Self::from_kind(kind, catalog)?;
+            slowest = Some(slowest.map_or(hardware, |slowest| slowest.slower_of(&hardware)));
+        }
+        let hardware =
+            slowest.ok_or_else(|| PerfError::NoUsableGpus { cluster: name(), gpus: cluster.gpu_count() })?;
+        let usable = usable_nodes(cluster).flat_map(|node| cluster.node(node).gpus());
+        let gpus = cluster.gpu_count() - Self::left_out_of(cluster);
+        let domain = smallest_domain(cluster);
+        let network = cluster.scale_out_bandwidth(usable).map(|found| found.per_gpu.get());
         let oversubscription = match network {
             Some(thin) if thin > 0.0 && hardware.scale_out > thin => hardware.scale_out / thin,
             _ => 1.0,
         };
-        Ok(Self { gpus: cluster.gpu_count(), domain, oversubscription, ..hardware })
+        Ok(Self { gpus, domain, oversubscription, ..hardware })
+    }
+
+    /// GPUs of a cluster that [`Hardware::from_cluster`] leaves out: those of nodes that take no work or have a
+    /// failed GPU.
+    pub fn left_out_of(cluster: &Cluster) -> u32 {
+        let usable: u32 = usable_nodes(cluster).map(|node| cluster.node(node).gpus().len()).sum();
+        cluster.gpu_count() - usable
+    }
+
+    /// Whether a step in a number format can be priced.
+    pub fn has(&self, precision: ComputePrecision) -> bool {
+        match precision {
+            ComputePrecision::Fp32 => false,
+            ComputePrecision::Bf16 | ComputePrecision::Fp16 => true,
+            ComputePrecision::Fp8 => self.has_fp8,
+            ComputePrecision::Fp4 => self.has_fp4,
+        }
     }
 
     /// One node of a kind.
@@ -110,6 +144,8 @@ impl Hardware {
             peak_bf16,
             peak_fp8,
             peak_fp4: accelerator.peaks.fp4.map_or(peak_fp8, |peak| peak.get()),
+            has_fp8: accelerator.peaks.fp8.is_some(),
+            has_fp4: accelerator.peaks.fp4.is_some(),
             multiprocessors: accelerator.multiprocessors.map_or(108.0, f64::from),
             memory_bandwidth: bandwidth,
             memory: accelerator.memory_for_programs().get(),
@@ -133,7 +169,17 @@ impl Hardware {
     }
 
     fn slower_of(&self, other: &Self) -> Self {
+        // Kernels reach the shares of the chip with the lower peak.
+        let key = |hardware: &Self| (hardware.peak_bf16, hardware.generation);
+        let slower = if key(other) < key(self) { other } else { self };
         Self {
+            gpus: self.gpus.min(other.gpus),
+            generation: slower.generation,
+            has_fp8: self.has_fp8 && other.has_fp8,
+            has_fp4: self.has_fp4 && other.has_fp4,
+            multiprocessors: self.multiprocessors.min(other.multiprocessors),
+            oversubscription: self.oversubscription.max(other.oversubscription),
+            network: self.network.slower_of(other.network),
             domain: self.domain.min(other.domain),
             peak_bf16: self.peak_bf16.min(other.peak_bf16),
             peak_fp8: self.peak_fp8.min(other.peak_fp8),
@@ -143,9 +189,35 @@ impl Hardware {
             scale_up: self.scale_up.min(other.scale_up),
             scale_out: self.scale_out.min(other.scale_out),
             host_link: self.host_link.min(other.host_link),
-            ..*self
         }
     }
+}
+
+/// Nodes with GPUs that take work and of which no GPU has failed.
+fn usable_nodes(cluster: &Cluster) -> impl Iterator<Item = NodeId> + Clone {
+    cluster.nodes().into_iter().filter(|node| is_usable(cluster, *node))
+}
+
+fn is_usable(cluster: &Cluster, node: NodeId) -> bool {
+    let gpus = cluster.node(node).gpus();
+    let has_failed = !cluster.failed_gpus().is_empty() && gpus.iter().any(|gpu| cluster.has_failed(gpu));
+    !gpus.is_empty() && cluster.health(node).takes_work() && !has_failed
+}
+
+/// GPUs of the smallest scale-up domain, those of usable nodes counting.
+fn smallest_domain(cluster: &Cluster) -> u32 {
+    let is_whole = Hardware::left_out_of(cluster) == 0;
+    let size = |gpu: GpuId| {
+        let domain = cluster.domain_of(gpu);
+        let is_usable = |gpu: &GpuId| is_usable(cluster, cluster.node_of(*gpu));
+        if is_whole { domain.len() } else { domain.iter().filter(is_usable).count() as u32 }
+    };
+    let domains = |node: NodeId| {
+        let gpus = cluster.node(node).gpus();
+        let is_first = move |gpu: &GpuId| gpu.0 == gpus.start() || cluster.domain_of(*gpu).start() == gpu.0;
+        gpus.iter().filter(is_first).map(size).min()
+    };
+    usable_nodes(cluster).filter_map(domains).min().unwrap_or(1)
 }
 
 /// PCIe 4 x16, one way, where no link is named.
@@ -174,6 +246,13 @@ impl Generation {
 }
 
 impl Network {
+    /// The one with less bandwidth, or the longer hops.
+    fn slower_of(self, other: Self) -> Self {
+        const BY_PACE: [Network; 6] =
+            [Network::Tcp, Network::EfaV1, Network::EfaV2, Network::EfaV3, Network::EfaV4, Network::Rdma];
+        BY_PACE.into_iter().find(|network| [self, other].contains(network)).unwrap_or(self)
+    }
+
     /// The class of a fabric of the catalog.
     pub fn of_fabric(name: &str) -> Self {
         match name {

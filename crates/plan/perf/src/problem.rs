@@ -1,13 +1,13 @@
 //! A model, a machine and a workload, distilled once and then priced under many layouts.
 
-use bedplate_layout::{Layout, Sharding};
+use bedplate_layout::{ComputePrecision, Layout, Sharding};
 use bedplate_transformer::{Layer, Transformer};
 
 use crate::collective::Links;
 use crate::kernel::Kernels;
 use crate::overlap::Contention;
 use crate::profile::Profile;
-use crate::{Constants, Hardware, LayerKey, PerfError, Step, Workload};
+use crate::{Constants, Hardware, LayerKey, PerfError, Routing, Step, Workload};
 
 /// Everything that does not depend on the layout, as plain numbers.
 #[derive(Debug, Clone)]
@@ -63,6 +63,11 @@ impl Problem {
         if workload.global_batch == 0 || workload.sequence == 0 {
             return Err(PerfError::EmptyStep { sequences: workload.global_batch, tokens: workload.sequence });
         }
+        if let Routing::Skewed(peak) = workload.routing
+            && !(peak.is_finite() && peak >= 1.0)
+        {
+            return Err(PerfError::BadRouting { peak: peak.to_string() });
+        }
         let profile = Profile::new(workload.stack, constants);
         let modules = if workload.trains_prediction { model.prediction_layers as f64 } else { 0.0 };
         let layers = model.layer_count() as f64 + modules;
@@ -103,8 +108,22 @@ impl Problem {
     /// Prices one layout. The same as [`Problem::combine`] of its [`Problem::layer_costs`].
     pub fn predict(&self, layout: &Layout) -> Result<Step, PerfError> {
         self.check(layout)?;
+        self.check_precision(layout.precision)?;
         let costs = self.layer_costs(LayerKey::of(layout));
         Ok(self.combine(&costs, &Grid::of(layout)))
+    }
+
+    /// Whether steps in a number format can be priced: the chip must have it. fp32 is never priced, for weights
+    /// and activations are counted in 16 bits. [`Problem::combine`] does not ask.
+    pub fn check_precision(&self, precision: ComputePrecision) -> Result<(), PerfError> {
+        if self.hardware.has(precision) {
+            return Ok(());
+        }
+        let known = FORMATS.into_iter().filter(|(_, format)| self.hardware.has(*format));
+        let known: Vec<&str> = known.map(|(name, _)| name).collect();
+        let format =
+            FORMATS.into_iter().find(|(_, format)| *format == precision).map_or("", |(name, _)| name);
+        Err(PerfError::UnsupportedPrecision { format, known: known.join(", ") })
     }
 
     /// What pricing itself needs; all other rules are `Layout::refusals`.
@@ -126,6 +145,14 @@ impl Problem {
         Ok(())
     }
 }
+
+const FORMATS: [(&str, ComputePrecision); 5] = [
+    ("fp32", ComputePrecision::Fp32),
+    ("bf16", ComputePrecision::Bf16),
+    ("fp16", ComputePrecision::Fp16),
+    ("fp8", ComputePrecision::Fp8),
+    ("fp4", ComputePrecision::Fp4),
+];
 
 /// Predicts one training step: memory and time by part.
 ///

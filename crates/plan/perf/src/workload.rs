@@ -105,15 +105,17 @@ impl Stack {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Routing {
     Balanced,
-    /// The busiest expert rank gets this many times the mean, at least 1.
+    /// The busiest expert rank gets this many times the mean: at least 1, and at most as many as there are
+    /// expert ranks, which is all of it.
     Skewed(f64),
 }
 
 impl Routing {
-    pub(crate) fn peak(self) -> f64 {
+    /// Load of the busiest of `ranks` expert ranks against the mean.
+    pub(crate) fn peak(self, ranks: f64) -> f64 {
         match self {
             Routing::Balanced => 1.0,
-            Routing::Skewed(peak) => peak.max(1.0),
+            Routing::Skewed(peak) => peak.min(ranks).max(1.0),
         }
     }
 }

@@ -76,6 +76,12 @@ fn workloads() -> impl Strategy<Value = Workload> {
     )
 }
 
+/// The layout in a number format that the machine has.
+fn legal(machine: &Hardware, layout: Layout) -> Layout {
+    let precision = if machine.has(layout.precision) { layout.precision } else { ComputePrecision::Bf16 };
+    Layout { precision, ..layout }
+}
+
 fn seconds(model: &Transformer, hardware: &Hardware, layout: &Layout, workload: &Workload) -> f64 {
     predict(model, hardware, layout, workload, &Constants::builtin()).unwrap().seconds().get()
 }
@@ -87,6 +93,7 @@ proptest! {
     fn more_bandwidth_never_slows_a_step(
         model in models(), machine in machines(), layout in layouts(), workload in workloads(), factor in 1.0..8.0f64,
     ) {
+        let layout = legal(&machine, layout);
         let before = seconds(&model, &machine, &layout, &workload);
         let faster = [
             Hardware { scale_up: machine.scale_up * factor, ..machine },
@@ -103,6 +110,7 @@ proptest! {
     fn more_micro_batches_take_longer(
         model in models(), machine in machines(), layout in layouts(), workload in workloads(), times in 2u64..5,
     ) {
+        let layout = legal(&machine, layout);
         let more = Workload { global_batch: workload.global_batch * times, ..workload };
         prop_assert!(seconds(&model, &machine, &layout, &more) > seconds(&model, &machine, &layout, &workload));
     }
@@ -111,6 +119,7 @@ proptest! {
     fn more_layers_take_longer(
         machine in machines(), layout in layouts(), workload in workloads(), stages in 1u64..6,
     ) {
+        let layout = legal(&machine, layout);
         let model = builtin("llama-3-70b").unwrap();
         let (few, many) = (stages * 8, (stages + 1) * 8);
         let few = seconds(&model.truncated(few).unwrap(), &machine, &layout, &workload);
@@ -121,6 +130,7 @@ proptest! {
     fn parts_of_time_and_memory_add_up_and_none_is_negative(
         model in models(), machine in machines(), layout in layouts(), workload in workloads(),
     ) {
+        let layout = legal(&machine, layout);
         let step = predict(&model, &machine, &layout, &workload, &Constants::builtin()).unwrap();
         let parts: Bytes = step.memory.parts().into_iter().map(|(_, bytes)| bytes).sum();
         prop_assert_eq!(parts, step.memory.total());
@@ -135,6 +145,7 @@ proptest! {
     fn cached_and_uncached_prices_are_equal_to_the_bit(
         model in models(), machine in machines(), layout in layouts(), workload in workloads(),
     ) {
+        let layout = legal(&machine, layout);
         let constants = Constants::builtin();
         let problem = Problem::new(&model, &machine, &workload, &constants).unwrap();
         let costs = problem.layer_costs(LayerKey::of(&layout));
@@ -147,6 +158,7 @@ proptest! {
     fn whatever_spans_domains_uses_the_network_and_waits_for_tcp(
         model in models(), machine in machines(), layout in layouts(), workload in workloads(),
     ) {
+        let layout = legal(&machine, layout);
         prop_assume!(layout.stage_ranks() * layout.pipeline > machine.domain);
         let step = predict(&model, &machine, &layout, &workload, &Constants::builtin()).unwrap();
         let out = step.time[Part::ScaleOut];
@@ -156,6 +168,7 @@ proptest! {
 
     #[test]
     fn sharding_more_never_needs_more_state(model in models(), machine in machines(), layout in layouts()) {
+        let layout = legal(&machine, layout);
         let workload = Workload { global_batch: 1024, ..Workload::default() };
         let state = |sharding| {
             let layout = Layout { sharding, ..layout };

@@ -9,7 +9,7 @@ use bedplate_perf::{
     Constants, Fit, Hardware, Network, Offload, Origin, PAGES, PerfError, Routing, Stack, Step, Task,
     Workload, predict,
 };
-use bedplate_topology::Cluster;
+use bedplate_topology::{Cluster, GpuId, Health, NodeId};
 use bedplate_transformer::builtin;
 
 fn machine(spec: &str) -> Hardware {
@@ -120,6 +120,51 @@ fn skewed_routing_is_slower_than_balanced() {
         step("qwen3-30b-a3b", "dgx-h100:2", "dp16.ep16.zero1.fp8", workload).tokens_per_second_per_gpu()
     };
     assert!(rate(Routing::Skewed(1.5)) < rate(Routing::Balanced));
+    // The busiest of sixteen ranks has sixteen times the mean at most; a single one has the mean.
+    assert_eq!(rate(Routing::Skewed(1e9)), rate(Routing::Skewed(16.0)));
+    let alone = |routing| {
+        let workload = Workload { routing, ..batch(4096, 1024) };
+        step("qwen3-30b-a3b", "dgx-h100:2", "dp16.zero1", workload).seconds()
+    };
+    assert_eq!(alone(Routing::Skewed(4.0)), alone(Routing::Balanced));
+}
+
+#[test]
+fn formats_that_a_chip_lacks_are_refused_with_those_it_has() {
+    let ask = |spec: &str, layout: &str| {
+        let model = builtin("llama-3-8b").unwrap();
+        predict(&model, &machine(spec), &layout.parse().unwrap(), &batch(4096, 64), &Constants::builtin())
+    };
+    let refusal = |spec: &str, layout: &str| ask(spec, layout).unwrap_err().to_string();
+    let text = "a step in fp8 cannot be priced on these accelerators, only in bf16, fp16";
+    assert_eq!(refusal("p4d.24xlarge:1", "dp8.fp8"), text);
+    assert!(refusal("dgx-h100:1", "dp8.fp4").ends_with("only in bf16, fp16, fp8"));
+    assert!(refusal("dgx-h100:1", "dp8.fp32").starts_with("a step in fp32"));
+    assert!(ask("p6-b200.48xlarge:1", "dp8.fp4").is_ok());
+}
+
+#[test]
+fn mixed_clusters_have_the_slowest_of_every_figure_in_any_order() {
+    let (one, other) = (machine("p4d.24xlarge:2+p5.48xlarge:2"), machine("p5.48xlarge:2+p4d.24xlarge:2"));
+    assert_eq!(one, other);
+    let slow = machine("p4d.24xlarge:4");
+    assert_eq!(Hardware { multiprocessors: slow.multiprocessors, ..one }, slow);
+    assert_eq!(one.network, Network::EfaV1);
+}
+
+#[test]
+fn only_whole_nodes_that_take_work_count() {
+    let catalog = Catalog::builtin();
+    let mut cluster = Cluster::from_spec("p5.48xlarge:4", &catalog).unwrap();
+    cluster.set_failed(GpuId(3), true);
+    cluster.set_health(NodeId(2), Health::Draining, None);
+    let hardware = Hardware::from_cluster(&cluster, &catalog).unwrap();
+    assert_eq!((hardware.gpus, hardware.domain, Hardware::left_out_of(&cluster)), (16, 8, 16));
+    for node in cluster.nodes() {
+        cluster.set_health(node, Health::Down, None);
+    }
+    let none = Hardware::from_cluster(&cluster, &catalog).unwrap_err();
+    assert_eq!(none.page().code, "plan/no-usable-gpus");
 }
 
 #[test]
@@ -162,6 +207,10 @@ fn impossible_questions_are_refused_with_a_reason() {
         small.to_string(),
         "the layout dp8 cannot be priced: a batch of 4 sequences has less than one for each of 8"
     );
+    for peak in [0.5, f64::NAN, f64::INFINITY, -2.0] {
+        let skewed = Workload { routing: Routing::Skewed(peak), ..batch(4096, 64) };
+        assert_eq!(ask("dp8", skewed).page().code, "plan/bad-routing");
+    }
     assert!(matches!(ask("pp64", batch(4096, 64)), PerfError::ImpossibleLayout { .. }));
     assert!(PAGES.iter().all(|page| page.code.starts_with("plan/")));
 }
