@@ -2,6 +2,7 @@
 
 use bedplate_calibrate::{Case, Cases, FitOptions, fit, report};
 use bedplate_catalog::Catalog;
+use bedplate_perf::Constants;
 use serde_json::json;
 
 use super::constants::Choice;
@@ -15,7 +16,7 @@ Examples:
   bedplate plan calibrate --data runs.csv -o site.toml
   bedplate plan train --constants site.toml --model llama-3.1-70b --cluster p5.48xlarge:64
 
-The result holds all constants; name it with --constants or in BEDPLATE_CONSTANTS. A handful of runs
+The result holds the constants that moved; name it with --constants or in BEDPLATE_CONSTANTS. A handful of runs
 moves the constants only as far as they speak clearly: the built-in values are the prior.")]
 pub(super) struct Arguments {
     /// A CSV file of measured runs, as for `plan validate`
@@ -42,7 +43,10 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         before.p90_abs_error * 100.0,
         after.p90_abs_error * 100.0
     ));
-    let text = fitted.to_toml();
+    if after.p90_abs_error > before.p90_abs_error {
+        console.say("note: the 90th percentile rose; a few runs may pull against each other");
+    }
+    let text = fitted.to_toml_changed(&Constants::builtin());
     if let Some(path) = &arguments.out {
         files::write_text(path, &text)?;
         console.say(&format!("wrote {path}"));

@@ -4,7 +4,7 @@ use bedplate_calibrate::{ErrorBars, Interval, Similar};
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_layout::{ComputePrecision, Layout, Refusal};
-use bedplate_perf::{Fit, Generation, Routing, Step, Task};
+use bedplate_perf::{Fit, Generation, Hardware, Routing, Step, Task};
 use bedplate_search::{
     Answer, Axes, Candidate, Explanation, Priced, Scaling, ScalingPoint, SearchError, Setup, Space, WhatIf,
     explain, scaling, what_if_best,
@@ -274,6 +274,10 @@ impl<'a> Plan<'a> {
             facts.add("limited by", format!("{part}, {:.0}% of the step", step.time.share(part) * 100.0));
         }
         facts.add("memory", fit_text(step.fit));
+        let left_out = Hardware::left_out_of(&self.loaded.cluster);
+        if left_out > 0 {
+            facts.add("left out", format!("{left_out} GPUs that take no work, or are not of a whole node"));
+        }
         facts
     }
 
