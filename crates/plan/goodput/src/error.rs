@@ -2,6 +2,7 @@
 
 use bedplate_diag::{Class, Diagnostic, Page, Place};
 use bedplate_document::DocumentError;
+use bedplate_units::Seconds;
 
 #[derive(Debug, thiserror::Error)]
 pub enum GoodputError {
@@ -13,26 +14,39 @@ pub enum GoodputError {
     UnknownPrice { machine: String, purchase: &'static str },
     #[error("{what} is {value}, which makes no run")]
     BadFigure { what: &'static str, value: f64 },
+    #[error(
+        "a checkpoint every {interval} of work is too often: each takes {least} of it until it is durable"
+    )]
+    IntervalTooShort { interval: Seconds, least: Seconds },
+    #[error("the run never ends at this failure rate: one failure every {mtbf}, and {ideal} of work to do")]
+    NeverEnds { mtbf: Seconds, ideal: Seconds },
     #[error("no published failure rate is called `{key}`")]
     UnknownRate { key: String, known: Vec<String> },
     #[error(transparent)]
     Document(#[from] DocumentError),
 }
 
-pub const PAGES: &[&Page] =
-    &[&UNKNOWN_THROUGHPUT, &UNKNOWN_SPOT_RATE, &UNKNOWN_PRICE, &BAD_RUN_FIGURE, &UNKNOWN_FAILURE_RATE];
+pub const PAGES: &[&Page] = &[
+    &UNKNOWN_THROUGHPUT,
+    &UNKNOWN_SPOT_RATE,
+    &UNKNOWN_PRICE,
+    &BAD_RUN_FIGURE,
+    &INTERVAL_TOO_SHORT,
+    &NEVER_ENDS,
+    &UNKNOWN_FAILURE_RATE,
+];
 
 static UNKNOWN_THROUGHPUT: Page = Page {
     code: "plan/unknown-throughput",
     class: Class::User,
     meaning: "The catalog does not say how fast this storage takes a checkpoint, and neither does the question. Throughput is never guessed.",
-    remedy: "give the bytes per second of one node or of the whole store, as measured with `bedplate bench store`",
+    remedy: "give the bytes per second that a node or the whole store moves, or name a class whose throughput the catalog knows",
 };
 static UNKNOWN_SPOT_RATE: Page = Page {
     code: "plan/unknown-spot-rate",
     class: Class::User,
     meaning: "A run on spot machines depends on how often they are taken away, and no figure for accelerators is published. It is never guessed.",
-    remedy: "give interruptions per node and day, such as those of your own account's last months",
+    remedy: "give interruptions per 1,000 nodes and day (--spot-interruptions), such as those of your own account's last months",
 };
 static UNKNOWN_PRICE: Page = Page {
     code: "plan/unknown-price",
@@ -46,11 +60,23 @@ static BAD_RUN_FIGURE: Page = Page {
     meaning: "A figure of the run is negative, not a number, or zero where something must be there.",
     remedy: "correct the figure that is named",
 };
+static INTERVAL_TOO_SHORT: Page = Page {
+    code: "plan/interval-too-short",
+    class: Class::User,
+    meaning: "A checkpoint must be durable before the next one is taken, and the store needs longer than the interval to take it.",
+    remedy: "give a longer interval, leave it out to get the best one, or name a faster store",
+};
+static NEVER_ENDS: Page = Page {
+    code: "plan/never-ends",
+    class: Class::User,
+    meaning: "Failures come faster than the run recovers and saves its work, so it is expected to take more than a thousand years.",
+    remedy: "use fewer or more reliable nodes, a faster store, or a recovery from copies in peers",
+};
 static UNKNOWN_FAILURE_RATE: Page = Page {
     code: "plan/unknown-failure-rate",
     class: Class::User,
     meaning: "The table of published failure rates has no entry of that name.",
-    remedy: "use one of the names listed, or give failures per node and day",
+    remedy: "use one of the names listed, or give failures per 1,000 nodes and day",
 };
 
 impl Diagnostic for GoodputError {
@@ -60,6 +86,8 @@ impl Diagnostic for GoodputError {
             GoodputError::UnknownSpotRate { .. } => &UNKNOWN_SPOT_RATE,
             GoodputError::UnknownPrice { .. } => &UNKNOWN_PRICE,
             GoodputError::BadFigure { .. } => &BAD_RUN_FIGURE,
+            GoodputError::IntervalTooShort { .. } => &INTERVAL_TOO_SHORT,
+            GoodputError::NeverEnds { .. } => &NEVER_ENDS,
             GoodputError::UnknownRate { .. } => &UNKNOWN_FAILURE_RATE,
             GoodputError::Document(error) => error.page(),
         }

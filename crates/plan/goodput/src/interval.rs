@@ -47,13 +47,18 @@ impl Process {
         (-(self.recovery + self.drain).get() / self.mtbf.get()).exp() / self.dilation
     }
 
+    /// Work that must lie between checkpoints for one to be durable before the next: `d <= t + s`.
+    pub fn shortest_interval(&self) -> Seconds {
+        self.drain.saturating_sub(self.stall)
+    }
+
     /// The interval with the highest goodput, by the exact formula.
     ///
     /// Where the derivative of `(e^((a t + s)/M) - 1)/t` is zero, `y = a t / M` solves `y = 1 - e^-(y + s/M)`;
     /// the difference of the two sides rises on (0, 1), so halving finds its only root. A checkpoint must be
     /// durable before the next is taken, so the interval is at least what draining leaves for work.
     pub fn best_interval(&self) -> Seconds {
-        let shortest = self.drain.saturating_sub(self.stall);
+        let shortest = self.shortest_interval();
         let mtbf = self.mtbf.get();
         if mtbf.is_infinite() {
             return Seconds::new(f64::INFINITY);

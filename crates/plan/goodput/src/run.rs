@@ -92,11 +92,16 @@ impl Run {
         let durable = levels.durable;
         let best_interval = durable.best_interval().max(self.step);
         let ideal = self.step * self.steps;
+        self.check_interval(&durable)?;
         let interval = self.interval.unwrap_or(best_interval).min(ideal);
         let steady = durable.goodput(interval);
         let shrunk = self.shrunk_share();
         let goodput = steady * (1.0 - shrunk);
         let expected = ideal / goodput;
+        // A run whose work alone takes so long is slow; this one is lost to failures.
+        if !expected.get().is_finite() || expected > FOREVER && expected > ideal * 10.0 {
+            return Err(GoodputError::NeverEnds { mtbf: self.mtbf(), ideal });
+        }
         let stalls = steady * (durable.stall / interval + levels.copy_stalls);
         let recovery = -(-levels.recovery_load).exp_m1();
         let losses = Losses {
@@ -124,6 +129,15 @@ impl Run {
     /// Mean time between failures of the job; infinite without failures.
     pub fn mtbf(&self) -> Seconds {
         Seconds::days(1.0 / (self.failures_per_node_day * f64::from(self.nodes)))
+    }
+
+    /// A checkpoint must be durable before the next one is taken.
+    fn check_interval(&self, durable: &Process) -> Result<(), GoodputError> {
+        let least = durable.shortest_interval();
+        match self.interval {
+            Some(interval) if interval < least => Err(GoodputError::IntervalTooShort { interval, least }),
+            _ => Ok(()),
+        }
     }
 
     fn check(&self) -> Result<(), GoodputError> {
@@ -187,6 +201,9 @@ impl Run {
         (open * elastic.nodes_per_failure / f64::from(self.nodes)).min(1.0)
     }
 }
+
+/// A thousand years.
+const FOREVER: Seconds = Seconds::new(1000.0 * 365.25 * 86_400.0);
 
 struct Levels {
     durable: Process,

@@ -5,7 +5,7 @@
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::Diagnostic;
 use bedplate_goodput::{
-    Bill, Checkpoint, Limits, Published, Recovery, Rent, Run, Store, Verdict, bill, checkpoint_bytes,
+    Bill, Checkpoint, Limits, PAGES, Published, Recovery, Rent, Run, Store, Verdict, bill, checkpoint_bytes,
     interruptions, simulate,
 };
 use bedplate_transformer::{Optimizer, builtin};
@@ -234,6 +234,32 @@ fn figures_that_make_no_run_are_refused() {
     ] {
         assert_eq!(bad.outlook().unwrap_err().page().code, "plan/bad-run-figure");
     }
+}
+
+#[test]
+fn intervals_shorter_than_the_store_takes_are_refused() {
+    let drains = run(checkpoint(5.0, 300.0, 120.0), restart(900.0));
+    let error = Run { interval: Some(Seconds::new(60.0)), ..drains }.outlook().unwrap_err();
+    assert_eq!(error.page().code, "plan/interval-too-short");
+    assert!(Run { interval: Some(Seconds::new(295.0)), ..drains }.outlook().is_ok());
+}
+
+#[test]
+fn runs_that_failures_never_let_end_are_refused_and_slow_ones_are_not() {
+    let good = run(checkpoint(60.0, 0.0, 120.0), restart(900.0));
+    for failures in [100.0, 1e6, 1e300] {
+        let error = Run { failures_per_node_day: failures, ..good }.outlook().unwrap_err();
+        assert_eq!(error.page().code, "plan/never-ends", "{error}");
+    }
+    let slow = Run { step: Seconds::days(365.0), steps: 2000.0, failures_per_node_day: 0.0, ..good };
+    assert!(slow.outlook().is_ok());
+}
+
+#[test]
+fn remedies_speak_of_rates_as_the_options_do() {
+    let page = |code: &str| PAGES.iter().find(|page| page.code == code).unwrap();
+    assert!(page("plan/unknown-spot-rate").remedy.contains("per 1,000 nodes and day (--spot-interruptions)"));
+    assert!(PAGES.iter().all(|page| !page.remedy.contains("bench store")));
 }
 
 proptest! {
