@@ -76,8 +76,9 @@ impl Fit {
     }
 }
 
-/// Below this spare share a layout is called tight: the median error of predicted memory.
-const TIGHT: f64 = 0.1;
+/// Below this spare share a layout is called tight, and up to this share over a near miss: between the median
+/// errors of predicted memory with and without the scored source in the fit.
+pub(crate) const TIGHT: f64 = 0.1;
 
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 

@@ -11,7 +11,7 @@ use bedplate_layout::Sharding;
 use bedplate_units::Seconds;
 
 use crate::collective::{Group, Traffic};
-use crate::memory::{Fit, Memory};
+use crate::memory::{Fit, Memory, TIGHT};
 use crate::problem::{Grid, Problem};
 use crate::{LayerCosts, Offload};
 
@@ -30,6 +30,14 @@ pub struct Step {
 impl Step {
     pub fn seconds(&self) -> Seconds {
         self.time.total()
+    }
+
+    /// Whether it does not fit by prediction, but by less than predictions err: it may run all the same.
+    pub fn is_near_miss(&self) -> bool {
+        match self.fit {
+            Fit::DoesNotFit { over } => over <= (self.memory.total() - over) * TIGHT,
+            _ => false,
+        }
     }
 
     pub fn tokens_per_second_per_gpu(&self) -> f64 {

@@ -190,7 +190,16 @@ fn fit_says_by_how_much() {
     assert!(matches!(fits.fit, Fit::Fits { spare } if spare.get() > 40e9));
     let over = step("llama-3.1-405b", "dgx-h100:1", "tp8.sp", batch(4096, 8));
     assert!(matches!(over.fit, Fit::DoesNotFit { over } if over.get() > 200e9));
-    assert!(!over.fit.is_possible());
+    assert!(!over.fit.is_possible() && !over.is_near_miss() && !fits.is_near_miss());
+    let needed = fits.memory.total().get();
+    let in_memory = |memory: f64| {
+        let hardware = Hardware { memory, ..machine("dgx-h100:1") };
+        let (model, layout) = (builtin("llama-3-8b").unwrap(), "tp8.sp".parse().unwrap());
+        predict(&model, &hardware, &layout, &batch(4096, 8), &Constants::builtin()).unwrap()
+    };
+    assert!(matches!(in_memory(needed * 1.02).fit, Fit::Tight { .. }));
+    assert!(in_memory(needed * 0.95).is_near_miss() && !in_memory(needed * 0.95).fit.is_possible());
+    assert!(!in_memory(needed * 0.85).is_near_miss());
 }
 
 #[test]
