@@ -19,7 +19,7 @@
 //! | expert overlap | as noted; on where a recipe's experts leave the domain and chunks interleave | recipes |
 //! | global batch | micro-batch x gpus where the notes say "per GPU" | FSDP blog |
 //! | seq | 4096 nanotron, 8192 FSDP | their documentation |
-//! | domain | 72 in NVL72 racks, 64 of each where the job is several times 64 | such jobs are placed by segments |
+//! | domain | 72 in NVL72 racks, 64 of each where the job is several times 64 | assumed: placed by segments, so that groups stay inside |
 //! | network | 6.25 GB/s per A100 under Megatron-DeepSpeed, else the chip's usual one | Jean Zay |
 
 use bedplate_catalog::Catalog;
@@ -376,8 +376,8 @@ pub(crate) fn hardware(record: &Record, stack: Stack, catalog: &Catalog) -> Resu
     })
 }
 
-/// Ranks of a job that share a rack of 72. Jobs of powers of two leave eight GPUs of each rack idle, so that
-/// groups do not lie across racks (Slurm's `--segment=16`).
+/// Ranks of a job that share a rack of 72. No row says so, but jobs of several times 64 GPUs are taken to leave
+/// eight of each rack idle, so that their groups do not lie across racks, as Slurm's `--segment=16` places them.
 fn rack_domain(gpus: u32) -> u32 {
     if gpus > 72 && gpus.is_multiple_of(64) { 64 } else { 72 }
 }
