@@ -48,6 +48,9 @@ impl Space {
             return Err(SearchError::TooManyGpus { gpus: setup.gpus(), nearest });
         }
         let problem = setup.problem()?;
+        for precision in &axes.precision {
+            problem.check_precision(*precision)?;
+        }
         let mut builder = Builder::new(setup, axes);
         builder.enumerate();
         builder.refusals.sort();

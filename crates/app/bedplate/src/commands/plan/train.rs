@@ -273,7 +273,7 @@ impl<'a> Plan<'a> {
         if let Some(part) = step.time.limit() {
             facts.add("limited by", format!("{part}, {:.0}% of the step", step.time.share(part) * 100.0));
         }
-        facts.add("memory", fit_text(step.fit));
+        facts.add("memory", fit_text(step));
         let left_out = Hardware::left_out_of(&self.loaded.cluster);
         if left_out > 0 {
             facts.add("left out", format!("{left_out} GPUs that take no work, or are not of a whole node"));
@@ -493,10 +493,13 @@ fn fit_name(fit: Fit) -> &'static str {
     }
 }
 
-fn fit_text(fit: Fit) -> String {
-    match fit {
+fn fit_text(step: &Step) -> String {
+    match step.fit {
         Fit::Fits { spare } => format!("fits, {spare} to spare"),
         Fit::Tight { spare } => format!("tight: {spare} to spare, less than predictions may err"),
+        Fit::DoesNotFit { over } if step.is_near_miss() => {
+            format!("does not fit: {over} too much, less than predictions may err, so it may all the same")
+        }
         Fit::DoesNotFit { over } => format!("does not fit: {over} too much"),
     }
 }
