@@ -47,6 +47,9 @@ pub(super) struct Arguments {
     /// What would change with another network, domain, memory, sequence or offload
     #[arg(long)]
     what_if: bool,
+    /// What if it ran on as many GPUs of another instance or UltraServer; may be repeated
+    #[arg(long, value_name = "NAME")]
+    what_if_machine: Vec<String>,
     /// The best layout at other numbers of GPUs
     #[arg(long, value_enum)]
     scaling: Option<ScalingKind>,
@@ -74,6 +77,23 @@ impl ScalingKind {
             ScalingKind::Strong => Scaling::Strong,
             ScalingKind::Weak => Scaling::Weak,
         }
+    }
+}
+
+impl Arguments {
+    /// The what-ifs that were asked for; a report has the usual ones.
+    fn questions(&self, setup: &Setup<'_>, catalog: &Catalog) -> Result<Vec<WhatIf>, Stop> {
+        let mut questions = Vec::new();
+        if self.what_if || self.report.is_some() {
+            questions.extend(WhatIf::usual(setup));
+            questions.extend(WhatIf::offload_over_c2c(catalog));
+        }
+        for name in &self.what_if_machine {
+            let known = catalog.ultraserver(name).map(|found| &found.name);
+            let known = known.or_else(|_| catalog.instance(name).map(|found| &found.name))?;
+            questions.extend(WhatIf::machine(known, catalog));
+        }
+        Ok(questions)
     }
 }
 
@@ -173,10 +193,10 @@ impl<'a> Plan<'a> {
             Some(text) => Some(explain(&setup, &space, &answer, &text.parse()?, &WhatIf::usual(&setup))?),
             None => None,
         };
-        let wants_sensitivity = arguments.what_if || arguments.report.is_some();
-        let sensitivity = match wants_sensitivity {
-            true => Some(sensitivity(&setup, &small, &space, &answer, &layout)?),
-            false => None,
+        let questions = arguments.questions(&setup, catalog)?;
+        let sensitivity = match questions.is_empty() {
+            true => None,
+            false => Some(sensitivity(&setup, &small, &space, &answer, &layout, &questions)?),
         };
         let scaling = match (arguments.scaling, &arguments.report) {
             (Some(kind), _) => curve(&setup, &small, kind.scaling()),
@@ -422,10 +442,11 @@ fn sensitivity(
     space: &Space,
     answer: &Answer,
     layout: &Layout,
+    questions: &[WhatIf],
 ) -> Result<Explanation, SearchError> {
     let mut explanation = explain(setup, space, answer, layout, &[])?;
-    for what in WhatIf::usual(setup) {
-        explanation.counterfactuals.push(what_if_best(setup, axes, layout, &what)?);
+    for what in questions {
+        explanation.counterfactuals.push(what_if_best(setup, axes, layout, what)?);
     }
     Ok(explanation)
 }
