@@ -1,0 +1,272 @@
+//! May a job wait in the queue at all, and does anything but resources keep it from starting?
+
+use bedplate_job::DependencyKind;
+use bedplate_topology::Level;
+
+use crate::quota::ANY_GPU;
+use crate::scheduler::Scheduler;
+use crate::view::{Class, Rule};
+use crate::{Closeness, Dependency, JobId, Never, Outcome, Request, RoleRequest, Span, Time, Wait};
+
+impl Scheduler {
+    /// Why a job can never run here, whatever else happens.
+    pub(crate) fn never(&mut self, request: &Request) -> Option<Never> {
+        self.malformed(request)
+            .map(|what| Never::Malformed { what: what.into() })
+            .or_else(|| self.beyond_limits(request))
+            .or_else(|| self.beyond_quota(request))
+            .or_else(|| self.beyond_nodes(request))
+    }
+
+    fn malformed(&self, request: &Request) -> Option<&'static str> {
+        let settings = &self.settings;
+        let bad_share = |role: &RoleRequest| {
+            role.gpu_share
+                .is_some_and(|share| share == 0 || share > 1000 || role.nodes != 1 || role.per_node.gpus != 1)
+        };
+        let checks = [
+            (request.roles.is_empty(), "the gang has no roles"),
+            (request.roles.iter().any(|role| role.nodes == 0), "a role asks for no nodes"),
+            (request.time_limit == Span::ZERO, "the time limit is zero"),
+            (usize::from(request.partition.0) >= settings.partitions.len(), "there is no such partition"),
+            (usize::from(request.qos.0) >= settings.qos.len(), "there is no such QOS"),
+            (!settings.accounts.holds(request.account), "there is no such account"),
+            (request.queue.is_some_and(|queue| !settings.queues.holds(queue)), "there is no such queue"),
+            (
+                request.roles.iter().any(bad_share),
+                "a shared GPU is one GPU on one node, 1 to 1000 thousandths",
+            ),
+            (request.segment == Some(0), "segments of no nodes"),
+            (
+                request
+                    .segment
+                    .is_some_and(|segment| segment > 0 && !request.nodes().is_multiple_of(segment)),
+                "segments do not divide the nodes of the gang",
+            ),
+            (
+                request.roles.len() == 1
+                    && request.elastic().is_some_and(|elastic| !elastic.allows(request.roles[0].nodes)),
+                "the number of nodes is not in the elastic range",
+            ),
+        ];
+        checks.into_iter().find(|(is_wrong, _)| *is_wrong).map(|(_, what)| what)
+    }
+
+    fn beyond_limits(&self, request: &Request) -> Option<Never> {
+        let partition = &self.settings.partitions[usize::from(request.partition.0)];
+        let qos = &self.settings.qos[usize::from(request.qos.0)];
+        let by_partition = || format!("partition `{}`", partition.name);
+        let by_qos = || format!("QOS `{}`", qos.name);
+        let too_long = |allowed: Option<Span>, by: &dyn Fn() -> String| {
+            let allowed = allowed.filter(|allowed| request.time_limit > *allowed)?;
+            Some(Never::LongerThanAllowed { asked: request.time_limit, allowed, by: by() })
+        };
+        let too_many = |what, asked: u64, allowed: Option<u64>, by: &dyn Fn() -> String| {
+            let allowed = allowed.filter(|allowed| asked > *allowed)?;
+            Some(Never::MoreThanAllowed { asked, allowed, what, by: by() })
+        };
+        let gpus = smallest_gpus(request);
+        too_long(partition.longest, &by_partition)
+            .or_else(|| too_long(qos.longest, &by_qos))
+            .or_else(|| {
+                too_many("nodes", request.nodes().into(), partition.most_nodes.map(u64::from), &by_partition)
+            })
+            .or_else(|| too_many("GPUs", gpus, qos.most_gpus_per_job, &by_qos))
+            .or_else(|| too_many("GPUs", gpus, qos.most_gpus_per_user, &by_qos))
+            .or_else(|| too_many("GPUs", gpus, qos.most_gpus, &by_qos))
+    }
+
+    fn beyond_quota(&self, request: &Request) -> Option<Never> {
+        let queue = request.queue?;
+        let kind = self.quota_kind(request);
+        let (asked, most) = (smallest_gpus(request), self.settings.queues.most(queue, &kind));
+        let name = self.settings.queues.name(queue).to_string();
+        (asked > most).then_some(Never::BeyondQuota { asked, most, queue: name, kind })
+    }
+
+    fn beyond_nodes(&mut self, request: &Request) -> Option<Never> {
+        for (role, class) in request.roles.iter().zip(self.classes_of(request)) {
+            let needed = request.elastic().map_or(role.nodes, |elastic| elastic.min);
+            let eligible = self.eligible.get(class.eligible);
+            let fits =
+                |node: u32| eligible[node as usize] && class.need_on(self.fleet.capacity(node)).is_some();
+            let matching = (0..self.fleet.count()).filter(|node| fits(*node)).count() as u32;
+            if matching < needed {
+                return Some(Never::NoSuchNodes { needed, per_node: role.per_node, matching });
+            }
+            if let Some(never) = self.level_too_small(&class, needed, &fits) {
+                return Some(never);
+            }
+        }
+        None
+    }
+
+    fn level_too_small(&self, class: &Class, needed: u32, fits: &dyn Fn(u32) -> bool) -> Option<Never> {
+        let (level, needed) = match class.rule {
+            Rule::OneSet { level } => (level, needed),
+            Rule::Segments { level, segment } => (level, segment),
+            Rule::Anywhere | Rule::Spread { .. } => return None,
+        };
+        let sets = &self.fleet.levels()[usize::from(level)];
+        let largest = sets.sets.iter().map(|set| set.clone().filter(|node| fits(*node)).count() as u32).max();
+        let largest = largest.unwrap_or(0);
+        (largest < needed).then_some(Never::LevelTooSmall { level: sets.level, needed, largest })
+    }
+
+    /// One class per role, at the size asked for.
+    pub(crate) fn classes_of(&mut self, request: &Request) -> Vec<Class> {
+        let partition = (request.partition, &self.settings.partitions[usize::from(request.partition.0)]);
+        let mut classes = Vec::with_capacity(request.roles.len());
+        for role in &request.roles {
+            let eligible = self.eligible.find_or_add(&self.fleet, partition, role.kinds, &request.filter);
+            classes.push(Class {
+                eligible,
+                nodes: role.nodes,
+                need: role.per_node,
+                is_exclusive: role.is_exclusive,
+                length: rounded(request.time_limit, self.settings.backfill.resolution),
+                rule: self.rule_of(request),
+            });
+        }
+        classes
+    }
+
+    fn rule_of(&self, request: &Request) -> Rule {
+        let index = |level: Level| {
+            let found = self.fleet.levels().iter().position(|sets| sets.level >= level);
+            found.unwrap_or(self.fleet.levels().len() - 1) as u8
+        };
+        match (request.closeness, request.segment, request.spread) {
+            (Closeness::Required(level) | Closeness::Preferred(level), Some(segment), _) => {
+                Rule::Segments { level: index(level), segment }
+            }
+            (Closeness::Required(level), None, _) if request.nodes() > 1 => {
+                Rule::OneSet { level: index(level) }
+            }
+            (_, _, Some(level)) => Rule::Spread { level: index(level) },
+            _ => Rule::Anywhere,
+        }
+    }
+
+    /// What keeps a job that is not running out of the queue.
+    pub(crate) fn blocked_by(&self, job: JobId, now: Time) -> Result<Option<Wait>, Never> {
+        let request = &self.jobs[&job].request;
+        if request.is_held {
+            return Ok(Some(Wait::Held));
+        }
+        let mut waits_for = Vec::new();
+        for dependency in &request.dependencies {
+            match self.unmet(job, dependency)? {
+                Unmet::Nothing => {}
+                Unmet::Jobs(jobs) => waits_for.extend(jobs),
+                Unmet::Namesake(behind) => return Ok(Some(Wait::Singleton { behind })),
+            }
+        }
+        if !waits_for.is_empty() {
+            return Ok(Some(Wait::Dependency { on: waits_for }));
+        }
+        Ok((request.begin > now).then_some(Wait::NotBefore { begin: request.begin }))
+    }
+
+    fn unmet(&self, job: JobId, dependency: &Dependency) -> Result<Unmet, Never> {
+        if dependency.kind == DependencyKind::Singleton {
+            let request = &self.jobs[&job].request;
+            let first =
+                self.namesakes.get(&(request.user, request.name.clone())).and_then(|jobs| jobs.first());
+            return Ok(first
+                .filter(|first| **first < job)
+                .map_or(Unmet::Nothing, |first| Unmet::Namesake(*first)));
+        }
+        let mut waits_for = Vec::new();
+        for on in &dependency.jobs {
+            match (self.finished.get(on), dependency.kind) {
+                (None, _) => waits_for.push(*on),
+                (Some(Outcome::Succeeded), DependencyKind::AfterNotOk) => {
+                    return Err(Never::DependencyFailed { on: *on });
+                }
+                (Some(Outcome::Succeeded), _)
+                | (Some(_), DependencyKind::AfterAny | DependencyKind::AfterNotOk) => {}
+                (Some(_), _) => return Err(Never::DependencyFailed { on: *on }),
+            }
+        }
+        Ok(if waits_for.is_empty() { Unmet::Nothing } else { Unmet::Jobs(waits_for) })
+    }
+
+    /// What but resources keeps a queued gang of so many GPUs from starting now.
+    pub(crate) fn limited_by(&self, job: JobId, gpus: u64) -> Option<Wait> {
+        let request = &self.jobs[&job].request;
+        let partition = &self.settings.partitions[usize::from(request.partition.0)];
+        if !partition.is_up {
+            return Some(Wait::PartitionDown { partition: partition.name.clone() });
+        }
+        self.ledger.broken_by(request, gpus, &self.settings).or_else(|| self.over_quota(request, gpus))
+    }
+
+    fn over_quota(&self, request: &Request, asked: u64) -> Option<Wait> {
+        let queue = request.queue?;
+        let kind = self.quota_kind(request);
+        let available = self.settings.queues.available(queue, &kind);
+        let name = self.settings.queues.name(queue).to_string();
+        (asked > available).then_some(Wait::Quota { queue: name, kind, asked, available })
+    }
+
+    pub(crate) fn take_quota(&mut self, job: JobId, gpus: u64) {
+        let request = &self.jobs[&job].request;
+        if let Some(queue) = request.queue {
+            let kind = self.quota_kind(request);
+            self.settings.queues.take(queue, &kind, gpus);
+        }
+    }
+
+    pub(crate) fn give_quota(&mut self, job: JobId, gpus: u64) {
+        let request = &self.jobs[&job].request;
+        if let Some(queue) = request.queue {
+            let kind = self.quota_kind(request);
+            self.settings.queues.give(queue, &kind, gpus);
+        }
+    }
+
+    /// The kind of GPU a job counts against: its accelerator where only one will do, else any.
+    pub(crate) fn quota_kind(&self, request: &Request) -> String {
+        let wanted =
+            request.roles.iter().find(|role| role.per_node.gpus > 0).map_or(u64::MAX, |role| role.kinds);
+        let kinds = self.fleet.cluster.kinds().iter().enumerate();
+        let mut names = kinds
+            .filter(|(at, _)| wanted & (1 << at.min(&63)) != 0)
+            .filter_map(|(_, kind)| kind.accelerator.as_deref());
+        let first = names.next();
+        match first.filter(|first| names.all(|name| name == *first)) {
+            Some(accelerator) => self.settings.queues.kind_of(accelerator).to_string(),
+            None => ANY_GPU.to_string(),
+        }
+    }
+}
+
+enum Unmet {
+    Nothing,
+    Jobs(Vec<JobId>),
+    Namesake(JobId),
+}
+
+/// GPUs at the smallest size the gang accepts.
+fn smallest_gpus(request: &Request) -> u64 {
+    match request.elastic() {
+        Some(elastic) => u64::from(elastic.min) * u64::from(request.roles[0].per_node.gpus),
+        None => request.gpus(),
+    }
+}
+
+/// Run times rounded up so that few different ones remain: to the resolution, and coarser the longer they
+/// are. Usual limits (30 minutes, 4 hours, 7 days) stay what they are.
+fn rounded(length: Span, resolution: Span) -> Span {
+    if resolution == Span::ZERO || length >= Span::FOREVER {
+        return length;
+    }
+    let unit = match length {
+        short if short <= Span::hours(1) => Span::minutes(1),
+        hours if hours <= Span::hours(6) => Span::minutes(5),
+        days if days <= Span::days(2) => Span::minutes(30),
+        _ => Span::hours(2),
+    };
+    length.round_up(unit.max(resolution))
+}

@@ -1,0 +1,374 @@
+//! The full cycle: every waiting gang in order, each started, promised a time, or told why not.
+//!
+//! Reservations are made anew in order of priority, so that a gang's promised start depends only on what
+//! runs and on the gangs before it. A gang behind the reserved ones starts only where that moves no promise.
+
+use crate::entry::{Reservation, Reserved};
+use crate::place::choose;
+use crate::priority::{Rank, Scales, priority};
+use crate::scheduler::{Cadence, Scheduler};
+use crate::view::{Class, Rule, View};
+use crate::{Closeness, FairShares, JobId, Span, StartReason, Time, Wait};
+
+/// Nodes by role.
+pub(crate) type Placement = Vec<Vec<u32>>;
+
+/// Where and when a gang fits.
+#[derive(Debug, Clone)]
+pub(crate) struct Fit {
+    pub(crate) at: Time,
+    pub(crate) nodes: Placement,
+}
+
+/// How far ahead a gang is looked after.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Horizon {
+    Now,
+    Ever,
+}
+
+impl Scheduler {
+    /// Decides, at full length when that is due.
+    pub(crate) fn decide(&mut self, now: Time) {
+        if self.queue.is_empty() && self.suspended.is_empty() {
+            self.arrivals.clear();
+            self.freed.clear();
+            self.grow(now);
+            return;
+        }
+        if self.is_cycle_due(now) {
+            self.cycle(now)
+        } else {
+            self.pass(now)
+        }
+        self.grow(now);
+        self.arrivals.clear();
+        self.freed.clear();
+    }
+
+    fn is_cycle_due(&self, now: Time) -> bool {
+        let rules = &self.settings.backfill;
+        let cadence = &self.cadence;
+        let by_queue = self.queue.len() as u64 * u64::from(rules.replan_percent) / 100;
+        // A cycle costs time for every node too: on large clusters it comes less often.
+        let by_nodes = u64::from(self.fleet.count()) / 64;
+        let enough_events = cadence.events >= by_queue.max(by_nodes);
+        let late = now.since(cadence.last) >= rules.replan_after;
+        cadence.is_urgent || cadence.is_stale && (enough_events || late)
+    }
+
+    /// Goes through the whole queue.
+    pub(crate) fn cycle(&mut self, now: Time) {
+        self.refresh_ranks(now);
+        self.forget_reservations(now);
+        let order = self.order();
+        let mut reserved = 0;
+        for job in order {
+            if let Some(wait) = self.limited_by_size(job) {
+                if !self.reclaim(job, now) {
+                    self.entry_mut(job).wait = wait;
+                    continue;
+                }
+            }
+            let horizon =
+                if reserved < self.settings.backfill.reserved { Horizon::Ever } else { Horizon::Now };
+            if self.attend(job, horizon, reserved, now) {
+                continue;
+            }
+            reserved += 1;
+            if !self.settings.backfill.overtakes {
+                self.tell_the_rest(job);
+                break;
+            }
+        }
+        self.resume_suspended(now);
+        if !self.freed.is_empty() {
+            self.start_promised(now);
+        }
+        self.cadence = Cadence { last: now, ..Cadence::default() };
+        self.views.clear();
+        self.now_views.clear();
+    }
+
+    /// Starts a gang, or reserves for it; true when it started.
+    fn attend(&mut self, job: JobId, horizon: Horizon, reserved: usize, now: Time) -> bool {
+        let fit = self.find(job, horizon, now);
+        if let Some(fit) = &fit
+            && fit.at <= now
+        {
+            let why =
+                if reserved == 0 { StartReason::InOrder } else { StartReason::Backfilled { past: reserved } };
+            self.start(job, &fit.nodes, now, why);
+            return true;
+        }
+        if self.start_smaller(job, fit.as_ref(), now) {
+            return true;
+        }
+        if let Some(makes_room) = self.make_room(job, now) {
+            self.reserve(job, &makes_room);
+            return false;
+        }
+        self.entry_mut(job).wait = Wait::NotTriedYet;
+        if let Some(fit) = fit {
+            self.reserve(job, &fit);
+        }
+        false
+    }
+
+    /// In strict order, all others wait for the first that does.
+    fn tell_the_rest(&mut self, behind: JobId) {
+        let others: Vec<JobId> = self.queue.iter().filter(|job| *job != behind).collect();
+        for job in others {
+            self.entry_mut(job).wait = Wait::InOrder { behind };
+        }
+    }
+
+    /// Works out priorities at this time and puts the queue in their order.
+    fn refresh_ranks(&mut self, now: Time) {
+        let weights = &self.settings.weights;
+        if weights.fair_share != 0 {
+            let running: Vec<JobId> = self.running().map(|(job, _)| job).collect();
+            running.into_iter().for_each(|job| self.charge(job, now));
+            let waiting = self.queue.iter().map(|job| &self.jobs[&job].request);
+            let users = waiting.map(|request| (request.account, request.user));
+            let half_life = self.settings.weights.half_life;
+            self.fair_shares = FairShares::rank(&self.settings.accounts, &self.usage, users, now, half_life);
+        }
+        self.scales = Scales::new(&self.settings, self.fleet.count());
+        let waiting: Vec<JobId> = self.queue.iter().collect();
+        self.queue.clear();
+        for job in waiting {
+            let entry = self.jobs.get_mut(&job).expect("queued jobs are live");
+            let factor = self.fair_shares.factor(entry.request.account, entry.request.user);
+            let terms = priority(&entry.request, &self.settings, self.scales, factor, entry.submitted, now);
+            entry.priority = terms;
+            entry.rank = Rank::new(&entry.request, &self.settings, terms.total(), entry.submitted);
+            self.queue.insert(entry.rank, job, &entry.classes);
+        }
+    }
+
+    /// By priority; those who must borrow come after those who need not, and of them the queue that has
+    /// borrowed the smallest share first.
+    fn order(&self) -> Vec<JobId> {
+        if self.settings.queues.is_empty() {
+            return self.queue.iter().collect();
+        }
+        let mut queues = self.settings.queues.clone();
+        let (mut entitled, mut borrowers) = (Vec::new(), Vec::new());
+        for job in self.queue.iter() {
+            let request = &self.jobs[&job].request;
+            let Some(queue) = request.queue else {
+                entitled.push(job);
+                continue;
+            };
+            let (kind, gpus) = (self.quota_kind(request), request.gpus());
+            if queues.borrows(queue, &kind, gpus) {
+                borrowers.push((job, queue, kind, gpus));
+            } else {
+                queues.take(queue, &kind, gpus);
+                entitled.push(job);
+            }
+        }
+        while !borrowers.is_empty() {
+            let share = |(_, queue, kind, gpus): &(JobId, crate::QueueId, String, u64)| {
+                queues.dominant_share(*queue, kind, *gpus)
+            };
+            let shares: Vec<f64> = borrowers.iter().map(share).collect();
+            let least =
+                (0..shares.len()).min_by(|a, b| shares[*a].total_cmp(&shares[*b])).expect("not empty");
+            let (job, queue, kind, gpus) = borrowers.remove(least);
+            queues.take(queue, &kind, gpus);
+            entitled.push(job);
+        }
+        entitled
+    }
+
+    /// The limit in the way of a gang, at the smallest size it accepts.
+    fn limited_by_size(&self, job: JobId) -> Option<Wait> {
+        let request = &self.jobs[&job].request;
+        let gpus = match request.elastic() {
+            Some(elastic) if self.settings.elastic.is_allowed => {
+                u64::from(elastic.min) * u64::from(request.roles[0].per_node.gpus)
+            }
+            _ => request.gpus(),
+        };
+        self.limited_by(job, gpus)
+    }
+
+    fn forget_reservations(&mut self, now: Time) {
+        self.reservations.clear();
+        self.reserved_on.clear();
+        self.fleet.reset_plan(now);
+        self.views.clear();
+        self.now_views.clear();
+    }
+
+    /// The first time at which a gang fits, at the size asked for.
+    pub(crate) fn find(&mut self, job: JobId, horizon: Horizon, now: Time) -> Option<Fit> {
+        let entry = &self.jobs[&job];
+        if entry.request.roles.len() > 1 {
+            return self.find_mixed(job, horizon, now);
+        }
+        let class = entry.classes[0];
+        if let Some(node) = self.shared_room(job, now) {
+            return Some(Fit { at: now, nodes: vec![vec![node]] });
+        }
+        if self.limited_by(job, self.jobs[&job].request.gpus()).is_some() {
+            return None;
+        }
+        let earliest = self.find_class(&class, horizon, now)?;
+        if horizon == Horizon::Now {
+            return Some(earliest);
+        }
+        Some(self.closer_and_done_earlier(job, &class, earliest, now))
+    }
+
+    /// A shared GPU that has room for the gang now.
+    fn shared_room(&self, job: JobId, now: Time) -> Option<u32> {
+        let entry = &self.jobs[&job];
+        let share = entry.request.roles[0].gpu_share?;
+        let class = &entry.classes[0];
+        let beside = crate::Amount { gpus: 0, ..class.need };
+        let eligible = self.eligible.get(class.eligible);
+        let fits = |node: &u32| {
+            eligible[*node as usize]
+                && self.fleet.find_share(*node, share, now + entry.request.time_limit, now).is_some()
+                && self.fleet.plan[*node as usize].window_at(now, beside, class.length).is_some()
+        };
+        self.fleet.sharing_nodes().find(fits)
+    }
+
+    pub(crate) fn find_class(&mut self, class: &Class, horizon: Horizon, now: Time) -> Option<Fit> {
+        let fleet = &self.fleet;
+        let eligible = &self.eligible;
+        let view = self
+            .views
+            .entry(*class)
+            .or_insert_with(|| View::new(*class, fleet, eligible.get(class.eligible), now));
+        let at = match horizon {
+            Horizon::Now => view.fits_at(fleet, now).then_some(now)?,
+            Horizon::Ever => view.find(fleet)?,
+        };
+        let nodes = choose(fleet, class, &view.openings(), self.settings.packing)?;
+        Some(Fit { at, nodes: vec![nodes] })
+    }
+
+    /// With a prediction, a start further off may end earlier: when the nodes are closer to each other.
+    fn closer_and_done_earlier(&mut self, job: JobId, class: &Class, earliest: Fit, now: Time) -> Fit {
+        let request = &self.jobs[&job].request;
+        let free_choice =
+            class.rule == Rule::Anywhere && class.nodes > 1 && request.closeness == Closeness::Any;
+        let Some(expected) = request.expected.filter(|_| free_choice) else {
+            return earliest;
+        };
+        let limit = request.time_limit;
+        let slower = self.fleet.level_of(&earliest.nodes[0]).slower;
+        let done = |fit: &Fit, slower: f64| fit.at + limit.times(expected.stretch(slower));
+        let mut best = (done(&earliest, slower), earliest);
+        let closer: Vec<(u8, f64)> =
+            self.fleet.levels().iter().enumerate().map(|(at, sets)| (at as u8, sets.slower)).collect();
+        for (level, slower) in closer.into_iter().filter(|(_, each)| *each < slower) {
+            let class = Class { rule: Rule::OneSet { level }, ..*class };
+            let Some(fit) = self.find_class(&class, Horizon::Ever, now) else {
+                continue;
+            };
+            let end = done(&fit, slower);
+            if end < best.0 {
+                best = (end, fit);
+            }
+        }
+        best.1
+    }
+
+    /// Roles are placed one after the other at the same time; when one does not fit, all move on.
+    fn find_mixed(&mut self, job: JobId, horizon: Horizon, now: Time) -> Option<Fit> {
+        const TRIES: usize = 32;
+        if self.limited_by(job, self.jobs[&job].request.gpus()).is_some() {
+            return None;
+        }
+        let classes = self.jobs[&job].classes.clone();
+        let mut at = now;
+        for _ in 0..TRIES {
+            match self.find_roles(&classes, at) {
+                Ok(nodes) => return Some(Fit { at, nodes }),
+                Err(later) if horizon == Horizon::Ever && later < Time::NEVER => at = later,
+                Err(_) => return None,
+            }
+        }
+        None
+    }
+
+    /// Nodes for all roles at one time, or the time at which the first role that failed might fit.
+    fn find_roles(&mut self, classes: &[Class], at: Time) -> Result<Placement, Time> {
+        let mut nodes: Placement = Vec::with_capacity(classes.len());
+        let mut outcome = Ok(());
+        for class in classes {
+            let mut view = View::new(*class, &self.fleet, self.eligible.get(class.eligible), at);
+            let found = view.find(&self.fleet);
+            let chosen = (found == Some(at))
+                .then(|| choose(&self.fleet, class, &view.openings(), self.settings.packing))
+                .flatten();
+            let Some(chosen) = chosen else {
+                let later = found.unwrap_or(Time::NEVER);
+                outcome = Err(if later > at { later } else { Time::NEVER });
+                break;
+            };
+            self.hold_nodes(class, &chosen, at, class.length, true);
+            nodes.push(chosen);
+        }
+        for (class, chosen) in classes.iter().zip(&nodes) {
+            self.hold_nodes(class, chosen, at, class.length, false);
+        }
+        outcome.map(|()| nodes)
+    }
+
+    fn hold_nodes(&mut self, class: &Class, nodes: &[u32], at: Time, length: Span, takes: bool) {
+        for node in nodes {
+            let need = class.need_on(self.fleet.capacity(*node)).expect("the node was chosen for its size");
+            if takes {
+                self.fleet.reserve(*node, at, at + length, need);
+            } else {
+                self.fleet.unreserve(*node, at, at + length, need);
+            }
+        }
+    }
+
+    /// Promises nodes to a gang from a time on.
+    pub(crate) fn reserve(&mut self, job: JobId, fit: &Fit) {
+        let entry = &self.jobs[&job];
+        let whole = self.settings.backfill.whole_nodes;
+        let until = fit.at + entry.classes[0].length;
+        let mut nodes = Vec::new();
+        for (role, (class, chosen)) in entry.classes.iter().zip(&fit.nodes).enumerate() {
+            for node in chosen {
+                let capacity = self.fleet.capacity(*node);
+                let need = class.need_on(capacity).expect("the node was chosen for its size");
+                let amount = if whole { capacity } else { need };
+                nodes.push(Reserved { node: bedplate_topology::NodeId(*node), role: role as u16, amount });
+            }
+        }
+        for reserved in &nodes {
+            self.fleet.reserve(reserved.node.0, fit.at, until, reserved.amount);
+            self.reserved_on.insert((reserved.node, fit.at, job));
+        }
+        self.reservations.insert(job, Reservation { job, start: fit.at, until, nodes });
+    }
+
+    /// Takes a promise back; returns it so that it can be renewed.
+    pub(crate) fn unreserve(&mut self, job: JobId) -> Option<Reservation> {
+        let reservation = self.reservations.remove(&job)?;
+        for reserved in &reservation.nodes {
+            self.fleet.unreserve(reserved.node.0, reservation.start, reservation.until, reserved.amount);
+            self.reserved_on.remove(&(reserved.node, reservation.start, job));
+        }
+        Some(reservation)
+    }
+
+    pub(crate) fn renew(&mut self, reservation: Reservation) {
+        for reserved in &reservation.nodes {
+            self.fleet.reserve(reserved.node.0, reservation.start, reservation.until, reserved.amount);
+            self.reserved_on.insert((reserved.node, reservation.start, reservation.job));
+        }
+        self.reservations.insert(reservation.job, reservation);
+    }
+}

@@ -1,0 +1,246 @@
+//! Gangs that change their size: smaller at the start, larger while nodes idle, smaller again for others.
+//!
+//! Sizes are compared by predicted throughput. A gang grows only into nodes that nobody is promised before
+//! it ends, and only while another node still brings a fair part of what a node should bring.
+
+use bedplate_topology::NodeId;
+
+use crate::cycle::{Fit, Horizon};
+use crate::entry::{Run, State};
+use crate::place::choose;
+use crate::scheduler::Scheduler;
+use crate::view::{Class, Rule, View};
+use crate::{Decision, JobId, NodeShare, StartReason, StopReason, Then, Time};
+
+impl Scheduler {
+    /// Starts an elastic gang with fewer nodes than it asked for where that ends before waiting would.
+    pub(crate) fn start_smaller(&mut self, job: JobId, waiting: Option<&Fit>, now: Time) -> bool {
+        let request = &self.jobs[&job].request;
+        let Some(elastic) = request.elastic().filter(|_| self.settings.elastic.is_allowed) else {
+            return false;
+        };
+        let asked = request.nodes();
+        let done_waiting = waiting.map_or(Time::NEVER, |fit| fit.at + request.time_limit);
+        let sizes: Vec<u32> = elastic.sizes().filter(|size| *size < asked).collect();
+        for size in sizes.into_iter().rev() {
+            let length = self.planned_length(job, size);
+            if now + length >= done_waiting {
+                return false;
+            }
+            let gpus = u64::from(size) * u64::from(self.jobs[&job].request.roles[0].per_node.gpus);
+            if self.limited_by(job, gpus).is_some() {
+                continue;
+            }
+            let class = Class { nodes: size, length, ..self.jobs[&job].classes[0] };
+            if let Some(fit) = self.find_class(&class, Horizon::Now, now) {
+                self.start(job, &fit.nodes, now, StartReason::Smaller { nodes: size, asked });
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Gives idle nodes to the elastic gangs that make most of them.
+    pub(crate) fn grow(&mut self, now: Time) {
+        if self.elastic_running.is_empty() || !self.settings.elastic.is_allowed || self.fleet.free_gpus() == 0
+        {
+            return;
+        }
+        while let Some(job) = self.keenest(now) {
+            if !self.grow_by_a_step(job, now) {
+                self.entry_mut(job).run_mut().expect("it runs").resized = now;
+            }
+        }
+    }
+
+    /// The gang to which another step is worth most.
+    fn keenest(&self, now: Time) -> Option<JobId> {
+        let gains = self.elastic_running.iter().filter_map(|job| Some((self.gain(*job, now)?, *job)));
+        let best = gains.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
+        best.map(|(_, job)| job)
+    }
+
+    /// What each node of another step brings, over what a node brings at the size asked for.
+    fn gain(&self, job: JobId, now: Time) -> Option<f64> {
+        let rules = &self.settings.elastic;
+        let request = &self.jobs[&job].request;
+        let run = self.jobs[&job].run()?;
+        let elastic = request.elastic()?;
+        let (size, step) = (run.nodes(), elastic.step.max(1));
+        let is_settled =
+            now.since(run.resized) >= rules.settle || run.nodes() < request.nodes() && run.resized < now;
+        let can = run.stopping.is_none() && run.leaving.is_empty() && size + step <= elastic.max;
+        let more = u64::from(step) * u64::from(request.roles[0].per_node.gpus);
+        let allowed = self.ledger.allows_more(request, more, &self.settings) && self.has_quota(request, more);
+        if !is_settled || !can || !allowed {
+            return None;
+        }
+        let brings =
+            (request.speed(size + step) - request.speed(size)) * f64::from(request.nodes()) / f64::from(step);
+        (brings >= rules.least_gain).then_some(brings)
+    }
+
+    fn has_quota(&self, request: &crate::Request, more: u64) -> bool {
+        let enough = |queue| self.settings.queues.available(queue, &self.quota_kind(request)) >= more;
+        request.queue.is_none_or(enough)
+    }
+
+    fn grow_by_a_step(&mut self, job: JobId, now: Time) -> bool {
+        let entry = &self.jobs[&job];
+        let run = entry.run().expect("it runs");
+        let step = entry.request.elastic().map_or(1, |elastic| elastic.step.max(1));
+        let rule = match entry.classes[0].rule {
+            Rule::Segments { .. } | Rule::Spread { .. } => Rule::Anywhere,
+            other => other,
+        };
+        let class = Class { nodes: step, length: run.ends.since(now), rule, ..entry.classes[0] };
+        let ends = run.ends;
+        let own: Vec<u32> = run.node_ids();
+        let mut eligible = self.eligible.get(class.eligible).clone();
+        own.iter().for_each(|node| eligible[*node as usize] = false);
+        if let Rule::OneSet { level } = class.rule {
+            let of_node = &self.fleet.levels()[usize::from(level)].of_node;
+            let home = of_node[own[0] as usize];
+            eligible.iter_mut().zip(of_node).for_each(|(flag, set)| *flag &= *set == home);
+        }
+        let mut view = View::new(class, &self.fleet, &eligible, now);
+        if !view.fits_at(&self.fleet, now) {
+            return false;
+        }
+        let Some(nodes) = choose(&self.fleet, &class, &view.openings(), self.settings.packing) else {
+            return false;
+        };
+        self.add_nodes(job, &nodes, ends, now);
+        true
+    }
+
+    fn add_nodes(&mut self, job: JobId, nodes: &[u32], ends: Time, now: Time) {
+        self.charge(job, now);
+        let mut shares = Vec::new();
+        for node in nodes {
+            let devices = self.fleet.book(*node, self.booking(job, 0, *node, now, ends));
+            shares.push(NodeShare { node: NodeId(*node), role: 0, devices });
+        }
+        self.decisions.push(Decision::Grow { job, shares: shares.clone() });
+        self.resize(job, now, |run| run.shares.extend(shares));
+    }
+
+    /// An elastic gang has left nodes.
+    pub(crate) fn left(&mut self, job: JobId, nodes: &[NodeId], now: Time) {
+        if self.jobs.get(&job).and_then(|entry| entry.run()).is_none() {
+            return;
+        }
+        self.charge(job, now);
+        for node in nodes {
+            self.fleet.release(node.0, job, now);
+            self.freed.insert(*node);
+        }
+        self.resize(job, now, |run| {
+            run.shares.retain(|share| !nodes.contains(&share.node));
+            run.leaving.retain(|node| !nodes.contains(node));
+        });
+        self.cadence.is_stale = true;
+    }
+
+    /// Changes what a gang holds; its time runs faster or slower from then on.
+    fn resize(&mut self, job: JobId, now: Time, change: impl FnOnce(&mut Run)) {
+        let entry = self.jobs.get_mut(&job).expect("it is live");
+        let State::Running(run) = &mut entry.state else {
+            return;
+        };
+        let (gpus, speed) = (run.gpus(), entry.request.speed(run.nodes()));
+        change(run);
+        run.resized = now;
+        let (gpus_now, speed_now) = (run.gpus(), entry.request.speed(run.nodes()));
+        let ends = now + run.ends.since(now).times(speed / speed_now.max(f64::MIN_POSITIVE));
+        let is_stopping = run.stopping.is_some();
+        self.ledger.resize(&entry.request, gpus, gpus_now);
+        self.give_quota(job, gpus);
+        self.take_quota(job, gpus_now);
+        if !is_stopping {
+            self.rebook(job, ends, now);
+        }
+    }
+
+    /// Stops a gang in place: its GPUs and cores are free, its memory stays.
+    pub(crate) fn suspend(&mut self, job: JobId, for_job: JobId, now: Time) {
+        let Some(run) = self.take_run(job, now) else {
+            return;
+        };
+        self.decisions.push(Decision::Stop {
+            job,
+            grace: crate::Span::ZERO,
+            why: StopReason::PreemptedBy(for_job),
+            then: Then::Suspend,
+        });
+        for share in &run.shares {
+            let whole = self.booking(job, usize::from(share.role), share.node.0, now, Time::NEVER);
+            let memory = crate::Amount { gpus: 0, cpus: 0, ..whole.amount };
+            self.fleet.book(share.node.0, crate::fleet::Booking { amount: memory, share: None, ..whole });
+        }
+        self.suspended.insert(job);
+        let entry = self.entry_mut(job);
+        entry.state = State::Suspended(run);
+        entry.wait = crate::Wait::Suspended;
+    }
+
+    /// Continues suspended gangs whose very GPUs are free for as long as they still need.
+    pub(crate) fn resume_suspended(&mut self, now: Time) {
+        let mut suspended: Vec<JobId> = self.suspended.iter().copied().collect();
+        suspended.sort_by_key(|job| self.jobs[job].rank);
+        for job in suspended {
+            if self.can_resume(job, now) {
+                self.resume(job, now);
+            }
+        }
+    }
+
+    fn can_resume(&self, job: JobId, now: Time) -> bool {
+        let State::Suspended(run) = &self.jobs[&job].state else {
+            return false;
+        };
+        let left = run.ends.since(run.charged);
+        let is_free = |share: &NodeShare| {
+            let class = &self.jobs[&job].classes[usize::from(share.role)];
+            let node = share.node.0;
+            let need = class.need_on(self.fleet.capacity(node));
+            let need = need.map(|need| crate::Amount { memory_mib: 0, ..need });
+            self.fleet.free_devices(node) & share.devices == share.devices
+                && need
+                    .is_some_and(|need| self.fleet.plan[node as usize].window_at(now, need, left).is_some())
+        };
+        run.shares.iter().all(is_free) && self.limited_by(job, run.gpus()).is_none()
+    }
+
+    fn resume(&mut self, job: JobId, now: Time) {
+        let entry = self.entry_mut(job);
+        let State::Suspended(mut run) = std::mem::replace(&mut entry.state, State::Blocked) else {
+            return;
+        };
+        self.suspended.remove(&job);
+        run.ends = now + run.ends.since(run.charged);
+        run.charged = now;
+        for share in &run.shares {
+            self.fleet.release(share.node.0, job, now);
+            let booking = self.booking(job, usize::from(share.role), share.node.0, now, run.ends);
+            self.fleet
+                .book_devices(share.node.0, crate::fleet::Booking { devices: share.devices, ..booking });
+        }
+        self.ends.insert((run.ends, job));
+        let gpus = run.gpus();
+        self.ledger.start(&self.jobs[&job].request, gpus);
+        self.take_quota(job, gpus);
+        if self.jobs[&job].request.elastic().is_some() {
+            self.elastic_running.insert(job);
+        }
+        self.entry_mut(job).state = State::Running(run);
+        self.decisions.push(Decision::Resume { job });
+    }
+
+    pub(crate) fn forget_suspended(&mut self, job: JobId, now: Time) {
+        if let State::Suspended(run) = &self.jobs[&job].state {
+            run.shares.iter().for_each(|share| self.fleet.release(share.node.0, job, now));
+        }
+        self.suspended.remove(&job);
+    }
+}

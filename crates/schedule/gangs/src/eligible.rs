@@ -1,0 +1,64 @@
+//! Which nodes a request may use at all: partition, kind, features, names. Few different answers, so each
+//! is worked out once.
+
+use std::collections::BTreeMap;
+
+use crate::fleet::Fleet;
+use crate::view::Eligible;
+use crate::{NodeFilter, Partition, PartitionId};
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct EligibleSets {
+    sets: Vec<Eligible>,
+    index: BTreeMap<(PartitionId, u64, NodeFilter), u32>,
+}
+
+impl EligibleSets {
+    pub(crate) fn get(&self, id: u32) -> &Eligible {
+        &self.sets[id as usize]
+    }
+
+    pub(crate) fn find_or_add(
+        &mut self,
+        fleet: &Fleet,
+        partition: (PartitionId, &Partition),
+        kinds: u64,
+        filter: &NodeFilter,
+    ) -> u32 {
+        let key = (partition.0, kinds, filter.clone());
+        if let Some(id) = self.index.get(&key) {
+            return *id;
+        }
+        let id = self.sets.len() as u32;
+        self.sets.push(eligible(fleet, partition.1, kinds, filter));
+        self.index.insert(key, id);
+        id
+    }
+}
+
+fn eligible(fleet: &Fleet, partition: &Partition, kinds: u64, filter: &NodeFilter) -> Eligible {
+    let mut set = match &partition.nodes {
+        None => vec![true; fleet.count() as usize],
+        Some(nodes) => only(fleet, nodes),
+    };
+    if !filter.only.is_empty() {
+        let named = only(fleet, &filter.only);
+        set.iter_mut().zip(named).for_each(|(flag, named)| *flag &= named);
+    }
+    for node in filter.avoid.iter().filter(|node| node.0 < fleet.count()) {
+        set[node.0 as usize] = false;
+    }
+    for node in fleet.cluster.nodes() {
+        let is_kind = kinds & (1 << fleet.kind(node.0).min(63)) != 0;
+        let features = fleet.cluster.node(node).features();
+        let has_features = filter.features.iter().all(|wanted| features.contains(wanted));
+        set[node.0 as usize] &= is_kind && has_features;
+    }
+    set
+}
+
+fn only(fleet: &Fleet, nodes: &[bedplate_topology::NodeId]) -> Eligible {
+    let mut set = vec![false; fleet.count() as usize];
+    nodes.iter().filter(|node| node.0 < fleet.count()).for_each(|node| set[node.0 as usize] = true);
+    set
+}

@@ -1,0 +1,183 @@
+//! What happens, and what is decided about it.
+
+use bedplate_topology::NodeId;
+
+use crate::{JobId, Never, Request, Span, Time};
+
+/// Something that has happened. Decisions count as carried out; what is reported back is their end.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    Submit(Box<Request>),
+    Cancel(JobId),
+    Hold(JobId),
+    Release(JobId),
+    /// Puts a running gang back in the queue.
+    Requeue(JobId),
+    /// All processes of a gang are gone and its nodes free, whether by itself or after [`Decision::Stop`].
+    Ended {
+        job: JobId,
+        outcome: Outcome,
+    },
+    /// The gang wrote a checkpoint that it can start from.
+    Checkpointed(JobId),
+    /// An elastic gang has left nodes after [`Decision::Shrink`].
+    Left {
+        job: JobId,
+        nodes: Vec<NodeId>,
+    },
+    /// A node's state as somebody observed or ordered it.
+    Node {
+        node: NodeId,
+        order: NodeOrder,
+    },
+    /// Nodes out of service from one time to another.
+    Reserve(Maintenance),
+    Unreserve {
+        name: String,
+    },
+    /// Nothing but time has passed.
+    Tick,
+}
+
+/// How a gang ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Outcome {
+    Succeeded,
+    Failed,
+    Cancelled,
+    TimedOut,
+    /// Its node was lost and it may not be requeued.
+    NodeLost,
+}
+
+/// What to do with a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeOrder {
+    /// Take work again.
+    Resume,
+    /// Finish what runs, take nothing new.
+    Drain,
+    /// It is gone, with whatever ran on it.
+    Fail,
+    /// It will leave at this time: a spot notice, or the end of a capacity block.
+    LeavesAt(Time),
+    /// It is not here yet but will be from this time on; reservations count on it.
+    JoinsAt(Time),
+}
+
+/// A window in which nodes do no work.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Maintenance {
+    pub name: String,
+    pub nodes: Vec<NodeId>,
+    pub from: Time,
+    pub until: Time,
+}
+
+/// The state of a node, as users see it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeState {
+    Idle,
+    /// Some or all of it runs gangs.
+    Allocated,
+    Draining,
+    Drained,
+    Down,
+    Maintenance,
+    /// Announced, not here yet.
+    Planned,
+}
+
+/// What the scheduler wants done, in this order.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    Start {
+        job: JobId,
+        shares: Vec<NodeShare>,
+        why: StartReason,
+    },
+    /// Stop the whole gang; its end is reported with [`Event::Ended`].
+    Stop {
+        job: JobId,
+        grace: Span,
+        why: StopReason,
+        then: Then,
+    },
+    /// Continue a suspended gang where it stands.
+    Resume {
+        job: JobId,
+    },
+    /// The elastic gang shall leave these nodes; reported with [`Event::Left`].
+    Shrink {
+        job: JobId,
+        nodes: Vec<NodeId>,
+        grace: Span,
+        for_job: Option<JobId>,
+    },
+    /// The elastic gang gets these nodes too.
+    Grow {
+        job: JobId,
+        shares: Vec<NodeShare>,
+    },
+    /// Lost nodes are replaced inside the gang, which restarts from its newest checkpoint.
+    Swap {
+        job: JobId,
+        lost: Vec<NodeId>,
+        shares: Vec<NodeShare>,
+    },
+    /// The job can never run here.
+    Reject {
+        job: JobId,
+        why: Never,
+    },
+    /// The job left the queue without having run.
+    Drop {
+        job: JobId,
+        outcome: Outcome,
+    },
+}
+
+/// What one node gives to a gang.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeShare {
+    pub node: NodeId,
+    /// Which of the gang's roles it plays.
+    pub role: u16,
+    /// One bit for each GPU of the node, by local index.
+    pub devices: u64,
+}
+
+impl NodeShare {
+    pub fn gpus(&self) -> u32 {
+        self.devices.count_ones()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StartReason {
+    /// It was its turn.
+    InOrder,
+    /// It fits into a gap without delaying this many gangs that hold reservations.
+    Backfilled { past: usize },
+    /// With fewer nodes than asked for, because that ends earlier than waiting.
+    Smaller { nodes: u32, asked: u32 },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StopReason {
+    PreemptedBy(JobId),
+    TimeLimit,
+    NodeLost(NodeId),
+    /// The node leaves or goes into maintenance before the gang ends.
+    NodeLeaves(NodeId),
+    Cancelled,
+    Requeued,
+}
+
+/// What becomes of a gang that is stopped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Then {
+    Requeue,
+    Suspend,
+    End(Outcome),
+}

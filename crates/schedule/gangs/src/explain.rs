@@ -1,0 +1,206 @@
+//! Why a job waits, when it should start, and what would make that earlier.
+
+use bedplate_topology::Level;
+
+use crate::cycle::{Fit, Horizon};
+use crate::entry::State;
+use crate::scheduler::Scheduler;
+use crate::view::{Class, Rule};
+use crate::{JobId, Priority, Span, Time, Wait};
+
+/// All that can be said about a waiting job.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Explanation {
+    pub wait: Wait,
+    pub priority: Priority,
+    /// Gangs that are considered before it; absent while it is not in the queue.
+    pub ahead: Option<usize>,
+    /// When it starts if everybody uses all the time they asked for.
+    pub expected_start: Option<Time>,
+    /// Changes to the request with which it would start earlier, the smallest change first.
+    pub remedies: Vec<Remedy>,
+}
+
+/// A change to the request, and when the gang would then start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Remedy {
+    /// A time limit that fits into the gap before the next reservation.
+    ShorterLimit {
+        limit: Span,
+        start: Time,
+    },
+    FewerNodes {
+        nodes: u32,
+        start: Time,
+    },
+    /// Nodes that need not share this level.
+    FurtherApart {
+        level: Level,
+        start: Time,
+    },
+    /// Not insisting on empty nodes.
+    NotExclusive {
+        start: Time,
+    },
+}
+
+impl Scheduler {
+    /// Explains a job that waits; `None` when it runs, has ended or is unknown.
+    ///
+    /// Works on a copy, so it costs memory and time in proportion to what is planned.
+    pub fn explain(&self, job: JobId, now: Time) -> Option<Explanation> {
+        let entry = self.jobs.get(&job)?;
+        if matches!(entry.state, State::Running(_)) {
+            return None;
+        }
+        let ahead = self.queue.iter().position(|each| each == job);
+        let mut copy = self.clone();
+        copy.unreserve(job);
+        let expected_start = match self.reservations.get(&job) {
+            Some(reservation) => Some(reservation.start),
+            None if entry.is_queued() => copy.find(job, Horizon::Ever, now).map(|fit| fit.at),
+            None => None,
+        };
+        let remedies = if entry.is_queued() { copy.remedies(job, expected_start, now) } else { Vec::new() };
+        Some(Explanation {
+            wait: self.why_waiting(job, expected_start, now),
+            priority: entry.priority,
+            ahead,
+            expected_start,
+            remedies,
+        })
+    }
+
+    fn why_waiting(&self, job: JobId, start: Option<Time>, now: Time) -> Wait {
+        let entry = &self.jobs[&job];
+        if !entry.is_queued() {
+            return entry.wait.clone();
+        }
+        if let Some(wait) = self.limited_by(job, entry.request.gpus()) {
+            return wait;
+        }
+        match &entry.wait {
+            Wait::Preempting { .. } | Wait::InOrder { .. } => entry.wait.clone(),
+            _ => self.missing_resources(job, start, now),
+        }
+    }
+
+    fn missing_resources(&self, job: JobId, start: Option<Time>, now: Time) -> Wait {
+        let entry = &self.jobs[&job];
+        let class = entry.classes.iter().max_by_key(|class| class.nodes).expect("a gang has roles");
+        let free = self.nodes_free(class, Span(1), now);
+        let needed = class.nodes;
+        let free_gpus = self.fleet.free_gpus();
+        if (free.len() as u32) < needed {
+            let enough_gpus = free_gpus >= entry.request.gpus() && entry.request.gpus() > 0;
+            return if enough_gpus {
+                Wait::Fragmented { free_gpus, level: None, largest: free.len() as u32, needed }
+            } else {
+                Wait::Resources {
+                    nodes_free: free.len() as u32,
+                    needed,
+                    until: self.ends_last(job, start, now),
+                }
+            };
+        }
+        if let Some(wait) = self.scattered(class, &free, free_gpus) {
+            return wait;
+        }
+        let lasting = self.nodes_free(class, class.length, now);
+        if (lasting.len() as u32) < needed {
+            let closes = free.iter().filter_map(|node| self.fleet.closes_after(*node, now)).min();
+            return match closes {
+                Some(from) => Wait::BeforeMaintenance { from },
+                None => Wait::Resources { nodes_free: lasting.len() as u32, needed, until: None },
+            };
+        }
+        let on_them =
+            self.reserved_on.iter().filter(|(node, _, other)| *other != job && lasting.contains(&node.0));
+        match on_them.map(|(_, from, of)| (*from, *of)).min() {
+            Some((from, of)) => Wait::BehindReservation { of, from },
+            None => Wait::NotTriedYet,
+        }
+    }
+
+    /// Nodes that have enough free for `length` if reservations are left aside.
+    fn nodes_free(&self, class: &Class, length: Span, now: Time) -> Vec<u32> {
+        let eligible = self.eligible.get(class.eligible);
+        let is_free = |node: &u32| {
+            let need = class.need_on(self.fleet.capacity(*node));
+            let line = &self.fleet.booked[*node as usize];
+            eligible[*node as usize] && need.is_some_and(|need| line.window_at(now, need, length).is_some())
+        };
+        (0..self.fleet.count()).filter(is_free).collect()
+    }
+
+    /// Enough nodes are free, but not in one set of the level that is required.
+    fn scattered(&self, class: &Class, free: &[u32], free_gpus: u64) -> Option<Wait> {
+        let Rule::OneSet { level } = class.rule else {
+            return None;
+        };
+        let sets = &self.fleet.levels()[usize::from(level)];
+        let mut counts = vec![0u32; sets.sets.len()];
+        free.iter().for_each(|node| counts[sets.of_node[*node as usize] as usize] += 1);
+        let largest = counts.into_iter().max().unwrap_or(0);
+        let level = Some(sets.level);
+        (largest < class.nodes).then_some(Wait::Fragmented { free_gpus, level, largest, needed: class.nodes })
+    }
+
+    /// Of the gangs on the nodes it will get, the one that ends last before its start.
+    fn ends_last(&self, job: JobId, start: Option<Time>, now: Time) -> Option<JobId> {
+        let nodes = &self.reservations.get(&job)?.nodes;
+        let bookings = nodes.iter().flat_map(|reserved| self.fleet.bookings(reserved.node.0));
+        let before = bookings
+            .filter(|booking| start.is_some_and(|start| now < booking.until && booking.until <= start));
+        before.max_by_key(|booking| booking.until).map(|booking| booking.job)
+    }
+
+    /// Tries changed requests on the plan without the job's own reservation.
+    fn remedies(&mut self, job: JobId, start: Option<Time>, now: Time) -> Vec<Remedy> {
+        let entry = &self.jobs[&job];
+        let [class] = entry.classes[..] else {
+            return Vec::new();
+        };
+        let start = start.unwrap_or(Time::NEVER);
+        let earlier = |fit: Option<Fit>| fit.map(|fit| fit.at).filter(|at| *at < start);
+        let mut remedies = Vec::new();
+        if let Rule::OneSet { level } = class.rule {
+            let level = self.fleet.levels()[usize::from(level)].level;
+            let looser = Class { rule: Rule::Anywhere, ..class };
+            let at = earlier(self.find_class(&looser, Horizon::Ever, now));
+            remedies.extend(at.map(|start| Remedy::FurtherApart { level, start }));
+        }
+        if class.is_exclusive {
+            let at = earlier(self.find_class(&Class { is_exclusive: false, ..class }, Horizon::Ever, now));
+            remedies.extend(at.map(|start| Remedy::NotExclusive { start }));
+        }
+        remedies.extend(self.shorter_limit(&class, now));
+        remedies.extend(self.fewer_nodes(&class, now));
+        remedies
+    }
+
+    /// The longest of the usual limits with which it would start now.
+    fn shorter_limit(&mut self, class: &Class, now: Time) -> Option<Remedy> {
+        const USUAL_MINUTES: [u64; 12] = [10_080, 4_320, 2_880, 1_440, 720, 480, 240, 120, 60, 30, 15, 5];
+        let lengths = USUAL_MINUTES.into_iter().map(Span::minutes).filter(|length| *length < class.length);
+        let lengths: Vec<Span> = lengths.collect();
+        let fits = |length: &Span| {
+            self.find_class(&Class { length: *length, ..*class }, Horizon::Now, now).is_some()
+        };
+        let limit = lengths.into_iter().find(fits)?;
+        Some(Remedy::ShorterLimit { limit, start: now })
+    }
+
+    /// The largest number of nodes with which it would start now.
+    fn fewer_nodes(&mut self, class: &Class, now: Time) -> Option<Remedy> {
+        let (mut fits, mut too_many) = (0, class.nodes);
+        while too_many - fits > 1 {
+            let nodes = (fits + too_many) / 2;
+            let smaller = Class { nodes, ..*class };
+            let found = !matches!(class.rule, Rule::Segments { .. })
+                && self.find_class(&smaller, Horizon::Now, now).is_some();
+            if found { fits = nodes } else { too_many = nodes }
+        }
+        (fits > 0).then_some(Remedy::FewerNodes { nodes: fits, start: now })
+    }
+}

@@ -1,0 +1,509 @@
+//! The nodes: what they hold, who is on them, and what is free on each from now on.
+//!
+//! Two timelines are kept per node. `booked` counts what runs and when the node is out of service; `plan`
+//! counts reservations too. A node out of service has its whole capacity taken once more in both.
+
+use std::ops::Range;
+
+use bedplate_topology::{Cluster, Health, Level, NodeId};
+
+use crate::devices::DeviceGroups;
+use crate::timeline::Timeline;
+use crate::{Amount, JobId, NodeState, Span, Time};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Fleet {
+    pub(crate) cluster: Cluster,
+    nodes: Vec<NodeEntry>,
+    kinds: Vec<DeviceGroups>,
+    /// Sets of nodes by level, closest first: multi-node domains, then switches, then the cluster.
+    levels: Vec<LevelSets>,
+    pub(crate) booked: Vec<Timeline>,
+    pub(crate) plan: Vec<Timeline>,
+    /// What happened to `plan`, in order, for those who keep results derived from it.
+    pub(crate) changes: Vec<Change>,
+}
+
+#[derive(Debug, Clone)]
+struct NodeEntry {
+    capacity: Amount,
+    kind: u16,
+    condition: Condition,
+    /// GPUs that work and nobody holds.
+    free_devices: u64,
+    working_devices: u64,
+    bookings: Vec<Booking>,
+    shared: Vec<SharedGpu>,
+    /// Times in which the node is out of service.
+    closed: Vec<Closure>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Condition {
+    Up,
+    Draining,
+    Down,
+}
+
+/// What a gang holds on a node, and until when at the latest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Booking {
+    pub(crate) job: JobId,
+    pub(crate) amount: Amount,
+    pub(crate) from: Time,
+    pub(crate) until: Time,
+    pub(crate) devices: u64,
+    /// Thousandths of the one device it shares.
+    pub(crate) share: Option<u16>,
+}
+
+/// A GPU that several gangs use. It is booked whole, until the last of them ends.
+#[derive(Debug, Clone, Copy)]
+struct SharedGpu {
+    device: u64,
+    used: u16,
+    from: Time,
+    until: Time,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Closure {
+    name: String,
+    from: Time,
+    until: Time,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct LevelSets {
+    pub(crate) level: Level,
+    pub(crate) sets: Vec<Range<u32>>,
+    /// The set of every node.
+    pub(crate) of_node: Vec<u32>,
+    /// How many times less bandwidth nodes of one set have than neighbours, at worst.
+    pub(crate) slower: f64,
+}
+
+/// A change of one node's plan.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Change {
+    pub(crate) node: u32,
+    pub(crate) from: Time,
+    pub(crate) until: Time,
+    /// Something became free: windows may begin earlier.
+    pub(crate) frees: bool,
+}
+
+impl Fleet {
+    pub(crate) fn new(cluster: Cluster) -> Self {
+        let levels = levels_of(&cluster);
+        let nodes: Vec<NodeEntry> = cluster.nodes().iter().map(|id| NodeEntry::new(&cluster, id)).collect();
+        let booked: Vec<Timeline> = nodes.iter().map(|node| Timeline::new(node.capacity)).collect();
+        let mut fleet = Self {
+            kinds: cluster.kinds().iter().map(DeviceGroups::of).collect(),
+            plan: booked.clone(),
+            booked,
+            nodes,
+            levels,
+            cluster,
+            changes: Vec::new(),
+        };
+        for node in 0..fleet.count() {
+            if fleet.nodes[node as usize].condition != Condition::Up {
+                fleet.close(node, OUT_OF_SERVICE, Time::ZERO, Time::NEVER);
+            }
+        }
+        fleet
+    }
+
+    pub(crate) fn count(&self) -> u32 {
+        self.nodes.len() as u32
+    }
+
+    pub(crate) fn capacity(&self, node: u32) -> Amount {
+        self.nodes[node as usize].capacity
+    }
+
+    pub(crate) fn kind(&self, node: u32) -> u16 {
+        self.nodes[node as usize].kind
+    }
+
+    pub(crate) fn levels(&self) -> &[LevelSets] {
+        &self.levels
+    }
+
+    /// The sets of a level; those of the next wider level the cluster has, where it lacks this one.
+    pub(crate) fn sets(&self, level: Level) -> &LevelSets {
+        let wide_enough = self.levels.iter().find(|sets| sets.level >= level);
+        wide_enough.unwrap_or_else(|| self.levels.last().expect("the cluster itself is a level"))
+    }
+
+    /// The closest level that holds all these nodes.
+    pub(crate) fn level_of(&self, nodes: &[u32]) -> &LevelSets {
+        let (first, last) =
+            nodes.iter().fold((u32::MAX, 0), |(low, high), node| (low.min(*node), high.max(*node)));
+        let joins = |sets: &&LevelSets| sets.of_node[first as usize] == sets.of_node[last as usize];
+        self.levels.iter().find(joins).unwrap_or_else(|| self.levels.last().expect("never empty"))
+    }
+
+    pub(crate) fn state(&self, node: u32, now: Time) -> NodeState {
+        let entry = &self.nodes[node as usize];
+        let closure = entry.closed.iter().find(|closure| closure.from <= now && now < closure.until);
+        match (entry.condition, closure) {
+            (Condition::Down, _) => NodeState::Down,
+            (Condition::Draining, _) if entry.bookings.is_empty() => NodeState::Drained,
+            (Condition::Draining, _) => NodeState::Draining,
+            (Condition::Up, Some(closure)) if closure.name == JOINS => NodeState::Planned,
+            (Condition::Up, Some(closure)) if closure.name == LEAVES => NodeState::Down,
+            (Condition::Up, Some(_)) => NodeState::Maintenance,
+            (Condition::Up, None) if entry.bookings.is_empty() => NodeState::Idle,
+            (Condition::Up, None) => NodeState::Allocated,
+        }
+    }
+
+    pub(crate) fn bookings(&self, node: u32) -> &[Booking] {
+        &self.nodes[node as usize].bookings
+    }
+
+    /// GPUs that are free now on nodes that take work.
+    pub(crate) fn free_gpus(&self) -> u64 {
+        let free = |node: &NodeEntry| u64::from(node.free_devices.count_ones());
+        self.nodes.iter().filter(|node| node.condition == Condition::Up).map(free).sum()
+    }
+
+    pub(crate) fn free_devices(&self, node: u32) -> u64 {
+        self.nodes[node as usize].free_devices
+    }
+
+    /// When a time-bound change of a node's service comes next.
+    pub(crate) fn next_closure_change(&self, now: Time) -> Option<Time> {
+        let bounds = self.nodes.iter().flat_map(|node| &node.closed).flat_map(|each| [each.from, each.until]);
+        bounds.filter(|time| *time > now && *time < Time::NEVER).min()
+    }
+
+    /// The next time after `at` at which a node closes.
+    pub(crate) fn closes_after(&self, node: u32, at: Time) -> Option<Time> {
+        self.nodes[node as usize].closed.iter().map(|closure| closure.from).filter(|from| *from >= at).min()
+    }
+
+    /// Chooses devices and books them; what is booked must be free in the plan from `from` on.
+    pub(crate) fn book(&mut self, node: u32, mut booking: Booking) -> u64 {
+        let entry = &mut self.nodes[node as usize];
+        let groups = &self.kinds[usize::from(entry.kind)];
+        match booking.share {
+            Some(share) => return self.book_share(node, booking, share),
+            None => {
+                let chosen = groups.choose(entry.free_devices, u32::from(booking.amount.gpus));
+                booking.devices = chosen.expect("as many devices are free as the timeline says");
+            }
+        }
+        self.book_devices(node, booking);
+        booking.devices
+    }
+
+    /// Books the very devices that the booking names; they must be free.
+    pub(crate) fn book_devices(&mut self, node: u32, booking: Booking) {
+        let entry = &mut self.nodes[node as usize];
+        assert!(entry.free_devices & booking.devices == booking.devices, "a GPU is held once");
+        entry.free_devices &= !booking.devices;
+        entry.bookings.push(booking);
+        self.take_both(node, booking.from, booking.until, booking.amount);
+    }
+
+    /// Puts a gang on a GPU that is shared already and has room for as long as it runs, or opens one.
+    fn book_share(&mut self, node: u32, mut booking: Booking, share: u16) -> u64 {
+        let open = self.find_share(node, share, booking.until, booking.from);
+        let beside = Amount { gpus: 0, ..booking.amount };
+        match open {
+            Some(index) => {
+                let gpu = &mut self.nodes[node as usize].shared[index];
+                gpu.used += share;
+                let (end, until) = (gpu.until, gpu.until.max(booking.until));
+                gpu.until = until;
+                booking.devices = gpu.device;
+                self.take_both(node, end, until, Amount::gpus(1));
+            }
+            None => {
+                let entry = &mut self.nodes[node as usize];
+                let groups = &self.kinds[usize::from(entry.kind)];
+                let device =
+                    groups.choose(entry.free_devices, 1).expect("a device is free: the window said so");
+                entry.free_devices &= !device;
+                entry.shared.push(SharedGpu {
+                    device,
+                    used: share,
+                    from: booking.from,
+                    until: booking.until,
+                });
+                booking.devices = device;
+                self.take_both(node, booking.from, booking.until, Amount::gpus(1));
+            }
+        }
+        self.take_both(node, booking.from, booking.until, beside);
+        self.nodes[node as usize].bookings.push(booking);
+        booking.devices
+    }
+
+    /// A GPU of the node that is shared already and can take `share` more until `until`.
+    pub(crate) fn find_share(&self, node: u32, share: u16, until: Time, now: Time) -> Option<usize> {
+        let entry = &self.nodes[node as usize];
+        if entry.condition != Condition::Up {
+            return None;
+        }
+        let lasts = |gpu: &SharedGpu| {
+            let longer = until.since(gpu.until);
+            longer == Span::ZERO
+                || self.plan[node as usize].window_at(gpu.until.max(now), Amount::gpus(1), longer).is_some()
+        };
+        let fits = |gpu: &SharedGpu| gpu.used + share <= 1000 && gpu.until > now && lasts(gpu);
+        let fullest =
+            entry.shared.iter().enumerate().filter(|(_, gpu)| fits(gpu)).max_by_key(|(_, gpu)| gpu.used);
+        fullest.map(|(index, _)| index)
+    }
+
+    /// Nodes that have a shared GPU, ascending.
+    pub(crate) fn sharing_nodes(&self) -> impl Iterator<Item = u32> + '_ {
+        (0..self.count()).filter(|node| !self.nodes[*node as usize].shared.is_empty())
+    }
+
+    /// Frees what a gang holds on a node.
+    pub(crate) fn release(&mut self, node: u32, job: JobId, now: Time) {
+        let entry = &mut self.nodes[node as usize];
+        let Some(at) = entry.bookings.iter().position(|booking| booking.job == job) else {
+            return;
+        };
+        let booking = entry.bookings.swap_remove(at);
+        match booking.share {
+            None => {
+                entry.free_devices |= booking.devices & entry.working_devices;
+                self.give_both(node, booking.from.max(now), booking.until, booking.amount);
+            }
+            Some(share) => self.release_share(node, booking, share, now),
+        }
+    }
+
+    fn release_share(&mut self, node: u32, booking: Booking, share: u16, now: Time) {
+        let beside = Amount { gpus: 0, ..booking.amount };
+        self.give_both(node, now, booking.until, beside);
+        let entry = &mut self.nodes[node as usize];
+        let at = entry.shared.iter().position(|gpu| gpu.device == booking.devices).expect("it was shared");
+        entry.shared[at].used -= share;
+        let rest = entry.bookings.iter().filter(|other| other.devices == booking.devices);
+        let until = rest.map(|other| other.until).max();
+        let end = entry.shared[at].until;
+        match until {
+            Some(until) => entry.shared[at].until = until,
+            None => {
+                entry.free_devices |= booking.devices & entry.working_devices;
+                entry.shared.remove(at);
+            }
+        }
+        self.give_both(node, until.unwrap_or(now).max(now), end, Amount::gpus(1));
+    }
+
+    /// Changes until when a gang's booking on a node lasts.
+    pub(crate) fn rebook_until(&mut self, node: u32, job: JobId, until: Time, now: Time) {
+        let entry = &mut self.nodes[node as usize];
+        let Some(booking) = entry.bookings.iter_mut().find(|booking| booking.job == job) else {
+            return;
+        };
+        let before = std::mem::replace(&mut booking.until, until);
+        if booking.share.is_some() {
+            let (device, beside) = (booking.devices, Amount { gpus: 0, ..booking.amount });
+            let last =
+                entry.bookings.iter().filter(|other| other.devices == device).map(|other| other.until).max();
+            let gpu = entry.shared.iter_mut().find(|gpu| gpu.device == device).expect("it is shared");
+            let whole = Amount::gpus(1);
+            let (old, new) = (gpu.until, last.expect("the booking itself"));
+            gpu.until = new;
+            self.give_both(node, new.max(now), old, whole);
+            self.take_both(node, old.max(now), new, whole);
+            self.give_both(node, until.max(now), before, beside);
+            self.take_both(node, before.max(now), until, beside);
+            return;
+        }
+        let amount = booking.amount;
+        if until < before {
+            self.give_both(node, until.max(now), before, amount);
+        } else {
+            self.take_both(node, before.max(now), until, amount);
+        }
+    }
+
+    fn take_both(&mut self, node: u32, from: Time, until: Time, amount: Amount) {
+        self.booked[node as usize].take(from, until, amount);
+        self.plan[node as usize].take(from, until, amount);
+        self.changes.push(Change { node, from, until, frees: false });
+    }
+
+    fn give_both(&mut self, node: u32, from: Time, until: Time, amount: Amount) {
+        self.booked[node as usize].give(from, until, amount);
+        self.plan[node as usize].give(from, until, amount);
+        self.changes.push(Change { node, from, until, frees: true });
+    }
+
+    pub(crate) fn reserve(&mut self, node: u32, from: Time, until: Time, amount: Amount) {
+        self.plan[node as usize].take(from, until, amount);
+        self.changes.push(Change { node, from, until, frees: false });
+    }
+
+    pub(crate) fn unreserve(&mut self, node: u32, from: Time, until: Time, amount: Amount) {
+        self.plan[node as usize].give(from, until, amount);
+        self.changes.push(Change { node, from, until, frees: true });
+    }
+
+    /// Forgets all reservations.
+    pub(crate) fn reset_plan(&mut self, now: Time) {
+        for (plan, booked) in self.plan.iter_mut().zip(&mut self.booked) {
+            booked.forget_before(now);
+            plan.clone_from(booked);
+        }
+        self.changes.clear();
+    }
+
+    pub(crate) fn drain(&mut self, node: u32, now: Time) {
+        self.set_condition(node, Condition::Draining, now);
+    }
+
+    pub(crate) fn fail(&mut self, node: u32, now: Time) {
+        self.set_condition(node, Condition::Down, now);
+    }
+
+    /// Takes work again; an announced departure is forgotten.
+    pub(crate) fn resume(&mut self, node: u32, now: Time) {
+        self.reopen(node, LEAVES, now);
+        self.reopen(node, JOINS, now);
+        self.set_condition(node, Condition::Up, now);
+    }
+
+    fn set_condition(&mut self, node: u32, condition: Condition, now: Time) {
+        let before = std::mem::replace(&mut self.nodes[node as usize].condition, condition);
+        match (before == Condition::Up, condition == Condition::Up) {
+            (true, false) => self.close(node, OUT_OF_SERVICE, now, Time::NEVER),
+            (false, true) => self.reopen(node, OUT_OF_SERVICE, now),
+            _ => {}
+        }
+    }
+
+    /// The node leaves at a time; a later notice replaces an earlier one.
+    pub(crate) fn leaves_at(&mut self, node: u32, at: Time, now: Time) {
+        self.reopen(node, LEAVES, now);
+        self.close(node, LEAVES, at, Time::NEVER);
+    }
+
+    pub(crate) fn joins_at(&mut self, node: u32, at: Time, now: Time) {
+        self.resume(node, now);
+        self.close(node, JOINS, now, at);
+    }
+
+    /// Closes a node for a time, under a name by which it can be opened again.
+    pub(crate) fn close(&mut self, node: u32, name: &str, from: Time, until: Time) {
+        let entry = &mut self.nodes[node as usize];
+        entry.closed.push(Closure { name: name.to_string(), from, until });
+        self.take_both(node, from, until, self.capacity(node));
+    }
+
+    pub(crate) fn reopen(&mut self, node: u32, name: &str, now: Time) {
+        let closed = &mut self.nodes[node as usize].closed;
+        let Some(at) = closed.iter().position(|closure| closure.name == name) else {
+            return;
+        };
+        let closure = closed.remove(at);
+        self.give_both(node, closure.from.max(now), closure.until, self.capacity(node));
+    }
+
+    /// Forgets closures that are over.
+    pub(crate) fn forget_closures(&mut self, now: Time) {
+        for node in &mut self.nodes {
+            node.closed.retain(|closure| closure.until > now);
+        }
+    }
+}
+
+const OUT_OF_SERVICE: &str = "(out of service)";
+const LEAVES: &str = "(leaves)";
+const JOINS: &str = "(joins)";
+
+impl NodeEntry {
+    fn new(cluster: &Cluster, id: NodeId) -> Self {
+        let node = cluster.node(id);
+        let kind = node.kind();
+        let failed = |local: u32| cluster.gpu(id, local).is_some_and(|gpu| cluster.has_failed(gpu));
+        let working = (0..kind.accelerators.min(64))
+            .filter(|local| !failed(*local))
+            .fold(0, |mask, bit| mask | 1 << bit);
+        let memory = kind.reported_memory.or(kind.memory);
+        let condition = match cluster.health(id) {
+            Health::Healthy | Health::Degraded => Condition::Up,
+            Health::Draining | Health::Drained | Health::Maintenance => Condition::Draining,
+            Health::Down => Condition::Down,
+        };
+        let capacity = Amount {
+            gpus: u64::count_ones(working) as u16,
+            cpus: kind.vcpus.map_or(u16::MAX, |cpus| cpus.min(u32::from(u16::MAX)) as u16),
+            memory_mib: memory
+                .map_or(u32::MAX, |bytes| (bytes.get() / 1_048_576.0).min(f64::from(u32::MAX)) as u32),
+        };
+        let kind = cluster.kinds().iter().position(|each| each.name == kind.name).unwrap_or(0) as u16;
+        Self {
+            capacity,
+            kind,
+            condition,
+            free_devices: working,
+            working_devices: working,
+            bookings: Vec::new(),
+            shared: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+}
+
+fn levels_of(cluster: &Cluster) -> Vec<LevelSets> {
+    let spans_nodes = |level: &Level| match level {
+        Level::Gpu | Level::Node => false,
+        Level::Domain => cluster.nodes().iter().any(|node| cluster.multi_node_domain(node).is_some()),
+        Level::Switch(_) | Level::Cluster => true,
+    };
+    let mut levels: Vec<LevelSets> =
+        cluster.levels().filter(spans_nodes).map(|level| LevelSets::new(cluster, level)).collect();
+    let mut slower: f64 = 1.0;
+    for sets in &mut levels {
+        slower = slower.max(sets.slower);
+        sets.slower = slower;
+    }
+    levels
+}
+
+impl LevelSets {
+    fn new(cluster: &Cluster, level: Level) -> Self {
+        let mut sets: Vec<Range<u32>> = Vec::new();
+        if level == Level::Domain {
+            let mut next = 0;
+            while next < cluster.node_count() {
+                let nodes = cluster.multi_node_domain(NodeId(next));
+                let end = nodes.map_or(next + 1, |nodes| nodes.end());
+                sets.push(next..end);
+                next = end;
+            }
+        } else {
+            sets.extend(cluster.sets(level).map(|set| set.nodes.start()..set.nodes.end()));
+        }
+        let mut of_node = vec![0; cluster.node_count() as usize];
+        for (index, set) in sets.iter().enumerate() {
+            set.clone().for_each(|node| of_node[node as usize] = index as u32);
+        }
+        Self { level, sets, of_node, slower: slower_across(cluster, level) }
+    }
+}
+
+/// What leaves the switches below a level shares their uplinks: the product of their oversubscription.
+fn slower_across(cluster: &Cluster, level: Level) -> f64 {
+    let below = |switch: &bedplate_topology::Switch<'_>| switch.level() < level;
+    let mut worst: Vec<(Level, f64)> = Vec::new();
+    for switch in cluster.switches().filter(below) {
+        match worst.iter_mut().find(|(at, _)| *at == switch.level()) {
+            Some((_, ratio)) => *ratio = ratio.max(switch.oversubscription()),
+            None => worst.push((switch.level(), switch.oversubscription())),
+        }
+    }
+    worst.iter().map(|(_, ratio)| ratio).product()
+}

@@ -1,0 +1,189 @@
+//! Time that passes and nodes that come and go.
+//!
+//! A lost node is replaced inside the gang where another of the same neighbourhood is free for as long as
+//! the gang runs; only otherwise does the gang stop and come back through the queue.
+
+use bedplate_topology::NodeId;
+
+use crate::entry::Entry;
+use crate::scheduler::Scheduler;
+use crate::view::{Class, Rule, View};
+use crate::{Closeness, Decision, JobId, Maintenance, NodeOrder, NodeShare, Outcome, StopReason, Then, Time};
+
+impl Scheduler {
+    /// Brings time-bound things up to `now`.
+    pub(crate) fn advance(&mut self, now: Time) {
+        while let Some((_, job)) = self.ends.first().copied().filter(|(time, _)| *time <= now) {
+            self.time_is_up(job, now);
+        }
+        while let Some((time, job)) = self.begins.first().copied().filter(|(time, _)| *time <= now) {
+            self.begins.remove(&(time, job));
+            if self.jobs.get(&job).is_some_and(|entry| matches!(entry.state, crate::entry::State::Blocked)) {
+                self.admit(job, now);
+            }
+        }
+        if self.next_closure.is_some_and(|time| time <= now) {
+            self.fleet.forget_closures(now);
+            self.next_closure = self.fleet.next_closure_change(now);
+            self.now_views.clear();
+            self.cadence.is_urgent = true;
+        }
+        while let Some((time, job, node)) = self.evictions.first().copied().filter(|(time, ..)| *time <= now)
+        {
+            self.evictions.remove(&(time, job, node));
+            self.leave_closing_node(job, node, now);
+        }
+    }
+
+    /// The limit is reached, or a stopping gang has not gone: it gets its grace, again and again.
+    fn time_is_up(&mut self, job: JobId, now: Time) {
+        let is_stopping = self.jobs[&job].run().is_some_and(|run| run.stopping.is_some());
+        if is_stopping {
+            let grace = self.jobs[&job].request.grace.max(crate::Span::seconds(1));
+            self.rebook(job, now + grace, now);
+        } else {
+            self.stop(job, StopReason::TimeLimit, Then::End(Outcome::TimedOut), now);
+            // Without grace the gang is due again at once; the report of its end is what counts.
+            if self.jobs[&job].request.grace == crate::Span::ZERO {
+                self.rebook(job, now + crate::Span::seconds(1), now);
+            }
+        }
+    }
+
+    pub(crate) fn node_ordered(&mut self, node: NodeId, order: NodeOrder, now: Time) {
+        if node.0 >= self.fleet.count() {
+            return;
+        }
+        self.cadence.is_urgent = true;
+        match order {
+            NodeOrder::Resume => self.fleet.resume(node.0, now),
+            NodeOrder::Drain => self.fleet.drain(node.0, now),
+            NodeOrder::JoinsAt(at) => self.fleet.joins_at(node.0, at, now),
+            NodeOrder::Fail => {
+                self.fleet.fail(node.0, now);
+                self.gangs_to_save(node).into_iter().for_each(|job| self.save(job, node, now));
+            }
+            NodeOrder::LeavesAt(at) => {
+                self.fleet.leaves_at(node.0, at, now);
+                self.gangs_to_save(node).into_iter().for_each(|job| self.watch_closures(job));
+            }
+        }
+        self.next_closure = self.fleet.next_closure_change(now);
+        self.freed.insert(node);
+    }
+
+    pub(crate) fn maintain(&mut self, maintenance: &Maintenance, now: Time) {
+        let count = self.fleet.count();
+        for node in maintenance.nodes.iter().filter(|node| node.0 < count) {
+            self.fleet.close(node.0, &maintenance.name, maintenance.from.max(now), maintenance.until);
+            self.gangs_to_save(*node).into_iter().for_each(|job| self.watch_closures(job));
+        }
+        self.next_closure = self.fleet.next_closure_change(now);
+        self.cadence.is_urgent = true;
+    }
+
+    pub(crate) fn end_maintenance(&mut self, name: &str, now: Time) {
+        for node in 0..self.fleet.count() {
+            self.fleet.reopen(node, name, now);
+        }
+        self.next_closure = self.fleet.next_closure_change(now);
+        self.cadence.is_urgent = true;
+    }
+
+    fn gangs_to_save(&self, node: NodeId) -> Vec<JobId> {
+        self.gangs_on(node).collect()
+    }
+
+    /// Notes when a running gang must leave a node that closes before its end.
+    pub(crate) fn watch_closures(&mut self, job: JobId) {
+        let entry = &self.jobs[&job];
+        let Some(run) = entry.run() else {
+            return;
+        };
+        for share in &run.shares {
+            let closes =
+                self.fleet.closes_after(share.node.0, run.started).filter(|closes| *closes < run.ends);
+            if let Some(closes) = closes {
+                self.evictions.insert((closes - entry.request.grace, job, share.node));
+            }
+        }
+    }
+
+    fn leave_closing_node(&mut self, job: JobId, node: NodeId, now: Time) {
+        let run = self.jobs.get(&job).and_then(Entry::run);
+        let still_there = run.is_some_and(|run| {
+            let grace = self.jobs[&job].request.grace;
+            let closes = self.fleet.closes_after(node.0, run.started);
+            run.stopping.is_none()
+                && run.shares.iter().any(|share| share.node == node)
+                && closes.is_some_and(|closes| closes <= now + grace && closes < run.ends)
+        });
+        if still_there {
+            self.stop(job, StopReason::NodeLeaves(node), Then::Requeue, now);
+        }
+    }
+
+    /// Replaces a lost node inside the gang, or stops the gang.
+    fn save(&mut self, job: JobId, node: NodeId, now: Time) {
+        if matches!(self.jobs[&job].state, crate::entry::State::Suspended(_)) {
+            self.forget_suspended(job, now);
+            self.entry_mut(job).state = crate::entry::State::Blocked;
+            return self.admit(job, now);
+        }
+        let is_stopping = self.jobs[&job].run().is_some_and(|run| run.stopping.is_some());
+        if !is_stopping && self.swap(job, node, now) {
+            return;
+        }
+        let then =
+            if self.jobs[&job].request.is_requeued { Then::Requeue } else { Then::End(Outcome::NodeLost) };
+        self.stop(job, StopReason::NodeLost(node), then, now);
+    }
+
+    fn swap(&mut self, job: JobId, lost: NodeId, now: Time) -> bool {
+        let entry = &self.jobs[&job];
+        let run = entry.run().expect("it runs");
+        let Some(share) = run.shares.iter().find(|share| share.node == lost).cloned() else {
+            return false;
+        };
+        if !entry.request.is_requeued || entry.request.roles[usize::from(share.role)].gpu_share.is_some() {
+            return false;
+        }
+        let ends = run.ends;
+        let Some(replacement) = self.spare_for(job, &share, ends, now) else {
+            return false;
+        };
+        self.fleet.release(lost.0, job, now);
+        let devices =
+            self.fleet.book(replacement, self.booking(job, usize::from(share.role), replacement, now, ends));
+        let new = NodeShare { node: NodeId(replacement), role: share.role, devices };
+        let entry = self.entry_mut(job);
+        entry.restarts += 1;
+        let run = entry.run_mut().expect("it runs");
+        run.shares.iter_mut().filter(|share| share.node == lost).for_each(|share| *share = new.clone());
+        self.decisions.push(Decision::Swap { job, lost: vec![lost], shares: vec![new] });
+        true
+    }
+
+    /// A node in the same neighbourhood that is free for as long as the gang still has.
+    fn spare_for(&self, job: JobId, share: &NodeShare, ends: Time, now: Time) -> Option<u32> {
+        let entry = &self.jobs[&job];
+        let run = entry.run()?;
+        let nodes = run.node_ids();
+        let home = match entry.request.closeness {
+            Closeness::Required(level) => self.fleet.sets(level),
+            _ => self.fleet.level_of(&nodes),
+        };
+        let set = home.sets[home.of_node[share.node.0 as usize] as usize].clone();
+        let class = entry.classes[usize::from(share.role)];
+        let class = Class { nodes: 1, length: ends.since(now), rule: Rule::Anywhere, ..class };
+        let mut eligible = self.eligible.get(class.eligible).clone();
+        for (node, flag) in (0u32..).zip(eligible.iter_mut()) {
+            *flag &= set.contains(&node) && !nodes.contains(&node);
+        }
+        let mut view = View::new(class, &self.fleet, &eligible, now);
+        view.fits_at(&self.fleet, now)
+            .then(|| crate::place::choose(&self.fleet, &class, &view.openings(), self.settings.packing))
+            .flatten()
+            .and_then(|nodes| nodes.first().copied())
+    }
+}

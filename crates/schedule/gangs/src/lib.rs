@@ -1,0 +1,73 @@
+//! The cluster scheduler: who runs where and when, with reasons.
+//!
+//! A job is a gang: all its nodes at once or none. [`Scheduler::apply`] takes an event and the time and
+//! returns decisions; there is no clock, no thread and no randomness inside, so the daemon, the replay of
+//! traces and the tests run the same code and equal inputs give equal decisions.
+//!
+//! Gangs are considered in order of priority. One that does not fit now is promised the earliest time at
+//! which it will, on given nodes; one behind it may start early only where that moves no promise.
+//!
+//! ```
+//! use bedplate_catalog::Catalog;
+//! use bedplate_gangs::{Decision, Event, JobId, Request, RoleRequest, Scheduler, Settings, Span, Time};
+//! use bedplate_topology::Cluster;
+//!
+//! let cluster = Cluster::from_spec("p5.48xlarge:4", &Catalog::builtin())?;
+//! let mut scheduler = Scheduler::new(cluster, Settings::default());
+//! let mut submit = |id, nodes, minutes| {
+//!     let request = Request { time_limit: Span::minutes(minutes), ..Request::new(JobId(id), RoleRequest::new(nodes, 8)) };
+//!     scheduler.apply(Event::Submit(Box::new(request)), Time::ZERO)
+//! };
+//! assert!(matches!(submit(1, 3, 60)[..], [Decision::Start { .. }]));
+//! assert!(submit(2, 4, 30).is_empty(), "one node is missing");
+//! assert!(submit(3, 1, 90).is_empty(), "it would delay the gang of four");
+//! assert!(matches!(submit(4, 1, 60)[..], [Decision::Start { .. }]), "it ends in time");
+//! assert_eq!(scheduler.reservation(JobId(2)).unwrap().start, Time::ZERO + Span::minutes(60));
+//! # Ok::<(), bedplate_topology::TopologyError>(())
+//! ```
+
+mod admission;
+mod amount;
+mod cycle;
+mod devices;
+mod elastic;
+mod eligible;
+mod entry;
+mod event;
+mod explain;
+mod fairshare;
+mod fleet;
+mod heal;
+mod intake;
+mod limits;
+mod pass;
+mod place;
+mod preempt;
+mod priority;
+mod queue;
+mod quota;
+mod reason;
+mod request;
+mod scheduler;
+mod settings;
+mod time;
+mod timeline;
+mod view;
+
+pub use amount::Amount;
+pub use entry::{Reservation, Reserved};
+pub use event::{
+    Decision, Event, Maintenance, NodeOrder, NodeShare, NodeState, Outcome, StartReason, StopReason, Then,
+};
+pub use explain::{Explanation, Remedy};
+pub use fairshare::{Accounts, FairShares, Usage};
+pub use priority::Priority;
+pub use quota::{ANY_GPU, Grant, Queues};
+pub use reason::{Never, Wait};
+pub use request::{
+    AccountId, ArrayTask, Closeness, Dependency, DependencyKind, Elastic, Expected, JobId, NodeFilter,
+    PartitionId, Preemption, QosId, QueueId, Request, RoleRequest, UserId,
+};
+pub use scheduler::Scheduler;
+pub use settings::{Backfill, ElasticRules, Packing, Partition, PreemptionRules, Qos, Settings, Weights};
+pub use time::{Span, Time};

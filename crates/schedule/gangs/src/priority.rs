@@ -1,0 +1,111 @@
+//! The order in which gangs are considered, as a sum whose terms can be shown.
+
+use crate::{Request, Settings, Time, Weights};
+
+/// The terms of a gang's priority. The sum decides; ties go to who came first.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Priority {
+    pub site: i64,
+    pub age: i64,
+    pub fair_share: i64,
+    pub qos: i64,
+    pub job_size: i64,
+    pub partition: i64,
+    /// Subtracted.
+    pub nice: i64,
+}
+
+impl Priority {
+    pub fn total(&self) -> i64 {
+        self.site + self.age + self.fair_share + self.qos + self.job_size + self.partition - self.nice
+    }
+
+    /// Each term under its name, the subtracted one negative.
+    pub fn terms(&self) -> [(&'static str, i64); 7] {
+        [
+            ("site", self.site),
+            ("age", self.age),
+            ("fair share", self.fair_share),
+            ("qos", self.qos),
+            ("job size", self.job_size),
+            ("partition", self.partition),
+            ("nice", -self.nice),
+        ]
+    }
+}
+
+/// The largest of every configured priority, by which factors are normalised.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Scales {
+    qos: u32,
+    partition: u32,
+    nodes: u32,
+}
+
+impl Scales {
+    pub(crate) fn new(settings: &Settings, nodes: u32) -> Self {
+        let largest = |values: &mut dyn Iterator<Item = u32>| values.max().unwrap_or(0).max(1);
+        Self {
+            qos: largest(&mut settings.qos.iter().map(|qos| qos.priority)),
+            partition: largest(&mut settings.partitions.iter().map(|partition| partition.priority)),
+            nodes: nodes.max(1),
+        }
+    }
+}
+
+/// The priority of a gang that was submitted at `submitted`.
+pub(crate) fn priority(
+    request: &Request,
+    settings: &Settings,
+    scales: Scales,
+    fair_share: f64,
+    submitted: Time,
+    now: Time,
+) -> Priority {
+    let weights: &Weights = &settings.weights;
+    let points = |weight: i64, factor: f64| (weight as f64 * factor.clamp(0.0, 1.0)) as i64;
+    let qos = &settings.qos[usize::from(request.qos.0)];
+    let partition = &settings.partitions[usize::from(request.partition.0)];
+    let size = f64::from(request.nodes()) / f64::from(scales.nodes);
+    let age = now.since(submitted.max(request.begin)).0 as f64 / weights.oldest.0.max(1) as f64;
+    Priority {
+        site: request.site_priority,
+        age: points(weights.age, age),
+        fair_share: points(weights.fair_share, fair_share),
+        qos: points(weights.qos, f64::from(qos.priority) / f64::from(scales.qos)),
+        job_size: points(weights.job_size, if weights.favours_small { 1.0 - size } else { size }),
+        partition: points(weights.partition, f64::from(partition.priority) / f64::from(scales.partition)),
+        nice: request.nice,
+    }
+}
+
+/// Where a gang stands in the queue: tiers first, then points, then arrival, then a seeded tie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Rank {
+    tier: std::cmp::Reverse<u16>,
+    points: std::cmp::Reverse<i64>,
+    submitted: Time,
+    tie: u64,
+}
+
+impl Rank {
+    pub(crate) fn new(request: &Request, settings: &Settings, points: i64, submitted: Time) -> Self {
+        Self {
+            tier: std::cmp::Reverse(settings.partitions[usize::from(request.partition.0)].tier),
+            points: std::cmp::Reverse(points),
+            submitted,
+            tie: scramble(settings.seed, request.id.0),
+        }
+    }
+}
+
+/// A number that looks random but follows from the seed; without a seed, jobs keep their own order.
+fn scramble(seed: u64, id: u64) -> u64 {
+    if seed == 0 {
+        return id;
+    }
+    let mut mixed = (id ^ seed).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+    mixed ^= mixed >> 32;
+    mixed = mixed.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    mixed ^ (mixed >> 29)
+}

@@ -1,0 +1,72 @@
+//! The gangs that wait for nothing but resources, in order and by class.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::JobId;
+use crate::priority::Rank;
+use crate::view::Class;
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Queue {
+    order: BTreeSet<(Rank, JobId)>,
+    by_class: BTreeMap<Class, BTreeSet<(Rank, JobId)>>,
+    /// Gangs of several roles, which have no single class.
+    mixed: BTreeSet<(Rank, JobId)>,
+}
+
+impl Queue {
+    pub(crate) fn insert(&mut self, rank: Rank, job: JobId, classes: &[Class]) {
+        self.order.insert((rank, job));
+        match classes {
+            [class] => self.by_class.entry(*class).or_default().insert((rank, job)),
+            _ => self.mixed.insert((rank, job)),
+        };
+    }
+
+    pub(crate) fn remove(&mut self, rank: Rank, job: JobId, classes: &[Class]) {
+        self.order.remove(&(rank, job));
+        match classes {
+            [class] => {
+                if let Some(gangs) = self.by_class.get_mut(class) {
+                    gangs.remove(&(rank, job));
+                    if gangs.is_empty() {
+                        self.by_class.remove(class);
+                    }
+                }
+            }
+            _ => drop(self.mixed.remove(&(rank, job))),
+        }
+    }
+
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.order.len()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.order.is_empty()
+    }
+
+    pub(crate) fn iter(&self) -> impl DoubleEndedIterator<Item = JobId> + '_ {
+        self.order.iter().map(|(_, job)| *job)
+    }
+
+    pub(crate) fn first(&self) -> Option<JobId> {
+        self.order.first().map(|(_, job)| *job)
+    }
+
+    pub(crate) fn classes(&self) -> impl Iterator<Item = &Class> {
+        self.by_class.keys()
+    }
+
+    pub(crate) fn of_class(&self, class: &Class) -> impl Iterator<Item = (Rank, JobId)> + '_ {
+        self.by_class.get(class).into_iter().flatten().copied()
+    }
+
+    pub(crate) fn mixed(&self) -> impl Iterator<Item = (Rank, JobId)> + '_ {
+        self.mixed.iter().copied()
+    }
+}

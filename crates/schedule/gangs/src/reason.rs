@@ -1,0 +1,218 @@
+//! Why a gang waits, or can never run. Reasons are data; their text is for people.
+
+use std::fmt;
+
+use bedplate_topology::Level;
+
+use crate::{Amount, JobId, Span, Time};
+
+/// A job that this cluster under these rules will never run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Never {
+    /// It asks for nothing, or its fields contradict each other.
+    Malformed {
+        what: String,
+    },
+    UnknownName {
+        what: &'static str,
+        name: String,
+        nearest: Option<String>,
+    },
+    NoSuchNodes {
+        needed: u32,
+        per_node: Amount,
+        matching: u32,
+    },
+    /// No set of the required level is large enough even when empty.
+    LevelTooSmall {
+        level: Level,
+        needed: u32,
+        largest: u32,
+    },
+    LongerThanAllowed {
+        asked: Span,
+        allowed: Span,
+        by: String,
+    },
+    MoreThanAllowed {
+        asked: u64,
+        allowed: u64,
+        what: &'static str,
+        by: String,
+    },
+    /// More than the queue could ever have, all borrowing included.
+    BeyondQuota {
+        asked: u64,
+        most: u64,
+        queue: String,
+        kind: String,
+    },
+    /// A job it depends on ended in a way that rules it out.
+    DependencyFailed {
+        on: JobId,
+    },
+}
+
+/// Why a gang does not run now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Wait {
+    Held,
+    NotBefore {
+        begin: Time,
+    },
+    /// Until these jobs have ended (as they should).
+    Dependency {
+        on: Vec<JobId>,
+    },
+    /// Another job of the same name and user is ahead.
+    Singleton {
+        behind: JobId,
+    },
+    ArrayLimit {
+        running: u32,
+        at_once: u32,
+    },
+    PartitionDown {
+        partition: String,
+    },
+    /// A limit of its QOS.
+    Limit {
+        what: &'static str,
+        by: String,
+        used: u64,
+        asked: u64,
+        allowed: u64,
+    },
+    Quota {
+        queue: String,
+        kind: String,
+        asked: u64,
+        available: u64,
+    },
+    /// Enough GPUs are free, but not where the gang could use them together.
+    Fragmented {
+        free_gpus: u64,
+        level: Option<Level>,
+        largest: u32,
+        needed: u32,
+    },
+    /// Enough nodes are free now, but not for long enough: a reservation is ahead.
+    BehindReservation {
+        of: JobId,
+        from: Time,
+    },
+    /// Enough nodes are free now, but they leave or are maintained too soon.
+    BeforeMaintenance {
+        from: Time,
+    },
+    /// Not enough is free.
+    Resources {
+        nodes_free: u32,
+        needed: u32,
+        until: Option<JobId>,
+    },
+    /// The gangs it replaces are stopping.
+    Preempting {
+        victims: usize,
+    },
+    /// It stopped and its nodes are not yet free.
+    Stopping,
+    /// Stopped in place until its nodes are free again.
+    Suspended,
+    /// It may run; the next pass decides.
+    NotTriedYet,
+    /// In strict order nobody passes the gang in front.
+    InOrder {
+        behind: JobId,
+    },
+}
+
+impl fmt::Display for Never {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Never::Malformed { what } => write!(f, "{what}"),
+            Never::UnknownName { what, name, nearest } => {
+                write!(f, "there is no {what} `{name}`")?;
+                nearest.as_ref().map_or(Ok(()), |nearest| write!(f, "; did you mean `{nearest}`?"))
+            }
+            Never::NoSuchNodes { needed, per_node, matching } => {
+                write!(f, "it needs {needed} nodes with {per_node}, and the cluster has {matching} of them")
+            }
+            Never::LevelTooSmall { level, needed, largest } => {
+                write!(f, "it needs {needed} nodes in one {level}, and the largest has {largest}")
+            }
+            Never::LongerThanAllowed { asked, allowed, by } => {
+                write!(f, "it asks for {asked}, and {by} allows {allowed}")
+            }
+            Never::MoreThanAllowed { asked, allowed, what, by } => {
+                write!(f, "it asks for {asked} {what}, and {by} allows {allowed}")
+            }
+            Never::BeyondQuota { asked, most, queue, kind } => {
+                write!(f, "it asks for {asked} {kind}, and queue `{queue}` can have {most} at most")
+            }
+            Never::DependencyFailed { on } => write!(f, "{on} did not end as it should have"),
+        }
+    }
+}
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wait::Held => write!(f, "it is held; `job release` lets it go"),
+            Wait::NotBefore { begin } => write!(f, "it may not begin before {}", At(*begin)),
+            Wait::Dependency { on } => {
+                write!(f, "it waits for ")?;
+                on.iter().enumerate().try_for_each(|(index, job)| {
+                    let comma = if index > 0 { ", " } else { "" };
+                    write!(f, "{comma}{job}")
+                })
+            }
+            Wait::Singleton { behind } => write!(f, "{behind} of the same name and user is ahead"),
+            Wait::ArrayLimit { running, at_once } => {
+                write!(f, "{running} of its array run, and {at_once} may at once")
+            }
+            Wait::PartitionDown { partition } => write!(f, "partition `{partition}` takes no work"),
+            Wait::Limit { what, by, used, asked, allowed } => {
+                write!(f, "{by} allows {allowed} {what}; {used} are in use and it asks for {asked}")
+            }
+            Wait::Quota { queue, kind, asked, available } => {
+                write!(f, "queue `{queue}` has {available} {kind} left and it asks for {asked}")
+            }
+            Wait::Fragmented { free_gpus, level: Some(level), largest, needed } => write!(
+                f,
+                "{free_gpus} GPUs are free, but no {level} has more than {largest} of the {needed} nodes it needs"
+            ),
+            Wait::Fragmented { free_gpus, level: None, largest, needed } => write!(
+                f,
+                "{free_gpus} GPUs are free, but only {largest} nodes have enough of them; it needs {needed}"
+            ),
+            Wait::BehindReservation { of, from } => {
+                write!(f, "nodes are free, but {of} has them reserved from {}", At(*from))
+            }
+            Wait::BeforeMaintenance { from } => {
+                write!(f, "nodes are free, but go out of service at {}", At(*from))
+            }
+            Wait::Resources { nodes_free, needed, until } => {
+                write!(f, "{nodes_free} nodes have enough free and it needs {needed}")?;
+                until.map_or(Ok(()), |job| write!(f, "; {job} must end first"))
+            }
+            Wait::Preempting { victims: 1 } => write!(f, "the gang that makes room for it is stopping"),
+            Wait::Preempting { victims } => {
+                write!(f, "the {victims} gangs that make room for it are stopping")
+            }
+            Wait::Stopping => write!(f, "it is stopping"),
+            Wait::Suspended => write!(f, "it is suspended until its nodes are free again"),
+            Wait::NotTriedYet => write!(f, "it has not been tried yet"),
+            Wait::InOrder { behind } => write!(f, "{behind} is ahead, and gangs start in strict order"),
+        }
+    }
+}
+
+/// A time as the distance from zero; callers with a calendar print their own.
+struct At(Time);
+
+impl fmt::Display for At {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "t+{}", self.0.since(Time::ZERO))
+    }
+}

@@ -1,0 +1,226 @@
+//! The site's rules: partitions, qualities of service, weights, depth of backfill, preemption.
+//!
+//! Every default is what a small cluster without an administrator wants.
+
+use bedplate_topology::NodeId;
+
+use crate::{Accounts, QosId, Queues, Span};
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Settings {
+    /// Orders gangs that are equal in everything else.
+    pub seed: u64,
+    pub weights: Weights,
+    /// The first is the default.
+    pub partitions: Vec<Partition>,
+    /// The first is the default.
+    pub qos: Vec<Qos>,
+    pub accounts: Accounts,
+    pub queues: Queues,
+    pub backfill: Backfill,
+    pub packing: Packing,
+    pub preemption: PreemptionRules,
+    pub elastic: ElasticRules,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            seed: 0,
+            weights: Weights::default(),
+            partitions: vec![Partition::named("main")],
+            qos: vec![Qos::named("normal")],
+            accounts: Accounts::default(),
+            queues: Queues::default(),
+            backfill: Backfill::default(),
+            packing: Packing::Topology,
+            preemption: PreemptionRules::default(),
+            elastic: ElasticRules::default(),
+        }
+    }
+}
+
+/// What each factor, a number from 0 to 1, is worth in points of priority. As Slurm's multifactor plugin.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Weights {
+    pub age: i64,
+    pub fair_share: i64,
+    pub qos: i64,
+    pub job_size: i64,
+    pub partition: i64,
+    /// The age at which the age factor reaches 1.
+    pub oldest: Span,
+    /// Usage counts half after this long.
+    pub half_life: Span,
+    /// Small gangs get the size points instead of large ones.
+    pub favours_small: bool,
+}
+
+impl Default for Weights {
+    fn default() -> Self {
+        Self {
+            age: 1_000,
+            fair_share: 0,
+            qos: 10_000,
+            job_size: 0,
+            partition: 1_000,
+            oldest: Span::days(7),
+            half_life: Span::days(7),
+            favours_small: false,
+        }
+    }
+}
+
+/// A named part of the cluster with its own limits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Partition {
+    pub name: String,
+    /// Its nodes; all when absent.
+    pub nodes: Option<Vec<NodeId>>,
+    pub longest: Option<Span>,
+    pub most_nodes: Option<u32>,
+    /// For the partition factor, relative to the largest of all partitions.
+    pub priority: u32,
+    /// Gangs of a higher tier may preempt those of a lower one, and are considered first.
+    pub tier: u16,
+    pub is_up: bool,
+}
+
+impl Partition {
+    pub fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            nodes: None,
+            longest: None,
+            most_nodes: None,
+            priority: 1,
+            tier: 1,
+            is_up: true,
+        }
+    }
+}
+
+/// A quality of service: points of priority, and limits on what runs at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Qos {
+    pub name: String,
+    /// For the QOS factor, relative to the largest of all.
+    pub priority: u32,
+    pub longest: Option<Span>,
+    pub most_gpus_per_job: Option<u64>,
+    pub most_gpus_per_user: Option<u64>,
+    pub most_jobs_per_user: Option<u32>,
+    /// Of all gangs of this QOS together.
+    pub most_gpus: Option<u64>,
+    /// Whose gangs it may preempt.
+    pub preempts: Vec<QosId>,
+}
+
+impl Qos {
+    pub fn named(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            priority: 0,
+            longest: None,
+            most_gpus_per_job: None,
+            most_gpus_per_user: None,
+            most_jobs_per_user: None,
+            most_gpus: None,
+            preempts: Vec::new(),
+        }
+    }
+}
+
+/// How far the order of priority may be left without delaying anybody.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Backfill {
+    /// The first so many gangs by priority hold reservations: 1 is EASY, all is conservative.
+    pub reserved: usize,
+    /// Whether gangs may start before earlier ones at all.
+    pub overtakes: bool,
+    /// Future reservations take whole nodes, as Slurm's do, instead of GPUs.
+    pub whole_nodes: bool,
+    /// Run times are rounded up to multiples of this when the future is planned.
+    pub resolution: Span,
+    /// Reservations are made anew once events have come for this share of the queue, in hundredths …
+    pub replan_percent: u32,
+    /// … and at the latest after this long.
+    pub replan_after: Span,
+}
+
+impl Default for Backfill {
+    fn default() -> Self {
+        Self {
+            reserved: 2_000,
+            overtakes: true,
+            whole_nodes: false,
+            resolution: Span::minutes(1),
+            replan_percent: 25,
+            replan_after: Span::minutes(10),
+        }
+    }
+}
+
+impl Backfill {
+    /// Strict order: nobody passes a gang that waits for resources.
+    pub fn fifo() -> Self {
+        Self { reserved: 1, overtakes: false, ..Self::default() }
+    }
+
+    /// Only the first waiting gang is protected.
+    pub fn easy() -> Self {
+        Self { reserved: 1, ..Self::default() }
+    }
+}
+
+/// How nodes are chosen among those that will do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Packing {
+    /// The closest set that fits, and of those the one that leaves large sets whole.
+    Topology,
+    /// The first nodes in order.
+    FirstFit,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct PreemptionRules {
+    pub is_allowed: bool,
+    /// Victims may hold at most this many times the GPUs that the gang needs.
+    pub most_waste: f64,
+    /// At most so many gangs are stopped for one.
+    pub most_victims: usize,
+    /// After its n-th restart a gang may not preempt for 2ⁿ times this.
+    pub damping: Span,
+    /// What a restart costs besides the work since the last checkpoint.
+    pub restart_cost: Span,
+}
+
+impl Default for PreemptionRules {
+    fn default() -> Self {
+        Self {
+            is_allowed: true,
+            most_waste: 2.0,
+            most_victims: 64,
+            damping: Span::minutes(5),
+            restart_cost: Span::minutes(10),
+        }
+    }
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct ElasticRules {
+    /// Whether elastic gangs change their size at all.
+    pub is_allowed: bool,
+    /// Another node must bring at least this share of what a node brings at the size asked for.
+    pub least_gain: f64,
+    /// Time an elastic gang gets to leave the nodes it grew into.
+    pub leave_within: Span,
+    /// A gang that changed its size keeps it this long.
+    pub settle: Span,
+}
+
+impl Default for ElasticRules {
+    fn default() -> Self {
+        Self { is_allowed: true, least_gain: 0.5, leave_within: Span::seconds(30), settle: Span::minutes(10) }
+    }
+}

@@ -1,0 +1,322 @@
+//! Where and when requests of one class fit: for every node the next window, kept up to date.
+//!
+//! Most gangs ask for one of few shapes, so what was found out for one of them serves the next. A
+//! [`View`] looks ahead: its cursor only moves forward, because within a cycle bookings are only added. A
+//! [`NowView`] knows the present only and follows every change, freed nodes included.
+
+use crate::fleet::{Fleet, LevelSets};
+use crate::timeline::Window;
+use crate::{Amount, Span, Time};
+
+/// What makes two requests interchangeable for the search.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Class {
+    /// Index of the set of nodes that may be used at all.
+    pub(crate) eligible: u32,
+    pub(crate) nodes: u32,
+    pub(crate) need: Amount,
+    pub(crate) is_exclusive: bool,
+    pub(crate) length: Span,
+    pub(crate) rule: Rule,
+}
+
+/// Which nodes may be taken together. Levels are indices into the fleet's levels.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Rule {
+    Anywhere,
+    /// All in one set.
+    OneSet {
+        level: u8,
+    },
+    /// In blocks of so many nodes, each in one set.
+    Segments {
+        level: u8,
+        segment: u32,
+    },
+    /// Each in a set of its own.
+    Spread {
+        level: u8,
+    },
+}
+
+impl Class {
+    /// What it takes of a node; `None` when the node is too small.
+    pub(crate) fn need_on(&self, capacity: Amount) -> Option<Amount> {
+        let fits = capacity.covers(self.need);
+        fits.then_some(if self.is_exclusive { capacity } else { self.need })
+    }
+}
+
+/// Nodes that a class may use, one flag each.
+pub(crate) type Eligible = Vec<bool>;
+
+/// The next window of every node at or after the cursor.
+#[derive(Debug, Clone)]
+pub(crate) struct View {
+    class: Class,
+    cursor: Time,
+    starts: Vec<Time>,
+    latest: Vec<Time>,
+    spare: Vec<u16>,
+    /// How many of the fleet's changes are accounted for.
+    seen: usize,
+}
+
+const NOWHERE: Window = Window { start: Time::NEVER, latest: Time::NEVER, spare_gpus: 0 };
+
+impl View {
+    pub(crate) fn new(class: Class, fleet: &Fleet, eligible: &Eligible, now: Time) -> Self {
+        let count = fleet.count() as usize;
+        let mut view = Self {
+            class,
+            cursor: now,
+            starts: vec![Time::NEVER; count],
+            latest: vec![Time::NEVER; count],
+            spare: vec![0; count],
+            seen: fleet.changes.len(),
+        };
+        for node in (0..count).filter(|node| eligible[*node]) {
+            view.look(fleet, node, now);
+        }
+        view
+    }
+
+    /// The first time at which the class fits.
+    pub(crate) fn find(&mut self, fleet: &Fleet) -> Option<Time> {
+        self.follow(fleet);
+        loop {
+            self.expire(fleet);
+            let next = self.next_chance(fleet)?;
+            if next <= self.cursor {
+                return Some(self.cursor);
+            }
+            self.cursor = next;
+        }
+    }
+
+    /// Whether it fits at `now` without looking further.
+    pub(crate) fn fits_at(&mut self, fleet: &Fleet, now: Time) -> bool {
+        if self.cursor > now {
+            return false;
+        }
+        self.follow(fleet);
+        self.expire(fleet);
+        self.next_chance(fleet).is_some_and(|next| next <= now)
+    }
+
+    pub(crate) fn openings(&self) -> Openings<'_> {
+        Openings { at: self.cursor, starts: &self.starts, spare: &self.spare }
+    }
+
+    /// Accounts for what happened to the plan since.
+    fn follow(&mut self, fleet: &Fleet) {
+        for change in &fleet.changes[self.seen..] {
+            let node = change.node as usize;
+            if self.starts[node] == Time::NEVER && !change.frees {
+                continue;
+            }
+            let touches =
+                change.from < self.latest[node] + self.class.length && self.starts[node] < change.until;
+            if change.frees || touches {
+                let after = if change.frees { self.cursor } else { self.starts[node].max(self.cursor) };
+                self.look(fleet, node, after);
+            }
+        }
+        self.seen = fleet.changes.len();
+    }
+
+    /// Moves on from windows that the cursor has passed.
+    fn expire(&mut self, fleet: &Fleet) {
+        let cursor = self.cursor;
+        for node in 0..self.latest.len() {
+            if self.latest[node] < cursor {
+                self.look(fleet, node, cursor);
+            }
+        }
+    }
+
+    fn look(&mut self, fleet: &Fleet, node: usize, after: Time) {
+        let need = self.class.need_on(fleet.capacity(node as u32));
+        let window = need.map_or(NOWHERE, |need| fleet.plan[node].earliest(after, need, self.class.length));
+        self.starts[node] = window.start;
+        self.latest[node] = window.latest;
+        self.spare[node] = window.spare_gpus;
+    }
+
+    /// The first time at which enough windows have begun, if none of them closes before.
+    fn next_chance(&self, fleet: &Fleet) -> Option<Time> {
+        let count = self.class.nodes as usize;
+        let chance = match self.class.rule {
+            Rule::Anywhere => nth_start(&self.starts, count),
+            Rule::OneSet { level } => {
+                let sets = &fleet.levels()[usize::from(level)].sets;
+                let of_set = |set: &std::ops::Range<u32>| {
+                    nth_start(&self.starts[set.start as usize..set.end as usize], count)
+                };
+                sets.iter().filter_map(of_set).min()
+            }
+            Rule::Spread { level } => {
+                let sets = &fleet.levels()[usize::from(level)].sets;
+                let first = |set: &std::ops::Range<u32>| {
+                    self.starts[set.start as usize..set.end as usize].iter().copied().min()
+                };
+                let mut firsts: Vec<Time> = sets.iter().filter_map(first).collect();
+                nth_of(&mut firsts, count.min(sets.len()))
+            }
+            Rule::Segments { level, segment } => {
+                self.first_with_segments(&fleet.levels()[usize::from(level)], segment)
+            }
+        };
+        chance.filter(|time| *time < Time::NEVER)
+    }
+
+    fn first_with_segments(&self, sets: &LevelSets, segment: u32) -> Option<Time> {
+        let mut times: Vec<Time> = self.starts.iter().copied().filter(|time| *time < Time::NEVER).collect();
+        times.sort_unstable();
+        times.dedup();
+        let enough = |at: &Time| {
+            let open = |set: &std::ops::Range<u32>| {
+                self.starts[set.start as usize..set.end as usize].iter().filter(|start| *start <= at).count()
+                    as u32
+            };
+            sets.sets.iter().map(|set| open(set) / segment).sum::<u32>() >= self.class.nodes / segment
+        };
+        let first = times.partition_point(|time| !enough(time));
+        times.get(first).copied()
+    }
+}
+
+/// The nodes on which a class can start at one time.
+pub(crate) struct Openings<'a> {
+    pub(crate) at: Time,
+    starts: &'a [Time],
+    spare: &'a [u16],
+}
+
+impl Openings<'_> {
+    pub(crate) fn is_open(&self, node: u32) -> bool {
+        self.starts[node as usize] <= self.at
+    }
+
+    pub(crate) fn count(&self, nodes: std::ops::Range<u32>) -> u32 {
+        let starts = &self.starts[nodes.start as usize..nodes.end as usize];
+        starts.iter().filter(|start| **start <= self.at).count() as u32
+    }
+
+    /// GPUs left over on the node beside the class.
+    pub(crate) fn spare(&self, node: u32) -> u16 {
+        self.spare[node as usize]
+    }
+}
+
+/// The time from which `count` windows have begun.
+fn nth_start(starts: &[Time], count: usize) -> Option<Time> {
+    if count == 0 || starts.len() < count {
+        return None;
+    }
+    if count == 1 {
+        return starts.iter().copied().min();
+    }
+    let mut times = starts.to_vec();
+    nth_of(&mut times, count)
+}
+
+fn nth_of(times: &mut [Time], count: usize) -> Option<Time> {
+    if count == 0 || times.len() < count {
+        return None;
+    }
+    Some(*times.select_nth_unstable(count - 1).1)
+}
+
+/// Which nodes a class can start on right now, and until when that holds.
+#[derive(Debug, Clone)]
+pub(crate) struct NowView {
+    class: Class,
+    /// Some time not after now where it can start, [`Time::NEVER`] where it cannot.
+    starts: Vec<Time>,
+    latest: Vec<Time>,
+    spare: Vec<u16>,
+    open: u32,
+    /// Before this nothing closes by time alone.
+    expires: Time,
+    seen: usize,
+    /// Whether something opened since the class was last tried.
+    pub(crate) has_gained: bool,
+}
+
+impl NowView {
+    pub(crate) fn new(class: Class, fleet: &Fleet, eligible: &Eligible, now: Time) -> Self {
+        let count = fleet.count() as usize;
+        let mut view = Self {
+            class,
+            starts: vec![Time::NEVER; count],
+            latest: vec![Time::ZERO; count],
+            spare: vec![0; count],
+            open: 0,
+            expires: Time::NEVER,
+            seen: fleet.changes.len(),
+            has_gained: true,
+        };
+        for node in (0..count).filter(|node| eligible[*node]) {
+            view.look(fleet, node, now);
+        }
+        view
+    }
+
+    /// Brings the view to `now`.
+    pub(crate) fn follow(&mut self, fleet: &Fleet, eligible: &Eligible, now: Time) {
+        if self.expires < now {
+            self.expire(now);
+        }
+        for change in &fleet.changes[self.seen..] {
+            if eligible[change.node as usize] {
+                self.look(fleet, change.node as usize, now);
+            }
+        }
+        self.seen = fleet.changes.len();
+    }
+
+    /// How many nodes the class can start on.
+    pub(crate) fn open(&self) -> u32 {
+        self.open
+    }
+
+    pub(crate) fn openings(&self, now: Time) -> Openings<'_> {
+        Openings { at: now, starts: &self.starts, spare: &self.spare }
+    }
+
+    fn expire(&mut self, now: Time) {
+        self.expires = Time::NEVER;
+        for node in 0..self.starts.len() {
+            if self.starts[node] == Time::NEVER {
+                continue;
+            }
+            if self.latest[node] < now {
+                self.starts[node] = Time::NEVER;
+                self.open -= 1;
+            } else {
+                self.expires = self.expires.min(self.latest[node]);
+            }
+        }
+    }
+
+    fn look(&mut self, fleet: &Fleet, node: usize, now: Time) {
+        let need = self.class.need_on(fleet.capacity(node as u32));
+        let window = need.and_then(|need| fleet.plan[node].window_at(now, need, self.class.length));
+        let was_open = self.starts[node] != Time::NEVER;
+        match window {
+            Some(window) => {
+                self.starts[node] = now;
+                self.latest[node] = window.latest;
+                self.spare[node] = window.spare_gpus;
+                self.expires = self.expires.min(window.latest);
+                self.open += u32::from(!was_open);
+                self.has_gained |= !was_open;
+            }
+            None => {
+                self.starts[node] = Time::NEVER;
+                self.open -= u32::from(was_open);
+            }
+        }
+    }
+}
