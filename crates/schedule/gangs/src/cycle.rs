@@ -3,12 +3,14 @@
 //! Reservations are made anew in order of priority, so that a gang's promised start depends only on what
 //! runs and on the gangs before it. A gang behind the reserved ones starts only where that moves no promise.
 
+use std::collections::BTreeMap;
+
 use crate::entry::{Reservation, Reserved};
 use crate::place::choose;
 use crate::priority::{Rank, Scales, priority};
 use crate::scheduler::{Cadence, Scheduler};
 use crate::view::{Class, Rule, View};
-use crate::{Closeness, FairShares, JobId, Span, StartReason, Time, Wait};
+use crate::{Closeness, FairShares, JobId, Priority, Span, StartReason, Time, Wait};
 
 /// Nodes by role.
 pub(crate) type Placement = Vec<Vec<u32>>;
@@ -60,7 +62,7 @@ impl Scheduler {
     /// Goes through the whole queue.
     pub(crate) fn cycle(&mut self, now: Time) {
         self.refresh_ranks(now);
-        self.forget_reservations(now);
+        let promises = self.forget_reservations(now);
         let order = self.order();
         let mut reserved = 0;
         for job in order {
@@ -72,7 +74,7 @@ impl Scheduler {
             }
             let horizon =
                 if reserved < self.settings.backfill.reserved { Horizon::Ever } else { Horizon::Now };
-            if self.attend(job, horizon, reserved, now) {
+            if self.attend(job, horizon, promises.get(&job), reserved, now) {
                 continue;
             }
             reserved += 1;
@@ -91,8 +93,18 @@ impl Scheduler {
     }
 
     /// Starts a gang, or reserves for it; true when it started.
-    fn attend(&mut self, job: JobId, horizon: Horizon, reserved: usize, now: Time) -> bool {
-        let fit = self.find(job, horizon, now);
+    fn attend(
+        &mut self,
+        job: JobId,
+        horizon: Horizon,
+        promise: Option<&Reservation>,
+        reserved: usize,
+        now: Time,
+    ) -> bool {
+        let mut fit = self.find(job, horizon, now);
+        if let Some((fit, promise)) = fit.as_mut().zip(promise) {
+            self.keep_nodes(fit, promise);
+        }
         if let Some(fit) = &fit
             && fit.at <= now
         {
@@ -138,13 +150,25 @@ impl Scheduler {
         let waiting: Vec<JobId> = self.queue.iter().collect();
         self.queue.clear();
         for job in waiting {
+            let priority = self.priority_at(job, now);
+            let rank = self.rank_at(job, now);
             let entry = self.jobs.get_mut(&job).expect("queued jobs are live");
-            let factor = self.fair_shares.factor(entry.request.account, entry.request.user);
-            let terms = priority(&entry.request, &self.settings, self.scales, factor, entry.submitted, now);
-            entry.priority = terms;
-            entry.rank = Rank::new(&entry.request, &self.settings, terms.total(), entry.submitted);
-            self.queue.insert(entry.rank, job, &entry.classes);
+            entry.priority = priority;
+            entry.rank = rank;
+            self.queue.insert(rank, job, &entry.classes);
         }
+    }
+
+    fn priority_at(&self, job: JobId, now: Time) -> Priority {
+        let entry = &self.jobs[&job];
+        let factor = self.fair_shares.factor(entry.request.account, entry.request.user);
+        priority(&entry.request, &self.settings, self.scales, factor, entry.submitted, now)
+    }
+
+    /// Where a job would stand in the queue.
+    pub(crate) fn rank_at(&self, job: JobId, now: Time) -> Rank {
+        let entry = &self.jobs[&job];
+        Rank::new(&entry.request, &self.settings, self.priority_at(job, now).total(), entry.submitted)
     }
 
     /// By priority; those who must borrow come after those who need not, and of them the queue that has
@@ -195,12 +219,24 @@ impl Scheduler {
         self.limited_by(job, gpus)
     }
 
-    fn forget_reservations(&mut self, now: Time) {
-        self.reservations.clear();
+    /// A gang that starts no earlier than promised keeps the promised nodes, so that nobody behind it has
+    /// to make way for a mere exchange.
+    fn keep_nodes(&self, fit: &mut Fit, promise: &Reservation) {
+        let is_free = |reserved: &Reserved| {
+            let line = &self.fleet.plan[reserved.node.0 as usize];
+            line.window_at(promise.start, reserved.amount, promise.length()).is_some()
+        };
+        if promise.start == fit.at && promise.nodes.iter().all(is_free) {
+            fit.nodes = promise.nodes_by_role(fit.nodes.len());
+        }
+    }
+
+    fn forget_reservations(&mut self, now: Time) -> BTreeMap<JobId, Reservation> {
         self.reserved_on.clear();
         self.fleet.reset_plan(now);
         self.views.clear();
         self.now_views.clear();
+        std::mem::take(&mut self.reservations)
     }
 
     /// The first time at which a gang fits, at the size asked for.
@@ -354,21 +390,14 @@ impl Scheduler {
         self.reservations.insert(job, Reservation { job, start: fit.at, until, nodes });
     }
 
-    /// Takes a promise back; returns it so that it can be renewed.
-    pub(crate) fn unreserve(&mut self, job: JobId) -> Option<Reservation> {
-        let reservation = self.reservations.remove(&job)?;
+    /// Takes a promise back.
+    pub(crate) fn unreserve(&mut self, job: JobId) {
+        let Some(reservation) = self.reservations.remove(&job) else {
+            return;
+        };
         for reserved in &reservation.nodes {
             self.fleet.unreserve(reserved.node.0, reservation.start, reservation.until, reserved.amount);
             self.reserved_on.remove(&(reserved.node, reservation.start, job));
         }
-        Some(reservation)
-    }
-
-    pub(crate) fn renew(&mut self, reservation: Reservation) {
-        for reserved in &reservation.nodes {
-            self.fleet.reserve(reserved.node.0, reservation.start, reservation.until, reserved.amount);
-            self.reserved_on.insert((reserved.node, reservation.start, reservation.job));
-        }
-        self.reservations.insert(reservation.job, reservation);
     }
 }

@@ -42,7 +42,9 @@ impl Scheduler {
 
     /// Gives idle nodes to the elastic gangs that make most of them.
     pub(crate) fn grow(&mut self, now: Time) {
-        if self.elastic_running.is_empty() || !self.settings.elastic.is_allowed || self.fleet.free_gpus() == 0
+        if self.elastic_running.is_empty()
+            || !self.settings.elastic.is_allowed
+            || self.fleet.free_gpus(now) == 0
         {
             return;
         }
@@ -176,7 +178,8 @@ impl Scheduler {
         for share in &run.shares {
             let whole = self.booking(job, usize::from(share.role), share.node.0, now, Time::NEVER);
             let memory = crate::Amount { gpus: 0, cpus: 0, ..whole.amount };
-            self.fleet.book(share.node.0, crate::fleet::Booking { amount: memory, share: None, ..whole });
+            self.fleet
+                .book(share.node.0, crate::fleet::Booking { amount: memory, gpus: 0, share: None, ..whole });
         }
         self.suspended.insert(job);
         let entry = self.entry_mut(job);

@@ -107,4 +107,12 @@ impl Reservation {
     pub(crate) fn length(&self) -> Span {
         self.until.since(self.start)
     }
+
+    pub(crate) fn nodes_by_role(&self, roles: usize) -> Vec<Vec<u32>> {
+        let mut nodes = vec![Vec::new(); roles];
+        for reserved in &self.nodes {
+            nodes[usize::from(reserved.role)].push(reserved.node.0);
+        }
+        nodes
+    }
 }

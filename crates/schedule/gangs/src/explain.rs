@@ -58,17 +58,15 @@ impl Scheduler {
         copy.unreserve(job);
         let expected_start = match self.reservations.get(&job) {
             Some(reservation) => Some(reservation.start),
-            None if entry.is_queued() => copy.find(job, Horizon::Ever, now).map(|fit| fit.at),
+            None if entry.is_queued() && self.settings.backfill.overtakes => {
+                copy.find(job, Horizon::Ever, now).map(|fit| fit.at)
+            }
             None => None,
         };
-        let remedies = if entry.is_queued() { copy.remedies(job, expected_start, now) } else { Vec::new() };
-        Some(Explanation {
-            wait: self.why_waiting(job, expected_start, now),
-            priority: entry.priority,
-            ahead,
-            expected_start,
-            remedies,
-        })
+        let wait = self.why_waiting(job, expected_start, now);
+        let remedies =
+            if wait.is_for_resources() { copy.remedies(job, expected_start, now) } else { Vec::new() };
+        Some(Explanation { wait, priority: entry.priority, ahead, expected_start, remedies })
     }
 
     fn why_waiting(&self, job: JobId, start: Option<Time>, now: Time) -> Wait {
@@ -90,17 +88,13 @@ impl Scheduler {
         let class = entry.classes.iter().max_by_key(|class| class.nodes).expect("a gang has roles");
         let free = self.nodes_free(class, Span(1), now);
         let needed = class.nodes;
-        let free_gpus = self.fleet.free_gpus();
+        let free_gpus = self.fleet.free_gpus(now);
         if (free.len() as u32) < needed {
             let enough_gpus = free_gpus >= entry.request.gpus() && entry.request.gpus() > 0;
             return if enough_gpus {
                 Wait::Fragmented { free_gpus, level: None, largest: free.len() as u32, needed }
             } else {
-                Wait::Resources {
-                    nodes_free: free.len() as u32,
-                    needed,
-                    until: self.ends_last(job, start, now),
-                }
+                Wait::Resources { nodes_free: free.len() as u32, needed, until: self.ends_last(job, start) }
             };
         }
         if let Some(wait) = self.scattered(class, &free, free_gpus) {
@@ -118,8 +112,15 @@ impl Scheduler {
             self.reserved_on.iter().filter(|(node, _, other)| *other != job && lasting.contains(&node.0));
         match on_them.map(|(_, from, of)| (*from, *of)).min() {
             Some((from, of)) => Wait::BehindReservation { of, from },
-            None => Wait::NotTriedYet,
+            None => self.waits_for_neighbours(job).unwrap_or(Wait::NotTriedYet),
         }
+    }
+
+    fn waits_for_neighbours(&self, job: JobId) -> Option<Wait> {
+        self.jobs[&job].request.expected?;
+        let nodes = self.reservations.get(&job)?.nodes.iter().map(|reserved| reserved.node.0);
+        let level = self.fleet.level_of(&nodes.collect::<Vec<u32>>()).level;
+        Some(Wait::ForNeighbours { level })
     }
 
     /// Nodes that have enough free for `length` if reservations are left aside.
@@ -146,13 +147,11 @@ impl Scheduler {
         (largest < class.nodes).then_some(Wait::Fragmented { free_gpus, level, largest, needed: class.nodes })
     }
 
-    /// Of the gangs on the nodes it will get, the one that ends last before its start.
-    fn ends_last(&self, job: JobId, start: Option<Time>, now: Time) -> Option<JobId> {
+    /// Of the gangs on the nodes it will get, one whose end its start waits for.
+    fn ends_last(&self, job: JobId, start: Option<Time>) -> Option<JobId> {
         let nodes = &self.reservations.get(&job)?.nodes;
         let bookings = nodes.iter().flat_map(|reserved| self.fleet.bookings(reserved.node.0));
-        let before = bookings
-            .filter(|booking| start.is_some_and(|start| now < booking.until && booking.until <= start));
-        before.max_by_key(|booking| booking.until).map(|booking| booking.job)
+        bookings.filter(|booking| Some(booking.until) == start).map(|booking| booking.job).min()
     }
 
     /// Tries changed requests on the plan without the job's own reservation.

@@ -50,6 +50,8 @@ enum Condition {
 pub(crate) struct Booking {
     pub(crate) job: JobId,
     pub(crate) amount: Amount,
+    /// GPUs it uses; an exclusive gang may block more than that.
+    pub(crate) gpus: u16,
     pub(crate) from: Time,
     pub(crate) until: Time,
     pub(crate) devices: u64,
@@ -62,7 +64,6 @@ pub(crate) struct Booking {
 struct SharedGpu {
     device: u64,
     used: u16,
-    from: Time,
     until: Time,
 }
 
@@ -164,10 +165,11 @@ impl Fleet {
         &self.nodes[node as usize].bookings
     }
 
-    /// GPUs that are free now on nodes that take work.
-    pub(crate) fn free_gpus(&self) -> u64 {
-        let free = |node: &NodeEntry| u64::from(node.free_devices.count_ones());
-        self.nodes.iter().filter(|node| node.condition == Condition::Up).map(free).sum()
+    /// GPUs that nobody holds, on nodes that are in service.
+    pub(crate) fn free_gpus(&self, now: Time) -> u64 {
+        let is_closed = |closure: &Closure| closure.from <= now && now < closure.until;
+        let serves = |node: &&NodeEntry| !node.closed.iter().any(is_closed);
+        self.nodes.iter().filter(serves).map(|node| u64::from(node.free_devices.count_ones())).sum()
     }
 
     pub(crate) fn free_devices(&self, node: u32) -> u64 {
@@ -192,7 +194,7 @@ impl Fleet {
         match booking.share {
             Some(share) => return self.book_share(node, booking, share),
             None => {
-                let chosen = groups.choose(entry.free_devices, u32::from(booking.amount.gpus));
+                let chosen = groups.choose(entry.free_devices, u32::from(booking.gpus));
                 booking.devices = chosen.expect("as many devices are free as the timeline says");
             }
         }
@@ -228,12 +230,7 @@ impl Fleet {
                 let device =
                     groups.choose(entry.free_devices, 1).expect("a device is free: the window said so");
                 entry.free_devices &= !device;
-                entry.shared.push(SharedGpu {
-                    device,
-                    used: share,
-                    from: booking.from,
-                    until: booking.until,
-                });
+                entry.shared.push(SharedGpu { device, used: share, until: booking.until });
                 booking.devices = device;
                 self.take_both(node, booking.from, booking.until, Amount::gpus(1));
             }

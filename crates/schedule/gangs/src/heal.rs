@@ -6,7 +6,7 @@
 use bedplate_topology::NodeId;
 
 use crate::entry::Entry;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{SHORTEST_GRACE, Scheduler};
 use crate::view::{Class, Rule, View};
 use crate::{Closeness, Decision, JobId, Maintenance, NodeOrder, NodeShare, Outcome, StopReason, Then, Time};
 
@@ -15,6 +15,10 @@ impl Scheduler {
     pub(crate) fn advance(&mut self, now: Time) {
         while let Some((_, job)) = self.ends.first().copied().filter(|(time, _)| *time <= now) {
             self.time_is_up(job, now);
+        }
+        while let Some((time, job)) = self.departures.first().copied().filter(|(time, _)| *time <= now) {
+            self.departures.remove(&(time, job));
+            self.await_departure(job, now);
         }
         while let Some((time, job)) = self.begins.first().copied().filter(|(time, _)| *time <= now) {
             self.begins.remove(&(time, job));
@@ -39,15 +43,24 @@ impl Scheduler {
     fn time_is_up(&mut self, job: JobId, now: Time) {
         let is_stopping = self.jobs[&job].run().is_some_and(|run| run.stopping.is_some());
         if is_stopping {
-            let grace = self.jobs[&job].request.grace.max(crate::Span::seconds(1));
+            let grace = self.jobs[&job].request.grace.max(SHORTEST_GRACE);
             self.rebook(job, now + grace, now);
         } else {
             self.stop(job, StopReason::TimeLimit, Then::End(Outcome::TimedOut), now);
-            // Without grace the gang is due again at once; the report of its end is what counts.
-            if self.jobs[&job].request.grace == crate::Span::ZERO {
-                self.rebook(job, now + crate::Span::seconds(1), now);
-            }
         }
+    }
+
+    /// Nodes that an elastic gang has not left count as taken a little longer, again and again.
+    pub(crate) fn await_departure(&mut self, job: JobId, now: Time) {
+        let leaving = self.jobs.get(&job).and_then(Entry::run).map(|run| run.leaving.clone());
+        let Some(leaving) = leaving.filter(|nodes| !nodes.is_empty()) else {
+            return;
+        };
+        let until = now + self.settings.elastic.leave_within.max(SHORTEST_GRACE);
+        for node in leaving {
+            self.fleet.rebook_until(node.0, job, until, now);
+        }
+        self.departures.insert((until, job));
     }
 
     pub(crate) fn node_ordered(&mut self, node: NodeId, order: NodeOrder, now: Time) {

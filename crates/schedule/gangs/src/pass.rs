@@ -5,15 +5,13 @@
 
 use std::collections::BTreeSet;
 
-use bedplate_topology::NodeId;
-
 use crate::cycle::{Fit, Horizon};
 use crate::entry::Reservation;
 use crate::place::choose;
 use crate::priority::Rank;
 use crate::scheduler::Scheduler;
 use crate::view::{Class, NowView, Rule, View};
-use crate::{JobId, StartReason, Time};
+use crate::{JobId, Span, StartReason, Time};
 
 /// With at most so many reservations, all are brought forward at every event.
 const FEW: usize = 8;
@@ -83,13 +81,17 @@ impl Scheduler {
         }
     }
 
-    /// Starts gangs whose own reservations are all that stands between them and the freed nodes.
+    /// Starts gangs whose own reservations are all that stands between them and the freed nodes: those whose
+    /// time has come, and the next one on every node.
     pub(crate) fn start_promised(&mut self, now: Time) {
         let mut touched: BTreeSet<(Rank, JobId)> = BTreeSet::new();
         for node in &self.freed {
-            let first = self.reserved_on.range((*node, Time::ZERO, JobId(0))..).next();
-            if let Some((_, _, job)) = first.filter(|(at, ..)| at == node) {
+            let promised = self.reserved_on.range((*node, Time::ZERO, JobId(0))..);
+            for (_, start, job) in promised.take_while(|(at, ..)| at == node) {
                 touched.insert((self.jobs[job].rank, *job));
+                if *start > now {
+                    break;
+                }
             }
         }
         for (_, job) in touched {
@@ -105,7 +107,7 @@ impl Scheduler {
         if !self.is_free_until_promised(reservation, now) || self.limited_by(job, gpus).is_some() {
             return;
         }
-        let nodes = nodes_by_role(reservation, self.jobs[&job].classes.len());
+        let nodes = reservation.nodes_by_role(self.jobs[&job].classes.len());
         let why = if self.queue.first() == Some(job) {
             StartReason::InOrder
         } else {
@@ -116,11 +118,14 @@ impl Scheduler {
 
     /// Whether the promised nodes are free from now on, so that the promise can simply begin earlier.
     fn is_free_until_promised(&self, reservation: &Reservation, now: Time) -> bool {
-        let gap = reservation.start.since(now);
-        let length = reservation.length();
+        let gap = reservation.start.since(now).min(reservation.length());
         reservation.nodes.iter().all(|reserved| {
-            let gap = if gap > length { length } else { gap };
-            self.fleet.plan[reserved.node.0 as usize].window_at(now, reserved.amount, gap).is_some()
+            let node = reserved.node.0 as usize;
+            if gap > Span::ZERO {
+                self.fleet.plan[node].window_at(now, reserved.amount, gap).is_some()
+            } else {
+                self.fleet.booked[node].window_at(now, reserved.amount, Span(1)).is_some()
+            }
         })
     }
 
@@ -226,12 +231,4 @@ enum Tried {
     NoRoom,
     /// A limit of its own; another gang of the class may start.
     Limited,
-}
-
-fn nodes_by_role(reservation: &Reservation, roles: usize) -> Vec<Vec<u32>> {
-    let of_role = |role: usize| {
-        let own = reservation.nodes.iter().filter(move |reserved| usize::from(reserved.role) == role);
-        own.map(|reserved: &crate::Reserved| reserved.node).map(|NodeId(node)| node).collect()
-    };
-    (0..roles).map(of_role).collect()
 }

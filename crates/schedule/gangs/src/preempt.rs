@@ -12,7 +12,7 @@ use bedplate_topology::NodeId;
 use crate::cycle::Fit;
 use crate::entry::Run;
 use crate::place::choose;
-use crate::scheduler::Scheduler;
+use crate::scheduler::{SHORTEST_GRACE, Scheduler};
 use crate::view::View;
 use crate::{Decision, JobId, Preemption, Request, Span, StopReason, Then, Time, Wait};
 
@@ -63,10 +63,9 @@ impl Scheduler {
 
     /// Those who may be moved for this gang, the cheapest first.
     fn candidates(&self, job: JobId, now: Time) -> Vec<Candidate> {
-        let request = &self.jobs[&job].request;
         let may_preempt = self.may_preempt(job, now);
         let mut candidates: Vec<Candidate> = if may_preempt {
-            self.jobs.keys().filter_map(|other| self.candidate(*other, request, now)).collect()
+            self.jobs.keys().filter_map(|other| self.candidate(*other, job, now)).collect()
         } else {
             self.elastic_running.iter().filter_map(|other| self.surplus(*other)).collect()
         };
@@ -91,11 +90,14 @@ impl Scheduler {
         self.settings.partitions[usize::from(request.partition.0)].tier
     }
 
-    fn candidate(&self, other: JobId, request: &Request, now: Time) -> Option<Candidate> {
+    fn candidate(&self, other: JobId, for_job: JobId, now: Time) -> Option<Candidate> {
         let entry = &self.jobs[&other];
+        let request = &self.jobs[&for_job].request;
         let run = entry.run().filter(|run| run.stopping.is_none() && run.leaving.is_empty())?;
         let outranked = self.tier(&entry.request) < self.tier(request)
             || self.settings.qos[usize::from(request.qos.0)].preempts.contains(&entry.request.qos);
+        // Whoever would stand before it in the queue would only come back and take the nodes again.
+        let outranked = outranked && self.rank_at(other, now) > self.jobs[&for_job].rank;
         let has_run = now.since(run.started) >= entry.request.minimum_run_time;
         if !outranked || !has_run || entry.request.preemption == Preemption::Never {
             return self.surplus(other);
@@ -129,11 +131,12 @@ impl Scheduler {
     }
 
     fn leaving_time(&self, candidate: &Candidate) -> Span {
-        if candidate.shrinks {
+        let grace = if candidate.shrinks {
             self.settings.elastic.leave_within
         } else {
             self.jobs[&candidate.job].request.grace
-        }
+        };
+        grace.max(SHORTEST_GRACE)
     }
 
     /// The fewest of the cheapest candidates with which the gang fits, and of those only the ones in its way.
@@ -215,11 +218,8 @@ impl Scheduler {
         let count = nodes.len().next_multiple_of(step).min(removable.len());
         nodes.extend(others.into_iter().take(count - nodes.len()));
         let nodes: Vec<NodeId> = nodes.into_iter().map(NodeId).collect();
-        for node in &nodes {
-            self.fleet.rebook_until(node.0, job, now + grace, now);
-        }
-        let run = self.entry_mut(job).run_mut().expect("it runs");
-        run.leaving.clone_from(&nodes);
+        self.entry_mut(job).run_mut().expect("it runs").leaving.clone_from(&nodes);
+        self.await_departure(job, now);
         self.decisions.push(Decision::Shrink { job, nodes, grace, for_job: Some(for_job) });
     }
 

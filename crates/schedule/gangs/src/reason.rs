@@ -105,6 +105,10 @@ pub enum Wait {
     BeforeMaintenance {
         from: Time,
     },
+    /// It could start now, but with its nodes further apart it would end later than if it waits.
+    ForNeighbours {
+        level: Level,
+    },
     /// Not enough is free.
     Resources {
         nodes_free: u32,
@@ -125,6 +129,19 @@ pub enum Wait {
     InOrder {
         behind: JobId,
     },
+}
+
+impl Wait {
+    /// Whether another request might have started.
+    pub fn is_for_resources(&self) -> bool {
+        matches!(
+            self,
+            Wait::Fragmented { .. }
+                | Wait::BehindReservation { .. }
+                | Wait::BeforeMaintenance { .. }
+                | Wait::Resources { .. }
+        )
+    }
 }
 
 impl fmt::Display for Never {
@@ -191,6 +208,9 @@ impl fmt::Display for Wait {
             }
             Wait::BeforeMaintenance { from } => {
                 write!(f, "nodes are free, but go out of service at {}", At(*from))
+            }
+            Wait::ForNeighbours { level } => {
+                write!(f, "nodes are free, but waiting for some of one {level} ends earlier")
             }
             Wait::Resources { nodes_free, needed, until } => {
                 write!(f, "{nodes_free} nodes have enough free and it needs {needed}")?;

@@ -37,6 +37,8 @@ pub struct Scheduler {
     pub(crate) ends: BTreeSet<(Time, JobId)>,
     /// When jobs that may not begin yet may.
     pub(crate) begins: BTreeSet<(Time, JobId)>,
+    /// When elastic gangs should have left nodes.
+    pub(crate) departures: BTreeSet<(Time, JobId)>,
     /// When gangs must leave nodes that close.
     pub(crate) evictions: BTreeSet<(Time, JobId, NodeId)>,
     pub(crate) next_closure: Option<Time>,
@@ -59,6 +61,9 @@ pub struct Scheduler {
     pub(crate) freed: BTreeSet<NodeId>,
     pub(crate) decisions: Vec<Decision>,
 }
+
+/// Until the end of a stopping gang is reported its nodes count as taken for at least this long.
+pub(crate) const SHORTEST_GRACE: Span = Span::seconds(1);
 
 /// When all reservations are made anew.
 #[derive(Debug, Clone, Copy, Default)]
@@ -86,6 +91,7 @@ impl Scheduler {
             elastic_running: BTreeSet::new(),
             ends: BTreeSet::new(),
             begins: BTreeSet::new(),
+            departures: BTreeSet::new(),
             evictions: BTreeSet::new(),
             next_closure: None,
             dependents: BTreeMap::new(),
@@ -112,10 +118,11 @@ impl Scheduler {
 
     /// Takes in events that happened at the same time and decides once.
     pub fn apply_all(&mut self, events: impl IntoIterator<Item = Event>, now: Time) -> Vec<Decision> {
-        self.advance(now);
         for event in events {
             self.handle(event, now);
         }
+        // After the events: what ended just in time has not run out of it.
+        self.advance(now);
         self.decide(now);
         std::mem::take(&mut self.decisions)
     }
@@ -135,6 +142,7 @@ impl Scheduler {
         let times = [
             self.ends.first().map(|(time, _)| *time),
             self.begins.first().map(|(time, _)| *time),
+            self.departures.first().map(|(time, _)| *time),
             self.evictions.first().map(|(time, ..)| *time),
             self.next_closure,
             replan,
@@ -169,8 +177,9 @@ impl Scheduler {
         self.fleet.bookings(node.0).iter().map(|booking| booking.job)
     }
 
-    pub fn free_gpus(&self) -> u64 {
-        self.fleet.free_gpus()
+    /// GPUs that nobody holds, on nodes that are in service.
+    pub fn free_gpus(&self, now: Time) -> u64 {
+        self.fleet.free_gpus(now)
     }
 
     /// Gangs waiting for resources, in the order in which they are considered.
@@ -376,7 +385,7 @@ impl Scheduler {
             entry.restarts += 1;
         }
         self.decisions.push(Decision::Stop { job, grace, why, then });
-        self.rebook(job, now + grace, now);
+        self.rebook(job, now + grace.max(SHORTEST_GRACE), now);
     }
 
     /// Changes when a running gang's time is up, on all its nodes.
@@ -399,7 +408,11 @@ impl Scheduler {
         let retries_left = entry.restarts < entry.request.retries;
         match run.stopping {
             Some(Then::End(stopped)) => self.finish(job, stopped, now),
-            Some(Then::Requeue) => self.come_back(job, now),
+            Some(Then::Requeue) => {
+                // Whoever it made room for goes first; a full cycle keeps that order.
+                self.cadence.is_urgent = true;
+                self.come_back(job, now);
+            }
             Some(Then::Suspend) | None if outcome == Outcome::Failed && retries_left => {
                 entry.restarts += 1;
                 self.come_back(job, now);
@@ -513,7 +526,8 @@ impl Scheduler {
         let entry = &self.jobs[&job];
         let amount =
             entry.classes[role].need_on(self.fleet.capacity(node)).expect("the node is large enough");
-        Booking { job, amount, from, until, devices: 0, share: entry.request.roles[role].gpu_share }
+        let asked = &entry.request.roles[role];
+        Booking { job, amount, gpus: asked.per_node.gpus, from, until, devices: 0, share: asked.gpu_share }
     }
 
     /// How long a gang may take with so many nodes: longer than its limit when it is smaller than asked for.

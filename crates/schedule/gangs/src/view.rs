@@ -33,7 +33,7 @@ pub(crate) enum Rule {
         level: u8,
         segment: u32,
     },
-    /// Each in a set of its own.
+    /// In as many sets as there are, or as there are nodes.
     Spread {
         level: u8,
     },
@@ -161,7 +161,8 @@ impl View {
                     self.starts[set.start as usize..set.end as usize].iter().copied().min()
                 };
                 let mut firsts: Vec<Time> = sets.iter().filter_map(first).collect();
-                nth_of(&mut firsts, count.min(sets.len()))
+                let apart = nth_of(&mut firsts, count.min(sets.len()));
+                apart.max(nth_start(&self.starts, count))
             }
             Rule::Segments { level, segment } => {
                 self.first_with_segments(&fleet.levels()[usize::from(level)], segment)
