@@ -129,7 +129,8 @@ impl Scheduler {
         self.load.pending_tokens += u64::from(self.sequences[slot].pending());
         self.queue.push(tenant, place);
         let (sequence, reason) = (SequenceId(slot), PreemptReason::NoBlockForSample);
-        self.completion.preempted.push(Preemption { sequence, request, reason, is_swapped: false });
+        let preemption = Preemption { sequence, request, reason, was_decoding: false, is_swapped: false };
+        self.completion.preempted.push(preemption);
     }
 
     /// Lets a sequence whose KV is there decode from the next decode step on. Where the others have been given

@@ -131,6 +131,8 @@ impl fmt::Display for OptionsFlaw {
     }
 }
 
+impl std::error::Error for OptionsFlaw {}
+
 impl SchedulerOptions {
     /// What is wrong with these settings, if anything.
     pub fn flaw(&self) -> Option<OptionsFlaw> {

@@ -17,6 +17,7 @@ impl Scheduler {
     /// Takes a running sequence out and puts it back into the queue, at the place it had.
     pub(crate) fn preempt(&mut self, slot: u32, reason: PreemptReason) {
         let resume = self.way_back(slot);
+        let was_decoding = self.sequences[slot].phase == Phase::Decoding;
         self.take_out(slot);
         let sequence = &mut self.sequences[slot];
         let is_swapped = matches!(resume, Resume::SwapIn { .. });
@@ -32,7 +33,8 @@ impl Scheduler {
         let Sequence { request, tenant, place, .. } = *sequence;
         self.load.pending_tokens += u64::from(self.sequences[slot].pending());
         self.queue.push(tenant, place);
-        self.step.preempted.push(Preemption { sequence: SequenceId(slot), request, reason, is_swapped });
+        let sequence = SequenceId(slot);
+        self.step.preempted.push(Preemption { sequence, request, reason, was_decoding, is_swapped });
     }
 
     fn way_back(&self, slot: u32) -> Resume {

@@ -126,6 +126,8 @@ pub struct Preemption {
     pub sequence: SequenceId,
     pub request: RequestId,
     pub reason: PreemptReason,
+    /// Whether it was getting tokens, rather than having its prompt computed.
+    pub was_decoding: bool,
     /// Whether its KV went to host memory.
     pub is_swapped: bool,
 }

@@ -151,13 +151,18 @@ impl Scheduler {
         self.cache.occupancy()
     }
 
+    /// The step that was planned last.
+    pub fn last_step(&self) -> &Step {
+        &self.step
+    }
+
     /// Whether no request is here.
     pub fn is_empty(&self) -> bool {
         self.load.sequences == 0
     }
 
     /// Sequences that decode, in no particular but always the same order.
-    pub fn decoding(&self) -> impl Iterator<Item = SequenceId> {
+    pub fn decoding(&self) -> impl ExactSizeIterator<Item = SequenceId> {
         self.decoding.iter().copied().map(SequenceId)
     }
 

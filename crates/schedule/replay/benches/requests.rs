@@ -1,0 +1,148 @@
+//! Requests replayed per CPU second, against what was measured of other simulators.
+//!
+//! Run with `cargo bench -p bedplate-replay`. `--peer dynamo` also measures Dynamo's simulator on this machine,
+//! through `benches/dynamo.py`, when its Python package is installed.
+
+#![expect(clippy::print_stdout, reason = "a bench prints its result")]
+
+use std::process::Command;
+use std::time::Instant;
+
+use bedplate_batching::{RoutingPolicy, SchedulerOptions};
+use bedplate_replay::requests::{
+    Arrivals, Fleet, GeneratedLoad, Lengths, LinearEngine, Outcome, Pool, SharedPrefix, Traffic, seconds,
+    simulate,
+};
+
+const RUNS: usize = 5;
+
+/// A case, and what others were measured at in requests per CPU second: Dynamo 1.6.1's mocker replayed offline,
+/// and Vidur at commit 7d47513 on one replica.
+struct Case {
+    name: &'static str,
+    requests: u32,
+    arrivals: Arrivals,
+    prompt: u32,
+    output: u32,
+    replicas: u32,
+    shared: Option<SharedPrefix>,
+    dynamo: Option<f64>,
+    vidur: Option<f64>,
+}
+
+fn cases() -> Vec<Case> {
+    let nothing_shared = Some(SharedPrefix { percent: 0, groups: 1 });
+    let half_shared = Some(SharedPrefix { percent: 50, groups: 8 });
+    let closed = Arrivals::Closed { users: 128 };
+    let case = |name, replicas, prompt, output| Case {
+        name,
+        requests: 200_000,
+        arrivals: closed,
+        prompt,
+        output,
+        replicas,
+        shared: None,
+        dynamo: None,
+        vidur: None,
+    };
+    let poisson = Arrivals::Poisson { per_second: 6.45 };
+    vec![
+        Case {
+            dynamo: Some(17_762.0),
+            vidur: Some(550.0),
+            ..case("2 replicas, 128 users, 1024/128", 2, 1024, 128)
+        },
+        Case {
+            dynamo: Some(17_762.0),
+            vidur: Some(550.0),
+            shared: nothing_shared,
+            ..case("the same, every prompt cached", 2, 1024, 128)
+        },
+        Case {
+            arrivals: poisson,
+            dynamo: Some(8_010.0),
+            vidur: Some(550.0),
+            ..case("1 replica, 6.45/s, 1024/256", 1, 1024, 256)
+        },
+        Case {
+            shared: half_shared,
+            dynamo: Some(8_250.0),
+            ..case("8 replicas, by prefix, half shared, 2048/128", 8, 2048, 128)
+        },
+    ]
+}
+
+fn main() {
+    println!(
+        "{:<46} {:>9} {:>8} {:>12} {:>8} {:>8}",
+        "case", "requests", "events", "requests/s", "x Dynamo", "x Vidur"
+    );
+    for case in cases() {
+        report(&case);
+    }
+    if std::env::args().any(|argument| argument == "dynamo") {
+        measure_dynamo();
+    }
+}
+
+fn report(case: &Case) {
+    let mut best = f64::INFINITY;
+    let mut last = None;
+    for _ in 0..RUNS {
+        let (elapsed, outcome) = measure(case);
+        best = best.min(elapsed);
+        last = Some(outcome);
+    }
+    let outcome = last.expect("there was a run");
+    assert_eq!(outcome.finished, u64::from(case.requests));
+    let rate = f64::from(case.requests) / best;
+    let against = |peer: Option<f64>| peer.map_or("-".into(), |peer| format!("{:.0}", rate / peer));
+    println!(
+        "{:<46} {:>9} {:>8} {:>12.0} {:>8} {:>8}",
+        case.name,
+        case.requests,
+        outcome.events,
+        rate,
+        against(case.dynamo),
+        against(case.vidur)
+    );
+    println!(
+        "    ttft p50 {:.1} ms, itl p50 {:.2} ms, {:.0} tokens/s, hit rate {:.0} %",
+        seconds(outcome.ttft.p50) * 1e3,
+        seconds(outcome.itl.p50) * 1e3,
+        outcome.output_tokens_per_second(),
+        outcome.hit_rate() * 100.0
+    );
+}
+
+/// One replay and its seconds. One thread that only computes: elapsed time is CPU time unless somebody else
+/// takes the core, so the best of several runs counts.
+fn measure(case: &Case) -> (f64, Outcome) {
+    let engine = LinearEngine::default();
+    let mut pool = Pool::new(case.replicas, &engine);
+    pool.scheduler = SchedulerOptions::default();
+    pool.router.policy = if case.shared.is_some() { RoutingPolicy::Prefix } else { RoutingPolicy::LeastWork };
+    let load = GeneratedLoad {
+        requests: case.requests,
+        arrivals: case.arrivals,
+        prompt: Lengths::Fixed(case.prompt),
+        output: Lengths::Fixed(case.output),
+        shared: case.shared,
+        ..GeneratedLoad::default()
+    };
+    let began = Instant::now();
+    let outcome =
+        simulate(Traffic::Generated(load), &Fleet::aggregated(pool)).expect("the settings are sound");
+    (began.elapsed().as_secs_f64(), outcome)
+}
+
+fn measure_dynamo() {
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/dynamo.py");
+    println!("\nDynamo on this machine:");
+    match Command::new("python3").arg(script).status() {
+        Ok(status) if status.success() => {}
+        Ok(_) | Err(_) => {
+            println!("skipped: `pip install --no-deps ai-dynamo ai-dynamo-runtime` is needed for it");
+        }
+    }
+}
