@@ -14,7 +14,7 @@ impl Scheduler {
         assert!(self.is_step_running, "there is a step to complete");
         assert!((1..=self.step.repeats).contains(&executed), "it ran as often as it may");
         self.completion.clear();
-        self.grow_to(executed);
+        self.settle(executed, executed);
         if self.step.decodes {
             self.advance_decodes(executed);
         }
@@ -35,7 +35,6 @@ impl Scheduler {
     fn advance_decodes(&mut self, steps: u32) {
         self.decode_steps += u64::from(steps);
         self.decode_context += self.decoding.len() as u64 * u64::from(steps);
-        self.queue.charge_decodes(steps);
     }
 
     fn end_sequences(&mut self) {

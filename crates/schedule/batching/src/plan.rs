@@ -13,6 +13,7 @@ impl Scheduler {
         assert!(!self.is_step_running, "a step is completed before the next one is planned");
         self.step.clear();
         self.grown = 0;
+        self.charged = 0;
         match self.options.prefill {
             PrefillMode::Mixed => self.plan_mixed(now),
             PrefillMode::Separate => self.plan_separate(now),
@@ -76,13 +77,21 @@ impl Scheduler {
         self.cache.allocate(1, &mut sequence.table);
     }
 
-    /// Gives blocks for the first `steps` steps of the running stretch, so that what the cache holds is what it
-    /// would hold had they been planned one by one.
-    pub fn grow_to(&mut self, steps: u32) {
-        debug_assert!(self.is_step_running && steps <= self.step.repeats);
-        while self.step.decodes && self.grown < steps {
+    /// Brings cache and tenants' counts to where they would be amid a stretch had its steps been planned one by
+    /// one: `begun` steps have been given their blocks, and the tokens of `done` steps are counted. Call it
+    /// before asking or submitting anything while a stretch runs.
+    pub fn settle(&mut self, begun: u32, done: u32) {
+        debug_assert!(self.is_step_running && done <= begun && begun <= self.step.repeats);
+        if !self.step.decodes {
+            return;
+        }
+        while self.grown < begun {
             self.give_blocks(self.decode_steps + u64::from(self.grown));
             self.grown += 1;
+        }
+        if done > self.charged {
+            self.queue.charge_decodes(done - self.charged);
+            self.charged = done;
         }
     }
 

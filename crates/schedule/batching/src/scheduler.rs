@@ -62,6 +62,8 @@ pub struct Scheduler {
     pub(crate) is_step_running: bool,
     /// Steps of the running stretch that have been given their blocks.
     pub(crate) grown: u32,
+    /// Steps of the running stretch whose tokens are counted for their tenants.
+    pub(crate) charged: u32,
 }
 
 impl Scheduler {
@@ -88,6 +90,7 @@ impl Scheduler {
             completion: Completion::default(),
             is_step_running: false,
             grown: 0,
+            charged: 0,
             options,
         })
     }

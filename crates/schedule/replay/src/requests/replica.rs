@@ -130,13 +130,14 @@ impl Replica {
         Some(running.ends)
     }
 
-    /// Lets the scheduler's cache be what it is at `now`, amid a stretch.
+    /// Lets the scheduler be what it is at `now`, amid a stretch.
     pub(crate) fn settle(&mut self, now: Picoseconds) {
         if let Some(Running { steps, stretch: Some(stretch), .. }) = &self.running
             && *steps > 1
         {
             let begun = stretch.steps_begun(now, *steps).max(1);
-            self.scheduler.grow_to(begun);
+            let done = if stretch.end(begun) <= now { begun } else { begun - 1 };
+            self.scheduler.settle(begun, done);
         }
     }
 

@@ -240,6 +240,7 @@ impl<'a> Simulation<'a> {
             return;
         };
         let index = route.replica;
+        self.replicas[index].settle(self.now);
         let submitted = self.replicas[index].scheduler.submit(asked, self.now / PER_NANOSECOND);
         submitted.expect("what can never run was refused on arrival");
         let ends = self.replicas[index].cut_short(self.now);
@@ -279,17 +280,16 @@ impl<'a> Simulation<'a> {
         let started = self.progress.len();
         self.progress.extend_from_slice(&completion.finished);
         self.account(index, &running, started);
-        let mut at_once = 0;
         for at in 0..self.progress.len() {
             let progress = self.progress[at];
             if at < started {
                 self.note_start(index, progress);
             } else {
-                at_once += u32::from(progress.generated == 1);
                 self.finish_sequence(index, progress);
             }
         }
-        let joined = (started as u32).saturating_sub(at_once);
+        // Where nothing decoded, whoever ended is one of those that started.
+        let joined = started.saturating_sub(self.progress.len() - started) as u32;
         self.replicas[index].note_tokens(self.now, running.shape.decodes > 0, joined);
         self.close_if_drained(index);
     }

@@ -1,0 +1,5 @@
+//! Replays of requests: held against a step-by-step reference, and by what they must keep true.
+
+mod exact;
+mod laws;
+mod reference;
