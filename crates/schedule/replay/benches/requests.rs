@@ -1,7 +1,7 @@
 //! Requests replayed per CPU second, against what was measured of other simulators.
 //!
 //! Run with `cargo bench -p bedplate-replay`. `--peer dynamo` also measures Dynamo's simulator on this machine,
-//! through `benches/dynamo.py`, when its Python package is installed.
+//! through `benches/peer_dynamo.py`, when its Python package is installed.
 
 #![expect(clippy::print_stdout, reason = "a bench prints its result")]
 
@@ -22,8 +22,8 @@ struct Case {
     name: &'static str,
     requests: u32,
     arrivals: Arrivals,
-    prompt: u32,
-    output: u32,
+    prompt: Lengths,
+    output: Lengths,
     replicas: u32,
     shared: Option<SharedPrefix>,
     dynamo: Option<f64>,
@@ -38,8 +38,8 @@ fn cases() -> Vec<Case> {
         name,
         requests: 200_000,
         arrivals: closed,
-        prompt,
-        output,
+        prompt: Lengths::Fixed(prompt),
+        output: Lengths::Fixed(output),
         replicas,
         shared: None,
         dynamo: None,
@@ -57,6 +57,11 @@ fn cases() -> Vec<Case> {
             vidur: Some(550.0),
             shared: nothing_shared,
             ..case("the same, every prompt cached", 2, 1024, 128)
+        },
+        Case {
+            prompt: Lengths::Between(820, 1024),
+            output: Lengths::Between(103, 128),
+            ..case("the first with lengths of 80 to 100 %", 2, 1024, 128)
         },
         Case {
             arrivals: poisson,
@@ -125,8 +130,8 @@ fn measure(case: &Case) -> (f64, Outcome) {
     let load = GeneratedLoad {
         requests: case.requests,
         arrivals: case.arrivals,
-        prompt: Lengths::Fixed(case.prompt),
-        output: Lengths::Fixed(case.output),
+        prompt: case.prompt,
+        output: case.output,
         shared: case.shared,
         ..GeneratedLoad::default()
     };
@@ -137,7 +142,7 @@ fn measure(case: &Case) -> (f64, Outcome) {
 }
 
 fn measure_dynamo() {
-    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/dynamo.py");
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/benches/peer_dynamo.py");
     println!("\nDynamo on this machine:");
     match Command::new("python3").arg(script).status() {
         Ok(status) if status.success() => {}

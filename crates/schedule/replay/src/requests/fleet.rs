@@ -49,7 +49,15 @@ pub enum Arrangement<'a> {
     /// Every replica does both.
     Aggregated(Pool<'a>),
     /// One pool computes prompts and the first token, another one decodes.
-    Disaggregated { prefill: Pool<'a>, decode: Pool<'a>, transfer: Transfer },
+    Disaggregated(Box<Disaggregated<'a>>),
+}
+
+/// Two pools and the way between them.
+#[derive(Clone)]
+pub struct Disaggregated<'a> {
+    pub prefill: Pool<'a>,
+    pub decode: Pool<'a>,
+    pub transfer: Transfer,
 }
 
 /// A deployment to be replayed.
@@ -76,7 +84,7 @@ impl<'a> Fleet<'a> {
     pub(crate) fn pools(&self) -> Vec<&Pool<'a>> {
         match &self.arrangement {
             Arrangement::Aggregated(pool) => vec![pool],
-            Arrangement::Disaggregated { prefill, decode, .. } => vec![prefill, decode],
+            Arrangement::Disaggregated(split) => vec![&split.prefill, &split.decode],
         }
     }
 }

@@ -22,6 +22,7 @@
 //! ```
 
 mod engine;
+mod error;
 mod fleet;
 mod histogram;
 mod load;
@@ -35,12 +36,15 @@ mod series;
 mod simulate;
 mod source;
 mod stretch;
+mod trace;
 
 pub use engine::{DecodeTime, LinearEngine, Picoseconds, StepTime, picoseconds, seconds};
-pub use fleet::{Arrangement, Fleet, Objectives, Pool, Scaling, Transfer};
+pub use error::{PAGES, TraceError};
+pub use fleet::{Arrangement, Disaggregated, Fleet, Objectives, Pool, Scaling, Transfer};
 pub use load::{Arrivals, GeneratedLoad, Lengths, SharedPrefix, Thinking, Turns};
 pub use outcome::{Fate, Outcome, Record, Spread};
 pub use planned::{Planned, Prefix};
 pub use series::{Series, Window};
 pub use simulate::simulate;
 pub use source::Traffic;
+pub use trace::{TOKENS_PER_HASH, read_trace};

@@ -15,7 +15,7 @@ use bedplate_batching::{
 };
 
 use super::engine::{PER_NANOSECOND, Picoseconds};
-use super::fleet::{Arrangement, Fleet, Pool, Transfer};
+use super::fleet::{Arrangement, Fleet, Pool};
 use super::next::NextEnd;
 use super::outcome::{Fate, Outcome, Record, Tally};
 use super::planned::Planned;
@@ -345,10 +345,10 @@ impl<'a> Simulation<'a> {
 
     /// Sends the KV of a computed prompt to the decode pool, behind what the replica is still sending.
     fn send(&mut self, index: usize, request: u64) {
-        let Arrangement::Disaggregated { transfer, .. } = &self.fleet.arrangement else { return };
+        let Arrangement::Disaggregated(split) = &self.fleet.arrangement else { return };
         let tokens = u64::from(self.planned[request as usize].prompt_tokens);
         let replica = &mut self.replicas[index];
-        let arrives = replica.link_free.max(self.now).saturating_add(Transfer::time(transfer, tokens));
+        let arrives = replica.link_free.max(self.now).saturating_add(split.transfer.time(tokens));
         replica.link_free = arrives;
         self.transfers.push(Reverse((arrives, self.sent, request)));
         self.sent += 1;

@@ -7,8 +7,8 @@ use bedplate_batching::{
     TenantId,
 };
 use bedplate_replay::requests::{
-    Arrangement, Arrivals, Fate, Fleet, GeneratedLoad, Lengths, LinearEngine, Outcome, Planned, Pool, Prefix,
-    Scaling, SharedPrefix, Thinking, Traffic, Transfer, Turns, simulate,
+    Arrangement, Arrivals, Disaggregated, Fate, Fleet, GeneratedLoad, Lengths, LinearEngine, Outcome,
+    Planned, Pool, Prefix, Scaling, SharedPrefix, Thinking, Traffic, Transfer, Turns, simulate,
 };
 use proptest::prelude::*;
 
@@ -106,8 +106,11 @@ fn result(outcome: &Outcome) -> impl PartialEq + std::fmt::Debug {
 }
 
 fn check(name: &str, load: &GeneratedLoad, fleet: &Fleet<'_>) {
-    let jumped = simulate(Traffic::Generated(load.clone()), fleet).unwrap();
-    let stepped = simulate(Traffic::Generated(load.clone()), &Fleet { horizon: 1, ..fleet.clone() }).unwrap();
+    let play = |horizon: u32| {
+        let fleet = Fleet { horizon, ..fleet.clone() };
+        simulate(Traffic::Generated(load.clone()), &fleet).expect("the settings are sound")
+    };
+    let (jumped, stepped) = (play(512), play(1));
     assert_eq!(result(&jumped), result(&stepped), "{name}");
     assert_eq!(jumped.finished, u64::from(load.requests), "{name}");
     assert!(jumped.events < stepped.events, "{name}: no stretch was played as one");
@@ -143,14 +146,9 @@ fn jumping_over_stretches_changes_nothing_whatever_is_replayed() {
     };
     let link = Transfer { latency: MILLISECOND, per_token: 3_000_000 };
     let swapped = Fleet { swap: link, ..Fleet::aggregated(small) };
-    let disaggregated = Fleet {
-        arrangement: Arrangement::Disaggregated {
-            prefill: pool.clone(),
-            decode: pool.clone(),
-            transfer: link,
-        },
-        ..Fleet::aggregated(pool.clone())
-    };
+    let split = Disaggregated { prefill: pool.clone(), decode: pool.clone(), transfer: link };
+    let disaggregated =
+        Fleet { arrangement: Arrangement::Disaggregated(Box::new(split)), ..Fleet::aggregated(pool.clone()) };
     let load = GeneratedLoad {
         requests: 400,
         arrivals: Arrivals::Poisson { per_second: 12.0 },

@@ -11,7 +11,7 @@ fn replay(load: &GeneratedLoad, replicas: u32) -> Outcome {
     let objectives =
         Objectives { ttft: Some(picoseconds(0.5)), itl: Some(picoseconds(0.03)), end_to_end: None };
     let fleet = Fleet { objectives, ..Fleet::aggregated(Pool::new(replicas, &engine)) };
-    simulate(Traffic::Generated(load.clone()), &fleet).unwrap()
+    simulate(Traffic::Generated(load.clone()), &fleet).expect("the settings are sound")
 }
 
 fn load(seed: u64, per_second: f64, percent: u32) -> GeneratedLoad {

@@ -3,3 +3,4 @@
 mod exact;
 mod laws;
 mod reference;
+mod traces;

@@ -10,18 +10,18 @@ use bedplate_replay::requests::{Picoseconds, Planned, Pool, StepTime};
 
 /// What the reference knows of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Reference {
-    pub first_token: Picoseconds,
-    pub finished: Picoseconds,
-    pub is_dropped: bool,
+pub(crate) struct Reference {
+    pub(crate) first_token: Picoseconds,
+    pub(crate) finished: Picoseconds,
+    pub(crate) is_dropped: bool,
 }
 
 #[derive(Debug, Default, PartialEq, Eq)]
-pub struct Played {
-    pub requests: Vec<Reference>,
+pub(crate) struct Played {
+    pub(crate) requests: Vec<Reference>,
     /// Gaps between tokens of one sequence: how many, and their sum.
-    pub gaps: u64,
-    pub gap_sum: u128,
+    pub(crate) gaps: u64,
+    pub(crate) gap_sum: u128,
 }
 
 struct Replica {
@@ -33,12 +33,12 @@ struct Replica {
 }
 
 /// Plays a trace over one pool without swapping.
-pub fn play(trace: &[Planned], pool: &Pool<'_>) -> Played {
+pub(crate) fn play(trace: &[Planned], pool: &Pool<'_>) -> Played {
     let mut trace: Vec<Planned> = trace.to_vec();
     trace.sort_by_key(|planned| planned.at);
     let mut replicas: Vec<Replica> = (0..pool.replicas)
         .map(|_| Replica {
-            scheduler: Scheduler::new(pool.scheduler.clone()).unwrap(),
+            scheduler: Scheduler::new(pool.scheduler.clone()).expect("the settings are sound"),
             ends: None,
             decodes: false,
             last_token: BTreeMap::new(),
@@ -99,8 +99,8 @@ fn arrive(
             is_open: true,
         })
         .collect();
-    let route = router.route(planned.prompt_tokens, &candidates).unwrap();
-    replicas[route.replica].scheduler.submit(request, now / 1000).unwrap();
+    let route = router.route(planned.prompt_tokens, &candidates).expect("all are open");
+    replicas[route.replica].scheduler.submit(request, now / 1000).expect("it fits");
 }
 
 fn start_step(replica: &mut Replica, now: Picoseconds, engine: &dyn StepTime, played: &mut Played) {
