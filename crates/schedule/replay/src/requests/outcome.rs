@@ -10,7 +10,7 @@ use super::series::Series;
 /// What became of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Still under way; no request is when a replay has ended.
+    /// Under way; when a replay has ended, one that the virtual clock's 213 days did not suffice for.
     Underway,
     Finished,
     /// No replica can ever run it.
@@ -111,9 +111,10 @@ pub(crate) struct Tally {
     /// Share of KV blocks in use, times picoseconds, over all replicas.
     pub(crate) kv_integral: f64,
     pub(crate) kv_highest: f64,
-    pub(crate) busy: Picoseconds,
+    /// Sums over replicas may exceed what the clock holds.
+    pub(crate) busy: u128,
     /// Replica time that is paid for, and its price.
-    pub(crate) replica_time: Picoseconds,
+    pub(crate) replica_time: u128,
     pub(crate) dollars: f64,
 }
 
@@ -124,6 +125,8 @@ pub struct Outcome {
     pub finished: u64,
     pub refused: u64,
     pub dropped: u64,
+    /// For which the virtual clock did not suffice.
+    pub unfinished: u64,
     /// From the first arrival to the last event.
     pub duration: Picoseconds,
     pub ttft: Spread,
@@ -147,7 +150,8 @@ pub struct Outcome {
     pub kv_highest: f64,
     /// Share of the paid time in which replicas ran a step.
     pub busy: f64,
-    pub replica_time: Picoseconds,
+    /// Time that replicas were paid for, in seconds.
+    pub replica_seconds: f64,
     pub dollars: f64,
     pub series: Series,
     pub records: Vec<Record>,
@@ -171,6 +175,7 @@ impl Outcome {
             finished: count(|fate| *fate == Fate::Finished),
             refused: count(|fate| matches!(fate, Fate::Refused(_))),
             dropped: count(|fate| *fate == Fate::Dropped),
+            unfinished: count(|fate| *fate == Fate::Underway),
             duration: ended.saturating_sub(began),
             ttft: Spread::of(finished().map(Record::ttft).collect()),
             token_gap: Spread::of_histogram(&tally.gaps),
@@ -186,7 +191,7 @@ impl Outcome {
             kv_mean: tally.kv_integral / paid,
             kv_highest: tally.kv_highest,
             busy: tally.busy as f64 / paid,
-            replica_time: tally.replica_time,
+            replica_seconds: tally.replica_time as f64 / 1e12,
             dollars: tally.dollars,
             series,
             records,

@@ -308,7 +308,7 @@ impl<'a> Simulation<'a> {
         let elapsed = running.ends - running.began;
         self.tally.steps += u64::from(running.steps);
         self.tally.events += 1;
-        self.tally.busy += elapsed;
+        self.tally.busy += u128::from(elapsed);
         self.tally.kv_integral += span.kv * elapsed as f64;
         self.tally.kv_highest = self.tally.kv_highest.max(blocks / f64::from(occupancy.total));
         self.series.spread(running.began, running.ends, &span);
@@ -422,7 +422,7 @@ impl<'a> Simulation<'a> {
     fn pay(&mut self, index: usize) {
         let replica = &self.replicas[index];
         let time = self.now.saturating_sub(replica.since);
-        self.tally.replica_time += time;
+        self.tally.replica_time += u128::from(time);
         let hours = super::engine::seconds(time) / 3600.0;
         self.tally.dollars += hours * self.pools[replica.pool].dollars_per_hour;
     }

@@ -102,7 +102,7 @@ proptest! {
 /// Everything of an outcome that does not tell how it was played.
 fn result(outcome: &Outcome) -> impl PartialEq + std::fmt::Debug {
     let spreads = (outcome.ttft, outcome.token_gap, outcome.itl, outcome.end_to_end);
-    (outcome.records.clone(), spreads, outcome.steps, outcome.preemptions, outcome.replica_time)
+    (outcome.records.clone(), spreads, outcome.steps, outcome.preemptions, outcome.replica_seconds)
 }
 
 fn check(name: &str, load: &GeneratedLoad, fleet: &Fleet<'_>) {
