@@ -47,10 +47,15 @@ fn one_prefix_for_all_does_not_end_up_on_one_replica() {
         shared: Some(SharedPrefix { percent: 90, groups: 1 }),
         ..GeneratedLoad::default()
     };
-    let one = replay(&load, &Fleet::aggregated(Pool::new(1, &engine)));
-    let four = replay(&load, &Fleet::aggregated(Pool::new(4, &engine)));
-    assert!(four.output_tokens_per_second() > 1.5 * one.output_tokens_per_second());
-    assert!(four.hit_rate() > 0.85);
+    let by = |policy| {
+        let mut pool = Pool::new(4, &engine);
+        pool.router.policy = policy;
+        replay(&load, &Fleet::aggregated(pool))
+    };
+    let (prefix, work) = (by(RoutingPolicy::Prefix), by(RoutingPolicy::LeastWork));
+    assert!(prefix.hit_rate() > 0.85);
+    assert!(prefix.output_tokens_per_second() > 0.97 * work.output_tokens_per_second());
+    assert!(prefix.ttft.p99 < 2 * work.ttft.p99);
 }
 
 #[test]
