@@ -177,7 +177,7 @@ fn run(load: &[Planned], options: &SchedulerOptions, horizon: u32) -> Outcome {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(600))]
+    #![proptest_config(ProptestConfig::with_cases(250))]
 
     #[test]
     fn books_balance_tokens_are_conserved_and_everybody_ends(
