@@ -16,6 +16,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_search::PAGES,
         bedplate_calibrate::PAGES,
         bedplate_goodput::PAGES,
+        bedplate_replay::requests::PAGES,
         files::PAGES,
         stop::PAGES,
         commands::bench::PAGES,
@@ -23,6 +24,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         commands::cluster::PAGES,
         commands::error::PAGES,
         commands::plan::PAGES,
+        commands::replay::PAGES,
     ]
     .concat();
     pages.sort_by_key(|page| page.code);

@@ -113,6 +113,27 @@ golden! {
         "plan train --model llama-3.1-8b --cluster p5.48xlarge:8 --layout dp64.tp64.zero1",
         "plan validate --data own.toml",
     ]
+    replay_requests: [
+        "replay requests requests.csv --replicas 2 --step-time step=8ms,token=25us,decode=20us,context=20ns --slo ttft=200ms,itl=12ms --price '$12/h'",
+        "replay requests requests.jsonl --step-time step=8ms,token=25us --kv-blocks 700",
+        "replay requests --generate users=32 --requests 2000 --prompt 800..1024 --output 100..128 --replicas 2 --step-time step=8ms,token=25us,context=20ns",
+        "replay requests --generate rate=20/s --requests 1000 --disaggregate 1+2 --transfer latency=2ms,token=1us --shared-prefix 50 --step-time step=8ms,token=25us",
+        "replay requests --generate rate=2,burst=40,every=30s,for=3s --requests 800 --autoscale most=6,sequences=16,every=1s,cold=10s --step-time step=8ms,token=25us --price '$12/h'",
+        "replay requests --generate rate=1 --requests 100 --samples 4 --thinking 20 --turns 3 --pause 2s --step-time step=8ms,token=25us --separate-prefill",
+    ]
+    replay_errors: [
+        "replay requests wrong-requests.csv --step-time step=8ms",
+        "replay requests config.json --step-time step=8ms",
+        "replay requests missing.csv --step-time step=8ms",
+        "replay requests requests.csv",
+        "replay requests --step-time step=8ms",
+        "replay requests requests.csv --step-time token=8us",
+        "replay requests requests.csv --step-time step=8ms --seats 9000",
+        "replay requests requests.csv --step-time step=8ms --kv-blocks 20",
+        "replay requests requests.csv --step-time step=8ms --kv-blocks 1",
+        "replay requests --generate rate=-3 --step-time step=8ms",
+        "replay requests requests.csv --step-time step=8ms --slo ttft=600",
+    ]
     error_pages: ["error catalog/unknown-name", "error catalog/unknown-nam", "error"]
     usage_errors: ["", "catalg", "model", "catalog --frobnicate"]
 }
@@ -129,6 +150,7 @@ fn json() {
         "--json model show llama-3.1-8b",
         "--json layout dp8.tp4.pp2",
         "--json plan train --model gpt2 --cluster p5.48xlarge:1 --seq 1024 --top 1 --tokens 300B",
+        "--json replay requests --generate users=4 --requests 4 --prompt 100 --output 3 --step-time step=1s",
         "--json error catalog/duplicate",
         "--json model show lama-3.1-8b",
         "--json catalog check wrong-figure.toml",
@@ -258,7 +280,7 @@ fn the_documents_of_the_book_are_valid() {
 fn the_commands_of_the_book_run() {
     let docs = bedplate_testkit::root().join("docs");
     let mut ran = 0;
-    for page in ["catalog.md", "cluster.md", "model.md", "layout.md", "plan.md"] {
+    for page in ["catalog.md", "cluster.md", "model.md", "layout.md", "plan.md", "replay-requests.md"] {
         let text = std::fs::read_to_string(docs.join(page)).unwrap();
         for command in text.lines().filter_map(|line| line.strip_prefix("$ bedplate ")) {
             let run = terminal().run(command);

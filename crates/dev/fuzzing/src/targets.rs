@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use bedplate_catalog::{Bound, Catalog};
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
 use bedplate_layout::Layout;
+use bedplate_replay::requests::{Fleet, LinearEngine, Pool, Traffic, read_trace, simulate};
 use bedplate_topology::{
     Cluster, ExportFormat, Format, ImportOptions, expand_hostlist, export, import, import_detected,
 };
@@ -64,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "topology_yaml", run: topology_yaml, seeds: &[TOPOLOGY_YAML], rounds: 1500 },
     Target { name: "ec2", run: ec2, seeds: &[EC2], rounds: 1500 },
     Target { name: "kubernetes", run: kubernetes, seeds: &[KUBERNETES], rounds: 1500 },
+    Target { name: "request_trace", run: request_trace, seeds: &[AZURE, MOONCAKE], rounds: 1500 },
     Target { name: "nvidia_smi", run: nvidia_smi, seeds: &[NVIDIA_SMI], rounds: 1500 },
     Target {
         name: "detect",
@@ -72,6 +74,9 @@ pub const TARGETS: &[Target] = &[
         rounds: 1500,
     },
 ];
+
+const AZURE: &str = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n";
+const MOONCAKE: &str = "{\"timestamp\": 0, \"input_length\": 1100, \"output_length\": 52, \"hash_ids\": [46, 47, 48]}\n{\"timestamp\": 3000, \"input_length\": 900, \"output_length\": 7, \"hash_ids\": [46, 9], \"samples\": 2, \"tenant\": 1}\n";
 
 static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
 
@@ -199,4 +204,22 @@ fn nvidia_smi(data: &[u8]) {
 
 fn detected(data: &[u8]) {
     cluster(None, data, &with_instance());
+}
+
+fn request_trace(data: &[u8]) {
+    match read_trace(Source::new("trace", &String::from_utf8_lossy(data))) {
+        Err(error) => tell(&error),
+        Ok(trace) => {
+            let count = trace.len() as u64;
+            let tokens: u64 =
+                trace.iter().map(|each| u64::from(each.prompt_tokens) * u64::from(each.samples)).sum();
+            if tokens > 1_000_000 {
+                return;
+            }
+            let engine = LinearEngine::default();
+            let fleet = Fleet::aggregated(Pool::new(1, &engine));
+            let outcome = simulate(Traffic::Trace(trace), &fleet).expect("the settings are sound");
+            assert_eq!(outcome.finished + outcome.refused + outcome.dropped, count);
+        }
+    }
 }

@@ -1,0 +1,39 @@
+//! What a router believes a replica has cached, from what it sent there.
+//!
+//! For a router that cannot ask the replicas: it remembers the prompts it routed, evicting the oldest as the
+//! replica would, and is told when a replica starts anew. It knows nothing of what the replica generated.
+
+use crate::prefix::{BlockId, PrefixTree};
+use crate::request::BlockKey;
+
+/// The believed prefix tree of one replica.
+#[derive(Debug, Clone)]
+pub struct PrefixMirror {
+    tree: PrefixTree,
+    capacity: u32,
+    evicted: Vec<BlockId>,
+}
+
+impl PrefixMirror {
+    /// `capacity` is the number of blocks that the replica has.
+    pub fn new(capacity: u32) -> Self {
+        Self { tree: PrefixTree::new(), capacity, evicted: Vec::new() }
+    }
+
+    /// Remembers a prompt that was sent to the replica.
+    pub fn observe(&mut self, keys: &[BlockKey]) {
+        let held = self.tree.hold(keys);
+        let rest = &keys[held.blocks as usize..];
+        // The mirror has no blocks of its own; it counts them.
+        let held = self.tree.extend(held, rest, &vec![BlockId(0); rest.len()], &mut self.evicted);
+        self.tree.release(held);
+        let excess = self.tree.idle_blocks().saturating_sub(self.capacity);
+        self.tree.evict(excess, &mut self.evicted);
+        self.evicted.clear();
+    }
+
+    /// Blocks of a prompt that the replica is believed to have.
+    pub fn cached_blocks(&self, keys: &[BlockKey]) -> u32 {
+        self.tree.cached(keys).blocks
+    }
+}

@@ -1,0 +1,104 @@
+//! Who has to leave when blocks run out, and what becomes of its KV.
+
+use crate::options::PreemptionMode;
+use crate::prefix::Held;
+use crate::reason::{PreemptReason, Preemption};
+use crate::request::SequenceId;
+use crate::scheduler::Scheduler;
+use crate::sequence::{Phase, Resume, Sequence};
+
+impl Scheduler {
+    /// The running sequence that is due last.
+    pub(crate) fn least_urgent(&self) -> Option<u32> {
+        let running = self.decoding.iter().chain(&self.prefilling).copied();
+        running.max_by_key(|slot| self.sequences[*slot].place)
+    }
+
+    /// Takes a running sequence out and puts it back into the queue, at the place it had.
+    pub(crate) fn preempt(&mut self, slot: u32, reason: PreemptReason) {
+        let resume = self.way_back(slot);
+        let was_decoding = self.sequences[slot].phase == Phase::Decoding;
+        self.take_out(slot);
+        let sequence = &mut self.sequences[slot];
+        let is_swapped = matches!(resume, Resume::SwapIn { .. });
+        if let Resume::SwapIn { host_blocks } = resume {
+            self.host_blocks_used += host_blocks;
+            self.step.swapped_out_tokens += u64::from(sequence.computed);
+            sequence.target = sequence.computed;
+        } else {
+            sequence.target = sequence.prompt_tokens + sequence.generated;
+        }
+        sequence.computed = 0;
+        sequence.phase = Phase::Waiting(resume);
+        let Sequence { request, tenant, place, .. } = *sequence;
+        self.load.pending_tokens += u64::from(self.sequences[slot].pending());
+        self.queue.push(tenant, place);
+        let sequence = SequenceId(slot);
+        self.step.preempted.push(Preemption { sequence, request, reason, was_decoding, is_swapped });
+    }
+
+    fn way_back(&self, slot: u32) -> Resume {
+        let sequence = &self.sequences[slot];
+        if sequence.generated == 0 && sequence.phase == Phase::Prefilling {
+            return Resume::Prompt;
+        }
+        if self.options.preemption == PreemptionMode::Swap && sequence.phase == Phase::Decoding {
+            let host_blocks = self.options.blocks_for(self.context(slot));
+            if self.host_blocks_used + host_blocks <= self.options.host_blocks {
+                return Resume::SwapIn { host_blocks };
+            }
+        }
+        Resume::Recompute
+    }
+
+    /// Ends a running sequence's run: its counts are brought up to date, full blocks with keys stay in the tree,
+    /// the others are free.
+    pub(crate) fn take_out(&mut self, slot: u32) {
+        match self.sequences[slot].phase {
+            Phase::Decoding => self.leave_decodes(slot),
+            Phase::Prefilling => {
+                self.load.pending_tokens -= u64::from(self.sequences[slot].pending());
+                self.prefilling.retain(|each| *each != slot);
+            }
+            Phase::Waiting(_) | Phase::Gone => unreachable!("only running sequences are taken out"),
+        }
+        self.outstanding -= self.sequences[slot].outstanding();
+        self.seats_taken -= self.sequences[slot].samples;
+        self.share_computed(slot);
+        let sequence = &mut self.sequences[slot];
+        self.cache.release(sequence.held);
+        self.cache.free(&mut sequence.table);
+        sequence.held = Held::NOTHING;
+        sequence.promised = 0;
+        sequence.promised_to_samples = 0;
+    }
+
+    /// Moves the full blocks whose keys are known into the tree.
+    pub(crate) fn share_computed(&mut self, slot: u32) {
+        let sequence = &mut self.sequences[slot];
+        let full = (sequence.computed / self.options.block_tokens) as usize;
+        let (from, to) = (sequence.held.blocks as usize, full.min(sequence.keys.len()));
+        if to > from {
+            sequence.held = self.cache.share(sequence.held, &sequence.keys[from..to], &mut sequence.table);
+        }
+    }
+
+    /// Gives back what a swapped sequence has in host memory.
+    pub(crate) fn forget_host_blocks(&mut self, slot: u32) {
+        if let Phase::Waiting(Resume::SwapIn { host_blocks }) = self.sequences[slot].phase {
+            self.host_blocks_used -= host_blocks;
+        }
+    }
+
+    /// Forgets a sequence that neither waits nor runs any more.
+    pub(crate) fn retire(&mut self, slot: u32) {
+        let sequence = &self.sequences[slot];
+        self.load.sequences -= 1;
+        self.load.held_tokens -= u64::from(sequence.weight);
+        if let Phase::Waiting(_) = sequence.phase {
+            self.load.pending_tokens -= u64::from(sequence.pending());
+        }
+        self.queue.leave(sequence.tenant);
+        self.sequences.remove(slot);
+    }
+}

@@ -1,0 +1,336 @@
+//! The radix tree of prefixes whose KV lies in blocks.
+//!
+//! A node holds a run of keys and the blocks behind them. A sequence *holds* the node at which its shared
+//! prefix ends, and with it every node above. Nodes that nobody holds are *idle*: they stay for later requests
+//! until their blocks are wanted.
+//!
+//! Kept true: `holders` of a node counts the sequences that hold it or a node below it, so nothing below an
+//! idle node is held. The idle list is ordered by when a node was last let go, and when a path is let go its
+//! lower nodes are listed before its upper ones; so the oldest idle node never has children, and taking blocks
+//! from its end is least-recently-used eviction of leaves without searching for one.
+
+use crate::index::ChildIndex;
+use crate::request::BlockKey;
+
+/// One KV block of a replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlockId(pub u32);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct NodeId(u32);
+
+pub(crate) const ROOT: NodeId = NodeId(0);
+/// No node: the ends of the idle list.
+const NONE: NodeId = NodeId(u32::MAX);
+
+#[derive(Debug, Clone)]
+struct Node {
+    parent: NodeId,
+    holders: u32,
+    keys: Vec<BlockKey>,
+    blocks: Vec<BlockId>,
+    /// Neighbours in the idle list, meaningful while `holders` is 0.
+    older: NodeId,
+    newer: NodeId,
+}
+
+/// How much of a prompt the tree has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Cached {
+    pub(crate) blocks: u32,
+    /// How many of these are idle, so that holding them makes fewer evictable.
+    pub(crate) idle: u32,
+}
+
+/// A prefix that a sequence holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Held {
+    pub(crate) node: NodeId,
+    pub(crate) blocks: u32,
+}
+
+impl Held {
+    pub(crate) const NOTHING: Held = Held { node: ROOT, blocks: 0 };
+}
+
+/// Where a walk along keys ended.
+struct Position {
+    node: NodeId,
+    /// Keys of that node that agree.
+    inside: usize,
+    /// Blocks from the root to there.
+    blocks: usize,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct PrefixTree {
+    nodes: Vec<Node>,
+    vacant: Vec<NodeId>,
+    index: ChildIndex,
+    oldest: NodeId,
+    newest: NodeId,
+    idle_blocks: u32,
+    held_blocks: u32,
+}
+
+impl PrefixTree {
+    pub(crate) fn new() -> Self {
+        let root = Node { parent: NONE, holders: 1, keys: vec![], blocks: vec![], older: NONE, newer: NONE };
+        Self {
+            nodes: vec![root],
+            vacant: Vec::new(),
+            index: ChildIndex::new(),
+            oldest: NONE,
+            newest: NONE,
+            idle_blocks: 0,
+            held_blocks: 0,
+        }
+    }
+
+    /// Blocks that nobody holds and that may be evicted.
+    pub(crate) fn idle_blocks(&self) -> u32 {
+        self.idle_blocks
+    }
+
+    /// Blocks that some sequence holds.
+    pub(crate) fn held_blocks(&self) -> u32 {
+        self.held_blocks
+    }
+
+    /// The longest known prefix of `keys`, without touching anything.
+    pub(crate) fn cached(&self, keys: &[BlockKey]) -> Cached {
+        let position = self.locate(keys);
+        let mut idle = 0;
+        let (mut node, mut counted) = (position.node, position.inside);
+        while self.node(node).holders == 0 {
+            idle += counted;
+            node = self.node(node).parent;
+            counted = self.node(node).keys.len();
+        }
+        Cached { blocks: position.blocks as u32, idle: idle as u32 }
+    }
+
+    /// Holds the longest known prefix of `keys`.
+    pub(crate) fn hold(&mut self, keys: &[BlockKey]) -> Held {
+        let position = self.locate(keys);
+        let node = self.cut(position.node, position.inside);
+        let mut at = node;
+        while at != ROOT {
+            self.hold_node(at);
+            at = self.node(at).parent;
+        }
+        Held { node, blocks: position.blocks as u32 }
+    }
+
+    /// Holds once more what somebody holds already.
+    pub(crate) fn hold_again(&mut self, held: Held) {
+        let mut at = held.node;
+        while at != ROOT {
+            self.node_mut(at).holders += 1;
+            at = self.node(at).parent;
+        }
+    }
+
+    /// Lets go; what nobody holds any more becomes idle.
+    pub(crate) fn release(&mut self, held: Held) {
+        let mut at = held.node;
+        while at != ROOT {
+            let node = self.node_mut(at);
+            node.holders -= 1;
+            let parent = node.parent;
+            if node.holders == 0 {
+                let blocks = node.blocks.len() as u32;
+                self.idle_blocks += blocks;
+                self.held_blocks -= blocks;
+                self.append_idle(at);
+            }
+            at = parent;
+        }
+    }
+
+    /// Puts `blocks` with their `keys` below a prefix that the caller holds, and holds them too. Blocks that the
+    /// tree already has are pushed on `spare`; the tree's own stand in for them from now on.
+    pub(crate) fn extend(
+        &mut self,
+        held: Held,
+        keys: &[BlockKey],
+        blocks: &[BlockId],
+        spare: &mut Vec<BlockId>,
+    ) -> Held {
+        debug_assert_eq!(keys.len(), blocks.len());
+        let (mut node, mut at) = (held.node, 0);
+        while at < keys.len() {
+            match self.index.get(node.0, keys[at]) {
+                Some(child) => {
+                    let common = common(&self.nodes[child as usize].keys, &keys[at..]);
+                    node = self.cut(NodeId(child), common);
+                    self.hold_node(node);
+                    spare.extend_from_slice(&blocks[at..at + common]);
+                    at += common;
+                }
+                None => {
+                    node = self.add(node, &keys[at..], &blocks[at..]);
+                    at = keys.len();
+                }
+            }
+        }
+        Held { node, blocks: held.blocks + keys.len() as u32 }
+    }
+
+    /// Takes up to `wanted` blocks from the nodes that were idle longest, ends of prefixes first.
+    pub(crate) fn evict(&mut self, wanted: u32, freed: &mut Vec<BlockId>) {
+        let mut missing = wanted.min(self.idle_blocks);
+        self.idle_blocks -= missing;
+        while missing > 0 {
+            let id = self.oldest;
+            let node = self.node_mut(id);
+            let kept = node.blocks.len().saturating_sub(missing as usize);
+            missing -= (node.blocks.len() - kept) as u32;
+            freed.extend(node.blocks.drain(kept..).rev());
+            if kept > 0 {
+                node.keys.truncate(kept);
+            } else {
+                self.remove_leaf(id);
+            }
+        }
+    }
+
+    /// Blocks of a held prefix, from its beginning.
+    pub(crate) fn blocks_of(&self, held: Held) -> Vec<BlockId> {
+        let mut path = Vec::new();
+        let mut at = held.node;
+        while at != ROOT {
+            path.push(at);
+            at = self.node(at).parent;
+        }
+        path.iter().rev().flat_map(|id| self.node(*id).blocks.iter().copied()).collect()
+    }
+
+    fn node(&self, id: NodeId) -> &Node {
+        &self.nodes[id.0 as usize]
+    }
+
+    fn node_mut(&mut self, id: NodeId) -> &mut Node {
+        &mut self.nodes[id.0 as usize]
+    }
+
+    fn locate(&self, keys: &[BlockKey]) -> Position {
+        let mut position = Position { node: ROOT, inside: 0, blocks: 0 };
+        while position.blocks < keys.len() {
+            let rest = &keys[position.blocks..];
+            let Some(child) = self.index.get(position.node.0, rest[0]) else { break };
+            let run = &self.nodes[child as usize].keys;
+            let common = common(run, rest);
+            position = Position { node: NodeId(child), inside: common, blocks: position.blocks + common };
+            if common < run.len() {
+                break;
+            }
+        }
+        position
+    }
+
+    /// The node that ends after `inside` keys of `id`; cuts it in two where it is longer. The lower part keeps
+    /// the id, because sequences that hold it hold all of it.
+    fn cut(&mut self, id: NodeId, inside: usize) -> NodeId {
+        if id == ROOT || inside == self.node(id).keys.len() {
+            return id;
+        }
+        let upper = self.vacant_node();
+        let Node { parent, holders, .. } = *self.node(id);
+        let lower = self.node_mut(id);
+        let (first, boundary) = (lower.keys[0], lower.keys[inside]);
+        let keys: Vec<BlockKey> = lower.keys.drain(..inside).collect();
+        let blocks: Vec<BlockId> = lower.blocks.drain(..inside).collect();
+        lower.parent = upper;
+        *self.node_mut(upper) = Node { parent, holders, keys, blocks, older: NONE, newer: NONE };
+        self.index.set(parent.0, first, upper.0);
+        self.index.set(upper.0, boundary, id.0);
+        if holders == 0 {
+            self.insert_idle_after(id, upper);
+        }
+        upper
+    }
+
+    /// A new leaf below `parent`, held once.
+    fn add(&mut self, parent: NodeId, keys: &[BlockKey], blocks: &[BlockId]) -> NodeId {
+        let id = self.vacant_node();
+        let node = self.node_mut(id);
+        node.parent = parent;
+        node.holders = 1;
+        node.keys.extend_from_slice(keys);
+        node.blocks.extend_from_slice(blocks);
+        self.held_blocks += blocks.len() as u32;
+        self.index.set(parent.0, keys[0], id.0);
+        id
+    }
+
+    fn vacant_node(&mut self) -> NodeId {
+        self.vacant.pop().unwrap_or_else(|| {
+            let id = NodeId(self.nodes.len() as u32);
+            let node =
+                Node { parent: NONE, holders: 0, keys: vec![], blocks: vec![], older: NONE, newer: NONE };
+            self.nodes.push(node);
+            id
+        })
+    }
+
+    fn remove_leaf(&mut self, id: NodeId) {
+        self.unlink_idle(id);
+        let node = self.node_mut(id);
+        let (parent, first) = (node.parent, node.keys[0]);
+        node.keys.clear();
+        self.index.remove(parent.0, first);
+        self.vacant.push(id);
+    }
+
+    fn hold_node(&mut self, id: NodeId) {
+        if self.node(id).holders == 0 {
+            let blocks = self.node(id).blocks.len() as u32;
+            self.idle_blocks -= blocks;
+            self.held_blocks += blocks;
+            self.unlink_idle(id);
+        }
+        self.node_mut(id).holders += 1;
+    }
+
+    fn append_idle(&mut self, id: NodeId) {
+        self.link(self.newest, id);
+        self.link(id, NONE);
+    }
+
+    fn insert_idle_after(&mut self, older: NodeId, id: NodeId) {
+        let newer = self.node(older).newer;
+        self.link(older, id);
+        self.link(id, newer);
+    }
+
+    fn unlink_idle(&mut self, id: NodeId) {
+        let Node { older, newer, .. } = *self.node(id);
+        self.link(older, newer);
+    }
+
+    /// Makes two nodes neighbours; `NONE` stands for the end of the list.
+    fn link(&mut self, older: NodeId, newer: NodeId) {
+        match older {
+            NONE => self.oldest = newer,
+            _ => self.node_mut(older).newer = newer,
+        }
+        match newer {
+            NONE => self.newest = older,
+            _ => self.node_mut(newer).older = older,
+        }
+    }
+}
+
+fn common(run: &[BlockKey], keys: &[BlockKey]) -> usize {
+    let limit = run.len().min(keys.len());
+    // Whole runs agree most often, and slices compare faster than elements do.
+    if run[..limit] == keys[..limit] {
+        return limit;
+    }
+    run.iter().zip(keys).take_while(|(a, b)| a == b).count()
+}
+
+#[cfg(test)]
+#[path = "prefix_tests.rs"]
+mod tests;

@@ -1,0 +1,169 @@
+//! The tree against a matcher that keeps every prefix in a list.
+
+use proptest::prelude::*;
+
+use super::*;
+
+fn keys(path: &[u8]) -> Vec<BlockKey> {
+    let mut last = BlockKey(0);
+    path.iter()
+        .map(|step| {
+            last = last.then(u64::from(*step));
+            last
+        })
+        .collect()
+}
+
+/// Blocks known, block by block: the path of keys to it, who holds it, when it was last let go and how deep it
+/// is. Nothing is compressed and everything is searched.
+#[derive(Default)]
+struct Naive {
+    known: Vec<Known>,
+    clock: u64,
+}
+
+struct Known {
+    path: Vec<BlockKey>,
+    block: BlockId,
+    holders: u32,
+    released: u64,
+}
+
+impl Naive {
+    fn find(&self, path: &[BlockKey]) -> Option<&Known> {
+        self.known.iter().find(|known| known.path == path)
+    }
+
+    fn longest(&self, keys: &[BlockKey]) -> usize {
+        (1..=keys.len()).take_while(|len| self.find(&keys[..*len]).is_some()).count()
+    }
+
+    fn change(&mut self, keys: &[BlockKey], by: i32) {
+        self.clock += 1;
+        let clock = self.clock;
+        for known in self.known.iter_mut().filter(|known| keys.starts_with(&known.path)) {
+            known.holders = known.holders.checked_add_signed(by).unwrap();
+            known.released = clock;
+        }
+    }
+
+    /// The idle leaf that was let go longest ago; deeper ones first.
+    fn victim(&self) -> Option<usize> {
+        let idle = self.known.iter().enumerate().filter(|(_, known)| known.holders == 0);
+        idle.min_by_key(|(_, known)| (known.released, std::cmp::Reverse(known.path.len()))).map(|(at, _)| at)
+    }
+
+    fn idle(&self) -> u32 {
+        self.known.iter().filter(|known| known.holders == 0).count() as u32
+    }
+}
+
+#[derive(Debug, Clone)]
+enum Operation {
+    /// Hold a prompt's known prefix and put the rest of it below.
+    Insert(Vec<u8>),
+    Hold(Vec<u8>),
+    /// Let go of the one held at this index, modulo how many there are.
+    Release(usize),
+    Evict(u32),
+    Look(Vec<u8>),
+}
+
+fn operations() -> impl Strategy<Value = Vec<Operation>> {
+    let path = || prop::collection::vec(0u8..3, 0..8);
+    let operation = prop_oneof![
+        path().prop_map(Operation::Insert),
+        path().prop_map(Operation::Hold),
+        any::<usize>().prop_map(Operation::Release),
+        (0u32..6).prop_map(Operation::Evict),
+        path().prop_map(Operation::Look),
+    ];
+    prop::collection::vec(operation, 0..120)
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn the_tree_answers_like_a_naive_matcher(operations in operations()) {
+        let (mut tree, mut naive) = (PrefixTree::new(), Naive::default());
+        let mut held: Vec<(Held, Vec<BlockKey>)> = Vec::new();
+        let mut next_block = 0;
+        for operation in operations {
+            match operation {
+                Operation::Insert(path) => {
+                    let keys = keys(&path);
+                    let before = tree.hold(&keys);
+                    prop_assert_eq!(before.blocks as usize, naive.longest(&keys));
+                    let rest = &keys[before.blocks as usize..];
+                    let blocks: Vec<BlockId> = rest.iter().map(|_| { next_block += 1; BlockId(next_block) }).collect();
+                    let mut spare = Vec::new();
+                    let after = tree.extend(before, rest, &blocks, &mut spare);
+                    prop_assert!(spare.is_empty());
+                    for (at, block) in blocks.iter().enumerate() {
+                        let path = keys[..before.blocks as usize + at + 1].to_vec();
+                        naive.known.push(Known { path, block: *block, holders: 0, released: 0 });
+                    }
+                    naive.change(&keys, 1);
+                    held.push((after, keys));
+                }
+                Operation::Hold(path) => {
+                    let keys = keys(&path);
+                    let found = tree.hold(&keys);
+                    let keys = keys[..found.blocks as usize].to_vec();
+                    prop_assert_eq!(keys.len(), naive.longest(&keys));
+                    naive.change(&keys, 1);
+                    held.push((found, keys));
+                }
+                Operation::Release(at) if !held.is_empty() => {
+                    let (found, keys) = held.swap_remove(at % held.len());
+                    tree.release(found);
+                    naive.change(&keys, -1);
+                }
+                Operation::Release(_) => {}
+                Operation::Evict(wanted) => {
+                    let mut freed = Vec::new();
+                    tree.evict(wanted, &mut freed);
+                    let mut expected = Vec::new();
+                    for _ in 0..wanted {
+                        let Some(victim) = naive.victim() else { break };
+                        let gone = naive.known.remove(victim);
+                        prop_assert!(!naive.known.iter().any(|known| known.path.starts_with(&gone.path)));
+                        expected.push(gone.block);
+                    }
+                    prop_assert_eq!(freed, expected);
+                }
+                Operation::Look(path) => {
+                    let keys = keys(&path);
+                    let cached = tree.cached(&keys);
+                    let longest = naive.longest(&keys);
+                    let idle = (1..=longest).filter(|len| naive.find(&keys[..*len]).unwrap().holders == 0);
+                    prop_assert_eq!(cached, Cached { blocks: longest as u32, idle: idle.count() as u32 });
+                }
+            }
+            prop_assert_eq!(tree.idle_blocks(), naive.idle());
+            prop_assert_eq!(tree.held_blocks() + tree.idle_blocks(), naive.known.len() as u32);
+            for (found, keys) in &held {
+                let expected: Vec<BlockId> =
+                    (1..=keys.len()).map(|len| naive.find(&keys[..len]).unwrap().block).collect();
+                prop_assert_eq!(tree.blocks_of(*found), expected);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_prompt_computed_twice_is_kept_once() {
+    let mut tree = PrefixTree::new();
+    let keys = keys(&[1, 2, 3]);
+    let blocks: Vec<BlockId> = (0..6).map(BlockId).collect();
+    let mut spare = Vec::new();
+    let first = tree.extend(Held::NOTHING, &keys, &blocks[..3], &mut spare);
+    let second = tree.extend(Held::NOTHING, &keys, &blocks[3..], &mut spare);
+    assert_eq!(spare, &blocks[3..]);
+    assert_eq!(tree.blocks_of(second), &blocks[..3]);
+    tree.release(first);
+    assert_eq!((tree.idle_blocks(), tree.held_blocks()), (0, 3));
+    tree.release(second);
+    assert_eq!((tree.idle_blocks(), tree.held_blocks()), (3, 0));
+}

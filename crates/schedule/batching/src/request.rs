@@ -1,0 +1,80 @@
+//! What is asked of a replica: a prompt, how much to generate, for whom and by when.
+
+/// A request, by the caller's own number. It must be unique among the requests that a replica holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct RequestId(pub u64);
+
+/// Whoever shares a replica with others by a weight.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
+pub struct TenantId(pub u32);
+
+/// A sequence that a replica generates; a request with several samples has several. The number is given again
+/// to another sequence once this one has finished or was dropped.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SequenceId(pub u32);
+
+/// The identity of one full block of tokens together with everything before it, usually a chained hash. Equal
+/// keys at equal positions behind equal keys mean equal KV.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlockKey(pub u64);
+
+impl BlockKey {
+    /// The key of the block that follows this one and whose tokens are summed up by `content`.
+    pub fn then(self, content: u64) -> BlockKey {
+        BlockKey(mix(self.0 ^ mix(content)))
+    }
+}
+
+/// What a sequence starts from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Start {
+    /// From its prompt, which this replica computes.
+    #[default]
+    Prompt,
+    /// From KV that another replica computed, together with the first token, and has sent here.
+    Transferred,
+}
+
+/// One request to a replica.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Request {
+    pub id: RequestId,
+    pub tenant: TenantId,
+    /// Each level counts as much as the head start in the options; 0 is ordinary, less is possible.
+    pub priority: i8,
+    pub prompt_tokens: u32,
+    /// Tokens after which a sequence ends; an engine may end it earlier with `Scheduler::stop`.
+    pub output_tokens: u32,
+    /// Sequences to generate from the one prompt.
+    pub samples: u16,
+    /// When the first token is due, in nanoseconds of the caller's clock.
+    pub deadline: Option<u64>,
+    /// Keys of the full blocks of the prompt and, where known, of the output behind it. Empty: nothing is
+    /// shared with other requests.
+    pub keys: Vec<BlockKey>,
+    pub start: Start,
+}
+
+impl Request {
+    /// An ordinary request that shares nothing.
+    pub fn new(id: u64, prompt_tokens: u32, output_tokens: u32) -> Self {
+        Self {
+            id: RequestId(id),
+            tenant: TenantId(0),
+            priority: 0,
+            prompt_tokens,
+            output_tokens,
+            samples: 1,
+            deadline: None,
+            keys: Vec::new(),
+            start: Start::Prompt,
+        }
+    }
+}
+
+/// SplitMix64's finishing step (Steele, Lea, Flood 2014): spreads a number over all its bits.
+pub const fn mix(value: u64) -> u64 {
+    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ (value >> 31)
+}

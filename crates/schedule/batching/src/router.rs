@@ -1,0 +1,209 @@
+//! Which replica a request goes to: where its prefix lies, weighed against what each replica has to do.
+//!
+//! The cost of a replica is the prompt tokens it would have to compute, plus the work it already has, both in
+//! tokens. A replica is *overloaded* when its work exceeds the least by a margin and by a factor, both: a factor
+//! alone calls one request against three an imbalance, a margin alone never lets large replicas differ.
+//! Overloaded replicas are left out, and the others still compete by prefix, so an imbalance does not cost all
+//! locality. Ties are broken by a seed; nothing prefers replica 0, and nothing looks at how much a replica has
+//! cached of other prompts.
+
+use std::fmt;
+
+use crate::request::mix;
+use crate::scheduler::Load;
+
+/// How replicas are chosen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum RoutingPolicy {
+    /// Least cost, prefixes counted.
+    #[default]
+    Prefix,
+    /// Least work, prefixes ignored.
+    LeastWork,
+    /// One after the other.
+    RoundRobin,
+}
+
+/// The settings of a router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RouterOptions {
+    pub policy: RoutingPolicy,
+    /// Tokens of work that a sequence counts for by being there.
+    pub sequence_tokens: u32,
+    /// Share of the prompt tokens held by a replica that counts as work, in percent: they are read again for
+    /// every token generated.
+    pub held_percent: u32,
+    /// A replica is overloaded when it has this many tokens of work more than the least …
+    pub overload_margin: u64,
+    /// … and this many percent of the least.
+    pub overload_percent: u32,
+    pub seed: u64,
+}
+
+impl Default for RouterOptions {
+    fn default() -> Self {
+        Self {
+            policy: RoutingPolicy::Prefix,
+            sequence_tokens: 32,
+            held_percent: 12,
+            overload_margin: 16_384,
+            overload_percent: 150,
+            seed: 0,
+        }
+    }
+}
+
+/// What the router knows of one replica.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Candidate {
+    pub load: Load,
+    /// Tokens of this prompt that the replica has, exactly or by a `PrefixMirror`.
+    pub cached_tokens: u32,
+    /// Whether it takes new requests; one that drains or starts does not.
+    pub is_open: bool,
+}
+
+/// Why a replica was chosen. Work is in tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RouteReason {
+    /// No replica has any of the prompt; this one has the least work.
+    LeastWork { work: u64 },
+    /// It has as much of the prompt as any.
+    Prefix { cached_tokens: u32 },
+    /// Another one has more of the prompt, but so much more work that starting here costs less.
+    PrefixOutweighed { holder: usize, cached_tokens: u32, work: u64, least: u64 },
+    /// Another one has more of the prompt, but is overloaded.
+    HolderOverloaded { holder: usize, cached_tokens: u32, work: u64, least: u64 },
+    /// It was its turn.
+    Turn,
+}
+
+impl fmt::Display for RouteReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RouteReason::LeastWork { work } => {
+                write!(f, "no replica has any of the prompt; this one has the least work, {work} tokens")
+            }
+            RouteReason::Prefix { cached_tokens } => write!(f, "it has {cached_tokens} tokens of the prompt"),
+            RouteReason::PrefixOutweighed { holder, cached_tokens, work, least } => write!(
+                f,
+                "replica {holder} has {cached_tokens} tokens of the prompt but {work} tokens of work against {least}"
+            ),
+            RouteReason::HolderOverloaded { holder, cached_tokens, work, least } => write!(
+                f,
+                "replica {holder} has {cached_tokens} tokens of the prompt but is overloaded: {work} tokens of work against {least}"
+            ),
+            RouteReason::Turn => f.write_str("it was its turn"),
+        }
+    }
+}
+
+/// A decision of the router.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Route {
+    /// Index among the candidates.
+    pub replica: usize,
+    pub reason: RouteReason,
+}
+
+/// The router over the replicas of one pool.
+#[derive(Debug, Clone)]
+pub struct Router {
+    options: RouterOptions,
+    decisions: u64,
+}
+
+impl Router {
+    pub fn new(options: RouterOptions) -> Self {
+        Self { options, decisions: 0 }
+    }
+
+    /// Whether decisions depend on which replica has what.
+    pub fn needs_prefixes(&self) -> bool {
+        self.options.policy == RoutingPolicy::Prefix
+    }
+
+    /// Chooses among the open candidates; without one there is no route.
+    pub fn route(&mut self, prompt_tokens: u32, candidates: &[Candidate]) -> Option<Route> {
+        let open = candidates.iter().filter(|candidate| candidate.is_open);
+        let least = open.map(|candidate| self.work(candidate)).min()?;
+        self.decisions += 1;
+        match self.options.policy {
+            RoutingPolicy::RoundRobin => {
+                let open = candidates.iter().filter(|candidate| candidate.is_open).count() as u64;
+                let turn = (self.decisions - 1) % open;
+                let replica = nth(candidates, turn, |candidate| candidate.is_open)?;
+                Some(Route { replica, reason: RouteReason::Turn })
+            }
+            RoutingPolicy::LeastWork => {
+                let replica = self.pick(candidates, |candidate| self.work(candidate))?;
+                Some(Route { replica, reason: RouteReason::LeastWork { work: least } })
+            }
+            RoutingPolicy::Prefix => self.by_prefix(prompt_tokens, candidates, least),
+        }
+    }
+
+    fn by_prefix(&self, prompt_tokens: u32, candidates: &[Candidate], least: u64) -> Option<Route> {
+        let cost = |candidate: &Candidate| {
+            let work = self.work(candidate);
+            if self.is_overloaded(work, least) {
+                return u64::MAX;
+            }
+            u64::from(prompt_tokens.saturating_sub(candidate.cached_tokens)) + work
+        };
+        let replica = self.pick(candidates, cost)?;
+        Some(Route { replica, reason: self.reason(candidates, replica, least) })
+    }
+
+    fn reason(&self, candidates: &[Candidate], chosen: usize, least: u64) -> RouteReason {
+        let cached_tokens = candidates[chosen].cached_tokens;
+        let open = candidates.iter().enumerate().filter(|(_, candidate)| candidate.is_open);
+        let better = open.filter(|(_, candidate)| candidate.cached_tokens > cached_tokens);
+        let holder = better.max_by_key(|(_, candidate)| candidate.cached_tokens);
+        let Some((holder, candidate)) = holder else {
+            return match cached_tokens {
+                0 => RouteReason::LeastWork { work: self.work(&candidates[chosen]) },
+                _ => RouteReason::Prefix { cached_tokens },
+            };
+        };
+        let (work, cached_tokens) = (self.work(candidate), candidate.cached_tokens);
+        if self.is_overloaded(work, least) {
+            RouteReason::HolderOverloaded { holder, cached_tokens, work, least }
+        } else {
+            RouteReason::PrefixOutweighed { holder, cached_tokens, work, least }
+        }
+    }
+
+    /// What a replica has to do, in tokens.
+    fn work(&self, candidate: &Candidate) -> u64 {
+        let Load { pending_tokens, held_tokens, sequences, .. } = candidate.load;
+        pending_tokens
+            + held_tokens * u64::from(self.options.held_percent) / 100
+            + u64::from(sequences) * u64::from(self.options.sequence_tokens)
+    }
+
+    fn is_overloaded(&self, work: u64, least: u64) -> bool {
+        let by_margin = work > least.saturating_add(self.options.overload_margin);
+        by_margin && work > least.saturating_mul(u64::from(self.options.overload_percent)) / 100
+    }
+
+    /// The open candidate of least cost; among equals, one by the seed and the number of the decision.
+    fn pick(&self, candidates: &[Candidate], cost: impl Fn(&Candidate) -> u64) -> Option<usize> {
+        let open = candidates.iter().filter(|candidate| candidate.is_open);
+        let (mut least, mut equals) = (u64::MAX, 0);
+        for cost in open.map(&cost) {
+            if cost < least {
+                (least, equals) = (cost, 0);
+            }
+            equals += u64::from(cost == least);
+        }
+        let turn = mix(self.options.seed ^ mix(self.decisions)).checked_rem(equals)?;
+        nth(candidates, turn, |candidate| candidate.is_open && cost(candidate) == least)
+    }
+}
+
+/// The index of the `turn`-th candidate that has a property.
+fn nth(candidates: &[Candidate], turn: u64, has: impl Fn(&Candidate) -> bool) -> Option<usize> {
+    let matching = candidates.iter().enumerate().filter(|(_, candidate)| has(candidate));
+    matching.map(|(index, _)| index).nth(turn as usize)
+}

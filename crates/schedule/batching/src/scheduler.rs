@@ -1,0 +1,220 @@
+//! The scheduler of one replica: requests in, steps out, completions back.
+//!
+//! `submit` takes requests, `step` plans the next engine step, `complete` says that it ran. Nothing here reads
+//! a clock; the caller says what time it is, in nanoseconds. How a step is planned is in `plan` and `admit`,
+//! who has to leave in `preempt`, and what a completed step changes in `complete`.
+//!
+//! All decodes advance together, so a sequence keeps no count per token: it remembers the decode step at which
+//! it joined and what it had then. A stretch of decode-only steps is one step with `repeats`.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+use crate::cache::{KvCache, Occupancy};
+use crate::growth::GrowthRing;
+use crate::options::{OptionsFlaw, SchedulerOptions};
+use crate::prefix::BlockId;
+use crate::queue::{Queue, due};
+use crate::reason::Refusal;
+use crate::request::{BlockKey, Request, SequenceId, Start, mix};
+use crate::sequence::{Phase, Sequence, SequenceTable};
+use crate::step::{Completion, Step};
+
+/// What a replica has to do, as a router weighs it. It does not change while sequences merely decode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Load {
+    /// Prompt tokens yet to be computed, of waiting and of running requests.
+    pub pending_tokens: u64,
+    /// Prompt tokens of all requests here.
+    pub held_tokens: u64,
+    /// Sequences here, waiting or running.
+    pub sequences: u32,
+    pub waiting: u32,
+}
+
+/// A completion to come: at which decode step, of which sequence, in which epoch of it.
+type Ending = Reverse<(u64, u32, u32)>;
+
+/// The request scheduler of one replica.
+#[derive(Debug, Clone)]
+pub struct Scheduler {
+    pub(crate) options: SchedulerOptions,
+    pub(crate) cache: KvCache,
+    pub(crate) sequences: SequenceTable,
+    pub(crate) queue: Queue,
+    pub(crate) ring: GrowthRing,
+    /// Decode steps so far.
+    pub(crate) decode_steps: u64,
+    pub(crate) decoding: Vec<u32>,
+    /// Sequences whose prompt is being computed, in the order of admission.
+    pub(crate) prefilling: Vec<u32>,
+    pub(crate) endings: BinaryHeap<Ending>,
+    /// Sum over the decoding sequences of the tokens in their KV.
+    pub(crate) decode_context: u64,
+    pub(crate) seats_taken: u32,
+    /// Blocks promised to admitted sequences and not given yet.
+    pub(crate) outstanding: u32,
+    pub(crate) host_blocks_used: u32,
+    pub(crate) arrivals: u64,
+    pub(crate) load: Load,
+    pub(crate) step: Step,
+    pub(crate) completion: Completion,
+    pub(crate) is_step_running: bool,
+    /// Steps of the running stretch that have been given their blocks.
+    pub(crate) grown: u32,
+    /// Steps of the running stretch whose tokens are counted for their tenants.
+    pub(crate) charged: u32,
+}
+
+impl Scheduler {
+    pub fn new(options: SchedulerOptions) -> Result<Self, OptionsFlaw> {
+        if let Some(flaw) = options.flaw() {
+            return Err(flaw);
+        }
+        Ok(Self {
+            cache: KvCache::new(options.blocks, options.keeps_prefixes),
+            sequences: SequenceTable::default(),
+            queue: Queue::new(&options.fairness),
+            ring: GrowthRing::new(options.block_tokens),
+            decode_steps: 0,
+            decoding: Vec::new(),
+            prefilling: Vec::new(),
+            endings: BinaryHeap::new(),
+            decode_context: 0,
+            seats_taken: 0,
+            outstanding: 0,
+            host_blocks_used: 0,
+            arrivals: 0,
+            load: Load::default(),
+            step: Step::default(),
+            completion: Completion::default(),
+            is_step_running: false,
+            grown: 0,
+            charged: 0,
+            options,
+        })
+    }
+
+    pub fn options(&self) -> &SchedulerOptions {
+        &self.options
+    }
+
+    /// Takes a request into the queue, or says why it can never run here.
+    pub fn submit(&mut self, mut request: Request, now: u64) -> Result<SequenceId, Refusal> {
+        if let Some(refusal) = self.refusal(&request) {
+            return Err(refusal);
+        }
+        if request.samples > 1 {
+            complete_keys(&mut request, self.options.block_tokens);
+        } else if !self.options.keeps_prefixes {
+            request.keys = Vec::new();
+        }
+        let tenant = self.queue.enter(request.tenant);
+        let place = (due(&request, now, &self.options), self.arrivals, self.sequences.next());
+        self.arrivals += 1;
+        let sequence = Sequence::new(request, tenant, place);
+        self.load.pending_tokens += u64::from(sequence.pending());
+        self.load.held_tokens += u64::from(sequence.weight);
+        self.load.sequences += 1;
+        let slot = self.sequences.add(sequence);
+        self.queue.push(tenant, place);
+        Ok(SequenceId(slot))
+    }
+
+    /// Why a request can never run here.
+    pub fn refusal(&self, request: &Request) -> Option<Refusal> {
+        let Request { prompt_tokens, output_tokens, samples, .. } = *request;
+        let given = u32::from(request.start == Start::Transferred);
+        if prompt_tokens == 0 || output_tokens <= given || samples == 0 {
+            return Some(Refusal::NothingToDo { prompt_tokens, output_tokens, samples });
+        }
+        let tokens = u64::from(prompt_tokens) + u64::from(output_tokens);
+        let SchedulerOptions { context_limit: limit, blocks, seats, .. } = self.options;
+        if tokens > u64::from(limit) {
+            return Some(Refusal::ContextTooLong { tokens, limit });
+        }
+        // The last token is never in the KV.
+        let needed = (tokens - 1).div_ceil(u64::from(self.options.block_tokens));
+        if needed > u64::from(blocks) {
+            return Some(Refusal::MoreBlocksThanExist { needed, blocks });
+        }
+        (u32::from(samples) > seats).then_some(Refusal::MoreSamplesThanSeats { samples, seats })
+    }
+
+    /// How many tokens of a prompt with these keys lie in the prefix tree.
+    pub fn cached_tokens(&self, keys: &[BlockKey]) -> u32 {
+        self.cache.cached(keys).blocks * self.options.block_tokens
+    }
+
+    pub fn load(&self) -> Load {
+        Load { waiting: self.queue.len(), ..self.load }
+    }
+
+    pub fn occupancy(&self) -> Occupancy {
+        self.cache.occupancy()
+    }
+
+    /// The step that was planned last.
+    pub fn last_step(&self) -> &Step {
+        &self.step
+    }
+
+    /// Whether no request is here.
+    pub fn is_empty(&self) -> bool {
+        self.load.sequences == 0
+    }
+
+    /// Sequences that decode, in no particular but always the same order.
+    pub fn decoding(&self) -> impl ExactSizeIterator<Item = SequenceId> {
+        self.decoding.iter().copied().map(SequenceId)
+    }
+
+    /// The blocks of a sequence that runs, in the order of its tokens.
+    pub fn table(&self, sequence: SequenceId) -> Vec<BlockId> {
+        let sequence = &self.sequences[sequence.0];
+        let mut table = self.cache.shared_blocks_of(sequence.held);
+        table.extend_from_slice(&sequence.table);
+        table
+    }
+
+    /// Says what has been generated, as keys of full blocks, so that later requests can share it.
+    pub fn add_keys(&mut self, sequence: SequenceId, keys: &[BlockKey]) {
+        if self.options.keeps_prefixes {
+            self.sequences[sequence.0].keys.extend_from_slice(keys);
+        }
+    }
+
+    /// Ends a sequence before its output is full: it said it was done, or its user went away. Between
+    /// `complete` and the next `step` only.
+    pub fn stop(&mut self, sequence: SequenceId) {
+        assert!(!self.is_step_running, "a sequence is stopped between steps");
+        let slot = sequence.0;
+        if !self.sequences.contains(slot) {
+            return;
+        }
+        match self.sequences[slot].phase {
+            Phase::Waiting(_) => {
+                let Sequence { tenant, place, .. } = self.sequences[slot];
+                self.queue.remove(tenant, place);
+                self.forget_host_blocks(slot);
+                self.retire(slot);
+            }
+            Phase::Prefilling | Phase::Decoding => {
+                self.take_out(slot);
+                self.retire(slot);
+            }
+            Phase::Gone => {}
+        }
+    }
+}
+
+/// Samples share their prompt through the tree, so its blocks need keys, if only ones that nobody else has.
+fn complete_keys(request: &mut Request, block_tokens: u32) {
+    let full_blocks = (request.prompt_tokens / block_tokens) as usize;
+    let own = BlockKey(mix(request.id.0 ^ 0x73616d_706c6573));
+    let mut last = request.keys.last().copied().unwrap_or(own).then(own.0);
+    while request.keys.len() < full_blocks {
+        request.keys.push(last);
+        last = last.then(own.0);
+    }
+}

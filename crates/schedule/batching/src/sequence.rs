@@ -1,0 +1,189 @@
+//! One sequence on a replica, and the table of all of them.
+
+use crate::growth::RingPlace;
+use crate::prefix::{BlockId, Held};
+use crate::queue::Place;
+use crate::request::{BlockKey, Request, RequestId, Start};
+
+/// How a waiting sequence goes on once it is admitted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Resume {
+    /// Computes its prompt.
+    Prompt,
+    /// Computes its prompt and what it had generated before it was preempted.
+    Recompute,
+    /// Brings its KV back from this many blocks of host memory.
+    SwapIn { host_blocks: u32 },
+    /// Has its KV sent by another replica.
+    Transferred,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Waiting(Resume),
+    Prefilling,
+    Decoding,
+    /// Finished or dropped; the slot is free for another.
+    Gone,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Sequence {
+    pub(crate) request: RequestId,
+    pub(crate) tenant: u32,
+    pub(crate) place: Place,
+    pub(crate) priority: i8,
+    pub(crate) deadline: Option<u64>,
+    pub(crate) prompt_tokens: u32,
+    pub(crate) output_tokens: u32,
+    /// Sequences that this one stands for until its prompt is computed; 1 afterwards.
+    pub(crate) samples: u32,
+    pub(crate) phase: Phase,
+    /// Tokens whose KV must be there before the sequence decodes.
+    pub(crate) target: u32,
+    /// Tokens in its KV; while it decodes, those at the decode step `joined_at`.
+    pub(crate) computed: u32,
+    /// Tokens generated; while it decodes, those at the decode step `joined_at`.
+    pub(crate) generated: u32,
+    pub(crate) joined_at: u64,
+    pub(crate) held: Held,
+    /// Blocks that it has to itself, behind the held ones.
+    pub(crate) table: Vec<BlockId>,
+    /// Blocks in all that were promised to it when it was admitted.
+    pub(crate) promised: u32,
+    /// Blocks promised to the samples that are yet to be forked from it.
+    pub(crate) promised_to_samples: u32,
+    pub(crate) ring: RingPlace,
+    /// Position in the list of decoding sequences.
+    pub(crate) position: u32,
+    /// Counts how often it joined the decodes, to tell old completions from new.
+    pub(crate) epoch: u32,
+    /// Tokens that it adds to the replica's load while it is here.
+    pub(crate) weight: u32,
+    pub(crate) keys: Vec<BlockKey>,
+}
+
+impl Sequence {
+    pub(crate) fn new(request: Request, tenant: u32, place: Place) -> Self {
+        let is_transferred = request.start == Start::Transferred;
+        Self {
+            request: request.id,
+            tenant,
+            place,
+            priority: request.priority,
+            deadline: request.deadline,
+            prompt_tokens: request.prompt_tokens,
+            output_tokens: request.output_tokens,
+            samples: u32::from(request.samples),
+            phase: Phase::Waiting(if is_transferred { Resume::Transferred } else { Resume::Prompt }),
+            target: request.prompt_tokens,
+            computed: 0,
+            generated: u32::from(is_transferred),
+            joined_at: 0,
+            held: Held::NOTHING,
+            table: Vec::new(),
+            promised: 0,
+            promised_to_samples: 0,
+            ring: RingPlace::default(),
+            position: 0,
+            epoch: 0,
+            weight: request.prompt_tokens,
+            keys: request.keys,
+        }
+    }
+
+    /// Another sample of the same prompt, whose KV lies in the tree.
+    pub(crate) fn sibling(&self, place: Place, promised: u32) -> Self {
+        let full_blocks = self.held.blocks as usize;
+        Self {
+            place,
+            samples: 1,
+            phase: Phase::Waiting(Resume::Prompt),
+            computed: 0,
+            generated: 0,
+            table: Vec::new(),
+            promised,
+            promised_to_samples: 0,
+            epoch: 0,
+            weight: 0,
+            keys: self.keys[..full_blocks.min(self.keys.len())].to_vec(),
+            ..*self
+        }
+    }
+
+    /// Blocks that it holds or has.
+    pub(crate) fn blocks(&self) -> u32 {
+        self.held.blocks + self.table.len() as u32
+    }
+
+    /// Blocks that were promised and have not been given yet.
+    pub(crate) fn outstanding(&self) -> u32 {
+        self.promised.saturating_sub(self.blocks()) + self.promised_to_samples
+    }
+
+    /// Prompt tokens yet to be computed.
+    pub(crate) fn pending(&self) -> u32 {
+        match self.phase {
+            Phase::Waiting(Resume::Prompt | Resume::Recompute) | Phase::Prefilling => {
+                self.target - self.computed
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// Sequences by number; numbers of those that are gone are given out again.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct SequenceTable {
+    slots: Vec<Sequence>,
+    vacant: Vec<u32>,
+}
+
+impl SequenceTable {
+    /// The number that the next sequence gets.
+    pub(crate) fn next(&self) -> u32 {
+        self.vacant.last().copied().unwrap_or(self.slots.len() as u32)
+    }
+
+    pub(crate) fn add(&mut self, mut sequence: Sequence) -> u32 {
+        let slot = self.next();
+        if self.vacant.pop().is_some() {
+            let previous = &mut self.slots[slot as usize];
+            // The blocks' list keeps its allocation, and the epoch goes on so that old completions stay old.
+            sequence.epoch = previous.epoch;
+            sequence.table = std::mem::take(&mut previous.table);
+            *previous = sequence;
+        } else {
+            self.slots.push(sequence);
+        }
+        slot
+    }
+
+    pub(crate) fn remove(&mut self, slot: u32) {
+        self.slots[slot as usize].phase = Phase::Gone;
+        self.vacant.push(slot);
+    }
+
+    #[cfg(test)]
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {
+        self.slots.iter().filter(|sequence| sequence.phase != Phase::Gone)
+    }
+
+    pub(crate) fn contains(&self, slot: u32) -> bool {
+        self.slots.get(slot as usize).is_some_and(|sequence| sequence.phase != Phase::Gone)
+    }
+}
+
+impl std::ops::Index<u32> for SequenceTable {
+    type Output = Sequence;
+
+    fn index(&self, slot: u32) -> &Sequence {
+        &self.slots[slot as usize]
+    }
+}
+
+impl std::ops::IndexMut<u32> for SequenceTable {
+    fn index_mut(&mut self, slot: u32) -> &mut Sequence {
+        &mut self.slots[slot as usize]
+    }
+}

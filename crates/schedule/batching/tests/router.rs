@@ -1,0 +1,138 @@
+//! The router, held against failures that routers of other projects are known for.
+
+use bedplate_batching::{
+    BlockKey, Candidate, Load, PrefixMirror, Route, RouteReason, Router, RouterOptions, RoutingPolicy,
+};
+use proptest::prelude::*;
+
+const PROMPT: u32 = 4000;
+
+fn replica(pending_tokens: u64, cached_tokens: u32) -> Candidate {
+    Candidate { load: Load { pending_tokens, ..Load::default() }, cached_tokens, is_open: true }
+}
+
+fn router(seed: u64) -> Router {
+    Router::new(RouterOptions { seed, ..RouterOptions::default() })
+}
+
+fn route(candidates: &[Candidate]) -> Route {
+    router(1).route(PROMPT, candidates).expect("a replica is open")
+}
+
+/// SGLang issue 32983: with no hit anywhere the first replica was always picked.
+#[test]
+fn a_miss_does_not_always_go_to_replica_0() {
+    let mut router = router(7);
+    let mut counts = [0; 4];
+    for _ in 0..4000 {
+        counts[router.route(PROMPT, &[replica(0, 0); 4]).unwrap().replica] += 1;
+    }
+    assert!(counts.iter().all(|count| (800..1200).contains(count)), "{counts:?}");
+}
+
+/// SGLang pull request 14305: the fallback went to the smallest tree, which stays small because its replica is
+/// slow, and so drew ever more load.
+#[test]
+fn a_miss_goes_to_the_least_work_however_little_is_cached_there() {
+    // Nothing of this prompt is anywhere. The replica with an empty tree is the one that has most to do.
+    let mut empty = PrefixMirror::new(1000);
+    let full: Vec<BlockKey> = (0..500).map(BlockKey).collect();
+    empty.observe(&[]);
+    let mut large = PrefixMirror::new(1000);
+    large.observe(&full);
+    let prompt = [BlockKey(9999)];
+    let cached = |mirror: &PrefixMirror| mirror.cached_blocks(&prompt) * 16;
+    let chosen = route(&[replica(3000, cached(&empty)), replica(100, cached(&large))]);
+    assert_eq!(chosen, Route { replica: 1, reason: RouteReason::LeastWork { work: 100 } });
+}
+
+/// SGLang pull request 32195: once replicas were out of balance, prefixes were no longer looked at.
+#[test]
+fn an_overloaded_holder_leaves_the_others_competing_by_prefix() {
+    let chosen = route(&[replica(90_000, 3900), replica(1500, 0), replica(2000, 3000), replica(1000, 0)]);
+    assert_eq!(chosen.replica, 2);
+    assert_eq!(
+        chosen.reason.to_string(),
+        "replica 0 has 3900 tokens of the prompt but is overloaded: 90000 tokens of work against 1000"
+    );
+}
+
+/// smg pull request 2150: a router that sees a share of the load calls a handful of requests an imbalance when
+/// it compares by ratio alone. And a margin alone never tells large loads from equal ones.
+#[test]
+fn overload_takes_a_margin_and_a_ratio() {
+    // 30 times the work, but little of it: the prefix is worth more.
+    assert_eq!(route(&[replica(3000, 3900), replica(100, 0)]).replica, 0);
+    // 20,000 tokens more, but only 2 % more: with a prefix that saves as much, the holder is no worse.
+    let long = 30_000;
+    let chosen = router(1).route(long, &[replica(1_020_000, 29_000), replica(1_000_000, 0)]).unwrap();
+    assert_eq!(chosen, Route { replica: 0, reason: RouteReason::Prefix { cached_tokens: 29_000 } });
+    // Both: overloaded, whatever it has.
+    let chosen = router(1).route(long, &[replica(25_000, 30_000), replica(5000, 0)]).unwrap();
+    assert_eq!(chosen.replica, 1);
+}
+
+#[test]
+fn a_prefix_is_weighed_against_work_token_by_token() {
+    let chosen = route(&[replica(5000, 3000), replica(1000, 0)]);
+    assert_eq!(
+        chosen.reason.to_string(),
+        "replica 0 has 3000 tokens of the prompt but 5000 tokens of work against 1000"
+    );
+    assert_eq!(route(&[replica(3500, 3000), replica(1000, 0)]).replica, 0);
+}
+
+#[test]
+fn closed_replicas_are_never_chosen_and_none_open_means_no_route() {
+    let closed = Candidate { is_open: false, ..replica(0, PROMPT) };
+    assert_eq!(route(&[closed, replica(90_000, 0), closed]).replica, 1);
+    assert_eq!(router(1).route(PROMPT, &[closed, closed]), None);
+    assert_eq!(router(1).route(PROMPT, &[]), None);
+}
+
+#[test]
+fn round_robin_takes_the_open_ones_in_turn() {
+    let options = RouterOptions { policy: RoutingPolicy::RoundRobin, ..RouterOptions::default() };
+    let mut router = Router::new(options);
+    let closed = Candidate { is_open: false, ..replica(0, 0) };
+    let candidates = [replica(5, 0), closed, replica(0, 0)];
+    let chosen: Vec<usize> = (0..4).map(|_| router.route(PROMPT, &candidates).unwrap().replica).collect();
+    assert_eq!(chosen, [0, 2, 0, 2]);
+}
+
+#[test]
+fn a_mirror_remembers_what_was_sent_until_it_is_full() {
+    let keys =
+        |conversation: u64| -> Vec<BlockKey> { (0..10).map(|at| BlockKey(conversation).then(at)).collect() };
+    let mut mirror = PrefixMirror::new(25);
+    for conversation in 0..3 {
+        mirror.observe(&keys(conversation));
+    }
+    let cached: Vec<u32> = (0..3).map(|conversation| mirror.cached_blocks(&keys(conversation))).collect();
+    assert_eq!(cached, [5, 10, 10], "the oldest lost its end");
+}
+
+proptest! {
+    #[test]
+    fn the_choice_is_never_worse_than_a_replica_that_is_not_overloaded(
+        replicas in prop::collection::vec((0u64..60_000, 0u32..PROMPT, any::<bool>()), 1..9),
+        seed in any::<u64>(),
+    ) {
+        let candidates: Vec<Candidate> = replicas
+            .iter()
+            .map(|(pending, cached, is_open)| Candidate { is_open: *is_open, ..replica(*pending, *cached) })
+            .collect();
+        let Some(chosen) = router(seed).route(PROMPT, &candidates) else {
+            prop_assert!(candidates.iter().all(|candidate| !candidate.is_open));
+            return Ok(());
+        };
+        let open: Vec<&Candidate> = candidates.iter().filter(|candidate| candidate.is_open).collect();
+        let least = open.iter().map(|candidate| candidate.load.pending_tokens).min().unwrap();
+        let cost = |candidate: &Candidate| u64::from(PROMPT - candidate.cached_tokens) + candidate.load.pending_tokens;
+        let chosen = &candidates[chosen.replica];
+        prop_assert!(chosen.is_open);
+        for other in open.iter().filter(|other| other.load.pending_tokens <= least + 16_384) {
+            prop_assert!(cost(chosen) <= cost(other));
+        }
+    }
+}

@@ -1,0 +1,65 @@
+//! What can be wrong with a trace of requests, and the pages that explain it.
+
+use bedplate_diag::{Class, Diagnostic, Page, Place};
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    #[error("a line of the trace cannot be read: {reason}")]
+    Malformed { reason: String, place: Place },
+    #[error("the trace has no column `{column}`")]
+    MissingColumn { column: &'static str, place: Place },
+    #[error("the trace has no requests")]
+    Empty { place: Place },
+    #[error("this is no known trace of requests")]
+    UnknownFormat { place: Place },
+}
+
+pub const PAGES: &[&Page] = &[&MALFORMED, &MISSING_COLUMN, &EMPTY, &UNKNOWN_FORMAT];
+
+static MALFORMED: Page = Page {
+    code: "replay/malformed-request",
+    class: Class::User,
+    meaning: "A line of a request trace is not what the format asks for. No line is skipped, because a replay of half a trace answers another question.",
+    remedy: "correct the line that is named, or leave it out of the file",
+};
+
+static MISSING_COLUMN: Page = Page {
+    code: "replay/missing-column",
+    class: Class::User,
+    meaning: "The first line of a CSV trace names its columns, and one that is needed is not among them.",
+    remedy: "give a header such as `TIMESTAMP,ContextTokens,GeneratedTokens`",
+};
+
+static EMPTY: Page = Page {
+    code: "replay/empty-trace",
+    class: Class::User,
+    meaning: "The trace has a header or blank lines but no request, so there is nothing to replay.",
+    remedy: "check that it is the right file",
+};
+
+static UNKNOWN_FORMAT: Page = Page {
+    code: "replay/unknown-trace",
+    class: Class::User,
+    meaning: "Request traces are CSV with a header that names a timestamp and token counts, or JSON lines with an object per request. The first line is neither.",
+    remedy: "give an Azure LLM trace (CSV) or JSON lines with `timestamp`, `input_length` and `output_length`",
+};
+
+impl Diagnostic for TraceError {
+    fn page(&self) -> &'static Page {
+        match self {
+            TraceError::Malformed { .. } => &MALFORMED,
+            TraceError::MissingColumn { .. } => &MISSING_COLUMN,
+            TraceError::Empty { .. } => &EMPTY,
+            TraceError::UnknownFormat { .. } => &UNKNOWN_FORMAT,
+        }
+    }
+
+    fn place(&self) -> Option<&Place> {
+        match self {
+            TraceError::Malformed { place, .. }
+            | TraceError::MissingColumn { place, .. }
+            | TraceError::Empty { place }
+            | TraceError::UnknownFormat { place } => Some(place),
+        }
+    }
+}

@@ -1,0 +1,437 @@
+//! The replay itself: events in virtual time, one decision after the other.
+//!
+//! At each moment, in this order: steps end, replicas become ready, KV arrives, requests arrive, the fleet is
+//! scaled; and only when nothing more happens at that moment do idle replicas plan their next step. So whoever
+//! arrives at the very end of a step is seen by the next one, and the order of replicas decides nothing.
+//!
+//! A stretch of decode-only steps is one event. When a request is sent to a replica amid a stretch, the stretch
+//! ends with the step under way, as an engine would look at its queue then.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use bedplate_batching::{
+    AdmitReason, Candidate, OptionsFlaw, Progress, Request, RequestId, Router, Scheduler, Start, TenantId,
+};
+
+use super::engine::{PER_NANOSECOND, Picoseconds};
+use super::fleet::{Arrangement, Fleet, Pool};
+use super::next::NextEnd;
+use super::outcome::{Fate, Outcome, Record, Tally};
+use super::planned::Planned;
+use super::replica::{Replica, Running, State};
+use super::scaling::desired_replicas;
+use super::series::{Series, Span};
+use super::source::{Source, Traffic};
+
+/// Plays traffic through a fleet until every request has ended.
+pub fn simulate(traffic: Traffic, fleet: &Fleet<'_>) -> Result<Outcome, OptionsFlaw> {
+    let mut simulation = Simulation::new(traffic, fleet)?;
+    while let Some(now) = simulation.next_time() {
+        simulation.now = now;
+        simulation.happen();
+        simulation.start_steps();
+    }
+    Ok(simulation.into_outcome())
+}
+
+/// Index of the pool that takes requests, and of the one that decodes what was computed elsewhere.
+const FRONT: usize = 0;
+const DECODE: usize = 1;
+
+struct Simulation<'a> {
+    fleet: &'a Fleet<'a>,
+    pools: Vec<&'a Pool<'a>>,
+    now: Picoseconds,
+    source: Source,
+    routers: Vec<Router>,
+    replicas: Vec<Replica>,
+    next_end: NextEnd,
+    /// Replicas that may be able to start a step.
+    touched: Vec<usize>,
+    /// KV on its way to the decode pool: when it arrives, in which order it left, whose it is.
+    transfers: BinaryHeap<Reverse<(Picoseconds, u64, u64)>>,
+    sent: u64,
+    /// Replicas that start, by when they are ready.
+    starting: BinaryHeap<Reverse<(Picoseconds, usize)>>,
+    /// When each pool is next looked at for scaling.
+    next_scaling: Vec<Option<Picoseconds>>,
+    /// By pool: requests for which no replica is open.
+    homeless: Vec<VecDeque<u64>>,
+    planned: Vec<Planned>,
+    /// By request: samples that have not finished.
+    unfinished: Vec<u16>,
+    records: Vec<Record>,
+    underway: u64,
+    candidates: Vec<Candidate>,
+    progress: Vec<Progress>,
+    series: Series,
+    tally: Tally,
+}
+
+impl<'a> Simulation<'a> {
+    fn new(traffic: Traffic, fleet: &'a Fleet<'a>) -> Result<Self, OptionsFlaw> {
+        let pools = fleet.pools();
+        let mut replicas = Vec::new();
+        for (index, pool) in pools.iter().enumerate() {
+            if pool.replicas == 0 {
+                return Err(OptionsFlaw::Zero { what: "the number of replicas" });
+            }
+            for _ in 0..pool.replicas {
+                replicas.push(Replica::new(index, Scheduler::new(pool.scheduler.clone())?, State::Open, 0));
+            }
+        }
+        Ok(Self {
+            fleet,
+            now: 0,
+            source: Source::new(traffic),
+            routers: pools.iter().map(|pool| Router::new(pool.router)).collect(),
+            next_end: NextEnd::new(replicas.len()),
+            replicas,
+            touched: Vec::new(),
+            transfers: BinaryHeap::new(),
+            sent: 0,
+            starting: BinaryHeap::new(),
+            next_scaling: pools.iter().map(|pool| pool.scaling.map(|scaling| scaling.interval)).collect(),
+            homeless: vec![VecDeque::new(); pools.len()],
+            pools,
+            planned: Vec::new(),
+            unfinished: Vec::new(),
+            records: Vec::new(),
+            underway: 0,
+            candidates: Vec::new(),
+            progress: Vec::new(),
+            series: Series::default(),
+            tally: Tally::default(),
+        })
+    }
+
+    /// When something happens next. Scaling is not looked at for its own sake once all work is done.
+    fn next_time(&self) -> Option<Picoseconds> {
+        let events = [
+            self.next_end.time(),
+            self.source.time(),
+            self.transfers.peek().map(|Reverse((at, ..))| *at),
+            self.starting.peek().map(|Reverse((at, _))| *at),
+        ];
+        let next = events.into_iter().flatten().min();
+        let has_work = self.underway > 0 || self.source.time().is_some();
+        let scaling = self.next_scaling.iter().flatten().copied().min().filter(|_| has_work);
+        if !has_work {
+            return None;
+        }
+        next.into_iter().chain(scaling).min()
+    }
+
+    /// Everything that happens now, until nothing is left.
+    fn happen(&mut self) {
+        loop {
+            if self.next_end.time() == Some(self.now) {
+                self.end_step(self.next_end.replica());
+            } else if self.starting.peek().is_some_and(|Reverse((at, _))| *at == self.now) {
+                self.open_replica();
+            } else if self.transfers.peek().is_some_and(|Reverse((at, ..))| *at == self.now) {
+                if let Some(Reverse((_, _, request))) = self.transfers.pop() {
+                    self.route(DECODE, request);
+                }
+            } else if self.source.time() == Some(self.now) {
+                self.arrive();
+            } else if let Some(pool) = self.next_scaling.iter().position(|at| *at == Some(self.now)) {
+                self.scale(pool);
+            } else {
+                return;
+            }
+        }
+    }
+
+    fn start_steps(&mut self) {
+        while let Some(index) = self.touched.pop() {
+            if self.replicas[index].running.is_none() {
+                self.start_step(index);
+            }
+        }
+    }
+
+    fn start_step(&mut self, index: usize) {
+        let replica = &mut self.replicas[index];
+        let records = &self.records;
+        let first_token = |request: u64| records[request as usize].first_token;
+        let pool = self.pools[replica.pool];
+        replica.start(self.now, self.fleet.horizon, pool, &self.fleet.swap, first_token);
+        self.next_end.set(index, replica.running.as_ref().map(|running| running.ends));
+        let step = replica.scheduler.last_step();
+        self.tally.preemptions += step.preempted.len() as u64;
+        for admitted in &step.admitted {
+            if let AdmitReason::Turn { cached_tokens } = admitted.reason {
+                let record = &mut self.records[admitted.request.0 as usize];
+                record.cached_tokens = record.cached_tokens.max(cached_tokens);
+            }
+        }
+        for at in 0..self.replicas[index].scheduler.last_step().dropped.len() {
+            let request = self.replicas[index].scheduler.last_step().dropped[at].request.0;
+            self.end_request(request, Fate::Dropped);
+        }
+    }
+
+    fn arrive(&mut self) {
+        let Some(planned) = self.source.take() else { return };
+        let request = self.records.len() as u64;
+        self.series.at(self.now).arrived += 1;
+        self.records.push(Record {
+            fate: Fate::Underway,
+            arrived: self.now,
+            first_token: self.now,
+            finished: self.now,
+            prompt_tokens: planned.prompt_tokens,
+            generated_tokens: 0,
+            longest_tokens: planned.output_tokens,
+            cached_tokens: 0,
+        });
+        self.unfinished.push(planned.samples);
+        self.planned.push(planned);
+        self.underway += 1;
+        let refusal = self.pools.iter().enumerate().find_map(|(pool, _)| {
+            let replica = self.replicas.iter().find(|replica| replica.pool == pool)?;
+            replica.scheduler.refusal(&self.request(pool, request)?)
+        });
+        match refusal {
+            Some(refusal) => self.end_request(request, Fate::Refused(refusal)),
+            None => self.route(FRONT, request),
+        }
+    }
+
+    /// What a pool is asked to do for a request; nothing where the first pool does it all.
+    fn request(&self, pool: usize, request: u64) -> Option<Request> {
+        let planned = &self.planned[request as usize];
+        let is_split = self.pools.len() > 1;
+        let has_more = planned.output_tokens > 1 || planned.samples > 1;
+        let (output_tokens, samples, start) = match pool {
+            DECODE if !has_more => return None,
+            // Samples beyond the first get their first token where they decode.
+            DECODE => (planned.output_tokens.max(2), planned.samples, Start::Transferred),
+            _ if is_split => (1, planned.samples.min(1), Start::Prompt),
+            _ => (planned.output_tokens, planned.samples, Start::Prompt),
+        };
+        let patience = planned.patience.filter(|_| pool == FRONT);
+        Some(Request {
+            id: RequestId(request),
+            tenant: TenantId(planned.tenant),
+            priority: planned.priority,
+            prompt_tokens: planned.prompt_tokens,
+            output_tokens,
+            samples,
+            deadline: patience.map(|patience| planned.at.saturating_add(patience) / PER_NANOSECOND),
+            keys: Vec::new(),
+            start,
+        })
+    }
+
+    /// Sends a request to a replica of a pool.
+    fn route(&mut self, pool: usize, request: u64) {
+        let Some(mut asked) = self.request(pool, request) else { return };
+        let planned = &self.planned[request as usize];
+        let block_tokens = self.pools[pool].scheduler.block_tokens;
+        if self.pools[pool].scheduler.keeps_prefixes {
+            asked.keys = planned.prefix.keys(planned.prompt_tokens, asked.output_tokens, block_tokens);
+        }
+        self.survey(pool, &asked);
+        let Some(route) = self.routers[pool].route(asked.prompt_tokens, &self.candidates) else {
+            self.homeless[pool].push_back(request);
+            return;
+        };
+        let index = route.replica;
+        self.replicas[index].settle(self.now);
+        let submitted = self.replicas[index].scheduler.submit(asked, self.now / PER_NANOSECOND);
+        submitted.expect("what can never run was refused on arrival");
+        let ends = self.replicas[index].cut_short(self.now);
+        match ends {
+            Some(ends) => self.next_end.set(index, Some(ends)),
+            None => self.touched.push(index),
+        }
+    }
+
+    /// Lists what the router of a pool must know: one candidate per replica, those of other pools closed.
+    fn survey(&mut self, pool: usize, asked: &Request) {
+        let needs_prefixes = self.routers[pool].needs_prefixes() && !asked.keys.is_empty();
+        let prompt_blocks = (asked.prompt_tokens / self.pools[pool].scheduler.block_tokens) as usize;
+        let keys = &asked.keys[..prompt_blocks.min(asked.keys.len())];
+        self.candidates.clear();
+        for replica in &mut self.replicas {
+            let is_open = replica.pool == pool && replica.is_open();
+            let mut cached_tokens = 0;
+            if is_open && needs_prefixes {
+                replica.settle(self.now);
+                cached_tokens = replica.scheduler.cached_tokens(keys);
+            }
+            let load = replica.scheduler.load();
+            self.candidates.push(Candidate { load, cached_tokens, is_open });
+        }
+    }
+
+    fn end_step(&mut self, index: usize) {
+        let replica = &mut self.replicas[index];
+        let running = replica.running.take().expect("a step that ends was running");
+        self.next_end.set(index, None);
+        self.touched.push(index);
+        replica.count_gaps(&running, &mut self.tally);
+        let completion = replica.scheduler.complete(running.steps);
+        self.progress.clear();
+        self.progress.extend_from_slice(&completion.started);
+        let started = self.progress.len();
+        self.progress.extend_from_slice(&completion.finished);
+        self.account(index, &running, started);
+        for at in 0..self.progress.len() {
+            let progress = self.progress[at];
+            if at < started {
+                self.note_start(index, progress);
+            } else {
+                self.finish_sequence(index, progress);
+            }
+        }
+        // Where nothing decoded, whoever ended is one of those that started.
+        let joined = started.saturating_sub(self.progress.len() - started) as u32;
+        self.replicas[index].note_tokens(self.now, running.shape.decodes > 0, joined);
+        self.close_if_drained(index);
+    }
+
+    /// Adds a completed step to the sums and to the series.
+    fn account(&mut self, index: usize, running: &Running, started: usize) {
+        let replica = &self.replicas[index];
+        let occupancy = replica.scheduler.occupancy();
+        let blocks = f64::from(running.blocks_used.max(occupancy.used()));
+        let span = Span {
+            output_tokens: u64::from(running.shape.decodes) * u64::from(running.steps) + started as u64,
+            prompt_tokens: running.shape.prefill_tokens,
+            kv: f64::from(running.blocks_used) / f64::from(occupancy.total),
+            waiting: running.waiting,
+        };
+        let elapsed = running.ends - running.began;
+        self.tally.steps += u64::from(running.steps);
+        self.tally.events += 1;
+        self.tally.busy += u128::from(elapsed);
+        self.tally.kv_integral += span.kv * elapsed as f64;
+        self.tally.kv_highest = self.tally.kv_highest.max(blocks / f64::from(occupancy.total));
+        self.series.spread(running.began, running.ends, &span);
+    }
+
+    fn note_start(&mut self, index: usize, progress: Progress) {
+        if progress.generated > 1 {
+            self.replicas[index].count_pause(progress.sequence.0, self.now, &mut self.tally);
+            return;
+        }
+        let record = &mut self.records[progress.request.0 as usize];
+        if record.first_token == record.arrived {
+            record.first_token = self.now;
+            let window = self.series.at(self.now);
+            window.first_tokens += 1;
+            window.ttft_seconds += super::engine::seconds(self.now - record.arrived);
+        }
+    }
+
+    fn finish_sequence(&mut self, index: usize, progress: Progress) {
+        let request = progress.request.0;
+        let at = request as usize;
+        let pool = self.replicas[index].pool;
+        if self.pools.len() > 1 && pool == FRONT && self.request(DECODE, request).is_some() {
+            self.send(index, request);
+            return;
+        }
+        self.records[at].generated_tokens += progress.generated;
+        self.unfinished[at] -= 1;
+        if self.unfinished[at] == 0 {
+            self.end_request(request, Fate::Finished);
+        }
+    }
+
+    /// Sends the KV of a computed prompt to the decode pool, behind what the replica is still sending.
+    fn send(&mut self, index: usize, request: u64) {
+        let Arrangement::Disaggregated(split) = &self.fleet.arrangement else { return };
+        let tokens = u64::from(self.planned[request as usize].prompt_tokens);
+        let replica = &mut self.replicas[index];
+        let arrives = replica.link_free.max(self.now).saturating_add(split.transfer.time(tokens));
+        replica.link_free = arrives;
+        self.transfers.push(Reverse((arrives, self.sent, request)));
+        self.sent += 1;
+    }
+
+    fn end_request(&mut self, request: u64, fate: Fate) {
+        let record = &mut self.records[request as usize];
+        record.fate = fate;
+        record.finished = self.now;
+        self.underway -= 1;
+        let window = self.series.at(self.now);
+        window.finished += u32::from(fate == Fate::Finished);
+        window.good += u32::from(record.is_good(&self.fleet.objectives));
+        self.source.answered(&self.planned[request as usize], self.now);
+    }
+
+    fn open_replica(&mut self) {
+        let Some(Reverse((_, index))) = self.starting.pop() else { return };
+        if matches!(self.replicas[index].state, State::Starting { .. }) {
+            self.replicas[index].state = State::Open;
+        }
+        let pool = self.replicas[index].pool;
+        for request in std::mem::take(&mut self.homeless[pool]) {
+            self.route(pool, request);
+        }
+    }
+
+    fn scale(&mut self, pool: usize) {
+        let Some(scaling) = self.pools[pool].scaling else { return };
+        self.next_scaling[pool] = Some(self.now.saturating_add(scaling.interval.max(1)));
+        let desired = desired_replicas(&scaling, pool, &self.replicas) as usize;
+        let counted = |replica: &Replica| {
+            replica.pool == pool && matches!(replica.state, State::Open | State::Starting { .. })
+        };
+        let present = self.replicas.iter().filter(|replica| counted(replica)).count();
+        for _ in present..desired {
+            let scheduler = Scheduler::new(self.pools[pool].scheduler.clone());
+            let scheduler = scheduler.expect("the same settings made the first replicas");
+            let ready = self.now.saturating_add(scaling.cold_start);
+            self.starting.push(Reverse((ready, self.replicas.len())));
+            self.replicas.push(Replica::new(pool, scheduler, State::Starting { ready }, self.now));
+        }
+        if desired < present {
+            self.drain_one(pool);
+        }
+    }
+
+    /// Closes the open replica with the fewest sequences, the newest among equals. One at a time.
+    fn drain_one(&mut self, pool: usize) {
+        let open = self.replicas.iter().enumerate();
+        let open = open.filter(|(_, replica)| replica.pool == pool && replica.is_open());
+        let Some((index, _)) =
+            open.min_by_key(|(index, replica)| (replica.scheduler.load().sequences, Reverse(*index)))
+        else {
+            return;
+        };
+        self.replicas[index].state = State::Draining;
+        self.close_if_drained(index);
+    }
+
+    fn close_if_drained(&mut self, index: usize) {
+        let replica = &mut self.replicas[index];
+        let is_drained = replica.state == State::Draining && replica.scheduler.is_empty();
+        if is_drained && replica.link_free <= self.now {
+            replica.state = State::Gone;
+            self.pay(index);
+        }
+    }
+
+    /// Counts the time for which a replica was there.
+    fn pay(&mut self, index: usize) {
+        let replica = &self.replicas[index];
+        let time = self.now.saturating_sub(replica.since);
+        self.tally.replica_time += u128::from(time);
+        let hours = super::engine::seconds(time) / 3600.0;
+        self.tally.dollars += hours * self.pools[replica.pool].dollars_per_hour;
+    }
+
+    fn into_outcome(mut self) -> Outcome {
+        let staying = (0..self.replicas.len()).filter(|index| self.replicas[*index].state != State::Gone);
+        for index in staying.collect::<Vec<_>>() {
+            self.pay(index);
+        }
+        Outcome::new(self.records, self.series, &self.tally, &self.fleet.objectives, self.now)
+    }
+}

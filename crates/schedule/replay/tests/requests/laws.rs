@@ -1,0 +1,91 @@
+//! What every replay keeps true.
+
+use bedplate_replay::requests::{
+    Arrivals, Fate, Fleet, GeneratedLoad, Lengths, LinearEngine, Objectives, Outcome, Planned, Pool,
+    SharedPrefix, Traffic, picoseconds, simulate,
+};
+use proptest::prelude::*;
+
+fn replay(load: &GeneratedLoad, replicas: u32) -> Outcome {
+    let engine = LinearEngine::default();
+    let objectives =
+        Objectives { ttft: Some(picoseconds(0.5)), itl: Some(picoseconds(0.03)), end_to_end: None };
+    let fleet = Fleet { objectives, ..Fleet::aggregated(Pool::new(replicas, &engine)) };
+    simulate(Traffic::Generated(load.clone()), &fleet).expect("the settings are sound")
+}
+
+fn load(seed: u64, per_second: f64, percent: u32) -> GeneratedLoad {
+    GeneratedLoad {
+        requests: 600,
+        arrivals: Arrivals::Poisson { per_second },
+        prompt: Lengths::Between(50, 2000),
+        output: Lengths::Between(1, 250),
+        shared: Some(SharedPrefix { percent, groups: 5 }),
+        seed,
+        ..GeneratedLoad::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(24))]
+
+    #[test]
+    fn nothing_is_lost_and_time_goes_forward(seed in any::<u64>(), rate in 1.0f64..60.0, percent in 0u32..90) {
+        let load = load(seed, rate, percent);
+        let outcome = replay(&load, 2);
+        prop_assert_eq!(outcome.requests, 600);
+        prop_assert_eq!(outcome.finished + outcome.refused + outcome.dropped, 600);
+        for record in &outcome.records {
+            prop_assert_eq!(record.generated_tokens, record.longest_tokens);
+            prop_assert!(record.arrived < record.first_token && record.first_token <= record.finished);
+            prop_assert!(record.cached_tokens < record.prompt_tokens);
+        }
+        let windows = &outcome.series.windows;
+        let sum = |of: fn(&bedplate_replay::requests::Window) -> f64| windows.iter().map(of).sum::<f64>();
+        prop_assert_eq!(sum(|window| f64::from(window.arrived)), 600.0);
+        prop_assert_eq!(sum(|window| f64::from(window.good)), outcome.good as f64);
+        prop_assert!((sum(|window| window.output_tokens) - outcome.output_tokens as f64).abs() < 1e-3);
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_replay_and_another_one_another(seed in any::<u64>()) {
+        let (first, again) = (replay(&load(seed, 20.0, 50), 3), replay(&load(seed, 20.0, 50), 3));
+        prop_assert_eq!(&first.records, &again.records);
+        prop_assert_eq!(first.series, again.series);
+        prop_assert_ne!(first.records, replay(&load(seed ^ 1, 20.0, 50), 3).records);
+    }
+
+    /// A tree more means a prefix more to be computed, so a replica more is not always better; it must never be
+    /// much worse.
+    #[test]
+    fn a_replica_more_costs_at_most_two_percent_of_goodput(
+        seed in any::<u64>(), rate in 5.0f64..60.0, percent in 0u32..90, replicas in 1u32..5,
+    ) {
+        let load = load(seed, rate, percent);
+        let (fewer, more) = (replay(&load, replicas), replay(&load, replicas + 1));
+        prop_assert!(more.good as f64 >= fewer.good as f64 * 0.98, "{} -> {}", fewer.good, more.good);
+    }
+}
+
+#[test]
+fn what_can_never_run_is_refused_with_its_reason_and_the_rest_is_served() {
+    let engine = LinearEngine::default();
+    let trace = vec![Planned::new(5, 100, 10), Planned::new(3, 200_000, 10), Planned::new(4, 10, 0)];
+    let outcome = simulate(Traffic::Trace(trace), &Fleet::aggregated(Pool::new(1, &engine))).unwrap();
+    let fates: Vec<String> = outcome
+        .records
+        .iter()
+        .map(|record| match record.fate {
+            Fate::Refused(refusal) => refusal.to_string(),
+            fate => format!("{fate:?}"),
+        })
+        .collect();
+    assert_eq!(
+        fates,
+        [
+            "prompt and output have 200010 tokens, the context at most 131072",
+            "a prompt of 10 tokens, an output of 0 and 1 samples leave nothing to do",
+            "Finished"
+        ]
+    );
+}
