@@ -88,6 +88,11 @@ fn text_of(path: &str, bytes: Vec<u8>) -> Result<String, FileError> {
     })
 }
 
+/// What the operating system says about itself; nothing where it does not say it.
+pub(crate) fn read_system(path: &str) -> Option<String> {
+    fs::read_to_string(path).ok()
+}
+
 /// Writes a whole file, by way of a neighbour that takes its place, so that no half-written file is left.
 /// Links are followed, permissions kept, and what is no regular file (a device, a pipe) is written through.
 pub(crate) fn write_text(path: &str, text: &str) -> Result<(), FileError> {

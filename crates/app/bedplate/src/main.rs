@@ -8,6 +8,7 @@ mod cli;
 mod commands;
 mod console;
 mod context;
+mod cpu_clock;
 mod files;
 mod pages;
 mod present;

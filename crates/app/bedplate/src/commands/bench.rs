@@ -1,5 +1,6 @@
 //! `bedplate bench …`: how fast the program's own parts are, beside a named peer.
 
+mod schedule;
 mod search;
 
 use crate::console::Console;
@@ -10,7 +11,8 @@ use crate::stop::Stop;
 #[command(after_help = "\
 Examples:
   bedplate bench search
-  bedplate bench search --peer calculon --peer-path ~/calculon --json")]
+  bedplate bench search --peer calculon --peer-path ~/calculon --json
+  bedplate bench schedule --nodes 1000 --pending 10000")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -20,12 +22,15 @@ pub(crate) struct Arguments {
 enum Command {
     /// Layouts priced per second and core
     Search(search::Arguments),
+    /// Milliseconds that one pass of the cluster scheduler takes
+    Schedule(schedule::Arguments),
 }
 
 pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
     let catalog = context.load_catalog()?;
     match arguments.command {
         Command::Search(arguments) => search::run(&arguments, &catalog, console),
+        Command::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
     }
 }
 
