@@ -205,7 +205,11 @@ impl Scheduler {
     fn over_quota(&self, request: &Request, asked: u64) -> Option<Wait> {
         let queue = request.queue?;
         let kind = self.quota_kind(request);
-        let available = self.settings.queues.available(queue, &kind);
+        let mut available = self.settings.queues.available(queue, &kind);
+        if self.settings.queues.borrows(queue, &kind, asked) {
+            let claims = self.claims.iter().filter(|(job, claim)| **job != request.id && claim.kind == kind);
+            available = available.saturating_sub(claims.map(|(_, claim)| claim.gpus).sum());
+        }
         let name = self.settings.queues.name(queue).to_string();
         (asked > available).then_some(Wait::Quota { queue: name, kind, asked, available })
     }

@@ -10,7 +10,7 @@ use crate::place::choose;
 use crate::priority::{Rank, Scales, priority};
 use crate::scheduler::{Cadence, Scheduler};
 use crate::view::{Class, Rule, View};
-use crate::{Closeness, FairShares, JobId, Priority, Span, StartReason, Time, Wait};
+use crate::{Closeness, FairShares, JobId, Priority, QueueId, Queues, Span, StartReason, Time, Wait};
 
 /// Nodes by role.
 pub(crate) type Placement = Vec<Vec<u32>>;
@@ -62,15 +62,15 @@ impl Scheduler {
     /// Goes through the whole queue.
     pub(crate) fn cycle(&mut self, now: Time) {
         self.refresh_ranks(now);
+        self.next_preemption = None;
         let promises = self.forget_reservations(now);
         let order = self.order();
         let mut reserved = 0;
         for job in order {
             if let Some(wait) = self.limited_by_size(job) {
-                if !self.reclaim(job, now) {
-                    self.entry_mut(job).wait = wait;
-                    continue;
-                }
+                self.reclaim(job, now);
+                self.entry_mut(job).wait = wait;
+                continue;
             }
             let horizon =
                 if reserved < self.settings.backfill.reserved { Horizon::Ever } else { Horizon::Now };
@@ -171,40 +171,42 @@ impl Scheduler {
         Rank::new(&entry.request, &self.settings, self.priority_at(job, now).total(), entry.submitted)
     }
 
-    /// By priority; those who must borrow come after those who need not, and of them the queue that has
-    /// borrowed the smallest share first.
+    /// By priority. Within a tier those who must borrow come after those who need not, and of them the queue
+    /// that has borrowed the smallest share first.
     fn order(&self) -> Vec<JobId> {
+        let waiting: Vec<JobId> = self.queue.iter().collect();
         if self.settings.queues.is_empty() {
-            return self.queue.iter().collect();
+            return waiting;
         }
         let mut queues = self.settings.queues.clone();
-        let (mut entitled, mut borrowers) = (Vec::new(), Vec::new());
-        for job in self.queue.iter() {
-            let request = &self.jobs[&job].request;
-            let Some(queue) = request.queue else {
-                entitled.push(job);
-                continue;
-            };
-            let (kind, gpus) = (self.quota_kind(request), request.gpus());
-            if queues.borrows(queue, &kind, gpus) {
-                borrowers.push((job, queue, kind, gpus));
-            } else {
-                queues.take(queue, &kind, gpus);
-                entitled.push(job);
+        let mut order = Vec::with_capacity(waiting.len());
+        let tier = |job: &JobId| self.tier(&self.jobs[job].request);
+        for of_tier in waiting.chunk_by(|a, b| tier(a) == tier(b)) {
+            let mut borrowers = Vec::new();
+            for job in of_tier {
+                match self.quota_asked(*job) {
+                    Some(asked) if asked.borrows(&queues) => borrowers.push((*job, asked)),
+                    Some(asked) => {
+                        queues.take(asked.queue, &asked.kind, asked.gpus);
+                        order.push(*job);
+                    }
+                    None => order.push(*job),
+                }
+            }
+            while let Some(least) = least_share(&borrowers, &queues) {
+                let (job, asked) = borrowers.remove(least);
+                queues.take(asked.queue, &asked.kind, asked.gpus);
+                order.push(job);
             }
         }
-        while !borrowers.is_empty() {
-            let share = |(_, queue, kind, gpus): &(JobId, crate::QueueId, String, u64)| {
-                queues.dominant_share(*queue, kind, *gpus)
-            };
-            let shares: Vec<f64> = borrowers.iter().map(share).collect();
-            let least =
-                (0..shares.len()).min_by(|a, b| shares[*a].total_cmp(&shares[*b])).expect("not empty");
-            let (job, queue, kind, gpus) = borrowers.remove(least);
-            queues.take(queue, &kind, gpus);
-            entitled.push(job);
-        }
-        entitled
+        order
+    }
+
+    /// What a job takes from a quota, where it has one.
+    pub(crate) fn quota_asked(&self, job: JobId) -> Option<Asked> {
+        let request = &self.jobs[&job].request;
+        let queue = request.queue?;
+        Some(Asked { queue, kind: self.quota_kind(request), gpus: request.gpus() })
     }
 
     /// The limit in the way of a gang, at the smallest size it accepts.
@@ -400,4 +402,28 @@ impl Scheduler {
             self.reserved_on.remove(&(reserved.node, reservation.start, job));
         }
     }
+}
+
+/// GPUs of a kind, asked of a queue.
+#[derive(Debug, Clone)]
+pub(crate) struct Asked {
+    pub(crate) queue: QueueId,
+    pub(crate) kind: String,
+    pub(crate) gpus: u64,
+}
+
+impl Asked {
+    pub(crate) fn borrows(&self, queues: &Queues) -> bool {
+        queues.borrows(self.queue, &self.kind, self.gpus)
+    }
+
+    /// What share of the lendable its queue would have borrowed.
+    pub(crate) fn share(&self, queues: &Queues) -> f64 {
+        queues.dominant_share(self.queue, &self.kind, self.gpus)
+    }
+}
+
+fn least_share(borrowers: &[(JobId, Asked)], queues: &Queues) -> Option<usize> {
+    let shares: Vec<f64> = borrowers.iter().map(|(_, asked)| asked.share(queues)).collect();
+    (0..shares.len()).min_by(|a, b| shares[*a].total_cmp(&shares[*b]))
 }

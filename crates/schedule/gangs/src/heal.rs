@@ -32,6 +32,9 @@ impl Scheduler {
             self.now_views.clear();
             self.cadence.is_urgent = true;
         }
+        if self.next_preemption.is_some_and(|time| time <= now) {
+            self.cadence.is_urgent = true;
+        }
         while let Some((time, job, node)) = self.evictions.first().copied().filter(|(time, ..)| *time <= now)
         {
             self.evictions.remove(&(time, job, node));

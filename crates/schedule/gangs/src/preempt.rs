@@ -9,10 +9,10 @@ use std::collections::BTreeSet;
 
 use bedplate_topology::NodeId;
 
-use crate::cycle::Fit;
+use crate::cycle::{Asked, Fit};
 use crate::entry::Run;
 use crate::place::choose;
-use crate::scheduler::{SHORTEST_GRACE, Scheduler};
+use crate::scheduler::{Claim, SHORTEST_GRACE, Scheduler};
 use crate::view::View;
 use crate::{Decision, JobId, Preemption, Request, Span, StopReason, Then, Time, Wait};
 
@@ -34,6 +34,7 @@ impl Scheduler {
         if entry.classes.len() != 1 || self.is_waiting_for_victims(job) {
             return None;
         }
+        self.note_next_preemption(job, now);
         let candidates = self.candidates(job, now);
         if candidates.is_empty() {
             return None;
@@ -74,38 +75,83 @@ impl Scheduler {
         candidates
     }
 
-    /// A gang that keeps failing waits longer and longer before it may move others again.
-    fn may_preempt(&self, job: JobId, now: Time) -> bool {
-        let rules = &self.settings.preemption;
+    /// Until when a gang may not move others: the longer the more often it failed.
+    fn damped_until(&self, job: JobId) -> Time {
         let entry = &self.jobs[&job];
-        let damping = rules.damping.0.saturating_mul(1 << entry.restarts.min(20));
-        let is_damped = entry.restarts > 0 && now.since(entry.returned).0 < damping;
-        let tier = self.tier(&entry.request);
-        let has_lower_tier = self.settings.partitions.iter().any(|partition| partition.tier < tier);
-        let preempts = !self.settings.qos[usize::from(entry.request.qos.0)].preempts.is_empty();
-        rules.is_allowed && !is_damped && (has_lower_tier || preempts)
+        let damping = Span(self.settings.preemption.damping.0.saturating_mul(1 << entry.restarts.min(20)));
+        if entry.restarts > 0 { entry.returned + damping.min(Span::FOREVER) } else { Time::ZERO }
     }
 
-    fn tier(&self, request: &Request) -> u16 {
+    /// Remembers when the gang could move others, or others could be moved for it, if not yet.
+    fn note_next_preemption(&mut self, job: JobId, now: Time) {
+        if !self.ranks_above_others(job) {
+            return;
+        }
+        let may_go = |other: &JobId| {
+            let entry = &self.jobs[other];
+            entry
+                .run()
+                .filter(|_| self.is_outranked(*other, job, now))
+                .map(|run| run.started + entry.request.minimum_run_time)
+        };
+        let others = self.jobs.keys().filter_map(may_go);
+        let times = others.chain([self.damped_until(job)]).chain(self.next_preemption);
+        self.next_preemption = times.filter(|time| *time > now && *time < Time::NEVER).min();
+    }
+
+    fn ranks_above_others(&self, job: JobId) -> bool {
+        let request = &self.jobs[&job].request;
+        let has_lower_tier =
+            self.settings.partitions.iter().any(|partition| partition.tier < self.tier(request));
+        let preempts = !self.settings.qos[usize::from(request.qos.0)].preempts.is_empty();
+        self.settings.preemption.is_allowed && (has_lower_tier || preempts)
+    }
+
+    fn may_preempt(&self, job: JobId, now: Time) -> bool {
+        self.ranks_above_others(job) && self.damped_until(job) <= now
+    }
+
+    pub(crate) fn tier(&self, request: &Request) -> u16 {
         self.settings.partitions[usize::from(request.partition.0)].tier
     }
 
     fn candidate(&self, other: JobId, for_job: JobId, now: Time) -> Option<Candidate> {
         let entry = &self.jobs[&other];
-        let request = &self.jobs[&for_job].request;
         let run = entry.run().filter(|run| run.stopping.is_none() && run.leaving.is_empty())?;
-        let outranked = self.tier(&entry.request) < self.tier(request)
-            || self.settings.qos[usize::from(request.qos.0)].preempts.contains(&entry.request.qos);
-        // Whoever would stand before it in the queue would only come back and take the nodes again.
-        let outranked = outranked && self.rank_at(other, now) > self.jobs[&for_job].rank;
         let has_run = now.since(run.started) >= entry.request.minimum_run_time;
-        if !outranked || !has_run || entry.request.preemption == Preemption::Never {
+        if !self.is_outranked(other, for_job, now)
+            || !has_run
+            || entry.request.preemption == Preemption::Never
+        {
             return self.surplus(other);
         }
         if entry.request.preemption == Preemption::Shrink {
             return self.removable(other, entry.request.elastic().map_or(u32::MAX, |elastic| elastic.min));
         }
         Some(self.whole(other, run, now))
+    }
+
+    /// Whether a running gang may be moved for another. Whoever would stand before that one in the queue would
+    /// only come back and take the nodes again.
+    fn is_outranked(&self, other: JobId, by: JobId, now: Time) -> bool {
+        let (low, high) = (&self.jobs[&other].request, &self.jobs[&by].request);
+        if self.tier(low) < self.tier(high) {
+            return true;
+        }
+        let preempts = &self.settings.qos[usize::from(high.qos.0)].preempts;
+        preempts.contains(&low.qos)
+            && self.rank_at(other, now) > self.jobs[&by].rank
+            && self.borrows_less(by, other)
+    }
+
+    /// Whether a waiting gang stands before a running one as far as quotas go.
+    fn borrows_less(&self, waiting: JobId, running: JobId) -> bool {
+        let queues = &self.settings.queues;
+        let Some(waits) = self.quota_asked(waiting).filter(|asked| asked.borrows(queues)) else {
+            return true;
+        };
+        let holds = self.quota_asked(running).map(|asked| Asked { gpus: 0, ..asked });
+        holds.is_some_and(|holds| holds.borrows(queues) && waits.share(queues) < holds.share(queues))
     }
 
     fn whole(&self, job: JobId, run: &Run, now: Time) -> Candidate {
@@ -223,18 +269,18 @@ impl Scheduler {
         self.decisions.push(Decision::Shrink { job, nodes, grace, for_job: Some(for_job) });
     }
 
-    /// A queue that is within its own quota takes back what others borrowed; true when it may start now.
-    pub(crate) fn reclaim(&mut self, job: JobId, now: Time) -> bool {
+    /// A queue that is within its own quota takes back what others borrowed. The gang starts once they are gone.
+    pub(crate) fn reclaim(&mut self, job: JobId, now: Time) {
         let request = &self.jobs[&job].request;
         let Some(queue) = request.queue.filter(|_| self.settings.preemption.is_allowed) else {
-            return false;
+            return;
         };
         let kind = self.quota_kind(request);
         let asked = request.gpus();
         let is_entitled = !self.settings.queues.borrows(queue, &kind, asked);
         let breaks_other_limit = self.ledger.broken_by(request, asked, &self.settings).is_some();
         if !is_entitled || breaks_other_limit || self.is_waiting_for_victims(job) {
-            return false;
+            return;
         }
         let mut missing = asked.saturating_sub(self.settings.queues.available(queue, &kind));
         let mut victims = Vec::new();
@@ -250,8 +296,8 @@ impl Scheduler {
                 self.stop(*victim, StopReason::PreemptedBy(job), Then::Requeue, now);
             }
             self.entry_mut(job).victims = victims;
+            self.claims.insert(job, Claim { kind, gpus: asked });
         }
-        false
     }
 
     /// Gangs of queues that use more than their own, from the queue with the largest share down.

@@ -42,8 +42,12 @@ pub struct Scheduler {
     /// When gangs must leave nodes that close.
     pub(crate) evictions: BTreeSet<(Time, JobId, NodeId)>,
     pub(crate) next_closure: Option<Time>,
+    /// When a gang that may not be moved yet, or may not move others yet, may.
+    pub(crate) next_preemption: Option<Time>,
     pub(crate) dependents: BTreeMap<JobId, Vec<JobId>>,
     pub(crate) namesakes: BTreeMap<(UserId, Arc<str>), BTreeSet<JobId>>,
+    /// Quota that gangs took back and have not used yet: nobody borrows it meanwhile.
+    pub(crate) claims: BTreeMap<JobId, Claim>,
     pub(crate) reservations: BTreeMap<JobId, Reservation>,
     pub(crate) reserved_on: BTreeSet<(NodeId, Time, JobId)>,
     pub(crate) eligible: EligibleSets,
@@ -64,6 +68,13 @@ pub struct Scheduler {
 
 /// Until the end of a stopping gang is reported its nodes count as taken for at least this long.
 pub(crate) const SHORTEST_GRACE: Span = Span::seconds(1);
+
+/// GPUs of a kind.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Claim {
+    pub(crate) kind: String,
+    pub(crate) gpus: u64,
+}
 
 /// When all reservations are made anew.
 #[derive(Debug, Clone, Copy, Default)]
@@ -94,8 +105,10 @@ impl Scheduler {
             departures: BTreeSet::new(),
             evictions: BTreeSet::new(),
             next_closure: None,
+            next_preemption: None,
             dependents: BTreeMap::new(),
             namesakes: BTreeMap::new(),
+            claims: BTreeMap::new(),
             reservations: BTreeMap::new(),
             reserved_on: BTreeSet::new(),
             eligible: EligibleSets::default(),
@@ -145,6 +158,7 @@ impl Scheduler {
             self.departures.first().map(|(time, _)| *time),
             self.evictions.first().map(|(time, ..)| *time),
             self.next_closure,
+            self.next_preemption,
             replan,
         ];
         times.into_iter().flatten().min()
@@ -308,6 +322,7 @@ impl Scheduler {
 
     pub(crate) fn dequeue(&mut self, job: JobId) {
         let entry = &self.jobs[&job];
+        self.claims.remove(&job);
         self.queue.remove(entry.rank, job, &entry.classes);
         self.unreserve(job);
     }

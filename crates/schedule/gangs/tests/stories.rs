@@ -142,6 +142,69 @@ fn no_large_gang_is_stopped_for_a_small_one() {
 }
 
 #[test]
+fn a_gang_is_left_alone_until_it_has_run_for_its_minimum() {
+    check(
+        "cluster 2 nodes x 8 gpus
+         partition high tier=10
+         0m submit a nodes=2 limit=60m minimum=30m
+         10m submit h nodes=2 limit=10m partition=high",
+        expect![[r#"
+            a 0m..30m n[1-2]
+            h 30m..40m n[1-2]
+            a 40m..100m n[1-2]"#]],
+    );
+}
+
+#[test]
+fn a_gang_that_keeps_losing_nodes_may_not_keep_stopping_others() {
+    check(
+        "cluster 3 nodes x 8 gpus
+         partition high tier=10
+         0m submit h nodes=2 limit=60m partition=high
+         0m submit a nodes=1 limit=60m
+         10m fail n1
+         12m submit x nodes=1 gpus=1 limit=1m
+         21m submit y nodes=1 gpus=1 limit=1m",
+        expect![[r#"
+            h 0m..10m n[1-2]
+            a 0m..20m n3
+            x 12m..13m n2
+            h 20m..80m n[2-3]
+            a 80m..140m n2
+            y 80m..81m n3"#]],
+    );
+}
+
+#[test]
+fn an_elastic_gang_gives_nodes_to_a_higher_tier_and_keeps_the_rest() {
+    check(
+        "cluster 4 nodes x 8 gpus
+         partition high tier=10
+         0m submit e nodes=4 elastic=1..4 preempted=shrink limit=60m
+         10m submit h nodes=2 limit=10m partition=high",
+        expect![[r#"
+            e 0m..60m n[1-2,4]
+            h 10m..20m n[2-3]"#]],
+    );
+}
+
+#[test]
+fn several_nodes_lost_at_once_are_all_swapped() {
+    check(
+        "cluster 8 nodes x 8 gpus, 4 per leaf
+         0m submit a nodes=5 limit=60m
+         10m fail n1
+         10m fail n2
+         20m show",
+        expect![[r#"
+            10m a swaps n1 for n6
+            10m a swaps n2 for n7
+            20m a on n[6-7,3-5]
+            a 0m..60m n[3-7]"#]],
+    );
+}
+
+#[test]
 fn a_suspended_gang_goes_on_where_it_stood() {
     check(
         "cluster 2 nodes x 8 gpus
