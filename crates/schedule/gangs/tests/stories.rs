@@ -103,6 +103,8 @@ fn a_higher_tier_stops_whole_gangs_and_they_come_back() {
          5m checkpoint a
          6m submit h nodes=8 limit=10m partition=high",
         expect![[r#"
+            6m a stops for h
+            6m b stops for h
             a 0m..6m n[1-4]
             b 0m..6m n[5-6]
             h 6m..16m n[1-8]
@@ -121,6 +123,7 @@ fn the_gang_that_loses_least_is_stopped() {
          20m checkpoint b
          21m submit h nodes=1 limit=10m partition=high",
         expect![[r#"
+            21m b stops for h
             a 0m..60m n[1-2]
             b 0m..21m n[3-4]
             h 21m..31m n3
@@ -149,6 +152,7 @@ fn a_gang_is_left_alone_until_it_has_run_for_its_minimum() {
          0m submit a nodes=2 limit=60m minimum=30m
          10m submit h nodes=2 limit=10m partition=high",
         expect![[r#"
+            30m a stops for h
             a 0m..30m n[1-2]
             h 30m..40m n[1-2]
             a 40m..100m n[1-2]"#]],
@@ -166,6 +170,7 @@ fn a_gang_that_keeps_losing_nodes_may_not_keep_stopping_others() {
          12m submit x nodes=1 gpus=1 limit=1m
          21m submit y nodes=1 gpus=1 limit=1m",
         expect![[r#"
+            20m a stops for h
             h 0m..10m n[1-2]
             a 0m..20m n3
             x 12m..13m n2
@@ -212,6 +217,7 @@ fn a_suspended_gang_goes_on_where_it_stood() {
          0m submit a nodes=2 limit=60m preempted=suspend runs=30m
          10m submit h nodes=2 limit=10m partition=high",
         expect![[r#"
+            10m a stops for h
             a 0m..10m n[1-2]
             h 10m..20m n[1-2]
             a 20m..50m n[1-2]"#]],
@@ -360,6 +366,8 @@ fn borrowed_quota_is_reclaimed_from_who_borrowed_most() {
          0m submit r3 nodes=1 queue=red limit=60m
          10m submit b nodes=2 queue=blue limit=10m",
         expect![[r#"
+            10m r2 stops for b
+            10m r3 stops for b
             r1 0m..60m n[1-2]
             r2 0m..10m n3
             r3 0m..10m n4
