@@ -7,6 +7,7 @@ use crate::{Request, Settings, Time, Weights};
 pub struct Priority {
     pub site: i64,
     pub age: i64,
+    pub expansion: i64,
     pub fair_share: i64,
     pub qos: i64,
     pub job_size: i64,
@@ -17,14 +18,16 @@ pub struct Priority {
 
 impl Priority {
     pub fn total(&self) -> i64 {
-        self.site + self.age + self.fair_share + self.qos + self.job_size + self.partition - self.nice
+        self.site + self.age + self.expansion + self.fair_share + self.qos + self.job_size + self.partition
+            - self.nice
     }
 
     /// Each term under its name, the subtracted one negative.
-    pub fn terms(&self) -> [(&'static str, i64); 7] {
+    pub fn terms(&self) -> [(&'static str, i64); 8] {
         [
             ("site", self.site),
             ("age", self.age),
+            ("expansion", self.expansion),
             ("fair share", self.fair_share),
             ("qos", self.qos),
             ("job size", self.job_size),
@@ -67,10 +70,13 @@ pub(crate) fn priority(
     let qos = &settings.qos[usize::from(request.qos.0)];
     let partition = &settings.partitions[usize::from(request.partition.0)];
     let size = f64::from(request.nodes()) / f64::from(scales.nodes);
-    let age = now.since(submitted.max(request.begin)).0 as f64 / weights.oldest.0.max(1) as f64;
+    let waited = now.since(submitted.max(request.begin)).0 as f64;
+    let age = waited / weights.oldest.0.max(1) as f64;
+    let expansion = waited / (waited + request.time_limit.0 as f64).max(1.0);
     Priority {
         site: request.site_priority,
         age: points(weights.age, age),
+        expansion: points(weights.expansion, expansion),
         fair_share: points(weights.fair_share, fair_share),
         qos: points(weights.qos, f64::from(qos.priority) / f64::from(scales.qos)),
         job_size: points(weights.job_size, if weights.favours_small { 1.0 - size } else { size }),

@@ -44,6 +44,9 @@ impl Default for Settings {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
     pub age: i64,
+    /// For the time waited over the time waited and asked for: short gangs rise fast, long ones slowly, and
+    /// nobody for ever waits a large multiple of what they asked for.
+    pub expansion: i64,
     pub fair_share: i64,
     pub qos: i64,
     pub job_size: i64,
@@ -60,6 +63,7 @@ impl Default for Weights {
     fn default() -> Self {
         Self {
             age: 1_000,
+            expansion: 10_000,
             fair_share: 0,
             qos: 10_000,
             job_size: 0,

@@ -93,7 +93,7 @@ proptest! {
     fn nobody_starts_later_than_first_promised_when_gangs_use_the_time_they_asked_for(
         jobs in submissions(1..25, true), reserved in prop::sample::select(vec![1u32, 3, 2000]),
     ) {
-        let mut world = World::new(&story(&format!("{CLUSTER}\nset reserved={reserved}"), &[&jobs]));
+        let mut world = World::new(&story(&format!("{CLUSTER}\nset reserved={reserved} expansion=0"), &[&jobs]));
         world.run();
         for (job, promised) in &world.promises {
             prop_assert!(world.first_start(*job).is_some_and(|start| start <= *promised), "{job} was promised {promised:?}");

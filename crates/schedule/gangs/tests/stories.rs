@@ -44,7 +44,7 @@ fn a_gang_that_would_delay_a_promise_waits_and_one_that_ends_in_time_does_not() 
 fn in_strict_order_nobody_passes() {
     check(
         "cluster 4 nodes x 8 gpus
-         set fifo
+         set fifo expansion=0
          0m submit a nodes=3 limit=60m
          1m submit b nodes=4 limit=30m
          2m submit c nodes=1 limit=20m
@@ -88,8 +88,8 @@ fn gangs_take_the_leaf_that_fits_and_leave_the_other_whole() {
             a 0m..60m n1
             b 0m..60m n[5-8]
             c 0m..60m n[2-4]
-            d 60m..120m n1
-            e 60m..70m n[2-3]"#]],
+            e 60m..70m n[2-3]
+            d 60m..120m n1"#]],
     );
 }
 
@@ -175,8 +175,8 @@ fn a_gang_that_keeps_losing_nodes_may_not_keep_stopping_others() {
             a 0m..20m n3
             x 12m..13m n2
             h 20m..80m n[2-3]
-            a 80m..140m n2
-            y 80m..81m n3"#]],
+            y 80m..81m n3
+            a 80m..140m n2"#]],
     );
 }
 
