@@ -2,7 +2,7 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, catalog, cluster, completions, error, layout, man, model, plan, tour};
+use crate::commands::{bench, catalog, cluster, completions, error, layout, man, model, plan, replay, tour};
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
 #[derive(Parser)]
@@ -50,6 +50,8 @@ pub(crate) enum Command {
     Model(model::Arguments),
     /// Predict and choose: layouts, times, memory, costs
     Plan(Box<plan::Arguments>),
+    /// What would have happened, in virtual time: jobs under other policies
+    Replay(replay::Arguments),
     /// Read a parallel layout: its spelling, its rules, its rank groups
     Layout(layout::Arguments),
     /// How fast the program's own parts are, beside a named peer

@@ -16,6 +16,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_search::PAGES,
         bedplate_calibrate::PAGES,
         bedplate_goodput::PAGES,
+        bedplate_replay::jobs::PAGES,
         files::PAGES,
         stop::PAGES,
         commands::bench::PAGES,

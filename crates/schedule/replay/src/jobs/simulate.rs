@@ -84,6 +84,8 @@ pub struct Record {
     pub ended: Option<Time>,
     pub end: End,
     pub starts: u32,
+    /// Stops and swaps from which it went on.
+    pub interruptions: u32,
     /// GPU milliseconds: held, and of those lost to each cause.
     pub held: f64,
     pub lost_to_failures: f64,
@@ -149,8 +151,8 @@ pub fn simulate(
 
 /// A stopped gang is gone after this, or after its grace where that is shorter.
 const STOPPING: Span = Span::seconds(15);
-/// A job that was interrupted so often is given up.
-const MOST_STARTS: u32 = 200;
+/// A job that was interrupted so often is given up: it loses more than it does.
+const MOST_INTERRUPTIONS: u32 = 100;
 /// When nothing has started or ended for so long, nothing will.
 const PATIENCE: Span = Span::days(400);
 const PROGRESS_EVERY: u64 = 4096;
@@ -353,6 +355,9 @@ impl<'a> Simulation<'a> {
             Due::Left { index } if self.live.contains_key(&index) => self.left(index),
             Due::Checkpoint { index, epoch } if self.is_current(index, epoch) => {
                 self.inbox.push(Event::Checkpointed(self.id(index)));
+                if let Some(live) = self.live.get_mut(&index) {
+                    live.advance(&mut self.outcome.records[index], self.now);
+                }
                 self.watch_checkpoint(index);
             }
             _ => {}
@@ -405,9 +410,7 @@ impl<'a> Simulation<'a> {
         self.release(index);
         let has_own_limit = self.trace.jobs[index].time_limit.is_some();
         match then {
-            Then::Requeue if self.outcome.records[index].starts >= MOST_STARTS => {
-                self.inbox.push(Event::Cancel(self.id(index)));
-            }
+            Then::Requeue if self.is_hopeless(index) => self.inbox.push(Event::Cancel(self.id(index))),
             Then::Requeue => self.outcome.requeues += 1,
             Then::End(Ended::TimedOut) if has_own_limit => self.close(index, End::TimedOut),
             Then::End(_) | Then::Suspend => self.try_again(index),
@@ -417,12 +420,16 @@ impl<'a> Simulation<'a> {
     /// A prescribed limit is never too short for undisturbed work, so who runs into it was disturbed and is
     /// submitted anew.
     fn try_again(&mut self, index: usize) {
-        if self.outcome.records[index].starts >= MOST_STARTS {
+        if self.is_hopeless(index) {
             return self.close(index, End::GivenUp);
         }
         self.outcome.requeues += 1;
         *self.attempts.entry(index).or_insert(0) += 1;
         self.submit(index);
+    }
+
+    fn is_hopeless(&self, index: usize) -> bool {
+        self.outcome.records[index].interruptions >= MOST_INTERRUPTIONS
     }
 
     fn left(&mut self, index: usize) {
@@ -551,6 +558,7 @@ impl<'a> Simulation<'a> {
         live.advance(record, self.now);
         if !keeps_work {
             live.fall_back(record, every, cause);
+            record.interruptions += 1;
             self.owed.insert(index, cause);
         }
         self.epoch += 1;
@@ -600,6 +608,11 @@ impl<'a> Simulation<'a> {
             let record = &mut self.outcome.records[index];
             live.advance(record, self.now);
             live.fall_back(record, every, Cause::Failure);
+            record.interruptions += 1;
+        }
+        self.last_change = self.now;
+        if self.is_hopeless(index) {
+            self.inbox.push(Event::Cancel(self.id(index)));
         }
         self.change(index, |live| {
             let kept = live.shares.iter().filter(|share| !lost.contains(&share.node)).cloned();

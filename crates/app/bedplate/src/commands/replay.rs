@@ -1,0 +1,34 @@
+//! `bedplate replay …`: what would have happened, in virtual time.
+
+mod comparison;
+mod gantt;
+mod jobs;
+mod jobs_page;
+mod load;
+
+use crate::console::Console;
+use crate::context::Context;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate replay jobs trace.jsonl --cluster cluster.toml
+  bedplate replay jobs --generate llm --jobs 5000 --cluster p5.48xlarge:64 --report replay.html")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// A trace of jobs, or a generated load, under several policies side by side
+    Jobs(Box<jobs::Arguments>),
+}
+
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let catalog = context.load_catalog()?;
+    match arguments.command {
+        Command::Jobs(arguments) => jobs::run(&arguments, &catalog, console),
+    }
+}
