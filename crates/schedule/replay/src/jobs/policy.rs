@@ -1,6 +1,6 @@
 //! The policies that a replay compares, each a row of one table.
 
-use bedplate_gangs::{Backfill, Packing, Settings, Span};
+use bedplate_gangs::{Backfill, Expected, Packing, Settings, Span};
 
 /// A way to schedule, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +107,16 @@ impl Policy {
         settings.elastic.is_allowed = self.is_elastic;
         settings.preemption.is_allowed = self.preempts;
         settings
+    }
+
+    /// What the scheduler is told of a job's prediction. One that knows no topology is not told what
+    /// messages cost; one that is not elastic either is told nothing.
+    pub(crate) fn told(&self, expected: Option<Expected>) -> Option<Expected> {
+        match (self.has_topology, self.is_elastic) {
+            (true, _) => expected,
+            (false, true) => expected.map(|expected| Expected { scale_out_share: 0.0, ..expected }),
+            (false, false) => None,
+        }
     }
 
     pub(crate) fn preempts(&self) -> bool {

@@ -484,17 +484,7 @@ impl<'a> Simulation<'a> {
 
     /// Work per millisecond with these nodes.
     fn rate(&self, index: usize, shares: &[NodeShare]) -> f64 {
-        let Some(request) = self.scheduler.request(self.id(index)) else {
-            return 1.0;
-        };
-        let speed = match shares.len() as u32 == request.nodes() {
-            true => 1.0,
-            false => request.speed(shares.len() as u32),
-        };
-        let Some(expected) = request.expected.filter(|_| shares.len() > 1) else {
-            return speed;
-        };
-        speed / expected.stretch(self.scheduler.slowdown_across(shares))
+        self.workload.rate(index, shares.len() as u32, self.scheduler.slowdown_across(shares))
     }
 
     /// Changes a running gang, its work so far accounted for, and expects its end anew.

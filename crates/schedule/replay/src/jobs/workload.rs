@@ -18,6 +18,7 @@ pub(crate) struct Workload<'a> {
     per_node: u16,
     /// How many times less bandwidth than neighbours the furthest nodes have.
     worst: f64,
+    policy: Policy,
     estimates: Estimates,
     seed: u64,
 }
@@ -44,7 +45,7 @@ impl<'a> Workload<'a> {
         let scheduler = Scheduler::new(cluster.clone(), settings);
         let worst = worst_slowdown(&scheduler);
         let per_node = usual_gpus(cluster);
-        (scheduler, Self { trace, cluster, accounts, per_node, worst, estimates, seed })
+        (scheduler, Self { trace, cluster, accounts, per_node, worst, policy: *policy, estimates, seed })
     }
 
     /// The request of the job at `index`.
@@ -69,8 +70,20 @@ impl<'a> Workload<'a> {
             closeness: job.closeness,
             preemption: job.preemption,
             minimum_run_time: job.minimum_run_time,
-            expected: self.expected(job, nodes),
+            expected: self.policy.told(self.expected(job, nodes)),
             ..Request::new(id, role)
+        }
+    }
+
+    /// Work per millisecond with so many nodes, of which the furthest have `slower` times less bandwidth
+    /// than neighbours.
+    pub(crate) fn rate(&self, index: usize, nodes: u32, slower: f64) -> f64 {
+        let job = &self.trace.jobs[index];
+        let (asked, _) = job.size.shape(self.per_node);
+        match self.expected(job, asked) {
+            Some(expected) if nodes > 1 => expected.speed(nodes, asked) / expected.stretch(slower),
+            Some(expected) => expected.speed(nodes, asked),
+            None => f64::from(nodes) / f64::from(asked.max(1)),
         }
     }
 
