@@ -24,7 +24,7 @@ macro_rules! golden {
 }
 
 golden! {
-    help: ["--help", "help catalog", "catalog instances --help", "cluster --help", "model show --help", "layout --help"]
+    help: ["--help", "help catalog", "catalog instances --help", "cluster --help", "model show --help", "layout --help", "replay jobs --help"]
     tour: ["tour"]
     catalog_lists: ["catalog", "catalog accelerators", "catalog instances", "catalog ultraservers", "catalog fabrics", "catalog storage"]
     catalog_by_need: [
@@ -113,6 +113,20 @@ golden! {
         "plan train --model llama-3.1-8b --cluster p5.48xlarge:8 --layout dp64.tp64.zero1",
         "plan validate --data own.toml",
     ]
+    replay_jobs: [
+        "replay jobs jobs.jsonl --cluster cluster.toml",
+        "replay jobs jobs.jsonl --cluster cluster.toml --policy fifo --policy ours-rigid --estimates exact --failures meta-h100 --seeds 3",
+        "replay jobs jobs.csv --cluster p5.48xlarge:8 --policy easy",
+        "replay jobs --generate llm --jobs 300 --load 0.9 --seed 5 --cluster cluster.toml --policy conservative --policy ours",
+    ]
+    replay_errors: [
+        "replay jobs --cluster p5.48xlarge:8",
+        "replay jobs wrong-jobs.jsonl --cluster p5.48xlarge:8",
+        "replay jobs own.toml --cluster p5.48xlarge:8",
+        "replay jobs jobs.csv --cluster p5.48xlarge:8 --policy eassy",
+        "replay jobs jobs.csv --cluster p5.48xlarge:8 --failures llama4",
+        "replay jobs jobs.csv --cluster p5.48xlarge:8 --format swf",
+    ]
     error_pages: ["error catalog/unknown-name", "error catalog/unknown-nam", "error"]
     usage_errors: ["", "catalg", "model", "catalog --frobnicate"]
 }
@@ -129,6 +143,7 @@ fn json() {
         "--json model show llama-3.1-8b",
         "--json layout dp8.tp4.pp2",
         "--json plan train --model gpt2 --cluster p5.48xlarge:1 --seq 1024 --top 1 --tokens 300B",
+        "--json replay jobs jobs.csv --cluster p5.48xlarge:8 --policy ours",
         "--json error catalog/duplicate",
         "--json model show lama-3.1-8b",
         "--json catalog check wrong-figure.toml",
@@ -253,12 +268,21 @@ fn the_documents_of_the_book_are_valid() {
     }
 }
 
+/// The jobs that the book shows are jobs.
+#[test]
+fn the_job_lines_of_the_book_can_be_replayed() {
+    let text = std::fs::read_to_string(bedplate_testkit::root().join("docs/replay.md")).unwrap();
+    let block = text.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let run = terminal().with_input(block).run("replay jobs - --cluster p5.48xlarge:16");
+    assert!(run.contains("\nexit 0\n") && run.contains("3 jobs"), "{run}");
+}
+
 /// The commands of the book work: each `$ bedplate …` line of a console block is run.
 #[test]
 fn the_commands_of_the_book_run() {
     let docs = bedplate_testkit::root().join("docs");
     let mut ran = 0;
-    for page in ["catalog.md", "cluster.md", "model.md", "layout.md", "plan.md"] {
+    for page in ["catalog.md", "cluster.md", "model.md", "layout.md", "plan.md", "replay.md"] {
         let text = std::fs::read_to_string(docs.join(page)).unwrap();
         for command in text.lines().filter_map(|line| line.strip_prefix("$ bedplate ")) {
             let run = terminal().run(command);

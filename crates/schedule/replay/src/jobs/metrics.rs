@@ -5,6 +5,8 @@
 //!   seconds, and never below 1. Slow placements, restarts and small sizes count against it.
 //! * *utilisation*: GPU time held in the window of submissions, over all GPUs for that window.
 //! * *goodput*: work that was kept, in GPU time at the size asked for, over GPU time held.
+//! * *delivered*: utilisation times goodput. A policy that slows jobs down keeps more GPUs busy; here that
+//!   gains it nothing.
 //! * *fairness*: Jain's index (Σx)²/(n Σx²) over the mean bounded slowdowns of users, or of accounts where
 //!   the trace has no users: 1 when all fare alike, 1/n when one bears it all.
 //! * *fragmentation*: share of the free GPUs on nodes partly in use, on average over the window.
@@ -31,6 +33,7 @@ pub struct Summary {
     pub by_size: Vec<ClassSummary>,
     pub utilisation: f64,
     pub goodput: f64,
+    pub delivered: f64,
     pub fragmentation: f64,
     pub fairness: f64,
     pub gpu_time: GpuTime,
@@ -108,6 +111,8 @@ impl Summary {
         let judged = Judged::all(trace, outcome);
         let gpu_time = gpu_time(trace, &outcome.records);
         let capacity = f64::from(outcome.gpus.max(1)) * (outcome.window.0 as f64).max(1.0);
+        let utilisation = outcome.held_in_window / capacity;
+        let goodput = gpu_time.useful / gpu_time.held.max(1.0);
         Self {
             jobs: trace.jobs.len(),
             ended: count(End::Worked),
@@ -118,8 +123,9 @@ impl Summary {
             wait: Distribution::of(waits(&judged)),
             bounded_slowdown: mean_slowdown(&judged),
             by_size: by_size(&judged),
-            utilisation: outcome.held_in_window / capacity,
-            goodput: gpu_time.useful / gpu_time.held.max(1.0),
+            utilisation,
+            goodput,
+            delivered: utilisation * goodput,
             fragmentation: outcome.series.mean_fragmentation(),
             fairness: fairness(trace, &judged),
             gpu_time,

@@ -106,6 +106,7 @@ impl Comparison<'_> {
             Column::right("P99", 1),
             Column::right("UTILISATION", 0),
             Column::right("GOODPUT", 1),
+            Column::right("DELIVERED", 1),
             Column::right("FRAGMENTED", 3),
             Column::right("FAIRNESS", 3),
             Column::right("PREEMPTED", 4),
@@ -126,6 +127,7 @@ impl Comparison<'_> {
                 self.mean_span(policy, |summary| summary.wait.p99),
                 percent(|summary| summary.utilisation),
                 percent(|summary| summary.goodput),
+                percent(|summary| summary.delivered),
                 percent(|summary| summary.fragmentation),
                 format!("{:.2}", self.mean(policy, |summary| summary.fairness).mean),
                 count(|summary| summary.preemptions as f64),
@@ -177,12 +179,12 @@ impl Comparison<'_> {
             Column::right("RATIO", 0),
             Column::right("UTILISATION", 0),
             Column::right("RATIO", 0),
-            Column::right("BETTER IN", 1),
+            Column::right("DELIVERED", 0),
+            Column::right("RATIO", 0),
         ]);
         let shown = |mean: &Mean, digits: usize| format!("{:.digits$} ± {:.digits$}", mean.mean, mean.error);
         for policy in self.policies() {
             let slowdowns = self.ratios_of(policy, |summary| summary.bounded_slowdown);
-            let better = slowdowns.iter().filter(|ratio| **ratio < 1.0).count();
             let utilisation = self.ratios_of(policy, |summary| summary.utilisation);
             table.row(vec![
                 policy.name.into(),
@@ -190,7 +192,8 @@ impl Comparison<'_> {
                 shown(&Mean::of(&slowdowns), 3),
                 shown(&self.mean(policy, |summary| summary.utilisation * 100.0), 1),
                 shown(&Mean::of(&utilisation), 3),
-                format!("{better} of {}", slowdowns.len()),
+                shown(&self.mean(policy, |summary| summary.delivered * 100.0), 1),
+                shown(&Mean::of(&self.ratios_of(policy, |summary| summary.delivered)), 3),
             ]);
         }
         table
@@ -251,6 +254,8 @@ impl Comparison<'_> {
             "utilisation": mean(self.mean(policy, |summary| summary.utilisation)),
             "utilisation_ratio": mean(Mean::of(&self.ratios_of(policy, |summary| summary.utilisation))),
             "goodput": mean(self.mean(policy, |summary| summary.goodput)),
+            "delivered": mean(self.mean(policy, |summary| summary.delivered)),
+            "delivered_ratio": mean(Mean::of(&self.ratios_of(policy, |summary| summary.delivered))),
         })
     }
 }
@@ -279,6 +284,7 @@ fn run_json(run: &Run) -> Value {
         })).collect::<Vec<_>>(),
         "utilisation": summary.utilisation,
         "goodput": summary.goodput,
+        "delivered": summary.delivered,
         "fragmentation": summary.fragmentation,
         "fairness": summary.fairness,
         "gpu_hours": {
