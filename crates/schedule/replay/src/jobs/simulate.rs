@@ -549,7 +549,10 @@ impl<'a> Simulation<'a> {
         if !keeps_work {
             live.fall_back(record, every, cause);
             record.interruptions += 1;
-            self.owed.insert(index, cause);
+            // One that saved nothing starts as it did the first time.
+            if record.done > 0.0 {
+                self.owed.insert(index, cause);
+            }
         }
         self.epoch += 1;
         live.epoch = self.epoch;
