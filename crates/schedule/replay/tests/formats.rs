@@ -92,8 +92,8 @@ fn json_lines_are_read_as_they_are_written() {
         {"id":"2","submit_s":5,"duration_s":60,"gpus":1,"gpu_share":0.25,"accelerators":["h100"],"outcome":"failed"}
     "#]],
     );
-    let trace = read(source(JSONL), None).unwrap();
-    assert_eq!(read(source(&write_jsonl(&trace)), None).unwrap(), trace);
+    let trace = read(source(JSONL), None).expect("the fixture is right");
+    assert_eq!(read(source(&write_jsonl(&trace)), None).expect("the fixture is right"), trace);
 }
 
 #[test]
@@ -188,10 +188,10 @@ fn the_content_tells_the_format() {
 
 #[test]
 fn the_node_list_becomes_a_cluster() {
-    let toml = openb_cluster(source(NODES), "a100-40gb").unwrap();
+    let toml = openb_cluster(source(NODES), "a100-40gb").expect("the fixture is right");
     let cluster =
         import_detected(&[Source::new("openb.toml", &toml)], &ImportOptions::default(), &Catalog::builtin());
-    let cluster = cluster.unwrap();
+    let cluster = cluster.expect("the fixture is right");
     assert_eq!((cluster.node_count(), cluster.gpu_count()), (2, 10));
     assert_eq!(cluster.kinds()[1].name, "V100M32-x8");
 }
@@ -239,7 +239,7 @@ proptest! {
             let written = write_jsonl(&trace);
             let again = read(source(&written), Some(Format::Jsonl));
             prop_assert!(again.is_ok(), "{again:?} of {written}");
-            prop_assert_eq!(write_jsonl(&again.unwrap()), written);
+            prop_assert_eq!(write_jsonl(&again.expect("the fixture is right")), written);
         }
         let _ = openb_cluster(source(&text), "h100");
     }

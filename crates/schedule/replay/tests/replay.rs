@@ -11,7 +11,7 @@ use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
 fn cluster(nodes: u32) -> Cluster {
-    Cluster::from_spec(&format!("p5.48xlarge:{nodes}"), &Catalog::builtin()).unwrap()
+    Cluster::from_spec(&format!("p5.48xlarge:{nodes}"), &Catalog::builtin()).expect("the fixture is right")
 }
 
 /// Leaves of four nodes; what leaves a leaf has half the bandwidth.
@@ -20,7 +20,7 @@ fn tree(nodes: u32) -> Cluster {
         "[[group]]\ninstance = \"p5.48xlarge\"\ncount = {nodes}\n[fabric]\nnodes_per_leaf = 4\noversubscription = [2.0]\n"
     );
     let source = [Source::new("cluster.toml", &text)];
-    import_detected(&source, &ImportOptions::default(), &Catalog::builtin()).unwrap()
+    import_detected(&source, &ImportOptions::default(), &Catalog::builtin()).expect("the fixture is right")
 }
 
 /// Jobs as lines `name submit_minute nodes duration_minutes [more JSON fields]`, whole nodes of eight GPUs.
@@ -30,7 +30,7 @@ fn trace(lines: &str) -> Trace {
         let mut words = line.splitn(5, ' ').filter(|word| !word.is_empty());
         let mut word = || words.next().unwrap_or("");
         let (name, submit, nodes, duration, more) = (word(), word(), word(), word(), word());
-        let seconds = |minutes: &str| minutes.parse::<f64>().unwrap() * 60.0;
+        let seconds = |minutes: &str| minutes.parse::<f64>().expect("the fixture is right") * 60.0;
         let more = if more.is_empty() { String::new() } else { format!(", {more}") };
         text += &format!(
             "{{\"id\": \"{name}\", \"submit_s\": {}, \"nodes\": {nodes}, \"gpus_per_node\": 8, \"duration_s\": {}{more}}}\n",
@@ -38,11 +38,11 @@ fn trace(lines: &str) -> Trace {
             seconds(duration)
         );
     }
-    read(Source::new("trace", &text), None).unwrap()
+    read(Source::new("trace", &text), None).expect("the fixture is right")
 }
 
 fn exact(policy: &str) -> Replay {
-    Replay { estimates: Estimates::Exact, ..Replay::new(Policy::find(policy).unwrap()) }
+    Replay { estimates: Estimates::Exact, ..Replay::new(Policy::find(policy).expect("the fixture is right")) }
 }
 
 fn play(trace: &Trace, cluster: &Cluster, replay: &Replay) -> Outcome {
@@ -87,7 +87,7 @@ fn reservations_of_whole_nodes_waste_the_rest_of_them() {
     let lines = "{\"id\":\"a\",\"submit_s\":0,\"duration_s\":3600,\"gpus\":6}\n\
                  {\"id\":\"b\",\"submit_s\":60,\"duration_s\":3600,\"gpus\":4}\n\
                  {\"id\":\"c\",\"submit_s\":120,\"duration_s\":7200,\"gpus\":2}\n";
-    let trace = read(Source::new("trace", lines), None).unwrap();
+    let trace = read(Source::new("trace", lines), None).expect("the fixture is right");
     let found = |policy: &str| shown(&trace, &play(&trace, &cluster(1), &exact(policy)));
     expect!["a 0..60 | b 60..120 | c 60..180"].assert_eq(&found("conservative"));
     expect!["a 0..60 | b 60..120 | c 2..122"].assert_eq(&found("ours"));
@@ -173,7 +173,8 @@ fn check_laws(trace: &Trace, outcome: &Outcome) {
     let capacity = f64::from(outcome.gpus) * outcome.makespan.0 as f64;
     assert!(lost.held <= capacity * (1.0 + 1e-9));
     for (job, record) in trace.jobs.iter().zip(&outcome.records).filter(|(_, each)| each.end == End::Worked) {
-        let (start, end) = (record.first_start.unwrap(), record.ended.unwrap());
+        let (start, end) =
+            (record.first_start.expect("the fixture is right"), record.ended.expect("the fixture is right"));
         assert!(start >= job.submit);
         let fastest = job.elastic.map_or(1.0, |range| f64::from(range.max) / f64::from(range.min));
         assert!(
@@ -202,7 +203,7 @@ fn failures_are_the_same_for_every_policy_and_cost_gpu_time() {
     let trace = generated(600, 16, 4);
     let failures = Some(Failures::published(0.2, 0.75));
     for policy in ["easy", "ours"] {
-        let replay = Replay { failures, ..Replay::new(Policy::find(policy).unwrap()) };
+        let replay = Replay { failures, ..Replay::new(Policy::find(policy).expect("the fixture is right")) };
         let outcome = play(&trace, &tree(16), &replay);
         let summary = Summary::of(&trace, &outcome);
         assert!(summary.gpu_time.lost_to_failures > 0.0 && summary.node_failures > 3, "{summary:?}");

@@ -93,8 +93,7 @@ impl Policy {
     /// Reservations are made anew by the number of events, and by the clock only every few hours: a daemon
     /// does it every ten minutes, which in years of virtual time costs much and changes little.
     pub fn settings(&self) -> Settings {
-        let mut settings = Settings::default();
-        settings.backfill = match self.backfill {
+        let backfill = match self.backfill {
             BackfillKind::Fifo => Backfill::fifo(),
             BackfillKind::Easy => Backfill::easy(),
             BackfillKind::Slurm => {
@@ -102,7 +101,8 @@ impl Policy {
             }
             BackfillKind::Ours => Backfill::default(),
         };
-        settings.backfill.replan_after = Span::hours(4);
+        let backfill = Backfill { replan_after: Span::hours(4), ..backfill };
+        let mut settings = Settings { backfill, ..Settings::default() };
         settings.packing = if self.has_topology { Packing::Topology } else { Packing::FirstFit };
         settings.elastic.is_allowed = self.is_elastic;
         settings.preemption.is_allowed = self.preempts;
