@@ -50,7 +50,7 @@ pub(crate) enum Command {
     Model(model::Arguments),
     /// Predict and choose: layouts, times, memory, costs
     Plan(Box<plan::Arguments>),
-    /// What-if in virtual time: request traces and generated load over serving replicas
+    /// What would have happened, in virtual time: jobs under other policies, requests over other replicas
     Replay(replay::Arguments),
     /// Read a parallel layout: its spelling, its rules, its rank groups
     Layout(layout::Arguments),

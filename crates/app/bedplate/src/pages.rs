@@ -16,6 +16,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_search::PAGES,
         bedplate_calibrate::PAGES,
         bedplate_goodput::PAGES,
+        bedplate_replay::jobs::PAGES,
         bedplate_replay::requests::PAGES,
         files::PAGES,
         stop::PAGES,

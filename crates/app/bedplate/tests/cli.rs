@@ -24,7 +24,7 @@ macro_rules! golden {
 }
 
 golden! {
-    help: ["--help", "help catalog", "catalog instances --help", "cluster --help", "model show --help", "layout --help"]
+    help: ["--help", "help catalog", "catalog instances --help", "cluster --help", "model show --help", "layout --help", "replay jobs --help"]
     tour: ["tour"]
     catalog_lists: ["catalog", "catalog accelerators", "catalog instances", "catalog ultraservers", "catalog fabrics", "catalog storage"]
     catalog_by_need: [
@@ -113,6 +113,12 @@ golden! {
         "plan train --model llama-3.1-8b --cluster p5.48xlarge:8 --layout dp64.tp64.zero1",
         "plan validate --data own.toml",
     ]
+    replay_jobs: [
+        "replay jobs jobs.jsonl --cluster cluster.toml",
+        "replay jobs jobs.jsonl --cluster cluster.toml --policy fifo --policy ours-rigid --estimates exact --failures meta-h100 --seeds 3",
+        "replay jobs jobs.csv --cluster p5.48xlarge:8 --policy easy",
+        "replay jobs --generate llm --jobs 300 --load 0.9 --seed 5 --cluster cluster.toml --policy conservative --policy ours",
+    ]
     replay_requests: [
         "replay requests requests.csv --replicas 2 --step-time step=8ms,token=25us,decode=20us,context=20ns --slo ttft=200ms,itl=12ms --price '$12/h'",
         "replay requests requests.jsonl --step-time step=8ms,token=25us --kv-blocks 700",
@@ -122,6 +128,12 @@ golden! {
         "replay requests --generate rate=1 --requests 100 --samples 4 --thinking 20 --turns 3 --pause 2s --step-time step=8ms,token=25us --separate-prefill",
     ]
     replay_errors: [
+        "replay jobs --cluster p5.48xlarge:8",
+        "replay jobs wrong-jobs.jsonl --cluster p5.48xlarge:8",
+        "replay jobs own.toml --cluster p5.48xlarge:8",
+        "replay jobs jobs.csv --cluster p5.48xlarge:8 --policy eassy",
+        "replay jobs jobs.csv --cluster p5.48xlarge:8 --failures llama4",
+        "replay jobs jobs.csv --cluster p5.48xlarge:8 --format swf",
         "replay requests wrong-requests.csv --step-time step=8ms",
         "replay requests config.json --step-time step=8ms",
         "replay requests missing.csv --step-time step=8ms",
@@ -150,6 +162,7 @@ fn json() {
         "--json model show llama-3.1-8b",
         "--json layout dp8.tp4.pp2",
         "--json plan train --model gpt2 --cluster p5.48xlarge:1 --seq 1024 --top 1 --tokens 300B",
+        "--json replay jobs jobs.csv --cluster p5.48xlarge:8 --policy ours",
         "--json replay requests --generate users=4 --requests 4 --prompt 100 --output 3 --step-time step=1s",
         "--json error catalog/duplicate",
         "--json model show lama-3.1-8b",
@@ -261,9 +274,11 @@ fn a_hundred_megabytes_of_garbage_are_refused_with_a_place() {
 #[test]
 fn the_documents_of_the_book_are_valid() {
     let docs = bedplate_testkit::root().join("docs");
-    for (page, command) in
-        [("catalog.md", "catalog check -"), ("cluster.md", "cluster check - --format toml")]
-    {
+    for (page, command) in [
+        ("catalog.md", "catalog check -"),
+        ("cluster.md", "cluster check - --format toml"),
+        ("replay.md", "cluster check - --format toml"),
+    ] {
         let text = std::fs::read_to_string(docs.join(page)).unwrap();
         let blocks: Vec<&str> =
             text.split("```toml\n").skip(1).filter_map(|rest| rest.split("```").next()).collect();
@@ -275,12 +290,23 @@ fn the_documents_of_the_book_are_valid() {
     }
 }
 
+/// The jobs that the book shows are jobs.
+#[test]
+fn the_job_lines_of_the_book_can_be_replayed() {
+    let text = std::fs::read_to_string(bedplate_testkit::root().join("docs/replay.md")).unwrap();
+    let block = text.split("```json\n").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let run = terminal().with_input(block).run("replay jobs - --cluster p5.48xlarge:16");
+    assert!(run.contains("\nexit 0\n") && run.contains("3 jobs"), "{run}");
+}
+
 /// The commands of the book work: each `$ bedplate …` line of a console block is run.
 #[test]
 fn the_commands_of_the_book_run() {
     let docs = bedplate_testkit::root().join("docs");
     let mut ran = 0;
-    for page in ["catalog.md", "cluster.md", "model.md", "layout.md", "plan.md", "replay-requests.md"] {
+    for page in
+        ["catalog.md", "cluster.md", "model.md", "layout.md", "plan.md", "replay.md", "replay-requests.md"]
+    {
         let text = std::fs::read_to_string(docs.join(page)).unwrap();
         for command in text.lines().filter_map(|line| line.strip_prefix("$ bedplate ")) {
             let run = terminal().run(command);

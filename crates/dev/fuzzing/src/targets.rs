@@ -5,6 +5,7 @@ use std::sync::LazyLock;
 use bedplate_catalog::{Bound, Catalog};
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
 use bedplate_layout::Layout;
+use bedplate_replay::jobs::{openb_cluster, read, write_jsonl};
 use bedplate_replay::requests::{Fleet, LinearEngine, Pool, Traffic, read_trace, simulate};
 use bedplate_topology::{
     Cluster, ExportFormat, Format, ImportOptions, expand_hostlist, export, import, import_detected,
@@ -28,6 +29,11 @@ const OVERLAY: &str = include_str!("../../../app/bedplate/tests/inputs/own.toml"
 const CONFIG: &str = include_str!("../../../app/bedplate/tests/inputs/config.json");
 const DEEPSEEK: &str = include_str!("../../../../data/models/deepseek-v3.json");
 const GPT_OSS: &str = include_str!("../../../../data/models/gpt-oss-20b.json");
+const JOBS_JSONL: &str = include_str!("../../../app/bedplate/tests/inputs/jobs.jsonl");
+const JOBS_CSV: &str = include_str!("../../../app/bedplate/tests/inputs/jobs.csv");
+const JOBS_SWF: &str = include_str!("../seeds/jobs.swf");
+const JOBS_PODS: &str = include_str!("../seeds/pods.csv");
+const JOBS_NODES: &str = include_str!("../seeds/pod-nodes.csv");
 const TOPOLOGY_YAML: &str = include_str!("../seeds/topology.yaml");
 const EC2: &str = include_str!("../seeds/ec2.json");
 const KUBERNETES: &str = include_str!("../seeds/nodes.json");
@@ -72,6 +78,12 @@ pub const TARGETS: &[Target] = &[
         run: detected,
         seeds: &[CLUSTER_TOML, TOPOLOGY_CONF, EC2, KUBERNETES, NVIDIA_SMI, TOPOLOGY_YAML],
         rounds: 1500,
+    },
+    Target {
+        name: "job_trace",
+        run: job_trace,
+        seeds: &[JOBS_JSONL, JOBS_CSV, JOBS_SWF, JOBS_PODS, JOBS_NODES],
+        rounds: 3000,
     },
 ];
 
@@ -204,6 +216,22 @@ fn nvidia_smi(data: &[u8]) {
 
 fn detected(data: &[u8]) {
     cluster(None, data, &with_instance());
+}
+
+fn job_trace(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    match read(Source::new("trace", &text), None) {
+        Err(error) => tell(&error),
+        Ok(trace) => {
+            let written = write_jsonl(&trace);
+            let again = read(Source::new("written", &written), None).expect("what we write we can read");
+            assert_eq!(write_jsonl(&again), written);
+        }
+    }
+    match openb_cluster(Source::new("nodes", &text), "h100") {
+        Err(error) => tell(&error),
+        Ok(toml) => cluster(Some(Format::Document), toml.as_bytes(), &ImportOptions::default()),
+    }
 }
 
 fn request_trace(data: &[u8]) {

@@ -1,3 +1,7 @@
-//! What-if in virtual time: recorded or generated work played through the schedulers that decide in earnest.
+//! Traces run through the schedulers in virtual time: what would have happened under other rules.
+//!
+//! [`jobs`] replays jobs through the scheduler of gangs, [`requests`] plays requests over serving replicas. Nothing here reads a file or a clock, and equal
+//! inputs with equal seeds give equal results.
 
+pub mod jobs;
 pub mod requests;

@@ -1,13 +1,21 @@
-//! `bedplate replay …`: what-if in virtual time.
+//! `bedplate replay …`: what would have happened, in virtual time.
 
+mod comparison;
+mod gantt;
+mod jobs;
+mod jobs_page;
+mod load;
 mod requests;
 
 use crate::console::Console;
+use crate::context::Context;
 use crate::stop::Stop;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
+  bedplate replay jobs trace.jsonl --cluster cluster.toml
+  bedplate replay jobs --generate llm --jobs 5000 --cluster p5.48xlarge:64 --report replay.html
   bedplate replay requests trace.csv --replicas 4 --step-time step=8ms,token=25us,context=20ns
   bedplate replay requests --generate users=128 --replicas 2 --step-time step=8ms,token=25us,context=20ns")]
 pub(crate) struct Arguments {
@@ -17,12 +25,16 @@ pub(crate) struct Arguments {
 
 #[derive(clap::Subcommand)]
 enum Command {
+    /// A trace of jobs, or a generated load, under several policies side by side
+    Jobs(Box<jobs::Arguments>),
     /// Requests over serving replicas: latencies, throughput, goodput, dollars
     Requests(Box<requests::Arguments>),
 }
 
-pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let catalog = context.load_catalog()?;
     match arguments.command {
+        Command::Jobs(arguments) => jobs::run(&arguments, &catalog, console),
         Command::Requests(arguments) => requests::run(&arguments, console),
     }
 }

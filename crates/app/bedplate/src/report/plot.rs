@@ -33,6 +33,8 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
+/// A line through more points than this is drawn without marking each.
+const MOST_MARKED: usize = 40;
 
 impl Plot {
     pub(crate) fn svg(&self) -> String {
@@ -92,7 +94,9 @@ impl Series {
             );
         }
         for ((x, y), point) in places.iter().zip(&self.points) {
-            svg += &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{paint}\"/>");
+            if !self.is_line || places.len() <= MOST_MARKED {
+                svg += &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{paint}\"/>");
+            }
             if !point.label.is_empty() {
                 let (at, anchor) = if *x > WIDTH * 0.75 { (x - 8.0, "end") } else { (x + 8.0, "start") };
                 let label = escaped(&point.label);

@@ -1,0 +1,181 @@
+//! `bedplate replay jobs`: the same jobs under several policies.
+
+use std::io::IsTerminal;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use bedplate_catalog::Catalog;
+use bedplate_replay::jobs::{
+    Estimates, Outcome, Policy, Progress, Replay, Summary, Trace, simulate, write_jsonl,
+};
+use bedplate_topology::Cluster;
+use bedplate_units::grouped;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+
+use super::comparison::{Comparison, Run};
+use super::jobs_page;
+use super::load::Load;
+use crate::choice::choice;
+use crate::console::Console;
+use crate::files;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate replay jobs trace.jsonl --cluster cluster.toml
+  bedplate replay jobs philly.csv --cluster p5.48xlarge:64 --policy easy --policy ours
+  bedplate replay jobs --generate llm --jobs 5000 --cluster p5.48xlarge:64 --load 0.9 --seeds 10
+  bedplate replay jobs trace.swf --cluster p5.48xlarge:16 --failures meta-h100 --report replay.html
+  bedplate replay jobs --generate llm --cluster p5.48xlarge:64 --save load.jsonl
+
+Virtual time: nothing runs, and equal seeds give equal results. Traces without time limits get
+prescribed ones, the same for every policy. See docs/replay.md for formats, policies and figures.")]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    load: Load,
+    /// A policy to compare; may be repeated [default: easy, conservative, ours]
+    #[arg(long, value_parser = policy())]
+    policy: Vec<Policy>,
+    /// Where a trace has no time limits: a factor too long, rounded up, or exact
+    #[arg(long, value_parser = choice(&Estimates::ALL), default_value = "factor")]
+    estimates: Estimates,
+    /// Of estimates, failures and generated jobs
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Repeat with so many seeds and compare the means
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    seeds: u64,
+    /// Write a page with plots: utilisation, queue, waits, the largest jobs
+    #[arg(long, value_name = "FILE")]
+    report: Option<String>,
+    /// Write the jobs as JSON lines
+    #[arg(long, value_name = "FILE")]
+    save: Option<String>,
+}
+
+/// Takes the names of policies; help says what each is.
+fn policy() -> impl TypedValueParser<Value = Policy> {
+    let values = Policy::ALL.map(|policy| PossibleValue::new(policy.name).help(policy.about));
+    PossibleValuesParser::new(values)
+        .map(|name| Policy::find(&name).expect("the parser takes only these names"))
+}
+
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    let cluster = arguments.load.cluster(catalog)?;
+    let seeds: Vec<u64> = (0..arguments.seeds).map(|number| arguments.seed + number).collect();
+    let traces = arguments.traces(&cluster, &seeds)?;
+    if let Some(path) = &arguments.save {
+        files::write_text(path, &write_jsonl(&traces[0]))?;
+        console.say(&format!("wrote {path}: {} jobs", grouped(traces[0].jobs.len() as u64)));
+    }
+    for remark in &traces[0].remarks {
+        console.say(&format!("note: {} {}", grouped(remark.count as u64), remark.what));
+    }
+    let plays = arguments.plays(&seeds)?;
+    let (summaries, first) = play_all(&plays, &traces, &cluster, console);
+    let runs = plays.iter().zip(summaries).map(|((_, replay), summary)| Run {
+        policy: replay.policy,
+        seed: replay.seed,
+        summary,
+    });
+    let comparison = Comparison {
+        load: &arguments.load,
+        trace: &traces[0],
+        cluster: &cluster,
+        estimates: arguments.estimates,
+        runs: runs.collect(),
+    };
+    if let Some(path) = &arguments.report {
+        files::write_text(path, &jobs_page::page(&comparison, &first).html())?;
+        console.say(&format!("wrote {path}"));
+    }
+    match console.is_json() {
+        true => console.json(&comparison.json()),
+        false => comparison.show(console),
+    }
+}
+
+impl Arguments {
+    /// The jobs of every seed; of a trace that was read, those are the same.
+    fn traces(&self, cluster: &Cluster, seeds: &[u64]) -> Result<Vec<Trace>, Stop> {
+        let text = self.load.text()?;
+        let distinct = if self.load.is_generated() { seeds } else { &seeds[..1] };
+        distinct.iter().map(|seed| self.load.trace(&text, cluster, *seed)).collect()
+    }
+
+    /// Every policy under every seed, with the place of its trace.
+    fn plays(&self, seeds: &[u64]) -> Result<Vec<(usize, Replay)>, Stop> {
+        let usual = || Policy::USUAL.iter().filter_map(|name| Policy::find(name)).collect();
+        let policies: Vec<Policy> = if self.policy.is_empty() { usual() } else { self.policy.clone() };
+        let failures = self.load.failures()?;
+        let mut plays = Vec::new();
+        for (place, seed) in seeds.iter().enumerate() {
+            for policy in &policies {
+                let mut replay =
+                    Replay { estimates: self.estimates, failures, seed: *seed, ..Replay::new(*policy) };
+                if let Some(restart) = self.load.restart() {
+                    replay.restart = restart;
+                }
+                plays.push((if self.load.is_generated() { place } else { 0 }, replay));
+            }
+        }
+        Ok(plays)
+    }
+}
+
+/// Plays everything on all cores; of the first seed the whole outcomes are kept.
+fn play_all(
+    plays: &[(usize, Replay)],
+    traces: &[Trace],
+    cluster: &Cluster,
+    console: &Console,
+) -> (Vec<Summary>, Vec<(Policy, Outcome)>) {
+    let next = AtomicUsize::new(0);
+    let results: Mutex<Vec<(usize, Summary, Option<Outcome>)>> = Mutex::new(Vec::new());
+    let shows_progress = std::io::stderr().is_terminal() && !console.is_json();
+    let work = || {
+        while let Some((index, (place, replay))) =
+            plays.iter().enumerate().nth(next.fetch_add(1, Ordering::Relaxed))
+        {
+            let mut tell = |progress: Progress| {
+                if shows_progress {
+                    console.say_raw(&progress_line(replay, progress));
+                }
+            };
+            let outcome = simulate(&traces[*place], cluster, replay, &mut tell);
+            let summary = Summary::of(&traces[*place], &outcome);
+            let kept = (replay.seed == plays[0].1.seed).then_some(outcome);
+            results.lock().unwrap_or_else(PoisonError::into_inner).push((index, summary, kept));
+        }
+    };
+    let cores = std::thread::available_parallelism().map_or(1, usize::from).min(plays.len());
+    std::thread::scope(|scope| {
+        let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
+        for worker in workers {
+            // A fault of ours in a worker is reported like one of the main thread.
+            worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        }
+    });
+    if shows_progress {
+        console.say_raw("\r\x1b[K");
+    }
+    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
+    results.sort_by_key(|(index, ..)| *index);
+    let mut first = Vec::new();
+    let mut summaries = Vec::new();
+    for (index, summary, outcome) in results {
+        summaries.push(summary);
+        first.extend(outcome.map(|outcome| (plays[index].1.policy, outcome)));
+    }
+    (summaries, first)
+}
+
+fn progress_line(replay: &Replay, progress: Progress) -> String {
+    let percent = progress.ended * 100 / progress.jobs.max(1);
+    let at = progress.now.since(bedplate_gangs::Time::ZERO);
+    format!(
+        "\r\x1b[K{} (seed {}): {percent}% of the jobs, {at} of virtual time",
+        replay.policy.name, replay.seed
+    )
+}

@@ -1,0 +1,127 @@
+//! Where the jobs of a replay come from, and the cluster they run on.
+
+use bedplate_catalog::Catalog;
+use bedplate_diag::Source;
+use bedplate_gangs::Span;
+use bedplate_goodput::Published;
+use bedplate_replay::jobs::{Failures, Format, Generator, Mixture, Trace, openb_cluster, read};
+use bedplate_topology::{Cluster, ImportOptions, import_detected};
+
+use crate::choice::choice;
+use crate::commands::cluster;
+use crate::files;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+pub(super) struct Load {
+    /// A trace: SWF, the Philly CSV, the Alibaba GPU pod list, or JSON lines; `-` reads standard input
+    #[arg(value_name = "TRACE", required_unless_present = "generate")]
+    trace: Option<String>,
+    /// The format of the trace; found out from its content when left out
+    #[arg(long, value_parser = choice(&Format::ALL))]
+    format: Option<Format>,
+    /// INSTANCE:COUNT, several joined by `+`, a cluster file, or the Alibaba node list
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: String,
+    /// Make up a load instead of reading one
+    #[arg(long, value_enum, conflicts_with = "trace")]
+    generate: Option<Kind>,
+    /// How many jobs to generate
+    #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=20_000_000))]
+    jobs: u64,
+    /// Days of generated submissions [default: as many as the jobs fill at the load]
+    #[arg(long, value_parser = positive, requires = "generate")]
+    days: Option<f64>,
+    /// Work over capacity while jobs come: 0.85 for generated jobs, as it is for traces
+    #[arg(long, value_parser = positive)]
+    load: Option<f64>,
+    /// Nodes fail at a published rate, such as llama3 or rsc-1 (meta-h100 is llama3)
+    #[arg(long, value_name = "KEY")]
+    failures: Option<String>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Kind {
+    /// Pre-training, fine-tuning, evaluation and debugging, fitted to AcmeTrace
+    Llm,
+}
+
+/// Other names of published failure rates.
+const ALIASES: [(&str, &str); 1] = [("meta-h100", "llama3")];
+/// The catalog has none of the GPUs of the Alibaba trace; this one stands in for all of them.
+const STAND_IN: &str = "a100-40gb";
+const USUAL_LOAD: f64 = 0.85;
+
+fn positive(text: &str) -> Result<f64, String> {
+    let number: Option<f64> = text.parse().ok();
+    number
+        .filter(|number| number.is_finite() && *number > 0.0 && *number <= 100_000.0)
+        .ok_or_else(|| "it is no number above 0".to_owned())
+}
+
+impl Load {
+    pub(super) fn cluster(&self, catalog: &Catalog) -> Result<Cluster, Stop> {
+        if !self.cluster.ends_with(".csv") {
+            return cluster::load(&self.cluster, catalog);
+        }
+        let text = files::read_text(&self.cluster)?;
+        let toml = openb_cluster(Source::new(&self.cluster, &text), STAND_IN)?;
+        Ok(import_detected(&[Source::new(&self.cluster, &toml)], &ImportOptions::default(), catalog)?)
+    }
+
+    /// Reads the text of the trace, once for all seeds.
+    pub(super) fn text(&self) -> Result<String, Stop> {
+        Ok(self.trace.as_ref().map(|path| files::read_text(path)).transpose()?.unwrap_or_default())
+    }
+
+    /// The jobs; a seed changes only those that are made up.
+    pub(super) fn trace(&self, text: &str, cluster: &Cluster, seed: u64) -> Result<Trace, Stop> {
+        if let Some(path) = &self.trace {
+            let trace = read(Source::new(path, text), self.format)?;
+            return Ok(match self.load {
+                Some(load) => trace.scaled_to_load(load, cluster.gpu_count()),
+                None => trace,
+            });
+        }
+        let per_node = cluster.kinds().iter().map(|kind| kind.accelerators).max().unwrap_or(1);
+        let generator = Generator {
+            mixture: Mixture::SEREN,
+            jobs: self.jobs as usize,
+            days: self.days,
+            load: self.load.unwrap_or(USUAL_LOAD),
+            gpus: cluster.gpu_count(),
+            gpus_per_node: per_node.min(64) as u16,
+            seed,
+        };
+        Ok(generator.generate())
+    }
+
+    /// Whether every seed has jobs of its own.
+    pub(super) fn is_generated(&self) -> bool {
+        self.trace.is_none()
+    }
+
+    pub(super) fn failures(&self) -> Result<Option<Failures>, Stop> {
+        let Some(key) = &self.failures else {
+            return Ok(None);
+        };
+        let known = ALIASES.iter().find(|(alias, _)| alias == key).map_or(key.as_str(), |(_, key)| key);
+        let published = Published::builtin();
+        let rate = published.rate(known)?;
+        Ok(Some(Failures::published(rate.per_node_day, published.node_loss_share())))
+    }
+
+    pub(super) fn failures_key(&self) -> Option<&str> {
+        self.failures.as_deref()
+    }
+
+    /// What a restart costs, as published.
+    pub(super) fn restart(&self) -> Option<Span> {
+        Published::builtin().downtime("restart").map(Span::from)
+    }
+
+    pub(super) fn title(&self) -> String {
+        let name = self.trace.as_deref().unwrap_or("a generated load");
+        name.rsplit('/').next().unwrap_or(name).to_owned()
+    }
+}

@@ -1,0 +1,57 @@
+//! Job traces and generated loads, played through the scheduler of gangs under different policies.
+//!
+//! [`read`] makes a [`Trace`] of a text, [`Generator`] makes one of a fitted model; [`Policy`] names the rules
+//! to compare, [`simulate`] plays one of them and [`Summary`] says how well it did. What a job would
+//! have done on a real cluster is the trace's own run time, stretched by where the scheduler puts it and by
+//! how many nodes it gets; failures are drawn per node and are the same for every policy.
+//!
+//! ```
+//! use bedplate_catalog::Catalog;
+//! use bedplate_diag::Source;
+//! use bedplate_gangs::Span;
+//! use bedplate_replay::jobs::{Policy, Replay, Summary, read, simulate};
+//! use bedplate_topology::Cluster;
+//!
+//! let text = "{\"submit_s\": 0, \"duration_s\": 3600, \"nodes\": 2, \"gpus_per_node\": 8}\n\
+//!             {\"submit_s\": 60, \"duration_s\": 600, \"gpus\": 4}\n";
+//! let trace = read(Source::new("jobs.jsonl", text), None)?;
+//! let cluster = Cluster::from_spec("p5.48xlarge:2", &Catalog::builtin()).unwrap();
+//! let easy = Policy::find("easy").unwrap();
+//! let outcome = simulate(&trace, &cluster, &Replay::new(easy), &mut |_| {});
+//! let summary = Summary::of(&trace, &outcome);
+//! assert_eq!(summary.ended, 2);
+//! assert_eq!(summary.wait.longest, Span::seconds(3540), "the small job waits for the large one");
+//! # Ok::<(), bedplate_replay::jobs::TraceError>(())
+//! ```
+
+mod error;
+mod estimate;
+mod failures;
+mod format;
+mod generate;
+mod jsonl;
+mod lines;
+mod live;
+mod metrics;
+mod openb;
+mod philly;
+mod policy;
+mod random;
+mod series;
+mod simulate;
+mod swf;
+mod trace;
+mod workload;
+
+pub use error::{PAGES, TraceError};
+pub use estimate::Estimates;
+pub use failures::{Failures, NodeFailure};
+pub use format::{Format, detect, read};
+pub use generate::{Generator, Kind, Mixture};
+pub use jsonl::write_jsonl;
+pub use metrics::{Class, ClassSummary, Distribution, GpuTime, Summary};
+pub use openb::openb_cluster;
+pub use policy::Policy;
+pub use series::{Sample, Series};
+pub use simulate::{End, Outcome, Progress, Record, Replay, Segment, Timeline, simulate};
+pub use trace::{Ending, Names, Remark, Size, Trace, TraceJob};

@@ -1,0 +1,69 @@
+//! What can be wrong with a trace, and the pages that explain it.
+
+use bedplate_diag::{Class, Diagnostic, Page, Place};
+
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum TraceError {
+    #[error("this is no trace of jobs that is known")]
+    UnknownFormat { place: Place },
+    #[error("the trace has no jobs")]
+    Empty { place: Place },
+    #[error("the header lacks the column `{column}`")]
+    MissingColumn { column: &'static str, place: Place },
+    #[error("this line cannot be read: {reason}")]
+    BadLine { reason: String, near: Option<String>, place: Place },
+}
+
+pub const PAGES: &[&Page] = &[&UNKNOWN_FORMAT, &EMPTY, &MISSING_COLUMN, &BAD_LINE];
+
+static UNKNOWN_FORMAT: Page = Page {
+    code: "replay/unknown-job-trace",
+    class: Class::User,
+    meaning: "The text is none of the job traces that can be read: SWF, the Philly CSV, the Alibaba GPU pod list, or JSON lines with one job each.",
+    remedy: "say which with --format, or convert the trace to the JSON lines of docs/replay.md; unpack compressed traces first",
+};
+static EMPTY: Page = Page {
+    code: "replay/empty-job-trace",
+    class: Class::User,
+    meaning: "The trace holds no job: only comments, a header, or nothing.",
+    remedy: "check that this is the file you meant",
+};
+static MISSING_COLUMN: Page = Page {
+    code: "replay/missing-job-column",
+    class: Class::User,
+    meaning: "The CSV trace lacks a column that every trace of its format has.",
+    remedy: "add the column, or convert the trace to the JSON lines of docs/replay.md",
+};
+static BAD_LINE: Page = Page {
+    code: "replay/malformed-job",
+    class: Class::User,
+    meaning: "A line of the trace lacks a field, or a field is not what it should be. Nothing was replayed.",
+    remedy: "correct or remove the line; docs/replay.md lists the fields",
+};
+
+impl Diagnostic for TraceError {
+    fn page(&self) -> &'static Page {
+        match self {
+            TraceError::UnknownFormat { .. } => &UNKNOWN_FORMAT,
+            TraceError::Empty { .. } => &EMPTY,
+            TraceError::MissingColumn { .. } => &MISSING_COLUMN,
+            TraceError::BadLine { .. } => &BAD_LINE,
+        }
+    }
+
+    fn place(&self) -> Option<&Place> {
+        match self {
+            TraceError::UnknownFormat { place }
+            | TraceError::Empty { place }
+            | TraceError::MissingColumn { place, .. }
+            | TraceError::BadLine { place, .. } => Some(place),
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            TraceError::BadLine { near: Some(near), .. } => Some(format!("did you mean `{near}`?")),
+            _ => None,
+        }
+    }
+}

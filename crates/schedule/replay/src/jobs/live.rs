@@ -1,0 +1,106 @@
+//! A gang while it holds nodes: how fast it works, what it has saved, what it loses.
+//!
+//! Work is counted in milliseconds of the job's own run time. A gang does `rate` of it per millisecond, after
+//! an overhead (a restart, a change of size) in which it does none.
+
+use bedplate_gangs::{NodeShare, Span, Then, Time};
+
+use super::Record;
+
+/// Why GPU time was spent on nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Failure,
+    Preemption,
+    Resize,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    pub(crate) shares: Vec<NodeShare>,
+    /// GPUs held; a shared one counts by its share.
+    pub(crate) gpus: f64,
+    /// GPUs per node of the gang.
+    pub(crate) gpus_per_node: f64,
+    pub(crate) rate: f64,
+    /// Milliseconds that pass before work goes on, and why.
+    overhead: f64,
+    cause: Cause,
+    /// Up to when this is accounted for.
+    since: Time,
+    pub(crate) phase: Phase,
+    /// Orders that came later make scheduled ends void.
+    pub(crate) epoch: u32,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Running,
+    Stopping(Then),
+    Suspended,
+}
+
+impl Live {
+    pub(crate) fn new(
+        shares: Vec<NodeShare>,
+        gpu_share: Option<u16>,
+        rate: f64,
+        now: Time,
+        epoch: u32,
+    ) -> Self {
+        let whole = shares.first().map_or(0, NodeShare::gpus);
+        let gpus_per_node = gpu_share.map_or(f64::from(whole), |share| f64::from(share) / 1000.0);
+        let gpus = gpus_per_node * shares.len() as f64;
+        let (overhead, cause) = (0.0, Cause::Failure);
+        Self { shares, gpus, gpus_per_node, rate, overhead, cause, since: now, phase: Phase::Running, epoch }
+    }
+
+    /// Brings the record up to `now`.
+    pub(crate) fn advance(&mut self, record: &mut Record, now: Time) {
+        let passed = now.since(self.since).0 as f64;
+        self.since = now;
+        if self.phase == Phase::Suspended {
+            return;
+        }
+        record.held += passed * self.gpus;
+        if self.phase != Phase::Running {
+            return;
+        }
+        let idle = passed.min(self.overhead);
+        self.overhead -= idle;
+        record.lose(self.cause, idle * self.gpus);
+        record.done += (passed - idle) * self.rate;
+    }
+
+    /// The gang must do nothing for a while.
+    pub(crate) fn pause(&mut self, length: Span, cause: Cause) {
+        self.overhead += length.0 as f64;
+        self.cause = cause;
+    }
+
+    /// Falls back to the newest checkpoint; what was done since is lost.
+    pub(crate) fn fall_back(&mut self, record: &mut Record, every: Option<Span>, cause: Cause) {
+        let saved = every.map_or(0.0, |every| (record.done / every.0 as f64).floor() * every.0 as f64);
+        let lost = (record.done - saved).max(0.0);
+        if self.rate > 0.0 {
+            record.lose(cause, lost / self.rate * self.gpus);
+        }
+        record.done = saved.min(record.done);
+    }
+
+    /// When the work will be done if nothing changes.
+    pub(crate) fn ends(&self, record: &Record, duration: Span) -> Time {
+        self.reaches(record, duration.0 as f64)
+    }
+
+    /// When so much work will be done.
+    pub(crate) fn reaches(&self, record: &Record, work: f64) -> Time {
+        let left = (work - record.done).max(0.0);
+        self.since + Span(1).times(self.overhead + left / self.rate.max(1e-9)).max(Span(1))
+    }
+
+    pub(crate) fn set_shares(&mut self, shares: Vec<NodeShare>) {
+        self.gpus = self.gpus_per_node * shares.len() as f64;
+        self.shares = shares;
+    }
+}

@@ -1,0 +1,138 @@
+//! The policies that a replay compares, each a row of one table.
+
+use bedplate_gangs::{Backfill, Expected, Packing, Settings, Span};
+
+/// A way to schedule, by name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Policy {
+    pub name: &'static str,
+    pub about: &'static str,
+    backfill: BackfillKind,
+    has_topology: bool,
+    is_elastic: bool,
+    preempts: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum BackfillKind {
+    Fifo,
+    Easy,
+    /// As Slurm's backfill: whole nodes are reserved, for as many jobs as large sites let it test.
+    Slurm,
+    Ours,
+}
+
+const fn policy(
+    name: &'static str,
+    about: &'static str,
+    backfill: BackfillKind,
+    [has_topology, is_elastic, preempts]: [bool; 3],
+) -> Policy {
+    Policy { name, about, backfill, has_topology, is_elastic, preempts }
+}
+
+/// Reservations that a large Slurm site keeps (`bf_max_job_test`).
+const SLURM_RESERVED: usize = 1_000;
+
+impl Policy {
+    pub const ALL: [Policy; 8] = [
+        policy("fifo", "strict order, first nodes that fit", BackfillKind::Fifo, [false, false, false]),
+        policy(
+            "easy",
+            "backfill behind one reservation, first nodes that fit",
+            BackfillKind::Easy,
+            [false, false, false],
+        ),
+        policy(
+            "conservative",
+            "Slurm-like: backfill behind 1,000 reservations of whole nodes, first nodes that fit",
+            BackfillKind::Slurm,
+            [false, false, false],
+        ),
+        policy(
+            "ours",
+            "backfill behind 2,000 reservations of GPUs, nodes by topology, elastic sizes, preemption",
+            BackfillKind::Ours,
+            [true, true, true],
+        ),
+        policy(
+            "ours-no-topology",
+            "ours, but the first nodes that fit",
+            BackfillKind::Ours,
+            [false, true, true],
+        ),
+        policy(
+            "ours-rigid",
+            "ours, but elastic gangs keep the size asked for",
+            BackfillKind::Ours,
+            [true, false, true],
+        ),
+        policy(
+            "ours-no-preemption",
+            "ours, but nobody is stopped for others",
+            BackfillKind::Ours,
+            [true, true, false],
+        ),
+        policy(
+            "ours-plain",
+            "ours without topology, elastic sizes and preemption",
+            BackfillKind::Ours,
+            [false, false, false],
+        ),
+    ];
+
+    /// Those compared when nothing is said.
+    pub const USUAL: [&'static str; 3] = ["easy", "conservative", "ours"];
+
+    pub fn find(name: &str) -> Option<Policy> {
+        Self::ALL.into_iter().find(|policy| policy.name == name)
+    }
+
+    /// The scheduler's settings; partitions, QOS and accounts come from the trace.
+    ///
+    /// Reservations are made anew by the number of events, and by the clock only every few hours: a daemon
+    /// does it every ten minutes, which in years of virtual time costs much and changes little.
+    pub fn settings(&self) -> Settings {
+        let backfill = match self.backfill {
+            BackfillKind::Fifo => Backfill::fifo(),
+            BackfillKind::Easy => Backfill::easy(),
+            BackfillKind::Slurm => {
+                Backfill { reserved: SLURM_RESERVED, whole_nodes: true, ..Backfill::default() }
+            }
+            BackfillKind::Ours => Backfill::default(),
+        };
+        let backfill = Backfill { replan_after: Span::hours(4), ..backfill };
+        let mut settings = Settings { backfill, ..Settings::default() };
+        settings.packing = if self.has_topology { Packing::Topology } else { Packing::FirstFit };
+        settings.elastic.is_allowed = self.is_elastic;
+        settings.preemption.is_allowed = self.preempts;
+        settings
+    }
+
+    /// What the scheduler is told of a job's prediction. One that knows no topology is not told what
+    /// messages cost; one that is not elastic either is told nothing.
+    pub(crate) fn told(&self, expected: Option<Expected>) -> Option<Expected> {
+        match (self.has_topology, self.is_elastic) {
+            (true, _) => expected,
+            (false, true) => expected.map(|expected| Expected { scale_out_share: 0.0, ..expected }),
+            (false, false) => None,
+        }
+    }
+
+    pub(crate) fn preempts(&self) -> bool {
+        self.preempts
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ours_is_the_scheduler_as_it_comes() {
+        let mut ours = Policy::find("ours").unwrap().settings();
+        ours.backfill.replan_after = Settings::default().backfill.replan_after;
+        assert_eq!(ours, Settings::default());
+        assert!(Policy::USUAL.iter().all(|name| Policy::find(name).is_some()));
+    }
+}
