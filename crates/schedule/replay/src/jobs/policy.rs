@@ -36,22 +36,22 @@ const SLURM_RESERVED: usize = 1_000;
 
 impl Policy {
     pub const ALL: [Policy; 8] = [
-        policy("fifo", "strict order, first nodes that fit", BackfillKind::Fifo, [false, false, false]),
+        policy("fifo", "strict order of arrival, first nodes that fit", BackfillKind::Fifo, [false, false, false]),
         policy(
             "easy",
-            "backfill behind one reservation, first nodes that fit",
+            "backfill behind one reservation in order of arrival, first nodes that fit",
             BackfillKind::Easy,
             [false, false, false],
         ),
         policy(
             "conservative",
-            "Slurm-like: backfill behind 1,000 reservations of whole nodes, first nodes that fit",
+            "Slurm-like: backfill behind 1,000 reservations of whole nodes in order of arrival, first nodes that fit",
             BackfillKind::Slurm,
             [false, false, false],
         ),
         policy(
             "ours",
-            "backfill behind 2,000 reservations of GPUs, nodes by topology, elastic sizes, preemption",
+            "backfill behind 2,000 reservations of GPUs, short gangs rise faster, nodes by topology, elastic sizes, preemption",
             BackfillKind::Ours,
             [true, true, true],
         ),
@@ -103,6 +103,9 @@ impl Policy {
         };
         let backfill = Backfill { replan_after: Span::hours(4), ..backfill };
         let mut settings = Settings { backfill, ..Settings::default() };
+        if self.backfill != BackfillKind::Ours {
+            settings.weights.expansion = 0;
+        }
         settings.packing = if self.has_topology { Packing::Topology } else { Packing::FirstFit };
         settings.elastic.is_allowed = self.is_elastic;
         settings.preemption.is_allowed = self.preempts;
