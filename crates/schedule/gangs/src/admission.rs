@@ -85,20 +85,29 @@ impl Scheduler {
     }
 
     fn beyond_nodes(&mut self, request: &Request) -> Option<Never> {
-        for (role, class) in request.roles.iter().zip(self.classes_of(request)) {
-            let needed = request.elastic().map_or(role.nodes, |elastic| elastic.min);
-            let eligible = self.eligible.get(class.eligible);
-            let fits =
-                |node: u32| eligible[node as usize] && class.need_on(self.fleet.capacity(node)).is_some();
-            let matching = (0..self.fleet.count()).filter(|node| fits(*node)).count() as u32;
-            if matching < needed {
-                return Some(Never::NoSuchNodes { needed, per_node: role.per_node, matching });
+        let smallest = request.elastic().map(|elastic| elastic.min);
+        for class in self.classes_of(request) {
+            // How long it takes has nothing to do with it.
+            let class = Class { nodes: smallest.unwrap_or(class.nodes), length: Span::ZERO, ..class };
+            if !self.possible.contains_key(&class) {
+                let never = self.too_few_nodes(&class);
+                self.possible.insert(class, never);
             }
-            if let Some(never) = self.level_too_small(&class, needed, &fits) {
-                return Some(never);
+            if let Some(never) = &self.possible[&class] {
+                return Some(never.clone());
             }
         }
         None
+    }
+
+    fn too_few_nodes(&self, class: &Class) -> Option<Never> {
+        let eligible = self.eligible.get(class.eligible);
+        let fits = |node: u32| eligible[node as usize] && class.need_on(self.fleet.capacity(node)).is_some();
+        let matching = (0..self.fleet.count()).filter(|node| fits(*node)).count() as u32;
+        if matching < class.nodes {
+            return Some(Never::NoSuchNodes { needed: class.nodes, per_node: class.need, matching });
+        }
+        self.level_too_small(class, class.nodes, &fits)
     }
 
     fn level_too_small(&self, class: &Class, needed: u32, fits: &dyn Fn(u32) -> bool) -> Option<Never> {

@@ -33,28 +33,30 @@ impl Scheduler {
     /// Decides, at full length when that is due.
     pub(crate) fn decide(&mut self, now: Time) {
         if self.queue.is_empty() && self.suspended.is_empty() {
-            self.arrivals.clear();
-            self.freed.clear();
+            if self.cadence.events >= self.events_for_nodes() || self.is_growth_due(now) {
+                self.grow(now);
+                self.cadence.events = 0;
+            }
+        } else if self.is_cycle_due(now) || self.is_growth_due(now) {
+            self.cycle(now);
             self.grow(now);
-            return;
-        }
-        if self.is_cycle_due(now) {
-            self.cycle(now)
         } else {
-            self.pass(now)
+            self.pass(now);
         }
-        self.grow(now);
         self.arrivals.clear();
         self.freed.clear();
+    }
+
+    /// What touches every node is done once in so many events: less often on large clusters.
+    fn events_for_nodes(&self) -> u64 {
+        u64::from(self.fleet.count()) / 16
     }
 
     fn is_cycle_due(&self, now: Time) -> bool {
         let rules = &self.settings.backfill;
         let cadence = &self.cadence;
         let by_queue = self.queue.len() as u64 * u64::from(rules.replan_percent) / 100;
-        // A cycle costs time for every node too: on large clusters it comes less often.
-        let by_nodes = u64::from(self.fleet.count()) / 64;
-        let enough_events = cadence.events >= by_queue.max(by_nodes);
+        let enough_events = cadence.events >= by_queue.max(self.events_for_nodes());
         let late = now.since(cadence.last) >= rules.replan_after;
         cadence.is_urgent || cadence.is_stale && (enough_events || late)
     }

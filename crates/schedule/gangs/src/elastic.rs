@@ -3,6 +3,8 @@
 //! Sizes are compared by predicted throughput. A gang grows only into nodes that nobody is promised before
 //! it ends, and only while another node still brings a fair part of what a node should bring.
 
+use std::collections::BTreeMap;
+
 use bedplate_topology::NodeId;
 
 use crate::cycle::{Fit, Horizon};
@@ -10,7 +12,7 @@ use crate::entry::{Run, State};
 use crate::place::choose;
 use crate::scheduler::Scheduler;
 use crate::view::{Class, Rule, View};
-use crate::{Decision, JobId, NodeShare, StartReason, StopReason, Then, Time};
+use crate::{Decision, JobId, NodeShare, Span, StartReason, StopReason, Then, Time};
 
 impl Scheduler {
     /// Starts an elastic gang with fewer nodes than it asked for where that ends before waiting would.
@@ -40,26 +42,42 @@ impl Scheduler {
         false
     }
 
-    /// Gives idle nodes to the elastic gangs that make most of them.
+    /// Gives idle nodes to the elastic gangs that make most of them, one step each.
     pub(crate) fn grow(&mut self, now: Time) {
+        self.next_growth = None;
         if self.elastic_running.is_empty()
             || !self.settings.elastic.is_allowed
             || self.fleet.free_gpus(now) == 0
         {
             return;
         }
-        while let Some(job) = self.keenest(now) {
-            if !self.grow_by_a_step(job, now) {
-                self.entry_mut(job).run_mut().expect("it runs").resized = now;
-            }
+        let gains = self.elastic_running.iter().filter_map(|job| Some((self.gain(*job, now)?, *job)));
+        let mut keenest: Vec<(f64, JobId)> = gains.collect();
+        keenest.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
+        let mut too_long: BTreeMap<Class, Span> = BTreeMap::new();
+        for (_, job) in keenest {
+            self.grow_by_a_step(job, &mut too_long, now);
         }
+        self.note_next_growth(now);
     }
 
-    /// The gang to which another step is worth most.
-    fn keenest(&self, now: Time) -> Option<JobId> {
-        let gains = self.elastic_running.iter().filter_map(|job| Some((self.gain(*job, now)?, *job)));
-        let best = gains.max_by(|a, b| a.0.total_cmp(&b.0).then(b.1.cmp(&a.1)));
-        best.map(|(_, job)| job)
+    /// When a gang has kept its size for long enough to grow again.
+    fn note_next_growth(&mut self, now: Time) {
+        let settle = self.settings.elastic.settle;
+        let runs = self.elastic_running.iter().filter_map(|job| {
+            let entry = &self.jobs[job];
+            let run = entry.run()?;
+            let can =
+                entry.request.elastic().is_some_and(|elastic| run.nodes() + elastic.step <= elastic.max);
+            can.then_some(run.resized + settle)
+        });
+        let earliest = runs.filter(|time| *time > now).min();
+        // All who settled meanwhile are looked at together.
+        self.next_growth = earliest.map(|time| time.max(now + settle));
+    }
+
+    pub(crate) fn is_growth_due(&self, now: Time) -> bool {
+        self.next_growth.is_some_and(|time| time <= now)
     }
 
     /// What each node of another step brings, over what a node brings at the size asked for.
@@ -87,7 +105,8 @@ impl Scheduler {
         request.queue.is_none_or(enough)
     }
 
-    fn grow_by_a_step(&mut self, job: JobId, now: Time) -> bool {
+    /// `too_long` holds for every shape the shortest time for which no nodes were free.
+    fn grow_by_a_step(&mut self, job: JobId, too_long: &mut BTreeMap<Class, Span>, now: Time) {
         let entry = &self.jobs[&job];
         let run = entry.run().expect("it runs");
         let step = entry.request.elastic().map_or(1, |elastic| elastic.step.max(1));
@@ -96,8 +115,20 @@ impl Scheduler {
             other => other,
         };
         let class = Class { nodes: step, length: run.ends.since(now), rule, ..entry.classes[0] };
+        let shape = Class { length: Span::ZERO, ..class };
+        if too_long.get(&shape).is_some_and(|shortest| class.length >= *shortest) {
+            return;
+        }
         let ends = run.ends;
-        let own: Vec<u32> = run.node_ids();
+        match self.nodes_to_grow_into(&class, &run.node_ids(), now) {
+            Some(nodes) => self.add_nodes(job, &nodes, ends, now),
+            None if rule == Rule::Anywhere => drop(too_long.insert(shape, class.length)),
+            None => {}
+        }
+    }
+
+    /// Free nodes besides its own, and in the same set where one is required.
+    fn nodes_to_grow_into(&self, class: &Class, own: &[u32], now: Time) -> Option<Vec<u32>> {
         let mut eligible = self.eligible.get(class.eligible).clone();
         own.iter().for_each(|node| eligible[*node as usize] = false);
         if let Rule::OneSet { level } = class.rule {
@@ -105,15 +136,9 @@ impl Scheduler {
             let home = of_node[own[0] as usize];
             eligible.iter_mut().zip(of_node).for_each(|(flag, set)| *flag &= *set == home);
         }
-        let mut view = View::new(class, &self.fleet, &eligible, now);
-        if !view.fits_at(&self.fleet, now) {
-            return false;
-        }
-        let Some(nodes) = choose(&self.fleet, &class, &view.openings(), self.settings.packing) else {
-            return false;
-        };
-        self.add_nodes(job, &nodes, ends, now);
-        true
+        let mut view = View::new(*class, &self.fleet, &eligible, now);
+        let fits = view.fits_at(&self.fleet, now);
+        fits.then(|| choose(&self.fleet, class, &view.openings(), self.settings.packing)).flatten()
     }
 
     fn add_nodes(&mut self, job: JobId, nodes: &[u32], ends: Time, now: Time) {

@@ -44,6 +44,8 @@ pub struct Scheduler {
     pub(crate) next_closure: Option<Time>,
     /// When a gang that may not be moved yet, or may not move others yet, may.
     pub(crate) next_preemption: Option<Time>,
+    /// When an elastic gang may grow again.
+    pub(crate) next_growth: Option<Time>,
     pub(crate) dependents: BTreeMap<JobId, Vec<JobId>>,
     pub(crate) namesakes: BTreeMap<(UserId, Arc<str>), BTreeSet<JobId>>,
     /// Quota that gangs took back and have not used yet: nobody borrows it meanwhile.
@@ -51,6 +53,8 @@ pub struct Scheduler {
     pub(crate) reservations: BTreeMap<JobId, Reservation>,
     pub(crate) reserved_on: BTreeSet<(NodeId, Time, JobId)>,
     pub(crate) eligible: EligibleSets,
+    /// Whether the cluster is large enough for a class, found out once.
+    pub(crate) possible: BTreeMap<Class, Option<Never>>,
     /// Look-ahead, valid within one full cycle.
     pub(crate) views: BTreeMap<Class, View>,
     pub(crate) now_views: BTreeMap<Class, NowView>,
@@ -106,12 +110,14 @@ impl Scheduler {
             evictions: BTreeSet::new(),
             next_closure: None,
             next_preemption: None,
+            next_growth: None,
             dependents: BTreeMap::new(),
             namesakes: BTreeMap::new(),
             claims: BTreeMap::new(),
             reservations: BTreeMap::new(),
             reserved_on: BTreeSet::new(),
             eligible: EligibleSets::default(),
+            possible: BTreeMap::new(),
             views: BTreeMap::new(),
             now_views: BTreeMap::new(),
             ledger: Ledger::default(),
@@ -159,6 +165,7 @@ impl Scheduler {
             self.evictions.first().map(|(time, ..)| *time),
             self.next_closure,
             self.next_preemption,
+            self.next_growth,
             replan,
         ];
         times.into_iter().flatten().min()

@@ -58,6 +58,8 @@ pub(crate) struct View {
     starts: Vec<Time>,
     latest: Vec<Time>,
     spare: Vec<u16>,
+    /// Before this no window closes.
+    expires: Time,
     /// How many of the fleet's changes are accounted for.
     seen: usize,
 }
@@ -73,6 +75,7 @@ impl View {
             starts: vec![Time::NEVER; count],
             latest: vec![Time::NEVER; count],
             spare: vec![0; count],
+            expires: Time::NEVER,
             seen: fleet.changes.len(),
         };
         for node in (0..count).filter(|node| eligible[*node]) {
@@ -128,6 +131,11 @@ impl View {
     /// Moves on from windows that the cursor has passed.
     fn expire(&mut self, fleet: &Fleet) {
         let cursor = self.cursor;
+        if cursor <= self.expires {
+            return;
+        }
+        self.expires =
+            self.latest.iter().copied().filter(|latest| *latest >= cursor).min().unwrap_or(Time::NEVER);
         for node in 0..self.latest.len() {
             if self.latest[node] < cursor {
                 self.look(fleet, node, cursor);
@@ -141,12 +149,15 @@ impl View {
         self.starts[node] = window.start;
         self.latest[node] = window.latest;
         self.spare[node] = window.spare_gpus;
+        self.expires = self.expires.min(window.latest);
     }
 
     /// The first time at which enough windows have begun, if none of them closes before.
     fn next_chance(&self, fleet: &Fleet) -> Option<Time> {
         let count = self.class.nodes as usize;
         let chance = match self.class.rule {
+            // Most often enough have begun, and counting is much cheaper than finding when they do.
+            Rule::Anywhere if self.openings().count(0..fleet.count()) as usize >= count => Some(self.cursor),
             Rule::Anywhere => nth_start(&self.starts, count),
             Rule::OneSet { level } => {
                 let sets = &fleet.levels()[usize::from(level)].sets;

@@ -36,7 +36,12 @@ const SLURM_RESERVED: usize = 1_000;
 
 impl Policy {
     pub const ALL: [Policy; 8] = [
-        policy("fifo", "strict order of arrival, first nodes that fit", BackfillKind::Fifo, [false, false, false]),
+        policy(
+            "fifo",
+            "strict order of arrival, first nodes that fit",
+            BackfillKind::Fifo,
+            [false, false, false],
+        ),
         policy(
             "easy",
             "backfill behind one reservation in order of arrival, first nodes that fit",
