@@ -10,7 +10,7 @@ use crate::place::choose;
 use crate::priority::{Rank, Scales, priority};
 use crate::scheduler::{Cadence, Scheduler};
 use crate::view::{Class, Rule, View};
-use crate::{Closeness, FairShares, JobId, Priority, QueueId, Queues, Span, StartReason, Time, Wait};
+use crate::{Amount, Closeness, FairShares, JobId, Priority, QueueId, Queues, Span, StartReason, Time, Wait};
 
 /// Nodes by role.
 pub(crate) type Placement = Vec<Vec<u32>>;
@@ -211,24 +211,16 @@ impl Scheduler {
 
     /// The limit in the way of a gang, at the smallest size it accepts.
     fn limited_by_size(&self, job: JobId) -> Option<Wait> {
-        let request = &self.jobs[&job].request;
-        let gpus = match request.elastic() {
-            Some(elastic) if self.settings.elastic.is_allowed => {
-                u64::from(elastic.min) * u64::from(request.roles[0].per_node.gpus)
-            }
-            _ => request.gpus(),
-        };
-        self.limited_by(job, gpus)
+        self.limited_by(job, self.smallest_gpus(&self.jobs[&job].request))
     }
 
     /// A gang that starts no earlier than promised keeps the promised nodes, so that nobody behind it has
     /// to make way for a mere exchange.
     fn keep_nodes(&self, fit: &mut Fit, promise: &Reservation) {
-        let is_free = |reserved: &Reserved| {
-            let line = &self.fleet.plan[reserved.node.0 as usize];
-            line.window_at(promise.start, reserved.amount, promise.length()).is_some()
+        let is_free = |(node, amount): (u32, Amount)| {
+            self.fleet.plan[node as usize].window_at(promise.start, amount, promise.length()).is_some()
         };
-        if promise.start == fit.at && promise.nodes.iter().all(is_free) {
+        if promise.start == fit.at && promise.amounts().into_iter().all(is_free) {
             fit.nodes = promise.nodes_by_role(fit.nodes.len());
         }
     }
@@ -266,7 +258,7 @@ impl Scheduler {
         let entry = &self.jobs[&job];
         let share = entry.request.roles[0].gpu_share?;
         let class = &entry.classes[0];
-        let beside = crate::Amount { gpus: 0, ..class.need };
+        let beside = Amount { gpus: 0, ..class.need };
         let eligible = self.eligible.get(class.eligible);
         let fits = |node: &u32| {
             eligible[*node as usize]
@@ -336,11 +328,19 @@ impl Scheduler {
         None
     }
 
-    /// Nodes for all roles at one time, or the time at which the first role that failed might fit.
+    /// Nodes for all roles at one time, or the time at which the first role that failed might fit. The role
+    /// with the smallest choice of nodes comes first, so that another does not take them.
     fn find_roles(&mut self, classes: &[Class], at: Time) -> Result<Placement, Time> {
-        let mut nodes: Placement = Vec::with_capacity(classes.len());
+        let choice = |class: &Class| {
+            let eligible = self.eligible.get(class.eligible).iter().filter(|flag| **flag).count();
+            (eligible, std::cmp::Reverse(class.need.gpus))
+        };
+        let mut order: Vec<usize> = (0..classes.len()).collect();
+        order.sort_by_key(|role| choice(&classes[*role]));
+        let mut nodes: Placement = vec![Vec::new(); classes.len()];
         let mut outcome = Ok(());
-        for class in classes {
+        for role in order {
+            let class = &classes[role];
             let mut view = View::new(*class, &self.fleet, self.eligible.get(class.eligible), at);
             let found = view.find(&self.fleet);
             let chosen = (found == Some(at))
@@ -352,12 +352,22 @@ impl Scheduler {
                 break;
             };
             self.hold_nodes(class, &chosen, at, class.length, true);
-            nodes.push(chosen);
+            nodes[role] = chosen;
         }
         for (class, chosen) in classes.iter().zip(&nodes) {
             self.hold_nodes(class, chosen, at, class.length, false);
         }
         outcome.map(|()| nodes)
+    }
+
+    /// Whether the roles of a gang fit together on a cluster where nothing runs and every node serves.
+    pub(crate) fn fits_empty_cluster(&mut self, classes: &[Class]) -> bool {
+        let empty = self.fleet.empty_plan();
+        let plan = std::mem::replace(&mut self.fleet.plan, empty);
+        let changes = std::mem::take(&mut self.fleet.changes);
+        let found = self.find_roles(classes, Time::ZERO).is_ok();
+        (self.fleet.plan, self.fleet.changes) = (plan, changes);
+        found
     }
 
     fn hold_nodes(&mut self, class: &Class, nodes: &[u32], at: Time, length: Span, takes: bool) {

@@ -119,12 +119,11 @@ impl Scheduler {
     /// Whether the promised nodes are free from now on, so that the promise can simply begin earlier.
     fn is_free_until_promised(&self, reservation: &Reservation, now: Time) -> bool {
         let gap = reservation.start.since(now).min(reservation.length());
-        reservation.nodes.iter().all(|reserved| {
-            let node = reserved.node.0 as usize;
+        reservation.amounts().into_iter().all(|(node, amount)| {
             if gap > Span::ZERO {
-                self.fleet.plan[node].window_at(now, reserved.amount, gap).is_some()
+                self.fleet.plan[node as usize].window_at(now, amount, gap).is_some()
             } else {
-                self.fleet.booked[node].window_at(now, reserved.amount, Span(1)).is_some()
+                self.fleet.booked[node as usize].window_at(now, amount, Span(1)).is_some()
             }
         })
     }
