@@ -187,11 +187,15 @@ impl Fleet {
         bounds.filter(|time| *time > now && *time < Time::NEVER).min()
     }
 
-    /// The next time after `at` at which gangs must be off a node; one that drains lets them finish.
+    /// The times from `at` on at which gangs must be off a node; one that drains lets them finish.
+    pub(crate) fn closings(&self, node: u32, at: Time) -> impl Iterator<Item = Time> + '_ {
+        let windows = self.nodes[node as usize].closed.iter().filter(|each| each.name != OUT_OF_SERVICE);
+        windows.map(|closure| closure.from).filter(move |from| *from >= at)
+    }
+
+    /// The first of its closings.
     pub(crate) fn closes_after(&self, node: u32, at: Time) -> Option<Time> {
-        let closed = self.nodes[node as usize].closed.iter();
-        let windows = closed.filter(|closure| closure.name != OUT_OF_SERVICE);
-        windows.map(|closure| closure.from).filter(|from| *from >= at).min()
+        self.closings(node, at).min()
     }
 
     /// Chooses devices and books them; what is booked must be free in the plan from `from` on.

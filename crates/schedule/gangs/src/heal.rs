@@ -114,18 +114,17 @@ impl Scheduler {
         self.gangs_on(node).collect()
     }
 
-    /// Notes when a running gang must leave a node that closes before its end.
+    /// Notes when a running gang must leave a node that closes before its end: every such time, as the first
+    /// may be called off.
     pub(crate) fn watch_closures(&mut self, job: JobId) {
         let entry = &self.jobs[&job];
         let Some(run) = entry.run() else {
             return;
         };
         for share in &run.shares {
-            let closes =
-                self.fleet.closes_after(share.node.0, run.started).filter(|closes| *closes < run.ends);
-            if let Some(closes) = closes {
-                self.evictions.insert((closes - entry.request.grace, job, share.node));
-            }
+            let closings = self.fleet.closings(share.node.0, run.started).filter(|closes| *closes < run.ends);
+            let leave = closings.map(|closes| (closes - entry.request.grace, job, share.node));
+            self.evictions.extend(leave);
         }
     }
 
