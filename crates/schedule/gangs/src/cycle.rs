@@ -3,7 +3,7 @@
 //! Reservations are made anew in order of priority, so that a gang's promised start depends only on what
 //! runs and on the gangs before it. A gang behind the reserved ones starts only where that moves no promise.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::entry::{Reservation, Reserved};
 use crate::place::choose;
@@ -173,13 +173,15 @@ impl Scheduler {
 
     /// By priority. Within a tier those who must borrow come after those who need not, and of them the queue
     /// that has borrowed the smallest share first.
-    fn order(&self) -> Vec<JobId> {
+    fn order(&mut self) -> Vec<JobId> {
         let waiting: Vec<JobId> = self.queue.iter().collect();
+        self.borrowers.clear();
         if self.settings.queues.is_empty() {
             return waiting;
         }
         let mut queues = self.settings.queues.clone();
         let mut order = Vec::with_capacity(waiting.len());
+        let mut behind = BTreeSet::new();
         let tier = |job: &JobId| self.tier(&self.jobs[job].request);
         for of_tier in waiting.chunk_by(|a, b| tier(a) == tier(b)) {
             let mut borrowers = Vec::new();
@@ -193,12 +195,14 @@ impl Scheduler {
                     None => order.push(*job),
                 }
             }
+            behind.extend(borrowers.iter().map(|(job, _)| *job));
             while let Some(least) = least_share(&borrowers, &queues) {
                 let (job, asked) = borrowers.remove(least);
                 queues.take(asked.queue, &asked.kind, asked.gpus);
                 order.push(job);
             }
         }
+        self.borrowers = behind;
         order
     }
 

@@ -52,6 +52,8 @@ impl Scheduler {
         let entry = self.entry_mut(job);
         entry.victims = jobs;
         entry.wait = Wait::Preempting { victims: count };
+        // Who was suspended is gone at once and reports no end: nothing else would wake the gang.
+        self.next_preemption = Some(self.next_preemption.map_or(fit.at, |next| next.min(fit.at)));
         Some(fit)
     }
 
@@ -152,7 +154,8 @@ impl Scheduler {
     /// Whether a waiting gang stands before a running one as far as quotas go.
     fn borrows_less(&self, waiting: JobId, running: JobId) -> bool {
         let queues = &self.settings.queues;
-        let Some(waits) = self.quota_asked(waiting).filter(|asked| asked.borrows(queues)) else {
+        let must_borrow = |asked: &Asked| self.borrowers.contains(&waiting) || asked.borrows(queues);
+        let Some(waits) = self.quota_asked(waiting).filter(must_borrow) else {
             return true;
         };
         let holds = self.quota_asked(running).map(|asked| Asked { gpus: 0, ..asked });

@@ -48,6 +48,8 @@ pub struct Scheduler {
     pub(crate) namesakes: BTreeMap<(UserId, Arc<str>), BTreeSet<JobId>>,
     /// Quota that gangs took back and have not used yet: nobody borrows it meanwhile.
     pub(crate) claims: BTreeMap<JobId, Claim>,
+    /// Waiting gangs that the last cycle put behind others because they would have to borrow.
+    pub(crate) borrowers: BTreeSet<JobId>,
     pub(crate) reservations: BTreeMap<JobId, Reservation>,
     pub(crate) reserved_on: BTreeSet<(NodeId, Time, JobId)>,
     pub(crate) eligible: EligibleSets,
@@ -109,6 +111,7 @@ impl Scheduler {
             dependents: BTreeMap::new(),
             namesakes: BTreeMap::new(),
             claims: BTreeMap::new(),
+            borrowers: BTreeSet::new(),
             reservations: BTreeMap::new(),
             reserved_on: BTreeSet::new(),
             eligible: EligibleSets::default(),

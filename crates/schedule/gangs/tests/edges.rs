@@ -58,6 +58,40 @@ fn a_gang_that_shrinks_and_so_takes_longer_still_leaves_before_maintenance() {
 }
 
 #[test]
+fn a_gang_leaves_before_the_second_window_when_the_first_is_called_off() {
+    check(
+        "cluster 2 nodes x 8 gpus
+         0m submit a limit=60m
+         1m maintain n1 20m 25m
+         2m leaves n1 40m
+         10m unreserve",
+        expect![[r#"
+            a 0m..40m n1
+            a 40m..100m n2"#]],
+    );
+}
+
+#[test]
+fn nobody_is_stopped_for_a_gang_that_its_quota_puts_behind() {
+    check(
+        "cluster 3 nodes x 8 gpus
+         qos urgent preempts=normal priority=10
+         queue cohort
+         queue red parent=cohort nominal=24
+         queue blue parent=cohort nominal=16
+         0m submit x nodes=1 limit=100m preempted=never
+         0m submit a nodes=2 limit=60m
+         1m submit q nodes=2 workers=1x8 queue=red qos=urgent limit=10m
+         2m submit p nodes=2 queue=red qos=urgent limit=10m",
+        expect![[r#"
+            x 0m..100m n1
+            a 0m..60m n[2-3]
+            p 60m..70m n[2-3]
+            q 100m..110m n[1-3]"#]],
+    );
+}
+
+#[test]
 fn who_waited_behind_a_promise_starts_when_it_is_cancelled_or_held() {
     check(
         "cluster 4 nodes x 8 gpus
