@@ -43,6 +43,7 @@ impl Scheduler {
 
     /// Gives idle nodes to the elastic gangs that make most of them.
     pub(crate) fn grow(&mut self, now: Time) {
+        self.next_growth = None;
         if self.elastic_running.is_empty()
             || !self.settings.elastic.is_allowed
             || self.fleet.free_gpus(now) == 0
@@ -54,6 +55,17 @@ impl Scheduler {
                 self.entry_mut(job).run_mut().expect("it runs").resized = now;
             }
         }
+        self.next_growth = self.next_settled(now);
+    }
+
+    /// When the next gang that could be larger has kept its size for long enough.
+    fn next_settled(&self, now: Time) -> Option<Time> {
+        let settled = |job: &JobId| {
+            let run = self.jobs[job].run().filter(|run| run.stopping.is_none())?;
+            let is_largest = run.nodes() >= self.jobs[job].request.elastic()?.max;
+            (!is_largest).then(|| run.resized + self.settings.elastic.settle)
+        };
+        self.elastic_running.iter().filter_map(settled).filter(|time| *time > now).min()
     }
 
     /// The gang to which another step is worth most.

@@ -44,6 +44,8 @@ pub struct Scheduler {
     pub(crate) next_closure: Option<Time>,
     /// When a gang that may not be moved yet, or may not move others yet, may.
     pub(crate) next_preemption: Option<Time>,
+    /// When an elastic gang that has settled may grow.
+    pub(crate) next_growth: Option<Time>,
     pub(crate) dependents: BTreeMap<JobId, Vec<JobId>>,
     pub(crate) namesakes: BTreeMap<(UserId, Arc<str>), BTreeSet<JobId>>,
     /// Quota that gangs took back and have not used yet: nobody borrows it meanwhile.
@@ -108,6 +110,7 @@ impl Scheduler {
             evictions: BTreeSet::new(),
             next_closure: None,
             next_preemption: None,
+            next_growth: None,
             dependents: BTreeMap::new(),
             namesakes: BTreeMap::new(),
             claims: BTreeMap::new(),
@@ -163,6 +166,7 @@ impl Scheduler {
             self.evictions.first().map(|(time, ..)| *time),
             self.next_closure,
             self.next_preemption,
+            self.next_growth,
             replan,
         ];
         times.into_iter().flatten().min()

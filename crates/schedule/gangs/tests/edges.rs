@@ -167,9 +167,9 @@ fn an_elastic_gang_grows_by_whole_segments() {
          0m submit e nodes=2 elastic=2..6 step=2 segment=2 within=leaf limit=60m
          30m show",
         expect![[r#"
-            30m e on n[4-5], x gone
+            30m e on n[4-5,1-2], x gone
             x 0m..5m n1
-            e 0m..45m n[1-2,4-5]"#]],
+            e 0m..35m n[1-2,4-5]"#]],
     );
 }
 
@@ -283,4 +283,16 @@ fn a_cluster_on_which_nobody_waits_is_not_woken_for_nothing() {
     let mut world = fixture::World::new(story);
     world.run();
     assert_eq!(world.scheduler.wakeup(), None);
+}
+
+#[test]
+fn an_elastic_gang_grows_once_it_has_settled_although_nothing_else_happens() {
+    check(
+        "cluster 4 nodes x 8 gpus
+         0m submit x nodes=2 limit=5m
+         0m submit e nodes=2 elastic=2..4 limit=60m runs=120m",
+        expect![[r#"
+            x 0m..5m n[1-2]
+            e 0m..2250s n[1-4]"#]],
+    );
 }
