@@ -6,7 +6,7 @@ use bedplate_topology::Level;
 use crate::quota::ANY_GPU;
 use crate::scheduler::Scheduler;
 use crate::view::{Class, Rule};
-use crate::{Closeness, Dependency, JobId, Never, Outcome, Request, RoleRequest, Span, Time, Wait};
+use crate::{Closeness, Dependency, Elastic, JobId, Never, Outcome, Request, RoleRequest, Span, Time, Wait};
 
 impl Scheduler {
     /// Why a job can never run here, whatever else happens.
@@ -21,8 +21,13 @@ impl Scheduler {
     fn malformed(&self, request: &Request) -> Option<&'static str> {
         let settings = &self.settings;
         let bad_share = |role: &RoleRequest| {
-            role.gpu_share
-                .is_some_and(|share| share == 0 || share > 1000 || role.nodes != 1 || role.per_node.gpus != 1)
+            let is_one_gpu = role.nodes == 1 && role.per_node.gpus == 1 && role.elastic.is_none();
+            role.gpu_share.is_some_and(|share| !(1..=1000).contains(&share) || !is_one_gpu)
+        };
+        let shares_alone = |role: &RoleRequest| role.gpu_share.is_some() && role.is_exclusive;
+        let cuts_segment = |role: &RoleRequest| {
+            let sizes = role.elastic.map_or([role.nodes; 2], |elastic| [elastic.min, elastic.step]);
+            request.segment.is_some_and(|segment| sizes.iter().any(|size| !size.is_multiple_of(segment)))
         };
         let checks = [
             (request.roles.is_empty(), "the gang has no roles"),
@@ -36,12 +41,13 @@ impl Scheduler {
                 request.roles.iter().any(bad_share),
                 "a shared GPU is one GPU on one node, 1 to 1000 thousandths",
             ),
+            (request.roles.iter().any(shares_alone), "who shares a GPU cannot have the node alone"),
             (request.segment == Some(0), "segments of no nodes"),
+            (request.roles.iter().any(cuts_segment), "segments do not divide the nodes of a role"),
+            (request.array.is_some_and(|task| task.at_once == Some(0)), "no task of the array may run"),
             (
-                request
-                    .segment
-                    .is_some_and(|segment| segment > 0 && !request.nodes().is_multiple_of(segment)),
-                "segments do not divide the nodes of the gang",
+                request.elastic().is_some_and(|elastic| elastic.min == 0),
+                "the elastic range begins at no nodes",
             ),
             (
                 request.roles.len() == 1
@@ -65,7 +71,7 @@ impl Scheduler {
             let allowed = allowed.filter(|allowed| asked > *allowed)?;
             Some(Never::MoreThanAllowed { asked, allowed, what, by: by() })
         };
-        let gpus = smallest_gpus(request);
+        let gpus = self.smallest_gpus(request);
         too_long(partition.longest, &by_partition)
             .or_else(|| too_long(qos.longest, &by_qos))
             .or_else(|| {
@@ -76,19 +82,33 @@ impl Scheduler {
             .or_else(|| too_many("GPUs", gpus, qos.most_gpus, &by_qos))
     }
 
+    /// The sizes a gang may have, where the site lets gangs change theirs.
+    pub(crate) fn elastic_range(&self, request: &Request) -> Option<Elastic> {
+        request.elastic().filter(|_| self.settings.elastic.is_allowed)
+    }
+
+    /// GPUs at the smallest size the gang accepts.
+    pub(crate) fn smallest_gpus(&self, request: &Request) -> u64 {
+        match self.elastic_range(request) {
+            Some(elastic) => u64::from(elastic.min) * u64::from(request.roles[0].per_node.gpus),
+            None => request.gpus(),
+        }
+    }
+
     fn beyond_quota(&self, request: &Request) -> Option<Never> {
         let queue = request.queue?;
         let kind = self.quota_kind(request);
-        let (asked, most) = (smallest_gpus(request), self.settings.queues.most(queue, &kind));
+        let (asked, most) = (self.smallest_gpus(request), self.settings.queues.most(queue, &kind));
         let name = self.settings.queues.name(queue).to_string();
         (asked > most).then_some(Never::BeyondQuota { asked, most, queue: name, kind })
     }
 
     fn beyond_nodes(&mut self, request: &Request) -> Option<Never> {
-        let smallest = request.elastic().map(|elastic| elastic.min);
-        for class in self.classes_of(request) {
+        let smallest = self.elastic_range(request).map(|elastic| elastic.min);
+        let classes = self.classes_of(request);
+        for class in &classes {
             // How long it takes has nothing to do with it.
-            let class = Class { nodes: smallest.unwrap_or(class.nodes), length: Span::ZERO, ..class };
+            let class = Class { nodes: smallest.unwrap_or(class.nodes), length: Span::ZERO, ..*class };
             if !self.possible.contains_key(&class) {
                 let never = self.too_few_nodes(&class);
                 self.possible.insert(class, never);
@@ -97,7 +117,8 @@ impl Scheduler {
                 return Some(never.clone());
             }
         }
-        None
+        let is_mixed = classes.len() > 1;
+        (is_mixed && !self.fits_empty_cluster(&classes)).then_some(Never::RolesDoNotFit)
     }
 
     fn too_few_nodes(&self, class: &Class) -> Option<Never> {
@@ -111,15 +132,24 @@ impl Scheduler {
     }
 
     fn level_too_small(&self, class: &Class, needed: u32, fits: &dyn Fn(u32) -> bool) -> Option<Never> {
-        let (level, needed) = match class.rule {
-            Rule::OneSet { level } => (level, needed),
-            Rule::Segments { level, segment } => (level, segment),
+        let (level, segment) = match class.rule {
+            Rule::OneSet { level } => (level, None),
+            Rule::Segments { level, segment } => (level, Some(segment)),
             Rule::Anywhere | Rule::Spread { .. } => return None,
         };
         let sets = &self.fleet.levels()[usize::from(level)];
-        let largest = sets.sets.iter().map(|set| set.clone().filter(|node| fits(*node)).count() as u32).max();
-        let largest = largest.unwrap_or(0);
-        (largest < needed).then_some(Never::LevelTooSmall { level: sets.level, needed, largest })
+        let level = sets.level;
+        let counts = sets.sets.iter().map(|set| set.clone().filter(|node| fits(*node)).count() as u32);
+        match segment {
+            None => {
+                let largest = counts.max().unwrap_or(0);
+                (largest < needed).then_some(Never::LevelTooSmall { level, needed, largest })
+            }
+            Some(segment) => {
+                let (needed, possible) = (needed / segment, counts.map(|count| count / segment).sum());
+                (possible < needed).then_some(Never::TooFewSegments { level, segment, needed, possible })
+            }
+        }
     }
 
     /// One class per role, at the size asked for.
@@ -261,17 +291,9 @@ enum Unmet {
     Namesake(JobId),
 }
 
-/// GPUs at the smallest size the gang accepts.
-fn smallest_gpus(request: &Request) -> u64 {
-    match request.elastic() {
-        Some(elastic) => u64::from(elastic.min) * u64::from(request.roles[0].per_node.gpus),
-        None => request.gpus(),
-    }
-}
-
 /// Run times rounded up so that few different ones remain: to the resolution, and coarser the longer they
 /// are. Usual limits (30 minutes, 4 hours, 7 days) stay what they are.
-fn rounded(length: Span, resolution: Span) -> Span {
+pub(crate) fn rounded(length: Span, resolution: Span) -> Span {
     if resolution == Span::ZERO || length >= Span::FOREVER {
         return length;
     }

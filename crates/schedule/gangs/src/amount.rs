@@ -33,9 +33,9 @@ impl Amount {
 
     pub fn plus(self, other: Amount) -> Amount {
         Amount {
-            gpus: self.gpus + other.gpus,
-            cpus: self.cpus + other.cpus,
-            memory_mib: self.memory_mib + other.memory_mib,
+            gpus: self.gpus.saturating_add(other.gpus),
+            cpus: self.cpus.saturating_add(other.cpus),
+            memory_mib: self.memory_mib.saturating_add(other.memory_mib),
         }
     }
 
@@ -47,6 +47,20 @@ impl Amount {
             memory_mib: self.memory_mib.checked_sub(other.memory_mib)?,
         })
     }
+}
+
+/// Amounts on nodes, those on the same node added up: two roles of a gang may stand there.
+pub(crate) fn summed_by_node(amounts: impl Iterator<Item = (u32, Amount)>) -> Vec<(u32, Amount)> {
+    let mut amounts: Vec<(u32, Amount)> = amounts.collect();
+    amounts.sort_by_key(|(node, _)| *node);
+    amounts.dedup_by(|later, kept| {
+        let is_same = later.0 == kept.0;
+        if is_same {
+            kept.1 = kept.1.plus(later.1);
+        }
+        is_same
+    });
+    amounts
 }
 
 impl fmt::Display for Amount {

@@ -3,14 +3,14 @@
 //! Reservations are made anew in order of priority, so that a gang's promised start depends only on what
 //! runs and on the gangs before it. A gang behind the reserved ones starts only where that moves no promise.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use crate::entry::{Reservation, Reserved};
 use crate::place::choose;
 use crate::priority::{Rank, Scales, priority};
 use crate::scheduler::{Cadence, Scheduler};
 use crate::view::{Class, Rule, View};
-use crate::{Closeness, FairShares, JobId, Priority, QueueId, Queues, Span, StartReason, Time, Wait};
+use crate::{Amount, Closeness, FairShares, JobId, Priority, QueueId, Queues, Span, StartReason, Time, Wait};
 
 /// Nodes by role.
 pub(crate) type Placement = Vec<Vec<u32>>;
@@ -47,9 +47,10 @@ impl Scheduler {
         self.freed.clear();
     }
 
-    /// What touches every node is done once in so many events: less often on large clusters.
+    /// What touches every node for every class is done once in so many events: at every event on a small
+    /// cluster, seldom on a very large one.
     fn events_for_nodes(&self) -> u64 {
-        u64::from(self.fleet.count()) / 16
+        u64::from(self.fleet.count()).pow(2) / 40_000
     }
 
     fn is_cycle_due(&self, now: Time) -> bool {
@@ -175,13 +176,15 @@ impl Scheduler {
 
     /// By priority. Within a tier those who must borrow come after those who need not, and of them the queue
     /// that has borrowed the smallest share first.
-    fn order(&self) -> Vec<JobId> {
+    fn order(&mut self) -> Vec<JobId> {
         let waiting: Vec<JobId> = self.queue.iter().collect();
+        self.borrowers.clear();
         if self.settings.queues.is_empty() {
             return waiting;
         }
         let mut queues = self.settings.queues.clone();
         let mut order = Vec::with_capacity(waiting.len());
+        let mut behind = BTreeSet::new();
         let tier = |job: &JobId| self.tier(&self.jobs[job].request);
         for of_tier in waiting.chunk_by(|a, b| tier(a) == tier(b)) {
             let mut borrowers = Vec::new();
@@ -195,12 +198,14 @@ impl Scheduler {
                     None => order.push(*job),
                 }
             }
+            behind.extend(borrowers.iter().map(|(job, _)| *job));
             while let Some(least) = least_share(&borrowers, &queues) {
                 let (job, asked) = borrowers.remove(least);
                 queues.take(asked.queue, &asked.kind, asked.gpus);
                 order.push(job);
             }
         }
+        self.borrowers = behind;
         order
     }
 
@@ -213,24 +218,16 @@ impl Scheduler {
 
     /// The limit in the way of a gang, at the smallest size it accepts.
     fn limited_by_size(&self, job: JobId) -> Option<Wait> {
-        let request = &self.jobs[&job].request;
-        let gpus = match request.elastic() {
-            Some(elastic) if self.settings.elastic.is_allowed => {
-                u64::from(elastic.min) * u64::from(request.roles[0].per_node.gpus)
-            }
-            _ => request.gpus(),
-        };
-        self.limited_by(job, gpus)
+        self.limited_by(job, self.smallest_gpus(&self.jobs[&job].request))
     }
 
     /// A gang that starts no earlier than promised keeps the promised nodes, so that nobody behind it has
     /// to make way for a mere exchange.
     fn keep_nodes(&self, fit: &mut Fit, promise: &Reservation) {
-        let is_free = |reserved: &Reserved| {
-            let line = &self.fleet.plan[reserved.node.0 as usize];
-            line.window_at(promise.start, reserved.amount, promise.length()).is_some()
+        let is_free = |(node, amount): (u32, Amount)| {
+            self.fleet.plan[node as usize].window_at(promise.start, amount, promise.length()).is_some()
         };
-        if promise.start == fit.at && promise.nodes.iter().all(is_free) {
+        if promise.start == fit.at && promise.amounts().into_iter().all(is_free) {
             fit.nodes = promise.nodes_by_role(fit.nodes.len());
         }
     }
@@ -268,7 +265,7 @@ impl Scheduler {
         let entry = &self.jobs[&job];
         let share = entry.request.roles[0].gpu_share?;
         let class = &entry.classes[0];
-        let beside = crate::Amount { gpus: 0, ..class.need };
+        let beside = Amount { gpus: 0, ..class.need };
         let eligible = self.eligible.get(class.eligible);
         let fits = |node: &u32| {
             eligible[*node as usize]
@@ -279,16 +276,16 @@ impl Scheduler {
     }
 
     pub(crate) fn find_class(&mut self, class: &Class, horizon: Horizon, now: Time) -> Option<Fit> {
+        if horizon == Horizon::Now {
+            return self.find_class_now(class, now);
+        }
         let fleet = &self.fleet;
         let eligible = &self.eligible;
         let view = self
             .views
             .entry(*class)
             .or_insert_with(|| View::new(*class, fleet, eligible.get(class.eligible), now));
-        let at = match horizon {
-            Horizon::Now => view.fits_at(fleet, now).then_some(now)?,
-            Horizon::Ever => view.find(fleet)?,
-        };
+        let at = view.find(fleet)?;
         let nodes = choose(fleet, class, &view.openings(), self.settings.packing)?;
         Some(Fit { at, nodes: vec![nodes] })
     }
@@ -338,11 +335,19 @@ impl Scheduler {
         None
     }
 
-    /// Nodes for all roles at one time, or the time at which the first role that failed might fit.
+    /// Nodes for all roles at one time, or the time at which the first role that failed might fit. The role
+    /// with the smallest choice of nodes comes first, so that another does not take them.
     fn find_roles(&mut self, classes: &[Class], at: Time) -> Result<Placement, Time> {
-        let mut nodes: Placement = Vec::with_capacity(classes.len());
+        let choice = |class: &Class| {
+            let eligible = self.eligible.get(class.eligible).iter().filter(|flag| **flag).count();
+            (eligible, std::cmp::Reverse(class.need.gpus))
+        };
+        let mut order: Vec<usize> = (0..classes.len()).collect();
+        order.sort_by_key(|role| choice(&classes[*role]));
+        let mut nodes: Placement = vec![Vec::new(); classes.len()];
         let mut outcome = Ok(());
-        for class in classes {
+        for role in order {
+            let class = &classes[role];
             let mut view = View::new(*class, &self.fleet, self.eligible.get(class.eligible), at);
             let found = view.find(&self.fleet);
             let chosen = (found == Some(at))
@@ -354,12 +359,22 @@ impl Scheduler {
                 break;
             };
             self.hold_nodes(class, &chosen, at, class.length, true);
-            nodes.push(chosen);
+            nodes[role] = chosen;
         }
         for (class, chosen) in classes.iter().zip(&nodes) {
             self.hold_nodes(class, chosen, at, class.length, false);
         }
         outcome.map(|()| nodes)
+    }
+
+    /// Whether the roles of a gang fit together on a cluster where nothing runs and every node serves.
+    pub(crate) fn fits_empty_cluster(&mut self, classes: &[Class]) -> bool {
+        let empty = self.fleet.empty_plan();
+        let plan = std::mem::replace(&mut self.fleet.plan, empty);
+        let changes = std::mem::take(&mut self.fleet.changes);
+        let found = self.find_roles(classes, Time::ZERO).is_ok();
+        (self.fleet.plan, self.fleet.changes) = (plan, changes);
+        found
     }
 
     fn hold_nodes(&mut self, class: &Class, nodes: &[u32], at: Time, length: Span, takes: bool) {

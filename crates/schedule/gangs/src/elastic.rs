@@ -7,32 +7,35 @@ use std::collections::BTreeMap;
 
 use bedplate_topology::NodeId;
 
+use crate::admission::rounded;
+use crate::amount::summed_by_node;
 use crate::cycle::{Fit, Horizon};
 use crate::entry::{Run, State};
 use crate::place::choose;
 use crate::scheduler::Scheduler;
 use crate::view::{Class, Rule, View};
-use crate::{Decision, JobId, NodeShare, Span, StartReason, StopReason, Then, Time};
+use crate::{Amount, Decision, JobId, NodeShare, Outcome, Span, StartReason, StopReason, Then, Time};
 
 impl Scheduler {
     /// Starts an elastic gang with fewer nodes than it asked for where that ends before waiting would.
     pub(crate) fn start_smaller(&mut self, job: JobId, waiting: Option<&Fit>, now: Time) -> bool {
         let request = &self.jobs[&job].request;
-        let Some(elastic) = request.elastic().filter(|_| self.settings.elastic.is_allowed) else {
+        let Some(elastic) = self.elastic_range(request) else {
             return false;
         };
         let asked = request.nodes();
-        let done_waiting = waiting.map_or(Time::NEVER, |fit| fit.at + request.time_limit);
-        let sizes: Vec<u32> = elastic.sizes().filter(|size| *size < asked).collect();
+        let done_waiting = waiting.map(|fit| fit.at + request.time_limit);
+        let sizes: Vec<u32> = elastic.sizes().take_while(|size| *size < asked).collect();
         for size in sizes.into_iter().rev() {
             let length = self.planned_length(job, size);
-            if now + length >= done_waiting {
+            if done_waiting.is_some_and(|done| now + length >= done) {
                 return false;
             }
             let gpus = u64::from(size) * u64::from(self.jobs[&job].request.roles[0].per_node.gpus);
             if self.limited_by(job, gpus).is_some() {
                 continue;
             }
+            let length = rounded(length, self.settings.backfill.resolution);
             let class = Class { nodes: size, length, ..self.jobs[&job].classes[0] };
             if let Some(fit) = self.find_class(&class, Horizon::Now, now) {
                 self.start(job, &fit.nodes, now, StartReason::Smaller { nodes: size, asked });
@@ -72,8 +75,9 @@ impl Scheduler {
             can.then_some(run.resized + settle)
         });
         let earliest = runs.filter(|time| *time > now).min();
-        // All who settled meanwhile are looked at together.
-        self.next_growth = earliest.map(|time| time.max(now + settle));
+        // Where there are many, all who settled meanwhile are looked at together.
+        let together = if self.elastic_running.len() > 16 { settle } else { Span::ZERO };
+        self.next_growth = earliest.map(|time| time.max(now + together));
     }
 
     pub(crate) fn is_growth_due(&self, now: Time) -> bool {
@@ -89,7 +93,8 @@ impl Scheduler {
         let (size, step) = (run.nodes(), elastic.step.max(1));
         let is_settled =
             now.since(run.resized) >= rules.settle || run.nodes() < request.nodes() && run.resized < now;
-        let can = run.stopping.is_none() && run.leaving.is_empty() && size + step <= elastic.max;
+        let can =
+            run.stopping.is_none() && run.leaving.is_empty() && elastic.max.saturating_sub(size) >= step;
         let more = u64::from(step) * u64::from(request.roles[0].per_node.gpus);
         let allowed = self.ledger.allows_more(request, more, &self.settings) && self.has_quota(request, more);
         if !is_settled || !can || !allowed {
@@ -111,7 +116,7 @@ impl Scheduler {
         let run = entry.run().expect("it runs");
         let step = entry.request.elastic().map_or(1, |elastic| elastic.step.max(1));
         let rule = match entry.classes[0].rule {
-            Rule::Segments { .. } | Rule::Spread { .. } => Rule::Anywhere,
+            Rule::Spread { .. } => Rule::Anywhere,
             other => other,
         };
         let class = Class { nodes: step, length: run.ends.since(now), rule, ..entry.classes[0] };
@@ -152,13 +157,18 @@ impl Scheduler {
         self.resize(job, now, |run| run.shares.extend(shares));
     }
 
-    /// An elastic gang has left nodes.
+    /// A gang has left nodes; without any it has ended.
     pub(crate) fn left(&mut self, job: JobId, nodes: &[NodeId], now: Time) {
-        if self.jobs.get(&job).and_then(|entry| entry.run()).is_none() {
+        let Some(run) = self.jobs.get(&job).and_then(|entry| entry.run()) else {
             return;
+        };
+        let nodes: Vec<NodeId> =
+            run.shares.iter().map(|share| share.node).filter(|node| nodes.contains(node)).collect();
+        if nodes.len() == run.shares.len() {
+            return self.ended(job, Outcome::Failed, now);
         }
         self.charge(job, now);
-        for node in nodes {
+        for node in &nodes {
             self.fleet.release(node.0, job, now);
             self.freed.insert(*node);
         }
@@ -186,6 +196,7 @@ impl Scheduler {
         self.take_quota(job, gpus_now);
         if !is_stopping {
             self.rebook(job, ends, now);
+            self.watch_closures(job);
         }
     }
 
@@ -202,7 +213,7 @@ impl Scheduler {
         });
         for share in &run.shares {
             let whole = self.booking(job, usize::from(share.role), share.node.0, now, Time::NEVER);
-            let memory = crate::Amount { gpus: 0, cpus: 0, ..whole.amount };
+            let memory = Amount { gpus: 0, cpus: 0, ..whole.amount };
             self.fleet
                 .book(share.node.0, crate::fleet::Booking { amount: memory, gpus: 0, share: None, ..whole });
         }
@@ -228,16 +239,18 @@ impl Scheduler {
             return false;
         };
         let left = run.ends.since(run.charged);
-        let is_free = |share: &NodeShare| {
+        let has_devices =
+            |share: &NodeShare| self.fleet.free_devices(share.node.0) & share.devices == share.devices;
+        let needs = run.shares.iter().filter_map(|share| {
             let class = &self.jobs[&job].classes[usize::from(share.role)];
-            let node = share.node.0;
-            let need = class.need_on(self.fleet.capacity(node));
-            let need = need.map(|need| crate::Amount { memory_mib: 0, ..need });
-            self.fleet.free_devices(node) & share.devices == share.devices
-                && need
-                    .is_some_and(|need| self.fleet.plan[node as usize].window_at(now, need, left).is_some())
-        };
-        run.shares.iter().all(is_free) && self.limited_by(job, run.gpus()).is_none()
+            let need = class.need_on(self.fleet.capacity(share.node.0))?;
+            Some((share.node.0, Amount { memory_mib: 0, ..need }))
+        });
+        let is_free =
+            |(node, need): (u32, Amount)| self.fleet.plan[node as usize].window_at(now, need, left).is_some();
+        run.shares.iter().all(has_devices)
+            && summed_by_node(needs).into_iter().all(is_free)
+            && self.limited_by(job, run.gpus()).is_none()
     }
 
     fn resume(&mut self, job: JobId, now: Time) {
@@ -248,8 +261,8 @@ impl Scheduler {
         self.suspended.remove(&job);
         run.ends = now + run.ends.since(run.charged);
         run.charged = now;
+        run.shares.iter().for_each(|share| self.fleet.release(share.node.0, job, now));
         for share in &run.shares {
-            self.fleet.release(share.node.0, job, now);
             let booking = self.booking(job, usize::from(share.role), share.node.0, now, run.ends);
             self.fleet
                 .book_devices(share.node.0, crate::fleet::Booking { devices: share.devices, ..booking });
@@ -265,10 +278,13 @@ impl Scheduler {
         self.decisions.push(Decision::Resume { job });
     }
 
+    /// Frees the memory that a suspended gang holds.
     pub(crate) fn forget_suspended(&mut self, job: JobId, now: Time) {
         if let State::Suspended(run) = &self.jobs[&job].state {
             run.shares.iter().for_each(|share| self.fleet.release(share.node.0, job, now));
+            self.freed.extend(run.shares.iter().map(|share| share.node));
         }
         self.suspended.remove(&job);
+        self.cadence.is_stale = true;
     }
 }

@@ -2,6 +2,7 @@
 
 use bedplate_topology::NodeId;
 
+use crate::amount::summed_by_node;
 use crate::priority::Rank;
 use crate::view::Class;
 use crate::{Amount, JobId, NodeShare, Priority, Request, Span, Then, Time, Wait};
@@ -106,6 +107,11 @@ pub struct Reserved {
 impl Reservation {
     pub(crate) fn length(&self) -> Span {
         self.until.since(self.start)
+    }
+
+    /// What is promised on each node.
+    pub(crate) fn amounts(&self) -> Vec<(u32, Amount)> {
+        summed_by_node(self.nodes.iter().map(|reserved| (reserved.node.0, reserved.amount)))
     }
 
     pub(crate) fn nodes_by_role(&self, roles: usize) -> Vec<Vec<u32>> {

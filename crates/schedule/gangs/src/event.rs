@@ -130,7 +130,7 @@ pub enum Decision {
         job: JobId,
         why: Never,
     },
-    /// The job left the queue without having run.
+    /// The job is gone and does not run: it waited, or was suspended and what is left of it must go.
     Drop {
         job: JobId,
         outcome: Outcome,

@@ -1,7 +1,7 @@
 //! The nodes: what they hold, who is on them, and what is free on each from now on.
 //!
 //! Two timelines are kept per node. `booked` counts what runs and when the node is out of service; `plan`
-//! counts reservations too. A node out of service has its whole capacity taken once more in both.
+//! counts reservations too. A node out of service has more than its whole capacity taken from both.
 
 use std::ops::Range;
 
@@ -116,6 +116,11 @@ impl Fleet {
         fleet
     }
 
+    /// The plan of a cluster where nothing runs, nothing is promised and every node serves.
+    pub(crate) fn empty_plan(&self) -> Vec<Timeline> {
+        self.nodes.iter().map(|node| Timeline::new(node.capacity)).collect()
+    }
+
     pub(crate) fn count(&self) -> u32 {
         self.nodes.len() as u32
     }
@@ -182,9 +187,15 @@ impl Fleet {
         bounds.filter(|time| *time > now && *time < Time::NEVER).min()
     }
 
-    /// The next time after `at` at which a node closes.
+    /// The times from `at` on at which gangs must be off a node; one that drains lets them finish.
+    pub(crate) fn closings(&self, node: u32, at: Time) -> impl Iterator<Item = Time> + '_ {
+        let windows = self.nodes[node as usize].closed.iter().filter(|each| each.name != OUT_OF_SERVICE);
+        windows.map(|closure| closure.from).filter(move |from| *from >= at)
+    }
+
+    /// The first of its closings.
     pub(crate) fn closes_after(&self, node: u32, at: Time) -> Option<Time> {
-        self.nodes[node as usize].closed.iter().map(|closure| closure.from).filter(|from| *from >= at).min()
+        self.closings(node, at).min()
     }
 
     /// Chooses devices and books them; what is booked must be free in the plan from `from` on.
@@ -297,28 +308,33 @@ impl Fleet {
         self.give_both(node, until.unwrap_or(now).max(now), end, Amount::gpus(1));
     }
 
-    /// Changes until when a gang's booking on a node lasts.
+    /// Changes until when a gang holds what it holds on a node.
     pub(crate) fn rebook_until(&mut self, node: u32, job: JobId, until: Time, now: Time) {
-        let entry = &mut self.nodes[node as usize];
-        let Some(booking) = entry.bookings.iter_mut().find(|booking| booking.job == job) else {
-            return;
-        };
-        let before = std::mem::replace(&mut booking.until, until);
-        if booking.share.is_some() {
-            let (device, beside) = (booking.devices, Amount { gpus: 0, ..booking.amount });
-            let last =
-                entry.bookings.iter().filter(|other| other.devices == device).map(|other| other.until).max();
-            let gpu = entry.shared.iter_mut().find(|gpu| gpu.device == device).expect("it is shared");
-            let whole = Amount::gpus(1);
-            let (old, new) = (gpu.until, last.expect("the booking itself"));
-            gpu.until = new;
-            self.give_both(node, new.max(now), old, whole);
-            self.take_both(node, old.max(now), new, whole);
-            self.give_both(node, until.max(now), before, beside);
-            self.take_both(node, before.max(now), until, beside);
-            return;
+        for index in 0..self.nodes[node as usize].bookings.len() {
+            if self.nodes[node as usize].bookings[index].job == job {
+                self.rebook_one(node, index, until, now);
+            }
         }
-        let amount = booking.amount;
+    }
+
+    fn rebook_one(&mut self, node: u32, index: usize, until: Time, now: Time) {
+        let booking = &mut self.nodes[node as usize].bookings[index];
+        let before = std::mem::replace(&mut booking.until, until);
+        let booking = *booking;
+        if booking.share.is_none() {
+            return self.change_end(node, before, until, booking.amount, now);
+        }
+        let entry = &mut self.nodes[node as usize];
+        let sharers = entry.bookings.iter().filter(|other| other.devices == booking.devices);
+        let last = sharers.map(|other| other.until).max().expect("the booking itself");
+        let gpu = entry.shared.iter_mut().find(|gpu| gpu.device == booking.devices).expect("it is shared");
+        let end = std::mem::replace(&mut gpu.until, last);
+        self.change_end(node, end, last, Amount::gpus(1), now);
+        self.change_end(node, before, until, Amount { gpus: 0, ..booking.amount }, now);
+    }
+
+    /// What was taken until `before` is taken until `until`.
+    fn change_end(&mut self, node: u32, before: Time, until: Time, amount: Amount, now: Time) {
         if until < before {
             self.give_both(node, until.max(now), before, amount);
         } else {
@@ -394,18 +410,28 @@ impl Fleet {
 
     /// Closes a node for a time, under a name by which it can be opened again.
     pub(crate) fn close(&mut self, node: u32, name: &str, from: Time, until: Time) {
+        if from >= until {
+            return;
+        }
         let entry = &mut self.nodes[node as usize];
         entry.closed.push(Closure { name: name.to_string(), from, until });
-        self.take_both(node, from, until, self.capacity(node));
+        self.take_both(node, from, until, self.more_than_all(node));
     }
 
+    /// Ends every closure of that name.
     pub(crate) fn reopen(&mut self, node: u32, name: &str, now: Time) {
-        let closed = &mut self.nodes[node as usize].closed;
-        let Some(at) = closed.iter().position(|closure| closure.name == name) else {
-            return;
-        };
-        let closure = closed.remove(at);
-        self.give_both(node, closure.from.max(now), closure.until, self.capacity(node));
+        let amount = self.more_than_all(node);
+        let is_it = |closure: &mut Closure| closure.name == name;
+        let ended: Vec<Closure> = self.nodes[node as usize].closed.extract_if(.., is_it).collect();
+        for closure in ended {
+            self.give_both(node, closure.from.max(now), closure.until, amount);
+        }
+    }
+
+    /// What a closed node has taken from it: with one GPU more than there are, so that even a gang that
+    /// needs nothing of an idle node finds no room.
+    fn more_than_all(&self, node: u32) -> Amount {
+        self.capacity(node).plus(Amount::gpus(1))
     }
 
     /// Forgets closures that are over.

@@ -3,9 +3,11 @@
 //! A lost node is replaced inside the gang where another of the same neighbourhood is free for as long as
 //! the gang runs; only otherwise does the gang stop and come back through the queue.
 
+use std::collections::BTreeSet;
+
 use bedplate_topology::NodeId;
 
-use crate::entry::Entry;
+use crate::entry::{Entry, State};
 use crate::scheduler::{SHORTEST_GRACE, Scheduler};
 use crate::view::{Class, Rule, View};
 use crate::{Closeness, Decision, JobId, Maintenance, NodeOrder, NodeShare, Outcome, StopReason, Then, Time};
@@ -22,7 +24,7 @@ impl Scheduler {
         }
         while let Some((time, job)) = self.begins.first().copied().filter(|(time, _)| *time <= now) {
             self.begins.remove(&(time, job));
-            if self.jobs.get(&job).is_some_and(|entry| matches!(entry.state, crate::entry::State::Blocked)) {
+            if self.jobs.get(&job).is_some_and(|entry| matches!(entry.state, State::Blocked)) {
                 self.admit(job, now);
             }
         }
@@ -33,6 +35,7 @@ impl Scheduler {
             self.cadence.is_urgent = true;
         }
         if self.next_preemption.is_some_and(|time| time <= now) {
+            self.next_preemption = None;
             self.cadence.is_urgent = true;
         }
         while let Some((time, job, node)) = self.evictions.first().copied().filter(|(time, ..)| *time <= now)
@@ -106,22 +109,22 @@ impl Scheduler {
         self.cadence.is_urgent = true;
     }
 
-    fn gangs_to_save(&self, node: NodeId) -> Vec<JobId> {
+    /// The gangs on a node, each once although two roles of one may stand there.
+    fn gangs_to_save(&self, node: NodeId) -> BTreeSet<JobId> {
         self.gangs_on(node).collect()
     }
 
-    /// Notes when a running gang must leave a node that closes before its end.
+    /// Notes when a running gang must leave a node that closes before its end: every such time, as the first
+    /// may be called off.
     pub(crate) fn watch_closures(&mut self, job: JobId) {
         let entry = &self.jobs[&job];
         let Some(run) = entry.run() else {
             return;
         };
         for share in &run.shares {
-            let closes =
-                self.fleet.closes_after(share.node.0, run.started).filter(|closes| *closes < run.ends);
-            if let Some(closes) = closes {
-                self.evictions.insert((closes - entry.request.grace, job, share.node));
-            }
+            let closings = self.fleet.closings(share.node.0, run.started).filter(|closes| *closes < run.ends);
+            let leave = closings.map(|closes| (closes - entry.request.grace, job, share.node));
+            self.evictions.extend(leave);
         }
     }
 
@@ -141,13 +144,14 @@ impl Scheduler {
 
     /// Replaces a lost node inside the gang, or stops the gang.
     fn save(&mut self, job: JobId, node: NodeId, now: Time) {
-        if matches!(self.jobs[&job].state, crate::entry::State::Suspended(_)) {
-            self.forget_suspended(job, now);
-            self.entry_mut(job).state = crate::entry::State::Blocked;
-            return self.admit(job, now);
+        if matches!(self.jobs[&job].state, State::Suspended(_)) {
+            return self.lose_suspended(job, now);
         }
-        let is_stopping = self.jobs[&job].run().is_some_and(|run| run.stopping.is_some());
-        if !is_stopping && self.swap(job, node, now) {
+        let run = self.jobs[&job].run().expect("who is not suspended runs");
+        if run.leaving.contains(&node) {
+            return self.left(job, &[node], now);
+        }
+        if run.stopping.is_none() && self.swap(job, node, now) {
             return;
         }
         let then =
@@ -155,10 +159,24 @@ impl Scheduler {
         self.stop(job, StopReason::NodeLost(node), then, now);
     }
 
+    /// A suspended gang lost a node, and with it what it had in memory.
+    fn lose_suspended(&mut self, job: JobId, now: Time) {
+        self.forget_suspended(job, now);
+        if self.jobs[&job].request.is_requeued {
+            self.entry_mut(job).restarts += 1;
+            self.come_back(job, now);
+        } else {
+            self.decisions.push(Decision::Drop { job, outcome: Outcome::NodeLost });
+            self.finish(job, Outcome::NodeLost, now);
+        }
+    }
+
     fn swap(&mut self, job: JobId, lost: NodeId, now: Time) -> bool {
         let entry = &self.jobs[&job];
         let run = entry.run().expect("it runs");
-        let Some(share) = run.shares.iter().find(|share| share.node == lost).cloned() else {
+        // Two roles of a gang may share a node: those are not replaced one by one.
+        let mut on_lost = run.shares.iter().filter(|share| share.node == lost);
+        let (Some(share), None) = (on_lost.next().cloned(), on_lost.next()) else {
             return false;
         };
         if !entry.request.is_requeued || entry.request.roles[usize::from(share.role)].gpu_share.is_some() {

@@ -119,12 +119,11 @@ impl Scheduler {
     /// Whether the promised nodes are free from now on, so that the promise can simply begin earlier.
     fn is_free_until_promised(&self, reservation: &Reservation, now: Time) -> bool {
         let gap = reservation.start.since(now).min(reservation.length());
-        reservation.nodes.iter().all(|reserved| {
-            let node = reserved.node.0 as usize;
+        reservation.amounts().into_iter().all(|(node, amount)| {
             if gap > Span::ZERO {
-                self.fleet.plan[node].window_at(now, reserved.amount, gap).is_some()
+                self.fleet.plan[node as usize].window_at(now, amount, gap).is_some()
             } else {
-                self.fleet.booked[node].window_at(now, reserved.amount, Span(1)).is_some()
+                self.fleet.booked[node as usize].window_at(now, amount, Span(1)).is_some()
             }
         })
     }
@@ -208,15 +207,19 @@ impl Scheduler {
             return self.find(job, Horizon::Now, now);
         }
         let class = entry.classes[0];
-        let view = self.now_view(&class, now);
-        if view.open() < class.nodes {
+        self.find_class_now(&class, now)
+    }
+
+    /// Nodes on which a class can start at once.
+    pub(crate) fn find_class_now(&mut self, class: &Class, now: Time) -> Option<Fit> {
+        if self.now_view(class, now).open() < class.nodes {
             return None;
         }
-        let view = &self.now_views[&class];
-        if class.rule != Rule::Anywhere && !self.rule_holds(&class, now) {
+        if class.rule != Rule::Anywhere && !self.rule_holds(class, now) {
             return None;
         }
-        let nodes = choose(&self.fleet, &class, &view.openings(now), self.settings.packing)?;
+        let view = &self.now_views[class];
+        let nodes = choose(&self.fleet, class, &view.openings(now), self.settings.packing)?;
         Some(Fit { at: now, nodes: vec![nodes] })
     }
 

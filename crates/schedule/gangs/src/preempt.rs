@@ -14,7 +14,7 @@ use crate::entry::Run;
 use crate::place::choose;
 use crate::scheduler::{Claim, SHORTEST_GRACE, Scheduler};
 use crate::view::View;
-use crate::{Decision, JobId, Preemption, Request, Span, StopReason, Then, Time, Wait};
+use crate::{Amount, Decision, JobId, Preemption, Request, Span, StopReason, Then, Time, Wait};
 
 /// A running gang that could make room.
 #[derive(Debug, Clone)]
@@ -31,7 +31,8 @@ impl Scheduler {
     /// Stops or shrinks others so that a gang can start soon, and says where it then stands.
     pub(crate) fn make_room(&mut self, job: JobId, now: Time) -> Option<Fit> {
         let entry = &self.jobs[&job];
-        if entry.classes.len() != 1 || self.is_waiting_for_victims(job) {
+        let is_limited = self.limited_by(job, entry.request.gpus()).is_some();
+        if entry.classes.len() != 1 || is_limited || self.is_waiting_for_victims(job) {
             return None;
         }
         self.note_next_preemption(job, now);
@@ -51,6 +52,8 @@ impl Scheduler {
         let entry = self.entry_mut(job);
         entry.victims = jobs;
         entry.wait = Wait::Preempting { victims: count };
+        // Who was suspended is gone at once and reports no end: nothing else would wake the gang.
+        self.next_preemption = Some(self.next_preemption.map_or(fit.at, |next| next.min(fit.at)));
         Some(fit)
     }
 
@@ -118,6 +121,10 @@ impl Scheduler {
     fn candidate(&self, other: JobId, for_job: JobId, now: Time) -> Option<Candidate> {
         let entry = &self.jobs[&other];
         let run = entry.run().filter(|run| run.stopping.is_none() && run.leaving.is_empty())?;
+        // One of those who share a GPU frees nothing by going.
+        if entry.request.roles.iter().any(|role| role.gpu_share.is_some()) {
+            return None;
+        }
         let has_run = now.since(run.started) >= entry.request.minimum_run_time;
         if !self.is_outranked(other, for_job, now)
             || !has_run
@@ -147,7 +154,8 @@ impl Scheduler {
     /// Whether a waiting gang stands before a running one as far as quotas go.
     fn borrows_less(&self, waiting: JobId, running: JobId) -> bool {
         let queues = &self.settings.queues;
-        let Some(waits) = self.quota_asked(waiting).filter(|asked| asked.borrows(queues)) else {
+        let must_borrow = |asked: &Asked| self.borrowers.contains(&waiting) || asked.borrows(queues);
+        let Some(waits) = self.quota_asked(waiting).filter(must_borrow) else {
             return true;
         };
         let holds = self.quota_asked(running).map(|asked| Asked { gpus: 0, ..asked });
@@ -157,7 +165,10 @@ impl Scheduler {
     fn whole(&self, job: JobId, run: &Run, now: Time) -> Candidate {
         let lost = now.since(run.safe_at) + self.settings.preemption.restart_cost;
         let cost = u128::from(lost.0) * u128::from(run.gpus());
-        Candidate { job, nodes: run.node_ids(), shrinks: false, cost }
+        let mut nodes = run.node_ids();
+        nodes.sort_unstable();
+        nodes.dedup();
+        Candidate { job, nodes, shrinks: false, cost }
     }
 
     /// Nodes beyond what an elastic gang asked for.
@@ -224,13 +235,20 @@ impl Scheduler {
         nodes
     }
 
-    fn held_by(&self, candidates: &[Candidate]) -> Vec<(u32, Time, crate::Amount)> {
+    /// What these would free, and until when they would have held it. Who is suspended keeps its memory.
+    fn held_by(&self, candidates: &[Candidate]) -> Vec<(u32, Time, Amount)> {
         let mut held = Vec::new();
         for candidate in candidates {
+            let is_suspended =
+                !candidate.shrinks && self.jobs[&candidate.job].request.preemption == Preemption::Suspend;
+            let freed = |amount: Amount| Amount {
+                memory_mib: if is_suspended { 0 } else { amount.memory_mib },
+                ..amount
+            };
             for node in &candidate.nodes {
-                let booking = self.fleet.bookings(*node).iter().find(|booking| booking.job == candidate.job);
-                let booking = booking.filter(|booking| booking.share.is_none());
-                held.extend(booking.map(|booking| (*node, booking.until, booking.amount)));
+                let bookings = self.fleet.bookings(*node).iter();
+                let own = bookings.filter(|booking| booking.job == candidate.job);
+                held.extend(own.map(|booking| (*node, booking.until, freed(booking.amount))));
             }
         }
         held

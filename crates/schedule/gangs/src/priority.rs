@@ -18,8 +18,8 @@ pub struct Priority {
 
 impl Priority {
     pub fn total(&self) -> i64 {
-        self.site + self.age + self.expansion + self.fair_share + self.qos + self.job_size + self.partition
-            - self.nice
+        let factors = self.age + self.expansion + self.fair_share + self.qos + self.job_size + self.partition;
+        self.site.saturating_add(factors).saturating_sub(self.nice)
     }
 
     /// Each term under its name, the subtracted one negative.
@@ -32,7 +32,7 @@ impl Priority {
             ("qos", self.qos),
             ("job size", self.job_size),
             ("partition", self.partition),
-            ("nice", -self.nice),
+            ("nice", self.nice.saturating_neg()),
         ]
     }
 }

@@ -29,6 +29,15 @@ pub enum Never {
         needed: u32,
         largest: u32,
     },
+    /// Each role would fit alone, but not all of them together.
+    RolesDoNotFit,
+    /// All sets of the level together do not hold as many segments even when empty.
+    TooFewSegments {
+        level: Level,
+        segment: u32,
+        needed: u32,
+        possible: u32,
+    },
     LongerThanAllowed {
         asked: Span,
         allowed: Span,
@@ -158,6 +167,11 @@ impl fmt::Display for Never {
             Never::LevelTooSmall { level, needed, largest } => {
                 write!(f, "it needs {needed} nodes in one {level}, and the largest has {largest}")
             }
+            Never::RolesDoNotFit => write!(f, "its roles do not fit together, even on the empty cluster"),
+            Never::TooFewSegments { level, segment, needed, possible } => write!(
+                f,
+                "it needs {needed} segments of {segment} nodes in one {level} each, and there are {possible}"
+            ),
             Never::LongerThanAllowed { asked, allowed, by } => {
                 write!(f, "it asks for {asked}, and {by} allows {allowed}")
             }

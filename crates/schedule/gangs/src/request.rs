@@ -111,7 +111,7 @@ impl Request {
     }
 
     pub fn nodes(&self) -> u32 {
-        self.roles.iter().map(|role| role.nodes).sum()
+        self.roles.iter().fold(0, |sum, role| sum.saturating_add(role.nodes))
     }
 
     /// GPUs at the size asked for; a shared GPU counts as one.

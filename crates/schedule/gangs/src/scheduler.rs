@@ -1,6 +1,6 @@
 //! The state machine: events change what is known, a pass over the queue decides.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use bedplate_topology::{Cluster, NodeId};
@@ -50,6 +50,8 @@ pub struct Scheduler {
     pub(crate) namesakes: BTreeMap<(UserId, Arc<str>), BTreeSet<JobId>>,
     /// Quota that gangs took back and have not used yet: nobody borrows it meanwhile.
     pub(crate) claims: BTreeMap<JobId, Claim>,
+    /// Waiting gangs that the last cycle put behind others because they would have to borrow.
+    pub(crate) borrowers: BTreeSet<JobId>,
     pub(crate) reservations: BTreeMap<JobId, Reservation>,
     pub(crate) reserved_on: BTreeSet<(NodeId, Time, JobId)>,
     pub(crate) eligible: EligibleSets,
@@ -114,6 +116,7 @@ impl Scheduler {
             dependents: BTreeMap::new(),
             namesakes: BTreeMap::new(),
             claims: BTreeMap::new(),
+            borrowers: BTreeSet::new(),
             reservations: BTreeMap::new(),
             reserved_on: BTreeSet::new(),
             eligible: EligibleSets::default(),
@@ -156,7 +159,8 @@ impl Scheduler {
 
     /// The next time at which something is due although nothing happens.
     pub fn wakeup(&self) -> Option<Time> {
-        let replan = (self.cadence.is_stale && !self.queue.is_empty())
+        let somebody_waits = !self.queue.is_empty() || !self.suspended.is_empty();
+        let replan = (self.cadence.is_stale && somebody_waits)
             .then(|| self.cadence.last + self.settings.backfill.replan_after);
         let times = [
             self.ends.first().map(|(time, _)| *time),
@@ -273,6 +277,11 @@ impl Scheduler {
         };
         if let Some(why) = refusal {
             self.decisions.push(Decision::Reject { job, why });
+            if !twice {
+                self.finished.insert(job, Outcome::Cancelled);
+                let waiting = self.dependents.remove(&job).unwrap_or_default();
+                self.admit_all(waiting.into(), now);
+            }
             return;
         }
         let classes = self.classes_of(&request);
@@ -303,17 +312,27 @@ impl Scheduler {
 
     /// Moves a job that is not running into the queue, or says what it waits for.
     pub(crate) fn admit(&mut self, job: JobId, now: Time) {
-        match self.blocked_by(job, now) {
-            Ok(None) => self.enqueue(job),
-            Ok(Some(wait)) => {
-                if let Wait::NotBefore { begin } = wait {
-                    self.begins.insert((begin, job));
-                }
-                self.entry_mut(job).wait = wait;
+        self.admit_all([job].into(), now);
+    }
+
+    /// Admits what is blocked of these, and whoever waited for those that turn out never to run.
+    fn admit_all(&mut self, mut jobs: VecDeque<JobId>, now: Time) {
+        while let Some(job) = jobs.pop_front() {
+            if !self.jobs.get(&job).is_some_and(|entry| matches!(entry.state, State::Blocked)) {
+                continue;
             }
-            Err(why) => {
-                self.decisions.push(Decision::Reject { job, why });
-                self.finish(job, Outcome::Cancelled, now);
+            match self.blocked_by(job, now) {
+                Ok(None) => self.enqueue(job),
+                Ok(Some(wait)) => {
+                    if let Wait::NotBefore { begin } = wait {
+                        self.begins.insert((begin, job));
+                    }
+                    self.entry_mut(job).wait = wait;
+                }
+                Err(why) => {
+                    self.decisions.push(Decision::Reject { job, why });
+                    jobs.extend(self.forget(job, Outcome::Cancelled));
+                }
             }
         }
     }
@@ -334,6 +353,15 @@ impl Scheduler {
         self.unreserve(job);
     }
 
+    /// Takes a job out of the queue that does not start: what it was promised is free for others.
+    fn withdraw(&mut self, job: JobId) {
+        if let Some(reservation) = self.reservations.get(&job) {
+            self.freed.extend(reservation.nodes.iter().map(|reserved| reserved.node));
+        }
+        self.dequeue(job);
+        self.cadence.is_stale = true;
+    }
+
     fn cancel(&mut self, job: JobId, now: Time) {
         match self.jobs.get(&job).map(|entry| &entry.state) {
             None => {}
@@ -350,7 +378,7 @@ impl Scheduler {
 
     fn drop_waiting(&mut self, job: JobId, now: Time) {
         if self.jobs[&job].is_queued() {
-            self.dequeue(job);
+            self.withdraw(job);
         }
         self.decisions.push(Decision::Drop { job, outcome: Outcome::Cancelled });
         self.finish(job, Outcome::Cancelled, now);
@@ -362,7 +390,7 @@ impl Scheduler {
         };
         entry.request.is_held = true;
         if entry.is_queued() {
-            self.dequeue(job);
+            self.withdraw(job);
             let entry = self.entry_mut(job);
             entry.state = State::Blocked;
             entry.wait = Wait::Held;
@@ -422,7 +450,7 @@ impl Scheduler {
         self.cadence.is_stale = true;
     }
 
-    fn ended(&mut self, job: JobId, outcome: Outcome, now: Time) {
+    pub(crate) fn ended(&mut self, job: JobId, outcome: Outcome, now: Time) {
         let Some(run) = self.take_run(job, now) else {
             return;
         };
@@ -464,7 +492,7 @@ impl Scheduler {
         Some(run)
     }
 
-    fn come_back(&mut self, job: JobId, now: Time) {
+    pub(crate) fn come_back(&mut self, job: JobId, now: Time) {
         let entry = self.entry_mut(job);
         entry.returned = now;
         entry.state = State::Blocked;
@@ -488,6 +516,12 @@ impl Scheduler {
 
     /// The job is over; those who waited for it are looked at again.
     pub(crate) fn finish(&mut self, job: JobId, outcome: Outcome, now: Time) {
+        let waiting = self.forget(job, outcome);
+        self.admit_all(waiting.into(), now);
+    }
+
+    /// Keeps nothing of a job but how it ended, and says who waited for it.
+    fn forget(&mut self, job: JobId, outcome: Outcome) -> Vec<JobId> {
         let entry = self.jobs.remove(&job).expect("a job ends once");
         self.finished.insert(job, outcome);
         let mut waiting = self.dependents.remove(&job).unwrap_or_default();
@@ -499,13 +533,7 @@ impl Scheduler {
                 self.namesakes.remove(&key);
             }
         }
-        for waiter in waiting {
-            let is_blocked =
-                self.jobs.get(&waiter).is_some_and(|entry| matches!(entry.state, State::Blocked));
-            if is_blocked {
-                self.admit(waiter, now);
-            }
-        }
+        waiting
     }
 
     /// Starts a gang on nodes that are free for it.

@@ -74,7 +74,7 @@ impl Add<Span> for Time {
     type Output = Time;
 
     fn add(self, span: Span) -> Time {
-        Time((self.0 + span.0).min(Time::NEVER.0))
+        Time(self.0.saturating_add(span.0).min(Time::NEVER.0))
     }
 }
 
@@ -90,7 +90,7 @@ impl Add for Span {
     type Output = Span;
 
     fn add(self, other: Span) -> Span {
-        Span((self.0 + other.0).min(Span::FOREVER.0))
+        Span(self.0.saturating_add(other.0).min(Span::FOREVER.0))
     }
 }
 
@@ -133,6 +133,7 @@ mod tests {
     #[test]
     fn sums_stay_in_range() {
         assert_eq!(Time::NEVER + Span::FOREVER, Time::NEVER);
+        assert_eq!(Time(1) + Span(u64::MAX), Time::NEVER);
         assert_eq!(Time(3).since(Time(5)), Span::ZERO);
         assert_eq!(Span(61_000).round_up(Span::minutes(1)), Span::minutes(2));
     }

@@ -1,8 +1,8 @@
 //! What is free on one node from now on, as a step function of time.
 //!
 //! Bookings are taken from and given back to it, in any order. It knows amounts, not who holds them; the
-//! caller keeps every booking and gives back exactly what it took. A node out of service is one whose whole
-//! capacity is taken once more, so the free amount may lie below zero; nothing fits there.
+//! caller keeps every booking and gives back exactly what it took. A node out of service is one that has more
+//! than its capacity taken from it, so the free amount may lie below zero; nothing fits there.
 
 use crate::{Amount, Span, Time};
 

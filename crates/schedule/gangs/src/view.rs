@@ -33,7 +33,7 @@ pub(crate) enum Rule {
         level: u8,
         segment: u32,
     },
-    /// In as many sets as there are, or as there are nodes.
+    /// In as many sets as there are nodes, or as have nodes that will do.
     Spread {
         level: u8,
     },
@@ -60,6 +60,8 @@ pub(crate) struct View {
     spare: Vec<u16>,
     /// Before this no window closes.
     expires: Time,
+    /// For a class that is spread: in how many sets of its level it could ever have a node.
+    sets_to_use: usize,
     /// How many of the fleet's changes are accounted for.
     seen: usize,
 }
@@ -76,6 +78,7 @@ impl View {
             latest: vec![Time::NEVER; count],
             spare: vec![0; count],
             expires: Time::NEVER,
+            sets_to_use: sets_to_use(&class, fleet, eligible),
             seen: fleet.changes.len(),
         };
         for node in (0..count).filter(|node| eligible[*node]) {
@@ -172,7 +175,7 @@ impl View {
                     self.starts[set.start as usize..set.end as usize].iter().copied().min()
                 };
                 let mut firsts: Vec<Time> = sets.iter().filter_map(first).collect();
-                let apart = nth_of(&mut firsts, count.min(sets.len()));
+                let apart = nth_of(&mut firsts, count.min(self.sets_to_use));
                 apart.max(nth_start(&self.starts, count))
             }
             Rule::Segments { level, segment } => {
@@ -196,6 +199,15 @@ impl View {
         let first = times.partition_point(|time| !enough(time));
         times.get(first).copied()
     }
+}
+
+fn sets_to_use(class: &Class, fleet: &Fleet, eligible: &Eligible) -> usize {
+    let Rule::Spread { level } = class.rule else {
+        return 0;
+    };
+    let will_do = |node: u32| eligible[node as usize] && class.need_on(fleet.capacity(node)).is_some();
+    let sets = &fleet.levels()[usize::from(level)].sets;
+    sets.iter().filter(|set| (**set).clone().any(will_do)).count()
 }
 
 /// The nodes on which a class can start at one time.

@@ -188,7 +188,7 @@ fn an_elastic_gang_gives_nodes_to_a_higher_tier_and_keeps_the_rest() {
          0m submit e nodes=4 elastic=1..4 preempted=shrink limit=60m
          10m submit h nodes=2 limit=10m partition=high",
         expect![[r#"
-            e 0m..60m n[1-2,4]
+            e 0m..60m n[1-4]
             h 10m..20m n[2-3]"#]],
     );
 }
@@ -233,7 +233,7 @@ fn an_elastic_gang_starts_small_grows_and_shrinks_again() {
          45m submit b nodes=1 limit=10m",
         expect![[r#"
             a 0m..20m n[1-2]
-            e 0m..3825s n[1-4]
+            e 0m..60m n[1-4]
             b 45m..55m n2"#]],
     );
 }
