@@ -66,6 +66,7 @@ impl Scheduler {
     pub(crate) fn cycle(&mut self, now: Time) {
         self.refresh_ranks(now);
         self.next_preemption = None;
+        self.no_room.clear();
         let promises = self.forget_reservations(now);
         let order = self.order();
         let mut reserved = 0;

@@ -35,7 +35,20 @@ impl Scheduler {
         if entry.classes.len() != 1 || is_limited || self.is_waiting_for_victims(job) {
             return None;
         }
+        // Where one gang found nobody to move, its equals behind it find nobody either.
+        let equals = (self.tier(&entry.request), entry.request.qos, entry.classes[0]);
+        if self.no_room.contains(&equals) {
+            return None;
+        }
         self.note_next_preemption(job, now);
+        let fit = self.move_others(job, now);
+        if fit.is_none() && self.damped_until(job) <= now {
+            self.no_room.insert(equals);
+        }
+        fit
+    }
+
+    fn move_others(&mut self, job: JobId, now: Time) -> Option<Fit> {
         let candidates = self.candidates(job, now);
         if candidates.is_empty() {
             return None;
@@ -69,7 +82,7 @@ impl Scheduler {
     fn candidates(&self, job: JobId, now: Time) -> Vec<Candidate> {
         let may_preempt = self.may_preempt(job, now);
         let mut candidates: Vec<Candidate> = if may_preempt {
-            self.jobs.keys().filter_map(|other| self.candidate(*other, job, now)).collect()
+            self.ends.iter().filter_map(|(_, other)| self.candidate(*other, job, now)).collect()
         } else {
             self.elastic_running.iter().filter_map(|other| self.surplus(*other)).collect()
         };
@@ -97,7 +110,7 @@ impl Scheduler {
                 .filter(|_| self.is_outranked(*other, job, now))
                 .map(|run| run.started + entry.request.minimum_run_time)
         };
-        let others = self.jobs.keys().filter_map(may_go);
+        let others = self.ends.iter().map(|(_, other)| other).filter_map(may_go);
         let times = others.chain([self.damped_until(job)]).chain(self.next_preemption);
         self.next_preemption = times.filter(|time| *time > now && *time < Time::NEVER).min();
     }

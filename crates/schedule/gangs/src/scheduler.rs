@@ -14,8 +14,8 @@ use crate::priority::{Rank, Scales, priority};
 use crate::queue::Queue;
 use crate::view::{Class, NowView, View};
 use crate::{
-    Decision, Event, JobId, Never, NodeShare, NodeState, Outcome, Priority, Request, Reservation, Settings,
-    Span, StartReason, StopReason, Then, Time, Usage, UserId, Wait,
+    Decision, Event, JobId, Never, NodeShare, NodeState, Outcome, Priority, QosId, Request, Reservation,
+    Settings, Span, StartReason, StopReason, Then, Time, Usage, UserId, Wait,
 };
 
 /// The scheduler of one cluster.
@@ -44,6 +44,8 @@ pub struct Scheduler {
     pub(crate) next_closure: Option<Time>,
     /// When a gang that may not be moved yet, or may not move others yet, may.
     pub(crate) next_preemption: Option<Time>,
+    /// Gangs for which nobody could be moved in this cycle: tier, QOS and class.
+    pub(crate) no_room: BTreeSet<(u16, QosId, Class)>,
     /// When an elastic gang may grow again.
     pub(crate) next_growth: Option<Time>,
     pub(crate) dependents: BTreeMap<JobId, Vec<JobId>>,
@@ -112,6 +114,7 @@ impl Scheduler {
             evictions: BTreeSet::new(),
             next_closure: None,
             next_preemption: None,
+            no_room: BTreeSet::new(),
             next_growth: None,
             dependents: BTreeMap::new(),
             namesakes: BTreeMap::new(),
