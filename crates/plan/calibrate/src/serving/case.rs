@@ -1,0 +1,239 @@
+//! A measured serving row made into a question for the model.
+
+use std::collections::BTreeMap;
+
+use bedplate_catalog::Catalog;
+use bedplate_perf::serving::{
+    ClosedLoop, Deployment, KvRoom, Latency, Lengths, Replica, ServingConstants, Speculation, closed_loop,
+};
+
+use super::fill::{self, Campaign};
+use super::skip::ServingSkip;
+use crate::CalibrateError;
+use crate::record::{Record, read};
+
+/// One usable row.
+#[derive(Debug, Clone)]
+pub struct ServingCase {
+    pub id: String,
+    pub campaign: Campaign,
+    pub model: String,
+    pub accelerator: String,
+    /// Engine family and version as printed.
+    pub engine: String,
+    pub deployment: Deployment,
+    pub drafts: u32,
+    pub load: ClosedLoop,
+    pub measured: Measured,
+    /// The layout as stated cannot be; the true one was restored.
+    pub is_repaired: bool,
+    pub suspicion: Option<ServingSkip>,
+}
+
+/// Measured means, in seconds and tokens per second and GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Measured {
+    pub first_token: f64,
+    pub inter_token: f64,
+    pub throughput: f64,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ServingSkipped {
+    pub id: String,
+    pub reason: ServingSkip,
+}
+
+/// The rows of a file.
+#[derive(Debug, Clone)]
+pub struct ServingCases {
+    pub used: Vec<ServingCase>,
+    pub skipped: Vec<ServingSkipped>,
+}
+
+impl ServingCases {
+    pub fn read(text: &str, catalog: &Catalog) -> Result<Self, CalibrateError> {
+        let mut cases = Self { used: Vec::new(), skipped: Vec::new() };
+        let records = read(text)?;
+        let repeats = repeats(&records);
+        for (index, record) in records.iter().enumerate() {
+            let case = match repeats.get(&index) {
+                Some(of) => Err(ServingSkip::Rounded { of: of.clone() }),
+                None => ServingCase::new(record, catalog),
+            };
+            match case {
+                Ok(case) => cases.used.push(case),
+                Err(reason) => cases.skipped.push(ServingSkipped { id: record.text("id").to_owned(), reason }),
+            }
+        }
+        if !cases.used.is_empty() {
+            return Ok(cases);
+        }
+        let reason = match cases.skipped.first() {
+            Some(first) => format!("the first says: {}", first.reason),
+            None => "there is nothing below the header".to_owned(),
+        };
+        Err(CalibrateError::NothingUsable { rows: cases.skipped.len(), reason })
+    }
+}
+
+impl ServingCase {
+    fn new(record: &Record, catalog: &Catalog) -> Result<Self, ServingSkip> {
+        if !record.text("duplicate_of").is_empty() {
+            return Err(ServingSkip::Duplicate { of: fill::short(record.text("duplicate_of")) });
+        }
+        if record.text("load_kind") != "closed_loop" || record.text("pools") != "aggregated" {
+            return Err(ServingSkip::Production);
+        }
+        let campaign = Campaign::of(record);
+        let model = fill::model(record)?;
+        let hardware = fill::hardware(record, catalog)?;
+        let engine = fill::engine(record)?;
+        let format = fill::format(record)?;
+        let parallel = fill::parallel(record)?;
+        let load = load(record, campaign)?;
+        let measured = measured(record, &load, parallel.gpus())?;
+        let drafts = fill::drafts(record, engine, parallel.attention_data);
+        let kv = fill::kv(record, format, engine, &hardware);
+        let settings = fill::settings(campaign, engine, &hardware, load.concurrency);
+        let deployment =
+            Deployment { kv, settings, ..Deployment::new(model, format, hardware, parallel, engine) };
+        let case = Self {
+            id: record.text("id").to_owned(),
+            campaign,
+            model: record.text("model").to_owned(),
+            accelerator: record.text("accelerator").to_owned(),
+            engine: record.text("engine").to_owned(),
+            deployment,
+            drafts,
+            load,
+            measured,
+            is_repaired: record.degree("gpus") != Some(parallel.gpus()),
+            suspicion: None,
+        };
+        case.check()?;
+        Ok(case)
+    }
+
+    /// Refuses what could not have run.
+    fn check(&self) -> Result<(), ServingSkip> {
+        let priors = ServingConstants::priors();
+        let replica = self.replica(&priors).map_err(|error| ServingSkip::BadLayout { reason: error.to_string() })?;
+        if let KvRoom::DoesNotFit { over_per_gpu } = replica.memory().room {
+            return Err(ServingSkip::DoesNotFit { over: over_per_gpu.to_string() });
+        }
+        let tokens = u64::from(self.load.input.longest) + u64::from(self.load.output.longest);
+        if replica.memory().room.tokens() < replica.memory().tokens_of(tokens) {
+            return Err(ServingSkip::RequestTooLong { tokens });
+        }
+        Ok(())
+    }
+
+    fn replica(&self, constants: &ServingConstants) -> Result<Replica, bedplate_perf::PerfError> {
+        let gain = match self.drafts {
+            0 => None,
+            1 => Some(1.0 + constants.single_draft * (constants.draft_acceptance - 1.0)),
+            _ => Some(constants.draft_acceptance),
+        };
+        let speculation = gain.map(|gain| Speculation { drafts: self.drafts, tokens_per_step: gain });
+        Replica::new(Deployment { speculation, ..self.deployment.clone() }, constants)
+    }
+
+    /// Model and GPU: what is left out together. DeepSeek-R1 and V3 are one model.
+    pub fn group(&self) -> String {
+        format!("{} {}", self.deployment.model.transformer.name, self.accelerator)
+    }
+
+    /// Rows that share an engine too, and so its flaws.
+    pub(super) fn series(&self) -> String {
+        format!("{} {}", self.group(), self.deployment.engine.name())
+    }
+
+    pub fn predict(&self, constants: &ServingConstants) -> Option<Latency> {
+        closed_loop(&self.replica(constants).ok()?, &self.load)
+    }
+
+    /// Logarithms of predicted over measured.
+    pub fn log_errors(&self, constants: &ServingConstants) -> LogErrors {
+        let Some(predicted) = self.predict(constants) else {
+            return LogErrors { first_token: 0.0, inter_token: 0.0, throughput: 0.0 };
+        };
+        let gpus = self.deployment.parallel.gpus();
+        let throughput =
+            closed_throughput(&self.load, predicted.first_token, predicted.inter_token, gpus);
+        LogErrors {
+            first_token: (predicted.first_token / self.measured.first_token).ln(),
+            inter_token: (predicted.inter_token / self.measured.inter_token).ln(),
+            throughput: (throughput / self.measured.throughput).ln(),
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct LogErrors {
+    pub first_token: f64,
+    pub inter_token: f64,
+    pub throughput: f64,
+}
+
+fn load(record: &Record, campaign: Campaign) -> Result<ClosedLoop, ServingSkip> {
+    let column = |name: &'static str| {
+        record.degree(name).filter(|count| *count <= 1_000_000).ok_or(ServingSkip::Blank { column: name })
+    };
+    let concurrency = column("concurrency_or_rate")?;
+    let lengths = |longest: u32| Lengths { longest, shortest_share: campaign.shortest_share() };
+    Ok(ClosedLoop {
+        concurrency,
+        requests: concurrency.saturating_mul(10),
+        input: lengths(column("isl")?),
+        output: lengths(column("osl")?),
+    })
+}
+
+fn measured(record: &Record, load: &ClosedLoop, gpus: u32) -> Result<Measured, ServingSkip> {
+    let first_token = record.number("ttft_ms").ok_or(ServingSkip::NothingMeasured)? / 1e3;
+    let inter_token = record.number("itl_ms").ok_or(ServingSkip::NothingMeasured)? / 1e3;
+    let throughput = closed_throughput(load, first_token, inter_token, gpus);
+    Ok(Measured { first_token, inter_token, throughput })
+}
+
+/// Output tokens per second and GPU of users who each have one request in flight.
+pub(super) fn closed_throughput(load: &ClosedLoop, first_token: f64, inter_token: f64, gpus: u32) -> f64 {
+    let tokens = load.output.mean();
+    f64::from(load.concurrency) * tokens / (first_token + inter_token * (tokens - 1.0)) / f64::from(gpus)
+}
+
+/// Rows that repeat an earlier or later one with fewer decimals: same case, figures equal when rounded.
+fn repeats(records: &[Record]) -> BTreeMap<usize, String> {
+    let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+    for (index, record) in records.iter().enumerate() {
+        let key = ["model", "accelerator", "precision", "isl", "osl", "concurrency_or_rate", "pools"]
+            .map(|column| record.text(column));
+        groups.entry(key.join("|")).or_default().push(index);
+    }
+    let mut found = BTreeMap::new();
+    for members in groups.values() {
+        for index in members {
+            let record = &records[*index];
+            let is_rounded = decimals(record, "ttft_ms") <= 2 && decimals(record, "itl_ms") <= 2;
+            let same = members.iter().find(|other| *other != index && rounds_to(&records[**other], record));
+            if let (true, Some(same)) = (is_rounded, same) {
+                found.insert(*index, records[*same].text("id").to_owned());
+            }
+        }
+    }
+    found
+}
+
+fn decimals(record: &Record, column: &str) -> usize {
+    record.text(column).split_once('.').map_or(0, |(_, digits)| digits.len())
+}
+
+/// Whether the figures of `long` have more decimals and give those of `short` when rounded.
+fn rounds_to(long: &Record, short: &Record) -> bool {
+    let agrees = |column: &str| match (long.number(column), short.number(column)) {
+        (Some(exact), Some(rounded)) => (exact - rounded).abs() < 0.0051,
+        _ => false,
+    };
+    decimals(long, "ttft_ms").max(decimals(long, "itl_ms")) > 2 && agrees("ttft_ms") && agrees("itl_ms")
+}
