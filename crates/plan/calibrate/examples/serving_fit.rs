@@ -27,6 +27,13 @@ fn main() {
         let groups: Vec<String> = rows.iter().map(|case| case.group()).collect();
         let fits = fit_without_each(&rows, &groups, &fitted, 3);
         print("left out", &rows, |case| &fits[&case.group()]);
+        let mut names = groups.clone();
+        names.sort();
+        names.dedup();
+        for name in names {
+            let members: Vec<&ServingCase> = rows.iter().copied().filter(|case| case.group() == name).collect();
+            print(&format!("  {name:<26}"), &members, |case| &fits[&case.group()]);
+        }
     }
 }
 

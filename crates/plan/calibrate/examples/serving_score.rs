@@ -10,7 +10,10 @@ use bedplate_perf::serving::ServingConstants;
 fn main() {
     let path = std::env::args().nth(1).unwrap();
     let cases = ServingCases::read(&std::fs::read_to_string(path).unwrap(), &Catalog::builtin()).unwrap();
-    let constants = ServingConstants::builtin();
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../data/serving/constants.toml");
+    let text = std::fs::read_to_string(file).unwrap();
+    let constants =
+        ServingConstants::read(bedplate_diag::Source::new(file, &text), ServingConstants::priors()).unwrap();
     let start = std::time::Instant::now();
     let errors: Vec<_> = cases.used.iter().map(|case| case.log_errors(&constants)).collect();
     eprintln!("{:?}", start.elapsed());
@@ -49,14 +52,14 @@ fn main() {
         );
     }
     if let Some(path) = std::env::args().nth(2) {
-        let mut text = String::from("id,campaign,model,gpu,engine,tp,ep,da,drafts,weights,isl,osl,c,m_ttft,m_itl,e_ttft,e_itl,e_thr,repaired\n");
+        let mut text = String::from("id,campaign,model,gpu,engine,tp,ep,da,drafts,weights,isl,osl,c,m_ttft,m_itl,e_ttft,e_itl,e_thr,repaired,mfu,share,susp\n");
         for (case, error) in cases.used.iter().zip(&errors) {
             let p = case.deployment.parallel;
             text += &format!(
-                "{},{:?},{},{},{},{},{},{},{},{}/{},{},{},{},{},{},{:.4},{:.4},{:.4},{}\n",
+                "{},{:?},{},{},{},{},{},{},{},{}/{},{},{},{},{},{},{:.4},{:.4},{:.4},{},{:.3},{:.2},{}\n",
                 case.id, case.campaign, case.model, case.accelerator, case.engine, p.tensor, p.expert, p.attention_data,
                 case.drafts, case.deployment.weights.attention, case.deployment.weights.experts, case.load.input.longest, case.load.output.longest, case.load.concurrency,
-                case.measured.first_token, case.measured.inter_token, error.first_token, error.inter_token, error.throughput, case.is_repaired
+                case.measured.first_token, case.measured.inter_token, error.first_token, error.inter_token, error.throughput, case.is_repaired, 2.0*case.deployment.model.transformer.parameters().active_without_embedding as f64*case.measured.throughput*(1.0+case.load.input.mean()/case.load.output.mean())/case.deployment.hardware.peak_bf16, case.measured.first_token/(case.measured.first_token+case.measured.inter_token*(case.load.output.mean()-1.0)), case.suspicion.is_some()
             );
         }
         std::fs::write(path, text).unwrap();

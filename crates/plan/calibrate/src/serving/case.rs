@@ -4,11 +4,12 @@ use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
-    ClosedLoop, Deployment, KvRoom, Latency, Lengths, Replica, ServingConstants, Speculation, closed_loop,
+    ClosedLoop, Deployment, KvRoom, Latency, Lengths, Parallel, Replica, ServedModel, ServingConstants, Speculation, closed_loop,
 };
 
 use super::fill::{self, Campaign};
 use super::skip::ServingSkip;
+use super::suspicion;
 use crate::CalibrateError;
 use crate::record::{Record, read};
 
@@ -27,6 +28,7 @@ pub struct ServingCase {
     pub measured: Measured,
     /// The layout as stated cannot be; the true one was restored.
     pub is_repaired: bool,
+    /// Why the row's figures are not believed.
     pub suspicion: Option<ServingSkip>,
 }
 
@@ -67,6 +69,7 @@ impl ServingCases {
             }
         }
         if !cases.used.is_empty() {
+            suspicion::mark(&mut cases.used);
             return Ok(cases);
         }
         let reason = match cases.skipped.first() {
@@ -90,14 +93,14 @@ impl ServingCase {
         let hardware = fill::hardware(record, catalog)?;
         let engine = fill::engine(record)?;
         let format = fill::format(record)?;
-        let parallel = fill::parallel(record)?;
-        let load = load(record, campaign)?;
+        let parallel = fill::parallel(record, heads(&model))?;
+        let load = load(record, campaign, &parallel)?;
         let measured = measured(record, &load, parallel.gpus())?;
-        let drafts = fill::drafts(record, engine, parallel.attention_data);
+        let drafts = fill::drafts(record, engine, format, &parallel);
         let kv = fill::kv(record, format, engine, &hardware);
-        let settings = fill::settings(campaign, engine, &hardware, load.concurrency);
+        let settings = fill::settings(record, campaign, engine, &hardware, &load, &model);
         let deployment =
-            Deployment { kv, settings, ..Deployment::new(model, format, hardware, parallel, engine) };
+            Deployment { kv, settings, built: fill::built(record), ..Deployment::new(model, format, hardware, parallel, engine) };
         let case = Self {
             id: record.text("id").to_owned(),
             campaign,
@@ -129,11 +132,13 @@ impl ServingCase {
         Ok(())
     }
 
-    fn replica(&self, constants: &ServingConstants) -> Result<Replica, bedplate_perf::PerfError> {
+    pub(super) fn replica(&self, constants: &ServingConstants) -> Result<Replica, bedplate_perf::PerfError> {
+        let accepted =
+            constants.draft_acceptance * (self.load.output.mean() / 1000.0).powf(constants.draft_growth);
         let gain = match self.drafts {
             0 => None,
-            1 => Some(1.0 + constants.single_draft * (constants.draft_acceptance - 1.0)),
-            _ => Some(constants.draft_acceptance),
+            1 => Some(1.0 + constants.single_draft * (accepted - 1.0)),
+            _ => Some(accepted),
         };
         let speculation = gain.map(|gain| Speculation { drafts: self.drafts, tokens_per_step: gain });
         Replica::new(Deployment { speculation, ..self.deployment.clone() }, constants)
@@ -176,12 +181,17 @@ pub struct LogErrors {
     pub throughput: f64,
 }
 
-fn load(record: &Record, campaign: Campaign) -> Result<ClosedLoop, ServingSkip> {
+fn heads(model: &ServedModel) -> u64 {
+    model.transformer.runs.first().map_or(1, |run| run.layer.attention.heads())
+}
+
+fn load(record: &Record, campaign: Campaign, parallel: &Parallel) -> Result<ClosedLoop, ServingSkip> {
     let column = |name: &'static str| {
         record.degree(name).filter(|count| *count <= 1_000_000).ok_or(ServingSkip::Blank { column: name })
     };
-    let concurrency = column("concurrency_or_rate")?;
-    let lengths = |longest: u32| Lengths { longest, shortest_share: campaign.shortest_share() };
+    let concurrency = column("concurrency_or_rate")? / fill::copies(record, parallel);
+    let shortest_share = campaign.shortest_share(record.text("engine"));
+    let lengths = |longest: u32| Lengths { longest, shortest_share };
     Ok(ClosedLoop {
         concurrency,
         requests: concurrency.saturating_mul(10),

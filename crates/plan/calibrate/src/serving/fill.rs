@@ -2,7 +2,7 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
-    Engine, EngineSettings, Parallel, ServedModel, WeightFormat,
+    ClosedLoop, Engine, EngineSettings, Parallel, ServedModel, WeightFormat,
 };
 use bedplate_perf::{Generation, Hardware};
 use bedplate_transformer::Precision;
@@ -34,9 +34,14 @@ impl Campaign {
         }
     }
 
-    /// Shortest length as a share of the nominal one.
-    pub(super) fn shortest_share(self) -> f64 {
-        if self == Campaign::InferenceX { 0.8 } else { 1.0 }
+    /// Shortest length as a share of the nominal one. Gap-analysis runs of SGLang 0.5.6 are not in lock step,
+    /// as those of 0.5.1 are.
+    pub(super) fn shortest_share(self, engine: &str) -> f64 {
+        match self {
+            Campaign::InferenceX => 0.8,
+            Campaign::GapAnalysis if engine.starts_with("sglang 0.5.6") => 0.97,
+            _ => 1.0,
+        }
     }
 }
 
@@ -83,16 +88,30 @@ fn is_blackwell(hardware: &Hardware) -> bool {
 
 /// How the campaign set the engine.
 pub(super) fn settings(
+    record: &Record,
     campaign: Campaign,
     engine: Engine,
     hardware: &Hardware,
-    concurrency: u32,
+    load: &ClosedLoop,
+    model: &ServedModel,
 ) -> EngineSettings {
     let usual = engine.settings(hardware);
+    let concurrency = load.concurrency;
     match (campaign, engine) {
         (Campaign::InferenceX, Engine::Sglang) => {
             let interval = if is_blackwell(hardware) && concurrency >= 16 { 30.0 } else { 10.0 };
             EngineSettings { receive_interval: interval, ..usual }
+        }
+        (Campaign::GapAnalysis, Engine::TensorRtLlm) if record.text("engine").contains(" 1.0") => {
+            // Its dense runs admit one request fewer than there are users: the last waits for an end.
+            let limit = if model.transformer.is_mixture() { concurrency } else { concurrency - 1 };
+            EngineSettings {
+                chunk: 2048,
+                visible_after: Some(1.0),
+                max_sequences: limit.max(1),
+                stream_limit: Some(OLD_STREAM),
+                ..usual
+            }
         }
         (Campaign::GapAnalysis, Engine::Vllm | Engine::TensorRtLlm) => {
             EngineSettings { chunk: 2048, visible_after: Some(1.0), ..usual }
@@ -102,11 +121,15 @@ pub(super) fn settings(
     }
 }
 
+/// Tokens per second at which the servers of TensorRT-LLM 1.0 saturate, whatever the number of GPUs behind.
+const OLD_STREAM: f64 = 9200.0;
+
 /// The layout of one engine.
 ///
 /// Some rows state a product: `gpus` (and `tp` or `dp`) is `N * N` where the id says tp N and ep N; equal
-/// layouts stated as N GPUs take the same time to 1 %.
-pub(super) fn parallel(record: &Record) -> Result<Parallel, ServingSkip> {
+/// layouts stated as N GPUs take the same time to 1 %. Where `tp` and `dp` are both N, the N ranks of an
+/// engine attend to different sequences.
+pub(super) fn parallel(record: &Record, heads: u64) -> Result<Parallel, ServingSkip> {
     let gpus = record.degree("gpus").ok_or(ServingSkip::Blank { column: "gpus" })?;
     let tensor = record.degree("tp").ok_or(ServingSkip::Blank { column: "tp" })?;
     let pipeline = record.degree("pp").unwrap_or(1);
@@ -116,15 +139,35 @@ pub(super) fn parallel(record: &Record) -> Result<Parallel, ServingSkip> {
     let (tensor, expert, data) = match (tensor, expert, data) {
         (tensor, expert, 1) if expert > 1 && tensor == gpus && squares(expert) => (expert, expert, 1),
         (1, expert, data) if expert > 1 && data == gpus && squares(expert) => (1, expert, expert),
-        (tensor, expert, data) if tensor == data && tensor > 2 && squares(tensor) && expert == gpus => {
-            (tensor, tensor, 1)
+        (tensor, expert, data) if tensor == data && tensor > 1 && squares(tensor) && expert == gpus => {
+            (1, tensor, tensor)
         }
         stated => stated,
     };
-    if tensor > MOST_TENSOR {
+    // A batch per rank that is a tensor-th of the users: the ranks attend to different sequences.
+    let spread = spread_over(record);
+    let (tensor, data) = if data == 1 && spread > 1 && tensor.is_multiple_of(spread) {
+        (tensor / spread, spread)
+    } else {
+        (tensor, data)
+    };
+    if tensor > MOST_TENSOR || !heads.is_multiple_of(u64::from(tensor)) {
         return Err(ServingSkip::PoolTotal { tensor });
     }
     Ok(Parallel { tensor, pipeline, expert, attention_data: data })
+}
+
+/// Replicas among which the users of a row are divided.
+pub(super) fn copies(record: &Record, parallel: &Parallel) -> u32 {
+    let spread = spread_over(record);
+    if parallel.attention_data == 1 { spread } else { 1 }
+}
+
+/// Users over the batch of one engine or rank, where the notes state it.
+fn spread_over(record: &Record) -> u32 {
+    let users = record.degree("concurrency_or_rate").unwrap_or(1);
+    let batch = record.noted("batch_size=").and_then(|batch| u32::try_from(batch).ok()).unwrap_or(users);
+    if batch > 0 && batch < users && users.is_multiple_of(batch) { users / batch } else { 1 }
 }
 
 /// No engine of the rows runs more tensor ranks than two nodes have.
@@ -132,15 +175,36 @@ const MOST_TENSOR: u32 = 16;
 
 /// Drafts of multi-token prediction, which rows do not record.
 ///
-/// DeepSeek-R1 rows of InferenceX's dated exports on TensorRT-LLM are served with three drafts, or one under
-/// attention DP; DeepSeek-V3 rows of the same image and layout, 1.6 times as slow, are not.
-pub(super) fn drafts(record: &Record, engine: Engine, attention_data: u32) -> u32 {
+/// InferenceX's dated exports hold runs with and without it. Those of DeepSeek-R1 are with it (three drafts,
+/// or one under attention DP); the same image and layout under the name DeepSeek-V3 is 1.6 times as slow. So
+/// are those of Qwen3.5 in fp8 on four tensor ranks without expert parallelism: twice as fast as eight
+/// ranks at four users, slower at 256.
+pub(super) fn drafts(record: &Record, engine: Engine, format: WeightFormat, parallel: &Parallel) -> u32 {
     let is_dated = record.notes().contains("source_file=20");
-    let is_reasoning = record.text("model").eq_ignore_ascii_case("DeepSeek-R1");
-    if engine != Engine::TensorRtLlm || !is_dated || !is_reasoning {
-        return 0;
+    let model = record.text("model");
+    let is_deepseek = model.eq_ignore_ascii_case("DeepSeek-R1") && engine != Engine::Vllm;
+    let is_qwen = model.starts_with("Qwen3.5")
+        && engine == Engine::Sglang
+        && format == WeightFormat::Fp8
+        && (parallel.tensor, parallel.expert) == (4, 1);
+    match (is_dated && (is_deepseek || is_qwen), parallel.attention_data) {
+        (false, _) => 0,
+        (true, 1) => 3,
+        (true, _) => 1,
     }
-    if attention_data > 1 { 1 } else { 3 }
+}
+
+/// When the engine was built: the date of the measurement, else the start of 2026, about which others lie.
+pub(super) fn built(record: &Record) -> f64 {
+    record.notes().split_once("measured=").and_then(|(_, rest)| year(rest)).unwrap_or(2026.0)
+}
+
+/// `2026-02-25…` as a year with its fraction.
+fn year(text: &str) -> Option<f64> {
+    let mut parts = text.splitn(3, '-');
+    let year: f64 = parts.next()?.parse().ok()?;
+    let month: f64 = parts.next()?.parse().ok()?;
+    ((2020.0..2100.0).contains(&year) && (1.0..=12.0).contains(&month)).then(|| year + (month - 0.5) / 12.0)
 }
 
 pub(super) fn short(text: &str) -> String {

@@ -7,6 +7,7 @@ mod case;
 mod fill;
 mod fit;
 mod skip;
+mod suspicion;
 
 pub use case::{LogErrors, Measured, ServingCase, ServingCases, ServingSkipped};
 pub use fill::Campaign;

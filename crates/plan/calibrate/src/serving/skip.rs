@@ -31,8 +31,10 @@ pub enum ServingSkip {
     NothingMeasured,
     #[error("averages over traffic that the row does not describe")]
     Production,
-    #[error("faster than the arithmetic of its prompts at full peak")]
+    #[error("more arithmetic per second than kernels deliver")]
     FasterThanPeak,
+    #[error("of runs that reuse prompts: too many of them are faster than kernels")]
+    ReusesPrompts,
     #[error("the first token takes {percent} % of the request: the answers were not streamed as they came")]
     Stalled { percent: u32 },
 }

@@ -62,7 +62,23 @@ pub fn closed_loop(replica: &Replica, load: &ClosedLoop) -> Option<Latency> {
     while engine.finished < load.requests {
         engine.advance();
     }
-    Some(engine.tally.means(engine.now))
+    let latency = engine.tally.means(engine.now);
+    Some(match replica.deployment().settings.stream_limit {
+        Some(limit) => latency.streamed(load, limit),
+        None => latency,
+    })
+}
+
+impl Latency {
+    /// The same behind a server that streams at most `limit` tokens per second.
+    fn streamed(mut self, load: &ClosedLoop, limit: f64) -> Self {
+        let least = f64::from(load.concurrency) * load.output.mean() / limit;
+        let wait = (least - self.end_to_end).max(0.0);
+        self.first_token += wait;
+        self.end_to_end += wait;
+        self.output_tokens_per_second = self.output_tokens_per_second.min(limit);
+        self
+    }
 }
 
 #[derive(Debug, Clone, Copy)]

@@ -35,7 +35,9 @@ constants! {
     reduce_reach = 0.46, Serving, 0.2, "Share of scale-up bandwidth that collectives of engine steps reach.";
     expert_skew = 0.3, Serving, 0.3, "Exponent of the power law by which tokens prefer experts; 0 is even.";
     sequence_host = 26e-6, Serving, 0.3, "Seconds of host work per running sequence and step: sampling, detokenising, streaming.";
-    draft_acceptance = 2.0, Serving, 0.15, "Tokens per step with three drafts of a multi-token predictor.";
+    draft_acceptance = 2.0, Serving, 0.15, "Tokens per step with three drafts of a multi-token predictor, answers of about a thousand tokens.";
+    draft_growth = 0.1, Serving, 0.3, "Exponent by which that grows with the length of answers, which repeat themselves.";
+    maturity = 0.5, Serving, 0.3, "Logarithm per year by which kernel latency of mixtures falls as engines mature.";
     first_token_trtllm = 64e-3, Serving, 0.5, "Seconds of a first token outside the engine's steps, TensorRT-LLM: HTTP, tokenising, first stream.";
     first_token_sglang = 100e-3, Serving, 0.5, "The same, SGLang.";
     first_token_vllm = 13e-3, Serving, 0.5, "The same, vLLM.";

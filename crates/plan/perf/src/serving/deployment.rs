@@ -17,6 +17,8 @@ pub struct Deployment {
     pub settings: EngineSettings,
     pub speculation: Option<Speculation>,
     pub host: HostWork,
+    /// When the engine was built, as a year with its fraction. See [`Deployment::NEWEST`].
+    pub built: f64,
 }
 
 /// Over how many GPUs a replica is cut, and how.
@@ -79,6 +81,9 @@ pub enum HostWork {
 }
 
 impl Deployment {
+    /// Engines of spring 2026, the newest that the rows tell of; later ones are taken for these.
+    pub const NEWEST: f64 = 2026.3;
+
     /// A deployment with the engine's defaults, published quantisation and bf16 cache (fp8 where weights are
     /// quantised and the engine defaults to it).
     pub fn new(
@@ -99,6 +104,7 @@ impl Deployment {
             settings,
             speculation: None,
             host: HostWork::Overlapped,
+            built: Self::NEWEST,
             model,
         }
     }
@@ -106,6 +112,11 @@ impl Deployment {
     /// Tokens that one step yields for each decoding sequence.
     pub fn tokens_per_step(&self) -> f64 {
         self.speculation.map_or(1.0, |speculation| speculation.tokens_per_step.max(1.0))
+    }
+
+    /// Years that the engine is newer than those of the start of 2026, within what was measured.
+    pub(crate) fn maturity_years(&self) -> f64 {
+        self.built.clamp(2025.5, Self::NEWEST) - 2026.0
     }
 
     pub(crate) fn check(&self) -> Result<(), PerfError> {

@@ -48,6 +48,8 @@ pub struct EngineSettings {
     pub visible_after: Option<f64>,
     /// Sequences that may run at once, for each attention data rank.
     pub max_sequences: u32,
+    /// Tokens per second that one server can stream out; what exceeds them waits before its first token.
+    pub stream_limit: Option<f64>,
 }
 
 struct Row {
@@ -142,6 +144,7 @@ impl Engine {
             receive_interval: 1.0,
             visible_after: None,
             max_sequences: MAX_SEQUENCES,
+            stream_limit: None,
         }
     }
 }

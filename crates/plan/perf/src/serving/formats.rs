@@ -61,11 +61,12 @@ impl Weights {
         let narrow = match (format, model.family) {
             (WeightFormat::Bf16, _) => Precision::Bf16,
             (WeightFormat::Fp8, _) => Precision::Fp8,
-            (WeightFormat::Fp4, Family::GptOss) => Precision::Mxfp4,
+            // Published in MXFP4 only; a narrower name means its activations.
+            (WeightFormat::Fp8 | WeightFormat::Fp4, Family::GptOss) => Precision::Mxfp4,
             (WeightFormat::Fp4, _) => Precision::Nvfp4,
             (WeightFormat::Int4, _) => Precision::Int4,
         };
-        let covers_all = matches!(format, WeightFormat::Bf16 | WeightFormat::Fp8)
+        let covers_all = matches!(narrow, Precision::Bf16 | Precision::Fp8)
             || !model.is_mixture()
             || matches!(model.family, Family::Llama4 | Family::Qwen3Moe);
         let rest = if covers_all { narrow } else { Precision::Bf16 };
@@ -81,9 +82,11 @@ impl Weights {
         }
     }
 
-    /// Whether activations are cast to fp8 with a scale per block.
-    pub(crate) fn casts_blocks(&self) -> bool {
-        self.attention == Precision::Fp8
+    /// Whether activations are cast to fp8 with a scale per block, as in all published fp8 checkpoints but
+    /// those of Llama and Mistral, which have a scale per tensor.
+    pub(crate) fn casts_blocks(&self, model: &Transformer) -> bool {
+        let is_per_tensor = matches!(model.family, Family::Llama | Family::Llama4 | Family::Mistral);
+        self.attention == Precision::Fp8 && !is_per_tensor
     }
 }
 

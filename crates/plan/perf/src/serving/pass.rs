@@ -35,7 +35,9 @@ pub(crate) struct Pass {
     ramp: f64,
     latency: f64,
     eager: f64,
-    drafting: f64,
+    /// Seconds of one draft beside experts and collectives.
+    draft: f64,
+    layers: f64,
     pub(crate) wires: Wires,
     host_per_sequence: f64,
     host_per_step: f64,
@@ -144,7 +146,8 @@ impl Pass {
             ramp: constants.attention_ramp,
             latency,
             eager: layers * constants.eager_latency,
-            drafting: draft * (tokens_per_decode - 1.0),
+            draft,
+            layers,
             wires: Wires::new(deployment, constants),
             host_per_sequence: exposed * constants.sequence_host,
             host_per_step: per_step,
@@ -159,10 +162,10 @@ impl Pass {
         let is_prefill = shape.prefill_tokens > 0;
         let arithmetic = tokens * self.dense_per_token + sampled * self.head_per_token;
         let experts = self.experts.as_ref().map_or(Pair::default(), |experts| experts.seconds(tokens));
-        let drafting = if shape.decodes > 0 { self.drafting } else { 0.0 };
+        let drafting = if shape.decodes > 0 { self.drafting(decodes) } else { 0.0 };
         let eager = if is_prefill { self.eager } else { 0.0 };
         let (scale_up, scale_out) = self.wires.seconds(tokens);
-        let host = self.host_per_sequence * f64::from(shape.decodes) / self.ranks;
+        let host = self.host_per_sequence * f64::from(shape.decodes) * self.tokens_per_decode / self.ranks;
         Seconds {
             read: self.dense_read,
             arithmetic,
@@ -178,6 +181,17 @@ impl Pass {
             host: host + self.host_per_step.max(0.0),
             host_hidden: (-self.host_per_step).max(0.0),
         }
+    }
+
+    /// Each draft passes one more layer, like the model's, and the head.
+    fn drafting(&self, decodes: f64) -> f64 {
+        if self.tokens_per_decode <= 1.0 {
+            return 0.0;
+        }
+        let experts = self.experts.as_ref().map_or(Pair::default(), |experts| experts.seconds(decodes));
+        let (up, out) = self.wires.seconds(decodes);
+        let layers = rounded_max(experts.read, experts.arithmetic) + up + out;
+        (self.tokens_per_decode - 1.0) * (self.draft + layers / self.layers)
     }
 
     fn prefill_attention(&self, shape: &StepShape) -> f64 {
@@ -266,13 +280,15 @@ fn parameters(deployment: &Deployment) -> impl Iterator<Item = (Part, f64)> {
 
 fn latency(deployment: &Deployment, constants: &ServingConstants) -> f64 {
     let model = &deployment.model;
+    let matured = (-constants.maturity * deployment.maturity_years()).exp();
     let of = |layer: &Layer| {
         let mixture = if layer.mlp.mixture().is_some() { constants.mixture_latency } else { 0.0 };
         let is_latent = matches!(layer.attention, bedplate_transformer::Attention::Latent(_));
         let latent = if is_latent { constants.latent_latency } else { 0.0 };
         let sparse = if model.sparse_keys.is_some() { constants.sparse_latency } else { 0.0 };
-        let block = if deployment.weights.casts_blocks() { constants.block_latency } else { 0.0 };
-        constants.layer_latency + mixture + latent + sparse + block
+        let block = if deployment.weights.casts_blocks(&model.transformer) { constants.block_latency } else { 0.0 };
+        let seconds = constants.layer_latency + mixture + latent + sparse + block;
+        if layer.mlp.mixture().is_some() { seconds * matured } else { seconds }
     };
     model.transformer.runs.iter().map(|run| run.count as f64 * of(&run.layer)).sum()
 }
