@@ -52,10 +52,16 @@ pub struct Field {
 }
 
 impl Field {
-    /// The values that make sense: above zero, at most 1.2 for shares of a peak, a bandwidth or a time, and
-    /// at most a hundred times the prior for others.
+    /// The values that make sense: above zero, at most 1.2 for shares of a peak, a bandwidth or a time (1 on
+    /// the serving side), and at most a hundred times the prior for others.
     pub fn limits(&self) -> (f64, f64) {
-        if SHARES.contains(&self.name) { (1e-3, 1.2) } else { (f64::MIN_POSITIVE, 100.0 * self.prior) }
+        if SHARES.contains(&self.name) {
+            (1e-3, 1.2)
+        } else if SERVING_SHARES.contains(&self.name) {
+            (1e-3, 1.0)
+        } else {
+            (f64::MIN_POSITIVE, 100.0 * self.prior)
+        }
     }
 }
 
@@ -89,6 +95,28 @@ const SHARES: [&str; 28] = [
     "imbalance",
     "efa_v1_reach",
     "tcp_reach",
+];
+
+/// Those of the serving side.
+const SERVING_SHARES: [&str; 18] = [
+    "bf16_rate_ampere",
+    "bf16_rate_hopper",
+    "bf16_rate_blackwell",
+    "fp8_rate_hopper",
+    "fp8_rate_blackwell",
+    "fp4_rate_blackwell",
+    "dense_read_hopper",
+    "dense_read_blackwell",
+    "expert_read_hopper",
+    "expert_read_blackwell",
+    "expert_rate_hopper",
+    "expert_rate_blackwell",
+    "kv_read",
+    "attention_rate_hopper",
+    "attention_rate_blackwell",
+    "reduce_reach",
+    "draft_growth",
+    "single_draft",
 ];
 
 /// Defines a struct of constants with its table of fields and its file form.

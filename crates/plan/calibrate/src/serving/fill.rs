@@ -99,7 +99,9 @@ pub(super) fn settings(
     let concurrency = load.concurrency;
     match (campaign, engine) {
         (Campaign::InferenceX, Engine::Sglang) => {
-            let interval = if is_blackwell(hardware) && concurrency >= 16 { 30.0 } else { 10.0 };
+            // The scripts of DeepSeek and Qwen3.5 look less often when there are many users.
+            let is_rare = is_blackwell(hardware) && concurrency >= 16 && model.sparse_keys.is_none();
+            let interval = if is_rare { 30.0 } else { 10.0 };
             EngineSettings { receive_interval: interval, ..usual }
         }
         (Campaign::GapAnalysis, Engine::TensorRtLlm) if record.text("engine").contains(" 1.0") => {

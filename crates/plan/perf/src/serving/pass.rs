@@ -4,7 +4,7 @@
 //! work add up, as kernels of one stream do. With pipeline stages each of them passes one micro-batch of the
 //! step, so a step takes one pass with a share of its tokens.
 
-use bedplate_transformer::{Layer, Part, Reach};
+use bedplate_transformer::{Layer, Part, Precision, Reach};
 
 use super::experts::Touched;
 use super::formats::Arithmetic;
@@ -50,6 +50,8 @@ struct Experts {
     per_token: f64,
     /// Uneven load of ranks: seconds per square root of tokens.
     uneven: f64,
+    /// Seconds by which padding every expert to whole tiles lengthens the arithmetic.
+    padding: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -244,7 +246,7 @@ impl Experts {
         let parameters = model.parameters().of(Part::Experts);
         let (experts, per_token) = (mixture.experts as f64, mixture.per_token as f64);
         let work = rates.work(Part::Experts, parameters as f64, deployment);
-        let seconds = work.seconds_per_token * per_token / experts / rates.expert_rate / stage;
+        let seconds = 2.0 * parameters as f64 * per_token / experts / rates.experts(deployment) / stage;
         // The busiest of r ranks gets about mean + sqrt(2 ln r mean) of the visits.
         let uneven = if ranks > 1.0 { (2.0 * ranks.ln() * ranks / per_token).sqrt() } else { 0.0 };
         Some(Self {
@@ -252,14 +254,14 @@ impl Experts {
             touched: Touched::new(experts, per_token, constants.expert_skew, ranks),
             per_token: seconds,
             uneven: seconds * uneven,
+            padding: seconds * constants.expert_tile * experts / per_token,
         })
     }
 
     fn seconds(&self, tokens: f64) -> Pair {
-        Pair {
-            read: self.read * self.touched.share(tokens),
-            arithmetic: self.per_token * tokens + self.uneven * tokens.sqrt(),
-        }
+        let touched = self.touched.share(tokens);
+        let arithmetic = self.per_token * tokens + self.uneven * tokens.sqrt() + self.padding * touched;
+        Pair { read: self.read * touched, arithmetic }
     }
 }
 
@@ -315,6 +317,7 @@ struct Rates {
     dense_read: f64,
     expert_read: f64,
     expert_rate: f64,
+    is_blackwell: bool,
     kv_read: f64,
     attention: f64,
 }
@@ -333,18 +336,29 @@ impl Rates {
             dense_read: bandwidth * by(c.dense_read_hopper, c.dense_read_blackwell),
             expert_read: bandwidth * by(c.expert_read_hopper, c.expert_read_blackwell),
             expert_rate: by(c.expert_rate_hopper, c.expert_rate_blackwell),
+            is_blackwell,
             kv_read: bandwidth * c.kv_read,
             attention: hardware.peak_bf16 * by(c.attention_rate_hopper, c.attention_rate_blackwell),
         }
     }
 
-    fn work(&self, part: Part, parameters: f64, deployment: &Deployment) -> Work {
-        let precision = deployment.weights.of(part);
-        let rate = match Arithmetic::of(precision, &deployment.hardware) {
+    fn of(&self, precision: Precision, hardware: &Hardware) -> f64 {
+        match Arithmetic::of(precision, hardware) {
             Arithmetic::Bf16 => self.bf16,
             Arithmetic::Fp8 => self.fp8,
             Arithmetic::Fp4 => self.fp4,
-        };
+        }
+    }
+
+    /// FLOP/s of grouped products. Before Blackwell, casts and scales take what fp8 gains there.
+    fn experts(&self, deployment: &Deployment) -> f64 {
+        let narrow = self.of(deployment.weights.experts, &deployment.hardware);
+        self.expert_rate * if self.is_blackwell { narrow } else { self.bf16 }
+    }
+
+    fn work(&self, part: Part, parameters: f64, deployment: &Deployment) -> Work {
+        let precision = deployment.weights.of(part);
+        let rate = self.of(precision, &deployment.hardware);
         Work { bytes: parameters * precision.bytes_per_value(), seconds_per_token: 2.0 * parameters / rate }
     }
 }

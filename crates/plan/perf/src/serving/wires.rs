@@ -7,7 +7,7 @@
 
 use std::sync::LazyLock;
 
-use bedplate_transformer::Precision;
+use bedplate_transformer::{LayerRun, Precision};
 
 use super::{Deployment, ServingConstants};
 use crate::Constants;
@@ -16,19 +16,47 @@ use crate::collective::{Group, Links};
 /// The rings of training, read once.
 static TRAINING: LazyLock<Constants> = LazyLock::new(Constants::builtin);
 
-/// Seconds of all collectives of a pass: fixed, and per token of the pass.
+/// The collectives of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub(crate) struct Wires {
-    up_fixed: f64,
-    up_per_token: f64,
-    out_fixed: f64,
-    out_per_token: f64,
+    /// Reductions over tensor ranks.
+    reduce: Collective,
+    /// Tokens sent to experts and back.
+    exchange: Collective,
+    /// Hidden states handed from stage to stage.
+    hand_over: Line,
+    hand_over_out: Line,
+}
+
+/// Seconds that grow with the tokens of a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Line {
+    fixed: f64,
+    per_token: f64,
+}
+
+impl Line {
+    fn at(self, tokens: f64) -> f64 {
+        self.fixed + self.per_token * tokens
+    }
+
+    fn times(self, count: f64) -> Self {
+        Self { fixed: count * self.fixed, per_token: count * self.per_token }
+    }
+}
+
+/// Equal collectives, all of a pass together: inside a domain the quicker of one shot, in which every rank
+/// sends all it has to every other, and two, in which each first reduces its share; and what leaves it.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+struct Collective {
+    one_shot: Line,
+    two_shots: Line,
+    out: Line,
 }
 
 impl Wires {
     pub(crate) fn new(deployment: &Deployment, constants: &ServingConstants) -> Self {
         let Deployment { model, hardware, parallel, weights, .. } = deployment;
-        let mut wires = Self::default();
         let fabric = Fabric {
             links: Links::new(hardware, &TRAINING),
             domain: f64::from(hardware.domain.max(1)),
@@ -38,48 +66,29 @@ impl Wires {
         let hidden = model.transformer.hidden as f64;
         let (tensor, ranks) = (f64::from(parallel.tensor), f64::from(parallel.attention_data));
         let stage = tensor * ranks;
+        let exchanges = |layers: &LayerRun| ranks > 1.0 && layers.layer.mlp.mixture().is_some();
+        let layers: f64 = model.transformer.runs.iter().map(|run| run.count as f64).sum();
+        let exchanging: f64 =
+            model.transformer.runs.iter().filter(|run| exchanges(run)).map(|run| run.count as f64).sum();
+        let mixture = model.transformer.runs.iter().find_map(|run| run.layer.mlp.mixture());
+        let visits = mixture.map_or(1.0, |mixture| (mixture.per_token as f64 / stage).min(1.0));
         let narrow = if weights.experts == Precision::Bf16 { 2.0 } else { 1.0 };
-        for run in &model.transformer.runs {
-            let count = run.count as f64;
-            let reduced = 2.0 * 2.0 * hidden / ranks;
-            wires.add(count, fabric.collective(tensor, reduced));
-            match run.layer.mlp.mixture() {
-                Some(mixture) if ranks > 1.0 => {
-                    let visits = (mixture.per_token as f64 / stage).min(1.0);
-                    let bytes = (narrow + 2.0) * hidden * visits;
-                    let exchange = fabric.collective(stage, bytes);
-                    wires.add(count, exchange);
-                }
-                _ => wires.add(count, fabric.collective(tensor, reduced)),
-            }
+        let sent = (narrow + 2.0) / 2.0 * hidden * visits;
+        let pipeline = fabric.hand_over(stage, f64::from(parallel.pipeline), 2.0 * hidden / stage);
+        Self {
+            reduce: fabric.collective(tensor, 2.0 * hidden / ranks, 2.0 * layers - exchanging),
+            exchange: fabric.collective(stage, sent, exchanging),
+            hand_over: pipeline.0,
+            hand_over_out: pipeline.1,
         }
-        wires.add_pipeline(&fabric, stage, f64::from(parallel.pipeline), 2.0 * hidden / stage);
-        wires
     }
 
+    /// Seconds inside scale-up domains and between them.
     pub(crate) fn seconds(&self, tokens: f64) -> (f64, f64) {
-        (self.up_fixed + self.up_per_token * tokens, self.out_fixed + self.out_per_token * tokens)
-    }
-
-    fn add(&mut self, times: f64, other: Wires) {
-        self.up_fixed += times * other.up_fixed;
-        self.up_per_token += times * other.up_per_token;
-        self.out_fixed += times * other.out_fixed;
-        self.out_per_token += times * other.out_per_token;
-    }
-
-    /// A pass hands its hidden states to the next stage, and tokens back to the first.
-    fn add_pipeline(&mut self, fabric: &Fabric, stage: f64, stages: f64, bytes: f64) {
-        if stages <= 1.0 {
-            return;
-        }
-        let is_inside = stage * stages <= fabric.domain;
-        let at = |bytes: f64| fabric.links.send(bytes, is_inside);
-        let (none, million) = (at(0.0), at(1e6));
-        self.up_fixed += stages * none.up;
-        self.out_fixed += stages * none.out;
-        self.up_per_token += stages * (million.up - none.up) / 1e6 * bytes;
-        self.out_per_token += stages * (million.out - none.out) / 1e6 * bytes;
+        let inside = |kind: &Collective| kind.one_shot.at(tokens).min(kind.two_shots.at(tokens));
+        let up = inside(&self.reduce) + inside(&self.exchange) + self.hand_over.at(tokens);
+        let out = self.reduce.out.at(tokens) + self.exchange.out.at(tokens) + self.hand_over_out.at(tokens);
+        (up, out)
     }
 }
 
@@ -91,21 +100,38 @@ struct Fabric {
 }
 
 impl Fabric {
-    /// A reduction or exchange in which `bytes` per token pass each of `ranks` ranks.
-    fn collective(&self, ranks: f64, bytes: f64) -> Wires {
-        if ranks <= 1.0 {
-            return Wires::default();
+    /// `count` reductions of `bytes` per token over `ranks` ranks.
+    fn collective(&self, ranks: f64, bytes: f64, count: f64) -> Collective {
+        if ranks <= 1.0 || count <= 0.0 {
+            return Collective::default();
         }
         let inside = ranks.min(self.domain);
-        let up_per_token = (inside - 1.0) / inside * bytes / self.up;
-        let mut wires = Wires { up_fixed: self.latency, up_per_token, ..Wires::default() };
+        let line = |shots: f64, share: f64| Line {
+            fixed: shots * self.latency,
+            per_token: share * bytes / self.up,
+        };
+        let mut out = Line::default();
         if ranks > self.domain {
+            // Each member of a domain carries its share of what crosses, there and back.
             let group = Group::new((ranks / self.domain).ceil(), self.domain);
             let at = |bytes: f64| self.links.gather(group, bytes).busy();
-            wires.out_fixed = 2.0 * at(0.0);
-            // Each member of a domain carries its share of what crosses.
-            wires.out_per_token = (at(1e6) - at(0.0)) / 1e6 * bytes / inside;
+            out = Line { fixed: 2.0 * at(0.0), per_token: 2.0 * (at(1e6) - at(0.0)) / 1e6 * bytes / inside };
         }
-        wires
+        Collective {
+            one_shot: line(1.0, inside - 1.0).times(count),
+            two_shots: line(2.0, 2.0 * (inside - 1.0) / inside).times(count),
+            out: out.times(count),
+        }
+    }
+
+    /// A pass hands its hidden states to the next stage, and tokens back to the first; inside and outside.
+    fn hand_over(&self, stage: f64, stages: f64, bytes: f64) -> (Line, Line) {
+        if stages <= 1.0 {
+            return Default::default();
+        }
+        let is_inside = stage * stages <= self.domain;
+        let (none, million) = (self.links.send(0.0, is_inside), self.links.send(1e6, is_inside));
+        let line = |at: f64, far: f64| Line { fixed: at, per_token: (far - at) / 1e6 * bytes }.times(stages);
+        (line(none.up, million.up), line(none.out, million.out))
     }
 }
