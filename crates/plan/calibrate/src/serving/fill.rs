@@ -5,7 +5,7 @@ use bedplate_perf::serving::{
     ClosedLoop, Engine, EngineSettings, Parallel, ServedModel, WeightFormat,
 };
 use bedplate_perf::{Generation, Hardware};
-use bedplate_transformer::Precision;
+use bedplate_transformer::{Family, Precision};
 
 use super::skip::ServingSkip;
 use crate::record::Record;
@@ -103,6 +103,10 @@ pub(super) fn settings(
             let is_rare = is_blackwell(hardware) && concurrency >= 16 && model.sparse_keys.is_none();
             let interval = if is_rare { 30.0 } else { 10.0 };
             EngineSettings { receive_interval: interval, ..usual }
+        }
+        // DeepSeek's first tokens come some nine steps late there; those of Llama and gpt-oss do not.
+        (Campaign::InferenceX, Engine::TensorRtLlm) if model.transformer.family == Family::DeepseekV3 => {
+            EngineSettings { receive_interval: 9.0, ..usual }
         }
         (Campaign::GapAnalysis, Engine::TensorRtLlm) if record.text("engine").contains(" 1.0") => {
             // Its dense runs admit one request fewer than there are users: the last waits for an end.
