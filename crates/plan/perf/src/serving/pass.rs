@@ -9,7 +9,7 @@ use bedplate_transformer::{Layer, Part, Precision, Reach};
 use super::experts::Touched;
 use super::formats::Arithmetic;
 use super::wires::Wires;
-use super::{Deployment, HostWork, ServingConstants, StepShape};
+use super::{Deployment, Engine, HostWork, ServingConstants, StepShape};
 use crate::kernel::rounded_max;
 use crate::{Generation, Hardware};
 
@@ -283,12 +283,16 @@ fn parameters(deployment: &Deployment) -> impl Iterator<Item = (Part, f64)> {
 fn latency(deployment: &Deployment, constants: &ServingConstants) -> f64 {
     let model = &deployment.model;
     let matured = (-constants.maturity * deployment.maturity_years()).exp();
+    let block = match deployment.engine {
+        Engine::TensorRtLlm => constants.block_latency_trtllm,
+        _ => constants.block_latency,
+    };
     let of = |layer: &Layer| {
         let mixture = if layer.mlp.mixture().is_some() { constants.mixture_latency } else { 0.0 };
         let is_latent = matches!(layer.attention, bedplate_transformer::Attention::Latent(_));
         let latent = if is_latent { constants.latent_latency } else { 0.0 };
         let sparse = if model.sparse_keys.is_some() { constants.sparse_latency } else { 0.0 };
-        let block = if deployment.weights.casts_blocks(&model.transformer) { constants.block_latency } else { 0.0 };
+        let block = if deployment.weights.casts_blocks(&model.transformer) { block } else { 0.0 };
         let seconds = constants.layer_latency + mixture + latent + sparse + block;
         if layer.mlp.mixture().is_some() { seconds * matured } else { seconds }
     };
