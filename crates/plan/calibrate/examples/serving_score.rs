@@ -29,7 +29,7 @@ fn main() {
         let family = case.engine.split(' ').next().unwrap();
         for key in [
             "all".to_owned(),
-            format!("c {:?}", case.campaign),
+            format!("c {:?} {}", case.campaign, if case.pools.is_some() { "pools" } else { "" }),
             format!("e {family}"),
             format!("g {}", case.accelerator),
             format!("m {} {}", case.model, case.accelerator),
@@ -57,7 +57,7 @@ fn main() {
             let p = case.deployment.parallel;
             text += &format!(
                 "{},{:?},{},{},{},{},{},{},{},{}/{},{},{},{},{},{},{:.4},{:.4},{:.4},{},{:.3},{:.2},{}\n",
-                case.id, case.campaign, case.model, case.accelerator, case.engine, p.tensor, p.expert, p.attention_data,
+                case.id, case.campaign, if case.pools.is_some() { format!("P-{}", case.model) } else { case.model.clone() }, case.accelerator, case.engine, p.tensor, p.expert, p.attention_data,
                 case.drafts, case.deployment.weights.attention, case.deployment.weights.experts, case.load.input.longest, case.load.output.longest, case.load.concurrency,
                 case.measured.first_token, case.measured.inter_token, error.first_token, error.inter_token, error.throughput, case.is_repaired, 2.0*case.deployment.model.transformer.parameters().active_without_embedding as f64*case.measured.throughput*(1.0+case.load.input.mean()/case.load.output.mean())/case.deployment.hardware.peak_bf16, case.measured.first_token/(case.measured.first_token+case.measured.inter_token*(case.load.output.mean()-1.0)), case.suspicion.is_some()
             );

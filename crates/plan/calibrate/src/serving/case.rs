@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
-    ClosedLoop, Deployment, KvRoom, Latency, Lengths, Parallel, Replica, ServedModel, ServingConstants, Speculation, closed_loop,
+    ClosedLoop, Deployment, KvRoom, Latency, Lengths, Parallel, Pools, Replica, ServedModel, ServingConstants,
+    Speculation, closed_loop, disaggregated,
 };
 
 use super::fill::{self, Campaign};
@@ -24,12 +25,22 @@ pub struct ServingCase {
     pub engine: String,
     pub deployment: Deployment,
     pub drafts: u32,
+    /// Prompt workers before `deployment`, which then only decodes.
+    pub pools: Option<PoolSizes>,
     pub load: ClosedLoop,
     pub measured: Measured,
     /// The layout as stated cannot be; the true one was restored.
     pub is_repaired: bool,
     /// Why the row's figures are not believed.
     pub suspicion: Option<ServingSkip>,
+}
+
+/// A pool of prompt workers, and how many workers both pools have.
+#[derive(Debug, Clone)]
+pub struct PoolSizes {
+    pub prefill: Deployment,
+    pub prefill_workers: u32,
+    pub decode_workers: u32,
 }
 
 /// Measured means, in seconds and tokens per second and GPU.
@@ -85,7 +96,7 @@ impl ServingCase {
         if !record.text("duplicate_of").is_empty() {
             return Err(ServingSkip::Duplicate { of: fill::short(record.text("duplicate_of")) });
         }
-        if record.text("load_kind") != "closed_loop" || record.text("pools") != "aggregated" {
+        if record.text("load_kind") != "closed_loop" {
             return Err(ServingSkip::Production);
         }
         let campaign = Campaign::of(record);
@@ -93,14 +104,23 @@ impl ServingCase {
         let hardware = fill::hardware(record, catalog)?;
         let engine = fill::engine(record)?;
         let format = fill::format(record)?;
-        let parallel = fill::parallel(record, heads(&model))?;
+        let layouts = match record.text("pools") {
+            "disaggregated" => fill::pools(record)?,
+            _ => fill::Layouts::one(fill::parallel(record, heads(&model))?),
+        };
+        let parallel = layouts.decode;
         let load = load(record, campaign, &parallel)?;
-        let measured = measured(record, &load, parallel.gpus())?;
+        let measured = measured(record, &load, layouts.gpus())?;
         let drafts = fill::drafts(record, engine, format, &parallel);
         let kv = fill::kv(record, format, engine, &hardware);
         let settings = fill::settings(record, campaign, engine, &hardware, &load, &model);
         let deployment =
             Deployment { kv, settings, built: fill::built(record), ..Deployment::new(model, format, hardware, parallel, engine) };
+        let pools = layouts.prefill.map(|prefill| PoolSizes {
+            prefill: Deployment { parallel: prefill, ..deployment.clone() },
+            prefill_workers: layouts.prefill_workers,
+            decode_workers: layouts.decode_workers,
+        });
         let case = Self {
             id: record.text("id").to_owned(),
             campaign,
@@ -109,9 +129,10 @@ impl ServingCase {
             engine: record.text("engine").to_owned(),
             deployment,
             drafts,
+            pools,
             load,
             measured,
-            is_repaired: record.degree("gpus") != Some(parallel.gpus()),
+            is_repaired: record.degree("gpus") != Some(layouts.gpus()),
             suspicion: None,
         };
         case.check()?;
@@ -124,6 +145,13 @@ impl ServingCase {
         let replica = self.replica(&priors).map_err(|error| ServingSkip::BadLayout { reason: error.to_string() })?;
         if let KvRoom::DoesNotFit { over_per_gpu } = replica.memory().room {
             return Err(ServingSkip::DoesNotFit { over: over_per_gpu.to_string() });
+        }
+        if let Some(pools) = &self.pools {
+            let prefill = Replica::new(pools.prefill.clone(), &priors)
+                .map_err(|error| ServingSkip::BadLayout { reason: error.to_string() })?;
+            if let KvRoom::DoesNotFit { over_per_gpu } = prefill.memory().room {
+                return Err(ServingSkip::DoesNotFit { over: over_per_gpu.to_string() });
+            }
         }
         let tokens = u64::from(self.load.input.longest) + u64::from(self.load.output.longest);
         if replica.memory().room.tokens() < replica.memory().tokens_of(tokens) {
@@ -151,11 +179,29 @@ impl ServingCase {
 
     /// Rows that share an engine too, and so its flaws.
     pub(super) fn series(&self) -> String {
-        format!("{} {}", self.group(), self.deployment.engine.name())
+        let pools = if self.pools.is_some() { " pools" } else { "" };
+        format!("{} {}{pools}", self.group(), self.deployment.engine.name())
     }
 
     pub fn predict(&self, constants: &ServingConstants) -> Option<Latency> {
-        closed_loop(&self.replica(constants).ok()?, &self.load)
+        let replica = self.replica(constants).ok()?;
+        let Some(sizes) = &self.pools else { return closed_loop(&replica, &self.load) };
+        let pools = Pools {
+            prefill: &Replica::new(sizes.prefill.clone(), constants).ok()?,
+            prefill_workers: sizes.prefill_workers,
+            decode: &replica,
+            decode_workers: sizes.decode_workers,
+            link: fill::link(&self.deployment.hardware),
+            hand_off: constants.hand_off,
+        };
+        disaggregated(&pools, &self.load)
+    }
+
+    /// GPUs of all pools.
+    pub fn gpus(&self) -> u32 {
+        let prefill = self.pools.as_ref();
+        let prefill = prefill.map_or(0, |pools| pools.prefill.parallel.gpus() * pools.prefill_workers);
+        prefill + self.deployment.parallel.gpus() * self.pools.as_ref().map_or(1, |pools| pools.decode_workers)
     }
 
     /// Logarithms of predicted over measured.
@@ -163,7 +209,7 @@ impl ServingCase {
         let Some(predicted) = self.predict(constants) else {
             return LogErrors { first_token: 0.0, inter_token: 0.0, throughput: 0.0 };
         };
-        let gpus = self.deployment.parallel.gpus();
+        let gpus = self.gpus();
         let throughput =
             closed_throughput(&self.load, predicted.first_token, predicted.inter_token, gpus);
         LogErrors {
@@ -181,6 +227,9 @@ pub struct LogErrors {
     pub throughput: f64,
 }
 
+/// Requests from which on more of them change means by less than a percent.
+const MOST_REQUESTS: u32 = 20_000;
+
 fn heads(model: &ServedModel) -> u64 {
     model.transformer.runs.first().map_or(1, |run| run.layer.attention.heads())
 }
@@ -194,7 +243,7 @@ fn load(record: &Record, campaign: Campaign, parallel: &Parallel) -> Result<Clos
     let lengths = |longest: u32| Lengths { longest, shortest_share };
     Ok(ClosedLoop {
         concurrency,
-        requests: concurrency.saturating_mul(10),
+        requests: concurrency.saturating_mul(10).min(MOST_REQUESTS.max(concurrency.saturating_mul(2))),
         input: lengths(column("isl")?),
         output: lengths(column("osl")?),
     })

@@ -2,7 +2,7 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
-    ClosedLoop, Engine, EngineSettings, Parallel, ServedModel, WeightFormat,
+    ClosedLoop, Engine, EngineSettings, KvLink, Parallel, ServedModel, WeightFormat,
 };
 use bedplate_perf::{Generation, Hardware};
 use bedplate_transformer::{Family, Precision};
@@ -163,14 +163,65 @@ pub(super) fn parallel(record: &Record, heads: u64) -> Result<Parallel, ServingS
     Ok(Parallel { tensor, pipeline, expert, attention_data: data })
 }
 
+/// The layouts of a row: one engine, or a pool of prompt workers before one of decode workers.
+pub(super) struct Layouts {
+    pub(super) prefill: Option<Parallel>,
+    pub(super) prefill_workers: u32,
+    pub(super) decode: Parallel,
+    pub(super) decode_workers: u32,
+}
+
+impl Layouts {
+    pub(super) fn one(parallel: Parallel) -> Self {
+        Self { prefill: None, prefill_workers: 0, decode: parallel, decode_workers: 1 }
+    }
+
+    pub(super) fn gpus(&self) -> u32 {
+        let prefill = self.prefill.map_or(0, |parallel| parallel.gpus());
+        let prefill = prefill.saturating_mul(self.prefill_workers);
+        prefill.saturating_add(self.decode.gpus().saturating_mul(self.decode_workers))
+    }
+}
+
+/// The pools that the notes describe as `prefill={n: 1, tp: 4, …} decode={…}`.
+pub(super) fn pools(record: &Record) -> Result<Layouts, ServingSkip> {
+    let (prefill, prefill_workers) = pool(record.notes(), "prefill={")?;
+    let (decode, decode_workers) = pool(record.notes(), "decode={")?;
+    Ok(Layouts { prefill: Some(prefill), prefill_workers, decode, decode_workers })
+}
+
+fn pool(notes: &str, start: &str) -> Result<(Parallel, u32), ServingSkip> {
+    let fields = notes.split_once(start).and_then(|(_, rest)| rest.split_once('}'));
+    let fields = fields.ok_or(ServingSkip::NoWorkers)?.0;
+    let field = |name: &str| {
+        let of = |part: &str| part.trim().strip_prefix(name)?.trim().parse::<u32>().ok();
+        fields.split(',').find_map(of).filter(|count| (1..=4096).contains(count))
+    };
+    let workers = field("n:").ok_or(ServingSkip::NoWorkers)?;
+    let degree = |name: &str| field(name).unwrap_or(1);
+    let (tensor, attention_data) = (degree("tp:"), degree("adp:"));
+    let stage = tensor.saturating_mul(attention_data);
+    // Experts lie on all ranks of a worker whose ranks attend apart.
+    let expert = if attention_data > 1 { stage } else { degree("ep:").min(stage) };
+    Ok((Parallel { tensor, pipeline: degree("pp:"), expert, attention_data }, workers))
+}
+
+/// Pools of a rack share its scale-up fabric; others are joined by the network.
+pub(super) fn link(hardware: &Hardware) -> KvLink {
+    if hardware.domain > 8 { KvLink::ScaleUp } else { KvLink::ScaleOut }
+}
+
 /// Replicas among which the users of a row are divided.
 pub(super) fn copies(record: &Record, parallel: &Parallel) -> u32 {
     let spread = spread_over(record);
     if parallel.attention_data == 1 { spread } else { 1 }
 }
 
-/// Users over the batch of one engine or rank, where the notes state it.
+/// Users over the batch of one engine or rank, where the notes of one engine state it.
 fn spread_over(record: &Record) -> u32 {
+    if record.text("pools") == "disaggregated" {
+        return 1;
+    }
     let users = record.degree("concurrency_or_rate").unwrap_or(1);
     let batch = record.noted("batch_size=").and_then(|batch| u32::try_from(batch).ok()).unwrap_or(users);
     if batch > 0 && batch < users && users.is_multiple_of(batch) { users / batch } else { 1 }

@@ -58,6 +58,9 @@ fn is_beyond_peak(case: &ServingCase) -> bool {
 }
 
 fn stalled(case: &ServingCase) -> Option<ServingSkip> {
+    if case.pools.is_some() {
+        return None;
+    }
     let answer = case.measured.inter_token * (case.load.output.mean() - 1.0);
     let share = case.measured.first_token / (case.measured.first_token + answer);
     let everyone = (case.load.input.mean() + case.load.output.mean()) * f64::from(case.load.concurrency);

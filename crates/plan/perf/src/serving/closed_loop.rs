@@ -38,7 +38,7 @@ impl Lengths {
     }
 
     /// The length at a point between 0 and 1; at least one token.
-    fn at(&self, point: f64) -> u32 {
+    pub(super) fn at(&self, point: f64) -> u32 {
         let share = self.shortest_share + (1.0 - self.shortest_share) * point;
         ((f64::from(self.longest) * share).round() as u32).max(1)
     }

@@ -46,6 +46,7 @@ constants! {
     visible_trtllm = 1.0, Serving, 0.3, "Steps before TensorRT-LLM sees a request that arrived, for each step of its receive interval.";
     visible_vllm = 2.2, Serving, 0.3, "The same, vLLM.";
     visible_sglang = 0.98, Serving, 0.2, "The same, SGLang.";
+    hand_off = 50e-3, Serving, 0.5, "Seconds of routing and handshake of a request between prompt and decode workers.";
     balance_wait = 45.0, SetByHand, 0.3, "Steps that TensorRT-LLM waits to balance prompts over attention data ranks.";
     single_draft = 0.6, SetByHand, 0.3, "Share of the gain of three drafts that one draft brings.";
     serial_host = 4e-3, SetByHand, 0.5, "Seconds of scheduling per step that an engine without overlap exposes (async scheduling of vLLM and SGLang hides it).";

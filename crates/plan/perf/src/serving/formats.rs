@@ -60,9 +60,9 @@ impl Weights {
     pub fn published(model: &Transformer, format: WeightFormat) -> Self {
         let narrow = match (format, model.family) {
             (WeightFormat::Bf16, _) => Precision::Bf16,
-            (WeightFormat::Fp8, _) => Precision::Fp8,
-            // Published in MXFP4 only; a narrower name means its activations.
+            // Published in MXFP4 only; fp8 means its activations.
             (WeightFormat::Fp8 | WeightFormat::Fp4, Family::GptOss) => Precision::Mxfp4,
+            (WeightFormat::Fp8, _) => Precision::Fp8,
             (WeightFormat::Fp4, _) => Precision::Nvfp4,
             (WeightFormat::Int4, _) => Precision::Int4,
         };

@@ -162,7 +162,9 @@ impl Pass {
         let tokens = decodes * self.tokens_per_decode + prefill;
         let sampled = decodes * self.tokens_per_decode + f64::from(shape.prefill_sequences) / self.stages;
         let is_prefill = shape.prefill_tokens > 0;
-        let arithmetic = tokens * self.dense_per_token + sampled * self.head_per_token;
+        let unshared = self.unshared(shape);
+        let ranked = tokens + prefill * (unshared - 1.0);
+        let arithmetic = ranked * self.dense_per_token + sampled * self.head_per_token;
         let experts = self.experts.as_ref().map_or(Pair::default(), |experts| experts.seconds(tokens));
         let drafting = if shape.decodes > 0 { self.drafting(decodes) } else { 0.0 };
         let eager = if is_prefill { self.eager } else { 0.0 };
@@ -175,7 +177,7 @@ impl Pass {
             expert_read: experts.read,
             expert_arithmetic: experts.arithmetic,
             expert_products: rounded_max(experts.read, experts.arithmetic),
-            prefill_attention: self.prefill_attention(shape),
+            prefill_attention: unshared * self.prefill_attention(shape),
             decode_attention: self.decode_attention(decodes, shape.decode_context as f64 / self.stages),
             latency: self.latency + eager + drafting,
             scale_up,
@@ -183,6 +185,12 @@ impl Pass {
             host: host + self.host_per_step.max(0.0),
             host_hidden: (-self.host_per_step).max(0.0),
         }
+    }
+
+    /// A prompt is attended by one data rank: with fewer prompts than ranks, by how much longer they take
+    /// than if all ranks shared them.
+    fn unshared(&self, shape: &StepShape) -> f64 {
+        self.ranks / self.ranks.min(f64::from(shape.prefill_sequences.max(1)))
     }
 
     /// Each draft passes one more layer, like the model's, and the head.

@@ -14,7 +14,7 @@ use crate::Constants;
 use crate::collective::{Group, Links};
 
 /// The rings of training, read once.
-static TRAINING: LazyLock<Constants> = LazyLock::new(Constants::builtin);
+pub(super) static TRAINING: LazyLock<Constants> = LazyLock::new(Constants::builtin);
 
 /// The collectives of a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
