@@ -1,4 +1,5 @@
-//! Fits data/serving/constants.toml to a table of measurements: `serving_fit FILE [ITERATIONS] [--write]`.
+//! Fits the serving constants to a table of measurements: `serving_fit FILE [ITERATIONS]`, with `--write` into
+//! data/serving/constants.toml, with `--warm` from there, with `--holdout` scored on groups left out.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints and may stop")]
 use bedplate_calibrate::Score;
 use bedplate_calibrate::serving::{ServingCase, ServingCases, fit_serving, fit_without_each};
@@ -18,7 +19,10 @@ fn main() {
             println!("{:<24} {:>10.3e}  prior {:>10.3e}  {:+.1} widths", field.name, value, field.prior, (value / field.prior).ln() / field.spread);
         }
     }
-    print("fitted", &rows, |_| &fitted);
+    let aggregated: Vec<&ServingCase> = rows.iter().copied().filter(|case| case.pools.is_none()).collect();
+    let pools: Vec<&ServingCase> = rows.iter().copied().filter(|case| case.pools.is_some()).collect();
+    print("fitted", &aggregated, |_| &fitted);
+    print("fitted, pools", &pools, |_| &fitted);
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../data/serving/constants.toml");
     if std::env::args().any(|argument| argument == "--write") {
         std::fs::write(root, fitted.to_toml()).unwrap();
@@ -26,12 +30,16 @@ fn main() {
     if std::env::args().any(|argument| argument == "--holdout") {
         let groups: Vec<String> = rows.iter().map(|case| case.group()).collect();
         let fits = fit_without_each(&rows, &groups, &fitted, 3);
-        print("left out", &rows, |case| &fits[&case.group()]);
+        print("left out", &aggregated, |case| &fits[&case.group()]);
+        print("left out, pools", &pools, |case| &fits[&case.group()]);
         let mut names = groups.clone();
         names.sort();
         names.dedup();
         for name in names {
-            let members: Vec<&ServingCase> = rows.iter().copied().filter(|case| case.group() == name).collect();
+            let members: Vec<&ServingCase> = rows.iter().copied().filter(|case| case.group() == name && case.pools.is_none()).collect();
+            if members.is_empty() {
+                continue;
+            }
             print(&format!("  {name:<26}"), &members, |case| &fits[&case.group()]);
         }
     }

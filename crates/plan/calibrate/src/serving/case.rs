@@ -227,6 +227,8 @@ pub struct LogErrors {
     pub throughput: f64,
 }
 
+/// Users beyond which a figure is taken for a mistake.
+const MOST_USERS: u32 = 100_000;
 /// Requests from which on more of them change means by less than a percent.
 const MOST_REQUESTS: u32 = 20_000;
 
@@ -238,7 +240,11 @@ fn load(record: &Record, campaign: Campaign, parallel: &Parallel) -> Result<Clos
     let column = |name: &'static str| {
         record.degree(name).filter(|count| *count <= 1_000_000).ok_or(ServingSkip::Blank { column: name })
     };
-    let concurrency = column("concurrency_or_rate")? / fill::copies(record, parallel);
+    let users = column("concurrency_or_rate")?;
+    if users > MOST_USERS {
+        return Err(ServingSkip::Blank { column: "concurrency_or_rate" });
+    }
+    let concurrency = users / fill::copies(record, parallel);
     let shortest_share = campaign.shortest_share(record.text("engine"));
     let lengths = |longest: u32| Lengths { longest, shortest_share };
     Ok(ClosedLoop {

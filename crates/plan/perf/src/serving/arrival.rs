@@ -23,6 +23,7 @@ impl Arrival {
         let balances = deployment.engine == Engine::TensorRtLlm && deployment.parallel.attention_data > 1;
         let balance = if balances { c.balance_wait } else { 0.0 };
         let visible_after = deployment.settings.visible_after.unwrap_or(visible_after + balance);
+        let first_token = (first_token + deployment.adjustment.first_token).max(0.0);
         Self { visible_after, first_token }
     }
 }

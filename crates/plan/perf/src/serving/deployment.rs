@@ -2,7 +2,7 @@
 
 use bedplate_transformer::Precision;
 
-use super::{Engine, EngineSettings, ServedModel, WeightFormat, Weights};
+use super::{Adjustment, Engine, EngineSettings, ServedModel, WeightFormat, Weights};
 use crate::{Hardware, PerfError};
 
 /// One replica of a model: everything that decides the time of its steps and the room for its cache.
@@ -19,6 +19,8 @@ pub struct Deployment {
     pub host: HostWork,
     /// When the engine was built, as a year with its fraction. See [`Deployment::NEWEST`].
     pub built: f64,
+    /// What a site measured of this deployment.
+    pub adjustment: Adjustment,
 }
 
 /// Over how many GPUs a replica is cut, and how.
@@ -105,6 +107,7 @@ impl Deployment {
             speculation: None,
             host: HostWork::Overlapped,
             built: Self::NEWEST,
+            adjustment: Adjustment::default(),
             model,
         }
     }

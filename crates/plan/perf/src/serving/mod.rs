@@ -20,6 +20,7 @@ mod pass;
 mod pools;
 mod replica;
 mod shape;
+mod site;
 mod transfer;
 mod wires;
 
@@ -36,4 +37,5 @@ pub use pass::DecodeLine;
 pub use pools::{Pools, disaggregated};
 pub use replica::{Replica, StepTimer};
 pub use shape::StepShape;
+pub use site::{Adjustment, Site};
 pub use transfer::{KvLink, KvTier};

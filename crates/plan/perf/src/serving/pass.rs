@@ -41,6 +41,8 @@ pub(crate) struct Pass {
     pub(crate) wires: Wires,
     host_per_sequence: f64,
     host_per_step: f64,
+    /// Measured over predicted, where a site has measured.
+    adjustment: f64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -81,6 +83,27 @@ pub(crate) struct Seconds {
 }
 
 impl Seconds {
+    fn times(mut self, factor: f64) -> Self {
+        for seconds in [
+            &mut self.read,
+            &mut self.arithmetic,
+            &mut self.products,
+            &mut self.expert_read,
+            &mut self.expert_arithmetic,
+            &mut self.expert_products,
+            &mut self.prefill_attention,
+            &mut self.decode_attention,
+            &mut self.latency,
+            &mut self.scale_up,
+            &mut self.scale_out,
+            &mut self.host,
+            &mut self.host_hidden,
+        ] {
+            *seconds *= factor;
+        }
+        self
+    }
+
     pub(crate) fn total(&self) -> f64 {
         self.products
             + self.expert_products
@@ -128,10 +151,11 @@ impl Pass {
         let tokens_per_decode = 1.0 + deployment.speculation.map_or(0.0, |s| f64::from(s.drafts));
         let read = (dense.bytes + head.bytes) / tensor / rates.dense_read;
         let draft = latency / layers + (dense.bytes / layers + head.bytes) / tensor / rates.dense_read;
-        let attention = AttentionCosts::new(deployment, constants, &rates, tokens_per_decode);
-        let (exposed, per_step) = match deployment.host {
-            HostWork::Overlapped => (1.0, -constants.serial_host),
-            HostWork::Serial => (1.0, constants.serial_host),
+        let attention = AttentionCosts::new(deployment, &rates, tokens_per_decode);
+        // Below zero what is hidden behind the GPU's work.
+        let host_per_step = match deployment.host {
+            HostWork::Overlapped => -constants.serial_host,
+            HostWork::Serial => constants.serial_host,
         };
         Self {
             stages: f64::from(parallel.pipeline),
@@ -151,8 +175,9 @@ impl Pass {
             draft,
             layers,
             wires: Wires::new(deployment, constants),
-            host_per_sequence: exposed * constants.sequence_host,
-            host_per_step: per_step,
+            host_per_sequence: constants.sequence_host,
+            host_per_step,
+            adjustment: deployment.adjustment.step,
         }
     }
 
@@ -185,6 +210,7 @@ impl Pass {
             host: host + self.host_per_step.max(0.0),
             host_hidden: (-self.host_per_step).max(0.0),
         }
+        .times(self.adjustment)
     }
 
     /// A prompt is attended by one data rank: with fewer prompts than ranks, by how much longer they take
@@ -233,7 +259,7 @@ impl Pass {
                 until = until.min(full_at);
             }
         }
-        let slope = slope / self.stages;
+        let slope = slope / self.stages * self.adjustment;
         let at = self.seconds(&StepShape::decode(decodes, context)).total();
         DecodeLine { base: at - slope * context as f64, slope, until: until as u64 }
     }
@@ -386,7 +412,7 @@ struct AttentionCosts {
 }
 
 impl AttentionCosts {
-    fn new(deployment: &Deployment, _: &ServingConstants, rates: &Rates, queries: f64) -> Self {
+    fn new(deployment: &Deployment, rates: &Rates, queries: f64) -> Self {
         let model = &deployment.model;
         let ranks = f64::from(deployment.parallel.attention_data);
         let tensor = f64::from(deployment.parallel.tensor);
