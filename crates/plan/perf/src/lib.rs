@@ -38,6 +38,7 @@ mod overlap;
 mod problem;
 mod profile;
 mod step;
+pub mod serving;
 mod workload;
 
 pub use constants::{Constants, Field, Origin};

@@ -9,6 +9,7 @@ mod explanation;
 mod launch;
 mod page;
 mod question;
+mod serving;
 mod train;
 mod validate;
 mod waterfall;
@@ -39,7 +40,7 @@ enum Command {
     Choose(choose::Arguments),
     /// Which model for the money, by published scaling laws
     Budget(budget::Arguments),
-    /// How wrong the performance model is, on any file of measured runs
+    /// How wrong the performance model is, on any file of measured runs or latencies
     Validate(validate::Arguments),
     /// Fit the performance model to your own runs
     Calibrate(calibrate::Arguments),
