@@ -37,7 +37,6 @@ mod request;
 mod router;
 mod scheduler;
 mod sequence;
-mod shape;
 mod step;
 
 #[cfg(test)]
@@ -51,5 +50,5 @@ pub use reason::{Admission, AdmitReason, Drop, PreemptReason, Preemption, Refusa
 pub use request::{BlockKey, Request, RequestId, SequenceId, Start, TenantId, mix};
 pub use router::{Candidate, Route, RouteReason, Router, RouterOptions, RoutingPolicy};
 pub use scheduler::{Load, Scheduler};
-pub use shape::StepShape;
+pub use bedplate_breakdown::StepShape;
 pub use step::{Chunk, Completion, Progress, Step};

@@ -1,4 +1,6 @@
-//! What one engine step holds, in sums: the time of a step depends on nothing else.
+//! What one engine step of serving holds, in sums: the time of a step depends on nothing else.
+//!
+//! The request scheduler makes it, the engine runs it and the performance model prices it.
 
 /// Sums over the sequences of one step of a whole replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -47,5 +49,26 @@ impl StepShape {
 
     pub fn is_empty(&self) -> bool {
         self.prefill_tokens == 0 && self.decodes == 0
+    }
+
+    pub fn is_decode_only(&self) -> bool {
+        self.prefill_tokens == 0 && self.decodes > 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn chunks_of_a_prompt_attend_to_as_many_pairs_as_the_whole() {
+        let whole = StepShape::prefill(0, 100);
+        assert_eq!(whole.prefill_pairs, 5050);
+        let mut parts = StepShape::default();
+        parts.add_prefill(0, 30);
+        parts.add_prefill(30, 70);
+        assert_eq!(parts.prefill_pairs, whole.prefill_pairs);
+        assert_eq!(parts.prefill_sequences, 2);
+        assert!(StepShape::decode(3, 90).is_decode_only() && !whole.is_decode_only());
     }
 }
