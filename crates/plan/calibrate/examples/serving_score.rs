@@ -20,7 +20,11 @@ fn main() {
     let mut reasons: BTreeMap<String, usize> = BTreeMap::new();
     for skipped in &cases.skipped {
         let reason = skipped.reason.to_string();
-        let key = if reason.contains("repeats") || reason.contains("duplicate") { reason[..8].to_owned() } else { reason };
+        let key = if reason.contains("repeats") || reason.contains("duplicate") {
+            reason[..8].to_owned()
+        } else {
+            reason
+        };
         *reasons.entry(key).or_default() += 1;
     }
     eprintln!("{reasons:?}");
@@ -41,7 +45,12 @@ fn main() {
         let score = |value: &dyn Fn(usize) -> f64| {
             let errors: Vec<f64> = members.iter().map(|index| value(*index).exp() - 1.0).collect();
             let score = Score::of(&errors);
-            format!("{:+5.1} {:5.1}/{:5.1}", 100.0 * score.bias, 100.0 * score.median_abs_error, 100.0 * score.p90_abs_error)
+            format!(
+                "{:+5.1} {:5.1}/{:5.1}",
+                100.0 * score.bias,
+                100.0 * score.median_abs_error,
+                100.0 * score.p90_abs_error
+            )
         };
         println!(
             "{name:<32} {:>5}  itl {}  thr {}  ttft {}",
@@ -52,14 +61,41 @@ fn main() {
         );
     }
     if let Some(path) = std::env::args().nth(2) {
-        let mut text = String::from("id,campaign,model,gpu,engine,tp,ep,da,drafts,weights,isl,osl,c,m_ttft,m_itl,e_ttft,e_itl,e_thr,repaired,mfu,share,susp\n");
+        let mut text = String::from(
+            "id,campaign,model,gpu,engine,tp,ep,da,drafts,weights,isl,osl,c,m_ttft,m_itl,e_ttft,e_itl,e_thr,repaired,mfu,share,susp\n",
+        );
         for (case, error) in cases.used.iter().zip(&errors) {
             let p = case.deployment.parallel;
             text += &format!(
                 "{},{:?},{},{},{},{},{},{},{},{}/{},{},{},{},{},{},{:.4},{:.4},{:.4},{},{:.3},{:.2},{}\n",
-                case.id, case.campaign, if case.pools.is_some() { format!("P-{}", case.model) } else { case.model.clone() }, case.accelerator, case.engine, p.tensor, p.expert, p.attention_data,
-                case.drafts, case.deployment.weights.attention, case.deployment.weights.experts, case.load.input.longest, case.load.output.longest, case.load.concurrency,
-                case.measured.first_token, case.measured.inter_token, error.first_token, error.inter_token, error.throughput, case.is_repaired, 2.0*case.deployment.model.transformer.parameters().active_without_embedding as f64*case.measured.throughput*(1.0+case.load.input.mean()/case.load.output.mean())/case.deployment.hardware.peak_bf16, case.measured.first_token/(case.measured.first_token+case.measured.inter_token*(case.load.output.mean()-1.0)), case.suspicion.is_some()
+                case.id,
+                case.campaign,
+                if case.pools.is_some() { format!("P-{}", case.model) } else { case.model.clone() },
+                case.accelerator,
+                case.engine,
+                p.tensor,
+                p.expert,
+                p.attention_data,
+                case.drafts,
+                case.deployment.weights.attention,
+                case.deployment.weights.experts,
+                case.load.input.longest,
+                case.load.output.longest,
+                case.load.concurrency,
+                case.measured.first_token,
+                case.measured.inter_token,
+                error.first_token,
+                error.inter_token,
+                error.throughput,
+                case.is_repaired,
+                2.0 * case.deployment.model.transformer.parameters().active_without_embedding as f64
+                    * case.measured.throughput
+                    * (1.0 + case.load.input.mean() / case.load.output.mean())
+                    / case.deployment.hardware.peak_bf16,
+                case.measured.first_token
+                    / (case.measured.first_token
+                        + case.measured.inter_token * (case.load.output.mean() - 1.0)),
+                case.suspicion.is_some()
             );
         }
         std::fs::write(path, text).unwrap();

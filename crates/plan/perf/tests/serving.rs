@@ -44,7 +44,8 @@ fn any_replica() -> impl Strategy<Value = Replica> {
         let (tensor, attention_data) = (1 << tensor, 1 << data);
         Parallel { tensor, pipeline: 1 << pipeline, attention_data, expert: (1 << expert).min(tensor) }
     });
-    let choices = (0..MODELS.len(), 0..CHIPS.len(), parallel, 0..Engine::ALL.len(), 0..WeightFormat::ALL.len());
+    let choices =
+        (0..MODELS.len(), 0..CHIPS.len(), parallel, 0..Engine::ALL.len(), 0..WeightFormat::ALL.len());
     (choices, 0u32..4, any::<bool>()).prop_map(|((model, chip, parallel, engine, format), drafts, serial)| {
         let model = ServedModel::named(MODELS[model]).unwrap();
         let engine = Engine::ALL[engine];
@@ -127,12 +128,8 @@ fn a_model_that_does_not_fit_is_refused_by_how_much() {
     let small = replica("llama-3.3-70b", "l4", Parallel::ONE);
     let KvRoom::DoesNotFit { over_per_gpu } = small.memory().room else { panic!("70 GB fit into 24") };
     assert!((45e9..55e9).contains(&over_per_gpu.get()), "{over_per_gpu}");
-    let load = ClosedLoop {
-        concurrency: 1,
-        requests: 1,
-        input: Lengths::fixed(10),
-        output: Lengths::fixed(10),
-    };
+    let load =
+        ClosedLoop { concurrency: 1, requests: 1, input: Lengths::fixed(10), output: Lengths::fixed(10) };
     assert_eq!(closed_loop(&small, &load), None);
 }
 
@@ -237,7 +234,8 @@ fn a_site_file_reads_back_what_was_written() {
 fn constants_are_valid_and_no_more_than_forty_are_fitted() {
     let builtin = ServingConstants::builtin();
     let text = builtin.to_toml();
-    let read = ServingConstants::read(bedplate_diag::Source::new("c.toml", &text), ServingConstants::priors());
+    let read =
+        ServingConstants::read(bedplate_diag::Source::new("c.toml", &text), ServingConstants::priors());
     assert_eq!(read.unwrap(), builtin);
     let fitted = ServingConstants::FIELDS.iter().filter(|field| field.origin == Origin::Serving).count();
     assert!(fitted <= 40, "{fitted}");
