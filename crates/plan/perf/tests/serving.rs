@@ -26,17 +26,19 @@ const CHIPS: [&str; 6] = ["a100", "h100", "h200", "b200", "l4", "trainium2"];
 
 fn hardware(name: &str) -> Hardware {
     let catalog = Catalog::builtin();
-    let chip = Hardware::from_accelerator(catalog.accelerator(name).unwrap(), &catalog).unwrap();
+    let chip =
+        Hardware::from_accelerator(catalog.accelerator(name).expect("known"), &catalog).expect("complete");
     Hardware { gpus: 8, domain: 8, ..chip }
 }
 
 fn deployment(model: &str, chip: &str, parallel: Parallel) -> Deployment {
-    let model = ServedModel::named(model).unwrap();
+    let model = ServedModel::named(model).expect("known");
     Deployment::new(model, WeightFormat::Fp8, hardware(chip), parallel, Engine::Vllm)
 }
 
 fn replica(model: &str, chip: &str, parallel: Parallel) -> Replica {
-    Replica::new(deployment(model, chip, parallel), &ServingConstants::builtin()).unwrap()
+    Replica::new(deployment(model, chip, parallel), &ServingConstants::builtin())
+        .expect("a layout with meaning")
 }
 
 fn any_replica() -> impl Strategy<Value = Replica> {
@@ -47,7 +49,7 @@ fn any_replica() -> impl Strategy<Value = Replica> {
     let choices =
         (0..MODELS.len(), 0..CHIPS.len(), parallel, 0..Engine::ALL.len(), 0..WeightFormat::ALL.len());
     (choices, 0u32..4, any::<bool>()).prop_map(|((model, chip, parallel, engine, format), drafts, serial)| {
-        let model = ServedModel::named(MODELS[model]).unwrap();
+        let model = ServedModel::named(MODELS[model]).expect("known");
         let engine = Engine::ALL[engine];
         let mut made =
             Deployment::new(model, WeightFormat::ALL[format], hardware(CHIPS[chip]), parallel, engine);
@@ -55,7 +57,7 @@ fn any_replica() -> impl Strategy<Value = Replica> {
         made.speculation = (drafts > 0).then_some(Speculation { drafts, tokens_per_step });
         made.host = if serial { HostWork::Serial } else { HostWork::Overlapped };
         made.adjustment = Adjustment { step: 1.0 + f64::from(drafts) / 10.0, first_token: 0.0 };
-        Replica::new(made, &ServingConstants::builtin()).unwrap()
+        Replica::new(made, &ServingConstants::builtin()).expect("a layout with meaning")
     })
 }
 
