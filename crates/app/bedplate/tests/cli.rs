@@ -97,6 +97,11 @@ golden! {
         "plan budget --dollars '$1M' --instance p5.48xlarge",
         "plan budget --gpu-hours 100000 --instance p5en.48xlarge --mfu 0.45",
     ]
+    plan_serving: [
+        "plan validate --kind serving --data latencies.csv",
+        "plan calibrate --kind serving --data latencies.csv",
+        "plan validate --kind serving --data config.json",
+    ]
     plan_errors: [
         "plan train --model llama-3.1-405b --cluster p5.48xlarge:1",
         "plan train --model llama-3.1-70b --cluster p5.48xlarge:0",

@@ -12,11 +12,21 @@ fn main() {
     let iterations = std::env::args().nth(2).map_or(8, |text| text.parse().unwrap());
     let cases = ServingCases::read(&std::fs::read_to_string(path).unwrap(), &Catalog::builtin()).unwrap();
     let rows: Vec<&ServingCase> = cases.used.iter().filter(|case| case.suspicion.is_none()).collect();
-    let start = if std::env::args().any(|a| a == "--warm") { ServingConstants::builtin() } else { ServingConstants::priors() };
+    let start = if std::env::args().any(|a| a == "--warm") {
+        ServingConstants::builtin()
+    } else {
+        ServingConstants::priors()
+    };
     let fitted = fit_serving(&rows, &start, iterations).rounded();
     for (value, field) in fitted.values().iter().zip(ServingConstants::FIELDS) {
         if field.origin == Origin::Serving {
-            println!("{:<24} {:>10.3e}  prior {:>10.3e}  {:+.1} widths", field.name, value, field.prior, (value / field.prior).ln() / field.spread);
+            println!(
+                "{:<24} {:>10.3e}  prior {:>10.3e}  {:+.1} widths",
+                field.name,
+                value,
+                field.prior,
+                (value / field.prior).ln() / field.spread
+            );
         }
     }
     let aggregated: Vec<&ServingCase> = rows.iter().copied().filter(|case| case.pools.is_none()).collect();
@@ -36,7 +46,8 @@ fn main() {
         names.sort();
         names.dedup();
         for name in names {
-            let members: Vec<&ServingCase> = rows.iter().copied().filter(|case| case.group() == name && case.pools.is_none()).collect();
+            let members: Vec<&ServingCase> =
+                rows.iter().copied().filter(|case| case.group() == name && case.pools.is_none()).collect();
             if members.is_empty() {
                 continue;
             }
@@ -49,7 +60,12 @@ fn print<'a>(title: &str, rows: &[&ServingCase], constants: impl Fn(&ServingCase
     let errors: Vec<_> = rows.iter().map(|case| case.log_errors(constants(case))).collect();
     let line = |values: Vec<f64>| {
         let score = Score::of(&values.iter().map(|value| value.exp() - 1.0).collect::<Vec<_>>());
-        format!("{:+5.1} {:5.1}/{:5.1}", 100.0 * score.bias, 100.0 * score.median_abs_error, 100.0 * score.p90_abs_error)
+        format!(
+            "{:+5.1} {:5.1}/{:5.1}",
+            100.0 * score.bias,
+            100.0 * score.median_abs_error,
+            100.0 * score.p90_abs_error
+        )
     };
     println!(
         "{title} {} rows: itl {} thr {} ttft {}",

@@ -136,4 +136,3 @@ fn weights(cases: &[&Case]) -> Vec<f64> {
     }
     cases.iter().map(|case| (rows[case.source.as_str()] / 20.0).powf(-0.25)).collect()
 }
-

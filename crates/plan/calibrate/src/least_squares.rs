@@ -71,7 +71,8 @@ impl LeastSquares<'_> {
     }
 
     fn loss(&self, residuals: &[f64], point: &[f64]) -> f64 {
-        let row = |(residual, weight): (&f64, &f64)| weight * 2.0 * ((1.0 + residual * residual).sqrt() - 1.0);
+        let row =
+            |(residual, weight): (&f64, &f64)| weight * 2.0 * ((1.0 + residual * residual).sqrt() - 1.0);
         let rows: f64 = residuals.iter().zip(self.weights).map(row).sum();
         let priors: f64 = point.iter().enumerate().map(|(index, at)| self.prior(index, *at).powi(2)).sum();
         rows + priors
@@ -84,7 +85,11 @@ impl LeastSquares<'_> {
                 let mut moved = point.to_vec();
                 moved[index] += self.difference;
                 let changed = (self.residuals)(&moved);
-                changed.iter().zip(residuals).map(|(after, before)| (after - before) / self.difference).collect()
+                changed
+                    .iter()
+                    .zip(residuals)
+                    .map(|(after, before)| (after - before) / self.difference)
+                    .collect()
             })
             .collect()
     }

@@ -37,8 +37,8 @@ mod memory;
 mod overlap;
 mod problem;
 mod profile;
-mod step;
 pub mod serving;
+mod step;
 mod workload;
 
 pub use constants::{Constants, Field, Origin};

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
-    ClosedLoop, Deployment, KvRoom, Latency, Lengths, Parallel, Pools, Replica, ServedModel, ServingConstants,
-    Speculation, closed_loop, disaggregated,
+    ClosedLoop, Deployment, KvRoom, Latency, Lengths, Parallel, Pools, Replica, ServedModel,
+    ServingConstants, Speculation, closed_loop, disaggregated,
 };
 
 use super::fill::{self, Campaign};
@@ -76,7 +76,9 @@ impl ServingCases {
             };
             match case {
                 Ok(case) => cases.used.push(case),
-                Err(reason) => cases.skipped.push(ServingSkipped { id: record.text("id").to_owned(), reason }),
+                Err(reason) => {
+                    cases.skipped.push(ServingSkipped { id: record.text("id").to_owned(), reason })
+                }
             }
         }
         if !cases.used.is_empty() {
@@ -114,8 +116,12 @@ impl ServingCase {
         let drafts = fill::drafts(record, engine, format, &parallel);
         let kv = fill::kv(record, format, engine, &hardware);
         let settings = fill::settings(record, campaign, engine, &hardware, &load, &model);
-        let deployment =
-            Deployment { kv, settings, built: fill::built(record), ..Deployment::new(model, format, hardware, parallel, engine) };
+        let deployment = Deployment {
+            kv,
+            settings,
+            built: fill::built(record),
+            ..Deployment::new(model, format, hardware, parallel, engine)
+        };
         let pools = layouts.prefill.map(|prefill| PoolSizes {
             prefill: Deployment { parallel: prefill, ..deployment.clone() },
             prefill_workers: layouts.prefill_workers,
@@ -142,7 +148,8 @@ impl ServingCase {
     /// Refuses what could not have run.
     fn check(&self) -> Result<(), ServingSkip> {
         let priors = ServingConstants::priors();
-        let replica = self.replica(&priors).map_err(|error| ServingSkip::BadLayout { reason: error.to_string() })?;
+        let replica =
+            self.replica(&priors).map_err(|error| ServingSkip::BadLayout { reason: error.to_string() })?;
         if let KvRoom::DoesNotFit { over_per_gpu } = replica.memory().room {
             return Err(ServingSkip::DoesNotFit { over: over_per_gpu.to_string() });
         }
@@ -201,7 +208,8 @@ impl ServingCase {
     pub fn gpus(&self) -> u32 {
         let prefill = self.pools.as_ref();
         let prefill = prefill.map_or(0, |pools| pools.prefill.parallel.gpus() * pools.prefill_workers);
-        prefill + self.deployment.parallel.gpus() * self.pools.as_ref().map_or(1, |pools| pools.decode_workers)
+        prefill
+            + self.deployment.parallel.gpus() * self.pools.as_ref().map_or(1, |pools| pools.decode_workers)
     }
 
     /// Logarithms of predicted over measured.
@@ -210,8 +218,7 @@ impl ServingCase {
             return LogErrors { first_token: 0.0, inter_token: 0.0, throughput: 0.0 };
         };
         let gpus = self.gpus();
-        let throughput =
-            closed_throughput(&self.load, predicted.first_token, predicted.inter_token, gpus);
+        let throughput = closed_throughput(&self.load, predicted.first_token, predicted.inter_token, gpus);
         LogErrors {
             first_token: (predicted.first_token / self.measured.first_token).ln(),
             inter_token: (predicted.inter_token / self.measured.inter_token).ln(),

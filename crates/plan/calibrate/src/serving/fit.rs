@@ -114,11 +114,18 @@ fn scaled(errors: &LogErrors) -> [f64; 3] {
     [errors.inter_token / SCALES[0], errors.throughput / SCALES[1], errors.first_token / SCALES[2]]
 }
 
+/// Weight of the first token of pools: it is mostly their queue, which a small error of the rate decides.
+const QUEUED: f64 = 0.1;
+
 /// `(n/20)^-1/4` for each of a row's residuals, where its group has `n` rows.
 fn weights(cases: &[&ServingCase]) -> Vec<f64> {
     let mut rows: BTreeMap<String, f64> = BTreeMap::new();
     for case in cases {
         *rows.entry(case.series()).or_default() += 1.0;
     }
-    cases.iter().flat_map(|case| [(rows[&case.series()] / 20.0).powf(-0.25); 3]).collect()
+    let of = |case: &&ServingCase| {
+        let weight = (rows[&case.series()] / 20.0).powf(-0.25);
+        [weight, weight, if case.pools.is_some() { QUEUED * weight } else { weight }]
+    };
+    cases.iter().flat_map(of).collect()
 }

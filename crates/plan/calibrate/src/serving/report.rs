@@ -82,9 +82,10 @@ pub fn serving_report<'a>(
     };
     let is_one = |case: &ServingCase| case.pools.is_none();
     let is_believed = |case: &ServingCase| case.suspicion.is_none();
-    let suspicious = cases.used.iter().filter_map(|case| {
-        Some(ServingSkipped { id: case.id.clone(), reason: case.suspicion.clone()? })
-    });
+    let suspicious = cases
+        .used
+        .iter()
+        .filter_map(|case| Some(ServingSkipped { id: case.id.clone(), reason: case.suspicion.clone()? }));
     let kinds = KINDS.map(|(kind, name)| {
         let mut groups: BTreeMap<String, Vec<&LogErrors>> = BTreeMap::new();
         for (case, errors) in scored.iter().filter(|(case, _)| is_one(case) && is_believed(case)) {

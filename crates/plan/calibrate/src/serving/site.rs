@@ -27,11 +27,13 @@ const ROUNDS: u32 = 4;
 fn adjustment(rows: &[&ServingCase], constants: &ServingConstants) -> Adjustment {
     let mut found = Adjustment::default();
     for _ in 0..ROUNDS {
-        let errors: Vec<f64> = rows.iter().map(|row| row.adjusted(found).log_errors(constants).inter_token).collect();
+        let errors: Vec<f64> =
+            rows.iter().map(|row| row.adjusted(found).log_errors(constants).inter_token).collect();
         found.step = (found.step * (-quantile(&errors, 0.5)).exp()).clamp(0.05, 20.0);
     }
     let later = |row: &&ServingCase| {
-        let predicted = row.adjusted(found).predict(constants).map_or(row.measured.first_token, |p| p.first_token);
+        let predicted =
+            row.adjusted(found).predict(constants).map_or(row.measured.first_token, |p| p.first_token);
         row.measured.first_token - predicted
     };
     let later: Vec<f64> = rows.iter().map(later).collect();

@@ -114,7 +114,10 @@ impl Engine {
     pub const ALL: [Engine; 4] = [Engine::Vllm, Engine::Sglang, Engine::TensorRtLlm, Engine::Bedplate];
 
     fn row(self) -> &'static Row {
-        ENGINES.iter().find(|row| row.engine == self).expect("the table names every engine: checked by a test")
+        ENGINES
+            .iter()
+            .find(|row| row.engine == self)
+            .expect("the table names every engine: checked by a test")
     }
 
     pub fn name(self) -> &'static str {
@@ -134,8 +137,7 @@ impl Engine {
     /// What the engine does unless told otherwise.
     pub fn settings(self, hardware: &Hardware) -> EngineSettings {
         let row = self.row();
-        let is_blackwell =
-            matches!(hardware.generation, Generation::Blackwell | Generation::BlackwellUltra);
+        let is_blackwell = matches!(hardware.generation, Generation::Blackwell | Generation::BlackwellUltra);
         EngineSettings {
             prefill: row.prefill,
             chunk: if is_blackwell { row.chunk_blackwell } else { row.chunk },

@@ -24,7 +24,7 @@ mod transfer;
 mod wires;
 
 pub use arrival::Arrival;
-pub use closed_loop::{ClosedLoop, Lengths, Latency, closed_loop};
+pub use closed_loop::{ClosedLoop, Latency, Lengths, closed_loop};
 pub use constants::ServingConstants;
 pub use deployment::{Deployment, HostWork, Parallel, Speculation};
 pub use engine::{Engine, EngineSettings, KvReserve, PrefillStyle};

@@ -35,8 +35,11 @@ impl From<Transformer> for ServedModel {
 impl ServedModel {
     /// A model by name: those of [`bedplate_transformer::builtin`], and some that only serving describes.
     pub fn named(name: &str) -> Result<Self, ModelError> {
-        let squeezed: String =
-            name.chars().filter(char::is_ascii_alphanumeric).map(|letter| letter.to_ascii_lowercase()).collect();
+        let squeezed: String = name
+            .chars()
+            .filter(char::is_ascii_alphanumeric)
+            .map(|letter| letter.to_ascii_lowercase())
+            .collect();
         let is = |part: &str| squeezed.contains(part);
         if is("minimaxm2") {
             return minimax_m2().map(Self::from);
@@ -80,7 +83,13 @@ fn minimax_m2() -> Result<Transformer, ModelError> {
         reach: Reach::Full,
         mlp: Mlp::Mixture(mixture(256, 8, 1536, None)),
     };
-    Transformer::new(shape("minimax-m2.5", Family::Mixtral, 200_064, 3072, vec![LayerRun { count: 62, layer }]))
+    Transformer::new(shape(
+        "minimax-m2.5",
+        Family::Mixtral,
+        200_064,
+        3072,
+        vec![LayerRun { count: 62, layer }],
+    ))
 }
 
 /// GLM-5: 744 B parameters, 40 B active; latent attention with an indexer.
@@ -97,7 +106,8 @@ fn glm_5() -> Result<Transformer, ModelError> {
     let dense = Mlp::Dense(Dense { width: 12_288, is_gated: true, has_bias: false });
     let experts = Mlp::Mixture(mixture(256, 8, 2048, Some(2048)));
     let layer = |mlp| Layer { attention, reach: Reach::Full, mlp };
-    let runs = vec![LayerRun { count: 3, layer: layer(dense) }, LayerRun { count: 75, layer: layer(experts) }];
+    let runs =
+        vec![LayerRun { count: 3, layer: layer(dense) }, LayerRun { count: 75, layer: layer(experts) }];
     Transformer::new(shape("glm-5", Family::DeepseekV3, 154_880, 6144, runs))
 }
 
@@ -170,8 +180,16 @@ mod tests {
             let more = model.linear.map_or(0, |linear| linear.layers * linear.more_parameters);
             let counted = model.transformer.parameters();
             let billions = |count: u64| (count + more) as f64 / 1e9;
-            assert!((billions(counted.total) / total - 1.0).abs() < 0.02, "{name}: {}", billions(counted.total));
-            assert!((billions(counted.active) / active - 1.0).abs() < 0.1, "{name}: {}", billions(counted.active));
+            assert!(
+                (billions(counted.total) / total - 1.0).abs() < 0.02,
+                "{name}: {}",
+                billions(counted.total)
+            );
+            assert!(
+                (billions(counted.active) / active - 1.0).abs() < 0.1,
+                "{name}: {}",
+                billions(counted.active)
+            );
         }
     }
 

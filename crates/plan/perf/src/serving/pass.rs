@@ -237,15 +237,14 @@ impl Pass {
         let tokens = shape.prefill_tokens as f64 / self.stages;
         let pairs = shape.prefill_pairs as f64 / self.stages;
         let full = self.pair * (pairs + self.ramp * tokens);
-        let windowed = |window: &Window| window.pair * (pairs.min(tokens * window.tokens) + self.ramp * tokens);
+        let windowed =
+            |window: &Window| window.pair * (pairs.min(tokens * window.tokens) + self.ramp * tokens);
         full + self.windows.iter().map(windowed).sum::<f64>()
     }
 
     fn decode_attention(&self, decodes: f64, context: f64) -> f64 {
         let windowed = |window: &Window| window.key * context.min(decodes * window.tokens);
-        self.key * context
-            + decodes * self.state_per_decode
-            + self.windows.iter().map(windowed).sum::<f64>()
+        self.key * context + decodes * self.state_per_decode + self.windows.iter().map(windowed).sum::<f64>()
     }
 
     pub(crate) fn decode_line(&self, decodes: u32, context: u64) -> DecodeLine {
@@ -365,7 +364,8 @@ impl Rates {
         let c = constants;
         let is_blackwell = matches!(hardware.generation, Generation::Blackwell | Generation::BlackwellUltra);
         let by = |hopper: f64, blackwell: f64| if is_blackwell { blackwell } else { hopper };
-        let bf16 = if hardware.generation == Generation::Ampere { c.bf16_rate_ampere } else { c.bf16_rate_hopper };
+        let bf16 =
+            if hardware.generation == Generation::Ampere { c.bf16_rate_ampere } else { c.bf16_rate_hopper };
         let bandwidth = hardware.memory_bandwidth;
         Self {
             bf16: hardware.peak_bf16 * by(bf16, c.bf16_rate_blackwell),

@@ -55,11 +55,20 @@ struct Request {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
-    Sent { request: u32 },
-    Prefilled { worker: u32 },
-    Arrived { request: u32 },
+    Sent {
+        request: u32,
+    },
+    Prefilled {
+        worker: u32,
+    },
+    Arrived {
+        request: u32,
+    },
     /// A decode worker's next completion, unless something joined it since.
-    Ends { worker: u32, version: u32 },
+    Ends {
+        worker: u32,
+        version: u32,
+    },
 }
 
 #[derive(Debug, Default)]
@@ -149,8 +158,7 @@ impl<'a> Play<'a> {
                 continue;
             }
             let deployment = self.pools.prefill.deployment();
-            let budget =
-                u64::from(deployment.settings.chunk) * u64::from(deployment.parallel.attention_data);
+            let budget = u64::from(deployment.settings.chunk) * u64::from(deployment.parallel.attention_data);
             let mut shape = StepShape::default();
             while let Some(id) = self.prompts.front() {
                 let tokens = u64::from(self.requests[*id as usize].input);
@@ -225,8 +233,7 @@ impl<'a> Play<'a> {
         let decodes = state.running.len() as u32;
         let growth = (f64::from(decodes) * each) as u64;
         let steps = step - state.steps;
-        let seconds =
-            self.pools.decode.timer().decode_seconds(decodes, state.context as u64, growth, steps);
+        let seconds = self.pools.decode.timer().decode_seconds(decodes, state.context as u64, growth, steps);
         let (at, version) = (state.now + seconds, state.version);
         self.schedule(at, Event::Ends { worker: worker as u32, version });
     }

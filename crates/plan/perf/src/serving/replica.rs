@@ -102,7 +102,7 @@ impl StepTimer {
         while left > 0 {
             let line = self.pass.decode_line(decodes, context);
             let room = line.until.saturating_sub(context).saturating_sub(1);
-            let fit = if growth == 0 { left } else { (room / growth).saturating_add(1).min(left) };
+            let fit = room.checked_div(growth).map_or(left, |whole| whole.saturating_add(1).min(left));
             let count = fit as f64;
             let sum = count * context as f64 + growth as f64 * count * (count - 1.0) / 2.0;
             seconds += count * line.base + line.slope * sum;

@@ -72,10 +72,8 @@ impl Site {
         let mut site = Self::default();
         for entry in table.tables("deployment")? {
             let name: String = entry.required("name")?;
-            let adjustment = Adjustment {
-                step: entry.or("step", 1.0)?,
-                first_token: entry.or("first_token", 0.0)?,
-            };
+            let adjustment =
+                Adjustment { step: entry.or("step", 1.0)?, first_token: entry.or("first_token", 0.0)? };
             if !(0.05..=20.0).contains(&adjustment.step) {
                 return Err(entry.bad_value("step", "it must be a factor from 0.05 to 20".to_owned()));
             }
@@ -93,6 +91,7 @@ impl Site {
     pub fn to_toml(&self) -> String {
         let entry = |(name, adjustment): &(String, Adjustment)| {
             let Adjustment { step, first_token } = adjustment;
+            let name = name.replace('\\', "\\\\").replace('"', "\\\"");
             format!("[[deployment]]\nname = \"{name}\"\nstep = {step:.4}\nfirst_token = {first_token:.4}\n")
         };
         self.entries.iter().map(entry).collect::<Vec<_>>().join("\n")

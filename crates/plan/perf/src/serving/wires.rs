@@ -106,10 +106,8 @@ impl Fabric {
             return Collective::default();
         }
         let inside = ranks.min(self.domain);
-        let line = |shots: f64, share: f64| Line {
-            fixed: shots * self.latency,
-            per_token: share * bytes / self.up,
-        };
+        let line =
+            |shots: f64, share: f64| Line { fixed: shots * self.latency, per_token: share * bytes / self.up };
         let mut out = Line::default();
         if ranks > self.domain {
             // Each member of a domain carries its share of what crosses, there and back.

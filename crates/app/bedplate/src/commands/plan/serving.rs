@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_calibrate::Score;
 use bedplate_calibrate::serving::{
     Scores, ServingCase, ServingCases, ServingReport, ServingSkipped, fit_site, serving_report,
 };
-use bedplate_calibrate::Score;
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_perf::serving::{ServingConstants, Site};
