@@ -24,7 +24,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Cluster(arguments) => cluster::run(arguments, context, console),
         Command::Model(arguments) => model::run(arguments, console),
         Command::Plan(arguments) => plan::run(*arguments, context, console),
-        Command::Replay(arguments) => replay::run(arguments, console),
+        Command::Replay(arguments) => replay::run(arguments, context, console),
         Command::Bench(arguments) => bench::run(arguments, context, console),
         Command::Layout(arguments) => layout::run(&arguments, console),
         Command::Error(arguments) => error::run(&arguments, console),

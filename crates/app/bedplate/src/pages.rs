@@ -17,6 +17,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_calibrate::PAGES,
         bedplate_goodput::PAGES,
         bedplate_replay::requests::PAGES,
+        bedplate_deploy::PAGES,
         files::PAGES,
         stop::PAGES,
         commands::bench::PAGES,

@@ -42,7 +42,7 @@ pub(crate) fn fitting(need: &Need<'_>, supplies: &[Supply], tried: &mut Vec<Trie
 }
 
 /// The replica of a cut, if it is legal and holds at least one request.
-pub(crate) fn fit(need: &Need<'_>, supply: &Supply, cut: &Cut) -> Result<Replica, Refusal> {
+pub fn fit(need: &Need<'_>, supply: &Supply, cut: &Cut) -> Result<Replica, Refusal> {
     if let Some(refusal) = cut.refusal(need, supply) {
         return Err(refusal);
     }

@@ -77,7 +77,8 @@ impl CutPattern {
             && is(self.chunk, cut.chunk)
     }
 
-    fn completed(&self, need: &Need<'_>) -> Cut {
+    /// The cut, with 1 for degrees that are not said and the first choice of the need for formats.
+    pub fn completed(&self, need: &Need<'_>) -> Cut {
         let one = |degree: Option<u32>| degree.unwrap_or(1);
         Cut {
             parallel: Parallel {

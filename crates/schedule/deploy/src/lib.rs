@@ -53,6 +53,7 @@ pub mod launch;
 pub mod posttrain;
 pub mod test_time;
 
+pub use candidate::fit;
 pub use cut::{Cut, Refusal};
 pub use engine::TimedReplica;
 pub use error::{DeployError, Failing, PAGES, Shortage};

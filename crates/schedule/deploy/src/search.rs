@@ -112,7 +112,7 @@ impl Hunt<'_> {
             return;
         }
         match self.show(candidate, candidate.plan) {
-            Showing::Holds => self.shrink(candidate),
+            Showing::Holds => self.shrink(candidate, candidate.plan),
             Showing::Misses(bound) => self.grow(candidate, bound),
         }
     }
@@ -125,7 +125,7 @@ impl Hunt<'_> {
         }
         let best = self.best()?;
         let known = Cost::of(&best.plan, &self.supplies[best.supply]);
-        let least = smaller(&candidate.plan).map_or(candidate.plan, |plan| plan);
+        let least = smaller(&candidate.plan).pop().unwrap_or(candidate.plan);
         let gpus = candidate.plan.gpus();
         match Cost::of(&least, supply).order(&known) {
             Ordering::Greater => {
@@ -171,14 +171,18 @@ impl Hunt<'_> {
         Showing::Holds
     }
 
-    /// Takes replicas away as long as the plan holds.
-    fn shrink(&mut self, candidate: &Candidate) {
-        let mut plan = candidate.plan;
-        for _ in 0..MOST_CHANGES {
-            let Some(next) = smaller(&plan) else { return };
-            match self.show(candidate, next) {
-                Showing::Holds => plan = next,
-                Showing::Misses(_) => return,
+    /// Takes replicas away, of either pool, as long as the plan holds.
+    fn shrink(&mut self, candidate: &Candidate, mut plan: Plan) {
+        let mut changes = 0;
+        let mut ways = smaller(&plan);
+        while let Some(next) = ways.pop() {
+            changes += 1;
+            if changes > MOST_CHANGES {
+                return;
+            }
+            if let Showing::Holds = self.show(candidate, next) {
+                plan = next;
+                ways = smaller(&plan);
             }
         }
     }
@@ -197,7 +201,7 @@ impl Hunt<'_> {
                 return;
             }
             match self.show(candidate, plan) {
-                Showing::Holds => return,
+                Showing::Holds => return self.shrink(candidate, plan),
                 Showing::Misses(bound) => missed = bound,
             }
         }
@@ -232,18 +236,22 @@ impl Hunt<'_> {
     }
 }
 
-/// One replica less, of the larger pool.
-fn smaller(plan: &Plan) -> Option<Plan> {
-    let less = |workers: &Workers| Workers { replicas: workers.replicas - 1, ..*workers };
+/// One replica less, of each pool that has more than one; what saves most GPUs comes last.
+fn smaller(plan: &Plan) -> Vec<Plan> {
+    let less = |workers: &Workers| {
+        (workers.replicas > 1).then(|| Workers { replicas: workers.replicas - 1, ..*workers })
+    };
     match plan {
-        Plan::Aggregated(workers) => (workers.replicas > 1).then(|| Plan::Aggregated(less(workers))),
-        Plan::Disaggregated { prefill, decode } => match (prefill.replicas, decode.replicas) {
-            (1, 1) => None,
-            (prompts, decodes) if prompts > decodes => {
-                Some(Plan::Disaggregated { prefill: less(prefill), decode: *decode })
-            }
-            _ => Some(Plan::Disaggregated { prefill: *prefill, decode: less(decode) }),
-        },
+        Plan::Aggregated(workers) => less(workers).map(Plan::Aggregated).into_iter().collect(),
+        Plan::Disaggregated { prefill, decode } => {
+            let fewer_prompts =
+                less(prefill).map(|prefill| Plan::Disaggregated { prefill, decode: *decode });
+            let fewer_decodes =
+                less(decode).map(|decode| Plan::Disaggregated { prefill: *prefill, decode });
+            let mut ways: Vec<Plan> = fewer_prompts.into_iter().chain(fewer_decodes).collect();
+            ways.sort_by_key(|plan| std::cmp::Reverse(plan.gpus()));
+            ways
+        }
     }
 }
 

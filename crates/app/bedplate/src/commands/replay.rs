@@ -1,8 +1,9 @@
 //! `bedplate replay …`: what-if in virtual time.
 
-mod requests;
+pub(crate) mod requests;
 
 use crate::console::Console;
+use crate::context::Context;
 use crate::stop::Stop;
 
 #[derive(clap::Args)]
@@ -21,10 +22,11 @@ enum Command {
     Requests(Box<requests::Arguments>),
 }
 
-pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
     match arguments.command {
-        Command::Requests(arguments) => requests::run(&arguments, console),
+        Command::Requests(arguments) => requests::run(&arguments, &context.load_catalog()?, console),
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&requests::IMPOSSIBLE_SETTINGS];
+pub(crate) const PAGES: &[&bedplate_diag::Page] = 
+    &[&requests::IMPOSSIBLE_SETTINGS, &requests::modelled::REFUSED_REPLICA];
