@@ -118,6 +118,33 @@ golden! {
         "plan train --model llama-3.1-8b --cluster p5.48xlarge:8 --layout dp64.tp64.zero1",
         "plan validate --data own.toml",
     ]
+    plan_serve: [
+        "plan serve --model llama-3.3-70b --cluster p5en.48xlarge:4 --isl 4000 --osl 500 --rate 20/s --slo ttft=600ms,itl=25ms --explain tp8 --launch dynamo",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 200 --rate 10/s --slo ttft=300ms,itl=15ms --test-time --top 4 --launch bedplate",
+        "plan serve --model deepseek-v3 --cluster p5en.48xlarge:2 --isl 2000 --osl 500 --rate 2/s --slo ttft=3s,itl=60ms --precision fp8 --pools aggregated --explain tp16 --top 4 --launch sglang",
+        "plan serve --model llama-3.1-8b --isl 1000 --osl 200 --rate 10/s --slo itl=20ms --max-gpus 8 --top 3",
+    ]
+    plan_posttrain: [
+        "plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2 --prompts 128 --samples 8 --isl 500 --osl 200..4000",
+        "plan posttrain --model llama-3.3-70b --cluster p5en.48xlarge:4 --prompts 64 --samples 8 --isl 1000 --osl 500..4000 --reward 20s",
+    ]
+    plan_serve_errors: [
+        "plan serve --model llama-3.1-405b --cluster p5.48xlarge:1 --isl 4000 --osl 500 --rate 1/s --precision bf16",
+        "plan serve --model llama-3.3-70b --cluster p5en.48xlarge:2 --isl 4000 --osl 500 --rate 1/s --slo itl=3ms",
+        "plan serve --model llama-3.3-70b --cluster p5en.48xlarge:1 --isl 4000 --osl 500 --rate 20/s --slo ttft=600ms,itl=25ms",
+        "plan serve --model llama-3-8b --cluster p5en.48xlarge:1 --isl 9000 --osl 500 --rate 1/s",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 0/s",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --explain tq8",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --slo ttft=600",
+        "plan posttrain --model llama-3.1-405b --cluster p5.48xlarge:1",
+    ]
+    replay_modelled: [
+        "replay requests requests.csv --model llama-3.1-8b --cluster p5en.48xlarge:1 --layout tp1.fp8 --slo ttft=200ms,itl=12ms",
+        "replay requests --generate rate=4/s --requests 300 --prompt 2000 --output 200 --model llama-3.3-70b --cluster p5en.48xlarge:1 --layout tp2.fp8+tp4.fp8 --disaggregate 1+1",
+        "replay requests requests.csv --model llama-3.3-70b --cluster p5en.48xlarge:1 --layout tp1.bf16",
+        "replay requests requests.csv --model llama-3.3-70b",
+        "replay requests requests.csv --model llama-3.1-8b --cluster p5en.48xlarge:1 --step-time step=8ms",
+    ]
     replay_requests: [
         "replay requests requests.csv --replicas 2 --step-time step=8ms,token=25us,decode=20us,context=20ns --slo ttft=200ms,itl=12ms --price '$12/h'",
         "replay requests requests.jsonl --step-time step=8ms,token=25us --kv-blocks 700",
@@ -156,6 +183,7 @@ fn json() {
         "--json layout dp8.tp4.pp2",
         "--json plan train --model gpt2 --cluster p5.48xlarge:1 --seq 1024 --top 1 --tokens 300B",
         "--json replay requests --generate users=4 --requests 4 --prompt 100 --output 3 --step-time step=1s",
+        "--json plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:1 --prompts 16 --samples 4 --osl 100..500",
         "--json error catalog/duplicate",
         "--json model show lama-3.1-8b",
         "--json catalog check wrong-figure.toml",
@@ -189,6 +217,7 @@ fn every_json_answer_is_one_document() {
         "plan train --model llama-3.1-8b --cluster p5.48xlarge:1 --tokens 1T --what-if --scaling strong",
         "plan choose --model llama-3.1-8b --tokens 1T --deadline 30d",
         "plan budget --dollars '$1M' --instance p5.48xlarge",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 200 --rate 5/s --slo itl=20ms --explain tp2 --launch vllm --test-time",
     ];
     for command in commands {
         let run = terminal().run(&format!("--json {command}"));
@@ -222,6 +251,8 @@ fn output_fits_80_columns_and_pipes_lose_nothing() {
         "error",
         "tour",
         "plan train --model llama-3.1-405b --cluster p5.48xlarge:2048",
+        "plan serve --model llama-3.3-70b --cluster p5en.48xlarge:4 --isl 4000 --osl 500 --rate 20/s --slo ttft=600ms,itl=25ms",
+        "plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2",
     ];
     for command in commands {
         let run = terminal().run(command);
@@ -285,7 +316,15 @@ fn the_documents_of_the_book_are_valid() {
 fn the_commands_of_the_book_run() {
     let docs = bedplate_testkit::root().join("docs");
     let mut ran = 0;
-    for page in ["catalog.md", "cluster.md", "model.md", "layout.md", "plan.md", "replay-requests.md"] {
+    for page in [
+        "catalog.md",
+        "cluster.md",
+        "model.md",
+        "layout.md",
+        "plan.md",
+        "plan-serve.md",
+        "replay-requests.md",
+    ] {
         let text = std::fs::read_to_string(docs.join(page)).unwrap();
         for command in text.lines().filter_map(|line| line.strip_prefix("$ bedplate ")) {
             let run = terminal().run(command);

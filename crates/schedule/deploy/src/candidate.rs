@@ -30,11 +30,9 @@ pub(crate) fn fitting(need: &Need<'_>, supplies: &[Supply], tried: &mut Vec<Trie
         for cut in crate::space::cuts(need, it) {
             match fit(need, it, &cut) {
                 Ok(replica) => found.push(Fitting { supply, cut, replica }),
-                Err(refusal) => tried.push(Tried {
-                    supply,
-                    what: Subject::Cut(cut),
-                    verdict: Verdict::Refused(refusal),
-                }),
+                Err(refusal) => {
+                    tried.push(Tried { supply, what: Subject::Cut(cut), verdict: Verdict::Refused(refusal) })
+                }
             }
         }
     }
@@ -92,14 +90,18 @@ fn aggregated(
                 Err(miss) => tried.push(it.verdict(Verdict::TooSlow(miss))),
             }
         }
-        let Some((it, estimate)) = carrying.iter().copied().max_by(|a, b| a.1.rate.total_cmp(&b.1.rate)) else {
+        let Some((it, estimate)) = carrying.iter().copied().max_by(|a, b| a.1.rate.total_cmp(&b.1.rate))
+        else {
             continue;
         };
         let others = carrying.iter().filter(|(other, _)| other.cut != it.cut);
         tried.extend(others.map(|(other, _)| other.verdict(Verdict::OtherChunk { chunk: it.cut.chunk })));
         let seats = Steady { replica: &it.replica, load: need.load }.seats(&limits);
-        let workers =
-            Workers { cut: it.cut, replicas: count(need.load.per_second, estimate.rate), seats: seats.max(estimate.batch) };
+        let workers = Workers {
+            cut: it.cut,
+            replicas: count(need.load.per_second, estimate.rate),
+            seats: seats.max(estimate.batch),
+        };
         let end_to_end = estimate.end_to_end(&need.load);
         found.extend(within(supplies, it.supply, Plan::Aggregated(workers), end_to_end, tried));
     }
@@ -166,11 +168,7 @@ fn disaggregated(
                 replicas: count(rate, prefill.estimate.rate),
                 seats: PREFILL_SEATS,
             },
-            decode: Workers {
-                cut: d.cut,
-                replicas: count(rate, decode.estimate.rate),
-                seats,
-            },
+            decode: Workers { cut: d.cut, replicas: count(rate, decode.estimate.rate), seats },
         };
         let end_to_end = prefill.estimate.ttft + decode.estimate.itl * f64::from(need.load.output);
         found.extend(within(supplies, p.supply, plan, end_to_end, tried));

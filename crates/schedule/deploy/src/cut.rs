@@ -23,17 +23,45 @@ pub struct Cut {
 /// Why no replica can be cut so. Never, whatever the load.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Refusal {
-    NoArithmetic { format: &'static str, accelerator: String },
-    HeadsDoNotDivide { tensor: u32, heads: u64 },
-    OutsideDomain { tensor: u32, domain: u32 },
-    TooFewLayers { stages: u32, layers: u64 },
-    NoExperts { degree: &'static str },
-    ExpertsDoNotDivide { ranks: u32, experts: u64 },
-    RanksDoNotDivide { expert: u32, stage: u32 },
-    TooFewGpus { needed: u32, available: u32 },
-    DoesNotFit { over_per_gpu: Bytes },
+    NoArithmetic {
+        format: &'static str,
+        accelerator: String,
+    },
+    HeadsDoNotDivide {
+        tensor: u32,
+        heads: u64,
+    },
+    OutsideDomain {
+        tensor: u32,
+        domain: u32,
+    },
+    TooFewLayers {
+        stages: u32,
+        layers: u64,
+    },
+    NoExperts {
+        degree: &'static str,
+    },
+    ExpertsDoNotDivide {
+        ranks: u32,
+        experts: u64,
+    },
+    RanksDoNotDivide {
+        expert: u32,
+        stage: u32,
+    },
+    TooFewGpus {
+        needed: u32,
+        available: u32,
+    },
+    DoesNotFit {
+        over_per_gpu: Bytes,
+    },
     /// Weights fit, one request's KV does not.
-    NoRoom { needed_tokens: u64, room_tokens: u64 },
+    NoRoom {
+        needed_tokens: u64,
+        room_tokens: u64,
+    },
 }
 
 impl fmt::Display for Refusal {
@@ -75,6 +103,11 @@ impl Cut {
         self.parallel.gpus()
     }
 
+    /// The formats, as in `fp8.kv-bf16`.
+    pub fn formats(&self) -> String {
+        format!("{}.kv-{}", self.weights.name(), self.kv)
+    }
+
     /// What rules of the model or the chip forbid, before anything is priced.
     pub(crate) fn refusal(&self, need: &Need<'_>, supply: &Supply) -> Option<Refusal> {
         let model = &need.model.transformer;
@@ -91,7 +124,8 @@ impl Cut {
         let kv = if self.kv == Precision::Fp8 { lacks("fp8", hardware.has_fp8) } else { None };
         let heads = model.runs.iter().map(|run| run.layer.attention.heads());
         let odd = heads.into_iter().find(|heads| heads % u64::from(tensor.max(1)) != 0);
-        let experts = model.runs.iter().find_map(|run| run.layer.mlp.mixture()).map(|mixture| mixture.experts);
+        let experts =
+            model.runs.iter().find_map(|run| run.layer.mlp.mixture()).map(|mixture| mixture.experts);
         let layers = model.layer_count();
         arithmetic
             .or(kv)
@@ -127,6 +161,7 @@ impl Cut {
     }
 }
 
+/// The whole; `{:#}` writes the degrees only.
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Parallel { tensor, pipeline, expert, attention_data } = self.parallel;
@@ -136,6 +171,9 @@ impl fmt::Display for Cut {
                 write!(f, ".{name}{degree}")?;
             }
         }
-        write!(f, ".{}.kv-{}.chunk{}", self.weights.name(), self.kv, self.chunk)
+        match f.alternate() {
+            true => Ok(()),
+            false => write!(f, ".{}.chunk{}", self.formats(), self.chunk),
+        }
     }
 }

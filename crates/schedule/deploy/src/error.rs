@@ -52,9 +52,23 @@ impl std::fmt::Display for Shortage {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Failing {
     /// Even an empty replica is too slow.
-    Speed { bound: &'static str, best: Seconds, limit: Seconds, cut: String },
-    Gpus { needed: u32, available: u32, plan: String },
-    Replay { share: f64, asked: f64, bound: &'static str, plan: String },
+    Speed {
+        bound: &'static str,
+        best: Seconds,
+        limit: Seconds,
+        cut: String,
+    },
+    Gpus {
+        needed: u32,
+        available: u32,
+        plan: String,
+    },
+    Replay {
+        share: f64,
+        asked: f64,
+        bound: &'static str,
+        plan: String,
+    },
 }
 
 impl std::fmt::Display for Failing {
@@ -76,15 +90,8 @@ impl std::fmt::Display for Failing {
     }
 }
 
-pub const PAGES: &[&Page] = &[
-    &NOTHING_ASKED,
-    &CONTEXT_TOO_LONG,
-    &DOES_NOT_FIT,
-    &NONE_HOLDS,
-    &UNKNOWN_PATTERN,
-    &TRAINING,
-    &NO_SPLIT,
-];
+pub const PAGES: &[&Page] =
+    &[&NOTHING_ASKED, &CONTEXT_TOO_LONG, &DOES_NOT_FIT, &NONE_HOLDS, &UNKNOWN_PATTERN, &TRAINING, &NO_SPLIT];
 
 static NOTHING_ASKED: Page = Page {
     code: "deploy/nothing-asked",

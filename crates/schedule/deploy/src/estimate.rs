@@ -279,3 +279,18 @@ pub(crate) fn decoding(steady: &Steady<'_>, batch: u32, transfer: f64) -> Estima
     let itl = steady.decode_per_token(f64::from(batch)) + transfer / tokens;
     Estimate { batch, ttft: 0.0, itl, rate: f64::from(batch) / (itl * tokens) }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn the_last_that_holds_is_found(most in 1u32..5000, bound in 0u32..6000) {
+            let found = last_that(most, |number| number <= bound);
+            prop_assert_eq!(found, bound.clamp(1, most));
+        }
+    }
+}

@@ -136,11 +136,14 @@ impl Sized<'_> {
         flags.extend((self.cut().kv == Precision::Fp8).then(|| "--kv-cache-dtype fp8".to_owned()));
         if let Some(speculation) = self.need.options.speculation {
             let drafts = speculation.drafts;
-            flags.push(format!("--speculative-config '{{\"method\":\"mtp\",\"num_speculative_tokens\":{drafts}}}'"));
+            flags.push(format!(
+                "--speculative-config '{{\"method\":\"mtp\",\"num_speculative_tokens\":{drafts}}}'"
+            ));
         }
         if self.duty != Duty::Both {
             flags.push(
-                "--kv-transfer-config '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}'".to_owned(),
+                "--kv-transfer-config '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}'"
+                    .to_owned(),
             );
         }
         flags.extend((!duty.is_empty()).then(|| duty.to_owned()));
@@ -181,9 +184,9 @@ impl Sized<'_> {
             Duty::Prefill => Some("prefill"),
             Duty::Decode => Some("decode"),
         };
-        flags.extend(duty.map(|duty| {
-            format!("--disaggregation-mode {duty} --disaggregation-transfer-backend nixl")
-        }));
+        flags.extend(
+            duty.map(|duty| format!("--disaggregation-mode {duty} --disaggregation-transfer-backend nixl")),
+        );
         flags
     }
 

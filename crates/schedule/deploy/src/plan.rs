@@ -72,12 +72,19 @@ impl Plan {
     }
 }
 
+/// `16 x tp2 in fp8.kv-fp8`, or `6 x tp4 + 3 x tp2 in fp8.kv-fp8` for prompts and decodes.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Plan::Aggregated(workers) => write!(f, "{} x {}", workers.replicas, workers.cut),
+            Plan::Aggregated(workers) => {
+                write!(f, "{} x {:#} in {}", workers.replicas, workers.cut, workers.cut.formats())
+            }
             Plan::Disaggregated { prefill, decode } => {
-                write!(f, "{} x {} + {} x {}", prefill.replicas, prefill.cut, decode.replicas, decode.cut)
+                write!(f, "{} x {:#}", prefill.replicas, prefill.cut)?;
+                if prefill.cut.formats() != decode.cut.formats() {
+                    write!(f, " in {}", prefill.cut.formats())?;
+                }
+                write!(f, " + {} x {:#} in {}", decode.replicas, decode.cut, decode.cut.formats())
             }
         }
     }

@@ -206,8 +206,7 @@ fn train(question: &PostTraining<'_>, supply: &Supply, gpus: u32) -> Result<Trai
         },
         constants: question.training,
     };
-    let failed =
-        |source: Box<_>| DeployError::Training { model: model.name.clone(), gpus, source };
+    let failed = |source: Box<_>| DeployError::Training { model: model.name.clone(), gpus, source };
     let answer = search(&setup, &Axes::coarse(supply.hardware.domain), 1).map_err(|e| failed(Box::new(e)))?;
     let best = &answer.best[0];
     let memory = setup.predict(&best.layout)?.memory;
@@ -232,11 +231,7 @@ fn colocated(
     Ok(step(question, Sharing::Colocated { is_offloaded }, (gpus, gpus), rolled, trained, sync, total))
 }
 
-fn separate(
-    question: &PostTraining<'_>,
-    supply: &Supply,
-    rollout_gpus: u32,
-) -> Result<RlStep, DeployError> {
+fn separate(question: &PostTraining<'_>, supply: &Supply, rollout_gpus: u32) -> Result<RlStep, DeployError> {
     let training_gpus = supply.gpus() - rollout_gpus;
     let trained = train(question, supply, training_gpus)?;
     let rolled = rollout::rollout(question, supply, rollout_gpus, 0.0)?;

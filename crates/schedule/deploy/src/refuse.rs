@@ -7,9 +7,7 @@ use bedplate_units::Seconds;
 use crate::candidate::{Candidate, Fitting, fit};
 use crate::error::{Failing, Shortage};
 use crate::estimate::{Limits, Miss, Steady};
-use crate::{
-    Cut, DeployError, Load, Need, Options, Plan, Refusal, Stage, Subject, Supply, Tried, Verdict,
-};
+use crate::{Cut, DeployError, Load, Need, Options, Plan, Refusal, Stage, Subject, Supply, Tried, Verdict};
 
 /// What makes a question meaningless.
 pub(crate) fn check(need: &Need<'_>, supplies: &[Supply]) -> Result<(), DeployError> {
@@ -65,10 +63,7 @@ pub(crate) fn does_not_fit(need: &Need<'_>, supplies: &[Supply], tried: &[Tried]
     let mut nearest = Vec::new();
     nearest.extend(supplies.iter().find_map(|supply| more_gpus(need, supply)));
     nearest.extend(narrower(need, supplies));
-    let fits = |supply: &&Supply| first_fit(need, supply, &need.options).is_some();
-    if let Some(other) = need.alternatives.iter().find(fits) {
-        nearest.push(format!("it fits on {}", other.name));
-    }
+    nearest.extend(other_machine(need));
     DeployError::DoesNotFit {
         model: need.model.transformer.name.clone(),
         machines: machines(supplies),
@@ -93,6 +88,24 @@ fn more_gpus(need: &Need<'_>, supply: &Supply) -> Option<String> {
         let cut = first_fit(need, &larger, &need.options)?;
         Some(format!("it fits on {gpus} GPUs of {} ({cut})", supply.name))
     })
+}
+
+/// The alternative that costs least in the number of units on which it fits.
+fn other_machine(need: &Need<'_>) -> Option<String> {
+    let smallest = |supply: &Supply| {
+        let units = supply.units(supply.gpus());
+        let counts = (0..=DOUBLINGS).map(|power| 1 << power).take_while(move |count| *count <= units);
+        let fits = |count: u32| {
+            let gpus = count * supply.gpus_per_unit;
+            let fewer = Supply { hardware: Hardware { gpus, ..supply.hardware }, ..supply.clone() };
+            first_fit(need, &fewer, &need.options).map(|_| (supply.dollars_per_hour(gpus), count))
+        };
+        let (dollars, count) = counts.into_iter().find_map(fits)?;
+        Some((dollars.unwrap_or(f64::INFINITY), count, supply.name.clone()))
+    };
+    let found = need.alternatives.iter().filter_map(smallest);
+    let (_, count, name) = found.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(format!("it fits on {count} x {name}"))
 }
 
 fn narrower(need: &Need<'_>, supplies: &[Supply]) -> Option<String> {
@@ -155,13 +168,18 @@ fn by_speed(miss: Miss, cut: &Cut) -> (Failing, Vec<String>) {
     let relaxed = Seconds::new(best * 1.1);
     let (best, limit) = (Seconds::new(best), Seconds::new(limit));
     let reason = Failing::Speed { bound: bound.name(), best, limit, cut: cut.to_string() };
-    (reason, vec![format!("{flag}={relaxed:.3} can hold at a low rate, with {cut}")])
+    (
+        reason,
+        vec![format!("{flag}={} can hold at a low rate, with {cut}", relaxed.to_string().replace(' ', ""))],
+    )
 }
 
 /// The plan with the highest share of good requests.
 fn most_shown(tried: &[Tried]) -> Option<(f64, Option<crate::Bound>, Plan, usize)> {
     let shown = tried.iter().filter_map(|tried| match (&tried.verdict, &tried.what) {
-        (Verdict::Missed { share, bound }, Subject::Plan(plan)) => Some((*share, *bound, *plan, tried.supply)),
+        (Verdict::Missed { share, bound }, Subject::Plan(plan)) => {
+            Some((*share, *bound, *plan, tried.supply))
+        }
         _ => None,
     });
     shown.max_by(|a, b| a.0.total_cmp(&b.0))
@@ -189,8 +207,9 @@ fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) ->
         let replica = plan.decoders().cut.replica(&need, supply);
         let Ok(replica) = replica else { return false };
         let steady = Steady { replica: &replica, load: need.load };
-        let end_to_end =
-            steady.largest(&Limits::of(&need.objectives)).map_or(1.0, |estimate| estimate.end_to_end(&need.load));
+        let end_to_end = steady
+            .largest(&Limits::of(&need.objectives))
+            .map_or(1.0, |estimate| estimate.end_to_end(&need.load));
         stage.play(end_to_end, need.options.seed).is_ok_and(|shown| shown.share >= need.options.share)
     };
     let (mut low, mut high) = (0.0, need.load.per_second);

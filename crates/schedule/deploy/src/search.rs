@@ -42,7 +42,9 @@ pub fn search(need: &Need<'_>, supplies: &[Supply]) -> Result<Answer, DeployErro
         return Err(refuse::does_not_fit(need, supplies, &tried));
     }
     let mut candidates = candidates(need, supplies, &fitting, &mut tried);
-    candidates.sort_by(|a, b| a.cost(supplies).order(&b.cost(supplies)).then(preference(&a.plan).cmp(&preference(&b.plan))));
+    candidates.sort_by(|a, b| {
+        a.cost(supplies).order(&b.cost(supplies)).then(preference(&a.plan).cmp(&preference(&b.plan)))
+    });
     let mut hunt = Hunt { need, supplies, held: Vec::new(), tried, replays: 0 };
     for candidate in &candidates {
         hunt.consider(candidate);
@@ -244,10 +246,8 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     match plan {
         Plan::Aggregated(workers) => less(workers).map(Plan::Aggregated).into_iter().collect(),
         Plan::Disaggregated { prefill, decode } => {
-            let fewer_prompts =
-                less(prefill).map(|prefill| Plan::Disaggregated { prefill, decode: *decode });
-            let fewer_decodes =
-                less(decode).map(|decode| Plan::Disaggregated { prefill: *prefill, decode });
+            let fewer_prompts = less(prefill).map(|prefill| Plan::Disaggregated { prefill, decode: *decode });
+            let fewer_decodes = less(decode).map(|decode| Plan::Disaggregated { prefill: *prefill, decode });
             let mut ways: Vec<Plan> = fewer_prompts.into_iter().chain(fewer_decodes).collect();
             ways.sort_by_key(|plan| std::cmp::Reverse(plan.gpus()));
             ways
@@ -257,7 +257,8 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
 
 /// One replica in eight more, at least one; of the pool that the missed limit points at.
 pub(crate) fn larger(plan: &Plan, missed: Option<Bound>) -> Plan {
-    let more = |workers: &Workers| Workers { replicas: workers.replicas + workers.replicas.div_ceil(8), ..*workers };
+    let more =
+        |workers: &Workers| Workers { replicas: workers.replicas + workers.replicas.div_ceil(8), ..*workers };
     match plan {
         Plan::Aggregated(workers) => Plan::Aggregated(more(workers)),
         Plan::Disaggregated { prefill, decode } if missed == Some(Bound::Ttft) => {

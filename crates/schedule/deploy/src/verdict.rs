@@ -50,19 +50,36 @@ pub enum Verdict {
     /// An empty replica already misses a limit.
     TooSlow(Miss),
     /// Another chunk with the same degrees and formats carries more.
-    OtherChunk { chunk: u32 },
-    NeedsMoreGpus { needed: u32, available: u32 },
+    OtherChunk {
+        chunk: u32,
+    },
+    NeedsMoreGpus {
+        needed: u32,
+        available: u32,
+    },
     /// By the estimate it costs more than what was found to hold.
-    Dearer { gpus: u32, dollars_per_hour: Option<f64> },
+    Dearer {
+        gpus: u32,
+        dollars_per_hour: Option<f64>,
+    },
     /// By the estimate it is as cheap as what was found, and not preferable.
     NotPreferred,
     /// Enough had been replayed.
     NotReplayed,
     /// A replay missed the objectives.
-    Missed { share: f64, bound: Option<Bound> },
+    Missed {
+        share: f64,
+        bound: Option<Bound>,
+    },
     /// A replay met the objectives, and another plan is cheaper or preferable.
-    Holds { share: f64, gpus: u32, dollars_per_hour: Option<f64> },
-    Chosen { share: f64 },
+    Holds {
+        share: f64,
+        gpus: u32,
+        dollars_per_hour: Option<f64>,
+    },
+    Chosen {
+        share: f64,
+    },
 }
 
 impl Verdict {
@@ -105,9 +122,9 @@ impl fmt::Display for Verdict {
             Verdict::Dearer { gpus, dollars_per_hour } => {
                 write!(f, "needs about {gpus} GPUs{}, more than what was chosen", price(*dollars_per_hour))
             }
-            Verdict::NotPreferred => {
-                f.write_str("about as cheap as what was chosen, which has wider formats or was replayed first")
-            }
+            Verdict::NotPreferred => f.write_str(
+                "about as cheap as what was chosen, which has wider formats or was replayed first",
+            ),
             Verdict::NotReplayed => f.write_str("not replayed: enough cheaper ones had been"),
             Verdict::Missed { share, bound } => {
                 let bound = bound.map_or(String::new(), |bound| format!("; {} fails most", bound.name()));

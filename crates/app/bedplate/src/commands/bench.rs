@@ -1,5 +1,6 @@
 //! `bedplate bench …`: how fast the program's own parts are, beside a named peer.
 
+mod deploy;
 mod search;
 
 use crate::console::Console;
@@ -10,6 +11,7 @@ use crate::stop::Stop;
 #[command(after_help = "\
 Examples:
   bedplate bench search
+  bedplate bench deploy
   bedplate bench search --peer calculon --peer-path ~/calculon --json")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -20,12 +22,15 @@ pub(crate) struct Arguments {
 enum Command {
     /// Layouts priced per second and core
     Search(search::Arguments),
+    /// Seconds of a whole search for a deployment
+    Deploy(deploy::Arguments),
 }
 
 pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
     let catalog = context.load_catalog()?;
     match arguments.command {
         Command::Search(arguments) => search::run(&arguments, &catalog, console),
+        Command::Deploy(_) => deploy::run(&catalog, console),
     }
 }
 

@@ -28,5 +28,5 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] = 
+pub(crate) const PAGES: &[&bedplate_diag::Page] =
     &[&requests::IMPOSSIBLE_SETTINGS, &requests::modelled::REFUSED_REPLICA];

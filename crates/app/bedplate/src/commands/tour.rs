@@ -114,6 +114,17 @@ fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
                 command: "plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --tokens 2T",
             }],
         },
+        Chapter {
+            title: "the deployment",
+            steps: vec![Step {
+                remark: "And serving it: the cheapest deployment that keeps first tokens within a second and 30 ms \
+                         between tokens at two requests a second. The answer was replayed, request by request, \
+                         through the scheduler and the router that an engine runs."
+                    .into(),
+                command: "plan serve --model llama-3.1-70b --cluster p5en.48xlarge:1 --isl 2000 --osl 300 \
+                          --rate 2/s --slo ttft=1s,itl=30ms --top 6",
+            }],
+        },
     ])
 }
 

@@ -33,6 +33,7 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
+const MOST_DOTS: usize = 40;
 
 impl Plot {
     pub(crate) fn svg(&self) -> String {
@@ -91,8 +92,12 @@ impl Series {
                 path.join(" ")
             );
         }
+        // A line through many points needs no dots to be followed.
+        let has_dots = !self.is_line || places.len() <= MOST_DOTS;
         for ((x, y), point) in places.iter().zip(&self.points) {
-            svg += &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{paint}\"/>");
+            if has_dots {
+                svg += &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{paint}\"/>");
+            }
             if !point.label.is_empty() {
                 let (at, anchor) = if *x > WIDTH * 0.75 { (x - 8.0, "end") } else { (x + 8.0, "start") };
                 let label = escaped(&point.label);

@@ -24,6 +24,7 @@ mod transfer;
 mod wires;
 
 pub use arrival::Arrival;
+pub use bedplate_breakdown::StepShape;
 pub use closed_loop::{ClosedLoop, Latency, Lengths, closed_loop};
 pub use constants::ServingConstants;
 pub use deployment::{Deployment, HostWork, Parallel, Speculation};
@@ -35,6 +36,5 @@ pub use model::{LinearAttention, ServedModel};
 pub use pass::DecodeLine;
 pub use pools::{Pools, disaggregated};
 pub use replica::{Replica, StepTimer};
-pub use bedplate_breakdown::StepShape;
 pub use site::{Adjustment, Site};
 pub use transfer::{KvLink, KvTier};

@@ -208,9 +208,7 @@ impl Found<'_> {
 
     fn page(&self) -> Report {
         let mut report = Report::new("Plan for post-training", &self.title());
-        report
-            .section("The answer", "The split with the shortest step.")
-            .facts(self.facts().rows());
+        report.section("The answer", "The split with the shortest step.").facts(self.facts().rows());
         report
             .section(
                 "Where the time of a step goes",
@@ -268,7 +266,8 @@ fn rows(step: &RlStep) -> Vec<Bar> {
     };
     let idle = |time: f64| Segment { name: "waits".into(), length: time.max(0.0), kind: 6, is_hidden: true };
     let total = step.total.get();
-    let bar = |label: String, segments: Vec<Segment>, remark: String| Bar { label, start: 0.0, segments, remark };
+    let bar =
+        |label: String, segments: Vec<Segment>, remark: String| Bar { label, start: 0.0, segments, remark };
     let rollout = [part("rollouts", step.rollout, 0), part("rewards", step.reward, 1)];
     let sync = part("weights", step.sync, 3);
     match step.sharing {

@@ -6,9 +6,7 @@ mod show;
 use bedplate_catalog::Catalog;
 use bedplate_deploy::launch::{Software, launch};
 use bedplate_deploy::test_time::{Effort, Price, test_time};
-use bedplate_deploy::{
-    Answer, Explanation, Load, Need, Options, Pattern, Pooling, Supply, explain, search,
-};
+use bedplate_deploy::{Answer, Explanation, Load, Need, Options, Pattern, Pooling, Supply, explain, search};
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
 use bedplate_replay::requests::Objectives;
 use bedplate_transformer::Precision;
@@ -196,9 +194,7 @@ impl<'a> Found<'a> {
         let efforts: &[Effort] = if wants_efforts { &Effort::USUAL } else { &[] };
         Self {
             explanation: pattern.map(|pattern| explain(need, supplies, &answer, pattern)),
-            launch: arguments
-                .launch
-                .map(|software| launch(need, supply, plan, &arguments.model, software)),
+            launch: arguments.launch.map(|software| launch(need, supply, plan, &arguments.model, software)),
             efforts: test_time(need, supply, plan, efforts),
             need,
             supplies,

@@ -21,7 +21,7 @@ pub(super) fn page(found: &Found<'_>) -> Report {
             "Each point is a deployment under a constant number of users that no other beats in both. \
              The large load of one GPU and the fast answers of a user exclude each other.",
         )
-        .chart(&front_chart(&found.answer.front));
+        .chart(&front_chart(&found.answer.front, chosen(found)));
     let limits = show::limits(&found.need.objectives);
     let asked = if limits.is_empty() { String::new() } else { format!(" Asked for: {limits}.") };
     report
@@ -65,19 +65,31 @@ pub(super) fn page(found: &Found<'_>) -> Report {
     report
 }
 
-fn front_chart(front: &[FrontPoint]) -> String {
+/// Where the chosen deployment works at the rate that was asked for.
+fn chosen(found: &Found<'_>) -> Point {
+    let best = &found.answer.best;
+    let outcome = &best.shown.outcome;
+    Point {
+        x: 1.0 / seconds(outcome.itl.mean).max(1e-9),
+        y: outcome.output_tokens_per_second() / f64::from(best.plan.gpus()),
+        label: String::new(),
+    }
+}
+
+fn front_chart(front: &[FrontPoint], chosen: Point) -> String {
     let is_split = |point: &&FrontPoint| matches!(point.plan, Plan::Disaggregated { .. });
-    let (last, first) = (front.len().saturating_sub(1), 0);
     let drawn = |name: &str, wants_split: bool| {
         let points = front.iter().enumerate().filter(|(_, point)| is_split(point) == wants_split);
         let points = points.map(|(index, point)| Point {
             x: point.per_user,
             y: point.per_gpu,
-            label: if index == first || index == last { point.plan.to_string() } else { String::new() },
+            // The left end has room beside it; labels inside would hide each other.
+            label: if index + 1 == front.len() { point.plan.to_string() } else { String::new() },
         });
         Series { name: name.into(), points: points.collect(), is_line: false }
     };
-    let series = [drawn("one pool", false), drawn("two pools", true)];
+    let chosen = Series { name: "chosen, at the rate".into(), points: vec![chosen], is_line: false };
+    let series = [drawn("one pool", false), drawn("two pools", true), chosen];
     Plot {
         x_title: "tokens per second for each user".into(),
         y_title: "tokens per second from each GPU".into(),
@@ -91,13 +103,17 @@ fn front_chart(front: &[FrontPoint]) -> String {
 /// A distribution over the judged requests, and the limit as a line where there is one.
 fn distribution(found: &Found<'_>, value: fn(&Record) -> Picoseconds, limit: Option<Picoseconds>) -> String {
     let values: Vec<Picoseconds> = found.answer.best.shown.judged().map(value).collect();
-    let mut series = vec![Series { name: "requests".into(), points: shares(values), is_line: true }];
+    let mut points = shares(values);
+    for point in &mut points {
+        point.x *= 1000.0;
+    }
+    let mut series = vec![Series { name: "requests".into(), points, is_line: true }];
     if let Some(limit) = limit {
-        let point = |y: f64| Point { x: seconds(limit), y, label: String::new() };
+        let point = |y: f64| Point { x: seconds(limit) * 1000.0, y, label: String::new() };
         series.push(Series { name: "limit".into(), points: vec![point(0.0), point(100.0)], is_line: true });
     }
     Plot {
-        x_title: "seconds".into(),
+        x_title: "milliseconds".into(),
         y_title: "percent of requests".into(),
         is_x_logarithmic: false,
         is_y_logarithmic: false,

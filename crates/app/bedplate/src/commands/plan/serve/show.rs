@@ -19,7 +19,7 @@ pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Resu
     console.line("\nWhat the requests of the replay saw")?;
     console.table(&replayed::latencies(&found.answer.best.shown.outcome))?;
     if !found.answer.others.is_empty() {
-        console.line("\nAlso hold")?;
+        console.line("\nWhat holds, cheapest first")?;
         console.table(&others(found))?;
     }
     console.line("\nTokens per second for a user against tokens per second from a GPU")?;
@@ -62,7 +62,7 @@ pub(super) fn facts(found: &Found<'_>) -> Facts {
         .add("GPUs", format!("{gpus} of {}, on {units} x {}", supply.gpus(), supply.name))
         .add_known("memory", memory(found))
         .add_known("cost", cost(best))
-        .add("held by", share(found))
+        .add("objectives", share(found))
         .add(
             "throughput",
             format!(
@@ -112,7 +112,7 @@ fn share(found: &Found<'_>) -> String {
     match asked.is_empty() {
         true => format!("{requests} requests were replayed; no objectives were given"),
         false => format!(
-            "{share}: {asked}; {:.0}% must, and {requests} were replayed with each of two seeds",
+            "{share} had {asked}; {:.0}% must, and {requests} were replayed with each of two seeds",
             found.need.options.share * 100.0
         ),
     }
@@ -120,9 +120,9 @@ fn share(found: &Found<'_>) -> String {
 
 pub(super) fn limits(objectives: &Objectives) -> String {
     let limits = [("ttft", objectives.ttft), ("itl", objectives.itl), ("e2e", objectives.end_to_end)];
-    let texts = limits.into_iter().filter_map(|(name, limit)| {
-        Some(format!("{name} within {}", Seconds::new(seconds(limit?))))
-    });
+    let texts = limits
+        .into_iter()
+        .filter_map(|(name, limit)| Some(format!("{name} within {}", Seconds::new(seconds(limit?)))));
     texts.collect::<Vec<_>>().join(", ")
 }
 
