@@ -20,7 +20,7 @@ pub enum DeployError {
         /// What it would fit on.
         nearest: Vec<String>,
     },
-    #[error("no deployment of {model} on {machines} holds the objectives at {rate:.3} requests/s: {reason}")]
+    #[error("no deployment of {model} on {machines} holds the objectives at {rate} requests/s: {reason}")]
     NoneHolds { model: String, machines: String, rate: f64, reason: Failing, nearest: Vec<String> },
     #[error("`{text}` names no deployment: {reason}")]
     UnknownPattern { text: String, reason: String },

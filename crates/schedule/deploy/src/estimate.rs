@@ -53,6 +53,8 @@ pub enum Bound {
     Ttft,
     Itl,
     EndToEnd,
+    /// Requests come faster than they are answered, whatever else is asked.
+    Rate,
 }
 
 impl Bound {
@@ -61,6 +63,7 @@ impl Bound {
             Bound::Ttft => "time to first token",
             Bound::Itl => "time between tokens",
             Bound::EndToEnd => "end-to-end time",
+            Bound::Rate => "keeping up with the rate",
         }
     }
 }

@@ -45,7 +45,10 @@ pub(crate) fn front(need: &Need<'_>, supplies: &[Supply], fitting: &[Fitting]) -
     let mut sketches = one_pool(need, fitting);
     sketches.extend(two_pools(need, supplies, fitting));
     let sketches = unbeaten(sketches, |sketch| &sketch.point);
-    let played = sketches.iter().filter_map(|sketch| played(need, supplies, sketch)).collect();
+    // A closed loop begins with all users at once, which a limit is not about.
+    let latest = BURST * Limits::of(&need.objectives).ttft;
+    let played = sketches.iter().filter_map(|sketch| played(need, supplies, sketch));
+    let played = played.filter(|point| point.ttft <= latest).collect();
     unbeaten(played, |point| point)
 }
 
@@ -143,6 +146,8 @@ fn ratio(prefill_gpus: u32, prefill: f64, decode_gpus: u32, decode: f64, gpus: u
 
 /// Requests for each user of a closed loop, and the most in all.
 const ROUNDS: u32 = 5;
+/// By how much that opening may exceed the limit of a first token, on average over all rounds.
+const BURST: f64 = 3.0;
 const MOST_REQUESTS: u32 = 4_000;
 
 fn played(need: &Need<'_>, supplies: &[Supply], sketch: &Sketch<'_>) -> Option<FrontPoint> {

@@ -62,6 +62,10 @@ fn plan_needs_router(plan: &Plan, software: Software) -> bool {
     !has_own && (replicas > 1 || matches!(plan, Plan::Disaggregated { .. }))
 }
 
+fn plural(count: u32) -> &'static str {
+    if count == 1 { "" } else { "s" }
+}
+
 fn dynamo_duty(duty: Duty) -> &'static str {
     match duty {
         Duty::Both => "",
@@ -85,14 +89,16 @@ impl Sized<'_> {
 
     fn remark(&self, software: Software) -> String {
         let duty = match self.duty {
-            Duty::Both => "replicas",
-            Duty::Prefill => "prompt workers",
-            Duty::Decode => "decode workers",
+            Duty::Both => "replica",
+            Duty::Prefill => "prompt worker",
+            Duty::Decode => "decode worker",
         };
         let gpus = self.cut().gpus();
         let count = if software == Software::Bedplate { 1 } else { self.workers.replicas };
         let times = if count > 1 { format!("{count} times") } else { "once".to_owned() };
-        let mut remark = format!("# {} {duty} of {gpus} GPUs each: run {times}", self.workers.replicas);
+        let (plural, gpu) = (plural(self.workers.replicas), plural(gpus));
+        let mut remark =
+            format!("# {} {duty}{plural} of {gpus} GPU{gpu} each: run {times}", self.workers.replicas);
         if self.cut().weights == WeightFormat::Int4 {
             remark += "; the model must be a four-bit checkpoint (AWQ or GPTQ)";
         }

@@ -162,7 +162,7 @@ fn by_speed(miss: Miss, cut: &Cut) -> (Failing, Vec<String>) {
     let flag = match bound {
         crate::Bound::Ttft => "ttft",
         crate::Bound::Itl => "itl",
-        crate::Bound::EndToEnd => "e2e",
+        crate::Bound::EndToEnd | crate::Bound::Rate => "e2e",
     };
     // A tenth more than an empty replica takes leaves room for load.
     let relaxed = Seconds::new(best * 1.1);
@@ -210,7 +210,7 @@ fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) ->
         let end_to_end = steady
             .largest(&Limits::of(&need.objectives))
             .map_or(1.0, |estimate| estimate.end_to_end(&need.load));
-        stage.play(end_to_end, need.options.seed).is_ok_and(|shown| shown.share >= need.options.share)
+        stage.play(end_to_end, need.options.seed).is_ok_and(|shown| shown.holds(need.options.share))
     };
     let (mut low, mut high) = (0.0, need.load.per_second);
     for _ in 0..HALVINGS {

@@ -160,7 +160,7 @@ impl Hunt<'_> {
         for seed in [seed, seed.wrapping_add(1)] {
             self.replays += 1;
             let shown = stage.play(candidate.end_to_end, seed).expect("a candidate's settings are sound");
-            if shown.share < self.need.options.share {
+            if !shown.holds(self.need.options.share) {
                 let (share, bound) = (shown.share, shown.missed);
                 self.note(candidate.supply, plan, Verdict::Missed { share, bound });
                 return Showing::Misses(bound);
@@ -261,6 +261,9 @@ pub(crate) fn larger(plan: &Plan, missed: Option<Bound>) -> Plan {
         |workers: &Workers| Workers { replicas: workers.replicas + workers.replicas.div_ceil(8), ..*workers };
     match plan {
         Plan::Aggregated(workers) => Plan::Aggregated(more(workers)),
+        Plan::Disaggregated { prefill, decode } if missed == Some(Bound::Rate) => {
+            Plan::Disaggregated { prefill: more(prefill), decode: more(decode) }
+        }
         Plan::Disaggregated { prefill, decode } if missed == Some(Bound::Ttft) => {
             Plan::Disaggregated { prefill: more(prefill), decode: *decode }
         }

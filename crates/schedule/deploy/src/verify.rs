@@ -4,7 +4,7 @@ use bedplate_batching::{OptionsFlaw, RouterOptions};
 use bedplate_perf::PerfError;
 use bedplate_replay::requests::{
     Arrangement, Arrivals, Disaggregated, Fate, Fleet, GeneratedLoad, Lengths, Objectives, Outcome, Pool,
-    Record, Traffic, picoseconds, simulate,
+    Record, Traffic, picoseconds, seconds, simulate,
 };
 
 use crate::engine::TimedReplica;
@@ -25,6 +25,8 @@ pub struct Shown {
     pub share: f64,
     /// The objective that most requests missed, if any did.
     pub missed: Option<Bound>,
+    /// Whether requests were answered as fast as they came.
+    pub keeps_up: bool,
 }
 
 /// The engines of a plan, ready to be replayed.
@@ -98,12 +100,13 @@ impl<'a> Stage<'a> {
             ..GeneratedLoad::default()
         };
         let outcome = simulate(Traffic::Generated(traffic), &self.fleet())?;
-        Ok(Shown::judge(outcome, &self.need.objectives))
+        Ok(Shown::judge(outcome, &self.need.objectives, end_to_end))
     }
 }
 
 impl Shown {
-    fn judge(outcome: Outcome, objectives: &Objectives) -> Self {
+    fn judge(outcome: Outcome, objectives: &Objectives, end_to_end: f64) -> Self {
+        let keeps_up = keeps_up(&outcome, end_to_end);
         let judged = &outcome.records[outcome.records.len() / WARM_UP..];
         let share = |objectives: Objectives| {
             let good = judged.iter().filter(|record| record.is_good(&objectives)).count();
@@ -118,7 +121,13 @@ impl Shown {
         let shares = single.map(|(bound, only)| (bound, share(only)));
         let worst = shares.into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
         let missed = worst.filter(|(_, share)| *share < 1.0).map(|(bound, _)| bound);
-        Self { share: share(*objectives), missed, outcome }
+        let missed = if keeps_up { missed } else { Some(Bound::Rate) };
+        Self { share: share(*objectives), missed, keeps_up, outcome }
+    }
+
+    /// Whether enough requests met the objectives and none had to wait ever longer.
+    pub fn holds(&self, share: f64) -> bool {
+        self.keeps_up && self.share >= share
     }
 
     /// Requests after the replicas had filled.
@@ -126,4 +135,13 @@ impl Shown {
         let skipped = self.outcome.records.len() / WARM_UP;
         self.outcome.records.iter().skip(skipped).filter(|record| record.fate == Fate::Finished)
     }
+}
+
+/// After the last request has come a fleet that keeps up is done within about two lifetimes; one that does not has
+/// a queue as long as it fell behind.
+fn keeps_up(outcome: &Outcome, end_to_end: f64) -> bool {
+    const SLACK: f64 = 1.05;
+    let arrived = |record: Option<&Record>| record.map_or(0, |record| record.arrived);
+    let span = arrived(outcome.records.last()) - arrived(outcome.records.first());
+    seconds(outcome.duration) <= SLACK * seconds(span) + 2.0 * end_to_end
 }

@@ -27,8 +27,7 @@ use crate::stop::Stop;
 Examples:
   bedplate plan train --model llama-3.1-405b --cluster p5.48xlarge:2048 --tokens 15T
   bedplate plan train --model mixtral-8x7b --cluster p5.48xlarge:16 --explain dp16.tp8.sp.ep8
-  bedplate plan serve --model llama-3.3-70b --cluster p5en.48xlarge:4 --isl 4000 --osl 500 \
-      --rate 20/s --slo ttft=600ms,itl=25ms
+  bedplate plan serve --model llama-3.1-8b --isl 1000 --osl 200 --rate 50/s --slo itl=20ms
   bedplate plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2
   bedplate plan choose --model llama-3.1-70b --tokens 2T --deadline 30d
   bedplate plan budget --dollars '$1M' --instance p5.48xlarge

@@ -72,30 +72,30 @@ fn dynamo_gets_a_frontend_and_a_duty_for_each_pool() {
         "tp2.fp8+tp4.fp8",
         Software::Dynamo,
         expect![[r##"
-        # once, in front of all workers
-        python -m dynamo.frontend --router-mode kv
+            # once, in front of all workers
+            python -m dynamo.frontend --router-mode kv
 
-        # 1 prompt workers of 2 GPUs each: run once
-        python -m dynamo.vllm --model some/model \
-          --tensor-parallel-size 2 \
-          --max-num-seqs 64 \
-          --max-num-batched-tokens 2048 \
-          --max-model-len 4845 \
-          --gpu-memory-utilization 0.92 \
-          --quantization fp8 \
-          --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}' \
-          --disaggregation-mode prefill
+            # 1 prompt worker of 2 GPUs each: run once
+            python -m dynamo.vllm --model some/model \
+              --tensor-parallel-size 2 \
+              --max-num-seqs 64 \
+              --max-num-batched-tokens 2048 \
+              --max-model-len 4845 \
+              --gpu-memory-utilization 0.92 \
+              --quantization fp8 \
+              --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}' \
+              --disaggregation-mode prefill
 
-        # 2 decode workers of 4 GPUs each: run 2 times
-        python -m dynamo.vllm --model some/model \
-          --tensor-parallel-size 4 \
-          --max-num-seqs 64 \
-          --max-num-batched-tokens 2048 \
-          --max-model-len 4845 \
-          --gpu-memory-utilization 0.92 \
-          --quantization fp8 \
-          --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}' \
-          --disaggregation-mode decode"##]],
+            # 2 decode workers of 4 GPUs each: run 2 times
+            python -m dynamo.vllm --model some/model \
+              --tensor-parallel-size 4 \
+              --max-num-seqs 64 \
+              --max-num-batched-tokens 2048 \
+              --max-model-len 4845 \
+              --gpu-memory-utilization 0.92 \
+              --quantization fp8 \
+              --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_both"}' \
+              --disaggregation-mode decode"##]],
     );
 }
 
@@ -106,22 +106,22 @@ fn bedplate_serve_gets_one_command_for_each_pool() {
         "tp2.fp8+tp4.fp8",
         Software::Bedplate,
         expect![[r#"
-        # 1 prompt workers of 2 GPUs each: run once
-        bedplate serve --model some/model \
-          --layout tp2 \
-          --replicas 1 \
-          --weights fp8 --kv bf16 \
-          --seats 64 --chunk 2048 \
-          --context 4845 \
-          --role prefill
+            # 1 prompt worker of 2 GPUs each: run once
+            bedplate serve --model some/model \
+              --layout tp2 \
+              --replicas 1 \
+              --weights fp8 --kv bf16 \
+              --seats 64 --chunk 2048 \
+              --context 4845 \
+              --role prefill
 
-        # 2 decode workers of 4 GPUs each: run once
-        bedplate serve --model some/model \
-          --layout tp4 \
-          --replicas 2 \
-          --weights fp8 --kv bf16 \
-          --seats 64 --chunk 2048 \
-          --context 4845 \
-          --role decode"#]],
+            # 2 decode workers of 4 GPUs each: run once
+            bedplate serve --model some/model \
+              --layout tp4 \
+              --replicas 2 \
+              --weights fp8 --kv bf16 \
+              --seats 64 --chunk 2048 \
+              --context 4845 \
+              --role decode"#]],
     );
 }

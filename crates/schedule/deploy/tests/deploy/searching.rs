@@ -2,6 +2,7 @@
 
 use bedplate_deploy::{Pattern, Plan, Pooling, Verdict, explain, search};
 use bedplate_perf::serving::WeightFormat;
+use bedplate_replay::requests::seconds;
 use expect_test::{Expect, expect};
 use proptest::prelude::*;
 
@@ -42,7 +43,7 @@ fn a_large_model_is_cut() {
 #[test]
 fn pools_are_chosen_where_one_pool_cannot_keep_tokens_steady() {
     let mut question = question("llama-3.3-70b", "p5en.48xlarge:4", (4000, 500, 20.0), (600.0, 25.0));
-    check(&question, expect!["6 x tp4 + 3 x tp2 in fp8.kv-fp8 | 30 GPUs | $237.36/h"]);
+    check(&question, expect!["16 x tp2 in fp8.kv-fp8 | 32 GPUs | $253.18/h"]);
     question.options.pooling = Pooling::Aggregated;
     check(&question, expect!["16 x tp2 in fp8.kv-fp8 | 32 GPUs | $253.18/h"]);
 }
@@ -53,6 +54,15 @@ fn a_mixture_of_experts_is_served() {
         &question("deepseek-v3", "p5en.48xlarge:4", (2000, 500, 4.0), (3000.0, 60.0)),
         expect!["1 x tp2.ep8.adp4 in fp8.kv-bf16 | 8 GPUs | $63.30/h"],
     );
+}
+
+#[test]
+fn a_deployment_must_keep_up_with_the_rate_even_where_no_first_token_is_asked_for() {
+    let question = question("llama-3.1-8b", "p4de.24xlarge:1", (1000, 200, 10.0), (0.0, 20.0));
+    let answer = search(&question.need(), question.supplies()).expect("some deployment holds");
+    let outcome = &answer.best.shown.outcome;
+    assert!(outcome.requests_per_second() > 9.0, "{}", outcome.requests_per_second());
+    assert!(seconds(outcome.ttft.p99) < 5.0);
 }
 
 #[test]

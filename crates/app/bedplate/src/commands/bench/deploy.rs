@@ -19,9 +19,9 @@ Examples:
   bedplate bench deploy
   bedplate bench deploy --json
 
-The first question is the one that aiconfigurator 0.12.0 was timed with on a machine of this kind:
-Llama-3.1-70B on 16 H200, 4000 tokens in and 1000 out, first token within 600 ms and 25 ms a token, which took
-it 14.3 CPU-seconds in closed form. Here the answer is replayed as well.")]
+The first question is the one that aiconfigurator 0.12.0 was timed with: Llama-3.1-70B on 16 H200,
+4000 tokens in and 1000 out, first token within 600 ms and 25 ms a token, which took it 14.3
+CPU-seconds in closed form. Here the answer is replayed as well.")]
 pub(super) struct Arguments {}
 
 /// CPU-seconds of `aiconfigurator cli default` 0.12.0 for the first question (measured, two shared cores).

@@ -21,13 +21,12 @@ use crate::stop::Stop;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  bedplate plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2 --prompts 128 --samples 8 \\
-      --isl 500 --osl 200..4000
-  bedplate plan posttrain --model llama-3.3-70b --cluster p5en.48xlarge:16 --prompts 256 --samples 16 \\
-      --isl 1000 --osl 500..8000 --updates 4 --reward 20s --report rl.html
+  bedplate plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2 --osl 200..4000
+  bedplate plan posttrain --model llama-3.3-70b --cluster p5en.48xlarge:16 --prompts 256 \\
+      --samples 16 --isl 1000 --osl 500..8000 --updates 4 --reward 20s --report rl.html
 
-Colocated, all GPUs roll out and then train. Separate, some roll out the next step while the others train on
-the last one, so the policy that answers is a step old. See docs/plan-serve.md.")]
+Colocated, all GPUs roll out and then train. Separate, some roll out the next step while the
+others train on the last one, so the policy that answers is a step old. See docs/plan-serve.md.")]
 pub(super) struct Arguments {
     /// A built-in name or a config.json
     #[arg(long, value_name = "NAME|FILE")]

@@ -25,14 +25,14 @@ use crate::stop::Stop;
 Examples:
   bedplate plan serve --model llama-3.3-70b --cluster p5en.48xlarge:4 --isl 4000 --osl 500 \\
       --rate 20/s --slo ttft=600ms,itl=25ms
-  bedplate plan serve --model llama-3.1-8b --isl 1000 --osl 200 --rate 50/s --slo ttft=300ms,itl=20ms
+  bedplate plan serve --model llama-3.1-8b --isl 1000 --osl 200 --rate 50/s --slo itl=20ms
   bedplate plan serve --model deepseek-v3 --cluster p5en.48xlarge:2 --isl 2000 --osl 500 \\
       --rate 4/s --slo ttft=2s,itl=60ms --precision fp8 --explain tp16
   bedplate plan serve --model llama-3.3-70b --cluster p5en.48xlarge:2 --isl 4000 --osl 500 \\
       --rate 5/s --slo itl=30ms --launch vllm --report serve.html
 
-Without --cluster every machine of the catalog that has a price is tried. Quantised weights may cost quality;
---precision bf16 rules them out. See docs/plan-serve.md.")]
+Without --cluster every machine of the catalog that has a price is tried. Quantised weights may
+cost quality; --precision bf16 rules them out. See docs/plan-serve.md.")]
 pub(super) struct Arguments {
     /// A built-in name or a config.json
     #[arg(long, value_name = "NAME|FILE")]

@@ -36,7 +36,7 @@ Examples:
       --step-time step=8ms,token=25us,decode=20us,context=20ns --slo ttft=600ms,itl=25ms
   bedplate replay requests --generate rate=6,burst=40,every=60s,for=5s --shared-prefix 50 --replicas 1 \\
       --autoscale least=1,most=8,sequences=32,every=5s,cold=60s --step-time step=8ms,token=25us
-  bedplate replay requests azure.csv --model llama-3.1-8b --cluster p5en.48xlarge:1 --layout tp1.fp8 --replicas 4
+  bedplate replay requests azure.csv --model llama-3.1-8b --cluster p5en.48xlarge:1
   bedplate replay requests --generate rate=20 --disaggregate 2+4 --transfer latency=2ms,token=1us \\
       --step-time step=8ms,token=25us --report replay.html
 

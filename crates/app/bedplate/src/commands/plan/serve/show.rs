@@ -51,10 +51,10 @@ pub(super) fn facts(found: &Found<'_>) -> Facts {
     let mut facts = Facts::default();
     match &best.plan {
         Plan::Aggregated(workers) => {
-            facts.add("deployment", pool(workers, "replicas"));
+            facts.add("deployment", pool(workers, "replica"));
         }
         Plan::Disaggregated { prefill, decode } => {
-            facts.add("prompts", pool(prefill, "workers")).add("decodes", pool(decode, "workers"));
+            facts.add("prompts", pool(prefill, "worker")).add("decodes", pool(decode, "worker"));
         }
     }
     let units = supply.units(gpus);
@@ -83,7 +83,8 @@ pub(super) fn facts(found: &Found<'_>) -> Facts {
 }
 
 fn pool(workers: &Workers, what: &str) -> String {
-    format!("{} {what} of {}, {} seats each", workers.replicas, workers.cut, workers.seats)
+    let plural = if workers.replicas == 1 { "" } else { "s" };
+    format!("{} {what}{plural} of {}, {} seats each", workers.replicas, workers.cut, workers.seats)
 }
 
 fn memory(found: &Found<'_>) -> Option<String> {
