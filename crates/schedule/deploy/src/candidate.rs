@@ -1,7 +1,6 @@
 //! Plans that the estimate believes in, with as many replicas as the rate asks for.
 
-use bedplate_perf::serving::{Replica, WeightFormat};
-use bedplate_transformer::Precision;
+use bedplate_perf::serving::Replica;
 
 use crate::estimate::{Estimate, Limits, Miss, Steady, decode_rate, decode_seats, prefill_rate};
 use crate::{Cut, Need, Plan, Pooling, Refusal, Subject, Supply, Tried, Verdict, Workers};
@@ -218,15 +217,15 @@ pub(crate) fn transfer_seconds(need: &Need<'_>, it: &Fitting) -> f64 {
 
 /// Cuts of one supply and the same formats, in the order of the first of each.
 fn formats(fitting: &[Fitting]) -> Vec<Vec<&Fitting>> {
-    let mut groups: Vec<((usize, WeightFormat, Precision), Vec<&Fitting>)> = Vec::new();
+    let mut groups: Vec<Vec<&Fitting>> = Vec::new();
     for it in fitting {
-        let key = (it.supply, it.cut.weights, it.cut.kv);
-        match groups.iter_mut().find(|(known, _)| *known == key) {
-            Some((_, group)) => group.push(it),
-            None => groups.push((key, vec![it])),
+        let key = |it: &Fitting| (it.supply, it.cut.weights, it.cut.kv);
+        match groups.iter_mut().find(|group| key(group[0]) == key(it)) {
+            Some(group) => group.push(it),
+            None => groups.push(vec![it]),
         }
     }
-    groups.into_iter().map(|(_, group)| group).collect()
+    groups
 }
 
 fn best<'a>(

@@ -139,7 +139,7 @@ pub fn posttrain(question: &PostTraining<'_>, supply: &Supply) -> Result<RlAnswe
     for rollout_gpus in splits(supply) {
         note(rollout_gpus, separate(question, supply, rollout_gpus));
     }
-    answer.steps.sort_by(|a, b| a.total.cmp(&b.total));
+    answer.steps.sort_by_key(|step| step.total);
     if answer.steps.is_empty() {
         let first = answer.refused.first().map(|(_, reason)| reason.clone()).unwrap_or_default();
         return Err(DeployError::NoSplit { gpus, what: "rollouts and training", reason: first });

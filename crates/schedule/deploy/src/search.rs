@@ -70,6 +70,22 @@ impl Cost {
     }
 }
 
+impl Held {
+    /// Cheaper first, then wider formats, then shorter requests.
+    fn order(&self, other: &Self, supplies: &[Supply]) -> Ordering {
+        let cost = |held: &Self| Cost::of(&held.plan, &supplies[held.supply]);
+        let formats = |held: &Self| {
+            let (weights, kv, ..) = preference(&held.plan);
+            (weights, kv)
+        };
+        let length = |held: &Self| held.shown.outcome.end_to_end.mean;
+        cost(self)
+            .order(&cost(other))
+            .then_with(|| formats(self).cmp(&formats(other)))
+            .then_with(|| length(self).cmp(&length(other)))
+    }
+}
+
 impl Candidate {
     fn cost(&self, supplies: &[Supply]) -> Cost {
         Cost::of(&self.plan, &supplies[self.supply])
@@ -141,10 +157,7 @@ impl Hunt<'_> {
     }
 
     fn best(&self) -> Option<&Held> {
-        self.held.iter().min_by(|a, b| {
-            let cost = |held: &Held| Cost::of(&held.plan, &self.supplies[held.supply]);
-            cost(a).order(&cost(b)).then_with(|| preference(&a.plan).cmp(&preference(&b.plan)))
-        })
+        self.held.iter().min_by(|a, b| a.order(b, self.supplies))
     }
 
     fn note(&mut self, supply: usize, plan: Plan, verdict: Verdict) {
@@ -214,10 +227,7 @@ impl Hunt<'_> {
             return Err(refuse::none_holds(self.need, self.supplies, fitting, candidates, &self.tried));
         };
         self.held.retain(|held| (held.supply, held.plan) != (best.supply, best.plan));
-        self.held.sort_by(|a, b| {
-            let cost = |held: &Held| Cost::of(&held.plan, &self.supplies[held.supply]);
-            cost(a).order(&cost(b)).then_with(|| preference(&a.plan).cmp(&preference(&b.plan)))
-        });
+        self.held.sort_by(|a, b| a.order(b, self.supplies));
         let verdict = |held: &Held| Verdict::Holds {
             share: held.shown.share,
             gpus: held.plan.gpus(),

@@ -23,7 +23,7 @@ pub struct Shown {
     pub outcome: Outcome,
     /// Share of the judged requests that met every objective.
     pub share: f64,
-    /// The objective that most requests missed, if any did.
+    /// The objective that most requests missed, if any did; otherwise the rate, if that was missed.
     pub missed: Option<Bound>,
     /// Whether requests were answered as fast as they came.
     pub keeps_up: bool,
@@ -121,7 +121,7 @@ impl Shown {
         let shares = single.map(|(bound, only)| (bound, share(only)));
         let worst = shares.into_iter().min_by(|a, b| a.1.total_cmp(&b.1));
         let missed = worst.filter(|(_, share)| *share < 1.0).map(|(bound, _)| bound);
-        let missed = if keeps_up { missed } else { Some(Bound::Rate) };
+        let missed = missed.or((!keeps_up).then_some(Bound::Rate));
         Self { share: share(*objectives), missed, keeps_up, outcome }
     }
 
