@@ -143,8 +143,8 @@ fn within(
 }
 
 /// Prompt workers and decode workers of which the best few are paired, for each format.
-const PREFILL_KEPT: usize = 2;
-const DECODE_KEPT: usize = 3;
+const PREFILL_KEPT: usize = 4;
+const DECODE_KEPT: usize = 4;
 /// Prompts that a prompt worker has in work at once.
 pub(crate) const PREFILL_SEATS: u32 = 64;
 
