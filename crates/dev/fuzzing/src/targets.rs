@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use bedplate_calibrate::serving::ServingCases;
 use bedplate_catalog::{Bound, Catalog};
+use bedplate_deploy::Pattern;
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
 use bedplate_layout::Layout;
 use bedplate_perf::serving::Site;
@@ -48,6 +49,12 @@ pub const TARGETS: &[Target] = &[
         name: "layout",
         run: layout,
         seeds: &["dp8.tp4.pp2.ep8", "dp64.tp8.sp.zero1.mb2.recompute-full.fp8"],
+        rounds: 3000,
+    },
+    Target {
+        name: "deployment_pattern",
+        run: deployment_pattern,
+        seeds: &["tp4.pp2.fp8.kv-fp8.chunk8192", "tp2+tp1.ep16.adp16.bf16"],
         rounds: 3000,
     },
     Target { name: "serving_rows", run: serving_rows, seeds: &[LATENCIES], rounds: 150 },
@@ -115,6 +122,12 @@ fn layout(data: &[u8]) {
             assert_eq!(layout.to_string().parse::<Layout>().as_ref(), Ok(&layout));
             let _ = layout.refusals_without_model(Some(8));
         }
+    }
+}
+
+fn deployment_pattern(data: &[u8]) {
+    if let Err(error) = String::from_utf8_lossy(data).parse::<Pattern>() {
+        tell(&error);
     }
 }
 

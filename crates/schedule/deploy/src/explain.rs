@@ -119,18 +119,23 @@ impl CutPattern {
             "ep" => &mut self.expert,
             "adp" => &mut self.attention_data,
             "chunk" => &mut self.chunk,
-            _ => return Err(format!("`{term}` is no degree or format")),
+            _ => return Err(format!("`{}` is no degree or format", shortened(term))),
         };
-        *field = Some(number.ok_or_else(|| format!("`{term}` needs a number above 0"))?);
+        *field = Some(number.ok_or_else(|| format!("`{}` needs a number above 0", shortened(term)))?);
         Ok(())
     }
+}
+
+/// What a message repeats of what was written.
+fn shortened(text: &str) -> String {
+    text.chars().take(60).collect()
 }
 
 impl std::str::FromStr for Pattern {
     type Err = DeployError;
 
     fn from_str(text: &str) -> Result<Self, DeployError> {
-        let unknown = |reason| DeployError::UnknownPattern { text: text.chars().take(80).collect(), reason };
+        let unknown = |reason| DeployError::UnknownPattern { text: shortened(text), reason };
         let (first, second) = match text.split_once('+') {
             Some((first, second)) => (first, Some(second)),
             None => (text, None),
