@@ -145,7 +145,8 @@ impl Steady<'_> {
         let parallel = self.replica.deployment().parallel;
         let side_by_side = u64::from(parallel.attention_data) * u64::from(parallel.pipeline);
         let together = (budget / input.max(1)).clamp(1, side_by_side);
-        let budget = budget / side_by_side * if together > 1 { side_by_side / together } else { 1 };
+        // Tokens of each prompt in a step: a chunk, or the share of those that go together.
+        let each = (budget / if together > 1 { together } else { side_by_side }).max(1);
         let base = match stands_still {
             true => StepShape::default(),
             false => StepShape::decode(decodes, u64::from(decodes) * self.load.usual_context()),
@@ -153,7 +154,7 @@ impl Steady<'_> {
         let without = self.replica.timer().seconds(&base);
         let (mut done, mut alone, mut stall) = (0, 0.0, 0.0);
         while done < input {
-            let tokens = (input - done).min(budget);
+            let tokens = (input - done).min(each);
             let mut shape = base;
             for _ in 0..together {
                 shape.add_prefill(done, tokens);
