@@ -18,6 +18,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_goodput::PAGES,
         bedplate_replay::jobs::PAGES,
         bedplate_replay::requests::PAGES,
+        bedplate_deploy::PAGES,
         files::PAGES,
         stop::PAGES,
         commands::bench::PAGES,

@@ -78,7 +78,8 @@ svg { width: 100%; height: auto; } svg text { font: 12px system-ui, sans-serif; 
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
 th, td { text-align: right; padding: .25rem .7rem; border-bottom: 1px solid #d0d7de; }
 th:first-child, td:first-child { text-align: left; } th { font-weight: 600; }
-.facts td { text-align: left; }
+td:not(:first-child) { white-space: nowrap; }
+.facts td:not(:first-child) { text-align: left; white-space: normal; }
 pre { background: #f6f8fa; padding: .8rem; overflow-x: auto; font-size: 13px; }
 ";
 

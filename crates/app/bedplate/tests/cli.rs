@@ -97,6 +97,11 @@ golden! {
         "plan budget --dollars '$1M' --instance p5.48xlarge",
         "plan budget --gpu-hours 100000 --instance p5en.48xlarge --mfu 0.45",
     ]
+    plan_serving: [
+        "plan validate --kind serving --data latencies.csv",
+        "plan calibrate --kind serving --data latencies.csv",
+        "plan validate --kind serving --data config.json",
+    ]
     plan_errors: [
         "plan train --model llama-3.1-405b --cluster p5.48xlarge:1",
         "plan train --model llama-3.1-70b --cluster p5.48xlarge:0",
@@ -118,6 +123,33 @@ golden! {
         "replay jobs jobs.jsonl --cluster cluster.toml --policy fifo --policy ours-rigid --estimates exact --failures meta-h100 --seeds 3",
         "replay jobs jobs.csv --cluster p5.48xlarge:8 --policy easy",
         "replay jobs --generate llm --jobs 300 --load 0.9 --seed 5 --cluster cluster.toml --policy conservative --policy ours",
+    ]
+    plan_serve: [
+        "plan serve --model llama-3.3-70b --cluster p5en.48xlarge:4 --isl 4000 --osl 500 --rate 20/s --slo ttft=600ms,itl=25ms --explain tp8 --launch dynamo",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 200 --rate 10/s --slo ttft=300ms,itl=15ms --test-time --top 4 --launch bedplate",
+        "plan serve --model deepseek-v3 --cluster p5en.48xlarge:2 --isl 2000 --osl 500 --rate 2/s --slo ttft=3s,itl=60ms --precision fp8 --pools aggregated --explain tp16 --top 4 --launch sglang",
+        "plan serve --model llama-3.1-8b --isl 1000 --osl 200 --rate 10/s --slo itl=20ms --max-gpus 8 --top 3",
+    ]
+    plan_posttrain: [
+        "plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2 --prompts 128 --samples 8 --isl 500 --osl 200..4000",
+        "plan posttrain --model llama-3.3-70b --cluster p5en.48xlarge:4 --prompts 64 --samples 8 --isl 1000 --osl 500..4000 --reward 20s",
+    ]
+    plan_serve_errors: [
+        "plan serve --model llama-3.1-405b --cluster p5.48xlarge:1 --isl 4000 --osl 500 --rate 1/s --precision bf16",
+        "plan serve --model llama-3.3-70b --cluster p5en.48xlarge:2 --isl 4000 --osl 500 --rate 1/s --slo itl=3ms",
+        "plan serve --model llama-3.3-70b --cluster p5en.48xlarge:1 --isl 4000 --osl 500 --rate 20/s --slo ttft=600ms,itl=25ms",
+        "plan serve --model llama-3-8b --cluster p5en.48xlarge:1 --isl 9000 --osl 500 --rate 1/s",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 0/s",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --explain tq8",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 500 --rate 1/s --slo ttft=600",
+        "plan posttrain --model llama-3.1-405b --cluster p5.48xlarge:1",
+    ]
+    replay_modelled: [
+        "replay requests requests.csv --model llama-3.1-8b --cluster p5en.48xlarge:1 --layout tp1.fp8 --slo ttft=200ms,itl=12ms",
+        "replay requests --generate rate=4/s --requests 300 --prompt 2000 --output 200 --model llama-3.3-70b --cluster p5en.48xlarge:1 --layout tp2.fp8+tp4.fp8 --disaggregate 1+1",
+        "replay requests requests.csv --model llama-3.3-70b --cluster p5en.48xlarge:1 --layout tp1.bf16",
+        "replay requests requests.csv --model llama-3.3-70b",
+        "replay requests requests.csv --model llama-3.1-8b --cluster p5en.48xlarge:1 --step-time step=8ms",
     ]
     replay_requests: [
         "replay requests requests.csv --replicas 2 --step-time step=8ms,token=25us,decode=20us,context=20ns --slo ttft=200ms,itl=12ms --price '$12/h'",
@@ -164,6 +196,7 @@ fn json() {
         "--json plan train --model gpt2 --cluster p5.48xlarge:1 --seq 1024 --top 1 --tokens 300B",
         "--json replay jobs jobs.csv --cluster p5.48xlarge:8 --policy ours",
         "--json replay requests --generate users=4 --requests 4 --prompt 100 --output 3 --step-time step=1s",
+        "--json plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:1 --prompts 16 --samples 4 --osl 100..500",
         "--json error catalog/duplicate",
         "--json model show lama-3.1-8b",
         "--json catalog check wrong-figure.toml",
@@ -197,6 +230,7 @@ fn every_json_answer_is_one_document() {
         "plan train --model llama-3.1-8b --cluster p5.48xlarge:1 --tokens 1T --what-if --scaling strong",
         "plan choose --model llama-3.1-8b --tokens 1T --deadline 30d",
         "plan budget --dollars '$1M' --instance p5.48xlarge",
+        "plan serve --model llama-3.1-8b --cluster p5en.48xlarge:1 --isl 1000 --osl 200 --rate 5/s --slo itl=20ms --explain tp2 --launch vllm --test-time",
     ];
     for command in commands {
         let run = terminal().run(&format!("--json {command}"));
@@ -230,13 +264,16 @@ fn output_fits_80_columns_and_pipes_lose_nothing() {
         "error",
         "tour",
         "plan train --model llama-3.1-405b --cluster p5.48xlarge:2048",
+        "plan serve --model llama-3.3-70b --cluster p5en.48xlarge:4 --isl 4000 --osl 500 --rate 20/s --slo ttft=600ms,itl=25ms",
+        "plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2",
     ];
     for command in commands {
         let run = terminal().run(command);
         let stdout = run.split("--- stderr").next().unwrap();
         // Layouts and addresses are single words and are never broken.
         let is_breakable = |line: &&str| !line.contains(".tp") && !line.contains("://");
-        for line in stdout.lines().filter(is_breakable) {
+        // The first line is the command itself.
+        for line in stdout.lines().skip(1).filter(is_breakable) {
             assert!(line.chars().count() <= 80, "{command}: {line}");
         }
     }
@@ -304,9 +341,16 @@ fn the_job_lines_of_the_book_can_be_replayed() {
 fn the_commands_of_the_book_run() {
     let docs = bedplate_testkit::root().join("docs");
     let mut ran = 0;
-    for page in
-        ["catalog.md", "cluster.md", "model.md", "layout.md", "plan.md", "replay.md", "replay-requests.md"]
-    {
+    for page in [
+        "catalog.md",
+        "cluster.md",
+        "model.md",
+        "layout.md",
+        "plan.md",
+        "plan-serve.md",
+        "replay.md",
+        "replay-requests.md",
+    ] {
         let text = std::fs::read_to_string(docs.join(page)).unwrap();
         for command in text.lines().filter_map(|line| line.strip_prefix("$ bedplate ")) {
             let run = terminal().run(command);

@@ -2,9 +2,12 @@
 
 use std::sync::LazyLock;
 
+use bedplate_calibrate::serving::ServingCases;
 use bedplate_catalog::{Bound, Catalog};
+use bedplate_deploy::Pattern;
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
 use bedplate_layout::Layout;
+use bedplate_perf::serving::Site;
 use bedplate_replay::jobs::{openb_cluster, read, write_jsonl};
 use bedplate_replay::requests::{Fleet, LinearEngine, Pool, Traffic, read_trace, simulate};
 use bedplate_topology::{
@@ -25,6 +28,8 @@ pub struct Target {
 const CLUSTER_TOML: &str = include_str!("../../../app/bedplate/tests/inputs/cluster.toml");
 const TOPOLOGY_CONF: &str = include_str!("../../../app/bedplate/tests/inputs/topology.conf");
 const SLURM_CONF: &str = include_str!("../../../app/bedplate/tests/inputs/slurm.conf");
+const LATENCIES: &str = include_str!("../../../app/bedplate/tests/inputs/latencies.csv");
+const SITE: &str = "[[deployment]]\nname = \"a on h100 with vllm\"\nstep = 1.1\nfirst_token = -0.02\n";
 const OVERLAY: &str = include_str!("../../../app/bedplate/tests/inputs/own.toml");
 const CONFIG: &str = include_str!("../../../app/bedplate/tests/inputs/config.json");
 const DEEPSEEK: &str = include_str!("../../../../data/models/deepseek-v3.json");
@@ -52,6 +57,14 @@ pub const TARGETS: &[Target] = &[
         seeds: &["dp8.tp4.pp2.ep8", "dp64.tp8.sp.zero1.mb2.recompute-full.fp8"],
         rounds: 3000,
     },
+    Target {
+        name: "deployment_pattern",
+        run: deployment_pattern,
+        seeds: &["tp4.pp2.fp8.kv-fp8.chunk8192", "tp2+tp1.ep16.adp16.bf16"],
+        rounds: 3000,
+    },
+    Target { name: "serving_rows", run: serving_rows, seeds: &[LATENCIES], rounds: 150 },
+    Target { name: "serving_site", run: serving_site, seeds: &[SITE], rounds: 1000 },
     Target { name: "catalog_overlay", run: catalog_overlay, seeds: &[OVERLAY], rounds: 150 },
     Target { name: "model_config", run: model_config, seeds: &[CONFIG, DEEPSEEK, GPT_OSS], rounds: 2000 },
     Target {
@@ -121,6 +134,12 @@ fn layout(data: &[u8]) {
             assert_eq!(layout.to_string().parse::<Layout>().as_ref(), Ok(&layout));
             let _ = layout.refusals_without_model(Some(8));
         }
+    }
+}
+
+fn deployment_pattern(data: &[u8]) {
+    if let Err(error) = String::from_utf8_lossy(data).parse::<Pattern>() {
+        tell(&error);
     }
 }
 
@@ -250,4 +269,23 @@ fn request_trace(data: &[u8]) {
             assert_eq!(outcome.finished + outcome.refused + outcome.dropped, count);
         }
     }
+}
+
+/// Any table of serving rows is read or refused, row by row with a reason.
+fn serving_rows(data: &[u8]) {
+    static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
+    let text = String::from_utf8_lossy(data);
+    if let Err(error) = ServingCases::read(&text, &CATALOG) {
+        let _ = render_text(&error);
+    }
+}
+
+/// What was read of a site's file is written and read the same.
+fn serving_site(data: &[u8]) {
+    let text = String::from_utf8_lossy(data);
+    let Ok(site) = Site::read(Source::new("site.toml", &text)) else { return };
+    assert_eq!(
+        Site::read(Source::new("site.toml", &site.to_toml())).map(|again| again.len()),
+        Ok(site.len())
+    );
 }

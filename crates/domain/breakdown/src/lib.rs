@@ -3,7 +3,8 @@
 //! A prediction travels with every job from the plan to the diagnosis, so there is one definition of its
 //! parts: `plan` fills a [`Breakdown<Predicted>`], `run` a [`Breakdown<Measured>`], and only a
 //! [`Comparison`] brings the two together. Each part has exposed seconds, which add up to the whole, and
-//! hidden seconds, which other work covered. Who made a breakdown is unknown here.
+//! hidden seconds, which other work covered. Who made a breakdown is unknown here. [`StepShape`] is the work of
+//! one step of serving, which scheduler, engine and performance model share.
 //!
 //! ```
 //! use bedplate_breakdown::{Breakdown, Comparison, Measured, Part, Predicted, Span};
@@ -25,7 +26,9 @@
 mod breakdown;
 mod comparison;
 mod part;
+mod shape;
 
 pub use breakdown::{Breakdown, Measured, Predicted, Span};
 pub use comparison::{Comparison, Difference};
 pub use part::Part;
+pub use shape::StepShape;

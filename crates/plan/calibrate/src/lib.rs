@@ -28,9 +28,11 @@ mod fit;
 mod holdout;
 mod interval;
 mod kendall;
+mod least_squares;
 mod mission;
 mod record;
 mod report;
+pub mod serving;
 mod skip;
 
 pub use case::{Case, Cases, Skipped};

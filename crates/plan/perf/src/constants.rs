@@ -11,6 +11,10 @@ use bedplate_document::{DocumentError, Table};
 pub enum Origin {
     /// Fitted to `data/training/measured.csv`.
     Training,
+    /// Fitted to measured serving rows: time of engine steps and latency of requests.
+    Serving,
+    /// Set by hand from scripts, documents or a glance at the rows; no fit moves it.
+    SetByHand,
     /// Fitted to the measured memory of the same table.
     Memory,
     /// Fitted to the kernel and collective tables of aiconfigurator-core 0.12.0.
@@ -25,6 +29,8 @@ impl Origin {
     pub fn name(self) -> &'static str {
         match self {
             Origin::Training => "training",
+            Origin::Serving => "serving",
+            Origin::SetByHand => "set by hand",
             Origin::Memory => "memory",
             Origin::KernelTable => "kernel table",
             Origin::Mission => "mission",
@@ -46,10 +52,16 @@ pub struct Field {
 }
 
 impl Field {
-    /// The values that make sense: above zero, at most 1.2 for shares of a peak, a bandwidth or a time, and
-    /// at most a hundred times the prior for others.
+    /// The values that make sense: above zero, at most 1.2 for shares of a peak, a bandwidth or a time (1 on
+    /// the serving side), and at most a hundred times the prior for others.
     pub fn limits(&self) -> (f64, f64) {
-        if SHARES.contains(&self.name) { (1e-3, 1.2) } else { (f64::MIN_POSITIVE, 100.0 * self.prior) }
+        if SHARES.contains(&self.name) {
+            (1e-3, 1.2)
+        } else if SERVING_SHARES.contains(&self.name) {
+            (1e-3, 1.0)
+        } else {
+            (f64::MIN_POSITIVE, 100.0 * self.prior)
+        }
     }
 }
 
@@ -85,19 +97,43 @@ const SHARES: [&str; 28] = [
     "tcp_reach",
 ];
 
+/// Those of the serving side.
+const SERVING_SHARES: [&str; 18] = [
+    "bf16_rate_ampere",
+    "bf16_rate_hopper",
+    "bf16_rate_blackwell",
+    "fp8_rate_hopper",
+    "fp8_rate_blackwell",
+    "fp4_rate_blackwell",
+    "dense_read_hopper",
+    "dense_read_blackwell",
+    "expert_read_hopper",
+    "expert_read_blackwell",
+    "expert_rate_hopper",
+    "expert_rate_blackwell",
+    "kv_read",
+    "attention_rate_hopper",
+    "attention_rate_blackwell",
+    "reduce_reach",
+    "draft_growth",
+    "single_draft",
+];
+
+/// Defines a struct of constants with its table of fields and its file form.
 macro_rules! constants {
-    ($($name:ident = $prior:literal, $origin:ident, $spread:literal, $meaning:literal;)*) => {
-        /// All constants of the model; dimensionless unless the meaning names a unit.
+    ($(#[$meta:meta])* $group:ident, $file:literal;
+     $($name:ident = $prior:literal, $origin:ident, $spread:literal, $meaning:literal;)*) => {
+        $(#[$meta])*
         #[derive(Debug, Clone, Copy, PartialEq)]
-        pub struct Constants {
+        pub struct $group {
             $(#[doc = $meaning] pub $name: f64,)*
         }
 
-        impl Constants {
-            pub const FIELDS: &'static [Field] = &[$(Field {
+        impl $group {
+            pub const FIELDS: &'static [$crate::Field] = &[$($crate::Field {
                 name: stringify!($name),
                 meaning: $meaning,
-                origin: Origin::$origin,
+                origin: $crate::Origin::$origin,
                 prior: $prior,
                 spread: $spread,
             }),*];
@@ -107,23 +143,60 @@ macro_rules! constants {
                 Self { $($name: $prior),* }
             }
 
-            /// In the order of [`Constants::FIELDS`].
+            /// In the order of `FIELDS`.
             pub fn values(&self) -> [f64; Self::COUNT] {
                 [$(self.$name),*]
             }
 
-            /// The constants with these values, in the order of [`Constants::FIELDS`].
+            /// The constants with these values, in the order of `FIELDS`.
             pub fn from_values(values: &[f64; Self::COUNT]) -> Self {
                 let [$($name),*] = *values;
                 Self { $($name),* }
             }
 
             pub const COUNT: usize = [$(stringify!($name)),*].len();
+
+            /// The checked-in fit.
+            pub fn builtin() -> Self {
+                let text = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../", $file));
+                Self::read(bedplate_diag::Source::new($file, text), Self::priors())
+                    .expect("the embedded constants are valid: checked by a test")
+            }
+
+            /// Lays the constants of a file over `base`. A file may hold any of them.
+            pub fn read(
+                source: bedplate_diag::Source<'_>,
+                base: Self,
+            ) -> Result<Self, bedplate_document::DocumentError> {
+                let mut values = base.values();
+                $crate::constants::read(source, &mut values, Self::FIELDS)?;
+                Ok(Self::from_values(&values))
+            }
+
+            /// The constants to four significant digits, as the file keeps them.
+            pub fn rounded(&self) -> Self {
+                Self::from_values(&self.values().map($crate::constants::rounded))
+            }
+
+            /// The file form: one line per constant under its meaning and origin.
+            pub fn to_toml(&self) -> String {
+                $crate::constants::to_toml(&self.values(), Self::FIELDS)
+            }
+
+            /// The file form of the constants that differ from `base` in four digits; read over `base`, it
+            /// gives these constants. A comment alone where none does.
+            pub fn to_toml_changed(&self, base: &Self) -> String {
+                let (after, before) = (self.rounded().values(), base.rounded().values());
+                $crate::constants::to_toml_changed(&after, &before, Self::FIELDS)
+            }
         }
     };
 }
+pub(crate) use constants;
 
 constants! {
+    /// All constants of the training side; dimensionless unless the meaning names a unit.
+    Constants, "data/training/constants.toml";
     gemm_ampere = 0.787, Training, 0.15, "Share of the bf16 peak that large matrix products reach in training on A100 (kernel tables: 0.78).";
     gemm_hopper = 0.662, Training, 0.15, "The same on H100 and H200; kernel tables 0.80, so the derate of a warm, busy chip is 0.82.";
     gemm_blackwell = 0.510, Training, 0.15, "The same on B200 and GB200; kernel tables 0.67.";
@@ -190,56 +263,43 @@ constants! {
     fragmentation = 0.06, Memory, 0.5, "Share of activations lost to fragmentation and temporaries.";
 }
 
-impl Constants {
-    /// The checked-in fit.
-    pub fn builtin() -> Self {
-        let text = include_str!("../../../../data/training/constants.toml");
-        Self::read(Source::new("data/training/constants.toml", text), Self::priors())
-            .expect("the embedded constants are valid: checked by a test")
-    }
-
-    /// Lays the constants of a file over `base`. A file may hold any of them.
-    pub fn read(source: Source<'_>, base: Self) -> Result<Self, DocumentError> {
-        let table = Table::parse(source)?.titled("the constants");
-        let mut values = base.values();
-        for (value, field) in values.iter_mut().zip(Self::FIELDS) {
-            *value = table.or(field.name, *value)?;
-            let (least, most) = field.limits();
-            if table.has(field.name) && !(least..=most).contains(value) {
-                let lower = if least < 1e-3 { "above 0".to_owned() } else { format!("from {least}") };
-                let reason = format!("it must be a number {lower} and up to {most}");
-                return Err(table.bad_value(field.name, reason));
-            }
+/// Lays the constants of a file over `values`.
+pub(crate) fn read(source: Source<'_>, values: &mut [f64], fields: &[Field]) -> Result<(), DocumentError> {
+    let table = Table::parse(source)?.titled("the constants");
+    for (value, field) in values.iter_mut().zip(fields) {
+        *value = table.or(field.name, *value)?;
+        let (least, most) = field.limits();
+        if table.has(field.name) && !(least..=most).contains(value) {
+            let lower = if least < 1e-3 { "above 0".to_owned() } else { format!("from {least}") };
+            let reason = format!("it must be a number {lower} and up to {most}");
+            return Err(table.bad_value(field.name, reason));
         }
-        table.finish()?;
-        Ok(Self::from_values(&values))
     }
+    table.finish()?;
+    Ok(())
+}
 
-    /// The constants to four significant digits, as the file keeps them.
-    pub fn rounded(&self) -> Self {
-        let round = |value: f64| format!("{value:.3e}").parse().unwrap_or(value);
-        Self::from_values(&self.values().map(round))
-    }
+/// Four significant digits.
+pub(crate) fn rounded(value: f64) -> f64 {
+    format!("{value:.3e}").parse().unwrap_or(value)
+}
 
-    /// The file form: one line per constant under its meaning and origin.
-    pub fn to_toml(&self) -> String {
-        self.values().into_iter().zip(Self::FIELDS).map(line).collect::<Vec<_>>().join("\n")
-    }
+pub(crate) fn to_toml(values: &[f64], fields: &[Field]) -> String {
+    values.iter().zip(fields).map(|(value, field)| line(*value, field)).collect::<Vec<_>>().join("\n")
+}
 
-    /// The file form of the constants that differ from `base` in four digits; read over `base`, it gives
-    /// these constants. A comment alone where none does.
-    pub fn to_toml_changed(&self, base: &Self) -> String {
-        let values = self.rounded().values().into_iter().zip(base.rounded().values());
-        let changed: Vec<String> = values
-            .zip(Self::FIELDS)
-            .filter(|((value, before), _)| value != before)
-            .map(|((value, _), field)| line((value, field)))
-            .collect();
-        if changed.is_empty() { "# No constant differs.\n".to_owned() } else { changed.join("\n") }
-    }
+pub(crate) fn to_toml_changed(after: &[f64], before: &[f64], fields: &[Field]) -> String {
+    let changed: Vec<String> = after
+        .iter()
+        .zip(before)
+        .zip(fields)
+        .filter(|((after, before), _)| after != before)
+        .map(|((after, _), field)| line(*after, field))
+        .collect();
+    if changed.is_empty() { "# No constant differs.\n".to_owned() } else { changed.join("\n") }
 }
 
 /// One constant of a file.
-fn line((value, field): (f64, &Field)) -> String {
+fn line(value: f64, field: &Field) -> String {
     format!("# {} [{}]\n{} = {value:?}\n", field.meaning, field.origin.name(), field.name)
 }

@@ -20,6 +20,8 @@ pub enum PerfError {
     BadRouting { peak: String },
     #[error("the layout {layout} cannot be priced: {reason}")]
     ImpossibleLayout { layout: String, reason: String },
+    #[error("a replica cannot be cut so: {reason}")]
+    ImpossibleReplica { reason: String },
 }
 
 pub const PAGES: &[&Page] = &[
@@ -31,6 +33,7 @@ pub const PAGES: &[&Page] = &[
     &UNSUPPORTED_PRECISION,
     &BAD_ROUTING,
     &IMPOSSIBLE_LAYOUT,
+    &IMPOSSIBLE_REPLICA,
 ];
 
 static NO_GPUS: Page = Page {
@@ -81,6 +84,12 @@ static IMPOSSIBLE_LAYOUT: Page = Page {
     meaning: "The layout breaks a rule without which its cost has no meaning, such as a degree of zero or fewer sequences than data-parallel ranks.",
     remedy: "see `bedplate layout check` for every rule that the layout breaks",
 };
+static IMPOSSIBLE_REPLICA: Page = Page {
+    code: "plan/impossible-replica",
+    class: Class::User,
+    meaning: "The degrees of parallelism of a replica have no meaning together: one is zero, or experts are spread over more ranks than divide the GPUs of a stage.",
+    remedy: "choose an expert degree that divides tensor times attention data ranks",
+};
 
 impl Diagnostic for PerfError {
     fn page(&self) -> &'static Page {
@@ -93,6 +102,7 @@ impl Diagnostic for PerfError {
             PerfError::MissingFigure { .. } => &MISSING_FIGURE,
             PerfError::EmptyStep { .. } => &EMPTY_STEP,
             PerfError::ImpossibleLayout { .. } => &IMPOSSIBLE_LAYOUT,
+            PerfError::ImpossibleReplica { .. } => &IMPOSSIBLE_REPLICA,
         }
     }
 }

@@ -224,7 +224,7 @@ impl Kernels {
 }
 
 /// `(a^4 + b^4)^(1/4)`: the larger of two, rounded where they are alike.
-fn rounded_max(a: f64, b: f64) -> f64 {
+pub(crate) fn rounded_max(a: f64, b: f64) -> f64 {
     let (a2, b2) = (a * a, b * b);
     (a2 * a2 + b2 * b2).sqrt().sqrt()
 }

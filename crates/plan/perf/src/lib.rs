@@ -37,6 +37,7 @@ mod memory;
 mod overlap;
 mod problem;
 mod profile;
+pub mod serving;
 mod step;
 mod workload;
 

@@ -37,12 +37,12 @@ mod request;
 mod router;
 mod scheduler;
 mod sequence;
-mod shape;
 mod step;
 
 #[cfg(test)]
 mod audit;
 
+pub use bedplate_breakdown::StepShape;
 pub use cache::Occupancy;
 pub use mirror::PrefixMirror;
 pub use options::{Fairness, LatePolicy, OptionsFlaw, PreemptionMode, PrefillMode, SchedulerOptions};
@@ -51,5 +51,4 @@ pub use reason::{Admission, AdmitReason, Drop, PreemptReason, Preemption, Refusa
 pub use request::{BlockKey, Request, RequestId, SequenceId, Start, TenantId, mix};
 pub use router::{Candidate, Route, RouteReason, Router, RouterOptions, RoutingPolicy};
 pub use scheduler::{Load, Scheduler};
-pub use shape::StepShape;
 pub use step::{Chunk, Completion, Progress, Step};

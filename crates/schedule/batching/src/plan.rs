@@ -108,7 +108,7 @@ impl Scheduler {
         let tokens = rest.min(self.options.chunk_tokens).min(*budget);
         if tokens > 0 {
             *budget -= tokens;
-            self.step.shape.add_chunk(sequence.computed, tokens);
+            self.step.shape.add_prefill(sequence.computed.into(), tokens.into());
             self.step.chunks.push(Chunk { sequence: SequenceId(slot), start: sequence.computed, tokens });
         }
     }

@@ -1,8 +1,9 @@
 //! What one step holds and what came of it, as the engine and the simulator see it.
 
+use bedplate_breakdown::StepShape;
+
 use crate::reason::{Admission, Drop, Preemption, Wait};
 use crate::request::{RequestId, SequenceId};
-use crate::shape::StepShape;
 
 /// A part of a prompt that is computed in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,5 +1,6 @@
 //! `bedplate bench …`: how fast the program's own parts are, beside a named peer.
 
+mod deploy;
 mod schedule;
 mod search;
 
@@ -11,6 +12,7 @@ use crate::stop::Stop;
 #[command(after_help = "\
 Examples:
   bedplate bench search
+  bedplate bench deploy
   bedplate bench search --peer calculon --peer-path ~/calculon --json
   bedplate bench schedule --nodes 1000 --pending 10000")]
 pub(crate) struct Arguments {
@@ -22,6 +24,8 @@ pub(crate) struct Arguments {
 enum Command {
     /// Layouts priced per second and core
     Search(search::Arguments),
+    /// Seconds of a whole search for a deployment
+    Deploy(deploy::Arguments),
     /// Milliseconds that one pass of the cluster scheduler takes
     Schedule(schedule::Arguments),
 }
@@ -30,6 +34,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     let catalog = context.load_catalog()?;
     match arguments.command {
         Command::Search(arguments) => search::run(&arguments, &catalog, console),
+        Command::Deploy(_) => deploy::run(&catalog, console),
         Command::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
     }
 }

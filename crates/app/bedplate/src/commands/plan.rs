@@ -8,7 +8,11 @@ mod constants;
 mod explanation;
 mod launch;
 mod page;
+mod posttrain;
 mod question;
+mod serve;
+pub(crate) mod served;
+mod serving;
 mod train;
 mod validate;
 mod waterfall;
@@ -23,6 +27,8 @@ use crate::stop::Stop;
 Examples:
   bedplate plan train --model llama-3.1-405b --cluster p5.48xlarge:2048 --tokens 15T
   bedplate plan train --model mixtral-8x7b --cluster p5.48xlarge:16 --explain dp16.tp8.sp.ep8
+  bedplate plan serve --model llama-3.1-8b --isl 1000 --osl 200 --rate 50/s --slo itl=20ms
+  bedplate plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2
   bedplate plan choose --model llama-3.1-70b --tokens 2T --deadline 30d
   bedplate plan budget --dollars '$1M' --instance p5.48xlarge
   bedplate plan validate --data runs.csv")]
@@ -35,11 +41,15 @@ pub(crate) struct Arguments {
 enum Command {
     /// The best layouts for a training run: why, how long, how much, whether they fit
     Train(Box<train::Arguments>),
+    /// The cheapest deployment that serves a load within its objectives, shown by replay
+    Serve(Box<serve::Arguments>),
+    /// Where the time of a reinforcement learning step goes, and the best split of GPUs
+    Posttrain(posttrain::Arguments),
     /// Which machines at all, for a deadline or a budget
     Choose(choose::Arguments),
     /// Which model for the money, by published scaling laws
     Budget(budget::Arguments),
-    /// How wrong the performance model is, on any file of measured runs
+    /// How wrong the performance model is, on any file of measured runs or latencies
     Validate(validate::Arguments),
     /// Fit the performance model to your own runs
     Calibrate(calibrate::Arguments),
@@ -49,6 +59,8 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     let catalog = context.load_catalog()?;
     match arguments.command {
         Command::Train(arguments) => train::run(&arguments, &catalog, console),
+        Command::Serve(arguments) => serve::run(&arguments, &catalog, console),
+        Command::Posttrain(arguments) => posttrain::run(&arguments, &catalog, console),
         Command::Choose(arguments) => choose::run(&arguments, &catalog, console),
         Command::Budget(arguments) => budget::run(&arguments, &catalog, console),
         Command::Validate(arguments) => validate::run(&arguments, &catalog, console),

@@ -5,7 +5,7 @@ mod gantt;
 mod jobs;
 mod jobs_page;
 mod load;
-mod requests;
+pub(crate) mod requests;
 
 use crate::console::Console;
 use crate::context::Context;
@@ -35,8 +35,9 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     let catalog = context.load_catalog()?;
     match arguments.command {
         Command::Jobs(arguments) => jobs::run(&arguments, &catalog, console),
-        Command::Requests(arguments) => requests::run(&arguments, console),
+        Command::Requests(arguments) => requests::run(&arguments, &catalog, console),
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&requests::IMPOSSIBLE_SETTINGS];
+pub(crate) const PAGES: &[&bedplate_diag::Page] =
+    &[&requests::IMPOSSIBLE_SETTINGS, &requests::modelled::REFUSED_REPLICA];

@@ -51,11 +51,11 @@ pub(crate) fn run(_arguments: &Arguments, context: &Context, console: &mut Conso
         console.line(&format!("\n{heading}\n{}", "=".repeat(heading.len())))?;
         for step in &chapter.steps {
             console.line(&format!("\n{}", wrap(&step.remark, width).join("\n")))?;
-            console.line(&format!("\n$ bedplate {}", step.command))?;
+            console.line(&format!("\n$ {}", typed(step.command, width)))?;
             run_step(step, context, console)?;
         }
     }
-    console.text(&farewell(&chapters))
+    console.text(&farewell(&chapters, width))
 }
 
 fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
@@ -114,6 +114,17 @@ fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
                 command: "plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --tokens 2T",
             }],
         },
+        Chapter {
+            title: "the deployment",
+            steps: vec![Step {
+                remark: "And serving it: the cheapest deployment that keeps first tokens within a second and 30 ms \
+                         between tokens at two requests a second. The answer was replayed, request by request, \
+                         through the scheduler and the router that an engine runs."
+                    .into(),
+                command: "plan serve --model llama-3.1-70b --cluster p5en.48xlarge:1 --isl 2000 --osl 300 \
+                          --rate 2/s --slo ttft=1s,itl=30ms --top 6",
+            }],
+        },
     ])
 }
 
@@ -129,6 +140,11 @@ fn why_it_must_be_cut(catalog: &Catalog) -> Result<String, Stop> {
          this one uses all 512 GPUs:",
         accelerator.name
     ))
+}
+
+/// A command as it can be typed: lines that go on end with a backslash.
+fn typed(command: &str, width: usize) -> String {
+    wrap(&format!("bedplate {command}"), width.saturating_sub(8)).join(" \\\n      ")
 }
 
 fn run_step(step: &Step, context: &Context, console: &mut Console) -> Result<(), Stop> {
@@ -153,16 +169,16 @@ fn run_as_json(chapters: &[Chapter], context: &Context, console: &mut Console) -
     console.json(&json!({ "chapters": told }))
 }
 
-fn farewell(chapters: &[Chapter]) -> String {
+fn farewell(chapters: &[Chapter], width: usize) -> String {
     let titles: Vec<&str> = chapters.iter().map(|chapter| chapter.title).collect();
     format!(
-        "\nYou have seen {}.\n\nGo on with:\n\
+        "\n{}\n\nGo on with:\n\
          \x20 bedplate plan choose --model llama-3.1-70b --tokens 2T --deadline 30d\n\
          \x20 bedplate catalog instances --memory '>=141GB'     hardware by need\n\
          \x20 bedplate catalog show h200                        figures with sources\n\
          \x20 bedplate cluster import topology.conf slurm.conf  your own cluster\n\
          \x20 bedplate model show path/to/config.json           your own model\n\
          \x20 bedplate help                                     everything else\n",
-        titles.join(", ")
+        wrap(&format!("You have seen {}.", titles.join(", ")), width).join("\n")
     )
 }

@@ -33,8 +33,7 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 20.0;
 const TOP: f64 = 30.0;
 const BOTTOM: f64 = 46.0;
-/// A line through more points than this is drawn without marking each.
-const MOST_MARKED: usize = 40;
+const MOST_DOTS: usize = 40;
 
 impl Plot {
     pub(crate) fn svg(&self) -> String {
@@ -93,8 +92,10 @@ impl Series {
                 path.join(" ")
             );
         }
+        // A line through many points needs no dots to be followed.
+        let has_dots = !self.is_line || places.len() <= MOST_DOTS;
         for ((x, y), point) in places.iter().zip(&self.points) {
-            if !self.is_line || places.len() <= MOST_MARKED {
+            if has_dots {
                 svg += &format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\" fill=\"{paint}\"/>");
             }
             if !point.label.is_empty() {

@@ -67,6 +67,9 @@ pub struct Fleet<'a> {
     /// How KV moves to host memory and back when sequences are swapped.
     pub swap: Transfer,
     pub objectives: Objectives,
+    /// What every request takes outside engine steps: HTTP, tokens made of text, the first piece streamed. It
+    /// is part of the first token and of the whole, and occupies no replica.
+    pub way: Picoseconds,
     /// Decode-only steps that are played as one at most; 1 plays step by step. The results are the same.
     pub horizon: u32,
 }
@@ -77,6 +80,7 @@ impl<'a> Fleet<'a> {
             arrangement: Arrangement::Aggregated(pool),
             swap: Transfer::default(),
             objectives: Objectives::default(),
+            way: 0,
             horizon: 512,
         }
     }

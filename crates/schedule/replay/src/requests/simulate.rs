@@ -324,7 +324,8 @@ impl<'a> Simulation<'a> {
             record.first_token = self.now;
             let window = self.series.at(self.now);
             window.first_tokens += 1;
-            window.ttft_seconds += super::engine::seconds(self.now - record.arrived);
+            let ttft = (self.now - record.arrived).saturating_add(self.fleet.way);
+            window.ttft_seconds += super::engine::seconds(ttft);
         }
     }
 
@@ -358,6 +359,10 @@ impl<'a> Simulation<'a> {
         let record = &mut self.records[request as usize];
         record.fate = fate;
         record.finished = self.now;
+        if fate == Fate::Finished {
+            record.first_token = record.first_token.saturating_add(self.fleet.way);
+            record.finished = record.finished.saturating_add(self.fleet.way);
+        }
         self.underway -= 1;
         let window = self.series.at(self.now);
         window.finished += u32::from(fate == Fate::Finished);

@@ -89,3 +89,17 @@ fn what_can_never_run_is_refused_with_its_reason_and_the_rest_is_served() {
         ]
     );
 }
+
+#[test]
+fn the_way_in_and_out_lengthens_every_request_and_changes_nothing_else() {
+    let engine = LinearEngine::default();
+    let near = Fleet::aggregated(Pool::new(1, &engine));
+    let far = Fleet { way: 7_000, ..near.clone() };
+    let play = |fleet| simulate(Traffic::Generated(load(3, 20.0, 0)), fleet).expect("the settings are sound");
+    let (near, far) = (play(&near), play(&far));
+    for (near, far) in near.records.iter().zip(&far.records) {
+        assert_eq!((near.ttft() + 7_000, near.end_to_end() + 7_000), (far.ttft(), far.end_to_end()));
+        assert_eq!(near.itl(), far.itl());
+    }
+    assert_eq!(near.duration, far.duration);
+}

@@ -6,6 +6,8 @@ use bedplate_perf::Constants;
 use serde_json::json;
 
 use super::constants::Choice;
+use super::serving;
+use super::validate::Kind;
 use crate::console::Console;
 use crate::files;
 use crate::stop::Stop;
@@ -15,10 +17,17 @@ use crate::stop::Stop;
 Examples:
   bedplate plan calibrate --data runs.csv -o site.toml
   bedplate plan train --constants site.toml --model llama-3.1-70b --cluster p5.48xlarge:64
+  bedplate plan calibrate --kind serving --data latencies.csv -o deployments.toml
 
 The result holds the constants that moved; name it with --constants or in BEDPLATE_CONSTANTS. A handful of runs
-moves the constants only as far as they speak clearly: the built-in values are the prior.")]
+moves the constants only as far as they speak clearly: the built-in values are the prior.
+
+With --kind serving the result holds a factor on step time and seconds on the first token for every deployment of
+the file; one measured row of a deployment is enough.")]
 pub(super) struct Arguments {
+    /// What was measured
+    #[arg(long, value_enum, default_value_t = Kind::Training)]
+    kind: Kind,
     /// A CSV file of measured runs, as for `plan validate`
     #[arg(long, value_name = "FILE")]
     data: String,
@@ -30,6 +39,11 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    if arguments.kind == Kind::Serving {
+        let constants = arguments.constants.load_serving()?;
+        let text = files::read_text(&arguments.data)?;
+        return serving::calibrate(&text, &constants, arguments.out.as_deref(), catalog, console);
+    }
     let start = arguments.constants.load()?;
     let cases = Cases::read(&files::read_text(&arguments.data)?, catalog)?;
     let rows: Vec<&Case> = cases.used.iter().collect();

@@ -2,6 +2,7 @@
 
 use bedplate_diag::Source;
 use bedplate_perf::Constants;
+use bedplate_perf::serving::ServingConstants;
 
 use crate::files;
 use crate::stop::Stop;
@@ -19,6 +20,15 @@ impl Choice {
         match &self.constants {
             None => Ok(builtin),
             Some(path) => Ok(Constants::read(Source::new(path, &files::read_text(path)?), builtin)?),
+        }
+    }
+
+    /// The constants of the serving side, which have a file of their own.
+    pub(super) fn load_serving(&self) -> Result<ServingConstants, Stop> {
+        let builtin = ServingConstants::builtin();
+        match &self.constants {
+            None => Ok(builtin),
+            Some(path) => Ok(ServingConstants::read(Source::new(path, &files::read_text(path)?), builtin)?),
         }
     }
 }

@@ -7,34 +7,60 @@ use bedplate_catalog::Catalog;
 use serde_json::{Value, json};
 
 use super::constants::Choice;
+use super::serving;
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Facts, Table};
 use crate::stop::Stop;
+
+/// Which side of the performance model is meant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub(super) enum Kind {
+    /// Steps of training runs
+    Training,
+    /// Latency and throughput of serving engines
+    Serving,
+}
 
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
   bedplate plan validate --data runs.csv
   bedplate plan validate --data runs.csv --constants site.toml --json
+  bedplate plan validate --kind serving --data latencies.csv --json
 
 The file has a header row with the columns of data/training/measured.csv: what decides are model or
 architecture, accelerator, layout, batch and one measured figure (tokens/s/GPU, step time, TFLOP/s or
-MFU with its FLOPs rule). Rows that cannot be predicted are listed with their reason.")]
+MFU with its FLOPs rule). Rows that cannot be predicted are listed with their reason.
+
+With --kind serving the columns are those of data/serving/README.md: model, accelerator, engine, precision,
+layout, isl, osl, concurrency, and the measured ttft_ms and itl_ms.")]
 pub(super) struct Arguments {
+    /// What was measured
+    #[arg(long, value_enum, default_value_t = Kind::Training)]
+    kind: Kind,
     /// A CSV file of measured runs
     #[arg(long, value_name = "FILE")]
     data: String,
     #[command(flatten)]
     constants: Choice,
+    /// Adjustments of your own deployments by `bedplate plan calibrate --kind serving`
+    #[arg(long, value_name = "FILE")]
+    site: Option<String>,
     /// List every row with its error, the largest first
     #[arg(long)]
     rows: bool,
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
-    let constants = arguments.constants.load()?;
     let text = files::read_text(&arguments.data)?;
+    if arguments.kind == Kind::Serving {
+        let constants = arguments.constants.load_serving()?;
+        let site = arguments.site.as_deref().map(serving::load_site).transpose()?;
+        let errors_of_rows = arguments.rows;
+        return serving::validate(&text, &constants, site.as_ref(), errors_of_rows, catalog, console);
+    }
+    let constants = arguments.constants.load()?;
     let report = validate(&text, &constants, catalog)?;
     if console.is_json() {
         return console.json(&report_json(&report));
@@ -76,7 +102,7 @@ fn owned(scores: &BTreeMap<String, Score>) -> Vec<(String, Score)> {
     scores.iter().map(|(name, score)| (name.clone(), *score)).collect()
 }
 
-fn percent(fraction: f64) -> String {
+pub(super) fn percent(fraction: f64) -> String {
     format!("{:.1}%", fraction * 100.0)
 }
 

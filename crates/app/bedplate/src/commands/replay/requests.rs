@@ -1,8 +1,9 @@
 //! `bedplate replay requests`: a trace or generated load over serving replicas.
 
-mod grammar;
-mod page;
-mod show;
+pub(crate) mod grammar;
+pub(crate) mod modelled;
+pub(crate) mod page;
+pub(crate) mod show;
 
 use bedplate_batching::{OptionsFlaw, PrefillMode, RouterOptions, RoutingPolicy, SchedulerOptions};
 use bedplate_diag::{Class, Diagnostic, Page, Source};
@@ -12,6 +13,10 @@ use bedplate_replay::requests::{
 };
 use bedplate_units::{DollarRate, Seconds};
 
+use bedplate_catalog::Catalog;
+use bedplate_deploy::Stage;
+
+use self::modelled::{Modelled, Numbers};
 use crate::choice::choice;
 use crate::console::Console;
 use crate::files;
@@ -31,12 +36,13 @@ Examples:
       --step-time step=8ms,token=25us,decode=20us,context=20ns --slo ttft=600ms,itl=25ms
   bedplate replay requests --generate rate=6,burst=40,every=60s,for=5s --shared-prefix 50 --replicas 1 \\
       --autoscale least=1,most=8,sequences=32,every=5s,cold=60s --step-time step=8ms,token=25us
+  bedplate replay requests azure.csv --model llama-3.1-8b --cluster p5en.48xlarge:1
   bedplate replay requests --generate rate=20 --disaggregate 2+4 --transfer latency=2ms,token=1us \\
       --step-time step=8ms,token=25us --report replay.html
 
 Traces are CSV with a header such as TIMESTAMP,ContextTokens,GeneratedTokens, or JSON lines with timestamp
-(ms), input_length, output_length and hash_ids. The time of an engine step is what --step-time adds up to; take
-it from your own engine's log. See docs/replay-requests.md.")]
+(ms), input_length, output_length and hash_ids. The time of an engine step is predicted for --model, or what
+--step-time adds up to; take that from your own engine's log. See docs/replay-requests.md.")]
 pub(super) struct Arguments {
     /// The trace to replay, CSV or JSON lines; `-` reads standard input
     #[arg(required_unless_present = "generate", conflicts_with = "generate")]
@@ -80,8 +86,10 @@ pub(super) struct Arguments {
 
     /// What a step takes: `step` always, per prompt `token`, per thousand attended `kilopairs`, per `decode`,
     /// per token of `context` that decodes read
-    #[arg(long, value_parser = grammar::step_time, value_name = "TERMS", help_heading = "Engine")]
-    step_time: LinearEngine,
+    #[arg(long, value_parser = grammar::step_time, value_name = "TERMS", required_unless_present = "model", help_heading = "Engine")]
+    step_time: Option<LinearEngine>,
+    #[command(flatten, next_help_heading = "Engine")]
+    modelled: Modelled,
     #[arg(long, default_value_t = 1, conflicts_with = "disaggregate", help_heading = "Engine")]
     replicas: u32,
     /// Replicas that compute prompts and replicas that decode, such as `2+4`
@@ -93,14 +101,14 @@ pub(super) struct Arguments {
     /// Add and drain replicas: `least`, `most`, `sequences` per replica, looked at `every`, `cold` start
     #[arg(long, value_parser = grammar::scaling, value_name = "RULE", conflicts_with = "disaggregate", help_heading = "Engine")]
     autoscale: Option<Scaling>,
-    /// KV blocks of a replica
-    #[arg(long, default_value_t = 16_384, help_heading = "Engine")]
+    /// KV blocks of a replica; with --model, what its memory holds
+    #[arg(long, default_value_t = 16_384, conflicts_with = "model", help_heading = "Engine")]
     kv_blocks: u32,
     /// Tokens of a KV block
-    #[arg(long, default_value_t = 16, help_heading = "Engine")]
+    #[arg(long, default_value_t = 16, conflicts_with = "model", help_heading = "Engine")]
     block_tokens: u32,
     /// Most tokens in one step
-    #[arg(long, default_value_t = 8192, help_heading = "Engine")]
+    #[arg(long, default_value_t = 8192, conflicts_with = "model", help_heading = "Engine")]
     token_budget: u32,
     /// Most tokens of one prompt in one step
     #[arg(long, default_value_t = 8192, help_heading = "Engine")]
@@ -109,7 +117,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value_t = 256, help_heading = "Engine")]
     seats: u32,
     /// Compute prompts in steps of their own, while decodes wait
-    #[arg(long, help_heading = "Engine")]
+    #[arg(long, conflicts_with = "model", help_heading = "Engine")]
     separate_prefill: bool,
     /// Forget prefixes when their sequence ends
     #[arg(long, help_heading = "Engine")]
@@ -147,9 +155,28 @@ impl Diagnostic for ImpossibleSettings {
     }
 }
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
-    let fleet = arguments.fleet();
-    let outcome = simulate(arguments.traffic()?, &fleet).map_err(|flaw| ImpossibleSettings { flaw })?;
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    let traffic = arguments.traffic()?;
+    match (&arguments.modelled.model, &arguments.step_time) {
+        (Some(name), _) => {
+            let replicas = arguments.modelled.load(name, catalog)?;
+            let need = replicas.need(&traffic, arguments.chunk, arguments.seed);
+            let plan = replicas.plan(&need, arguments.numbers())?;
+            let stage = Stage::new(&need, replicas.supply(), plan)?;
+            play(arguments, traffic, &arguments.settled(stage.fleet()), console)
+        }
+        (None, Some(engine)) => play(arguments, traffic, &arguments.fleet(engine), console),
+        (None, None) => unreachable!("clap asks for a model or a step time"),
+    }
+}
+
+fn play(
+    arguments: &Arguments,
+    traffic: Traffic,
+    fleet: &Fleet<'_>,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let outcome = simulate(traffic, fleet).map_err(|flaw| ImpossibleSettings { flaw })?;
     if let Some(path) = &arguments.report {
         files::write_text(path, &page::page(&outcome, &fleet.objectives).html())?;
         console.say(&format!("wrote {path}"));
@@ -185,13 +212,44 @@ impl Arguments {
         }))
     }
 
-    fn fleet(&self) -> Fleet<'_> {
+    fn numbers(&self) -> Numbers {
+        let Self { replicas, disaggregate, seats, chunk, .. } = *self;
+        Numbers { replicas, split: disaggregate, seats, chunk }
+    }
+
+    /// A predicted fleet with what else was asked for.
+    fn settled<'a>(&self, mut fleet: Fleet<'a>) -> Fleet<'a> {
+        let settle = |pool: &mut Pool<'a>| {
+            pool.router = self.router();
+            pool.scaling = self.autoscale;
+            pool.scheduler.keeps_prefixes = !self.no_prefix_cache;
+            if let Some(price) = self.price {
+                pool.dollars_per_hour = price.hourly().get();
+            }
+        };
+        match &mut fleet.arrangement {
+            Arrangement::Aggregated(pool) => settle(pool),
+            Arrangement::Disaggregated(split) => {
+                settle(&mut split.prefill);
+                settle(&mut split.decode);
+                split.transfer = self.transfer.unwrap_or(split.transfer);
+            }
+        }
+        fleet.objectives = self.slo.unwrap_or_default();
+        fleet
+    }
+
+    fn router(&self) -> RouterOptions {
+        RouterOptions { policy: self.router, seed: self.seed, ..RouterOptions::default() }
+    }
+
+    fn fleet<'a>(&self, engine: &'a LinearEngine) -> Fleet<'a> {
         let pool = |replicas: u32| Pool {
             scheduler: self.scheduler(),
-            router: RouterOptions { policy: self.router, seed: self.seed, ..RouterOptions::default() },
+            router: self.router(),
             dollars_per_hour: self.price.map_or(0.0, |price| price.hourly().get()),
             scaling: self.autoscale,
-            ..Pool::new(replicas, &self.step_time)
+            ..Pool::new(replicas, engine)
         };
         let mut fleet = Fleet::aggregated(pool(self.replicas));
         if let Some((prefill, decode)) = self.disaggregate {

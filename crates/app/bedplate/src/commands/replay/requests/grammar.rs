@@ -50,13 +50,11 @@ impl<'a> Terms<'a> {
 
     fn rate(&self, name: &str) -> Result<Option<f64>, String> {
         let Some(text) = self.text(name) else { return Ok(None) };
-        let number = text.strip_suffix("/s").unwrap_or(text).parse::<f64>().ok();
-        let rate = number.filter(|rate| *rate > 0.0 && *rate <= 1e9);
-        rate.map(Some).ok_or_else(|| format!("`{name}` must be a rate per second such as 20/s"))
+        rate(text).map(Some).map_err(|_| format!("`{name}` must be a rate per second such as 20/s"))
     }
 }
 
-pub(super) fn arrivals(text: &str) -> Result<Arrivals, String> {
+pub(crate) fn arrivals(text: &str) -> Result<Arrivals, String> {
     let terms = Terms::parse(text, &["users", "rate", "burst", "every", "for"])?;
     match (terms.count("users")?, terms.rate("rate")?, terms.rate("burst")?) {
         (Some(users), None, None) if terms.given.len() == 1 => Ok(Arrivals::Closed { users }),
@@ -71,7 +69,14 @@ pub(super) fn arrivals(text: &str) -> Result<Arrivals, String> {
     }
 }
 
-pub(super) fn lengths(text: &str) -> Result<Lengths, String> {
+/// A rate such as `20/s`.
+pub(crate) fn rate(text: &str) -> Result<f64, String> {
+    let number = text.trim().strip_suffix("/s").unwrap_or(text.trim()).parse::<f64>().ok();
+    let rate = number.filter(|rate| *rate > 0.0 && *rate <= 1e9);
+    rate.ok_or_else(|| format!("`{text}` is no rate per second such as 20/s"))
+}
+
+pub(crate) fn lengths(text: &str) -> Result<Lengths, String> {
     const MOST: u32 = 1 << 24;
     let tokens = |text: &str| {
         let count = text.trim().parse::<u32>().ok().filter(|count| (1..=MOST).contains(count));
@@ -89,7 +94,7 @@ pub(super) fn lengths(text: &str) -> Result<Lengths, String> {
     }
 }
 
-pub(super) fn step_time(text: &str) -> Result<LinearEngine, String> {
+pub(crate) fn step_time(text: &str) -> Result<LinearEngine, String> {
     let terms = Terms::parse(text, &["step", "token", "kilopairs", "decode", "context"])?;
     Ok(LinearEngine {
         step: terms.needed_time("step")?,
@@ -100,7 +105,7 @@ pub(super) fn step_time(text: &str) -> Result<LinearEngine, String> {
     })
 }
 
-pub(super) fn transfer(text: &str) -> Result<Transfer, String> {
+pub(crate) fn transfer(text: &str) -> Result<Transfer, String> {
     let terms = Terms::parse(text, &["latency", "token"])?;
     Ok(Transfer {
         latency: terms.time("latency")?.unwrap_or(0),
@@ -108,7 +113,7 @@ pub(super) fn transfer(text: &str) -> Result<Transfer, String> {
     })
 }
 
-pub(super) fn scaling(text: &str) -> Result<Scaling, String> {
+pub(crate) fn scaling(text: &str) -> Result<Scaling, String> {
     let terms = Terms::parse(text, &["least", "most", "sequences", "every", "cold"])?;
     let needed = |name: &str| terms.count(name)?.ok_or_else(|| format!("`{name}` is missing"));
     Ok(Scaling {
@@ -120,12 +125,12 @@ pub(super) fn scaling(text: &str) -> Result<Scaling, String> {
     })
 }
 
-pub(super) fn objectives(text: &str) -> Result<Objectives, String> {
+pub(crate) fn objectives(text: &str) -> Result<Objectives, String> {
     let terms = Terms::parse(text, &["ttft", "itl", "e2e"])?;
     Ok(Objectives { ttft: terms.time("ttft")?, itl: terms.time("itl")?, end_to_end: terms.time("e2e")? })
 }
 
-pub(super) fn split(text: &str) -> Result<(u32, u32), String> {
+pub(crate) fn split(text: &str) -> Result<(u32, u32), String> {
     let count = |text: &str| text.trim().parse::<u32>().ok().filter(|count| *count > 0);
     let counts = text.split_once('+').and_then(|(prefill, decode)| Some((count(prefill)?, count(decode)?)));
     counts.ok_or_else(|| "write the replicas that compute prompts and those that decode, such as 2+4".into())

@@ -8,7 +8,7 @@ use crate::report::{Plot, Point, Report, Series};
 /// Points of a curve; more cannot be told apart.
 const POINTS: usize = 120;
 
-pub(super) fn page(outcome: &Outcome, objectives: &Objectives) -> Report {
+pub(crate) fn page(outcome: &Outcome, objectives: &Objectives) -> Report {
     let mut report =
         Report::new("Replay of requests", &format!("{} requests in virtual time", outcome.requests));
     report
@@ -58,9 +58,9 @@ pub(super) fn page(outcome: &Outcome, objectives: &Objectives) -> Report {
 }
 
 /// A curve over the windows of a replay; the second argument is the length of a window in seconds.
-type Curve = (&'static str, fn(&Window, f64) -> Option<f64>);
+pub(crate) type Curve = (&'static str, fn(&Window, f64) -> Option<f64>);
 
-fn over_time(outcome: &Outcome, y_title: &str, curves: &[Curve]) -> String {
+pub(crate) fn over_time(outcome: &Outcome, y_title: &str, curves: &[Curve]) -> String {
     let length = seconds(outcome.series.window);
     let windows = &outcome.series.windows;
     let every = windows.len().div_ceil(POINTS).max(1);
@@ -94,7 +94,7 @@ fn distribution(outcome: &Outcome) -> String {
 }
 
 /// Values at equal shares of their number.
-fn shares(mut values: Vec<Picoseconds>) -> Vec<Point> {
+pub(crate) fn shares(mut values: Vec<Picoseconds>) -> Vec<Point> {
     values.sort_unstable();
     let Some(last) = values.len().checked_sub(1) else { return Vec::new() };
     let at = |step: usize| step * last / POINTS;

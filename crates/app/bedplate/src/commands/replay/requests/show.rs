@@ -9,7 +9,7 @@ use crate::console::Console;
 use crate::present::{Column, Facts, Table};
 use crate::stop::Stop;
 
-pub(super) fn show(outcome: &Outcome, objectives: &Objectives, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn show(outcome: &Outcome, objectives: &Objectives, console: &mut Console) -> Result<(), Stop> {
     console.text(&facts(outcome, objectives).render(console.width()))?;
     console.line("")?;
     console.table(&latencies(outcome))
@@ -19,7 +19,7 @@ fn time(value: Picoseconds) -> Seconds {
     Seconds::new(seconds(value))
 }
 
-pub(super) fn facts(outcome: &Outcome, objectives: &Objectives) -> Facts {
+pub(crate) fn facts(outcome: &Outcome, objectives: &Objectives) -> Facts {
     let mut facts = Facts::default();
     let mut requests = format!("{} of {} finished", Count(outcome.finished), Count(outcome.requests));
     let others = [
@@ -103,7 +103,7 @@ fn spreads(outcome: &Outcome) -> [(&'static str, &'static str, Spread); 4] {
     ]
 }
 
-pub(super) fn latencies(outcome: &Outcome) -> Table {
+pub(crate) fn latencies(outcome: &Outcome) -> Table {
     let mut table = Table::new(vec![
         Column::left("LATENCY", 0),
         Column::right("MEAN", 0),
@@ -122,7 +122,7 @@ pub(super) fn latencies(outcome: &Outcome) -> Table {
     table
 }
 
-pub(super) fn json(outcome: &Outcome, objectives: &Objectives) -> Value {
+pub(crate) fn json(outcome: &Outcome, objectives: &Objectives) -> Value {
     let optional = |value: Option<Picoseconds>| value.map(seconds);
     let latencies = spreads(outcome).map(|(_, name, spread)| (format!("{name}_s"), spread_json(&spread)));
     let windows = outcome.series.windows.iter().map(|window| {
@@ -184,6 +184,6 @@ fn spread_json(spread: &Spread) -> Value {
     })
 }
 
-pub(super) fn mean(sum: f64, count: u32) -> Option<f64> {
+pub(crate) fn mean(sum: f64, count: u32) -> Option<f64> {
     (count > 0).then(|| sum / f64::from(count))
 }

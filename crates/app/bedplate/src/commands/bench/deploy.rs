@@ -1,0 +1,104 @@
+//! `bedplate bench deploy`: how long a whole `plan serve` takes, beside aiconfigurator's published question.
+
+use std::time::Instant;
+
+use bedplate_catalog::{Catalog, Purchase};
+use bedplate_deploy::{Answer, Load, Need, Options, Supply, search};
+use bedplate_perf::serving::{ServedModel, ServingConstants};
+use bedplate_replay::requests::{Objectives, picoseconds};
+use bedplate_topology::Cluster;
+use serde_json::json;
+
+use crate::console::Console;
+use crate::present::{Column, Table};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate bench deploy
+  bedplate bench deploy --json
+
+The first question is the one that aiconfigurator 0.12.0 was timed with: Llama-3.1-70B on 16 H200,
+4000 tokens in and 1000 out, first token within 600 ms and 25 ms a token, which took it 14.3
+CPU-seconds in closed form. Here the answer is replayed as well.")]
+pub(super) struct Arguments {}
+
+/// CPU-seconds of `aiconfigurator cli default` 0.12.0 for the first question (measured, two shared cores).
+const AICONFIGURATOR_SECONDS: f64 = 14.3;
+
+/// Model, cluster, tokens in and out, requests per second, seconds of a first token and between tokens.
+const QUESTIONS: [(&str, &str, u32, u32, f64, f64, f64); 3] = [
+    ("llama-3.1-70b", "p5en.48xlarge:2", 4000, 1000, 5.0, 0.6, 0.025),
+    ("llama-3.3-70b", "p5en.48xlarge:4", 4000, 500, 20.0, 0.6, 0.025),
+    ("deepseek-v3", "p5en.48xlarge:4", 2000, 500, 10.0, 2.0, 0.06),
+];
+
+pub(super) fn run(catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    let constants = ServingConstants::builtin();
+    let mut measured = Vec::new();
+    for (name, cluster, input, output, per_second, ttft, itl) in QUESTIONS {
+        let cluster = Cluster::from_spec(cluster, catalog)?;
+        let supply = Supply::of_cluster(&cluster, catalog, Purchase::OnDemand, None)?;
+        let need = Need {
+            model: &ServedModel::named(name)?,
+            load: Load { input, output, per_second },
+            objectives: Objectives {
+                ttft: Some(picoseconds(ttft)),
+                itl: Some(picoseconds(itl)),
+                end_to_end: None,
+            },
+            constants: &constants,
+            site: None,
+            alternatives: &[],
+            options: Options::default(),
+        };
+        let began = Instant::now();
+        let answer = search(&need, &[supply]);
+        measured.push((name, cluster.name().to_owned(), began.elapsed().as_secs_f64(), answer?));
+    }
+    let ratio = AICONFIGURATOR_SECONDS / measured[0].2;
+    if console.is_json() {
+        let questions = measured.iter().map(|(model, cluster, seconds, answer)| {
+            json!({
+                "model": model,
+                "cluster": cluster,
+                "seconds": seconds,
+                "choices": answer.tried.len(),
+                "replays": answer.replays,
+                "best": answer.best.plan.to_string(),
+            })
+        });
+        return console.json(&json!({
+            "questions": questions.collect::<Vec<_>>(),
+            "peer": { "name": "aiconfigurator 0.12.0", "cpu_s": AICONFIGURATOR_SECONDS },
+            "ratio_to_peer": ratio,
+        }));
+    }
+    console.table(&table(&measured))?;
+    console.line(&format!(
+        "\nthe first question took aiconfigurator 0.12.0 {AICONFIGURATOR_SECONDS} CPU-seconds: {ratio:.0} times as long"
+    ))
+}
+
+fn table(measured: &[(&str, String, f64, Answer)]) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("MODEL", 0),
+        Column::left("CLUSTER", 1),
+        Column::right("SECONDS", 0),
+        Column::right("CHOICES", 0),
+        Column::right("REPLAYS", 0),
+        Column::left("BEST", 0),
+    ]);
+    for (model, cluster, seconds, answer) in measured {
+        table.row(vec![
+            (*model).to_owned(),
+            cluster.clone(),
+            format!("{seconds:.3}"),
+            answer.tried.len().to_string(),
+            answer.replays.to_string(),
+            answer.best.plan.to_string(),
+        ]);
+    }
+    table
+}

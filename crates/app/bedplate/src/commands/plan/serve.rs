@@ -1,0 +1,217 @@
+//! `bedplate plan serve`: the cheapest deployment that holds the objectives.
+
+mod page;
+mod show;
+
+use bedplate_catalog::Catalog;
+use bedplate_deploy::launch::{Software, launch};
+use bedplate_deploy::test_time::{Effort, Price, test_time};
+use bedplate_deploy::{Answer, Explanation, Load, Need, Options, Pattern, Pooling, Supply, explain, search};
+use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
+use bedplate_replay::requests::Objectives;
+use bedplate_transformer::Precision;
+
+use super::constants::Choice;
+use super::served::{ENGINES, KV, Payment, WEIGHTS, load_model};
+use super::serving::load_site;
+use crate::choice::choice;
+use crate::commands::replay::requests::grammar;
+use crate::console::Console;
+use crate::files;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate plan serve --model llama-3.3-70b --cluster p5en.48xlarge:4 --isl 4000 --osl 500 \\
+      --rate 20/s --slo ttft=600ms,itl=25ms
+  bedplate plan serve --model llama-3.1-8b --isl 1000 --osl 200 --rate 50/s --slo itl=20ms
+  bedplate plan serve --model deepseek-v3 --cluster p5en.48xlarge:2 --isl 2000 --osl 500 \\
+      --rate 4/s --slo ttft=2s,itl=60ms --precision fp8 --explain tp16
+  bedplate plan serve --model llama-3.3-70b --cluster p5en.48xlarge:2 --isl 4000 --osl 500 \\
+      --rate 5/s --slo itl=30ms --launch vllm --report serve.html
+
+Without --cluster every machine of the catalog that has a price is tried. Quantised weights may
+cost quality; --precision bf16 rules them out. See docs/plan-serve.md.")]
+pub(super) struct Arguments {
+    /// A built-in name or a config.json
+    #[arg(long, value_name = "NAME|FILE")]
+    model: String,
+    /// INSTANCE:COUNT or a cluster file; may be repeated, to choose between them
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: Vec<String>,
+    /// Tokens of a prompt
+    #[arg(long, value_name = "TOKENS")]
+    isl: u32,
+    /// Tokens of an answer
+    #[arg(long, value_name = "TOKENS")]
+    osl: u32,
+    /// Requests per second
+    #[arg(long, value_parser = grammar::rate)]
+    rate: f64,
+    /// What a request must meet: `ttft`, `itl`, `e2e`
+    #[arg(long, value_parser = grammar::objectives, value_name = "LIMITS")]
+    slo: Option<Objectives>,
+    /// Requests of a hundred that must meet it
+    #[arg(long, value_name = "PERCENT", default_value_t = 95.0)]
+    share: f64,
+
+    /// Formats of weights to choose from [default: bf16,fp8,fp4, as the chip has them]
+    #[arg(long, value_parser = choice(&WEIGHTS), value_delimiter = ',', help_heading = "Choices")]
+    precision: Vec<WeightFormat>,
+    /// Formats of the KV to choose from [default: bf16,fp8]
+    #[arg(long, value_parser = choice(&KV), value_delimiter = ',', help_heading = "Choices")]
+    kv: Vec<Precision>,
+    /// The engine whose scheduling and overheads are predicted
+    #[arg(long, value_parser = choice(&ENGINES), default_value = "vllm", help_heading = "Choices")]
+    engine: Engine,
+    /// Prompt tokens of one step to choose from
+    #[arg(long, value_delimiter = ',', default_values_t = [2048, 8192, 16_384], help_heading = "Choices")]
+    chunk: Vec<u32>,
+    /// One pool of replicas, or pools for prompts and decodes
+    #[arg(long, value_parser = choice(&Pooling::ALL), default_value = "any", help_heading = "Choices")]
+    pools: Pooling,
+    /// Tokens drafted in each step by a multi-token predictor
+    #[arg(long, requires = "tokens_per_step", help_heading = "Choices")]
+    drafts: Option<u32>,
+    /// Tokens that a step yields with those drafts
+    #[arg(long, requires = "drafts", help_heading = "Choices")]
+    tokens_per_step: Option<f64>,
+    /// Most GPUs of one machine type where no cluster is given
+    #[arg(long, default_value_t = 64, help_heading = "Choices")]
+    max_gpus: u32,
+    #[command(flatten, next_help_heading = "Choices")]
+    payment: Payment,
+
+    /// Why not this one: `tp8`, `tp4.fp8.kv-fp8`, `tp2+tp4` for two pools
+    #[arg(long, value_name = "DEPLOYMENT")]
+    explain: Option<String>,
+    /// Print the flags that start it
+    #[arg(long, value_parser = choice(&Software::ALL), value_name = "SOFTWARE")]
+    launch: Option<Software>,
+    /// Price best-of-n and long thinking on the deployment found
+    #[arg(long)]
+    test_time: bool,
+    /// How many points of the front to list
+    #[arg(long, default_value_t = 12)]
+    top: usize,
+    /// Write a page with plots: the front, latencies, load
+    #[arg(long, value_name = "FILE")]
+    report: Option<String>,
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// What `plan calibrate --kind serving` measured of your own deployments
+    #[arg(long, value_name = "FILE")]
+    site: Option<String>,
+    #[command(flatten)]
+    constants: Choice,
+}
+
+pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    let loaded = Loaded::load(arguments, catalog)?;
+    let need = loaded.need(arguments);
+    let pattern: Option<Pattern> = arguments.explain.as_deref().map(str::parse).transpose()?;
+    let answer = search(&need, &loaded.supplies)?;
+    let found = Found::new(arguments, &need, &loaded.supplies, answer, pattern.as_ref());
+    if let Some(path) = &arguments.report {
+        files::write_text(path, &page::page(&found).html())?;
+        console.say(&format!("wrote {path}"));
+    }
+    match console.is_json() {
+        true => console.json(&show::json(&found)),
+        false => show::show(&found, arguments.top, console),
+    }
+}
+
+/// Everything that the question names.
+struct Loaded {
+    model: ServedModel,
+    supplies: Vec<Supply>,
+    alternatives: Vec<Supply>,
+    constants: ServingConstants,
+    site: Option<Site>,
+}
+
+impl Loaded {
+    fn load(arguments: &Arguments, catalog: &Catalog) -> Result<Self, Stop> {
+        let most = arguments.max_gpus;
+        Ok(Self {
+            model: load_model(&arguments.model)?,
+            supplies: arguments.payment.supplies(&arguments.cluster, most, catalog)?,
+            alternatives: arguments.payment.of_catalog(most, catalog)?,
+            constants: arguments.constants.load_serving()?,
+            site: arguments.site.as_deref().map(load_site).transpose()?,
+        })
+    }
+
+    fn need(&self, arguments: &Arguments) -> Need<'_> {
+        let usual = Options::default();
+        let or = |given: &Vec<_>, usual: Vec<_>| if given.is_empty() { usual } else { given.clone() };
+        let speculation = arguments.drafts.zip(arguments.tokens_per_step);
+        Need {
+            model: &self.model,
+            load: Load { input: arguments.isl, output: arguments.osl, per_second: arguments.rate },
+            objectives: arguments.slo.unwrap_or_default(),
+            constants: &self.constants,
+            site: self.site.as_ref(),
+            alternatives: &self.alternatives,
+            options: Options {
+                engine: arguments.engine,
+                weights: or(&arguments.precision, usual.weights.clone()),
+                kv: if arguments.kv.is_empty() { usual.kv.clone() } else { arguments.kv.clone() },
+                chunks: arguments.chunk.clone(),
+                pooling: arguments.pools,
+                speculation: speculation
+                    .map(|(drafts, tokens_per_step)| Speculation { drafts, tokens_per_step }),
+                share: arguments.share / 100.0,
+                seed: arguments.seed,
+                ..usual
+            },
+        }
+    }
+}
+
+/// What was found, with what was asked for beside it.
+struct Found<'a> {
+    need: &'a Need<'a>,
+    supplies: &'a [Supply],
+    answer: Answer,
+    explanation: Option<Explanation>,
+    launch: Option<String>,
+    efforts: Vec<(Effort, Option<Price>)>,
+}
+
+impl<'a> Found<'a> {
+    fn new(
+        arguments: &Arguments,
+        need: &'a Need<'a>,
+        supplies: &'a [Supply],
+        answer: Answer,
+        pattern: Option<&Pattern>,
+    ) -> Self {
+        let (supply, plan) = (&supplies[answer.best.supply], &answer.best.plan);
+        let wants_efforts = arguments.test_time || arguments.report.is_some();
+        let efforts: &[Effort] = if wants_efforts { &Effort::USUAL } else { &[] };
+        Self {
+            explanation: pattern.map(|pattern| explain(need, supplies, &answer, pattern)),
+            launch: arguments.launch.map(|software| launch(need, supply, plan, &arguments.model, software)),
+            efforts: test_time(need, supply, plan, efforts),
+            need,
+            supplies,
+            answer,
+        }
+    }
+
+    fn supply(&self) -> &Supply {
+        &self.supplies[self.answer.best.supply]
+    }
+
+    fn title(&self) -> String {
+        let Load { input, output, per_second } = self.need.load;
+        format!(
+            "{} on {}: prompts of {input} tokens, answers of {output}, {per_second} requests/s",
+            self.need.model.transformer.name,
+            self.supply().name
+        )
+    }
+}

@@ -1,0 +1,297 @@
+//! A plan for serving as text and as JSON.
+
+use bedplate_deploy::test_time::{Effort, Price};
+use bedplate_deploy::{Explanation, FrontPoint, Held, Plan, Supply, Workers};
+use bedplate_perf::serving::KvRoom;
+use bedplate_replay::requests::{Objectives, seconds};
+use bedplate_units::{Count, Dollars, Seconds, grouped};
+use serde_json::{Value, json};
+
+use super::Found;
+use crate::commands::replay::requests::show as replayed;
+use crate::console::Console;
+use crate::present::{Column, Facts, Table, wrap};
+use crate::stop::Stop;
+
+pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Result<(), Stop> {
+    console.line(&wrap(&found.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
+    console.text(&facts(found).render(console.width()))?;
+    console.line("\nWhat the requests of the replay saw")?;
+    console.table(&replayed::latencies(&found.answer.best.shown.outcome))?;
+    if !found.answer.others.is_empty() {
+        console.line("\nWhat holds, cheapest first")?;
+        console.table(&others(found))?;
+    }
+    console.line("\nTokens per second for a user against tokens per second from a GPU")?;
+    console.table(&front(&sample(&found.answer.front, top), found.supplies))?;
+    if !found.efforts.is_empty() {
+        console.line("\nWhat thinking longer costs here, with all seats taken")?;
+        console.table(&efforts(&found.efforts))?;
+    }
+    if let Some(explanation) = &found.explanation {
+        console.line("\nWhy")?;
+        console.text(&explained(explanation, found.supplies).render(console.width()))?;
+    }
+    if let Some(launch) = &found.launch {
+        console.line(&format!("\n{launch}"))?;
+    }
+    console.say(&account(found));
+    Ok(())
+}
+
+pub(super) fn account(found: &Found<'_>) -> String {
+    let tried = found.answer.tried.len() as u64;
+    format!("judged {} choices, replayed {}", grouped(tried), grouped(found.answer.replays.into()))
+}
+
+pub(super) fn facts(found: &Found<'_>) -> Facts {
+    let best = &found.answer.best;
+    let supply = found.supply();
+    let gpus = best.plan.gpus();
+    let mut facts = Facts::default();
+    match &best.plan {
+        Plan::Aggregated(workers) => {
+            facts.add("deployment", pool(workers, "replica"));
+        }
+        Plan::Disaggregated { prefill, decode } => {
+            facts.add("prompts", pool(prefill, "worker")).add("decodes", pool(decode, "worker"));
+        }
+    }
+    let units = supply.units(gpus);
+    facts
+        .add("GPUs", format!("{gpus} of {}, on {units} x {}", supply.gpus(), supply.name))
+        .add_known("memory", memory(found))
+        .add_known("cost", cost(best))
+        .add("objectives", share(found))
+        .add(
+            "throughput",
+            format!(
+                "{} tokens/s generated, {:.0} per GPU",
+                Count(best.shown.outcome.output_tokens_per_second() as u64),
+                best.shown.outcome.output_tokens_per_second() / f64::from(gpus)
+            ),
+        )
+        .add(
+            "KV blocks",
+            format!(
+                "{:.0}% in use on average, {:.0}% at most",
+                best.shown.outcome.kv_mean * 100.0,
+                best.shown.outcome.kv_highest * 100.0
+            ),
+        );
+    facts
+}
+
+fn pool(workers: &Workers, what: &str) -> String {
+    let plural = if workers.replicas == 1 { "" } else { "s" };
+    format!("{} {what}{plural} of {}, {} seats each", workers.replicas, workers.cut, workers.seats)
+}
+
+fn memory(found: &Found<'_>) -> Option<String> {
+    let replica = found.answer.best.plan.decoders().cut.replica(found.need, found.supply()).ok()?;
+    let memory = replica.memory();
+    let KvRoom::Fits { tokens, .. } = memory.room else { return None };
+    Some(format!(
+        "{} of weights on a GPU, room for {} tokens of KV in a replica that decodes",
+        memory.weights_per_gpu,
+        Count(tokens)
+    ))
+}
+
+fn cost(held: &Held) -> Option<String> {
+    let hourly = held.dollars_per_hour?;
+    let million = held.shown.outcome.dollars_per_million_output_tokens();
+    let each = million.map(|each| format!("; {} per million tokens generated", Dollars::new(each)));
+    Some(format!("{}/h{}", Dollars::new(hourly), each.unwrap_or_default()))
+}
+
+fn share(found: &Found<'_>) -> String {
+    let shown = &found.answer.best.shown;
+    let share = format!("{:.1}% of replayed requests", shown.share * 100.0);
+    let asked = limits(&found.need.objectives);
+    let requests = grouped(shown.outcome.requests);
+    match asked.is_empty() {
+        true => format!("{requests} requests were replayed; no objectives were given"),
+        false => format!(
+            "{share} had {asked}; {:.0}% must, and {requests} were replayed with each of two seeds",
+            found.need.options.share * 100.0
+        ),
+    }
+}
+
+pub(super) fn limits(objectives: &Objectives) -> String {
+    let limits = [("ttft", objectives.ttft), ("itl", objectives.itl), ("e2e", objectives.end_to_end)];
+    let texts = limits
+        .into_iter()
+        .filter_map(|(name, limit)| Some(format!("{name} within {}", Seconds::new(seconds(limit?)))));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
+pub(super) fn others(found: &Found<'_>) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("DEPLOYMENT", 0),
+        Column::right("GPUS", 0),
+        Column::right("COST", 0),
+        Column::right("HOLD", 0),
+        Column::right("TTFT P95", 1),
+        Column::right("ITL P95", 1),
+        Column::left("MACHINE", 2),
+    ]);
+    for held in std::iter::once(&found.answer.best).chain(&found.answer.others) {
+        let outcome = &held.shown.outcome;
+        table.row(vec![
+            held.plan.to_string(),
+            held.plan.gpus().to_string(),
+            held.dollars_per_hour.map(|hourly| format!("{}/h", Dollars::new(hourly))).unwrap_or_default(),
+            format!("{:.1}%", held.shown.share * 100.0),
+            Seconds::new(seconds(outcome.ttft.p95)).to_string(),
+            Seconds::new(seconds(outcome.itl.p95)).to_string(),
+            found.supplies[held.supply].name.clone(),
+        ]);
+    }
+    table
+}
+
+/// At most so many points, the ends among them.
+fn sample(front: &[FrontPoint], most: usize) -> Vec<FrontPoint> {
+    let Some(last) = front.len().checked_sub(1) else { return Vec::new() };
+    let shown = front.len().min(most.max(2));
+    let at = |index: usize| if shown < 2 { 0 } else { index * last / (shown - 1) };
+    (0..shown).map(|index| front[at(index)]).collect()
+}
+
+pub(super) fn front(points: &[FrontPoint], supplies: &[Supply]) -> Table {
+    let mut table = Table::new(vec![
+        Column::right("PER USER", 0),
+        Column::right("PER GPU", 0),
+        Column::right("USERS", 1),
+        Column::right("TTFT", 1),
+        Column::left("DEPLOYMENT", 0),
+        Column::left("MACHINE", 2),
+    ]);
+    for point in points {
+        table.row(vec![
+            format!("{:.1}", point.per_user),
+            format!("{:.1}", point.per_gpu),
+            point.users.to_string(),
+            Seconds::new(point.ttft).to_string(),
+            point.plan.to_string(),
+            supplies[point.supply].name.clone(),
+        ]);
+    }
+    table
+}
+
+pub(super) fn efforts(efforts: &[(Effort, Option<Price>)]) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("EFFORT", 0),
+        Column::right("P50", 0),
+        Column::right("P95", 0),
+        Column::right("PER THOUSAND", 0),
+        Column::right("GPUS AT RATE", 0),
+    ]);
+    for (effort, price) in efforts {
+        let mut row = vec![effort.to_string()];
+        match price {
+            None => row.extend(["does not fit".to_owned(), String::new(), String::new(), String::new()]),
+            Some(price) => row.extend([
+                price.p50.to_string(),
+                price.p95.to_string(),
+                price.dollars_per_thousand.map(|dollars| dollars.to_string()).unwrap_or_default(),
+                format!("{:.1}", price.gpus_at_rate),
+            ]),
+        }
+        table.row(row);
+    }
+    table
+}
+
+/// The verdicts that got furthest.
+pub(super) fn explained(explanation: &Explanation, supplies: &[Supply]) -> Facts {
+    const MOST: usize = 5;
+    let mut facts = Facts::default();
+    for tried in explanation.matches.iter().take(MOST) {
+        let name = match supplies.len() {
+            1 => tried.what.to_string(),
+            _ => format!("{} on {}", tried.what, supplies[tried.supply].name),
+        };
+        facts.add(&name, tried.verdict.to_string());
+    }
+    facts
+}
+
+pub(super) fn json(found: &Found<'_>) -> Value {
+    let best = &found.answer.best;
+    let point = |point: &FrontPoint| {
+        json!({
+            "deployment": point.plan.to_string(),
+            "machine": found.supplies[point.supply].name,
+            "gpus": point.plan.gpus(),
+            "users": point.users,
+            "tokens_per_s_per_user": point.per_user,
+            "tokens_per_s_per_gpu": point.per_gpu,
+            "ttft_s": point.ttft,
+        })
+    };
+    let effort = |(effort, price): &(Effort, Option<Price>)| {
+        json!({
+            "samples": effort.samples,
+            "thinking_tokens": effort.thinking,
+            "p50_s": price.map(|price| price.p50.get()),
+            "p95_s": price.map(|price| price.p95.get()),
+            "requests_per_s": price.map(|price| price.requests_per_second),
+            "gpus_at_rate": price.map(|price| price.gpus_at_rate),
+            "dollars_per_thousand": price.and_then(|price| price.dollars_per_thousand).map(Dollars::get),
+        })
+    };
+    let explained = |explanation: &Explanation| {
+        let matches = explanation.matches.iter().map(|tried| {
+            json!({
+                "what": tried.what.to_string(),
+                "machine": found.supplies[tried.supply].name,
+                "verdict": tried.verdict.to_string(),
+            })
+        });
+        matches.collect::<Vec<_>>()
+    };
+    json!({
+        "model": found.need.model.transformer.name,
+        "machine": found.supply().name,
+        "input_tokens": found.need.load.input,
+        "output_tokens": found.need.load.output,
+        "requests_per_s": found.need.load.per_second,
+        "best": held(best, found.supplies),
+        "replay": replayed::json(&best.shown.outcome, &found.need.objectives),
+        "others": found.answer.others.iter().map(|other| held(other, found.supplies)).collect::<Vec<_>>(),
+        "pareto_front": found.answer.front.iter().map(point).collect::<Vec<_>>(),
+        "choices": found.answer.tried.len(),
+        "replays": found.answer.replays,
+        "test_time": found.efforts.iter().map(effort).collect::<Vec<_>>(),
+        "explanation": found.explanation.as_ref().map(explained),
+        "launch": found.launch,
+    })
+}
+
+fn held(held: &Held, supplies: &[Supply]) -> Value {
+    let workers = |workers: &Workers| {
+        json!({
+            "layout": workers.cut.to_string(),
+            "replicas": workers.replicas,
+            "gpus_per_replica": workers.cut.gpus(),
+            "seats": workers.seats,
+        })
+    };
+    let (prefill, decode) = match &held.plan {
+        Plan::Aggregated(both) => (None, both),
+        Plan::Disaggregated { prefill, decode } => (Some(workers(prefill)), decode),
+    };
+    json!({
+        "deployment": held.plan.to_string(),
+        "machine": supplies[held.supply].name,
+        "gpus": held.plan.gpus(),
+        "dollars_per_hour": held.dollars_per_hour,
+        "share": held.shown.share,
+        "prefill": prefill,
+        "decode": workers(decode),
+    })
+}

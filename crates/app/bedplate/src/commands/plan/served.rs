@@ -1,0 +1,76 @@
+//! What is served on what: the arguments that questions about serving share.
+
+use bedplate_catalog::{Catalog, Purchase};
+use bedplate_deploy::Supply;
+use bedplate_perf::serving::{Engine, ServedModel, WeightFormat};
+use bedplate_transformer::Precision;
+
+use crate::choice::choice;
+use crate::commands::catalog::{refuse_unknown, regions};
+use crate::commands::{cluster, model};
+use crate::stop::Stop;
+
+pub(crate) const ENGINES: [(&str, Engine); 4] = [
+    ("vllm", Engine::Vllm),
+    ("sglang", Engine::Sglang),
+    ("trtllm", Engine::TensorRtLlm),
+    ("bedplate", Engine::Bedplate),
+];
+
+pub(crate) const WEIGHTS: [(&str, WeightFormat); 4] = [
+    ("bf16", WeightFormat::Bf16),
+    ("fp8", WeightFormat::Fp8),
+    ("fp4", WeightFormat::Fp4),
+    ("int4", WeightFormat::Int4),
+];
+
+pub(crate) const KV: [(&str, Precision); 2] = [("bf16", Precision::Bf16), ("fp8", Precision::Fp8)];
+
+/// How machines are paid for.
+#[derive(clap::Args)]
+pub(super) struct Payment {
+    /// How the machines are bought
+    #[arg(long, value_parser = choice(&Purchase::ALL), default_value = "on-demand")]
+    purchase: Purchase,
+    /// Prices of this region only
+    #[arg(long)]
+    region: Option<String>,
+}
+
+impl Payment {
+    /// The GPUs of each cluster; without any, every priced machine of the catalog up to a number of GPUs.
+    pub(super) fn supplies(
+        &self,
+        clusters: &[String],
+        most_gpus: u32,
+        catalog: &Catalog,
+    ) -> Result<Vec<Supply>, Stop> {
+        if clusters.is_empty() {
+            return self.of_catalog(most_gpus, catalog);
+        }
+        self.check_region(catalog)?;
+        let supply = |name: &String| {
+            let cluster = cluster::load(name, catalog)?;
+            Ok(Supply::of_cluster(&cluster, catalog, self.purchase, self.region.as_deref())?)
+        };
+        clusters.iter().map(supply).collect()
+    }
+
+    pub(super) fn of_catalog(&self, most_gpus: u32, catalog: &Catalog) -> Result<Vec<Supply>, Stop> {
+        self.check_region(catalog)?;
+        Ok(Supply::of_catalog(catalog, self.purchase, self.region.as_deref(), most_gpus))
+    }
+
+    fn check_region(&self, catalog: &Catalog) -> Result<(), Stop> {
+        Ok(refuse_unknown("region", &self.region, regions(catalog))?)
+    }
+}
+
+/// A name that serving knows, or a config.json.
+pub(crate) fn load_model(name: &str) -> Result<ServedModel, Stop> {
+    let is_path = name == "-" || name.contains('/') || name.ends_with(".json");
+    if is_path {
+        return Ok(model::load(name)?.into());
+    }
+    Ok(ServedModel::named(name)?)
+}

@@ -1,0 +1,227 @@
+//! `bedplate plan validate` and `plan calibrate` with `--kind serving`.
+
+use std::collections::BTreeMap;
+
+use bedplate_calibrate::Score;
+use bedplate_calibrate::serving::{
+    Scores, ServingCase, ServingCases, ServingReport, ServingSkipped, fit_site, serving_report,
+};
+use bedplate_catalog::Catalog;
+use bedplate_diag::Source;
+use bedplate_perf::serving::{ServingConstants, Site};
+use serde_json::{Map, Value, json};
+
+use super::validate::percent;
+use crate::console::Console;
+use crate::files;
+use crate::present::{Column, Facts, Table};
+use crate::stop::Stop;
+
+pub(super) fn load_site(path: &str) -> Result<Site, Stop> {
+    Ok(Site::read(Source::new(path, &files::read_text(path)?))?)
+}
+
+pub(super) fn validate(
+    text: &str,
+    constants: &ServingConstants,
+    site: Option<&Site>,
+    lists_rows: bool,
+    catalog: &Catalog,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let mut cases = ServingCases::read(text, catalog)?;
+    if let Some(site) = site {
+        adjust(&mut cases, site);
+    }
+    let report = serving_report(&cases, |_| constants);
+    if console.is_json() {
+        return console.json(&report_json(&report));
+    }
+    summary(&report, console)?;
+    for (kind, groups) in &report.by {
+        console.line("")?;
+        console.table(&score_table(kind, groups))?;
+    }
+    if lists_rows {
+        console.line("")?;
+        console.table(&row_table(&report))?;
+    }
+    for skipped in &report.rows_suspicious {
+        console.say(&format!("suspicious {}: {}", skipped.id, skipped.reason));
+    }
+    for skipped in &report.rows_skipped {
+        console.say(&format!("skipped {}: {}", skipped.id, skipped.reason));
+    }
+    Ok(())
+}
+
+pub(super) fn calibrate(
+    text: &str,
+    constants: &ServingConstants,
+    out: Option<&str>,
+    catalog: &Catalog,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let mut cases = ServingCases::read(text, catalog)?;
+    let before = serving_report(&cases, |_| constants).total;
+    let site = fit_site(&cases, constants);
+    adjust(&mut cases, &site);
+    let after = serving_report(&cases, |_| constants).total;
+    console.say(&format!("{} deployments in {} rows", site.len(), before.inter_token.rows));
+    for (name, before, after) in [
+        ("inter-token latency", before.inter_token, after.inter_token),
+        ("throughput per GPU", before.throughput, after.throughput),
+        ("first token", before.first_token, after.first_token),
+    ] {
+        console.say(&format!(
+            "{name}: median error {} before, {} after, on the rows of the fit",
+            percent(before.median_abs_error),
+            percent(after.median_abs_error)
+        ));
+    }
+    let text = site.to_toml();
+    if let Some(path) = out {
+        files::write_text(path, &text)?;
+        console.say(&format!("wrote {path}"));
+    }
+    if console.is_json() {
+        return console.json(&json!({
+            "deployments": site.len(),
+            "rows_used": before.inter_token.rows,
+            "rows_skipped": cases.skipped.len(),
+            "before": scores_json(&before),
+            "after": scores_json(&after),
+            "site": text,
+        }));
+    }
+    if out.is_none() { console.text(&text) } else { Ok(()) }
+}
+
+fn adjust(cases: &mut ServingCases, site: &Site) {
+    for case in &mut cases.used {
+        let key = case.site_key();
+        if let Some(adjustment) = site.find_key(&key) {
+            *case = ServingCase::adjusted(case, adjustment);
+        }
+    }
+}
+
+fn summary(report: &ServingReport, console: &mut Console) -> Result<(), Stop> {
+    let mut facts = Facts::default();
+    facts
+        .add("rows used", report.total.inter_token.rows.to_string())
+        .add("suspicious", report.rows_suspicious.len().to_string())
+        .add("rows skipped", report.rows_skipped.len().to_string());
+    console.text(&format!("error of predicted latency and throughput\n{}", facts.render(console.width())))?;
+    console.line("")?;
+    let sets = [
+        ("one engine", report.total),
+        ("with suspicious rows", report.with_suspicious),
+        ("without repaired rows", report.without_repaired),
+        ("prompt and decode pools", report.disaggregated),
+    ];
+    let sets = sets.into_iter().map(|(name, scores)| (name.to_owned(), scores));
+    console.table(&score_table("rows", &sets.collect()))
+}
+
+fn score_table(kind: &str, groups: &BTreeMap<String, Scores>) -> Table {
+    let title = match kind {
+        "engine" => "ENGINE",
+        "gpu" => "GPU",
+        "layout" => "LAYOUT",
+        "model" => "MODEL AND GPU",
+        "weights" => "WEIGHTS",
+        _ => "ROWS OF",
+    };
+    let mut table = Table::new(vec![
+        Column::left(title, 0),
+        Column::right("ROWS", 0),
+        Column::right("ITL", 0),
+        Column::right("P90", 1),
+        Column::right("TOKENS/S/GPU", 0),
+        Column::right("P90", 1),
+        Column::right("TTFT", 0),
+        Column::right("P90", 1),
+    ]);
+    for (name, scores) in groups.iter().filter(|(_, scores)| scores.inter_token.rows > 0) {
+        let mut row = vec![name.chars().take(45).collect(), scores.inter_token.rows.to_string()];
+        for score in [scores.inter_token, scores.throughput, scores.first_token] {
+            row.push(percent(score.median_abs_error));
+            row.push(percent(score.p90_abs_error));
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn row_table(report: &ServingReport) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("ROW", 0),
+        Column::right("ITL", 0),
+        Column::right("TOKENS/S/GPU", 0),
+        Column::right("TTFT", 0),
+    ]);
+    let mut outcomes: Vec<_> = report.outcomes.iter().collect();
+    outcomes.sort_by(|a, b| b.errors.inter_token.abs().total_cmp(&a.errors.inter_token.abs()));
+    let signed = |logarithm: f64| format!("{:+.1}%", (logarithm.exp() - 1.0) * 100.0);
+    for row in outcomes {
+        table.row(vec![
+            row.id.clone(),
+            signed(row.errors.inter_token),
+            signed(row.errors.throughput),
+            signed(row.errors.first_token),
+        ]);
+    }
+    table
+}
+
+fn report_json(report: &ServingReport) -> Value {
+    let mut value = scores_json(&report.total);
+    let fields = [
+        ("kind", json!("serving")),
+        ("rows_used", json!(report.total.inter_token.rows)),
+        ("rows_skipped", skipped_json(&report.rows_skipped)),
+        ("rows_suspicious", skipped_json(&report.rows_suspicious)),
+        ("with_suspicious", scores_json(&report.with_suspicious)),
+        ("without_repaired", scores_json(&report.without_repaired)),
+        ("disaggregated", scores_json(&report.disaggregated)),
+    ];
+    let object = value.as_object_mut().expect("scores are an object");
+    object.extend(fields.map(|(name, value)| (name.to_owned(), value)));
+    for (kind, groups) in &report.by {
+        let groups: Map<String, Value> =
+            groups.iter().map(|(name, scores)| (name.clone(), scores_json(scores))).collect();
+        object.insert(format!("by_{kind}"), Value::Object(groups));
+    }
+    let rows = report.outcomes.iter().map(|row| {
+        json!({
+            "id": row.id,
+            "is_suspicious": row.is_suspicious,
+            "itl_error": row.errors.inter_token.exp() - 1.0,
+            "throughput_error": row.errors.throughput.exp() - 1.0,
+            "ttft_error": row.errors.first_token.exp() - 1.0,
+        })
+    });
+    object.insert("rows".to_owned(), rows.collect());
+    value
+}
+
+fn scores_json(scores: &Scores) -> Value {
+    let score = |score: &Score| {
+        json!({
+            "rows_used": score.rows,
+            "median_abs_error": score.median_abs_error,
+            "p90_abs_error": score.p90_abs_error,
+            "bias": score.bias,
+        })
+    };
+    json!({
+        "ttft": score(&scores.first_token),
+        "itl": score(&scores.inter_token),
+        "throughput": score(&scores.throughput),
+    })
+}
+
+fn skipped_json(rows: &[ServingSkipped]) -> Value {
+    rows.iter().map(|row| json!({ "id": row.id, "reason": row.reason.to_string() })).collect()
+}

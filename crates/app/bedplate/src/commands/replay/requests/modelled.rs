@@ -1,0 +1,141 @@
+//! Replicas whose step times the performance model predicts: a model, GPUs and how it is cut.
+
+use bedplate_catalog::{Catalog, Purchase};
+use bedplate_deploy::{CutPattern, Load, Need, Options, Pattern, Plan, Refusal, Supply, Workers, fit};
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_perf::serving::{Engine, ServedModel, ServingConstants};
+use bedplate_replay::requests::{Lengths, Objectives, Planned, Traffic};
+
+use crate::choice::choice;
+use crate::commands::cluster;
+use crate::commands::plan::served::{ENGINES, load_model};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+pub(super) struct Modelled {
+    /// Predict steps of this model instead of adding up --step-time
+    #[arg(long, value_name = "NAME|FILE", requires = "cluster", conflicts_with = "step_time")]
+    pub(super) model: Option<String>,
+    /// The machines whose GPUs a replica gets: INSTANCE:COUNT or a cluster file
+    #[arg(long, value_name = "CLUSTER", requires = "model")]
+    cluster: Option<String>,
+    /// How a replica is cut and stored, such as `tp4.fp8.kv-fp8`; `tp4+tp2` for the two pools of --disaggregate
+    #[arg(long, value_name = "LAYOUT", default_value = "tp1.bf16", requires = "model")]
+    layout: String,
+    /// The engine whose scheduling and overheads are predicted
+    #[arg(long, value_parser = choice(&ENGINES), default_value = "vllm", requires = "model")]
+    engine: Engine,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("no replica can be cut as {cut}: {refusal}")]
+struct RefusedReplica {
+    cut: String,
+    refusal: Refusal,
+}
+
+pub(crate) static REFUSED_REPLICA: Page = Page {
+    code: "replay/refused-replica",
+    class: Class::User,
+    meaning: "The layout breaks a rule of the model or the chip, or the weights and the KV of one request do not fit on the GPUs of a replica.",
+    remedy: "give more tensor ranks or narrower formats in `--layout`; `bedplate plan serve` finds those that work",
+};
+
+impl Diagnostic for RefusedReplica {
+    fn page(&self) -> &'static Page {
+        &REFUSED_REPLICA
+    }
+}
+
+/// Everything that `--model` names, loaded.
+pub(super) struct LoadedReplicas {
+    model: ServedModel,
+    supply: Supply,
+    constants: ServingConstants,
+    pattern: Pattern,
+    engine: Engine,
+}
+
+impl Modelled {
+    pub(super) fn load(&self, name: &str, catalog: &Catalog) -> Result<LoadedReplicas, Stop> {
+        let spec = self.cluster.as_deref().expect("clap asks for a cluster beside a model");
+        let cluster = cluster::load(spec, catalog)?;
+        Ok(LoadedReplicas {
+            model: load_model(name)?,
+            supply: Supply::of_cluster(&cluster, catalog, Purchase::OnDemand, None)?,
+            constants: ServingConstants::builtin(),
+            pattern: self.layout.parse()?,
+            engine: self.engine,
+        })
+    }
+}
+
+/// How many replicas, and their seats.
+#[derive(Clone, Copy)]
+pub(super) struct Numbers {
+    pub(super) replicas: u32,
+    pub(super) split: Option<(u32, u32)>,
+    pub(super) seats: u32,
+    pub(super) chunk: u32,
+}
+
+impl LoadedReplicas {
+    pub(super) fn supply(&self) -> &Supply {
+        &self.supply
+    }
+
+    pub(super) fn need(&self, traffic: &Traffic, chunk: u32, seed: u64) -> Need<'_> {
+        Need {
+            model: &self.model,
+            load: usual_load(traffic),
+            objectives: Objectives::default(),
+            constants: &self.constants,
+            site: None,
+            alternatives: &[],
+            options: Options { engine: self.engine, chunks: vec![chunk], seed, ..Options::default() },
+        }
+    }
+
+    /// The replicas asked for, if each of them can be.
+    pub(super) fn plan(&self, need: &Need<'_>, numbers: Numbers) -> Result<Plan, Stop> {
+        let workers = |pattern: &CutPattern, replicas: u32| {
+            let cut = CutPattern { chunk: pattern.chunk.or(Some(numbers.chunk)), ..*pattern }.completed(need);
+            let refused = |refusal| RefusedReplica { cut: cut.to_string(), refusal };
+            fit(need, &self.supply, &cut).map_err(refused)?;
+            Ok::<_, Stop>(Workers { cut, replicas, seats: numbers.seats })
+        };
+        let Pattern { first, second } = &self.pattern;
+        Ok(match numbers.split {
+            None => Plan::Aggregated(workers(first, numbers.replicas)?),
+            Some((prefill, decode)) => Plan::Disaggregated {
+                prefill: workers(first, prefill)?,
+                decode: workers(second.as_ref().unwrap_or(first), decode)?,
+            },
+        })
+    }
+}
+
+/// Mean lengths and rate of a traffic; they place the bend of windowed attention and the usual step.
+fn usual_load(traffic: &Traffic) -> Load {
+    let mean = |lengths: Lengths| match lengths {
+        Lengths::Fixed(tokens) => tokens,
+        Lengths::Between(low, high) => low / 2 + high / 2,
+    };
+    match traffic {
+        Traffic::Generated(load) => {
+            Load { input: mean(load.prompt).max(1), output: mean(load.output).max(1), per_second: 1.0 }
+        }
+        Traffic::Trace(requests) => {
+            let count = requests.len().max(1) as u64;
+            let mean = |tokens: fn(&Planned) -> u32| {
+                let sum: u64 = requests.iter().map(|planned| u64::from(tokens(planned))).sum();
+                (sum / count).max(1) as u32
+            };
+            Load {
+                input: mean(|planned| planned.prompt_tokens),
+                output: mean(|planned| planned.output_tokens),
+                per_second: 1.0,
+            }
+        }
+    }
+}

@@ -1,0 +1,131 @@
+//! Fitting the serving side: constants that make the logarithms of predicted over measured inter-token
+//! latency, throughput and first-token latency small, together.
+//!
+//! A row has three residuals, each in units of what a good row errs by. Rows of one model, GPU and engine
+//! share their flaws, so a group of many rows counts less per row.
+
+use std::collections::BTreeMap;
+
+use bedplate_perf::Origin;
+use bedplate_perf::serving::ServingConstants;
+
+use super::{LogErrors, ServingCase};
+use crate::least_squares::{Free, LeastSquares};
+
+/// Log errors up to which rows pull with their square: inter-token, throughput, first token.
+const SCALES: [f64; 3] = [0.08, 0.08, 0.2];
+
+/// Engine steps are counted, so latencies move in small jumps; differences must be wider than those.
+const DIFFERENCE: f64 = 0.03;
+
+/// Fits the constants of [`Origin::Serving`], from `start`, with priors as tabulated.
+pub fn fit_serving(cases: &[&ServingCase], start: &ServingConstants, iterations: u32) -> ServingConstants {
+    let free = free();
+    let residuals = |point: &[f64]| {
+        let constants = moved(start, &free, point);
+        cases.iter().flat_map(|case| scaled(&case.log_errors(&constants))).collect()
+    };
+    let weights = weights(cases);
+    let problem = LeastSquares {
+        free: &free,
+        weights: &weights,
+        residuals: &residuals,
+        difference: DIFFERENCE,
+        iterations,
+    };
+    moved(start, &free, &problem.solve(logarithms(start, &free)))
+}
+
+/// What is fitted without each of `groups` in turn, near `fitted`, which saw all of them.
+///
+/// The derivatives of all rows are taken once; leaving rows out then costs a few linear solves. Each group
+/// ends where its own residuals, evaluated anew, no longer move the constants much.
+pub fn fit_without_each(
+    cases: &[&ServingCase],
+    groups: &[String],
+    fitted: &ServingConstants,
+    rounds: u32,
+) -> BTreeMap<String, ServingConstants> {
+    let free = free();
+    let evaluate = |point: &[f64]| -> Vec<f64> {
+        let constants = moved(fitted, &free, point);
+        cases.iter().flat_map(|case| scaled(&case.log_errors(&constants))).collect()
+    };
+    let weights = weights(cases);
+    let all = LeastSquares {
+        free: &free,
+        weights: &weights,
+        residuals: &evaluate,
+        difference: DIFFERENCE,
+        iterations: 0,
+    };
+    let start = logarithms(fitted, &free);
+    let residuals = evaluate(&start);
+    let jacobian = all.jacobian(&start, &residuals);
+    let mut fits = BTreeMap::new();
+    let mut names: Vec<&String> = groups.iter().collect();
+    names.sort();
+    names.dedup();
+    for name in names {
+        let kept: Vec<f64> = weights
+            .iter()
+            .enumerate()
+            .map(|(index, weight)| if groups[index / 3] == *name { 0.0 } else { *weight })
+            .collect();
+        let without = LeastSquares { weights: &kept, ..all };
+        let mut point = start.clone();
+        let mut at = residuals.clone();
+        for round in 0..rounds {
+            let step = without.step(&jacobian, &at, &point, 1e-3);
+            point = point.iter().zip(&step).map(|(at, by)| at + by.clamp(-0.3, 0.3)).collect();
+            if round + 1 < rounds {
+                at = evaluate(&point);
+            }
+        }
+        fits.insert(name.clone(), moved(fitted, &free, &point));
+    }
+    fits
+}
+
+fn free() -> Vec<Free> {
+    let priors = ServingConstants::priors().values();
+    ServingConstants::FIELDS
+        .iter()
+        .enumerate()
+        .filter(|(_, field)| field.origin == Origin::Serving)
+        .map(|(index, field)| Free::new(index, priors[index], field))
+        .collect()
+}
+
+fn logarithms(constants: &ServingConstants, free: &[Free]) -> Vec<f64> {
+    free.iter().map(|free| constants.values()[free.index].max(1e-12).ln()).collect()
+}
+
+fn moved(base: &ServingConstants, free: &[Free], point: &[f64]) -> ServingConstants {
+    let mut values = base.values();
+    for (free, logarithm) in free.iter().zip(point) {
+        let (least, most) = ServingConstants::FIELDS[free.index].limits();
+        values[free.index] = logarithm.exp().clamp(least, most);
+    }
+    ServingConstants::from_values(&values)
+}
+
+fn scaled(errors: &LogErrors) -> [f64; 3] {
+    [errors.inter_token / SCALES[0], errors.throughput / SCALES[1], errors.first_token / SCALES[2]]
+}
+
+/// Weight of the first token of pools: it is mostly their queue, which a small error of the rate decides.
+const QUEUED: f64 = 0.1;
+
+/// `(n/20)^-1/4` for each of a row's residuals, where its group has `n` rows.
+fn weights(cases: &[&ServingCase]) -> Vec<f64> {
+    let mut rows: BTreeMap<String, f64> = BTreeMap::new();
+    for case in cases {
+        *rows.entry(case.series()).or_default() += 1.0;
+    }
+    let of = |case: &&ServingCase| {
+        let weight = (rows[&case.series()] / 20.0).powf(-0.25);
+        [weight, weight, if case.pools.is_some() { QUEUED * weight } else { weight }]
+    };
+    cases.iter().flat_map(of).collect()
+}

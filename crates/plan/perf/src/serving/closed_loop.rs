@@ -1,0 +1,348 @@
+//! One replica under a constant number of users, each of whom asks again as soon as it is answered.
+//!
+//! A first-in-first-out engine in virtual time. A step that holds prompts is one event; a stretch of
+//! decode-only steps up to the next completion or newly seen request is one event too, because the time of
+//! such steps is a sum along a line. Completions lie in a heap by the number of the decode step in which they
+//! fall, so an event costs the logarithm of the running sequences.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+
+use super::{KvReserve, PrefillStyle, Replica, StepShape};
+
+/// The load.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct ClosedLoop {
+    pub concurrency: u32,
+    /// Requests in all; the first `concurrency` come at once.
+    pub requests: u32,
+    pub input: Lengths,
+    pub output: Lengths,
+}
+
+/// Lengths spread evenly between a share of the longest and the longest.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Lengths {
+    pub longest: u32,
+    /// 1 for lengths that are all alike.
+    pub shortest_share: f64,
+}
+
+impl Lengths {
+    pub fn fixed(tokens: u32) -> Self {
+        Self { longest: tokens, shortest_share: 1.0 }
+    }
+
+    pub fn mean(&self) -> f64 {
+        f64::from(self.longest) * (1.0 + self.shortest_share) / 2.0
+    }
+
+    /// The length at a point between 0 and 1; at least one token.
+    pub(super) fn at(&self, point: f64) -> u32 {
+        let share = self.shortest_share + (1.0 - self.shortest_share) * point;
+        ((f64::from(self.longest) * share).round() as u32).max(1)
+    }
+}
+
+/// Means over all requests, in seconds.
+#[derive(Debug, Clone, Copy, PartialEq, Default)]
+pub struct Latency {
+    /// From sending a request to its first token.
+    pub first_token: f64,
+    /// Between tokens after the first: `(end - first token) / (tokens - 1)`.
+    pub inter_token: f64,
+    pub end_to_end: f64,
+    /// Output tokens of all requests over the time from the first request to the last answer.
+    pub output_tokens_per_second: f64,
+}
+
+/// Plays the load against a replica. `None` where not even one request fits into the cache.
+pub fn closed_loop(replica: &Replica, load: &ClosedLoop) -> Option<Latency> {
+    let mut engine = Simulated::new(replica, load)?;
+    while engine.finished < load.requests {
+        engine.advance();
+    }
+    let latency = engine.tally.means(engine.now);
+    Some(match replica.deployment().settings.stream_limit {
+        Some(limit) => latency.streamed(load, limit),
+        None => latency,
+    })
+}
+
+impl Latency {
+    /// The same behind a server that streams at most `limit` tokens per second.
+    fn streamed(mut self, load: &ClosedLoop, limit: f64) -> Self {
+        let least = f64::from(load.concurrency) * load.output.mean() / limit;
+        let wait = (least - self.end_to_end).max(0.0);
+        self.first_token += wait;
+        self.end_to_end += wait;
+        self.output_tokens_per_second = self.output_tokens_per_second.min(limit);
+        self
+    }
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Request {
+    input: u32,
+    output: u32,
+    sent: f64,
+    first_token: f64,
+    /// Number of the engine step from which on the engine sees it.
+    visible: u64,
+}
+
+/// The first request of the queue while its prompt is in work.
+#[derive(Debug, Clone, Copy)]
+struct Partial {
+    request: u32,
+    done: u32,
+}
+
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    requests: f64,
+    first_token: f64,
+    inter_token: f64,
+    end_to_end: f64,
+    tokens: f64,
+}
+
+impl Tally {
+    /// One answered request.
+    pub(super) fn add(&mut self, sent: f64, first: f64, end: f64, tokens: u32, way: f64) {
+        self.requests += 1.0;
+        self.first_token += first - sent + way;
+        self.end_to_end += end - sent + way;
+        self.inter_token += if tokens > 1 { (end - first) / f64::from(tokens - 1) } else { 0.0 };
+        self.tokens += f64::from(tokens);
+    }
+
+    pub(super) fn means(&self, now: f64) -> Latency {
+        let count = self.requests.max(1.0);
+        Latency {
+            first_token: self.first_token / count,
+            inter_token: self.inter_token / count,
+            end_to_end: self.end_to_end / count,
+            output_tokens_per_second: self.tokens / now.max(1e-12),
+        }
+    }
+}
+
+struct Simulated<'a> {
+    replica: &'a Replica,
+    load: &'a ClosedLoop,
+    requests: Vec<Request>,
+    waiting: VecDeque<u32>,
+    partial: Option<Partial>,
+    /// Completions by the decode step in which they fall.
+    running: BinaryHeap<Reverse<(u64, u32)>>,
+    now: f64,
+    steps: u64,
+    decode_steps: u64,
+    context: f64,
+    reserved: u64,
+    capacity: u64,
+    finished: u32,
+    tally: Tally,
+    /// Requests whose prompt ends in the step being made.
+    ending: Vec<u32>,
+}
+
+impl<'a> Simulated<'a> {
+    fn new(replica: &'a Replica, load: &'a ClosedLoop) -> Option<Self> {
+        let longest = load.input.longest.saturating_add(load.output.longest);
+        let memory = replica.memory();
+        let capacity = memory.room.tokens();
+        if capacity < memory.tokens_of(u64::from(longest)) || load.concurrency == 0 {
+            return None;
+        }
+        let mut engine = Self {
+            replica,
+            load,
+            requests: Vec::with_capacity(load.requests as usize),
+            waiting: VecDeque::new(),
+            partial: None,
+            running: BinaryHeap::new(),
+            now: 0.0,
+            steps: 0,
+            decode_steps: 0,
+            context: 0.0,
+            reserved: 0,
+            capacity,
+            finished: 0,
+            tally: Tally::default(),
+            ending: Vec::new(),
+        };
+        for _ in 0..load.concurrency {
+            engine.send(0.0);
+        }
+        Some(engine)
+    }
+
+    /// A user sends its next request, unless all have been sent.
+    fn send(&mut self, delay_steps: f64) {
+        let id = self.requests.len() as u32;
+        if id >= self.load.requests {
+            return;
+        }
+        let delay = (delay_steps + spread(id, 2)).floor() as u64;
+        self.requests.push(Request {
+            input: self.load.input.at(spread(id, 0)),
+            output: self.load.output.at(spread(id, 1)),
+            sent: self.now,
+            first_token: 0.0,
+            visible: self.steps + delay,
+        });
+        self.waiting.push_back(id);
+    }
+
+    fn advance(&mut self) {
+        let mut shape = self.compose();
+        if shape.prefill_tokens > 0 {
+            self.prompt_step(&mut shape);
+        } else if self.running.is_empty() {
+            // Nothing runs, so the engine sees what came.
+            self.steps = self.waiting.front().map_or(self.steps, |id| self.request(*id).visible);
+        } else {
+            self.decode_stretch();
+        }
+    }
+
+    fn request(&self, id: u32) -> &Request {
+        &self.requests[id as usize]
+    }
+
+    /// The prompt tokens of the next step, admitting requests in their order.
+    fn compose(&mut self) -> StepShape {
+        let settings = &self.replica.deployment().settings;
+        let ranks = self.replica.deployment().parallel.attention_data;
+        let mut budget = u64::from(settings.chunk) * u64::from(ranks);
+        if settings.prefill == PrefillStyle::Chunked {
+            budget = budget.saturating_sub(self.running.len() as u64).max(1);
+        }
+        let whole = settings.prefill == PrefillStyle::Whole;
+        let mut shape = StepShape::default();
+        while budget > 0 {
+            let Some(Partial { request, done }) = self.partial.or_else(|| self.admit()) else { break };
+            let left = u64::from(self.request(request).input - done);
+            let fits = left <= budget;
+            if whole && !fits && shape.prefill_tokens > 0 {
+                self.partial = Some(Partial { request, done });
+                break;
+            }
+            let take = if whole { left } else { left.min(budget) };
+            shape.add_prefill(u64::from(done), take);
+            budget = budget.saturating_sub(take);
+            if take == left {
+                self.partial = None;
+                self.ending.push(request);
+            } else {
+                self.partial = Some(Partial { request, done: done + take as u32 });
+            }
+        }
+        shape
+    }
+
+    /// The first waiting request, if the engine sees it and the cache has room.
+    fn admit(&mut self) -> Option<Partial> {
+        let id = *self.waiting.front()?;
+        let settings = &self.replica.deployment().settings;
+        let ranks = self.replica.deployment().parallel.attention_data;
+        let request = self.request(id);
+        let limit = settings.max_sequences as usize * ranks as usize;
+        let need = self.need(request);
+        let has_room = self.reserved + need <= self.capacity || self.reserved == 0;
+        let is_full = self.running.len() + self.ending.len() >= limit;
+        if request.visible > self.steps || !has_room || is_full {
+            return None;
+        }
+        self.reserved += need;
+        self.waiting.pop_front();
+        Some(Partial { request: id, done: 0 })
+    }
+
+    fn need(&self, request: &Request) -> u64 {
+        let answer = match self.replica.deployment().settings.reserve {
+            KvReserve::HalfAnswer => request.output / 2,
+            KvReserve::WholeAnswer => request.output,
+        };
+        self.replica.memory().tokens_of(u64::from(request.input) + u64::from(answer))
+    }
+
+    /// A step with prompts: decodes ride along or stand still.
+    fn prompt_step(&mut self, shape: &mut StepShape) {
+        let rides = self.replica.deployment().settings.prefill != PrefillStyle::Separate;
+        if rides {
+            shape.decodes = self.running.len() as u32;
+            shape.decode_context = self.context as u64;
+        }
+        self.now += self.replica.timer().seconds(shape);
+        self.steps += 1;
+        if rides {
+            self.grow(1);
+        }
+        self.start_answers();
+        self.finish_answers();
+    }
+
+    fn start_answers(&mut self) {
+        let tokens_per_step = self.replica.deployment().tokens_per_step();
+        while let Some(id) = self.ending.pop() {
+            self.requests[id as usize].first_token = self.now;
+            let request = self.request(id);
+            let steps = (f64::from(request.output - 1) / tokens_per_step).ceil() as u64;
+            self.context += f64::from(request.input);
+            self.running.push(Reverse((self.decode_steps + steps, id)));
+        }
+    }
+
+    fn decode_stretch(&mut self) {
+        let next_end = self.running.peek().map_or(0, |Reverse((step, _))| step - self.decode_steps);
+        let steps = match self.waiting.front() {
+            Some(id) if self.request(*id).visible > self.steps => {
+                next_end.min(self.request(*id).visible - self.steps)
+            }
+            _ => next_end,
+        }
+        .max(1);
+        let decodes = self.running.len() as u32;
+        let growth = f64::from(decodes) * self.replica.deployment().tokens_per_step();
+        self.now +=
+            self.replica.timer().decode_seconds(decodes, self.context as u64, growth.round() as u64, steps);
+        self.steps += steps;
+        self.grow(steps);
+        self.finish_answers();
+    }
+
+    fn grow(&mut self, steps: u64) {
+        let each = self.replica.deployment().tokens_per_step();
+        self.decode_steps += steps;
+        self.context += self.running.len() as f64 * each * steps as f64;
+    }
+
+    fn finish_answers(&mut self) {
+        while let Some(Reverse((step, id))) = self.running.peek().copied() {
+            if step > self.decode_steps {
+                break;
+            }
+            self.running.pop();
+            let request = *self.request(id);
+            let each = self.replica.deployment().tokens_per_step();
+            let steps = (f64::from(request.output - 1) / each).ceil();
+            self.context = (self.context - f64::from(request.input) - steps * each).max(0.0);
+            self.reserved -= self.need(&request);
+            let arrival = self.replica.arrival();
+            self.tally.add(request.sent, request.first_token, self.now, request.output, arrival.first_token);
+            self.finished += 1;
+            self.send(arrival.visible_after);
+        }
+    }
+}
+
+/// A number in [0, 1) that depends on a request and a purpose only (SplitMix64).
+pub(super) fn spread(request: u32, purpose: u64) -> f64 {
+    let mut state = (u64::from(request) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (purpose << 56);
+    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    ((state ^ (state >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+}

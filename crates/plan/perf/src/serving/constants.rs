@@ -1,0 +1,54 @@
+//! The numbers that the serving side does not derive: one table, with what each means and where it is from.
+//!
+//! `data/serving/constants.toml` holds the checked-in fit; a site's own fit is an overlay of the same form.
+//! At most forty are fitted to measured serving rows; the kernel tables are those of aiconfigurator-core
+//! 0.12.0 (medians over GEMM, attention, MoE and all-reduce rows).
+
+use crate::constants::constants;
+
+constants! {
+    /// Constants of an engine step and of the wait for a first token.
+    ServingConstants, "data/serving/constants.toml";
+    bf16_rate_ampere = 0.84, KernelTable, 0.1, "Share of the bf16 peak that large matrix products reach on A100 (tables: 0.79 to 0.91).";
+    bf16_rate_hopper = 0.76, KernelTable, 0.1, "The same on H100 and H200 (tables: 0.69 to 0.80).";
+    bf16_rate_blackwell = 0.66, KernelTable, 0.1, "The same on B200, GB200, B300 and GB300 (tables: 0.62 to 0.73).";
+    fp8_rate_hopper = 0.60, KernelTable, 0.1, "Share of the fp8 peak on Hopper (tables: 0.53 to 0.67).";
+    fp8_rate_blackwell = 0.508, Serving, 0.15, "The same on Blackwell (tables: 0.47 to 0.64).";
+    fp4_rate_blackwell = 0.42, Serving, 0.15, "Share of the fp4 peak on Blackwell (tables: 0.31 to 0.45).";
+    dense_read_hopper = 0.85, Serving, 0.1, "Share of HBM bandwidth at which a decode step reads dense weights on Hopper and older (tables: 0.77 to 0.83 for one product).";
+    dense_read_blackwell = 0.75, Serving, 0.1, "The same on Blackwell (tables: 0.67 to 0.72).";
+    expert_read_hopper = 0.74, Serving, 0.1, "Share of HBM bandwidth at which routed experts are read on Hopper and older.";
+    expert_read_blackwell = 0.80, Serving, 0.1, "The same on Blackwell.";
+    expert_rate_hopper = 0.50, Serving, 0.25, "Rate of grouped expert products against one bf16 product of the same FLOPs on Hopper and older, in any format.";
+    expert_rate_blackwell = 0.43, Serving, 0.25, "The same on Blackwell, against one product in the format of the experts.";
+    expert_tile = 16.0, Serving, 0.4, "Tokens by which the products of an expert are padded to whole tiles.";
+    kv_read = 0.78, KernelTable, 0.1, "Share of HBM bandwidth at which paged keys and values are read (tables: 0.75 to 0.85 above 1 GB).";
+    attention_rate_hopper = 0.65, KernelTable, 0.1, "Share of the bf16 peak that prompt attention nears for long prompts on Hopper and older (tables: 0.53 to 0.64 at 8k).";
+    attention_rate_blackwell = 0.52, KernelTable, 0.1, "The same on Blackwell (tables: 0.45 to 0.53 at 8k).";
+    attention_ramp = 800.0, KernelTable, 0.3, "Mean keys per query at which prompt attention reaches half of that (tables at 1k: 0.16 to 0.28, Blackwell 0.11 to 0.13).";
+    layer_latency = 49e-6, Serving, 0.2, "Seconds per layer of kernels that wait for each other, in a captured graph.";
+    mixture_latency = 25e-6, Serving, 0.3, "Seconds more in a layer with routed experts.";
+    latent_latency = 33e-6, Serving, 0.3, "Seconds more in a layer with latent attention.";
+    sparse_latency = 60e-6, Serving, 0.3, "Seconds more in a layer that chooses its keys by an indexer.";
+    block_latency = 17e-6, Serving, 0.3, "Seconds more in a layer whose activations are cast to block-scaled fp8.";
+    block_latency_trtllm = 8e-6, Serving, 0.4, "The same in TensorRT-LLM, whose small block-scaled products take a tenth of the time of others' (tables: 6 against 60 us on H200).";
+    eager_latency = 40e-6, Serving, 0.5, "Seconds more per layer in a step that holds prompt tokens, which runs without a captured graph.";
+    reduce_latency = 7.4e-6, Serving, 0.2, "Seconds of a small all-reduce inside a scale-up domain (tables: 4 to 8 us up to 128 KB).";
+    reduce_reach = 0.75, Serving, 0.15, "Share of scale-up bandwidth that large reductions reach (tables: 418 of 450 GB/s on H200, 591 of 900 on B200).";
+    expert_skew = 0.3, Serving, 0.3, "Exponent of the power law by which tokens prefer experts; 0 is even.";
+    sequence_host = 26e-6, Serving, 0.3, "Seconds of host work per running sequence and step: sampling, detokenising, streaming.";
+    draft_acceptance = 2.0, Serving, 0.15, "Tokens per step with three drafts of a multi-token predictor, answers of about a thousand tokens.";
+    draft_growth = 0.1, Serving, 0.3, "Exponent by which that grows with the length of answers, which repeat themselves.";
+    maturity = 0.5, Serving, 0.3, "Logarithm per year by which kernel latency of mixtures falls as engines mature.";
+    first_token_trtllm = 64e-3, Serving, 0.5, "Seconds of a first token outside the engine's steps, TensorRT-LLM: HTTP, tokenising, first stream.";
+    first_token_sglang = 100e-3, Serving, 0.5, "The same, SGLang.";
+    first_token_vllm = 13e-3, Serving, 0.5, "The same, vLLM.";
+    visible_trtllm = 1.0, Serving, 0.3, "Steps before TensorRT-LLM sees a request that arrived, for each step of its receive interval.";
+    visible_vllm = 2.2, Serving, 0.3, "The same, vLLM.";
+    visible_sglang = 0.98, Serving, 0.2, "The same, SGLang.";
+    hand_off = 50e-3, Serving, 0.5, "Seconds of routing and handshake of a request between prompt and decode workers.";
+    balance_wait = 45.0, SetByHand, 0.3, "Steps that TensorRT-LLM waits to balance prompts over attention data ranks.";
+    single_draft = 0.6, SetByHand, 0.3, "Share of the gain of three drafts that one draft brings.";
+    serial_host = 4e-3, SetByHand, 0.5, "Seconds of scheduling per step that an engine without overlap exposes (async scheduling of vLLM and SGLang hides it).";
+    workspace = 2.0, SetByHand, 0.3, "GB of a GPU for CUDA context, graphs and communication buffers.";
+}

@@ -1,0 +1,40 @@
+//! What serving takes: the time of an engine step for any mix of prompts and decodes, the room for a cache,
+//! and the latencies of one replica under a constant number of users.
+//!
+//! A [`Deployment`] says what is served on what. A [`Replica`] made of it answers: [`Replica::step`] gives a
+//! step by part, [`Replica::timer`] its seconds only, fast enough for a simulator, and [`Replica::memory`]
+//! what fits. [`closed_loop`] plays a replica against users who ask again as soon as they are answered.
+//! Requests that share prefixes, routing and autoscaling are the business of `schedule`.
+
+mod arrival;
+mod closed_loop;
+mod constants;
+mod deployment;
+mod engine;
+mod experts;
+mod formats;
+mod loading;
+mod memory;
+mod model;
+mod pass;
+mod pools;
+mod replica;
+mod site;
+mod transfer;
+mod wires;
+
+pub use arrival::Arrival;
+pub use bedplate_breakdown::StepShape;
+pub use closed_loop::{ClosedLoop, Latency, Lengths, closed_loop};
+pub use constants::ServingConstants;
+pub use deployment::{Deployment, HostWork, Parallel, Speculation};
+pub use engine::{Engine, EngineSettings, KvReserve, PrefillStyle};
+pub use formats::{WeightFormat, Weights};
+pub use loading::ColdStart;
+pub use memory::{BLOCK_TOKENS, KvRoom, ServingMemory};
+pub use model::{LinearAttention, ServedModel};
+pub use pass::DecodeLine;
+pub use pools::{Pools, disaggregated};
+pub use replica::{Replica, StepTimer};
+pub use site::{Adjustment, Site};
+pub use transfer::{KvLink, KvTier};

@@ -1,0 +1,80 @@
+//! Moving a cache: from prompt workers to decode workers, and out of GPU memory and back.
+//!
+//! Every GPU that keeps a share of the cache sends its share over its own link, so the time is that of one
+//! GPU's bytes. Nothing here queues; a simulator that shares links must do so itself.
+
+use bedplate_catalog::StorageClass;
+use bedplate_units::{Bytes, Seconds};
+
+use super::Replica;
+use super::wires::TRAINING;
+use crate::collective::Links;
+
+/// What carries a cache from one engine to another.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum KvLink {
+    /// NVLink inside a scale-up domain.
+    ScaleUp,
+    /// EFA or InfiniBand.
+    ScaleOut,
+    /// Through host memory: out over PCIe or NVLink-C2C, across the network, and in again.
+    Host,
+}
+
+/// Where blocks go that GPU memory cannot hold.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum KvTier<'a> {
+    /// Memory of the host, over PCIe or NVLink-C2C.
+    HostMemory,
+    /// A disk or file system; its class says how fast a client reads it.
+    Storage(&'a StorageClass),
+    /// Memory of another host.
+    RemoteMemory,
+}
+
+impl Replica {
+    /// Seconds to move the cache of `tokens` tokens to another engine.
+    pub fn kv_transfer(&self, tokens: u64, link: KvLink) -> Seconds {
+        let bytes = self.kv_bytes_per_gpu(tokens);
+        let links = self.links();
+        Seconds::new(match link {
+            KvLink::ScaleUp => links.send(bytes, true).busy(),
+            KvLink::ScaleOut => links.send(bytes, false).busy(),
+            KvLink::Host => 2.0 * bytes / links.host + links.send(bytes, false).busy(),
+        })
+    }
+
+    /// Seconds to bring the cache of `tokens` tokens back into GPU memory, or out of it.
+    pub fn kv_swap(&self, tokens: u64, tier: KvTier<'_>) -> Seconds {
+        let bytes = self.kv_bytes_per_gpu(tokens);
+        let links = self.links();
+        let host = bytes / links.host;
+        Seconds::new(match tier {
+            KvTier::HostMemory => host,
+            KvTier::RemoteMemory => host + links.send(bytes, false).busy(),
+            KvTier::Storage(class) => {
+                let node = f64::from(self.deployment().hardware.domain.clamp(1, GPUS_PER_HOST));
+                let rate = super::loading::client_rate(class) / node;
+                let latency = class.latency.map_or(0.0, |latency| latency.get());
+                // Reads and copies to the GPU overlap; the slower decides.
+                latency + host.max(bytes / rate)
+            }
+        })
+    }
+
+    /// Bytes of the cache of `tokens` tokens on each GPU that keeps it.
+    fn kv_bytes_per_gpu(&self, tokens: u64) -> f64 {
+        let parallel = self.deployment().parallel;
+        let holders = f64::from(parallel.tensor) * f64::from(parallel.pipeline);
+        let memory = self.memory();
+        let total: Bytes = memory.kv_per_token * tokens as f64 + memory.kv_per_sequence;
+        total.get() / holders
+    }
+
+    fn links(&self) -> Links {
+        Links::new(&self.deployment().hardware, &TRAINING)
+    }
+}
+
+/// GPUs that share the disks and the network of one host.
+pub(super) const GPUS_PER_HOST: u32 = 8;

@@ -1,0 +1,246 @@
+//! Plans that the estimate believes in, with as many replicas as the rate asks for.
+
+use bedplate_perf::serving::Replica;
+
+use crate::estimate::{Estimate, Limits, Miss, Steady, decode_rate, decode_seats, prefill_rate};
+use crate::{Cut, Need, Plan, Pooling, Refusal, Subject, Supply, Tried, Verdict, Workers};
+
+/// A cut whose replica fits.
+#[derive(Debug, Clone)]
+pub(crate) struct Fitting {
+    pub(crate) supply: usize,
+    pub(crate) cut: Cut,
+    pub(crate) replica: Replica,
+}
+
+/// A plan that should hold, before it is replayed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Candidate {
+    pub(crate) supply: usize,
+    pub(crate) plan: Plan,
+    /// Seconds of a request.
+    pub(crate) end_to_end: f64,
+}
+
+/// Cuts that fit, and the verdict on all others.
+pub(crate) fn fitting(need: &Need<'_>, supplies: &[Supply], tried: &mut Vec<Tried>) -> Vec<Fitting> {
+    let mut found = Vec::new();
+    for (supply, it) in supplies.iter().enumerate() {
+        for cut in crate::space::cuts(need, it) {
+            match fit(need, it, &cut) {
+                Ok(replica) => found.push(Fitting { supply, cut, replica }),
+                Err(refusal) => {
+                    tried.push(Tried { supply, what: Subject::Cut(cut), verdict: Verdict::Refused(refusal) })
+                }
+            }
+        }
+    }
+    found
+}
+
+/// The replica of a cut, if it is legal and holds at least one request.
+pub fn fit(need: &Need<'_>, supply: &Supply, cut: &Cut) -> Result<Replica, Refusal> {
+    if let Some(refusal) = cut.refusal(need, supply) {
+        return Err(refusal);
+    }
+    let replica = cut.replica(need, supply).expect("degrees above zero divide: checked by the refusals");
+    let memory = replica.memory();
+    if let bedplate_perf::serving::KvRoom::DoesNotFit { over_per_gpu } = memory.room {
+        return Err(Refusal::DoesNotFit { over_per_gpu });
+    }
+    let (needed, room) = (memory.tokens_of(need.load.context()), memory.room.tokens());
+    if needed > room {
+        return Err(Refusal::NoRoom { needed_tokens: needed, room_tokens: room });
+    }
+    Ok(replica)
+}
+
+/// Candidates of all arrangements, unordered.
+pub(crate) fn candidates(
+    need: &Need<'_>,
+    supplies: &[Supply],
+    fitting: &[Fitting],
+    tried: &mut Vec<Tried>,
+) -> Vec<Candidate> {
+    let mut found = Vec::new();
+    if need.options.pooling != Pooling::Disaggregated {
+        found.extend(aggregated(need, supplies, fitting, tried));
+    }
+    if need.options.pooling != Pooling::Aggregated {
+        found.extend(disaggregated(need, supplies, fitting, tried));
+    }
+    found
+}
+
+/// One pool: for each way to cut a replica the chunk that carries most, in the number that the rate asks for.
+fn aggregated(
+    need: &Need<'_>,
+    supplies: &[Supply],
+    fitting: &[Fitting],
+    tried: &mut Vec<Tried>,
+) -> Vec<Candidate> {
+    let limits = Limits::of(&need.objectives);
+    let mut found: Vec<Candidate> = Vec::new();
+    for group in fitting.chunk_by(|a, b| a.supply == b.supply && is_sibling(&a.cut, &b.cut)) {
+        let mut carrying: Vec<(&Fitting, Estimate)> = Vec::new();
+        for it in group {
+            match (Steady { replica: &it.replica, load: need.load }).largest(&limits) {
+                Ok(estimate) => carrying.push((it, estimate)),
+                Err(miss) => tried.push(it.verdict(Verdict::TooSlow(miss))),
+            }
+        }
+        let Some((it, estimate)) = carrying.iter().copied().max_by(|a, b| a.1.rate.total_cmp(&b.1.rate))
+        else {
+            continue;
+        };
+        let others = carrying.iter().filter(|(other, _)| other.cut != it.cut);
+        tried.extend(others.map(|(other, _)| other.verdict(Verdict::OtherChunk { chunk: it.cut.chunk })));
+        let seats = Steady { replica: &it.replica, load: need.load }.seats(&limits);
+        let workers = Workers {
+            cut: it.cut,
+            replicas: count(need.load.per_second, estimate.rate),
+            seats: seats.max(estimate.batch),
+        };
+        let end_to_end = estimate.end_to_end(&need.load);
+        found.extend(within(supplies, it.supply, Plan::Aggregated(workers), end_to_end, tried));
+    }
+    found
+}
+
+fn is_sibling(a: &Cut, b: &Cut) -> bool {
+    Cut { chunk: 0, ..*a } == Cut { chunk: 0, ..*b }
+}
+
+impl Fitting {
+    fn verdict(&self, verdict: Verdict) -> Tried {
+        Tried { supply: self.supply, what: Subject::Cut(self.cut), verdict }
+    }
+}
+
+fn count(per_second: f64, each: f64) -> u32 {
+    (per_second / each).ceil().clamp(1.0, 1e6) as u32
+}
+
+/// By how much the estimate may be too careful.
+const CAREFUL: f64 = 1.4;
+
+/// The candidate if there are enough GPUs for it, or nearly so: then it gets all there are.
+fn within(
+    supplies: &[Supply],
+    supply: usize,
+    plan: Plan,
+    end_to_end: f64,
+    tried: &mut Vec<Tried>,
+) -> Option<Candidate> {
+    let (needed, available) = (plan.gpus(), supplies[supply].gpus());
+    let is_near = f64::from(needed) <= CAREFUL * f64::from(available);
+    let Some(plan) = plan.within(available).filter(|_| is_near) else {
+        let verdict = Verdict::NeedsMoreGpus { needed, available };
+        tried.push(Tried { supply, what: Subject::Plan(plan), verdict });
+        return None;
+    };
+    Some(Candidate { supply, plan, end_to_end })
+}
+
+/// Prompt workers and decode workers of which the best few are paired, for each format.
+const PREFILL_KEPT: usize = 4;
+const DECODE_KEPT: usize = 4;
+/// Prompts that a prompt worker has in work at once.
+pub(crate) const PREFILL_SEATS: u32 = 64;
+
+fn disaggregated(
+    need: &Need<'_>,
+    supplies: &[Supply],
+    fitting: &[Fitting],
+    tried: &mut Vec<Tried>,
+) -> Vec<Candidate> {
+    let limits = Limits::of(&need.objectives);
+    let mut found = Vec::new();
+    for (prefill, decode) in pairs(need, fitting) {
+        let (p, d) = (prefill.fitting, decode.fitting);
+        let rate = need.load.per_second;
+        let steady = Steady { replica: &d.replica, load: need.load };
+        let seats = decode_seats(&steady, &limits, transfer_seconds(need, p));
+        let plan = Plan::Disaggregated {
+            prefill: Workers {
+                cut: p.cut,
+                replicas: count(rate, prefill.estimate.rate),
+                seats: PREFILL_SEATS,
+            },
+            decode: Workers { cut: d.cut, replicas: count(rate, decode.estimate.rate), seats },
+        };
+        let end_to_end = prefill.estimate.ttft + decode.estimate.itl * f64::from(need.load.output);
+        found.extend(within(supplies, p.supply, plan, end_to_end, tried));
+    }
+    found
+}
+
+/// A fitting cut in one of the two roles.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Role<'a> {
+    pub(crate) fitting: &'a Fitting,
+    pub(crate) estimate: Estimate,
+}
+
+impl Role<'_> {
+    fn rate_per_gpu(&self) -> f64 {
+        self.estimate.rate / f64::from(self.fitting.cut.gpus())
+    }
+}
+
+/// The best prompt workers with the best decode workers of the same formats, by rate per GPU.
+pub(crate) fn pairs<'a>(need: &Need<'_>, fitting: &'a [Fitting]) -> Vec<(Role<'a>, Role<'a>)> {
+    let limits = Limits::of(&need.objectives);
+    let mut pairs = Vec::new();
+    for group in formats(fitting) {
+        let prefill = best(&group, PREFILL_KEPT, |it| {
+            let steady = Steady { replica: &it.replica, load: need.load };
+            let way = it.replica.arrival().first_token + need.constants.hand_off;
+            prefill_rate(&steady, &limits, way)
+        });
+        let decode = best(&group, DECODE_KEPT, |it| {
+            let steady = Steady { replica: &it.replica, load: need.load };
+            decode_rate(&steady, &limits, transfer_seconds(need, it))
+        });
+        for prefill in &prefill {
+            pairs.extend(decode.iter().map(|decode| (*prefill, *decode)));
+        }
+    }
+    pairs
+}
+
+/// Seconds that the KV of a prompt is under way; the network is assumed, which is slower than NVLink.
+pub(crate) fn transfer_seconds(need: &Need<'_>, it: &Fitting) -> f64 {
+    let link = bedplate_perf::serving::KvLink::ScaleOut;
+    it.replica.kv_transfer(need.load.input.into(), link).get()
+}
+
+/// Cuts of one supply and the same formats, in the order of the first of each.
+fn formats(fitting: &[Fitting]) -> Vec<Vec<&Fitting>> {
+    let mut groups: Vec<Vec<&Fitting>> = Vec::new();
+    for it in fitting {
+        let key = |it: &Fitting| (it.supply, it.cut.weights, it.cut.kv);
+        match groups.iter_mut().find(|group| key(group[0]) == key(it)) {
+            Some(group) => group.push(it),
+            None => groups.push(vec![it]),
+        }
+    }
+    groups
+}
+
+fn best<'a>(
+    group: &[&'a Fitting],
+    kept: usize,
+    estimate: impl Fn(&Fitting) -> Result<Estimate, Miss>,
+) -> Vec<Role<'a>> {
+    let mut roles: Vec<Role<'a>> = Vec::new();
+    for fitting in group {
+        let Ok(estimate) = estimate(fitting) else { continue };
+        roles.push(Role { fitting, estimate });
+    }
+    roles.sort_by(|a, b| b.rate_per_gpu().total_cmp(&a.rate_per_gpu()));
+    // Chunks hardly matter to either role: one of each way to cut is enough.
+    roles.dedup_by(|a, b| a.fitting.cut.parallel == b.fitting.cut.parallel);
+    roles.truncate(kept);
+    roles
+}

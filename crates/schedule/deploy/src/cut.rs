@@ -1,0 +1,179 @@
+//! How one replica is cut over GPUs and in which formats it is stored, in one spelling:
+//! `tp4.pp2.fp8.kv-fp8.chunk8192`.
+
+use std::fmt;
+
+use bedplate_perf::PerfError;
+use bedplate_perf::serving::{Deployment, Parallel, Replica, WeightFormat};
+use bedplate_transformer::Precision;
+use bedplate_units::Bytes;
+
+use crate::{Need, Supply};
+
+/// A replica's degrees, formats and chunk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Cut {
+    pub parallel: Parallel,
+    pub weights: WeightFormat,
+    pub kv: Precision,
+    /// Most prompt tokens of a step, for each attention data rank.
+    pub chunk: u32,
+}
+
+/// Why no replica can be cut so. Never, whatever the load.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Refusal {
+    NoArithmetic {
+        format: &'static str,
+        accelerator: String,
+    },
+    HeadsDoNotDivide {
+        tensor: u32,
+        heads: u64,
+    },
+    OutsideDomain {
+        tensor: u32,
+        domain: u32,
+    },
+    TooFewLayers {
+        stages: u32,
+        layers: u64,
+    },
+    NoExperts {
+        degree: &'static str,
+    },
+    ExpertsDoNotDivide {
+        ranks: u32,
+        experts: u64,
+    },
+    RanksDoNotDivide {
+        expert: u32,
+        stage: u32,
+    },
+    TooFewGpus {
+        needed: u32,
+        available: u32,
+    },
+    DoesNotFit {
+        over_per_gpu: Bytes,
+    },
+    /// Weights fit, one request's KV does not.
+    NoRoom {
+        needed_tokens: u64,
+        room_tokens: u64,
+    },
+}
+
+impl fmt::Display for Refusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Refusal::NoArithmetic { format, accelerator } => {
+                write!(f, "{accelerator} has no {format} arithmetic")
+            }
+            Refusal::HeadsDoNotDivide { tensor, heads } => {
+                write!(f, "{tensor} tensor ranks do not divide {heads} heads")
+            }
+            Refusal::OutsideDomain { tensor, domain } => {
+                write!(f, "{tensor} tensor ranks do not lie in a domain of {domain} GPUs")
+            }
+            Refusal::TooFewLayers { stages, layers } => write!(f, "{stages} stages for {layers} layers"),
+            Refusal::NoExperts { degree } => write!(f, "`{degree}` is for models with experts"),
+            Refusal::ExpertsDoNotDivide { ranks, experts } => {
+                write!(f, "{ranks} expert ranks do not divide {experts} experts")
+            }
+            Refusal::RanksDoNotDivide { expert, stage } => {
+                write!(f, "{expert} expert ranks do not divide the {stage} GPUs of a stage")
+            }
+            Refusal::TooFewGpus { needed, available } => {
+                write!(f, "a replica needs {needed} GPUs and there are {available}")
+            }
+            Refusal::DoesNotFit { over_per_gpu } => {
+                write!(f, "weights and workspace exceed a GPU by {over_per_gpu}")
+            }
+            Refusal::NoRoom { needed_tokens, room_tokens } => write!(
+                f,
+                "beside the weights there is room for {room_tokens} tokens of KV and a request needs {needed_tokens}"
+            ),
+        }
+    }
+}
+
+impl Cut {
+    pub fn gpus(&self) -> u32 {
+        self.parallel.gpus()
+    }
+
+    /// The formats, as in `fp8.kv-bf16`.
+    pub fn formats(&self) -> String {
+        format!("{}.kv-{}", self.weights.name(), self.kv)
+    }
+
+    /// What rules of the model or the chip forbid, before anything is priced.
+    pub(crate) fn refusal(&self, need: &Need<'_>, supply: &Supply) -> Option<Refusal> {
+        let model = &need.model.transformer;
+        let Parallel { tensor, pipeline, expert, attention_data } = self.parallel;
+        let hardware = &supply.hardware;
+        let lacks = |format, has: bool| {
+            (!has).then(|| Refusal::NoArithmetic { format, accelerator: supply.accelerator.clone() })
+        };
+        let arithmetic = match self.weights {
+            WeightFormat::Fp8 => lacks("fp8", hardware.has_fp8),
+            WeightFormat::Fp4 => lacks("fp4", hardware.has_fp4),
+            WeightFormat::Bf16 | WeightFormat::Int4 => None,
+        };
+        let kv = if self.kv == Precision::Fp8 { lacks("fp8", hardware.has_fp8) } else { None };
+        let heads = model.runs.iter().map(|run| run.layer.attention.heads());
+        let odd = heads.into_iter().find(|heads| heads % u64::from(tensor.max(1)) != 0);
+        let experts =
+            model.runs.iter().find_map(|run| run.layer.mlp.mixture()).map(|mixture| mixture.experts);
+        let layers = model.layer_count();
+        arithmetic
+            .or(kv)
+            .or(odd.map(|heads| Refusal::HeadsDoNotDivide { tensor, heads }))
+            .or((tensor > hardware.domain)
+                .then_some(Refusal::OutsideDomain { tensor, domain: hardware.domain }))
+            .or((u64::from(pipeline) > layers).then_some(Refusal::TooFewLayers { stages: pipeline, layers }))
+            .or(match experts {
+                None if expert > 1 => Some(Refusal::NoExperts { degree: "ep" }),
+                None if attention_data > 1 => Some(Refusal::NoExperts { degree: "adp" }),
+                Some(experts) if experts % u64::from(expert.max(1)) != 0 => {
+                    Some(Refusal::ExpertsDoNotDivide { ranks: expert, experts })
+                }
+                _ => None,
+            })
+            .or((!self.parallel.stage_gpus().is_multiple_of(expert.max(1)))
+                .then(|| Refusal::RanksDoNotDivide { expert, stage: self.parallel.stage_gpus() }))
+            .or((self.gpus() > supply.gpus())
+                .then(|| Refusal::TooFewGpus { needed: self.gpus(), available: supply.gpus() }))
+    }
+
+    /// The replica of the performance model.
+    pub fn replica(&self, need: &Need<'_>, supply: &Supply) -> Result<Replica, PerfError> {
+        let model = need.model.clone();
+        let engine = need.options.engine;
+        let mut deployment = Deployment::new(model, self.weights, supply.hardware, self.parallel, engine);
+        deployment.kv = self.kv;
+        deployment.settings.chunk = self.chunk;
+        deployment.speculation = need.options.speculation;
+        let measured = need.site.and_then(|site| site.find(&deployment, &supply.accelerator));
+        deployment.adjustment = measured.unwrap_or_default();
+        Replica::new(deployment, need.constants)
+    }
+}
+
+/// The whole; `{:#}` writes the degrees only.
+impl fmt::Display for Cut {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Parallel { tensor, pipeline, expert, attention_data } = self.parallel;
+        write!(f, "tp{tensor}")?;
+        for (name, degree) in [("pp", pipeline), ("ep", expert), ("adp", attention_data)] {
+            if degree > 1 {
+                write!(f, ".{name}{degree}")?;
+            }
+        }
+        match f.alternate() {
+            true => Ok(()),
+            false => write!(f, ".{}.chunk{}", self.formats(), self.chunk),
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! A replica of the performance model as a replay sees it: the time of its steps, its limits, its transfers.
+
+use bedplate_batching::{PrefillMode, SchedulerOptions, StepShape};
+use bedplate_perf::serving::{BLOCK_TOKENS, KvLink, KvReserve, PrefillStyle, Replica};
+use bedplate_replay::requests::{DecodeTime, Picoseconds, StepTime, Transfer, picoseconds};
+
+/// A [`Replica`] whose steps a replay can time.
+///
+/// A replay wants one line per number of decodes. Layers with a window bend that line where the window fills;
+/// the line is taken on that side of the bend on which `usual_context` lies. Drafts yield several tokens a
+/// step; a replay gives one, so a decode-only step takes the share of one token, and a step that holds prompts
+/// is charged whole. The performance model lets stages share the prompts of a step; a prompt passes them one
+/// after the other, so with fewer prompts than stages they take longer by that much.
+#[derive(Debug, Clone)]
+pub struct TimedReplica {
+    replica: Replica,
+    usual_context: u64,
+}
+
+impl TimedReplica {
+    /// `usual_context` is the mean of a decoding sequence's tokens.
+    pub fn new(replica: Replica, usual_context: u64) -> Self {
+        Self { replica, usual_context }
+    }
+
+    pub fn replica(&self) -> &Replica {
+        &self.replica
+    }
+
+    /// The limits of a scheduler that fills this replica's memory and runs at most `seats` sequences.
+    pub fn scheduler(&self, seats: u32, longest_prompt: u32) -> SchedulerOptions {
+        let deployment = self.replica.deployment();
+        let settings = &deployment.settings;
+        let (ranks, stages) = (deployment.parallel.attention_data, deployment.parallel.pipeline);
+        let memory = self.replica.memory();
+        // What a sequence keeps whatever its length is not in blocks, so it is set aside for every seat.
+        let kept = memory.tokens_of(0).saturating_mul(seats.into());
+        let blocks = memory.room.tokens().saturating_sub(kept) / BLOCK_TOKENS;
+        let chunk = settings.chunk.saturating_mul(ranks).max(1);
+        let chunk = match settings.prefill {
+            PrefillStyle::Whole => chunk.max(longest_prompt),
+            PrefillStyle::Chunked | PrefillStyle::Separate => chunk,
+        };
+        let blocks = u32::try_from(blocks).unwrap_or(u32::MAX);
+        SchedulerOptions {
+            block_tokens: BLOCK_TOKENS as u32,
+            blocks: blocks.max(1),
+            token_budget: chunk.saturating_mul(stages).max(seats),
+            chunk_tokens: chunk,
+            seats: seats.max(1),
+            context_limit: u32::try_from(deployment.model.transformer.max_context).unwrap_or(u32::MAX),
+            prefill: match settings.prefill {
+                PrefillStyle::Separate => PrefillMode::Separate,
+                PrefillStyle::Chunked | PrefillStyle::Whole => PrefillMode::Mixed,
+            },
+            reserve_percent: match settings.reserve {
+                KvReserve::HalfAnswer => 50,
+                KvReserve::WholeAnswer => 100,
+            },
+            watermark_blocks: blocks / 100,
+            ..SchedulerOptions::default()
+        }
+    }
+
+    /// What a request takes outside engine steps; `step` is a usual step, of which an engine lets some pass
+    /// before it sees a request.
+    pub fn way(&self, step: f64) -> Picoseconds {
+        let arrival = self.replica.arrival();
+        // A replay looks at its queue with every step, which is half a step on average.
+        let unseen = (arrival.visible_after - 0.5).max(0.0) * step;
+        picoseconds(arrival.first_token + unseen)
+    }
+
+    /// How the KV of a prompt moves to another replica, as latency and time per token.
+    pub fn transfer(&self, link: KvLink) -> Transfer {
+        const NEAR: u64 = 1_000;
+        const FAR: u64 = 10_000;
+        let at = |tokens| self.replica.kv_transfer(tokens, link).get();
+        let per_token = (at(FAR) - at(NEAR)) / (FAR - NEAR) as f64;
+        Transfer {
+            latency: picoseconds(at(NEAR) - per_token * NEAR as f64),
+            per_token: picoseconds(per_token),
+        }
+    }
+}
+
+/// Seconds of a step that holds prompts, which stages cannot share below one each.
+pub(crate) fn prompt_step(replica: &Replica, mut shape: StepShape) -> f64 {
+    let stages = u64::from(replica.deployment().parallel.pipeline);
+    let sharing = u64::from(shape.prefill_sequences).clamp(1, stages);
+    shape.prefill_tokens = shape.prefill_tokens * stages / sharing;
+    shape.prefill_pairs = shape.prefill_pairs.saturating_mul(stages) / sharing;
+    replica.timer().seconds(&shape)
+}
+
+impl StepTime for TimedReplica {
+    fn prefill(&self, shape: &StepShape) -> Picoseconds {
+        picoseconds(prompt_step(&self.replica, *shape))
+    }
+
+    fn decode(&self, decodes: u32) -> DecodeTime {
+        let context = self.usual_context.saturating_mul(decodes.into());
+        let line = self.replica.timer().decode_line(decodes, context);
+        let tokens = self.replica.deployment().tokens_per_step();
+        DecodeTime { base: picoseconds(line.base / tokens), slope: picoseconds(line.slope / tokens) }
+    }
+}

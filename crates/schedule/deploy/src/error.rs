@@ -1,0 +1,163 @@
+//! Questions that have no answer, each with the nearest one that has.
+
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_perf::PerfError;
+use bedplate_search::SearchError;
+use bedplate_units::{Bytes, Seconds};
+
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum DeployError {
+    #[error("{what} must be above zero")]
+    NothingAsked { what: &'static str },
+    #[error("a request of {asked} tokens exceeds the context of {model}, which is {context}")]
+    ContextTooLong { model: String, asked: u64, context: u64 },
+    #[error("{model} does not fit on {machines}: the nearest way to cut it, {cut}, needs {over} more")]
+    DoesNotFit {
+        model: String,
+        machines: String,
+        cut: String,
+        over: Shortage,
+        /// What it would fit on.
+        nearest: Vec<String>,
+    },
+    #[error("no deployment of {model} on {machines} holds the objectives at {rate} requests/s: {reason}")]
+    NoneHolds { model: String, machines: String, rate: f64, reason: Failing, nearest: Vec<String> },
+    #[error("`{text}` names no deployment: {reason}")]
+    UnknownPattern { text: String, reason: String },
+    #[error("training {model} on {gpus} GPUs has no plan")]
+    Training { model: String, gpus: u32, source: Box<SearchError> },
+    #[error("no split of {gpus} GPUs into {what} works: {reason}")]
+    NoSplit { gpus: u32, what: &'static str, reason: String },
+    #[error(transparent)]
+    Predict(#[from] PerfError),
+}
+
+/// What is missing on a GPU.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Shortage {
+    PerGpu(Bytes),
+    Tokens(u64),
+}
+
+impl std::fmt::Display for Shortage {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Shortage::PerGpu(bytes) => write!(f, "{bytes} per GPU"),
+            Shortage::Tokens(tokens) => write!(f, "room for {tokens} tokens of KV"),
+        }
+    }
+}
+
+/// Which limit fails.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Failing {
+    /// Even an empty replica is too slow.
+    Speed {
+        bound: &'static str,
+        best: Seconds,
+        limit: Seconds,
+        cut: String,
+    },
+    Gpus {
+        needed: u32,
+        available: u32,
+        plan: String,
+    },
+    Replay {
+        share: f64,
+        asked: f64,
+        bound: &'static str,
+        plan: String,
+    },
+}
+
+impl std::fmt::Display for Failing {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Failing::Speed { bound, best, limit, cut } => {
+                write!(f, "{bound} is {best} at best, with {cut}, and {limit} are allowed")
+            }
+            Failing::Gpus { needed, available, plan } => {
+                write!(f, "the rate needs {needed} GPUs, with {plan}, and there are {available}")
+            }
+            Failing::Replay { share, asked, bound, plan } => write!(
+                f,
+                "{bound} fails; in a replay of {plan} {:.1}% of requests held, and {:.1}% must",
+                share * 100.0,
+                asked * 100.0
+            ),
+        }
+    }
+}
+
+pub const PAGES: &[&Page] =
+    &[&NOTHING_ASKED, &CONTEXT_TOO_LONG, &DOES_NOT_FIT, &NONE_HOLDS, &UNKNOWN_PATTERN, &TRAINING, &NO_SPLIT];
+
+static NOTHING_ASKED: Page = Page {
+    code: "deploy/nothing-asked",
+    class: Class::User,
+    meaning: "A load needs requests with at least one token in and one out, at a rate above zero, and at least one GPU and one format to serve them with.",
+    remedy: "give lengths, a rate and a share above zero",
+};
+static CONTEXT_TOO_LONG: Page = Page {
+    code: "deploy/context-too-long",
+    class: Class::User,
+    meaning: "Prompt and answer together are longer than the model was made for, so no engine would take the request.",
+    remedy: "ask for shorter requests, or take a model with a longer context",
+};
+static DOES_NOT_FIT: Page = Page {
+    code: "deploy/does-not-fit",
+    class: Class::User,
+    meaning: "Cut in every way that was tried, in every format that was allowed, the weights and the KV of one request exceed the memory of the GPUs.",
+    remedy: "use more GPUs, GPUs with more memory, or narrower formats; what would fit is in the answer",
+};
+static NONE_HOLDS: Page = Page {
+    code: "deploy/none-holds",
+    class: Class::User,
+    meaning: "Deployments fit, but none of those that were tried keeps the objectives at the rate. The answer says which limit fails and the nearest question that has an answer.",
+    remedy: "relax the limit that fails, lower the rate, or add GPUs; the nearest that holds is in the answer",
+};
+static UNKNOWN_PATTERN: Page = Page {
+    code: "deploy/unknown-pattern",
+    class: Class::User,
+    meaning: "A deployment is written as its degrees and formats joined by dots, such as `tp4.pp2.fp8.kv-fp8.chunk8192`; any of them may be left out. Prompt and decode pools are joined by `+`.",
+    remedy: "write something like `tp4.fp8`, or `tp2+tp4` for two pools",
+};
+static TRAINING: Page = Page {
+    code: "deploy/no-training-plan",
+    class: Class::User,
+    meaning: "A step of post-training has a part that trains, and no layout of it fits on the GPUs that it would get.",
+    remedy: "give more GPUs or shorter sequences; `bedplate plan train` shows what would fit",
+};
+static NO_SPLIT: Page = Page {
+    code: "deploy/no-split",
+    class: Class::User,
+    meaning: "Rollouts and training could share the GPUs or divide them, and no way that was tried lets both fit.",
+    remedy: "give more GPUs, shorter answers, or a narrower format for rollouts",
+};
+
+impl Diagnostic for DeployError {
+    fn page(&self) -> &'static Page {
+        match self {
+            DeployError::NothingAsked { .. } => &NOTHING_ASKED,
+            DeployError::ContextTooLong { .. } => &CONTEXT_TOO_LONG,
+            DeployError::DoesNotFit { .. } => &DOES_NOT_FIT,
+            DeployError::NoneHolds { .. } => &NONE_HOLDS,
+            DeployError::UnknownPattern { .. } => &UNKNOWN_PATTERN,
+            DeployError::Training { .. } => &TRAINING,
+            DeployError::NoSplit { .. } => &NO_SPLIT,
+            DeployError::Predict(error) => error.page(),
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            DeployError::DoesNotFit { nearest, .. } | DeployError::NoneHolds { nearest, .. } => {
+                (!nearest.is_empty()).then(|| nearest.join("; or "))
+            }
+            DeployError::Training { source, .. } => source.help(),
+            DeployError::Predict(error) => error.help(),
+            _ => None,
+        }
+    }
+}

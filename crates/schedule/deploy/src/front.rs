@@ -1,0 +1,193 @@
+//! The Pareto front: tokens per second for each user against tokens per second from each GPU.
+//!
+//! The estimate finds the front among everything that fits and whose prompts are in time; each of its points is then played by the
+//! performance model's own closed loop, and what is beaten there is dropped.
+
+use bedplate_perf::serving::{ClosedLoop, Latency, Lengths, Pools, Replica, closed_loop, disaggregated};
+
+use crate::candidate::{Fitting, PREFILL_SEATS, transfer_seconds};
+use crate::estimate::{Limits, Steady, decoding, prefill_rate};
+use crate::{Need, Plan, Supply, Workers};
+
+/// A deployment under a constant number of users.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FrontPoint {
+    /// Index of the supply.
+    pub supply: usize,
+    pub plan: Plan,
+    /// Users of the whole plan.
+    pub users: u32,
+    /// Tokens per second that one of them sees.
+    pub per_user: f64,
+    /// Tokens per second that one GPU makes.
+    pub per_gpu: f64,
+    /// Mean seconds to a first token.
+    pub ttft: f64,
+}
+
+/// A point with the replicas that it is made of.
+#[derive(Debug, Clone, Copy)]
+struct Sketch<'a> {
+    point: FrontPoint,
+    prefill: Option<&'a Replica>,
+    decode: &'a Replica,
+}
+
+/// Sequences on one replica: powers of two and their halves more.
+fn ladder(most: u32) -> impl Iterator<Item = u32> {
+    let powers = (0..13).map(|power| 1u32 << power);
+    let rungs = powers.flat_map(|power| [Some(power), (power >= 2).then(|| power / 2 * 3)]).flatten();
+    rungs.take_while(move |rung| *rung <= most)
+}
+
+/// The front, from the fastest for a user to the most from a GPU.
+pub(crate) fn front(need: &Need<'_>, supplies: &[Supply], fitting: &[Fitting]) -> Vec<FrontPoint> {
+    let mut sketches = one_pool(need, fitting);
+    sketches.extend(two_pools(need, supplies, fitting));
+    let sketches = unbeaten(sketches, |sketch| &sketch.point);
+    // A closed loop begins with all users at once, which a limit is not about.
+    let latest = BURST * Limits::of(&need.objectives).ttft;
+    let played = sketches.iter().filter_map(|sketch| played(need, supplies, sketch));
+    let played = played.filter(|point| point.ttft <= latest).collect();
+    unbeaten(played, |point| point)
+}
+
+fn one_pool<'a>(need: &Need<'_>, fitting: &'a [Fitting]) -> Vec<Sketch<'a>> {
+    let limits = Limits::of(&need.objectives);
+    let mut sketches = Vec::new();
+    for it in fitting {
+        let steady = Steady { replica: &it.replica, load: need.load };
+        for batch in ladder(steady.most_sequences()) {
+            let estimate = steady.at(batch);
+            if estimate.ttft > limits.ttft {
+                break;
+            }
+            let plan = Plan::Aggregated(Workers { cut: it.cut, replicas: 1, seats: batch });
+            let point = FrontPoint {
+                supply: it.supply,
+                plan,
+                users: batch,
+                per_user: 1.0 / estimate.itl,
+                per_gpu: estimate.rate * f64::from(need.load.output) / f64::from(plan.gpus()),
+                ttft: estimate.ttft,
+            };
+            sketches.push(Sketch { point, prefill: None, decode: &it.replica });
+        }
+    }
+    sketches
+}
+
+/// For each format the prompt worker with the highest rate per GPU, with every decode worker.
+fn two_pools<'a>(need: &Need<'_>, supplies: &[Supply], fitting: &'a [Fitting]) -> Vec<Sketch<'a>> {
+    let limits = Limits::of(&need.objectives);
+    let mut sketches = Vec::new();
+    for decode in fitting.iter().filter(|it| it.cut.chunk == need.options.chunks[0]) {
+        let is_partner = |it: &&Fitting| {
+            it.supply == decode.supply && it.cut.weights == decode.cut.weights && it.cut.kv == decode.cut.kv
+        };
+        let rate = |it: &&'a Fitting| {
+            let steady = Steady { replica: &it.replica, load: need.load };
+            let way = it.replica.arrival().first_token + need.constants.hand_off;
+            Some((*it, prefill_rate(&steady, &limits, way).ok()?))
+        };
+        let per_gpu = |it: &Fitting, rate: f64| rate / f64::from(it.cut.gpus());
+        let partners = fitting.iter().filter(is_partner).filter_map(|it| rate(&it));
+        let Some((prefill, prompts)) =
+            partners.max_by(|a, b| per_gpu(a.0, a.1.rate).total_cmp(&per_gpu(b.0, b.1.rate)))
+        else {
+            continue;
+        };
+        let steady = Steady { replica: &decode.replica, load: need.load };
+        let transfer = transfer_seconds(need, prefill);
+        for batch in ladder(steady.most_sequences()) {
+            let tokens = decoding(&steady, batch, transfer);
+            let gpus = supplies[decode.supply].gpus();
+            let Some((prefills, decodes)) =
+                ratio(prefill.cut.gpus(), prompts.rate, decode.cut.gpus(), tokens.rate, gpus)
+            else {
+                continue;
+            };
+            let plan = Plan::Disaggregated {
+                prefill: Workers { cut: prefill.cut, replicas: prefills, seats: PREFILL_SEATS },
+                decode: Workers { cut: decode.cut, replicas: decodes, seats: batch },
+            };
+            let rate = (f64::from(prefills) * prompts.rate).min(f64::from(decodes) * tokens.rate);
+            let point = FrontPoint {
+                supply: decode.supply,
+                plan,
+                users: decodes * batch + prefills,
+                per_user: 1.0 / tokens.itl,
+                per_gpu: rate * f64::from(need.load.output) / f64::from(plan.gpus()),
+                ttft: prompts.ttft,
+            };
+            sketches.push(Sketch { point, prefill: Some(&prefill.replica), decode: &decode.replica });
+        }
+    }
+    sketches
+}
+
+/// Prompt and decode workers in the ratio that wastes least of both, within a number of GPUs.
+fn ratio(prefill_gpus: u32, prefill: f64, decode_gpus: u32, decode: f64, gpus: u32) -> Option<(u32, u32)> {
+    const MOST: u32 = 16;
+    let mut best: Option<(f64, (u32, u32))> = None;
+    for decodes in 1..=MOST {
+        let prefills = (f64::from(decodes) * decode / prefill).ceil().max(1.0) as u32;
+        let total = prefills.saturating_mul(prefill_gpus).saturating_add(decodes * decode_gpus);
+        if total > gpus {
+            break;
+        }
+        let each = f64::from(decodes) * decode / f64::from(total);
+        if best.is_none_or(|(known, _)| each > known) {
+            best = Some((each, (prefills, decodes)));
+        }
+    }
+    best.map(|(_, workers)| workers)
+}
+
+/// Requests for each user of a closed loop, and the most in all.
+const ROUNDS: u32 = 5;
+/// By how much that opening may exceed the limit of a first token, on average over all rounds.
+const BURST: f64 = 3.0;
+const MOST_REQUESTS: u32 = 4_000;
+
+fn played(need: &Need<'_>, supplies: &[Supply], sketch: &Sketch<'_>) -> Option<FrontPoint> {
+    let point = sketch.point;
+    let load = ClosedLoop {
+        concurrency: point.users,
+        requests: (point.users * ROUNDS).clamp(ROUNDS, MOST_REQUESTS.max(2 * point.users)),
+        input: Lengths::fixed(need.load.input),
+        output: Lengths::fixed(need.load.output),
+    };
+    let latency: Latency = match (&point.plan, sketch.prefill) {
+        (Plan::Disaggregated { prefill, decode }, Some(replica)) => {
+            let pools = Pools {
+                prefill: replica,
+                prefill_workers: prefill.replicas,
+                decode: sketch.decode,
+                decode_workers: decode.replicas,
+                link: point.plan.link(&supplies[point.supply]),
+                hand_off: need.constants.hand_off,
+            };
+            disaggregated(&pools, &load)?
+        }
+        _ => closed_loop(sketch.decode, &load)?,
+    };
+    let per_gpu = latency.output_tokens_per_second / f64::from(point.plan.gpus());
+    Some(FrontPoint { per_user: 1.0 / latency.inter_token, per_gpu, ttft: latency.first_token, ..point })
+}
+
+/// Those that no other beats in both, from the most per user to the most per GPU.
+fn unbeaten<T>(mut all: Vec<T>, point: impl Fn(&T) -> &FrontPoint) -> Vec<T> {
+    all.retain(|it| point(it).per_user.is_finite() && point(it).per_gpu.is_finite());
+    all.sort_by(|a, b| {
+        let (a, b) = (point(a), point(b));
+        b.per_user.total_cmp(&a.per_user).then(b.per_gpu.total_cmp(&a.per_gpu))
+    });
+    let mut highest = f64::NEG_INFINITY;
+    all.retain(|it| {
+        let is_better = point(it).per_gpu > highest;
+        highest = highest.max(point(it).per_gpu);
+        is_better
+    });
+    all
+}

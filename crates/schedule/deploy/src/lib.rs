@@ -1,0 +1,68 @@
+//! Which deployment serves a load within its objectives for the least money.
+//!
+//! A [`Need`] is a model, a load and objectives; a [`Supply`] is GPUs with a price. [`search`] cuts a replica in
+//! every way that fits, estimates what each carries ([`Estimate`]), and replays requests through the cheapest
+//! plans, in one pool or two, until one is shown to hold. It also finds the front of tokens per second and user
+//! against tokens per second and GPU. [`explain`] says what became of everything else; a question without an
+//! answer is a [`DeployError`] that names the limit and the nearest question that has one. [`launch`] writes a
+//! plan as flags of engines. [`posttrain`] plans reinforcement learning on the same models, and [`test_time`]
+//! prices best-of-n and long thinking.
+//!
+//! ```
+//! use bedplate_catalog::{Catalog, Purchase};
+//! use bedplate_deploy::{Load, Need, Options, Supply, search};
+//! use bedplate_perf::serving::{ServedModel, ServingConstants};
+//! use bedplate_replay::requests::{Objectives, picoseconds};
+//! use bedplate_topology::Cluster;
+//!
+//! let catalog = Catalog::builtin();
+//! let cluster = Cluster::from_spec("p5en.48xlarge:1", &catalog)?;
+//! let supply = Supply::of_cluster(&cluster, &catalog, Purchase::OnDemand, None)?;
+//! let need = Need {
+//!     model: &ServedModel::named("llama-3.1-8b")?,
+//!     load: Load { input: 1000, output: 200, per_second: 5.0 },
+//!     objectives: Objectives { ttft: Some(picoseconds(0.5)), itl: Some(picoseconds(0.03)), end_to_end: None },
+//!     constants: &ServingConstants::builtin(),
+//!     site: None,
+//!     alternatives: &[],
+//!     options: Options::default(),
+//! };
+//! let answer = search(&need, &[supply])?;
+//! assert_eq!(answer.best.plan.gpus(), 1);
+//! assert!(answer.best.shown.share >= 0.95);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod candidate;
+mod cut;
+mod engine;
+mod error;
+mod estimate;
+mod explain;
+mod front;
+mod need;
+mod plan;
+mod refuse;
+mod search;
+mod space;
+mod supply;
+mod verdict;
+mod verify;
+
+pub mod launch;
+pub mod posttrain;
+pub mod test_time;
+
+pub use candidate::fit;
+pub use cut::{Cut, Refusal};
+pub use engine::TimedReplica;
+pub use error::{DeployError, Failing, PAGES, Shortage};
+pub use estimate::{Bound, Estimate, Miss};
+pub use explain::{CutPattern, Explanation, Pattern, explain};
+pub use front::FrontPoint;
+pub use need::{Load, Need, Options, Pooling};
+pub use plan::{Plan, Workers};
+pub use search::{Answer, Held, search};
+pub use supply::Supply;
+pub use verdict::{Subject, Tried, Verdict};
+pub use verify::{Shown, Stage};

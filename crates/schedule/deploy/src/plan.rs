@@ -1,0 +1,91 @@
+//! A whole deployment: replicas of one pool, or of two.
+
+use std::fmt;
+
+use bedplate_perf::serving::KvLink;
+
+use crate::{Cut, Supply};
+
+/// Replicas of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Workers {
+    pub cut: Cut,
+    pub replicas: u32,
+    /// Most sequences that run at once on a replica.
+    pub seats: u32,
+}
+
+impl Workers {
+    pub fn gpus(&self) -> u32 {
+        self.cut.gpus().saturating_mul(self.replicas)
+    }
+}
+
+/// What is deployed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Plan {
+    Aggregated(Workers),
+    Disaggregated { prefill: Workers, decode: Workers },
+}
+
+impl Plan {
+    pub fn gpus(&self) -> u32 {
+        match self {
+            Plan::Aggregated(workers) => workers.gpus(),
+            Plan::Disaggregated { prefill, decode } => prefill.gpus().saturating_add(decode.gpus()),
+        }
+    }
+
+    /// As many of the replicas as so many GPUs hold, pools in proportion; nothing where they hold none.
+    pub fn within(&self, gpus: u32) -> Option<Plan> {
+        if self.gpus() <= gpus {
+            return Some(*self);
+        }
+        match self {
+            Plan::Aggregated(workers) => {
+                let replicas = gpus / workers.cut.gpus();
+                (replicas > 0).then_some(Plan::Aggregated(Workers { replicas, ..*workers }))
+            }
+            Plan::Disaggregated { prefill, decode } => {
+                let share = f64::from(gpus) / f64::from(self.gpus());
+                let fewer = |workers: &Workers| Workers {
+                    replicas: ((f64::from(workers.replicas) * share) as u32).max(1),
+                    ..*workers
+                };
+                let plan = Plan::Disaggregated { prefill: fewer(prefill), decode: fewer(decode) };
+                (plan.gpus() <= gpus).then_some(plan)
+            }
+        }
+    }
+
+    /// The replicas that decode.
+    pub fn decoders(&self) -> &Workers {
+        match self {
+            Plan::Aggregated(workers) => workers,
+            Plan::Disaggregated { decode, .. } => decode,
+        }
+    }
+
+    /// What joins the pools: NVLink only if both lie in one domain.
+    pub fn link(&self, supply: &Supply) -> KvLink {
+        if self.gpus() <= supply.hardware.domain { KvLink::ScaleUp } else { KvLink::ScaleOut }
+    }
+}
+
+/// `16 x tp2 in fp8.kv-fp8`, or `6 x tp4 + 3 x tp2 in fp8.kv-fp8` for prompts and decodes.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Plan::Aggregated(workers) => {
+                write!(f, "{} x {:#} in {}", workers.replicas, workers.cut, workers.cut.formats())
+            }
+            Plan::Disaggregated { prefill, decode } => {
+                write!(f, "{} x {:#}", prefill.replicas, prefill.cut)?;
+                if prefill.cut.formats() != decode.cut.formats() {
+                    write!(f, " in {}", prefill.cut.formats())?;
+                }
+                write!(f, " + {} x {:#} in {}", decode.replicas, decode.cut, decode.cut.formats())
+            }
+        }
+    }
+}

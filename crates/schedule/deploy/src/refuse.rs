@@ -1,0 +1,232 @@
+//! Why there is no answer, and the nearest question that has one.
+
+use bedplate_perf::Hardware;
+use bedplate_perf::serving::WeightFormat;
+use bedplate_units::Seconds;
+
+use crate::candidate::{Candidate, Fitting, fit};
+use crate::error::{Failing, Shortage};
+use crate::estimate::{Limits, Miss, Steady};
+use crate::{Cut, DeployError, Load, Need, Options, Plan, Refusal, Stage, Subject, Supply, Tried, Verdict};
+
+/// What makes a question meaningless.
+pub(crate) fn check(need: &Need<'_>, supplies: &[Supply]) -> Result<(), DeployError> {
+    let Load { input, output, per_second } = need.load;
+    let options = &need.options;
+    let lists = [
+        (options.weights.is_empty(), "the number of weight formats"),
+        (options.kv.is_empty(), "the number of KV formats"),
+        (options.chunks.is_empty() || options.chunks.contains(&0), "a chunk"),
+        (input == 0, "the length of prompts"),
+        (output == 0, "the length of answers"),
+        (!(per_second > 0.0 && per_second.is_finite()), "the rate"),
+        (!(options.share > 0.0 && options.share <= 1.0), "the share of requests"),
+        (supplies.iter().all(|supply| supply.gpus() == 0), "the number of GPUs"),
+    ];
+    if let Some((_, what)) = lists.into_iter().find(|(is_wrong, _)| *is_wrong) {
+        return Err(DeployError::NothingAsked { what });
+    }
+    let context = need.model.transformer.max_context;
+    if context > 0 && need.load.context() > context {
+        let model = need.model.transformer.name.clone();
+        return Err(DeployError::ContextTooLong { model, asked: need.load.context(), context });
+    }
+    Ok(())
+}
+
+fn machines(supplies: &[Supply]) -> String {
+    let each = |supply: &Supply| format!("{} GPUs of {}", supply.gpus(), supply.name);
+    match supplies {
+        [one] => each(one),
+        [first, rest @ ..] => format!("{} or {} other machines", each(first), rest.len()),
+        [] => "nothing".into(),
+    }
+}
+
+/// The cut that is over by least, and what would fit: more GPUs, narrower formats, other machines.
+pub(crate) fn does_not_fit(need: &Need<'_>, supplies: &[Supply], tried: &[Tried]) -> DeployError {
+    let shortage = |tried: &Tried| match (&tried.verdict, &tried.what) {
+        (Verdict::Refused(Refusal::DoesNotFit { over_per_gpu }), Subject::Cut(cut)) => {
+            Some((1, over_per_gpu.get(), *cut, Shortage::PerGpu(*over_per_gpu)))
+        }
+        (Verdict::Refused(Refusal::NoRoom { needed_tokens, room_tokens }), Subject::Cut(cut)) => {
+            let over = needed_tokens - room_tokens;
+            Some((0, over as f64, *cut, Shortage::Tokens(over)))
+        }
+        _ => None,
+    };
+    let least = tried.iter().filter_map(shortage).min_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    let (cut, over) = match least {
+        Some((_, _, cut, over)) => (cut.to_string(), over),
+        None => ("any".into(), Shortage::Tokens(need.load.context())),
+    };
+    let mut nearest = Vec::new();
+    nearest.extend(supplies.iter().find_map(|supply| more_gpus(need, supply)));
+    nearest.extend(narrower(need, supplies));
+    nearest.extend(other_machine(need));
+    DeployError::DoesNotFit {
+        model: need.model.transformer.name.clone(),
+        machines: machines(supplies),
+        cut,
+        over,
+        nearest,
+    }
+}
+
+fn first_fit(need: &Need<'_>, supply: &Supply, options: &Options) -> Option<Cut> {
+    let need = Need { options: options.clone(), ..need.clone() };
+    crate::space::cuts(&need, supply).into_iter().find(|cut| fit(&need, supply, cut).is_ok())
+}
+
+/// Up to so many doublings are tried.
+const DOUBLINGS: u32 = 6;
+
+fn more_gpus(need: &Need<'_>, supply: &Supply) -> Option<String> {
+    (1..=DOUBLINGS).find_map(|power| {
+        let gpus = supply.gpus().checked_mul(1 << power)?;
+        let larger = Supply { hardware: Hardware { gpus, ..supply.hardware }, ..supply.clone() };
+        let cut = first_fit(need, &larger, &need.options)?;
+        Some(format!("it fits on {gpus} GPUs of {} ({cut})", supply.name))
+    })
+}
+
+/// The alternative that costs least in the number of units on which it fits.
+fn other_machine(need: &Need<'_>) -> Option<String> {
+    let smallest = |supply: &Supply| {
+        let units = supply.units(supply.gpus());
+        let counts = (0..=DOUBLINGS).map(|power| 1 << power).take_while(move |count| *count <= units);
+        let fits = |count: u32| {
+            let gpus = count * supply.gpus_per_unit;
+            let fewer = Supply { hardware: Hardware { gpus, ..supply.hardware }, ..supply.clone() };
+            first_fit(need, &fewer, &need.options).map(|_| (supply.dollars_per_hour(gpus), count))
+        };
+        let (dollars, count) = counts.into_iter().find_map(fits)?;
+        Some((dollars.unwrap_or(f64::INFINITY), count, supply.name.clone()))
+    };
+    let found = need.alternatives.iter().filter_map(smallest);
+    let (_, count, name) = found.min_by(|a, b| a.0.total_cmp(&b.0))?;
+    Some(format!("it fits on {count} x {name}"))
+}
+
+fn narrower(need: &Need<'_>, supplies: &[Supply]) -> Option<String> {
+    let formats = WeightFormat::ALL.into_iter().filter(|format| !need.options.weights.contains(format));
+    for format in formats {
+        let options = Options { weights: vec![format], ..need.options.clone() };
+        if let Some(cut) = supplies.iter().find_map(|supply| first_fit(need, supply, &options)) {
+            return Some(format!("it fits with {} weights ({cut})", format.name()));
+        }
+    }
+    None
+}
+
+/// The limit that fails and what would hold.
+pub(crate) fn none_holds(
+    need: &Need<'_>,
+    supplies: &[Supply],
+    fitting: &[Fitting],
+    candidates: &[Candidate],
+    tried: &[Tried],
+) -> DeployError {
+    let wanting = tried.iter().filter_map(|tried| match (&tried.verdict, &tried.what) {
+        (Verdict::NeedsMoreGpus { needed, available }, Subject::Plan(plan)) => {
+            Some((*needed, *available, *plan, tried.supply))
+        }
+        _ => None,
+    });
+    let wanting = wanting.min_by_key(|(needed, ..)| *needed);
+    let (reason, nearest) = match (best_miss(tried), wanting, most_shown(tried)) {
+        (_, _, Some(shown)) if !candidates.is_empty() => by_replay(need, supplies, shown),
+        (_, Some((needed, available, plan, supply)), _) => {
+            let reason = Failing::Gpus { needed, available, plan: plan.to_string() };
+            (reason, rate_that_holds(need, &supplies[supply], plan, needed))
+        }
+        (Some((miss, cut)), _, _) => by_speed(miss, &cut),
+        _ => by_speed(Miss { bound: crate::Bound::Itl, best: f64::INFINITY, limit: 0.0 }, &fitting[0].cut),
+    };
+    let model = need.model.transformer.name.clone();
+    let rate = need.load.per_second;
+    DeployError::NoneHolds { model, machines: machines(supplies), rate, reason, nearest }
+}
+
+/// The cut that misses a limit by the smallest factor.
+fn best_miss(tried: &[Tried]) -> Option<(Miss, Cut)> {
+    let misses = tried.iter().filter_map(|tried| match (&tried.verdict, &tried.what) {
+        (Verdict::TooSlow(miss), Subject::Cut(cut)) => Some((*miss, *cut)),
+        _ => None,
+    });
+    misses.min_by(|a, b| (a.0.best / a.0.limit).total_cmp(&(b.0.best / b.0.limit)))
+}
+
+fn by_speed(miss: Miss, cut: &Cut) -> (Failing, Vec<String>) {
+    let Miss { bound, best, limit } = miss;
+    let flag = match bound {
+        crate::Bound::Ttft => "ttft",
+        crate::Bound::Itl => "itl",
+        crate::Bound::EndToEnd | crate::Bound::Rate => "e2e",
+    };
+    // A tenth more than an empty replica takes leaves room for load.
+    let relaxed = Seconds::new(best * 1.1);
+    let (best, limit) = (Seconds::new(best), Seconds::new(limit));
+    let reason = Failing::Speed { bound: bound.name(), best, limit, cut: cut.to_string() };
+    (
+        reason,
+        vec![format!("{flag}={} can hold at a low rate, with {cut}", relaxed.to_string().replace(' ', ""))],
+    )
+}
+
+/// The plan with the highest share of good requests.
+fn most_shown(tried: &[Tried]) -> Option<(f64, Option<crate::Bound>, Plan, usize)> {
+    let shown = tried.iter().filter_map(|tried| match (&tried.verdict, &tried.what) {
+        (Verdict::Missed { share, bound }, Subject::Plan(plan)) => {
+            Some((*share, *bound, *plan, tried.supply))
+        }
+        _ => None,
+    });
+    shown.max_by(|a, b| a.0.total_cmp(&b.0))
+}
+
+fn by_replay(
+    need: &Need<'_>,
+    supplies: &[Supply],
+    (share, bound, plan, supply): (f64, Option<crate::Bound>, Plan, usize),
+) -> (Failing, Vec<String>) {
+    let bound = bound.map_or("an objective", crate::Bound::name);
+    let reason = Failing::Replay { share, asked: need.options.share, bound, plan: plan.to_string() };
+    (reason, rate_that_holds(need, &supplies[supply], plan, plan.gpus()))
+}
+
+/// Halvings of the span of rates in which the highest that holds is sought.
+const HALVINGS: u32 = 6;
+
+/// The highest rate at which as many replicas as there is room for hold, by replay.
+fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) -> Vec<String> {
+    let Some(plan) = plan.within(supply.gpus()) else { return Vec::new() };
+    let holds = |per_second: f64| {
+        let need = Need { load: Load { per_second, ..need.load }, ..need.clone() };
+        let Ok(stage) = Stage::new(&need, supply, plan) else { return false };
+        let replica = plan.decoders().cut.replica(&need, supply);
+        let Ok(replica) = replica else { return false };
+        let steady = Steady { replica: &replica, load: need.load };
+        let end_to_end = steady
+            .largest(&Limits::of(&need.objectives))
+            .map_or(1.0, |estimate| estimate.end_to_end(&need.load));
+        stage.play(end_to_end, need.options.seed).is_ok_and(|shown| shown.holds(need.options.share))
+    };
+    let (mut low, mut high) = (0.0, need.load.per_second);
+    for _ in 0..HALVINGS {
+        let middle = (low + high) / 2.0;
+        if holds(middle) {
+            low = middle;
+        } else {
+            high = middle;
+        }
+    }
+    let mut nearest = Vec::new();
+    if low > 0.0 {
+        nearest.push(format!("{plan} holds {low:.2} requests/s on {} GPUs", plan.gpus()));
+    }
+    if needed > supply.gpus() {
+        nearest.push(format!("by the estimate {needed} GPUs hold the rate"));
+    }
+    nearest
+}

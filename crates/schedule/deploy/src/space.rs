@@ -1,0 +1,50 @@
+//! Every way to cut a replica that may be tried.
+
+use bedplate_perf::serving::Parallel;
+
+use crate::{Cut, Need, Supply};
+
+/// More stages than this serve nobody: each adds its latency to every token.
+const MOST_STAGES: u32 = 8;
+
+/// All cuts of the degrees that are tried with the formats and chunks of the need, legal or not.
+pub(crate) fn cuts(need: &Need<'_>, supply: &Supply) -> Vec<Cut> {
+    let mut cuts = Vec::new();
+    for parallel in degrees(need, supply) {
+        for weights in &need.options.weights {
+            for kv in &need.options.kv {
+                for chunk in &need.options.chunks {
+                    cuts.push(Cut { parallel, weights: *weights, kv: *kv, chunk: *chunk });
+                }
+            }
+        }
+    }
+    cuts
+}
+
+/// Tensor ranks inside a domain, stages over any number of GPUs, and for mixtures expert and attention data
+/// ranks, which may span domains. All in powers of two.
+fn degrees(need: &Need<'_>, supply: &Supply) -> Vec<Parallel> {
+    let gpus = supply.gpus();
+    let mut degrees = Vec::new();
+    for tensor in powers(supply.hardware.domain.min(gpus)) {
+        let stages = powers(MOST_STAGES.min(gpus / tensor));
+        degrees.extend(stages.map(|pipeline| Parallel { pipeline, ..Parallel::tensor(tensor) }));
+        if need.model.transformer.is_mixture() {
+            if tensor > 1 {
+                degrees.push(Parallel { expert: tensor, ..Parallel::tensor(tensor) });
+            }
+            let ranks = powers(gpus / tensor).filter(|ranks| *ranks > 1);
+            degrees.extend(ranks.map(|attention_data| Parallel {
+                attention_data,
+                expert: tensor * attention_data,
+                ..Parallel::tensor(tensor)
+            }));
+        }
+    }
+    degrees
+}
+
+fn powers(most: u32) -> impl Iterator<Item = u32> {
+    (0..31).map(|power| 1u32 << power).take_while(move |count| *count <= most)
+}

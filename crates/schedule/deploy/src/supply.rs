@@ -1,0 +1,90 @@
+//! GPUs that a deployment may use, and what they cost.
+
+use bedplate_catalog::{Catalog, Prices, Purchase};
+use bedplate_perf::{Generation, Hardware, PerfError};
+use bedplate_search::Machine;
+use bedplate_topology::Cluster;
+
+/// GPUs of one kind.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Supply {
+    /// The instance or UltraServer, or the cluster where it is neither.
+    pub name: String,
+    pub accelerator: String,
+    /// `hardware.gpus` is how many there are.
+    pub hardware: Hardware,
+    /// GPUs of one unit that is rented.
+    pub gpus_per_unit: u32,
+    /// `None` where no price is known.
+    pub dollars_per_gpu_hour: Option<f64>,
+}
+
+impl Supply {
+    /// The usable GPUs of a cluster. A mixed one counts as its slowest kind, at the price of the dearest.
+    pub fn of_cluster(
+        cluster: &Cluster,
+        catalog: &Catalog,
+        purchase: Purchase,
+        region: Option<&str>,
+    ) -> Result<Self, PerfError> {
+        let hardware = Hardware::from_cluster(cluster, catalog)?;
+        let kinds = || cluster.kinds().iter().filter(|kind| kind.accelerators > 0);
+        let price = |kind: &bedplate_topology::NodeKind| {
+            let instance = catalog.instance(kind.instance.as_deref()?).ok()?;
+            let hourly = hourly(&instance.prices, purchase, region)?;
+            Some(hourly / f64::from(instance.accelerators.max(1)))
+        };
+        let prices: Option<Vec<f64>> = kinds().map(price).collect();
+        let mut names: Vec<&str> =
+            kinds().map(|kind| kind.instance.as_deref().unwrap_or(&kind.name)).collect();
+        names.dedup();
+        Ok(Self {
+            name: names.join("+"),
+            accelerator: kinds().find_map(|kind| kind.accelerator.clone()).unwrap_or_default(),
+            gpus_per_unit: kinds().map(|kind| kind.accelerators).min().unwrap_or(1).max(1),
+            hardware,
+            dollars_per_gpu_hour: prices.and_then(|prices| prices.into_iter().reduce(f64::max)),
+        })
+    }
+
+    /// Every machine of the catalog whose chips the performance model was fitted to and whose price is known,
+    /// up to a number of GPUs.
+    pub fn of_catalog(
+        catalog: &Catalog,
+        purchase: Purchase,
+        region: Option<&str>,
+        most_gpus: u32,
+    ) -> Vec<Self> {
+        let supply = |machine: Machine| {
+            let hardware = machine.hardware.ok()?;
+            let units = most_gpus / machine.gpus.max(1);
+            let price = hourly(&machine.prices, purchase, region)?;
+            let accelerator = catalog.instance(&machine.name).ok()?.accelerator.clone();
+            (units > 0 && hardware.generation != Generation::Other).then(|| Self {
+                name: machine.name,
+                accelerator,
+                hardware: Hardware { gpus: units * machine.gpus, ..hardware },
+                gpus_per_unit: machine.gpus,
+                dollars_per_gpu_hour: Some(price / f64::from(machine.gpus)),
+            })
+        };
+        Machine::of_catalog(catalog).into_iter().filter_map(supply).collect()
+    }
+
+    pub fn gpus(&self) -> u32 {
+        self.hardware.gpus
+    }
+
+    /// Units on which so many GPUs lie.
+    pub fn units(&self, gpus: u32) -> u32 {
+        gpus.div_ceil(self.gpus_per_unit.max(1))
+    }
+
+    pub fn dollars_per_hour(&self, gpus: u32) -> Option<f64> {
+        Some(self.dollars_per_gpu_hour? * f64::from(gpus))
+    }
+}
+
+fn hourly(prices: &Prices, purchase: Purchase, region: Option<&str>) -> Option<f64> {
+    Some(prices.newest(purchase, region)?.per_hour.hourly().get())
+}

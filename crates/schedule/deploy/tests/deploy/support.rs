@@ -1,0 +1,59 @@
+//! Questions in one line.
+
+use bedplate_catalog::{Catalog, Purchase};
+use bedplate_deploy::{Load, Need, Options, Supply};
+use bedplate_perf::serving::{ServedModel, ServingConstants};
+use bedplate_replay::requests::{Objectives, picoseconds};
+use bedplate_topology::Cluster;
+
+/// A question with what it borrows.
+pub(crate) struct Question {
+    pub(crate) model: ServedModel,
+    pub(crate) supply: Supply,
+    pub(crate) constants: ServingConstants,
+    pub(crate) load: Load,
+    pub(crate) objectives: Objectives,
+    pub(crate) options: Options,
+}
+
+pub(crate) fn supply(cluster: &str) -> Supply {
+    let catalog = Catalog::builtin();
+    let cluster = Cluster::from_spec(cluster, &catalog).expect("the cluster is in the catalog");
+    Supply::of_cluster(&cluster, &catalog, Purchase::OnDemand, None).expect("its GPUs are known")
+}
+
+/// `model on cluster`, tokens in and out, rate, and limits in milliseconds; 0 is no limit.
+pub(crate) fn question(
+    model: &str,
+    cluster: &str,
+    (input, output, per_second): (u32, u32, f64),
+    (ttft, itl): (f64, f64),
+) -> Question {
+    let limit = |ms: f64| (ms > 0.0).then(|| picoseconds(ms / 1e3));
+    Question {
+        model: ServedModel::named(model).expect("the model is built in"),
+        supply: supply(cluster),
+        constants: ServingConstants::builtin(),
+        load: Load { input, output, per_second },
+        objectives: Objectives { ttft: limit(ttft), itl: limit(itl), end_to_end: None },
+        options: Options::default(),
+    }
+}
+
+impl Question {
+    pub(crate) fn need(&self) -> Need<'_> {
+        Need {
+            model: &self.model,
+            load: self.load,
+            objectives: self.objectives,
+            constants: &self.constants,
+            site: None,
+            alternatives: &[],
+            options: self.options.clone(),
+        }
+    }
+
+    pub(crate) fn supplies(&self) -> &[Supply] {
+        std::slice::from_ref(&self.supply)
+    }
+}
