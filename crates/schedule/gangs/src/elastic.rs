@@ -8,13 +8,12 @@ use std::collections::BTreeMap;
 use bedplate_topology::NodeId;
 
 use crate::admission::rounded;
-use crate::amount::summed_by_node;
 use crate::cycle::{Fit, Horizon};
 use crate::entry::{Run, State};
 use crate::place::choose;
 use crate::scheduler::Scheduler;
 use crate::view::{Class, Rule, View};
-use crate::{Amount, Decision, JobId, NodeShare, Outcome, Span, StartReason, StopReason, Then, Time};
+use crate::{Decision, JobId, NodeShare, Outcome, Span, StartReason, Time};
 
 impl Scheduler {
     /// Starts an elastic gang with fewer nodes than it asked for where that ends before waiting would.
@@ -198,93 +197,5 @@ impl Scheduler {
             self.rebook(job, ends, now);
             self.watch_closures(job);
         }
-    }
-
-    /// Stops a gang in place: its GPUs and cores are free, its memory stays.
-    pub(crate) fn suspend(&mut self, job: JobId, for_job: JobId, now: Time) {
-        let Some(run) = self.take_run(job, now) else {
-            return;
-        };
-        self.decisions.push(Decision::Stop {
-            job,
-            grace: crate::Span::ZERO,
-            why: StopReason::PreemptedBy(for_job),
-            then: Then::Suspend,
-        });
-        for share in &run.shares {
-            let whole = self.booking(job, usize::from(share.role), share.node.0, now, Time::NEVER);
-            let memory = Amount { gpus: 0, cpus: 0, ..whole.amount };
-            self.fleet
-                .book(share.node.0, crate::fleet::Booking { amount: memory, gpus: 0, share: None, ..whole });
-        }
-        self.suspended.insert(job);
-        let entry = self.entry_mut(job);
-        entry.state = State::Suspended(run);
-        entry.wait = crate::Wait::Suspended;
-    }
-
-    /// Continues suspended gangs whose very GPUs are free for as long as they still need.
-    pub(crate) fn resume_suspended(&mut self, now: Time) {
-        let mut suspended: Vec<JobId> = self.suspended.iter().copied().collect();
-        suspended.sort_by_key(|job| self.jobs[job].rank);
-        for job in suspended {
-            if self.can_resume(job, now) {
-                self.resume(job, now);
-            }
-        }
-    }
-
-    fn can_resume(&self, job: JobId, now: Time) -> bool {
-        let State::Suspended(run) = &self.jobs[&job].state else {
-            return false;
-        };
-        let left = run.ends.since(run.charged);
-        let has_devices =
-            |share: &NodeShare| self.fleet.free_devices(share.node.0) & share.devices == share.devices;
-        let needs = run.shares.iter().filter_map(|share| {
-            let class = &self.jobs[&job].classes[usize::from(share.role)];
-            let need = class.need_on(self.fleet.capacity(share.node.0))?;
-            Some((share.node.0, Amount { memory_mib: 0, ..need }))
-        });
-        let is_free =
-            |(node, need): (u32, Amount)| self.fleet.plan[node as usize].window_at(now, need, left).is_some();
-        run.shares.iter().all(has_devices)
-            && summed_by_node(needs).into_iter().all(is_free)
-            && self.limited_by(job, run.gpus()).is_none()
-    }
-
-    fn resume(&mut self, job: JobId, now: Time) {
-        let entry = self.entry_mut(job);
-        let State::Suspended(mut run) = std::mem::replace(&mut entry.state, State::Blocked) else {
-            return;
-        };
-        self.suspended.remove(&job);
-        run.ends = now + run.ends.since(run.charged);
-        run.charged = now;
-        run.shares.iter().for_each(|share| self.fleet.release(share.node.0, job, now));
-        for share in &run.shares {
-            let booking = self.booking(job, usize::from(share.role), share.node.0, now, run.ends);
-            self.fleet
-                .book_devices(share.node.0, crate::fleet::Booking { devices: share.devices, ..booking });
-        }
-        self.ends.insert((run.ends, job));
-        let gpus = run.gpus();
-        self.ledger.start(&self.jobs[&job].request, gpus);
-        self.take_quota(job, gpus);
-        if self.jobs[&job].request.elastic().is_some() {
-            self.elastic_running.insert(job);
-        }
-        self.entry_mut(job).state = State::Running(run);
-        self.decisions.push(Decision::Resume { job });
-    }
-
-    /// Frees the memory that a suspended gang holds.
-    pub(crate) fn forget_suspended(&mut self, job: JobId, now: Time) {
-        if let State::Suspended(run) = &self.jobs[&job].state {
-            run.shares.iter().for_each(|share| self.fleet.release(share.node.0, job, now));
-            self.freed.extend(run.shares.iter().map(|share| share.node));
-        }
-        self.suspended.remove(&job);
-        self.cadence.is_stale = true;
     }
 }

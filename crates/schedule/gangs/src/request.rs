@@ -119,6 +119,15 @@ impl Request {
         self.roles.iter().map(RoleRequest::gpus).sum()
     }
 
+    /// Throughput with so many nodes over that with the number asked for; proportional without a prediction.
+    pub fn speed(&self, nodes: u32) -> f64 {
+        let asked = self.nodes();
+        match &self.expected {
+            Some(expected) => expected.speed(nodes, asked),
+            None => f64::from(nodes) / f64::from(asked.max(1)),
+        }
+    }
+
     /// The elastic range, which only a gang of a single role can have.
     pub fn elastic(&self) -> Option<Elastic> {
         match &self.roles[..] {

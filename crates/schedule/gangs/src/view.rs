@@ -4,7 +4,8 @@
 //! [`View`] looks ahead: its cursor only moves forward, because within a cycle bookings are only added. A
 //! [`NowView`] knows the present only and follows every change, freed nodes included.
 
-use crate::fleet::{Fleet, LevelSets};
+use crate::fleet::Fleet;
+use crate::levels::LevelSets;
 use crate::timeline::Window;
 use crate::{Amount, Span, Time};
 
