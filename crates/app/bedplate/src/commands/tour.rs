@@ -125,6 +125,17 @@ fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
                           --rate 2/s --slo ttft=1s,itl=30ms --top 6",
             }],
         },
+        Chapter {
+            title: "the queue",
+            steps: vec![Step {
+                remark: "You are not alone on the cluster. A thousand jobs of the kind that model builders submit, in \
+                         virtual time, under two policies: backfill in the order of arrival, and the scheduler of this \
+                         program. Slowdown is the time from submission to the end over the run time."
+                    .into(),
+                command: "replay jobs --generate llm --jobs 1000 --load 0.9 --cluster p5.48xlarge:16 \
+                          --policy easy --policy ours",
+            }],
+        },
     ])
 }
 

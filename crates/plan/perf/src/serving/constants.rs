@@ -40,7 +40,7 @@ constants! {
     draft_acceptance = 2.0, Serving, 0.15, "Tokens per step with three drafts of a multi-token predictor, answers of about a thousand tokens.";
     draft_growth = 0.1, Serving, 0.3, "Exponent by which that grows with the length of answers, which repeat themselves.";
     maturity = 0.5, Serving, 0.3, "Logarithm per year by which kernel latency of mixtures falls as engines mature.";
-    first_token_trtllm = 64e-3, Serving, 0.5, "Seconds of a first token outside the engine's steps, TensorRT-LLM: HTTP, tokenising, first stream.";
+    first_token_trtllm = 64e-3, SetByHand, 0.5, "Seconds of a first token outside the engine's steps, TensorRT-LLM: HTTP, tokenising, first stream.";
     first_token_sglang = 100e-3, Serving, 0.5, "The same, SGLang.";
     first_token_vllm = 13e-3, Serving, 0.5, "The same, vLLM.";
     visible_trtllm = 1.0, Serving, 0.3, "Steps before TensorRT-LLM sees a request that arrived, for each step of its receive interval.";
