@@ -7,7 +7,7 @@ use bedplate_units::{Bytes, Seconds};
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum DeployError {
-    #[error("{what} must be above zero")]
+    #[error("{what} is out of range")]
     NothingAsked { what: &'static str },
     #[error("a request of {asked} tokens exceeds the context of {model}, which is {context}")]
     ContextTooLong { model: String, asked: u64, context: u64 },
@@ -80,12 +80,15 @@ impl std::fmt::Display for Failing {
             Failing::Gpus { needed, available, plan } => {
                 write!(f, "the rate needs {needed} GPUs, with {plan}, and there are {available}")
             }
-            Failing::Replay { share, asked, bound, plan } => write!(
+            Failing::Replay { share, asked, bound, plan } if share < asked => write!(
                 f,
                 "{bound} fails; in a replay of {plan} {:.1}% of requests held, and {:.1}% must",
                 share * 100.0,
                 asked * 100.0
             ),
+            Failing::Replay { bound, plan, .. } => {
+                write!(f, "{bound} fails; in a replay of {plan} fewer requests ended in time than came")
+            }
         }
     }
 }

@@ -124,55 +124,55 @@ fn bad_lines_are_errors_with_their_line() {
         text += &render_text(&error);
     }
     expect![[r#"
-        error[replay/empty]: the trace has no jobs
+        error[replay/empty-job-trace]: the trace has no jobs
           in   trace
         help:  check that this is the file you meant
-        error[replay/unknown-format]: this is no trace of jobs that is known
+        error[replay/unknown-job-trace]: this is no trace of jobs that is known
           in   trace:1: hello
         help:  say which with --format, or convert the trace to the JSON lines of docs/replay.md; unpack compressed traces first
-        error[replay/empty]: the trace has no jobs
+        error[replay/empty-job-trace]: the trace has no jobs
           in   trace
         help:  check that this is the file you meant
-        error[replay/unknown-format]: this is no trace of jobs that is known
+        error[replay/unknown-job-trace]: this is no trace of jobs that is known
           in   trace:1: 1 2 3
         help:  say which with --format, or convert the trace to the JSON lines of docs/replay.md; unpack compressed traces first
-        error[replay/bad-line]: this line cannot be read: it has 17 fields and not 18
+        error[replay/malformed-job]: this line cannot be read: it has 17 fields and not 18
           in   trace:2: 1 0 -1 10 8 -1 -1 -1 -1 -1 1 3 1 -1 0 -1 -1
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/bad-line]: this line cannot be read: `ten` is no number
+        error[replay/malformed-job]: this line cannot be read: `ten` is no number
           in   trace:2: 1 0 -1 ten 8 -1 -1 -1 -1 -1 1 3 1 -1 0 -1 -1 -1
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/bad-line]: this line cannot be read: `2017-10-09` is no time like 2017-10-09 07:01:55
+        error[replay/malformed-job]: this line cannot be read: `2017-10-09` is no time like 2017-10-09 07:01:55
           in   trace:2: 2017-10-09,66.0,1,66.0,a
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/bad-line]: this line cannot be read: the duration `-66.0` is no number from 0 up
+        error[replay/malformed-job]: this line cannot be read: the duration `-66.0` is no number from 0 up
           in   trace:2: 2017-10-09 07:01:55,-66.0,1,66.0,a
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/bad-line]: this line cannot be read: a job without GPUs
+        error[replay/malformed-job]: this line cannot be read: a job without GPUs
           in   trace:2: 2017-10-09 07:01:55,66.0,0,66.0,a
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/bad-line]: this line cannot be read: it has 3 fields and the header 5
+        error[replay/malformed-job]: this line cannot be read: it has 3 fields and the header 5
           in   trace:2: 2017-10-09 07:01:55,66.0,1
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/bad-line]: this line cannot be read: it lacks `duration_s`
+        error[replay/malformed-job]: this line cannot be read: it lacks `duration_s`
           in   trace:1: {"submit_s": 0}
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/bad-line]: this line cannot be read: `qoss` is no field
+        error[replay/malformed-job]: this line cannot be read: `qoss` is no field
           in   trace:1: {"submit_s": 0, "duration_s": 5, "gpus": 1, "qoss": "high"}
         help:  did you mean `qos`?
-        error[replay/bad-line]: this line cannot be read: the size is either `gpus`, or `nodes` with `gpus_per_node`
+        error[replay/malformed-job]: this line cannot be read: the size is either `gpus`, or `nodes` with `gpus_per_node`
           in   trace:1: {"submit_s": 0, "duration_s": 5, "gpus": 1, "nodes": 2}
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/bad-line]: this line cannot be read: `outcome` is one of completed, cancelled, failed
+        error[replay/malformed-job]: this line cannot be read: `outcome` is one of completed, cancelled, failed
           in   trace:1: {"submit_s": 0, "duration_s": 5, "gpus": 1, "outcome": "fail"}
         help:  did you mean `failed`?
-        error[replay/bad-line]: this line cannot be read: `nodes` is not one of the sizes that `elastic` allows
+        error[replay/malformed-job]: this line cannot be read: `nodes` is not one of the sizes that `elastic` allows
           in   trace:1: {"submit_s": 0, "duration_s": 5, "nodes": 3, "gpus_per_node": 8, "elastic": {"min": 2, "max": 4, "step": 2}}
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/bad-line]: this line cannot be read: `within` is no level of a cluster, such as leaf or spine
+        error[replay/malformed-job]: this line cannot be read: `within` is no level of a cluster, such as leaf or spine
           in   trace:1: {"submit_s": 0, "duration_s": 5, "gpus": 1, "within": "rack"}
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/bad-line]: this line cannot be read: it is no JSON object: EOF while parsing an object at line 1 co
+        error[replay/malformed-job]: this line cannot be read: it is no JSON object: EOF while parsing an object at line 1 co
           in   trace:1: {"submit_s": 0, "duration_s"
         help:  correct or remove the line; docs/replay.md lists the fields
     "#]].assert_eq(&text);

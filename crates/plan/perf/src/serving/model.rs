@@ -185,11 +185,9 @@ mod tests {
                 "{name}: {}",
                 billions(counted.total)
             );
-            assert!(
-                (billions(counted.active) / active - 1.0).abs() < 0.1,
-                "{name}: {}",
-                billions(counted.active)
-            );
+            // Publishers leave out the table that is only looked up.
+            let visited = billions(counted.active_without_embedding);
+            assert!((visited / active - 1.0).abs() < 0.1, "{name}: {visited}");
         }
     }
 

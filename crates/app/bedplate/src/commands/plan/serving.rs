@@ -46,13 +46,20 @@ pub(super) fn validate(
         console.line("")?;
         console.table(&row_table(&report))?;
     }
-    for skipped in &report.rows_suspicious {
-        console.say(&format!("suspicious {}: {}", skipped.id, skipped.reason));
-    }
-    for skipped in &report.rows_skipped {
-        console.say(&format!("skipped {}: {}", skipped.id, skipped.reason));
-    }
+    say_counts("suspicious", report.rows_suspicious.iter().map(|row| row.reason.to_string()), console);
+    say_counts("skipped", report.rows_skipped.iter().map(|row| row.reason.to_string()), console);
     Ok(())
+}
+
+/// How many rows for each reason; `--json` names them.
+fn say_counts(what: &str, reasons: impl Iterator<Item = String>, console: &Console) {
+    let mut counts: BTreeMap<String, usize> = BTreeMap::new();
+    for reason in reasons {
+        *counts.entry(reason).or_default() += 1;
+    }
+    for (reason, count) in counts {
+        console.say(&format!("{what} {count}: {reason}"));
+    }
 }
 
 pub(super) fn calibrate(

@@ -65,7 +65,8 @@ impl Comparison<'_> {
         console.line(&wrap(&self.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
         console.line("")?;
         console.table(&self.table())?;
-        console.line("\nMean wait, and mean bounded slowdown, by GPUs")?;
+        let of_seed = if self.seeds() > 1 { " (the first seed)" } else { "" };
+        console.line(&format!("\nMean wait, and mean bounded slowdown, by GPUs{of_seed}"))?;
         console.table(&self.by_size())?;
         if self.seeds() > 1 {
             console.line(&format!("\nOver {} seeds, against {}", self.seeds(), self.policies()[0].name))?;

@@ -52,7 +52,7 @@ pub(super) struct Arguments {
     #[arg(long, value_parser = grammar::arrivals, value_name = "ARRIVALS", help_heading = "Load")]
     generate: Option<Arrivals>,
     /// Requests to generate
-    #[arg(long, default_value_t = 10_000, help_heading = "Load")]
+    #[arg(long, default_value_t = 10_000, help_heading = "Load", value_parser = clap::value_parser!(u32).range(1..))]
     requests: u32,
     /// Tokens of a prompt: `1024`, or `800..1024` for lengths in between
     #[arg(long, default_value = "1024", value_parser = grammar::lengths, help_heading = "Load")]
