@@ -59,18 +59,18 @@ pub(crate) struct Booking {
 }
 
 /// A GPU that several gangs use. It is booked whole, until the last of them ends.
-#[derive(Debug, Clone, Copy)]
-struct SharedGpu {
-    device: u64,
-    used: u16,
-    until: Time,
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SharedGpu {
+    pub(crate) device: u64,
+    pub(crate) used: u16,
+    pub(crate) until: Time,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Closure {
-    name: String,
-    from: Time,
-    until: Time,
+pub(crate) struct Closure {
+    pub(crate) name: String,
+    pub(crate) from: Time,
+    pub(crate) until: Time,
 }
 
 /// A change of one node's plan.
@@ -423,6 +423,16 @@ impl Fleet {
         self.capacity(node).plus(Amount::gpus(1))
     }
 
+    #[cfg(test)]
+    pub(crate) fn closures(&self, node: u32) -> &[Closure] {
+        &self.nodes[node as usize].closed
+    }
+
+    #[cfg(test)]
+    pub(crate) fn shared_gpus(&self, node: u32) -> &[SharedGpu] {
+        &self.nodes[node as usize].shared
+    }
+
     /// Forgets closures that are over.
     pub(crate) fn forget_closures(&mut self, now: Time) {
         for node in &mut self.nodes {
@@ -431,9 +441,9 @@ impl Fleet {
     }
 }
 
-const OUT_OF_SERVICE: &str = "(out of service)";
+pub(crate) const OUT_OF_SERVICE: &str = "(out of service)";
 const LEAVES: &str = "(leaves)";
-const JOINS: &str = "(joins)";
+pub(crate) const JOINS: &str = "(joins)";
 
 impl NodeEntry {
     fn new(cluster: &Cluster, id: NodeId) -> Self {

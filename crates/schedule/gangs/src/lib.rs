@@ -74,3 +74,6 @@ pub use request::{
 pub use scheduler::Scheduler;
 pub use settings::{Backfill, ElasticRules, Packing, Partition, PreemptionRules, Qos, Settings, Weights};
 pub use time::{Span, Time};
+
+#[cfg(test)]
+mod books;

@@ -52,6 +52,14 @@ impl Ledger {
         holding.gpus = holding.gpus + after - before;
     }
 
+    /// Without the zeros that gangs leave behind.
+    #[cfg(test)]
+    pub(crate) fn without_zeros(mut self) -> Self {
+        self.gpus_of_qos.retain(|_, gpus| *gpus > 0);
+        self.of_array.retain(|_, jobs| *jobs > 0);
+        self
+    }
+
     /// The limit that a gang of `gpus` GPUs would break if it started now.
     pub(crate) fn broken_by(&self, request: &Request, gpus: u64, settings: &Settings) -> Option<Wait> {
         self.array_limit(request).or_else(|| self.qos_limit(request, gpus, settings))

@@ -116,6 +116,15 @@ impl Timeline {
         self.steps.drain(..current);
     }
 
+    /// The line from `now` on; lines that differ only in the past give the same.
+    #[cfg(test)]
+    pub(crate) fn since(&self, now: Time) -> Self {
+        let mut line = self.clone();
+        line.forget_before(now);
+        line.steps[0].from = now.max(line.steps[0].from);
+        line
+    }
+
     /// The first time at or after `after` from which `need` is free for `length` without a gap.
     pub(crate) fn earliest(&self, after: Time, need: Amount, length: Span) -> Window {
         let mut index = self.steps.partition_point(|step| step.from <= after).saturating_sub(1);

@@ -1,0 +1,145 @@
+//! Everything that is kept up to date, counted again from what runs.
+
+use std::collections::BTreeSet;
+
+use bedplate_topology::NodeId;
+
+use super::nodes::recount_nodes;
+use super::world::World;
+use crate::entry::{Entry, Run, State};
+use crate::fleet::{Booking, JOINS, OUT_OF_SERVICE};
+use crate::limits::Ledger;
+use crate::{JobId, QosId, QueueId, Scheduler, Time, UserId};
+
+pub(super) fn recount(world: &World) {
+    let scheduler = &world.scheduler;
+    for (job, entry) in &scheduler.jobs {
+        lists_agree(scheduler, *job, entry);
+        if let Some(run) = entry.run() {
+            is_on_the_calendar(scheduler, *job, run);
+            run.shares.iter().for_each(|share| is_booked(scheduler, *job, run, share.node));
+            if run.stopping.is_none() {
+                is_off_closed_nodes(scheduler, *job, run, world.now);
+            }
+        }
+    }
+    assert_eq!(scheduler.ends.len(), scheduler.running().count(), "an end of nobody");
+    recount_ledger(scheduler);
+    recount_quotas(world);
+    limits_hold(scheduler);
+    only_the_queue_is_promised_anything(scheduler);
+    recount_nodes(scheduler, world.now);
+    wakeup_lies_ahead(scheduler, world.now);
+}
+
+fn lists_agree(scheduler: &Scheduler, job: JobId, entry: &Entry) {
+    let is_suspended = matches!(entry.state, State::Suspended(_));
+    assert_eq!(is_suspended, scheduler.suspended.contains(&job), "{job} among the suspended");
+    assert_eq!(entry.is_queued(), scheduler.queue().any(|each| each == job), "{job} in the queue");
+    let is_elastic = entry.run().is_some() && entry.request.elastic().is_some();
+    assert_eq!(is_elastic, scheduler.elastic_running.contains(&job), "{job} among the elastic that run");
+    assert!(!scheduler.finished.contains_key(&job), "{job} lives and has ended");
+}
+
+fn is_on_the_calendar(scheduler: &Scheduler, job: JobId, run: &Run) {
+    assert!(!run.shares.is_empty(), "{job} runs on nothing");
+    assert!(scheduler.ends.contains(&(run.ends, job)), "{job} has no end");
+    let is_there = |node: &NodeId| run.shares.iter().any(|share| share.node == *node);
+    assert!(run.leaving.iter().all(is_there), "{job} leaves a node where it is not");
+    let has_date = scheduler.departures.iter().any(|(_, leaving)| *leaving == job);
+    assert!(run.leaving.is_empty() || has_date, "{job} may take forever to leave");
+}
+
+/// What a gang holds on a node is booked there once, until its end unless it leaves before.
+fn is_booked(scheduler: &Scheduler, job: JobId, run: &Run, node: NodeId) {
+    let bookings = scheduler.fleet.bookings(node.0).iter();
+    let own: Vec<&Booking> = bookings.filter(|booking| booking.job == job).collect();
+    let mut booked: Vec<u64> = own.iter().map(|booking| booking.devices).collect();
+    let shares = run.shares.iter().filter(|share| share.node == node);
+    let mut held: Vec<u64> = shares.map(|share| share.devices).collect();
+    booked.sort_unstable();
+    held.sort_unstable();
+    assert_eq!(booked, held, "what {job} holds on {node:?}");
+    let ends_in_time = own.iter().all(|booking| booking.until == run.ends);
+    assert!(ends_in_time || run.leaving.contains(&node), "{job} is booked on {node:?} past its end");
+}
+
+/// A node that drains, or is announced although gangs run there, lets them finish; all else stops them.
+fn is_off_closed_nodes(scheduler: &Scheduler, job: JobId, run: &Run, now: Time) {
+    for node in run.node_ids() {
+        let closures = scheduler.fleet.closures(node).iter();
+        let mut windows = closures.filter(|each| each.name != OUT_OF_SERVICE && each.name != JOINS);
+        let window = windows.find(|window| window.from <= now && now < window.until);
+        assert!(window.is_none(), "{job} runs on node {node} in {window:?}");
+    }
+}
+
+fn recount_ledger(scheduler: &Scheduler) {
+    let mut ledger = Ledger::default();
+    for entry in scheduler.jobs.values() {
+        if let Some(run) = entry.run() {
+            ledger.start(&entry.request, run.gpus());
+        }
+    }
+    assert_eq!(ledger.without_zeros(), scheduler.ledger.clone().without_zeros(), "the ledger of limits");
+}
+
+fn recount_quotas(world: &World) {
+    let scheduler = &world.scheduler;
+    let mut queues = world.unused.clone();
+    for entry in scheduler.jobs.values() {
+        if let (Some(run), Some(queue)) = (entry.run(), entry.request.queue) {
+            queues.take(queue, &scheduler.quota_kind(&entry.request), run.gpus());
+        }
+    }
+    let kept = &scheduler.settings.queues;
+    for queue in (0..queues.names().count() as u16).map(QueueId) {
+        for kind in [crate::ANY_GPU, "h100"] {
+            assert_eq!(queues.used(queue, kind), kept.used(queue, kind), "{kind} of {}", kept.name(queue));
+        }
+    }
+    assert!(kept.is_within_bounds(), "a quota is exceeded");
+}
+
+fn limits_hold(scheduler: &Scheduler) {
+    for (index, qos) in scheduler.settings.qos.iter().enumerate() {
+        let held = held_under(scheduler, QosId(index as u16));
+        let all: u64 = held.iter().map(|(_, gpus)| gpus).sum();
+        assert!(qos.most_gpus.is_none_or(|most| all <= most), "{} has {all} GPUs", qos.name);
+        for (user, _) in &held {
+            let own: Vec<u64> =
+                held.iter().filter(|(other, _)| other == user).map(|(_, gpus)| *gpus).collect();
+            let gpus: u64 = own.iter().sum();
+            assert!(qos.most_gpus_per_user.is_none_or(|most| gpus <= most), "{user:?} has {gpus} GPUs");
+            let jobs = own.len() as u32;
+            assert!(qos.most_jobs_per_user.is_none_or(|most| jobs <= most), "{user:?} runs {jobs} jobs");
+        }
+    }
+}
+
+/// The user and the GPUs of every gang that runs under a QOS.
+fn held_under(scheduler: &Scheduler, qos: QosId) -> Vec<(UserId, u64)> {
+    let entries = scheduler.jobs.values().filter(|entry| entry.request.qos == qos);
+    entries.filter_map(|entry| Some((entry.request.user, entry.run()?.gpus()))).collect()
+}
+
+fn only_the_queue_is_promised_anything(scheduler: &Scheduler) {
+    let waits = |job: &JobId| scheduler.jobs.get(job).is_some_and(Entry::is_queued);
+    for job in scheduler.claims.keys() {
+        assert!(waits(job), "{job} claims quota and does not wait");
+    }
+    for job in scheduler.reservations.keys() {
+        assert!(waits(job), "{job} has a reservation and does not wait");
+    }
+    let promised = scheduler.reservations.values().flat_map(|reservation| {
+        reservation.nodes.iter().map(|reserved| (reserved.node, reservation.start, reservation.job))
+    });
+    assert_eq!(promised.collect::<BTreeSet<_>>(), scheduler.reserved_on, "the nodes that are promised");
+}
+
+/// Only a plan that is to be made anew may be overdue: that waits for the next event.
+fn wakeup_lies_ahead(scheduler: &Scheduler, now: Time) {
+    let wakeup = scheduler.wakeup();
+    let is_ahead = wakeup.is_none_or(|wakeup| wakeup > now);
+    assert!(is_ahead || scheduler.cadence.is_stale, "the next wakeup {wakeup:?} is not after {now:?}");
+}
