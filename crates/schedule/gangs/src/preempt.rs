@@ -105,10 +105,8 @@ impl Scheduler {
         }
         let may_go = |other: &JobId| {
             let entry = &self.jobs[other];
-            entry
-                .run()
-                .filter(|_| self.is_outranked(*other, job, now))
-                .map(|run| run.started + entry.request.minimum_run_time)
+            let time = entry.run()?.started + entry.request.minimum_run_time;
+            (time > now && self.is_outranked(*other, job, now)).then_some(time)
         };
         let others = self.ends.iter().map(|(_, other)| other).filter_map(may_go);
         let times = others.chain([self.damped_until(job)]).chain(self.next_preemption);
