@@ -198,6 +198,16 @@ fn by_replay(
 /// Halvings of the span of rates in which the highest that holds is sought.
 const HALVINGS: u32 = 6;
 
+/// How often a rate is halved to find one that holds.
+const FARTHEST: usize = 24;
+
+/// Rounded down to two digits: what is found by replay is not known to more.
+fn floored(rate: f64) -> f64 {
+    let unit = 10f64.powf(rate.log10().floor() - 1.0);
+    let floored = (rate / unit).floor() * unit;
+    if unit < 1.0 { (floored * 1000.0).round() / 1000.0 } else { floored }
+}
+
 /// The highest rate at which as many replicas as there is room for hold, by replay.
 fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) -> Vec<String> {
     let Some(plan) = plan.within(supply.gpus()) else { return Vec::new() };
@@ -210,9 +220,16 @@ fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) ->
         let end_to_end = steady
             .largest(&Limits::of(&need.objectives))
             .map_or(1.0, |estimate| estimate.end_to_end(&need.load));
-        stage.play(end_to_end, need.options.seed).is_ok_and(|shown| shown.holds(need.options.share))
+        let seed = need.options.seed;
+        [seed, seed.wrapping_add(1)]
+            .into_iter()
+            .all(|seed| stage.play(end_to_end, seed).is_ok_and(|shown| shown.holds(need.options.share)))
     };
-    let (mut low, mut high) = (0.0, need.load.per_second);
+    let halves = std::iter::successors(Some(need.load.per_second), |rate| Some(rate / 2.0));
+    let Some(found) = halves.skip(1).take(FARTHEST).find(|rate| holds(*rate)) else {
+        return Vec::new();
+    };
+    let (mut low, mut high) = (found, 2.0 * found);
     for _ in 0..HALVINGS {
         let middle = (low + high) / 2.0;
         if holds(middle) {
@@ -221,10 +238,7 @@ fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) ->
             high = middle;
         }
     }
-    let mut nearest = Vec::new();
-    if low > 0.0 {
-        nearest.push(format!("{plan} holds {low:.2} requests/s on {} GPUs", plan.gpus()));
-    }
+    let mut nearest = vec![format!("{plan} holds {} requests/s on {} GPUs", floored(low), plan.gpus())];
     if needed > supply.gpus() {
         nearest.push(format!("by the estimate {needed} GPUs hold the rate"));
     }

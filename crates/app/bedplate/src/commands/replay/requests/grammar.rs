@@ -127,7 +127,11 @@ pub(crate) fn scaling(text: &str) -> Result<Scaling, String> {
 
 pub(crate) fn objectives(text: &str) -> Result<Objectives, String> {
     let terms = Terms::parse(text, &["ttft", "itl", "e2e"])?;
-    Ok(Objectives { ttft: terms.time("ttft")?, itl: terms.time("itl")?, end_to_end: terms.time("e2e")? })
+    let limit = |name: &str| match terms.time(name)? {
+        Some(0) => Err(format!("`{name}` must be a time above 0")),
+        limit => Ok(limit),
+    };
+    Ok(Objectives { ttft: limit("ttft")?, itl: limit("itl")?, end_to_end: limit("e2e")? })
 }
 
 pub(crate) fn split(text: &str) -> Result<(u32, u32), String> {
