@@ -58,7 +58,10 @@ impl Scheduler {
         keenest.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut too_long: BTreeMap<Class, Span> = BTreeMap::new();
         for (_, job) in keenest {
-            self.grow_by_a_step(job, &mut too_long, now);
+            // Asked again: a gang before it may have taken the last of what limits and quotas leave.
+            if self.is_allowed_a_step(job) {
+                self.grow_by_a_step(job, &mut too_long, now);
+            }
         }
         self.note_next_growth(now);
     }
@@ -94,14 +97,20 @@ impl Scheduler {
             now.since(run.resized) >= rules.settle || run.nodes() < request.nodes() && run.resized < now;
         let can =
             run.stopping.is_none() && run.leaving.is_empty() && elastic.max.saturating_sub(size) >= step;
-        let more = u64::from(step) * u64::from(request.roles[0].per_node.gpus);
-        let allowed = self.ledger.allows_more(request, more, &self.settings) && self.has_quota(request, more);
-        if !is_settled || !can || !allowed {
+        if !is_settled || !can || !self.is_allowed_a_step(job) {
             return None;
         }
         let brings =
             (request.speed(size + step) - request.speed(size)) * f64::from(request.nodes()) / f64::from(step);
         (brings >= rules.least_gain).then_some(brings)
+    }
+
+    /// Whether limits and quotas leave room for another step.
+    fn is_allowed_a_step(&self, job: JobId) -> bool {
+        let request = &self.jobs[&job].request;
+        let step = request.elastic().map_or(1, |elastic| elastic.step.max(1));
+        let more = u64::from(step) * u64::from(request.roles[0].per_node.gpus);
+        self.ledger.allows_more(request, more, &self.settings) && self.has_quota(request, more)
     }
 
     fn has_quota(&self, request: &crate::Request, more: u64) -> bool {

@@ -296,3 +296,29 @@ fn an_elastic_gang_grows_once_it_has_settled_although_nothing_else_happens() {
             e 0m..2250s n[1-4]"#]],
     );
 }
+
+#[test]
+fn gangs_that_grow_at_once_share_what_their_quota_leaves() {
+    check(
+        "cluster 4 nodes x 8 gpus
+         queue red nominal=24
+         0m submit a elastic=1..2 queue=red limit=60m
+         0m submit b elastic=1..2 queue=red limit=60m",
+        expect![[r#"
+            a 0m..35m n[1,3]
+            b 0m..2850s n[1-2]"#]],
+    );
+}
+
+#[test]
+fn gangs_that_grow_at_once_share_what_their_limit_leaves() {
+    check(
+        "cluster 4 nodes x 8 gpus
+         qos small gpus=24
+         0m submit a elastic=1..2 qos=small limit=60m
+         0m submit b elastic=1..2 qos=small limit=60m",
+        expect![[r#"
+            a 0m..35m n[1,3]
+            b 0m..2850s n[1-2]"#]],
+    );
+}
