@@ -241,7 +241,8 @@ impl Scheduler {
         self.ledger.broken_by(request, gpus, &self.settings).or_else(|| self.over_quota(request, gpus))
     }
 
-    fn over_quota(&self, request: &Request, asked: u64) -> Option<Wait> {
+    /// The quota that so many more GPUs would break; what another gang takes back is not there to borrow.
+    pub(crate) fn over_quota(&self, request: &Request, asked: u64) -> Option<Wait> {
         let queue = request.queue?;
         let kind = self.quota_kind(request);
         let mut available = self.settings.queues.available(queue, &kind);

@@ -110,12 +110,7 @@ impl Scheduler {
         let request = &self.jobs[&job].request;
         let step = request.elastic().map_or(1, |elastic| elastic.step.max(1));
         let more = u64::from(step) * u64::from(request.roles[0].per_node.gpus);
-        self.ledger.allows_more(request, more, &self.settings) && self.has_quota(request, more)
-    }
-
-    fn has_quota(&self, request: &crate::Request, more: u64) -> bool {
-        let enough = |queue| self.settings.queues.available(queue, &self.quota_kind(request)) >= more;
-        request.queue.is_none_or(enough)
+        self.ledger.allows_more(request, more, &self.settings) && self.over_quota(request, more).is_none()
     }
 
     /// `too_long` holds for every shape the shortest time for which no nodes were free.

@@ -322,3 +322,28 @@ fn gangs_that_grow_at_once_share_what_their_limit_leaves() {
             b 0m..2850s n[1-2]"#]],
     );
 }
+
+#[test]
+fn a_gang_does_not_grow_into_quota_that_another_takes_back() {
+    check(
+        "cluster 8 nodes x 8 gpus
+         queue cohort
+         queue red parent=cohort nominal=16
+         queue blue parent=cohort nominal=16
+         0m submit a queue=blue preempted=never limit=60m
+         0m submit e elastic=1..2 queue=blue preempted=never limit=60m
+         0m submit v queue=blue limit=60m
+         0m submit w queue=blue limit=60m grace=2m
+         12m submit r nodes=2 queue=red limit=10m",
+        expect![[r#"
+            12m v stops for r
+            12m w stops for r
+            a 0m..60m n1
+            e 0m..60m n2
+            v 0m..12m n3
+            w 0m..14m n4
+            r 14m..24m n[3-4]
+            v 24m..84m n3
+            w 24m..84m n4"#]],
+    );
+}
