@@ -3,7 +3,7 @@
 //! Reservations are made anew in order of priority, so that a gang's promised start depends only on what
 //! runs and on the gangs before it. A gang behind the reserved ones starts only where that moves no promise.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use crate::entry::{Reservation, Reserved};
 use crate::place::choose;
@@ -185,7 +185,7 @@ impl Scheduler {
         }
         let mut queues = self.settings.queues.clone();
         let mut order = Vec::with_capacity(waiting.len());
-        let mut behind = BTreeSet::new();
+        let mut behind = BTreeMap::new();
         let tier = |job: &JobId| self.tier(&self.jobs[job].request);
         for of_tier in waiting.chunk_by(|a, b| tier(a) == tier(b)) {
             let mut borrowers = Vec::new();
@@ -199,9 +199,9 @@ impl Scheduler {
                     None => order.push(*job),
                 }
             }
-            behind.extend(borrowers.iter().map(|(job, _)| *job));
             while let Some(least) = least_share(&borrowers, &queues) {
                 let (job, asked) = borrowers.remove(least);
+                behind.insert(job, asked.share(&queues));
                 queues.take(asked.queue, &asked.kind, asked.gpus);
                 order.push(job);
             }

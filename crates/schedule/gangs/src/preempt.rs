@@ -165,12 +165,14 @@ impl Scheduler {
     /// Whether a waiting gang stands before a running one as far as quotas go.
     fn borrows_less(&self, waiting: JobId, running: JobId) -> bool {
         let queues = &self.settings.queues;
-        let must_borrow = |asked: &Asked| self.borrowers.contains(&waiting) || asked.borrows(queues);
-        let Some(waits) = self.quota_asked(waiting).filter(must_borrow) else {
+        // By the share that put it behind: gangs before it count there that have not started yet.
+        let placed = self.borrowers.get(&waiting).copied();
+        let asked = self.quota_asked(waiting).filter(|asked| asked.borrows(queues));
+        let Some(share) = placed.or_else(|| Some(asked?.share(queues))) else {
             return true;
         };
         let holds = self.quota_asked(running).map(|asked| Asked { gpus: 0, ..asked });
-        holds.is_some_and(|holds| holds.borrows(queues) && waits.share(queues) < holds.share(queues))
+        holds.is_some_and(|holds| holds.borrows(queues) && share < holds.share(queues))
     }
 
     fn whole(&self, job: JobId, run: &Run, now: Time) -> Candidate {

@@ -52,8 +52,9 @@ pub struct Scheduler {
     pub(crate) namesakes: BTreeMap<(UserId, Arc<str>), BTreeSet<JobId>>,
     /// Quota that gangs took back and have not used yet: nobody borrows it meanwhile.
     pub(crate) claims: BTreeMap<JobId, Claim>,
-    /// Waiting gangs that the last cycle put behind others because they would have to borrow.
-    pub(crate) borrowers: BTreeSet<JobId>,
+    /// Waiting gangs that the last cycle put behind others because they would have to borrow, with the share
+    /// that put them there.
+    pub(crate) borrowers: BTreeMap<JobId, f64>,
     pub(crate) reservations: BTreeMap<JobId, Reservation>,
     pub(crate) reserved_on: BTreeSet<(NodeId, Time, JobId)>,
     pub(crate) eligible: EligibleSets,
@@ -119,7 +120,7 @@ impl Scheduler {
             dependents: BTreeMap::new(),
             namesakes: BTreeMap::new(),
             claims: BTreeMap::new(),
-            borrowers: BTreeSet::new(),
+            borrowers: BTreeMap::new(),
             reservations: BTreeMap::new(),
             reserved_on: BTreeSet::new(),
             eligible: EligibleSets::default(),
