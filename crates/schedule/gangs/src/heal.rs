@@ -212,7 +212,9 @@ impl Scheduler {
         let class = Class { nodes: 1, length: ends.since(now), rule: Rule::Anywhere, ..class };
         let mut eligible = self.eligible.get(class.eligible).clone();
         for (node, flag) in (0u32..).zip(eligible.iter_mut()) {
-            *flag &= set.contains(&node) && !nodes.contains(&node);
+            // Whoever ends at this very instant may not have been reported yet and still holds GPUs.
+            let is_free = self.fleet.free_devices(node).count_ones() >= u32::from(class.need.gpus);
+            *flag &= is_free && set.contains(&node) && !nodes.contains(&node);
         }
         let mut view = View::new(class, &self.fleet, &eligible, now);
         view.fits_at(&self.fleet, now)

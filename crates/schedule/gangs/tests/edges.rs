@@ -347,3 +347,21 @@ fn a_gang_does_not_grow_into_quota_that_another_takes_back() {
             w 24m..84m n4"#]],
     );
 }
+
+#[test]
+fn a_spare_is_not_taken_from_a_gang_whose_end_comes_at_the_same_instant() {
+    check(
+        "cluster 8 nodes x 8 gpus, 4 per leaf
+         95m submit j0 nodes=1 gpus=8 limit=8m runs=8m within=leaf
+         15m submit j1 nodes=4 gpus=1 limit=46m runs=33m within=leaf
+         24m submit j2 nodes=5 gpus=1 limit=44m runs=44m spread=leaf
+         15m submit j3 nodes=5 gpus=8 limit=17m runs=11m spread=leaf
+         103m fail n2",
+        expect![[r#"
+            103m j2 swaps n2 for n7
+            j1 15m..48m n[1-4]
+            j3 48m..59m n[1-3,5-6]
+            j2 59m..103m n[1,3,5-7]
+            j0 95m..103m n4"#]],
+    );
+}
