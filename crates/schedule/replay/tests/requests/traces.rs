@@ -133,7 +133,7 @@ fn the_azure_conversation_trace_is_replayed_whole() {
         "/../../../../shared/traces/azure_llm/AzureLLMInferenceTrace_2023_conv.csv"
     );
     let Ok(text) = fs::read_to_string(path) else {
-        eprintln!("skipped: {path} is not there");
+        println!("SKIPPED: replay of the Azure trace: {path} is not there");
         return;
     };
     let trace = read_trace(Source::new("azure", &text)).unwrap();
