@@ -128,8 +128,6 @@ pub enum Wait {
     Preempting {
         victims: usize,
     },
-    /// It stopped and its nodes are not yet free.
-    Stopping,
     /// Stopped in place until its nodes are free again.
     Suspended,
     /// It may run; the next pass decides.
@@ -234,7 +232,6 @@ impl fmt::Display for Wait {
             Wait::Preempting { victims } => {
                 write!(f, "the {victims} gangs that make room for it are stopping")
             }
-            Wait::Stopping => write!(f, "it is stopping"),
             Wait::Suspended => write!(f, "it is suspended until its nodes are free again"),
             Wait::NotTriedYet => write!(f, "it has not been tried yet"),
             Wait::InOrder { behind } => write!(f, "{behind} is ahead, and gangs start in strict order"),
