@@ -36,7 +36,6 @@ mod metrics;
 mod openb;
 mod philly;
 mod policy;
-mod random;
 mod series;
 mod simulate;
 mod swf;

@@ -4,4 +4,5 @@
 //! inputs with equal seeds give equal results.
 
 pub mod jobs;
+mod random;
 pub mod requests;

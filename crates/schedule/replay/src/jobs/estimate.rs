@@ -7,7 +7,7 @@
 
 use bedplate_gangs::Span;
 
-use super::random::Random;
+use crate::random::Random;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Estimates {

@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use bedplate_gangs::{Span, Time};
 use bedplate_topology::NodeId;
 
-use super::random::Random;
+use crate::random::Random;
 
 /// How often nodes fail and what follows.
 #[derive(Debug, Clone, Copy, PartialEq)]

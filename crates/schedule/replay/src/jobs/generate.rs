@@ -24,8 +24,8 @@
 
 use bedplate_gangs::{Elastic, Span, Time};
 
-use super::random::Random;
 use super::{Ending, Size, Trace, TraceJob};
+use crate::random::Random;
 
 /// What a job is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

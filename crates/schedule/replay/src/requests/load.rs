@@ -2,7 +2,7 @@
 
 use super::engine::{Picoseconds, picoseconds};
 use super::planned::{Planned, Prefix};
-use super::random::Random;
+use crate::random::Random;
 
 /// When requests arrive.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -27,7 +27,7 @@ impl Lengths {
     fn draw(self, random: &mut Random) -> u32 {
         match self {
             Lengths::Fixed(tokens) => tokens,
-            Lengths::Between(low, high) => random.between(low, high),
+            Lengths::Between(low, high) => random.whole(low, high),
         }
     }
 }
@@ -172,7 +172,7 @@ impl Generator {
 
     fn output_tokens(&mut self) -> u32 {
         match self.load.thinking {
-            Some(thinking) if self.random.between(1, 100) <= thinking.percent => {
+            Some(thinking) if self.random.whole(1, 100) <= thinking.percent => {
                 thinking.output.draw(&mut self.random)
             }
             _ => self.load.output.draw(&mut self.random),
@@ -183,7 +183,7 @@ impl Generator {
         let conversation = self.conversations;
         match self.load.shared {
             Some(SharedPrefix { percent, groups }) => Prefix::Conversation {
-                group: self.random.between(1, groups.max(1)).into(),
+                group: self.random.whole(1, groups.max(1)).into(),
                 group_tokens: (u64::from(prompt_tokens) * u64::from(percent.min(100)) / 100) as u32,
                 conversation,
             },

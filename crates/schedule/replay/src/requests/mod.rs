@@ -29,7 +29,6 @@ mod load;
 mod next;
 mod outcome;
 mod planned;
-mod random;
 mod replica;
 mod scaling;
 mod series;

@@ -1,10 +1,16 @@
 //! A small seeded generator, so that equal seeds give equal replays everywhere.
 
+use bedplate_batching::mix;
+
 /// SplitMix64 (Steele, Lea, Flood 2014).
 #[derive(Debug, Clone)]
 pub(crate) struct Random(u64);
 
 impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(mix(seed))
+    }
+
     /// A stream of its own for every `index` of one seed.
     pub(crate) fn of(seed: u64, index: u64) -> Self {
         let mut mixer = Self(seed ^ index.wrapping_mul(0xd134_2543_de82_ef95));
@@ -13,10 +19,7 @@ impl Random {
 
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        mix(self.0)
     }
 
     /// In (0, 1].
@@ -26,6 +29,12 @@ impl Random {
 
     pub(crate) fn between(&mut self, low: f64, high: f64) -> f64 {
         low + (high - low) * self.unit()
+    }
+
+    /// A whole number in `low..=high`.
+    pub(crate) fn whole(&mut self, low: u32, high: u32) -> u32 {
+        let span = u64::from(high.saturating_sub(low)) + 1;
+        low + ((u128::from(self.next()) * u128::from(span)) >> 64) as u32
     }
 
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
