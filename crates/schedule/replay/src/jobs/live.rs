@@ -26,11 +26,22 @@ pub(crate) struct Live {
     /// Milliseconds that pass before work goes on, and why.
     overhead: f64,
     cause: Cause,
+    /// What work cost since it began, in the order it was done: sizes and places change.
+    pieces: Vec<Piece>,
     /// Up to when this is accounted for.
     since: Time,
     pub(crate) phase: Phase,
     /// Orders that came later make scheduled ends void.
     pub(crate) epoch: u32,
+}
+
+/// Work done at one cost, up to the next piece.
+#[derive(Debug, Clone, Copy)]
+struct Piece {
+    /// Work done before it.
+    from: f64,
+    /// GPU milliseconds for each millisecond of work.
+    cost: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +63,18 @@ impl Live {
         let gpus_per_node = gpu_share.map_or(f64::from(whole), |share| f64::from(share) / 1000.0);
         let gpus = gpus_per_node * shares.len() as f64;
         let (overhead, cause) = (0.0, Cause::Failure);
-        Self { shares, gpus, gpus_per_node, rate, overhead, cause, since: now, phase: Phase::Running, epoch }
+        Self {
+            shares,
+            gpus,
+            gpus_per_node,
+            rate,
+            overhead,
+            cause,
+            pieces: Vec::new(),
+            since: now,
+            phase: Phase::Running,
+            epoch,
+        }
     }
 
     /// Brings the record up to `now`.
@@ -69,7 +91,32 @@ impl Live {
         let idle = passed.min(self.overhead);
         self.overhead -= idle;
         record.lose(self.cause, idle * self.gpus);
+        if passed > idle && self.rate > 0.0 {
+            self.note_cost(record.done);
+        }
         record.done += (passed - idle) * self.rate;
+    }
+
+    /// From here on work costs what it costs now.
+    fn note_cost(&mut self, from: f64) {
+        let cost = self.gpus / self.rate;
+        if self.pieces.last().is_none_or(|piece| piece.cost != cost) {
+            self.pieces.push(Piece { from, cost });
+        }
+    }
+
+    /// GPU time that the work beyond `saved` cost; the pieces of it are forgotten.
+    fn take_cost_beyond(&mut self, saved: f64, done: f64) -> f64 {
+        let (mut end, mut cost) = (done, 0.0);
+        while let Some(piece) = self.pieces.last().copied().filter(|_| end > saved) {
+            cost += (end - piece.from.max(saved)).max(0.0) * piece.cost;
+            end = piece.from;
+            if piece.from < saved {
+                break;
+            }
+            self.pieces.pop();
+        }
+        cost
     }
 
     /// The gang must do nothing for a while.
@@ -81,10 +128,8 @@ impl Live {
     /// Falls back to the newest checkpoint; what was done since is lost.
     pub(crate) fn fall_back(&mut self, record: &mut Record, every: Option<Span>, cause: Cause) {
         let saved = every.map_or(0.0, |every| (record.done / every.0 as f64).floor() * every.0 as f64);
-        let lost = (record.done - saved).max(0.0);
-        if self.rate > 0.0 {
-            record.lose(cause, lost / self.rate * self.gpus);
-        }
+        let lost = self.take_cost_beyond(saved, record.done);
+        record.lose(cause, lost);
         record.done = saved.min(record.done);
     }
 
