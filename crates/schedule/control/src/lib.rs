@@ -1,0 +1,14 @@
+//! The control plane of a cluster, and the agent of each of its nodes, as state machines.
+//!
+//! Events go in with the time; commands for agents and records for the journal come out. Nothing here has a clock, a
+//! socket, a file or a process, so a whole cluster with its failures runs inside a test (`tests/storm.rs`), and the
+//! daemon and the agents run the same code.
+//!
+//! The rule that makes a crash harmless: what [`Control`](control) puts out is carried out only once the records that
+//! came with it are on disk. The rule that makes a lost node harmless: an agent that has not been heard for as
+//! long as the control plane waits has killed its ranks by then ([`agent`]).
+
+pub mod record;
+pub mod wire;
+
+pub use record::{Journal, Record, Restored};

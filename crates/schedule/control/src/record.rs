@@ -1,0 +1,256 @@
+//! What must be on disk before anybody is told, and what comes back from there.
+//!
+//! The control plane's memory is a function of these records: [`Restored`] holds all that a restarted one needs.
+//! Records replace what they are about, so writing one twice does no harm.
+
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use bedplate_gangs::{JobId, Time};
+
+use crate::wire::{Checkpoint, RunId};
+
+/// One change. A batch of them is durable as a whole or not at all.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Record {
+    /// A new job.
+    Submitted(JobRow),
+    /// What changes about it later.
+    Job {
+        job: JobId,
+        life: Life,
+    },
+    Run(RunRow),
+    Node(NodeRow),
+    Share(ShareRow),
+    /// Something people may want to know later.
+    Note(Note),
+}
+
+/// A job as it was submitted, and what became of it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct JobRow {
+    pub id: JobId,
+    /// The first job of its array, and its index.
+    pub array: Option<ArrayPlace>,
+    pub user: String,
+    pub name: String,
+    pub account: String,
+    pub submitted: Time,
+    /// Given by whoever submitted it: the same key twice is the same job.
+    pub key: Option<String>,
+    /// The job in the one format.
+    pub text: Arc<str>,
+    pub life: Life,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ArrayPlace {
+    pub array: JobId,
+    pub index: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Life {
+    pub state: JobState,
+    pub is_held: bool,
+    /// The number of its newest run; none yet when zero.
+    pub runs: u32,
+    pub checkpoint: Option<Checkpoint>,
+    /// Milliseconds: when its first run started, when it ended for good.
+    pub started_ms: Option<u64>,
+    pub ended_ms: Option<u64>,
+    /// Of the rank that failed first; 0 when all succeeded.
+    pub exit_status: Option<i32>,
+    /// Why it is in this state, for people.
+    pub reason: Option<String>,
+}
+
+impl Default for Life {
+    fn default() -> Self {
+        Self {
+            state: JobState::Waiting,
+            is_held: false,
+            runs: 0,
+            checkpoint: None,
+            started_ms: None,
+            ended_ms: None,
+            exit_status: None,
+            reason: None,
+        }
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum JobState {
+    Waiting,
+    /// Its nodes are being made ready.
+    Starting,
+    Running,
+    /// Its ranks have been told to end.
+    Stopping,
+    Suspended,
+    Succeeded,
+    Failed,
+    Cancelled,
+    TimedOut,
+    /// Its node was lost and it may not come back.
+    NodeLost,
+    /// It could never run here.
+    Rejected,
+}
+
+impl JobState {
+    pub const ALL: [JobState; 11] = [
+        JobState::Waiting,
+        JobState::Starting,
+        JobState::Running,
+        JobState::Stopping,
+        JobState::Suspended,
+        JobState::Succeeded,
+        JobState::Failed,
+        JobState::Cancelled,
+        JobState::TimedOut,
+        JobState::NodeLost,
+        JobState::Rejected,
+    ];
+
+    /// Nothing will happen to the job any more.
+    pub fn is_final(self) -> bool {
+        self >= JobState::Succeeded
+    }
+
+    /// As it is written in the API, the journal and on the command line.
+    pub fn name(self) -> &'static str {
+        match self {
+            JobState::Waiting => "waiting",
+            JobState::Starting => "starting",
+            JobState::Running => "running",
+            JobState::Stopping => "stopping",
+            JobState::Suspended => "suspended",
+            JobState::Succeeded => "succeeded",
+            JobState::Failed => "failed",
+            JobState::Cancelled => "cancelled",
+            JobState::TimedOut => "timed_out",
+            JobState::NodeLost => "node_lost",
+            JobState::Rejected => "rejected",
+        }
+    }
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.name() == name)
+    }
+}
+
+/// One run of a job. Its devices do not change; a gang that changes its nodes begins a new run.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RunRow {
+    pub run: RunId,
+    pub phase: RunPhase,
+    pub shares: Vec<Share>,
+    pub started: Time,
+    /// When its ranks were let go.
+    pub running: Option<Time>,
+    pub ended: Option<Time>,
+    /// Why it ended, for people.
+    pub reason: Option<String>,
+    pub cpu_ms: u64,
+    pub energy_joules: Option<u64>,
+}
+
+impl RunRow {
+    pub fn gpus(&self) -> u32 {
+        self.shares.iter().map(|share| share.devices.count_ones()).sum()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RunPhase {
+    /// No rank has been let go. After a restart such a run is called off.
+    Preparing,
+    /// Ranks may run.
+    Running,
+    Suspended,
+    Ended,
+}
+
+/// What a run holds of a node, by name.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Share {
+    pub node: String,
+    pub role: u16,
+    /// One bit for each device.
+    pub devices: u64,
+}
+
+/// What is remembered about a node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeRow {
+    pub name: String,
+    /// Takes no work, and why.
+    pub drained: Option<String>,
+    pub address: String,
+    pub incarnation: u64,
+    /// When it was lost lately: a node that comes and goes is kept out.
+    pub losses: Vec<Time>,
+}
+
+/// GPU time of a user in an account, for fair share.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ShareRow {
+    pub account: String,
+    pub user: String,
+    pub gpu_ms: u128,
+    /// With the half-life, as of `at`.
+    pub faded: f64,
+    pub at: Time,
+}
+
+/// A line in the history of a job or a node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    pub at_ms: u64,
+    pub job: Option<u64>,
+    pub node: Option<String>,
+    pub text: String,
+}
+
+/// All that a restarted control plane needs.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Restored {
+    /// Larger than any number given before.
+    pub next_job: u64,
+    /// Jobs that have not ended, by number.
+    pub jobs: Vec<JobRow>,
+    /// Jobs that have ended: all of them in short, for dependencies and for keys given twice.
+    pub ended: Vec<EndedRow>,
+    /// The newest run of each job that has not ended, where that run has not ended either.
+    pub runs: Vec<RunRow>,
+    pub nodes: Vec<NodeRow>,
+    pub shares: Vec<ShareRow>,
+    /// The latest time in any record: time does not go back.
+    pub latest: Time,
+}
+
+/// What is kept in memory of a job that has ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct EndedRow {
+    pub id: JobId,
+    pub state: JobState,
+    pub array: Option<ArrayPlace>,
+    pub key: Option<String>,
+}
+
+/// Where records are kept.
+pub trait Journal {
+    type Error;
+
+    /// Returns once all records are on disk, or none of them ever will be.
+    fn commit(&mut self, records: &[Record]) -> Result<(), Self::Error>;
+
+    /// What all committed records amount to.
+    fn restore(&mut self) -> Result<Restored, Self::Error>;
+}

@@ -1,0 +1,417 @@
+//! What the control plane and the agents of nodes say to each other, one JSON object a line.
+//!
+//! A link carries messages in order and may break at any time. So every message may be lost with its link or come
+//! twice, and nothing depends on its coming once: a run is named by its job and number, phases only go forward, and
+//! [`FromAgent::Hello`] and [`FromAgent::Heartbeat`] say all that a node holds, so that both sides can compare.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+/// One attempt to run a gang. Numbers of a job only grow.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+pub struct RunId {
+    pub job: u64,
+    pub number: u32,
+}
+
+impl std::fmt::Display for RunId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "run {} of job {}", self.number, self.job)
+    }
+}
+
+/// From the control plane to an agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum ToAgent {
+    /// The first answer on a link. The node may work; what it holds and is not in `keep` must go.
+    Welcome {
+        keep: Vec<RunId>,
+        heartbeat_ms: u64,
+        silence_ms: u64,
+    },
+    /// The first and last answer: the node may not join.
+    Unwelcome {
+        why: String,
+    },
+    /// The heartbeat of this number has been heard.
+    Alive {
+        sequence: u64,
+    },
+    /// First phase of a start: make everything ready that can fail, start nothing.
+    Prepare(Box<Launch>),
+    /// Second phase: all nodes are ready.
+    Go {
+        run: RunId,
+        master_port: u16,
+    },
+    /// Ask the ranks to end, kill them after the grace, clean up. Answered by [`FromAgent::Released`].
+    Stop {
+        run: RunId,
+        grace_ms: u64,
+    },
+    /// Send a signal to all ranks.
+    Signal {
+        run: RunId,
+        signal: i32,
+    },
+    Suspend {
+        run: RunId,
+    },
+    Resume {
+        run: RunId,
+    },
+    /// Start tasks of a step inside a running gang, for an `srun` that waits for them.
+    Step(Box<Step>),
+    /// The end of the run is on disk; the agent may forget it.
+    Forget {
+        run: RunId,
+    },
+    /// Read from a log; answered by [`FromAgent::Chunk`].
+    ReadLog {
+        request: u64,
+        log: LogName,
+        offset: u64,
+        most_bytes: u64,
+    },
+    /// Break something on purpose, for tests and demonstrations.
+    Chaos(Chaos),
+}
+
+/// From an agent to the control plane.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum FromAgent {
+    /// The first message on a link.
+    Hello(Hello),
+    /// Every heartbeat says all that the node holds.
+    Heartbeat {
+        sequence: u64,
+        held: Vec<Held>,
+    },
+    /// The node could start the run at once. Its first node names a free port for the ranks to meet at.
+    Prepared {
+        run: RunId,
+        master_port: Option<u16>,
+    },
+    /// It cannot.
+    NotPrepared {
+        run: RunId,
+        why: Unready,
+    },
+    /// A rank has failed; the others cannot go on without it.
+    RankFailed {
+        run: RunId,
+        rank: u32,
+        end: RankEnd,
+    },
+    /// Nothing of the run is left on the node: processes gone, epilog run, devices free.
+    Released {
+        run: RunId,
+        end: NodeEnd,
+    },
+    /// The job says how far it is.
+    Progress {
+        run: RunId,
+        rank: u32,
+        step: u64,
+    },
+    /// The job can start from here.
+    Checkpoint {
+        run: RunId,
+        checkpoint: Checkpoint,
+    },
+    /// The node's own probe, or the job's, has failed.
+    Unhealthy {
+        reason: String,
+    },
+    /// The node's probe succeeds again.
+    Healthy,
+    /// A script inside a run wants tasks on its nodes.
+    StepWanted(Box<StepRequest>),
+    Chunk {
+        request: u64,
+        bytes: Vec<u8>,
+        next_offset: u64,
+        is_open: bool,
+        error: Option<String>,
+    },
+}
+
+/// Who joins, and what it still holds from before.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Hello {
+    pub node: String,
+    /// Where peers reach its ranks.
+    pub address: String,
+    /// Different each time the agent starts.
+    pub incarnation: u64,
+    pub held: Vec<Held>,
+    /// What the host really has, for people.
+    pub host: Host,
+}
+
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    pub name: String,
+    pub cores: u32,
+    pub memory_mib: u64,
+    /// Real GPUs; the rest of the node's device slots are pretended.
+    pub gpus: u32,
+}
+
+/// A run on a node, as its agent sees it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Held {
+    pub run: RunId,
+    pub phase: HeldPhase,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum HeldPhase {
+    Preparing,
+    Prepared {
+        master_port: Option<u16>,
+    },
+    Running,
+    Stopping,
+    /// Kept until the control plane says `forget`.
+    Released {
+        end: NodeEnd,
+    },
+}
+
+/// Why a node could not prepare a run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Unready {
+    /// The node's fault; it should be looked at.
+    Prolog { status: i32, output: String },
+    /// The job's fault: no such directory, output that cannot be written.
+    Job { why: String },
+    /// It holds devices for another run that has not gone yet.
+    Busy { why: String },
+}
+
+/// How the ranks of one node ended.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeEnd {
+    /// The first rank that failed by itself, if any.
+    pub failed: Option<FailedRank>,
+    /// The ranks were stopped before they had ended by themselves.
+    pub was_stopped: bool,
+    /// Ranks that never started, or died with their agent or by its lease.
+    pub was_lost: bool,
+    pub epilog_failed: Option<String>,
+    pub cpu_ms: u64,
+    pub peak_memory_mib: u64,
+    /// Where the node can measure it.
+    pub energy_joules: Option<u64>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedRank {
+    pub rank: u32,
+    pub end: RankEnd,
+}
+
+/// How a process ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RankEnd {
+    Exit(i32),
+    Signal(i32),
+    /// It could not be started: the error number.
+    NotStarted(i32),
+}
+
+impl RankEnd {
+    pub fn is_success(self) -> bool {
+        self == RankEnd::Exit(0)
+    }
+
+    /// As a shell would say it.
+    pub fn status(self) -> i32 {
+        match self {
+            RankEnd::Exit(code) => code,
+            RankEnd::Signal(signal) => 128 + signal,
+            RankEnd::NotStarted(_) => 127,
+        }
+    }
+}
+
+impl std::fmt::Display for RankEnd {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            RankEnd::Exit(code) => write!(f, "exit code {code}"),
+            RankEnd::Signal(signal) => write!(f, "signal {signal}"),
+            RankEnd::NotStarted(2) => write!(f, "its program was not found"),
+            RankEnd::NotStarted(13) => write!(f, "its program may not be executed"),
+            RankEnd::NotStarted(number) => write!(f, "it could not be started (error {number})"),
+        }
+    }
+}
+
+/// A state that a job said it can start from.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Checkpoint {
+    pub step: u64,
+    pub path: Option<String>,
+}
+
+/// Everything a node must know to play its part in a run.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Launch {
+    pub run: RunId,
+    pub job_name: String,
+    pub user: String,
+    /// This node's place among `peers`.
+    pub node_index: u32,
+    /// All nodes of the gang, in the order of their ranks.
+    pub peers: Vec<Peer>,
+    /// Local indices of the devices that are leased to this run here.
+    pub devices: Vec<u32>,
+    pub cpus: u32,
+    /// No limit when zero.
+    pub memory_mib: u64,
+    /// Ranks that start here; none on the other nodes of a script.
+    pub ranks: Vec<u32>,
+    pub world_size: u32,
+    pub program: Program,
+    /// What the job sets itself.
+    pub environment: BTreeMap<String, String>,
+    /// Whether the agent's environment is passed on too.
+    pub inherits_environment: bool,
+    /// Facts for `SLURM_*` and `BEDPLATE_*`: partition, account, QOS, array place, limits.
+    pub facts: Facts,
+    pub directory: Option<String>,
+    /// Patterns already filled in but for what differs by rank: `%t` (rank), `%n` (node index), `%N` (node).
+    pub stdin: Option<String>,
+    pub stdout: Option<String>,
+    pub stderr: Option<String>,
+    /// Output files are opened to append: the run continues earlier ones.
+    pub appends: bool,
+    pub prolog: Option<String>,
+    pub epilog: Option<String>,
+    pub probe: Option<Probe>,
+    /// Where the job shall go on.
+    pub checkpoint: Option<Checkpoint>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    pub name: String,
+    pub address: String,
+    pub role: String,
+    pub tasks: u32,
+    pub gpus: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Program {
+    /// Once for each rank.
+    Command(Vec<String>),
+    /// Once, on the first node.
+    Script(String),
+}
+
+/// What ranks learn about their job from the environment.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    pub partition: String,
+    pub account: String,
+    pub qos: String,
+    pub submit_directory: Option<String>,
+    pub tasks_per_node: u32,
+    pub cpus_per_task: u32,
+    pub gpus_per_node: u32,
+    /// Number of the array and index in it.
+    pub array: Option<(u64, u32)>,
+    /// Milliseconds since 1970.
+    pub started_ms: u64,
+    pub ends_ms: u64,
+    /// Runs before this one.
+    pub restarts: u32,
+}
+
+/// A command that says whether all is well, by its exit code.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Probe {
+    pub command: String,
+    pub every_ms: u64,
+}
+
+/// What an `srun` asks for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StepRequest {
+    pub run: RunId,
+    /// All nodes of the gang when empty.
+    pub nodes: Vec<String>,
+    /// How many of them; all when absent.
+    pub node_count: Option<u32>,
+    /// Tasks in all; the job's tasks for each node when absent.
+    pub tasks: Option<u32>,
+    pub tasks_per_node: Option<u32>,
+    pub arguments: Vec<String>,
+    pub environment: BTreeMap<String, String>,
+    pub directory: String,
+    pub reply: ReplyTo,
+}
+
+/// Where the tasks of a step send their output, and what proves that they may.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReplyTo {
+    pub address: String,
+    pub secret: String,
+}
+
+/// A step's part on one node.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Step {
+    pub run: RunId,
+    /// Counts the steps of a run.
+    pub number: u32,
+    pub node_index: u32,
+    pub node_count: u32,
+    pub nodes: Vec<String>,
+    pub tasks: Vec<u32>,
+    pub task_count: u32,
+    pub arguments: Vec<String>,
+    pub environment: BTreeMap<String, String>,
+    pub directory: String,
+    pub reply: ReplyTo,
+}
+
+/// One stream of one rank.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LogName {
+    pub run: RunId,
+    pub rank: u32,
+    pub stream: Stream,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// What can be broken on a node on purpose.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "kind", rename_all = "snake_case")]
+pub enum Chaos {
+    /// The agent dies as by `kill -9`.
+    Die,
+    /// Neither side hears the other for so long, and nobody is told.
+    Cut { for_ms: u64 },
+    /// Every message takes longer, for so long.
+    Delay { by_ms: u64, for_ms: u64 },
+    /// One rank dies as by `kill -9`; the first found when none is named.
+    KillRank { run: Option<RunId>, rank: Option<u32> },
+    /// The node's own probe fails from now on, or no more.
+    Probe { fails: bool },
+}
