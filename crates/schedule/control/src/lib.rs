@@ -8,6 +8,7 @@
 //! came with it are on disk. The rule that makes a lost node harmless: an agent that has not been heard for as
 //! long as the control plane waits has killed its ranks by then ([`agent`]).
 
+pub mod agent;
 pub mod record;
 pub mod wire;
 

@@ -273,6 +273,8 @@ pub struct Launch {
     pub peers: Vec<Peer>,
     /// Local indices of the devices that are leased to this run here.
     pub devices: Vec<u32>,
+    /// Other runs may hold the same device: each has a share of it.
+    pub shares_device: bool,
     pub cpus: u32,
     /// No limit when zero.
     pub memory_mib: u64,
