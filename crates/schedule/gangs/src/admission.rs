@@ -18,7 +18,8 @@ impl Scheduler {
             .or_else(|| self.beyond_nodes(request))
     }
 
-    fn malformed(&self, request: &Request) -> Option<&'static str> {
+    /// What is wrong with a request whatever the cluster and its rules are.
+    pub(crate) fn malformed(&self, request: &Request) -> Option<&'static str> {
         let settings = &self.settings;
         let bad_share = |role: &RoleRequest| {
             let is_one_gpu = role.nodes == 1 && role.per_node.gpus == 1 && role.elastic.is_none();

@@ -12,11 +12,14 @@
 //! - claims and promises: only gangs that wait in the queue have any;
 //! - starts: every gang is whole, on nodes in service of its partition, as close together as it must be.
 //!
+//! In between, a second scheduler is told all that the first knows, and must decide the same (`recall`).
+//!
 //! Then it is calm: nodes return, holds are released, and everybody must have run except those who wait for
 //! a job that never comes. A storm that breaks something prints its seed, its step and what happened last.
 
 mod nodes;
 mod random;
+mod recall;
 mod recount;
 mod requests;
 mod site;
@@ -29,6 +32,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use proptest::prelude::*;
 
+use recall::decides_the_same_elsewhere;
 use storm::Storm;
 
 /// Storms that are told in every run of the tests.
@@ -36,6 +40,9 @@ const SEEDS: RangeInclusive<u64> = 1..=40;
 
 /// Storms that once broke something.
 const ONCE_BROKEN: [u64; 2] = [708, 3308];
+
+/// After so many steps each, what is known is told to another scheduler.
+const RECALLED: u32 = 5;
 
 /// How many lines of its log a storm that broke something shows.
 const SHOWN: usize = 40;
@@ -48,10 +55,26 @@ fn seeds() -> Vec<u64> {
     (number(first)..=number(last)).collect()
 }
 
-/// Tells a storm; when it breaks something, says how to see that again.
 fn tell(seed: u64) -> Storm {
+    tell_with(seed, Storm::tell)
+}
+
+/// Tells a storm and, every few steps, all that is known to another scheduler.
+fn tell_to_another(seed: u64) {
+    tell_with(seed, |storm| {
+        while storm.step < Storm::STEPS {
+            storm.take_a_step();
+            if storm.step.is_multiple_of(RECALLED) {
+                decides_the_same_elsewhere(&storm.world);
+            }
+        }
+    });
+}
+
+/// Tells a storm; when it breaks something, says how to see that again.
+fn tell_with(seed: u64, telling: impl FnOnce(&mut Storm)) -> Storm {
     let mut storm = Storm::new(seed);
-    let told = catch_unwind(AssertUnwindSafe(|| storm.tell()));
+    let told = catch_unwind(AssertUnwindSafe(|| telling(&mut storm)));
     if let Err(panic) = told {
         let lines = &storm.world.log;
         let shown = lines[lines.len().saturating_sub(SHOWN)..].join("\n");
@@ -66,6 +89,13 @@ fn tell(seed: u64) -> Storm {
 fn the_books_are_right_after_every_event_and_nobody_is_stuck_once_it_is_calm() {
     for seed in seeds() {
         tell(seed);
+    }
+}
+
+#[test]
+fn a_scheduler_made_from_what_another_knows_decides_the_same() {
+    for seed in seeds() {
+        tell_to_another(seed);
     }
 }
 

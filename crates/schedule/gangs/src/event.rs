@@ -2,7 +2,7 @@
 
 use bedplate_topology::NodeId;
 
-use crate::{JobId, Never, Request, Span, Time};
+use crate::{Adopted, JobId, Misfit, Never, Request, Span, Time, UsageRecord};
 
 /// Something that has happened. Decisions count as carried out; what is reported back is their end.
 #[derive(Debug, Clone, PartialEq)]
@@ -35,6 +35,16 @@ pub enum Event {
     Unreserve {
         name: String,
     },
+    /// A gang runs already, on devices of its own: it was started before this scheduler was made. Nodes must be
+    /// told of before the gangs on them, and all gangs that run at once, before anything is decided.
+    Adopt(Box<Adopted>),
+    /// How a job ended that this scheduler never saw, for those who depend on it.
+    Known {
+        job: JobId,
+        outcome: Outcome,
+    },
+    /// GPU time that was used before this scheduler was made.
+    Used(UsageRecord),
     /// Nothing but time has passed.
     Tick,
 }
@@ -129,6 +139,12 @@ pub enum Decision {
     Reject {
         job: JobId,
         why: Never,
+    },
+    /// What an adopted gang is said to hold cannot be: what runs of it must be stopped. The job waits again, or is
+    /// dropped next where it may not.
+    Disown {
+        job: JobId,
+        why: Misfit,
     },
     /// The job is gone and does not run: it waited, or was suspended and what is left of it must go.
     Drop {

@@ -100,6 +100,42 @@ impl Usage {
     pub fn iter(&self) -> impl Iterator<Item = (AccountId, UserId, u128)> {
         self.entries.iter().map(|((account, user), entry)| (*account, *user, entry.gpu_ms))
     }
+
+    /// All there is, to be kept and restored.
+    pub fn records(&self) -> impl Iterator<Item = UsageRecord> {
+        self.entries.iter().map(|((account, user), entry)| UsageRecord {
+            account: *account,
+            user: *user,
+            gpu_ms: entry.gpu_ms,
+            faded: entry.faded,
+            at: entry.at,
+        })
+    }
+
+    /// Adds what was used before. What was recorded is restored to the last bit where nothing has been booked yet.
+    pub fn restore(&mut self, record: UsageRecord, half_life: Span) {
+        let before = Entry { gpu_ms: record.gpu_ms, faded: record.faded, at: record.at };
+        let entry = self
+            .entries
+            .entry((record.account, record.user))
+            .or_insert(Entry { at: before.at, ..Entry::default() });
+        let at = entry.at.max(before.at);
+        entry.faded = entry.faded_at(at, half_life) + before.faded_at(at, half_life);
+        entry.gpu_ms += before.gpu_ms;
+        entry.at = at;
+    }
+}
+
+/// GPU time of one user of an account, up to a time.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct UsageRecord {
+    pub account: AccountId,
+    pub user: UserId,
+    /// GPU milliseconds.
+    pub gpu_ms: u128,
+    /// What was left of them at that time, after their half-life.
+    pub faded: f64,
+    pub at: Time,
 }
 
 /// The fair-share factor of every user of every account, between 0 and 1.

@@ -1,14 +1,20 @@
 //! The nodes: what they hold, who is on them, and what is free on each from now on.
 //!
 //! Two timelines are kept per node. `booked` counts what runs and when the node is out of service; `plan`
-//! counts reservations too. A node out of service has more than its whole capacity taken from both.
+//! counts reservations too.
+
+mod service;
 
 use bedplate_topology::{Cluster, Health, Level, NodeId};
 
 use crate::devices::DeviceGroups;
 use crate::levels::{LevelSets, levels_of};
 use crate::timeline::Timeline;
-use crate::{Amount, JobId, NodeState, Span, Time};
+use crate::{Amount, JobId, Span, Time};
+
+#[cfg(test)]
+pub(crate) use service::JOINS;
+pub(crate) use service::OUT_OF_SERVICE;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Fleet {
@@ -42,6 +48,16 @@ enum Condition {
     Up,
     Draining,
     Down,
+}
+
+impl Condition {
+    fn of(health: Health) -> Self {
+        match health {
+            Health::Healthy | Health::Degraded => Condition::Up,
+            Health::Draining | Health::Drained | Health::Maintenance => Condition::Draining,
+            Health::Down => Condition::Down,
+        }
+    }
 }
 
 /// What a gang holds on a node, and until when at the latest.
@@ -140,21 +156,6 @@ impl Fleet {
         self.levels.iter().find(joins).unwrap_or_else(|| self.levels.last().expect("never empty"))
     }
 
-    pub(crate) fn state(&self, node: u32, now: Time) -> NodeState {
-        let entry = &self.nodes[node as usize];
-        let closure = entry.closed.iter().find(|closure| closure.from <= now && now < closure.until);
-        match (entry.condition, closure) {
-            (Condition::Down, _) => NodeState::Down,
-            (Condition::Draining, _) if entry.bookings.is_empty() => NodeState::Drained,
-            (Condition::Draining, _) => NodeState::Draining,
-            (Condition::Up, Some(closure)) if closure.name == JOINS => NodeState::Planned,
-            (Condition::Up, Some(closure)) if closure.name == LEAVES => NodeState::Down,
-            (Condition::Up, Some(_)) => NodeState::Maintenance,
-            (Condition::Up, None) if entry.bookings.is_empty() => NodeState::Idle,
-            (Condition::Up, None) => NodeState::Allocated,
-        }
-    }
-
     pub(crate) fn bookings(&self, node: u32) -> &[Booking] {
         &self.nodes[node as usize].bookings
     }
@@ -168,23 +169,6 @@ impl Fleet {
 
     pub(crate) fn free_devices(&self, node: u32) -> u64 {
         self.nodes[node as usize].free_devices
-    }
-
-    /// When a time-bound change of a node's service comes next.
-    pub(crate) fn next_closure_change(&self, now: Time) -> Option<Time> {
-        let bounds = self.nodes.iter().flat_map(|node| &node.closed).flat_map(|each| [each.from, each.until]);
-        bounds.filter(|time| *time > now && *time < Time::NEVER).min()
-    }
-
-    /// The times from `at` on at which gangs must be off a node; one that drains lets them finish.
-    pub(crate) fn closings(&self, node: u32, at: Time) -> impl Iterator<Item = Time> + '_ {
-        let windows = self.nodes[node as usize].closed.iter().filter(|each| each.name != OUT_OF_SERVICE);
-        windows.map(|closure| closure.from).filter(move |from| *from >= at)
-    }
-
-    /// The first of its closings.
-    pub(crate) fn closes_after(&self, node: u32, at: Time) -> Option<Time> {
-        self.closings(node, at).min()
     }
 
     /// Chooses devices and books them; what is booked must be free in the plan from `from` on.
@@ -211,9 +195,57 @@ impl Fleet {
         self.take_both(node, booking.from, booking.until, booking.amount);
     }
 
+    /// Books the very devices that the booking names, shared ones too; it must be free for it.
+    pub(crate) fn book_exactly(&mut self, node: u32, booking: Booking) {
+        let Some(share) = booking.share else {
+            return self.book_devices(node, booking);
+        };
+        let open = self.nodes[node as usize].shared.iter().position(|gpu| gpu.device == booking.devices);
+        self.share_device(node, booking, share, open);
+    }
+
+    /// Whether nobody holds what the booking names, whatever the node's state is.
+    pub(crate) fn is_free_for(&self, node: u32, booking: &Booking) -> bool {
+        let entry = &self.nodes[node as usize];
+        let shared = entry.shared.iter().find(|gpu| gpu.device == booking.devices);
+        let devices_free = match (booking.share, shared) {
+            (Some(share), Some(gpu)) => gpu.used + share <= 1000,
+            _ => entry.free_devices & booking.devices == booking.devices,
+        };
+        let bookings = || entry.bookings.iter().chain([booking]);
+        let fits = |of: fn(&Amount) -> u64| {
+            bookings().map(|each| of(&each.amount)).sum::<u64>() <= of(&entry.capacity)
+        };
+        let alone = bookings().filter(|each| each.share.is_none());
+        let shared_gpus = entry.shared.len() + usize::from(booking.share.is_some() && shared.is_none());
+        let gpus = alone.map(|each| u64::from(each.amount.gpus)).sum::<u64>() + shared_gpus as u64;
+        devices_free
+            && gpus <= entry.capacity.gpus.into()
+            && fits(|amount| amount.cpus.into())
+            && fits(|amount| amount.memory_mib.into())
+    }
+
+    pub(crate) fn has_devices(&self, node: u32, devices: u64) -> bool {
+        self.nodes[node as usize].working_devices & devices == devices
+    }
+
     /// Puts a gang on a GPU that is shared already and has room for as long as it runs, or opens one.
     fn book_share(&mut self, node: u32, mut booking: Booking, share: u16) -> u64 {
         let open = self.find_share(node, share, booking.until, booking.from);
+        let entry = &self.nodes[node as usize];
+        booking.devices = match open {
+            Some(index) => entry.shared[index].device,
+            None => {
+                let groups = &self.kinds[usize::from(entry.kind)];
+                groups.choose(entry.free_devices, 1).expect("a device is free: the window said so")
+            }
+        };
+        self.share_device(node, booking, share, open);
+        booking.devices
+    }
+
+    /// Books a part of a device: of one that is shared already, by its place in the list, or of a free one.
+    fn share_device(&mut self, node: u32, booking: Booking, share: u16, open: Option<usize>) {
         let beside = Amount { gpus: 0, ..booking.amount };
         match open {
             Some(index) => {
@@ -221,23 +253,17 @@ impl Fleet {
                 gpu.used += share;
                 let (end, until) = (gpu.until, gpu.until.max(booking.until));
                 gpu.until = until;
-                booking.devices = gpu.device;
                 self.take_both(node, end, until, Amount::gpus(1));
             }
             None => {
                 let entry = &mut self.nodes[node as usize];
-                let groups = &self.kinds[usize::from(entry.kind)];
-                let device =
-                    groups.choose(entry.free_devices, 1).expect("a device is free: the window said so");
-                entry.free_devices &= !device;
-                entry.shared.push(SharedGpu { device, used: share, until: booking.until });
-                booking.devices = device;
+                entry.free_devices &= !booking.devices;
+                entry.shared.push(SharedGpu { device: booking.devices, used: share, until: booking.until });
                 self.take_both(node, booking.from, booking.until, Amount::gpus(1));
             }
         }
         self.take_both(node, booking.from, booking.until, beside);
         self.nodes[node as usize].bookings.push(booking);
-        booking.devices
     }
 
     /// A GPU of the node that is shared already and can take `share` more until `until`.
@@ -252,8 +278,8 @@ impl Fleet {
                 || self.plan[node as usize].window_at(gpu.until.max(now), Amount::gpus(1), longer).is_some()
         };
         let fits = |gpu: &SharedGpu| gpu.used + share <= 1000 && gpu.until > now && lasts(gpu);
-        let fullest =
-            entry.shared.iter().enumerate().filter(|(_, gpu)| fits(gpu)).max_by_key(|(_, gpu)| gpu.used);
+        let fitting = entry.shared.iter().enumerate().filter(|(_, gpu)| fits(gpu));
+        let fullest = fitting.max_by_key(|(_, gpu)| (gpu.used, gpu.device));
         fullest.map(|(index, _)| index)
     }
 
@@ -362,88 +388,11 @@ impl Fleet {
         self.changes.clear();
     }
 
-    pub(crate) fn drain(&mut self, node: u32, now: Time) {
-        self.set_condition(node, Condition::Draining, now);
-    }
-
-    pub(crate) fn fail(&mut self, node: u32, now: Time) {
-        self.set_condition(node, Condition::Down, now);
-    }
-
-    /// Takes work again; an announced departure is forgotten.
-    pub(crate) fn resume(&mut self, node: u32, now: Time) {
-        self.reopen(node, LEAVES, now);
-        self.reopen(node, JOINS, now);
-        self.set_condition(node, Condition::Up, now);
-    }
-
-    fn set_condition(&mut self, node: u32, condition: Condition, now: Time) {
-        let before = std::mem::replace(&mut self.nodes[node as usize].condition, condition);
-        match (before == Condition::Up, condition == Condition::Up) {
-            (true, false) => self.close(node, OUT_OF_SERVICE, now, Time::NEVER),
-            (false, true) => self.reopen(node, OUT_OF_SERVICE, now),
-            _ => {}
-        }
-    }
-
-    /// The node leaves at a time; a later notice replaces an earlier one.
-    pub(crate) fn leaves_at(&mut self, node: u32, at: Time, now: Time) {
-        self.reopen(node, LEAVES, now);
-        self.close(node, LEAVES, at, Time::NEVER);
-    }
-
-    pub(crate) fn joins_at(&mut self, node: u32, at: Time, now: Time) {
-        self.resume(node, now);
-        self.close(node, JOINS, now, at);
-    }
-
-    /// Closes a node for a time, under a name by which it can be opened again.
-    pub(crate) fn close(&mut self, node: u32, name: &str, from: Time, until: Time) {
-        if from >= until {
-            return;
-        }
-        let entry = &mut self.nodes[node as usize];
-        entry.closed.push(Closure { name: name.to_string(), from, until });
-        self.take_both(node, from, until, self.more_than_all(node));
-    }
-
-    /// Ends every closure of that name.
-    pub(crate) fn reopen(&mut self, node: u32, name: &str, now: Time) {
-        let amount = self.more_than_all(node);
-        let is_it = |closure: &mut Closure| closure.name == name;
-        let ended: Vec<Closure> = self.nodes[node as usize].closed.extract_if(.., is_it).collect();
-        for closure in ended {
-            self.give_both(node, closure.from.max(now), closure.until, amount);
-        }
-    }
-
-    /// What a closed node has taken from it: with one GPU more than there are, so that even a gang that
-    /// needs nothing of an idle node finds no room.
-    fn more_than_all(&self, node: u32) -> Amount {
-        self.capacity(node).plus(Amount::gpus(1))
-    }
-
-    #[cfg(test)]
-    pub(crate) fn closures(&self, node: u32) -> &[Closure] {
-        &self.nodes[node as usize].closed
-    }
-
     #[cfg(test)]
     pub(crate) fn shared_gpus(&self, node: u32) -> &[SharedGpu] {
         &self.nodes[node as usize].shared
     }
-
-    /// Forgets closures that are over.
-    pub(crate) fn forget_closures(&mut self, now: Time) {
-        for node in &mut self.nodes {
-            node.closed.retain(|closure| closure.until > now);
-        }
-    }
 }
-
-pub(crate) const OUT_OF_SERVICE: &str = "(out of service)";
-const LEAVES: &str = "(leaves)";
-pub(crate) const JOINS: &str = "(joins)";
 
 impl NodeEntry {
     fn new(cluster: &Cluster, id: NodeId) -> Self {
@@ -454,11 +403,6 @@ impl NodeEntry {
             .filter(|local| !failed(*local))
             .fold(0, |mask, bit| mask | 1 << bit);
         let memory = kind.reported_memory.or(kind.memory);
-        let condition = match cluster.health(id) {
-            Health::Healthy | Health::Degraded => Condition::Up,
-            Health::Draining | Health::Drained | Health::Maintenance => Condition::Draining,
-            Health::Down => Condition::Down,
-        };
         let capacity = Amount {
             gpus: u64::count_ones(working) as u16,
             cpus: kind.vcpus.map_or(u16::MAX, |cpus| cpus.min(u32::from(u16::MAX)) as u16),
@@ -469,7 +413,7 @@ impl NodeEntry {
         Self {
             capacity,
             kind,
-            condition,
+            condition: Condition::of(cluster.health(id)),
             free_devices: working,
             working_devices: working,
             bookings: Vec::new(),

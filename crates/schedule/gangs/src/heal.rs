@@ -15,6 +15,7 @@ use crate::{Closeness, Decision, JobId, Maintenance, NodeOrder, NodeShare, Outco
 impl Scheduler {
     /// Brings time-bound things up to `now`.
     pub(crate) fn advance(&mut self, now: Time) {
+        self.save_from_lost_nodes(now);
         while let Some((_, job)) = self.ends.first().copied().filter(|(time, _)| *time <= now) {
             self.time_is_up(job, now);
         }
@@ -143,7 +144,7 @@ impl Scheduler {
     }
 
     /// Replaces a lost node inside the gang, or stops the gang.
-    fn save(&mut self, job: JobId, node: NodeId, now: Time) {
+    pub(crate) fn save(&mut self, job: JobId, node: NodeId, now: Time) {
         if matches!(self.jobs[&job].state, State::Suspended(_)) {
             return self.lose_suspended(job, now);
         }

@@ -27,6 +27,7 @@
 //! ```
 
 mod admission;
+mod adopt;
 mod amount;
 mod cycle;
 mod devices;
@@ -49,6 +50,7 @@ mod priority;
 mod queue;
 mod quota;
 mod reason;
+mod recall;
 mod request;
 mod scheduler;
 mod settings;
@@ -57,19 +59,20 @@ mod time;
 mod timeline;
 mod view;
 
+pub use adopt::{Adopted, Leaving, Misfit, Standing};
 pub use amount::Amount;
 pub use entry::{Reservation, Reserved};
 pub use event::{
     Decision, Event, Maintenance, NodeOrder, NodeShare, NodeState, Outcome, StartReason, StopReason, Then,
 };
 pub use explain::{Explanation, Remedy};
-pub use fairshare::{Accounts, FairShares, Usage};
+pub use fairshare::{Accounts, FairShares, Usage, UsageRecord};
 pub use priority::Priority;
 pub use quota::{ANY_GPU, Grant, Queues};
 pub use reason::{Never, Wait};
 pub use request::{
-    AccountId, ArrayTask, Closeness, Dependency, DependencyKind, Elastic, Expected, JobId, NodeFilter,
-    PartitionId, Preemption, QosId, QueueId, Request, RoleRequest, UserId,
+    AccountId, ArrayTask, Closeness, Dependency, DependencyKind, Elastic, Expected, History, JobId,
+    NodeFilter, PartitionId, Preemption, QosId, QueueId, Request, RoleRequest, UserId,
 };
 pub use scheduler::Scheduler;
 pub use settings::{Backfill, ElasticRules, Packing, Partition, PreemptionRules, Qos, Settings, Weights};

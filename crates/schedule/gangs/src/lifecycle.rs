@@ -7,33 +7,53 @@ use bedplate_topology::NodeId;
 use crate::entry::{Entry, Run, State};
 use crate::fleet::Booking;
 use crate::priority::{Rank, priority};
-use crate::scheduler::{SHORTEST_GRACE, Scheduler};
+use crate::scheduler::{Claim, SHORTEST_GRACE, Scheduler};
 use crate::{
-    Decision, JobId, Never, NodeShare, Outcome, Request, Span, StartReason, StopReason, Then, Time, Wait,
+    Decision, History, JobId, Never, NodeShare, Outcome, Request, Span, StartReason, StopReason, Then, Time,
+    Wait,
 };
 
 impl Scheduler {
     pub(crate) fn submit(&mut self, request: Request, now: Time) {
         let job = request.id;
-        let twice = self.jobs.contains_key(&job) || self.finished.contains_key(&job);
-        let refusal = if twice {
-            Some(Never::Malformed { what: format!("{job} has been submitted before") })
-        } else {
-            self.never(&request)
-        };
-        if let Some(why) = refusal {
-            self.decisions.push(Decision::Reject { job, why });
-            if !twice {
-                self.finished.insert(job, Outcome::Cancelled);
-                let waiting = self.dependents.remove(&job).unwrap_or_default();
-                self.admit_all(waiting.into(), now);
-            }
-            return;
+        if let Some(why) = self.submitted_before(job).or_else(|| self.never(&request)) {
+            return self.refuse(job, why, now);
         }
+        self.cadence.is_urgent |= request.history.is_some();
+        self.enter(request, now);
+        self.admit(job, now);
+    }
+
+    pub(crate) fn submitted_before(&self, job: JobId) -> Option<Never> {
+        let is_known = self.jobs.contains_key(&job) || self.finished.contains_key(&job);
+        is_known.then(|| Never::Malformed { what: format!("{job} has been submitted before") })
+    }
+
+    pub(crate) fn refuse(&mut self, job: JobId, why: Never, now: Time) {
+        self.decisions.push(Decision::Reject { job, why });
+        if !self.jobs.contains_key(&job) {
+            self.know(job, Outcome::Cancelled, now);
+        }
+    }
+
+    /// Notes how a job ended that is not here, for those who wait for it.
+    pub(crate) fn know(&mut self, job: JobId, outcome: Outcome, now: Time) {
+        if self.submitted_before(job).is_none() {
+            self.finished.insert(job, outcome);
+            let waiting = self.dependents.remove(&job).unwrap_or_default();
+            self.admit_all(waiting.into(), now);
+        }
+    }
+
+    /// Writes a job down that is neither in the queue nor runs yet.
+    pub(crate) fn enter(&mut self, mut request: Request, now: Time) {
+        let job = request.id;
+        let history = request.history.take().unwrap_or_else(|| History::since(now));
+        let submitted = history.submitted.min(now);
         let classes = self.classes_of(&request);
         let fair_share = self.fair_shares.factor(request.account, request.user);
-        let priority = priority(&request, &self.settings, self.scales, fair_share, now, now);
-        let rank = Rank::new(&request, &self.settings, priority.total(), now);
+        let priority = priority(&request, &self.settings, self.scales, fair_share, submitted, now);
+        let rank = Rank::new(&request, &self.settings, priority.total(), submitted);
         if !request.name.is_empty() {
             self.namesakes.entry((request.user, request.name.clone())).or_default().insert(job);
         }
@@ -41,19 +61,21 @@ impl Scheduler {
             dependency.jobs.iter().for_each(|on| self.dependents.entry(*on).or_default().push(job));
         }
         let entry = Entry {
-            submitted: now,
+            submitted,
             state: State::Blocked,
             priority,
             rank,
             classes,
             wait: Wait::NotTriedYet,
-            restarts: 0,
-            returned: now,
-            victims: Vec::new(),
+            restarts: history.restarts,
+            returned: history.returned,
+            victims: history.victims,
             request,
         };
         self.jobs.insert(job, entry);
-        self.admit(job, now);
+        if let Some(asked) = self.quota_asked(job).filter(|_| history.has_claim) {
+            self.claims.insert(job, Claim { kind: asked.kind, gpus: asked.gpus });
+        }
     }
 
     /// Moves a job that is not running into the queue, or says what it waits for.
@@ -137,8 +159,10 @@ impl Scheduler {
         entry.request.is_held = true;
         if entry.is_queued() {
             self.withdraw(job);
-            let entry = self.entry_mut(job);
-            entry.state = State::Blocked;
+            self.entry_mut(job).state = State::Blocked;
+        }
+        let entry = self.entry_mut(job);
+        if matches!(entry.state, State::Blocked) {
             entry.wait = Wait::Held;
         }
     }
@@ -294,7 +318,6 @@ impl Scheduler {
                 shares.push(NodeShare { node: NodeId(*node), role: role as u16, devices });
             }
         }
-        self.ends.insert((ends, job));
         let run = Run {
             shares: shares.clone(),
             started: now,
@@ -305,17 +328,22 @@ impl Scheduler {
             resized: now,
             charged: now,
         };
+        self.count_running(job, run);
+        self.entry_mut(job).victims.clear();
+        self.decisions.push(Decision::Start { job, shares, why });
+        self.watch_closures(job);
+    }
+
+    /// A gang that holds its nodes from now on counts wherever running gangs are counted.
+    pub(crate) fn count_running(&mut self, job: JobId, run: Run) {
+        self.ends.insert((run.ends, job));
         let gpus = run.gpus();
         self.ledger.start(&self.jobs[&job].request, gpus);
         self.take_quota(job, gpus);
         if self.jobs[&job].request.elastic().is_some() {
             self.elastic_running.insert(job);
         }
-        let entry = self.entry_mut(job);
-        entry.state = State::Running(Box::new(run));
-        entry.victims.clear();
-        self.decisions.push(Decision::Start { job, shares, why });
-        self.watch_closures(job);
+        self.entry_mut(job).state = State::Running(Box::new(run));
     }
 
     pub(crate) fn booking(&self, job: JobId, role: usize, node: u32, from: Time, until: Time) -> Booking {

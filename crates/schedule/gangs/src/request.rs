@@ -76,6 +76,8 @@ pub struct Request {
     pub minimum_run_time: Span,
     /// What the plan says about its communication; placements are compared by it.
     pub expected: Option<Expected>,
+    /// What became of it before this scheduler heard of it; it is new when absent.
+    pub history: Option<History>,
 }
 
 impl Request {
@@ -107,6 +109,7 @@ impl Request {
             preemption: Preemption::Requeue,
             minimum_run_time: Span::ZERO,
             expected: None,
+            history: None,
         }
     }
 
@@ -134,6 +137,28 @@ impl Request {
             [role] => role.elastic,
             _ => None,
         }
+    }
+}
+
+/// What is to be known of a job that was submitted to a scheduler before this one.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct History {
+    /// Its age counts from here.
+    pub submitted: Time,
+    /// When it last came back to the queue.
+    pub returned: Time,
+    /// Restarts after failures and losses, not after preemption.
+    pub restarts: u32,
+    /// Gangs that stop for it.
+    pub victims: Vec<JobId>,
+    /// Whether quota is kept for it that its queue took back.
+    pub has_claim: bool,
+}
+
+impl History {
+    /// A job that has done nothing but wait.
+    pub fn since(submitted: Time) -> Self {
+        Self { submitted, returned: submitted, restarts: 0, victims: Vec::new(), has_claim: false }
     }
 }
 
@@ -178,6 +203,8 @@ pub struct NodeFilter {
     pub features: Vec<String>,
 }
 
+/// A job waits until those it depends on are known to have ended. Of one that was never submitted nothing will
+/// be known: whoever takes jobs in checks that those they name exist, or the job waits until it is cancelled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependency {
     pub kind: DependencyKind,

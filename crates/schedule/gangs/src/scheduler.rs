@@ -46,6 +46,8 @@ pub struct Scheduler {
     pub(crate) next_preemption: Option<Time>,
     /// Gangs for which nobody could be moved in this cycle: tier, QOS and class.
     pub(crate) no_room: BTreeSet<(u16, QosId, Class)>,
+    /// Lost nodes on which adopted gangs are said to run.
+    pub(crate) lost: BTreeSet<(JobId, NodeId)>,
     /// When an elastic gang may grow again.
     pub(crate) next_growth: Option<Time>,
     pub(crate) dependents: BTreeMap<JobId, Vec<JobId>>,
@@ -116,6 +118,7 @@ impl Scheduler {
             next_closure: None,
             next_preemption: None,
             no_room: BTreeSet::new(),
+            lost: BTreeSet::new(),
             next_growth: None,
             dependents: BTreeMap::new(),
             namesakes: BTreeMap::new(),
@@ -267,6 +270,12 @@ impl Scheduler {
             Event::Node { node, order } => self.node_ordered(node, order, now),
             Event::Reserve(maintenance) => self.maintain(&maintenance, now),
             Event::Unreserve { name } => self.end_maintenance(&name, now),
+            Event::Adopt(adopted) => self.adopt(*adopted, now),
+            Event::Known { job, outcome } => self.know(job, outcome, now),
+            Event::Used(record) => {
+                self.usage.restore(record, self.settings.weights.half_life);
+                self.cadence.is_urgent = true;
+            }
             Event::Tick => {}
         }
     }

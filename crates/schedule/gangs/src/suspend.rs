@@ -1,7 +1,7 @@
 //! Gangs stopped in place: their GPUs and cores are free for others, their memory and their place are kept.
 
 use crate::amount::summed_by_node;
-use crate::entry::State;
+use crate::entry::{Run, State};
 use crate::scheduler::Scheduler;
 use crate::{Amount, Decision, JobId, NodeShare, StopReason, Then, Time};
 
@@ -19,20 +19,22 @@ impl Scheduler {
         });
         for share in &run.shares {
             let whole = self.booking(job, usize::from(share.role), share.node.0, now, Time::NEVER);
-            let memory = Amount { gpus: 0, cpus: 0, ..whole.amount };
-            self.fleet
-                .book(share.node.0, crate::fleet::Booking { amount: memory, gpus: 0, share: None, ..whole });
+            self.fleet.book_devices(share.node.0, whole.suspended());
         }
+        self.keep_suspended(job, *run);
+    }
+
+    pub(crate) fn keep_suspended(&mut self, job: JobId, run: Run) {
         self.suspended.insert(job);
         let entry = self.entry_mut(job);
-        entry.state = State::Suspended(run);
+        entry.state = State::Suspended(Box::new(run));
         entry.wait = crate::Wait::Suspended;
     }
 
     /// Continues suspended gangs whose very GPUs are free for as long as they still need.
     pub(crate) fn resume_suspended(&mut self, now: Time) {
         let mut suspended: Vec<JobId> = self.suspended.iter().copied().collect();
-        suspended.sort_by_key(|job| self.jobs[job].rank);
+        suspended.sort_by_cached_key(|job| self.rank_at(*job, now));
         for job in suspended {
             if self.can_resume(job, now) {
                 self.resume(job, now);
@@ -73,14 +75,7 @@ impl Scheduler {
             self.fleet
                 .book_devices(share.node.0, crate::fleet::Booking { devices: share.devices, ..booking });
         }
-        self.ends.insert((run.ends, job));
-        let gpus = run.gpus();
-        self.ledger.start(&self.jobs[&job].request, gpus);
-        self.take_quota(job, gpus);
-        if self.jobs[&job].request.elastic().is_some() {
-            self.elastic_running.insert(job);
-        }
-        self.entry_mut(job).state = State::Running(run);
+        self.count_running(job, *run);
         self.decisions.push(Decision::Resume { job });
     }
 

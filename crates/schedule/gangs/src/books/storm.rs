@@ -33,15 +33,19 @@ impl Storm {
     /// Plays the storm, and the calm after it.
     pub(super) fn tell(&mut self) {
         while self.step < Self::STEPS {
-            self.step += 1;
-            self.let_time_pass();
-            let events = self.troubles();
-            self.world.happen(events);
+            self.take_a_step();
             self.ask_for_reasons();
         }
         self.calm_down();
         self.world.pass_until(Time::NEVER, 20_000);
         self.nobody_is_stuck();
+    }
+
+    pub(super) fn take_a_step(&mut self) {
+        self.step += 1;
+        self.let_time_pass();
+        let events = self.troubles();
+        self.world.happen(events);
     }
 
     fn let_time_pass(&mut self) {

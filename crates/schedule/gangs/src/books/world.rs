@@ -115,6 +115,7 @@ impl World {
             Decision::Grow { .. }
             | Decision::Swap { .. }
             | Decision::Reject { .. }
+            | Decision::Disown { .. }
             | Decision::Drop { .. } => {}
         }
     }

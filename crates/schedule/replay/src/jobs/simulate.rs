@@ -454,6 +454,7 @@ impl<'a> Simulation<'a> {
             Decision::Grow { job, shares } => self.grow(self.index(job), shares),
             Decision::Swap { job, lost, shares } => self.swap(self.index(job), &lost, shares),
             Decision::Reject { job, why } => self.reject(self.index(job), &why),
+            Decision::Disown { .. } => unreachable!("a replay adopts no gangs"),
             Decision::Drop { job, .. } => self.close(self.index(job), End::GivenUp),
         }
     }

@@ -1,0 +1,56 @@
+//! What one scheduler knows is enough for another to go on.
+
+use std::collections::BTreeMap;
+
+use bedplate_topology::NodeId;
+
+use super::random::Random;
+use super::recount::recount;
+use super::world::World;
+use crate::entry::Run;
+use crate::{JobId, NodeState, Scheduler, Settings, Time};
+
+/// Tells a new scheduler all that this one knows and lets both make their plans anew. Promises are not carried
+/// over, so the old one forgets its own first: a gang keeps promised nodes where it starts no earlier, and who
+/// stands on which nodes moves those behind it.
+pub(super) fn decides_the_same_elsewhere(world: &World) {
+    let now = world.now;
+    let mut old = world.scheduler.clone();
+    let settings = Settings { queues: world.unused.clone(), ..old.settings.clone() };
+    let mut new = Scheduler::new(old.cluster().clone(), settings);
+    let decided = new.apply_all(old.recall(), now);
+
+    let promised: Vec<JobId> = old.reservations.keys().copied().collect();
+    promised.into_iter().for_each(|job| old.unreserve(job));
+    assert_eq!(old.replan(now), decided, "what is decided next");
+
+    assert_eq!(runs(&old), runs(&new), "what runs and until when");
+    assert_eq!(old.reservations, new.reservations, "what is promised");
+    assert_eq!(old.usage, new.usage, "what was used");
+    assert_eq!(old.finished, new.finished, "what ended");
+    assert_eq!(old.claims, new.claims, "what quota is kept for whom");
+    assert_eq!(waiting(&old), waiting(&new), "who waits for what");
+    assert_eq!(states(&old, now), states(&new, now), "the nodes");
+    let mut rebuilt = World::new(new, Random(0));
+    (rebuilt.unused, rebuilt.now) = (world.unused.clone(), now);
+    recount(&rebuilt);
+}
+
+fn runs(scheduler: &Scheduler) -> BTreeMap<JobId, String> {
+    let told = |run: &Run| format!("{run:?}");
+    scheduler.jobs.iter().filter_map(|(job, entry)| Some((*job, told(entry.run()?)))).collect()
+}
+
+/// Everybody else, with what they wait for and where they stand.
+fn waiting(scheduler: &Scheduler) -> Vec<String> {
+    let others = scheduler.jobs.iter().filter(|(_, entry)| entry.run().is_none());
+    let told = others.map(|(job, entry)| {
+        let queued = entry.is_queued().then_some((entry.rank, entry.priority));
+        format!("{job} {:?} {queued:?} {:?} {:?}", entry.wait, entry.restarts, entry.victims)
+    });
+    told.collect()
+}
+
+fn states(scheduler: &Scheduler, now: Time) -> Vec<NodeState> {
+    (0..scheduler.fleet.count()).map(|node| scheduler.node_state(NodeId(node), now)).collect()
+}
