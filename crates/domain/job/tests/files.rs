@@ -206,11 +206,14 @@ fn what_is_wrong_with_a_file_names_line_key_and_remedy() {
             help:  change the value as the message says
         "#]],
     );
-    check_refused("name = 'a'\ncommand = ['b']\n[placement]\nrequired = 'rack'\n", expect![[r#"
+    check_refused(
+        "name = 'a'\ncommand = ['b']\n[placement]\nrequired = 'rack'\n",
+        expect![[r#"
         error[document/bad-value]: `required` of placement cannot be used: `rack` is no level of a cluster
           in   job.toml:4:12: required = 'rack'
         help:  change the value as the message says
-    "#]]);
+    "#]],
+    );
     check_refused(
         "name = 'a'\ncommand = ['b']\n[expected]\ncompute = '1s'\nnetwork = '1s'\n",
         expect![[r#"
@@ -228,14 +231,16 @@ fn json_is_refused_in_the_same_words() {
         error[document/unknown-key]: the job has the key `node`, which means nothing here
           in   body
         help:  did you mean `nodes`?
-    "#]].assert_eq(&error("{\"name\": \"a\",\n \"command\": [\"b\"], \"node\": 2}"));
+    "#]]
+    .assert_eq(&error("{\"name\": \"a\",\n \"command\": [\"b\"], \"node\": 2}"));
     expect![[r#"
-        error[document/syntax]: this is not valid a JSON object: trailing comma at line 2 column 19
+        error[document/syntax]: this is not valid JSON: trailing comma at line 2 column 19
           in   body:2:19: "command": ["b"],}
         help:  check quotes, brackets and `key = value` around the place shown
-    "#]].assert_eq(&error("{\"name\": \"a\",\n \"command\": [\"b\"],}"));
+    "#]]
+    .assert_eq(&error("{\"name\": \"a\",\n \"command\": [\"b\"],}"));
     expect![[r#"
-        error[document/syntax]: this is not valid a JSON object: invalid type: sequence, expected a map at line 1 column 0
+        error[document/syntax]: this is not valid JSON: invalid type: sequence, expected a map at line 1 column 0
           in   body:1:1: []
         help:  check quotes, brackets and `key = value` around the place shown
     "#]].assert_eq(&error("[]"));

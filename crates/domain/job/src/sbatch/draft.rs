@@ -41,6 +41,8 @@ pub(super) enum Memory {
     PerNode(Bytes),
     PerCpu(Bytes),
     PerGpu(Bytes),
+    /// All that the node has.
+    Whole,
 }
 
 /// A job that was read, and what of its options is not honoured.

@@ -112,7 +112,11 @@ pub const OPTIONS: &[SbatchOption] = &[
     long("gres", gres, "`gpu:N` and `gpu:TYPE:N` as `--gpus-per-node`; others are left out with a remark"),
     set("cpus-per-task", 'c', cpus_per_task, "`cpus_per_task`"),
     long("cpus-per-gpu", cpus_per_gpu, "`cpus_per_task` as a share of those of the GPUs"),
-    long("mem", memory, "`memory_per_node`; 0 is left out with a remark"),
+    long(
+        "mem",
+        memory,
+        "`memory_per_node`; 0, all memory of the node, only with `--exclusive`, otherwise a remark",
+    ),
     long("mem-per-cpu", memory_per_cpu, "`memory_per_node` as a multiple of the CPUs"),
     long("mem-per-gpu", memory_per_gpu, "`memory_per_node` as a multiple of the GPUs"),
     perhaps(flag("exclusive", exclusive, "`exclusive`; `user`, `mcs` and `topo` with a remark")),

@@ -127,12 +127,7 @@ pub(super) fn cpus_per_gpu(draft: &mut Draft, value: &str) -> Set {
 
 pub(super) fn memory(draft: &mut Draft, value: &str) -> Set {
     let size = slurm_size(value).map_err(text_of)?;
-    draft.asked.memory = (!size.is_zero()).then_some(Memory::PerNode(size));
-    if size.is_zero() {
-        draft.remark(
-            "all memory of a node is given only with `--exclusive`; otherwise the job gets its share",
-        );
-    }
+    draft.asked.memory = Some(if size.is_zero() { Memory::Whole } else { Memory::PerNode(size) });
     Ok(())
 }
 

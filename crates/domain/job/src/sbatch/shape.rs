@@ -36,7 +36,7 @@ impl Draft {
             gpus_per_node: count("gpus-per-node", gpus_per_node)?,
             cpus_per_task: count("cpus-per-task", cpus_per_task)?,
             accelerator: self.asked.accelerator.clone().filter(|_| gpus_per_node > 0),
-            memory_per_node: self.asked.memory.map(|memory| memory.per_node(cpus, gpus_per_node)),
+            memory_per_node: self.memory_per_node(cpus, gpus_per_node),
             is_exclusive: self.asked.is_exclusive,
             ..Role::named(Role::ONLY)
         })
@@ -116,6 +116,23 @@ impl Draft {
         per_node
     }
 
+    fn memory_per_node(&mut self, cpus: u64, gpus: u64) -> Option<Bytes> {
+        match self.asked.memory? {
+            Memory::PerNode(bytes) => Some(bytes),
+            Memory::PerCpu(bytes) => Some(bytes * cpus as f64),
+            Memory::PerGpu(bytes) => Some(bytes * gpus as f64),
+            // Nobody else can take the memory of an exclusive node.
+            Memory::Whole if self.asked.is_exclusive => None,
+            Memory::Whole => {
+                self.remark_on(
+                    "--mem",
+                    "all memory of a node is not honoured without `--exclusive`; the job gets its share",
+                );
+                None
+            }
+        }
+    }
+
     /// Slurm adds nodes to a list that is too short; we take no others than those listed.
     pub(super) fn check_nodes(&mut self) {
         let listed = self.job.placement.only_nodes.len() as u64;
@@ -131,16 +148,6 @@ impl Draft {
                 "--nodelist",
                 format!("{listed} nodes are listed and {nodes} asked for; {nodes} of those listed are taken"),
             );
-        }
-    }
-}
-
-impl Memory {
-    fn per_node(self, cpus: u64, gpus: u64) -> Bytes {
-        match self {
-            Memory::PerNode(bytes) => bytes,
-            Memory::PerCpu(bytes) => bytes * cpus as f64,
-            Memory::PerGpu(bytes) => bytes * gpus as f64,
         }
     }
 }
