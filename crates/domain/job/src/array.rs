@@ -6,6 +6,9 @@ use std::str::FromStr;
 use crate::NotationError;
 use crate::flaw::MOST_ARRAY_TASKS;
 
+/// More entries in one list are a slip of some program.
+const MOST_RANGES: usize = 10_000;
+
 /// Copies of one job, one for each index. Written as in Slurm: `0-15`, `0-30:10`, `1,3,7-9`, `0-99%4`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Array {
@@ -68,6 +71,9 @@ impl FromStr for Array {
             Some((list, limit)) => (list, Some(limit)),
             None => (text, None),
         };
+        if list.split(',').nth(MOST_RANGES).is_some() {
+            return Err(error(format!("it lists more than {MOST_RANGES} ranges")));
+        }
         let at_once = limit.map(number).transpose().map_err(error)?;
         let ranges: Result<Vec<IndexRange>, String> = list.split(',').map(range).collect();
         Ok(Self { ranges: ranges.map_err(error)?, at_once })

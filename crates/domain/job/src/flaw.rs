@@ -1,5 +1,7 @@
 //! What makes a job impossible before any cluster has been looked at.
 
+use std::collections::BTreeSet;
+
 use bedplate_units::Seconds;
 
 use crate::begin::LATEST;
@@ -102,8 +104,9 @@ impl Job {
         if roles.is_empty() {
             flaws.push(Flaw::NoRoles);
         }
-        for (index, role) in roles.iter().enumerate() {
-            if roles[..index].iter().any(|earlier| earlier.name == role.name) {
+        let mut names = BTreeSet::new();
+        for role in roles {
+            if !names.insert(&role.name) {
                 flaws.push(Flaw::SameRoleTwice { role: role.name.clone() });
             }
             flaws.extend(flaws_of_role(role));
@@ -119,14 +122,9 @@ impl Job {
                 flaws.push(Flaw::SegmentWithoutLevel);
             }
         }
-        let avoided = |node: &&String| self.placement.avoid_nodes.contains(node);
-        flaws.extend(
-            self.placement
-                .only_nodes
-                .iter()
-                .filter(avoided)
-                .map(|node| Flaw::NodeWantedAndAvoided { node: node.clone() }),
-        );
+        let avoided: BTreeSet<&String> = self.placement.avoid_nodes.iter().collect();
+        let both = self.placement.only_nodes.iter().filter(|node| avoided.contains(node));
+        flaws.extend(both.map(|node| Flaw::NodeWantedAndAvoided { node: node.clone() }));
     }
 
     fn add_flaws_of_policy(&self, flaws: &mut Vec<Flaw>) {

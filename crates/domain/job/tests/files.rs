@@ -15,7 +15,8 @@ fn read(text: &str) -> Job {
 }
 
 fn check_refused(text: &str, expected: Expect) {
-    expected.assert_eq(&render_text(&Job::from_toml(text, "job.toml").unwrap_err()));
+    let error = Job::from_toml(text, "job.toml").expect_err("the file is wrong");
+    expected.assert_eq(&render_text(&error));
 }
 
 #[test]
@@ -258,8 +259,18 @@ fn hostile_files_are_refused() {
     ] {
         assert!(Job::from_toml(&format!("{minimal}{line}\n"), "job.toml").is_err(), "{line}");
     }
+    let many = format!("{minimal}array = '1{}'\n", ",1".repeat(100_000));
+    assert!(Job::from_toml(&many, "job.toml").is_err());
     let deep = format!("{{\"name\": {}", "[".repeat(100_000));
     assert!(Job::from_json(&deep, "body").is_err());
+}
+
+/// Checking must not cost the product of the two lists, which are short texts.
+#[test]
+fn long_lists_of_nodes_are_checked_quickly() {
+    let text = "name = 'a'\ncommand = ['b']\n[placement]\nonly_nodes = 'n[1-60000]'\navoid_nodes = 'n[60000-99999]'\n";
+    let flaws = read(text).flaws();
+    assert_eq!(flaws, [Flaw::NodeWantedAndAvoided { node: "n60000".into() }]);
 }
 
 proptest! {

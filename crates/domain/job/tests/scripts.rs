@@ -14,7 +14,8 @@ fn told(imported: &Imported) -> String {
 }
 
 fn check(script: &str, expected: Expect) {
-    let imported = Job::from_sbatch(script, "scripts/job.sbatch").unwrap();
+    let imported =
+        Job::from_sbatch(script, "scripts/job.sbatch").expect("sbatch takes the script, and so do we");
     assert_eq!(imported.job.workload, Workload::Script { text: script.to_owned() });
     assert_eq!(imported.job.flaws(), []);
     expected.assert_eq(&told(&imported));
@@ -247,7 +248,8 @@ fn what_is_not_honoured_says_what_happens_instead() {
 
 fn check_refused(options: &str, expected: Expect) {
     let script = format!("#!/bin/sh\n# my job\n#SBATCH {options}\ntrue\n");
-    expected.assert_eq(&render_text(&Job::from_sbatch(&script, "job.sh").unwrap_err()));
+    let error = Job::from_sbatch(&script, "job.sh").expect_err("the options are wrong");
+    expected.assert_eq(&render_text(&error));
 }
 
 #[test]
