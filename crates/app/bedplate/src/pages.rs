@@ -12,6 +12,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_topology::PAGES,
         bedplate_transformer::PAGES,
         bedplate_layout::PAGES,
+        bedplate_job::PAGES,
         bedplate_perf::PAGES,
         bedplate_search::PAGES,
         bedplate_calibrate::PAGES,

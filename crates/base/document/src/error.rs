@@ -4,10 +4,10 @@ use bedplate_diag::{Class, Diagnostic, Page, Place, nearest};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    #[error("the file has {bytes} bytes; a TOML document of ours has at most 32 MiB")]
+    #[error("the file has {bytes} bytes; a document of ours has at most 32 MiB")]
     TooLarge { bytes: usize, place: Place },
-    #[error("this is not valid TOML: {reason}")]
-    Syntax { reason: String, place: Place },
+    #[error("this is not valid {format}: {reason}")]
+    Syntax { format: &'static str, reason: String, place: Place },
     #[error("{table} lacks the key `{key}`")]
     MissingKey {
         table: String,
@@ -30,13 +30,13 @@ pub const PAGES: &[&Page] = &[&TOO_LARGE, &SYNTAX, &MISSING_KEY, &UNKNOWN_KEY, &
 static TOO_LARGE: Page = Page {
     code: "document/too-large",
     class: Class::User,
-    meaning: "The file is far larger than any TOML document that the program reads, so it was not parsed.",
+    meaning: "The file is far larger than any document that the program reads, so it was not parsed.",
     remedy: "check that this is the file you meant",
 };
 static SYNTAX: Page = Page {
     code: "document/syntax",
     class: Class::User,
-    meaning: "The file is not valid TOML. The place given is where the parser could not go on; the mistake is there or just before.",
+    meaning: "The file is not valid TOML, or not valid JSON where that is what it should be. The place given is where the parser could not go on; the mistake is there or just before.",
     remedy: "check quotes, brackets and `key = value` around the place shown",
 };
 static MISSING_KEY: Page = Page {

@@ -1,4 +1,4 @@
-//! TOML documents read with places.
+//! TOML documents read with places, and JSON with the same keys.
 //!
 //! The catalog, clusters, jobs and configurations are written by people, so every complaint about them
 //! names file, line, key and remedy. A [`Table`] hands out typed values by key, remembers which keys were

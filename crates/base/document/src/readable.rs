@@ -1,4 +1,4 @@
-//! Types that can be read from one TOML value.
+//! Types that can be read from one value.
 
 use std::str::FromStr;
 
@@ -11,7 +11,7 @@ use crate::Value;
 /// Why a value does not fit the type that was asked for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misfit {
-    /// The TOML type is another one.
+    /// The type is another one.
     Type,
     /// The type is right, the value is not.
     Value(String),
@@ -62,6 +62,26 @@ impl Readable for u32 {
     fn read(value: &Value) -> Result<Self, Misfit> {
         let wide = u64::read(value)?;
         u32::try_from(wide).map_err(|_| Misfit::Value(format!("{wide} is larger than {}", u32::MAX)))
+    }
+}
+
+impl Readable for i64 {
+    const EXPECTED: &'static str = "a whole number";
+
+    fn read(value: &Value) -> Result<Self, Misfit> {
+        let Value::Integer(number) = value else { return Err(Misfit::Type) };
+        i64::try_from(*number)
+            .map_err(|_| Misfit::Value(format!("{number} is not between {} and {}", i64::MIN, i64::MAX)))
+    }
+}
+
+impl Readable for i32 {
+    const EXPECTED: &'static str = "a whole number";
+
+    fn read(value: &Value) -> Result<Self, Misfit> {
+        let wide = i64::read(value)?;
+        i32::try_from(wide)
+            .map_err(|_| Misfit::Value(format!("{wide} is not between {} and {}", i32::MIN, i32::MAX)))
     }
 }
 

@@ -8,22 +8,26 @@ use std::rc::Rc;
 use bedplate_diag::{Place, Source, nearest};
 use toml::de::DeTable;
 
-use crate::value::{Entry, Located, entries};
+use crate::value::{Entry, Located, entries, json_entries};
 use crate::{DocumentError, Misfit, Readable, Value};
 
 /// No document that people write is larger, and a parsed one takes fifty times its size.
 const LARGEST: usize = 32 << 20;
 
-/// The text of one file, shared by all values read from it so that any of them can tell its place.
+/// One file, shared by all values read from it so that any of them can tell its place.
 #[derive(Debug)]
 struct Origin {
     name: String,
-    text: String,
+    /// None where the parser tells no places inside the file.
+    text: Option<String>,
 }
 
 impl Origin {
     fn place(&self, span: &Range<usize>) -> Place {
-        Source::new(&self.name, &self.text).place(span.start)
+        match &self.text {
+            Some(text) => Source::new(&self.name, text).place(span.start),
+            None => Source::new(&self.name, "").whole(),
+        }
     }
 }
 
@@ -54,15 +58,26 @@ pub struct Table {
 impl Table {
     /// Parses a whole document. Only the syntax is checked here.
     pub fn parse(source: Source<'_>) -> Result<Self, DocumentError> {
-        if source.text.len() > LARGEST {
-            return Err(DocumentError::TooLarge { bytes: source.text.len(), place: source.whole() });
-        }
+        check_size(source)?;
         let table = DeTable::parse(source.text).map_err(|error| DocumentError::Syntax {
+            format: "TOML",
             reason: error.message().trim().replace('\n', ", "),
             place: error.span().map_or_else(|| source.whole(), |span| source.place(span.start)),
         })?;
-        let origin = Rc::new(Origin { name: source.name.to_owned(), text: source.text.to_owned() });
+        let origin = Rc::new(Origin { name: source.name.to_owned(), text: Some(source.text.to_owned()) });
         Ok(Self::from_entries("the file", &origin, 0..0, entries(table.into_inner())))
+    }
+
+    /// Parses a JSON object with the same keys. Places inside it are known only for faulty syntax.
+    pub fn parse_json(source: Source<'_>) -> Result<Self, DocumentError> {
+        check_size(source)?;
+        let object = serde_json::from_str(source.text).map_err(|error| DocumentError::Syntax {
+            format: "JSON",
+            reason: error.to_string(),
+            place: source.place_at(error.line(), error.column()),
+        })?;
+        let origin = Rc::new(Origin { name: source.name.to_owned(), text: None });
+        Ok(Self::from_entries("the file", &origin, 0..0, json_entries(object)))
     }
 
     fn from_entries(title: &str, origin: &Rc<Origin>, span: Range<usize>, entries: Vec<Entry>) -> Self {
@@ -94,7 +109,11 @@ impl Table {
     }
 
     pub fn has(&self, key: &str) -> bool {
-        self.fields.contains_key(key)
+        self.present(key).is_some()
+    }
+
+    fn present(&self, key: &str) -> Option<&Field> {
+        self.fields.get(key).filter(|field| field.located.value != Value::Nothing)
     }
 
     /// Where the table begins.
@@ -131,7 +150,7 @@ impl Table {
     /// The value of a key that may be there.
     pub fn optional<T: Readable>(&self, key: &str) -> Result<Option<T>, DocumentError> {
         self.mark(key);
-        let Some(field) = self.fields.get(key) else { return Ok(None) };
+        let Some(field) = self.present(key) else { return Ok(None) };
         T::read(&field.located.value).map(Some).map_err(|misfit| match misfit {
             Misfit::Type => self.wrong_type(key, field, T::EXPECTED),
             Misfit::Value(reason) => self.bad_value(key, reason),
@@ -160,7 +179,7 @@ impl Table {
     /// The tables of `[[key]]`; none where the key is absent. Inline tables in a list count too.
     pub fn tables(&self, key: &str) -> Result<Vec<Table>, DocumentError> {
         self.mark(key);
-        let Some(field) = self.fields.get(key) else { return Ok(Vec::new()) };
+        let Some(field) = self.present(key) else { return Ok(Vec::new()) };
         let expected = "a list of tables";
         let Value::List(items) = &field.located.value else {
             return Err(self.wrong_type(key, field, expected));
@@ -174,7 +193,7 @@ impl Table {
     /// The table `[key]`, where there is one.
     pub fn table(&self, key: &str) -> Result<Option<Table>, DocumentError> {
         self.mark(key);
-        let Some(field) = self.fields.get(key) else { return Ok(None) };
+        let Some(field) = self.present(key) else { return Ok(None) };
         match self.sub_table(key, field, &field.located) {
             Some(table) => Ok(Some(table)),
             None => Err(self.wrong_type(key, field, "a table")),
@@ -241,4 +260,9 @@ impl Table {
             place: field.place(),
         }
     }
+}
+
+fn check_size(source: Source<'_>) -> Result<(), DocumentError> {
+    let bytes = source.text.len();
+    if bytes > LARGEST { Err(DocumentError::TooLarge { bytes, place: source.whole() }) } else { Ok(()) }
 }

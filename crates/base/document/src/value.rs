@@ -1,11 +1,11 @@
-//! A parsed TOML value that borrows nothing, with the bytes it came from.
+//! A parsed value that borrows nothing, with the bytes it came from.
 
 use std::ops::Range;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-/// A TOML value. Whole numbers are wider than any type read from them, so range is checked there.
+/// A value of a TOML or JSON document. Whole numbers are wider than any type read from them, so range is checked there.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Value {
     Text(String),
@@ -15,6 +15,8 @@ pub enum Value {
     Time(String),
     List(Vec<Located>),
     Table(Vec<Entry>),
+    /// JSON's `null`. As the value of a key it means that the key is absent.
+    Nothing,
 }
 
 /// A value and the bytes of the text that it was written in.
@@ -42,6 +44,7 @@ impl Value {
             Value::Time(_) => "a date",
             Value::List(_) => "a list",
             Value::Table(_) => "a table",
+            Value::Nothing => "null",
         }
     }
 }
@@ -72,4 +75,25 @@ fn located(value: Spanned<DeValue<'_>>) -> Located {
         DeValue::Table(table) => Value::Table(entries(table)),
     };
     Located { value, span }
+}
+
+/// JSON as the same kind of values, without places. Recursion is bounded by the parser here too.
+pub(crate) fn json_entries(object: serde_json::Map<String, serde_json::Value>) -> Vec<Entry> {
+    let entry = |(key, value)| Entry { key, key_span: 0..0, located: json_located(value) };
+    object.into_iter().map(entry).collect()
+}
+
+fn json_located(value: serde_json::Value) -> Located {
+    let value = match value {
+        serde_json::Value::Null => Value::Nothing,
+        serde_json::Value::Bool(flag) => Value::Flag(flag),
+        serde_json::Value::Number(number) => match number.as_i128() {
+            Some(integer) => Value::Integer(integer),
+            None => Value::Float(number.as_f64().unwrap_or(f64::INFINITY)),
+        },
+        serde_json::Value::String(text) => Value::Text(text),
+        serde_json::Value::Array(items) => Value::List(items.into_iter().map(json_located).collect()),
+        serde_json::Value::Object(object) => Value::Table(json_entries(object)),
+    };
+    Located { value, span: 0..0 }
 }

@@ -6,6 +6,7 @@ use bedplate_calibrate::serving::ServingCases;
 use bedplate_catalog::{Bound, Catalog};
 use bedplate_deploy::Pattern;
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
+use bedplate_job::{FileNames, Job};
 use bedplate_layout::Layout;
 use bedplate_perf::serving::Site;
 use bedplate_replay::jobs::{openb_cluster, read, write_jsonl};
@@ -39,6 +40,10 @@ const JOBS_CSV: &str = include_str!("../../../app/bedplate/tests/inputs/jobs.csv
 const JOBS_SWF: &str = include_str!("../seeds/jobs.swf");
 const JOBS_PODS: &str = include_str!("../seeds/pods.csv");
 const JOBS_NODES: &str = include_str!("../seeds/pod-nodes.csv");
+const JOB_TOML: &str = include_str!("../seeds/job.toml");
+const JOB_JSON: &str = include_str!("../seeds/job.json");
+const SBATCH: &str = include_str!("../../../domain/job/tests/scripts/torchrun.sbatch");
+const SBATCH_SHORT: &str = include_str!("../../../domain/job/tests/scripts/megatron.sbatch");
 const TOPOLOGY_YAML: &str = include_str!("../seeds/topology.yaml");
 const EC2: &str = include_str!("../seeds/ec2.json");
 const KUBERNETES: &str = include_str!("../seeds/nodes.json");
@@ -96,6 +101,15 @@ pub const TARGETS: &[Target] = &[
         name: "job_trace",
         run: job_trace,
         seeds: &[JOBS_JSONL, JOBS_CSV, JOBS_SWF, JOBS_PODS, JOBS_NODES],
+        rounds: 3000,
+    },
+    Target { name: "job_toml", run: job_toml, seeds: &[JOB_TOML], rounds: 3000 },
+    Target { name: "job_json", run: job_json, seeds: &[JOB_JSON], rounds: 3000 },
+    Target { name: "job_sbatch", run: job_sbatch, seeds: &[SBATCH, SBATCH_SHORT], rounds: 3000 },
+    Target {
+        name: "file_pattern",
+        run: file_pattern,
+        seeds: &["logs/%x-%j_%a.%4t.out", "%A %u/%N %n %s %J 100%%"],
         rounds: 3000,
     },
 ];
@@ -288,4 +302,48 @@ fn serving_site(data: &[u8]) {
         Site::read(Source::new("site.toml", &site.to_toml())).map(|again| again.len()),
         Ok(site.len())
     );
+}
+
+/// What was read of a job file is written and read the same, in both formats; flaws can be told.
+fn job_again(job: &Job) {
+    let toml = job.to_toml();
+    assert_eq!(Job::from_toml(&toml, "written").as_ref(), Ok(job), "{toml}");
+    let json = job.to_json().to_string();
+    assert_eq!(Job::from_json(&json, "written").as_ref(), Ok(job), "{json}");
+    for flaw in job.flaws() {
+        assert!(!flaw.to_string().is_empty());
+    }
+}
+
+fn job_toml(data: &[u8]) {
+    match Job::from_toml(&String::from_utf8_lossy(data), "job.toml") {
+        Err(error) => tell(&error),
+        Ok(job) => job_again(&job),
+    }
+}
+
+fn job_json(data: &[u8]) {
+    match Job::from_json(&String::from_utf8_lossy(data), "job.json") {
+        Err(error) => tell(&error),
+        Ok(job) => job_again(&job),
+    }
+}
+
+fn job_sbatch(data: &[u8]) {
+    match Job::from_sbatch(&String::from_utf8_lossy(data), "job.sh") {
+        Err(error) => tell(&error),
+        Ok(imported) => job_again(&imported.job),
+    }
+}
+
+/// A pattern has the folders that are written in it, whatever is substituted.
+fn file_pattern(data: &[u8]) {
+    let pattern = String::from_utf8_lossy(data);
+    let odd = "../../etc\0";
+    let names =
+        FileNames { job: 1, array: None, name: odd, user: odd, host: odd, node: 2, task: 3, step: odd };
+    match names.expand(&pattern) {
+        Err(error) => tell(&error),
+        Ok(path) => assert_eq!(path.matches('/').count(), pattern.matches('/').count()),
+    }
 }

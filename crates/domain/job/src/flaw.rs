@@ -1,12 +1,16 @@
 //! What makes a job impossible before any cluster has been looked at.
 
+use std::collections::BTreeSet;
+
 use bedplate_units::Seconds;
 
-use crate::{Closeness, DependencyKind, Job, Role, Workload};
+use crate::begin::LATEST;
+use crate::pattern::fault_of;
+use crate::{Array, Begin, Closeness, Dependency, DependencyKind, Job, Role, Workload};
 
 /// Limits against slips of the keyboard; far above what anybody runs.
 const MOST_NODES: u32 = 1_000_000;
-const MOST_ARRAY_TASKS: u64 = 1_000_000;
+pub(crate) const MOST_ARRAY_TASKS: u64 = 1_000_000;
 
 /// A reason for which a job can never run. Messages name the role or field.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -25,6 +29,12 @@ pub enum Flaw {
     NoTasks { role: String },
     #[error("role `{role}` names the accelerator `{accelerator}` but asks for no GPUs")]
     AcceleratorWithoutGpus { role: String, accelerator: String },
+    #[error("role `{role}` asks for {share} thousandths of a GPU; ask for 1 to 1000")]
+    GpuShare { role: String, share: u16 },
+    #[error("role `{role}` shares a GPU, so it has 1 node with 1 GPU, not {nodes} with {gpus_per_node}")]
+    SharedGpuCount { role: String, nodes: u32, gpus_per_node: u32 },
+    #[error("role `{role}` asks for {cpus_per_task} CPUs per task; ask for at least 1")]
+    NoCpus { role: String, cpus_per_task: u32 },
     #[error("role `{role}` may have {min} to {max} nodes in steps of {step}, and {nodes} is none of these")]
     NotAnElasticSize { role: String, nodes: u32, min: u32, max: u32, step: u32 },
     #[error("the time limit is zero")]
@@ -33,8 +43,28 @@ pub enum Flaw {
     SignalBeforeStart { before: Seconds, limit: Seconds },
     #[error("the array has {count} tasks; it may have 1 to {MOST_ARRAY_TASKS}")]
     ArraySize { count: u64 },
+    #[error("the array lists the index {index} twice")]
+    ArrayIndexTwice { index: u32 },
+    #[error("the array lets no task run at once")]
+    NoTaskAtOnce,
     #[error("a dependency names no job to wait for")]
     DependencyOnNothing,
+    #[error("`{name}` in a dependency is not the number of a job")]
+    DependencyName { name: String },
+    #[error("{signal} is not a signal; signals are 1 to 64")]
+    NoSuchSignal { signal: i32 },
+    #[error("{what} is {duration}, which is no time that can be waited for")]
+    BadDuration { what: &'static str, duration: Seconds },
+    #[error("the start lies after the year 9999")]
+    BeginTooLate,
+    #[error("the probe has no command")]
+    ProbeWithoutCommand,
+    #[error("the file of {stream} cannot be named: {reason}")]
+    BadFileName { stream: &'static str, reason: String },
+    #[error("`{name}` cannot be the name of a variable")]
+    VariableName { name: String },
+    #[error("{what} contains a NUL character, which no process can be given")]
+    NulCharacter { what: &'static str },
     #[error("segments of {segment} nodes do not divide the {nodes} nodes of the gang")]
     SegmentDoesNotDivide { segment: u32, nodes: u64 },
     #[error("segments need a level to lie in; set a required or preferred one")]
@@ -56,6 +86,8 @@ impl Job {
         self.add_flaws_of_gang(&mut flaws);
         self.add_flaws_of_placement(&mut flaws);
         self.add_flaws_of_policy(&mut flaws);
+        self.add_flaws_of_health(&mut flaws);
+        self.add_flaws_of_texts(&mut flaws);
         flaws
     }
 
@@ -72,8 +104,9 @@ impl Job {
         if roles.is_empty() {
             flaws.push(Flaw::NoRoles);
         }
-        for (index, role) in roles.iter().enumerate() {
-            if roles[..index].iter().any(|earlier| earlier.name == role.name) {
+        let mut names = BTreeSet::new();
+        for role in roles {
+            if !names.insert(&role.name) {
                 flaws.push(Flaw::SameRoleTwice { role: role.name.clone() });
             }
             flaws.extend(flaws_of_role(role));
@@ -89,14 +122,9 @@ impl Job {
                 flaws.push(Flaw::SegmentWithoutLevel);
             }
         }
-        let avoided = |node: &&String| self.placement.avoid_nodes.contains(node);
-        flaws.extend(
-            self.placement
-                .only_nodes
-                .iter()
-                .filter(avoided)
-                .map(|node| Flaw::NodeWantedAndAvoided { node: node.clone() }),
-        );
+        let avoided: BTreeSet<&String> = self.placement.avoid_nodes.iter().collect();
+        let both = self.placement.only_nodes.iter().filter(|node| avoided.contains(node));
+        flaws.extend(both.map(|node| Flaw::NodeWantedAndAvoided { node: node.clone() }));
     }
 
     fn add_flaws_of_policy(&self, flaws: &mut Vec<Flaw>) {
@@ -109,19 +137,117 @@ impl Job {
         {
             flaws.push(Flaw::SignalBeforeStart { before: signal.before, limit });
         }
-        if let Some(array) = policy.array
-            && !(1..=MOST_ARRAY_TASKS).contains(&array.count())
+        if let Some(signal) = policy.checkpoint_signal
+            && !(1..=64).contains(&signal.signal)
         {
-            flaws.push(Flaw::ArraySize { count: array.count() });
+            flaws.push(Flaw::NoSuchSignal { signal: signal.signal });
         }
-        let waits_for_nothing = policy
-            .dependencies
-            .iter()
-            .any(|each| each.kind != DependencyKind::Singleton && each.jobs.is_empty());
-        if waits_for_nothing {
-            flaws.push(Flaw::DependencyOnNothing);
+        if matches!(policy.begin, Some(Begin::At { unix_seconds }) if unix_seconds > LATEST) {
+            flaws.push(Flaw::BeginTooLate);
+        }
+        flaws.extend(policy.array.as_ref().and_then(flaw_of_array));
+        flaws.extend(policy.dependencies.iter().filter_map(flaw_of_dependency));
+        let begin = match policy.begin {
+            Some(Begin::After(wait)) => Some(wait),
+            _ => None,
+        };
+        let durations = [
+            ("the time limit", policy.time_limit),
+            ("the grace", Some(policy.grace)),
+            ("the minimum run time", Some(policy.minimum_run_time)),
+            ("the time before the signal", policy.checkpoint_signal.map(|signal| signal.before)),
+            ("the wait before the start", begin),
+        ];
+        add_bad_durations(&durations, flaws);
+    }
+
+    fn add_flaws_of_health(&self, flaws: &mut Vec<Flaw>) {
+        let probe = self.health.probe.as_ref();
+        if probe.is_some_and(|probe| probe.command.first().is_none_or(String::is_empty)) {
+            flaws.push(Flaw::ProbeWithoutCommand);
+        }
+        let nothing = Seconds::ZERO;
+        let durations = [
+            ("the time after which a rank is stuck", self.health.stuck_after),
+            ("the time between probes", probe.map(|probe| probe.every)),
+        ];
+        for (what, duration) in durations {
+            if duration == Some(nothing) {
+                flaws.push(Flaw::BadDuration { what, duration: nothing });
+            }
+        }
+        add_bad_durations(&durations, flaws);
+    }
+
+    /// What no process, file or variable can be called.
+    fn add_flaws_of_texts(&self, flaws: &mut Vec<Flaw>) {
+        let streams = &self.streams;
+        let files = [
+            ("standard input", &streams.stdin),
+            ("standard output", &streams.stdout),
+            ("standard errors", &streams.stderr),
+        ];
+        for (stream, pattern) in files {
+            let reason = match pattern.as_deref() {
+                Some("") => Some("it is empty".to_owned()),
+                Some(pattern) => fault_of(pattern),
+                None => None,
+            };
+            flaws.extend(reason.map(|reason| Flaw::BadFileName { stream, reason }));
+        }
+        let is_bad = |name: &&String| name.is_empty() || name.contains(['=', '\0']);
+        let names = self.environment.set.keys().filter(is_bad);
+        flaws.extend(names.map(|name| Flaw::VariableName { name: name.clone() }));
+        let has_nul = |texts: &[String]| texts.iter().any(|text| text.contains('\0'));
+        let arguments: &[String] = match &self.workload {
+            Workload::Command { arguments } => arguments,
+            Workload::Script { .. } | Workload::Native { .. } => &[],
+        };
+        let texts = [
+            ("the command", has_nul(arguments)),
+            ("the prolog", has_nul(&self.hooks.prolog)),
+            ("the epilog", has_nul(&self.hooks.epilog)),
+            ("the probe", self.health.probe.as_ref().is_some_and(|probe| has_nul(&probe.command))),
+            ("the working directory", self.working_directory.iter().any(|text| text.contains('\0'))),
+            ("a variable", self.environment.set.values().any(|text| text.contains('\0'))),
+        ];
+        let found = texts.iter().filter(|(_, has_nul)| *has_nul);
+        flaws.extend(found.map(|(what, _)| Flaw::NulCharacter { what }));
+    }
+}
+
+fn add_bad_durations(durations: &[(&'static str, Option<Seconds>)], flaws: &mut Vec<Flaw>) {
+    for (what, duration) in durations {
+        if let Some(duration) = *duration
+            && !(duration.get() >= 0.0 && duration.get().is_finite())
+        {
+            flaws.push(Flaw::BadDuration { what, duration });
         }
     }
+}
+
+fn flaw_of_array(array: &Array) -> Option<Flaw> {
+    let count = array.count();
+    if !(1..=MOST_ARRAY_TASKS).contains(&count) {
+        return Some(Flaw::ArraySize { count });
+    }
+    if array.at_once == Some(0) {
+        return Some(Flaw::NoTaskAtOnce);
+    }
+    let indices = array.indices();
+    let twice = indices.windows(2).find(|pair| pair[0] == pair[1])?;
+    Some(Flaw::ArrayIndexTwice { index: twice[0] })
+}
+
+fn flaw_of_dependency(dependency: &Dependency) -> Option<Flaw> {
+    if dependency.kind == DependencyKind::Singleton {
+        return None;
+    }
+    if dependency.jobs.is_empty() {
+        return Some(Flaw::DependencyOnNothing);
+    }
+    let name = dependency.jobs.iter().find(|job| !Dependency::is_job_name(job))?;
+    Some(Flaw::DependencyName { name: name.clone() })
 }
 
 fn flaws_of_role(role: &Role) -> Vec<Flaw> {
@@ -138,6 +264,10 @@ fn flaws_of_role(role: &Role) -> Vec<Flaw> {
     {
         flaws.push(Flaw::AcceleratorWithoutGpus { role: name(), accelerator: accelerator.clone() });
     }
+    if role.cpus_per_task == 0 {
+        flaws.push(Flaw::NoCpus { role: name(), cpus_per_task: 0 });
+    }
+    flaws.extend(flaw_of_share(role));
     if let Some(elastic) = role.elastic
         && !elastic.allows(role.nodes)
     {
@@ -150,4 +280,18 @@ fn flaws_of_role(role: &Role) -> Vec<Flaw> {
         });
     }
     flaws
+}
+
+fn flaw_of_share(role: &Role) -> Option<Flaw> {
+    let share = role.gpu_share?;
+    let role_name = role.name.clone();
+    if !(1..=1000).contains(&share) {
+        return Some(Flaw::GpuShare { role: role_name, share });
+    }
+    let (nodes, gpus_per_node) = (role.nodes, role.gpus_per_node);
+    ((nodes, gpus_per_node) != (1, 1)).then_some(Flaw::SharedGpuCount {
+        role: role_name,
+        nodes,
+        gpus_per_node,
+    })
 }

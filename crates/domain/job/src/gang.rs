@@ -15,6 +15,8 @@ pub struct Role {
     pub nodes: u32,
     pub tasks_per_node: u32,
     pub gpus_per_node: u32,
+    /// Thousandths of one GPU, for a role of one node and one GPU that shares it with others.
+    pub gpu_share: Option<u16>,
     /// Name or alias of the accelerator in the catalog; any will do when absent.
     pub accelerator: Option<String>,
     pub cpus_per_task: u32,
@@ -48,6 +50,9 @@ impl Elastic {
 }
 
 impl Role {
+    /// What the only role of a job is called where nobody has named it.
+    pub const ONLY: &'static str = "main";
+
     /// One node with one task and nothing else asked for.
     pub fn named(name: impl Into<String>) -> Self {
         Self {
@@ -55,6 +60,7 @@ impl Role {
             nodes: 1,
             tasks_per_node: 1,
             gpus_per_node: 0,
+            gpu_share: None,
             accelerator: None,
             cpus_per_task: 1,
             memory_per_node: None,

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bedplate_breakdown::{Breakdown, Predicted};
 
-use crate::{Gang, Placement, Policy};
+use crate::{Array, Environment, Gang, HealthPolicy, Placement, Policy, Streams};
 
 /// What somebody wants to run.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,7 +14,12 @@ pub struct Job {
     pub gang: Gang,
     pub placement: Placement,
     pub policy: Policy,
-    pub environment: BTreeMap<String, String>,
+    /// Where the processes start; the folder of submission when absent.
+    pub working_directory: Option<String>,
+    pub environment: Environment,
+    pub streams: Streams,
+    pub hooks: Hooks,
+    pub health: HealthPolicy,
     pub labels: BTreeMap<String, String>,
     /// The plan's prediction of one step. It travels with the job to placement and diagnosis.
     pub expected: Option<Breakdown<Predicted>>,
@@ -29,6 +34,15 @@ pub enum Workload {
     Script { text: String },
     /// One of our own workloads (`train`, `serve`, …) with its configuration file.
     Native { kind: String, configuration: String },
+}
+
+/// Command lines around the job, run once on each of its nodes. Empty means none.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Hooks {
+    /// Before the first task starts. A node where it fails gets no task.
+    pub prolog: Vec<String>,
+    /// After the last task has ended, however it ended.
+    pub epilog: Vec<String>,
 }
 
 impl Workload {
@@ -46,9 +60,18 @@ impl Job {
             gang,
             placement: Placement::default(),
             policy: Policy::default(),
-            environment: BTreeMap::new(),
+            working_directory: None,
+            environment: Environment::default(),
+            streams: Streams::default(),
+            hooks: Hooks::default(),
+            health: HealthPolicy::default(),
             labels: BTreeMap::new(),
             expected: None,
         }
+    }
+
+    /// The index of every task of the job's array, ascending; `None` for a job without one.
+    pub fn array_indices(&self) -> Option<Vec<u32>> {
+        self.policy.array.as_ref().map(Array::indices)
     }
 }

@@ -14,14 +14,35 @@
 //! assert!(job.flaws().is_empty());
 //! ```
 
+mod array;
+mod begin;
+mod dependency;
+mod environment;
+mod error;
 mod flaw;
+mod format;
 mod gang;
+mod health;
 mod job;
+mod notation;
+mod pattern;
 mod placement;
 mod policy;
+pub mod sbatch;
+mod signal;
 
+pub use array::{Array, IndexRange};
+pub use begin::Begin;
+pub use dependency::{Dependency, DependencyKind};
+pub use environment::{Environment, Inherited, Streams};
+pub use error::{JobError, PAGES};
 pub use flaw::Flaw;
 pub use gang::{Elastic, Gang, Role};
-pub use job::{Job, Workload};
+pub use health::{HealthPolicy, Probe};
+pub use job::{Hooks, Job, Workload};
+pub use notation::NotationError;
+pub use pattern::{ArrayMember, FileNames};
 pub use placement::{Closeness, Placement};
-pub use policy::{Array, CheckpointSignal, Dependency, DependencyKind, Policy, Preemption};
+pub use policy::{Policy, Preemption};
+pub use sbatch::{Imported, Remark};
+pub use signal::{CheckpointSignal, Receiver};

@@ -2,11 +2,15 @@
 
 use bedplate_units::Seconds;
 
+use crate::{Array, Begin, CheckpointSignal, Dependency};
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Policy {
     pub partition: Option<String>,
     pub account: Option<String>,
     pub qos: Option<String>,
+    /// The site's own priority, added as it is; it needs an operator.
+    pub priority: i64,
     /// Lowers the priority, as the Unix command does; negative raises it and needs an operator.
     pub nice: i32,
     pub time_limit: Option<Seconds>,
@@ -17,6 +21,8 @@ pub struct Policy {
     /// Whether it comes back after the loss of a node; that is no failure of its own.
     pub is_requeued: bool,
     pub is_held: bool,
+    /// Not before this.
+    pub begin: Option<Begin>,
     pub dependencies: Vec<Dependency>,
     pub array: Option<Array>,
     pub checkpoint_signal: Option<CheckpointSignal>,
@@ -31,12 +37,14 @@ impl Default for Policy {
             partition: None,
             account: None,
             qos: None,
+            priority: 0,
             nice: 0,
             time_limit: None,
             grace: Seconds::new(30.0),
             retries: 0,
             is_requeued: true,
             is_held: false,
+            begin: None,
             dependencies: Vec::new(),
             array: None,
             checkpoint_signal: None,
@@ -58,53 +66,16 @@ pub enum Preemption {
     Shrink,
 }
 
-/// Tells the job to write a checkpoint before it is stopped.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct CheckpointSignal {
-    /// Signal number.
-    pub signal: i32,
-    /// How long before the stop it is sent.
-    pub before: Seconds,
-}
+impl Preemption {
+    pub const ALL: [Preemption; 4] =
+        [Preemption::Never, Preemption::Requeue, Preemption::Suspend, Preemption::Shrink];
 
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Dependency {
-    pub kind: DependencyKind,
-    /// Jobs waited for; empty for `Singleton`.
-    pub jobs: Vec<String>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum DependencyKind {
-    /// After all have succeeded.
-    AfterOk,
-    /// After all have ended, however.
-    AfterAny,
-    /// After all have failed.
-    AfterNotOk,
-    /// One at a time of this name and user.
-    Singleton,
-}
-
-/// Copies of one job that differ in their index: `first`, `first + step`, … up to `last`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Array {
-    pub first: u32,
-    pub last: u32,
-    pub step: u32,
-    /// How many may run at once.
-    pub at_once: Option<u32>,
-}
-
-impl Array {
-    pub fn indices(&self) -> impl Iterator<Item = u32> {
-        (self.first..=self.last).step_by(self.step.max(1) as usize)
-    }
-
-    pub fn count(&self) -> u64 {
-        if self.first > self.last {
-            return 0;
+    pub const fn name(self) -> &'static str {
+        match self {
+            Preemption::Never => "never",
+            Preemption::Requeue => "requeue",
+            Preemption::Suspend => "suspend",
+            Preemption::Shrink => "shrink",
         }
-        u64::from((self.last - self.first) / self.step.max(1)) + 1
     }
 }

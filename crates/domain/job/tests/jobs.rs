@@ -27,8 +27,10 @@ fn flaw_of(change: impl FnOnce(&mut Job)) -> String {
 #[test]
 fn every_flaw_is_told_in_words() {
     let elastic = |min, max, step| Some(Elastic { min, max, step });
-    let array = |first, last, step| Some(Array { first, last, step, at_once: None });
-    let signal = Some(CheckpointSignal { signal: 10, before: Seconds::new(600.0) });
+    let array =
+        |first, last, step| Some(Array { ranges: vec![IndexRange { first, last, step }], at_once: None });
+    let signal =
+        Some(CheckpointSignal { signal: 10, before: Seconds::new(600.0), receiver: Receiver::Tasks });
     assert_eq!(flaw_of(|job| job.name = " ".into()), "the job has no name");
     assert_eq!(
         flaw_of(|job| job.workload = Workload::Script { text: "\n".into() }),
@@ -99,7 +101,62 @@ fn sizes_and_indices_are_those_allowed() {
     assert_eq!(elastic.sizes().collect::<Vec<_>>(), [3, 7, 11]);
     assert!(elastic.sizes().all(|size| elastic.allows(size)) && !elastic.allows(12));
     assert!(!Elastic { min: 1, max: 2, step: 0 }.allows(1));
-    let array = Array { first: 2, last: 9, step: 3, at_once: Some(1) };
-    assert_eq!(array.indices().collect::<Vec<_>>(), [2, 5, 8]);
-    assert_eq!(array.count(), 3);
+    let array: Array = "2-9:3,1,20%1".parse().unwrap();
+    assert_eq!(array.indices(), [1, 2, 5, 8, 20]);
+    assert_eq!((array.count(), array.at_once), (5, Some(1)));
+    let sweep = Job { policy: Policy { array: Some(array), ..Policy::default() }, ..job() };
+    assert_eq!(sweep.array_indices().unwrap().len(), 5);
+    assert_eq!(job().array_indices(), None);
+    assert_eq!(Array::range(0, u32::MAX).indices(), [] as [u32; 0]);
+}
+
+#[test]
+fn impossible_values_of_processes_are_flaws_too() {
+    let seconds = |value| Some(Seconds::new(value));
+    let share = |job: &mut Job, share| job.gang.roles[1].gpu_share = Some(share);
+    assert_eq!(
+        flaw_of(|job| share(job, 250)),
+        "role `rollout` shares a GPU, so it has 1 node with 1 GPU, not 4 with 8"
+    );
+    assert_eq!(
+        flaw_of(|job| share(job, 1001)),
+        "role `rollout` asks for 1001 thousandths of a GPU; ask for 1 to 1000"
+    );
+    assert_eq!(
+        flaw_of(|job| job.gang.roles[0].cpus_per_task = 0),
+        "role `trainer` asks for 0 CPUs per task; ask for at least 1"
+    );
+    assert_eq!(
+        flaw_of(|job| job.policy.array = Some("1-5,3".parse().unwrap())),
+        "the array lists the index 3 twice"
+    );
+    assert_eq!(
+        flaw_of(|job| job.policy.array = Some("1-5%0".parse().unwrap())),
+        "the array lets no task run at once"
+    );
+    assert_eq!(
+        flaw_of(|job| job.health.stuck_after = seconds(0.0)),
+        "the time after which a rank is stuck is 0 s, which is no time that can be waited for"
+    );
+    assert_eq!(
+        flaw_of(|job| job.policy.grace = Seconds::new(-1.0)),
+        "the grace is -1 s, which is no time that can be waited for"
+    );
+    assert_eq!(
+        flaw_of(|job| job.health.probe = Some(Probe { command: vec![], every: Probe::EVERY })),
+        "the probe has no command"
+    );
+    assert!(flaw_of(|job| job.streams.stdout = Some("%q".into())).contains("`%q` stands for nothing"));
+    assert_eq!(
+        flaw_of(|job| drop(job.environment.set.insert("A=B".into(), String::new()))),
+        "`A=B` cannot be the name of a variable"
+    );
+    assert_eq!(
+        flaw_of(|job| job.workload = Workload::command(["a", "b\0"])),
+        "the command contains a NUL character, which no process can be given"
+    );
+    assert_eq!(
+        flaw_of(|job| job.policy.begin = Some(Begin::At { unix_seconds: u64::MAX })),
+        "the start lies after the year 9999"
+    );
 }

@@ -16,7 +16,8 @@ const DEFAULT_LIMIT: Span = Span::days(1);
 impl Request {
     /// What a job asks for on this cluster under these rules.
     ///
-    /// Its dependencies must name jobs by number. Arrays are the caller's: one request for each task.
+    /// Its dependencies must name jobs by number. Arrays are the caller's: one request for each task. So is
+    /// `begin`: what a job says about its start needs the caller's clock.
     pub fn from_job(
         id: JobId,
         job: &Job,
@@ -51,6 +52,7 @@ impl Request {
             partition: PartitionId(partition as u16),
             qos: QosId(qos as u16),
             queue: settings.queues.find(settings.accounts.name(AccountId(account as u32))),
+            site_priority: policy.priority,
             nice: policy.nice.into(),
             roles: roles?,
             time_limit: policy.time_limit.map_or(DEFAULT_LIMIT, Span::from),
@@ -87,7 +89,7 @@ fn role_request(role: &Role, cluster: &Cluster) -> Result<RoleRequest, Never> {
     Ok(RoleRequest {
         nodes: role.nodes,
         per_node: Amount { gpus, cpus: cpus as u16, memory_mib: memory.min(f64::from(u32::MAX)) as u32 },
-        gpu_share: None,
+        gpu_share: role.gpu_share.filter(|share| *share < 1000),
         kinds,
         is_exclusive: role.is_exclusive,
         elastic: role.elastic,

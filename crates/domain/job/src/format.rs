@@ -1,0 +1,37 @@
+//! Job files: one reader behind TOML and JSON, one writer behind both.
+//!
+//! Reading checks that every key is known and every value is of its kind. Whether the job can ever run is
+//! a question for [`Job::flaws`].
+
+mod read;
+mod values;
+mod write;
+mod write_toml;
+
+use bedplate_diag::Source;
+use bedplate_document::Table;
+use serde_json::Value;
+
+use crate::{Job, JobError};
+
+impl Job {
+    /// Reads a job file; errors speak of it as `name`.
+    pub fn from_toml(text: &str, name: &str) -> Result<Self, JobError> {
+        Ok(read::job(Table::parse(Source::new(name, text))?)?)
+    }
+
+    /// Reads the same keys from a JSON object.
+    pub fn from_json(text: &str, name: &str) -> Result<Self, JobError> {
+        Ok(read::job(Table::parse_json(Source::new(name, text))?)?)
+    }
+
+    /// The job file of this job in its one canonical form. Defaults are left out.
+    pub fn to_toml(&self) -> String {
+        write_toml::document(&write::object(self))
+    }
+
+    /// The same as JSON.
+    pub fn to_json(&self) -> Value {
+        Value::Object(write::object(self))
+    }
+}
