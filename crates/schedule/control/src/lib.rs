@@ -4,7 +4,7 @@
 //! socket, a file or a process, so a whole cluster with its failures runs inside a test (`tests/storm.rs`), and the
 //! daemon and the agents run the same code.
 //!
-//! The rule that makes a crash harmless: what [`Control`](control) puts out is carried out only once the records that
+//! The rule that makes a crash harmless: what [`Control`] puts out is carried out only once the records that
 //! came with it are on disk. The rule that makes a lost node harmless: an agent that has not been heard for as
 //! long as the control plane waits has killed its ranks by then ([`agent`]).
 
@@ -12,4 +12,21 @@ pub mod agent;
 pub mod record;
 pub mod wire;
 
+mod control;
+mod decisions;
+mod launch;
+mod membership;
+mod node;
+mod progress;
+mod restore;
+mod rules;
+mod run;
+mod submit;
+mod view;
+mod watch;
+
+pub use control::{Command, Control, LinkId, Notice, Output};
 pub use record::{Journal, Record, Restored};
+pub use rules::Rules;
+pub use submit::{Accepted, Order, Refusal, Submission};
+pub use view::{Counts, JobFilter, JobView, NodeView};

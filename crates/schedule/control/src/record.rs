@@ -57,6 +57,8 @@ pub struct Life {
     pub is_held: bool,
     /// The number of its newest run; none yet when zero.
     pub runs: u32,
+    /// How often it came back after failures and losses; its retries are counted by it.
+    pub restarts: u32,
     pub checkpoint: Option<Checkpoint>,
     /// Milliseconds: when its first run started, when it ended for good.
     pub started_ms: Option<u64>,
@@ -73,6 +75,7 @@ impl Default for Life {
             state: JobState::Waiting,
             is_held: false,
             runs: 0,
+            restarts: 0,
             checkpoint: None,
             started_ms: None,
             ended_ms: None,
@@ -153,6 +156,10 @@ pub struct RunRow {
     pub started: Time,
     /// When its ranks were let go.
     pub running: Option<Time>,
+    /// When its time is up.
+    pub ends: Time,
+    /// It was told to stop, and its job to become this: `Waiting` when it shall come back.
+    pub stops_as: Option<JobState>,
     pub ended: Option<Time>,
     /// Why it ended, for people.
     pub reason: Option<String>,

@@ -289,7 +289,7 @@ pub struct Launch {
     /// Facts for `SLURM_*` and `BEDPLATE_*`: partition, account, QOS, array place, limits.
     pub facts: Facts,
     pub directory: Option<String>,
-    /// Patterns already filled in but for what differs by rank: `%t` (rank), `%n` (node index), `%N` (node).
+    /// Patterns of file names, as `bedplate_job::FileNames` expands them.
     pub stdin: Option<String>,
     pub stdout: Option<String>,
     pub stderr: Option<String>,

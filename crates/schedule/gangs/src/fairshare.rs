@@ -103,13 +103,13 @@ impl Usage {
 
     /// All there is, to be kept and restored.
     pub fn records(&self) -> impl Iterator<Item = UsageRecord> {
-        self.entries.iter().map(|((account, user), entry)| UsageRecord {
-            account: *account,
-            user: *user,
-            gpu_ms: entry.gpu_ms,
-            faded: entry.faded,
-            at: entry.at,
-        })
+        self.entries.keys().filter_map(|(account, user)| self.record(*account, *user))
+    }
+
+    /// What there is of one user of an account.
+    pub fn record(&self, account: AccountId, user: UserId) -> Option<UsageRecord> {
+        let Entry { gpu_ms, faded, at } = *self.entries.get(&(account, user))?;
+        Some(UsageRecord { account, user, gpu_ms, faded, at })
     }
 
     /// Adds what was used before. What was recorded is restored to the last bit where nothing has been booked yet.

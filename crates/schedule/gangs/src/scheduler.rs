@@ -236,6 +236,16 @@ impl Scheduler {
         self.finished.get(&job).copied()
     }
 
+    /// When the time of a running gang is up.
+    pub fn ends_at(&self, job: JobId) -> Option<Time> {
+        self.jobs.get(&job)?.run().map(|run| run.ends)
+    }
+
+    /// How often a job came back after failures and losses.
+    pub fn restarts(&self, job: JobId) -> u32 {
+        self.jobs.get(&job).map_or(0, |entry| entry.restarts)
+    }
+
     /// The terms of a waiting job's priority when it was last worked out.
     pub fn priority(&self, job: JobId) -> Option<Priority> {
         self.jobs.get(&job).map(|entry| entry.priority)

@@ -1,0 +1,295 @@
+//! The control plane: jobs, runs and nodes, and what is to be done about them.
+//!
+//! Every method takes what happened and the time. What follows is gathered in an [`Output`]: records first, and
+//! commands that may only leave once the records are on disk.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
+
+use bedplate_gangs::{Event, JobId, Outcome, Scheduler, Settings, Time, UsageRecord, UserId};
+use bedplate_job::Job;
+use bedplate_topology::{Cluster, NodeId};
+
+use crate::Rules;
+use crate::node::Node;
+use crate::record::{JobRow, JobState, Life, Note, Record, RunPhase, RunRow, Share, ShareRow};
+use crate::run::{Phase, Run};
+use crate::wire::ToAgent;
+
+/// A connection to an agent; never used twice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LinkId(pub u64);
+
+/// What follows from what happened.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Output {
+    /// To be made durable, as a whole.
+    pub records: Vec<Record>,
+    /// To be carried out at once: they promise nothing.
+    pub urgent: Vec<Command>,
+    /// To be carried out, in order, once the records are durable.
+    pub commands: Vec<Command>,
+    /// For those who watch, once the records are durable.
+    pub notices: Vec<Notice>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum Command {
+    Send { link: LinkId, message: ToAgent },
+    Close { link: LinkId },
+}
+
+/// A change that somebody may be waiting for.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+#[serde(tag = "type", rename_all = "snake_case")]
+pub enum Notice {
+    Job { job: u64, state: JobState, at_ms: u64 },
+    Note(Note),
+}
+
+/// The control plane of one cluster.
+#[derive(Debug, Clone)]
+pub struct Control {
+    pub(crate) rules: Rules,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) jobs: BTreeMap<JobId, Live>,
+    pub(crate) ended: BTreeMap<JobId, JobState>,
+    /// The jobs of each array, by its first.
+    pub(crate) arrays: BTreeMap<JobId, Vec<(u32, JobId)>>,
+    pub(crate) keys: BTreeMap<String, JobId>,
+    pub(crate) users: Vec<String>,
+    pub(crate) runs: BTreeMap<JobId, Run>,
+    /// Jobs that the scheduler has put aside.
+    pub(crate) suspended: BTreeSet<JobId>,
+    pub(crate) nodes: Vec<Node>,
+    pub(crate) links: BTreeMap<LinkId, NodeId>,
+    pub(crate) next_job: u64,
+    pub(crate) now: Time,
+    /// What the scheduler has not heard yet.
+    pub(crate) news: VecDeque<Event>,
+    /// Jobs whose run ended and was reported: they are over or wait again.
+    pub(crate) reported: Vec<JobId>,
+    pub(crate) output: Output,
+}
+
+/// A job that has not ended.
+#[derive(Debug, Clone)]
+pub(crate) struct Live {
+    pub(crate) row: JobRow,
+    pub(crate) job: Arc<Job>,
+}
+
+impl Control {
+    /// A control plane without a past. No node is in service before its agent has joined.
+    pub fn new(cluster: Cluster, settings: Settings, rules: Rules, now: Time) -> Self {
+        let nodes: Vec<Node> =
+            cluster.nodes().iter().map(|id| Node::new(cluster.node(id).name().to_string())).collect();
+        let mut scheduler = Scheduler::new(cluster, settings);
+        let away = |at| Event::Node { node: NodeId(at as u32), order: bedplate_gangs::NodeOrder::Fail };
+        scheduler.apply_all((0..nodes.len()).map(away), now);
+        Self {
+            rules,
+            scheduler,
+            jobs: BTreeMap::new(),
+            ended: BTreeMap::new(),
+            arrays: BTreeMap::new(),
+            keys: BTreeMap::new(),
+            users: Vec::new(),
+            runs: BTreeMap::new(),
+            suspended: BTreeSet::new(),
+            nodes,
+            links: BTreeMap::new(),
+            next_job: 1,
+            now,
+            news: VecDeque::new(),
+            reported: Vec::new(),
+            output: Output::default(),
+        }
+    }
+
+    /// What is to be done; empties it.
+    pub fn take_output(&mut self) -> Output {
+        std::mem::take(&mut self.output)
+    }
+
+    /// When [`tick`](Self::tick) must be called although nothing happens.
+    pub fn wakeup(&self) -> Time {
+        let nodes = self.nodes.iter().filter_map(|node| node.lost_at(&self.rules)).map(|(at, _)| at);
+        let runs = self.runs.values().filter_map(|run| self.run_wakeup(run));
+        nodes.chain(runs).chain(self.scheduler.wakeup()).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Time has passed.
+    pub fn tick(&mut self, now: Time) {
+        let now = self.advance(now);
+        self.lose_unheard_nodes(now);
+        self.watch_runs(now);
+        if self.scheduler.wakeup().is_some_and(|at| at <= now) {
+            self.news.push_back(Event::Tick);
+        }
+        self.settle(now);
+    }
+
+    /// Time never goes back, whatever the clock does.
+    pub(crate) fn advance(&mut self, now: Time) -> Time {
+        self.now = self.now.max(now);
+        self.now
+    }
+
+    /// Lets the scheduler decide about the news, and carries out its decisions, until there is nothing new.
+    pub(crate) fn settle(&mut self, now: Time) {
+        while !self.news.is_empty() {
+            let news: Vec<Event> = self.news.drain(..).collect();
+            let decisions = self.scheduler.apply_all(news, now);
+            self.follow_up(now);
+            for decision in decisions {
+                self.carry_out(decision, now);
+            }
+        }
+    }
+
+    /// A reported run has ended its job, or the job waits again.
+    fn follow_up(&mut self, now: Time) {
+        for job in std::mem::take(&mut self.reported) {
+            self.record_share_of(job);
+            let restarts = self.scheduler.restarts(job);
+            match self.scheduler.outcome(job) {
+                Some(outcome) => self.end_job(job, state_of(outcome), None, now),
+                None => self.change(job, now, |life| {
+                    life.state = JobState::Waiting;
+                    life.restarts = restarts;
+                }),
+            }
+        }
+    }
+
+    /// Changes what is remembered about a job.
+    pub(crate) fn change(&mut self, job: JobId, now: Time, change: impl FnOnce(&mut Life)) {
+        let Some(live) = self.jobs.get_mut(&job) else {
+            return;
+        };
+        let before = live.row.life.state;
+        change(&mut live.row.life);
+        let life = live.row.life.clone();
+        if life.state != before {
+            self.output.notices.push(Notice::Job { job: job.0, state: life.state, at_ms: now.0 });
+        }
+        self.output.records.push(Record::Job { job, life });
+    }
+
+    /// The job is over.
+    pub(crate) fn end_job(&mut self, job: JobId, state: JobState, reason: Option<String>, now: Time) {
+        self.change(job, now, |life| {
+            life.state = state;
+            life.ended_ms = Some(now.0);
+            life.reason = reason.or(life.reason.take());
+        });
+        let reason = self.jobs.get(&job).and_then(|live| live.row.life.reason.clone());
+        let because = reason.map_or(String::new(), |reason| format!(": {reason}"));
+        self.note_job(job, format!("{}{because}", state.name().replace('_', " ")), now);
+        self.jobs.remove(&job);
+        self.ended.insert(job, state);
+    }
+
+    pub(crate) fn note_job(&mut self, job: JobId, text: String, now: Time) {
+        self.note(Note { at_ms: now.0, job: Some(job.0), node: None, text });
+    }
+
+    pub(crate) fn note_node(&mut self, node: NodeId, text: String, now: Time) {
+        let name = self.nodes[node.0 as usize].name.clone();
+        self.note(Note { at_ms: now.0, job: None, node: Some(name), text });
+    }
+
+    pub(crate) fn note(&mut self, note: Note) {
+        self.output.notices.push(Notice::Note(note.clone()));
+        self.output.records.push(Record::Note(note));
+    }
+
+    pub(crate) fn record_run(&mut self, job: JobId, phase: RunPhase, now: Time) {
+        let row = self.run_row(&self.runs[&job], phase, now);
+        self.output.records.push(Record::Run(row));
+    }
+
+    fn run_row(&self, run: &Run, phase: RunPhase, now: Time) -> RunRow {
+        let name = |node: NodeId| self.nodes[node.0 as usize].name.clone();
+        let ends = run.members.values().filter_map(|member| member.end());
+        RunRow {
+            run: run.id,
+            phase,
+            shares: run
+                .shares
+                .iter()
+                .map(|share| Share { node: name(share.node), role: share.role, devices: share.devices })
+                .collect(),
+            started: run.started,
+            running: run.running,
+            ends: self.scheduler.ends_at(run.job()).unwrap_or(run.started),
+            stops_as: run.stops_as,
+            ended: (phase == RunPhase::Ended).then_some(now),
+            reason: run.verdict.reason.clone(),
+            cpu_ms: ends.clone().map(|end| end.cpu_ms).sum(),
+            energy_joules: ends.filter_map(|end| end.energy_joules).reduce(|sum, each| sum + each),
+        }
+    }
+
+    /// Keeps what fair share knows about the job's user.
+    fn record_share_of(&mut self, job: JobId) {
+        let Some(live) = self.jobs.get(&job) else {
+            return;
+        };
+        let (account, user) = (live.row.account.clone(), live.row.user.clone());
+        let ids = self.scheduler.settings().accounts.find(&account).zip(self.find_user(&user));
+        let used = ids.and_then(|(account, user)| self.scheduler.usage().record(account, user));
+        if let Some(UsageRecord { gpu_ms, faded, at, .. }) = used {
+            self.output.records.push(Record::Share(ShareRow { account, user, gpu_ms, faded, at }));
+        }
+    }
+
+    /// Sends a message to a node, if it can be reached now; otherwise comparing notes will repeat it.
+    pub(crate) fn send(&mut self, node: NodeId, message: ToAgent) {
+        if let Some(link) = self.nodes[node.0 as usize].link() {
+            self.output.commands.push(Command::Send { link, message });
+        }
+    }
+
+    pub(crate) fn user_id(&mut self, name: &str) -> UserId {
+        self.find_user(name).unwrap_or_else(|| {
+            self.users.push(name.to_string());
+            UserId(self.users.len() as u32 - 1)
+        })
+    }
+
+    fn find_user(&self, name: &str) -> Option<UserId> {
+        self.users.iter().position(|each| each == name).map(|at| UserId(at as u32))
+    }
+
+    fn run_wakeup(&self, run: &Run) -> Option<Time> {
+        match run.phase {
+            Phase::Preparing => Some(run.started + self.rules.prepare_within),
+            Phase::Running => self.next_watch(run),
+            Phase::Suspended => None,
+            Phase::Stopping { since, grace } => Some(since + grace + self.rules.overdue),
+        }
+    }
+}
+
+pub(crate) fn state_of(outcome: Outcome) -> JobState {
+    match outcome {
+        Outcome::Succeeded => JobState::Succeeded,
+        Outcome::Failed => JobState::Failed,
+        Outcome::Cancelled => JobState::Cancelled,
+        Outcome::TimedOut => JobState::TimedOut,
+        Outcome::NodeLost => JobState::NodeLost,
+    }
+}
+
+/// What a job's end meant to jobs that depend on it.
+pub(crate) fn outcome_of(state: JobState) -> Outcome {
+    match state {
+        JobState::Succeeded => Outcome::Succeeded,
+        JobState::Failed => Outcome::Failed,
+        JobState::TimedOut => Outcome::TimedOut,
+        JobState::NodeLost => Outcome::NodeLost,
+        _ => Outcome::Cancelled,
+    }
+}

@@ -1,0 +1,341 @@
+//! Carrying out what the scheduler decides: runs begin, stop, move to other nodes, end.
+//!
+//! A gang that changes its nodes (a lost one replaced, more or fewer of them) goes on as a new run from its newest
+//! checkpoint: its ranks are stopped everywhere first, because the size of the world is part of every rank.
+
+use bedplate_gangs::{
+    Decision, Event, JobId, NodeShare, Outcome, Span, StartReason, StopReason, Then as After, Time,
+};
+use bedplate_topology::NodeId;
+
+use crate::Control;
+use crate::control::state_of;
+use crate::record::{JobState, RunPhase};
+use crate::run::{Member, MemberState, Phase, Run, Then};
+use crate::wire::{RunId, ToAgent};
+
+impl Control {
+    pub(crate) fn carry_out(&mut self, decision: Decision, now: Time) {
+        match decision {
+            Decision::Start { job, shares, why } => self.start(job, shares, why, now),
+            Decision::Stop { job, then: After::Suspend, why, .. } => self.suspend(job, why, now),
+            Decision::Stop { job, grace, why, then } => self.stop_for(job, grace, why, then, now),
+            Decision::Resume { job } => self.resume(job, now),
+            Decision::Shrink { job, nodes, grace, for_job } => {
+                let for_whom = for_job.map_or(String::new(), |other| format!(" for {other}"));
+                self.note_job(job, format!("gives up {}{for_whom}", self.count_nodes(nodes.len())), now);
+                self.regroup(job, &nodes, Vec::new(), grace, now);
+            }
+            Decision::Grow { job, shares } => {
+                self.note_job(job, format!("grows by {}", self.count_nodes(shares.len())), now);
+                let grace = self.grace_of(job);
+                self.regroup(job, &[], shares, grace, now);
+            }
+            Decision::Swap { job, lost, shares } => {
+                let names = |nodes: Vec<NodeId>| self.names_of(&nodes);
+                let new = names(shares.iter().map(|share| share.node).collect());
+                self.note_job(job, format!("{} replaced by {new}", names(lost.clone())), now);
+                let grace = self.rules.loss_grace.min(self.grace_of(job));
+                self.replace_lost(job, &lost, shares, grace, now);
+            }
+            // Its run is not kept: its agents are told to end it when they come back.
+            Decision::Disown { job, why } => {
+                self.note_job(job, format!("starts again: {why}"), now);
+                self.discard_run(job, now);
+                self.change(job, now, |life| life.state = JobState::Waiting);
+            }
+            Decision::Reject { job, why } => {
+                self.end_job(job, JobState::Rejected, Some(why.to_string()), now)
+            }
+            Decision::Drop { job, outcome } => self.drop_job(job, outcome, now),
+        }
+    }
+
+    fn start(&mut self, job: JobId, shares: Vec<NodeShare>, why: StartReason, now: Time) {
+        let how = match why {
+            StartReason::InOrder => String::new(),
+            StartReason::Backfilled { past: 0 } => String::new(),
+            StartReason::Backfilled { past } => format!(", ahead of {past} that wait, delaying none"),
+            StartReason::Smaller { nodes, asked } => format!(", with {nodes} of the {asked} nodes asked for"),
+        };
+        let nodes: Vec<NodeId> = shares.iter().map(|share| share.node).collect();
+        self.note_job(job, format!("starts on {}{how}", self.names_of(&nodes)), now);
+        self.suspended.remove(&job);
+        match self.runs.get_mut(&job) {
+            // A suspended run whose memory was lost with a node: its rest must go first.
+            Some(run) => {
+                run.then = Then::Restart { shares, left: Vec::new() };
+                self.stop_run(job, Span::ZERO, now);
+            }
+            None => self.begin_run(job, shares, now),
+        }
+    }
+
+    /// Asks every node of a new run to make it ready.
+    pub(crate) fn begin_run(&mut self, job: JobId, shares: Vec<NodeShare>, now: Time) {
+        let Some(live) = self.jobs.get(&job) else {
+            return;
+        };
+        let number = live.row.life.runs + 1;
+        let ranks = self.ranks_per_share(&live.job, &shares);
+        let run = Run::new(RunId { job: job.0, number }, shares, &ranks, now);
+        let nodes = run.holders();
+        self.runs.insert(job, run);
+        self.change(job, now, |life| {
+            life.runs = number;
+            life.state = JobState::Starting;
+            life.reason = None;
+        });
+        self.record_run(job, RunPhase::Preparing, now);
+        nodes.into_iter().for_each(|node| self.ask_to_prepare(job, node, now));
+    }
+
+    pub(crate) fn ask_to_prepare(&mut self, job: JobId, node: NodeId, now: Time) {
+        let launch = self.launch(job, node);
+        self.member(job, node).told = now;
+        self.send(node, ToAgent::Prepare(Box::new(launch)));
+    }
+
+    /// All nodes are ready: the ranks may run.
+    pub(crate) fn let_go(&mut self, job: JobId, now: Time) {
+        let run = self.run(job);
+        run.phase = Phase::Running;
+        run.running = Some(now);
+        let (id, master_port, nodes) = (run.id, run.named_port(), run.holders());
+        run.master_port = Some(master_port);
+        self.change(job, now, |life| {
+            life.state = JobState::Running;
+            life.started_ms.get_or_insert(now.0);
+        });
+        self.record_run(job, RunPhase::Running, now);
+        for node in nodes {
+            let member = self.member(job, node);
+            member.state = MemberState::Running;
+            member.told = now;
+            self.send(node, ToAgent::Go { run: id, master_port });
+        }
+    }
+
+    fn stop_for(&mut self, job: JobId, grace: Span, why: StopReason, then: After, now: Time) {
+        let reason = self.stop_reason(why);
+        let grace =
+            if matches!(why, StopReason::NodeLost(_)) { grace.min(self.rules.loss_grace) } else { grace };
+        let comes_back = if then == After::Requeue { "; it goes back to the queue" } else { "" };
+        self.note_job(job, format!("stops: {reason}{comes_back}"), now);
+        let Some(run) = self.runs.get_mut(&job) else {
+            return;
+        };
+        run.then = Then::Report;
+        run.verdict.reason.get_or_insert(reason.clone());
+        run.stops_as = Some(JobState::Waiting);
+        if let After::End(outcome) = then {
+            run.stops_as = Some(state_of(outcome));
+            run.verdict.outcome = Some(outcome);
+            run.verdict.reason = Some(reason);
+        }
+        // The order must survive; a run that was being prepared will not.
+        if run.phase != Phase::Preparing {
+            self.record_run(job, RunPhase::Running, now);
+        }
+        self.stop_run(job, grace, now);
+    }
+
+    fn stop_reason(&self, why: StopReason) -> String {
+        match why {
+            StopReason::PreemptedBy(other) => format!("makes room for {other}"),
+            StopReason::TimeLimit => "its time is up".into(),
+            StopReason::NodeLost(node) => format!("node {} was lost", self.names_of(&[node])),
+            StopReason::NodeLeaves(node) => format!("node {} goes out of service", self.names_of(&[node])),
+            StopReason::Cancelled => "cancelled".into(),
+            StopReason::Requeued => "requeued".into(),
+        }
+    }
+
+    /// Tells every node that holds the run to end it. A second order only shortens the grace.
+    pub(crate) fn stop_run(&mut self, job: JobId, grace: Span, now: Time) {
+        let Some(run) = self.runs.get_mut(&job) else {
+            return;
+        };
+        let was_suspended = run.phase == Phase::Suspended;
+        run.phase = match run.phase {
+            Phase::Stopping { since, grace: before } if since + before <= now + grace => run.phase,
+            _ => Phase::Stopping { since: now, grace },
+        };
+        let (id, holders) = (run.id, run.holders());
+        if matches!(&run.then, Then::Report | Then::Restart { .. }) {
+            self.change(job, now, |life| life.state = JobState::Stopping);
+        }
+        for node in holders {
+            self.member(job, node).told = now;
+            if was_suspended {
+                self.send(node, ToAgent::Resume { run: id });
+            }
+            self.send(node, ToAgent::Stop { run: id, grace_ms: grace.0 });
+        }
+        self.finish_if_gone(job, now);
+    }
+
+    fn suspend(&mut self, job: JobId, why: StopReason, now: Time) {
+        self.note_job(job, format!("is suspended: {}", self.stop_reason(why)), now);
+        self.suspended.insert(job);
+        self.change(job, now, |life| life.state = JobState::Suspended);
+        let Some(run) = self.runs.get_mut(&job) else {
+            return;
+        };
+        match run.phase {
+            Phase::Running => run.phase = Phase::Suspended,
+            // It has not begun: there is nothing to keep in memory.
+            Phase::Preparing => return self.discard_run(job, now),
+            Phase::Stopping { .. } | Phase::Suspended => return,
+        }
+        let (id, holders) = (run.id, run.holders());
+        self.record_run(job, RunPhase::Suspended, now);
+        holders.into_iter().for_each(|node| self.send(node, ToAgent::Suspend { run: id }));
+    }
+
+    fn resume(&mut self, job: JobId, now: Time) {
+        self.suspended.remove(&job);
+        let Some(run) = self.runs.get_mut(&job) else {
+            let shares = self.shares_of(job);
+            return self.begin_run(job, shares, now);
+        };
+        if run.phase != Phase::Suspended {
+            if run.then == Then::Discard {
+                run.then = Then::Restart { shares: run.shares.clone(), left: Vec::new() };
+            }
+            return;
+        }
+        run.phase = Phase::Running;
+        run.progress.clear();
+        let (id, holders) = (run.id, run.holders());
+        self.change(job, now, |life| life.state = JobState::Running);
+        self.record_run(job, RunPhase::Running, now);
+        self.note_job(job, "goes on".into(), now);
+        holders.into_iter().for_each(|node| self.send(node, ToAgent::Resume { run: id }));
+    }
+
+    fn shares_of(&self, job: JobId) -> Vec<NodeShare> {
+        let running = self.scheduler.running().find(|(other, _)| *other == job);
+        running.map_or(Vec::new(), |(_, shares)| shares.to_vec())
+    }
+
+    /// The gang goes on without some nodes and with others.
+    fn regroup(&mut self, job: JobId, leaves: &[NodeId], joins: Vec<NodeShare>, grace: Span, now: Time) {
+        let Some(run) = self.runs.get_mut(&job) else {
+            return;
+        };
+        let mut shares = run.future_shares();
+        shares.retain(|share| !leaves.contains(&share.node));
+        shares.extend(joins);
+        let mut left = match std::mem::replace(&mut run.then, Then::Discard) {
+            Then::Restart { left, .. } => left,
+            Then::Report | Then::Discard => Vec::new(),
+        };
+        left.extend(leaves);
+        run.then = Then::Restart { shares, left };
+        self.stop_run(job, grace, now);
+    }
+
+    /// Each lost node's place is taken by a new one, so that ranks keep their order.
+    fn replace_lost(&mut self, job: JobId, lost: &[NodeId], new: Vec<NodeShare>, grace: Span, now: Time) {
+        let Some(run) = self.runs.get_mut(&job) else {
+            return;
+        };
+        let mut shares = run.future_shares();
+        for (lost, new) in lost.iter().zip(new) {
+            match shares.iter_mut().find(|share| share.node == *lost) {
+                Some(share) => *share = new,
+                None => shares.push(new),
+            }
+        }
+        let left = match std::mem::replace(&mut run.then, Then::Discard) {
+            Then::Restart { left, .. } => left,
+            Then::Report | Then::Discard => Vec::new(),
+        };
+        run.then = Then::Restart { shares, left };
+        self.stop_run(job, grace, now);
+    }
+
+    /// The job is gone and does not run; what is left of a suspended one is ended.
+    fn drop_job(&mut self, job: JobId, outcome: Outcome, now: Time) {
+        self.suspended.remove(&job);
+        if !self.jobs.contains_key(&job) {
+            return;
+        }
+        self.end_job(job, state_of(outcome), None, now);
+        self.discard_run(job, now);
+    }
+
+    pub(crate) fn discard_run(&mut self, job: JobId, now: Time) {
+        if let Some(run) = self.runs.get_mut(&job) {
+            run.then = Then::Discard;
+            self.stop_run(job, Span::ZERO, now);
+        }
+    }
+
+    /// Once nothing of a run is left: its end is recorded, and what was to come then comes.
+    pub(crate) fn finish_if_gone(&mut self, job: JobId, now: Time) {
+        let Some(run) = self.runs.get(&job) else {
+            return;
+        };
+        if run.has_no_ranks_left() && !run.is_gone() {
+            // The script has ended; its other nodes are let go.
+            return self.stop_run(job, Span::ZERO, now);
+        }
+        if !run.is_gone() || !(run.is_stopping() || run.phase == Phase::Running) {
+            return;
+        }
+        self.record_run(job, RunPhase::Ended, now);
+        let run = self.runs.remove(&job).expect("it was just looked up");
+        for node in run.members.keys() {
+            self.send(*node, ToAgent::Forget { run: run.id });
+        }
+        match run.then.clone() {
+            Then::Discard => {}
+            Then::Restart { shares, left } => {
+                if !left.is_empty() {
+                    self.news.push_back(Event::Left { job, nodes: left });
+                }
+                self.begin_run(job, shares, now);
+            }
+            Then::Report => self.report_end(job, &run, now),
+        }
+    }
+
+    fn report_end(&mut self, job: JobId, run: &Run, now: Time) {
+        let outcome = run.outcome();
+        if let Some(live) = self.jobs.get_mut(&job) {
+            let status = if outcome == Outcome::Succeeded { Some(0) } else { run.verdict.exit_status };
+            live.row.life.exit_status = status;
+            live.row.life.reason = run.verdict.reason.clone();
+        }
+        if self.suspended.contains(&job) {
+            // It ended just as it was to be suspended: for the scheduler it does not run.
+            self.end_job(job, state_of(outcome), None, now);
+            return self.news.push_back(Event::Cancel(job));
+        }
+        self.news.push_back(Event::Ended { job, outcome });
+        self.reported.push(job);
+    }
+
+    pub(crate) fn grace_of(&self, job: JobId) -> Span {
+        self.jobs.get(&job).map_or(Span::ZERO, |live| live.job.policy.grace.into())
+    }
+
+    pub(crate) fn names_of(&self, nodes: &[NodeId]) -> String {
+        let names: Vec<&str> = nodes.iter().map(|node| &self.nodes[node.0 as usize].name[..]).collect();
+        if names.len() > 8 { format!("{} nodes ({} …)", names.len(), names[0]) } else { names.join(", ") }
+    }
+
+    fn count_nodes(&self, count: usize) -> String {
+        if count == 1 { "one node".into() } else { format!("{count} nodes") }
+    }
+
+    pub(crate) fn run(&mut self, job: JobId) -> &mut Run {
+        self.runs.get_mut(&job).expect("the scheduler orders only what runs")
+    }
+
+    pub(crate) fn member(&mut self, job: JobId, node: NodeId) -> &mut Member {
+        self.run(job).members.get_mut(&node).expect("callers name members")
+    }
+}

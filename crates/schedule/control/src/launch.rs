@@ -1,0 +1,115 @@
+//! What a node must know to play its part in a run.
+
+use bedplate_gangs::{JobId, NodeShare};
+use bedplate_job::{Inherited, Job, Workload};
+use bedplate_topology::NodeId;
+
+use crate::Control;
+use crate::control::Live;
+use crate::run::Run;
+use crate::wire::{Facts, Launch, Peer, Probe, Program};
+
+impl Control {
+    /// How many ranks start on each share of a run: a script is one rank, on the first node.
+    pub(crate) fn ranks_per_share(&self, job: &Job, shares: &[NodeShare]) -> Vec<u32> {
+        let tasks = |share: &NodeShare| job.gang.roles[usize::from(share.role)].tasks_per_node;
+        match job.workload {
+            Workload::Script { .. } => (0..shares.len()).map(|at| u32::from(at == 0)).collect(),
+            Workload::Command { .. } | Workload::Native { .. } => shares.iter().map(tasks).collect(),
+        }
+    }
+
+    pub(crate) fn launch(&self, job: JobId, node: NodeId) -> Launch {
+        let live = &self.jobs[&job];
+        let run = &self.runs[&job];
+        let here: Vec<&NodeShare> = run.shares.iter().filter(|share| share.node == node).collect();
+        let roles = || here.iter().map(|share| &live.job.gang.roles[usize::from(share.role)]);
+        let bits = here.iter().fold(0, |bits, share| bits | share.devices);
+        let memory = roles().filter_map(|role| role.memory_per_node).map(|bytes| bytes.get() / 1_048_576.0);
+        let node_index = run.shares.iter().position(|share| share.node == node).unwrap_or(0);
+        Launch {
+            run: run.id,
+            job_name: live.job.name.clone(),
+            user: live.row.user.clone(),
+            node_index: node_index as u32,
+            peers: self.peers(live, run),
+            devices: (0..64).filter(|device| bits >> device & 1 == 1).collect(),
+            shares_device: roles().any(|role| role.gpu_share.is_some()),
+            cpus: roles().map(|role| role.cpus_per_task.saturating_mul(role.tasks_per_node)).sum(),
+            memory_mib: memory.sum::<f64>().ceil() as u64,
+            ranks: run.members[&node].ranks.clone(),
+            world_size: run.members.values().map(|member| member.ranks.len() as u32).sum(),
+            program: program(&live.job.workload),
+            environment: live.job.environment.set.clone(),
+            inherits_environment: live.job.environment.inherited != Inherited::Nothing,
+            facts: self.facts(live, run),
+            directory: live.job.working_directory.clone(),
+            stdin: live.job.streams.stdin.clone(),
+            stdout: live.job.streams.stdout.clone(),
+            stderr: live.job.streams.stderr.clone(),
+            appends: live.job.streams.is_appended || run.id.number > 1,
+            prolog: command_line(&live.job.hooks.prolog),
+            epilog: command_line(&live.job.hooks.epilog),
+            probe: live.job.health.probe.as_ref().and_then(|probe| {
+                let every_ms = (probe.every.get() * 1000.0) as u64;
+                Some(Probe { command: command_line(&probe.command)?, every_ms })
+            }),
+            checkpoint: live.row.life.checkpoint.clone(),
+        }
+    }
+
+    fn peers(&self, live: &Live, run: &Run) -> Vec<Peer> {
+        let peer = |share: &NodeShare| {
+            let role = &live.job.gang.roles[usize::from(share.role)];
+            let node = &self.nodes[share.node.0 as usize];
+            Peer {
+                name: node.name.clone(),
+                address: node.address.clone(),
+                role: role.name.clone(),
+                tasks: role.tasks_per_node,
+                gpus: share.devices.count_ones(),
+            }
+        };
+        run.shares.iter().map(peer).collect()
+    }
+
+    fn facts(&self, live: &Live, run: &Run) -> Facts {
+        let settings = self.scheduler.settings();
+        let policy = &live.job.policy;
+        let first = &live.job.gang.roles[0];
+        let ends = self.scheduler.ends_at(run.job()).unwrap_or(run.started);
+        Facts {
+            partition: policy.partition.clone().unwrap_or_else(|| settings.partitions[0].name.clone()),
+            account: live.row.account.clone(),
+            qos: policy.qos.clone().unwrap_or_else(|| settings.qos[0].name.clone()),
+            submit_directory: live.job.working_directory.clone(),
+            tasks_per_node: first.tasks_per_node,
+            cpus_per_task: first.cpus_per_task,
+            gpus_per_node: first.gpus_per_node,
+            array: live.row.array.map(|place| (place.array.0, place.index)),
+            started_ms: run.started.0,
+            ends_ms: ends.0,
+            restarts: run.id.number - 1,
+        }
+    }
+}
+
+fn program(workload: &Workload) -> Program {
+    match workload {
+        Workload::Command { arguments } => Program::Command(arguments.clone()),
+        Workload::Script { text } => Program::Script(text.clone()),
+        Workload::Native { kind, configuration } => {
+            Program::Command(vec!["bedplate".into(), kind.clone(), configuration.clone()])
+        }
+    }
+}
+
+/// One line for a shell; `None` when there is nothing to run.
+fn command_line(arguments: &[String]) -> Option<String> {
+    let quoted = |argument: &String| format!("'{}'", argument.replace('\'', r"'\''"));
+    match arguments {
+        [] => None,
+        [line] => Some(line.clone()),
+        arguments => Some(arguments.iter().map(quoted).collect::<Vec<String>>().join(" ")),
+    }
+}

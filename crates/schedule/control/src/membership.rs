@@ -1,0 +1,264 @@
+//! Nodes that join, speak, fall silent, come back, and are taken out of service.
+
+use bedplate_gangs::{Event, JobId, NodeOrder, Time};
+use bedplate_topology::NodeId;
+
+use crate::control::{Command, Control, LinkId};
+use crate::node::Presence;
+use crate::record::Record;
+use crate::run::{MemberState, Phase};
+use crate::wire::{FromAgent, Held, HeldPhase, Hello, RunId, ToAgent};
+
+impl Control {
+    /// An agent has opened a connection and says who it is.
+    pub fn linked(&mut self, link: LinkId, hello: Hello, now: Time) {
+        let now = self.advance(now);
+        let Some(node) = self.scheduler.cluster().find_node(&hello.node) else {
+            let why = format!("this cluster has no node `{}`", hello.node);
+            self.output.urgent.push(Command::Send { link, message: ToAgent::Unwelcome { why } });
+            return self.output.urgent.push(Command::Close { link });
+        };
+        self.replace_link(node, link);
+        let known = &mut self.nodes[node.0 as usize];
+        known.address = hello.address;
+        known.host = hello.host;
+        known.incarnation = hello.incarnation;
+        let was_away = known.presence == Presence::Away;
+        known.presence = Presence::Linked { link, heard: now };
+        self.output.records.push(Record::Node(self.nodes[node.0 as usize].row()));
+        self.note_node(node, if was_away { "joined" } else { "came back" }.into(), now);
+        self.welcome(node, link, &hello.held);
+        self.compare(node, &hello.held, Patience::None, now);
+        self.resume_if_clean(node);
+        self.settle(now);
+    }
+
+    fn replace_link(&mut self, node: NodeId, link: LinkId) {
+        if let Some(older) = self.nodes[node.0 as usize].link() {
+            self.links.remove(&older);
+            self.output.urgent.push(Command::Close { link: older });
+        }
+        self.links.insert(link, node);
+    }
+
+    fn welcome(&mut self, node: NodeId, link: LinkId, held: &[Held]) {
+        let keep: Vec<RunId> =
+            held.iter().map(|held| held.run).filter(|run| self.is_member(*run, node)).collect();
+        let is_alive = |held: &&Held| !matches!(held.phase, HeldPhase::Released { .. });
+        let rests = held.iter().filter(is_alive).map(|held| held.run).filter(|run| !keep.contains(run));
+        self.nodes[node.0 as usize].rests = rests.collect();
+        let message =
+            ToAgent::Welcome { keep, heartbeat_ms: self.rules.heartbeat.0, silence_ms: self.rules.silence.0 };
+        self.output.commands.push(Command::Send { link, message });
+    }
+
+    fn is_member(&self, id: RunId, node: NodeId) -> bool {
+        let run = self.runs.get(&JobId(id.job)).filter(|run| run.id == id);
+        run.and_then(|run| run.members.get(&node)).is_some_and(|member| member.state != MemberState::Lost)
+    }
+
+    /// A node works again once nothing is left on it of what it was to be rid of.
+    pub(crate) fn resume_if_clean(&mut self, node: NodeId) {
+        let known = &self.nodes[node.0 as usize];
+        if known.link().is_none() || !known.rests.is_empty() {
+            return;
+        }
+        let order = if known.drained.is_some() { NodeOrder::Drain } else { NodeOrder::Resume };
+        self.news.push_back(Event::Node { node, order });
+    }
+
+    /// An agent speaks. What comes over a link that has been replaced is not listened to.
+    pub fn heard(&mut self, link: LinkId, message: FromAgent, now: Time) {
+        let now = self.advance(now);
+        let Some(node) = self.links.get(&link).copied() else {
+            return;
+        };
+        self.nodes[node.0 as usize].presence = Presence::Linked { link, heard: now };
+        match message {
+            FromAgent::Hello(_) | FromAgent::Chunk { .. } => {}
+            FromAgent::Heartbeat { sequence, held } => {
+                let message = ToAgent::Alive { sequence };
+                self.output.urgent.push(Command::Send { link, message });
+                self.compare(node, &held, Patience::UntilRepeat, now);
+                self.forget_rests(node, &held);
+            }
+            FromAgent::Prepared { run, master_port } => self.prepared(node, run, master_port, now),
+            FromAgent::NotPrepared { run, why } => self.not_prepared(node, run, why, now),
+            FromAgent::RankFailed { run, rank, end } => self.rank_failed(node, run, rank, end, now),
+            FromAgent::Released { run, end } => self.released(node, run, end, now),
+            FromAgent::Progress { run, rank, step } => self.progressed(run, rank, step, now),
+            FromAgent::Checkpoint { run, checkpoint } => self.checkpointed(run, checkpoint, now),
+            FromAgent::Unhealthy { reason } => self.take_out(node, &reason, now),
+            FromAgent::Healthy => self.note_node(node, "its probe succeeds again".into(), now),
+            FromAgent::StepWanted(request) => self.start_step(node, &request),
+        }
+        self.settle(now);
+    }
+
+    fn forget_rests(&mut self, node: NodeId, held: &[Held]) {
+        let known = &mut self.nodes[node.0 as usize];
+        if known.rests.is_empty() {
+            return;
+        }
+        let is_there = |run: &RunId| {
+            held.iter().any(|held| held.run == *run && !matches!(held.phase, HeldPhase::Released { .. }))
+        };
+        known.rests.retain(is_there);
+        self.resume_if_clean(node);
+    }
+
+    /// A connection has closed.
+    pub fn unlinked(&mut self, link: LinkId, now: Time) {
+        let now = self.advance(now);
+        let Some(node) = self.links.remove(&link) else {
+            return;
+        };
+        self.nodes[node.0 as usize].presence = Presence::Closed { until: now + self.rules.closed_grace };
+    }
+
+    pub(crate) fn lose_unheard_nodes(&mut self, now: Time) {
+        for at in 0..self.nodes.len() {
+            if let Some((lost_at, why)) = self.nodes[at].lost_at(&self.rules)
+                && lost_at <= now
+            {
+                self.lose(NodeId(at as u32), why, now);
+            }
+        }
+    }
+
+    /// A node is gone, with whatever ran on it; its agent has killed that by now.
+    pub(crate) fn lose(&mut self, node: NodeId, why: &str, now: Time) {
+        if let Some(link) = self.nodes[node.0 as usize].link() {
+            self.links.remove(&link);
+            self.output.urgent.push(Command::Close { link });
+        }
+        let known = &mut self.nodes[node.0 as usize];
+        known.presence = Presence::Away;
+        let losses = known.count_loss(self.rules.flapping_window, now);
+        self.note_node(node, format!("lost: {why}"), now);
+        if losses >= self.rules.most_losses && self.nodes[node.0 as usize].drained.is_none() {
+            let reason = format!("lost {losses} times within {}", self.rules.flapping_window);
+            self.mark_drained(node, reason, now);
+        } else {
+            self.output.records.push(Record::Node(self.nodes[node.0 as usize].row()));
+        }
+        self.news.push_back(Event::Node { node, order: NodeOrder::Fail });
+        let hit: Vec<JobId> =
+            self.runs.values().filter(|run| run.members.contains_key(&node)).map(|run| run.job()).collect();
+        for job in hit {
+            self.lose_member(job, node, now);
+        }
+    }
+
+    /// What a run had on a node is gone.
+    pub(crate) fn lose_member(&mut self, job: JobId, node: NodeId, now: Time) {
+        let member = self.member(job, node);
+        if !member.is_gone() {
+            member.state = MemberState::Lost;
+        }
+        let phase = self.run(job).phase;
+        match phase {
+            // The memory of the others is of no use without it.
+            Phase::Suspended => self.discard_run(job, now),
+            Phase::Stopping { .. } => self.finish_if_gone(job, now),
+            // The scheduler decides: a spare, or the queue.
+            Phase::Preparing | Phase::Running => {}
+        }
+    }
+
+    /// A node that answers but is not well: nothing new, and what runs there moves.
+    pub(crate) fn take_out(&mut self, node: NodeId, reason: &str, now: Time) {
+        if self.nodes[node.0 as usize].drained.is_some() {
+            return;
+        }
+        self.mark_drained(node, reason.to_string(), now);
+        self.news.push_back(Event::Node { node, order: NodeOrder::Fail });
+        self.news.push_back(Event::Node { node, order: NodeOrder::Drain });
+    }
+
+    pub(crate) fn mark_drained(&mut self, node: NodeId, reason: String, now: Time) {
+        self.note_node(node, format!("taken out of service: {reason}"), now);
+        self.nodes[node.0 as usize].drained = Some(reason);
+        self.output.records.push(Record::Node(self.nodes[node.0 as usize].row()));
+    }
+
+    /// Somebody wants a node to finish what runs and take nothing new.
+    pub(crate) fn drain(&mut self, node: NodeId, reason: String, now: Time) {
+        self.mark_drained(node, reason, now);
+        if self.nodes[node.0 as usize].presence != Presence::Away {
+            self.news.push_back(Event::Node { node, order: NodeOrder::Drain });
+        }
+    }
+
+    /// Somebody wants a node to work again; its past is forgiven.
+    pub(crate) fn undrain(&mut self, node: NodeId, now: Time) {
+        let known = &mut self.nodes[node.0 as usize];
+        known.drained = None;
+        known.losses.clear();
+        let row = known.row();
+        self.output.records.push(Record::Node(row));
+        self.note_node(node, "put back into service".into(), now);
+        self.resume_if_clean(node);
+    }
+
+    /// Holds what a node says it has against what it should have.
+    fn compare(&mut self, node: NodeId, held: &[Held], patience: Patience, now: Time) {
+        for Held { run, phase } in held {
+            if !self.is_member(*run, node) {
+                let message = match phase {
+                    HeldPhase::Released { .. } => ToAgent::Forget { run: *run },
+                    _ => ToAgent::Stop { run: *run, grace_ms: 0 },
+                };
+                self.send(node, message);
+            }
+        }
+        let members: Vec<JobId> =
+            self.runs.values().filter(|run| self.is_member(run.id, node)).map(|run| run.job()).collect();
+        for job in members {
+            let id = self.runs[&job].id;
+            let phase = held.iter().find(|held| held.run == id).map(|held| &held.phase);
+            self.compare_run(job, node, phase, patience, now);
+        }
+    }
+
+    fn compare_run(
+        &mut self,
+        job: JobId,
+        node: NodeId,
+        phase: Option<&HeldPhase>,
+        patience: Patience,
+        now: Time,
+    ) {
+        let run = &self.runs[&job];
+        let (id, run_phase, member) = (run.id, run.phase, &run.members[&node]);
+        // What was said a moment ago may not have arrived when this was sent.
+        if patience == Patience::UntilRepeat && now.since(member.told) < self.rules.repeat_after {
+            return;
+        }
+        match (phase, &member.state) {
+            (_, MemberState::Released(_) | MemberState::Lost) => {}
+            (Some(HeldPhase::Released { end }), _) => self.released(node, id, end.clone(), now),
+            (None, MemberState::Asked) if run_phase == Phase::Preparing => {
+                self.ask_to_prepare(job, node, now)
+            }
+            (None, _) => self.vanished(job, node, now),
+            (Some(HeldPhase::Stopping), _) => {}
+            (Some(_), _) if matches!(run_phase, Phase::Stopping { .. }) => self.stop_member(job, node, now),
+            (Some(HeldPhase::Prepared { master_port }), MemberState::Asked) => {
+                self.prepared(node, id, *master_port, now);
+            }
+            (Some(HeldPhase::Prepared { .. }), MemberState::Running) => {
+                self.let_member_go(job, node, now);
+            }
+            (Some(_), _) => {}
+        }
+    }
+}
+
+/// Whether an order of a moment ago is given time to arrive.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Patience {
+    /// A new link: nothing is on its way.
+    None,
+    UntilRepeat,
+}

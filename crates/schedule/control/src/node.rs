@@ -1,0 +1,81 @@
+//! A node as the control plane sees it: linked or not, heard when, in service or kept out.
+
+use std::collections::BTreeSet;
+
+use bedplate_gangs::{Span, Time};
+
+use crate::record::NodeRow;
+use crate::wire::{Host, RunId};
+use crate::{LinkId, Rules};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Node {
+    pub(crate) name: String,
+    pub(crate) address: String,
+    pub(crate) host: Host,
+    pub(crate) incarnation: u64,
+    pub(crate) presence: Presence,
+    /// Takes no work, and why; only people change it back.
+    pub(crate) drained: Option<String>,
+    pub(crate) losses: Vec<Time>,
+    /// Runs it must be rid of before it works again.
+    pub(crate) rests: BTreeSet<RunId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Presence {
+    /// Its connection is open.
+    Linked { link: LinkId, heard: Time },
+    /// It closed; until then it may come back as if nothing had been.
+    Closed { until: Time },
+    /// Lost, or never seen.
+    Away,
+}
+
+impl Node {
+    pub(crate) fn new(name: String) -> Self {
+        Self {
+            name,
+            address: String::new(),
+            host: Host::default(),
+            incarnation: 0,
+            presence: Presence::Away,
+            drained: None,
+            losses: Vec::new(),
+            rests: BTreeSet::new(),
+        }
+    }
+
+    pub(crate) fn link(&self) -> Option<LinkId> {
+        match self.presence {
+            Presence::Linked { link, .. } => Some(link),
+            Presence::Closed { .. } | Presence::Away => None,
+        }
+    }
+
+    /// When it counts as lost if nothing is heard of it, and why.
+    pub(crate) fn lost_at(&self, rules: &Rules) -> Option<(Time, &'static str)> {
+        match self.presence {
+            Presence::Linked { heard, .. } => Some((heard + rules.silence, "nothing was heard of it")),
+            Presence::Closed { until } => Some((until, "its connection closed")),
+            Presence::Away => None,
+        }
+    }
+
+    /// Notes a loss and says how many there were lately.
+    pub(crate) fn count_loss(&mut self, window: Span, now: Time) -> usize {
+        self.losses.retain(|loss| now.since(*loss) <= window);
+        self.losses.push(now);
+        self.losses.len()
+    }
+
+    pub(crate) fn row(&self) -> NodeRow {
+        NodeRow {
+            name: self.name.clone(),
+            drained: self.drained.clone(),
+            address: self.address.clone(),
+            incarnation: self.incarnation,
+            losses: self.losses.clone(),
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What nodes report about runs: ready, not ready, failed, further, ended.
+
+use bedplate_gangs::{Event, JobId, Outcome, Span, Time};
+use bedplate_topology::NodeId;
+
+use crate::Control;
+use crate::run::{MemberState, Phase, Progress, Run, Then};
+use crate::wire::{Checkpoint, NodeEnd, RankEnd, RunId, Step, StepRequest, ToAgent, Unready};
+
+impl Control {
+    /// The run of this very number, with this node in it and not given up.
+    fn run_on(&mut self, node: NodeId, id: RunId) -> Option<&mut Run> {
+        let run = self.runs.get_mut(&JobId(id.job)).filter(|run| run.id == id)?;
+        let is_member = run.members.get(&node).is_some_and(|member| member.state != MemberState::Lost);
+        is_member.then_some(run)
+    }
+
+    pub(crate) fn prepared(&mut self, node: NodeId, id: RunId, master_port: Option<u16>, now: Time) {
+        let job = JobId(id.job);
+        let Some(run) = self.run_on(node, id) else {
+            return;
+        };
+        let member = run.members.get_mut(&node).expect("run_on checked it");
+        if member.state == MemberState::Asked {
+            member.state = MemberState::Prepared { master_port };
+        }
+        if run.phase == Phase::Preparing && run.is_all_prepared() {
+            self.let_go(job, now);
+        }
+    }
+
+    pub(crate) fn not_prepared(&mut self, node: NodeId, id: RunId, why: Unready, now: Time) {
+        let job = JobId(id.job);
+        let Some(run) = self.run_on(node, id) else {
+            return;
+        };
+        if run.phase != Phase::Preparing {
+            return;
+        }
+        match why {
+            Unready::Job { why } => self.fail_run(job, why, 1, Span::ZERO, now),
+            // It is asked again at the heartbeat after next.
+            Unready::Busy { why } => self.note_job(job, format!("not ready: {why}"), now),
+            Unready::Prolog { status, output } => {
+                let output = output.trim().lines().last().unwrap_or("").to_string();
+                let reason = format!("the prolog of {} ended with {status}: {output}", JobId(id.job));
+                self.note_job(
+                    job,
+                    format!("not ready on {}: its prolog failed", self.names_of(&[node])),
+                    now,
+                );
+                self.take_out(node, &reason, now);
+            }
+        }
+    }
+
+    pub(crate) fn rank_failed(&mut self, node: NodeId, id: RunId, rank: u32, end: RankEnd, now: Time) {
+        let job = JobId(id.job);
+        let Some(run) = self.run_on(node, id) else {
+            return;
+        };
+        if run.is_stopping() {
+            return;
+        }
+        let reason = format!("rank {rank} on {} ended with {end}", self.names_of(&[node]));
+        let grace = self.grace_of(job);
+        self.fail_run(job, reason, end.status(), grace, now);
+    }
+
+    /// The run has failed by itself; what is left of it is stopped.
+    fn fail_run(&mut self, job: JobId, reason: String, exit_status: i32, grace: Span, now: Time) {
+        self.note_job(job, reason.clone(), now);
+        let run = self.run(job);
+        run.then = Then::Report;
+        run.verdict.outcome = Some(Outcome::Failed);
+        run.verdict.exit_status = Some(exit_status);
+        run.verdict.reason = Some(reason);
+        self.stop_run(job, grace, now);
+    }
+
+    pub(crate) fn released(&mut self, node: NodeId, id: RunId, end: NodeEnd, now: Time) {
+        let job = JobId(id.job);
+        if self.nodes[node.0 as usize].rests.remove(&id) {
+            self.resume_if_clean(node);
+        }
+        let Some(run) = self.run_on(node, id) else {
+            return self.send(node, ToAgent::Forget { run: id });
+        };
+        let member = run.members.get_mut(&node).expect("run_on checked it");
+        if member.is_gone() {
+            return;
+        }
+        member.state = MemberState::Released(end.clone());
+        let is_stopping = run.is_stopping();
+        if let Some(reason) = &end.epilog_failed {
+            self.take_out(node, &format!("the epilog of {job} failed: {reason}"), now);
+        }
+        match end.failed {
+            Some(failed) if !is_stopping => self.rank_failed(node, id, failed.rank, failed.end, now),
+            _ if end.was_lost && !is_stopping => self.lost_ranks(job, node, now),
+            _ => self.finish_if_gone(job, now),
+        }
+    }
+
+    /// A node holds nothing of a run that it should hold: its agent was started anew.
+    pub(crate) fn vanished(&mut self, job: JobId, node: NodeId, now: Time) {
+        let is_stopping = self.runs[&job].is_stopping();
+        self.member(job, node).state = MemberState::Lost;
+        if is_stopping { self.finish_if_gone(job, now) } else { self.lost_ranks(job, node, now) }
+    }
+
+    /// The node is there, but its ranks are not: the gang starts again.
+    fn lost_ranks(&mut self, job: JobId, node: NodeId, now: Time) {
+        let reason = format!("its ranks on {} were lost", self.names_of(&[node]));
+        self.note_job(job, reason, now);
+        if self.runs[&job].phase == Phase::Suspended {
+            // Its turn comes again, and it starts anew then.
+            return self.discard_run(job, now);
+        }
+        let run = self.run(job);
+        run.then = Then::Restart { shares: run.shares.clone(), left: Vec::new() };
+        let grace = self.grace_of(job).min(self.rules.loss_grace);
+        self.stop_run(job, grace, now);
+    }
+
+    /// A node has made a run ready that all others already run.
+    pub(crate) fn let_member_go(&mut self, job: JobId, node: NodeId, now: Time) {
+        let Some(master_port) = self.runs[&job].master_port else {
+            return self.lost_ranks(job, node, now);
+        };
+        let run = self.runs[&job].id;
+        self.member(job, node).told = now;
+        self.send(node, ToAgent::Go { run, master_port });
+    }
+
+    pub(crate) fn stop_member(&mut self, job: JobId, node: NodeId, now: Time) {
+        let Phase::Stopping { since, grace } = self.runs[&job].phase else {
+            return;
+        };
+        let grace_ms = (since + grace).since(now).0;
+        let run = self.runs[&job].id;
+        self.member(job, node).told = now;
+        self.send(node, ToAgent::Stop { run, grace_ms });
+    }
+
+    pub(crate) fn progressed(&mut self, id: RunId, rank: u32, step: u64, now: Time) {
+        let run = self.runs.get_mut(&JobId(id.job)).filter(|run| run.id == id);
+        let Some(run) = run else {
+            return;
+        };
+        let known = run.progress.entry(rank).or_insert(Progress { step, at: now });
+        // Saying the same again is no progress.
+        if step > known.step {
+            *known = Progress { step, at: now };
+        }
+    }
+
+    pub(crate) fn checkpointed(&mut self, id: RunId, checkpoint: Checkpoint, now: Time) {
+        let job = JobId(id.job);
+        let newest = self.jobs.get(&job).and_then(|live| live.row.life.checkpoint.as_ref());
+        let is_older = newest.is_some_and(|newest| newest.step > checkpoint.step);
+        if is_older || self.runs.get(&job).is_none_or(|run| run.id != id) {
+            return;
+        }
+        self.note_job(job, format!("checkpoint at step {}", checkpoint.step), now);
+        self.change(job, now, |life| life.checkpoint = Some(checkpoint));
+        self.news.push_back(Event::Checkpointed(job));
+    }
+
+    /// Starts the tasks of a step on the nodes of the run from which it is asked for.
+    pub(crate) fn start_step(&mut self, node: NodeId, request: &StepRequest) {
+        let job = JobId(request.run.job);
+        if self.run_on(node, request.run).is_none_or(|run| run.phase != Phase::Running) {
+            return;
+        }
+        let tasks_per_node = self.jobs.get(&job).map_or(1, |live| live.job.gang.roles[0].tasks_per_node);
+        let names: Vec<(NodeId, String)> = self.runs[&job]
+            .members
+            .keys()
+            .map(|node| (*node, self.nodes[node.0 as usize].name.clone()))
+            .filter(|(_, name)| request.nodes.is_empty() || request.nodes.contains(name))
+            .collect();
+        let layout = layout(request, names.len() as u32, tasks_per_node);
+        let run = self.run(job);
+        run.steps += 1;
+        let number = run.steps;
+        let nodes: Vec<String> = names.iter().take(layout.len()).map(|(_, name)| name.clone()).collect();
+        let mut first = 0;
+        for (index, ((node, _), count)) in names.iter().zip(&layout).enumerate() {
+            let step = Step {
+                run: request.run,
+                number,
+                node_index: index as u32,
+                node_count: layout.len() as u32,
+                nodes: nodes.clone(),
+                tasks: (first..first + count).collect(),
+                task_count: layout.iter().sum(),
+                arguments: request.arguments.clone(),
+                environment: request.environment.clone(),
+                directory: request.directory.clone(),
+                reply: request.reply.clone(),
+            };
+            first += count;
+            self.send(*node, ToAgent::Step(Box::new(step)));
+        }
+    }
+}
+
+/// How many tasks each of the nodes gets: as Slurm, in blocks, the first nodes one more.
+fn layout(request: &StepRequest, available: u32, tasks_per_node: u32) -> Vec<u32> {
+    let per_node = request.tasks_per_node;
+    let wanted = request.node_count.or(request.tasks.map(|tasks| match per_node {
+        Some(per_node) => tasks.div_ceil(per_node.max(1)),
+        None => tasks.min(available),
+    }));
+    let nodes = wanted.unwrap_or(available).clamp(1, available.max(1));
+    let tasks = request.tasks.unwrap_or(nodes * per_node.unwrap_or(tasks_per_node).max(1)).max(nodes);
+    (0..nodes).map(|index| tasks / nodes + u32::from(index < tasks % nodes)).collect()
+}

@@ -1,0 +1,172 @@
+//! A control plane that goes on where another one stopped.
+//!
+//! Runs that were running go on: their ranks live in the agents, which come back by themselves. Runs that were being
+//! prepared or were suspended are called off, and their jobs wait again.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bedplate_gangs::{
+    Adopted, ArrayTask, Event, History, JobId, NodeOrder, NodeShare, Request, Settings, Standing,
+    Then as After, Time, UsageRecord,
+};
+use bedplate_job::Job;
+use bedplate_topology::Cluster;
+
+use crate::Rules;
+use crate::control::{Control, Live, outcome_of};
+use crate::node::Presence;
+use crate::record::{JobRow, JobState, Record, Restored, RunPhase, RunRow, Share};
+use crate::run::{MemberState, Phase, Run};
+
+impl Control {
+    /// Rebuilds what the journal remembers. Jobs whose text cannot be read any more come back with the reason.
+    pub fn restore(
+        cluster: Cluster,
+        settings: Settings,
+        rules: Rules,
+        restored: Restored,
+        now: Time,
+    ) -> (Self, Vec<(JobId, String)>) {
+        let now = now.max(restored.latest);
+        let mut control = Self::new(cluster, settings, rules, now);
+        control.next_job = restored.next_job.max(1);
+        control.remember_nodes(&restored, now);
+        control.remember_ended(&restored);
+        control.remember_shares(&restored);
+        let unreadable = control.remember_jobs(restored.jobs, restored.runs, now);
+        control.settle(now);
+        (control, unreadable)
+    }
+
+    fn remember_ended(&mut self, restored: &Restored) {
+        for row in &restored.ended {
+            self.ended.insert(row.id, row.state);
+            self.news.push_back(Event::Known { job: row.id, outcome: outcome_of(row.state) });
+            if let Some(place) = row.array {
+                self.arrays.entry(place.array).or_default().push((place.index, row.id));
+            }
+            if let Some(key) = &row.key {
+                self.keys.insert(key.clone(), row.id);
+            }
+        }
+    }
+
+    /// Every node may come back as if nothing had been; until then its runs count as running.
+    fn remember_nodes(&mut self, restored: &Restored, now: Time) {
+        let until = now + self.rules.rejoin;
+        for row in &restored.nodes {
+            let Some(id) = self.scheduler.cluster().find_node(&row.name) else {
+                continue;
+            };
+            let node = &mut self.nodes[id.0 as usize];
+            node.address = row.address.clone();
+            node.drained = row.drained.clone();
+            node.incarnation = row.incarnation;
+            node.losses = row.losses.clone();
+            node.presence = Presence::Closed { until };
+            // Gangs may stand on it; new ones come once its agent does.
+            self.news.push_back(Event::Node { node: id, order: NodeOrder::Drain });
+        }
+    }
+
+    fn remember_jobs(&mut self, rows: Vec<JobRow>, runs: Vec<RunRow>, now: Time) -> Vec<(JobId, String)> {
+        let mut unreadable = Vec::new();
+        let mut runs: BTreeMap<u64, RunRow> = runs.into_iter().map(|row| (row.run.job, row)).collect();
+        for row in rows {
+            let id = row.id;
+            match Job::from_toml(&row.text, "journal") {
+                Ok(job) => self.remember_job(row, Arc::new(job), runs.remove(&id.0), now),
+                Err(why) => {
+                    self.next_job = self.next_job.max(id.0 + 1);
+                    unreadable.push((id, why.to_string()));
+                }
+            }
+        }
+        unreadable
+    }
+
+    fn remember_job(&mut self, row: JobRow, job: Arc<Job>, run: Option<RunRow>, now: Time) {
+        let id = row.id;
+        if let Some(place) = row.array {
+            self.arrays.entry(place.array).or_default().push((place.index, id));
+        }
+        if let Some(key) = &row.key {
+            self.keys.insert(key.clone(), id);
+        }
+        let user = self.user_id(&row.user);
+        let (cluster, settings) = (self.scheduler.cluster(), self.scheduler.settings());
+        let request = Request::from_job(id, &job, user, cluster, settings);
+        let array = row.array.map(|place| ArrayTask {
+            array: place.array,
+            at_once: job.policy.array.as_ref().and_then(|array| array.at_once),
+        });
+        let history = History { restarts: row.life.restarts, ..History::since(row.submitted) };
+        let is_held = row.life.is_held;
+        self.jobs.insert(id, Live { row, job });
+        match request {
+            Ok(request) => {
+                let request = Request { array, is_held, history: Some(history), ..request };
+                self.remember_run(request, run, now);
+            }
+            // The cluster or its rules have changed: it cannot run here any more.
+            Err(why) => self.end_job(id, JobState::Rejected, Some(why.to_string()), now),
+        }
+    }
+
+    /// A run whose ranks may be alive is adopted; any other is over.
+    fn remember_run(&mut self, request: Request, row: Option<RunRow>, now: Time) {
+        let job = request.id;
+        let kept = row.as_ref().filter(|row| row.phase == RunPhase::Running).and_then(|row| {
+            let shares: Option<Vec<NodeShare>> =
+                row.shares.iter().map(|share| self.known_share(share)).collect();
+            Some((row.clone(), shares?))
+        });
+        let Some((row, shares)) = kept else {
+            if let Some(row) = row {
+                let reason = Some("the control plane was restarted before it ran".to_string());
+                let row = RunRow { phase: RunPhase::Ended, ended: Some(now), reason, ..row };
+                self.output.records.push(Record::Run(row));
+            }
+            self.change(job, now, |life| life.state = JobState::Waiting);
+            return self.news.push_back(Event::Submit(Box::new(request)));
+        };
+        let standing = match row.stops_as {
+            None => Standing::Runs,
+            Some(JobState::Waiting) => Standing::Stops(After::Requeue),
+            Some(state) => Standing::Stops(After::End(outcome_of(state))),
+        };
+        let adopted =
+            Adopted { standing, ends: Some(row.ends), ..Adopted::new(request, shares.clone(), row.started) };
+        self.news.push_back(Event::Adopt(Box::new(adopted)));
+        let ranks = self.ranks_per_share(&self.jobs[&job].job, &shares);
+        let mut run = Run::new(row.run, shares, &ranks, now);
+        run.started = row.started;
+        run.running = Some(row.running.unwrap_or(now).max(now));
+        run.stops_as = row.stops_as;
+        run.phase = Phase::Running;
+        run.members.values_mut().for_each(|member| member.state = MemberState::Running);
+        if let Some(state) = row.stops_as {
+            run.phase = Phase::Stopping { since: now, grace: self.grace_of(job) };
+            run.verdict.outcome = state.is_final().then(|| outcome_of(state));
+            run.verdict.reason = row.reason;
+        }
+        self.runs.insert(job, run);
+    }
+
+    fn known_share(&self, share: &Share) -> Option<NodeShare> {
+        let node = self.scheduler.cluster().find_node(&share.node)?;
+        Some(NodeShare { node, role: share.role, devices: share.devices })
+    }
+
+    fn remember_shares(&mut self, restored: &Restored) {
+        for row in &restored.shares {
+            let Some(account) = self.scheduler.settings().accounts.find(&row.account) else {
+                continue;
+            };
+            let user = self.user_id(&row.user);
+            let (gpu_ms, faded, at) = (row.gpu_ms, row.faded, row.at);
+            self.news.push_back(Event::Used(UsageRecord { account, user, gpu_ms, faded, at }));
+        }
+    }
+}

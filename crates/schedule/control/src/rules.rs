@@ -1,0 +1,46 @@
+//! How long is waited for whom.
+
+use bedplate_gangs::Span;
+
+/// The patience of the control plane. The defaults bring a gang back within three seconds of a closed
+/// connection and within six of a node that fell silent.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rules {
+    /// How often agents say that they are there.
+    pub heartbeat: Span,
+    /// A node unheard for so long is lost.
+    pub silence: Span,
+    /// A node whose connection closed has so long to come back.
+    pub closed_grace: Span,
+    /// After a restart of the control plane nodes have so long to come back.
+    pub rejoin: Span,
+    /// What the survivors of a lost node get instead of their whole grace: they cannot finish a step.
+    pub loss_grace: Span,
+    /// A node that has not made a run ready by then is looked at by people.
+    pub prepare_within: Span,
+    /// A node that has not ended a run so long after its grace counts as lost.
+    pub overdue: Span,
+    /// An order that shows no effect is given again.
+    pub repeat_after: Span,
+    /// A node lost so often …
+    pub most_losses: usize,
+    /// … within so long is kept out until somebody resumes it.
+    pub flapping_window: Span,
+}
+
+impl Default for Rules {
+    fn default() -> Self {
+        Self {
+            heartbeat: Span(500),
+            silence: Span::seconds(3),
+            closed_grace: Span::seconds(1),
+            rejoin: Span::seconds(10),
+            loss_grace: Span::seconds(1),
+            prepare_within: Span::minutes(6),
+            overdue: Span::seconds(30),
+            repeat_after: Span::seconds(1),
+            most_losses: 3,
+            flapping_window: Span::minutes(10),
+        }
+    }
+}

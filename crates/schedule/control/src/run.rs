@@ -1,0 +1,185 @@
+//! One run of a gang, from the first order to prepare until nothing of it is left on any node.
+
+use std::collections::BTreeMap;
+
+use bedplate_gangs::{JobId, NodeShare, Outcome, Span, Time};
+use bedplate_topology::NodeId;
+
+use crate::record::JobState;
+use crate::wire::{NodeEnd, RunId};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub(crate) id: RunId,
+    pub(crate) shares: Vec<NodeShare>,
+    pub(crate) members: BTreeMap<NodeId, Member>,
+    pub(crate) phase: Phase,
+    pub(crate) started: Time,
+    pub(crate) running: Option<Time>,
+    /// What comes once nothing is left of it.
+    pub(crate) then: Then,
+    /// What its job becomes, where somebody ordered its end.
+    pub(crate) stops_as: Option<JobState>,
+    /// How it ended, as far as is known.
+    pub(crate) verdict: Verdict,
+    /// How far each rank that said so is, and when it said so.
+    pub(crate) progress: BTreeMap<u32, Progress>,
+    /// Steps that scripts have started inside it.
+    pub(crate) steps: u32,
+    /// Whether its ranks were told that their time is nearly up.
+    pub(crate) was_signalled: bool,
+    /// Where its ranks meet; unknown after a restart of the control plane.
+    pub(crate) master_port: Option<u16>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Phase {
+    Preparing,
+    Running,
+    Suspended,
+    /// Every node has been told to end it, with so much grace from then on.
+    Stopping {
+        since: Time,
+        grace: Span,
+    },
+}
+
+/// What a node of a run was last known to do.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Member {
+    pub(crate) state: MemberState,
+    /// When it was last told something; silence about it is a reason to say it again.
+    pub(crate) told: Time,
+    /// Ranks that start here.
+    pub(crate) ranks: Vec<u32>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum MemberState {
+    Asked,
+    Prepared { master_port: Option<u16> },
+    Running,
+    Released(NodeEnd),
+    Lost,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Then {
+    /// The scheduler hears how it ended.
+    Report,
+    /// The gang goes on with other nodes, in a new run; the scheduler hears of nodes that it left.
+    Restart { shares: Vec<NodeShare>, left: Vec<NodeId> },
+    /// Nobody asks for it any more.
+    Discard,
+}
+
+/// Why a run ended, for the scheduler and for people.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Verdict {
+    pub(crate) outcome: Option<Outcome>,
+    pub(crate) exit_status: Option<i32>,
+    pub(crate) reason: Option<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Progress {
+    pub(crate) step: u64,
+    pub(crate) at: Time,
+}
+
+impl Run {
+    /// A run whose nodes are to be asked; ranks are numbered in the order of the shares.
+    pub(crate) fn new(id: RunId, shares: Vec<NodeShare>, ranks_per_share: &[u32], now: Time) -> Self {
+        let asked = Member { state: MemberState::Asked, told: now, ranks: Vec::new() };
+        let mut members: BTreeMap<NodeId, Member> = BTreeMap::new();
+        let mut first = 0;
+        for (share, ranks) in shares.iter().zip(ranks_per_share) {
+            // Two roles of a gang may stand on one node.
+            let member = members.entry(share.node).or_insert_with(|| asked.clone());
+            member.ranks.extend(first..first + ranks);
+            first += ranks;
+        }
+        Self {
+            id,
+            shares,
+            members,
+            phase: Phase::Preparing,
+            started: now,
+            running: None,
+            then: Then::Report,
+            stops_as: None,
+            verdict: Verdict::default(),
+            progress: BTreeMap::new(),
+            steps: 0,
+            was_signalled: false,
+            master_port: None,
+        }
+    }
+
+    pub(crate) fn job(&self) -> JobId {
+        JobId(self.id.job)
+    }
+
+    pub(crate) fn is_stopping(&self) -> bool {
+        matches!(self.phase, Phase::Stopping { .. })
+    }
+
+    pub(crate) fn is_all_prepared(&self) -> bool {
+        self.members.values().all(|member| matches!(member.state, MemberState::Prepared { .. }))
+    }
+
+    /// Whether nothing of it is left on any node that can be asked.
+    pub(crate) fn is_gone(&self) -> bool {
+        self.members.values().all(Member::is_gone)
+    }
+
+    /// Whether every rank has ended by itself and only nodes without ranks still hold it.
+    pub(crate) fn has_no_ranks_left(&self) -> bool {
+        self.phase == Phase::Running
+            && self.members.values().all(|member| member.is_gone() || member.ranks.is_empty())
+    }
+
+    /// The port that ranks meet at, named by the first node.
+    pub(crate) fn named_port(&self) -> u16 {
+        let port = |member: &Member| match member.state {
+            MemberState::Prepared { master_port } => master_port,
+            _ => None,
+        };
+        self.shares.first().and_then(|share| port(&self.members[&share.node])).unwrap_or(0)
+    }
+
+    /// The nodes that still hold something of it.
+    pub(crate) fn holders(&self) -> Vec<NodeId> {
+        self.members.iter().filter(|(_, member)| !member.is_gone()).map(|(node, _)| *node).collect()
+    }
+
+    /// The shares that it has, or will have once it starts again.
+    pub(crate) fn future_shares(&self) -> Vec<NodeShare> {
+        match &self.then {
+            Then::Restart { shares, .. } => shares.clone(),
+            Then::Report | Then::Discard => self.shares.clone(),
+        }
+    }
+
+    /// How it ended: as ordered, or by what its nodes say.
+    pub(crate) fn outcome(&self) -> Outcome {
+        self.verdict.outcome.unwrap_or(Outcome::Succeeded)
+    }
+
+    pub(crate) fn node_of_rank(&self, rank: u32) -> Option<NodeId> {
+        self.members.iter().find(|(_, member)| member.ranks.contains(&rank)).map(|(node, _)| *node)
+    }
+}
+
+impl Member {
+    pub(crate) fn end(&self) -> Option<&NodeEnd> {
+        match &self.state {
+            MemberState::Released(end) => Some(end),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        matches!(self.state, MemberState::Released(_) | MemberState::Lost)
+    }
+}

@@ -1,0 +1,243 @@
+//! What users and operators want: jobs submitted, cancelled, held; nodes drained and resumed.
+
+use std::sync::Arc;
+
+use bedplate_gangs::{ArrayTask, Decision, Event, JobId, Request, Time};
+use bedplate_job::Job;
+
+use crate::control::{Control, Live, Notice};
+use crate::record::{ArrayPlace, JobRow, JobState, Life, Record};
+
+/// A job and who wants it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Submission {
+    pub user: String,
+    pub job: Job,
+    /// The same key by the same user is the same job: a client that heard no answer may ask again.
+    pub key: Option<String>,
+}
+
+/// The numbers that a submission got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Accepted {
+    pub first: JobId,
+    pub count: u32,
+    /// It had been submitted before under the same key.
+    pub is_old: bool,
+}
+
+/// What may be wanted of a job or a node that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Order {
+    Cancel(JobId),
+    Hold(JobId),
+    Release(JobId),
+    Requeue(JobId),
+    Drain { node: String, reason: String },
+    Resume { node: String },
+}
+
+/// An answer of no, with its reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Refusal {
+    #[error("{why}")]
+    Never { why: String },
+    #[error("it depends on job {on}, and there is no such job")]
+    UnknownDependency { on: String },
+    #[error("there is no job {job}")]
+    NoSuchJob { job: u64 },
+    #[error("job {job} has ended: {}", state.name())]
+    HasEnded { job: u64, state: JobState },
+    #[error("job {job} does not run")]
+    DoesNotRun { job: u64 },
+    #[error("there is no node `{node}`")]
+    NoSuchNode { node: String },
+}
+
+impl Control {
+    /// Takes a job in, or says why it can never run here.
+    pub fn submit(&mut self, submission: Submission, now: Time) -> Result<Accepted, Refusal> {
+        let now = self.advance(now);
+        let Submission { user, mut job, key } = submission;
+        let key = key.map(|key| format!("{user}/{key}"));
+        if let Some(first) = key.as_ref().and_then(|key| self.keys.get(key)) {
+            let count = self.arrays.get(first).map_or(1, |tasks| tasks.len() as u32);
+            return Ok(Accepted { first: *first, count, is_old: true });
+        }
+        self.resolve_dependencies(&mut job)?;
+        let requests = self.requests(&job, &user)?;
+        let first = requests[0].id;
+        let count = requests.len() as u32;
+        self.next_job = first.0 + u64::from(count);
+        let text: Arc<str> = job.to_toml().into();
+        let job = Arc::new(job);
+        let events: Vec<Event> =
+            requests.into_iter().map(|request| Event::Submit(Box::new(request))).collect();
+        let mut decisions = self.scheduler.apply_all(events, now);
+        let refusal = rejection(&decisions, first);
+        decisions.retain(|decision| !matches!(decision, Decision::Reject { job, .. } if *job >= first));
+        if refusal.is_none() {
+            let indices = job.array_indices().map_or(vec![None], |all| all.into_iter().map(Some).collect());
+            for (number, index) in (first.0..).zip(indices) {
+                let array = index.map(|index| ArrayPlace { array: first, index });
+                let key = key.clone().filter(|_| number == first.0);
+                self.keep(JobId(number), array, &user, &job, &text, key, now);
+            }
+        }
+        // Others may have been decided about in the same breath.
+        for decision in decisions {
+            self.carry_out(decision, now);
+        }
+        self.settle(now);
+        if let Some(why) = refusal {
+            return Err(Refusal::Never { why });
+        }
+        if let Some(key) = key {
+            self.keys.insert(key, first);
+        }
+        Ok(Accepted { first, count, is_old: false })
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "the columns of a row")]
+    fn keep(
+        &mut self,
+        id: JobId,
+        array: Option<ArrayPlace>,
+        user: &str,
+        job: &Arc<Job>,
+        text: &Arc<str>,
+        key: Option<String>,
+        now: Time,
+    ) {
+        let row = JobRow {
+            id,
+            array,
+            user: user.to_string(),
+            name: job.name.clone(),
+            account: job.policy.account.clone().unwrap_or_else(|| "root".into()),
+            submitted: now,
+            key,
+            text: text.clone(),
+            life: Life { is_held: job.policy.is_held, ..Life::default() },
+        };
+        if let Some(place) = array {
+            self.arrays.entry(place.array).or_default().push((place.index, id));
+        }
+        self.output.notices.push(Notice::Job { job: id.0, state: JobState::Waiting, at_ms: now.0 });
+        self.output.records.push(Record::Submitted(row.clone()));
+        self.jobs.insert(id, Live { row, job: job.clone() });
+    }
+
+    /// One request for the job, or one for each task of its array.
+    fn requests(&mut self, job: &Job, user: &str) -> Result<Vec<Request>, Refusal> {
+        let user = self.user_id(user);
+        let first = JobId(self.next_job);
+        let request =
+            Request::from_job(first, job, user, self.scheduler.cluster(), self.scheduler.settings())
+                .map_err(|why| Refusal::Never { why: why.to_string() })?;
+        let Some(array) = &job.policy.array else {
+            return Ok(vec![request]);
+        };
+        let task = ArrayTask { array: first, at_once: array.at_once };
+        let with_number = |number| Request { id: JobId(number), array: Some(task), ..request.clone() };
+        Ok((first.0..first.0 + array.count()).map(with_number).collect())
+    }
+
+    /// Dependencies name jobs by number, tasks of arrays as `12_3`, and whole arrays by their first number.
+    fn resolve_dependencies(&self, job: &mut Job) -> Result<(), Refusal> {
+        for dependency in &mut job.policy.dependencies {
+            let mut jobs = Vec::new();
+            for name in &dependency.jobs {
+                let found = self.find_jobs(name);
+                if found.is_empty() {
+                    return Err(Refusal::UnknownDependency { on: name.clone() });
+                }
+                jobs.extend(found.into_iter().map(|id| id.0.to_string()));
+            }
+            dependency.jobs = jobs;
+        }
+        Ok(())
+    }
+
+    /// The jobs that a name means: `12`, `12_3`, or all tasks of the array 12.
+    pub fn find_jobs(&self, name: &str) -> Vec<JobId> {
+        let (array, index) = match name.split_once('_') {
+            Some((array, index)) => (array.parse().ok(), index.parse::<u32>().ok()),
+            None => (name.parse().ok(), None),
+        };
+        let Some(id) = array.map(JobId) else {
+            return Vec::new();
+        };
+        let is_known = self.jobs.contains_key(&id) || self.ended.contains_key(&id);
+        match (self.arrays.get(&id), index, name.contains('_')) {
+            (Some(tasks), None, false) => tasks.iter().map(|(_, job)| *job).collect(),
+            (Some(tasks), Some(index), _) => {
+                tasks.iter().filter(|(at, _)| *at == index).map(|(_, job)| *job).collect()
+            }
+            (None, None, false) if is_known => vec![id],
+            _ => Vec::new(),
+        }
+    }
+
+    /// Carries out an order, or says why it cannot be. `by` is kept in the history.
+    pub fn order(&mut self, order: Order, by: &str, now: Time) -> Result<(), Refusal> {
+        let now = self.advance(now);
+        match order {
+            Order::Cancel(job) => {
+                self.order_job(job, Event::Cancel(job), format!("cancelled by {by}"), now)?
+            }
+            Order::Hold(job) => {
+                self.order_job(job, Event::Hold(job), format!("held by {by}"), now)?;
+                self.change(job, now, |life| life.is_held = true);
+            }
+            Order::Release(job) => {
+                self.order_job(job, Event::Release(job), format!("released by {by}"), now)?;
+                self.change(job, now, |life| life.is_held = false);
+            }
+            Order::Requeue(job) => {
+                self.live(job)?;
+                if !self.runs.contains_key(&job) {
+                    return Err(Refusal::DoesNotRun { job: job.0 });
+                }
+                self.order_job(job, Event::Requeue(job), format!("requeued by {by}"), now)?;
+            }
+            Order::Drain { node, reason } => {
+                let node = self.node(&node)?;
+                self.drain(node, format!("{reason} ({by})"), now);
+            }
+            Order::Resume { node } => {
+                let node = self.node(&node)?;
+                self.undrain(node, now);
+            }
+        }
+        self.settle(now);
+        Ok(())
+    }
+
+    fn order_job(&mut self, job: JobId, event: Event, note: String, now: Time) -> Result<(), Refusal> {
+        self.live(job)?;
+        self.note_job(job, note, now);
+        self.news.push_back(event);
+        Ok(())
+    }
+
+    fn live(&self, job: JobId) -> Result<(), Refusal> {
+        match self.ended.get(&job) {
+            _ if self.jobs.contains_key(&job) => Ok(()),
+            Some(state) => Err(Refusal::HasEnded { job: job.0, state: *state }),
+            None => Err(Refusal::NoSuchJob { job: job.0 }),
+        }
+    }
+
+    fn node(&self, name: &str) -> Result<bedplate_topology::NodeId, Refusal> {
+        let found = self.scheduler.cluster().find_node(name);
+        found.ok_or_else(|| Refusal::NoSuchNode { node: name.to_string() })
+    }
+}
+
+fn rejection(decisions: &[Decision], job: JobId) -> Option<String> {
+    decisions.iter().find_map(|decision| match decision {
+        Decision::Reject { job: rejected, why } if *rejected == job => Some(why.to_string()),
+        _ => None,
+    })
+}

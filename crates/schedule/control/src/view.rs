@@ -1,0 +1,230 @@
+//! What people see of jobs and nodes.
+
+use bedplate_gangs::{Explanation, JobId, NodeState, Time};
+use bedplate_topology::NodeId;
+use serde::Serialize;
+
+use crate::control::{Control, Live};
+use crate::node::Presence;
+use crate::record::{JobState, Life};
+use crate::run::Phase;
+use crate::wire::Host;
+
+/// A job in a line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct JobView {
+    pub id: u64,
+    /// `12`, or `12_3` in an array.
+    pub label: String,
+    pub name: String,
+    pub user: String,
+    pub account: String,
+    pub partition: String,
+    pub qos: String,
+    pub submitted_ms: u64,
+    #[serde(flatten)]
+    pub life: Life,
+    pub nodes_asked: u64,
+    pub gpus_asked: u64,
+    /// The nodes it has now, in the order of its ranks.
+    pub nodes: Vec<String>,
+    /// When its time is up, while it runs.
+    pub ends_ms: Option<u64>,
+    /// When it is promised to start, while it waits.
+    pub expected_start_ms: Option<u64>,
+}
+
+/// A node in a line.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct NodeView {
+    pub name: String,
+    pub state: &'static str,
+    /// Why it takes no work.
+    pub reason: Option<String>,
+    pub address: String,
+    pub host: Host,
+    pub kind: String,
+    pub gpus: u32,
+    pub gpus_free: u32,
+    pub cpus: u32,
+    pub memory_mib: u64,
+    pub jobs: Vec<u64>,
+    pub is_linked: bool,
+    pub heard_ms: Option<u64>,
+    pub losses: usize,
+}
+
+/// What to list.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct JobFilter {
+    pub user: Option<String>,
+    pub account: Option<String>,
+    pub name: Option<String>,
+    /// Any of these; all when empty.
+    pub states: Vec<JobState>,
+    /// Jobs with larger numbers than this only: the last one of the page before.
+    pub after: Option<u64>,
+    /// As many as there are when absent.
+    pub limit: Option<usize>,
+}
+
+impl JobFilter {
+    fn admits(&self, live: &Live) -> bool {
+        let row = &live.row;
+        let is = |wanted: &Option<String>, value: &str| wanted.as_ref().is_none_or(|wanted| wanted == value);
+        is(&self.user, &row.user)
+            && is(&self.account, &row.account)
+            && is(&self.name, &row.name)
+            && (self.states.is_empty() || self.states.contains(&row.life.state))
+    }
+}
+
+/// How much there is of everything.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct Counts {
+    pub jobs_by_state: std::collections::BTreeMap<&'static str, usize>,
+    pub jobs_ended: usize,
+    pub nodes_by_state: std::collections::BTreeMap<&'static str, usize>,
+    pub gpus: u64,
+    pub gpus_free: u64,
+}
+
+impl Control {
+    /// Jobs that have not ended, by number.
+    pub fn jobs(&self, filter: &JobFilter) -> Vec<JobView> {
+        let after = JobId(filter.after.map_or(0, |after| after.saturating_add(1)));
+        let admitted = self.jobs.range(after..).filter(|(_, live)| filter.admits(live));
+        admitted.take(filter.limit.unwrap_or(usize::MAX)).map(|(_, live)| self.view(live)).collect()
+    }
+
+    /// A job that has not ended.
+    pub fn job(&self, job: JobId) -> Option<JobView> {
+        self.jobs.get(&job).map(|live| self.view(live))
+    }
+
+    /// A job that has not ended, in the one format.
+    pub fn job_text(&self, job: JobId) -> Option<&str> {
+        self.jobs.get(&job).map(|live| &live.row.text[..])
+    }
+
+    /// Who submitted a job that has not ended.
+    pub fn owner(&self, job: JobId) -> Option<&str> {
+        self.jobs.get(&job).map(|live| &live.row.user[..])
+    }
+
+    /// How a job ended, if it has.
+    pub fn ended(&self, job: JobId) -> Option<JobState> {
+        self.ended.get(&job).copied()
+    }
+
+    fn view(&self, live: &Live) -> JobView {
+        let job = live.row.id;
+        let settings = self.scheduler.settings();
+        let policy = &live.job.policy;
+        let run = self.runs.get(&job);
+        let nodes = run.map_or(Vec::new(), |run| run.shares.iter().map(|share| share.node).collect());
+        JobView {
+            id: job.0,
+            label: label(live),
+            name: live.row.name.clone(),
+            user: live.row.user.clone(),
+            account: live.row.account.clone(),
+            partition: policy.partition.clone().unwrap_or_else(|| settings.partitions[0].name.clone()),
+            qos: policy.qos.clone().unwrap_or_else(|| settings.qos[0].name.clone()),
+            submitted_ms: live.row.submitted.0,
+            life: live.row.life.clone(),
+            nodes_asked: live.job.gang.nodes(),
+            gpus_asked: live.job.gang.gpus(),
+            nodes: nodes.into_iter().map(|node| self.nodes[node.0 as usize].name.clone()).collect(),
+            ends_ms: self.scheduler.ends_at(job).map(|at| at.0),
+            expected_start_ms: self.scheduler.reservation(job).map(|promise| promise.start.0),
+        }
+    }
+
+    /// Why a job waits; nothing when it does not.
+    pub fn explain(&self, job: JobId, now: Time) -> Option<Explanation> {
+        self.scheduler.explain(job, now.max(self.now))
+    }
+
+    /// All nodes, in the order of the cluster.
+    pub fn nodes(&self, now: Time) -> Vec<NodeView> {
+        (0..self.nodes.len()).map(|at| self.node_view(NodeId(at as u32), now)).collect()
+    }
+
+    fn node_view(&self, id: NodeId, now: Time) -> NodeView {
+        let node = &self.nodes[id.0 as usize];
+        let cluster = self.scheduler.cluster();
+        let kind = cluster.node(id).kind();
+        let (is_linked, heard_ms) = match node.presence {
+            Presence::Linked { heard, .. } => (true, Some(heard.0)),
+            Presence::Closed { .. } | Presence::Away => (false, None),
+        };
+        NodeView {
+            name: node.name.clone(),
+            state: self.node_state_name(id, now),
+            reason: node.drained.clone(),
+            address: node.address.clone(),
+            host: node.host.clone(),
+            kind: kind.name.clone(),
+            gpus: kind.accelerators,
+            gpus_free: self.scheduler.free_devices(id).count_ones(),
+            cpus: kind.vcpus.unwrap_or(0),
+            memory_mib: kind.memory.map_or(0, |memory| (memory.get() / 1_048_576.0) as u64),
+            jobs: self.scheduler.gangs_on(id).map(|job| job.0).collect(),
+            is_linked,
+            heard_ms,
+            losses: node.losses.len(),
+        }
+    }
+
+    fn node_state_name(&self, id: NodeId, now: Time) -> &'static str {
+        let node = &self.nodes[id.0 as usize];
+        match self.scheduler.node_state(id, now.max(self.now)) {
+            NodeState::Down if node.drained.is_some() && node.link().is_some() => "drained",
+            NodeState::Idle => "idle",
+            NodeState::Allocated => "allocated",
+            NodeState::Draining => "draining",
+            NodeState::Drained => "drained",
+            NodeState::Down => "down",
+            NodeState::Maintenance => "maintenance",
+            NodeState::Planned => "planned",
+        }
+    }
+
+    /// Which node a rank of a running job stands on.
+    pub fn node_of_rank(&self, job: JobId, rank: u32) -> Option<String> {
+        let node = self.runs.get(&job)?.node_of_rank(rank)?;
+        Some(self.nodes[node.0 as usize].name.clone())
+    }
+
+    /// The open connection to a node's agent.
+    pub fn link_of(&self, node: &str) -> Option<crate::LinkId> {
+        self.nodes.iter().find(|known| known.name == node)?.link()
+    }
+
+    pub fn counts(&self, now: Time) -> Counts {
+        let mut counts = Counts { jobs_ended: self.ended.len(), ..Counts::default() };
+        for live in self.jobs.values() {
+            *counts.jobs_by_state.entry(live.row.life.state.name()).or_default() += 1;
+        }
+        for at in 0..self.nodes.len() {
+            let id = NodeId(at as u32);
+            *counts.nodes_by_state.entry(self.node_state_name(id, now)).or_default() += 1;
+            counts.gpus += u64::from(self.scheduler.cluster().node(id).kind().accelerators);
+        }
+        counts.gpus_free = self.scheduler.free_gpus(now.max(self.now));
+        counts
+    }
+
+    /// Runs whose ranks may be alive: what must survive a restart.
+    pub fn runs_alive(&self) -> usize {
+        self.runs.values().filter(|run| run.phase == Phase::Running).count()
+    }
+}
+
+fn label(live: &Live) -> String {
+    match live.row.array {
+        Some(place) => format!("{}_{}", place.array.0, place.index),
+        None => live.row.id.0.to_string(),
+    }
+}

@@ -1,0 +1,119 @@
+//! Runs that take too long to begin, to end, or to move at all; and the signal before their time is up.
+
+use std::collections::BTreeSet;
+
+use bedplate_gangs::{Event, JobId, Span, Time};
+use bedplate_topology::NodeId;
+
+use crate::Control;
+use crate::run::{MemberState, Phase, Run};
+use crate::wire::ToAgent;
+
+impl Control {
+    pub(crate) fn watch_runs(&mut self, now: Time) {
+        let jobs: Vec<JobId> = self.runs.keys().copied().collect();
+        for job in jobs {
+            let Some(run) = self.runs.get(&job) else {
+                continue;
+            };
+            match run.phase {
+                Phase::Preparing if now >= run.started + self.rules.prepare_within => {
+                    self.give_up_unready(job, now);
+                }
+                Phase::Stopping { since, grace } if now >= since + grace + self.rules.overdue => {
+                    let holders = run.holders();
+                    let reason = format!("it has not ended {}", run.id);
+                    holders.into_iter().for_each(|node| self.lose(node, &reason, now));
+                }
+                Phase::Running => self.watch_running(job, now),
+                _ => {}
+            }
+        }
+    }
+
+    /// When a running run must be looked at although nothing happens.
+    pub(crate) fn next_watch(&self, run: &Run) -> Option<Time> {
+        let stuck = self.stuck_after(run).map(|patience| oldest_progress(run) + patience);
+        stuck.into_iter().chain(self.signal_at(run)).min()
+    }
+
+    fn give_up_unready(&mut self, job: JobId, now: Time) {
+        let run = &self.runs[&job];
+        let reason = format!("it has not made {} ready within {}", run.id, self.rules.prepare_within);
+        let unready = run.members.iter().filter(|(_, member)| member.state == MemberState::Asked);
+        for node in unready.map(|(node, _)| *node).collect::<Vec<NodeId>>() {
+            self.take_out(node, &reason, now);
+        }
+    }
+
+    fn watch_running(&mut self, job: JobId, now: Time) {
+        let run = &self.runs[&job];
+        if self.signal_at(run).is_some_and(|at| at <= now) {
+            self.signal(job, now);
+        }
+        let run = &self.runs[&job];
+        if let Some(patience) = self.stuck_after(run)
+            && now >= oldest_progress(run) + patience
+        {
+            self.free_stuck(job, patience, now);
+        }
+    }
+
+    fn stuck_after(&self, run: &Run) -> Option<Span> {
+        let health = &self.jobs.get(&run.job())?.job.health;
+        health.stuck_after.map(Span::from)
+    }
+
+    /// When its ranks are told to write a checkpoint because their time is nearly up.
+    fn signal_at(&self, run: &Run) -> Option<Time> {
+        let signal = self.jobs.get(&run.job())?.job.policy.checkpoint_signal?;
+        let ends = self.scheduler.ends_at(run.job())?;
+        (!run.was_signalled).then(|| ends - signal.before.into())
+    }
+
+    fn signal(&mut self, job: JobId, now: Time) {
+        let Some(signal) = self.jobs.get(&job).and_then(|live| live.job.policy.checkpoint_signal) else {
+            return;
+        };
+        self.note_job(job, format!("is told by signal {} that its time is nearly up", signal.signal), now);
+        let run = self.run(job);
+        run.was_signalled = true;
+        let (id, nodes) = (run.id, run.holders());
+        for node in nodes {
+            self.send(node, ToAgent::Signal { run: id, signal: signal.signal });
+        }
+    }
+
+    /// No sign of progress for too long: the node behind the rest is taken out, if there is one, and the gang
+    /// starts again.
+    fn free_stuck(&mut self, job: JobId, patience: Span, now: Time) {
+        let run = &self.runs[&job];
+        let culprits = culprits(run);
+        let is_clear = !culprits.is_empty() && culprits.len() < run.members.len();
+        self.note_job(job, format!("no progress for {patience}"), now);
+        self.run(job).progress.clear();
+        self.run(job).running = Some(now);
+        if is_clear {
+            for node in culprits {
+                self.take_out(node, &format!("{job} made no progress on it for {patience}"), now);
+            }
+        } else {
+            self.news.push_back(Event::Requeue(job));
+        }
+    }
+}
+
+/// When the rank that was heard least lately was heard, or when all began.
+fn oldest_progress(run: &Run) -> Time {
+    let began = run.running.unwrap_or(run.started);
+    run.progress.values().map(|progress| progress.at).min().unwrap_or(began).max(began)
+}
+
+/// The nodes of the ranks that are behind all others.
+fn culprits(run: &Run) -> BTreeSet<NodeId> {
+    let Some(least) = run.progress.values().map(|progress| progress.step).min() else {
+        return BTreeSet::new();
+    };
+    let behind = run.progress.iter().filter(|(_, progress)| progress.step == least);
+    behind.filter_map(|(rank, _)| run.node_of_rank(*rank)).collect()
+}

@@ -1,0 +1,101 @@
+//! A disk that is slow and forgets what was not synced, and what its records amount to.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use bedplate_control::record::{EndedRow, JobRow, NodeRow, Record, Restored, RunPhase, RunRow, ShareRow};
+use bedplate_gangs::{JobId, Time};
+
+use crate::random::Random;
+
+#[derive(Debug, Default)]
+pub(crate) struct Disk {
+    synced: Tables,
+    /// Batches that were written and not synced, in order.
+    written: VecDeque<Vec<Record>>,
+}
+
+/// Tables as SQLite would keep them, in the plainest way.
+#[derive(Debug, Clone, Default)]
+struct Tables {
+    jobs: BTreeMap<JobId, JobRow>,
+    runs: BTreeMap<(u64, u32), RunRow>,
+    nodes: BTreeMap<String, NodeRow>,
+    shares: BTreeMap<(String, String), ShareRow>,
+    latest: Time,
+}
+
+impl Disk {
+    pub(crate) fn write(&mut self, batch: Vec<Record>) {
+        self.written.push_back(batch);
+    }
+
+    /// The oldest written batch is safe now.
+    pub(crate) fn sync(&mut self) {
+        if let Some(batch) = self.written.pop_front() {
+            batch.into_iter().for_each(|record| self.synced.apply(record));
+        }
+    }
+
+    /// The power fails: of the batches that were not synced, the first few may have made it.
+    pub(crate) fn crash(&mut self, random: &mut Random) {
+        let survive = random.between(0, self.written.len() as u64 + 1);
+        (0..survive).for_each(|_| self.sync());
+        self.written.clear();
+    }
+
+    pub(crate) fn restored(&self) -> Restored {
+        self.synced.restored()
+    }
+}
+
+impl Tables {
+    fn apply(&mut self, record: Record) {
+        match record {
+            Record::Submitted(row) => {
+                self.latest = self.latest.max(row.submitted);
+                self.jobs.insert(row.id, row);
+            }
+            Record::Job { job, life } => {
+                self.jobs.get_mut(&job).expect("a job is submitted before it changes").life = life;
+            }
+            Record::Run(row) => {
+                self.latest = self.latest.max(row.started).max(row.ended.unwrap_or_default());
+                self.runs.insert((row.run.job, row.run.number), row);
+            }
+            Record::Node(row) => drop(self.nodes.insert(row.name.clone(), row)),
+            Record::Share(row) => drop(self.shares.insert((row.account.clone(), row.user.clone()), row)),
+            Record::Note(note) => self.latest = self.latest.max(Time(note.at_ms)),
+        }
+    }
+
+    fn restored(&self) -> Restored {
+        let ended = self.jobs.values().filter(|row| row.life.state.is_final());
+        let is_live = |id: u64| self.jobs.get(&JobId(id)).is_some_and(|row| !row.life.state.is_final());
+        let newest = |row: &&RunRow| {
+            self.runs.range((row.run.job, 0)..(row.run.job + 1, 0)).next_back().map(|(key, _)| key.1)
+                == Some(row.run.number)
+        };
+        Restored {
+            next_job: self.jobs.keys().next_back().map_or(1, |id| id.0 + 1),
+            jobs: self.jobs.values().filter(|row| !row.life.state.is_final()).cloned().collect(),
+            ended: ended
+                .map(|row| EndedRow {
+                    id: row.id,
+                    state: row.life.state,
+                    array: row.array,
+                    key: row.key.clone(),
+                })
+                .collect(),
+            runs: self
+                .runs
+                .values()
+                .filter(|row| is_live(row.run.job) && row.phase != RunPhase::Ended)
+                .filter(newest)
+                .cloned()
+                .collect(),
+            nodes: self.nodes.values().cloned().collect(),
+            shares: self.shares.values().cloned().collect(),
+            latest: self.latest,
+        }
+    }
+}

@@ -1,0 +1,843 @@
+//! The world around the state machines: time, network, processes, clients, faults, and the laws.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bedplate_catalog::Catalog;
+use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
+use bedplate_control::record::JobState;
+use bedplate_control::wire::{Checkpoint, FromAgent, Hello, Host, Launch, RankEnd, RunId, ToAgent, Unready};
+use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
+use bedplate_gangs::{JobId, Settings, Span, Time};
+use bedplate_job::{Dependency, DependencyKind, Elastic, Gang, Job, Preemption, Role, Workload};
+use bedplate_topology::{Cluster, NodeId};
+
+use crate::disk::Disk;
+use crate::random::Random;
+
+const NODES: usize = 5;
+const GPUS: u32 = 8;
+const STORM: u64 = 240_000;
+const CALM: u64 = 1_500_000;
+
+/// Mistakes put into the world on purpose, to see that the laws notice.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Bug {
+    /// Clients are answered before the disk has synced.
+    AnswersEarly,
+    /// Commands leave before the disk has synced.
+    CommandsLeaveEarly,
+    /// Agents that nobody hears keep their ranks.
+    IgnoresLease,
+    /// Nodes start their ranks as soon as they are ready themselves.
+    StartsAlone,
+    /// The end of a run is never reported.
+    LosesReleases,
+}
+
+impl Bug {
+    pub(crate) const ALL: [Bug; 5] =
+        [Bug::AnswersEarly, Bug::CommandsLeaveEarly, Bug::IgnoresLease, Bug::StartsAlone, Bug::LosesReleases];
+}
+
+/// Something that will happen.
+#[derive(Debug, Clone)]
+enum Coming {
+    /// A client does something.
+    Client,
+    Fault,
+    ControlTick,
+    ControlBack,
+    Synced {
+        epoch: u64,
+    },
+    AgentTick {
+        node: usize,
+    },
+    AgentBack {
+        node: usize,
+    },
+    Connect {
+        node: usize,
+    },
+    ToControl {
+        link: LinkId,
+        message: Box<FromAgent>,
+    },
+    ToNode {
+        link: LinkId,
+        message: Box<ToAgent>,
+    },
+    ControlHearsClose {
+        link: LinkId,
+    },
+    NodeHearsClose {
+        link: LinkId,
+    },
+    Process {
+        node: usize,
+        incarnation: u64,
+        happened: Happened,
+    },
+    /// Processes of a dead agent are gone.
+    Swept {
+        node: usize,
+        incarnation: u64,
+    },
+}
+
+struct Node {
+    name: String,
+    agent: Option<Agent>,
+    incarnation: u64,
+    link: Option<LinkId>,
+    /// What this node's clock shows more than the world's.
+    skew: u64,
+    launches: BTreeMap<RunId, Launch>,
+    /// Ranks that are alive, with the incarnation that started them.
+    alive: BTreeMap<RunId, (u64, BTreeSet<u32>)>,
+    cut_until: u64,
+}
+
+struct Link {
+    node: usize,
+    last_to_node: u64,
+    last_to_control: u64,
+}
+
+/// What waits for a sync: answers to clients and commands to nodes.
+struct Waiting {
+    acknowledged: Vec<(JobId, u32)>,
+    cancelled: Vec<JobId>,
+    commands: Vec<Command>,
+}
+
+pub(crate) struct World {
+    random: Random,
+    bug: Option<Bug>,
+    now: u64,
+    serial: u64,
+    coming: BTreeMap<(u64, u64), Coming>,
+    control: Option<Control>,
+    /// Counts the lives of the control plane: what was under way dies with it.
+    epoch: u64,
+    control_skew: u64,
+    disk: Disk,
+    waiting: std::collections::VecDeque<Waiting>,
+    nodes: Vec<Node>,
+    links: BTreeMap<LinkId, Link>,
+    next_link: u64,
+    acknowledged: BTreeSet<JobId>,
+    cancelled: BTreeSet<JobId>,
+    /// Runs that each node said it was ready for.
+    prepared: BTreeSet<(RunId, usize)>,
+    is_stormy: bool,
+    is_hostile: bool,
+    hash: u64,
+    pub(crate) is_told: bool,
+}
+
+impl World {
+    pub(crate) fn new(seed: u64, bug: Option<Bug>) -> Self {
+        let mut random = Random::new(seed);
+        let node = |at: usize, random: &mut Random| Node {
+            name: String::new(),
+            agent: None,
+            incarnation: at as u64 * 1000,
+            link: None,
+            skew: random.between(0, 5_000_000),
+            launches: BTreeMap::new(),
+            alive: BTreeMap::new(),
+            cut_until: 0,
+        };
+        let nodes = (0..NODES).map(|at| node(at, &mut random)).collect();
+        let is_hostile = random.percent(30);
+        let mut world = Self {
+            random,
+            bug,
+            now: 0,
+            serial: 0,
+            coming: BTreeMap::new(),
+            control: None,
+            epoch: 0,
+            control_skew: 1_000_000_000,
+            disk: Disk::default(),
+            waiting: std::collections::VecDeque::new(),
+            nodes,
+            links: BTreeMap::new(),
+            next_link: 1,
+            acknowledged: BTreeSet::new(),
+            cancelled: BTreeSet::new(),
+            prepared: BTreeSet::new(),
+            is_stormy: true,
+            is_hostile,
+            hash: 0,
+            is_told: false,
+        };
+        let cluster = cluster();
+        for (at, node) in world.nodes.iter_mut().enumerate() {
+            node.name = cluster.node(NodeId(at as u32)).name().to_string();
+        }
+        world.start_control();
+        (0..NODES).for_each(|at| world.start_agent(at));
+        world.after(100, Coming::Client);
+        world.after(3_000, Coming::Fault);
+        world
+    }
+
+    pub(crate) fn storm(&mut self) -> Result<(), String> {
+        while self.now < STORM {
+            self.step()?;
+        }
+        Ok(())
+    }
+
+    /// Faults stop; everything must come to its end.
+    pub(crate) fn calm(&mut self) -> Result<(), String> {
+        self.is_stormy = false;
+        self.tell("calm");
+        self.nodes.iter_mut().for_each(|node| node.cut_until = 0);
+        let mut resumed = 0;
+        while self.now < STORM + CALM && !(self.is_over() && resumed >= STORM + 60_000) {
+            // Somebody puts nodes back that were taken out.
+            if self.now > resumed + 30_000 && self.control.is_some() {
+                resumed = self.now;
+                for at in 0..NODES {
+                    let node = self.nodes[at].name.clone();
+                    self.with_control(|control, now| {
+                        drop(control.order(Order::Resume { node }, "calm", now))
+                    });
+                }
+            }
+            self.step()?;
+        }
+        self.check_end()
+    }
+
+    pub(crate) fn trace(&self) -> u64 {
+        self.hash
+    }
+
+    fn step(&mut self) -> Result<(), String> {
+        let ((at, _), coming) = self.coming.pop_first().expect("something always comes");
+        self.now = at;
+        self.hash = (self.hash ^ at).wrapping_mul(0x0100_0000_01B3).rotate_left(7) ^ name_of(&coming);
+        self.happen(coming);
+        self.check()
+    }
+
+    fn after(&mut self, delay: u64, coming: Coming) {
+        self.serial += 1;
+        self.coming.insert((self.now + delay.max(1), self.serial), coming);
+    }
+
+    fn tell(&self, what: &str) {
+        if self.is_told {
+            eprintln!("{:>9.3} {what}", self.now as f64 / 1000.0);
+        }
+    }
+
+    fn happen(&mut self, coming: Coming) {
+        if self.is_told && !matches!(coming, Coming::AgentTick { .. } | Coming::ControlTick) {
+            let quiet = match &coming {
+                Coming::ToControl { message, .. } => matches!(**message, FromAgent::Heartbeat { .. }),
+                Coming::ToNode { message, .. } => matches!(**message, ToAgent::Alive { .. }),
+                Coming::Synced { .. } => true,
+                _ => false,
+            };
+            if !quiet {
+                let mut text = format!("{coming:?}");
+                text.truncate(220);
+                self.tell(&text);
+            }
+        }
+        match coming {
+            Coming::Client => self.client(),
+            Coming::Fault => self.fault(),
+            Coming::ControlTick => {
+                self.with_control(|control, now| control.tick(now));
+                self.after(50, Coming::ControlTick);
+            }
+            Coming::ControlBack => self.start_control(),
+            Coming::Synced { epoch } => self.synced(epoch),
+            Coming::AgentTick { node } => {
+                self.with_agent(node, |agent, now| agent.tick(now));
+                self.after(50, Coming::AgentTick { node });
+            }
+            Coming::AgentBack { node } => self.start_agent(node),
+            Coming::Connect { node } => self.connect(node),
+            Coming::ToControl { link, message } => self.to_control(link, *message),
+            Coming::ToNode { link, message } => self.to_node(link, *message),
+            Coming::ControlHearsClose { link } => {
+                self.with_control(|control, now| control.unlinked(link, now))
+            }
+            Coming::NodeHearsClose { link } => self.lose_link(link),
+            Coming::Process { node, incarnation, happened } => self.process(node, incarnation, happened),
+            Coming::Swept { node, incarnation } => {
+                self.nodes[node].alive.retain(|_, (owner, _)| *owner != incarnation);
+            }
+        }
+    }
+
+    // The control plane and its disk.
+
+    fn start_control(&mut self) {
+        self.epoch += 1;
+        if self.is_stormy {
+            // The clock was set meanwhile.
+            self.control_skew = 1_000_000_000 + self.random.between(0, 20_000);
+        }
+        let now = Time(self.now + self.control_skew);
+        let (control, unreadable) =
+            Control::restore(cluster(), Settings::default(), rules(), self.disk.restored(), now);
+        assert_eq!(unreadable, []);
+        let is_first = self.control.is_none() && self.epoch == 1;
+        self.control = Some(control);
+        self.with_control(|control, now| control.tick(now));
+        if is_first {
+            self.after(50, Coming::ControlTick);
+        }
+    }
+
+    fn crash_control(&mut self) {
+        if self.control.take().is_none() {
+            return;
+        }
+        self.disk.crash(&mut self.random);
+        self.waiting.clear();
+        for (link, _) in std::mem::take(&mut self.links) {
+            let delay = self.random.between(1, 20);
+            self.after(delay, Coming::NodeHearsClose { link });
+        }
+        let away = self.random.between(50, 20_000);
+        self.after(away, Coming::ControlBack);
+    }
+
+    fn with_control(&mut self, act: impl FnOnce(&mut Control, Time)) {
+        let now = Time(self.now + self.control_skew);
+        if let Some(control) = &mut self.control {
+            act(control, now);
+            self.carry_out(Vec::new(), Vec::new());
+        }
+    }
+
+    /// Writes the records, sends what is urgent, and keeps the rest until they are synced.
+    fn carry_out(&mut self, acknowledged: Vec<(JobId, u32)>, cancelled: Vec<JobId>) {
+        let output = self.control.as_mut().expect("callers checked").take_output();
+        output.urgent.into_iter().for_each(|command| self.command(command));
+        let is_idle = output.records.is_empty() && output.commands.is_empty();
+        if is_idle && acknowledged.is_empty() && cancelled.is_empty() {
+            return;
+        }
+        self.disk.write(output.records);
+        let mut waiting = Waiting { acknowledged, cancelled, commands: output.commands };
+        match self.bug {
+            Some(Bug::AnswersEarly) => self.acknowledge(&mut waiting),
+            Some(Bug::CommandsLeaveEarly) => {
+                std::mem::take(&mut waiting.commands).into_iter().for_each(|command| self.command(command));
+            }
+            _ => {}
+        }
+        self.waiting.push_back(waiting);
+        let slow = self.is_stormy && self.random.percent(2);
+        let delay = if slow { self.random.between(100, 2_000) } else { self.random.between(1, 5) };
+        let epoch = self.epoch;
+        self.after(delay, Coming::Synced { epoch });
+    }
+
+    fn synced(&mut self, epoch: u64) {
+        if epoch != self.epoch || self.control.is_none() {
+            return;
+        }
+        self.disk.sync();
+        let mut waiting = self.waiting.pop_front().expect("each write waits for one sync");
+        self.acknowledge(&mut waiting);
+        waiting.commands.into_iter().for_each(|command| self.command(command));
+    }
+
+    fn acknowledge(&mut self, waiting: &mut Waiting) {
+        for (first, count) in std::mem::take(&mut waiting.acknowledged) {
+            self.acknowledged.extend((first.0..first.0 + u64::from(count)).map(JobId));
+        }
+        self.cancelled.extend(std::mem::take(&mut waiting.cancelled));
+    }
+
+    // The network.
+
+    fn connect(&mut self, node: usize) {
+        if self.nodes[node].agent.is_none() || self.nodes[node].link.is_some() {
+            return;
+        }
+        let is_cut = self.now < self.nodes[node].cut_until;
+        if is_cut || self.control.is_none() {
+            let how = if is_cut { LinkLoss::Gone } else { LinkLoss::Refused };
+            self.with_agent(node, |agent, now| agent.link_lost(how, now));
+            return self.after(200, Coming::Connect { node });
+        }
+        let link = LinkId(self.next_link);
+        self.next_link += 1;
+        self.nodes[node].link = Some(link);
+        self.links.insert(link, Link { node, last_to_node: self.now, last_to_control: self.now });
+        let now = self.agent_time(node);
+        let held = self.nodes[node].agent.as_mut().expect("checked above").greet(now);
+        let hello = Hello {
+            node: self.nodes[node].name.clone(),
+            address: "127.0.0.1".into(),
+            incarnation: self.nodes[node].incarnation,
+            held,
+            host: Host::default(),
+        };
+        self.send_to_control(link, FromAgent::Hello(hello));
+    }
+
+    fn send_to_control(&mut self, link: LinkId, message: FromAgent) {
+        if self.bug == Some(Bug::LosesReleases) && matches!(message, FromAgent::Released { .. }) {
+            return;
+        }
+        if let Some((at, copies)) = self.arrival(link, true) {
+            for _ in 0..copies {
+                let message = Box::new(message.clone());
+                self.after(at - self.now, Coming::ToControl { link, message });
+            }
+        }
+    }
+
+    fn command(&mut self, command: Command) {
+        match command {
+            Command::Send { link, message } => {
+                if let Some((at, copies)) = self.arrival(link, false) {
+                    for _ in 0..copies {
+                        self.after(
+                            at - self.now,
+                            Coming::ToNode { link, message: Box::new(message.clone()) },
+                        );
+                    }
+                }
+            }
+            Command::Close { link } => {
+                if self.links.contains_key(&link) {
+                    let delay = self.random.between(1, 20);
+                    self.after(delay, Coming::NodeHearsClose { link });
+                }
+            }
+        }
+    }
+
+    /// When a message arrives, and how often. Links keep the order, except where the world is hostile.
+    fn arrival(&mut self, link: LinkId, is_to_control: bool) -> Option<(u64, usize)> {
+        let node = self.links.get(&link)?.node;
+        let mut at = self.now + self.random.between(1, 10);
+        // What was sent during a cut comes after it, as TCP repeats it.
+        let cut_until = self.nodes[node].cut_until;
+        if self.now < cut_until {
+            at = cut_until + self.random.between(1, 300);
+        }
+        let entry = self.links.get_mut(&link).expect("looked up above");
+        let last = if is_to_control { &mut entry.last_to_control } else { &mut entry.last_to_node };
+        let wild = self.is_hostile && self.is_stormy;
+        if wild && self.random.percent(3) {
+            return Some((at + self.random.between(1, 400), 1));
+        }
+        at = at.max(*last);
+        *last = at;
+        let copies = if wild && self.random.percent(3) { 2 } else { 1 };
+        Some((at, copies))
+    }
+
+    fn to_control(&mut self, link: LinkId, message: FromAgent) {
+        if !self.links.contains_key(&link) {
+            return;
+        }
+        self.with_control(|control, now| match message {
+            FromAgent::Hello(hello) => control.linked(link, hello, now),
+            message => control.heard(link, message, now),
+        });
+    }
+
+    fn to_node(&mut self, link: LinkId, message: ToAgent) {
+        let Some(node) = self.links.get(&link).map(|link| link.node) else {
+            return;
+        };
+        if self.nodes[node].link == Some(link) {
+            self.with_agent(node, |agent, now| agent.told(message, now));
+        }
+    }
+
+    fn lose_link(&mut self, link: LinkId) {
+        let known = self.links.remove(&link).map(|link| link.node);
+        let node = known.or_else(|| self.nodes.iter().position(|node| node.link == Some(link)));
+        let Some(node) = node.filter(|node| self.nodes[*node].link == Some(link)) else {
+            return;
+        };
+        self.nodes[node].link = None;
+        self.with_agent(node, |agent, now| agent.link_lost(LinkLoss::Gone, now));
+        self.after(100, Coming::Connect { node });
+    }
+
+    // Nodes and their processes.
+
+    fn start_agent(&mut self, node: usize) {
+        let is_first = self.nodes[node].incarnation.is_multiple_of(1000);
+        self.nodes[node].incarnation += 1;
+        let margin = if self.bug == Some(Bug::IgnoresLease) { Span::ZERO } else { Span(500) };
+        let rules = AgentRules { margin, ..AgentRules::default() };
+        let now = self.agent_time(node);
+        self.nodes[node].agent = Some(Agent::new(rules, now));
+        self.nodes[node].launches.clear();
+        self.after(10, Coming::Connect { node });
+        if is_first {
+            self.after(50, Coming::AgentTick { node });
+        }
+    }
+
+    fn crash_agent(&mut self, node: usize) {
+        if self.nodes[node].agent.take().is_none() {
+            return;
+        }
+        let incarnation = self.nodes[node].incarnation;
+        if let Some(link) = self.nodes[node].link.take() {
+            self.links.remove(&link);
+            // Half of the time the whole host is gone and nobody closes anything.
+            if self.random.percent(50) {
+                let delay = self.random.between(1, 20);
+                self.after(delay, Coming::ControlHearsClose { link });
+            }
+        }
+        // Its keeper kills what is left.
+        let sweep = self.random.between(1, 300);
+        self.after(sweep, Coming::Swept { node, incarnation });
+        let away = sweep + self.random.between(100, 15_000);
+        self.after(away, Coming::AgentBack { node });
+    }
+
+    fn agent_time(&self, node: usize) -> Time {
+        Time(self.now + self.nodes[node].skew)
+    }
+
+    fn with_agent(&mut self, node: usize, act: impl FnOnce(&mut Agent, Time)) {
+        let now = self.agent_time(node);
+        let Some(agent) = &mut self.nodes[node].agent else {
+            return;
+        };
+        act(agent, now);
+        for act in agent.take_acts() {
+            self.act(node, act);
+        }
+    }
+
+    fn act(&mut self, node: usize, act: Act) {
+        let quick = self.random.between(1, 30);
+        match act {
+            Act::Send(message) => {
+                if let Some(link) = self.nodes[node].link {
+                    if let FromAgent::Prepared { run, .. } = &message {
+                        self.prepared.insert((*run, node));
+                    }
+                    self.send_to_control(link, message);
+                }
+            }
+            Act::Prepare(launch) => self.prepare(node, *launch),
+            Act::Start { run, .. } => self.start_ranks(node, run),
+            Act::Signal { run, .. } => {
+                // Some ranks write a checkpoint and go; some do not care.
+                if self.random.percent(70) {
+                    let delay = self.random.between(1, 3_000);
+                    self.end_ranks(node, run, RankEnd::Signal(15), delay);
+                }
+            }
+            Act::Kill { run } => {
+                let ignores = self.bug == Some(Bug::IgnoresLease) && self.nodes[node].link.is_none();
+                if !ignores {
+                    self.happens(
+                        node,
+                        quick,
+                        Happened::NotPrepared { run, why: Unready::Busy { why: "killed".into() } },
+                    );
+                    self.end_ranks(node, run, RankEnd::Signal(9), quick);
+                }
+            }
+            Act::Clean { run } => {
+                let delay = self.random.between(1, 100);
+                self.end_ranks(node, run, RankEnd::Signal(9), 1);
+                self.happens(node, delay, Happened::Cleaned { run, spent: Spent::default() });
+            }
+            Act::Suspend { .. } | Act::Resume { .. } | Act::Step(_) => {}
+            Act::Disconnect => {}
+        }
+    }
+
+    fn happens(&mut self, node: usize, delay: u64, happened: Happened) {
+        let incarnation = self.nodes[node].incarnation;
+        self.after(delay, Coming::Process { node, incarnation, happened });
+    }
+
+    fn prepare(&mut self, node: usize, launch: Launch) {
+        let run = launch.run;
+        self.nodes[node].launches.insert(run, launch);
+        let delay = self.random.between(1, 200);
+        if self.bug == Some(Bug::StartsAlone) {
+            self.start_ranks(node, run);
+        }
+        let fails = self.is_stormy && self.random.percent(2);
+        let happened = if fails {
+            let why = Unready::Prolog { status: 1, output: "no such device".into() };
+            Happened::NotPrepared { run, why }
+        } else {
+            Happened::Prepared { run, master_port: Some(20_000) }
+        };
+        self.happens(node, delay, happened);
+    }
+
+    fn start_ranks(&mut self, node: usize, run: RunId) {
+        let launch = self.nodes[node].launches[&run].clone();
+        let incarnation = self.nodes[node].incarnation;
+        self.nodes[node].alive.insert(run, (incarnation, launch.ranks.iter().copied().collect()));
+        // A gang's ranks end at about the same time; the job's name says when.
+        let length: u64 = launch.job_name.parse().unwrap_or(1_000);
+        for rank in launch.ranks {
+            let fails = self.is_stormy && self.random.percent(2);
+            let delay = if fails { self.random.between(1, length + 1) } else { length + u64::from(rank) };
+            let end = RankEnd::Exit(i32::from(fails));
+            self.happens(node, delay, Happened::RankEnded { run, rank, end });
+            if rank == 0 {
+                let checkpoint = Checkpoint { step: self.now, path: None };
+                self.happens(node, length / 2, Happened::Checkpoint { run, checkpoint });
+            }
+        }
+    }
+
+    fn end_ranks(&mut self, node: usize, run: RunId, end: RankEnd, delay: u64) {
+        let alive =
+            self.nodes[node].alive.get(&run).map_or(Vec::new(), |(_, ranks)| ranks.iter().copied().collect());
+        for rank in alive {
+            self.happens(node, delay, Happened::RankEnded { run, rank, end });
+        }
+    }
+
+    fn process(&mut self, node: usize, incarnation: u64, happened: Happened) {
+        if self.nodes[node].agent.is_none() || self.nodes[node].incarnation != incarnation {
+            return;
+        }
+        if let Happened::RankEnded { run, rank, .. } = &happened {
+            let ranks = self.nodes[node].alive.get_mut(run);
+            if !ranks.is_some_and(|(_, ranks)| ranks.remove(rank)) {
+                return;
+            }
+        }
+        self.nodes[node].alive.retain(|_, (_, ranks)| !ranks.is_empty());
+        self.with_agent(node, |agent, now| agent.happened(happened, now));
+    }
+
+    // Clients and faults.
+
+    fn client(&mut self) {
+        if self.is_stormy {
+            let pause = self.random.between(10, 2_500);
+            self.after(pause, Coming::Client);
+        }
+        let some_job = self
+            .acknowledged
+            .iter()
+            .copied()
+            .nth(self.random.between(0, self.acknowledged.len() as u64 + 1) as usize);
+        let what = self.random.between(0, 100);
+        let job = self.some_job(some_job);
+        let node = self.nodes[self.random.between(0, NODES as u64) as usize].name.clone();
+        let now = Time(self.now + self.control_skew);
+        let Some(control) = &mut self.control else {
+            return;
+        };
+        let (mut acknowledged, mut cancelled) = (Vec::new(), Vec::new());
+        match (what, some_job) {
+            (0..75, _) => {
+                if let Ok(accepted) = control.submit(Submission { user: "ada".into(), job, key: None }, now) {
+                    acknowledged.push((accepted.first, accepted.count));
+                }
+            }
+            (75..82, Some(job)) => {
+                if control.order(Order::Cancel(job), "ada", now).is_ok() {
+                    cancelled.push(job);
+                }
+            }
+            (82..86, Some(job)) => drop(control.order(Order::Requeue(job), "ada", now)),
+            (86..88, Some(job)) => drop(control.order(Order::Hold(job), "ada", now)),
+            (88..92, Some(job)) => drop(control.order(Order::Release(job), "ada", now)),
+            (92..95, _) => drop(control.order(Order::Drain { node, reason: "test".into() }, "ada", now)),
+            (95.., _) => drop(control.order(Order::Resume { node }, "ada", now)),
+            _ => {}
+        }
+        self.carry_out(acknowledged, cancelled);
+    }
+
+    fn some_job(&mut self, earlier: Option<JobId>) -> Job {
+        let nodes = self.random.between(1, 4) as u32;
+        let gpus = [0, 1, 4, 8][self.random.between(0, 4) as usize];
+        let tasks = self.random.between(1, 3) as u32;
+        let length = self.random.between(10, 20_000);
+        let mut role = Role { nodes, gpus_per_node: gpus, tasks_per_node: tasks, ..Role::named("main") };
+        if self.random.percent(15) {
+            role.elastic = Some(Elastic { min: 1, max: 4, step: 1 });
+        }
+        let workload = if self.random.percent(20) {
+            Workload::Script { text: "#!/bin/sh\nsrun true\n".into() }
+        } else {
+            Workload::command(["train"])
+        };
+        let mut job = Job::new(length.to_string(), workload, Gang::of(role));
+        job.policy.time_limit = Some(bedplate_units::Seconds::new(30.0));
+        job.policy.grace = bedplate_units::Seconds::new(2.0);
+        job.policy.retries = self.random.between(0, 4) as u32;
+        job.policy.is_requeued = self.random.percent(90);
+        if self.random.percent(20) {
+            job.policy.preemption = Preemption::Suspend;
+        }
+        if self.random.percent(10) {
+            job.policy.array = Some(bedplate_job::Array::range(1, 4));
+        }
+        if let Some(earlier) = earlier.filter(|_| self.random.percent(10)) {
+            let jobs = vec![earlier.0.to_string()];
+            job.policy.dependencies = vec![Dependency { kind: DependencyKind::AfterAny, jobs }];
+        }
+        job
+    }
+
+    fn fault(&mut self) {
+        if !self.is_stormy {
+            return;
+        }
+        let pause = self.random.between(200, 8_000);
+        self.after(pause, Coming::Fault);
+        let node = self.random.between(0, NODES as u64) as usize;
+        match self.random.between(0, 100) {
+            0..20 => self.crash_control(),
+            20..45 => self.crash_agent(node),
+            45..70 => {
+                let length = self.random.between(100, 9_000);
+                self.nodes[node].cut_until = self.now + length;
+            }
+            70..90 => {
+                if let Some(link) = self.nodes[node].link {
+                    self.after(1, Coming::ControlHearsClose { link });
+                    self.after(2, Coming::NodeHearsClose { link });
+                }
+            }
+            _ => {
+                // The whole room: everything at once.
+                (0..NODES).for_each(|node| self.crash_agent(node));
+                self.crash_control();
+            }
+        }
+    }
+
+    // The laws.
+
+    fn check(&self) -> Result<(), String> {
+        let mut owners: BTreeMap<u64, u32> = BTreeMap::new();
+        for (at, node) in self.nodes.iter().enumerate() {
+            let mut taken = BTreeMap::new();
+            for (run, (_, ranks)) in &node.alive {
+                if ranks.is_empty() {
+                    continue;
+                }
+                if let Some(other) = owners.insert(run.job, run.number).filter(|other| *other != run.number) {
+                    return Err(format!("job {} runs twice: runs {other} and {}", run.job, run.number));
+                }
+                let Some(launch) = node.launches.get(run) else {
+                    continue;
+                };
+                for device in &launch.devices {
+                    if let Some(other) = taken.insert(*device, *run) {
+                        return Err(format!("device {device} of {} has {other} and {run}", node.name));
+                    }
+                }
+                self.check_whole(at, launch)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// No rank runs before every node of its gang was ready.
+    fn check_whole(&self, at: usize, launch: &Launch) -> Result<(), String> {
+        for peer in &launch.peers {
+            let node = self.nodes.iter().position(|node| node.name == peer.name).expect("peers are nodes");
+            let mut said = self.prepared.iter().filter(|(run, who)| *run == launch.run && *who == node);
+            if said.next().is_none() {
+                let name = &self.nodes[at].name;
+                return Err(format!("{} runs on {name} though {} was not ready", launch.run, peer.name));
+            }
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        let Some(control) = &self.control else {
+            return false;
+        };
+        let held = control.jobs(&Default::default());
+        held.iter().all(|job| job.life.is_held) && self.nodes.iter().all(|node| node.alive.is_empty())
+    }
+
+    fn check_end(&self) -> Result<(), String> {
+        let control = self.control.as_ref().ok_or("the control plane is away in the calm")?;
+        let now = Time(self.now + self.control_skew);
+        for job in &self.acknowledged {
+            let live = control.job(*job);
+            let is_held = live.as_ref().is_some_and(|job| job.life.is_held);
+            match control.ended(*job) {
+                Some(_) => {}
+                None if is_held => {}
+                None if live.is_some() => {
+                    let why = control.explain(*job, now).map(|why| why.wait.to_string());
+                    return Err(format!("{job} did not end: {:?} {why:?}", live.map(|job| job.life)));
+                }
+                None => return Err(format!("{job} was acknowledged and is lost")),
+            }
+        }
+        for job in &self.cancelled {
+            let state = control.ended(*job);
+            if state.is_none_or(|state| state == JobState::Waiting) {
+                return Err(format!("{job} was cancelled and is {state:?}"));
+            }
+        }
+        for node in control.nodes(now) {
+            if node.state != "idle" || node.gpus_free != GPUS {
+                return Err(format!("{} is {} with {} free GPUs", node.name, node.state, node.gpus_free));
+            }
+        }
+        for node in &self.nodes {
+            if !node.alive.is_empty() {
+                return Err(format!("{} still runs {:?}", node.name, node.alive.keys()));
+            }
+            if node.agent.as_ref().is_some_and(Agent::is_busy) {
+                return Err(format!("the agent of {} still holds runs", node.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn name_of(coming: &Coming) -> u64 {
+    match coming {
+        Coming::Client => 1,
+        Coming::Fault => 2,
+        Coming::ControlTick => 3,
+        Coming::ControlBack => 4,
+        Coming::Synced { epoch } => 5 + epoch,
+        Coming::AgentTick { node } => 100 + *node as u64,
+        Coming::AgentBack { node } => 200 + *node as u64,
+        Coming::Connect { node } => 300 + *node as u64,
+        Coming::ToControl { link, .. } => 1000 + link.0,
+        Coming::ToNode { link, .. } => 100_000 + link.0,
+        Coming::ControlHearsClose { link } => 200_000 + link.0,
+        Coming::NodeHearsClose { link } => 300_000 + link.0,
+        Coming::Process { node, .. } => 400 + *node as u64,
+        Coming::Swept { node, .. } => 500 + *node as u64,
+    }
+}
+
+fn cluster() -> Cluster {
+    Cluster::from_spec(&format!("p5.48xlarge:{NODES}"), &Catalog::builtin()).expect("the fixture is right")
+}
+
+fn rules() -> Rules {
+    Rules::default()
+}
