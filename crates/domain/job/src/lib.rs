@@ -1,9 +1,10 @@
 //! The one job format: what a gang needs, where it may stand, and by which rules it runs.
 //!
 //! A job is a gang: all its nodes start at once and are released at once. A gang has one or more roles
-//! (trainers and rollout workers, say), each a number of equal nodes. These are the types that the
-//! scheduler, the control plane and the drivers share; reading job files and `#SBATCH` scripts comes on
-//! top of them. A value of [`Job`] may be wrong; [`Job::flaws`] says how.
+//! (trainers and rollout workers, say), each a number of equal nodes. The scheduler, the control plane and
+//! the drivers share these types. Jobs are read from TOML, from JSON with the same keys, and from `#SBATCH`
+//! scripts ([`sbatch`]); docs/job.md has every key and option. A value of [`Job`] may be wrong; [`Job::flaws`]
+//! says how. No clock is known here: who submits looks up inherited variables and starts that lie ahead.
 //!
 //! ```
 //! use bedplate_job::{Gang, Job, Role, Workload};
@@ -12,6 +13,7 @@
 //! let job = Job::new("pretrain", Workload::command(["python", "train.py"]), Gang::of(trainers));
 //! assert_eq!(job.gang.gpus(), 512);
 //! assert!(job.flaws().is_empty());
+//! assert_eq!(Job::from_toml(&job.to_toml(), "job.toml"), Ok(job));
 //! ```
 
 mod array;
