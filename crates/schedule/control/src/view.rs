@@ -7,7 +7,6 @@ use serde::Serialize;
 use crate::control::{Control, Live};
 use crate::node::Presence;
 use crate::record::{JobState, Life};
-use crate::run::Phase;
 use crate::wire::Host;
 
 /// A job in a line.
@@ -216,9 +215,9 @@ impl Control {
         counts
     }
 
-    /// Runs whose ranks may be alive: what must survive a restart.
-    pub fn runs_alive(&self) -> usize {
-        self.runs.values().filter(|run| run.phase == Phase::Running).count()
+    /// Whether no job waits or runs, and nothing is left of any.
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.runs.is_empty()
     }
 }
 

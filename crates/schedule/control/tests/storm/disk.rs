@@ -43,6 +43,12 @@ impl Disk {
         self.written.clear();
     }
 
+    /// Whether the job with this mark is on disk under its number.
+    pub(crate) fn holds(&self, job: JobId, mark: &str) -> bool {
+        let quoted = format!("\"{mark}\"");
+        self.synced.jobs.get(&job).is_some_and(|row| row.text.contains(&quoted))
+    }
+
     pub(crate) fn restored(&self) -> Restored {
         self.synced.restored()
     }

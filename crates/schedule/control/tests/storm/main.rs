@@ -15,8 +15,8 @@ use disk::Disk;
 use world::{Bug, World};
 
 /// Seeds that every run tries; those that once failed join them.
-const FIXED: std::ops::Range<u64> = 0..60;
-const FRESH: u64 = 20;
+const FIXED: std::ops::Range<u64> = 0..40;
+const FRESH: u64 = 10;
 
 fn storm(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
     let mut world = World::new(seed, bug);

@@ -106,7 +106,7 @@ struct Link {
 
 /// What waits for a sync: answers to clients and commands to nodes.
 struct Waiting {
-    acknowledged: Vec<(JobId, u32)>,
+    acknowledged: Vec<(JobId, String)>,
     cancelled: Vec<JobId>,
     commands: Vec<Command>,
 }
@@ -126,12 +126,16 @@ pub(crate) struct World {
     nodes: Vec<Node>,
     links: BTreeMap<LinkId, Link>,
     next_link: u64,
-    acknowledged: BTreeSet<JobId>,
+    /// Jobs whose submission was acknowledged, with the mark that tells each from others of its number.
+    acknowledged: BTreeMap<JobId, String>,
+    marks: u64,
     cancelled: BTreeSet<JobId>,
     /// Runs that each node said it was ready for.
     prepared: BTreeSet<(RunId, usize)>,
     is_stormy: bool,
     is_hostile: bool,
+    /// A job that was acknowledged and that the disk does not have.
+    lost: Option<JobId>,
     hash: u64,
     pub(crate) is_told: bool,
 }
@@ -165,11 +169,13 @@ impl World {
             nodes,
             links: BTreeMap::new(),
             next_link: 1,
-            acknowledged: BTreeSet::new(),
+            acknowledged: BTreeMap::new(),
+            marks: 0,
             cancelled: BTreeSet::new(),
             prepared: BTreeSet::new(),
             is_stormy: true,
             is_hostile,
+            lost: None,
             hash: 0,
             is_told: false,
         };
@@ -198,15 +204,18 @@ impl World {
         self.nodes.iter_mut().for_each(|node| node.cut_until = 0);
         let mut resumed = 0;
         while self.now < STORM + CALM && !(self.is_over() && resumed >= STORM + 60_000) {
-            // Somebody puts nodes back that were taken out.
+            // Somebody puts nodes back that were taken out, and lets go what was held.
             if self.now > resumed + 30_000 && self.control.is_some() {
                 resumed = self.now;
-                for at in 0..NODES {
-                    let node = self.nodes[at].name.clone();
-                    self.with_control(|control, now| {
-                        drop(control.order(Order::Resume { node }, "calm", now))
-                    });
-                }
+                let nodes: Vec<String> = self.nodes.iter().map(|node| node.name.clone()).collect();
+                self.with_control(|control, now| {
+                    for node in nodes {
+                        drop(control.order(Order::Resume { node }, "calm", now));
+                    }
+                    for job in control.jobs(&Default::default()) {
+                        drop(control.order(Order::Release(JobId(job.id)), "calm", now));
+                    }
+                });
             }
             self.step()?;
         }
@@ -230,6 +239,7 @@ impl World {
         self.coming.insert((self.now + delay.max(1), self.serial), coming);
     }
 
+    #[expect(clippy::print_stderr, reason = "the story of one seed is for the screen")]
     fn tell(&self, what: &str) {
         if self.is_told {
             eprintln!("{:>9.3} {what}", self.now as f64 / 1000.0);
@@ -265,8 +275,8 @@ impl World {
             }
             Coming::AgentBack { node } => self.start_agent(node),
             Coming::Connect { node } => self.connect(node),
-            Coming::ToControl { link, message } => self.to_control(link, *message),
-            Coming::ToNode { link, message } => self.to_node(link, *message),
+            Coming::ToControl { link, message } => self.control_hears(link, *message),
+            Coming::ToNode { link, message } => self.node_hears(link, *message),
             Coming::ControlHearsClose { link } => {
                 self.with_control(|control, now| control.unlinked(link, now))
             }
@@ -290,6 +300,8 @@ impl World {
         let (control, unreadable) =
             Control::restore(cluster(), Settings::default(), rules(), self.disk.restored(), now);
         assert_eq!(unreadable, []);
+        self.lost =
+            self.acknowledged.iter().find(|(job, mark)| !self.disk.holds(**job, mark)).map(|(job, _)| *job);
         let is_first = self.control.is_none() && self.epoch == 1;
         self.control = Some(control);
         self.with_control(|control, now| control.tick(now));
@@ -321,7 +333,7 @@ impl World {
     }
 
     /// Writes the records, sends what is urgent, and keeps the rest until they are synced.
-    fn carry_out(&mut self, acknowledged: Vec<(JobId, u32)>, cancelled: Vec<JobId>) {
+    fn carry_out(&mut self, acknowledged: Vec<(JobId, String)>, cancelled: Vec<JobId>) {
         let output = self.control.as_mut().expect("callers checked").take_output();
         output.urgent.into_iter().for_each(|command| self.command(command));
         let is_idle = output.records.is_empty() && output.commands.is_empty();
@@ -355,9 +367,7 @@ impl World {
     }
 
     fn acknowledge(&mut self, waiting: &mut Waiting) {
-        for (first, count) in std::mem::take(&mut waiting.acknowledged) {
-            self.acknowledged.extend((first.0..first.0 + u64::from(count)).map(JobId));
-        }
+        self.acknowledged.extend(std::mem::take(&mut waiting.acknowledged));
         self.cancelled.extend(std::mem::take(&mut waiting.cancelled));
     }
 
@@ -443,7 +453,7 @@ impl World {
         Some((at, copies))
     }
 
-    fn to_control(&mut self, link: LinkId, message: FromAgent) {
+    fn control_hears(&mut self, link: LinkId, message: FromAgent) {
         if !self.links.contains_key(&link) {
             return;
         }
@@ -453,7 +463,7 @@ impl World {
         });
     }
 
-    fn to_node(&mut self, link: LinkId, message: ToAgent) {
+    fn node_hears(&mut self, link: LinkId, message: ToAgent) {
         let Some(node) = self.links.get(&link).map(|link| link.node) else {
             return;
         };
@@ -529,9 +539,6 @@ impl World {
         match act {
             Act::Send(message) => {
                 if let Some(link) = self.nodes[node].link {
-                    if let FromAgent::Prepared { run, .. } = &message {
-                        self.prepared.insert((*run, node));
-                    }
                     self.send_to_control(link, message);
                 }
             }
@@ -617,6 +624,9 @@ impl World {
         if self.nodes[node].agent.is_none() || self.nodes[node].incarnation != incarnation {
             return;
         }
+        if let Happened::Prepared { run, .. } = &happened {
+            self.prepared.insert((*run, node));
+        }
         if let Happened::RankEnded { run, rank, .. } = &happened {
             let ranks = self.nodes[node].alive.get_mut(run);
             if !ranks.is_some_and(|(_, ranks)| ranks.remove(rank)) {
@@ -640,7 +650,10 @@ impl World {
             .copied()
             .nth(self.random.between(0, self.acknowledged.len() as u64 + 1) as usize);
         let what = self.random.between(0, 100);
-        let job = self.some_job(some_job);
+        self.marks += 1;
+        let mark = format!("mark-{}", self.marks);
+        let mut job = self.some_job(some_job);
+        job.labels.insert("mark".into(), mark.clone());
         let node = self.nodes[self.random.between(0, NODES as u64) as usize].name.clone();
         let now = Time(self.now + self.control_skew);
         let Some(control) = &mut self.control else {
@@ -650,13 +663,13 @@ impl World {
         match (what, some_job) {
             (0..75, _) => {
                 if let Ok(accepted) = control.submit(Submission { user: "ada".into(), job, key: None }, now) {
-                    acknowledged.push((accepted.first, accepted.count));
+                    let jobs = accepted.first.0..accepted.first.0 + u64::from(accepted.count);
+                    acknowledged.extend(jobs.map(|job| (JobId(job), mark.clone())));
                 }
             }
             (75..82, Some(job)) => {
-                if control.order(Order::Cancel(job), "ada", now).is_ok() {
-                    cancelled.push(job);
-                }
+                let is_done = control.order(Order::Cancel(job), "ada", now).is_ok();
+                cancelled.extend(is_done.then_some(job));
             }
             (82..86, Some(job)) => drop(control.order(Order::Requeue(job), "ada", now)),
             (86..88, Some(job)) => drop(control.order(Order::Hold(job), "ada", now)),
@@ -731,6 +744,9 @@ impl World {
     // The laws.
 
     fn check(&self) -> Result<(), String> {
+        if let Some(job) = self.lost {
+            return Err(format!("{job} was acknowledged and is lost"));
+        }
         let mut owners: BTreeMap<u64, u32> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
             let mut taken = BTreeMap::new();
@@ -759,8 +775,7 @@ impl World {
     fn check_whole(&self, at: usize, launch: &Launch) -> Result<(), String> {
         for peer in &launch.peers {
             let node = self.nodes.iter().position(|node| node.name == peer.name).expect("peers are nodes");
-            let mut said = self.prepared.iter().filter(|(run, who)| *run == launch.run && *who == node);
-            if said.next().is_none() {
+            if !self.prepared.contains(&(launch.run, node)) {
                 let name = &self.nodes[at].name;
                 return Err(format!("{} runs on {name} though {} was not ready", launch.run, peer.name));
             }
@@ -772,19 +787,16 @@ impl World {
         let Some(control) = &self.control else {
             return false;
         };
-        let held = control.jobs(&Default::default());
-        held.iter().all(|job| job.life.is_held) && self.nodes.iter().all(|node| node.alive.is_empty())
+        control.is_idle() && self.nodes.iter().all(|node| node.alive.is_empty())
     }
 
     fn check_end(&self) -> Result<(), String> {
         let control = self.control.as_ref().ok_or("the control plane is away in the calm")?;
         let now = Time(self.now + self.control_skew);
-        for job in &self.acknowledged {
+        for job in self.acknowledged.keys() {
             let live = control.job(*job);
-            let is_held = live.as_ref().is_some_and(|job| job.life.is_held);
             match control.ended(*job) {
                 Some(_) => {}
-                None if is_held => {}
                 None if live.is_some() => {
                     let why = control.explain(*job, now).map(|why| why.wait.to_string());
                     return Err(format!("{job} did not end: {:?} {why:?}", live.map(|job| job.life)));
