@@ -86,7 +86,8 @@ impl Writer {
         }
     }
 
-    /// Does something else with the journal, after all that was queued before, and waits for it.
+    /// Does something else with the journal, after all that was queued before, and waits for it. Not to be called from a
+    /// callback, which would wait for itself.
     pub fn perform<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Journal) -> T + Send + 'static,
