@@ -6,6 +6,7 @@ use bedplate_calibrate::serving::ServingCases;
 use bedplate_catalog::{Bound, Catalog};
 use bedplate_deploy::Pattern;
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
+use bedplate_gangs::Settings;
 use bedplate_job::{FileNames, Job};
 use bedplate_layout::Layout;
 use bedplate_perf::serving::Site;
@@ -31,6 +32,7 @@ const TOPOLOGY_CONF: &str = include_str!("../../../app/bedplate/tests/inputs/top
 const SLURM_CONF: &str = include_str!("../../../app/bedplate/tests/inputs/slurm.conf");
 const LATENCIES: &str = include_str!("../../../app/bedplate/tests/inputs/latencies.csv");
 const SITE: &str = "[[deployment]]\nname = \"a on h100 with vllm\"\nstep = 1.1\nfirst_token = -0.02\n";
+const SITE_RULES: &str = include_str!("../../../../docs/site.toml");
 const OVERLAY: &str = include_str!("../../../app/bedplate/tests/inputs/own.toml");
 const CONFIG: &str = include_str!("../../../app/bedplate/tests/inputs/config.json");
 const DEEPSEEK: &str = include_str!("../../../../data/models/deepseek-v3.json");
@@ -70,6 +72,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target { name: "serving_rows", run: serving_rows, seeds: &[LATENCIES], rounds: 150 },
     Target { name: "serving_site", run: serving_site, seeds: &[SITE], rounds: 1000 },
+    Target { name: "site_rules", run: site_rules, seeds: &[SITE_RULES], rounds: 1000 },
     Target { name: "catalog_overlay", run: catalog_overlay, seeds: &[OVERLAY], rounds: 150 },
     Target { name: "model_config", run: model_config, seeds: &[CONFIG, DEEPSEEK, GPT_OSS], rounds: 2000 },
     Target {
@@ -345,5 +348,16 @@ fn file_pattern(data: &[u8]) {
     match names.expand(&pattern) {
         Err(error) => tell(&error),
         Ok(path) => assert_eq!(path.matches('/').count(), pattern.matches('/').count()),
+    }
+}
+
+/// The rules of a scheduler; they are read only, so all that can be asked is an answer or a complaint.
+fn site_rules(data: &[u8]) {
+    static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
+        Cluster::from_spec("p5.48xlarge:8", &CATALOG).expect("the catalog has this instance")
+    });
+    match Settings::from_toml(&String::from_utf8_lossy(data), "site.toml", &CLUSTER) {
+        Ok(settings) => assert!(!settings.partitions.is_empty() && !settings.qos.is_empty()),
+        Err(error) => tell(&error),
     }
 }

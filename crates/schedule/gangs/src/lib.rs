@@ -54,6 +54,7 @@ mod recall;
 mod request;
 mod scheduler;
 mod settings;
+mod site;
 mod suspend;
 mod time;
 mod timeline;
@@ -76,6 +77,7 @@ pub use request::{
 };
 pub use scheduler::Scheduler;
 pub use settings::{Backfill, ElasticRules, Packing, Partition, PreemptionRules, Qos, Settings, Weights};
+pub use site::{PAGES, SettingsError};
 pub use time::{Span, Time};
 
 #[cfg(test)]

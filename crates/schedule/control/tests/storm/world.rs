@@ -646,7 +646,7 @@ impl World {
         }
         let some_job = self
             .acknowledged
-            .iter()
+            .keys()
             .copied()
             .nth(self.random.between(0, self.acknowledged.len() as u64 + 1) as usize);
         let what = self.random.between(0, 100);
