@@ -24,8 +24,6 @@ const CALM: u64 = 1_500_000;
 pub(crate) enum Bug {
     /// Clients are answered before the disk has synced.
     AnswersEarly,
-    /// Commands leave before the disk has synced.
-    CommandsLeaveEarly,
     /// Agents that nobody hears keep their ranks.
     IgnoresLease,
     /// Nodes start their ranks as soon as they are ready themselves.
@@ -35,8 +33,8 @@ pub(crate) enum Bug {
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 5] =
-        [Bug::AnswersEarly, Bug::CommandsLeaveEarly, Bug::IgnoresLease, Bug::StartsAlone, Bug::LosesReleases];
+    pub(crate) const ALL: [Bug; 4] =
+        [Bug::AnswersEarly, Bug::IgnoresLease, Bug::StartsAlone, Bug::LosesReleases];
 }
 
 /// Something that will happen.
@@ -342,12 +340,8 @@ impl World {
         }
         self.disk.write(output.records);
         let mut waiting = Waiting { acknowledged, cancelled, commands: output.commands };
-        match self.bug {
-            Some(Bug::AnswersEarly) => self.acknowledge(&mut waiting),
-            Some(Bug::CommandsLeaveEarly) => {
-                std::mem::take(&mut waiting.commands).into_iter().for_each(|command| self.command(command));
-            }
-            _ => {}
+        if self.bug == Some(Bug::AnswersEarly) {
+            self.acknowledge(&mut waiting);
         }
         self.waiting.push_back(waiting);
         let slow = self.is_stormy && self.random.percent(2);
