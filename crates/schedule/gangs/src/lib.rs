@@ -43,6 +43,8 @@ mod intake;
 mod levels;
 mod lifecycle;
 mod limits;
+mod opening;
+mod outlook;
 mod pass;
 mod place;
 mod preempt;
@@ -57,6 +59,7 @@ mod settings;
 mod suspend;
 mod time;
 mod timeline;
+mod victims;
 mod view;
 
 pub use adopt::{Adopted, Leaving, Misfit, Standing};
