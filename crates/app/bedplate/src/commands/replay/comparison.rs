@@ -291,6 +291,7 @@ fn run_json(run: &Run) -> Value {
         "gpu_hours": {
             "held": gpu_time.held / GPU_HOUR,
             "useful": gpu_time.useful / GPU_HOUR,
+            "work": gpu_time.work / GPU_HOUR,
             "lost_to_failures": gpu_time.lost_to_failures / GPU_HOUR,
             "lost_to_preemption": gpu_time.lost_to_preemption / GPU_HOUR,
             "lost_to_resizing": gpu_time.lost_to_resizing / GPU_HOUR,
