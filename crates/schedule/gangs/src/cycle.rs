@@ -54,6 +54,12 @@ impl Scheduler {
         u64::from(self.fleet.count()).pow(2) / 40_000
     }
 
+    /// Likewise, cycles that only look again for gangs to move are so far apart: not at all on a small cluster,
+    /// a second on 1,000 nodes, a minute on 10,000.
+    pub(crate) fn pause_for_nodes(&self) -> Span {
+        Span(25 * self.events_for_nodes())
+    }
+
     fn is_cycle_due(&self, now: Time) -> bool {
         let rules = &self.settings.backfill;
         let cadence = &self.cadence;

@@ -42,13 +42,15 @@ impl Scheduler {
             return None;
         }
         let count = victims.len();
+        // Who was suspended is gone at once and reports no end: nothing else would wake the gang.
+        let is_sudden = victims.iter().any(|victim| victim.is_suspended());
+        let wakes = if is_sudden { fit.at } else { fit.at.max(now + self.pause_for_nodes()) };
         let jobs = victims.iter().map(|victim| victim.job).collect();
         victims.into_iter().for_each(|victim| self.evict(victim, job, &fit.nodes[0], now));
         let entry = self.entry_mut(job);
         entry.victims = jobs;
         entry.wait = Wait::Preempting { victims: count };
-        // Who was suspended is gone at once and reports no end: nothing else would wake the gang.
-        self.next_preemption = Some(self.next_preemption.map_or(fit.at, |next| next.min(fit.at)));
+        self.next_preemption = Some(self.next_preemption.map_or(wakes, |next| next.min(wakes)));
         Some(fit)
     }
 
@@ -97,7 +99,8 @@ impl Scheduler {
         let unsettled = runners.iter().filter(|runner| runner.settled > now);
         let settled = unsettled.filter(|runner| self.is_outranked(runner, job)).map(|runner| runner.settled);
         let times = settled.chain([self.damped_until(job)]).chain(self.next_preemption);
-        self.next_preemption = times.filter(|time| *time > now && *time < Time::NEVER).min();
+        let next = times.filter(|time| *time > now && *time < Time::NEVER).min();
+        self.next_preemption = next.map(|time| time.max(now + self.pause_for_nodes()));
         self.runners = Some(runners);
     }
 

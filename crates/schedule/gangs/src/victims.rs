@@ -237,6 +237,13 @@ impl Scheduler {
     }
 }
 
+impl Candidate {
+    /// Whether it would be stopped in place, at once.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.keeps_memory
+    }
+}
+
 impl OpenAt {
     fn look(&mut self, class: &Class, fleet: &crate::fleet::Fleet, node: u32) {
         let place = node as usize;
