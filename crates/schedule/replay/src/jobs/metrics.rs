@@ -30,6 +30,8 @@ pub struct Summary {
     pub rejected: usize,
     /// Jobs that had not ended when the replay did.
     pub open: usize,
+    /// Work of the jobs that the cluster can run, over what it can do in the window of submissions.
+    pub load: f64,
     pub wait: Distribution,
     pub bounded_slowdown: f64,
     pub by_size: Vec<ClassSummary>,
@@ -125,6 +127,7 @@ impl Summary {
             given_up: count(End::GivenUp),
             rejected: count(End::Rejected),
             open: count(End::Open),
+            load: possible_work(trace, outcome) / capacity,
             wait: Distribution::of(waits(&judged)),
             bounded_slowdown: mean_slowdown(&judged),
             by_size: by_size(&judged),
@@ -223,6 +226,11 @@ fn by_size(judged: &[Judged<'_>]) -> Vec<ClassSummary> {
         }
     }
     classes
+}
+
+fn possible_work(trace: &Trace, outcome: &Outcome) -> f64 {
+    let jobs = trace.jobs.iter().zip(&outcome.records).filter(|(_, record)| record.end != End::Rejected);
+    jobs.fold(0.0, |sum, (job, _)| sum + job.gpu_time())
 }
 
 fn gpu_time(trace: &Trace, records: &[Record]) -> GpuTime {
