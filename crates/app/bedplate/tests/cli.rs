@@ -165,6 +165,7 @@ golden! {
         "replay jobs own.toml --cluster p5.48xlarge:8",
         "replay jobs jobs.csv --cluster p5.48xlarge:8 --policy eassy",
         "replay jobs jobs.csv --cluster p5.48xlarge:8 --failures llama4",
+        "replay jobs too-wide.jsonl --cluster p5.48xlarge:2 --policy easy --policy ours --policy easy",
         "replay jobs jobs.csv --cluster p5.48xlarge:8 --format swf",
         "replay requests wrong-requests.csv --step-time step=8ms",
         "replay requests config.json --step-time step=8ms",

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::entry::{Reservation, Reserved};
+use crate::outlook::Outlook;
 use crate::place::choose;
 use crate::priority::{Rank, Scales, priority};
 use crate::scheduler::{Cadence, Scheduler};
@@ -53,6 +54,12 @@ impl Scheduler {
         u64::from(self.fleet.count()).pow(2) / 40_000
     }
 
+    /// Likewise, cycles that only look again for gangs to move are so far apart: not at all on a small cluster,
+    /// a second on 1,000 nodes, a minute on 10,000.
+    pub(crate) fn pause_for_nodes(&self) -> Span {
+        Span(25 * self.events_for_nodes())
+    }
+
     fn is_cycle_due(&self, now: Time) -> bool {
         let rules = &self.settings.backfill;
         let cadence = &self.cadence;
@@ -67,6 +74,7 @@ impl Scheduler {
         self.refresh_ranks(now);
         self.next_preemption = None;
         self.no_room.clear();
+        self.runners = None;
         let promises = self.forget_reservations(now);
         let order = self.order();
         let mut reserved = 0;
@@ -93,7 +101,18 @@ impl Scheduler {
         }
         self.cadence = Cadence { last: now, ..Cadence::default() };
         self.views.clear();
-        self.now_views.clear();
+        self.forget_now_views();
+        self.tidy_outlooks();
+    }
+
+    /// Keeps what the cycle asked for, and the list of bookings short.
+    fn tidy_outlooks(&mut self) {
+        let most = 8 * self.fleet.count() as usize + 65_536;
+        if self.fleet.rebooked.len() > most {
+            self.fleet.rebooked.clear();
+            self.outlooks.clear();
+        }
+        self.outlooks.retain(|_, outlook| std::mem::take(&mut outlook.is_used));
     }
 
     /// Starts a gang, or reserves for it; true when it started.
@@ -237,7 +256,7 @@ impl Scheduler {
         self.reserved_on.clear();
         self.fleet.reset_plan(now);
         self.views.clear();
-        self.now_views.clear();
+        self.forget_now_views();
         std::mem::take(&mut self.reservations)
     }
 
@@ -280,15 +299,35 @@ impl Scheduler {
         if horizon == Horizon::Now {
             return self.find_class_now(class, now);
         }
-        let fleet = &self.fleet;
-        let eligible = &self.eligible;
-        let view = self
-            .views
-            .entry(*class)
-            .or_insert_with(|| View::new(*class, fleet, eligible.get(class.eligible), now));
-        let at = view.find(fleet)?;
-        let nodes = choose(fleet, class, &view.openings(), self.settings.packing)?;
+        if !self.views.contains_key(class) {
+            let view = self.new_view(class, now);
+            self.views.insert(*class, view);
+        }
+        let view = self.views.get_mut(class).expect("it was made");
+        let at = view.find(&self.fleet, self.eligible.get(class.eligible))?;
+        let nodes = choose(&self.fleet, class, &view.openings(), self.settings.packing)?;
         Some(Fit { at, nodes: vec![nodes] })
+    }
+
+    fn new_view(&mut self, class: &Class, now: Time) -> View {
+        // To follow many changes takes longer than to look at every node.
+        let is_near = self.fleet.is_traced && self.fleet.changes.len() <= 2 * self.fleet.count() as usize;
+        if is_near {
+            self.follow_outlook(class, now);
+        }
+        let (fleet, eligible) = (&self.fleet, self.eligible.get(class.eligible));
+        match self.outlooks.get(&class.shape()).filter(|_| is_near) {
+            Some(outlook) => View::from_outlook(*class, fleet, eligible, outlook, now),
+            None => View::new(*class, fleet, eligible, now),
+        }
+    }
+
+    /// Brings what is known of where a class fits beside what runs to `now`.
+    pub(crate) fn follow_outlook(&mut self, class: &Class, now: Time) {
+        let (shape, fleet) = (class.shape(), &self.fleet);
+        let eligible = self.eligible.get(class.eligible);
+        let new = || Outlook::new(shape, fleet, eligible, now);
+        self.outlooks.entry(shape).or_insert_with(new).follow(fleet, eligible, now);
     }
 
     /// With a prediction, a start further off may end earlier: when the nodes are closer to each other.
@@ -349,8 +388,9 @@ impl Scheduler {
         let mut outcome = Ok(());
         for role in order {
             let class = &classes[role];
-            let mut view = View::new(*class, &self.fleet, self.eligible.get(class.eligible), at);
-            let found = view.find(&self.fleet);
+            let eligible = self.eligible.get(class.eligible);
+            let mut view = View::new(*class, &self.fleet, eligible, at);
+            let found = view.find(&self.fleet, eligible);
             let chosen = (found == Some(at))
                 .then(|| choose(&self.fleet, class, &view.openings(), self.settings.packing))
                 .flatten();

@@ -10,9 +10,10 @@ use bedplate_topology::NodeId;
 use crate::admission::rounded;
 use crate::cycle::{Fit, Horizon};
 use crate::entry::{Run, State};
+use crate::opening::NowView;
 use crate::place::choose;
 use crate::scheduler::Scheduler;
-use crate::view::{Class, Rule, View};
+use crate::view::{Class, Rule};
 use crate::{Decision, JobId, NodeShare, Outcome, Span, StartReason, Time};
 
 impl Scheduler {
@@ -144,9 +145,9 @@ impl Scheduler {
             let home = of_node[own[0] as usize];
             eligible.iter_mut().zip(of_node).for_each(|(flag, set)| *flag &= *set == home);
         }
-        let mut view = View::new(*class, &self.fleet, &eligible, now);
-        let fits = view.fits_at(&self.fleet, now);
-        fits.then(|| choose(&self.fleet, class, &view.openings(), self.settings.packing)).flatten()
+        let view = NowView::new(class.shape(), &self.fleet, &eligible, now);
+        let fits = view.open() >= class.nodes;
+        fits.then(|| choose(&self.fleet, class, &view.openings(now), self.settings.packing)).flatten()
     }
 
     fn add_nodes(&mut self, job: JobId, nodes: &[u32], ends: Time, now: Time) {
@@ -184,6 +185,7 @@ impl Scheduler {
 
     /// Changes what a gang holds; its time runs faster or slower from then on.
     fn resize(&mut self, job: JobId, now: Time, change: impl FnOnce(&mut Run)) {
+        self.runners = None;
         let entry = self.jobs.get_mut(&job).expect("it is live");
         let State::Running(run) = &mut entry.state else {
             return;

@@ -23,10 +23,16 @@ pub(crate) struct Fleet {
     kinds: Vec<DeviceGroups>,
     /// Sets of nodes by level, closest first: multi-node domains, then switches, then the cluster.
     levels: Vec<LevelSets>,
+    /// GPUs of every node that work and nobody holds. By themselves, because searches look at all of them.
+    free_devices: Vec<u64>,
     pub(crate) booked: Vec<Timeline>,
     pub(crate) plan: Vec<Timeline>,
     /// What happened to `plan`, in order, for those who keep results derived from it.
     pub(crate) changes: Vec<Change>,
+    /// Whether `changes` holds all by which `plan` differs from `booked`.
+    pub(crate) is_traced: bool,
+    /// Nodes of which `booked` changed, in order.
+    pub(crate) rebooked: Vec<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -34,8 +40,6 @@ struct NodeEntry {
     capacity: Amount,
     kind: u16,
     condition: Condition,
-    /// GPUs that work and nobody holds.
-    free_devices: u64,
     working_devices: u64,
     bookings: Vec<Booking>,
     shared: Vec<SharedGpu>,
@@ -106,12 +110,15 @@ impl Fleet {
         let booked: Vec<Timeline> = nodes.iter().map(|node| Timeline::new(node.capacity)).collect();
         let mut fleet = Self {
             kinds: cluster.kinds().iter().map(DeviceGroups::of).collect(),
+            free_devices: nodes.iter().map(|node| node.working_devices).collect(),
             plan: booked.clone(),
             booked,
             nodes,
             levels,
             cluster,
             changes: Vec::new(),
+            is_traced: true,
+            rebooked: Vec::new(),
         };
         for node in 0..fleet.count() {
             if fleet.nodes[node as usize].condition != Condition::Up {
@@ -163,12 +170,13 @@ impl Fleet {
     /// GPUs that nobody holds, on nodes that are in service.
     pub(crate) fn free_gpus(&self, now: Time) -> u64 {
         let is_closed = |closure: &Closure| closure.from <= now && now < closure.until;
-        let serves = |node: &&NodeEntry| !node.closed.iter().any(is_closed);
-        self.nodes.iter().filter(serves).map(|node| u64::from(node.free_devices.count_ones())).sum()
+        let serves = |(node, _): &(&NodeEntry, &u64)| !node.closed.iter().any(is_closed);
+        let serving = self.nodes.iter().zip(&self.free_devices).filter(serves);
+        serving.map(|(_, free)| u64::from(free.count_ones())).sum()
     }
 
     pub(crate) fn free_devices(&self, node: u32) -> u64 {
-        self.nodes[node as usize].free_devices
+        self.free_devices[node as usize]
     }
 
     /// Chooses devices and books them; what is booked must be free in the plan from `from` on.
@@ -178,7 +186,7 @@ impl Fleet {
         match booking.share {
             Some(share) => return self.book_share(node, booking, share),
             None => {
-                let chosen = groups.choose(entry.free_devices, u32::from(booking.gpus));
+                let chosen = groups.choose(self.free_devices[node as usize], u32::from(booking.gpus));
                 booking.devices = chosen.expect("as many devices are free as the timeline says");
             }
         }
@@ -188,10 +196,10 @@ impl Fleet {
 
     /// Books the very devices that the booking names; they must be free.
     pub(crate) fn book_devices(&mut self, node: u32, booking: Booking) {
-        let entry = &mut self.nodes[node as usize];
-        assert!(entry.free_devices & booking.devices == booking.devices, "a GPU is held once");
-        entry.free_devices &= !booking.devices;
-        entry.bookings.push(booking);
+        let free = &mut self.free_devices[node as usize];
+        assert!(*free & booking.devices == booking.devices, "a GPU is held once");
+        *free &= !booking.devices;
+        self.nodes[node as usize].bookings.push(booking);
         self.take_both(node, booking.from, booking.until, booking.amount);
     }
 
@@ -210,7 +218,7 @@ impl Fleet {
         let shared = entry.shared.iter().find(|gpu| gpu.device == booking.devices);
         let devices_free = match (booking.share, shared) {
             (Some(share), Some(gpu)) => gpu.used + share <= 1000,
-            _ => entry.free_devices & booking.devices == booking.devices,
+            _ => self.free_devices(node) & booking.devices == booking.devices,
         };
         let bookings = || entry.bookings.iter().chain([booking]);
         let fits = |of: fn(&Amount) -> u64| {
@@ -237,7 +245,7 @@ impl Fleet {
             Some(index) => entry.shared[index].device,
             None => {
                 let groups = &self.kinds[usize::from(entry.kind)];
-                groups.choose(entry.free_devices, 1).expect("a device is free: the window said so")
+                groups.choose(self.free_devices(node), 1).expect("a device is free: the window said so")
             }
         };
         self.share_device(node, booking, share, open);
@@ -256,9 +264,12 @@ impl Fleet {
                 self.take_both(node, end, until, Amount::gpus(1));
             }
             None => {
-                let entry = &mut self.nodes[node as usize];
-                entry.free_devices &= !booking.devices;
-                entry.shared.push(SharedGpu { device: booking.devices, used: share, until: booking.until });
+                self.free_devices[node as usize] &= !booking.devices;
+                self.nodes[node as usize].shared.push(SharedGpu {
+                    device: booking.devices,
+                    used: share,
+                    until: booking.until,
+                });
                 self.take_both(node, booking.from, booking.until, Amount::gpus(1));
             }
         }
@@ -297,7 +308,7 @@ impl Fleet {
         let booking = entry.bookings.swap_remove(at);
         match booking.share {
             None => {
-                entry.free_devices |= booking.devices & entry.working_devices;
+                self.free_devices[node as usize] |= booking.devices & entry.working_devices;
                 self.give_both(node, booking.from.max(now), booking.until, booking.amount);
             }
             Some(share) => self.release_share(node, booking, share, now),
@@ -316,7 +327,7 @@ impl Fleet {
         match until {
             Some(until) => entry.shared[at].until = until,
             None => {
-                entry.free_devices |= booking.devices & entry.working_devices;
+                self.free_devices[node as usize] |= booking.devices & entry.working_devices;
                 entry.shared.remove(at);
             }
         }
@@ -361,12 +372,14 @@ impl Fleet {
         self.booked[node as usize].take(from, until, amount);
         self.plan[node as usize].take(from, until, amount);
         self.changes.push(Change { node, from, until, frees: false });
+        self.rebooked.push(node);
     }
 
     fn give_both(&mut self, node: u32, from: Time, until: Time, amount: Amount) {
         self.booked[node as usize].give(from, until, amount);
         self.plan[node as usize].give(from, until, amount);
         self.changes.push(Change { node, from, until, frees: true });
+        self.rebooked.push(node);
     }
 
     pub(crate) fn reserve(&mut self, node: u32, from: Time, until: Time, amount: Amount) {
@@ -386,6 +399,13 @@ impl Fleet {
             plan.clone_from(booked);
         }
         self.changes.clear();
+        self.is_traced = true;
+    }
+
+    /// Forgets what happened to `plan`; results derived from it must be forgotten too.
+    pub(crate) fn forget_changes(&mut self) {
+        self.changes.clear();
+        self.is_traced = false;
     }
 
     #[cfg(test)]
@@ -414,7 +434,6 @@ impl NodeEntry {
             capacity,
             kind,
             condition: Condition::of(cluster.health(id)),
-            free_devices: working,
             working_devices: working,
             bookings: Vec::new(),
             shared: Vec::new(),

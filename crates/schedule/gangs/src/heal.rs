@@ -8,8 +8,9 @@ use std::collections::BTreeSet;
 use bedplate_topology::NodeId;
 
 use crate::entry::{Entry, State};
+use crate::opening::NowView;
 use crate::scheduler::{SHORTEST_GRACE, Scheduler};
-use crate::view::{Class, Rule, View};
+use crate::view::{Class, Rule};
 use crate::{Closeness, Decision, JobId, Maintenance, NodeOrder, NodeShare, Outcome, StopReason, Then, Time};
 
 impl Scheduler {
@@ -32,7 +33,7 @@ impl Scheduler {
         if self.next_closure.is_some_and(|time| time <= now) {
             self.fleet.forget_closures(now);
             self.next_closure = self.fleet.next_closure_change(now);
-            self.now_views.clear();
+            self.forget_now_views();
             self.cadence.is_urgent = true;
         }
         if self.next_preemption.is_some_and(|time| time <= now) {
@@ -213,14 +214,13 @@ impl Scheduler {
         let class = Class { nodes: 1, length: ends.since(now), rule: Rule::Anywhere, ..class };
         let mut eligible = self.eligible.get(class.eligible).clone();
         for (node, flag) in (0u32..).zip(eligible.iter_mut()) {
-            // Whoever ends at this very instant may not have been reported yet and still holds GPUs.
-            let is_free = self.fleet.free_devices(node).count_ones() >= u32::from(class.need.gpus);
-            *flag &= is_free && set.contains(&node) && !nodes.contains(&node);
+            *flag &= set.contains(&node) && !nodes.contains(&node);
         }
-        let mut view = View::new(class, &self.fleet, &eligible, now);
-        view.fits_at(&self.fleet, now)
-            .then(|| crate::place::choose(&self.fleet, &class, &view.openings(), self.settings.packing))
-            .flatten()
-            .and_then(|nodes| nodes.first().copied())
+        // Whoever ends at this very instant may not have been reported yet and still holds GPUs: the view
+        // counts only those that nobody holds.
+        let view = NowView::new(class.shape(), &self.fleet, &eligible, now);
+        let openings = view.openings(now);
+        let chosen = crate::place::choose(&self.fleet, &class, &openings, self.settings.packing)?;
+        chosen.first().copied()
     }
 }

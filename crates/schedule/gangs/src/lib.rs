@@ -43,6 +43,8 @@ mod intake;
 mod levels;
 mod lifecycle;
 mod limits;
+mod opening;
+mod outlook;
 mod pass;
 mod place;
 mod preempt;
@@ -58,6 +60,7 @@ mod site;
 mod suspend;
 mod time;
 mod timeline;
+mod victims;
 mod view;
 
 pub use adopt::{Adopted, Leaving, Misfit, Standing};

@@ -193,6 +193,7 @@ impl Scheduler {
         let Some(run) = entry.run_mut() else {
             return;
         };
+        self.runners = None;
         let was_stopping = run.stopping.is_some();
         let keeps_end = matches!(run.stopping, Some(Then::End(_)));
         if !keeps_end {
@@ -244,6 +245,7 @@ impl Scheduler {
     /// Frees all that a running gang holds.
     pub(crate) fn take_run(&mut self, job: JobId, now: Time) -> Option<Box<Run>> {
         self.charge(job, now);
+        self.runners = None;
         let entry = self.jobs.get_mut(&job)?;
         entry.run()?;
         let State::Running(run) = std::mem::replace(&mut entry.state, State::Blocked) else {
@@ -336,6 +338,7 @@ impl Scheduler {
 
     /// A gang that holds its nodes from now on counts wherever running gangs are counted.
     pub(crate) fn count_running(&mut self, job: JobId, run: Run) {
+        self.runners = None;
         self.ends.insert((run.ends, job));
         let gpus = run.gpus();
         self.ledger.start(&self.jobs[&job].request, gpus);

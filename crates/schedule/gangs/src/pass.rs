@@ -7,10 +7,11 @@ use std::collections::BTreeSet;
 
 use crate::cycle::{Fit, Horizon};
 use crate::entry::Reservation;
+use crate::opening::{NowView, is_spread_enough};
 use crate::place::choose;
 use crate::priority::Rank;
 use crate::scheduler::Scheduler;
-use crate::view::{Class, NowView, Rule, View};
+use crate::view::{Class, Rule};
 use crate::{JobId, Span, StartReason, Time};
 
 /// With at most so many reservations, all are brought forward at every event.
@@ -38,8 +39,8 @@ impl Scheduler {
     fn bound_changes(&mut self) {
         let most = 8 * self.fleet.count() as usize + 65_536;
         if self.fleet.changes.len() > most {
-            self.fleet.changes.clear();
-            self.now_views.clear();
+            self.fleet.forget_changes();
+            self.forget_now_views();
         }
     }
 
@@ -166,14 +167,22 @@ impl Scheduler {
 
     fn has_gained(&mut self, class: &Class, now: Time) -> bool {
         let view = self.now_view(class, now);
-        let gained = std::mem::take(&mut view.has_gained);
-        gained && view.open() >= class.nodes || class.need.gpus == 1 && class.nodes == 1
+        let (gains, open) = (view.gains, view.open());
+        let has_gained = self.tried.insert(*class, gains).is_none_or(|before| before < gains);
+        has_gained && open >= class.nodes || class.need.gpus == 1 && class.nodes == 1
+    }
+
+    /// What was open is to be found out anew.
+    pub(crate) fn forget_now_views(&mut self) {
+        self.now_views.clear();
+        self.tried.clear();
     }
 
     fn now_view(&mut self, class: &Class, now: Time) -> &mut NowView {
         let fleet = &self.fleet;
         let eligible = self.eligible.get(class.eligible);
-        let view = self.now_views.entry(*class).or_insert_with(|| NowView::new(*class, fleet, eligible, now));
+        let shape = class.shape();
+        let view = self.now_views.entry(shape).or_insert_with(|| NowView::new(shape, fleet, eligible, now));
         view.follow(fleet, eligible, now);
         view
     }
@@ -215,16 +224,12 @@ impl Scheduler {
         if self.now_view(class, now).open() < class.nodes {
             return None;
         }
-        if class.rule != Rule::Anywhere && !self.rule_holds(class, now) {
+        let openings = self.now_views[&class.shape()].openings(now);
+        if !is_spread_enough(class, &self.fleet, self.eligible.get(class.eligible), &openings) {
             return None;
         }
-        let view = &self.now_views[class];
-        let nodes = choose(&self.fleet, class, &view.openings(now), self.settings.packing)?;
+        let nodes = choose(&self.fleet, class, &openings, self.settings.packing)?;
         Some(Fit { at: now, nodes: vec![nodes] })
-    }
-
-    fn rule_holds(&self, class: &Class, now: Time) -> bool {
-        View::new(*class, &self.fleet, self.eligible.get(class.eligible), now).fits_at(&self.fleet, now)
     }
 }
 

@@ -5,27 +5,13 @@
 //! up for anybody; everything else only for a higher tier or a QOS that may preempt. Free nodes count
 //! first, so nobody stops who need not.
 
-use std::collections::BTreeSet;
-
 use bedplate_topology::NodeId;
 
 use crate::cycle::{Asked, Fit};
 use crate::entry::Run;
-use crate::place::choose;
-use crate::scheduler::{Claim, SHORTEST_GRACE, Scheduler};
-use crate::view::View;
-use crate::{Amount, Decision, JobId, Preemption, Request, Span, StopReason, Then, Time, Wait};
-
-/// A running gang that could make room.
-#[derive(Debug, Clone)]
-struct Candidate {
-    job: JobId,
-    /// What it would leave: all its nodes, or those it can do without.
-    nodes: Vec<u32>,
-    shrinks: bool,
-    /// GPU milliseconds lost.
-    cost: u128,
-}
+use crate::scheduler::{Claim, Scheduler};
+use crate::victims::{Candidate, Runner};
+use crate::{Decision, JobId, Preemption, Request, Span, StopReason, Then, Time, Wait};
 
 impl Scheduler {
     /// Stops or shrinks others so that a gang can start soon, and says where it then stands.
@@ -50,23 +36,21 @@ impl Scheduler {
 
     fn move_others(&mut self, job: JobId, now: Time) -> Option<Fit> {
         let candidates = self.candidates(job, now);
-        if candidates.is_empty() {
-            return None;
-        }
-        let longest = candidates.iter().map(|each| self.leaving_time(each)).max()?;
-        let at = now + longest;
-        let (fit, victims) = self.cheapest_victims(job, &candidates, at)?;
+        let longest = candidates.iter().map(|each| each.leaves_within).max()?;
+        let (fit, victims) = self.cheapest_victims(job, &candidates, now + longest, now)?;
         if !self.is_worth_it(job, &victims) {
             return None;
         }
         let count = victims.len();
+        // Who was suspended is gone at once and reports no end: nothing else would wake the gang.
+        let is_sudden = victims.iter().any(|victim| victim.is_suspended());
+        let wakes = if is_sudden { fit.at } else { fit.at.max(now + self.pause_for_nodes()) };
         let jobs = victims.iter().map(|victim| victim.job).collect();
         victims.into_iter().for_each(|victim| self.evict(victim, job, &fit.nodes[0], now));
         let entry = self.entry_mut(job);
         entry.victims = jobs;
         entry.wait = Wait::Preempting { victims: count };
-        // Who was suspended is gone at once and reports no end: nothing else would wake the gang.
-        self.next_preemption = Some(self.next_preemption.map_or(fit.at, |next| next.min(fit.at)));
+        self.next_preemption = Some(self.next_preemption.map_or(wakes, |next| next.min(wakes)));
         Some(fit)
     }
 
@@ -79,16 +63,24 @@ impl Scheduler {
     }
 
     /// Those who may be moved for this gang, the cheapest first.
-    fn candidates(&self, job: JobId, now: Time) -> Vec<Candidate> {
-        let may_preempt = self.may_preempt(job, now);
-        let mut candidates: Vec<Candidate> = if may_preempt {
-            self.ends.iter().filter_map(|(_, other)| self.candidate(*other, job, now)).collect()
+    fn candidates(&mut self, job: JobId, now: Time) -> Vec<Candidate> {
+        let mut candidates: Vec<Candidate> = if self.may_preempt(job, now) {
+            let runners = self.take_runners(now);
+            let found = runners.iter().filter_map(|runner| self.candidate(runner, job, now)).collect();
+            self.runners = Some(runners);
+            found
         } else {
             self.elastic_running.iter().filter_map(|other| self.surplus(*other)).collect()
         };
-        let per_gpu = |each: &Candidate| each.cost / (each.nodes.len() as u128).max(1);
-        candidates.sort_by_key(|each| (per_gpu(each), each.job));
+        let per_node = |each: &Candidate| each.cost / (each.nodes.len() as u128).max(1);
+        candidates.sort_by_cached_key(|each| (per_node(each), each.job));
         candidates
+    }
+
+    /// What a running gang leaves for another.
+    fn candidate(&self, runner: &Runner, for_job: JobId, now: Time) -> Option<Candidate> {
+        let may_go = runner.settled <= now && self.is_outranked(runner, for_job);
+        if may_go { runner.for_higher.clone() } else { runner.for_anybody.clone() }
     }
 
     /// Until when a gang may not move others: the longer the more often it failed.
@@ -103,14 +95,13 @@ impl Scheduler {
         if !self.ranks_above_others(job) {
             return;
         }
-        let may_go = |other: &JobId| {
-            let entry = &self.jobs[other];
-            let time = entry.run()?.started + entry.request.minimum_run_time;
-            (time > now && self.is_outranked(*other, job, now)).then_some(time)
-        };
-        let others = self.ends.iter().map(|(_, other)| other).filter_map(may_go);
-        let times = others.chain([self.damped_until(job)]).chain(self.next_preemption);
-        self.next_preemption = times.filter(|time| *time > now && *time < Time::NEVER).min();
+        let runners = self.take_runners(now);
+        let unsettled = runners.iter().filter(|runner| runner.settled > now);
+        let settled = unsettled.filter(|runner| self.is_outranked(runner, job)).map(|runner| runner.settled);
+        let times = settled.chain([self.damped_until(job)]).chain(self.next_preemption);
+        let next = times.filter(|time| *time > now && *time < Time::NEVER).min();
+        self.next_preemption = next.map(|time| time.max(now + self.pause_for_nodes()));
+        self.runners = Some(runners);
     }
 
     fn ranks_above_others(&self, job: JobId) -> bool {
@@ -129,42 +120,23 @@ impl Scheduler {
         self.settings.partitions[usize::from(request.partition.0)].tier
     }
 
-    fn candidate(&self, other: JobId, for_job: JobId, now: Time) -> Option<Candidate> {
-        let entry = &self.jobs[&other];
-        let run = entry.run().filter(|run| run.stopping.is_none() && run.leaving.is_empty())?;
-        // One of those who share a GPU frees nothing by going.
-        if entry.request.roles.iter().any(|role| role.gpu_share.is_some()) {
-            return None;
-        }
-        let has_run = now.since(run.started) >= entry.request.minimum_run_time;
-        if !self.is_outranked(other, for_job, now)
-            || !has_run
-            || entry.request.preemption == Preemption::Never
-        {
-            return self.surplus(other);
-        }
-        if entry.request.preemption == Preemption::Shrink {
-            return self.removable(other, entry.request.elastic().map_or(u32::MAX, |elastic| elastic.min));
-        }
-        Some(self.whole(other, run, now))
-    }
-
     /// Whether a running gang may be moved for another. Whoever would stand before that one in the queue would
     /// only come back and take the nodes again.
-    fn is_outranked(&self, other: JobId, by: JobId, now: Time) -> bool {
-        let (low, high) = (&self.jobs[&other].request, &self.jobs[&by].request);
-        if self.tier(low) < self.tier(high) {
+    fn is_outranked(&self, runner: &Runner, by: JobId) -> bool {
+        let high = &self.jobs[&by];
+        if runner.tier < self.tier(&high.request) {
             return true;
         }
-        let preempts = &self.settings.qos[usize::from(high.qos.0)].preempts;
-        preempts.contains(&low.qos)
-            && self.rank_at(other, now) > self.jobs[&by].rank
-            && self.borrows_less(by, other)
+        let preempts = &self.settings.qos[usize::from(high.request.qos.0)].preempts;
+        preempts.contains(&runner.qos) && runner.rank > high.rank && self.borrows_less(by, runner.job)
     }
 
     /// Whether a waiting gang stands before a running one as far as quotas go.
     fn borrows_less(&self, waiting: JobId, running: JobId) -> bool {
         let queues = &self.settings.queues;
+        if queues.is_empty() {
+            return true;
+        }
         // By the share that put it behind: gangs before it count there that have not started yet.
         let placed = self.borrowers.get(&waiting).copied();
         let asked = self.quota_asked(waiting).filter(|asked| asked.borrows(queues));
@@ -173,98 +145,6 @@ impl Scheduler {
         };
         let holds = self.quota_asked(running).map(|asked| Asked { gpus: 0, ..asked });
         holds.is_some_and(|holds| holds.borrows(queues) && share < holds.share(queues))
-    }
-
-    fn whole(&self, job: JobId, run: &Run, now: Time) -> Candidate {
-        let lost = now.since(run.safe_at) + self.settings.preemption.restart_cost;
-        let cost = u128::from(lost.0) * u128::from(run.gpus());
-        let mut nodes = run.node_ids();
-        nodes.sort_unstable();
-        nodes.dedup();
-        Candidate { job, nodes, shrinks: false, cost }
-    }
-
-    /// Nodes beyond what an elastic gang asked for.
-    fn surplus(&self, job: JobId) -> Option<Candidate> {
-        self.removable(job, self.jobs[&job].request.nodes())
-    }
-
-    /// The last nodes of an elastic gang, down to `keep`, in whole steps.
-    fn removable(&self, job: JobId, keep: u32) -> Option<Candidate> {
-        let entry = &self.jobs[&job];
-        let run = entry.run().filter(|run| run.stopping.is_none() && run.leaving.is_empty())?;
-        let step = entry.request.elastic()?.step.max(1);
-        let steps = run.nodes().checked_sub(keep)? / step;
-        let first = run.shares.len() - (steps * step) as usize;
-        let nodes: Vec<u32> = run.shares[first..].iter().map(|share| share.node.0).collect();
-        (!nodes.is_empty()).then_some(Candidate { job, nodes, shrinks: true, cost: 0 })
-    }
-
-    fn leaving_time(&self, candidate: &Candidate) -> Span {
-        let grace = if candidate.shrinks {
-            self.settings.elastic.leave_within
-        } else {
-            self.jobs[&candidate.job].request.grace
-        };
-        grace.max(SHORTEST_GRACE)
-    }
-
-    /// The fewest of the cheapest candidates with which the gang fits, and of those only the ones in its way.
-    fn cheapest_victims(
-        &mut self,
-        job: JobId,
-        candidates: &[Candidate],
-        at: Time,
-    ) -> Option<(Fit, Vec<Candidate>)> {
-        let all = self.fits_without(job, candidates, at)?;
-        let (mut low, mut high, mut best) = (0, candidates.len(), all);
-        while low < high {
-            let middle = (low + high) / 2;
-            match self.fits_without(job, &candidates[..middle], at) {
-                Some(nodes) => (high, best) = (middle, nodes),
-                None => low = middle + 1,
-            }
-        }
-        let chosen: BTreeSet<u32> = best.iter().copied().collect();
-        let in_the_way = |each: &&Candidate| each.nodes.iter().any(|node| chosen.contains(node));
-        let victims: Vec<Candidate> = candidates[..high].iter().filter(in_the_way).cloned().collect();
-        (!victims.is_empty()).then_some((Fit { at, nodes: vec![best] }, victims))
-    }
-
-    /// Where the gang would stand if these were gone.
-    fn fits_without(&mut self, job: JobId, candidates: &[Candidate], at: Time) -> Option<Vec<u32>> {
-        let lent = self.held_by(candidates);
-        for (node, until, amount) in &lent {
-            self.fleet.plan[*node as usize].give(at, *until, *amount);
-        }
-        let class = self.jobs[&job].classes[0];
-        let mut view = View::new(class, &self.fleet, self.eligible.get(class.eligible), at);
-        let fits = view.fits_at(&self.fleet, at);
-        let nodes =
-            fits.then(|| choose(&self.fleet, &class, &view.openings(), self.settings.packing)).flatten();
-        for (node, until, amount) in &lent {
-            self.fleet.plan[*node as usize].take(at, *until, *amount);
-        }
-        nodes
-    }
-
-    /// What these would free, and until when they would have held it. Who is suspended keeps its memory.
-    fn held_by(&self, candidates: &[Candidate]) -> Vec<(u32, Time, Amount)> {
-        let mut held = Vec::new();
-        for candidate in candidates {
-            let is_suspended =
-                !candidate.shrinks && self.jobs[&candidate.job].request.preemption == Preemption::Suspend;
-            let freed = |amount: Amount| Amount {
-                memory_mib: if is_suspended { 0 } else { amount.memory_mib },
-                ..amount
-            };
-            for node in &candidate.nodes {
-                let bookings = self.fleet.bookings(*node).iter();
-                let own = bookings.filter(|booking| booking.job == candidate.job);
-                held.extend(own.map(|booking| (*node, booking.until, freed(booking.amount))));
-            }
-        }
-        held
     }
 
     /// No cascade for one small gang: few victims, and not many more GPUs than are needed.
@@ -295,6 +175,7 @@ impl Scheduler {
         let count = nodes.len().next_multiple_of(step).min(removable.len());
         nodes.extend(others.into_iter().take(count - nodes.len()));
         let nodes: Vec<NodeId> = nodes.into_iter().map(NodeId).collect();
+        self.runners = None;
         self.entry_mut(job).run_mut().expect("it runs").leaving.clone_from(&nodes);
         self.await_departure(job, now);
         self.decisions.push(Decision::Shrink { job, nodes, grace, for_job: Some(for_job) });
@@ -344,7 +225,7 @@ impl Scheduler {
                 && now.since(run.started) >= entry.request.minimum_run_time;
             if may_go && self.quota_kind(&entry.request) == kind && queues.borrows(queue, kind, 0) {
                 let share = queues.dominant_share(queue, kind, 0);
-                borrowers.push((share, self.whole(*job, run, now).cost, *job));
+                borrowers.push((share, self.cost(run, now), *job));
             }
         }
         borrowers.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)).then(a.2.cmp(&b.2)));

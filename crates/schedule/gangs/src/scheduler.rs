@@ -10,9 +10,12 @@ use crate::entry::Entry;
 use crate::fairshare::FairShares;
 use crate::fleet::Fleet;
 use crate::limits::Ledger;
+use crate::opening::NowView;
+use crate::outlook::Outlook;
 use crate::priority::Scales;
 use crate::queue::Queue;
-use crate::view::{Class, NowView, View};
+use crate::victims::Runner;
+use crate::view::{Class, Shape, View};
 use crate::{
     Decision, Event, JobId, Never, NodeShare, NodeState, Outcome, Priority, QosId, Request, Reservation,
     Settings, Span, StopReason, Then, Time, Usage, UserId,
@@ -46,6 +49,8 @@ pub struct Scheduler {
     pub(crate) next_preemption: Option<Time>,
     /// Gangs for which nobody could be moved in this cycle: tier, QOS and class.
     pub(crate) no_room: BTreeSet<(u16, QosId, Class)>,
+    /// The running gangs as those see them who need room, until some of them change.
+    pub(crate) runners: Option<Vec<Runner>>,
     /// Lost nodes on which adopted gangs are said to run.
     pub(crate) lost: BTreeSet<(JobId, NodeId)>,
     /// When an elastic gang may grow again.
@@ -64,7 +69,11 @@ pub struct Scheduler {
     pub(crate) possible: BTreeMap<Class, Option<Never>>,
     /// Look-ahead, valid within one full cycle.
     pub(crate) views: BTreeMap<Class, View>,
-    pub(crate) now_views: BTreeMap<Class, NowView>,
+    pub(crate) now_views: BTreeMap<Shape, NowView>,
+    /// What every class had gained when it was last tried.
+    pub(crate) tried: BTreeMap<Class, u64>,
+    /// Where shapes fit beside what runs, kept from cycle to cycle.
+    pub(crate) outlooks: BTreeMap<Shape, Outlook>,
     pub(crate) ledger: Ledger,
     pub(crate) usage: Usage,
     pub(crate) fair_shares: FairShares,
@@ -118,6 +127,7 @@ impl Scheduler {
             next_closure: None,
             next_preemption: None,
             no_room: BTreeSet::new(),
+            runners: None,
             lost: BTreeSet::new(),
             next_growth: None,
             dependents: BTreeMap::new(),
@@ -130,6 +140,8 @@ impl Scheduler {
             possible: BTreeMap::new(),
             views: BTreeMap::new(),
             now_views: BTreeMap::new(),
+            tried: BTreeMap::new(),
+            outlooks: BTreeMap::new(),
             ledger: Ledger::default(),
             usage: Usage::default(),
             fair_shares: FairShares::default(),

@@ -125,6 +125,12 @@ impl Timeline {
         line
     }
 
+    /// GPUs that are free at a time; below zero where the node is out of service.
+    pub(crate) fn gpus_at(&self, at: Time) -> i64 {
+        let index = self.steps.partition_point(|step| step.from <= at).saturating_sub(1);
+        self.steps[index].free.gpus.into()
+    }
+
     /// The first time at or after `after` from which `need` is free for `length` without a gap.
     pub(crate) fn earliest(&self, after: Time, need: Amount, length: Span) -> Window {
         let mut index = self.steps.partition_point(|step| step.from <= after).saturating_sub(1);

@@ -1,11 +1,12 @@
 //! Where and when requests of one class fit: for every node the next window, kept up to date.
 //!
 //! Most gangs ask for one of few shapes, so what was found out for one of them serves the next. A
-//! [`View`] looks ahead: its cursor only moves forward, because within a cycle bookings are only added. A
-//! [`NowView`] knows the present only and follows every change, freed nodes included.
+//! [`View`] looks ahead: its cursor only moves forward, because within a cycle bookings are only added. What
+//! it begins with is an [`Outlook`](crate::outlook::Outlook), which lasts from cycle to cycle.
 
 use crate::fleet::Fleet;
 use crate::levels::LevelSets;
+use crate::outlook::Outlook;
 use crate::timeline::Window;
 use crate::{Amount, Span, Time};
 
@@ -19,6 +20,30 @@ pub(crate) struct Class {
     pub(crate) is_exclusive: bool,
     pub(crate) length: Span,
     pub(crate) rule: Rule,
+}
+
+/// The part of a class that decides on which nodes it fits one by one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Shape {
+    /// Index of the set of nodes that may be used at all.
+    pub(crate) eligible: u32,
+    need: Amount,
+    is_exclusive: bool,
+    pub(crate) length: Span,
+}
+
+impl Shape {
+    /// What it takes of a node; `None` when the node is too small.
+    pub(crate) fn need_on(&self, capacity: Amount) -> Option<Amount> {
+        let fits = capacity.covers(self.need);
+        fits.then_some(if self.is_exclusive { capacity } else { self.need })
+    }
+
+    /// Whether nobody holds the GPUs that it needs of a node. Cheaper than its timeline, and needed too.
+    pub(crate) fn has_devices(&self, fleet: &Fleet, node: u32) -> bool {
+        let gpus = if self.is_exclusive { fleet.capacity(node).gpus } else { self.need.gpus };
+        fleet.free_devices(node).count_ones() >= u32::from(gpus)
+    }
 }
 
 /// Which nodes may be taken together. Levels are indices into the fleet's levels.
@@ -41,10 +66,14 @@ pub(crate) enum Rule {
 }
 
 impl Class {
+    pub(crate) fn shape(&self) -> Shape {
+        let Self { eligible, need, is_exclusive, length, .. } = *self;
+        Shape { eligible, need, is_exclusive, length }
+    }
+
     /// What it takes of a node; `None` when the node is too small.
     pub(crate) fn need_on(&self, capacity: Amount) -> Option<Amount> {
-        let fits = capacity.covers(self.need);
-        fits.then_some(if self.is_exclusive { capacity } else { self.need })
+        self.shape().need_on(capacity)
     }
 }
 
@@ -67,7 +96,7 @@ pub(crate) struct View {
     seen: usize,
 }
 
-const NOWHERE: Window = Window { start: Time::NEVER, latest: Time::NEVER, spare_gpus: 0 };
+pub(crate) const NOWHERE: Window = Window { start: Time::NEVER, latest: Time::NEVER, spare_gpus: 0 };
 
 impl View {
     pub(crate) fn new(class: Class, fleet: &Fleet, eligible: &Eligible, now: Time) -> Self {
@@ -88,9 +117,31 @@ impl View {
         view
     }
 
+    /// Begins with what is known of the class on nodes where nothing is promised.
+    pub(crate) fn from_outlook(
+        class: Class,
+        fleet: &Fleet,
+        eligible: &Eligible,
+        outlook: &Outlook,
+        now: Time,
+    ) -> Self {
+        let (starts, latest, spare) = outlook.windows();
+        let expires = latest.iter().copied().min().unwrap_or(Time::NEVER);
+        Self {
+            class,
+            cursor: now,
+            starts: starts.to_vec(),
+            latest: latest.to_vec(),
+            spare: spare.to_vec(),
+            expires,
+            sets_to_use: sets_to_use(&class, fleet, eligible),
+            seen: 0,
+        }
+    }
+
     /// The first time at which the class fits.
-    pub(crate) fn find(&mut self, fleet: &Fleet) -> Option<Time> {
-        self.follow(fleet);
+    pub(crate) fn find(&mut self, fleet: &Fleet, eligible: &Eligible) -> Option<Time> {
+        self.follow(fleet, eligible);
         loop {
             self.expire(fleet);
             let next = self.next_chance(fleet)?;
@@ -101,25 +152,15 @@ impl View {
         }
     }
 
-    /// Whether it fits at `now` without looking further.
-    pub(crate) fn fits_at(&mut self, fleet: &Fleet, now: Time) -> bool {
-        if self.cursor > now {
-            return false;
-        }
-        self.follow(fleet);
-        self.expire(fleet);
-        self.next_chance(fleet).is_some_and(|next| next <= now)
-    }
-
     pub(crate) fn openings(&self) -> Openings<'_> {
         Openings { at: self.cursor, starts: &self.starts, spare: &self.spare }
     }
 
     /// Accounts for what happened to the plan since.
-    fn follow(&mut self, fleet: &Fleet) {
+    fn follow(&mut self, fleet: &Fleet, eligible: &Eligible) {
         for change in &fleet.changes[self.seen..] {
             let node = change.node as usize;
-            if self.starts[node] == Time::NEVER && !change.frees {
+            if !eligible[node] || self.starts[node] == Time::NEVER && !change.frees {
                 continue;
             }
             let touches =
@@ -202,7 +243,7 @@ impl View {
     }
 }
 
-fn sets_to_use(class: &Class, fleet: &Fleet, eligible: &Eligible) -> usize {
+pub(crate) fn sets_to_use(class: &Class, fleet: &Fleet, eligible: &Eligible) -> usize {
     let Rule::Spread { level } = class.rule else {
         return 0;
     };
@@ -214,8 +255,8 @@ fn sets_to_use(class: &Class, fleet: &Fleet, eligible: &Eligible) -> usize {
 /// The nodes on which a class can start at one time.
 pub(crate) struct Openings<'a> {
     pub(crate) at: Time,
-    starts: &'a [Time],
-    spare: &'a [u16],
+    pub(crate) starts: &'a [Time],
+    pub(crate) spare: &'a [u16],
 }
 
 impl Openings<'_> {
@@ -251,97 +292,4 @@ fn nth_of(times: &mut [Time], count: usize) -> Option<Time> {
         return None;
     }
     Some(*times.select_nth_unstable(count - 1).1)
-}
-
-/// Which nodes a class can start on right now, and until when that holds.
-#[derive(Debug, Clone)]
-pub(crate) struct NowView {
-    class: Class,
-    /// Some time not after now where it can start, [`Time::NEVER`] where it cannot.
-    starts: Vec<Time>,
-    latest: Vec<Time>,
-    spare: Vec<u16>,
-    open: u32,
-    /// Before this nothing closes by time alone.
-    expires: Time,
-    seen: usize,
-    /// Whether something opened since the class was last tried.
-    pub(crate) has_gained: bool,
-}
-
-impl NowView {
-    pub(crate) fn new(class: Class, fleet: &Fleet, eligible: &Eligible, now: Time) -> Self {
-        let count = fleet.count() as usize;
-        let mut view = Self {
-            class,
-            starts: vec![Time::NEVER; count],
-            latest: vec![Time::ZERO; count],
-            spare: vec![0; count],
-            open: 0,
-            expires: Time::NEVER,
-            seen: fleet.changes.len(),
-            has_gained: true,
-        };
-        for node in (0..count).filter(|node| eligible[*node]) {
-            view.look(fleet, node, now);
-        }
-        view
-    }
-
-    /// Brings the view to `now`.
-    pub(crate) fn follow(&mut self, fleet: &Fleet, eligible: &Eligible, now: Time) {
-        if self.expires < now {
-            self.expire(now);
-        }
-        for change in &fleet.changes[self.seen..] {
-            if eligible[change.node as usize] {
-                self.look(fleet, change.node as usize, now);
-            }
-        }
-        self.seen = fleet.changes.len();
-    }
-
-    /// How many nodes the class can start on.
-    pub(crate) fn open(&self) -> u32 {
-        self.open
-    }
-
-    pub(crate) fn openings(&self, now: Time) -> Openings<'_> {
-        Openings { at: now, starts: &self.starts, spare: &self.spare }
-    }
-
-    fn expire(&mut self, now: Time) {
-        self.expires = Time::NEVER;
-        for node in 0..self.starts.len() {
-            if self.starts[node] == Time::NEVER {
-                continue;
-            }
-            if self.latest[node] < now {
-                self.starts[node] = Time::NEVER;
-                self.open -= 1;
-            } else {
-                self.expires = self.expires.min(self.latest[node]);
-            }
-        }
-    }
-
-    fn look(&mut self, fleet: &Fleet, node: usize, now: Time) {
-        let need = self.class.need_on(fleet.capacity(node as u32));
-        let window = need.and_then(|need| fleet.plan[node].window_at(now, need, self.class.length));
-        let was_open = self.starts[node] != Time::NEVER;
-        match window {
-            Some(window) => {
-                self.starts[node] = now;
-                self.latest[node] = window.latest;
-                self.spare[node] = window.spare_gpus;
-                self.expires = self.expires.min(window.latest);
-                self.open += u32::from(!was_open);
-                self.has_gained |= !was_open;
-            }
-            None => {
-                self.starts[node] = Time::NEVER;
-                self.open -= u32::from(was_open);
-            }
-        }
-    }
 }

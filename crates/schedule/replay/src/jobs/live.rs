@@ -22,7 +22,7 @@ pub(crate) struct Live {
     pub(crate) gpus: f64,
     /// GPUs per node of the gang.
     pub(crate) gpus_per_node: f64,
-    pub(crate) rate: f64,
+    pub(crate) pace: Pace,
     /// Milliseconds that pass before work goes on, and why.
     overhead: f64,
     cause: Cause,
@@ -35,13 +35,30 @@ pub(crate) struct Live {
     pub(crate) epoch: u32,
 }
 
+/// How fast a gang works with the nodes it has.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Pace {
+    /// Work per millisecond.
+    pub(crate) rate: f64,
+    /// GPU milliseconds for each millisecond of work that count as useful: what it takes with nodes close
+    /// together, and never more than at the size asked for.
+    pub(crate) worth: f64,
+}
+
 /// Work done at one cost, up to the next piece.
 #[derive(Debug, Clone, Copy)]
 struct Piece {
     /// Work done before it.
     from: f64,
     /// GPU milliseconds for each millisecond of work.
-    cost: f64,
+    cost: Cost,
+}
+
+/// GPU milliseconds, and those of them that are useful.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Cost {
+    held: f64,
+    useful: f64,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,7 +72,7 @@ impl Live {
     pub(crate) fn new(
         shares: Vec<NodeShare>,
         gpu_share: Option<u16>,
-        rate: f64,
+        pace: Pace,
         now: Time,
         epoch: u32,
     ) -> Self {
@@ -67,7 +84,7 @@ impl Live {
             shares,
             gpus,
             gpus_per_node,
-            rate,
+            pace,
             overhead,
             cause,
             pieces: Vec::new(),
@@ -91,25 +108,29 @@ impl Live {
         let idle = passed.min(self.overhead);
         self.overhead -= idle;
         record.lose(self.cause, idle * self.gpus);
-        if passed > idle && self.rate > 0.0 {
+        if passed > idle && self.pace.rate > 0.0 {
             self.note_cost(record.done);
         }
-        record.done += (passed - idle) * self.rate;
+        let work = (passed - idle) * self.pace.rate;
+        record.done += work;
+        record.useful += work * self.pace.worth;
     }
 
     /// From here on work costs what it costs now.
     fn note_cost(&mut self, from: f64) {
-        let cost = self.gpus / self.rate;
+        let cost = Cost { held: self.gpus / self.pace.rate, useful: self.pace.worth };
         if self.pieces.last().is_none_or(|piece| piece.cost != cost) {
             self.pieces.push(Piece { from, cost });
         }
     }
 
     /// GPU time that the work beyond `saved` cost; the pieces of it are forgotten.
-    fn take_cost_beyond(&mut self, saved: f64, done: f64) -> f64 {
-        let (mut end, mut cost) = (done, 0.0);
+    fn take_cost_beyond(&mut self, saved: f64, done: f64) -> Cost {
+        let (mut end, mut cost) = (done, Cost::default());
         while let Some(piece) = self.pieces.last().copied().filter(|_| end > saved) {
-            cost += (end - piece.from.max(saved)).max(0.0) * piece.cost;
+            let work = (end - piece.from.max(saved)).max(0.0);
+            cost.held += work * piece.cost.held;
+            cost.useful += work * piece.cost.useful;
             end = piece.from;
             if piece.from < saved {
                 break;
@@ -129,7 +150,8 @@ impl Live {
     pub(crate) fn fall_back(&mut self, record: &mut Record, every: Option<Span>, cause: Cause) {
         let saved = every.map_or(0.0, |every| (record.done / every.0 as f64).floor() * every.0 as f64);
         let lost = self.take_cost_beyond(saved, record.done);
-        record.lose(cause, lost);
+        record.lose(cause, lost.held);
+        record.useful -= lost.useful;
         record.done = saved.min(record.done);
     }
 
@@ -141,7 +163,7 @@ impl Live {
     /// When so much work will be done.
     pub(crate) fn reaches(&self, record: &Record, work: f64) -> Time {
         let left = (work - record.done).max(0.0);
-        self.since + Span(1).times(self.overhead + left / self.rate.max(1e-9)).max(Span(1))
+        self.since + Span(1).times(self.overhead + left / self.pace.rate.max(1e-9)).max(Span(1))
     }
 
     pub(crate) fn set_shares(&mut self, shares: Vec<NodeShare>) {

@@ -4,9 +4,11 @@
 //! * *bounded slowdown*: from submission to the end, over the job's own run time but at least ten
 //!   seconds, and never below 1. Slow placements, restarts and small sizes count against it.
 //! * *utilisation*: GPU time held in the window of submissions, over all GPUs for that window.
-//! * *goodput*: work that was kept, in GPU time at the size asked for, over GPU time held.
-//! * *delivered*: utilisation times goodput. A policy that slows jobs down keeps more GPUs busy; here that
-//!   gains it nothing.
+//! * *goodput*: GPU time held for work that was kept, over all GPU time held. What a slow placement, or a size
+//!   larger than asked for, takes beyond what the work takes with close nodes at the size asked for does not count.
+//! * *delivered*: work that was kept, in GPU time at the size asked for, at the rate at which GPU time was held
+//!   in the window, over all GPUs. A policy that slows jobs down keeps more GPUs busy; here that gains it nothing. An
+//!   elastic gang that runs smaller delivers the same work for less GPU time, so this can exceed utilisation.
 //! * *fairness*: Jain's index (Σx)²/(n Σx²) over the mean bounded slowdowns of users, or of accounts where
 //!   the trace has no users: 1 when all fare alike, 1/n when one bears it all.
 //! * *fragmentation*: share of the free GPUs on nodes partly in use, on average over the window.
@@ -28,6 +30,8 @@ pub struct Summary {
     pub rejected: usize,
     /// Jobs that had not ended when the replay did.
     pub open: usize,
+    /// Work of the jobs that the cluster can run, over what it can do in the window of submissions.
+    pub load: f64,
     pub wait: Distribution,
     pub bounded_slowdown: f64,
     pub by_size: Vec<ClassSummary>,
@@ -59,7 +63,10 @@ pub struct Distribution {
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct GpuTime {
     pub held: f64,
+    /// For work that was kept, at no more than it takes with close nodes at the size asked for.
     pub useful: f64,
+    /// What the kept work takes at the size asked for; an elastic gang that ran smaller held less for it.
+    pub work: f64,
     /// Work done twice and restarts, after failures.
     pub lost_to_failures: f64,
     pub lost_to_preemption: f64,
@@ -120,12 +127,13 @@ impl Summary {
             given_up: count(End::GivenUp),
             rejected: count(End::Rejected),
             open: count(End::Open),
+            load: possible_work(trace, outcome) / capacity,
             wait: Distribution::of(waits(&judged)),
             bounded_slowdown: mean_slowdown(&judged),
             by_size: by_size(&judged),
             utilisation,
             goodput,
-            delivered: utilisation * goodput,
+            delivered: utilisation * gpu_time.work / gpu_time.held.max(1.0),
             fragmentation: outcome.series.mean_fragmentation(),
             fairness: fairness(trace, &judged),
             gpu_time,
@@ -220,11 +228,17 @@ fn by_size(judged: &[Judged<'_>]) -> Vec<ClassSummary> {
     classes
 }
 
+fn possible_work(trace: &Trace, outcome: &Outcome) -> f64 {
+    let jobs = trace.jobs.iter().zip(&outcome.records).filter(|(_, record)| record.end != End::Rejected);
+    jobs.fold(0.0, |sum, (job, _)| sum + job.gpu_time())
+}
+
 fn gpu_time(trace: &Trace, records: &[Record]) -> GpuTime {
     let mut sum = GpuTime::default();
     for (job, record) in trace.jobs.iter().zip(records) {
         sum.held += record.held;
-        sum.useful += record.done * job.gpus();
+        sum.useful += record.useful;
+        sum.work += record.done * job.gpus();
         sum.lost_to_failures += record.lost_to_failures;
         sum.lost_to_preemption += record.lost_to_preemption;
         sum.lost_to_resizing += record.lost_to_resizing;

@@ -13,7 +13,7 @@ use bedplate_gangs::{
 use bedplate_topology::{Cluster, NodeId};
 
 use super::failures::FailureStream;
-use super::live::{Cause, Live, Phase};
+use super::live::{Cause, Live, Pace, Phase};
 use super::workload::Workload;
 use super::{Ending, Estimates, Failures, Policy, Series, Trace};
 
@@ -91,6 +91,8 @@ pub struct Record {
     pub lost_to_failures: f64,
     pub lost_to_preemption: f64,
     pub lost_to_resizing: f64,
+    /// GPU milliseconds held for work that was kept, without what slow placements and large sizes cost.
+    pub useful: f64,
     /// Work done and kept, in milliseconds of the job's own run time.
     pub done: f64,
 }
@@ -466,9 +468,9 @@ impl<'a> Simulation<'a> {
 
     fn start(&mut self, index: usize, shares: Vec<NodeShare>) {
         self.epoch += 1;
-        let rate = self.rate(index, &shares);
+        let pace = self.pace(index, &shares);
         let job = &self.trace.jobs[index];
-        let mut live = Live::new(shares, job.gpu_share, rate, self.now, self.epoch);
+        let mut live = Live::new(shares, job.gpu_share, pace, self.now, self.epoch);
         if let Some(cause) = self.owed.remove(&index) {
             live.pause(self.replay.restart, cause);
         }
@@ -483,9 +485,9 @@ impl<'a> Simulation<'a> {
         self.watch_checkpoint(index);
     }
 
-    /// Work per millisecond with these nodes.
-    fn rate(&self, index: usize, shares: &[NodeShare]) -> f64 {
-        self.workload.rate(index, shares.len() as u32, self.scheduler.slowdown_across(shares))
+    /// How a job works with these nodes.
+    fn pace(&self, index: usize, shares: &[NodeShare]) -> Pace {
+        self.workload.pace(index, shares.len() as u32, self.scheduler.slowdown_across(shares))
     }
 
     /// Changes a running gang, its work so far accounted for, and expects its end anew.
@@ -498,10 +500,10 @@ impl<'a> Simulation<'a> {
         self.epoch += 1;
         live.epoch = self.epoch;
         let shares = std::mem::take(&mut self.live.get_mut(&index).expect("it was there").shares);
-        let rate = self.rate(index, &shares);
+        let pace = self.pace(index, &shares);
         let live = self.live.get_mut(&index).expect("it was there");
         live.shares = shares;
-        live.rate = rate;
+        live.pace = pace;
         self.end_segment(index);
         if self.live[&index].phase == Phase::Running {
             self.begin_segment(index);

@@ -6,6 +6,7 @@ use bedplate_gangs::{
 };
 use bedplate_topology::{Cluster, NodeId};
 
+use super::live::Pace;
 use super::{Estimates, Names, Policy, Trace, TraceJob};
 
 /// What all requests of a replay share.
@@ -75,16 +76,16 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// Work per millisecond with so many nodes, of which the furthest have `slower` times less bandwidth
-    /// than neighbours.
-    pub(crate) fn rate(&self, index: usize, nodes: u32, slower: f64) -> f64 {
+    /// How a job works with so many nodes, of which the furthest have `slower` times less bandwidth than
+    /// neighbours.
+    pub(crate) fn pace(&self, index: usize, nodes: u32, slower: f64) -> Pace {
         let job = &self.trace.jobs[index];
         let (asked, _) = job.size.shape(self.per_node);
-        match self.expected(job, asked) {
-            Some(expected) if nodes > 1 => expected.speed(nodes, asked) / expected.stretch(slower),
-            Some(expected) => expected.speed(nodes, asked),
-            None => f64::from(nodes) / f64::from(asked.max(1)),
-        }
+        let size = f64::from(nodes) / f64::from(asked.max(1));
+        let expected = self.expected(job, asked);
+        let speed = expected.map_or(size, |expected| expected.speed(nodes, asked));
+        let stretch = expected.filter(|_| nodes > 1).map_or(1.0, |expected| expected.stretch(slower));
+        Pace { rate: speed / stretch, worth: job.gpus() * (size / speed).min(1.0) }
     }
 
     fn expected(&self, job: &TraceJob, nodes: u32) -> Option<Expected> {

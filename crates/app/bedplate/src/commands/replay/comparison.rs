@@ -56,9 +56,19 @@ impl Comparison<'_> {
             self.cluster.name(),
             grouped(self.cluster.node_count().into()),
             grouped(self.cluster.gpu_count().into()),
-            self.trace.load(self.cluster.gpu_count()),
+            self.offered(),
             self.estimates.name()
         )
+    }
+
+    /// Work over capacity of the jobs that the cluster can run, which is the same for every policy.
+    fn offered(&self) -> f64 {
+        self.runs[0].summary.load
+    }
+
+    /// Whether the cluster can run none of the jobs.
+    pub(super) fn is_hopeless(&self) -> bool {
+        self.runs.iter().all(|run| run.summary.rejected == run.summary.jobs)
     }
 
     pub(super) fn show(&self, console: &mut Console) -> Result<(), Stop> {
@@ -234,7 +244,7 @@ impl Comparison<'_> {
                 "name": self.load.title(),
                 "jobs": self.trace.jobs.len(),
                 "window_s": self.trace.window().as_seconds(),
-                "load": self.trace.load(self.cluster.gpu_count()),
+                "load": self.offered(),
                 "remarks": self.trace.remarks.iter()
                     .map(|remark| json!({"what": remark.what, "count": remark.count})).collect::<Vec<_>>(),
             },
@@ -291,6 +301,7 @@ fn run_json(run: &Run) -> Value {
         "gpu_hours": {
             "held": gpu_time.held / GPU_HOUR,
             "useful": gpu_time.useful / GPU_HOUR,
+            "work": gpu_time.work / GPU_HOUR,
             "lost_to_failures": gpu_time.lost_to_failures / GPU_HOUR,
             "lost_to_preemption": gpu_time.lost_to_preemption / GPU_HOUR,
             "lost_to_resizing": gpu_time.lost_to_resizing / GPU_HOUR,

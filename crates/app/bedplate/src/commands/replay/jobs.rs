@@ -93,7 +93,14 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     match console.is_json() {
         true => console.json(&comparison.json()),
         false => comparison.show(console),
+    }?;
+    if comparison.is_hopeless() {
+        let why = first.iter().flat_map(|(_, outcome)| outcome.rejections.keys()).next();
+        let why = why.map_or(String::new(), |why| format!(": {why}"));
+        console.say(&format!("none of the jobs can run on this cluster{why}"));
+        return Err(Stop::Refused);
     }
+    Ok(())
 }
 
 impl Arguments {
@@ -107,7 +114,13 @@ impl Arguments {
     /// Every policy under every seed, with the place of its trace.
     fn plays(&self, seeds: &[u64]) -> Result<Vec<(usize, Replay)>, Stop> {
         let usual = || Policy::USUAL.iter().filter_map(|name| Policy::find(name)).collect();
-        let policies: Vec<Policy> = if self.policy.is_empty() { usual() } else { self.policy.clone() };
+        let mut policies: Vec<Policy> = if self.policy.is_empty() { usual() } else { Vec::new() };
+        // One that is named twice is compared once.
+        for policy in &self.policy {
+            if !policies.contains(policy) {
+                policies.push(*policy);
+            }
+        }
         let failures = self.load.failures()?;
         let mut plays = Vec::new();
         for (place, seed) in seeds.iter().enumerate() {

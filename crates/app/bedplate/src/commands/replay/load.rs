@@ -35,8 +35,7 @@ pub(super) struct Load {
     /// Work over capacity while jobs come: 0.85 for generated jobs, as it is for traces
     #[arg(long, value_parser = positive)]
     load: Option<f64>,
-    /// Nodes fail at a published rate, such as llama3 or rsc-1 (meta-h100 is llama3)
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", help = failures_help())]
     failures: Option<String>,
 }
 
@@ -51,6 +50,13 @@ const ALIASES: [(&str, &str); 1] = [("meta-h100", "llama3")];
 /// The catalog has none of the GPUs of the Alibaba trace; this one stands in for all of them.
 const STAND_IN: &str = "a100-40gb";
 const USUAL_LOAD: f64 = 0.85;
+
+/// Names the published rates, other names last.
+fn failures_help() -> String {
+    let mut keys: Vec<String> = Published::builtin().rates.into_iter().map(|rate| rate.key).collect();
+    keys.extend(ALIASES.iter().map(|(alias, key)| format!("{alias} (the same as {key})")));
+    format!("Nodes fail at a published rate: {}", keys.join(", "))
+}
 
 fn positive(text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.parse().ok();

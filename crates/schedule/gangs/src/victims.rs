@@ -1,0 +1,259 @@
+//! Running gangs as those see them who need room: what each would leave, and what that costs.
+//!
+//! In a cycle many gangs look for room one after the other, so what does not depend on who asks is worked
+//! out once, until some gang starts, stops or changes its size. Where a gang would stand is found by
+//! lending: what the candidates hold counts as free from the time at which all of them are gone.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::cycle::Fit;
+use crate::entry::{Entry, Run};
+use crate::opening::is_spread_enough;
+use crate::place::choose;
+use crate::priority::Rank;
+use crate::scheduler::{SHORTEST_GRACE, Scheduler};
+use crate::view::{Class, Openings};
+use crate::{Amount, JobId, Preemption, QosId, Span, Time};
+
+/// A running gang that could make room.
+#[derive(Debug, Clone)]
+pub(crate) struct Candidate {
+    pub(crate) job: JobId,
+    /// What it would leave: all its nodes, or those it can do without.
+    pub(crate) nodes: Arc<[u32]>,
+    pub(crate) shrinks: bool,
+    /// Who is suspended keeps its memory.
+    keeps_memory: bool,
+    /// GPU milliseconds lost.
+    pub(crate) cost: u128,
+    pub(crate) leaves_within: Span,
+}
+
+/// A running gang, as far as it matters to others whether it could go.
+#[derive(Debug, Clone)]
+pub(crate) struct Runner {
+    pub(crate) job: JobId,
+    pub(crate) tier: u16,
+    pub(crate) qos: QosId,
+    pub(crate) rank: Rank,
+    /// Before this it is left alone.
+    pub(crate) settled: Time,
+    pub(crate) for_higher: Option<Candidate>,
+    pub(crate) for_anybody: Option<Candidate>,
+}
+
+/// What a candidate holds on a node until a time.
+struct Held {
+    node: u32,
+    /// Its place among the candidates.
+    candidate: usize,
+    until: Time,
+    amount: Amount,
+}
+
+/// Where a class could start at a time.
+#[derive(Clone)]
+struct OpenAt {
+    at: Time,
+    starts: Vec<Time>,
+    spare: Vec<u16>,
+}
+
+impl Scheduler {
+    /// The running gangs at this time; to be put back.
+    pub(crate) fn take_runners(&mut self, now: Time) -> Vec<Runner> {
+        match self.runners.take() {
+            Some(runners) => runners,
+            None => self.ends.iter().map(|(_, job)| self.runner(*job, now)).collect(),
+        }
+    }
+
+    fn runner(&self, job: JobId, now: Time) -> Runner {
+        let entry = &self.jobs[&job];
+        let run = entry.run().expect("who has an end runs");
+        Runner {
+            job,
+            tier: self.tier(&entry.request),
+            qos: entry.request.qos,
+            rank: self.rank_at(job, now),
+            settled: run.started + entry.request.minimum_run_time,
+            for_higher: self.left_for_higher(entry, run, now),
+            for_anybody: self.surplus(job),
+        }
+    }
+
+    fn left_for_higher(&self, entry: &Entry, run: &Run, now: Time) -> Option<Candidate> {
+        let job = entry.request.id;
+        let is_leaving = run.stopping.is_some() || !run.leaving.is_empty();
+        // One of those who share a GPU frees nothing by going.
+        if is_leaving || entry.request.roles.iter().any(|role| role.gpu_share.is_some()) {
+            return None;
+        }
+        match entry.request.preemption {
+            Preemption::Never => self.surplus(job),
+            Preemption::Shrink => {
+                self.removable(job, entry.request.elastic().map_or(u32::MAX, |elastic| elastic.min))
+            }
+            Preemption::Requeue | Preemption::Suspend => Some(self.whole(entry, run, now)),
+        }
+    }
+
+    fn whole(&self, entry: &Entry, run: &Run, now: Time) -> Candidate {
+        let mut nodes = run.node_ids();
+        nodes.sort_unstable();
+        nodes.dedup();
+        Candidate {
+            job: entry.request.id,
+            nodes: nodes.into(),
+            shrinks: false,
+            keeps_memory: entry.request.preemption == Preemption::Suspend,
+            cost: self.cost(run, now),
+            leaves_within: entry.request.grace.max(SHORTEST_GRACE),
+        }
+    }
+
+    /// GPU milliseconds that are lost when a gang stops.
+    pub(crate) fn cost(&self, run: &Run, now: Time) -> u128 {
+        let lost = now.since(run.safe_at) + self.settings.preemption.restart_cost;
+        u128::from(lost.0) * u128::from(run.gpus())
+    }
+
+    /// Nodes beyond what an elastic gang asked for.
+    pub(crate) fn surplus(&self, job: JobId) -> Option<Candidate> {
+        self.removable(job, self.jobs[&job].request.nodes())
+    }
+
+    /// The last nodes of an elastic gang, down to `keep`, in whole steps.
+    fn removable(&self, job: JobId, keep: u32) -> Option<Candidate> {
+        let entry = &self.jobs[&job];
+        let step = entry.request.elastic()?.step.max(1);
+        let run = entry.run().filter(|run| run.stopping.is_none() && run.leaving.is_empty())?;
+        let steps = run.nodes().checked_sub(keep)? / step;
+        let first = run.shares.len() - (steps * step) as usize;
+        let nodes: Arc<[u32]> = run.shares[first..].iter().map(|share| share.node.0).collect();
+        let leaves_within = self.settings.elastic.leave_within.max(SHORTEST_GRACE);
+        let candidate = Candidate { job, nodes, shrinks: true, keeps_memory: false, cost: 0, leaves_within };
+        (!candidate.nodes.is_empty()).then_some(candidate)
+    }
+
+    /// The fewest of the cheapest candidates with which the gang fits, and of those only the ones in its way.
+    pub(crate) fn cheapest_victims(
+        &mut self,
+        job: JobId,
+        candidates: &[Candidate],
+        at: Time,
+        now: Time,
+    ) -> Option<(Fit, Vec<Candidate>)> {
+        let class = self.jobs[&job].classes[0];
+        let open = self.open_at(&class, at, now);
+        let held = self.held_by(candidates);
+        let all = self.fits_without(&class, &open, &held, candidates.len())?;
+        let (mut low, mut high, mut best) = (0, candidates.len(), all);
+        while low < high {
+            let middle = (low + high) / 2;
+            match self.fits_without(&class, &open, &held, middle) {
+                Some(nodes) => (high, best) = (middle, nodes),
+                None => low = middle + 1,
+            }
+        }
+        let chosen: BTreeSet<u32> = best.iter().copied().collect();
+        let in_the_way = |each: &&Candidate| each.nodes.iter().any(|node| chosen.contains(node));
+        let victims: Vec<Candidate> = candidates[..high].iter().filter(in_the_way).cloned().collect();
+        (!victims.is_empty()).then_some((Fit { at, nodes: vec![best] }, victims))
+    }
+
+    /// Where a class could start at a time if nobody went.
+    fn open_at(&mut self, class: &Class, at: Time, now: Time) -> OpenAt {
+        let count = self.fleet.count() as usize;
+        let mut open = OpenAt { at, starts: vec![Time::NEVER; count], spare: vec![0; count] };
+        self.follow_outlook(class, now);
+        let (fleet, eligible) = (&self.fleet, self.eligible.get(class.eligible));
+        let beside_what_runs = self.outlooks.get(&class.shape()).map(|outlook| outlook.windows().0);
+        for node in 0..count {
+            let is_possible = beside_what_runs.map_or(eligible[node], |starts| starts[node] <= at);
+            if is_possible {
+                open.look(class, fleet, node as u32);
+            }
+        }
+        open
+    }
+
+    /// Where the gang would stand if the first so many candidates were gone.
+    fn fits_without(&mut self, class: &Class, open: &OpenAt, held: &[Held], gone: usize) -> Option<Vec<u32>> {
+        let mut open = open.clone();
+        for on_node in held.chunk_by(|a, b| a.node == b.node) {
+            let lent = || on_node.iter().filter(|held| held.candidate < gone);
+            self.look_without(class, &mut open, on_node[0].node, lent);
+        }
+        let openings = open.openings();
+        let eligible = self.eligible.get(class.eligible);
+        let fits = openings.count(0..self.fleet.count()) >= class.nodes
+            && is_spread_enough(class, &self.fleet, eligible, &openings);
+        fits.then(|| choose(&self.fleet, class, &openings, self.settings.packing)).flatten()
+    }
+
+    /// Looks at a node with some of what is held there lent.
+    fn look_without<'a, I: Iterator<Item = &'a Held>>(
+        &mut self,
+        class: &Class,
+        open: &mut OpenAt,
+        node: u32,
+        lent: impl Fn() -> I,
+    ) {
+        let at = open.at;
+        let freed: i64 = lent().filter(|held| held.until > at).map(|held| i64::from(held.amount.gpus)).sum();
+        let enough = self.fleet.plan[node as usize].gpus_at(at) + freed >= i64::from(class.need.gpus);
+        if lent().next().is_none() || !enough || !self.eligible.get(class.eligible)[node as usize] {
+            return;
+        }
+        for held in lent() {
+            self.fleet.plan[node as usize].give(at, held.until, held.amount);
+        }
+        open.look(class, &self.fleet, node);
+        for held in lent() {
+            self.fleet.plan[node as usize].take(at, held.until, held.amount);
+        }
+    }
+
+    /// What these would free, and until when they would have held it, node by node.
+    fn held_by(&self, candidates: &[Candidate]) -> Vec<Held> {
+        let mut all = Vec::new();
+        for (place, candidate) in candidates.iter().enumerate() {
+            let memory = |amount: Amount| if candidate.keeps_memory { 0 } else { amount.memory_mib };
+            for node in candidate.nodes.iter() {
+                let bookings = self.fleet.bookings(*node).iter();
+                let own = bookings.filter(|booking| booking.job == candidate.job);
+                all.extend(own.map(|booking| Held {
+                    node: *node,
+                    candidate: place,
+                    until: booking.until,
+                    amount: Amount { memory_mib: memory(booking.amount), ..booking.amount },
+                }));
+            }
+        }
+        all.sort_by_key(|held| held.node);
+        all
+    }
+}
+
+impl Candidate {
+    /// Whether it would be stopped in place, at once.
+    pub(crate) fn is_suspended(&self) -> bool {
+        self.keeps_memory
+    }
+}
+
+impl OpenAt {
+    fn look(&mut self, class: &Class, fleet: &crate::fleet::Fleet, node: u32) {
+        let place = node as usize;
+        let need = class.need_on(fleet.capacity(node));
+        let window = need.and_then(|need| fleet.plan[place].window_at(self.at, need, class.length));
+        self.starts[place] = window.map_or(Time::NEVER, |window| window.start);
+        self.spare[place] = window.map_or(0, |window| window.spare_gpus);
+    }
+
+    fn openings(&self) -> Openings<'_> {
+        Openings { at: self.at, starts: &self.starts, spare: &self.spare }
+    }
+}
