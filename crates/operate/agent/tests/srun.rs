@@ -75,9 +75,10 @@ fn a_bad_exit_kills_the_other_tasks_when_asked_to() {
 
 #[test]
 fn a_signal_to_srun_reaches_its_tasks() {
-    let body = "srun bash -c 'trap \"echo heard; exit 0\" TERM; echo up; while :; do sleep 0.05; done' > out &\n\
+    let body = "touch out\n\
+                srun bash -c 'trap \"echo heard; exit 0\" TERM; echo up; while :; do sleep 0.05; done' > out &\n\
                 pid=$!\n\
-                while [ $(grep -c up out) != 2 ]; do sleep 0.05; done\n\
+                while [ \"$(grep -c up out)\" != 2 ]; do sleep 0.05; done\n\
                 kill -TERM $pid; wait $pid; echo status $?; cat out";
     let (out, _, _) = run(body);
     assert_eq!(out, "status 0\nup\nup\nheard\nheard\n");
