@@ -92,7 +92,7 @@ fn tasks_die_with_an_srun_that_is_killed() {
     cluster.start_gang(&launches);
     let sleeping = || {
         let is_sleep = |pid: &&i32| {
-            fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default() == "sleep\01000\0"
+            fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default() == "sleep\x001000\x00"
         };
         cluster.processes().iter().filter(is_sleep).count()
     };
