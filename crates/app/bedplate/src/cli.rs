@@ -2,7 +2,9 @@
 
 use clap::{Parser, Subcommand};
 
-use crate::commands::{bench, catalog, cluster, completions, error, layout, man, model, plan, replay, tour};
+use crate::commands::{
+    agent, bench, catalog, cluster, completions, error, layout, man, model, plan, replay, tour,
+};
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
 #[derive(Parser)]
@@ -56,6 +58,9 @@ pub(crate) enum Command {
     Layout(layout::Arguments),
     /// How fast the program's own parts are, beside a named peer
     Bench(bench::Arguments),
+    /// The process of a node that runs ranks; `bedplate up` starts it
+    #[command(hide = true)]
+    Agent(Box<agent::Arguments>),
     /// What an error code means and what to do about it
     Error(error::Arguments),
     /// Print a completion script for your shell

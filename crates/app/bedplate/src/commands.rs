@@ -1,5 +1,6 @@
 //! One module per command; the folder mirrors the command line.
 
+pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod catalog;
 pub(crate) mod cluster;
@@ -19,6 +20,7 @@ use crate::stop::Stop;
 
 pub(crate) fn run(command: Command, context: &Context, console: &mut Console) -> Result<(), Stop> {
     match command {
+        Command::Agent(arguments) => agent::run(*arguments, console),
         Command::Tour(arguments) => tour::run(&arguments, context, console),
         Command::Catalog(arguments) => catalog::run(arguments, context, console),
         Command::Cluster(arguments) => cluster::run(arguments, context, console),

@@ -10,6 +10,7 @@ use crate::stop::Stop;
 /// Below this nothing can be laid out; such a width is taken for a mistake.
 const NARROWEST: usize = 40;
 
+#[derive(Clone)]
 pub(crate) struct Console {
     is_json: bool,
     /// Columns to fit in; `None` for pipes and files, which take lines of any length.

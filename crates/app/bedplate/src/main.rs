@@ -26,6 +26,10 @@ use crate::stop::Stop;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    // Under another name, or as the keeper of a node's processes, it is another and smaller program.
+    if let Some(code) = bedplate_agent::shim::dispatch(&arguments) {
+        return code;
+    }
     // Looked for before parsing, so that a wrong command line is reported as JSON too.
     let wants_json = arguments.iter().any(|argument| argument == "--json");
     let mut console = Console::for_process(wants_json);
