@@ -9,6 +9,7 @@ use std::fs::{self, File, OpenOptions};
 use std::path::{Path, PathBuf};
 
 use bedplate_control::wire::{Launch, Stream, Unready};
+use bedplate_job::{ArrayMember, FileNames};
 use serde::{Deserialize, Serialize};
 
 /// The name of the file that remembers where a run's output went, for as long as its logs are kept.
@@ -54,18 +55,17 @@ impl Outputs {
 /// Looks whether the job's directory is there and its files can be opened. Blocks as long as the file system does.
 pub(crate) fn check(launch: &Launch, run_directory: &Path) -> Result<Outputs, Unready> {
     let directory = working_directory(launch, run_directory)?;
-    let here = launch.peers.get(launch.node_index as usize).map_or("", |peer| peer.name.as_str());
     let mut outputs = Outputs { directory: directory.display().to_string(), by_rank: BTreeMap::new() };
     let mut opened = BTreeSet::new();
     for rank in &launch.ranks {
         let path = |pattern: &Option<String>| {
-            let filled = fill(pattern.as_ref()?, *rank, launch.node_index, here);
-            Some(directory.join(filled).display().to_string())
+            let name = pattern.as_ref().map(|pattern| file_name(pattern, launch, *rank)).transpose()?;
+            Ok(name.map(|name| directory.join(name).display().to_string()))
         };
         let files = RankOutputs {
-            stdin: path(&launch.stdin),
-            stdout: path(&launch.stdout),
-            stderr: path(&launch.stderr),
+            stdin: path(&launch.stdin)?,
+            stdout: path(&launch.stdout)?,
+            stderr: path(&launch.stderr)?,
         };
         if let Some(path) = &files.stdin {
             File::open(path).map_err(|error| job_fault(format!("cannot read {path}: {error}")))?;
@@ -107,42 +107,18 @@ fn job_fault(why: String) -> Unready {
     Unready::Job { why }
 }
 
-/// Fills in what differs between the ranks of a job: `%t`, `%n`, `%N`.
-// The patterns of the job format that are the same for all ranks are filled in by the control plane.
-pub(crate) fn fill(pattern: &str, rank: u32, node_index: u32, node: &str) -> String {
-    let mut filled = String::new();
-    let mut rest = pattern.chars();
-    while let Some(c) = rest.next() {
-        match (c, rest.clone().next()) {
-            ('%', Some('t')) => filled += &rank.to_string(),
-            ('%', Some('n')) => filled += &node_index.to_string(),
-            ('%', Some('N')) => filled += node,
-            ('%', Some('%')) => filled.push('%'),
-            _ => {
-                filled.push(c);
-                continue;
-            }
-        }
-        rest.next();
-    }
-    filled
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn patterns_are_filled_by_rank_and_node() {
-        for (pattern, expected) in [
-            ("out", "out"),
-            ("%t.log", "12.log"),
-            ("%N-%n-%t", "n3-3-12"),
-            ("100%%", "100%"),
-            ("%%t", "%t"),
-            ("%q%", "%q%"),
-        ] {
-            assert_eq!(fill(pattern, 12, 3, "n3"), expected, "{pattern}");
-        }
-    }
+/// The file that a pattern stands for, for one rank.
+fn file_name(pattern: &str, launch: &Launch, rank: u32) -> Result<String, Unready> {
+    let here = launch.peers.get(launch.node_index as usize).map_or("", |peer| peer.name.as_str());
+    let names = FileNames {
+        job: launch.run.job,
+        array: launch.facts.array.map(|(array, index)| ArrayMember { array, index }),
+        name: &launch.job_name,
+        user: &launch.user,
+        host: here,
+        node: launch.node_index,
+        task: rank,
+        step: "batch",
+    };
+    names.expand(pattern).map_err(|error| job_fault(error.to_string()))
 }

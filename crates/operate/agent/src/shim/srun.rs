@@ -14,6 +14,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_control::environment::MARK;
 use bedplate_control::wire::{ReplyTo, RunId, StepRequest};
+use bedplate_job::FileNames;
 use bedplate_topology::expand_hostlist;
 use nix::sys::signal::{SigSet, Signal};
 
@@ -21,7 +22,6 @@ use super::addresses::Addresses;
 use super::srun_options::{self, SrunOptions};
 use crate::event::StepAnswer;
 use crate::frames::{self, Greeting, Head, Kind};
-use crate::outputs::fill;
 use crate::random;
 
 /// How long the first node may take to call back.
@@ -336,7 +336,7 @@ impl Attendance {
             if is_error { self.error.as_ref().or(self.output.as_ref()) } else { self.output.as_ref() };
         match pattern {
             Some(pattern) => {
-                let path = fill(pattern, task, 0, "");
+                let path = step_file(pattern, task)?;
                 if !self.files.contains_key(&path) {
                     let file = OpenOptions::new().create(true).append(true).open(&path)?;
                     self.files.insert(path.clone(), file);
@@ -361,6 +361,15 @@ impl Attendance {
             .flat_map(|line| [label.as_bytes(), line].concat())
             .collect()
     }
+}
+
+/// The file that `--output` or `--error` of a step stands for, for one of its tasks.
+fn step_file(pattern: &str, task: u32) -> io::Result<String> {
+    let variable = |name| std::env::var(name).unwrap_or_default();
+    let job = variable("SLURM_JOB_ID").parse().unwrap_or_default();
+    let (name, user) = (variable("SLURM_JOB_NAME"), variable("SLURM_JOB_USER"));
+    let names = FileNames { job, array: None, name: &name, user: &user, host: "", node: 0, task, step: "0" };
+    names.expand(pattern).map_err(|error| io::Error::other(error.to_string()))
 }
 
 #[cfg(test)]
