@@ -21,6 +21,8 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_replay::requests::PAGES,
         bedplate_deploy::PAGES,
         bedplate_journal::PAGES,
+        bedplate_daemon::PAGES,
+        bedplate_daemon::API_PAGES,
         files::PAGES,
         stop::PAGES,
         commands::bench::PAGES,
