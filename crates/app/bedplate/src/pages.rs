@@ -23,6 +23,8 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_gangs::PAGES,
         bedplate_journal::PAGES,
         bedplate_agent::PAGES,
+        bedplate_daemon::PAGES,
+        bedplate_daemon::API_PAGES,
         files::PAGES,
         stop::PAGES,
         commands::bench::PAGES,

@@ -1,0 +1,8 @@
+//! The daemon over real sockets: its contract, those who misbehave, agents, watchers and failing disks.
+
+mod agents;
+mod contract;
+mod disk;
+mod hostile;
+mod support;
+mod watching;
