@@ -54,13 +54,39 @@ pub enum Act {
 /// What the shell reports.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Happened {
-    Prepared { run: RunId, master_port: Option<u16> },
-    NotPrepared { run: RunId, why: Unready },
-    RankEnded { run: RunId, rank: u32, end: RankEnd },
-    Cleaned { run: RunId, spent: Spent },
-    Progress { run: RunId, rank: u32, step: u64 },
-    Checkpoint { run: RunId, checkpoint: Checkpoint },
-    ProbeFailed { reason: String },
+    Prepared {
+        run: RunId,
+        master_port: Option<u16>,
+    },
+    NotPrepared {
+        run: RunId,
+        why: Unready,
+    },
+    RankEnded {
+        run: RunId,
+        rank: u32,
+        end: RankEnd,
+    },
+    /// Its processes are gone, and not by a fault of their own: whoever kept them died.
+    Lost {
+        run: RunId,
+    },
+    Cleaned {
+        run: RunId,
+        spent: Spent,
+    },
+    Progress {
+        run: RunId,
+        rank: u32,
+        step: u64,
+    },
+    Checkpoint {
+        run: RunId,
+        checkpoint: Checkpoint,
+    },
+    ProbeFailed {
+        reason: String,
+    },
     ProbeRecovered,
     StepWanted(Box<StepRequest>),
 }
@@ -242,6 +268,7 @@ impl Agent {
             Happened::Prepared { run, master_port } => self.prepared(run, master_port),
             Happened::NotPrepared { run, why } => self.not_prepared(run, why),
             Happened::RankEnded { run, rank, end } => self.rank_ended(run, rank, end),
+            Happened::Lost { run } => self.lost(run),
             Happened::Cleaned { run, spent } => self.cleaned(run, spent),
             Happened::Progress { run, rank, step } => self.send(FromAgent::Progress { run, rank, step }),
             Happened::Checkpoint { run, checkpoint } => self.send(FromAgent::Checkpoint { run, checkpoint }),
@@ -441,6 +468,15 @@ impl Agent {
         if is_last {
             self.clean(run);
         }
+    }
+
+    fn lost(&mut self, run: RunId) {
+        let Some(local) = self.runs.get_mut(&run).filter(|local| local.phase != Phase::Released) else {
+            return;
+        };
+        local.end.was_lost = true;
+        local.alive.clear();
+        self.clean(run);
     }
 
     fn clean(&mut self, run: RunId) {

@@ -159,6 +159,9 @@ pub struct Host {
     pub memory_mib: u64,
     /// Real GPUs; the rest of the node's device slots are pretended.
     pub gpus: u32,
+    /// What the node makes sure of by itself: `cores by cpuset`, `memory by cgroup v2`.
+    #[serde(default)]
+    pub enforced: Vec<String>,
 }
 
 /// A run on a node, as its agent sees it.

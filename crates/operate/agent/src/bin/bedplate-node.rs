@@ -1,0 +1,40 @@
+//! The processes of a node without the rest of the program, for the tests and benches of this crate:
+//! `bedplate-node keeper`, and `bedplate-node SERVER TOKEN NODE ADDRESS STATE [PROBE [EVERY_MS]]` for an agent.
+
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use bedplate_agent::{Options, keeper, shim};
+use bedplate_control::wire::Probe;
+
+fn main() -> ExitCode {
+    let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    if let Some(code) = shim::dispatch(&arguments) {
+        return ExitCode::from(code);
+    }
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    match words.as_slice() {
+        ["keeper"] => keeper::main(),
+        [server, token, node, address, state, probe @ ..] => {
+            let mut options = Options::new(server, token, node, state.into());
+            options.address = (*address).to_owned();
+            let every_ms = probe.get(1).and_then(|every| every.parse().ok()).unwrap_or(1000);
+            options.probe = probe.first().map(|command| Probe { command: (*command).to_owned(), every_ms });
+            options.remark = Arc::new(remark);
+            match bedplate_agent::run(options) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => {
+                    remark(&error.to_string());
+                    ExitCode::FAILURE
+                }
+            }
+        }
+        _ => ExitCode::from(2),
+    }
+}
+
+#[expect(clippy::print_stderr, reason = "a program for tests says there what it does")]
+fn remark(text: &str) {
+    eprintln!("{text}");
+}

@@ -1,0 +1,239 @@
+//! Control groups, where the host permits them: the node's cores for all its ranks, memory for each run.
+//!
+//! Both versions are looked for below the cgroup that this process is in, so that an outer limit stays in force.
+//! Nothing here is an error: what cannot be had is not enforced, and the node says so. Entering a cgroup costs about
+//! half a millisecond, so a run gets one only when it has a memory limit; the cores are entered once, by the keeper.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// What this node has.
+#[derive(Debug, Default)]
+pub(crate) struct Cgroups {
+    memory: Option<(PathBuf, Version)>,
+    made: Vec<PathBuf>,
+    pub(crate) enforced: Vec<String>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Version {
+    One,
+    Two,
+}
+
+impl Cgroups {
+    /// Makes what can be made, and enters the node's share of cores with this process.
+    pub(crate) fn begin(node: &str, cores: &[u32]) -> Self {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        let own = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+        let name = format!("bedplate-{node}-{}", std::process::id());
+        let mut cgroups = Self::default();
+        if let Some(base) = find_unified(&mounts, &own) {
+            cgroups.begin_unified(&base.join(&name), cores);
+        }
+        if cgroups.memory.is_none()
+            && let Some(base) = find_controller("memory", &mounts, &own)
+        {
+            cgroups.begin_memory(&base.join(&name));
+        }
+        if let Some(base) = find_controller("cpuset", &mounts, &own)
+            && !cores.is_empty()
+        {
+            cgroups.begin_cores(&base, &base.join(&name), cores);
+        }
+        cgroups
+    }
+
+    fn begin_unified(&mut self, directory: &Path, cores: &[u32]) -> Option<()> {
+        let base = directory.parent()?;
+        let controllers = fs::read_to_string(base.join("cgroup.controllers")).ok()?;
+        let has = |name: &str| controllers.split_whitespace().any(|each| each == name);
+        if !has("memory") {
+            return None;
+        }
+        let wanted = if has("cpuset") && !cores.is_empty() { "+memory +cpuset" } else { "+memory" };
+        put(base, "cgroup.subtree_control", wanted)?;
+        self.make(directory)?;
+        put(directory, "cgroup.subtree_control", wanted)?;
+        self.memory = Some((directory.to_owned(), Version::Two));
+        self.enforced.push("memory by cgroup v2".to_owned());
+        let keeper = directory.join("keeper");
+        self.make(&keeper)?;
+        put(&keeper, "cgroup.procs", "0")?;
+        if wanted.contains("cpuset") && put(directory, "cpuset.cpus", &list(cores)).is_some() {
+            self.enforced.push(format!("cores {} by cgroup v2", list(cores)));
+        }
+        Some(())
+    }
+
+    fn begin_memory(&mut self, directory: &Path) -> Option<()> {
+        self.make(directory)?;
+        OpenOptions::new().write(true).open(directory.join("memory.limit_in_bytes")).ok()?;
+        self.memory = Some((directory.to_owned(), Version::One));
+        self.enforced.push("memory by cgroup v1".to_owned());
+        Some(())
+    }
+
+    fn begin_cores(&mut self, base: &Path, directory: &Path, cores: &[u32]) -> Option<()> {
+        self.make(directory)?;
+        let memories = fs::read_to_string(base.join("cpuset.mems")).ok()?;
+        put(directory, "cpuset.mems", memories.trim())?;
+        put(directory, "cpuset.cpus", &list(cores))?;
+        put(directory, "cgroup.procs", "0")?;
+        self.enforced.push(format!("cores {} by cpuset", list(cores)));
+        Some(())
+    }
+
+    fn make(&mut self, directory: &Path) -> Option<()> {
+        fs::create_dir(directory).ok()?;
+        self.made.push(directory.to_owned());
+        Some(())
+    }
+
+    /// A cgroup with a memory limit, for one run.
+    pub(crate) fn limit(&self, group: &str, memory_mib: u64) -> Option<Limited> {
+        let (base, version) = self.memory.as_ref()?;
+        let directory = base.join(group);
+        fs::create_dir(&directory).ok()?;
+        let limited = Limited { directory, version: *version };
+        let bytes = memory_mib.saturating_mul(1 << 20).to_string();
+        match version {
+            Version::One => put(&limited.directory, "memory.limit_in_bytes", &bytes)?,
+            Version::Two => {
+                put(&limited.directory, "memory.max", &bytes)?;
+                // One rank that dies of it takes the others along: half a gang is none.
+                put(&limited.directory, "memory.oom.group", "1");
+            }
+        }
+        Some(limited)
+    }
+
+    /// Leaves what was made; directories that still hold processes stay behind.
+    pub(crate) fn end(&self) {
+        for directory in self.made.iter().rev() {
+            if let Some(base) = directory.parent() {
+                put(base, "cgroup.procs", "0");
+            }
+            let _ = fs::remove_dir(directory);
+        }
+    }
+}
+
+/// The cgroup of a run.
+#[derive(Debug)]
+pub(crate) struct Limited {
+    directory: PathBuf,
+    version: Version,
+}
+
+impl Limited {
+    /// The file through which a process enters by writing `0`.
+    pub(crate) fn entrance(&self) -> Option<OwnedFd> {
+        let file: File = OpenOptions::new().write(true).open(self.directory.join("cgroup.procs")).ok()?;
+        Some(file.into())
+    }
+
+    pub(crate) fn processes(&self) -> Vec<i32> {
+        let text = fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
+        text.lines().filter_map(|pid| pid.parse().ok()).collect()
+    }
+
+    /// Kills everything inside at one stroke, where the kernel can.
+    pub(crate) fn kill(&self) {
+        if self.version == Version::Two {
+            put(&self.directory, "cgroup.kill", "1");
+        }
+    }
+
+    pub(crate) fn peak_memory_mib(&self) -> u64 {
+        let file = match self.version {
+            Version::One => "memory.max_usage_in_bytes",
+            Version::Two => "memory.peak",
+        };
+        let text = fs::read_to_string(self.directory.join(file)).unwrap_or_default();
+        text.trim().parse::<u64>().unwrap_or(0) >> 20
+    }
+
+    pub(crate) fn remove(&self) {
+        let _ = fs::remove_dir(&self.directory);
+    }
+}
+
+fn put(directory: &Path, file: &str, value: &str) -> Option<()> {
+    fs::write(directory.join(file), value).ok()
+}
+
+fn list(cores: &[u32]) -> String {
+    cores.iter().map(u32::to_string).collect::<Vec<String>>().join(",")
+}
+
+/// Our own directory in the unified hierarchy.
+fn find_unified(mounts: &str, own: &str) -> Option<PathBuf> {
+    let path = own.lines().find_map(|line| line.strip_prefix("0::"))?;
+    let mount = mounts.lines().filter_map(Mount::parse).find(|mount| mount.kind == "cgroup2")?;
+    Some(mount.locate(path))
+}
+
+/// Our own directory in the hierarchy of one controller of version 1.
+fn find_controller(controller: &str, mounts: &str, own: &str) -> Option<PathBuf> {
+    let path = own.lines().find_map(|line| {
+        let mut fields = line.splitn(3, ':').skip(1);
+        fields.next()?.split(',').any(|name| name == controller).then(|| fields.next())?
+    })?;
+    let holds = |mount: &Mount<'_>| {
+        mount.kind == "cgroup" && mount.options.split(',').any(|option| option == controller)
+    };
+    Some(mounts.lines().filter_map(Mount::parse).find(holds)?.locate(path))
+}
+
+/// A line of `/proc/self/mountinfo`.
+struct Mount<'a> {
+    root: &'a str,
+    point: &'a str,
+    kind: &'a str,
+    options: &'a str,
+}
+
+impl<'a> Mount<'a> {
+    fn parse(line: &'a str) -> Option<Self> {
+        let (before, behind) = line.split_once(" - ")?;
+        let mut before = before.split(' ').skip(3);
+        let mut behind = behind.split(' ');
+        Some(Self {
+            root: before.next()?,
+            point: before.next()?,
+            kind: behind.next()?,
+            options: behind.nth(1)?,
+        })
+    }
+
+    /// Where a cgroup lies when only a part of the hierarchy is mounted, as in a container.
+    fn locate(&self, path: &str) -> PathBuf {
+        let inside = path.strip_prefix(self.root).unwrap_or(path);
+        Path::new(self.point).join(inside.trim_start_matches('/'))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOUNTS: &str = "\
+30 23 0:26 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755
+31 30 0:27 / /sys/fs/cgroup/memory rw,relatime - cgroup cgroup rw,memory
+32 30 0:28 /docker/abc /sys/fs/cgroup/cpu rw - cgroup cgroup rw,cpu,cpuacct
+33 30 0:29 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
+";
+    const OWN: &str = "4:memory:/job/7\n1:cpu,cpuacct:/docker/abc/inner\n0::/user\n";
+
+    #[test]
+    fn own_directories_are_found_in_both_versions_and_in_containers() {
+        let find = |controller| find_controller(controller, MOUNTS, OWN);
+        assert_eq!(find("memory"), Some("/sys/fs/cgroup/memory/job/7".into()));
+        assert_eq!(find("cpuacct"), Some("/sys/fs/cgroup/cpu/inner".into()));
+        assert_eq!(find("cpuset"), None);
+        assert_eq!(find_unified(MOUNTS, OWN), Some("/sys/fs/cgroup/unified/user".into()));
+        assert_eq!(find_unified("", OWN), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! What the tasks of the agent tell its one loop.
+
+use bedplate_control::agent::LinkLoss;
+use bedplate_control::wire::{FromAgent, RunId, StepRequest, ToAgent, Unready};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+
+use crate::keeper::orders::Notice;
+use crate::outputs::Outputs;
+
+pub(crate) enum Event {
+    /// A connection is there; what is sent through this goes over it.
+    Linked(UnboundedSender<FromAgent>),
+    Told(ToAgent),
+    LinkLost(LinkLoss),
+    /// The control plane does not want this agent.
+    Refused {
+        status: u16,
+        message: String,
+    },
+    /// From the keeper that was started as this number.
+    Noticed {
+        keeper: u32,
+        notice: Notice,
+    },
+    KeeperGone {
+        keeper: u32,
+    },
+    /// What a dead keeper left behind is gone.
+    Swept {
+        killed: usize,
+    },
+    /// The files that a job names have been looked at.
+    Checked {
+        run: RunId,
+        outcome: Result<Outputs, Unready>,
+    },
+    /// A process has had its time.
+    Overdue {
+        id: u64,
+    },
+    ProbeDue {
+        run: Option<RunId>,
+    },
+    StepAsked {
+        request: Box<StepRequest>,
+        answer: oneshot::Sender<StepAnswer>,
+    },
+    /// The `srun` of a step passes a signal on, or is gone.
+    StepSignal {
+        run: RunId,
+        step: u32,
+        signal: i32,
+    },
+    StepOver {
+        run: RunId,
+        step: u32,
+    },
+}
+
+/// What an `srun` hears at once.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
+pub(crate) enum StepAnswer {
+    Accepted,
+    /// The control plane cannot be reached at the moment.
+    Later,
+    Refused(String),
+}

@@ -1,0 +1,44 @@
+//! The agent of one node: it starts, watches and stops ranks by order of the control plane.
+//!
+//! What to do is decided by [`bedplate_control::agent::Agent`]; this crate has the link, the processes and the files.
+//! A node has two processes of ours: the *agent* ([`run()`]), which talks, and its *keeper* ([`keeper::main`]), the
+//! parent of everything that a job starts. Inside jobs the same program stands in for `srun` and `scontrol`
+//! ([`shim::dispatch`]).
+
+mod cgroup;
+mod error;
+mod event;
+mod frames;
+pub mod keeper;
+mod kept;
+mod link;
+mod logs;
+mod node;
+mod options;
+mod outputs;
+mod places;
+mod ports;
+mod processes;
+mod random;
+mod relay;
+mod reports;
+pub mod shim;
+mod socket;
+mod tls;
+mod weather;
+
+pub use error::{AgentError, PAGES};
+pub use options::{LogRules, Options, Remark};
+
+/// Runs the agent on this thread until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run
+/// is left when it returns.
+pub fn run(options: Options) -> Result<(), AgentError> {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .map_err(|source| AgentError::Keeper { source })?;
+    let outcome = runtime.block_on(node::run(options));
+    // Threads that hang in a job's file system must not keep the agent.
+    runtime.shutdown_background();
+    outcome
+}

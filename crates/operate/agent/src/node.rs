@@ -1,0 +1,333 @@
+//! The agent of a node at work: one loop that owns the state machine, feeds it what happens, and carries out its acts.
+//!
+//! Everything slow is done elsewhere and comes back as an [`Event`]: processes by the keeper, the link and steps by
+//! tasks of their own, the job's file systems by threads that may hang without stopping a heartbeat.
+
+mod chaos;
+mod clean;
+mod keeping;
+mod prepare;
+mod probes;
+mod ranks;
+mod steps;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
+use bedplate_control::environment::{Surroundings, mark};
+use bedplate_control::wire::{FromAgent, Hello, Host, Launch, RunId, ToAgent};
+use bedplate_gangs::Time;
+use nix::sys::prctl::set_child_subreaper;
+use nix::time::{ClockId, clock_gettime};
+use tokio::signal::unix::{SignalKind, signal};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::time::{MissedTickBehavior, interval, sleep};
+
+use crate::error::AgentError;
+use crate::event::Event;
+use crate::keeper::orders::Order;
+use crate::kept::Kept;
+use crate::options::Options;
+use crate::outputs::Outputs;
+use crate::places::Places;
+use crate::reports::Report;
+use crate::weather::Weather;
+use crate::{link, processes, random, socket, tls};
+
+/// How often reports are read.
+const REPORTS: Duration = Duration::from_millis(200);
+/// And how often logs are measured, in looks at the reports.
+const LOOKS_PER_TRIM: u32 = 25;
+
+/// Runs the agent until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run is left when it
+/// returns.
+pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
+    let tls = options.fingerprint.as_deref().map(tls::connector).transpose()?;
+    let program = match &options.program {
+        Some(program) => program.clone(),
+        None => std::env::current_exe().map_err(|source| AgentError::Keeper { source })?,
+    };
+    let places = Places::begin(&options.state, &options.node, &program)?;
+    // What outlives a dead keeper comes to us.
+    let _ = set_child_subreaper(true);
+    let (events, mut incoming) = unbounded_channel();
+    let mut node = Node::begin(options, places, program, events.clone())?;
+    node.await_keeper(&mut incoming).await?;
+    node.begin_node_probe();
+    socket::listen(&node.places.socket, events.clone())?;
+    tokio::spawn(link::keep(node.options.clone(), tls, node.weather.clone(), events));
+    let outcome = node.attend(incoming).await;
+    let _ = std::fs::remove_file(&node.places.socket);
+    if let Some(keeper) = node.keeper.take() {
+        keeper.end().await;
+    }
+    outcome
+}
+
+struct Node {
+    options: Options,
+    places: Places,
+    program: PathBuf,
+    agent: Agent,
+    incarnation: u64,
+    events: UnboundedSender<Event>,
+    weather: Weather,
+    link: Option<UnboundedSender<FromAgent>>,
+    keeper: Option<Kept>,
+    keepers_started: u32,
+    /// Orders for the next keeper while there is none.
+    waiting_orders: Vec<Order>,
+    enforced: Vec<String>,
+    /// What each living process is for, by the number that the keeper knows it by.
+    processes: BTreeMap<u64, Purpose>,
+    last_process: u64,
+    runs: BTreeMap<RunId, Local>,
+    probes: probes::Probes,
+    looks: u32,
+}
+
+/// Why a process was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Purpose {
+    Prolog(RunId),
+    Rank(RunId, u32),
+    Task {
+        run: RunId,
+        step: u32,
+        task: u32,
+    },
+    Epilog(RunId),
+    /// Of a run, or the node's own.
+    Probe(Option<RunId>),
+}
+
+/// A run on this node.
+struct Local {
+    launch: Launch,
+    /// How its processes are marked; the keeper's name for it.
+    group: String,
+    directory: PathBuf,
+    outputs: Outputs,
+    master_port: Option<u16>,
+    reports: BTreeMap<u32, Report>,
+    steps: BTreeMap<u32, steps::Relay>,
+    cleaning: Option<clean::Cleaning>,
+    spent: Spent,
+}
+
+impl Node {
+    fn begin(
+        options: Options,
+        places: Places,
+        program: PathBuf,
+        events: UnboundedSender<Event>,
+    ) -> Result<Self, AgentError> {
+        // What an agent of this name left behind when it was killed together with its keeper.
+        processes::kill_marked(&agent_variable(&places));
+        let mut node = Self {
+            agent: Agent::new(AgentRules::default(), now()),
+            incarnation: random::number() >> 1,
+            weather: Weather::fair(),
+            link: None,
+            keeper: None,
+            keepers_started: 0,
+            waiting_orders: Vec::new(),
+            enforced: Vec::new(),
+            processes: BTreeMap::new(),
+            last_process: 0,
+            runs: BTreeMap::new(),
+            probes: probes::Probes::default(),
+            looks: 0,
+            options,
+            places,
+            program,
+            events,
+        };
+        node.start_keeper().map_err(|source| AgentError::Keeper { source })?;
+        Ok(node)
+    }
+
+    async fn attend(&mut self, mut incoming: UnboundedReceiver<Event>) -> Result<(), AgentError> {
+        let failed = |source| AgentError::Keeper { source };
+        let mut terminate = signal(SignalKind::terminate()).map_err(failed)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(failed)?;
+        let mut reports = interval(REPORTS);
+        reports.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            let pause = Duration::from_millis(self.agent.wakeup().since(now()).0.min(60_000));
+            tokio::select! {
+                biased;
+                _ = terminate.recv() => return Ok(()),
+                _ = interrupt.recv() => return Ok(()),
+                () = sleep(pause) => self.agent.tick(now()),
+                _ = reports.tick(), if !self.runs.is_empty() => self.look_at_files(),
+                event = incoming.recv() => match event {
+                    Some(Event::Refused { status, message }) => {
+                        let server = self.options.server.clone();
+                        return Err(AgentError::Refused { server, status, message });
+                    }
+                    Some(event) => self.take_in(event)?,
+                    None => return Ok(()),
+                },
+            }
+            self.carry_out_acts();
+        }
+    }
+
+    fn take_in(&mut self, event: Event) -> Result<(), AgentError> {
+        match event {
+            Event::Linked(link) => self.greet(link),
+            Event::Told(message) => self.told(message),
+            Event::LinkLost(how) => self.link_lost(how),
+            Event::Noticed { keeper, notice } if self.is_current(keeper) => self.noticed(notice),
+            Event::KeeperGone { keeper } if self.is_current(keeper) => self.lose_keeper(),
+            Event::Swept { killed } => return self.replace_keeper(killed),
+            Event::Checked { run, outcome } => self.checked(run, outcome),
+            Event::Overdue { id } => self.overdue(id),
+            Event::ProbeDue { run } => self.start_probe(run),
+            Event::StepAsked { request, answer } => drop(answer.send(self.ask_for_step(request))),
+            Event::StepSignal { run, step, signal } => self.signal_step(run, step, signal),
+            Event::StepOver { run, step } => self.end_step(run, step),
+            // Of an earlier keeper, or dealt with before.
+            Event::Noticed { .. } | Event::KeeperGone { .. } | Event::Refused { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn carry_out_acts(&mut self) {
+        loop {
+            let acts = self.agent.take_acts();
+            if acts.is_empty() {
+                return;
+            }
+            for act in acts {
+                self.carry_out(act);
+            }
+        }
+    }
+
+    fn carry_out(&mut self, act: Act) {
+        match act {
+            Act::Send(message) => self.send(message),
+            Act::Prepare(launch) => self.prepare(*launch),
+            Act::Start { run, master_port } => self.start_ranks(run, master_port),
+            Act::Signal { run, signal } => self.signal(run, signal),
+            Act::Kill { run } => self.order_for(run, |group| Order::Kill { group }),
+            Act::Suspend { run } => self.signal(run, libc::SIGSTOP),
+            Act::Resume { run } => self.signal(run, libc::SIGCONT),
+            Act::Clean { run } => self.clean(run),
+            Act::Step(step) => self.start_step(*step),
+            Act::Disconnect => self.link = None,
+        }
+    }
+
+    fn happened(&mut self, happened: Happened) {
+        self.agent.happened(happened, now());
+    }
+
+    fn greet(&mut self, link: UnboundedSender<FromAgent>) {
+        let hello = Hello {
+            node: self.options.node.clone(),
+            address: self.options.address.clone(),
+            incarnation: self.incarnation,
+            held: self.agent.greet(now()),
+            host: self.host(),
+        };
+        let _ = link.send(FromAgent::Hello(hello));
+        self.link = Some(link);
+    }
+
+    fn host(&self) -> Host {
+        let name = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+        let all_cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let memory_mib = match self.options.memory_mib {
+            0 => processes::memory_mib(),
+            share => share,
+        };
+        Host {
+            name: name.unwrap_or_default(),
+            cores: if self.options.cores.is_empty() { all_cores } else { self.options.cores.len() } as u32,
+            memory_mib,
+            gpus: processes::count_gpus(),
+            enforced: self.enforced.clone(),
+        }
+    }
+
+    fn told(&mut self, message: ToAgent) {
+        match message {
+            ToAgent::ReadLog { request, log, offset, most_bytes } => {
+                self.read_log(request, &log, offset, most_bytes);
+            }
+            ToAgent::Chaos(chaos) => self.break_on_purpose(chaos),
+            ToAgent::Unwelcome { why } => {
+                (self.options.remark)(&format!("the control plane does not let this node join: {why}"));
+                self.agent.told(ToAgent::Unwelcome { why }, now());
+            }
+            message => self.agent.told(message, now()),
+        }
+    }
+
+    fn link_lost(&mut self, how: LinkLoss) {
+        self.link = None;
+        self.agent.link_lost(how, now());
+    }
+
+    fn send(&self, message: FromAgent) {
+        if let Some(link) = &self.link {
+            // A link that is just breaking is reported as lost soon.
+            let _ = link.send(message);
+        }
+    }
+
+    fn signal(&mut self, run: RunId, signal: i32) {
+        self.order_for(run, |group| Order::Signal { group, signal });
+    }
+
+    fn order_for(&mut self, run: RunId, order: impl FnOnce(String) -> Order) {
+        if let Some(local) = self.runs.get(&run) {
+            let order = order(local.group.clone());
+            self.order(order);
+        }
+    }
+
+    /// What the processes of a run find around them on this node.
+    fn surroundings(&self, launch: &Launch, report: String) -> Surroundings {
+        let inherited = match launch.inherits_environment {
+            true => self.options.environment.clone(),
+            false => {
+                let names = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ"];
+                let environment = &self.options.environment;
+                let find = |name: &str| Some((name.to_owned(), environment.get(name)?.clone()));
+                names.into_iter().filter_map(find).collect()
+            }
+        };
+        Surroundings {
+            inherited,
+            agent_socket: self.places.socket.display().to_string(),
+            report,
+            programs: self.places.programs.display().to_string(),
+            has_efa: processes::has_efa(),
+        }
+    }
+
+    fn held_ports(&self) -> BTreeSet<u16> {
+        self.runs.values().filter_map(|local| local.master_port).collect()
+    }
+
+    fn mark(&self, run: RunId) -> String {
+        mark(run, &self.options.node)
+    }
+}
+
+/// By which all processes of all runs of this agent are recognised.
+fn agent_variable(places: &Places) -> String {
+    format!("BEDPLATE_AGENT={}", places.socket.display())
+}
+
+/// Milliseconds that also pass while the host sleeps, for the control plane's clock does not sleep with it.
+fn now() -> Time {
+    let clock = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock");
+    Time(clock.tv_sec() as u64 * 1000 + clock.tv_nsec() as u64 / 1_000_000)
+}

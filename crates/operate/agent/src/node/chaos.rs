@@ -1,0 +1,38 @@
+//! Breaking things on purpose.
+
+use std::time::Duration;
+
+use bedplate_control::wire::{Chaos, RunId};
+use nix::sys::signal::Signal;
+
+use super::{Node, Purpose};
+use crate::keeper::orders::Order;
+use crate::processes;
+
+impl Node {
+    pub(super) fn break_on_purpose(&mut self, chaos: Chaos) {
+        (self.options.remark)(&format!("asked to break something: {chaos:?}"));
+        match chaos {
+            Chaos::Die => processes::kill_one(std::process::id() as i32, Signal::SIGKILL),
+            Chaos::Cut { for_ms } => self.weather.cut(Duration::from_millis(for_ms)),
+            Chaos::Delay { by_ms, for_ms } => {
+                self.weather.delay(Duration::from_millis(by_ms), Duration::from_millis(for_ms));
+            }
+            Chaos::KillRank { run, rank } => self.kill_rank(run, rank),
+            Chaos::Probe { fails } => self.force_probe(fails),
+        }
+    }
+
+    fn kill_rank(&mut self, run: Option<RunId>, rank: Option<u32>) {
+        let is_meant = |purpose: &Purpose| match purpose {
+            Purpose::Rank(of, number) => {
+                run.is_none_or(|run| run == *of) && rank.is_none_or(|rank| rank == *number)
+            }
+            _ => false,
+        };
+        let found = self.processes.iter().find(|(_, purpose)| is_meant(purpose)).map(|(id, _)| *id);
+        if let Some(id) = found {
+            self.order(Order::SignalOne { id, signal: libc::SIGKILL });
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! The end of a run on this node: kill what is left, run the epilog, free what it held.
+
+use bedplate_control::agent::Happened;
+use bedplate_control::wire::{RankEnd, RunId};
+
+use super::prepare::shown_output;
+use super::{Node, Purpose};
+use crate::keeper::orders::Order;
+
+/// How far the end of a run is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cleaning {
+    /// Until no process of the job is left.
+    Job,
+    Epilog,
+    /// Until no process of the epilog is left.
+    Rest,
+}
+
+impl Node {
+    pub(super) fn clean(&mut self, run: RunId) {
+        if let Some(local) = self.runs.get_mut(&run) {
+            local.cleaning = Some(Cleaning::Job);
+        }
+        self.order_for(run, |group| Order::Finish { group });
+    }
+
+    /// No process of the group is left.
+    pub(super) fn gone(&mut self, group: &str, cpu_ms: u64, peak_memory_mib: u64) {
+        let Some((run, local)) = self.runs.iter_mut().find(|(_, local)| local.group == group) else { return };
+        let run = *run;
+        local.spent.cpu_ms += cpu_ms;
+        local.spent.peak_memory_mib = local.spent.peak_memory_mib.max(peak_memory_mib);
+        match (local.cleaning, local.launch.epilog.clone()) {
+            (Some(Cleaning::Job), Some(epilog)) => {
+                local.cleaning = Some(Cleaning::Epilog);
+                self.start_hook(Purpose::Epilog(run), run, &epilog);
+            }
+            (Some(Cleaning::Job | Cleaning::Rest), _) => self.cleaned(run),
+            (Some(Cleaning::Epilog) | None, _) => {}
+        }
+    }
+
+    pub(super) fn epilog_ended(&mut self, run: RunId, end: RankEnd) {
+        let Some(local) = self.runs.get_mut(&run) else { return };
+        if !end.is_success() {
+            let output = shown_output(&local.directory.join("epilog.out"));
+            local.spent.epilog_failed = Some(format!("{end}: {output}"));
+        }
+        local.cleaning = Some(Cleaning::Rest);
+        self.order_for(run, |group| Order::Finish { group });
+    }
+
+    fn cleaned(&mut self, run: RunId) {
+        self.read_reports(run);
+        let Some(local) = self.runs.remove(&run) else { return };
+        self.places.tidy(run);
+        self.happened(Happened::Cleaned { run, spent: local.spent });
+    }
+
+    /// A new keeper has not heard of runs that the old one was finishing.
+    pub(super) fn finish_again(&mut self) {
+        let is_finishing = |cleaning| matches!(cleaning, Some(Cleaning::Job | Cleaning::Rest));
+        let finishing = self.runs.iter().filter(|(_, local)| is_finishing(local.cleaning));
+        for run in finishing.map(|(run, _)| *run).collect::<Vec<RunId>>() {
+            self.order_for(run, |group| Order::Finish { group });
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Commands that say whether all is well: the node's own, and those of its runs.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use bedplate_control::agent::Happened;
+use bedplate_control::environment::MARK;
+use bedplate_control::wire::{Probe, RankEnd, RunId};
+
+use super::prepare::shown_output;
+use super::{Node, Purpose};
+use crate::event::Event;
+use crate::keeper::orders::{Order, Start};
+
+/// A probe that takes longer than this, and than the time between two of them, has failed.
+const LEAST_TIME: Duration = Duration::from_secs(10);
+const OUTPUT: &str = "probe.out";
+
+/// Which probes fail.
+#[derive(Debug, Default)]
+pub(super) struct Probes {
+    /// The node's own is `None`.
+    failing: BTreeSet<Option<RunId>>,
+    /// Somebody wants the node's own to fail.
+    is_forced: bool,
+}
+
+impl Node {
+    pub(super) fn begin_node_probe(&mut self) {
+        if let Some(probe) = self.options.probe.clone() {
+            self.probe_later(None, &probe);
+        }
+    }
+
+    pub(super) fn begin_run_probe(&mut self, run: RunId) {
+        if let Some(probe) = self.runs.get(&run).and_then(|local| local.launch.probe.clone()) {
+            self.probe_later(Some(run), &probe);
+        }
+    }
+
+    fn probe_later(&self, run: Option<RunId>, probe: &Probe) {
+        let events = self.events.clone();
+        let pause = Duration::from_millis(probe.every_ms.max(100));
+        tokio::spawn(async move {
+            tokio::time::sleep(pause).await;
+            let _ = events.send(Event::ProbeDue { run });
+        });
+    }
+
+    fn find_probe(&self, run: Option<RunId>) -> Option<Probe> {
+        let Some(run) = run else { return self.options.probe.clone() };
+        let local = self.runs.get(&run).filter(|local| local.cleaning.is_none())?;
+        local.launch.probe.clone()
+    }
+
+    pub(super) fn start_probe(&mut self, run: Option<RunId>) {
+        let Some(probe) = self.find_probe(run) else { return };
+        let start = match run {
+            Some(run) => self.shell_command(run, &probe.command, OUTPUT),
+            None => Some(self.node_command(&probe.command)),
+        };
+        let Some(start) = start else { return };
+        let id = self.start_process(Purpose::Probe(run), start);
+        self.limit_time(id, LEAST_TIME.max(Duration::from_millis(probe.every_ms)));
+    }
+
+    fn node_command(&self, command: &str) -> Start {
+        let group = self.node_group();
+        let output = self.node_output();
+        let _ = std::fs::remove_file(&output);
+        let mut environment = self.options.environment.clone();
+        environment.insert(MARK.to_owned(), group.clone());
+        environment.insert("BEDPLATE_AGENT".to_owned(), self.places.socket.display().to_string());
+        environment.insert("BEDPLATE_NODE".to_owned(), self.options.node.clone());
+        Start {
+            group,
+            arguments: ["/bin/sh", "-c", command].map(str::to_owned).into(),
+            environment,
+            directory: "/".to_owned(),
+            stdout: Some(output.display().to_string()),
+            ..Start::default()
+        }
+    }
+
+    /// The keeper's name for the node's own commands.
+    fn node_group(&self) -> String {
+        format!("node@{}", self.options.node)
+    }
+
+    fn node_output(&self) -> std::path::PathBuf {
+        self.places.programs.with_file_name(format!("probe-{}.out", self.options.node))
+    }
+
+    pub(super) fn probe_ended(&mut self, run: Option<RunId>, end: RankEnd) {
+        if run.is_none() {
+            self.order(Order::Finish { group: self.node_group() });
+        }
+        let Some(probe) = self.find_probe(run) else { return };
+        self.probe_later(run, &probe);
+        if end.is_success() {
+            return self.probe_succeeded(run);
+        }
+        let path = match run.and_then(|run| self.runs.get(&run)) {
+            Some(local) => local.directory.join(OUTPUT),
+            None => self.node_output(),
+        };
+        let whose = run.map_or("the node's probe".to_owned(), |run| format!("the probe of {run}"));
+        let output = shown_output(&path);
+        let told = if output.is_empty() { String::new() } else { format!(": {output}") };
+        self.probe_failed(run, format!("{whose} failed with {end}{told}"));
+    }
+
+    fn probe_failed(&mut self, run: Option<RunId>, reason: String) {
+        if self.probes.failing.insert(run) {
+            self.happened(Happened::ProbeFailed { reason });
+        }
+    }
+
+    /// Only the node's own probe can take back what it said; a job that found fault with a node leaves it.
+    fn probe_succeeded(&mut self, run: Option<RunId>) {
+        if run.is_none() && !self.probes.is_forced && self.probes.failing.remove(&None) {
+            self.happened(Happened::ProbeRecovered);
+        }
+    }
+
+    pub(super) fn force_probe(&mut self, fails: bool) {
+        self.probes.is_forced = fails;
+        match fails {
+            true => self.probe_failed(None, "the node's probe was made to fail".to_owned()),
+            false => self.probe_succeeded(None),
+        }
+    }
+}

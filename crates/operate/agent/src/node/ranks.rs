@@ -1,0 +1,176 @@
+//! Second phase of a start: all ranks at once; then what they write and report.
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+
+use bedplate_control::agent::Happened;
+use bedplate_control::environment;
+use bedplate_control::wire::{FromAgent, LogName, Program, RankEnd, RunId, Stream};
+
+use super::{LOOKS_PER_TRIM, Node, Purpose};
+use crate::keeper::orders::Start;
+use crate::logs;
+use crate::outputs::Outputs;
+use crate::reports::{Report, Said};
+
+impl Node {
+    pub(super) fn start_ranks(&mut self, run: RunId, master_port: u16) {
+        let Some(local) = self.runs.get_mut(&run) else { return };
+        local.master_port = Some(master_port);
+        let ranks = local.launch.ranks.clone();
+        let arguments = match &local.launch.program {
+            Program::Command(arguments) => Ok(arguments.clone()),
+            Program::Script(text) => write_script(&local.directory, text),
+        };
+        match arguments {
+            Ok(arguments) => {
+                for rank in ranks {
+                    self.start_rank(run, rank, &arguments, master_port);
+                }
+            }
+            Err(error) => {
+                let end = RankEnd::NotStarted(error.raw_os_error().unwrap_or(libc::EIO));
+                for rank in ranks {
+                    self.happened(Happened::RankEnded { run, rank, end });
+                }
+            }
+        }
+        self.begin_run_probe(run);
+    }
+
+    fn start_rank(&mut self, run: RunId, rank: u32, arguments: &[String], master_port: u16) {
+        let report = self.places.report(run, rank);
+        let Some(local) = self.runs.get(&run) else { return };
+        let around = self.surroundings(&local.launch, report.display().to_string());
+        let captured = |stream| self.places.captured(&LogName { run, rank, stream }).display().to_string();
+        let files = local.outputs.by_rank.get(&rank).cloned().unwrap_or_default();
+        let start = Start {
+            group: local.group.clone(),
+            arguments: arguments.to_vec(),
+            environment: environment::variables(&local.launch, rank, master_port, &around),
+            directory: local.outputs.directory.clone(),
+            stdin: files.stdin,
+            stderr: files.stderr.or_else(|| files.stdout.is_none().then(|| captured(Stream::Stderr))),
+            stdout: files.stdout.or_else(|| Some(captured(Stream::Stdout))),
+            memory_mib: local.launch.memory_mib,
+            ..Start::default()
+        };
+        if let Some(local) = self.runs.get_mut(&run) {
+            local.reports.insert(rank, Report::new(report));
+        }
+        self.start_process(Purpose::Rank(run, rank), start);
+    }
+
+    /// Reads what ranks have reported, and keeps captured logs short.
+    pub(super) fn look_at_files(&mut self) {
+        for run in self.runs.keys().copied().collect::<Vec<RunId>>() {
+            self.read_reports(run);
+        }
+        self.looks = (self.looks + 1) % LOOKS_PER_TRIM;
+        if self.looks == 0 {
+            self.trim_logs();
+        }
+    }
+
+    pub(super) fn read_reports(&mut self, run: RunId) {
+        let Some(local) = self.runs.get_mut(&run) else { return };
+        let mut said: Vec<(u32, Said)> = Vec::new();
+        for (rank, report) in &mut local.reports {
+            said.extend(report.read().into_iter().map(|said| (*rank, said)));
+        }
+        for (rank, said) in said {
+            self.happened(match said {
+                Said::Progress(step) => Happened::Progress { run, rank, step },
+                Said::Checkpoint(checkpoint) => Happened::Checkpoint { run, checkpoint },
+            });
+        }
+    }
+
+    fn trim_logs(&self) {
+        let ranks = self.runs.iter().flat_map(|(run, local)| local.reports.keys().map(|rank| (*run, *rank)));
+        for (run, rank) in ranks {
+            for stream in [Stream::Stdout, Stream::Stderr] {
+                let path = self.places.captured(&LogName { run, rank, stream });
+                // A log that is not there is not too long either.
+                if let Ok(false) = logs::trim(&path, self.options.logs) {
+                    let remark =
+                        format!("{} grows without limit: its file system has no holes", path.display());
+                    (self.options.remark)(&remark);
+                }
+            }
+        }
+    }
+
+    pub(super) fn read_log(&self, request: u64, log: &LogName, offset: u64, most_bytes: u64) {
+        let Some(link) = self.link.clone() else { return };
+        let outputs = match self.runs.get(&log.run) {
+            Some(local) => Some(local.outputs.clone()),
+            None => Outputs::recall(&self.places.run(log.run)),
+        };
+        let own = outputs.and_then(|outputs| outputs.find(log.rank, log.stream).map(Into::into));
+        let path = own.unwrap_or_else(|| self.places.captured(log));
+        let mut alive = self.processes.values();
+        let is_open = alive.any(|purpose| *purpose == Purpose::Rank(log.run, log.rank));
+        tokio::task::spawn_blocking(move || {
+            let answer = match logs::read(&path, offset, most_bytes) {
+                Ok(piece) => FromAgent::Chunk {
+                    request,
+                    bytes: piece.bytes,
+                    next_offset: piece.next_offset,
+                    is_open,
+                    error: None,
+                },
+                Err(error) => {
+                    // Before a rank starts its log is empty, not missing.
+                    let is_missing = error.kind() == io::ErrorKind::NotFound;
+                    let error = (!is_missing || !is_open).then(|| format!("cannot read the log: {error}"));
+                    FromAgent::Chunk { request, bytes: Vec::new(), next_offset: offset, is_open, error }
+                }
+            };
+            let _ = link.send(answer);
+        });
+    }
+}
+
+/// Writes a script into the run's directory; the command that its first line asks for is the answer. It is not executed
+/// itself, because state directories may lie where nothing may be.
+fn write_script(directory: &Path, text: &str) -> io::Result<Vec<String>> {
+    let path = directory.join("script");
+    fs::write(&path, text)?;
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?;
+    let mut arguments = interpreter(text);
+    arguments.push(path.display().to_string());
+    Ok(arguments)
+}
+
+/// As the kernel reads it: a program and at most one argument.
+fn interpreter(text: &str) -> Vec<String> {
+    let first = text.lines().next().unwrap_or_default();
+    let named = first.strip_prefix("#!").map(str::trim).filter(|rest| !rest.is_empty());
+    let (program, argument) = match named {
+        Some(rest) => rest.split_once(char::is_whitespace).unwrap_or((rest, "")),
+        None => ("/bin/sh", ""),
+    };
+    let argument = Some(argument.trim()).filter(|argument| !argument.is_empty());
+    [Some(program), argument].into_iter().flatten().map(str::to_owned).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_script_is_run_by_its_first_line() {
+        for (text, expected) in [
+            ("#!/bin/bash\necho", vec!["/bin/bash"]),
+            ("#!/bin/bash -l\necho", vec!["/bin/bash", "-l"]),
+            ("#! /usr/bin/env  python3 -u \n", vec!["/usr/bin/env", "python3 -u"]),
+            ("echo", vec!["/bin/sh"]),
+            ("", vec!["/bin/sh"]),
+        ] {
+            assert_eq!(interpreter(text), expected, "{text:?}");
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! Steps: tasks that an `srun` inside a run started on the run's nodes.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+
+use bedplate_control::agent::Happened;
+use bedplate_control::environment;
+use bedplate_control::wire::{RankEnd, RunId, Step, StepRequest};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
+use tokio::net::unix::pipe;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::watch;
+
+use super::{Node, Purpose};
+use crate::event::StepAnswer;
+use crate::keeper::orders::{Order, Start};
+use crate::relay::{self, Task};
+
+/// The step's end in the loop: where ends of tasks are told.
+pub(super) struct Relay {
+    ends: BTreeMap<u32, watch::Sender<Option<RankEnd>>>,
+    /// What is told here goes to the tasks' standard error at the `srun`.
+    complaints: UnboundedSender<String>,
+}
+
+impl Node {
+    pub(super) fn ask_for_step(&mut self, request: Box<StepRequest>) -> StepAnswer {
+        let is_running = self.runs.get(&request.run).is_some_and(|local| local.cleaning.is_none());
+        match (is_running, &self.link) {
+            (false, _) => StepAnswer::Refused(format!("{} does not run on this node", request.run)),
+            (true, None) => StepAnswer::Later,
+            (true, Some(_)) => {
+                self.happened(Happened::StepWanted(request));
+                StepAnswer::Accepted
+            }
+        }
+    }
+
+    pub(super) fn start_step(&mut self, step: Step) {
+        let (run, number) = (step.run, step.number);
+        let Some(local) = self.runs.get(&run).filter(|local| !local.steps.contains_key(&number)) else {
+            return;
+        };
+        let directory = local.directory.join(format!("step-{number}"));
+        let mut ends = BTreeMap::new();
+        let mut tasks = Vec::new();
+        let mut failed = fs::create_dir_all(&directory).err();
+        for task in &step.tasks {
+            match open_pipes(&directory, *task) {
+                Ok([stdout, stderr]) => {
+                    let (end, ended) = watch::channel(None);
+                    ends.insert(*task, end);
+                    tasks.push(Task { number: *task, stdout, stderr, ended });
+                }
+                Err(error) => failed = Some(error),
+            }
+        }
+        let (complaints, heard) = tokio::sync::mpsc::unbounded_channel();
+        tokio::spawn(relay::run(step.clone(), self.options.node.clone(), tasks, heard, self.events.clone()));
+        if let Some(local) = self.runs.get_mut(&run) {
+            local.steps.insert(number, Relay { ends, complaints });
+        }
+        match failed {
+            None => self.start_tasks(&step, &directory),
+            Some(error) => {
+                let end = RankEnd::NotStarted(error.raw_os_error().unwrap_or(libc::EIO));
+                step.tasks.iter().for_each(|task| self.task_ended(run, number, *task, end));
+            }
+        }
+    }
+
+    fn start_tasks(&mut self, step: &Step, directory: &Path) {
+        for task in &step.tasks {
+            let Some(local) = self.runs.get(&step.run) else { return };
+            let report = directory.join(format!("report-{task}")).display().to_string();
+            let around = self.surroundings(&local.launch, report);
+            let port = local.master_port.unwrap_or(0);
+            let path = |stream: &str| Some(pipe_path(directory, *task, stream));
+            let start = Start {
+                group: local.group.clone(),
+                arguments: step.arguments.clone(),
+                environment: environment::step_variables(&local.launch, step, *task, port, &around),
+                directory: step.directory.clone(),
+                stdout: path("out"),
+                stderr: path("err"),
+                memory_mib: local.launch.memory_mib,
+                ..Start::default()
+            };
+            self.start_process(Purpose::Task { run: step.run, step: step.number, task: *task }, start);
+        }
+    }
+
+    pub(super) fn task_ended(&mut self, run: RunId, step: u32, task: u32, end: RankEnd) {
+        let relay = self.runs.get(&run).and_then(|local| local.steps.get(&step));
+        let Some(relay) = relay else { return };
+        if let RankEnd::NotStarted(_) = end {
+            let node = &self.options.node;
+            let _ = relay.complaints.send(format!("srun: task {task} on {node}: {end}\n"));
+        }
+        if let Some(told) = relay.ends.get(&task) {
+            let _ = told.send(Some(end));
+        }
+    }
+
+    pub(super) fn signal_step(&mut self, run: RunId, step: u32, signal: i32) {
+        let is_meant = |purpose: &Purpose| matches!(purpose, Purpose::Task { run: of, step: number, .. } if *of == run && *number == step);
+        let meant = self.processes.iter().filter(|(_, purpose)| is_meant(purpose)).map(|(id, _)| *id);
+        for id in meant.collect::<Vec<u64>>() {
+            self.order(match signal {
+                libc::SIGKILL => Order::KillSession { id },
+                _ => Order::SignalOne { id, signal },
+            });
+        }
+    }
+
+    pub(super) fn end_step(&mut self, run: RunId, step: u32) {
+        if let Some(local) = self.runs.get_mut(&run) {
+            local.steps.remove(&step);
+            let _ = fs::remove_dir_all(local.directory.join(format!("step-{step}")));
+        }
+    }
+}
+
+fn pipe_path(directory: &Path, task: u32, stream: &str) -> String {
+    directory.join(format!("task-{task}.{stream}")).display().to_string()
+}
+
+/// Named pipes for a task's output. They are held open for writing here too, so that one without a writer, before the
+/// task starts, does not count as ended.
+fn open_pipes(directory: &Path, task: u32) -> io::Result<[pipe::Receiver; 2]> {
+    let open = |stream: &str| {
+        let path = pipe_path(directory, task, stream);
+        mkfifo(path.as_str(), Mode::S_IRUSR | Mode::S_IWUSR)?;
+        pipe::OpenOptions::new().read_write(true).open_receiver(path)
+    };
+    Ok([open("out")?, open("err")?])
+}

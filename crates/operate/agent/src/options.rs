@@ -1,0 +1,89 @@
+//! What an agent is told when it starts.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bedplate_control::wire::Probe;
+
+/// The settings of an agent.
+#[derive(Clone)]
+pub struct Options {
+    /// `host:port` of the control plane.
+    pub server: String,
+    pub token: String,
+    /// SHA-256 of the control plane's certificate in hexadecimal; the link is not encrypted without it.
+    pub fingerprint: Option<String>,
+    /// The node's name in the cluster.
+    pub node: String,
+    /// Where ranks of other nodes reach this one.
+    pub address: String,
+    /// The node's share of the host's cores; all of them when empty.
+    pub cores: Vec<u32>,
+    /// The host's memory when zero.
+    pub memory_mib: u64,
+    /// Where runs have their directories.
+    pub state: PathBuf,
+    /// The program that is keeper and `srun`; this one when absent.
+    pub program: Option<PathBuf>,
+    /// The node's own check.
+    pub probe: Option<Probe>,
+    /// What jobs may inherit.
+    pub environment: BTreeMap<String, String>,
+    pub logs: LogRules,
+    /// Where remarks for people go.
+    pub remark: Remark,
+}
+
+/// How much of what ranks write is kept, where the job names no files of its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRules {
+    /// Logs are shortened by this much at a time.
+    pub portion_bytes: u64,
+    /// So many portions are kept for each stream.
+    pub portions: u64,
+}
+
+impl Default for LogRules {
+    fn default() -> Self {
+        Self { portion_bytes: 64 << 20, portions: 4 }
+    }
+}
+
+/// Takes remarks for people.
+pub type Remark = Arc<dyn Fn(&str) + Send + Sync>;
+
+impl Options {
+    /// Settings for a node that has the whole host and says nothing.
+    pub fn new(server: &str, token: &str, node: &str, state: PathBuf) -> Self {
+        Self {
+            server: server.to_owned(),
+            token: token.to_owned(),
+            fingerprint: None,
+            node: node.to_owned(),
+            address: "127.0.0.1".to_owned(),
+            cores: Vec::new(),
+            memory_mib: 0,
+            state,
+            program: None,
+            probe: None,
+            environment: std::env::vars().collect(),
+            logs: LogRules::default(),
+            remark: Arc::new(|_| {}),
+        }
+    }
+}
+
+impl fmt::Debug for Options {
+    /// Without the token.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("server", &self.server)
+            .field("node", &self.node)
+            .field("address", &self.address)
+            .field("cores", &self.cores)
+            .field("state", &self.state)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,145 @@
+//! Where things of a node and of its runs lie in the state directory.
+
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::{env, fs};
+
+use bedplate_control::wire::{LogName, RunId, Stream};
+
+use crate::error::AgentError;
+
+/// A socket's path may not be longer; the kernel's limit is 108 with the zero at its end.
+const LONGEST_SOCKET: usize = 100;
+
+/// The directories of one node.
+#[derive(Debug, Clone)]
+pub(crate) struct Places {
+    node: String,
+    runs: PathBuf,
+    /// In front of every rank's `PATH`.
+    pub(crate) programs: PathBuf,
+    pub(crate) socket: PathBuf,
+}
+
+impl Places {
+    /// Makes what is missing.
+    pub(crate) fn begin(state: &Path, node: &str, program: &Path) -> Result<Self, AgentError> {
+        if !is_file_name(node) {
+            return Err(AgentError::NodeName { name: node.to_owned() });
+        }
+        let failed = |source| AgentError::State { path: state.to_owned(), source };
+        fs::create_dir_all(state).map_err(failed)?;
+        let state = fs::canonicalize(state).map_err(failed)?;
+        let places = Self {
+            node: node.to_owned(),
+            runs: state.join("runs"),
+            programs: state.join(format!("programs-{node}")),
+            socket: socket_path(&state, node),
+        };
+        fs::create_dir_all(&places.runs).map_err(failed)?;
+        places.link_programs(program).map_err(failed)?;
+        Ok(places)
+    }
+
+    fn link_programs(&self, program: &Path) -> io::Result<()> {
+        fs::create_dir_all(&self.programs)?;
+        for name in ["srun", "scontrol", "bedplate"] {
+            let link = self.programs.join(name);
+            let _ = fs::remove_file(&link);
+            symlink(program, link)?;
+        }
+        Ok(())
+    }
+
+    /// The directory of a run on this node. Its path is made of numbers and the node's name alone.
+    pub(crate) fn run(&self, run: RunId) -> PathBuf {
+        self.runs.join(format!("{}.{}", run.job, run.number)).join(&self.node)
+    }
+
+    pub(crate) fn make_run(&self, run: RunId) -> io::Result<PathBuf> {
+        let directory = self.run(run);
+        fs::create_dir_all(&directory)?;
+        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
+        Ok(directory)
+    }
+
+    /// Where a rank's stream is captured when the job names no file.
+    pub(crate) fn captured(&self, log: &LogName) -> PathBuf {
+        let ending = match log.stream {
+            Stream::Stdout => "out",
+            Stream::Stderr => "err",
+        };
+        self.run(log.run).join(format!("rank-{}.{ending}", log.rank))
+    }
+
+    pub(crate) fn report(&self, run: RunId, rank: u32) -> PathBuf {
+        self.run(run).join(format!("report-{rank}"))
+    }
+
+    /// Removes what only a living run needs, and the directory when nothing was logged.
+    pub(crate) fn tidy(&self, run: RunId) {
+        let directory = self.run(run);
+        let Ok(entries) = fs::read_dir(&directory) else { return };
+        for entry in entries.flatten() {
+            let name = entry.file_name();
+            let name = name.to_string_lossy();
+            let is_temporary =
+                ["script", "report-", "step-", "probe"].iter().any(|kind| name.starts_with(kind));
+            let is_empty =
+                || entry.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_temporary {
+                let _ = fs::remove_dir_all(entry.path());
+            } else if is_temporary || is_empty() {
+                let _ = fs::remove_file(entry.path());
+            }
+        }
+        // Only empty directories go.
+        let _ = fs::remove_dir(&directory);
+        let _ = directory.parent().map(fs::remove_dir);
+    }
+}
+
+fn is_file_name(node: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-' | '_');
+    !node.is_empty() && node.len() <= 128 && !node.starts_with('.') && node.chars().all(is_plain)
+}
+
+/// Beside the runs, or where temporary files are when that path is too long for a socket.
+fn socket_path(state: &Path, node: &str) -> PathBuf {
+    let beside = state.join(format!("agent-{node}.socket"));
+    if beside.as_os_str().len() <= LONGEST_SOCKET {
+        return beside;
+    }
+    let hash = beside.as_os_str().as_encoded_bytes().iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
+        (hash ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3)
+    });
+    env::temp_dir().join(format!("bedplate-{hash:016x}.socket"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn node_names_cannot_leave_the_state_directory() {
+        for (name, is_good) in [
+            ("n1", true),
+            ("rack-2.node_7", true),
+            ("", false),
+            ("..", false),
+            ("a/b", false),
+            ("a b", false),
+        ] {
+            assert_eq!(is_file_name(name), is_good, "{name}");
+        }
+    }
+
+    #[test]
+    fn a_socket_path_is_never_too_long() {
+        let long = PathBuf::from("/x".repeat(200));
+        assert!(socket_path(&long, "n1").as_os_str().len() < 108);
+        assert_ne!(socket_path(&long, "n1"), socket_path(&long, "n2"));
+        assert_eq!(socket_path(Path::new("/s"), "n1"), PathBuf::from("/s/agent-n1.socket"));
+    }
+}

@@ -1,0 +1,58 @@
+//! The socket at which an `srun` inside a job finds the agent of its node.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::time::Duration;
+
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+use tokio::net::{UnixListener, UnixStream};
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::sync::oneshot;
+use tokio::time::timeout;
+
+use crate::error::AgentError;
+use crate::event::{Event, StepAnswer};
+
+/// An environment may be long, but not longer.
+const LONGEST_REQUEST: u64 = 4 << 20;
+const REQUEST_TIME: Duration = Duration::from_secs(10);
+
+/// Answers on the socket for as long as the runtime lives. Only the user who runs the agent may connect.
+pub(crate) fn listen(path: &Path, events: UnboundedSender<Event>) -> Result<(), AgentError> {
+    let failed = |source| AgentError::Socket { path: path.to_owned(), source };
+    let _ = fs::remove_file(path);
+    let listener = UnixListener::bind(path).map_err(failed)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    tokio::spawn(async move {
+        loop {
+            match listener.accept().await {
+                Ok((stream, _)) => {
+                    tokio::spawn(timeout(REQUEST_TIME, answer(stream, events.clone())));
+                }
+                // Out of files, most likely; some will be free again.
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    });
+    Ok(())
+}
+
+async fn answer(stream: UnixStream, events: UnboundedSender<Event>) {
+    let (reading, mut writing) = stream.into_split();
+    let mut line = String::new();
+    if BufReader::new(reading.take(LONGEST_REQUEST)).read_line(&mut line).await.is_err() {
+        return;
+    }
+    let answer = match serde_json::from_str(&line) {
+        Ok(request) => {
+            let (answer, answered) = oneshot::channel();
+            let _ = events.send(Event::StepAsked { request: Box::new(request), answer });
+            answered.await.unwrap_or(StepAnswer::Later)
+        }
+        Err(error) => StepAnswer::Refused(format!("the request cannot be read: {error}")),
+    };
+    let mut text = serde_json::to_vec(&answer).expect("an answer is plain data");
+    text.push(b'\n');
+    let _ = writing.write_all(&text).await;
+}

@@ -1,0 +1,68 @@
+//! A node that the control plane cannot hear kills its ranks before the control plane starts them elsewhere.
+
+mod fixture;
+
+use std::time::{Duration, Instant};
+
+use bedplate_control::wire::*;
+use fixture::{Cluster, gang, wait_until};
+
+fn start(cluster: &Cluster, node: &str) -> RunId {
+    let launches = gang(1, &[node], "echo up; sleep 1000");
+    cluster.start_gang(&launches);
+    wait_until("the rank", || cluster.log(launches[0].run, node, 0, Stream::Stdout) == "up\n");
+    launches[0].run
+}
+
+#[test]
+fn ranks_die_when_nobody_answers_and_the_run_is_told_as_lost_later() {
+    let cluster = Cluster::start(&["n1"]);
+    let run = start(&cluster, "n1");
+    cluster.tell("n1", &ToAgent::Chaos(Chaos::Cut { for_ms: cluster.silence_ms + 2000 }));
+    let begun = Instant::now();
+    wait_until("the ranks to die", || cluster.processes().is_empty());
+    println!(
+        "{} ms after the cut; the control plane waits {}",
+        begun.elapsed().as_millis(),
+        cluster.silence_ms
+    );
+    assert!(cluster.released(run, "n1").was_lost);
+}
+
+#[test]
+fn ranks_live_while_the_control_plane_restarts() {
+    let mut cluster = Cluster::start(&["n1"]);
+    let run = start(&cluster, "n1");
+    let processes = cluster.processes();
+    cluster.stop_control_plane();
+    // Longer than the silence after which a node that is not heard is given up.
+    std::thread::sleep(Duration::from_millis(cluster.silence_ms + 1500));
+    assert_eq!(cluster.processes(), processes);
+    cluster.start_control_plane();
+    wait_until("a second greeting", || cluster.hellos("n1") == 2);
+    let held = cluster.hello("n1").held;
+    assert_eq!(held, [Held { run, phase: HeldPhase::Running }]);
+    assert_eq!(cluster.processes(), processes);
+    cluster.stop(run, &["n1"], 0);
+    assert!(cluster.released(run, "n1").was_stopped);
+}
+
+#[test]
+fn delayed_messages_still_come_and_keep_the_lease() {
+    let cluster = Cluster::start(&["n1"]);
+    let run = start(&cluster, "n1");
+    cluster.tell("n1", &ToAgent::Chaos(Chaos::Delay { by_ms: 150, for_ms: 60_000 }));
+    std::thread::sleep(Duration::from_millis(cluster.silence_ms + 500));
+    assert_eq!(cluster.processes().len(), 2);
+    cluster.stop(run, &["n1"], 0);
+    assert!(!cluster.released(run, "n1").was_lost);
+}
+
+#[test]
+fn a_rank_that_chaos_kills_has_failed_by_a_signal() {
+    let cluster = Cluster::start(&["n1"]);
+    let run = start(&cluster, "n1");
+    cluster.tell("n1", &ToAgent::Chaos(Chaos::KillRank { run: None, rank: None }));
+    let end = RankEnd::Signal(9);
+    assert_eq!(cluster.released(run, "n1").failed, Some(FailedRank { rank: 0, end }));
+}
