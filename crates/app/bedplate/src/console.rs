@@ -82,6 +82,13 @@ impl Console {
         self.say_raw(&format!("{remark}\n"));
     }
 
+    /// Something that says remarks from any thread.
+    pub(crate) fn remarks(&self) -> impl Fn(&str) + Send + Sync + 'static {
+        |remark| {
+            let _ = io::stderr().lock().write_all(format!("{remark}\n").as_bytes());
+        }
+    }
+
     pub(crate) fn say_raw(&self, text: &str) {
         // Nothing is left to tell anybody when standard error is gone.
         let _ = io::stderr().lock().write_all(text.as_bytes());

@@ -6,10 +6,12 @@
 mod choice;
 mod cli;
 mod commands;
+mod connection;
 mod console;
 mod context;
 mod cpu_clock;
 mod files;
+mod machine;
 mod pages;
 mod present;
 mod report;
@@ -26,6 +28,10 @@ use crate::stop::Stop;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
+    // Inside jobs this program stands in for `srun` and `scontrol`, under their names.
+    if let Some(code) = bedplate_agent::shim::dispatch(&arguments) {
+        return ExitCode::from(code);
+    }
     // Looked for before parsing, so that a wrong command line is reported as JSON too.
     let wants_json = arguments.iter().any(|argument| argument == "--json");
     let mut console = Console::for_process(wants_json);

@@ -20,14 +20,20 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_replay::jobs::PAGES,
         bedplate_replay::requests::PAGES,
         bedplate_deploy::PAGES,
+        bedplate_agent::PAGES,
+        bedplate_drivers::PAGES,
         files::PAGES,
         stop::PAGES,
         commands::bench::PAGES,
         commands::catalog::PAGES,
+        commands::chaos::PAGES,
         commands::cluster::PAGES,
         commands::error::PAGES,
+        commands::job::PAGES,
         commands::plan::PAGES,
         commands::replay::PAGES,
+        commands::submit::PAGES,
+        commands::up::PAGES,
     ]
     .concat();
     pages.sort_by_key(|page| page.code);

@@ -63,11 +63,22 @@ impl std::fmt::Debug for Place {
 /// What a daemon writes about itself into its state directory.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Beacon {
-    /// `host:port`.
+    /// Of the host, without the port.
     pub address: String,
+    pub port: u16,
     pub pid: u32,
     #[serde(default)]
     pub fingerprint: Option<String>,
+}
+
+impl Beacon {
+    /// `host:port`.
+    pub fn socket(&self) -> String {
+        match self.address.contains(':') {
+            true => format!("[{}]:{}", self.address, self.port),
+            false => format!("{}:{}", self.address, self.port),
+        }
+    }
 }
 
 /// The directory of a cluster that was started here.
@@ -103,7 +114,7 @@ impl StateDirectory {
         let path = self.0.join("admin.token");
         let token = fs::read_to_string(&path).map_err(|source| DriverError::State { path, source })?;
         Ok(Place {
-            address: beacon.address,
+            address: beacon.socket(),
             fingerprint: beacon.fingerprint,
             token: token.trim().to_owned(),
         })
@@ -132,6 +143,15 @@ mod tests {
         assert!(read("http://lab:443", Some("ab")).ends_with("must be https"));
         assert!(read("ftp://lab:21", None).ends_with("only http and https are spoken"));
         assert!(matches!(Place::from_url("lab:1", None, None), Err(DriverError::NoToken { .. })));
+    }
+
+    #[test]
+    fn a_beacon_names_its_socket() {
+        let text = r#"{"address":"::1","port":7431,"pid":3,"fingerprint":null,"version":"0.1.0"}"#;
+        let mut beacon: Beacon = serde_json::from_str(text).unwrap();
+        assert_eq!(beacon.socket(), "[::1]:7431");
+        beacon.address = "127.0.0.1".into();
+        assert_eq!(beacon.socket(), "127.0.0.1:7431");
     }
 
     #[test]
