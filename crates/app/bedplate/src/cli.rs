@@ -81,16 +81,13 @@ pub(crate) enum Command {
     Layout(layout::Arguments),
     /// How fast the program's own parts are, beside a named peer
     Bench(bench::Arguments),
+    /// The process of a node that runs ranks; `bedplate up` starts it
+    #[command(hide = true)]
+    Agent(Box<agent::Arguments>),
     /// What an error code means and what to do about it
     Error(error::Arguments),
     /// Print a completion script for your shell
     Completions(completions::Arguments),
     /// Print the manual page, or write one per command
     Man(man::Arguments),
-    /// The agent of one node
-    #[command(hide = true)]
-    Agent(agent::Arguments),
-    /// The parent of all that a node's jobs start
-    #[command(hide = true)]
-    Keeper,
 }

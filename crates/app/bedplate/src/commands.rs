@@ -30,6 +30,7 @@ use crate::stop::Stop;
 
 pub(crate) fn run(command: Command, context: &Context, console: &mut Console) -> Result<(), Stop> {
     match command {
+        Command::Agent(arguments) => agent::run(*arguments, console),
         Command::Tour(arguments) => tour::run(&arguments, context, console),
         Command::Catalog(arguments) => catalog::run(arguments, context, console),
         Command::Cluster(arguments) => cluster::run(arguments, context, console),
@@ -51,7 +52,5 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Usage(arguments) => usage::run(&arguments, console),
         Command::Token(arguments) => token::run(&arguments, console),
         Command::Chaos(arguments) => chaos::run(&arguments, context, console),
-        Command::Agent(arguments) => agent::run(&arguments, console),
-        Command::Keeper => agent::keep(),
     }
 }

@@ -10,6 +10,7 @@ use crate::stop::Stop;
 /// Below this nothing can be laid out; such a width is taken for a mistake.
 const NARROWEST: usize = 40;
 
+#[derive(Clone)]
 pub(crate) struct Console {
     is_json: bool,
     /// Columns to fit in; `None` for pipes and files, which take lines of any length.
@@ -80,13 +81,6 @@ impl Console {
     /// A remark to the person in front of the screen, on standard error.
     pub(crate) fn say(&self, remark: &str) {
         self.say_raw(&format!("{remark}\n"));
-    }
-
-    /// Something that says remarks from any thread.
-    pub(crate) fn remarks(&self) -> impl Fn(&str) + Send + Sync + 'static {
-        |remark| {
-            let _ = io::stderr().lock().write_all(format!("{remark}\n").as_bytes());
-        }
     }
 
     pub(crate) fn say_raw(&self, text: &str) {

@@ -28,9 +28,9 @@ use crate::stop::Stop;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
-    // Inside jobs this program stands in for `srun` and `scontrol`, under their names.
+    // Under another name, or as the keeper of a node's processes, it is another and smaller program.
     if let Some(code) = bedplate_agent::shim::dispatch(&arguments) {
-        return ExitCode::from(code);
+        return code;
     }
     // Looked for before parsing, so that a wrong command line is reported as JSON too.
     let wants_json = arguments.iter().any(|argument| argument == "--json");

@@ -135,7 +135,7 @@ mod tests {
         let help = command.render_long_help().to_string();
         let help: Vec<&str> = help.lines().map(str::trim_end).collect();
         *text += &format!("\n## {name}\n\n```\n{}\n```\n", help.join("\n").trim_end());
-        for below in command.get_subcommands_mut() {
+        for below in command.get_subcommands_mut().filter(|below| !below.is_hide_set()) {
             let below_name = format!("{name} {}", below.get_name());
             add_help(below, &below_name, text);
         }

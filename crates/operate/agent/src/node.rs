@@ -80,6 +80,7 @@ struct Node {
     /// Orders for the next keeper while there is none.
     waiting_orders: Vec<Order>,
     enforced: Vec<String>,
+    has_efa: bool,
     /// What each living process is for, by the number that the keeper knows it by.
     processes: BTreeMap<u64, Purpose>,
     last_process: u64,
@@ -135,6 +136,7 @@ impl Node {
             keepers_started: 0,
             waiting_orders: Vec::new(),
             enforced: Vec::new(),
+            has_efa: processes::has_efa(),
             processes: BTreeMap::new(),
             last_process: 0,
             runs: BTreeMap::new(),
@@ -158,7 +160,6 @@ impl Node {
         loop {
             let pause = Duration::from_millis(self.agent.wakeup().since(now()).0.min(60_000));
             tokio::select! {
-                biased;
                 _ = terminate.recv() => return Ok(()),
                 _ = interrupt.recv() => return Ok(()),
                 () = sleep(pause) => self.agent.tick(now()),
@@ -308,7 +309,7 @@ impl Node {
             agent_socket: self.places.socket.display().to_string(),
             report,
             programs: self.places.programs.display().to_string(),
-            has_efa: processes::has_efa(),
+            has_efa: self.has_efa,
         }
     }
 

@@ -1,4 +1,5 @@
-//! The program under other names: `srun` and `scontrol`, as scripts written for Slurm call them inside jobs.
+//! The program under other names: `srun` and `scontrol`, as scripts written for Slurm call them inside jobs; and as
+//! the keeper of a node, which must stay small and so begins before anything else is set up.
 
 mod addresses;
 mod scontrol;
@@ -8,22 +9,26 @@ mod srun_options;
 use std::ffi::OsString;
 use std::io::{self, Write};
 use std::path::Path;
+use std::process::ExitCode;
 
-/// What `argv[0]` asks for, if it is not this program's own name: the exit code of what was done then.
-pub fn dispatch(arguments: &[OsString]) -> Option<u8> {
+use crate::keeper;
+
+/// Does what `argv[0]`, or the word `keeper` behind it, asks for. Nothing when this is the program itself.
+pub fn dispatch(arguments: &[OsString]) -> Option<ExitCode> {
     let (program, rest) = arguments.split_first()?;
     let name = Path::new(program).file_name()?.to_str()?;
     let run = match name {
         "srun" => srun::run,
         "scontrol" => scontrol::run,
+        _ if rest.len() == 1 && rest[0] == "keeper" => return Some(keeper::main()),
         _ => return None,
     };
     let words: Vec<String> = rest.iter().map(|word| word.to_string_lossy().into_owned()).collect();
     Some(match run(&words) {
-        Ok(code) => code,
+        Ok(code) => ExitCode::from(code),
         Err(complaint) => {
             let _ = writeln!(io::stderr(), "{name}: error: {complaint}");
-            1
+            ExitCode::FAILURE
         }
     })
 }

@@ -1,5 +1,7 @@
 //! Nothing outlives its job: not a daemon that hides, not when the agent dies, not when its keeper does.
 
+#![allow(clippy::unwrap_used, reason = "helpers fail as the tests do")]
+
 mod fixture;
 
 use std::process::Command;

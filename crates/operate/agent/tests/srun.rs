@@ -75,9 +75,10 @@ fn a_bad_exit_kills_the_other_tasks_when_asked_to() {
 
 #[test]
 fn a_signal_to_srun_reaches_its_tasks() {
-    let body = "srun bash -c 'trap \"echo heard; exit 0\" TERM; echo up; while :; do sleep 0.05; done' > out &\n\
+    let body = "touch out\n\
+                srun bash -c 'trap \"echo heard; exit 0\" TERM; echo up; while :; do sleep 0.05; done' > out &\n\
                 pid=$!\n\
-                while [ $(grep -c up out) != 2 ]; do sleep 0.05; done\n\
+                while [ \"$(grep -c up out)\" != 2 ]; do sleep 0.05; done\n\
                 kill -TERM $pid; wait $pid; echo status $?; cat out";
     let (out, _, _) = run(body);
     assert_eq!(out, "status 0\nup\nup\nheard\nheard\n");
@@ -91,7 +92,7 @@ fn tasks_die_with_an_srun_that_is_killed() {
     cluster.start_gang(&launches);
     let sleeping = || {
         let is_sleep = |pid: &&i32| {
-            fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default() == "sleep\01000\0"
+            fs::read_to_string(format!("/proc/{pid}/cmdline")).unwrap_or_default() == "sleep\x001000\x00"
         };
         cluster.processes().iter().filter(is_sleep).count()
     };

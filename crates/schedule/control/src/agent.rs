@@ -237,7 +237,8 @@ impl Agent {
             _ => None,
         });
         let heartbeat = self.is_linked.then_some(self.lease.next_heartbeat);
-        let lease = self.is_busy().then(|| self.lease_ends());
+        // What is being killed or cleaned up needs no lease.
+        let lease = self.runs.values().any(Local::is_alive).then(|| self.lease_ends());
         kills.chain(heartbeat).chain(lease).min().unwrap_or(Time::NEVER)
     }
 

@@ -80,6 +80,7 @@ pub fn step_variables(
     };
     let mut variables = Variables::new(launch, &step.environment, around);
     variables.add_all(launch, &place, master_port);
+    variables.keep_meeting_point(launch, step, master_port);
     variables.set("SLURM_STEP_ID", step.number);
     variables.set("SLURM_STEPID", step.number);
     variables.set("SLURM_STEP_NUM_NODES", step.node_count);
@@ -170,6 +171,17 @@ impl Variables {
         self.set("GROUP_RANK", place.node);
         self.set("MASTER_ADDR", place.first_address());
         self.set("MASTER_PORT", master_port);
+    }
+
+    /// A script that chose another place for its tasks to meet than the gang's has a reason.
+    fn keep_meeting_point(&mut self, launch: &Launch, step: &Step, master_port: u16) {
+        let address = launch.peers.first().map_or("", |peer| peer.address.as_str());
+        let port = master_port.to_string();
+        for (name, given) in [("MASTER_ADDR", address), ("MASTER_PORT", port.as_str())] {
+            if let Some(chosen) = step.environment.get(name).filter(|chosen| *chosen != given) {
+                self.set(name, chosen);
+            }
+        }
     }
 
     /// Empty, not absent, when nothing is leased: then nothing may be seen.
@@ -354,7 +366,9 @@ mod tests {
 
     #[test]
     fn a_rank_learns_its_place_its_devices_and_what_slurm_would_say() {
-        check(&variables(&launch(), 3, 29500, &around()), expect![[r#"
+        check(
+            &variables(&launch(), 3, 29500, &around()),
+            expect![[r#"
             BEDPLATE_ADDRESS=127.0.0.2
             BEDPLATE_ADDRESSES=n1=127.0.0.1,n2=127.0.0.2
             BEDPLATE_AGENT=/run/a.sock
@@ -400,7 +414,8 @@ mod tests {
             SLURM_PROCID=3
             SLURM_RESTART_COUNT=0
             SLURM_TASKS_PER_NODE=2(x2)
-            WORLD_SIZE=4"#]]);
+            WORLD_SIZE=4"#]],
+        );
     }
 
     #[test]
@@ -490,6 +505,14 @@ mod tests {
         ];
         let expected = ["1", "1", "3", "0", "127.0.0.2", "5", "3", "3", "2", "n2", "red", "17.2@n2"];
         assert_eq!(only(&found, &names), expected);
+        let exported = |port: &str| Step {
+            environment: BTreeMap::from([("MASTER_PORT".to_owned(), port.to_owned())]),
+            ..step.clone()
+        };
+        for port in ["29500", "4711"] {
+            let found = step_variables(&launch(), &exported(port), 1, 29500, &around());
+            assert_eq!(found["MASTER_PORT"], port);
+        }
     }
 
     #[test]

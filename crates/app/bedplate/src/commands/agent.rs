@@ -1,74 +1,85 @@
-//! `bedplate agent`: the agent of one node, as `bedplate up` starts it here and you may start it elsewhere.
+//! `bedplate agent`: the process of a node that runs ranks. People start it through `bedplate up`.
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
 use bedplate_agent::Options;
 use bedplate_control::wire::Probe;
-use bedplate_drivers::{DriverError, Place};
+use bedplate_topology::expand_hostlist;
 
-use crate::connection::{state_directory, variable};
 use crate::console::Console;
-use crate::stop::Stop;
+use crate::stop::{ProgramError, Stop};
+
+/// By which variable the token comes, so that it is in no list of processes.
+const TOKEN: &str = "BEDPLATE_AGENT_TOKEN";
 
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
+    /// The control plane, as host:port
+    #[arg(long, value_name = "HOST:PORT")]
+    server: String,
+    /// What proves that this agent may join
+    #[arg(long, env = TOKEN, hide_env_values = true)]
+    token: String,
+    /// SHA-256 of the control plane's certificate; without it the link is not encrypted
+    #[arg(long, value_name = "HEX")]
+    fingerprint: Option<String>,
     /// The node's name in the cluster
     #[arg(long)]
     node: String,
-    /// Where the daemon is; the one of the state directory when left out
-    #[arg(long, value_name = "URL")]
-    server: Option<String>,
-    /// Where runs have their directories, and where the daemon of this machine is found
-    #[arg(long, value_name = "DIR")]
-    state_dir: Option<PathBuf>,
     /// Where ranks of other nodes reach this one
     #[arg(long, default_value = "127.0.0.1")]
     address: String,
-    /// The node's share of the cores; all when left out
-    #[arg(long, value_delimiter = ',')]
-    cores: Vec<u32>,
-    /// The node's share of the memory; all when left out
-    #[arg(long, default_value_t = 0)]
-    memory_mib: u64,
-    /// A command that says by its exit code whether the node is well
-    #[arg(long)]
+    /// The node's share of the host's cores, such as 0-3,8
+    #[arg(long, value_name = "LIST")]
+    cores: Option<String>,
+    /// The node's share of the host's memory
+    #[arg(long, value_name = "MIB", default_value_t = 0)]
+    memory: u64,
+    /// Where runs have their directories
+    #[arg(long, value_name = "DIRECTORY")]
+    state: PathBuf,
+    /// A command that fails when the node is not well
+    #[arg(long, value_name = "COMMAND")]
     probe: Option<String>,
-    /// How often it is asked, in milliseconds
-    #[arg(long, default_value_t = 5000)]
-    probe_every_ms: u64,
+    /// Seconds between two probes
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    probe_every: u64,
 }
 
-pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), Stop> {
     // The agent outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
-    let state = state_directory(arguments.state_dir.clone());
-    let token = variable("BEDPLATE_TOKEN");
-    let place = match &arguments.server {
-        Some(server) => Place::from_url(server, token, variable("BEDPLATE_FINGERPRINT"))?,
-        None => {
-            let beacon = state.beacon()?.ok_or(DriverError::NotRunning { beacon: state.beacon_path() })?;
-            let token = token.ok_or_else(|| DriverError::NoToken { server: beacon.socket() })?;
-            Place { address: beacon.socket(), fingerprint: beacon.fingerprint, token }
-        }
-    };
-    let mut options = Options::new(&place.address, &place.token, &arguments.node, state.path().join("agents"));
-    options.fingerprint = place.fingerprint;
-    options.address = arguments.address.clone();
-    options.cores = arguments.cores.clone();
-    options.memory_mib = arguments.memory_mib;
-    let probe = |command: &String| Probe { command: command.clone(), every_ms: arguments.probe_every_ms };
-    options.probe = arguments.probe.as_ref().map(probe);
+    let mut options = Options::new(&arguments.server, &arguments.token, &arguments.node, arguments.state);
+    options.fingerprint = arguments.fingerprint;
+    options.address = arguments.address;
+    options.cores = arguments.cores.as_deref().map_or(Ok(Vec::new()), read_cores)?;
+    options.memory_mib = arguments.memory;
+    options.probe =
+        arguments.probe.map(|command| Probe { command, every_ms: arguments.probe_every.max(1) * 1000 });
     options.environment.retain(|name, _| !name.starts_with("BEDPLATE_"));
-    let remarks = console.remarks();
-    options.remark = Arc::new(move |text| remarks(text));
+    let console = console.clone();
+    options.remark = Arc::new(move |remark| console.say(&format!("agent of {}: {remark}", arguments.node)));
     Ok(bedplate_agent::run(options)?)
 }
 
-/// The keeper, which ends with its own exit code.
-pub(crate) fn keep() -> Result<(), Stop> {
-    match bedplate_agent::keeper::main() == std::process::ExitCode::SUCCESS {
-        true => Ok(()),
-        false => Err(Stop::Job(1)),
+/// Numbers and ranges, as Slurm writes them in brackets.
+fn read_cores(text: &str) -> Result<Vec<u32>, Stop> {
+    let usage = || ProgramError::Usage { message: format!("`{text}` is no list of cores such as 0-3,8") };
+    let numbers = expand_hostlist(&format!("[{text}]")).map_err(|_| usage())?;
+    let cores: Option<Vec<u32>> = numbers.iter().map(|number| number.parse().ok()).collect();
+    Ok(cores.ok_or_else(usage)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cores_are_numbers_and_ranges() {
+        assert_eq!(read_cores("0-3,8").unwrap(), [0, 1, 2, 3, 8]);
+        for wrong in ["", "a", "3-1", "1-]"] {
+            assert!(read_cores(wrong).is_err(), "{wrong}");
+        }
     }
 }

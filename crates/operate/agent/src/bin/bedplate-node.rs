@@ -4,18 +4,17 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bedplate_agent::{Options, keeper, shim};
+use bedplate_agent::{Options, shim};
 use bedplate_control::wire::Probe;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
     if let Some(code) = shim::dispatch(&arguments) {
-        return ExitCode::from(code);
+        return code;
     }
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words.as_slice() {
-        ["keeper"] => keeper::main(),
         [server, token, node, address, state, probe @ ..] => {
             let mut options = Options::new(server, token, node, state.into());
             options.address = (*address).to_owned();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use bedplate_control::wire::RankEnd;
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, Signal};
 use nix::unistd::{getpid, getppid, setsid, write};
 
 use super::orders::Start;
@@ -38,6 +38,8 @@ pub(super) fn start(order: &Start, joins: &Arc<Vec<OwnedFd>>) -> io::Result<i32>
     command.stderr(stderr.map_or_else(Stdio::null, Stdio::from));
     let (keeper, joins) = (getpid(), Arc::clone(joins));
     let before_program = move || {
+        // The keeper blocks signals, and a mask passes on to children.
+        SigSet::empty().thread_set_mask()?;
         setsid()?;
         set_pdeathsig(Signal::SIGKILL)?;
         // The keeper may have died before the line above took effect.

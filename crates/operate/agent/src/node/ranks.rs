@@ -3,7 +3,7 @@
 use std::fs;
 use std::io;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use bedplate_control::agent::Happened;
 use bedplate_control::environment;
@@ -109,7 +109,10 @@ impl Node {
             Some(local) => Some(local.outputs.clone()),
             None => Outputs::recall(&self.places.run(log.run)),
         };
-        let own = outputs.and_then(|outputs| outputs.find(log.rank, log.stream).map(Into::into));
+        let own: Option<PathBuf> =
+            outputs.and_then(|outputs| outputs.find(log.rank, log.stream).map(Into::into));
+        // A captured log that is not there is one in which nothing was written.
+        let may_be_missing = own.is_none();
         let path = own.unwrap_or_else(|| self.places.captured(log));
         let mut alive = self.processes.values();
         let is_open = alive.any(|purpose| *purpose == Purpose::Rank(log.run, log.rank));
@@ -123,9 +126,8 @@ impl Node {
                     error: None,
                 },
                 Err(error) => {
-                    // Before a rank starts its log is empty, not missing.
-                    let is_missing = error.kind() == io::ErrorKind::NotFound;
-                    let error = (!is_missing || !is_open).then(|| format!("cannot read the log: {error}"));
+                    let is_empty = may_be_missing && error.kind() == io::ErrorKind::NotFound;
+                    let error = (!is_empty).then(|| format!("cannot read the log: {error}"));
                     FromAgent::Chunk { request, bytes: Vec::new(), next_offset: offset, is_open, error }
                 }
             };

@@ -209,6 +209,8 @@ struct Attendance {
     partial: BTreeMap<(u32, bool), Vec<u8>>,
     files: BTreeMap<String, File>,
     interrupts: u32,
+    /// Signals that nodes were told.
+    passed: Vec<i32>,
 }
 
 impl Attendance {
@@ -224,6 +226,7 @@ impl Attendance {
             partial: BTreeMap::new(),
             files: BTreeMap::new(),
             interrupts: 0,
+            passed: Vec::new(),
         }
     }
 
@@ -237,10 +240,7 @@ impl Attendance {
             match happening
                 .map_err(|_| "no node has answered; the request may not fit the job's nodes".to_owned())?
             {
-                Happening::Joined { greeting, stream } => {
-                    self.task_count = Some(greeting.task_count);
-                    self.nodes.push(stream);
-                }
+                Happening::Joined { greeting, stream } => self.join(&greeting, stream),
                 Happening::Frame { head, bytes } => self.take(head, &bytes)?,
                 Happening::Left { tasks, node } => self.leave(&tasks, &node),
                 Happening::Signal(signal) => self.pass_on(signal)?,
@@ -249,6 +249,15 @@ impl Attendance {
         self.write_partial()?;
         let highest = self.statuses.values().copied().max().unwrap_or(0);
         Ok(u8::try_from(highest).unwrap_or(1))
+    }
+
+    /// A node that comes late hears the signals that it missed.
+    fn join(&mut self, greeting: &Greeting, mut stream: TcpStream) {
+        self.task_count = Some(greeting.task_count);
+        for signal in &self.passed {
+            let _ = writeln!(stream, "{signal}");
+        }
+        self.nodes.push(stream);
     }
 
     fn take(&mut self, head: Head, bytes: &[u8]) -> Result<(), String> {
@@ -292,6 +301,7 @@ impl Attendance {
     }
 
     fn tell_nodes(&mut self, signal: i32) {
+        self.passed.push(signal);
         for node in &mut self.nodes {
             // A node that is gone has no tasks to tell.
             let _ = writeln!(node, "{signal}");

@@ -79,14 +79,17 @@ pub(crate) fn start_agent(
 ) -> Result<(), Stop> {
     let token = driver.make_token(node, "agent", None)?.token;
     let mut command = own_program(state)?;
-    command.arg("agent").arg("--state-dir").arg(state.path()).args(["--node", node]);
-    command.env("BEDPLATE_TOKEN", token);
+    command.args(["agent", "--server", &driver.place().address, "--node", node]);
+    command.arg("--state").arg(state.path().join("agents")).env("BEDPLATE_AGENT_TOKEN", token);
+    if let Some(fingerprint) = &driver.place().fingerprint {
+        command.args(["--fingerprint", fingerprint]);
+    }
     if let Some(share) = shape.share(node) {
         let cores: Vec<String> = share.cores.iter().map(u32::to_string).collect();
-        command.args(["--cores", &cores.join(",")]).args(["--memory-mib", &share.memory_mib.to_string()]);
+        command.args(["--cores", &cores.join(",")]).args(["--memory", &share.memory_mib.to_string()]);
     }
     if let Some(probe) = &shape.probe {
-        command.args(["--probe", probe]);
+        command.args(["--probe", probe, "--probe-every", "5"]);
     }
     spawn(command, &agent_log(state, node), &format!("the agent of {node}")).map(drop)
 }
@@ -142,7 +145,7 @@ fn own_program(state: &StateDirectory) -> Result<Command, Stop> {
     let mut command = Command::new(program);
     command.env(CLUSTER, state.path());
     // A cluster started inside a job is no part of it, and none of the caller's cluster either.
-    for name in [MARK, "BEDPLATE_SERVER", "BEDPLATE_TOKEN", "BEDPLATE_FINGERPRINT", "BEDPLATE_STATE"] {
+    for name in [MARK, "BEDPLATE_AGENT_TOKEN", "BEDPLATE_SERVER", "BEDPLATE_TOKEN", "BEDPLATE_FINGERPRINT", "BEDPLATE_STATE"] {
         command.env_remove(name);
     }
     Ok(command)

@@ -1,0 +1,102 @@
+//! An encrypted link goes to the control plane whose certificate was named, and to no other.
+//!
+//! `encrypted/` holds a certificate and key made for this test with openssl.
+
+#![allow(clippy::unwrap_used, reason = "helpers fail as the test does")]
+
+use std::io::{BufRead, BufReader, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, channel};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use bedplate_agent::{AgentError, Options};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+const CERTIFICATE: &[u8] = include_bytes!("encrypted/certificate.der");
+const KEY: &[u8] = include_bytes!("encrypted/key.der");
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn fingerprint() -> String {
+    let digest = ::ring::digest::digest(&::ring::digest::SHA256, CERTIFICATE);
+    digest.as_ref().iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn server() -> Arc<ServerConfig> {
+    let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        .with_safe_default_protocol_versions()
+        .unwrap()
+        .with_no_client_auth()
+        .with_single_cert(vec![CertificateDer::from(CERTIFICATE)], PrivateKeyDer::try_from(KEY).unwrap());
+    Arc::new(config.unwrap())
+}
+
+/// Accepts connections; the first message of each that gets so far comes out.
+fn listen() -> (String, Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let (heard, messages) = channel();
+    let config = server();
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let (config, heard) = (Arc::clone(&config), heard.clone());
+            std::thread::spawn(move || {
+                if let Ok(message) = first_message(stream, config) {
+                    let _ = heard.send(message);
+                }
+            });
+        }
+    });
+    (address, messages)
+}
+
+fn first_message(stream: TcpStream, config: Arc<ServerConfig>) -> std::io::Result<String> {
+    let connection = ServerConnection::new(config).map_err(std::io::Error::other)?;
+    let mut reading = BufReader::new(StreamOwned::new(connection, stream));
+    let mut head = String::new();
+    while !head.ends_with("\r\n\r\n") {
+        if reading.read_line(&mut head)? == 0 {
+            return Err(std::io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+    reading.get_mut().write_all(b"HTTP/1.1 101 Switching Protocols\r\n\r\n")?;
+    let mut line = String::new();
+    reading.read_line(&mut line)?;
+    Ok(line)
+}
+
+/// An agent in this process, and what it remarks.
+fn start_agent(server: &str, node: &str, fingerprint: &str) -> Receiver<String> {
+    let state: PathBuf =
+        std::env::temp_dir().join(format!("bedplate-encrypted-{}-{node}", std::process::id()));
+    let mut options = Options::new(server, "secret", node, state);
+    options.program = Some(env!("CARGO_BIN_EXE_bedplate-node").into());
+    options.fingerprint = Some(fingerprint.to_owned());
+    let (said, remarks) = channel();
+    let said = Mutex::new(said);
+    options.remark = Arc::new(move |remark| drop(said.lock().unwrap().send(remark.to_owned())));
+    std::thread::spawn(move || bedplate_agent::run(options));
+    remarks
+}
+
+#[test]
+fn the_named_certificate_is_trusted_and_no_other() {
+    let (address, messages) = listen();
+    let remarks = start_agent(&address, "stranger", &"00".repeat(32));
+    let remark = remarks.recv_timeout(LIMIT).unwrap();
+    assert!(remark.contains("invalid peer certificate"), "{remark}");
+    assert!(messages.try_recv().is_err());
+    let _remarks = start_agent(&address, "friend", &fingerprint());
+    let hello = messages.recv_timeout(LIMIT).unwrap();
+    assert!(hello.starts_with("{\"type\":\"hello\",\"node\":\"friend\""), "{hello}");
+}
+
+#[test]
+fn a_fingerprint_that_is_none_is_refused_at_once() {
+    let mut options = Options::new("127.0.0.1:1", "secret", "n1", std::env::temp_dir());
+    options.fingerprint = Some("abc".to_owned());
+    assert!(matches!(bedplate_agent::run(options), Err(AgentError::Fingerprint { .. })));
+}
