@@ -20,6 +20,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_replay::jobs::PAGES,
         bedplate_replay::requests::PAGES,
         bedplate_deploy::PAGES,
+        bedplate_journal::PAGES,
         bedplate_agent::PAGES,
         bedplate_drivers::PAGES,
         files::PAGES,

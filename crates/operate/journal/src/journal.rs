@@ -1,0 +1,138 @@
+//! The one connection that writes.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_control::record::{self, Record, Restored};
+use rusqlite::{Connection, OpenFlags, TransactionBehavior};
+
+use crate::lock::Lock;
+use crate::{JournalError, commit, restore, schema};
+
+/// How long to wait for somebody else's transaction.
+pub(crate) const BUSY: Duration = Duration::from_secs(5);
+/// Statements that are kept ready.
+const STATEMENTS: usize = 64;
+
+/// The journal of one cluster. While it lives, no other process can open the same one.
+#[derive(Debug)]
+pub struct Journal {
+    pub(crate) connection: Connection,
+    /// The text of the job written last, and its row.
+    last_text: Option<LastText>,
+    _lock: Lock,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct LastText {
+    pub(crate) text: Arc<str>,
+    pub(crate) id: i64,
+}
+
+/// How the file is used. What is promised about durability is promised for the default.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// The SQLite file layer of this name instead of the system's. For tests.
+    pub file_layer: Option<String>,
+    pub synchronous: Synchronous,
+    /// The write-ahead log goes into the main file after so many pages of 4 KiB.
+    pub checkpoint_pages: u32,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self { file_layer: None, synchronous: Synchronous::Full, checkpoint_pages: 2_000 }
+    }
+}
+
+/// When to wait for the disk.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Synchronous {
+    /// In every commit.
+    Full,
+    /// Only before the log goes into the main file: a power cut loses commits. For comparison.
+    Normal,
+    /// Never: a power cut can destroy the file. For comparison.
+    Off,
+}
+
+impl Journal {
+    /// Opens the journal at `path`, or makes one. Its folder must exist.
+    pub fn open(path: &Path) -> Result<Self, JournalError> {
+        Self::open_with(path, &Options::default())
+    }
+
+    pub fn open_with(path: &Path, options: &Options) -> Result<Self, JournalError> {
+        let lock = Lock::take(path)?;
+        let mut connection = connect(path, options).map_err(JournalError::opening(path))?;
+        schema::refuse_others(&connection, path)?;
+        configure(&connection, options).map_err(JournalError::opening(path))?;
+        schema::prepare(&mut connection, path)?;
+        make_entry_durable(path)?;
+        Ok(Self { connection, last_text: None, _lock: lock })
+    }
+}
+
+fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
+    let flags =
+        OpenFlags::SQLITE_OPEN_READ_WRITE | OpenFlags::SQLITE_OPEN_CREATE | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    match &options.file_layer {
+        Some(layer) => Connection::open_with_flags_and_vfs(path, flags, layer.as_str()),
+        None => Connection::open_with_flags(path, flags),
+    }
+}
+
+fn configure(connection: &Connection, options: &Options) -> rusqlite::Result<()> {
+    connection.busy_timeout(BUSY)?;
+    connection.set_prepared_statement_cache_capacity(STATEMENTS);
+    connection.pragma_update_and_check(None, "journal_mode", "wal", |row| {
+        let mode: String = row.get(0)?;
+        // A file system without shared memory, such as some network ones, keeps the old mode.
+        if mode == "wal" { Ok(()) } else { Err(rusqlite::Error::InvalidParameterName(mode)) }
+    })?;
+    let synchronous = match options.synchronous {
+        Synchronous::Full => "FULL",
+        Synchronous::Normal => "NORMAL",
+        Synchronous::Off => "OFF",
+    };
+    connection.pragma_update(None, "synchronous", synchronous)?;
+    connection.pragma_update(None, "foreign_keys", true)?;
+    connection.pragma_update(None, "wal_autocheckpoint", options.checkpoint_pages)?;
+    connection.pragma_update(None, "cache_size", -32_000)
+}
+
+/// SQLite syncs the folder for its log, but not for the main file that it has just made.
+fn make_entry_durable(path: &Path) -> Result<(), JournalError> {
+    let folder = match path.parent() {
+        Some(folder) if !folder.as_os_str().is_empty() => folder,
+        _ => Path::new("."),
+    };
+    File::open(folder)
+        .and_then(|folder| folder.sync_all())
+        .map_err(|source| JournalError::Folder { path: path.to_owned(), source })
+}
+
+impl record::Journal for Journal {
+    type Error = JournalError;
+
+    fn commit(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut last_text = self.last_text.clone();
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(JournalError::writing)?;
+        commit::write(&transaction, records, &mut last_text)?;
+        transaction.commit().map_err(JournalError::writing)?;
+        self.last_text = last_text;
+        Ok(())
+    }
+
+    fn restore(&mut self) -> Result<Restored, JournalError> {
+        restore::restore(&self.connection)
+    }
+}

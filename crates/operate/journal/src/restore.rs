@@ -1,0 +1,87 @@
+//! All that a restarted control plane needs, read in one pass over each table.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bedplate_control::record::{EndedRow, JobRow, Restored, RunRow};
+use bedplate_gangs::{JobId, Time};
+use rusqlite::{Connection, Row};
+
+use crate::{JournalError, rows};
+
+pub(crate) fn restore(connection: &Connection) -> Result<Restored, JournalError> {
+    let latest = number(connection, "SELECT latest_ms FROM clock");
+    let newest_job = number(connection, "SELECT coalesce(max(id), 0) FROM jobs");
+    Ok(Restored {
+        next_job: newest_job.map_err(JournalError::reading("the newest job"))? + 1,
+        jobs: live_jobs(connection).map_err(JournalError::reading("the jobs"))?,
+        ended: ended_jobs(connection).map_err(JournalError::reading("the jobs that ended"))?,
+        runs: live_runs(connection).map_err(JournalError::reading("the runs"))?,
+        nodes: all(connection, NODES, rows::node).map_err(JournalError::reading("the nodes"))?,
+        shares: all(connection, SHARES, rows::share).map_err(JournalError::reading("the shares"))?,
+        latest: Time(latest.map_err(JournalError::reading("the clock"))?),
+    })
+}
+
+const NODES: &str = "SELECT name, drained, address, incarnation, losses_ms FROM nodes ORDER BY name";
+const SHARES: &str = "SELECT account, user, gpu_ms, faded, at_ms FROM shares ORDER BY account, user";
+
+fn number(connection: &Connection, sql: &str) -> rusqlite::Result<u64> {
+    connection.query_row(sql, [], |row| row.get(0))
+}
+
+fn all<T>(
+    connection: &Connection,
+    sql: &str,
+    read: impl FnMut(&Row<'_>) -> rusqlite::Result<T>,
+) -> rusqlite::Result<Vec<T>> {
+    connection.prepare(sql)?.query_map([], read)?.collect()
+}
+
+/// Jobs with the same text share it in memory too.
+fn live_jobs(connection: &Connection) -> rusqlite::Result<Vec<JobRow>> {
+    let sql = format!(
+        "SELECT {}, text_id, text FROM jobs JOIN texts ON texts.id = text_id WHERE {} ORDER BY jobs.id",
+        rows::JOB_COLUMNS,
+        rows::IS_LIVE
+    );
+    let mut texts: BTreeMap<i64, Arc<str>> = BTreeMap::new();
+    all(connection, &sql, |row| {
+        let id = row.get(rows::JOB_COLUMN_COUNT)?;
+        let text = match texts.get(&id) {
+            Some(text) => text.clone(),
+            None => {
+                let text: Arc<str> = row.get_ref(rows::JOB_COLUMN_COUNT + 1)?.as_str()?.into();
+                texts.insert(id, text.clone());
+                text
+            }
+        };
+        rows::job(row, text)
+    })
+}
+
+fn ended_jobs(connection: &Connection) -> rusqlite::Result<Vec<EndedRow>> {
+    let sql = format!(
+        "SELECT id, state, array_id, array_index, key FROM jobs WHERE NOT ({}) ORDER BY id",
+        rows::IS_LIVE
+    );
+    all(connection, &sql, |row| {
+        Ok(EndedRow {
+            id: JobId(row.get(0)?),
+            state: rows::state(row, 1)?,
+            array: rows::array_place(row, 2)?,
+            key: row.get(4)?,
+        })
+    })
+}
+
+fn live_runs(connection: &Connection) -> rusqlite::Result<Vec<RunRow>> {
+    let sql = format!(
+        "SELECT {} FROM jobs CROSS JOIN runs ON runs.job = jobs.id
+         WHERE {} AND phase <> 'ended' AND number = (SELECT max(number) FROM runs WHERE job = jobs.id)
+         ORDER BY jobs.id",
+        rows::RUN_COLUMNS,
+        rows::IS_LIVE
+    );
+    all(connection, &sql, |row| rows::run(row, connection))
+}

@@ -1,0 +1,175 @@
+//! Rows into the types of `bedplate_control`.
+
+use std::sync::Arc;
+
+use bedplate_control::record::{
+    ArrayPlace, JobRow, JobState, Life, NodeRow, Note, RunPhase, RunRow, Share, ShareRow,
+};
+use bedplate_control::wire::{Checkpoint, RunId};
+use bedplate_gangs::{JobId, Time};
+use rusqlite::types::Type;
+use rusqlite::{Connection, Row, params};
+
+/// The columns that [`job`] reads, in its order.
+pub(crate) const JOB_COLUMNS: &str = "jobs.id, array_id, array_index, user, name, account, submitted_ms, key, state, \
+     is_held, runs, checkpoint_step, checkpoint_path, started_ms, ended_ms, exit_status, reason";
+/// How many those are.
+pub(crate) const JOB_COLUMN_COUNT: usize = 17;
+/// The columns that [`run`] reads, in its order.
+pub(crate) const RUN_COLUMNS: &str = "runs.job, runs.number, runs.phase, runs.started_ms, runs.running_ms, \
+     runs.ended_ms, runs.reason, runs.cpu_ms, runs.energy_joules";
+/// The states of [`JobState`] that are not final, as the index `jobs_live` has them.
+pub(crate) const IS_LIVE: &str = "state IN ('waiting', 'starting', 'running', 'stopping', 'suspended')";
+
+pub(crate) fn job(row: &Row<'_>, text: Arc<str>) -> rusqlite::Result<JobRow> {
+    let checkpoint = match row.get::<_, Option<u64>>(11)? {
+        Some(step) => Some(Checkpoint { step, path: row.get(12)? }),
+        None => None,
+    };
+    Ok(JobRow {
+        id: JobId(row.get(0)?),
+        array: array_place(row, 1)?,
+        user: row.get(3)?,
+        name: row.get(4)?,
+        account: row.get(5)?,
+        submitted: Time(row.get(6)?),
+        key: row.get(7)?,
+        text,
+        life: Life {
+            state: state(row, 8)?,
+            is_held: row.get(9)?,
+            runs: row.get(10)?,
+            checkpoint,
+            started_ms: row.get(13)?,
+            ended_ms: row.get(14)?,
+            exit_status: row.get(15)?,
+            reason: row.get(16)?,
+        },
+    })
+}
+
+/// From two columns, the array and the index.
+pub(crate) fn array_place(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<ArrayPlace>> {
+    Ok(match row.get::<_, Option<u64>>(at)? {
+        Some(array) => Some(ArrayPlace { array: JobId(array), index: row.get(at + 1)? }),
+        None => None,
+    })
+}
+
+pub(crate) fn state(row: &Row<'_>, at: usize) -> rusqlite::Result<JobState> {
+    let name = row.get_ref(at)?.as_str()?;
+    JobState::named(name).ok_or_else(|| unknown(at, name))
+}
+
+pub(crate) fn run(row: &Row<'_>, connection: &Connection) -> rusqlite::Result<RunRow> {
+    let run = RunId { job: row.get(0)?, number: row.get(1)? };
+    Ok(RunRow {
+        run,
+        phase: phase(row, 2)?,
+        shares: shares_of(connection, run)?,
+        started: Time(row.get(3)?),
+        running: row.get::<_, Option<u64>>(4)?.map(Time),
+        ended: row.get::<_, Option<u64>>(5)?.map(Time),
+        reason: row.get(6)?,
+        cpu_ms: row.get(7)?,
+        energy_joules: row.get(8)?,
+    })
+}
+
+/// What a run holds, in the order of its ranks.
+pub(crate) fn shares_of(connection: &Connection, run: RunId) -> rusqlite::Result<Vec<Share>> {
+    let mut statement = connection.prepare_cached(
+        "SELECT node, role, devices FROM run_nodes WHERE job = ?1 AND number = ?2 ORDER BY place",
+    )?;
+    let rows = statement.query_map(params![run.job, run.number], |row| {
+        Ok(Share { node: row.get(0)?, role: row.get(1)?, devices: row.get::<_, i64>(2)?.cast_unsigned() })
+    })?;
+    rows.collect()
+}
+
+const PHASES: [(&str, RunPhase); 4] = [
+    ("preparing", RunPhase::Preparing),
+    ("running", RunPhase::Running),
+    ("suspended", RunPhase::Suspended),
+    ("ended", RunPhase::Ended),
+];
+
+pub(crate) fn phase_name(phase: RunPhase) -> &'static str {
+    match phase {
+        RunPhase::Preparing => "preparing",
+        RunPhase::Running => "running",
+        RunPhase::Suspended => "suspended",
+        RunPhase::Ended => "ended",
+    }
+}
+
+fn phase(row: &Row<'_>, at: usize) -> rusqlite::Result<RunPhase> {
+    let name = row.get_ref(at)?.as_str()?;
+    let found = PHASES.iter().find(|(known, _)| *known == name);
+    found.map(|(_, phase)| *phase).ok_or_else(|| unknown(at, name))
+}
+
+/// `name, drained, address, incarnation, losses_ms`.
+pub(crate) fn node(row: &Row<'_>) -> rusqlite::Result<NodeRow> {
+    Ok(NodeRow {
+        name: row.get(0)?,
+        drained: row.get(1)?,
+        address: row.get(2)?,
+        incarnation: row.get::<_, i64>(3)?.cast_unsigned(),
+        losses: times(row, 4)?,
+    })
+}
+
+/// `account, user, gpu_ms, faded, at_ms`.
+pub(crate) fn share(row: &Row<'_>) -> rusqlite::Result<ShareRow> {
+    Ok(ShareRow {
+        account: row.get(0)?,
+        user: row.get(1)?,
+        gpu_ms: row.get::<_, u64>(2)?.into(),
+        faded: row.get(3)?,
+        at: Time(row.get(4)?),
+    })
+}
+
+/// `at_ms, job, node, text`.
+pub(crate) fn note(row: &Row<'_>) -> rusqlite::Result<Note> {
+    Ok(Note { at_ms: row.get(0)?, job: row.get(1)?, node: row.get(2)?, text: row.get(3)? })
+}
+
+/// A JSON list, which SQL can take apart with `json_each`.
+pub(crate) fn times_text(times: &[Time]) -> String {
+    let numbers: Vec<String> = times.iter().map(|time| time.0.to_string()).collect();
+    format!("[{}]", numbers.join(","))
+}
+
+fn times(row: &Row<'_>, at: usize) -> rusqlite::Result<Vec<Time>> {
+    let text = row.get_ref(at)?.as_str()?;
+    let numbers = text.trim_start_matches('[').trim_end_matches(']').split(',').map(str::trim);
+    let times = numbers.filter(|number| !number.is_empty()).map(|number| number.parse().map(Time));
+    times.collect::<Result<_, _>>().map_err(|_| unknown(at, text))
+}
+
+/// A word that this program never wrote.
+fn unknown(at: usize, found: &str) -> rusqlite::Error {
+    rusqlite::Error::FromSqlConversionFailure(at, Type::Text, format!("`{found}` is not known").into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_index_of_live_jobs_has_every_state_that_is_not_final() {
+        let live = JobState::ALL.iter().filter(|state| !state.is_final());
+        let names: Vec<String> = live.map(|state| format!("'{}'", state.name())).collect();
+        assert_eq!(IS_LIVE, format!("state IN ({})", names.join(", ")));
+        assert!(include_str!("schema/1.sql").contains(IS_LIVE));
+    }
+
+    #[test]
+    fn phases_have_one_name_each() {
+        for (name, phase) in PHASES {
+            assert_eq!(phase_name(phase), name);
+        }
+    }
+}
