@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, cluster, completions, down, error, job, layout, man, model, node, plan, queue, replay,
+    agent, bench, catalog, chaos, cluster, completions, daemon, down, error, job, layout, man, model, node, plan, queue, replay,
     submit, token, top, tour, up, usage,
 };
 
@@ -90,4 +90,7 @@ pub(crate) enum Command {
     Completions(completions::Arguments),
     /// Print the manual page, or write one per command
     Man(man::Arguments),
+    /// The control plane of a cluster
+    #[command(hide = true)]
+    Daemon(daemon::Arguments),
 }

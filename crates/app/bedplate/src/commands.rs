@@ -6,6 +6,7 @@ pub(crate) mod catalog;
 pub(crate) mod chaos;
 pub(crate) mod cluster;
 pub(crate) mod completions;
+pub(crate) mod daemon;
 pub(crate) mod down;
 pub(crate) mod error;
 pub(crate) mod job;
@@ -43,6 +44,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Completions(arguments) => completions::run(&arguments, console),
         Command::Man(arguments) => man::run(&arguments, console),
         Command::Up(arguments) => up::run(&arguments, context, console),
+        Command::Daemon(arguments) => daemon::run(&arguments, context, console),
         Command::Down(arguments) => down::run(&arguments, console),
         Command::Submit(arguments) => submit::run(&arguments, console),
         Command::Queue(arguments) => queue::run(&arguments, console),

@@ -6,6 +6,7 @@ use crate::{commands, files, stop};
 
 /// Every page, ordered by code.
 pub(crate) fn all() -> Vec<&'static Page> {
+    let daemon = bedplate_daemon::pages();
     let mut pages: Vec<&'static Page> = [
         bedplate_document::PAGES,
         bedplate_catalog::PAGES,
@@ -22,6 +23,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_deploy::PAGES,
         bedplate_journal::PAGES,
         bedplate_agent::PAGES,
+        &daemon,
         bedplate_drivers::PAGES,
         files::PAGES,
         stop::PAGES,

@@ -370,7 +370,7 @@ impl Driver for Local {
         add(&mut path, "run", query.run.map(|run| run.to_string()).as_deref());
         add(&mut path, "follow", query.follow.then_some("true"));
         let mut body = self.open(&Request { method: "GET", path: &path, headers: &[], body: &[] })?;
-        let next = body.header("bedplate-next-offset").and_then(|offset| offset.parse().ok());
+        let next: Option<u64> = body.header("bedplate-next-offset").and_then(|offset| offset.parse().ok());
         if query.follow {
             body.wait_forever().map_err(|source| self.unreachable(source))?;
         }
@@ -378,7 +378,13 @@ impl Driver for Local {
         if let Some(connection) = body.into_connection() {
             self.idle.lock().expect("nobody panics while holding it").push(connection);
         }
-        Ok(next.unwrap_or(query.offset + copied))
+        // Of a long log an answer has a part.
+        match next {
+            Some(next) if !query.follow && copied > 0 && next > query.offset => {
+                self.logs(label, &LogQuery { offset: next, ..query.clone() }, to)
+            }
+            next => Ok(next.unwrap_or(query.offset + copied)),
+        }
     }
 
     fn ranks(&self, label: &str) -> Result<Vec<RankPlace>, DriverError> {

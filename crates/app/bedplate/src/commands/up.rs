@@ -7,6 +7,7 @@ mod error;
 mod launch;
 mod shape;
 mod share;
+mod temporary;
 
 use std::path::PathBuf;
 use std::time::Instant;
@@ -25,6 +26,7 @@ use crate::stop::Stop;
 pub(crate) use error::{PAGES, UpError};
 pub(crate) use launch::{CLUSTER, is_running, start_agent, start_daemon, wait_for_nodes};
 pub(crate) use shape::Shape;
+pub(crate) use temporary::{TemporaryCluster, with_description};
 
 #[derive(clap::Args, Default)]
 #[command(after_help = "\
