@@ -6,7 +6,6 @@ use crate::{commands, files, stop};
 
 /// Every page, ordered by code.
 pub(crate) fn all() -> Vec<&'static Page> {
-    let daemon = bedplate_daemon::pages();
     let mut pages: Vec<&'static Page> = [
         bedplate_document::PAGES,
         bedplate_catalog::PAGES,
@@ -23,8 +22,9 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_deploy::PAGES,
         bedplate_journal::PAGES,
         bedplate_agent::PAGES,
-        &daemon,
         bedplate_drivers::PAGES,
+        bedplate_daemon::PAGES,
+        bedplate_daemon::API_PAGES,
         files::PAGES,
         stop::PAGES,
         commands::bench::PAGES,

@@ -1,0 +1,74 @@
+//! One request, as its handler sees it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Limited};
+use hyper::body::Incoming;
+use hyper::header::{CONTENT_TYPE, HeaderMap};
+use hyper::upgrade::OnUpgrade;
+use serde::de::DeserializeOwned;
+use tokio::time::timeout;
+
+use super::dispatch::App;
+use super::error::ApiError;
+use super::query::Query;
+use crate::tokens::Identity;
+
+pub(crate) struct Call {
+    pub(crate) app: Arc<App>,
+    /// Who asks; absent where nobody needs to be known.
+    pub(crate) identity: Option<Identity>,
+    /// What stood in the places of the path's parameters.
+    pub(crate) parameters: Vec<String>,
+    pub(crate) query: Query,
+    pub(crate) headers: HeaderMap,
+    pub(crate) body: Incoming,
+    pub(crate) upgrade: Option<OnUpgrade>,
+}
+
+impl Call {
+    pub(crate) fn identity(&self) -> &Identity {
+        self.identity.as_ref().expect("the route asks for a role")
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.get(name).and_then(|value| value.to_str().ok())
+    }
+
+    pub(crate) fn content_type(&self) -> &str {
+        self.headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).unwrap_or("")
+    }
+
+    /// The whole body, if it comes in time and is not too large.
+    pub(crate) async fn take_body(&mut self) -> Result<Bytes, ApiError> {
+        let limits = &self.app.options.limits;
+        let limit = limits.body_bytes;
+        if self.declared_length().is_some_and(|length| length > limit as u64) {
+            return Err(ApiError::TooLarge { limit });
+        }
+        let collected = timeout(limits.body, Limited::new(&mut self.body, limit).collect()).await;
+        let seconds = limits.body.as_secs();
+        match collected.map_err(|_| ApiError::TooSlow { what: "the body", seconds })? {
+            Ok(body) => Ok(body.to_bytes()),
+            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::TooLarge { limit }),
+            Err(error) => Err(ApiError::Malformed { what: "the body", why: error.to_string() }),
+        }
+    }
+
+    fn declared_length(&self) -> Option<u64> {
+        self.header("content-length")?.parse().ok()
+    }
+
+    /// The body as JSON; an empty one counts as `{}`.
+    pub(crate) async fn take_json<T: DeserializeOwned>(&mut self) -> Result<T, ApiError> {
+        let kind = self.content_type().split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+        let body = self.take_body().await?;
+        if !body.is_empty() && kind != "application/json" {
+            return Err(ApiError::WrongType { found: kind, allowed: "application/json" });
+        }
+        let text = if body.is_empty() { &b"{}"[..] } else { &body[..] };
+        let read = serde_json::from_slice(text);
+        read.map_err(|error| ApiError::Malformed { what: "the body", why: error.to_string() })
+    }
+}

@@ -1,0 +1,108 @@
+//! Jobs and runs as the journal has them.
+
+use bedplate_control::JobView;
+use bedplate_control::record::{JobRow, RunPhase, RunRow, Share};
+use bedplate_gangs::{JobId, Settings};
+use bedplate_job::Job;
+use bedplate_journal::Subject;
+use serde_json::{Value, json};
+
+use super::dispatch::App;
+use super::error::ApiError;
+
+/// A job that is known, live or ended.
+pub(crate) struct Known {
+    pub(crate) id: JobId,
+    pub(crate) view: JobView,
+    pub(crate) text: String,
+}
+
+/// The jobs that a label means; at least one.
+pub(crate) async fn find_jobs(app: &App, label: &str) -> Result<Vec<JobId>, ApiError> {
+    let name = label.to_owned();
+    let found = app.engine.ask(move |control, _| control.find_jobs(&name)).await?;
+    if found.is_empty() { Err(ApiError::no_such_job(label)) } else { Ok(found) }
+}
+
+/// The one job that a label means.
+pub(crate) async fn find_job(app: &App, label: &str) -> Result<JobId, ApiError> {
+    match find_jobs(app, label).await?[..] {
+        [job] => Ok(job),
+        [_, ..] => Err(ApiError::Malformed {
+            what: "the label",
+            why: format!("{label} is an array; name one of its tasks, as `{label}_0`"),
+        }),
+        [] => Err(ApiError::no_such_job(label)),
+    }
+}
+
+/// A job with its text, from memory while it lives, from the journal when it has ended.
+pub(crate) async fn known(app: &App, id: JobId) -> Result<Known, ApiError> {
+    let live = app.engine.ask(move |control, _| {
+        let view = control.job(id)?;
+        Some(Known { id, view, text: control.job_text(id)?.to_owned() })
+    });
+    if let Some(known) = live.await? {
+        return Ok(known);
+    }
+    let row = app.readers.ask(move |reader| reader.job(id)).await?;
+    let row = row.ok_or_else(|| ApiError::no_such_job(&id.0.to_string()))?;
+    let text = row.text.to_string();
+    Ok(Known { id, view: ended_view(row, &app.options.settings), text })
+}
+
+/// A job that has ended, as it was when it lived.
+pub(crate) fn ended_view(row: JobRow, settings: &Settings) -> JobView {
+    let job = Job::from_toml(&row.text, "journal").ok();
+    let policy = job.as_ref().map(|job| &job.policy);
+    let partition = policy.and_then(|policy| policy.partition.clone());
+    let qos = policy.and_then(|policy| policy.qos.clone());
+    JobView {
+        id: row.id.0,
+        label: match row.array {
+            Some(place) => format!("{}_{}", place.array.0, place.index),
+            None => row.id.0.to_string(),
+        },
+        name: row.name,
+        user: row.user,
+        account: row.account,
+        partition: partition.unwrap_or_else(|| settings.partitions[0].name.clone()),
+        qos: qos.unwrap_or_else(|| settings.qos[0].name.clone()),
+        submitted_ms: row.submitted.0,
+        life: row.life,
+        nodes_asked: job.as_ref().map_or(0, |job| job.gang.nodes()),
+        gpus_asked: job.as_ref().map_or(0, |job| job.gang.gpus()),
+        nodes: Vec::new(),
+        ends_ms: None,
+        expected_start_ms: None,
+    }
+}
+
+/// All runs of a job and what was noted about it.
+pub(crate) async fn past(app: &App, id: JobId) -> Result<(Vec<Value>, Value), ApiError> {
+    const NOTES: u32 = 500;
+    let asked = app.readers.ask(move |reader| Ok((reader.runs(id)?, reader.notes(Subject::Job(id), NOTES)?)));
+    let (runs, notes) = asked.await?;
+    Ok((runs.iter().map(run_json).collect(), json!(notes)))
+}
+
+fn run_json(run: &RunRow) -> Value {
+    json!({
+        "number": run.run.number,
+        "phase": run.phase,
+        "nodes": run.shares.iter().map(share_json).collect::<Vec<Value>>(),
+        "gpus": run.gpus(),
+        "started_ms": run.started.0,
+        "running_ms": run.running.map(|time| time.0),
+        "ends_ms": (run.phase != RunPhase::Ended).then_some(run.ends.0),
+        "ended_ms": run.ended.map(|time| time.0),
+        "reason": run.reason,
+        "cpu_ms": run.cpu_ms,
+        "energy_joules": run.energy_joules,
+    })
+}
+
+fn share_json(share: &Share) -> Value {
+    let devices: Vec<u32> = (0..64).filter(|device| share.devices >> device & 1 == 1).collect();
+    json!({ "node": share.node, "role": share.role, "devices": devices })
+}

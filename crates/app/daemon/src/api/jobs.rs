@@ -1,0 +1,183 @@
+//! Looking at jobs: lists, one job, why it waits, where its ranks are.
+
+use bedplate_control::record::JobState;
+use bedplate_control::{JobFilter, JobView};
+use bedplate_gangs::{Explanation, JobId, Remedy, Time};
+use bedplate_job::Job;
+use serde_json::{Value, json};
+
+use super::answer::{self, Answer};
+use super::call::Call;
+use super::error::ApiError;
+use super::history::{self, Known, ended_view};
+use super::query::malformed;
+use crate::ranks;
+
+const LONGEST_PAGE: usize = 1_000;
+const USUAL_PAGE: usize = 100;
+
+/// `GET /v1/jobs`
+pub(crate) async fn list(call: Call) -> Result<Answer, ApiError> {
+    let query = &call.query;
+    let limit = query.value::<usize>("limit")?.unwrap_or(USUAL_PAGE).clamp(1, LONGEST_PAGE);
+    let filter = JobFilter {
+        user: query.text("user").map(str::to_owned),
+        account: query.text("account").map(str::to_owned),
+        name: query.text("name").map(str::to_owned),
+        states: states(query.text("state"))?,
+        after: query.value("after")?,
+        limit: Some(limit),
+    };
+    let with_ended = query.flag("ended")?;
+    let jobs = if with_ended { with_history(&call, filter).await? } else { live(&call, filter).await? };
+    let next = if jobs.len() == limit { jobs.last().map(|job| job.id) } else { None };
+    Ok(answer::ok(&json!({ "jobs": jobs, "next": next })))
+}
+
+fn states(text: Option<&str>) -> Result<Vec<JobState>, ApiError> {
+    let Some(text) = text else {
+        return Ok(Vec::new());
+    };
+    let state = |name: &str| {
+        let known: Vec<&str> = JobState::ALL.iter().map(|state| state.name()).collect();
+        JobState::named(name).ok_or_else(|| malformed(format!("`state` may be {}", known.join(", "))))
+    };
+    text.split(',').map(state).collect()
+}
+
+async fn live(call: &Call, filter: JobFilter) -> Result<Vec<JobView>, ApiError> {
+    Ok(call.app.engine.ask(move |control, _| control.jobs(&filter)).await?)
+}
+
+/// From the journal, the newest first; what lives is shown as it is now.
+async fn with_history(call: &Call, filter: JobFilter) -> Result<Vec<JobView>, ApiError> {
+    let wanted = bedplate_journal::JobFilter {
+        states: filter.states,
+        user: filter.user,
+        account: filter.account,
+        name: filter.name,
+        before: filter.after.map(JobId),
+        limit: filter.limit.unwrap_or(USUAL_PAGE) as u32,
+        ..bedplate_journal::JobFilter::default()
+    };
+    let settings = call.app.options.settings.clone();
+    let asked = call.app.readers.ask(move |reader| {
+        let rows = reader.jobs(&wanted)?;
+        Ok(rows.into_iter().map(|row| ended_view(row, &settings)).collect::<Vec<JobView>>())
+    });
+    let mut views = asked.await?;
+    let live: Vec<u64> =
+        views.iter().filter(|view| !view.life.state.is_final()).map(|view| view.id).collect();
+    let mut now = call
+        .app
+        .engine
+        .ask(move |control, _| {
+            live.into_iter().filter_map(|id| control.job(JobId(id))).collect::<Vec<JobView>>()
+        })
+        .await?
+        .into_iter()
+        .peekable();
+    for view in &mut views {
+        if let Some(current) = now.next_if(|current| current.id == view.id) {
+            *view = current;
+        }
+    }
+    Ok(views)
+}
+
+/// `GET /v1/jobs/{label}`
+pub(crate) async fn show(call: Call) -> Result<Answer, ApiError> {
+    const MOST_TASKS: usize = 1_000;
+    let jobs = history::find_jobs(&call.app, &call.parameters[0]).await?;
+    let Known { id, view, text } = history::known(&call.app, jobs[0]).await?;
+    let (runs, notes) = history::past(&call.app, id).await?;
+    let may_see = call.identity().owns(&view.user);
+    let mut shown = json!(view);
+    shown["runs"] = json!(runs);
+    shown["notes"] = notes;
+    if may_see {
+        shown["text"] = json!(text);
+    }
+    if jobs.len() > 1 {
+        let tasks = jobs.into_iter().take(MOST_TASKS);
+        let live = move |control: &bedplate_control::Control, _| {
+            tasks
+                .map(|id| json!({ "id": id.0, "state": control.job(id).map(|job| job.life.state).or(control.ended(id)) }))
+                .collect::<Vec<Value>>()
+        };
+        shown["tasks"] = json!(call.app.engine.ask(live).await?);
+    }
+    Ok(answer::ok(&shown))
+}
+
+/// `GET /v1/jobs/{label}/explain`
+pub(crate) async fn explain(call: Call) -> Result<Answer, ApiError> {
+    let jobs = history::find_jobs(&call.app, &call.parameters[0]).await?;
+    let _turn = call.app.explanations.acquire().await.map_err(|_| ApiError::Stopping)?;
+    // The plan is copied here and worked on elsewhere: submissions wait for the copy only.
+    let asked = call.app.engine.ask(move |control, now| {
+        let waits = |id: &JobId| control.job(*id).is_some_and(|job| job.life.state == JobState::Waiting);
+        jobs.into_iter().find(waits).map(|id| (id, control.clone(), now))
+    });
+    let Some((id, control, now)) = asked.await? else {
+        return Ok(answer::ok(&json!({ "wait": null })));
+    };
+    let worked = tokio::task::spawn_blocking(move || control.explain(id, now)).await;
+    let explanation = worked.map_err(|_| ApiError::Panicked)?;
+    Ok(answer::ok(
+        &explanation.map_or(json!({ "wait": null }), |explanation| explanation_json(&explanation, now)),
+    ))
+}
+
+fn explanation_json(explanation: &Explanation, now: Time) -> Value {
+    let mut priority = json!({ "total": explanation.priority.total() });
+    for (name, points) in explanation.priority.terms() {
+        priority[name.replace(' ', "_")] = json!(points);
+    }
+    json!({
+        "wait": explanation.wait.to_string(),
+        "priority": priority,
+        "ahead": explanation.ahead,
+        "expected_start_ms": explanation.expected_start.map(|time| time.0),
+        "remedies": explanation.remedies.iter().map(|remedy| remedy_text(remedy, now)).collect::<Vec<String>>(),
+    })
+}
+
+fn remedy_text(remedy: &Remedy, now: Time) -> String {
+    let (change, start) = match remedy {
+        Remedy::ShorterLimit { limit, start } => (format!("with a time limit of {limit}"), start),
+        Remedy::FewerNodes { nodes: 1, start } => ("with one node".into(), start),
+        Remedy::FewerNodes { nodes, start } => (format!("with {nodes} nodes"), start),
+        Remedy::FurtherApart { level, start } => (format!("if its nodes need not share one {level}"), start),
+        Remedy::NotExclusive { start } => ("if it need not have its nodes for itself".into(), start),
+    };
+    match *start <= now {
+        true => format!("{change} it would start now"),
+        false => format!("{change} it would start in {}", start.since(now)),
+    }
+}
+
+/// `GET /v1/jobs/{label}/ranks`
+pub(crate) async fn rank_places(call: Call) -> Result<Answer, ApiError> {
+    let label = &call.parameters[0];
+    let id = history::find_job(&call.app, label).await?;
+    let known = history::known(&call.app, id).await?;
+    if !call.identity().owns(&known.view.user) {
+        return Err(ApiError::ForeignJob { label: label.clone(), owner: known.view.user });
+    }
+    let runs = call.app.readers.ask(move |reader| reader.runs(id)).await?;
+    let job = Job::from_toml(&known.text, "journal")?;
+    let mut places = runs.last().map_or(Vec::new(), |run| ranks::places(&job, run));
+    let addresses = call.app.engine.ask(|control, now| {
+        control
+            .nodes(now)
+            .into_iter()
+            .map(|node| (node.name, node.address))
+            .collect::<std::collections::BTreeMap<_, _>>()
+    });
+    let addresses = addresses.await?;
+    for place in &mut places {
+        place.address = addresses.get(&place.node).cloned().unwrap_or_default();
+    }
+    Ok(answer::ok(&places))
+}

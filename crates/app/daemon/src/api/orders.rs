@@ -1,0 +1,69 @@
+//! What people want done with jobs: cancel, hold, release, requeue.
+
+use bedplate_control::{Control, Order};
+use bedplate_gangs::{JobId, Time};
+use serde_json::json;
+
+use super::answer::{self, Answer};
+use super::call::Call;
+use super::error::ApiError;
+use crate::tokens::Identity;
+
+/// `DELETE /v1/jobs/{label}`
+pub(crate) async fn cancel(call: Call) -> Result<Answer, ApiError> {
+    order(call, Order::Cancel).await
+}
+
+pub(crate) async fn hold(call: Call) -> Result<Answer, ApiError> {
+    order(call, Order::Hold).await
+}
+
+pub(crate) async fn release(call: Call) -> Result<Answer, ApiError> {
+    order(call, Order::Release).await
+}
+
+pub(crate) async fn requeue(call: Call) -> Result<Answer, ApiError> {
+    order(call, Order::Requeue).await
+}
+
+async fn order(call: Call, order: fn(JobId) -> Order) -> Result<Answer, ApiError> {
+    let identity = call.identity().clone();
+    let label = call.parameters[0].clone();
+    let done = call
+        .app
+        .engine
+        .change(move |control, now| carry_out(control, &label, order, &identity, now))
+        .await??;
+    Ok(answer::ok(&json!({ "jobs": done })))
+}
+
+/// Gives the order to every job that the label means. It is refused only when all of them refuse.
+fn carry_out(
+    control: &mut Control,
+    label: &str,
+    order: fn(JobId) -> Order,
+    identity: &Identity,
+    now: Time,
+) -> Result<Vec<u64>, ApiError> {
+    let jobs = control.find_jobs(label);
+    for job in &jobs {
+        if let Some(owner) = control.owner(*job)
+            && !identity.owns(owner)
+        {
+            return Err(ApiError::ForeignJob { label: label.to_owned(), owner: owner.to_owned() });
+        }
+    }
+    let mut done = Vec::new();
+    let mut refusal = None;
+    for job in jobs {
+        match control.order(order(job), &identity.user, now) {
+            Ok(()) => done.push(job.0),
+            Err(why) => refusal = refusal.or(Some(why)),
+        }
+    }
+    match refusal {
+        Some(refusal) if done.is_empty() => Err(refusal.into()),
+        None if done.is_empty() => Err(ApiError::no_such_job(label)),
+        _ => Ok(done),
+    }
+}

@@ -1,0 +1,86 @@
+//! From the body of a submission to a job.
+
+use bedplate_job::{Imported, Job, JobError};
+
+/// How a job may be written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobFormat {
+    Toml,
+    Json,
+    /// A batch script with `#SBATCH` lines.
+    Script,
+}
+
+impl JobFormat {
+    /// From a content type; its parameters do not matter, as long as the text is UTF-8.
+    pub fn of(content_type: &str) -> Option<Self> {
+        let kind = content_type.split(';').next().unwrap_or("").trim().to_ascii_lowercase();
+        match &kind[..] {
+            "application/toml" => Some(JobFormat::Toml),
+            "application/json" => Some(JobFormat::Json),
+            "text/x-shellscript" | "application/x-sh" => Some(JobFormat::Script),
+            _ => None,
+        }
+    }
+}
+
+/// A job and what could not be honoured of its script.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Read {
+    pub job: Job,
+    pub remarks: Vec<String>,
+}
+
+/// Why a body is no job.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum Unreadable {
+    #[error("the body is not UTF-8")]
+    NotText,
+    #[error(transparent)]
+    Job(#[from] JobError),
+    #[error("the array has {tasks} tasks; it may have {limit}")]
+    TooManyTasks { tasks: u64, limit: u64 },
+}
+
+/// Reads a job of at most so many tasks.
+pub fn read(format: JobFormat, body: &[u8], most_tasks: u64) -> Result<Read, Unreadable> {
+    let text = std::str::from_utf8(body).map_err(|_| Unreadable::NotText)?;
+    let read = match format {
+        JobFormat::Toml => Read { job: Job::from_toml(text, "job")?, remarks: Vec::new() },
+        JobFormat::Json => Read { job: Job::from_json(text, "job")?, remarks: Vec::new() },
+        JobFormat::Script => {
+            let Imported { job, remarks } = Job::from_sbatch(text, "script")?;
+            Read { job, remarks: remarks.iter().map(ToString::to_string).collect() }
+        }
+    };
+    let tasks = read.job.policy.array.as_ref().map_or(1, bedplate_job::Array::count);
+    if tasks > most_tasks {
+        return Err(Unreadable::TooManyTasks { tasks, limit: most_tasks });
+    }
+    Ok(read)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn content_types_are_recognised_without_their_parameters() {
+        for (content_type, format) in [
+            ("application/toml", Some(JobFormat::Toml)),
+            ("Application/JSON; charset=utf-8", Some(JobFormat::Json)),
+            ("text/x-shellscript", Some(JobFormat::Script)),
+            ("text/plain", None),
+            ("", None),
+        ] {
+            assert_eq!(JobFormat::of(content_type), format, "{content_type}");
+        }
+    }
+
+    #[test]
+    fn an_array_may_not_be_endless() {
+        let text = "name = \"a\"\ncommand = [\"true\"]\narray = \"0-9999999\"\n";
+        let refused = read(JobFormat::Toml, text.as_bytes(), 100);
+        assert_eq!(refused, Err(Unreadable::TooManyTasks { tasks: 10_000_000, limit: 100 }));
+    }
+}

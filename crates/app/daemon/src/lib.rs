@@ -1,0 +1,40 @@
+//! The control plane of a cluster on a socket: HTTP for people and programs, links for agents, a journal underneath.
+//!
+//! [`serve`] runs until it is told to stop. One thread owns the state machine of `bedplate_control`; nobody is told
+//! anything before the journal has it on disk. What is decided is not known here, and how ranks run is the agents'
+//! business. `docs/api.md` is the contract, `docs/daemon.md` what an operator needs to know.
+//!
+//! ```no_run
+//! use bedplate_catalog::Catalog;
+//! use bedplate_daemon::{Options, serve};
+//! use bedplate_topology::Cluster;
+//!
+//! let cluster = Cluster::from_spec("p5.48xlarge:4", &Catalog::builtin())?;
+//! serve(Options::new("/var/lib/bedplate".into(), cluster))?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod api;
+mod clock;
+mod connection;
+mod engine;
+mod error;
+mod hub;
+pub mod intake;
+mod limits;
+mod links;
+mod metrics;
+mod options;
+mod ranks;
+mod readers;
+mod server;
+mod state;
+mod tls;
+mod tokens;
+
+pub use api::error::{ApiError, PAGES as API_PAGES};
+pub use api::openapi::document as openapi_document;
+pub use error::{DaemonError, PAGES};
+pub use options::{DEFAULT_PORT, Limits, Options, Remark};
+pub use server::{Running, serve, start};
+pub use state::Whereabouts;

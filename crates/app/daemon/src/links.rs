@@ -1,0 +1,173 @@
+//! Connections to agents: JSON lines of `bedplate_control::wire` both ways.
+//!
+//! Who may be which node is asked of `tokens`; what messages mean is known to the control plane alone. Chunks of logs
+//! are the exception: they go to whoever reads the log.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bedplate_control::wire::{FromAgent, LogName, ToAgent};
+use bedplate_control::{Command, LinkId};
+use tokio::io::{
+    AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
+};
+use tokio::sync::{mpsc, oneshot};
+use tokio::time::timeout;
+
+use crate::engine::Engine;
+use crate::tokens::{Identity, Tokens};
+
+/// No line of the protocol is longer.
+const LONGEST_LINE: u64 = 16 << 20;
+/// Messages that may wait for an agent; one that takes none any more is cut off.
+const OUTBOX: usize = 16_384;
+const HELLO_WITHIN: Duration = Duration::from_secs(10);
+const CHUNK_WITHIN: Duration = Duration::from_secs(5);
+const WRITE_WITHIN: Duration = Duration::from_secs(30);
+
+/// All open links.
+#[derive(Debug, Default)]
+pub(crate) struct Links {
+    open: Mutex<BTreeMap<LinkId, mpsc::Sender<ToAgent>>>,
+    next_link: AtomicU64,
+    reads: Mutex<BTreeMap<u64, oneshot::Sender<Chunk>>>,
+    next_read: AtomicU64,
+}
+
+/// A part of a log.
+#[derive(Debug)]
+pub(crate) struct Chunk {
+    pub(crate) bytes: Vec<u8>,
+    pub(crate) next_offset: u64,
+    pub(crate) error: Option<String>,
+}
+
+impl Links {
+    pub(crate) fn count(&self) -> usize {
+        self.open().len()
+    }
+
+    pub(crate) fn carry_out(&self, command: Command) {
+        match command {
+            Command::Send { link, message } => self.send(link, message),
+            Command::Close { link } => drop(self.open().remove(&link)),
+        }
+    }
+
+    pub(crate) fn send(&self, link: LinkId, message: ToAgent) {
+        let mut open = self.open();
+        if let Some(outbox) = open.get(&link)
+            && outbox.try_send(message).is_err()
+        {
+            open.remove(&link);
+        }
+    }
+
+    /// Reads a part of a log on its node; nothing when the node does not answer in time.
+    pub(crate) async fn read_log(
+        &self,
+        link: LinkId,
+        log: LogName,
+        offset: u64,
+        most_bytes: u64,
+    ) -> Option<Chunk> {
+        let request = self.next_read.fetch_add(1, Ordering::Relaxed);
+        let (answer, answered) = oneshot::channel();
+        self.reads().insert(request, answer);
+        self.send(link, ToAgent::ReadLog { request, log, offset, most_bytes });
+        let chunk = timeout(CHUNK_WITHIN, answered).await;
+        self.reads().remove(&request);
+        chunk.ok()?.ok()
+    }
+
+    /// Talks with an agent until the connection ends.
+    pub(crate) async fn converse(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Send,
+        identity: &Identity,
+        tokens: &Tokens,
+        engine: &Engine,
+    ) {
+        let (reading, mut writing) = tokio::io::split(stream);
+        let mut reading = BufReader::new(Box::pin(reading));
+        let hello = match timeout(HELLO_WITHIN, read_line(&mut reading)).await {
+            Ok(Ok(FromAgent::Hello(hello))) => hello,
+            _ => return,
+        };
+        if let Err(why) = tokens.admit_node(identity, &hello.node).await {
+            let _ = write(&mut writing, &[ToAgent::Unwelcome { why }]).await;
+            return;
+        }
+        let link = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
+        let (outbox, messages) = mpsc::channel(OUTBOX);
+        self.open().insert(link, outbox);
+        engine.tell(move |control, now| control.linked(link, hello, now)).await;
+        tokio::select! {
+            _ = self.listen(&mut reading, link, engine) => {}
+            () = write_all(&mut writing, messages) => {}
+        }
+        self.open().remove(&link);
+        engine.tell(move |control, now| control.unlinked(link, now)).await;
+    }
+
+    async fn listen(
+        &self,
+        reading: &mut (impl AsyncBufRead + Unpin),
+        link: LinkId,
+        engine: &Engine,
+    ) -> io::Result<()> {
+        loop {
+            match read_line(reading).await? {
+                FromAgent::Chunk { request, bytes, next_offset, error, .. } => {
+                    if let Some(reader) = self.reads().remove(&request) {
+                        // It may not want to know any more.
+                        let _ = reader.send(Chunk { bytes, next_offset, error });
+                    }
+                }
+                message => engine.tell(move |control, now| control.heard(link, message, now)).await,
+            }
+        }
+    }
+
+    fn open(&self) -> MutexGuard<'_, BTreeMap<LinkId, mpsc::Sender<ToAgent>>> {
+        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn reads(&self) -> MutexGuard<'_, BTreeMap<u64, oneshot::Sender<Chunk>>> {
+        self.reads.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+async fn read_line(reading: &mut (impl AsyncBufRead + Unpin)) -> io::Result<FromAgent> {
+    let mut line = Vec::new();
+    reading.take(LONGEST_LINE).read_until(b'\n', &mut line).await?;
+    if line.is_empty() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    serde_json::from_slice(&line).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+/// Writes until the link is closed on this side, the other side is gone or takes nothing any more.
+async fn write_all(writing: &mut (impl AsyncWrite + Unpin), mut messages: mpsc::Receiver<ToAgent>) {
+    let mut batch = Vec::new();
+    while messages.recv_many(&mut batch, 256).await > 0 {
+        if !matches!(timeout(WRITE_WITHIN, write(writing, &batch)).await, Ok(Ok(()))) {
+            return;
+        }
+        batch.clear();
+    }
+    let _ = writing.shutdown().await;
+}
+
+async fn write(writing: &mut (impl AsyncWrite + Unpin), messages: &[ToAgent]) -> io::Result<()> {
+    let mut lines = Vec::new();
+    for message in messages {
+        serde_json::to_writer(&mut lines, message)?;
+        lines.push(b'\n');
+    }
+    writing.write_all(&lines).await?;
+    writing.flush().await
+}

@@ -1,0 +1,289 @@
+//! What the daemon counts about itself, in the text format of Prometheus.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Upper bounds of the classes of times, in seconds.
+const TIMES: [f64; 14] =
+    [0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5];
+const SIZES: [f64; 9] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0];
+
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    pub(crate) started: Instant,
+    pub(crate) submissions: Counter,
+    pub(crate) submissions_refused: Counter,
+    pub(crate) connections: Gauge,
+    pub(crate) connections_refused: Counter,
+    pub(crate) panics: Counter,
+    pub(crate) run_restarts: Counter,
+    pub(crate) control_turn: Histogram,
+    pub(crate) tick: Histogram,
+    pub(crate) batch_size: Histogram,
+    requests: Mutex<BTreeMap<(&'static str, &'static str), PathFigures>>,
+}
+
+#[derive(Debug)]
+struct PathFigures {
+    statuses: BTreeMap<u16, u64>,
+    time: Histogram,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        Self {
+            started: Instant::now(),
+            submissions: Counter::default(),
+            submissions_refused: Counter::default(),
+            connections: Gauge::default(),
+            connections_refused: Counter::default(),
+            panics: Counter::default(),
+            run_restarts: Counter::default(),
+            control_turn: Histogram::of(&TIMES),
+            tick: Histogram::of(&TIMES),
+            batch_size: Histogram::of(&SIZES),
+            requests: Mutex::default(),
+        }
+    }
+
+    pub(crate) fn answered(&self, method: &'static str, path: &'static str, status: u16, took: Duration) {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let figures = requests
+            .entry((method, path))
+            .or_insert_with(|| PathFigures { statuses: BTreeMap::new(), time: Histogram::of(&TIMES) });
+        *figures.statuses.entry(status).or_default() += 1;
+        figures.time.observe(took);
+    }
+
+    /// The figures that are counted here.
+    pub(crate) fn write(&self, text: &mut Text) {
+        text.counter("bedplate_submissions_total", "Jobs taken in.", self.submissions.get());
+        text.counter(
+            "bedplate_submissions_refused_total",
+            "Submissions refused.",
+            self.submissions_refused.get(),
+        );
+        text.counter(
+            "bedplate_run_restarts_total",
+            "Runs of gangs that had run before.",
+            self.run_restarts.get(),
+        );
+        text.counter(
+            "bedplate_panics_total",
+            "Requests that ended in a flaw of the program.",
+            self.panics.get(),
+        );
+        text.gauge("bedplate_http_connections", "Open connections.", self.connections.get() as f64);
+        text.counter(
+            "bedplate_http_connections_refused_total",
+            "Connections closed at once because there were too many.",
+            self.connections_refused.get(),
+        );
+        text.head(
+            "bedplate_control_turn_seconds",
+            "histogram",
+            "Time for a batch of requests in the control plane.",
+        );
+        text.histogram(
+            "bedplate_control_turn_seconds",
+            "",
+            &self.control_turn.cumulative(),
+            self.control_turn.sum(),
+        );
+        text.head(
+            "bedplate_scheduler_tick_seconds",
+            "histogram",
+            "Time for what is due: watching nodes and runs, and the scheduler's cycle.",
+        );
+        text.histogram("bedplate_scheduler_tick_seconds", "", &self.tick.cumulative(), self.tick.sum());
+        text.head("bedplate_control_batch_requests", "histogram", "Requests that shared a batch.");
+        text.histogram(
+            "bedplate_control_batch_requests",
+            "",
+            &self.batch_size.cumulative(),
+            self.batch_size.sum(),
+        );
+        self.write_requests(text);
+        text.gauge(
+            "bedplate_uptime_seconds",
+            "Since the daemon started.",
+            self.started.elapsed().as_secs_f64(),
+        );
+        if let Some(bytes) = resident_bytes() {
+            text.gauge("bedplate_resident_memory_bytes", "Memory of the daemon.", bytes as f64);
+        }
+    }
+
+    fn write_requests(&self, text: &mut Text) {
+        let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        text.head("bedplate_http_requests_total", "counter", "Requests answered.");
+        for ((method, path), figures) in requests.iter() {
+            for (status, count) in &figures.statuses {
+                let labels = format!("method=\"{method}\",path=\"{path}\",status=\"{status}\"");
+                text.sample("bedplate_http_requests_total", &labels, *count as f64);
+            }
+        }
+        text.head(
+            "bedplate_http_request_seconds",
+            "histogram",
+            "From the head of a request to the head of its answer.",
+        );
+        for ((method, path), figures) in requests.iter() {
+            let labels = format!("method=\"{method}\",path=\"{path}\"");
+            text.histogram(
+                "bedplate_http_request_seconds",
+                &labels,
+                &figures.time.cumulative(),
+                figures.time.sum(),
+            );
+        }
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(crate) fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// Adds one and says how many there were.
+    pub(crate) fn enter(&self) -> u64 {
+        self.0.fetch_add(1, Ordering::Relaxed)
+    }
+
+    pub(crate) fn leave(&self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Histogram {
+    bounds: &'static [f64],
+    counts: Vec<AtomicU64>,
+    sum_millionths: AtomicU64,
+}
+
+impl Histogram {
+    fn of(bounds: &'static [f64]) -> Self {
+        let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
+        Self { bounds, counts, sum_millionths: AtomicU64::new(0) }
+    }
+
+    pub(crate) fn observe(&self, took: Duration) {
+        self.observe_number(took.as_secs_f64());
+    }
+
+    pub(crate) fn observe_number(&self, value: f64) {
+        let class = self.bounds.partition_point(|bound| *bound < value);
+        self.counts[class].fetch_add(1, Ordering::Relaxed);
+        self.sum_millionths.fetch_add((value * 1e6) as u64, Ordering::Relaxed);
+    }
+
+    fn cumulative(&self) -> Vec<(f64, u64)> {
+        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
+        let mut sum = 0;
+        let mut up_to = |count: &AtomicU64| {
+            sum += count.load(Ordering::Relaxed);
+            sum
+        };
+        bounds.zip(&self.counts).map(|(bound, count)| (bound, up_to(count))).collect()
+    }
+
+    fn sum(&self) -> f64 {
+        self.sum_millionths.load(Ordering::Relaxed) as f64 / 1e6
+    }
+}
+
+/// The text that is being written.
+#[derive(Debug, Default)]
+pub(crate) struct Text(String);
+
+impl Text {
+    pub(crate) fn into_string(self) -> String {
+        self.0
+    }
+
+    pub(crate) fn head(&mut self, name: &str, kind: &str, help: &str) {
+        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
+    }
+
+    pub(crate) fn sample(&mut self, name: &str, labels: &str, value: f64) {
+        let _ = match labels {
+            "" => writeln!(self.0, "{name} {value}"),
+            labels => writeln!(self.0, "{name}{{{labels}}} {value}"),
+        };
+    }
+
+    pub(crate) fn counter(&mut self, name: &str, help: &str, value: u64) {
+        self.head(name, "counter", help);
+        self.sample(name, "", value as f64);
+    }
+
+    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: f64) {
+        self.head(name, "gauge", help);
+        self.sample(name, "", value);
+    }
+
+    pub(crate) fn histogram(&mut self, name: &str, labels: &str, cumulative: &[(f64, u64)], sum: f64) {
+        let comma = if labels.is_empty() { "" } else { "," };
+        for (bound, count) in cumulative {
+            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".into() };
+            self.sample(&format!("{name}_bucket"), &format!("{labels}{comma}le=\"{bound}\""), *count as f64);
+        }
+        self.sample(&format!("{name}_sum"), labels, sum);
+        let count = cumulative.last().map_or(0, |(_, count)| *count);
+        self.sample(&format!("{name}_count"), labels, count as f64);
+    }
+}
+
+/// Memory of this process, where the system tells.
+fn resident_bytes() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
+    let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kibibytes * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn a_histogram_is_written_with_its_sums() {
+        let histogram = Histogram::of(&SIZES[..2]);
+        [1.0, 2.0, 2.0, 9.0].into_iter().for_each(|value| histogram.observe_number(value));
+        let mut text = Text::default();
+        text.head("size", "histogram", "How many.");
+        text.histogram("size", "path=\"/\"", &histogram.cumulative(), histogram.sum());
+        expect![[r#"
+            # HELP size How many.
+            # TYPE size histogram
+            size_bucket{path="/",le="1"} 1
+            size_bucket{path="/",le="2"} 3
+            size_bucket{path="/",le="+Inf"} 4
+            size_sum{path="/"} 14
+            size_count{path="/"} 4
+        "#]]
+        .assert_eq(&text.into_string());
+    }
+}

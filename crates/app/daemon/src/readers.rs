@@ -1,0 +1,49 @@
+//! Questions to the journal, off the threads that serve connections.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use bedplate_journal::{JournalError, Reader};
+
+/// Readers that are not in use.
+#[derive(Debug, Clone)]
+pub(crate) struct Readers {
+    path: PathBuf,
+    idle: Arc<Mutex<Vec<Reader>>>,
+}
+
+/// Readers kept open when nobody asks.
+const KEPT: usize = 4;
+
+impl Readers {
+    pub(crate) fn new(path: PathBuf) -> Self {
+        Self { path, idle: Arc::default() }
+    }
+
+    /// Asks on a thread that may block.
+    pub(crate) async fn ask<T: Send + 'static>(
+        &self,
+        question: impl FnOnce(&Reader) -> Result<T, JournalError> + Send + 'static,
+    ) -> Result<T, JournalError> {
+        let readers = self.clone();
+        let asked = tokio::task::spawn_blocking(move || {
+            let reader = readers.take()?;
+            let answer = question(&reader)?;
+            readers.put_back(reader);
+            Ok(answer)
+        });
+        asked.await.unwrap_or(Err(JournalError::Stopped))
+    }
+
+    fn take(&self) -> Result<Reader, JournalError> {
+        let idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner).pop();
+        idle.map_or_else(|| Reader::open(&self.path), Ok)
+    }
+
+    fn put_back(&self, reader: Reader) {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        if idle.len() < KEPT {
+            idle.push(reader);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! The state directory: what a daemon finds when it starts, and what it leaves for those who look for it.
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::net::SocketAddr;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::error::DaemonError;
+
+/// `daemon.json`: how a running daemon is reached.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Whereabouts {
+    pub address: String,
+    pub port: u16,
+    pub pid: u32,
+    /// SHA-256 of its certificate in hexadecimal, where it encrypts.
+    pub fingerprint: Option<String>,
+    pub version: String,
+}
+
+impl Whereabouts {
+    /// Of the daemon with this state directory; nothing when none runs that ended well or none ever ran.
+    pub fn read(state_directory: &Path) -> io::Result<Option<Self>> {
+        match fs::read(state_directory.join("daemon.json")) {
+            Ok(text) => Ok(Some(serde_json::from_slice(&text)?)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct StateDirectory {
+    path: PathBuf,
+}
+
+impl StateDirectory {
+    /// Only the daemon's user may look into it.
+    pub(crate) fn open(path: &Path) -> Result<Self, DaemonError> {
+        let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(path);
+        made.map_err(|source| DaemonError::State { path: path.to_owned(), source })?;
+        Ok(Self { path: path.to_owned() })
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.path.join(name)
+    }
+
+    pub(crate) fn journal(&self) -> PathBuf {
+        self.file("journal.sqlite")
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Result<Option<Vec<u8>>, DaemonError> {
+        match fs::read(self.file(name)) {
+            Ok(bytes) => Ok(Some(bytes)),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Err(source) => Err(DaemonError::State { path: self.file(name), source }),
+        }
+    }
+
+    /// Writes a file as a whole or not at all, readable by its owner only.
+    pub(crate) fn write(&self, name: &str, bytes: &[u8]) -> Result<(), DaemonError> {
+        let path = self.file(name);
+        replace(&path, bytes).map_err(|source| DaemonError::State { path, source })
+    }
+
+    pub(crate) fn announce(
+        &self,
+        address: SocketAddr,
+        fingerprint: Option<String>,
+    ) -> Result<(), DaemonError> {
+        let whereabouts = Whereabouts {
+            address: address.ip().to_string(),
+            port: address.port(),
+            pid: std::process::id(),
+            fingerprint,
+            version: env!("CARGO_PKG_VERSION").into(),
+        };
+        let text = serde_json::to_vec_pretty(&whereabouts).expect("it is plain data");
+        self.write("daemon.json", &text)
+    }
+
+    pub(crate) fn withdraw(&self) {
+        // It may be gone with its directory.
+        let _ = fs::remove_file(self.file("daemon.json"));
+    }
+}
+
+fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let draft = path.with_extension("draft");
+    let _ = fs::remove_file(&draft);
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(&draft)?;
+    file.write_all(bytes)?;
+    file.sync_all()?;
+    fs::rename(&draft, path)?;
+    File::open(path.parent().unwrap_or(Path::new(".")))?.sync_all()
+}
