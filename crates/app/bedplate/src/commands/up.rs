@@ -144,7 +144,7 @@ fn report(driver: &Local, shape: &Shape, console: &mut Console) -> Result<(), St
             "over_commitment": shape.over_commitment(machine),
         }));
     }
-    for line in description(&nodes, shape, machine) {
+    for line in describe(&nodes, shape) {
         console.line(&line)?;
     }
     console.line(&format!("server: {}", driver.place().url()))?;
@@ -155,7 +155,9 @@ fn report(driver: &Local, shape: &Shape, console: &mut Console) -> Result<(), St
     Ok(())
 }
 
-fn description(nodes: &[NodeView], shape: &Shape, machine: Machine) -> Vec<String> {
+/// What stands, in a few lines.
+pub(crate) fn describe(nodes: &[NodeView], shape: &Shape) -> Vec<String> {
+    let machine = Machine::this();
     let linked = nodes.iter().filter(|node| node.is_linked).count();
     let gpus: u32 = nodes.iter().map(|node| node.gpus).sum();
     let devices = match (gpus, machine.gpus) {
