@@ -3,7 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, cluster, completions, error, layout, man, model, plan, replay, tour,
+    agent, bench, catalog, chaos, cluster, completions, daemon, down, error, job, layout, man, model, node, plan, queue, replay,
+    submit, token, top, tour, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -16,6 +17,8 @@ Start here:
   bedplate cluster show p5.48xlarge:64           a cluster and its network
   bedplate model show llama-3.1-70b              parameters, FLOPs and bytes
   bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --tokens 2T
+  bedplate up --nodes 4 --like p5.48xlarge       a cluster on this machine
+  bedplate submit --nodes 2 --follow -- hostname a job on it
 
 Data goes to standard output, remarks to standard error. Exit codes: 0 done, 1 refused or
 failed, 2 usage, 3 transient, 70 our bug.")]
@@ -54,6 +57,26 @@ pub(crate) enum Command {
     Plan(Box<plan::Arguments>),
     /// What would have happened, in virtual time: jobs under other policies, requests over other replicas
     Replay(replay::Arguments),
+    /// Start a cluster on this machine
+    Up(up::Arguments),
+    /// End a cluster on this machine
+    Down(down::Arguments),
+    /// Give a cluster a job: a file, a batch script or a command
+    Submit(Box<submit::Arguments>),
+    /// The jobs that wait and run
+    Queue(queue::Arguments),
+    /// One job: show, logs, explain, cancel, hold, release, requeue, attach
+    Job(job::Arguments),
+    /// The nodes: list, show, drain, resume, start
+    Node(node::Arguments),
+    /// Nodes and jobs on one screen, live
+    Top(top::Arguments),
+    /// Who used how many GPU-hours
+    Usage(usage::Arguments),
+    /// Who may do what: add, list and revoke tokens
+    Token(token::Arguments),
+    /// Break something on purpose, to see it heal
+    Chaos(chaos::Arguments),
     /// Read a parallel layout: its spelling, its rules, its rank groups
     Layout(layout::Arguments),
     /// How fast the program's own parts are, beside a named peer
@@ -67,4 +90,7 @@ pub(crate) enum Command {
     Completions(completions::Arguments),
     /// Print the manual page, or write one per command
     Man(man::Arguments),
+    /// The control plane of a cluster
+    #[command(hide = true)]
+    Daemon(daemon::Arguments),
 }

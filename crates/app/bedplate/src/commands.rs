@@ -3,15 +3,26 @@
 pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod catalog;
+pub(crate) mod chaos;
 pub(crate) mod cluster;
 pub(crate) mod completions;
+pub(crate) mod daemon;
+pub(crate) mod down;
 pub(crate) mod error;
+pub(crate) mod job;
 pub(crate) mod layout;
 pub(crate) mod man;
 pub(crate) mod model;
+pub(crate) mod node;
 pub(crate) mod plan;
+pub(crate) mod queue;
 pub(crate) mod replay;
+pub(crate) mod submit;
+pub(crate) mod token;
+pub(crate) mod top;
 pub(crate) mod tour;
+pub(crate) mod up;
+pub(crate) mod usage;
 
 use crate::cli::Command;
 use crate::console::Console;
@@ -32,5 +43,16 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Error(arguments) => error::run(&arguments, console),
         Command::Completions(arguments) => completions::run(&arguments, console),
         Command::Man(arguments) => man::run(&arguments, console),
+        Command::Up(arguments) => up::run(&arguments, context, console),
+        Command::Daemon(arguments) => daemon::run(&arguments, context, console),
+        Command::Down(arguments) => down::run(&arguments, console),
+        Command::Submit(arguments) => submit::run(&arguments, console),
+        Command::Queue(arguments) => queue::run(&arguments, console),
+        Command::Job(arguments) => job::run(&arguments, console),
+        Command::Node(arguments) => node::run(&arguments, console),
+        Command::Top(arguments) => top::run(&arguments, console),
+        Command::Usage(arguments) => usage::run(&arguments, console),
+        Command::Token(arguments) => token::run(&arguments, console),
+        Command::Chaos(arguments) => chaos::run(&arguments, context, console),
     }
 }

@@ -6,10 +6,12 @@
 mod choice;
 mod cli;
 mod commands;
+mod connection;
 mod console;
 mod context;
 mod cpu_clock;
 mod files;
+mod machine;
 mod pages;
 mod present;
 mod report;

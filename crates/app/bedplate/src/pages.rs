@@ -23,16 +23,21 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_gangs::PAGES,
         bedplate_journal::PAGES,
         bedplate_agent::PAGES,
+        bedplate_drivers::PAGES,
         bedplate_daemon::PAGES,
         bedplate_daemon::API_PAGES,
         files::PAGES,
         stop::PAGES,
         commands::bench::PAGES,
         commands::catalog::PAGES,
+        commands::chaos::PAGES,
         commands::cluster::PAGES,
         commands::error::PAGES,
+        commands::job::PAGES,
         commands::plan::PAGES,
         commands::replay::PAGES,
+        commands::submit::PAGES,
+        commands::up::PAGES,
     ]
     .concat();
     pages.sort_by_key(|page| page.code);

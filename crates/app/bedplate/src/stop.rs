@@ -16,6 +16,8 @@ pub(crate) enum Stop {
     Failed(Box<dyn Diagnostic>),
     /// The answer is no, and the output has said why.
     Refused,
+    /// Not our failure: a job that was waited for ended with this code.
+    Job(u8),
     /// The command line asked for help or the version, or could not be understood.
     CommandLine(clap::Error),
     /// Nobody reads our output any more, as after `| head`; no reason to complain.
@@ -105,6 +107,7 @@ pub(crate) fn catching_bugs(command: impl FnOnce() -> Result<(), Stop>) -> Resul
 pub(crate) fn report(outcome: Result<(), Stop>, console: &Console) -> ExitCode {
     match outcome {
         Ok(()) | Err(Stop::Unread) => ExitCode::SUCCESS,
+        Err(Stop::Job(code)) => ExitCode::from(code),
         Err(Stop::Refused) => ExitCode::from(Class::User.exit_code()),
         Err(Stop::Failed(diagnostic)) => report_failure(diagnostic.as_ref(), console),
         Err(Stop::CommandLine(error)) if !error.use_stderr() => {

@@ -25,7 +25,8 @@ macro_rules! golden {
 
 golden! {
     help: ["--help", "help catalog", "catalog instances --help", "cluster --help", "model show --help", "layout --help", "replay jobs --help"]
-    tour: ["tour"]
+    cluster_help: ["up --help", "submit --help", "queue --help", "job --help", "node --help", "chaos --help"]
+    tour: ["tour --no-cluster"]
     catalog_lists: ["catalog", "catalog accelerators", "catalog instances", "catalog ultraservers", "catalog fabrics", "catalog storage"]
     catalog_by_need: [
         "catalog instances --memory '>=141GB' --fabric efa",
@@ -179,6 +180,33 @@ golden! {
         "replay requests --generate rate=-3 --step-time step=8ms",
         "replay requests requests.csv --step-time step=8ms --slo ttft=600",
     ]
+    no_cluster: [
+        "queue --state-dir no-such-state",
+        "job show 1 --state-dir no-such-state",
+        "submit --nodes 2 --state-dir no-such-state -- hostname",
+        "node list --server http://127.0.0.1:9",
+        "node list --server lab",
+        "down --state-dir no-such-state",
+        "node start n1 --state-dir no-such-state",
+        "--json queue --state-dir no-such-state",
+    ]
+    submit_dry: [
+        "submit --nodes 2 --gpus-per-node 8 --time 2:00:00 --dry-run -- torchrun train.py",
+        "submit job.sbatch --dry-run --qos urgent",
+        "--json submit job.sbatch --dry-run",
+        "submit --nodes 2 --mail-type=ALL --dry-run -- true",
+    ]
+    submit_errors: [
+        "submit",
+        "submit --nodes 0 -- true",
+        "submit --nodes two -- true",
+        "submit missing.toml",
+        "submit cluster.toml",
+        "submit job.sbatch -- true",
+        "submit --node 2 -- true",
+        "submit --expected config.json --dry-run -- true",
+        "chaos fill-disk --state-dir .",
+    ]
     error_pages: ["error catalog/unknown-name", "error catalog/unknown-nam", "error"]
     usage_errors: ["", "catalg", "model", "catalog --frobnicate"]
 }
@@ -210,7 +238,7 @@ fn json() {
 #[test]
 fn every_json_answer_is_one_document() {
     let commands = [
-        "tour",
+        "tour --no-cluster",
         "catalog",
         "catalog accelerators",
         "catalog instances",
@@ -263,7 +291,7 @@ fn output_fits_80_columns_and_pipes_lose_nothing() {
         "model show deepseek-v3",
         "layout dp64.tp2.ep8",
         "error",
-        "tour",
+        "tour --no-cluster",
         "plan train --model llama-3.1-405b --cluster p5.48xlarge:2048",
         "plan serve --model llama-3.3-70b --cluster p5en.48xlarge:4 --isl 4000 --osl 500 --rate 20/s --slo ttft=600ms,itl=25ms",
         "plan posttrain --model llama-3.1-8b --cluster p5en.48xlarge:2",

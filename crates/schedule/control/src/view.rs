@@ -1,8 +1,10 @@
 //! What people see of jobs and nodes.
 
+use std::borrow::Cow;
+
 use bedplate_gangs::{Explanation, JobId, NodeState, Time};
 use bedplate_topology::NodeId;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::control::{Control, Live};
 use crate::node::Presence;
@@ -10,7 +12,7 @@ use crate::record::{JobState, Life};
 use crate::wire::Host;
 
 /// A job in a line.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct JobView {
     pub id: u64,
     /// `12`, or `12_3` in an array.
@@ -34,10 +36,10 @@ pub struct JobView {
 }
 
 /// A node in a line.
-#[derive(Debug, Clone, PartialEq, Serialize)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeView {
     pub name: String,
-    pub state: &'static str,
+    pub state: Cow<'static, str>,
     /// Why it takes no work.
     pub reason: Option<String>,
     pub address: String,
@@ -160,7 +162,7 @@ impl Control {
         };
         NodeView {
             name: node.name.clone(),
-            state: self.node_state_name(id, now),
+            state: self.node_state_name(id, now).into(),
             reason: node.drained.clone(),
             address: node.address.clone(),
             host: node.host.clone(),

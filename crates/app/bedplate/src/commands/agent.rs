@@ -48,6 +48,8 @@ pub(crate) struct Arguments {
 }
 
 pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), Stop> {
+    // The agent outlives whoever started it; failing means that it leads a session already.
+    let _ = nix::unistd::setsid();
     let mut options = Options::new(&arguments.server, &arguments.token, &arguments.node, arguments.state);
     options.fingerprint = arguments.fingerprint;
     options.address = arguments.address;
@@ -55,7 +57,7 @@ pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), Stop> {
     options.memory_mib = arguments.memory;
     options.probe =
         arguments.probe.map(|command| Probe { command, every_ms: arguments.probe_every.max(1) * 1000 });
-    options.environment.remove(TOKEN);
+    options.environment.retain(|name, _| !name.starts_with("BEDPLATE_"));
     let console = console.clone();
     options.remark = Arc::new(move |remark| console.say(&format!("agent of {}: {remark}", arguments.node)));
     Ok(bedplate_agent::run(options)?)

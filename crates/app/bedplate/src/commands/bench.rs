@@ -3,6 +3,7 @@
 mod deploy;
 mod schedule;
 mod search;
+mod submit;
 
 use crate::console::Console;
 use crate::context::Context;
@@ -14,7 +15,8 @@ Examples:
   bedplate bench search
   bedplate bench deploy
   bedplate bench search --peer calculon --peer-path ~/calculon --json
-  bedplate bench schedule --nodes 1000 --pending 10000")]
+  bedplate bench schedule --nodes 1000 --pending 10000
+  bedplate bench submit --peer slurm")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -28,6 +30,8 @@ enum Command {
     Deploy(deploy::Arguments),
     /// Milliseconds that one pass of the cluster scheduler takes
     Schedule(schedule::Arguments),
+    /// Jobs taken in per second, and seconds until many small ones are done
+    Submit(submit::Arguments),
 }
 
 pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
@@ -36,7 +40,8 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Search(arguments) => search::run(&arguments, &catalog, console),
         Command::Deploy(_) => deploy::run(&catalog, console),
         Command::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
+        Command::Submit(arguments) => submit::run(&arguments, context, console),
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&search::PEER_FAILED];
+pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&search::PEER_FAILED, &submit::SLURM, &submit::STUCK];

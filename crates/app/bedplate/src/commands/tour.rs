@@ -3,6 +3,8 @@
 //! Every step is a command line that goes through the same parser and code as a user's; the guide only
 //! adds a sentence before it. Later capabilities add chapters here.
 
+mod cluster;
+
 use bedplate_catalog::Catalog;
 use bedplate_transformer::{TrainingState, builtin};
 use clap::Parser;
@@ -18,8 +20,13 @@ use crate::stop::Stop;
 #[command(after_help = "\
 Examples:
   bedplate tour
+  bedplate tour --no-cluster
   bedplate tour --json | jq '.chapters[].title'")]
-pub(crate) struct Arguments {}
+pub(crate) struct Arguments {
+    /// Leave out the last chapter, which starts processes on this machine
+    #[arg(long)]
+    no_cluster: bool,
+}
 
 struct Chapter {
     title: &'static str,
@@ -37,25 +44,35 @@ struct Step {
 const MODEL: &str = "llama-3.1-70b";
 const INSTANCE: &str = "p5.48xlarge";
 
-pub(crate) fn run(_arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
     let chapters = chapters(&context.load_catalog()?)?;
     if console.is_json() {
-        return run_as_json(&chapters, context, console);
+        return run_as_json(&chapters, arguments, context, console);
     }
     let width = console.width().unwrap_or(80).min(100);
     let welcome = "Bedplate plans, schedules, runs and observes the training and serving of foundation models. \
                    This tour runs the real program; every command in it can be repeated.";
     console.line(&wrap(welcome, width).join("\n"))?;
+    let count = chapters.len() + usize::from(!arguments.no_cluster);
+    let heading = |number: usize, title: &str| {
+        let heading = format!("{number} of {count}: {title}");
+        format!("\n{heading}\n{}", "=".repeat(heading.len()))
+    };
     for (index, chapter) in chapters.iter().enumerate() {
-        let heading = format!("{} of {}: {}", index + 1, chapters.len(), chapter.title);
-        console.line(&format!("\n{heading}\n{}", "=".repeat(heading.len())))?;
+        console.line(&heading(index + 1, chapter.title))?;
         for step in &chapter.steps {
             console.line(&format!("\n{}", wrap(&step.remark, width).join("\n")))?;
             console.line(&format!("\n$ {}", typed(step.command, width)))?;
             run_step(step, context, console)?;
         }
     }
-    console.text(&farewell(&chapters, width))
+    let mut titles: Vec<&str> = chapters.iter().map(|chapter| chapter.title).collect();
+    if !arguments.no_cluster {
+        console.line(&heading(count, cluster::TITLE))?;
+        cluster::tell(context, console, width)?;
+        titles.push(cluster::TITLE);
+    }
+    console.text(&farewell(&titles, width))
 }
 
 fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
@@ -165,7 +182,12 @@ fn run_step(step: &Step, context: &Context, console: &mut Console) -> Result<(),
 }
 
 /// One document with the result of every step in it.
-fn run_as_json(chapters: &[Chapter], context: &Context, console: &mut Console) -> Result<(), Stop> {
+fn run_as_json(
+    chapters: &[Chapter],
+    arguments: &Arguments,
+    context: &Context,
+    console: &mut Console,
+) -> Result<(), Stop> {
     let mut told = Vec::new();
     for chapter in chapters {
         let mut steps = Vec::new();
@@ -177,11 +199,14 @@ fn run_as_json(chapters: &[Chapter], context: &Context, console: &mut Console) -
         }
         told.push(json!({ "title": chapter.title, "steps": steps }));
     }
+    if !arguments.no_cluster {
+        let happened = cluster::tell(context, console, 80)?;
+        told.push(json!({ "title": cluster::TITLE, "happened": happened }));
+    }
     console.json(&json!({ "chapters": told }))
 }
 
-fn farewell(chapters: &[Chapter], width: usize) -> String {
-    let titles: Vec<&str> = chapters.iter().map(|chapter| chapter.title).collect();
+fn farewell(titles: &[&str], width: usize) -> String {
     format!(
         "\n{}\n\nGo on with:\n\
          \x20 bedplate plan choose --model llama-3.1-70b --tokens 2T --deadline 30d\n\
@@ -189,6 +214,7 @@ fn farewell(chapters: &[Chapter], width: usize) -> String {
          \x20 bedplate catalog show h200                        figures with sources\n\
          \x20 bedplate cluster import topology.conf slurm.conf  your own cluster\n\
          \x20 bedplate model show path/to/config.json           your own model\n\
+         \x20 bedplate up                                       a cluster on this machine\n\
          \x20 bedplate help                                     everything else\n",
         wrap(&format!("You have seen {}.", titles.join(", ")), width).join("\n")
     )

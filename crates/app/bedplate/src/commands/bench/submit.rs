@@ -1,0 +1,151 @@
+//! `bedplate bench submit`: how fast jobs are taken in, and how fast small ones are done.
+
+mod load;
+mod slurm;
+
+use bedplate_diag::{Class, Diagnostic, Page};
+use serde_json::{Map, Value, json};
+
+use crate::commands::up::{Arguments as Up, TemporaryCluster, with_description};
+use crate::console::Console;
+use crate::context::Context;
+use crate::present::{Column, Table};
+use crate::stop::Stop;
+use load::Measured;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate bench submit
+  bedplate bench submit --peer slurm --json
+  bedplate bench submit --jobs 10000 --clients 8
+
+A cluster of 8 nodes with 16 CPUs each is started for this alone. First the jobs (`true`, one node, one
+task) are submitted over HTTP and run: drain_s is the time from the first submission to the last end. Then
+all nodes are taken, and as many jobs are submitted while the scheduler looks at all that wait:
+submissions_per_s, each of them on disk before it is acknowledged. --peer slurm starts a Slurm of the same
+shape from the system's packages and does the same there with sbatch.")]
+pub(super) struct Arguments {
+    /// How many jobs
+    #[arg(long, value_name = "COUNT", default_value_t = 2000)]
+    jobs: u32,
+    /// How many submit at once
+    #[arg(long, value_name = "COUNT", default_value_t = 4)]
+    clients: u32,
+    /// Measure another system beside this one
+    #[arg(long, value_enum)]
+    peer: Option<Peer>,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Peer {
+    /// Slurm, from the packages of this system
+    Slurm,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum SubmitBenchError {
+    #[error("Slurm cannot be measured: {why}")]
+    Slurm { why: String },
+    #[error("{done} of {jobs} jobs have ended after {seconds} s")]
+    Stuck { done: u64, jobs: u32, seconds: u64 },
+}
+
+pub(super) static SLURM: Page = Page {
+    code: "bench/slurm",
+    class: Class::User,
+    meaning: "A Slurm to measure is started from the packages of this system, and that failed: they are not installed, or their daemons do not start.",
+    remedy: "install them: apt-get install --no-install-recommends slurmctld slurmd slurm-client slurm-wlm-basic-plugins munge",
+};
+pub(super) static STUCK: Page = Page {
+    code: "bench/stuck",
+    class: Class::Bug,
+    meaning: "Jobs that do nothing have not ended in minutes.",
+    remedy: "please report the command and this message",
+};
+
+impl Diagnostic for SubmitBenchError {
+    fn page(&self) -> &'static Page {
+        match self {
+            SubmitBenchError::Slurm { .. } => &SLURM,
+            SubmitBenchError::Stuck { .. } => &STUCK,
+        }
+    }
+}
+
+/// The shape of both clusters.
+const NODES: u32 = 8;
+const CPUS: u32 = 16;
+
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    if arguments.peer.is_some() {
+        slurm::check_installed().map_err(|why| SubmitBenchError::Slurm { why })?;
+    }
+    let ours = measure(arguments, context, console)?;
+    let peer = match arguments.peer {
+        None => None,
+        Some(Peer::Slurm) => {
+            console.say("now Slurm");
+            let measured = slurm::measure(arguments.jobs, arguments.clients);
+            Some(measured.map_err(|why| SubmitBenchError::Slurm { why })?)
+        }
+    };
+    if console.is_json() {
+        return console.json(&as_json(arguments, &ours, peer.as_ref()));
+    }
+    console.table(&table(&ours, peer.as_ref()))
+}
+
+fn measure(arguments: &Arguments, context: &Context, console: &Console) -> Result<Measured, Stop> {
+    let description = format!(
+        "name = \"bench\"\n[[kind]]\nname = \"small\"\nvcpus = {CPUS}\nmemory = \"4000 MiB\"\n\
+         [[group]]\nkind = \"small\"\ncount = {NODES}\n"
+    );
+    let cluster = with_description(&description, |path| {
+        let up = Up { cluster: Some(path.to_owned()), ..Up::default() };
+        TemporaryCluster::start(&up, context, console)
+    })?;
+    let measured = load::measure(cluster.driver.place(), arguments.jobs, arguments.clients)?;
+    drop(cluster);
+    Ok(measured)
+}
+
+fn as_json(arguments: &Arguments, ours: &Measured, peer: Option<&Measured>) -> Value {
+    let mut object = Map::new();
+    object.insert("jobs".into(), json!(arguments.jobs));
+    object.insert("clients".into(), json!(arguments.clients));
+    for (name, value) in ours.figures() {
+        object.insert(name.into(), json!(value));
+    }
+    if let Some(peer) = peer {
+        object.insert("peer".into(), json!("slurm"));
+        for ((name, value), (_, own)) in peer.figures().into_iter().zip(ours.figures()) {
+            object.insert(format!("peer_{name}"), json!(value));
+            object.insert(format!("ratio_{name}"), json!(ratio(own, value)));
+        }
+    }
+    Value::Object(object)
+}
+
+/// Ours over the peer's.
+fn ratio(own: Option<f64>, peer: Option<f64>) -> Option<f64> {
+    Some(own? / peer?).filter(|ratio| ratio.is_finite())
+}
+
+fn table(ours: &Measured, peer: Option<&Measured>) -> Table {
+    let mut columns = vec![Column::left("FIGURE", 0), Column::right("BEDPLATE", 0)];
+    if peer.is_some() {
+        columns.extend([Column::right("SLURM", 0), Column::right("RATIO", 0)]);
+    }
+    let mut table = Table::new(columns);
+    let shown = |value: Option<f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();
+    for (at, (name, own)) in ours.figures().into_iter().enumerate() {
+        let mut row = vec![name.to_owned(), shown(own)];
+        if let Some(peer) = peer {
+            let other = peer.figures()[at].1;
+            row.extend([shown(other), shown(ratio(own, other))]);
+        }
+        table.row(row);
+    }
+    table
+}

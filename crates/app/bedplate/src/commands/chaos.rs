@@ -1,0 +1,221 @@
+//! `bedplate chaos …`: breaks something on purpose, to see it heal.
+
+mod disk;
+mod storm;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use bedplate_control::wire::{Chaos, RunId};
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_drivers::{Driver, Local};
+use bedplate_units::Seconds;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use super::up::{Shape, start_daemon};
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::context::Context;
+use crate::machine;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate chaos kill-node n2              its agent dies as by kill -9, and its ranks with it
+  bedplate chaos cut n2 --for 10s          nobody hears it, and nobody is told
+  bedplate chaos kill-rank 12 --rank 3
+  bedplate chaos kill-control              the daemon dies and is started again
+  bedplate chaos storm --seed 7 --for 60s
+
+A killed node stays down until `bedplate node start NAME`.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// The agent of a node dies, as by kill -9
+    KillNode {
+        node: String,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// A rank of a job dies, as by kill -9
+    KillRank {
+        job: String,
+        #[arg(short, long, default_value_t = 0)]
+        rank: u32,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// The daemon dies, as by kill -9, and is started again
+    KillControl {
+        /// Leave it dead
+        #[arg(long)]
+        stay_dead: bool,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Node and daemon do not hear each other for a while, and nobody is told
+    Cut {
+        node: String,
+        #[arg(long = "for", value_name = "TIME", default_value = "10s")]
+        lasts: Seconds,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Every message of a node takes longer
+    Delay {
+        node: String,
+        #[arg(long, value_name = "TIME", default_value = "200ms")]
+        by: Seconds,
+        #[arg(long = "for", value_name = "TIME", default_value = "10s")]
+        lasts: Seconds,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// The disk of the state directory is full for a while
+    FillDisk {
+        #[arg(long = "for", value_name = "TIME", default_value = "10s")]
+        lasts: Seconds,
+        /// Leave so much free
+        #[arg(long, value_name = "BYTES", default_value_t = 0)]
+        leave: u64,
+        /// Fill it even though other programs use it too
+        #[arg(long)]
+        really: bool,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// The health probe of a node fails, or succeeds again
+    Probe {
+        node: String,
+        #[arg(long, conflicts_with = "heal")]
+        fail: bool,
+        #[arg(long)]
+        heal: bool,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// One after the other at random, for a while
+    Storm(storm::Arguments),
+}
+
+#[derive(Debug, thiserror::Error)]
+enum ChaosError {
+    #[error("job {job} has no rank {rank} that runs")]
+    NoRank { job: String, rank: u32 },
+    #[error("{} is on a disk that the whole machine uses", path.display())]
+    SharedDisk { path: PathBuf },
+    #[error("cannot write into {}", path.display())]
+    Fill { path: PathBuf, source: std::io::Error },
+    #[error("no daemon of this machine is there to be killed")]
+    NoDaemon,
+}
+
+pub(crate) const PAGES: &[&Page] = &[&NO_RANK, &SHARED_DISK, &FILL, &NO_DAEMON];
+
+static NO_RANK: Page = Page {
+    code: "chaos/no-rank",
+    class: Class::User,
+    meaning: "Only a rank that runs can be killed.",
+    remedy: "see with `bedplate job show` whether the job runs and how many ranks it has",
+};
+static SHARED_DISK: Page = Page {
+    code: "chaos/shared-disk",
+    class: Class::User,
+    meaning: "Filling the disk that the whole machine uses would stop other programs too.",
+    remedy: "start the cluster with its state on a small disk of its own, or say `--really`",
+};
+static FILL: Page = Page {
+    code: "chaos/fill",
+    class: Class::User,
+    meaning: "The disk could not be filled, because nothing can be written where the cluster has its state.",
+    remedy: "check the permissions of the state directory",
+};
+static NO_DAEMON: Page = Page {
+    code: "chaos/no-daemon",
+    class: Class::User,
+    meaning: "The daemon can only be killed on the machine on which it runs, by the user who started it.",
+    remedy: "run this where `bedplate up` was run, with the same `--state-dir`",
+};
+
+impl Diagnostic for ChaosError {
+    fn page(&self) -> &'static Page {
+        match self {
+            ChaosError::NoRank { .. } => &NO_RANK,
+            ChaosError::SharedDisk { .. } => &SHARED_DISK,
+            ChaosError::Fill { .. } => &FILL,
+            ChaosError::NoDaemon => &NO_DAEMON,
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let did = match &arguments.command {
+        Command::KillNode { node, connection } => {
+            connection.driver()?.chaos(node, &Chaos::Die)?;
+            format!("{node}: its agent dies")
+        }
+        Command::KillRank { job, rank, connection } => kill_rank(&connection.driver()?, job, *rank)?,
+        Command::KillControl { stay_dead, connection } => {
+            kill_control(connection, !*stay_dead, context, console)?
+        }
+        Command::Cut { node, lasts, connection } => {
+            connection.driver()?.chaos(node, &Chaos::Cut { for_ms: milliseconds(*lasts) })?;
+            format!("{node}: cut off for {lasts}")
+        }
+        Command::Delay { node, by, lasts, connection } => {
+            let chaos = Chaos::Delay { by_ms: milliseconds(*by), for_ms: milliseconds(*lasts) };
+            connection.driver()?.chaos(node, &chaos)?;
+            format!("{node}: every message takes {by} longer, for {lasts}")
+        }
+        Command::FillDisk { lasts, leave, really, connection } => {
+            disk::fill(connection.state().path(), milliseconds(*lasts), *leave, *really, console)?
+        }
+        Command::Probe { node, heal, connection, .. } => {
+            connection.driver()?.chaos(node, &Chaos::Probe { fails: !heal })?;
+            format!("{node}: its probe {}", if *heal { "succeeds again" } else { "fails from now on" })
+        }
+        Command::Storm(arguments) => return storm::run(arguments, context, console),
+    };
+    console.say(&did);
+    if console.is_json() { console.json(&json!({ "did": did })) } else { Ok(()) }
+}
+
+fn milliseconds(time: Seconds) -> u64 {
+    (time.get() * 1000.0).round() as u64
+}
+
+fn kill_rank(driver: &Local, job: &str, rank: u32) -> Result<String, Stop> {
+    let no_rank = || ChaosError::NoRank { job: job.to_owned(), rank };
+    let view = driver.job(job)?.view;
+    let place = driver.ranks(job)?.into_iter().find(|place| place.rank == rank).ok_or_else(no_rank)?;
+    let run = RunId { job: view.id, number: view.life.runs };
+    driver.chaos(&place.node, &Chaos::KillRank { run: Some(run), rank: Some(rank) })?;
+    Ok(format!("job {job}: rank {rank} on {} dies", place.node))
+}
+
+fn kill_control(
+    connection: &Connection,
+    starts_again: bool,
+    context: &Context,
+    console: &Console,
+) -> Result<String, Stop> {
+    let state = connection.state();
+    let beacon = state.beacon()?.filter(|beacon| machine::is_alive(beacon.pid)).ok_or(ChaosError::NoDaemon)?;
+    let began = Instant::now();
+    kill(Pid::from_raw(beacon.pid as i32), Signal::SIGKILL).map_err(|_| ChaosError::NoDaemon)?;
+    while machine::is_alive(beacon.pid) {
+        std::thread::sleep(std::time::Duration::from_millis(2));
+    }
+    if !starts_again {
+        return Ok(format!("the daemon (process {}) is dead; `bedplate up` starts it again", beacon.pid));
+    }
+    start_daemon(&state, &Shape::load(&state)?, context, console)?;
+    Ok(format!("the daemon died and answers again after {:.2} s", began.elapsed().as_secs_f64()))
+}

@@ -1,0 +1,52 @@
+//! `bedplate daemon`: the control plane of a cluster, as `bedplate up` starts it.
+
+mod site;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use bedplate_daemon::{Options, serve};
+
+use super::up::Shape;
+use crate::connection::{state_directory, variable};
+use crate::console::Console;
+use crate::context::Context;
+use crate::stop::{ProgramError, Stop};
+
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Where the shape of the cluster lies, and where journal and tokens are kept
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+    /// Where to listen
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
+    listen: String,
+}
+
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), Stop> {
+    // The daemon outlives whoever started it; failing means that it leads a session already.
+    let _ = nix::unistd::setsid();
+    let state = state_directory(arguments.state_dir.clone());
+    let shape = Shape::load(&state)?;
+    let cluster = shape.read_cluster(&context.load_catalog()?)?;
+    let site = shape.site.as_deref().map(|path| site::read(path, &cluster)).transpose()?.unwrap_or_default();
+    let mut options = Options::new(state.path().to_owned(), cluster);
+    options.settings = site.settings;
+    options.rules = site.rules;
+    options.listen = read_address(&arguments.listen)?;
+    options.log_directories = vec![state.path().join("agents")];
+    if let Some(user) = variable("USER").or_else(|| variable("LOGNAME")) {
+        options.administrator = user;
+    }
+    let console = console.clone();
+    options.remark = Arc::new(move |remark| console.say(remark));
+    Ok(serve(options)?)
+}
+
+/// An address with or without a port.
+fn read_address(text: &str) -> Result<SocketAddr, Stop> {
+    let with_port = text.parse().or_else(|_| format!("{text}:0").parse());
+    let message = || format!("`{text}` is no address to listen at, such as 127.0.0.1:7431");
+    Ok(with_port.map_err(|_| ProgramError::Usage { message: message() })?)
+}

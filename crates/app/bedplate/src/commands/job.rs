@@ -1,0 +1,58 @@
+//! `bedplate job …`: one job, or several, by their numbers.
+
+mod attach;
+mod explain;
+mod logs;
+mod orders;
+mod show;
+
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate job show 12
+  bedplate job logs 12 -f
+  bedplate job explain 12
+  bedplate job cancel 12 13 14_3")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// What it asked for, where it runs, what happened to it
+    Show(show::Arguments),
+    /// What its ranks write
+    Logs(logs::Arguments),
+    /// Why it waits, and what would make it start earlier
+    Explain(explain::Arguments),
+    /// End it
+    Cancel(orders::Arguments),
+    /// Keep it from starting
+    Hold(orders::Arguments),
+    /// Let a held one start
+    Release(orders::Arguments),
+    /// Stop it and let it wait again; it goes on from its newest checkpoint
+    Requeue(orders::Arguments),
+    /// Open a shell beside one of its ranks
+    Attach(attach::Arguments),
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    use bedplate_drivers::JobOrder;
+    match &arguments.command {
+        Command::Show(arguments) => show::run(arguments, console),
+        Command::Logs(arguments) => logs::run(arguments, console),
+        Command::Explain(arguments) => explain::run(arguments, console),
+        Command::Cancel(arguments) => orders::run(arguments, JobOrder::Cancel, console),
+        Command::Hold(arguments) => orders::run(arguments, JobOrder::Hold, console),
+        Command::Release(arguments) => orders::run(arguments, JobOrder::Release, console),
+        Command::Requeue(arguments) => orders::run(arguments, JobOrder::Requeue, console),
+        Command::Attach(arguments) => attach::run(arguments, console),
+    }
+}
+
+pub(crate) const PAGES: &[&bedplate_diag::Page] = attach::PAGES;

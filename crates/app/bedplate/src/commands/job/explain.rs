@@ -1,0 +1,119 @@
+//! `bedplate job explain JOB…`
+
+use bedplate_drivers::{Driver, Explained, JobDetail};
+use serde_json::{Value, json};
+
+use crate::commands::queue::{state_text, where_or_why};
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::present::{Facts, clock, moment, now_ms};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Numbers of jobs
+    #[arg(required = true, value_name = "JOB")]
+    jobs: Vec<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let driver = arguments.connection.driver()?;
+    let mut told = Vec::new();
+    for label in &arguments.jobs {
+        let job = driver.job(label)?;
+        let explained = driver.explain(label)?;
+        if console.is_json() {
+            told.push(json!({ "job": label, "state": job.view.life.state, "explanation": explained }));
+            continue;
+        }
+        console.line(&format!("job {label} ({}): {}", job.view.name, state_text(&job.view)))?;
+        let facts = match &explained {
+            Some(explained) => facts(explained, now_ms()),
+            None => ended_or_running(&job, now_ms()),
+        };
+        console.text(&facts.render(console.width()))?;
+    }
+    match told.as_slice() {
+        [] => Ok(()),
+        [only] => console.json(only),
+        all => console.json(&json!(all)),
+    }
+}
+
+fn ended_or_running(job: &JobDetail, now_ms: u64) -> Facts {
+    let mut facts = Facts::default();
+    let label = if job.view.nodes.is_empty() { "because" } else { "on" };
+    let text = where_or_why(&job.view, now_ms);
+    facts.add(label, if text.is_empty() { "it does not wait".to_owned() } else { text });
+    facts
+}
+
+fn facts(explained: &Explained, now_ms: u64) -> Facts {
+    let mut facts = Facts::default();
+    facts.add("waits", explained.wait.clone());
+    if let Some(ahead) = explained.ahead {
+        facts.add("ahead", format!("{ahead} gangs are considered before it"));
+    }
+    match explained.expected_start_ms {
+        Some(start) => facts.add(
+            "start",
+            format!("within {}, at {} UTC, if everybody uses all their time", clock(start.saturating_sub(now_ms)), moment(start)),
+        ),
+        None => facts.add("start", "not known"),
+    };
+    facts.add_known("priority", priority_text(&explained.priority));
+    for remedy in &explained.remedies {
+        facts.add("earlier", remedy.clone());
+    }
+    facts
+}
+
+/// The parts of a priority that are not zero, largest first.
+fn priority_text(priority: &Value) -> Option<String> {
+    let object = match priority {
+        Value::Object(object) => object,
+        Value::Null => return None,
+        other => return Some(other.to_string()),
+    };
+    let mut parts: Vec<(&str, f64)> = object
+        .iter()
+        .filter_map(|(name, value)| Some((name.as_str(), value.as_f64()?)))
+        .filter(|(name, value)| *value != 0.0 && *name != "total")
+        .collect();
+    parts.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
+    let total = object.get("total").and_then(Value::as_f64).unwrap_or_else(|| parts.iter().map(|part| part.1).sum());
+    let parts: Vec<String> =
+        parts.iter().map(|(name, value)| format!("{} {value:.0}", name.replace('_', " "))).collect();
+    Some(match parts.is_empty() {
+        true => format!("{total:.0}"),
+        false => format!("{total:.0}: {}", parts.join(", ")),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    #[test]
+    fn an_explanation_says_why_when_and_what_would_help() {
+        let explained = Explained {
+            wait: "not enough free nodes: 2 of 4".into(),
+            priority: json!({ "age": 12.0, "fair_share": 500.0, "nice": 0.0 }),
+            ahead: Some(3),
+            expected_start_ms: Some(3_600_000),
+            remedies: vec!["with 2 nodes it would start now".into()],
+        };
+        expect![[r#"
+              waits     not enough free nodes: 2 of 4
+              ahead     3 gangs are considered before it
+              start     within 1:00:00, at 1970-01-01 01:00:00 UTC, if everybody uses all their time
+              priority  512: fair share 500, age 12
+              earlier   with 2 nodes it would start now
+        "#]]
+        .assert_eq(&facts(&explained, 0).render(None));
+    }
+}

@@ -1,0 +1,57 @@
+//! `bedplate job logs JOB`
+
+use std::io;
+
+use bedplate_drivers::{Driver, LogQuery, Stream};
+use serde_json::json;
+
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate job logs 12
+  bedplate job logs 12 --rank 3 --stderr
+  bedplate job logs 12 -f")]
+pub(super) struct Arguments {
+    /// The number of the job
+    job: String,
+    /// Go on until the job has ended
+    #[arg(short, long)]
+    follow: bool,
+    /// Which rank
+    #[arg(short, long, default_value_t = 0)]
+    rank: u32,
+    /// Standard error instead of standard output
+    #[arg(long)]
+    stderr: bool,
+    /// An earlier run; the newest when left out
+    #[arg(long, value_name = "NUMBER")]
+    run: Option<u32>,
+    /// Begin at this byte
+    #[arg(long, default_value_t = 0, value_name = "BYTES")]
+    offset: u64,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let driver = arguments.connection.driver()?;
+    let query = LogQuery {
+        rank: arguments.rank,
+        stream: if arguments.stderr { Stream::Stderr } else { Stream::Stdout },
+        run: arguments.run,
+        offset: arguments.offset,
+        follow: arguments.follow,
+    };
+    if console.is_json() {
+        let mut bytes = Vec::new();
+        let next = driver.logs(&arguments.job, &query, &mut bytes)?;
+        let text = String::from_utf8_lossy(&bytes);
+        return console.json(&json!({ "job": arguments.job, "rank": query.rank, "text": text, "next_offset": next }));
+    }
+    driver.logs(&arguments.job, &query, &mut io::stdout().lock())?;
+    Ok(())
+}

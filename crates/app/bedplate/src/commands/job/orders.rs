@@ -1,0 +1,51 @@
+//! `bedplate job cancel|hold|release|requeue JOB…`
+
+use bedplate_diag::render_text;
+use bedplate_drivers::{Driver, JobOrder};
+use serde_json::json;
+
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Numbers of jobs; `12_3` is a member of an array
+    #[arg(required = true, value_name = "JOB")]
+    jobs: Vec<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Goes through all jobs; a refused one does not keep the others from their order.
+pub(super) fn run(arguments: &Arguments, order: JobOrder, console: &mut Console) -> Result<(), Stop> {
+    let driver = arguments.connection.driver()?;
+    let mut done = Vec::new();
+    let mut refused = None;
+    for label in &arguments.jobs {
+        match driver.order(label, order) {
+            Ok(()) => {
+                console.say(&format!("job {label}: {}", did(order)));
+                done.push(label.as_str());
+            }
+            Err(error) if error.is_refusal() && arguments.jobs.len() > 1 => {
+                console.say_raw(&render_text(&error));
+                refused = Some(Stop::Refused);
+            }
+            Err(error) => return Err(error.into()),
+        }
+    }
+    if console.is_json() {
+        console.json(&json!({ "done": done }))?;
+    }
+    refused.map_or(Ok(()), Err)
+}
+
+fn did(order: JobOrder) -> &'static str {
+    match order {
+        JobOrder::Cancel => "cancelled",
+        JobOrder::Hold => "held",
+        JobOrder::Release => "released",
+        JobOrder::Requeue => "stopped, and waits again",
+    }
+}

@@ -1,0 +1,103 @@
+//! `bedplate job show JOB…`
+
+use bedplate_drivers::{Driver, JobDetail};
+use serde_json::{Value, json};
+
+use crate::commands::queue::{state_text, where_or_why};
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::present::{Facts, clock, moment, now_ms};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Numbers of jobs; `12_3` is a member of an array
+    #[arg(required = true, value_name = "JOB")]
+    jobs: Vec<String>,
+    /// The job file too
+    #[arg(long)]
+    text: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let driver = arguments.connection.driver()?;
+    let details = arguments.jobs.iter().map(|label| driver.job(label)).collect::<Result<Vec<_>, _>>()?;
+    if console.is_json() {
+        return match details.as_slice() {
+            [only] => console.json(&json!(only)),
+            all => console.json(&json!(all)),
+        };
+    }
+    for (index, detail) in details.iter().enumerate() {
+        if index > 0 {
+            console.line("")?;
+        }
+        console.text(&page(detail, console.width(), now_ms()))?;
+        if let Some(text) = detail.text.as_ref().filter(|_| arguments.text) {
+            console.text(&format!("\n{text}"))?;
+        }
+    }
+    Ok(())
+}
+
+fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
+    let job = &detail.view;
+    let life = &job.life;
+    let mut facts = Facts::default();
+    facts
+        .add("state", state_text(job))
+        .add_known("why", life.reason.as_ref())
+        .add("user", format!("{}, account {}", job.user, job.account))
+        .add("queue", format!("partition {}, QOS {}", job.partition, job.qos))
+        .add("asked for", format!("{} nodes, {} GPUs", job.nodes_asked, job.gpus_asked));
+    match job.nodes.is_empty() {
+        false => facts.add("runs on", where_or_why(job, now_ms)),
+        true => facts.add_known(
+            "should start",
+            job.expected_start_ms.map(|start| format!("{} UTC", moment(start))),
+        ),
+    };
+    facts.add("submitted", format!("{} UTC", moment(job.submitted_ms)));
+    if let Some(started) = life.started_ms {
+        let ran = clock(life.ended_ms.unwrap_or(now_ms).saturating_sub(started));
+        facts.add("started", format!("{} UTC; has run {ran}", moment(started)));
+    }
+    if let Some(ended) = life.ended_ms {
+        facts.add("ended", format!("{} UTC", moment(ended)));
+    }
+    facts.add_known("exit code", life.exit_status);
+    if life.runs > 1 || life.restarts > 0 {
+        facts.add("runs", format!("{}, of which {} after failures", life.runs, life.restarts));
+    }
+    if let Some(checkpoint) = &life.checkpoint {
+        let path = checkpoint.path.as_ref().map(|path| format!(" in {path}")).unwrap_or_default();
+        facts.add("checkpoint", format!("step {}{path}", checkpoint.step));
+    }
+    let mut text = format!("job {} ({})\n{}", job.label, job.name, facts.render(width));
+    if !detail.notes.is_empty() {
+        text += "\nwhat happened\n";
+        for note in &detail.notes {
+            let place = note.node.as_ref().map(|node| format!("{node}: ")).unwrap_or_default();
+            text += &format!("  {}  {place}{}\n", moment(note.at_ms), note.text);
+        }
+    }
+    text + &runs_text(&detail.runs)
+}
+
+/// One line for each run, from whatever of it is known.
+fn runs_text(runs: &[Value]) -> String {
+    if runs.len() < 2 {
+        return String::new();
+    }
+    let mut text = "\nruns\n".to_owned();
+    for run in runs {
+        let number = run["number"].as_u64().or_else(|| run["run"].as_u64()).unwrap_or_default();
+        let started = run["started_ms"].as_u64().map(moment).unwrap_or_default();
+        let reason = run["reason"].as_str().unwrap_or_default();
+        text += format!("  {number}  {started}  {reason}").trim_end();
+        text += "\n";
+    }
+    text
+}

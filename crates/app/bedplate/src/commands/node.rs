@@ -1,0 +1,45 @@
+//! `bedplate node …`: the nodes of a cluster.
+
+mod list;
+mod orders;
+mod show;
+mod start;
+
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate node list
+  bedplate node drain n3 --reason 'ECC errors'
+  bedplate node resume n3
+  bedplate node start n3        its agent again, after it died")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// All nodes: state, devices, jobs
+    List(list::Arguments),
+    /// One node and what happened to it
+    Show(show::Arguments),
+    /// Give it no new work; what runs there ends by itself
+    Drain(orders::DrainArguments),
+    /// Let it work again
+    Resume(orders::ResumeArguments),
+    /// Start the agent of a node on this machine again
+    Start(start::Arguments),
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    match &arguments.command {
+        Command::List(arguments) => list::run(arguments, console),
+        Command::Show(arguments) => show::run(arguments, console),
+        Command::Drain(arguments) => orders::drain(arguments, console),
+        Command::Resume(arguments) => orders::resume(arguments, console),
+        Command::Start(arguments) => start::run(arguments, console),
+    }
+}

@@ -1,0 +1,104 @@
+//! `bedplate node list`
+
+use bedplate_control::NodeView;
+use bedplate_drivers::Driver;
+use serde_json::json;
+
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::present::{Column, Table};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let nodes = arguments.connection.driver()?.nodes()?;
+    if console.is_json() {
+        return console.json(&json!({ "nodes": nodes }));
+    }
+    console.table(&table(&nodes))
+}
+
+fn table(nodes: &[NodeView]) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("NODE", 0),
+        Column::left("STATE", 0),
+        Column::right("GPUS FREE", 0),
+        Column::left("KIND", 2),
+        Column::right("CPUS", 3),
+        Column::right("MEMORY", 3),
+        Column::left("JOBS", 1),
+        Column::left("WHY", 0),
+    ]);
+    for node in nodes {
+        let jobs: Vec<String> = node.jobs.iter().map(u64::to_string).collect();
+        table.row(vec![
+            node.name.clone(),
+            node.state.to_string(),
+            format!("{}/{}", node.gpus_free, node.gpus),
+            node.kind.clone(),
+            node.cpus.to_string(),
+            format!("{} GiB", node.memory_mib / 1024),
+            jobs.join(","),
+            why(node),
+        ]);
+    }
+    table
+}
+
+/// Why it takes no work.
+pub(super) fn why(node: &NodeView) -> String {
+    match (&node.reason, node.is_linked) {
+        (Some(reason), _) => reason.clone(),
+        (None, false) => "its agent is not there".to_owned(),
+        (None, true) => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use expect_test::expect;
+
+    use super::*;
+
+    fn node(name: &str, state: &'static str, reason: Option<&str>, is_linked: bool) -> NodeView {
+        NodeView {
+            name: name.into(),
+            state: state.into(),
+            reason: reason.map(str::to_owned),
+            address: "127.0.0.1".into(),
+            host: bedplate_control::wire::Host::default(),
+            kind: "p5.48xlarge".into(),
+            gpus: 8,
+            gpus_free: if state == "allocated" { 0 } else { 8 },
+            cpus: 192,
+            memory_mib: 2_097_152,
+            jobs: if state == "allocated" { vec![7, 9] } else { Vec::new() },
+            is_linked,
+            heard_ms: None,
+            losses: 0,
+        }
+    }
+
+    #[test]
+    fn a_list_says_what_is_free_and_why_a_node_takes_no_work() {
+        let nodes = [
+            node("n1", "idle", None, true),
+            node("n2", "allocated", None, true),
+            node("n3", "drained", Some("ECC errors"), true),
+            node("n4", "down", None, false),
+        ];
+        expect![[r#"
+            NODE  STATE      GPUS FREE  KIND         CPUS    MEMORY  JOBS  WHY
+            n1    idle             8/8  p5.48xlarge   192  2048 GiB  -     -
+            n2    allocated        0/8  p5.48xlarge   192  2048 GiB  7,9   -
+            n3    drained          8/8  p5.48xlarge   192  2048 GiB  -     ECC errors
+            n4    down             8/8  p5.48xlarge   192  2048 GiB  -     its agent is not there
+        "#]]
+        .assert_eq(&table(&nodes).fit(None).text);
+    }
+}

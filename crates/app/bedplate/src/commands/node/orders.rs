@@ -1,0 +1,53 @@
+//! `bedplate node drain|resume NODE…`
+
+use bedplate_drivers::{Driver, DriverError};
+use serde_json::json;
+
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+pub(super) struct DrainArguments {
+    /// Names of nodes
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
+    /// Why, for whoever looks at it next
+    #[arg(short, long)]
+    reason: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(clap::Args)]
+pub(super) struct ResumeArguments {
+    /// Names of nodes
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) fn drain(arguments: &DrainArguments, console: &mut Console) -> Result<(), Stop> {
+    let driver = arguments.connection.driver()?;
+    let order = |node: &str| driver.drain(node, &arguments.reason);
+    for_all(&arguments.nodes, "takes no new work", console, order)
+}
+
+pub(super) fn resume(arguments: &ResumeArguments, console: &mut Console) -> Result<(), Stop> {
+    let driver = arguments.connection.driver()?;
+    for_all(&arguments.nodes, "works again", console, |node| driver.resume(node))
+}
+
+fn for_all(
+    nodes: &[String],
+    outcome: &str,
+    console: &mut Console,
+    order: impl Fn(&str) -> Result<(), DriverError>,
+) -> Result<(), Stop> {
+    for node in nodes {
+        order(node)?;
+        console.say(&format!("{node} {outcome}"));
+    }
+    if console.is_json() { console.json(&json!({ "done": nodes })) } else { Ok(()) }
+}

@@ -1,0 +1,63 @@
+//! `bedplate node show NODE`
+
+use bedplate_drivers::{Driver, NodeDetail};
+use serde_json::json;
+
+use super::list::why;
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::present::{Facts, moment};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// The name of the node
+    node: String,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let detail = arguments.connection.driver()?.node(&arguments.node)?;
+    if console.is_json() {
+        return console.json(&json!(detail));
+    }
+    console.text(&page(&detail, console.width()))
+}
+
+fn page(detail: &NodeDetail, width: Option<usize>) -> String {
+    let node = &detail.view;
+    let host = &node.host;
+    let mut facts = Facts::default();
+    facts.add("state", node.state.to_string());
+    facts.add_known("why", Some(why(node)).filter(|why| !why.is_empty()));
+    facts
+        .add("kind", format!("{}: {} GPUs, {} vCPUs, {} GiB", node.kind, node.gpus, node.cpus, node.memory_mib / 1024))
+        .add("free", format!("{} GPUs", node.gpus_free))
+        .add(
+            "host",
+            format!(
+                "{}: really {} cores, {} GiB, {} GPUs{}",
+                host.name,
+                host.cores,
+                host.memory_mib / 1024,
+                host.gpus,
+                if host.gpus < node.gpus { " (the others are pretended slots)" } else { "" }
+            ),
+        )
+        .add("address", node.address.clone());
+    let jobs: Vec<String> = node.jobs.iter().map(u64::to_string).collect();
+    facts.add_known("jobs", (!jobs.is_empty()).then(|| jobs.join(", ")));
+    facts.add_known("last heard", node.heard_ms.map(|heard| format!("{} UTC", moment(heard))));
+    if node.losses > 0 {
+        facts.add("lost lately", format!("{} times", node.losses));
+    }
+    let mut text = format!("node {}\n{}", node.name, facts.render(width));
+    if !detail.notes.is_empty() {
+        text += "\nwhat happened\n";
+        for note in &detail.notes {
+            text += &format!("  {}  {}\n", moment(note.at_ms), note.text);
+        }
+    }
+    text
+}

@@ -1,0 +1,46 @@
+//! `bedplate node start NODE…`: the agent of a node again, after it died.
+
+use bedplate_drivers::Driver;
+use serde_json::json;
+
+use crate::commands::up::{Shape, start_agent, wait_for_nodes};
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::stop::{ProgramError, Stop};
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// Names of nodes of the cluster that `bedplate up` started here
+    #[arg(required = true, value_name = "NODE")]
+    nodes: Vec<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    if arguments.connection.is_by_address() {
+        let message = "agents are started on the machine where they run: use --state-dir there".to_owned();
+        return Err(ProgramError::Usage { message }.into());
+    }
+    let state = arguments.connection.state();
+    let driver = arguments.connection.driver()?;
+    let shape = Shape::load(&state)?;
+    for name in &arguments.nodes {
+        let node = driver.node(name)?.view;
+        if node.is_linked {
+            console.say(&format!("{name} has its agent"));
+            continue;
+        }
+        start_agent(&state, &driver, &shape, name)?;
+    }
+    wait_for_nodes(&state, &driver, &arguments.nodes, console)?;
+    if console.is_json() {
+        return console.json(&json!({ "started": arguments.nodes }));
+    }
+    for name in &arguments.nodes {
+        let node = driver.node(name)?.view;
+        let why = node.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
+        console.say(&format!("{name} is {}{why}", node.state));
+    }
+    Ok(())
+}

@@ -1,0 +1,197 @@
+//! `bedplate submit FILE`, or `bedplate submit --nodes 2 -- COMMAND`: gives the cluster a job.
+
+mod expected;
+mod options;
+mod surroundings;
+mod wait;
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_drivers::{Driver, Submitted};
+use bedplate_job::sbatch::Draft;
+use bedplate_job::{Flaw, Job, Remark};
+use serde_json::{Value, json};
+
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::files;
+use crate::stop::{ProgramError, Stop};
+use options::SbatchOptions;
+
+pub(crate) use wait::{follow, wait_for};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate submit job.toml
+  bedplate submit train.sbatch --time 2:00:00 --follow
+  bedplate submit --nodes 2 --gpus-per-node 8 -- torchrun train.py
+  bedplate submit --array 0-9 --wait -- python evaluate.py
+  bedplate submit job.toml --dry-run
+
+The number of the job goes to standard output. The job gets the variables and the folder of whoever
+submits it, as with sbatch. With --wait and --follow the exit code is that of the job.")]
+pub(crate) struct Arguments {
+    /// A job file (TOML or JSON) or a batch script with #SBATCH lines; `-` reads standard input
+    file: Option<String>,
+    /// Return when the job has ended, with its exit code
+    #[arg(short = 'W', long)]
+    wait: bool,
+    /// Show what rank 0 writes until the job has ended, then return its exit code
+    #[arg(short, long)]
+    follow: bool,
+    /// Print the job in the one format, and submit nothing
+    #[arg(long)]
+    dry_run: bool,
+    /// Attach the prediction that `bedplate plan train --json` printed
+    #[arg(long, value_name = "FILE")]
+    expected: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+    #[command(flatten)]
+    options: SbatchOptions,
+    /// The command, started once for each task
+    #[arg(last = true, value_name = "COMMAND")]
+    command: Vec<String>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum SubmitError {
+    #[error("nothing to run: neither a file nor a command was given")]
+    Nothing,
+    #[error("the job cannot run: {}", list(flaws))]
+    Flawed { flaws: Vec<Flaw> },
+    #[error("{file} has no prediction of a training step")]
+    NoPrediction { file: String },
+}
+
+fn list(flaws: &[Flaw]) -> String {
+    flaws.iter().map(Flaw::to_string).collect::<Vec<_>>().join("; ")
+}
+
+pub(crate) const PAGES: &[&Page] = &[&NOTHING, &FLAWED, &NO_PREDICTION];
+
+static NOTHING: Page = Page {
+    code: "submit/nothing",
+    class: Class::Usage,
+    meaning: "A submission needs a job file, a batch script, or a command behind `--`.",
+    remedy: "see the examples in `bedplate submit --help`",
+};
+static FLAWED: Page = Page {
+    code: "submit/flawed",
+    class: Class::User,
+    meaning: "The job can be read, but contradicts itself or asks for nothing that could run.",
+    remedy: "correct what the message names; docs/job.md has every key",
+};
+static NO_PREDICTION: Page = Page {
+    code: "submit/no-prediction",
+    class: Class::User,
+    meaning: "A file given with `--expected` must be what `bedplate plan train --json` prints: an object with a `breakdown` of exposed and hidden seconds.",
+    remedy: "make it with `bedplate plan train … --json > plan.json`",
+};
+
+impl Diagnostic for SubmitError {
+    fn page(&self) -> &'static Page {
+        match self {
+            SubmitError::Nothing => &NOTHING,
+            SubmitError::Flawed { .. } => &FLAWED,
+            SubmitError::NoPrediction { .. } => &NO_PREDICTION,
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let (mut job, remarks) = read(arguments)?;
+    if let Some(path) = &arguments.expected {
+        job.expected = Some(expected::read(path)?);
+    }
+    let flaws = job.flaws();
+    if !flaws.is_empty() {
+        return Err(SubmitError::Flawed { flaws }.into());
+    }
+    if arguments.dry_run {
+        return show(&job, &remarks, console);
+    }
+    surroundings::add(&mut job);
+    for remark in &remarks {
+        console.say(&format!("note: {remark}"));
+    }
+    let driver = arguments.connection.driver()?;
+    let submitted = driver.submit(&job, &new_key())?;
+    report(&submitted, arguments, console)?;
+    match (arguments.follow, arguments.wait) {
+        (true, _) => follow(&driver, &submitted, console),
+        (_, true) => wait_for(&driver, &submitted, console),
+        _ => Ok(()),
+    }
+}
+
+fn report(submitted: &Submitted, arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    for remark in &submitted.remarks {
+        console.say(&format!("note: {}", remark.as_str().map_or_else(|| remark.to_string(), str::to_owned)));
+    }
+    if console.is_json() {
+        // One document: with --wait the end of the job is it.
+        return if arguments.wait || arguments.follow { Ok(()) } else { console.json(&json!(submitted)) };
+    }
+    if arguments.follow {
+        console.say(&format!("job {}", submitted.label));
+        return Ok(());
+    }
+    if submitted.count > 1 {
+        console.say(&format!("an array of {} jobs", submitted.count));
+    }
+    console.line(&submitted.label)
+}
+
+/// The job that the command line describes, without what surrounds it.
+fn read(arguments: &Arguments) -> Result<(Job, Vec<Remark>), Stop> {
+    let options = &arguments.options;
+    let Some(path) = &arguments.file else {
+        if arguments.command.is_empty() && !options.has("wrap") {
+            return Err(SubmitError::Nothing.into());
+        }
+        let imported = Job::from_options(&options.given, arguments.command.clone())?;
+        return Ok((imported.job, imported.remarks));
+    };
+    if !arguments.command.is_empty() {
+        let message = "give either a file or a command behind `--`, not both".to_owned();
+        return Err(ProgramError::Usage { message }.into());
+    }
+    let text = files::read_text(path)?;
+    if text.starts_with("#!") {
+        let mut draft = Draft::from_script(&text, path)?;
+        for (option, value) in &options.given {
+            draft.apply(option, value.as_deref())?;
+        }
+        let imported = draft.finish()?;
+        return Ok((imported.job, imported.remarks));
+    }
+    let mut job = match text.trim_start().starts_with('{') {
+        true => Job::from_json(&text, path)?,
+        false => Job::from_toml(&text, path)?,
+    };
+    options.apply_to_file(&mut job)?;
+    Ok((job, Vec::new()))
+}
+
+fn show(job: &Job, remarks: &[Remark], console: &mut Console) -> Result<(), Stop> {
+    if console.is_json() {
+        let remarks: Vec<Value> = remarks
+            .iter()
+            .map(|remark| json!({ "option": remark.option, "line": remark.line, "text": remark.text }))
+            .collect();
+        return console.json(&json!({ "job": job.to_json(), "remarks": remarks }));
+    }
+    for remark in remarks {
+        console.say(&format!("note: {remark}"));
+    }
+    console.text(&job.to_toml())
+}
+
+/// A key that nobody else uses: a submission that is repeated after a lost answer stays one job.
+pub(crate) fn new_key() -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
+    format!("{}-{now}", std::process::id())
+}

@@ -1,0 +1,94 @@
+//! `bedplate token add|list|revoke`: who may do what on a cluster.
+
+use bedplate_units::Seconds;
+use serde_json::{Value, json};
+
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::present::{Column, Table, moment};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate token add ada
+  bedplate token add grafana --role reader --expires 365d
+  bedplate token list
+  bedplate token revoke 3
+
+Others use a token with BEDPLATE_SERVER and BEDPLATE_TOKEN in their environment. Roles: a reader looks, a
+user submits and owns jobs, an operator has all jobs and nodes, an admin makes tokens.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Make a token; its text is shown this once
+    Add {
+        /// Whose token it is
+        user: String,
+        /// What it may do
+        #[arg(long, value_parser = ["reader", "user", "operator", "admin", "agent"], default_value = "user")]
+        role: String,
+        /// How long it is good, as 12h or 30d; for ever when left out
+        #[arg(long, value_name = "TIME")]
+        expires: Option<Seconds>,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// All tokens, without their texts
+    List {
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// Make a token worthless
+    Revoke {
+        /// As `token list` names it
+        id: String,
+        #[command(flatten)]
+        connection: Connection,
+    },
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    match &arguments.command {
+        Command::Add { user, role, expires, connection } => {
+            let seconds = expires.map(|expires| expires.get() as u64);
+            let made = connection.driver()?.make_token(user, role, seconds)?;
+            if console.is_json() {
+                return console.json(&json!(made));
+            }
+            console.say(&format!("a {role} token of {user}; it is not shown again"));
+            console.line(&made.token)
+        }
+        Command::List { connection } => list(connection, console),
+        Command::Revoke { id, connection } => {
+            connection.driver()?.revoke_token(id)?;
+            console.say(&format!("token {id} is worthless now"));
+            if console.is_json() { console.json(&json!({ "revoked": id })) } else { Ok(()) }
+        }
+    }
+}
+
+fn list(connection: &Connection, console: &mut Console) -> Result<(), Stop> {
+    let tokens = connection.driver()?.tokens()?;
+    if console.is_json() {
+        return console.json(&json!({ "tokens": tokens }));
+    }
+    let mut table = Table::new(vec![
+        Column::right("ID", 0),
+        Column::left("USER", 0),
+        Column::left("ROLE", 0),
+        Column::left("EXPIRES (UTC)", 1),
+    ]);
+    for token in tokens {
+        let id = match &token.id {
+            Value::String(id) => id.clone(),
+            other => other.to_string(),
+        };
+        table.row(vec![id, token.user, token.role, token.expires_ms.map(moment).unwrap_or_default()]);
+    }
+    console.table(&table)
+}

@@ -1,0 +1,90 @@
+//! `bedplate top`: the whole cluster on one screen, live.
+
+mod frame;
+mod screen;
+
+use std::io;
+use std::time::{Duration, Instant};
+
+use bedplate_drivers::{Driver, JobQuery, Local};
+use serde_json::json;
+
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::present::now_ms;
+use crate::stop::Stop;
+use frame::{Order, Picture, View};
+use screen::{Key, Screen};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate top
+  bedplate top --once          one picture, for a pipe
+
+Keys: q ends, j and k (or the arrows) go through the jobs, s changes their order.")]
+pub(crate) struct Arguments {
+    /// Print one picture and end
+    #[arg(long)]
+    once: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// Between two looks at the cluster.
+const REFRESH: Duration = Duration::from_millis(500);
+/// What a pipe gets, and a terminal that does not tell its size.
+const SIZE: (usize, usize) = (80, 24);
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let driver = arguments.connection.driver()?;
+    let picture = look(&driver)?;
+    if console.is_json() {
+        return console.json(&json!({ "cluster": picture.name, "nodes": picture.nodes, "jobs": picture.jobs }));
+    }
+    let screen = if arguments.once { None } else { Screen::take() };
+    let Some(screen) = screen else {
+        let size = (console.width().unwrap_or(SIZE.0), SIZE.1);
+        return console.text(&frame::draw(&picture, &View::default(), size, now_ms()));
+    };
+    watch(&driver, picture, &screen).map_err(|error| match error {
+        Trouble::Stop(stop) => stop,
+        Trouble::Output(source) => Stop::from_output(source),
+    })
+}
+
+enum Trouble {
+    Stop(Stop),
+    Output(io::Error),
+}
+
+fn watch(driver: &Local, mut picture: Picture, screen: &Screen) -> Result<(), Trouble> {
+    let mut view = View::default();
+    let mut looked = Instant::now();
+    loop {
+        let text = frame::draw(&picture, &view, screen.size().unwrap_or(SIZE), now_ms());
+        screen.show(&text).map_err(Trouble::Output)?;
+        match screen.key(REFRESH.saturating_sub(looked.elapsed())) {
+            Some(Key::Quit) => return Ok(()),
+            Some(Key::Down) => view.first = (view.first + 1).min(picture.jobs.len().saturating_sub(1)),
+            Some(Key::Up) => view.first = view.first.saturating_sub(1),
+            Some(Key::Sort) => view.order = view.order.next(),
+            None => {}
+        }
+        if looked.elapsed() >= REFRESH {
+            picture = look(driver).map_err(Trouble::Stop)?;
+            looked = Instant::now();
+        }
+    }
+}
+
+fn look(driver: &Local) -> Result<Picture, Stop> {
+    let query = JobQuery { limit: Some(1000), ..JobQuery::default() };
+    Ok(Picture { name: driver.cluster()?.name, nodes: driver.nodes()?, jobs: driver.jobs(&query)? })
+}
+
+impl Default for View {
+    fn default() -> Self {
+        Self { first: 0, order: Order::State }
+    }
+}

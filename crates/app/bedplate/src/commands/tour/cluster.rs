@@ -1,0 +1,189 @@
+//! The chapter with a cluster in it: processes are started, one is killed, and the job comes back.
+//!
+//! The cluster lies in a folder of its own and goes away at the end, whatever happens in between.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bedplate_control::JobView;
+use bedplate_control::record::JobState;
+use bedplate_control::wire::Chaos;
+use bedplate_drivers::{Driver, Local};
+use bedplate_job::{Inherited, Job};
+use clap::Parser;
+use serde_json::{Value, json};
+
+use crate::cli::Cli;
+use crate::commands::queue::where_or_why;
+use crate::commands::submit::new_key;
+use crate::commands::up::{Arguments as Up, TemporaryCluster, describe};
+use crate::console::Console;
+use crate::context::Context;
+use crate::present::{now_ms, wrap};
+use crate::stop::{ProgramError, Stop};
+
+pub(super) const TITLE: &str = "the work itself";
+
+/// A stand-in for training: a step is a tenth of a second, and each leaves a checkpoint behind.
+const TRAINING: &str = "step=${BEDPLATE_CHECKPOINT_STEP:-0}; while [ $step -lt 40 ]; do sleep 0.1; \
+                        step=$((step + 1)); [ $RANK = 0 ] && echo checkpoint $step >> $BEDPLATE_REPORT; done; true";
+const STEPS_BEFORE_THE_LOSS: u64 = 8;
+/// Far more than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What happened, for the JSON form.
+pub(super) fn tell(context: &Context, console: &mut Console, width: usize) -> Result<Value, Stop> {
+    let story = Story { width, is_json: console.is_json() };
+    story.remark(
+        console,
+        "So far nothing ran. Now a cluster starts on this machine: a daemon, four agents, and device slots that \
+         pretend to be GPUs where there are none.",
+    )?;
+    story.command(console, "up --nodes 4 --like p5.48xlarge")?;
+    let up = Up { nodes: Some(4), like: Some("p5.48xlarge".into()), ..Up::default() };
+    let began = Instant::now();
+    let cluster = TemporaryCluster::start(&up, context, console)?;
+    let up_s = began.elapsed().as_secs_f64();
+    for line in describe(&cluster.driver.nodes()?, &cluster.shape) {
+        story.line(console, &line)?;
+    }
+    let mut told = story.train(&cluster, context, console)?;
+    story.command(console, "down")?;
+    let began = Instant::now();
+    cluster.stop()?;
+    told["up_s"] = json!(up_s);
+    told["down_s"] = json!(began.elapsed().as_secs_f64());
+    Ok(told)
+}
+
+struct Story {
+    width: usize,
+    is_json: bool,
+}
+
+impl Story {
+    fn train(
+        &self,
+        cluster: &TemporaryCluster,
+        context: &Context,
+        console: &mut Console,
+    ) -> Result<Value, Stop> {
+        let driver = &cluster.driver;
+        self.remark(
+            console,
+            "A gang of two nodes. Its ranks count steps, and rank 0 says after each that there is a checkpoint:",
+        )?;
+        self.command(console, &format!("submit --nodes 2 --gpus-per-node 8 -- sh -c '{TRAINING}'"))?;
+        let training = submit(driver, &["--nodes=2", "--gpus-per-node=8"], &["sh", "-c", TRAINING])?;
+        self.line(console, &training)?;
+        let before = wait_until(driver, &training, |job| step(job) >= STEPS_BEFORE_THE_LOSS)?;
+        let lost = before.nodes.first().cloned().unwrap_or_default();
+        self.remark(
+            console,
+            &format!("It runs on {} and is at step {}. Now one of its nodes dies:", where_or_why(&before, now_ms()), step(&before)),
+        )?;
+        self.command(console, &format!("chaos kill-node {lost}"))?;
+        let began = Instant::now();
+        driver.chaos(&lost, &Chaos::Die)?;
+        let after =
+            wait_until(driver, &training, |job| job.life.runs > 1 && job.life.state == JobState::Running)?;
+        let recovery_s = began.elapsed().as_secs_f64();
+        self.line(
+            console,
+            &format!(
+                "job {training} runs again after {recovery_s:.1} s, on {}, from step {}",
+                where_or_why(&after, now_ms()),
+                step(&after)
+            ),
+        )?;
+        let explanation = self.explain(cluster, context, console)?;
+        let end = wait_until(driver, &training, |job| job.life.state.is_final())?;
+        self.command(console, &format!("job show {training}"))?;
+        self.run(&format!("job show {training}"), cluster, context, console)?;
+        Ok(json!({
+            "lost": lost,
+            "recovery_s": recovery_s,
+            "from_step": step(&after),
+            "end": end.life.state,
+            "explanation": explanation,
+        }))
+    }
+
+    /// A job that cannot start now, and why.
+    fn explain(
+        &self,
+        cluster: &TemporaryCluster,
+        context: &Context,
+        console: &mut Console,
+    ) -> Result<Value, Stop> {
+        self.remark(console, "Somebody else wants all four nodes, of which one is gone. Why does that job wait?")?;
+        self.command(console, "submit --nodes 4 --gpus-per-node 8 --time 10 -- hostname")?;
+        let options = ["--nodes=4", "--gpus-per-node=8", "--time=10"];
+        let waiting = submit(&cluster.driver, &options, &["hostname"])?;
+        self.line(console, &waiting)?;
+        self.command(console, &format!("job explain {waiting}"))?;
+        self.run(&format!("job explain {waiting}"), cluster, context, console)?;
+        Ok(json!(cluster.driver.explain(&waiting)?))
+    }
+
+    fn remark(&self, console: &mut Console, text: &str) -> Result<(), Stop> {
+        self.line(console, &format!("\n{}", wrap(text, self.width).join("\n")))
+    }
+
+    fn command(&self, console: &mut Console, command: &str) -> Result<(), Stop> {
+        self.line(console, &format!("\n$ {}", super::typed(command, self.width)))
+    }
+
+    fn line(&self, console: &mut Console, line: &str) -> Result<(), Stop> {
+        if self.is_json { Ok(()) } else { console.line(line) }
+    }
+
+    /// Runs a command on the cluster of the chapter, as a user would.
+    fn run(
+        &self,
+        command: &str,
+        cluster: &TemporaryCluster,
+        context: &Context,
+        console: &mut Console,
+    ) -> Result<(), Stop> {
+        if self.is_json {
+            return Ok(());
+        }
+        let folder = cluster.folder().display().to_string();
+        let words = ["bedplate"].into_iter().chain(command.split(' ')).chain(["--state-dir", &folder]);
+        let cli = Cli::try_parse_from(words).map_err(Stop::from_clap)?;
+        crate::commands::run(cli.command, context, console)
+    }
+}
+
+fn submit(driver: &Local, options: &[&str], command: &[&str]) -> Result<String, Stop> {
+    let pair = |option: &&str| {
+        let (name, value) = option.split_once('=').unwrap_or((option, ""));
+        (name.to_owned(), Some(value.to_owned()))
+    };
+    let options: Vec<_> = options.iter().map(pair).collect();
+    let mut job = Job::from_options(&options, command.iter().map(|word| (*word).to_owned()).collect())?.job;
+    job.environment.inherited = Inherited::Nothing;
+    job.working_directory = Some("/".into());
+    Ok(driver.submit(&job, &new_key())?.label)
+}
+
+fn step(job: &JobView) -> u64 {
+    job.life.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step)
+}
+
+fn wait_until(driver: &Local, label: &str, is_so: impl Fn(&JobView) -> bool) -> Result<JobView, Stop> {
+    let began = Instant::now();
+    loop {
+        let job = driver.job(label)?.view;
+        if is_so(&job) {
+            return Ok(job);
+        }
+        if began.elapsed() > PATIENCE || (job.life.state.is_final() && !is_so(&job)) {
+            let what = format!("job {label} of the tour stands still: {:?}", job.life);
+            return Err(ProgramError::Bug { what }.into());
+        }
+        thread::sleep(PAUSE);
+    }
+}

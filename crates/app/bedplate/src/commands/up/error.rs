@@ -1,0 +1,115 @@
+//! Why a cluster does not come up or go down.
+
+use std::io;
+use std::path::PathBuf;
+
+use bedplate_diag::{Class, Diagnostic, Page};
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum UpError {
+    #[error("another cluster is up in {}: {has}", state.display())]
+    OtherShape { has: String, state: PathBuf },
+    #[error("no cluster was ever started in {}", state.display())]
+    NoShape { state: PathBuf },
+    #[error("cannot use {}", path.display())]
+    State { path: PathBuf, source: io::Error },
+    #[error("{what} ended right after its start: {said}")]
+    Died { what: String, said: String, log: PathBuf },
+    #[error("cannot start {what}")]
+    Start { what: String, source: io::Error },
+    #[error("{} of {total} nodes have not joined within {seconds} s: {}", missing.len(), missing.join(", "))]
+    NotJoined { missing: Vec<String>, total: usize, seconds: u64, log: PathBuf },
+    #[error("this machine has {gpus} GPUs of a model that the catalog does not have: {model}")]
+    UnknownGpu { gpus: u32, model: String },
+    #[error("cannot wait for signals")]
+    Signals { source: io::Error },
+    #[error("{} processes of the cluster are still there: {}", pids.len(), list(pids))]
+    Left { pids: Vec<u32> },
+}
+
+fn list(pids: &[u32]) -> String {
+    pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
+}
+
+pub(crate) const PAGES: &[&Page] =
+    &[&OTHER_SHAPE, &NO_SHAPE, &STATE, &DIED, &START, &NOT_JOINED, &UNKNOWN_GPU, &SIGNALS, &LEFT];
+
+static OTHER_SHAPE: Page = Page {
+    code: "up/other-shape",
+    class: Class::User,
+    meaning: "A cluster runs from this state directory, and it has other nodes than the one asked for. Its jobs were taken in for those nodes.",
+    remedy: "take it down with `bedplate down`, or keep both: `bedplate up --state-dir DIR …`",
+};
+static NO_SHAPE: Page = Page {
+    code: "up/no-shape",
+    class: Class::User,
+    meaning: "The state directory does not say which nodes its cluster has, so none of them can be started.",
+    remedy: "start the cluster with `bedplate up`",
+};
+static STATE: Page = Page {
+    code: "up/state",
+    class: Class::User,
+    meaning: "A cluster keeps its journal, tokens and logs in its state directory, and that could not be made, read or written.",
+    remedy: "make it writable, or name another one with `--state-dir DIR`",
+};
+static DIED: Page = Page {
+    code: "up/died",
+    class: Class::User,
+    meaning: "The daemon or an agent was started and ended at once. The end of its log is in the message.",
+    remedy: "read the log beside the state directory's other files, and correct what it names",
+};
+static START: Page = Page {
+    code: "up/start",
+    class: Class::Transient,
+    meaning: "A process of the cluster could not be started: the machine has no room for another, or the program file is gone.",
+    remedy: "check limits on processes and memory, then try again",
+};
+static NOT_JOINED: Page = Page {
+    code: "up/not-joined",
+    class: Class::Transient,
+    meaning: "The daemon runs, but agents of some nodes did not reach it in time. The others work.",
+    remedy: "look into the agents' logs in the state directory; `bedplate node start NAME` tries again",
+};
+static UNKNOWN_GPU: Page = Page {
+    code: "up/unknown-gpu",
+    class: Class::User,
+    meaning: "The machine's GPUs could not be found in the catalog, so nothing is known about their memory and speed.",
+    remedy: "say which machine it is like with `--like INSTANCE`, or describe it with `--cluster FILE`",
+};
+static SIGNALS: Page = Page {
+    code: "up/signals",
+    class: Class::Bug,
+    meaning: "The program could not arrange to be told of Ctrl-C.",
+    remedy: "please report the command and this message",
+};
+static LEFT: Page = Page {
+    code: "down/left",
+    class: Class::Transient,
+    meaning: "Processes of the cluster did not end, not even when they were killed. They hang inside the operating system, as on a file server that does not answer.",
+    remedy: "look at them with `ps`; they end when what they wait for answers",
+};
+
+impl Diagnostic for UpError {
+    fn page(&self) -> &'static Page {
+        match self {
+            UpError::OtherShape { .. } => &OTHER_SHAPE,
+            UpError::NoShape { .. } => &NO_SHAPE,
+            UpError::State { .. } => &STATE,
+            UpError::Died { .. } => &DIED,
+            UpError::Start { .. } => &START,
+            UpError::NotJoined { .. } => &NOT_JOINED,
+            UpError::UnknownGpu { .. } => &UNKNOWN_GPU,
+            UpError::Signals { .. } => &SIGNALS,
+            UpError::Left { .. } => &LEFT,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            UpError::Died { log, .. } | UpError::NotJoined { log, .. } => {
+                Some(format!("see {}", log.display()))
+            }
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,97 @@
+//! A cluster that goes away with whoever started it, for demonstrations and measurements.
+
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bedplate_drivers::{Driver, Local, StateDirectory};
+
+use super::{Arguments, Shape, UpError, start_agent, start_daemon, wait_for_nodes};
+use crate::commands::down::take_down;
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::context::Context;
+use crate::machine::Machine;
+use crate::stop::Stop;
+
+/// A cluster with its state in a folder of its own below the system's temporary one.
+pub(crate) struct TemporaryCluster {
+    pub(crate) driver: Local,
+    pub(crate) shape: Shape,
+    state: StateDirectory,
+    console: Console,
+}
+
+impl TemporaryCluster {
+    /// Starts one of this shape and returns when all nodes have joined.
+    pub(crate) fn start(arguments: &Arguments, context: &Context, console: &Console) -> Result<Self, Stop> {
+        let state = StateDirectory(new_folder());
+        let shape = Shape::new(arguments, context, Machine::this())?;
+        let outcome = Self::bring_up(&state, shape, context, console);
+        if outcome.is_err() {
+            end(&state, console);
+        }
+        outcome
+    }
+
+    fn bring_up(
+        state: &StateDirectory,
+        shape: Shape,
+        context: &Context,
+        console: &Console,
+    ) -> Result<Self, Stop> {
+        shape.keep(state)?;
+        let driver = start_daemon(state, &shape, context, console)?;
+        let names: Vec<String> = driver.nodes()?.into_iter().map(|node| node.name).collect();
+        for name in &names {
+            start_agent(state, &driver, &shape, name)?;
+        }
+        wait_for_nodes(state, &driver, &names, console)?;
+        Ok(Self { driver, shape, state: state.clone(), console: console.clone() })
+    }
+
+    pub(crate) fn folder(&self) -> &Path {
+        self.state.path()
+    }
+
+    pub(crate) fn connection(&self) -> Connection {
+        Connection::of(self.state.path().to_owned())
+    }
+
+    /// Takes it down in good order; an error says what is left.
+    pub(crate) fn stop(self) -> Result<(), Stop> {
+        take_down(&self.state, false, &self.console)?;
+        Ok(())
+    }
+}
+
+impl Drop for TemporaryCluster {
+    fn drop(&mut self) {
+        end(&self.state, &self.console);
+    }
+}
+
+/// Nothing is left, whatever happened before.
+fn end(state: &StateDirectory, console: &Console) {
+    if !crate::commands::down::processes(state.path()).is_empty() {
+        let _ = take_down(state, true, console);
+    }
+    let _ = std::fs::remove_dir_all(state.path());
+}
+
+fn new_folder() -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("bedplate-{}-{number}", std::process::id()))
+}
+
+/// A description of a cluster in a file that lasts as long as it is read.
+pub(crate) fn with_description<T>(
+    text: &str,
+    read: impl FnOnce(&str) -> Result<T, Stop>,
+) -> Result<T, Stop> {
+    let path = new_folder().with_extension("toml");
+    std::fs::write(&path, text).map_err(|source| UpError::State { path: path.clone(), source })?;
+    let outcome = read(&path.display().to_string());
+    let _ = std::fs::remove_file(&path);
+    outcome
+}

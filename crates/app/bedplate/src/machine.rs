@@ -1,0 +1,108 @@
+//! What this machine really has, and which processes on it belong to a cluster.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The marker that the agent sets in the environment of everything that a job starts.
+pub(crate) const MARK: &str = "BEDPLATE_RUN";
+
+/// The hardware of this machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Machine {
+    pub(crate) cores: u32,
+    pub(crate) memory_mib: u64,
+    pub(crate) gpus: u32,
+}
+
+impl Machine {
+    pub(crate) fn this() -> Self {
+        let cores = std::thread::available_parallelism().map_or(1, |cores| cores.get() as u32);
+        Self { cores, memory_mib: memory_mib().unwrap_or(1024), gpus: gpus() }
+    }
+}
+
+fn memory_mib() -> Option<u64> {
+    let text = fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
+}
+
+/// GPUs as NVIDIA's driver shows them, or by their device files inside a container.
+fn gpus() -> u32 {
+    let by_driver = entries("/proc/driver/nvidia/gpus").count();
+    let is_device = |name: &str| {
+        name.strip_prefix("nvidia").is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let by_file = entries("/dev").filter(|path| name_of(path).is_some_and(is_device)).count();
+    (if by_driver > 0 { by_driver } else { by_file }) as u32
+}
+
+fn entries(folder: &str) -> impl Iterator<Item = PathBuf> {
+    fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.path())
+}
+
+fn name_of(path: &Path) -> Option<&str> {
+    path.file_name()?.to_str()
+}
+
+/// A process of this machine, as far as we may look at it.
+#[derive(Debug, Clone)]
+pub(crate) struct Process {
+    pub(crate) pid: u32,
+    pub(crate) environment: BTreeMap<String, String>,
+    pub(crate) directory: Option<PathBuf>,
+}
+
+impl Process {
+    pub(crate) fn variable(&self, name: &str) -> Option<&str> {
+        self.environment.get(name).map(String::as_str)
+    }
+}
+
+/// The processes whose environment has a variable, oldest first.
+pub(crate) fn processes_with(variable: &str) -> Vec<Process> {
+    let pid_of = |path: &PathBuf| name_of(path)?.parse::<u32>().ok();
+    let mut found: Vec<Process> = entries("/proc").filter_map(|path| process(&path, pid_of(&path)?)).collect();
+    found.retain(|process| process.environment.contains_key(variable));
+    found.sort_by_key(|process| process.pid);
+    found
+}
+
+fn process(path: &Path, pid: u32) -> Option<Process> {
+    let bytes = fs::read(path.join("environ")).ok()?;
+    let pairs = bytes.split(|byte| *byte == 0).filter_map(|pair| {
+        let text = String::from_utf8_lossy(pair).into_owned();
+        let (name, value) = text.split_once('=')?;
+        Some((name.to_owned(), value.to_owned()))
+    });
+    Some(Process { pid, environment: pairs.collect(), directory: fs::read_link(path.join("cwd")).ok() })
+}
+
+/// Whether a process is there and has not ended; a zombie has.
+pub(crate) fn is_alive(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());
+    state.is_some_and(|state| state != 'Z' && state != 'X')
+}
+
+/// The command line of a process, with spaces between its words.
+pub(crate) fn command_line(pid: u32) -> String {
+    let bytes = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    String::from_utf8_lossy(&bytes).replace('\0', " ").trim().to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_found_by_a_variable_and_is_alive() {
+        let own = std::process::id();
+        assert!(is_alive(own) && !is_alive(u32::MAX));
+        assert!(!command_line(own).is_empty());
+        assert!(processes_with("PATH").iter().any(|process| process.pid == own));
+        let machine = Machine::this();
+        assert!(machine.cores > 0 && machine.memory_mib > 0);
+    }
+}

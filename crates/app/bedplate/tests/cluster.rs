@@ -1,0 +1,237 @@
+//! The real program with real processes: a cluster comes up, works, breaks, heals and leaves nothing behind.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A cluster in a folder of its own; taken down whatever happens.
+struct Cluster {
+    folder: PathBuf,
+}
+
+impl Cluster {
+    fn up(arguments: &[&str]) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("bp-test-{}-{number}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let cluster = Self { folder: fs::canonicalize(folder).unwrap() };
+        let up: Vec<&str> = ["up"].into_iter().chain(arguments.iter().copied()).collect();
+        succeeded(&cluster.run(&up));
+        cluster
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).current_dir(&self.folder).env("BEDPLATE_STATE", self.folder.join("state"));
+        command.env_remove("BEDPLATE_SERVER").env_remove("COLUMNS").env("TOUR", "de force");
+        command.output().expect("the program was built before its tests")
+    }
+
+    /// Standard output of a command that succeeds.
+    fn tell(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        succeeded(&output);
+        String::from_utf8(output.stdout).unwrap()
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let arguments: Vec<&str> = ["--json"].into_iter().chain(arguments.iter().copied()).collect();
+        serde_json::from_str(&self.tell(&arguments)).unwrap()
+    }
+
+    fn submit(&self, arguments: &[&str]) -> String {
+        let arguments: Vec<&str> = ["submit"].into_iter().chain(arguments.iter().copied()).collect();
+        self.tell(&arguments).trim().to_owned()
+    }
+
+    /// The job once it is so.
+    fn wait_for(&self, job: &str, is_so: impl Fn(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
+            let shown = self.json(&["job", "show", job]);
+            if is_so(&shown) {
+                return shown;
+            }
+            assert!(began.elapsed() < PATIENCE, "job {job} stands still: {shown:#}");
+            thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    fn down(&self) {
+        succeeded(&self.run(&["down"]));
+        let left = processes_of(&self.folder);
+        assert!(left.is_empty(), "{left:?}");
+        assert!(!self.folder.join("state/daemon.json").exists());
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.run(&["down", "--force"]);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn succeeded(output: &Output) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    assert!(output.status.success(), "{:?}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
+}
+
+/// Command lines of processes whose environment names the folder.
+fn processes_of(folder: &Path) -> Vec<String> {
+    let folder = folder.display().to_string();
+    let mut found = Vec::new();
+    for entry in fs::read_dir("/proc").unwrap().flatten() {
+        let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
+        let is_ours = String::from_utf8_lossy(&environment).split('\0').any(|pair| {
+            pair.split_once('=').is_some_and(|(name, value)| name.starts_with("BEDPLATE_") && value.starts_with(&folder))
+        });
+        if is_ours && entry.file_name() != std::process::id().to_string().as_str() {
+            let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
+            found.push(String::from_utf8_lossy(&line).replace('\0', " "));
+        }
+    }
+    found
+}
+
+fn step(job: &Value) -> u64 {
+    job["checkpoint"]["step"].as_u64().unwrap_or(0)
+}
+
+#[test]
+fn a_cluster_comes_up_works_and_leaves_nothing() {
+    let cluster = Cluster::up(&["--nodes", "2", "--like", "p5.48xlarge"]);
+    let again = cluster.run(&["up", "--nodes", "2", "--like", "p5.48xlarge"]);
+    succeeded(&again);
+    assert!(String::from_utf8_lossy(&again.stderr).contains("up already"));
+    let other = cluster.run(&["up", "--nodes", "3", "--like", "p5.48xlarge"]);
+    assert_eq!(other.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&other.stderr).contains("up/other-shape"));
+
+    let nodes = cluster.json(&["node", "list"]);
+    assert_eq!(nodes["nodes"].as_array().unwrap().len(), 2);
+    assert!(nodes["nodes"].as_array().unwrap().iter().all(|node| node["state"] == "idle"));
+
+    let told = cluster.tell(&[
+        "submit", "--nodes", "2", "--gpus-per-node", "4", "--follow", "--", "sh", "-c",
+        "echo rank $RANK of $WORLD_SIZE, $TOUR, in $(pwd), devices $CUDA_VISIBLE_DEVICES",
+    ]);
+    assert!(told.contains("rank 0 of 2, de force"), "{told}");
+    assert!(told.contains(&format!("in {}", cluster.folder.display())), "{told}");
+    assert!(told.contains("devices 0,1,2,3"), "{told}");
+    let other = cluster.tell(&["job", "logs", "1", "--rank", "1"]);
+    assert!(other.contains("rank 1 of 2"), "{other}");
+
+    let failed = cluster.run(&["submit", "--wait", "--", "sh", "-c", "exit 7"]);
+    assert_eq!(failed.status.code(), Some(7), "{failed:?}");
+
+    let queue = cluster.tell(&["queue", "--all"]);
+    assert!(queue.contains("succeeded") && queue.contains("failed"), "{queue}");
+    assert!(cluster.tell(&["top", "--once"]).contains("nodes 2/2"));
+    let usage = cluster.json(&["usage", "--by", "job"]);
+    assert_eq!(usage["usage"].as_array().unwrap().len(), 2, "{usage}");
+    cluster.down();
+}
+
+#[test]
+fn a_gang_that_loses_a_node_comes_back_from_its_checkpoint() {
+    let cluster = Cluster::up(&["--nodes", "3", "--like", "p5.48xlarge"]);
+    let script = "step=${BEDPLATE_CHECKPOINT_STEP:-0}; while [ $step -lt 30 ]; do sleep 0.1; step=$((step+1)); \
+                  [ $RANK = 0 ] && echo checkpoint $step >> $BEDPLATE_REPORT; done; echo from ${BEDPLATE_CHECKPOINT_STEP:-0}";
+    let job = cluster.submit(&["--nodes", "2", "--gpus-per-node", "8", "--", "sh", "-c", script]);
+    let before = cluster.wait_for(&job, |job| step(job) >= 5);
+    let lost = before["nodes"][0].as_str().unwrap().to_owned();
+    succeeded(&cluster.run(&["chaos", "kill-node", &lost]));
+    let after = cluster.wait_for(&job, |job| job["runs"].as_array().is_some_and(|runs| runs.len() > 1) && job["state"] == "running");
+    assert!(step(&after) >= 5, "{after:#}");
+    assert!(!after["nodes"].as_array().unwrap().iter().any(|node| *node == *lost), "{after:#}");
+    let end = cluster.wait_for(&job, |job| job["ended_ms"].is_u64());
+    assert_eq!(end["state"], "succeeded", "{end:#}");
+    let log = cluster.tell(&["job", "logs", &job]);
+    let from: u64 = log.trim().rsplit(' ').next().unwrap().parse().unwrap();
+    assert!(from >= 5, "{log}");
+
+    let waiting = cluster.submit(&["--nodes", "3", "--gpus-per-node", "8", "--", "true"]);
+    let explained = cluster.tell(&["job", "explain", &waiting]);
+    assert!(explained.contains("waits"), "{explained}");
+    succeeded(&cluster.run(&["node", "start", &lost]));
+    succeeded(&cluster.run(&["node", "resume", &lost]));
+    let end = cluster.wait_for(&waiting, |job| job["ended_ms"].is_u64());
+    assert_eq!(end["state"], "succeeded", "{end:#}");
+    cluster.down();
+}
+
+#[test]
+fn a_killed_daemon_comes_back_and_the_job_runs_on() {
+    let cluster = Cluster::up(&["--nodes", "1", "--like", "p5.48xlarge"]);
+    let job = cluster.submit(&["--", "sh", "-c", "sleep 3; echo alive"]);
+    cluster.wait_for(&job, |job| job["state"] == "running");
+    succeeded(&cluster.run(&["chaos", "kill-control"]));
+    let end = cluster.wait_for(&job, |job| job["ended_ms"].is_u64());
+    assert_eq!((end["state"].as_str(), end["restarts"].as_u64()), (Some("succeeded"), Some(0)), "{end:#}");
+    assert!(cluster.tell(&["job", "logs", &job]).contains("alive"));
+    cluster.down();
+}
+
+#[test]
+fn jobs_are_held_released_cancelled_and_nodes_drained() {
+    let cluster = Cluster::up(&["--nodes", "1", "--like", "p5.48xlarge"]);
+    let held = cluster.submit(&["--hold", "--", "true"]);
+    assert!(cluster.tell(&["queue"]).contains("held"));
+    succeeded(&cluster.run(&["job", "release", &held]));
+    let end = cluster.wait_for(&held, |job| job["ended_ms"].is_u64());
+    assert_eq!(end["state"], "succeeded");
+
+    let long = cluster.submit(&["--", "sleep", "600"]);
+    cluster.wait_for(&long, |job| job["state"] == "running");
+    let beside = cluster.tell(&["job", "attach", &long, "--", "sh", "-c", "echo $RANK in $BEDPLATE_JOB"]);
+    assert_eq!(beside.trim(), format!("0 in {long}"));
+    let both = cluster.run(&["job", "cancel", &long, "99"]);
+    assert_eq!(both.status.code(), Some(1), "one of them does not exist");
+    let end = cluster.wait_for(&long, |job| job["ended_ms"].is_u64());
+    assert_eq!(end["state"], "cancelled");
+
+    succeeded(&cluster.run(&["node", "drain", "n1", "--reason", "ECC errors"]));
+    assert!(cluster.tell(&["node", "list"]).contains("ECC errors"));
+    let waiting = cluster.submit(&["--", "true"]);
+    assert_eq!(cluster.json(&["job", "show", &waiting])["state"], "waiting");
+    succeeded(&cluster.run(&["node", "resume", "n1"]));
+    let end = cluster.wait_for(&waiting, |job| job["ended_ms"].is_u64());
+    assert_eq!(end["state"], "succeeded");
+
+    let token = cluster.tell(&["token", "add", "ada", "--role", "reader"]);
+    assert!(token.trim().len() > 16 && cluster.tell(&["token", "list"]).contains("ada"));
+    cluster.down();
+}
+
+#[test]
+fn a_batch_script_runs_with_srun_as_it_is() {
+    let cluster = Cluster::up(&["--nodes", "2", "--like", "p5.48xlarge"]);
+    let script = "#!/bin/bash\n#SBATCH --nodes=2 --ntasks-per-node=1\nsrun sh -c 'echo task $SLURM_PROCID on $SLURMD_NODENAME'\nscontrol show hostnames\n";
+    fs::write(cluster.folder.join("job.sbatch"), script).unwrap();
+    let told = cluster.tell(&["submit", "job.sbatch", "--follow"]);
+    for line in ["task 0 on n1", "task 1 on n2", "n1\nn2\n"] {
+        assert!(told.contains(line), "{told}");
+    }
+    cluster.down();
+}
+
+#[test]
+fn the_last_chapter_of_the_tour_tells_how_a_job_came_back() {
+    let output = Command::new(PROGRAM).args(["tour", "--json"]).output().unwrap();
+    succeeded(&output);
+    let told: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let happened = &told["chapters"].as_array().unwrap().last().unwrap()["happened"];
+    assert_eq!(happened["end"], "succeeded", "{happened:#}");
+    assert!(happened["from_step"].as_u64().unwrap() >= 8, "{happened:#}");
+    assert!(happened["explanation"]["wait"].is_string(), "{happened:#}");
+}
