@@ -85,7 +85,9 @@ impl Cgroups {
         Some(())
     }
 
+    /// Makes a directory, and removes those that keepers left who were killed.
     fn make(&mut self, directory: &Path) -> Option<()> {
+        directory.parent().map(remove_stale);
         fs::create_dir(directory).ok()?;
         self.made.push(directory.to_owned());
         Some(())
@@ -158,6 +160,28 @@ impl Limited {
     pub(crate) fn remove(&self) {
         let _ = fs::remove_dir(&self.directory);
     }
+}
+
+/// Removes the empty cgroups of keepers that are no more, those of their runs first.
+fn remove_stale(base: &Path) {
+    let directories = |path: &Path| {
+        let entries = fs::read_dir(path).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect::<Vec<PathBuf>>()
+    };
+    for directory in directories(base).into_iter().filter(|path| is_stale(path)) {
+        for run in directories(&directory) {
+            let _ = fs::remove_dir(run);
+        }
+        let _ = fs::remove_dir(directory);
+    }
+}
+
+/// Whether it is named after a keeper that has ended.
+fn is_stale(directory: &Path) -> bool {
+    let name = directory.file_name().and_then(|name| name.to_str());
+    let keeper =
+        name.and_then(|name| name.strip_prefix("bedplate-")?.rsplit_once('-')?.1.parse::<u32>().ok());
+    keeper.is_some_and(|pid| !Path::new("/proc").join(pid.to_string()).exists())
 }
 
 fn put(directory: &Path, file: &str, value: &str) -> Option<()> {
