@@ -3,6 +3,7 @@
 mod agents;
 mod contract;
 mod disk;
+mod encryption;
 mod hostile;
 mod support;
 mod watching;
