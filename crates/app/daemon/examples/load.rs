@@ -171,12 +171,14 @@ fn explain(address: SocketAddr, token: &str) -> Result<Duration, Failure> {
 /// An agent for every node: it prepares and starts what it is told and lets it run until it is stopped.
 fn join_all(address: SocketAddr, token: &str) -> Result<(), Failure> {
     let mut client = Client::connect(address, token)?;
-    for node in 1..=NODES {
-        let wanted = format!("{{\"user\": \"n{node}\", \"role\": \"agent\"}}");
+    let (_, body) = client.ask("GET", "/v1/nodes", "", "")?;
+    let page: serde_json::Value = serde_json::from_str(&body)?;
+    for node in page["nodes"].as_array().into_iter().flatten() {
+        let name = node["name"].as_str().ok_or("a node has a name")?.to_owned();
+        let wanted = serde_json::json!({ "user": name, "role": "agent" }).to_string();
         let (_, body) = client.ask("POST", "/v1/tokens", "application/json", &wanted)?;
         let made: serde_json::Value = serde_json::from_str(&body)?;
         let secret = made["token"].as_str().ok_or("no token")?.to_owned();
-        let name = format!("n{node}");
         thread::spawn(move || {
             // It ends with the daemon.
             let _ = play_agent(address, &secret, &name);
