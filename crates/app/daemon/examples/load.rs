@@ -11,10 +11,12 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_catalog::Catalog;
+use bedplate_control::wire::{FromAgent, Held, HeldPhase, Hello, Host, NodeEnd, RunId, ToAgent};
 use bedplate_daemon::{Options, Running, start};
 use bedplate_topology::Cluster;
 
 const CLIENTS: usize = 4;
+const NODES: usize = 64;
 const JOB: &str =
     "name = \"load\"\ncommand = [\"true\"]\nnodes = 1\ngpus_per_node = 1\ntime_limit = \"10m\"\n";
 
@@ -30,9 +32,12 @@ fn main() -> Result<(), Failure> {
 
     let daemon = begin(&folder)?;
     let token = token(&folder)?;
+    join_all(daemon.address(), &token)?;
     let history = submit_all(daemon.address(), &token, ended)?;
     cancel_all(daemon.address(), &token)?;
     let load = submit_all(daemon.address(), &token, submissions)?;
+    let running = metric(daemon.address(), &token, "bedplate_jobs{state=\"running\"}")?;
+    let explain = explain(daemon.address(), &token)?;
     let memory_bytes = metric(daemon.address(), &token, "bedplate_resident_memory_bytes")?;
     daemon.stop()?;
 
@@ -51,7 +56,9 @@ fn main() -> Result<(), Failure> {
         "p99_ms": load.quantile_ms(0.99),
         "submissions_per_s_into_history": history.per_second(),
         "ended_jobs": ended,
-        "live_jobs": live,
+        "running_jobs_under_load": running,
+        "waiting_jobs_after_restart": live,
+        "explain_ms": explain.as_secs_f64() * 1e3,
         "restart_s": restart.as_secs_f64(),
         "memory_bytes": memory_bytes,
         "memory_bytes_after_restart": memory_after_restart,
@@ -60,7 +67,7 @@ fn main() -> Result<(), Failure> {
 }
 
 fn begin(folder: &Path) -> Result<Running, Failure> {
-    let cluster = Cluster::from_spec("p5.48xlarge:64", &Catalog::builtin())?;
+    let cluster = Cluster::from_spec(&format!("p5.48xlarge:{NODES}"), &Catalog::builtin())?;
     let mut options = Options::new(folder.to_owned(), cluster);
     options.listen = SocketAddr::from(([127, 0, 0, 1], 0));
     options.limits.requests_per_second_per_client = 1e6;
@@ -149,6 +156,108 @@ fn cancel_all(address: SocketAddr, token: &str) -> Result<(), Failure> {
             part.join().map_err(|_| "a client panicked")??;
         }
     }
+}
+
+fn explain(address: SocketAddr, token: &str) -> Result<Duration, Failure> {
+    let mut client = Client::connect(address, token)?;
+    let (_, body) = client.ask("GET", "/v1/jobs?state=waiting&limit=1", "", "")?;
+    let page: serde_json::Value = serde_json::from_str(&body)?;
+    let label = page["jobs"][0]["label"].as_str().unwrap_or("1").to_owned();
+    let began = Instant::now();
+    client.ask("GET", &format!("/v1/jobs/{label}/explain"), "", "")?;
+    Ok(began.elapsed())
+}
+
+/// An agent for every node: it prepares and starts what it is told and lets it run until it is stopped.
+fn join_all(address: SocketAddr, token: &str) -> Result<(), Failure> {
+    let mut client = Client::connect(address, token)?;
+    let (_, body) = client.ask("GET", "/v1/nodes", "", "")?;
+    let page: serde_json::Value = serde_json::from_str(&body)?;
+    for node in page["nodes"].as_array().into_iter().flatten() {
+        let name = node["name"].as_str().ok_or("a node has a name")?.to_owned();
+        let wanted = serde_json::json!({ "user": name, "role": "agent" }).to_string();
+        let (_, body) = client.ask("POST", "/v1/tokens", "application/json", &wanted)?;
+        let made: serde_json::Value = serde_json::from_str(&body)?;
+        let secret = made["token"].as_str().ok_or("no token")?.to_owned();
+        thread::spawn(move || {
+            // It ends with the daemon.
+            let _ = play_agent(address, &secret, &name);
+        });
+    }
+    while metric(address, token, "bedplate_links")? < NODES as f64 {
+        thread::sleep(Duration::from_millis(20));
+    }
+    Ok(())
+}
+
+fn play_agent(address: SocketAddr, secret: &str, node: &str) -> Result<(), Failure> {
+    let mut stream = BufReader::new(TcpStream::connect(address)?);
+    let request = format!(
+        "POST /v1/agents/link HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {secret}\r\nConnection: Upgrade\r\n\
+         Upgrade: bedplate-link\r\nContent-Length: 0\r\n\r\n"
+    );
+    stream.get_mut().write_all(request.as_bytes())?;
+    let mut line = String::new();
+    while line != "\r\n" {
+        line.clear();
+        stream.read_line(&mut line)?;
+    }
+    let host = Host { name: node.into(), cores: 192, memory_mib: 2 << 20, gpus: 8 };
+    let hello =
+        Hello { node: node.into(), address: "127.0.0.1".into(), incarnation: 1, held: Vec::new(), host };
+    say(&mut stream, &FromAgent::Hello(hello))?;
+    stream.get_ref().set_read_timeout(Some(Duration::from_millis(200)))?;
+    let mut held: Vec<Held> = Vec::new();
+    let mut beat = Instant::now();
+    let mut line = String::new();
+    for sequence in 0.. {
+        while beat.elapsed() < Duration::from_millis(500) {
+            match stream.read_line(&mut line) {
+                Ok(0) => return Ok(()),
+                Ok(_) => {
+                    obey(&mut stream, serde_json::from_str(&line)?, &mut held)?;
+                    line.clear();
+                }
+                Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        beat = Instant::now();
+        say(&mut stream, &FromAgent::Heartbeat { sequence, held: held.clone() })?;
+    }
+    Ok(())
+}
+
+fn obey(stream: &mut BufReader<TcpStream>, message: ToAgent, held: &mut Vec<Held>) -> Result<(), Failure> {
+    let mut enter = |run: RunId, phase: HeldPhase| {
+        held.retain(|held| held.run != run);
+        held.push(Held { run, phase });
+    };
+    match message {
+        ToAgent::Prepare(launch) => {
+            enter(launch.run, HeldPhase::Prepared { master_port: Some(1) });
+            say(stream, &FromAgent::Prepared { run: launch.run, master_port: Some(1) })
+        }
+        ToAgent::Go { run, .. } => {
+            enter(run, HeldPhase::Running);
+            Ok(())
+        }
+        ToAgent::Stop { run, .. } => {
+            let end = NodeEnd { was_stopped: true, ..NodeEnd::default() };
+            enter(run, HeldPhase::Released { end: end.clone() });
+            say(stream, &FromAgent::Released { run, end })
+        }
+        ToAgent::Forget { run } => {
+            held.retain(|held| held.run != run);
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn say(stream: &mut BufReader<TcpStream>, message: &FromAgent) -> Result<(), Failure> {
+    let line = serde_json::to_string(message)? + "\n";
+    Ok(stream.get_mut().write_all(line.as_bytes())?)
 }
 
 fn metric(address: SocketAddr, token: &str, name: &str) -> Result<f64, Failure> {

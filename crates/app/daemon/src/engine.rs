@@ -1,12 +1,12 @@
 //! The thread that owns the control plane.
 //!
 //! It works through what has queued up, hands the records to the journal with all that must wait for them (commands,
-//! notices, answers), and goes on without waiting: while one batch is on its way to the disk the next is worked out.
-//! The journal keeps the order. What promises nothing leaves at once.
+//! notices, answers), and goes on without waiting: while one batch is on its way to the disk the next is worked out,
+//! and goes there as a whole when the disk is free. The journal keeps the order. What promises nothing leaves at once.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,7 @@ use bedplate_control::{Control, Output};
 use bedplate_gangs::Time;
 use bedplate_journal::Writer;
 use tokio::runtime::Handle;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{Notify, mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::clock::Clock;
@@ -34,6 +34,9 @@ const TICK: Duration = Duration::from_millis(50);
 /// A turn that took longer means that the process was held up; what agents said meanwhile is heard first.
 const HELD_UP: Duration = Duration::from_secs(1);
 const CATCH_UP: Duration = Duration::from_millis(250);
+/// After a commit, those who were just answered have this share of its time to join the next one.
+const GATHER_SHARE: u32 = 8;
+const LONGEST_GATHER: Duration = Duration::from_micros(500);
 
 type Reply = Box<dyn FnOnce() + Send>;
 type Change = Box<dyn FnOnce(&mut Control, Time) -> Option<Reply> + Send>;
@@ -93,6 +96,8 @@ impl Engine {
             ticked: Instant::now(),
             turned: Instant::now(),
             no_tick_before: Instant::now(),
+            kept: Kept::default(),
+            disk: Arc::default(),
         };
         let run = move || {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(|| worker.run(&runtime))) {
@@ -176,6 +181,66 @@ impl Drop for Pending {
     }
 }
 
+/// What waits for the commit before it, and then goes to the disk as one batch.
+#[derive(Default)]
+struct Kept {
+    output: Output,
+    replies: Vec<Reply>,
+}
+
+impl Kept {
+    fn is_empty(&self) -> bool {
+        let Output { records, commands, notices, .. } = &self.output;
+        records.is_empty() && commands.is_empty() && notices.is_empty() && self.replies.is_empty()
+    }
+
+    fn add(&mut self, output: Output, replies: Vec<Reply>) {
+        self.output.records.extend(output.records);
+        self.output.commands.extend(output.commands);
+        self.output.notices.extend(output.notices);
+        self.replies.extend(replies);
+    }
+}
+
+/// The commit that is under way, as the thread sees it.
+#[derive(Default)]
+struct Disk {
+    state: Mutex<DiskState>,
+    is_free: Notify,
+}
+
+#[derive(Default)]
+struct DiskState {
+    since: Option<Instant>,
+    /// No batch before this: others may join it.
+    next: Option<Instant>,
+}
+
+impl Disk {
+    fn begin(&self) {
+        self.state().since = Some(Instant::now());
+    }
+
+    fn end(&self) {
+        let mut state = self.state();
+        let took = state.since.take().map_or(Duration::ZERO, |since| since.elapsed());
+        state.next = Some(Instant::now() + (took / GATHER_SHARE).min(LONGEST_GATHER));
+        drop(state);
+        self.is_free.notify_one();
+    }
+
+    /// How long until the next batch may go; nothing while a commit is under way.
+    fn free_in(&self) -> Option<Duration> {
+        let state = self.state();
+        let left = state.next.map_or(Duration::ZERO, |next| next.saturating_duration_since(Instant::now()));
+        state.since.is_none().then_some(left)
+    }
+
+    fn state(&self) -> MutexGuard<'_, DiskState> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 struct Worker {
     control: Control,
     queue: mpsc::Receiver<Work>,
@@ -184,6 +249,8 @@ struct Worker {
     ticked: Instant,
     turned: Instant,
     no_tick_before: Instant,
+    kept: Kept,
+    disk: Arc<Disk>,
 }
 
 impl Worker {
@@ -193,8 +260,14 @@ impl Worker {
         let mut batch = Vec::with_capacity(MOST_AT_ONCE);
         loop {
             let pause = self.pause();
-            let received = runtime
-                .block_on(async { timeout(pause, self.queue.recv_many(&mut batch, MOST_AT_ONCE)).await });
+            let (queue, disk) = (&mut self.queue, &self.disk);
+            let received = runtime.block_on(async {
+                tokio::select! {
+                    received = timeout(pause, queue.recv_many(&mut batch, MOST_AT_ONCE)) => received,
+                    // A batch waits for the commit before it.
+                    () = disk.is_free.notified() => Ok(1),
+                }
+            });
             if received == Ok(0) {
                 return;
             }
@@ -204,7 +277,7 @@ impl Worker {
             self.turned = Instant::now();
             self.surroundings.metrics.control_turn.observe(began.elapsed());
             if is_last {
-                return;
+                return self.commit();
             }
         }
     }
@@ -239,6 +312,13 @@ impl Worker {
     fn pause(&self) -> Duration {
         let now = self.surroundings.clock.now();
         let until = self.control.wakeup().since(now);
+        if !self.kept.is_empty()
+            && let Some(left) = self.disk.free_in()
+        {
+            // Timers of the runtime are too coarse for this.
+            thread::sleep(left);
+            return Duration::ZERO;
+        }
         TICK.saturating_sub(self.ticked.elapsed())
             .min(Duration::from_millis(until.0))
             .max(Duration::from_millis(1))
@@ -262,16 +342,24 @@ impl Worker {
         self.surroundings.metrics.tick.observe(began.elapsed());
     }
 
-    /// Urgent commands leave now, everything else when the records are on disk.
+    /// Urgent commands leave now; everything else is kept for the next commit.
     fn hand_over(&mut self, replies: Vec<Reply>) {
-        let Output { records, urgent, commands, notices } = self.control.take_output();
-        let Surroundings { links, hub, metrics, failure, .. } = &self.surroundings;
-        urgent.into_iter().for_each(|command| links.carry_out(command));
-        if records.is_empty() && commands.is_empty() && notices.is_empty() && replies.is_empty() {
-            return;
+        let mut output = self.control.take_output();
+        let urgent = std::mem::take(&mut output.urgent);
+        urgent.into_iter().for_each(|command| self.surroundings.links.carry_out(command));
+        self.kept.add(output, replies);
+        if !self.kept.is_empty() && self.disk.free_in() == Some(Duration::ZERO) {
+            self.commit();
         }
+    }
+
+    /// Sends what was kept to the disk; commands, notices and answers leave once it is there.
+    fn commit(&mut self) {
+        let Kept { output, replies } = std::mem::take(&mut self.kept);
+        let Output { records, commands, notices, .. } = output;
+        let Surroundings { links, hub, metrics, failure, .. } = &self.surroundings;
         metrics.run_restarts.add(records.iter().filter(|record| begins_again(record)).count() as u64);
-        let (links, hub, failure) = (links.clone(), hub.clone(), failure.clone());
+        let (links, hub, failure, disk) = (links.clone(), hub.clone(), failure.clone(), self.disk.clone());
         let on_durable = move |result: Result<(), Arc<bedplate_journal::JournalError>>| {
             if let Err(error) = result {
                 let why = error.to_string();
@@ -281,7 +369,9 @@ impl Worker {
             commands.into_iter().for_each(|command| links.carry_out(command));
             hub.publish(notices);
             replies.into_iter().for_each(|reply| reply());
+            disk.end();
         };
+        self.disk.begin();
         self.writer.commit(records, Box::new(on_durable));
     }
 }

@@ -1,6 +1,8 @@
 //! A daemon in a process of its own: killed over and over while a client submits, and under ten thousand idle
 //! connections. This program is both the test and, when told by its environment, the daemon.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
 #[path = "api/support.rs"]
 #[expect(dead_code, reason = "the other tests need more of it")]
 mod support;

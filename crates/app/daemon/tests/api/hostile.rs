@@ -7,16 +7,19 @@ use serde_json::json;
 
 use crate::support::{Client, Daemon, JOB};
 
+/// Headers, body, and the status and code that are answered; an empty code stands for any.
+type Case<'a> = (&'a [(&'a str, &'a str)], &'a [u8], u16, &'a str);
+
 #[test]
 fn bodies_that_are_too_large_malformed_or_of_another_type_are_refused() {
     let daemon = Daemon::start();
     let mut ada = daemon.client("ada", "user");
     let large = vec![b'#'; (1 << 20) + 1];
     let toml = [("Content-Type", "application/toml")];
-    let cases: [(&[(&str, &str)], &[u8], u16, &str); 8] = [
+    let cases: [Case<'_>; 8] = [
         (&toml, &large, 413, "api/too-large"),
         (&toml, b"\xff\xfe", 400, "api/malformed"),
-        (&toml, b"name = ", 400, "toml/syntax"),
+        (&toml, b"name = ", 400, ""),
         (&toml, b"", 400, ""),
         (&[("Content-Type", "application/json")], b"[1]", 400, ""),
         (&[("Content-Type", "text/html")], b"<p>", 415, "api/wrong-type"),
@@ -27,10 +30,7 @@ fn bodies_that_are_too_large_malformed_or_of_another_type_are_refused() {
         let answer = ada.again().ask("POST", "/v1/jobs", headers, body);
         assert_eq!(answer.status, status, "{}", answer.text());
         let found = answer.code();
-        assert!(
-            found == code || code.is_empty() || code == "toml/syntax" && found.contains('/'),
-            "{found} {code}"
-        );
+        assert!(found == code || code.is_empty() && !found.is_empty(), "{found} {code}");
     }
     let chunked = [("Content-Type", "application/toml"), ("Transfer-Encoding", "chunked")];
     let mut endless = ada.again();
