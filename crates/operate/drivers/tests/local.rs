@@ -135,6 +135,20 @@ fn jobs_come_page_by_page() {
 }
 
 #[test]
+fn a_job_is_told_with_its_runs_and_notes() {
+    let told = JOB.replace(
+        r#""runs":1"#,
+        r#""runs":[{"number":1},{"number":3}],"notes":[{"at_ms":4,"job":7,"node":null,"text":"began"}],"text":"name = 1""#,
+    );
+    let (place, _requests) = server(vec![vec![answer("200 OK", &told)]]);
+    let detail = Local::new(place).job("7").unwrap();
+    assert_eq!((detail.view.life.runs, detail.runs.len(), detail.notes.len()), (3, 2, 1));
+    assert_eq!(detail.text.as_deref(), Some("name = 1"));
+    let again = serde_json::to_value(&detail).unwrap();
+    assert_eq!(serde_json::from_value::<bedplate_drivers::JobDetail>(again).unwrap(), detail);
+}
+
+#[test]
 fn a_log_in_chunks_is_copied_and_says_where_it_goes_on() {
     let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nBedplate-Next-Offset: 31\r\n\r\n\
                   5\r\nhello\r\n6;x=1\r\n world\r\n0\r\n\r\n";
