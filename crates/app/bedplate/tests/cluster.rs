@@ -83,7 +83,13 @@ impl Drop for Cluster {
 
 fn succeeded(output: &Output) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{:?}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{:?}\n{}\n{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
 }
 
 /// Command lines of processes whose environment names the folder.
@@ -93,7 +99,8 @@ fn processes_of(folder: &Path) -> Vec<String> {
     for entry in fs::read_dir("/proc").unwrap().flatten() {
         let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
         let is_ours = String::from_utf8_lossy(&environment).split('\0').any(|pair| {
-            pair.split_once('=').is_some_and(|(name, value)| name.starts_with("BEDPLATE_") && value.starts_with(&folder))
+            pair.split_once('=')
+                .is_some_and(|(name, value)| name.starts_with("BEDPLATE_") && value.starts_with(&folder))
         });
         if is_ours && entry.file_name() != std::process::id().to_string().as_str() {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -122,7 +129,15 @@ fn a_cluster_comes_up_works_and_leaves_nothing() {
     assert!(nodes["nodes"].as_array().unwrap().iter().all(|node| node["state"] == "idle"));
 
     let told = cluster.tell(&[
-        "submit", "--nodes", "2", "--gpus-per-node", "4", "--follow", "--", "sh", "-c",
+        "submit",
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "4",
+        "--follow",
+        "--",
+        "sh",
+        "-c",
         "echo rank $RANK of $WORLD_SIZE, $TOUR, in $(pwd), devices $CUDA_VISIBLE_DEVICES",
     ]);
     assert!(told.contains("rank 0 of 2, de force"), "{told}");
@@ -151,7 +166,9 @@ fn a_gang_that_loses_a_node_comes_back_from_its_checkpoint() {
     let before = cluster.wait_for(&job, |job| step(job) >= 5);
     let lost = before["nodes"][0].as_str().unwrap().to_owned();
     succeeded(&cluster.run(&["chaos", "kill-node", &lost]));
-    let after = cluster.wait_for(&job, |job| job["runs"].as_array().is_some_and(|runs| runs.len() > 1) && job["state"] == "running");
+    let after = cluster.wait_for(&job, |job| {
+        job["runs"].as_array().is_some_and(|runs| runs.len() > 1) && job["state"] == "running"
+    });
     assert!(step(&after) >= 5, "{after:#}");
     assert!(!after["nodes"].as_array().unwrap().iter().any(|node| *node == *lost), "{after:#}");
     let end = cluster.wait_for(&job, |job| job["ended_ms"].is_u64());

@@ -142,8 +142,12 @@ pub enum UsageBy {
 }
 
 impl UsageBy {
-    pub const ALL: [(&'static str, UsageBy); 4] =
-        [("user", UsageBy::User), ("account", UsageBy::Account), ("day", UsageBy::Day), ("job", UsageBy::Job)];
+    pub const ALL: [(&'static str, UsageBy); 4] = [
+        ("user", UsageBy::User),
+        ("account", UsageBy::Account),
+        ("day", UsageBy::Day),
+        ("job", UsageBy::Job),
+    ];
 
     pub fn name(self) -> &'static str {
         Self::ALL.into_iter().find(|(_, by)| *by == self).map_or("", |(name, _)| name)

@@ -130,7 +130,10 @@ fn jobs_come_page_by_page() {
     assert_eq!(jobs.len(), 2);
     assert_eq!((jobs[0].life.state, jobs[0].nodes.len()), (JobState::Running, 2));
     let asked = requests.recv().unwrap();
-    assert!(asked.starts_with("GET /v1/jobs?limit=1000&state=running,waiting&user=a%20b&ended=true HTTP"), "{asked}");
+    assert!(
+        asked.starts_with("GET /v1/jobs?limit=1000&state=running,waiting&user=a%20b&ended=true HTTP"),
+        "{asked}"
+    );
     assert!(requests.recv().unwrap().contains("&after=7 "));
 }
 

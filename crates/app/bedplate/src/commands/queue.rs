@@ -55,8 +55,17 @@ const STATES: [(&str, JobState); 11] = {
 };
 /// In the order of `JobState::ALL`.
 const STATE_NAMES: [&str; 11] = [
-    "waiting", "starting", "running", "stopping", "suspended", "succeeded", "failed", "cancelled", "timed_out",
-    "node_lost", "rejected",
+    "waiting",
+    "starting",
+    "running",
+    "stopping",
+    "suspended",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "timed_out",
+    "node_lost",
+    "rejected",
 ];
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
@@ -184,12 +193,24 @@ pub(crate) mod tests {
             serde_json::from_value(job).unwrap()
         };
         vec![
-            job(1, json!({ "state": "running", "started_ms": 9_000_000, "ends_ms": 16_200_000, "nodes": ["n1", "n2"] })),
-            job(2, json!({ "name": "a name that is too long to show", "expected_start_ms": 16_200_000, "reason": "not enough free nodes" })),
+            job(
+                1,
+                json!({ "state": "running", "started_ms": 9_000_000, "ends_ms": 16_200_000, "nodes": ["n1", "n2"] }),
+            ),
+            job(
+                2,
+                json!({ "name": "a name that is too long to show", "expected_start_ms": 16_200_000, "reason": "not enough free nodes" }),
+            ),
             job(3, json!({ "is_held": true, "user": "grace", "reason": "held" })),
             job(4, json!({ "label": "4_7", "nodes_asked": 1, "gpus_asked": 0 })),
-            job(5, json!({ "state": "failed", "started_ms": 9_000_000, "ended_ms": 9_061_000, "exit_status": 3 })),
-            job(6, json!({ "state": "node_lost", "started_ms": 9_000_000, "ended_ms": 9_061_000, "reason": "n1 was lost" })),
+            job(
+                5,
+                json!({ "state": "failed", "started_ms": 9_000_000, "ended_ms": 9_061_000, "exit_status": 3 }),
+            ),
+            job(
+                6,
+                json!({ "state": "node_lost", "started_ms": 9_000_000, "ended_ms": 9_061_000, "reason": "n1 was lost" }),
+            ),
         ]
     }
 

@@ -40,7 +40,8 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     let driver = arguments.connection.driver()?;
     let picture = look(&driver)?;
     if console.is_json() {
-        return console.json(&json!({ "cluster": picture.name, "nodes": picture.nodes, "jobs": picture.jobs }));
+        return console
+            .json(&json!({ "cluster": picture.name, "nodes": picture.nodes, "jobs": picture.jobs }));
     }
     let screen = if arguments.once { None } else { Screen::take() };
     let Some(screen) = screen else {

@@ -105,7 +105,9 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
             let wanted = Shape::new(arguments, context, Machine::this())?;
             match known {
                 Some(known) if known.cluster != wanted.cluster && is_up => {
-                    return Err(UpError::OtherShape { has: known.summary(), state: state.path().to_owned() }.into());
+                    return Err(
+                        UpError::OtherShape { has: known.summary(), state: state.path().to_owned() }.into()
+                    );
                 }
                 _ => wanted,
             }
@@ -174,4 +176,3 @@ pub(crate) fn describe(nodes: &[NodeView], shape: &Shape) -> Vec<String> {
     lines.extend(shape.over_commitment(machine));
     lines
 }
-

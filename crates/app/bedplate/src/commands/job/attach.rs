@@ -66,9 +66,9 @@ impl Diagnostic for AttachError {
 
     fn help(&self) -> Option<String> {
         match self {
-            AttachError::NotHere { job, rank, address: Some(address) } => {
-                Some(format!("the rank runs at {address}: log in there and run `bedplate job attach {job} --rank {rank}`"))
-            }
+            AttachError::NotHere { job, rank, address: Some(address) } => Some(format!(
+                "the rank runs at {address}: log in there and run `bedplate job attach {job} --rank {rank}`"
+            )),
             _ => None,
         }
     }
@@ -84,7 +84,8 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         return Err(AttachError::NotHere { job: arguments.job.clone(), rank: arguments.rank, address }.into());
     };
     let node = place.map_or(String::new(), |place| format!(" on {}", place.node));
-    console.say(&format!("beside rank {} of job {}{node}, process {}", arguments.rank, job.label, process.pid));
+    console
+        .say(&format!("beside rank {} of job {}{node}, process {}", arguments.rank, job.label, process.pid));
     Err(replace_by(&process, &arguments.command).into())
 }
 

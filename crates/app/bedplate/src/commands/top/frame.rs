@@ -52,7 +52,10 @@ impl Order {
 pub(super) fn draw(picture: &Picture, view: &View, (width, height): (usize, usize), now_ms: u64) -> String {
     let mut lines = vec![header(picture, now_ms)];
     lines.extend(node_lines(&picture.nodes, width, (height / 2).saturating_sub(2)));
-    lines.push(format!("{:>6} {:<14} {:<8} {:<9} {:>5}  PROGRESS, OR WHY IT WAITS", "JOB", "NAME", "USER", "STATE", "GPUS"));
+    lines.push(format!(
+        "{:>6} {:<14} {:<8} {:<9} {:>5}  PROGRESS, OR WHY IT WAITS",
+        "JOB", "NAME", "USER", "STATE", "GPUS"
+    ));
     let room = height.saturating_sub(lines.len() + 1);
     let jobs = ordered(&picture.jobs, view.order);
     let shown = jobs.iter().skip(view.first).take(room);

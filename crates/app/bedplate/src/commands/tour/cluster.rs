@@ -81,7 +81,11 @@ impl Story {
         let lost = before.nodes.first().cloned().unwrap_or_default();
         self.remark(
             console,
-            &format!("It runs on {} and is at step {}. Now one of its nodes dies:", where_or_why(&before, now_ms()), step(&before)),
+            &format!(
+                "It runs on {} and is at step {}. Now one of its nodes dies:",
+                where_or_why(&before, now_ms()),
+                step(&before)
+            ),
         )?;
         self.command(console, &format!("chaos kill-node {lost}"))?;
         let began = Instant::now();
@@ -117,7 +121,10 @@ impl Story {
         context: &Context,
         console: &mut Console,
     ) -> Result<Value, Stop> {
-        self.remark(console, "Somebody else wants all four nodes, of which one is gone. Why does that job wait?")?;
+        self.remark(
+            console,
+            "Somebody else wants all four nodes, of which one is gone. Why does that job wait?",
+        )?;
         self.command(console, "submit --nodes 4 --gpus-per-node 8 --time 10 -- hostname")?;
         let options = ["--nodes=4", "--gpus-per-node=8", "--time=10"];
         let waiting = submit(&cluster.driver, &options, &["hostname"])?;
