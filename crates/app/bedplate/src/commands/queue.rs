@@ -88,10 +88,15 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         });
         return Ok(());
     }
-    console.table(&table(&jobs, now_ms()))
+    console.table(&table(&jobs, now_ms(), console.width()))
 }
 
-pub(crate) fn table(jobs: &[JobView], now_ms: u64) -> Table {
+/// Before the last column in a narrow terminal: number, name, state and the gaps.
+const BEFORE_WHY: usize = 40;
+
+/// On a terminal the last column is cut to what has room.
+fn table(jobs: &[JobView], now_ms: u64, width: Option<usize>) -> Table {
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(BEFORE_WHY).max(20));
     let mut table = Table::new(vec![
         Column::right("JOB", 0),
         Column::left("NAME", 0),
@@ -105,13 +110,13 @@ pub(crate) fn table(jobs: &[JobView], now_ms: u64) -> Table {
     for job in jobs {
         table.row(vec![
             job.label.clone(),
-            shortened(&job.name, 20),
+            shortened(&job.name, 18),
             job.user.clone(),
             state_text(job),
             job.nodes_asked.to_string(),
             job.gpus_asked.to_string(),
             time_text(job, now_ms),
-            where_or_why(job, now_ms),
+            shortened(&where_or_why(job, now_ms), room),
         ]);
     }
     table
@@ -216,18 +221,18 @@ pub(crate) mod tests {
 
     #[test]
     fn a_queue_says_where_jobs_run_and_why_they_wait() {
-        let table = table(&canned(), 10_000_000);
+        let whole = table(&canned(), 10_000_000, None);
         expect![[r#"
-            JOB  NAME                  USER   STATE      NODES  GPUS  TIME           WHERE OR WHY
-              1  pretrain              ada    running        2    16  16:40/2:00:00  n[1-2]
-              2  a name that is too …  ada    waiting        2    16  -              not enough free nodes; starts within 1:43:20
-              3  pretrain              grace  held           2    16  -              held
-            4_7  pretrain              ada    waiting        1     0  -              waits for its turn
-              5  pretrain              ada    failed         2    16  1:01           exit code 3
-              6  pretrain              ada    node lost      2    16  1:01           n1 was lost
+            JOB  NAME                USER   STATE      NODES  GPUS  TIME           WHERE OR WHY
+              1  pretrain            ada    running        2    16  16:40/2:00:00  n[1-2]
+              2  a name that is to…  ada    waiting        2    16  -              not enough free nodes; starts within 1:43:20
+              3  pretrain            grace  held           2    16  -              held
+            4_7  pretrain            ada    waiting        1     0  -              waits for its turn
+              5  pretrain            ada    failed         2    16  1:01           exit code 3
+              6  pretrain            ada    node lost      2    16  1:01           n1 was lost
         "#]]
-        .assert_eq(&table.fit(None).text);
-        let narrow = table.fit(Some(80));
+        .assert_eq(&whole.fit(None).text);
+        let narrow = table(&canned(), 10_000_000, Some(80)).fit(Some(80));
         assert!(narrow.text.lines().all(|line| line.chars().count() <= 80), "{}", narrow.text);
     }
 
