@@ -21,8 +21,8 @@ Examples:
   bedplate down
   bedplate down --force
 
-Jobs are asked to end and get their grace. Waiting jobs stay in the journal: the next `bedplate up` from the
-same state directory finds them.")]
+Jobs are asked to end and get their grace. Waiting jobs stay in the journal:
+the next `bedplate up` from the same state directory finds them.")]
 pub(crate) struct Arguments {
     /// Kill everything at once, without grace
     #[arg(short, long)]

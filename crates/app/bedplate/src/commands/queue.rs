@@ -19,8 +19,8 @@ Examples:
   bedplate queue --state waiting --user ada
   bedplate queue --all --limit 20 --json
 
-The last column says where a job runs, or why it waits and when it should start; `bedplate job explain`
-says more.")]
+The last column says where a job runs, or why it waits and when it should
+start; `bedplate job explain` says more.")]
 pub(crate) struct Arguments {
     /// Jobs that have ended too
     #[arg(short, long)]

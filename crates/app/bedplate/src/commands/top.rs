@@ -22,7 +22,8 @@ Examples:
   bedplate top
   bedplate top --once          one picture, for a pipe
 
-Keys: q ends, j and k (or the arrows) go through the jobs, s changes their order.")]
+Keys: q ends, j and k (or the arrows) go through the jobs, s changes their
+order.")]
 pub(crate) struct Arguments {
     /// Print one picture and end
     #[arg(long)]

@@ -32,13 +32,14 @@ pub(crate) use temporary::{TemporaryCluster, with_description};
 #[command(after_help = "\
 Examples:
   bedplate up                                  one node, like this machine
-  bedplate up --nodes 4 --like p5.48xlarge     four nodes that pretend to be larger ones
+  bedplate up --nodes 4 --like p5.48xlarge     nodes that pretend to be larger
   bedplate up --cluster cluster.toml --site site.toml
   bedplate up --nodes 2 --foreground           until Ctrl-C
 
-GPUs that this machine does not have are pretended: slots that are leased, numbered and enforced as real
-ones are. Jobs run as you. A node whose agent died stays down until `bedplate node start NAME`; a daemon
-that died comes back with `bedplate up`, finds its jobs again and loses none.")]
+GPUs that this machine does not have are pretended: slots that are leased,
+numbered and enforced as real ones are. Jobs run as you. A node whose agent
+died stays down until `bedplate node start NAME`; a daemon that died comes
+back with `bedplate up`, finds its jobs again and loses none.")]
 pub(crate) struct Arguments {
     /// How many nodes
     #[arg(short, long, value_name = "COUNT")]

@@ -68,7 +68,9 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
     }
     facts.add_known("exit code", life.exit_status);
     if life.runs > 1 || life.restarts > 0 {
-        facts.add("runs", format!("{}, of which {} after failures", life.runs, life.restarts));
+        let retries =
+            if life.restarts > 0 { format!(", {} after failures", life.restarts) } else { String::new() };
+        facts.add("runs", format!("{}{retries}", life.runs));
     }
     if let Some(checkpoint) = &life.checkpoint {
         let path = checkpoint.path.as_ref().map(|path| format!(" in {path}")).unwrap_or_default();

@@ -25,8 +25,12 @@ use crate::stop::{ProgramError, Stop};
 pub(super) const TITLE: &str = "the work itself";
 
 /// A stand-in for training: a step is a tenth of a second, and each leaves a checkpoint behind.
-const TRAINING: &str = "step=${BEDPLATE_CHECKPOINT_STEP:-0}; while [ $step -lt 40 ]; do sleep 0.1; \
-                        step=$((step + 1)); [ $RANK = 0 ] && echo checkpoint $step >> $BEDPLATE_REPORT; done; true";
+const TRAINING: &str = "
+  step=${BEDPLATE_CHECKPOINT_STEP:-0}
+  while [ $step -lt 40 ]; do
+    sleep 0.1; step=$((step + 1))
+    [ $RANK = 0 ] && echo checkpoint $step >> $BEDPLATE_REPORT
+  done; true";
 const STEPS_BEFORE_THE_LOSS: u64 = 8;
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,7 +78,11 @@ impl Story {
             console,
             "A gang of two nodes. Its ranks count steps, and rank 0 says after each that there is a checkpoint:",
         )?;
-        self.command(console, &format!("submit --nodes 2 --gpus-per-node 8 -- sh -c '{TRAINING}'"))?;
+        // Inside the quotes nothing may be wrapped, or it could not be repeated.
+        self.line(
+            console,
+            &format!("\n$ bedplate submit --nodes 2 --gpus-per-node 8 -- sh -c '{TRAINING}'"),
+        )?;
         let training = submit(driver, &["--nodes=2", "--gpus-per-node=8"], &["sh", "-c", TRAINING])?;
         self.line(console, &training)?;
         let before = wait_until(driver, &training, |job| step(job) >= STEPS_BEFORE_THE_LOSS)?;
