@@ -26,6 +26,7 @@ use crate::cgroup::Cgroups;
 use crate::processes;
 use group::Group;
 use orders::{Notice, Order, Start};
+use start::Started;
 
 /// Between two looks at processes that were killed and are not gone.
 const LOOK_AGAIN_MS: u16 = 5;
@@ -65,8 +66,16 @@ struct Keeper {
     notices: Vec<u8>,
     cgroups: Cgroups,
     groups: BTreeMap<String, Group>,
-    /// Whose process it is, and its number with the agent.
-    alive: BTreeMap<i32, (String, u64)>,
+    /// The processes that were started and have not ended.
+    alive: BTreeMap<i32, Alive>,
+}
+
+/// A process that was started.
+struct Alive {
+    group: String,
+    /// Its number with the agent.
+    id: u64,
+    started: Started,
 }
 
 impl Keeper {
@@ -171,9 +180,10 @@ impl Keeper {
             group.limit(limited);
         }
         match start::start(start, &group.entrances) {
-            Ok(pid) => {
-                group.sessions.insert(pid);
-                self.alive.insert(pid, (start.group.clone(), start.id));
+            Ok(started) => {
+                group.sessions.insert(started.pid);
+                let alive = Alive { group: start.group.clone(), id: start.id, started };
+                self.alive.insert(alive.started.pid, alive);
             }
             Err(error) => {
                 let error = error.raw_os_error().unwrap_or(libc::EIO);
@@ -184,7 +194,7 @@ impl Keeper {
 
     fn reap(&mut self) {
         while let Some(reaped) = start::reap() {
-            let Some((group, id)) = self.alive.remove(&reaped.pid) else { continue };
+            let Some(Alive { group, id, started }) = self.alive.remove(&reaped.pid) else { continue };
             let is_without_strays = self.is_without_strays();
             let group = self.group(&group);
             group.add(&reaped);
@@ -192,7 +202,10 @@ impl Keeper {
                 // Nobody is left of its session, so its number may come again for somebody else's.
                 group.sessions.remove(&reaped.pid);
             }
-            self.say(&Notice::Ended { id, end: reaped.end });
+            self.say(&match started.failure() {
+                Some(error) => Notice::NotStarted { id, error },
+                None => Notice::Ended { id, end: reaped.end },
+            });
         }
     }
 
@@ -232,14 +245,14 @@ impl Keeper {
     }
 
     fn find(&self, id: u64) -> Option<i32> {
-        self.alive.iter().find(|(_, (_, each))| *each == id).map(|(pid, _)| *pid)
+        self.alive.iter().find(|(_, alive)| alive.id == id).map(|(pid, _)| *pid)
     }
 
     fn look_after_dying(&mut self) {
         let dying = self.groups.iter().filter(|(_, group)| group.is_dying).map(|(name, _)| name.clone());
         for name in dying.collect::<Vec<String>>() {
             let members = self.members(&name);
-            if members.is_empty() && !self.alive.values().any(|(group, _)| *group == name) {
+            if members.is_empty() && !self.alive.values().any(|alive| alive.group == name) {
                 self.bury(&name);
                 continue;
             }
@@ -278,7 +291,7 @@ impl Keeper {
     /// The processes of a group. Those that the keeper started are known; whatever else descends from it is told
     /// by its session, its ancestors, its cgroup or its mark. What none of these tells belongs to the last group.
     fn members(&self, name: &str) -> Vec<i32> {
-        if self.is_without_strays() && !self.alive.values().any(|(group, _)| group == name) {
+        if self.is_without_strays() && !self.alive.values().any(|alive| alive.group == name) {
             return Vec::new();
         }
         let Some(group) = self.groups.get(name) else { return Vec::new() };
@@ -286,7 +299,8 @@ impl Keeper {
         let is_alone = self.groups.len() == 1;
         let inside = group.processes();
         let is_own = |process: &processes::Process| {
-            group.sessions.contains(&process.session) || inside.contains(&process.pid)
+            let is_started = self.alive.get(&process.pid).is_some_and(|alive| alive.group == name);
+            is_started || group.sessions.contains(&process.session) || inside.contains(&process.pid)
         };
         let mut members: Vec<i32> = Vec::new();
         for process in &below {

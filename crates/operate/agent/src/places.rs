@@ -77,26 +77,21 @@ impl Places {
         self.run(run).join(format!("report-{rank}"))
     }
 
-    /// Removes what only a living run needs, and the directory when nothing was logged.
+    /// Removes what only a living run needs. Logs stay, empty ones too: some file systems take long to make files where
+    /// others were removed just before, which would be at every start of a short job.
     pub(crate) fn tidy(&self, run: RunId) {
-        let directory = self.run(run);
-        let Ok(entries) = fs::read_dir(&directory) else { return };
+        let Ok(entries) = fs::read_dir(self.run(run)) else { return };
         for entry in entries.flatten() {
             let name = entry.file_name();
             let name = name.to_string_lossy();
-            let is_temporary =
-                ["script", "report-", "step-", "probe"].iter().any(|kind| name.starts_with(kind));
-            let is_empty =
-                || entry.metadata().is_ok_and(|metadata| metadata.is_file() && metadata.len() == 0);
-            if entry.file_type().is_ok_and(|kind| kind.is_dir()) && is_temporary {
-                let _ = fs::remove_dir_all(entry.path());
-            } else if is_temporary || is_empty() {
-                let _ = fs::remove_file(entry.path());
+            if !["script", "report-", "step-", "probe"].iter().any(|kind| name.starts_with(kind)) {
+                continue;
             }
+            let _ = match entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                true => fs::remove_dir_all(entry.path()),
+                false => fs::remove_file(entry.path()),
+            };
         }
-        // Only empty directories go.
-        let _ = fs::remove_dir(&directory);
-        let _ = directory.parent().map(fs::remove_dir);
     }
 }
 

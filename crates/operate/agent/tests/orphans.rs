@@ -103,10 +103,11 @@ fn what_a_killed_agent_and_a_killed_keeper_left_goes_when_the_agent_comes_back()
     let mut cluster = Cluster::start(&["n1"]);
     start_with_daemon(&cluster, &["n1"], "sleep 1000");
     let keeper = cluster.keeper_pid("n1");
-    // Stopped, the keeper cannot see its agent die.
-    assert!(Command::new("kill").args(["-STOP", &keeper.to_string()]).status().unwrap().success());
-    cluster.kill_agent("n1");
+    // Stopped, the agent cannot see its keeper die.
+    let agent = cluster.agent_pid("n1").to_string();
+    assert!(Command::new("kill").args(["-STOP", &agent]).status().unwrap().success());
     kill(keeper);
+    cluster.kill_agent("n1");
     assert!(!cluster.processes().is_empty());
     cluster.start_agent("n1", &[]);
     wait_until("all processes to be gone", || cluster.processes().is_empty());

@@ -1,61 +1,139 @@
 //! Starting a process and learning what it used: the one place of the agent that needs `unsafe`.
 //!
-//! A rank gets a session of its own, dies with its keeper, and joins its run's cgroup before its program begins.
+//! A rank gets a session of its own, dies with its keeper, and joins its run's cgroup before its program begins. The
+//! keeper does not wait for that: on a busy machine it would wait for a turn of the child at every start. Whether the
+//! program began is known when the child has ended, by what it left in a pipe that a successful `exec` closes.
 
-#![allow(unsafe_code, reason = "`pre_exec` and `wait4` have no safe form; each use says why it is sound")]
+#![allow(unsafe_code, reason = "`fork` and `wait4` have no safe form; each use says why it is sound")]
 
-use std::fs::{File, OpenOptions};
-use std::io;
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, Stdio};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::sync::Arc;
 
 use bedplate_control::wire::RankEnd;
+use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{SigSet, Signal};
-use nix::unistd::{getpid, getppid, setsid, write};
+use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
+use nix::unistd::{
+    ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, getpid, getppid, pipe2,
+    setsid, write,
+};
 
 use super::orders::Start;
 
-/// Starts a process; its number is the answer. `joins` are the `cgroup.procs` files it enters.
-pub(super) fn start(order: &Start, joins: &Arc<Vec<OwnedFd>>) -> io::Result<i32> {
-    let Some((program, arguments)) = order.arguments.split_first() else {
-        return Err(io::Error::from_raw_os_error(libc::EINVAL));
-    };
-    let stdout = order.stdout.as_deref().map(open_to_append).transpose()?;
-    let stderr = match order.stderr.as_deref() {
-        Some(path) => Some(open_to_append(path)?),
-        None => stdout.as_ref().map(File::try_clone).transpose()?,
-    };
-    let mut command = Command::new(program);
-    command.args(arguments).env_clear().envs(&order.environment).current_dir(&order.directory);
-    command.stdin(match order.stdin.as_deref() {
-        Some(path) => Stdio::from(File::open(path)?),
-        None => Stdio::null(),
-    });
-    command.stdout(stdout.map_or_else(Stdio::null, Stdio::from));
-    command.stderr(stderr.map_or_else(Stdio::null, Stdio::from));
-    let (keeper, joins) = (getpid(), Arc::clone(joins));
-    let before_program = move || {
+/// A child, and where it says why its program did not begin.
+pub(super) struct Started {
+    pub(super) pid: i32,
+    failure: File,
+}
+
+impl Started {
+    /// The error number of a child that has ended without becoming its program.
+    pub(super) fn failure(mut self) -> Option<i32> {
+        let mut number = [0; 4];
+        self.failure.read_exact(&mut number).ok().map(|()| i32::from_ne_bytes(number))
+    }
+}
+
+/// Starts a process. `joins` are the `cgroup.procs` files it enters.
+pub(super) fn start(order: &Start, joins: &Arc<Vec<OwnedFd>>) -> io::Result<Started> {
+    let birth = Birth::prepare(order)?;
+    let keeper = getpid();
+    let (failure, told) = pipe2(OFlag::O_CLOEXEC)?;
+    // SAFETY: the keeper has one thread, so the child's memory is consistent, whatever it does before its program.
+    match unsafe { fork() }? {
+        ForkResult::Parent { child } => Ok(Started { pid: child.as_raw(), failure: failure.into() }),
+        ForkResult::Child => {
+            let Err(error) = birth.become_program(keeper, joins);
+            let _ = write(&told, &(error as i32).to_ne_bytes());
+            // SAFETY: ends the child at once; nothing of the keeper's, which it is a copy of, may be run or flushed.
+            unsafe { libc::_exit(127) }
+        }
+    }
+}
+
+/// All that a child needs, made before it exists.
+struct Birth {
+    program: CString,
+    arguments: Vec<CString>,
+    environment: Vec<CString>,
+    directory: CString,
+    stdin: File,
+    stdout: File,
+    stderr: File,
+}
+
+impl Birth {
+    fn prepare(order: &Start) -> io::Result<Self> {
+        let name = order.arguments.first().ok_or(Errno::EINVAL)?;
+        let path = order.environment.get("PATH").map_or("", String::as_str);
+        let stdout = open_to_append(order.stdout.as_deref().unwrap_or("/dev/null"))?;
+        let stderr = match order.stderr.as_deref() {
+            Some(path) => open_to_append(path)?,
+            None => stdout.try_clone()?,
+        };
+        let variables = order.environment.iter().map(|(name, value)| CString::new(format!("{name}={value}")));
+        Ok(Self {
+            program: CString::new(find_program(name, path, &order.directory)?)?,
+            arguments: order
+                .arguments
+                .iter()
+                .map(|word| CString::new(word.as_str()))
+                .collect::<Result<_, _>>()?,
+            environment: variables.collect::<Result<_, _>>()?,
+            directory: CString::new(order.directory.as_str())?,
+            stdin: File::open(order.stdin.as_deref().unwrap_or("/dev/null"))?,
+            stdout,
+            stderr,
+        })
+    }
+
+    /// In the child: gives up being a copy of the keeper. Returns only when it cannot.
+    fn become_program(&self, keeper: Pid, joins: &[OwnedFd]) -> Result<std::convert::Infallible, Errno> {
         // The keeper blocks signals, and a mask passes on to children.
         SigSet::empty().thread_set_mask()?;
+        // SAFETY: sets no handler, only back to the default what the start of every Rust program ignores.
+        unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
         setsid()?;
         set_pdeathsig(Signal::SIGKILL)?;
         // The keeper may have died before the line above took effect.
         if getppid() != keeper {
-            return Err(io::Error::from_raw_os_error(libc::ECHILD));
+            return Err(Errno::ECHILD);
         }
-        for cgroup in joins.iter() {
+        for cgroup in joins {
             write(cgroup.as_fd(), b"0")?;
         }
-        Ok(())
-    };
-    // SAFETY: the closure runs in the child of a single-threaded process between fork and exec and only makes
-    // system calls; it allocates nothing and takes no lock. The files it writes to are opened by the keeper before.
-    unsafe { command.pre_exec(before_program) };
-    // Dropping the handle neither ends nor reaps the process: the keeper's `reap` does.
-    Ok(command.spawn()?.id() as i32)
+        dup2_stdin(&self.stdin)?;
+        dup2_stdout(&self.stdout)?;
+        dup2_stderr(&self.stderr)?;
+        chdir(self.directory.as_c_str())?;
+        execve(&self.program, &self.arguments, &self.environment)
+    }
+}
+
+/// The file of a program, looked for in `path` unless its name has a slash.
+fn find_program(name: &str, path: &str, directory: &str) -> Result<String, Errno> {
+    if name.contains('/') {
+        return Ok(name.to_owned());
+    }
+    let mut error = Errno::ENOENT;
+    for place in path.split(':') {
+        let place = if place.is_empty() { "." } else { place };
+        let file = Path::new(place).join(name);
+        match fs::metadata(Path::new(directory).join(&file)) {
+            Ok(metadata) if metadata.is_file() && metadata.permissions().mode() & 0o111 != 0 => {
+                return Ok(file.display().to_string());
+            }
+            Ok(metadata) if metadata.is_file() => error = Errno::EACCES,
+            _ => {}
+        }
+    }
+    Err(error)
 }
 
 fn open_to_append(path: &str) -> io::Result<File> {

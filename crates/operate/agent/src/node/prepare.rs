@@ -87,8 +87,12 @@ impl Node {
     }
 
     /// The job's file systems may hang, so they are looked at beside the loop.
-    fn check_files(&self, run: RunId) {
+    fn check_files(&mut self, run: RunId) {
         let Some(local) = self.runs.get(&run) else { return };
+        if !names_files(&local.launch) {
+            let outcome = outputs::check(&local.launch, &local.directory);
+            return self.checked(run, outcome);
+        }
         let (launch, directory) = (local.launch.clone(), local.directory.clone());
         let events = self.events.clone();
         tokio::task::spawn_blocking(move || {
@@ -128,6 +132,13 @@ impl Node {
             }
         }
     }
+}
+
+/// Whether the job has a place of its own; otherwise all is in the state directory, which is near.
+fn names_files(launch: &Launch) -> bool {
+    let places =
+        [&launch.directory, &launch.facts.submit_directory, &launch.stdin, &launch.stdout, &launch.stderr];
+    places.into_iter().any(Option::is_some)
 }
 
 /// The end of what a hook or probe wrote.
