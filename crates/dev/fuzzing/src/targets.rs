@@ -4,6 +4,8 @@ use std::sync::LazyLock;
 
 use bedplate_calibrate::serving::ServingCases;
 use bedplate_catalog::{Bound, Catalog};
+use bedplate_control::wire::{FromAgent, ToAgent};
+use bedplate_daemon::intake::{self, JobFormat, Unreadable};
 use bedplate_deploy::Pattern;
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
 use bedplate_job::{FileNames, Job};
@@ -44,6 +46,16 @@ const JOB_TOML: &str = include_str!("../seeds/job.toml");
 const JOB_JSON: &str = include_str!("../seeds/job.json");
 const SBATCH: &str = include_str!("../../../domain/job/tests/scripts/torchrun.sbatch");
 const SBATCH_SHORT: &str = include_str!("../../../domain/job/tests/scripts/megatron.sbatch");
+const WIRE: &[&str] = &[
+    r#"{"type":"hello","node":"n1","address":"127.0.0.1","incarnation":7,"held":[{"run":{"job":1,"number":2},"phase":{"released":{"end":{"failed":null,"was_stopped":false,"was_lost":false,"epilog_failed":null,"cpu_ms":1,"peak_memory_mib":2,"energy_joules":null}}}}],"host":{"name":"h","cores":2,"memory_mib":3,"gpus":0}}"#,
+    r#"{"type":"heartbeat","sequence":3,"held":[{"run":{"job":1,"number":1},"phase":"running"}]}"#,
+    r#"{"type":"rank_failed","run":{"job":1,"number":1},"rank":3,"end":{"signal":9}}"#,
+    r#"{"type":"chunk","request":4,"bytes":[104,105],"next_offset":2,"is_open":true,"error":null}"#,
+    r#"{"type":"not_prepared","run":{"job":1,"number":1},"why":{"kind":"prolog","status":1,"output":"no"}}"#,
+    r#"{"type":"welcome","keep":[{"job":1,"number":1}],"heartbeat_ms":500,"silence_ms":3000}"#,
+    r#"{"type":"read_log","request":1,"log":{"run":{"job":1,"number":1},"rank":0,"stream":"stderr"},"offset":0,"most_bytes":9}"#,
+    r#"{"type":"chaos","kind":"cut","for_ms":5000}"#,
+];
 const TOPOLOGY_YAML: &str = include_str!("../seeds/topology.yaml");
 const EC2: &str = include_str!("../seeds/ec2.json");
 const KUBERNETES: &str = include_str!("../seeds/nodes.json");
@@ -112,6 +124,17 @@ pub const TARGETS: &[Target] = &[
         seeds: &["logs/%x-%j_%a.%4t.out", "%A %u/%N %n %s %J 100%%"],
         rounds: 3000,
     },
+    Target {
+        name: "api_body",
+        run: api_body,
+        seeds: &[
+            "application/toml; charset=utf-8\nname = \"a\"\ncommand = [\"true\"]\narray = \"0-9\"\n",
+            "application/json\n{\"name\": \"a\", \"command\": [\"true\"], \"nodes\": 2}",
+            "text/x-shellscript\n#!/bin/sh\n#SBATCH -N 2 --array=0-3\nsrun hostname\n",
+        ],
+        rounds: 3000,
+    },
+    Target { name: "wire_line", run: wire_line, seeds: WIRE, rounds: 3000 },
 ];
 
 const AZURE: &str = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n";
@@ -345,5 +368,32 @@ fn file_pattern(data: &[u8]) {
     match names.expand(&pattern) {
         Err(error) => tell(&error),
         Ok(path) => assert_eq!(path.matches('/').count(), pattern.matches('/').count()),
+    }
+}
+
+/// The first line is the content type, the rest the body of a submission.
+fn api_body(data: &[u8]) {
+    const MOST_TASKS: u64 = 1_000;
+    let (head, body) = data.split_at(data.iter().position(|byte| *byte == b'\n').unwrap_or(0));
+    let Some(format) = JobFormat::of(&String::from_utf8_lossy(head)) else { return };
+    match intake::read(format, body.get(1..).unwrap_or_default(), MOST_TASKS) {
+        Err(Unreadable::Job(error)) => tell(&error),
+        Err(Unreadable::NotText | Unreadable::TooManyTasks { .. }) => {}
+        Ok(read) => {
+            assert!(read.job.policy.array.as_ref().is_none_or(|array| array.count() <= MOST_TASKS));
+            job_again(&read.job);
+        }
+    }
+}
+
+/// A line between the daemon and an agent, either way.
+fn wire_line(data: &[u8]) {
+    if let Ok(message) = serde_json::from_slice::<FromAgent>(data) {
+        let text = serde_json::to_string(&message).expect("messages have text keys");
+        assert_eq!(serde_json::from_str::<FromAgent>(&text).expect("it was just written"), message);
+    }
+    if let Ok(message) = serde_json::from_slice::<ToAgent>(data) {
+        let text = serde_json::to_string(&message).expect("messages have text keys");
+        assert_eq!(serde_json::from_str::<ToAgent>(&text).expect("it was just written"), message);
     }
 }

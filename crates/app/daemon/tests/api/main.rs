@@ -1,0 +1,11 @@
+//! The daemon over real sockets: its contract, those who misbehave, agents, watchers and failing disks.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod agents;
+mod contract;
+mod disk;
+mod encryption;
+mod hostile;
+mod support;
+mod watching;
