@@ -22,8 +22,8 @@ impl Cluster {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("bp-test-{}-{number}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let cluster = Self { folder: fs::canonicalize(folder).unwrap() };
+        fs::create_dir_all(&folder).expect("the machine of the tests has it");
+        let cluster = Self { folder: fs::canonicalize(folder).expect("the machine of the tests has it") };
         let up: Vec<&str> = ["up"].into_iter().chain(arguments.iter().copied()).collect();
         succeeded(&cluster.run(&up));
         cluster
@@ -40,12 +40,12 @@ impl Cluster {
     fn tell(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         succeeded(&output);
-        String::from_utf8(output.stdout).unwrap()
+        String::from_utf8(output.stdout).expect("the machine of the tests has it")
     }
 
     fn json(&self, arguments: &[&str]) -> Value {
         let arguments: Vec<&str> = ["--json"].into_iter().chain(arguments.iter().copied()).collect();
-        serde_json::from_str(&self.tell(&arguments)).unwrap()
+        serde_json::from_str(&self.tell(&arguments)).expect("the machine of the tests has it")
     }
 
     fn submit(&self, arguments: &[&str]) -> String {
@@ -96,7 +96,7 @@ fn succeeded(output: &Output) {
 fn processes_of(folder: &Path) -> Vec<String> {
     let folder = folder.display().to_string();
     let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
+    for entry in fs::read_dir("/proc").expect("the machine of the tests has it").flatten() {
         let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
         let is_ours = String::from_utf8_lossy(&environment).split('\0').any(|pair| {
             pair.split_once('=')

@@ -17,17 +17,17 @@ type Script = Vec<&'static str>;
 
 /// Serves each connection by the next script; hands over the requests.
 fn server(scripts: Vec<Script>) -> (Place, Receiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("the test speaks with itself");
+    let address = listener.local_addr().expect("the test speaks with itself").to_string();
     let (send, requests) = channel();
     thread::spawn(move || {
         for script in scripts {
-            let (stream, _) = listener.accept().unwrap();
+            let (stream, _) = listener.accept().expect("the test speaks with itself");
             let mut reader = BufReader::new(stream);
             for answer in script {
                 let Some(request) = read_request(&mut reader) else { break };
                 let _ = send.send(request);
-                reader.get_mut().write_all(answer.as_bytes()).unwrap();
+                reader.get_mut().write_all(answer.as_bytes()).expect("the test speaks with itself");
             }
         }
     });
@@ -42,7 +42,7 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
             return None;
         }
         if let Some(value) = line.strip_prefix("content-length: ") {
-            length = value.trim().parse().unwrap();
+            length = value.trim().parse().expect("the test speaks with itself");
         }
         if line == "\r\n" {
             break;
@@ -51,7 +51,7 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(head + &String::from_utf8(body).unwrap())
+    Some(head + &String::from_utf8(body).expect("the test speaks with itself"))
 }
 
 const JOB: &str = r#"{"id":7,"label":"7","name":"n","user":"u","account":"root","partition":"main","qos":"normal","submitted_ms":5,"state":"running","is_held":false,"runs":1,"restarts":0,"checkpoint":null,"started_ms":6,"ended_ms":null,"exit_status":null,"reason":null,"nodes_asked":2,"gpus_asked":16,"nodes":["n1","n2"],"ends_ms":9,"expected_start_ms":null}"#;
