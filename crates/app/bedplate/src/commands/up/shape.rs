@@ -173,13 +173,12 @@ fn like_this_machine(machine: Machine, count: u32, catalog: &Catalog) -> Result<
 
 fn gpu_model() -> Option<String> {
     let folders = fs::read_dir("/proc/driver/nvidia/gpus").ok()?.flatten();
-    let texts = folders.filter_map(|folder| files::read_system(folder.path().join("information").to_str()?));
+    let mut texts =
+        folders.filter_map(|folder| files::read_system(folder.path().join("information").to_str()?));
     let model = |text: String| {
-        let line =
-            text.lines().find_map(|line| line.strip_prefix("Model:").map(str::trim).map(str::to_owned));
-        line
+        text.lines().find_map(|line| line.strip_prefix("Model:")).map(|model| model.trim().to_owned())
     };
-    texts.filter_map(model).next()
+    texts.find_map(model)
 }
 
 /// The accelerator whose name is a word of the driver's model; the longest of several.
