@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, cluster, completions, daemon, down, error, job, layout, man, model, node, plan, queue, replay,
-    submit, token, top, tour, up, usage,
+    agent, bench, catalog, chaos, cluster, completions, daemon, down, error, job, layout, man, model, node,
+    plan, queue, replay, submit, token, top, tour, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.

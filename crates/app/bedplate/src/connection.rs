@@ -29,7 +29,9 @@ impl Connection {
     /// A client; nothing has been asked yet.
     pub(crate) fn driver(&self) -> Result<Local, Stop> {
         let place = match self.server.as_deref().filter(|server| !server.is_empty()) {
-            Some(server) => Place::from_url(server, variable("BEDPLATE_TOKEN"), variable("BEDPLATE_FINGERPRINT"))?,
+            Some(server) => {
+                Place::from_url(server, variable("BEDPLATE_TOKEN"), variable("BEDPLATE_FINGERPRINT"))?
+            }
             None => self.state().place()?,
         };
         Ok(Local::new(place))

@@ -32,7 +32,8 @@ fn memory_mib() -> Option<u64> {
 fn gpus() -> u32 {
     let by_driver = entries("/proc/driver/nvidia/gpus").count();
     let is_device = |name: &str| {
-        name.strip_prefix("nvidia").is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
+        name.strip_prefix("nvidia")
+            .is_some_and(|number| !number.is_empty() && number.bytes().all(|b| b.is_ascii_digit()))
     };
     let by_file = entries("/dev").filter(|path| name_of(path).is_some_and(is_device)).count();
     (if by_driver > 0 { by_driver } else { by_file }) as u32
@@ -63,7 +64,8 @@ impl Process {
 /// The processes whose environment has a variable, oldest first.
 pub(crate) fn processes_with(variable: &str) -> Vec<Process> {
     let pid_of = |path: &PathBuf| name_of(path)?.parse::<u32>().ok();
-    let mut found: Vec<Process> = entries("/proc").filter_map(|path| process(&path, pid_of(&path)?)).collect();
+    let mut found: Vec<Process> =
+        entries("/proc").filter_map(|path| process(&path, pid_of(&path)?)).collect();
     found.retain(|process| process.environment.contains_key(variable));
     found.sort_by_key(|process| process.pid);
     found

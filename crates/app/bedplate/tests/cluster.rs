@@ -22,8 +22,8 @@ impl Cluster {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("bp-test-{}-{number}", std::process::id()));
-        fs::create_dir_all(&folder).unwrap();
-        let cluster = Self { folder: fs::canonicalize(folder).unwrap() };
+        fs::create_dir_all(&folder).expect("the machine of the tests has it");
+        let cluster = Self { folder: fs::canonicalize(folder).expect("the machine of the tests has it") };
         let up: Vec<&str> = ["up"].into_iter().chain(arguments.iter().copied()).collect();
         succeeded(&cluster.run(&up));
         cluster
@@ -40,12 +40,12 @@ impl Cluster {
     fn tell(&self, arguments: &[&str]) -> String {
         let output = self.run(arguments);
         succeeded(&output);
-        String::from_utf8(output.stdout).unwrap()
+        String::from_utf8(output.stdout).expect("the machine of the tests has it")
     }
 
     fn json(&self, arguments: &[&str]) -> Value {
         let arguments: Vec<&str> = ["--json"].into_iter().chain(arguments.iter().copied()).collect();
-        serde_json::from_str(&self.tell(&arguments)).unwrap()
+        serde_json::from_str(&self.tell(&arguments)).expect("the machine of the tests has it")
     }
 
     fn submit(&self, arguments: &[&str]) -> String {
@@ -83,17 +83,24 @@ impl Drop for Cluster {
 
 fn succeeded(output: &Output) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    assert!(output.status.success(), "{:?}\n{}\n{}", output.status, text(&output.stdout), text(&output.stderr));
+    assert!(
+        output.status.success(),
+        "{:?}\n{}\n{}",
+        output.status,
+        text(&output.stdout),
+        text(&output.stderr)
+    );
 }
 
 /// Command lines of processes whose environment names the folder.
 fn processes_of(folder: &Path) -> Vec<String> {
     let folder = folder.display().to_string();
     let mut found = Vec::new();
-    for entry in fs::read_dir("/proc").unwrap().flatten() {
+    for entry in fs::read_dir("/proc").expect("the machine of the tests has it").flatten() {
         let environment = fs::read(entry.path().join("environ")).unwrap_or_default();
         let is_ours = String::from_utf8_lossy(&environment).split('\0').any(|pair| {
-            pair.split_once('=').is_some_and(|(name, value)| name.starts_with("BEDPLATE_") && value.starts_with(&folder))
+            pair.split_once('=')
+                .is_some_and(|(name, value)| name.starts_with("BEDPLATE_") && value.starts_with(&folder))
         });
         if is_ours && entry.file_name() != std::process::id().to_string().as_str() {
             let line = fs::read(entry.path().join("cmdline")).unwrap_or_default();
@@ -122,7 +129,15 @@ fn a_cluster_comes_up_works_and_leaves_nothing() {
     assert!(nodes["nodes"].as_array().unwrap().iter().all(|node| node["state"] == "idle"));
 
     let told = cluster.tell(&[
-        "submit", "--nodes", "2", "--gpus-per-node", "4", "--follow", "--", "sh", "-c",
+        "submit",
+        "--nodes",
+        "2",
+        "--gpus-per-node",
+        "4",
+        "--follow",
+        "--",
+        "sh",
+        "-c",
         "echo rank $RANK of $WORLD_SIZE, $TOUR, in $(pwd), devices $CUDA_VISIBLE_DEVICES",
     ]);
     assert!(told.contains("rank 0 of 2, de force"), "{told}");
@@ -151,7 +166,9 @@ fn a_gang_that_loses_a_node_comes_back_from_its_checkpoint() {
     let before = cluster.wait_for(&job, |job| step(job) >= 5);
     let lost = before["nodes"][0].as_str().unwrap().to_owned();
     succeeded(&cluster.run(&["chaos", "kill-node", &lost]));
-    let after = cluster.wait_for(&job, |job| job["runs"].as_array().is_some_and(|runs| runs.len() > 1) && job["state"] == "running");
+    let after = cluster.wait_for(&job, |job| {
+        job["runs"].as_array().is_some_and(|runs| runs.len() > 1) && job["state"] == "running"
+    });
     assert!(step(&after) >= 5, "{after:#}");
     assert!(!after["nodes"].as_array().unwrap().iter().any(|node| *node == *lost), "{after:#}");
     let end = cluster.wait_for(&job, |job| job["ended_ms"].is_u64());

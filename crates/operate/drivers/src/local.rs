@@ -155,12 +155,7 @@ impl Local {
         }
         let text = body.to_string();
         let headers = [("content-type", "application/json")];
-        self.value(&Request {
-            method: "POST",
-            path: "/v1/tokens",
-            headers: &headers,
-            body: text.as_bytes(),
-        })
+        self.value(&Request { method: "POST", path: "/v1/tokens", headers: &headers, body: text.as_bytes() })
     }
 
     pub fn revoke_token(&self, id: &str) -> Result<(), DriverError> {

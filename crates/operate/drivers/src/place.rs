@@ -127,11 +127,13 @@ mod tests {
 
     #[test]
     fn addresses_are_read_and_wrong_ones_say_why() {
-        let read = |url: &str, fingerprint: Option<&str>| {
-            match Place::from_url(url, Some("t".into()), fingerprint.map(str::to_owned)) {
-                Ok(place) => place.url(),
-                Err(error) => error.to_string(),
-            }
+        let read = |url: &str, fingerprint: Option<&str>| match Place::from_url(
+            url,
+            Some("t".into()),
+            fingerprint.map(str::to_owned),
+        ) {
+            Ok(place) => place.url(),
+            Err(error) => error.to_string(),
         };
         assert_eq!(read("http://127.0.0.1:8080/", None), "http://127.0.0.1:8080");
         assert_eq!(read("[::1]:80", None), "http://[::1]:80");

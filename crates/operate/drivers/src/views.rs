@@ -3,7 +3,7 @@
 use bedplate_control::record::{JobState, Note};
 use bedplate_control::{JobView, NodeView};
 use serde::{Deserialize, Serialize};
-use serde_json::Value;
+use serde_json::{Value, json};
 
 /// A job that was taken in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -27,16 +27,48 @@ fn one() -> u32 {
 
 /// A job with its history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "Value", into = "Value")]
 pub struct JobDetail {
-    #[serde(flatten)]
     pub view: JobView,
-    #[serde(default)]
+    /// Every run, oldest first.
     pub runs: Vec<Value>,
-    #[serde(default)]
     pub notes: Vec<Note>,
     /// The job file, for those who may see it.
-    #[serde(default)]
     pub text: Option<String>,
+}
+
+impl TryFrom<Value> for JobDetail {
+    type Error = serde_json::Error;
+
+    /// Told of one job, `runs` are the runs themselves and not their number.
+    fn try_from(mut value: Value) -> Result<Self, Self::Error> {
+        let runs: Vec<Value> = match value["runs"].take() {
+            Value::Array(runs) => {
+                let newest = runs.iter().filter_map(|run| run["number"].as_u64()).max();
+                value["runs"] = newest.unwrap_or(runs.len() as u64).into();
+                runs
+            }
+            number => {
+                value["runs"] = number;
+                Vec::new()
+            }
+        };
+        let notes = Vec::<Note>::deserialize(value.get("notes").unwrap_or(&Value::Array(Vec::new())))?;
+        let text = value.get("text").and_then(Value::as_str).map(str::to_owned);
+        Ok(Self { view: serde_json::from_value(value)?, runs, notes, text })
+    }
+}
+
+impl From<JobDetail> for Value {
+    fn from(detail: JobDetail) -> Self {
+        let mut value = json!(detail.view);
+        value["runs"] = Value::Array(detail.runs);
+        value["notes"] = json!(detail.notes);
+        if let Some(text) = detail.text {
+            value["text"] = text.into();
+        }
+        value
+    }
 }
 
 /// Why a job waits.
@@ -110,8 +142,12 @@ pub enum UsageBy {
 }
 
 impl UsageBy {
-    pub const ALL: [(&'static str, UsageBy); 4] =
-        [("user", UsageBy::User), ("account", UsageBy::Account), ("day", UsageBy::Day), ("job", UsageBy::Job)];
+    pub const ALL: [(&'static str, UsageBy); 4] = [
+        ("user", UsageBy::User),
+        ("account", UsageBy::Account),
+        ("day", UsageBy::Day),
+        ("job", UsageBy::Job),
+    ];
 
     pub fn name(self) -> &'static str {
         Self::ALL.into_iter().find(|(_, by)| *by == self).map_or("", |(name, _)| name)

@@ -17,17 +17,17 @@ type Script = Vec<&'static str>;
 
 /// Serves each connection by the next script; hands over the requests.
 fn server(scripts: Vec<Script>) -> (Place, Receiver<String>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").expect("the test speaks with itself");
+    let address = listener.local_addr().expect("the test speaks with itself").to_string();
     let (send, requests) = channel();
     thread::spawn(move || {
         for script in scripts {
-            let (stream, _) = listener.accept().unwrap();
+            let (stream, _) = listener.accept().expect("the test speaks with itself");
             let mut reader = BufReader::new(stream);
             for answer in script {
                 let Some(request) = read_request(&mut reader) else { break };
                 let _ = send.send(request);
-                reader.get_mut().write_all(answer.as_bytes()).unwrap();
+                reader.get_mut().write_all(answer.as_bytes()).expect("the test speaks with itself");
             }
         }
     });
@@ -42,7 +42,7 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
             return None;
         }
         if let Some(value) = line.strip_prefix("content-length: ") {
-            length = value.trim().parse().unwrap();
+            length = value.trim().parse().expect("the test speaks with itself");
         }
         if line == "\r\n" {
             break;
@@ -51,7 +51,7 @@ fn read_request(reader: &mut BufReader<TcpStream>) -> Option<String> {
     }
     let mut body = vec![0; length];
     reader.read_exact(&mut body).ok()?;
-    Some(head + &String::from_utf8(body).unwrap())
+    Some(head + &String::from_utf8(body).expect("the test speaks with itself"))
 }
 
 const JOB: &str = r#"{"id":7,"label":"7","name":"n","user":"u","account":"root","partition":"main","qos":"normal","submitted_ms":5,"state":"running","is_held":false,"runs":1,"restarts":0,"checkpoint":null,"started_ms":6,"ended_ms":null,"exit_status":null,"reason":null,"nodes_asked":2,"gpus_asked":16,"nodes":["n1","n2"],"ends_ms":9,"expected_start_ms":null}"#;
@@ -130,8 +130,25 @@ fn jobs_come_page_by_page() {
     assert_eq!(jobs.len(), 2);
     assert_eq!((jobs[0].life.state, jobs[0].nodes.len()), (JobState::Running, 2));
     let asked = requests.recv().unwrap();
-    assert!(asked.starts_with("GET /v1/jobs?limit=1000&state=running,waiting&user=a%20b&ended=true HTTP"), "{asked}");
+    assert!(
+        asked.starts_with("GET /v1/jobs?limit=1000&state=running,waiting&user=a%20b&ended=true HTTP"),
+        "{asked}"
+    );
     assert!(requests.recv().unwrap().contains("&after=7 "));
+}
+
+#[test]
+fn a_job_is_told_with_its_runs_and_notes() {
+    let told = JOB.replace(
+        r#""runs":1"#,
+        r#""runs":[{"number":1},{"number":3}],"notes":[{"at_ms":4,"job":7,"node":null,"text":"began"}],"text":"name = 1""#,
+    );
+    let (place, _requests) = server(vec![vec![answer("200 OK", &told)]]);
+    let detail = Local::new(place).job("7").unwrap();
+    assert_eq!((detail.view.life.runs, detail.runs.len(), detail.notes.len()), (3, 2, 1));
+    assert_eq!(detail.text.as_deref(), Some("name = 1"));
+    let again = serde_json::to_value(&detail).unwrap();
+    assert_eq!(serde_json::from_value::<bedplate_drivers::JobDetail>(again).unwrap(), detail);
 }
 
 #[test]

@@ -207,7 +207,8 @@ fn kill_control(
     console: &Console,
 ) -> Result<String, Stop> {
     let state = connection.state();
-    let beacon = state.beacon()?.filter(|beacon| machine::is_alive(beacon.pid)).ok_or(ChaosError::NoDaemon)?;
+    let beacon =
+        state.beacon()?.filter(|beacon| machine::is_alive(beacon.pid)).ok_or(ChaosError::NoDaemon)?;
     let began = Instant::now();
     kill(Pid::from_raw(beacon.pid as i32), Signal::SIGKILL).map_err(|_| ChaosError::NoDaemon)?;
     while machine::is_alive(beacon.pid) {

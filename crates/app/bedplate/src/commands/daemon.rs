@@ -9,7 +9,7 @@ use std::sync::Arc;
 use bedplate_daemon::{Options, serve};
 
 use super::up::Shape;
-use crate::connection::{state_directory, variable};
+use crate::connection::state_directory;
 use crate::console::Console;
 use crate::context::Context;
 use crate::stop::{ProgramError, Stop};
@@ -36,12 +36,17 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -
     options.rules = site.rules;
     options.listen = read_address(&arguments.listen)?;
     options.log_directories = vec![state.path().join("agents")];
-    if let Some(user) = variable("USER").or_else(|| variable("LOGNAME")) {
+    if let Some(user) = user_name() {
         options.administrator = user;
     }
     let console = console.clone();
     options.remark = Arc::new(move |remark| console.say(remark));
     Ok(serve(options)?)
+}
+
+/// Who runs this, whatever the environment says.
+fn user_name() -> Option<String> {
+    nix::unistd::User::from_uid(nix::unistd::getuid()).ok().flatten().map(|user| user.name)
 }
 
 /// An address with or without a port.

@@ -21,8 +21,8 @@ Examples:
   bedplate down
   bedplate down --force
 
-Jobs are asked to end and get their grace. Waiting jobs stay in the journal: the next `bedplate up` from the
-same state directory finds them.")]
+Jobs are asked to end and get their grace. Waiting jobs stay in the journal:
+the next `bedplate up` from the same state directory finds them.")]
 pub(crate) struct Arguments {
     /// Kill everything at once, without grace
     #[arg(short, long)]
@@ -77,7 +77,10 @@ pub(crate) fn take_down(state: &StateDirectory, force: bool, console: &Console) 
         return Err(UpError::Left { pids: left }.into());
     }
     let _ = std::fs::remove_file(state.beacon_path());
-    console.say(&format!("down in {:.1} s; nothing is left of {count} processes", began.elapsed().as_secs_f64()));
+    console.say(&format!(
+        "down in {:.1} s; nothing is left of {count} processes",
+        began.elapsed().as_secs_f64()
+    ));
     Ok(count)
 }
 
@@ -86,12 +89,13 @@ pub(crate) fn processes(state: &Path) -> Vec<u32> {
     let state = std::fs::canonicalize(state).unwrap_or_else(|_| state.to_owned());
     let is_inside = |path: Option<&str>| path.is_some_and(|path| Path::new(path).starts_with(&state));
     let ours = machine::processes_with(CLUSTER).into_iter().filter(|process| {
-        let own = process.variable(CLUSTER).map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.into()));
+        let own =
+            process.variable(CLUSTER).map(|path| std::fs::canonicalize(path).unwrap_or_else(|_| path.into()));
         own.as_ref() == Some(&state)
     });
-    let ranks = machine::processes_with(MARK)
-        .into_iter()
-        .filter(|process| is_inside(process.variable("BEDPLATE_REPORT")) || is_inside(process.variable("BEDPLATE_AGENT")));
+    let ranks = machine::processes_with(MARK).into_iter().filter(|process| {
+        is_inside(process.variable("BEDPLATE_REPORT")) || is_inside(process.variable("BEDPLATE_AGENT"))
+    });
     let mut pids: Vec<u32> = ours.chain(ranks).map(|process| process.pid).collect();
     pids.retain(|pid| *pid != std::process::id() && machine::is_alive(*pid));
     pids.sort_unstable();

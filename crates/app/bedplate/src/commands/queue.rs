@@ -19,8 +19,8 @@ Examples:
   bedplate queue --state waiting --user ada
   bedplate queue --all --limit 20 --json
 
-The last column says where a job runs, or why it waits and when it should start; `bedplate job explain`
-says more.")]
+The last column says where a job runs, or why it waits and when it should
+start; `bedplate job explain` says more.")]
 pub(crate) struct Arguments {
     /// Jobs that have ended too
     #[arg(short, long)]
@@ -55,8 +55,17 @@ const STATES: [(&str, JobState); 11] = {
 };
 /// In the order of `JobState::ALL`.
 const STATE_NAMES: [&str; 11] = [
-    "waiting", "starting", "running", "stopping", "suspended", "succeeded", "failed", "cancelled", "timed_out",
-    "node_lost", "rejected",
+    "waiting",
+    "starting",
+    "running",
+    "stopping",
+    "suspended",
+    "succeeded",
+    "failed",
+    "cancelled",
+    "timed_out",
+    "node_lost",
+    "rejected",
 ];
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
@@ -79,10 +88,15 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         });
         return Ok(());
     }
-    console.table(&table(&jobs, now_ms()))
+    console.table(&table(&jobs, now_ms(), console.width()))
 }
 
-pub(crate) fn table(jobs: &[JobView], now_ms: u64) -> Table {
+/// Before the last column in a narrow terminal: number, name, state and the gaps.
+const BEFORE_WHY: usize = 40;
+
+/// On a terminal the last column is cut to what has room.
+fn table(jobs: &[JobView], now_ms: u64, width: Option<usize>) -> Table {
+    let room = width.map_or(usize::MAX, |width| width.saturating_sub(BEFORE_WHY).max(20));
     let mut table = Table::new(vec![
         Column::right("JOB", 0),
         Column::left("NAME", 0),
@@ -96,13 +110,13 @@ pub(crate) fn table(jobs: &[JobView], now_ms: u64) -> Table {
     for job in jobs {
         table.row(vec![
             job.label.clone(),
-            shortened(&job.name, 20),
+            shortened(&job.name, 18),
             job.user.clone(),
             state_text(job),
             job.nodes_asked.to_string(),
             job.gpus_asked.to_string(),
             time_text(job, now_ms),
-            where_or_why(job, now_ms),
+            shortened(&where_or_why(job, now_ms), room),
         ]);
     }
     table
@@ -184,29 +198,41 @@ pub(crate) mod tests {
             serde_json::from_value(job).unwrap()
         };
         vec![
-            job(1, json!({ "state": "running", "started_ms": 9_000_000, "ends_ms": 16_200_000, "nodes": ["n1", "n2"] })),
-            job(2, json!({ "name": "a name that is too long to show", "expected_start_ms": 16_200_000, "reason": "not enough free nodes" })),
+            job(
+                1,
+                json!({ "state": "running", "started_ms": 9_000_000, "ends_ms": 16_200_000, "nodes": ["n1", "n2"] }),
+            ),
+            job(
+                2,
+                json!({ "name": "a name that is too long to show", "expected_start_ms": 16_200_000, "reason": "not enough free nodes" }),
+            ),
             job(3, json!({ "is_held": true, "user": "grace", "reason": "held" })),
             job(4, json!({ "label": "4_7", "nodes_asked": 1, "gpus_asked": 0 })),
-            job(5, json!({ "state": "failed", "started_ms": 9_000_000, "ended_ms": 9_061_000, "exit_status": 3 })),
-            job(6, json!({ "state": "node_lost", "started_ms": 9_000_000, "ended_ms": 9_061_000, "reason": "n1 was lost" })),
+            job(
+                5,
+                json!({ "state": "failed", "started_ms": 9_000_000, "ended_ms": 9_061_000, "exit_status": 3 }),
+            ),
+            job(
+                6,
+                json!({ "state": "node_lost", "started_ms": 9_000_000, "ended_ms": 9_061_000, "reason": "n1 was lost" }),
+            ),
         ]
     }
 
     #[test]
     fn a_queue_says_where_jobs_run_and_why_they_wait() {
-        let table = table(&canned(), 10_000_000);
+        let whole = table(&canned(), 10_000_000, None);
         expect![[r#"
-            JOB  NAME                  USER   STATE      NODES  GPUS  TIME           WHERE OR WHY
-              1  pretrain              ada    running        2    16  16:40/2:00:00  n[1-2]
-              2  a name that is too …  ada    waiting        2    16  -              not enough free nodes; starts within 1:43:20
-              3  pretrain              grace  held           2    16  -              held
-            4_7  pretrain              ada    waiting        1     0  -              waits for its turn
-              5  pretrain              ada    failed         2    16  1:01           exit code 3
-              6  pretrain              ada    node lost      2    16  1:01           n1 was lost
+            JOB  NAME                USER   STATE      NODES  GPUS  TIME           WHERE OR WHY
+              1  pretrain            ada    running        2    16  16:40/2:00:00  n[1-2]
+              2  a name that is to…  ada    waiting        2    16  -              not enough free nodes; starts within 1:43:20
+              3  pretrain            grace  held           2    16  -              held
+            4_7  pretrain            ada    waiting        1     0  -              waits for its turn
+              5  pretrain            ada    failed         2    16  1:01           exit code 3
+              6  pretrain            ada    node lost      2    16  1:01           n1 was lost
         "#]]
-        .assert_eq(&table.fit(None).text);
-        let narrow = table.fit(Some(80));
+        .assert_eq(&whole.fit(None).text);
+        let narrow = table(&canned(), 10_000_000, Some(80)).fit(Some(80));
         assert!(narrow.text.lines().all(|line| line.chars().count() <= 80), "{}", narrow.text);
     }
 

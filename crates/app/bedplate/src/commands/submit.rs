@@ -30,8 +30,9 @@ Examples:
   bedplate submit --array 0-9 --wait -- python evaluate.py
   bedplate submit job.toml --dry-run
 
-The number of the job goes to standard output. The job gets the variables and the folder of whoever
-submits it, as with sbatch. With --wait and --follow the exit code is that of the job.")]
+The number of the job goes to standard output. The job gets the variables and
+the folder of whoever submits it, as with sbatch. With --wait and --follow the
+exit code is that of the job.")]
 pub(crate) struct Arguments {
     /// A job file (TOML or JSON) or a batch script with #SBATCH lines; `-` reads standard input
     file: Option<String>,

@@ -16,8 +16,9 @@ Examples:
   bedplate token list
   bedplate token revoke 3
 
-Others use a token with BEDPLATE_SERVER and BEDPLATE_TOKEN in their environment. Roles: a reader looks, a
-user submits and owns jobs, an operator has all jobs and nodes, an admin makes tokens.")]
+Others use a token with BEDPLATE_SERVER and BEDPLATE_TOKEN in their
+environment. Roles: a reader looks, a user submits and owns jobs, an operator
+has all jobs and nodes, an admin makes tokens.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,

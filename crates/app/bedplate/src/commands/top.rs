@@ -22,7 +22,8 @@ Examples:
   bedplate top
   bedplate top --once          one picture, for a pipe
 
-Keys: q ends, j and k (or the arrows) go through the jobs, s changes their order.")]
+Keys: q ends, j and k (or the arrows) go through the jobs, s changes their
+order.")]
 pub(crate) struct Arguments {
     /// Print one picture and end
     #[arg(long)]
@@ -40,7 +41,8 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     let driver = arguments.connection.driver()?;
     let picture = look(&driver)?;
     if console.is_json() {
-        return console.json(&json!({ "cluster": picture.name, "nodes": picture.nodes, "jobs": picture.jobs }));
+        return console
+            .json(&json!({ "cluster": picture.name, "nodes": picture.nodes, "jobs": picture.jobs }));
     }
     let screen = if arguments.once { None } else { Screen::take() };
     let Some(screen) = screen else {

@@ -32,13 +32,14 @@ pub(crate) use temporary::{TemporaryCluster, with_description};
 #[command(after_help = "\
 Examples:
   bedplate up                                  one node, like this machine
-  bedplate up --nodes 4 --like p5.48xlarge     four nodes that pretend to be larger ones
+  bedplate up --nodes 4 --like p5.48xlarge     nodes that pretend to be larger
   bedplate up --cluster cluster.toml --site site.toml
   bedplate up --nodes 2 --foreground           until Ctrl-C
 
-GPUs that this machine does not have are pretended: slots that are leased, numbered and enforced as real
-ones are. Jobs run as you. A node whose agent died stays down until `bedplate node start NAME`; a daemon
-that died comes back with `bedplate up`, finds its jobs again and loses none.")]
+GPUs that this machine does not have are pretended: slots that are leased,
+numbered and enforced as real ones are. Jobs run as you. A node whose agent
+died stays down until `bedplate node start NAME`; a daemon that died comes
+back with `bedplate up`, finds its jobs again and loses none.")]
 pub(crate) struct Arguments {
     /// How many nodes
     #[arg(short, long, value_name = "COUNT")]
@@ -105,7 +106,9 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
             let wanted = Shape::new(arguments, context, Machine::this())?;
             match known {
                 Some(known) if known.cluster != wanted.cluster && is_up => {
-                    return Err(UpError::OtherShape { has: known.summary(), state: state.path().to_owned() }.into());
+                    return Err(
+                        UpError::OtherShape { has: known.summary(), state: state.path().to_owned() }.into()
+                    );
                 }
                 _ => wanted,
             }
@@ -174,4 +177,3 @@ pub(crate) fn describe(nodes: &[NodeView], shape: &Shape) -> Vec<String> {
     lines.extend(shape.over_commitment(machine));
     lines
 }
-

@@ -80,7 +80,12 @@ mod tests {
 
     #[test]
     fn usage_is_shown_with_bars() {
-        let row = |key: &str, gpu_hours, runs, energy_joules| UsageRow { key: key.into(), gpu_hours, runs, energy_joules };
+        let row = |key: &str, gpu_hours, runs, energy_joules| UsageRow {
+            key: key.into(),
+            gpu_hours,
+            runs,
+            energy_joules,
+        };
         let rows = [row("ada", 12.5, 3, Some(7.2e6)), row("grace", 3.125, 1, None)];
         expect![[r#"
             USER   GPU-HOURS  RUNS    ENERGY  

@@ -40,7 +40,8 @@ mod tests {
 
     #[test]
     fn events_are_read_and_comments_are_empty_ones() {
-        let mut stream = &b": hello\n\nevent: job\ndata: {\"a\":1}\n\n:\n\ndata: x\r\ndata:y\r\nid: 3\r\n\r\ndata: torn"[..];
+        let mut stream =
+            &b": hello\n\nevent: job\ndata: {\"a\":1}\n\n:\n\ndata: x\r\ndata:y\r\nid: 3\r\n\r\ndata: torn"[..];
         assert_eq!(next_event(&mut stream).unwrap(), Some(Event::default()));
         let first = next_event(&mut stream).unwrap().unwrap();
         assert_eq!((first.kind.as_str(), first.data.as_str()), ("job", "{\"a\":1}"));

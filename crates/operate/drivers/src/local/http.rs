@@ -132,7 +132,8 @@ fn status_of(line: &str) -> io::Result<u16> {
 }
 
 fn left_of(status: u16, headers: &[(String, String)]) -> io::Result<Left> {
-    let header = |name: &str| headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
+    let header =
+        |name: &str| headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str());
     if status == 204 || status == 304 {
         return Ok(Left::Nothing);
     }

@@ -11,7 +11,8 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::crypto::{CryptoProvider, ring as provider, verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{
-    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme, StreamOwned,
+    CertificateError, ClientConfig, ClientConnection, DigitallySignedStruct, Error, SignatureScheme,
+    StreamOwned,
 };
 
 pub(super) type Stream = StreamOwned<ClientConnection, TcpStream>;

@@ -20,11 +20,13 @@ Examples:
   bedplate bench submit --peer slurm --json
   bedplate bench submit --jobs 10000 --clients 8
 
-A cluster of 8 nodes with 16 CPUs each is started for this alone. First the jobs (`true`, one node, one
-task) are submitted over HTTP and run: drain_s is the time from the first submission to the last end. Then
-all nodes are taken, and as many jobs are submitted while the scheduler looks at all that wait:
-submissions_per_s, each of them on disk before it is acknowledged. --peer slurm starts a Slurm of the same
-shape from the system's packages and does the same there with sbatch.")]
+A cluster of 8 nodes with 16 CPUs each is started for this alone. First the
+jobs (`true`, one node, one task) are submitted over HTTP and run: drain_s is
+the time from the first submission to the last end. Then all nodes are taken,
+and as many jobs are submitted while the scheduler looks at all that wait:
+submissions_per_s, each of them on disk before it is acknowledged. --peer
+slurm starts a Slurm of the same shape from the system's packages and does the
+same there with sbatch.")]
 pub(super) struct Arguments {
     /// How many jobs
     #[arg(long, value_name = "COUNT", default_value_t = 2000)]

@@ -50,7 +50,9 @@ fn partition(table: &Table, cluster: &Cluster) -> Result<Partition, DocumentErro
     if let Some(nodes) = table.optional::<String>("nodes")? {
         let names = expand_hostlist(&nodes).map_err(|error| table.bad_value("nodes", error.to_string()))?;
         let find = |name: &String| {
-            cluster.find_node(name).ok_or_else(|| table.bad_value("nodes", format!("there is no node `{name}`")))
+            cluster
+                .find_node(name)
+                .ok_or_else(|| table.bad_value("nodes", format!("there is no node `{name}`")))
         };
         partition.nodes = Some(names.iter().map(find).collect::<Result<_, _>>()?);
     }
@@ -73,7 +75,8 @@ fn read_qos(table: &Table, names: &[String]) -> Result<Qos, DocumentError> {
     let preempts: Vec<String> = table.or("preempts", Vec::new())?;
     let find = |name: &String| {
         let at = names.iter().position(|known| known == name);
-        at.map(|at| QosId(at as u16)).ok_or_else(|| table.bad_value("preempts", format!("there is no QOS `{name}`")))
+        at.map(|at| QosId(at as u16))
+            .ok_or_else(|| table.bad_value("preempts", format!("there is no QOS `{name}`")))
     };
     qos.preempts = preempts.iter().map(find).collect::<Result<_, _>>()?;
     table.finish()?;
@@ -114,7 +117,9 @@ fn rules(table: &Table, rules: &mut Rules) -> Result<(), DocumentError> {
     }
     rules.most_losses = table.or("most_losses", rules.most_losses as u64)? as usize;
     if rules.heartbeat.0 == 0 || rules.silence.0 < 2 * rules.heartbeat.0 {
-        return Err(table.bad_value("silence", "it must be at least twice the heartbeat, which must not be 0"));
+        return Err(
+            table.bad_value("silence", "it must be at least twice the heartbeat, which must not be 0")
+        );
     }
     table.finish()
 }

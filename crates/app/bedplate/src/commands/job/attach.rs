@@ -18,8 +18,9 @@ Examples:
   bedplate job attach 12 --rank 3
   bedplate job attach 12 -- nvidia-smi
 
-The shell sees the rank's variables (CUDA_VISIBLE_DEVICES, RANK, …) and folder. It is no part of the
-job: it has none of its limits, and ends when you end it.")]
+The shell sees the rank's variables (CUDA_VISIBLE_DEVICES, RANK, …) and
+folder. It is no part of the job: it has none of its limits, and ends when you
+end it.")]
 pub(super) struct Arguments {
     /// The number of the job
     job: String,
@@ -66,9 +67,9 @@ impl Diagnostic for AttachError {
 
     fn help(&self) -> Option<String> {
         match self {
-            AttachError::NotHere { job, rank, address: Some(address) } => {
-                Some(format!("the rank runs at {address}: log in there and run `bedplate job attach {job} --rank {rank}`"))
-            }
+            AttachError::NotHere { job, rank, address: Some(address) } => Some(format!(
+                "the rank runs at {address}: log in there and run `bedplate job attach {job} --rank {rank}`"
+            )),
             _ => None,
         }
     }
@@ -84,7 +85,8 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         return Err(AttachError::NotHere { job: arguments.job.clone(), rank: arguments.rank, address }.into());
     };
     let node = place.map_or(String::new(), |place| format!(" on {}", place.node));
-    console.say(&format!("beside rank {} of job {}{node}, process {}", arguments.rank, job.label, process.pid));
+    console
+        .say(&format!("beside rank {} of job {}{node}, process {}", arguments.rank, job.label, process.pid));
     Err(replace_by(&process, &arguments.command).into())
 }
 

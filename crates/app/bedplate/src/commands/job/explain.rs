@@ -59,7 +59,11 @@ fn facts(explained: &Explained, now_ms: u64) -> Facts {
     match explained.expected_start_ms {
         Some(start) => facts.add(
             "start",
-            format!("within {}, at {} UTC, if everybody uses all their time", clock(start.saturating_sub(now_ms)), moment(start)),
+            format!(
+                "within {}, at {} UTC, if everybody uses all their time",
+                clock(start.saturating_sub(now_ms)),
+                moment(start)
+            ),
         ),
         None => facts.add("start", "not known"),
     };
@@ -83,7 +87,8 @@ fn priority_text(priority: &Value) -> Option<String> {
         .filter(|(name, value)| *value != 0.0 && *name != "total")
         .collect();
     parts.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()));
-    let total = object.get("total").and_then(Value::as_f64).unwrap_or_else(|| parts.iter().map(|part| part.1).sum());
+    let total =
+        object.get("total").and_then(Value::as_f64).unwrap_or_else(|| parts.iter().map(|part| part.1).sum());
     let parts: Vec<String> =
         parts.iter().map(|(name, value)| format!("{} {value:.0}", name.replace('_', " "))).collect();
     Some(match parts.is_empty() {

@@ -50,7 +50,8 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         let mut bytes = Vec::new();
         let next = driver.logs(&arguments.job, &query, &mut bytes)?;
         let text = String::from_utf8_lossy(&bytes);
-        return console.json(&json!({ "job": arguments.job, "rank": query.rank, "text": text, "next_offset": next }));
+        return console
+            .json(&json!({ "job": arguments.job, "rank": query.rank, "text": text, "next_offset": next }));
     }
     driver.logs(&arguments.job, &query, &mut io::stdout().lock())?;
     Ok(())

@@ -1,5 +1,6 @@
 //! `bedplate job show JOB…`
 
+use bedplate_control::record::Note;
 use bedplate_drivers::{Driver, JobDetail};
 use serde_json::{Value, json};
 
@@ -54,10 +55,8 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
         .add("asked for", format!("{} nodes, {} GPUs", job.nodes_asked, job.gpus_asked));
     match job.nodes.is_empty() {
         false => facts.add("runs on", where_or_why(job, now_ms)),
-        true => facts.add_known(
-            "should start",
-            job.expected_start_ms.map(|start| format!("{} UTC", moment(start))),
-        ),
+        true => facts
+            .add_known("should start", job.expected_start_ms.map(|start| format!("{} UTC", moment(start)))),
     };
     facts.add("submitted", format!("{} UTC", moment(job.submitted_ms)));
     if let Some(started) = life.started_ms {
@@ -69,7 +68,9 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
     }
     facts.add_known("exit code", life.exit_status);
     if life.runs > 1 || life.restarts > 0 {
-        facts.add("runs", format!("{}, of which {} after failures", life.runs, life.restarts));
+        let retries =
+            if life.restarts > 0 { format!(", {} after failures", life.restarts) } else { String::new() };
+        facts.add("runs", format!("{}{retries}", life.runs));
     }
     if let Some(checkpoint) = &life.checkpoint {
         let path = checkpoint.path.as_ref().map(|path| format!(" in {path}")).unwrap_or_default();
@@ -78,12 +79,20 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
     let mut text = format!("job {} ({})\n{}", job.label, job.name, facts.render(width));
     if !detail.notes.is_empty() {
         text += "\nwhat happened\n";
-        for note in &detail.notes {
+        for note in without_repetition(&detail.notes) {
             let place = note.node.as_ref().map(|node| format!("{node}: ")).unwrap_or_default();
             text += &format!("  {}  {place}{}\n", moment(note.at_ms), note.text);
         }
     }
     text + &runs_text(&detail.runs)
+}
+
+/// Of checkpoints that follow each other only the newest is news.
+fn without_repetition(notes: &[Note]) -> Vec<&Note> {
+    let is_checkpoint = |note: &Note| note.text.starts_with("checkpoint ");
+    let is_followed = |at: usize| notes.get(at + 1).is_some_and(is_checkpoint);
+    let kept = notes.iter().enumerate().filter(|(at, note)| !(is_checkpoint(note) && is_followed(*at)));
+    kept.map(|(_, note)| note).collect()
 }
 
 /// One line for each run, from whatever of it is known.
@@ -100,4 +109,19 @@ fn runs_text(runs: &[Value]) -> String {
         text += "\n";
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_many_checkpoints_the_newest_is_told() {
+        let texts =
+            ["starts", "checkpoint at step 1", "checkpoint at step 2", "lost n1", "checkpoint at step 3"];
+        let note = |text: &str| Note { at_ms: 0, job: None, node: None, text: text.to_owned() };
+        let notes = texts.map(note);
+        let told: Vec<&str> = without_repetition(&notes).into_iter().map(|note| note.text.as_str()).collect();
+        assert_eq!(told, ["starts", "checkpoint at step 2", "lost n1", "checkpoint at step 3"]);
+    }
 }

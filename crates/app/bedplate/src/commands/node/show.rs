@@ -32,7 +32,10 @@ fn page(detail: &NodeDetail, width: Option<usize>) -> String {
     facts.add("state", node.state.to_string());
     facts.add_known("why", Some(why(node)).filter(|why| !why.is_empty()));
     facts
-        .add("kind", format!("{}: {} GPUs, {} vCPUs, {} GiB", node.kind, node.gpus, node.cpus, node.memory_mib / 1024))
+        .add(
+            "kind",
+            format!("{}: {} GPUs, {} vCPUs, {} GiB", node.kind, node.gpus, node.cpus, node.memory_mib / 1024),
+        )
         .add("free", format!("{} GPUs", node.gpus_free))
         .add(
             "host",

@@ -105,7 +105,8 @@ mod tests {
 
     #[test]
     fn options_come_in_the_order_given_with_their_values() {
-        let read = given(&["--no-requeue", "-N", "2", "--gpus-per-node=8", "--requeue", "--exclusive", "-t10"]);
+        let read =
+            given(&["--no-requeue", "-N", "2", "--gpus-per-node=8", "--requeue", "--exclusive", "-t10"]);
         let names: Vec<(&str, Option<&str>)> =
             read.iter().map(|(name, value)| (name.as_str(), value.as_deref())).collect();
         assert_eq!(

@@ -9,7 +9,8 @@ const OWN: &str = "BEDPLATE_";
 
 /// Fills in what the job leaves to its submitter. The cluster's own variables are no part of it after this.
 pub(super) fn add(job: &mut Job) {
-    let variables = env::vars_os().filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    let variables = env::vars_os()
+        .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     fill(job, variables);
     if job.working_directory.is_none() {
         let directory = env::current_dir().ok();

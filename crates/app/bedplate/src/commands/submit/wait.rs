@@ -53,11 +53,13 @@ pub(crate) fn follow(driver: &Local, submitted: &Submitted, console: &mut Consol
             // A later run has a log of its own.
             (run, offset) = (life.runs, 0);
             if run > 1 {
-                console.say(&format!("run {run} begins: {}", life.reason.as_deref().unwrap_or("it came back")));
+                console
+                    .say(&format!("run {run} begins: {}", life.reason.as_deref().unwrap_or("it came back")));
             }
         }
         if run > 0 {
-            let query = LogQuery { run: Some(run), offset, follow: !life.state.is_final(), ..LogQuery::default() };
+            let query =
+                LogQuery { run: Some(run), offset, follow: !life.state.is_final(), ..LogQuery::default() };
             offset = copy_log(driver, &label, &query, console)?;
         }
         if life.state.is_final() {

@@ -52,7 +52,10 @@ impl Order {
 pub(super) fn draw(picture: &Picture, view: &View, (width, height): (usize, usize), now_ms: u64) -> String {
     let mut lines = vec![header(picture, now_ms)];
     lines.extend(node_lines(&picture.nodes, width, (height / 2).saturating_sub(2)));
-    lines.push(format!("{:>6} {:<14} {:<8} {:<9} {:>5}  PROGRESS, OR WHY IT WAITS", "JOB", "NAME", "USER", "STATE", "GPUS"));
+    lines.push(format!(
+        "{:>6} {:<14} {:<8} {:<9} {:>5}  PROGRESS, OR WHY IT WAITS",
+        "JOB", "NAME", "USER", "STATE", "GPUS"
+    ));
     let room = height.saturating_sub(lines.len() + 1);
     let jobs = ordered(&picture.jobs, view.order);
     let shown = jobs.iter().skip(view.first).take(room);
@@ -69,14 +72,14 @@ pub(super) fn draw(picture: &Picture, view: &View, (width, height): (usize, usiz
 fn header(picture: &Picture, now_ms: u64) -> String {
     let count = |state: JobState| picture.jobs.iter().filter(|job| job.life.state == state).count();
     let gpus: u32 = picture.nodes.iter().map(|node| node.gpus).sum();
-    let free: u32 = picture.nodes.iter().filter(|node| node.is_linked).map(|node| node.gpus_free).sum();
-    let up = picture.nodes.iter().filter(|node| node.is_linked).count();
+    let linked: Vec<&NodeView> = picture.nodes.iter().filter(|node| node.is_linked).collect();
+    let used: u32 = linked.iter().map(|node| node.gpus.saturating_sub(node.gpus_free)).sum();
     format!(
-        "{}  {} UTC  nodes {up}/{}  GPUs {}/{gpus} used  {} running  {} waiting",
+        "{}  {} UTC  nodes {}/{}  GPUs {used}/{gpus} used  {} running  {} waiting",
         shortened(&picture.name, 20),
         &moment(now_ms)[11..],
+        linked.len(),
         picture.nodes.len(),
-        gpus - free.min(gpus),
         count(JobState::Running),
         count(JobState::Waiting),
     )
@@ -191,7 +194,7 @@ mod tests {
                  1 pretrain       ada      running      16  █░░░░░░░░░ 16:40 n[1-2]
                  5 pretrain       ada      failed       16  exit code 3
                  6 pretrain       ada      node lost    16  n1 was lost
-                 2 a name that i… ada      waiting      16  not enough free nodes; starts with…
+                 2 a name that i… ada      waiting      16  not enough free nodes; starts w…
                  3 pretrain       grace    held         16  held
                4_7 pretrain       ada      waiting       0  waits for its turn
             q ends  j/k scroll  s order: state

@@ -25,8 +25,12 @@ use crate::stop::{ProgramError, Stop};
 pub(super) const TITLE: &str = "the work itself";
 
 /// A stand-in for training: a step is a tenth of a second, and each leaves a checkpoint behind.
-const TRAINING: &str = "step=${BEDPLATE_CHECKPOINT_STEP:-0}; while [ $step -lt 40 ]; do sleep 0.1; \
-                        step=$((step + 1)); [ $RANK = 0 ] && echo checkpoint $step >> $BEDPLATE_REPORT; done; true";
+const TRAINING: &str = "
+  step=${BEDPLATE_CHECKPOINT_STEP:-0}
+  while [ $step -lt 40 ]; do
+    sleep 0.1; step=$((step + 1))
+    [ $RANK = 0 ] && echo checkpoint $step >> $BEDPLATE_REPORT
+  done; true";
 const STEPS_BEFORE_THE_LOSS: u64 = 8;
 /// Far more than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -74,14 +78,22 @@ impl Story {
             console,
             "A gang of two nodes. Its ranks count steps, and rank 0 says after each that there is a checkpoint:",
         )?;
-        self.command(console, &format!("submit --nodes 2 --gpus-per-node 8 -- sh -c '{TRAINING}'"))?;
+        // Inside the quotes nothing may be wrapped, or it could not be repeated.
+        self.line(
+            console,
+            &format!("\n$ bedplate submit --nodes 2 --gpus-per-node 8 -- sh -c '{TRAINING}'"),
+        )?;
         let training = submit(driver, &["--nodes=2", "--gpus-per-node=8"], &["sh", "-c", TRAINING])?;
         self.line(console, &training)?;
         let before = wait_until(driver, &training, |job| step(job) >= STEPS_BEFORE_THE_LOSS)?;
         let lost = before.nodes.first().cloned().unwrap_or_default();
         self.remark(
             console,
-            &format!("It runs on {} and is at step {}. Now one of its nodes dies:", where_or_why(&before, now_ms()), step(&before)),
+            &format!(
+                "It runs on {} and is at step {}. Now one of its nodes dies:",
+                where_or_why(&before, now_ms()),
+                step(&before)
+            ),
         )?;
         self.command(console, &format!("chaos kill-node {lost}"))?;
         let began = Instant::now();
@@ -117,7 +129,10 @@ impl Story {
         context: &Context,
         console: &mut Console,
     ) -> Result<Value, Stop> {
-        self.remark(console, "Somebody else wants all four nodes, of which one is gone. Why does that job wait?")?;
+        self.remark(
+            console,
+            "Somebody else wants all four nodes, of which one is gone. Why does that job wait?",
+        )?;
         self.command(console, "submit --nodes 4 --gpus-per-node 8 --time 10 -- hostname")?;
         let options = ["--nodes=4", "--gpus-per-node=8", "--time=10"];
         let waiting = submit(&cluster.driver, &options, &["hostname"])?;

@@ -145,7 +145,14 @@ fn own_program(state: &StateDirectory) -> Result<Command, Stop> {
     let mut command = Command::new(program);
     command.env(CLUSTER, state.path());
     // A cluster started inside a job is no part of it, and none of the caller's cluster either.
-    for name in [MARK, "BEDPLATE_AGENT_TOKEN", "BEDPLATE_SERVER", "BEDPLATE_TOKEN", "BEDPLATE_FINGERPRINT", "BEDPLATE_STATE"] {
+    for name in [
+        MARK,
+        "BEDPLATE_AGENT_TOKEN",
+        "BEDPLATE_SERVER",
+        "BEDPLATE_TOKEN",
+        "BEDPLATE_FINGERPRINT",
+        "BEDPLATE_STATE",
+    ] {
         command.env_remove(name);
     }
     Ok(command)

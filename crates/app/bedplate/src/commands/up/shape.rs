@@ -34,7 +34,8 @@ impl Shape {
         let catalog = context.load_catalog()?;
         let cluster = wanted(arguments, &catalog, machine)?;
         let absolute = |path: &std::path::PathBuf| {
-            fs::canonicalize(path).map_err(|source| files::FileError::Read { path: path.display().to_string(), source })
+            fs::canonicalize(path)
+                .map_err(|source| files::FileError::Read { path: path.display().to_string(), source })
         };
         Ok(Self {
             name: cluster.name().to_owned(),
@@ -94,7 +95,8 @@ impl Shape {
         let memory: u64 = self.nodes.iter().map(|node| node.pretended_mib).sum();
         let each = |value: String| if count == 1 { value } else { format!("{value} each") };
         let mut lines = Vec::new();
-        let pretend = if count == 1 { "1 node pretends".to_owned() } else { format!("{count} nodes pretend") };
+        let pretend =
+            if count == 1 { "1 node pretends".to_owned() } else { format!("{count} nodes pretend") };
         if vcpus > u64::from(machine.cores) {
             let vcpus = each(format!("{} vCPUs", self.nodes[0].vcpus));
             lines.push(format!("{pretend} {vcpus} on {} real cores", machine.cores));
@@ -171,12 +173,12 @@ fn like_this_machine(machine: Machine, count: u32, catalog: &Catalog) -> Result<
 
 fn gpu_model() -> Option<String> {
     let folders = fs::read_dir("/proc/driver/nvidia/gpus").ok()?.flatten();
-    let texts = folders.filter_map(|folder| files::read_system(folder.path().join("information").to_str()?));
+    let mut texts =
+        folders.filter_map(|folder| files::read_system(folder.path().join("information").to_str()?));
     let model = |text: String| {
-        let line = text.lines().find_map(|line| line.strip_prefix("Model:").map(str::trim).map(str::to_owned));
-        line
+        text.lines().find_map(|line| line.strip_prefix("Model:")).map(|model| model.trim().to_owned())
     };
-    texts.filter_map(model).next()
+    texts.find_map(model)
 }
 
 /// The accelerator whose name is a word of the driver's model; the longest of several.
@@ -198,7 +200,8 @@ mod tests {
 
     #[test]
     fn over_commitment_is_said_and_none_is_not() {
-        let four = shape(Arguments { nodes: Some(4), like: Some("p5.48xlarge".into()), ..Arguments::default() });
+        let four =
+            shape(Arguments { nodes: Some(4), like: Some("p5.48xlarge".into()), ..Arguments::default() });
         assert_eq!(four.summary(), "p5.48xlarge:4, 4 nodes, 32 GPUs");
         assert_eq!(
             four.over_commitment(MACHINE),
@@ -214,7 +217,8 @@ mod tests {
 
     #[test]
     fn a_shape_is_remembered() {
-        let spare = shape(Arguments { nodes: Some(2), spare: 1, probe: Some("true".into()), ..Arguments::default() });
+        let spare =
+            shape(Arguments { nodes: Some(2), spare: 1, probe: Some("true".into()), ..Arguments::default() });
         assert_eq!(spare.nodes.len(), 3);
         assert_eq!(Shape::from_json(&spare.json()), Some(spare.clone()));
         assert_eq!(spare.read_cluster(&Catalog::builtin()).unwrap().node_count(), 3);

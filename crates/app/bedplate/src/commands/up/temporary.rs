@@ -7,7 +7,6 @@ use bedplate_drivers::{Driver, Local, StateDirectory};
 
 use super::{Arguments, Shape, UpError, start_agent, start_daemon, wait_for_nodes};
 use crate::commands::down::take_down;
-use crate::connection::Connection;
 use crate::console::Console;
 use crate::context::Context;
 use crate::machine::Machine;
@@ -53,10 +52,6 @@ impl TemporaryCluster {
         self.state.path()
     }
 
-    pub(crate) fn connection(&self) -> Connection {
-        Connection::of(self.state.path().to_owned())
-    }
-
     /// Takes it down in good order; an error says what is left.
     pub(crate) fn stop(self) -> Result<(), Stop> {
         take_down(&self.state, false, &self.console)?;
@@ -85,10 +80,7 @@ fn new_folder() -> PathBuf {
 }
 
 /// A description of a cluster in a file that lasts as long as it is read.
-pub(crate) fn with_description<T>(
-    text: &str,
-    read: impl FnOnce(&str) -> Result<T, Stop>,
-) -> Result<T, Stop> {
+pub(crate) fn with_description<T>(text: &str, read: impl FnOnce(&str) -> Result<T, Stop>) -> Result<T, Stop> {
     let path = new_folder().with_extension("toml");
     std::fs::write(&path, text).map_err(|source| UpError::State { path: path.clone(), source })?;
     let outcome = read(&path.display().to_string());

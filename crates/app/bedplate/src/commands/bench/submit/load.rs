@@ -83,7 +83,8 @@ struct Rate {
 
 impl Rate {
     fn percentile(&self, part: f64) -> f64 {
-        let at = ((self.milliseconds.len() as f64 * part).ceil() as usize).clamp(1, self.milliseconds.len().max(1));
+        let at = ((self.milliseconds.len() as f64 * part).ceil() as usize)
+            .clamp(1, self.milliseconds.len().max(1));
         self.milliseconds.get(at - 1).copied().unwrap_or(0.0)
     }
 }
@@ -105,7 +106,8 @@ fn submit_all(place: &Place, body: &str, jobs: u32, clients: u32) -> Result<Rate
                         break;
                     }
                     let asked = Instant::now();
-                    if let Err(error) = driver.submit_text(JobFormat::Json, body, &format!("{key}-{number}")) {
+                    if let Err(error) = driver.submit_text(JobFormat::Json, body, &format!("{key}-{number}"))
+                    {
                         failed = Some(error);
                         break;
                     }

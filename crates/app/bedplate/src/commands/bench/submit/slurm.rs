@@ -176,7 +176,8 @@ impl Slurm {
 impl Drop for Slurm {
     fn drop(&mut self) {
         self.ask("scancel", &["--partition=main"]);
-        let mut files: Vec<PathBuf> = (1..=NODES).map(|node| self.path(&format!("slurmd-n{node}.pid"))).collect();
+        let mut files: Vec<PathBuf> =
+            (1..=NODES).map(|node| self.path(&format!("slurmd-n{node}.pid"))).collect();
         files.extend([self.path("slurmctld.pid"), self.path("munge/pid")]);
         let pids: Vec<String> = files.iter().filter_map(|file| fs::read_to_string(file).ok()).collect();
         for pid in &pids {
