@@ -202,7 +202,7 @@ fn play_agent(address: SocketAddr, secret: &str, node: &str) -> Result<(), Failu
         line.clear();
         stream.read_line(&mut line)?;
     }
-    let host = Host { name: node.into(), cores: 192, memory_mib: 2 << 20, gpus: 8 };
+    let host = Host { name: node.into(), cores: 192, memory_mib: 2 << 20, gpus: 8, ..Host::default() };
     let hello =
         Hello { node: node.into(), address: "127.0.0.1".into(), incarnation: 1, held: Vec::new(), host };
     say(&mut stream, &FromAgent::Hello(hello))?;

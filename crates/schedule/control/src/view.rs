@@ -182,6 +182,8 @@ impl Control {
         let node = &self.nodes[id.0 as usize];
         match self.scheduler.node_state(id, now.max(self.now)) {
             NodeState::Down if node.drained.is_some() && node.link().is_some() => "drained",
+            // The control plane was started anew and its agent has not come back yet.
+            NodeState::Draining | NodeState::Drained if node.drained.is_none() => "rejoining",
             NodeState::Idle => "idle",
             NodeState::Allocated => "allocated",
             NodeState::Draining => "draining",

@@ -88,10 +88,22 @@ pub(crate) fn start_agent(
         let cores: Vec<String> = share.cores.iter().map(u32::to_string).collect();
         command.args(["--cores", &cores.join(",")]).args(["--memory", &share.memory_mib.to_string()]);
     }
+    if let Some(address) = loopback_address(driver, node) {
+        command.args(["--address", &address]);
+    }
     if let Some(probe) = &shape.probe {
         command.args(["--probe", probe, "--probe-every", "5"]);
     }
     spawn(command, &agent_log(state, node), &format!("the agent of {node}")).map(drop)
+}
+
+/// An address of its own for each node of this machine: programs inside jobs then meet at addresses that resolve,
+/// and `srun -w` can tell nodes apart by them.
+fn loopback_address(driver: &Local, node: &str) -> Option<String> {
+    let nodes = driver.nodes().ok()?;
+    let place = nodes.iter().position(|known| known.name == node)?;
+    let number = u32::try_from(place).ok()?.checked_add(1).filter(|number| *number < 1 << 24)?;
+    Some(std::net::Ipv4Addr::from((127 << 24) + number).to_string())
 }
 
 fn agent_log(state: &StateDirectory, node: &str) -> PathBuf {
