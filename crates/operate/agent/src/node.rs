@@ -17,7 +17,7 @@ use std::time::Duration;
 
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
 use bedplate_control::environment::{Surroundings, mark};
-use bedplate_control::wire::{FromAgent, Hello, Host, Launch, RunId, ToAgent};
+use bedplate_control::wire::{Audience, FromAgent, Hello, Host, Launch, RunId, ToAgent};
 use bedplate_gangs::Time;
 use nix::sys::prctl::set_child_subreaper;
 use nix::time::{ClockId, clock_gettime};
@@ -214,7 +214,9 @@ impl Node {
             Act::Send(message) => self.send(message),
             Act::Prepare(launch) => self.prepare(*launch),
             Act::Start { run, master_port } => self.start_ranks(run, master_port),
-            Act::Signal { run, signal } => self.signal(run, signal),
+            Act::Signal { run, signal, to: Audience::All } => self.signal(run, signal),
+            Act::Signal { run, signal, to: Audience::Steps } => self.signal_steps(run, signal),
+            Act::Signal { run, signal, to: Audience::Script } => self.signal_script(run, signal),
             Act::Kill { run } => self.order_for(run, |group| Order::Kill { group }),
             Act::Suspend { run } => self.signal(run, libc::SIGSTOP),
             Act::Resume { run } => self.signal(run, libc::SIGCONT),

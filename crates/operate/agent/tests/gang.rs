@@ -126,7 +126,7 @@ fn signals_reach_every_process_of_a_run() {
     let run = launches[0].run;
     cluster.start_gang(&launches);
     wait_until("the child", || cluster.log(run, "n1", 0, Stream::Stdout).contains("child up"));
-    cluster.tell("n1", &ToAgent::Signal { run, signal: 10 });
+    cluster.tell("n1", &ToAgent::Signal { run, signal: 10, to: Audience::All });
     cluster.released(run, "n1");
     let out = cluster.log(run, "n1", 0, Stream::Stdout);
     assert!(out.contains("parent heard") && out.contains("child heard"), "{out}");

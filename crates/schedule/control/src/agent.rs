@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use bedplate_gangs::{Span, Time};
 
 use crate::wire::{
-    Checkpoint, FailedRank, FromAgent, Held, HeldPhase, Launch, NodeEnd, RankEnd, RunId, Step, StepRequest,
-    ToAgent, Unready,
+    Audience, Checkpoint, FailedRank, FromAgent, Held, HeldPhase, Launch, NodeEnd, RankEnd, RunId, Step,
+    StepRequest, ToAgent, Unready,
 };
 
 /// What the shell shall do, in this order.
@@ -27,10 +27,10 @@ pub enum Act {
         run: RunId,
         master_port: u16,
     },
-    /// To every process of the run.
     Signal {
         run: RunId,
         signal: i32,
+        to: Audience,
     },
     /// Kill every process of the run, the prolog too.
     Kill {
@@ -253,7 +253,7 @@ impl Agent {
             ToAgent::Prepare(launch) => self.prepare(launch),
             ToAgent::Go { run, master_port } => self.go(run, master_port, now),
             ToAgent::Stop { run, grace_ms } => self.stop(run, Span(grace_ms), now),
-            ToAgent::Signal { run, signal } => self.if_running(run, Act::Signal { run, signal }),
+            ToAgent::Signal { run, signal, to } => self.if_running(run, Act::Signal { run, signal, to }),
             ToAgent::Suspend { run } => self.if_running(run, Act::Suspend { run }),
             ToAgent::Resume { run } => self.if_running(run, Act::Resume { run }),
             ToAgent::Step(step) => self.if_running(step.run, Act::Step(step)),
@@ -437,7 +437,7 @@ impl Agent {
                 }
                 local.phase = Phase::Ending { kill_at: now + grace, is_killed: false };
                 if grace > Span::ZERO {
-                    self.acts.push(Act::Signal { run, signal: TERMINATE });
+                    self.acts.push(Act::Signal { run, signal: TERMINATE, to: Audience::All });
                 }
             }
             // A later order may only shorten the grace.

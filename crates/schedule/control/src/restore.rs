@@ -18,6 +18,7 @@ use crate::control::{Control, Live, outcome_of};
 use crate::node::Presence;
 use crate::record::{JobRow, JobState, Record, Restored, RunPhase, RunRow, Share};
 use crate::run::{MemberState, Phase, Run};
+use crate::submit::earliest_start;
 
 impl Control {
     /// Rebuilds what the journal remembers. Jobs whose text cannot be read any more come back with the reason.
@@ -103,10 +104,11 @@ impl Control {
         });
         let history = History { restarts: row.life.restarts, ..History::since(row.submitted) };
         let is_held = row.life.is_held;
+        let begin = earliest_start(&job, row.submitted);
         self.jobs.insert(id, Live { row, job });
         match request {
             Ok(request) => {
-                let request = Request { array, is_held, history: Some(history), ..request };
+                let request = Request { array, is_held, begin, history: Some(history), ..request };
                 self.remember_run(request, run, now);
             }
             // The cluster or its rules have changed: it cannot run here any more.

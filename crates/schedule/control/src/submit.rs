@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bedplate_gangs::{ArrayTask, Decision, Event, JobId, Request, Time};
-use bedplate_job::Job;
+use bedplate_job::{Begin, Job};
 
 use crate::control::{Control, Live, Notice};
 use crate::record::{ArrayPlace, JobRow, JobState, Life, Record};
@@ -65,7 +65,7 @@ impl Control {
             return Ok(Accepted { first: *first, count, is_old: true });
         }
         self.resolve_dependencies(&mut job)?;
-        let requests = self.requests(&job, &user)?;
+        let requests = self.requests(&job, &user, now)?;
         let first = requests[0].id;
         let count = requests.len() as u32;
         self.next_job = first.0 + u64::from(count);
@@ -129,12 +129,13 @@ impl Control {
     }
 
     /// One request for the job, or one for each task of its array.
-    fn requests(&mut self, job: &Job, user: &str) -> Result<Vec<Request>, Refusal> {
+    fn requests(&mut self, job: &Job, user: &str, now: Time) -> Result<Vec<Request>, Refusal> {
         let user = self.user_id(user);
         let first = JobId(self.next_job);
         let request =
             Request::from_job(first, job, user, self.scheduler.cluster(), self.scheduler.settings())
                 .map_err(|why| Refusal::Never { why: why.to_string() })?;
+        let request = Request { begin: earliest_start(job, now), ..request };
         let Some(array) = &job.policy.array else {
             return Ok(vec![request]);
         };
@@ -240,4 +241,10 @@ fn rejection(decisions: &[Decision], job: JobId) -> Option<String> {
         Decision::Reject { job: rejected, why } if *rejected == job => Some(why.to_string()),
         _ => None,
     })
+}
+
+/// When a job that was submitted then may begin.
+pub(crate) fn earliest_start(job: &Job, submitted: Time) -> Time {
+    let seconds = |begin: &Begin| begin.unix_seconds(submitted.0 as f64 / 1000.0);
+    job.policy.begin.as_ref().map_or(Time::ZERO, |begin| Time((seconds(begin).max(0.0) * 1000.0) as u64))
 }

@@ -3,11 +3,12 @@
 use std::collections::BTreeSet;
 
 use bedplate_gangs::{Event, JobId, Span, Time};
+use bedplate_job::{Receiver, Workload};
 use bedplate_topology::NodeId;
 
 use crate::Control;
 use crate::run::{MemberState, Phase, Run};
-use crate::wire::ToAgent;
+use crate::wire::{Audience, ToAgent};
 
 impl Control {
     pub(crate) fn watch_runs(&mut self, now: Time) {
@@ -72,15 +73,23 @@ impl Control {
     }
 
     fn signal(&mut self, job: JobId, now: Time) {
-        let Some(signal) = self.jobs.get(&job).and_then(|live| live.job.policy.checkpoint_signal) else {
+        let Some(live) = self.jobs.get(&job) else {
             return;
+        };
+        let Some(signal) = live.job.policy.checkpoint_signal else {
+            return;
+        };
+        let to = match (&live.job.workload, signal.receiver) {
+            (Workload::Script { .. }, Receiver::Tasks) => Audience::Steps,
+            (Workload::Script { .. }, Receiver::Script) => Audience::Script,
+            _ => Audience::All,
         };
         self.note_job(job, format!("is told by signal {} that its time is nearly up", signal.signal), now);
         let run = self.run(job);
         run.was_signalled = true;
         let (id, nodes) = (run.id, run.holders());
         for node in nodes {
-            self.send(node, ToAgent::Signal { run: id, signal: signal.signal });
+            self.send(node, ToAgent::Signal { run: id, signal: signal.signal, to });
         }
     }
 

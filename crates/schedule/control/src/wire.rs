@@ -51,10 +51,10 @@ pub enum ToAgent {
         run: RunId,
         grace_ms: u64,
     },
-    /// Send a signal to all ranks.
     Signal {
         run: RunId,
         signal: i32,
+        to: Audience,
     },
     Suspend {
         run: RunId,
@@ -77,6 +77,17 @@ pub enum ToAgent {
     },
     /// Break something on purpose, for tests and demonstrations.
     Chaos(Chaos),
+}
+
+/// Which processes of a run a signal is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Audience {
+    All,
+    /// The tasks that a script started with `srun`, but not its shell.
+    Steps,
+    /// The shell of a script and nobody else.
+    Script,
 }
 
 /// From an agent to the control plane.

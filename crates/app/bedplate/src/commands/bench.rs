@@ -1,6 +1,7 @@
 //! `bedplate bench …`: how fast the program's own parts are, beside a named peer.
 
 mod deploy;
+mod heal;
 mod schedule;
 mod search;
 mod submit;
@@ -16,7 +17,8 @@ Examples:
   bedplate bench deploy
   bedplate bench search --peer calculon --peer-path ~/calculon --json
   bedplate bench schedule --nodes 1000 --pending 10000
-  bedplate bench submit --peer slurm")]
+  bedplate bench submit --peer slurm
+  bedplate bench heal")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -32,6 +34,8 @@ enum Command {
     Schedule(schedule::Arguments),
     /// Jobs taken in per second, and seconds until many small ones are done
     Submit(submit::Arguments),
+    /// Seconds until a gang runs again after the loss of a node, and until a killed daemon is back
+    Heal(heal::Arguments),
 }
 
 pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
@@ -41,6 +45,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Deploy(_) => deploy::run(&catalog, console),
         Command::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
         Command::Submit(arguments) => submit::run(&arguments, context, console),
+        Command::Heal(arguments) => heal::run(&arguments, context, console),
     }
 }
 

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bedplate_control::wire::{Chaos, RunId};
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_drivers::{Driver, Local};
+use bedplate_drivers::{Driver, Local, StateDirectory};
 use bedplate_units::Seconds;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -207,16 +207,22 @@ fn kill_control(
     console: &Console,
 ) -> Result<String, Stop> {
     let state = connection.state();
+    let began = Instant::now();
+    let pid = kill_daemon(&state)?;
+    if !starts_again {
+        return Ok(format!("the daemon (process {pid}) is dead; `bedplate up` starts it again"));
+    }
+    start_daemon(&state, &Shape::load(&state)?, context, console)?;
+    Ok(format!("the daemon died and answers again after {:.2} s", began.elapsed().as_secs_f64()))
+}
+
+/// Kills the daemon of a state directory as by `kill -9`; returns its process number once it is dead.
+pub(crate) fn kill_daemon(state: &StateDirectory) -> Result<u32, Stop> {
     let beacon =
         state.beacon()?.filter(|beacon| machine::is_alive(beacon.pid)).ok_or(ChaosError::NoDaemon)?;
-    let began = Instant::now();
     kill(Pid::from_raw(beacon.pid as i32), Signal::SIGKILL).map_err(|_| ChaosError::NoDaemon)?;
     while machine::is_alive(beacon.pid) {
         std::thread::sleep(std::time::Duration::from_millis(2));
     }
-    if !starts_again {
-        return Ok(format!("the daemon (process {}) is dead; `bedplate up` starts it again", beacon.pid));
-    }
-    start_daemon(&state, &Shape::load(&state)?, context, console)?;
-    Ok(format!("the daemon died and answers again after {:.2} s", began.elapsed().as_secs_f64()))
+    Ok(beacon.pid)
 }

@@ -116,6 +116,23 @@ impl Node {
         }
     }
 
+    /// To the tasks of all steps of a script.
+    pub(super) fn signal_steps(&mut self, run: RunId, signal: i32) {
+        self.signal_those(signal, |purpose| matches!(purpose, Purpose::Task { run: of, .. } if *of == run));
+    }
+
+    /// To the shell of a script alone.
+    pub(super) fn signal_script(&mut self, run: RunId, signal: i32) {
+        self.signal_those(signal, |purpose| matches!(purpose, Purpose::Rank(of, _) if *of == run));
+    }
+
+    fn signal_those(&mut self, signal: i32, is_meant: impl Fn(&Purpose) -> bool) {
+        let meant = self.processes.iter().filter(|(_, purpose)| is_meant(purpose)).map(|(id, _)| *id);
+        for id in meant.collect::<Vec<u64>>() {
+            self.order(Order::SignalOne { id, signal });
+        }
+    }
+
     pub(super) fn end_step(&mut self, run: RunId, step: u32) {
         if let Some(local) = self.runs.get_mut(&run) {
             local.steps.remove(&step);

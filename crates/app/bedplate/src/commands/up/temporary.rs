@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use bedplate_drivers::{Driver, Local, StateDirectory};
 
 use super::{Arguments, Shape, UpError, start_agent, start_daemon, wait_for_nodes};
+use crate::commands::chaos::kill_daemon;
 use crate::commands::down::take_down;
 use crate::console::Console;
 use crate::context::Context;
@@ -50,6 +51,17 @@ impl TemporaryCluster {
 
     pub(crate) fn folder(&self) -> &Path {
         self.state.path()
+    }
+
+    /// Starts the agent of a node that was killed.
+    pub(crate) fn start_node(&self, node: &str) -> Result<(), Stop> {
+        start_agent(&self.state, &self.driver, &self.shape, node)
+    }
+
+    /// Kills the daemon as by `kill -9` and starts it again; it may be at another address then.
+    pub(crate) fn restart_daemon(&self, context: &Context, console: &Console) -> Result<Local, Stop> {
+        kill_daemon(&self.state)?;
+        start_daemon(&self.state, &self.shape, context, console)
     }
 
     /// Takes it down in good order; an error says what is left.

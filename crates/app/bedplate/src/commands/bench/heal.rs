@@ -1,0 +1,176 @@
+//! `bedplate bench heal`: how long a gang is away when a node is lost, and the control plane when it dies.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bedplate_control::JobView;
+use bedplate_control::record::JobState;
+use bedplate_control::wire::Chaos;
+use bedplate_drivers::{Driver, Local};
+use bedplate_job::{Array, Gang, Inherited, Job, Role, Workload};
+use serde_json::json;
+
+use crate::commands::submit::new_key;
+use crate::commands::up::{Arguments as Up, TemporaryCluster};
+use crate::console::Console;
+use crate::context::Context;
+use crate::present::{Column, Table};
+use crate::stop::{ProgramError, Stop};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate bench heal
+  bedplate bench heal --repeats 5 --json
+
+A cluster of four nodes is started for this alone, with a gang of two on it. A
+node of the gang is lost in two ways, several times each: its agent is killed,
+so that the connection closes; it is cut off, so that nothing is heard of it.
+What counts is the time until the gang runs again on a spare node, with the
+default settings. Then the daemon is killed with many jobs in its journal and
+started again: the time until it answers and all nodes are back.")]
+pub(super) struct Arguments {
+    /// How often a node is lost in each way
+    #[arg(long, value_name = "COUNT", default_value_t = 3)]
+    repeats: u32,
+    /// Jobs in the journal when the daemon is killed
+    #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
+    jobs: u32,
+}
+
+/// What it takes: the limits are those of the project's own aims.
+struct Figure {
+    name: &'static str,
+    seconds: Vec<f64>,
+    limit: f64,
+}
+
+impl Figure {
+    fn worst(&self) -> f64 {
+        self.seconds.iter().copied().fold(0.0, f64::max)
+    }
+}
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const PAUSE: Duration = Duration::from_millis(5);
+/// Longer than the silence after which a node is lost.
+const CUT_MS: u64 = 8_000;
+
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let up = Up { nodes: Some(4), like: Some("p5.48xlarge".into()), ..Up::default() };
+    let cluster = TemporaryCluster::start(&up, context, console)?;
+    let gang = submit(&cluster.driver, sleeper(2, 8))?;
+    wait_until(&cluster.driver, &gang, 1)?;
+    let mut closed = Figure { name: "closed_s", seconds: Vec::new(), limit: 3.0 };
+    let mut silent = Figure { name: "silent_s", seconds: Vec::new(), limit: 6.0 };
+    for round in 0..arguments.repeats.max(1) {
+        console.say(&format!("round {} of {}", round + 1, arguments.repeats.max(1)));
+        closed.seconds.push(lose(&cluster, &gang, &Chaos::Die)?);
+        silent.seconds.push(lose(&cluster, &gang, &Chaos::Cut { for_ms: CUT_MS })?);
+    }
+    console.say("now the daemon");
+    let restart = restart(&cluster, arguments.jobs, context, console)?;
+    let figures = [closed, silent, restart];
+    cluster.stop()?;
+    if console.is_json() {
+        let pair = |figure: &Figure| (figure.name.to_owned(), json!(figure.worst()));
+        let mut object: serde_json::Map<String, serde_json::Value> = figures.iter().map(pair).collect();
+        object.insert("jobs".into(), json!(arguments.jobs));
+        object.insert("repeats".into(), json!(arguments.repeats.max(1)));
+        return console.json(&serde_json::Value::Object(object));
+    }
+    console.table(&table(&figures))
+}
+
+/// Loses the gang's first node and says after how long the gang runs again; then the node is put back.
+fn lose(cluster: &TemporaryCluster, gang: &str, how: &Chaos) -> Result<f64, Stop> {
+    let driver = &cluster.driver;
+    let before = driver.job(gang)?.view;
+    let lost = before.nodes.first().cloned().unwrap_or_default();
+    let began = Instant::now();
+    driver.chaos(&lost, how)?;
+    wait_until(driver, gang, before.life.runs + 1)?;
+    let away = began.elapsed().as_secs_f64();
+    if *how == Chaos::Die {
+        cluster.start_node(&lost)?;
+    }
+    wait_for_node(driver, &lost)?;
+    // What was lost several times is kept out otherwise.
+    driver.resume(&lost)?;
+    Ok(away)
+}
+
+/// Kills the daemon with many jobs in its journal and starts it again.
+fn restart(
+    cluster: &TemporaryCluster,
+    jobs: u32,
+    context: &Context,
+    console: &Console,
+) -> Result<Figure, Stop> {
+    let mut waiting = sleeper(4, 8);
+    waiting.policy.array = Some(Array::range(1, jobs.max(1)));
+    submit(&cluster.driver, waiting)?;
+    let began = Instant::now();
+    let driver = cluster.restart_daemon(context, console)?;
+    let nodes: Vec<String> = driver.nodes()?.into_iter().map(|node| node.name).collect();
+    for node in nodes {
+        wait_for_node(&driver, &node)?;
+    }
+    Ok(Figure { name: "restart_s", seconds: vec![began.elapsed().as_secs_f64()], limit: 2.0 })
+}
+
+fn sleeper(nodes: u32, gpus_per_node: u32) -> Job {
+    let role = Role { nodes, gpus_per_node, ..Role::named(Role::ONLY) };
+    let mut job = Job::new("sleeper", Workload::command(["/bin/sleep", "3600"]), Gang::of(role));
+    job.environment.inherited = Inherited::Nothing;
+    job.working_directory = Some("/".into());
+    job
+}
+
+fn submit(driver: &Local, job: Job) -> Result<String, Stop> {
+    Ok(driver.submit(&job, &new_key())?.label)
+}
+
+/// Until the job runs for the `number`th time or more.
+fn wait_until(driver: &Local, label: &str, number: u32) -> Result<(), Stop> {
+    let runs = |job: &JobView| job.life.state == JobState::Running && job.life.runs >= number;
+    wait(&format!("job {label} does not run"), || Ok(runs(&driver.job(label)?.view)))
+}
+
+fn wait_for_node(driver: &Local, name: &str) -> Result<(), Stop> {
+    wait(&format!("node {name} does not come back"), || {
+        let node = driver.nodes()?.into_iter().find(|node| node.name == name);
+        Ok(node.is_some_and(|node| node.is_linked))
+    })
+}
+
+fn wait(what: &str, is_so: impl Fn() -> Result<bool, Stop>) -> Result<(), Stop> {
+    let began = Instant::now();
+    while !is_so()? {
+        if began.elapsed() > PATIENCE {
+            return Err(ProgramError::Bug { what: what.to_owned() }.into());
+        }
+        thread::sleep(PAUSE);
+    }
+    Ok(())
+}
+
+fn table(figures: &[Figure]) -> Table {
+    let mut table = Table::new(vec![
+        Column::left("FIGURE", 0),
+        Column::right("WORST", 0),
+        Column::right("OF", 0),
+        Column::right("AIM", 0),
+        Column::right("RATIO", 0),
+    ]);
+    for figure in figures {
+        table.row(vec![
+            figure.name.to_owned(),
+            format!("{:.2} s", figure.worst()),
+            figure.seconds.len().to_string(),
+            format!("{:.0} s", figure.limit),
+            format!("{:.2}", figure.worst() / figure.limit),
+        ]);
+    }
+    table
+}

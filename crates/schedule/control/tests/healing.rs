@@ -1,0 +1,320 @@
+//! What the control plane does about nodes and ranks that misbehave, told step by step.
+
+use std::collections::BTreeMap;
+
+use bedplate_catalog::Catalog;
+use bedplate_control::record::JobState;
+use bedplate_control::wire::{
+    Checkpoint, FromAgent, Hello, Host, Launch, NodeEnd, RankEnd, RunId, ToAgent, Unready,
+};
+use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
+use bedplate_gangs::{JobId, Settings, Time};
+use bedplate_job::{CheckpointSignal, Gang, Job, Receiver, Role, Workload};
+use bedplate_topology::Cluster;
+use bedplate_units::Seconds;
+
+/// A cluster whose agents do as they are told, at once.
+struct Story {
+    control: Control,
+    now: u64,
+    links: BTreeMap<LinkId, String>,
+    /// The newest launch that each node was asked to prepare.
+    launches: BTreeMap<String, Launch>,
+    sent: Vec<(String, ToAgent)>,
+    /// Nodes that say nothing of their own.
+    is_mute: Vec<String>,
+    bad_prolog: Option<String>,
+}
+
+impl Story {
+    fn new(nodes: usize) -> Self {
+        let cluster = Cluster::from_spec(&format!("p5.48xlarge:{nodes}"), &Catalog::builtin());
+        let cluster = cluster.expect("the fixture is right");
+        let control = Control::new(cluster, Settings::default(), Rules::default(), Time(1_000));
+        let mut story = Self {
+            control,
+            now: 1_000,
+            links: BTreeMap::new(),
+            launches: BTreeMap::new(),
+            sent: Vec::new(),
+            is_mute: Vec::new(),
+            bad_prolog: None,
+        };
+        (1..=nodes).for_each(|number| story.join(&format!("n{number}")));
+        story
+    }
+
+    fn join(&mut self, node: &str) {
+        let link = LinkId(self.now * 100 + self.links.len() as u64);
+        self.links.insert(link, node.into());
+        let hello = Hello {
+            node: node.into(),
+            address: "127.0.0.1".into(),
+            incarnation: self.now,
+            held: Vec::new(),
+            host: Host::default(),
+        };
+        self.control.linked(link, hello, Time(self.now));
+        self.play();
+    }
+
+    fn link(&self, node: &str) -> LinkId {
+        *self.links.iter().rev().find(|(_, name)| *name == node).expect("it joined").0
+    }
+
+    fn says(&mut self, node: &str, message: FromAgent) {
+        self.control.heard(self.link(node), message, Time(self.now));
+        self.play();
+    }
+
+    /// Time passes; nodes that are not mute are heard all the while.
+    fn wait(&mut self, ms: u64) {
+        for _ in 0..ms / 250 {
+            self.now += 250;
+            for (link, node) in self.links.clone() {
+                if !self.is_mute.contains(&node) && self.control.link_of(&node) == Some(link) {
+                    // Anything said counts as a sign of life.
+                    self.control.heard(link, FromAgent::Healthy, Time(self.now));
+                }
+            }
+            self.control.tick(Time(self.now));
+            self.play();
+        }
+    }
+
+    /// Agents do what they are told until nobody has anything to say.
+    fn play(&mut self) {
+        loop {
+            let output = self.control.take_output();
+            let commands: Vec<Command> = output.urgent.into_iter().chain(output.commands).collect();
+            if commands.is_empty() {
+                return;
+            }
+            for command in commands {
+                let Command::Send { link, message } = command else { continue };
+                let Some(node) = self.links.get(&link).cloned() else { continue };
+                self.sent.push((node.clone(), message.clone()));
+                if let Some(answer) = self.answer(&node, message) {
+                    self.control.heard(link, answer, Time(self.now));
+                }
+            }
+        }
+    }
+
+    fn answer(&mut self, node: &str, message: ToAgent) -> Option<FromAgent> {
+        if self.is_mute.iter().any(|mute| mute == node) {
+            return None;
+        }
+        match message {
+            ToAgent::Prepare(launch) => {
+                let run = launch.run;
+                self.launches.insert(node.into(), *launch);
+                if self.bad_prolog.as_deref() == Some(node) {
+                    let why = Unready::Prolog { status: 3, output: "ECC errors on GPU 5".into() };
+                    return Some(FromAgent::NotPrepared { run, why });
+                }
+                Some(FromAgent::Prepared { run, master_port: Some(29_500) })
+            }
+            ToAgent::Stop { run, .. } => {
+                Some(FromAgent::Released { run, end: NodeEnd { was_stopped: true, ..NodeEnd::default() } })
+            }
+            _ => None,
+        }
+    }
+
+    fn submit(&mut self, job: Job) -> JobId {
+        let submission = Submission { user: "ada".into(), job, key: None };
+        let accepted = self.control.submit(submission, Time(self.now)).expect("it can run here");
+        self.play();
+        accepted.first
+    }
+
+    fn run_of(&self, job: JobId) -> RunId {
+        RunId { job: job.0, number: self.control.job(job).expect("it is live").life.runs }
+    }
+
+    fn stands(&self, job: JobId) -> String {
+        match self.control.job(job) {
+            Some(view) => format!("{} on {}", view.life.state.name(), view.nodes.join(" ")),
+            None => self.control.ended(job).map_or("unknown".into(), |state| state.name().into()),
+        }
+    }
+
+    fn node(&self, name: &str) -> (String, Option<String>) {
+        let nodes = self.control.nodes(Time(self.now));
+        let node = nodes.into_iter().find(|node| node.name == name).expect("it is in the cluster");
+        (node.state.to_string(), node.reason)
+    }
+}
+
+fn gang(nodes: u32) -> Job {
+    let role = Role { nodes, gpus_per_node: 8, ..Role::named(Role::ONLY) };
+    Job::new("train", Workload::command(["train"]), Gang::of(role))
+}
+
+#[test]
+fn a_lost_node_is_replaced_and_the_gang_starts_from_its_checkpoint() {
+    let mut story = Story::new(3);
+    let job = story.submit(gang(2));
+    assert_eq!(story.stands(job), "running on n1 n2");
+    let run = story.run_of(job);
+    story.says(
+        "n1",
+        FromAgent::Checkpoint { run, checkpoint: Checkpoint { step: 700, path: Some("/c/700".into()) } },
+    );
+    story.control.unlinked(story.link("n2"), Time(story.now));
+    story.wait(750);
+    assert_eq!(story.stands(job), "running on n1 n2", "it may come back");
+    story.wait(500);
+    assert_eq!(story.stands(job), "running on n1 n3");
+    let launch = &story.launches["n3"];
+    assert_eq!(launch.checkpoint.as_ref().map(|checkpoint| checkpoint.step), Some(700));
+    assert_eq!((launch.node_index, launch.facts.restarts), (1, 1));
+}
+
+#[test]
+fn a_node_that_comes_back_in_time_is_as_if_it_had_never_gone() {
+    let mut story = Story::new(2);
+    let job = story.submit(gang(1));
+    let run = story.run_of(job);
+    story.control.unlinked(story.link("n1"), Time(story.now));
+    story.now += 500;
+    let link = LinkId(9);
+    story.links.insert(link, "n1".into());
+    let held = vec![bedplate_control::wire::Held { run, phase: bedplate_control::wire::HeldPhase::Running }];
+    let (node, address, host) = ("n1".into(), "127.0.0.1".into(), Host::default());
+    story.control.linked(link, Hello { node, address, incarnation: 1, held, host }, Time(story.now));
+    story.play();
+    assert_eq!((story.stands(job).as_str(), story.run_of(job)), ("running on n1", run));
+}
+
+#[test]
+fn a_silent_node_is_lost_after_its_lease() {
+    let mut story = Story::new(2);
+    let job = story.submit(gang(1));
+    story.is_mute.push("n1".into());
+    story.wait(2_750);
+    assert_eq!(story.stands(job), "running on n1");
+    story.wait(500);
+    assert_eq!(story.stands(job), "running on n2");
+    assert_eq!(story.node("n1").0, "down");
+}
+
+#[test]
+fn a_failing_prolog_takes_the_node_out_and_moves_the_gang() {
+    let mut story = Story::new(3);
+    story.bad_prolog = Some("n2".into());
+    let job = story.submit(gang(2));
+    assert_eq!(story.stands(job), "running on n1 n3");
+    let (state, reason) = story.node("n2");
+    assert_eq!(state, "drained");
+    assert!(reason.is_some_and(|reason| reason.contains("ECC errors")));
+}
+
+#[test]
+fn a_failing_probe_takes_the_node_out_and_moves_the_gang() {
+    let mut story = Story::new(2);
+    let job = story.submit(gang(1));
+    story.says("n1", FromAgent::Unhealthy { reason: "nvidia-smi hangs".into() });
+    assert_eq!(story.stands(job), "running on n2");
+    assert_eq!(story.node("n1"), ("drained".into(), Some("nvidia-smi hangs".into())));
+    story.control.order(Order::Resume { node: "n1".into() }, "ada", Time(story.now)).expect("it is there");
+    story.play();
+    assert_eq!(story.node("n1").0, "idle");
+}
+
+#[test]
+fn the_node_of_the_rank_that_stands_still_is_taken_out() {
+    let mut story = Story::new(3);
+    let mut job = gang(2);
+    job.health.stuck_after = Some(Seconds::new(10.0));
+    let job = story.submit(job);
+    let run = story.run_of(job);
+    story.says("n1", FromAgent::Progress { run, rank: 0, step: 5 });
+    story.says("n2", FromAgent::Progress { run, rank: 1, step: 4 });
+    story.wait(9_000);
+    assert_eq!(story.stands(job), "running on n1 n2");
+    story.wait(2_000);
+    assert_eq!(story.stands(job), "running on n1 n3");
+    assert!(story.node("n2").1.is_some_and(|reason| reason.contains("no progress")));
+}
+
+#[test]
+fn a_gang_that_stands_still_as_a_whole_starts_again_and_no_node_is_blamed() {
+    let mut story = Story::new(2);
+    let mut job = gang(2);
+    job.health.stuck_after = Some(Seconds::new(10.0));
+    let job = story.submit(job);
+    story.wait(11_000);
+    assert_eq!((story.stands(job).as_str(), story.run_of(job).number), ("running on n1 n2", 2));
+    assert_eq!((story.node("n1").1, story.node("n2").1), (None, None));
+}
+
+#[test]
+fn a_node_that_comes_and_goes_is_kept_out_until_somebody_resumes_it() {
+    let mut story = Story::new(2);
+    for _ in 0..3 {
+        story.control.unlinked(story.link("n2"), Time(story.now));
+        story.wait(1_250);
+        assert_ne!(story.node("n2").0, "idle");
+        story.join("n2");
+    }
+    let (state, reason) = story.node("n2");
+    assert_eq!(state, "drained");
+    assert!(reason.is_some_and(|reason| reason.contains("lost 3 times")));
+    story.control.order(Order::Resume { node: "n2".into() }, "ada", Time(story.now)).expect("it is there");
+    assert_eq!(story.node("n2").0, "idle");
+}
+
+#[test]
+fn a_rank_that_fails_ends_its_gang_and_retries_are_counted() {
+    let mut story = Story::new(2);
+    let mut job = gang(2);
+    job.policy.retries = 1;
+    let job = story.submit(job);
+    for expected in ["running on n1 n2", "failed"] {
+        let run = story.run_of(job);
+        story.says("n2", FromAgent::RankFailed { run, rank: 1, end: RankEnd::Exit(7) });
+        assert_eq!(story.stands(job), expected);
+    }
+    let told =
+        story.sent.iter().filter(|(node, message)| node == "n1" && matches!(message, ToAgent::Stop { .. }));
+    assert_eq!(told.count(), 2, "its other node was stopped each time");
+}
+
+#[test]
+fn ranks_are_signalled_before_their_time_is_up() {
+    let mut story = Story::new(1);
+    let mut job = gang(1);
+    job.policy.time_limit = Some(Seconds::new(120.0));
+    let receiver = Receiver::default();
+    job.policy.checkpoint_signal =
+        Some(CheckpointSignal { signal: 10, before: Seconds::new(60.0), receiver });
+    let job = story.submit(job);
+    let signals = |story: &Story| {
+        story.sent.iter().filter(|(_, message)| matches!(message, ToAgent::Signal { signal: 10, .. })).count()
+    };
+    story.wait(59_000);
+    assert_eq!(signals(&story), 0);
+    story.wait(2_000);
+    assert_eq!(signals(&story), 1);
+    story.wait(60_000);
+    assert_eq!((signals(&story), story.control.ended(job)), (1, Some(JobState::TimedOut)));
+}
+
+#[test]
+fn an_agent_that_was_started_anew_has_lost_its_ranks() {
+    let mut story = Story::new(1);
+    let job = story.submit(gang(1));
+    story.now += 100;
+    story.join("n1");
+    assert_eq!((story.stands(job).as_str(), story.run_of(job).number), ("running on n1", 2));
+}
+
+#[test]
+fn a_stranger_is_not_let_in() {
+    let mut story = Story::new(1);
+    story.join("n77");
+    let answer = &story.sent.last().expect("it was answered").1;
+    assert!(matches!(answer, ToAgent::Unwelcome { why } if why.contains("n77")));
+}
