@@ -113,12 +113,13 @@ mod tests {
             remedies: vec!["with 2 nodes it would start now".into()],
         };
         expect![[r#"
+            it
               waits     not enough free nodes: 2 of 4
               ahead     3 gangs are considered before it
               start     within 1:00:00, at 1970-01-01 01:00:00 UTC, if everybody uses all their time
               priority  512: fair share 500, age 12
               earlier   with 2 nodes it would start now
         "#]]
-        .assert_eq(&facts(&explained, 0).render(None));
+        .assert_eq(&format!("it\n{}", facts(&explained, 0).render(None)));
     }
 }
