@@ -361,10 +361,9 @@ async fn converse(
 /// Cancels every job, waits until nothing runs, then ends the agents.
 async fn stop_jobs(app: &App) {
     let cancelled = app.engine.change(|control, now| {
-        for job in control.jobs(&JobFilter::default()) {
-            // It may end by itself meanwhile.
-            let _ = control.order(Order::Cancel(JobId(job.id)), "the daemon, which goes down", now);
-        }
+        let jobs = control.jobs(&JobFilter::default());
+        let orders = jobs.iter().map(|job| Order::Cancel(JobId(job.id)));
+        control.order_all(orders, "the daemon, which goes down", now);
     });
     if cancelled.await.is_err() {
         return;

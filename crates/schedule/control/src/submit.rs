@@ -182,7 +182,24 @@ impl Control {
 
     /// Carries out an order, or says why it cannot be. `by` is kept in the history.
     pub fn order(&mut self, order: Order, by: &str, now: Time) -> Result<(), Refusal> {
+        let mut answers = self.order_all([order], by, now);
+        answers.pop().expect("there is an answer to each order")
+    }
+
+    /// Carries out many orders and lets the scheduler decide once about all of them.
+    pub fn order_all(
+        &mut self,
+        orders: impl IntoIterator<Item = Order>,
+        by: &str,
+        now: Time,
+    ) -> Vec<Result<(), Refusal>> {
         let now = self.advance(now);
+        let answers = orders.into_iter().map(|order| self.take_order(order, by, now)).collect();
+        self.settle(now);
+        answers
+    }
+
+    fn take_order(&mut self, order: Order, by: &str, now: Time) -> Result<(), Refusal> {
         match order {
             Order::Cancel(job) => {
                 self.order_job(job, Event::Cancel(job), format!("cancelled by {by}"), now)?
@@ -211,7 +228,6 @@ impl Control {
                 self.undrain(node, now);
             }
         }
-        self.settle(now);
         Ok(())
     }
 

@@ -9,8 +9,8 @@ use crate::fleet::Booking;
 use crate::priority::{Rank, priority};
 use crate::scheduler::{Claim, SHORTEST_GRACE, Scheduler};
 use crate::{
-    Decision, History, JobId, Never, NodeShare, Outcome, Request, Span, StartReason, StopReason, Then, Time,
-    Wait,
+    Decision, DependencyKind, History, JobId, Never, NodeShare, Outcome, Request, Span, StartReason,
+    StopReason, Then, Time, Wait,
 };
 
 impl Scheduler {
@@ -55,7 +55,11 @@ impl Scheduler {
         let priority = priority(&request, &self.settings, self.scales, fair_share, submitted, now);
         let rank = Rank::new(&request, &self.settings, priority.total(), submitted);
         if !request.name.is_empty() {
-            self.namesakes.entry((request.user, request.name.clone())).or_default().insert(job);
+            let key = (request.user, request.name.clone());
+            self.namesakes.entry(key.clone()).or_default().insert(job);
+            if request.dependencies.iter().any(|each| each.kind == DependencyKind::Singleton) {
+                self.singletons.entry(key).or_default().insert(job);
+            }
         }
         for dependency in &request.dependencies {
             dependency.jobs.iter().for_each(|on| self.dependents.entry(*on).or_default().push(job));
@@ -300,9 +304,15 @@ impl Scheduler {
         let key = (entry.request.user, entry.request.name.clone());
         if let Some(namesakes) = self.namesakes.get_mut(&key) {
             namesakes.remove(&job);
-            waiting.extend(namesakes.iter().copied());
             if namesakes.is_empty() {
                 self.namesakes.remove(&key);
+            }
+        }
+        if let Some(singletons) = self.singletons.get_mut(&key) {
+            singletons.remove(&job);
+            waiting.extend(singletons.iter().copied());
+            if singletons.is_empty() {
+                self.singletons.remove(&key);
             }
         }
         waiting

@@ -57,6 +57,8 @@ pub struct Scheduler {
     pub(crate) next_growth: Option<Time>,
     pub(crate) dependents: BTreeMap<JobId, Vec<JobId>>,
     pub(crate) namesakes: BTreeMap<(UserId, Arc<str>), BTreeSet<JobId>>,
+    /// Those of them that run only one at a time.
+    pub(crate) singletons: BTreeMap<(UserId, Arc<str>), BTreeSet<JobId>>,
     /// Quota that gangs took back and have not used yet: nobody borrows it meanwhile.
     pub(crate) claims: BTreeMap<JobId, Claim>,
     /// Waiting gangs that the last cycle put behind others because they would have to borrow, with the share
@@ -132,6 +134,7 @@ impl Scheduler {
             next_growth: None,
             dependents: BTreeMap::new(),
             namesakes: BTreeMap::new(),
+            singletons: BTreeMap::new(),
             claims: BTreeMap::new(),
             borrowers: BTreeMap::new(),
             reservations: BTreeMap::new(),

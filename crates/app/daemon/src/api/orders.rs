@@ -55,8 +55,9 @@ fn carry_out(
     }
     let mut done = Vec::new();
     let mut refusal = None;
-    for job in jobs {
-        match control.order(order(job), &identity.user, now) {
+    let answers = control.order_all(jobs.iter().map(|job| order(*job)), &identity.user, now);
+    for (job, answer) in jobs.iter().zip(answers) {
+        match answer {
             Ok(()) => done.push(job.0),
             Err(why) => refusal = refusal.or(Some(why)),
         }
