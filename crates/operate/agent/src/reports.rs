@@ -38,7 +38,7 @@ impl Report {
         Self { path, offset: 0, partial: Vec::new() }
     }
 
-    /// What is new, the last word on progress only: who is far ahead says it in every step.
+    /// What is new, the last word on each matter only: who is far ahead says it in every step.
     pub(crate) fn read(&mut self) -> Vec<Said> {
         let Ok(mut file) = File::open(&self.path) else { return Vec::new() };
         let length = file.metadata().map_or(0, |metadata| metadata.len());
@@ -65,9 +65,9 @@ impl Report {
         }
         let said: Vec<Said> = lines.split(|byte| *byte == b'\n').filter_map(parse).collect();
         let last_progress = said.iter().rposition(|said| matches!(said, Said::Progress(_)));
-        let is_kept =
-            |at: usize, said: &Said| !matches!(said, Said::Progress(_)) || Some(at) == last_progress;
-        said.into_iter().enumerate().filter(|(at, said)| is_kept(*at, said)).map(|(_, said)| said).collect()
+        let last_checkpoint = said.iter().rposition(|said| matches!(said, Said::Checkpoint(_)));
+        let is_kept = |at: usize| Some(at) == last_progress || Some(at) == last_checkpoint;
+        said.into_iter().enumerate().filter(|(at, _)| is_kept(*at)).map(|(_, said)| said).collect()
     }
 }
 

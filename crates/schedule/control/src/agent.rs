@@ -148,6 +148,8 @@ struct Local {
     devices: u64,
     /// A share of a device may be held by several runs.
     is_shared: bool,
+    /// Stopped in place: its devices are lent to others meanwhile.
+    is_suspended: bool,
     /// Ranks that have not ended.
     alive: BTreeSet<u32>,
     has_ranks: bool,
@@ -184,6 +186,9 @@ struct Lease {
     last_answer: Time,
     /// When the greeting of the newest link was sent.
     greeted: Time,
+    /// How long the control plane waits after a connection closed, and when it will have waited.
+    closed_grace: Span,
+    closed_until: Option<Time>,
 }
 
 impl Agent {
@@ -197,6 +202,8 @@ impl Agent {
             valid_from: now,
             last_answer: now,
             greeted: now,
+            closed_grace: Span::seconds(1),
+            closed_until: None,
         };
         Self {
             rules,
@@ -245,7 +252,8 @@ impl Agent {
     /// The control plane speaks.
     pub fn told(&mut self, message: ToAgent, now: Time) {
         match message {
-            ToAgent::Welcome { keep, heartbeat_ms, silence_ms } => {
+            ToAgent::Welcome { keep, heartbeat_ms, silence_ms, closed_ms } => {
+                self.lease.closed_grace = Span(closed_ms);
                 self.welcome(&keep, Span(heartbeat_ms), Span(silence_ms), now);
             }
             ToAgent::Unwelcome { .. } => self.acts.push(Act::Disconnect),
@@ -254,8 +262,8 @@ impl Agent {
             ToAgent::Go { run, master_port } => self.go(run, master_port, now),
             ToAgent::Stop { run, grace_ms } => self.stop(run, Span(grace_ms), now),
             ToAgent::Signal { run, signal, to } => self.if_running(run, Act::Signal { run, signal, to }),
-            ToAgent::Suspend { run } => self.if_running(run, Act::Suspend { run }),
-            ToAgent::Resume { run } => self.if_running(run, Act::Resume { run }),
+            ToAgent::Suspend { run } => self.suspend(run, true, Act::Suspend { run }),
+            ToAgent::Resume { run } => self.suspend(run, false, Act::Resume { run }),
             ToAgent::Step(step) => self.if_running(step.run, Act::Step(step)),
             ToAgent::Forget { run } => self.forget(run),
             // Reading logs and breaking things is the shell's.
@@ -291,8 +299,17 @@ impl Agent {
         self.is_linked = false;
         self.lease.sent.clear();
         let is_orphan_too_long = now.since(self.lease.last_answer) >= self.rules.orphan_grace;
-        if how == LinkLoss::Refused && !is_orphan_too_long {
-            self.lease.valid_from = self.lease.valid_from.max(now);
+        match how {
+            LinkLoss::Refused if !is_orphan_too_long => {
+                self.lease.valid_from = self.lease.valid_from.max(now);
+                self.lease.closed_until = None;
+            }
+            LinkLoss::Refused => {}
+            // The control plane may have noticed too, and waits less for a closed connection than for a silent one.
+            LinkLoss::Gone => {
+                let until = now + self.lease.closed_grace;
+                self.lease.closed_until.get_or_insert(until);
+            }
         }
         self.tick(now);
     }
@@ -311,7 +328,9 @@ impl Agent {
     }
 
     fn lease_ends(&self) -> Time {
-        self.lease.valid_from + Span(self.lease.silence.0.saturating_sub(self.rules.margin.0))
+        let silent_until = self.lease.valid_from + self.lease.silence;
+        let until = self.lease.closed_until.map_or(silent_until, |closed| closed.min(silent_until));
+        until - self.rules.margin
     }
 
     fn kill_all_for_the_lease(&mut self, now: Time) {
@@ -338,6 +357,7 @@ impl Agent {
         self.lease.heartbeat = heartbeat.max(Span(1));
         self.lease.silence = silence;
         self.lease.valid_from = self.lease.valid_from.max(self.lease.greeted);
+        self.lease.closed_until = None;
         self.lease.last_answer = now;
         self.lease.next_heartbeat = now;
         let unwanted = self.runs.keys().filter(|run| !keep.contains(run)).copied();
@@ -357,9 +377,7 @@ impl Agent {
             return;
         }
         let devices = launch.devices.iter().fold(0, |bits, device| bits | 1_u64 << (device % 64));
-        let taken = self.runs.iter().find(|(_, other)| {
-            other.phase != Phase::Released && !other.is_shared && other.devices & devices != 0
-        });
+        let taken = self.runs.iter().find(|(_, other)| other.holds_alone(devices));
         if let Some((other, _)) = taken {
             let why = Unready::Busy { why: format!("{other} still holds a device") };
             return self.send(FromAgent::NotPrepared { run, why });
@@ -369,6 +387,7 @@ impl Agent {
             phase: Phase::Preparing,
             devices,
             is_shared: launch.shares_device,
+            is_suspended: false,
             has_ranks: !alive.is_empty(),
             alive,
             end: NodeEnd::default(),
@@ -395,9 +414,10 @@ impl Agent {
         let Some(local) = self.runs.get(&run) else {
             return;
         };
-        if local.phase == Phase::Preparing {
-            self.send(FromAgent::NotPrepared { run, why });
+        if local.phase != Phase::Preparing {
+            return;
         }
+        self.send(FromAgent::NotPrepared { run, why });
         self.local(run).end.was_lost = true;
         self.clean(run);
     }
@@ -422,11 +442,7 @@ impl Agent {
             return self.send(FromAgent::Released { run, end });
         };
         match local.phase {
-            Phase::Preparing => {
-                local.end.was_stopped = true;
-                local.phase = Phase::Ending { kill_at: now, is_killed: false };
-            }
-            Phase::Prepared { .. } => {
+            Phase::Preparing | Phase::Prepared { .. } => {
                 local.end.was_stopped = true;
                 self.clean(run);
             }
@@ -524,6 +540,13 @@ impl Agent {
         }
     }
 
+    fn suspend(&mut self, run: RunId, is_suspended: bool, act: Act) {
+        if let Some(local) = self.runs.get_mut(&run) {
+            local.is_suspended = is_suspended;
+        }
+        self.if_running(run, act);
+    }
+
     fn if_running(&mut self, run: RunId, act: Act) {
         if self.runs.get(&run).is_some_and(|local| local.phase == Phase::Running) {
             self.acts.push(act);
@@ -543,6 +566,12 @@ impl Agent {
 }
 
 impl Local {
+    /// Whether it holds one of these devices and shares it with nobody.
+    fn holds_alone(&self, devices: u64) -> bool {
+        let is_over = self.phase == Phase::Released;
+        !is_over && !self.is_shared && !self.is_suspended && self.devices & devices != 0
+    }
+
     fn is_alive(&self) -> bool {
         !matches!(self.phase, Phase::Cleaning | Phase::Released)
             && !matches!(self.phase, Phase::Ending { is_killed: true, .. })

@@ -77,6 +77,8 @@ pub struct Control {
 pub(crate) struct Live {
     pub(crate) row: JobRow,
     pub(crate) job: Arc<Job>,
+    /// Nodes on which its prolog failed.
+    pub(crate) failed_prologs: u32,
 }
 
 impl Control {

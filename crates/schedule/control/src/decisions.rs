@@ -133,11 +133,21 @@ impl Control {
             run.verdict.outcome = Some(outcome);
             run.verdict.reason = Some(reason);
         }
-        // The order must survive; a run that was being prepared will not.
-        if run.phase != Phase::Preparing {
-            self.record_run(job, RunPhase::Running, now);
-        }
+        self.record_order(job, now);
         self.stop_run(job, grace, now);
+    }
+
+    /// What a run was told to become must survive a restart.
+    pub(crate) fn record_order(&mut self, job: JobId, now: Time) {
+        let Some(run) = self.runs.get(&job) else {
+            return;
+        };
+        let phase = match (run.running, run.phase) {
+            (None, _) => RunPhase::Preparing,
+            (Some(_), Phase::Suspended) => RunPhase::Suspended,
+            (Some(_), _) => RunPhase::Running,
+        };
+        self.record_run(job, phase, now);
     }
 
     fn stop_reason(&self, why: StopReason) -> String {
@@ -156,7 +166,8 @@ impl Control {
         let Some(run) = self.runs.get_mut(&job) else {
             return;
         };
-        let was_suspended = run.phase == Phase::Suspended;
+        // The devices of a suspended run are lent to others: it may not go on, not even to end itself.
+        let grace = if run.phase == Phase::Suspended { Span::ZERO } else { grace };
         run.phase = match run.phase {
             Phase::Stopping { since, grace: before } if since + before <= now + grace => run.phase,
             _ => Phase::Stopping { since: now, grace },
@@ -167,9 +178,6 @@ impl Control {
         }
         for node in holders {
             self.member(job, node).told = now;
-            if was_suspended {
-                self.send(node, ToAgent::Resume { run: id });
-            }
             self.send(node, ToAgent::Stop { run: id, grace_ms: grace.0 });
         }
         self.finish_if_gone(job, now);
@@ -186,7 +194,18 @@ impl Control {
             Phase::Running => run.phase = Phase::Suspended,
             // It has not begun: there is nothing to keep in memory.
             Phase::Preparing => return self.discard_run(job, now),
-            Phase::Stopping { .. } | Phase::Suspended => return,
+            // It was to go on with other nodes; now it waits until it is resumed.
+            Phase::Stopping { .. } => {
+                if let Then::Restart { left, .. } = &mut run.then {
+                    let nodes = std::mem::take(left);
+                    run.then = Then::Discard;
+                    if !nodes.is_empty() {
+                        self.news.push_back(Event::Left { job, nodes });
+                    }
+                }
+                return;
+            }
+            Phase::Suspended => return,
         }
         let (id, holders) = (run.id, run.holders());
         self.record_run(job, RunPhase::Suspended, now);
@@ -195,13 +214,13 @@ impl Control {
 
     fn resume(&mut self, job: JobId, now: Time) {
         self.suspended.remove(&job);
+        let shares = self.shares_of(job);
         let Some(run) = self.runs.get_mut(&job) else {
-            let shares = self.shares_of(job);
             return self.begin_run(job, shares, now);
         };
         if run.phase != Phase::Suspended {
             if run.then == Then::Discard {
-                run.then = Then::Restart { shares: run.shares.clone(), left: Vec::new() };
+                run.then = Then::Restart { shares, left: Vec::new() };
             }
             return;
         }
@@ -305,7 +324,8 @@ impl Control {
     fn report_end(&mut self, job: JobId, run: &Run, now: Time) {
         let outcome = run.outcome();
         if let Some(live) = self.jobs.get_mut(&job) {
-            let status = if outcome == Outcome::Succeeded { Some(0) } else { run.verdict.exit_status };
+            let is_done = outcome == Outcome::Succeeded && run.stops_as.is_none();
+            let status = if is_done { Some(0) } else { run.verdict.exit_status };
             live.row.life.exit_status = status;
             live.row.life.reason = run.verdict.reason.clone();
         }

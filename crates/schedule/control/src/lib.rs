@@ -1,7 +1,7 @@
 //! The control plane of a cluster, and the agent of each of its nodes, as state machines.
 //!
 //! Events go in with the time; commands for agents and records for the journal come out. Nothing here has a clock, a
-//! socket, a file or a process, so a whole cluster with its failures runs inside a test (`tests/storm.rs`), and the
+//! socket, a file or a process, so a whole cluster with its failures runs inside a test (`tests/storm`), and the
 //! daemon and the agents run the same code.
 //!
 //! The rule that makes a crash harmless: what [`Control`] puts out is carried out only once the records that

@@ -47,8 +47,12 @@ impl Control {
         let is_alive = |held: &&Held| !matches!(held.phase, HeldPhase::Released { .. });
         let rests = held.iter().filter(is_alive).map(|held| held.run).filter(|run| !keep.contains(run));
         self.nodes[node.0 as usize].rests = rests.collect();
-        let message =
-            ToAgent::Welcome { keep, heartbeat_ms: self.rules.heartbeat.0, silence_ms: self.rules.silence.0 };
+        let message = ToAgent::Welcome {
+            keep,
+            heartbeat_ms: self.rules.heartbeat.0,
+            silence_ms: self.rules.silence.0,
+            closed_ms: self.rules.closed_grace.0,
+        };
         self.output.commands.push(Command::Send { link, message });
     }
 
@@ -168,10 +172,9 @@ impl Control {
 
     /// A node that answers but is not well: nothing new, and what runs there moves.
     pub(crate) fn take_out(&mut self, node: NodeId, reason: &str, now: Time) {
-        if self.nodes[node.0 as usize].drained.is_some() {
-            return;
+        if self.nodes[node.0 as usize].drained.is_none() {
+            self.mark_drained(node, reason.to_string(), now);
         }
-        self.mark_drained(node, reason.to_string(), now);
         self.news.push_back(Event::Node { node, order: NodeOrder::Fail });
         self.news.push_back(Event::Node { node, order: NodeOrder::Drain });
     }

@@ -7,6 +7,11 @@ use crate::Control;
 use crate::run::{MemberState, Phase, Progress, Run, Then};
 use crate::wire::{Checkpoint, NodeEnd, RankEnd, RunId, Step, StepRequest, ToAgent, Unready};
 
+/// What the journal can hold.
+const LARGEST_STEP: u64 = i64::MAX as u64;
+/// More tasks than any step has.
+const MOST_TASKS: u32 = 65_536;
+
 impl Control {
     /// The run of this very number, with this node in it and not given up.
     fn run_on(&mut self, node: NodeId, id: RunId) -> Option<&mut Run> {
@@ -49,7 +54,16 @@ impl Control {
                     format!("not ready on {}: its prolog failed", self.names_of(&[node])),
                     now,
                 );
-                self.take_out(node, &reason, now);
+                let failures = self.jobs.get_mut(&job).map_or(0, |live| {
+                    live.failed_prologs += 1;
+                    live.failed_prologs
+                });
+                // What fails on one node after the other is no fault of the nodes.
+                if failures > 1 {
+                    self.fail_run(job, reason, status, Span::ZERO, now);
+                } else {
+                    self.take_out(node, &reason, now);
+                }
             }
         }
     }
@@ -97,7 +111,8 @@ impl Control {
         }
         match end.failed {
             Some(failed) if !is_stopping => self.rank_failed(node, id, failed.rank, failed.end, now),
-            _ if end.was_lost && !is_stopping => self.lost_ranks(job, node, now),
+            // Stopped by an order that was forgotten in a restart is no success.
+            _ if (end.was_lost || end.was_stopped) && !is_stopping => self.lost_ranks(job, node, now),
             _ => self.finish_if_gone(job, now),
         }
     }
@@ -158,8 +173,9 @@ impl Control {
     pub(crate) fn checkpointed(&mut self, id: RunId, checkpoint: Checkpoint, now: Time) {
         let job = JobId(id.job);
         let newest = self.jobs.get(&job).and_then(|live| live.row.life.checkpoint.as_ref());
-        let is_older = newest.is_some_and(|newest| newest.step > checkpoint.step);
-        if is_older || self.runs.get(&job).is_none_or(|run| run.id != id) {
+        let is_older = newest.is_some_and(|newest| newest.step >= checkpoint.step);
+        let is_too_large = checkpoint.step > LARGEST_STEP;
+        if is_older || is_too_large || self.runs.get(&job).is_none_or(|run| run.id != id) {
             return;
         }
         self.note_job(job, format!("checkpoint at step {}", checkpoint.step), now);
@@ -181,6 +197,11 @@ impl Control {
             .filter(|(_, name)| request.nodes.is_empty() || request.nodes.contains(name))
             .collect();
         let layout = layout(request, names.len() as u32, tasks_per_node);
+        if names.is_empty()
+            || layout.iter().fold(0, |sum: u32, tasks| sum.saturating_add(*tasks)) > MOST_TASKS
+        {
+            return;
+        }
         let run = self.run(job);
         run.steps += 1;
         let number = run.steps;
@@ -214,6 +235,7 @@ fn layout(request: &StepRequest, available: u32, tasks_per_node: u32) -> Vec<u32
         None => tasks.min(available),
     }));
     let nodes = wanted.unwrap_or(available).clamp(1, available.max(1));
-    let tasks = request.tasks.unwrap_or(nodes * per_node.unwrap_or(tasks_per_node).max(1)).max(nodes);
+    let tasks =
+        request.tasks.unwrap_or(nodes.saturating_mul(per_node.unwrap_or(tasks_per_node).max(1))).max(nodes);
     (0..nodes).map(|index| tasks / nodes + u32::from(index < tasks % nodes)).collect()
 }

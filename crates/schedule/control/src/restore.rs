@@ -1,13 +1,13 @@
 //! A control plane that goes on where another one stopped.
 //!
-//! Runs that were running go on: their ranks live in the agents, which come back by themselves. Runs that were being
-//! prepared or were suspended are called off, and their jobs wait again.
+//! Runs that were running or suspended go on: their ranks live in the agents, which come back by themselves. Runs that
+//! were being prepared are called off, and their jobs wait again.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_gangs::{
-    Adopted, ArrayTask, Event, History, JobId, NodeOrder, NodeShare, Request, Settings, Standing,
+    Adopted, ArrayTask, Event, History, JobId, NodeOrder, NodeShare, Request, Settings, Span, Standing,
     Then as After, Time, UsageRecord,
 };
 use bedplate_job::Job;
@@ -105,7 +105,7 @@ impl Control {
         let history = History { restarts: row.life.restarts, ..History::since(row.submitted) };
         let is_held = row.life.is_held;
         let begin = earliest_start(&job, row.submitted);
-        self.jobs.insert(id, Live { row, job });
+        self.jobs.insert(id, Live { row, job, failed_prologs: 0 });
         match request {
             Ok(request) => {
                 let request = Request { array, is_held, begin, history: Some(history), ..request };
@@ -119,34 +119,52 @@ impl Control {
     /// A run whose ranks may be alive is adopted; any other is over.
     fn remember_run(&mut self, request: Request, row: Option<RunRow>, now: Time) {
         let job = request.id;
-        let kept = row.as_ref().filter(|row| row.phase == RunPhase::Running).and_then(|row| {
+        let has_ranks = |row: &&RunRow| matches!(row.phase, RunPhase::Running | RunPhase::Suspended);
+        let kept = row.as_ref().filter(has_ranks).and_then(|row| {
             let shares: Option<Vec<NodeShare>> =
                 row.shares.iter().map(|share| self.known_share(share)).collect();
             Some((row.clone(), shares?))
         });
         let Some((row, shares)) = kept else {
+            let ordered = row.as_ref().and_then(|row| row.stops_as).filter(|state| state.is_final());
             if let Some(row) = row {
                 let reason = Some("the control plane was restarted before it ran".to_string());
                 let row = RunRow { phase: RunPhase::Ended, ended: Some(now), reason, ..row };
                 self.output.records.push(Record::Run(row));
             }
+            if let Some(state) = ordered {
+                self.news.push_back(Event::Known { job, outcome: outcome_of(state) });
+                return self.end_job(job, state, None, now);
+            }
             self.change(job, now, |life| life.state = JobState::Waiting);
             return self.news.push_back(Event::Submit(Box::new(request)));
         };
+        let is_suspended = row.phase == RunPhase::Suspended;
         let standing = match row.stops_as {
+            None if is_suspended => Standing::Suspended,
             None => Standing::Runs,
             Some(JobState::Waiting) => Standing::Stops(After::Requeue),
             Some(state) => Standing::Stops(After::End(outcome_of(state))),
         };
-        let adopted =
-            Adopted { standing, ends: Some(row.ends), ..Adopted::new(request, shares.clone(), row.started) };
+        // Its nodes are taken until its end is reported, however late that is.
+        let grace = if row.stops_as.is_some() { self.grace_of(job) } else { Span::ZERO };
+        let ends = row.ends.max(now + grace + Span::seconds(1));
+        let adopted = Adopted {
+            standing,
+            ends: Some(ends),
+            charged: is_suspended.then_some(now),
+            ..Adopted::new(request, shares.clone(), row.started)
+        };
         self.news.push_back(Event::Adopt(Box::new(adopted)));
         let ranks = self.ranks_per_share(&self.jobs[&job].job, &shares);
         let mut run = Run::new(row.run, shares, &ranks, now);
         run.started = row.started;
         run.running = Some(row.running.unwrap_or(now).max(now));
         run.stops_as = row.stops_as;
-        run.phase = Phase::Running;
+        run.phase = if is_suspended { Phase::Suspended } else { Phase::Running };
+        if is_suspended {
+            self.suspended.insert(job);
+        }
         run.members.values_mut().for_each(|member| member.state = MemberState::Running);
         if let Some(state) = row.stops_as {
             run.phase = Phase::Stopping { since: now, grace: self.grace_of(job) };

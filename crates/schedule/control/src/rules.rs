@@ -18,7 +18,7 @@ pub struct Rules {
     pub loss_grace: Span,
     /// A node that has not made a run ready by then is looked at by people.
     pub prepare_within: Span,
-    /// A node that has not ended a run so long after its grace counts as lost.
+    /// A node that has not ended a run so long after its grace is looked at by people; epilogs may take minutes.
     pub overdue: Span,
     /// An order that shows no effect is given again.
     pub repeat_after: Span,
@@ -37,7 +37,7 @@ impl Default for Rules {
             rejoin: Span::seconds(10),
             loss_grace: Span::seconds(1),
             prepare_within: Span::minutes(6),
-            overdue: Span::seconds(30),
+            overdue: Span::minutes(6),
             repeat_after: Span::seconds(1),
             most_losses: 3,
             flapping_window: Span::minutes(10),

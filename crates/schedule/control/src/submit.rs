@@ -125,7 +125,7 @@ impl Control {
         }
         self.output.notices.push(Notice::Job { job: id.0, state: JobState::Waiting, at_ms: now.0 });
         self.output.records.push(Record::Submitted(row.clone()));
-        self.jobs.insert(id, Live { row, job: job.clone() });
+        self.jobs.insert(id, Live { row, job: job.clone(), failed_prologs: 0 });
     }
 
     /// One request for the job, or one for each task of its array.
@@ -202,7 +202,11 @@ impl Control {
     fn take_order(&mut self, order: Order, by: &str, now: Time) -> Result<(), Refusal> {
         match order {
             Order::Cancel(job) => {
-                self.order_job(job, Event::Cancel(job), format!("cancelled by {by}"), now)?
+                self.order_job(job, Event::Cancel(job), format!("cancelled by {by}"), now)?;
+                if let Some(run) = self.runs.get_mut(&job) {
+                    run.stops_as = Some(JobState::Cancelled);
+                    self.record_order(job, now);
+                }
             }
             Order::Hold(job) => {
                 self.order_job(job, Event::Hold(job), format!("held by {by}"), now)?;

@@ -7,8 +7,8 @@ use bedplate_job::{Receiver, Workload};
 use bedplate_topology::NodeId;
 
 use crate::Control;
-use crate::run::{MemberState, Phase, Run};
-use crate::wire::{Audience, ToAgent};
+use crate::run::{MemberState, Phase, Progress, Run};
+use crate::wire::{Audience, RunId, ToAgent};
 
 impl Control {
     pub(crate) fn watch_runs(&mut self, now: Time) {
@@ -22,9 +22,8 @@ impl Control {
                     self.give_up_unready(job, now);
                 }
                 Phase::Stopping { since, grace } if now >= since + grace + self.rules.overdue => {
-                    let holders = run.holders();
-                    let reason = format!("it has not ended {}", run.id);
-                    holders.into_iter().for_each(|node| self.lose(node, &reason, now));
+                    let (id, holders) = (run.id, run.holders());
+                    holders.into_iter().for_each(|node| self.give_up_overdue(job, id, node, now));
                 }
                 Phase::Running => self.watch_running(job, now),
                 _ => {}
@@ -45,6 +44,13 @@ impl Control {
         for node in unready.map(|(node, _)| *node).collect::<Vec<NodeId>>() {
             self.take_out(node, &reason, now);
         }
+    }
+
+    /// A node that does not get rid of a run takes nothing new, and nothing waits for it any more.
+    fn give_up_overdue(&mut self, job: JobId, run: RunId, node: NodeId, now: Time) {
+        self.nodes[node.0 as usize].rests.insert(run);
+        self.drain(node, format!("it has not ended {run}"), now);
+        self.lose_member(job, node, now);
     }
 
     fn watch_running(&mut self, job: JobId, now: Time) {
@@ -115,14 +121,22 @@ impl Control {
 /// When the rank that was heard least lately was heard, or when all began.
 fn oldest_progress(run: &Run) -> Time {
     let began = run.running.unwrap_or(run.started);
-    run.progress.values().map(|progress| progress.at).min().unwrap_or(began).max(began)
+    alive_progress(run).map(|(_, progress)| progress.at).min().unwrap_or(began).max(began)
 }
 
 /// The nodes of the ranks that are behind all others.
 fn culprits(run: &Run) -> BTreeSet<NodeId> {
-    let Some(least) = run.progress.values().map(|progress| progress.step).min() else {
+    let Some(least) = alive_progress(run).map(|(_, progress)| progress.step).min() else {
         return BTreeSet::new();
     };
-    let behind = run.progress.iter().filter(|(_, progress)| progress.step == least);
-    behind.filter_map(|(rank, _)| run.node_of_rank(*rank)).collect()
+    let behind = alive_progress(run).filter(|(_, progress)| progress.step == least);
+    behind.map(|(node, _)| node).collect()
+}
+
+/// How far the ranks are whose nodes have not ended their part.
+fn alive_progress(run: &Run) -> impl Iterator<Item = (NodeId, Progress)> {
+    run.progress.iter().filter_map(|(rank, progress)| {
+        let node = run.node_of_rank(*rank)?;
+        (!run.members[&node].is_gone()).then_some((node, *progress))
+    })
 }

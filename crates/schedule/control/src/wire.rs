@@ -30,6 +30,7 @@ pub enum ToAgent {
         keep: Vec<RunId>,
         heartbeat_ms: u64,
         silence_ms: u64,
+        closed_ms: u64,
     },
     /// The first and last answer: the node may not join.
     Unwelcome {

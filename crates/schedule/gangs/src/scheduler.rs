@@ -6,7 +6,7 @@ use std::sync::Arc;
 use bedplate_topology::{Cluster, NodeId};
 
 use crate::eligible::EligibleSets;
-use crate::entry::Entry;
+use crate::entry::{Entry, State};
 use crate::fairshare::FairShares;
 use crate::fleet::Fleet;
 use crate::limits::Ledger;
@@ -251,9 +251,12 @@ impl Scheduler {
         self.finished.get(&job).copied()
     }
 
-    /// When the time of a running gang is up.
+    /// When the time of a running gang is up, or was when it was suspended.
     pub fn ends_at(&self, job: JobId) -> Option<Time> {
-        self.jobs.get(&job)?.run().map(|run| run.ends)
+        match &self.jobs.get(&job)?.state {
+            State::Running(run) | State::Suspended(run) => Some(run.ends),
+            State::Blocked | State::Queued => None,
+        }
     }
 
     /// How often a job came back after failures and losses.

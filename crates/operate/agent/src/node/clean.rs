@@ -1,6 +1,6 @@
 //! The end of a run on this node: kill what is left, run the epilog, free what it held.
 
-use bedplate_control::agent::Happened;
+use bedplate_control::agent::{Happened, Spent};
 use bedplate_control::wire::{RankEnd, RunId};
 
 use super::prepare::shown_output;
@@ -19,9 +19,11 @@ pub(super) enum Cleaning {
 
 impl Node {
     pub(super) fn clean(&mut self, run: RunId) {
-        if let Some(local) = self.runs.get_mut(&run) {
-            local.cleaning = Some(Cleaning::Job);
-        }
+        let Some(local) = self.runs.get_mut(&run) else {
+            // Not even its directory could be made.
+            return self.happened(Happened::Cleaned { run, spent: Spent::default() });
+        };
+        local.cleaning = Some(Cleaning::Job);
         self.order_for(run, |group| Order::Finish { group });
     }
 

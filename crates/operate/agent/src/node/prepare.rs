@@ -1,7 +1,8 @@
 //! First phase of a start: everything that can fail, and no rank.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
+use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
 
@@ -143,7 +144,12 @@ fn names_files(launch: &Launch) -> bool {
 
 /// The end of what a hook or probe wrote.
 pub(super) fn shown_output(path: &Path) -> String {
-    let bytes = fs::read(path).unwrap_or_default();
-    let start = bytes.len().saturating_sub(SHOWN_OUTPUT);
-    String::from_utf8_lossy(&bytes[start..]).trim().to_owned()
+    let mut bytes = Vec::new();
+    if let Ok(mut file) = File::open(path) {
+        let length = file.metadata().map_or(0, |metadata| metadata.len());
+        // It may have written more than fits into memory; what cannot be read is not shown.
+        let _ = file.seek(SeekFrom::Start(length.saturating_sub(SHOWN_OUTPUT as u64)));
+        let _ = file.take(SHOWN_OUTPUT as u64).read_to_end(&mut bytes);
+    }
+    String::from_utf8_lossy(&bytes).trim().to_owned()
 }

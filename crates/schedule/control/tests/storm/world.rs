@@ -9,7 +9,7 @@ use bedplate_control::wire::{
     Checkpoint, FromAgent, HeldPhase, Hello, Host, Launch, RankEnd, RunId, ToAgent, Unready,
 };
 use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
-use bedplate_gangs::{JobId, Settings, Span, Time};
+use bedplate_gangs::{JobId, Qos, QosId, Settings, Span, Time};
 use bedplate_job::{Dependency, DependencyKind, Elastic, Gang, Job, Preemption, Role, Workload};
 use bedplate_topology::{Cluster, NodeId};
 
@@ -95,6 +95,8 @@ struct Node {
     /// Ranks that are alive, with the incarnation that started them.
     alive: BTreeMap<RunId, (u64, BTreeSet<u32>)>,
     cut_until: u64,
+    /// Stopped in place: they hold no devices meanwhile.
+    suspended: BTreeSet<RunId>,
 }
 
 struct Link {
@@ -129,6 +131,9 @@ pub(crate) struct World {
     acknowledged: BTreeMap<JobId, String>,
     marks: u64,
     cancelled: BTreeSet<JobId>,
+    /// Ranks that ended by themselves and well.
+    done: BTreeMap<RunId, BTreeSet<u32>>,
+    world_sizes: BTreeMap<RunId, u32>,
     /// Runs that each node said it was ready for.
     prepared: BTreeSet<(RunId, usize)>,
     is_stormy: bool,
@@ -151,6 +156,7 @@ impl World {
             launches: BTreeMap::new(),
             alive: BTreeMap::new(),
             cut_until: 0,
+            suspended: BTreeSet::new(),
         };
         let nodes = (0..NODES).map(|at| node(at, &mut random)).collect();
         let is_hostile = random.percent(30);
@@ -171,6 +177,8 @@ impl World {
             acknowledged: BTreeMap::new(),
             marks: 0,
             cancelled: BTreeSet::new(),
+            done: BTreeMap::new(),
+            world_sizes: BTreeMap::new(),
             prepared: BTreeSet::new(),
             is_stormy: true,
             is_hostile,
@@ -297,7 +305,7 @@ impl World {
         }
         let now = Time(self.now + self.control_skew);
         let (control, unreadable) =
-            Control::restore(cluster(), Settings::default(), rules(), self.disk.restored(), now);
+            Control::restore(cluster(), settings(), rules(), self.disk.restored(), now);
         assert_eq!(unreadable, []);
         self.lost =
             self.acknowledged.iter().find(|(job, mark)| !self.disk.holds(**job, mark)).map(|(job, _)| *job);
@@ -574,7 +582,9 @@ impl World {
                 self.end_ranks(node, run, RankEnd::Signal(9), 1);
                 self.happens(node, delay, Happened::Cleaned { run, spent: Spent::default() });
             }
-            Act::Suspend { .. } | Act::Resume { .. } | Act::Step(_) => {}
+            Act::Suspend { run } => drop(self.nodes[node].suspended.insert(run)),
+            Act::Resume { run } => drop(self.nodes[node].suspended.remove(&run)),
+            Act::Step(_) => {}
             Act::Disconnect => {}
         }
     }
@@ -606,6 +616,7 @@ impl World {
         let incarnation = self.nodes[node].incarnation;
         self.nodes[node].alive.insert(run, (incarnation, launch.ranks.iter().copied().collect()));
         // A gang's ranks end at about the same time; the job's name says when.
+        self.world_sizes.insert(run, launch.world_size);
         let length: u64 = launch.job_name.parse().unwrap_or(1_000);
         for rank in launch.ranks {
             let fails = self.is_stormy && self.random.percent(2);
@@ -639,6 +650,9 @@ impl World {
             if !ranks.is_some_and(|(_, ranks)| ranks.remove(rank)) {
                 return;
             }
+        }
+        if let Happened::RankEnded { run, rank, end: RankEnd::Exit(0) } = &happened {
+            self.done.entry(*run).or_default().insert(*rank);
         }
         self.nodes[node].alive.retain(|_, (_, ranks)| !ranks.is_empty());
         self.with_agent(node, |agent, now| agent.happened(happened, now));
@@ -710,6 +724,9 @@ impl World {
         if self.random.percent(20) {
             job.policy.preemption = Preemption::Suspend;
         }
+        if self.random.percent(15) {
+            job.policy.qos = Some("urgent".into());
+        }
         if self.random.percent(10) {
             job.policy.array = Some(bedplate_job::Array::range(1, 4));
         }
@@ -733,6 +750,12 @@ impl World {
             45..70 => {
                 let length = self.random.between(100, 9_000);
                 self.nodes[node].cut_until = self.now + length;
+                // Somewhere between them the connection is reset, and neither can make a new one.
+                if let Some(link) = self.nodes[node].link.filter(|_| self.random.percent(30)) {
+                    let delay = self.random.between(1, 2_000);
+                    self.after(delay, Coming::ControlHearsClose { link });
+                    self.after(delay, Coming::NodeHearsClose { link });
+                }
             }
             70..90 => {
                 if let Some(link) = self.nodes[node].link {
@@ -764,7 +787,7 @@ impl World {
                 if let Some(other) = owners.insert(run.job, run.number).filter(|other| *other != run.number) {
                     return Err(format!("job {} runs twice: runs {other} and {}", run.job, run.number));
                 }
-                let Some(launch) = node.launches.get(run) else {
+                let Some(launch) = node.launches.get(run).filter(|_| !node.suspended.contains(run)) else {
                     continue;
                 };
                 for device in &launch.devices {
@@ -811,6 +834,7 @@ impl World {
                 None => return Err(format!("{job} was acknowledged and is lost")),
             }
         }
+        self.check_successes(control)?;
         for job in &self.cancelled {
             let state = control.ended(*job);
             if state.is_none_or(|state| state == JobState::Waiting) {
@@ -828,6 +852,23 @@ impl World {
             }
             if node.agent.as_ref().is_some_and(Agent::is_busy) {
                 return Err(format!("the agent of {} still holds runs", node.name));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl World {
+    /// A job that succeeded has a run of which every rank ended well.
+    fn check_successes(&self, control: &Control) -> Result<(), String> {
+        for job in self.acknowledged.keys() {
+            let mut runs =
+                self.done.range(RunId { job: job.0, number: 0 }..RunId { job: job.0 + 1, number: 0 });
+            let is_whole = |(run, ranks): (&RunId, &BTreeSet<u32>)| {
+                self.world_sizes.get(run).is_some_and(|size| ranks.len() as u32 == *size)
+            };
+            if control.ended(*job) == Some(JobState::Succeeded) && !runs.any(is_whole) {
+                return Err(format!("{job} counts as succeeded, and no run of it was done"));
             }
         }
         Ok(())
@@ -855,6 +896,14 @@ fn name_of(coming: &Coming) -> u64 {
 
 fn cluster() -> Cluster {
     Cluster::from_spec(&format!("p5.48xlarge:{NODES}"), &Catalog::builtin()).expect("the fixture is right")
+}
+
+/// Urgent jobs move others out of the way.
+fn settings() -> Settings {
+    let mut settings = Settings::default();
+    let preempts = vec![QosId(0)];
+    settings.qos.push(Qos { priority: 10, preempts, ..Qos::named("urgent") });
+    settings
 }
 
 fn rules() -> Rules {
