@@ -287,6 +287,7 @@ impl Worker {
         if !batch.is_empty() {
             self.surroundings.metrics.batch_size.observe_number(batch.len() as f64);
         }
+        let began = Instant::now();
         let mut replies: Vec<Reply> = Vec::new();
         let mut is_last = false;
         for work in batch.drain(..) {
@@ -296,6 +297,10 @@ impl Worker {
                 Work::Question(question) => self.answer(question, now),
                 Work::Stop => is_last = true,
             }
+        }
+        // Heartbeats may have queued up behind long work: they are heard before anybody counts as silent.
+        if began.elapsed() > HELD_UP {
+            self.no_tick_before = Instant::now() + CATCH_UP;
         }
         self.tick_when_due();
         self.hand_over(replies);
