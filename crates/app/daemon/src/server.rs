@@ -6,9 +6,9 @@ use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use bedplate_control::Control;
 use bedplate_control::record::Journal as _;
 use bedplate_control::wire::{Chaos, ToAgent};
-use bedplate_control::{Control, JobFilter, Order};
 use bedplate_gangs::JobId;
 use bedplate_journal::{Journal, Reader, Writer};
 use hyper::server::conn::http1;
@@ -358,18 +358,13 @@ async fn converse(
     }
 }
 
-/// Cancels every job, waits until nothing runs, then ends the agents.
+/// Sends every running job back to the queue, waits until nothing runs, then ends the agents.
 async fn stop_jobs(app: &App) {
-    let cancelled = app.engine.change(|control, now| {
-        let jobs = control.jobs(&JobFilter::default());
-        let orders = jobs.iter().map(|job| Order::Cancel(JobId(job.id)));
-        control.order_all(orders, "the daemon, which goes down", now);
-    });
-    if cancelled.await.is_err() {
+    let closed = app.engine.change(|control, now| control.close("the daemon, which goes down", now));
+    if closed.await.is_err() {
         return;
     }
-    let any = || JobFilter { limit: Some(1), ..JobFilter::default() };
-    while let Ok(false) = app.engine.ask(move |control, _| control.jobs(&any()).is_empty()).await {
+    while let Ok(false) = app.engine.ask(|control, _| control.is_quiet()).await {
         sleep(Duration::from_millis(20)).await;
     }
     let links = app.engine.ask(|control, now| {

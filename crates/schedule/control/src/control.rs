@@ -64,6 +64,8 @@ pub struct Control {
     pub(crate) nodes: Vec<Node>,
     pub(crate) links: BTreeMap<LinkId, NodeId>,
     pub(crate) next_job: u64,
+    /// Nothing starts any more.
+    pub(crate) is_closing: bool,
     pub(crate) now: Time,
     /// What the scheduler has not heard yet.
     pub(crate) news: VecDeque<Event>,
@@ -102,6 +104,7 @@ impl Control {
             nodes,
             links: BTreeMap::new(),
             next_job: 1,
+            is_closing: false,
             now,
             news: VecDeque::new(),
             reported: Vec::new(),

@@ -50,6 +50,11 @@ pub fn variables(
         local_rank,
         node: launch.node_index,
         world: launch.world_size,
+        // A script is one rank, but asks for the tasks that its steps will have.
+        slurm_tasks: tasks
+            .iter()
+            .fold(0, |sum: u32, tasks| sum.saturating_add(*tasks))
+            .max(launch.world_size),
         tasks: &tasks,
         nodes: &nodes,
     };
@@ -75,6 +80,7 @@ pub fn step_variables(
         local_rank,
         node: step.node_index,
         world: step.task_count,
+        slurm_tasks: step.task_count,
         tasks: &tasks,
         nodes: &nodes,
     };
@@ -101,6 +107,8 @@ struct Place<'a> {
     local_rank: u32,
     node: u32,
     world: u32,
+    /// Tasks that were asked for, all nodes together.
+    slurm_tasks: u32,
     /// By node.
     tasks: &'a [u32],
     nodes: &'a [&'a Peer],
@@ -206,7 +214,7 @@ impl Variables {
             self.set(name, &nodes);
         }
         for name in ["SLURM_NTASKS", "SLURM_NPROCS"] {
-            self.set(name, place.world);
+            self.set(name, place.slurm_tasks);
         }
         self.set("SLURM_JOB_NAME", &launch.job_name);
         self.set("SLURM_JOB_USER", &launch.user);

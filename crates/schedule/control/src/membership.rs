@@ -67,7 +67,8 @@ impl Control {
         if known.link().is_none() || !known.rests.is_empty() {
             return;
         }
-        let order = if known.drained.is_some() { NodeOrder::Drain } else { NodeOrder::Resume };
+        let is_out = known.drained.is_some() || self.is_closing;
+        let order = if is_out { NodeOrder::Drain } else { NodeOrder::Resume };
         self.news.push_back(Event::Node { node, order });
     }
 

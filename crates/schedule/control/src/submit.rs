@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use bedplate_gangs::{ArrayTask, Decision, Event, JobId, Request, Time};
+use bedplate_gangs::{ArrayTask, Decision, Event, JobId, NodeOrder, Request, Time};
 use bedplate_job::{Begin, Job};
+use bedplate_topology::NodeId;
 
 use crate::control::{Control, Live, Notice};
 use crate::record::{ArrayPlace, JobRow, JobState, Life, Record};
@@ -235,6 +236,22 @@ impl Control {
         Ok(())
     }
 
+    /// Starts nothing any more and sends what runs back to the queue, or to its end where it may not come back.
+    pub fn close(&mut self, by: &str, now: Time) {
+        let now = self.advance(now);
+        self.is_closing = true;
+        let nodes = (0..self.nodes.len()).map(|at| NodeId(at as u32));
+        self.news.extend(nodes.map(|node| Event::Node { node, order: NodeOrder::Drain }));
+        self.settle(now);
+        let running: Vec<JobId> = self.runs.keys().copied().collect();
+        let order = |job: &JobId| match self.jobs.get(job) {
+            Some(live) if live.job.policy.is_requeued => Order::Requeue(*job),
+            _ => Order::Cancel(*job),
+        };
+        let orders: Vec<Order> = running.iter().map(order).collect();
+        self.order_all(orders, by, now);
+    }
+
     fn order_job(&mut self, job: JobId, event: Event, note: String, now: Time) -> Result<(), Refusal> {
         self.live(job)?;
         self.note_job(job, note, now);
@@ -250,7 +267,7 @@ impl Control {
         }
     }
 
-    fn node(&self, name: &str) -> Result<bedplate_topology::NodeId, Refusal> {
+    fn node(&self, name: &str) -> Result<NodeId, Refusal> {
         let found = self.scheduler.cluster().find_node(name);
         found.ok_or_else(|| Refusal::NoSuchNode { node: name.to_string() })
     }

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use bedplate_gangs::{Explanation, JobId, NodeState, Time};
+use bedplate_gangs::{Explanation, JobId, NodeState, Time, Wait};
 use bedplate_topology::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -33,6 +33,9 @@ pub struct JobView {
     pub ends_ms: Option<u64>,
     /// When it is promised to start, while it waits.
     pub expected_start_ms: Option<u64>,
+    /// Why it waits, in short; `explain` says more.
+    #[serde(default)]
+    pub waits_because: Option<String>,
 }
 
 /// A node in a line.
@@ -139,6 +142,7 @@ impl Control {
             nodes: nodes.into_iter().map(|node| self.nodes[node.0 as usize].name.clone()).collect(),
             ends_ms: self.scheduler.ends_at(job).map(|at| at.0),
             expected_start_ms: self.scheduler.reservation(job).map(|promise| promise.start.0),
+            waits_because: self.scheduler.wait(job).map(Wait::to_string),
         }
     }
 
@@ -217,6 +221,11 @@ impl Control {
         }
         counts.gpus_free = self.scheduler.free_gpus(now.max(self.now));
         counts
+    }
+
+    /// Whether nothing of any run is left on any node.
+    pub fn is_quiet(&self) -> bool {
+        self.runs.is_empty()
     }
 
     /// Whether no job waits or runs, and nothing is left of any.

@@ -239,11 +239,51 @@ impl fmt::Display for Wait {
     }
 }
 
-/// A time as the distance from zero; callers with a calendar print their own.
+/// A time as a date where it is one, and as the distance from zero where a simulation counts from there.
 struct At(Time);
+
+/// The first millisecond of 2000.
+const FIRST_DATE: u64 = 946_684_800_000;
 
 impl fmt::Display for At {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "t+{}", self.0.since(Time::ZERO))
+        if self.0.0 < FIRST_DATE {
+            return write!(f, "t+{}", self.0.since(Time::ZERO));
+        }
+        let seconds = self.0.0 / 1000;
+        let (year, month, day) = civil(seconds / 86_400);
+        let (hour, minute) = (seconds / 3600 % 24, seconds / 60 % 60);
+        write!(f, "{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+    }
+}
+
+/// Year, month and day of a number of days since 1970, in the Gregorian calendar.
+fn civil(days: u64) -> (u64, u64, u64) {
+    // Years begin in March here, so that the leap day is the last of a year; 719,468 days from such a year 0 to 1970.
+    let days = days + 719_468;
+    let (era, of_era) = (days / 146_097, days % 146_097);
+    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
+    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * of_year + 2) / 153;
+    let day = of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_dates_where_they_can_be() {
+        for (ms, printed) in [
+            (0, "t+0ms"),
+            (90_000, "t+1m 30s"),
+            (951_782_400_000, "2000-02-29 00:00 UTC"),
+            (1_794_751_260_000, "2026-11-15 14:01 UTC"),
+            (4_107_542_400_000, "2100-03-01 00:00 UTC"),
+        ] {
+            assert_eq!(At(Time(ms)).to_string(), printed);
+        }
     }
 }

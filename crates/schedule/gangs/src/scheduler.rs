@@ -18,7 +18,7 @@ use crate::victims::Runner;
 use crate::view::{Class, Shape, View};
 use crate::{
     Decision, Event, JobId, Never, NodeShare, NodeState, Outcome, Priority, QosId, Request, Reservation,
-    Settings, Span, StopReason, Then, Time, Usage, UserId,
+    Settings, Span, StopReason, Then, Time, Usage, UserId, Wait,
 };
 
 /// The scheduler of one cluster.
@@ -249,6 +249,12 @@ impl Scheduler {
 
     pub fn outcome(&self, job: JobId) -> Option<Outcome> {
         self.finished.get(&job).copied()
+    }
+
+    /// Why a job waited when it was last looked at; nothing when it has not been, or waits no more.
+    pub fn wait(&self, job: JobId) -> Option<&Wait> {
+        let entry = self.jobs.get(&job)?;
+        (entry.run().is_none() && entry.wait != Wait::NotTriedYet).then_some(&entry.wait)
     }
 
     /// When the time of a running gang is up, or was when it was suspended.

@@ -149,7 +149,7 @@ pub(crate) fn where_or_why(job: &JobView, now_ms: u64) -> String {
     if !job.nodes.is_empty() {
         return compress_hostlist(job.nodes.iter().map(String::as_str));
     }
-    let reason = job.life.reason.clone();
+    let reason = job.waits_because.clone().or_else(|| job.life.reason.clone());
     match (job.life.state, job.expected_start_ms) {
         (JobState::Waiting, Some(start)) => {
             let after = match start.saturating_sub(now_ms) {

@@ -16,6 +16,8 @@ pub enum ApiError {
     Unauthorized,
     #[error("{method} {path} needs the role {needed}; this token has the role {role}")]
     Forbidden { method: String, path: String, needed: &'static str, role: &'static str },
+    #[error("only operators may raise a priority: `priority` above 0 or `nice` below 0")]
+    RaisesPriority,
     #[error("job {label} belongs to {owner}")]
     ForeignJob { label: String, owner: String },
     #[error("there is nothing at {path}")]
@@ -71,7 +73,7 @@ macro_rules! pages {
 pages! {
     UNAUTHORIZED "unauthorized" User
         "Every request but a few carries a token. This one had none, or one that the daemon does not know (any more)."
-        "send `Authorization: Bearer TOKEN`; the administrator makes tokens with `bedplate token make`"
+        "send `Authorization: Bearer TOKEN`; the administrator makes tokens with `bedplate token add`"
     FORBIDDEN "forbidden" User
         "The token is known, but its role is not enough for this, or the job belongs to somebody else."
         "ask an operator, or use a token with the role that is named"
@@ -127,7 +129,9 @@ impl ApiError {
         match self {
             ApiError::Malformed { .. } | ApiError::Job(_) => StatusCode::BAD_REQUEST,
             ApiError::Unauthorized => StatusCode::UNAUTHORIZED,
-            ApiError::Forbidden { .. } | ApiError::ForeignJob { .. } => StatusCode::FORBIDDEN,
+            ApiError::Forbidden { .. } | ApiError::RaisesPriority | ApiError::ForeignJob { .. } => {
+                StatusCode::FORBIDDEN
+            }
             ApiError::NoSuchPath { .. } | ApiError::NotThere { .. } => StatusCode::NOT_FOUND,
             ApiError::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
             ApiError::TooSlow { .. } => StatusCode::REQUEST_TIMEOUT,
@@ -154,7 +158,7 @@ impl Diagnostic for ApiError {
     fn page(&self) -> &'static Page {
         match self {
             ApiError::Unauthorized => &UNAUTHORIZED,
-            ApiError::Forbidden { .. } | ApiError::ForeignJob { .. } => &FORBIDDEN,
+            ApiError::Forbidden { .. } | ApiError::RaisesPriority | ApiError::ForeignJob { .. } => &FORBIDDEN,
             ApiError::NoSuchPath { .. } => &NO_SUCH_PATH,
             ApiError::WrongMethod { .. } => &WRONG_METHOD,
             ApiError::Malformed { .. } => &MALFORMED,

@@ -75,6 +75,7 @@ pub(crate) fn ended_view(row: JobRow, settings: &Settings) -> JobView {
         nodes: Vec::new(),
         ends_ms: None,
         expected_start_ms: None,
+        waits_because: None,
     }
 }
 

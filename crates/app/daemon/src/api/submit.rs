@@ -8,6 +8,7 @@ use super::answer::{self, Answer};
 use super::call::Call;
 use super::error::ApiError;
 use crate::intake::{self, JobFormat};
+use crate::tokens::Role;
 
 /// No key of a submission is longer.
 const LONGEST_KEY: usize = 128;
@@ -33,6 +34,10 @@ async fn submit_body(call: &mut Call) -> Result<Answer, ApiError> {
     let body = call.take_body().await?;
     let intake::Read { job, remarks } = intake::read(format, &body, call.app.options.limits.array_tasks)?;
     drop(body);
+    let raises = job.policy.priority > 0 || job.policy.nice < 0;
+    if raises && call.identity().role < Role::Operator {
+        return Err(ApiError::RaisesPriority);
+    }
     let submission = Submission { user: call.identity().user.clone(), job, key };
     let accepted = call.app.engine.change(move |control, now| control.submit(submission, now)).await??;
     Ok(answer::json(

@@ -235,7 +235,7 @@ fn the_daemon_ends_when_it_is_told_and_withdraws_its_address() {
     let running = bedplate_daemon::start(crate::support::options(&daemon.folder)).unwrap();
     daemon.address = running.address();
     daemon.running = Some(running);
-    assert_eq!(daemon.admin().get("/v1/jobs/1").json()["state"], "cancelled");
+    assert_eq!(daemon.admin().get("/v1/jobs/1").json()["state"], "waiting", "it is there when the daemon is");
 }
 
 #[test]

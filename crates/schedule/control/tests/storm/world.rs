@@ -5,9 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use bedplate_catalog::Catalog;
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
 use bedplate_control::record::JobState;
-use bedplate_control::wire::{
-    Checkpoint, FromAgent, HeldPhase, Hello, Host, Launch, RankEnd, RunId, ToAgent, Unready,
-};
+use bedplate_control::wire::{Checkpoint, FromAgent, Hello, Host, Launch, RankEnd, RunId, ToAgent, Unready};
 use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
 use bedplate_gangs::{JobId, Qos, QosId, Settings, Span, Time};
 use bedplate_job::{Dependency, DependencyKind, Elastic, Gang, Job, Preemption, Role, Workload};
@@ -30,12 +28,10 @@ pub(crate) enum Bug {
     IgnoresLease,
     /// Nodes start their ranks as soon as they are ready themselves.
     StartsAlone,
-    /// The end of a run is never reported.
-    HidesEnds,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 4] = [Bug::AnswersEarly, Bug::IgnoresLease, Bug::StartsAlone, Bug::HidesEnds];
+    pub(crate) const ALL: [Bug; 3] = [Bug::AnswersEarly, Bug::IgnoresLease, Bug::StartsAlone];
 }
 
 /// Something that will happen.
@@ -403,26 +399,11 @@ impl World {
     }
 
     fn send_to_control(&mut self, link: LinkId, message: FromAgent) {
-        let Some(message) = self.meddle(message) else {
-            return;
-        };
         if let Some((at, copies)) = self.arrival(link, true) {
             for _ in 0..copies {
                 let message = Box::new(message.clone());
                 self.after(at - self.now, Coming::ToControl { link, message });
             }
-        }
-    }
-
-    /// What a planted bug leaves of a message.
-    fn meddle(&self, message: FromAgent) -> Option<FromAgent> {
-        match message {
-            FromAgent::Released { .. } if self.bug == Some(Bug::HidesEnds) => None,
-            FromAgent::Heartbeat { sequence, mut held } if self.bug == Some(Bug::HidesEnds) => {
-                held.retain(|held| !matches!(held.phase, HeldPhase::Released { .. }));
-                Some(FromAgent::Heartbeat { sequence, held })
-            }
-            message => Some(message),
         }
     }
 

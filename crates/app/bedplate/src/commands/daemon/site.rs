@@ -1,10 +1,10 @@
-//! A site's own rules: partitions, QOS, weights and patience, from a file (docs/local-cluster.md has every key).
+//! A site's own rules: those of the scheduler (docs/site.md) and the patience of the control plane, in one file.
 
 use bedplate_control::Rules;
 use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
-use bedplate_gangs::{Partition, Qos, QosId, Settings, Span};
-use bedplate_topology::{Cluster, expand_hostlist};
+use bedplate_gangs::{Settings, Span};
+use bedplate_topology::Cluster;
 use bedplate_units::Seconds;
 
 use crate::files;
@@ -19,86 +19,36 @@ pub(super) struct Site {
 
 pub(super) fn read(path: &str, cluster: &Cluster) -> Result<Site, Stop> {
     let text = files::read_text(path)?;
-    Ok(parse(Source::new(path, &text), cluster)?)
+    let (patience, scheduling) = split(&text);
+    let settings = Settings::from_toml(&scheduling, path, cluster)?;
+    Ok(Site { settings, rules: read_rules(Source::new(path, &patience))? })
 }
 
-fn parse(source: Source<'_>, cluster: &Cluster) -> Result<Site, DocumentError> {
+/// The table `[rules]` and everything else, each with empty lines for the other, so that places stay true.
+fn split(text: &str) -> (String, String) {
+    let (mut patience, mut scheduling) = (String::new(), String::new());
+    let mut is_patience = false;
+    for line in text.lines() {
+        if line.trim_start().starts_with('[') {
+            is_patience = line.split('#').next().is_some_and(|head| head.trim() == "[rules]");
+        }
+        let (to, other) =
+            if is_patience { (&mut patience, &mut scheduling) } else { (&mut scheduling, &mut patience) };
+        to.push_str(line);
+        to.push('\n');
+        other.push('\n');
+    }
+    (patience, scheduling)
+}
+
+fn read_rules(source: Source<'_>) -> Result<Rules, DocumentError> {
     let file = Table::parse(source)?;
-    let mut site = Site::default();
-    let partitions = file.tables("partition")?;
-    if !partitions.is_empty() {
-        site.settings.partitions =
-            partitions.iter().map(|table| partition(table, cluster)).collect::<Result<_, _>>()?;
-    }
-    let qos = file.tables("qos")?;
-    if !qos.is_empty() {
-        let names = qos.iter().map(|table| table.required("name")).collect::<Result<Vec<String>, _>>()?;
-        site.settings.qos = qos.iter().map(|table| read_qos(table, &names)).collect::<Result<_, _>>()?;
-    }
-    if let Some(table) = file.table("weights")? {
-        weights(&table, &mut site.settings)?;
-    }
+    let mut found = Rules::default();
     if let Some(table) = file.table("rules")? {
-        rules(&table, &mut site.rules)?;
+        rules(&table, &mut found)?;
     }
     file.finish()?;
-    Ok(site)
-}
-
-fn partition(table: &Table, cluster: &Cluster) -> Result<Partition, DocumentError> {
-    let mut partition = Partition::named(table.required::<String>("name")?);
-    if let Some(nodes) = table.optional::<String>("nodes")? {
-        let names = expand_hostlist(&nodes).map_err(|error| table.bad_value("nodes", error.to_string()))?;
-        let find = |name: &String| {
-            cluster
-                .find_node(name)
-                .ok_or_else(|| table.bad_value("nodes", format!("there is no node `{name}`")))
-        };
-        partition.nodes = Some(names.iter().map(find).collect::<Result<_, _>>()?);
-    }
-    partition.longest = span(table, "longest")?;
-    partition.most_nodes = table.optional("most_nodes")?;
-    partition.priority = table.or("priority", partition.priority)?;
-    partition.tier = table.or("tier", u32::from(partition.tier))? as u16;
-    table.finish()?;
-    Ok(partition)
-}
-
-fn read_qos(table: &Table, names: &[String]) -> Result<Qos, DocumentError> {
-    let mut qos = Qos::named(table.required::<String>("name")?);
-    qos.priority = table.or("priority", qos.priority)?;
-    qos.longest = span(table, "longest")?;
-    qos.most_gpus_per_job = table.optional("most_gpus_per_job")?;
-    qos.most_gpus_per_user = table.optional("most_gpus_per_user")?;
-    qos.most_jobs_per_user = table.optional("most_jobs_per_user")?;
-    qos.most_gpus = table.optional("most_gpus")?;
-    let preempts: Vec<String> = table.or("preempts", Vec::new())?;
-    let find = |name: &String| {
-        let at = names.iter().position(|known| known == name);
-        at.map(|at| QosId(at as u16))
-            .ok_or_else(|| table.bad_value("preempts", format!("there is no QOS `{name}`")))
-    };
-    qos.preempts = preempts.iter().map(find).collect::<Result<_, _>>()?;
-    table.finish()?;
-    Ok(qos)
-}
-
-fn weights(table: &Table, settings: &mut Settings) -> Result<(), DocumentError> {
-    let weights = &mut settings.weights;
-    let read = |key: &str, value: &mut i64| -> Result<(), DocumentError> {
-        *value = table.or(key, *value)?;
-        Ok(())
-    };
-    read("age", &mut weights.age)?;
-    read("expansion", &mut weights.expansion)?;
-    read("fair_share", &mut weights.fair_share)?;
-    read("qos", &mut weights.qos)?;
-    read("job_size", &mut weights.job_size)?;
-    read("partition", &mut weights.partition)?;
-    weights.half_life = span(table, "half_life")?.unwrap_or(weights.half_life);
-    weights.oldest = span(table, "oldest")?.unwrap_or(weights.oldest);
-    weights.favours_small = table.or("favours_small", weights.favours_small)?;
-    table.finish()
+    Ok(found)
 }
 
 fn rules(table: &Table, rules: &mut Rules) -> Result<(), DocumentError> {
@@ -134,23 +84,21 @@ mod tests {
 
     use super::*;
 
-    fn site(text: &str) -> Result<Site, DocumentError> {
+    fn site(text: &str) -> Result<Site, String> {
         let cluster = Cluster::from_spec("p5.48xlarge:4", &Catalog::builtin()).unwrap();
-        parse(Source::new("site.toml", text), &cluster)
+        let (patience, scheduling) = split(text);
+        let settings =
+            Settings::from_toml(&scheduling, "site.toml", &cluster).map_err(|error| error.to_string())?;
+        let rules = read_rules(Source::new("site.toml", &patience)).map_err(|error| error.to_string())?;
+        Ok(Site { settings, rules })
     }
 
     #[test]
-    fn a_site_names_partitions_qos_weights_and_patience() {
-        let site = site(
-            "[[partition]]\nname = \"batch\"\nnodes = \"n[1-2]\"\nlongest = \"2 days\"\n[[partition]]\nname = \"high\"\ntier = 10\n\
-             [[qos]]\nname = \"normal\"\n[[qos]]\nname = \"urgent\"\npriority = 1000\npreempts = [\"normal\"]\n\
-             [weights]\nage = 5\n[rules]\nsilence = \"10s\"\n",
-        )
-        .unwrap();
-        assert_eq!(site.settings.partitions.len(), 2);
-        assert_eq!(site.settings.partitions[0].nodes.as_ref().unwrap().len(), 2);
-        assert_eq!(site.settings.partitions[1].tier, 10);
-        assert_eq!(site.settings.qos[1].preempts, [QosId(0)]);
+    fn a_site_has_the_rules_of_the_scheduler_and_of_patience() {
+        let text = "[[partition]]\nname = \"batch\"\nlongest = \"2 days\"\n[rules] # of healing\nsilence = \"10s\"\n\
+                    [weights]\nage = 5\n";
+        let site = site(text).unwrap();
+        assert_eq!(site.settings.partitions[0].name, "batch");
         assert_eq!(site.settings.weights.age, 5);
         assert_eq!(site.rules.silence, Span::seconds(10));
     }
@@ -158,12 +106,11 @@ mod tests {
     #[test]
     fn mistakes_are_named() {
         for (text, why) in [
-            ("[[partition]]\nname = \"x\"\nnodes = \"n9\"\n", "there is no node `n9`"),
-            ("[[qos]]\nname = \"x\"\npreempts = [\"y\"]\n", "there is no QOS `y`"),
             ("[rules]\nheartbeat = \"2s\"\nsilence = \"3s\"\n", "twice the heartbeat"),
+            ("[rules]\nsilnce = \"3s\"\n", "silnce"),
             ("[rule]\n", "rule"),
         ] {
-            let error = site(text).unwrap_err().to_string();
+            let error = site(text).unwrap_err();
             assert!(error.contains(why), "{error}");
         }
         assert_eq!(site("").unwrap().rules, Rules::default());
