@@ -101,7 +101,7 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
     let is_up = is_running(&state)?;
     let shape = match known {
         // The daemon knows jobs of this shape; another one is another cluster.
-        Some(known) if !arguments.names_a_shape() => known,
+        Some(known) if !arguments.names_a_shape() => known.with_rules(arguments)?,
         known => {
             let wanted = Shape::new(arguments, context, Machine::this())?;
             match known {
@@ -117,6 +117,10 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
     let began = Instant::now();
     if is_up {
         console.say("the cluster is up already");
+        if arguments.site.is_some() || arguments.probe.is_some() || arguments.listen.is_some() {
+            console
+                .say("--site, --probe and --listen count when it starts: `bedplate down`, then this again");
+        }
         let driver = Connection::of(state.path().to_owned()).driver()?;
         return report(&driver, &shape, console);
     }

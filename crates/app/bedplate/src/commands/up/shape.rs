@@ -33,17 +33,28 @@ impl Shape {
     pub(crate) fn new(arguments: &Arguments, context: &Context, machine: Machine) -> Result<Self, Stop> {
         let catalog = context.load_catalog()?;
         let cluster = wanted(arguments, &catalog, machine)?;
-        let absolute = |path: &std::path::PathBuf| {
-            fs::canonicalize(path)
-                .map_err(|source| files::FileError::Read { path: path.display().to_string(), source })
-        };
-        Ok(Self {
+        let shape = Self {
             name: cluster.name().to_owned(),
             nodes: shares(&cluster, machine),
             cluster: export(&cluster, ExportFormat::Document),
-            site: arguments.site.as_ref().map(absolute).transpose()?.map(|path| path.display().to_string()),
-            probe: arguments.probe.clone(),
-            listen: arguments.listen.clone(),
+            site: None,
+            probe: None,
+            listen: None,
+        };
+        shape.with_rules(arguments)
+    }
+
+    /// The same cluster by other rules, where the command line names some.
+    pub(crate) fn with_rules(self, arguments: &Arguments) -> Result<Self, Stop> {
+        let absolute = |path: &std::path::PathBuf| match fs::canonicalize(path) {
+            Ok(path) => Ok(path.display().to_string()),
+            Err(source) => Err(files::FileError::Read { path: path.display().to_string(), source }),
+        };
+        Ok(Self {
+            site: arguments.site.as_ref().map(absolute).transpose()?.or(self.site),
+            probe: arguments.probe.clone().or(self.probe),
+            listen: arguments.listen.clone().or(self.listen),
+            ..self
         })
     }
 
