@@ -139,7 +139,7 @@ impl Control {
             self.change(job, now, |life| life.state = JobState::Waiting);
             return self.news.push_back(Event::Submit(Box::new(request)));
         };
-        let is_suspended = row.phase == RunPhase::Suspended;
+        let is_suspended = row.phase == RunPhase::Suspended && row.stops_as.is_none();
         let standing = match row.stops_as {
             None if is_suspended => Standing::Suspended,
             None => Standing::Runs,
