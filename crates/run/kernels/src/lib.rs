@@ -30,6 +30,8 @@ mod linear;
 mod meter;
 mod stream;
 mod team;
+#[cfg(test)]
+mod testing;
 
 pub use attention::AttentionShape;
 pub use buffer::{Buffer, Matrix, MatrixMut, View, ViewMut};
