@@ -25,6 +25,11 @@ impl AttentionShape {
     pub fn columns(&self) -> usize {
         (self.heads + 2 * self.kv_heads) * self.head_dim
     }
+
+    /// Columns of the output.
+    pub fn attended(&self) -> usize {
+        self.heads * self.head_dim
+    }
 }
 
 impl Device {

@@ -72,6 +72,11 @@ impl Device {
         });
     }
 
+    /// The sum, in an order that depends on the length alone. For short lists: nothing is shared out.
+    pub fn sum(&self, of: View<'_, f32>) -> f64 {
+        self.time(Part::Memory, || of.host().iter().map(|value| f64::from(*value)).sum())
+    }
+
     /// The sum of squares, in an order that depends on the length alone.
     pub fn sum_of_squares<E: Element>(&self, of: View<'_, E>) -> f64 {
         let of = of.host();
