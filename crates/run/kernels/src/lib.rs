@@ -28,6 +28,9 @@ mod element;
 mod level;
 mod linear;
 mod meter;
+mod multiply;
+#[cfg(test)]
+mod reference;
 mod stream;
 mod team;
 
