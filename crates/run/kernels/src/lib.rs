@@ -30,12 +30,16 @@ mod device;
 mod element;
 mod elementary;
 mod embedding;
+mod expert_linear;
 mod experts;
 mod heads;
 mod layer_norm;
 mod level;
 mod linear;
 mod meter;
+mod multiply;
+#[cfg(test)]
+mod reference;
 mod rms_norm;
 mod rotary;
 mod route;
