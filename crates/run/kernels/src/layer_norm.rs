@@ -164,3 +164,6 @@ impl Pull {
         Self { even: even / len, outward: outward * inverse * inverse * inverse / len }
     }
 }
+
+#[cfg(test)]
+mod tests;
