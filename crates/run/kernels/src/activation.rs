@@ -144,6 +144,11 @@ impl Device {
 fn tanh_share(x: f32) -> (f32, f32) {
     const TWICE_ROOT: f32 = 1.595_769_2;
     const CUBE: f32 = 0.044_715;
+    // Beyond this the share is 0 or 1 to the last bit, and powers of larger numbers overflow.
+    let x = x.clamp(-20.0, 20.0);
     let share = sigmoid(TWICE_ROOT * (x + CUBE * x * x * x));
     (share, share * (1.0 - share) * TWICE_ROOT * (1.0 + 3.0 * CUBE * x * x))
 }
+
+#[cfg(test)]
+mod tests;

@@ -107,3 +107,6 @@ impl Device {
         });
     }
 }
+
+#[cfg(test)]
+mod tests;

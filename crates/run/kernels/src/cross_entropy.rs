@@ -132,3 +132,6 @@ fn replace_by_gradient(logits: &mut [f32], target: u32, scale: Option<f32>) -> f
     }
     total.ln() - aimed
 }
+
+#[cfg(test)]
+mod tests;

@@ -80,3 +80,6 @@ fn add<A: Element, B: Element>(from: &[A], to: &mut [B]) {
         *to = B::narrow(to.widen() + from.widen());
     }
 }
+
+#[cfg(test)]
+mod tests;

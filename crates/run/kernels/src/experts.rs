@@ -253,3 +253,6 @@ fn assert_all_differ(slots: &[u32], marks: &mut [f32]) {
 fn product<E: Element>(a: E, b: E) -> f32 {
     a.widen() * b.widen()
 }
+
+#[cfg(test)]
+mod tests;

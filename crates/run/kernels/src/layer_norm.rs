@@ -165,3 +165,6 @@ impl Pull {
         Self { even: even / len, outward: outward * inverse * inverse * inverse / len }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -191,3 +191,6 @@ fn pull<E: Element>(d: &[E], x: &[E], weight: &[E], inverse: f32) -> f32 {
 fn input_gradient<E: Element>(d: E, x: E, weight: E, inverse: f32, pull: f32) -> f32 {
     d.widen() * weight.widen() * inverse - x.widen() * pull
 }
+
+#[cfg(test)]
+mod tests;

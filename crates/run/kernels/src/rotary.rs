@@ -102,3 +102,6 @@ fn turn_pairs<E: Element>(first: &mut [E], second: &mut [E], cosines: &[f32], si
         *second = E::narrow(b * cosine + a * sine);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -214,3 +214,6 @@ fn itself(a: f32) -> f32 {
 fn product(a: f32, b: f32) -> f32 {
     a * b
 }
+
+#[cfg(test)]
+mod tests;

@@ -186,7 +186,47 @@ unsafe impl<E: Send> Sync for SharedMut<'_, E> {}
 
 #[cfg(test)]
 mod tests {
-    use crate::{Bf16, Buffer, Device};
+    use proptest::prelude::*;
+
+    use crate::testing::{Random, on_any_threads};
+    use crate::{Bf16, Buffer, Device, Element, View, ViewMut};
+
+    fn check_sum<E: Element>(len: usize) {
+        let random = &mut Random::new(len as u64);
+        let (x, to): (Vec<E>, Vec<E>) = (random.numbers(len), random.numbers(len));
+        let [copied, added] = on_any_threads(|device| {
+            let (mut copied, mut added) = (to.clone(), to.clone());
+            device.copy(View::of_host(&x), ViewMut::of_host(&mut copied));
+            device.add(View::of_host(&x), ViewMut::of_host(&mut added));
+            [copied, added]
+        });
+        let expected: Vec<E> = x.iter().zip(&to).map(|(a, b)| E::narrow(a.widen() + b.widen())).collect();
+        assert_eq!((copied, added), (x, expected));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20))]
+        #[test]
+        fn copies_and_sums_cover_every_number(len in 0usize..100_000) {
+            check_sum::<f32>(len);
+            check_sum::<Bf16>(len);
+        }
+
+        #[test]
+        fn the_first_number_that_is_none_is_found(
+            len in 1usize..100_000, places in prop::collection::vec(0usize..100_000, 0..4)
+        ) {
+            let mut numbers = vec![f32::MAX; len];
+            let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+            for (place, bad) in places.iter().zip(bad) {
+                numbers[*place % len] = bad;
+            }
+            let first = numbers.iter().position(|number| !number.is_finite());
+            prop_assert_eq!(on_any_threads(|device| device.first_non_finite(View::of_host(&numbers))), first);
+            let rounded: Vec<Bf16> = numbers.iter().map(|number| Bf16::from_f32(number * 0.5)).collect();
+            prop_assert_eq!(on_any_threads(|device| device.first_non_finite(View::of_host(&rounded))), first);
+        }
+    }
 
     #[test]
     fn sums_do_not_depend_on_the_number_of_threads() {

@@ -1,6 +1,6 @@
 //! What tests of operators share: random matrices with gaps between their rows, comparison, finite differences.
 
-use crate::{Element, Matrix, MatrixMut, View, ViewMut};
+use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Numbers that look random and are the same in every run.
 pub(crate) struct Random(u64);
@@ -17,9 +17,9 @@ impl Random {
         mixed ^ (mixed >> 31)
     }
 
-    /// Between -1 and 1.
+    /// Between -1 and 1, and the same in all formats.
     pub(crate) fn number(&mut self) -> f32 {
-        (self.bits() >> 40) as f32 / (1u64 << 23) as f32 - 1.0
+        self.below(257) as f32 / 128.0 - 1.0
     }
 
     /// Numbers between -1 and 1 in format `E`.
@@ -61,6 +61,13 @@ impl<E: Element> Spaced<E> {
 
     pub(crate) fn zeros(rows: usize, columns: usize, gap: usize) -> Self {
         Self::new(rows, columns, gap, || 0.0)
+    }
+
+    /// Given numbers, without gaps.
+    pub(crate) fn of(rows: usize, columns: usize, numbers: &[f32]) -> Self {
+        assert_eq!(numbers.len(), rows * columns, "numbers of a matrix");
+        let mut numbers = numbers.iter();
+        Self::new(rows, columns, 0, || *numbers.next().expect("as many as asserted"))
     }
 
     pub(crate) fn matrix(&self) -> Matrix<'_, E> {
@@ -128,4 +135,15 @@ pub(crate) fn gradient(f: impl Fn(&[f64]) -> f64, at: &[f64]) -> Vec<f64> {
 /// The sum of products: what a gradient `d` says about outputs `y`.
 pub(crate) fn dot(d: &[f64], y: &[f64]) -> f64 {
     d.iter().zip(y).map(|(d, y)| d * y).sum()
+}
+
+/// Runs on one thread and on three, which must not make a difference.
+#[track_caller]
+pub(crate) fn on_any_threads<R: PartialEq + std::fmt::Debug>(run: impl Fn(&Device) -> R) -> R {
+    thread_local! {
+        static DEVICES: [Device; 2] = [1, 3].map(Device::cpu);
+    }
+    let [one, three] = DEVICES.with(|devices| devices.each_ref().map(&run));
+    assert!(one == three, "the result depends on the number of threads");
+    one
 }
