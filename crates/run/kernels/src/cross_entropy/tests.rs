@@ -68,7 +68,8 @@ impl<E: Element> Layer<E> {
         let mut workspace = vec![f32::NAN; self.workspace];
         let mut d_x = Spaced::<E>::zeros(self.x.rows, self.x.columns, 1);
         let mut d_weight = vec![0.5; self.weight.len()];
-        let gradients = HeadGradients { d_x: d_x.matrix_mut(), d_weight: ViewMut::of_host(&mut d_weight) };
+        let gradients =
+            HeadGradients { d_x: d_x.matrix_mut(), d_weight: Some(ViewMut::of_host(&mut d_weight)) };
         self.call(device, &mut losses, Some(gradients), &mut workspace);
         let mut again = vec![f32::NAN; self.targets.len()];
         self.call(device, &mut again, None, &mut workspace);

@@ -39,7 +39,16 @@ fn run<E: Element>(device: &Device, inputs: &Inputs<E>, into: Into) -> [Vec<f32>
     let (mut d_x, kept) = (d_x.clone(), View::of_host(&statistics));
     let (mut d_weight, mut d_bias) = (vec![0.0; x.columns], vec![0.0; x.columns]);
     let (sums, bias_sums) = (ViewMut::of_host(&mut d_weight), bias.map(|_| ViewMut::of_host(&mut d_bias)));
-    device.layer_norm_backward(d.matrix(), x.matrix(), weight, kept, into, d_x.matrix_mut(), sums, bias_sums);
+    device.layer_norm_backward(
+        d.matrix(),
+        x.matrix(),
+        weight,
+        kept,
+        into,
+        d_x.matrix_mut(),
+        Some(sums),
+        bias_sums,
+    );
     [out.numbers(), d_x.numbers(), d_weight, d_bias]
 }
 

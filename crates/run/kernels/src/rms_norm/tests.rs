@@ -46,7 +46,15 @@ fn run<E: Element>(device: &Device, shape: Shape) -> [Vec<f32>; 4] {
     let backward = |into, d_weight: &mut [f32]| {
         let (mut d_x, inverses) = (d_x.clone(), View::of_host(&inverses));
         let d_weight = ViewMut::of_host(d_weight);
-        device.rms_norm_backward(d.matrix(), x.matrix(), weight, inverses, into, d_x.matrix_mut(), d_weight);
+        device.rms_norm_backward(
+            d.matrix(),
+            x.matrix(),
+            weight,
+            inverses,
+            into,
+            d_x.matrix_mut(),
+            Some(d_weight),
+        );
         d_x.numbers()
     };
     let replaced = backward(Into::Replace, &mut d_weight);
@@ -127,7 +135,7 @@ fn run_heads<E: Element>(device: &Device, heads: &Heads, inputs: &Inputs<E>) -> 
     let mut d_weight = vec![0.0; heads.dim];
     device.head_norm(heads, x.matrix(), weight, EPSILON, out.matrix_mut(), ViewMut::of_host(&mut inverses));
     let (inverses, sums) = (View::of_host(&inverses), ViewMut::of_host(&mut d_weight));
-    device.head_norm_backward(heads, d.matrix_mut(), x.matrix(), weight, inverses, sums);
+    device.head_norm_backward(heads, d.matrix_mut(), x.matrix(), weight, inverses, Some(sums));
     [out.numbers(), d.numbers(), d_weight]
 }
 
