@@ -25,6 +25,7 @@ mod attention;
 mod buffer;
 mod device;
 mod element;
+mod expert_linear;
 mod level;
 mod linear;
 mod meter;
