@@ -4,7 +4,7 @@
 
 use std::time::Instant;
 
-use bedplate_kernels::{Bf16, Buffer, Device, Element, Into};
+use bedplate_kernels::{AttentionShape, Bf16, Buffer, Device, Element, Into};
 
 /// Tokens and widths of the block that the figures are for, and square products.
 const SHAPES: [(&str, usize, usize, usize); 7] = [
@@ -22,6 +22,18 @@ fn main() {
     let wanted = arguments.next().unwrap_or_default();
     let format = arguments.next().unwrap_or_default();
     println!("{}", Device::cpu(1).instructions());
+    if "attention".contains(&wanted) {
+        println!("{:24} {:>5} {:>2}  {:>8} {:>8}", "attention 4 x 512, 8 x 64", "", "", "forward", "both");
+        for threads in [1, 2] {
+            let device = Device::cpu(threads);
+            if f32::NAME.contains(&format) {
+                attention::<f32>(&device);
+            }
+            if Bf16::NAME.contains(&format) {
+                attention::<Bf16>(&device);
+            }
+        }
+    }
     println!("{:24} {:>5} {:>2}  {:>8} {:>8} {:>8}", "product", "", "", "forward", "d_input", "d_weight");
     for shape in SHAPES.iter().filter(|shape| shape.0.contains(&wanted)) {
         for threads in [1, 2] {
@@ -61,6 +73,46 @@ fn products<E: Element>(device: &Device, (name, tokens, inputs, outputs): (&str,
         work / forward,
         work / input,
         work / weight
+    );
+}
+
+/// Counts the products of the lower half alone, as others do: 2 forward and 5 backward.
+fn attention<E: Element>(device: &Device) {
+    let shape = AttentionShape { sequence: 512, heads: 8, kv_heads: 8, head_dim: 64, scale: 0.125 };
+    let (rows, inner) = (4 * shape.sequence, shape.heads * shape.head_dim);
+    let (qkv, d_out) = (random::<E>(rows * shape.columns()), random::<E>(rows * inner));
+    let first_keys = Buffer::<u32>::zeros(rows);
+    let mut out = Buffer::<E>::zeros(rows * inner);
+    let mut log_sums = Buffer::<f32>::zeros(rows * shape.heads);
+    let mut d_qkv = Buffer::<E>::zeros(rows * shape.columns());
+    let qkv = qkv.view().matrix(rows, shape.columns());
+    let forward = best(|| {
+        let to = out.view_mut().matrix(rows, inner);
+        device.attention(&shape, qkv, first_keys.view(), to, log_sums.view_mut());
+    });
+    let both = best(|| {
+        let to = out.view_mut().matrix(rows, inner);
+        device.attention(&shape, qkv, first_keys.view(), to, log_sums.view_mut());
+        device.attention_backward(
+            &shape,
+            qkv,
+            first_keys.view(),
+            out.view().matrix(rows, inner),
+            log_sums.view(),
+            d_out.view().matrix(rows, inner),
+            d_qkv.view_mut().matrix(rows, shape.columns()),
+        );
+    });
+    let work = 2e-9 * (rows * inner) as f64 * shape.sequence as f64 / 2.0;
+    println!(
+        "{:24} {:>5} {:>2}  {:8.0} {:8.0}   ({:.2} and {:.2} ms)",
+        "attention",
+        E::NAME,
+        device.threads(),
+        2.0 * work / forward,
+        7.0 * work / both,
+        1e3 * forward,
+        1e3 * both
     );
 }
 

@@ -131,6 +131,14 @@ impl<'a, O: Element> Target<'a, O> {
         self.values.range(start..start + part.columns)
     }
 
+    /// A piece of one row.
+    #[inline(always)]
+    pub(crate) fn write(&self, row: usize, column: usize, values: &[f32]) {
+        let start = row * self.stride + column;
+        let out = self.values.range(start..start + values.len());
+        out.iter_mut().zip(values).for_each(|(out, value)| *out = O::narrow(*value));
+    }
+
     /// The sums, or that much more.
     #[inline(always)]
     pub(crate) fn put(&self, part: Finished<'_>, into: Into) {

@@ -50,7 +50,11 @@ impl Cut {
         let panel_cells = [0, 1].map(|side| tile.panel_cells(SIDES[side], shape.depth));
         let pack_panels = panel_cells.map(|cells| (PACKED_CELLS / cells.max(1)).max(1));
         let chunk_panels = chunk_panels(panels, tile);
-        let packs: usize = (0..2).map(|side| panels[side].div_ceil(pack_panels[side])).sum();
+        // An expert without rows needs no weights.
+        let packs = match panels {
+            [0, _] | [_, 0] => 0,
+            _ => (0..2).map(|side| panels[side].div_ceil(pack_panels[side])).sum(),
+        };
         let chunks = panels[0].div_ceil(chunk_panels[0]) * panels[1].div_ceil(chunk_panels[1]);
         let right = cell + panels[0] * panel_cells[0];
         Self {

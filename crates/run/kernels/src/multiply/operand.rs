@@ -95,13 +95,6 @@ impl<'a> Operand<'a> {
         self.depth_stride
     }
 
-    /// Some of the lanes. Panics when there are no such lanes.
-    pub(crate) fn some_lanes(self, range: Range<usize>) -> Self {
-        assert!(range.end <= self.lanes, "lanes {range:?} of {}", self.lanes);
-        let numbers = self.numbers_from(range.start * self.lane_stride);
-        Self { numbers, lanes: range.len(), ..self }
-    }
-
     /// A part of the depth. Panics when it is not that deep.
     pub(crate) fn some_depth(self, range: Range<usize>) -> Self {
         assert!(range.end <= self.depth, "depth {range:?} of {}", self.depth);
