@@ -7,11 +7,12 @@ use std::env;
 use std::time::Instant;
 
 use bedplate_kernels::{
-    AdamW, Bf16, Buffer, Device, Element, Gelu, Heads, IGNORED, Into, Matrix, MatrixMut, Rotary, Turn,
+    AdamW, Bf16, Buffer, Device, Element, Gelu, Heads, IGNORED, Into, Matrix, MatrixMut, Rotary, Turn, View,
+    ViewMut,
 };
 
-/// Every measurement is the best of some runs that take this long together.
-const SECONDS: f64 = 0.4;
+/// Every measurement is the best of the runs in this time.
+const SECONDS: f64 = 0.5;
 
 struct Bench {
     device: Device,
@@ -58,8 +59,7 @@ impl Bench {
         if !name.contains(&self.name) {
             return;
         }
-        let copy = self.copy_of(bytes);
-        let seconds = best(&mut run);
+        let (seconds, copy) = self.best_beside_copies(&mut run, bytes / 8);
         let (rate, copy) = (bytes as f64 / seconds / 1e9, bytes as f64 / copy / 1e9);
         let shape = format!("{}x{}", shape.0, shape.1);
         println!(
@@ -69,27 +69,32 @@ impl Bench {
         );
     }
 
-    /// Seconds to copy numbers so that `bytes` are read and written together, by the faster of two ways.
-    fn copy_of(&self, bytes: usize) -> f64 {
-        let from = Buffer::<f32>::zeros(bytes / 8);
-        let mut to = Buffer::<f32>::zeros(bytes / 8);
-        self.device.fill(to.view_mut(), 1.0);
-        let by_device = best(&mut || self.device.copy(from.view(), to.view_mut()));
-        by_device.min(self.copy_by_halves(bytes / 8))
+    /// Seconds of the fastest run, and of the fastest copy of so many numbers by either of two ways. They take turns, so that all
+    /// meet the same neighbours on a machine that is shared.
+    fn best_beside_copies(&self, run: &mut impl FnMut(), len: usize) -> (f64, f64) {
+        let (mut from, mut to) = (vec![0.0f32; len], vec![0.0f32; len]);
+        from.fill(1.0);
+        to.fill(2.0);
+        let (mut best, mut best_copy, mut runs) = (f64::INFINITY, f64::INFINITY, 0);
+        let began = Instant::now();
+        while runs < 4 || began.elapsed().as_secs_f64() < SECONDS {
+            best = best.min(seconds(&mut *run));
+            best_copy =
+                best_copy.min(seconds(|| self.device.copy(View::of_host(&from), ViewMut::of_host(&mut to))));
+            best_copy = best_copy.min(seconds(|| self.copy_in_large_pieces(&from, &mut to)));
+            runs += 1;
+        }
+        (best, best_copy)
     }
 
-    /// Each thread copies one piece at one go, as the system's library does it best.
-    fn copy_by_halves(&self, len: usize) -> f64 {
-        let threads = self.device.threads();
-        let mut buffers: Vec<(Vec<f32>, Vec<f32>)> =
-            (0..threads).map(|_| (vec![1.0; len / threads], vec![2.0; len / threads])).collect();
-        best(&mut || {
-            std::thread::scope(|scope| {
-                for (from, to) in &mut buffers {
-                    scope.spawn(|| to.copy_from_slice(from));
-                }
-            });
-        })
+    /// Each thread copies one piece at one go, which lets the system's library pass by the caches.
+    fn copy_in_large_pieces(&self, from: &[f32], to: &mut [f32]) {
+        let piece = from.len().div_ceil(self.device.threads()).max(1);
+        std::thread::scope(|scope| {
+            for (from, to) in from.chunks(piece).zip(to.chunks_mut(piece)) {
+                scope.spawn(|| to.copy_from_slice(from));
+            }
+        });
     }
 
     fn operators<E: Element>(&self, rows: usize, columns: usize) {
@@ -322,18 +327,10 @@ fn half<E: Element>(buffer: &mut Buffer<E>, rows: usize, columns: usize) -> Matr
     buffer.range_mut(0..rows * columns).matrix(rows, columns)
 }
 
-/// Seconds of the fastest run, after one to warm up.
-fn best(run: &mut impl FnMut()) -> f64 {
-    run();
+fn seconds(run: impl FnOnce()) -> f64 {
     let began = Instant::now();
-    let (mut best, mut runs) = (f64::INFINITY, 0);
-    while runs < 3 || began.elapsed().as_secs_f64() < SECONDS {
-        let began = Instant::now();
-        run();
-        best = best.min(began.elapsed().as_secs_f64());
-        runs += 1;
-    }
-    best
+    run();
+    began.elapsed().as_secs_f64()
 }
 
 fn random<E: Element>(device: &Device, len: usize, seed: u32) -> Buffer<E> {

@@ -7,7 +7,7 @@ use bedplate_breakdown::Part;
 
 use crate::elementary::exp;
 use crate::stream::SharedMut;
-use crate::sum::{largest, sum};
+use crate::sum::{largest, replace_and_sum};
 use crate::{Device, Element, Into, Matrix, MatrixMut, View, ViewMut};
 
 /// A target that has no loss: padding, or a prompt that is not trained on.
@@ -114,13 +114,10 @@ fn replace_by_gradient(logits: &mut [f32], target: u32, scale: Option<f32>) -> f
     let target = target as usize;
     let most = largest(logits);
     let aimed = logits[target] - most;
-    for logit in logits.iter_mut() {
-        *logit = exp(*logit - most);
-    }
-    let total = sum(
+    let total = replace_and_sum(
         logits,
         #[inline(always)]
-        |power| power,
+        |logit| exp(logit - most),
     );
     if let Some(scale) = scale {
         let factor = scale / total;

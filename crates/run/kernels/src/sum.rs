@@ -49,6 +49,24 @@ pub(crate) fn sum3<A: Copy, B: Copy, C: Copy>(
     fold(lanes, |a, b| a + b)
 }
 
+/// Replaces every number by what `new` makes of it, and gives their sum.
+#[inline(always)]
+pub(crate) fn replace_and_sum(numbers: &mut [f32], new: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0.0; LANES];
+    let (whole, rest) = numbers.as_chunks_mut::<LANES>();
+    for numbers in whole {
+        for (lane, number) in lanes.iter_mut().zip(numbers) {
+            *number = new(*number);
+            *lane += *number;
+        }
+    }
+    for (lane, number) in lanes.iter_mut().zip(rest) {
+        *number = new(*number);
+        *lane += *number;
+    }
+    fold(lanes, |a, b| a + b)
+}
+
 /// The largest number; the lowest of the format where there is none. A NaN may be passed over.
 #[inline(always)]
 pub(crate) fn largest(numbers: &[f32]) -> f32 {
@@ -88,6 +106,12 @@ mod tests {
         for len in 0..300 {
             let numbers: Vec<f32> = (0..len).map(|number| number as f32).collect();
             assert_eq!(sum(&numbers, |number| number), (len * (len.max(1) - 1) / 2) as f32);
+            let mut doubled = numbers.clone();
+            assert_eq!(
+                replace_and_sum(&mut doubled, |number| 2.0 * number),
+                2.0 * sum(&numbers, |number| number)
+            );
+            assert!(doubled.iter().zip(&numbers).all(|(doubled, number)| *doubled == 2.0 * number));
             assert_eq!(sum2(&numbers, &numbers, |a, b| a - b + 1.0), len as f32);
             assert_eq!(largest(&numbers), if len == 0 { f32::NEG_INFINITY } else { len as f32 - 1.0 });
         }
