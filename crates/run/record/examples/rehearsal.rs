@@ -36,7 +36,8 @@ fn main() -> Result<(), Box<dyn Error>> {
         if step % 25 == 0 {
             let sample = Some(format!("after {step} steps the model **says** nothing"));
             let loss = record.loss + 0.1;
-            let evaluation = EvaluationRecord { step, loss, perplexity: loss.exp(), sample };
+            let evaluation =
+                EvaluationRecord { step, loss: Some(loss), perplexity: Some(loss.exp()), sample };
             events.write_evaluation(&evaluation)?;
             lines.write_evaluation(&evaluation)?;
             endpoint.metrics().set_evaluation(&evaluation);

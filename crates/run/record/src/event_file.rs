@@ -81,8 +81,9 @@ fn step_values(record: &StepRecord) -> Vec<(String, Value<'static>)> {
 
 fn evaluation_values(record: &EvaluationRecord) -> Vec<(String, Value<'_>)> {
     let scalar = |tag: &str, number: f64| (tag.to_owned(), Value::Scalar(number as f32));
-    let mut values =
-        vec![scalar("evaluation/loss", record.loss), scalar("evaluation/perplexity", record.perplexity)];
+    let named = [("evaluation/loss", record.loss), ("evaluation/perplexity", record.perplexity)];
+    let known = named.into_iter().filter_map(|(tag, number)| Some(scalar(tag, number?)));
+    let mut values: Vec<_> = known.collect();
     values.extend(record.sample.as_deref().map(|sample| ("evaluation/sample".into(), Value::Text(sample))));
     values
 }

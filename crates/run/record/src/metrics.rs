@@ -82,8 +82,10 @@ impl Metrics {
     }
 
     pub fn set_evaluation(&self, record: &EvaluationRecord) {
-        self.evaluation_loss.set(record.loss);
-        self.perplexity.set(record.perplexity);
+        if let (Some(loss), Some(perplexity)) = (record.loss, record.perplexity) {
+            self.evaluation_loss.set(loss);
+            self.perplexity.set(perplexity);
+        }
     }
 
     /// The text that Prometheus reads. What is unknown is left out.

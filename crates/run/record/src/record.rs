@@ -31,8 +31,9 @@ pub struct StepRecord {
 pub struct EvaluationRecord {
     /// The step after which the pass was made.
     pub step: u64,
-    pub loss: f64,
-    pub perplexity: f64,
+    /// Absent where there is no held-out text.
+    pub loss: Option<f64>,
+    pub perplexity: Option<f64>,
     /// What the model wrote when asked.
     pub sample: Option<String>,
 }

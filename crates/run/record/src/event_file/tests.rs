@@ -133,7 +133,9 @@ fn an_independent_reader_finds_what_was_written() {
     };
     events.write_step(&record).unwrap();
     let sample = Some("Once upon a time\nthere was ä".to_owned());
-    events.write_evaluation(&EvaluationRecord { step: 300, loss: 2.0, perplexity: 7.5, sample }).unwrap();
+    events
+        .write_evaluation(&EvaluationRecord { step: 300, loss: Some(2.0), perplexity: Some(7.5), sample })
+        .unwrap();
     check(
         &events,
         &[

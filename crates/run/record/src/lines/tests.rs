@@ -29,7 +29,9 @@ fn a_record_is_one_line_of_json() {
     };
     lines.write_step(&record).unwrap();
     let sample = Some("two\nlines".to_owned());
-    lines.write_evaluation(&EvaluationRecord { step: 2, loss: 1.5, perplexity: 4.5, sample }).unwrap();
+    lines
+        .write_evaluation(&EvaluationRecord { step: 2, loss: Some(1.5), perplexity: Some(4.5), sample })
+        .unwrap();
     expect![[r#"
         {"kind":"step","step":2,"tokens":4096,"loss":null,"gradient_norm":0.0,"learning_rate":0.0003,"tokens_per_second":0.0,"mfu":0.5,"memory_bytes":1024.0,"seconds":0.0,"measured":{"scale_out":0.25,"scale_out_hidden":0.125},"predicted":{}}
         {"kind":"evaluation","step":2,"loss":1.5,"perplexity":4.5,"sample":"two\nlines"}

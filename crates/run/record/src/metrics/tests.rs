@@ -34,7 +34,12 @@ fn gauges_hold_the_last_step_and_counters_add_up() {
             ..StepRecord::default()
         });
     }
-    metrics.set_evaluation(&EvaluationRecord { step: 2, loss: 2.0, perplexity: 7.5, sample: None });
+    metrics.set_evaluation(&EvaluationRecord {
+        step: 2,
+        loss: Some(2.0),
+        perplexity: Some(7.5),
+        sample: None,
+    });
     let text = metrics.text();
     let samples: Vec<&str> =
         text.lines().filter(|line| !line.starts_with('#') && !line.ends_with(" 0")).collect();
@@ -61,7 +66,9 @@ fn every_metric_has_help_and_type_before_its_samples() {
     let metrics = Metrics::default();
     let predicted = Some(Breakdown::default().with(Part::Memory, exposed(0.5)));
     metrics.set_step(&StepRecord { mfu: Some(0.4), predicted, ..StepRecord::default() });
-    metrics.set_evaluation(&EvaluationRecord::default());
+    let evaluation =
+        EvaluationRecord { loss: Some(2.0), perplexity: Some(7.4), ..EvaluationRecord::default() };
+    metrics.set_evaluation(&evaluation);
     let mut described = Vec::new();
     for line in metrics.text().lines() {
         match line.split(' ').collect::<Vec<&str>>()[..] {
