@@ -2,6 +2,7 @@
 
 mod deploy;
 mod heal;
+mod kernels;
 mod schedule;
 mod search;
 mod submit;
@@ -18,7 +19,8 @@ Examples:
   bedplate bench search --peer calculon --peer-path ~/calculon --json
   bedplate bench schedule --nodes 1000 --pending 10000
   bedplate bench submit --peer slurm
-  bedplate bench heal")]
+  bedplate bench heal
+  bedplate bench kernels --peer torch --peer-python venv/bin/python")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -34,6 +36,8 @@ enum Command {
     Schedule(schedule::Arguments),
     /// Jobs taken in per second, and seconds until many small ones are done
     Submit(submit::Arguments),
+    /// Milliseconds of each operator, of a block and of whole models, beside PyTorch
+    Kernels(kernels::Arguments),
     /// Seconds until a gang runs again after the loss of a node, and until a killed daemon is back
     Heal(heal::Arguments),
 }
@@ -45,8 +49,10 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Deploy(_) => deploy::run(&catalog, console),
         Command::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
         Command::Submit(arguments) => submit::run(&arguments, context, console),
+        Command::Kernels(arguments) => kernels::run(&arguments, console),
         Command::Heal(arguments) => heal::run(&arguments, context, console),
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&search::PEER_FAILED, &submit::SLURM, &submit::STUCK];
+pub(crate) const PAGES: &[&bedplate_diag::Page] =
+    &[&search::PEER_FAILED, &kernels::TORCH, &submit::SLURM, &submit::STUCK];
