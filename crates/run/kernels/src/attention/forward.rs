@@ -181,16 +181,15 @@ impl<E: Element> Forward<'_, E> {
         for start in (first_block * self.block_keys()..queries.range.end).step_by(self.block_keys()) {
             let keys = start..(start + self.block_keys()).min(queries.range.end);
             let [key_panels, value_panels] = self.block(panels, queries, &keys);
-            engine.multiply(shape.head_dim, key_panels, query_panel, Into::Replace, scores);
+            engine.multiply(shape.head_dim, key_panels, (&*query_panel).into(), Into::Replace, scores);
             let scores = &mut scores[..keys.len() * COLUMNS];
             hide::<COLUMNS>(scores, &keys, &queries.range, first_keys);
             self.level.vectorized(
                 #[inline(always)]
                 || softmax.absorb::<FUSED>(scores, shape.scale * LOG2_E, out),
             );
-            let weights = self.setting.strip_columns(scores, keys.len());
-            engine.pack(Side::Right, &weights, 0, weight_panel);
-            engine.multiply(keys.len(), value_panels, weight_panel, Into::Add, out);
+            let weights = engine.strip_as_right(scores, keys.len(), weight_panel);
+            engine.multiply(keys.len(), value_panels, weights.into(), Into::Add, out);
         }
         self.finish(queries, &softmax, out, parts.take(COLUMNS * COLUMNS), results);
     }
@@ -230,7 +229,11 @@ impl<E: Element> Forward<'_, E> {
         );
         self.setting.turn(out, buffer, |lane, dim, values| {
             if lane < queries.range.len() {
-                results.out.write(first_row + lane, queries.head * shape.head_dim + dim, values);
+                let column = queries.head * shape.head_dim + dim;
+                self.level.vectorized(
+                    #[inline(always)]
+                    || results.out.write(first_row + lane, column, values),
+                );
             }
         });
     }

@@ -51,7 +51,7 @@ pub(crate) struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// Panics when some lane would reach beyond the numbers.
+    /// Panics when some lane would reach beyond the numbers, or when neighbours are neither lanes nor depth.
     pub(crate) fn new(
         numbers: Numbers<'a>,
         (lanes, lane_stride): (usize, usize),
@@ -60,6 +60,7 @@ impl<'a> Operand<'a> {
         let is_empty = lanes == 0 || depth == 0;
         let end = if is_empty { 0 } else { (lanes - 1) * lane_stride + (depth - 1) * depth_stride + 1 };
         assert!(end <= numbers.len(), "an operand of {lanes} lanes {depth} deep in {}", numbers.len());
+        assert!(lane_stride == 1 || depth_stride == 1, "an operand lies by lanes or by depth");
         Self { numbers, lanes, depth, lane_stride, depth_stride }
     }
 
