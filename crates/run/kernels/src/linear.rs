@@ -1,8 +1,10 @@
 //! Linear layers: `y = x W^T + b` and its gradients.
 
+use std::ops::Range;
+
 use bedplate_breakdown::Part;
 
-use crate::multiply::{Finished, Operand, Product};
+use crate::multiply::{Finished, Operand, Product, fetch};
 use crate::stream::SharedMut;
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
@@ -130,8 +132,16 @@ impl<'a, O: Element> Target<'a, O> {
         let start = (part.row + row) * self.stride + part.column;
         let row = self.values.range(start..start + part.columns);
         // The part to the right is usually finished next.
-        prefetch_to_write(row.as_ptr().wrapping_add(part.columns));
+        fetch::to_write(row.as_ptr().wrapping_add(part.columns), part.columns);
         row
+    }
+
+    /// Asks for a piece of some rows that will be written.
+    pub(crate) fn fetch(&self, rows: Range<usize>, column: usize, count: usize) {
+        for row in rows {
+            let start = row * self.stride + column;
+            fetch::to_write(self.values.range(start..start + count).as_ptr(), count);
+        }
     }
 
     /// A piece of one row.
@@ -190,22 +200,6 @@ fn each<O: Copy>(out: &mut [O], sums: &[f32], change: impl Fn(O, f32) -> O) {
         *out = std::array::from_fn(|lane| change(out[lane], sums[lane]));
     }
     out_rest.iter_mut().zip(rest).for_each(|(out, sum)| *out = change(*out, *sum));
-}
-
-/// Asks for the two cache lines at an address, which need not be valid.
-#[inline(always)]
-fn prefetch_to_write<O>(address: *const O) {
-    #[cfg(target_arch = "x86_64")]
-    for line in 0..2 {
-        use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
-        #[expect(unsafe_code, reason = "an instruction that takes an address")]
-        // SAFETY: it reads nothing and ignores addresses that are not valid.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_ET0>(address.cast::<i8>().wrapping_add(64 * line));
-        }
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = address;
 }
 
 #[cfg(test)]

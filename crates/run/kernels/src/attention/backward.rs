@@ -251,6 +251,9 @@ impl<E: Element> Backward<'_, E> {
                 head: kv_head * shape.group() + index / self.query_blocks(),
                 range: start..(start + self.block_queries()).min(shape.sequence),
             };
+            let first_row = sequence * shape.sequence;
+            let rows = first_row + queries.range.start..first_row + queries.range.end;
+            d_qkv.fetch(rows, queries.head * shape.head_dim, shape.head_dim);
             match self.setting.tile.columns {
                 8 => self.queries::<8, false>(&queries, packed, gradients, &mut block),
                 16 => self.queries::<16, true>(&queries, packed, gradients, &mut block),
@@ -451,7 +454,14 @@ impl<E: Element> Backward<'_, E> {
         let (of_head, panel) = (panel / per_head, panel % per_head);
         let (sequence, kv_head) = (of_head / shape.kv_heads, of_head % shape.kv_heads);
         let (sums, buffer) = scratch.split_at_mut(self.strip_cells());
-        for (half, head) in [(0, shape.heads + kv_head), (1, shape.heads + shape.kv_heads + kv_head)] {
+        let halves = [(0, shape.heads + kv_head), (1, shape.heads + shape.kv_heads + kv_head)];
+        let first = panel * tile.columns;
+        let keys = first.min(shape.sequence)..(first + tile.columns).min(shape.sequence);
+        let rows = sequence * shape.sequence + keys.start..sequence * shape.sequence + keys.end;
+        for (_, head) in halves {
+            d_qkv.fetch(rows.clone(), head * shape.head_dim, shape.head_dim);
+        }
+        for (half, head) in halves {
             let strip = |part: usize| {
                 let of_part = &gradients[self.gradients_of(of_head * self.parts() + part)];
                 &of_part[half * self.part_cells() / 2 + panel * self.strip_cells()..][..self.strip_cells()]

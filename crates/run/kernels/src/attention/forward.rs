@@ -141,6 +141,12 @@ impl<E: Element> Forward<'_, E> {
         Queries { sequence: of_head / shape.heads, head: of_head % shape.heads, range }
     }
 
+    /// The rows of the queries.
+    fn rows(&self, queries: &Queries) -> Range<usize> {
+        let start = queries.sequence * self.setting.shape.sequence;
+        start + queries.range.start..start + queries.range.end
+    }
+
     fn member_cells(&self) -> usize {
         let Setting { tile, shape, .. } = self.setting;
         tile.panel_cells(Side::Right, shape.head_dim)
@@ -174,6 +180,8 @@ impl<E: Element> Forward<'_, E> {
         let out = parts.take(self.setting.head_rows() * COLUMNS);
         let head = shape.head(self.qkv, queries.sequence, queries.head);
         engine.pack(Side::Right, &Operand::rows_of(head), queries.range.start, query_panel);
+        let rows = self.rows(queries);
+        results.out.fetch(rows, queries.head * shape.head_dim, shape.head_dim);
         out.fill(0.0);
         let mut softmax = Softmax::<COLUMNS>::NEW;
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
@@ -218,7 +226,7 @@ impl<E: Element> Forward<'_, E> {
         results: &Results<'_, E>,
     ) {
         let shape = self.setting.shape;
-        let first_row = queries.sequence * shape.sequence + queries.range.start;
+        let first_row = self.rows(queries).start;
         for lane in 0..queries.range.len() {
             let at = (first_row + lane) * shape.heads + queries.head;
             results.log_sums.range(at..at + 1)[0] = softmax.most[lane] * LN_2 + softmax.sum[lane].ln();

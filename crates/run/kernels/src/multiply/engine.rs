@@ -7,6 +7,7 @@
 use crate::level::Level;
 use crate::{Device, Element, Into};
 
+use super::fetch;
 use super::operand::Operand;
 use super::vectors::{Portable, Vectors};
 #[cfg(target_arch = "x86_64")]
@@ -89,15 +90,7 @@ impl Right<'_> {
         let share = self.next.len().div_ceil(tiles);
         let start = (tile * share).min(self.next.len());
         let end = (start + share).min(self.next.len());
-        #[cfg(target_arch = "x86_64")]
-        for line in self.next[start..end].chunks(16) {
-            use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
-            #[expect(unsafe_code, reason = "an instruction that takes an address")]
-            // SAFETY: it changes nothing but what the cache holds.
-            unsafe {
-                _mm_prefetch::<_MM_HINT_T1>(line.as_ptr().cast());
-            }
-        }
+        self.next[start..end].chunks(16).for_each(|line| fetch::to_read(line.as_ptr()));
     }
 }
 

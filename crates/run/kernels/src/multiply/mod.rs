@@ -7,6 +7,7 @@
 
 mod cut;
 mod engine;
+pub(crate) mod fetch;
 mod operand;
 mod scratch;
 #[cfg(target_arch = "x86_64")]

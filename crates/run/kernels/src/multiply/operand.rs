@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use super::fetch;
 use crate::{Bf16, Element, Matrix};
 
 /// Numbers of either format.
@@ -94,6 +95,15 @@ impl<'a> Operand<'a> {
 
     pub(crate) fn depth_stride(&self) -> usize {
         self.depth_stride
+    }
+
+    /// Asks for what lies at an index, which may be outside, to be read later.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, index: usize) {
+        match self.numbers {
+            Numbers::F32(values) => fetch::to_read(values.as_ptr().wrapping_add(index)),
+            Numbers::Bf16(values) => fetch::to_read(values.as_ptr().wrapping_add(index)),
+        }
     }
 
     /// A part of the depth. Panics when it is not that deep.

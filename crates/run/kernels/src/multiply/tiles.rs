@@ -183,7 +183,9 @@ fn by_lanes(from: &Operand<'_>, lane: usize, step: usize) -> Block {
     let present = from.lanes().saturating_sub(lane);
     let mut block = [_mm512_setzero_si512(); 16];
     for (row, cells) in block.iter_mut().enumerate().take(present) {
-        *cells = load_narrow(from.numbers(), (lane + row) * from.lane_stride() + step * STEP, deep);
+        let start = (lane + row) * from.lane_stride() + step * STEP;
+        *cells = load_narrow(from.numbers(), start, deep);
+        from.fetch(start + LANES * from.lane_stride());
     }
     block
 }
@@ -205,6 +207,8 @@ fn by_pairs(from: &Operand<'_>, lane: usize, step: usize) -> Block {
         let of_odd = if 2 * pair + 1 < deep { present } else { 0 };
         let odd = if of_odd == 0 { even } else { even + from.depth_stride() };
         *cells = interleave(from.numbers(), (even, present), (odd, of_odd));
+        from.fetch(even + STEP * from.depth_stride());
+        from.fetch(odd + STEP * from.depth_stride());
     }
     block
 }

@@ -69,7 +69,7 @@ pub(crate) fn pack_f32(from: &Operand<'_>, lanes: usize, first_lane: usize, pane
         let width = (lanes - group).min(16);
         for depth in (0..from.depth()).step_by(16) {
             let mut block = [_mm512_setzero_si512(); 16];
-            load_lanes(from, first_lane + group, depth, &mut block[..width]);
+            load_lanes(from, (first_lane + group, lanes), depth, &mut block[..width]);
             let rows = transpose(block).into_iter().take(from.depth() - depth);
             for (row, cells) in rows.enumerate() {
                 store(cells, &mut panel[(depth + row) * lanes + group..][..width]);
@@ -86,8 +86,8 @@ fn pack_eight(from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
     for (piece, cells) in panel.chunks_mut(8 * 32).enumerate() {
         let mut block = [_mm512_setzero_si512(); 16];
         let (near, far) = block.split_at_mut(8);
-        load_lanes(from, first_lane, piece * 32, near);
-        load_lanes(from, first_lane, piece * 32 + 16, far);
+        load_lanes(from, (first_lane, 8), piece * 32, near);
+        load_lanes(from, (first_lane, 8), piece * 32 + 16, far);
         let block = transpose(block);
         let (near, far) = cells.split_at_mut(cells.len().min(8 * 16));
         for (cells, to) in block.iter().zip(near.chunks_exact_mut(8)) {
@@ -99,14 +99,22 @@ fn pack_eight(from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
     }
 }
 
-/// Sixteen numbers of some lanes each, from a depth on; lanes and depth that the operand lacks stay as they are.
+/// Sixteen numbers of some lanes each, from a depth on; lanes and depth that the operand lacks stay as they are. Asks for
+/// those of the next panel.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-fn load_lanes(from: &Operand<'_>, first_lane: usize, depth: usize, rows: &mut [__m512i]) {
+fn load_lanes(
+    from: &Operand<'_>,
+    (first_lane, panel_lanes): (usize, usize),
+    depth: usize,
+    rows: &mut [__m512i],
+) {
     let deep = from.depth().saturating_sub(depth);
     if deep > 0 {
         for (lane, row) in (first_lane..from.lanes()).zip(rows) {
-            *row = _mm512_castps_si512(load(from.numbers(), lane * from.lane_stride() + depth, deep));
+            let start = lane * from.lane_stride() + depth;
+            *row = _mm512_castps_si512(load(from.numbers(), start, deep));
+            from.fetch(start + panel_lanes * from.lane_stride());
         }
     }
 }

@@ -118,6 +118,9 @@ fn tile<V: Vector, const ROWS: usize>(left: &[f32], right: &[f32], into: Into, s
     }
 }
 
+/// How far ahead of what is copied the next is asked for.
+const AHEAD: usize = 16;
+
 /// Lanes that lie side by side at each depth.
 #[inline(always)]
 fn copy_rows<const LANES: usize>(from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
@@ -126,6 +129,7 @@ fn copy_rows<const LANES: usize>(from: &Operand<'_>, first_lane: usize, panel: &
         Numbers::F32(values) => {
             for (start, row) in starts.zip(panel.chunks_exact_mut(LANES)) {
                 row.copy_from_slice(&values[start..start + LANES]);
+                from.fetch(start + AHEAD * from.depth_stride());
             }
         }
         Numbers::Bf16(values) => {
