@@ -1,8 +1,10 @@
 //! Linear layers: `y = x W^T + b` and its gradients.
 
+use std::ops::Range;
+
 use bedplate_breakdown::Part;
 
-use crate::multiply::{Finished, Operand, Product};
+use crate::multiply::{Finished, Operand, Product, fetch};
 use crate::stream::SharedMut;
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
@@ -128,25 +130,35 @@ impl<'a, O: Element> Target<'a, O> {
     #[inline(always)]
     fn row(&self, part: &Finished<'_>, row: usize) -> &mut [O] {
         let start = (part.row + row) * self.stride + part.column;
-        self.values.range(start..start + part.columns)
+        let row = self.values.range(start..start + part.columns);
+        // The part to the right is usually finished next.
+        fetch::to_write(row.as_ptr().wrapping_add(part.columns), part.columns);
+        row
+    }
+
+    /// Asks for a piece of some rows that will be written.
+    pub(crate) fn fetch(&self, rows: Range<usize>, column: usize, count: usize) {
+        for row in rows {
+            let start = row * self.stride + column;
+            fetch::to_write(self.values.range(start..start + count).as_ptr(), count);
+        }
     }
 
     /// A piece of one row.
     #[inline(always)]
     pub(crate) fn write(&self, row: usize, column: usize, values: &[f32]) {
         let start = row * self.stride + column;
-        let out = self.values.range(start..start + values.len());
-        out.iter_mut().zip(values).for_each(|(out, value)| *out = O::narrow(*value));
+        each(self.values.range(start..start + values.len()), values, |_, value| O::narrow(value));
     }
 
     /// The sums, or that much more.
     #[inline(always)]
     pub(crate) fn put(&self, part: Finished<'_>, into: Into) {
         for (row, sums) in part.sums.chunks_exact(part.stride).enumerate().take(part.rows) {
-            let out = self.row(&part, row).iter_mut().zip(sums);
+            let (out, sums) = (self.row(&part, row), &sums[..part.columns]);
             match into {
-                Into::Replace => out.for_each(|(out, sum)| *out = O::narrow(*sum)),
-                Into::Add => out.for_each(|(out, sum)| *out = O::narrow(out.widen() + sum)),
+                Into::Replace => each(out, sums, |_, sum| O::narrow(sum)),
+                Into::Add => each(out, sums, |out, sum| O::narrow(out.widen() + sum)),
             }
         }
     }
@@ -178,6 +190,16 @@ impl<'a, O: Element> Target<'a, O> {
             self.row(&part, row).iter_mut().zip(line).for_each(|(out, sum)| *out = O::narrow(*sum));
         }
     }
+}
+
+/// Replaces each number by what `change` makes of it and its neighbour; in pieces of a fixed size, which is faster.
+#[inline(always)]
+fn each<O: Copy>(out: &mut [O], sums: &[f32], change: impl Fn(O, f32) -> O) {
+    let ((out, out_rest), (sums, rest)) = (out.as_chunks_mut::<16>(), sums.as_chunks::<16>());
+    for (out, sums) in out.iter_mut().zip(sums) {
+        *out = std::array::from_fn(|lane| change(out[lane], sums[lane]));
+    }
+    out_rest.iter_mut().zip(rest).for_each(|(out, sum)| *out = change(*out, *sum));
 }
 
 #[cfg(test)]

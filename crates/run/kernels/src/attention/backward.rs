@@ -251,6 +251,9 @@ impl<E: Element> Backward<'_, E> {
                 head: kv_head * shape.group() + index / self.query_blocks(),
                 range: start..(start + self.block_queries()).min(shape.sequence),
             };
+            let first_row = sequence * shape.sequence;
+            let rows = first_row + queries.range.start..first_row + queries.range.end;
+            d_qkv.fetch(rows, queries.head * shape.head_dim, shape.head_dim);
             match self.setting.tile.columns {
                 8 => self.queries::<8, false>(&queries, packed, gradients, &mut block),
                 16 => self.queries::<16, true>(&queries, packed, gradients, &mut block),
@@ -318,7 +321,7 @@ impl<E: Element> Backward<'_, E> {
             let d_out = &d_out.view.host()[row * d_out.stride..][..shape.head_dim];
             query.delta = self.level.vectorized(
                 #[inline(always)]
-                || dot(out.iter().map(|value| value.widen()), d_out.iter().map(|value| value.widen())),
+                || dot(out, d_out),
             );
         }
         statistics
@@ -341,9 +344,9 @@ impl<E: Element> Backward<'_, E> {
         let (key_panel, value_panel) =
             (&packed[panel * cells..][..cells], &packed[by_key + panel * cells..][..cells]);
         let left = Panels { cells: block.queries, stride, count };
-        engine.multiply(shape.head_dim, left, key_panel, Into::Replace, block.scores);
+        engine.multiply(shape.head_dim, left, key_panel.into(), Into::Replace, block.scores);
         let left = Panels { cells: block.d_out, stride, count };
-        engine.multiply(shape.head_dim, left, value_panel, Into::Replace, block.gradients);
+        engine.multiply(shape.head_dim, left, value_panel.into(), Into::Replace, block.gradients);
         let first_key = keys.start + panel * COLUMNS;
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
         let scores = block.scores.as_chunks_mut::<COLUMNS>().0;
@@ -390,9 +393,9 @@ impl<E: Element> Backward<'_, E> {
             (&*block.d_out_turned, &*block.scores, d_values),
             (&*block.queries_turned, &*block.gradients, d_keys),
         ] {
-            engine.pack(Side::Right, &self.setting.strip_columns(weights, rows), 0, block.packed);
+            let right = engine.strip_as_right(weights, rows, block.packed);
             let left = Panels { cells: turned, stride, count };
-            engine.multiply(rows, left, block.packed, Into::Add, &mut sums[strip.clone()]);
+            engine.multiply(rows, left, right.into(), Into::Add, &mut sums[strip.clone()]);
         }
     }
 
@@ -420,7 +423,7 @@ impl<E: Element> Backward<'_, E> {
         let panels = packed[by_key + by_value..].chunks_exact(tile.panel_cells(Side::Right, BLOCK));
         let strips = block.d_queries.chunks_exact_mut(self.block_queries() * tile.columns);
         for (right, strip) in panels.zip(strips) {
-            engine.multiply(keys.len(), left, right, Into::Add, strip);
+            engine.multiply(keys.len(), left, right.into(), Into::Add, strip);
         }
     }
 
@@ -431,7 +434,11 @@ impl<E: Element> Backward<'_, E> {
             let dim = panel * tile.columns;
             let dims = tile.columns.min(shape.head_dim - dim);
             for (row, values) in strip.chunks_exact(tile.columns).enumerate().take(queries.range.len()) {
-                d_qkv.write(first_row + row, queries.head * shape.head_dim + dim, &values[..dims]);
+                let column = queries.head * shape.head_dim + dim;
+                self.level.vectorized(
+                    #[inline(always)]
+                    || d_qkv.write(first_row + row, column, &values[..dims]),
+                );
             }
         }
     }
@@ -447,7 +454,14 @@ impl<E: Element> Backward<'_, E> {
         let (of_head, panel) = (panel / per_head, panel % per_head);
         let (sequence, kv_head) = (of_head / shape.kv_heads, of_head % shape.kv_heads);
         let (sums, buffer) = scratch.split_at_mut(self.strip_cells());
-        for (half, head) in [(0, shape.heads + kv_head), (1, shape.heads + shape.kv_heads + kv_head)] {
+        let halves = [(0, shape.heads + kv_head), (1, shape.heads + shape.kv_heads + kv_head)];
+        let first = panel * tile.columns;
+        let keys = first.min(shape.sequence)..(first + tile.columns).min(shape.sequence);
+        let rows = sequence * shape.sequence + keys.start..sequence * shape.sequence + keys.end;
+        for (_, head) in halves {
+            d_qkv.fetch(rows.clone(), head * shape.head_dim, shape.head_dim);
+        }
+        for (half, head) in halves {
             let strip = |part: usize| {
                 let of_part = &gradients[self.gradients_of(of_head * self.parts() + part)];
                 &of_part[half * self.part_cells() / 2 + panel * self.strip_cells()..][..self.strip_cells()]
@@ -459,7 +473,11 @@ impl<E: Element> Backward<'_, E> {
             self.setting.turn(sums, &mut buffer[..tile.columns * tile.columns], |lane, dim, values| {
                 let key = panel * tile.columns + lane;
                 if key < shape.sequence {
-                    d_qkv.write(sequence * shape.sequence + key, head * shape.head_dim + dim, values);
+                    let (row, column) = (sequence * shape.sequence + key, head * shape.head_dim + dim);
+                    self.level.vectorized(
+                        #[inline(always)]
+                        || d_qkv.write(row, column, values),
+                    );
                 }
             });
         }

@@ -141,6 +141,12 @@ impl<E: Element> Forward<'_, E> {
         Queries { sequence: of_head / shape.heads, head: of_head % shape.heads, range }
     }
 
+    /// The rows of the queries.
+    fn rows(&self, queries: &Queries) -> Range<usize> {
+        let start = queries.sequence * self.setting.shape.sequence;
+        start + queries.range.start..start + queries.range.end
+    }
+
     fn member_cells(&self) -> usize {
         let Setting { tile, shape, .. } = self.setting;
         tile.panel_cells(Side::Right, shape.head_dim)
@@ -174,6 +180,8 @@ impl<E: Element> Forward<'_, E> {
         let out = parts.take(self.setting.head_rows() * COLUMNS);
         let head = shape.head(self.qkv, queries.sequence, queries.head);
         engine.pack(Side::Right, &Operand::rows_of(head), queries.range.start, query_panel);
+        let rows = self.rows(queries);
+        results.out.fetch(rows, queries.head * shape.head_dim, shape.head_dim);
         out.fill(0.0);
         let mut softmax = Softmax::<COLUMNS>::NEW;
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
@@ -181,16 +189,15 @@ impl<E: Element> Forward<'_, E> {
         for start in (first_block * self.block_keys()..queries.range.end).step_by(self.block_keys()) {
             let keys = start..(start + self.block_keys()).min(queries.range.end);
             let [key_panels, value_panels] = self.block(panels, queries, &keys);
-            engine.multiply(shape.head_dim, key_panels, query_panel, Into::Replace, scores);
+            engine.multiply(shape.head_dim, key_panels, (&*query_panel).into(), Into::Replace, scores);
             let scores = &mut scores[..keys.len() * COLUMNS];
             hide::<COLUMNS>(scores, &keys, &queries.range, first_keys);
             self.level.vectorized(
                 #[inline(always)]
                 || softmax.absorb::<FUSED>(scores, shape.scale * LOG2_E, out),
             );
-            let weights = self.setting.strip_columns(scores, keys.len());
-            engine.pack(Side::Right, &weights, 0, weight_panel);
-            engine.multiply(keys.len(), value_panels, weight_panel, Into::Add, out);
+            let weights = engine.strip_as_right(scores, keys.len(), weight_panel);
+            engine.multiply(keys.len(), value_panels, weights.into(), Into::Add, out);
         }
         self.finish(queries, &softmax, out, parts.take(COLUMNS * COLUMNS), results);
     }
@@ -219,7 +226,7 @@ impl<E: Element> Forward<'_, E> {
         results: &Results<'_, E>,
     ) {
         let shape = self.setting.shape;
-        let first_row = queries.sequence * shape.sequence + queries.range.start;
+        let first_row = self.rows(queries).start;
         for lane in 0..queries.range.len() {
             let at = (first_row + lane) * shape.heads + queries.head;
             results.log_sums.range(at..at + 1)[0] = softmax.most[lane] * LN_2 + softmax.sum[lane].ln();
@@ -230,7 +237,11 @@ impl<E: Element> Forward<'_, E> {
         );
         self.setting.turn(out, buffer, |lane, dim, values| {
             if lane < queries.range.len() {
-                results.out.write(first_row + lane, queries.head * shape.head_dim + dim, values);
+                let column = queries.head * shape.head_dim + dim;
+                self.level.vectorized(
+                    #[inline(always)]
+                    || results.out.write(first_row + lane, column, values),
+                );
             }
         });
     }

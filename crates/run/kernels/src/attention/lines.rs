@@ -4,6 +4,8 @@
 //! multiplies and adds in one instruction. Exponentials are powers of two: scores come with a factor that includes
 //! the logarithm. What is no number stays none.
 
+use crate::Element;
+
 /// `x * y + z`
 #[inline(always)]
 fn multiply_add<const FUSED: bool>(x: f32, y: f32, z: f32) -> f32 {
@@ -106,10 +108,14 @@ pub(super) fn weigh<const COLUMNS: usize, const FUSED: bool>(
 
 /// The sum of products, in an order that depends on the length alone.
 #[inline(always)]
-pub(super) fn dot(a: impl Iterator<Item = f32>, b: impl Iterator<Item = f32>) -> f32 {
+pub(super) fn dot<E: Element>(a: &[E], b: &[E]) -> f32 {
+    let ((a, a_rest), (b, b_rest)) = (a.as_chunks::<16>(), b.as_chunks::<16>());
     let mut lanes = [0.0f32; 16];
-    for (index, (a, b)) in a.zip(b).enumerate() {
-        lanes[index % 16] += a * b;
+    for (a, b) in a.iter().zip(b) {
+        for lane in 0..16 {
+            lanes[lane] += a[lane].widen() * b[lane].widen();
+        }
     }
-    lanes.iter().sum()
+    let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a.widen() * b.widen()).sum();
+    lanes.iter().sum::<f32>() + rest
 }

@@ -95,12 +95,7 @@ impl Setting<'_> {
         self.shape.head_dim.next_multiple_of(self.tile.rows)
     }
 
-    /// A strip of so many rows as it is: its columns are lanes.
-    fn strip_columns<'s>(&self, strip: &'s [f32], rows: usize) -> Operand<'s> {
-        Operand::new(Numbers::F32(strip), (self.tile.columns, 1), (rows, self.tile.columns))
-    }
-
-    /// A strip of so many rows the other way: its rows are lanes.
+    /// The rows of a strip as lanes.
     fn strip_rows<'s>(&self, strip: &'s [f32], rows: usize) -> Operand<'s> {
         Operand::new(Numbers::F32(strip), (rows, self.tile.columns), (self.tile.columns, 1))
     }

@@ -7,6 +7,7 @@
 use crate::level::Level;
 use crate::{Device, Element, Into};
 
+use super::fetch;
 use super::operand::Operand;
 use super::vectors::{Portable, Vectors};
 #[cfg(target_arch = "x86_64")]
@@ -24,8 +25,10 @@ pub(crate) struct Tile {
     pub(crate) step: usize,
     /// Cells (of four bytes) that one lane takes for one step.
     pub(crate) cells_per_step: usize,
-    /// How deep a panel may be and still stay close to the unit while it is reused.
+    /// How deep a right panel may be and still stay in the nearest cache while it is reused.
     pub(crate) block_depth: usize,
+    /// Rows for which a right panel is reused, at most.
+    pub(crate) block_rows: usize,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +69,31 @@ pub(crate) struct Panels<'a> {
     pub(crate) count: usize,
 }
 
+/// One right panel.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Right<'a> {
+    pub(crate) cells: &'a [f32],
+    /// What is multiplied next, to be fetched meanwhile.
+    pub(crate) next: &'a [f32],
+}
+
+impl<'a> From<&'a [f32]> for Right<'a> {
+    fn from(cells: &'a [f32]) -> Self {
+        Self { cells, next: &[] }
+    }
+}
+
+impl Right<'_> {
+    /// Asks for the share of tile `tile` of `tiles` of what comes next.
+    #[inline(always)]
+    pub(crate) fn fetch_next(&self, tile: usize, tiles: usize) {
+        let share = self.next.len().div_ceil(tiles);
+        let start = (tile * share).min(self.next.len());
+        let end = (start + share).min(self.next.len());
+        self.next[start..end].chunks(16).for_each(|line| fetch::to_read(line.as_ptr()));
+    }
+}
+
 /// A unit of the processor that multiplies. Cells are four bytes, whatever the unit keeps in them.
 pub(crate) trait Engine: Sync {
     fn tile(&self) -> Tile;
@@ -73,8 +101,11 @@ pub(crate) trait Engine: Sync {
     /// Packs the lanes from `first_lane` on, as many as a panel has.
     fn pack(&self, side: Side, from: &Operand<'_>, first_lane: usize, panel: &mut [f32]);
 
+    /// A strip of so many rows as a right panel: its columns are lanes. May need `buffer` for it.
+    fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, buffer: &'a mut [f32]) -> &'a [f32];
+
     /// Multiplies left panels by one right panel, `depth` deep, into a strip that has `left.count` tiles.
-    fn multiply(&self, depth: usize, left: Panels<'_>, right: &[f32], into: Into, strip: &mut [f32]);
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, into: Into, strip: &mut [f32]);
 }
 
 impl Device {

@@ -6,6 +6,7 @@
 
 use std::ops::Range;
 
+use super::fetch;
 use crate::{Bf16, Element, Matrix};
 
 /// Numbers of either format.
@@ -51,7 +52,7 @@ pub(crate) struct Operand<'a> {
 }
 
 impl<'a> Operand<'a> {
-    /// Panics when some lane would reach beyond the numbers.
+    /// Panics when some lane would reach beyond the numbers, or when neighbours are neither lanes nor depth.
     pub(crate) fn new(
         numbers: Numbers<'a>,
         (lanes, lane_stride): (usize, usize),
@@ -60,6 +61,7 @@ impl<'a> Operand<'a> {
         let is_empty = lanes == 0 || depth == 0;
         let end = if is_empty { 0 } else { (lanes - 1) * lane_stride + (depth - 1) * depth_stride + 1 };
         assert!(end <= numbers.len(), "an operand of {lanes} lanes {depth} deep in {}", numbers.len());
+        assert!(lane_stride == 1 || depth_stride == 1, "an operand lies by lanes or by depth");
         Self { numbers, lanes, depth, lane_stride, depth_stride }
     }
 
@@ -93,6 +95,15 @@ impl<'a> Operand<'a> {
 
     pub(crate) fn depth_stride(&self) -> usize {
         self.depth_stride
+    }
+
+    /// Asks for what lies at an index, which may be outside, to be read later.
+    #[inline(always)]
+    pub(crate) fn fetch(&self, index: usize) {
+        match self.numbers {
+            Numbers::F32(values) => fetch::to_read(values.as_ptr().wrapping_add(index)),
+            Numbers::Bf16(values) => fetch::to_read(values.as_ptr().wrapping_add(index)),
+        }
     }
 
     /// A part of the depth. Panics when it is not that deep.

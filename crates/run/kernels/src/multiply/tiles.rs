@@ -6,10 +6,11 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
+use std::cell::Cell;
 
-use crate::Into;
+use crate::{Bf16, Into};
 
-use super::engine::{Engine, Panels, Side, Tile};
+use super::engine::{Engine, Panels, Right, Side, Tile};
 use super::operand::{Numbers, Operand};
 use super::transpose::{Block, first, load, transpose};
 
@@ -23,7 +24,14 @@ pub(crate) struct Tiles;
 
 impl Engine for Tiles {
     fn tile(&self) -> Tile {
-        Tile { rows: LANES, columns: LANES, step: STEP, cells_per_step: STEP / 2, block_depth: 512 }
+        Tile {
+            rows: LANES,
+            columns: LANES,
+            step: STEP,
+            cells_per_step: STEP / 2,
+            block_depth: 512,
+            block_rows: 256,
+        }
     }
 
     #[expect(unsafe_code, reason = "calls code for instructions that the processor has")]
@@ -32,19 +40,23 @@ impl Engine for Tiles {
         unsafe { pack(side, from, first_lane, panel) }
     }
 
-    fn multiply(&self, depth: usize, left: Panels<'_>, right: &[f32], into: Into, strip: &mut [f32]) {
+    fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, buffer: &'a mut [f32]) -> &'a [f32] {
+        let columns = Operand::new(Numbers::F32(strip), (LANES, 1), (rows, LANES));
+        self.pack(Side::Right, &columns, 0, buffer);
+        buffer
+    }
+
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, into: Into, strip: &mut [f32]) {
         let steps = depth.div_ceil(STEP);
         let cells = steps * 2 * REGISTER;
-        let right = &right[..cells];
-        let _configured = Configured::new();
+        configure();
         for (panel, sums) in (0..left.count).zip(strip.chunks_exact_mut(LANES * LANES)) {
-            multiply_tile(steps, &left.cells[panel * left.stride..][..cells], right, into, sums);
+            right.fetch_next(panel, left.count);
+            let left = &left.cells[panel * left.stride..][..cells];
+            multiply_tile(steps, left, &right.cells[..cells], into, sums);
         }
     }
 }
-
-/// The tile registers of this thread are set up as long as this lives.
-struct Configured;
 
 /// Palette 1: eight registers of 16 rows of 64 bytes.
 #[repr(C, align(64))]
@@ -62,21 +74,14 @@ const CONFIGURATION: Configuration = {
     Configuration(bytes)
 };
 
+/// Sets up the tile registers of this thread, once: only this engine uses them.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
-impl Configured {
-    fn new() -> Self {
-        static PLAIN: Configuration = CONFIGURATION;
+fn configure() {
+    static PLAIN: Configuration = CONFIGURATION;
+    thread_local!(static IS_DONE: Cell<bool> = const { Cell::new(false) });
+    if !IS_DONE.replace(true) {
         // SAFETY: reads 64 valid bytes; the process has been allowed to use tiles.
         unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const PLAIN.0, options(nostack, readonly)) };
-        Self
-    }
-}
-
-#[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
-impl Drop for Configured {
-    fn drop(&mut self) {
-        // SAFETY: frees the registers of this thread, which only this engine uses.
-        unsafe { asm!("tilerelease", options(nostack, nomem)) };
     }
 }
 
@@ -178,7 +183,9 @@ fn by_lanes(from: &Operand<'_>, lane: usize, step: usize) -> Block {
     let present = from.lanes().saturating_sub(lane);
     let mut block = [_mm512_setzero_si512(); 16];
     for (row, cells) in block.iter_mut().enumerate().take(present) {
-        *cells = load_narrow(from.numbers(), (lane + row) * from.lane_stride() + step * STEP, deep);
+        let start = (lane + row) * from.lane_stride() + step * STEP;
+        *cells = load_narrow(from.numbers(), start, deep);
+        from.fetch(start + LANES * from.lane_stride());
     }
     block
 }
@@ -188,46 +195,63 @@ fn by_lanes(from: &Operand<'_>, lane: usize, step: usize) -> Block {
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 fn by_pairs(from: &Operand<'_>, lane: usize, step: usize) -> Block {
     let present = from.lanes().saturating_sub(lane).min(16);
+    let deep = from.depth() - step * STEP;
+    let start = step * STEP * from.depth_stride() + lane;
     let mut block = [_mm512_setzero_si512(); 16];
-    for (pair, cells) in block.iter_mut().enumerate() {
-        let depth = step * STEP + 2 * pair;
-        let row = |depth: usize| match depth < from.depth() && present > 0 {
-            true if from.lane_stride() == 1 => {
-                load(from.numbers(), depth * from.depth_stride() + lane, present)
-            }
-            true => one_by_one(from, lane, depth, present),
-            false => _mm512_setzero_ps(),
-        };
-        *cells = interleave(row(depth), row(depth + 1));
+    if present == 0 {
+        return block;
+    }
+    for (pair, cells) in block.iter_mut().enumerate().take(deep.div_ceil(2)) {
+        let even = start + 2 * pair * from.depth_stride();
+        // A depth that the operand lacks counts as zeros.
+        let of_odd = if 2 * pair + 1 < deep { present } else { 0 };
+        let odd = if of_odd == 0 { even } else { even + from.depth_stride() };
+        *cells = interleave(from.numbers(), (even, present), (odd, of_odd));
+        from.fetch(even + STEP * from.depth_stride());
+        from.fetch(odd + STEP * from.depth_stride());
     }
     block
 }
 
+/// Each cell holds a bf16 of the first row below and one of the second above. Rows: where they start, and how many count.
 #[inline]
-#[target_feature(enable = "avx512f")]
-#[expect(unsafe_code, reason = "vector loads take a pointer")]
-fn one_by_one(from: &Operand<'_>, lane: usize, depth: usize, present: usize) -> __m512 {
-    let mut values = [0.0; 16];
-    for (index, value) in values.iter_mut().enumerate().take(present) {
-        *value = from.numbers().at((lane + index) * from.lane_stride() + depth * from.depth_stride());
-    }
-    // SAFETY: reads the array.
-    unsafe { _mm512_loadu_ps(values.as_ptr()) }
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn interleave(numbers: Numbers<'_>, even: (usize, usize), odd: (usize, usize)) -> __m512i {
+    let joined = match numbers {
+        Numbers::F32(_) => {
+            let (even, odd) = (load(numbers, even.0, even.1), load(numbers, odd.0, odd.1));
+            as_integers(_mm512_cvtne2ps_pbh(odd, even))
+        }
+        Numbers::Bf16(values) => {
+            let even = _mm512_castsi256_si512(load_half(values, even.0, even.1));
+            _mm512_inserti64x4::<1>(even, load_half(values, odd.0, odd.1))
+        }
+    };
+    _mm512_permutexvar_epi16(alternating(), joined)
 }
 
-/// Each cell holds the bf16 of `even` below and of `odd` above.
+/// 0, 16, 1, 17, ...: takes from the lower and the upper half in turn.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bf16")]
-fn interleave(even: __m512, odd: __m512) -> __m512i {
-    let narrow = |values: __m512| _mm512_cvtepu16_epi32(as_integers(_mm512_cvtneps_pbh(values)));
-    _mm512_or_si512(narrow(even), _mm512_slli_epi32::<16>(narrow(odd)))
+#[target_feature(enable = "avx512f")]
+fn alternating() -> __m512i {
+    let low = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    _mm512_or_si512(low, _mm512_slli_epi32::<16>(_mm512_add_epi32(low, _mm512_set1_epi32(16))))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[expect(unsafe_code, reason = "masked loads take a pointer")]
+fn load_half(values: &[Bf16], start: usize, count: usize) -> __m256i {
+    assert!(start + count <= values.len(), "{count} numbers from {start} of {}", values.len());
+    // SAFETY: the mask covers only numbers inside the slice.
+    unsafe { _mm256_maskz_loadu_epi16(first(count), values.as_ptr().add(start).cast()) }
 }
 
 #[inline]
 #[target_feature(enable = "avx512f,avx512bf16")]
 #[expect(unsafe_code, reason = "names the same bits by another type")]
-fn as_integers(values: __m256bh) -> __m256i {
-    // SAFETY: both types are 256 plain bits.
+fn as_integers(values: __m512bh) -> __m512i {
+    // SAFETY: both types are 512 plain bits.
     unsafe { std::mem::transmute(values) }
 }
 
@@ -250,8 +274,7 @@ fn load_narrow(numbers: Numbers<'_>, start: usize, count: usize) -> __m512i {
             let low = unsafe { _mm512_maskz_loadu_ps(low, values.as_ptr().add(start)) };
             // SAFETY: as above; an empty mask reads nothing.
             let high = unsafe { _mm512_maskz_loadu_ps(high, values.as_ptr().wrapping_add(start + 16)) };
-            // SAFETY: both types are 512 plain bits.
-            unsafe { std::mem::transmute(_mm512_cvtne2ps_pbh(high, low)) }
+            as_integers(_mm512_cvtne2ps_pbh(high, low))
         }
     }
 }

@@ -36,6 +36,7 @@ pub(crate) fn transpose(rows: Block) -> Block {
 }
 
 /// A mask of the first `count` of sixteen.
+#[inline]
 pub(crate) fn first(count: usize) -> __mmask16 {
     if count >= 16 { 0xffff } else { (1 << count) - 1 }
 }
@@ -59,24 +60,70 @@ pub(crate) fn load(numbers: Numbers<'_>, start: usize, count: usize) -> __m512 {
 
 /// A panel of `f32` from lanes whose numbers lie one after the other.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
-#[expect(unsafe_code, reason = "masked stores take a pointer")]
 pub(crate) fn pack_f32(from: &Operand<'_>, lanes: usize, first_lane: usize, panel: &mut [f32]) {
     assert!(from.depth_stride() == 1 && panel.len() >= lanes * from.depth());
+    if lanes == 8 {
+        return pack_eight(from, first_lane, panel);
+    }
     for group in (0..lanes).step_by(16) {
         let width = (lanes - group).min(16);
-        let present = from.lanes().saturating_sub(first_lane + group).min(width);
         for depth in (0..from.depth()).step_by(16) {
-            let deep = (from.depth() - depth).min(16);
             let mut block = [_mm512_setzero_si512(); 16];
-            for (lane, row) in block.iter_mut().enumerate().take(present) {
-                let start = (first_lane + group + lane) * from.lane_stride() + depth;
-                *row = _mm512_castps_si512(load(from.numbers(), start, deep));
-            }
-            for (row, cells) in transpose(block).into_iter().enumerate().take(deep) {
-                let to = &mut panel[(depth + row) * lanes + group..][..width];
-                // SAFETY: the mask covers only `to`.
-                unsafe { _mm512_mask_storeu_epi32(to.as_mut_ptr().cast(), first(width), cells) };
+            load_lanes(from, (first_lane + group, lanes), depth, &mut block[..width]);
+            let rows = transpose(block).into_iter().take(from.depth() - depth);
+            for (row, cells) in rows.enumerate() {
+                store(cells, &mut panel[(depth + row) * lanes + group..][..width]);
             }
         }
     }
+}
+
+/// Eight lanes: a block holds two pieces of the depth below each other, so that no half of it is empty.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn pack_eight(from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
+    let panel = &mut panel[..8 * from.depth()];
+    for (piece, cells) in panel.chunks_mut(8 * 32).enumerate() {
+        let mut block = [_mm512_setzero_si512(); 16];
+        let (near, far) = block.split_at_mut(8);
+        load_lanes(from, (first_lane, 8), piece * 32, near);
+        load_lanes(from, (first_lane, 8), piece * 32 + 16, far);
+        let block = transpose(block);
+        let (near, far) = cells.split_at_mut(cells.len().min(8 * 16));
+        for (cells, to) in block.iter().zip(near.chunks_exact_mut(8)) {
+            store(*cells, to);
+        }
+        for (cells, to) in block.iter().zip(far.chunks_exact_mut(8)) {
+            store(_mm512_castsi256_si512(_mm512_extracti64x4_epi64::<1>(*cells)), to);
+        }
+    }
+}
+
+/// Sixteen numbers of some lanes each, from a depth on; lanes and depth that the operand lacks stay as they are. Asks for
+/// those of the next panel.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+fn load_lanes(
+    from: &Operand<'_>,
+    (first_lane, panel_lanes): (usize, usize),
+    depth: usize,
+    rows: &mut [__m512i],
+) {
+    let deep = from.depth().saturating_sub(depth);
+    if deep > 0 {
+        for (lane, row) in (first_lane..from.lanes()).zip(rows) {
+            let start = lane * from.lane_stride() + depth;
+            *row = _mm512_castps_si512(load(from.numbers(), start, deep));
+            from.fetch(start + panel_lanes * from.lane_stride());
+        }
+    }
+}
+
+/// The first cells, as many as `to` has, at most sixteen.
+#[inline]
+#[target_feature(enable = "avx512f")]
+#[expect(unsafe_code, reason = "masked stores take a pointer")]
+fn store(cells: __m512i, to: &mut [f32]) {
+    // SAFETY: the mask covers only `to`.
+    unsafe { _mm512_mask_storeu_epi32(to.as_mut_ptr().cast(), first(to.len()), cells) };
 }

@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use crate::Into;
 use crate::level::Level;
 
-use super::engine::{Engine, Panels, Side, Tile};
+use super::engine::{Engine, Panels, Right, Side, Tile};
 use super::operand::{Numbers, Operand};
 
 /// A register of `f32`. Its functions must be inlined into code that is compiled for its level.
@@ -43,7 +43,14 @@ impl<V: Vector, const ROWS: usize> Vectors<V, ROWS> {
 
 impl<V: Vector, const ROWS: usize> Engine for Vectors<V, ROWS> {
     fn tile(&self) -> Tile {
-        Tile { rows: ROWS, columns: Self::COLUMNS, step: 1, cells_per_step: 1, block_depth: 256 }
+        Tile {
+            rows: ROWS,
+            columns: Self::COLUMNS,
+            step: 1,
+            cells_per_step: 1,
+            block_depth: 256,
+            block_rows: 256,
+        }
     }
 
     fn pack(&self, side: Side, from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
@@ -67,13 +74,18 @@ impl<V: Vector, const ROWS: usize> Engine for Vectors<V, ROWS> {
         );
     }
 
-    fn multiply(&self, depth: usize, left: Panels<'_>, right: &[f32], into: Into, strip: &mut [f32]) {
+    fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, _buffer: &'a mut [f32]) -> &'a [f32] {
+        &strip[..rows * Self::COLUMNS]
+    }
+
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, into: Into, strip: &mut [f32]) {
         V::LEVEL.vectorized(
             #[inline(always)]
             || {
                 for (panel, sums) in (0..left.count).zip(strip.chunks_exact_mut(ROWS * Self::COLUMNS)) {
+                    right.fetch_next(panel, left.count);
                     let left = &left.cells[panel * left.stride..][..depth * ROWS];
-                    tile::<V, ROWS>(left, &right[..depth * Self::COLUMNS], into, sums);
+                    tile::<V, ROWS>(left, &right.cells[..depth * Self::COLUMNS], into, sums);
                 }
             },
         );
@@ -106,6 +118,9 @@ fn tile<V: Vector, const ROWS: usize>(left: &[f32], right: &[f32], into: Into, s
     }
 }
 
+/// How far ahead of what is copied the next is asked for.
+const AHEAD: usize = 16;
+
 /// Lanes that lie side by side at each depth.
 #[inline(always)]
 fn copy_rows<const LANES: usize>(from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
@@ -114,6 +129,7 @@ fn copy_rows<const LANES: usize>(from: &Operand<'_>, first_lane: usize, panel: &
         Numbers::F32(values) => {
             for (start, row) in starts.zip(panel.chunks_exact_mut(LANES)) {
                 row.copy_from_slice(&values[start..start + LANES]);
+                from.fetch(start + AHEAD * from.depth_stride());
             }
         }
         Numbers::Bf16(values) => {
