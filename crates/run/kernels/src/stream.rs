@@ -188,13 +188,13 @@ unsafe impl<E: Send> Sync for SharedMut<'_, E> {}
 mod tests {
     use proptest::prelude::*;
 
-    use crate::testing::{Random, on_any_threads};
+    use crate::testing::{Random, on_any_processor};
     use crate::{Bf16, Buffer, Device, Element, View, ViewMut};
 
     fn check_sum<E: Element>(len: usize) {
         let random = &mut Random::new(len as u64);
         let (x, to): (Vec<E>, Vec<E>) = (random.numbers(len), random.numbers(len));
-        let [copied, added] = on_any_threads(|device| {
+        let [copied, added] = on_any_processor(|device| {
             let (mut copied, mut added) = (to.clone(), to.clone());
             device.copy(View::of_host(&x), ViewMut::of_host(&mut copied));
             device.add(View::of_host(&x), ViewMut::of_host(&mut added));
@@ -222,9 +222,9 @@ mod tests {
                 numbers[*place % len] = bad;
             }
             let first = numbers.iter().position(|number| !number.is_finite());
-            prop_assert_eq!(on_any_threads(|device| device.first_non_finite(View::of_host(&numbers))), first);
+            prop_assert_eq!(on_any_processor(|device| device.first_non_finite(View::of_host(&numbers))), first);
             let rounded: Vec<Bf16> = numbers.iter().map(|number| Bf16::from_f32(number * 0.5)).collect();
-            prop_assert_eq!(on_any_threads(|device| device.first_non_finite(View::of_host(&rounded))), first);
+            prop_assert_eq!(on_any_processor(|device| device.first_non_finite(View::of_host(&rounded))), first);
         }
     }
 
