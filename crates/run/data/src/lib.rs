@@ -49,4 +49,4 @@ pub use error::{DataError, PAGES};
 pub use generate::{Kind, generate};
 pub use shard::{Header, Shard, ShardWriter, Width};
 pub use stream::{Order, Packing, Sample, Source, SourceSummary, Stream, StreamOptions};
-pub use tokenizer::{Tokenizer, TrainingOptions, train_tokenizer};
+pub use tokenizer::{Encoder, Tokenizer, TrainingOptions, train_tokenizer};

@@ -1,5 +1,6 @@
 //! Text to token ids and back, by a tokenizer in Hugging Face's format.
 
+mod byte_level;
 mod bytes;
 mod splitter;
 mod training;
@@ -10,6 +11,8 @@ use bedplate_diag::Source;
 use serde_json::Value;
 
 pub use training::{TrainingOptions, train_tokenizer};
+
+use byte_level::{ByteLevel, Cache};
 
 use crate::digest::Digest;
 use crate::disk;
@@ -32,6 +35,8 @@ const KNOWN_BEGINS: [&str; 5] =
 /// A tokenizer, the file it was read from, and its marks.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
+    /// The fast way, where there is one.
+    byte_level: Option<ByteLevel>,
     json: String,
     config: Option<String>,
     digest: Digest,
@@ -62,10 +67,10 @@ impl Tokenizer {
     pub fn parse(json: &str, config: Option<&str>, name: &str) -> Result<Self, DataError> {
         let source = Source::new(name, json);
         let bad = |reason: String| DataError::BadTokenizer { reason, place: source.whole() };
-        if let Err(error) = serde_json::from_str::<serde::de::IgnoredAny>(json) {
+        let document: Value = serde_json::from_str(json).map_err(|error| {
             let place = source.place_at(error.line(), error.column());
-            return Err(DataError::BadTokenizer { reason: "it is not JSON".to_owned(), place });
-        }
+            DataError::BadTokenizer { reason: "it is not JSON".to_owned(), place }
+        })?;
         let inner: tokenizers::Tokenizer = json.parse().map_err(|error| bad(format!("{error}")))?;
         let highest = inner.get_vocab(true).values().copied().max();
         let highest = highest.ok_or_else(|| bad("its vocabulary is empty".to_owned()))?;
@@ -81,6 +86,7 @@ impl Tokenizer {
             begin: mark(&inner, &settings, "bos_token", &KNOWN_BEGINS),
             end: mark(&inner, &settings, "eos_token", &KNOWN_ENDS),
             inner,
+            byte_level: ByteLevel::from_document(&document),
             json: json.to_owned(),
             config: config.map(str::to_owned),
             digest: Digest::of(json.as_bytes()),
@@ -140,6 +146,17 @@ impl Tokenizer {
 
     /// The ids of a text, without marks around it. The spelling of a special token in the text becomes that token.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let mut ids = Vec::new();
+        self.encoder().encode(text, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// An encoder for many texts, which remembers words; one per thread.
+    pub fn encoder(&self) -> Encoder<'_> {
+        Encoder { tokenizer: self, cache: Cache::default() }
+    }
+
+    fn encode_generally(&self, text: &str) -> Result<Vec<u32>, DataError> {
         let encoded =
             self.inner.encode_fast(text, false).map_err(|error| self.failed(&format!("{error}")))?;
         Ok(encoded.get_ids().to_vec())
@@ -152,6 +169,23 @@ impl Tokenizer {
 
     fn failed(&self, reason: &str) -> DataError {
         DataError::BadTokenizer { reason: reason.to_owned(), place: Source::new("tokenizer", "").whole() }
+    }
+}
+
+/// Encodes one text after the other.
+pub struct Encoder<'a> {
+    tokenizer: &'a Tokenizer,
+    cache: Cache,
+}
+
+impl Encoder<'_> {
+    /// Appends the ids of a text, the same as those of [`Tokenizer::encode`].
+    pub fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
+        let fast = self.tokenizer.byte_level.as_ref();
+        if !fast.is_some_and(|fast| fast.encode(text, &mut self.cache, ids)) {
+            ids.extend(self.tokenizer.encode_generally(text)?);
+        }
+        Ok(())
     }
 }
 
@@ -169,4 +203,54 @@ fn mark(inner: &tokenizers::Tokenizer, settings: &Value, key: &str, known: &[&st
         return None;
     }
     known.iter().find_map(|spelling| inner.token_to_id(spelling))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Kind, generate};
+
+    /// Trained here, and the same with the splitters and rules of other families.
+    static TOKENIZERS: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
+        let texts: Vec<String> = (0..200).map(|number| generate(Kind::Mixture, 2, number)).collect();
+        let options = TrainingOptions { vocabulary: 900, ..TrainingOptions::default() };
+        let own = train_tokenizer(texts.iter().map(String::as_str), &options).unwrap();
+        let mut documents = vec![own.json().to_owned()];
+        documents.push(own.json().replace(r"\\p{N}|", r"\\p{N}{1,3}|"));
+        documents.push(own.json().replace(r#""ignore_merges": false"#, r#""ignore_merges": true"#));
+        documents.push(own.json().replace(r#""normalizer": null"#, r#""normalizer": {"type": "NFC"}"#));
+        let mut gpt2: Value = serde_json::from_str(own.json()).unwrap();
+        gpt2["pre_tokenizer"] =
+            serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true });
+        documents.push(gpt2.to_string());
+        documents.iter().map(|document| Tokenizer::parse(document, None, "test").unwrap()).collect()
+    });
+
+    #[test]
+    fn the_variants_differ_and_all_have_a_fast_way() {
+        assert!(TOKENIZERS.iter().all(|tokenizer| tokenizer.byte_level.is_some()));
+        let digests: std::collections::BTreeSet<Digest> = TOKENIZERS.iter().map(Tokenizer::digest).collect();
+        assert_eq!(digests.len(), TOKENIZERS.len());
+    }
+
+    proptest! {
+        #[test]
+        fn the_fast_way_gives_the_ids_of_the_general_one(
+            text in r"(the |The lamp|garden|is in | [a-z]{1,9}|[0-9]{1,4}|'s|<\|im_end\|>|[ \n]{1,3}|\PC|e\u{301}|x{150}){0,20}",
+            number in 0u64..1000,
+        ) {
+            for tokenizer in TOKENIZERS.iter() {
+                let mut encoder = tokenizer.encoder();
+                for text in [text.clone(), generate(Kind::Mixture, 9, number), format!("{text}{text}")] {
+                    let mut ids = Vec::new();
+                    encoder.encode(&text, &mut ids).unwrap();
+                    prop_assert_eq!(ids, tokenizer.encode_generally(&text).unwrap());
+                }
+            }
+        }
+    }
 }

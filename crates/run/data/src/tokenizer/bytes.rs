@@ -20,3 +20,9 @@ static CHARACTERS: LazyLock<[char; 256]> = LazyLock::new(|| {
 pub(super) fn character(byte: u8) -> char {
     CHARACTERS[usize::from(byte)]
 }
+
+/// The bytes that a token spells; nothing where a character stands for no byte.
+pub(super) fn bytes_of(token: &str) -> Option<Vec<u8>> {
+    let byte = |wanted: char| CHARACTERS.iter().position(|character| *character == wanted);
+    token.chars().map(|character| byte(character).map(|byte| byte as u8)).collect()
+}
