@@ -264,6 +264,11 @@ fn usual_network(generation: Generation) -> f64 {
 }
 
 impl Generation {
+    /// Whether constants were fitted to published runs on such chips.
+    pub fn is_fitted(self) -> bool {
+        !matches!(self, Generation::Host | Generation::Other)
+    }
+
     pub fn named(name: &str) -> Self {
         match name {
             "ampere" => Generation::Ampere,
