@@ -4,6 +4,7 @@ use bedplate_breakdown::{Breakdown, Measured, Part};
 
 use crate::level::{Level, has_tiles};
 use crate::meter::Meter;
+use crate::scratch::Scratch;
 use crate::team::Team;
 use crate::{Value, View, ViewMut};
 
@@ -13,6 +14,7 @@ pub struct Device {
     pub(crate) has_tiles: bool,
     pub(crate) team: Team,
     pub(crate) meter: Meter,
+    pub(crate) scratch: Scratch,
 }
 
 impl Device {
@@ -23,6 +25,7 @@ impl Device {
             has_tiles: has_tiles(),
             team: Team::new(threads),
             meter: Meter::default(),
+            scratch: Scratch::default(),
         }
     }
 

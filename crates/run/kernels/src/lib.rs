@@ -21,18 +21,40 @@
 //! assert_eq!(device.sum_of_squares(numbers.view()), 25.0);
 //! ```
 
+mod activation;
+mod adamw;
 mod attention;
 mod buffer;
+mod cross_entropy;
 mod device;
 mod element;
+mod elementary;
+mod embedding;
+mod experts;
+mod heads;
+mod layer_norm;
 mod level;
 mod linear;
 mod meter;
+mod rms_norm;
+mod rotary;
+mod route;
+mod rows;
+mod scratch;
 mod stream;
+mod sum;
 mod team;
+#[cfg(test)]
+mod testing;
 
+pub use activation::Gelu;
+pub use adamw::AdamW;
 pub use attention::AttentionShape;
 pub use buffer::{Buffer, Matrix, MatrixMut, View, ViewMut};
+pub use cross_entropy::{HeadGradients, IGNORED};
 pub use device::Device;
 pub use element::{Bf16, Element, Value};
+pub use heads::Heads;
 pub use linear::Into;
+pub use rotary::{Rotary, Turn};
+pub use route::Balance;

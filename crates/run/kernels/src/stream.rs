@@ -1,8 +1,10 @@
-//! Operators that pass over memory once: filling, adding, converting, sums of squares.
+//! Operators that pass over memory once: filling, copying, adding, converting, sums of squares, looking for NaN.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_breakdown::Part;
 
-use crate::{Device, Element, View, ViewMut};
+use crate::{Device, Element, Value, View, ViewMut};
 
 /// Numbers that one member takes at a time: large enough to stream, small enough to share out.
 pub(crate) const CHUNK: usize = 1 << 15;
@@ -11,7 +13,44 @@ impl Device {
     pub fn fill<E: Element>(&self, to: ViewMut<'_, E>, value: f32) {
         let to = SharedMut::new(to.into_host());
         self.time(Part::Memory, || {
-            self.in_chunks(to.len(), CHUNK, |range| to.range(range).fill(E::narrow(value)));
+            self.in_chunks(
+                to.len(),
+                CHUNK,
+                #[inline(always)]
+                |range| to.range(range).fill(E::narrow(value)),
+            );
+        });
+    }
+
+    /// Panics when the lengths differ.
+    pub fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
+        let (x, to) = (x.host(), SharedMut::new(to.into_host()));
+        assert_eq!(x.len(), to.len(), "numbers to copy");
+        self.time(Part::Memory, || {
+            self.in_chunks(
+                to.len(),
+                CHUNK,
+                #[inline(always)]
+                |range| to.range(range.clone()).copy_from_slice(&x[range]),
+            );
+        });
+    }
+
+    /// `to += x`. Panics when the lengths differ.
+    pub fn add<E: Element>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
+        let (x, to) = (x.host(), SharedMut::new(to.into_host()));
+        assert_eq!(x.len(), to.len(), "numbers to add");
+        self.time(Part::Memory, || {
+            self.in_chunks(
+                to.len(),
+                CHUNK,
+                #[inline(always)]
+                |range| {
+                    for (to, x) in to.range(range.clone()).iter_mut().zip(&x[range]) {
+                        *to = E::narrow(to.widen() + x.widen());
+                    }
+                },
+            );
         });
     }
 
@@ -20,11 +59,16 @@ impl Device {
         let (from, to) = (from.host(), SharedMut::new(to.into_host()));
         assert_eq!(from.len(), to.len(), "numbers to convert");
         self.time(Part::Memory, || {
-            self.in_chunks(to.len(), CHUNK, |range| {
-                for (to, from) in to.range(range.clone()).iter_mut().zip(&from[range]) {
-                    *to = B::narrow(from.widen());
-                }
-            });
+            self.in_chunks(
+                to.len(),
+                CHUNK,
+                #[inline(always)]
+                |range| {
+                    for (to, from) in to.range(range.clone()).iter_mut().zip(&from[range]) {
+                        *to = B::narrow(from.widen());
+                    }
+                },
+            );
         });
     }
 
@@ -35,17 +79,37 @@ impl Device {
         let chunk = of.len().div_ceil(sums.len()).max(CHUNK);
         let cells = SharedMut::new(&mut sums);
         self.time(Part::Memory, || {
-            self.in_chunks(of.len(), chunk, |range| {
-                let mut lanes = [0.0f64; 16];
-                for piece in of[range.clone()].chunks(16) {
-                    for (lane, value) in lanes.iter_mut().zip(piece) {
-                        *lane += f64::from(value.widen()) * f64::from(value.widen());
-                    }
-                }
-                cells.range(range.start / chunk..range.start / chunk + 1)[0] = lanes.iter().sum();
-            });
+            self.in_chunks(
+                of.len(),
+                chunk,
+                #[inline(always)]
+                |range| {
+                    let cell = range.start / chunk;
+                    cells.range(cell..cell + 1)[0] = squares(&of[range]);
+                },
+            );
         });
         sums.iter().sum()
+    }
+
+    /// The place of the first infinity or NaN.
+    pub fn first_non_finite<E: Element>(&self, x: View<'_, E>) -> Option<usize> {
+        let x = x.host();
+        let first = AtomicUsize::new(usize::MAX);
+        self.time(Part::Memory, || {
+            self.in_chunks(
+                x.len(),
+                CHUNK,
+                #[inline(always)]
+                |range| {
+                    if has_non_finite(&x[range.clone()]) {
+                        let place = range.clone().find(|place| !x[*place].widen().is_finite());
+                        first.fetch_min(place.unwrap_or(usize::MAX), Ordering::Relaxed);
+                    }
+                },
+            );
+        });
+        Some(first.into_inner()).filter(|place| *place != usize::MAX)
     }
 
     /// Calls `work` with ranges of at most `chunk` that cover `0..len`, shared out and compiled for the processor.
@@ -59,6 +123,30 @@ impl Device {
             );
         });
     }
+}
+
+#[inline(always)]
+fn squares<E: Element>(of: &[E]) -> f64 {
+    const LANES: usize = 32;
+    let mut lanes = [0.0f64; LANES];
+    let whole = of.len() / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        let of = &of[start..][..LANES];
+        for lane in 0..LANES {
+            lanes[lane] += f64::from(of[lane].widen()) * f64::from(of[lane].widen());
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(&of[whole..]) {
+        *lane += f64::from(value.widen()) * f64::from(value.widen());
+    }
+    lanes.iter().sum()
+}
+
+/// All are looked at, so that the loop becomes vector code.
+#[inline(always)]
+fn has_non_finite<E: Element>(x: &[E]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    x.iter().fold(false, |found, x| found | (x.widen().to_bits() & EXPONENT == EXPONENT))
 }
 
 /// A slice that several members write, each to ranges of its own.
@@ -78,7 +166,7 @@ impl<'a, E> SharedMut<'a, E> {
     }
 
     /// Members must ask for ranges that do not overlap. Panics when the range is outside the slice.
-    #[expect(unsafe_code, clippy::mut_from_ref, reason = "members write to ranges of their own")]
+    #[expect(unsafe_code, reason = "members write to ranges of their own")]
     #[inline(always)]
     pub(crate) fn range(&self, range: std::ops::Range<usize>) -> &'a mut [E] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
@@ -93,7 +181,47 @@ unsafe impl<E: Send> Sync for SharedMut<'_, E> {}
 
 #[cfg(test)]
 mod tests {
-    use crate::{Bf16, Buffer, Device};
+    use proptest::prelude::*;
+
+    use crate::testing::{Random, on_any_threads};
+    use crate::{Bf16, Buffer, Device, Element, View, ViewMut};
+
+    fn check_sum<E: Element>(len: usize) {
+        let random = &mut Random::new(len as u64);
+        let (x, to): (Vec<E>, Vec<E>) = (random.numbers(len), random.numbers(len));
+        let [copied, added] = on_any_threads(|device| {
+            let (mut copied, mut added) = (to.clone(), to.clone());
+            device.copy(View::of_host(&x), ViewMut::of_host(&mut copied));
+            device.add(View::of_host(&x), ViewMut::of_host(&mut added));
+            [copied, added]
+        });
+        let expected: Vec<E> = x.iter().zip(&to).map(|(a, b)| E::narrow(a.widen() + b.widen())).collect();
+        assert_eq!((copied, added), (x, expected));
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(20))]
+        #[test]
+        fn copies_and_sums_cover_every_number(len in 0usize..100_000) {
+            check_sum::<f32>(len);
+            check_sum::<Bf16>(len);
+        }
+
+        #[test]
+        fn the_first_number_that_is_none_is_found(
+            len in 1usize..100_000, places in prop::collection::vec(0usize..100_000, 0..4)
+        ) {
+            let mut numbers = vec![f32::MAX; len];
+            let bad = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+            for (place, bad) in places.iter().zip(bad) {
+                numbers[*place % len] = bad;
+            }
+            let first = numbers.iter().position(|number| !number.is_finite());
+            prop_assert_eq!(on_any_threads(|device| device.first_non_finite(View::of_host(&numbers))), first);
+            let rounded: Vec<Bf16> = numbers.iter().map(|number| Bf16::from_f32(number * 0.5)).collect();
+            prop_assert_eq!(on_any_threads(|device| device.first_non_finite(View::of_host(&rounded))), first);
+        }
+    }
 
     #[test]
     fn sums_do_not_depend_on_the_number_of_threads() {

@@ -1,0 +1,149 @@
+//! What tests of operators share: random matrices with gaps between their rows, comparison, finite differences.
+
+use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
+
+/// Numbers that look random and are the same in every run.
+pub(crate) struct Random(u64);
+
+impl Random {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+    }
+
+    pub(crate) fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    /// Between -1 and 1, and the same in all formats.
+    pub(crate) fn number(&mut self) -> f32 {
+        self.below(257) as f32 / 128.0 - 1.0
+    }
+
+    /// Numbers between -1 and 1 in format `E`.
+    pub(crate) fn numbers<E: Element>(&mut self, len: usize) -> Vec<E> {
+        (0..len).map(|_| E::narrow(self.number())).collect()
+    }
+
+    pub(crate) fn below(&mut self, limit: usize) -> usize {
+        (self.bits() % limit as u64) as usize
+    }
+
+    pub(crate) fn tokens(&mut self, len: usize, limit: usize) -> Vec<u32> {
+        (0..len).map(|_| self.below(limit) as u32).collect()
+    }
+}
+
+/// A matrix whose rows lie apart. The gaps hold NaN: an operator that reads one spoils its result, and one that
+/// writes to one is found out by [`Spaced::numbers`].
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Spaced<E> {
+    values: Vec<E>,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    gap: usize,
+}
+
+impl<E: Element> Spaced<E> {
+    pub(crate) fn new(rows: usize, columns: usize, gap: usize, mut value: impl FnMut() -> f32) -> Self {
+        let mut values = vec![E::narrow(f32::NAN); rows * (columns + gap)];
+        for row in values.chunks_mut((columns + gap).max(1)) {
+            row[..columns].iter_mut().for_each(|number| *number = E::narrow(value()));
+        }
+        Self { values, rows, columns, gap }
+    }
+
+    pub(crate) fn random(rows: usize, columns: usize, gap: usize, random: &mut Random) -> Self {
+        Self::new(rows, columns, gap, || random.number())
+    }
+
+    pub(crate) fn zeros(rows: usize, columns: usize, gap: usize) -> Self {
+        Self::new(rows, columns, gap, || 0.0)
+    }
+
+    /// Given numbers, without gaps.
+    pub(crate) fn of(rows: usize, columns: usize, numbers: &[f32]) -> Self {
+        assert_eq!(numbers.len(), rows * columns, "numbers of a matrix");
+        let mut numbers = numbers.iter();
+        Self::new(rows, columns, 0, || *numbers.next().expect("as many as asserted"))
+    }
+
+    pub(crate) fn matrix(&self) -> Matrix<'_, E> {
+        let all = View::of_host(&self.values).matrix(self.rows, self.columns + self.gap);
+        all.columns(0..self.columns)
+    }
+
+    pub(crate) fn matrix_mut(&mut self) -> MatrixMut<'_, E> {
+        let all = ViewMut::of_host(&mut self.values).matrix(self.rows, self.columns + self.gap);
+        all.into_columns(0..self.columns)
+    }
+
+    /// The numbers without the gaps. Panics when a gap was written to.
+    pub(crate) fn numbers(&self) -> Vec<f32> {
+        let mut numbers = Vec::with_capacity(self.rows * self.columns);
+        for row in self.values.chunks((self.columns + self.gap).max(1)) {
+            numbers.extend(row[..self.columns].iter().map(|number| number.widen()));
+            assert!(row[self.columns..].iter().all(|gap| gap.widen().is_nan()), "a gap was written to");
+        }
+        numbers
+    }
+
+    pub(crate) fn wide(&self) -> Vec<f64> {
+        self.numbers().into_iter().map(f64::from).collect()
+    }
+}
+
+pub(crate) fn wide<E: Element>(numbers: &[E]) -> Vec<f64> {
+    numbers.iter().map(|number| f64::from(number.widen())).collect()
+}
+
+/// How far a result in format `E` may be from the exact one, for numbers around 1 that go through few roundings.
+pub(crate) fn tolerance<E: Element>() -> f64 {
+    if E::NAME == "f32" { 2e-6 } else { 1.0 / 128.0 }
+}
+
+/// Fails where two numbers differ by more than `tolerance`, relative to the larger of 1 and the expected number.
+#[track_caller]
+pub(crate) fn assert_close<E: Element>(found: &[E], expected: &[f64], tolerance: f64) {
+    assert_eq!(found.len(), expected.len(), "numbers to compare");
+    for (index, (found, expected)) in found.iter().zip(expected).enumerate() {
+        let found = f64::from(found.widen());
+        let distance = (found - expected).abs() / expected.abs().max(1.0);
+        let is_same = found == *expected || (found.is_nan() && expected.is_nan());
+        assert!(is_same || distance <= tolerance, "number {index} is {found}, expected {expected}");
+    }
+}
+
+/// The gradient of `f` by central differences.
+pub(crate) fn gradient(f: impl Fn(&[f64]) -> f64, at: &[f64]) -> Vec<f64> {
+    const STEP: f64 = 1e-5;
+    let mut place = at.to_vec();
+    (0..at.len())
+        .map(|index| {
+            place[index] = at[index] + STEP;
+            let above = f(&place);
+            place[index] = at[index] - STEP;
+            let below = f(&place);
+            place[index] = at[index];
+            (above - below) / (2.0 * STEP)
+        })
+        .collect()
+}
+
+/// The sum of products: what a gradient `d` says about outputs `y`.
+pub(crate) fn dot(d: &[f64], y: &[f64]) -> f64 {
+    d.iter().zip(y).map(|(d, y)| d * y).sum()
+}
+
+/// Runs on one thread and on three, which must not make a difference.
+#[track_caller]
+pub(crate) fn on_any_threads<R: PartialEq + std::fmt::Debug>(run: impl Fn(&Device) -> R) -> R {
+    thread_local! {
+        static DEVICES: [Device; 2] = [1, 3].map(Device::cpu);
+    }
+    let [one, three] = DEVICES.with(|devices| devices.each_ref().map(&run));
+    assert!(one == three, "the result depends on the number of threads");
+    one
+}

@@ -1,0 +1,246 @@
+//! Operators allocate nothing once they have run: a step of training never waits for memory and never fails for lack of it.
+
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use bedplate_kernels::{
+    AdamW, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, Into, Matrix, MatrixMut,
+    Rotary, Turn, Value,
+};
+
+static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
+
+struct Counting;
+
+#[expect(unsafe_code, reason = "the one way to see what is allocated")]
+// SAFETY: everything is left to the system's allocator.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        ALLOCATIONS.fetch_add(1, Ordering::Relaxed);
+        // SAFETY: as the caller upholds.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
+        // SAFETY: as the caller upholds.
+        unsafe { System.dealloc(memory, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+const ROWS: usize = 300;
+const COLUMNS: usize = 64;
+const EXPERTS: usize = 6;
+const PER_TOKEN: usize = 2;
+const CHOICES: usize = ROWS * PER_TOKEN;
+const VOCABULARY: usize = 50;
+
+/// Buffers for every operator, allocated before.
+struct Buffers<E> {
+    x: Buffer<E>,
+    d: Buffer<E>,
+    weight: Buffer<E>,
+    out: Buffer<E>,
+    pairs: Buffer<E>,
+    d_pairs: Buffer<E>,
+    statistics: Buffer<f32>,
+    sums: Buffer<f32>,
+    more_sums: Buffer<f32>,
+    head_inverses: Buffer<f32>,
+    tokens: Buffer<u32>,
+    table: Buffer<E>,
+    d_table: Buffer<f32>,
+    workspace: Buffer<f32>,
+    losses: Buffer<f32>,
+    logits: Buffer<f32>,
+    probabilities: Buffer<f32>,
+    chosen: Buffer<u32>,
+    order: Buffer<u32>,
+    slots: Buffer<u32>,
+    offsets: Buffer<u32>,
+    weights: Buffer<f32>,
+    d_weights: Buffer<f32>,
+    slot_rows: Buffer<E>,
+    d_slot_rows: Buffer<E>,
+    master: Buffer<f32>,
+    gradient: Buffer<f32>,
+    first: Buffer<f32>,
+    second: Buffer<f32>,
+    rounded: Buffer<Bf16>,
+    rotary: Rotary,
+}
+
+impl<E: Element> Buffers<E> {
+    fn new() -> Self {
+        let len = ROWS * COLUMNS;
+        Self {
+            x: Buffer::zeros(len),
+            d: Buffer::zeros(len),
+            weight: Buffer::zeros(COLUMNS),
+            out: Buffer::zeros(len),
+            pairs: Buffer::zeros(2 * len),
+            d_pairs: Buffer::zeros(2 * len),
+            statistics: Buffer::zeros(2 * ROWS),
+            sums: Buffer::zeros(COLUMNS),
+            more_sums: Buffer::zeros(COLUMNS),
+            head_inverses: Buffer::zeros(ROWS * 4),
+            tokens: Buffer::zeros(ROWS),
+            table: Buffer::zeros(VOCABULARY * COLUMNS),
+            d_table: Buffer::zeros(VOCABULARY * COLUMNS),
+            workspace: Buffer::zeros(100 * VOCABULARY),
+            losses: Buffer::zeros(ROWS),
+            logits: Buffer::zeros(ROWS * EXPERTS),
+            probabilities: Buffer::zeros(ROWS * EXPERTS),
+            chosen: Buffer::zeros(CHOICES),
+            order: Buffer::zeros(CHOICES),
+            slots: Buffer::zeros(CHOICES),
+            offsets: Buffer::zeros(EXPERTS + 1),
+            weights: Buffer::zeros(CHOICES),
+            d_weights: Buffer::zeros(CHOICES),
+            slot_rows: Buffer::zeros(CHOICES * COLUMNS),
+            d_slot_rows: Buffer::zeros(CHOICES * COLUMNS),
+            master: Buffer::zeros(100_000),
+            gradient: Buffer::zeros(100_000),
+            first: Buffer::zeros(100_000),
+            second: Buffer::zeros(100_000),
+            rounded: Buffer::zeros(100_000),
+            rotary: Rotary::new(16, &[1.0; 8], ROWS, 1.0),
+        }
+    }
+
+    fn run_all(&mut self, device: &Device) {
+        self.run_streams(device);
+        self.run_norms(device);
+        self.run_activations(device);
+        self.run_loss(device);
+        self.run_experts(device);
+        self.run_optimizer(device);
+    }
+
+    fn run_streams(&mut self, device: &Device) {
+        device.fill(self.x.view_mut(), 0.5);
+        device.copy(self.x.view(), self.d.view_mut());
+        device.add(self.x.view(), self.d.view_mut());
+        device.convert(self.gradient.view(), self.rounded.view_mut());
+        assert!(device.sum_of_squares(self.d.view()) > 0.0);
+        assert_eq!(device.first_non_finite(self.d.view()), None);
+        let (tokens, table) = (self.tokens.view(), all(&self.table, VOCABULARY));
+        device.embedding(tokens, table, Into::Add, all_mut(&mut self.out, ROWS));
+        device.embedding_backward(tokens, all(&self.d, ROWS), all_mut(&mut self.d_table, VOCABULARY));
+    }
+
+    fn run_norms(&mut self, device: &Device) {
+        let heads = Heads { first: 0, count: 4, dim: 16 };
+        let (x, d, weight) = (all(&self.x, ROWS), all(&self.d, ROWS), self.weight.view());
+        let inverses = self.statistics.range_mut(0..ROWS);
+        device.rms_norm(x, weight, 1e-5, all_mut(&mut self.out, ROWS), inverses);
+        let (inverses, out) = (self.statistics.range(0..ROWS), all_mut(&mut self.out, ROWS));
+        device.rms_norm_backward(d, x, weight, inverses, Into::Add, out, self.sums.view_mut());
+        let (out, statistics) = (all_mut(&mut self.out, ROWS), self.statistics.view_mut());
+        device.layer_norm(x, weight, Some(weight), 1e-5, out, statistics);
+        let (out, statistics) = (all_mut(&mut self.out, ROWS), self.statistics.view());
+        let (sums, more) = (self.sums.view_mut(), Some(self.more_sums.view_mut()));
+        device.layer_norm_backward(d, x, weight, statistics, Into::Replace, out, sums, more);
+        let (weight, out) = (self.weight.range(0..16), all_mut(&mut self.out, ROWS));
+        device.head_norm(&heads, x, weight, 1e-5, out, self.head_inverses.view_mut());
+        let (out, sums) = (all_mut(&mut self.out, ROWS), self.sums.range_mut(0..16));
+        device.head_norm_backward(&heads, out, x, weight, self.head_inverses.view(), sums);
+        let out = all_mut(&mut self.out, ROWS);
+        device.rotate(&heads, self.tokens.view(), &self.rotary, Turn::Forward, out);
+    }
+
+    fn run_activations(&mut self, device: &Device) {
+        device.swiglu(all(&self.pairs, ROWS), all_mut(&mut self.out, ROWS));
+        device.swiglu_backward(all(&self.pairs, ROWS), all(&self.d, ROWS), all_mut(&mut self.d_pairs, ROWS));
+        device.gelu(Gelu::Exact, all(&self.x, ROWS), all_mut(&mut self.out, ROWS));
+        let (x, d) = (all(&self.x, ROWS), all(&self.d, ROWS));
+        device.gelu_backward(Gelu::Tanh, x, d, all_mut(&mut self.out, ROWS));
+    }
+
+    fn run_loss(&mut self, device: &Device) {
+        let d_x = all_mut(&mut self.out, ROWS);
+        let gradients = HeadGradients { d_x, d_weight: self.d_table.view_mut() };
+        let (weight, targets) = (self.table.view(), self.tokens.view());
+        let (losses, workspace) = (self.losses.view_mut(), self.workspace.view_mut());
+        device.linear_cross_entropy(
+            all(&self.x, ROWS),
+            weight,
+            targets,
+            1.0,
+            losses,
+            Some(gradients),
+            workspace,
+        );
+    }
+
+    fn run_experts(&mut self, device: &Device) {
+        let (probabilities, weights) = (all_mut(&mut self.probabilities, ROWS), self.weights.view_mut());
+        device.route(
+            all(&self.logits, ROWS),
+            PER_TOKEN,
+            true,
+            probabilities,
+            self.chosen.view_mut(),
+            weights,
+        );
+        let (order, slots) = (self.order.view_mut(), self.slots.view_mut());
+        device.dispatch(self.chosen.view(), EXPERTS, order, slots, self.offsets.view_mut());
+        let (x, slots, weights) = (all(&self.x, ROWS), self.slots.view(), self.weights.view());
+        device.gather_rows(x, self.order.view(), PER_TOKEN, all_mut(&mut self.slot_rows, CHOICES));
+        let out = all_mut(&mut self.out, ROWS);
+        device.combine(all(&self.slot_rows, CHOICES), slots, weights, PER_TOKEN, Into::Add, out);
+        let (d, y) = (all(&self.d, ROWS), all(&self.slot_rows, CHOICES));
+        let (d_y, d_weights) = (all_mut(&mut self.d_slot_rows, CHOICES), self.d_weights.view_mut());
+        device.combine_backward(d, y, slots, weights, PER_TOKEN, d_y, d_weights);
+        let out = all_mut(&mut self.out, ROWS);
+        device.gather_rows_backward(all(&self.d_slot_rows, CHOICES), slots, PER_TOKEN, Into::Add, out);
+        let (probabilities, d_logits) = (all(&self.probabilities, ROWS), all_mut(&mut self.logits, ROWS));
+        let (chosen, d_weights) = (self.chosen.view(), self.d_weights.view());
+        let balance = Some(Balance { coefficient: 0.01 });
+        device.route_backward(probabilities, chosen, weights, PER_TOKEN, true, d_weights, balance, d_logits);
+        assert!(device.balance_loss(probabilities, chosen, PER_TOKEN) > 0.0);
+        device.gate_rows(x, self.losses.view(), Into::Replace, all_mut(&mut self.out, ROWS));
+        let (gates, to_logits) = (self.losses.view(), self.d_weights.range_mut(0..ROWS));
+        device.gate_rows_backward(d, x, gates, all_mut(&mut self.out, ROWS), to_logits);
+    }
+
+    fn run_optimizer(&mut self, device: &Device) {
+        let step = AdamW {
+            learning_rate: 1e-3,
+            beta1: 0.9,
+            beta2: 0.95,
+            epsilon: 1e-8,
+            weight_decay: 0.1,
+            step: 1,
+            gradient_scale: 1.0,
+        };
+        let (first, second) = (self.first.view_mut(), self.second.view_mut());
+        let copy = Some(self.rounded.view_mut());
+        device.adamw(&step, self.master.view_mut(), self.gradient.view(), first, second, copy);
+    }
+}
+
+fn all<T: Value>(buffer: &Buffer<T>, rows: usize) -> Matrix<'_, T> {
+    buffer.view().matrix(rows, buffer.len() / rows)
+}
+
+fn all_mut<T: Value>(buffer: &mut Buffer<T>, rows: usize) -> MatrixMut<'_, T> {
+    let columns = buffer.len() / rows;
+    buffer.view_mut().matrix(rows, columns)
+}
+
+#[test]
+fn operators_allocate_nothing_once_they_have_run() {
+    let device = Device::cpu(3);
+    let (mut wide, mut narrow) = (Buffers::<f32>::new(), Buffers::<Bf16>::new());
+    wide.run_all(&device);
+    narrow.run_all(&device);
+    let before = ALLOCATIONS.load(Ordering::Relaxed);
+    for _ in 0..3 {
+        wide.run_all(&device);
+        narrow.run_all(&device);
+    }
+    assert_eq!(ALLOCATIONS.load(Ordering::Relaxed) - before, 0, "allocations after the first run");
+}
