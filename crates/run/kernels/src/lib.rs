@@ -34,6 +34,7 @@ mod experts;
 mod heads;
 mod layer_norm;
 mod level;
+mod limit;
 mod linear;
 mod meter;
 mod rms_norm;
