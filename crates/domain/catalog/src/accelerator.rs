@@ -2,9 +2,10 @@
 
 use bedplate_units::{Bandwidth, Bytes, FlopRate, Watts};
 
-use crate::Evidence;
+use crate::{Evidence, MeasuredRates};
 
-/// A GPU or another training or inference chip. Peaks are dense; vendors often print sparse ones.
+/// A GPU or another training or inference chip, or a host that trains by itself. Peaks are dense; vendors often print
+/// sparse ones.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Accelerator {
     pub name: String,
@@ -27,6 +28,8 @@ pub struct Accelerator {
     pub scale_up: Option<String>,
     /// Name of the fabric between accelerator and host.
     pub host_link: Option<String>,
+    /// What was measured on a host, by which it is priced instead of its peaks.
+    pub measured: Option<MeasuredRates>,
     pub notes: Option<String>,
     pub evidence: Evidence,
 }

@@ -242,3 +242,71 @@ proptest! {
         let _ = Catalog::with_overlays(&[Source::new("own.toml", &text)]);
     }
 }
+
+/// A host as `bedplate bench machine` writes it.
+const HOST: &str = r#"
+[[accelerator]]
+name = "host"
+title = "A processor"
+vendor = "us"
+generation = "host"
+memory = "16 GB"
+fp32 = "400 GFLOP/s"
+memory_bandwidth = "30 GB/s"
+
+[accelerator.measured]
+threads = 2
+copy = "30 GB/s"
+cache = "32 MB"
+losses = "3 GB/s"
+optimizer = "25 GB/s"
+operator = "4 us"
+
+[accelerator.measured.fp32]
+products = "300 GFLOP/s"
+input_gradients = "290 GFLOP/s"
+weight_gradients = "280 GFLOP/s"
+half_size = 16.5
+attention = "150 GFLOP/s"
+attention_backward = "120 GFLOP/s"
+half_keys = 24
+stream = "20 GB/s"
+stream_in_cache = "60 GB/s"
+"#;
+
+#[test]
+fn a_measured_host_has_rates_by_format_and_lacks_those_that_were_not_measured() {
+    let measured = with(HOST).accelerator("host").unwrap().measured.unwrap();
+    let fp32 = measured.fp32.unwrap();
+    assert_eq!((measured.threads, measured.bf16, fp32.half_keys), (2, None, 24.0));
+    assert_eq!(fp32.weight_gradients.to_string(), "280 GFLOP/s");
+    assert_eq!(Catalog::builtin().accelerator("h100").unwrap().measured, None);
+}
+
+#[test]
+fn wrong_measured_rates_name_line_key_and_remedy() {
+    refuses(
+        &HOST.replace("copy = \"30 GB/s\"", "copy = \"0 GB/s\""),
+        expect![[r#"
+            error[document/bad-value]: `copy` of `measured` of accelerator `host` cannot be used: it is zero
+              in   own.toml:13:8: copy = "0 GB/s"
+            help:  change the value as the message says
+        "#]],
+    );
+    refuses(
+        &HOST.replace("half_keys", "half_key"),
+        expect![[r#"
+        error[document/missing-key]: `fp32` in `measured` of accelerator `host` lacks the key `half_keys`
+          in   own.toml:19:1: [accelerator.measured.fp32]
+        help:  add `half_keys = …`, a number
+    "#]],
+    );
+    refuses(
+        HOST.split("[accelerator.measured.fp32]").next().unwrap(),
+        expect![[r#"
+        error[document/bad-value]: `threads` of `measured` of accelerator `host` cannot be used: the rates of no format follow; add a table fp32 or bf16
+          in   own.toml:12:11: threads = 2
+        help:  change the value as the message says
+    "#]],
+    );
+}

@@ -16,6 +16,12 @@ pub enum PerfError {
     EmptyStep { sequences: u64, tokens: u64 },
     #[error("a step in {format} cannot be priced on these accelerators, only in {known}")]
     UnsupportedPrecision { format: &'static str, known: String },
+    #[error("the software {stack} does not train on {on}")]
+    UnsupportedStack { stack: &'static str, on: &'static str },
+    #[error("training on {hosts} hosts cannot be priced, only on one")]
+    SeveralHosts { hosts: u32 },
+    #[error("a host cannot train a model with {what}")]
+    UnsupportedModel { what: &'static str },
     #[error("a routing skew of {peak} makes no sense")]
     BadRouting { peak: String },
     #[error("the layout {layout} cannot be priced: {reason}")]
@@ -31,6 +37,9 @@ pub const PAGES: &[&Page] = &[
     &MISSING_FIGURE,
     &EMPTY_STEP,
     &UNSUPPORTED_PRECISION,
+    &UNSUPPORTED_STACK,
+    &SEVERAL_HOSTS,
+    &UNSUPPORTED_MODEL,
     &BAD_ROUTING,
     &IMPOSSIBLE_LAYOUT,
     &IMPOSSIBLE_REPLICA,
@@ -51,8 +60,26 @@ static NO_USABLE_GPUS: Page = Page {
 static UNSUPPORTED_PRECISION: Page = Page {
     code: "plan/unsupported-precision",
     class: Class::User,
-    meaning: "The accelerators have no peak rate in this number format, or it is fp32, in which weights and activations would take other bytes than the model counts.",
+    meaning: "The accelerators have no peak rate in this number format, or it is fp32, in which only hosts are priced: on accelerators weights and activations would take other bytes than the model counts.",
     remedy: "choose one of the formats that are named, or add the peak to a catalog overlay",
+};
+static UNSUPPORTED_STACK: Page = Page {
+    code: "plan/unsupported-stack",
+    class: Class::User,
+    meaning: "A host, which has no accelerator, is trained on by this program's own runtime and by nothing else that can be priced; that runtime in turn has no operators for accelerators yet.",
+    remedy: "leave --stack out, which chooses what the cluster can run",
+};
+static SEVERAL_HOSTS: Page = Page {
+    code: "plan/several-hosts",
+    class: Class::User,
+    meaning: "This program's own runtime trains in one process on one host, so a step over several hosts has no price.",
+    remedy: "plan for one: `--cluster host:1`",
+};
+static UNSUPPORTED_MODEL: Page = Page {
+    code: "plan/unsupported-model",
+    class: Class::User,
+    meaning: "The model has a part for which this program's own runtime, which trains on hosts, has no operator.",
+    remedy: "choose another model, or a cluster of accelerators",
 };
 static BAD_ROUTING: Page = Page {
     code: "plan/bad-routing",
@@ -97,6 +124,9 @@ impl Diagnostic for PerfError {
             PerfError::NoGpus { .. } => &NO_GPUS,
             PerfError::NoUsableGpus { .. } => &NO_USABLE_GPUS,
             PerfError::UnsupportedPrecision { .. } => &UNSUPPORTED_PRECISION,
+            PerfError::UnsupportedStack { .. } => &UNSUPPORTED_STACK,
+            PerfError::SeveralHosts { .. } => &SEVERAL_HOSTS,
+            PerfError::UnsupportedModel { .. } => &UNSUPPORTED_MODEL,
             PerfError::BadRouting { .. } => &BAD_ROUTING,
             PerfError::UnknownAccelerator { .. } => &UNKNOWN_ACCELERATOR,
             PerfError::MissingFigure { .. } => &MISSING_FIGURE,

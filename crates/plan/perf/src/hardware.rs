@@ -3,7 +3,7 @@
 //! Rates are per GPU and one way, in FLOP/s and bytes/s. Everything that the catalog or the topology may
 //! not know is settled here once, so that the inner model is arithmetic on plain numbers.
 
-use bedplate_catalog::{Accelerator, Catalog};
+use bedplate_catalog::{Accelerator, Catalog, MeasuredRates};
 use bedplate_layout::ComputePrecision;
 use bedplate_topology::{Cluster, GpuId, NodeId, NodeKind};
 
@@ -16,6 +16,8 @@ pub struct Hardware {
     /// GPUs that reach each other over the scale-up fabric.
     pub domain: u32,
     pub generation: Generation,
+    /// On a host that trains by itself; elsewhere nothing is computed in it.
+    pub peak_fp32: f64,
     /// Dense peaks; that of a format which the chip lacks is the next wider one's.
     pub peak_bf16: f64,
     pub peak_fp8: f64,
@@ -34,6 +36,8 @@ pub struct Hardware {
     pub network: Network,
     /// Between GPU and host memory: PCIe or NVLink-C2C.
     pub host_link: f64,
+    /// What was measured on a host.
+    pub measured: Option<MeasuredRates>,
 }
 
 /// Chips whose kernels reach like shares of their peaks.
@@ -43,6 +47,8 @@ pub enum Generation {
     Hopper,
     Blackwell,
     BlackwellUltra,
+    /// No chip but a processor, priced by what was measured on it.
+    Host,
     /// No training rows: the mean of the others.
     Other,
 }
@@ -102,12 +108,25 @@ impl Hardware {
 
     /// Whether a step in a number format can be priced.
     pub fn has(&self, precision: ComputePrecision) -> bool {
+        if let Some(measured) = &self.measured {
+            return match precision {
+                ComputePrecision::Fp32 => measured.fp32.is_some(),
+                ComputePrecision::Bf16 => measured.bf16.is_some(),
+                _ => false,
+            };
+        }
         match precision {
             ComputePrecision::Fp32 => false,
             ComputePrecision::Bf16 | ComputePrecision::Fp16 => true,
             ComputePrecision::Fp8 => self.has_fp8,
             ComputePrecision::Fp4 => self.has_fp4,
         }
+    }
+
+    /// What utilisation is a share of: the bf16 peak, and on a host that computes in fp32 the peak of that.
+    pub fn peak(&self, precision: ComputePrecision) -> f64 {
+        let is_wide = self.generation == Generation::Host && precision == ComputePrecision::Fp32;
+        if is_wide { self.peak_fp32 } else { self.peak_bf16 }
     }
 
     /// One node of a kind.
@@ -130,7 +149,14 @@ impl Hardware {
     /// One chip alone, with the links its vendor gives it and the network such chips usually have.
     pub fn from_accelerator(accelerator: &Accelerator, catalog: &Catalog) -> Result<Self, PerfError> {
         let missing = |what| PerfError::MissingFigure { accelerator: accelerator.name.clone(), what };
-        let peak_bf16 = accelerator.peaks.bf16.ok_or_else(|| missing("a bf16 peak"))?.get();
+        let generation = Generation::named(&accelerator.generation);
+        let measured = accelerator.measured.filter(|_| generation == Generation::Host);
+        if generation == Generation::Host && measured.is_none() {
+            return Err(missing("what `bedplate bench machine` measures"));
+        }
+        // A processor without a unit of its own for bf16 computes it in fp32.
+        let peak_bf16 = accelerator.peaks.bf16.or(measured.and(accelerator.peaks.fp32));
+        let peak_bf16 = peak_bf16.ok_or_else(|| missing("a bf16 peak"))?.get();
         let bandwidth = accelerator.memory_bandwidth.ok_or_else(|| missing("a memory bandwidth"))?.get();
         let peak_fp8 = accelerator.peaks.fp8.map_or(peak_bf16, |peak| peak.get());
         let link = |name: &Option<String>| {
@@ -140,7 +166,8 @@ impl Hardware {
         Ok(Self {
             gpus: 1,
             domain: 1,
-            generation: Generation::named(&accelerator.generation),
+            generation,
+            peak_fp32: accelerator.peaks.fp32.map_or(peak_bf16, |peak| peak.get()),
             peak_bf16,
             peak_fp8,
             peak_fp4: accelerator.peaks.fp4.map_or(peak_fp8, |peak| peak.get()),
@@ -155,6 +182,7 @@ impl Hardware {
             oversubscription: 1.0,
             network: Network::Rdma,
             host_link,
+            measured,
         })
     }
 
@@ -175,6 +203,8 @@ impl Hardware {
         Self {
             gpus: self.gpus.min(other.gpus),
             generation: slower.generation,
+            measured: slower.measured,
+            peak_fp32: self.peak_fp32.min(other.peak_fp32),
             has_fp8: self.has_fp8 && other.has_fp8,
             has_fp4: self.has_fp4 && other.has_fp4,
             multiprocessors: self.multiprocessors.min(other.multiprocessors),
@@ -229,17 +259,23 @@ fn usual_network(generation: Generation) -> f64 {
         Generation::Ampere => 25e9,
         Generation::Hopper | Generation::Blackwell => 50e9,
         Generation::BlackwellUltra => 100e9,
-        Generation::Other => 12.5e9,
+        Generation::Host | Generation::Other => 12.5e9,
     }
 }
 
 impl Generation {
+    /// Whether constants were fitted to published runs on such chips.
+    pub fn is_fitted(self) -> bool {
+        !matches!(self, Generation::Host | Generation::Other)
+    }
+
     pub fn named(name: &str) -> Self {
         match name {
             "ampere" => Generation::Ampere,
             "hopper" => Generation::Hopper,
             "blackwell" => Generation::Blackwell,
             "blackwell-ultra" => Generation::BlackwellUltra,
+            "host" => Generation::Host,
             _ => Generation::Other,
         }
     }

@@ -122,7 +122,8 @@ impl Kernels {
                 c.reduction_blackwell,
                 c.attention_blackwell,
             ),
-            Generation::Other => {
+            // Hosts are priced by `host` and not by this.
+            Generation::Host | Generation::Other => {
                 (c.gemm_other, c.gemm_other, c.gemm_other, c.reduction_hopper, c.attention_hopper)
             }
         };

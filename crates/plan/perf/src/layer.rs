@@ -75,9 +75,38 @@ pub struct LayerCosts {
     pub(crate) logits_bytes: f64,
 }
 
+impl LayerCosts {
+    /// A layer that costs nothing.
+    pub(crate) fn empty(key: LayerKey) -> Self {
+        Self {
+            key,
+            compute: Passes::default(),
+            memory: Passes::default(),
+            host: 0.0,
+            exchanges: Exchanges::default(),
+            layer_seconds: 0.0,
+            head_compute: 0.0,
+            head_memory: 0.0,
+            stage_send: 0.0,
+            dense_parameters: 0.0,
+            expert_parameters: 0.0,
+            embedding_parameters: 0.0,
+            head_parameters: 0.0,
+            trained_dense: 0.0,
+            trained_expert: 0.0,
+            kept_bytes: 0.0,
+            working_bytes: 0.0,
+            logits_bytes: 0.0,
+        }
+    }
+}
+
 impl Problem {
     /// Prices one way to cut a layer. Costs a few microseconds; allocates nothing.
     pub fn layer_costs(&self, key: LayerKey) -> LayerCosts {
+        if let Some(host) = &self.host {
+            return host.layer_costs(key);
+        }
         let cut = self.cut(&key);
         let mut sum = Sum::default();
         for (layer, share) in &self.kinds {

@@ -7,6 +7,9 @@
 //! mutual slowdown. What it does not derive is in [`Constants`], fitted by `calibrate`. Searching and
 //! ranking layouts is the business of `search`.
 //!
+//! A host that trains by itself with this program's runtime is priced otherwise: by rates measured on it, operator by
+//! operator ([`predict_on_host`]).
+//!
 //! ```
 //! use bedplate_catalog::Catalog;
 //! use bedplate_perf::{Constants, Hardware, Workload, predict};
@@ -31,6 +34,7 @@ mod constants;
 mod error;
 mod exchange;
 mod hardware;
+mod host;
 mod kernel;
 mod layer;
 mod memory;
@@ -44,6 +48,7 @@ mod workload;
 pub use constants::{Constants, Field, Origin};
 pub use error::{PAGES, PerfError};
 pub use hardware::{Generation, Hardware, Network};
+pub use host::{HostRun, predict_on_host};
 pub use layer::{LayerCosts, LayerKey};
 pub use memory::{Fit, Memory};
 pub use overlap::Contention;

@@ -118,6 +118,9 @@ impl Problem {
 
     /// Memory of the heavier of the first and the last stage. About fifty flops.
     pub fn memory(&self, costs: &LayerCosts, grid: &Grid) -> Memory {
+        if let Some(host) = &self.host {
+            return host.memory(&costs.key);
+        }
         let first = self.stage_memory(costs, grid, Stage::First);
         if grid.pipeline == 1 {
             return first;

@@ -4,6 +4,7 @@ use bedplate_layout::{ComputePrecision, Layout, Sharding};
 use bedplate_transformer::{Layer, Transformer};
 
 use crate::collective::Links;
+use crate::host::Host;
 use crate::kernel::Kernels;
 use crate::overlap::Contention;
 use crate::profile::Profile;
@@ -19,6 +20,8 @@ pub struct Problem {
     pub(crate) kernels: Kernels,
     pub(crate) links: Links,
     pub(crate) contention: Contention,
+    /// Where one host trains by itself; then nothing else here decides.
+    pub(crate) host: Option<Host>,
     /// Each kind of layer with its share of all layers.
     pub(crate) kinds: Vec<(Layer, f64)>,
     /// Layers, those of trained prediction modules included.
@@ -68,8 +71,10 @@ impl Problem {
         {
             return Err(PerfError::BadRouting { peak: peak.to_string() });
         }
+        let host = Host::of(model, hardware, workload)?;
         let profile = Profile::new(workload.stack, constants);
-        let modules = if workload.trains_prediction { model.prediction_layers as f64 } else { 0.0 };
+        let trains_modules = workload.trains_prediction && host.is_none();
+        let modules = if trains_modules { model.prediction_layers as f64 } else { 0.0 };
         let layers = model.layer_count() as f64 + modules;
         let last = model.runs.last().map(|run| run.layer);
         let extra = |layer: &Layer| if last == Some(*layer) { modules } else { 0.0 };
@@ -86,6 +91,7 @@ impl Problem {
                 compute: constants.contention_compute,
                 network: constants.contention_network,
             },
+            host,
             kinds: kinds.collect(),
             layers,
             hidden: model.hidden as f64,
@@ -113,8 +119,8 @@ impl Problem {
         Ok(self.combine(&costs, &Grid::of(layout)))
     }
 
-    /// Whether steps in a number format can be priced: the chip must have it. fp32 is never priced, for weights
-    /// and activations are counted in 16 bits. [`Problem::combine`] does not ask.
+    /// Whether steps in a number format can be priced: the chip must have it, or a host be measured in it. fp32 is never
+    /// priced on a chip, for weights and activations are counted in 16 bits there. [`Problem::combine`] does not ask.
     pub fn check_precision(&self, precision: ComputePrecision) -> Result<(), PerfError> {
         if self.hardware.has(precision) {
             return Ok(());

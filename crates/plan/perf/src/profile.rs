@@ -74,7 +74,8 @@ impl Profile {
         };
         match stack {
             Stack::Megatron => Self { expert_maturity: c.expert_maturity, ..megatron },
-            Stack::MegatronBefore2606 => megatron,
+            // Our own runtime is priced by `host` and not by this.
+            Stack::MegatronBefore2606 | Stack::Bedplate => megatron,
             Stack::MegatronStock => Self { host_experts: c.host_stock, gradient_memory: 4.0, ..megatron },
             Stack::Megatron2021 => old,
             Stack::MegatronDeepSpeed => Self { rate: c.stack_deepspeed, ..old },

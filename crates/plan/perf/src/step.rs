@@ -11,6 +11,7 @@ use bedplate_layout::Sharding;
 use bedplate_units::Seconds;
 
 use crate::collective::{Group, Traffic};
+use crate::host::Host;
 use crate::memory::{Fit, Memory, TIGHT};
 use crate::problem::{Grid, Problem};
 use crate::{LayerCosts, Offload};
@@ -125,6 +126,9 @@ impl Problem {
     }
 
     fn time(&self, costs: &LayerCosts, grid: &Grid) -> Clock {
+        if let Some(host) = &self.host {
+            return self.time_on_host(host, costs, grid);
+        }
         let pipeline = f64::from(grid.pipeline);
         let chunks = f64::from(grid.virtual_stages);
         let data = f64::from(grid.data);
@@ -160,6 +164,19 @@ impl Problem {
         let gpus = data * pipeline * f64::from(costs.key.tensor) * f64::from(costs.key.context);
         clock.other = clock.total() * self.constants.straggler * (gpus / 8.0).max(1.0).log2();
         clock
+    }
+
+    /// One process: micro-batch after micro-batch through all layers, then the update.
+    fn time_on_host(&self, host: &Host, costs: &LayerCosts, grid: &Grid) -> Clock {
+        let micro_batches = self.micro_batches(costs, grid);
+        let each = self.layers * micro_batches;
+        let update = host.update(&costs.key);
+        Clock {
+            compute: each * costs.compute.both() + micro_batches * costs.head_compute + update.compute,
+            memory: each * costs.memory.both() + micro_batches * costs.head_memory + update.memory,
+            optimizer: update.optimizer,
+            ..Clock::default()
+        }
     }
 
     /// The stage with a layer more than others, or the last one, which has the head.

@@ -77,10 +77,12 @@ pub enum Stack {
     /// JAX MaxText.
     MaxText,
     Nanotron,
+    /// This program's own runtime, which trains on a host.
+    Bedplate,
 }
 
 impl Stack {
-    pub const ALL: [(&'static str, Stack); 9] = [
+    pub const ALL: [(&'static str, Stack); 10] = [
         ("megatron", Stack::Megatron),
         ("megatron-before-26.06", Stack::MegatronBefore2606),
         ("megatron-stock", Stack::MegatronStock),
@@ -90,6 +92,7 @@ impl Stack {
         ("fsdp", Stack::Fsdp),
         ("maxtext", Stack::MaxText),
         ("nanotron", Stack::Nanotron),
+        ("bedplate", Stack::Bedplate),
     ];
 
     pub fn name(self) -> &'static str {

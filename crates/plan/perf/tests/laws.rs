@@ -64,11 +64,13 @@ prop_compose! {
 }
 
 fn workloads() -> impl Strategy<Value = Workload> {
-    (0usize..Stack::ALL.len(), prop::bool::ANY, prop::bool::ANY).prop_map(
+    // Our own runtime has its laws in `host.rs`: it trains on hosts.
+    let stacks = Stack::ALL.map(|(_, stack)| stack).into_iter().filter(|stack| *stack != Stack::Bedplate);
+    (prop::sample::select(stacks.collect::<Vec<_>>()), prop::bool::ANY, prop::bool::ANY).prop_map(
         |(stack, is_deep, is_overlapped)| Workload {
             sequence: 4096,
             global_batch: 1024,
-            stack: Stack::ALL[stack].1,
+            stack,
             dispatcher: if is_deep { Dispatcher::Deduplicating } else { Dispatcher::AllToAll },
             expert_overlap: if is_overlapped { ExpertOverlap::Overlapped } else { ExpertOverlap::Serial },
             ..Workload::default()

@@ -9,7 +9,7 @@ use std::cmp::Ordering;
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_goodput::{GoodputError, Limits, Rent};
 use bedplate_layout::ComputePrecision;
-use bedplate_perf::{Constants, Generation, Hardware, Workload};
+use bedplate_perf::{Constants, Hardware, Workload};
 use bedplate_transformer::{FlopsConvention, Transformer};
 use bedplate_units::{Dollars, Seconds, Tokens, grouped};
 
@@ -186,7 +186,7 @@ fn search_quietly(setup: &Setup<'_>, axes: &Axes) -> Option<Candidate> {
 
 impl Need<'_> {
     fn may_choose(&self, machine: &Machine) -> bool {
-        let is_calibrated = machine.hardware.as_ref().is_ok_and(|it| it.generation != Generation::Other);
+        let is_calibrated = machine.hardware.as_ref().is_ok_and(|it| it.generation.is_fitted());
         is_calibrated || self.uncalibrated == Uncalibrated::Choose
     }
 

@@ -6,7 +6,7 @@ use std::fmt;
 
 use bedplate_catalog::Catalog;
 use bedplate_layout::{Layout, Refusal};
-use bedplate_perf::{Fit, Hardware, Network, Offload, Workload};
+use bedplate_perf::{Fit, Generation, Hardware, Network, Offload, Workload};
 use bedplate_units::{Bandwidth, Bytes, Seconds, grouped};
 
 use crate::{Axes, Candidate, Machine, SearchError, Setup, search};
@@ -86,6 +86,10 @@ impl WhatIf {
     /// What is usually asked about a setup: newer networks, none, a rack-scale domain, more memory, longer
     /// sequences, state in host memory.
     pub fn usual(setup: &Setup<'_>) -> Vec<Self> {
+        let longer = WhatIf::Sequence(setup.workload.sequence.saturating_mul(2));
+        if setup.hardware.generation == Generation::Host {
+            return vec![WhatIf::MemoryTimes(2.0), longer];
+        }
         let Hardware { network, domain, .. } = setup.hardware;
         let generations = [Network::EfaV1, Network::EfaV2, Network::EfaV3, Network::EfaV4];
         let newer = generations.into_iter().filter(|other| network != Network::Rdma && *other > network);
@@ -99,7 +103,7 @@ impl WhatIf {
             questions.push(WhatIf::Domain(72));
         }
         questions.push(WhatIf::MemoryTimes(2.0));
-        questions.push(WhatIf::Sequence(setup.workload.sequence.saturating_mul(2)));
+        questions.push(longer);
         if setup.workload.offload == Offload::Nothing {
             questions.push(WhatIf::OffloadOptimizer { over: None });
         }

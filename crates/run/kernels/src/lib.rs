@@ -35,6 +35,7 @@ mod experts;
 mod heads;
 mod layer_norm;
 mod level;
+mod limit;
 mod linear;
 mod meter;
 mod multiply;

@@ -1,7 +1,7 @@
 //! GPUs that a deployment may use, and what they cost.
 
 use bedplate_catalog::{Catalog, Prices, Purchase};
-use bedplate_perf::{Generation, Hardware, PerfError};
+use bedplate_perf::{Hardware, PerfError};
 use bedplate_search::Machine;
 use bedplate_topology::Cluster;
 
@@ -60,7 +60,7 @@ impl Supply {
             let units = most_gpus / machine.gpus.max(1);
             let price = hourly(&machine.prices, purchase, region)?;
             let accelerator = catalog.instance(&machine.name).ok()?.accelerator.clone();
-            (units > 0 && hardware.generation != Generation::Other).then(|| Self {
+            (units > 0 && hardware.generation.is_fitted()).then(|| Self {
                 name: machine.name,
                 accelerator,
                 hardware: Hardware { gpus: units * machine.gpus, ..hardware },

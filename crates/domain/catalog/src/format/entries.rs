@@ -1,5 +1,7 @@
 //! One entry of each kind, from a merged table to a checked value.
 
+mod measured;
+
 use bedplate_document::{DocumentError, Readable, Table};
 use bedplate_units::{Bytes, FlopRate};
 
@@ -84,6 +86,7 @@ impl<'a> Reader<'a> {
             power: self.table.optional("power")?,
             scale_up: self.fabric_name("scale_up", FabricKind::ScaleUp)?,
             host_link: self.fabric_name("host_link", FabricKind::HostLink)?,
+            measured: measured::read(self.table)?,
             notes: self.table.optional("notes")?,
             evidence: self.evidence()?,
         };

@@ -3,7 +3,7 @@
 use bedplate_transformer::Precision;
 
 use super::{Adjustment, Engine, EngineSettings, ServedModel, WeightFormat, Weights};
-use crate::{Hardware, PerfError};
+use crate::{Generation, Hardware, PerfError};
 
 /// One replica of a model: everything that decides the time of its steps and the room for its cache.
 #[derive(Debug, Clone, PartialEq)]
@@ -123,6 +123,11 @@ impl Deployment {
     }
 
     pub(crate) fn check(&self) -> Result<(), PerfError> {
+        if self.hardware.generation == Generation::Host {
+            return Err(PerfError::ImpossibleReplica {
+                reason: "serving on a host is not priced".to_owned(),
+            });
+        }
         match self.parallel.flaw() {
             Some(reason) => Err(PerfError::ImpossibleReplica { reason }),
             None => Ok(()),

@@ -153,6 +153,7 @@ impl<'a> Figures<'a> {
         let usable = entry.memory_usable.map(|size| format!("{size} ({size:#})"));
         self.text("memory_usable", "usable memory", usable);
         self.number("memory_bandwidth", "memory bandwidth", entry.memory_bandwidth, |rate| rate.get());
+        self.add_measured(entry);
         self.text("scale_up", "scale-up fabric", entry.scale_up.as_ref());
         self.text("host_link", "host link", entry.host_link.as_ref());
         self.number("multiprocessors", "multiprocessors", entry.multiprocessors, f64::from);
@@ -166,6 +167,25 @@ impl<'a> Figures<'a> {
         for (format, peak) in entry.peaks.by_format() {
             self.number(format, &format!("{format}, dense"), peak, |rate| rate.get());
         }
+    }
+
+    /// What was measured on a host.
+    fn add_measured(&mut self, entry: &Accelerator) {
+        let Some(measured) = entry.measured else { return };
+        self.number("measured", "measured with threads", Some(measured.threads), f64::from);
+        for (format, rates) in measured.by_format() {
+            let Some(rates) = rates else { continue };
+            for (key, rate) in rates.flop_rates() {
+                let label = format!("{format} {}, measured", key.replace('_', " "));
+                self.number("measured", &label, Some(rate), |rate| rate.get());
+            }
+            for (key, rate) in rates.bandwidths() {
+                let label = format!("{format} {}, measured", key.replace('_', " "));
+                self.number("measured", &label, Some(rate), |rate| rate.get());
+            }
+        }
+        self.number("measured", "memory copy, measured", Some(measured.copy), |rate| rate.get());
+        self.number("measured", "optimizer, measured", Some(measured.optimizer), |rate| rate.get());
     }
 
     fn add_instance(&mut self, entry: &'a Instance, catalog: &'a Catalog) {
@@ -222,6 +242,7 @@ impl<'a> Figures<'a> {
         self.number("memory", "memory, each, as sold", Some(accelerator.memory), |size| size.get());
         let bandwidth = accelerator.memory_bandwidth;
         self.number("memory_bandwidth", "memory bandwidth, each", bandwidth, |rate| rate.get());
+        self.add_measured(accelerator);
         if !has_own_link {
             self.text("host_link", "host link", accelerator.host_link.as_ref());
         }

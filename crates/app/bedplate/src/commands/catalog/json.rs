@@ -1,7 +1,8 @@
 //! Catalog entries as JSON: numbers in base units, the unit in the key, the source of every figure.
 
 use bedplate_catalog::{
-    Accelerator, Catalog, Evidence, Fabric, Instance, Prices, Purchase, StorageClass, UltraServer,
+    Accelerator, Catalog, Evidence, Fabric, FormatRates, Instance, MeasuredRates, Prices, Purchase,
+    StorageClass, UltraServer,
 };
 use bedplate_units::Bytes;
 use serde_json::{Map, Value, json};
@@ -27,8 +28,34 @@ pub(super) fn accelerator(entry: &Accelerator) -> Value {
         "power_w": entry.power.map(|power| power.get()),
         "scale_up": entry.scale_up,
         "host_link": entry.host_link,
+        "measured": entry.measured.as_ref().map(measured),
         "notes": entry.notes,
         "evidence": evidence(&entry.evidence),
+    })
+}
+
+fn measured(rates: &MeasuredRates) -> Value {
+    let format = |rates: FormatRates| {
+        let mut object = Map::new();
+        for (key, rate) in rates.flop_rates() {
+            object.insert(format!("{key}_flops"), json!(rate.get()));
+        }
+        for (key, rate) in rates.bandwidths() {
+            object.insert(format!("{key}_bytes_per_s"), json!(rate.get()));
+        }
+        object.insert("half_size".into(), json!(rates.half_size));
+        object.insert("half_keys".into(), json!(rates.half_keys));
+        Value::Object(object)
+    };
+    json!({
+        "threads": rates.threads,
+        "fp32": rates.fp32.map(format),
+        "bf16": rates.bf16.map(format),
+        "copy_bytes_per_s": rates.copy.get(),
+        "cache_bytes": whole(rates.cache),
+        "losses_bytes_per_s": rates.losses.get(),
+        "optimizer_bytes_per_s": rates.optimizer.get(),
+        "operator_s": rates.operator.get(),
     })
 }
 

@@ -3,7 +3,7 @@
 use bedplate_catalog::Catalog;
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::{
-    Constants, Dispatcher, ExpertOverlap, Hardware, Offload, Routing, Stack, Task, Workload,
+    Constants, Dispatcher, ExpertOverlap, Generation, Hardware, Offload, Routing, Stack, Task, Workload,
 };
 use bedplate_search::{Axes, Setup};
 use bedplate_topology::Cluster;
@@ -45,9 +45,9 @@ pub(super) struct Question {
     lora_rank: u32,
     #[arg(long, value_enum, default_value = "adamw")]
     optimizer: OptimizerKind,
-    /// The training software
-    #[arg(long, value_parser = choice(&Stack::ALL), default_value = "megatron")]
-    stack: Stack,
+    /// The training software [default: megatron, and on a host bedplate, which is this program]
+    #[arg(long, value_parser = choice(&Stack::ALL))]
+    stack: Option<Stack>,
     /// How unevenly tokens reach experts: the busiest rank's load over the mean
     #[arg(long, value_name = "RATIO")]
     routing_skew: Option<f64>,
@@ -144,7 +144,7 @@ impl Question {
             hardware = hardware.without_rdma();
         }
         Ok(Loaded {
-            workload: self.workload(&model, hardware.gpus),
+            workload: self.workload(&model, &hardware),
             is_complete: self.complete,
             constants: self.constants.load()?,
             precision: self.precision(),
@@ -164,10 +164,11 @@ impl Question {
         }
     }
 
-    fn workload(&self, model: &Transformer, gpus: u32) -> Workload {
+    fn workload(&self, model: &Transformer, hardware: &Hardware) -> Workload {
         let sequence = self.seq.unwrap_or_else(|| usual_sequence(model));
         let tokens = self.batch_tokens.unwrap_or_else(|| usual_tokens(model));
-        let global_batch = self.global_batch.unwrap_or_else(|| sequences(tokens, sequence, Some(gpus)));
+        let global_batch =
+            self.global_batch.unwrap_or_else(|| sequences(tokens, sequence, Some(hardware.gpus)));
         Workload {
             sequence,
             global_batch,
@@ -182,7 +183,7 @@ impl Question {
                 OptimizerKind::SgdMomentum => Optimizer::SgdMomentum,
                 OptimizerKind::Sgd => Optimizer::Sgd,
             },
-            stack: self.stack,
+            stack: self.stack.unwrap_or_else(|| usual_stack(hardware)),
             routing: self.routing_skew.map_or(Routing::Balanced, Routing::Skewed),
             dispatcher: match self.plain_dispatch {
                 true => Dispatcher::AllToAll,
@@ -196,4 +197,9 @@ impl Question {
             ..Workload::default()
         }
     }
+}
+
+/// The software that most runs on such hardware have.
+fn usual_stack(hardware: &Hardware) -> Stack {
+    if hardware.generation == Generation::Host { Stack::Bedplate } else { Stack::Megatron }
 }

@@ -204,18 +204,28 @@ impl<'a> Plan<'a> {
             (None, None) => Vec::new(),
         };
         let whole_run = arguments.run.whole_run(loaded, &layout, &step, catalog)?;
-        let is_calibrated = loaded.hardware.generation != Generation::Other;
-        let interval =
-            is_calibrated.then(|| ErrorBars::builtin().interval(Similar::of(&loaded.model, &layout)));
+        let interval = loaded
+            .hardware
+            .generation
+            .is_fitted()
+            .then(|| ErrorBars::builtin().interval(Similar::of(&loaded.model, &layout)));
         Ok(Self { loaded, layout, step, answer, interval, explanation, sensitivity, scaling, whole_run })
     }
 
+    /// What computes, as people call it.
+    fn holder(&self) -> &'static str {
+        if self.loaded.hardware.generation == Generation::Host { "host" } else { "GPU" }
+    }
+
     fn title(&self) -> String {
+        let gpus = match self.holder() {
+            "GPU" => format!(" ({} GPUs)", grouped(self.loaded.hardware.gpus.into())),
+            _ => String::new(),
+        };
         format!(
-            "{} on {} ({} GPUs), {} sequences of {} tokens",
+            "{} on {}{gpus}, {} sequences of {} tokens",
             self.loaded.model.name,
             self.loaded.cluster.name(),
-            grouped(self.loaded.hardware.gpus.into()),
             grouped(self.loaded.workload.global_batch),
             grouped(self.loaded.workload.sequence)
         )
@@ -226,7 +236,7 @@ impl<'a> Plan<'a> {
         console.text(&self.facts().render(console.width()))?;
         console.line("\nWhere the time of a step goes")?;
         console.text(&waterfall(&self.step.time))?;
-        console.line("\nWhat a GPU holds")?;
+        console.line(&format!("\nWhat a {} holds", self.holder()))?;
         console.text(&self.memory_facts().render(console.width()))?;
         if let Some(whole_run) = &self.whole_run {
             console.text(&format!("\nThe whole run\n{}", whole_run.facts().render(console.width())))?;
@@ -310,11 +320,11 @@ impl<'a> Plan<'a> {
         facts
     }
 
-    /// Model FLOPs, causal attention and no recomputation, over the bf16 peak.
+    /// Model FLOPs, causal attention and no recomputation, over the peak.
     fn mfu(&self, tokens_per_second: f64) -> f64 {
         let sequence = self.loaded.workload.sequence;
         let flops = self.loaded.model.flops_per_token(sequence, FlopsConvention::default()).training();
-        tokens_per_second * flops.get() / self.loaded.hardware.peak_bf16
+        tokens_per_second * flops.get() / self.loaded.hardware.peak(self.layout.precision)
     }
 
     fn ranking(&self) -> Table {
@@ -356,7 +366,7 @@ impl<'a> Plan<'a> {
             .chart(&page::step_chart(&self.step.time));
         let available = Bytes::new(self.loaded.hardware.memory);
         report
-            .section("What a GPU holds", "The dashed line is what a program can use.")
+            .section(&format!("What a {} holds", self.holder()), "The dashed line is what a program can use.")
             .chart(&page::memory_chart(&self.step.memory, available))
             .facts(self.memory_facts().rows());
         report

@@ -1,0 +1,69 @@
+//! What `bedplate bench machine` measured on a host, in place of a vendor's peaks.
+
+use bedplate_units::{Bandwidth, Bytes, FlopRate, Seconds};
+
+/// Rates of a processor under this program's own operators, all threads at work.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct MeasuredRates {
+    pub threads: u32,
+    pub fp32: Option<FormatRates>,
+    pub bf16: Option<FormatRates>,
+    /// Bytes read and written by a large copy.
+    pub copy: Bandwidth,
+    /// The largest set of numbers that streams at the rate of the cache.
+    pub cache: Bytes,
+    /// Bytes of logits, in fp32, that become losses and gradients.
+    pub losses: Bandwidth,
+    /// Bytes of weights, gradients and moments that AdamW reads and writes.
+    pub optimizer: Bandwidth,
+    /// What the smallest operator takes: sharing it out and waiting for all threads.
+    pub operator: Seconds,
+}
+
+/// Rates of operators on numbers of one format.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct FormatRates {
+    /// A linear layer, large in every dimension.
+    pub products: FlopRate,
+    /// The gradient of its input.
+    pub input_gradients: FlopRate,
+    /// The gradient of its weights, added in fp32.
+    pub weight_gradients: FlopRate,
+    /// A product that is large in two dimensions and has this size in the third runs at half its rate.
+    pub half_size: f64,
+    /// Causal attention over many keys; only keys that are seen count.
+    pub attention: FlopRate,
+    /// Its backward pass, which computes 2.5 times as much.
+    pub attention_backward: FlopRate,
+    /// Attention to so many keys on average runs at half its rate.
+    pub half_keys: f64,
+    /// Bytes that norms, activations and rotations read and write, from memory.
+    pub stream: Bandwidth,
+    /// The same where the cache holds them.
+    pub stream_in_cache: Bandwidth,
+}
+
+impl MeasuredRates {
+    /// Every format with its rates, widest format first.
+    pub fn by_format(&self) -> [(&'static str, Option<FormatRates>); 2] {
+        [("fp32", self.fp32), ("bf16", self.bf16)]
+    }
+}
+
+impl FormatRates {
+    /// Every rate of arithmetic with its key.
+    pub fn flop_rates(&self) -> [(&'static str, FlopRate); 5] {
+        [
+            ("products", self.products),
+            ("input_gradients", self.input_gradients),
+            ("weight_gradients", self.weight_gradients),
+            ("attention", self.attention),
+            ("attention_backward", self.attention_backward),
+        ]
+    }
+
+    /// Every rate of streaming with its key.
+    pub fn bandwidths(&self) -> [(&'static str, Bandwidth); 2] {
+        [("stream", self.stream), ("stream_in_cache", self.stream_in_cache)]
+    }
+}

@@ -1,0 +1,139 @@
+//! A host that trains by itself, with this program's own runtime.
+//!
+//! Nothing here is fitted: rates are those that `bedplate bench machine` measured on the host, work and memory are
+//! counted as `run/network` does them, operator by operator and buffer by buffer. Layouts are left out: one process
+//! holds the whole model and computes micro-batch after micro-batch.
+
+mod adapters;
+mod layer;
+mod memory;
+mod operators;
+mod run;
+mod step;
+mod widths;
+
+pub use run::{HostRun, predict_on_host};
+
+use bedplate_catalog::MeasuredRates;
+use bedplate_layout::ComputePrecision;
+use bedplate_transformer::{Attention, Positions, Reach, Transformer};
+
+use crate::{Generation, Hardware, PerfError, Stack, Task, Workload};
+use adapters::Adapters;
+use operators::Operators;
+use widths::Widths;
+
+/// A model on a host, as plain numbers.
+#[derive(Debug, Clone)]
+pub(crate) struct Host {
+    rates: MeasuredRates,
+    hidden: f64,
+    vocab: f64,
+    sequence: f64,
+    layers: f64,
+    /// Each kind of layer with how many there are of it.
+    kinds: Vec<Kind>,
+    /// Buffers with the first key of each row: one for each distinct reach.
+    reaches: f64,
+    has_learned_positions: bool,
+    parameters: f64,
+    /// Bytes that the optimizer keeps for each number that learns.
+    moments: f64,
+    /// Where adapters learn and the weights do not.
+    adapters: Option<Adapters>,
+}
+
+#[derive(Debug, Clone, Copy)]
+struct Kind {
+    count: f64,
+    widths: Widths,
+    /// Keys that a query sees, on average.
+    keys: f64,
+}
+
+impl Host {
+    /// The host of a problem, where its hardware is one. Refuses what the runtime cannot do.
+    pub(crate) fn of(
+        model: &Transformer,
+        hardware: &Hardware,
+        workload: &Workload,
+    ) -> Result<Option<Self>, PerfError> {
+        let Some(rates) = hardware.measured.filter(|_| hardware.generation == Generation::Host) else {
+            return match workload.stack {
+                Stack::Bedplate => Err(PerfError::UnsupportedStack { stack: "bedplate", on: "accelerators" }),
+                _ => Ok(None),
+            };
+        };
+        if workload.stack != Stack::Bedplate {
+            return Err(PerfError::UnsupportedStack { stack: workload.stack.name(), on: "a host" });
+        }
+        if hardware.gpus > 1 {
+            return Err(PerfError::SeveralHosts { hosts: hardware.gpus });
+        }
+        if model.runs.iter().any(|run| matches!(run.layer.attention, Attention::Latent(_))) {
+            return Err(PerfError::UnsupportedModel { what: "latent attention" });
+        }
+        Ok(Some(Self::new(model, rates, workload)))
+    }
+
+    fn new(model: &Transformer, rates: MeasuredRates, workload: &Workload) -> Self {
+        let is_rotary = model.positions == Positions::Rotary;
+        let kinds = model.layer_kinds().into_iter().map(|run| Kind {
+            count: run.count as f64,
+            widths: Widths::of(&run.layer, is_rotary),
+            keys: mean_keys(run.layer.reach, workload.sequence),
+        });
+        let mut reaches: Vec<Reach> = Vec::new();
+        for run in &model.runs {
+            if !reaches.contains(&run.layer.reach) {
+                reaches.push(run.layer.reach);
+            }
+        }
+        Self {
+            rates,
+            hidden: model.hidden as f64,
+            vocab: model.vocab as f64,
+            sequence: workload.sequence as f64,
+            layers: model.layer_count() as f64,
+            kinds: kinds.collect(),
+            reaches: reaches.len() as f64,
+            has_learned_positions: matches!(model.positions, Positions::Learned { .. }),
+            parameters: model.parameters().total as f64,
+            moments: workload.optimizer.bytes_per_parameter(),
+            adapters: match workload.task {
+                Task::Lora { rank } => Some(Adapters::of(model, rank)),
+                Task::Pretrain | Task::FineTune => None,
+            },
+        }
+    }
+
+    /// The operators in a number format; one that was not measured counts as the other.
+    fn operators(&self, precision: ComputePrecision) -> Operators {
+        let MeasuredRates { fp32, bf16, .. } = self.rates;
+        let rates = if precision == ComputePrecision::Fp32 { fp32.or(bf16) } else { bf16.or(fp32) };
+        let rates = rates.expect("a measured host has a format: checked when the catalog is read");
+        Operators::new(&self.rates, &rates, element_bytes(precision))
+    }
+}
+
+/// Bytes of an activation or of a weight to compute with.
+fn element_bytes(precision: ComputePrecision) -> f64 {
+    if precision == ComputePrecision::Fp32 { WIDE } else { 2.0 }
+}
+
+/// Bytes of a number in fp32, and of an index.
+const WIDE: f64 = 4.0;
+
+/// Keys per query with the query's own, which short sequences feel: `(s + 1) / 2` for full attention.
+fn mean_keys(reach: Reach, sequence: u64) -> f64 {
+    let seen = |size: u64| (size * (size + 1) / 2) as f64;
+    let all = match reach {
+        Reach::Full => seen(sequence),
+        Reach::Window(size) => {
+            let size = size.min(sequence);
+            seen(size) + (sequence - size) as f64 * size as f64
+        }
+        Reach::Chunk(size) => (sequence / size) as f64 * seen(size) + seen(sequence % size),
+    };
+    all / sequence.max(1) as f64
+}
