@@ -17,7 +17,7 @@ use crate::context::Context;
 use crate::files;
 use crate::stop::{ProgramError, Stop};
 
-pub(crate) use prediction::{HostPrediction, predict};
+use prediction::predict;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
