@@ -2,6 +2,8 @@
 
 mod deploy;
 mod heal;
+mod machine;
+mod peer;
 mod schedule;
 mod search;
 mod submit;
@@ -18,7 +20,8 @@ Examples:
   bedplate bench search --peer calculon --peer-path ~/calculon --json
   bedplate bench schedule --nodes 1000 --pending 10000
   bedplate bench submit --peer slurm
-  bedplate bench heal")]
+  bedplate bench heal
+  bedplate bench machine --peer torch --peer-python ~/venv/bin/python")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -36,6 +39,8 @@ enum Command {
     Submit(submit::Arguments),
     /// Seconds until a gang runs again after the loss of a node, and until a killed daemon is back
     Heal(heal::Arguments),
+    /// What this host does under the program's own operators, as a catalog file to plan with
+    Machine(machine::Arguments),
 }
 
 pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
@@ -46,7 +51,8 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
         Command::Submit(arguments) => submit::run(&arguments, context, console),
         Command::Heal(arguments) => heal::run(&arguments, context, console),
+        Command::Machine(arguments) => machine::run(&arguments, console),
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&search::PEER_FAILED, &submit::SLURM, &submit::STUCK];
+pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&peer::PEER_FAILED, &submit::SLURM, &submit::STUCK];
