@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     agent, bench, catalog, chaos, cluster, completions, daemon, down, error, job, layout, man, model, node,
-    plan, queue, replay, submit, token, top, tour, up, usage,
+    plan, queue, replay, submit, token, top, tour, train, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -57,6 +57,8 @@ pub(crate) enum Command {
     Plan(Box<plan::Arguments>),
     /// What would have happened, in virtual time: jobs under other policies, requests over other replicas
     Replay(replay::Arguments),
+    /// Train a model in this process; also what a native training job runs
+    Train(train::Arguments),
     /// Start a cluster on this machine
     Up(up::Arguments),
     /// End a cluster on this machine

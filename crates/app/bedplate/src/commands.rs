@@ -21,6 +21,7 @@ pub(crate) mod submit;
 pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod tour;
+pub(crate) mod train;
 pub(crate) mod up;
 pub(crate) mod usage;
 
@@ -33,6 +34,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
     match command {
         Command::Agent(arguments) => agent::run(*arguments, console),
         Command::Tour(arguments) => tour::run(&arguments, context, console),
+        Command::Train(arguments) => train::run(&arguments, context, console),
         Command::Catalog(arguments) => catalog::run(arguments, context, console),
         Command::Cluster(arguments) => cluster::run(arguments, context, console),
         Command::Model(arguments) => model::run(arguments, console),

@@ -1,12 +1,14 @@
-//! How things look on a terminal: tables, lists of facts, wrapped prose, times and bars.
+//! How things look on a terminal: tables, lists of facts, wrapped prose, times, bars and curves.
 
 mod bar;
+mod curve;
 mod facts;
 mod moments;
 mod table;
 mod wrap;
 
 pub(crate) use bar::bar;
+pub(crate) use curve::draw_curve;
 pub(crate) use facts::Facts;
 pub(crate) use moments::{clock, moment, now_ms};
 pub(crate) use table::{Column, Table};

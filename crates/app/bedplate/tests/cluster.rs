@@ -243,12 +243,16 @@ fn a_batch_script_runs_with_srun_as_it_is() {
 }
 
 #[test]
-fn the_last_chapter_of_the_tour_tells_how_a_job_came_back() {
+fn the_last_chapter_of_the_tour_trains_a_model_that_comes_back_and_learns() {
     let output = Command::new(PROGRAM).args(["tour", "--json"]).output().unwrap();
     succeeded(&output);
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
     let happened = &told["chapters"].as_array().unwrap().last().unwrap()["happened"];
     assert_eq!(happened["end"], "succeeded", "{happened:#}");
-    assert!(happened["from_step"].as_u64().unwrap() >= 8, "{happened:#}");
+    assert!(happened["from_step"].as_u64().unwrap() >= 60, "{happened:#}");
+    let losses: Vec<f64> = serde_json::from_value(happened["losses"].clone()).unwrap();
+    assert_eq!(losses.len(), 300, "every step is told once, those before the loss and those after");
+    assert!(losses[299] < 0.6 * losses[0], "{} -> {}", losses[0], losses[299]);
+    assert_ne!(happened["samples"][0], happened["samples"][1]);
     assert!(happened["explanation"]["wait"].is_string(), "{happened:#}");
 }

@@ -127,7 +127,15 @@ impl Bench {
         {
             at(name, passes * size, &mut || {
                 let (kept, out) = (kept.range(0..rows), half(&mut out, rows, columns));
-                device.rms_norm_backward(d_all(), x_all(), weight.view(), kept, into, out, sums.view_mut());
+                device.rms_norm_backward(
+                    d_all(),
+                    x_all(),
+                    weight.view(),
+                    kept,
+                    into,
+                    out,
+                    Some(sums.view_mut()),
+                );
             });
         }
         at("layer_norm", 2 * size, &mut || {
@@ -144,7 +152,7 @@ impl Bench {
                 kept.view(),
                 Into::Replace,
                 out,
-                sums,
+                Some(sums),
                 more,
             );
         });
@@ -187,7 +195,7 @@ impl Bench {
         });
         self.measure("head_norm_backward", E::NAME, (rows, columns), 3 * size, || {
             let d = half(out, rows, columns);
-            device.head_norm_backward(&heads, d, x, weight.view(), inverses.view(), sums.view_mut());
+            device.head_norm_backward(&heads, d, x, weight.view(), inverses.view(), Some(sums.view_mut()));
         });
     }
 

@@ -17,8 +17,8 @@ pub const IGNORED: u32 = u32::MAX;
 pub struct HeadGradients<'a, E> {
     /// Replaced.
     pub d_x: MatrixMut<'a, E>,
-    /// Added to.
-    pub d_weight: ViewMut<'a, f32>,
+    /// Added to; absent where the layer is frozen.
+    pub d_weight: Option<ViewMut<'a, f32>>,
 }
 
 impl Device {
@@ -63,7 +63,9 @@ impl Device {
             if let Some(HeadGradients { d_x, d_weight }) = &mut gradients {
                 let d_logits = logits.matrix();
                 self.linear_backward_input(d_logits, weight, Into::Replace, d_x.reborrow().into_rows(rows));
-                self.linear_backward_weight(d_logits, some_x, d_weight.reborrow(), None);
+                if let Some(d_weight) = d_weight {
+                    self.linear_backward_weight(d_logits, some_x, d_weight.reborrow(), None);
+                }
             }
         }
     }

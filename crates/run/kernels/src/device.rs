@@ -1,10 +1,13 @@
 //! The device: threads, instructions and scratch memory behind the operators.
 
+use std::cell::RefCell;
+
 use bedplate_breakdown::{Breakdown, Measured, Part};
 
 use crate::level::{Level, has_tiles};
 use crate::meter::Meter;
-use crate::scratch::Scratch;
+use crate::multiply::Scratch;
+use crate::scratch::PartialSums;
 use crate::team::Team;
 use crate::{Value, View, ViewMut};
 
@@ -14,18 +17,25 @@ pub struct Device {
     pub(crate) has_tiles: bool,
     pub(crate) team: Team,
     pub(crate) meter: Meter,
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: RefCell<Scratch>,
+    pub(crate) partial_sums: PartialSums,
 }
 
 impl Device {
     /// The processor with `threads` threads, at least one.
     pub fn cpu(threads: usize) -> Self {
+        Self::at(Level::detect(), has_tiles(), threads)
+    }
+
+    /// The processor as if it could do no more than this, which must not be more than it can.
+    pub(crate) fn at(level: Level, has_tiles: bool, threads: usize) -> Self {
         Self {
-            level: Level::detect(),
-            has_tiles: has_tiles(),
+            level,
+            has_tiles,
             team: Team::new(threads),
             meter: Meter::default(),
-            scratch: Scratch::default(),
+            scratch: RefCell::default(),
+            partial_sums: PartialSums::default(),
         }
     }
 

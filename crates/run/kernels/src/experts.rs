@@ -116,7 +116,7 @@ impl Device {
         let (d_y, d_weights) = (d_y.into_shared(), SharedMut::new(d_weights.into_host()));
         self.time(Part::Memory, || {
             // Members write to the rows that `slots` names, so no two may be the same.
-            self.scratch.with(slots.len(), |marks| assert_all_differ(slots, marks));
+            self.partial_sums.with(slots.len(), |marks| assert_all_differ(slots, marks));
             self.in_rows(
                 d_out.rows,
                 d_out.columns * per_token,

@@ -43,7 +43,7 @@ impl Device {
         });
     }
 
-    /// `d_weight` and `d_bias` are added to.
+    /// `d_weight` and `d_bias` are added to, where they are present.
     #[expect(
         clippy::too_many_arguments,
         reason = "what the forward pass had, and the gradients of all of it"
@@ -56,7 +56,7 @@ impl Device {
         statistics: View<'_, f32>,
         into: Into,
         d_x: MatrixMut<'_, E>,
-        d_weight: ViewMut<'_, f32>,
+        d_weight: Option<ViewMut<'_, f32>>,
         d_bias: Option<ViewMut<'_, f32>>,
     ) {
         assert_eq!((x.rows, x.columns), (d_out.rows, d_out.columns), "the output of a norm");
@@ -66,7 +66,8 @@ impl Device {
             (x.columns, 2 * x.rows),
             "weight and statistics of a norm"
         );
-        assert_eq!(d_weight.len(), x.columns, "the weight of a norm");
+        let d_weight = d_weight.map_or(&mut [][..], ViewMut::into_host);
+        assert!(d_weight.is_empty() || d_weight.len() == x.columns, "the weight of a norm");
         let d_bias = d_bias.map_or(&mut [][..], ViewMut::into_host);
         assert!(d_bias.is_empty() || d_bias.len() == x.columns, "the bias of a norm");
         let d_x = d_x.into_shared();
@@ -74,7 +75,7 @@ impl Device {
         self.time(Part::Memory, || {
             self.sum_over_rows(
                 x.rows,
-                [d_weight.into_host(), d_bias],
+                [d_weight, d_bias],
                 #[inline(always)]
                 |rows, [weight_sums, bias_sums]| {
                     for row in rows {

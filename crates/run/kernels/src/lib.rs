@@ -30,6 +30,7 @@ mod device;
 mod element;
 mod elementary;
 mod embedding;
+mod expert_linear;
 mod experts;
 mod heads;
 mod layer_norm;
@@ -37,6 +38,9 @@ mod level;
 mod limit;
 mod linear;
 mod meter;
+mod multiply;
+#[cfg(test)]
+mod reference;
 mod rms_norm;
 mod rotary;
 mod route;

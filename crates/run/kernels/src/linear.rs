@@ -1,7 +1,10 @@
 //! Linear layers: `y = x W^T + b` and its gradients.
 
+use std::ops::Range;
+
 use bedplate_breakdown::Part;
 
+use crate::multiply::{Finished, Operand, Product, fetch};
 use crate::stream::SharedMut;
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
@@ -23,21 +26,21 @@ impl Device {
         out: MatrixMut<'_, O>,
     ) {
         assert_eq!(x.rows, out.rows, "rows of a linear layer");
-        assert_eq!(weight.len(), out.columns * x.columns, "the weight of a linear layer");
-        let (rows, columns, stride) = (out.rows, out.columns, out.stride);
-        let shared = SharedMut::new(out.view.into_host());
+        let weight = weight.matrix(out.columns, x.columns);
+        assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
+        assert!(
+            residual.is_none_or(|residual| (residual.rows, residual.columns) == (out.rows, out.columns)),
+            "the residual of a linear layer"
+        );
+        let product = Product { left: Operand::rows_of(x), right: Operand::rows_of(weight) };
+        let level = self.level;
+        let out = Target::new(out);
         self.time(Part::Compute, || {
-            self.team.run(rows, &|row, _| {
-                let inputs = &x.view.host()[row * x.stride..][..x.columns];
-                let outputs = shared.range(row * stride..row * stride + columns);
-                for (column, output) in outputs.iter_mut().enumerate() {
-                    let weights = &weight.host()[column * x.columns..][..x.columns];
-                    let product: f32 = inputs.iter().zip(weights).map(|(x, w)| x.widen() * w.widen()).sum();
-                    let bias = bias.map_or(0.0, |bias| bias.host()[column].widen());
-                    let under =
-                        residual.map_or(0.0, |under| under.view.host()[row * under.stride + column].widen());
-                    *output = O::narrow(product + bias + under);
-                }
+            self.multiply(self.engine::<X, W>(), 1, &|_| product, &|part| {
+                level.vectorized(
+                    #[inline(always)]
+                    || out.finish(part, bias, residual),
+                );
             });
         });
     }
@@ -51,20 +54,16 @@ impl Device {
         d_x: MatrixMut<'_, X>,
     ) {
         assert_eq!(d_out.rows, d_x.rows, "rows of a linear layer");
-        assert_eq!(weight.len(), d_out.columns * d_x.columns, "the weight of a linear layer");
-        let (rows, columns, stride) = (d_x.rows, d_x.columns, d_x.stride);
-        let shared = SharedMut::new(d_x.view.into_host());
+        let weight = weight.matrix(d_out.columns, d_x.columns);
+        let product = Product { left: Operand::rows_of(d_out), right: Operand::columns_of(weight) };
+        let level = self.level;
+        let d_x = Target::new(d_x);
         self.time(Part::Compute, || {
-            self.team.run(rows, &|row, _| {
-                let gradients = &d_out.view.host()[row * d_out.stride..][..d_out.columns];
-                let inputs = shared.range(row * stride..row * stride + columns);
-                for (column, input) in inputs.iter_mut().enumerate() {
-                    let weights = weight.host()[column..].iter().step_by(columns);
-                    let product: f32 =
-                        gradients.iter().zip(weights).map(|(d, w)| d.widen() * w.widen()).sum();
-                    let under = if into == Into::Add { input.widen() } else { 0.0 };
-                    *input = X::narrow(under + product);
-                }
+            self.multiply(self.engine::<D, W>(), 1, &|_| product, &|part| {
+                level.vectorized(
+                    #[inline(always)]
+                    || d_x.put(part, into),
+                );
             });
         });
     }
@@ -78,22 +77,130 @@ impl Device {
         d_bias: Option<ViewMut<'_, f32>>,
     ) {
         assert_eq!(d_out.rows, x.rows, "rows of a linear layer");
-        assert_eq!(d_weight.len(), d_out.columns * x.columns, "the weight of a linear layer");
-        let shared = SharedMut::new(d_weight.into_host());
-        let gradient = |row: usize, output: usize| d_out.view.host()[row * d_out.stride + output].widen();
+        let product = Product { left: Operand::columns_of(d_out), right: Operand::columns_of(x) };
+        let level = self.level;
+        let d_weight = Target::new(d_weight.matrix(d_out.columns, x.columns));
         self.time(Part::Compute, || {
-            self.team.run(d_out.columns, &|output, _| {
-                let sums = shared.range(output * x.columns..(output + 1) * x.columns);
-                for row in 0..x.rows {
-                    let inputs = &x.view.host()[row * x.stride..][..x.columns];
-                    sums.iter_mut()
-                        .zip(inputs)
-                        .for_each(|(sum, x)| *sum += gradient(row, output) * x.widen());
-                }
+            self.multiply(self.engine::<D, X>(), 1, &|_| product, &|part| {
+                level.vectorized(
+                    #[inline(always)]
+                    || d_weight.put(part, Into::Add),
+                );
             });
-            for (output, sum) in d_bias.into_iter().flat_map(|bias| bias.into_host().iter_mut().enumerate()) {
-                *sum += (0..x.rows).map(|row| gradient(row, output)).sum::<f32>();
+            if let Some(d_bias) = d_bias {
+                self.add_sum_of_rows(d_out, d_bias);
             }
         });
     }
+
+    /// Adds the sum of the rows to `sums`: columns are shared out, rows are added from the first to the last.
+    fn add_sum_of_rows<D: Element>(&self, rows: Matrix<'_, D>, sums: ViewMut<'_, f32>) {
+        const COLUMNS: usize = 256;
+        assert_eq!(sums.len(), rows.columns, "the bias of a linear layer");
+        let sums = SharedMut::new(sums.into_host());
+        let values = rows.view.host();
+        self.in_chunks(
+            rows.columns,
+            COLUMNS,
+            #[inline(always)]
+            |range| {
+                let mut chunk = [0.0; COLUMNS];
+                let chunk = &mut chunk[..range.len()];
+                for row in 0..rows.rows {
+                    let values = &values[row * rows.stride..][range.clone()];
+                    chunk.iter_mut().zip(values).for_each(|(sum, value)| *sum += value.widen());
+                }
+                sums.range(range).iter_mut().zip(chunk).for_each(|(sum, more)| *sum += *more);
+            },
+        );
+    }
 }
+
+/// A matrix that members write sums to, each to a part of its own.
+pub(crate) struct Target<'a, O> {
+    values: SharedMut<'a, O>,
+    stride: usize,
+}
+
+impl<'a, O: Element> Target<'a, O> {
+    pub(crate) fn new(out: MatrixMut<'a, O>) -> Self {
+        Self { values: SharedMut::new(out.view.into_host()), stride: out.stride }
+    }
+
+    #[inline(always)]
+    fn row(&self, part: &Finished<'_>, row: usize) -> &mut [O] {
+        let start = (part.row + row) * self.stride + part.column;
+        let row = self.values.range(start..start + part.columns);
+        // The part to the right is usually finished next.
+        fetch::to_write(row.as_ptr().wrapping_add(part.columns), part.columns);
+        row
+    }
+
+    /// Asks for a piece of some rows that will be written.
+    pub(crate) fn fetch(&self, rows: Range<usize>, column: usize, count: usize) {
+        for row in rows {
+            let start = row * self.stride + column;
+            fetch::to_write(self.values.range(start..start + count).as_ptr(), count);
+        }
+    }
+
+    /// A piece of one row.
+    #[inline(always)]
+    pub(crate) fn write(&self, row: usize, column: usize, values: &[f32]) {
+        let start = row * self.stride + column;
+        each(self.values.range(start..start + values.len()), values, |_, value| O::narrow(value));
+    }
+
+    /// The sums, or that much more.
+    #[inline(always)]
+    pub(crate) fn put(&self, part: Finished<'_>, into: Into) {
+        for (row, sums) in part.sums.chunks_exact(part.stride).enumerate().take(part.rows) {
+            let (out, sums) = (self.row(&part, row), &sums[..part.columns]);
+            match into {
+                Into::Replace => each(out, sums, |_, sum| O::narrow(sum)),
+                Into::Add => each(out, sums, |out, sum| O::narrow(out.widen() + sum)),
+            }
+        }
+    }
+
+    /// The sums with bias and residual.
+    #[inline(always)]
+    fn finish<W: Element>(
+        &self,
+        part: Finished<'_>,
+        bias: Option<View<'_, W>>,
+        residual: Option<Matrix<'_, O>>,
+    ) {
+        if bias.is_none() && residual.is_none() {
+            return self.put(part, Into::Replace);
+        }
+        let bias = bias.map(|bias| &bias.host()[part.column..][..part.columns]);
+        for (row, sums) in part.sums.chunks_exact(part.stride).enumerate().take(part.rows) {
+            let mut line = [0.0; Finished::MAX_COLUMNS];
+            let line = &mut line[..part.columns];
+            line.copy_from_slice(&sums[..part.columns]);
+            if let Some(bias) = bias {
+                line.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias.widen());
+            }
+            if let Some(residual) = residual {
+                let start = (part.row + row) * residual.stride + part.column;
+                let under = &residual.view.host()[start..start + part.columns];
+                line.iter_mut().zip(under).for_each(|(sum, under)| *sum += under.widen());
+            }
+            self.row(&part, row).iter_mut().zip(line).for_each(|(out, sum)| *out = O::narrow(*sum));
+        }
+    }
+}
+
+/// Replaces each number by what `change` makes of it and its neighbour; in pieces of a fixed size, which is faster.
+#[inline(always)]
+fn each<O: Copy>(out: &mut [O], sums: &[f32], change: impl Fn(O, f32) -> O) {
+    let ((out, out_rest), (sums, rest)) = (out.as_chunks_mut::<16>(), sums.as_chunks::<16>());
+    for (out, sums) in out.iter_mut().zip(sums) {
+        *out = std::array::from_fn(|lane| change(out[lane], sums[lane]));
+    }
+    out_rest.iter_mut().zip(rest).for_each(|(out, sum)| *out = change(*out, *sum));
+}
+
+#[cfg(test)]
+mod tests;

@@ -33,7 +33,7 @@ impl Device {
         });
     }
 
-    /// `d_weight` is added to.
+    /// `d_weight` is added to; it may be absent, where the weight is frozen.
     #[expect(
         clippy::too_many_arguments,
         reason = "what the forward pass had, and the gradients of all of it"
@@ -46,18 +46,19 @@ impl Device {
         inverses: View<'_, f32>,
         into: Into,
         d_x: MatrixMut<'_, E>,
-        d_weight: ViewMut<'_, f32>,
+        d_weight: Option<ViewMut<'_, f32>>,
     ) {
         assert_eq!((x.rows, x.columns), (d_out.rows, d_out.columns), "the output of a norm");
         assert_eq!((x.rows, x.columns), (d_x.rows, d_x.columns), "the input of a norm");
         assert_eq!((weight.len(), inverses.len()), (x.columns, x.rows), "weight and inverses of a norm");
-        assert_eq!(d_weight.len(), x.columns, "the weight of a norm");
+        let d_weight = d_weight.map_or(&mut [][..], ViewMut::into_host);
+        assert!(d_weight.is_empty() || d_weight.len() == x.columns, "the weight of a norm");
         let d_x = d_x.into_shared();
         let (weight, inverses) = (weight.host(), inverses.host());
         self.time(Part::Memory, || {
             self.sum_over_rows(
                 x.rows,
-                [d_weight.into_host()],
+                [d_weight],
                 #[inline(always)]
                 |rows, [sums]| {
                     for row in rows {
@@ -115,19 +116,23 @@ impl Device {
         x: Matrix<'_, E>,
         weight: View<'_, E>,
         inverses: View<'_, f32>,
-        d_weight: ViewMut<'_, f32>,
+        d_weight: Option<ViewMut<'_, f32>>,
     ) {
         let Heads { count, dim, .. } = *heads;
         let (x, d) = (x.columns(heads.columns()), d_out_then_d_x.into_columns(heads.columns()));
         assert_eq!((x.rows, x.columns), (d.rows, d.columns), "the output of a norm");
-        assert_eq!((weight.len(), d_weight.len()), (dim, dim), "the weight of a norm");
+        let d_weight = d_weight.map_or(&mut [][..], ViewMut::into_host);
+        assert!(
+            weight.len() == dim && (d_weight.is_empty() || d_weight.len() == dim),
+            "the weight of a norm"
+        );
         assert_eq!(inverses.len(), x.rows * count, "inverses of a norm");
         let d = d.into_shared();
         let weight = weight.host();
         self.time(Part::Memory, || {
             self.sum_over_rows(
                 x.rows,
-                [d_weight.into_host()],
+                [d_weight],
                 #[inline(always)]
                 |rows, [sums]| {
                     for row in rows {

@@ -70,7 +70,7 @@ impl Device {
         let d_logits = d_logits.into_shared();
         let (experts, weights, d_weights) = (experts.host(), weights.host(), d_weights.host());
         self.time(Part::Memory, || {
-            self.scratch.with(columns, |shares| {
+            self.partial_sums.with(columns, |shares| {
                 share_of_tokens(experts, rows, shares);
                 let pressure =
                     balance.map_or(0.0, |balance| balance.coefficient * columns as f32 / rows as f32);
@@ -115,7 +115,7 @@ impl Device {
         let Matrix { rows, columns, .. } = probabilities;
         assert_eq!(experts.len(), rows * per_token, "chosen experts");
         self.time(Part::Memory, || {
-            self.scratch.with(columns, |shares| {
+            self.partial_sums.with(columns, |shares| {
                 share_of_tokens(experts.host(), rows, shares);
                 let shares = &*shares;
                 let products = self.sum_of_rows(

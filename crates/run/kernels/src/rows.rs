@@ -74,7 +74,7 @@ impl Device {
         let lens = totals.each_ref().map(|total| total.len());
         let width: usize = lens.iter().sum();
         let chunk = rows.div_ceil(PARTIAL_SUMS).max(16);
-        self.scratch.with(rows.div_ceil(chunk) * width, |sums| {
+        self.partial_sums.with(rows.div_ceil(chunk) * width, |sums| {
             let shared = SharedMut::new(sums);
             self.in_chunks(
                 rows,

@@ -5,15 +5,15 @@ use std::cell::RefCell;
 use crate::Buffer;
 
 /// Numbers with no meaning between two operators. Allocates only when more is asked for than ever before.
-pub(crate) struct Scratch(RefCell<Buffer<f32>>);
+pub(crate) struct PartialSums(RefCell<Buffer<f32>>);
 
-impl Default for Scratch {
+impl Default for PartialSums {
     fn default() -> Self {
         Self(RefCell::new(Buffer::zeros(0)))
     }
 }
 
-impl Scratch {
+impl PartialSums {
     /// Gives `work` that many numbers, which hold anything. Panics when `work` asks again.
     pub(crate) fn with<R>(&self, len: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
         let mut buffer = self.0.borrow_mut();

@@ -72,6 +72,11 @@ impl Device {
         });
     }
 
+    /// The sum, in an order that depends on the length alone. For short lists: nothing is shared out.
+    pub fn sum(&self, of: View<'_, f32>) -> f64 {
+        self.time(Part::Memory, || of.host().iter().map(|value| f64::from(*value)).sum())
+    }
+
     /// The sum of squares, in an order that depends on the length alone.
     pub fn sum_of_squares<E: Element>(&self, of: View<'_, E>) -> f64 {
         let of = of.host();
@@ -183,13 +188,13 @@ unsafe impl<E: Send> Sync for SharedMut<'_, E> {}
 mod tests {
     use proptest::prelude::*;
 
-    use crate::testing::{Random, on_any_threads};
+    use crate::testing::{Random, on_any_processor};
     use crate::{Bf16, Buffer, Device, Element, View, ViewMut};
 
     fn check_sum<E: Element>(len: usize) {
         let random = &mut Random::new(len as u64);
         let (x, to): (Vec<E>, Vec<E>) = (random.numbers(len), random.numbers(len));
-        let [copied, added] = on_any_threads(|device| {
+        let [copied, added] = on_any_processor(|device| {
             let (mut copied, mut added) = (to.clone(), to.clone());
             device.copy(View::of_host(&x), ViewMut::of_host(&mut copied));
             device.add(View::of_host(&x), ViewMut::of_host(&mut added));
@@ -217,9 +222,9 @@ mod tests {
                 numbers[*place % len] = bad;
             }
             let first = numbers.iter().position(|number| !number.is_finite());
-            prop_assert_eq!(on_any_threads(|device| device.first_non_finite(View::of_host(&numbers))), first);
+            prop_assert_eq!(on_any_processor(|device| device.first_non_finite(View::of_host(&numbers))), first);
             let rounded: Vec<Bf16> = numbers.iter().map(|number| Bf16::from_f32(number * 0.5)).collect();
-            prop_assert_eq!(on_any_threads(|device| device.first_non_finite(View::of_host(&rounded))), first);
+            prop_assert_eq!(on_any_processor(|device| device.first_non_finite(View::of_host(&rounded))), first);
         }
     }
 

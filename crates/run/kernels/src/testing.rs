@@ -1,5 +1,6 @@
 //! What tests of operators share: random matrices with gaps between their rows, comparison, finite differences.
 
+use crate::level::Level;
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Numbers that look random and are the same in every run.
@@ -146,4 +147,17 @@ pub(crate) fn on_any_threads<R: PartialEq + std::fmt::Debug>(run: impl Fn(&Devic
     let [one, three] = DEVICES.with(|devices| devices.each_ref().map(&run));
     assert!(one == three, "the result depends on the number of threads");
     one
+}
+
+/// Runs also compiled for lesser processors, which must not make a difference either.
+#[track_caller]
+pub(crate) fn on_any_processor<R: PartialEq + std::fmt::Debug>(run: impl Fn(&Device) -> R) -> R {
+    thread_local! {
+        static DEVICES: [Device; 2] = [Level::Portable, Level::Avx2]
+            .map(|level| Device { level: level.min(Level::detect()), ..Device::cpu(1) });
+    }
+    let here = on_any_threads(&run);
+    let is_same = DEVICES.with(|devices| devices.iter().all(|device| run(device) == here));
+    assert!(is_same, "the result depends on the processor's instructions");
+    here
 }

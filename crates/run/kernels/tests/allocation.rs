@@ -137,16 +137,16 @@ impl<E: Element> Buffers<E> {
         let inverses = self.statistics.range_mut(0..ROWS);
         device.rms_norm(x, weight, 1e-5, all_mut(&mut self.out, ROWS), inverses);
         let (inverses, out) = (self.statistics.range(0..ROWS), all_mut(&mut self.out, ROWS));
-        device.rms_norm_backward(d, x, weight, inverses, Into::Add, out, self.sums.view_mut());
+        device.rms_norm_backward(d, x, weight, inverses, Into::Add, out, Some(self.sums.view_mut()));
         let (out, statistics) = (all_mut(&mut self.out, ROWS), self.statistics.view_mut());
         device.layer_norm(x, weight, Some(weight), 1e-5, out, statistics);
         let (out, statistics) = (all_mut(&mut self.out, ROWS), self.statistics.view());
         let (sums, more) = (self.sums.view_mut(), Some(self.more_sums.view_mut()));
-        device.layer_norm_backward(d, x, weight, statistics, Into::Replace, out, sums, more);
+        device.layer_norm_backward(d, x, weight, statistics, Into::Replace, out, Some(sums), more);
         let (weight, out) = (self.weight.range(0..16), all_mut(&mut self.out, ROWS));
         device.head_norm(&heads, x, weight, 1e-5, out, self.head_inverses.view_mut());
         let (out, sums) = (all_mut(&mut self.out, ROWS), self.sums.range_mut(0..16));
-        device.head_norm_backward(&heads, out, x, weight, self.head_inverses.view(), sums);
+        device.head_norm_backward(&heads, out, x, weight, self.head_inverses.view(), Some(sums));
         let out = all_mut(&mut self.out, ROWS);
         device.rotate(&heads, self.tokens.view(), &self.rotary, Turn::Forward, out);
     }
@@ -161,7 +161,7 @@ impl<E: Element> Buffers<E> {
 
     fn run_loss(&mut self, device: &Device) {
         let d_x = all_mut(&mut self.out, ROWS);
-        let gradients = HeadGradients { d_x, d_weight: self.d_table.view_mut() };
+        let gradients = HeadGradients { d_x, d_weight: Some(self.d_table.view_mut()) };
         let (weight, targets) = (self.table.view(), self.tokens.view());
         let (losses, workspace) = (self.losses.view_mut(), self.workspace.view_mut());
         device.linear_cross_entropy(

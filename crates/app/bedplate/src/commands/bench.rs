@@ -2,6 +2,7 @@
 
 mod deploy;
 mod heal;
+mod kernels;
 mod machine;
 mod peer;
 mod schedule;
@@ -21,7 +22,8 @@ Examples:
   bedplate bench schedule --nodes 1000 --pending 10000
   bedplate bench submit --peer slurm
   bedplate bench heal
-  bedplate bench machine --peer torch --peer-python ~/venv/bin/python")]
+  bedplate bench machine
+  bedplate bench kernels --peer torch --peer-python venv/bin/python")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -37,6 +39,8 @@ enum Command {
     Schedule(schedule::Arguments),
     /// Jobs taken in per second, and seconds until many small ones are done
     Submit(submit::Arguments),
+    /// Milliseconds of each operator, of a block and of whole models, beside PyTorch
+    Kernels(kernels::Arguments),
     /// Seconds until a gang runs again after the loss of a node, and until a killed daemon is back
     Heal(heal::Arguments),
     /// What this host does under the program's own operators, as a catalog file to plan with
@@ -50,9 +54,11 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Deploy(_) => deploy::run(&catalog, console),
         Command::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
         Command::Submit(arguments) => submit::run(&arguments, context, console),
+        Command::Kernels(arguments) => kernels::run(&arguments, console),
         Command::Heal(arguments) => heal::run(&arguments, context, console),
         Command::Machine(arguments) => machine::run(&arguments, console),
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] = &[&peer::PEER_FAILED, &submit::SLURM, &submit::STUCK];
+pub(crate) const PAGES: &[&bedplate_diag::Page] =
+    &[&peer::PEER_FAILED, &kernels::TORCH, &submit::SLURM, &submit::STUCK];

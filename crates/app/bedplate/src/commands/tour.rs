@@ -4,6 +4,7 @@
 //! adds a sentence before it. Later capabilities add chapters here.
 
 mod cluster;
+mod learning;
 
 use bedplate_catalog::Catalog;
 use bedplate_transformer::{TrainingState, builtin};

@@ -51,7 +51,11 @@ pub(super) enum Sparse {
 pub(super) fn read(keys: &Keys<'_>, names: &MixtureKeys) -> Result<Option<Mixture>, ModelError> {
     let experts = match names.sparse {
         Sparse::Always | Sparse::Interleaved => keys.size(names.experts)?,
-        Sparse::ByStep | Sparse::AfterFirst => keys.count(names.experts)?,
+        // transformers 5 writes the number of experts under Mixtral's key for every family.
+        Sparse::ByStep | Sparse::AfterFirst => match keys.count(names.experts)? {
+            0 => keys.count("num_local_experts")?,
+            experts => experts,
+        },
     };
     if experts == 0 {
         return Ok(None);

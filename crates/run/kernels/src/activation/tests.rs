@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Bf16;
-use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_threads, tolerance};
+use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_processor, tolerance};
 
 /// Numbers from -8 to 8, where activations bend.
 fn spread<E: Element>(rows: usize, columns: usize, random: &mut Random) -> Spaced<E> {
@@ -22,7 +22,7 @@ fn swiglu(x: &[f64], columns: usize) -> Vec<f64> {
 fn check_swiglu<E: Element>(rows: usize, columns: usize, seed: u64) {
     let random = &mut Random::new(seed);
     let (x, d) = (spread::<E>(rows, 2 * columns, random), spread::<E>(rows, columns, random));
-    let (out, d_x) = on_any_threads(|device| run_swiglu(device, &x, &d));
+    let (out, d_x) = on_any_processor(|device| run_swiglu(device, &x, &d));
     assert_close(&out, &swiglu(&x.wide(), columns), tolerance::<E>());
     let by_x = gradient(|x| dot(&d.wide(), &swiglu(x, columns)), &x.wide());
     assert_close(&d_x, &by_x, 2.0 * tolerance::<E>());
@@ -56,7 +56,7 @@ fn share(x: f64) -> f64 {
 fn check_gelu<E: Element>(kind: Gelu, rows: usize, columns: usize, seed: u64) {
     let random = &mut Random::new(seed);
     let (x, d) = (spread::<E>(rows, columns, random), spread::<E>(rows, columns, random));
-    let (out, d_x) = on_any_threads(|device| run_gelu(device, kind, &x, &d));
+    let (out, d_x) = on_any_processor(|device| run_gelu(device, kind, &x, &d));
     let expected: Vec<f64> = x.wide().into_iter().map(|x| gelu(kind, x)).collect();
     assert_close(&out, &expected, tolerance::<E>());
     let slope = |x: f64| (gelu(kind, x + 1e-5) - gelu(kind, x - 1e-5)) / 2e-5;
@@ -93,12 +93,12 @@ proptest! {
 }
 
 #[test]
-fn large_matrices_give_the_same_on_any_threads() {
+fn large_matrices_give_the_same_on_any_processor() {
     let random = &mut Random::new(5);
     let (x, d) = (spread::<Bf16>(100, 1000, random), spread::<Bf16>(100, 500, random));
-    on_any_threads(|device| run_swiglu(device, &x, &d));
+    on_any_processor(|device| run_swiglu(device, &x, &d));
     let d = spread::<Bf16>(100, 1000, random);
-    on_any_threads(|device| run_gelu(device, Gelu::Exact, &x, &d));
+    on_any_processor(|device| run_gelu(device, Gelu::Exact, &x, &d));
 }
 
 #[test]
@@ -109,7 +109,7 @@ fn huge_inputs_stay_finite() {
     });
     let d = Spaced::<f32>::new(1, 4, 0, || 1.0);
     for kind in [Gelu::Tanh, Gelu::Exact] {
-        let (out, d_x) = on_any_threads(|device| run_gelu(device, kind, &x, &d));
+        let (out, d_x) = on_any_processor(|device| run_gelu(device, kind, &x, &d));
         assert_eq!(out, [1e30, 0.0, 3e4, 0.0]);
         assert_eq!(d_x, [1.0, 0.0, 1.0, 0.0]);
     }

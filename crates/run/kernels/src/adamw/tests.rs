@@ -1,7 +1,7 @@
 //! AdamW against the published algorithm in `f64`, over several steps.
 
 use super::*;
-use crate::testing::{Random, assert_close, on_any_threads, wide};
+use crate::testing::{Random, assert_close, on_any_processor, wide};
 
 const SETTINGS: AdamW = AdamW {
     learning_rate: 1e-2,
@@ -68,15 +68,15 @@ fn by_definition(len: usize, steps: u64) -> Vec<f64> {
 #[test]
 fn steps_are_those_of_the_algorithm() {
     for len in [1, 17, 1000] {
-        let found = on_any_threads(|device| take_steps(device, len, 20, true));
+        let found = on_any_processor(|device| take_steps(device, len, 20, true));
         assert_close(&found.weights, &by_definition(len, 20), 2e-6);
     }
 }
 
 #[test]
 fn the_copy_is_the_weights_rounded_and_changes_nothing_else() {
-    let with_copy = on_any_threads(|device| take_steps(device, 100_000, 3, true));
-    let without = on_any_threads(|device| take_steps(device, 100_000, 3, false));
+    let with_copy = on_any_processor(|device| take_steps(device, 100_000, 3, true));
+    let without = on_any_processor(|device| take_steps(device, 100_000, 3, false));
     let rounded: Vec<Bf16> = with_copy.weights.iter().map(|weight| Bf16::from_f32(*weight)).collect();
     assert_eq!(with_copy.copy, rounded);
     assert_eq!(State { copy: rounded, ..without }, with_copy);

@@ -4,7 +4,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Bf16;
-use crate::testing::{Random, Spaced, assert_close, gradient, on_any_threads, tolerance, wide};
+use crate::testing::{
+    Random, Spaced, assert_close, gradient, on_any_processor, on_any_threads, tolerance, wide,
+};
 
 fn losses_by_definition(logits: &[f64], targets: &[u32]) -> Vec<f64> {
     let columns = logits.len() / targets.len();
@@ -40,7 +42,7 @@ proptest! {
         let random = &mut Random::new(seed);
         let logits = Spaced::<f32>::new(rows, vocabulary, 2, || size * random.number());
         let targets = targets(rows, vocabulary, random);
-        let (losses, d_logits) = on_any_threads(|device| run(device, &logits, &targets, 0.25));
+        let (losses, d_logits) = on_any_processor(|device| run(device, &logits, &targets, 0.25));
         assert_close(&losses, &losses_by_definition(&logits.wide(), &targets), tolerance::<f32>());
         let sum = |logits: &[f64]| 0.25 * losses_by_definition(logits, &targets).iter().sum::<f64>();
         assert_close(&d_logits, &gradient(sum, &logits.wide()), tolerance::<f32>());
@@ -68,7 +70,8 @@ impl<E: Element> Layer<E> {
         let mut workspace = vec![f32::NAN; self.workspace];
         let mut d_x = Spaced::<E>::zeros(self.x.rows, self.x.columns, 1);
         let mut d_weight = vec![0.5; self.weight.len()];
-        let gradients = HeadGradients { d_x: d_x.matrix_mut(), d_weight: ViewMut::of_host(&mut d_weight) };
+        let gradients =
+            HeadGradients { d_x: d_x.matrix_mut(), d_weight: Some(ViewMut::of_host(&mut d_weight)) };
         self.call(device, &mut losses, Some(gradients), &mut workspace);
         let mut again = vec![f32::NAN; self.targets.len()];
         self.call(device, &mut again, None, &mut workspace);
@@ -124,7 +127,7 @@ proptest! {
 #[test]
 fn rows_without_a_target_have_no_loss_and_no_gradient() {
     let logits = Spaced::<f32>::new(3, 1000, 1, || f32::NAN);
-    let (losses, d_logits) = on_any_threads(|device| run(device, &logits, &[IGNORED; 3], 1.0));
+    let (losses, d_logits) = on_any_processor(|device| run(device, &logits, &[IGNORED; 3], 1.0));
     assert_eq!(losses, [0.0; 3]);
     assert!(d_logits.iter().all(|d| *d == 0.0));
 }
@@ -136,18 +139,18 @@ fn huge_and_impossible_logits_are_what_the_limit_says() {
         let mut numbers = row.into_iter().cycle();
         move || numbers.next().unwrap()
     });
-    let (losses, d_logits) = on_any_threads(|device| run(device, &logits, &[0, 3, 2], 1.0));
+    let (losses, d_logits) = on_any_processor(|device| run(device, &logits, &[0, 3, 2], 1.0));
     assert_close(&losses[..2], &[2f64.ln(); 2], 1e-6);
     assert_eq!(losses[2], f32::INFINITY);
     assert_eq!(d_logits, [-0.5, 0.0, 0.0, 0.5, 0.5, 0.0, 0.0, -0.5, 0.5, 0.0, -1.0, 0.5]);
 }
 
 #[test]
-fn many_rows_of_a_large_vocabulary_give_the_same_on_any_threads() {
+fn many_rows_of_a_large_vocabulary_give_the_same_on_any_processor() {
     let random = &mut Random::new(9);
     let logits = Spaced::<f32>::new(40, 3001, 0, || 10.0 * random.number());
     let targets = targets(40, 3001, random);
-    on_any_threads(|device| run(device, &logits, &targets, 1.0));
+    on_any_processor(|device| run(device, &logits, &targets, 1.0));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::testing::{Random, Spaced, assert_close, on_any_threads, tolerance};
+use crate::testing::{Random, Spaced, assert_close, on_any_processor, tolerance};
 use crate::{Bf16, Device, Element, Into, View};
 
 fn check<E: Element>(tokens: &[u32], entries: usize, columns: usize, random: &mut Random) {
@@ -16,7 +16,7 @@ fn check<E: Element>(tokens: &[u32], entries: usize, columns: usize, random: &mu
         .flat_map(|token| table.wide()[*token as usize * columns..][..columns].to_vec())
         .collect();
     for into in [Into::Replace, Into::Add] {
-        let out = on_any_threads(|device| {
+        let out = on_any_processor(|device| {
             let mut out = before.clone();
             device.embedding(View::of_host(tokens), table.matrix(), into, out.matrix_mut());
             out.numbers()
@@ -32,7 +32,7 @@ fn check<E: Element>(tokens: &[u32], entries: usize, columns: usize, random: &mu
             expected[*token as usize * columns + column] += d.wide()[row * columns + column];
         }
     }
-    let found = on_any_threads(|device| {
+    let found = on_any_processor(|device| {
         let mut d_table = d_table.clone();
         device.embedding_backward(View::of_host(tokens), d.matrix(), d_table.matrix_mut());
         d_table.numbers()

@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::Bf16;
-use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_threads, tolerance, wide};
+use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_processor, tolerance, wide};
 
 #[derive(Debug, PartialEq)]
 struct Dispatched {
@@ -22,7 +22,7 @@ fn dispatch(device: &Device, experts: &[u32], count: usize) -> Dispatched {
 }
 
 fn check_dispatch(experts: &[u32], count: usize) {
-    let found = on_any_threads(|device| dispatch(device, experts, count));
+    let found = on_any_processor(|device| dispatch(device, experts, count));
     let mut order: Vec<u32> = (0..experts.len() as u32).collect();
     order.sort_by_key(|choice| experts[*choice as usize]);
     assert_eq!(found.order, order);
@@ -108,7 +108,7 @@ impl<E: Element> Case<E> {
     }
 
     fn check(&self) {
-        let [gathered, d_x, combined, d_y, d_weights] = on_any_threads(|device| self.run(device));
+        let [gathered, d_x, combined, d_y, d_weights] = on_any_processor(|device| self.run(device));
         let with_before = |numbers: Vec<f64>| -> Vec<f64> {
             numbers.iter().zip(self.before.wide()).map(|(number, before)| number + before).collect()
         };
@@ -157,9 +157,9 @@ fn an_expert_may_get_all_tokens_and_others_none() {
 }
 
 #[test]
-fn many_tokens_give_the_same_on_any_threads() {
-    on_any_threads(|device| Case::<f32>::new(200, 3, 140, 8, 2).run(device));
-    on_any_threads(|device| Case::<Bf16>::new(200, 3, 257, 8, 2).run(device));
+fn many_tokens_give_the_same_on_any_processor() {
+    on_any_processor(|device| Case::<f32>::new(200, 3, 140, 8, 2).run(device));
+    on_any_processor(|device| Case::<Bf16>::new(200, 3, 257, 8, 2).run(device));
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn check_gate<E: Element>(rows: usize, columns: usize, seed: u64) {
     let definition = |x: &[f64], logits: &[f64]| -> Vec<f64> {
         x.iter().enumerate().map(|(index, x)| x / (1.0 + (-logits[index / columns]).exp())).collect()
     };
-    let [out, d_x, d_logits] = on_any_threads(|device| {
+    let [out, d_x, d_logits] = on_any_processor(|device| {
         let (mut out, mut d_x) = (before.clone(), Spaced::<E>::zeros(rows, columns, 0));
         let mut d_logits = vec![0.0; rows];
         let gates = View::of_host(&logits);

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_threads, tolerance, wide};
+use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_processor, tolerance, wide};
 use crate::{Bf16, Device, Element, Into, View, ViewMut};
 
 const EPSILON: f32 = 1e-3;
@@ -39,7 +39,16 @@ fn run<E: Element>(device: &Device, inputs: &Inputs<E>, into: Into) -> [Vec<f32>
     let (mut d_x, kept) = (d_x.clone(), View::of_host(&statistics));
     let (mut d_weight, mut d_bias) = (vec![0.0; x.columns], vec![0.0; x.columns]);
     let (sums, bias_sums) = (ViewMut::of_host(&mut d_weight), bias.map(|_| ViewMut::of_host(&mut d_bias)));
-    device.layer_norm_backward(d.matrix(), x.matrix(), weight, kept, into, d_x.matrix_mut(), sums, bias_sums);
+    device.layer_norm_backward(
+        d.matrix(),
+        x.matrix(),
+        weight,
+        kept,
+        into,
+        d_x.matrix_mut(),
+        Some(sums),
+        bias_sums,
+    );
     [out.numbers(), d_x.numbers(), d_weight, d_bias]
 }
 
@@ -60,7 +69,7 @@ fn check<E: Element>(rows: usize, columns: usize, has_bias: bool, seed: u64) {
     // A row of numbers that are nearly equal is multiplied by a large number, and its rounding with it.
     let (close, closer) = (30.0 * tolerance::<E>(), 30.0 * tolerance::<f32>());
 
-    let [out, replaced, d_weight, d_bias] = on_any_threads(|device| run(device, &inputs, Into::Replace));
+    let [out, replaced, d_weight, d_bias] = on_any_processor(|device| run(device, &inputs, Into::Replace));
     assert_close(&out, &definition(&x, &weight, &bias), tolerance::<E>());
     let by_x = gradient(|x| dot(&d, &definition(x, &weight, &bias)), &x);
     assert_close(&replaced, &by_x, close);
@@ -68,7 +77,7 @@ fn check<E: Element>(rows: usize, columns: usize, has_bias: bool, seed: u64) {
     let by_bias = gradient(|bias| dot(&d, &definition(&x, &weight, bias)), &bias);
     assert_close(&d_bias, &if has_bias { by_bias } else { vec![0.0; columns] }, closer);
 
-    let [_, added, ..] = on_any_threads(|device| run(device, &inputs, Into::Add));
+    let [_, added, ..] = on_any_processor(|device| run(device, &inputs, Into::Add));
     let sum: Vec<f64> = inputs.d_x.wide().iter().zip(&by_x).map(|(a, b)| a + b).collect();
     assert_close(&added, &sum, close);
 }
@@ -85,11 +94,11 @@ proptest! {
 }
 
 #[test]
-fn large_matrices_give_the_same_on_any_threads() {
+fn large_matrices_give_the_same_on_any_processor() {
     for (rows, columns) in [(1, 5000), (300, 130), (2000, 33)] {
         let inputs = Inputs::<f32>::new(rows, columns, true, 3);
-        on_any_threads(|device| run(device, &inputs, Into::Add));
+        on_any_processor(|device| run(device, &inputs, Into::Add));
         let inputs = Inputs::<Bf16>::new(rows, columns, false, 3);
-        on_any_threads(|device| run(device, &inputs, Into::Add));
+        on_any_processor(|device| run(device, &inputs, Into::Add));
     }
 }

@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_threads, tolerance, wide};
+use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_processor, tolerance, wide};
 use crate::{Bf16, Device, Element, Heads, Into, View, ViewMut};
 
 const EPSILON: f32 = 1e-5;
@@ -46,7 +46,15 @@ fn run<E: Element>(device: &Device, shape: Shape) -> [Vec<f32>; 4] {
     let backward = |into, d_weight: &mut [f32]| {
         let (mut d_x, inverses) = (d_x.clone(), View::of_host(&inverses));
         let d_weight = ViewMut::of_host(d_weight);
-        device.rms_norm_backward(d.matrix(), x.matrix(), weight, inverses, into, d_x.matrix_mut(), d_weight);
+        device.rms_norm_backward(
+            d.matrix(),
+            x.matrix(),
+            weight,
+            inverses,
+            into,
+            d_x.matrix_mut(),
+            Some(d_weight),
+        );
         d_x.numbers()
     };
     let replaced = backward(Into::Replace, &mut d_weight);
@@ -65,7 +73,7 @@ fn definition(x: &[f64], weight: &[f64]) -> Vec<f64> {
 fn check<E: Element>(shape: Shape) {
     let inputs = Inputs::<E>::new(shape, shape.columns);
     let (x, d, weight) = (inputs.x.wide(), inputs.d.wide(), wide(&inputs.weight));
-    let [out, replaced, added, d_weight] = on_any_threads(|device| run::<E>(device, shape));
+    let [out, replaced, added, d_weight] = on_any_processor(|device| run::<E>(device, shape));
     assert_close(&out, &definition(&x, &weight), tolerance::<E>());
     let d_x = gradient(|x| dot(&d, &definition(x, &weight)), &x);
     let sum = |a: Vec<f64>, b: &[f64]| a.iter().zip(b).map(|(a, b)| a + b).collect::<Vec<f64>>();
@@ -88,11 +96,11 @@ proptest! {
 }
 
 #[test]
-fn large_matrices_give_the_same_on_any_threads() {
+fn large_matrices_give_the_same_on_any_processor() {
     for (rows, columns) in [(1, 5000), (300, 130), (2000, 33)] {
         let shape = Shape { rows, columns, gap: 1, seed: 7 };
-        on_any_threads(|device| run::<f32>(device, shape));
-        on_any_threads(|device| run::<Bf16>(device, shape));
+        on_any_processor(|device| run::<f32>(device, shape));
+        on_any_processor(|device| run::<Bf16>(device, shape));
     }
 }
 
@@ -101,7 +109,7 @@ fn check_heads<E: Element>(before: usize, count: usize, dim: usize, after: usize
     let heads = Heads { first: before, count, dim };
     let columns = (before + count + after) * dim;
     let inputs = Inputs::<E>::new(Shape { rows, columns, gap: 2, seed }, dim);
-    let [out, d_x, d_weight] = on_any_threads(|device| run_heads(device, &heads, &inputs));
+    let [out, d_x, d_weight] = on_any_processor(|device| run_heads(device, &heads, &inputs));
     let [x, d, as_given] = [&inputs.x, &inputs.d, &inputs.d_x].map(Spaced::wide);
     let weight = wide(&inputs.weight);
     let with_heads = |numbers: &[f64], outside: &[f64]| {
@@ -127,7 +135,7 @@ fn run_heads<E: Element>(device: &Device, heads: &Heads, inputs: &Inputs<E>) -> 
     let mut d_weight = vec![0.0; heads.dim];
     device.head_norm(heads, x.matrix(), weight, EPSILON, out.matrix_mut(), ViewMut::of_host(&mut inverses));
     let (inverses, sums) = (View::of_host(&inverses), ViewMut::of_host(&mut d_weight));
-    device.head_norm_backward(heads, d.matrix_mut(), x.matrix(), weight, inverses, sums);
+    device.head_norm_backward(heads, d.matrix_mut(), x.matrix(), weight, inverses, Some(sums));
     [out.numbers(), d.numbers(), d_weight]
 }
 

@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Random, Spaced, assert_close, dot, on_any_threads, tolerance};
+use crate::testing::{Random, Spaced, assert_close, dot, on_any_processor, tolerance};
 use crate::{Bf16, Heads};
 
 const FACTOR: f32 = 1.5;
@@ -46,9 +46,9 @@ impl Case {
     fn check<E: Element>(&self, random: &mut Random) {
         let x = Spaced::<E>::random(self.positions.len(), self.columns, 3, random);
         let d = Spaced::<E>::random(self.positions.len(), self.columns, 3, random);
-        let out = on_any_threads(|device| self.run(device, Turn::Forward, &x));
+        let out = on_any_processor(|device| self.run(device, Turn::Forward, &x));
         assert_close(&out, &self.definition(&x.wide()), tolerance::<E>());
-        let d_x = on_any_threads(|device| self.run(device, Turn::Backward, &d));
+        let d_x = on_any_processor(|device| self.run(device, Turn::Backward, &d));
         let d_x: Vec<f64> = d_x.into_iter().map(f64::from).collect();
         // The transpose of a linear map A: <d, A x> = <A^T d, x>.
         let (there, back) = (dot(&d.wide(), &self.definition(&x.wide())), dot(&d_x, &x.wide()));
@@ -76,7 +76,7 @@ proptest! {
 }
 
 #[test]
-fn many_rows_give_the_same_on_any_threads() {
+fn many_rows_give_the_same_on_any_processor() {
     let random = &mut Random::new(1);
     let case = Case {
         heads: Heads { first: 1, count: 4, dim: 64 },

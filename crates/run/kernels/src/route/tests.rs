@@ -3,7 +3,7 @@
 use proptest::prelude::*;
 
 use super::*;
-use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_threads, tolerance};
+use crate::testing::{Random, Spaced, assert_close, dot, gradient, on_any_processor, tolerance};
 
 #[derive(Debug, Clone, Copy)]
 struct Case {
@@ -108,7 +108,7 @@ proptest! {
         let case = Case { tokens, count, per_token: chosen.min(count), normalise };
         let random = &mut Random::new(seed);
         let logits = Spaced::<f32>::new(tokens, count, 1, || size * random.number());
-        let routed = on_any_threads(|device| case.route(device, &logits));
+        let routed = on_any_processor(|device| case.route(device, &logits));
         let (wide, experts) = (logits.wide(), case.experts(&logits.wide()));
         assert_eq!(routed.experts, experts);
         assert_close(&routed.probabilities.numbers(), &case.probabilities(&wide), tolerance::<f32>());
@@ -117,17 +117,17 @@ proptest! {
         let d: Vec<f32> = random.numbers(experts.len());
         let d_wide = crate::testing::wide(&d);
         let by_weights = gradient(|logits| dot(&d_wide, &case.weights(logits, &experts)), &wide);
-        let found = on_any_threads(|device| case.backward(device, &routed, &d, None));
+        let found = on_any_processor(|device| case.backward(device, &routed, &d, None));
         assert_close(&found, &by_weights, 2.0 * tolerance::<f32>());
 
-        let found = on_any_threads(|device| {
+        let found = on_any_processor(|device| {
             device.balance_loss(routed.probabilities.matrix(), View::of_host(&routed.experts), case.per_token)
         });
         assert_close(&[found], &[case.balance_loss(&wide, &experts)], 2.0 * tolerance::<f32>());
         let by_balance = gradient(|logits| 0.7 * case.balance_loss(logits, &experts), &wide);
         let both: Vec<f64> = by_weights.iter().zip(&by_balance).map(|(a, b)| a + b).collect();
         let balance = Some(Balance { coefficient: 0.7 });
-        let found = on_any_threads(|device| case.backward(device, &routed, &d, balance));
+        let found = on_any_processor(|device| case.backward(device, &routed, &d, balance));
         assert_close(&found, &both, 4.0 * tolerance::<f32>());
     }
 }
@@ -135,7 +135,7 @@ proptest! {
 #[test]
 fn of_equal_logits_the_lower_numbers_are_chosen() {
     let case = Case { tokens: 1, count: 5, per_token: 3, normalise: true };
-    let routed = on_any_threads(|device| case.route(device, &Spaced::of(1, 5, &[1.0, 2.0, 1.0, 2.0, 1.0])));
+    let routed = on_any_processor(|device| case.route(device, &Spaced::of(1, 5, &[1.0, 2.0, 1.0, 2.0, 1.0])));
     assert_eq!(routed.experts, [1, 3, 0]);
 }
 
@@ -143,7 +143,7 @@ fn of_equal_logits_the_lower_numbers_are_chosen() {
 fn experts_are_ranked_by_logits_even_where_their_probabilities_vanish() {
     let case = Case { tokens: 1, count: 4, per_token: 3, normalise: true };
     let logits = Spaced::of(1, 4, &[-2000.0, f32::NEG_INFINITY, 1000.0, -1000.0]);
-    let routed = on_any_threads(|device| case.route(device, &logits));
+    let routed = on_any_processor(|device| case.route(device, &logits));
     assert_eq!(routed.experts, [2, 3, 0]);
     assert_eq!(routed.weights, [1.0, 0.0, 0.0]);
 }
@@ -165,12 +165,12 @@ fn equally_busy_experts_have_the_least_balance_loss() {
 }
 
 #[test]
-fn many_tokens_give_the_same_on_any_threads() {
+fn many_tokens_give_the_same_on_any_processor() {
     let case = Case { tokens: 700, count: 60, per_token: 4, normalise: true };
     let random = &mut Random::new(4);
     let logits = Spaced::<f32>::random(700, 60, 1, random);
     let d: Vec<f32> = random.numbers(2800);
-    on_any_threads(|device| {
+    on_any_processor(|device| {
         let routed = case.route(device, &logits);
         let d_logits = case.backward(device, &routed, &d, Some(Balance { coefficient: 0.1 }));
         let loss = device.balance_loss(routed.probabilities.matrix(), View::of_host(&routed.experts), 4);

@@ -1,7 +1,8 @@
-//! The chapter with a cluster in it: processes are started, one is killed, and the job comes back.
+//! The chapter with a cluster in it: a model is trained, its node is killed, and the training goes on.
 //!
 //! The cluster lies in a folder of its own and goes away at the end, whatever happens in between.
 
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -13,6 +14,7 @@ use bedplate_job::{Inherited, Job};
 use clap::Parser;
 use serde_json::{Value, json};
 
+use super::learning::{DOCUMENTS, Learned, write_configuration};
 use crate::cli::Cli;
 use crate::commands::queue::where_or_why;
 use crate::commands::submit::new_key;
@@ -24,16 +26,10 @@ use crate::stop::{ProgramError, Stop};
 
 pub(super) const TITLE: &str = "the work itself";
 
-/// A stand-in for training: a step is a tenth of a second, and each leaves a checkpoint behind.
-const TRAINING: &str = "
-  step=${BEDPLATE_CHECKPOINT_STEP:-0}
-  while [ $step -lt 40 ]; do
-    sleep 0.1; step=$((step + 1))
-    [ $RANK = 0 ] && echo checkpoint $step >> $BEDPLATE_REPORT
-  done; true";
-const STEPS_BEFORE_THE_LOSS: u64 = 8;
+/// The node is lost once there is a checkpoint to come back to.
+const STEPS_BEFORE_THE_LOSS: u64 = 60;
 /// Far more than anything here takes.
-const PATIENCE: Duration = Duration::from_secs(30);
+const PATIENCE: Duration = Duration::from_secs(240);
 const PAUSE: Duration = Duration::from_millis(5);
 
 /// What happened, for the JSON form.
@@ -74,16 +70,14 @@ impl Story {
         console: &mut Console,
     ) -> Result<Value, Stop> {
         let driver = &cluster.driver;
+        let folder = cluster.folder().join("tour");
+        self.prepare(&folder, context, console)?;
         self.remark(
             console,
-            "A gang of two nodes. Its ranks count steps, and rank 0 says after each that there is a checkpoint:",
+            "The training is a job like any other. It says after every checkpoint from where it can go on:",
         )?;
-        // Inside the quotes nothing may be wrapped, or it could not be repeated.
-        self.line(
-            console,
-            &format!("\n$ bedplate submit --nodes 2 --gpus-per-node 8 -- sh -c '{TRAINING}'"),
-        )?;
-        let training = submit(driver, &["--nodes=2", "--gpus-per-node=8"], &["sh", "-c", TRAINING])?;
+        self.command(console, "submit --nodes 1 --gpus-per-node 8 -- bedplate train train.toml")?;
+        let training = submit_training(driver, &folder)?;
         self.line(console, &training)?;
         let before = wait_until(driver, &training, |job| step(job) >= STEPS_BEFORE_THE_LOSS)?;
         let lost = before.nodes.first().cloned().unwrap_or_default();
@@ -113,13 +107,51 @@ impl Story {
         let end = wait_until(driver, &training, |job| job.life.state.is_final())?;
         self.command(console, &format!("job show {training}"))?;
         self.run(&format!("job show {training}"), cluster, context, console)?;
+        let learned = Learned::read(&folder);
+        self.show_learned(&learned, console)?;
         Ok(json!({
             "lost": lost,
             "recovery_s": recovery_s,
             "from_step": step(&after),
             "end": end.life.state,
             "explanation": explanation,
+            "losses": learned.losses,
+            "samples": learned.before_and_after(),
         }))
+    }
+
+    /// A corpus that the program makes itself, a small model, and how to train it.
+    fn prepare(&self, folder: &Path, context: &Context, console: &mut Console) -> Result<(), Stop> {
+        self.remark(
+            console,
+            "Something to learn: stories and sums in a small language that the program makes up, with a tokenizer \
+             trained on them.",
+        )?;
+        let words =
+            |out: &str| format!("data generate --documents {DOCUMENTS} --vocabulary 1024 --out {out}");
+        self.command(console, &words("corpus"))?;
+        let out = folder.join("corpus").display().to_string();
+        let all = words(&out);
+        let cli =
+            Cli::try_parse_from(["bedplate"].into_iter().chain(all.split(' '))).map_err(Stop::from_clap)?;
+        let mut silent = Console::recorder();
+        crate::commands::run(cli.command, context, if self.is_json { &mut silent } else { console })?;
+        write_configuration(folder)?;
+        Ok(())
+    }
+
+    /// The loss over the steps, and what the model writes before and after.
+    fn show_learned(&self, learned: &Learned, console: &mut Console) -> Result<(), Stop> {
+        self.remark(console, "Did it learn? The loss over its steps, the lost node included:")?;
+        self.line(console, &format!("\n{}", learned.curve(self.width)))?;
+        let Some(samples) = learned.before_and_after() else { return Ok(()) };
+        for (when, sample) in ["Before the first step it wrote:", "And after the last:"].iter().zip(samples) {
+            self.line(
+                console,
+                &format!("\n{when}\n{}", wrap(&format!("  {sample}"), self.width).join("\n  ")),
+            )?;
+        }
+        Ok(())
     }
 
     /// A job that cannot start now, and why.
@@ -135,7 +167,7 @@ impl Story {
         )?;
         self.command(console, "submit --nodes 4 --gpus-per-node 8 --time 10 -- hostname")?;
         let options = ["--nodes=4", "--gpus-per-node=8", "--time=10"];
-        let waiting = submit(&cluster.driver, &options, &["hostname"])?;
+        let waiting = submit(&cluster.driver, &options, &["hostname"], "/")?;
         self.line(console, &waiting)?;
         self.command(console, &format!("job explain {waiting}"))?;
         self.run(&format!("job explain {waiting}"), cluster, context, console)?;
@@ -172,7 +204,19 @@ impl Story {
     }
 }
 
-fn submit(driver: &Local, options: &[&str], command: &[&str]) -> Result<String, Stop> {
+/// The job whose configuration lies in the folder, run by this very program.
+fn submit_training(driver: &Local, folder: &Path) -> Result<String, Stop> {
+    let program = std::env::current_exe().map_err(|error| ProgramError::Bug { what: error.to_string() })?;
+    let program = program.display().to_string();
+    submit(
+        driver,
+        &["--nodes=1", "--gpus-per-node=8"],
+        &[&program, "train", "train.toml"],
+        &folder.display().to_string(),
+    )
+}
+
+fn submit(driver: &Local, options: &[&str], command: &[&str], folder: &str) -> Result<String, Stop> {
     let pair = |option: &&str| {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         (name.to_owned(), Some(value.to_owned()))
@@ -180,7 +224,7 @@ fn submit(driver: &Local, options: &[&str], command: &[&str]) -> Result<String, 
     let options: Vec<_> = options.iter().map(pair).collect();
     let mut job = Job::from_options(&options, command.iter().map(|word| (*word).to_owned()).collect())?.job;
     job.environment.inherited = Inherited::Nothing;
-    job.working_directory = Some("/".into());
+    job.working_directory = Some(folder.into());
     Ok(driver.submit(&job, &new_key())?.label)
 }
 

@@ -1,0 +1,128 @@
+//! The Llama block, and training steps of models of 25 and 100 million parameters.
+
+use bedplate_data::Batch;
+use bedplate_diag::Source;
+use bedplate_kernels::{Device, Element};
+use bedplate_network::{Architecture, Network, Recompute, Tokens, Weights, Workspace, WorkspaceShape};
+use bedplate_train::{Precision, TrainConfig, Trained, Trainer};
+use bedplate_transformer::FlopsConvention;
+
+use super::cases::{Case, HIDDEN, INNER, Pass, ROWS, SEQUENCE, Work};
+
+/// Width, inner width, heads, layers, vocabulary.
+struct Size(usize, usize, usize, usize, usize);
+
+const BLOCK: Size = Size(HIDDEN, INNER, 8, 1, 256);
+const SMALL: Size = Size(512, 1408, 8, 6, 12_000);
+const LARGE: Size = Size(768, 2048, 12, 12, 20_000);
+
+pub(super) fn all<E: Trained>() -> Vec<Case<'static>> {
+    vec![block::<E>(), model::<E>("model_25m", &SMALL), model::<E>("model_100m", &LARGE)]
+}
+
+fn architecture(size: &Size) -> Architecture {
+    let Size(hidden, inner, heads, layers, vocab) = size;
+    let config = format!(
+        r#"{{"model_type": "llama", "hidden_size": {hidden}, "intermediate_size": {inner},
+            "num_attention_heads": {heads}, "num_key_value_heads": {heads}, "num_hidden_layers": {layers},
+            "vocab_size": {vocab}, "max_position_embeddings": {SEQUENCE}, "tie_word_embeddings": true}}"#
+    );
+    Architecture::from_config(Source::new("the benchmark's model", &config)).expect("a Llama configuration")
+}
+
+fn network(size: &Size) -> Network {
+    Network::new(architecture(size), SEQUENCE).expect("a Llama network")
+}
+
+fn flops(network: &Network) -> f64 {
+    let model = &network.architecture().transformer;
+    let per_token = model.flops_per_token(SEQUENCE as u64, FlopsConvention::default());
+    per_token.training().get() * ROWS as f64
+}
+
+/// Forward and backward of one layer, gradients of its weights included.
+fn block<E: Element>() -> Case<'static> {
+    let network = network(&BLOCK);
+    let mut weights = Weights::<E>::zeros(&network);
+    let mut gradients = Weights::<f32>::zeros(&network);
+    let shape = WorkspaceShape {
+        sequences: ROWS / SEQUENCE,
+        sequence: SEQUENCE,
+        recompute: Recompute::None,
+        has_gradients: true,
+    };
+    let mut workspace = Workspace::new(&network, shape);
+    let head = 2.0 * 3.0 * (HIDDEN * BLOCK.4 * ROWS) as f64;
+    let work = Work::Flops { both: flops(&network) - head };
+    let mut is_ready = false;
+    let run = move |device: &Device, pass: Pass| {
+        if !is_ready {
+            network.initialise(device, 1, &mut weights);
+            fill(device, &mut workspace);
+            network.learn(device, &weights, &mut workspace, &mut gradients, 1.0 / ROWS as f32, 1.0);
+            is_ready = true;
+        }
+        network.forward_block(device, 1, &weights, &mut workspace);
+        if pass == Pass::Both {
+            let gradient = Some(gradients.block_mut(1));
+            network.backward_block(device, 1, &weights, &mut workspace, gradient, 1.0);
+        }
+    };
+    Case { name: "block", work, run: Box::new(run) }
+}
+
+fn fill<E: Element>(device: &Device, workspace: &mut Workspace<E>) {
+    let batch = batch(256);
+    workspace.load(
+        device,
+        Tokens {
+            tokens: &batch.tokens,
+            targets: &batch.targets,
+            positions: &batch.positions,
+            first_keys: &batch.first_keys,
+        },
+    );
+}
+
+fn batch(vocab: usize) -> Batch {
+    let token = |row: usize| (row * 7919 % vocab) as u32;
+    Batch {
+        tokens: (0..ROWS).map(token).collect(),
+        targets: (1..=ROWS).map(token).collect(),
+        first_keys: vec![0; ROWS],
+        positions: (0..ROWS).map(|row| (row % SEQUENCE) as u32).collect(),
+        first_sample: 0,
+        rows: ROWS / SEQUENCE,
+        counted: ROWS,
+    }
+}
+
+/// A whole step: forward, backward, clipping and AdamW. Without backward, the loss of the same batch.
+fn model<E: Trained>(name: &'static str, size: &Size) -> Case<'static> {
+    let network = network(size);
+    let work = Work::Flops { both: flops(&network) };
+    let batch = vec![batch(size.4)];
+    let mut config = TrainConfig::new("config.json", "corpus");
+    config.data.sequence = SEQUENCE;
+    config.training.micro_batch = (ROWS / SEQUENCE) as u64;
+    config.training.batch = config.training.micro_batch;
+    config.training.precision = if E::NAME == "f32" { Precision::F32 } else { Precision::Bf16 };
+    let mut network = Some(network);
+    let mut trainer: Option<Trainer<E>> = None;
+    let run = move |device: &Device, pass: Pass| {
+        let trainer = trainer.get_or_insert_with(|| {
+            let network = network.take().expect("the first call only");
+            Trainer::new(network, Device::cpu(device.threads()), config.clone())
+                .expect("fresh weights need no file")
+        });
+        match pass {
+            Pass::Forward => {
+                trainer.evaluate(&batch);
+            }
+            Pass::Both => {
+                trainer.step(&batch).expect("a fresh model's loss is finite");
+            }
+        }
+    };
+    Case { name, work, run: Box::new(run) }
+}

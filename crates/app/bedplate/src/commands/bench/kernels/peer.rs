@@ -1,0 +1,86 @@
+//! PyTorch beside us: a Python process that measures one operator at a time when asked.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+
+use bedplate_diag::{Class, Diagnostic, Page};
+use serde_json::Value;
+
+use super::PeerTimes;
+use crate::stop::Stop;
+
+const SCRIPT: &str = include_str!("torch.py");
+
+pub(super) struct Torch {
+    process: Child,
+    asks: ChildStdin,
+    answers: BufReader<ChildStdout>,
+}
+
+#[derive(Debug, thiserror::Error)]
+enum TorchError {
+    #[error("cannot start {python}")]
+    Start { python: String, source: std::io::Error },
+    #[error("PyTorch ended while it measured {operator}")]
+    Ended { operator: String },
+}
+
+pub(in super::super) static TORCH: Page = Page {
+    code: "bench/torch-failed",
+    class: Class::User,
+    meaning: "PyTorch could not be measured beside our operators: the Python given does not start, or has no torch.",
+    remedy: "make a virtual environment (`python3 -m venv venv && venv/bin/pip install torch`) and give \
+             `--peer-python venv/bin/python`",
+};
+
+impl Diagnostic for TorchError {
+    fn page(&self) -> &'static Page {
+        &TORCH
+    }
+}
+
+impl Torch {
+    pub(super) fn start(python: &str, threads: usize, compiles: bool) -> Result<Self, Stop> {
+        let mut process = Command::new(python)
+            .args(["-c", SCRIPT, &threads.to_string(), if compiles { "compile" } else { "eager" }])
+            .env("OMP_NUM_THREADS", threads.to_string())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .map_err(|source| TorchError::Start { python: python.to_owned(), source })?;
+        let asks = process.stdin.take().expect("asked for a pipe");
+        let answers = BufReader::new(process.stdout.take().expect("asked for a pipe"));
+        Ok(Self { process, asks, answers })
+    }
+
+    /// Eager and compiled times of an operator; absent where PyTorch has no such thing.
+    pub(super) fn measure(
+        &mut self,
+        operator: &str,
+        precision: &str,
+    ) -> Result<[Option<PeerTimes>; 2], Stop> {
+        let ended = || TorchError::Ended { operator: operator.to_owned() };
+        writeln!(self.asks, "{operator} {precision}")
+            .and_then(|()| self.asks.flush())
+            .map_err(|_| ended())?;
+        let mut line = String::new();
+        let read = self.answers.read_line(&mut line).map_err(|_| ended())?;
+        let answer: Value = serde_json::from_str(&line).map_err(|_| ended())?;
+        if read == 0 {
+            return Err(ended().into());
+        }
+        let times = |key: &str| {
+            let forward = answer[key]["forward"].as_f64()?;
+            Some(PeerTimes { forward, both: answer[key]["both"].as_f64()? })
+        };
+        Ok([times("eager"), times("compiled")])
+    }
+}
+
+impl Drop for Torch {
+    fn drop(&mut self) {
+        // It may have ended by itself.
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}

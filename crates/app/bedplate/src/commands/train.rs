@@ -1,0 +1,168 @@
+//! `bedplate train config.toml`: trains a model in this process; also what a native training job runs.
+
+mod announce;
+mod prediction;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use bedplate_diag::Source;
+use bedplate_train::{Published, Resume, RunOptions, Summary, Telemetry, TrainConfig};
+use nix::sys::signal::{SigSet, Signal};
+use serde_json::{Value, json};
+
+use crate::console::Console;
+use crate::context::Context;
+use crate::files;
+use crate::stop::{ProgramError, Stop};
+
+pub(crate) use prediction::{HostPrediction, predict};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate train --defaults > config.toml        every key with its default and meaning
+  bedplate train config.toml
+  bedplate train config.toml --set training.steps=2000 --set 'training.precision=\"bf16\"'
+  bedplate train config.toml --resume            from the newest checkpoint
+  bedplate submit --nodes 1 --follow -- bedplate train config.toml
+
+In a job the run goes on from its newest checkpoint by itself, and says how far it is.")]
+pub(crate) struct Arguments {
+    /// The configuration; `docs/train.md` describes its keys
+    #[arg(value_name = "CONFIG", required_unless_present = "defaults")]
+    config: Option<String>,
+
+    /// Go on from the newest checkpoint, or from this one
+    #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1)]
+    resume: Option<Option<PathBuf>>,
+
+    /// Replace a key of the configuration: `training.steps=20`
+    #[arg(long, value_name = "KEY=VALUE")]
+    set: Vec<String>,
+
+    /// Print a configuration with every key, its default and its meaning
+    #[arg(long, conflicts_with_all = ["config", "resume", "set"])]
+    defaults: bool,
+
+    /// No progress on standard error
+    #[arg(long, short)]
+    quiet: bool,
+}
+
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    if arguments.defaults {
+        return console.text(&TrainConfig::new("config.json", "corpus").to_toml());
+    }
+    let path = arguments.config.as_deref().unwrap_or_default();
+    let text = files::read_text(path)?;
+    let changes = arguments.set.iter().map(|change| toml_line(change)).collect::<Result<Vec<_>, _>>()?;
+    let config = TrainConfig::from_toml_with(Source::new(path, &text), &changes)?;
+    let host = predict(&config, context);
+    let stop = stop_on_signals()?;
+    let options = RunOptions {
+        resume: resume(arguments),
+        predicted: host.as_ref().map(|host| host.breakdown),
+        peak: host.as_ref().map(|host| host.peak),
+        stop: Some(&stop),
+    };
+    let mut telemetry = Telemetry::open(&config, arguments.quiet)?.announcing(announce::from_environment());
+    let summary = bedplate_train::run(&config, &options, &mut telemetry)?;
+    telemetry.finish();
+    show(&summary, console)
+}
+
+/// `key=value` as a line of TOML; a word that is no TOML value is taken as a text.
+fn toml_line(change: &str) -> Result<String, Stop> {
+    let Some((key, value)) = change.split_once('=') else {
+        let message = format!("--set takes KEY=VALUE, not `{change}`");
+        return Err(ProgramError::Usage { message }.into());
+    };
+    let (key, value) = (key.trim(), value.trim());
+    let is_word = value.starts_with(|first: char| first.is_ascii_alphabetic() || "/.~".contains(first))
+        && !["true", "false", "inf", "nan"].contains(&value);
+    Ok(if is_word { format!("{key} = {}", json!(value)) } else { format!("{key} = {value}") })
+}
+
+/// What was asked for; a job that was started again goes on by itself.
+fn resume(arguments: &Arguments) -> Resume {
+    match &arguments.resume {
+        Some(Some(path)) => Resume::From(path.clone()),
+        Some(None) => Resume::Newest,
+        None => announce::resume_from_environment(),
+    }
+}
+
+/// Set by SIGTERM and SIGINT, so that a run that is told to end leaves a checkpoint.
+fn stop_on_signals() -> Result<Arc<AtomicBool>, Stop> {
+    let signals = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect::<SigSet>();
+    let failed = |what: String| Stop::from(ProgramError::Bug { what });
+    signals.thread_block().map_err(|error| failed(format!("cannot block signals: {error}")))?;
+    let stop = Arc::new(AtomicBool::new(false));
+    let flag = Arc::clone(&stop);
+    let wait = move || {
+        let _ = signals.wait();
+        flag.store(true, Ordering::Relaxed);
+        // The second one ends the program at once.
+        let _ = signals.thread_unblock();
+    };
+    std::thread::Builder::new()
+        .name("signals".into())
+        .spawn(wait)
+        .map_err(|error| failed(format!("cannot start a thread: {error}")))?;
+    Ok(stop)
+}
+
+fn show(summary: &Summary, console: &mut Console) -> Result<(), Stop> {
+    if console.is_json() {
+        return console.json(&as_json(summary));
+    }
+    let number = |value: Option<f64>| value.map_or("-".to_owned(), |value| format!("{value:.4}"));
+    console.line(&format!("steps        {}", summary.steps))?;
+    console.line(&format!("loss         {}", number(summary.loss)))?;
+    if summary.evaluation_loss.is_some() {
+        console.line(&format!("held-out     {}", number(summary.evaluation_loss)))?;
+    }
+    if let Some(Published { path, .. }) = &summary.checkpoint {
+        console.line(&format!("checkpoint   {}", path.display()))?;
+    }
+    match &summary.weights {
+        Some(path) => console.line(&format!("weights      {}", path.display())),
+        None => {
+            console.say("stopped before the last step; go on with --resume");
+            Ok(())
+        }
+    }
+}
+
+fn as_json(summary: &Summary) -> Value {
+    json!({
+        "steps": summary.steps,
+        "was_stopped": summary.was_stopped,
+        "loss": summary.loss,
+        "evaluation_loss": summary.evaluation_loss,
+        "checkpoint": summary.checkpoint.as_ref().map(|checkpoint| &checkpoint.path),
+        "weights": summary.weights,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_need_no_quotes() {
+        for (given, line) in [
+            ("training.steps=20", "training.steps = 20"),
+            ("training.precision=bf16", "training.precision = \"bf16\""),
+            ("training.precision=\"bf16\"", "training.precision = \"bf16\""),
+            ("data.document_mask=false", "data.document_mask = false"),
+            ("output.folder=/tmp/x y", "output.folder = \"/tmp/x y\""),
+            ("data.corpora=[\"a\"]", "data.corpora = [\"a\"]"),
+        ] {
+            assert_eq!(toml_line(given).unwrap(), line);
+        }
+        assert!(toml_line("steps").is_err());
+    }
+}

@@ -1,0 +1,121 @@
+//! A corpus: a folder of shards, the index that lists them, and the tokenizer that made them.
+
+mod index;
+mod writer;
+
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+pub use index::{Content, Index, Lengths, ShardEntry, TokenizerEntry};
+pub use writer::{CorpusOptions, CorpusWriter};
+
+use crate::digest::Digest;
+use crate::disk;
+use crate::error::DataError;
+use crate::shard::{Piece, Shard};
+use crate::tokenizer::{TOKENIZER_FILE, Tokenizer};
+
+pub(crate) const INDEX_FILE: &str = "index.json";
+
+/// An open corpus. Its documents lie behind one another, shard by shard, as one row of tokens.
+#[derive(Debug)]
+pub struct Corpus {
+    folder: PathBuf,
+    index: Index,
+    shards: Vec<Shard>,
+    /// Tokens up to the end of each shard.
+    ends: Vec<u64>,
+}
+
+impl Corpus {
+    /// Opens a folder and checks that its shards are those of its index.
+    pub fn open(folder: &Path) -> Result<Self, DataError> {
+        let path = folder.join(INDEX_FILE);
+        let index = Index::parse(&disk::read_text(&path)?, &path.display().to_string())?;
+        let open = |entry: &ShardEntry| Self::open_shard(folder, entry, index.tokenizer.digest);
+        let shards: Vec<Shard> = index.shards.iter().map(open).collect::<Result<_, _>>()?;
+        let mut end = 0;
+        let ends = index.shards.iter().map(|entry| {
+            end += entry.tokens;
+            end
+        });
+        Ok(Self { folder: folder.to_owned(), ends: ends.collect(), shards, index })
+    }
+
+    fn open_shard(folder: &Path, entry: &ShardEntry, tokenizer: Digest) -> Result<Shard, DataError> {
+        let shard = Shard::open(&folder.join(&entry.file))?;
+        let is_described = *shard.header() == entry.header(shard.header(), tokenizer);
+        if is_described { Ok(shard) } else { Err(DataError::ForeignShard { path: shard.path().to_owned() }) }
+    }
+
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    pub fn tokens(&self) -> u64 {
+        self.index.tokens
+    }
+
+    /// Tells corpora apart: the same tokens in the same shards have the same digest, wherever they lie.
+    pub fn digest(&self) -> Digest {
+        let contents = self.shards.iter().flat_map(|shard| shard.header().to_bytes());
+        Digest::of(&contents.collect::<Vec<u8>>())
+    }
+
+    /// The tokenizer that lies in the folder.
+    pub fn load_tokenizer(&self) -> Result<Tokenizer, DataError> {
+        Tokenizer::load(&self.folder.join(TOKENIZER_FILE))
+    }
+
+    /// Reads every block of every shard, which finds all damage there is.
+    pub fn verify(&self) -> Result<(), DataError> {
+        self.shards.iter().try_for_each(Shard::verify)
+    }
+
+    /// Appends a range of the corpus's tokens, which may lie in several shards.
+    pub(crate) fn append(&self, range: Range<u64>, piece: &mut Piece) -> Result<(), DataError> {
+        let mut from = range.start;
+        let mut shard = self.ends.partition_point(|end| *end <= from);
+        while from < range.end {
+            let first = if shard == 0 { 0 } else { self.ends[shard - 1] };
+            let to = range.end.min(self.ends[shard]);
+            self.shards[shard].append(from - first..to - first, piece)?;
+            from = to;
+            shard += 1;
+        }
+        Ok(())
+    }
+
+    /// Calls `each` with the place of every document's first token, its length, and whether any of its tokens
+    /// counts in the loss. Reads the whole corpus.
+    pub(crate) fn scan_documents(&self, mut each: impl FnMut(u64, u64, bool)) -> Result<(), DataError> {
+        const STRETCH: u64 = 1 << 20;
+        let mut piece = Piece::default();
+        let mut open: Option<(u64, bool)> = None;
+        for from in (0..self.tokens()).step_by(STRETCH as usize) {
+            piece.clear();
+            self.append(from..self.tokens().min(from + STRETCH), &mut piece)?;
+            let mut at = 0;
+            for start in piece.starts.iter().map(|start| *start as usize).chain([piece.tokens.len()]) {
+                if let Some((_, counts)) = &mut open {
+                    *counts |= piece.counts[at..start].contains(&true);
+                }
+                if start < piece.tokens.len() {
+                    let begin = from + start as u64;
+                    if let Some((first, counts)) = open.replace((begin, false)) {
+                        each(first, begin - first, counts);
+                    }
+                }
+                at = start;
+            }
+        }
+        if let Some((first, counts)) = open {
+            each(first, self.tokens() - first, counts);
+        }
+        Ok(())
+    }
+}

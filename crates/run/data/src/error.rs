@@ -1,0 +1,145 @@
+//! What can go wrong with data, and the pages that explain it.
+
+use std::io;
+use std::path::PathBuf;
+
+use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_units::grouped;
+
+use crate::digest::Digest;
+
+#[derive(Debug, thiserror::Error)]
+pub enum DataError {
+    #[error("cannot read {}", .path.display())]
+    Read { path: PathBuf, source: io::Error },
+    #[error("cannot write {}", .path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error("{} is not a shard of tokens", .path.display())]
+    NotAShard { path: PathBuf },
+    #[error("the header of the shard {} is damaged", .path.display())]
+    CorruptHeader { path: PathBuf },
+    #[error("block {block} of {blocks} of the shard {} is damaged", .path.display())]
+    CorruptBlock { path: PathBuf, block: u64, blocks: u64 },
+    #[error("the shard {} has {} bytes instead of {}", .path.display(), grouped(*.found), grouped(*.expected))]
+    WrongLength { path: PathBuf, expected: u64, found: u64 },
+    #[error("the shard {} has format {found}; this program knows format {known}", .path.display())]
+    NewerShard { path: PathBuf, found: u32, known: u32 },
+    #[error("the folder's index cannot be read: {reason}")]
+    BadIndex { reason: String, place: Place },
+    #[error("the shard {} is not the one that the folder's index describes", .path.display())]
+    ForeignShard { path: PathBuf },
+    #[error("{} holds a corpus already", .folder.display())]
+    Occupied { folder: PathBuf },
+    #[error("the tokenizer cannot be used: {reason}")]
+    BadTokenizer { reason: String, place: Place },
+    #[error("the tokenizer has ids up to {highest} but the model's vocabulary is {vocabulary}")]
+    Vocabulary { highest: u32, vocabulary: u32 },
+    #[error("the corpora of a mixture have different tokenizers: {} has {first}, {} has {other}", .first_folder.display(), .other_folder.display())]
+    MixedTokenizers { first_folder: PathBuf, first: Digest, other_folder: PathBuf, other: Digest },
+    #[error("{} has {} tokens, too few for one sample of {}", .folder.display(), grouped(*.tokens), grouped(*.sequence as u64))]
+    TooShort { folder: PathBuf, tokens: u64, sequence: usize },
+    #[error("{what}")]
+    BadChoice { what: String, remedy: &'static str },
+    #[error("the reader of batches has ended")]
+    ReaderEnded,
+}
+
+macro_rules! pages {
+    ($($name:ident $code:literal $class:ident $meaning:literal $remedy:literal)*) => {
+        $(static $name: Page = Page {
+            code: concat!("data/", $code),
+            class: Class::$class,
+            meaning: $meaning,
+            remedy: $remedy,
+        };)*
+
+        /// The documentation of every code of this crate.
+        pub const PAGES: &[&Page] = &[$(&$name),*];
+    };
+}
+
+pages! {
+    READ "read" User
+        "A file of a corpus, a tokenizer or an input cannot be read: it does not exist, is a folder, or may not be read by you."
+        "check the path and its permissions"
+    WRITE "write" Transient
+        "A file of a corpus cannot be written. No unfinished file is left under a name that counts."
+        "check that the folder may be written by you and has room, then run the command again"
+    NOT_A_SHARD "not-a-shard" User
+        "The file does not begin as shards of tokens do. It was made by another program, or is damaged from its first bytes on."
+        "name a folder that `bedplate data tokenize` has made, or make the corpus again"
+    CORRUPT "corrupt" User
+        "A shard is not what was written: a checksum is wrong, or the file is too short or too long. Nothing of the damaged block is used."
+        "copy the shard again from where it came, or make the corpus again with `bedplate data tokenize`"
+    NEWER "newer" User
+        "The shard was written by a later release, in a format that this one does not know."
+        "use the release that wrote it, or tokenize the corpus again with this one"
+    INDEX "bad-index" User
+        "A folder of shards has an `index.json` that lists them. It is not JSON, lacks a key, or contradicts itself."
+        "restore the file, or make the corpus again with `bedplate data tokenize`"
+    FOREIGN "foreign-shard" User
+        "A shard's header says something else than the folder's index: the file was replaced by one of another corpus or of another run."
+        "copy the whole folder again, or make the corpus again with `bedplate data tokenize`"
+    OCCUPIED "occupied" User
+        "The folder that was named for the output has a corpus. It is left as it is, because runs may be reading it."
+        "name another folder, or remove this one first"
+    TOKENIZER "bad-tokenizer" User
+        "The file is not a tokenizer in Hugging Face's format, or uses a part of it that is not supported, or lacks a token that is needed here."
+        "name the `tokenizer.json` of a model, or make one with `bedplate data train-tokenizer`"
+    VOCABULARY "vocabulary" User
+        "The tokenizer makes ids for which the model has no embedding."
+        "use the model's own tokenizer, or set the model's vocabulary to at least the tokenizer's highest id plus one"
+    MIXED "mixed-tokenizers" User
+        "All corpora of a mixture feed one model, so the same id must mean the same in each of them."
+        "tokenize all corpora with one tokenizer"
+    TOO_SHORT "too-short" User
+        "A sample is cut from the corpus as one stretch of tokens, and the corpus is shorter than that."
+        "use more text or a shorter sequence"
+    CHOICE "bad-choice" User
+        "Options that do not go together, or a value out of its range."
+        "see `bedplate help data` and the guide on data"
+    ENDED "reader-ended" Bug
+        "The thread that reads batches ahead has stopped without an error, and a batch was asked for."
+        "report this; the run can be resumed"
+}
+
+impl Diagnostic for DataError {
+    fn page(&self) -> &'static Page {
+        match self {
+            DataError::Read { .. } => &READ,
+            DataError::Write { .. } => &WRITE,
+            DataError::NotAShard { .. } => &NOT_A_SHARD,
+            DataError::CorruptHeader { .. }
+            | DataError::CorruptBlock { .. }
+            | DataError::WrongLength { .. } => &CORRUPT,
+            DataError::NewerShard { .. } => &NEWER,
+            DataError::BadIndex { .. } => &INDEX,
+            DataError::ForeignShard { .. } => &FOREIGN,
+            DataError::Occupied { .. } => &OCCUPIED,
+            DataError::BadTokenizer { .. } => &TOKENIZER,
+            DataError::Vocabulary { .. } => &VOCABULARY,
+            DataError::MixedTokenizers { .. } => &MIXED,
+            DataError::TooShort { .. } => &TOO_SHORT,
+            DataError::BadChoice { .. } => &CHOICE,
+            DataError::ReaderEnded => &ENDED,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            DataError::BadChoice { remedy, .. } => Some((*remedy).to_owned()),
+            DataError::Vocabulary { highest, .. } => Some(format!(
+                "use the model's own tokenizer, or set the model's vocabulary to {} or more",
+                u64::from(*highest) + 1
+            )),
+            _ => None,
+        }
+    }
+
+    fn place(&self) -> Option<&Place> {
+        match self {
+            DataError::BadIndex { place, .. } | DataError::BadTokenizer { place, .. } => Some(place),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! Tokens for training: tokenizers, shards on disk, and an order that is a pure function of the sample's number.
+//!
+//! A [`Corpus`] is a folder of shards with the tokenizer that made them. A [`Stream`] cuts corpora into samples
+//! of one length and gives the n-th sample of an endless, shuffled mixture of them: no state, so that a run goes
+//! on from one integer, on any number of ranks. [`Batches`] reads ahead. [`generate`] writes a corpus of its own,
+//! for tests and first steps. Models, optimizers and devices are no business of this crate.
+//!
+//! ```
+//! use bedplate_data::{
+//!     Corpus, CorpusOptions, CorpusWriter, Kind, Order, Packing, Sample, Stream, StreamOptions, TrainingOptions,
+//!     generate, train_tokenizer,
+//! };
+//!
+//! let folder = std::env::temp_dir().join(format!("bedplate-data-example-{}", std::process::id()));
+//! let texts: Vec<String> = (0..50).map(|number| generate(Kind::Stories, 1, number)).collect();
+//! let options = TrainingOptions { vocabulary: 512, ..TrainingOptions::default() };
+//! let tokenizer = train_tokenizer(texts.iter().map(String::as_str), &options)?;
+//! let mut writer = CorpusWriter::create(&folder, &tokenizer, CorpusOptions::text(&tokenizer))?;
+//! for text in &texts {
+//!     writer.push_text(&tokenizer.encode(text)?, text.len() as u64)?;
+//! }
+//! writer.finish()?;
+//!
+//! let options = StreamOptions { sequence: 64, seed: 7, packing: Packing::Windows, order: Order::Shuffled };
+//! let stream = Stream::of(Corpus::open(&folder)?, options)?;
+//! let mut sample = Sample::default();
+//! stream.fill(1_000_000, &mut sample)?;
+//! assert_eq!(sample.tokens().len(), 65);
+//! # std::fs::remove_dir_all(&folder).ok();
+//! # Ok::<(), bedplate_data::DataError>(())
+//! ```
+
+mod batches;
+mod corpus;
+mod digest;
+mod disk;
+mod error;
+mod generate;
+mod order;
+mod random;
+mod shard;
+mod stream;
+mod tokenizer;
+
+pub use batches::{Batch, Batches, DocumentMask, IGNORED, Schedule};
+pub use corpus::{Content, Corpus, CorpusOptions, CorpusWriter, Index, Lengths, ShardEntry, TokenizerEntry};
+pub use digest::Digest;
+pub use error::{DataError, PAGES};
+pub use generate::{Kind, generate};
+pub use shard::{Header, Shard, ShardWriter, Width};
+pub use stream::{Order, Packing, Sample, Source, SourceSummary, Stream, StreamOptions};
+pub use tokenizer::{Encoder, Tokenizer, TrainingOptions, train_tokenizer};

@@ -1,0 +1,205 @@
+//! An endless stream of samples in which the n-th sample is a pure function of the seed and n.
+//!
+//! Nothing is remembered between samples, so a run resumes from one integer, on any number of machines, and
+//! whoever asks for sample n gets the same. A corpus is read in epochs: each cuts it into samples and takes
+//! them in an order of its own.
+
+mod bins;
+mod windows;
+
+use std::sync::Arc;
+
+use crate::corpus::Corpus;
+use crate::error::DataError;
+use crate::order::{Mixture, Permutation};
+use crate::random::key;
+use crate::shard::Piece;
+
+use bins::Bins;
+use windows::Windows;
+
+/// How documents become samples of one length.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Packing {
+    /// The documents lie behind one another and are cut into windows; nothing is padded, nothing left out.
+    #[default]
+    Windows,
+    /// A sample holds whole documents, as many as fit, and padding behind them. One that is too long for a
+    /// sample loses its end. For conversations.
+    Whole,
+}
+
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Order {
+    /// Another order in each epoch.
+    #[default]
+    Shuffled,
+    /// As in the corpus, every epoch the same: for validation.
+    Sequential,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct StreamOptions {
+    /// Tokens of a sample that the model sees; the sample has one more, so that each has a successor.
+    pub sequence: usize,
+    pub seed: u64,
+    pub packing: Packing,
+    pub order: Order,
+}
+
+/// A corpus of a mixture, and how much of the mixture it is; only the ratios of weights count.
+#[derive(Debug, Clone)]
+pub struct Source {
+    pub corpus: Arc<Corpus>,
+    pub weight: f64,
+}
+
+/// One sample, filled again and again without allocating.
+#[derive(Debug, Clone, Default)]
+pub struct Sample {
+    /// Which source it comes from, in the order of the stream's sources.
+    pub source: usize,
+    /// How often that source was gone through before.
+    pub epoch: u64,
+    piece: Piece,
+}
+
+impl Sample {
+    /// As many tokens as the sequence is long, and one more.
+    pub fn tokens(&self) -> &[u32] {
+        &self.piece.tokens
+    }
+
+    /// Where documents begin, in ascending order; the first one usually began before the sample. Padding begins
+    /// like a document.
+    pub fn starts(&self) -> &[u32] {
+        &self.piece.starts
+    }
+
+    /// Which tokens count in the loss when they are to be predicted.
+    pub fn counts(&self) -> &[bool] {
+        &self.piece.counts
+    }
+}
+
+#[derive(Debug)]
+pub struct Stream {
+    options: StreamOptions,
+    sources: Vec<Cut>,
+    mixture: Mixture,
+    end: Option<u32>,
+}
+
+/// A corpus cut into samples.
+#[derive(Debug)]
+enum Cut {
+    Windows(Windows),
+    Bins(Bins),
+}
+
+/// What a stream has made of one of its sources.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SourceSummary {
+    /// Samples in an epoch.
+    pub samples: u64,
+    /// Documents that were too long for a sample and lost their end.
+    pub shortened: u64,
+    /// Documents without a token that counts in the loss, which are left out.
+    pub left_out: u64,
+    /// Tokens of padding in an epoch.
+    pub padding: u64,
+}
+
+impl Stream {
+    /// Joins corpora, which must have been made by one tokenizer. With [`Packing::Whole`] they are read once,
+    /// to plan which documents share a sample.
+    pub fn new(sources: Vec<Source>, options: StreamOptions) -> Result<Self, DataError> {
+        check(&sources, &options)?;
+        let weights: Vec<f64> = sources.iter().map(|source| source.weight).collect();
+        let entry = &sources[0].corpus.index().tokenizer;
+        let end = entry.end.or(entry.begin);
+        let cut = |source: Source| match options.packing {
+            Packing::Windows => Windows::new(source.corpus, options.sequence).map(Cut::Windows),
+            Packing::Whole => Bins::new(source.corpus, options.sequence).map(Cut::Bins),
+        };
+        let sources = sources.into_iter().map(cut).collect::<Result<_, _>>()?;
+        Ok(Self { options, sources, mixture: Mixture::new(&weights), end })
+    }
+
+    /// A stream of one corpus.
+    pub fn of(corpus: Corpus, options: StreamOptions) -> Result<Self, DataError> {
+        Self::new(vec![Source { corpus: Arc::new(corpus), weight: 1.0 }], options)
+    }
+
+    pub fn options(&self) -> &StreamOptions {
+        &self.options
+    }
+
+    /// The token between documents, where the corpora have one.
+    pub fn end(&self) -> Option<u32> {
+        self.end
+    }
+
+    pub fn summaries(&self) -> Vec<SourceSummary> {
+        self.sources.iter().map(Cut::summary).collect()
+    }
+
+    /// Fills in the sample of this number; every number below 2^63 has one.
+    pub fn fill(&self, index: u64, sample: &mut Sample) -> Result<(), DataError> {
+        let pick = self.mixture.pick(index);
+        let cut = &self.sources[pick.source];
+        let per_epoch = cut.samples();
+        let epoch = pick.index / per_epoch;
+        let seed = key(&[self.options.seed, pick.source as u64, epoch]);
+        sample.source = pick.source;
+        sample.epoch = epoch;
+        sample.piece.clear();
+        let (number, phase) = match self.options.order {
+            Order::Shuffled => (Permutation::new(per_epoch, seed).at(pick.index % per_epoch), seed),
+            Order::Sequential => (pick.index % per_epoch, 0),
+        };
+        match cut {
+            Cut::Windows(windows) => windows.fill(number, phase, &mut sample.piece),
+            Cut::Bins(bins) => bins.fill(number, self.end.unwrap_or(0), &mut sample.piece),
+        }
+    }
+}
+
+impl Cut {
+    fn samples(&self) -> u64 {
+        match self {
+            Cut::Windows(windows) => windows.samples(),
+            Cut::Bins(bins) => bins.samples(),
+        }
+    }
+
+    fn summary(&self) -> SourceSummary {
+        match self {
+            Cut::Windows(windows) => windows.summary(),
+            Cut::Bins(bins) => bins.summary(),
+        }
+    }
+}
+
+fn check(sources: &[Source], options: &StreamOptions) -> Result<(), DataError> {
+    let bad = |what: &str, remedy| Err(DataError::BadChoice { what: what.to_owned(), remedy });
+    let Some(first) = sources.first() else {
+        return bad("a stream without a corpus", "name at least one folder of shards");
+    };
+    if options.sequence == 0 || options.sequence > 1 << 30 {
+        return bad("a sequence must have 1 to 2^30 tokens", "choose a sequence such as 2048");
+    }
+    if sources.iter().any(|source| !(source.weight > 0.0 && source.weight.is_finite())) {
+        return bad("the weight of a corpus must be above zero", "leave the corpus out, or give it a weight");
+    }
+    let digest = |source: &Source| source.corpus.index().tokenizer.digest;
+    match sources.iter().find(|source| digest(source) != digest(first)) {
+        None => Ok(()),
+        Some(other) => Err(DataError::MixedTokenizers {
+            first_folder: first.corpus.folder().to_owned(),
+            first: digest(first),
+            other_folder: other.corpus.folder().to_owned(),
+            other: digest(other),
+        }),
+    }
+}

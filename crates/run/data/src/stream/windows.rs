@@ -1,0 +1,45 @@
+//! Windows: the corpus as one ring of tokens, cut into stretches of one length.
+//!
+//! Each epoch begins its first window at another place, so that documents are not cut at the same places every
+//! time and the few tokens that are left over are others each time.
+
+use std::sync::Arc;
+
+use super::SourceSummary;
+use crate::corpus::Corpus;
+use crate::error::DataError;
+use crate::shard::Piece;
+
+#[derive(Debug)]
+pub(super) struct Windows {
+    corpus: Arc<Corpus>,
+    sequence: u64,
+}
+
+impl Windows {
+    pub(super) fn new(corpus: Arc<Corpus>, sequence: usize) -> Result<Self, DataError> {
+        if corpus.tokens() <= sequence as u64 {
+            let folder = corpus.folder().to_owned();
+            return Err(DataError::TooShort { folder, tokens: corpus.tokens(), sequence });
+        }
+        Ok(Self { corpus, sequence: sequence as u64 })
+    }
+
+    /// Windows in an epoch.
+    pub(super) fn samples(&self) -> u64 {
+        self.corpus.tokens() / self.sequence
+    }
+
+    pub(super) fn summary(&self) -> SourceSummary {
+        SourceSummary { samples: self.samples(), shortened: 0, left_out: 0, padding: 0 }
+    }
+
+    /// The `number`th window of the epoch whose first window begins at `phase`, counted round within a window.
+    pub(super) fn fill(&self, number: u64, phase: u64, piece: &mut Piece) -> Result<(), DataError> {
+        let tokens = self.corpus.tokens();
+        let from = (phase % self.sequence + number * self.sequence) % tokens;
+        let to = from + self.sequence + 1;
+        self.corpus.append(from..to.min(tokens), piece)?;
+        self.corpus.append(0..to.saturating_sub(tokens), piece)
+    }
+}

@@ -1,0 +1,256 @@
+//! Text to token ids and back, by a tokenizer in Hugging Face's format.
+
+mod byte_level;
+mod bytes;
+mod splitter;
+mod training;
+
+use std::path::Path;
+
+use bedplate_diag::Source;
+use serde_json::Value;
+
+pub use training::{TrainingOptions, train_tokenizer};
+
+use byte_level::{ByteLevel, Cache};
+
+use crate::digest::Digest;
+use crate::disk;
+use crate::error::DataError;
+
+/// Marks at the end of texts by the names models give them, used where nothing says which it is.
+const KNOWN_ENDS: [&str; 7] = [
+    "<|endoftext|>",
+    "<|end_of_text|>",
+    "</s>",
+    "<eos>",
+    "<|im_end|>",
+    "<|eot_id|>",
+    "<｜end▁of▁sentence｜>",
+];
+/// The same for the beginning.
+const KNOWN_BEGINS: [&str; 5] =
+    ["<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>", "<｜begin▁of▁sentence｜>"];
+
+/// A tokenizer, the file it was read from, and its marks.
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// The fast way, where there is one.
+    byte_level: Option<ByteLevel>,
+    json: String,
+    config: Option<String>,
+    digest: Digest,
+    vocabulary: u32,
+    begin: Option<u32>,
+    end: Option<u32>,
+}
+
+impl std::fmt::Debug for Tokenizer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Tokenizer")
+            .field("digest", &self.digest)
+            .field("vocabulary", &self.vocabulary)
+            .finish()
+    }
+}
+
+impl Tokenizer {
+    /// Reads a `tokenizer.json`, and the `tokenizer_config.json` beside it where there is one.
+    pub fn load(path: &Path) -> Result<Self, DataError> {
+        let json = disk::read_text(path)?;
+        let beside = path.with_file_name(CONFIG_FILE);
+        let config = if beside.exists() { Some(disk::read_text(&beside)?) } else { None };
+        Self::parse(&json, config.as_deref(), &path.display().to_string())
+    }
+
+    /// Reads a tokenizer from the text of its file and of its configuration. `name` is what errors call it.
+    pub fn parse(json: &str, config: Option<&str>, name: &str) -> Result<Self, DataError> {
+        let source = Source::new(name, json);
+        let bad = |reason: String| DataError::BadTokenizer { reason, place: source.whole() };
+        let document: Value = serde_json::from_str(json).map_err(|error| {
+            let place = source.place_at(error.line(), error.column());
+            DataError::BadTokenizer { reason: "it is not JSON".to_owned(), place }
+        })?;
+        let inner: tokenizers::Tokenizer = json.parse().map_err(|error| bad(format!("{error}")))?;
+        let highest = inner.get_vocab(true).values().copied().max();
+        let highest = highest.ok_or_else(|| bad("its vocabulary is empty".to_owned()))?;
+        let vocabulary = highest.checked_add(1).ok_or_else(|| bad(format!("it has the id {highest}")))?;
+        let settings: Value = match config {
+            Some(text) => serde_json::from_str(text).map_err(|error| DataError::BadTokenizer {
+                reason: format!("its configuration is not JSON: {error}"),
+                place: Source::new(CONFIG_FILE, text).place_at(error.line(), error.column()),
+            })?,
+            None => Value::Null,
+        };
+        Ok(Self {
+            begin: mark(&inner, &settings, "bos_token", &KNOWN_BEGINS),
+            end: mark(&inner, &settings, "eos_token", &KNOWN_ENDS),
+            inner,
+            byte_level: ByteLevel::from_document(&document),
+            json: json.to_owned(),
+            config: config.map(str::to_owned),
+            digest: Digest::of(json.as_bytes()),
+            vocabulary,
+        })
+    }
+
+    /// Writes the tokenizer's files into a folder, which exists.
+    pub fn save(&self, folder: &Path) -> Result<(), DataError> {
+        if let Some(config) = &self.config {
+            disk::write(&folder.join(CONFIG_FILE), config.as_bytes())?;
+        }
+        disk::write(&folder.join(TOKENIZER_FILE), self.json.as_bytes())
+    }
+
+    /// The text of its `tokenizer.json`.
+    pub fn json(&self) -> &str {
+        &self.json
+    }
+
+    /// The text of its `tokenizer_config.json`.
+    pub fn config(&self) -> Option<&str> {
+        self.config.as_deref()
+    }
+
+    pub fn digest(&self) -> Digest {
+        self.digest
+    }
+
+    /// The highest id plus one.
+    pub fn vocabulary(&self) -> u32 {
+        self.vocabulary
+    }
+
+    /// The mark at the beginning of a text, where the tokenizer has one.
+    pub fn begin(&self) -> Option<u32> {
+        self.begin
+    }
+
+    /// The mark at the end of a text, where the tokenizer has one.
+    pub fn end(&self) -> Option<u32> {
+        self.end
+    }
+
+    /// The id of a token by its exact spelling, special ones included.
+    pub fn id(&self, token: &str) -> Option<u32> {
+        self.inner.token_to_id(token)
+    }
+
+    /// Whether a model of this vocabulary has an embedding for every id.
+    pub fn check_fits(&self, vocabulary: u32) -> Result<(), DataError> {
+        match self.vocabulary {
+            own if own <= vocabulary => Ok(()),
+            own => Err(DataError::Vocabulary { highest: own - 1, vocabulary }),
+        }
+    }
+
+    /// The ids of a text, without marks around it. The spelling of a special token in the text becomes that token.
+    pub fn encode(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let mut ids = Vec::new();
+        self.encoder().encode(text, &mut ids)?;
+        Ok(ids)
+    }
+
+    /// An encoder for many texts, which remembers words; one per thread.
+    pub fn encoder(&self) -> Encoder<'_> {
+        Encoder { tokenizer: self, cache: Cache::default() }
+    }
+
+    fn encode_generally(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let encoded =
+            self.inner.encode_fast(text, false).map_err(|error| self.failed(&format!("{error}")))?;
+        Ok(encoded.get_ids().to_vec())
+    }
+
+    /// The text of ids, special tokens spelled out. Bytes that are not UTF-8 become `U+FFFD`.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, DataError> {
+        self.inner.decode(ids, false).map_err(|error| self.failed(&format!("{error}")))
+    }
+
+    fn failed(&self, reason: &str) -> DataError {
+        DataError::BadTokenizer { reason: reason.to_owned(), place: Source::new("tokenizer", "").whole() }
+    }
+}
+
+/// Encodes one text after the other.
+pub struct Encoder<'a> {
+    tokenizer: &'a Tokenizer,
+    cache: Cache,
+}
+
+impl Encoder<'_> {
+    /// Appends the ids of a text, the same as those of [`Tokenizer::encode`].
+    pub fn encode(&mut self, text: &str, ids: &mut Vec<u32>) -> Result<(), DataError> {
+        let fast = self.tokenizer.byte_level.as_ref();
+        if !fast.is_some_and(|fast| fast.encode(text, &mut self.cache, ids)) {
+            ids.extend(self.tokenizer.encode_generally(text)?);
+        }
+        Ok(())
+    }
+}
+
+pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
+/// The configuration of a tokenizer, which lies beside it.
+const CONFIG_FILE: &str = "tokenizer_config.json";
+
+/// The id that the configuration names, or else the first known spelling that is in the vocabulary.
+fn mark(inner: &tokenizers::Tokenizer, settings: &Value, key: &str, known: &[&str]) -> Option<u32> {
+    let setting = &settings[key];
+    if let Some(named) = setting.as_str().or_else(|| setting["content"].as_str()) {
+        return inner.token_to_id(named);
+    }
+    if settings.get(key).is_some_and(Value::is_null) {
+        return None;
+    }
+    known.iter().find_map(|spelling| inner.token_to_id(spelling))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::LazyLock;
+
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::{Kind, generate};
+
+    /// Trained here, and the same with the splitters and rules of other families.
+    static TOKENIZERS: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
+        let texts: Vec<String> = (0..200).map(|number| generate(Kind::Mixture, 2, number)).collect();
+        let options = TrainingOptions { vocabulary: 900, ..TrainingOptions::default() };
+        let own = train_tokenizer(texts.iter().map(String::as_str), &options).unwrap();
+        let mut documents = vec![own.json().to_owned()];
+        documents.push(own.json().replace(r"\\p{N}|", r"\\p{N}{1,3}|"));
+        documents.push(own.json().replace(r#""ignore_merges": false"#, r#""ignore_merges": true"#));
+        documents.push(own.json().replace(r#""normalizer": null"#, r#""normalizer": {"type": "NFC"}"#));
+        let mut gpt2: Value = serde_json::from_str(own.json()).unwrap();
+        gpt2["pre_tokenizer"] =
+            serde_json::json!({ "type": "ByteLevel", "add_prefix_space": false, "trim_offsets": true });
+        documents.push(gpt2.to_string());
+        documents.iter().map(|document| Tokenizer::parse(document, None, "test").unwrap()).collect()
+    });
+
+    #[test]
+    fn the_variants_differ_and_all_have_a_fast_way() {
+        assert!(TOKENIZERS.iter().all(|tokenizer| tokenizer.byte_level.is_some()));
+        let digests: std::collections::BTreeSet<Digest> = TOKENIZERS.iter().map(Tokenizer::digest).collect();
+        assert_eq!(digests.len(), TOKENIZERS.len());
+    }
+
+    proptest! {
+        #[test]
+        fn the_fast_way_gives_the_ids_of_the_general_one(
+            text in r"(the |The lamp|garden|is in | [a-z]{1,9}|[0-9]{1,4}|'s|<\|im_end\|>|[ \n]{1,3}|\PC|e\u{301}|x{150}){0,20}",
+            number in 0u64..1000,
+        ) {
+            for tokenizer in TOKENIZERS.iter() {
+                let mut encoder = tokenizer.encoder();
+                for text in [text.clone(), generate(Kind::Mixture, 9, number), format!("{text}{text}")] {
+                    let mut ids = Vec::new();
+                    encoder.encode(&text, &mut ids).unwrap();
+                    prop_assert_eq!(ids, tokenizer.encode_generally(&text).unwrap());
+                }
+            }
+        }
+    }
+}

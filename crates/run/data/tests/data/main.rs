@@ -1,0 +1,9 @@
+//! The laws of data: what is written comes back or is an error, and order hangs on seed and number alone.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod batches;
+mod fixture;
+mod shards;
+mod stream;
+mod tokenizer;

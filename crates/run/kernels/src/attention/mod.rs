@@ -1,0 +1,125 @@
+//! Causal attention over grouped heads, without a matrix of scores in memory.
+//!
+//! Each row of `qkv` holds the heads of the queries, then of the keys, then of the values of one token. A query sees the
+//! keys from its `first_keys` entry to itself, which says windows and borders of documents alike.
+//!
+//! Scores exist only as a strip of one block of keys for one panel of queries at a time; blocks that no query of the panel
+//! sees are skipped. Keys and values are packed once and serve all heads that share them.
+
+mod backward;
+mod forward;
+mod lines;
+#[cfg(test)]
+mod tests;
+
+use std::ops::Range;
+
+use crate::multiply::{Engine, Numbers, Operand, Tile};
+use crate::{Element, Matrix, View};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct AttentionShape {
+    /// Tokens of a sequence; the rows are whole sequences, one after the other.
+    pub sequence: usize,
+    pub heads: usize,
+    /// Divides `heads`; that many neighbours share a key and a value.
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// What scores are multiplied by; usually one over the square root of `head_dim`.
+    pub scale: f32,
+}
+
+impl AttentionShape {
+    /// Columns of `qkv`.
+    pub fn columns(&self) -> usize {
+        (self.heads + 2 * self.kv_heads) * self.head_dim
+    }
+
+    /// Columns of the output.
+    pub fn attended(&self) -> usize {
+        self.heads * self.head_dim
+    }
+
+    /// Query heads that share a key head.
+    fn group(&self) -> usize {
+        self.heads / self.kv_heads
+    }
+
+    /// Panics unless the matrices have this shape.
+    fn check<E: Element>(&self, qkv: Matrix<'_, E>, first_keys: View<'_, u32>, log_sums: usize) {
+        assert_eq!(self.heads % self.kv_heads, 0, "query heads per key head");
+        assert_eq!(qkv.columns, self.columns(), "columns of queries, keys and values");
+        assert_eq!(qkv.rows % self.sequence, 0, "rows are whole sequences");
+        assert_eq!(first_keys.len(), qkv.rows, "first keys of attention");
+        assert_eq!(log_sums, qkv.rows * self.heads, "sums of attention");
+    }
+
+    /// The numbers of one head in the rows of one sequence.
+    fn head<'a, E: Element>(&self, of: Matrix<'a, E>, sequence: usize, head: usize) -> Matrix<'a, E> {
+        of.rows(sequence * self.sequence..(sequence + 1) * self.sequence)
+            .columns(head * self.head_dim..(head + 1) * self.head_dim)
+    }
+
+    fn keys<'a, E: Element>(&self, qkv: Matrix<'a, E>, sequence: usize, kv_head: usize) -> Matrix<'a, E> {
+        self.head(qkv, sequence, self.heads + kv_head)
+    }
+
+    fn values<'a, E: Element>(&self, qkv: Matrix<'a, E>, sequence: usize, kv_head: usize) -> Matrix<'a, E> {
+        self.head(qkv, sequence, self.heads + self.kv_heads + kv_head)
+    }
+}
+
+/// What forward and backward share: the shape, and what multiplies.
+#[derive(Clone, Copy)]
+struct Setting<'a> {
+    shape: AttentionShape,
+    first_keys: &'a [u32],
+    engine: &'a dyn Engine,
+    /// Packs `f32` as `f32`, which turns strips around.
+    turner: &'a dyn Engine,
+    tile: Tile,
+}
+
+impl Setting<'_> {
+    fn sequences(&self) -> usize {
+        self.first_keys.len() / self.shape.sequence
+    }
+
+    /// The first keys of some queries of a sequence.
+    fn first_keys(&self, sequence: usize, queries: Range<usize>) -> &[u32] {
+        &self.first_keys[sequence * self.shape.sequence..][queries]
+    }
+
+    /// Rows of a strip that holds a dimension of heads per row.
+    fn head_rows(&self) -> usize {
+        self.shape.head_dim.next_multiple_of(self.tile.rows)
+    }
+
+    /// The rows of a strip as lanes.
+    fn strip_rows<'s>(&self, strip: &'s [f32], rows: usize) -> Operand<'s> {
+        Operand::new(Numbers::F32(strip), (rows, self.tile.columns), (self.tile.columns, 1))
+    }
+
+    /// Calls `write(column, first_dim, dims)` for each column of a strip that has a dimension of a head per row.
+    fn turn(&self, strip: &[f32], buffer: &mut [f32], mut write: impl FnMut(usize, usize, &[f32])) {
+        let (columns, head_dim) = (self.tile.columns, self.shape.head_dim);
+        let rows = self.strip_rows(strip, head_dim);
+        for first in (0..head_dim).step_by(columns) {
+            self.turner.pack(crate::multiply::Side::Right, &rows, first, buffer);
+            for (column, dims) in buffer.chunks_exact(columns).enumerate().take(columns) {
+                write(column, first, &dims[..columns.min(head_dim - first)]);
+            }
+        }
+    }
+}
+
+/// Cuts scratch memory into parts.
+struct Parts<'a>(&'a mut [f32]);
+
+impl<'a> Parts<'a> {
+    fn take(&mut self, len: usize) -> &'a mut [f32] {
+        let (part, rest) = std::mem::take(&mut self.0).split_at_mut(len);
+        self.0 = rest;
+        part
+    }
+}

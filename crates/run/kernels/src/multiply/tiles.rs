@@ -1,0 +1,280 @@
+//! Products of bf16 by the processor's tile unit (AMX), summed in `f32`.
+//!
+//! A tile register holds sixteen rows of sixteen cells; a cell is a pair of bf16 that follow each other in depth. Two left
+//! registers times two right ones give a tile of 32 x 32 sums in four registers. Per step of 32 in depth a left panel
+//! holds its two registers by lanes; a right panel holds them turned around, pair by pair.
+
+use std::arch::asm;
+use std::arch::x86_64::*;
+use std::cell::Cell;
+
+use crate::{Bf16, Into};
+
+use super::engine::{Engine, Panels, Right, Side, Tile};
+use super::operand::{Numbers, Operand};
+use super::transpose::{Block, first, load, transpose};
+
+/// Lanes of a panel, and depth of a step.
+const LANES: usize = 32;
+const STEP: usize = 32;
+/// Cells of a tile register.
+const REGISTER: usize = 256;
+
+pub(crate) struct Tiles;
+
+impl Engine for Tiles {
+    fn tile(&self) -> Tile {
+        Tile {
+            rows: LANES,
+            columns: LANES,
+            step: STEP,
+            cells_per_step: STEP / 2,
+            block_depth: 512,
+            block_rows: 256,
+        }
+    }
+
+    #[expect(unsafe_code, reason = "calls code for instructions that the processor has")]
+    fn pack(&self, side: Side, from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
+        // SAFETY: this engine is chosen only where the processor has tiles, and then it has these instructions.
+        unsafe { pack(side, from, first_lane, panel) }
+    }
+
+    fn strip_as_right<'a>(&self, strip: &'a [f32], rows: usize, buffer: &'a mut [f32]) -> &'a [f32] {
+        let columns = Operand::new(Numbers::F32(strip), (LANES, 1), (rows, LANES));
+        self.pack(Side::Right, &columns, 0, buffer);
+        buffer
+    }
+
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, into: Into, strip: &mut [f32]) {
+        let steps = depth.div_ceil(STEP);
+        let cells = steps * 2 * REGISTER;
+        configure();
+        for (panel, sums) in (0..left.count).zip(strip.chunks_exact_mut(LANES * LANES)) {
+            right.fetch_next(panel, left.count);
+            let left = &left.cells[panel * left.stride..][..cells];
+            multiply_tile(steps, left, &right.cells[..cells], into, sums);
+        }
+    }
+}
+
+/// Palette 1: eight registers of 16 rows of 64 bytes.
+#[repr(C, align(64))]
+struct Configuration([u8; 64]);
+
+const CONFIGURATION: Configuration = {
+    let mut bytes = [0; 64];
+    bytes[0] = 1;
+    let mut register = 0;
+    while register < 8 {
+        bytes[16 + 2 * register] = 64;
+        bytes[48 + register] = 16;
+        register += 1;
+    }
+    Configuration(bytes)
+};
+
+/// Sets up the tile registers of this thread, once: only this engine uses them.
+#[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
+fn configure() {
+    static PLAIN: Configuration = CONFIGURATION;
+    thread_local!(static IS_DONE: Cell<bool> = const { Cell::new(false) });
+    if !IS_DONE.replace(true) {
+        // SAFETY: reads 64 valid bytes; the process has been allowed to use tiles.
+        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const PLAIN.0, options(nostack, readonly)) };
+    }
+}
+
+/// `sums` is `LANES x LANES`; panels are as deep as `steps` says.
+#[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
+#[inline]
+fn multiply_tile(steps: usize, left: &[f32], right: &[f32], into: Into, sums: &mut [f32]) {
+    assert!(left.len() >= steps * 2 * REGISTER && right.len() >= steps * 2 * REGISTER);
+    assert!(sums.len() >= LANES * LANES);
+    let lower = 16 * LANES;
+    match into {
+        // SAFETY: sets registers that only this engine uses.
+        Into::Replace => unsafe {
+            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
+        },
+        // SAFETY: reads the 32 rows of 128 bytes of `sums`.
+        Into::Add => unsafe {
+            asm!(
+                "tileloadd tmm0, [{upper} + {stride}]",
+                "tileloadd tmm1, [{upper} + {stride} + 64]",
+                "tileloadd tmm2, [{lower} + {stride}]",
+                "tileloadd tmm3, [{lower} + {stride} + 64]",
+                upper = in(reg) sums.as_ptr(),
+                lower = in(reg) sums.as_ptr().add(lower),
+                stride = in(reg) 4 * LANES,
+                options(nostack, readonly),
+            );
+        },
+    }
+    // SAFETY: reads `steps` times two registers of either panel, which are that long.
+    unsafe {
+        asm!(
+            "test {steps}, {steps}",
+            "jz 3f",
+            "2:",
+            "tileloadd tmm6, [{right} + {stride}]",
+            "tileloadd tmm4, [{left} + {stride}]",
+            "tileloadd tmm7, [{right} + {stride} + 1024]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm5, [{left} + {stride} + 1024]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {left}, 2048",
+            "add {right}, 2048",
+            "dec {steps}",
+            "jnz 2b",
+            "3:",
+            steps = inout(reg) steps => _,
+            left = inout(reg) left.as_ptr() => _,
+            right = inout(reg) right.as_ptr() => _,
+            stride = in(reg) 64_usize,
+            options(nostack, readonly),
+        );
+    }
+    // SAFETY: writes the 32 rows of 128 bytes of `sums`.
+    unsafe {
+        asm!(
+            "tilestored [{upper} + {stride}], tmm0",
+            "tilestored [{upper} + {stride} + 64], tmm1",
+            "tilestored [{lower} + {stride}], tmm2",
+            "tilestored [{lower} + {stride} + 64], tmm3",
+            upper = in(reg) sums.as_mut_ptr(),
+            lower = in(reg) sums.as_mut_ptr().add(lower),
+            stride = in(reg) 4 * LANES,
+            options(nostack),
+        );
+    }
+}
+
+/// Packs register by register: gathers sixteen lanes and one step of depth, and turns them around where the
+/// operand lies the other way than the side wants.
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+#[expect(unsafe_code, reason = "vector stores take a pointer")]
+fn pack(side: Side, from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
+    let steps = from.depth().div_ceil(STEP);
+    assert!(panel.len() >= steps * 2 * REGISTER);
+    for step in 0..steps {
+        for half in 0..2 {
+            let lane = first_lane + 16 * half;
+            let lies_by_lanes = from.depth_stride() == 1;
+            let block = if lies_by_lanes { by_lanes(from, lane, step) } else { by_pairs(from, lane, step) };
+            let is_turned = lies_by_lanes != (side == Side::Left);
+            let block = if is_turned { transpose(block) } else { block };
+            let to = &mut panel[(2 * step + half) * REGISTER..][..REGISTER];
+            for (row, cells) in block.into_iter().enumerate() {
+                // SAFETY: sixteen rows of sixteen cells fill `to`.
+                unsafe { _mm512_storeu_si512(to.as_mut_ptr().add(16 * row).cast(), cells) };
+            }
+        }
+    }
+}
+
+/// Row `l` of the block: the numbers of lane `l` at this step, which lie one after the other.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn by_lanes(from: &Operand<'_>, lane: usize, step: usize) -> Block {
+    let deep = from.depth() - step * STEP;
+    let present = from.lanes().saturating_sub(lane);
+    let mut block = [_mm512_setzero_si512(); 16];
+    for (row, cells) in block.iter_mut().enumerate().take(present) {
+        let start = (lane + row) * from.lane_stride() + step * STEP;
+        *cells = load_narrow(from.numbers(), start, deep);
+        from.fetch(start + LANES * from.lane_stride());
+    }
+    block
+}
+
+/// Row `p` of the block: for each lane, the numbers at the depths `2p` and `2p + 1` of this step.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn by_pairs(from: &Operand<'_>, lane: usize, step: usize) -> Block {
+    let present = from.lanes().saturating_sub(lane).min(16);
+    let deep = from.depth() - step * STEP;
+    let start = step * STEP * from.depth_stride() + lane;
+    let mut block = [_mm512_setzero_si512(); 16];
+    if present == 0 {
+        return block;
+    }
+    for (pair, cells) in block.iter_mut().enumerate().take(deep.div_ceil(2)) {
+        let even = start + 2 * pair * from.depth_stride();
+        // A depth that the operand lacks counts as zeros.
+        let of_odd = if 2 * pair + 1 < deep { present } else { 0 };
+        let odd = if of_odd == 0 { even } else { even + from.depth_stride() };
+        *cells = interleave(from.numbers(), (even, present), (odd, of_odd));
+        from.fetch(even + STEP * from.depth_stride());
+        from.fetch(odd + STEP * from.depth_stride());
+    }
+    block
+}
+
+/// Each cell holds a bf16 of the first row below and one of the second above. Rows: where they start, and how many count.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+fn interleave(numbers: Numbers<'_>, even: (usize, usize), odd: (usize, usize)) -> __m512i {
+    let joined = match numbers {
+        Numbers::F32(_) => {
+            let (even, odd) = (load(numbers, even.0, even.1), load(numbers, odd.0, odd.1));
+            as_integers(_mm512_cvtne2ps_pbh(odd, even))
+        }
+        Numbers::Bf16(values) => {
+            let even = _mm512_castsi256_si512(load_half(values, even.0, even.1));
+            _mm512_inserti64x4::<1>(even, load_half(values, odd.0, odd.1))
+        }
+    };
+    _mm512_permutexvar_epi16(alternating(), joined)
+}
+
+/// 0, 16, 1, 17, ...: takes from the lower and the upper half in turn.
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn alternating() -> __m512i {
+    let low = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+    _mm512_or_si512(low, _mm512_slli_epi32::<16>(_mm512_add_epi32(low, _mm512_set1_epi32(16))))
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[expect(unsafe_code, reason = "masked loads take a pointer")]
+fn load_half(values: &[Bf16], start: usize, count: usize) -> __m256i {
+    assert!(start + count <= values.len(), "{count} numbers from {start} of {}", values.len());
+    // SAFETY: the mask covers only numbers inside the slice.
+    unsafe { _mm256_maskz_loadu_epi16(first(count), values.as_ptr().add(start).cast()) }
+}
+
+#[inline]
+#[target_feature(enable = "avx512f,avx512bf16")]
+#[expect(unsafe_code, reason = "names the same bits by another type")]
+fn as_integers(values: __m512bh) -> __m512i {
+    // SAFETY: both types are 512 plain bits.
+    unsafe { std::mem::transmute(values) }
+}
+
+/// `count` neighbours from `start` on as bf16, at most 32, then zeros.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+#[expect(unsafe_code, reason = "masked loads take a pointer")]
+fn load_narrow(numbers: Numbers<'_>, start: usize, count: usize) -> __m512i {
+    let count = count.min(32);
+    assert!(start + count <= numbers.len(), "{count} numbers from {start} of {}", numbers.len());
+    match numbers {
+        Numbers::Bf16(values) => {
+            let mask = if count == 32 { u32::MAX } else { (1 << count) - 1 };
+            // SAFETY: the mask covers only numbers inside the slice.
+            unsafe { _mm512_maskz_loadu_epi16(mask, values.as_ptr().add(start).cast()) }
+        }
+        Numbers::F32(values) => {
+            let (low, high) = (first(count), first(count.saturating_sub(16)));
+            // SAFETY: the mask covers only numbers inside the slice.
+            let low = unsafe { _mm512_maskz_loadu_ps(low, values.as_ptr().add(start)) };
+            // SAFETY: as above; an empty mask reads nothing.
+            let high = unsafe { _mm512_maskz_loadu_ps(high, values.as_ptr().wrapping_add(start + 16)) };
+            as_integers(_mm512_cvtne2ps_pbh(high, low))
+        }
+    }
+}

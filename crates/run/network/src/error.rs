@@ -1,0 +1,132 @@
+//! What can be wrong with a model that is to be computed, or with its weights.
+
+use std::io;
+use std::path::PathBuf;
+
+use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_transformer::ModelError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum NetworkError {
+    #[error(transparent)]
+    Model(Box<ModelError>),
+    #[error("this program cannot compute {feature}")]
+    Unsupported { feature: String },
+    #[error("`{key}` must be {expected}, but is {found}")]
+    WrongKey { key: String, expected: &'static str, found: String },
+    #[error("sequences of {longest} tokens are asked for, but the model has {positions} learned positions")]
+    TooLong { longest: usize, positions: u64 },
+    #[error("cannot read weights from {}", path.display())]
+    ReadWeights { path: PathBuf, source: io::Error },
+    #[error("{} is not a usable safetensors file: {what}", path.display())]
+    BrokenWeights { path: PathBuf, what: String },
+    #[error("{} lacks {count} tensors of the model, first `{first}`", path.display())]
+    MissingTensors { path: PathBuf, first: String, count: usize },
+    #[error("tensor `{tensor}` in {} has shape {found:?}, but the model's is {expected:?}", path.display())]
+    WrongShape { path: PathBuf, tensor: String, expected: Vec<usize>, found: Vec<usize> },
+    #[error("cannot write weights to {}", path.display())]
+    WriteWeights { path: PathBuf, source: io::Error },
+}
+
+/// The documentation of every code of this crate.
+pub const PAGES: &[&Page] = &[
+    &UNSUPPORTED,
+    &WRONG_KEY,
+    &TOO_LONG,
+    &READ_WEIGHTS,
+    &BROKEN_WEIGHTS,
+    &MISSING_TENSORS,
+    &WRONG_SHAPE,
+    &WRITE_WEIGHTS,
+];
+
+static UNSUPPORTED: Page = Page {
+    code: "network/unsupported",
+    class: Class::User,
+    meaning: "The configuration describes a model that can be planned but not computed here. Computed are GPT-2, Llama, \
+              Mistral, Mixtral, Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE models with rotary (default, linear, llama3) or \
+              learned positions, SwiGLU or GELU, full or sliding-window attention.",
+    remedy: "choose a model of these families, or remove the feature from its configuration",
+};
+
+static WRONG_KEY: Page = Page {
+    code: "network/wrong-value",
+    class: Class::User,
+    meaning: "A key of config.json that the arithmetic needs has a value of the wrong type.",
+    remedy: "compare the key with the model's published config.json",
+};
+
+static TOO_LONG: Page = Page {
+    code: "network/too-long",
+    class: Class::User,
+    meaning: "A model with learned positions has a vector for each position and none beyond them.",
+    remedy: "set `data.sequence` to at most the number of positions (`n_positions` in config.json)",
+};
+
+static READ_WEIGHTS: Page = Page {
+    code: "network/cannot-read-weights",
+    class: Class::User,
+    meaning: "A file of weights could not be opened or read. A folder must hold model.safetensors, or \
+              model.safetensors.index.json and the files it names.",
+    remedy: "check the path; weights in PyTorch's .bin files must be converted to safetensors first",
+};
+
+static BROKEN_WEIGHTS: Page = Page {
+    code: "network/broken-weights",
+    class: Class::User,
+    meaning: "The header of a safetensors file does not agree with the file: cut off while copying, or another kind of \
+              file. Formats other than F32, BF16 and F16 are not read.",
+    remedy: "copy or download the file again and compare its size",
+};
+
+static MISSING_TENSORS: Page = Page {
+    code: "network/missing-tensors",
+    class: Class::User,
+    meaning: "The weights do not hold every tensor that the configuration asks for, so they belong to another model or \
+              some files are missing.",
+    remedy: "use the config.json that was published with the weights",
+};
+
+static WRONG_SHAPE: Page = Page {
+    code: "network/wrong-shape",
+    class: Class::User,
+    meaning: "A tensor has the right name and another shape than the configuration gives it.",
+    remedy: "use the config.json that was published with the weights",
+};
+
+static WRITE_WEIGHTS: Page = Page {
+    code: "network/cannot-write-weights",
+    class: Class::Transient,
+    meaning: "Weights could not be written. What was there before is unchanged.",
+    remedy: "check space and permissions of the folder, then run again",
+};
+
+impl Diagnostic for NetworkError {
+    fn page(&self) -> &'static Page {
+        match self {
+            NetworkError::Model(error) => error.page(),
+            NetworkError::Unsupported { .. } => &UNSUPPORTED,
+            NetworkError::WrongKey { .. } => &WRONG_KEY,
+            NetworkError::TooLong { .. } => &TOO_LONG,
+            NetworkError::ReadWeights { .. } => &READ_WEIGHTS,
+            NetworkError::BrokenWeights { .. } => &BROKEN_WEIGHTS,
+            NetworkError::MissingTensors { .. } => &MISSING_TENSORS,
+            NetworkError::WrongShape { .. } => &WRONG_SHAPE,
+            NetworkError::WriteWeights { .. } => &WRITE_WEIGHTS,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            NetworkError::Model(error) => error.help(),
+            _ => None,
+        }
+    }
+
+    fn place(&self) -> Option<&Place> {
+        match self {
+            NetworkError::Model(error) => error.place(),
+            _ => None,
+        }
+    }
+}

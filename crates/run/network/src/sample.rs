@@ -1,0 +1,73 @@
+//! Drawing the next token from logits.
+
+/// How tokens are drawn. Temperature 0 takes the most likely one.
+#[derive(Debug, Clone)]
+pub struct Sampler {
+    temperature: f64,
+    /// Only tokens that together hold this share of the probability are drawn from.
+    top_share: f64,
+    state: u64,
+}
+
+impl Sampler {
+    pub fn new(temperature: f64, top_share: f64, seed: u64) -> Self {
+        Self { temperature, top_share, state: seed }
+    }
+
+    /// Draws a token. Logits must not be empty.
+    pub fn draw(&mut self, logits: &[f32]) -> u32 {
+        let mut order: Vec<u32> = (0..logits.len() as u32).collect();
+        order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]).then(a.cmp(b)));
+        if self.temperature <= 0.0 {
+            return order[0];
+        }
+        let most = f64::from(logits[order[0] as usize]);
+        let temperature = self.temperature;
+        let weight = |token: &u32| ((f64::from(logits[*token as usize]) - most) / temperature).exp();
+        let whole: f64 = order.iter().map(weight).sum();
+        let mut kept = 0.0;
+        let nucleus = order.iter().take_while(|token| {
+            let is_inside = kept < self.top_share * whole;
+            kept += weight(token);
+            is_inside
+        });
+        let nucleus: Vec<u32> = nucleus.copied().collect();
+        let mut left = self.uniform() * nucleus.iter().map(weight).sum::<f64>();
+        let drawn = nucleus.iter().find(|token| {
+            left -= weight(token);
+            left < 0.0
+        });
+        *drawn.or(nucleus.last()).unwrap_or(&order[0])
+    }
+
+    /// SplitMix64.
+    fn uniform(&mut self) -> f64 {
+        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = self.state;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ (bits >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cold_takes_the_likeliest_and_a_nucleus_leaves_out_the_tail() {
+        let logits = [0.0, 3.0, 1.0, -2.0];
+        assert_eq!(Sampler::new(0.0, 1.0, 0).draw(&logits), 1);
+        let mut sampler = Sampler::new(1.0, 0.9, 7);
+        let drawn: Vec<u32> = (0..200).map(|_| sampler.draw(&logits)).collect();
+        assert!(drawn.iter().all(|token| *token == 1 || *token == 2));
+        assert!(drawn.contains(&2));
+    }
+
+    #[test]
+    fn shares_follow_the_probabilities() {
+        let mut sampler = Sampler::new(1.0, 1.0, 3);
+        let ones = (0..10_000).filter(|_| sampler.draw(&[0.0, 1.0]) == 1).count();
+        assert!((ones as f64 / 10_000.0 - 0.731).abs() < 0.02, "{ones}");
+    }
+}

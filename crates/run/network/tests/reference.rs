@@ -1,0 +1,188 @@
+//! Logits, loss and every gradient of tiny models against Hugging Face transformers with the same weights.
+//!
+//! The tensors in `tests/reference` were made by `tests/reference/make`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bedplate_diag::Source;
+use bedplate_kernels::Device;
+use bedplate_network::{
+    Architecture, Network, Recompute, SafetensorsFile, Tokens, Weights, Workspace, WorkspaceShape, load, save,
+};
+use serde_json::Value;
+
+struct Reference {
+    folder: PathBuf,
+    network: Network,
+    /// Inputs and targets of the sequences, one after the other.
+    tokens: Vec<u32>,
+    targets: Vec<u32>,
+    sequences: usize,
+    logits: Vec<f32>,
+    loss: f64,
+}
+
+impl Reference {
+    fn read(name: &str) -> Self {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name);
+        let config = fs::read_to_string(folder.join("config.json")).unwrap();
+        let architecture = Architecture::from_config(Source::new("config.json", &config)).unwrap();
+        let expected: Value =
+            serde_json::from_str(&fs::read_to_string(folder.join("expected.json")).unwrap()).unwrap();
+        let rows: Vec<Vec<u32>> = serde_json::from_value(expected["tokens"].clone()).unwrap();
+        Self {
+            network: Network::new(architecture, 32).unwrap(),
+            tokens: rows.iter().flat_map(|row| row[..row.len() - 1].to_vec()).collect(),
+            targets: rows.iter().flat_map(|row| row[1..].to_vec()).collect(),
+            sequences: rows.len(),
+            logits: serde_json::from_value(expected["logits"].clone()).unwrap(),
+            loss: expected["loss"].as_f64().unwrap(),
+            folder,
+        }
+    }
+
+    fn workspace(&self, device: &Device, recompute: Recompute) -> Workspace<f32> {
+        let sequence = self.tokens.len() / self.sequences;
+        let shape = WorkspaceShape { sequences: self.sequences, sequence, recompute, has_gradients: true };
+        let mut workspace = Workspace::new(&self.network, shape);
+        let positions: Vec<u32> = (0..self.tokens.len()).map(|row| (row % sequence) as u32).collect();
+        workspace.load(
+            device,
+            Tokens {
+                tokens: &self.tokens,
+                targets: &self.targets,
+                positions: &positions,
+                first_keys: &vec![0; self.tokens.len()],
+            },
+        );
+        workspace
+    }
+
+    fn weights(&self, device: &Device) -> Weights<f32> {
+        let mut weights = Weights::zeros(&self.network);
+        let loaded = load(&self.network, device, &self.folder, &mut weights).unwrap();
+        assert_eq!(loaded.unused, Vec::<String>::new());
+        weights
+    }
+}
+
+/// The largest difference, against the largest number.
+fn difference(found: &[f32], expected: &[f32]) -> f64 {
+    assert_eq!(found.len(), expected.len());
+    let largest = expected.iter().fold(1e-12f32, |most, value| most.max(value.abs()));
+    let apart = found.iter().zip(expected).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+    f64::from(apart / largest)
+}
+
+fn check(name: &str) {
+    let reference = Reference::read(name);
+    let device = Device::cpu(2);
+    let network = &reference.network;
+    let weights = reference.weights(&device);
+    check_logits(&reference, &device, &weights);
+    for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+        let mut workspace = reference.workspace(&device, recompute);
+        let mut gradients = Weights::zeros(network);
+        let count = reference.tokens.len() as f32;
+        let loss = network.learn(&device, &weights, &mut workspace, &mut gradients, 1.0 / count, 0.0);
+        let loss = loss / f64::from(count);
+        assert!(
+            (loss - reference.loss).abs() < 1e-5 * reference.loss,
+            "{name}: loss {loss}, {}",
+            reference.loss
+        );
+        let worst = check_gradients(&reference, &device, &gradients);
+        println!("{name}, {recompute:?}: gradients differ by at most {worst:.1e} of the largest");
+    }
+}
+
+fn check_logits(reference: &Reference, device: &Device, weights: &Weights<f32>) {
+    let network = &reference.network;
+    let mut workspace = reference.workspace(device, Recompute::None);
+    network.forward(device, weights, &mut workspace);
+    let vocab = reference.logits.len() / reference.tokens.len();
+    let mut logits = vec![0.0; reference.logits.len()];
+    for (row, logits) in logits.chunks_mut(vocab).enumerate() {
+        network.logits(device, weights, &mut workspace, row, logits);
+    }
+    let apart = difference(&logits, &reference.logits);
+    assert!(apart < 1e-4, "logits differ by {apart:.1e}");
+}
+
+fn check_gradients(reference: &Reference, device: &Device, gradients: &Weights<f32>) -> f64 {
+    let file = SafetensorsFile::open(&reference.folder.join("gradients.safetensors")).unwrap();
+    let mut checked = 0;
+    let mut worst = 0.0f64;
+    for (index, block) in reference.network.blocks().iter().enumerate() {
+        for tensor in &block.tensors {
+            let mut expected = file.read(&tensor.name).unwrap().unwrap_or_else(|| panic!("{}", tensor.name));
+            if tensor.is_transposed {
+                let [rows, columns] = tensor.shape[..] else { panic!("a matrix") };
+                expected = (0..expected.len()).map(|at| expected[at % rows * columns + at / rows]).collect();
+            }
+            let mut found = vec![0.0; tensor.range.len()];
+            device.read(gradients.block(index).range(tensor.range.clone()), &mut found);
+            let apart = difference(&found, &expected);
+            assert!(apart < 1e-4, "{}: differs by {apart:.1e}", tensor.name);
+            worst = worst.max(apart);
+            checked += 1;
+        }
+    }
+    assert_eq!(checked, file.tensors().len(), "every gradient of the reference has its tensor");
+    worst
+}
+
+#[test]
+fn llama_is_what_transformers_computes() {
+    check("llama");
+}
+
+#[test]
+fn qwen2_is_what_transformers_computes() {
+    check("qwen2");
+}
+
+#[test]
+fn qwen3_is_what_transformers_computes() {
+    check("qwen3");
+}
+
+#[test]
+fn mixtral_is_what_transformers_computes() {
+    check("mixtral");
+}
+
+#[test]
+fn qwen2_moe_is_what_transformers_computes() {
+    check("qwen2_moe");
+}
+
+#[test]
+fn qwen3_moe_is_what_transformers_computes() {
+    check("qwen3_moe");
+}
+
+#[test]
+fn gpt2_is_what_transformers_computes() {
+    check("gpt2");
+}
+
+#[test]
+fn saved_weights_are_the_same_file_as_the_reference() {
+    for name in ["llama", "mixtral", "gpt2"] {
+        let reference = Reference::read(name);
+        let device = Device::cpu(1);
+        let folder = std::env::temp_dir().join(format!("bedplate-network-{}-{name}", std::process::id()));
+        save(&reference.network, &device, &reference.weights(&device), &folder).unwrap();
+        let [ours, theirs] = [&folder, &reference.folder]
+            .map(|folder| SafetensorsFile::open(&folder.join("model.safetensors")).unwrap());
+        let names = |file: &SafetensorsFile| file.tensors().keys().cloned().collect::<Vec<_>>();
+        assert_eq!(names(&ours), names(&theirs));
+        for name in names(&ours) {
+            assert_eq!(ours.tensors()[&name].shape, theirs.tensors()[&name].shape);
+            assert_eq!(ours.read(&name).unwrap(), theirs.read(&name).unwrap(), "{name}");
+        }
+        fs::remove_dir_all(&folder).unwrap();
+    }
+}

@@ -1,0 +1,44 @@
+//! What a training run says about itself, in four ways at once.
+//!
+//! A loop makes one [`StepRecord`] a step, and an [`EvaluationRecord`] now and then; each way takes the same records:
+//! [`EventFile`] for TensorBoard, [`Lines`] of JSON for scripts, an [`Endpoint`] for Prometheus, and [`Progress`] for whoever
+//! watches. A run that resumes at a step takes back what an earlier one said about later steps. What is trained, and how,
+//! is unknown here.
+//!
+//! ```
+//! use bedplate_record::{Lines, StepRecord};
+//!
+//! # let folder = std::env::temp_dir().join(format!("bedplate-record-{}", std::process::id()));
+//! # std::fs::create_dir_all(&folder).unwrap();
+//! let path = folder.join("train.jsonl");
+//! let mut lines = Lines::create(&path)?;
+//! lines.write_step(&StepRecord { step: 1, loss: 10.8, ..StepRecord::default() })?;
+//! lines.write_step(&StepRecord { step: 2, loss: 10.1, ..StepRecord::default() })?;
+//!
+//! let mut lines = Lines::resume(&path, 1)?;
+//! lines.write_step(&StepRecord { step: 2, loss: 10.2, ..StepRecord::default() })?;
+//! assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
+//! # std::fs::remove_dir_all(&folder).unwrap();
+//! # Ok::<(), bedplate_record::RecordError>(())
+//! ```
+
+mod endpoint;
+mod error;
+mod event;
+mod event_file;
+mod framing;
+mod http;
+mod lines;
+mod metrics;
+mod progress;
+mod progress_line;
+mod record;
+
+pub use endpoint::{Endpoint, Exposure};
+pub use error::{PAGES, RecordError};
+pub use event_file::EventFile;
+pub use lines::Lines;
+pub use metrics::Metrics;
+pub use progress::Progress;
+pub use progress_line::ProgressLine;
+pub use record::{EvaluationRecord, StepRecord};

@@ -1,0 +1,133 @@
+//! Records as JSON, one object a line.
+
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufRead, BufReader, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+use bedplate_breakdown::Breakdown;
+use serde_json::{Map, Value, json};
+
+use crate::{EvaluationRecord, RecordError, StepRecord};
+
+/// A file that gets a line for each record. Every record is in the file when its method returns.
+pub struct Lines {
+    path: PathBuf,
+    file: File,
+}
+
+impl Lines {
+    /// An empty file, whatever was there before.
+    pub fn create(path: &Path) -> Result<Self, RecordError> {
+        let file = File::create(path).map_err(RecordError::creating(path))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    /// The file of an earlier run, less its lines about steps after `step` and less a last line that was cut short. A file that is
+    /// not there is made.
+    pub fn resume(path: &Path, step: u64) -> Result<Self, RecordError> {
+        if path.exists() {
+            take_back(path, step)?;
+        }
+        let file =
+            OpenOptions::new().append(true).create(true).open(path).map_err(RecordError::creating(path))?;
+        Ok(Self { path: path.to_owned(), file })
+    }
+
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    pub fn write_step(&mut self, record: &StepRecord) -> Result<(), RecordError> {
+        self.write(&step_object(record))
+    }
+
+    pub fn write_evaluation(&mut self, record: &EvaluationRecord) -> Result<(), RecordError> {
+        let EvaluationRecord { step, loss, perplexity, sample } = record;
+        self.write(&json!({
+            "kind": "evaluation", "step": step, "loss": loss, "perplexity": perplexity, "sample": sample,
+        }))
+    }
+
+    fn write(&mut self, object: &Value) -> Result<(), RecordError> {
+        self.file.write_all(format!("{object}\n").as_bytes()).map_err(RecordError::writing(&self.path))
+    }
+}
+
+/// Numbers that JSON does not have, such as the loss of a run that has diverged, are null.
+fn step_object(record: &StepRecord) -> Value {
+    json!({
+        "kind": "step",
+        "step": record.step,
+        "tokens": record.tokens,
+        "loss": record.loss,
+        "gradient_norm": record.gradient_norm,
+        "learning_rate": record.learning_rate,
+        "tokens_per_second": record.tokens_per_second,
+        "mfu": record.mfu,
+        "memory_bytes": record.memory.get(),
+        "seconds": record.seconds,
+        "measured": seconds_by_part(&record.breakdown),
+        "predicted": record.predicted.as_ref().map(seconds_by_part),
+    })
+}
+
+/// Exposed seconds of the parts that took any, and hidden ones under a name of their own.
+fn seconds_by_part<Origin>(breakdown: &Breakdown<Origin>) -> Map<String, Value> {
+    let mut parts = Map::new();
+    for (part, span) in breakdown.parts() {
+        if !span.exposed.is_zero() {
+            parts.insert(part.name().into(), span.exposed.get().into());
+        }
+        if !span.hidden.is_zero() {
+            parts.insert(format!("{part}_hidden"), span.hidden.get().into());
+        }
+    }
+    parts
+}
+
+/// Writes what stays beside the file and puts it in its place, so that there is a whole file at any time.
+fn take_back(path: &Path, step: u64) -> Result<(), RecordError> {
+    let failing = |source| RecordError::Resume { path: path.to_owned(), step, source };
+    let beside = path.with_extension("resuming");
+    let mut kept = BufWriter::new(File::create(&beside).map_err(failing)?);
+    let outcome = copy_until(path, step, &mut kept).and_then(|()| {
+        let file = kept.into_inner().map_err(|error| failing(error.into_error()))?;
+        file.sync_all().map_err(failing)?;
+        std::fs::rename(&beside, path).map_err(failing)
+    });
+    if outcome.is_err() {
+        // What the earlier run wrote is untouched; only our own file goes.
+        let _ = std::fs::remove_file(&beside);
+    }
+    outcome
+}
+
+fn copy_until(path: &Path, step: u64, to: &mut impl Write) -> Result<(), RecordError> {
+    let failing = |source| RecordError::Resume { path: path.to_owned(), step, source };
+    let mut from = BufReader::new(File::open(path).map_err(failing)?);
+    let mut line = Vec::new();
+    for number in 1.. {
+        line.clear();
+        if from.read_until(b'\n', &mut line).map_err(failing)? == 0 {
+            break;
+        }
+        match step_of(&line) {
+            Some(found) if found <= step && line.ends_with(b"\n") => to.write_all(&line).map_err(failing)?,
+            Some(_) => {}
+            None if is_last(&mut from).map_err(failing)? => break,
+            None => return Err(RecordError::NotARecord { path: path.to_owned(), line: number }),
+        }
+    }
+    Ok(())
+}
+
+fn step_of(line: &[u8]) -> Option<u64> {
+    serde_json::from_slice::<Value>(line).ok()?.get("step")?.as_u64()
+}
+
+fn is_last(from: &mut impl BufRead) -> io::Result<bool> {
+    Ok(from.fill_buf()?.is_empty())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! What there is to say about one step, and about one evaluation.
+
+use bedplate_breakdown::{Breakdown, Measured, Predicted};
+use bedplate_units::Bytes;
+
+/// One step of training.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct StepRecord {
+    /// The first step of a run is 1.
+    pub step: u64,
+    /// Tokens trained on since the run began, this step included.
+    pub tokens: u64,
+    /// Mean over the tokens of the step, in nats.
+    pub loss: f64,
+    /// Before clipping.
+    pub gradient_norm: f64,
+    pub learning_rate: f64,
+    pub tokens_per_second: f64,
+    /// From 0 to 1; unknown where nobody has measured what the machine can do.
+    pub mfu: Option<f64>,
+    /// What the process holds.
+    pub memory: Bytes,
+    pub breakdown: Breakdown<Measured>,
+    pub predicted: Option<Breakdown<Predicted>>,
+    /// From the start of the step to its end.
+    pub seconds: f64,
+}
+
+/// One pass over data that is not trained on.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct EvaluationRecord {
+    /// The step after which the pass was made.
+    pub step: u64,
+    /// Absent where there is no held-out text.
+    pub loss: Option<f64>,
+    pub perplexity: Option<f64>,
+    /// What the model wrote when asked.
+    pub sample: Option<String>,
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use std::path::PathBuf;
+
+    /// A folder of a test's own, gone with it.
+    pub(crate) struct Folder(pub(crate) PathBuf);
+
+    impl Folder {
+        pub(crate) fn new(name: &str) -> Self {
+            let folder = std::env::temp_dir().join(format!("bedplate-record-{name}-{}", std::process::id()));
+            std::fs::create_dir_all(&folder).unwrap();
+            Self(folder)
+        }
+    }
+
+    impl Drop for Folder {
+        fn drop(&mut self) {
+            std::fs::remove_dir_all(&self.0).unwrap();
+        }
+    }
+}

@@ -1,0 +1,256 @@
+//! Low-rank adapters (LoRA): frozen weights `W`, trained `A` and `B`, computed with `W + s B A`.
+//!
+//! The sum is made once per step, and the network computes with it as with any weights; so every matrix of every family
+//! can have an adapter, and merging is what every step does anyway. The gradients follow from the gradient `G` of the
+//! sum, block by block: `dA = s B^T G` and `dB = s G A^T`. In bf16 the sum is rounded like the weights of an ordinary run.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+use std::path::Path;
+
+use bedplate_kernels::{AdamW, Buffer, Device, Element, Into, Matrix};
+use bedplate_network::{Format, Network, SafetensorsFile, Tensor, Weights, write_tensors};
+use serde_json::json;
+
+use crate::parameters::{Parameters, Trained};
+use crate::{AdapterConfig, TrainError};
+
+pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
+pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
+
+/// The adapters of a network, with the state of their optimizer.
+pub struct Adapters<E: Element> {
+    config: AdapterConfig,
+    entries: Vec<Entry>,
+    /// The weights before adaptation.
+    base: Weights<E>,
+    pub(crate) values: Buffer<f32>,
+    pub(crate) gradient: Buffer<f32>,
+    pub(crate) first: Buffer<f32>,
+    pub(crate) second: Buffer<f32>,
+    /// The gradient of one block's weights at a time.
+    pub(crate) block_gradient: Buffer<f32>,
+    scaled: Buffer<f32>,
+}
+
+/// One adapted matrix of `outputs x inputs`.
+struct Entry {
+    block: usize,
+    name: String,
+    /// In the block.
+    weight: Range<usize>,
+    outputs: usize,
+    inputs: usize,
+    /// `rank x inputs`, in the adapters' buffer.
+    a: Range<usize>,
+    /// `outputs x rank`, right behind.
+    b: Range<usize>,
+}
+
+impl<E: Trained> Adapters<E> {
+    /// Adapters for the weights as they are: `A` random from the seed, `B` zero, so that nothing changes at first.
+    pub fn new(
+        network: &Network,
+        device: &Device,
+        config: &AdapterConfig,
+        seed: u64,
+        parameters: &Parameters,
+    ) -> Result<Self, TrainError> {
+        let entries = entries(network, config)?;
+        let len = entries.last().map_or(0, |entry| entry.b.end);
+        let largest = network.blocks().iter().map(|block| block.len).max().unwrap_or(0);
+        let widest = entries.iter().map(|entry| entry.b.len()).max().unwrap_or(0);
+        let mut base = Weights::zeros(network);
+        base.convert_from(device, parameters.master());
+        let mut values = Buffer::zeros(len);
+        for (index, entry) in entries.iter().enumerate() {
+            device.write(values.range_mut(entry.a.clone()), &draw(seed, index as u64, entry));
+        }
+        Ok(Self {
+            config: config.clone(),
+            base,
+            values,
+            gradient: Buffer::zeros(len),
+            first: Buffer::zeros(len),
+            second: Buffer::zeros(len),
+            block_gradient: Buffer::zeros(largest),
+            scaled: Buffer::zeros(widest),
+            entries,
+        })
+    }
+
+    /// Numbers that are trained.
+    pub fn len(&self) -> usize {
+        self.values.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.values.is_empty()
+    }
+
+    pub fn bytes(&self) -> usize {
+        let own =
+            [&self.values, &self.gradient, &self.first, &self.second, &self.block_gradient, &self.scaled];
+        own.map(Buffer::bytes).iter().sum::<usize>() + self.base.bytes()
+    }
+
+    /// Whether a block has adapted matrices, so that its gradient is needed.
+    pub(crate) fn touches(&self, block: usize) -> bool {
+        self.entries.iter().any(|entry| entry.block == block)
+    }
+
+    fn scale(&self) -> f64 {
+        self.config.alpha / self.config.rank as f64
+    }
+
+    /// Adds to the adapters' gradients, without the factor `s`, what follows from a block's in `block_gradient`.
+    pub(crate) fn project(&mut self, device: &Device, block: usize) {
+        let rank = self.config.rank;
+        for entry in self.entries.iter().filter(|entry| entry.block == block) {
+            let of_sum = self.block_gradient.range(entry.weight.clone()).matrix(entry.outputs, entry.inputs);
+            let b = self.values.range(entry.b.clone()).matrix(entry.outputs, rank);
+            device.linear_backward_weight(b, of_sum, self.gradient.range_mut(entry.a.clone()), None);
+            let a = self.values.range(entry.a.clone());
+            let so_far = self.scaled.range_mut(0..entry.b.len());
+            device.copy(self.gradient.range(entry.b.clone()), so_far);
+            let so_far: Matrix<'_, f32> = self.scaled.range(0..entry.b.len()).matrix(entry.outputs, rank);
+            let d_b = self.gradient.range_mut(entry.b.clone()).matrix(entry.outputs, rank);
+            device.linear(of_sum, a, None, Some(so_far), d_b);
+        }
+    }
+
+    /// The norm of the adapters' gradients.
+    pub(crate) fn gradient_norm(&self, device: &Device) -> f64 {
+        self.scale() * device.sum_of_squares(self.gradient.view()).sqrt()
+    }
+
+    pub(crate) fn step(&mut self, device: &Device, step: &AdamW) {
+        let gradient_scale = step.gradient_scale * self.scale() as f32;
+        device.adamw(
+            &AdamW { gradient_scale, ..*step },
+            self.values.view_mut(),
+            self.gradient.view(),
+            self.first.view_mut(),
+            self.second.view_mut(),
+            None,
+        );
+    }
+
+    /// Makes the weights to compute with: those before adaptation and the adapters' part.
+    pub(crate) fn merge(&mut self, device: &Device, parameters: &mut Parameters) {
+        let scale = self.scale() as f32;
+        for entry in &self.entries {
+            let mut b = vec![0.0; entry.b.len()];
+            device.read(self.values.range(entry.b.clone()), &mut b);
+            b.iter_mut().for_each(|value| *value *= scale);
+            device.write(self.scaled.range_mut(0..b.len()), &b);
+            let scaled = self.scaled.range(0..b.len()).matrix(entry.outputs, self.config.rank);
+            let weights = E::working_mut(parameters);
+            let mut to = weights.block_mut(entry.block).into_range(entry.weight.clone());
+            device.copy(self.base.block(entry.block).range(entry.weight.clone()), to.reborrow());
+            let to = to.matrix(entry.outputs, entry.inputs);
+            device.linear_backward_input(scaled, self.values.range(entry.a.clone()), Into::Add, to);
+        }
+    }
+
+    /// Writes the adapters as PEFT reads them.
+    pub fn save(&self, device: &Device, folder: &Path) -> Result<(), TrainError> {
+        let mut tensors = Vec::new();
+        for entry in &self.entries {
+            let stem = format!("base_model.model.{}", entry.name.trim_end_matches(".weight"));
+            for (part, range, shape) in [
+                ("lora_A", &entry.a, vec![self.config.rank, entry.inputs]),
+                ("lora_B", &entry.b, vec![entry.outputs, self.config.rank]),
+            ] {
+                let mut values = vec![0.0; range.len()];
+                device.read(self.values.range(range.clone()), &mut values);
+                tensors.push((format!("{stem}.{part}.weight"), shape, values));
+            }
+        }
+        let config = json!({
+            "peft_type": "LORA",
+            "task_type": "CAUSAL_LM",
+            "r": self.config.rank,
+            "lora_alpha": self.config.alpha,
+            "target_modules": self.config.targets,
+            "lora_dropout": 0.0,
+            "bias": "none",
+            "fan_in_fan_out": false,
+        });
+        let path = folder.join(ADAPTER_CONFIG_FILE);
+        std::fs::create_dir_all(folder)
+            .and_then(|()| std::fs::write(&path, format!("{config:#}\n")))
+            .map_err(|source| TrainError::WriteOutput { path, source })?;
+        let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
+        Ok(write_tensors(&folder.join(ADAPTER_FILE), Format::F32, &metadata, &tensors)?)
+    }
+
+    /// Reads what [`Adapters::save`] wrote.
+    pub fn load(&mut self, device: &Device, folder: &Path) -> Result<(), TrainError> {
+        let path = folder.join(ADAPTER_FILE);
+        let file = SafetensorsFile::open(&path)?;
+        for entry in &self.entries {
+            let stem = format!("base_model.model.{}", entry.name.trim_end_matches(".weight"));
+            for (part, range) in [("lora_A", &entry.a), ("lora_B", &entry.b)] {
+                let name = format!("{stem}.{part}.weight");
+                let values = file.read(&name)?.filter(|values| values.len() == range.len());
+                let values =
+                    values.ok_or_else(|| TrainError::OtherAdapter { path: path.clone(), tensor: name })?;
+                device.write(self.values.range_mut(range.clone()), &values);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The matrices that get an adapter, and where its numbers lie.
+fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, TrainError> {
+    let is_wanted = |tensor: &Tensor, target: &str| {
+        let module = tensor.name.trim_end_matches(".weight");
+        tensor.shape.len() == 2 && module.rsplit('.').next() == Some(target)
+    };
+    let all = || network.blocks().iter().flat_map(|block| &block.tensors);
+    if let Some(unknown) = config.targets.iter().find(|target| !all().any(|tensor| is_wanted(tensor, target)))
+    {
+        return Err(TrainError::NoSuchTarget { target: unknown.clone() });
+    }
+    let mut entries: Vec<Entry> = Vec::new();
+    for (block, table) in network.blocks().iter().enumerate() {
+        for tensor in &table.tensors {
+            if !config.targets.iter().any(|target| is_wanted(tensor, target)) {
+                continue;
+            }
+            let mut size = [tensor.shape[0], tensor.shape[1]];
+            if tensor.is_transposed {
+                size.reverse();
+            }
+            let start = entries.last().map_or(0, |entry| entry.b.end);
+            let middle = start + config.rank * size[1];
+            entries.push(Entry {
+                block,
+                name: tensor.name.clone(),
+                weight: tensor.range.clone(),
+                outputs: size[0],
+                inputs: size[1],
+                a: start..middle,
+                b: middle..middle + config.rank * size[0],
+            });
+        }
+    }
+    Ok(entries)
+}
+
+/// Uniform within one over the root of the inputs, as PEFT draws it.
+fn draw(seed: u64, index: u64, entry: &Entry) -> Vec<f32> {
+    let bound = 1.0 / (entry.inputs as f64).sqrt();
+    let mut state =
+        seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (index + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
+    let mut uniform = || {
+        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut bits = state;
+        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        ((bits ^ (bits >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    };
+    entry.a.clone().map(|_| ((2.0 * uniform() - 1.0) * bound) as f32).collect()
+}

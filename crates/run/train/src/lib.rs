@@ -1,0 +1,37 @@
+//! The training loop: one process, any of the networks, exactly reproducible from its configuration.
+//!
+//! [`run`] does what `bedplate train` does: it opens the corpora, builds the network, goes step by step, evaluates, writes
+//! checkpoints and the finished weights, and tells an [`Observer`] about all of it. A [`Trainer`] is the part without files:
+//! one step over given micro-batches. The order of data is a pure function of the seed and the number of samples seen, and
+//! operators give the same bits on any number of threads, so a run that was stopped and resumed is the run that was not.
+//!
+//! This crate does not know clusters, plans or command lines.
+
+mod adapter;
+mod checkpoint;
+mod config;
+mod error;
+mod generate;
+mod optimizer;
+mod parameters;
+mod run;
+mod schedule;
+mod setup;
+mod telemetry;
+mod trainer;
+
+pub use adapter::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, Adapters};
+pub use checkpoint::{Checkpoints, Published};
+pub use config::{
+    AdapterConfig, CheckpointConfig, CorpusConfig, DataConfig, EvaluationConfig, ModelConfig,
+    OptimizerConfig, OutputConfig, Precision, TrainConfig, TrainingConfig,
+};
+pub use error::{PAGES, TrainError};
+pub use generate::Generator;
+pub use optimizer::Optimizer;
+pub use parameters::{Parameters, Trained};
+pub use run::{Observer, Resume, RunOptions, Setup, Summary, run};
+pub use schedule::{Decay, LearningRate};
+pub use setup::read_architecture;
+pub use telemetry::Telemetry;
+pub use trainer::{StepOutcome, Trainer};

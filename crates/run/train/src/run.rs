@@ -1,0 +1,333 @@
+//! A whole run: from the configuration to finished weights.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
+use bedplate_data::Batches;
+use bedplate_kernels::{Bf16, Device};
+use bedplate_network::{Network, Sampler};
+use bedplate_record::{EvaluationRecord, StepRecord};
+use bedplate_transformer::FlopsConvention;
+use bedplate_units::{Bytes, Seconds};
+
+use crate::checkpoint::{Checkpoints, Published, published};
+use crate::generate::Generator;
+use crate::parameters::Trained;
+use crate::setup::{Data, read_architecture};
+use crate::trainer::{Learner, StepOutcome, Trainer};
+use crate::{Precision, TrainConfig, TrainError};
+
+/// Who is told what a run does, as it does it.
+pub trait Observer {
+    fn began(&mut self, _setup: &Setup) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn step(&mut self, _record: &StepRecord) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn evaluated(&mut self, _record: &EvaluationRecord) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    fn published(&mut self, _checkpoint: &Published) -> Result<(), TrainError> {
+        Ok(())
+    }
+}
+
+/// What a run is about to do.
+#[derive(Debug, Clone)]
+pub struct Setup {
+    pub parameters: usize,
+    /// Numbers that are trained: all, or those of adapters.
+    pub trained: usize,
+    /// Where it goes on from: steps done already.
+    pub step: u64,
+    pub steps: u64,
+    pub tokens_per_step: u64,
+    pub memory: Bytes,
+    pub threads: usize,
+    /// The instructions that operators use.
+    pub instructions: String,
+}
+
+/// Whether to go on with an earlier run.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub enum Resume {
+    /// A new run; a folder that holds one already is refused.
+    #[default]
+    No,
+    /// From the newest checkpoint of the output folder; from the start when there is none.
+    IfPossible,
+    /// From the newest checkpoint of the output folder.
+    Newest,
+    /// From this one.
+    From(PathBuf),
+}
+
+#[derive(Default)]
+pub struct RunOptions<'a> {
+    pub resume: Resume,
+    /// What a step was predicted to take.
+    pub predicted: Option<Breakdown<Predicted>>,
+    /// The machine's peak in FLOP/s, for the share that is used.
+    pub peak: Option<f64>,
+    /// Set by whoever wants the run to end early: it writes a checkpoint first.
+    pub stop: Option<&'a AtomicBool>,
+}
+
+/// How a run ended.
+#[derive(Debug, Clone)]
+pub struct Summary {
+    pub steps: u64,
+    /// Asked to stop before the last step.
+    pub was_stopped: bool,
+    pub loss: Option<f64>,
+    pub evaluation_loss: Option<f64>,
+    pub checkpoint: Option<Published>,
+    /// The finished weights; absent when the run was stopped.
+    pub weights: Option<PathBuf>,
+}
+
+/// Runs a configuration to its end.
+pub fn run(
+    config: &TrainConfig,
+    options: &RunOptions<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Summary, TrainError> {
+    match config.training.precision {
+        Precision::F32 => Run::<f32>::prepare(config, options)?.go(observer),
+        Precision::Bf16 => Run::<Bf16>::prepare(config, options)?.go(observer),
+    }
+}
+
+struct Run<'a, E: Trained> {
+    config: &'a TrainConfig,
+    options: &'a RunOptions<'a>,
+    data: Data,
+    trainer: Trainer<E>,
+    checkpoints: Checkpoints,
+    generator: Option<Generator<E>>,
+    flops_per_token: f64,
+    newest: Option<Published>,
+    loss: Option<f64>,
+    evaluation_loss: Option<f64>,
+}
+
+impl<'a, E: Trained> Run<'a, E> {
+    fn prepare(config: &'a TrainConfig, options: &'a RunOptions<'a>) -> Result<Self, TrainError> {
+        let checkpoints = Checkpoints::new(&config.output.folder, config.checkpoint.keep);
+        let from = starting_point(&checkpoints, config, &options.resume)?;
+        let architecture = read_architecture(&config.model.config)?;
+        let model = &architecture.transformer;
+        let data = Data::open(config, model.vocab)?;
+        let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
+        let flops_per_token = flops.training().get();
+        let network = Network::new(architecture, config.data.sequence)?;
+        let device = Device::cpu(threads(config.training.threads));
+        let mut trainer = Trainer::new(network, device, config.clone())?;
+        if let Some(checkpoint) = &from {
+            trainer.restore(checkpoint)?;
+        }
+        Ok(Self {
+            config,
+            options,
+            data,
+            trainer,
+            checkpoints,
+            generator: None,
+            flops_per_token,
+            newest: from,
+            loss: None,
+            evaluation_loss: None,
+        })
+    }
+
+    fn go(mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
+        observer.began(&self.setup())?;
+        if self.trainer.step == 0 {
+            self.evaluate(observer)?;
+        }
+        let mut batches = self.data.batches(self.config, self.trainer.step)?;
+        while self.trainer.step < self.config.training.steps && !self.is_stopped() {
+            self.step(&mut batches, observer)?;
+            let is_last = self.trainer.step == self.config.training.steps;
+            if is_last || is_due(self.trainer.step, self.config.evaluation.every) {
+                self.evaluate(observer)?;
+            }
+            if is_last || is_due(self.trainer.step, self.config.checkpoint.every) {
+                self.publish(observer)?;
+            }
+        }
+        self.finish(observer)
+    }
+
+    fn setup(&self) -> Setup {
+        let training = &self.config.training;
+        Setup {
+            parameters: self.trainer.network.parameters(),
+            trained: self.trainer.trained(),
+            step: self.trainer.step,
+            steps: training.steps,
+            tokens_per_step: training.batch * self.config.data.sequence as u64,
+            memory: self.trainer.memory(),
+            threads: self.trainer.device.threads(),
+            instructions: self.trainer.device.instructions(),
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
+    }
+
+    fn step(&mut self, batches: &mut Batches, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let began = Instant::now();
+        let training = &self.config.training;
+        let count = training.batch / training.micro_batch;
+        let waited = batches.waited();
+        let taken = (0..count).map(|_| batches.next()).collect::<Result<Vec<_>, _>>()?;
+        let waited = Seconds::new((batches.waited() - waited).as_secs_f64());
+        let outcome = self.trainer.step(&taken)?;
+        taken.into_iter().for_each(|batch| batches.recycle(batch));
+        self.loss = Some(outcome.loss);
+        observer.step(&self.record(&outcome, waited, Seconds::new(began.elapsed().as_secs_f64())))
+    }
+
+    fn record(&self, outcome: &StepOutcome, waited: Seconds, seconds: Seconds) -> StepRecord {
+        let mut breakdown = outcome.breakdown;
+        breakdown[Part::Storage] = breakdown[Part::Storage] + Span::exposed(waited);
+        let tokens_per_second = outcome.tokens as f64 / seconds.get();
+        StepRecord {
+            step: self.trainer.step,
+            tokens: self.trainer.step * self.config.training.batch * self.config.data.sequence as u64,
+            loss: outcome.loss,
+            gradient_norm: outcome.gradient_norm,
+            learning_rate: outcome.learning_rate,
+            tokens_per_second,
+            mfu: self.options.peak.map(|peak| self.flops_per_token * tokens_per_second / peak),
+            memory: resident_memory().unwrap_or_else(|| self.trainer.memory()),
+            breakdown,
+            predicted: self.options.predicted,
+            seconds: seconds.get(),
+        }
+    }
+
+    fn evaluate(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        if self.config.evaluation.every == 0 {
+            return Ok(());
+        }
+        let batches = self.data.evaluation(self.config)?;
+        let loss = (!batches.is_empty()).then(|| self.trainer.evaluate(&batches));
+        let sample = self.sample()?;
+        if loss.is_none() && sample.is_none() {
+            return Ok(());
+        }
+        self.evaluation_loss = loss;
+        let perplexity = loss.map(f64::exp);
+        observer.evaluated(&EvaluationRecord { step: self.trainer.step, loss, perplexity, sample })
+    }
+
+    /// What the network makes of the prompt; the same draws every time, so that samples can be compared.
+    fn sample(&mut self) -> Result<Option<String>, TrainError> {
+        let evaluation = &self.config.evaluation;
+        if evaluation.prompt.is_empty() {
+            return Ok(None);
+        }
+        let prompt = self.data.tokenizer.encode(&evaluation.prompt)?;
+        let Trainer { device, network, parameters, .. } = &self.trainer;
+        let longest = self.config.data.sequence.min(prompt.len() + evaluation.sample_tokens);
+        let generator = self.generator.get_or_insert_with(|| Generator::new(network, longest));
+        let mut sampler = Sampler::new(evaluation.temperature, 0.95, self.config.data.seed);
+        let tokens = generator.generate(
+            device,
+            network,
+            E::working(parameters),
+            &prompt,
+            evaluation.sample_tokens,
+            self.data.tokenizer.end(),
+            &mut sampler,
+        );
+        Ok(Some(format!("{}{}", evaluation.prompt, self.data.tokenizer.decode(&tokens)?)))
+    }
+
+    fn publish(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let checkpoint = self.checkpoints.publish(&self.trainer)?;
+        observer.published(&checkpoint)?;
+        self.newest = Some(checkpoint);
+        Ok(())
+    }
+
+    fn finish(mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
+        let was_stopped = self.trainer.step < self.config.training.steps;
+        let is_published = self.newest.as_ref().is_some_and(|newest| newest.step == self.trainer.step);
+        if !is_published {
+            self.publish(observer)?;
+        }
+        let weights = if was_stopped { None } else { Some(self.export()?) };
+        Ok(Summary {
+            steps: self.trainer.step,
+            was_stopped,
+            loss: self.loss,
+            evaluation_loss: self.evaluation_loss,
+            checkpoint: self.newest,
+            weights,
+        })
+    }
+
+    /// Weights, configuration and tokenizer as other tools read them; adapters also on their own.
+    fn export(&self) -> Result<PathBuf, TrainError> {
+        let folder = self.config.output.folder.join("model");
+        let Trainer { device, network, .. } = &self.trainer;
+        bedplate_network::save(network, device, self.trainer.weights(), &folder)?;
+        let write = |name: &str, text: &str| {
+            let path = folder.join(name);
+            std::fs::write(&path, text).map_err(|source| TrainError::WriteOutput { path, source })
+        };
+        write("tokenizer.json", self.data.tokenizer.json())?;
+        if let Some(config) = self.data.tokenizer.config() {
+            write("tokenizer_config.json", config)?;
+        }
+        if let Learner::Adapters(adapters) = &self.trainer.learner {
+            adapters.save(device, &self.config.output.folder.join("adapter"))?;
+        }
+        Ok(folder)
+    }
+}
+
+fn is_due(step: u64, every: u64) -> bool {
+    every > 0 && step.is_multiple_of(every)
+}
+
+fn threads(asked: usize) -> usize {
+    if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, |count| count.get()) }
+}
+
+/// Where to go on from; an error when the folder holds a run that nobody wants to resume.
+fn starting_point(
+    checkpoints: &Checkpoints,
+    config: &TrainConfig,
+    resume: &Resume,
+) -> Result<Option<Published>, TrainError> {
+    let folder = || config.output.folder.clone();
+    match (resume, checkpoints.newest()?) {
+        (Resume::No, Some(newest)) => Err(TrainError::FolderInUse { folder: folder(), step: newest.step }),
+        (Resume::No, None) => Ok(None),
+        (Resume::IfPossible, newest) => Ok(newest),
+        (Resume::Newest, Some(newest)) => Ok(Some(newest)),
+        (Resume::Newest, None) => Err(TrainError::NothingToResume { folder: folder() }),
+        (Resume::From(path), _) => {
+            let nothing = || TrainError::NothingToResume { folder: path.clone() };
+            Ok(Some(published(path).ok_or_else(nothing)?))
+        }
+    }
+}
+
+/// What the process holds in memory, as the system counts it.
+fn resident_memory() -> Option<Bytes> {
+    let text = std::fs::read_to_string("/proc/self/statm").ok()?;
+    let pages: f64 = text.split_whitespace().nth(1)?.parse().ok()?;
+    Some(Bytes::new(pages * 4096.0))
+}

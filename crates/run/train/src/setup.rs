@@ -1,0 +1,82 @@
+//! From a configuration to what a run needs: the model's architecture, its tokenizer, its streams of samples.
+
+use std::fs;
+use std::path::Path;
+use std::sync::Arc;
+
+use bedplate_data::{
+    Batch, Batches, Corpus, DocumentMask, Order, Packing, Sample, Schedule, Source as CorpusSource, Stream,
+    StreamOptions, Tokenizer,
+};
+use bedplate_diag::Source;
+use bedplate_network::{Architecture, CONFIG_FILE};
+use bedplate_transformer::builtin;
+
+use crate::{TrainConfig, TrainError};
+
+/// The architecture that `model.config` names: a file, a folder with a `config.json`, or a built-in shape.
+pub fn read_architecture(named: &str) -> Result<Architecture, TrainError> {
+    let path = Path::new(named);
+    let file = if path.is_dir() { path.join(CONFIG_FILE) } else { path.to_owned() };
+    match fs::read_to_string(&file) {
+        Ok(text) => Ok(Architecture::from_config(Source::new(&file.to_string_lossy(), &text))?),
+        Err(source) => match builtin(named) {
+            Ok(transformer) => Ok(Architecture::from_shape(transformer)?),
+            Err(_) => Err(TrainError::ReadModel { path: file, source }),
+        },
+    }
+}
+
+/// The data of a run.
+pub(crate) struct Data {
+    pub(crate) tokenizer: Tokenizer,
+    stream: Arc<Stream>,
+    evaluation: Option<Stream>,
+    mask: DocumentMask,
+}
+
+impl Data {
+    pub(crate) fn open(config: &TrainConfig, vocabulary: u64) -> Result<Self, TrainError> {
+        let data = &config.data;
+        let mut sources = Vec::new();
+        for corpus in &data.corpora {
+            sources
+                .push(CorpusSource { corpus: Arc::new(Corpus::open(&corpus.path)?), weight: corpus.weight });
+        }
+        let tokenizer = sources[0].corpus.load_tokenizer()?;
+        tokenizer.check_fits(vocabulary.try_into().unwrap_or(u32::MAX))?;
+        let options =
+            |order| StreamOptions { sequence: data.sequence, seed: data.seed, packing: data.packing, order };
+        let evaluation = match &config.evaluation.corpus {
+            Some(path) => Some(Stream::of(Corpus::open(path)?, options(Order::Sequential))?),
+            None => None,
+        };
+        let stream = Arc::new(Stream::new(sources, options(Order::Shuffled))?);
+        // Whole documents with padding between them are never to see each other.
+        let is_masked = data.has_document_mask || data.packing == Packing::Whole;
+        let mask = if is_masked { DocumentMask::Own } else { DocumentMask::Ignored };
+        Ok(Self { tokenizer, stream, evaluation, mask })
+    }
+
+    /// Micro-batches from a step on, read ahead.
+    pub(crate) fn batches(&self, config: &TrainConfig, step: u64) -> Result<Batches, TrainError> {
+        let training = &config.training;
+        let schedule = Schedule::alone(step * training.batch, training.batch, training.micro_batch);
+        let ahead = (training.batch / training.micro_batch) as usize + 1;
+        Ok(Batches::start(Arc::clone(&self.stream), schedule, self.mask, ahead)?)
+    }
+
+    /// The micro-batches of an evaluation, always the same.
+    pub(crate) fn evaluation(&self, config: &TrainConfig) -> Result<Vec<Batch>, TrainError> {
+        let Some(stream) = &self.evaluation else { return Ok(Vec::new()) };
+        let rows = config.training.micro_batch;
+        let mut sample = Sample::default();
+        let mut batches = Vec::new();
+        for number in 0..config.evaluation.batches {
+            let mut batch = Batch::default();
+            batch.fill(stream, number * rows, rows, self.mask, &mut sample)?;
+            batches.push(batch);
+        }
+        Ok(batches)
+    }
+}

@@ -1,0 +1,172 @@
+//! What a run says of itself: progress on standard error, lines of JSON, TensorBoard, Prometheus, the agent of its node.
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use bedplate_record::{Endpoint, EvaluationRecord, EventFile, Exposure, Lines, Progress, StepRecord};
+use bedplate_units::Count;
+
+use crate::checkpoint::Published;
+use crate::run::{Observer, Setup};
+use crate::{OutputConfig, TrainConfig, TrainError};
+
+/// The file of lines in a run's folder.
+const METRICS_FILE: &str = "metrics.jsonl";
+
+/// How often a run says how far it is where nobody watches a terminal.
+const PROGRESS_EVERY: Duration = Duration::from_secs(10);
+
+/// Writes everything that a configuration asks for.
+pub struct Telemetry {
+    output: OutputConfig,
+    is_quiet: bool,
+    progress: Option<Progress>,
+    lines: Option<Lines>,
+    events: Option<EventFile>,
+    endpoint: Option<Endpoint>,
+    report: Option<PathBuf>,
+}
+
+impl Telemetry {
+    /// Opens the endpoint, so that a port that is taken is said at once. Files follow when the run begins.
+    pub fn open(config: &TrainConfig, is_quiet: bool) -> Result<Self, TrainError> {
+        let output = config.output.clone();
+        let exposure = if output.has_public_metrics { Exposure::Anybody } else { Exposure::Loopback };
+        let endpoint =
+            output.metrics_address.map(|address| Endpoint::start(address, exposure)).transpose()?;
+        Ok(Self { output, is_quiet, progress: None, lines: None, events: None, endpoint, report: None })
+    }
+
+    /// Also tells the agent of a node, by the file that it reads.
+    pub fn announcing(self, report: Option<PathBuf>) -> Self {
+        Self { report, ..self }
+    }
+
+    /// Leaves the last line of progress standing.
+    pub fn finish(&mut self) {
+        if let Some(progress) = &mut self.progress {
+            progress.finish();
+        }
+    }
+
+    fn say(&mut self, text: &str) {
+        if let Some(progress) = &mut self.progress {
+            progress.say(text);
+        }
+    }
+
+    /// A kindness: a report that cannot be written does not stop the run.
+    fn announce(&self, line: &str) {
+        if let Some(report) = &self.report
+            && let Ok(mut file) = OpenOptions::new().append(true).create(true).open(report)
+        {
+            let _ = writeln!(file, "{line}");
+        }
+    }
+
+    fn open_files(&mut self, step: u64) -> Result<(), TrainError> {
+        let folder = &self.output.folder;
+        let events = folder.join("tensorboard");
+        for folder in [folder, &events] {
+            fs::create_dir_all(folder)
+                .map_err(|source| TrainError::WriteOutput { path: folder.clone(), source })?;
+        }
+        let lines = folder.join(METRICS_FILE);
+        self.lines = Some(if step > 0 && lines.exists() {
+            Lines::resume(&lines, step)?
+        } else {
+            Lines::create(&lines)?
+        });
+        if self.output.has_tensorboard {
+            self.events = Some(EventFile::create(&events, (step > 0).then_some(step))?);
+        }
+        Ok(())
+    }
+}
+
+impl Observer for Telemetry {
+    fn began(&mut self, setup: &Setup) -> Result<(), TrainError> {
+        self.open_files(setup.step)?;
+        if !self.is_quiet {
+            self.progress = Some(Progress::on_stderr(setup.steps, PROGRESS_EVERY));
+        }
+        self.say(&describe(setup));
+        if let Some(endpoint) = &self.endpoint {
+            let address = endpoint.address();
+            self.say(&format!("metrics at http://{address}/metrics"));
+        }
+        self.announce(&format!("progress {}", setup.step));
+        Ok(())
+    }
+
+    fn step(&mut self, record: &StepRecord) -> Result<(), TrainError> {
+        if let Some(lines) = &mut self.lines {
+            lines.write_step(record)?;
+        }
+        if let Some(events) = &mut self.events {
+            events.write_step(record)?;
+        }
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.metrics().set_step(record);
+        }
+        if let Some(progress) = &mut self.progress {
+            progress.update(record);
+        }
+        self.announce(&format!("progress {}", record.step));
+        Ok(())
+    }
+
+    fn evaluated(&mut self, record: &EvaluationRecord) -> Result<(), TrainError> {
+        if let Some(lines) = &mut self.lines {
+            lines.write_evaluation(record)?;
+        }
+        if let Some(events) = &mut self.events {
+            events.write_evaluation(record)?;
+        }
+        if let Some(endpoint) = &self.endpoint {
+            endpoint.metrics().set_evaluation(record);
+        }
+        let step = record.step;
+        if let (Some(loss), Some(perplexity)) = (record.loss, record.perplexity) {
+            self.say(&format!("step {step}: held-out loss {loss:.4}, perplexity {perplexity:.2}"));
+        }
+        if let Some(sample) = &record.sample {
+            self.say(&format!("step {step} writes: {}", one_line(sample)));
+        }
+        Ok(())
+    }
+
+    fn published(&mut self, checkpoint: &Published) -> Result<(), TrainError> {
+        self.announce(&format!("checkpoint {} {}", checkpoint.step, absolute(&checkpoint.path).display()));
+        Ok(())
+    }
+}
+
+fn describe(setup: &Setup) -> String {
+    let adapted = match setup.trained {
+        trained if trained < setup.parameters => {
+            format!(" ({} of adapters are trained)", Count(trained as u64))
+        }
+        _ => String::new(),
+    };
+    let from = if setup.step > 0 { format!(", from step {}", setup.step) } else { String::new() };
+    format!(
+        "{} parameters{adapted}, {} tokens a step, {} for state and activations; {} threads, {}{from}",
+        Count(setup.parameters as u64),
+        setup.tokens_per_step,
+        setup.memory,
+        setup.threads,
+        setup.instructions,
+    )
+}
+
+fn one_line(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The agent runs in another folder.
+fn absolute(path: &Path) -> PathBuf {
+    std::path::absolute(path).unwrap_or_else(|_| path.to_owned())
+}

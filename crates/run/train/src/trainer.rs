@@ -1,0 +1,253 @@
+//! The trainer: everything that lives through a run, and one step of it.
+
+use std::time::Instant;
+
+use bedplate_breakdown::{Breakdown, Measured, Part, Span};
+use bedplate_data::Batch;
+use bedplate_kernels::Device;
+use bedplate_network::{Network, NonFinite, Tokens, Weights, Workspace, WorkspaceShape};
+use bedplate_units::{Bytes, Seconds};
+
+use crate::adapter::Adapters;
+use crate::optimizer::{self, Optimizer};
+use crate::parameters::{Parameters, Trained};
+use crate::{TrainConfig, TrainError};
+
+/// A network in training. Computes in `E`.
+pub struct Trainer<E: Trained> {
+    pub(crate) device: Device,
+    pub(crate) network: Network,
+    pub(crate) config: TrainConfig,
+    pub(crate) parameters: Parameters,
+    pub(crate) learner: Learner<E>,
+    pub(crate) workspace: Workspace<E>,
+    /// Steps done.
+    pub(crate) step: u64,
+}
+
+/// What is trained: all weights, or adapters of them.
+pub(crate) enum Learner<E: Trained> {
+    All { gradients: Box<Weights<f32>>, optimizer: Box<Optimizer> },
+    Adapters(Box<Adapters<E>>),
+}
+
+/// What a step did.
+#[derive(Debug, Clone, Copy)]
+pub struct StepOutcome {
+    /// Mean over the targets of the step, in nats.
+    pub loss: f64,
+    /// Before clipping.
+    pub gradient_norm: f64,
+    pub learning_rate: f64,
+    /// Positions computed, and those among them that counted.
+    pub tokens: usize,
+    pub targets: usize,
+    pub breakdown: Breakdown<Measured>,
+    pub seconds: Seconds,
+}
+
+impl<E: Trained> Trainer<E> {
+    /// Allocates everything and puts the first weights in place: those that the configuration names, or fresh ones.
+    pub fn new(network: Network, device: Device, config: TrainConfig) -> Result<Self, TrainError> {
+        let mut parameters = Parameters::zeros::<E>(&network);
+        match &config.model.weights {
+            Some(path) => {
+                bedplate_network::load(&network, &device, path, parameters.master_mut())?;
+            }
+            None => network.initialise(&device, config.model.seed, parameters.master_mut()),
+        }
+        parameters.round(&device);
+        let learner = match &config.adapter {
+            None => Learner::All {
+                gradients: Box::new(Weights::zeros(&network)),
+                optimizer: Box::new(Optimizer::new(&network)),
+            },
+            Some(adapter) => {
+                let adapters = Adapters::new(&network, &device, adapter, config.model.seed, &parameters)?;
+                Learner::Adapters(Box::new(adapters))
+            }
+        };
+        let shape = WorkspaceShape {
+            sequences: config.training.micro_batch as usize,
+            sequence: config.data.sequence,
+            recompute: config.training.recompute,
+            has_gradients: true,
+        };
+        let workspace = Workspace::new(&network, shape);
+        Ok(Self { parameters, learner, workspace, device, network, config, step: 0 })
+    }
+
+    pub fn network(&self) -> &Network {
+        &self.network
+    }
+
+    pub fn device(&self) -> &Device {
+        &self.device
+    }
+
+    /// Steps done.
+    pub fn steps_done(&self) -> u64 {
+        self.step
+    }
+
+    /// The weights as they are now, adapters merged.
+    pub fn weights(&self) -> &Weights<E> {
+        E::working(&self.parameters)
+    }
+
+    /// Numbers that are trained.
+    pub fn trained(&self) -> usize {
+        match &self.learner {
+            Learner::All { .. } => self.network.parameters(),
+            Learner::Adapters(adapters) => adapters.len(),
+        }
+    }
+
+    /// Bytes of weights, gradients, moments and activations.
+    pub fn memory(&self) -> Bytes {
+        let learner = match &self.learner {
+            Learner::All { gradients, optimizer } => gradients.bytes() + optimizer.bytes(),
+            Learner::Adapters(adapters) => adapters.bytes(),
+        };
+        Bytes::new((self.parameters.bytes() + learner + self.workspace.bytes()) as f64)
+    }
+
+    /// One optimizer step over the micro-batches of a global batch.
+    ///
+    /// On a number that is not finite nothing is updated, and the error says where it began.
+    pub fn step(&mut self, batches: &[Batch]) -> Result<StepOutcome, TrainError> {
+        let began = Instant::now();
+        self.device.take_measured();
+        let targets: usize = batches.iter().map(|batch| batch.counted).sum();
+        let loss = self.learn(batches, targets) / targets.max(1) as f64;
+        let gradient_norm = self.gradient_norm();
+        if !loss.is_finite() || !gradient_norm.is_finite() {
+            return Err(self.explain_non_finite(batches, loss, gradient_norm));
+        }
+        let learning_rate = self.config.learning_rate().at(self.step);
+        self.update(learning_rate, gradient_norm);
+        self.step += 1;
+        let seconds = Seconds::new(began.elapsed().as_secs_f64());
+        let tokens = batches.iter().map(|batch| batch.tokens.len()).sum();
+        let breakdown = with_rest(self.device.take_measured(), seconds);
+        Ok(StepOutcome { loss, gradient_norm, learning_rate, tokens, targets, breakdown, seconds })
+    }
+
+    /// Forward and backward of all micro-batches; gives the sum of losses.
+    fn learn(&mut self, batches: &[Batch], targets: usize) -> f64 {
+        let scale = 1.0 / targets.max(1) as f32;
+        let balance = 1.0 / batches.len() as f32;
+        let Self { device, network, parameters, learner, workspace, .. } = self;
+        match learner {
+            Learner::All { gradients, .. } => gradients.fill(device, 0.0),
+            Learner::Adapters(adapters) => device.fill(adapters.gradient.view_mut(), 0.0),
+        }
+        let weights = E::working(parameters);
+        let mut loss = 0.0;
+        for batch in batches {
+            workspace.load(device, tokens_of(batch));
+            loss += match learner {
+                Learner::All { gradients, .. } => {
+                    network.learn(device, weights, workspace, gradients, scale, balance)
+                }
+                Learner::Adapters(adapters) => {
+                    learn_adapters(device, network, weights, workspace, adapters, scale, balance)
+                }
+            };
+        }
+        loss
+    }
+
+    fn gradient_norm(&self) -> f64 {
+        match &self.learner {
+            Learner::All { gradients, .. } => {
+                optimizer::norm(&self.device, gradients, self.network.blocks().len())
+            }
+            Learner::Adapters(adapters) => adapters.gradient_norm(&self.device),
+        }
+    }
+
+    fn update(&mut self, learning_rate: f64, gradient_norm: f64) {
+        let scale = optimizer::clip_scale(gradient_norm, self.config.optimizer.clip);
+        let step = optimizer::adamw(&self.config.optimizer, learning_rate, self.step, scale);
+        let Self { device, parameters, learner, .. } = self;
+        match learner {
+            Learner::All { gradients, optimizer } => optimizer.step(device, &step, gradients, parameters),
+            Learner::Adapters(adapters) => {
+                adapters.step(device, &step);
+                adapters.merge(device, parameters);
+            }
+        }
+    }
+
+    /// Computes the micro-batches again, looking after every block.
+    fn explain_non_finite(&mut self, batches: &[Batch], loss: f64, gradient_norm: f64) -> TrainError {
+        let Self { device, network, parameters, workspace, .. } = self;
+        let weights = E::working(parameters);
+        let sequence = workspace.shape().sequence;
+        let found = batches.iter().find_map(|batch| {
+            workspace.load(device, tokens_of(batch));
+            let NonFinite { block, row } = network.find_non_finite(device, weights, workspace)?;
+            Some((block, batch.first_sample + (row / sequence) as u64))
+        });
+        let (block, sample) = found.unzip();
+        let first_sample = batches.first().map_or(0, |batch| batch.first_sample);
+        TrainError::NotFinite { step: self.step, loss, gradient_norm, first_sample, block, sample }
+    }
+
+    /// The mean loss of some micro-batches, without learning from them.
+    pub fn evaluate(&mut self, batches: &[Batch]) -> f64 {
+        let Self { device, network, parameters, workspace, .. } = self;
+        let weights = E::working(parameters);
+        let targets: usize = batches.iter().map(|batch| batch.counted).sum();
+        let mut loss = 0.0;
+        for batch in batches {
+            workspace.load(device, tokens_of(batch));
+            network.forward(device, weights, workspace);
+            loss += network.head_loss(device, weights, workspace);
+        }
+        loss / targets.max(1) as f64
+    }
+}
+
+fn tokens_of(batch: &Batch) -> Tokens<'_> {
+    Tokens {
+        tokens: &batch.tokens,
+        targets: &batch.targets,
+        positions: &batch.positions,
+        first_keys: &batch.first_keys,
+    }
+}
+
+/// Forward and backward where only adapters learn: a block's gradient is turned into its adapters' at once.
+fn learn_adapters<E: Trained>(
+    device: &Device,
+    network: &Network,
+    weights: &Weights<E>,
+    workspace: &mut Workspace<E>,
+    adapters: &mut Adapters<E>,
+    scale: f32,
+    balance: f32,
+) -> f64 {
+    network.forward(device, weights, workspace);
+    let loss = network.head_backward(device, weights, workspace, scale, None, None);
+    for index in (1..network.blocks().len() - 1).rev() {
+        if adapters.touches(index) {
+            let len = network.blocks()[index].len;
+            device.fill(adapters.block_gradient.range_mut(0..len), 0.0);
+            let gradient = Some(adapters.block_gradient.range_mut(0..len));
+            network.backward_block(device, index, weights, workspace, gradient, balance);
+            adapters.project(device, index);
+        } else {
+            network.backward_block(device, index, weights, workspace, None, balance);
+        }
+    }
+    loss
+}
+
+/// What operators do not account for is the host's: moving batches, bookkeeping, waking threads.
+fn with_rest(mut measured: Breakdown<Measured>, whole: Seconds) -> Breakdown<Measured> {
+    let rest = (whole - measured.total()).max(Seconds::ZERO);
+    measured[Part::Host] = measured[Part::Host] + Span::exposed(rest);
+    measured
+}

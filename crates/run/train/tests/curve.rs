@@ -1,0 +1,140 @@
+//! Fifty steps of training against PyTorch's AdamW: same weights, same data, same loss.
+//!
+//! The curves were made by the network crate's `tests/reference/make`.
+
+use std::fs;
+use std::path::PathBuf;
+
+use bedplate_data::Batch;
+use bedplate_diag::Source;
+use bedplate_kernels::{Bf16, Device};
+use bedplate_network::{Architecture, Network, Recompute};
+use bedplate_train::{Decay, TrainConfig, Trained, Trainer};
+use serde_json::Value;
+
+struct Curve {
+    folder: PathBuf,
+    steps: Vec<Vec<Vec<u32>>>,
+    losses: Vec<f64>,
+    norms: Vec<f64>,
+    settings: Value,
+}
+
+impl Curve {
+    fn read(name: &str) -> Self {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../network/tests/reference").join(name);
+        let text = fs::read_to_string(folder.join("curve.json")).unwrap();
+        let value: Value = serde_json::from_str(&text).unwrap();
+        Self {
+            steps: serde_json::from_value(value["tokens"].clone()).unwrap(),
+            losses: serde_json::from_value(value["losses"].clone()).unwrap(),
+            norms: serde_json::from_value(value["norms"].clone()).unwrap(),
+            settings: value["settings"].clone(),
+            folder,
+        }
+    }
+
+    fn config(&self) -> TrainConfig {
+        let setting = |key: &str| self.settings[key].as_f64().unwrap();
+        let mut config = TrainConfig::new("config.json", "corpus");
+        config.model.weights = Some(self.folder.clone());
+        config.data.sequence = self.steps[0][0].len() - 1;
+        config.training.steps = self.steps.len() as u64;
+        config.optimizer.learning_rate = setting("learning_rate");
+        config.optimizer.decay = Decay::Constant;
+        config.optimizer.warmup = setting("warmup") as u64;
+        config.optimizer.beta1 = setting("beta1");
+        config.optimizer.beta2 = setting("beta2");
+        config.optimizer.epsilon = setting("epsilon");
+        config.optimizer.weight_decay = setting("weight_decay");
+        config.optimizer.clip = setting("clip");
+        config
+    }
+
+    fn trainer<E: Trained>(&self, config: TrainConfig, threads: usize) -> Trainer<E> {
+        let text = fs::read_to_string(self.folder.join("config.json")).unwrap();
+        let mut architecture = Architecture::from_config(Source::new("config.json", &text)).unwrap();
+        // transformers adds the load-balancing loss only where it is asked to return router logits.
+        architecture.numerics.balance_coefficient = 0.0;
+        let network = Network::new(architecture, config.data.sequence).unwrap();
+        Trainer::new(network, Device::cpu(threads), config).unwrap()
+    }
+
+    /// Loss and norm of every step, sequences cut into micro-batches of `rows`.
+    fn train<E: Trained>(&self, mut config: TrainConfig, rows: usize, threads: usize) -> Vec<(f64, f64)> {
+        config.training.micro_batch = rows as u64;
+        config.training.batch = self.steps[0].len() as u64;
+        let mut trainer = self.trainer::<E>(config, threads);
+        let step = |sequences: &Vec<Vec<u32>>| -> (f64, f64) {
+            let batches: Vec<Batch> = sequences.chunks(rows).map(batch).collect();
+            let outcome = trainer.step(&batches).unwrap();
+            (outcome.loss, outcome.gradient_norm)
+        };
+        self.steps.iter().map(step).collect()
+    }
+}
+
+fn batch(sequences: &[Vec<u32>]) -> Batch {
+    let length = sequences[0].len() - 1;
+    let each = |part: fn(&Vec<u32>) -> &[u32]| sequences.iter().flat_map(part).copied().collect::<Vec<u32>>();
+    Batch {
+        tokens: each(|sequence| &sequence[..sequence.len() - 1]),
+        targets: each(|sequence| &sequence[1..]),
+        first_keys: vec![0; sequences.len() * length],
+        positions: sequences.iter().flat_map(|_| 0..length as u32).collect(),
+        first_sample: 0,
+        rows: sequences.len(),
+        counted: sequences.len() * length,
+    }
+}
+
+fn check(name: &str) {
+    let curve = Curve::read(name);
+    let found = curve.train::<f32>(curve.config(), 2, 2);
+    let mut worst = 0.0f64;
+    for (step, ((loss, norm), (expected, expected_norm))) in
+        found.iter().zip(curve.losses.iter().zip(&curve.norms)).enumerate()
+    {
+        worst = worst.max((loss - expected).abs());
+        assert!((loss - expected).abs() < 1e-3, "{name}, step {step}: loss {loss}, PyTorch's {expected}");
+        assert!(
+            (norm / expected_norm - 1.0).abs() < 1e-2,
+            "{name}, step {step}: norm {norm}, {expected_norm}"
+        );
+    }
+    println!("{name}: losses of 50 steps differ from PyTorch's by at most {worst:.1e}");
+}
+
+#[test]
+fn fifty_steps_of_llama_lose_what_pytorch_loses() {
+    check("llama");
+}
+
+#[test]
+fn fifty_steps_of_mixtral_lose_what_pytorch_loses() {
+    check("mixtral");
+}
+
+#[test]
+fn accumulation_recomputation_and_threads_change_nothing_but_rounding() {
+    let curve = Curve::read("llama");
+    let plain = curve.train::<f32>(curve.config(), 2, 1);
+    assert_eq!(plain, curve.train::<f32>(curve.config(), 2, 3), "threads change no bit");
+    for recompute in [Recompute::Selective, Recompute::Full] {
+        let mut config = curve.config();
+        config.training.recompute = recompute;
+        assert_eq!(plain, curve.train::<f32>(config, 2, 1), "{recompute:?} changes no bit");
+    }
+    for ((loss, _), (accumulated, _)) in plain.iter().zip(curve.train::<f32>(curve.config(), 1, 1)) {
+        assert!((loss - accumulated).abs() < 1e-4);
+    }
+}
+
+#[test]
+fn mixed_precision_follows_the_curve_within_its_rounding() {
+    let curve = Curve::read("llama");
+    let rough = curve.train::<Bf16>(curve.config(), 2, 2);
+    for ((loss, _), expected) in rough.iter().zip(&curve.losses) {
+        assert!((loss / expected - 1.0).abs() < 0.03, "loss {loss}, in f32 {expected}");
+    }
+}
