@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bedplate_diag::{Class, Diagnostic, Page, Place, Source};
 
@@ -112,6 +112,15 @@ pub(crate) fn write_text(path: &str, text: &str) -> Result<(), FileError> {
         let _ = fs::remove_file(&neighbour);
         failed(source)
     })
+}
+
+/// The same for a file of our own, whose folder may not be there yet.
+pub(crate) fn write_own(path: &Path, text: &str) -> Result<(), FileError> {
+    let name = path.display().to_string();
+    if let Some(folder) = path.parent() {
+        fs::create_dir_all(folder).map_err(|source| FileError::Write { path: name.clone(), source })?;
+    }
+    write_text(&name, text)
 }
 
 #[cfg(test)]

@@ -22,6 +22,25 @@ impl Machine {
     }
 }
 
+/// The processor's model and its maker, as the system names them.
+pub(crate) fn processor() -> (String, String) {
+    let text = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let field = |name: &str| {
+        let line = text.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
+        Some(line.split_once(':')?.1.trim().to_owned())
+    };
+    let model = field("model name").unwrap_or_else(|| std::env::consts::ARCH.to_owned());
+    (model, field("vendor_id").unwrap_or_else(|| "unknown".to_owned()))
+}
+
+/// Memory that programs may take: the machine's, or less in a container.
+pub(crate) fn memory_for_programs_mib() -> u64 {
+    let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();
+    let limit = limit.and_then(|text| text.trim().parse::<u64>().ok()).map(|bytes| bytes >> 20);
+    let whole = Machine::this().memory_mib;
+    limit.map_or(whole, |limit| limit.min(whole))
+}
+
 fn memory_mib() -> Option<u64> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     let line = text.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;

@@ -11,6 +11,7 @@ mod console;
 mod context;
 mod cpu_clock;
 mod files;
+mod host;
 mod machine;
 mod pages;
 mod present;

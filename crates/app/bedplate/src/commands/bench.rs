@@ -3,6 +3,8 @@
 mod deploy;
 mod heal;
 mod kernels;
+mod machine;
+mod peer;
 mod schedule;
 mod search;
 mod submit;
@@ -20,6 +22,7 @@ Examples:
   bedplate bench schedule --nodes 1000 --pending 10000
   bedplate bench submit --peer slurm
   bedplate bench heal
+  bedplate bench machine
   bedplate bench kernels --peer torch --peer-python venv/bin/python")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -40,6 +43,8 @@ enum Command {
     Kernels(kernels::Arguments),
     /// Seconds until a gang runs again after the loss of a node, and until a killed daemon is back
     Heal(heal::Arguments),
+    /// What this host does under the program's own operators, as a catalog file to plan with
+    Machine(machine::Arguments),
 }
 
 pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
@@ -51,8 +56,9 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Submit(arguments) => submit::run(&arguments, context, console),
         Command::Kernels(arguments) => kernels::run(&arguments, console),
         Command::Heal(arguments) => heal::run(&arguments, context, console),
+        Command::Machine(arguments) => machine::run(&arguments, console),
     }
 }
 
 pub(crate) const PAGES: &[&bedplate_diag::Page] =
-    &[&search::PEER_FAILED, &kernels::TORCH, &submit::SLURM, &submit::STUCK];
+    &[&peer::PEER_FAILED, &kernels::TORCH, &submit::SLURM, &submit::STUCK];

@@ -1,10 +1,8 @@
 //! `bedplate bench search`: layouts priced per second, checked against the uncached model.
 
-use std::process::Command;
 use std::time::Instant;
 
 use bedplate_catalog::Catalog;
-use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_perf::{Constants, Hardware, Workload};
 use bedplate_search::{Axes, Candidate, Setup, Space};
 use bedplate_topology::Cluster;
@@ -12,6 +10,7 @@ use bedplate_transformer::builtin;
 use bedplate_units::{Count, grouped};
 use serde_json::{Value, json};
 
+use super::peer::{PeerFailed, Script};
 use crate::console::Console;
 use crate::present::{Column, Table};
 use crate::stop::Stop;
@@ -38,34 +37,6 @@ pub(super) struct Arguments {
 enum Peer {
     /// calculon-ai/calculon, a training performance model with an exhaustive search (Python)
     Calculon,
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error("the peer could not be measured")]
-struct PeerFailed {
-    #[source]
-    why: PeerTrouble,
-}
-
-#[derive(Debug, thiserror::Error)]
-enum PeerTrouble {
-    #[error("python3 did not start: {0}")]
-    NotStarted(std::io::Error),
-    #[error("it printed no rate; its last line was: {0}")]
-    NoRate(String),
-}
-
-pub(super) static PEER_FAILED: Page = Page {
-    code: "bench/peer-failed",
-    class: Class::User,
-    meaning: "The program that should be measured beside ours did not run: it is missing, incomplete, or lacks a package.",
-    remedy: "check --peer-path, and that python3 has the packages the peer needs (calculon: numpy, pandas, psutil)",
-};
-
-impl Diagnostic for PeerFailed {
-    fn page(&self) -> &'static Page {
-        &PEER_FAILED
-    }
 }
 
 /// Model, cluster and sequences per step of the spaces that are priced.
@@ -174,18 +145,14 @@ fn unequal(setup: &Setup<'_>, space: &Space) -> usize {
 
 /// Layouts per CPU second of calculon on random layouts of its own gpt3-175B on 512 A100s.
 fn measure_calculon(path: &str) -> Result<f64, PeerFailed> {
-    let output = Command::new("python3")
-        .arg("-c")
-        .arg(include_str!("calculon.py"))
-        .current_dir(path)
-        .output()
-        .map_err(|error| PeerFailed { why: PeerTrouble::NotStarted(error) })?;
-    let text = String::from_utf8_lossy(&output.stdout);
-    let rate = text.lines().rev().find_map(|line| line.strip_prefix("layouts_per_cpu_s ")?.parse().ok());
-    rate.ok_or_else(|| {
-        let told = format!("{text}{}", String::from_utf8_lossy(&output.stderr));
-        PeerFailed { why: PeerTrouble::NoRate(told.lines().last().unwrap_or("nothing").to_owned()) }
-    })
+    let script = Script {
+        python: "python3",
+        text: include_str!("calculon.py"),
+        arguments: Vec::new(),
+        directory: path,
+    };
+    script
+        .run(|text| text.lines().rev().find_map(|line| line.strip_prefix("layouts_per_cpu_s ")?.parse().ok()))
 }
 
 fn report(results: &[Measured], peer: Option<(&str, f64)>) -> Value {

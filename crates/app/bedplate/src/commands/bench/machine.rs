@@ -1,0 +1,255 @@
+//! `bedplate bench machine`: this host under the program's own operators, as a catalog file.
+
+mod findings;
+mod fit;
+mod measure;
+mod overlay;
+
+use std::io::IsTerminal;
+use std::path::PathBuf;
+
+use bedplate_kernels::Device;
+use bedplate_units::{Bandwidth, Bytes, FlopRate, Seconds};
+use serde_json::{Value, json};
+
+use super::peer::{PeerFailed, Script};
+use crate::console::Console;
+use crate::machine::{self as system, Machine};
+use crate::present::{Column, Table, moment, now_ms};
+use crate::stop::Stop;
+use crate::{files, host};
+use findings::Findings;
+use measure::{Amount, LINEARS, Sample, Size};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate bench machine
+  bedplate bench machine --threads 8 --out host.toml
+  bedplate bench machine --peer torch --peer-python ~/venv/bin/python
+  bedplate --catalog host.toml plan train --model config.json --cluster host:1 --precision fp32
+
+Takes about half a minute, and wants the machine for itself. Products are
+those of linear layers (rows x outputs x inputs), attention is causal over
+eight heads of 64, a stream is a mix of norms and activations. A rate of
+arithmetic is a share of what multiply-adds in registers reach, a rate of
+memory one of a large copy. Without --out the file goes beside the state of
+clusters, where `bedplate train` finds it.")]
+pub(super) struct Arguments {
+    /// Where the catalog file goes [default: ~/.local/state/bedplate/host.toml]
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
+    /// Threads at work [default: all]
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    threads: Option<u32>,
+    /// Measure another program's products beside ours
+    #[arg(long, value_enum)]
+    peer: Option<Peer>,
+    /// A Python that has the peer
+    #[arg(long, value_name = "PATH", default_value = "python3", requires = "peer")]
+    peer_python: String,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Peer {
+    /// PyTorch, eager, on the processor
+    Torch,
+}
+
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let machine = Machine::this();
+    let device = Device::cpu(arguments.threads.unwrap_or(machine.cores) as usize);
+    let findings = findings::measure(&device, &|what, done| progress(what, done, console));
+    let peer = match arguments.peer {
+        Some(Peer::Torch) => {
+            progress("PyTorch", 1.0, console);
+            Some(torch(&arguments.peer_python, device.threads())?)
+        }
+        None => None,
+    };
+    clear(console);
+    let path = arguments.out.clone().unwrap_or_else(host::overlay_path);
+    let facts = facts(&device, &findings, machine);
+    files::write_own(&path, &overlay::text(&facts, &findings.rates))?;
+    if console.is_json() {
+        console.json(&report(&findings, &facts, peer.as_deref(), &path.display().to_string()))?;
+    } else {
+        console.line(&format!("{}, {} threads, {}", facts.title, device.threads(), facts.instructions))?;
+        console.table(&table(&findings, peer.as_deref()))?;
+    }
+    let shown = path.display();
+    console.say(&format!(
+        "wrote {shown}; plan with it: bedplate --catalog {shown} plan train --cluster host:1 …"
+    ));
+    Ok(())
+}
+
+fn facts(device: &Device, findings: &Findings, machine: Machine) -> overlay::Facts {
+    let (title, vendor) = system::processor();
+    overlay::Facts {
+        title,
+        vendor,
+        memory_mib: system::memory_for_programs_mib(),
+        cores: machine.cores,
+        date: moment(now_ms()).chars().take(10).collect(),
+        instructions: device.instructions(),
+        limit_fp32: FlopRate::new(findings.limit_fp32),
+        limit_bf16: FlopRate::new(findings.limit_bf16),
+    }
+}
+
+/// A line on a terminal that the next one replaces.
+fn progress(what: &str, done: f64, console: &Console) {
+    if std::io::stderr().is_terminal() {
+        console.say_raw(&format!("\r\x1b[K{:3.0}%  {what}", done * 100.0));
+    }
+}
+
+fn clear(console: &Console) {
+    if std::io::stderr().is_terminal() {
+        console.say_raw("\r\x1b[K");
+    }
+}
+
+/// A product that the peer was timed with.
+struct PeerSample {
+    operator: String,
+    precision: String,
+    shape: [usize; 3],
+    seconds: f64,
+}
+
+fn torch(python: &str, threads: usize) -> Result<Vec<PeerSample>, PeerFailed> {
+    let shapes = ["fp32", "bf16"].into_iter().flat_map(|format| {
+        LINEARS.map(|[rows, outputs, inputs]| format!("{format}:{rows}:{outputs}:{inputs}"))
+    });
+    let script = Script {
+        python,
+        text: include_str!("machine/torch.py"),
+        arguments: std::iter::once(threads.to_string()).chain(shapes).collect(),
+        directory: ".",
+    };
+    script.run(|text| text.lines().filter(|line| !line.starts_with("done")).map(peer_sample).collect())
+}
+
+/// `products fp32 2048 1536 512 0.0123`.
+fn peer_sample(line: &str) -> Option<PeerSample> {
+    let words: Vec<&str> = line.split_whitespace().collect();
+    let [operator, precision, rows, outputs, inputs, seconds] = words[..] else { return None };
+    Some(PeerSample {
+        operator: operator.to_owned(),
+        precision: precision.to_owned(),
+        shape: [rows.parse().ok()?, outputs.parse().ok()?, inputs.parse().ok()?],
+        seconds: seconds.parse().ok()?,
+    })
+}
+
+/// The peer's seconds for the same work.
+fn beside(sample: &Sample, peer: &[PeerSample]) -> Option<f64> {
+    let is_same = |it: &&PeerSample| {
+        it.operator == sample.operator
+            && it.precision == sample.precision
+            && sample.size == Size::Linear(it.shape)
+    };
+    peer.iter().find(is_same).map(|it| it.seconds)
+}
+
+impl Findings {
+    /// What a sample's rate is a share of: arithmetic in registers, or a copy where memory is what counts.
+    fn limit(&self, sample: &Sample) -> Option<f64> {
+        match (sample.amount, sample.size) {
+            (Amount::Flops(_), _) if sample.precision == "bf16" => Some(self.limit_bf16),
+            (Amount::Flops(_), _) => Some(self.limit_fp32),
+            (Amount::Bytes(_), Size::Set(set)) if set > self.rates.cache.get() => Some(self.rates.copy.get()),
+            _ => None,
+        }
+    }
+}
+
+fn table(findings: &Findings, peer: Option<&[PeerSample]>) -> Table {
+    let mut columns = vec![
+        Column::left("OPERATOR", 0),
+        Column::left("FORMAT", 0),
+        Column::left("SIZE", 0),
+        Column::right("TIME", 0),
+        Column::right("RATE", 0),
+        Column::right("OF LIMIT", 0),
+    ];
+    if peer.is_some() {
+        columns.extend([Column::right("TORCH", 1), Column::right("OURS TO TORCH", 0)]);
+    }
+    let mut table = Table::new(columns);
+    for sample in &findings.samples {
+        let mut row = vec![
+            sample.operator.replace('_', " "),
+            sample.precision.to_owned(),
+            size_text(sample.size),
+            Seconds::new(sample.seconds).to_string(),
+            rate_text(sample, sample.rate()),
+            findings.limit(sample).map_or_else(String::new, |limit| percent(sample.rate() / limit)),
+        ];
+        if let Some(peer) = peer {
+            let seconds = beside(sample, peer);
+            row.push(seconds.map_or_else(String::new, |seconds| Seconds::new(seconds).to_string()));
+            row.push(seconds.map_or_else(String::new, |seconds| format!("{:.2}x", seconds / sample.seconds)));
+        }
+        table.row(row);
+    }
+    table
+}
+
+fn size_text(size: Size) -> String {
+    match size {
+        Size::Linear([rows, outputs, inputs]) => format!("{rows} x {outputs} x {inputs}"),
+        Size::Sequence(tokens) => format!("2048 rows in sequences of {tokens}"),
+        Size::Set(bytes) => format!("{:.3}", Bytes::new(bytes)),
+    }
+}
+
+fn rate_text(sample: &Sample, rate: f64) -> String {
+    match sample.amount {
+        Amount::Flops(_) => format!("{:.3}", FlopRate::new(rate)),
+        Amount::Bytes(_) => format!("{:.3}", Bandwidth::new(rate)),
+    }
+}
+
+fn percent(share: f64) -> String {
+    format!("{:.0}%", share * 100.0)
+}
+
+fn report(findings: &Findings, facts: &overlay::Facts, peer: Option<&[PeerSample]>, path: &str) -> Value {
+    let rows = findings.samples.iter().map(|sample| {
+        let peer_seconds = peer.and_then(|peer| beside(sample, peer));
+        let (key, shape) = match sample.size {
+            Size::Linear(shape) => ("shape", json!(shape)),
+            Size::Sequence(tokens) => ("sequence", json!(tokens)),
+            Size::Set(bytes) => ("set_bytes", json!(bytes)),
+        };
+        let rate = match sample.amount {
+            Amount::Flops(_) => "flops",
+            Amount::Bytes(_) => "bytes_per_s",
+        };
+        json!({
+            "operator": sample.operator,
+            "precision": sample.precision,
+            "threads": findings.rates.threads,
+            key: shape,
+            "seconds": sample.seconds,
+            rate: sample.rate(),
+            "share_of_limit": findings.limit(sample).map(|limit| sample.rate() / limit),
+            "peer_seconds": peer_seconds,
+            "ratio_to_peer": peer_seconds.map(|seconds| seconds / sample.seconds),
+        })
+    });
+    json!({
+        "host": facts.title,
+        "instructions": facts.instructions,
+        "threads": findings.rates.threads,
+        "limit_flops": { "fp32": findings.limit_fp32, "bf16": findings.limit_bf16 },
+        "cache_bytes": findings.rates.cache.get(),
+        "operator_s": findings.rates.operator.get(),
+        "samples": rows.collect::<Vec<_>>(),
+        "peer": peer.map(|_| "torch"),
+        "overlay": path,
+    })
+}
