@@ -60,6 +60,11 @@ impl Corpus {
         self.index.tokens
     }
 
+    /// Bytes of all shards on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.header().file_bytes()).sum()
+    }
+
     /// Tells corpora apart: the same tokens in the same shards have the same digest, wherever they lie.
     pub fn digest(&self) -> Digest {
         let contents = self.shards.iter().flat_map(|shard| shard.header().to_bytes());

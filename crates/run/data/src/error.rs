@@ -38,6 +38,14 @@ pub enum DataError {
     MixedTokenizers { first_folder: PathBuf, first: Digest, other_folder: PathBuf, other: Digest },
     #[error("{} has {} tokens, too few for one sample of {}", .folder.display(), grouped(*.tokens), grouped(*.sequence as u64))]
     TooShort { folder: PathBuf, tokens: u64, sequence: usize },
+    #[error("the conversation cannot be written out: {reason}")]
+    BadTemplate { reason: String },
+    #[error("a record cannot be read: {reason}")]
+    BadRecord { reason: String, place: Place },
+    #[error("{} cannot be read as {format}: {reason}", .path.display())]
+    BadInput { path: PathBuf, format: &'static str, reason: String },
+    #[error("{} has an ending that says nothing about its format", .path.display())]
+    UnknownInput { path: PathBuf },
     #[error("{what}")]
     BadChoice { what: String, remedy: &'static str },
     #[error("the reader of batches has ended")]
@@ -95,6 +103,18 @@ pages! {
     TOO_SHORT "too-short" User
         "A sample is cut from the corpus as one stretch of tokens, and the corpus is shorter than that."
         "use more text or a shorter sequence"
+    TEMPLATE "bad-template" User
+        "A conversation cannot be written out: the chat template is missing or wrong, refuses the conversation, or leaves nothing to learn from it."
+        "check the turns of the conversation and the `chat_template` of the tokenizer's configuration"
+    RECORD "bad-record" User
+        "A line of an input is not a JSON object with the text or the conversation that is asked for."
+        "name the key of the text with `--field`, or give conversations with `--chat` as `messages` with `role` and `content`"
+    INPUT "bad-input" User
+        "An input is not what its name says: it is damaged, packed in another way, not UTF-8, or lacks the column that is asked for."
+        "check the file, and name the column of the text with `--field`"
+    UNKNOWN_INPUT "unknown-input" User
+        "The format of an input is told by the ending of its name."
+        "use .txt or .md, .jsonl or .ndjson, each also with .gz or .zst behind it, or .parquet"
     CHOICE "bad-choice" User
         "Options that do not go together, or a value out of its range."
         "see `bedplate help data` and the guide on data"
@@ -120,6 +140,10 @@ impl Diagnostic for DataError {
             DataError::Vocabulary { .. } => &VOCABULARY,
             DataError::MixedTokenizers { .. } => &MIXED,
             DataError::TooShort { .. } => &TOO_SHORT,
+            DataError::BadTemplate { .. } => &TEMPLATE,
+            DataError::BadRecord { .. } => &RECORD,
+            DataError::BadInput { .. } => &INPUT,
+            DataError::UnknownInput { .. } => &UNKNOWN_INPUT,
             DataError::BadChoice { .. } => &CHOICE,
             DataError::ReaderEnded => &ENDED,
         }
@@ -138,7 +162,9 @@ impl Diagnostic for DataError {
 
     fn place(&self) -> Option<&Place> {
         match self {
-            DataError::BadIndex { place, .. } | DataError::BadTokenizer { place, .. } => Some(place),
+            DataError::BadIndex { place, .. }
+            | DataError::BadTokenizer { place, .. }
+            | DataError::BadRecord { place, .. } => Some(place),
             _ => None,
         }
     }

@@ -5,6 +5,7 @@
 //! a pure function of the kind, the seed and its number. All of it is ASCII.
 
 mod arithmetic;
+mod corpus;
 mod names;
 mod sentences;
 mod stories;
@@ -12,6 +13,8 @@ mod world;
 
 use std::fmt;
 use std::str::FromStr;
+
+pub use corpus::{GenerateOptions, Generated, generate_corpus};
 
 use crate::random::{Draw, key};
 

@@ -31,22 +31,28 @@
 //! ```
 
 mod batches;
+mod chat;
 mod corpus;
 mod digest;
 mod disk;
 mod error;
 mod generate;
+mod input;
 mod order;
 mod random;
 mod shard;
 mod stream;
+mod tokenize;
 mod tokenizer;
 
 pub use batches::{Batch, Batches, DocumentMask, IGNORED, Schedule};
+pub use chat::{ChatTemplate, Message};
 pub use corpus::{Content, Corpus, CorpusOptions, CorpusWriter, Index, Lengths, ShardEntry, TokenizerEntry};
 pub use digest::Digest;
 pub use error::{DataError, PAGES};
-pub use generate::{Kind, generate};
+pub use generate::{GenerateOptions, Generated, Kind, generate, generate_corpus};
+pub use input::{TextUnit, read_texts};
 pub use shard::{Header, Shard, ShardWriter, Width};
 pub use stream::{Order, Packing, Sample, Source, SourceSummary, Stream, StreamOptions};
+pub use tokenize::{Progress, TokenizeOptions, Tokenized, VALIDATION_FOLDER, tokenize};
 pub use tokenizer::{Encoder, Tokenizer, TrainingOptions, train_tokenizer};

@@ -39,6 +39,7 @@ pub struct Tokenizer {
     byte_level: Option<ByteLevel>,
     json: String,
     config: Option<String>,
+    template: Option<String>,
     digest: Digest,
     vocabulary: u32,
     begin: Option<u32>,
@@ -58,9 +59,10 @@ impl Tokenizer {
     /// Reads a `tokenizer.json`, and the `tokenizer_config.json` beside it where there is one.
     pub fn load(path: &Path) -> Result<Self, DataError> {
         let json = disk::read_text(path)?;
-        let beside = path.with_file_name(CONFIG_FILE);
-        let config = if beside.exists() { Some(disk::read_text(&beside)?) } else { None };
-        Self::parse(&json, config.as_deref(), &path.display().to_string())
+        let config = read_beside(path, CONFIG_FILE)?;
+        let template = read_beside(path, TEMPLATE_FILE)?;
+        let tokenizer = Self::parse(&json, config.as_deref(), &path.display().to_string())?;
+        Ok(Self { template, ..tokenizer })
     }
 
     /// Reads a tokenizer from the text of its file and of its configuration. `name` is what errors call it.
@@ -89,6 +91,7 @@ impl Tokenizer {
             byte_level: ByteLevel::from_document(&document),
             json: json.to_owned(),
             config: config.map(str::to_owned),
+            template: None,
             digest: Digest::of(json.as_bytes()),
             vocabulary,
         })
@@ -99,6 +102,9 @@ impl Tokenizer {
         if let Some(config) = &self.config {
             disk::write(&folder.join(CONFIG_FILE), config.as_bytes())?;
         }
+        if let Some(template) = &self.template {
+            disk::write(&folder.join(TEMPLATE_FILE), template.as_bytes())?;
+        }
         disk::write(&folder.join(TOKENIZER_FILE), self.json.as_bytes())
     }
 
@@ -107,9 +113,15 @@ impl Tokenizer {
         &self.json
     }
 
-    /// The text of its `tokenizer_config.json`.
-    pub fn config(&self) -> Option<&str> {
-        self.config.as_deref()
+    /// The source of its chat template, from a file beside it or from its configuration.
+    pub fn chat_template(&self) -> Option<String> {
+        if let Some(template) = &self.template {
+            return Some(template.clone());
+        }
+        let settings: Value = serde_json::from_str(self.config.as_deref()?).ok()?;
+        let template = &settings["chat_template"];
+        let named = || template.as_array()?.iter().find(|entry| entry["name"] == "default");
+        template.as_str().or_else(|| named()?["template"].as_str()).map(str::to_owned)
     }
 
     pub fn digest(&self) -> Digest {
@@ -192,6 +204,12 @@ impl Encoder<'_> {
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
 /// The configuration of a tokenizer, which lies beside it.
 const CONFIG_FILE: &str = "tokenizer_config.json";
+const TEMPLATE_FILE: &str = "chat_template.jinja";
+
+fn read_beside(path: &Path, name: &str) -> Result<Option<String>, DataError> {
+    let beside = path.with_file_name(name);
+    if beside.exists() { disk::read_text(&beside).map(Some) } else { Ok(None) }
+}
 
 /// The id that the configuration names, or else the first known spelling that is in the vocabulary.
 fn mark(inner: &tokenizers::Tokenizer, settings: &Value, key: &str, known: &[&str]) -> Option<u32> {

@@ -147,7 +147,7 @@ impl Header {
         tokens * self.width.bytes() + bitmaps * tokens.div_ceil(8) + 4
     }
 
-    fn file_bytes(&self) -> u64 {
+    pub(crate) fn file_bytes(&self) -> u64 {
         self.block_offset(self.blocks())
     }
 }

@@ -6,4 +6,5 @@ mod batches;
 mod fixture;
 mod shards;
 mod stream;
+mod tokenize;
 mod tokenizer;

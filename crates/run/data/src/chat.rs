@@ -1,0 +1,210 @@
+//! Conversations: written out by a model's chat template, with a mark on what the assistant says.
+
+use minijinja::{Environment, Error, ErrorKind, context};
+use serde::{Deserialize, Serialize};
+use serde_json::{Map, Value};
+
+use crate::error::DataError;
+use crate::tokenizer::{Encoder, Tokenizer};
+
+/// The template for tokenizers that bring none: ChatML.
+const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
+{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+const ASSISTANT: &str = "assistant";
+/// Steps that a template may take; a hundred times what a long conversation needs.
+const MOST_STEPS: u64 = 10_000_000;
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Message {
+    /// `system`, `user`, `assistant`, or another that the template knows.
+    pub role: String,
+    pub content: String,
+    /// What else a template may read, such as calls of tools.
+    #[serde(flatten)]
+    pub more: Map<String, Value>,
+}
+
+impl Message {
+    pub fn new(role: &str, content: &str) -> Self {
+        Self { role: role.to_owned(), content: content.to_owned(), more: Map::new() }
+    }
+}
+
+/// A compiled chat template.
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    begin: String,
+    end: String,
+}
+
+impl ChatTemplate {
+    /// The tokenizer's own template, or ChatML where it has none and knows its marks.
+    pub fn of(tokenizer: &Tokenizer) -> Result<Self, DataError> {
+        let source = match tokenizer.chat_template() {
+            Some(source) => source,
+            None if tokenizer.id("<|im_start|>").is_some() && tokenizer.id("<|im_end|>").is_some() => {
+                CHATML.to_owned()
+            }
+            None => {
+                return Err(DataError::BadTemplate {
+                    reason:
+                        "the tokenizer has none, and no marks for the usual one (<|im_start|>, <|im_end|>)"
+                            .to_owned(),
+                });
+            }
+        };
+        let spelled = |id: Option<u32>| id.map_or(Ok(String::new()), |id| tokenizer.decode(&[id]));
+        Self::compile(source, spelled(tokenizer.begin())?, spelled(tokenizer.end())?)
+    }
+
+    fn compile(source: String, begin: String, end: String) -> Result<Self, DataError> {
+        let mut environment = Environment::new();
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_fuel(Some(MOST_STEPS));
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
+            Err(Error::new(ErrorKind::InvalidOperation, message))
+        });
+        environment.add_template_owned("chat", source).map_err(failed)?;
+        Ok(Self { environment, begin, end })
+    }
+
+    /// The text of a conversation; with `asks` it ends where the assistant is to speak next.
+    pub fn render(&self, messages: &[Message], asks: bool) -> Result<String, DataError> {
+        let template = self.environment.get_template("chat").map_err(failed)?;
+        let variables = context! {
+            messages => messages,
+            add_generation_prompt => asks,
+            bos_token => self.begin,
+            eos_token => self.end,
+        };
+        template.render(variables).map_err(failed)
+    }
+
+    /// The tokens of a conversation, and which of them count in the loss: what the assistant says, and the mark
+    /// with which it ends. Prompt and answer are encoded apart, as they are when a model answers.
+    pub fn encode(
+        &self,
+        messages: &[Message],
+        encoder: &mut Encoder<'_>,
+        ids: &mut Vec<u32>,
+        counts: &mut Vec<bool>,
+    ) -> Result<(), DataError> {
+        for (text, is_answer) in self.pieces(messages)? {
+            encoder.encode(&text, ids)?;
+            counts.resize(ids.len(), is_answer);
+        }
+        Ok(())
+    }
+
+    /// The text cut where answers begin and end.
+    fn pieces(&self, messages: &[Message]) -> Result<Vec<(String, bool)>, DataError> {
+        let whole = self.render(messages, false)?;
+        let mut pieces = Vec::new();
+        let mut at = 0;
+        for answer in (0..messages.len()).filter(|answer| messages[*answer].role == ASSISTANT) {
+            let asked = self.render(&messages[..answer], true)?;
+            let answered = self.render(&messages[..=answer], false)?;
+            // A template may write a turn differently once more turns follow; such a turn is not learned.
+            if asked.len() < at || !answered.starts_with(&asked) || !whole.starts_with(&answered) {
+                continue;
+            }
+            let text = whole[asked.len()..answered.len()].trim_end();
+            pieces.push((whole[at..asked.len()].to_owned(), false));
+            pieces.push((text.to_owned(), true));
+            at = asked.len() + text.len();
+        }
+        if pieces.is_empty() {
+            let reason =
+                "it has no answer of the assistant that the template writes as it would be asked for";
+            return Err(DataError::BadTemplate { reason: reason.to_owned() });
+        }
+        pieces.push((whole[at..].to_owned(), false));
+        Ok(pieces)
+    }
+}
+
+fn failed(error: Error) -> DataError {
+    let reason = match error.detail() {
+        Some(detail) => format!("{detail} (line {})", error.line().unwrap_or(0)),
+        None => error.to_string(),
+    };
+    DataError::BadTemplate { reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{TrainingOptions, train_tokenizer};
+
+    fn tokenizer() -> Tokenizer {
+        train_tokenizer([], &TrainingOptions { vocabulary: 259, ..TrainingOptions::default() }).unwrap()
+    }
+
+    fn conversation() -> Vec<Message> {
+        let turns = [
+            ("system", "Be brief."),
+            ("user", "2 + 2?"),
+            ("assistant", "4"),
+            ("user", "Sure?"),
+            ("assistant", "Yes."),
+        ];
+        turns.map(|(role, content)| Message::new(role, content)).to_vec()
+    }
+
+    /// What counts, as text, one entry per stretch.
+    fn counted(template: &ChatTemplate, tokenizer: &Tokenizer, messages: &[Message]) -> Vec<String> {
+        let (mut ids, mut counts) = (Vec::new(), Vec::new());
+        template.encode(messages, &mut tokenizer.encoder(), &mut ids, &mut counts).unwrap();
+        assert_eq!(ids.len(), counts.len());
+        assert_eq!(tokenizer.decode(&ids).unwrap(), template.render(messages, false).unwrap());
+        let pairs: Vec<(u32, bool)> = ids.into_iter().zip(counts).collect();
+        let stretches = pairs.chunk_by(|one, next| one.1 == next.1).filter(|stretch| stretch[0].1);
+        let text = |stretch: &[(u32, bool)]| {
+            tokenizer.decode(&stretch.iter().map(|(id, _)| *id).collect::<Vec<_>>()).unwrap()
+        };
+        stretches.map(text).collect()
+    }
+
+    #[test]
+    fn answers_and_their_end_marks_count_and_nothing_else() {
+        let tokenizer = tokenizer();
+        let template = ChatTemplate::of(&tokenizer).unwrap();
+        assert_eq!(counted(&template, &tokenizer, &conversation()), ["4<|im_end|>", "Yes.<|im_end|>"]);
+        assert!(template.render(&conversation()[..2], true).unwrap().ends_with("<|im_start|>assistant\n"));
+    }
+
+    /// In the manner of Llama 2, with methods of Python and an exception.
+    const OTHER: &str = "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'].strip() %}\
+        {% set messages = messages[1:] %}{% endif %}\
+        {%- for message in messages %}\
+        {% if (message['role'] == 'user') != (loop.index0 % 2 == 0) %}{{ raise_exception('turns must alternate') }}{% endif %}\
+        {% if message['role'] == 'user' %}{{ '[INST] ' + (system + ' ' if loop.first and system else '') + message['content'] + ' [/INST]' }}\
+        {% else %}{{ ' ' + message['content'] + eos_token }}{% endif %}{% endfor %}";
+
+    #[test]
+    fn templates_of_other_models_are_followed() {
+        let tokenizer = tokenizer();
+        let template =
+            ChatTemplate::compile(OTHER.to_owned(), String::new(), "<|endoftext|>".to_owned()).unwrap();
+        let text = template.render(&conversation(), false).unwrap();
+        assert!(
+            text.starts_with("[INST] Be brief. 2 + 2? [/INST] 4<|endoftext|>[INST] Sure? [/INST]"),
+            "{text}"
+        );
+        assert_eq!(
+            counted(&template, &tokenizer, &conversation()),
+            [" 4<|endoftext|>", " Yes.<|endoftext|>"]
+        );
+        let wrong = template.render(&conversation()[2..], false).unwrap_err();
+        assert!(wrong.to_string().contains("turns must alternate"), "{wrong}");
+    }
+
+    #[test]
+    fn a_template_that_never_ends_is_stopped() {
+        let endless = "{% for a in range(99999) %}{% for b in range(99999) %}x{% endfor %}{% endfor %}";
+        let template = ChatTemplate::compile(endless.to_owned(), String::new(), String::new()).unwrap();
+        assert!(template.render(&conversation(), false).is_err());
+    }
+}
