@@ -19,7 +19,6 @@ pub(crate) fn overlay_path() -> PathBuf {
 
 /// What is known of this host: from an overlay that the user names, or from the usual place. Nothing where it has not been
 /// measured, or where the file there is of another version of this program.
-#[expect(dead_code, reason = "`bedplate train` asks for it")]
 pub(crate) fn host_entry(context: &Context) -> Option<Accelerator> {
     let named = context.load_catalog().ok();
     named.as_ref().and_then(measured_host).or_else(|| {

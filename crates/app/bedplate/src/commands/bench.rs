@@ -8,6 +8,7 @@ mod peer;
 mod schedule;
 mod search;
 mod submit;
+mod training;
 
 use crate::console::Console;
 use crate::context::Context;
@@ -41,6 +42,8 @@ enum Command {
     Submit(submit::Arguments),
     /// Milliseconds of each operator, of a block and of whole models, beside PyTorch
     Kernels(kernels::Arguments),
+    /// Steps of six models as predicted for this host, beside the steps as they are
+    Training(training::Arguments),
     /// Seconds until a gang runs again after the loss of a node, and until a killed daemon is back
     Heal(heal::Arguments),
     /// What this host does under the program's own operators, as a catalog file to plan with
@@ -55,10 +58,11 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Schedule(arguments) => schedule::run(&arguments, &catalog, console),
         Command::Submit(arguments) => submit::run(&arguments, context, console),
         Command::Kernels(arguments) => kernels::run(&arguments, console),
+        Command::Training(arguments) => training::run(&arguments, context, console),
         Command::Heal(arguments) => heal::run(&arguments, context, console),
         Command::Machine(arguments) => machine::run(&arguments, console),
     }
 }
 
 pub(crate) const PAGES: &[&bedplate_diag::Page] =
-    &[&peer::PEER_FAILED, &kernels::TORCH, &submit::SLURM, &submit::STUCK];
+    &[&peer::PEER_FAILED, &kernels::TORCH, &training::NOT_MEASURED, &submit::SLURM, &submit::STUCK];

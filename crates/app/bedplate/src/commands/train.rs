@@ -18,6 +18,7 @@ use crate::files;
 use crate::stop::{ProgramError, Stop};
 
 use prediction::predict;
+pub(crate) use prediction::host_run;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -59,14 +60,18 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let text = files::read_text(path)?;
     let changes = arguments.set.iter().map(|change| toml_line(change)).collect::<Result<Vec<_>, _>>()?;
     let config = TrainConfig::from_toml_with(Source::new(path, &text), &changes)?;
-    let host = predict(&config, context);
+    let host = predict(&config, context)?;
     let stop = stop_on_signals()?;
     let options = RunOptions {
         resume: resume(arguments),
         predicted: host.as_ref().map(|host| host.breakdown),
-        peak: host.as_ref().map(|host| host.peak),
+        peak: host.as_ref().and_then(|host| host.peak),
         stop: Some(&stop),
     };
+    if let Some(host) = host.as_ref().filter(|_| !arguments.quiet) {
+        let step = host.breakdown.total();
+        console.say(&format!("predicted: {step} a step, {} of memory", host.memory));
+    }
     let mut telemetry = Telemetry::open(&config, arguments.quiet)?.announcing(announce::from_environment());
     let summary = bedplate_train::run(&config, &options, &mut telemetry)?;
     telemetry.finish();

@@ -1,7 +1,7 @@
 //! `bedplate bench kernels`: each operator, the Llama block and whole models, against the machine's limit and PyTorch.
 
 mod cases;
-mod models;
+pub(super) mod models;
 mod peer;
 
 use std::time::{Duration, Instant};

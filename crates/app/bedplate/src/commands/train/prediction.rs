@@ -1,17 +1,58 @@
 //! What a plan says of a step on this machine, before the first one is taken.
 
 use bedplate_breakdown::{Breakdown, Predicted};
-use bedplate_train::TrainConfig;
+use bedplate_catalog::Accelerator;
+use bedplate_layout::{ComputePrecision, Recompute};
+use bedplate_perf::{HostRun, Step, Task, predict_on_host};
+use bedplate_train::{Precision, TrainConfig, TrainError, read_architecture};
+use bedplate_units::Bytes;
 
 use crate::context::Context;
+use crate::host::host_entry;
 
 /// A step as predicted for this machine, and the machine's peak in FLOP/s.
 pub(crate) struct HostPrediction {
     pub(crate) breakdown: Breakdown<Predicted>,
-    pub(crate) peak: f64,
+    pub(crate) memory: Bytes,
+    pub(crate) peak: Option<f64>,
 }
 
 /// Absent when this machine has not been measured (`bedplate bench machine`).
-pub(crate) fn predict(_config: &TrainConfig, _context: &Context) -> Option<HostPrediction> {
-    None
+pub(super) fn predict(config: &TrainConfig, context: &Context) -> Result<Option<HostPrediction>, TrainError> {
+    let Some(host) = host_entry(context) else { return Ok(None) };
+    let model = read_architecture(&config.model.config)?.transformer;
+    let Ok(Step { breakdown, memory, .. }) = predict_on_host(&model, &host, &host_run(config)) else {
+        return Ok(None);
+    };
+    Ok(Some(HostPrediction { breakdown, memory: memory.total(), peak: peak(&host, config.training.precision) }))
+}
+
+pub(crate) fn host_run(config: &TrainConfig) -> HostRun {
+    let training = &config.training;
+    HostRun {
+        sequence: config.data.sequence as u64,
+        global_batch: training.batch,
+        micro_batch: training.micro_batch as u32,
+        precision: match training.precision {
+            Precision::F32 => ComputePrecision::Fp32,
+            Precision::Bf16 => ComputePrecision::Bf16,
+        },
+        recompute: match training.recompute {
+            bedplate_network::Recompute::None => Recompute::None,
+            bedplate_network::Recompute::Selective => Recompute::Selective,
+            bedplate_network::Recompute::Full => Recompute::Full,
+        },
+        task: match &config.adapter {
+            None => Task::Pretrain,
+            Some(adapter) => Task::Lora { rank: adapter.rank as u32 },
+        },
+    }
+}
+
+fn peak(host: &Accelerator, precision: Precision) -> Option<f64> {
+    let peak = match precision {
+        Precision::F32 => host.peaks.fp32,
+        Precision::Bf16 => host.peaks.bf16,
+    };
+    peak.map(|rate| rate.get())
 }

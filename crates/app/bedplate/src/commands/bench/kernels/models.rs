@@ -20,18 +20,20 @@ pub(super) fn all<E: Trained>() -> Vec<Case<'static>> {
     vec![block::<E>(), model::<E>("model_25m", &SMALL), model::<E>("model_100m", &LARGE)]
 }
 
-fn architecture(size: &Size) -> Architecture {
-    let Size(hidden, inner, heads, layers, vocab) = size;
-    let config = format!(
-        r#"{{"model_type": "llama", "hidden_size": {hidden}, "intermediate_size": {inner},
-            "num_attention_heads": {heads}, "num_key_value_heads": {heads}, "num_hidden_layers": {layers},
-            "vocab_size": {vocab}, "max_position_embeddings": {SEQUENCE}, "tie_word_embeddings": true}}"#
-    );
-    Architecture::from_config(Source::new("the benchmark's model", &config)).expect("a Llama configuration")
+/// The model of some keys of a configuration.
+pub(in super::super) fn architecture(keys: &str, longest: usize) -> Architecture {
+    let config = format!("{{{keys}, \"max_position_embeddings\": {longest}}}");
+    Architecture::from_config(Source::new("the benchmark's model", &config)).expect("a model that we compute")
 }
 
 fn network(size: &Size) -> Network {
-    Network::new(architecture(size), SEQUENCE).expect("a Llama network")
+    let Size(hidden, inner, heads, layers, vocab) = size;
+    let keys = format!(
+        r#""model_type": "llama", "hidden_size": {hidden}, "intermediate_size": {inner},
+            "num_attention_heads": {heads}, "num_key_value_heads": {heads}, "num_hidden_layers": {layers},
+            "vocab_size": {vocab}, "tie_word_embeddings": true"#
+    );
+    Network::new(architecture(&keys, SEQUENCE), SEQUENCE).expect("a Llama network")
 }
 
 fn flops(network: &Network) -> f64 {
@@ -72,7 +74,7 @@ fn block<E: Element>() -> Case<'static> {
 }
 
 fn fill<E: Element>(device: &Device, workspace: &mut Workspace<E>) {
-    let batch = batch(256);
+    let batch = batch(256, ROWS / SEQUENCE, SEQUENCE);
     workspace.load(
         device,
         Tokens {
@@ -84,16 +86,18 @@ fn fill<E: Element>(device: &Device, workspace: &mut Workspace<E>) {
     );
 }
 
-fn batch(vocab: usize) -> Batch {
+/// Sequences of tokens that follow a rule.
+pub(in super::super) fn batch(vocab: usize, sequences: usize, sequence: usize) -> Batch {
+    let rows = sequences * sequence;
     let token = |row: usize| (row * 7919 % vocab) as u32;
     Batch {
-        tokens: (0..ROWS).map(token).collect(),
-        targets: (1..=ROWS).map(token).collect(),
-        first_keys: vec![0; ROWS],
-        positions: (0..ROWS).map(|row| (row % SEQUENCE) as u32).collect(),
+        tokens: (0..rows).map(token).collect(),
+        targets: (1..=rows).map(token).collect(),
+        first_keys: vec![0; rows],
+        positions: (0..rows).map(|row| (row % sequence) as u32).collect(),
         first_sample: 0,
-        rows: ROWS / SEQUENCE,
-        counted: ROWS,
+        rows: sequences,
+        counted: rows,
     }
 }
 
@@ -101,7 +105,7 @@ fn batch(vocab: usize) -> Batch {
 fn model<E: Trained>(name: &'static str, size: &Size) -> Case<'static> {
     let network = network(size);
     let work = Work::Flops { both: flops(&network) };
-    let batch = vec![batch(size.4)];
+    let batch = vec![batch(size.4, ROWS / SEQUENCE, SEQUENCE)];
     let mut config = TrainConfig::new("config.json", "corpus");
     config.data.sequence = SEQUENCE;
     config.training.micro_batch = (ROWS / SEQUENCE) as u64;

@@ -1,0 +1,226 @@
+//! `bedplate bench training`: steps of six models as predicted for this host, beside the steps as they are.
+
+use std::time::Instant;
+
+use bedplate_catalog::Accelerator;
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_kernels::{Bf16, Device};
+use bedplate_network::{Network, Recompute};
+use bedplate_perf::{Step, predict_on_host};
+use bedplate_train::{Precision, TrainConfig, Trained, Trainer};
+use bedplate_units::Bytes;
+use serde_json::{Value, json};
+
+use super::kernels::models::{architecture, batch};
+use crate::commands::train::host_run;
+use crate::console::Console;
+use crate::context::Context;
+use crate::host::host_entry;
+use crate::present::{Column, Table};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate bench machine && bedplate bench training
+  bedplate bench training --rounds 10 --json
+
+The prediction is `plan train`'s, from the rates that `bench machine` measured; a step is forward, backward,
+clipping and AdamW. Memory is what the run allocates for state and activations.")]
+pub(super) struct Arguments {
+    /// Steps per model, of which the fastest counts
+    #[arg(long, value_name = "N", default_value_t = 5)]
+    rounds: usize,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[error("this host has not been measured, so nothing can be predicted for it")]
+struct NotMeasured;
+
+pub(super) static NOT_MEASURED: Page = Page {
+    code: "bench/host-not-measured",
+    class: Class::User,
+    meaning: "Predictions for this host rest on rates that `bedplate bench machine` measures and keeps in a catalog file. \
+              There is none, neither in its usual place nor among those given with `--catalog`.",
+    remedy: "run `bedplate bench machine` first",
+};
+
+impl Diagnostic for NotMeasured {
+    fn page(&self) -> &'static Page {
+        &NOT_MEASURED
+    }
+}
+
+/// A model, how it is computed, and how many tokens at once.
+struct Shape {
+    name: &'static str,
+    model: &'static str,
+    sequence: usize,
+    sequences: usize,
+    precision: Precision,
+    recompute: Recompute,
+}
+
+const SHAPES: [Shape; 6] = [
+    Shape {
+        name: "llama 25M",
+        model: r#""model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
+            "num_attention_heads": 8, "vocab_size": 12000, "tie_word_embeddings": true"#,
+        sequence: 512,
+        sequences: 4,
+        precision: Precision::F32,
+        recompute: Recompute::None,
+    },
+    Shape {
+        name: "llama 25M",
+        model: r#""model_type": "llama", "hidden_size": 512, "intermediate_size": 1408, "num_hidden_layers": 6,
+            "num_attention_heads": 8, "vocab_size": 12000, "tie_word_embeddings": true"#,
+        sequence: 512,
+        sequences: 4,
+        precision: Precision::Bf16,
+        recompute: Recompute::Full,
+    },
+    Shape {
+        name: "qwen3 12M",
+        model: r#""model_type": "qwen3", "hidden_size": 256, "intermediate_size": 768, "num_hidden_layers": 8,
+            "num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 32, "vocab_size": 16000,
+            "tie_word_embeddings": true"#,
+        sequence: 256,
+        sequences: 8,
+        precision: Precision::F32,
+        recompute: Recompute::Selective,
+    },
+    Shape {
+        name: "mixtral 30M",
+        model: r#""model_type": "mixtral", "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6,
+            "num_attention_heads": 8, "num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2,
+            "vocab_size": 8000, "tie_word_embeddings": false"#,
+        sequence: 512,
+        sequences: 4,
+        precision: Precision::F32,
+        recompute: Recompute::None,
+    },
+    Shape {
+        name: "gpt2 40M",
+        model: r#""model_type": "gpt2", "n_embd": 512, "n_layer": 8, "n_head": 8, "n_positions": 1024,
+            "vocab_size": 30000"#,
+        sequence: 1024,
+        sequences: 1,
+        precision: Precision::F32,
+        recompute: Recompute::None,
+    },
+    Shape {
+        name: "llama 100M",
+        model: r#""model_type": "llama", "hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 12,
+            "num_attention_heads": 12, "vocab_size": 20000, "tie_word_embeddings": true"#,
+        sequence: 512,
+        sequences: 2,
+        precision: Precision::F32,
+        recompute: Recompute::None,
+    },
+];
+
+struct Row {
+    shape: &'static Shape,
+    predicted: f64,
+    measured: f64,
+    planned: Bytes,
+    held: Bytes,
+}
+
+impl Row {
+    /// How far the prediction is off, against the measured step.
+    fn error(&self) -> f64 {
+        self.predicted / self.measured - 1.0
+    }
+}
+
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let host = host_entry(context).ok_or(NotMeasured)?;
+    let mut rows = Vec::new();
+    for shape in &SHAPES {
+        console.say(&format!("{} in {}", shape.name, shape.precision.name()));
+        rows.push(match shape.precision {
+            Precision::F32 => measure::<f32>(shape, &host, arguments.rounds)?,
+            Precision::Bf16 => measure::<Bf16>(shape, &host, arguments.rounds)?,
+        });
+    }
+    if console.is_json() {
+        return console.json(&Value::Array(rows.iter().map(as_json).collect()));
+    }
+    show(&rows, console)
+}
+
+fn measure<E: Trained>(shape: &'static Shape, host: &Accelerator, rounds: usize) -> Result<Row, Stop> {
+    let config = config(shape);
+    let architecture = architecture(shape.model, shape.sequence);
+    let Step { breakdown, memory, .. } = predict_on_host(&architecture.transformer, host, &host_run(&config))?;
+    let vocab = architecture.transformer.vocab as usize;
+    let batches = vec![batch(vocab, shape.sequences, shape.sequence)];
+    let network = Network::new(architecture, shape.sequence)?;
+    let threads = host.measured.as_ref().map_or(1, |measured| measured.threads as usize);
+    let mut trainer = Trainer::<E>::new(network, Device::cpu(threads), config)?;
+    let mut least = f64::INFINITY;
+    trainer.step(&batches)?;
+    for _ in 0..rounds.max(1) {
+        let began = Instant::now();
+        trainer.step(&batches)?;
+        least = least.min(began.elapsed().as_secs_f64());
+    }
+    let predicted = breakdown.total().get();
+    Ok(Row { shape, predicted, measured: least, planned: memory.total(), held: trainer.memory() })
+}
+
+fn config(shape: &Shape) -> TrainConfig {
+    let mut config = TrainConfig::new("config.json", "corpus");
+    config.data.sequence = shape.sequence;
+    config.training.micro_batch = shape.sequences as u64;
+    config.training.batch = shape.sequences as u64;
+    config.training.precision = shape.precision;
+    config.training.recompute = shape.recompute;
+    config
+}
+
+fn show(rows: &[Row], console: &mut Console) -> Result<(), Stop> {
+    let mut table = Table::new(vec![
+        Column::left("MODEL", 0),
+        Column::left("IN", 0),
+        Column::left("RECOMPUTE", 1),
+        Column::right("TOKENS", 1),
+        Column::right("PREDICTED", 0),
+        Column::right("MEASURED", 0),
+        Column::right("OFF BY", 0),
+        Column::right("PLANNED", 1),
+        Column::right("HELD", 1),
+    ]);
+    for row in rows {
+        table.row(vec![
+            row.shape.name.into(),
+            row.shape.precision.name().into(),
+            format!("{:?}", row.shape.recompute).to_lowercase(),
+            (row.shape.sequence * row.shape.sequences).to_string(),
+            format!("{:.0} ms", 1e3 * row.predicted),
+            format!("{:.0} ms", 1e3 * row.measured),
+            format!("{:+.0} %", 100.0 * row.error()),
+            row.planned.to_string(),
+            row.held.to_string(),
+        ]);
+    }
+    console.table(&table)?;
+    let worst = rows.iter().map(|row| row.error().abs()).fold(0.0, f64::max);
+    console.line(&format!("\nthe worst prediction is off by {:.0} %; the aim is 20 %", 100.0 * worst))
+}
+
+fn as_json(row: &Row) -> Value {
+    json!({
+        "model": row.shape.name,
+        "precision": row.shape.precision.name(),
+        "recompute": format!("{:?}", row.shape.recompute).to_lowercase(),
+        "tokens": row.shape.sequence * row.shape.sequences,
+        "predicted_ms": 1e3 * row.predicted,
+        "measured_ms": 1e3 * row.measured,
+        "error": row.error(),
+        "planned_bytes": row.planned.get(),
+        "held_bytes": row.held.get(),
+    })
+}

@@ -1,0 +1,105 @@
+//! What a run allocates is what the plan says it needs.
+
+use bedplate_catalog::{Accelerator, Catalog};
+use bedplate_diag::Source;
+use bedplate_kernels::{Bf16, Device};
+use bedplate_layout::ComputePrecision;
+use bedplate_network::{Architecture, Network, Recompute};
+use bedplate_perf::{HostRun, Memory, Task, predict_on_host};
+use bedplate_train::{TrainConfig, Trained, Trainer};
+
+/// Memory does not hang on rates, so any will do.
+const HOST: &str = r#"
+[[accelerator]]
+name = "host"
+title = "A processor"
+vendor = "us"
+generation = "host"
+memory = "16 GB"
+fp32 = "400 GFLOP/s"
+bf16 = "4 TFLOP/s"
+memory_bandwidth = "30 GB/s"
+[accelerator.measured]
+threads = 2
+copy = "30 GB/s"
+cache = "0 B"
+losses = "4 GB/s"
+optimizer = "25 GB/s"
+operator = "0 s"
+[accelerator.measured.fp32]
+products = "300 GFLOP/s"
+input_gradients = "300 GFLOP/s"
+weight_gradients = "300 GFLOP/s"
+half_size = 0
+attention = "150 GFLOP/s"
+attention_backward = "150 GFLOP/s"
+half_keys = 0
+stream = "30 GB/s"
+stream_in_cache = "90 GB/s"
+[accelerator.measured.bf16]
+products = "2 TFLOP/s"
+input_gradients = "2 TFLOP/s"
+weight_gradients = "2 TFLOP/s"
+half_size = 0
+attention = "500 GFLOP/s"
+attention_backward = "500 GFLOP/s"
+half_keys = 0
+stream = "30 GB/s"
+stream_in_cache = "90 GB/s"
+"#;
+
+const LLAMA: &str = r#"{"model_type": "llama", "hidden_size": 128, "intermediate_size": 352, "vocab_size": 1024,
+    "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}"#;
+const QWEN3: &str = r#"{"model_type": "qwen3", "hidden_size": 96, "intermediate_size": 256, "vocab_size": 5000,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 32,
+    "max_position_embeddings": 128, "tie_word_embeddings": true}"#;
+const MIXTRAL: &str = r#"{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 512,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "max_position_embeddings": 128}"#;
+
+fn host() -> Accelerator {
+    let catalog = Catalog::with_overlays(&[Source::new("host.toml", HOST)]).unwrap();
+    catalog.accelerator("host").unwrap().clone()
+}
+
+fn planned(network: &Network, config: &TrainConfig, precision: ComputePrecision) -> Memory {
+    let run = HostRun {
+        sequence: config.data.sequence as u64,
+        global_batch: config.training.batch,
+        micro_batch: config.training.micro_batch as u32,
+        precision,
+        recompute: match config.training.recompute {
+            Recompute::None => bedplate_layout::Recompute::None,
+            Recompute::Selective => bedplate_layout::Recompute::Selective,
+            Recompute::Full => bedplate_layout::Recompute::Full,
+        },
+        task: Task::Pretrain,
+    };
+    predict_on_host(&network.architecture().transformer, &host(), &run).unwrap().memory
+}
+
+fn check<E: Trained>(model: &str, recompute: Recompute, precision: ComputePrecision) {
+    let mut config = TrainConfig::new("config.json", "corpus");
+    config.data.sequence = 96;
+    config.training.micro_batch = 3;
+    config.training.batch = 6;
+    config.training.recompute = recompute;
+    let architecture = Architecture::from_config(Source::new("config.json", model)).unwrap();
+    let network = Network::new(architecture, 96).unwrap();
+    let plan = planned(&network, &config, precision);
+    let buffers = (plan.total() - plan.workspace).get();
+    let trainer = Trainer::<E>::new(network, Device::cpu(1), config).unwrap();
+    let off = trainer.memory().get() / buffers - 1.0;
+    println!("{recompute:?} in {precision:?}: {off:+.3} of the plan");
+    assert!(off.abs() < 0.03, "{model}, {recompute:?}, {precision:?}: {} against {buffers}", trainer.memory().get());
+}
+
+#[test]
+fn buffers_are_those_of_the_plan() {
+    for model in [LLAMA, QWEN3, MIXTRAL] {
+        for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+            check::<f32>(model, recompute, ComputePrecision::Fp32);
+            check::<Bf16>(model, recompute, ComputePrecision::Bf16);
+        }
+    }
+}
