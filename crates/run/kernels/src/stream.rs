@@ -78,7 +78,7 @@ impl<'a, E> SharedMut<'a, E> {
     }
 
     /// Members must ask for ranges that do not overlap. Panics when the range is outside the slice.
-    #[expect(unsafe_code, clippy::mut_from_ref, reason = "members write to ranges of their own")]
+    #[expect(unsafe_code, reason = "members write to ranges of their own")]
     #[inline(always)]
     pub(crate) fn range(&self, range: std::ops::Range<usize>) -> &'a mut [E] {
         assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {}", self.len);
