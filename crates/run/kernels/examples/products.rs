@@ -2,6 +2,8 @@
 //!
 //! Arguments choose by name and format: `-- square f32`. Each figure is the best of many short runs, in GFLOP/s, on one and on two threads.
 
+#![expect(clippy::print_stdout, reason = "a measuring program prints its figures")]
+
 use std::time::Instant;
 
 use bedplate_kernels::{AttentionShape, Bf16, Buffer, Device, Element, Into};

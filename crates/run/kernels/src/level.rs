@@ -73,7 +73,10 @@ pub(crate) fn has_tiles() -> bool {
         const XFEATURE_XTILEDATA: libc::c_long = 18;
         // Leaf 7 of the processor's description: bit 22 of EDX is AMX-BF16, bit 24 AMX-TILE.
         let leaf = std::arch::x86_64::__cpuid_count(7, 0);
-        if leaf.edx >> 22 & 1 == 0 || leaf.edx >> 24 & 1 == 0 || Level::detect() != Level::Avx512 {
+        let has_unit = leaf.edx >> 22 & 1 == 1 && leaf.edx >> 24 & 1 == 1;
+        // Packing for tiles converts with vectors, by instructions that every such processor has so far.
+        let has_conversion = Level::detect() == Level::Avx512 && is_x86_feature_detected!("avx512bf16");
+        if !has_unit || !has_conversion {
             return false;
         }
         #[expect(unsafe_code, reason = "a system call that the standard library lacks")]

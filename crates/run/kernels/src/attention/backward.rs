@@ -25,6 +25,7 @@ const CHUNKS: usize = 16;
 
 impl Device {
     /// Replaces `d_qkv` by the gradient of queries, keys and values.
+    #[expect(clippy::too_many_arguments, reason = "what the forward pass took and gave, and two gradients")]
     pub fn attention_backward<E: Element>(
         &self,
         shape: &AttentionShape,

@@ -60,7 +60,7 @@ impl Product<'_> {
 }
 
 /// Depth that is packed at a time where an operand lies by depth; a multiple of every engine's step.
-const PIECE: usize = 64;
+const PIECE: usize = 32;
 
 impl Device {
     /// Multiplies `count` pairs of operands and hands the sums to `finish`, part by part, from all members.

@@ -103,18 +103,34 @@ fn pack_eight(from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
 /// those of the next panel.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,avx512vl")]
+#[expect(unsafe_code, reason = "masked loads take a pointer")]
 fn load_lanes(
     from: &Operand<'_>,
     (first_lane, panel_lanes): (usize, usize),
     depth: usize,
     rows: &mut [__m512i],
 ) {
-    let deep = from.depth().saturating_sub(depth);
-    if deep > 0 {
-        for (lane, row) in (first_lane..from.lanes()).zip(rows) {
-            let start = lane * from.lane_stride() + depth;
-            *row = _mm512_castps_si512(load(from.numbers(), start, deep));
-            from.fetch(start + panel_lanes * from.lane_stride());
+    let deep = from.depth().saturating_sub(depth).min(16);
+    let lanes = first_lane..from.lanes().min(first_lane + rows.len());
+    if deep == 0 || lanes.is_empty() {
+        return;
+    }
+    let stride = from.lane_stride();
+    assert!((lanes.end - 1) * stride + depth + deep <= from.numbers().len(), "lanes of an operand");
+    let starts = lanes.map(|lane| lane * stride + depth);
+    match from.numbers() {
+        Numbers::F32(values) => {
+            for (row, start) in rows.iter_mut().zip(starts) {
+                // SAFETY: the mask covers only numbers of this lane, the last of which was checked above.
+                *row = unsafe { _mm512_maskz_loadu_epi32(first(deep), values.as_ptr().add(start).cast()) };
+                from.fetch(start + panel_lanes * stride);
+            }
+        }
+        Numbers::Bf16(_) => {
+            for (row, start) in rows.iter_mut().zip(starts) {
+                *row = _mm512_castps_si512(load(from.numbers(), start, deep));
+                from.fetch(start + panel_lanes * stride);
+            }
         }
     }
 }
