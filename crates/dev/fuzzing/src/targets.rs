@@ -11,12 +11,14 @@ use bedplate_diag::{Diagnostic, Source, render_json, render_text};
 use bedplate_gangs::Settings;
 use bedplate_job::{FileNames, Job};
 use bedplate_layout::Layout;
+use bedplate_network::{Architecture, SafetensorsFile};
 use bedplate_perf::serving::Site;
 use bedplate_replay::jobs::{openb_cluster, read, write_jsonl};
 use bedplate_replay::requests::{Fleet, LinearEngine, Pool, Traffic, read_trace, simulate};
 use bedplate_topology::{
     Cluster, ExportFormat, Format, ImportOptions, expand_hostlist, export, import, import_detected,
 };
+use bedplate_train::TrainConfig;
 use bedplate_transformer::{from_config, to_config_json};
 use bedplate_units::{Bandwidth, Bytes, DollarRate, Dollars, FlopRate, Flops, Seconds, Tokens, Watts};
 
@@ -58,6 +60,10 @@ const WIRE: &[&str] = &[
     r#"{"type":"read_log","request":1,"log":{"run":{"job":1,"number":1},"rank":0,"stream":"stderr"},"offset":0,"most_bytes":9}"#,
     r#"{"type":"chaos","kind":"cut","for_ms":5000}"#,
 ];
+const TRAIN: &str = "[model]\nconfig = \"c.json\"\n[data]\ncorpora = [\"a\", \"b\"]\nweights = [1.0, 2.0]\n[adapter]\nrank = 4\n";
+const LLAMA: &str = include_str!("../../../run/network/tests/reference/llama/config.json");
+const GPT2: &str = include_str!("../../../run/network/tests/reference/gpt2/config.json");
+const SAFETENSORS: &str = r#"{"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}"#;
 const TOPOLOGY_YAML: &str = include_str!("../seeds/topology.yaml");
 const EC2: &str = include_str!("../seeds/ec2.json");
 const KUBERNETES: &str = include_str!("../seeds/nodes.json");
@@ -138,6 +144,9 @@ pub const TARGETS: &[Target] = &[
         rounds: 3000,
     },
     Target { name: "wire_line", run: wire_line, seeds: WIRE, rounds: 3000 },
+    Target { name: "train_config", run: train_config, seeds: &[TRAIN], rounds: 2000 },
+    Target { name: "network_config", run: network_config, seeds: &[LLAMA, GPT2], rounds: 2000 },
+    Target { name: "safetensors", run: safetensors, seeds: &[SAFETENSORS], rounds: 3000 },
 ];
 
 const AZURE: &str = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n";
@@ -381,6 +390,30 @@ fn site_rules(data: &[u8]) {
     });
     match Settings::from_toml(&String::from_utf8_lossy(data), "site.toml", &CLUSTER) {
         Ok(settings) => assert!(!settings.partitions.is_empty() && !settings.qos.is_empty()),
+        Err(error) => tell(&error),
+    }
+}
+
+fn train_config(data: &[u8]) {
+    match TrainConfig::from_toml(Source::new("train.toml", &String::from_utf8_lossy(data))) {
+        Ok(config) => {
+            let again = TrainConfig::from_toml(Source::new("again", &config.to_toml()));
+            assert_eq!(again.expect("what we write we can read"), config);
+        }
+        Err(error) => tell(&error),
+    }
+}
+
+fn network_config(data: &[u8]) {
+    if let Err(error) = Architecture::from_config(Source::new("config.json", &String::from_utf8_lossy(data))) {
+        tell(&error);
+    }
+}
+
+/// The header of a file whose tensors have a hundred bytes.
+fn safetensors(data: &[u8]) {
+    match SafetensorsFile::check_header(data, 100) {
+        Ok(tensors) => assert!(tensors.values().all(|tensor| tensor.shape.iter().product::<usize>() <= 50)),
         Err(error) => tell(&error),
     }
 }

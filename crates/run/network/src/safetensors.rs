@@ -84,6 +84,12 @@ impl SafetensorsFile {
         Ok(Self { path: path.to_owned(), file, tensors, metadata })
     }
 
+    /// Reads a header alone, as that of a file whose tensors have `bytes` bytes.
+    pub fn check_header(header: &[u8], bytes: u64) -> Result<BTreeMap<String, StoredTensor>, NetworkError> {
+        let broken = |what| NetworkError::BrokenWeights { path: "the header".into(), what };
+        Ok(read_header(header, 0, bytes).map_err(broken)?.0)
+    }
+
     pub fn tensors(&self) -> &BTreeMap<String, StoredTensor> {
         &self.tensors
     }
@@ -110,7 +116,7 @@ impl SafetensorsFile {
 type Header = (BTreeMap<String, StoredTensor>, BTreeMap<String, String>);
 
 /// Reads a header; `data` is where the bytes of tensors begin, `size` that of the file.
-pub(crate) fn read_header(header: &[u8], data: u64, size: u64) -> Result<Header, String> {
+fn read_header(header: &[u8], data: u64, size: u64) -> Result<Header, String> {
     let value: Value =
         serde_json::from_slice(header).map_err(|error| format!("its header is not JSON: {error}"))?;
     let Value::Object(entries) = value else { return Err("its header is not a JSON object".into()) };
