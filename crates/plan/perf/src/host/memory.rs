@@ -72,7 +72,7 @@ impl Host {
         }
     }
 
-    /// Products copy both of their operands into panels first; the largest product decides.
+    /// Products copy one of their operands into panels first; the largest one decides.
     fn packed(&self, key: &LayerKey) -> f64 {
         let (rows, hidden) = (self.rows(key), self.hidden);
         let head = Linear::new(self.logits_at_once(rows), self.vocab, hidden);
@@ -116,7 +116,7 @@ impl Room {
 
     fn kept_mixture(&self, widths: &Widths) -> f64 {
         let shared = if widths.has_shared { 1.0 } else { 0.0 };
-        let wide = widths.experts + 4.0 * widths.choices + shared;
+        let wide = 2.0 * widths.experts + 4.0 * widths.choices + shared;
         let elements = widths.expert_gate_up() + (widths.choices + shared) * self.hidden;
         self.rows * (WIDE * wide + self.element * elements) + WIDE * (widths.experts + 1.0)
     }

@@ -63,13 +63,9 @@ impl Linear {
         Self { rows, outputs, inputs, groups: 1.0 }
     }
 
-    /// Numbers of the two operands of its largest product, forward or backward; both are packed at once.
+    /// Numbers that its products copy into panels first: the weights, or what their gradient is made from.
     pub(super) fn packed(&self) -> f64 {
-        let Self { rows, outputs, inputs, groups } = *self;
-        groups
-            * (rows * inputs + outputs * inputs)
-                .max(rows * outputs + outputs * inputs)
-                .max(rows * (outputs + inputs))
+        self.groups * self.inputs * self.outputs.max(self.rows)
     }
 }
 
