@@ -21,6 +21,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_replay::requests::PAGES,
         bedplate_deploy::PAGES,
         bedplate_gangs::PAGES,
+        bedplate_data::PAGES,
         bedplate_journal::PAGES,
         bedplate_agent::PAGES,
         bedplate_drivers::PAGES,
