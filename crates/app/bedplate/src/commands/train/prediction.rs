@@ -24,7 +24,11 @@ pub(super) fn predict(config: &TrainConfig, context: &Context) -> Result<Option<
     let Ok(Step { breakdown, memory, .. }) = predict_on_host(&model, &host, &host_run(config)) else {
         return Ok(None);
     };
-    Ok(Some(HostPrediction { breakdown, memory: memory.total(), peak: peak(&host, config.training.precision) }))
+    Ok(Some(HostPrediction {
+        breakdown,
+        memory: memory.total(),
+        peak: peak(&host, config.training.precision),
+    }))
 }
 
 pub(crate) fn host_run(config: &TrainConfig) -> HostRun {
