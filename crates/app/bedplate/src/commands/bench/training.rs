@@ -154,7 +154,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
 fn measure<E: Trained>(shape: &'static Shape, host: &Accelerator, rounds: usize) -> Result<Row, Stop> {
     let config = config(shape);
     let architecture = architecture(shape.model, shape.sequence);
-    let Step { breakdown, memory, .. } =
+    let Step { time: breakdown, memory, .. } =
         predict_on_host(&architecture.transformer, host, &host_run(&config))?;
     let vocab = architecture.transformer.vocab as usize;
     let batches = vec![batch(vocab, shape.sequences, shape.sequence)];

@@ -21,7 +21,7 @@ pub(crate) struct HostPrediction {
 pub(super) fn predict(config: &TrainConfig, context: &Context) -> Result<Option<HostPrediction>, TrainError> {
     let Some(host) = host_entry(context) else { return Ok(None) };
     let model = read_architecture(&config.model.config)?.transformer;
-    let Ok(Step { breakdown, memory, .. }) = predict_on_host(&model, &host, &host_run(config)) else {
+    let Ok(Step { time: breakdown, memory, .. }) = predict_on_host(&model, &host, &host_run(config)) else {
         return Ok(None);
     };
     Ok(Some(HostPrediction {
