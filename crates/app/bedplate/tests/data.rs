@@ -63,7 +63,8 @@ fn from_text_to_samples() {
         "data tokenize pages.jsonl --tokenizer tokenizer.json --held-out 0.2 --out pages --threads 1",
         "data tokenize chats.jsonl --chat --tokenizer tokenizer.json --out chats --threads 2",
         "data show chats --sample 0 --sequence 64",
-        "--json data show chats --sample 0 --sequence 8",
+        "--json data show chats --sample 0 --sequence 30",
+        "data show chats --sample 0 --sequence 8",
     ]);
     expect_file!["golden/data_runs.txt"].assert_eq(&runs);
 }

@@ -43,7 +43,7 @@ impl Bins {
         })?;
         if documents.is_empty() {
             let folder = corpus.folder().to_owned();
-            return Err(DataError::TooShort { folder, tokens: corpus.tokens(), sequence });
+            return Err(DataError::NothingFits { folder, sequence });
         }
         let bins = pack(&documents, capacity);
         let mut end = 0;
