@@ -56,11 +56,15 @@ fn from_text_to_samples() {
         "data show corpus",
         "data show corpus --sample 3 --sequence 120 --verify",
         "data generate --kind arithmetic --documents 2 --print",
+        "data generate --chat --documents 9 --validation 0 --tokenizer corpus/tokenizer.json --out questions",
+        "data show questions --sample 2 --sequence 256",
+        "data generate --chat --kind arithmetic --documents 1 --print",
         "data train-tokenizer texts --vocabulary 300 --out tokenizer.json",
         "data tokenize pages.jsonl --tokenizer tokenizer.json --held-out 0.2 --out pages --threads 1",
         "data tokenize chats.jsonl --chat --tokenizer tokenizer.json --out chats --threads 2",
         "data show chats --sample 0 --sequence 64",
-        "--json data show chats --sample 0 --sequence 8",
+        "--json data show chats --sample 0 --sequence 30",
+        "data show chats --sample 0 --sequence 8",
     ]);
     expect_file!["golden/data_runs.txt"].assert_eq(&runs);
 }

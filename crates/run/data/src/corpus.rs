@@ -95,32 +95,49 @@ impl Corpus {
         Ok(())
     }
 
-    /// Calls `each` with the place of every document's first token, its length, and whether any of its tokens
-    /// counts in the loss. Reads the whole corpus.
-    pub(crate) fn scan_documents(&self, mut each: impl FnMut(u64, u64, bool)) -> Result<(), DataError> {
+    /// Calls `each` with every document. Reads the whole corpus.
+    pub(crate) fn scan_documents(&self, mut each: impl FnMut(Extent)) -> Result<(), DataError> {
         const STRETCH: u64 = 1 << 20;
         let mut piece = Piece::default();
-        let mut open: Option<(u64, bool)> = None;
+        let mut open: Option<Extent> = None;
         for from in (0..self.tokens()).step_by(STRETCH as usize) {
             piece.clear();
             self.append(from..self.tokens().min(from + STRETCH), &mut piece)?;
+            let ends = piece.starts.iter().map(|start| *start as usize).chain([piece.tokens.len()]);
             let mut at = 0;
-            for start in piece.starts.iter().map(|start| *start as usize).chain([piece.tokens.len()]) {
-                if let Some((_, counts)) = &mut open {
-                    *counts |= piece.counts[at..start].contains(&true);
+            for end in ends {
+                if let Some(document) = &mut open {
+                    document.extend(&piece.counts[at..end]);
                 }
-                if start < piece.tokens.len() {
-                    let begin = from + start as u64;
-                    if let Some((first, counts)) = open.replace((begin, false)) {
-                        each(first, begin - first, counts);
-                    }
+                if end < piece.tokens.len() {
+                    let next = Extent { first: from + end as u64, tokens: 0, first_counted: None };
+                    open.replace(next).into_iter().for_each(&mut each);
                 }
-                at = start;
+                at = end;
             }
         }
-        if let Some((first, counts)) = open {
-            each(first, self.tokens() - first, counts);
-        }
+        open.into_iter().for_each(each);
         Ok(())
+    }
+}
+
+/// Where a document lies in its corpus.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Extent {
+    /// The place of its first token.
+    pub(crate) first: u64,
+    pub(crate) tokens: u64,
+    /// The first of its tokens that counts in the loss, leaving aside the very first, which nothing foretells.
+    pub(crate) first_counted: Option<u64>,
+}
+
+impl Extent {
+    fn extend(&mut self, counts: &[bool]) {
+        if self.first_counted.is_none() {
+            let skipped = usize::from(self.tokens == 0);
+            let found = counts.iter().skip(skipped).position(|counts| *counts);
+            self.first_counted = found.map(|at| self.tokens + (skipped + at) as u64);
+        }
+        self.tokens += counts.len() as u64;
     }
 }

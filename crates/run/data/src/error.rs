@@ -38,6 +38,8 @@ pub enum DataError {
     MixedTokenizers { first_folder: PathBuf, first: Digest, other_folder: PathBuf, other: Digest },
     #[error("{} has {} tokens, too few for one sample of {}", .folder.display(), grouped(*.tokens), grouped(*.sequence as u64))]
     TooShort { folder: PathBuf, tokens: u64, sequence: usize },
+    #[error("no document of {} has anything to learn within a sample of {} tokens", .folder.display(), grouped(*.sequence as u64))]
+    NothingFits { folder: PathBuf, sequence: usize },
     #[error("the conversation cannot be written out: {reason}")]
     BadTemplate { reason: String },
     #[error("a record cannot be read: {reason}")]
@@ -103,6 +105,9 @@ pages! {
     TOO_SHORT "too-short" User
         "A sample is cut from the corpus as one stretch of tokens, and the corpus is shorter than that."
         "use more text or a shorter sequence"
+    NOTHING_FITS "nothing-fits" User
+        "Documents are packed whole, and each is longer than a sample before its first token that counts in the loss, so that nothing could be learned."
+        "use a longer sequence"
     TEMPLATE "bad-template" User
         "A conversation cannot be written out: the chat template is missing or wrong, refuses the conversation, or leaves nothing to learn from it."
         "check the turns of the conversation and the `chat_template` of the tokenizer's configuration"
@@ -140,6 +145,7 @@ impl Diagnostic for DataError {
             DataError::Vocabulary { .. } => &VOCABULARY,
             DataError::MixedTokenizers { .. } => &MIXED,
             DataError::TooShort { .. } => &TOO_SHORT,
+            DataError::NothingFits { .. } => &NOTHING_FITS,
             DataError::BadTemplate { .. } => &TEMPLATE,
             DataError::BadRecord { .. } => &RECORD,
             DataError::BadInput { .. } => &INPUT,

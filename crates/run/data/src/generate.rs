@@ -5,6 +5,7 @@
 //! a pure function of the kind, the seed and its number. All of it is ASCII.
 
 mod arithmetic;
+mod conversation;
 mod corpus;
 mod names;
 mod sentences;
@@ -14,6 +15,7 @@ mod world;
 use std::fmt;
 use std::str::FromStr;
 
+pub use conversation::generate_conversation;
 pub use corpus::{GenerateOptions, Generated, generate_corpus};
 
 use crate::random::{Draw, key};

@@ -50,7 +50,7 @@ pub use chat::{ChatTemplate, Message};
 pub use corpus::{Content, Corpus, CorpusOptions, CorpusWriter, Index, Lengths, ShardEntry, TokenizerEntry};
 pub use digest::Digest;
 pub use error::{DataError, PAGES};
-pub use generate::{GenerateOptions, Generated, Kind, generate, generate_corpus};
+pub use generate::{GenerateOptions, Generated, Kind, generate, generate_conversation, generate_corpus};
 pub use input::{TextUnit, read_texts};
 pub use shard::{Header, Shard, ShardWriter, Width};
 pub use stream::{Order, Packing, Sample, Source, SourceSummary, Stream, StreamOptions};

@@ -106,7 +106,7 @@ pub struct SourceSummary {
     pub samples: u64,
     /// Documents that were too long for a sample and lost their end.
     pub shortened: u64,
-    /// Documents without a token that counts in the loss, which are left out.
+    /// Documents without a token to learn that fits into a sample, which are left out.
     pub left_out: u64,
     /// Tokens of padding in an epoch.
     pub padding: u64,

@@ -150,10 +150,7 @@ impl Tokenizer {
 
     /// Whether a model of this vocabulary has an embedding for every id.
     pub fn check_fits(&self, vocabulary: u32) -> Result<(), DataError> {
-        match self.vocabulary {
-            own if own <= vocabulary => Ok(()),
-            own => Err(DataError::Vocabulary { highest: own - 1, vocabulary }),
-        }
+        check_fits(self.vocabulary, vocabulary)
     }
 
     /// The ids of a text, without marks around it. The spelling of a special token in the text becomes that token.
@@ -209,6 +206,14 @@ const TEMPLATE_FILE: &str = "chat_template.jinja";
 fn read_beside(path: &Path, name: &str) -> Result<Option<String>, DataError> {
     let beside = path.with_file_name(name);
     if beside.exists() { disk::read_text(&beside).map(Some) } else { Ok(None) }
+}
+
+/// Ids below `own` must be ids of the model too.
+pub(crate) fn check_fits(own: u32, vocabulary: u32) -> Result<(), DataError> {
+    match own <= vocabulary {
+        true => Ok(()),
+        false => Err(DataError::Vocabulary { highest: own - 1, vocabulary }),
+    }
 }
 
 /// The id that the configuration names, or else the first known spelling that is in the vocabulary.

@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::shard::{EXTENSION, Header};
+use crate::tokenizer::check_fits;
 
 const FORMAT: &str = "bedplate-tokens-1";
 
@@ -43,6 +44,13 @@ pub struct TokenizerEntry {
     pub begin: Option<u32>,
     /// The token put behind each document.
     pub end: Option<u32>,
+}
+
+impl TokenizerEntry {
+    /// Whether a model of this vocabulary has an embedding for every id.
+    pub fn check_fits(&self, vocabulary: u32) -> Result<(), DataError> {
+        check_fits(self.vocabulary, vocabulary)
+    }
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -2,11 +2,12 @@
 
 use std::path::Path;
 
-use super::{Kind, generate};
-use crate::corpus::{CorpusOptions, CorpusWriter, Index};
+use super::{Kind, generate, generate_conversation};
+use crate::chat::ChatTemplate;
+use crate::corpus::{Content, CorpusOptions, CorpusWriter, Index};
 use crate::error::DataError;
 use crate::tokenize::VALIDATION_FOLDER;
-use crate::tokenizer::{Tokenizer, TrainingOptions, train_tokenizer};
+use crate::tokenizer::{Encoder, Tokenizer, TrainingOptions, train_tokenizer};
 
 /// Documents that a tokenizer is trained on; more of them hardly change it.
 const TRAINING_DOCUMENTS: u64 = 2000;
@@ -14,6 +15,8 @@ const TRAINING_DOCUMENTS: u64 = 2000;
 #[derive(Debug, Clone, Copy)]
 pub struct GenerateOptions {
     pub kind: Kind,
+    /// Whole documents, or conversations made of them.
+    pub content: Content,
     pub seed: u64,
     pub documents: u64,
     /// Further documents, for validation; none of them is in the corpus.
@@ -24,7 +27,14 @@ pub struct GenerateOptions {
 
 impl Default for GenerateOptions {
     fn default() -> Self {
-        Self { kind: Kind::Mixture, seed: 1, documents: 10_000, validation: 200, vocabulary: 1024 }
+        Self {
+            kind: Kind::Mixture,
+            content: Content::Text,
+            seed: 1,
+            documents: 10_000,
+            validation: 200,
+            vocabulary: 1024,
+        }
     }
 }
 
@@ -49,18 +59,13 @@ pub fn generate_corpus(
     };
     let mut done = 0;
     let mut write = |folder: &Path, numbers: std::ops::Range<u64>| -> Result<Index, DataError> {
-        let mut writer = CorpusWriter::create(folder, &tokenizer, CorpusOptions::text(&tokenizer))?;
-        let mut encoder = tokenizer.encoder();
-        let mut ids = Vec::new();
+        let mut author = Author::new(folder, &tokenizer, options)?;
         for number in numbers {
-            let text = generate(options.kind, options.seed, number);
-            ids.clear();
-            encoder.encode(&text, &mut ids)?;
-            writer.push_text(&ids, text.len() as u64)?;
+            author.push(number)?;
             done += 1;
             progress(done);
         }
-        writer.finish()
+        author.writer.finish()
     };
     let index = write(folder, 0..options.documents)?;
     let held_out = options.documents..options.documents + options.validation;
@@ -69,6 +74,40 @@ pub fn generate_corpus(
         false => Some(write(&folder.join(VALIDATION_FOLDER), held_out)?),
     };
     Ok(Generated { index, validation, tokenizer })
+}
+
+/// Writes documents into one corpus.
+struct Author<'a> {
+    options: &'a GenerateOptions,
+    writer: CorpusWriter,
+    encoder: Encoder<'a>,
+    template: Option<ChatTemplate>,
+}
+
+impl<'a> Author<'a> {
+    fn new(folder: &Path, tokenizer: &'a Tokenizer, options: &'a GenerateOptions) -> Result<Self, DataError> {
+        let (written, template) = match options.content {
+            Content::Text => (CorpusOptions::text(tokenizer), None),
+            Content::Chat => (CorpusOptions::chat(), Some(ChatTemplate::of(tokenizer)?)),
+        };
+        let writer = CorpusWriter::create(folder, tokenizer, written)?;
+        Ok(Self { options, writer, encoder: tokenizer.encoder(), template })
+    }
+
+    fn push(&mut self, number: u64) -> Result<(), DataError> {
+        let (kind, seed) = (self.options.kind, self.options.seed);
+        let mut ids = Vec::new();
+        let Some(template) = &self.template else {
+            let text = generate(kind, seed, number);
+            self.encoder.encode(&text, &mut ids)?;
+            return self.writer.push_text(&ids, text.len() as u64);
+        };
+        let messages = generate_conversation(kind, seed, number);
+        let mut counts = Vec::new();
+        template.encode(&messages, &mut self.encoder, &mut ids, &mut counts)?;
+        let bytes: usize = messages.iter().map(|message| message.content.len()).sum();
+        self.writer.push(&ids, &counts, bytes as u64)
+    }
 }
 
 fn trained(options: &GenerateOptions) -> Result<Tokenizer, DataError> {

@@ -32,18 +32,18 @@ impl Bins {
         let capacity = sequence as u32 + 1;
         let mut documents = Vec::new();
         let (mut shortened, mut left_out) = (0, 0);
-        corpus.scan_documents(|first, tokens, counts| {
-            // A single token has no successor to predict.
-            if !counts || tokens < 2 {
+        corpus.scan_documents(|document| {
+            if document.first_counted.is_none_or(|first| first >= u64::from(capacity)) {
                 left_out += 1;
                 return;
             }
-            shortened += u64::from(tokens > u64::from(capacity));
-            documents.push(Member { first, tokens: tokens.min(u64::from(capacity)) as u32 });
+            shortened += u64::from(document.tokens > u64::from(capacity));
+            let tokens = document.tokens.min(u64::from(capacity)) as u32;
+            documents.push(Member { first: document.first, tokens });
         })?;
         if documents.is_empty() {
             let folder = corpus.folder().to_owned();
-            return Err(DataError::TooShort { folder, tokens: corpus.tokens(), sequence });
+            return Err(DataError::NothingFits { folder, sequence });
         }
         let bins = pack(&documents, capacity);
         let mut end = 0;

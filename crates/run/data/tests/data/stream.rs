@@ -160,3 +160,21 @@ fn what_cannot_be_a_stream_is_refused() {
     assert_eq!(code(Stream::new(vec![source(1.0), source(0.0)], options(16, 0))), "data/bad-choice");
     assert_eq!(code(Stream::new(vec![source(f64::NAN)], options(16, 0))), "data/bad-choice");
 }
+
+#[test]
+fn a_conversation_whose_answer_does_not_fit_is_left_out() {
+    let folder = Folder::new();
+    let counts = |prompt: usize, answer: usize| [vec![false; prompt], vec![true; answer]].concat();
+    let mut documents = numbered(&[30, 30, 6, 1, 5]);
+    for (document, (prompt, answer)) in documents.iter_mut().zip([(20, 10), (10, 20), (3, 3), (0, 1), (5, 0)])
+    {
+        document.1 = counts(prompt, answer);
+    }
+    let corpus = corpus_of(&folder, &documents, 1000);
+    let stream = Stream::of(corpus, StreamOptions { packing: Packing::Whole, ..options(19, 1) }).unwrap();
+    let summary = stream.summaries()[0];
+    assert_eq!((summary.samples, summary.shortened, summary.left_out), (2, 1, 3));
+    for index in 0..10 {
+        assert!(sample(&stream, index).counts().contains(&true));
+    }
+}

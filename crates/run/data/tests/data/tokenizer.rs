@@ -2,6 +2,7 @@
 
 use bedplate_data::{Kind, Tokenizer, TrainingOptions, generate, train_tokenizer};
 use bedplate_diag::{Diagnostic, render_text};
+use serde_json::{Map, Value, json};
 
 fn trained(vocabulary: u32) -> Tokenizer {
     let texts: Vec<String> = (0..300).map(|number| generate(Kind::Mixture, 1, number)).collect();
@@ -79,4 +80,65 @@ fn marks_come_from_the_configuration_or_from_known_names() {
     assert_eq!(marks(Some(r#"{"eos_token": "<|im_end|>", "bos_token": null}"#)), (None, Some(2)));
     let written_out = r#"{"eos_token": {"content": "<|im_end|>"}, "bos_token": "<|im_start|>"}"#;
     assert_eq!(marks(Some(written_out)), (Some(1), Some(2)));
+}
+
+/// Ids as Hugging Face's library gives them for the same files (tokenizers 0.23.3 for Python).
+#[test]
+fn ids_are_those_of_the_library_that_the_format_comes_from() {
+    let tokenizer = trained(700);
+    let cases: [(&str, &[u32]); 5] = [
+        ("The lamp is in the garden.", &[87, 259, 495, 264, 270, 261, 365, 49]),
+        ("47 + 85 = 132", &[55, 58, 276, 35, 59, 56, 272, 35, 52, 54, 53]),
+        ("  Who has\n\nit?\t", &[35, 35, 334, 327, 325, 297, 66, 12]),
+        ("naïve 漢字", &[113, 100, 198, 178, 657, 35, 233, 191, 165, 232, 176, 154]),
+        ("<|im_start|>user\nIt's 5<|im_end|>", &[1, 120, 118, 266, 13, 76, 119, 42, 118, 35, 56, 2]),
+    ];
+    for (text, ids) in cases {
+        assert_eq!(tokenizer.encode(text).unwrap(), ids, "{text}");
+    }
+}
+
+/// In the manner of Llama 2: pieces with a sign for the space, and bytes for what no piece spells.
+#[test]
+fn bytes_stand_in_where_pieces_are_missing() {
+    let special = ["<unk>", "<s>", "</s>"];
+    let bytes: Vec<String> = (0..=255u8).map(|byte| format!("<0x{byte:02X}>")).collect();
+    let pieces = [
+        "▁", "t", "h", "e", "a", "n", "d", "r", "g", "he", "▁t", "▁the", "▁g", "ar", "▁gar", "den", "en",
+        "▁a", "an", "▁and", "nd",
+    ];
+    let tokens = special.into_iter().chain(bytes.iter().map(String::as_str)).chain(pieces);
+    let vocabulary: Map<String, Value> =
+        tokens.enumerate().map(|(id, token)| (token.to_owned(), json!(id))).collect();
+    let merges = ["h e", "▁ t", "▁t he", "▁ g", "a r", "▁g ar", "e n", "d en", "▁ a", "a n", "n d", "▁a nd"];
+    let added = special.iter().enumerate().map(|(id, token)| {
+        json!({ "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true })
+    });
+    let document = json!({
+        "version": "1.0",
+        "added_tokens": added.collect::<Vec<_>>(),
+        "normalizer": { "type": "Sequence", "normalizers": [
+            { "type": "Prepend", "prepend": "▁" },
+            { "type": "Replace", "pattern": { "String": " " }, "content": "▁" },
+        ]},
+        "decoder": { "type": "Sequence", "decoders": [
+            { "type": "Replace", "pattern": { "String": "▁" }, "content": " " },
+            { "type": "ByteFallback" },
+            { "type": "Fuse" },
+            { "type": "Strip", "content": " ", "start": 1, "stop": 0 },
+        ]},
+        "model": { "type": "BPE", "unk_token": "<unk>", "fuse_unk": true, "byte_fallback": true,
+                   "vocab": vocabulary, "merges": merges },
+    });
+    let tokenizer = Tokenizer::parse(&document.to_string(), None, "llama").unwrap();
+    assert_eq!((tokenizer.begin(), tokenizer.end()), (Some(1), Some(2)));
+    let cases: [(&str, &[u32]); 2] = [
+        ("the garden and the", &[270, 273, 274, 278, 270]),
+        ("the né 漢", &[270, 259, 264, 198, 172, 259, 233, 191, 165]),
+    ];
+    for (text, ids) in cases {
+        assert_eq!(tokenizer.encode(text).unwrap(), ids);
+        assert_eq!(tokenizer.decode(ids).unwrap(), text);
+    }
 }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use bedplate_data::{GenerateOptions, Generated, Kind, Tokenizer, generate, generate_corpus};
+use bedplate_data::{
+    Content, GenerateOptions, Generated, Kind, Tokenizer, generate, generate_conversation, generate_corpus,
+};
 use bedplate_units::grouped;
 use serde_json::json;
 
@@ -17,6 +19,7 @@ use crate::stop::Stop;
 Examples:
   bedplate data generate --documents 20000 --out corpus
   bedplate data generate --kind arithmetic --documents 3 --print
+  bedplate data generate --chat --tokenizer corpus/tokenizer.json --out chats
   bedplate data generate --kind stories --tokenizer t.json --out corpus
 
 Stories tell of people with new names, who go about and take, give and leave
@@ -27,6 +30,9 @@ pub(super) struct Arguments {
     /// stories, arithmetic, or a mixture of both
     #[arg(long, default_value = "mixture")]
     kind: Kind,
+    /// Conversations: a question from each document and its answer
+    #[arg(long)]
+    chat: bool,
     /// Documents in the corpus
     #[arg(long, value_name = "COUNT", default_value_t = GenerateOptions::default().documents)]
     documents: u64,
@@ -54,6 +60,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     let Some(folder) = &arguments.out else { return print(arguments, console) };
     let options = GenerateOptions {
         kind: arguments.kind,
+        content: if arguments.chat { Content::Chat } else { Content::Text },
         seed: arguments.seed,
         documents: arguments.documents,
         validation: arguments.validation,
@@ -72,8 +79,11 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 
 fn print(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     for number in 0..arguments.documents {
-        let text = generate(arguments.kind, arguments.seed, number);
-        console.line(&json!({ "text": text }).to_string())?;
+        let record = match arguments.chat {
+            true => json!({ "messages": generate_conversation(arguments.kind, arguments.seed, number) }),
+            false => json!({ "text": generate(arguments.kind, arguments.seed, number) }),
+        };
+        console.line(&record.to_string())?;
     }
     Ok(())
 }
