@@ -63,7 +63,8 @@ const WIRE: &[&str] = &[
 const TRAIN: &str = "[model]\nconfig = \"c.json\"\n[data]\ncorpora = [\"a\", \"b\"]\nweights = [1.0, 2.0]\n[adapter]\nrank = 4\n";
 const LLAMA: &str = include_str!("../../../run/network/tests/reference/llama/config.json");
 const GPT2: &str = include_str!("../../../run/network/tests/reference/gpt2/config.json");
-const SAFETENSORS: &str = r#"{"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}"#;
+const SAFETENSORS: &str =
+    r#"{"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [2, 3], "data_offsets": [0, 24]}}"#;
 const TOPOLOGY_YAML: &str = include_str!("../seeds/topology.yaml");
 const EC2: &str = include_str!("../seeds/ec2.json");
 const KUBERNETES: &str = include_str!("../seeds/nodes.json");
@@ -405,7 +406,8 @@ fn train_config(data: &[u8]) {
 }
 
 fn network_config(data: &[u8]) {
-    if let Err(error) = Architecture::from_config(Source::new("config.json", &String::from_utf8_lossy(data))) {
+    if let Err(error) = Architecture::from_config(Source::new("config.json", &String::from_utf8_lossy(data)))
+    {
         tell(&error);
     }
 }

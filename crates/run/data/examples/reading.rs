@@ -8,9 +8,7 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use bedplate_data::{
-    Batch, Corpus, DataError, DocumentMask, Order, Packing, Sample, Stream, StreamOptions,
-};
+use bedplate_data::{Batch, Corpus, DataError, DocumentMask, Order, Packing, Sample, Stream, StreamOptions};
 
 const FOR: Duration = Duration::from_secs(2);
 

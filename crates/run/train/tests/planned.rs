@@ -91,7 +91,11 @@ fn check<E: Trained>(model: &str, recompute: Recompute, precision: ComputePrecis
     let trainer = Trainer::<E>::new(network, Device::cpu(1), config).unwrap();
     let off = trainer.memory().get() / buffers - 1.0;
     println!("{recompute:?} in {precision:?}: {off:+.3} of the plan");
-    assert!(off.abs() < 0.03, "{model}, {recompute:?}, {precision:?}: {} against {buffers}", trainer.memory().get());
+    assert!(
+        off.abs() < 0.03,
+        "{model}, {recompute:?}, {precision:?}: {} against {buffers}",
+        trainer.memory().get()
+    );
 }
 
 #[test]

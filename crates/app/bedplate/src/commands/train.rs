@@ -17,8 +17,8 @@ use crate::context::Context;
 use crate::files;
 use crate::stop::{ProgramError, Stop};
 
-use prediction::predict;
 pub(crate) use prediction::host_run;
+use prediction::predict;
 
 #[derive(clap::Args)]
 #[command(after_help = "\

@@ -50,7 +50,8 @@ fn documents(folder: &Path) -> Vec<String> {
 }
 
 fn write_parquet(path: &Path, texts: &[Option<&str>], compression: Compression) {
-    let schema = parse_message_type("message pages { required int32 id; optional binary text (UTF8); }").unwrap();
+    let schema =
+        parse_message_type("message pages { required int32 id; optional binary text (UTF8); }").unwrap();
     let properties = WriterProperties::builder().set_compression(compression).build();
     let file = File::create(path).unwrap();
     let mut writer = SerializedFileWriter::new(file, Arc::new(schema), Arc::new(properties)).unwrap();
@@ -71,7 +72,8 @@ fn write_parquet(path: &Path, texts: &[Option<&str>], compression: Compression) 
 #[test]
 fn every_format_gives_the_same_documents() {
     let folder = Folder::new();
-    let lines = "{\"text\": \"one\", \"id\": 1}\n\n{\"text\": \"zwölf\"}\n{\"text\": \"\"}\n{\"text\": \"three\"}\n";
+    let lines =
+        "{\"text\": \"one\", \"id\": 1}\n\n{\"text\": \"zwölf\"}\n{\"text\": \"\"}\n{\"text\": \"three\"}\n";
     let mut packed = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
     packed.write_all(lines.as_bytes()).unwrap();
     let path = |name: &str| folder.path().join(name);
@@ -85,7 +87,9 @@ fn every_format_gives_the_same_documents() {
     write_parquet(&path("g.parquet"), &rows, Compression::ZSTD(Default::default()));
     write_parquet(&path("h.parquet"), &rows, Compression::GZIP(Default::default()));
     let expected = ["<|endoftext|>one", "<|endoftext|>zwölf", "<|endoftext|>three"];
-    for name in ["a.jsonl", "b.jsonl.gz", "c.ndjson.zst", "d.txt", "e.parquet", "f.parquet", "g.parquet", "h.parquet"] {
+    for name in
+        ["a.jsonl", "b.jsonl.gz", "c.ndjson.zst", "d.txt", "e.parquet", "f.parquet", "g.parquet", "h.parquet"]
+    {
         let out = path(&format!("out-{name}"));
         run(&path(name), &out, |options| options.unit = TextUnit::Paragraph).unwrap();
         let found: Vec<String> = documents(&out).iter().map(|text| text.trim_end().to_owned()).collect();
@@ -161,7 +165,11 @@ fn conversations_carry_a_mask() {
 }
 
 /// The code and the message for an input of this name and content.
-fn complaint(name: &str, content: &[u8], change: impl FnOnce(&mut TokenizeOptions)) -> (&'static str, String) {
+fn complaint(
+    name: &str,
+    content: &[u8],
+    change: impl FnOnce(&mut TokenizeOptions),
+) -> (&'static str, String) {
     let folder = Folder::new();
     let input = folder.path().join(name);
     fs::write(&input, content).unwrap();
@@ -181,8 +189,12 @@ fn complaints_name_the_file_and_the_line() {
     let (code, text) = complaint("a.jsonl", b"{\"body\": \"x\"}\n", plain);
     assert!(code == "data/bad-record" && text.contains("no key `text`, but body"), "{text}");
     let (code, text) = complaint("a.jsonl", b"{\"text\": \"x\"\n", plain);
-    assert!(code == "data/bad-record" && text.contains("it is not JSON") && text.contains("a.jsonl:1"), "{text}");
-    let (code, text) = complaint("a.jsonl", b"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n", chat);
+    assert!(
+        code == "data/bad-record" && text.contains("it is not JSON") && text.contains("a.jsonl:1"),
+        "{text}"
+    );
+    let (code, text) =
+        complaint("a.jsonl", b"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n", chat);
     assert!(code == "data/bad-record" && text.contains("no answer of the assistant"), "{text}");
     let (code, text) = complaint("a.jsonl", b"{\"messages\": [{\"role\": \"user\"}]}\n", chat);
     assert!(code == "data/bad-record" && text.contains("missing field `content`"), "{text}");
@@ -205,8 +217,10 @@ fn a_missing_parquet_column_is_named_with_those_there_are() {
     let folder = Folder::new();
     let path = folder.path().join("pages.parquet");
     write_parquet(&path, &[Some("x")], Compression::UNCOMPRESSED);
-    let error = run(&path, &folder.path().join("out"), |options| options.field = "body".to_owned()).unwrap_err();
+    let error =
+        run(&path, &folder.path().join("out"), |options| options.field = "body".to_owned()).unwrap_err();
     assert!(error.to_string().contains("no column `body`, but id, text"), "{error}");
-    let error = run(&path, &folder.path().join("out"), |options| options.field = "id".to_owned()).unwrap_err();
+    let error =
+        run(&path, &folder.path().join("out"), |options| options.field = "id".to_owned()).unwrap_err();
     assert!(error.to_string().contains("does not hold texts"), "{error}");
 }

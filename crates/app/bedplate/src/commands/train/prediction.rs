@@ -21,10 +21,14 @@ pub(crate) struct HostPrediction {
 pub(super) fn predict(config: &TrainConfig, context: &Context) -> Result<Option<HostPrediction>, TrainError> {
     let Some(host) = host_entry(context) else { return Ok(None) };
     let model = read_architecture(&config.model.config)?.transformer;
-    let Ok(Step { breakdown, memory, .. }) = predict_on_host(&model, &host, &host_run(config)) else {
+    let Ok(Step { time: breakdown, memory, .. }) = predict_on_host(&model, &host, &host_run(config)) else {
         return Ok(None);
     };
-    Ok(Some(HostPrediction { breakdown, memory: memory.total(), peak: peak(&host, config.training.precision) }))
+    Ok(Some(HostPrediction {
+        breakdown,
+        memory: memory.total(),
+        peak: peak(&host, config.training.precision),
+    }))
 }
 
 pub(crate) fn host_run(config: &TrainConfig) -> HostRun {
