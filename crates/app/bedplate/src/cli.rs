@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, cluster, completions, daemon, down, error, job, layout, man, model, node,
-    plan, queue, replay, submit, token, top, tour, train, up, usage,
+    agent, bench, catalog, chaos, cluster, completions, daemon, data, down, error, job, layout, man, model,
+    node, plan, queue, replay, submit, token, top, tour, train, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -81,6 +81,8 @@ pub(crate) enum Command {
     Chaos(chaos::Arguments),
     /// Read a parallel layout: its spelling, its rules, its rank groups
     Layout(layout::Arguments),
+    /// From text to tokens that training reads: tokenize, generate, show, train-tokenizer
+    Data(data::Arguments),
     /// How fast the program's own parts are, beside a named peer
     Bench(bench::Arguments),
     /// The process of a node that runs ranks; `bedplate up` starts it

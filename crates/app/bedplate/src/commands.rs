@@ -7,6 +7,7 @@ pub(crate) mod chaos;
 pub(crate) mod cluster;
 pub(crate) mod completions;
 pub(crate) mod daemon;
+pub(crate) mod data;
 pub(crate) mod down;
 pub(crate) mod error;
 pub(crate) mod job;
@@ -41,6 +42,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Plan(arguments) => plan::run(*arguments, context, console),
         Command::Replay(arguments) => replay::run(arguments, context, console),
         Command::Bench(arguments) => bench::run(arguments, context, console),
+        Command::Data(arguments) => data::run(&arguments, console),
         Command::Layout(arguments) => layout::run(&arguments, console),
         Command::Error(arguments) => error::run(&arguments, console),
         Command::Completions(arguments) => completions::run(&arguments, console),

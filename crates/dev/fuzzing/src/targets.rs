@@ -6,6 +6,7 @@ use bedplate_calibrate::serving::ServingCases;
 use bedplate_catalog::{Bound, Catalog};
 use bedplate_control::wire::{FromAgent, ToAgent};
 use bedplate_daemon::intake::{self, JobFormat, Unreadable};
+use bedplate_data::{DataError, Digest, Header, Index, Tokenizer, Width};
 use bedplate_deploy::Pattern;
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
 use bedplate_gangs::Settings;
@@ -69,6 +70,9 @@ const TOPOLOGY_YAML: &str = include_str!("../seeds/topology.yaml");
 const EC2: &str = include_str!("../seeds/ec2.json");
 const KUBERNETES: &str = include_str!("../seeds/nodes.json");
 const NVIDIA_SMI: &str = include_str!("../seeds/nvidia-smi.txt");
+
+const CORPUS_INDEX: &str = include_str!("../seeds/corpus-index.json");
+const TOKENIZER: &str = include_str!("../seeds/tokenizer.json");
 
 pub const TARGETS: &[Target] = &[
     Target {
@@ -148,6 +152,14 @@ pub const TARGETS: &[Target] = &[
     Target { name: "train_config", run: train_config, seeds: &[TRAIN], rounds: 2000 },
     Target { name: "network_config", run: network_config, seeds: &[LLAMA, GPT2], rounds: 2000 },
     Target { name: "safetensors", run: safetensors, seeds: &[SAFETENSORS], rounds: 3000 },
+    Target {
+        name: "shard_header",
+        run: shard_header,
+        seeds: &["", "\0\0\0\0", "\0\0\0\0\0\0\0\0\0\0\0\0\u{6}"],
+        rounds: 3000,
+    },
+    Target { name: "corpus_index", run: corpus_index, seeds: &[CORPUS_INDEX], rounds: 3000 },
+    Target { name: "tokenizer", run: tokenizer, seeds: &[TOKENIZER], rounds: 1000 },
 ];
 
 const AZURE: &str = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n";
@@ -444,5 +456,56 @@ fn wire_line(data: &[u8]) {
     if let Ok(message) = serde_json::from_slice::<ToAgent>(data) {
         let text = serde_json::to_string(&message).expect("messages have text keys");
         assert_eq!(serde_json::from_str::<ToAgent>(&text).expect("it was just written"), message);
+    }
+}
+
+/// The bytes as they are, and as changes to a good header with its checksum made right again.
+fn shard_header(data: &[u8]) {
+    let path = std::path::Path::new("00000.tokens");
+    if let Err(error) = Header::parse(data, data.len() as u64, path) {
+        tell(&error);
+    }
+    let good = Header {
+        width: Width::Two,
+        has_mask: false,
+        block_tokens: 4096,
+        tokens: 10_000,
+        documents: 3,
+        tokenizer: Digest::of(b"x"),
+        content: 7,
+    };
+    let mut bytes = good.to_bytes();
+    for (byte, change) in bytes[..60].iter_mut().zip(data) {
+        *byte ^= change;
+    }
+    let checksum = crc32fast::hash(&bytes[..60]);
+    bytes[60..].copy_from_slice(&checksum.to_le_bytes());
+    match Header::parse(&bytes, 0, path) {
+        Err(DataError::WrongLength { expected, .. }) => {
+            let header = Header::parse(&bytes, expected, path).expect("only the length was wrong");
+            assert_eq!(
+                Header::parse(&header.to_bytes(), expected, path).expect("it was just written"),
+                header
+            );
+        }
+        Err(error) => tell(&error),
+        Ok(header) => unreachable!("a file has at least its header: {header:?}"),
+    }
+}
+
+fn corpus_index(data: &[u8]) {
+    match Index::parse(&String::from_utf8_lossy(data), "index.json") {
+        Ok(index) => assert_eq!(Index::parse(&index.to_json(), "again").expect("it was just written"), index),
+        Err(error) => tell(&error),
+    }
+}
+
+fn tokenizer(data: &[u8]) {
+    match Tokenizer::parse(&String::from_utf8_lossy(data), None, "tokenizer.json") {
+        Ok(tokenizer) => match tokenizer.encode("The lamp, 12 <|endoftext|> n\u{ef}ve") {
+            Ok(ids) => assert!(ids.iter().all(|id| *id < tokenizer.vocabulary())),
+            Err(error) => tell(&error),
+        },
+        Err(error) => tell(&error),
     }
 }

@@ -61,6 +61,8 @@ pub struct Sample {
     pub source: usize,
     /// How often that source was gone through before.
     pub epoch: u64,
+    /// Tokens at the end that only fill it up.
+    pub padding: usize,
     piece: Piece,
 }
 
@@ -158,10 +160,11 @@ impl Stream {
             Order::Shuffled => (Permutation::new(per_epoch, seed).at(pick.index % per_epoch), seed),
             Order::Sequential => (pick.index % per_epoch, 0),
         };
-        match cut {
-            Cut::Windows(windows) => windows.fill(number, phase, &mut sample.piece),
-            Cut::Bins(bins) => bins.fill(number, self.end.unwrap_or(0), &mut sample.piece),
-        }
+        sample.padding = match cut {
+            Cut::Windows(windows) => windows.fill(number, phase, &mut sample.piece).map(|()| 0)?,
+            Cut::Bins(bins) => bins.fill(number, self.end.unwrap_or(0), &mut sample.piece)?,
+        };
+        Ok(())
     }
 }
 

@@ -282,14 +282,7 @@ impl<'a, E: Trained> Run<'a, E> {
         let folder = self.config.output.folder.join("model");
         let Trainer { device, network, .. } = &self.trainer;
         bedplate_network::save(network, device, self.trainer.weights(), &folder)?;
-        let write = |name: &str, text: &str| {
-            let path = folder.join(name);
-            std::fs::write(&path, text).map_err(|source| TrainError::WriteOutput { path, source })
-        };
-        write("tokenizer.json", self.data.tokenizer.json())?;
-        if let Some(config) = self.data.tokenizer.config() {
-            write("tokenizer_config.json", config)?;
-        }
+        self.data.tokenizer.save(&folder)?;
         if let Learner::Adapters(adapters) = &self.trainer.learner {
             adapters.save(device, &self.config.output.folder.join("adapter"))?;
         }

@@ -66,8 +66,8 @@ impl Bins {
         SourceSummary { samples: self.samples(), shortened: self.shortened, left_out: self.left_out, padding }
     }
 
-    /// Appends the documents of a bin, then padding.
-    pub(super) fn fill(&self, number: u64, padding: u32, piece: &mut Piece) -> Result<(), DataError> {
+    /// Appends the documents of a bin, then padding, and says how much of it.
+    pub(super) fn fill(&self, number: u64, padding: u32, piece: &mut Piece) -> Result<usize, DataError> {
         let number = number as usize;
         let from = if number == 0 { 0 } else { self.ends[number - 1] };
         for member in &self.members[from as usize..self.ends[number] as usize] {
@@ -82,7 +82,7 @@ impl Bins {
             piece.tokens.resize(self.capacity as usize, padding);
             piece.counts.resize(self.capacity as usize, false);
         }
-        Ok(())
+        Ok(self.capacity as usize - used)
     }
 }
 

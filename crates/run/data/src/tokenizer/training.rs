@@ -34,8 +34,8 @@ pub fn train_tokenizer<'a>(
     let first_merge = options.special.len() as u32 + 256;
     if options.vocabulary < first_merge || options.vocabulary > 1 << 20 {
         return Err(DataError::BadChoice {
-            what: format!("a vocabulary of {} tokens", options.vocabulary),
-            remedy: "a vocabulary has the special tokens, 256 bytes and at most a million tokens in all",
+            what: format!("a vocabulary cannot have {} tokens", options.vocabulary),
+            remedy: "give it room for the special tokens and 256 bytes, and at most a million tokens in all",
         });
     }
     let mut learner = Learner::new(count_words(texts), options.special.len() as u32);

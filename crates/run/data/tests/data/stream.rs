@@ -84,6 +84,7 @@ proptest! {
                 let piece = &sample.tokens()[start..end];
                 if piece[0] == 0 {
                     prop_assert!(sample.counts()[start..end].iter().all(|counts| !counts));
+                    prop_assert_eq!(sample.padding, piece.len());
                     padding += piece.len() as u64;
                 } else {
                     prop_assert!(!sample.counts()[start]);

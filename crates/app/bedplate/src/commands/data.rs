@@ -1,0 +1,46 @@
+//! `bedplate data …`: from text to tokens that training reads.
+
+mod generate;
+mod meter;
+mod show;
+mod tokenize;
+mod train_tokenizer;
+
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate data generate --kind stories --documents 20000 --out corpus
+  bedplate data show corpus --sample 0
+  bedplate data tokenize pages.jsonl.gz --tokenizer tokenizer.json --out corpus
+  bedplate data tokenize chats.jsonl --chat --tokenizer t.json --out chats
+  bedplate data train-tokenizer texts/ --vocabulary 32000 --out tokenizer.json
+
+The format of shards and the order of samples are described in docs/data.md.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Make shards of tokens from text, JSON lines or Parquet
+    Tokenize(tokenize::Arguments),
+    /// Write a corpus that the program makes up itself, with a tokenizer trained on it
+    Generate(generate::Arguments),
+    /// What is in a corpus, and any of its samples as text
+    Show(show::Arguments),
+    /// Make a byte-level BPE tokenizer for texts of your own
+    TrainTokenizer(train_tokenizer::Arguments),
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    match &arguments.command {
+        Command::Tokenize(arguments) => tokenize::run(arguments, console),
+        Command::Generate(arguments) => generate::run(arguments, console),
+        Command::Show(arguments) => show::run(arguments, console),
+        Command::TrainTokenizer(arguments) => train_tokenizer::run(arguments, console),
+    }
+}
