@@ -92,6 +92,15 @@ golden! {
         "plan train --model llama-3.1-70b --cluster p5.48xlarge:8 --explain dp64.zero1 --top 2 --what-if",
         "plan train --model llama-3.1-8b --cluster p5.48xlarge:1 --scaling weak --top 1 --launch",
     ]
+    plan_host: [
+        "--catalog host.toml catalog show host",
+        "--catalog host.toml plan train --model gpt2 --cluster host:1 --seq 512 --global-batch 16 --precision fp32 --top 3",
+        "--catalog host.toml plan train --model qwen3-0.6b --cluster host:1 --seq 512 --global-batch 8 --layout mb2 --top 1 --what-if",
+        "--catalog host.toml plan train --model gpt2 --cluster host:2 --seq 512 --global-batch 16",
+        "--catalog host.toml plan train --model gpt2 --cluster host:1 --stack fsdp",
+        "plan train --model llama-3.1-8b --cluster p5.48xlarge:1 --stack bedplate",
+        "--catalog host.toml plan serve --model llama-3.1-8b --cluster host:1 --isl 1000 --osl 200 --rate 1/s --slo ttft=300ms,itl=15ms",
+    ]
     plan_choose_and_budget: [
         "plan choose --model llama-3.1-70b --tokens 2T --deadline 30d",
         "plan choose --model llama-3.1-8b --tokens 1T --budget '$500K' --purchase capacity-block",

@@ -1,7 +1,6 @@
 //! `bedplate bench training`: steps of six models as predicted for this host, beside the steps as they are.
 
-use std::time::Instant;
-
+use bedplate_breakdown::{Breakdown, Measured, Part, Predicted};
 use bedplate_catalog::Accelerator;
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_kernels::{Bf16, Device};
@@ -124,6 +123,7 @@ struct Row {
     shape: &'static Shape,
     predicted: f64,
     measured: f64,
+    parts: (Breakdown<Predicted>, Breakdown<Measured>),
     planned: Bytes,
     held: Bytes,
 }
@@ -154,22 +154,28 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
 fn measure<E: Trained>(shape: &'static Shape, host: &Accelerator, rounds: usize) -> Result<Row, Stop> {
     let config = config(shape);
     let architecture = architecture(shape.model, shape.sequence);
-    let Step { time: breakdown, memory, .. } =
-        predict_on_host(&architecture.transformer, host, &host_run(&config))?;
+    let Step { time, memory, .. } = predict_on_host(&architecture.transformer, host, &host_run(&config))?;
     let vocab = architecture.transformer.vocab as usize;
     let batches = vec![batch(vocab, shape.sequences, shape.sequence)];
     let network = Network::new(architecture, shape.sequence)?;
     let threads = host.measured.as_ref().map_or(1, |measured| measured.threads as usize);
     let mut trainer = Trainer::<E>::new(network, Device::cpu(threads), config)?;
-    let mut least = f64::INFINITY;
-    trainer.step(&batches)?;
-    for _ in 0..rounds.max(1) {
-        let began = Instant::now();
-        trainer.step(&batches)?;
-        least = least.min(began.elapsed().as_secs_f64());
+    let mut fastest = trainer.step(&batches)?;
+    for round in 0..rounds.max(1) {
+        let outcome = trainer.step(&batches)?;
+        if round == 0 || outcome.seconds < fastest.seconds {
+            fastest = outcome;
+        }
     }
-    let predicted = breakdown.total().get();
-    Ok(Row { shape, predicted, measured: least, planned: memory.total(), held: trainer.memory() })
+    let predicted = time.total().get();
+    Ok(Row {
+        shape,
+        predicted,
+        measured: fastest.seconds.get(),
+        parts: (time, fastest.breakdown),
+        planned: memory.total(),
+        held: trainer.memory(),
+    })
 }
 
 fn config(shape: &Shape) -> TrainConfig {
@@ -221,6 +227,14 @@ fn as_json(row: &Row) -> Value {
         "predicted_ms": 1e3 * row.predicted,
         "measured_ms": 1e3 * row.measured,
         "error": row.error(),
+        "parts_ms": Part::ALL
+            .into_iter()
+            .map(|part| {
+                let (predicted, measured) = (row.parts.0[part].exposed, row.parts.1[part].exposed);
+                (part.name().to_owned(), json!([1e3 * predicted.get(), 1e3 * measured.get()]))
+            })
+            .filter(|(_, pair)| pair != &json!([0.0, 0.0]))
+            .collect::<serde_json::Map<_, _>>(),
         "planned_bytes": row.planned.get(),
         "held_bytes": row.held.get(),
     })

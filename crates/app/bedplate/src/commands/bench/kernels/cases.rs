@@ -34,10 +34,13 @@ pub(super) enum Work {
     },
 }
 
+/// Runs one half of an operator, or both.
+type Runner<'a> = Box<dyn FnMut(&Device, Pass) + 'a>;
+
 pub(super) struct Case<'a> {
     pub(super) name: &'static str,
     pub(super) work: Work,
-    pub(super) run: Box<dyn FnMut(&Device, Pass) + 'a>,
+    pub(super) run: Runner<'a>,
 }
 
 /// Every operator in a format, then the block and the models.

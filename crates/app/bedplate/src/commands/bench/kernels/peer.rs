@@ -49,8 +49,16 @@ impl Torch {
             .spawn()
             .map_err(|source| TorchError::Start { python: python.to_owned(), source })?;
         let asks = process.stdin.take().expect("asked for a pipe");
-        let answers = BufReader::new(process.stdout.take().expect("asked for a pipe"));
-        Ok(Self { process, asks, answers })
+        let mut answers = BufReader::new(process.stdout.take().expect("asked for a pipe"));
+        // Until it is ready it works too, and would spoil what is measured beside it.
+        let mut line = String::new();
+        let is_ready = answers.read_line(&mut line).is_ok_and(|_| line.trim() == "ready");
+        let torch = Self { process, asks, answers };
+        if is_ready {
+            Ok(torch)
+        } else {
+            Err(TorchError::Ended { operator: "nothing yet".to_owned() }.into())
+        }
     }
 
     /// Eager and compiled times of an operator; absent where PyTorch has no such thing.

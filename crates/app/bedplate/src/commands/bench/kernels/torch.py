@@ -178,6 +178,7 @@ def model(dtype, hidden, inner, heads, layers, vocab):
     return pair(module), pair(torch.compile(module)) if mode == "compile" else None
 
 
+print("ready", flush=True)
 ready = {}
 for line in sys.stdin:
     operator, precision = line.split()
