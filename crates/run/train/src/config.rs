@@ -145,31 +145,31 @@ impl TrainConfig {
     }
 
     pub fn from_toml(source: Source<'_>) -> Result<Self, DocumentError> {
-        Self::read(&Table::parse(source)?)
+        Self::from_toml_with(source, &[])
     }
 
     /// The same with some keys replaced: lines such as `training.steps = 20`.
     pub fn from_toml_with(source: Source<'_>, changes: &[String]) -> Result<Self, DocumentError> {
-        let mut file = Table::parse(source)?;
+        let mut layers = vec![Table::parse(source)?];
         for change in changes {
-            file = file.overlay(Table::parse(Source::new("--set", change))?);
+            layers.push(Table::parse(Source::new("--set", change))?);
         }
-        Self::read(&file)
+        Self::read(&layers)
     }
 
-    fn read(file: &Table) -> Result<Self, DocumentError> {
-        let training = training(&section(file, "training")?)?;
+    /// Reads layers of which each replaces keys of those before it.
+    fn read(layers: &[Table]) -> Result<Self, DocumentError> {
         let config = Self {
-            model: model(&section(file, "model")?)?,
-            data: data(&section(file, "data")?)?,
-            optimizer: optimizer(&section(file, "optimizer")?)?,
-            evaluation: evaluation(&section(file, "evaluation")?)?,
-            checkpoint: checkpoint(&section(file, "checkpoint")?)?,
-            adapter: file.table("adapter")?.map(|table| adapter(&table.titled("[adapter]"))).transpose()?,
-            output: output(&section(file, "output")?)?,
-            training,
+            model: model(&section(layers, "model")?)?,
+            data: data(&section(layers, "data")?)?,
+            training: training(&section(layers, "training")?)?,
+            optimizer: optimizer(&section(layers, "optimizer")?)?,
+            evaluation: evaluation(&section(layers, "evaluation")?)?,
+            checkpoint: checkpoint(&section(layers, "checkpoint")?)?,
+            adapter: optional_section(layers, "adapter")?.map(|table| adapter(&table)).transpose()?,
+            output: output(&section(layers, "output")?)?,
         };
-        file.finish()?;
+        layers.iter().try_for_each(Table::finish)?;
         Ok(config)
     }
 
@@ -187,12 +187,25 @@ impl TrainConfig {
 }
 
 /// A section that may be left out: an empty one then.
-fn section(file: &Table, key: &str) -> Result<Table, DocumentError> {
-    let table = match file.table(key)? {
-        Some(table) => table,
-        None => Table::parse(Source::new(&file.place().file, ""))?,
-    };
-    Ok(table.titled(format!("[{key}]")))
+fn section(layers: &[Table], key: &str) -> Result<Table, DocumentError> {
+    match optional_section(layers, key)? {
+        Some(table) => Ok(table),
+        None => Ok(Table::parse(Source::new(&layers[0].place().file, ""))?.titled(format!("[{key}]"))),
+    }
+}
+
+/// A section as the layers have it, one over the other.
+fn optional_section(layers: &[Table], key: &str) -> Result<Option<Table>, DocumentError> {
+    let mut found: Option<Table> = None;
+    for layer in layers {
+        if let Some(table) = layer.table(key)? {
+            found = Some(match found {
+                Some(under) => under.overlay(table),
+                None => table,
+            });
+        }
+    }
+    Ok(found.map(|table| table.titled(format!("[{key}]"))))
 }
 
 fn finished<T>(table: &Table, read: T) -> Result<T, DocumentError> {
@@ -357,11 +370,15 @@ mod tests {
 
     #[test]
     fn changes_replace_single_keys() {
-        let text = TrainConfig::new("config.json", "corpus").to_toml();
+        let mut config = TrainConfig::new("config.json", "corpus");
+        config.training.batch = 8;
+        let text = config.to_toml();
         let changes = ["training.steps = 7".to_owned(), "optimizer.decay = \"linear\"".to_owned()];
         let config = TrainConfig::from_toml_with(Source::new("x", &text), &changes).unwrap();
         assert_eq!((config.training.steps, config.optimizer.decay), (7, Decay::Linear));
-        assert_eq!(config.training.batch, 16);
+        assert_eq!(config.training.batch, 8, "other keys of the section stay");
+        let stray = ["trainin.steps = 7".to_owned()];
+        assert!(TrainConfig::from_toml_with(Source::new("x", &text), &stray).is_err());
     }
 
     #[test]

@@ -2,6 +2,8 @@
 //!
 //! The curves were made by the network crate's `tests/reference/make`.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
 use std::fs;
 use std::path::PathBuf;
 
@@ -91,18 +93,15 @@ fn batch(sequences: &[Vec<u32>]) -> Batch {
 fn check(name: &str) {
     let curve = Curve::read(name);
     let found = curve.train::<f32>(curve.config(), 2, 2);
-    let mut worst = 0.0f64;
     for (step, ((loss, norm), (expected, expected_norm))) in
         found.iter().zip(curve.losses.iter().zip(&curve.norms)).enumerate()
     {
-        worst = worst.max((loss - expected).abs());
         assert!((loss - expected).abs() < 1e-3, "{name}, step {step}: loss {loss}, PyTorch's {expected}");
         assert!(
             (norm / expected_norm - 1.0).abs() < 1e-2,
             "{name}, step {step}: norm {norm}, {expected_norm}"
         );
     }
-    println!("{name}: losses of 50 steps differ from PyTorch's by at most {worst:.1e}");
 }
 
 #[test]

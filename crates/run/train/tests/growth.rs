@@ -1,5 +1,7 @@
 //! A process of its own, so that its memory is the run's: it must not grow.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
 use std::fs;
 
 use bedplate_data::Batch;
