@@ -1,15 +1,15 @@
 //! What a caller can do about an error.
 
-/// The class of an error decides the exit code, and whether to retry, report or page somebody.
+/// The class of an error decides the exit code, and whether to retry, report or page someone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Class {
-    /// The input or the request is at fault; trying again unchanged gives the same answer.
+    /// The input or the request is wrong; retrying it unchanged fails again.
     User,
-    /// The command line itself could not be understood.
+    /// The command line itself could not be parsed.
     Usage,
-    /// The world was busy or away; the same request may succeed later.
+    /// Something outside was busy or unreachable; the same request may succeed later.
     Transient,
-    /// We are at fault.
+    /// A bug in this program.
     Bug,
 }
 

@@ -4,7 +4,7 @@ use std::error::Error;
 
 use crate::{Class, Place};
 
-/// The documentation of one error code; the book has a page made from each.
+/// The documentation of one error code; the book's page is generated from it.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Page {
     /// `area/what-is-wrong`, stable across releases.
@@ -12,7 +12,7 @@ pub struct Page {
     pub class: Class,
     /// What the code means, in whole sentences.
     pub meaning: &'static str,
-    /// What to do when nothing more specific is known: one line, lower case, no full stop.
+    /// The remedy when none more specific is known: one line, lower case, no full stop.
     pub remedy: &'static str,
 }
 
@@ -20,12 +20,12 @@ pub struct Page {
 pub trait Diagnostic: Error + Send + Sync + 'static {
     fn page(&self) -> &'static Page;
 
-    /// A remedy made for this very case. Without one the page's general remedy is shown.
+    /// A remedy for this particular case; without one the page's general remedy is shown.
     fn help(&self) -> Option<String> {
         None
     }
 
-    /// The file, line and text at fault.
+    /// The offending file, line and text.
     fn place(&self) -> Option<&Place> {
         None
     }

@@ -1,9 +1,8 @@
 //! Diagnostics: errors that say what went wrong, where, and what to do about it.
 //!
 //! Libraries keep their own error enums and implement [`Diagnostic`] for them. Every variant names its
-//! [`Page`]: a static entry with the stable code, the class, and the text from which the book's page for
-//! that code is made; so a code without documentation cannot exist. Callers decide by [`Class`], never
-//! by message. What a diagnostic is about is no business of this crate.
+//! [`Page`]: a static entry with the stable code, the class, and the text of the book's page for that code,
+//! so every code is documented. Callers decide by [`Class`], never by message. This crate knows no domain.
 //!
 //! ```
 //! use bedplate_diag::{Class, Diagnostic, Page, render_text};

@@ -1,6 +1,6 @@
 //! "Did you mean": the known names nearest to a misspelt one.
 
-/// Names further away than this share of their length are not what was meant.
+/// A name that differs by more than this share of its length is not suggested.
 const SIMILAR_ENOUGH: f64 = 0.75;
 
 /// The known name nearest to `wanted`, or `None` when nothing is close.
@@ -8,13 +8,13 @@ pub fn nearest<'a>(wanted: &str, known: impl IntoIterator<Item = &'a str>) -> Op
     nearest_names(wanted, known, 1).into_iter().next()
 }
 
-/// Up to `limit` known names near to `wanted`, nearest first, equal ones in the order given.
+/// Up to `limit` known names close to `wanted`, nearest first, ties in the order given.
 pub fn nearest_names<'a>(
     wanted: &str,
     known: impl IntoIterator<Item = &'a str>,
     limit: usize,
 ) -> Vec<&'a str> {
-    // Long garbage is near to nothing, and comparing it costs the square of its length.
+    // Long garbage matches nothing, and edit distance is quadratic in its length.
     if wanted.len() > 100 {
         return Vec::new();
     }
@@ -29,7 +29,7 @@ pub fn nearest_names<'a>(
     scored.into_iter().map(|(_, name)| name).collect()
 }
 
-/// Edit distance as a share of the longer name; a name that begins with the wanted one counts as near.
+/// Edit distance as a share of the longer name; a name that begins with the wanted one counts as close.
 fn similarity(wanted: &str, name: &str) -> f64 {
     let completes = if wanted.len() >= 2 && name.starts_with(wanted) { 0.9 } else { 0.0 };
     strsim::normalized_damerau_levenshtein(wanted, name)

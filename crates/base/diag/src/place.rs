@@ -2,10 +2,10 @@
 
 use std::fmt;
 
-/// The longest stretch of a line that is quoted; files may be one line of 100 MB.
+/// How much of a line is quoted at most; a file may be one line of 100 MB.
 const QUOTED_CHARS: usize = 120;
 
-/// A text to be parsed and the name under which errors speak of it.
+/// A text to be parsed and the name that errors use for it.
 #[derive(Debug, Clone, Copy)]
 pub struct Source<'a> {
     pub name: &'a str,
@@ -54,7 +54,7 @@ pub struct Place {
     pub file: String,
     pub line: Option<usize>,
     pub column: Option<usize>,
-    /// The line without surrounding blanks, shortened around the column when very long.
+    /// The line trimmed, and shortened around the column when very long.
     pub text: String,
 }
 

@@ -4,7 +4,7 @@ use bedplate_diag::{Class, Diagnostic, Page, Place, nearest};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
-    #[error("the file has {bytes} bytes; a document of ours has at most 32 MiB")]
+    #[error("the file has {bytes} bytes; a document has at most 32 MiB")]
     TooLarge { bytes: usize, place: Place },
     #[error("this is not valid {format}: {reason}")]
     Syntax { format: &'static str, reason: String, place: Place },
@@ -17,7 +17,7 @@ pub enum DocumentError {
         misspelt: Option<String>,
         place: Place,
     },
-    #[error("{table} has the key `{key}`, which means nothing here")]
+    #[error("{table} has the unknown key `{key}`")]
     UnknownKey { table: String, key: String, known: Vec<String>, place: Place },
     #[error("`{key}` of {table} is {found}, not {expected}")]
     WrongType { table: String, key: String, expected: &'static str, found: &'static str, place: Place },
@@ -36,7 +36,7 @@ static TOO_LARGE: Page = Page {
 static SYNTAX: Page = Page {
     code: "document/syntax",
     class: Class::User,
-    meaning: "The file is not valid TOML, or not valid JSON where that is what it should be. The place given is where the parser could not go on; the mistake is there or just before.",
+    meaning: "The file is not valid TOML, or not valid JSON where JSON is expected. The parser stopped at the place shown; the mistake is there or just before.",
     remedy: "check quotes, brackets and `key = value` around the place shown",
 };
 static MISSING_KEY: Page = Page {
@@ -48,14 +48,14 @@ static MISSING_KEY: Page = Page {
 static UNKNOWN_KEY: Page = Page {
     code: "document/unknown-key",
     class: Class::User,
-    meaning: "A table has a key that is not part of the format. Unknown keys are refused, because a misspelt key would otherwise be ignored in silence.",
+    meaning: "A table has a key that is not part of the format. Unknown keys are refused, because otherwise a misspelt key would be silently ignored.",
     remedy: "remove the key or correct its spelling",
 };
 static WRONG_TYPE: Page = Page {
     code: "document/wrong-type",
     class: Class::User,
-    meaning: "A value has another type than its key asks for, such as a number where a text is wanted.",
-    remedy: "write the value in the type named",
+    meaning: "A value has the wrong type for its key, such as a number instead of a text.",
+    remedy: "write the value as the type named",
 };
 static BAD_VALUE: Page = Page {
     code: "document/bad-value",

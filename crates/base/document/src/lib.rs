@@ -2,8 +2,8 @@
 //!
 //! The catalog, clusters, jobs and configurations are written by people, so every complaint about them
 //! names file, line, key and remedy. A [`Table`] hands out typed values by key, remembers which keys were
-//! asked for, and at the end [`Table::finish`] refuses the keys that nobody knows. Tables can be laid over
-//! each other ([`Table::overlay`]); each value keeps the place it came from.
+//! read, and at the end [`Table::finish`] refuses unknown keys. Tables can be overlaid
+//! ([`Table::overlay`]); each value keeps the place it came from.
 //!
 //! ```
 //! use bedplate_diag::{Diagnostic, Source};

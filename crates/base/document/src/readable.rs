@@ -8,10 +8,10 @@ use bedplate_units::{
 
 use crate::Value;
 
-/// Why a value does not fit the type that was asked for.
+/// Why a value does not fit the requested type.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Misfit {
-    /// The type is another one.
+    /// The type is wrong.
     Type,
     /// The type is right, the value is not.
     Value(String),
@@ -52,7 +52,7 @@ impl Readable for u64 {
     fn read(value: &Value) -> Result<Self, Misfit> {
         let Value::Integer(number) = value else { return Err(Misfit::Type) };
         u64::try_from(*number)
-            .map_err(|_| Misfit::Value(format!("{number} is not a whole number from zero up")))
+            .map_err(|_| Misfit::Value(format!("{number} is not a whole number of zero or more")))
     }
 }
 

@@ -1,4 +1,4 @@
-//! A table of a document: typed values by key, and the refusal of keys nobody asked for.
+//! A table of a document: typed values by key, and the refusal of unknown keys.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -11,14 +11,14 @@ use toml::de::DeTable;
 use crate::value::{Entry, Located, entries, json_entries};
 use crate::{DocumentError, Misfit, Readable, Value};
 
-/// No document that people write is larger, and a parsed one takes fifty times its size.
+/// No handwritten document is larger, and parsing one takes fifty times its size in memory.
 const LARGEST: usize = 32 << 20;
 
-/// One file, shared by all values read from it so that any of them can tell its place.
+/// One file, shared by all values read from it so that each can report its place.
 #[derive(Debug)]
 struct Origin {
     name: String,
-    /// None where the parser tells no places inside the file.
+    /// None where the parser reports no positions.
     text: Option<String>,
 }
 
@@ -47,7 +47,7 @@ impl Field {
 /// A TOML table. Reading a key marks it as known; [`finish`](Table::finish) complains about the others.
 #[derive(Debug, Clone)]
 pub struct Table {
-    /// How errors speak of this table: `accelerator "h100"`.
+    /// What errors call this table: `accelerator "h100"`.
     title: String,
     origin: Rc<Origin>,
     span: Range<usize>,
@@ -93,7 +93,7 @@ impl Table {
         }
     }
 
-    /// Gives the table the name under which errors speak of it.
+    /// Sets the name that errors use for the table.
     pub fn titled(mut self, title: impl Into<String>) -> Self {
         self.title = title.into();
         self
@@ -121,7 +121,7 @@ impl Table {
         self.origin.place(&self.span)
     }
 
-    /// Where the value of `key` stands, or the table itself when it has no such key.
+    /// The place of the value of `key`, or of the table itself when it has no such key.
     pub fn place_of(&self, key: &str) -> Place {
         self.fields.get(key).map_or_else(|| self.place(), Field::place)
     }
@@ -134,7 +134,7 @@ impl Table {
     fn missing(&self, key: &str, expected: &'static str) -> DocumentError {
         let known = self.known.borrow();
         let strangers = || self.fields.keys().map(String::as_str).filter(|field| !known.contains(*field));
-        // Other keys may be asked for later, so only a slip of the fingers counts as this key misspelt.
+        // Other keys may be read later, so only a likely typo counts as this key misspelt.
         let misspelt =
             nearest(key, strangers()).filter(|near| !near.starts_with(key) && !key.starts_with(*near));
         let place = misspelt.and_then(|near| self.fields.get(near));
@@ -205,12 +205,12 @@ impl Table {
         Some(Self::from_entries(key, &field.origin, located.span.clone(), entries.clone()))
     }
 
-    /// Whether a key is one that this table was asked for.
+    /// Whether a key has been read from this table.
     pub fn knows(&self, key: &str) -> bool {
         self.known.borrow().contains(key)
     }
 
-    /// Takes a key as known without reading it here.
+    /// Marks a key as known without reading it.
     pub fn allow(&self, key: &str) {
         self.mark(key);
     }
@@ -233,7 +233,7 @@ impl Table {
         }
     }
 
-    /// Refuses keys that were never asked for. Call it after all keys have been read.
+    /// Refuses keys that were never read. Call it last.
     pub fn finish(&self) -> Result<(), DocumentError> {
         let known = self.known.borrow();
         match self.fields.iter().find(|(key, _)| !known.contains(*key)) {

@@ -1,4 +1,4 @@
-//! A parsed value that borrows nothing, with the bytes it came from.
+//! An owned parsed value with the byte range it came from.
 
 use std::ops::Range;
 
@@ -19,7 +19,7 @@ pub enum Value {
     Nothing,
 }
 
-/// A value and the bytes of the text that it was written in.
+/// A value and its byte range in the text.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Located {
     pub value: Value,
@@ -67,7 +67,7 @@ fn located(value: Spanned<DeValue<'_>>) -> Located {
             Ok(number) => Value::Integer(number),
             Err(_) => Value::Float(f64::INFINITY),
         },
-        // The parser has checked the form, so only overflow is left, and that is infinite.
+        // The parser has checked the form, so only overflow can fail, and that becomes infinity.
         DeValue::Float(float) => Value::Float(float.as_str().parse().unwrap_or(f64::INFINITY)),
         DeValue::Boolean(flag) => Value::Flag(flag),
         DeValue::Datetime(time) => Value::Time(time.to_string()),

@@ -12,7 +12,7 @@ enum Vendor {
     Aws,
 }
 
-/// Reads a small format with one key of every kind and renders what came of it.
+/// Reads a small format with one key of every kind and renders the result.
 fn read(text: &str) -> Result<String, DocumentError> {
     let document = Table::parse(Source::new("own.toml", text))?;
     let mut lines = Vec::new();

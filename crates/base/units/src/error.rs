@@ -1,4 +1,4 @@
-//! What can be wrong with a quantity that somebody typed.
+//! What can be wrong with a quantity as typed by a user.
 
 /// Why a text is not a quantity of the wanted kind. Messages carry the text and what would be accepted.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -39,7 +39,7 @@ pub(crate) const BINARY: &[Step] = &[
 pub(crate) const COUNT: &[Step] =
     &[step(1.0, ""), step(1e3, "K"), step(1e6, "M"), step(1e9, "B"), step(1e12, "T")];
 
-/// Significant digits when the caller gives no precision: enough for every figure of a data sheet.
+/// Significant digits when the caller gives no precision: enough for any data sheet figure.
 const DEFAULT_DIGITS: usize = 4;
 
 /// Writes `value` on the ladder as `<number><gap><symbol><unit>`; a precision means significant digits.

@@ -2,7 +2,7 @@
 
 use crate::UnitError;
 
-/// Nothing in this field is larger; a bigger number is a slip of the keyboard.
+/// Nothing in this field is larger; a bigger number is a typo.
 const LARGEST: f64 = 1e30;
 
 /// How a kind of quantity is named in errors, and an example of it.

@@ -40,7 +40,7 @@ impl Seconds {
 
 impl fmt::Display for Seconds {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Each unit serves up to the limit beside it; the limit keeps numbers readable, so 90 s stays 90 s.
+        // Each unit is used up to its limit, which keeps numbers readable: 90 s stays 90 s.
         const SCALE: &[(f64, f64, &str)] = &[
             (1e-6, 1e-9, "ns"),
             (1e-3, 1e-6, "us"),
