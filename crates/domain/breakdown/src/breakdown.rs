@@ -1,4 +1,4 @@
-//! Seconds by part, and the arithmetic of them.
+//! Seconds by part, and their arithmetic.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -8,7 +8,7 @@ use bedplate_units::Seconds;
 
 use crate::Part;
 
-/// The time of one part: what was waited for, and what happened behind other work.
+/// The time of one part: exposed, and hidden behind other work.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Span {
     pub exposed: Seconds,
@@ -24,7 +24,7 @@ impl Span {
         Self { exposed: Seconds::ZERO, hidden }
     }
 
-    /// `busy` seconds of work of which other work can cover up to `cover`.
+    /// `busy` seconds of work, up to `cover` of which overlap with other work.
     pub fn overlapped(busy: Seconds, cover: Seconds) -> Self {
         let hidden = busy.min(cover);
         Self { exposed: busy - hidden, hidden }
@@ -130,7 +130,7 @@ impl<Origin> Mul<f64> for Breakdown<Origin> {
     }
 }
 
-// Written out, because a derive would ask the same of the marker types.
+// Written out, because a derive would put the same bound on the marker types.
 impl<Origin> Default for Breakdown<Origin> {
     fn default() -> Self {
         Self { spans: Default::default(), origin: PhantomData }

@@ -1,10 +1,10 @@
-//! A prediction held against a measurement.
+//! A prediction compared with a measurement.
 
 use bedplate_units::Seconds;
 
 use crate::{Breakdown, Measured, Part, Predicted};
 
-/// How one part came out.
+/// Predicted and measured time of one part.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Difference {
     pub part: Part,
@@ -43,7 +43,7 @@ impl Comparison {
         (!predicted.is_zero()).then(|| measured / predicted)
     }
 
-    /// Differences from the largest loss to the largest gain; equal ones in the order of parts.
+    /// Differences from the largest loss to the largest gain; ties in the order of parts.
     pub fn ranked(&self) -> Vec<Difference> {
         let mut ranked = self.differences.to_vec();
         ranked.sort_by_key(|each| std::cmp::Reverse(each.lost()));

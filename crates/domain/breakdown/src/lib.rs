@@ -3,7 +3,7 @@
 //! A prediction travels with every job from the plan to the diagnosis, so there is one definition of its
 //! parts: `plan` fills a [`Breakdown<Predicted>`], `run` a [`Breakdown<Measured>`], and only a
 //! [`Comparison`] brings the two together. Each part has exposed seconds, which add up to the whole, and
-//! hidden seconds, which other work covered. Who made a breakdown is unknown here. [`StepShape`] is the work of
+//! hidden seconds, which other work covered. This crate does not know who made a breakdown. [`StepShape`] is the work of
 //! one step of serving, which scheduler, engine and performance model share.
 //!
 //! ```

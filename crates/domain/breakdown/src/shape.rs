@@ -1,4 +1,4 @@
-//! What one engine step of serving holds, in sums: the time of a step depends on nothing else.
+//! The work of one serving step as sums: the step's time depends on nothing else.
 //!
 //! The request scheduler makes it, the engine runs it and the performance model prices it.
 
@@ -23,7 +23,7 @@ impl StepShape {
         Self { decodes, decode_context: context, ..Self::default() }
     }
 
-    /// A step that holds one chunk of one prompt: `tokens` new ones behind `prefix` cached ones.
+    /// A step with one chunk of one prompt: `tokens` new tokens after `prefix` cached ones.
     pub fn prefill(prefix: u64, tokens: u64) -> Self {
         Self {
             prefill_tokens: tokens,
@@ -33,14 +33,14 @@ impl StepShape {
         }
     }
 
-    /// Keys attended by `tokens` prompt tokens behind `prefix` cached ones: each sees those before it and itself.
+    /// Keys attended by `tokens` prompt tokens after `prefix` cached ones: each sees itself and those before it.
     pub fn chunk_pairs(prefix: u64, tokens: u64) -> u64 {
         let own = u128::from(tokens) * (u128::from(tokens) + 1) / 2;
         let all = u128::from(tokens) * u128::from(prefix) + own;
         u64::try_from(all).unwrap_or(u64::MAX)
     }
 
-    /// One more chunk of a prompt in the step.
+    /// Adds a prompt chunk to the step.
     pub fn add_prefill(&mut self, prefix: u64, tokens: u64) {
         self.prefill_tokens = self.prefill_tokens.saturating_add(tokens);
         self.prefill_pairs = self.prefill_pairs.saturating_add(Self::chunk_pairs(prefix, tokens));

@@ -1,4 +1,4 @@
-//! Parts add up, scale, and are held against each other.
+//! Parts add up, scale and compare.
 
 use bedplate_breakdown::*;
 use bedplate_units::Seconds;

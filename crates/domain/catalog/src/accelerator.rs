@@ -17,7 +17,7 @@ pub struct Accelerator {
     pub peaks: Peaks,
     /// Nominal memory, as sold.
     pub memory: Bytes,
-    /// What a program can get, where somebody has measured it. "Does it fit" hangs on this.
+    /// What a program can allocate, where measured. "Does it fit" is decided by this.
     pub memory_usable: Option<Bytes>,
     pub memory_kind: Option<String>,
     pub memory_bandwidth: Option<Bandwidth>,
@@ -28,7 +28,7 @@ pub struct Accelerator {
     pub scale_up: Option<String>,
     /// Name of the fabric between accelerator and host.
     pub host_link: Option<String>,
-    /// What was measured on a host, by which it is priced instead of its peaks.
+    /// Rates measured on a host, used instead of its peaks.
     pub measured: Option<MeasuredRates>,
     pub notes: Option<String>,
     pub evidence: Evidence,

@@ -19,7 +19,7 @@ enum Sign {
     Equal,
 }
 
-/// Longer signs first, so that `>=` is not taken for `>`.
+/// Longer signs first, so that `>=` is not read as `>`.
 const SIGNS: [(&str, Sign); 5] =
     [(">=", Sign::AtLeast), ("<=", Sign::AtMost), (">", Sign::Above), ("<", Sign::Below), ("=", Sign::Equal)];
 

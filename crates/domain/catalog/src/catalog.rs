@@ -18,7 +18,7 @@ pub struct Catalog {
 }
 
 impl Catalog {
-    /// The catalog that the program carries.
+    /// The built-in catalog.
     pub fn builtin() -> Self {
         format::read(&[]).expect("the embedded catalog is valid: checked by a test")
     }
@@ -59,13 +59,13 @@ impl Catalog {
         instance.accelerator_memory.unwrap_or(sum)
     }
 
-    /// The accelerator of an instance; the catalog is checked for it when it is read.
+    /// The accelerator of an instance; loading the catalog has checked that it exists.
     pub fn accelerator_of(&self, instance: &Instance) -> &Accelerator {
         self.accelerator(&instance.accelerator).expect("instances name known accelerators: checked when read")
     }
 }
 
-/// An entry that answers to a name and perhaps to other spellings.
+/// An entry with a name and perhaps aliases.
 pub(crate) trait Named {
     fn name(&self) -> &str;
 

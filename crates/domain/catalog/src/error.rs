@@ -1,4 +1,4 @@
-//! What can be wrong with a catalog or a question to it.
+//! What can be wrong with a catalog or with a lookup in it.
 
 use bedplate_diag::{Class, Diagnostic, Page, Place};
 use bedplate_document::DocumentError;
@@ -24,7 +24,7 @@ static UNKNOWN_NAME: Page = Page {
 static DUPLICATE: Page = Page {
     code: "catalog/duplicate",
     class: Class::User,
-    meaning: "One file defines the same entry twice, or two entries answer to the same name or alias.",
+    meaning: "One file defines the same entry twice, or two entries share a name or alias.",
     remedy: "remove or rename one of the two entries",
 };
 

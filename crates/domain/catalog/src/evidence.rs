@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-/// How much a source is worth. Where sources disagree, the vendor's figure is used.
+/// How far a source can be trusted. Where sources disagree, the vendor's figure is used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SourceKind {
     Vendor,
@@ -42,7 +42,7 @@ pub struct Reference {
     pub date: Option<String>,
 }
 
-/// The sources of one entry: a default, exceptions by field, and the values that lost.
+/// The sources of one entry: a default, exceptions by field, and the values not used.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Evidence {
     pub source: String,

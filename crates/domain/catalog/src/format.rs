@@ -1,7 +1,7 @@
-//! Reading the catalog from its TOML files, and laying overlays over them.
+//! Reading the catalog from its TOML files, and applying overlays.
 //!
 //! Entries of the same name are merged before they are read: field by field, prices by purchase and region,
-//! disagreements added up. Each field keeps the source of the file that set it. Kinds are read in the order
+//! disagreements collected. Each field keeps the source of the file that set it. Kinds are read in the order
 //! in which they refer to each other.
 
 mod entries;
@@ -49,7 +49,7 @@ pub(crate) fn read(overlays: &[Source<'_>]) -> Result<Catalog, CatalogError> {
     Ok(catalog)
 }
 
-/// Figures of an overlay that names no source are booked to the file itself.
+/// Figures of an overlay that names no source are attributed to the file itself.
 fn overlay_reference(file: &str) -> Reference {
     Reference {
         key: file.to_owned(),
@@ -60,7 +60,7 @@ fn overlay_reference(file: &str) -> Reference {
     }
 }
 
-/// A source that changed its meaning would change where figures of other files seem to come from.
+/// Redefining a source would change where figures of other files seem to come from.
 fn refuse_taken_keys(
     references: &[Reference],
     catalog: &Catalog,
@@ -123,7 +123,7 @@ impl Draft {
 const KINDS: [&str; 5] = ["fabric", "storage", "accelerator", "instance", "ultraserver"];
 
 impl Drafts {
-    /// Takes in the entries of one file. Within a file each name may stand once.
+    /// Takes in the entries of one file. Within a file each name may occur once.
     fn add(&mut self, document: &Table, default_source: Option<&str>) -> Result<(), CatalogError> {
         for kind in KINDS {
             let mut seen: BTreeSet<String> = BTreeSet::new();
@@ -179,7 +179,7 @@ impl Drafts {
     }
 }
 
-/// Two accelerators that answer to one name would make look-ups depend on their order.
+/// Two accelerators with one name would make lookups depend on their order.
 fn refuse_taken_names(
     accelerator: &Accelerator,
     catalog: &Catalog,
@@ -189,7 +189,7 @@ fn refuse_taken_names(
         let Some(other) = catalog.accelerators.iter().find(|other| other.answers_to(spelling)) else {
             continue;
         };
-        // Our own files are consistent, so of the two entries the user's is the one to mend.
+        // The built-in files are consistent, so the user's entry is the one to fix.
         let pair = drafts.iter().filter(|draft| [&accelerator.name, &other.name].contains(&&draft.name));
         let place = pair.max_by_key(|draft| draft.is_overlaid()).map(|draft| draft.table.place_of("aliases"));
         return Err(CatalogError::Duplicate {

@@ -35,7 +35,7 @@ pub struct Instance {
     pub evidence: Evidence,
 }
 
-/// Disks inside the machine; their content is gone when the machine is.
+/// Disks inside the machine; their content is lost with it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct LocalStorage {
     /// Name of the storage class.
@@ -50,7 +50,7 @@ impl LocalStorage {
     }
 }
 
-/// Several instances whose accelerators form one scale-up domain, sold as one.
+/// Several instances whose accelerators form one scale-up domain, sold as one unit.
 #[derive(Debug, Clone, PartialEq)]
 pub struct UltraServer {
     pub name: String,

@@ -1,10 +1,10 @@
 //! What hardware exists: accelerators, instances, UltraServers, fabrics, storage classes and prices.
 //!
 //! The figures live as readable TOML in `data/catalog/` and are embedded in the program. Each figure has a
-//! source; where sources disagree the vendor's figure is used and the others are kept beside it. Prices
+//! source; where sources disagree the vendor's figure is used and the others are kept next to it. Prices
 //! have a date and a region, and are absent where they are not known. A user's overlay file adds entries
-//! or overrides single fields, and is validated with line-precise errors. Concrete clusters are the
-//! business of `topology`; nothing here knows how many machines anybody has.
+//! or overrides single fields, and is validated with line-precise errors. Concrete clusters, and how many
+//! machines there are, belong to `topology`.
 //!
 //! ```
 //! use bedplate_catalog::Catalog;

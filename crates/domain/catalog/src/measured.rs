@@ -2,7 +2,7 @@
 
 use bedplate_units::{Bandwidth, Bytes, FlopRate, Seconds};
 
-/// Rates of a processor under this program's own operators, all threads at work.
+/// Rates of a processor under this program's own operators, on all threads.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct MeasuredRates {
     pub threads: u32,
@@ -10,13 +10,13 @@ pub struct MeasuredRates {
     pub bf16: Option<FormatRates>,
     /// Bytes read and written by a large copy.
     pub copy: Bandwidth,
-    /// The largest set of numbers that streams at the rate of the cache.
+    /// The largest working set that streams at cache speed.
     pub cache: Bytes,
-    /// Bytes of logits, in fp32, that become losses and gradients.
+    /// Bytes of fp32 logits turned into losses and gradients.
     pub losses: Bandwidth,
-    /// Bytes of weights, gradients and moments that AdamW reads and writes.
+    /// Bytes of weights, gradients and moments read and written by AdamW.
     pub optimizer: Bandwidth,
-    /// What the smallest operator takes: sharing it out and waiting for all threads.
+    /// Overhead of the smallest operator: distributing it and waiting for all threads.
     pub operator: Seconds,
 }
 
@@ -29,15 +29,15 @@ pub struct FormatRates {
     pub input_gradients: FlopRate,
     /// The gradient of its weights, added in fp32.
     pub weight_gradients: FlopRate,
-    /// A product that is large in two dimensions and has this size in the third runs at half its rate.
+    /// A product runs at half its rate when one dimension has this size and the other two are large.
     pub half_size: f64,
-    /// Causal attention over many keys; only keys that are seen count.
+    /// Causal attention over many keys; only unmasked keys count.
     pub attention: FlopRate,
     /// Its backward pass, which computes 2.5 times as much.
     pub attention_backward: FlopRate,
-    /// Attention to so many keys on average runs at half its rate.
+    /// Attention runs at half its rate at this average number of keys.
     pub half_keys: f64,
-    /// Bytes that norms, activations and rotations read and write, from memory.
+    /// Bytes read and written by norms, activations and rotations, from memory.
     pub stream: Bandwidth,
     /// The same where the cache holds them.
     pub stream_in_cache: Bandwidth,

@@ -68,7 +68,7 @@ impl Prices {
         }
     }
 
-    /// The newest price of a kind, in `region` where one is asked for. Equal dates: the cheaper one.
+    /// The newest price of a kind, in `region` where given. On equal dates the cheaper one.
     pub fn newest(&self, purchase: Purchase, region: Option<&str>) -> Option<&Price> {
         self.of(purchase)
             .iter()

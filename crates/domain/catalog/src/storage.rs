@@ -6,7 +6,7 @@ use crate::Evidence;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum StorageTier {
-    /// Disks of one machine: fast, gone with the machine.
+    /// Disks of one machine: fast, lost with the machine.
     Local,
     /// A file system that all machines mount.
     Shared,
@@ -52,6 +52,6 @@ pub struct StoragePrice {
     pub date: String,
     pub source: String,
     pub note: Option<String>,
-    /// Why the figure is not believed; such a price is shown and never used.
+    /// Why the figure is doubtful; such a price is shown and never used.
     pub doubtful: Option<String>,
 }

@@ -1,4 +1,4 @@
-//! A user's file adds and overrides entries, and what is wrong in it is said with its line.
+//! A user's file adds and overrides entries, and errors in it name the line.
 
 use bedplate_catalog::{Catalog, Need, Purchase};
 use bedplate_diag::{Source, render_text};

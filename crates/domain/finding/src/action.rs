@@ -7,7 +7,7 @@ use crate::{Finding, Subject};
 /// Actions from the mildest to the strongest; the order decides between findings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Action {
-    /// Nothing; it is written down.
+    /// Only record it.
     Record,
     /// Count it; its rate may matter.
     Watch,
@@ -17,11 +17,11 @@ pub enum Action {
     RestartJob,
     /// Reset the device once nothing runs on it.
     ResetDevice,
-    /// Let what runs finish, place nothing new.
+    /// Let running work finish, place nothing new.
     Drain,
-    /// Stop what runs, drain, and reboot the node.
+    /// Stop running work, drain, and reboot the node.
     Reboot,
-    /// Stop what runs, drain, and put another node in its place.
+    /// Stop running work, drain, and replace the node.
     Replace,
 }
 
@@ -55,7 +55,7 @@ impl Action {
         matches!(self, Action::ResetDevice | Action::Drain | Action::Reboot | Action::Replace)
     }
 
-    /// Whether what runs on the subject has to stop for it.
+    /// Whether work on the subject has to stop for it.
     pub const fn interrupts_jobs(self) -> bool {
         matches!(self, Action::RestartJob | Action::Reboot | Action::Replace)
     }
@@ -67,7 +67,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// The strongest action that findings call for on a subject or on something inside it.
+/// The strongest action that findings require for a subject or anything inside it.
 pub fn strongest_action(findings: &[Finding], subject: &Subject) -> Option<Action> {
     findings.iter().filter(|finding| subject.contains(&finding.subject)).map(|finding| finding.action).max()
 }

@@ -1,10 +1,10 @@
-//! One finding: a rule that fired, on whom, how sure, and on what evidence.
+//! One finding: the rule that fired, its subject, confidence and evidence.
 
 use std::fmt;
 
 use crate::{Action, Subject};
 
-/// How bad it is for the work that runs.
+/// How bad it is for running work.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
     Info,
@@ -45,7 +45,7 @@ impl fmt::Display for Layer {
     }
 }
 
-/// A reading that speaks for the finding.
+/// A reading that supports the finding.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Evidence {
     /// Name of the metric or the log line.
@@ -97,7 +97,7 @@ impl Finding {
         self
     }
 
-    /// Sets the confidence; values outside 0 to 1 are brought inside, and not-a-number counts as 0.
+    /// Sets the confidence; values are clamped to 0..1, and NaN counts as 0.
     pub fn with_confidence(mut self, confidence: f64) -> Self {
         self.confidence = if confidence.is_nan() { 0.0 } else { confidence.clamp(0.0, 1.0) };
         self

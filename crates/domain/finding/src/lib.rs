@@ -1,8 +1,8 @@
-//! What is wrong with a cluster, and what should be done, as data.
+//! What is wrong with a cluster, and what to do about it, as data.
 //!
 //! `health` and `diagnose` produce findings, the control plane carries their actions out, reports print
 //! them. This crate holds the nouns and one piece of logic: when several findings concern one subject, the
-//! strongest action wins. Who observes and who acts is unknown here.
+//! strongest action wins. This crate does not know who observes or who acts.
 //!
 //! ```
 //! use bedplate_finding::{Action, Finding, Layer, Severity, Subject, strongest_action};

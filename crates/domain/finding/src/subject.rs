@@ -36,7 +36,7 @@ pub enum Subject {
 }
 
 impl Subject {
-    /// The node that the subject sits on.
+    /// The node that the subject is on.
     pub fn node(&self) -> Option<&str> {
         match self {
             Subject::Node { node }

@@ -1,6 +1,6 @@
 //! The parts of a layout.
 
-/// How a training step is spread over accelerators. Degrees are at least 1; [`Layout::refusals`] checks.
+/// How a training step is spread over accelerators. Degrees are at least 1; [`Layout::refusals`] checks them.
 ///
 /// Tensor, context, data and pipeline degrees multiply to the world. Experts are carved out of the same
 /// ranks: inside one pipeline stage `expert_tensor * expert` divides `tensor * context * data`, and what

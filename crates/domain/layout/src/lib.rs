@@ -2,7 +2,7 @@
 //!
 //! A layout is written in one grammar, `dp8.tp4.pp2.ep8`: parts in any order on input, one canonical
 //! spelling on output, defaults left out. [`Layout::refusals`] says why a layout cannot be used, as data;
-//! [`RankMap`] says which rank does what. What a layout costs is the business of `perf`.
+//! [`RankMap`] says which rank does what. What a layout costs is up to `perf`.
 //!
 //! ```
 //! use bedplate_layout::{Dimension, Layout, RankMap};

@@ -1,13 +1,13 @@
 //! Which rank does what.
 //!
 //! Ranks count fastest along tensor, then context, then data, then pipeline, so tensor groups sit inside a
-//! node and stages lie far apart. Inside a stage experts count along expert-tensor, then expert, then
+//! node and stages are far apart. Inside a stage experts count along expert-tensor, then expert, then
 //! copies. Every group is therefore an arithmetic progression and is never stored.
 
 use crate::rules::fit_each_other;
 use crate::{Layout, Refusal};
 
-/// A direction in which ranks form groups.
+/// A dimension along which ranks form groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Dimension {
     Tensor,
@@ -22,7 +22,7 @@ pub enum Dimension {
     ExpertData,
 }
 
-/// Where a rank stands in each direction.
+/// The coordinates of a rank along each dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Coordinates {
     pub tensor: u32,
@@ -48,7 +48,7 @@ impl Group {
     }
 }
 
-/// The map of a layout whose parts fit each other and whose world fits in 32 bits.
+/// The map of a consistent layout whose world fits in 32 bits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RankMap {
     layout: Layout,
@@ -68,7 +68,7 @@ impl RankMap {
         self.world
     }
 
-    /// Where `rank` stands. Ranks are below [`world`](Self::world).
+    /// The coordinates of `rank`. Ranks are below [`world`](Self::world).
     pub fn coordinates(&self, rank: u32) -> Coordinates {
         let at = |dimension| self.position(dimension, rank);
         Coordinates {

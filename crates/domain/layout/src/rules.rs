@@ -1,7 +1,7 @@
 //! Which layouts are legal, and why the others are not.
 //!
 //! A refusal is data: the search counts them, `--explain` prints them. Rules come in three groups: the
-//! parts must fit each other, the model, and the batch. Memory is no rule here; `perf` decides on it.
+//! parts must fit each other, the model, and the batch. Memory is not checked here; `perf` does that.
 
 use bedplate_transformer::{Layer, Mlp, Transformer};
 
@@ -75,7 +75,7 @@ impl Layout {
         refusals
     }
 
-    /// What the layout alone, and the number of accelerators where it is given, forbid.
+    /// The refusals that follow from the layout alone and, where given, the number of accelerators.
     pub fn refusals_without_model(&self, gpus: Option<u64>) -> Vec<Refusal> {
         let mut refusals = fit_each_other(self);
         if !is_beyond_counting(&refusals) {
@@ -174,12 +174,12 @@ impl Layout {
     }
 }
 
-/// Degrees of zero or beyond all bounds: the other rules divide and multiply by them, so they do not apply.
+/// Zero or enormous degrees: the other rules divide and multiply by them, so they cannot run.
 fn is_beyond_counting(refusals: &[Refusal]) -> bool {
     refusals.iter().any(|refusal| matches!(refusal, Refusal::ZeroDegree { .. } | Refusal::TooManyRanks))
 }
 
-/// The rules that need nothing but the layout. Later rules and rank maps rely on them.
+/// The rules that need only the layout. Later rules and rank maps rely on them.
 pub(crate) fn fit_each_other(layout: &Layout) -> Vec<Refusal> {
     let degrees = [
         ("dp", layout.data),

@@ -1,6 +1,6 @@
 //! Loading 100,000 GPUs: 12,500 nodes below leaves of 32 and spines of 16 leaves.
 //!
-//! Every time stands beside a limit that is named: what the input or the result costs at the least. Run with
+//! Every time is shown next to a named limit: the least that the input or the result can cost. Run with
 //! `cargo bench -p bedplate-topology`.
 
 #![expect(clippy::print_stdout, reason = "a bench prints its result")]
@@ -77,7 +77,7 @@ fn report(
     println!("{title:<30} {:>6} KB {seconds:>10.6} {per_gpu:>9.2}  {ratio:.1} x {limit}", input / 1000);
 }
 
-/// The shortest of several runs: what disturbs a run only ever adds to it.
+/// The shortest of several runs: noise only ever adds time.
 fn best(run: &dyn Fn() -> usize) -> f64 {
     let time = |_| {
         let start = Instant::now();

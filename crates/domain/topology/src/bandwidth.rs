@@ -13,7 +13,7 @@ pub struct ScaleOut {
     pub narrowest: Stage,
 }
 
-/// A stage of the way between two nodes.
+/// A stage of the path between two nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Stage {
     /// The network cards of a node, shared by all its GPUs.
@@ -23,7 +23,7 @@ pub enum Stage {
 }
 
 impl Cluster {
-    /// What each GPU of the set can send over NVLink, one way, where the set lies in one scale-up domain.
+    /// What each GPU of the set can send over NVLink, one way, where the set is in one scale-up domain.
     ///
     /// None where it does not, where the figure is unknown, and for fewer than two GPUs. Nodes of different
     /// kinds in one domain run at the pace of the slowest.
@@ -38,9 +38,9 @@ impl Cluster {
 
     /// What each GPU of the set can send to GPUs in other nodes of the set, one way, when all of them send.
     ///
-    /// The rest of the cluster is taken to be busy. So a GPU gets its fair share of its node's network
+    /// The rest of the cluster is assumed busy. So a GPU gets its fair share of its node's network
     /// cards, whether or not the set has the node's other GPUs, and a node gets its fair share of every
-    /// uplink on the way to where the set meets: each switch divides by its oversubscription. The slowest
+    /// uplink on the path to where the set meets: each switch divides by its oversubscription. The slowest
     /// link counts, not the mean: a ring runs at the pace of its worst hop. For a set within one node this is
     /// what it could send out of the node.
     ///
@@ -63,7 +63,7 @@ impl Cluster {
             let cards = kind.scale_out_bandwidth? / f64::from(kind.accelerators);
             let stage = way.stage.map_or(Stage::Cards(node), Stage::Uplinks);
             let here = (cards / way.share, node, stage);
-            // Of equals the first node of the cluster, so that the answer does not hang on the set's order.
+            // Ties go to the first node of the cluster, so that the answer does not depend on the set's order.
             if worst.is_none_or(|worst| (here.0, here.1) < (worst.0, worst.1)) {
                 worst = Some(here);
             }
@@ -71,7 +71,7 @@ impl Cluster {
         worst.map(|(per_gpu, _, narrowest)| ScaleOut { per_gpu, narrowest })
     }
 
-    /// How far the uplinks between a node and the switch `top` thin its bandwidth out.
+    /// The factor by which uplinks between a node and the switch `top` divide its bandwidth.
     fn way_up(&self, node: NodeId, top: Option<SwitchId>) -> Way {
         let mut way = Way { switch: Some(self.switch_of(node)), share: 1.0, stage: None };
         for id in self.above(node).take_while(|id| Some(*id) != top) {
@@ -84,7 +84,7 @@ impl Cluster {
         way
     }
 
-    /// The nodes of a set; each once where its GPUs stand together.
+    /// The nodes of a set; each once where its GPUs are adjacent.
     fn nodes_of(&self, gpus: impl Iterator<Item = GpuId>) -> impl Iterator<Item = NodeId> {
         let mut gpus = gpus.peekable();
         std::iter::from_fn(move || {
@@ -95,12 +95,12 @@ impl Cluster {
     }
 }
 
-/// The way from nodes of one switch up to where a set meets.
+/// The path from nodes of one switch up to where a set meets.
 struct Way {
-    /// Whose nodes these are; outer none before the first node.
+    /// The switch of these nodes; the outer `Option` is none before the first node.
     switch: Option<Option<SwitchId>>,
     /// Product of the oversubscriptions.
     share: f64,
-    /// The highest oversubscribed switch, behind which nothing gets narrower.
+    /// The highest oversubscribed switch, above which nothing gets narrower.
     stage: Option<SwitchId>,
 }

@@ -1,8 +1,8 @@
 //! The cluster: compact arrays behind small views of nodes and switches.
 //!
-//! Nodes stand in the depth-first order of the switch tree, nodes of one multi-node domain next to each
+//! Nodes are in the depth-first order of the switch tree, nodes of one multi-node domain next to each
 //! other, and GPUs in node order. So the GPUs of a domain, a node, a switch or the cluster are always one
-//! range, and every query is arithmetic on ranges. The importers see to that through `draft`.
+//! range, and every query is arithmetic on ranges. `draft` arranges that for every importer.
 
 use bedplate_units::Bytes;
 
@@ -13,9 +13,9 @@ use crate::{GpuId, GpuRange, Health, Level, NodeId, NodeKind, NodeRange, SwitchI
 /// Marks the absence of a switch.
 pub(crate) const NONE: u32 = u32::MAX;
 
-/// A concrete cluster. Immutable but for the health of its parts.
+/// A concrete cluster. Immutable except for the health of its parts.
 ///
-/// Ids handed to its methods must be its own; an id from elsewhere may panic, as an index would.
+/// Its methods take only its own ids; an id from another cluster may panic, as an index would.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cluster {
     pub(crate) name: String,
@@ -43,12 +43,12 @@ pub(crate) struct NodeTable {
     pub(crate) gpus: GpuNumbers,
 }
 
-/// How GPU numbers follow from node numbers.
+/// How GPU numbers are derived from node numbers.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) enum GpuNumbers {
     /// Every node has the same number of GPUs.
     Even { per_node: u32 },
-    /// The first GPU of each node, and behind the last node the number of all GPUs.
+    /// The first GPU of each node, and after the last node the total number of GPUs.
     Sums(Vec<u32>),
 }
 
@@ -127,7 +127,7 @@ impl Cluster {
         Node { cluster: self, id }
     }
 
-    /// Looks a node up by name, in logarithmic time.
+    /// Looks up a node by name, in logarithmic time.
     pub fn find_node(&self, name: &str) -> Option<NodeId> {
         let names = &self.nodes.names;
         let found = self.nodes.by_name.binary_search_by(|node| names.get(*node).cmp(name)).ok()?;
@@ -147,7 +147,7 @@ impl Cluster {
         gpu.0 - self.first_gpu(self.node_of(gpu).0)
     }
 
-    /// GPU number `local` of a node, where the node has that many.
+    /// GPU number `local` of a node, if the node has that many.
     pub fn gpu(&self, node: NodeId, local: u32) -> Option<GpuId> {
         let gpus = self.node(node).gpus();
         (local < gpus.len()).then(|| GpuId(gpus.start() + local))
@@ -201,7 +201,7 @@ impl Cluster {
         Switch { cluster: self, id }
     }
 
-    /// The switch that a node hangs on; none in a flat cluster.
+    /// The switch that a node is attached to; none in a flat cluster.
     pub(crate) fn switch_of(&self, node: NodeId) -> Option<SwitchId> {
         self.present(self.nodes.switch[node.0 as usize])
     }
@@ -218,7 +218,7 @@ impl Cluster {
         self.nodes.health[node.0 as usize]
     }
 
-    /// Why a node is not healthy, where somebody said so.
+    /// Why a node is not healthy, where a reason was given.
     pub fn reason(&self, node: NodeId) -> Option<&str> {
         let at = self.reasons.binary_search_by_key(&node.0, |(node, _)| *node).ok()?;
         Some(&self.reasons[at].1)
@@ -236,7 +236,7 @@ impl Cluster {
         }
     }
 
-    /// GPUs known to have failed, ascending. The health of their nodes is kept apart from this.
+    /// GPUs known to have failed, ascending, independent of the health of their nodes.
     pub fn failed_gpus(&self) -> &[GpuId] {
         &self.failed
     }
@@ -318,13 +318,13 @@ impl<'a> Node<'a> {
         self.cluster.reason(self.id)
     }
 
-    /// Words that the orchestrator hangs on it, such as Slurm's features, in its order. The name of the
+    /// Labels that the orchestrator gives it, such as Slurm's features, in its order. The name of the
     /// instance is not among them: see [`kind`](Node::kind).
     pub fn features(self) -> &'a [String] {
         self.cluster.features.get(self.id.0)
     }
 
-    /// The switch it hangs on; none in a flat cluster.
+    /// The switch it is attached to; none in a flat cluster.
     pub fn switch(self) -> Option<Switch<'a>> {
         self.cluster.switch_of(self.id).map(|id| self.cluster.switch(id))
     }
@@ -361,7 +361,7 @@ impl<'a> Switch<'a> {
         self.cluster.parent_of(self.id).map(|id| self.cluster.switch(id))
     }
 
-    /// The switches that hang directly on it.
+    /// The switches directly below it.
     pub fn children(self) -> impl Iterator<Item = Switch<'a>> {
         let end = self.nodes().end();
         self.cluster
@@ -371,13 +371,13 @@ impl<'a> Switch<'a> {
             .filter(move |below| self.cluster.parent_of(below.id) == Some(self.id))
     }
 
-    /// All nodes below it, directly or through other switches.
+    /// All nodes below it, directly or via other switches.
     pub fn nodes(self) -> NodeRange {
         let index = self.id.0 as usize;
         NodeRange::new(self.cluster.switches.first_node[index], self.cluster.switches.end_node[index])
     }
 
-    /// The nodes that hang directly on it; they stand before those of its child switches.
+    /// The nodes attached directly to it; they come before those of its child switches.
     pub fn own_nodes(self) -> NodeRange {
         let all = self.nodes();
         let own = |node: &u32| self.cluster.nodes.switch[*node as usize] == self.id.0;
@@ -388,7 +388,7 @@ impl<'a> Switch<'a> {
         self.cluster.gpus_of(self.nodes())
     }
 
-    /// Downlink over uplink bandwidth, at least 1: what leaves this switch upwards shares that much less.
+    /// Downlink over uplink bandwidth, at least 1: traffic leaving this switch upwards has that much less bandwidth.
     pub fn oversubscription(self) -> f64 {
         f64::from(self.cluster.switches.oversubscription[self.id.0 as usize])
     }

@@ -9,8 +9,8 @@
 //! # kind = "h100-x8"                # … a [[kind]] of this file
 //! count = 64                        # instances or UltraServers; may be left out where `nodes` says it
 //! nodes = "n[001-064]"              # names in Slurm's notation; n1, n2, … where left out
-//! features = ["static", "efa"]      # optional: words that the orchestrator hangs on these nodes
-//! reported_memory = "1.97 TiB"      # optional, not for `kind`: what the operating system has of the memory
+//! features = ["static", "efa"]      # optional: labels that the orchestrator gives these nodes
+//! reported_memory = "1.97 TiB"      # optional, not for `kind`: the memory that the operating system sees
 //! # part_of = "u-trn2x64"           # optional, for `instance`: nodes of such UltraServers, joined by [[domain]]
 //!
 //! [fabric]                          # a regular tree over all nodes, in order
@@ -52,8 +52,8 @@
 //! local_storage = { class = "nvme-local", devices = 8, device_size = "3.84 TB" }
 //! ```
 //!
-//! Without `[fabric]` sizes and without `[[switch]]` the cluster is flat: one non-blocking fabric. Own
-//! machines are better kept in a catalog overlay, where prices and sources have their place; `[[kind]]`
+//! Without `[fabric]` sizes and without `[[switch]]` the cluster is flat: one non-blocking fabric. Machines of
+//! your own are better kept in a catalog overlay, which has room for prices and sources; `[[kind]]`
 //! exists so that a file can stand alone. Children of a switch keep the order in which they are written,
 //! and so do nodes below a switch. Unknown keys are refused.
 

@@ -2,7 +2,7 @@
 //!
 //! Importers fill a [`Draft`] in whatever order their format has. [`Draft::build`] refuses cycles, bad names
 //! and absurd sizes, numbers switches and nodes depth-first and keeps the order of siblings, so that reading
-//! what was written gives the same cluster again. Time is linear but for one sort of the names.
+//! what was written gives the same cluster again. Time is linear except for one sort of the names.
 
 mod arrangement;
 mod named;
@@ -19,12 +19,12 @@ use crate::{GpuId, Health, NodeKind, TopologyError};
 
 pub(crate) use self::named::{NamedDraft, undefined};
 
-/// More than any cluster on earth; what is larger is a slip or an attack.
+/// More than any cluster on earth; a larger count is a mistake or an attack.
 pub(crate) const MAX_GPUS: u64 = 10_000_000;
 pub(crate) const MAX_NODES: u64 = 1_000_000;
 pub(crate) const MAX_GPUS_PER_NODE: u64 = 1024;
 const MAX_KINDS: u64 = 60_000;
-/// Heights fit a byte, and walks up the tree stay short.
+/// Heights fit in a byte, and walks up the tree stay short.
 const MAX_HEIGHT: u64 = 64;
 const MAX_NAME: usize = 253;
 const MAX_NAME_BYTES: u64 = u32::MAX as u64;
@@ -44,13 +44,13 @@ pub(crate) struct Draft {
     pub(crate) straddling: Straddling,
 }
 
-/// What to do with a domain whose nodes hang on different switches.
+/// What to do with a domain whose nodes are attached to different switches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum Straddling {
-    /// It was written by hand, so it is a slip.
+    /// A person wrote it, so it is a mistake.
     #[default]
     Refuse,
-    /// It was reported by a provider: hang the nodes on the switch they have in common.
+    /// A provider reported it: attach the nodes to the switch they have in common.
     Lift,
 }
 
@@ -83,7 +83,7 @@ impl DraftSwitch {
     }
 }
 
-/// What an error is about, so that the importer can say where that stands.
+/// What an error is about, so that the importer can report its place.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Culprit {
     Whole,
@@ -99,7 +99,7 @@ pub(crate) struct Kinds {
 }
 
 impl Kinds {
-    /// The number of a kind. Costs a rendering of the kind: callers remember the answer for alike nodes.
+    /// The number of a kind. It renders the kind, so callers cache the answer for identical nodes.
     /// Beyond the limit all further kinds get the last number; `build` then refuses the draft.
     pub(crate) fn intern(&mut self, kind: NodeKind) -> u16 {
         let next = self.list.len().min(MAX_KINDS as usize) as u16;
@@ -131,7 +131,7 @@ impl Draft {
         self.nodes.last_mut().expect("one was pushed just now")
     }
 
-    /// Checks and arranges everything. `place` tells where a culprit stands in the input.
+    /// Checks and arranges everything. `place` returns where a culprit is in the input.
     pub(crate) fn build(mut self, place: &dyn Fn(Culprit) -> Place) -> Result<Cluster, TopologyError> {
         self.check_sizes(place)?;
         self.check_names(place)?;
@@ -177,7 +177,7 @@ impl Draft {
         self.domains.iter().try_for_each(|name| bad("domain", name, Culprit::Whole))
     }
 
-    /// Drops domains of a single node and deals with those that reach over several switches.
+    /// Drops domains of a single node and handles those that span several switches.
     fn settle_domains(&mut self, place: &dyn Fn(Culprit) -> Place) -> Result<(), TopologyError> {
         self.drop_single_node_domains();
         let mut common: Vec<Option<Option<u32>>> = vec![None; self.domains.len()];
@@ -219,7 +219,7 @@ impl Draft {
         TopologyError::DomainAcrossSwitches { domain: self.domains[domain].clone(), first, second, place }
     }
 
-    /// Hangs the nodes of straddling domains on their common switch; switches left empty disappear later.
+    /// Attaches the nodes of straddling domains to their common switch; switches left empty disappear later.
     fn lift(&mut self, straddles: &[bool], common: &[Option<Option<u32>>]) {
         for node in &mut self.nodes {
             if let Some(domain) = node.domain.filter(|domain| straddles[*domain as usize]) {
@@ -228,7 +228,7 @@ impl Draft {
         }
     }
 
-    /// The lowest switch above both, by walking up no further than a sound tree is high.
+    /// The lowest switch above both, walking up no further than the height of a valid tree.
     fn common_switch(&self, a: Option<u32>, b: Option<u32>) -> Option<u32> {
         let above = |switch: Option<u32>| {
             std::iter::successors(switch, |below| self.switches[*below as usize].parent)
@@ -273,7 +273,7 @@ impl Draft {
         }
     }
 
-    /// The cycle that one runs into when walking up from `start`, beginning with its first member in the input.
+    /// The cycle reached by walking up from `start`, beginning with its first member in the input.
     fn cycle_above(&self, start: u32) -> Vec<u32> {
         let mut is_seen = vec![false; self.switches.len()];
         let mut at = start;
@@ -288,7 +288,7 @@ impl Draft {
         }
         let first = cycle.iter().enumerate().min_by_key(|(_, index)| **index).map_or(0, |(at, _)| at);
         cycle.rotate_left(first);
-        // Downwards, as files with children under their parents read.
+        // Downwards, as in files that list children under their parents.
         cycle[1..].reverse();
         cycle
     }
@@ -430,7 +430,7 @@ fn gpu_numbers(kinds: &[NodeKind], kind_of: &[u16]) -> GpuNumbers {
     GpuNumbers::Sums(sums)
 }
 
-/// Gives the second kind of a name the name `…-2`, and so on.
+/// Renames the second kind of a name to `…-2`, and so on.
 fn distinct(mut kind: NodeKind, copies: &mut HashMap<String, u32>) -> NodeKind {
     let base = kind.name.clone();
     while copies.contains_key(&kind.name) {
@@ -464,7 +464,7 @@ pub(crate) fn check_limit(
     if count <= limit { Ok(()) } else { Err(TopologyError::TooMany { what, count, limit, place: place() }) }
 }
 
-/// A name as errors quote it.
+/// A name as quoted in errors.
 pub(crate) fn shown(name: &str) -> String {
     name.chars().take(60).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -2,13 +2,13 @@
 //!
 //! `NetworkNodes` lists the switches of an instance from the top of the network down, three or four of them;
 //! the last is the one nearest to the instance and becomes its leaf. An instance without network nodes (it is
-//! not running, or its type is not supported) hangs on no switch. An `InstanceType` that the catalog does not
+//! not running, or its type is not supported) is attached to no switch. An `InstanceType` that the catalog does not
 //! know is a machine without accelerators and figures. The `instance` option is for answers that leave
 //! the type out; another type in the catalog contradicts it.
 //! `CapacityBlockId` is the same for the instances of one UltraServer and makes them one scale-up domain;
-//! it says nothing for other instance types. Where such a domain reaches over several network nodes, its
-//! instances hang on the lowest one they have in common. Nodes are called by `InstanceId`. `GroupName`,
-//! zones and unknown fields are passed over: the network nodes say more. The pages of one answer are given
+//! it means nothing for other instance types. Where such a domain spans several network nodes, its
+//! instances are attached to the lowest one they have in common. Nodes are named by `InstanceId`. `GroupName`,
+//! zones and unknown fields are ignored: the network nodes say more. The pages of one answer are given
 //! as several sources.
 
 use std::borrow::Cow;

@@ -15,7 +15,7 @@ pub enum TopologyError {
     UnknownKey { file: &'static str, key: String, near: Option<&'static str>, known: String, place: Place },
     #[error("the node list `{text}` cannot be read: {reason}")]
     BadHostlist { text: String, reason: String, place: Place },
-    #[error("{what} `{name}` cannot be called so: {reason}")]
+    #[error("`{name}` is not a valid name for a {what}: {reason}")]
     BadName { what: &'static str, name: String, reason: &'static str, place: Place },
     #[error("{} {what} are more than the limit of {}", grouped(*.count), grouped(*.limit))]
     TooMany { what: &'static str, count: u64, limit: u64, place: Place },
@@ -25,11 +25,11 @@ pub enum TopologyError {
     Cycle { switches: Vec<String>, place: Place },
     #[error("{what} `{name}` occurs twice")]
     Duplicate { what: &'static str, name: String, place: Place },
-    #[error("{what} `{name}` hangs on both `{first}` and `{second}`")]
+    #[error("{what} `{name}` is attached to both `{first}` and `{second}`")]
     TwoParents { what: &'static str, name: String, first: String, second: String, place: Place },
     #[error("there is no {what} called `{name}`")]
     Undefined { what: &'static str, name: String, near: Option<String>, place: Place },
-    #[error("node `{node}` hangs on no switch")]
+    #[error("node `{node}` is attached to no switch")]
     WithoutSwitch { node: String, place: Place },
     #[error("scale-up domain `{domain}` has nodes on {first} and on {second}")]
     DomainAcrossSwitches { domain: String, first: String, second: String, place: Place },
@@ -56,16 +56,16 @@ pub enum TopologyError {
     Include { file: String, place: Place },
     #[error("the list of instances is one page of several")]
     MissingPages { place: Place },
-    #[error("this is no known description of a cluster")]
+    #[error("this is not a known description of a cluster")]
     UnknownFormat { place: Place },
-    #[error("`{text}` is no level of a cluster")]
+    #[error("`{text}` is not a level of a cluster")]
     UnknownLevel { text: String },
     #[error(transparent)]
     Document(#[from] DocumentError),
 }
 
 impl TopologyError {
-    /// A name that the catalog does not have. Where an instance was asked for and the name is an
+    /// A name that the catalog does not have. Where an instance was expected and the name is an
     /// accelerator's, the error can propose machines.
     pub(crate) fn unknown_hardware(source: CatalogError, catalog: &Catalog, place: Place) -> Self {
         let instances = match &source {
@@ -99,10 +99,10 @@ macro_rules! pages {
 
 pages! {
     MALFORMED "malformed"
-        "A part of the input does not have the form that its format asks for. The place shown is where reading stopped."
+        "A part of the input does not have the form that its format requires. The place shown is where reading stopped."
         "correct the place shown; the formats are described in the book under `cluster import`"
     UNKNOWN_KEY "unknown-key"
-        "A line has a key that its format does not know. It is refused, because a misspelt key would otherwise be ignored in silence."
+        "A line has a key that its format does not know. It is refused, because otherwise a misspelt key would be silently ignored."
         "remove the key or correct its spelling"
     BAD_HOSTLIST "bad-hostlist"
         "A list of names in Slurm's notation, such as `n[001-064,100]`, cannot be read."
@@ -111,52 +111,52 @@ pages! {
         "The name of a node, switch or domain has characters that Slurm's files and command lines could not carry."
         "rename it with letters, digits, dots, dashes and underscores"
     TOO_MANY "too-many"
-        "A count is larger than any real cluster, which means a slip of the keyboard or a file that is not what it claims to be."
+        "A count is larger than any real cluster, so it is a typo, or the file is not what it claims to be."
         "correct the count"
     EMPTY "empty"
-        "The description could be read, but has not a single node in it."
+        "The description could be read, but it has no nodes."
         "check that the right file was given and that it is complete"
     CYCLE "cycle"
         "Switches are each other's parents in a circle. A cluster is a tree of switches: every switch has at most one parent, and no switch is above itself."
         "remove one of the links of the cycle"
     DUPLICATE "duplicate"
-        "A node, a switch, a domain or a state is stated twice. Which of the two is meant cannot be known."
+        "A node, a switch, a domain or a state is stated twice. It is unclear which of the two is meant."
         "remove or rename one of the two"
     TWO_PARENTS "two-parents"
-        "A node or a switch hangs on two switches. A cluster is a tree here; several rails to one group of switches are written as one switch."
+        "A node or a switch is attached to two switches. A cluster is a tree here; several rails to one group of switches are written as one switch."
         "name it under one switch only; write parallel rails as a single switch"
     UNDEFINED "undefined"
         "A node or a switch is referred to, but defined nowhere."
         "define it, or correct the spelling"
     WITHOUT_SWITCH "without-switch"
-        "There is a tree of switches, but a node with GPUs is in none of them, so its distance to the others is unknown."
-        "add the node to the switch it hangs on"
+        "There is a tree of switches, but a node with GPUs is not in it, so its distance to the others is unknown."
+        "add the node to its switch"
     DOMAIN_ACROSS_SWITCHES "domain-across-switches"
-        "The nodes of one scale-up domain (an NVLink rack or UltraServer) hang on different switches. Here a domain lies below one leaf."
-        "hang all nodes of the domain on the same switch"
+        "The nodes of one scale-up domain (an NVLink rack or UltraServer) are attached to different switches. Bedplate expects a domain below one leaf."
+        "attach all nodes of the domain to the same switch"
     MISSING_GPU_TYPE "missing-gpu-type"
-        "A node has GPUs, or is used as if it had, but nothing tells which."
+        "A node has GPUs, or is used as if it had, but nothing says which."
         "name the instance or the accelerator, with `--instance` or `--accelerator`"
     UNKNOWN_HARDWARE "unknown-hardware"
         "The description names an instance, accelerator or storage class that the catalog does not have."
         "list what exists with `bedplate catalog`, or describe your own hardware in an overlay file"
     GPU_COUNT "gpu-count"
-        "A node reports another number of GPUs than the instance it is said to be. One of the two is wrong."
+        "A node reports a different number of GPUs than its instance has. One of the two is wrong."
         "correct the instance, or leave it out so that the node is described by its GPUs alone"
     CONTRADICTION "contradiction"
-        "The description shows other hardware than the instance or the accelerator that was named for it. One of the two is wrong."
-        "correct the instance or the accelerator that was named, or leave it out"
+        "The description shows different hardware from the instance or accelerator named for it. One of the two is wrong."
+        "correct the named instance or accelerator, or leave it out"
     UNUSED_OPTION "unused-option"
-        "An option was given that means nothing for this format: the description says it itself, or has no such thing."
+        "An option does not apply to this format: the description already says it, or has no such thing."
         "leave the option out"
     INCLUDE "include"
-        "A Slurm file has an Include line. Files are read one by one here, and no others are opened on their own."
+        "A Slurm file has an Include line. Bedplate reads only the files it is given and opens no others."
         "give the included file as a further input, and remove the Include line from a copy of this one"
     MISSING_PAGES "missing-pages"
-        "The output of DescribeInstanceTopology ends in a NextToken: there are more instances than it shows, and a part of a cluster would be taken for the whole."
+        "The output of DescribeInstanceTopology ends in a NextToken: there are more instances than it shows, and part of a cluster would be mistaken for the whole."
         "run `aws ec2 describe-instance-topology` without `--max-items` and `--no-paginate`, or give all pages"
     UNKNOWN_FORMAT "unknown-format"
-        "The content looks like none of the formats that can be read."
+        "The content matches none of the known formats."
         "name the format with `--format`"
     UNKNOWN_LEVEL "unknown-level"
         "The levels of a cluster are gpu, domain, node, leaf, spine, core, tier4 and so on, and cluster."

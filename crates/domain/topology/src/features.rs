@@ -1,8 +1,8 @@
-//! Words that an orchestrator hangs on nodes, such as Slurm's features: few distinct sets, shared by many nodes.
+//! Labels that an orchestrator gives nodes, such as Slurm's features: few distinct sets, shared by many nodes.
 
 use std::collections::HashMap;
 
-/// More than any cluster tells apart.
+/// More than any cluster uses.
 pub(crate) const MAX_FEATURE_SETS: u64 = 60_000;
 
 /// Distinct sets of features; number 0 is the empty one.

@@ -38,7 +38,7 @@ impl Format {
         Self::ALL[self as usize].0
     }
 
-    /// Refuses options that would mean nothing, because silence would look like consent.
+    /// Refuses options that do not apply, because ignoring them would look like accepting them.
     pub(crate) fn check_options(
         self,
         options: &ImportOptions,
@@ -103,7 +103,7 @@ impl ExportFormat {
 /// Reads a cluster from one or more texts of a format.
 ///
 /// Slurm takes its files in any order, EC2 the pages of one answer; the others take a single text. An option
-/// that does not apply to the format is refused. A byte order mark at the beginning of a text is passed over.
+/// that does not apply to the format is refused. A leading byte order mark is skipped.
 pub fn import(
     format: Format,
     sources: &[Source<'_>],
@@ -148,10 +148,10 @@ pub fn export(cluster: &Cluster, format: ExportFormat) -> String {
     }
 }
 
-/// How much of a text is looked at to tell its format.
+/// How much of a text is examined to detect its format.
 const LOOKED_AT: usize = 64 * 1024;
 
-/// The format of a text, judged by its content, else by the ending of its name; none where both say nothing.
+/// The format of a text by its content, else by its file extension; none where neither helps.
 pub fn detect(source: Source<'_>) -> Option<Format> {
     let source = without_mark(source);
     by_content(source.text).or_else(|| by_ending(source).filter(|_| !source.text.trim().is_empty()))
@@ -168,7 +168,7 @@ fn by_content(whole: &str) -> Option<Format> {
     detect_lines(text).or_else(|| is_spec(whole).then_some(Format::Spec))
 }
 
-/// A text that its content does not give away is most likely misspelt, and the reader of its format says where.
+/// A text with unrecognised content is most likely misspelt; the reader of its format says where.
 fn by_ending(source: Source<'_>) -> Option<Format> {
     let name = source.name.to_ascii_lowercase();
     match name.rsplit_once('.')?.1 {
@@ -200,7 +200,7 @@ fn empty(sources: &[Source<'_>]) -> TopologyError {
     TopologyError::Empty { place: first.whole() }
 }
 
-/// A text without the byte order mark that some editors put at its beginning.
+/// The text without the byte order mark that some editors prepend.
 pub(crate) fn without_mark(source: Source<'_>) -> Source<'_> {
     Source::new(source.name, source.text.strip_prefix('\u{feff}').unwrap_or(source.text))
 }
@@ -223,7 +223,7 @@ fn detect_json(text: &str) -> Option<Format> {
     text.contains("\"kind\"").then_some(Format::Kubernetes)
 }
 
-/// The first line that belongs to one format only decides.
+/// The first line that only one format can have decides.
 fn detect_lines(text: &str) -> Option<Format> {
     text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#')).find_map(|line| {
         let lower = line.get(..40.min(line.len())).unwrap_or(line).to_ascii_lowercase();

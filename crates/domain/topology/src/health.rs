@@ -2,14 +2,14 @@
 
 use std::fmt;
 
-/// The state of one node. Why it is in that state is kept beside it, see `Cluster::reason`.
+/// The state of one node. For the reason see `Cluster::reason`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub enum Health {
     #[default]
     Healthy,
     /// Works, but not as well as it should: a slow link, a failed GPU.
     Degraded,
-    /// Finishes what runs and takes nothing new.
+    /// Finishes running work and takes nothing new.
     Draining,
     /// Empty and out of service.
     Drained,

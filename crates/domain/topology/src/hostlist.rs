@@ -1,8 +1,8 @@
-//! Slurm's notation for many names: `n[001-064,100]`, `rack[1-2]node[1-8]`, `login,n1`.
+//! Slurm's notation for lists of names: `n[001-064,100]`, `rack[1-2]node[1-8]`, `login,n1`.
 //!
 //! Entries are separated by commas or blanks. Brackets hold numbers and ranges; the width of a range's first
 //! number is kept (`[08-10]` is 08, 09, 10). Several brackets multiply, the last running fastest. Text
-//! behind the last bracket is read, although Slurm itself refuses it, and is never written. Writing keeps the
+//! after the last bracket is accepted, although Slurm itself refuses it, and is never written. Writing keeps the
 //! order of the names, so reading gives back the same list. All this agrees with `scontrol show hostnames`
 //! and `scontrol show hostlist` of Slurm 22.05.
 
@@ -13,7 +13,7 @@ use crate::draft::{MAX_NODES, shown};
 
 /// Slurm refuses ranges of more than 64 × 1024 names.
 const LONGEST_RANGE: u64 = 65_536;
-/// More digits than this are a part of the name and not a number to count with.
+/// More digits than this are part of the name, not a number.
 const MAX_DIGITS: usize = 18;
 const MAX_BRACKETS: usize = 8;
 
@@ -38,7 +38,7 @@ pub fn compress_hostlist<'a>(names: impl IntoIterator<Item = &'a str>) -> String
     writer.finish()
 }
 
-/// A parsed list. Its names are made one by one, so a long list costs no memory.
+/// A parsed list. Its names are generated one by one, so a long list costs no memory.
 #[derive(Debug)]
 pub(crate) struct Hostlist<'a> {
     entries: Vec<Vec<Part<'a>>>,
@@ -71,7 +71,7 @@ impl HostlistError {
         Self { reason: reason.into(), too_many: None }
     }
 
-    /// The error for a list in a file; the list itself is looked for there to tell the column.
+    /// The error for a list in a file; the column is found by searching for the list there.
     pub(crate) fn at(self, list: &str, source: Source<'_>) -> TopologyError {
         let place = match source.text.find(list) {
             Some(offset) => source.place(offset),
@@ -215,7 +215,7 @@ fn range_of(range: &str) -> Result<Numbers, HostlistError> {
     let number = |digits: &str| match digits.bytes().all(|b| b.is_ascii_digit()) && !digits.is_empty() {
         true if digits.len() <= MAX_DIGITS => Ok(digits.parse::<u64>().unwrap_or(u64::MAX)),
         true => Err(HostlistError::new(format!("`{}` has too many digits", shown(digits)))),
-        false => Err(HostlistError::new(format!("`{}` in brackets is no number or range", shown(range)))),
+        false => Err(HostlistError::new(format!("`{}` in brackets is not a number or range", shown(range)))),
     };
     let numbers = Numbers { first: number(first)?, last: number(last)?, width: first.len() };
     if numbers.first > numbers.last {
@@ -300,7 +300,7 @@ impl Writer {
     }
 }
 
-/// Whether the next name of the range would be spelt like this one.
+/// Whether this name continues the range with the same spelling.
 fn continues(range: &Numbers, number: u64, width: usize) -> bool {
     let spelt = range.width.max(number.checked_ilog10().unwrap_or(0) as usize + 1);
     number == range.last + 1 && width == spelt && number - range.first < LONGEST_RANGE
@@ -362,10 +362,13 @@ mod tests {
         assert_eq!(reason("n[1"), "the node list `n[1` cannot be read: a `[` is never closed");
         assert_eq!(reason("n1]"), "the node list `n1]` cannot be read: a `]` closes nothing");
         assert_eq!(reason("n]["), "the node list `n][` cannot be read: a `[` is never closed");
-        assert_eq!(reason("n[]"), "the node list `n[]` cannot be read: `` in brackets is no number or range");
+        assert_eq!(
+            reason("n[]"),
+            "the node list `n[]` cannot be read: `` in brackets is not a number or range"
+        );
         assert_eq!(
             reason("n[a-c]"),
-            "the node list `n[a-c]` cannot be read: `a-c` in brackets is no number or range"
+            "the node list `n[a-c]` cannot be read: `a-c` in brackets is not a number or range"
         );
         assert_eq!(
             reason("n[1-999999999999]"),

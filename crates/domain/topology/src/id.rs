@@ -67,12 +67,12 @@ impl<I: Id> IdRange<I> {
         (self.start..self.end).contains(&id.index())
     }
 
-    /// The index of the first id, also where the range is empty.
+    /// The index of the first id, even for an empty range.
     pub fn start(self) -> u32 {
         self.start
     }
 
-    /// The index behind the last id.
+    /// One past the index of the last id.
     pub fn end(self) -> u32 {
         self.end
     }

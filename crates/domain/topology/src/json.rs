@@ -1,4 +1,4 @@
-//! JSON read into Rust types, with the place of what is wrong.
+//! JSON read into Rust types, with the place of any error.
 
 use bedplate_diag::Source;
 use serde::Deserialize;

@@ -3,7 +3,7 @@
 use bedplate_catalog::{Accelerator, Catalog, CatalogError, Instance, LocalStorage, UltraServer};
 use bedplate_units::{Bandwidth, Bytes};
 
-/// What one machine holds. Figures that nobody stated are absent, never zero.
+/// What one machine holds. Unknown figures are absent, never zero.
 #[derive(Debug, Clone, PartialEq)]
 pub struct NodeKind {
     /// Unique within a cluster: the instance name, or something like `h100-x8`.
@@ -15,9 +15,9 @@ pub struct NodeKind {
     /// GPUs per node.
     pub accelerators: u32,
     /// Sizes of the scale-up domains within the node, in the order of its GPUs; they add up to
-    /// `accelerators`. Whether such a domain goes on in other nodes is the cluster's business.
+    /// `accelerators`. Whether such a domain extends over other nodes is up to the cluster.
     pub domain_sizes: Vec<u32>,
-    /// Name of the catalog's UltraServer that it is a part of, where that changes its figures.
+    /// Name of the catalog's UltraServer that it is part of, where that changes its figures.
     pub ultraserver: Option<String>,
     /// One way, per GPU. Vendors print both directions added; this is half of that.
     pub scale_up_bandwidth: Option<Bandwidth>,
@@ -29,7 +29,7 @@ pub struct NodeKind {
     pub vcpus: Option<u32>,
     /// As sold, where the kind comes from the catalog; else what the description says.
     pub memory: Option<Bytes>,
-    /// What the operating system has of it, where the description says so beside a catalog instance
+    /// The memory that the operating system sees, where the description states it next to a catalog instance
     /// (Slurm's `RealMemory`). It is always less than what is sold.
     pub reported_memory: Option<Bytes>,
     pub local_storage: Option<LocalStorage>,
@@ -59,7 +59,7 @@ impl NodeKind {
         }
     }
 
-    /// A machine of the catalog as a part of an UltraServer, whose figure for the whole domain then counts.
+    /// A machine of the catalog as part of an UltraServer, which then supplies the figure for the whole domain.
     pub fn from_ultraserver(server: &UltraServer, instance: &Instance, catalog: &Catalog) -> Self {
         let kind = Self::from_instance(instance, catalog);
         let both_directions = server.scale_up_bandwidth.filter(|_| server.accelerators > 0);
@@ -72,8 +72,8 @@ impl NodeKind {
         }
     }
 
-    /// A machine of which only the accelerators are known. They share one scale-up domain where the
-    /// accelerator has a switched scale-up fabric; bridges between pairs are not taken for granted.
+    /// A machine with only its accelerators known. They share one scale-up domain where the
+    /// accelerator has a switched scale-up fabric; bridges between pairs are not assumed.
     pub fn from_accelerator(accelerator: &Accelerator, count: u32, catalog: &Catalog) -> Self {
         let is_bridge = accelerator.scale_up.as_ref().is_some_and(|fabric| fabric.ends_with("bridge"));
         let bandwidth = fabric_scale_up(accelerator, catalog).filter(|_| !is_bridge);
@@ -86,7 +86,7 @@ impl NodeKind {
         }
     }
 
-    /// A machine without accelerators, of which nothing else is known.
+    /// A machine without accelerators and with nothing else known.
     pub fn bare(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -138,7 +138,7 @@ pub(crate) fn even_domains(accelerators: u32, size: u32) -> Vec<u32> {
     sizes
 }
 
-/// Whether the scale-up domain of this instance goes on in other nodes: an UltraServer is made of it.
+/// Whether this instance's scale-up domain spans other nodes: some UltraServer is made of it.
 pub(crate) fn instance_is_multi_node(instance: &str, catalog: &Catalog) -> bool {
     catalog.ultraservers.iter().any(|server| server.instances > 1 && server.instance == instance)
 }
@@ -173,7 +173,7 @@ pub(crate) fn find_accelerator<'a>(
     })
 }
 
-/// Instances that have an accelerator, those with several of it first; not more than a person reads.
+/// Instances that have an accelerator, those with several first; few enough to read.
 pub(crate) fn instances_with(accelerator: &Accelerator, catalog: &Catalog) -> Vec<String> {
     let mut found: Vec<&Instance> =
         catalog.instances.iter().filter(|known| catalog.accelerator_of(known) == accelerator).collect();
@@ -181,9 +181,9 @@ pub(crate) fn instances_with(accelerator: &Accelerator, catalog: &Catalog) -> Ve
     found.into_iter().take(4).map(|instance| instance.name.clone()).collect()
 }
 
-/// The accelerator that a description names for a machine, where it is another than the instance has.
+/// The accelerator that a description names for a machine, where it differs from the instance's.
 ///
-/// A name that the catalog does not know contradicts nothing, nor does a shorter one: `a100` may well be
+/// A name unknown to the catalog contradicts nothing, nor does a shorter one: `a100` may be
 /// `a100-40gb`.
 pub(crate) fn contradicts(named: &str, kind: &NodeKind, catalog: &Catalog) -> Option<String> {
     let expected = kind.accelerator.as_deref()?;

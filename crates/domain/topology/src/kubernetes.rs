@@ -3,21 +3,21 @@
 //! **What a node is** follows from the first of these that applies: the `instance` option, for nodes with
 //! GPUs; `node.kubernetes.io/instance-type`, where the catalog has that instance; `nvidia.com/gpu.product`
 //! with `nvidia.com/gpu.count`; the capacity `nvidia.com/gpu` (or `amd.com/gpu`, `aws.amazon.com/neuron`)
-//! with the `accelerator` option. Other nodes are machines without accelerators. Labels that name another
-//! catalog instance or another accelerator than the `instance` option are refused.
+//! with the `accelerator` option. Other nodes are machines without accelerators. Labels that name a different
+//! catalog instance or accelerator than the `instance` option are refused.
 //!
 //! **The tree** comes from `topology.k8s.aws/network-node-layer-1` (top) to `-4`, or from the labels of NVIDIA
 //! Topograph: `network.topology.nvidia.com/core`, `spine` and `leaf`, or `fabric.topograph.run/tier-N` with
 //! tier 0 next to the node.
 //!
 //! **Scale-up domains** over several nodes come from `nvidia.com/gpu.clique`, else from Topograph's
-//! `network.topology.nvidia.com/accelerator` or `accelerator.topograph.run/domain`. A domain that reaches over
-//! several switches hangs on the lowest one they have in common.
+//! `network.topology.nvidia.com/accelerator` or `accelerator.topograph.run/domain`. A domain that spans
+//! several switches is attached to the lowest one they have in common.
 //!
 //! **Health**: not ready is down; cordoned, or marked for disruption, is draining; HyperPod's
 //! `sagemaker.amazonaws.com/node-health-status` other than `Schedulable` is drained; fewer GPUs allocatable
-//! than the machine has is degraded. GPUs that are not allocatable count as failed; since nobody says which
-//! ones, they are the last of the node.
+//! than the machine has is degraded. GPUs that are not allocatable count as failed; since the list does not say
+//! which ones, they are taken to be the last of the node.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -278,7 +278,7 @@ impl<'a> Reader<'a> {
         Ok(Some(kind))
     }
 
-    /// Whether the labels agree with the instance that a node is said to be.
+    /// Whether the labels agree with the node's stated instance.
     fn check_instance(
         &self,
         kind: &NodeKind,
@@ -356,7 +356,7 @@ impl Item {
         }
     }
 
-    /// GPUs that may be given to pods, where the node says so.
+    /// Allocatable GPUs, where the node reports them.
     fn allocatable_gpus(&self) -> Option<u32> {
         let allocatable = self.status.allocatable.as_ref()?;
         GPU_RESOURCES.iter().find_map(|key| allocatable.get(*key)?.0.parse().ok())
@@ -367,7 +367,7 @@ impl Item {
     }
 }
 
-/// The worst that the node says about itself, and in which words.
+/// The worst state that the node reports, with its reason.
 fn health(item: &Item, gpus: u32) -> (Health, Option<String>) {
     let ready = item.status.conditions.iter().flatten().find(|condition| condition.kind == "Ready");
     if let Some(ready) = ready.filter(|ready| !ready.status.0.eq_ignore_ascii_case("true")) {
@@ -394,7 +394,7 @@ fn health(item: &Item, gpus: u32) -> (Health, Option<String>) {
     }
 }
 
-/// Bytes of a Kubernetes quantity such as `2097152Ki`, where it is a whole number.
+/// Bytes of a Kubernetes quantity such as `2097152Ki`, if it is a whole number.
 fn bytes(quantity: &str) -> Option<u64> {
     let digits = quantity.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let factor: u64 = match &quantity[digits.len()..] {

@@ -7,7 +7,7 @@ use crate::TopologyError;
 
 /// Where two or more GPUs meet. A smaller level is a better connection.
 ///
-/// GPUs of one NVLink domain meet at [`Domain`](Level::Domain), whether the domain is a part of a node or
+/// GPUs of one NVLink domain meet at [`Domain`](Level::Domain), whether the domain is part of a node or
 /// spans several; GPUs of one node without NVLink between them meet at [`Node`](Level::Node).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Level {

@@ -3,7 +3,7 @@
 //! A [`Cluster`] is read from one line (`p5.48xlarge:64`), from `cluster.toml`, from Slurm's files, from
 //! EC2's instance topology, from Kubernetes node lists or from `nvidia-smi topo -m`, and written back as
 //! `cluster.toml` or Slurm's files. It answers where GPUs meet, how far apart they are and what bandwidth
-//! they can count on. It does not know jobs: who runs where is the business of `gangs`.
+//! they can count on. It does not know jobs; `gangs` decides what runs where.
 //!
 //! ```
 //! use bedplate_catalog::Catalog;

@@ -1,4 +1,4 @@
-//! Many short names in one text.
+//! Many short names in one string.
 
 /// Names one after the other in a single string, four bytes of index each.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -8,7 +8,7 @@ pub(crate) struct Names {
 }
 
 impl Names {
-    /// Exact capacities, so that nothing is left over when all names are in.
+    /// Exact capacities, so that no memory is wasted.
     pub(crate) fn with_capacity(names: usize, bytes: usize) -> Self {
         Self { text: String::with_capacity(bytes), ends: Vec::with_capacity(names) }
     }

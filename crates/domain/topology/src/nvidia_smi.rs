@@ -2,10 +2,10 @@
 //!
 //! Columns are GPUs and network cards (`NIC0`, or older `mlx5_0`), then `CPU Affinity`, `NUMA Affinity` and
 //! `GPU NUMA ID` as far as the driver prints them. Cells are `X`, `NV#`, `PIX`, `PXB`, `PHB`, `NODE` and `SYS`.
-//! Underlining, which the tool prints to terminals, is removed; tabs and blanks both separate columns. GPUs
+//! Underlining, which the tool prints to terminals, is removed; tabs and spaces both separate columns. GPUs
 //! joined by `NV#`, directly or over others, form one scale-up domain. The result is a cluster of one node;
 //! which GPU it has comes from the `instance` or the `accelerator` option. The bandwidth of the domain is that
-//! of the links which the matrix counts; more links than the GPU has are refused.
+//! of the links that the matrix counts; more links than the GPU has are refused.
 //!
 //! GPUs of a cluster are numbered domain by domain. Where the matrix mixes domains (GPU0 with GPU2, GPU1 with
 //! GPU3), [`NodeLinks`] keeps them in the cluster's order and under the names of the matrix.
@@ -57,7 +57,7 @@ pub struct Device {
 pub enum Link {
     /// The device itself.
     Same,
-    /// So many bonded NVLinks (`NV18`).
+    /// A number of bonded NVLinks (`NV18`).
     NvLink(u16),
     /// At most one PCIe bridge (`PIX`).
     PcieSwitch,
@@ -242,7 +242,7 @@ impl Matrix {
         }
         for column in 0..width {
             let word = words.next().ok_or_else(|| format!("the row has {column} of {width} cells"))?;
-            let link = cell(word).ok_or_else(|| format!("`{}` is no kind of link", shown(word)))?;
+            let link = cell(word).ok_or_else(|| format!("`{}` is not a kind of link", shown(word)))?;
             if (link == Link::Same) != (row == column) {
                 return Err(format!("cell {} is `{}`", column + 1, shown(word)));
             }
@@ -262,7 +262,7 @@ impl Matrix {
         }
     }
 
-    /// Cells of rows that older drivers leave out are those of the mirrored column.
+    /// Rows that older drivers leave out are filled from the mirrored column.
     fn mirror(&mut self) {
         let width = self.devices.len();
         for row in 0..width {
@@ -336,7 +336,7 @@ impl Matrix {
         let cards = (0..self.devices.len()).filter(|index| !self.is_gpu(*index));
         let order: Vec<usize> = gpus.iter().copied().chain(cards).collect();
         let width = self.devices.len();
-        // A pair of network cards may be left out of the matrix; nothing is known to be worse than this.
+        // The matrix may leave out a pair of network cards; this is the worst possible link.
         let link = |row: usize, column: usize| self.links[row * width + column].unwrap_or(Link::System);
         let links = order.iter().flat_map(|row| order.iter().map(|column| link(*row, *column))).collect();
         let mut devices: Vec<Device> = order.iter().map(|index| self.devices[*index].clone()).collect();
@@ -396,7 +396,7 @@ fn node_kind(
     Ok(split_kind(NodeKind { scale_up_bandwidth: bandwidth, ..kind }, sizes, cards))
 }
 
-/// Whether matrix and options agree with the instance that the node is said to be.
+/// Whether matrix and options agree with the node's stated instance.
 fn check_instance(
     kind: &NodeKind,
     gpus: u32,
@@ -461,7 +461,7 @@ impl Links {
 
     /// The links of a GPU over which its neighbours are reached.
     ///
-    /// Direct links add up to no more than the GPU has. Where they would, a switch stands between: every
+    /// Direct links cannot add up to more than the GPU has. Where they seem to, there is a switch between: every
     /// neighbour is reached over the same links, and the worst one counts.
     fn in_use(&self, counts: &[u16]) -> Option<u32> {
         let sum: u32 = counts.iter().map(|count| u32::from(*count)).sum();

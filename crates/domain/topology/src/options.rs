@@ -1,4 +1,4 @@
-//! What the reader of a description may add to it.
+//! What the caller may add to a description.
 
 /// Choices for [`import`](crate::import). The default adds nothing.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -79,8 +79,8 @@ impl DomainNames {
     }
 }
 
-/// The last place of a name, for formats whose parsers do not tell lines; searched only for errors.
-/// Names in quotes are preferred: a short name may be a part of other words.
+/// The last place of a name, for formats whose parsers report no lines; searched only for errors.
+/// Names in quotes are preferred: a short name may be part of other words.
 pub(crate) fn place_of_name(source: Source<'_>, name: &str) -> Place {
     let quoted = || source.text.rfind(&format!("\"{name}\"")).map(|at| at + 1);
     match quoted().or_else(|| source.text.rfind(name)) {

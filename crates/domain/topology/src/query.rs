@@ -1,6 +1,6 @@
-//! Where GPUs meet, how far they are apart, and the sets into which each level divides the cluster.
+//! Where GPUs meet, how far apart they are, and the sets into which each level divides the cluster.
 //!
-//! The sets of every level are ranges of GPUs, and a set of a better level lies inside one of a worse level
+//! The sets of every level are ranges of GPUs, and a set of a better level is inside one of a worse level
 //! (only multi-node domains and nodes are the other way round). So a set of GPUs meets where its first and
 //! its last GPU meet, and no query allocates.
 
@@ -10,15 +10,14 @@ use crate::{Cluster, GpuId, GpuRange, Level, NodeId, NodeRange, Switch, SwitchId
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Set {
     pub gpus: GpuRange,
-    /// The nodes that these GPUs are in; all of them wholly, but for sets smaller than a node.
+    /// The nodes of these GPUs; whole nodes, except in sets smaller than a node.
     pub nodes: NodeRange,
 }
 
 impl Cluster {
-    /// The level at which all these GPUs meet; none for no GPUs. Order and repetition do not matter.
+    /// The level at which all these GPUs meet; none for an empty set. Order and repetition do not matter.
     ///
-    /// Takes a range (`cluster.node(n).gpus()`) or any iterator of ids. Time is linear in the set, and
-    /// constant memory.
+    /// Takes a range (`cluster.node(n).gpus()`) or any iterator of ids. Time is linear in the set; memory is constant.
     pub fn level_of(&self, gpus: impl IntoIterator<Item = GpuId>) -> Option<Level> {
         let (first, last) = bounds(gpus)?;
         Some(self.meet(first, last))
@@ -55,7 +54,7 @@ impl Cluster {
         self.above(a).map(|id| self.switch(id)).find(|switch| switch.nodes().contains(b))
     }
 
-    /// The switches above a node, from the one it hangs on to the root.
+    /// The switches above a node, from its own to the root.
     pub(crate) fn above(&self, node: NodeId) -> impl Iterator<Item = SwitchId> {
         std::iter::successors(self.switch_of(node), |below| self.parent_of(*below))
     }
@@ -77,7 +76,7 @@ impl Cluster {
     /// The sets into which a level divides the cluster, in order.
     ///
     /// Two GPUs are in the same set if and only if they meet at that level or below. The exception is
-    /// [`Level::Node`], which gives the machines, also where a domain spans several of them. A node below
+    /// [`Level::Node`], which gives the machines, even where a domain spans several of them. A node below
     /// no switch of a level's height is a set of its own there, with its domain. Nodes without GPUs are in
     /// no set of the levels below [`Level::Node`].
     pub fn sets(&self, level: Level) -> Sets<'_> {

@@ -5,23 +5,23 @@
 //! `NodeName=DEFAULT` lines, `DownNodes` lines, `\` at the end of a line and comments work as in Slurm. Other
 //! lines are skipped. What a node is follows from the first of these that applies: the `instance` option;
 //! a feature that is the name of a catalog instance; the GRES type, found among the catalog's accelerators.
-//! What contradicts the instance is refused: another count or type of GPUs, another instance as a feature.
+//! Whatever contradicts the instance is refused: a different count or type of GPUs, a different instance as a feature.
 //! A node without `gpu` GRES is a machine without accelerators. Without any `NodeName` line, the nodes are
 //! those of the topology, all of the `instance` given.
 //!
 //! **The tree** comes from `SwitchName` lines with `Nodes` or `Switches`; `LinkSpeed` is ignored. The
-//! output of `scontrol show topology` reads the same. With a tree, every node with GPUs has to hang on a switch.
+//! output of `scontrol show topology` reads the same. With a tree, every node with GPUs must be attached to a switch.
 //!
 //! **Blocks** (`BlockName` lines) are scale-up domains where their nodes are of a kind that has domains over
 //! several nodes: an instance that UltraServers are made of, or an accelerator of such instances (GB200,
 //! GB300). Otherwise they are leaves; next to a tree such blocks add nothing and are skipped. The `blocks`
 //! option overrules this. `BlockSizes` is checked for form and not kept.
 //!
-//! **`topology.yaml`** (Slurm 25.05 and later) may hold several topologies, also of different nodes. The one
-//! that counts is named by the `topology` option; else it is the first with `cluster_default: true`, else the
-//! first. Without the option, a tree takes over the blocks of the first other topology that divides it
+//! **`topology.yaml`** (Slurm 25.05 and later) may hold several topologies, even of different nodes. The one
+//! to use is named by the `topology` option; else it is the first with `cluster_default: true`, else the
+//! first. Without the option, a tree takes the blocks of the first other topology that divides it
 //! further, each block below one of its leaves, and blocks the tree above them. Nodes that the topology
-//! leaves out belong to others of the file and hang on no switch.
+//! leaves out belong to others of the file and are attached to no switch.
 //!
 //! `Include` lines are refused: give the included file as a further input.
 
@@ -61,7 +61,7 @@ pub(crate) fn read(
     assemble::cluster(found, sources, options, catalog)
 }
 
-/// Whether a text is `topology.yaml`: its first line that says something opens a list or a document.
+/// Whether a text is `topology.yaml`: its first meaningful line opens a list or a document.
 pub(crate) fn is_yaml(text: &str) -> bool {
     let says_something = |line: &&str| !line.is_empty() && !line.starts_with('#');
     let first = text.lines().map(str::trim).find(says_something);

@@ -1,9 +1,9 @@
 //! A cluster in one line: `p5.48xlarge:64`, or several joined by `+`.
 //!
-//! Each part is the name of a catalog instance or UltraServer and, after a colon, how many; one where the
+//! Each part is the name of a catalog instance or UltraServer and, after a colon, their number; one where the
 //! number is left out. An UltraServer counts as a whole: `u-p6e-gb200x72:4` is four NVLink domains of 18
 //! instances each. Nodes are called `n1`, `n2`, …, padded to one width. There is no tree of switches: all
-//! nodes hang on one flat, non-blocking fabric.
+//! nodes are attached to one flat, non-blocking fabric.
 
 use bedplate_catalog::{Catalog, CatalogError, Instance, UltraServer};
 use bedplate_diag::{Place, Source};
@@ -57,7 +57,7 @@ impl<'a> Unit<'a> {
     }
 }
 
-/// The error that has a suggestion to make.
+/// The error that carries a suggestion.
 fn with_hint(instance: CatalogError, ultraserver: CatalogError) -> CatalogError {
     match &instance {
         CatalogError::UnknownName { near, .. } if near.is_empty() => match &ultraserver {
@@ -100,7 +100,7 @@ pub(crate) fn add_unit(
     }
 }
 
-/// Adds a domain called after its UltraServer and its number.
+/// Adds a domain named after its UltraServer and its number.
 fn add_domain(draft: &mut Draft, server: &str) -> u32 {
     let number = draft.domains.len() as u32;
     draft.domains.push(format!("{server}-{}", number + 1));

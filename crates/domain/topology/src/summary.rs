@@ -35,7 +35,7 @@ pub struct HealthCount {
     pub nodes: u32,
 }
 
-/// The sets of a level. Of the switch levels only the switches count: what hangs below no switch of that
+/// The sets of a level. At switch levels only switches count: what is below no switch of that
 /// height, such as a login node, is neither a leaf nor a spine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LevelCount {

@@ -7,7 +7,7 @@ use serde_saphyr::{DuplicateKeyPolicy, MergeKeyPolicy, UserMessageFormatter};
 use crate::TopologyError;
 use crate::draft::shown;
 
-/// Aliases would let a small text stand for a huge one; descriptions of clusters have no use for many.
+/// Aliases let a small text expand to a huge one; descriptions of clusters need few.
 const MAX_ALIASES: usize = 1000;
 const MAX_DEPTH: usize = 64;
 

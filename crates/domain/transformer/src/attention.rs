@@ -24,7 +24,7 @@ pub struct GroupedQuery {
     pub has_sinks: bool,
 }
 
-/// Multi-head latent attention (DeepSeek): keys and values are remade from one small latent vector.
+/// Multi-head latent attention (DeepSeek): keys and values are reconstructed from one small latent vector.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Latent {
     pub heads: u64,
@@ -89,7 +89,7 @@ impl Attention {
         2.0 * self.heads() as f64 * (self.query_dim() + self.value_dim()) as f64
     }
 
-    /// The same while decoding. A latent is then read as it is cached, by queries moved into its space.
+    /// The same while decoding. A latent is then read as cached, by queries projected into its space.
     pub fn decode_flops_per_key(&self) -> f64 {
         match self {
             Attention::GroupedQuery(_) => self.score_flops_per_key(),
@@ -104,9 +104,9 @@ impl Attention {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Reach {
     Full,
-    /// The last so many tokens, itself included.
+    /// A window of the last tokens, itself included.
     Window(u64),
-    /// The tokens of the same chunk; chunks lie side by side (Llama 4).
+    /// The tokens of the same chunk; chunks do not overlap (Llama 4).
     Chunk(u64),
 }
 

@@ -122,7 +122,7 @@ pub fn builtin_names() -> impl Iterator<Item = &'static str> {
 
 /// A built-in model by its short name or by its Hugging Face name, in any case.
 ///
-/// The owner (`meta-llama/`) is not looked at, nor are endings that do not change the shape (`-Instruct`).
+/// The owner (`meta-llama/`) is ignored, as are suffixes that do not change the shape (`-Instruct`).
 pub fn builtin(name: &str) -> Result<Transformer, ModelError> {
     let builtin = find(name).ok_or_else(|| unknown(name))?;
     let file = format!("data/models/{}.json", builtin.name);
@@ -153,7 +153,7 @@ fn spelled(name: &str) -> String {
     hyphenated.strip_prefix("meta-").unwrap_or(&hyphenated).to_owned()
 }
 
-/// The name without endings for fine-tunes and formats of one and the same shape.
+/// The name without suffixes for fine-tunes and formats of the same shape.
 fn without_endings(name: &str) -> &str {
     const ENDINGS: [&str; 11] =
         ["-instruct", "-chat", "-base", "-hf", "-it", "-pt", "-bf16", "-fp8", "-fp16", "-original", "-text"];

@@ -4,7 +4,7 @@ use bedplate_units::Bytes;
 
 use crate::{Part, Precision, Transformer};
 
-/// What an optimizer keeps per parameter, beside master weights.
+/// What an optimizer keeps per parameter, besides master weights.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Optimizer {
     /// Two moments in fp32.

@@ -5,13 +5,13 @@ use std::ops::RangeInclusive;
 use crate::parameters::{Tally, prediction_total};
 use crate::{Attention, Dense, Mixture, Mlp, Positions, Reach, Shape};
 
-/// The largest single size. Real ones stay below 2^24; products of three such sizes fit 128 bits.
+/// The largest single size. Real ones stay below 2^24; products of three such sizes fit in 128 bits.
 pub(crate) const MOST_ELEMENTS: u64 = 1 << 31;
 pub(crate) const MOST_LAYERS: u64 = 100_000;
 const MOST_PREDICTION_LAYERS: u64 = 100;
 const MOST_PARAMETERS: u128 = 1_000_000_000_000_000_000;
 
-/// Why a shape is no model.
+/// Why a shape is not a model.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Flaw {
     #[error("the {quantity} is {value}, which is not between {least} and {most}")]

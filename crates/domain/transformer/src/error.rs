@@ -1,4 +1,4 @@
-//! What can be wrong with a model somebody names or describes.
+//! What can be wrong with a model's name or description.
 
 use bedplate_diag::{Class, Diagnostic, Page, Place};
 
@@ -14,7 +14,7 @@ pub enum ModelError {
     NotAnObject { found: &'static str, place: Place },
     #[error("model type `{model_type}` is not known")]
     UnknownType { model_type: String, nearest: Option<&'static str>, place: Place },
-    #[error("the configuration has no `model_type`, by which its keys are understood")]
+    #[error("the configuration has no `model_type`, which says how to read its keys")]
     NoType { place: Place },
     #[error("the configuration has no `{key}`, which model type `{model_type}` needs")]
     MissingKey { key: &'static str, model_type: String, place: Place },
@@ -42,7 +42,7 @@ static UNKNOWN_NAME: Page = Page {
     code: "model/unknown-name",
     class: Class::User,
     meaning: "Bedplate carries the shapes of common models under short names such as `llama-3.1-8b` and \
-              under their Hugging Face names. The name asked for is not among them. Nothing is fetched \
+              under their Hugging Face names. The requested name is not among them. Nothing is fetched \
               from the Hugging Face hub.",
     remedy: "list the names with `bedplate model list`, or give the path of the model's config.json",
 };

@@ -24,14 +24,14 @@ pub enum AttentionFlops {
 /// Whether the forward pass that full activation recomputation repeats is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RecomputeFlops {
-    /// Model FLOPs, from which MFU is made.
+    /// Model FLOPs, the basis of MFU.
     #[default]
     NotCounted,
     /// Hardware FLOPs (HFU): the layers' forward pass once more, without the logits.
     Counted,
 }
 
-/// Whether multi-token prediction modules take part.
+/// Whether multi-token prediction modules are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Prediction {
     #[default]
@@ -151,7 +151,7 @@ impl FlopsByPart {
         self.parts().into_iter().map(|(_, flops)| flops).sum()
     }
 
-    /// Every part under its name, also those that are zero.
+    /// Every part under its name, including those that are zero.
     pub fn parts(&self) -> [(&'static str, Flops); 8] {
         [
             ("attention projections", self.attention_projections),

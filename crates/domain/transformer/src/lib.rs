@@ -4,7 +4,7 @@
 //! ([`builtin`]), or from a [`Shape`] that [`Transformer::new`] has checked. It describes the
 //! architecture and not the family: runs of identical layers, each with its attention and its MLP. One
 //! list of weight matrices ([`Layer::matrices`]) gives both the exact parameter counts and the FLOPs.
-//! Only the language model is described; [`Shape::left_out`] names what a file holds beside it.
+//! Only the language model is described; [`Shape::left_out`] names what else a file holds.
 //!
 //! This crate does no I/O and does not know hardware or parallel layouts.
 //!

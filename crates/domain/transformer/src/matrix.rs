@@ -2,7 +2,7 @@
 
 use crate::{Attention, Dense, GroupedQuery, Latent, Layer, Mixture, Mlp, Part};
 
-/// One weight matrix, or `copies` alike ones of which each token uses `per_token`.
+/// One weight matrix, or `copies` identical ones of which each token uses `per_token`.
 ///
 /// A batch of `t` tokens multiplies `t x inputs` by `inputs x outputs` for each copy that a token uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,7 +28,7 @@ pub enum Role {
     QueryDown,
     /// Restores the heads of the compressed query.
     QueryUp,
-    /// Compresses keys and values into the latent, beside the shared rotary key.
+    /// Compresses keys and values into the latent, next to the shared rotary key.
     KvDown,
     /// Restores the heads of keys and values from the latent.
     KvUp,
@@ -59,7 +59,7 @@ impl Matrix {
 }
 
 impl Layer {
-    /// The matrices of this layer in a model of width `hidden`, in the order a token meets them.
+    /// The matrices of this layer in a model of width `hidden`, in the order a token passes them.
     pub fn matrices(&self, hidden: u64) -> Vec<Matrix> {
         let mut matrices = match &self.attention {
             Attention::GroupedQuery(grouped) => grouped_matrices(grouped, hidden),

@@ -14,7 +14,7 @@ pub struct Dense {
     pub has_bias: bool,
 }
 
-/// A router that sends each token to `per_token` of `experts` experts, beside an optional shared expert.
+/// A router that sends each token to `per_token` of `experts` experts, with an optional shared expert.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Mixture {
     pub experts: u64,
@@ -22,7 +22,7 @@ pub struct Mixture {
     pub per_token: u64,
     /// One routed expert.
     pub expert: Dense,
-    /// What every token passes through; several shared experts are one of their joint width.
+    /// What every token passes through; several shared experts count as one of their total width.
     pub shared: Option<Dense>,
     /// The shared expert's output is weighed by a learned gate of one column (Qwen2-MoE).
     pub has_shared_gate: bool,

@@ -70,7 +70,7 @@ impl Parameters {
         self.by_part[part as usize]
     }
 
-    /// Every part with its count, also the parts that are empty.
+    /// Every part with its count, including empty parts.
     pub fn parts(&self) -> impl Iterator<Item = (Part, u64)> {
         Part::ALL.into_iter().map(|part| (part, self.of(part)))
     }
@@ -103,7 +103,7 @@ impl Transformer {
     }
 }
 
-/// Sums wide enough for any shape whose single sizes are within bounds, so that they can be checked.
+/// Sums wide enough for any shape with sizes within bounds, so that they can be checked.
 #[derive(Default)]
 pub(crate) struct Tally {
     by_part: [u128; Part::ALL.len()],

@@ -56,7 +56,7 @@ impl Precision {
         }
     }
 
-    /// The format of that name, in any case; `None` when there is none.
+    /// The format of that name, ignoring case; `None` when there is none.
     pub fn find(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|precision| precision.name().eq_ignore_ascii_case(name))
     }

@@ -21,13 +21,13 @@ pub struct Shape {
     /// The output projection is the transposed input embedding.
     pub has_tied_embeddings: bool,
     pub max_context: u64,
-    /// Multi-token prediction modules. Named here, but counted only where asked for.
+    /// Multi-token prediction modules. Counted only on request.
     pub prediction_layers: u64,
-    /// What the configuration describes beside the language model.
+    /// What the configuration describes besides the language model.
     pub left_out: Vec<LeftOut>,
 }
 
-/// Consecutive layers that are all alike.
+/// Consecutive identical layers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayerRun {
     pub count: u64,
@@ -59,7 +59,7 @@ impl Norm {
     }
 }
 
-/// Where in a layer norms stand: around the attention and around the MLP.
+/// Where the norms of a layer are: around the attention and around the MLP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormPlacement {
     Before,
@@ -108,7 +108,7 @@ impl LayerRun {
         Self::join(layers.into_iter().map(|layer| LayerRun { count: 1, layer }))
     }
 
-    /// Neighbouring runs of equal layers become one.
+    /// Merges neighbouring runs of equal layers.
     pub(crate) fn join(runs: impl IntoIterator<Item = LayerRun>) -> Vec<LayerRun> {
         let mut joined: Vec<LayerRun> = Vec::new();
         for run in runs {

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use crate::check::check;
 use crate::{Layer, LayerRun, ModelError, Shape};
 
-/// A [`Shape`] whose sizes are known to make sense, so that nothing computed from it overflows.
+/// A [`Shape`] whose sizes have been checked, so that nothing computed from it overflows.
 ///
 /// It reads like its shape (`model.hidden`, `model.runs`); to change one, edit a copy of the shape and
 /// check it again.
@@ -33,7 +33,7 @@ impl Transformer {
         self.runs.iter().flat_map(|run| (0..run.count).map(move |_| &run.layer))
     }
 
-    /// The kinds of layers, each with how many there are in all, in order of first appearance.
+    /// The kinds of layers, each with its total count, in order of first appearance.
     pub fn layer_kinds(&self) -> Vec<LayerRun> {
         let mut kinds: Vec<LayerRun> = Vec::new();
         for run in &self.runs {

@@ -1,4 +1,4 @@
-//! Built-in models against counts that others made.
+//! Built-in models against published counts.
 //!
 //! `oracle/builtins.csv` holds what transformers counts when it builds each configuration on the meta
 //! device: unique parameters, and those minus the experts that a token does not visit.
@@ -54,7 +54,7 @@ fn every_name_is_checked_against_something() {
 }
 
 /// Model cards give billions, rounded by at most the third column, and do not say whether the input
-/// embedding counts: their figure lies between our two.
+/// embedding counts: their figure is between our two.
 #[test]
 fn active_sizes_of_model_cards_lie_between_ours() {
     let cards = [

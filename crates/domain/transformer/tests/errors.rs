@@ -1,4 +1,4 @@
-//! What a person reads when a model cannot be had.
+//! What a user reads when a model cannot be read.
 
 use bedplate_diag::{Source, render_text};
 use bedplate_transformer::{Family, PAGES, Shape, Transformer, builtin, from_config, to_config_json};

@@ -75,7 +75,7 @@ fn nonsense() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Calls everything that computes; none of it may panic or give a number that is none.
+/// Calls everything that computes; none of it may panic or return NaN.
 fn exercise(model: &Transformer) {
     let parameters = model.parameters();
     assert!(parameters.active <= parameters.total);

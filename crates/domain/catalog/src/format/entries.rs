@@ -11,10 +11,10 @@ use crate::{
     Prices, Purchase, StorageClass, StoragePrice, StorageTier, UltraServer,
 };
 
-/// More accelerators than any one machine or domain will have for a long time.
+/// More accelerators than any machine or domain has.
 const MOST_ACCELERATORS: u32 = 100_000;
 
-/// Reads one entry. The catalog holds what was read before, which is what this entry may refer to.
+/// Reads one entry. It may refer only to what the catalog already holds.
 pub(super) struct Reader<'a> {
     draft: &'a Draft,
     table: &'a Table,
@@ -90,7 +90,7 @@ impl<'a> Reader<'a> {
             notes: self.table.optional("notes")?,
             evidence: self.evidence()?,
         };
-        // Vendors print GiB of memory as GB, so what is usable may exceed the nominal figure by 7 %.
+        // Vendors print GiB of memory as GB, so usable memory may exceed the nominal figure by 7 %.
         if accelerator.memory_usable.is_some_and(|usable| usable > accelerator.memory * 1.08) {
             return Err(self.table.bad_value("memory_usable", "it is larger than `memory`"));
         }
@@ -179,14 +179,12 @@ impl<'a> Reader<'a> {
     fn memory(&self) -> Result<Bytes, DocumentError> {
         let memory: Bytes = self.table.required("memory")?;
         if memory.is_zero() || memory > Bytes::tb(1000.0) {
-            return Err(self
-                .table
-                .bad_value("memory", "an accelerator has more than none and less than 1 PB"));
+            return Err(self.table.bad_value("memory", "an accelerator has more than 0 and less than 1 PB"));
         }
         Ok(memory)
     }
 
-    /// A quantity that, where it is given, is not zero: a link of no bandwidth is left out instead.
+    /// A quantity that is not zero where it is given: a link without bandwidth is left out instead.
     fn positive<T: Readable + Ord + Default>(&self, key: &str) -> Result<Option<T>, DocumentError> {
         let value: Option<T> = self.table.optional(key)?;
         match value {
@@ -205,7 +203,7 @@ impl<'a> Reader<'a> {
         Err(self.table.bad_value(key, format!("{count} is not between 1 and {MOST_ACCELERATORS}")))
     }
 
-    /// Where nothing is said: all accelerators of the machine if they have a scale-up fabric, else each alone.
+    /// The default: all accelerators of the machine if they have a scale-up fabric, else each alone.
     fn scale_up_domain(&self, accelerators: u32) -> Result<u32, DocumentError> {
         let name: String = self.table.required("accelerator")?;
         let is_joined = self.catalog.accelerator(&name).is_ok_and(|found| found.scale_up.is_some());

@@ -36,7 +36,7 @@ struct Reader<'a> {
     kinds: BTreeMap<String, u16>,
     /// The groups with the first node of each.
     group_tables: Vec<(usize, Table)>,
-    /// The tables that the switches of the draft stand in; none for those that [fabric] makes.
+    /// The tables that define the draft's switches; none for those made by [fabric].
     switch_tables: Vec<Table>,
     /// By level, leaves first.
     oversubscription: Vec<f32>,
@@ -218,7 +218,7 @@ impl<'a> Reader<'a> {
         for key in keys {
             let size: Option<u32> = table.optional(key)?;
             if size == Some(0) {
-                return Err(table.bad_value(key, "it is at least 1").into());
+                return Err(table.bad_value(key, "it must be at least 1").into());
             }
             sizes.push(size);
         }
@@ -326,7 +326,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// Heights over the leaves, as far as the first few levels with a ratio go; a cycle, refused later, ends there too.
+    /// Heights above the leaves, up to the levels that have a ratio; that also ends a walk along a cycle, which is refused later.
     fn heights(&self) -> Vec<usize> {
         let mut heights = vec![0; self.named.draft.switches.len()];
         for _ in 0..self.oversubscription.len().min(8) {

@@ -153,8 +153,7 @@ fn exact_bandwidth(bandwidth: Bandwidth) -> String {
     exact(bandwidth, bandwidth.get(), "B/s")
 }
 
-/// A quantity as people write it, decimal or binary, or to the last digit in its base unit where that would
-/// lose some.
+/// A quantity as people write it, decimal or binary, or with all digits in its base unit where that would lose some.
 fn exact<Q: Display + FromStr + PartialEq>(quantity: Q, number: f64, unit: &str) -> String {
     let is_exact = |text: &String| text.parse::<Q>().is_ok_and(|same| same == quantity);
     let short = [quantity.to_string(), format!("{quantity:#}")].into_iter().find(is_exact);

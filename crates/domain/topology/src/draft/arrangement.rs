@@ -56,8 +56,8 @@ impl Arrangement {
         self.node_switches.resize(self.nodes.len(), switch);
     }
 
-    /// Everything below is known now. A switch without nodes is taken back: it is the newest entry, because
-    /// what was below it had no nodes either.
+    /// Everything below is known now. A switch without nodes is removed: it is the newest entry, because
+    /// everything below it had no nodes either.
     fn leave(&mut self, number: u32) {
         let index = number as usize;
         if self.first_nodes[index] as usize == self.nodes.len() {
@@ -95,7 +95,7 @@ enum Step {
     Leave(u32),
 }
 
-/// Nodes by draft switch, the last list for nodes without one. Nodes of a domain stand together, at the
+/// Nodes by draft switch, the last list for nodes without one. Nodes of a domain are adjacent, at the
 /// position of the first of them.
 fn own_nodes(draft: &Draft) -> Vec<Vec<u32>> {
     let mut own = vec![Vec::new(); draft.switches.len() + 1];

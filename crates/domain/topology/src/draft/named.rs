@@ -1,6 +1,6 @@
 //! A draft whose nodes, switches and domains are referred to by name, as people do in files.
 //!
-//! Every name is new when it is added and known when it is referred to, and nothing hangs in two places.
+//! Every name is new when it is added and known when it is referred to, and nothing has two parents.
 //! Formats that give each node whole, with its path through the network, need none of this: see `paths`.
 
 use std::collections::{HashMap, HashSet};
@@ -11,7 +11,7 @@ use super::{Draft, DraftSwitch, MAX_NODES, check_limit, shown};
 use crate::TopologyError;
 use crate::hostlist::Hostlist;
 
-/// Where the text at hand stands; asked for only when something is wrong with it.
+/// The place of the current text; computed only when there is an error.
 type At<'a> = &'a dyn Fn() -> Place;
 
 #[derive(Debug, Default)]
@@ -80,7 +80,7 @@ impl NamedDraft {
         self.switches.get(name).copied().ok_or_else(|| undefined("switch", name, known(), place))
     }
 
-    /// Hangs nodes on a switch, in the order of the list.
+    /// Attaches nodes to a switch, in the order of the list.
     pub(crate) fn hang_nodes(
         &mut self,
         list: &Hostlist<'_>,
@@ -170,8 +170,7 @@ fn two_parents(what: &'static str, name: &str, [first, second]: [&str; 2], place
     TopologyError::TwoParents { what, name: shown(name), first, second, place: place() }
 }
 
-/// A name that nothing has. A name that differs from it in digits only is no suggestion: it is the name of
-/// another one of many.
+/// The error for an unknown name. A known name that differs only in digits is not suggested: it is just another of many.
 pub(crate) fn undefined<'n>(
     what: &'static str,
     name: &str,

@@ -77,7 +77,7 @@ struct Assembly<'a> {
     options: &'a ImportOptions,
     catalog: &'a Catalog,
     named: NamedDraft,
-    /// Where the nodes and switches of the draft stand.
+    /// The places of the draft's nodes and switches.
     node_at: Vec<At>,
     switch_at: Vec<At>,
     kinds: HashMap<KindKey, u16>,
@@ -113,7 +113,7 @@ impl<'a> Assembly<'a> {
         self.sources[at.file]
     }
 
-    /// Adds a node that must be new.
+    /// Adds a node, which must be new.
     fn add_node(&mut self, name: &str, kind: u16, at: At) -> Result<u32, TopologyError> {
         let sources = self.sources;
         let index = self.named.add_node(name, kind, &|| at.place(sources))?;
@@ -231,7 +231,7 @@ impl<'a> Assembly<'a> {
         }
     }
 
-    /// Whether the line agrees with the instance that its nodes are said to be.
+    /// Whether the line agrees with the stated instance of its nodes.
     fn check_instance(
         &self,
         kind: &NodeKind,
@@ -334,7 +334,7 @@ impl<'a> Assembly<'a> {
             Blocks::Domains => true,
             Blocks::Leaves => false,
             Blocks::Automatic => {
-                // Nodes of a block are alike, so the first one with GPUs speaks for all.
+                // Nodes of a block are identical, so the first one with GPUs stands for all.
                 let kinds = nodes
                     .iter()
                     .map(|node| self.named.draft.kinds.get(self.named.draft.nodes[*node as usize].kind));

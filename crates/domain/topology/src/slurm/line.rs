@@ -7,7 +7,7 @@ use bedplate_diag::Source;
 use crate::TopologyError;
 use crate::draft::shown;
 
-/// A logical line: continuations joined, comment and escapes gone. Lines that say nothing are left out.
+/// A logical line: continuations joined, comment and escapes gone. Empty lines are left out.
 #[derive(Debug)]
 pub(super) struct Line<'a> {
     /// Of its first physical line, counted from 1.
@@ -89,14 +89,14 @@ impl Line<'_> {
         (word.eq_ignore_ascii_case("include") && !file.trim_start().starts_with('=')).then(|| file.trim())
     }
 
-    /// All pairs of the line. Values with blanks stand in double quotes.
+    /// All pairs of the line. Values with spaces are in double quotes.
     pub(super) fn pairs(&self, source: Source<'_>) -> Result<Vec<Pair<'_>>, TopologyError> {
         let mut pairs = Vec::new();
         let mut rest = self.text.trim();
         while !rest.is_empty() {
             let (pair, behind) = split_pair(rest).ok_or_else(|| TopologyError::Malformed {
                 expected: "a line of `Key=Value` pairs",
-                reason: format!("`{}` is no pair", shown(rest)),
+                reason: format!("`{}` is not a pair", shown(rest)),
                 place: source.line(self.number),
             })?;
             pairs.push(pair);
@@ -154,10 +154,10 @@ mod tests {
         check(
             "NodeName=\n=x\nno pair\nA=\"open\n",
             expect![[r#"
-            1: this is not a line of `Key=Value` pairs: `NodeName=` is no pair
-            2: this is not a line of `Key=Value` pairs: `=x` is no pair
-            3: this is not a line of `Key=Value` pairs: `no pair` is no pair
-            4: this is not a line of `Key=Value` pairs: `A="open` is no pair"#]],
+            1: this is not a line of `Key=Value` pairs: `NodeName=` is not a pair
+            2: this is not a line of `Key=Value` pairs: `=x` is not a pair
+            3: this is not a line of `Key=Value` pairs: `no pair` is not a pair
+            4: this is not a line of `Key=Value` pairs: `A="open` is not a pair"#]],
         );
     }
 }

@@ -10,7 +10,7 @@ use crate::draft::shown;
 use crate::hostlist::Hostlist;
 use crate::{Health, TopologyError};
 
-/// Every key that Slurm knows on these lines, so that only misspelt ones are refused.
+/// Every key that Slurm knows on these lines, so that only typos are refused.
 const KEYS: [&str; 34] = [
     "NodeName",
     "Gres",
@@ -48,7 +48,7 @@ const KEYS: [&str; 34] = [
     "Version",
 ];
 
-/// The nodes of `slurm.conf` as written, before anybody asks what they are.
+/// The nodes of `slurm.conf` as written, before their kinds are resolved.
 #[derive(Debug, Default)]
 pub(super) struct Nodes {
     defaults: Fields,
@@ -144,7 +144,7 @@ impl Fields {
     }
 }
 
-/// The names that a line begins with, and what it says of them over what is given.
+/// The names that a line begins with, and its settings on top of the given ones.
 fn read_fields(
     mut fields: Fields,
     line: &Line<'_>,
@@ -201,7 +201,7 @@ fn features(value: &str) -> Vec<String> {
     value.split(',').map(str::trim).filter(|feature| !feature.is_empty()).map(str::to_owned).collect()
 }
 
-/// Keys that Slurm knows and we do not need are fine, and so are new ones; misspelt ones are not.
+/// Keys that Slurm knows but Bedplate does not need are accepted, and so are new ones; typos are not.
 fn check_other_key(key: &str) -> Result<(), Fault> {
     let is_known = KEYS.iter().any(|known| known.eq_ignore_ascii_case(key));
     if is_known || nearest(key, KEYS.iter().copied()).is_none() { Ok(()) } else { Err(Fault::Key) }
@@ -219,7 +219,7 @@ fn mebibytes(value: &str) -> Result<u64, Fault> {
         "T" | "TB" => number.checked_mul(1024 * 1024),
         _ => None,
     };
-    // Beyond this an `f64` of bytes would not be exact, and no machine has an exbibyte.
+    // Beyond this an `f64` of bytes is not exact, and no machine has an exbibyte.
     mebibytes.filter(|amount| *amount < 1 << 32).ok_or_else(fault)
 }
 
@@ -244,7 +244,7 @@ fn gpus(gres: &str) -> Result<Option<Gpus>, Fault> {
     Ok(found.filter(|gpus| gpus.count > 0))
 }
 
-/// The parts behind `gpu`: nothing, a count, a type, or type and count.
+/// The parts after `gpu`: nothing, a count, a type, or type and count.
 fn gpus_of<'a>(parts: impl Iterator<Item = &'a str>) -> Result<Gpus, Fault> {
     let fault = || Fault::Value("GRES such as `gpu:h100:8`");
     let mut gpus = Gpus { kind: None, count: 1 };
@@ -273,7 +273,7 @@ fn split_outside_parentheses(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The health behind a state such as `DOWN`, `IDLE+DRAIN` or `UNKNOWN`; the worst word counts.
+/// The health for a state such as `DOWN`, `IDLE+DRAIN` or `UNKNOWN`; the worst word counts.
 fn health(state: &str) -> Result<Health, Fault> {
     let words = state.split('+').map(|word| word.trim().trim_end_matches(|c: char| !c.is_ascii_alphabetic()));
     let healths: Result<Vec<Health>, Fault> = words.map(health_of_word).collect();

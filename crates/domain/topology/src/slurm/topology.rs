@@ -8,13 +8,13 @@ use crate::TopologyError;
 use crate::draft::shown;
 
 const FIRST_KEYS: [&str; 3] = ["SwitchName", "BlockName", "BlockSizes"];
-/// What lines of `slurm.conf` that matter here begin with, or that look alike.
+/// First keys of the `slurm.conf` lines that matter here, and similar ones.
 const CONF_KEYS: [&str; 6] =
     ["NodeName", "DownNodes", "ClusterName", "PartitionName", "NodeSet", "SlurmctldHost"];
 const SWITCH_KEYS: [&str; 5] = ["SwitchName", "Nodes", "Switches", "LinkSpeed", "Level"];
 const BLOCK_KEYS: [&str; 2] = ["BlockName", "Nodes"];
 
-/// Whether a file is `topology.conf`, where every line must make sense, and not `slurm.conf`.
+/// Whether a file is `topology.conf`, where every line must be understood, and not `slurm.conf`.
 pub(super) fn looks_like(source: Source<'_>) -> bool {
     source.name.ends_with("topology.conf") || (has_line(source, &FIRST_KEYS) && !has_line(source, &CONF_KEYS))
 }
@@ -120,11 +120,11 @@ pub(super) fn unknown_key(
     TopologyError::UnknownKey { file, key: shown(key), near, known: known.join(", "), place }
 }
 
-/// How many lines of a file without any sense are searched for misspellings.
+/// How many lines of an unrecognised file are searched for misspellings.
 const SEARCHED_LINES: usize = 100;
 
-/// A file that says nothing we know is likely to be misspelt, and then its first lines show it. What else
-/// stands in `slurm.conf` is none of our business.
+/// A file with nothing we know is probably misspelt, and its first lines show it. Other lines of `slurm.conf` are
+/// not checked.
 pub(super) fn check_some_line_is_known(source: Source<'_>) -> Result<(), TopologyError> {
     const KEYS: [&str; 4] = ["SwitchName", "BlockName", "BlockSizes", "NodeName"];
     if has_line(source, &FIRST_KEYS) || has_line(source, &CONF_KEYS) {

@@ -1,4 +1,4 @@
-//! Clusters as Slurm's files. What is written reads back as the same cluster where Slurm can say it.
+//! Clusters as Slurm's files. They read back as the same cluster as far as Slurm can express it.
 
 use std::fmt::Write as _;
 
@@ -6,7 +6,7 @@ use bedplate_units::Bytes;
 
 use crate::{Cluster, Health, Node, NodeId, NodeKind, NodeRange, Switch, compress_hostlist};
 
-/// `topology.conf` for `topology/tree`. A flat cluster becomes one switch, because Slurm wants a tree here.
+/// `topology.conf` for `topology/tree`. A flat cluster becomes one switch, because Slurm requires a tree here.
 pub(crate) fn tree_conf(cluster: &Cluster) -> String {
     let mut text =
         String::from("# Slurm topology.conf for TopologyPlugin=topology/tree, written by Bedplate\n");
@@ -63,7 +63,7 @@ pub(crate) fn node_lines(cluster: &Cluster) -> String {
         String::from("# NodeName lines for slurm.conf, written by Bedplate; they need GresTypes=gpu\n");
     if cluster.kinds().iter().any(|kind| matches!(real_memory(kind), Some(RealMemory::OfNominal(_)))) {
         text.push_str(
-            "# RealMemory is 95 % of the nominal memory where nobody stated it: Slurm drains nodes that report less\n",
+            "# RealMemory is 95 % of the nominal memory where it is not known: Slurm drains nodes that report less\n",
         );
     }
     let mut start = 0;
@@ -110,7 +110,7 @@ fn hardware(node: Node<'_>) -> String {
 /// What `RealMemory` is written from.
 enum RealMemory {
     Stated(Bytes),
-    /// A share of what is sold. The operating system never has all of that, and Slurm drains a node that
+    /// A share of the nominal memory. The operating system never sees all of it, and Slurm drains a node that
     /// reports less than `RealMemory`.
     OfNominal(Bytes),
 }
@@ -131,7 +131,7 @@ fn value(text: &str) -> String {
     if text.contains(char::is_whitespace) { format!("\"{text}\"") } else { text }
 }
 
-/// Slurm's configuration knows fewer states: a degraded node stays in service, and what is
+/// Slurm's configuration knows fewer states: a degraded node stays in service, and one that is
 /// draining or in maintenance is drained.
 fn state(health: Health, reason: Option<&str>) -> String {
     let state = match health {
@@ -180,7 +180,7 @@ impl Below {
     }
 }
 
-/// The tree as Slurm wants it: a switch has nodes or switches. One that has both gets a leaf for the nodes.
+/// The tree as Slurm requires it: a switch has nodes or switches. One that has both gets a leaf for its nodes.
 fn tree(cluster: &Cluster) -> Vec<TreeSwitch> {
     if cluster.switch_count() == 0 {
         let below = Below::Nodes(names(cluster, cluster.nodes()));
@@ -205,7 +205,7 @@ fn tree(cluster: &Cluster) -> Vec<TreeSwitch> {
     tree
 }
 
-/// Slurm wants every node on some switch. Nodes with GPUs whose place is unknown get one of their own.
+/// Slurm requires every node to be on a switch. Nodes with GPUs whose place is unknown get one of their own.
 fn unplaced(cluster: &Cluster) -> Option<TreeSwitch> {
     let is_unplaced = |node: &NodeId| {
         let node = cluster.node(*node);
@@ -256,7 +256,7 @@ fn blocks(cluster: &Cluster) -> Vec<Block<'_>> {
     leaves.map(|(id, nodes)| Block { name: cluster.switch(id).name(), nodes }).collect()
 }
 
-/// Slurm plans with blocks of one size, which no block may fall short of.
+/// Slurm plans with blocks of one size, and no block may be smaller.
 fn block_size(blocks: &[Block<'_>]) -> u32 {
     blocks.iter().map(|block| block.nodes.len()).min().unwrap_or(1)
 }

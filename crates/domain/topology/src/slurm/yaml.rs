@@ -11,7 +11,7 @@ use super::assemble::{At, Block, Found, Switch};
 use super::topology::check_switch;
 use crate::{ImportOptions, TopologyError, expand_hostlist, yaml};
 
-/// One topology of the file. Kinds that describe neither tree nor blocks are known and passed over.
+/// One topology of the file. Kinds that describe neither tree nor blocks are recognised and skipped.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Topology {
@@ -83,8 +83,8 @@ pub(super) fn read(
 }
 
 impl Topology {
-    /// Takes over blocks that divide the nodes of this tree further, or the tree over these blocks.
-    /// Topologies of other nodes describe other parts of the cluster and are passed over.
+    /// Adds blocks that divide the nodes of this tree further, or the tree above these blocks.
+    /// Topologies of other nodes describe other parts of the cluster and are skipped.
     fn complete(&mut self, others: impl Iterator<Item = Topology>) {
         for other in others {
             match (&self.tree, &self.block) {
@@ -97,7 +97,7 @@ impl Topology {
 }
 
 impl Tree {
-    /// Whether each of the blocks lies below one leaf of this tree.
+    /// Whether each of the blocks is below one leaf of this tree.
     fn is_divided_by(&self, blocks: &Blocks) -> bool {
         let mut leaf_of = HashMap::new();
         for (leaf, switch) in self.switches.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Every importer on a realistic sample, and what came of it.
+//! Every importer on a realistic sample.
 
 use crate::support::*;
 use bedplate_diag::Source;
@@ -542,7 +542,7 @@ fn nvidia_smi_is_one_node() {
     );
 }
 
-/// A matrix of GPUs joined by the same link each.
+/// A matrix of GPUs that are all joined by the same link.
 fn matrix(gpus: usize, link: &str) -> String {
     let names: Vec<String> = (0..gpus).map(|gpu| format!("GPU{gpu}")).collect();
     let mut text = format!("\t{}\n", names.join("\t"));
@@ -652,7 +652,7 @@ fn the_ending_decides_where_the_content_does_not() {
     for (name, text, format) in cases {
         assert_eq!(detect(Source::new(name, text)), format, "{name}");
     }
-    // A file that says nothing does not hide the format of the next.
+    // An undetectable file does not hide the format of the next.
     let sources = [Source::new("a", "# nothing\n"), Source::new("b", SLURM_CONF)];
     assert!(import_detected(&sources, &ImportOptions::default(), &CATALOG).is_ok());
 }

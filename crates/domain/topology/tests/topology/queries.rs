@@ -42,7 +42,7 @@ impl Reference<'_> {
         self.above(a).into_iter().find(|switch| above_b.contains(switch))
     }
 
-    /// The domain that a node shares with others; one of a single node is none.
+    /// The domain that a node shares with others; a domain of a single node does not count.
     fn shared_domain(&self, node: usize) -> Option<usize> {
         let domain = self.random.nodes[node].domain?;
         let members = self.random.nodes.iter().filter(|other| other.domain == Some(domain)).count();
@@ -202,7 +202,7 @@ fn the_network_is_as_fast_as_its_narrowest_stage() {
     let cluster = two_leaves();
     let per_gpu = |gpus: &[u32]| cluster.scale_out_bandwidth(gpus.iter().map(|gpu| GpuId(*gpu))).unwrap();
     let of = |gb_per_s: f64, narrowest| ScaleOut { per_gpu: Bandwidth::gb_per_s(gb_per_s), narrowest };
-    // Eight GPUs share the node's cards, and the other seven are taken to be busy.
+    // Eight GPUs share the node's cards, and the other seven are assumed busy.
     let leaf: Vec<u32> = (0..16).collect();
     assert_eq!(per_gpu(&leaf), of(50.0, Stage::Cards(NodeId(0))));
     assert_eq!(per_gpu(&[0, 8]), of(50.0, Stage::Cards(NodeId(0))));

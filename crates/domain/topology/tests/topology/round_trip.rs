@@ -309,7 +309,7 @@ proptest! {
     fn slurm_blocks_survive_slurm(random in clusters(Shape::Slurm)) {
         let options = ImportOptions { blocks: Blocks::Domains, ..ImportOptions::default() };
         let once = reread_slurm(&random.cluster(), ExportFormat::SlurmBlock, &options);
-        // Domains of one node are none, and without any there are no blocks to compare.
+        // Domains of one node do not count, and without any there are no blocks to compare.
         prop_assume!(once.nodes().into_iter().any(|node| once.multi_node_domain(node).is_some()));
         prop_assert_eq!(&reread_slurm(&once, ExportFormat::SlurmBlock, &options), &once);
         prop_assert_eq!(&reread_slurm(&once, ExportFormat::SlurmYaml, &options), &once);

@@ -22,7 +22,7 @@ pub(super) struct Dialect {
     pub(super) mixture: Option<MixtureKeys>,
 }
 
-/// A feature that a family always has, never has, or has by a key.
+/// A feature that a family always has, never has, or has depending on a key.
 #[derive(Clone, Copy)]
 pub(super) enum Switch {
     Never,
@@ -79,7 +79,7 @@ const DEEPSEEK: MixtureKeys = MixtureKeys {
 
 pub(super) fn of(family: Family) -> Dialect {
     match family {
-        // Read by modules of their own.
+        // These have their own modules.
         Family::Gpt2 | Family::Bloom | Family::Mpt => PLAIN,
         Family::Llama => Dialect { mlp_bias: MLP_BIAS, ..BIASED },
         Family::Llama4 => Dialect {

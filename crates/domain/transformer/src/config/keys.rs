@@ -9,7 +9,7 @@ use super::Object;
 use crate::ModelError;
 use crate::check::{MOST_ELEMENTS, MOST_LAYERS};
 
-/// What transformers assumes for a key that released configurations leave out.
+/// The transformers default of a key that released configurations leave out.
 pub(super) type Defaults = &'static [(&'static str, u64)];
 
 /// One JSON object of a configuration. A key that is `null` counts as not given.
@@ -67,7 +67,7 @@ impl<'a> Keys<'a> {
         self.whole_number(key, 1..=MOST_ELEMENTS)
     }
 
-    /// A number of things of which there may be none; 0 when not given.
+    /// A count that may be zero; 0 when not given.
     pub(super) fn count(&self, key: &'static str) -> Result<u64, ModelError> {
         Ok(self.whole_number(key, 0..=MOST_ELEMENTS)?.unwrap_or(0))
     }
@@ -79,7 +79,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// Multimodal configurations give this key for all of the model, beside the sections.
+    /// Multimodal configurations give this key for the whole model, next to the sections.
     pub(super) fn is_tied(&self, default: bool) -> Result<bool, ModelError> {
         let outside = self.outer.and_then(|outer| outer.get("tie_word_embeddings")?.as_bool());
         self.flag("tie_word_embeddings", outside.unwrap_or(default))
@@ -104,7 +104,7 @@ impl<'a> Keys<'a> {
         self.wrong_part(key, expected, self.value(key).unwrap_or(&Value::Null))
     }
 
-    /// The refusal of one item of a list or section.
+    /// The error for one item of a list or section.
     pub(super) fn wrong_part(
         &self,
         key: &'static str,
@@ -190,7 +190,7 @@ pub(super) fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// A short value as it stands, or the kind of a long one.
+/// A short value verbatim, or the kind of a long one.
 fn shown(value: &Value) -> String {
     const LONGEST: usize = 40;
     match value {

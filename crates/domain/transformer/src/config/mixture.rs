@@ -23,19 +23,19 @@ pub(super) struct MixtureKeys {
 #[derive(Clone, Copy)]
 pub(super) enum Shared {
     Never,
-    /// One shared expert of the width of a routed one.
+    /// One shared expert, as wide as a routed one.
     LikeExpert,
-    /// So many shared experts of the width of a routed one.
+    /// A number of shared experts, each as wide as a routed one.
     Number {
         key: &'static str,
     },
-    /// A shared expert of its own width, weighed by a gate.
+    /// A shared expert of its own width, weighted by a gate.
     Gated {
         key: &'static str,
     },
 }
 
-/// The rule by which layers have experts.
+/// The rule that decides which layers have experts.
 #[derive(Clone, Copy)]
 pub(super) enum Sparse {
     Always,
@@ -154,8 +154,8 @@ pub(super) fn write_sparse(object: &mut Object, names: &MixtureKeys, model: &Tra
     }
 }
 
-/// The step of evenly spaced layers of which the first is a multiple of it. One layer alone is its own
-/// step: whichever step singled it out, its double lies past the end.
+/// The step of evenly spaced layers of which the first is a multiple of it. A single layer is its own
+/// step: whatever the original step, its double is past the end.
 fn step(listed: &[usize]) -> usize {
     match listed {
         [first, second, ..] => second - first,

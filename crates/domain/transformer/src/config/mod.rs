@@ -40,7 +40,7 @@ pub fn from_config(source: Source<'_>) -> Result<Transformer, ModelError> {
     Transformer::new(shape).map_err(|error| locate(error, &keys))
 }
 
-/// Writes the configuration that [`from_config`] reads back as this very model.
+/// Writes the configuration that [`from_config`] reads back as the same model.
 pub fn to_config_json(model: &Transformer) -> Result<String, ModelError> {
     let text = format!("{:#}\n", Value::Object(write(model)));
     match from_config(Source::new("exported config.json", &text)) {
@@ -73,7 +73,7 @@ fn write(model: &Transformer) -> Object {
     object
 }
 
-/// The family by `model_type`, which a nested section may leave to the file as a whole.
+/// The family by `model_type`, which a nested section may inherit from the whole file.
 fn family<'a>(text: &Keys<'a>, whole: &Keys<'a>) -> Result<(Family, Keys<'a>), ModelError> {
     let (keys, model_type) = match (text.word("model_type")?, whole.word("model_type")?) {
         (Some(own), _) => (text, own),
@@ -105,7 +105,7 @@ fn section_of(part: LeftOut) -> &'static str {
     }
 }
 
-/// Adds to a flaw of the shape the line of the key that most likely causes it.
+/// Adds the line of the most likely key to a flaw of the shape.
 fn locate(error: ModelError, keys: &Keys<'_>) -> ModelError {
     match error {
         ModelError::Inconsistent { flaw, place: None } => inconsistent(flaw, keys),
@@ -128,7 +128,7 @@ fn suspects(flaw: &Flaw) -> &'static [&'static str] {
     }
 }
 
-/// An error when a list has another length than there are layers.
+/// An error when a list's length is not the number of layers.
 fn expect_per_layer(keys: &Keys<'_>, listed: usize, layers: u64) -> Result<(), ModelError> {
     let listed = listed as u64;
     if listed == layers { Ok(()) } else { Err(inconsistent(Flaw::LayerListLength { listed, layers }, keys)) }

@@ -6,7 +6,7 @@ use super::keys::Keys;
 use super::{Object, expect_per_layer};
 use crate::{ModelError, Reach, Transformer};
 
-/// The rule of a family. An explicit `layer_types` list goes before it, except with [`Windows::Never`].
+/// The rule of a family. An explicit `layer_types` list takes precedence, except with [`Windows::Never`].
 #[derive(Clone, Copy)]
 pub(super) enum Windows {
     Never,
@@ -14,7 +14,7 @@ pub(super) enum Windows {
     Everywhere,
     /// Layers from `max_window_layers` on, when `use_sliding_window` is set.
     UpperLayers,
-    /// All layers but every so-many-th.
+    /// All layers except every n-th.
     AllBut {
         full_every: u64,
     },
@@ -119,7 +119,7 @@ fn type_of(reach: Reach) -> &'static str {
     }
 }
 
-/// `no_rope_layers` has, in spite of its name, a 1 for each layer with rotary positions.
+/// `no_rope_layers` has, despite its name, a 1 for each layer with rotary positions.
 fn rotary_layers(keys: &Keys<'_>, layers: u64) -> Result<Box<dyn Fn(u64) -> bool>, ModelError> {
     let listed = keys.numbers("no_rope_layers")?.unwrap_or_default();
     if listed.is_empty() {

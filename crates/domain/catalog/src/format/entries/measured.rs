@@ -18,7 +18,7 @@ pub(super) fn read(accelerator: &Table) -> Result<Option<MeasuredRates>, Documen
         operator: table.required("operator")?,
     };
     if rates.fp32.is_none() && rates.bf16.is_none() {
-        return Err(table.bad_value("threads", "the rates of no format follow; add a table fp32 or bf16"));
+        return Err(table.bad_value("threads", "no format has rates; add a table fp32 or bf16"));
     }
     table.finish().map(|()| Some(rates))
 }
@@ -40,7 +40,7 @@ fn format(table: &Table, name: &str) -> Result<Option<FormatRates>, DocumentErro
     rates.finish().map(|()| Some(read))
 }
 
-/// A rate of zero would make every step last for ever.
+/// A rate of zero would make every step infinitely long.
 fn positive<T: Readable + PartialEq + Default>(table: &Table, key: &str) -> Result<T, DocumentError> {
     let value: T = table.required(key)?;
     if value == T::default() { Err(table.bad_value(key, "it is zero")) } else { Ok(value) }
@@ -48,9 +48,5 @@ fn positive<T: Readable + PartialEq + Default>(table: &Table, key: &str) -> Resu
 
 fn not_negative(table: &Table, key: &str) -> Result<f64, DocumentError> {
     let value: f64 = table.required(key)?;
-    if (0.0..1e6).contains(&value) {
-        Ok(value)
-    } else {
-        Err(table.bad_value(key, "it is a number from 0 up"))
-    }
+    if (0.0..1e6).contains(&value) { Ok(value) } else { Err(table.bad_value(key, "it must be 0 or more")) }
 }

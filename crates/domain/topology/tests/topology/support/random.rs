@@ -25,12 +25,12 @@ pub(crate) struct RandomNode {
     pub(crate) domain: Option<usize>,
 }
 
-/// What shapes are wanted.
+/// Which shapes to generate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     /// Anything `cluster.toml` can say.
     Any,
-    /// What Slurm can say: nodes hang on leaves only, and all with GPUs hang on one.
+    /// What Slurm can say: nodes are attached to leaves only, and all nodes with GPUs to one.
     Slurm,
 }
 
@@ -58,7 +58,7 @@ impl RandomCluster {
         let spare = usize::from(shape == Shape::Any);
         let choice =
             if leaves.is_empty() { None } else { leaves.get(switch.index(leaves.len() + spare)).copied() };
-        // Domains lie below one switch, so their number says which.
+        // Domains are below one switch, so their number says which.
         let domain = (shape == Shape::Any && domain < 2).then(|| choice.map_or(0, |s| s + 1) * 2 + domain);
         self.nodes.push(RandomNode { kind, switch: choice, domain });
     }
