@@ -1,5 +1,5 @@
 //! Fits the serving constants to a table of measurements: `serving_fit FILE [ITERATIONS]`, with `--write` into
-//! data/serving/constants.toml, with `--warm` from there, with `--holdout` scored on groups left out.
+//! data/serving/constants.toml, with `--warm` from there, with `--holdout` scored on held-out groups.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints and may stop")]
 use bedplate_calibrate::Score;
 use bedplate_calibrate::serving::{ServingCase, ServingCases, fit_serving, fit_without_each};

@@ -2,10 +2,10 @@
 //!
 //! Rules, in order:
 //! - hybrids with state-space layers and unpublished architectures are skipped;
-//! - the longest built-in name found in the model's name wins, unless the row prints another width; a
+//! - the longest built-in name found in the model's name wins, unless the row prints a different width; a
 //!   row's own layer count shortens or lengthens it, as benchmarks do;
 //! - otherwise layers, hidden and heads must be printed. The MLP is 4h and not gated for GPT, MPT, BLOOM
-//!   and Megatron names; gated else, 8h/3 wide, or 7h/2 where key-value heads are shared. A blank vocabulary
+//!   and Megatron names; otherwise gated, 8h/3 wide, or 7h/2 where key-value heads are shared. A blank vocabulary
 //!   is 51,200 (GPT), 250,880 where the notes say 250k, 32,000 or 128,256 (gated, by the same rule);
 //! - BLOOM's sweep prints sizes instead of layers: `L = (N - Vh) / 12h^2`, rounded to the stages;
 //! - nanotron's four sizes are those of its playbook: h 2048/3072/4096/8192, L 16/28/32/80, V 131,072.
@@ -18,7 +18,7 @@ use bedplate_transformer::{
 use crate::Skip;
 use crate::record::Record;
 
-/// The model that a row has trained.
+/// The model that a row trained.
 pub(crate) fn model(record: &Record) -> Result<Transformer, Skip> {
     let name = squeezed(record.text("model"));
     if HYBRIDS.iter().any(|hybrid| name.contains(hybrid)) {
@@ -49,7 +49,7 @@ const HYBRIDS: [&str; 12] = [
     "mamba",
 ];
 
-/// How publications call built-in models, beyond what squeezing makes equal.
+/// Names that publications use for built-in models, beyond those that `squeeze` makes equal.
 const ALSO: [(&str, &str); 9] = [
     ("qwen3moe30b", "qwen3-30b-a3b"),
     ("qwen3moe235b", "qwen3-235b-a22b"),

@@ -1,4 +1,4 @@
-//! A measured row made into a question for the model: what was run, and how fast it was.
+//! A measured row as an input to the model: what was run, and how fast it was.
 
 use bedplate_catalog::Catalog;
 use bedplate_layout::{ComputePrecision, Layout};
@@ -12,7 +12,7 @@ use crate::{CalibrateError, Skip, architecture, fill};
 #[derive(Debug, Clone)]
 pub struct Case {
     pub id: String,
-    /// Rows of one publication share it; scores are left out by it.
+    /// Shared by the rows of one publication, which are held out together.
     pub source: String,
     pub accelerator: String,
     pub model: Transformer,
@@ -25,7 +25,7 @@ pub struct Case {
     pub memory_gb: Option<f64>,
 }
 
-/// A row that takes no part.
+/// A skipped row.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Skipped {
     pub id: String,
@@ -96,7 +96,7 @@ impl Case {
         (predicted / self.tokens_per_second).ln()
     }
 
-    /// Natural logarithm of predicted over measured memory, where the row prints it.
+    /// Natural logarithm of predicted over measured memory, if the row prints it.
     pub fn memory_log_error(&self, constants: &Constants) -> Option<f64> {
         let predicted = self.predict(constants).ok()?.memory.total().get() / GIB;
         Some((predicted / self.memory_gb?).ln())
@@ -116,10 +116,10 @@ impl Case {
 /// Publications print GB and mean GiB, as `nvidia-smi` does.
 const GIB: f64 = 1024.0 * 1024.0 * 1024.0;
 
-/// Tokens per second and GPU from the figure that the row's `trust` names, else from what there is.
+/// Tokens per second and GPU from the figure that the row's `trust` names, else from any figure there is.
 ///
 /// TFLOP/s and MFU become tokens through the FLOPs of a token as `flops_rule` counts them. Publications of
-/// causal-halved TFLOP/s print tokens rounded to whole hundreds: where both agree within 3 %, TFLOP/s win.
+/// causal-halved TFLOP/s round tokens to whole hundreds, so where both agree within 3 %, TFLOP/s win.
 fn measured(
     record: &Record,
     model: &Transformer,

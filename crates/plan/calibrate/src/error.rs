@@ -25,7 +25,7 @@ static EMPTY: Page = Page {
 static MISSING_COLUMN: Page = Page {
     code: "plan/missing-column",
     class: Class::User,
-    meaning: "The file of measurements lacks a column without which no row can be used.",
+    meaning: "The file of measurements lacks a required column.",
     remedy: "add the column; data/training/measured.csv shows all of them",
 };
 static OPEN_QUOTE: Page = Page {
@@ -37,7 +37,7 @@ static OPEN_QUOTE: Page = Page {
 static NOTHING_USABLE: Page = Page {
     code: "plan/nothing-usable",
     class: Class::User,
-    meaning: "The file of measurements has no row with all that a prediction needs.",
+    meaning: "No row of the file has everything that a prediction needs.",
     remedy: "correct what the first row lacks; data/training/measured.csv shows all columns",
 };
 

@@ -1,4 +1,4 @@
-//! From a row to layout, workload and machine: what is printed, and the rule for each blank cell.
+//! From a row to layout, workload and machine: what is printed, and a rule for each blank cell.
 //!
 //! Rules look at the columns `software`, `flops_rule`, `accelerator`, `interconnect`, `task`, `notes` and
 //! the printed degrees, never at who published the row.
@@ -80,7 +80,7 @@ fn megatron_release(notes: &str) -> Stack {
     }
 }
 
-/// Many experts of which each token visits several.
+/// Many experts, several of which each token visits.
 fn is_fine_grained(model: &Transformer) -> bool {
     let mut mixtures = model.runs.iter().filter_map(|run| run.layer.mlp.mixture());
     mixtures.any(|mixture| mixture.experts >= 64 && mixture.per_token > 1)
@@ -201,7 +201,7 @@ pub(crate) fn layout(
     Ok(layout)
 }
 
-/// Sharded data parallelism without printed degrees has none.
+/// Sharded data parallelism without printed degrees has no other degrees.
 fn degrees(record: &Record, stack: Stack) -> Result<(u32, u32), Skip> {
     let is_sharded = matches!(stack, Stack::Fsdp | Stack::MaxText);
     match (record.degree("tp"), record.degree("pp")) {
@@ -376,8 +376,8 @@ pub(crate) fn hardware(record: &Record, stack: Stack, catalog: &Catalog) -> Resu
     })
 }
 
-/// Ranks of a job that share a rack of 72. No row says so, but jobs of several times 64 GPUs are taken to leave
-/// eight of each rack idle, so that their groups do not lie across racks, as Slurm's `--segment=16` places them.
+/// Ranks of a job that share a rack of 72. No row says so, but jobs of several times 64 GPUs are assumed to leave
+/// eight GPUs of each rack idle so that no group crosses racks, as Slurm's `--segment=16` places them.
 fn rack_domain(gpus: u32) -> u32 {
     if gpus > 72 && gpus.is_multiple_of(64) { 64 } else { 72 }
 }

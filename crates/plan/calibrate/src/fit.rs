@@ -1,8 +1,8 @@
-//! Fitting: constants that make the logarithm of predicted over measured throughput small.
+//! Fitting: constants that minimise the log of predicted over measured throughput.
 //!
 //! Minimises `sum_i w_i rho(r_i / s) + sum_j ((ln c_j - ln p_j) / sigma_j)^2` where `r_i` is the log error
-//! of a row, `rho(x) = 2 (sqrt(1 + x^2) - 1)` is soft-L1 with scale `s` = 8 %, `w_i` makes a publication of
-//! many rows count less per row, and the second sum is a log-normal prior around the start, or around
+//! of a row, `rho(x) = 2 (sqrt(1 + x^2) - 1)` is soft-L1 with scale `s` = 8 %, `w_i` makes each row of a publication with
+//! many rows count less, and the second sum is a log-normal prior around the start, or around
 //! published and tabulated values.
 
 use std::collections::BTreeMap;
@@ -12,19 +12,19 @@ use bedplate_perf::{Constants, Field, Origin};
 use crate::Case;
 use crate::least_squares::{Free, LeastSquares};
 
-/// What the prior of a fit is centred on.
+/// The centre of a fit's prior.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Prior {
-    /// The constants it starts from: few rows move them only as far as they speak clearly.
+    /// The starting constants: a few rows move them only as far as the rows agree.
     Start,
-    /// The published and tabulated values of [`Constants::FIELDS`]: how the built-in constants are made.
+    /// The published and tabulated values of [`Constants::FIELDS`]: used for the built-in constants.
     Fields,
 }
 
-/// How a fit goes.
+/// Options of a fit.
 #[derive(Debug, Clone, Copy)]
 pub struct FitOptions {
-    /// Log error up to which a row pulls with its square.
+    /// Log error up to which a row's loss is quadratic.
     pub scale: f64,
     pub iterations: u32,
     /// Which constants may move.
@@ -39,7 +39,7 @@ impl Default for FitOptions {
 }
 
 impl FitOptions {
-    /// How the built-in constants are made.
+    /// The options used for the built-in constants.
     pub fn builtin() -> Self {
         Self { prior: Prior::Fields, ..Self::default() }
     }
@@ -74,7 +74,7 @@ pub fn fit(cases: &[&Case], start: &Constants, options: &FitOptions) -> Constant
     constants(&problem.solve(point))
 }
 
-/// The constants with the free ones at these logarithms, kept within what makes sense.
+/// The constants with the free ones set to these logarithms, clamped to sensible ranges.
 fn moved(base: &Constants, free: &[Free], point: &[f64]) -> Constants {
     let mut values = base.values();
     for (free, logarithm) in free.iter().zip(point) {
@@ -84,10 +84,10 @@ fn moved(base: &Constants, free: &[Free], point: &[f64]) -> Constants {
     Constants::from_values(&values)
 }
 
-/// Fits the constants of memory: a search by halving steps over their logarithms.
+/// Fits the memory constants by a pattern search with halving steps over their logarithms.
 ///
 /// Rows that print memory count with their absolute log error. All rows have run, so one that is predicted
-/// not to fit counts with half of what it is over, up to 30 %: beyond that its layout is filled in wrongly.
+/// not to fit counts with half of its excess, up to 30 %: beyond that its layout was filled in wrongly.
 pub fn fit_memory(cases: &[&Case], start: &Constants) -> Constants {
     let loss = |constants: &Constants| -> f64 {
         let over = |case: &Case| 0.5 * case.memory_over(constants).min(0.3);
@@ -102,8 +102,8 @@ pub fn fit_memory(cases: &[&Case], start: &Constants) -> Constants {
     descend(start, Origin::Memory, loss)
 }
 
-/// The constants of one origin at a least value of `loss`: the best of all single steps up or down, with
-/// steps halved where none helps.
+/// The constants of one origin that minimise `loss`: repeatedly the best single step up or down, with steps
+/// halved where none helps.
 pub(crate) fn descend(start: &Constants, origin: Origin, loss: impl Fn(&Constants) -> f64) -> Constants {
     let free: Vec<usize> =
         (0..Constants::COUNT).filter(|index| Constants::FIELDS[*index].origin == origin).collect();

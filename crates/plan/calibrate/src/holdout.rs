@@ -1,4 +1,4 @@
-//! Scores on rows that the fit has not seen: each publication is left out in turn.
+//! Held-out scores: each publication is left out of the fit in turn.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::fit::{FitOptions, fit, fit_memory};
 use crate::report::{Report, report_by};
 use crate::{Case, Cases};
 
-/// Every source with constants fitted to all rows but its own.
+/// Every source with constants fitted to all other rows.
 fn fits_without(cases: &Cases, start: &Constants, options: &FitOptions) -> BTreeMap<String, Constants> {
     let sources: BTreeSet<&str> = cases.used.iter().map(|case| case.source.as_str()).collect();
     let without = |source: &str| {
@@ -24,7 +24,7 @@ pub fn leave_one_source_out(cases: &Cases, start: &Constants, options: &FitOptio
     cases.used.iter().map(|case| case.log_error(&fits[&case.source]).exp() - 1.0).collect()
 }
 
-/// A report whose errors, those of memory included, are of rows left out of the fit.
+/// A report with held-out errors only, memory included.
 pub fn holdout_report(cases: &Cases, start: &Constants, options: &FitOptions) -> Report {
     let fits = fits_without(cases, start, options);
     report_by(cases, |case| &fits[&case.source])

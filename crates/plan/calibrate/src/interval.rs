@@ -1,8 +1,8 @@
-//! Error bars: where the truth lies around a prediction, from rows that the fit has not seen.
+//! Error bars: 80 % intervals around a prediction, from rows held out of the fit.
 //!
 //! Residuals of similar rows, each predicted without its publication, give empirical quantiles; they are
-//! skewed and have heavy tails, so no Gaussian is assumed. A publication counts by the root of its rows, for
-//! its residuals hang together. [`ErrorBars::coverage`] checks the bars on publications that made none.
+//! skewed and have heavy tails, so no Gaussian is assumed. A publication counts by the square root of its rows,
+//! because its residuals are correlated. [`ErrorBars::coverage`] checks the bars on held-out publications.
 
 use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
@@ -11,7 +11,7 @@ use bedplate_transformer::Transformer;
 
 use crate::Case;
 
-/// Rows that err alike.
+/// Rows with similar errors.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Similar {
     Dense,
@@ -38,15 +38,15 @@ impl Similar {
     }
 }
 
-/// The measured throughput lies between `low` and `high` times the predicted one, in four cases of five.
+/// The 80 % interval of measured throughput, as factors of the predicted one.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Interval {
     pub low: f64,
     pub high: f64,
 }
 
-/// The share of rows between the two quantiles. More than the 80 % that intervals are to hold: residuals of
-/// one publication hang together, so quantiles of few publications are too narrow for another one.
+/// The share of rows between the two quantiles. More than the nominal 80 %: residuals of one publication are
+/// correlated, so quantiles of few publications are too narrow for another one.
 const SHARE: f64 = 0.82;
 
 /// Intervals by kind of row.
@@ -88,12 +88,12 @@ impl ErrorBars {
         self.intervals[similar as usize]
     }
 
-    /// Bars from the signed errors of rows that were left out of their fit.
+    /// Bars from the signed errors of held-out rows.
     pub fn from_holdout(cases: &[Case], errors: &[f64]) -> Self {
         Self { intervals: Similar::ALL.map(|(_, similar)| interval_without("", similar, cases, errors)) }
     }
 
-    /// The share of rows within bars that their own publication has not helped to make.
+    /// The share of rows within bars made without their own publication.
     pub fn coverage(cases: &[Case], errors: &[f64]) -> f64 {
         let held = cases.iter().zip(errors).filter(|(case, error)| {
             let similar = Similar::of(&case.model, &case.layout);
@@ -105,7 +105,7 @@ impl ErrorBars {
     }
 }
 
-/// The interval of similar rows of other publications; of all others where too few are similar.
+/// The interval of similar rows of other publications; of all other publications where too few are similar.
 fn interval_without(source: &str, similar: Similar, cases: &[Case], errors: &[f64]) -> Interval {
     const ENOUGH: usize = 40;
     let others = || cases.iter().zip(errors).filter(|(case, _)| case.source != source);
@@ -125,7 +125,7 @@ fn interval_without(source: &str, similar: Similar, cases: &[Case], errors: &[f6
     }
 }
 
-/// The value below which a share of the weight of sorted `(value, weight)` pairs lies; 1 for none.
+/// The weighted quantile of sorted `(value, weight)` pairs; 1 for none.
 fn weighted_quantile(sorted: &[(f64, f64)], share: f64) -> f64 {
     let whole: f64 = sorted.iter().map(|(_, weight)| weight).sum();
     let mut below = 0.0;

@@ -11,7 +11,7 @@ pub(crate) struct Agreement {
 }
 
 /// Pairs of rows of one model, GPU and GPU count, counted as agreeing or not, in `n log n`. Rows that differ
-/// by less than 2 % are ties, for repeats differ by as much; so are equal predictions, which are one layout
+/// by less than 2 % are ties, as repeats differ by that much; so are equal predictions, which are one layout
 /// under two releases.
 pub(crate) fn agreement(cases: &[Case], errors: &[f64]) -> Agreement {
     let mut groups: BTreeMap<_, Vec<Point>> = BTreeMap::new();
@@ -89,7 +89,7 @@ fn pairs_below(points: &[Point]) -> Vec<Pairs> {
     pairs
 }
 
-/// Counts by rank with sums of all before one: a Fenwick tree.
+/// Counts by rank with prefix sums: a Fenwick tree.
 struct Counts(Vec<usize>);
 
 impl Counts {
@@ -101,7 +101,7 @@ impl Counts {
         }
     }
 
-    /// How many were added with a rank below this one.
+    /// The number of entries with a lower rank.
     fn before(&self, rank: usize) -> usize {
         let (mut at, mut sum) = (rank, 0);
         while at > 0 {

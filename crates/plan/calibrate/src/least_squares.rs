@@ -1,4 +1,4 @@
-//! Least squares with a log-normal prior, for whatever gives residuals from constants.
+//! Least squares with a log-normal prior, for any residuals as a function of constants.
 //!
 //! Minimises `sum_i w_i rho(r_i) + sum_j ((x_j - centre_j) / sigma_j)^2` over logarithms `x` of constants,
 //! with `rho(r) = 2 (sqrt(1 + r^2) - 1)` (soft-L1) of residuals in units of their scale. Levenberg–Marquardt with
@@ -9,7 +9,7 @@ use bedplate_perf::Field;
 /// A constant that a fit may move.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Free {
-    /// Where the constant stands among all of them.
+    /// The index of the constant among all of them.
     pub(crate) index: usize,
     pub(crate) centre: f64,
     pub(crate) spread: f64,
@@ -21,7 +21,7 @@ impl Free {
     }
 }
 
-/// What is to be made small.
+/// The loss to minimise.
 pub(crate) struct LeastSquares<'a> {
     pub(crate) free: &'a [Free],
     /// One for each residual.

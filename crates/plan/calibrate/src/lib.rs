@@ -2,8 +2,8 @@
 //!
 //! A CSV file of measurements becomes [`Cases`]: rows that can be predicted, and rows that cannot, each with
 //! its reason. [`validate`] scores constants on them, [`fit()`] finds better ones, and
-//! [`leave_one_source_out`] scores each publication by a fit that has not seen it, which is what an error
-//! bar must be made of. Nothing here reads files or knows who published a row beyond grouping scores.
+//! [`leave_one_source_out`] scores each publication by a fit that has not seen it, which is what error bars
+//! need. Nothing here reads files, and the publisher of a row is used only to group scores.
 //!
 //! ```
 //! use bedplate_calibrate::validate;

@@ -9,7 +9,7 @@ pub(crate) struct Record {
     columns: std::rc::Rc<Vec<String>>,
 }
 
-/// Columns without which nothing can be predicted.
+/// Required columns.
 const NEEDED: [&str; 3] = ["id", "model", "gpus"];
 
 /// Columns that hold numbers above zero, or nothing.
@@ -53,7 +53,7 @@ pub(crate) fn read(text: &str) -> Result<Vec<Record>, CalibrateError> {
 }
 
 impl Record {
-    /// The cell of a column without surrounding blanks; blank where there is none.
+    /// The cell of a column trimmed; empty where the file lacks it.
     pub(crate) fn text(&self, column: &str) -> &str {
         let at = self.columns.iter().position(|name| name == column);
         at.and_then(|at| self.cells.get(at)).map_or("", |cell| cell.trim())
@@ -64,14 +64,14 @@ impl Record {
         self.text(column).parse::<f64>().ok().filter(|number| number.is_finite() && *number > 0.0)
     }
 
-    /// The first number that is there and makes no sense: it is not taken for a blank cell.
+    /// The first invalid number; it does not count as a blank cell.
     pub(crate) fn not_positive(&self) -> Option<(&'static str, String)> {
         let is_bad = |column: &&str| !self.text(column).is_empty() && self.number(column).is_none();
         let column = NUMBERS.into_iter().find(is_bad)?;
         Some((column, self.text(column).chars().take(40).collect()))
     }
 
-    /// A positive whole number, also when written as `8.0`.
+    /// A positive whole number, even when written as `8.0`.
     pub(crate) fn count(&self, column: &str) -> Option<u64> {
         self.number(column)
             .filter(|number| *number >= 1.0 && *number < 1e12)

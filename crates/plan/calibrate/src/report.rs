@@ -1,4 +1,4 @@
-//! How wrong the model is: scores over all rows and over kinds of rows.
+//! The model's errors: scores over all rows and by kind of row.
 
 use std::collections::BTreeMap;
 
@@ -41,7 +41,7 @@ pub fn quantile(values: &[f64], share: f64) -> f64 {
     low + (high - low) * at.fract()
 }
 
-/// One row's outcome.
+/// The result for one row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Outcome {
     pub id: String,
@@ -52,7 +52,7 @@ pub struct Outcome {
     pub error: f64,
 }
 
-/// The answer of `plan validate`.
+/// The result of `plan validate`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Report {
     pub outcomes: Vec<Outcome>,
@@ -64,10 +64,10 @@ pub struct Report {
     /// Mean agreement of predicted with measured order among rows of one model and GPU count: 1 is
     /// perfect, 0 is chance. Groups of at least three rows.
     pub kendall_tau: Option<f64>,
-    /// Rows behind `kendall_tau`.
+    /// Rows that `kendall_tau` is based on.
     pub ranked_rows: usize,
     pub memory: Score,
-    /// Rows predicted not to fit, although they ran.
+    /// Rows predicted not to fit although they ran.
     pub false_refusals: usize,
 }
 
@@ -87,7 +87,7 @@ pub fn report(cases: &Cases, constants: &Constants) -> Report {
     report_by(cases, |_| constants)
 }
 
-/// A report in which each row is predicted by constants of its own, such as those fitted without it.
+/// A report in which each row is predicted by its own constants, such as those fitted without it.
 pub(crate) fn report_by<'a>(cases: &Cases, constants: impl Fn(&Case) -> &'a Constants) -> Report {
     let error = |case: &Case| case.log_error(constants(case)).exp() - 1.0;
     let errors: Vec<f64> = cases.used.iter().map(error).collect();

@@ -1,6 +1,6 @@
-//! Why a row takes no part. A refusal is data: reports list every skipped row with its reason.
+//! Why a row is skipped, as data: reports list every skipped row with its reason.
 
-/// The reason for which a row is left out.
+/// Why a row is left out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Skip {
     #[error("hybrid or unpublished architecture")]
@@ -21,7 +21,7 @@ pub enum Skip {
         "a batch of {batch} has less than one micro-batch of {micro_batch} for each of {data} data ranks"
     )]
     BatchTooSmall { batch: u64, micro_batch: u32, data: u32 },
-    #[error("no throughput can be made of the printed figures")]
+    #[error("no throughput follows from the printed figures")]
     NoThroughput,
     #[error("the layout cannot be priced: {reason}")]
     NotPriced { reason: String },

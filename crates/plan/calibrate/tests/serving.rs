@@ -1,4 +1,4 @@
-//! What the serving side reads of a table, and how it scores and adjusts.
+//! What the serving side reads from a table, and how it scores and adjusts.
 
 use bedplate_calibrate::CalibrateError;
 use bedplate_calibrate::serving::{ServingCases, fit_site, validate_serving};
@@ -86,7 +86,7 @@ fn one_measured_row_adjusts_its_deployment() {
     assert!(after.inter_token.abs() < before.inter_token.abs());
 }
 
-/// The promise of the book, kept on the measured rows where they are at hand.
+/// The accuracy that the book promises, on the measured rows where they are available.
 #[test]
 fn errors_on_measured_rows_stay_within_what_is_promised() {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../../shared/data/serving_measured.csv");

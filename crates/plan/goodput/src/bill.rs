@@ -1,4 +1,4 @@
-//! What a run costs, by how its machines are bought, and whether it keeps within limits.
+//! What a run costs, by how its machines are bought, and whether it stays within limits.
 
 use bedplate_catalog::{Prices, Purchase};
 use bedplate_units::{Bytes, DollarRate, Dollars, Seconds};
@@ -41,7 +41,7 @@ impl Rent {
     }
 }
 
-/// Interruptions per node and day: failures, and for spot machines those by their owner.
+/// Interruptions per node and day: failures, and for spot machines reclaims by the provider.
 ///
 /// No rate for spot accelerators is published, so one must be given.
 pub fn interruptions(
@@ -70,7 +70,7 @@ impl Bill {
     }
 }
 
-/// What a run costs from its first step to its last: its machines, and what each store keeps meanwhile.
+/// What a run costs from its first step to its last: its machines, and the storage kept meanwhile.
 pub fn bill(outlook: &Outlook, rent: Option<&Rent>, kept: &[(&Store, Bytes)]) -> Bill {
     let mut storage = Some(Dollars::ZERO);
     for (store, bytes) in kept {
@@ -87,7 +87,7 @@ pub struct Limits {
     pub budget: Option<Dollars>,
 }
 
-/// How one limit fared.
+/// Whether one limit is met.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Verdict<T> {
     Met {
@@ -96,7 +96,7 @@ pub enum Verdict<T> {
     Missed {
         by: T,
     },
-    /// A price is missing, so nobody can tell.
+    /// A price is missing, so it is unknown.
     Unknown,
 }
 

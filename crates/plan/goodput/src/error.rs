@@ -12,10 +12,10 @@ pub enum GoodputError {
     UnknownSpotRate { machine: String },
     #[error("no price is known for {machine} bought {purchase}")]
     UnknownPrice { machine: String, purchase: &'static str },
-    #[error("{what} is {value}, which makes no run")]
+    #[error("{what} is {value}, which is not possible for a run")]
     BadFigure { what: &'static str, value: f64 },
     #[error(
-        "a checkpoint every {interval} of work is too often: each takes {least} of it until it is durable"
+        "a checkpoint every {interval} of work is too frequent: each takes {least} of work to become durable"
     )]
     IntervalTooShort { interval: Seconds, least: Seconds },
     #[error("the run never ends at this failure rate: one failure every {mtbf}, and {ideal} of work to do")]
@@ -39,7 +39,7 @@ pub const PAGES: &[&Page] = &[
 static UNKNOWN_THROUGHPUT: Page = Page {
     code: "plan/unknown-throughput",
     class: Class::User,
-    meaning: "The catalog does not say how fast this storage takes a checkpoint, and neither does the question. Throughput is never guessed.",
+    meaning: "The catalog does not say how fast checkpoints can be written to this storage, and neither does the question. Throughput is never guessed.",
     remedy: "give the bytes per second that a node or the whole store moves, or name a class whose throughput the catalog knows",
 };
 static UNKNOWN_SPOT_RATE: Page = Page {
@@ -57,19 +57,19 @@ static UNKNOWN_PRICE: Page = Page {
 static BAD_RUN_FIGURE: Page = Page {
     code: "plan/bad-run-figure",
     class: Class::User,
-    meaning: "A figure of the run is negative, not a number, or zero where something must be there.",
+    meaning: "A figure of the run is negative, not a number, or zero where it must be positive.",
     remedy: "correct the figure that is named",
 };
 static INTERVAL_TOO_SHORT: Page = Page {
     code: "plan/interval-too-short",
     class: Class::User,
-    meaning: "A checkpoint must be durable before the next one is taken, and the store needs longer than the interval to take it.",
+    meaning: "A checkpoint must be durable before the next one is taken, and writing it to the store takes longer than the interval.",
     remedy: "give a longer interval, leave it out to get the best one, or name a faster store",
 };
 static NEVER_ENDS: Page = Page {
     code: "plan/never-ends",
     class: Class::User,
-    meaning: "Failures come faster than the run recovers and saves its work, so it is expected to take more than a thousand years.",
+    meaning: "Failures happen faster than the run can recover and save its work, so it is expected to take more than a thousand years.",
     remedy: "use fewer or more reliable nodes, a faster store, or a recovery from copies in peers",
 };
 static UNKNOWN_FAILURE_RATE: Page = Page {
@@ -95,7 +95,9 @@ impl Diagnostic for GoodputError {
 
     fn help(&self) -> Option<String> {
         match self {
-            GoodputError::UnknownRate { known, .. } => Some(format!("known are {}", known.join(", "))),
+            GoodputError::UnknownRate { known, .. } => {
+                Some(format!("the known rates are {}", known.join(", ")))
+            }
             GoodputError::Document(error) => error.help(),
             _ => None,
         }

@@ -2,7 +2,7 @@
 //!
 //! Failures come as a Poisson process with mean time between failures `M`. A run alternates `t` seconds of
 //! work with `s` seconds of stall, in which a checkpoint is taken; the checkpoint is durable `d` seconds
-//! later (`d <= t + s`; zero when it is written before work goes on). A failure costs a recovery of `r`
+//! later (`d <= t + s`; zero when it is written before work continues). A failure costs a recovery of `r`
 //! seconds, which may itself fail, and the work since the last durable checkpoint.
 //!
 //! The expected time from one durable checkpoint to the next is exactly
@@ -17,13 +17,13 @@ use bedplate_units::Seconds;
 pub struct Process {
     /// Mean time between failures of the whole job; infinite when nothing fails.
     pub mtbf: Seconds,
-    /// Work stands still this long for each checkpoint.
+    /// Work stalls this long for each checkpoint.
     pub stall: Seconds,
     /// From the end of the stall until the checkpoint can be restored from.
     pub drain: Seconds,
-    /// From a failure until work goes on.
+    /// From a failure until work continues.
     pub recovery: Seconds,
-    /// Wall-clock seconds per second of work for reasons of its own, at least 1.
+    /// Wall-clock seconds per second of work for other reasons, at least 1.
     pub dilation: f64,
 }
 
@@ -42,12 +42,12 @@ impl Process {
         work / (mtbf * after_failure * (period / mtbf).exp_m1())
     }
 
-    /// Goodput when checkpoints cost nothing and are taken all the time.
+    /// Goodput when checkpoints cost nothing and are taken continuously.
     fn limit(&self) -> f64 {
         (-(self.recovery + self.drain).get() / self.mtbf.get()).exp() / self.dilation
     }
 
-    /// Work that must lie between checkpoints for one to be durable before the next: `d <= t + s`.
+    /// The least work between checkpoints for one to be durable before the next: `d <= t + s`.
     pub fn shortest_interval(&self) -> Seconds {
         self.drain.saturating_sub(self.stall)
     }
@@ -55,8 +55,8 @@ impl Process {
     /// The interval with the highest goodput, by the exact formula.
     ///
     /// Where the derivative of `(e^((a t + s)/M) - 1)/t` is zero, `y = a t / M` solves `y = 1 - e^-(y + s/M)`;
-    /// the difference of the two sides rises on (0, 1), so halving finds its only root. A checkpoint must be
-    /// durable before the next is taken, so the interval is at least what draining leaves for work.
+    /// the difference of the two sides is increasing on (0, 1), so bisection finds its only root. A checkpoint must be
+    /// durable before the next is taken, which is a lower bound on the interval.
     pub fn best_interval(&self) -> Seconds {
         let shortest = self.shortest_interval();
         let mtbf = self.mtbf.get();

@@ -1,10 +1,10 @@
-//! The whole run: how often it breaks, what saving and recovering costs, how long it takes, what it is billed.
+//! The whole run: how often it fails, what checkpoints and recovery cost, how long it takes, what it costs.
 //!
 //! A step's time comes from `perf`; here it becomes days and dollars. [`Published`] holds failure facts with
 //! their sources, [`Process`] the exact expectation and the best checkpoint interval, [`Run`] puts a job
-//! together (durable checkpoints, copies in peers or on local disks, going on with fewer nodes), and
-//! [`Limits`] judge it. [`simulate()`] plays the same process with a seed, which is how the formulas are
-//! tested. Which layout gives the step is not known here.
+//! together (durable checkpoints, copies in peers or on local disks, continuing with fewer nodes), and
+//! [`Limits`] checks it. [`simulate()`] simulates the same process from a seed, which is how the formulas are
+//! tested. This crate does not know layouts.
 //!
 //! ```
 //! use bedplate_catalog::Catalog;

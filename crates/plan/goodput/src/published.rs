@@ -1,6 +1,6 @@
 //! Published facts about failures, each with its source: `data/failures/failures.toml`.
 //!
-//! A file of the same form replaces them whole; single figures are overridden where they are used.
+//! A file of the same form replaces all of them; single figures are overridden where they are used.
 
 use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
@@ -8,7 +8,7 @@ use bedplate_units::Seconds;
 
 use crate::GoodputError;
 
-/// How far a published figure was checked.
+/// How well a published figure was checked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Checked {
     /// The document itself was read.
@@ -44,7 +44,7 @@ pub struct PublishedRate {
     /// Name of the accelerator in the catalog.
     pub accelerator: String,
     pub nodes: u32,
-    /// Unplanned interruptions of a job per node that takes part and day.
+    /// Unplanned interruptions of a job per participating node and day.
     pub per_node_day: f64,
     pub provenance: Provenance,
 }
@@ -61,7 +61,7 @@ impl PublishedRate {
 pub struct Cause {
     pub name: String,
     pub count: u64,
-    /// The machine and its disks stay.
+    /// The machine and its disks survive.
     pub keeps_node: bool,
 }
 
@@ -77,13 +77,13 @@ pub struct Figure {
 pub struct Published {
     pub rates: Vec<PublishedRate>,
     pub causes: Vec<Cause>,
-    /// Seconds that a recovery takes, beside reading a checkpoint.
+    /// Seconds that a recovery takes, besides reading a checkpoint.
     pub downtimes: Vec<Figure>,
     pub figures: Vec<Figure>,
 }
 
 impl Published {
-    /// The facts that the program carries.
+    /// The built-in facts.
     pub fn builtin() -> Self {
         let text = include_str!("../../../../data/failures/failures.toml");
         Self::read(Source::new("data/failures/failures.toml", text))
@@ -109,7 +109,7 @@ impl Published {
         })
     }
 
-    /// The rate to assume where nothing is said: the largest run whose count was checked.
+    /// The default rate: that of the largest run whose count was checked.
     pub fn usual_rate(&self) -> Option<&PublishedRate> {
         let checked = self.rates.iter().filter(|rate| rate.provenance.checked != Checked::Recalled);
         checked.max_by_key(|rate| rate.nodes)
@@ -123,7 +123,7 @@ impl Published {
         self.figures.iter().find(|figure| figure.key == key)
     }
 
-    /// Share of interruptions that take a machine and its local disks away.
+    /// Share of interruptions that lose a machine and its local disks.
     pub fn node_loss_share(&self) -> f64 {
         let count =
             |causes: &mut dyn Iterator<Item = &Cause>| causes.map(|cause| cause.count).sum::<u64>() as f64;
@@ -153,7 +153,7 @@ fn read_rate(table: &Table) -> Result<PublishedRate, DocumentError> {
         None => table.required::<f64>("failures")? / (table.required::<f64>("days")? * f64::from(nodes)),
     };
     if !per_node_day.is_finite() || per_node_day < 0.0 {
-        return Err(table.bad_value("nodes", "nodes and days must be above zero and failures not below"));
+        return Err(table.bad_value("nodes", "nodes and days must be positive and failures not negative"));
     }
     Ok(PublishedRate {
         key: table.required("key")?,

@@ -9,13 +9,13 @@ use crate::Published;
 pub struct Recovery {
     /// Detection, restart and communicators, before a durable checkpoint is read.
     pub downtime: Seconds,
-    /// Until a lost node is replaced; zero when a warm spare stands by.
+    /// Until a lost node is replaced; zero with a warm spare.
     pub replacement: Seconds,
     pub copies: Option<Copies>,
     pub elastic: Option<Elastic>,
 }
 
-/// A first level of copies, in the memory of peers or on local disks, beside durable checkpoints.
+/// A first level of copies, in the memory of peers or on local disks, in addition to durable checkpoints.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Copies {
     /// Work between copies; one step where every step is copied.
@@ -27,7 +27,7 @@ pub struct Copies {
     pub lost_share: f64,
 }
 
-/// The job goes on without the lost nodes until they are replaced.
+/// The job continues without the lost nodes until they are replaced.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Elastic {
     /// Nodes that stop working for each failure: those of one data-parallel copy of the model.
@@ -44,7 +44,7 @@ impl Recovery {
 
     /// The same, with a copy of the state in the memory of peers after every `every` of work (*checkpointless*).
     ///
-    /// Published: recovery within two minutes. Failures that needed manual work in Llama 3's run are taken for
+    /// Published: recovery within two minutes. Failures that needed manual work in Llama 3's run are taken to be
     /// those from which peers cannot recover.
     pub fn from_peers(published: &Published, every: Seconds, stall: Seconds) -> Self {
         let downtime = published.downtime("peers").unwrap_or(Seconds::new(120.0));
@@ -61,7 +61,7 @@ impl Recovery {
         Self { copies, ..restart }
     }
 
-    /// Going on without the nodes of a lost data-parallel copy until they are replaced.
+    /// Continuing without the nodes of a lost data-parallel copy until they are replaced.
     pub fn with_elastic(self, nodes_per_failure: f64, replacement: Seconds) -> Self {
         Self { replacement, elastic: Some(Elastic { nodes_per_failure }), ..self }
     }

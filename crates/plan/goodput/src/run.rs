@@ -1,10 +1,10 @@
-//! A run from its first step to its last: how long it takes with all that goes wrong.
+//! A run from its first step to its last: how long it takes with failures.
 
 use bedplate_units::{Bytes, Seconds};
 
 use crate::{GoodputError, Process, Recovery, Store};
 
-/// Everything that decides how long a run takes beside the step itself.
+/// Everything besides the step time that decides how long a run takes.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Run {
     /// One step when nothing fails.
@@ -12,11 +12,11 @@ pub struct Run {
     pub steps: f64,
     pub nodes: u32,
     pub gpus_per_node: u32,
-    /// Interruptions of the job per node and day, from whatever cause.
+    /// Interruptions of the job per node and day, from any cause.
     pub failures_per_node_day: f64,
     pub checkpoint: Checkpoint,
     pub recovery: Recovery,
-    /// Work between checkpoints; without it the best one is found.
+    /// Work between checkpoints; `None` finds the best one.
     pub interval: Option<Seconds>,
 }
 
@@ -24,7 +24,7 @@ pub struct Run {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Checkpoint {
     pub bytes: Bytes,
-    /// Work stands still this long.
+    /// Work stalls this long.
     pub stall: Seconds,
     /// From the end of the stall until the checkpoint is durable.
     pub drain: Seconds,
@@ -38,7 +38,7 @@ impl Checkpoint {
         Ok(Self { bytes, stall: transfer, drain: Seconds::ZERO, restore: transfer })
     }
 
-    /// Work waits for the copy to host memory, `copy` seconds; the rest happens behind it.
+    /// Work waits for the copy to host memory, `copy` seconds; the rest overlaps with work.
     pub fn asynchronous(
         bytes: Bytes,
         store: &Store,
@@ -50,7 +50,7 @@ impl Checkpoint {
     }
 }
 
-/// What a run comes to.
+/// The expected course of a run.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Outlook {
     /// Mean time between failures of the job.
@@ -61,7 +61,7 @@ pub struct Outlook {
     pub best_interval: Seconds,
     pub young_interval: Seconds,
     pub daly_interval: Seconds,
-    /// Share of time that brings the run forward.
+    /// Share of time that advances the run.
     pub goodput: f64,
     pub losses: Losses,
     /// The run when nothing fails and nothing is saved.
@@ -72,16 +72,16 @@ pub struct Outlook {
     pub gpu_hours: f64,
 }
 
-/// Shares of time that do not bring the run forward. With [`Outlook::goodput`] they add up to 1.
+/// Shares of time that do not advance the run. With [`Outlook::goodput`] they add up to 1.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Losses {
-    /// Standing still for checkpoints and copies.
+    /// Stalls for checkpoints and copies.
     pub stalls: f64,
-    /// Doing again what a failure took.
+    /// Redoing work lost to failures.
     pub rework: f64,
     /// Detecting, replacing, restarting, reading.
     pub recovery: f64,
-    /// Missing nodes while the job goes on.
+    /// Missing nodes while the job continues.
     pub shrunk: f64,
 }
 
@@ -98,7 +98,7 @@ impl Run {
         let shrunk = self.shrunk_share();
         let goodput = steady * (1.0 - shrunk);
         let expected = ideal / goodput;
-        // A run whose work alone takes so long is slow; this one is lost to failures.
+        // A run whose work alone takes this long is just slow; this one never ends because of failures.
         if !expected.get().is_finite() || expected > FOREVER && expected > ideal * 10.0 {
             return Err(GoodputError::NeverEnds { mtbf: self.mtbf(), ideal });
         }
@@ -164,7 +164,7 @@ impl Run {
 
     /// The process of durable checkpoints, slowed by the process of copies inside it where there is one.
     ///
-    /// Copies are short against the time between failures that they do not survive, so the inner process
+    /// Copies are short compared with the time between failures that they do not survive, so the inner process
     /// acts on the outer one as a constant slowdown.
     fn levels(&self) -> Levels {
         let wait = if self.recovery.elastic.is_some() { Seconds::ZERO } else { self.recovery.replacement };

@@ -1,7 +1,7 @@
-//! The failure process played out with a seeded generator: what the formulas are held against.
+//! The failure process simulated from a seed, to check the formulas.
 //!
 //! The same rules as in `interval`, event by event: work, stall, drain, failure, recovery that may fail, a copy
-//! or a durable checkpoint to go back to. Elastic runs are not played out.
+//! or a durable checkpoint to go back to. Elastic runs are not simulated.
 
 use bedplate_units::Seconds;
 
@@ -13,12 +13,12 @@ pub struct Simulated {
     pub mean: Seconds,
     /// Standard error of the mean.
     pub error: Seconds,
-    /// Nine in ten runs end by then.
+    /// The 90th percentile.
     pub p90: Seconds,
     pub interruptions: f64,
 }
 
-/// Plays `repeats` runs with checkpoints every `interval` of work.
+/// Simulates `repeats` runs with checkpoints every `interval` of work.
 pub fn simulate(run: &Run, interval: Seconds, repeats: usize, seed: u64) -> Simulated {
     let mut random = Random(seed);
     let mut interruptions = 0.0;
@@ -62,12 +62,12 @@ impl Random {
     }
 }
 
-/// One run while it is played.
+/// One run in progress.
 struct Played<'a> {
     run: &'a Run,
     random: &'a mut Random,
     interval: f64,
-    /// Work between places to go back to: copies, or durable checkpoints.
+    /// Work between restore points: copies, or durable checkpoints.
     chunk: f64,
     now: f64,
     next_failure: f64,
@@ -75,7 +75,7 @@ struct Played<'a> {
     done: f64,
     copied: f64,
     durable: f64,
-    /// A checkpoint on its way: its work, and when it is durable.
+    /// A draining checkpoint: its work, and when it is durable.
     draining: Option<(f64, f64)>,
     /// Work after which the next durable checkpoint is due.
     due: f64,

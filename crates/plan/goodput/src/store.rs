@@ -1,4 +1,4 @@
-//! Where checkpoints go, how fast, and what keeping them costs.
+//! Where checkpoints go, how fast, and what storing them costs.
 
 use bedplate_catalog::{LocalStorage, StorageClass, StorageTier};
 use bedplate_transformer::{Optimizer, TrainingState, Transformer};
@@ -6,7 +6,7 @@ use bedplate_units::{Bandwidth, Bytes, Dollars, Seconds};
 
 use crate::{GoodputError, Published};
 
-/// A place for checkpoints with the throughput that a job gets of it.
+/// A place for checkpoints with the throughput that a job gets from it.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Store {
     pub name: String,
@@ -15,14 +15,14 @@ pub struct Store {
     pub per_node: Option<Bandwidth>,
     /// What the whole store can move at most.
     pub total: Option<Bandwidth>,
-    /// Dollars per gigabyte and month, the newest price that is believed.
+    /// Dollars per gigabyte and month, the newest trusted price.
     pub per_gb_month: Option<Dollars>,
-    /// What is paid for whether it is full or not; zero where only what is kept is paid.
+    /// Provisioned capacity, paid for even when empty; zero where only stored data is paid for.
     pub provisioned: Bytes,
 }
 
 impl Store {
-    /// A shared file system of a size: its throughput grows with it.
+    /// A shared file system whose throughput grows with its size.
     pub fn shared(class: &StorageClass, capacity: Bytes) -> Self {
         let tib = capacity.get() / TIB;
         Self {
@@ -40,7 +40,7 @@ impl Store {
         Self { per_node: per_node.or(usual), ..Self::of(class) }
     }
 
-    /// The disks of each node. No catalog says how fast they are, so the rate of one device is asked for.
+    /// The disks of each node. No catalog says how fast they are, so the caller gives the rate of one device.
     pub fn local(disks: &LocalStorage, per_device: Bandwidth) -> Self {
         Self {
             name: disks.class.clone(),
@@ -78,7 +78,7 @@ impl Store {
         Ok(bytes / self.throughput(nodes)?)
     }
 
-    /// Dollars for keeping `kept` bytes for a time; what is provisioned is paid in full. `None`: no price known.
+    /// Dollars for keeping `kept` bytes for a time; provisioned capacity is paid in full. `None`: no price known.
     pub fn cost(&self, kept: Bytes, time: Seconds) -> Option<Dollars> {
         if self.tier == StorageTier::Local {
             // The disks come with the machine.
@@ -89,7 +89,7 @@ impl Store {
     }
 }
 
-/// Bytes of a checkpoint from which training goes on: weights in bf16, master weights, optimizer state.
+/// Bytes of a checkpoint to resume training from: weights in bf16, master weights, optimizer state.
 pub fn checkpoint_bytes(model: &Transformer, optimizer: Optimizer) -> Bytes {
     let state = model.training_bytes(TrainingState { optimizer, ..TrainingState::default() });
     state.weights + state.optimizer

@@ -29,12 +29,12 @@ pub(crate) struct Sum {
     pub(crate) kept: f64,
 }
 
-/// The cut of a layer, in numbers.
+/// How a layer is split, in numbers.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cut {
     pub(crate) tokens: f64,
     pub(crate) tensor: f64,
-    /// By how much norms and residuals are split.
+    /// The factor by which norms and residuals are split.
     pub(crate) sequence_split: f64,
     pub(crate) context: f64,
     pub(crate) expert: f64,
@@ -74,7 +74,7 @@ impl Problem {
         self.keep_attention(sum, attention, heads_wide, cut);
     }
 
-    /// The weight matrices; gives the width of queries, keys and values of this rank.
+    /// The weight matrices; returns the width of this rank's queries, keys and values.
     fn add_projections(&self, sum: &mut Sum, attention: &Attention, cut: &Cut) -> f64 {
         let (heads, kv_heads) = (attention.heads() as f64, attention.kv_heads() as f64);
         let (query_dim, value_dim) = (attention.query_dim() as f64, attention.value_dim() as f64);
@@ -122,7 +122,7 @@ impl Problem {
         if self.profile.attention == AttentionKernel::Unfused {
             return self.kernels.attention_unfused(cut.tokens, heads, query_dim, sequence as f64);
         }
-        // Kernels for sink logits do not skip what lies outside a window.
+        // Kernels for sink logits do not skip keys outside a window.
         let has_sinks = matches!(attention, Attention::GroupedQuery(grouped) if grouped.has_sinks);
         let reach = if has_sinks { Reach::Full } else { layer.reach };
         let keys = reach.mean_keys(sequence, AttentionFlops::CausalHalved);
@@ -131,7 +131,7 @@ impl Problem {
         self.kernels.attention(cut.tokens, heads, widths, keys, at_once, narrowest)
     }
 
-    /// Inputs of the norm and of the projections; queries, keys and values; what attention gives out; and
+    /// Inputs of the norm and of the projections; queries, keys and values; the output of attention; and
     /// the scores with their mask where they are written.
     fn keep_attention(&self, sum: &mut Sum, attention: &Attention, heads_wide: f64, cut: &Cut) {
         let local_heads = attention.heads() as f64 / cut.tensor;
@@ -196,7 +196,7 @@ impl Problem {
     /// Activation, permutation and casts of routed tokens.
     fn add_routed_streams(&self, sum: &mut Sum, mixture: &Mixture, routed: f64, cut: &Cut) {
         let width = mixture.expert.width as f64;
-        // Biases and clamps between the products are kernels of their own.
+        // Biases and clamps between the products are separate kernels.
         let unfused = if mixture.expert.has_bias { 2.0 } else { 1.0 };
         let activation = self.profile.elementwise * 2.0 * (1.0 + gates(&mixture.expert)) * width * unfused;
         self.add_stream(sum, routed * activation, 1.6);
@@ -214,7 +214,7 @@ impl Problem {
         sum.kept += entering * 4.0 * self.hidden + routed * kept;
     }
 
-    /// Routing that the host waits for: it grows with the root of the experts of a rank.
+    /// Routing that the host waits for; grows with the square root of a rank's experts.
     fn expert_overhead(&self, local_experts: f64, is_latent: bool) -> f64 {
         if self.workload.stack == Stack::MegatronStock {
             let latent = if is_latent { 1.0 + self.constants.host_latent } else { 1.0 };

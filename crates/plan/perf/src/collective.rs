@@ -1,10 +1,10 @@
-//! Collectives by topology: rings inside and between scale-up domains, and all-to-all by what leaves one.
+//! Collectives by topology: rings inside and between scale-up domains, and all-to-all by the traffic that leaves one.
 //!
-//! A ring over `n` ranks moves `(n-1)/n S` bytes past each rank in `n - 1` hops. Ranks lie `stride` apart,
-//! so `domain / stride` of them share a domain; between domains such a ring has the network cards of all
+//! A ring over `n` ranks moves `(n-1)/n S` bytes past each rank in `n - 1` hops. Ranks are `stride` apart,
+//! so `domain / stride` of them share a domain; between domains such a ring uses the network cards of all
 //! its members there (multi-rail), and it never runs faster than the scale-up fabric. Hops inside and
 //! between domains have their own latencies. All-reduce is a reduce-scatter and an all-gather. Groups are laid
-//! one after another, so where their span does not divide a domain some lie across its border; a step waits
+//! out one after another, so where their span does not divide a domain some cross its border; a step waits
 //! for those.
 
 use crate::{Constants, Hardware, Network};
@@ -15,7 +15,7 @@ pub(crate) struct Links {
     up: f64,
     out: f64,
     domain: f64,
-    /// The machine is one domain, so no group can lie across a border.
+    /// The machine is one domain, so no group can cross a border.
     is_one_domain: bool,
     launch: f64,
     hop_up: f64,
@@ -66,7 +66,7 @@ impl std::ops::Mul<f64> for Traffic {
     }
 }
 
-/// Seconds of a ring all-gather or reduce-scatter of `bytes` in all: `n - 1` hops of one n-th each.
+/// Seconds of a ring all-gather or reduce-scatter of `bytes` in total: `n - 1` hops of `1/n` each.
 pub(crate) fn ring_gather(ranks: f64, bytes: f64, bandwidth: f64, hop: f64) -> f64 {
     (ranks - 1.0) * (hop + bytes / (ranks * bandwidth))
 }
@@ -112,18 +112,18 @@ impl Links {
         (self.domain / group.stride).floor().max(1.0).min(group.size)
     }
 
-    /// Whether all groups of a kind lie inside domains.
+    /// Whether all groups of a kind are inside domains.
     pub(crate) fn is_inside(&self, group: Group) -> bool {
         let span = group.size * group.stride;
         group.size <= 1.0 || span <= self.domain && !self.straddles(span)
     }
 
-    /// Whether some of the groups that span so many ranks lie across a border, though each would fit inside.
+    /// Whether some groups of this span cross a border although each would fit inside a domain.
     fn straddles(&self, span: f64) -> bool {
         !self.is_one_domain && span < self.domain && !(self.domain as u32).is_multiple_of(span as u32)
     }
 
-    /// All-gather or reduce-scatter of `bytes` in all, over every card of the members.
+    /// All-gather or reduce-scatter of `bytes` in total, over every card of the members.
     pub(crate) fn gather(&self, group: Group, bytes: f64) -> Traffic {
         self.gather_over(group, bytes, self.members_per_domain(group))
     }
@@ -156,7 +156,7 @@ impl Links {
         }
     }
 
-    /// All-to-all in which each rank sends `bytes` in all, spread evenly; `copies` thins what leaves.
+    /// All-to-all in which each rank sends `bytes` in total, spread evenly; `copies` reduces what leaves a domain.
     pub(crate) fn alltoall(&self, group: Group, bytes: f64, copies: Copies) -> Traffic {
         if group.size <= 1.0 {
             return Traffic::default();
@@ -182,7 +182,7 @@ impl Links {
         }
     }
 
-    /// One step of a ring whose ranks pass `bytes` on at the same time.
+    /// One step of a ring in which every rank passes on `bytes`.
     pub(crate) fn pass(&self, group: Group, bytes: f64) -> Traffic {
         self.send(bytes, self.is_inside(group))
     }
@@ -203,7 +203,7 @@ fn greatest_common_divisor(mut a: u32, mut b: u32) -> u32 {
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Copies {
     PerExpert,
-    /// One for each domain that a token's `visits` experts lie in.
+    /// One per domain that holds any of a token's `visits` experts.
     PerDomain {
         visits: f64,
     },
@@ -233,7 +233,7 @@ const HOST_REACH: f64 = 0.8;
 mod tests {
     use super::*;
 
-    /// Each round every rank passes one n-th on, and no rank starts before it has what it passes on.
+    /// In each round every rank passes on `1/n`, and no rank starts before it has received that part.
     fn simulated_ring(ranks: usize, rounds: usize, bytes: f64, bandwidth: f64, hop: f64) -> f64 {
         let mut ready = vec![0.0f64; ranks];
         for _ in 0..rounds {

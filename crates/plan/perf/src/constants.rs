@@ -13,7 +13,7 @@ pub enum Origin {
     Training,
     /// Fitted to measured serving rows: time of engine steps and latency of requests.
     Serving,
-    /// Set by hand from scripts, documents or a glance at the rows; no fit moves it.
+    /// Set by hand from scripts, documents or the rows; no fit moves it.
     SetByHand,
     /// Fitted to the measured memory of the same table.
     Memory,
@@ -39,20 +39,20 @@ impl Origin {
     }
 }
 
-/// One constant as a fit sees it.
+/// One constant, for a fit.
 #[derive(Debug, Clone, Copy)]
 pub struct Field {
     pub name: &'static str,
     pub meaning: &'static str,
     pub origin: Origin,
-    /// Where a fit starts and what its prior is centred on.
+    /// The starting value of a fit and the centre of its prior.
     pub prior: f64,
     /// Width of the log-normal prior.
     pub spread: f64,
 }
 
 impl Field {
-    /// The values that make sense: above zero, at most 1.2 for shares of a peak, a bandwidth or a time (1 on
+    /// The valid range: above zero, at most 1.2 for shares of a peak, a bandwidth or a time (1 on
     /// the serving side), and at most a hundred times the prior for others.
     pub fn limits(&self) -> (f64, f64) {
         if SHARES.contains(&self.name) {
@@ -156,14 +156,14 @@ macro_rules! constants {
 
             pub const COUNT: usize = [$(stringify!($name)),*].len();
 
-            /// The checked-in fit.
+            /// The built-in fit.
             pub fn builtin() -> Self {
                 let text = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../", $file));
                 Self::read(bedplate_diag::Source::new($file, text), Self::priors())
                     .expect("the embedded constants are valid: checked by a test")
             }
 
-            /// Lays the constants of a file over `base`. A file may hold any of them.
+            /// `base` with the constants of a file, which may hold any of them.
             pub fn read(
                 source: bedplate_diag::Source<'_>,
                 base: Self,
@@ -184,7 +184,7 @@ macro_rules! constants {
             }
 
             /// The file form of the constants that differ from `base` in four digits; read over `base`, it
-            /// gives these constants. A comment alone where none does.
+            /// gives these constants. Only a comment where none does.
             pub fn to_toml_changed(&self, base: &Self) -> String {
                 let (after, before) = (self.rounded().values(), base.rounded().values());
                 $crate::constants::to_toml_changed(&after, &before, Self::FIELDS)
@@ -213,12 +213,12 @@ constants! {
     attention_blackwell = 0.433, Training, 0.2, "Fused attention on Blackwell.";
     attention_ramp = 200.0, KernelTable, 0.5, "Sequence length, in tokens, at which attention reaches half of its rate.";
     head_dim_exponent = 0.22, Training, 0.4, "How attention slows with heads narrower than 128.";
-    head_misalignment = 5.0, Training, 0.3, "Slowdown of unfused attention whose heads are no multiple of 8 wide, which tensor cores need.";
+    head_misalignment = 5.0, Training, 0.3, "Slowdown of unfused attention whose heads are not a multiple of 8 wide, which tensor cores need.";
     reduction_ampere = 100.0, KernelTable, 0.3, "Inner dimension at which a product reaches half of its rate on A100.";
     reduction_hopper = 120.0, KernelTable, 0.3, "The same on Hopper.";
     reduction_blackwell = 30.0, KernelTable, 0.3, "The same on Blackwell.";
     wave_weight = 0.12, KernelTable, 0.3, "How much of the idle tail of the last wave of tiles costs time; the rest is refilled by split kernels.";
-    misalignment = 0.59, Training, 0.5, "Slowdown of a product whose width is no multiple of 64.";
+    misalignment = 0.59, Training, 0.5, "Slowdown of a product whose width is not a multiple of 64.";
     memory_reach = 0.75, KernelTable, 0.1, "Share of HBM bandwidth that streaming kernels reach.";
     elementwise = 0.83, Training, 0.3, "Bytes moved by norms, residuals and activations, against a count of unfused reads and writes.";
     elementwise_unfused = 1.65, Training, 0.3, "The same before fused kernels (2021–22).";
@@ -263,7 +263,7 @@ constants! {
     fragmentation = 0.06, Memory, 0.5, "Share of activations lost to fragmentation and temporaries.";
 }
 
-/// Lays the constants of a file over `values`.
+/// Overrides `values` by the constants of a file.
 pub(crate) fn read(source: Source<'_>, values: &mut [f64], fields: &[Field]) -> Result<(), DocumentError> {
     let table = Table::parse(source)?.titled("the constants");
     for (value, field) in values.iter_mut().zip(fields) {

@@ -1,4 +1,4 @@
-//! Why a step cannot be predicted at all. A layout that does not fit is no error but an answer.
+//! Why a step cannot be predicted at all. A layout that does not fit is an answer, not an error.
 
 use bedplate_diag::{Class, Diagnostic, Page};
 
@@ -22,11 +22,11 @@ pub enum PerfError {
     SeveralHosts { hosts: u32 },
     #[error("a host cannot train a model with {what}")]
     UnsupportedModel { what: &'static str },
-    #[error("a routing skew of {peak} makes no sense")]
+    #[error("a routing skew of {peak} is not possible")]
     BadRouting { peak: String },
     #[error("the layout {layout} cannot be priced: {reason}")]
     ImpossibleLayout { layout: String, reason: String },
-    #[error("a replica cannot be cut so: {reason}")]
+    #[error("a replica cannot be split this way: {reason}")]
     ImpossibleReplica { reason: String },
 }
 
@@ -55,19 +55,19 @@ static NO_USABLE_GPUS: Page = Page {
     code: "plan/no-usable-gpus",
     class: Class::User,
     meaning: "Every node of the cluster is down, draining, or has a failed GPU. Steps are planned for whole nodes that take work.",
-    remedy: "repair or resume nodes, or describe the cluster as it will be",
+    remedy: "repair or resume nodes, or describe the cluster as it will be once repaired",
 };
 static UNSUPPORTED_PRECISION: Page = Page {
     code: "plan/unsupported-precision",
     class: Class::User,
-    meaning: "The accelerators have no peak rate in this number format, or it is fp32, in which only hosts are priced: on accelerators weights and activations would take other bytes than the model counts.",
-    remedy: "choose one of the formats that are named, or add the peak to a catalog overlay",
+    meaning: "The accelerators have no peak rate in this number format, or it is fp32, which is priced only on hosts: the model for accelerators counts weights and activations in 16 bits.",
+    remedy: "choose one of the formats listed, or add the peak to a catalog overlay",
 };
 static UNSUPPORTED_STACK: Page = Page {
     code: "plan/unsupported-stack",
     class: Class::User,
-    meaning: "A host, which has no accelerator, is trained on by this program's own runtime and by nothing else that can be priced; that runtime in turn has no operators for accelerators yet.",
-    remedy: "leave --stack out, which chooses what the cluster can run",
+    meaning: "On a host without accelerators only this program's own runtime can be priced, and that runtime has no operators for accelerators yet.",
+    remedy: "leave out --stack to choose what the cluster can run",
 };
 static SEVERAL_HOSTS: Page = Page {
     code: "plan/several-hosts",
@@ -78,25 +78,25 @@ static SEVERAL_HOSTS: Page = Page {
 static UNSUPPORTED_MODEL: Page = Page {
     code: "plan/unsupported-model",
     class: Class::User,
-    meaning: "The model has a part for which this program's own runtime, which trains on hosts, has no operator.",
+    meaning: "The model has a part that this program's own runtime, which trains on hosts, has no operator for.",
     remedy: "choose another model, or a cluster of accelerators",
 };
 static BAD_ROUTING: Page = Page {
     code: "plan/bad-routing",
     class: Class::User,
-    meaning: "A routing skew says how many times the mean load the busiest expert rank gets, so it is a number from 1 up.",
-    remedy: "give a number from 1 up, such as 1.25",
+    meaning: "A routing skew is the load of the busiest expert rank over the mean, so it is at least 1.",
+    remedy: "give a number of at least 1, such as 1.25",
 };
 static UNKNOWN_ACCELERATOR: Page = Page {
     code: "plan/unknown-accelerator",
     class: Class::User,
-    meaning: "The machines of the cluster carry an accelerator that the catalog does not describe, so its peaks and its memory are unknown.",
+    meaning: "The machines of the cluster have an accelerator that the catalog does not describe, so its peaks and its memory are unknown.",
     remedy: "add the accelerator to a catalog overlay",
 };
 static MISSING_FIGURE: Page = Page {
     code: "plan/missing-figure",
     class: Class::User,
-    meaning: "The catalog describes the accelerator, but lacks a figure without which no step can be predicted.",
+    meaning: "The catalog describes the accelerator, but lacks a figure that every prediction needs.",
     remedy: "add the figure to a catalog overlay",
 };
 static EMPTY_STEP: Page = Page {
@@ -108,13 +108,13 @@ static EMPTY_STEP: Page = Page {
 static IMPOSSIBLE_LAYOUT: Page = Page {
     code: "plan/impossible-layout",
     class: Class::User,
-    meaning: "The layout breaks a rule without which its cost has no meaning, such as a degree of zero or fewer sequences than data-parallel ranks.",
+    meaning: "The layout breaks a rule that pricing relies on, such as a degree of zero or fewer sequences than data-parallel ranks.",
     remedy: "see `bedplate layout check` for every rule that the layout breaks",
 };
 static IMPOSSIBLE_REPLICA: Page = Page {
     code: "plan/impossible-replica",
     class: Class::User,
-    meaning: "The degrees of parallelism of a replica have no meaning together: one is zero, or experts are spread over more ranks than divide the GPUs of a stage.",
+    meaning: "The degrees of parallelism of a replica contradict each other: one is zero, or experts are spread over more ranks than divide the GPUs of a stage.",
     remedy: "choose an expert degree that divides tensor times attention data ranks",
 };
 

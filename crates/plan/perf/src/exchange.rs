@@ -1,6 +1,6 @@
-//! What the ranks that share a layer exchange, and how much of it is waited for.
+//! What the ranks that share a layer exchange, and how much of it is exposed.
 //!
-//! Tensor and expert traffic share one cover: the layer's own work, or what of it is not attention where
+//! Tensor and expert traffic share one cover: the layer's own work, or its work outside attention where
 //! context parallelism hides its ring behind attention. Nothing is hidden twice.
 
 use bedplate_transformer::Attention;
@@ -10,7 +10,7 @@ use crate::collective::{Copies, Group, Traffic};
 use crate::problem::Problem;
 use crate::{Dispatcher, ExpertOverlap};
 
-/// Communication of a layer: what moves and what of it is waited for.
+/// Communication of a layer: what moves and how much of it is exposed.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Shared {
     pub(crate) traffic: Traffic,
@@ -33,7 +33,7 @@ impl Exchanges {
 
 impl Problem {
     /// Hides the exchanges of a layer behind its work, of which `attention` seconds are attention.
-    /// `repeat` counts how often the forward pass runs against once, averaged with the backward pass.
+    /// `repeat` is how often the forward pass runs, averaged with the backward pass.
     pub(crate) fn exchanges(
         &self,
         sum: &Sum,
@@ -82,7 +82,7 @@ impl Problem {
         let kv = attention.kv_heads() as f64 * (attention.query_dim() + attention.value_dim()) as f64;
         let bytes = cut.tokens * kv / cut.tensor * 2.0;
         let hops = self.links.pass(Group::new(cut.context, cut.tensor), bytes) * (cut.context - 1.0);
-        // The backward ring carries gradients beside keys and values.
+        // The backward ring carries gradients as well as keys and values.
         hops * 3.0
     }
 

@@ -1,7 +1,7 @@
-//! A cluster distilled into the numbers that the model computes with.
+//! A cluster reduced to the numbers that the model uses.
 //!
 //! Rates are per GPU and one way, in FLOP/s and bytes/s. Everything that the catalog or the topology may
-//! not know is settled here once, so that the inner model is arithmetic on plain numbers.
+//! not know is resolved here once, so that the inner model is arithmetic on plain numbers.
 
 use bedplate_catalog::{Accelerator, Catalog, MeasuredRates};
 use bedplate_layout::ComputePrecision;
@@ -16,9 +16,9 @@ pub struct Hardware {
     /// GPUs that reach each other over the scale-up fabric.
     pub domain: u32,
     pub generation: Generation,
-    /// On a host that trains by itself; elsewhere nothing is computed in it.
+    /// Only for a host that trains by itself; not used elsewhere.
     pub peak_fp32: f64,
-    /// Dense peaks; that of a format which the chip lacks is the next wider one's.
+    /// Dense peaks; a format that the chip lacks has the peak of the next wider one.
     pub peak_bf16: f64,
     pub peak_fp8: f64,
     pub peak_fp4: f64,
@@ -40,14 +40,14 @@ pub struct Hardware {
     pub measured: Option<MeasuredRates>,
 }
 
-/// Chips whose kernels reach like shares of their peaks.
+/// Chips whose kernels reach similar shares of their peaks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Generation {
     Ampere,
     Hopper,
     Blackwell,
     BlackwellUltra,
-    /// No chip but a processor, priced by what was measured on it.
+    /// A processor, priced by rates measured on it.
     Host,
     /// No training rows: the mean of the others.
     Other,
@@ -67,7 +67,7 @@ pub enum Network {
 }
 
 impl Hardware {
-    /// All GPUs of a cluster that can take work: those of nodes that do and have no failed GPU. A mixed cluster
+    /// All usable GPUs of a cluster: those of nodes that take work and have no failed GPU. A mixed cluster
     /// has the slowest of every figure, whatever the order of its kinds, and its smallest domain.
     pub fn from_cluster(cluster: &Cluster, catalog: &Catalog) -> Result<Self, PerfError> {
         let name = || cluster.name().to_owned();
@@ -123,7 +123,7 @@ impl Hardware {
         }
     }
 
-    /// What utilisation is a share of: the bf16 peak, and on a host that computes in fp32 the peak of that.
+    /// The peak that utilisation refers to: bf16, or fp32 on a host that computes in fp32.
     pub fn peak(&self, precision: ComputePrecision) -> f64 {
         let is_wide = self.generation == Generation::Host && precision == ComputePrecision::Fp32;
         if is_wide { self.peak_fp32 } else { self.peak_bf16 }
@@ -154,7 +154,7 @@ impl Hardware {
         if generation == Generation::Host && measured.is_none() {
             return Err(missing("what `bedplate bench machine` measures"));
         }
-        // A processor without a unit of its own for bf16 computes it in fp32.
+        // A processor without a bf16 unit computes bf16 in fp32.
         let peak_bf16 = accelerator.peaks.bf16.or(measured.and(accelerator.peaks.fp32));
         let peak_bf16 = peak_bf16.ok_or_else(|| missing("a bf16 peak"))?.get();
         let bandwidth = accelerator.memory_bandwidth.ok_or_else(|| missing("a memory bandwidth"))?.get();
@@ -176,7 +176,7 @@ impl Hardware {
             multiprocessors: accelerator.multiprocessors.map_or(108.0, f64::from),
             memory_bandwidth: bandwidth,
             memory: accelerator.memory_for_programs().get(),
-            // Without a scale-up fabric neighbours talk through the host.
+            // Without a scale-up fabric neighbours communicate through the host.
             scale_up: link(&accelerator.scale_up).map_or(host_link, |rate| rate.get()),
             scale_out: usual_network(Generation::named(&accelerator.generation)),
             oversubscription: 1.0,
@@ -197,7 +197,7 @@ impl Hardware {
     }
 
     fn slower_of(&self, other: &Self) -> Self {
-        // Kernels reach the shares of the chip with the lower peak.
+        // Use the efficiency of the chip with the lower peak.
         let key = |hardware: &Self| (hardware.peak_bf16, hardware.generation);
         let slower = if key(other) < key(self) { other } else { self };
         Self {
@@ -223,7 +223,7 @@ impl Hardware {
     }
 }
 
-/// Nodes with GPUs that take work and of which no GPU has failed.
+/// Nodes that take work and have GPUs, none of them failed.
 fn usable_nodes(cluster: &Cluster) -> impl Iterator<Item = NodeId> + Clone {
     cluster.nodes().into_iter().filter(|node| is_usable(cluster, *node))
 }
@@ -234,7 +234,7 @@ fn is_usable(cluster: &Cluster, node: NodeId) -> bool {
     !gpus.is_empty() && cluster.health(node).takes_work() && !has_failed
 }
 
-/// GPUs of the smallest scale-up domain, those of usable nodes counting.
+/// GPUs of the smallest scale-up domain, counting only usable nodes.
 fn smallest_domain(cluster: &Cluster) -> u32 {
     let is_whole = Hardware::left_out_of(cluster) == 0;
     let size = |gpu: GpuId| {

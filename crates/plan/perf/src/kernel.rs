@@ -2,15 +2,15 @@
 //!
 //! A product `m x k` by `k x n` takes `t = (tc^4 + tm^4)^(1/4)`, where `tc = 2mnk / (peak e) (1 + k0/k) q`
 //! is arithmetic and `tm = bytes / bandwidth` is traffic; the fourth power rounds the roofline's corner.
-//! `q` prices tiles: `w` waves of 256 x 128 tiles fill whole rounds of the multiprocessors only in part,
-//! and shapes that are no multiple of 64 miss the fast kernels. Form and `k0`, `wave_weight` come from the
+//! `q` prices tiles: the last wave of 256 x 128 tiles fills the multiprocessors only in part,
+//! and shapes that are not multiples of 64 miss the fast kernels. Form and `k0`, `wave_weight` come from the
 //! GEMM tables of aiconfigurator-core 0.12.0 (4,000 shapes per chip, 4 to 6 % median error in bf16).
 
 use bedplate_layout::ComputePrecision;
 
 use crate::{Constants, Generation, Hardware};
 
-/// The rates of one chip under one software stack, settled once per problem.
+/// The rates of one chip under one software stack, fixed once per problem.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kernels {
     /// Effective rates of large products, in FLOP/s.
@@ -60,9 +60,9 @@ impl Product {
 pub(crate) enum AttentionKernel {
     /// Scores written to memory, as before FlashAttention.
     Unfused,
-    /// FlashAttention-2: made for Ampere, runs on Hopper.
+    /// FlashAttention-2: built for Ampere, runs on Hopper.
     Portable,
-    /// Made for the chip.
+    /// Built for the chip.
     Native,
 }
 
@@ -122,7 +122,7 @@ impl Kernels {
                 c.reduction_blackwell,
                 c.attention_blackwell,
             ),
-            // Hosts are priced by `host` and not by this.
+            // Hosts are priced by `host` instead.
             Generation::Host | Generation::Other => {
                 (c.gemm_other, c.gemm_other, c.gemm_other, c.reduction_hopper, c.attention_hopper)
             }
@@ -148,7 +148,7 @@ impl Kernels {
         }
     }
 
-    /// Forward and backward of a weight matrix; frozen weights need no gradient of their own.
+    /// Forward and backward of a weight matrix; frozen weights need no weight gradient.
     pub(crate) fn matrix(&self, product: Product, precision: ComputePrecision, is_frozen: bool) -> Passes {
         let weights = if is_frozen { 0.0 } else { self.product(product.of_weights(), precision) };
         Passes {
@@ -176,7 +176,7 @@ impl Kernels {
         rounded_max(arithmetic, traffic)
     }
 
-    /// Time against ideal tiles: idle multiprocessors in the last wave, padding, and misaligned widths.
+    /// Time relative to ideal tiles: idle multiprocessors in the last wave, padding, and misaligned widths.
     fn quantisation(&self, product: Product) -> f64 {
         let Product { m, n, k, groups } = product;
         let waves = groups * (m / 256.0).ceil() * (n / 128.0).ceil() / self.multiprocessors;
@@ -189,7 +189,7 @@ impl Kernels {
     /// Fused causal attention: `tokens` queries of `heads` heads against `keys` keys on average.
     ///
     /// Forward FLOPs are `2 tokens heads (dqk + dv) keys`; backward needs 2.5 times as many. `at_once` of the
-    /// keys are seen by one launch: fewer than all where they come around a ring.
+    /// keys are seen by one launch: fewer than all with ring attention.
     pub(crate) fn attention(
         &self,
         tokens: f64,
@@ -224,7 +224,7 @@ impl Kernels {
     }
 }
 
-/// `(a^4 + b^4)^(1/4)`: the larger of two, rounded where they are alike.
+/// `(a^4 + b^4)^(1/4)`: a smooth maximum.
 pub(crate) fn rounded_max(a: f64, b: f64) -> f64 {
     let (a2, b2) = (a * a, b * b);
     (a2 * a2 + b2 * b2).sqrt().sqrt()

@@ -2,7 +2,7 @@
 //!
 //! [`LayerCosts`] depends on how a layer is cut (tensor, context, expert degrees, micro-batch, precision,
 //! recompute) and not on how many stages or data ranks there are, so a search computes it once for
-//! thousands of layouts. Everything is a mean over the model's layers, weighted by how many there are of
+//! thousands of layouts. Everything is a mean over the model's layers, weighted by the number of layers of
 //! each kind.
 
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
@@ -13,7 +13,7 @@ use crate::kernel::{AttentionKernel, Passes, Product};
 use crate::problem::Problem;
 use crate::{ExpertOverlap, Generation, Stack, Task};
 
-/// What of a layout decides the cost of a layer.
+/// The parts of a layout that decide the cost of a layer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct LayerKey {
     pub tensor: u32,
@@ -65,12 +65,12 @@ pub struct LayerCosts {
     /// Parameters of this rank outside layers.
     pub(crate) embedding_parameters: f64,
     pub(crate) head_parameters: f64,
-    /// Parameters of this rank per layer that learn.
+    /// Trainable parameters of this rank per layer.
     pub(crate) trained_dense: f64,
     pub(crate) trained_expert: f64,
     /// Bytes kept per layer and micro-batch between forward and backward.
     pub(crate) kept_bytes: f64,
-    /// Bytes of one layer at work.
+    /// Working memory of one layer.
     pub(crate) working_bytes: f64,
     pub(crate) logits_bytes: f64,
 }
@@ -102,7 +102,7 @@ impl LayerCosts {
 }
 
 impl Problem {
-    /// Prices one way to cut a layer. Costs a few microseconds; allocates nothing.
+    /// Prices one way to cut a layer. Takes a few microseconds; allocates nothing.
     pub fn layer_costs(&self, key: LayerKey) -> LayerCosts {
         if let Some(host) = &self.host {
             return host.layer_costs(key);
@@ -162,7 +162,7 @@ impl Problem {
         }
     }
 
-    /// How much of the forward pass recomputation runs again.
+    /// How much of the forward pass recomputation repeats.
     fn repeats(&self, recompute: Recompute) -> Repeats {
         let none = Repeats { products: 0.0, attention: 0.0, memory: 0.0, exchanges: 1.0, launches: 1.0 };
         match recompute {
@@ -176,12 +176,12 @@ impl Problem {
             Recompute::Selective if self.profile.selective_products > 0.0 => {
                 Repeats { products: self.profile.selective_products, memory: 1.0, ..none }
             }
-            // Fused attention recomputes its core in any case.
+            // Fused attention recomputes its core anyway.
             Recompute::Selective => none,
         }
     }
 
-    /// Routing makes the host wait for the GPU in every layer, so its time adds up; with two micro-batches
+    /// Routing makes the host wait for the GPU in every layer, so its time is exposed; with two micro-batches
     /// interleaved the host works for one while the GPU works for the other.
     fn waiting_for_host(&self, launches: f64, busy: f64) -> f64 {
         match self.workload.expert_overlap {
@@ -190,7 +190,7 @@ impl Problem {
         }
     }
 
-    /// Parameters that learn: all, or the adapters beside each matrix.
+    /// Trainable parameters: all, or the adapters of each matrix.
     fn trained(&self, parameters: f64, adapters_per_rank: f64) -> f64 {
         match self.workload.task {
             Task::Lora { rank } => adapters_per_rank * f64::from(rank),
@@ -248,7 +248,7 @@ struct Head {
 /// Logits in fp32 and their gradient in bf16.
 const LOGIT_MEMORY: f64 = 6.0;
 
-/// The backward pass with a share of the forward pass done again before it.
+/// The backward pass preceded by a repeated share of the forward pass.
 fn with_repeat(passes: Passes, share: f64) -> Passes {
     Passes { backward: passes.backward + share * passes.forward, ..passes }
 }

@@ -1,13 +1,13 @@
-//! What one training step takes: time by part and memory by part, predicted.
+//! Predicts one training step: time by part and memory by part.
 //!
 //! [`predict`] prices a model on a machine under a layout. A search builds a [`Problem`] once, prices each
 //! way to cut a layer once ([`Problem::layer_costs`]) and combines it with stages and data ranks
-//! ([`Problem::combine`]) at about a hundred flops per layout; both ways give the same numbers, bit for
+//! ([`Problem::combine`]) at about a hundred flops per layout; both give the same numbers, bit for
 //! bit. The model is analytic: kernels by roofline with losses, collectives by topology, overlap with
 //! mutual slowdown. What it does not derive is in [`Constants`], fitted by `calibrate`. Searching and
-//! ranking layouts is the business of `search`.
+//! ranking layouts is left to `search`.
 //!
-//! A host that trains by itself with this program's runtime is priced otherwise: by rates measured on it, operator by
+//! A host that trains by itself with this program's runtime is priced differently: by rates measured on it, operator by
 //! operator ([`predict_on_host`]).
 //!
 //! ```

@@ -49,7 +49,7 @@ pub enum Fit {
     Fits {
         spare: Bytes,
     },
-    /// It fits by prediction, but by less than predictions err.
+    /// It is predicted to fit, but the margin is within the model's error.
     Tight {
         spare: Bytes,
     },
@@ -59,7 +59,7 @@ pub enum Fit {
 }
 
 impl Fit {
-    /// Judges `needed` of `available`.
+    /// Compares `needed` with `available`.
     pub fn new(needed: Bytes, available: Bytes) -> Self {
         let spare = available - needed;
         if spare < Bytes::ZERO {
@@ -169,7 +169,7 @@ impl Problem {
             optimizer: Bytes::new(optimizer),
             activations: Bytes::new(activations),
             logits: Bytes::new(logits),
-            // The layer at work and the next one, gathered whole.
+            // The current layer and the next one, both gathered in full.
             communication: Bytes::new(if splits_weights { 2.0 * layer * WEIGHT_BYTES } else { 0.0 }),
             workspace: Bytes::new(workspace),
         }
@@ -181,7 +181,7 @@ impl Problem {
         costs.embedding_parameters + head
     }
 
-    /// Those of them that learn: adapters leave them as they are.
+    /// The trainable ones among them; adapters do not touch them.
     pub(crate) fn trained_tables(&self, costs: &LayerCosts) -> f64 {
         let is_frozen = matches!(self.workload.task, Task::Lora { .. });
         if is_frozen { 0.0 } else { self.table_parameters(costs) }
@@ -200,7 +200,7 @@ impl Problem {
     }
 
     /// Moments and master weights of one parameter. Sharded weights are kept in fp32 and gathered in bf16,
-    /// so there the master copy counts only for what it is larger than the weight.
+    /// so there the master copy counts only for its excess over the weight.
     fn optimizer_bytes(&self, splits_weights: bool) -> f64 {
         self.workload.optimizer.bytes_per_parameter() + if splits_weights { 2.0 } else { 4.0 }
     }
@@ -212,7 +212,7 @@ impl Problem {
         }
     }
 
-    /// What a stage keeps between forward and backward passes, and one layer at work where it is recomputed.
+    /// What a stage keeps between forward and backward passes, and one layer's working memory where it is recomputed.
     fn activations(&self, costs: &LayerCosts, grid: &Grid, stage: Stage, layers: f64) -> f64 {
         let in_flight = in_flight(grid, stage, self.micro_batches(costs, grid));
         let working = if costs.key.recompute == Recompute::Full { costs.working_bytes } else { 0.0 };

@@ -1,8 +1,8 @@
-//! Two activities at once: both slow down while the other runs, and the rest goes on at full speed.
+//! Two concurrent activities: each slows the other while both run, and the rest runs at full speed.
 //!
-//! After Galvatron (layer_cost.py): `a` seconds of computation beside `b` seconds of communication. While
-//! both run, computation takes `1 + c` and communication `1 + n` times as long. Whoever ends first leaves
-//! the other alone. This is neither `max(a, b)` nor a fixed hidden share: little communication costs
+//! After Galvatron (layer_cost.py): `a` seconds of computation overlapped with `b` seconds of communication. While
+//! both run, computation takes `1 + c` and communication `1 + n` times as long. When one ends, the
+//! other runs alone. This is neither `max(a, b)` nor a fixed hidden share: little communication costs
 //! `b (1 + n) c / (1 + c)`, much of it costs what does not fit behind the computation.
 
 /// How concurrent activities slow each other: 0 is free, 1 doubles the time.

@@ -1,4 +1,4 @@
-//! A model, a machine and a workload, distilled once and then priced under many layouts.
+//! A model, a machine and a workload, prepared once and then priced under many layouts.
 
 use bedplate_layout::{ComputePrecision, Layout, Sharding};
 use bedplate_transformer::{Layer, Transformer};
@@ -20,11 +20,11 @@ pub struct Problem {
     pub(crate) kernels: Kernels,
     pub(crate) links: Links,
     pub(crate) contention: Contention,
-    /// Where one host trains by itself; then nothing else here decides.
+    /// Set for a host that trains by itself; then nothing else here is used.
     pub(crate) host: Option<Host>,
     /// Each kind of layer with its share of all layers.
     pub(crate) kinds: Vec<(Layer, f64)>,
-    /// Layers, those of trained prediction modules included.
+    /// Layers, including those of trained prediction modules.
     pub(crate) layers: f64,
     pub(crate) hidden: f64,
     pub(crate) vocab: f64,
@@ -119,8 +119,9 @@ impl Problem {
         Ok(self.combine(&costs, &Grid::of(layout)))
     }
 
-    /// Whether steps in a number format can be priced: the chip must have it, or a host be measured in it. fp32 is never
-    /// priced on a chip, for weights and activations are counted in 16 bits there. [`Problem::combine`] does not ask.
+    /// Whether steps in a number format can be priced: the chip must support it, or a host be measured in it. fp32 is
+    /// never priced on a chip, because weights and activations are counted in 16 bits there. [`Problem::combine`] does
+    /// not check this.
     pub fn check_precision(&self, precision: ComputePrecision) -> Result<(), PerfError> {
         if self.hardware.has(precision) {
             return Ok(());
@@ -142,7 +143,7 @@ impl Problem {
         if ranks > self.workload.global_batch {
             let batch = self.workload.global_batch;
             return Err(impossible(format!(
-                "a batch of {batch} sequences has less than one for each of {ranks}"
+                "a batch of {batch} sequences has fewer than one for each of {ranks}"
             )));
         }
         if f64::from(layout.pipeline) > self.layers {

@@ -5,7 +5,7 @@ use crate::{Constants, Stack};
 
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Profile {
-    /// Rate of matrix products against Megatron's.
+    /// Rate of matrix products relative to Megatron's.
     pub(crate) rate: f64,
     pub(crate) attention: AttentionKernel,
     pub(crate) elementwise: f64,
@@ -13,7 +13,7 @@ pub(crate) struct Profile {
     pub(crate) host: f64,
     /// MoE overhead per layer and micro-batch, in seconds, at eight local experts.
     pub(crate) host_experts: f64,
-    /// Share of tensor-parallel traffic that is waited for in any case; 1 hides nothing.
+    /// Share of tensor-parallel traffic that is always exposed; 1 hides nothing.
     pub(crate) tensor_uncovered: f64,
     /// The same of data-parallel traffic.
     pub(crate) data_uncovered: f64,
@@ -24,7 +24,7 @@ pub(crate) struct Profile {
     pub(crate) gradient_memory_fp16: f64,
     /// GiB of context, libraries and buffers.
     pub(crate) workspace: f64,
-    /// Activations kept against a count of what fused kernels must keep.
+    /// Activations kept, relative to what fused kernels must keep.
     pub(crate) activation_memory: f64,
     /// Rings use one network card per domain.
     pub(crate) is_single_rail: bool,
@@ -33,7 +33,7 @@ pub(crate) struct Profile {
     pub(crate) expert_maturity: f64,
     /// How often sharded weights are gathered per micro-batch.
     pub(crate) weight_gathers: f64,
-    /// Share of a layer's products that selective recomputation repeats beside the attention core.
+    /// Share of a layer's products that selective recomputation repeats besides the attention core.
     pub(crate) selective_products: f64,
 }
 
@@ -56,7 +56,7 @@ impl Profile {
             is_single_rail: false,
             unbucketed_messages: 0.0,
             expert_maturity: 1.0,
-            // Megatron-FSDP gathers twice as well, but through buffers of its own that hide one of them.
+            // Megatron-FSDP gathers twice too, but its buffers hide one of the gathers.
             weight_gathers: 1.0,
             selective_products: 0.0,
         };
@@ -66,7 +66,7 @@ impl Profile {
             tensor_uncovered: 1.0,
             data_uncovered: 1.0,
             gradient_bytes: 4.0,
-            // DeepSpeed accumulates bf16 gradients in fp32 beside them.
+            // DeepSpeed accumulates bf16 gradients in an extra fp32 copy.
             gradient_memory: 6.0,
             weight_gathers: 2.0,
             workspace: c.workspace_deepspeed,
@@ -74,7 +74,7 @@ impl Profile {
         };
         match stack {
             Stack::Megatron => Self { expert_maturity: c.expert_maturity, ..megatron },
-            // Our own runtime is priced by `host` and not by this.
+            // Our own runtime is priced by `host` instead.
             Stack::MegatronBefore2606 | Stack::Bedplate => megatron,
             Stack::MegatronStock => Self { host_experts: c.host_stock, gradient_memory: 4.0, ..megatron },
             Stack::Megatron2021 => old,

@@ -4,7 +4,7 @@
 //! through the layers of the mean stage, corrected towards the longest one, `m` counts micro-batches and
 //! `N` GPUs. Data-parallel traffic hides behind the backward pass of the last micro-batch; sharded weights
 //! are gathered and sharded gradients scattered behind every one. Stages are the outermost ranks, so where a
-//! layout has more GPUs than a domain some hop between stages crosses the network, and all go at its pace.
+//! layout has more GPUs than a domain some hop between stages crosses the network, and the slowest hop counts.
 
 use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
 use bedplate_layout::Sharding;
@@ -33,7 +33,7 @@ impl Step {
         self.time.total()
     }
 
-    /// Whether it does not fit by prediction, but by less than predictions err: it may run all the same.
+    /// Whether it is predicted not to fit, but within the model's error: it may still run.
     pub fn is_near_miss(&self) -> bool {
         match self.fit {
             Fit::DoesNotFit { over } => over <= (self.memory.total() - over) * TIGHT,
@@ -62,13 +62,13 @@ struct Clock {
 }
 
 impl Clock {
-    /// Adds traffic of which `exposed` seconds are waited for, on the fabrics that carry it.
+    /// Adds traffic of which `exposed` seconds are not hidden, on the fabrics that carry it.
     fn add(&mut self, traffic: Traffic, exposed: f64, times: f64) {
         let busy = traffic.busy();
         if busy <= 0.0 {
             return;
         }
-        // What is waited for beyond the traffic itself is computation slowed down by it; it stays with its cause.
+        // Exposed time beyond the traffic itself is computation slowed down by it; it is booked to the traffic.
         let (exposed, hidden) = (exposed * times, (busy - exposed).max(0.0) * times);
         let share = traffic.up / busy;
         self.up += exposed * share;
@@ -166,7 +166,7 @@ impl Problem {
         clock
     }
 
-    /// One process: micro-batch after micro-batch through all layers, then the update.
+    /// One process: all micro-batches through all layers, then the update.
     fn time_on_host(&self, host: &Host, costs: &LayerCosts, grid: &Grid) -> Clock {
         let micro_batches = self.micro_batches(costs, grid);
         let each = self.layers * micro_batches;
@@ -179,7 +179,7 @@ impl Problem {
         }
     }
 
-    /// The stage with a layer more than others, or the last one, which has the head.
+    /// The stage with one more layer than others, or the last one, which has the head.
     fn longest_stage(&self, costs: &LayerCosts, layers: f64) -> f64 {
         let with_head = layers.floor() * costs.layer_seconds + costs.head_compute + costs.head_memory;
         (layers.ceil() * costs.layer_seconds).max(with_head)
@@ -214,7 +214,7 @@ impl Problem {
                 self.links.gather(group, parameters * bytes)
             }
         };
-        // Weights come for the forward and, unless they stay, for the backward pass; gradients leave once.
+        // Weights are gathered for the forward and, unless kept, for the backward pass; gradients are scattered once.
         let splits_weights = grid.sharding != Sharding::Gradients;
         let times = if splits_weights { self.profile.weight_gathers } else { 0.0 };
         let weights = gather(dense, costs.dense_parameters + tables, 2.0) * times;
@@ -238,7 +238,7 @@ impl Problem {
         let replicas = self.replicas(costs, grid);
         let tables = self.trained_tables(costs) / f64::from(grid.pipeline);
         let inner = f64::from(costs.key.tensor);
-        // Sharded gradients have left with each micro-batch.
+        // Sharded gradients are already scattered after each micro-batch.
         let has_scattered = grid.sharding == Sharding::Gradients && self.micro_batches(costs, grid) > 1.0;
         let wire = if has_scattered { WEIGHT_WIRE } else { self.profile.gradient_bytes + WEIGHT_WIRE };
         let expert_wire = if has_scattered { WEIGHT_WIRE } else { wire.max(6.0) };
@@ -288,11 +288,11 @@ impl Problem {
 
 /// Bytes of an updated weight on the wire.
 const WEIGHT_WIRE: f64 = 2.0;
-/// Share of a transfer between stages that is waited for; the rest runs behind the next micro-batch.
+/// Share of a transfer between stages that is exposed; the rest overlaps with the next micro-batch.
 const STAGE_SEND_EXPOSED: f64 = 0.65;
 /// Share of a stage's time in which gradients become ready.
 const BACKWARD_SHARE: f64 = 0.5;
 /// Gradient, master weight and two moments read, three of them written, and the weight.
 const OPTIMIZER_BYTES: f64 = 22.0;
-/// Gradient out and weight back, both in bf16, and the host's own traffic at the link's pace.
+/// Gradient out and weight back, both in bf16, and the host's own traffic at link speed.
 const OFFLOAD_BYTES: f64 = 8.0;

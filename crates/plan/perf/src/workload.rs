@@ -1,4 +1,4 @@
-//! What is trained, and with which software: everything about a step beside model, machine and layout.
+//! What is trained, and with which software: everything about a step except model, machine and layout.
 
 use bedplate_transformer::Optimizer;
 
@@ -45,13 +45,13 @@ impl Workload {
     }
 }
 
-/// Which weights learn.
+/// Which weights are trained.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Task {
     Pretrain,
     /// Supervised fine-tuning of all weights.
     FineTune,
-    /// Adapters of this rank beside frozen weights: no weight gradients, little state.
+    /// Adapters of this rank next to frozen weights: no weight gradients, little state.
     Lora {
         rank: u32,
     },
@@ -64,7 +64,7 @@ pub enum Stack {
     Megatron,
     /// The same before Megatron Core 26.06, whose MoE layers launch more kernels.
     MegatronBefore2606,
-    /// Megatron Core as it comes, with no recipe for the model.
+    /// Stock Megatron Core, with no recipe for the model.
     MegatronStock,
     /// Megatron-LM of 2021–22: no flash attention, nothing overlapped.
     Megatron2021,
@@ -109,12 +109,12 @@ impl Stack {
 pub enum Routing {
     Balanced,
     /// The busiest expert rank gets this many times the mean: at least 1, and at most as many as there are
-    /// expert ranks, which is all of it.
+    /// expert ranks, which means the whole load.
     Skewed(f64),
 }
 
 impl Routing {
-    /// Load of the busiest of `ranks` expert ranks against the mean.
+    /// Load of the busiest of `ranks` expert ranks relative to the mean.
     pub(crate) fn peak(self, ranks: f64) -> f64 {
         match self {
             Routing::Balanced => 1.0,
@@ -132,7 +132,7 @@ pub enum Dispatcher {
     Deduplicating,
 }
 
-/// Whether the all-to-all of one micro-batch runs behind the work of another.
+/// Whether the all-to-all of one micro-batch overlaps with the work of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpertOverlap {
     Serial,
@@ -152,6 +152,6 @@ pub enum Offload {
 pub enum Scaling {
     /// One scale per tensor, current or delayed.
     PerTensor,
-    /// One scale per block (MXFP8), which is cast along rows and along columns.
+    /// One scale per block (MXFP8), cast along rows and along columns.
     Block,
 }

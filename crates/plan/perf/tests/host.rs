@@ -132,7 +132,7 @@ fn activations_are_the_buffers_of_the_workspace() {
         assert_eq!(memory.activations.get(), layers + gradients(element) + rest(element));
         assert_eq!(memory.logits.get(), ROWS * 256.0 * 4.0, "all logits fit into 16 MB");
     }
-    // The same as one sum, so that the formulas above are not checked by themselves alone.
+    // The same as one sum, so that the formulas above are not checked only by themselves.
     assert_eq!(step(LLAMA, RUN).memory.activations.get(), 644_864.0);
     let full = HostRun { recompute: Recompute::Full, ..RUN };
     assert_eq!(step(LLAMA, full).memory.activations.get(), 446_208.0);
@@ -166,7 +166,7 @@ fn state_takes_sixteen_bytes_in_fp32_and_eighteen_in_bf16() {
     }
 }
 
-/// Tokens of a step, and matrix elements that each of them meets.
+/// Tokens of a step, and matrix elements that each of them multiplies.
 const TOKENS: f64 = 128.0;
 const MATRICES: f64 = 2.0 * (128.0 * 64.0 + 64.0 * 64.0 + 256.0 * 64.0 + 64.0 * 128.0) + 256.0 * 64.0;
 const PARAMETERS: f64 = MATRICES + 256.0 * 64.0 + 2.0 * 128.0 + 64.0;

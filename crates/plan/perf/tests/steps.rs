@@ -1,4 +1,4 @@
-//! Single steps whose outcome is known, and inputs that are refused.
+//! Single steps with a known result, and inputs that are refused.
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bedplate_breakdown::Part;

@@ -14,7 +14,7 @@ use bedplate_search::{Axes, Setup, Space};
 use bedplate_topology::Cluster;
 use bedplate_transformer::builtin;
 
-/// The faster end of what was measured of calculon.
+/// The faster end of calculon's measured range.
 const CALCULON: f64 = 150.0;
 const RUNS: usize = 5;
 

@@ -126,7 +126,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Objection::MissingFigure { what } => what.clone(),
             Objection::FitsNowhere { up_to_gpus } => format!("fits on no number of GPUs up to {up_to_gpus}"),
             Objection::TooSlow { by, .. } => format!("too slow by {by}"),
-            Objection::TooDear { by, .. } => format!("too dear by {by}"),
+            Objection::OverBudget { by, .. } => format!("over budget by {by}"),
             Objection::Uncalibrated { offer } => {
                 format!("no training measurement; {} units in {}", offer.units, offer.time)
             }

@@ -3,7 +3,7 @@
 use crate::nearest::{nearest_fit, nearest_legal};
 use crate::{Axes, Candidate, Counts, Priced, Refusals, SearchError, Setup, Space};
 
-/// The best layouts, the front of time against memory, and an account of all that was looked at.
+/// The best layouts, the front of time against memory, and a count of everything examined.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Answer {
     /// In rank order, never empty.
@@ -25,7 +25,7 @@ pub fn search(setup: &Setup<'_>, axes: &Axes, limit: usize) -> Result<Answer, Se
 }
 
 impl Space {
-    /// Turns the priced whole into an answer, or into a refusal with the nearest thing that works.
+    /// Turns the priced space into an answer, or into a refusal with the nearest option that works.
     ///
     /// `setup` and `axes` are those the space was made from.
     pub fn answer(&self, setup: &Setup<'_>, axes: &Axes, priced: Priced) -> Result<Answer, SearchError> {
@@ -52,7 +52,7 @@ impl Space {
         let worst = self.refusals().first();
         let reason = match worst {
             Some(worst) => format!("{}, for example: {}", worst.example, worst.refusal),
-            None => "the values asked for do not multiply to the number of GPUs".to_owned(),
+            None => "the requested degrees do not multiply to the number of GPUs".to_owned(),
         };
         SearchError::NoLayout {
             model: setup.model.name.clone(),

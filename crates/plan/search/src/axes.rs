@@ -1,4 +1,4 @@
-//! What a search may vary, and within which values.
+//! What a search may vary, and over which values.
 
 use bedplate_layout::{ComputePrecision, Layout, Recompute, Sharding};
 
@@ -6,7 +6,7 @@ use bedplate_layout::{ComputePrecision, Layout, Recompute, Sharding};
 ///
 /// `None` means every value that the rules allow: every divisor of the number of GPUs, of the batch or of the
 /// layers. A list restricts a part to its members. The number format changes what is learned and not only
-/// how fast, so it is never varied unless asked for.
+/// how fast, so it is varied only on request.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Axes {
     pub tensor: Option<Vec<u32>>,
@@ -16,7 +16,7 @@ pub struct Axes {
     pub expert: Option<Vec<u32>>,
     pub expert_tensor: Option<Vec<u32>>,
     pub micro_batch: Option<Vec<u32>>,
-    /// Without and with sequence parallelism; without tensor parallelism there is only "without".
+    /// Without and with sequence parallelism; without tensor parallelism only "without" exists.
     pub sequence_parallel: Vec<bool>,
     pub sharding: Vec<ShardingKind>,
     pub recompute: Vec<Recompute>,
@@ -59,7 +59,7 @@ impl Default for Axes {
 }
 
 impl Axes {
-    /// A few thousand layouts that hold the best one in most cases: what comparing many machines can afford.
+    /// A few thousand layouts that usually include the best one: cheap enough to compare many machines.
     ///
     /// Tensor and expert groups stay inside one domain, micro-batches and context groups are small.
     pub fn coarse(domain: u32) -> Self {
@@ -81,7 +81,7 @@ impl Axes {
         }
     }
 
-    /// The complete space without corners that win on no machine we know: what an interactive answer can afford
+    /// The complete space without corners that win on no machine we know: cheap enough for an interactive answer
     /// for mixtures of experts on thousands of GPUs.
     ///
     /// Experts are not cut, tensor groups stay inside one domain, a micro-batch has at most 16 sequences.
@@ -94,7 +94,7 @@ impl Axes {
         }
     }
 
-    /// The corner of the same space that needs the least memory: what "does it fit at all" looks at.
+    /// The corner of the same space that needs the least memory, to check whether anything fits at all.
     pub(crate) fn frugal(&self) -> Self {
         let smallest = |list: &Option<Vec<u32>>| {
             list.as_ref().map(|list| list.iter().copied().min().into_iter().collect())
@@ -108,7 +108,7 @@ impl Axes {
         }
     }
 
-    /// Whether a layout lies within these values; whether it is legal is another question.
+    /// Whether a layout is within these values; it may still be illegal.
     pub fn contains(&self, layout: &Layout) -> bool {
         let within =
             |list: &Option<Vec<u32>>, degree: u32| list.as_ref().is_none_or(|list| list.contains(&degree));
@@ -146,7 +146,7 @@ pub(crate) fn allowed(list: &Option<Vec<u32>>, candidates: Vec<u32>) -> Vec<u32>
     }
 }
 
-/// All divisors in rising order. Costs the root of the number.
+/// All divisors in rising order. Takes O(√n).
 pub(crate) fn divisors(number: u64) -> Vec<u64> {
     let mut small = Vec::new();
     let mut large = Vec::new();
@@ -164,7 +164,7 @@ pub(crate) fn divisors(number: u64) -> Vec<u64> {
     small
 }
 
-/// Divisors that fit a degree.
+/// Divisors that fit in a degree's type.
 pub(crate) fn degrees(number: u64) -> Vec<u32> {
     divisors(number).into_iter().filter_map(|divisor| u32::try_from(divisor).ok()).collect()
 }

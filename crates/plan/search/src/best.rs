@@ -1,7 +1,7 @@
-//! The best few of many candidates, and the front of those that nothing beats in both time and memory.
+//! The best few of many candidates, and the Pareto front of time and memory.
 //!
-//! Both hold the same candidates whatever the order they are offered in. Of twins, layouts with the same
-//! price to the last bit, the simplest stands for all.
+//! Both hold the same candidates whatever the order they are offered in. Of twins, layouts with exactly the
+//! same price, only the simplest is kept.
 
 use bedplate_units::{Bytes, Seconds};
 
@@ -56,7 +56,7 @@ impl Best {
 pub(crate) struct Front(Vec<Candidate>);
 
 impl Front {
-    /// Whether a candidate of this price would stand on the front.
+    /// Whether a candidate of this price would be on the front.
     #[inline]
     pub(crate) fn admits(&self, seconds: Seconds, memory: Bytes) -> bool {
         let place = self.0.partition_point(|known| known.seconds <= seconds);
@@ -108,7 +108,7 @@ mod tests {
         candidates.iter().map(|each| (each.layout.data, each.seconds.get(), each.memory.get())).collect()
     }
 
-    /// Prices are drawn from few values, so that ties and twins abound.
+    /// Prices are drawn from few values, so that ties and twins are common.
     fn offers() -> impl Strategy<Value = Vec<Candidate>> {
         proptest::collection::vec((1..50u32, 1..8u32, 1..8u32), 0..60)
             .prop_map(|rows| rows.into_iter().map(|(data, s, m)| candidate(data, s, m)).collect())

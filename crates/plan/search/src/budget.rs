@@ -100,7 +100,7 @@ impl Law {
 
 impl Parametric {
     /// `N = G (C/6)^(beta/(alpha+beta))` with `G = (alpha A / (beta B))^(1/(alpha+beta))`: where the loss is
-    /// least under `N D = C/6`.
+    /// minimal under `N D = C/6`.
     fn parameters(&self, product: f64) -> f64 {
         let sum = self.alpha + self.beta;
         let scale = (self.alpha * self.a / (self.beta * self.b)).powf(1.0 / sum);
@@ -112,7 +112,7 @@ impl Parametric {
     }
 }
 
-/// What there is to spend.
+/// The budget.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Means {
     /// GPU time, added over GPUs.
@@ -121,7 +121,7 @@ pub enum Means {
     Money { dollars: Dollars, per_gpu: DollarRate },
 }
 
-/// What the means buy, and what each law makes of it.
+/// What the budget buys, and each law's recommendation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct BudgetPlan {
     pub gpu_time: Seconds,
@@ -130,7 +130,7 @@ pub struct BudgetPlan {
     pub optima: Vec<Optimum>,
 }
 
-/// Compute-optimal sizes for means, at the FLOP/s that one GPU delivers: its peak times the model FLOPs
+/// Compute-optimal sizes for a budget, at the FLOP/s that one GPU delivers: its peak times the model FLOPs
 /// utilisation, such as that of a searched layout.
 pub fn budget(means: Means, delivered: FlopRate) -> Result<BudgetPlan, SearchError> {
     let gpu_time = match means {
@@ -167,7 +167,7 @@ mod tests {
             "{}",
             billions(Law::ChinchillaRefitted)
         );
-        // Kaplan's law asks for a far larger model and fewer tokens.
+        // Kaplan's law recommends a far larger model and fewer tokens.
         assert!(billions(Law::Kaplan) > 300.0, "{}", billions(Law::Kaplan));
     }
 

@@ -1,4 +1,4 @@
-//! A priced layout, and the order in which priced layouts stand.
+//! A priced layout, and the ranking of priced layouts.
 
 use std::cmp::Ordering;
 
@@ -6,7 +6,7 @@ use bedplate_layout::{Layout, Sharding};
 use bedplate_perf::Fit;
 use bedplate_units::{Bytes, Seconds};
 
-/// A layout that fits, with what it takes.
+/// A layout that fits, with its time and memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Candidate {
     pub layout: Layout,
@@ -24,13 +24,13 @@ impl Candidate {
         price(self).cmp(&price(other)).then_with(|| simplicity(&self.layout).cmp(&simplicity(&other.layout)))
     }
 
-    /// The same time and the same memory to the last bit: the model sees no difference between the two.
+    /// Exactly the same time and memory: the model cannot tell the two apart.
     pub(crate) fn is_twin_of(&self, other: &Self) -> bool {
         self.seconds == other.seconds && self.memory == other.memory
     }
 }
 
-/// Plain layouts before fancy ones: the order among layouts of equal price.
+/// Simple layouts first: the order among layouts of equal price.
 pub(crate) fn simplicity(layout: &Layout) -> [u32; 13] {
     let (sharding, group) = match layout.sharding {
         Sharding::None => (0, 0),

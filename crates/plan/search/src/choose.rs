@@ -1,4 +1,4 @@
-//! Which machines at all: the whole catalog against a deadline, a budget, or both.
+//! Which machines to use: the whole catalog under a deadline, a budget, or both.
 //!
 //! Every machine is tried in growing numbers, each with the best layout of a coarse space
 //! ([`Axes::coarse`]); search the chosen number with all axes to get the last percent. A machine without a
@@ -24,17 +24,17 @@ pub struct Need<'a> {
     pub constants: &'a Constants,
     pub limits: Limits,
     pub purchase: Purchase,
-    /// Prices of this region only.
+    /// Only prices of this region.
     pub region: Option<&'a str>,
     pub precision: ComputePrecision,
     pub max_gpus: u32,
-    /// What fails and how it is saved; without it nothing fails.
+    /// Failures and checkpoints; without it nothing fails.
     pub reliability: Option<&'a Reliability>,
-    /// Whether chips that no training measurement has calibrated may be chosen.
+    /// Whether chips without training measurements may be chosen.
     pub uncalibrated: Uncalibrated,
 }
 
-/// What to do with chips whose predictions rest on no training measurement.
+/// What to do with chips whose predictions are not calibrated by training measurements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Uncalibrated {
     /// List them, never choose them.
@@ -42,7 +42,7 @@ pub enum Uncalibrated {
     Choose,
 }
 
-/// One machine in one number, with its best layout.
+/// A number of units of one machine, with the best layout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Offer {
     pub machine: String,
@@ -52,7 +52,7 @@ pub struct Offer {
     pub candidate: Candidate,
     /// The whole run, failures included.
     pub time: Seconds,
-    /// Share of the time that brings it forward.
+    /// Share of the time that advances the run.
     pub goodput: f64,
     /// `None` when no price is known.
     pub cost: Option<Dollars>,
@@ -61,15 +61,15 @@ pub struct Offer {
 /// Why a machine was not chosen.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Objection {
-    /// A figure without which no step can be predicted is missing.
+    /// A figure that every prediction needs is missing.
     MissingFigure { what: String },
-    /// In no number up to the limit does a layout exist that fits.
+    /// No layout fits on any number up to the limit.
     FitsNowhere { up_to_gpus: u32 },
     /// Its fastest number is still this much later than the deadline.
     TooSlow { offer: Box<Offer>, by: Seconds },
     /// Its cheapest number that is in time costs this much more than the budget.
-    TooDear { offer: Box<Offer>, by: Dollars },
-    /// It meets the limits, by a prediction that no training measurement of such chips supports.
+    OverBudget { offer: Box<Offer>, by: Dollars },
+    /// It meets the limits, but no training measurement of such chips supports the prediction.
     Uncalibrated { offer: Box<Offer> },
     /// It meets all limits that can be judged, and has no price to be ranked by.
     UnknownPrice { offer: Box<Offer> },
@@ -77,7 +77,7 @@ pub enum Objection {
     Beaten { offer: Box<Offer> },
 }
 
-/// The chosen machine and what became of all others.
+/// The chosen machine and the verdict on all others.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Choice {
     pub best: Offer,
@@ -111,7 +111,7 @@ pub fn choose(need: &Need<'_>, catalog: &Catalog) -> Result<Choice, SearchError>
         }
     }
     let Some(best) = finalists.iter().min_by(|a, b| need.order(a, b)).cloned() else {
-        return Err(need.nobody(&others));
+        return Err(need.no_machine(&others));
     };
     let beaten = finalists.into_iter().filter(|offer| offer.machine != best.machine);
     others.extend(beaten.map(|offer| (offer.machine.clone(), Objection::Beaten { offer: Box::new(offer) })));
@@ -120,7 +120,7 @@ pub fn choose(need: &Need<'_>, catalog: &Catalog) -> Result<Choice, SearchError>
     Ok(Choice { front: front(offers), best, others })
 }
 
-/// The offers of one machine in all numbers that can matter.
+/// The offers of one machine for all numbers that can matter.
 fn audition(need: &Need<'_>, machine: &Machine) -> Result<Vec<Offer>, Objection> {
     let hardware =
         machine.hardware.clone().map_err(|error| Objection::MissingFigure { what: error.to_string() })?;
@@ -128,7 +128,7 @@ fn audition(need: &Need<'_>, machine: &Machine) -> Result<Vec<Offer>, Objection>
     let mut offers = Vec::new();
     let mut in_time = 0;
     for units in unit_counts(need.max_gpus / machine.gpus.max(1)) {
-        // A few numbers beyond the first in time show where cost begins to rise.
+        // A few numbers beyond the first that is in time show where cost begins to rise.
         if in_time > EXTRA {
             break;
         }
@@ -144,14 +144,14 @@ fn audition(need: &Need<'_>, machine: &Machine) -> Result<Vec<Offer>, Objection>
 /// How many numbers of a machine are tried after one is in time.
 const EXTRA: u32 = 2;
 
-/// 1, 2, 3, 4, 6, 8, 12, …: powers of two and their halves more.
+/// 1, 2, 3, 4, 6, 8, 12, …: powers of two and one and a half times them.
 fn unit_counts(limit: u32) -> impl Iterator<Item = u32> {
     let powers = (0..31).map(|power| 1u32 << power);
     let counts = powers.flat_map(|power| [Some(power), (power >= 2).then(|| power / 2 * 3)]).flatten();
     counts.take_while(move |count| *count <= limit)
 }
 
-/// A machine in one number, or nothing where it cannot be in time or no layout fits.
+/// The offer for one number of units; none where it cannot be in time or no layout fits.
 fn offer(
     need: &Need<'_>,
     machine: &Machine,
@@ -178,7 +178,7 @@ fn offer(
     Ok(Some(Offer { machine: machine.name.clone(), units, gpus, candidate, time, goodput, cost }))
 }
 
-/// The best candidate, without the costly search for what would work instead.
+/// The best candidate, without the costly search for alternatives.
 fn search_quietly(setup: &Setup<'_>, axes: &Axes) -> Option<Candidate> {
     let space = Space::new(setup, axes).ok()?;
     space.price(space.whole(), 1).best().first().copied()
@@ -190,7 +190,7 @@ impl Need<'_> {
         is_calibrated || self.uncalibrated == Uncalibrated::Choose
     }
 
-    /// What failures leave of the time, on this many units.
+    /// The goodput on this many units.
     fn goodput(&self, candidate: &Candidate, machine: &Machine, units: u32) -> Result<f64, GoodputError> {
         let Some(reliability) = self.reliability else { return Ok(1.0) };
         let job = Job {
@@ -208,7 +208,7 @@ impl Need<'_> {
         self.tokens.get() / self.workload.tokens()
     }
 
-    /// Whether even at the chips' peak the deadline would pass: then nothing needs to be searched.
+    /// Whether the deadline is missed even at the chips' peak: then nothing needs to be searched.
     fn is_hopeless(&self, hardware: &Hardware, gpus: u32) -> bool {
         let Some(deadline) = self.limits.deadline else { return false };
         let per_token = self.model.flops_per_token(self.workload.sequence, FlopsConvention::default());
@@ -216,11 +216,11 @@ impl Need<'_> {
         // Frozen weights save a third.
         let least = per_token.training().get() * 2.0 / 3.0;
         let fastest = self.tokens.get() * least / (peak * f64::from(gpus));
-        // The smallest numbers are kept, so that a machine can say by how much it is too slow.
+        // The smallest numbers are kept, so that the verdict can say by how much a machine is too slow.
         fastest > deadline.get() && u64::from(gpus) * 4 <= u64::from(self.max_gpus)
     }
 
-    /// The best of one machine's offers, or what stands against all of them.
+    /// The best of one machine's offers, or the verdict against all of them.
     fn pick(&self, offers: &[Offer]) -> Result<Offer, Objection> {
         let is_in_time = |offer: &&Offer| self.limits.deadline.is_none_or(|deadline| offer.time <= deadline);
         let in_time: Vec<&Offer> = offers.iter().filter(is_in_time).collect();
@@ -248,7 +248,7 @@ impl Need<'_> {
         Err(match priced.min_by_key(|(cost, _)| *cost) {
             Some((cost, offer)) => {
                 let by = cost.saturating_sub(self.limits.budget.unwrap_or(cost));
-                Objection::TooDear { offer: Box::new(offer.clone()), by }
+                Objection::OverBudget { offer: Box::new(offer.clone()), by }
             }
             None => {
                 let offer = best(offers).expect("some offer is in time");
@@ -257,7 +257,7 @@ impl Need<'_> {
         })
     }
 
-    /// Which of two offers serves better. Names decide last, so the order of the catalog does not.
+    /// Which of two offers is better. Names break ties, so that the order of the catalog does not matter.
     fn order(&self, a: &Offer, b: &Offer) -> Ordering {
         let by_cost = |a: &Offer, b: &Offer| match (a.cost, b.cost) {
             (Some(a), Some(b)) => a.cmp(&b),
@@ -277,7 +277,7 @@ impl Need<'_> {
         order.then_with(|| a.machine.cmp(&b.machine)).then_with(|| a.units.cmp(&b.units))
     }
 
-    fn nobody(&self, others: &[(String, Objection)]) -> SearchError {
+    fn no_machine(&self, others: &[(String, Objection)]) -> SearchError {
         let limits = match (self.limits.deadline, self.limits.budget) {
             (Some(deadline), Some(budget)) => format!("within {deadline} and {budget}"),
             (Some(deadline), None) => format!("within {deadline}"),
@@ -305,7 +305,7 @@ impl Need<'_> {
             _ => None,
         });
         let dear = others.iter().filter_map(|(_, objection)| match objection {
-            Objection::TooDear { offer, .. } => Some((offer.cost?, offer)),
+            Objection::OverBudget { offer, .. } => Some((offer.cost?, offer)),
             _ => None,
         });
         let dear = dear.min_by_key(|(cost, _)| *cost).map(|(cost, offer)| {

@@ -9,7 +9,7 @@ use crate::Nearest;
 
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum SearchError {
-    #[error("{model} cannot be trained on no GPUs at all")]
+    #[error("{model} cannot be trained without GPUs")]
     NoGpus { model: String },
     #[error("{} GPUs are more than any fabric joins; the largest hold about a million", grouped((*.gpus).into()))]
     TooManyGpus { gpus: u32, nearest: Vec<Nearest> },
@@ -42,7 +42,7 @@ pub enum SearchError {
     },
     #[error("no machine of the catalog trains {model} on {tokens} tokens {limits}")]
     NoMachine { model: String, tokens: String, limits: String, nearest: Option<String> },
-    #[error("a budget of {} buys no computation", .dollars.map_or("nothing".into(), |d| d.to_string()))]
+    #[error("a budget of {} buys no compute", .dollars.map_or("nothing".into(), |d| d.to_string()))]
     EmptyBudget { dollars: Option<Dollars>, gpu_time: Option<Seconds> },
     #[error(transparent)]
     Predict(#[from] PerfError),
@@ -58,19 +58,19 @@ pub const PAGES: &[&Page] =
 static ZERO_GPUS: Page = Page {
     code: "plan/zero-gpus",
     class: Class::User,
-    meaning: "The question names no GPUs, so there is nothing to lay a model out on.",
+    meaning: "The question names no GPUs, so there is nothing to train on.",
     remedy: "name at least one node, such as `p5.48xlarge:1`",
 };
 static TOO_MANY_GPUS: Page = Page {
     code: "plan/too-many-gpus",
     class: Class::User,
-    meaning: "The question names more GPUs than any network joins: the largest clusters announced hold about a million chips. A prediction beyond that would rest on nothing.",
+    meaning: "The question names more GPUs than any network joins: the largest clusters announced hold about a million chips. A prediction beyond that would have no basis.",
     remedy: "name at most 1,048,576 GPUs",
 };
 static NO_LAYOUT: Page = Page {
     code: "plan/no-layout",
     class: Class::User,
-    meaning: "No layout obeys every rule on exactly this number of GPUs. The degrees of a layout multiply to the number of GPUs, tensor parallelism divides the heads, stages are at most as many as layers, and data ranks divide the global batch; a number of GPUs with the wrong factors leaves nothing.",
+    meaning: "No layout obeys every rule on exactly this number of GPUs. The degrees of a layout multiply to the number of GPUs, tensor parallelism divides the heads, there are at most as many stages as layers, and data ranks divide the global batch; a number of GPUs with the wrong factors leaves nothing.",
     remedy: "use another number of GPUs, or a global batch with more divisors",
 };
 static DOES_NOT_FIT: Page = Page {
@@ -82,7 +82,7 @@ static DOES_NOT_FIT: Page = Page {
 static NO_MACHINE: Page = Page {
     code: "plan/no-machine",
     class: Class::User,
-    meaning: "No machine type of the catalog, in any number that was tried, meets the deadline and the budget. The answer lists the reason for every machine.",
+    meaning: "No machine type of the catalog, in any number tried, meets the deadline and the budget. The answer lists the reason for every machine.",
     remedy: "allow more time, more money or more GPUs; the nearest miss is in the answer",
 };
 static EMPTY_BUDGET: Page = Page {

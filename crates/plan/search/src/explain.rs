@@ -12,14 +12,14 @@ use crate::{
     Answer, Candidate, Counterfactual, Remedy, SearchError, Setup, Space, WhatIf, remedies, what_if,
 };
 
-/// Everything there is to say about one layout.
+/// The full explanation of one layout.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     pub layout: Layout,
     pub verdict: Verdict,
-    /// The best layout of the space, which this one is held against.
+    /// The best layout of the space, which this one is compared with.
     pub best: Candidate,
-    /// The same layout in worlds that differ in one thing.
+    /// The same layout in setups that differ in one thing.
     pub counterfactuals: Vec<Counterfactual>,
 }
 
@@ -27,13 +27,13 @@ pub struct Explanation {
 pub enum Verdict {
     /// Some rule forbids it; the nearest layout that works differs in the fewest parts.
     Refused { refusals: Vec<Refusal>, nearest: Option<Remedy> },
-    /// It is legal and too large.
+    /// It is legal but does not fit.
     DoesNotFit {
         step: Box<Step>,
         over: Bytes,
         /// The part of memory that takes most.
         largest: (&'static str, Bytes),
-        /// The smallest changes that let it fit, best first.
+        /// The smallest changes that make it fit, best first.
         remedies: Vec<Remedy>,
     },
     /// It runs.
@@ -48,7 +48,7 @@ pub enum Verdict {
         limit: Option<Part>,
         /// Time over the best layout's time.
         ratio: f64,
-        /// Where the difference to the best layout lies, largest loss first. A gain is negative.
+        /// The differences from the best layout, largest loss first. A gain is negative.
         losses: Vec<Loss>,
     },
 }
@@ -56,13 +56,13 @@ pub enum Verdict {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Loss {
     pub part: Part,
-    /// Exposed seconds more than the best layout's.
+    /// Exposed seconds minus the best layout's.
     pub seconds: Seconds,
 }
 
 /// Explains any layout, legal or not, against the answer of a search.
 ///
-/// `space` and `answer` belong to `setup`. Costs one more pass over the space.
+/// `space` and `answer` belong to `setup`. Takes one more pass over the space.
 pub fn explain(
     setup: &Setup<'_>,
     space: &Space,

@@ -3,9 +3,9 @@
 //! A [`Setup`] is a model, a machine, a workload and constants. [`search`] enumerates every layout that the
 //! rules of `layout` allow within [`Axes`], checks memory first, prices the rest with `perf` and keeps the
 //! best; refusals are counted with their reasons, and a question without an answer gets the nearest one
-//! that has. [`explain`] says why a layout stands where it stands, [`what_if`] prices it in another world,
+//! that has one. [`explain`] says why a layout ranks where it does, [`what_if`] prices it in a changed setup,
 //! [`scaling`] follows the best layout over numbers of GPUs, [`choose`] compares every machine of the catalog
-//! against a deadline and a budget, and [`budget`] says which model size money should buy.
+//! under a deadline and a budget, and [`budget`] says which model size to train for the money.
 //!
 //! Nothing here reads a clock or starts a thread: a caller with several cores prices [`Space::slices`].
 //!

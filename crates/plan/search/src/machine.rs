@@ -13,7 +13,7 @@ pub struct Machine {
     pub gpus: u32,
     /// Nodes of one unit: an UltraServer has several.
     pub nodes: u32,
-    /// One unit, or which figure of it the catalog lacks.
+    /// One unit, or the figure that the catalog lacks.
     pub hardware: Result<Hardware, PerfError>,
     pub prices: Prices,
 }

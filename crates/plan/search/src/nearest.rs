@@ -14,7 +14,7 @@ use bedplate_units::{Bytes, grouped};
 use crate::axes::{allowed, degrees};
 use crate::{Axes, Setup, Space};
 
-/// A change of the question that gives it an answer.
+/// A change that gives the question an answer.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Nearest {
     /// Another number of GPUs of the same kind.
@@ -23,7 +23,7 @@ pub enum Nearest {
     Memory(Bytes),
     /// Optimizer state in host memory.
     Offload,
-    /// A part of the layout that was fixed to a value the model refuses, and values that it takes.
+    /// A part of the layout fixed to a value that the model refuses, and the values that it allows.
     Degree { part: &'static str, values: Vec<u32> },
 }
 
@@ -32,11 +32,11 @@ impl fmt::Display for Nearest {
         match self {
             Nearest::Gpus(1) => write!(f, "it works on 1 GPU"),
             Nearest::Gpus(gpus) => write!(f, "it works on {} GPUs", grouped(u64::from(*gpus))),
-            Nearest::Memory(memory) => write!(f, "it works on GPUs with {memory} that a program can use"),
+            Nearest::Memory(memory) => write!(f, "it works on GPUs with {memory} of usable memory"),
             Nearest::Offload => write!(f, "it fits with the optimizer state in host memory"),
             Nearest::Degree { part, values } => {
                 let values: Vec<String> = values.iter().map(|value| format!("{part}{value}")).collect();
-                write!(f, "the model takes {}", values.join(", "))
+                write!(f, "the model allows {}", values.join(", "))
             }
         }
     }
@@ -75,13 +75,13 @@ pub fn fits_on(setup: &Setup<'_>, axes: &Axes, gpus: u32) -> bool {
 
 /// The smallest number of GPUs on which some layout fits, up to `limit`.
 ///
-/// More GPUs of a kind hold larger models, so the answer is found by halving; where that law has an
-/// exception the answer still fits and is near.
+/// More GPUs of a kind hold larger models, so bisection finds the answer; where that rule has an
+/// exception the answer still fits and is close.
 pub fn smallest_gpu_count(setup: &Setup<'_>, axes: &Axes, limit: u32) -> Option<u32> {
     let counts: Vec<u32> =
         legal_gpu_counts(setup, axes).into_iter().filter(|count| *count <= limit).collect();
     let fits = |count: u32| fits_on(setup, axes, count);
-    // Doubling keeps the probes small; the last one that fits bounds the halving.
+    // Doubling keeps the probes small; the last one that fits bounds the bisection.
     let mut low = 0;
     let mut step = 1;
     let mut high = loop {
@@ -102,7 +102,7 @@ pub fn smallest_gpu_count(setup: &Setup<'_>, axes: &Axes, limit: u32) -> Option<
     Some(counts[high])
 }
 
-/// What to change when no layout is legal: a degree that was fixed wrongly, or the number of GPUs.
+/// What to change when no layout is legal: a wrongly fixed degree, or the number of GPUs.
 pub(crate) fn nearest_legal(setup: &Setup<'_>, axes: &Axes, worst: Option<&Refusal>) -> Vec<Nearest> {
     let mut nearest = Vec::new();
     if let Some(Refusal::TensorDoesNotDivideHeads { .. } | Refusal::TensorDoesNotFitKvHeads { .. }) = worst {

@@ -1,7 +1,7 @@
-//! Offers that no other offer beats in everything.
+//! Offers that no other offer dominates.
 
-/// Indices of the points that no other point matches or beats in all three values, smaller being better.
-/// Of equal points the first stands.
+/// Indices of the points that no other point matches or beats in all three values, where smaller is better.
+/// Of equal points the first is kept.
 pub fn pareto(points: &[[f64; 3]]) -> Vec<usize> {
     let beats = |a: &[f64; 3], b: &[f64; 3]| a.iter().zip(b).all(|(a, b)| a <= b);
     let is_beaten = |index: usize| {

@@ -1,4 +1,4 @@
-//! Pricing: each layout passes or fails memory, and gets a time if it passed.
+//! Pricing: memory first, then time for the layouts that fit.
 
 use std::ops::Range;
 
@@ -9,23 +9,23 @@ use crate::best::{Best, Front};
 use crate::space::layout_of;
 use crate::{Candidate, Space};
 
-/// How many layouts were priced, and how they fared.
+/// How many layouts were priced, and how many fit.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Counts {
     /// All of them.
     pub priced: u64,
     /// With room to spare. These and the tight ones have a time.
     pub fits: u64,
-    /// By less than predictions err.
+    /// By less than the model's error.
     pub tight: u64,
     pub too_large: u64,
 }
 
-/// What a slice of a space came to. Slices merge in any order to the same whole.
+/// The result of a slice of a space. Slices merge in any order to the same result.
 #[derive(Debug, Clone)]
 pub struct Priced {
     pub counts: Counts,
-    /// Of the layouts that do not fit, the one that needs least.
+    /// The layout that needs the least memory among those that do not fit.
     pub smallest_misfit: Option<Candidate>,
     best: Best,
     front: Front,
@@ -44,7 +44,7 @@ impl Priced {
         self
     }
 
-    /// The best candidates in rank order, at most as many as were asked for.
+    /// The best candidates in rank order, up to the requested number.
     pub fn best(&self) -> Vec<Candidate> {
         self.best.clone().into_vec()
     }
@@ -74,7 +74,7 @@ impl Space {
         priced
     }
 
-    /// How many layouts of a slice stand before `candidate` in rank order, those that fit counting.
+    /// How many fitting layouts of a slice rank before `candidate`.
     pub fn count_better(&self, families: Range<usize>, candidate: &Candidate) -> u64 {
         let mut better = 0;
         self.visit(families, |visit| {
@@ -115,7 +115,7 @@ impl Space {
     }
 }
 
-/// One layout as it is priced; the layout itself is only made when somebody wants to keep it.
+/// One layout as it is priced; the layout itself is only built when it is kept.
 enum Visit<'a> {
     Passed(Seconds, Bytes, Fit, &'a dyn Fn() -> bedplate_layout::Layout),
     Failed(Bytes, Fit, &'a dyn Fn() -> bedplate_layout::Layout),

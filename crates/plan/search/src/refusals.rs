@@ -4,7 +4,7 @@ use std::mem::discriminant;
 
 use bedplate_layout::{Layout, Refusal};
 
-/// One rule and how often it cut.
+/// One rule and how many branches it cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RefusalCount {
     /// Branches that the rule cut. A branch stands for all layouts that share the parts its example names.
@@ -14,7 +14,7 @@ pub struct RefusalCount {
     pub refusal: Refusal,
 }
 
-/// Refusals by rule, those that cut most first.
+/// Refusals by rule, those that cut most branches first.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Refusals(Vec<RefusalCount>);
 
@@ -46,7 +46,7 @@ impl Refusals {
         self.0.iter().map(|count| count.branches).sum()
     }
 
-    /// The rule that cut most.
+    /// The rule that cut most branches.
     pub fn first(&self) -> Option<&RefusalCount> {
         self.0.first()
     }

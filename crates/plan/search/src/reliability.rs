@@ -1,4 +1,4 @@
-//! A searched step as a whole run: what `goodput` makes of it.
+//! A searched step as a whole run, by `goodput`.
 
 use bedplate_goodput::{Checkpoint, GoodputError, Outlook, Recovery, Run, Store, checkpoint_bytes};
 use bedplate_transformer::{Optimizer, Transformer};
@@ -9,7 +9,7 @@ use bedplate_units::Seconds;
 pub struct Reliability {
     pub failures_per_gpu_day: f64,
     pub store: Store,
-    /// Work stands still this long for a checkpoint; the rest happens behind it.
+    /// Work stalls this long for a checkpoint; the rest overlaps with it.
     pub stall: Seconds,
     pub recovery: Recovery,
 }

@@ -1,4 +1,4 @@
-//! The smallest change of a layout that makes it legal or lets it fit.
+//! The smallest change of a layout that makes it legal or makes it fit.
 
 use bedplate_layout::{Layout, Recompute, Sharding};
 
@@ -12,7 +12,7 @@ pub struct Remedy {
     pub candidate: Candidate,
 }
 
-/// Changes that let a layout fit, fewest changes first, then fastest. At most two changes are tried.
+/// Changes that make a layout fit, fewest changes first, then fastest. At most two changes are tried.
 pub fn remedies(setup: &Setup<'_>, layout: &Layout, limit: usize) -> Vec<Remedy> {
     let mut tried = vec![*layout];
     let mut frontier = vec![*layout];
@@ -100,8 +100,7 @@ pub(crate) fn changed_parts(a: &Layout, b: &Layout) -> Vec<&'static str> {
     parts.into_iter().filter(|(_, differs)| *differs).map(|(part, _)| part).collect()
 }
 
-/// Of the layouts in a space that fit, the one with the fewest parts changed, then the best. Looks at all of
-/// them.
+/// Of the layouts in a space that fit, the one with the fewest parts changed, then the best. Examines all of them.
 pub(crate) fn nearest_in_space(setup: &Setup<'_>, space: &Space, layout: &Layout) -> Option<Remedy> {
     let mut nearest: Option<Remedy> = None;
     for other in space.layouts() {

@@ -1,4 +1,4 @@
-//! How a run scales over numbers of GPUs: the best layout at each, and what is lost on the way.
+//! How a run scales over numbers of GPUs: the best layout at each, and the efficiency lost.
 
 use bedplate_perf::Workload;
 use bedplate_units::TokenRate;
@@ -8,7 +8,7 @@ use crate::{Axes, Candidate, SearchError, Setup, search};
 /// What stays the same while GPUs are added.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Scaling {
-    /// The batch: the same step, sooner.
+    /// The batch: the same step, faster.
     Strong,
     /// The batch per GPU: larger steps, in the same time at best.
     Weak,
@@ -25,13 +25,13 @@ pub struct ScalingPoint {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ScaledStep {
     pub candidate: Candidate,
-    /// Of all GPUs together.
+    /// Over all GPUs.
     pub rate: TokenRate,
     /// Tokens per second and GPU, against the smallest number of GPUs that works.
     pub efficiency: f64,
 }
 
-/// The best layout at each number of GPUs, in rising order. Each costs a search within `axes`.
+/// The best layout at each number of GPUs, in rising order. Each takes a search within `axes`.
 ///
 /// Weak scaling gives every number the batch per GPU that `setup` has, rounded down to a whole sequence and at
 /// least one.

@@ -1,4 +1,4 @@
-//! What is trained, on what, how: the four things that every question of this crate is about.
+//! What is trained, on what, and how: the input of every question to this crate.
 
 use bedplate_layout::{Batch, Layout};
 use bedplate_perf::{Constants, Hardware, PerfError, Problem, Step, Workload};

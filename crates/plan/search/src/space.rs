@@ -1,8 +1,8 @@
-//! Every legal layout of a setup, as a list that is never written out.
+//! Every legal layout of a setup, as a list that is never materialised.
 //!
 //! Layouts that cut a layer the same way form a *family*: one [`LayerKey`], priced once, and a list of grids
-//! (stages, chunks, data ranks, sharding) to combine it with. Families that differ only in what grids do
-//! not see share one list. Degrees that multiply to the number of GPUs are tried in rising order; a degree
+//! (stages, chunks, data ranks, sharding) to combine it with. Families that differ only in what grids
+//! ignore share one list. Degrees that multiply to the number of GPUs are tried in rising order; a degree
 //! that breaks a rule by itself is cut before it is combined, and every cut is counted with its rule.
 //!
 //! Values that mean the same are listed once: with one data rank there is nothing to shard, and groups as
@@ -33,12 +33,12 @@ pub(crate) struct Family {
     pub(crate) key: LayerKey,
     first_grid: u32,
     grid_count: u32,
-    /// How many layouts stand before this family.
+    /// How many layouts come before this family.
     first_layout: u64,
 }
 
 impl Space {
-    /// Enumerates. Costs about a microsecond per family; nothing is priced yet.
+    /// Enumerates the space, at about a microsecond per family; nothing is priced yet.
     pub fn new(setup: &Setup<'_>, axes: &Axes) -> Result<Self, SearchError> {
         if setup.gpus() == 0 {
             return Err(SearchError::NoGpus { model: setup.model.name.clone() });
@@ -103,7 +103,7 @@ impl Space {
         slices
     }
 
-    /// The layout at a place of the enumeration, `index < len()`. Costs a binary search.
+    /// The layout at a place of the enumeration, `index < len()`. Takes a binary search.
     pub fn layout(&self, index: u64) -> Option<Layout> {
         if index >= self.layouts {
             return None;
@@ -144,7 +144,7 @@ pub(crate) fn layout_of(key: &LayerKey, grid: &Grid) -> Layout {
     }
 }
 
-/// A stage count with the data ranks that remain beside it.
+/// A stage count with the remaining data ranks.
 #[derive(Debug, Clone, Copy)]
 struct Trunk {
     pipeline: u32,
@@ -222,7 +222,7 @@ impl<'a> Builder<'a> {
         }
         let all = degrees(self.gpus.into());
         let model = self.setup.model;
-        // An expert degree needs as many ranks in its stage; data ranks lend them here.
+        // An expert degree needs as many ranks in its stage; data ranks provide them.
         let with_ranks = |expert: u32, tensor: u32| Layout {
             expert,
             expert_tensor: tensor,
@@ -334,7 +334,7 @@ impl<'a> Builder<'a> {
         allowed(&self.axes.micro_batch, all.collect())
     }
 
-    /// Writes the grids of one cut and micro-batch; returns where they stand.
+    /// Writes the grids of one cut and micro-batch; returns their range.
     fn add_grids(
         &mut self,
         tensor: u32,

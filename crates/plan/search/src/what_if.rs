@@ -1,6 +1,6 @@
-//! The same question about a world that differs in one thing.
+//! The same question for a setup that differs in one thing.
 //!
-//! A [`WhatIf`] changes the machine or the workload and nothing else, so the difference in time is its doing.
+//! A [`WhatIf`] changes the machine or the workload and nothing else, so the difference in time is due to it.
 
 use std::fmt;
 
@@ -20,10 +20,10 @@ pub enum WhatIf {
     WithoutRdma,
     /// Network cards this many times as fast.
     ScaleOutTimes(f64),
-    /// A scale-up domain of this many GPUs, at the scale-up bandwidth of now.
+    /// A scale-up domain of this many GPUs, at the current scale-up bandwidth.
     Domain(u32),
     MemoryTimes(f64),
-    /// Another sequence length; the tokens of a step stay as near as whole sequences allow.
+    /// Another sequence length; the tokens of a step stay as close as whole sequences allow.
     Sequence(u64),
     GlobalBatch(u64),
     /// Optimizer state in host memory, over the machine's own link or over another.
@@ -83,7 +83,7 @@ impl WhatIf {
         }
     }
 
-    /// What is usually asked about a setup: newer networks, none, a rack-scale domain, more memory, longer
+    /// The usual questions about a setup: newer networks, none, a rack-scale domain, more memory, longer
     /// sequences, state in host memory.
     pub fn usual(setup: &Setup<'_>) -> Vec<Self> {
         let longer = WhatIf::Sequence(setup.workload.sequence.saturating_mul(2));
@@ -142,12 +142,12 @@ fn network_name(network: Network) -> &'static str {
     }
 }
 
-/// A layout priced in the other world.
+/// A layout priced in the changed setup.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Counterfactual {
     pub what: WhatIf,
     pub outcome: Outcome,
-    /// The best layout of the other world, where it was searched for.
+    /// The best layout of the changed setup, where it was searched for.
     pub best: Option<Candidate>,
 }
 
@@ -167,7 +167,7 @@ pub enum Outcome {
     },
 }
 
-/// Prices a layout of `setup` in another world.
+/// Prices a layout of `setup` after a change.
 pub fn what_if(setup: &Setup<'_>, layout: &Layout, what: &WhatIf) -> Result<Counterfactual, SearchError> {
     let other = what.apply(setup);
     let refusals = layout.refusals(setup.model, Some(other.gpus().into()), Some(other.batch()));
@@ -184,7 +184,7 @@ pub fn what_if(setup: &Setup<'_>, layout: &Layout, what: &WhatIf) -> Result<Coun
     Ok(Counterfactual { what: what.clone(), outcome, best: None })
 }
 
-/// The same, and the best layout of the other world beside it. Costs a search.
+/// The same, with the best layout of the changed setup. Takes a search.
 pub fn what_if_best(
     setup: &Setup<'_>,
     axes: &Axes,

@@ -62,7 +62,7 @@ fn the_cheapest_machine_in_time_is_chosen_and_every_other_has_its_reason() {
             Objection::TooSlow { by, .. } => assert!(by.get() > 0.0, "{name}"),
             Objection::Uncalibrated { offer } => assert!(offer.time <= Seconds::days(7.0), "{name}"),
             Objection::UnknownPrice { offer } => assert_eq!(offer.cost, None, "{name}"),
-            Objection::TooDear { .. } => panic!("{name}: there is no budget"),
+            Objection::OverBudget { .. } => panic!("{name}: there is no budget"),
             Objection::MissingFigure { .. } | Objection::FitsNowhere { .. } => {}
         }
     }

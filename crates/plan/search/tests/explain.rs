@@ -1,4 +1,4 @@
-//! Explanations: ranked, refused, too large; remedies and other worlds.
+//! Explanations: ranked, refused, too large; remedies and what-ifs.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 

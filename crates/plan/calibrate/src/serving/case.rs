@@ -1,4 +1,4 @@
-//! A measured serving row made into a question for the model.
+//! A measured serving row as an input to the model.
 
 use std::collections::BTreeMap;
 
@@ -29,9 +29,9 @@ pub struct ServingCase {
     pub pools: Option<PoolSizes>,
     pub load: ClosedLoop,
     pub measured: Measured,
-    /// The layout as stated cannot be; the true one was restored.
+    /// The stated layout is impossible; the real one was restored.
     pub is_repaired: bool,
-    /// Why the row's figures are not believed.
+    /// Why the row's figures are suspicious.
     pub suspicion: Option<ServingSkip>,
 }
 
@@ -145,7 +145,7 @@ impl ServingCase {
         Ok(case)
     }
 
-    /// Refuses what could not have run.
+    /// Skips what could not have run.
     fn check(&self) -> Result<(), ServingSkip> {
         let priors = ServingConstants::priors();
         let replica =
@@ -179,12 +179,12 @@ impl ServingCase {
         Replica::new(Deployment { speculation, ..self.deployment.clone() }, constants)
     }
 
-    /// Model and GPU: what is left out together. DeepSeek-R1 and V3 are one model.
+    /// Model and GPU: rows held out together. DeepSeek-R1 and V3 are one model.
     pub fn group(&self) -> String {
         format!("{} {}", self.deployment.model.transformer.name, self.accelerator)
     }
 
-    /// Rows that share an engine too, and so its flaws.
+    /// Rows that also share an engine, and so its flaws.
     pub(super) fn series(&self) -> String {
         let pools = if self.pools.is_some() { " pools" } else { "" };
         format!("{} {}{pools}", self.group(), self.deployment.engine.name())
@@ -234,9 +234,9 @@ pub struct LogErrors {
     pub throughput: f64,
 }
 
-/// Users beyond which a figure is taken for a mistake.
+/// More users than this are taken for a mistake.
 const MOST_USERS: u32 = 100_000;
-/// Requests from which on more of them change means by less than a percent.
+/// Beyond this number of requests, means change by less than 1 %.
 const MOST_REQUESTS: u32 = 20_000;
 
 fn heads(model: &ServedModel) -> u64 {
@@ -275,7 +275,7 @@ pub(super) fn closed_throughput(load: &ClosedLoop, first_token: f64, inter_token
     f64::from(load.concurrency) * tokens / (first_token + inter_token * (tokens - 1.0)) / f64::from(gpus)
 }
 
-/// Rows that repeat an earlier or later one with fewer decimals: same case, figures equal when rounded.
+/// Rows that repeat another one with fewer decimals: same case, figures equal when rounded.
 fn repeats(records: &[Record]) -> BTreeMap<usize, String> {
     let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (index, record) in records.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! What a row leaves blank or states in its own way, settled by rules that hold for whole sources.
+//! Rules, by source, for what a row leaves blank or states in its own way.
 
 use bedplate_catalog::Catalog;
 use bedplate_perf::serving::{
@@ -10,11 +10,11 @@ use bedplate_transformer::{Family, Precision};
 use super::skip::ServingSkip;
 use crate::record::Record;
 
-/// Who measured, as far as settings follow from it.
+/// Who measured, as far as it determines settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Campaign {
     /// InferenceX (InferenceMAX): prompts and answers of 80 to 100 % of the nominal length, ten requests per
-    /// user, engines told to look for requests rarely.
+    /// user, engines configured to poll for requests rarely.
     InferenceX,
     /// Fixed lengths and small chunks, engines with their defaults otherwise.
     GapAnalysis,
@@ -34,7 +34,7 @@ impl Campaign {
         }
     }
 
-    /// Shortest length as a share of the nominal one. Gap-analysis runs of SGLang 0.5.6 are not in lock step,
+    /// Shortest length as a share of the nominal one. Gap-analysis runs of SGLang 0.5.6 are not in lockstep,
     /// as those of 0.5.1 are.
     pub(super) fn shortest_share(self, engine: &str) -> f64 {
         match self {
@@ -55,7 +55,7 @@ pub(super) fn engine(record: &Record) -> Result<Engine, ServingSkip> {
     Engine::find(name).ok_or_else(|| ServingSkip::UnknownEngine { name: short(name) })
 }
 
-/// Blank is bf16: an 8B model on one H100 takes 7.4 ms a token, which 15 GB of weights explain and 8 do not.
+/// Blank means bf16: an 8B model on one H100 takes 7.4 ms per token, which fits 15 GB of weights and not 8.
 pub(super) fn format(record: &Record) -> Result<WeightFormat, ServingSkip> {
     let name = record.text("precision");
     match name {
@@ -86,7 +86,7 @@ fn is_blackwell(hardware: &Hardware) -> bool {
     matches!(hardware.generation, Generation::Blackwell | Generation::BlackwellUltra)
 }
 
-/// How the campaign set the engine.
+/// The engine settings of the campaign.
 pub(super) fn settings(
     record: &Record,
     campaign: Campaign,
@@ -99,17 +99,17 @@ pub(super) fn settings(
     let concurrency = load.concurrency;
     match (campaign, engine) {
         (Campaign::InferenceX, Engine::Sglang) => {
-            // The scripts of DeepSeek and Qwen3.5 look less often when there are many users.
+            // The scripts of DeepSeek and Qwen3.5 poll less often with many users.
             let is_rare = is_blackwell(hardware) && concurrency >= 16 && model.sparse_keys.is_none();
             let interval = if is_rare { 30.0 } else { 10.0 };
             EngineSettings { receive_interval: interval, ..usual }
         }
-        // DeepSeek's first tokens come some nine steps late there; those of Llama and gpt-oss do not.
+        // DeepSeek's first tokens come about nine steps late there; those of Llama and gpt-oss do not.
         (Campaign::InferenceX, Engine::TensorRtLlm) if model.transformer.family == Family::DeepseekV3 => {
             EngineSettings { receive_interval: 9.0, ..usual }
         }
         (Campaign::GapAnalysis, Engine::TensorRtLlm) if record.text("engine").contains(" 1.0") => {
-            // Its dense runs admit one request fewer than there are users: the last waits for an end.
+            // Its dense runs admit one request fewer than there are users: the last waits for a completion.
             let limit = if model.transformer.is_mixture() { concurrency } else { concurrency - 1 };
             EngineSettings {
                 chunk: 2048,
@@ -127,7 +127,7 @@ pub(super) fn settings(
     }
 }
 
-/// Tokens per second at which the servers of TensorRT-LLM 1.0 saturate, whatever the number of GPUs behind.
+/// Tokens per second at which the servers of TensorRT-LLM 1.0 saturate, whatever the number of GPUs.
 const OLD_STREAM: f64 = 9200.0;
 
 /// The layout of one engine.
@@ -201,17 +201,17 @@ fn pool(notes: &str, start: &str) -> Result<(Parallel, u32), ServingSkip> {
     let degree = |name: &str| field(name).unwrap_or(1);
     let (tensor, attention_data) = (degree("tp:"), degree("adp:"));
     let stage = tensor.saturating_mul(attention_data);
-    // Experts lie on all ranks of a worker whose ranks attend apart.
+    // A worker with attention data ranks spreads its experts over all of them.
     let expert = if attention_data > 1 { stage } else { degree("ep:").min(stage) };
     Ok((Parallel { tensor, pipeline: degree("pp:"), expert, attention_data }, workers))
 }
 
-/// Pools of a rack share its scale-up fabric; others are joined by the network.
+/// Pools within a rack share its scale-up fabric; others are connected by the network.
 pub(super) fn link(hardware: &Hardware) -> KvLink {
     if hardware.domain > 8 { KvLink::ScaleUp } else { KvLink::ScaleOut }
 }
 
-/// Replicas among which the users of a row are divided.
+/// Replicas over which the users of a row are divided.
 pub(super) fn copies(record: &Record, parallel: &Parallel) -> u32 {
     let spread = spread_over(record);
     if parallel.attention_data == 1 { spread } else { 1 }
@@ -227,7 +227,7 @@ fn spread_over(record: &Record) -> u32 {
     if batch > 0 && batch < users && users.is_multiple_of(batch) { users / batch } else { 1 }
 }
 
-/// No engine of the rows runs more tensor ranks than two nodes have.
+/// No engine in the rows uses more tensor ranks than two nodes have.
 const MOST_TENSOR: u32 = 16;
 
 /// Drafts of multi-token prediction, which rows do not record.
@@ -251,7 +251,7 @@ pub(super) fn drafts(record: &Record, engine: Engine, format: WeightFormat, para
     }
 }
 
-/// When the engine was built: the date of the measurement, else the start of 2026, about which others lie.
+/// When the engine was built: the date of the measurement, else the start of 2026, as others are around that date.
 pub(super) fn built(record: &Record) -> f64 {
     record.notes().split_once("measured=").and_then(|(_, rest)| year(rest)).unwrap_or(2026.0)
 }

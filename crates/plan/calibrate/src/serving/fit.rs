@@ -1,8 +1,8 @@
-//! Fitting the serving side: constants that make the logarithms of predicted over measured inter-token
-//! latency, throughput and first-token latency small, together.
+//! Fitting the serving side: constants that jointly minimise the logs of predicted over measured inter-token
+//! latency, throughput and first-token latency.
 //!
-//! A row has three residuals, each in units of what a good row errs by. Rows of one model, GPU and engine
-//! share their flaws, so a group of many rows counts less per row.
+//! A row has three residuals, each in units of a good row's error. Rows of one model, GPU and engine
+//! share their flaws, so each row of a large group counts less.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use bedplate_perf::serving::ServingConstants;
 use super::{LogErrors, ServingCase};
 use crate::least_squares::{Free, LeastSquares};
 
-/// Log errors up to which rows pull with their square: inter-token, throughput, first token.
+/// Log errors up to which a row's loss is quadratic: inter-token, throughput, first token.
 const SCALES: [f64; 3] = [0.08, 0.08, 0.2];
 
 /// Engine steps are counted, so latencies move in small jumps; differences must be wider than those.
@@ -36,10 +36,10 @@ pub fn fit_serving(cases: &[&ServingCase], start: &ServingConstants, iterations:
     moved(start, &free, &problem.solve(logarithms(start, &free)))
 }
 
-/// What is fitted without each of `groups` in turn, near `fitted`, which saw all of them.
+/// The constants fitted without each of `groups` in turn, near `fitted`, which saw all of them.
 ///
-/// The derivatives of all rows are taken once; leaving rows out then costs a few linear solves. Each group
-/// ends where its own residuals, evaluated anew, no longer move the constants much.
+/// The derivatives of all rows are computed once; leaving rows out then costs a few linear solves. Each group's
+/// fit stops when its own residuals, evaluated again, no longer move the constants much.
 pub fn fit_without_each(
     cases: &[&ServingCase],
     groups: &[String],
@@ -114,7 +114,7 @@ fn scaled(errors: &LogErrors) -> [f64; 3] {
     [errors.inter_token / SCALES[0], errors.throughput / SCALES[1], errors.first_token / SCALES[2]]
 }
 
-/// Weight of the first token of pools: it is mostly their queue, which a small error of the rate decides.
+/// Weight of the first token of pools: it is mostly queueing, which depends on small errors of the rate.
 const QUEUED: f64 = 0.1;
 
 /// `(n/20)^-1/4` for each of a row's residuals, where its group has `n` rows.

@@ -1,8 +1,8 @@
 //! The serving side: measured latencies of engines, errors of the model on them, and its constants.
 //!
-//! [`ServingCases`] reads a table of measurements, fills in what its sources leave unsaid and skips what
+//! [`ServingCases`] reads a table of measurements, fills in what its sources leave out and skips what
 //! cannot be predicted, with a reason. [`validate_serving`] scores constants on the rest, [`fit_serving`] finds
-//! better ones, [`fit_without_each`] those that a group of rows did not see, and [`fit_site`] adjusts
+//! better ones, [`fit_without_each`] gives the constants with each group held out, and [`fit_site`] adjusts
 //! deployments to a site's own rows.
 
 mod case;

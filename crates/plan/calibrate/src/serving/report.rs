@@ -1,4 +1,4 @@
-//! How wrong the serving side is: scores of latency and throughput over all rows and over kinds of rows.
+//! Errors of the serving side: scores of latency and throughput over all rows and by kind of row.
 
 use std::collections::BTreeMap;
 
@@ -31,7 +31,7 @@ impl Scores {
     }
 }
 
-/// One row's outcome.
+/// The result for one row.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServingOutcome {
     pub id: String,
@@ -42,12 +42,12 @@ pub struct ServingOutcome {
     pub errors: LogErrors,
 }
 
-/// The answer of `plan validate --kind serving`.
+/// The result of `plan validate --kind serving`.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServingReport {
     pub outcomes: Vec<ServingOutcome>,
     pub rows_skipped: Vec<ServingSkipped>,
-    /// Rows that were predicted but are not believed, with the reason.
+    /// Suspicious rows, with the reason.
     pub rows_suspicious: Vec<ServingSkipped>,
     /// Aggregated engines, without suspicious rows.
     pub total: Scores,
@@ -57,7 +57,7 @@ pub struct ServingReport {
     pub without_repaired: Scores,
     /// Pools of prompt and decode workers.
     pub disaggregated: Scores,
-    /// Believed rows of aggregated engines by kind: `engine`, `gpu`, `model`, `weights`, `layout`.
+    /// Trusted rows of aggregated engines by kind: `engine`, `gpu`, `model`, `weights`, `layout`.
     pub by: BTreeMap<&'static str, BTreeMap<String, Scores>>,
 }
 
@@ -70,7 +70,7 @@ pub fn validate_serving(
     Ok(serving_report(&ServingCases::read(text, catalog)?, |_| constants))
 }
 
-/// A report in which each row is predicted by constants of its own, such as those fitted without it.
+/// A report in which each row is predicted by its own constants, such as those fitted without it.
 pub fn serving_report<'a>(
     cases: &ServingCases,
     constants: impl Fn(&ServingCase) -> &'a ServingConstants,

@@ -1,5 +1,5 @@
-//! A site's own measurements made into adjustments: what is left between deployments is mostly the engine's
-//! version and its choice of kernels, which one measured row tells.
+//! Adjustments from a site's own measurements: what still differs between deployments is mostly the engine's
+//! version and its choice of kernels, which one measured row reveals.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use bedplate_perf::serving::{Adjustment, ServingConstants, Site, Speculation};
 use super::{ServingCase, ServingCases};
 use crate::quantile;
 
-/// An adjustment for every deployment of the rows, from all its believed rows.
+/// An adjustment for every deployment of the rows, from all its trusted rows.
 pub fn fit_site(cases: &ServingCases, constants: &ServingConstants) -> Site {
     let mut deployments: BTreeMap<String, Vec<&ServingCase>> = BTreeMap::new();
     for case in cases.used.iter().filter(|case| case.suspicion.is_none() && case.pools.is_none()) {
@@ -21,7 +21,7 @@ pub fn fit_site(cases: &ServingCases, constants: &ServingConstants) -> Site {
     site
 }
 
-/// Rounds of matching: latency is not quite proportional to step time.
+/// Rounds of adjustment: latency is not quite proportional to step time.
 const ROUNDS: u32 = 4;
 
 fn adjustment(rows: &[&ServingCase], constants: &ServingConstants) -> Adjustment {

@@ -1,6 +1,6 @@
-//! Why a serving row takes no part, or why its figures are not believed.
+//! Why a serving row is skipped, or why its figures are suspicious.
 
-/// The reason for which a row is left out.
+/// Why a row is left out.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ServingSkip {
     #[error("a duplicate of {of}")]
@@ -15,13 +15,13 @@ pub enum ServingSkip {
     UnknownEngine { name: String },
     #[error("the precision `{name}` is not known")]
     UnknownPrecision { name: String },
-    #[error("the column `{column}` is blank or no positive number")]
+    #[error("the column `{column}` is blank or not a positive number")]
     Blank { column: &'static str },
     #[error("the pools do not state how many workers they have")]
     NoWorkers,
     #[error("{tensor} tensor ranks: the total of several pools, not one engine")]
     PoolTotal { tensor: u32 },
-    #[error("the layout has no meaning: {reason}")]
+    #[error("the layout is invalid: {reason}")]
     BadLayout { reason: String },
     #[error("the weights exceed the memory of a GPU by {over}")]
     DoesNotFit { over: String },
@@ -33,7 +33,7 @@ pub enum ServingSkip {
     Production,
     #[error("more arithmetic per second than kernels deliver")]
     FasterThanPeak,
-    #[error("of runs that reuse prompts: too many of them are faster than kernels")]
+    #[error("from runs that reuse prompts: too many of them are faster than the kernels")]
     ReusesPrompts,
     #[error("the first token takes {percent} % of the request: the answers were not streamed as they came")]
     Stalled { percent: u32 },

@@ -1,4 +1,4 @@
-//! Rows that could be predicted but whose figures do not tell what their names say.
+//! Rows that could be predicted but whose figures do not mean what their names say.
 //!
 //! The rules are physical and hold for any source. A suspicious row is left out of a fit; scores are given
 //! with and without it.
@@ -10,13 +10,13 @@ use bedplate_transformer::Precision;
 
 use super::{ServingCase, ServingSkip};
 
-/// Share of what large matrix products reach that no engine sustains over whole requests.
+/// The share of large matrix products' rate that no engine sustains over whole requests.
 const MOST_RATE: f64 = 0.75;
-/// Share of a series' rows beyond that from which on all of it is taken to reuse prompts.
+/// If this share of a series' rows is above that rate, the whole series is assumed to reuse prompts.
 const MOST_ROWS: f64 = 0.25;
-/// Share of a request that cannot pass before its first token while the cache has room for everyone.
+/// While the cache has room for all users, no request spends this share of its time before its first token.
 const MOST_WAIT: f64 = 0.6;
-/// Answers so long that their time dwarfs that of prompts.
+/// Answers long enough for their time to dwarf that of prompts.
 const LONG_ANSWER: u32 = 1000;
 
 pub(super) fn mark(cases: &mut [ServingCase]) {

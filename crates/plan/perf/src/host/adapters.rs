@@ -1,18 +1,18 @@
-//! Low-rank adapters on a host: the weights are merged once per step, so forward and backward are those of a whole
-//! training, and each layer's gradient is projected onto its adapters at once.
+//! Low-rank adapters on a host: the weights are merged once per step, so forward and backward are those of full
+//! training, and each layer's gradient is projected onto its adapters right away.
 
 use bedplate_transformer::{Part, Transformer};
 
 use super::WIDE;
 use super::operators::{Linear, Operators, Stream, Work};
 
-/// Adapters beside the four projections of attention, which is what the runtime adapts unless told otherwise.
+/// Adapters of the four attention projections, the runtime's default.
 #[derive(Debug, Clone)]
 pub(super) struct Adapters {
     rank: f64,
-    /// Adapted matrices, outputs and inputs, with how many there are of each.
+    /// Adapted matrices, outputs and inputs, with the count of each.
     matrices: Vec<(f64, f64, f64)>,
-    /// Numbers that learn.
+    /// Trainable parameters.
     pub(super) parameters: f64,
     /// The gradient of one block's weights is whole.
     pub(super) largest_block: f64,
@@ -49,7 +49,7 @@ impl Adapters {
         work
     }
 
-    /// Per step: the weights to compute with, made from those before adaptation.
+    /// Per step: the compute weights, made from the base weights.
     pub(super) fn merge(&self, operators: &Operators) -> Work {
         let mut work = Work::default();
         for (outputs, inputs, count) in &self.matrices {

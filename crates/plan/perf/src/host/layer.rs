@@ -8,7 +8,7 @@ use super::widths::Widths;
 pub(super) struct LayerWork {
     pub(super) forward: Work,
     pub(super) backward: Work,
-    /// Norms and activations, which selective recomputation does again.
+    /// Norms and activations, which selective recomputation repeats.
     pub(super) cheap: Work,
 }
 
@@ -18,7 +18,7 @@ pub(super) struct Place<'a> {
     pub(super) operators: &'a Operators,
     pub(super) rows: f64,
     pub(super) hidden: f64,
-    /// Bytes of all activations, among which those of a layer lie until its backward pass.
+    /// Bytes of all activations, which hold a layer's until its backward pass.
     pub(super) held: f64,
 }
 
@@ -35,7 +35,7 @@ impl Place<'_> {
         let output = self.linear(self.hidden, widths.attended);
         let mut work = self.norm() + self.operators.product(output);
         if widths.unnormed > 0.0 {
-            // Queries and keys go to a buffer of their own, values to their place.
+            // Queries and keys go to their own buffer, values straight to their place.
             work += self.operators.product(self.linear(widths.unnormed, self.hidden))
                 + self.operators.product(self.linear(widths.qkv - widths.unnormed, self.hidden))
                 + self.halves(2.0 * widths.unnormed, 0.0);
@@ -158,13 +158,13 @@ impl Place<'_> {
         self.stream(0.5 * fresh, 0.5 * kept) * 2.0
     }
 
-    /// A pass over so many elements per row, some of them kept since the forward pass.
+    /// A pass over some elements per row, part of them kept since the forward pass.
     pub(super) fn stream(&self, fresh: f64, kept: f64) -> Work {
         let bytes = self.rows * self.operators.element;
         self.operators.stream(Stream { fresh: fresh * bytes, kept: kept * bytes }, self.held)
     }
 
-    /// The same over numbers of fp32, or over indices.
+    /// The same over fp32 numbers or indices.
     fn wide_stream(&self, numbers: f64) -> Work {
         self.operators.stream(Stream { fresh: numbers * self.rows * super::WIDE, kept: 0.0 }, self.held)
     }

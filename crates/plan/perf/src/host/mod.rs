@@ -1,8 +1,8 @@
 //! A host that trains by itself, with this program's own runtime.
 //!
-//! Nothing here is fitted: rates are those that `bedplate bench machine` measured on the host, work and memory are
+//! Nothing here is fitted: rates are measured on the host by `bedplate bench machine`; work and memory are
 //! counted as `run/network` does them, operator by operator and buffer by buffer. Layouts are left out: one process
-//! holds the whole model and computes micro-batch after micro-batch.
+//! holds the whole model and computes one micro-batch after another.
 
 mod adapters;
 mod layer;
@@ -31,15 +31,15 @@ pub(crate) struct Host {
     vocab: f64,
     sequence: f64,
     layers: f64,
-    /// Each kind of layer with how many there are of it.
+    /// Each kind of layer with its count.
     kinds: Vec<Kind>,
     /// Buffers with the first key of each row: one for each distinct reach.
     reaches: f64,
     has_learned_positions: bool,
     parameters: f64,
-    /// Bytes that the optimizer keeps for each number that learns.
+    /// Bytes that the optimizer keeps per trainable parameter.
     moments: f64,
-    /// Where adapters learn and the weights do not.
+    /// Where only adapters are trained.
     adapters: Option<Adapters>,
 }
 
@@ -52,7 +52,7 @@ struct Kind {
 }
 
 impl Host {
-    /// The host of a problem, where its hardware is one. Refuses what the runtime cannot do.
+    /// The host of a problem, if its hardware is one. Refuses what the runtime cannot do.
     pub(crate) fn of(
         model: &Transformer,
         hardware: &Hardware,
@@ -107,7 +107,7 @@ impl Host {
         }
     }
 
-    /// The operators in a number format; one that was not measured counts as the other.
+    /// The operators in a number format; an unmeasured format uses the other's rates.
     fn operators(&self, precision: ComputePrecision) -> Operators {
         let MeasuredRates { fp32, bf16, .. } = self.rates;
         let rates = if precision == ComputePrecision::Fp32 { fp32.or(bf16) } else { bf16.or(fp32) };
@@ -116,7 +116,7 @@ impl Host {
     }
 }
 
-/// Bytes of an activation or of a weight to compute with.
+/// Bytes of an activation or a compute weight.
 fn element_bytes(precision: ComputePrecision) -> f64 {
     if precision == ComputePrecision::Fp32 { WIDE } else { 2.0 }
 }
@@ -124,7 +124,7 @@ fn element_bytes(precision: ComputePrecision) -> f64 {
 /// Bytes of a number in fp32, and of an index.
 const WIDE: f64 = 4.0;
 
-/// Keys per query with the query's own, which short sequences feel: `(s + 1) / 2` for full attention.
+/// Keys per query including the query's own, which matters for short sequences: `(s + 1) / 2` for full attention.
 fn mean_keys(reach: Reach, sequence: u64) -> f64 {
     let seen = |size: u64| (size * (size + 1) / 2) as f64;
     let all = match reach {

@@ -1,8 +1,8 @@
-//! The operators of `run/kernels`, timed by what was measured of them.
+//! The operators of `run/kernels`, timed by measured rates.
 //!
-//! A product of `m x k` by `k x n` takes `2mnk / rate (1 + h/m + h/n + h/k)`: the terms beside 1 are both sides packed
-//! and the result written, and `h` is the size at which one of them costs as much as the arithmetic. Streams take their
-//! bytes at the pace of the cache or of memory.
+//! A product of `m x k` by `k x n` takes `2mnk / rate (1 + h/m + h/n + h/k)`: the terms besides 1 stand for packing both
+//! sides and writing the result, and `h` is the size at which one of them costs as much as the arithmetic. Streams move
+//! their bytes at the rate of the cache or of memory.
 
 use std::ops::{Add, AddAssign, Mul};
 
@@ -49,7 +49,7 @@ impl Mul<f64> for Work {
     }
 }
 
-/// The weight matrix of `outputs x inputs` that `rows` rows meet, `groups` times.
+/// `rows` rows times a weight matrix of `outputs x inputs`, `groups` times.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Linear {
     pub(super) rows: f64,
@@ -72,7 +72,7 @@ impl Linear {
 /// Bytes that an operator reads and writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Stream {
-    /// Just made, or made now.
+    /// Just written, or being written.
     pub(super) fresh: f64,
     /// Kept since the forward pass.
     pub(super) kept: f64,
@@ -120,13 +120,13 @@ impl Operators {
         Work::compute(self.operator + flops / rate * thin)
     }
 
-    /// Attention of `numbers` numbers of queries, over all rows and heads, to `keys` keys on average.
+    /// Attention of queries with `numbers` elements, over all rows and heads, to `keys` keys on average.
     pub(super) fn attention(&self, numbers: f64, keys: f64) -> Work {
         let flops = 4.0 * numbers * keys;
         Work::compute(self.operator + flops / self.rates.attention.get() * self.few_keys(keys))
     }
 
-    /// Scores again, and four products with them: 2.5 times the forward pass.
+    /// Recomputes the scores and does four products with them: 2.5 times the forward pass.
     pub(super) fn attention_backward(&self, numbers: f64, keys: f64) -> Work {
         let flops = 10.0 * numbers * keys;
         Work::compute(self.operator + flops / self.rates.attention_backward.get() * self.few_keys(keys))
@@ -136,26 +136,26 @@ impl Operators {
         1.0 + self.rates.half_keys / keys
     }
 
-    /// A pass over memory. What was kept lies among `held` bytes, what is fresh among the operator's own.
+    /// A pass over memory. Kept data is part of a working set of `held` bytes, fresh data of the operator's own.
     pub(super) fn stream(&self, stream: Stream, held: f64) -> Work {
         let Stream { fresh, kept } = stream;
         let seconds = fresh * self.per_byte(fresh + kept) + kept * self.per_byte(held);
         Work::memory(self.operator + seconds)
     }
 
-    /// Seconds per byte among a set of bytes: those of the cache up to its size, those of memory from twice its size on.
+    /// Seconds per byte for a working set: cache speed up to the cache's size, memory speed from twice its size.
     fn per_byte(&self, set: f64) -> f64 {
         let (near, far) = (1.0 / self.rates.stream_in_cache.get(), 1.0 / self.rates.stream.get());
         let missed = if self.cache > 0.0 { (set / self.cache - 1.0).clamp(0.0, 1.0) } else { 1.0 };
         near + (far - near) * missed
     }
 
-    /// Losses and gradients of so many logits.
+    /// Losses and gradients of the logits.
     pub(super) fn losses(&self, logits: f64) -> Work {
         Work::memory(self.operator + logits * super::WIDE / self.losses)
     }
 
-    /// Seconds of AdamW over so many bytes of state.
+    /// Seconds of AdamW over `bytes` of state.
     pub(super) fn optimizer(&self, bytes: f64) -> f64 {
         self.operator + bytes / self.optimizer
     }

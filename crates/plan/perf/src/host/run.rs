@@ -1,4 +1,4 @@
-//! The question that `bedplate train` asks: what will a step of this run take on this host?
+//! The question of `bedplate train`: how long will a step of this run take on this host?
 
 use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
@@ -13,7 +13,7 @@ pub struct HostRun {
     pub sequence: u64,
     /// Sequences per optimizer step.
     pub global_batch: u64,
-    /// Sequences that are computed at once.
+    /// Sequences computed at once.
     pub micro_batch: u32,
     pub precision: ComputePrecision,
     pub recompute: Recompute,
@@ -22,7 +22,7 @@ pub struct HostRun {
 
 /// Time and memory of one step of a run on a host, as [`predict`] gives them for its only layout.
 pub fn predict_on_host(model: &Transformer, host: &Accelerator, run: &HostRun) -> Result<Step, PerfError> {
-    // A host has no links, so there is nothing to look up.
+    // A host has no links, so the catalog is not needed.
     let hardware = Hardware::from_accelerator(host, &Catalog::default())?;
     let workload = Workload {
         sequence: run.sequence,

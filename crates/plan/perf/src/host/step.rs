@@ -1,4 +1,4 @@
-//! A step on a host: its layers, what stands around them, and the optimizer.
+//! A step on a host: its layers, embedding and head, and the optimizer.
 
 use bedplate_layout::Recompute;
 
@@ -68,7 +68,7 @@ impl Host {
         work
     }
 
-    /// Logits of some rows at a time, their losses and their way back.
+    /// Logits of some rows at a time, their losses and their gradients.
     fn head(&self, place: &Place<'_>, is_frozen: bool) -> Work {
         let at_once = self.logits_at_once(place.rows);
         let product = Place { rows: at_once, ..*place }.linear(self.vocab, self.hidden);

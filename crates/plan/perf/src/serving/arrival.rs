@@ -1,11 +1,11 @@
-//! What a request waits for beside its turn: the engine's look at its queue, and the way in and out.
+//! What a request waits for besides its turn: the engine polling its queue, and the path in and out.
 
 use super::{Deployment, Engine, ServingConstants};
 
 /// Delay of a request that is not queueing.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Arrival {
-    /// Steps before the engine sees a request that came while it was busy; a fraction is a chance.
+    /// Steps before the engine sees a request that came while it was busy; a fraction is a probability.
     pub visible_after: f64,
     /// Seconds of a first token outside the engine's steps.
     pub first_token: f64,

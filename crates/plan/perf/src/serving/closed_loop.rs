@@ -1,9 +1,9 @@
-//! One replica under a constant number of users, each of whom asks again as soon as it is answered.
+//! One replica under a constant number of users, each of whom sends a new request as soon as the last is answered.
 //!
 //! A first-in-first-out engine in virtual time. A step that holds prompts is one event; a stretch of
 //! decode-only steps up to the next completion or newly seen request is one event too, because the time of
-//! such steps is a sum along a line. Completions lie in a heap by the number of the decode step in which they
-//! fall, so an event costs the logarithm of the running sequences.
+//! such steps is a sum along a line. Completions are in a heap by the decode step in which they
+//! occur, so an event costs O(log n) in the running sequences.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -14,7 +14,7 @@ use super::{KvReserve, PrefillStyle, Replica, StepShape};
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ClosedLoop {
     pub concurrency: u32,
-    /// Requests in all; the first `concurrency` come at once.
+    /// Total requests; the first `concurrency` arrive at once.
     pub requests: u32,
     pub input: Lengths,
     pub output: Lengths,
@@ -24,7 +24,7 @@ pub struct ClosedLoop {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Lengths {
     pub longest: u32,
-    /// 1 for lengths that are all alike.
+    /// 1 for equal lengths.
     pub shortest_share: f64,
 }
 
@@ -56,7 +56,7 @@ pub struct Latency {
     pub output_tokens_per_second: f64,
 }
 
-/// Plays the load against a replica. `None` where not even one request fits into the cache.
+/// Simulates the load on a replica. `None` if not even one request fits into the cache.
 pub fn closed_loop(replica: &Replica, load: &ClosedLoop) -> Option<Latency> {
     let mut engine = Simulated::new(replica, load)?;
     while engine.finished < load.requests {
@@ -87,11 +87,11 @@ struct Request {
     output: u32,
     sent: f64,
     first_token: f64,
-    /// Number of the engine step from which on the engine sees it.
+    /// The first engine step in which the engine sees it.
     visible: u64,
 }
 
-/// The first request of the queue while its prompt is in work.
+/// The first request of the queue while its prompt is being processed.
 #[derive(Debug, Clone, Copy)]
 struct Partial {
     request: u32,
@@ -134,7 +134,7 @@ struct Simulated<'a> {
     requests: Vec<Request>,
     waiting: VecDeque<u32>,
     partial: Option<Partial>,
-    /// Completions by the decode step in which they fall.
+    /// Completions by decode step.
     running: BinaryHeap<Reverse<(u64, u32)>>,
     now: f64,
     steps: u64,
@@ -144,7 +144,7 @@ struct Simulated<'a> {
     capacity: u64,
     finished: u32,
     tally: Tally,
-    /// Requests whose prompt ends in the step being made.
+    /// Requests whose prompt ends in the current step.
     ending: Vec<u32>,
 }
 
@@ -201,7 +201,7 @@ impl<'a> Simulated<'a> {
         if shape.prefill_tokens > 0 {
             self.prompt_step(&mut shape);
         } else if self.running.is_empty() {
-            // Nothing runs, so the engine sees what came.
+            // The engine is idle, so it sees new requests at once.
             self.steps = self.waiting.front().map_or(self.steps, |id| self.request(*id).visible);
         } else {
             self.decode_stretch();
@@ -269,7 +269,7 @@ impl<'a> Simulated<'a> {
         self.replica.memory().tokens_of(u64::from(request.input) + u64::from(answer))
     }
 
-    /// A step with prompts: decodes ride along or stand still.
+    /// A step with prompts: decodes share it or pause.
     fn prompt_step(&mut self, shape: &mut StepShape) {
         let rides = self.replica.deployment().settings.prefill != PrefillStyle::Separate;
         if rides {

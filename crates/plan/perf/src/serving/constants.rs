@@ -1,6 +1,6 @@
-//! The numbers that the serving side does not derive: one table, with what each means and where it is from.
+//! The numbers that the serving side does not derive: one table, with the meaning and origin of each.
 //!
-//! `data/serving/constants.toml` holds the checked-in fit; a site's own fit is an overlay of the same form.
+//! `data/serving/constants.toml` holds the built-in fit; a site's own fit is an overlay in the same format.
 //! At most forty are fitted to measured serving rows; the kernel tables are those of aiconfigurator-core
 //! 0.12.0 (medians over GEMM, attention, MoE and all-reduce rows).
 

@@ -1,4 +1,4 @@
-//! What is served on what: the question that every figure of this module answers.
+//! What is served on what: the input of every prediction in this module.
 
 use bedplate_transformer::Precision;
 
@@ -23,7 +23,7 @@ pub struct Deployment {
     pub adjustment: Adjustment,
 }
 
-/// Over how many GPUs a replica is cut, and how.
+/// How a replica is split over GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Parallel {
     /// Ranks that share every attention and dense matrix.
@@ -51,7 +51,7 @@ impl Parallel {
         self.stage_gpus().saturating_mul(self.pipeline)
     }
 
-    /// Why no replica can be cut so, if it cannot.
+    /// Why no replica can be split this way, if so.
     fn flaw(&self) -> Option<String> {
         let Parallel { tensor, pipeline, expert, attention_data } = *self;
         if [tensor, pipeline, expert, attention_data].contains(&0) {
@@ -70,7 +70,7 @@ impl Parallel {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Speculation {
     pub drafts: u32,
-    /// Tokens that a step yields for each sequence, the sure one included: from 1 to `drafts + 1`.
+    /// Tokens that a step yields for each sequence, including the certain one: from 1 to `drafts + 1`.
     pub tokens_per_step: f64,
 }
 
@@ -83,7 +83,7 @@ pub enum HostWork {
 }
 
 impl Deployment {
-    /// Engines of spring 2026, the newest that the rows tell of; later ones are taken for these.
+    /// Engines of spring 2026, the newest in the rows; later ones count as these.
     pub const NEWEST: f64 = 2026.3;
 
     /// A deployment with the engine's defaults, published quantisation and bf16 cache (fp8 where weights are
@@ -117,7 +117,7 @@ impl Deployment {
         self.speculation.map_or(1.0, |speculation| speculation.tokens_per_step.max(1.0))
     }
 
-    /// Years that the engine is newer than those of the start of 2026, within what was measured.
+    /// Years by which the engine is newer than the start of 2026, clamped to the measured range.
     pub(crate) fn maturity_years(&self) -> f64 {
         self.built.clamp(2025.5, Self::NEWEST) - 2026.0
     }

@@ -1,39 +1,39 @@
-//! How engine families differ in what decides latency: one table of settings, each a default that a
+//! How engine families differ in latency: one table of settings, each a default that a
 //! deployment may replace.
 
 use crate::{Generation, Hardware};
 
-/// An engine and its relatives.
+/// An engine family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Engine {
     Vllm,
     Sglang,
     TensorRtLlm,
-    /// `bedplate serve`: scheduled as vLLM is, kernels and host as TensorRT-LLM's.
+    /// `bedplate serve`: scheduled like vLLM, with kernels and host overhead like TensorRT-LLM.
     Bedplate,
 }
 
 /// How prompts and decodes share steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefillStyle {
-    /// Prompts have steps of their own, while decodes stand still.
+    /// Prompts get their own steps, during which decodes pause.
     Separate,
-    /// Chunks of prompts ride along with decodes, up to a number of tokens.
+    /// Chunks of prompts share steps with decodes, up to a number of tokens.
     Chunked,
-    /// Whole prompts ride along with decodes.
+    /// Whole prompts share steps with decodes.
     Whole,
 }
 
-/// KV tokens that a request must find free before it is admitted.
+/// KV tokens that must be free to admit a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvReserve {
-    /// Prompt and half of the answer: later growth is met by preemption.
+    /// Prompt and half of the answer: preemption handles later growth.
     HalfAnswer,
     /// Prompt and the whole answer: nothing is ever evicted.
     WholeAnswer,
 }
 
-/// What decides how requests pass through an engine. All are plain settings.
+/// The settings that decide how requests pass through an engine.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct EngineSettings {
     pub prefill: PrefillStyle,
@@ -42,13 +42,13 @@ pub struct EngineSettings {
     pub reserve: KvReserve,
     /// Share of a GPU's memory that the engine takes.
     pub memory_share: f64,
-    /// Steps between looks at the queue of new requests (SGLang's receive interval).
+    /// Steps between polls of the request queue (SGLang's receive interval).
     pub receive_interval: f64,
-    /// Steps before a new request is seen; `None` is what the engine family usually takes.
+    /// Steps before a new request is seen; `None` is the engine family's usual number.
     pub visible_after: Option<f64>,
     /// Sequences that may run at once, for each attention data rank.
     pub max_sequences: u32,
-    /// Tokens per second that one server can stream out; what exceeds them waits before its first token.
+    /// Tokens per second that one server can stream out; requests beyond that wait before their first token.
     pub stream_limit: Option<f64>,
 }
 
@@ -63,7 +63,7 @@ struct Row {
     memory_share_hopper: f64,
 }
 
-/// Defaults as the engines document them and as the measured rows behave.
+/// Defaults as the engines document them and as the measured rows show.
 static ENGINES: [Row; 4] = [
     Row {
         engine: Engine::Vllm,
@@ -107,7 +107,7 @@ static ENGINES: [Row; 4] = [
     },
 ];
 
-/// Sequences that engines run at once unless told otherwise.
+/// Default number of concurrent sequences.
 const MAX_SEQUENCES: u32 = 2048;
 
 impl Engine {
@@ -134,7 +134,7 @@ impl Engine {
             .or_else(|| is_tensorrt.then_some(Engine::TensorRtLlm))
     }
 
-    /// What the engine does unless told otherwise.
+    /// The engine's default settings.
     pub fn settings(self, hardware: &Hardware) -> EngineSettings {
         let row = self.row();
         let is_blackwell = matches!(hardware.generation, Generation::Blackwell | Generation::BlackwellUltra);

@@ -1,13 +1,13 @@
 //! Which experts a step touches, when tokens prefer some over others.
 //!
 //! An expert of popularity `p` is read by a step of `n` tokens with probability `1 - (1-p)^n`. Popularity
-//! falls as a power of rank; an exponent of 0 makes all alike. Spread over ranks, a step waits for the rank
+//! falls as a power of rank; an exponent of 0 makes all equal. Spread over ranks, a step waits for the rank
 //! with the most experts to read.
 
 /// Share of its experts that the busiest rank reads, by tokens of the step.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Touched {
-    /// At equal distances of `ln(1 + n)`.
+    /// Equally spaced in `ln(1 + n)`.
     table: Vec<f64>,
 }
 
@@ -35,7 +35,7 @@ impl Touched {
     }
 }
 
-/// Chance that a token visits an expert, for classes of experts from the most to the least popular.
+/// Probability that a token visits an expert, for classes of experts from the most to the least popular.
 fn popularity(experts: f64, per_token: f64, skew: f64) -> Vec<f64> {
     let rank = |class: usize| (class as f64 + 0.5) / CLASSES as f64 * experts + 0.5;
     let weights: Vec<f64> = (0..CLASSES).map(|class| rank(class).powf(-skew)).collect();

@@ -1,4 +1,4 @@
-//! In which number formats a served model keeps its weights and its cache, and at which peak it computes.
+//! The number formats of a served model's weights and cache, and the peak it computes at.
 
 use bedplate_transformer::{Family, Part, Precision, Transformer};
 
@@ -28,7 +28,7 @@ impl WeightFormat {
         }
     }
 
-    /// The format of that name, in any case, by its common spellings.
+    /// The format of that name, ignoring case, by its common spellings.
     pub fn find(name: &str) -> Option<Self> {
         match name.trim().to_ascii_lowercase().as_str() {
             "bf16" | "bfloat16" | "fp16" | "float16" => Some(WeightFormat::Bf16),
@@ -56,7 +56,7 @@ impl Weights {
     ///
     /// fp8 covers every projection. fp4 and int4 cover the routed experts of a mixture and leave the rest in
     /// bf16, except for Llama and Qwen3, whose NVFP4 checkpoints cover all projections. Dense models are
-    /// covered throughout. Embedding, head and router stay in bf16.
+    /// fully covered. Embedding, head and router stay in bf16.
     pub fn published(model: &Transformer, format: WeightFormat) -> Self {
         let narrow = match (format, model.family) {
             (WeightFormat::Bf16, _) => Precision::Bf16,
@@ -104,7 +104,7 @@ impl Arithmetic {
         match weights {
             Precision::Fp8 | Precision::Int8 if hardware.has_fp8 => Arithmetic::Fp8,
             Precision::Nvfp4 if hardware.has_fp4 => Arithmetic::Fp4,
-            // Activations are kept in mxfp8 beside mxfp4 weights.
+            // Activations of mxfp4 weights are kept in mxfp8.
             Precision::Mxfp4 if hardware.has_fp4 => Arithmetic::Fp8,
             _ => Arithmetic::Bf16,
         }

@@ -26,7 +26,7 @@ impl ColdStart {
 
 impl Replica {
     /// Seconds until a new replica serves, its weights read from `class`. Each host reads what its GPUs hold,
-    /// once, and hosts read side by side.
+    /// once, and hosts read in parallel.
     pub fn cold_start(&self, class: &StorageClass) -> ColdStart {
         let deployment = self.deployment();
         let gpus = deployment.parallel.gpus();
@@ -57,11 +57,11 @@ pub(super) fn client_rate(class: &StorageClass) -> f64 {
         .map_or(LOCAL_DISKS, |rate| rate.get())
 }
 
-/// Size of a file system of which only the rate per TiB is known.
+/// Assumed size of a file system with only a known rate per TiB.
 const PROVISIONED_TIB: f64 = 50.0;
 /// Bytes per second of the eight NVMe disks of a p5 host together, where a class states no rate.
 const LOCAL_DISKS: f64 = 20e9;
 /// Share of the host link that pinned copies reach.
 const HOST_REACH: f64 = 0.8;
-/// Seconds until a loaded engine serves: context, compilation, graph capture. Engines print 40 to 90.
+/// Seconds until a loaded engine serves: context, compilation, graph capture. Engines report 40 to 90.
 const WARM_UP: f64 = 60.0;

@@ -13,11 +13,11 @@ pub const BLOCK_TOKENS: u64 = 16;
 pub struct ServingMemory {
     /// Weights of the fullest GPU.
     pub weights_per_gpu: Bytes,
-    /// What the engine may take of a GPU.
+    /// What the engine may use of a GPU.
     pub budget_per_gpu: Bytes,
     /// Cache of one more token of a sequence, over all GPUs that keep it.
     pub kv_per_token: Bytes,
-    /// What a sequence keeps whatever its length: full windows and states of linear attention.
+    /// What a sequence keeps regardless of its length: full windows and states of linear attention.
     pub kv_per_sequence: Bytes,
     pub room: KvRoom,
 }
@@ -28,12 +28,12 @@ pub enum KvRoom {
     Fits {
         /// Bytes over all GPUs of the replica.
         bytes: Bytes,
-        /// Tokens that these hold, before what each sequence keeps.
+        /// Tokens that these hold, before the fixed part of each sequence.
         tokens: u64,
         /// The same in blocks of [`BLOCK_TOKENS`].
         blocks: u64,
     },
-    /// Weights and workspace exceed the budget of a GPU by so much.
+    /// Weights and workspace exceed a GPU's budget by this much.
     DoesNotFit { over_per_gpu: Bytes },
 }
 
@@ -42,7 +42,7 @@ impl KvRoom {
         matches!(self, KvRoom::Fits { tokens, .. } if *tokens > 0)
     }
 
-    /// Tokens that fit; none where the model does not.
+    /// Tokens that fit; zero where the model does not.
     pub fn tokens(&self) -> u64 {
         match self {
             KvRoom::Fits { tokens, .. } => *tokens,
@@ -78,7 +78,7 @@ impl ServingMemory {
         }
     }
 
-    /// Tokens of cache that a sequence of `context` tokens takes, what it keeps in any case included.
+    /// Tokens of cache that a sequence of `context` tokens takes, including its fixed part.
     pub fn tokens_of(&self, context: u64) -> u64 {
         let per_token = self.kv_per_token.get();
         let fixed = if per_token > 0.0 { self.kv_per_sequence.get() / per_token } else { 0.0 };
@@ -101,7 +101,7 @@ fn weights_per_gpu(deployment: &Deployment) -> f64 {
     model.transformer.parameters().parts().map(bytes).sum()
 }
 
-/// Bytes that one GPU keeps of a sequence if it has all layers.
+/// Bytes of a sequence on one GPU that has all layers.
 struct Kept {
     per_token: f64,
     per_sequence: f64,

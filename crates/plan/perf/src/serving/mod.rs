@@ -1,10 +1,10 @@
-//! What serving takes: the time of an engine step for any mix of prompts and decodes, the room for a cache,
+//! Predicts serving: the time of an engine step for any mix of prompts and decodes, the room for a cache,
 //! and the latencies of one replica under a constant number of users.
 //!
-//! A [`Deployment`] says what is served on what. A [`Replica`] made of it answers: [`Replica::step`] gives a
+//! A [`Deployment`] says what is served on what. A [`Replica`] made from it answers questions: [`Replica::step`] gives a
 //! step by part, [`Replica::timer`] its seconds only, fast enough for a simulator, and [`Replica::memory`]
-//! what fits. [`closed_loop`] plays a replica against users who ask again as soon as they are answered.
-//! Requests that share prefixes, routing and autoscaling are the business of `schedule`.
+//! what fits. [`closed_loop`] simulates a replica under users who send a new request as soon as the last is answered.
+//! Shared prefixes, routing and autoscaling belong to `schedule`.
 
 mod arrival;
 mod closed_loop;

@@ -1,5 +1,5 @@
-//! The model as serving sees it: its layers, and what a configuration of grouped or latent attention does
-//! not say, which is the state of linear attention and how many keys an indexer lets through.
+//! The model as serving sees it: its layers, plus what a configuration of grouped or latent attention leaves
+//! out: the state of linear attention and how many keys an indexer lets through.
 
 use bedplate_transformer::{
     Attention, Dense, Family, GroupedQuery, Latent, Layer, LayerRun, Mixture, Mlp, ModelError, Norm,
@@ -9,7 +9,7 @@ use bedplate_transformer::{
 /// A model that is served.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ServedModel {
-    /// Layers with linear attention stand in it as layers with a window of one token.
+    /// Represents layers with linear attention as layers with a window of one token.
     pub transformer: Transformer,
     pub linear: Option<LinearAttention>,
     /// Keys that a query attends after an indexer chose them (DeepSeek sparse attention).
@@ -22,7 +22,7 @@ pub struct LinearAttention {
     pub layers: u64,
     /// Bytes of a layer's state for one sequence; each step reads and writes it.
     pub state_bytes: f64,
-    /// Parameters of a layer beyond those of the layer that stands for it.
+    /// Parameters of a layer beyond those of the layer that represents it.
     pub more_parameters: u64,
 }
 
@@ -33,7 +33,7 @@ impl From<Transformer> for ServedModel {
 }
 
 impl ServedModel {
-    /// A model by name: those of [`bedplate_transformer::builtin`], and some that only serving describes.
+    /// A model by name: those of [`bedplate_transformer::builtin`], and some that only serving knows.
     pub fn named(name: &str) -> Result<Self, ModelError> {
         let squeezed: String = name
             .chars()
@@ -185,7 +185,7 @@ mod tests {
                 "{name}: {}",
                 billions(counted.total)
             );
-            // Publishers leave out the table that is only looked up.
+            // Published counts leave out the input embedding.
             let visited = billions(counted.active_without_embedding);
             assert!((visited / active - 1.0).abs() < 0.1, "{name}: {visited}");
         }

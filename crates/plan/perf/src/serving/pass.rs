@@ -1,7 +1,7 @@
 //! One pass of a replica through all layers, folded into seconds per token, per key and per sequence.
 //!
-//! Weight reads and arithmetic meet as a rounded maximum; attention, kernel latency, collectives and host
-//! work add up, as kernels of one stream do. With pipeline stages each of them passes one micro-batch of the
+//! Weight reads and arithmetic combine as a smooth maximum; attention, kernel latency, collectives and host
+//! work add up, as kernels of one stream do. With pipeline stages each processes one micro-batch of the
 //! step, so a step takes one pass with a share of its tokens.
 
 use bedplate_transformer::{Layer, Part, Precision, Reach};
@@ -13,10 +13,10 @@ use super::{Deployment, Engine, HostWork, ServingConstants, StepShape};
 use crate::kernel::rounded_max;
 use crate::{Generation, Hardware};
 
-/// Seconds by which a step is summed up.
+/// The coefficients of a step's time, in seconds.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Pass {
-    /// Micro-batches in which a step passes the stages.
+    /// Micro-batches into which the stages divide a step.
     stages: f64,
     /// Attention data ranks.
     ranks: f64,
@@ -26,22 +26,22 @@ pub(crate) struct Pass {
     dense_per_token: f64,
     head_per_token: f64,
     experts: Option<Experts>,
-    /// Per cached token of decoding sequences, in layers without bound.
+    /// Per cached token of decoding sequences, in layers without a window.
     key: f64,
-    /// Layers that read at most so many tokens.
+    /// Layers that read at most a fixed number of tokens.
     windows: Vec<Window>,
     state_per_decode: f64,
     pair: f64,
     ramp: f64,
     latency: f64,
     eager: f64,
-    /// Seconds of one draft beside experts and collectives.
+    /// Seconds of one draft, without experts and collectives.
     draft: f64,
     layers: f64,
     pub(crate) wires: Wires,
     host_per_sequence: f64,
     host_per_step: f64,
-    /// Measured over predicted, where a site has measured.
+    /// Measured over predicted, where a site has measured it.
     adjustment: f64,
 }
 
@@ -52,7 +52,7 @@ struct Experts {
     per_token: f64,
     /// Uneven load of ranks: seconds per square root of tokens.
     uneven: f64,
-    /// Seconds by which padding every expert to whole tiles lengthens the arithmetic.
+    /// Seconds that padding every expert to whole tiles adds to the arithmetic.
     padding: f64,
 }
 
@@ -117,7 +117,7 @@ impl Seconds {
 }
 
 /// Seconds of a decode-only step at a fixed number of sequences: `base + slope * context`, for contexts up
-/// to `until` tokens in all, where a window fills up and the slope falls.
+/// to `until` tokens in total, where a window fills up and the slope falls.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct DecodeLine {
     pub base: f64,
@@ -152,7 +152,7 @@ impl Pass {
         let read = (dense.bytes + head.bytes) / tensor / rates.dense_read;
         let draft = latency / layers + (dense.bytes / layers + head.bytes) / tensor / rates.dense_read;
         let attention = AttentionCosts::new(deployment, &rates, tokens_per_decode);
-        // Below zero what is hidden behind the GPU's work.
+        // Negative while hidden behind the GPU's work.
         let host_per_step = match deployment.host {
             HostWork::Overlapped => -constants.serial_host,
             HostWork::Serial => constants.serial_host,
@@ -213,7 +213,7 @@ impl Pass {
         .times(self.adjustment)
     }
 
-    /// A prompt is attended by one data rank: with fewer prompts than ranks, by how much longer they take
+    /// A prompt is attended by one data rank: with fewer prompts than ranks, the factor by which they take longer
     /// than if all ranks shared them.
     fn unshared(&self, shape: &StepShape) -> f64 {
         self.ranks / self.ranks.min(f64::from(shape.prefill_sequences.max(1)))
@@ -332,7 +332,7 @@ fn latency(deployment: &Deployment, constants: &ServingConstants) -> f64 {
     model.transformer.runs.iter().map(|run| run.count as f64 * of(&run.layer)).sum()
 }
 
-/// Bytes of some weights, and seconds of arithmetic per token if one GPU held them all.
+/// Bytes of some weights, and seconds of arithmetic per token as if one GPU held them all.
 #[derive(Debug, Clone, Copy, Default)]
 struct Work {
     bytes: f64,
@@ -346,7 +346,7 @@ impl Work {
     }
 }
 
-/// What the kernels of a chip reach.
+/// The rates that a chip's kernels reach.
 struct Rates {
     bf16: f64,
     fp8: f64,
@@ -388,7 +388,7 @@ impl Rates {
         }
     }
 
-    /// FLOP/s of grouped products. Before Blackwell, casts and scales take what fp8 gains there.
+    /// FLOP/s of grouped products. Before Blackwell, casts and scales cancel the gain of fp8.
     fn experts(&self, deployment: &Deployment) -> f64 {
         let narrow = self.of(deployment.weights.experts, &deployment.hardware);
         self.expert_rate * if self.is_blackwell { narrow } else { self.bf16 }

@@ -1,4 +1,4 @@
-//! Prompts and answers in pools of their own, under a constant number of users.
+//! Prefill and decode in separate pools, under a constant number of users.
 //!
 //! A request waits for a prompt worker, is prefilled, hands its cache over, and joins the decode worker with
 //! the fewest tokens. Its first token counts when it has joined. Events are kept in order of virtual
@@ -30,7 +30,7 @@ impl Pools<'_> {
     }
 }
 
-/// Plays the load against the pools. `None` where a request fits into no decode worker, or a pool is empty.
+/// Simulates the load on the pools. `None` if a request fits into no decode worker, or a pool is empty.
 pub fn disaggregated(pools: &Pools<'_>, load: &ClosedLoop) -> Option<Latency> {
     let longest = u64::from(load.input.longest) + u64::from(load.output.longest);
     let memory = pools.decode.memory();
@@ -64,7 +64,7 @@ enum Event {
     Arrived {
         request: u32,
     },
-    /// A decode worker's next completion, unless something joined it since.
+    /// A decode worker's next completion, unless a request has joined it since.
     Ends {
         worker: u32,
         version: u32,
@@ -88,7 +88,7 @@ struct Play<'a> {
     events: BinaryHeap<Reverse<(u64, Event)>>,
     requests: Vec<Request>,
     prompts: VecDeque<u32>,
-    /// The prompts that each prompt worker has in work.
+    /// The prompts that each prompt worker is processing.
     busy: Vec<Vec<u32>>,
     workers: Vec<Worker>,
     /// Requests with a cache but no room to decode.
@@ -206,7 +206,7 @@ impl<'a> Play<'a> {
         }
     }
 
-    /// Whole steps until the present: a request joins at the next step's start.
+    /// Whole steps until now: a request joins at the start of the next step.
     fn catch_up(&mut self, worker: usize) {
         let each = self.pools.decode.deployment().tokens_per_step();
         let state = &mut self.workers[worker];

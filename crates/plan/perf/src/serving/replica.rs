@@ -1,4 +1,4 @@
-//! A deployment made ready: the time of its steps by part, a fast timer of them, and its memory.
+//! A prepared deployment: step time by part, a fast step timer, and memory.
 
 use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
 use bedplate_units::Seconds;
@@ -17,7 +17,7 @@ pub struct Replica {
 }
 
 impl Replica {
-    /// Fails only for a layout that has no meaning; a model that does not fit is an answer of
+    /// Fails only for an invalid layout; that a model does not fit is an answer of
     /// [`Replica::memory`].
     pub fn new(deployment: Deployment, constants: &ServingConstants) -> Result<Self, PerfError> {
         deployment.check()?;
@@ -43,7 +43,7 @@ impl Replica {
         &self.arrival
     }
 
-    /// The time of a step by part. Weight reads count as memory or compute by what takes longer; the shorter
+    /// The time of a step by part. Weight reads count as memory or compute, whichever takes longer; the shorter
     /// is hidden behind it. The latency of kernels that wait for each other is `other`.
     pub fn step(&self, shape: &StepShape) -> Breakdown<Predicted> {
         if shape.is_empty() {
@@ -78,7 +78,7 @@ fn exposed(seconds: f64) -> Span {
     Span::exposed(Seconds::new(seconds))
 }
 
-/// Seconds of steps and nothing else: folded constants, no allocation, tens of nanoseconds a call.
+/// Seconds of steps only: folded constants, no allocation, tens of nanoseconds per call.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StepTimer {
     pass: Pass,
@@ -90,13 +90,13 @@ impl StepTimer {
         if shape.is_empty() { 0.0 } else { self.pass.seconds(shape).total() }
     }
 
-    /// The line on which decode-only steps of `decodes` sequences lie, from `context` cached tokens on.
+    /// The linear time of decode-only steps of `decodes` sequences, from `context` cached tokens on.
     pub fn decode_line(&self, decodes: u32, context: u64) -> DecodeLine {
         self.pass.decode_line(decodes, context)
     }
 
     /// Seconds of `steps` decode-only steps from `context` on, each of which adds `growth` tokens to the
-    /// cache: the exact sum, however many there are.
+    /// cache: the exact sum in constant time.
     pub fn decode_seconds(&self, decodes: u32, context: u64, growth: u64, steps: u64) -> f64 {
         let (mut context, mut left, mut seconds) = (context, steps, 0.0);
         while left > 0 {

@@ -1,5 +1,5 @@
 //! What a site measured of its own deployments: a factor on step time and seconds on the first token, by
-//! deployment. `calibrate` makes them of one measured row or more, and whoever builds a [`Deployment`] looks
+//! deployment. `calibrate` derives them from one or more measured rows; the builder of a [`Deployment`] looks
 //! them up.
 
 use bedplate_diag::Source;
@@ -12,7 +12,7 @@ use super::{Deployment, Parallel};
 pub struct Adjustment {
     /// Measured over predicted time of a step.
     pub step: f64,
-    /// Seconds by which first tokens come later, or earlier.
+    /// Seconds by which first tokens come later (or, if negative, earlier).
     pub first_token: f64,
 }
 
@@ -29,7 +29,7 @@ pub struct Site {
 }
 
 impl Site {
-    /// What names a deployment: model, accelerator, engine, formats and layout.
+    /// What identifies a deployment: model, accelerator, engine, formats and layout.
     pub fn key(deployment: &Deployment, accelerator: &str) -> String {
         let Parallel { tensor, pipeline, expert, attention_data } = deployment.parallel;
         let drafts = deployment.speculation.map_or(0, |speculation| speculation.drafts);

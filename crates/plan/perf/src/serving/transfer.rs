@@ -1,7 +1,7 @@
 //! Moving a cache: from prompt workers to decode workers, and out of GPU memory and back.
 //!
 //! Every GPU that keeps a share of the cache sends its share over its own link, so the time is that of one
-//! GPU's bytes. Nothing here queues; a simulator that shares links must do so itself.
+//! GPU's bytes. Queueing is left to the caller: a simulator that shares links must model it.
 
 use bedplate_catalog::StorageClass;
 use bedplate_units::{Bytes, Seconds};
@@ -21,7 +21,7 @@ pub enum KvLink {
     Host,
 }
 
-/// Where blocks go that GPU memory cannot hold.
+/// Where blocks go that do not fit in GPU memory.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum KvTier<'a> {
     /// Memory of the host, over PCIe or NVLink-C2C.
@@ -56,7 +56,7 @@ impl Replica {
                 let node = f64::from(self.deployment().hardware.domain.clamp(1, GPUS_PER_HOST));
                 let rate = super::loading::client_rate(class) / node;
                 let latency = class.latency.map_or(0.0, |latency| latency.get());
-                // Reads and copies to the GPU overlap; the slower decides.
+                // Reads and copies to the GPU overlap; the slower one counts.
                 latency + host.max(bytes / rate)
             }
         })

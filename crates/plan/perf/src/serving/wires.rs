@@ -1,9 +1,9 @@
-//! Collectives of engine steps: small messages, so latency first.
+//! Collectives of engine steps: small messages, so latency dominates.
 //!
 //! Tensor ranks reduce twice per layer. Attention data ranks reduce only inside a rank and exchange tokens
 //! around routed experts: gathered (one byte per value where weights are narrow) and reduce-scattered (two),
-//! or sent to the experts they visit where that is less. What leaves a scale-up domain goes by the rings of
-//! training, whose bandwidths and latencies are measured there.
+//! or sent to the experts they visit where that is less. Traffic that leaves a scale-up domain uses the rings of
+//! training, with the bandwidths and latencies measured there.
 
 use std::sync::LazyLock;
 
@@ -45,8 +45,8 @@ impl Line {
     }
 }
 
-/// Equal collectives, all of a pass together: inside a domain the quicker of one shot, in which every rank
-/// sends all it has to every other, and two, in which each first reduces its share; and what leaves it.
+/// Identical collectives of a pass: inside a domain the faster of one shot, in which every rank sends
+/// everything to every other, and two shots, in which each first reduces its share; and what leaves the domain.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 struct Collective {
     one_shot: Line,
@@ -110,7 +110,7 @@ impl Fabric {
             |shots: f64, share: f64| Line { fixed: shots * self.latency, per_token: share * bytes / self.up };
         let mut out = Line::default();
         if ranks > self.domain {
-            // Each member of a domain carries its share of what crosses, there and back.
+            // Each member of a domain carries its share of the crossing traffic, both ways.
             let group = Group::new((ranks / self.domain).ceil(), self.domain);
             let at = |bytes: f64| self.links.gather(group, bytes).busy();
             out = Line { fixed: 2.0 * at(0.0), per_token: 2.0 * (at(1e6) - at(0.0)) / 1e6 * bytes / inside };
