@@ -1,4 +1,4 @@
-//! Who of the waiting starts to run.
+//! Which waiting sequences start to run.
 
 use crate::options::LatePolicy;
 use crate::reason::{Admission, AdmitReason, Drop, PreemptReason, Wait, WaitReason};
@@ -6,20 +6,20 @@ use crate::request::SequenceId;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Resume, Sequence};
 
-/// What an admission takes.
+/// What an admission needs.
 struct Demand {
-    /// Full blocks of the sequence that may come out of the tree.
+    /// Full blocks of the sequence that may come from the tree.
     shareable: usize,
-    /// New blocks at once.
+    /// New blocks needed at once.
     fresh: u32,
-    /// Blocks in all that are promised to it.
+    /// All blocks promised to it.
     promised: u32,
     /// Blocks promised to its other samples.
     promised_to_samples: u32,
 }
 
 impl Scheduler {
-    /// Admits in the queue's order until tokens, seats or blocks run out; nobody overtakes.
+    /// Admits in the queue's order until tokens, seats or blocks run out; no sequence overtakes another.
     pub(crate) fn admit_waiting(&mut self, now: u64, budget: &mut u32) {
         let is_short_of_blocks = !self.step.preempted.is_empty();
         while let Some(slot) = self.queue.first() {
@@ -46,7 +46,7 @@ impl Scheduler {
         }
     }
 
-    /// Tokens of the step that go to decodes if this sequence is admitted: none where a prompt comes first.
+    /// Tokens of the step that go to decodes if this sequence is admitted: zero where a prompt comes first.
     fn decodes_at_once(&self, slot: u32) -> u32 {
         match self.sequences[slot].phase {
             Phase::Waiting(Resume::SwapIn { .. } | Resume::Transferred) => self.sequences[slot].samples,
@@ -54,7 +54,7 @@ impl Scheduler {
         }
     }
 
-    /// What the sequence would take, or what is missing for it.
+    /// What the sequence would need, or what it lacks.
     fn demand(&self, slot: u32) -> Result<Demand, WaitReason> {
         let sequence = &self.sequences[slot];
         let seats = self.options.seats;
@@ -62,7 +62,7 @@ impl Scheduler {
             return Err(WaitReason::SeatsTaken { seats, wanted: sequence.samples });
         }
         let computes = matches!(sequence.phase, Phase::Waiting(Resume::Prompt | Resume::Recompute));
-        // Whoever computes a prompt computes its last token at least; whoever has its KV writes one more.
+        // A prompt computes at least its last token; a sequence with its KV present writes one more.
         let tokens = if computes { sequence.target } else { sequence.target + 1 };
         let shareable = ((tokens - 1) / self.options.block_tokens) as usize;
         let shareable = shareable.min(sequence.keys.len());
@@ -76,7 +76,7 @@ impl Scheduler {
         let fresh = self.options.blocks_for(sequence.target) - cached.blocks;
         let reachable = self.cache.available() - cached.idle;
         if self.decoding.is_empty() && self.prefilling.is_empty() && total - cached.blocks <= reachable {
-            // Alone, it is promised what there is: the watermark protects nobody.
+            // Alone, it may use everything: there is no other sequence for the watermark to protect.
             let promised = promised.min(cached.blocks + reachable);
             let left = cached.blocks + reachable - promised;
             return Ok(Demand {
@@ -136,7 +136,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets a sequence decode whose KV is there already.
+    /// Lets a sequence decode whose KV is already present.
     fn enter_with_kv(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot];
         sequence.computed = sequence.target;
@@ -163,7 +163,7 @@ impl Scheduler {
     }
 
     /// Preempts decoding sequences of lower priority, the least urgent first, if that gives the waiting one what
-    /// it misses.
+    /// it lacks.
     fn drive_out_for(&mut self, slot: u32, reason: WaitReason) -> bool {
         if !self.options.preempts_for_priority {
             return false;

@@ -1,4 +1,4 @@
-//! The scheduler's books checked against a naive recount after every move of random loads.
+//! The scheduler's counters checked against a naive recount after every move of random loads.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -8,7 +8,7 @@ use crate::sequence::{Phase, Resume};
 use crate::*;
 
 impl Scheduler {
-    /// Recounts everything that is kept in sums, block by block and sequence by sequence.
+    /// Recounts every running sum, block by block and sequence by sequence.
     pub(crate) fn audit(&self) {
         let occupancy = self.cache.occupancy();
         let mut private = BTreeSet::new();
@@ -22,7 +22,7 @@ impl Scheduler {
             if let Phase::Waiting(Resume::SwapIn { host_blocks }) = sequence.phase {
                 host += host_blocks;
             }
-            assert!(is_running || sequence.blocks() == 0, "who waits has no blocks");
+            assert!(is_running || sequence.blocks() == 0, "a waiting sequence has no blocks");
             for block in &sequence.table {
                 assert!(private.insert(*block), "{block:?} belongs to two sequences");
             }
@@ -133,7 +133,7 @@ fn request(id: usize, planned: &Planned, now: u64, block_tokens: u32) -> Request
     }
 }
 
-/// What became of each request: tokens per finished sample, or that it was dropped.
+/// The result of each request: tokens per finished sample, or dropped.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Outcome {
     finished: BTreeMap<u64, Vec<(u64, u32)>>,
@@ -170,7 +170,7 @@ fn run(load: &[Planned], options: &SchedulerOptions, horizon: u32) -> Outcome {
             outcome.finished.entry(done.request.0).or_default().push((now, done.generated));
         }
         scheduler.audit();
-        assert!(now < 100_000, "somebody starves");
+        assert!(now < 100_000, "a request starves");
     }
     assert_eq!(scheduler.occupancy().used(), 0, "blocks leaked");
     outcome
@@ -207,7 +207,7 @@ proptest! {
     }
 
     #[test]
-    fn with_whole_outputs_reserved_nobody_is_preempted_for_blocks(
+    fn with_whole_outputs_reserved_nothing_is_preempted_for_blocks(
         load in prop::collection::vec(planned(), 1..40),
         options in options(),
     ) {

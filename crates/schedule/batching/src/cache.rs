@@ -1,7 +1,7 @@
-//! The KV blocks of a replica: free ones, those in the prefix tree, and those that a sequence has to itself.
+//! The KV blocks of a replica: free ones, those in the prefix tree, and those private to a sequence.
 //!
-//! A block is in exactly one of the three places. Only the tree shares blocks; what a sequence has to itself
-//! is never seen by another. Free blocks run out before idle prefixes are evicted.
+//! A block is in exactly one of the three places. Only the tree shares blocks; a sequence's private blocks
+//! are never visible to another. Free blocks run out before idle prefixes are evicted.
 
 use crate::prefix::{BlockId, Cached, Held, PrefixTree};
 use crate::request::BlockKey;
@@ -11,14 +11,14 @@ use crate::request::BlockKey;
 pub struct Occupancy {
     pub total: u32,
     pub free: u32,
-    /// In the prefix tree and held by nobody.
+    /// In the prefix tree and held by no sequence.
     pub idle: u32,
     /// In the prefix tree and held by sequences.
     pub shared: u32,
 }
 
 impl Occupancy {
-    /// Blocks that one sequence has to itself.
+    /// Blocks private to one sequence.
     pub fn private(&self) -> u32 {
         self.total - self.free - self.idle - self.shared
     }
@@ -51,7 +51,7 @@ impl KvCache {
         }
     }
 
-    /// Blocks that can be had: free ones and those that may be evicted.
+    /// Available blocks: free ones and those that may be evicted.
     pub(crate) fn available(&self) -> u32 {
         self.free.len() as u32 + self.tree.idle_blocks()
     }
@@ -61,18 +61,19 @@ impl KvCache {
     }
 
     /// Moves `count` blocks to the end of `table`, evicting idle prefixes where free blocks do not suffice. The
-    /// caller has made sure that so many are available.
+    /// caller has checked that this many are available.
     pub(crate) fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
         let missing = count.saturating_sub(self.free.len() as u32);
         if missing > 0 {
             self.tree.evict(missing, &mut self.free);
         }
-        let kept = self.free.len().checked_sub(count as usize).expect("the caller asked what is available");
+        let kept =
+            self.free.len().checked_sub(count as usize).expect("the caller has checked what is available");
         table.extend_from_slice(&self.free[kept..]);
         self.free.truncate(kept);
     }
 
-    /// Takes all blocks of a sequence back.
+    /// Frees all blocks of a sequence.
     pub(crate) fn free(&mut self, table: &mut Vec<BlockId>) {
         self.free.append(table);
     }
@@ -92,7 +93,7 @@ impl KvCache {
         }
     }
 
-    /// Makes the first of a sequence's own blocks shareable under `keys`.
+    /// Makes the first of a sequence's private blocks shareable under `keys`.
     pub(crate) fn share(&mut self, held: Held, keys: &[BlockKey], table: &mut Vec<BlockId>) -> Held {
         let held = self.tree.extend(held, keys, &table[..keys.len()], &mut self.free);
         table.drain(..keys.len());

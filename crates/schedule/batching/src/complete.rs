@@ -1,4 +1,4 @@
-//! What a completed step changes: tokens, prompts that are done, samples forked, sequences that end.
+//! What a completed step changes: tokens, finished prompts, forked samples, finished sequences.
 
 use std::cmp::Reverse;
 
@@ -9,7 +9,7 @@ use crate::sequence::{Phase, Sequence};
 use crate::step::{Completion, Progress};
 
 impl Scheduler {
-    /// Says that the planned step ran, `executed` times where it may be repeated.
+    /// Reports that the planned step ran, `executed` times where it may be repeated.
     pub fn complete(&mut self, executed: u32) -> &Completion {
         assert!(self.is_step_running, "there is a step to complete");
         assert!((1..=self.step.repeats).contains(&executed), "it ran as often as it may");
@@ -76,7 +76,7 @@ impl Scheduler {
     }
 
     /// Starts the other samples of a prompt that has just been computed. A full block is shared through the tree;
-    /// a block that the prompt fills in part is copied, for each sample goes on in it.
+    /// a block that the prompt fills in part is copied, because each sample continues in it.
     pub(crate) fn fork(&mut self, slot: u32) {
         let samples = std::mem::replace(&mut self.sequences[slot].samples, 1);
         let promised = std::mem::take(&mut self.sequences[slot].promised_to_samples);
@@ -90,7 +90,7 @@ impl Scheduler {
     fn fork_one(&mut self, slot: u32, promised: u32) {
         let origin = &self.sequences[slot];
         let own = self.options.blocks_for(origin.prompt_tokens) - origin.held.blocks;
-        // Amid the planning of a step the sample decodes at once, and needs room for that.
+        // While a step is being planned the sample decodes at once, and needs a block for that.
         let at_once = origin.prompt_tokens + u32::from(self.grown > 0);
         let needed = self.options.blocks_for(at_once) - origin.held.blocks;
         let (held, prompt_tokens, generated) = (origin.held, origin.prompt_tokens, origin.generated);
@@ -118,7 +118,7 @@ impl Scheduler {
         }
     }
 
-    /// Lets a sample wait for which there is no block.
+    /// Puts a sample without a block into the queue.
     fn send_back(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot];
         sequence.held = crate::prefix::Held::NOTHING;
@@ -132,8 +132,8 @@ impl Scheduler {
         self.completion.preempted.push(preemption);
     }
 
-    /// Lets a sequence whose KV is there decode from the next decode step on. Where the others have been given
-    /// their blocks for that step, it is given its own.
+    /// Lets a sequence whose KV is present decode from the next decode step on. If the others have already been
+    /// given their blocks for that step, it gets its own.
     pub(crate) fn join(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot];
         sequence.phase = Phase::Decoding;
@@ -152,7 +152,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a sequence out of the decodes and writes down what it has.
+    /// Takes a sequence out of the decodes and records what it has.
     pub(crate) fn leave_decodes(&mut self, slot: u32) {
         let sequence = &mut self.sequences[slot];
         let advanced = (self.decode_steps - sequence.joined_at) as u32;
@@ -187,7 +187,7 @@ impl Scheduler {
         }
     }
 
-    /// Whether a completion to come is still the one of this sequence.
+    /// Whether a scheduled completion is still valid for this sequence.
     pub(crate) fn is_current(&self, slot: u32, epoch: u32) -> bool {
         let sequence = &self.sequences[slot];
         sequence.phase == Phase::Decoding && sequence.epoch == epoch

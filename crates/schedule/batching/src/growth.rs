@@ -1,15 +1,15 @@
 //! Which running sequences need another block, and in which step.
 //!
 //! All decodes advance together, one token per decode step, and steps are counted. A sequence needs a block
-//! once every `block_tokens` steps; it stands in the slot of the step at which it does, modulo that number. A
-//! step looks at one slot instead of at all sequences.
+//! once every `block_tokens` steps; it is in the slot of that step, modulo that number. A
+//! step visits one slot instead of all sequences.
 
 #[derive(Debug, Clone)]
 pub(crate) struct GrowthRing {
     slots: Vec<Vec<u32>>,
 }
 
-/// Where a sequence stands in the ring.
+/// The position of a sequence in the ring.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct RingPlace {
     pub(crate) slot: u32,
@@ -32,14 +32,14 @@ impl GrowthRing {
         RingPlace { slot: slot as u32, position: self.slots[slot].len() as u32 - 1 }
     }
 
-    /// Takes a sequence out; the one that stands in its position afterwards, if any, is returned.
+    /// Removes a sequence; returns the one that takes its position, if any.
     pub(crate) fn remove(&mut self, place: RingPlace) -> Option<u32> {
         let slot = &mut self.slots[place.slot as usize];
         slot.swap_remove(place.position as usize);
         slot.get(place.position as usize).copied()
     }
 
-    /// Of the steps `from..from + limit`, how many can all be given their blocks out of `available`.
+    /// How many of the steps `from..from + limit` can get all their blocks out of `available`.
     pub(crate) fn steps_within(&self, from: u64, limit: u32, available: u32) -> u32 {
         let mut left = available;
         for step in 0..limit {

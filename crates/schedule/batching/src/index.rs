@@ -1,7 +1,7 @@
 //! The children of the prefix tree's nodes, found by parent and first key.
 //!
 //! One open-addressing table for the whole tree: a look-up touches one or two cache lines, and nothing is
-//! allocated per node. It is only ever asked for one entry, so no order of its slots can reach a decision.
+//! allocated per node. Only single entries are looked up, so the order of slots cannot affect a decision.
 
 use crate::request::{BlockKey, mix};
 
@@ -33,7 +33,7 @@ impl ChildIndex {
         (slot.child != EMPTY).then_some(slot.child)
     }
 
-    /// Adds the child or puts it in the place of the one that was there.
+    /// Adds or replaces the child.
     pub(crate) fn set(&mut self, parent: u32, key: BlockKey, child: u32) {
         if (self.len + 1) * 2 > self.slots.len() {
             self.grow();
@@ -49,7 +49,7 @@ impl ChildIndex {
         self.len -= 1;
         let mask = self.slots.len() - 1;
         let mut at = hole;
-        // Entries behind the hole move up unless that would put them before their own place.
+        // Entries after the hole move up unless that would put them before their home slot.
         loop {
             at = (at + 1) & mask;
             let slot = self.slots[at];

@@ -2,7 +2,7 @@
 //!
 //! A [`Scheduler`] decides what each engine step holds: continuous batching under a token budget, prompts in
 //! chunks, KV in blocks, prefixes shared through a radix tree, preemption, tenants, priorities and deadlines. A
-//! [`Router`] decides which replica a request goes to: where its prefix lies, unless that replica has too much
+//! [`Router`] decides which replica a request goes to: to the one that has its prefix, unless that one has too much
 //! to do. Both are pure: the caller says what time it is and runs the step, on a GPU or in virtual time. Every
 //! decision carries its reason as data.
 //!

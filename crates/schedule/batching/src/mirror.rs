@@ -1,12 +1,12 @@
-//! What a router believes a replica has cached, from what it sent there.
+//! A router's estimate of what a replica has cached, from what it sent there.
 //!
-//! For a router that cannot ask the replicas: it remembers the prompts it routed, evicting the oldest as the
-//! replica would, and is told when a replica starts anew. It knows nothing of what the replica generated.
+//! For a router that cannot query the replicas: it remembers the prompts it routed, evicting the oldest as the
+//! replica would, and is told when a replica restarts. It does not know what the replica generated.
 
 use crate::prefix::{BlockId, PrefixTree};
 use crate::request::BlockKey;
 
-/// The believed prefix tree of one replica.
+/// The estimated prefix tree of one replica.
 #[derive(Debug, Clone)]
 pub struct PrefixMirror {
     tree: PrefixTree,
@@ -24,7 +24,7 @@ impl PrefixMirror {
     pub fn observe(&mut self, keys: &[BlockKey]) {
         let held = self.tree.hold(keys);
         let rest = &keys[held.blocks as usize..];
-        // The mirror has no blocks of its own; it counts them.
+        // The mirror has no real blocks; it only counts them.
         let held = self.tree.extend(held, rest, &vec![BlockId(0); rest.len()], &mut self.evicted);
         self.tree.release(held);
         let excess = self.tree.idle_blocks().saturating_sub(self.capacity);
@@ -32,7 +32,7 @@ impl PrefixMirror {
         self.evicted.clear();
     }
 
-    /// Blocks of a prompt that the replica is believed to have.
+    /// Blocks of a prompt that the replica probably has.
     pub fn cached_blocks(&self, keys: &[BlockKey]) -> u32 {
         self.tree.cached(keys).blocks
     }

@@ -1,11 +1,11 @@
-//! How a replica schedules: limits, modes and the worth of urgency.
+//! How a replica schedules: limits, modes and the weight of urgency.
 
 use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::TenantId;
 
-/// Whether prompts are computed beside decodes or in steps of their own.
+/// Whether prompts share steps with decodes or get their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PrefillMode {
     /// One step holds decodes and chunks of prompts.
@@ -15,13 +15,13 @@ pub enum PrefillMode {
     Separate,
 }
 
-/// What happens to a sequence that has to leave because blocks ran out.
+/// What happens to a sequence preempted for lack of blocks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum PreemptionMode {
     /// Its KV is dropped and computed again later, except for what the prefix tree still has then.
     #[default]
     Recompute,
-    /// Its KV goes to host memory as long as `host_blocks` lasts, and comes back later.
+    /// Its KV goes to host memory as long as `host_blocks` are free, and comes back later.
     Swap,
 }
 
@@ -39,7 +39,7 @@ pub enum Fairness {
     /// Requests are ordered by urgency alone.
     #[default]
     Off,
-    /// The waiting tenant that was served the fewest tokens per weight comes first; urgency orders the
+    /// The waiting tenant with the fewest tokens served per weight comes first; urgency orders the
     /// requests of one tenant. Tenants that are not listed weigh 1.
     Tenants(BTreeMap<TenantId, u32>),
 }
@@ -63,8 +63,8 @@ pub struct SchedulerOptions {
     pub preemption: PreemptionMode,
     /// Blocks in host memory for sequences that were swapped out.
     pub host_blocks: u32,
-    /// Share of the output for which blocks must be there when a sequence is admitted, in percent. With 100
-    /// nothing is ever preempted for want of blocks.
+    /// Share of the output, in percent, for which blocks must be available when a sequence is admitted. With 100
+    /// nothing is ever preempted for lack of blocks.
     pub reserve_percent: u32,
     /// Blocks that an admission leaves free, so that running sequences can grow.
     pub watermark_blocks: u32,
@@ -72,12 +72,12 @@ pub struct SchedulerOptions {
     pub keeps_prefixes: bool,
     pub fairness: Fairness,
     /// How much later a request may arrive and still go first, per level of priority, in nanoseconds. Finite,
-    /// so that nobody waits for ever.
+    /// so that no request starves.
     pub priority_head_start: u64,
     /// How long a request without a deadline may wait, in nanoseconds, when it is compared with one that has a
     /// deadline.
     pub patience: u64,
-    /// Whether a waiting request may drive out running ones of lower priority.
+    /// Whether a waiting request may preempt running ones of lower priority.
     pub preempts_for_priority: bool,
     pub late: LatePolicy,
 }
@@ -106,7 +106,7 @@ impl Default for SchedulerOptions {
     }
 }
 
-/// Why settings make no scheduler.
+/// Why settings are invalid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OptionsFlaw {
     Zero { what: &'static str },
@@ -164,7 +164,7 @@ impl SchedulerOptions {
         tokens.div_ceil(self.block_tokens)
     }
 
-    /// Blocks that must be there, now or in reach, for a sequence to be admitted.
+    /// Blocks that must be free or evictable for a sequence to be admitted.
     pub(crate) fn reserve_for(&self, prompt_tokens: u32, output_tokens: u32) -> u32 {
         let share = u64::from(output_tokens) * u64::from(self.reserve_percent) / 100;
         self.blocks_for(prompt_tokens.saturating_add(share as u32))

@@ -1,4 +1,4 @@
-//! How the next step is planned: decodes first, then chunks of prompts, then whoever waits.
+//! How the next step is planned: decodes first, then chunks of prompts, then admissions.
 
 use crate::options::{LatePolicy, PrefillMode};
 use crate::reason::PreemptReason;
@@ -8,7 +8,7 @@ use crate::step::{Chunk, Step};
 
 impl Scheduler {
     /// Plans the next step at time `now`. Where it only decodes, up to `horizon` equal steps are planned as one;
-    /// an engine asks for 1. A step that is not idle must be followed by `complete`.
+    /// an engine uses 1. A step that is not idle must be followed by `complete`.
     pub fn step(&mut self, now: u64, horizon: u32) -> &Step {
         assert!(!self.is_step_running, "a step is completed before the next one is planned");
         self.step.clear();
@@ -47,7 +47,7 @@ impl Scheduler {
         }
     }
 
-    /// Gives the decodes their blocks for the next step; the least urgent sequences leave where these are
+    /// Gives the decodes their blocks for the next step, preempting the least urgent sequences where blocks are
     /// missing.
     fn grow_decodes(&mut self) {
         loop {
@@ -56,7 +56,7 @@ impl Scheduler {
             if wanted <= available {
                 break;
             }
-            let victim = self.least_urgent().expect("whoever needs a block runs");
+            let victim = self.least_urgent().expect("a sequence that needs a block is running");
             self.preempt(victim, PreemptReason::BlocksForDecode { missing: wanted - available });
         }
         self.give_blocks(self.decode_steps);
@@ -77,9 +77,9 @@ impl Scheduler {
         self.cache.allocate(1, &mut sequence.table);
     }
 
-    /// Brings cache and tenants' counts to where they would be amid a stretch had its steps been planned one by
-    /// one: `begun` steps have been given their blocks, and the tokens of `done` steps are counted. Call it
-    /// before asking or submitting anything while a stretch runs.
+    /// Brings cache and tenants' counts to where they would be in the middle of a stretch had its steps been
+    /// planned one by one: `begun` steps have been given their blocks, and the tokens of `done` steps are counted.
+    /// Call it before querying or submitting anything while a stretch runs.
     pub fn settle(&mut self, begun: u32, done: u32) {
         debug_assert!(self.is_step_running && done <= begun && begun <= self.step.repeats);
         if !self.step.decodes {
@@ -114,7 +114,7 @@ impl Scheduler {
     }
 
     /// How often the planned step can be repeated before anything but the context changes: until a sequence
-    /// ends or blocks run out. Whoever waits for blocks or a seat goes on waiting until then.
+    /// ends or blocks run out. Sequences that wait for blocks or a seat keep waiting until then.
     fn repeats(&mut self, horizon: u32) -> u32 {
         let step = &self.step;
         let is_pure = step.shape.is_decode_only() && step.preempted.is_empty();
@@ -127,8 +127,8 @@ impl Scheduler {
         1 + self.ring.steps_within(self.decode_steps + 1, limit - 1, self.cache.available())
     }
 
-    /// Whether somebody could come in before a running sequence ends: the queue's first may become another one,
-    /// be given up, or find more to drive out.
+    /// Whether a sequence could be admitted before a running one ends: the head of the queue may change, be
+    /// dropped, or find more to preempt.
     fn may_admit_without_ending(&self) -> bool {
         let Some(first) = self.queue.first() else { return false };
         let drops = self.options.late == LatePolicy::Drop && self.sequences[first].deadline.is_some();

@@ -1,4 +1,4 @@
-//! Who has to leave when blocks run out, and what becomes of its KV.
+//! Which sequence is preempted when blocks run out, and what happens to its KV.
 
 use crate::options::PreemptionMode;
 use crate::prefix::Held;
@@ -14,7 +14,7 @@ impl Scheduler {
         running.max_by_key(|slot| self.sequences[*slot].place)
     }
 
-    /// Takes a running sequence out and puts it back into the queue, at the place it had.
+    /// Takes a running sequence out and puts it back into the queue, at its old place.
     pub(crate) fn preempt(&mut self, slot: u32, reason: PreemptReason) {
         let resume = self.way_back(slot);
         let was_decoding = self.sequences[slot].phase == Phase::Decoding;
@@ -51,8 +51,8 @@ impl Scheduler {
         Resume::Recompute
     }
 
-    /// Ends a running sequence's run: its counts are brought up to date, full blocks with keys stay in the tree,
-    /// the others are free.
+    /// Takes a sequence off the replica: its counts are updated, full blocks with keys stay in the tree,
+    /// the others are freed.
     pub(crate) fn take_out(&mut self, slot: u32) {
         match self.sequences[slot].phase {
             Phase::Decoding => self.leave_decodes(slot),
@@ -83,14 +83,14 @@ impl Scheduler {
         }
     }
 
-    /// Gives back what a swapped sequence has in host memory.
+    /// Frees the host memory of a swapped sequence.
     pub(crate) fn forget_host_blocks(&mut self, slot: u32) {
         if let Phase::Waiting(Resume::SwapIn { host_blocks }) = self.sequences[slot].phase {
             self.host_blocks_used -= host_blocks;
         }
     }
 
-    /// Forgets a sequence that neither waits nor runs any more.
+    /// Removes a sequence that neither waits nor runs any more.
     pub(crate) fn retire(&mut self, slot: u32) {
         let sequence = &self.sequences[slot];
         self.load.sequences -= 1;

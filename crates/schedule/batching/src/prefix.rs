@@ -1,11 +1,11 @@
-//! The radix tree of prefixes whose KV lies in blocks.
+//! The radix tree of cached prefixes.
 //!
-//! A node holds a run of keys and the blocks behind them. A sequence *holds* the node at which its shared
-//! prefix ends, and with it every node above. Nodes that nobody holds are *idle*: they stay for later requests
-//! until their blocks are wanted.
+//! A node holds a run of keys and their blocks. A sequence *holds* the node at which its shared
+//! prefix ends, and with it every node above. Nodes that no sequence holds are *idle*: they stay for later
+//! requests until their blocks are needed.
 //!
 //! Kept true: `holders` of a node counts the sequences that hold it or a node below it, so nothing below an
-//! idle node is held. The idle list is ordered by when a node was last let go, and when a path is let go its
+//! idle node is held. The idle list is ordered by when a node was last released, and when a path is released its
 //! lower nodes are listed before its upper ones; so the oldest idle node never has children, and taking blocks
 //! from its end is least-recently-used eviction of leaves without searching for one.
 
@@ -87,7 +87,7 @@ impl PrefixTree {
         }
     }
 
-    /// Blocks that nobody holds and that may be evicted.
+    /// Blocks that no sequence holds and that may be evicted.
     pub(crate) fn idle_blocks(&self) -> u32 {
         self.idle_blocks
     }
@@ -122,7 +122,7 @@ impl PrefixTree {
         Held { node, blocks: position.blocks as u32 }
     }
 
-    /// Holds once more what somebody holds already.
+    /// Holds an already held prefix once more.
     pub(crate) fn hold_again(&mut self, held: Held) {
         let mut at = held.node;
         while at != ROOT {
@@ -131,7 +131,7 @@ impl PrefixTree {
         }
     }
 
-    /// Lets go; what nobody holds any more becomes idle.
+    /// Releases a hold; nodes without holders become idle.
     pub(crate) fn release(&mut self, held: Held) {
         let mut at = held.node;
         while at != ROOT {
@@ -148,8 +148,8 @@ impl PrefixTree {
         }
     }
 
-    /// Puts `blocks` with their `keys` below a prefix that the caller holds, and holds them too. Blocks that the
-    /// tree already has are pushed on `spare`; the tree's own stand in for them from now on.
+    /// Inserts `blocks` with their `keys` below a prefix that the caller holds, and holds them too. Blocks that
+    /// the tree already has are pushed on `spare`; the caller uses the tree's from now on.
     pub(crate) fn extend(
         &mut self,
         held: Held,
@@ -177,7 +177,7 @@ impl PrefixTree {
         Held { node, blocks: held.blocks + keys.len() as u32 }
     }
 
-    /// Takes up to `wanted` blocks from the nodes that were idle longest, ends of prefixes first.
+    /// Takes up to `wanted` blocks from the nodes that have been idle longest, ends of prefixes first.
     pub(crate) fn evict(&mut self, wanted: u32, freed: &mut Vec<BlockId>) {
         let mut missing = wanted.min(self.idle_blocks);
         self.idle_blocks -= missing;
@@ -229,7 +229,7 @@ impl PrefixTree {
         position
     }
 
-    /// The node that ends after `inside` keys of `id`; cuts it in two where it is longer. The lower part keeps
+    /// The node that ends after `inside` keys of `id`; splits it where it is longer. The lower part keeps
     /// the id, because sequences that hold it hold all of it.
     fn cut(&mut self, id: NodeId, inside: usize) -> NodeId {
         if id == ROOT || inside == self.node(id).keys.len() {
@@ -324,7 +324,7 @@ impl PrefixTree {
 
 fn common(run: &[BlockKey], keys: &[BlockKey]) -> usize {
     let limit = run.len().min(keys.len());
-    // Whole runs agree most often, and slices compare faster than elements do.
+    // Whole runs usually match, and slices compare faster than elements.
     if run[..limit] == keys[..limit] {
         return limit;
     }

@@ -14,7 +14,7 @@ fn keys(path: &[u8]) -> Vec<BlockKey> {
         .collect()
 }
 
-/// Blocks known, block by block: the path of keys to it, who holds it, when it was last let go and how deep it
+/// Blocks known, block by block: the path of keys to it, who holds it, when it was last released and how deep it
 /// is. Nothing is compressed and everything is searched.
 #[derive(Default)]
 struct Naive {
@@ -47,7 +47,7 @@ impl Naive {
         }
     }
 
-    /// The idle leaf that was let go longest ago; deeper ones first.
+    /// The idle leaf released longest ago; deeper ones first.
     fn victim(&self) -> Option<usize> {
         let idle = self.known.iter().enumerate().filter(|(_, known)| known.holders == 0);
         idle.min_by_key(|(_, known)| (known.released, std::cmp::Reverse(known.path.len()))).map(|(at, _)| at)
@@ -63,7 +63,7 @@ enum Operation {
     /// Hold a prompt's known prefix and put the rest of it below.
     Insert(Vec<u8>),
     Hold(Vec<u8>),
-    /// Let go of the one held at this index, modulo how many there are.
+    /// Release the hold at this index, modulo their number.
     Release(usize),
     Evict(u32),
     Look(Vec<u8>),

@@ -1,13 +1,13 @@
-//! Who waits, in which order.
+//! The waiting sequences and their order.
 //!
 //! Each waiting sequence has one number, when it is *due*: its deadline, or its arrival plus the patience, less
 //! a head start per level of priority, whichever is earlier. The earliest comes first. The number does not
-//! change while it waits, so whoever arrives late enough goes behind, whatever the priority: nobody starves.
+//! change while it waits, so a late enough arrival goes behind, whatever its priority: nothing starves.
 //!
-//! With fairness on, each tenant has a queue and a count of the tokens it was served, divided by its weight
-//! (virtual token counters: Sheng and others, OSDI 2024); the waiting tenant with the least comes first. A
-//! tenant that comes back after a pause starts at the least count of those present, so that a pause saves
-//! nothing up.
+//! With fairness on, each tenant has a queue and a count of the tokens served to it, divided by its weight
+//! (virtual token counters: Sheng et al., OSDI 2024); the waiting tenant with the lowest count comes first. A
+//! tenant that comes back after a pause starts at the lowest count of those present, so that a pause earns
+//! no credit.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -17,7 +17,7 @@ use crate::request::{Request, TenantId};
 /// Place in a queue: when due, then order of arrival, then the sequence.
 pub(crate) type Place = (i64, u64, u32);
 
-/// Counts are kept in these parts of a token, so that weights divide them with little rounding.
+/// Counts are in fractions of a token, so that division by weights rounds little.
 const PARTS: u64 = 1 << 12;
 
 #[derive(Debug, Clone)]
@@ -68,7 +68,7 @@ impl Queue {
         number
     }
 
-    /// Counts another sequence of a tenant that is here.
+    /// Counts another sequence of a present tenant.
     pub(crate) fn enter_again(&mut self, tenant: u32) {
         self.tenants[tenant as usize].present += 1;
     }
@@ -102,12 +102,12 @@ impl Queue {
         tenant.waiting.first().map(|(_, _, sequence)| *sequence)
     }
 
-    /// Whether another sequence could become the first one merely because running ones go on.
+    /// Whether another sequence could become the first one merely because running ones continue.
     pub(crate) fn may_change_order(&self) -> bool {
         self.tenants.len() > 1 && self.tenants.iter().filter(|each| !each.waiting.is_empty()).count() > 1
     }
 
-    /// Counts tokens that a tenant was served at once.
+    /// Counts tokens served to a tenant at once.
     pub(crate) fn charge(&mut self, tenant: u32, tokens: u32) {
         if self.weights.is_some() {
             let tenant = &mut self.tenants[tenant as usize];
@@ -126,7 +126,7 @@ impl Queue {
             return;
         }
         for tenant in self.tenants.iter_mut().filter(|tenant| tenant.decodes > 0) {
-            // Step by step the same: the rounding is that of one step.
+            // The same as step by step: rounding is per step.
             let per_step = u64::from(tenant.decodes) * PARTS / tenant.weight;
             tenant.served += per_step * u64::from(steps);
         }

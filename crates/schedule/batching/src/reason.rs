@@ -1,4 +1,4 @@
-//! Why the scheduler did what it did: refusals, waits, admissions, preemptions and drops as data.
+//! The reasons for the scheduler's decisions: refusals, waits, admissions, preemptions and drops as data.
 
 use std::fmt;
 
@@ -18,10 +18,10 @@ impl fmt::Display for Refusal {
         match self {
             Refusal::NothingToDo { prompt_tokens, output_tokens, samples } => write!(
                 f,
-                "a prompt of {prompt_tokens} tokens, an output of {output_tokens} and {samples} samples leave nothing to do"
+                "a prompt of {prompt_tokens} tokens, an output of {output_tokens} and {samples} samples leave nothing to generate"
             ),
             Refusal::ContextTooLong { tokens, limit } => {
-                write!(f, "prompt and output have {tokens} tokens, the context at most {limit}")
+                write!(f, "prompt and output have {tokens} tokens, but the context holds at most {limit}")
             }
             Refusal::MoreBlocksThanExist { needed, blocks } => {
                 write!(f, "it needs {needed} KV blocks and the replica has {blocks}")
@@ -36,13 +36,13 @@ impl fmt::Display for Refusal {
 /// Why the first waiting sequence was not admitted in a step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WaitReason {
-    /// The step's tokens were given out.
+    /// The step's token budget is used up.
     BudgetUsed { token_budget: u32 },
-    /// As many sequences run as may.
+    /// All seats are taken.
     SeatsTaken { seats: u32, wanted: u32 },
     /// Blocks are missing, counting those that may be evicted and those kept for running sequences.
     BlocksTaken { needed: u32, available: u32 },
-    /// Sequences were preempted in this very step; nothing is admitted beside that.
+    /// Sequences were preempted in this step, so nothing is admitted.
     AfterPreemption,
 }
 
@@ -50,13 +50,13 @@ impl fmt::Display for WaitReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             WaitReason::BudgetUsed { token_budget } => {
-                write!(f, "the {token_budget} tokens of the step are given out")
+                write!(f, "the step's budget of {token_budget} tokens is used up")
             }
             WaitReason::SeatsTaken { seats, wanted } => {
-                write!(f, "{wanted} of {seats} seats are wanted and fewer are free")
+                write!(f, "{wanted} of {seats} seats are needed and fewer are free")
             }
             WaitReason::BlocksTaken { needed, available } => {
-                write!(f, "{needed} KV blocks are needed and {available} can be had")
+                write!(f, "{needed} KV blocks are needed and {available} are available")
             }
             WaitReason::AfterPreemption => f.write_str("running sequences were preempted in this step"),
         }
@@ -66,9 +66,9 @@ impl fmt::Display for WaitReason {
 /// What an admitted sequence starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AdmitReason {
-    /// Its turn came; this many tokens of its prompt lay in the prefix tree.
+    /// Its turn came; this many tokens of its prompt were in the prefix tree.
     Turn { cached_tokens: u32 },
-    /// It was preempted before and computes again what the tree no longer has.
+    /// It was preempted before and recomputes what the tree no longer has.
     Recompute { cached_tokens: u32 },
     /// Its KV comes back from host memory.
     SwapIn { tokens: u32 },
@@ -81,7 +81,7 @@ impl fmt::Display for AdmitReason {
         match self {
             AdmitReason::Turn { cached_tokens } => write!(f, "its turn, {cached_tokens} tokens cached"),
             AdmitReason::Recompute { cached_tokens } => {
-                write!(f, "computed again after preemption, {cached_tokens} tokens cached")
+                write!(f, "recomputed after preemption, {cached_tokens} tokens cached")
             }
             AdmitReason::SwapIn { tokens } => write!(f, "{tokens} tokens back from host memory"),
             AdmitReason::Transferred { tokens } => write!(f, "{tokens} tokens from another replica"),
@@ -89,7 +89,7 @@ impl fmt::Display for AdmitReason {
     }
 }
 
-/// Why a running sequence had to leave.
+/// Why a running sequence was preempted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PreemptReason {
     /// Running sequences needed blocks and this one was the least urgent.
@@ -126,13 +126,13 @@ pub struct Preemption {
     pub sequence: SequenceId,
     pub request: RequestId,
     pub reason: PreemptReason,
-    /// Whether it was getting tokens, rather than having its prompt computed.
+    /// Whether it was decoding rather than computing its prompt.
     pub was_decoding: bool,
     /// Whether its KV went to host memory.
     pub is_swapped: bool,
 }
 
-/// A request that was given up because its deadline had passed while it waited.
+/// A request dropped because its deadline had passed while it waited.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Drop {
     pub request: RequestId,

@@ -1,25 +1,25 @@
-//! What is asked of a replica: a prompt, how much to generate, for whom and by when.
+//! A request to a replica: a prompt, how much to generate, for which tenant and by when.
 
 /// A request, by the caller's own number. It must be unique among the requests that a replica holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
 
-/// Whoever shares a replica with others by a weight.
+/// A tenant, who shares a replica with others by weight.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default)]
 pub struct TenantId(pub u32);
 
-/// A sequence that a replica generates; a request with several samples has several. The number is given again
-/// to another sequence once this one has finished or was dropped.
+/// A sequence that a replica generates; a request with several samples has several. The number is reused
+/// for another sequence once this one has finished or was dropped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct SequenceId(pub u32);
 
 /// The identity of one full block of tokens together with everything before it, usually a chained hash. Equal
-/// keys at equal positions behind equal keys mean equal KV.
+/// keys at equal positions after equal keys mean equal KV.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockKey(pub u64);
 
 impl BlockKey {
-    /// The key of the block that follows this one and whose tokens are summed up by `content`.
+    /// The key of the next block, whose tokens are identified by `content`.
     pub fn then(self, content: u64) -> BlockKey {
         BlockKey(mix(self.0 ^ mix(content)))
     }
@@ -40,7 +40,7 @@ pub enum Start {
 pub struct Request {
     pub id: RequestId,
     pub tenant: TenantId,
-    /// Each level counts as much as the head start in the options; 0 is ordinary, less is possible.
+    /// Each level is worth the head start in the options; 0 is ordinary, negative is allowed.
     pub priority: i8,
     pub prompt_tokens: u32,
     /// Tokens after which a sequence ends; an engine may end it earlier with `Scheduler::stop`.
@@ -49,7 +49,7 @@ pub struct Request {
     pub samples: u16,
     /// When the first token is due, in nanoseconds of the caller's clock.
     pub deadline: Option<u64>,
-    /// Keys of the full blocks of the prompt and, where known, of the output behind it. Empty: nothing is
+    /// Keys of the full blocks of the prompt and, where known, of the output after it. Empty: nothing is
     /// shared with other requests.
     pub keys: Vec<BlockKey>,
     pub start: Start,

@@ -1,11 +1,11 @@
-//! Which replica a request goes to: where its prefix lies, weighed against what each replica has to do.
+//! Which replica a request goes to: cached prefixes weighed against each replica's load.
 //!
-//! The cost of a replica is the prompt tokens it would have to compute, plus the work it already has, both in
+//! The cost of a replica is the prompt tokens it would have to compute plus its current load, both in
 //! tokens. A replica is *overloaded* when its work exceeds the least by a margin and by a factor, both: a factor
 //! alone calls one request against three an imbalance, a margin alone never lets large replicas differ.
 //! Overloaded replicas are left out, and the others still compete by prefix, so an imbalance does not cost all
-//! locality. Ties are broken by a seed; nothing prefers replica 0, and nothing looks at how much a replica has
-//! cached of other prompts.
+//! locality. Ties are broken by a seed; nothing prefers replica 0, and how much a replica has cached of other
+//! prompts does not matter.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ use crate::scheduler::Load;
 /// How replicas are chosen.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum RoutingPolicy {
-    /// Least cost, prefixes counted.
+    /// Least cost, including prefixes.
     #[default]
     Prefix,
     /// Least work, prefixes ignored.
@@ -28,7 +28,7 @@ pub enum RoutingPolicy {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct RouterOptions {
     pub policy: RoutingPolicy,
-    /// Tokens of work that a sequence counts for by being there.
+    /// Tokens of work that each sequence counts for.
     pub sequence_tokens: u32,
     /// Share of the prompt tokens held by a replica that counts as work, in percent: they are read again for
     /// every token generated.
@@ -68,11 +68,11 @@ pub struct Candidate {
 pub enum RouteReason {
     /// No replica has any of the prompt; this one has the least work.
     LeastWork { work: u64 },
-    /// It has as much of the prompt as any.
+    /// No replica has more of the prompt.
     Prefix { cached_tokens: u32 },
-    /// Another one has more of the prompt, but so much more work that starting here costs less.
+    /// Another one has more of the prompt, but enough more work that this one costs less.
     PrefixOutweighed { holder: usize, cached_tokens: u32, work: u64, least: u64 },
-    /// Another one has more of the prompt, but is overloaded.
+    /// Another one has more of the prompt but is overloaded.
     HolderOverloaded { holder: usize, cached_tokens: u32, work: u64, least: u64 },
     /// It was its turn.
     Turn,
@@ -118,12 +118,12 @@ impl Router {
         Self { options, decisions: 0 }
     }
 
-    /// Whether decisions depend on which replica has what.
+    /// Whether decisions depend on cached prefixes.
     pub fn needs_prefixes(&self) -> bool {
         self.options.policy == RoutingPolicy::Prefix
     }
 
-    /// Chooses among the open candidates; without one there is no route.
+    /// Chooses among the open candidates; `None` without one.
     pub fn route(&mut self, prompt_tokens: u32, candidates: &[Candidate]) -> Option<Route> {
         let open = candidates.iter().filter(|candidate| candidate.is_open);
         let least = open.map(|candidate| self.work(candidate)).min()?;
@@ -174,7 +174,7 @@ impl Router {
         }
     }
 
-    /// What a replica has to do, in tokens.
+    /// The load of a replica, in tokens.
     fn work(&self, candidate: &Candidate) -> u64 {
         let Load { pending_tokens, held_tokens, sequences, .. } = candidate.load;
         pending_tokens
@@ -187,7 +187,7 @@ impl Router {
         by_margin && work > least.saturating_mul(u64::from(self.options.overload_percent)) / 100
     }
 
-    /// The open candidate of least cost; among equals, one by the seed and the number of the decision.
+    /// The open candidate of least cost; ties are broken by the seed and the number of the decision.
     fn pick(&self, candidates: &[Candidate], cost: impl Fn(&Candidate) -> u64) -> Option<usize> {
         let open = candidates.iter().filter(|candidate| candidate.is_open);
         let (mut least, mut equals) = (u64::MAX, 0);

@@ -1,8 +1,8 @@
 //! The scheduler of one replica: requests in, steps out, completions back.
 //!
 //! `submit` takes requests, `step` plans the next engine step, `complete` says that it ran. Nothing here reads
-//! a clock; the caller says what time it is, in nanoseconds. How a step is planned is in `plan` and `admit`,
-//! who has to leave in `preempt`, and what a completed step changes in `complete`.
+//! a clock; the caller passes the time in nanoseconds. How a step is planned is in `plan` and `admit`,
+//! preemption in `preempt`, and what a completed step changes in `complete`.
 //!
 //! All decodes advance together, so a sequence keeps no count per token: it remembers the decode step at which
 //! it joined and what it had then. A stretch of decode-only steps is one step with `repeats`.
@@ -20,7 +20,7 @@ use crate::request::{BlockKey, Request, SequenceId, Start, mix};
 use crate::sequence::{Phase, Sequence, SequenceTable};
 use crate::step::{Completion, Step};
 
-/// What a replica has to do, as a router weighs it. It does not change while sequences merely decode.
+/// The load of a replica, for a router. It does not change while sequences merely decode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Load {
     /// Prompt tokens yet to be computed, of waiting and of running requests.
@@ -32,7 +32,7 @@ pub struct Load {
     pub waiting: u32,
 }
 
-/// A completion to come: at which decode step, of which sequence, in which epoch of it.
+/// A scheduled completion: its decode step, its sequence and that sequence's epoch.
 type Ending = Reverse<(u64, u32, u32)>;
 
 /// The request scheduler of one replica.
@@ -60,7 +60,7 @@ pub struct Scheduler {
     pub(crate) step: Step,
     pub(crate) completion: Completion,
     pub(crate) is_step_running: bool,
-    /// Steps of the running stretch that have been given their blocks.
+    /// Steps of the running stretch that have their blocks.
     pub(crate) grown: u32,
     /// Steps of the running stretch whose tokens are counted for their tenants.
     pub(crate) charged: u32,
@@ -99,7 +99,7 @@ impl Scheduler {
         &self.options
     }
 
-    /// Takes a request into the queue, or says why it can never run here.
+    /// Queues a request, or says why it can never run here.
     pub fn submit(&mut self, mut request: Request, now: u64) -> Result<SequenceId, Refusal> {
         if let Some(refusal) = self.refusal(&request) {
             return Err(refusal);
@@ -141,7 +141,7 @@ impl Scheduler {
         (u32::from(samples) > seats).then_some(Refusal::MoreSamplesThanSeats { samples, seats })
     }
 
-    /// How many tokens of a prompt with these keys lie in the prefix tree.
+    /// How many tokens of a prompt with these keys are in the prefix tree.
     pub fn cached_tokens(&self, keys: &[BlockKey]) -> u32 {
         self.cache.cached(keys).blocks * self.options.block_tokens
     }
@@ -159,12 +159,12 @@ impl Scheduler {
         &self.step
     }
 
-    /// Whether no request is here.
+    /// Whether there are no requests.
     pub fn is_empty(&self) -> bool {
         self.load.sequences == 0
     }
 
-    /// Sequences that decode, in no particular but always the same order.
+    /// Sequences that decode, in an arbitrary but deterministic order.
     pub fn decoding(&self) -> impl ExactSizeIterator<Item = SequenceId> {
         self.decoding.iter().copied().map(SequenceId)
     }
@@ -177,15 +177,15 @@ impl Scheduler {
         table
     }
 
-    /// Says what has been generated, as keys of full blocks, so that later requests can share it.
+    /// Reports generated tokens as keys of full blocks, so that later requests can share them.
     pub fn add_keys(&mut self, sequence: SequenceId, keys: &[BlockKey]) {
         if self.options.keeps_prefixes {
             self.sequences[sequence.0].keys.extend_from_slice(keys);
         }
     }
 
-    /// Ends a sequence before its output is full: it said it was done, or its user went away. Between
-    /// `complete` and the next `step` only.
+    /// Ends a sequence before its output is full: it is done, or its user went away. Only between
+    /// `complete` and the next `step`.
     pub fn stop(&mut self, sequence: SequenceId) {
         assert!(!self.is_step_running, "a sequence is stopped between steps");
         let slot = sequence.0;
@@ -208,7 +208,7 @@ impl Scheduler {
     }
 }
 
-/// Samples share their prompt through the tree, so its blocks need keys, if only ones that nobody else has.
+/// Samples share their prompt through the tree, so its blocks need keys, even if unique ones.
 fn complete_keys(request: &mut Request, block_tokens: u32) {
     let full_blocks = (request.prompt_tokens / block_tokens) as usize;
     let own = BlockKey(mix(request.id.0 ^ 0x73616d_706c6573));

@@ -5,7 +5,7 @@ use crate::prefix::{BlockId, Held};
 use crate::queue::Place;
 use crate::request::{BlockKey, Request, RequestId, Start};
 
-/// How a waiting sequence goes on once it is admitted.
+/// How a waiting sequence continues once it is admitted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Resume {
     /// Computes its prompt.
@@ -36,10 +36,10 @@ pub(crate) struct Sequence {
     pub(crate) deadline: Option<u64>,
     pub(crate) prompt_tokens: u32,
     pub(crate) output_tokens: u32,
-    /// Sequences that this one stands for until its prompt is computed; 1 afterwards.
+    /// Sequences that this one represents until its prompt is computed; 1 afterwards.
     pub(crate) samples: u32,
     pub(crate) phase: Phase,
-    /// Tokens whose KV must be there before the sequence decodes.
+    /// Tokens whose KV must be present before the sequence decodes.
     pub(crate) target: u32,
     /// Tokens in its KV; while it decodes, those at the decode step `joined_at`.
     pub(crate) computed: u32,
@@ -47,16 +47,16 @@ pub(crate) struct Sequence {
     pub(crate) generated: u32,
     pub(crate) joined_at: u64,
     pub(crate) held: Held,
-    /// Blocks that it has to itself, behind the held ones.
+    /// Its private blocks, after the held ones.
     pub(crate) table: Vec<BlockId>,
-    /// Blocks in all that were promised to it when it was admitted.
+    /// All blocks promised to it when it was admitted.
     pub(crate) promised: u32,
     /// Blocks promised to the samples that are yet to be forked from it.
     pub(crate) promised_to_samples: u32,
     pub(crate) ring: RingPlace,
     /// Position in the list of decoding sequences.
     pub(crate) position: u32,
-    /// Counts how often it joined the decodes, to tell old completions from new.
+    /// Counts how often it joined the decodes, to tell stale completions from current ones.
     pub(crate) epoch: u32,
     /// Tokens that it adds to the replica's load while it is here.
     pub(crate) weight: u32,
@@ -92,7 +92,7 @@ impl Sequence {
         }
     }
 
-    /// Another sample of the same prompt, whose KV lies in the tree.
+    /// Another sample of the same prompt, whose KV is in the tree.
     pub(crate) fn sibling(&self, place: Place, promised: u32) -> Self {
         let full_blocks = self.held.blocks as usize;
         Self {
@@ -111,12 +111,12 @@ impl Sequence {
         }
     }
 
-    /// Blocks that it holds or has.
+    /// Held and private blocks.
     pub(crate) fn blocks(&self) -> u32 {
         self.held.blocks + self.table.len() as u32
     }
 
-    /// Blocks that were promised and have not been given yet.
+    /// Blocks promised and not given yet.
     pub(crate) fn outstanding(&self) -> u32 {
         self.promised.saturating_sub(self.blocks()) + self.promised_to_samples
     }
@@ -132,7 +132,7 @@ impl Sequence {
     }
 }
 
-/// Sequences by number; numbers of those that are gone are given out again.
+/// Sequences by number; numbers of finished ones are reused.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct SequenceTable {
     slots: Vec<Sequence>,
@@ -149,7 +149,7 @@ impl SequenceTable {
         let slot = self.next();
         if self.vacant.pop().is_some() {
             let previous = &mut self.slots[slot as usize];
-            // The blocks' list keeps its allocation, and the epoch goes on so that old completions stay old.
+            // The list of blocks keeps its allocation, and the epoch continues so that stale completions stay stale.
             sequence.epoch = previous.epoch;
             sequence.table = std::mem::take(&mut previous.table);
             *previous = sequence;

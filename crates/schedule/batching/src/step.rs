@@ -1,4 +1,4 @@
-//! What one step holds and what came of it, as the engine and the simulator see it.
+//! One step and its result, as the engine and the simulator see them.
 
 use bedplate_breakdown::StepShape;
 
@@ -19,16 +19,15 @@ pub struct Chunk {
 pub struct Step {
     /// The work of the first step; each repeat adds one token to the context of each decode.
     pub shape: StepShape,
-    /// How often the step may be run before the scheduler must be asked again; 1 unless it only decodes.
+    /// How often the step may be run before the scheduler must be called again; 1 unless it only decodes.
     pub repeats: u32,
-    /// Whether the sequences of `Scheduler::decoding` get a token; they wait while prompts have a step of
-    /// their own.
+    /// Whether the sequences of `Scheduler::decoding` get a token; they wait while prompts have their own step.
     pub decodes: bool,
     pub chunks: Vec<Chunk>,
     pub admitted: Vec<Admission>,
     pub preempted: Vec<Preemption>,
     pub dropped: Vec<Drop>,
-    /// Whoever would have been admitted next, and why it was not.
+    /// The sequence that would have been admitted next, and why it was not.
     pub wait: Option<Wait>,
     /// Tokens of KV to bring from host memory before the step.
     pub swapped_in_tokens: u64,
@@ -56,7 +55,7 @@ impl Step {
     }
 }
 
-/// A sequence and how many tokens it has generated.
+/// A sequence and its number of generated tokens.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Progress {
     pub sequence: SequenceId,
@@ -67,7 +66,7 @@ pub struct Progress {
 /// What a completed step changed.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Completion {
-    /// Sequences whose prompt is computed, and which got a token by that: the first one, or after a
+    /// Sequences whose prompt is complete and which thereby got a token: the first one, or after a
     /// recomputation the next one. Those that end with it are in `finished` as well.
     pub started: Vec<Progress>,
     pub finished: Vec<Progress>,

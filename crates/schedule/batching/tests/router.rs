@@ -1,4 +1,4 @@
-//! The router, held against failures that routers of other projects are known for.
+//! The router against failures known from routers of other projects.
 
 use bedplate_batching::{
     BlockKey, Candidate, Load, PrefixMirror, Route, RouteReason, Router, RouterOptions, RoutingPolicy,
@@ -31,7 +31,7 @@ fn a_miss_does_not_always_go_to_replica_0() {
 }
 
 /// SGLang pull request 14305: the fallback went to the smallest tree, which stays small because its replica is
-/// slow, and so drew ever more load.
+/// slow, and so attracted ever more load.
 #[test]
 fn a_miss_goes_to_the_least_work_however_little_is_cached_there() {
     // Nothing of this prompt is anywhere. The replica with an empty tree is the one that has most to do.
@@ -46,7 +46,7 @@ fn a_miss_goes_to_the_least_work_however_little_is_cached_there() {
     assert_eq!(chosen, Route { replica: 1, reason: RouteReason::LeastWork { work: 100 } });
 }
 
-/// SGLang pull request 32195: once replicas were out of balance, prefixes were no longer looked at.
+/// SGLang pull request 32195: once replicas were out of balance, prefixes were ignored.
 #[test]
 fn an_overloaded_holder_leaves_the_others_competing_by_prefix() {
     let chosen = route(&[replica(90_000, 3900), replica(1500, 0), replica(2000, 3000), replica(1000, 0)]);
@@ -57,7 +57,7 @@ fn an_overloaded_holder_leaves_the_others_competing_by_prefix() {
     );
 }
 
-/// smg pull request 2150: a router that sees a share of the load calls a handful of requests an imbalance when
+/// smg pull request 2150: a router that sees only part of the load calls a handful of requests an imbalance when
 /// it compares by ratio alone. And a margin alone never tells large loads from equal ones.
 #[test]
 fn overload_takes_a_margin_and_a_ratio() {

@@ -1,4 +1,4 @@
-//! What a replica does, step by step, and what it says about it.
+//! What a replica does, step by step, and the reasons it gives.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn small() -> SchedulerOptions {
     }
 }
 
-/// Runs all requests, submitted at once, one step per tick, and tells each step.
+/// Runs all requests, submitted at once, one step per tick, and describes each step.
 fn check(options: SchedulerOptions, requests: &[Request], expected: Expect) {
     let mut scheduler = Scheduler::new(options).expect("the settings are sound");
     for request in requests {
@@ -205,7 +205,7 @@ fn priority_is_a_head_start_and_may_drive_others_out() {
 }
 
 #[test]
-fn a_high_priority_waits_behind_whoever_came_long_before() {
+fn a_high_priority_waits_behind_a_much_earlier_request() {
     let mut scheduler = Scheduler::new(SchedulerOptions { seats: 1, ..small() }).unwrap();
     let second = 1_000_000_000;
     scheduler.submit(Request::new(1, 4, 1), 0).unwrap();
@@ -241,7 +241,7 @@ fn the_nearest_deadline_comes_first_and_a_missed_one_is_dropped() {
     );
 }
 
-/// Two tenants that always have work get tokens by their weights, however unevenly they ask.
+/// Two tenants that always have work get tokens by their weights, however uneven their requests.
 #[test]
 fn tenants_are_served_by_weight() {
     let weights = BTreeMap::from([(TenantId(1), 1), (TenantId(2), 3)]);

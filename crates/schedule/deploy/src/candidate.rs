@@ -1,4 +1,4 @@
-//! Plans that the estimate believes in, with as many replicas as the rate asks for.
+//! Plans that should hold by the estimate, with as many replicas as the rate needs.
 
 use bedplate_perf::serving::Replica;
 
@@ -72,7 +72,7 @@ pub(crate) fn candidates(
     found
 }
 
-/// One pool: for each way to cut a replica the chunk that carries most, in the number that the rate asks for.
+/// One pool: for each way to split a replica the chunk with the most throughput, with as many replicas as the rate needs.
 fn aggregated(
     need: &Need<'_>,
     supplies: &[Supply],
@@ -121,10 +121,10 @@ fn count(per_second: f64, each: f64) -> u32 {
     (per_second / each).ceil().clamp(1.0, 1e6) as u32
 }
 
-/// By how much the estimate may be too careful.
+/// By how much the estimate may be too pessimistic.
 const CAREFUL: f64 = 1.4;
 
-/// The candidate if there are enough GPUs for it, or nearly so: then it gets all there are.
+/// The candidate if there are enough GPUs for it, or nearly enough: then it gets all of them.
 fn within(
     supplies: &[Supply],
     supply: usize,
@@ -145,7 +145,7 @@ fn within(
 /// Prompt workers and decode workers of which the best few are paired, for each format.
 const PREFILL_KEPT: usize = 4;
 const DECODE_KEPT: usize = 4;
-/// Prompts that a prompt worker has in work at once.
+/// Prompts that a prompt worker processes at once.
 pub(crate) const PREFILL_SEATS: u32 = 64;
 
 fn disaggregated(
@@ -209,7 +209,7 @@ pub(crate) fn pairs<'a>(need: &Need<'_>, fitting: &'a [Fitting]) -> Vec<(Role<'a
     pairs
 }
 
-/// Seconds that the KV of a prompt is under way; the network is assumed, which is slower than NVLink.
+/// Seconds to transfer the KV of a prompt, assuming the network, which is slower than NVLink.
 pub(crate) fn transfer_seconds(need: &Need<'_>, it: &Fitting) -> f64 {
     let link = bedplate_perf::serving::KvLink::ScaleOut;
     it.replica.kv_transfer(need.load.input.into(), link).get()
@@ -239,7 +239,7 @@ fn best<'a>(
         roles.push(Role { fitting, estimate });
     }
     roles.sort_by(|a, b| b.rate_per_gpu().total_cmp(&a.rate_per_gpu()));
-    // Chunks hardly matter to either role: one of each way to cut is enough.
+    // Chunks hardly matter to either role: one per way to split is enough.
     roles.dedup_by(|a, b| a.fitting.cut.parallel == b.fitting.cut.parallel);
     roles.truncate(kept);
     roles

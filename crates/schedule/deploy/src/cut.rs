@@ -20,7 +20,7 @@ pub struct Cut {
     pub chunk: u32,
 }
 
-/// Why no replica can be cut so. Never, whatever the load.
+/// Why no replica can be split this way, whatever the load.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Refusal {
     NoArithmetic {
@@ -74,7 +74,7 @@ impl fmt::Display for Refusal {
                 write!(f, "{tensor} tensor ranks do not divide {heads} heads")
             }
             Refusal::OutsideDomain { tensor, domain } => {
-                write!(f, "{tensor} tensor ranks do not lie in a domain of {domain} GPUs")
+                write!(f, "{tensor} tensor ranks do not fit in a domain of {domain} GPUs")
             }
             Refusal::TooFewLayers { stages, layers } => write!(f, "{stages} stages for {layers} layers"),
             Refusal::NoExperts { degree } => write!(f, "`{degree}` is for models with experts"),
@@ -92,7 +92,7 @@ impl fmt::Display for Refusal {
             }
             Refusal::NoRoom { needed_tokens, room_tokens } => write!(
                 f,
-                "beside the weights there is room for {room_tokens} tokens of KV and a request needs {needed_tokens}"
+                "next to the weights there is room for {room_tokens} tokens of KV and a request needs {needed_tokens}"
             ),
         }
     }
@@ -108,7 +108,7 @@ impl Cut {
         format!("{}.kv-{}", self.weights.name(), self.kv)
     }
 
-    /// What rules of the model or the chip forbid, before anything is priced.
+    /// What the model or the chip rules out, before anything is priced.
     pub(crate) fn refusal(&self, need: &Need<'_>, supply: &Supply) -> Option<Refusal> {
         let model = &need.model.transformer;
         let Parallel { tensor, pipeline, expert, attention_data } = self.parallel;
@@ -161,7 +161,7 @@ impl Cut {
     }
 }
 
-/// The whole; `{:#}` writes the degrees only.
+/// Everything; `{:#}` writes only the degrees.
 impl fmt::Display for Cut {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Parallel { tensor, pipeline, expert, attention_data } = self.parallel;

@@ -6,11 +6,11 @@ use bedplate_replay::requests::{DecodeTime, Picoseconds, StepTime, Transfer, pic
 
 /// A [`Replica`] whose steps a replay can time.
 ///
-/// A replay wants one line per number of decodes. Layers with a window bend that line where the window fills;
-/// the line is taken on that side of the bend on which `usual_context` lies. Drafts yield several tokens a
-/// step; a replay gives one, so a decode-only step takes the share of one token, and a step that holds prompts
-/// is charged whole. The performance model lets stages share the prompts of a step; a prompt passes them one
-/// after the other, so with fewer prompts than stages they take longer by that much.
+/// A replay needs one line per number of decodes. Layers with a window bend that line where the window fills;
+/// the line of the side of the bend that contains `usual_context` is used. Drafts yield several tokens per
+/// step; a replay gives one, so a decode-only step takes the share of one token, and a step with prompts
+/// is charged in full. The performance model lets stages share the prompts of a step; a prompt passes them one
+/// after the other, so with fewer prompts than stages they take longer by that factor.
 #[derive(Debug, Clone)]
 pub struct TimedReplica {
     replica: Replica,
@@ -33,7 +33,7 @@ impl TimedReplica {
         let settings = &deployment.settings;
         let (ranks, stages) = (deployment.parallel.attention_data, deployment.parallel.pipeline);
         let memory = self.replica.memory();
-        // What a sequence keeps whatever its length is not in blocks, so it is set aside for every seat.
+        // The fixed part of a sequence is not in blocks, so it is reserved for every seat.
         let kept = memory.tokens_of(0).saturating_mul(seats.into());
         let blocks = memory.room.tokens().saturating_sub(kept) / BLOCK_TOKENS;
         let chunk = settings.chunk.saturating_mul(ranks).max(1);
@@ -62,11 +62,11 @@ impl TimedReplica {
         }
     }
 
-    /// What a request takes outside engine steps; `step` is a usual step, of which an engine lets some pass
+    /// The time of a request outside engine steps; `step` is a usual step, and an engine lets some of them pass
     /// before it sees a request.
     pub fn way(&self, step: f64) -> Picoseconds {
         let arrival = self.replica.arrival();
-        // A replay looks at its queue with every step, which is half a step on average.
+        // A replay polls its queue at every step, which is half a step on average.
         let unseen = (arrival.visible_after - 0.5).max(0.0) * step;
         picoseconds(arrival.first_token + unseen)
     }
@@ -84,7 +84,7 @@ impl TimedReplica {
     }
 }
 
-/// Seconds of a step that holds prompts, which stages cannot share below one each.
+/// Seconds of a step that holds prompts, which stages cannot share when there are fewer prompts than stages.
 pub(crate) fn prompt_step(replica: &Replica, mut shape: StepShape) -> f64 {
     let stages = u64::from(replica.deployment().parallel.pipeline);
     let sharing = u64::from(shape.prefill_sequences).clamp(1, stages);

@@ -11,7 +11,7 @@ pub enum DeployError {
     NothingAsked { what: &'static str },
     #[error("a request of {asked} tokens exceeds the context of {model}, which is {context}")]
     ContextTooLong { model: String, asked: u64, context: u64 },
-    #[error("{model} does not fit on {machines}: the nearest way to cut it, {cut}, needs {over} more")]
+    #[error("{model} does not fit on {machines}: the closest way to split it, {cut}, needs {over} more")]
     DoesNotFit {
         model: String,
         machines: String,
@@ -22,7 +22,7 @@ pub enum DeployError {
     },
     #[error("no deployment of {model} on {machines} holds the objectives at {rate} requests/s: {reason}")]
     NoneHolds { model: String, machines: String, rate: f64, reason: Failing, nearest: Vec<String> },
-    #[error("`{text}` names no deployment: {reason}")]
+    #[error("`{text}` does not name a deployment: {reason}")]
     UnknownPattern { text: String, reason: String },
     #[error("training {model} on {gpus} GPUs has no plan")]
     Training { model: String, gpus: u32, source: Box<SearchError> },
@@ -75,19 +75,22 @@ impl std::fmt::Display for Failing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Failing::Speed { bound, best, limit, cut } => {
-                write!(f, "{bound} is {best} at best, with {cut}, and {limit} are allowed")
+                write!(f, "{bound} is {best} at best, with {cut}, and the limit is {limit}")
             }
             Failing::Gpus { needed, available, plan } => {
                 write!(f, "the rate needs {needed} GPUs, with {plan}, and there are {available}")
             }
             Failing::Replay { share, asked, bound, plan } if share < asked => write!(
                 f,
-                "{bound} fails; in a replay of {plan} {:.1}% of requests held, and {:.1}% must",
+                "{bound} fails; in a replay of {plan} {:.1}% of requests met the objectives, and {:.1}% must",
                 share * 100.0,
                 asked * 100.0
             ),
             Failing::Replay { bound, plan, .. } => {
-                write!(f, "{bound} fails; in a replay of {plan} fewer requests ended in time than came")
+                write!(
+                    f,
+                    "{bound} fails; in a replay of {plan} requests arrived faster than they were answered"
+                )
             }
         }
     }
@@ -105,19 +108,19 @@ static NOTHING_ASKED: Page = Page {
 static CONTEXT_TOO_LONG: Page = Page {
     code: "deploy/context-too-long",
     class: Class::User,
-    meaning: "Prompt and answer together are longer than the model was made for, so no engine would take the request.",
+    meaning: "Prompt and answer together are longer than the model's context, so no engine would accept the request.",
     remedy: "ask for shorter requests, or take a model with a longer context",
 };
 static DOES_NOT_FIT: Page = Page {
     code: "deploy/does-not-fit",
     class: Class::User,
-    meaning: "Cut in every way that was tried, in every format that was allowed, the weights and the KV of one request exceed the memory of the GPUs.",
+    meaning: "However the model is split, in every allowed format, the weights and the KV of one request exceed the memory of the GPUs.",
     remedy: "use more GPUs, GPUs with more memory, or narrower formats; what would fit is in the answer",
 };
 static NONE_HOLDS: Page = Page {
     code: "deploy/none-holds",
     class: Class::User,
-    meaning: "Deployments fit, but none of those that were tried keeps the objectives at the rate. The answer says which limit fails and the nearest question that has an answer.",
+    meaning: "Deployments fit, but none of those tried meets the objectives at the rate. The answer says which limit fails and the nearest question that has an answer.",
     remedy: "relax the limit that fails, lower the rate, or add GPUs; the nearest that holds is in the answer",
 };
 static UNKNOWN_PATTERN: Page = Page {
@@ -129,13 +132,13 @@ static UNKNOWN_PATTERN: Page = Page {
 static TRAINING: Page = Page {
     code: "deploy/no-training-plan",
     class: Class::User,
-    meaning: "A step of post-training has a part that trains, and no layout of it fits on the GPUs that it would get.",
+    meaning: "No layout of the training part of a post-training step fits on the GPUs it would get.",
     remedy: "give more GPUs or shorter sequences; `bedplate plan train` shows what would fit",
 };
 static NO_SPLIT: Page = Page {
     code: "deploy/no-split",
     class: Class::User,
-    meaning: "Rollouts and training could share the GPUs or divide them, and no way that was tried lets both fit.",
+    meaning: "Rollouts and training can share the GPUs or divide them, but neither way lets both fit.",
     remedy: "give more GPUs, shorter answers, or a narrower format for rollouts",
 };
 

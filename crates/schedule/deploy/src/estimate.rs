@@ -1,8 +1,8 @@
-//! What a replica does in a steady state, in closed form: no queue of its own, no events.
+//! The steady state of a replica in closed form: no queue, no events.
 //!
 //! With `b` sequences in flight, `b / output` prompts come with every step, so a token waits for its own step
-//! and for its share of prompts. That decides the time between tokens within a few percent of a simulation and
-//! costs a microsecond, so it sorts what is worth replaying. A first token's wait is that of a queue with
+//! and for its share of prompts. That predicts the time between tokens within a few percent of a simulation and
+//! takes a microsecond, so it ranks what to replay. A first token's wait is that of a queue with
 //! independent arrivals and equal service times (M/D/1), which is rough; the replay decides.
 
 use bedplate_breakdown::StepShape;
@@ -53,7 +53,7 @@ pub enum Bound {
     Ttft,
     Itl,
     EndToEnd,
-    /// Requests come faster than they are answered, whatever else is asked.
+    /// Requests come faster than they are answered, whatever the other limits.
     Rate,
 }
 
@@ -76,16 +76,16 @@ pub struct Miss {
     pub limit: f64,
 }
 
-/// How many deviations of a Poisson number of sequences are allowed for, so that most requests hold a limit.
+/// Standard deviations of a Poisson number of sequences to allow for, so that most requests meet a limit.
 const DEVIATIONS: f64 = 1.0;
-/// How many mean waits most requests stay within.
+/// Most requests wait at most this many mean waits.
 const WAITS: f64 = 3.0;
-/// Beyond this share of busy time a queue grows without end in any replay of sensible length.
+/// Above this utilisation a queue keeps growing in any replay of sensible length.
 const BUSIEST: f64 = 0.95;
 /// More sequences than any engine is run with.
 const MOST_SEQUENCES: u32 = 4096;
 
-/// A replica that does prompts and decodes.
+/// A replica that computes prompts and decodes.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Steady<'a> {
     pub(crate) replica: &'a Replica,
@@ -95,12 +95,12 @@ pub(crate) struct Steady<'a> {
 struct Prompt {
     /// From the beginning of its first chunk to its first token.
     alone: f64,
-    /// By how much one prompt delays those that decode.
+    /// By how much one prompt delays decoding sequences.
     stall: f64,
 }
 
 impl Steady<'_> {
-    /// Sequences whose KV fits, at most as many as the engine runs.
+    /// Sequences whose KV fits, at most the engine's limit.
     pub(crate) fn most_sequences(&self) -> u32 {
         let memory = self.replica.memory();
         let each = memory.tokens_of(self.load.usual_context()).max(1);
@@ -121,12 +121,12 @@ impl Steady<'_> {
         if share == 0.0 { low_seconds } else { low_seconds + share * (at(low + 1.0) - low_seconds) }
     }
 
-    /// The same for each token of a sequence, drafts counted.
+    /// The same per token of a sequence, including drafts.
     pub(crate) fn decode_per_token(&self, decodes: f64) -> f64 {
         self.decode(decodes) / self.replica.deployment().tokens_per_step()
     }
 
-    /// Prompt tokens that one step may hold, and whether decodes stand still meanwhile.
+    /// Prompt tokens that one step may hold, and whether decodes pause meanwhile.
     fn budget(&self, decodes: u32) -> (u64, bool) {
         let deployment = self.replica.deployment();
         let side_by_side = deployment.parallel.attention_data.saturating_mul(deployment.parallel.pipeline);
@@ -138,14 +138,14 @@ impl Steady<'_> {
         }
     }
 
-    /// One prompt beside `decodes` others; with attention data ranks and stages, one for each of them.
+    /// One prompt with `decodes` decoding sequences; with attention data ranks and stages, one for each of them.
     fn prompt(&self, decodes: u32) -> Prompt {
         let (budget, stands_still) = self.budget(decodes);
         let input = u64::from(self.load.input);
         let parallel = self.replica.deployment().parallel;
         let side_by_side = u64::from(parallel.attention_data) * u64::from(parallel.pipeline);
         let together = (budget / input.max(1)).clamp(1, side_by_side);
-        // Tokens of each prompt in a step: a chunk, or the share of those that go together.
+        // Tokens of each prompt in a step: a chunk, or its share when several go together.
         let each = (budget / if together > 1 { together } else { side_by_side }).max(1);
         let base = match stands_still {
             true => StepShape::default(),
@@ -213,7 +213,7 @@ impl Steady<'_> {
         Ok(self.at(batch))
     }
 
-    /// The most sequences at which the time between tokens is within its limit, all prompts counted.
+    /// The most sequences at which the time between tokens is within its limit, including all prompts.
     pub(crate) fn seats(&self, limits: &Limits) -> u32 {
         last_that(self.most_sequences(), |batch| self.at(batch).itl <= limits.itl)
     }
@@ -229,7 +229,7 @@ fn first_miss(estimate: &Estimate, load: &Load, limits: &Limits) -> Option<Miss>
     missed.map(|(bound, best, limit)| Miss { bound, best, limit })
 }
 
-/// The last of 1 to `most` of which something holds that holds up to some number; 1 if of none.
+/// The largest of 1 to `most` for which a monotone condition holds; 1 if it never does.
 fn last_that(most: u32, holds: impl Fn(u32) -> bool) -> u32 {
     let (mut low, mut high) = (1, most.max(1));
     while low < high {
@@ -250,7 +250,7 @@ pub(crate) fn prefill_rate(steady: &Steady<'_>, limits: &Limits, way: f64) -> Re
     if best > limits.ttft {
         return Err(Miss { bound: Bound::Ttft, best, limit: limits.ttft });
     }
-    // The busy share at which WAITS mean waits use up what the limit leaves.
+    // The utilisation at which WAITS mean waits use up what the limit leaves.
     let waits = (limits.ttft - best) / (WAITS * prompt.alone);
     let busy = if waits.is_finite() { 2.0 * waits / (1.0 + 2.0 * waits) } else { BUSIEST };
     let rate = busy.min(BUSIEST) / prompt.stall.max(1e-12);

@@ -6,14 +6,14 @@ use bedplate_transformer::Precision;
 use crate::candidate::fit;
 use crate::{Answer, Cut, DeployError, Need, Subject, Supply, Tried, Verdict};
 
-/// What a user asks about: degrees and formats, any of them left open; a second one for the decode pool.
+/// A user's query: degrees and formats, any of them open; a second one for the decode pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pattern {
     pub first: CutPattern,
     pub second: Option<CutPattern>,
 }
 
-/// A cut of which only some things are said.
+/// A partly specified cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct CutPattern {
     pub tensor: Option<u32>,
@@ -25,13 +25,13 @@ pub struct CutPattern {
     pub chunk: Option<u32>,
 }
 
-/// What became of everything that matches, what got furthest first.
+/// The verdicts on everything that matches, those that got furthest first.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Explanation {
     pub matches: Vec<Tried>,
 }
 
-/// Looks a pattern up among what was tried; what was not tried is judged by the rules.
+/// Looks up a pattern among what was tried; anything else is judged by the rules.
 pub fn explain(need: &Need<'_>, supplies: &[Supply], answer: &Answer, pattern: &Pattern) -> Explanation {
     let mut matches: Vec<Tried> =
         answer.tried.iter().filter(|tried| pattern.matches(&tried.what)).cloned().collect();
@@ -65,7 +65,7 @@ impl CutPattern {
             wanted.is_none_or(|wanted| wanted == found)
         }
         let Parallel { tensor, pipeline, expert, attention_data } = cut.parallel;
-        // Degrees that are not said are 1, except where only formats are asked about.
+        // Missing degrees are 1, unless only formats are given.
         let says_degrees = self.tensor.is_some();
         let degree = |wanted: Option<u32>| wanted.or(says_degrees.then_some(1));
         is(self.tensor, tensor)
@@ -77,7 +77,7 @@ impl CutPattern {
             && is(self.chunk, cut.chunk)
     }
 
-    /// The cut, with 1 for degrees that are not said and the first choice of the need for formats.
+    /// The cut, with 1 for missing degrees and the need's first choice for missing formats.
     pub fn completed(&self, need: &Need<'_>) -> Cut {
         let one = |degree: Option<u32>| degree.unwrap_or(1);
         Cut {
@@ -119,14 +119,14 @@ impl CutPattern {
             "ep" => &mut self.expert,
             "adp" => &mut self.attention_data,
             "chunk" => &mut self.chunk,
-            _ => return Err(format!("`{}` is no degree or format", shortened(term))),
+            _ => return Err(format!("`{}` is not a degree or format", shortened(term))),
         };
         *field = Some(number.ok_or_else(|| format!("`{}` needs a number above 0", shortened(term)))?);
         Ok(())
     }
 }
 
-/// What a message repeats of what was written.
+/// User input, shortened for a message.
 fn shortened(text: &str) -> String {
     text.chars().take(60).collect()
 }

@@ -1,7 +1,7 @@
 //! The Pareto front: tokens per second for each user against tokens per second from each GPU.
 //!
-//! The estimate finds the front among everything that fits and whose prompts are in time; each of its points is then played by the
-//! performance model's own closed loop, and what is beaten there is dropped.
+//! The estimate finds the front among everything that fits and whose prompts are in time; each of its points is then
+//! simulated by the performance model's own closed loop, and dominated points are dropped.
 
 use bedplate_perf::serving::{ClosedLoop, Latency, Lengths, Pools, Replica, closed_loop, disaggregated};
 
@@ -19,13 +19,13 @@ pub struct FrontPoint {
     pub users: u32,
     /// Tokens per second that one of them sees.
     pub per_user: f64,
-    /// Tokens per second that one GPU makes.
+    /// Tokens per second per GPU.
     pub per_gpu: f64,
     /// Mean seconds to a first token.
     pub ttft: f64,
 }
 
-/// A point with the replicas that it is made of.
+/// A point with its replicas.
 #[derive(Debug, Clone, Copy)]
 struct Sketch<'a> {
     point: FrontPoint,
@@ -33,19 +33,19 @@ struct Sketch<'a> {
     decode: &'a Replica,
 }
 
-/// Sequences on one replica: powers of two and their halves more.
+/// Sequences on one replica: powers of two and one and a half times them.
 fn ladder(most: u32) -> impl Iterator<Item = u32> {
     let powers = (0..13).map(|power| 1u32 << power);
     let rungs = powers.flat_map(|power| [Some(power), (power >= 2).then(|| power / 2 * 3)]).flatten();
     rungs.take_while(move |rung| *rung <= most)
 }
 
-/// The front, from the fastest for a user to the most from a GPU.
+/// The front, from the most tokens per user to the most per GPU.
 pub(crate) fn front(need: &Need<'_>, supplies: &[Supply], fitting: &[Fitting]) -> Vec<FrontPoint> {
     let mut sketches = one_pool(need, fitting);
     sketches.extend(two_pools(need, supplies, fitting));
     let sketches = unbeaten(sketches, |sketch| &sketch.point);
-    // A closed loop begins with all users at once, which a limit is not about.
+    // A closed loop begins with all users at once; limits do not apply to that burst.
     let latest = BURST * Limits::of(&need.objectives).ttft;
     let played = sketches.iter().filter_map(|sketch| played(need, supplies, sketch));
     let played = played.filter(|point| point.ttft <= latest).collect();
@@ -126,7 +126,7 @@ fn two_pools<'a>(need: &Need<'_>, supplies: &[Supply], fitting: &'a [Fitting]) -
     sketches
 }
 
-/// Prompt and decode workers in the ratio that wastes least of both, within a number of GPUs.
+/// Prompt and decode workers in the ratio that wastes the least, within a number of GPUs.
 fn ratio(prefill_gpus: u32, prefill: f64, decode_gpus: u32, decode: f64, gpus: u32) -> Option<(u32, u32)> {
     const MOST: u32 = 16;
     let mut best: Option<(f64, (u32, u32))> = None;
@@ -146,7 +146,7 @@ fn ratio(prefill_gpus: u32, prefill: f64, decode_gpus: u32, decode: f64, gpus: u
 
 /// Requests for each user of a closed loop, and the most in all.
 const ROUNDS: u32 = 5;
-/// By how much that opening may exceed the limit of a first token, on average over all rounds.
+/// By how much that burst may exceed the first-token limit, on average over all rounds.
 const BURST: f64 = 3.0;
 const MOST_REQUESTS: u32 = 4_000;
 
@@ -176,7 +176,7 @@ fn played(need: &Need<'_>, supplies: &[Supply], sketch: &Sketch<'_>) -> Option<F
     Some(FrontPoint { per_user: 1.0 / latency.inter_token, per_gpu, ttft: latency.first_token, ..point })
 }
 
-/// Those that no other beats in both, from the most per user to the most per GPU.
+/// The points that no other dominates, from the most per user to the most per GPU.
 fn unbeaten<T>(mut all: Vec<T>, point: impl Fn(&T) -> &FrontPoint) -> Vec<T> {
     all.retain(|it| point(it).per_user.is_finite() && point(it).per_gpu.is_finite());
     all.sort_by(|a, b| {

@@ -1,4 +1,4 @@
-//! A plan as the flags of engines that run it. One command per pool; each is run once per replica.
+//! A plan as engine flags. One command per pool; each is run once per replica.
 
 use bedplate_perf::serving::{Parallel, Replica, WeightFormat};
 use bedplate_transformer::Precision;
@@ -105,7 +105,7 @@ impl Sized<'_> {
         remark
     }
 
-    /// Tokens of a request and a little more for chat templates.
+    /// Tokens of a request, plus some for chat templates.
     fn context(&self) -> u64 {
         let asked = self.need.load.context();
         let roomy = asked + asked / 16 + 64;

@@ -1,9 +1,9 @@
 //! Which deployment serves a load within its objectives for the least money.
 //!
-//! A [`Need`] is a model, a load and objectives; a [`Supply`] is GPUs with a price. [`search`] cuts a replica in
-//! every way that fits, estimates what each carries ([`Estimate`]), and replays requests through the cheapest
-//! plans, in one pool or two, until one is shown to hold. It also finds the front of tokens per second and user
-//! against tokens per second and GPU. [`explain`] says what became of everything else; a question without an
+//! A [`Need`] is a model, a load and objectives; a [`Supply`] is GPUs with a price. [`search`] splits a replica in
+//! every way that fits, estimates the throughput of each ([`Estimate`]), and replays requests through the cheapest
+//! plans, in one pool or two, until one holds. It also finds the front of tokens per second and user
+//! against tokens per second and GPU. [`explain`] gives the verdict on everything else; a question without an
 //! answer is a [`DeployError`] that names the limit and the nearest question that has one. [`launch`] writes a
 //! plan as flags of engines. [`posttrain`] plans reinforcement learning on the same models, and [`test_time`]
 //! prices best-of-n and long thinking.

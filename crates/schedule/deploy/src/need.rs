@@ -1,4 +1,4 @@
-//! What is asked of a deployment: a model, a load, objectives, and what may be varied.
+//! The requirements on a deployment: a model, a load, objectives, and what may be varied.
 
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
 use bedplate_replay::requests::Objectives;
@@ -6,7 +6,7 @@ use bedplate_transformer::Precision;
 
 use crate::Supply;
 
-/// Requests as they come: independently, so many a second, of these lengths in tokens.
+/// Independent arrivals at a rate per second, with these lengths in tokens.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Load {
     pub input: u32,
@@ -33,9 +33,9 @@ pub struct Need<'a> {
     pub load: Load,
     pub objectives: Objectives,
     pub constants: &'a ServingConstants,
-    /// What was measured of deployments here.
+    /// The site's measured adjustments.
     pub site: Option<&'a Site>,
-    /// Machines to name where nothing fits on those that were given.
+    /// Machines to suggest where nothing fits on the given ones.
     pub alternatives: &'a [Supply],
     pub options: Options,
 }
@@ -54,7 +54,7 @@ pub struct Options {
     /// Share of requests that must meet all objectives.
     pub share: f64,
     pub seed: u64,
-    /// Replays after which the search is content with what it has.
+    /// Replays after which the search stops improving.
     pub most_replays: u32,
 }
 

@@ -21,7 +21,7 @@ impl Workers {
     }
 }
 
-/// What is deployed.
+/// The replicas of a deployment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Plan {
     Aggregated(Workers),
@@ -36,7 +36,7 @@ impl Plan {
         }
     }
 
-    /// As many of the replicas as so many GPUs hold, pools in proportion; nothing where they hold none.
+    /// As many replicas as fit on the GPUs, pools in proportion; none where nothing fits.
     pub fn within(&self, gpus: u32) -> Option<Plan> {
         if self.gpus() <= gpus {
             return Some(*self);
@@ -66,7 +66,7 @@ impl Plan {
         }
     }
 
-    /// What joins the pools: NVLink only if both lie in one domain.
+    /// What connects the pools: NVLink only if both are in one domain.
     pub fn link(&self, supply: &Supply) -> KvLink {
         if self.gpus() <= supply.hardware.domain { KvLink::ScaleUp } else { KvLink::ScaleOut }
     }

@@ -1,4 +1,4 @@
-//! Post-training by reinforcement: a step is rollouts, rewards, training and the new weights' way back.
+//! Post-training by reinforcement learning: a step is rollouts, rewards, training and weight synchronisation.
 //!
 //! *Colocated*, all GPUs roll out, then all train; weights stay in their memory, and training state waits in
 //! host memory where both do not fit. *Separate*, some GPUs roll out the next step while the others train on the
@@ -17,7 +17,7 @@ use bedplate_units::Seconds;
 
 use crate::{Cut, DeployError, Supply};
 
-/// What one step learns from.
+/// The batch of one step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Batch {
     pub prompts: u32,
@@ -54,9 +54,9 @@ pub struct PostTraining<'a> {
     pub engine: Engine,
     /// Formats of rollout weights to choose from; training is in bf16.
     pub weights: Vec<WeightFormat>,
-    /// What judging all answers of a step takes, on machines of its own.
+    /// The time to judge all answers of a step, on separate machines.
     pub reward: Seconds,
-    /// Forward passes over every answer beside training: old and reference policy.
+    /// Extra forward passes over every answer: old and reference policy.
     pub passes: u32,
     /// Optimizer steps that share one batch of rollouts.
     pub updates: u32,
@@ -65,12 +65,12 @@ pub struct PostTraining<'a> {
     pub seed: u64,
 }
 
-/// Who computes what.
+/// How GPUs are divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sharing {
-    /// All GPUs do both in turn. Training state is kept beside the rollouts, or moved to the host meanwhile.
+    /// All GPUs do both in turn. Training state stays during rollouts, or is moved to the host.
     Colocated { is_offloaded: bool },
-    /// Pools of their own, one step apart.
+    /// Separate pools, one step apart.
     Separate,
 }
 

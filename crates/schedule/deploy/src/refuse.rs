@@ -9,7 +9,7 @@ use crate::error::{Failing, Shortage};
 use crate::estimate::{Limits, Miss, Steady};
 use crate::{Cut, DeployError, Load, Need, Options, Plan, Refusal, Stage, Subject, Supply, Tried, Verdict};
 
-/// What makes a question meaningless.
+/// What makes a question invalid.
 pub(crate) fn check(need: &Need<'_>, supplies: &[Supply]) -> Result<(), DeployError> {
     let Load { input, output, per_second } = need.load;
     let options = &need.options;
@@ -43,7 +43,7 @@ fn machines(supplies: &[Supply]) -> String {
     }
 }
 
-/// The cut that is over by least, and what would fit: more GPUs, narrower formats, other machines.
+/// The cut closest to fitting, and what would fit: more GPUs, narrower formats, other machines.
 pub(crate) fn does_not_fit(need: &Need<'_>, supplies: &[Supply], tried: &[Tried]) -> DeployError {
     let shortage = |tried: &Tried| match (&tried.verdict, &tried.what) {
         (Verdict::Refused(Refusal::DoesNotFit { over_per_gpu }), Subject::Cut(cut)) => {
@@ -78,7 +78,7 @@ fn first_fit(need: &Need<'_>, supply: &Supply, options: &Options) -> Option<Cut>
     crate::space::cuts(&need, supply).into_iter().find(|cut| fit(&need, supply, cut).is_ok())
 }
 
-/// Up to so many doublings are tried.
+/// Doublings tried.
 const DOUBLINGS: u32 = 6;
 
 fn more_gpus(need: &Need<'_>, supply: &Supply) -> Option<String> {
@@ -90,7 +90,7 @@ fn more_gpus(need: &Need<'_>, supply: &Supply) -> Option<String> {
     })
 }
 
-/// The alternative that costs least in the number of units on which it fits.
+/// The cheapest alternative, with the number of units on which it fits.
 fn other_machine(need: &Need<'_>) -> Option<String> {
     let smallest = |supply: &Supply| {
         let units = supply.units(supply.gpus());
@@ -164,7 +164,7 @@ fn by_speed(miss: Miss, cut: &Cut) -> (Failing, Vec<String>) {
         crate::Bound::Itl => "itl",
         crate::Bound::EndToEnd | crate::Bound::Rate => "e2e",
     };
-    // A tenth more than an empty replica takes leaves room for load.
+    // 10 % above the latency of an empty replica leaves room for load.
     let relaxed = Seconds::new(best * 1.1);
     let (best, limit) = (Seconds::new(best), Seconds::new(limit));
     let reason = Failing::Speed { bound: bound.name(), best, limit, cut: cut.to_string() };
@@ -174,7 +174,7 @@ fn by_speed(miss: Miss, cut: &Cut) -> (Failing, Vec<String>) {
     )
 }
 
-/// The plan with the highest share of good requests.
+/// The plan with the highest share of requests within the objectives.
 fn most_shown(tried: &[Tried]) -> Option<(f64, Option<crate::Bound>, Plan, usize)> {
     let shown = tried.iter().filter_map(|tried| match (&tried.verdict, &tried.what) {
         (Verdict::Missed { share, bound }, Subject::Plan(plan)) => {
@@ -195,20 +195,20 @@ fn by_replay(
     (reason, rate_that_holds(need, &supplies[supply], plan, plan.gpus()))
 }
 
-/// Halvings of the span of rates in which the highest that holds is sought.
+/// Bisection steps to find the highest rate that holds.
 const HALVINGS: u32 = 6;
 
 /// How often a rate is halved to find one that holds.
 const FARTHEST: usize = 24;
 
-/// Rounded down to two digits: what is found by replay is not known to more.
+/// Rounded down to two digits, the precision of a replay.
 fn floored(rate: f64) -> f64 {
     let unit = 10f64.powf(rate.log10().floor() - 1.0);
     let floored = (rate / unit).floor() * unit;
     if unit < 1.0 { (floored * 1000.0).round() / 1000.0 } else { floored }
 }
 
-/// The highest rate at which as many replicas as there is room for hold, by replay.
+/// The highest rate that all replicas with room for them can hold, by replay.
 fn rate_that_holds(need: &Need<'_>, supply: &Supply, plan: Plan, needed: u32) -> Vec<String> {
     let Some(plan) = plan.within(supply.gpus()) else { return Vec::new() };
     let holds = |per_second: f64| {

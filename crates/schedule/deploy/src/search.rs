@@ -1,4 +1,4 @@
-//! The cheapest plan that holds: candidates in the order of their estimated cost, each shown by replay.
+//! The cheapest plan that holds: candidates by estimated cost, each verified by replay.
 
 use std::cmp::Ordering;
 
@@ -11,14 +11,14 @@ use crate::front::front;
 use crate::refuse;
 use crate::{DeployError, FrontPoint, Need, Plan, Shown, Stage, Subject, Supply, Tried, Verdict, Workers};
 
-/// What was found.
+/// The result of a search.
 #[derive(Debug, Clone)]
 pub struct Answer {
     pub best: Held,
     /// Other plans that a replay showed to hold, cheapest first.
     pub others: Vec<Held>,
     pub front: Vec<FrontPoint>,
-    /// Everything that was tried, with what came of it.
+    /// Everything tried, with its verdict.
     pub tried: Vec<Tried>,
     pub replays: u32,
 }
@@ -52,7 +52,7 @@ pub fn search(need: &Need<'_>, supplies: &[Supply]) -> Result<Answer, DeployErro
     hunt.into_answer(&fitting, &candidates)
 }
 
-/// What a plan costs: dollars, or GPUs where no price is known. What has a price comes first.
+/// What a plan costs: dollars, or GPUs where no price is known. Plans with a price come first.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Cost {
     is_unpriced: bool,
@@ -113,14 +113,14 @@ struct Hunt<'a> {
     replays: u32,
 }
 
-/// What two replays say.
+/// The result of two replays.
 enum Showing {
     Holds,
     /// With the limit that most requests missed.
     Misses(Option<Bound>),
 }
 
-/// How often a plan is changed by a replica before it is given up.
+/// How often a plan is changed by one replica before the search gives up.
 const MOST_CHANGES: u32 = 4;
 
 impl Hunt<'_> {
@@ -147,10 +147,10 @@ impl Hunt<'_> {
         let gpus = candidate.plan.gpus();
         match Cost::of(&least, supply).order(&known) {
             Ordering::Greater => {
-                Some(Verdict::Dearer { gpus, dollars_per_hour: supply.dollars_per_hour(gpus) })
+                Some(Verdict::Costlier { gpus, dollars_per_hour: supply.dollars_per_hour(gpus) })
             }
             _ if preference(&candidate.plan) < preference(&best.plan) => None,
-            // One replica less would have to hold to be cheaper; the estimate is seldom that far off.
+            // One replica less would have to hold to be cheaper; the estimate is rarely that far off.
             _ if candidate.cost(self.supplies).order(&known) == Ordering::Less => None,
             _ => Some(Verdict::NotPreferred),
         }
@@ -186,7 +186,7 @@ impl Hunt<'_> {
         Showing::Holds
     }
 
-    /// Takes replicas away, of either pool, as long as the plan holds.
+    /// Removes replicas, of either pool, as long as the plan holds.
     fn shrink(&mut self, candidate: &Candidate, mut plan: Plan) {
         let mut changes = 0;
         let mut ways = smaller(&plan);
@@ -202,17 +202,17 @@ impl Hunt<'_> {
         }
     }
 
-    /// Adds replicas where it fails, as long as that may be worth it.
+    /// Adds replicas where it fails, while that may pay off.
     fn grow(&mut self, candidate: &Candidate, mut missed: Option<Bound>) {
         let supply = &self.supplies[candidate.supply];
         let mut plan = candidate.plan;
         for _ in 0..MOST_CHANGES {
             plan = larger(&plan, missed);
-            let is_dearer = self.best().is_some_and(|best| {
+            let is_costlier = self.best().is_some_and(|best| {
                 let known = Cost::of(&best.plan, &self.supplies[best.supply]);
                 Cost::of(&plan, supply).order(&known) != Ordering::Less
             });
-            if plan.gpus() > supply.gpus() || is_dearer {
+            if plan.gpus() > supply.gpus() || is_costlier {
                 return;
             }
             match self.show(candidate, plan) {
@@ -248,7 +248,7 @@ impl Hunt<'_> {
     }
 }
 
-/// One replica less, of each pool that has more than one; what saves most GPUs comes last.
+/// One replica fewer, of each pool that has more than one; the option that saves most GPUs comes last.
 fn smaller(plan: &Plan) -> Vec<Plan> {
     let less = |workers: &Workers| {
         (workers.replicas > 1).then(|| Workers { replicas: workers.replicas - 1, ..*workers })
@@ -265,7 +265,7 @@ fn smaller(plan: &Plan) -> Vec<Plan> {
     }
 }
 
-/// One replica in eight more, at least one; of the pool that the missed limit points at.
+/// An eighth more replicas, at least one, in the pool that the missed limit points to.
 pub(crate) fn larger(plan: &Plan, missed: Option<Bound>) -> Plan {
     let more =
         |workers: &Workers| Workers { replicas: workers.replicas + workers.replicas.div_ceil(8), ..*workers };

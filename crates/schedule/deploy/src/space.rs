@@ -1,10 +1,10 @@
-//! Every way to cut a replica that may be tried.
+//! Every way to split a replica.
 
 use bedplate_perf::serving::Parallel;
 
 use crate::{Cut, Need, Supply};
 
-/// More stages than this serve nobody: each adds its latency to every token.
+/// More stages than this are useless: each adds its latency to every token.
 const MOST_STAGES: u32 = 8;
 
 /// All cuts of the degrees that are tried with the formats and chunks of the need, legal or not.

@@ -8,19 +8,19 @@ use bedplate_topology::Cluster;
 /// GPUs of one kind.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Supply {
-    /// The instance or UltraServer, or the cluster where it is neither.
+    /// The instance or UltraServer, else the cluster.
     pub name: String,
     pub accelerator: String,
     /// `hardware.gpus` is how many there are.
     pub hardware: Hardware,
-    /// GPUs of one unit that is rented.
+    /// GPUs of one rented unit.
     pub gpus_per_unit: u32,
     /// `None` where no price is known.
     pub dollars_per_gpu_hour: Option<f64>,
 }
 
 impl Supply {
-    /// The usable GPUs of a cluster. A mixed one counts as its slowest kind, at the price of the dearest.
+    /// The usable GPUs of a cluster. A mixed one counts as its slowest kind, at the price of the most expensive.
     pub fn of_cluster(
         cluster: &Cluster,
         catalog: &Catalog,
@@ -75,7 +75,7 @@ impl Supply {
         self.hardware.gpus
     }
 
-    /// Units on which so many GPUs lie.
+    /// Units that hold this many GPUs.
     pub fn units(&self, gpus: u32) -> u32 {
         gpus.div_ceil(self.gpus_per_unit.max(1))
     }

@@ -1,7 +1,7 @@
 //! Test-time compute: what best-of-n and long thinking cost on a deployment, in dollars and in latency.
 //!
-//! Each effort is played as a closed loop that keeps the seats of the plan full, so dollars are those of
-//! machines that are well used. Samples of a request share their prompt's KV, as the scheduler shares it.
+//! Each effort is simulated as a closed loop that keeps the plan's seats full, so dollars are those of
+//! well-used machines. Samples of a request share their prompt's KV, as the scheduler shares it.
 
 use bedplate_batching::OptionsFlaw;
 use bedplate_replay::requests::{Arrivals, GeneratedLoad, Lengths, Traffic, seconds, simulate};
@@ -12,9 +12,9 @@ use crate::{Load, Need, Plan, Stage, Supply};
 /// How much is computed for one answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Effort {
-    /// Answers generated side by side, of which one is taken.
+    /// Answers generated in parallel, one of which is used.
     pub samples: u16,
-    /// Tokens thought before the answer.
+    /// Thinking tokens before the answer.
     pub thinking: u32,
 }
 
@@ -40,7 +40,7 @@ impl std::fmt::Display for Effort {
     }
 }
 
-/// What an effort takes.
+/// Cost and latency of an effort.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Price {
     pub effort: Effort,
@@ -48,7 +48,7 @@ pub struct Price {
     pub p50: Seconds,
     pub p95: Seconds,
     pub requests_per_second: f64,
-    /// GPUs that the need's rate would take, by proportion.
+    /// GPUs for the need's rate, by proportion.
     pub gpus_at_rate: f64,
     pub dollars_per_thousand: Option<Dollars>,
 }

@@ -1,4 +1,4 @@
-//! What became of everything that was tried: data, which `explain` reads.
+//! The verdict on everything tried, as data for `explain`.
 
 use std::fmt;
 
@@ -7,7 +7,7 @@ use bedplate_units::{Dollars, Seconds};
 use crate::estimate::{Bound, Miss};
 use crate::{Cut, Plan, Refusal};
 
-/// Something that was tried on one of the supplies, and what came of it.
+/// Something tried on one of the supplies, with its verdict.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Tried {
     /// Index of the supply.
@@ -16,7 +16,7 @@ pub struct Tried {
     pub verdict: Verdict,
 }
 
-/// A way to cut a replica, or a whole plan made of such.
+/// A way to split a replica, or a whole plan.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Subject {
     Cut(Cut),
@@ -43,7 +43,7 @@ impl fmt::Display for Subject {
     }
 }
 
-/// From the worst to the best end.
+/// From worst to best.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     Refused(Refusal),
@@ -57,12 +57,12 @@ pub enum Verdict {
         needed: u32,
         available: u32,
     },
-    /// By the estimate it costs more than what was found to hold.
-    Dearer {
+    /// By the estimate it costs more than the plan found.
+    Costlier {
         gpus: u32,
         dollars_per_hour: Option<f64>,
     },
-    /// By the estimate it is as cheap as what was found, and not preferable.
+    /// By the estimate it is as cheap as the plan found, but not preferable.
     NotPreferred,
     /// Enough had been replayed.
     NotReplayed,
@@ -90,7 +90,7 @@ impl Verdict {
             Verdict::TooSlow(_) => 1,
             Verdict::OtherChunk { .. } => 2,
             Verdict::NeedsMoreGpus { .. } => 3,
-            Verdict::Dearer { .. } => 4,
+            Verdict::Costlier { .. } => 4,
             Verdict::NotPreferred => 5,
             Verdict::NotReplayed => 6,
             Verdict::Missed { .. } => 7,
@@ -110,34 +110,34 @@ impl fmt::Display for Verdict {
             Verdict::Refused(refusal) => refusal.fmt(f),
             Verdict::TooSlow(Miss { bound, best, limit }) => write!(
                 f,
-                "{} is {} even on an empty replica; {} are allowed",
+                "{} is {} even on an empty replica; the limit is {}",
                 bound.name(),
                 Seconds::new(*best),
                 Seconds::new(*limit)
             ),
-            Verdict::OtherChunk { chunk } => write!(f, "with chunks of {chunk} tokens it carries more"),
+            Verdict::OtherChunk { chunk } => write!(f, "chunks of {chunk} tokens carry more"),
             Verdict::NeedsMoreGpus { needed, available } => {
-                write!(f, "the rate needs {needed} GPUs so and there are {available}")
+                write!(f, "at this rate it needs {needed} GPUs and there are {available}")
             }
-            Verdict::Dearer { gpus, dollars_per_hour } => {
-                write!(f, "needs about {gpus} GPUs{}, more than what was chosen", price(*dollars_per_hour))
+            Verdict::Costlier { gpus, dollars_per_hour } => {
+                write!(f, "needs about {gpus} GPUs{}, more than the chosen plan", price(*dollars_per_hour))
             }
             Verdict::NotPreferred => f.write_str(
-                "about as cheap as what was chosen, which has wider formats or was replayed first",
+                "about as cheap as the chosen plan, which has wider formats or was replayed first",
             ),
-            Verdict::NotReplayed => f.write_str("not replayed: enough cheaper ones had been"),
+            Verdict::NotReplayed => f.write_str("not replayed: enough cheaper plans had been"),
             Verdict::Missed { share, bound } => {
                 let bound = bound.map_or(String::new(), |bound| format!("; {} fails most", bound.name()));
-                write!(f, "replayed: {:.1}% of requests hold the objectives{bound}", share * 100.0)
+                write!(f, "replayed: {:.1}% of requests meet the objectives{bound}", share * 100.0)
             }
             Verdict::Holds { share, gpus, dollars_per_hour } => write!(
                 f,
-                "replayed: {:.1}% of requests hold the objectives on {gpus} GPUs{}, but the chosen one is cheaper or has wider formats",
+                "replayed: {:.1}% of requests meet the objectives on {gpus} GPUs{}, but the chosen plan is cheaper or has wider formats",
                 share * 100.0,
                 price(*dollars_per_hour)
             ),
             Verdict::Chosen { share } => {
-                write!(f, "chosen: {:.1}% of requests hold the objectives", share * 100.0)
+                write!(f, "chosen: {:.1}% of requests meet the objectives", share * 100.0)
             }
         }
     }

@@ -11,13 +11,13 @@ use crate::engine::TimedReplica;
 use crate::estimate::{Bound, Steady};
 use crate::{Need, Plan, Supply, Workers};
 
-/// Requests of a replay by those in flight. The first in four fills the replicas and is not judged.
+/// Requests of a replay per request in flight. The first quarter fills the replicas and is not judged.
 const LIFETIMES: f64 = 8.0;
 const WARM_UP: usize = 4;
 const FEWEST: f64 = 2_000.0;
 const MOST: f64 = 100_000.0;
 
-/// A replay of a plan and what it says.
+/// A replay of a plan and its result.
 #[derive(Debug, Clone)]
 pub struct Shown {
     pub outcome: Outcome,
@@ -25,7 +25,7 @@ pub struct Shown {
     pub share: f64,
     /// The objective that most requests missed, if any did; otherwise the rate, if that was missed.
     pub missed: Option<Bound>,
-    /// Whether requests were answered as fast as they came.
+    /// Whether requests were answered as fast as they arrived.
     pub keeps_up: bool,
 }
 
@@ -50,7 +50,7 @@ impl<'a> Stage<'a> {
         Ok(Self { need, supply, plan, prefill, decode: timed(plan.decoders())? })
     }
 
-    /// The plan as a replay takes it.
+    /// The plan as input of a replay.
     pub fn fleet(&self) -> Fleet<'_> {
         let decode = self.pool(&self.decode, self.plan.decoders());
         let mut way = self.decode.way(self.usual_step());
@@ -87,7 +87,7 @@ impl<'a> Stage<'a> {
         steady.decode(in_flight(steady.decode(in_flight(steady.decode(1.0)))))
     }
 
-    /// Plays the load for a few lifetimes of a request, which take `end_to_end` seconds each.
+    /// Simulates the load for a few request lifetimes of `end_to_end` seconds each.
     pub fn play(&self, end_to_end: f64, seed: u64) -> Result<Shown, OptionsFlaw> {
         let load = &self.need.load;
         let requests = (LIFETIMES * load.per_second * end_to_end).clamp(FEWEST, MOST) as u32;
@@ -125,7 +125,7 @@ impl Shown {
         Self { share: share(*objectives), missed, keeps_up, outcome }
     }
 
-    /// Whether enough requests met the objectives and none had to wait ever longer.
+    /// Whether enough requests met the objectives and the queue did not keep growing.
     pub fn holds(&self, share: f64) -> bool {
         self.keeps_up && self.share >= share
     }
@@ -137,8 +137,8 @@ impl Shown {
     }
 }
 
-/// After the last request has come a fleet that keeps up is done within about two lifetimes; one that does not has
-/// a queue as long as it fell behind.
+/// After the last arrival a fleet that keeps up is done within about two lifetimes; one that does not has a queue
+/// as long as it fell behind.
 fn keeps_up(outcome: &Outcome, end_to_end: f64) -> bool {
     const SLACK: f64 = 1.05;
     let arrived = |record: Option<&Record>| record.map_or(0, |record| record.arrived);

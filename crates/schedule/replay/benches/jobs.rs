@@ -1,8 +1,8 @@
-//! Jobs replayed per second on one core, beside the stated targets.
+//! Jobs replayed per second on one core, next to the stated targets.
 //!
-//! `BEDPLATE_TRACES` names the folder that holds `philly/philly_jobs_sia.csv`; without it that part is skipped,
-//! out loud. `cargo bench -p bedplate-replay -- philly` or `-- million` runs one of the two. Policies may be
-//! named behind it.
+//! `BEDPLATE_TRACES` names the folder that holds `philly/philly_jobs_sia.csv`; without it that part is skipped
+//! with a message. `cargo bench -p bedplate-replay -- philly` or `-- million` runs one of the two, optionally
+//! followed by names of policies.
 #![expect(clippy::print_stdout, reason = "a bench prints what it measured")]
 
 use std::time::Instant;

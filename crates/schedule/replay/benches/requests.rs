@@ -1,4 +1,4 @@
-//! Requests replayed per CPU second, against what was measured of other simulators.
+//! Requests replayed per CPU second, next to measurements of other simulators.
 //!
 //! Run with `cargo bench -p bedplate-replay`. `--peer dynamo` also measures Dynamo's simulator on this machine,
 //! through `benches/peer_dynamo.py`, when its Python package is installed.
@@ -144,7 +144,7 @@ fn measure(case: &Case) -> (f64, Outcome) {
 }
 
 /// CPU time of this process so far, as Linux counts it; elsewhere the time of day, which is the same for one
-/// thread that only computes on a core of its own.
+/// thread that computes on a dedicated core.
 fn cpu_seconds() -> f64 {
     let counted = fs::read_to_string("/proc/self/schedstat").ok();
     let nanoseconds = counted.as_deref().and_then(|text| text.split(' ').next()?.parse::<u64>().ok());

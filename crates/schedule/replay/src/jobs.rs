@@ -1,9 +1,9 @@
-//! Job traces and generated loads, played through the scheduler of gangs under different policies.
+//! Job traces and generated loads, run through the gang scheduler under different policies.
 //!
-//! [`read`] makes a [`Trace`] of a text, [`Generator`] makes one of a fitted model; [`Policy`] names the rules
-//! to compare, [`simulate`] plays one of them and [`Summary`] says how well it did. What a job would
-//! have done on a real cluster is the trace's own run time, stretched by where the scheduler puts it and by
-//! how many nodes it gets; failures are drawn per node and are the same for every policy.
+//! [`read`] makes a [`Trace`] from a text, [`Generator`] makes one from a fitted model; [`Policy`] names the rules
+//! to compare, [`simulate`] runs one of them and [`Summary`] says how well it did. A job's duration is the run
+//! time in the trace, stretched by where the scheduler puts it and by how many nodes it gets; failures are
+//! drawn per node and are the same for every policy.
 //!
 //! ```
 //! use bedplate_catalog::Catalog;

@@ -1,7 +1,7 @@
-//! Traces run through the schedulers in virtual time: what would have happened under other rules.
+//! Traces run through the schedulers in virtual time: what would happen under other rules.
 //!
-//! [`jobs`] replays jobs through the scheduler of gangs, [`requests`] plays requests over serving replicas. Nothing here reads a file or a clock, and equal
-//! inputs with equal seeds give equal results.
+//! [`jobs`] runs jobs through the gang scheduler, [`requests`] runs requests over serving replicas. Nothing here
+//! reads a file or a clock, and equal inputs with equal seeds give equal results.
 
 pub mod jobs;
 mod random;

@@ -1,4 +1,4 @@
-//! Traces of every format: what is read, what is refused with its line, what is remarked on.
+//! Traces of every format: what is read, what is refused with its line, which remarks are made.
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Diagnostic, Source, render_text};
@@ -196,7 +196,7 @@ fn the_node_list_becomes_a_cluster() {
     assert_eq!(cluster.kinds()[1].name, "V100M32-x8");
 }
 
-/// Pieces from which texts near the formats are made.
+/// Pieces for texts that resemble the formats.
 fn near_a_trace() -> impl Strategy<Value = String> {
     let piece = prop::sample::select(vec![
         SWF,

@@ -1,4 +1,4 @@
-//! Small traces by hand, and laws that hold for all of them.
+//! Small handwritten traces, and laws that hold for all of them.
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
@@ -71,7 +71,7 @@ fn check(policy: &str, lines: &str, expected: Expect) {
 const QUEUE: &str = "a 0 3 60\n b 1 4 30\n c 2 1 90\n d 3 1 50\n e 4 1 5";
 
 #[test]
-fn in_strict_order_nobody_passes() {
+fn in_strict_order_no_job_overtakes() {
     check("fifo", QUEUE, expect!["a 0..60 | b 60..90 | c 90..180 | d 90..140 | e 90..95"]);
 }
 
@@ -181,13 +181,13 @@ fn generated(jobs: usize, nodes: u32, seed: u64) -> Trace {
         .generate()
 }
 
-/// GPU time adds up, jobs are accounted for, nobody starts before it is submitted or ends too soon.
+/// GPU time adds up, jobs are accounted for, no job starts before it is submitted or ends too soon.
 fn check_laws(trace: &Trace, outcome: &Outcome) {
     let summary = Summary::of(trace, outcome);
     let left = summary.ended + summary.timed_out + summary.given_up + summary.rejected;
     assert_eq!(left, trace.jobs.len(), "every job leaves: {summary:?}");
     let lost = summary.gpu_time;
-    // Only sums of rounded numbers are forgiven.
+    // The tolerance covers only rounding.
     assert!(lost.slowed() >= -1e-9 * lost.held, "no GPU time comes from nowhere: {lost:?}");
     assert!((0.0..=1.0 + 1e-9).contains(&summary.goodput), "{summary:?}");
     for record in &outcome.records {

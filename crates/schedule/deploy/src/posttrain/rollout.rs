@@ -1,4 +1,4 @@
-//! The rollouts of one step on some GPUs: the best of the ways to cut a replica, replayed to the last answer.
+//! The rollouts of one step on some GPUs: the best way to split a replica, replayed to the last answer.
 
 use bedplate_perf::Hardware;
 use bedplate_perf::serving::Replica;
@@ -23,7 +23,7 @@ pub(super) struct Rolled {
     pub(super) weights: Bytes,
 }
 
-/// Ways to cut that are replayed, after the estimate has sorted them.
+/// How many of the best ways by the estimate are replayed.
 const REPLAYED: usize = 3;
 
 /// `kept` bytes of each GPU are not free.
@@ -79,7 +79,7 @@ fn need<'a>(question: &PostTraining<'a>) -> Need<'a> {
     }
 }
 
-/// Seconds of all answers, by the rate of a replica as full as it gets, and of the longest one.
+/// Seconds of all answers, at the rate of a full replica, and of the longest one.
 fn estimate(question: &PostTraining<'_>, need: &Need<'_>, replica: &Replica, replicas: u32) -> f64 {
     let load = Load { output: question.batch.mean_output(), ..need.load };
     let steady = Steady { replica, load };

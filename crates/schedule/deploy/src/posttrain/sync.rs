@@ -5,7 +5,7 @@ use bedplate_units::Seconds;
 
 use super::rollout::Rolled;
 
-/// Share of a link's bandwidth that large transfers reach; an assumption, no measurement stands behind it.
+/// Share of a link's bandwidth that large transfers reach; an assumption, not measured.
 const REACH: f64 = 0.8;
 
 /// All GPUs have both. Each gathers its rollout shard from the ranks that hold it: those of its own domain over

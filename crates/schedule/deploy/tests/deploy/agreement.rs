@@ -1,9 +1,9 @@
-//! The closed loop of the performance model and a replay of the same load tell the same story.
+//! The closed loop of the performance model and a replay of the same load agree.
 //!
 //! With room in the cache they agree to a hundredth of a percent: the same steps in the same order, one timed in
-//! floating point, the other in whole picoseconds. Where the cache fills up they part by a few percent, because
+//! floating point, the other in whole picoseconds. Where the cache fills up they differ by a few percent, because
 //! the replay knows more: blocks are whole, so up to 15 tokens of a sequence are empty, a watermark is kept free,
-//! and growth beyond what was reserved is met by preemption, which the closed loop leaves out.
+//! and growth beyond the reservation causes preemption, which the closed loop leaves out.
 
 use bedplate_deploy::TimedReplica;
 use bedplate_perf::serving::{
@@ -21,7 +21,7 @@ fn replica(model: &str, tensor: u32, engine: Engine) -> Replica {
     let hardware = supply("p5en.48xlarge:1").hardware;
     let mut deployment =
         Deployment::new(model, WeightFormat::Fp8, hardware, Parallel::tensor(tensor), engine);
-    // How soon an engine looks at its queue is a delay in steps there and part of the way in here.
+    // The polling delay of an engine is in steps there and part of the request overhead here.
     deployment.settings.visible_after = Some(0.0);
     Replica::new(deployment, &ServingConstants::builtin()).expect("the degrees are sound")
 }

@@ -1,4 +1,4 @@
-//! Deployments by behaviour: what is found, what is refused, and that estimate, closed loop and replay agree.
+//! Deployments by behaviour: what is found, what is refused, and agreement of estimate, closed loop and replay.
 
 mod agreement;
 mod exhaustive;

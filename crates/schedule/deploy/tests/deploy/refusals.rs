@@ -1,4 +1,4 @@
-//! Questions without an answer say why, and the nearest one that has.
+//! Questions without an answer say why, and name the nearest one that has one.
 
 use bedplate_deploy::{DeployError, Failing, Options, search};
 use bedplate_diag::Diagnostic;

@@ -4,7 +4,7 @@ use bedplate_diag::{Class, Diagnostic, Page, Place};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
-    #[error("this is no trace of jobs that is known")]
+    #[error("this is not a known trace of jobs")]
     UnknownFormat { place: Place },
     #[error("the trace has no jobs")]
     Empty { place: Place },
@@ -19,7 +19,7 @@ pub const PAGES: &[&Page] = &[&UNKNOWN_FORMAT, &EMPTY, &MISSING_COLUMN, &BAD_LIN
 static UNKNOWN_FORMAT: Page = Page {
     code: "replay/unknown-job-trace",
     class: Class::User,
-    meaning: "The text is none of the job traces that can be read: SWF, the Philly CSV, the Alibaba GPU pod list, or JSON lines with one job each.",
+    meaning: "The text matches none of the known job traces: SWF, the Philly CSV, the Alibaba GPU pod list, or JSON lines with one job each.",
     remedy: "say which with --format, or convert the trace to the JSON lines of docs/replay.md; unpack compressed traces first",
 };
 static EMPTY: Page = Page {
@@ -37,7 +37,7 @@ static MISSING_COLUMN: Page = Page {
 static BAD_LINE: Page = Page {
     code: "replay/malformed-job",
     class: Class::User,
-    meaning: "A line of the trace lacks a field, or a field is not what it should be. Nothing was replayed.",
+    meaning: "A line of the trace lacks a field, or a field has the wrong form. Nothing was replayed.",
     remedy: "correct or remove the line; docs/replay.md lists the fields",
 };
 

@@ -1,8 +1,8 @@
-//! Time limits for traces that have none: prescribed, and the same for every policy.
+//! Time limits for traces that have none: assigned, and the same for every policy.
 //!
-//! Backfill lives on limits, and users overstate them. `Factor` draws for every job a factor from 1 to 5,
-//! evenly in its logarithm, and rounds the product up to a limit that people write. `Exact` knows the run
-//! time, to the minute. Both are of the run time in the worst placement that the cluster has, so
+//! Backfill depends on limits, and users overstate them. `Factor` draws for every job a factor from 1 to 5,
+//! uniformly in its logarithm, and rounds the product up to a limit that people write. `Exact` knows the run
+//! time, to the minute. Both are based on the run time in the worst placement that the cluster has, so
 //! that no limit is broken by where a scheduler put a job.
 
 use bedplate_gangs::Span;
@@ -36,9 +36,9 @@ impl Estimates {
     }
 }
 
-/// Studies of logs find limits several times the run time; the largest factor drawn here is this.
+/// The largest factor drawn: studies of logs find limits several times the run time.
 const LARGEST: f64 = 5.0;
-/// Keeps these draws apart from others of the same seed.
+/// Separates these draws from others of the same seed.
 const STREAM: u64 = 0x6573_7469_6d61_7465;
 
 /// Limits that people write.
@@ -58,7 +58,7 @@ const USUAL: [Span; 13] = [
     Span::days(30),
 ];
 
-/// The next usual limit; beyond the longest, whole months of 30 days.
+/// The next common limit; beyond the longest, whole months of 30 days.
 fn usual(span: Span) -> Span {
     USUAL.into_iter().find(|usual| *usual >= span).unwrap_or(span.round_up(Span::days(30)))
 }

@@ -1,7 +1,7 @@
-//! Nodes that fail and come back: drawn per node from a rate, and never from what runs there.
+//! Nodes that fail and come back: drawn per node from a rate, independent of what runs there.
 //!
-//! So every policy meets the same failures. Times between failures of a node are exponential. A failure
-//! either takes the machine away until it is repaired, or only ends what runs on it.
+//! So every policy sees the same failures. Times between failures of a node are exponential. A failure
+//! either takes the machine out until it is repaired, or only kills what runs on it.
 
 use std::collections::BinaryHeap;
 
@@ -10,21 +10,21 @@ use bedplate_topology::NodeId;
 
 use crate::random::Random;
 
-/// How often nodes fail and what follows.
+/// How often nodes fail and the consequences.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Failures {
     pub per_node_day: f64,
-    /// Share of failures that take the machine away.
+    /// Share of failures that take the machine out.
     pub node_loss_share: f64,
-    /// Until a machine that was taken away is back.
+    /// Repair time of a machine that was taken out.
     pub repair: Span,
-    /// Until a machine that stayed takes work again.
+    /// Time until a machine that stayed takes work again.
     pub reboot: Span,
 }
 
 impl Failures {
     /// A published rate and share of losses. That a repair takes half a day is an assumption: no published
-    /// table says how long machines were away.
+    /// table says how long machines were out.
     pub fn published(per_node_day: f64, node_loss_share: f64) -> Self {
         Self { per_node_day, node_loss_share, repair: Span::hours(12), reboot: Span::minutes(20) }
     }
@@ -38,7 +38,7 @@ pub struct NodeFailure {
     pub until: Time,
 }
 
-/// The failures of all nodes in the order of time, without end.
+/// The failures of all nodes in order of time, endless.
 #[derive(Debug)]
 pub(crate) struct FailureStream {
     failures: Failures,
@@ -47,7 +47,7 @@ pub(crate) struct FailureStream {
     next: BinaryHeap<std::cmp::Reverse<(Time, u32)>>,
 }
 
-/// Keeps these draws apart from others of the same seed.
+/// Separates these draws from others of the same seed.
 const STREAM: u64 = 0x6661_696c_7572_6573;
 
 impl FailureStream {

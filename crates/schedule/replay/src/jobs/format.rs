@@ -30,7 +30,7 @@ impl Format {
     }
 }
 
-/// The format, judged by the first line that holds something.
+/// The format, detected from the first non-empty line.
 pub fn detect(source: Source<'_>) -> Option<Format> {
     let first = lines(source).next()?.text;
     let has = |columns: &[&str]| {
@@ -51,7 +51,7 @@ pub fn detect(source: Source<'_>) -> Option<Format> {
     }
 }
 
-/// Reads a trace, of the format given or of the one that its content shows.
+/// Reads a trace, in the given format or the one detected.
 pub fn read(source: Source<'_>, format: Option<Format>) -> Result<Trace, TraceError> {
     if lines(source).next().is_none() {
         return Err(TraceError::Empty { place: source.whole() });

@@ -1,7 +1,7 @@
-//! A load as clusters for language models see it, fitted to published summaries.
+//! A load typical of language model clusters, fitted to published summaries.
 //!
 //! Jobs are of four kinds: evaluation, debugging, fine-tuning and pre-training. Each kind has a share of the
-//! jobs, a table of sizes, and log-normal run times cut at 14 days. The parameters of [`Mixture::SEREN`]
+//! jobs, a table of sizes, and log-normal run times truncated at 14 days. The parameters of [`Mixture::SEREN`]
 //! were fitted by hand to the row *Seren* of AcmeTrace's `cluster_summary.csv` (InternLM, CC-BY-4.0; 663,813 GPU jobs):
 //!
 //! | | summary | mixture |
@@ -13,11 +13,11 @@
 //! | jobs completed / cancelled / failed | 49.7 / 7.5 / 42.9 % | 49.6 / 7.5 / 42.9 % |
 //! | GPU time completed / cancelled / failed | 21.2 / 66.4 / 12.4 % | 21 / 66 / 13 % |
 //!
-//! A test holds a large sample against the summary. GPU time per job is four times the product of the means:
-//! large jobs run long, which is why kinds and not one distribution are needed. The summary says
-//! nothing about the following, which are assumptions: arrivals follow the hours of work (most at 15:00,
+//! A test compares a large sample with the summary. GPU time per job is four times the product of the means:
+//! large jobs run long, which is why kinds are needed instead of one distribution. The summary says
+//! nothing about the following, which are assumptions: arrivals follow working hours (most at 15:00,
 //! a third of that at 03:00, 60 % on weekends); evaluations come in batches of about eight; 120 users
-//! in 12 accounts submit with Zipf-distributed zeal; messages between nodes take 5 to 25 % of a step;
+//! in 12 accounts submit with Zipf-distributed frequency; messages between nodes take 5 to 25 % of a step;
 //! checkpoints come every 30 minutes (pre-training) or hour (fine-tuning); a third of the gangs of several nodes can
 //! run with half or twice their nodes. Pre-training has QOS `high`, evaluation and debugging `low`; those may be
 //! preempted after two hours, as at Meta's research clusters.
@@ -104,12 +104,12 @@ impl Mixture {
 pub struct Generator {
     pub mixture: Mixture,
     pub jobs: usize,
-    /// Of the window of submissions; where absent, run times stay as fitted and the window follows from
-    /// jobs and load. Where given, run times are scaled to meet the load.
+    /// Of the window of submissions; `None` keeps run times as fitted and derives the window from
+    /// jobs and load. A given window scales run times to meet the load.
     pub days: Option<f64>,
     /// Work over capacity in the window of submissions.
     pub load: f64,
-    /// Of the cluster that the load is for: GPUs in all, and per node.
+    /// Of the cluster that the load is for: GPUs in total, and per node.
     pub gpus: u32,
     pub gpus_per_node: u16,
     pub seed: u64,
@@ -120,7 +120,7 @@ const LARGEST_SHARE: u32 = 4;
 const USERS: usize = 120;
 const ACCOUNTS: usize = 12;
 const MEAN_BATCH: f64 = 8.0;
-/// Keeps these draws apart from others of the same seed.
+/// Separates these draws from others of the same seed.
 const STREAM: u64 = 0x6765_6e65_7261_7465;
 
 impl Generator {
@@ -151,7 +151,7 @@ impl Generator {
         trace.finish()
     }
 
-    /// One job, or for evaluation several alike, of one user at one time; returns how many.
+    /// One job, or for evaluation several identical ones, of one user at one time; returns their number.
     fn batch(
         &self,
         random: &mut Random,
@@ -216,7 +216,7 @@ fn weight((place, parameters): (usize, &KindParameters)) -> (usize, f64) {
     (place, parameters.share / members)
 }
 
-/// So many times in a window, in order: more in the hours of work. The first is zero, the last the end.
+/// Sorted times in a window, denser in working hours. The first is zero, the last the end.
 fn arrivals(count: usize, window: f64, random: &mut Random) -> Vec<Time> {
     let hour = Span::hours(1).0 as f64;
     let mut reached = vec![0.0];
@@ -241,7 +241,7 @@ fn arrivals(count: usize, window: f64, random: &mut Random) -> Vec<Time> {
     times
 }
 
-/// How many jobs come in an hour, counted from a Monday's midnight, over the usual.
+/// Arrival rate in an hour, counted from Monday midnight, relative to the mean.
 fn zeal(hour: usize) -> f64 {
     let of_day = 1.0 + 0.5 * (std::f64::consts::TAU * ((hour % 24) as f64 + 0.5 - 9.0) / 24.0).sin();
     let is_weekend = (hour / 24) % 7 >= 5;

@@ -1,7 +1,7 @@
 //! Our own format: one JSON object per line, with every field that a replay knows.
 //!
 //! `submit_s`, `duration_s` and a size (`gpus`, or `nodes` with `gpus_per_node`) are needed; the rest has
-//! defaults. docs/replay.md is the reference. What is written here is read back as it was.
+//! defaults. docs/replay.md is the reference. What is written reads back unchanged.
 
 use bedplate_diag::{Source, nearest};
 use bedplate_gangs::{Closeness, Elastic, Preemption, Span, Time};
@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 use super::lines::{Line, lines, shown};
 use super::{Ending, Size, Trace, TraceError, TraceJob};
 
-/// Every field there is.
+/// Every field.
 const FIELDS: [&str; 25] = [
     "id",
     "submit_s",
@@ -75,14 +75,14 @@ struct Fields<'a> {
 impl<'a> Fields<'a> {
     fn parse(line: Line<'a>) -> Result<Self, TraceError> {
         let value: Value = serde_json::from_str(line.text)
-            .map_err(|error| line.bad(format!("it is no JSON object: {}", shown(&error.to_string()))))?;
+            .map_err(|error| line.bad(format!("it is not a JSON object: {}", shown(&error.to_string()))))?;
         let Value::Object(object) = value else {
-            return Err(line.bad("it is no JSON object"));
+            return Err(line.bad("it is not a JSON object"));
         };
         let known = || FIELDS.into_iter().chain([MINIMUM_RUN]);
         for key in object.keys() {
             if !known().any(|field| field == key) {
-                return Err(line.bad_near(format!("`{}` is no field", shown(key)), nearest(key, known())));
+                return Err(line.bad_near(format!("`{}` is not a field", shown(key)), nearest(key, known())));
             }
         }
         Ok(Self { line, object })
@@ -152,14 +152,15 @@ impl<'a> Fields<'a> {
         match size {
             Size::Nodes { nodes, .. } if min > 0 && elastic.allows(nodes) => Ok(Some(elastic)),
             Size::Nodes { .. } => Err(self.line.bad("`nodes` is not one of the sizes that `elastic` allows")),
-            Size::Gpus(_) => Err(self.line.bad("an elastic job says its size as `nodes`")),
+            Size::Gpus(_) => Err(self.line.bad("an elastic job gives its size as `nodes`")),
         }
     }
 
     fn closeness(&self) -> Result<Closeness, TraceError> {
         let level = |key: &str| -> Result<Option<Level>, TraceError> {
             let text = self.text(key)?;
-            let bad = |_| self.line.bad(format!("`{key}` is no level of a cluster, such as leaf or spine"));
+            let bad =
+                |_| self.line.bad(format!("`{key}` is not a level of a cluster, such as leaf or spine"));
             if text.is_empty() { Ok(None) } else { text.parse().map(Some).map_err(bad) }
         };
         match (level("within")?, level("near")?) {
@@ -183,7 +184,9 @@ impl<'a> Fields<'a> {
             return Ok(None);
         };
         let number = value.as_f64().filter(|number| (least..=most).contains(number));
-        number.map(Some).ok_or_else(|| self.line.bad(format!("`{key}` is no number from {least} to {most}")))
+        number
+            .map(Some)
+            .ok_or_else(|| self.line.bad(format!("`{key}` is not a number from {least} to {most}")))
     }
 
     fn whole(&self, key: &str, most: u64) -> Result<Option<u64>, TraceError> {
@@ -191,14 +194,14 @@ impl<'a> Fields<'a> {
             return Ok(None);
         };
         let number = value.as_u64().filter(|number| *number <= most);
-        number.map(Some).ok_or_else(|| self.line.bad(format!("`{key}` is no whole number up to {most}")))
+        number.map(Some).ok_or_else(|| self.line.bad(format!("`{key}` is not a whole number up to {most}")))
     }
 
     fn text(&self, key: &str) -> Result<String, TraceError> {
         match self.object.get(key) {
             None => Ok(String::new()),
             Some(Value::String(text)) => Ok(text.clone()),
-            Some(_) => Err(self.line.bad(format!("`{key}` is no text"))),
+            Some(_) => Err(self.line.bad(format!("`{key}` is not text"))),
         }
     }
 
@@ -209,7 +212,7 @@ impl<'a> Fields<'a> {
         let items = value.as_array().map(Vec::as_slice).unwrap_or(std::slice::from_ref(value));
         let text = |item: &Value| item.as_str().map(str::to_owned);
         let texts: Option<Vec<String>> = items.iter().map(text).collect();
-        texts.ok_or_else(|| self.line.bad(format!("`{key}` is no list of names")))
+        texts.ok_or_else(|| self.line.bad(format!("`{key}` is not a list of names")))
     }
 
     fn flag(&self, key: &str) -> Result<bool, TraceError> {
@@ -228,7 +231,8 @@ impl<'a> Fields<'a> {
         let names = || all.iter().map(|(name, _)| *name);
         found.map(Some).ok_or_else(|| {
             let listed: Vec<&str> = names().collect();
-            self.line.bad_near(format!("`{key}` is one of {}", listed.join(", ")), nearest(&text, names()))
+            self.line
+                .bad_near(format!("`{key}` must be one of {}", listed.join(", ")), nearest(&text, names()))
         })
     }
 }

@@ -12,7 +12,7 @@ pub(crate) struct Line<'a> {
     pub(crate) text: &'a str,
 }
 
-/// The lines of a text that hold something, without a byte order mark.
+/// The non-empty lines of a text, without a byte order mark.
 pub(crate) fn lines<'a>(source: Source<'a>) -> impl Iterator<Item = Line<'a>> {
     let text = source.text.strip_prefix('\u{feff}').unwrap_or(source.text);
     let lines = text.lines().zip(1..).map(move |(text, number)| Line { source, number, text: text.trim() });
@@ -60,24 +60,24 @@ impl<const N: usize> Header<N> {
     }
 }
 
-/// A number that is neither negative nor endless.
+/// A finite number that is not negative.
 pub(crate) fn number(line: Line<'_>, field: &str, what: &str) -> Result<f64, TraceError> {
     let number: Option<f64> = field.parse().ok();
     number
         .filter(|number| number.is_finite() && *number >= 0.0 && *number < 1e12)
-        .ok_or_else(|| line.bad(format!("the {what} `{}` is no number from 0 up", shown(field))))
+        .ok_or_else(|| line.bad(format!("the {what} `{}` is not a number of 0 or more", shown(field))))
 }
 
 /// A whole number up to a limit.
 pub(crate) fn whole(line: Line<'_>, field: &str, what: &str, most: u32) -> Result<u32, TraceError> {
     let number = number(line, field, what)?;
     if number.fract() != 0.0 || number > f64::from(most) {
-        return Err(line.bad(format!("the {what} `{}` is no whole number up to {most}", shown(field))));
+        return Err(line.bad(format!("the {what} `{}` is not a whole number up to {most}", shown(field))));
     }
     Ok(number as u32)
 }
 
-/// A field short enough to be quoted.
+/// A field shortened for quoting.
 pub(crate) fn shown(field: &str) -> String {
     field.chars().take(40).collect()
 }

@@ -1,13 +1,13 @@
 //! A gang while it holds nodes: how fast it works, what it has saved, what it loses.
 //!
-//! Work is counted in milliseconds of the job's own run time. A gang does `rate` of it per millisecond, after
+//! Work is counted in milliseconds of the job's own run time. A gang does `rate` work per millisecond, after
 //! an overhead (a restart, a change of size) in which it does none.
 
 use bedplate_gangs::{NodeShare, Span, Then, Time};
 
 use super::Record;
 
-/// Why GPU time was spent on nothing.
+/// Why GPU time was wasted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Cause {
     Failure,
@@ -23,15 +23,15 @@ pub(crate) struct Live {
     /// GPUs per node of the gang.
     pub(crate) gpus_per_node: f64,
     pub(crate) pace: Pace,
-    /// Milliseconds that pass before work goes on, and why.
+    /// Milliseconds before work continues, and why.
     overhead: f64,
     cause: Cause,
-    /// What work cost since it began, in the order it was done: sizes and places change.
+    /// The cost of work since it began, in order: sizes and places change.
     pieces: Vec<Piece>,
-    /// Up to when this is accounted for.
+    /// Accounted for up to this time.
     since: Time,
     pub(crate) phase: Phase,
-    /// Orders that came later make scheduled ends void.
+    /// Later orders invalidate scheduled ends.
     pub(crate) epoch: u32,
 }
 
@@ -41,7 +41,7 @@ pub(crate) struct Pace {
     /// Work per millisecond.
     pub(crate) rate: f64,
     /// GPU milliseconds for each millisecond of work that count as useful: what it takes with nodes close
-    /// together, and never more than at the size asked for.
+    /// together, and never more than at the requested size.
     pub(crate) worth: f64,
 }
 
@@ -94,7 +94,7 @@ impl Live {
         }
     }
 
-    /// Brings the record up to `now`.
+    /// Updates the record to `now`.
     pub(crate) fn advance(&mut self, record: &mut Record, now: Time) {
         let passed = now.since(self.since).0 as f64;
         self.since = now;
@@ -116,7 +116,7 @@ impl Live {
         record.useful += work * self.pace.worth;
     }
 
-    /// From here on work costs what it costs now.
+    /// From here on work has the current cost.
     fn note_cost(&mut self, from: f64) {
         let cost = Cost { held: self.gpus / self.pace.rate, useful: self.pace.worth };
         if self.pieces.last().is_none_or(|piece| piece.cost != cost) {
@@ -124,7 +124,7 @@ impl Live {
         }
     }
 
-    /// GPU time that the work beyond `saved` cost; the pieces of it are forgotten.
+    /// GPU time of the work beyond `saved`, whose pieces are removed.
     fn take_cost_beyond(&mut self, saved: f64, done: f64) -> Cost {
         let (mut end, mut cost) = (done, Cost::default());
         while let Some(piece) = self.pieces.last().copied().filter(|_| end > saved) {
@@ -140,13 +140,13 @@ impl Live {
         cost
     }
 
-    /// The gang must do nothing for a while.
+    /// Adds time in which the gang does no work.
     pub(crate) fn pause(&mut self, length: Span, cause: Cause) {
         self.overhead += length.0 as f64;
         self.cause = cause;
     }
 
-    /// Falls back to the newest checkpoint; what was done since is lost.
+    /// Falls back to the newest checkpoint; later work is lost.
     pub(crate) fn fall_back(&mut self, record: &mut Record, every: Option<Span>, cause: Cause) {
         let saved = every.map_or(0.0, |every| (record.done / every.0 as f64).floor() * every.0 as f64);
         let lost = self.take_cost_beyond(saved, record.done);
@@ -160,7 +160,7 @@ impl Live {
         self.reaches(record, duration.0 as f64)
     }
 
-    /// When so much work will be done.
+    /// When this much work will be done.
     pub(crate) fn reaches(&self, record: &Record, work: f64) -> Time {
         let left = (work - record.done).max(0.0);
         self.since + Span(1).times(self.overhead + left / self.pace.rate.max(1e-9)).max(Span(1))

@@ -1,16 +1,16 @@
-//! How well a policy did, in figures that are defined here.
+//! How well a policy did, as metrics defined here.
 //!
 //! * *wait*: from submission to the first start.
 //! * *bounded slowdown*: from submission to the end, over the job's own run time but at least ten
 //!   seconds, and never below 1. Slow placements, restarts and small sizes count against it.
 //! * *utilisation*: GPU time held in the window of submissions, over all GPUs for that window.
 //! * *goodput*: GPU time held for work that was kept, over all GPU time held. What a slow placement, or a size
-//!   larger than asked for, takes beyond what the work takes with close nodes at the size asked for does not count.
-//! * *delivered*: work that was kept, in GPU time at the size asked for, at the rate at which GPU time was held
-//!   in the window, over all GPUs. A policy that slows jobs down keeps more GPUs busy; here that gains it nothing. An
+//!   above the requested one, takes beyond the time with close nodes at the requested size does not count.
+//! * *delivered*: work that was kept, in GPU time at the requested size, at the rate at which GPU time was held
+//!   in the window, over all GPUs. Slowing jobs down keeps more GPUs busy but does not raise this. An
 //!   elastic gang that runs smaller delivers the same work for less GPU time, so this can exceed utilisation.
 //! * *fairness*: Jain's index (Σx)²/(n Σx²) over the mean bounded slowdowns of users, or of accounts where
-//!   the trace has no users: 1 when all fare alike, 1/n when one bears it all.
+//!   the trace has no users: 1 when all are equal, 1/n when one bears it all.
 //! * *fragmentation*: share of the free GPUs on nodes partly in use, on average over the window.
 
 use std::collections::BTreeMap;
@@ -59,13 +59,13 @@ pub struct Distribution {
     pub longest: Span,
 }
 
-/// GPU milliseconds, by what became of them.
+/// GPU milliseconds, by outcome.
 #[derive(Debug, Clone, Copy, PartialEq, Default)]
 pub struct GpuTime {
     pub held: f64,
-    /// For work that was kept, at no more than it takes with close nodes at the size asked for.
+    /// For work that was kept, at most what it takes with close nodes at the requested size.
     pub useful: f64,
-    /// What the kept work takes at the size asked for; an elastic gang that ran smaller held less for it.
+    /// What the kept work takes at the requested size; an elastic gang that ran smaller held less.
     pub work: f64,
     /// Work done twice and restarts, after failures.
     pub lost_to_failures: f64,
@@ -81,7 +81,7 @@ impl GpuTime {
     }
 }
 
-/// Jobs by the number of GPUs they ask for.
+/// Jobs by requested GPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Class {
     pub name: &'static str,
@@ -156,14 +156,14 @@ impl Outcome {
     }
 }
 
-/// A job that started and left, with what is judged about it.
+/// A job that started and left, with its metrics.
 struct Judged<'a> {
     job: &'a TraceJob,
     wait: Span,
     slowdown: f64,
 }
 
-/// Jobs shorter than this count as long as this, so that they do not rule the mean.
+/// Jobs shorter than this count as long as this, so that they do not dominate the mean.
 const SHORTEST: Span = Span::seconds(10);
 
 impl<'a> Judged<'a> {
@@ -198,7 +198,7 @@ impl Distribution {
             return Self::default();
         }
         spans.sort_unstable();
-        // The nearest rank: the smallest value that so many hundredths do not exceed.
+        // The nearest rank: the smallest value that the given share does not exceed.
         let rank = |percent: usize| spans[(spans.len() * percent).div_ceil(100).max(1) - 1];
         let sum: u128 = spans.iter().map(|span| u128::from(span.0)).sum();
         Self {

@@ -66,7 +66,7 @@ fn pod(line: Line<'_>, fields: [&str; 11], trace: &mut Trace) -> Result<Option<T
 /// The node list as a cluster.toml: a flat fabric, nodes by model and number of GPUs.
 ///
 /// The catalog has none of these models; `accelerator` stands in for all of them, and jobs find theirs by
-/// the name of the kind (`V100M16-x8`). Speeds play no part: run times come from the trace.
+/// the name of the kind (`V100M16-x8`). Speeds do not matter: run times come from the trace.
 pub fn openb_cluster(source: Source<'_>, accelerator: &str) -> Result<String, TraceError> {
     let mut lines = lines(source);
     let first = lines.next().ok_or(TraceError::Empty { place: source.whole() })?;

@@ -1,6 +1,6 @@
 //! The Philly trace as a CSV of jobs: `timestamp,duration,num_gpus,gpu_time,cluster`.
 //!
-//! The virtual cluster is taken for the account. The trace names neither users nor ends.
+//! The virtual cluster becomes the account. The trace names neither users nor ends.
 
 use bedplate_diag::Source;
 use bedplate_gangs::{Span, Time};
@@ -17,8 +17,9 @@ pub(crate) fn read(source: Source<'_>) -> Result<Trace, TraceError> {
     let mut trace = Trace::default();
     for line in lines {
         let [timestamp, duration, gpus, account] = header.fields(line)?;
-        let submit = seconds_of(timestamp)
-            .ok_or_else(|| line.bad(format!("`{}` is no time like 2017-10-09 07:01:55", shown(timestamp))))?;
+        let submit = seconds_of(timestamp).ok_or_else(|| {
+            line.bad(format!("`{}` is not a time like 2017-10-09 07:01:55", shown(timestamp)))
+        })?;
         let duration = Span((number(line, duration, "duration")? * 1000.0) as u64);
         let size = Size::Gpus(gpus_of(line, gpus)?);
         let account = trace.accounts.place(account);
@@ -30,7 +31,7 @@ pub(crate) fn read(source: Source<'_>) -> Result<Trace, TraceError> {
 
 fn gpus_of(line: Line<'_>, field: &str) -> Result<u32, TraceError> {
     let gpus = whole(line, field, "number of GPUs", 1_000_000)?;
-    if gpus == 0 { Err(line.bad("a job without GPUs")) } else { Ok(gpus) }
+    if gpus == 0 { Err(line.bad("the job has no GPUs")) } else { Ok(gpus) }
 }
 
 /// Seconds since 1970 of `YYYY-MM-DD HH:MM:SS`, without time zones.

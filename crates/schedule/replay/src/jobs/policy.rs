@@ -68,16 +68,11 @@ impl Policy {
         ),
         policy(
             "ours-rigid",
-            "ours, but elastic gangs keep the size asked for",
+            "ours, but elastic gangs keep their requested size",
             BackfillKind::Ours,
             [true, false, true],
         ),
-        policy(
-            "ours-no-preemption",
-            "ours, but nobody is stopped for others",
-            BackfillKind::Ours,
-            [true, true, false],
-        ),
+        policy("ours-no-preemption", "ours, but without preemption", BackfillKind::Ours, [true, true, false]),
         policy(
             "ours-plain",
             "ours without topology, elastic sizes and preemption",
@@ -86,7 +81,7 @@ impl Policy {
         ),
     ];
 
-    /// Those compared when nothing is said.
+    /// Those compared by default.
     pub const USUAL: [&'static str; 3] = ["easy", "conservative", "ours"];
 
     pub fn find(name: &str) -> Option<Policy> {
@@ -95,7 +90,7 @@ impl Policy {
 
     /// The scheduler's settings; partitions, QOS and accounts come from the trace.
     ///
-    /// Reservations are made anew by the number of events, and by the clock only every few hours: a daemon
+    /// Reservations are renewed by the number of events, and by the clock only every few hours: a daemon
     /// does it every ten minutes, which in years of virtual time costs much and changes little.
     pub fn settings(&self) -> Settings {
         let backfill = match self.backfill {
@@ -117,8 +112,8 @@ impl Policy {
         settings
     }
 
-    /// What the scheduler is told of a job's prediction. One that knows no topology is not told what
-    /// messages cost; one that is not elastic either is told nothing.
+    /// The part of a job's prediction that the scheduler gets. One without topology is not told what
+    /// messages cost; one that is not elastic either gets nothing.
     pub(crate) fn told(&self, expected: Option<Expected>) -> Option<Expected> {
         match (self.has_topology, self.is_elastic) {
             (true, _) => expected,

@@ -1,4 +1,4 @@
-//! What the cluster looked like over time, at even steps.
+//! The state of the cluster over time, at even steps.
 
 use bedplate_gangs::{Scheduler, Span, Time};
 use bedplate_topology::NodeId;
@@ -7,11 +7,11 @@ use bedplate_topology::NodeId;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Sample {
     pub at: Time,
-    /// Share of the GPUs held, on average since the sample before.
+    /// Share of the GPUs held, on average since the last sample.
     pub utilisation: f64,
     /// Gangs that waited for resources.
     pub waiting: usize,
-    /// Share of the free GPUs that lie on nodes of which a part is in use; none where nothing is free.
+    /// Share of the free GPUs that are on partly used nodes; none where nothing is free.
     pub fragmentation: Option<f64>,
 }
 
@@ -23,7 +23,7 @@ pub struct Series {
 
 /// Steps in the window of submissions.
 const STEPS: u64 = 400;
-/// A queue that takes very long to drain is not watched to its end.
+/// A queue that takes very long to drain is not sampled to its end.
 const MOST: usize = 4_000;
 
 impl Series {

@@ -1,7 +1,7 @@
-//! A trace played through the scheduler: events in the order of virtual time, decisions carried out.
+//! A trace run through the scheduler: events in virtual time, decisions carried out.
 //!
 //! A start becomes an end after the job's own run time, stretched by placement and size; a stop frees the
-//! nodes shortly after; a gang that comes back goes on from its newest checkpoint and pays for a restart.
+//! nodes shortly after; a gang that comes back continues from its newest checkpoint and pays for a restart.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -24,11 +24,11 @@ pub struct Replay {
     pub estimates: Estimates,
     pub failures: Option<Failures>,
     pub seed: u64,
-    /// What a gang pays to start again after an interruption, beside the work it lost.
+    /// The restart cost of a gang after an interruption, besides the lost work.
     pub restart: Span,
-    /// What an elastic gang pays for a change of its size.
+    /// The cost of an elastic gang's change of size.
     pub resize: Span,
-    /// Of so many of the largest jobs the whole course is kept.
+    /// The number of largest jobs whose whole course is kept.
     pub largest: usize,
 }
 
@@ -54,7 +54,7 @@ pub struct Progress {
     pub now: Time,
 }
 
-/// What became of a trace under a policy.
+/// The outcome of a trace under a policy.
 #[derive(Debug, Clone)]
 pub struct Outcome {
     /// One for each job of the trace, in its order.
@@ -77,21 +77,21 @@ pub struct Outcome {
     pub events: u64,
 }
 
-/// What became of one job.
+/// The outcome of one job.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Record {
     pub first_start: Option<Time>,
     pub ended: Option<Time>,
     pub end: End,
     pub starts: u32,
-    /// Stops and swaps from which it went on.
+    /// Stops and swaps after which it continued.
     pub interruptions: u32,
     /// GPU milliseconds: held, and of those lost to each cause.
     pub held: f64,
     pub lost_to_failures: f64,
     pub lost_to_preemption: f64,
     pub lost_to_resizing: f64,
-    /// GPU milliseconds held for work that was kept, without what slow placements and large sizes cost.
+    /// GPU milliseconds held for work that was kept, without the cost of slow placements and large sizes.
     pub useful: f64,
     /// Work done and kept, in milliseconds of the job's own run time.
     pub done: f64,
@@ -139,7 +139,7 @@ impl Record {
     }
 }
 
-/// Plays the trace on the cluster.
+/// Runs the trace on the cluster.
 pub fn simulate(
     trace: &Trace,
     cluster: &Cluster,
@@ -153,13 +153,13 @@ pub fn simulate(
 
 /// A stopped gang is gone after this, or after its grace where that is shorter.
 const STOPPING: Span = Span::seconds(15);
-/// A job that was interrupted so often is given up: it loses more than it does.
+/// A job interrupted this often is given up: it loses more than it achieves.
 const MOST_INTERRUPTIONS: u32 = 100;
-/// When nothing has started or ended for so long, nothing will.
+/// When nothing has started or ended for this long, nothing will.
 const PATIENCE: Span = Span::days(400);
 const PROGRESS_EVERY: u64 = 4096;
 
-/// Something that will happen unless an order comes before it.
+/// Something that happens unless an order comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Due {
     Repaired(NodeId),
@@ -203,7 +203,7 @@ struct Simulation<'a> {
     held_since_sample: f64,
     open: usize,
     last_change: Time,
-    /// Events for the scheduler at this very time.
+    /// Events for the scheduler at this time.
     inbox: Vec<Event>,
     courses: BTreeMap<usize, Vec<Segment>>,
     outcome: Outcome,
@@ -419,8 +419,8 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// A prescribed limit is never too short for undisturbed work, so who runs into it was disturbed and is
-    /// submitted anew.
+    /// An assigned limit is never too short for undisturbed work, so a job that reaches it was disturbed and is
+    /// submitted again.
     fn try_again(&mut self, index: usize) {
         if self.is_hopeless(index) {
             return self.close(index, End::GivenUp);
@@ -485,12 +485,12 @@ impl<'a> Simulation<'a> {
         self.watch_checkpoint(index);
     }
 
-    /// How a job works with these nodes.
+    /// The pace of a job on these nodes.
     fn pace(&self, index: usize, shares: &[NodeShare]) -> Pace {
         self.workload.pace(index, shares.len() as u32, self.scheduler.slowdown_across(shares))
     }
 
-    /// Changes a running gang, its work so far accounted for, and expects its end anew.
+    /// Changes a running gang after accounting for its work so far, and reschedules its end.
     fn change(&mut self, index: usize, change: impl FnOnce(&mut Live)) {
         let Some(live) = self.live.get_mut(&index) else {
             return;
@@ -518,7 +518,7 @@ impl<'a> Simulation<'a> {
         self.heap.push(Reverse((ends, Due::Done { index, epoch: live.epoch })));
     }
 
-    /// The scheduler weighs what a gang would lose only where gangs may be preempted.
+    /// The scheduler needs a gang's potential loss only where gangs may be preempted.
     fn watch_checkpoint(&mut self, index: usize) {
         let job = &self.trace.jobs[index];
         let is_victim = self.replay.policy.preempts() && self.trace.qos.name(job.qos) == "low";
@@ -526,7 +526,7 @@ impl<'a> Simulation<'a> {
             return;
         };
         let (live, record) = (&self.live[&index], &self.outcome.records[index]);
-        // Work is a sum of rounded parts: one that is all but done counts as done.
+        // Work is a sum of rounded parts, so nearly done counts as done.
         let next = ((record.done + 1.0) / every.0 as f64).floor() + 1.0;
         let at = live.reaches(record, next * every.0 as f64);
         self.heap.push(Reverse((at, Due::Checkpoint { index, epoch: live.epoch })));
@@ -552,7 +552,7 @@ impl<'a> Simulation<'a> {
         if !keeps_work {
             live.fall_back(record, every, cause);
             record.interruptions += 1;
-            // One that saved nothing starts as it did the first time.
+            // One without a checkpoint starts from the beginning.
             if record.done > 0.0 {
                 self.owed.insert(index, cause);
             }

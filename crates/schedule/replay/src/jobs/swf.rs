@@ -1,7 +1,7 @@
 //! The Standard Workload Format of the Parallel Workloads Archive: 18 fields, `;` before comments.
 //!
-//! A processor is taken for a GPU. Fields used: submit time (2), run time (4), processors allocated (5) or,
-//! where unknown, asked for (8), time asked for (9), status (11), user (12), group as account (13), queue as
+//! A processor counts as a GPU. Fields used: submit time (2), run time (4), processors allocated (5) or,
+//! where unknown, requested (8), requested time (9), status (11), user (12), group as account (13), queue as
 //! QOS (15) and partition (16). Jobs without a run time or processors are left out and counted: they never ran.
 
 use bedplate_diag::Source;
@@ -60,11 +60,11 @@ fn fields(line: Line<'_>) -> Result<[f64; FIELDS], TraceError> {
     for text in line.text.split_whitespace() {
         let value: Option<f64> = text.parse().ok();
         let value = value.filter(|value| value.is_finite() && value.abs() < 1e12);
-        let value = value.ok_or_else(|| line.bad(format!("`{}` is no number", shown(text))))?;
+        let value = value.ok_or_else(|| line.bad(format!("`{}` is not a number", shown(text))))?;
         if let Some(field) = fields.get_mut(count) {
             *field = value;
         }
         count += 1;
     }
-    if count == FIELDS { Ok(fields) } else { Err(line.bad(format!("it has {count} fields and not 18"))) }
+    if count == FIELDS { Ok(fields) } else { Err(line.bad(format!("it has {count} fields instead of 18"))) }
 }

@@ -1,4 +1,4 @@
-//! A trace: jobs as somebody ran or generated them, before any scheduler has seen them.
+//! A trace: jobs as recorded or generated, before any scheduler has seen them.
 
 use std::collections::BTreeMap;
 
@@ -12,27 +12,27 @@ pub struct Trace {
     pub accounts: Names,
     pub qos: Names,
     pub partitions: Names,
-    /// What is odd about the trace without being wrong.
+    /// Remarks on what is odd but not wrong.
     pub remarks: Vec<Remark>,
 }
 
-/// One job. Users, accounts, QOS and partitions are places in the trace's lists of names.
+/// One job. Users, accounts, QOS and partitions are indices into the trace's lists of names.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TraceJob {
     pub name: String,
     /// After the first submission of the trace.
     pub submit: Time,
-    /// Run time at the size asked for, with the nodes as close as they can be and nothing failing.
+    /// Run time at the requested size, with nodes as close as possible and no failures.
     pub duration: Span,
     pub size: Size,
     pub cpus_per_node: u16,
     pub memory_mib_per_node: u32,
-    /// Thousandths of the one GPU it asks for.
+    /// Thousandths of its one GPU.
     pub gpu_share: Option<u16>,
-    /// Names of GPUs that will do; any when empty.
+    /// Names of acceptable GPUs; any when empty.
     pub accelerators: Vec<String>,
     pub is_exclusive: bool,
-    /// As the user asked; where absent it is prescribed, see [`Estimates`](super::Estimates).
+    /// As requested by the user; else assigned, see [`Estimates`](super::Estimates).
     pub time_limit: Option<Span>,
     pub user: u32,
     pub account: u32,
@@ -45,17 +45,17 @@ pub struct TraceJob {
     pub scale_out_share: f64,
     /// Share of a step that does not shrink with more nodes.
     pub fixed_share: f64,
-    /// Work between checkpoints; without them all work is lost with a node.
+    /// Work between checkpoints; without them losing a node loses all work.
     pub checkpoint_every: Option<Span>,
     pub preemption: Preemption,
     pub minimum_run_time: Span,
     pub ending: Ending,
 }
 
-/// How many GPUs a job asks for.
+/// How many GPUs a job requests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Size {
-    /// So many GPUs, on as few nodes of the cluster as hold them.
+    /// A number of GPUs, on as few nodes as possible.
     Gpus(u32),
     Nodes {
         nodes: u32,
@@ -80,7 +80,7 @@ impl Ending {
     }
 }
 
-/// Something odd about a trace, and in how many lines.
+/// An oddity of a trace, and in how many lines it occurs.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Remark {
     pub what: &'static str,
@@ -88,7 +88,7 @@ pub struct Remark {
 }
 
 impl TraceJob {
-    /// A job of nobody in particular.
+    /// A job without a user.
     pub fn new(submit: Time, duration: Span, size: Size) -> Self {
         Self {
             name: String::new(),
@@ -117,7 +117,7 @@ impl TraceJob {
         }
     }
 
-    /// GPUs asked for; a shared one counts by its share.
+    /// Requested GPUs; a shared one counts by its share.
     pub fn gpus(&self) -> f64 {
         let whole = match self.size {
             Size::Gpus(gpus) => f64::from(gpus),
@@ -133,7 +133,7 @@ impl TraceJob {
 }
 
 impl Size {
-    /// Nodes and GPUs on each, where nodes have `per_node` GPUs: as few nodes as hold the GPUs, all alike,
+    /// Nodes and GPUs on each, where nodes have `per_node` GPUs: as few nodes as possible, all alike,
     /// so 12 GPUs on nodes of 8 are two nodes with 6.
     pub fn shape(self, per_node: u16) -> (u32, u16) {
         match self {
@@ -195,7 +195,7 @@ impl Trace {
     }
 }
 
-/// Names by their place, each once. Place 0 is the empty name: nobody in particular.
+/// Distinct names by index. Index 0 is the empty name: unknown.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     names: Vec<String>,

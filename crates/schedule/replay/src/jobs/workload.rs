@@ -1,4 +1,4 @@
-//! From a trace to what the scheduler takes: the site's rules, and a request for every job.
+//! From a trace to the scheduler's input: the site's rules, and a request for every job.
 
 use bedplate_gangs::{
     AccountId, Accounts, Amount, Expected, JobId, NodeShare, Partition, PartitionId, Qos, QosId, Request,
@@ -15,9 +15,9 @@ pub(crate) struct Workload<'a> {
     trace: &'a Trace,
     cluster: &'a Cluster,
     accounts: Vec<AccountId>,
-    /// GPUs of the usual node.
+    /// GPUs of the most common node.
     per_node: u16,
-    /// How many times less bandwidth than neighbours the furthest nodes have.
+    /// The factor by which the furthest nodes have less bandwidth than neighbours.
     worst: f64,
     policy: Policy,
     estimates: Estimates,
@@ -25,7 +25,7 @@ pub(crate) struct Workload<'a> {
 }
 
 impl<'a> Workload<'a> {
-    /// The rules of the site under a policy, and the workload that lives under them.
+    /// The rules of the site under a policy, and the workload under them.
     pub(crate) fn new(
         trace: &'a Trace,
         cluster: &'a Cluster,
@@ -76,7 +76,7 @@ impl<'a> Workload<'a> {
         }
     }
 
-    /// How a job works with so many nodes, of which the furthest have `slower` times less bandwidth than
+    /// The pace of a job on this many nodes, of which the furthest have `slower` times less bandwidth than
     /// neighbours.
     pub(crate) fn pace(&self, index: usize, nodes: u32, slower: f64) -> Pace {
         let job = &self.trace.jobs[index];
@@ -94,7 +94,7 @@ impl<'a> Workload<'a> {
             .then_some(Expected { scale_out_share: job.scale_out_share, fixed_share: job.fixed_share })
     }
 
-    /// The limit that is given to a job without one. An elastic gang pays for changes of its size, which
+    /// The limit assigned to a job without one. An elastic gang pays for changes of its size, which
     /// even an exact estimate must leave room for.
     fn prescribed(&self, job: &TraceJob, index: usize) -> Span {
         let (nodes, _) = job.size.shape(self.per_node);
@@ -103,7 +103,7 @@ impl<'a> Workload<'a> {
         self.estimates.limit(job.duration.times(stretch) + resizing, self.seed, index)
     }
 
-    /// Kinds of nodes that have one of the GPUs named, or bear the name themselves.
+    /// Kinds of nodes that have one of the named GPUs, or have that name themselves.
     fn kinds(&self, accelerators: &[String]) -> u64 {
         if accelerators.is_empty() {
             return u64::MAX;
@@ -131,7 +131,7 @@ fn or<'a>(name: &'a str, otherwise: &'a str) -> &'a str {
     if name.is_empty() { otherwise } else { name }
 }
 
-/// QOS `high` stands before all others and may preempt `low`, which stands behind them.
+/// QOS `high` comes before all others and may preempt `low`, which comes last.
 fn qos_table(names: &Names) -> Vec<Qos> {
     let low: Vec<QosId> = places(names, "low").collect();
     let row = |name: &str| {

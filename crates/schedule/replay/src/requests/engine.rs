@@ -1,4 +1,4 @@
-//! How long an engine step takes: the one thing a replay must be told about hardware and model.
+//! How long an engine step takes: all that a replay needs to know about hardware and model.
 //!
 //! Times are whole picoseconds, so that a stretch of steps can be added up exactly. A performance model's
 //! figures are rounded once, when they become picoseconds; from there on nothing is rounded until a result is
@@ -13,7 +13,7 @@ pub type Picoseconds = u64;
 pub(crate) const PER_NANOSECOND: u64 = 1000;
 const PER_SECOND: f64 = 1e12;
 
-/// Seconds as whole picoseconds, to the nearest; what is negative or no number becomes 0.
+/// Seconds as whole picoseconds, rounded; negative numbers and NaN become 0.
 pub fn picoseconds(seconds: f64) -> Picoseconds {
     (seconds * PER_SECOND).round() as u64
 }
@@ -30,7 +30,7 @@ pub struct DecodeTime {
     pub slope: Picoseconds,
 }
 
-/// A performance model as a replay sees it.
+/// A performance model for a replay.
 pub trait StepTime {
     /// The time of a step that computes at least one prompt token.
     fn prefill(&self, shape: &StepShape) -> Picoseconds;
@@ -39,7 +39,7 @@ pub trait StepTime {
     fn decode(&self, decodes: u32) -> DecodeTime;
 }
 
-/// An engine whose step time is a sum of linear terms, as its user gives them.
+/// An engine whose step time is a sum of linear terms, as given by the user.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LinearEngine {
     /// Every step.
@@ -55,8 +55,8 @@ pub struct LinearEngine {
 }
 
 impl Default for LinearEngine {
-    /// An engine to try things out with: 8 ms a step, 25 us a prompt token, 20 us a decode, 20 ns a token of
-    /// context. It is nobody's hardware.
+    /// An engine for experiments: 8 ms per step, 25 us per prompt token, 20 us per decode, 20 ns per token of
+    /// context. It describes no real hardware.
     fn default() -> Self {
         Self {
             step: 8_000_000_000,

@@ -10,7 +10,7 @@ pub enum TraceError {
     MissingColumn { column: &'static str, place: Place },
     #[error("the trace has no requests")]
     Empty { place: Place },
-    #[error("this is no known trace of requests")]
+    #[error("this is not a known trace of requests")]
     UnknownFormat { place: Place },
 }
 
@@ -19,14 +19,14 @@ pub const PAGES: &[&Page] = &[&MALFORMED, &MISSING_COLUMN, &EMPTY, &UNKNOWN_FORM
 static MALFORMED: Page = Page {
     code: "replay/malformed-request",
     class: Class::User,
-    meaning: "A line of a request trace is not what the format asks for. No line is skipped, because a replay of half a trace answers another question.",
-    remedy: "correct the line that is named, or leave it out of the file",
+    meaning: "A line of a request trace does not have the form that the format requires. No line is skipped, because replaying half a trace would answer a different question.",
+    remedy: "correct the line, or remove it from the file",
 };
 
 static MISSING_COLUMN: Page = Page {
     code: "replay/missing-column",
     class: Class::User,
-    meaning: "The first line of a CSV trace names its columns, and one that is needed is not among them.",
+    meaning: "The first line of a CSV trace names its columns, and a required one is missing.",
     remedy: "give a header such as `TIMESTAMP,ContextTokens,GeneratedTokens`",
 };
 

@@ -1,4 +1,4 @@
-//! What is replayed on: replicas in one pool or two, their router, transfers, scaling and price.
+//! The deployment to replay on: replicas in one pool or two, their router, transfers, scaling and price.
 
 use bedplate_batching::{RouterOptions, SchedulerOptions};
 
@@ -16,21 +16,21 @@ pub struct Pool<'a> {
     pub scaling: Option<Scaling>,
 }
 
-/// When replicas are added and taken away.
+/// When replicas are added and removed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Scaling {
     pub least: u32,
     pub most: u32,
-    /// Sequences per replica, waiting or running, that are aimed at.
+    /// Target number of sequences per replica, waiting or running.
     pub sequences: u32,
-    /// How often it is looked at.
+    /// How often scaling is decided.
     pub interval: Picoseconds,
     /// From the decision until a new replica takes requests: machine, weights, warm-up.
     pub cold_start: Picoseconds,
 }
 
 /// How KV moves from the replica that computed a prompt to the one that decodes. Transfers from one replica
-/// go one after the other.
+/// are sequential.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Transfer {
     pub latency: Picoseconds,
@@ -52,7 +52,7 @@ pub enum Arrangement<'a> {
     Disaggregated(Box<Disaggregated<'a>>),
 }
 
-/// Two pools and the way between them.
+/// Two pools and the link between them.
 #[derive(Clone)]
 pub struct Disaggregated<'a> {
     pub prefill: Pool<'a>,
@@ -67,10 +67,10 @@ pub struct Fleet<'a> {
     /// How KV moves to host memory and back when sequences are swapped.
     pub swap: Transfer,
     pub objectives: Objectives,
-    /// What every request takes outside engine steps: HTTP, tokens made of text, the first piece streamed. It
-    /// is part of the first token and of the whole, and occupies no replica.
+    /// Overhead of every request outside engine steps: HTTP, tokenising, streaming the first piece. It counts
+    /// towards the first token and the total, and occupies no replica.
     pub way: Picoseconds,
-    /// Decode-only steps that are played as one at most; 1 plays step by step. The results are the same.
+    /// The most decode-only steps simulated as one; 1 simulates step by step. The results are the same.
     pub horizon: u32,
 }
 

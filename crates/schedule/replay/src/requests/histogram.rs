@@ -1,4 +1,4 @@
-//! Durations counted in buckets that are 1/64 to 1/128 of their value wide, so that a quantile is within 1.6 %.
+//! Durations counted in buckets that are 1/64 to 1/128 of their value wide, so that quantiles are within 1.6 %.
 
 use super::engine::Picoseconds;
 use super::stretch::Stretch;

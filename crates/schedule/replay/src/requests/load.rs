@@ -7,11 +7,11 @@ use crate::random::Random;
 /// When requests arrive.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Arrivals {
-    /// Independently, so many a second on average.
+    /// Independently, at an average rate per second.
     Poisson { per_second: f64 },
     /// Poisson, with bursts: for the first `lasting` of every `period`, at the higher rate.
     Bursts { per_second: f64, burst_per_second: f64, period: Picoseconds, lasting: Picoseconds },
-    /// So many users, each of whom sends the next request when the last one is answered.
+    /// A number of users, each of whom sends the next request when the last one is answered.
     Closed { users: u32 },
 }
 
@@ -41,7 +41,7 @@ pub struct SharedPrefix {
     pub groups: u32,
 }
 
-/// Conversations: each turn's prompt is all that was said before, and something new.
+/// Conversations: each turn's prompt is the whole conversation so far plus something new.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Turns {
     pub turns: u32,
@@ -49,10 +49,10 @@ pub struct Turns {
     pub pause: Picoseconds,
 }
 
-/// Requests that think at length before they answer.
+/// Requests with long thinking before the answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Thinking {
-    /// How many of a hundred requests do.
+    /// Percentage of requests that do.
     pub percent: u32,
     pub output: Lengths,
 }
@@ -60,7 +60,7 @@ pub struct Thinking {
 /// A load to be generated from a seed.
 #[derive(Debug, Clone, PartialEq)]
 pub struct GeneratedLoad {
-    /// Requests in all, turns counted one by one.
+    /// Total requests, counting each turn.
     pub requests: u32,
     pub arrivals: Arrivals,
     pub prompt: Lengths,
@@ -70,7 +70,7 @@ pub struct GeneratedLoad {
     pub thinking: Option<Thinking>,
     /// Sequences generated per request.
     pub samples: u16,
-    /// Requests come from so many tenants in turn.
+    /// Requests come from this many tenants in turn.
     pub tenants: u32,
     pub patience: Option<Picoseconds>,
     pub seed: u64,
@@ -111,7 +111,7 @@ impl Generator {
         Self { load, random, clock: 0.0, drawn: 0, conversations: 0 }
     }
 
-    /// The next request that comes of itself, rather than in answer to another.
+    /// The next independent request, as opposed to a follow-up.
     pub(crate) fn arrival(&mut self) -> Option<Planned> {
         if let Arrivals::Closed { users } = self.load.arrivals
             && self.conversations >= u64::from(users)
@@ -122,7 +122,7 @@ impl Generator {
         self.conversation(at)
     }
 
-    /// The request that follows one that was answered, if any.
+    /// The follow-up of an answered request, if any.
     pub(crate) fn after(&mut self, answered: &Planned, now: Picoseconds) -> Option<Planned> {
         if let Some(turns) = self.load.turns
             && answered.turn + 1 < turns.turns
@@ -199,7 +199,7 @@ impl Generator {
             Arrivals::Closed { .. } => return 0,
             Arrivals::Poisson { per_second } => self.clock += self.random.exponential(1.0 / per_second),
             Arrivals::Bursts { per_second, burst_per_second, period, lasting } => {
-                // Thinning: drawn at the higher rate, kept with the share that the moment allows.
+                // Thinning: drawn at the higher rate, kept with the probability of the current rate.
                 let highest = per_second.max(burst_per_second);
                 loop {
                     self.clock += self.random.exponential(1.0 / highest);

@@ -1,6 +1,6 @@
 //! Replay of requests: traces or generated load over serving replicas in virtual time.
 //!
-//! The replicas run the scheduler and the router of `batching`, the ones that an engine runs. How long a step
+//! The replicas run the scheduler and the router of `batching`, the same ones that an engine runs. How long a step
 //! takes comes from a [`StepTime`]; everything else is decided here in whole picoseconds, so a seed gives the
 //! same result everywhere. A stretch of decode-only steps is one event, exactly: see `stretch`.
 //!

@@ -7,7 +7,7 @@ const NEVER: Picoseconds = Picoseconds::MAX;
 
 #[derive(Debug, Clone)]
 pub(crate) struct NextEnd {
-    /// Inner nodes first, then one leaf per replica; each inner node has the least of its two.
+    /// Inner nodes first, then one leaf per replica; each inner node has the smaller of its two.
     least: Vec<Picoseconds>,
     leaves: usize,
 }

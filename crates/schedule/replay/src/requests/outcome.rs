@@ -1,4 +1,4 @@
-//! What came of a replay: every request's times, and what they add up to.
+//! The result of a replay: every request's times, and their summary.
 
 use bedplate_batching::Refusal;
 
@@ -7,10 +7,10 @@ use super::fleet::Objectives;
 use super::histogram::Histogram;
 use super::series::Series;
 
-/// What became of one request.
+/// The outcome of one request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fate {
-    /// Under way; when a replay has ended, one that the virtual clock's 213 days did not suffice for.
+    /// In progress; after a replay, one that did not end within the virtual clock's 213 days.
     Underway,
     Finished,
     /// No replica can ever run it.
@@ -24,16 +24,16 @@ pub enum Fate {
 pub struct Record {
     pub fate: Fate,
     pub arrived: Picoseconds,
-    /// When its first token was there, of whichever sample was first.
+    /// When its first token was generated, of any sample.
     pub first_token: Picoseconds,
-    /// When the last token of its last sample was there.
+    /// When the last token of its last sample was generated.
     pub finished: Picoseconds,
     pub prompt_tokens: u32,
     /// Tokens generated, over all samples.
     pub generated_tokens: u32,
     /// Tokens of the longest sample.
     pub longest_tokens: u32,
-    /// Prompt tokens that came out of a prefix tree.
+    /// Prompt tokens found in a prefix tree.
     pub cached_tokens: u32,
 }
 
@@ -46,7 +46,7 @@ impl Record {
         self.finished - self.arrived
     }
 
-    /// Mean time between its tokens, or nothing if it has just one.
+    /// Mean time between its tokens, or `None` if it has just one.
     pub fn itl(&self) -> Option<Picoseconds> {
         (self.finished - self.first_token).checked_div(u64::from(self.longest_tokens) - 1)
     }
@@ -62,7 +62,7 @@ impl Record {
     }
 }
 
-/// How durations are spread.
+/// The distribution of durations.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Spread {
     pub count: u64,
@@ -75,7 +75,7 @@ pub struct Spread {
 }
 
 impl Spread {
-    /// Of these values, exactly. A quantile is the least value that so many are not above.
+    /// Of these values, exactly. A quantile is the smallest value that the given share does not exceed.
     pub fn of(mut values: Vec<Picoseconds>) -> Self {
         let Some(longest) = values.iter().copied().max() else { return Self::default() };
         let sum: u128 = values.iter().copied().map(u128::from).sum();
@@ -125,7 +125,7 @@ pub struct Outcome {
     pub finished: u64,
     pub refused: u64,
     pub dropped: u64,
-    /// For which the virtual clock did not suffice.
+    /// Those that the virtual clock was too short for.
     pub unfinished: u64,
     /// From the first arrival to the last event.
     pub duration: Picoseconds,
@@ -220,7 +220,7 @@ impl Outcome {
         if self.requests == 0 { 0.0 } else { self.good as f64 / self.requests as f64 }
     }
 
-    /// Share of the prompt tokens that came out of a prefix tree.
+    /// Share of the prompt tokens found in a prefix tree.
     pub fn hit_rate(&self) -> f64 {
         if self.prompt_tokens == 0 { 0.0 } else { self.cached_tokens as f64 / self.prompt_tokens as f64 }
     }

@@ -17,7 +17,7 @@ pub enum Prefix {
 }
 
 impl Prefix {
-    /// Keys of the full blocks among the first `prompt` tokens and of the output behind them.
+    /// Keys of the full blocks among the first `prompt` tokens and of the output after them.
     pub fn keys(&self, prompt: u32, output: u32, block_tokens: u32) -> Vec<BlockKey> {
         match self {
             Prefix::Unknown => Vec::new(),
@@ -41,7 +41,7 @@ impl Prefix {
     }
 }
 
-/// A request to come.
+/// A future request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Planned {
     /// When it arrives.

@@ -1,4 +1,4 @@
-//! One replica while it is replayed: its scheduler, the step it runs, and when its sequences got their tokens.
+//! One replica during a replay: its scheduler, the step it runs, and when its sequences got their tokens.
 
 use bedplate_batching::{AdmitReason, Scheduler, StepShape};
 
@@ -7,14 +7,14 @@ use super::fleet::{Pool, Transfer};
 use super::outcome::Tally;
 use super::stretch::Stretch;
 
-/// A step, or a stretch of them, under way.
+/// A step, or a stretch of them, in progress.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Running {
     /// Steps after which it is completed.
     pub(crate) steps: u32,
     pub(crate) began: Picoseconds,
     pub(crate) ends: Picoseconds,
-    /// How the time of a decode-only step goes on.
+    /// The times of the following decode-only steps.
     pub(crate) stretch: Option<Stretch>,
     pub(crate) shape: StepShape,
     pub(crate) blocks_used: u32,
@@ -28,7 +28,7 @@ pub(crate) enum State {
         ready: Picoseconds,
     },
     Open,
-    /// Finishes what it has, then goes.
+    /// Finishes what it has, then ends.
     Draining,
     Gone,
 }
@@ -76,7 +76,7 @@ impl Replica {
         self.state == State::Open
     }
 
-    /// Plans and starts the next step. `first_token` tells when a request that was sent here got its first token.
+    /// Plans and starts the next step. `first_token` is the time at which a request that was transferred here got its first token.
     pub(crate) fn start(
         &mut self,
         now: Picoseconds,
@@ -119,7 +119,7 @@ impl Replica {
         self.running = Some(Running { steps, began: now, ends, stretch, shape, blocks_used, waiting });
     }
 
-    /// Ends a stretch after the step during which somebody arrived. Returns when that is.
+    /// Ends a stretch after the step during which a request arrived. Returns that time.
     pub(crate) fn cut_short(&mut self, now: Picoseconds) -> Option<Picoseconds> {
         let running = self.running.as_mut()?;
         let stretch = running.stretch.as_ref()?;
@@ -130,7 +130,7 @@ impl Replica {
         Some(running.ends)
     }
 
-    /// Lets the scheduler be what it is at `now`, amid a stretch.
+    /// Brings the scheduler to its state at `now`, in the middle of a stretch.
     pub(crate) fn settle(&mut self, now: Picoseconds) {
         if let Some(Running { steps, stretch: Some(stretch), .. }) = &self.running
             && *steps > 1
@@ -155,7 +155,7 @@ impl Replica {
         }
     }
 
-    /// Counts the gap of a sequence that went on after a recomputation.
+    /// Counts the gap of a sequence that continued after a recomputation.
     pub(crate) fn count_pause(&mut self, sequence: u32, now: Picoseconds, tally: &mut Tally) {
         tally.gaps.add(now - self.paused[sequence as usize], 1);
     }
@@ -170,7 +170,7 @@ impl Replica {
     }
 }
 
-/// Takes a preempted sequence out of the cohort that got its token last: whoever came last is preempted first.
+/// Takes a preempted sequence out of the cohort that got its token last: the latest arrival is preempted first.
 fn pause(cohorts: &mut [Cohort], paused: &mut Vec<Picoseconds>, sequence: u32) {
     if paused.len() <= sequence as usize {
         paused.resize(sequence as usize + 1, 0);

@@ -3,7 +3,7 @@
 use super::fleet::Scaling;
 use super::replica::Replica;
 
-/// Enough for the sequences that are there at the number aimed at, within the bounds.
+/// Enough for the present sequences at the target number per replica, within the bounds.
 pub(crate) fn desired_replicas(scaling: &Scaling, pool: usize, replicas: &[Replica]) -> u32 {
     let present = replicas.iter().filter(|replica| replica.pool == pool);
     let sequences: u32 = present.map(|replica| replica.scheduler.load().sequences).sum();

@@ -1,6 +1,6 @@
 //! What happened when, in windows of equal length, for plots.
 //!
-//! How long a replay lasts is not known before its end, so windows start short and are joined two by two
+//! The length of a replay is not known in advance, so windows start short and are merged in pairs
 //! whenever there are too many.
 
 use super::engine::{Picoseconds, seconds};
@@ -69,7 +69,7 @@ pub(crate) struct Span {
 }
 
 impl Series {
-    /// The window of a moment.
+    /// The window of a time.
     pub(crate) fn at(&mut self, time: Picoseconds) -> &mut Window {
         let mut index = (time / self.window) as usize;
         while index >= MOST_WINDOWS {

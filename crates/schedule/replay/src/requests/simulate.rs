@@ -1,11 +1,11 @@
 //! The replay itself: events in virtual time, one decision after the other.
 //!
 //! At each moment, in this order: steps end, replicas become ready, KV arrives, requests arrive, the fleet is
-//! scaled; and only when nothing more happens at that moment do idle replicas plan their next step. So whoever
-//! arrives at the very end of a step is seen by the next one, and the order of replicas decides nothing.
+//! scaled; and only when nothing more happens at that moment do idle replicas plan their next step. So a request
+//! that arrives exactly at the end of a step is seen by the next one, and the order of replicas does not matter.
 //!
-//! A stretch of decode-only steps is one event. When a request is sent to a replica amid a stretch, the stretch
-//! ends with the step under way, as an engine would look at its queue then.
+//! A stretch of decode-only steps is one event. When a request is sent to a replica during a stretch, the stretch
+//! ends with the current step, when an engine would poll its queue.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -24,7 +24,7 @@ use super::scaling::desired_replicas;
 use super::series::{Series, Span};
 use super::source::{Source, Traffic};
 
-/// Plays traffic through a fleet until every request has ended.
+/// Runs traffic through a fleet until every request has ended.
 pub fn simulate(traffic: Traffic, fleet: &Fleet<'_>) -> Result<Outcome, OptionsFlaw> {
     let mut simulation = Simulation::new(traffic, fleet)?;
     while let Some(now) = simulation.next_time() {
@@ -49,12 +49,12 @@ struct Simulation<'a> {
     next_end: NextEnd,
     /// Replicas that may be able to start a step.
     touched: Vec<usize>,
-    /// KV on its way to the decode pool: when it arrives, in which order it left, whose it is.
+    /// KV on its way to the decode pool: arrival time, order of departure, request.
     transfers: BinaryHeap<Reverse<(Picoseconds, u64, u64)>>,
     sent: u64,
     /// Replicas that start, by when they are ready.
     starting: BinaryHeap<Reverse<(Picoseconds, usize)>>,
-    /// When each pool is next looked at for scaling.
+    /// When each pool's scaling is decided next.
     next_scaling: Vec<Option<Picoseconds>>,
     /// By pool: requests for which no replica is open.
     homeless: Vec<VecDeque<u64>>,
@@ -106,7 +106,7 @@ impl<'a> Simulation<'a> {
         })
     }
 
-    /// When something happens next. Scaling is not looked at for its own sake once all work is done.
+    /// When something happens next. Scaling alone does not keep a finished replay going.
     fn next_time(&self) -> Option<Picoseconds> {
         let events = [
             self.next_end.time(),
@@ -200,7 +200,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// What a pool is asked to do for a request; nothing where the first pool does it all.
+    /// A pool's part of a request; none where the first pool does everything.
     fn request(&self, pool: usize, request: u64) -> Option<Request> {
         let planned = &self.planned[request as usize];
         let is_split = self.pools.len() > 1;
@@ -288,7 +288,7 @@ impl<'a> Simulation<'a> {
                 self.finish_sequence(index, progress);
             }
         }
-        // Where nothing decoded, whoever ended is one of those that started.
+        // Where nothing decoded, the finished ones are among those that started.
         let joined = started.saturating_sub(self.progress.len() - started) as u32;
         self.replicas[index].note_tokens(self.now, running.shape.decodes > 0, joined);
         self.close_if_drained(index);
@@ -344,7 +344,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Sends the KV of a computed prompt to the decode pool, behind what the replica is still sending.
+    /// Sends the KV of a computed prompt to the decode pool, after what the replica is still sending.
     fn send(&mut self, index: usize, request: u64) {
         let Arrangement::Disaggregated(split) = &self.fleet.arrangement else { return };
         let tokens = u64::from(self.planned[request as usize].prompt_tokens);
@@ -423,7 +423,7 @@ impl<'a> Simulation<'a> {
         }
     }
 
-    /// Counts the time for which a replica was there.
+    /// Counts the lifetime of a replica.
     fn pay(&mut self, index: usize) {
         let replica = &self.replicas[index];
         let time = self.now.saturating_sub(replica.since);

@@ -1,4 +1,4 @@
-//! What arrives next: recorded requests, generated ones, and those that answer an answer.
+//! What arrives next: recorded requests, generated ones, and follow-ups.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -19,7 +19,7 @@ pub enum Traffic {
 pub(crate) struct Source {
     recorded: std::vec::IntoIter<Planned>,
     generator: Option<Generator>,
-    /// The next request that comes of itself.
+    /// The next independent request.
     next: Option<Planned>,
     /// Requests that follow answers: when, in which order drawn, and where in `later`.
     following: BinaryHeap<Reverse<(Picoseconds, u64, u32)>>,
@@ -72,7 +72,7 @@ impl Source {
         std::mem::replace(&mut self.next, next)
     }
 
-    /// Tells that a request was answered, which may bring about another.
+    /// Reports that a request was answered, which may trigger a follow-up.
     pub(crate) fn answered(&mut self, planned: &Planned, now: Picoseconds) {
         let Some(generator) = &mut self.generator else { return };
         let Some(follower) = generator.after(planned, now) else { return };

@@ -1,4 +1,4 @@
-//! What replays tell about deployments: routing, pools, scaling, fairness, the end of the clock.
+//! What replays show about deployments: routing, pools, scaling, fairness, the end of the clock.
 
 use std::collections::BTreeMap;
 
@@ -36,7 +36,7 @@ fn routing_by_prefix_keeps_conversations_where_their_kv_is() {
     assert!(prefix.ttft.p50 < work.ttft.p50 && prefix.ttft.p99 < work.ttft.p99);
 }
 
-/// All prompts begin alike, so every replica that is not overloaded soon has the prefix.
+/// All prompts begin the same way, so every replica that is not overloaded soon has the prefix.
 #[test]
 fn one_prefix_for_all_does_not_end_up_on_one_replica() {
     let engine = LinearEngine::default();
@@ -75,7 +75,7 @@ fn two_pools_keep_prompts_out_of_the_gaps_between_tokens() {
     let apart = replay(&load, &fleet);
     assert_eq!((together.finished, apart.finished), (1000, 1000));
     assert!(apart.token_gap.p99 < together.token_gap.p99 / 2);
-    // The gap behind the first token holds the transfer of 3000 tokens: 5 ms at least.
+    // The gap after the first token includes the transfer of 3000 tokens: 5 ms at least.
     assert!(apart.token_gap.longest > picoseconds(0.005));
 }
 
@@ -106,7 +106,7 @@ fn scaling_follows_the_load_after_a_cold_start_and_drains_afterwards() {
     assert_eq!(scaled.finished, 400);
     assert!(scaled.ttft.mean < one.ttft.mean && scaled.ttft.mean > five.ttft.mean);
     assert!(scaled.dollars < five.dollars);
-    // Until the first decision has gone through its cold start, one replica does what one replica does.
+    // Until the first new replica has finished its cold start, the result is that of one replica.
     for (scaled, one) in scaled.records.iter().zip(&one.records) {
         if one.finished < 6 * SECOND {
             assert_eq!(scaled, one);
@@ -114,7 +114,7 @@ fn scaling_follows_the_load_after_a_cold_start_and_drains_afterwards() {
     }
 }
 
-/// One tenant floods the replica; with fairness the other is served as if it were alone, nearly.
+/// One tenant floods the replica; with fairness the other is served almost as if it were alone.
 #[test]
 fn a_flood_from_one_tenant_does_not_drown_another() {
     let engine = LinearEngine::default();

@@ -1,4 +1,4 @@
-//! The replay gives what playing every step gives, to the picosecond.
+//! The replay equals a simulation of every step, to the picosecond.
 
 use std::collections::BTreeMap;
 
@@ -99,7 +99,7 @@ proptest! {
     }
 }
 
-/// Everything of an outcome that does not tell how it was played.
+/// Everything of an outcome that does not depend on how it was simulated.
 fn result(outcome: &Outcome) -> impl PartialEq + std::fmt::Debug {
     let spreads = (outcome.ttft, outcome.token_gap, outcome.itl, outcome.end_to_end);
     (outcome.records.clone(), spreads, outcome.steps, outcome.preemptions, outcome.replica_seconds)

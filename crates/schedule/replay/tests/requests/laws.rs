@@ -55,7 +55,7 @@ proptest! {
         prop_assert_ne!(first.records, replay(&load(seed ^ 1, 20.0, 50), 3).records);
     }
 
-    /// A tree more means a prefix more to be computed, so a replica more is not always better; it must never be
+    /// One more tree means one more prefix to compute, so one more replica is not always better; it must never be
     /// much worse.
     #[test]
     fn a_replica_more_costs_at_most_two_percent_of_goodput(

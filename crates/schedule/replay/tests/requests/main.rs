@@ -1,4 +1,4 @@
-//! Replays of requests: held against a step-by-step reference, and by what they must keep true.
+//! Replays of requests: compared with a step-by-step reference, and their laws.
 
 mod deployments;
 mod exact;

@@ -125,7 +125,7 @@ fn lines_that_cannot_be_read_are_named() {
     );
 }
 
-/// The published conversation trace of 2023, where it is at hand: 19,366 requests in an hour.
+/// The published conversation trace of 2023, where it is available: 19,366 requests in an hour.
 #[test]
 fn the_azure_conversation_trace_is_replayed_whole() {
     let path = concat!(

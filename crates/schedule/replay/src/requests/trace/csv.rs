@@ -7,7 +7,7 @@ use super::super::planned::Planned;
 use super::timestamp::Timestamp;
 use super::{LONGEST, lines, malformed, tokens};
 
-/// Columns by the names they are known under.
+/// Columns and their accepted names.
 const TIMESTAMP: (&str, &[&str]) = ("TIMESTAMP", &["timestamp", "arrived_at", "arrival_time"]);
 const PROMPT: (&str, &[&str]) =
     ("ContextTokens", &["contexttokens", "num_prefill_tokens", "prompt_tokens", "input_length"]);
@@ -61,7 +61,7 @@ fn row(text: &str, columns: &Columns) -> Result<(Timestamp, u32, u32), String> {
     }
     let timestamp = fields[columns.timestamp];
     let timestamp =
-        Timestamp::parse(timestamp).ok_or_else(|| format!("`{}` is no time", shortened(timestamp)))?;
+        Timestamp::parse(timestamp).ok_or_else(|| format!("`{}` is not a time", shortened(timestamp)))?;
     let prompt = tokens("the prompt", fields[columns.prompt].parse().ok())?;
     let output = tokens("the output", fields[columns.output].parse().ok())?;
     Ok((timestamp, prompt, output))

@@ -23,7 +23,7 @@ pub(super) fn read(source: Source<'_>) -> Result<Vec<Planned>, TraceError> {
 
 fn request(text: &str) -> Result<Planned, String> {
     let value: Value = serde_json::from_str(text).map_err(not_json)?;
-    let Value::Object(object) = value else { return Err("it is no JSON object".into()) };
+    let Value::Object(object) = value else { return Err("it is not a JSON object".into()) };
     if let Some(unknown) = object.keys().find(|key| !KNOWN.contains(&key.as_str())) {
         let shown: String = unknown.chars().take(40).collect();
         return Err(format!("`{shown}` is not known; keys are {}", KNOWN.join(", ")));
@@ -39,7 +39,7 @@ fn request(text: &str) -> Result<Planned, String> {
     })
 }
 
-/// The parser's own text counts lines from this one, so only the column is told.
+/// The parser counts lines from this one, so only the column is reported.
 fn not_json(error: serde_json::Error) -> String {
     match error.is_eof() {
         true => "it is JSON that stops in the middle".into(),
@@ -60,9 +60,9 @@ fn timestamp(object: &Map<String, Value>) -> Result<Picoseconds, String> {
 fn prefix(object: &Map<String, Value>, prompt_tokens: u32) -> Result<Prefix, String> {
     let Some(hashes) = object.get("hash_ids") else { return Ok(Prefix::Unknown) };
     let block_tokens = small(object, "block_size", TOKENS_PER_HASH.into(), 1, 1 << 20)? as u32;
-    let hashes = hashes.as_array().ok_or("hash_ids is no list")?;
+    let hashes = hashes.as_array().ok_or("hash_ids is not a list")?;
     let hashes: Option<Vec<u64>> = hashes.iter().map(Value::as_u64).collect();
-    let hashes = hashes.ok_or("hash_ids has something that is no hash")?;
+    let hashes = hashes.ok_or("hash_ids has an entry that is not a hash")?;
     let most = prompt_tokens.div_ceil(block_tokens) as usize;
     if hashes.len() > most {
         return Err(format!(
@@ -81,5 +81,5 @@ fn whole(object: &Map<String, Value>, key: &str) -> Result<Option<u64>, String> 
 fn small(object: &Map<String, Value>, key: &str, default: i64, least: i64, most: i64) -> Result<i64, String> {
     let Some(value) = object.get(key) else { return Ok(default) };
     let value = value.as_i64().filter(|value| (least..=most).contains(value));
-    value.ok_or_else(|| format!("{key} is no whole number from {least} to {most}"))
+    value.ok_or_else(|| format!("{key} is not a whole number from {least} to {most}"))
 }

@@ -13,7 +13,7 @@ use super::engine::Picoseconds;
 use super::error::TraceError;
 use super::planned::Planned;
 
-/// Tokens of one block hash in traces that do not say: Mooncake's traces hash every 512 tokens.
+/// Tokens of one block hash in traces that do not give it: Mooncake's traces hash every 512 tokens.
 pub const TOKENS_PER_HASH: u32 = 512;
 
 /// Reads a trace of either format, told apart by its first line.
@@ -47,16 +47,16 @@ fn malformed(source: Source<'_>, line: usize, reason: String) -> TraceError {
     TraceError::Malformed { reason, place: source.line(line) }
 }
 
-/// A count of tokens, positive and not beyond what any model takes.
+/// A count of tokens, positive and within any model's context.
 fn tokens(name: &str, value: Option<u64>) -> Result<u32, String> {
     const MOST: u64 = 1 << 30;
     match value {
-        Some(0) => Err(format!("{name} is 0, which leaves nothing to do")),
+        Some(0) => Err(format!("{name} is 0")),
         Some(count) if count <= MOST => Ok(count as u32),
         Some(count) => Err(format!("{name} is {count}, more than any context")),
         None => Err(format!("{name} is not a count of tokens")),
     }
 }
 
-/// The longest trace that the virtual clock holds, with room for the replay behind it: 100 days.
+/// The longest trace that the virtual clock holds, with room for the replay after it: 100 days.
 const LONGEST: Picoseconds = 100 * 86_400 * 1_000_000_000_000;

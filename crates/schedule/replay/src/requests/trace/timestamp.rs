@@ -1,8 +1,8 @@
-//! Timestamps of traces: moments of the calendar, or plain seconds.
+//! Timestamps of traces: calendar times, or plain seconds.
 
 use super::super::engine::{Picoseconds, picoseconds};
 
-/// A moment of the calendar. Picoseconds since any epoch would not fit 64 bits, so days are kept apart.
+/// A calendar time. Picoseconds since an epoch would not fit in 64 bits, so days are separate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Timestamp {
     days: i64,
@@ -12,7 +12,7 @@ pub(super) struct Timestamp {
 const DAY: Picoseconds = 86_400 * 1_000_000_000_000;
 
 impl Timestamp {
-    /// `2023-11-16 18:15:46.6805900`, with `T` for the blank and `Z` or `+00:00` at the end if need be, or a
+    /// `2023-11-16 18:15:46.6805900`, optionally with `T` for the space and `Z` or `+00:00` at the end, or a
     /// number of seconds.
     pub(super) fn parse(text: &str) -> Option<Self> {
         if let Ok(seconds) = text.parse::<f64>() {
@@ -27,7 +27,7 @@ impl Timestamp {
         Some(Self { days: days(date)?, time_of_day: time_of_day(time)? })
     }
 
-    /// Time since an earlier timestamp, or nothing if that is more than a clock holds.
+    /// Time since an earlier timestamp, or `None` if that is more than the clock holds.
     pub(super) fn since(self, earlier: Self) -> Option<Picoseconds> {
         let days = u64::try_from(self.days - earlier.days).ok()?;
         let later = days.checked_mul(DAY)?.checked_add(self.time_of_day)?;
@@ -62,7 +62,7 @@ fn time_of_day(time: &str) -> Option<Picoseconds> {
     Some((hours * 3600 + minutes * 60 + seconds) * 1_000_000_000_000 + fraction)
 }
 
-/// A number of exactly so many digits.
+/// A number with exactly this many digits.
 fn digits(text: &str, count: usize) -> Option<u64> {
     let is_number = text.len() == count && !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
     is_number.then(|| text.parse().ok()).flatten()
