@@ -1,7 +1,7 @@
-//! TLS with one server that is known by the fingerprint of its certificate.
+//! TLS to one server, identified by the fingerprint of its certificate.
 //!
-//! The daemon makes its certificate itself, so no authority vouches for it; the fingerprint, which travels beside the
-//! token, makes sure that nobody else answers. Agents and the command line connect by it.
+//! The daemon creates its own certificate, so no authority vouches for it; the fingerprint, which is handed out with
+//! the token, ensures that no other server answers. Agents and the command line connect this way.
 
 use std::sync::Arc;
 
@@ -12,8 +12,8 @@ use rustls::crypto::{
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::{CertificateError, ClientConfig, DigitallySignedStruct, Error, SignatureScheme};
 
-/// For connections to the one server whose certificate has this fingerprint, 64 hexadecimal digits with or without
-/// colons; `None` when it is none.
+/// For connections to the server whose certificate has this fingerprint, 64 hexadecimal digits with or without
+/// colons; `None` for anything else.
 pub fn client_config(fingerprint: &str) -> Option<ClientConfig> {
     let expected = parse_fingerprint(fingerprint)?;
     let provider = Arc::new(ring::default_provider());

@@ -1,8 +1,8 @@
-//! Samples read per second, beside a plain copy of as much memory.
+//! Samples read per second, compared with a plain copy of the same size.
 //!
 //! `cargo run --release -p bedplate-data --example reading -- FOLDER [SEQUENCE]`
 
-#![expect(clippy::print_stdout, reason = "an example speaks to whoever runs it")]
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::hint::black_box;
 use std::path::Path;
@@ -45,7 +45,7 @@ fn main() -> Result<(), DataError> {
     Ok(())
 }
 
-/// How often per second something is done.
+/// Calls per second.
 fn rate(mut act: impl FnMut(u64) -> Result<(), DataError>) -> Result<f64, DataError> {
     let began = Instant::now();
     let mut number = 0;

@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p bedplate-data --example tokenizing -- tokenizer.json texts.jsonl`
 
-#![expect(clippy::print_stdout, reason = "an example speaks to whoever runs it")]
+#![expect(clippy::print_stdout, reason = "an example prints its result")]
 
 use std::path::{Path, PathBuf};
 use std::time::Instant;

@@ -1,4 +1,4 @@
-//! Micro-batches, read ahead by a thread of their own into buffers that come back.
+//! Micro-batches, read ahead by a background thread into recycled buffers.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
@@ -11,11 +11,11 @@ use crate::stream::{Sample, Stream};
 /// The target of a position whose prediction does not count.
 pub const IGNORED: u32 = u32::MAX;
 
-/// Which samples a rank takes, in which portions. A global batch of `global_batch` samples is one optimizer
+/// Which samples a rank takes, in micro-batches. A global batch of `global_batch` samples is one optimizer
 /// step; every rank takes an equal, contiguous share of it, `rows` samples at a time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
-    /// The first sample of the first global batch: all that a checkpoint must remember of the data.
+    /// The first sample of the first global batch: all that a checkpoint must store about the data.
     pub first_sample: u64,
     pub global_batch: u64,
     pub rows: u64,
@@ -49,7 +49,7 @@ impl Schedule {
         }
         Err(DataError::BadChoice {
             what: format!(
-                "a global batch of {} samples does not come out even over {} ranks with {} rows at a time (rank {})",
+                "a global batch of {} samples does not divide evenly over {} ranks with {} rows at a time (rank {})",
                 self.global_batch, self.ranks, self.rows, self.rank
             ),
             remedy: "choose a global batch that is a multiple of ranks times rows",
@@ -57,22 +57,22 @@ impl Schedule {
     }
 }
 
-/// Whether a token may look at documents before its own.
+/// Whether a token may attend to documents before its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DocumentMask {
-    /// Attention and positions begin anew with each document.
+    /// Attention and positions restart with each document.
     Own,
-    /// A sample is one text, whatever it consists of.
+    /// A sample is one text, whatever its documents.
     Ignored,
 }
 
-/// A micro-batch: `rows` sequences, one behind the other in each list.
+/// A micro-batch: `rows` sequences, one after the other in each list.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Batch {
     pub tokens: Vec<u32>,
     /// The token to be predicted at each position, or [`IGNORED`].
     pub targets: Vec<u32>,
-    /// The first position of its sequence that each position may look at.
+    /// The first position of its sequence that each position may attend to.
     pub first_keys: Vec<u32>,
     pub positions: Vec<u32>,
     /// The number of the first row's sample.
@@ -139,8 +139,8 @@ impl Batch {
         }
     }
 
-    /// The first token of the next document cannot be foretold from this one, unless it is the mark that ends
-    /// this one too.
+    /// The first token of the next document cannot be predicted from this one, unless it is the mark that also
+    /// ends this one.
     fn ignore_strangers(&mut self, sample: &Sample, begin: usize, end: Option<u32>) {
         for start in sample.starts().iter().map(|start| *start as usize).filter(|start| *start > 0) {
             if end != Some(sample.tokens()[start]) {
@@ -150,7 +150,7 @@ impl Batch {
     }
 }
 
-/// Batches one after the other, made by a thread that stays a few ahead.
+/// Batches one after the other, made by a thread that keeps a few ready.
 pub struct Batches {
     ready: Option<Receiver<Result<Batch, DataError>>>,
     used: Option<Sender<Batch>>,
@@ -159,7 +159,7 @@ pub struct Batches {
 }
 
 impl Batches {
-    /// Starts reading. At most `ahead` batches, at least one, are ready and wait.
+    /// Starts reading. Up to `ahead` batches, at least one, are kept ready.
     pub fn start(
         stream: Arc<Stream>,
         schedule: Schedule,
@@ -189,7 +189,7 @@ impl Batches {
     }
 
     pub fn recycle(&mut self, batch: Batch) {
-        // A reader that has ended has no use for it.
+        // The reader may have ended and no longer need it.
         let _ = self.used.as_ref().map(|used| used.send(batch));
     }
 
@@ -201,7 +201,7 @@ impl Batches {
 
 impl Drop for Batches {
     fn drop(&mut self) {
-        // Without receiver and sender the reader cannot wait for anything and ends.
+        // Dropping receiver and sender unblocks the reader, which then ends.
         self.ready.take();
         self.used.take();
         if let Some(reader) = self.reader.take() {

@@ -1,4 +1,4 @@
-//! Conversations: written out by a model's chat template, with a mark on what the assistant says.
+//! Conversations: rendered by a model's chat template, with the assistant's tokens marked.
 
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde::{Deserialize, Serialize};
@@ -7,16 +7,16 @@ use serde_json::{Map, Value};
 use crate::error::DataError;
 use crate::tokenizer::{Encoder, Tokenizer};
 
-/// The template for tokenizers that bring none: ChatML.
+/// The template for tokenizers without one: ChatML.
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
 {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
 const ASSISTANT: &str = "assistant";
-/// Steps that a template may take; a hundred times what a long conversation needs.
+/// Instructions that a template may execute: a hundred times what a long conversation needs.
 const MOST_STEPS: u64 = 10_000_000;
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Message {
-    /// `system`, `user`, `assistant`, or another that the template knows.
+    /// `system`, `user`, `assistant`, or another role that the template knows.
     pub role: String,
     pub content: String,
     /// What else a template may read, such as calls of tools.
@@ -38,7 +38,7 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The tokenizer's own template, or ChatML where it has none and knows its marks.
+    /// The tokenizer's own template, or ChatML where it has none but has ChatML's tokens.
     pub fn of(tokenizer: &Tokenizer) -> Result<Self, DataError> {
         let source = match tokenizer.chat_template() {
             Some(source) => source,
@@ -48,7 +48,7 @@ impl ChatTemplate {
             None => {
                 return Err(DataError::BadTemplate {
                     reason:
-                        "the tokenizer has none, and no marks for the usual one (<|im_start|>, <|im_end|>)"
+                        "the tokenizer has no template, and no tokens for the usual one (<|im_start|>, <|im_end|>)"
                             .to_owned(),
                 });
             }
@@ -70,7 +70,7 @@ impl ChatTemplate {
         Ok(Self { environment, begin, end })
     }
 
-    /// The text of a conversation; with `asks` it ends where the assistant is to speak next.
+    /// The text of a conversation; with `asks` it ends where the assistant's answer begins.
     pub fn render(&self, messages: &[Message], asks: bool) -> Result<String, DataError> {
         let template = self.environment.get_template("chat").map_err(failed)?;
         let variables = context! {
@@ -82,8 +82,8 @@ impl ChatTemplate {
         template.render(variables).map_err(failed)
     }
 
-    /// The tokens of a conversation, and which of them count in the loss: what the assistant says, and the mark
-    /// with which it ends. Prompt and answer are encoded apart, as they are when a model answers.
+    /// The tokens of a conversation, and which of them count in the loss: the assistant's, and the token that ends
+    /// its turn. Prompt and answer are encoded separately, as at inference.
     pub fn encode(
         &self,
         messages: &[Message],
@@ -98,7 +98,7 @@ impl ChatTemplate {
         Ok(())
     }
 
-    /// The text cut where answers begin and end.
+    /// The text, split where answers begin and end.
     fn pieces(&self, messages: &[Message]) -> Result<Vec<(String, bool)>, DataError> {
         let whole = self.render(messages, false)?;
         let mut pieces = Vec::new();
@@ -106,7 +106,7 @@ impl ChatTemplate {
         for answer in (0..messages.len()).filter(|answer| messages[*answer].role == ASSISTANT) {
             let asked = self.render(&messages[..answer], true)?;
             let answered = self.render(&messages[..=answer], false)?;
-            // A template may write a turn differently once more turns follow; such a turn is not learned.
+            // A template may write a turn differently once more turns follow; such a turn is not trained on.
             if asked.len() < at || !answered.starts_with(&asked) || !whole.starts_with(&answered) {
                 continue;
             }
@@ -116,8 +116,7 @@ impl ChatTemplate {
             at = asked.len() + text.len();
         }
         if pieces.is_empty() {
-            let reason =
-                "it has no answer of the assistant that the template writes as it would be asked for";
+            let reason = "it has no assistant answer that the template renders as at inference";
             return Err(DataError::BadTemplate { reason: reason.to_owned() });
         }
         pieces.push((whole[at..].to_owned(), false));
@@ -153,7 +152,7 @@ mod tests {
         turns.map(|(role, content)| Message::new(role, content)).to_vec()
     }
 
-    /// What counts, as text, one entry per stretch.
+    /// The text that counts in the loss, one entry per stretch.
     fn counted(template: &ChatTemplate, tokenizer: &Tokenizer, messages: &[Message]) -> Vec<String> {
         let (mut ids, mut counts) = (Vec::new(), Vec::new());
         template.encode(messages, &mut tokenizer.encoder(), &mut ids, &mut counts).unwrap();
@@ -175,7 +174,7 @@ mod tests {
         assert!(template.render(&conversation()[..2], true).unwrap().ends_with("<|im_start|>assistant\n"));
     }
 
-    /// In the manner of Llama 2, with methods of Python and an exception.
+    /// In the style of Llama 2, with Python methods and an exception.
     const OTHER: &str = "{% if messages[0]['role'] == 'system' %}{% set system = messages[0]['content'].strip() %}\
         {% set messages = messages[1:] %}{% endif %}\
         {%- for message in messages %}\

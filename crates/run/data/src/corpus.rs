@@ -17,7 +17,7 @@ use crate::tokenizer::{TOKENIZER_FILE, Tokenizer};
 
 pub(crate) const INDEX_FILE: &str = "index.json";
 
-/// An open corpus. Its documents lie behind one another, shard by shard, as one row of tokens.
+/// An open corpus. Its documents follow each other, shard by shard, as one sequence of tokens.
 #[derive(Debug)]
 pub struct Corpus {
     folder: PathBuf,
@@ -65,23 +65,23 @@ impl Corpus {
         self.shards.iter().map(|shard| shard.header().file_bytes()).sum()
     }
 
-    /// Tells corpora apart: the same tokens in the same shards have the same digest, wherever they lie.
+    /// Identifies a corpus: the same tokens in the same shards have the same digest in any folder.
     pub fn digest(&self) -> Digest {
         let contents = self.shards.iter().flat_map(|shard| shard.header().to_bytes());
         Digest::of(&contents.collect::<Vec<u8>>())
     }
 
-    /// The tokenizer that lies in the folder.
+    /// The tokenizer in the folder.
     pub fn load_tokenizer(&self) -> Result<Tokenizer, DataError> {
         Tokenizer::load(&self.folder.join(TOKENIZER_FILE))
     }
 
-    /// Reads every block of every shard, which finds all damage there is.
+    /// Reads every block of every shard, which finds any damage.
     pub fn verify(&self) -> Result<(), DataError> {
         self.shards.iter().try_for_each(Shard::verify)
     }
 
-    /// Appends a range of the corpus's tokens, which may lie in several shards.
+    /// Appends a range of the corpus's tokens, which may span several shards.
     pub(crate) fn append(&self, range: Range<u64>, piece: &mut Piece) -> Result<(), DataError> {
         let mut from = range.start;
         let mut shard = self.ends.partition_point(|end| *end <= from);
@@ -121,13 +121,13 @@ impl Corpus {
     }
 }
 
-/// Where a document lies in its corpus.
+/// The position of a document in its corpus.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Extent {
-    /// The place of its first token.
+    /// The position of its first token.
     pub(crate) first: u64,
     pub(crate) tokens: u64,
-    /// The first of its tokens that counts in the loss, leaving aside the very first, which nothing foretells.
+    /// The first of its tokens that counts in the loss, except the very first, which cannot be predicted.
     pub(crate) first_counted: Option<u64>,
 }
 

@@ -1,5 +1,5 @@
-//! A short fingerprint of bytes (FNV-1a, 64 bits). It tells things apart that differ by accident; against
-//! somebody who wants two things to look alike it is no help.
+//! A short fingerprint of bytes (FNV-1a, 64 bits). It detects accidental differences; it does not protect against
+//! deliberate collisions.
 
 use std::fmt;
 use std::str::FromStr;
@@ -17,7 +17,7 @@ impl Digest {
 
     const EMPTY: Self = Self(0xcbf2_9ce4_8422_2325);
 
-    /// The fingerprint of what was taken so far with these bytes behind it.
+    /// The fingerprint of everything so far followed by these bytes.
     pub(crate) fn with(self, bytes: &[u8]) -> Self {
         Self(bytes.iter().fold(self.0, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)))
     }

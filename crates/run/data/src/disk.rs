@@ -1,4 +1,4 @@
-//! Files that are there as a whole or not at all.
+//! Files that exist completely or not at all.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use crate::error::DataError;
 
-/// A file under way: written beside its name, renamed when it is on disk, removed when given up.
+/// A file being written: under a temporary name, renamed once it is on disk, removed when given up.
 pub(crate) struct Part {
     path: PathBuf,
     neighbour: PathBuf,

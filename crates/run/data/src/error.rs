@@ -40,13 +40,13 @@ pub enum DataError {
     TooShort { folder: PathBuf, tokens: u64, sequence: usize },
     #[error("no document of {} has anything to learn within a sample of {} tokens", .folder.display(), grouped(*.sequence as u64))]
     NothingFits { folder: PathBuf, sequence: usize },
-    #[error("the conversation cannot be written out: {reason}")]
+    #[error("the conversation cannot be rendered: {reason}")]
     BadTemplate { reason: String },
     #[error("a record cannot be read: {reason}")]
     BadRecord { reason: String, place: Place },
     #[error("{} cannot be read as {format}: {reason}", .path.display())]
     BadInput { path: PathBuf, format: &'static str, reason: String },
-    #[error("{} has an ending that says nothing about its format", .path.display())]
+    #[error("{} has an extension of no known format", .path.display())]
     UnknownInput { path: PathBuf },
     #[error("{what}")]
     BadChoice { what: String, remedy: &'static str },
@@ -70,17 +70,17 @@ macro_rules! pages {
 
 pages! {
     READ "read" User
-        "A file of a corpus, a tokenizer or an input cannot be read: it does not exist, is a folder, or may not be read by you."
+        "A file of a corpus, a tokenizer or an input cannot be read: it does not exist, is a folder, or you may not read it."
         "check the path and its permissions"
     WRITE "write" Transient
-        "A file of a corpus cannot be written. No unfinished file is left under a name that counts."
-        "check that the folder may be written by you and has room, then run the command again"
+        "A file of a corpus cannot be written. No unfinished file is left under its final name."
+        "check that you may write to the folder and that the disk has room, then run the command again"
     NOT_A_SHARD "not-a-shard" User
-        "The file does not begin as shards of tokens do. It was made by another program, or is damaged from its first bytes on."
-        "name a folder that `bedplate data tokenize` has made, or make the corpus again"
+        "The file does not begin like a shard of tokens. Another program made it, or its first bytes are damaged."
+        "name a folder that `bedplate data tokenize` made, or make the corpus again"
     CORRUPT "corrupt" User
-        "A shard is not what was written: a checksum is wrong, or the file is too short or too long. Nothing of the damaged block is used."
-        "copy the shard again from where it came, or make the corpus again with `bedplate data tokenize`"
+        "A shard is damaged: a checksum is wrong, or the file is too short or too long. Nothing of the damaged block is used."
+        "copy the shard again from its source, or make the corpus again with `bedplate data tokenize`"
     NEWER "newer" User
         "The shard was written by a later release, in a format that this one does not know."
         "use the release that wrote it, or tokenize the corpus again with this one"
@@ -88,43 +88,43 @@ pages! {
         "A folder of shards has an `index.json` that lists them. It is not JSON, lacks a key, or contradicts itself."
         "restore the file, or make the corpus again with `bedplate data tokenize`"
     FOREIGN "foreign-shard" User
-        "A shard's header says something else than the folder's index: the file was replaced by one of another corpus or of another run."
+        "A shard's header contradicts the folder's index: the file was replaced by one from another corpus or run."
         "copy the whole folder again, or make the corpus again with `bedplate data tokenize`"
     OCCUPIED "occupied" User
-        "The folder that was named for the output has a corpus. It is left as it is, because runs may be reading it."
+        "The output folder already holds a corpus. It is left unchanged, because runs may be reading it."
         "name another folder, or remove this one first"
     TOKENIZER "bad-tokenizer" User
-        "The file is not a tokenizer in Hugging Face's format, or uses a part of it that is not supported, or lacks a token that is needed here."
+        "The file is not a tokenizer in Hugging Face's format, or uses a part of it that is not supported, or lacks a required token."
         "name the `tokenizer.json` of a model, or make one with `bedplate data train-tokenizer`"
     VOCABULARY "vocabulary" User
-        "The tokenizer makes ids for which the model has no embedding."
+        "The tokenizer produces ids that the model has no embedding for."
         "use the model's own tokenizer, or set the model's vocabulary to at least the tokenizer's highest id plus one"
     MIXED "mixed-tokenizers" User
-        "All corpora of a mixture feed one model, so the same id must mean the same in each of them."
+        "All corpora of a mixture feed one model, so an id must mean the same in all of them."
         "tokenize all corpora with one tokenizer"
     TOO_SHORT "too-short" User
-        "A sample is cut from the corpus as one stretch of tokens, and the corpus is shorter than that."
+        "A sample is one contiguous run of tokens, and the corpus is shorter than that."
         "use more text or a shorter sequence"
     NOTHING_FITS "nothing-fits" User
-        "Documents are packed whole, and each is longer than a sample before its first token that counts in the loss, so that nothing could be learned."
+        "Documents are packed whole, and in each the first token that counts in the loss is beyond the length of a sample, so there is nothing to learn."
         "use a longer sequence"
     TEMPLATE "bad-template" User
-        "A conversation cannot be written out: the chat template is missing or wrong, refuses the conversation, or leaves nothing to learn from it."
+        "A conversation cannot be rendered: the chat template is missing or wrong, refuses the conversation, or leaves nothing to learn from it."
         "check the turns of the conversation and the `chat_template` of the tokenizer's configuration"
     RECORD "bad-record" User
-        "A line of an input is not a JSON object with the text or the conversation that is asked for."
+        "A line of an input is not a JSON object with the expected text or conversation."
         "name the key of the text with `--field`, or give conversations with `--chat` as `messages` with `role` and `content`"
     INPUT "bad-input" User
-        "An input is not what its name says: it is damaged, packed in another way, not UTF-8, or lacks the column that is asked for."
+        "An input does not match its name: it is damaged, compressed differently, not UTF-8, or lacks the requested column."
         "check the file, and name the column of the text with `--field`"
     UNKNOWN_INPUT "unknown-input" User
-        "The format of an input is told by the ending of its name."
-        "use .txt or .md, .jsonl or .ndjson, each also with .gz or .zst behind it, or .parquet"
+        "The format of an input is determined by its file extension."
+        "use .txt or .md, .jsonl or .ndjson, each optionally followed by .gz or .zst, or .parquet"
     CHOICE "bad-choice" User
-        "Options that do not go together, or a value out of its range."
+        "Options that contradict each other, or a value out of range."
         "see `bedplate help data` and the guide on data"
     ENDED "reader-ended" Bug
-        "The thread that reads batches ahead has stopped without an error, and a batch was asked for."
+        "The thread that reads batches ahead has stopped without an error, and a batch was requested."
         "report this; the run can be resumed"
 }
 

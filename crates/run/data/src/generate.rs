@@ -1,7 +1,7 @@
 //! A corpus that the program writes itself: stories in a small language, and arithmetic with its working.
 //!
 //! Both have something to learn at every depth: spelling, words, agreement over nested clauses, names that are
-//! new in each document and come again in it, and a world whose state the answers depend on. Every document is
+//! new in each document and recur in it, and a world whose state the answers depend on. Every document is
 //! a pure function of the kind, the seed and its number. All of it is ASCII.
 
 mod arithmetic;
@@ -57,7 +57,7 @@ impl FromStr for Kind {
     }
 }
 
-/// The document of this number.
+/// The document with this number.
 pub fn generate(kind: Kind, seed: u64, number: u64) -> String {
     let mut draw = Draw::new(key(&[seed, number]));
     match kind {

@@ -1,4 +1,4 @@
-//! Reading inputs in portions, which workers take apart: text, JSON lines, Parquet, packed or not.
+//! Reading inputs in portions for workers to parse: text, JSON lines, Parquet, compressed or not.
 
 mod lines;
 mod parquet;
@@ -26,13 +26,13 @@ pub(crate) enum Portion {
     Lines { file: Arc<str>, first_line: usize, text: String },
 }
 
-/// How a text file is cut into documents.
+/// How a text file is split into documents.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TextUnit {
     /// The file is one document.
     #[default]
     File,
-    /// What stands between blank lines is a document.
+    /// Blank lines separate documents.
     Paragraph,
 }
 
@@ -43,7 +43,7 @@ enum Format {
     Parquet,
 }
 
-/// The files behind what a user names: a file is itself, a folder is all files in it whose ending is known,
+/// The files that a user's path means: a file itself, or all files of a folder with a known extension,
 /// ordered by name.
 pub(crate) fn find_files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, DataError> {
     let mut files = Vec::new();
@@ -74,7 +74,7 @@ fn add_folder(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), DataError> 
     Ok(())
 }
 
-/// Hands the portions of a file to `each`, until it says that it wants no more.
+/// Hands the portions of a file to `each`, until it asks to stop.
 pub(crate) fn read(
     path: &Path,
     field: &str,
@@ -98,7 +98,7 @@ pub(crate) fn read(
     }
 }
 
-/// The texts of inputs, as far as the first so many bytes of them: enough to train a tokenizer on.
+/// The texts in the first bytes of inputs: enough to train a tokenizer.
 pub fn read_texts(
     inputs: &[PathBuf],
     field: &str,
@@ -160,7 +160,7 @@ fn format(path: &Path) -> Result<Format, DataError> {
     }
 }
 
-/// Opens a file and unpacks it while reading.
+/// Opens a file and decompresses it while reading.
 fn open<'a>(path: &Path, bytes_read: &'a AtomicU64) -> Result<Box<dyn BufRead + 'a>, DataError> {
     let file = File::open(path).map_err(disk::reading(path))?;
     let counted = BufReader::with_capacity(1 << 18, Counted { file, bytes_read });
@@ -176,7 +176,7 @@ fn open<'a>(path: &Path, bytes_read: &'a AtomicU64) -> Result<Box<dyn BufRead + 
     })
 }
 
-/// A file that says how far it was read.
+/// A file that reports how far it was read.
 struct Counted<'a> {
     file: File,
     bytes_read: &'a AtomicU64,

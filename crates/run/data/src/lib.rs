@@ -1,9 +1,9 @@
 //! Tokens for training: tokenizers, shards on disk, and an order that is a pure function of the sample's number.
 //!
 //! A [`Corpus`] is a folder of shards with the tokenizer that made them. A [`Stream`] cuts corpora into samples
-//! of one length and gives the n-th sample of an endless, shuffled mixture of them: no state, so that a run goes
-//! on from one integer, on any number of ranks. [`Batches`] reads ahead. [`generate`] writes a corpus of its own,
-//! for tests and first steps. Models, optimizers and devices are no business of this crate.
+//! of one length and gives the n-th sample of an endless, shuffled mixture: it is stateless, so a run resumes
+//! from one integer, on any number of ranks. [`Batches`] reads ahead. [`generate`] makes up a corpus,
+//! for tests and first steps. This crate does not know models, optimizers or devices.
 //!
 //! ```
 //! use bedplate_data::{

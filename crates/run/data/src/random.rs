@@ -10,12 +10,12 @@ pub(crate) fn mix(number: u64) -> u64 {
     mixed ^ (mixed >> 31)
 }
 
-/// One key out of several parts, of which the order counts.
+/// One key from several parts; their order matters.
 pub(crate) fn key(parts: &[u64]) -> u64 {
     parts.iter().fold(STEP, |key, part| mix(key.wrapping_add(STEP) ^ mix(part.wrapping_add(STEP))))
 }
 
-/// Draws one number after the other; the same seed gives the same ones.
+/// A sequence of numbers that depends only on the seed.
 #[derive(Debug, Clone)]
 pub(crate) struct Draw(u64);
 
@@ -34,7 +34,7 @@ impl Draw {
         ((u128::from(self.number()) * bound as u128) >> 64) as usize
     }
 
-    /// True in this share of the cases, given in hundredths.
+    /// True with this probability, in percent.
     pub(crate) fn chance(&mut self, percent: usize) -> bool {
         self.below(100) < percent
     }

@@ -9,7 +9,7 @@
 //! block 1  …
 //! ```
 //!
-//! All blocks have the same number of tokens but the last, which has the rest. So the place of any token is
+//! All blocks have the same number of tokens except the last, which has the rest. So the position of any token is
 //! known without an index, and reading a window takes one read and the check of one or two blocks.
 
 mod block;
@@ -23,5 +23,5 @@ pub use writer::ShardWriter;
 
 pub(crate) use reader::Piece;
 
-/// The ending of a shard's file name.
+/// The extension of a shard's file.
 pub(crate) const EXTENSION: &str = "tokens";

@@ -1,8 +1,8 @@
 //! An endless stream of samples in which the n-th sample is a pure function of the seed and n.
 //!
-//! Nothing is remembered between samples, so a run resumes from one integer, on any number of machines, and
-//! whoever asks for sample n gets the same. A corpus is read in epochs: each cuts it into samples and takes
-//! them in an order of its own.
+//! No state is kept between samples, so a run resumes from one integer, on any number of machines, and
+//! sample n is the same for every reader. A corpus is read in epochs: each cuts it into samples and takes
+//! them in its own order.
 
 mod bins;
 mod windows;
@@ -21,17 +21,17 @@ use windows::Windows;
 /// How documents become samples of one length.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Packing {
-    /// The documents lie behind one another and are cut into windows; nothing is padded, nothing left out.
+    /// The concatenated documents are cut into windows; nothing is padded, nothing left out.
     #[default]
     Windows,
-    /// A sample holds whole documents, as many as fit, and padding behind them. One that is too long for a
-    /// sample loses its end. For conversations.
+    /// A sample holds whole documents, as many as fit, followed by padding. A document that is too long for a
+    /// sample is truncated. For conversations.
     Whole,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum Order {
-    /// Another order in each epoch.
+    /// A new order in each epoch.
     #[default]
     Shuffled,
     /// As in the corpus, every epoch the same: for validation.
@@ -47,21 +47,21 @@ pub struct StreamOptions {
     pub order: Order,
 }
 
-/// A corpus of a mixture, and how much of the mixture it is; only the ratios of weights count.
+/// A corpus of a mixture, and its share; only the ratios of weights matter.
 #[derive(Debug, Clone)]
 pub struct Source {
     pub corpus: Arc<Corpus>,
     pub weight: f64,
 }
 
-/// One sample, filled again and again without allocating.
+/// One sample, refilled without allocating.
 #[derive(Debug, Clone, Default)]
 pub struct Sample {
     /// Which source it comes from, in the order of the stream's sources.
     pub source: usize,
-    /// How often that source was gone through before.
+    /// The epoch of that source.
     pub epoch: u64,
-    /// Tokens at the end that only fill it up.
+    /// Padding tokens at the end.
     pub padding: usize,
     piece: Piece,
 }
@@ -78,7 +78,7 @@ impl Sample {
         &self.piece.starts
     }
 
-    /// Which tokens count in the loss when they are to be predicted.
+    /// Which tokens count in the loss as targets.
     pub fn counts(&self) -> &[bool] {
         &self.piece.counts
     }
@@ -92,21 +92,21 @@ pub struct Stream {
     end: Option<u32>,
 }
 
-/// A corpus cut into samples.
+/// A corpus divided into samples.
 #[derive(Debug)]
 enum Cut {
     Windows(Windows),
     Bins(Bins),
 }
 
-/// What a stream has made of one of its sources.
+/// How one source was divided.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SourceSummary {
     /// Samples in an epoch.
     pub samples: u64,
-    /// Documents that were too long for a sample and lost their end.
+    /// Documents truncated because they were too long for a sample.
     pub shortened: u64,
-    /// Documents without a token to learn that fits into a sample, which are left out.
+    /// Documents left out because no token that counts in the loss fits into a sample.
     pub left_out: u64,
     /// Tokens of padding in an epoch.
     pub padding: u64,
@@ -146,7 +146,7 @@ impl Stream {
         self.sources.iter().map(Cut::summary).collect()
     }
 
-    /// Fills in the sample of this number; every number below 2^63 has one.
+    /// Fills in the sample with this number; every number below 2^63 has one.
     pub fn fill(&self, index: u64, sample: &mut Sample) -> Result<(), DataError> {
         let pick = self.mixture.pick(index);
         let cut = &self.sources[pick.source];
@@ -193,7 +193,10 @@ fn check(sources: &[Source], options: &StreamOptions) -> Result<(), DataError> {
         return bad("a sequence must have 1 to 2^30 tokens", "choose a sequence such as 2048");
     }
     if sources.iter().any(|source| !(source.weight > 0.0 && source.weight.is_finite())) {
-        return bad("the weight of a corpus must be above zero", "leave the corpus out, or give it a weight");
+        return bad(
+            "the weight of a corpus must be above zero",
+            "leave the corpus out, or give it a positive weight",
+        );
     }
     let digest = |source: &Source| source.corpus.index().tokenizer.digest;
     match sources.iter().find(|source| digest(source) != digest(first)) {

@@ -18,7 +18,7 @@ use crate::tokenizer::Tokenizer;
 
 use worker::{Encoded, Worker};
 
-/// The folder inside a corpus that holds what was held out of it.
+/// The folder inside a corpus for held-out documents.
 pub const VALIDATION_FOLDER: &str = "validation";
 
 #[derive(Debug, Clone)]
@@ -28,15 +28,15 @@ pub struct TokenizeOptions {
     pub field: String,
     pub unit: TextUnit,
     pub threads: usize,
-    /// The share of documents to hold out for validation. Chosen by the document's own text, so that copies of
+    /// The share of documents to hold out for validation. Chosen by a hash of the document's text, so that copies of
     /// a document are all on the same side.
     pub held_out: f64,
 }
 
-/// How far it is.
+/// How far the work is.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Progress {
-    /// Bytes of the input files read, and bytes that they have.
+    /// Bytes of the input files: read, and total.
     pub bytes_read: u64,
     pub bytes_in_all: u64,
     pub documents: u64,
@@ -46,13 +46,13 @@ pub struct Progress {
 #[derive(Debug)]
 pub struct Tokenized {
     pub index: Index,
-    /// What was held out, where anything was asked for.
+    /// The held-out corpus, if requested.
     pub validation: Option<Index>,
-    /// Bytes of the input files as they lie on disk.
+    /// Bytes of the input files on disk.
     pub input_bytes: u64,
 }
 
-/// Makes a corpus of inputs, files or folders. The result does not depend on the number of threads.
+/// Makes a corpus from inputs, files or folders. The result does not depend on the number of threads.
 pub fn tokenize(
     inputs: &[PathBuf],
     tokenizer: &Tokenizer,
@@ -83,7 +83,7 @@ pub fn tokenize(
         let portions = Mutex::new(portions);
         let (files, bytes, failures) = (&files, &bytes_read, encoded_in.clone());
         scope.spawn(move || read_all(files, options, bytes, &portions_in, &failures));
-        // The receiver lives as long as any worker does, so that the reader stops when they have.
+        // The receiver lives as long as any worker, so the reader stops when all workers have.
         let portions = std::sync::Arc::new(portions);
         for _ in 0..threads {
             let (portions, encoded_in) = (std::sync::Arc::clone(&portions), encoded_in.clone());
@@ -122,7 +122,7 @@ fn read_all(
         };
         let read = input::read(file, &options.field, options.unit, bytes_read, &mut each);
         if let Err(error) = read {
-            // Comes in its turn, after all that was read before it.
+            // Reported in turn, after everything read before it.
             let _ = failures.send((number, Err(error)));
             return;
         }
@@ -146,7 +146,7 @@ fn work(
     }
 }
 
-/// Takes what workers have encoded in the order of the input.
+/// Collects the workers' results in the order of the input.
 fn collect(
     encoded: Receiver<Numbered<Outcome>>,
     each: &mut dyn FnMut(Encoded) -> Result<(), DataError>,

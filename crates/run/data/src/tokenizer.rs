@@ -18,7 +18,7 @@ use crate::digest::Digest;
 use crate::disk;
 use crate::error::DataError;
 
-/// Marks at the end of texts by the names models give them, used where nothing says which it is.
+/// Common spellings of the end-of-text token, used where the configuration does not name it.
 const KNOWN_ENDS: [&str; 7] = [
     "<|endoftext|>",
     "<|end_of_text|>",
@@ -35,7 +35,7 @@ const KNOWN_BEGINS: [&str; 5] =
 /// A tokenizer, the file it was read from, and its marks.
 pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
-    /// The fast way, where there is one.
+    /// The fast encoder, where there is one.
     byte_level: Option<ByteLevel>,
     json: String,
     config: Option<String>,
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads a `tokenizer.json`, and the `tokenizer_config.json` beside it where there is one.
+    /// Reads a `tokenizer.json`, and the `tokenizer_config.json` next to it if present.
     pub fn load(path: &Path) -> Result<Self, DataError> {
         let json = disk::read_text(path)?;
         let config = read_beside(path, CONFIG_FILE)?;
@@ -113,7 +113,7 @@ impl Tokenizer {
         &self.json
     }
 
-    /// The source of its chat template, from a file beside it or from its configuration.
+    /// The source of its chat template, from a file next to it or from its configuration.
     pub fn chat_template(&self) -> Option<String> {
         if let Some(template) = &self.template {
             return Some(template.clone());
@@ -160,7 +160,7 @@ impl Tokenizer {
         Ok(ids)
     }
 
-    /// An encoder for many texts, which remembers words; one per thread.
+    /// An encoder for many texts, which caches words; one per thread.
     pub fn encoder(&self) -> Encoder<'_> {
         Encoder { tokenizer: self, cache: Cache::default() }
     }
@@ -199,7 +199,7 @@ impl Encoder<'_> {
 }
 
 pub(crate) const TOKENIZER_FILE: &str = "tokenizer.json";
-/// The configuration of a tokenizer, which lies beside it.
+/// The configuration next to a tokenizer.
 const CONFIG_FILE: &str = "tokenizer_config.json";
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 
@@ -237,7 +237,7 @@ mod tests {
     use super::*;
     use crate::{Kind, generate};
 
-    /// Trained here, and the same with the splitters and rules of other families.
+    /// A tokenizer trained here, and variants with the splitters and rules of other families.
     static TOKENIZERS: LazyLock<Vec<Tokenizer>> = LazyLock::new(|| {
         let texts: Vec<String> = (0..200).map(|number| generate(Kind::Mixture, 2, number)).collect();
         let options = TrainingOptions { vocabulary: 900, ..TrainingOptions::default() };

@@ -1,4 +1,4 @@
-//! The metrics of a run on a socket, for Prometheus to scrape.
+//! An HTTP endpoint with the metrics of a run, for Prometheus to scrape.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -15,13 +15,13 @@ const PATIENCE: Duration = Duration::from_secs(2);
 /// Who may read the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Exposure {
-    /// Programs on this machine.
+    /// Only programs on this machine.
     Loopback,
-    /// Whoever reaches the address.
+    /// Anyone who can reach the address.
     Anybody,
 }
 
-/// Answers `GET /metrics` from a thread of its own until it is dropped.
+/// Answers `GET /metrics` from a background thread until it is dropped.
 pub struct Endpoint {
     address: SocketAddr,
     metrics: Arc<Metrics>,
@@ -54,19 +54,19 @@ impl Endpoint {
         self.address
     }
 
-    /// What the training thread sets; it never waits for those who read.
+    /// The metrics, set by the training thread without ever waiting for readers.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 }
 
-/// One connection after the other: a scrape takes less than a millisecond, and a client that dawdles is cut off.
+/// One connection after the other: a scrape takes less than a millisecond, and a slow client is cut off.
 fn serve(listener: &TcpListener, patience: Duration, metrics: &Metrics, is_ending: &AtomicBool) {
     while !is_ending.load(Ordering::Acquire) {
         match listener.accept() {
-            // A client that goes away in the middle harms only itself.
+            // A client that disconnects early harms only itself.
             Ok((stream, _)) => drop(answer(stream, patience, || metrics.text())),
-            // Out of file descriptors, for example: wait instead of turning in circles.
+            // Out of file descriptors, for example: wait instead of spinning.
             Err(_) => thread::sleep(Duration::from_millis(100)),
         }
     }
@@ -75,7 +75,7 @@ fn serve(listener: &TcpListener, patience: Duration, metrics: &Metrics, is_endin
 impl Drop for Endpoint {
     fn drop(&mut self) {
         self.is_ending.store(true, Ordering::Release);
-        // A connection that asks for nothing ends the wait for one.
+        // A connection to ourselves unblocks `accept`.
         let _ = TcpStream::connect_timeout(&reachable(self.address), Duration::from_secs(1));
         if let Some(server) = self.server.take() {
             let _ = server.join();
@@ -83,7 +83,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// Where this machine reaches what it listens on.
+/// The address at which this machine reaches its own listener.
 fn reachable(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),

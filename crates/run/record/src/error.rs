@@ -12,9 +12,9 @@ pub enum RecordError {
     Create { path: PathBuf, source: io::Error },
     #[error("cannot write to {}", .path.display())]
     Write { path: PathBuf, source: io::Error },
-    #[error("cannot take back the steps after {step} from {}", .path.display())]
+    #[error("cannot remove the steps after {step} from {}", .path.display())]
     Resume { path: PathBuf, step: u64, source: io::Error },
-    #[error("line {line} of {} is no record of a step", .path.display())]
+    #[error("line {line} of {} is not a record of a step", .path.display())]
     NotARecord { path: PathBuf, line: usize },
     #[error("metrics would be offered to other machines at {address}")]
     NotLoopback { address: SocketAddr },
@@ -49,19 +49,19 @@ macro_rules! pages {
 pages! {
     CREATE "cannot-create" User
         "A file in which a training run keeps its records cannot be created."
-        "check that the folder of the run exists, may be written by this user and has room"
+        "check that the folder of the run exists, is writable for this user and has room"
     WRITE "cannot-write" Transient
-        "The disk or file system refused a record of a training run. The run itself is not harmed; its records end here."
-        "make room on the disk or look at its health, then resume the run from its newest checkpoint"
+        "The disk or file system refused a record of a training run. The run itself is unaffected; its records end here."
+        "free space on the disk or check its health, then resume the run from its newest checkpoint"
     RESUME "cannot-resume" User
-        "A run resumes at a step, so what an earlier run said about later steps must go; its file cannot be read or replaced. The file is as it was."
-        "check that the file and its folder may be read and written by this user, or move the file away"
+        "A run resumes at a step, so records of later steps from an earlier run must be removed, but their file cannot be read or replaced. The file is unchanged."
+        "check that this user can read and write the file and its folder, or move the file away"
     NOT_A_RECORD "not-a-record" User
-        "The file that a resumed run should continue has a line that is no JSON object with a step. It may belong to something else, so nothing was changed."
+        "The file that a resumed run should continue has a line that is not a JSON object with a step. It may belong to something else, so nothing was changed."
         "name another file for the records, or remove the line"
     NOT_LOOPBACK "not-loopback" User
         "Metrics are offered without encryption or passwords, so by default only programs on this machine may read them. The address given can be reached from other machines."
-        "use an address such as 127.0.0.1:9100, or say explicitly that other machines may read the metrics"
+        "use an address such as 127.0.0.1:9100, or explicitly allow other machines to read the metrics"
     LISTEN "cannot-listen" User
         "The address for metrics is not free, or does not belong to this machine."
         "give another port, or port 0 for any that is free"

@@ -1,4 +1,4 @@
-//! TensorBoard's events in protocol buffers, as far as scalars and texts need them.
+//! TensorBoard's events in protocol buffers, as far as needed for scalars and texts.
 //!
 //! Field numbers are those of `event.proto`, `summary.proto` and `tensor.proto` of TensorFlow.
 
@@ -7,7 +7,7 @@
 pub(crate) enum What<'a> {
     /// Opens every file.
     Version,
-    /// A run begins at the event's step: readers forget what others said about it and later ones.
+    /// A run begins at the event's step: readers drop what earlier files have for that step and later ones.
     Start,
     Values(&'a [(String, Value<'a>)]),
 }

@@ -17,8 +17,8 @@ pub struct EventFile {
 }
 
 impl EventFile {
-    /// A new file in `folder`, which is made where it is missing. A run that resumes after a step says so, and TensorBoard
-    /// forgets what files of earlier runs in the folder have about later ones.
+    /// A new file in `folder`, which is created if missing. A run that resumes after a step says so, and TensorBoard
+    /// drops later steps from files of earlier runs in the folder.
     pub fn create(folder: &Path, resumes_after: Option<u64>) -> Result<Self, RecordError> {
         std::fs::create_dir_all(folder).map_err(RecordError::creating(folder))?;
         let (path, file) = create_new(folder).map_err(RecordError::creating(folder))?;
@@ -51,7 +51,7 @@ impl EventFile {
         frame(&event(time, step, what), &mut self.buffer);
     }
 
-    /// Whole records only, in one call, so that a reader rarely meets half of one.
+    /// Whole records only, in one call, so that a reader rarely sees half of one.
     fn flush(&mut self) -> Result<(), RecordError> {
         let written = self.file.write_all(&self.buffer);
         self.buffer.clear();
@@ -88,8 +88,8 @@ fn evaluation_values(record: &EvaluationRecord) -> Vec<(String, Value<'_>)> {
     values
 }
 
-/// `events.out.tfevents.<seconds since 1970>.<host>`, with a number behind where that exists: files are read in the order
-/// of their names.
+/// `events.out.tfevents.<seconds since 1970>.<host>`, followed by a number where that exists: files are read in the
+/// order of their names.
 fn create_new(folder: &Path) -> io::Result<(PathBuf, File)> {
     let seconds = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let host = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());

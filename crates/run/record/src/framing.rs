@@ -1,4 +1,4 @@
-//! TFRecord: how events lie one after the other in a file, each with checksums.
+//! TFRecord: the sequence of events in a file, each with checksums.
 //!
 //! A record is its length (eight bytes, little-endian), a checksum of the length, the bytes, and a checksum of them. The
 //! checksum is CRC-32C, rotated and shifted so that checksums of data that contain checksums stay useful.

@@ -1,4 +1,4 @@
-//! As much of HTTP/1.1 as a scrape needs: one request a connection, bounded in size and time.
+//! As much of HTTP/1.1 as a scrape needs: one request per connection, bounded in size and time.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, TcpStream};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 /// The longest request line and headers that are read.
 const MAX_HEAD: usize = 8 << 10;
 
-/// How much of a request that is too long is taken in and thrown away.
+/// How much of an oversized request is read and discarded.
 const MAX_IGNORED: u64 = 1 << 20;
 
 /// What a request asks for.
@@ -53,7 +53,7 @@ pub(crate) fn answer(
     stream.write_all(response(asked, metrics).as_bytes())?;
     stream.shutdown(Shutdown::Write)?;
     if asked == Asked::Nothing(Refused::TooLarge) {
-        // Closing on bytes that nobody has read would take the answer back.
+        // Closing with unread bytes would reset the connection and lose the answer.
         stream.set_read_timeout(Some(patience))?;
         io::copy(&mut stream.take(MAX_IGNORED), &mut io::sink())?;
     }

@@ -1,9 +1,9 @@
-//! What a training run says about itself, in four ways at once.
+//! The records of a training run, in four forms at once.
 //!
-//! A loop makes one [`StepRecord`] a step, and an [`EvaluationRecord`] now and then; each way takes the same records:
-//! [`EventFile`] for TensorBoard, [`Lines`] of JSON for scripts, an [`Endpoint`] for Prometheus, and [`Progress`] for whoever
-//! watches. A run that resumes at a step takes back what an earlier one said about later steps. What is trained, and how,
-//! is unknown here.
+//! A loop makes one [`StepRecord`] per step, and an [`EvaluationRecord`] now and then; each form takes the same records:
+//! [`EventFile`] for TensorBoard, [`Lines`] of JSON for scripts, an [`Endpoint`] for Prometheus, and [`Progress`] for
+//! people who watch. A run that resumes at a step removes an earlier run's records of later steps. This crate does not
+//! know what is trained, or how.
 //!
 //! ```
 //! use bedplate_record::{Lines, StepRecord};

@@ -1,4 +1,4 @@
-//! Records as JSON, one object a line.
+//! Records as JSON, one object per line.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, BufWriter, Write};
@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::{EvaluationRecord, RecordError, StepRecord};
 
-/// A file that gets a line for each record. Every record is in the file when its method returns.
+/// A file with a line for each record. Every record is in the file when its method returns.
 pub struct Lines {
     path: PathBuf,
     file: File,
@@ -22,8 +22,8 @@ impl Lines {
         Ok(Self { path: path.to_owned(), file })
     }
 
-    /// The file of an earlier run, less its lines about steps after `step` and less a last line that was cut short. A file that is
-    /// not there is made.
+    /// The file of an earlier run without its lines for steps after `step` and without a truncated last line. A missing
+    /// file is created.
     pub fn resume(path: &Path, step: u64) -> Result<Self, RecordError> {
         if path.exists() {
             take_back(path, step)?;
@@ -71,7 +71,7 @@ fn step_object(record: &StepRecord) -> Value {
     })
 }
 
-/// Exposed seconds of the parts that took any, and hidden ones under a name of their own.
+/// Exposed seconds of the parts that took any, and hidden ones under their own name.
 fn seconds_by_part<Origin>(breakdown: &Breakdown<Origin>) -> Map<String, Value> {
     let mut parts = Map::new();
     for (part, span) in breakdown.parts() {
@@ -85,7 +85,7 @@ fn seconds_by_part<Origin>(breakdown: &Breakdown<Origin>) -> Map<String, Value> 
     parts
 }
 
-/// Writes what stays beside the file and puts it in its place, so that there is a whole file at any time.
+/// Writes the kept lines to a temporary file and renames it, so that there is a complete file at any time.
 fn take_back(path: &Path, step: u64) -> Result<(), RecordError> {
     let failing = |source| RecordError::Resume { path: path.to_owned(), step, source };
     let beside = path.with_extension("resuming");
@@ -96,7 +96,7 @@ fn take_back(path: &Path, step: u64) -> Result<(), RecordError> {
         std::fs::rename(&beside, path).map_err(failing)
     });
     if outcome.is_err() {
-        // What the earlier run wrote is untouched; only our own file goes.
+        // What the earlier run wrote is untouched; only our own file is removed.
         let _ = std::fs::remove_file(&beside);
     }
     outcome

@@ -1,4 +1,4 @@
-//! The state of a run as Prometheus metrics: set by the training thread, read by whoever asks.
+//! The state of a run as Prometheus metrics: set by the training thread, read by the endpoint.
 //!
 //! Every number is one atomic, so that neither side waits. A reader may see numbers of two neighbouring steps.
 
@@ -19,7 +19,7 @@ impl Default for Number {
     }
 }
 
-/// A NaN that no arithmetic gives.
+/// A NaN that no arithmetic produces.
 const UNKNOWN: u64 = u64::MAX;
 
 impl Number {
@@ -27,7 +27,7 @@ impl Number {
         self.0.store(value.to_bits(), Ordering::Relaxed);
     }
 
-    /// Only the training thread adds, so nothing gets lost between reading and writing.
+    /// Only the training thread adds, so no update is lost between reading and writing.
     fn add(&self, value: f64) {
         self.set(self.get().unwrap_or(0.0) + value);
     }
@@ -88,7 +88,7 @@ impl Metrics {
         }
     }
 
-    /// The text that Prometheus reads. What is unknown is left out.
+    /// The text that Prometheus reads. Unknown metrics are left out.
     pub fn text(&self) -> String {
         let mut text = Text::default();
         text.one("steps_total", "counter", "Number of the last step.", &self.steps);
@@ -100,8 +100,13 @@ impl Metrics {
         text.one("mfu_ratio", "gauge", "Model FLOPs utilisation, from 0 to 1.", &self.mfu);
         text.one("memory_bytes", "gauge", "Memory that the process holds.", &self.memory);
         text.one("step_seconds", "gauge", "Duration of the last step.", &self.step_seconds);
-        text.by_part("exposed_seconds_total", "counter", "Time waited for a part.", &self.exposed);
-        text.by_part("hidden_seconds_total", "counter", "Time of a part behind other work.", &self.hidden);
+        text.by_part("exposed_seconds_total", "counter", "Exposed time of a part.", &self.exposed);
+        text.by_part(
+            "hidden_seconds_total",
+            "counter",
+            "Time of a part hidden behind other work.",
+            &self.hidden,
+        );
         text.by_part("predicted_seconds", "gauge", "Predicted time of a part in a step.", &self.predicted);
         text.one("evaluation_loss", "gauge", "Loss of the last evaluation.", &self.evaluation_loss);
         text.one("evaluation_perplexity", "gauge", "Perplexity of the last evaluation.", &self.perplexity);

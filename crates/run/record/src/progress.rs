@@ -1,4 +1,4 @@
-//! Progress on standard error: a line that is redrawn on a terminal, a line now and then elsewhere.
+//! Progress on standard error: a redrawn line on a terminal, an occasional line elsewhere.
 
 use std::io::{self, IsTerminal, Stderr, Write};
 use std::time::{Duration, Instant};
@@ -10,10 +10,10 @@ use crate::{ProgressLine, StepRecord};
 /// A terminal is redrawn no more often than people can see.
 const REDRAW: Duration = Duration::from_millis(100);
 
-/// The width of a terminal that does not tell.
+/// The width of a terminal that does not report it.
 const USUAL_WIDTH: usize = 80;
 
-/// Tells whoever watches how far a run is. Nothing it does can stop the run: what cannot be written is lost.
+/// Shows how far a run is. It can never stop the run: output that cannot be written is lost.
 pub struct Progress<W: Write = Stderr> {
     to: W,
     surface: Surface,
@@ -25,14 +25,14 @@ pub struct Progress<W: Write = Stderr> {
 
 #[derive(Debug, Clone, Copy)]
 enum Surface {
-    /// Gives its width when asked.
+    /// Returns its width.
     Terminal(fn() -> usize),
     Lines {
         every: Duration,
     },
 }
 
-/// When this process had its first step behind it: what came before is not to be extrapolated.
+/// When this process finished its first step: earlier time must not be extrapolated.
 #[derive(Debug, Clone, Copy)]
 struct Began {
     step: u64,
@@ -40,7 +40,7 @@ struct Began {
 }
 
 impl Progress {
-    /// For a run that ends at step `steps`. Where standard error is no terminal, a line is printed `every` so often.
+    /// For a run that ends at step `steps`. Where standard error is not a terminal, a line is printed every `every`.
     pub fn on_stderr(steps: u64, every: Duration) -> Self {
         let to = io::stderr();
         let surface = if to.is_terminal() { Surface::Terminal(width) } else { Surface::Lines { every } };
@@ -68,7 +68,7 @@ impl<W: Write> Progress<W> {
         }
     }
 
-    /// Leaves the last line standing. To be called when the run ends, however it ends.
+    /// Keeps the last line. Call it when the run ends, however it ends.
     pub fn finish(&mut self) {
         let Some(line) = self.last.take() else { return };
         let _ = match self.surface {
@@ -102,7 +102,7 @@ impl<W: Write> Progress<W> {
     }
 
     fn draw(&mut self, line: &ProgressLine, width: usize) {
-        // A terminal may break the line when its last column is written to.
+        // A terminal may wrap when its last column is written.
         let _ = write!(self.to, "\r\x1b[2K{}", line.within(width.saturating_sub(1)));
         let _ = self.to.flush();
     }

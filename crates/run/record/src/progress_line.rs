@@ -4,7 +4,7 @@ use bedplate_units::Seconds;
 
 use crate::StepRecord;
 
-/// What a line of progress says.
+/// The content of a progress line.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ProgressLine {
     pub step: u64,
@@ -18,7 +18,7 @@ pub struct ProgressLine {
     pub left: Option<Seconds>,
 }
 
-/// The narrowest bar that says anything, and the widest that is worth its place.
+/// The narrowest useful bar, and the widest.
 const BAR: std::ops::RangeInclusive<usize> = 8..=30;
 
 const GAP: &str = "  ";
@@ -37,8 +37,8 @@ impl ProgressLine {
         }
     }
 
-    /// At most `width` characters: a bar where there is room for one, and the less important words left out where there is
-    /// not even room for all of them.
+    /// At most `width` characters: a bar where there is room for one, and less important words left out where there is
+    /// not.
     pub fn within(&self, width: usize) -> String {
         let mut words = self.words();
         let length =
@@ -85,13 +85,13 @@ impl ProgressLine {
     }
 }
 
-/// A part of the line; the higher its rank, the sooner it is left out.
+/// A part of the line; those of higher rank are left out first.
 struct Word {
     rank: u8,
     text: String,
 }
 
-/// So many significant digits, without an exponent where that stays short.
+/// A number of significant digits, without an exponent where that stays short.
 fn digits(number: f64, count: usize) -> String {
     if !number.is_finite() || number == 0.0 {
         return number.to_string();

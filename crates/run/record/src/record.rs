@@ -1,4 +1,4 @@
-//! What there is to say about one step, and about one evaluation.
+//! The records of one step and of one evaluation.
 
 use bedplate_breakdown::{Breakdown, Measured, Predicted};
 use bedplate_units::Bytes;
@@ -16,9 +16,9 @@ pub struct StepRecord {
     pub gradient_norm: f64,
     pub learning_rate: f64,
     pub tokens_per_second: f64,
-    /// From 0 to 1; unknown where nobody has measured what the machine can do.
+    /// From 0 to 1; unknown where the machine's peak has not been measured.
     pub mfu: Option<f64>,
-    /// What the process holds.
+    /// Memory of the process.
     pub memory: Bytes,
     pub breakdown: Breakdown<Measured>,
     pub predicted: Option<Breakdown<Predicted>>,
@@ -34,7 +34,7 @@ pub struct EvaluationRecord {
     /// Absent where there is no held-out text.
     pub loss: Option<f64>,
     pub perplexity: Option<f64>,
-    /// What the model wrote when asked.
+    /// A sample of the model's output.
     pub sample: Option<String>,
 }
 
@@ -42,7 +42,7 @@ pub struct EvaluationRecord {
 pub(crate) mod tests {
     use std::path::PathBuf;
 
-    /// A folder of a test's own, gone with it.
+    /// A temporary folder of a test.
     pub(crate) struct Folder(pub(crate) PathBuf);
 
     impl Folder {

@@ -1,4 +1,4 @@
-//! The index of a corpus, `index.json`: which shards there are, what is in them, who made the ids.
+//! The index of a corpus, `index.json`: which shards there are, what is in them, which tokenizer made the ids.
 
 use bedplate_diag::Source;
 use serde::{Deserialize, Serialize};
@@ -42,7 +42,7 @@ pub struct TokenizerEntry {
     pub vocabulary: u32,
     /// The token put before each document.
     pub begin: Option<u32>,
-    /// The token put behind each document.
+    /// The token put after each document.
     pub end: Option<u32>,
 }
 
@@ -64,13 +64,13 @@ pub struct ShardEntry {
 }
 
 impl ShardEntry {
-    /// What the shard's header must be, the layout of its blocks taken as found.
+    /// The expected header of the shard, with the block layout taken as found.
     pub(super) fn header(&self, found: &Header, tokenizer: Digest) -> Header {
         Header { tokens: self.tokens, documents: self.documents, content: self.content, tokenizer, ..*found }
     }
 }
 
-/// How many documents have how many tokens: entry `k` counts those of `2^k` up to `2^(k+1) - 1`.
+/// Histogram of document lengths: entry `k` counts documents of `2^k` to `2^(k+1) - 1` tokens.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Lengths(pub Vec<u64>);
@@ -134,7 +134,7 @@ impl Index {
     }
 }
 
-/// A plain name, so that an index from elsewhere cannot lead out of its folder.
+/// A plain name, so that a foreign index cannot point outside its folder.
 fn is_file_name(name: &str) -> bool {
     let stem = name.strip_suffix(EXTENSION).and_then(|stem| stem.strip_suffix('.'));
     stem.is_some_and(|stem| {
@@ -142,7 +142,7 @@ fn is_file_name(name: &str) -> bool {
     })
 }
 
-/// The parser's message without its position, which the place says.
+/// The parser's message without its position, which the place gives.
 fn plain(message: &str) -> String {
     message.split(" at line ").next().unwrap_or(message).to_owned()
 }

@@ -1,4 +1,4 @@
-//! Writing a corpus: document by document into shards, at the end the index that makes them count.
+//! Writing a corpus: documents into shards, and at the end the index that makes it a corpus.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,11 +13,11 @@ use crate::tokenizer::Tokenizer;
 #[derive(Debug, Clone, Copy)]
 pub struct CorpusOptions {
     pub content: Content,
-    /// A shard ends with the document that brings it to so many tokens.
+    /// A shard ends with the document that brings it to this many tokens.
     pub shard_tokens: u64,
-    /// What stands before each document.
+    /// The tokens before each document.
     pub begin: Option<u32>,
-    /// What stands behind each document.
+    /// The tokens after each document.
     pub end: Option<u32>,
 }
 
@@ -26,7 +26,7 @@ impl CorpusOptions {
     pub const SHARD_TOKENS: u64 = 100_000_000;
 
     /// Text with this tokenizer's own marks. A tokenizer with a single mark has it at the beginning of each
-    /// document, where it also ends the document before: so a model learns to begin after it, and to end.
+    /// document, where it also ends the previous one: so a model learns to begin after it, and to end.
     pub fn text(tokenizer: &Tokenizer) -> Self {
         let (begin, end) = match (tokenizer.begin(), tokenizer.end()) {
             (None, only) => (only, None),
@@ -52,7 +52,7 @@ pub struct CorpusWriter {
 }
 
 impl CorpusWriter {
-    /// Begins a corpus in a folder, which is made where it is missing and may not hold a corpus yet.
+    /// Begins a corpus in a folder, which is created if missing and must not hold a corpus yet.
     pub fn create(folder: &Path, tokenizer: &Tokenizer, options: CorpusOptions) -> Result<Self, DataError> {
         if folder.join(INDEX_FILE).exists() {
             return Err(DataError::Occupied { folder: folder.to_owned() });
@@ -75,7 +75,7 @@ impl CorpusWriter {
         })
     }
 
-    /// Adds a text of so many bytes, with the marks around it. An empty one is left out.
+    /// Adds a text of `bytes` bytes, with the marks around it. An empty one is left out.
     pub fn push_text(&mut self, tokens: &[u32], bytes: u64) -> Result<(), DataError> {
         if tokens.is_empty() {
             return Ok(());
@@ -112,7 +112,7 @@ impl CorpusWriter {
         self.index.tokens + self.shard.as_ref().map_or(0, |(_, shard)| shard.tokens())
     }
 
-    /// Finishes the last shard and writes the index, without which the folder is no corpus.
+    /// Finishes the last shard and writes the index, without which the folder is not a corpus.
     pub fn finish(mut self) -> Result<Index, DataError> {
         self.finish_shard()?;
         disk::write(&self.folder.join(INDEX_FILE), self.index.to_json().as_bytes())?;

@@ -34,7 +34,7 @@ fn sum(left: u32, right: u32) -> String {
     text + &format!("{left} + {right} = {}\n", left + right)
 }
 
-/// The left number is not the smaller one.
+/// The left number is at least the right one.
 fn difference(left: u32, right: u32) -> String {
     let mut text = format!("{left} - {right} = ?\n");
     let mut borrow = 0;

@@ -1,9 +1,9 @@
-//! Generated documents as conversations: what is asked, and the answer that follows from it.
+//! Generated documents as conversations: a question and its answer.
 
 use super::{Kind, generate};
 use crate::chat::Message;
 
-/// The conversation of this number: an exercise and its working, or a story with a question and its answer.
+/// The conversation with this number: an exercise and its working, or a story with a question and its answer.
 pub fn generate_conversation(kind: Kind, seed: u64, number: u64) -> Vec<Message> {
     let text = generate(kind, seed, number);
     let (question, answer) = match text.contains("?\n") {

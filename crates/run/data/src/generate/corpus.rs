@@ -9,7 +9,7 @@ use crate::error::DataError;
 use crate::tokenize::VALIDATION_FOLDER;
 use crate::tokenizer::{Encoder, Tokenizer, TrainingOptions, train_tokenizer};
 
-/// Documents that a tokenizer is trained on; more of them hardly change it.
+/// Documents used to train a tokenizer; more hardly change it.
 const TRAINING_DOCUMENTS: u64 = 2000;
 
 #[derive(Debug, Clone, Copy)]
@@ -21,7 +21,7 @@ pub struct GenerateOptions {
     pub documents: u64,
     /// Further documents, for validation; none of them is in the corpus.
     pub validation: u64,
-    /// Tokens of the tokenizer that is trained.
+    /// Vocabulary size of the trained tokenizer.
     pub vocabulary: u32,
 }
 
@@ -45,8 +45,8 @@ pub struct Generated {
     pub tokenizer: Tokenizer,
 }
 
-/// Writes a corpus into a folder, with documents `0..documents` of the kind, and beneath it one for validation
-/// with those that follow. Without a tokenizer one is trained. `progress` is told how many documents are done.
+/// Writes a corpus into a folder, with documents `0..documents` of the kind, and below it one for validation
+/// with the documents that follow. Without a tokenizer one is trained. `progress` gets the number of documents done.
 pub fn generate_corpus(
     folder: &Path,
     options: &GenerateOptions,

@@ -1,4 +1,4 @@
-//! Names that are made up anew for each document, so that a reader must remember them.
+//! Names invented for each document, so that a reader must remember them.
 
 use crate::random::Draw;
 
@@ -10,7 +10,7 @@ const MIDDLES: [&str; 12] = ["", "", "", "a", "de", "i", "ka", "li", "mo", "ne",
 const HIS_ENDINGS: [&str; 6] = ["bert", "den", "dor", "mund", "rik", "ton"];
 const HER_ENDINGS: [&str; 6] = ["da", "la", "lina", "ma", "ra", "sa"];
 
-/// Whom a pronoun can mean.
+/// The gender that a pronoun refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gender {
     He,
@@ -33,7 +33,7 @@ impl Gender {
     }
 }
 
-/// A name tells the gender by its ending.
+/// A name's ending shows the gender.
 pub(super) fn name(draw: &mut Draw, gender: Gender) -> String {
     let ending = match gender {
         Gender::He => draw.pick(&HIS_ENDINGS),

@@ -1,11 +1,11 @@
-//! Sentences by a grammar: number agrees between subject and verb, however much stands between them.
+//! Sentences by a grammar: number agrees between subject and verb, however much comes between them.
 
 use super::world::TRADES;
 use crate::random::Draw;
 
 const ANIMALS: [&str; 10] = ["bird", "cat", "cow", "dog", "duck", "goat", "hen", "horse", "pig", "rabbit"];
 const LOOKS: [&str; 8] = ["brave", "clever", "gray", "hungry", "lazy", "quiet", "tall", "tired"];
-/// Verbs without an object, for one and for many.
+/// Verbs without an object, singular and plural.
 const ALONE: [(&str, &str); 8] = [
     ("sings", "sing"),
     ("sleeps", "sleep"),
@@ -81,7 +81,7 @@ fn verb_phrase(draw: &mut Draw, number: Number, depth: usize) -> String {
     format!("{verb} {}", noun_phrase(draw, depth + 1).0)
 }
 
-/// The sentence with its first letter large.
+/// The sentence with its first letter capitalised.
 pub(super) fn capital(sentence: &str) -> String {
     let mut letters = sentence.chars();
     letters.next().map_or_else(String::new, |first| first.to_ascii_uppercase().to_string() + letters.as_str())

@@ -23,7 +23,7 @@ pub(super) fn story(draw: &mut Draw) -> String {
 struct Teller {
     world: World,
     text: String,
-    /// The person of whom the last sentence spoke, whom a pronoun may mean.
+    /// The person in the last sentence, whom a pronoun may refer to.
     topic: Option<usize>,
 }
 
@@ -55,7 +55,7 @@ impl Teller {
         self.text.push('\n');
     }
 
-    /// Somebody does what can be done where they are.
+    /// A person does something that is possible where they are.
     fn happen(&mut self, draw: &mut Draw) {
         let person = draw.below(self.world.people.len());
         let (near, held) = (self.world.within_reach(person), self.world.held_by(person));
@@ -121,7 +121,7 @@ impl Teller {
         self.topic = Some(person);
     }
 
-    /// A pronoun where it is plain who is meant, otherwise the name.
+    /// A pronoun where it is unambiguous, otherwise the name.
     fn mention(&self, draw: &mut Draw, person: usize) -> String {
         let who = &self.world.people[person];
         let is_plain = self.topic == Some(person);

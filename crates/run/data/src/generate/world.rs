@@ -51,7 +51,7 @@ impl World {
         let things = distinct(draw, &THINGS, 3);
         let mut people: Vec<Person> = Vec::new();
         for trade in trades {
-            // One of each gender at least, so that pronouns tell people apart.
+            // At least one of each gender, so that pronouns distinguish people.
             let gender = if people.len().is_multiple_of(2) { Gender::She } else { Gender::He };
             let mut chosen = name(draw, gender);
             while people.iter().any(|person| person.name == chosen) {
@@ -72,7 +72,7 @@ impl World {
         }
     }
 
-    /// Things that lie about where a person is.
+    /// Things lying around where a person is.
     pub(super) fn within_reach(&self, person: usize) -> Vec<usize> {
         let here = Holder::Place(self.people[person].place);
         (0..self.things.len()).filter(|thing| self.things[*thing].holder == here).collect()

@@ -1,4 +1,4 @@
-//! Portions of a text that end where a line or a paragraph does.
+//! Portions of a text that end at a line or paragraph.
 
 use std::io::BufRead;
 use std::path::Path;
@@ -10,7 +10,7 @@ use super::Portion;
 use crate::disk;
 use crate::error::DataError;
 
-/// Enough that handing it over costs nothing, little enough that all workers have some.
+/// Large enough that handing it over is cheap, small enough to keep all workers busy.
 const PORTION_BYTES: usize = 1 << 19;
 
 pub(super) fn read_lines(
@@ -59,7 +59,7 @@ pub(super) fn read_paragraphs(
     }
 }
 
-/// What stands between blank lines.
+/// The text between blank lines.
 pub(crate) fn paragraphs(text: &str) -> impl Iterator<Item = &str> {
     let mut rest = text;
     std::iter::from_fn(move || {

@@ -1,8 +1,8 @@
 //! Which source the n-th sample of a mixture comes from, and which of that source's samples it is.
 //!
 //! Sources are the leaves of a binary tree. At a fork whose left side has the share `w`, the first `n` samples
-//! hold exactly `round(n w)` of the left side: sample `n` goes left where that number grows. Rounding errs by a
-//! half at each fork, so in any prefix every source has its share to within half a sample per level of the tree.
+//! hold exactly `round(n w)` of the left side: sample `n` goes left where that number grows. Rounding errs by at
+//! most a half at each fork, so in any prefix every source has its share to within half a sample per tree level.
 
 use std::ops::Range;
 

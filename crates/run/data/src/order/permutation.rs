@@ -1,7 +1,7 @@
-//! A shuffle of `0..size` that is computed entry by entry, so that no shuffled list is kept.
+//! A shuffle of `0..size` computed entry by entry, so that no shuffled list is stored.
 //!
 //! A Feistel network permutes the smallest set of numbers with an even count of bits that holds `size`; a number
-//! that falls outside is sent through again until it falls inside (cycle walking: Black and Rogaway 2002).
+//! outside the range is permuted again until it falls inside (cycle walking: Black and Rogaway 2002).
 //! The set is less than four times as large, so that takes fewer than four passes on average.
 
 use crate::random::{key, mix};
@@ -16,7 +16,7 @@ pub(crate) struct Permutation {
 }
 
 impl Permutation {
-    /// The shuffle of `0..size` that belongs to this key.
+    /// The shuffle of `0..size` for this key.
     pub(crate) fn new(size: u64, seed: u64) -> Self {
         let bits = u64::BITS - size.saturating_sub(1).leading_zeros();
         Self {
@@ -26,7 +26,7 @@ impl Permutation {
         }
     }
 
-    /// Where `index`, which is below the size, is sent.
+    /// The image of `index`, which is below the size.
     pub(crate) fn at(&self, index: u64) -> u64 {
         debug_assert!(index < self.size);
         let mut place = self.pass(index);
@@ -69,7 +69,7 @@ mod tests {
         }
     }
 
-    /// How often each number is sent to each tenth of the range: 20 seeds' worth must be near a fair share.
+    /// How often each number goes to each tenth of the range: over 20 seeds it must be close to a fair share.
     #[test]
     fn all_places_are_about_equally_likely() {
         let mut counts = [0u32; 10];
@@ -84,7 +84,7 @@ mod tests {
         let permutation = Permutation::new(100_000, 7);
         let near =
             (0..99_999).filter(|index| permutation.at(*index).abs_diff(permutation.at(index + 1)) < 100);
-        // By chance two places lie that near in one case of 500.
+        // By chance two places are that close once in 500 pairs.
         assert!(near.count() < 300);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::header::{Header, Width};
 
-/// The block's CRC covers its number too, so that a block in the place of another is noticed.
+/// The block's CRC covers its number too, so that swapped blocks are noticed.
 pub(super) fn checksum(number: u64, body: &[u8]) -> u32 {
     let mut hasher = crc32fast::Hasher::new();
     hasher.update(&number.to_le_bytes());
@@ -10,7 +10,7 @@ pub(super) fn checksum(number: u64, body: &[u8]) -> u32 {
     hasher.finalize()
 }
 
-/// Appends ids in their width. They fit: the writer has checked.
+/// Appends ids in their width; the writer has checked that they fit.
 pub(super) fn push_ids(ids: &[u32], width: Width, bytes: &mut Vec<u8>) {
     match width {
         Width::Two => bytes.extend(ids.iter().flat_map(|id| (*id as u16).to_le_bytes())),
@@ -24,7 +24,7 @@ pub(super) fn push_bits(bits: &[bool], bytes: &mut Vec<u8>) {
     bytes.extend(bits.chunks(8).map(packed));
 }
 
-/// The parts of a block whose checksum was right.
+/// The parts of a block with a valid checksum.
 pub(super) struct View<'a> {
     width: Width,
     ids: &'a [u8],
@@ -33,7 +33,7 @@ pub(super) struct View<'a> {
 }
 
 impl<'a> View<'a> {
-    /// Nothing where the checksum is wrong. The bytes are as many as a block of so many tokens has.
+    /// `None` if the checksum is wrong. `bytes` has exactly the length of that block.
     pub(super) fn check(header: &Header, number: u64, bytes: &'a [u8]) -> Option<Self> {
         let (body, checksum_bytes) = bytes.split_at(bytes.len() - 4);
         if checksum(number, body).to_le_bytes() != *checksum_bytes {
@@ -58,7 +58,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Appends the places in `from..to` where documents begin, counted from `base` at `from`.
+    /// Appends the positions in `from..to` where documents begin, counted from `base` at `from`.
     pub(super) fn append_starts(&self, from: usize, to: usize, base: u32, starts: &mut Vec<u32>) {
         for byte in from / 8..to.div_ceil(8) {
             let mut bits = self.starts[byte];

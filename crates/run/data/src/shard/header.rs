@@ -13,7 +13,7 @@
 //! | 48..52 | CRC-32 of the blocks' own CRCs |
 //! | 60..64 | CRC-32 of the 60 bytes before |
 //!
-//! Numbers are little endian; what is not named is zero.
+//! Numbers are little endian; unnamed bytes are zero.
 
 use std::path::Path;
 
@@ -50,13 +50,13 @@ impl Width {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Header {
     pub width: Width,
-    /// Whether each token says if it counts in the loss.
+    /// Whether the shard has a loss mask.
     pub has_mask: bool,
     pub block_tokens: u32,
     pub tokens: u64,
     pub documents: u64,
     pub tokenizer: Digest,
-    /// The CRC of all blocks' CRCs: two shards with the same content have the same.
+    /// The CRC of all blocks' CRCs: equal for shards with the same content.
     pub content: u32,
 }
 
@@ -135,7 +135,7 @@ impl Header {
         u64::from(self.block_tokens).min(self.tokens - before) as usize
     }
 
-    /// The first byte of a block in the file; of the number after the last, the length of the file.
+    /// The first byte of a block in the file; for the block after the last, the length of the file.
     pub(crate) fn block_offset(&self, block: u64) -> u64 {
         let full = block.min(self.tokens / u64::from(self.block_tokens));
         let rest = if block > full { self.block_bytes(self.tokens_of_block(full)) } else { 0 };

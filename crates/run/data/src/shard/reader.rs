@@ -10,7 +10,7 @@ use super::header::Header;
 use crate::disk;
 use crate::error::DataError;
 
-/// An open shard. Reading takes `&self`, from as many threads as wish.
+/// An open shard. Reading takes `&self`, from any number of threads.
 #[derive(Debug)]
 pub struct Shard {
     file: File,
@@ -22,7 +22,7 @@ pub struct Shard {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(crate) struct Piece {
     pub(crate) tokens: Vec<u32>,
-    /// Where documents begin, as places in `tokens`.
+    /// Where documents begin, as positions in `tokens`.
     pub(crate) starts: Vec<u32>,
     /// Which tokens count in the loss.
     pub(crate) counts: Vec<bool>,
@@ -57,7 +57,7 @@ impl Shard {
         &self.path
     }
 
-    /// Reads every block, which finds all damage there is.
+    /// Reads every block, which finds any damage.
     pub fn verify(&self) -> Result<(), DataError> {
         let mut piece = Piece::default();
         let mut documents = 0;
@@ -73,7 +73,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Appends a range of tokens, which lies in the shard.
+    /// Appends a range of tokens, which must be in the shard.
     pub(crate) fn append(&self, range: Range<u64>, piece: &mut Piece) -> Result<(), DataError> {
         if range.is_empty() {
             return Ok(());

@@ -1,4 +1,4 @@
-//! Writing a shard: to a neighbour of its file, which takes its name once all is on disk.
+//! Writing a shard: to a temporary file, renamed once everything is on disk.
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -10,7 +10,7 @@ use crate::digest::Digest;
 use crate::disk::{self, Part};
 use crate::error::DataError;
 
-/// A window of 2,049 tokens touches one block or two. Larger ones make windows dearer, smaller ones files.
+/// A window of 2,049 tokens touches one or two blocks. Larger blocks make windows more expensive, smaller ones files larger.
 const BLOCK_TOKENS: u32 = 4096;
 
 pub struct ShardWriter {
@@ -26,7 +26,7 @@ pub struct ShardWriter {
 }
 
 impl ShardWriter {
-    /// Begins a shard; nothing has its name before [`finish`](Self::finish).
+    /// Begins a shard; the file gets its name in [`finish`](Self::finish).
     pub fn create(path: &Path, width: Width, has_mask: bool, tokenizer: Digest) -> Result<Self, DataError> {
         let (part, file) = Part::create(path)?;
         let header = Header {
@@ -57,8 +57,8 @@ impl ShardWriter {
         self.header.tokens
     }
 
-    /// Adds a document, which has at least one token. `counts` says of each token whether it counts in the
-    /// loss and is empty where all do.
+    /// Adds a document, which has at least one token. `counts` says for each token whether it counts in the
+    /// loss, and is empty where all do.
     pub fn push(&mut self, document: &[u32], counts: &[bool]) -> Result<(), DataError> {
         debug_assert!(counts.is_empty() || counts.len() == document.len());
         debug_assert!(self.header.width == Width::Four || document.iter().all(|id| *id < 1 << 16));
@@ -75,7 +75,7 @@ impl ShardWriter {
         Ok(())
     }
 
-    /// Makes the shard durable under its name and says what is in it.
+    /// Makes the shard durable under its name and returns its header.
     pub fn finish(mut self) -> Result<Header, DataError> {
         if !self.ids.is_empty() {
             self.write_block()?;

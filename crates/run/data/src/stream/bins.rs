@@ -22,7 +22,7 @@ pub(super) struct Bins {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Member {
-    /// The place of the first token in the corpus.
+    /// The position of the first token in the corpus.
     pub(super) first: u64,
     pub(super) tokens: u32,
 }
@@ -66,14 +66,14 @@ impl Bins {
         SourceSummary { samples: self.samples(), shortened: self.shortened, left_out: self.left_out, padding }
     }
 
-    /// Appends the documents of a bin, then padding, and says how much of it.
+    /// Appends the documents of a bin, then padding, and returns its length.
     pub(super) fn fill(&self, number: u64, padding: u32, piece: &mut Piece) -> Result<usize, DataError> {
         let number = number as usize;
         let from = if number == 0 { 0 } else { self.ends[number - 1] };
         for member in &self.members[from as usize..self.ends[number] as usize] {
             let begin = piece.counts.len();
             self.corpus.append(member.first..member.first + u64::from(member.tokens), piece)?;
-            // Nothing before it in the sample foretells the first token of a document.
+            // The first token of a document cannot be predicted from what precedes it in the sample.
             piece.counts[begin] = false;
         }
         let used = piece.tokens.len();
@@ -104,7 +104,7 @@ fn pack(documents: &[Member], capacity: u32) -> Vec<Vec<Member>> {
     bins
 }
 
-/// Takes out the bin with the least room that is enough, and says how much that is.
+/// Removes the bin with the least sufficient room and returns it with that room.
 fn take_tightest(by_room: &mut BTreeMap<u32, Vec<usize>>, needed: u32) -> Option<(usize, u32)> {
     let (room, bins) = by_room.range_mut(needed..).next()?;
     let room = *room;
@@ -131,7 +131,7 @@ mod tests {
             let mut packed = bins.concat();
             packed.sort_by_key(|member| member.first);
             prop_assert_eq!(packed, documents);
-            // No two bins could be one: best fit would have filled the first.
+            // No two bins could be merged: best fit would have filled the first.
             let used = |bin: &Vec<Member>| bin.iter().map(|member| member.tokens).sum::<u32>();
             let mut half_empty = bins.iter().filter(|bin| used(bin) * 2 <= 64);
             half_empty.next();

@@ -1,7 +1,7 @@
-//! Windows: the corpus as one ring of tokens, cut into stretches of one length.
+//! Windows: the corpus as one ring of tokens, cut into pieces of one length.
 //!
-//! Each epoch begins its first window at another place, so that documents are not cut at the same places every
-//! time and the few tokens that are left over are others each time.
+//! Each epoch begins its first window at a different position, so that documents are not cut at the same places
+//! and different tokens are left over each time.
 
 use std::sync::Arc;
 
@@ -34,7 +34,7 @@ impl Windows {
         SourceSummary { samples: self.samples(), shortened: 0, left_out: 0, padding: 0 }
     }
 
-    /// The `number`th window of the epoch whose first window begins at `phase`, counted round within a window.
+    /// The `number`th window of the epoch whose first window begins at `phase`, wrapped around within a window.
     pub(super) fn fill(&self, number: u64, phase: u64, piece: &mut Piece) -> Result<(), DataError> {
         let tokens = self.corpus.tokens();
         let from = (phase % self.sequence + number * self.sequence) % tokens;

@@ -1,4 +1,4 @@
-//! One worker: takes a portion apart into documents and encodes them.
+//! One worker: splits a portion into documents and encodes them.
 
 use bedplate_diag::Place;
 use serde_json::Value;
@@ -11,7 +11,7 @@ use crate::input::{Portion, paragraphs, record};
 use crate::random::mix;
 use crate::tokenizer::{Encoder, Tokenizer};
 
-/// Documents of a portion behind one another.
+/// The concatenated documents of a portion.
 #[derive(Debug, Default)]
 pub(super) struct Encoded {
     pub(super) ids: Vec<u32>,

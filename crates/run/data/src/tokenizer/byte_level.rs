@@ -1,7 +1,7 @@
 //! A fast way to encode with tokenizers of the common kind: byte-level BPE with a known splitter.
 //!
-//! The general engine keeps track of normalisation and offsets that training does not ask for. What this way
-//! cannot do, a text with added tokens in it or a very long word, is left to the general one.
+//! The general engine tracks normalisation and offsets that training does not need. Texts with added tokens
+//! and very long words, which this encoder does not support, go to the general one.
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
@@ -13,17 +13,17 @@ use super::bytes::character;
 use super::splitter::Splitter;
 use crate::random::mix;
 
-/// Merging takes time by the square of a word's length; longer ones are none that people write.
+/// Merging is quadratic in a word's length; no natural word is longer.
 const LONGEST_WORD: usize = 128;
 
 pub(super) struct ByteLevel {
     splitter: Splitter,
-    /// Whether the tokenizer also normalises; then only ASCII, which is normal, is encoded here.
+    /// Whether the tokenizer also normalises; then only ASCII, which is already normal, is encoded here.
     only_ascii: bool,
     added: Option<AhoCorasick>,
     bytes: [u32; 256],
     merges: HashMap<u64, Merge, BuildHasherDefault<PairHasher>>,
-    /// Where whole words go before pairs are merged, their ids.
+    /// Ids of whole words, where they take precedence over merging pairs.
     words: Option<HashMap<Vec<u8>, u32>>,
 }
 
@@ -34,7 +34,7 @@ struct Merge {
 }
 
 impl ByteLevel {
-    /// Reads a tokenizer's document; nothing where it is of another kind.
+    /// Reads a tokenizer's document; `None` for other kinds.
     pub(super) fn from_document(document: &Value) -> Option<Self> {
         let model = &document["model"];
         if !is_plain(model) {
@@ -67,7 +67,7 @@ impl ByteLevel {
         })
     }
 
-    /// Appends the ids of a text; false where that needs the general engine, and then nothing is appended.
+    /// Appends the ids of a text; false, with nothing appended, where that needs the general engine.
     pub(super) fn encode(&self, text: &str, cache: &mut Cache, ids: &mut Vec<u32>) -> bool {
         let has_added = self.added.as_ref().is_some_and(|added| added.is_match(text));
         if has_added || (self.only_ascii && !text.is_ascii()) {
@@ -112,7 +112,7 @@ impl ByteLevel {
     }
 }
 
-/// Words met before, and their ids. One per thread.
+/// A cache of words and their ids. One per thread.
 #[derive(Default)]
 pub(super) struct Cache {
     places: HashMap<Box<str>, (u32, u32)>,
@@ -120,7 +120,7 @@ pub(super) struct Cache {
 }
 
 impl Cache {
-    /// More words than most languages use; beyond that it begins anew.
+    /// More words than most languages use; when full it is cleared.
     const MOST_WORDS: usize = 1 << 17;
 
     fn get(&self, word: &str) -> Option<&[u32]> {
@@ -143,7 +143,7 @@ fn pair(left: u32, right: u32) -> u64 {
     u64::from(left) << 32 | u64::from(right)
 }
 
-/// A model without any of the rarer rules.
+/// Whether a model uses none of the rarer rules.
 fn is_plain(model: &Value) -> bool {
     let is_unset = |key: &str| matches!(&model[key], Value::Null | Value::Bool(false)) || model[key] == "";
     let rules = ["dropout", "continuing_subword_prefix", "end_of_word_suffix", "byte_fallback"];
@@ -161,7 +161,7 @@ fn splitter(pre_tokenizer: &Value) -> Option<Splitter> {
     is_known.then(|| Splitter::for_pattern(split["pattern"]["Regex"].as_str()?))?
 }
 
-/// Finds added tokens in texts; the outer option is about whether that can be done.
+/// Finds added tokens in texts; the outer option says whether that is possible.
 fn added(tokens: &Value) -> Option<Option<AhoCorasick>> {
     let spellings: Vec<&str> =
         tokens.as_array()?.iter().filter_map(|token| token["content"].as_str()).collect();
@@ -187,7 +187,7 @@ fn merges(
     Some(merges)
 }
 
-/// Pairs of ids are numbers already; spreading their bits is all that is needed.
+/// Pairs of ids are already numbers; it is enough to mix their bits.
 #[derive(Default)]
 struct PairHasher(u64);
 

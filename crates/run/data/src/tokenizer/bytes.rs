@@ -1,7 +1,7 @@
 //! The alphabet of byte-level tokenizers: a printable character for each of the 256 bytes.
 //!
-//! GPT-2 introduced it and others follow: printable bytes of Latin-1 stand for themselves, and the others, in
-//! ascending order, for the characters from U+0100 on.
+//! GPT-2 introduced it and others follow: printable bytes of Latin-1 map to themselves, and the others, in
+//! ascending order, to the characters from U+0100 on.
 
 use std::sync::LazyLock;
 
@@ -21,7 +21,7 @@ pub(super) fn character(byte: u8) -> char {
     CHARACTERS[usize::from(byte)]
 }
 
-/// The bytes that a token spells; nothing where a character stands for no byte.
+/// The bytes that a token spells; `None` if a character maps to no byte.
 pub(super) fn bytes_of(token: &str) -> Option<Vec<u8>> {
     let byte = |wanted: char| CHARACTERS.iter().position(|character| *character == wanted);
     token.chars().map(|character| byte(character).map(|byte| byte as u8)).collect()

@@ -1,7 +1,7 @@
-//! Cutting text into the words inside which tokens are merged.
+//! Splitting text into the words inside which tokens are merged.
 //!
-//! Tokenizers describe this by a regular expression, and nearly all by one of a few. Those are written out here
-//! by hand, which is several times faster than a general engine and gives the same words.
+//! Tokenizers describe this by a regular expression, and nearly all by one of a few. Those are implemented here
+//! directly, which is several times faster than a general regex engine and gives the same words.
 
 use std::sync::LazyLock;
 
@@ -9,7 +9,7 @@ use std::sync::LazyLock;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Splitter {
     Gpt2,
-    /// As in GPT-4, Llama 3 and Qwen, which differ in how many digits make a word at most.
+    /// As in GPT-4, Llama 3 and Qwen, which differ in the maximum number of digits per word.
     Modern {
         digits: usize,
     },
@@ -20,12 +20,12 @@ const LLAMA3: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{
 const QWEN2: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
 
 impl Splitter {
-    /// Every digit a word of its own, which is what arithmetic wants.
+    /// Every digit is its own word, which helps arithmetic.
     pub(crate) const QWEN2: Self = Splitter::Modern { digits: 1 };
     #[cfg(test)]
     const LLAMA3: Self = Splitter::Modern { digits: 3 };
 
-    /// The rule that a regular expression spells, where it is one that is known here.
+    /// The rule for a regular expression, if it is a known one.
     pub(crate) fn for_pattern(pattern: &str) -> Option<Self> {
         match pattern {
             GPT2 => Some(Splitter::Gpt2),
@@ -121,12 +121,12 @@ fn contraction(text: &str, fold: impl Fn(char) -> char) -> Option<usize> {
     }
 }
 
-/// Lower case as regular expressions compare it, for the letters that matter here.
+/// Lower case as in case-insensitive regular expressions, for the letters that matter here.
 fn fold(letter: char) -> char {
     if letter == 'ſ' { 's' } else { letter.to_ascii_lowercase() }
 }
 
-/// White space up to the last one before a word, which belongs to that word; a single one stands alone.
+/// White space except the last character before a word, which belongs to that word; a single one stands alone.
 fn spaces(text: &str) -> usize {
     let blank = run(text, Class::Space);
     if blank == text.len() {

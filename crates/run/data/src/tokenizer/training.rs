@@ -1,4 +1,4 @@
-//! Training a byte-level BPE tokenizer: the most frequent pair of neighbours becomes a token, again and again.
+//! Training a byte-level BPE tokenizer: the most frequent pair of neighbours becomes a token, repeatedly.
 
 use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
 
@@ -11,9 +11,9 @@ use crate::error::DataError;
 
 #[derive(Debug, Clone)]
 pub struct TrainingOptions {
-    /// Tokens in all: the special ones, 256 bytes, and one for each merge. Fewer where pairs run out.
+    /// Total tokens: the special ones, 256 bytes, and one for each merge. Fewer where pairs run out.
     pub vocabulary: u32,
-    /// Tokens that no text is split into, in the order of their ids from 0; the first one ends texts.
+    /// Tokens that no text is split into, in the order of their ids from 0; the first one is the end of text.
     pub special: Vec<String>,
     /// A pair that occurs less often is not merged.
     pub least_count: u64,
@@ -68,9 +68,9 @@ type Pair = (u32, u32);
 struct Learner {
     words: Vec<(Vec<u32>, u64)>,
     counts: BTreeMap<Pair, u64>,
-    /// Words that a pair occurs in, or once did.
+    /// Words that a pair occurs in, or used to.
     places: BTreeMap<Pair, BTreeSet<usize>>,
-    /// The counts once more, largest first, among equals the pair with the lowest ids; entries may be stale.
+    /// A heap of the counts, largest first, ties by lowest ids; entries may be stale.
     largest: BinaryHeap<(u64, std::cmp::Reverse<Pair>)>,
 }
 
@@ -88,7 +88,7 @@ impl Learner {
         learner
     }
 
-    /// Adds a word's pairs to the counts and says which they are.
+    /// Adds a word's pairs to the counts and returns them.
     fn count(&mut self, word: usize) -> Vec<Pair> {
         let (ids, times) = &self.words[word];
         let pairs: Vec<Pair> = ids.windows(2).map(|two| (two[0], two[1])).collect();
@@ -115,7 +115,7 @@ impl Learner {
             if now == count {
                 return (count >= least).then_some(pair);
             }
-            // It was overtaken by merges; what is left of it waits its turn.
+            // The count is stale after merges; the current one is pushed again.
             if now >= least && now < count {
                 self.largest.push((now, std::cmp::Reverse(pair)));
             }

@@ -1,4 +1,4 @@
-//! Batches: what a model is shown, the same for any number of ranks.
+//! Batches: the same samples for any number of ranks.
 
 use std::fs;
 use std::sync::Arc;
@@ -106,7 +106,7 @@ fn a_schedule_that_does_not_come_out_even_is_refused() {
 }
 
 #[test]
-fn damage_reaches_whoever_asks_for_the_batch() {
+fn damage_is_an_error_of_the_batch() {
     let folder = Folder::new();
     let stream = stream(&folder, &numbered(&[20_000]), 64, Packing::Windows);
     let path = folder.path().join("00000.tokens");

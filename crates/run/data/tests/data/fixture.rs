@@ -1,4 +1,4 @@
-//! Small corpora in folders of their own, removed when done.
+//! Small corpora in temporary folders.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -37,7 +37,7 @@ pub(crate) fn byte_tokenizer() -> Tokenizer {
 /// A document as ids, and which of them count in the loss; none means all.
 pub(crate) type Document = (Vec<u32>, Vec<bool>);
 
-/// Writes documents as they are into shards of about so many tokens.
+/// Writes documents as they are into shards of about this many tokens.
 pub(crate) fn corpus_of(folder: &Folder, documents: &[Document], shard_tokens: u64) -> Corpus {
     let has_mask = documents.iter().any(|(_, counts)| !counts.is_empty());
     let content = if has_mask { Content::Chat } else { Content::Text };
@@ -50,7 +50,7 @@ pub(crate) fn corpus_of(folder: &Folder, documents: &[Document], shard_tokens: u
     Corpus::open(folder.path()).unwrap()
 }
 
-/// Documents of these lengths whose tokens are numbered through from 1, with wide ids where they need it.
+/// Documents of these lengths with consecutive tokens from 1, and wide ids where needed.
 pub(crate) fn numbered(lengths: &[usize]) -> Vec<Document> {
     let mut next = 0u32;
     let mut document = |length: &usize| {

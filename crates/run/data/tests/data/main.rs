@@ -1,4 +1,4 @@
-//! The laws of data: what is written comes back or is an error, and order hangs on seed and number alone.
+//! The laws of data: what is written comes back or is an error, and order depends only on seed and number.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 

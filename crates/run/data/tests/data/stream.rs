@@ -1,4 +1,4 @@
-//! The stream's laws: an epoch covers the corpus, order hangs on seed and number alone, documents stay whole.
+//! The stream's laws: an epoch covers the corpus, order depends only on seed and number, documents stay whole.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! From files to corpora: every format, any number of threads, clear complaints.
+//! From files to corpora: every format, any number of threads, clear errors.
 
 use std::fs::{self, File};
 use std::io::Write;

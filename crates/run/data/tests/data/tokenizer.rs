@@ -98,7 +98,7 @@ fn ids_are_those_of_the_library_that_the_format_comes_from() {
     }
 }
 
-/// In the manner of Llama 2: pieces with a sign for the space, and bytes for what no piece spells.
+/// In the style of Llama 2: pieces with a symbol for the space, and bytes for everything else.
 #[test]
 fn bytes_stand_in_where_pieces_are_missing() {
     let special = ["<unk>", "<s>", "</s>"];

@@ -1,4 +1,4 @@
-//! The endpoint as clients see it, good ones and others.
+//! The endpoint with well-behaved and hostile clients.
 
 use std::io::{Read, Write};
 
@@ -53,7 +53,7 @@ fn other_requests_are_refused_by_their_status() {
 }
 
 #[test]
-fn clients_that_dawdle_or_go_away_keep_nobody_else_waiting_for_long() {
+fn slow_or_vanished_clients_do_not_keep_others_waiting() {
     let address = "127.0.0.1:0".parse().unwrap();
     let endpoint = Endpoint::start_with(address, Exposure::Loopback, Duration::from_millis(50)).unwrap();
     let silent = ask(&endpoint, b"GET /met");

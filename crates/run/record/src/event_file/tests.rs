@@ -6,7 +6,7 @@ use bedplate_units::{Bytes, Seconds};
 use super::*;
 use crate::record::tests::Folder;
 
-/// Bit by bit, as the definition has it.
+/// Bit by bit, as in the definition.
 fn checksum(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for bit in bytes.iter().flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1)) {
@@ -30,7 +30,7 @@ fn records(mut bytes: &[u8]) -> Vec<Vec<u8>> {
     records
 }
 
-/// A field of a message: its number, and its bytes as they lie there (a number as eight of them).
+/// A field of a message: its number, and its raw bytes (eight for a number).
 type Field = (u64, Vec<u8>);
 
 fn fields(mut bytes: &[u8]) -> Vec<Field> {
@@ -74,7 +74,7 @@ fn text(bytes: Vec<u8>) -> String {
     String::from_utf8(bytes).unwrap()
 }
 
-/// Step, tag and value of everything that the events of a file say.
+/// Step, tag and value of every event in a file.
 fn said(path: &Path) -> Vec<(u64, String, String)> {
     let mut said = Vec::new();
     for event in records(&std::fs::read(path).unwrap()) {

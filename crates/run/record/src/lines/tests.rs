@@ -1,4 +1,4 @@
-//! Lines of JSON, and what a resumed run keeps of them.
+//! Lines of JSON, and which of them a resumed run keeps.
 
 use bedplate_breakdown::{Part, Span};
 use bedplate_units::{Bytes, Seconds};
@@ -59,7 +59,7 @@ proptest! {
         let resumes_after = resumes_after.min(steps);
         let mut before: String = (1..=steps).map(|number| format!("{}\n", step_object(&step(number)))).collect();
         let kept: usize = before.lines().take(resumes_after as usize).map(|line| line.len() + 1).sum();
-        // A checkpoint of a step is made after its line was written.
+        // A checkpoint is written after the line of its step.
         before.truncate(before.len().saturating_sub(cut).max(kept));
         let expected: Vec<u64> = (1..=resumes_after + 1).collect();
         prop_assert_eq!(resumed(&folder, &before, resumes_after).unwrap(), expected);
