@@ -1,4 +1,4 @@
-//! The disk as tests see it.
+//! The disk for tests.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -10,10 +10,10 @@ use crate::{Draw, layer};
 /// Paths and contents.
 pub type Files = BTreeMap<PathBuf, Vec<u8>>;
 
-/// What the disk refuses, until it is told otherwise.
+/// The fault that is switched on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// No room: a write that makes a file longer is cut short, as `write(2)` does, and fails.
+    /// Disk full: a write that extends a file is cut short, as by `write(2)`, and fails.
     Full,
     /// Writes fail.
     WriteError,
@@ -21,7 +21,7 @@ pub enum Fault {
     SyncError,
 }
 
-/// A file layer of its own name. It stays registered with SQLite until the process ends.
+/// A file layer under its own name, registered with SQLite until the process ends.
 #[derive(Debug)]
 pub struct Disk {
     name: String,
@@ -38,7 +38,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Whether this operation meets the fault.
+    /// Whether this operation fails.
     pub(crate) fn fails(&mut self, by: impl Fn(Fault) -> bool) -> Option<Fault> {
         let fault = self.fault.filter(|fault| by(*fault))?;
         if self.grace > 0 {
@@ -58,7 +58,7 @@ impl Disk {
         Self { name: name.to_owned(), state }
     }
 
-    /// By which SQLite knows it.
+    /// The name under which SQLite knows it.
     pub fn name(&self) -> &str {
         &self.name
     }
@@ -67,17 +67,17 @@ impl Disk {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// How many writes, truncations, creations, deletions and syncs there were so far.
+    /// How many writes, truncations, creations, deletions and syncs so far.
     pub fn position(&self) -> usize {
         self.state().log.position()
     }
 
-    /// Somebody has synced the folder without asking SQLite.
+    /// The folder was synced outside SQLite.
     pub fn folder_was_synced(&self) {
         self.state().log.sync_folder();
     }
 
-    /// From now on, after `grace` operations of the kind that still succeed.
+    /// Switches a fault on, after `grace` more operations of the kind that still succeed.
     pub fn fail(&self, fault: Fault, grace: usize) {
         let mut state = self.state();
         (state.fault, state.grace) = (Some(fault), grace);
@@ -92,7 +92,7 @@ impl Disk {
         self.state().refused
     }
 
-    /// What may be left when the power goes after the first `position` events.
+    /// What may be left after a power cut following the first `position` events.
     pub fn after_power_cut(&self, position: usize, draw: &mut Draw) -> Files {
         self.state().log.after_power_cut(position, draw)
     }

@@ -1,7 +1,7 @@
-//! The file layer itself: SQLite's C interface, implemented by writing down and passing on.
+//! The file layer itself: SQLite's C interface, implemented by logging calls and forwarding them.
 //!
-//! SQLite gives memory for a [`File`] with the system's own file behind it, and calls the functions below with it from
-//! `open` until `close`, never two at once for one file. That contract is what the `SAFETY` remarks rest on.
+//! SQLite provides memory for a [`File`] with the system's own file after it, and calls the functions below with it from
+//! `open` until `close`, never concurrently for one file. The `SAFETY` comments rely on that contract.
 #![expect(unsafe_code, reason = "SQLite's file layers are C structures with C functions")]
 
 use std::ffi::{CStr, CString, OsStr, c_char, c_int, c_void};
@@ -13,22 +13,22 @@ use rusqlite::ffi;
 
 use crate::disk::{Fault, State};
 
-/// What SQLite sees as an open file. The system's file lies right behind it.
+/// What SQLite sees as an open file. The system's file follows it in memory.
 #[repr(C)]
 struct File {
     base: ffi::sqlite3_file,
-    /// Absent for a temporary file without a name, which is passed on only.
+    /// Absent for an unnamed temporary file, whose calls are only forwarded.
     tracked: *mut Tracked,
 }
 
 struct Tracked {
     path: PathBuf,
     state: Arc<Mutex<State>>,
-    /// The system's layer syncs the folder together with the first sync of a log or journal that it made.
+    /// The system's layer syncs the folder with the first sync of a log or journal that it created.
     syncs_folder: bool,
 }
 
-/// What the layer as a whole keeps.
+/// The state of the whole layer.
 struct Layer {
     system: *mut ffi::sqlite3_vfs,
     state: Arc<Mutex<State>>,
@@ -39,7 +39,7 @@ pub(crate) fn register(name: &str, state: Arc<Mutex<State>>) {
     // SAFETY: a null name asks for the default layer; the answer lives as long as the process.
     let system = unsafe { ffi::sqlite3_vfs_find(std::ptr::null()) };
     assert!(!system.is_null(), "SQLite has a default file layer");
-    // SAFETY: it is not null, and SQLite never changes a registered layer but for its `pNext`.
+    // SAFETY: it is not null, and SQLite changes only `pNext` of a registered layer.
     let mut layer = unsafe { std::ptr::read(system) };
     let own = Box::new(Layer { system, state });
     layer.iVersion = layer.iVersion.min(2);
@@ -50,13 +50,13 @@ pub(crate) fn register(name: &str, state: Arc<Mutex<State>>) {
     layer.xOpen = Some(open);
     layer.xDelete = Some(delete);
     let layer = Box::into_raw(Box::new(layer));
-    // SAFETY: the layer and all that it points to are never freed.
+    // SAFETY: the layer and everything it points to are never freed.
     let result = unsafe { ffi::sqlite3_vfs_register(layer, 0) };
     assert_eq!(result, ffi::SQLITE_OK, "SQLite takes a layer");
 }
 
-// The functions of the system's layer that are not replaced ignore which layer they are called with, but for its
-// longest path, which is the same.
+// The system's functions that are not replaced ignore which layer they are called with, except for its longest
+// path, which is the same.
 
 /// # Safety
 /// `layer` is one of ours.
@@ -71,7 +71,7 @@ unsafe fn path_of(name: *const c_char) -> Option<PathBuf> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: it is a C string, by the caller's word.
+    // SAFETY: the caller guarantees a C string.
     let name = unsafe { CStr::from_ptr(name) };
     Some(Path::new(OsStr::from_bytes(name.to_bytes())).to_owned())
 }
@@ -79,14 +79,14 @@ unsafe fn path_of(name: *const c_char) -> Option<PathBuf> {
 /// # Safety
 /// `file` was given to `open` of this layer.
 unsafe fn system_file(file: *mut ffi::sqlite3_file) -> *mut ffi::sqlite3_file {
-    // SAFETY: `szOsFile` asked for room for a `File` and the system's file behind it.
+    // SAFETY: `szOsFile` reserves room for a `File` followed by the system's file.
     unsafe { file.cast::<File>().add(1).cast() }
 }
 
 /// # Safety
-/// `file` was opened by this layer and is not closed; nobody else uses it now.
+/// `file` was opened by this layer and is not closed; there is no other reference to it.
 unsafe fn tracked<'a>(file: *mut ffi::sqlite3_file) -> Option<&'a mut Tracked> {
-    // SAFETY: `open` has put null or a live box there, and `close` takes it away at the end.
+    // SAFETY: `open` has put null or a live box there, and only `close` removes it.
     unsafe { (*file.cast::<File>()).tracked.as_mut() }
 }
 
@@ -103,12 +103,12 @@ unsafe extern "C" fn open(
     flags: c_int,
     out_flags: *mut c_int,
 ) -> c_int {
-    // SAFETY: SQLite calls with the layer that it was given, and with a name of its own or none.
+    // SAFETY: SQLite passes the layer that it was given, and its own name or none.
     let (own, path) = unsafe { (layer_of(layer), path_of(name)) };
     let ours = file.cast::<File>();
     // SAFETY: SQLite gives `szOsFile` bytes; no methods means that there is nothing to close.
     unsafe { (*ours).base.pMethods = std::ptr::null() };
-    // SAFETY: the system's layer is complete, and gets the room that it asked for.
+    // SAFETY: the system's layer is complete, and gets the memory that it asked for.
     let result = unsafe {
         let open = (*own.system).xOpen.expect("every layer opens files");
         open(own.system, name, system_file(file), flags, out_flags)
@@ -133,7 +133,7 @@ unsafe extern "C" fn open(
 }
 
 unsafe extern "C" fn delete(layer: *mut ffi::sqlite3_vfs, name: *const c_char, sync_folder: c_int) -> c_int {
-    // SAFETY: SQLite calls with the layer that it was given, and with a name.
+    // SAFETY: SQLite passes the layer that it was given, and a name.
     let (own, path) = unsafe { (layer_of(layer), path_of(name)) };
     // SAFETY: the system's layer is complete.
     let result = unsafe {
@@ -150,7 +150,7 @@ unsafe extern "C" fn delete(layer: *mut ffi::sqlite3_vfs, name: *const c_char, s
     result
 }
 
-/// Functions that only pass on to the system's file.
+/// Functions that only forward to the system's file.
 macro_rules! passed_on {
     ($($name:ident $method:ident ($($argument:ident: $type:ty),*) $(-> $result:ty)?;)*) => {$(
         unsafe extern "C" fn $name(file: *mut ffi::sqlite3_file, $($argument: $type),*) $(-> $result)? {
@@ -209,7 +209,7 @@ unsafe extern "C" fn write(
     let is_longer = offset + i64::from(count) > size;
     let fails = |fault| fault == Fault::WriteError || (fault == Fault::Full && is_longer);
     let fault = tracked.state().fails(fails);
-    // A write that meets a full disk brings some of it there.
+    // On a full disk part of the write succeeds.
     let written = match fault {
         None => count,
         Some(Fault::Full) => count / 2,
@@ -240,7 +240,7 @@ unsafe extern "C" fn truncate(file: *mut ffi::sqlite3_file, size: i64) -> c_int 
     result
 }
 
-/// Nothing waits for the real disk: what is durable is what the log says.
+/// The real disk is not synced: the log decides what is durable.
 unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _flags: c_int) -> c_int {
     // SAFETY: the file is open.
     let Some(tracked) = (unsafe { tracked(file) }) else { return ffi::SQLITE_OK };
@@ -256,7 +256,7 @@ unsafe extern "C" fn sync(file: *mut ffi::sqlite3_file, _flags: c_int) -> c_int 
     ffi::SQLITE_OK
 }
 
-/// Version 2: without memory-mapped pages, whose changes nobody could see.
+/// Version 2: without memory-mapped pages, whose changes could not be logged.
 static METHODS: ffi::sqlite3_io_methods = ffi::sqlite3_io_methods {
     iVersion: 2,
     xClose: Some(close),

@@ -1,4 +1,4 @@
-//! What was done to the files, in order, and what may be left of it.
+//! The log of file operations, and what a power cut may leave of them.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use crate::Draw;
 
 const SECTOR: usize = 512;
 
-/// One thing that was done to a file or to its folder.
+/// One operation on a file or its folder.
 #[derive(Debug)]
 enum Action {
     Create,
@@ -21,12 +21,12 @@ struct Step {
     /// Its number among all events.
     at: usize,
     path: PathBuf,
-    /// Tells files apart that had the same name one after the other.
+    /// Distinguishes successive files of the same name.
     file: usize,
     action: Action,
-    /// The sync that brought it to the disk.
+    /// The sync that made it durable.
     durable_at: Option<usize>,
-    /// A sync of it has failed, and the system has forgotten that it is not on disk.
+    /// A sync of it has failed, and the system no longer knows that it is not on disk.
     is_forgotten: bool,
 }
 
@@ -45,7 +45,7 @@ pub(crate) struct Log {
     steps: Vec<Step>,
     /// Steps and syncs so far.
     events: usize,
-    /// The file that has each name now.
+    /// The current file of each name.
     files: BTreeMap<PathBuf, usize>,
 }
 
@@ -60,7 +60,7 @@ impl Log {
         self.events - 1
     }
 
-    /// Unless there is a file of that name already.
+    /// Does nothing if the file exists already.
     pub(crate) fn create(&mut self, path: &Path) {
         if !self.files.contains_key(path) {
             self.files.insert(path.to_owned(), self.events);
@@ -88,7 +88,7 @@ impl Log {
         self.steps.push(Step { at, path, file, action, durable_at: None, is_forgotten: false });
     }
 
-    /// The contents of a file are on disk.
+    /// Makes the contents of a file durable.
     pub(crate) fn sync(&mut self, path: &Path) {
         let at = self.count_event();
         for step in self.open_steps(path) {
@@ -96,14 +96,14 @@ impl Log {
         }
     }
 
-    /// They should have been.
+    /// Records a failed sync of the contents.
     pub(crate) fn fail_sync(&mut self, path: &Path) {
         for step in self.open_steps(path) {
             step.is_forgotten = true;
         }
     }
 
-    /// Which files there are is on disk.
+    /// Makes the names in the folder durable.
     pub(crate) fn sync_folder(&mut self) {
         let at = self.count_event();
         for step in self.steps.iter_mut().filter(|step| step.concerns_folder() && step.is_open()) {
@@ -118,7 +118,7 @@ impl Log {
         self.steps.iter_mut().filter(is_meant)
     }
 
-    /// What the disk may hold when the power goes after the first `position` events.
+    /// What the disk may hold after a power cut following the first `position` events.
     pub(crate) fn after_power_cut(&self, position: usize, draw: &mut Draw) -> BTreeMap<PathBuf, Vec<u8>> {
         let mut image = Image::default();
         for step in self.steps.iter().take_while(|step| step.at < position) {
@@ -134,7 +134,7 @@ impl Log {
     }
 }
 
-/// Contents and names apart: a file may have contents before its name is on disk.
+/// Contents and names are separate: a file may have contents before its name is on disk.
 #[derive(Default)]
 struct Image {
     names: BTreeMap<PathBuf, usize>,
@@ -166,7 +166,7 @@ impl Image {
         content[offset..end].copy_from_slice(bytes);
     }
 
-    /// The write as a whole, nothing of it, or some of its sectors.
+    /// The whole write, nothing of it, or some of its sectors.
     fn write_some(&mut self, file: usize, offset: usize, bytes: &[u8], draw: &mut Draw) {
         match draw.below(4) {
             0 => {}

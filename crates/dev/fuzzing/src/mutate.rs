@@ -5,7 +5,7 @@ pub struct Mutator {
     state: u64,
 }
 
-/// What parsers stumble over: numbers at the edge, brackets, quotes, control characters.
+/// What trips parsers: numbers at the edge, brackets, quotes, control characters.
 const TROUBLE: [&[u8]; 24] = [
     b"99999999999999999999999",
     b"-1",

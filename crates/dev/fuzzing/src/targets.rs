@@ -23,7 +23,7 @@ use bedplate_train::TrainConfig;
 use bedplate_transformer::{from_config, to_config_json};
 use bedplate_units::{Bandwidth, Bytes, DollarRate, Dollars, FlopRate, Flops, Seconds, Tokens, Watts};
 
-/// A parser under test, with seeds from which mutation starts.
+/// A parser under test, with seeds for mutation.
 pub struct Target {
     pub name: &'static str,
     pub run: fn(&[u8]),
@@ -342,7 +342,7 @@ fn serving_rows(data: &[u8]) {
     }
 }
 
-/// What was read of a site's file is written and read the same.
+/// A site's file reads back the same after writing.
 fn serving_site(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let Ok(site) = Site::read(Source::new("site.toml", &text)) else { return };
@@ -352,7 +352,7 @@ fn serving_site(data: &[u8]) {
     );
 }
 
-/// What was read of a job file is written and read the same, in both formats; flaws can be told.
+/// A job file reads back the same after writing, in both formats; flaws can be printed.
 fn job_again(job: &Job) {
     let toml = job.to_toml();
     assert_eq!(Job::from_toml(&toml, "written").as_ref(), Ok(job), "{toml}");
@@ -384,7 +384,7 @@ fn job_sbatch(data: &[u8]) {
     }
 }
 
-/// A pattern has the folders that are written in it, whatever is substituted.
+/// A pattern has only the folders written in it, whatever is substituted.
 fn file_pattern(data: &[u8]) {
     let pattern = String::from_utf8_lossy(data);
     let odd = "../../etc\0";
@@ -396,7 +396,7 @@ fn file_pattern(data: &[u8]) {
     }
 }
 
-/// The rules of a scheduler; they are read only, so all that can be asked is an answer or a complaint.
+/// The rules of a scheduler. They are never written, so any answer or error will do.
 fn site_rules(data: &[u8]) {
     static CLUSTER: LazyLock<Cluster> = LazyLock::new(|| {
         Cluster::from_spec("p5.48xlarge:8", &CATALOG).expect("the catalog has this instance")
@@ -459,7 +459,7 @@ fn wire_line(data: &[u8]) {
     }
 }
 
-/// The bytes as they are, and as changes to a good header with its checksum made right again.
+/// The bytes as they are, and as changes to a good header with its checksum corrected.
 fn shard_header(data: &[u8]) {
     let path = std::path::Path::new("00000.tokens");
     if let Err(error) = Header::parse(data, data.len() as u64, path) {

@@ -13,7 +13,7 @@ pub struct ArchitectureMap {
     pub layers: Vec<Layer>,
 }
 
-/// Where a crate stands: its layer, and its place within.
+/// The position of a crate: its layer, and its index within it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Position {
     pub(crate) layer: usize,

@@ -1,6 +1,6 @@
-//! The rules of the house, checked by machine.
+//! The rules of ARCHITECTURE.md, checked by a test.
 //!
-//! A crate imports only lower layers, or crates that stand before it in its own layer. Pure crates import
+//! A crate imports only lower layers, or crates listed before it in its own layer. Pure crates import
 //! only pure packages and touch neither files, network, environment, threads nor clocks. Tests may use the
 //! `dev` layer; code may not.
 
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use crate::{ArchitectureMap, Dependency, Package, Use, Workspace};
 
-/// Layers whose crates are pure as a whole.
+/// Layers in which every crate is pure.
 const PURE_LAYERS: [&str; 4] = ["base", "domain", "plan", "schedule"];
 /// Pure crates in other layers.
 const PURE_CRATES: [(&str, &str); 2] = [("observe", "health"), ("observe", "diagnose")];
@@ -27,7 +27,7 @@ const IMPURE_NAMES: [(&str, &str); 8] = [
     ("SystemTime", "take `now` as an argument"),
     ("std::io", "take the text as an argument"),
 ];
-/// Layers whose decisions must not hang on the order of a hash. Elsewhere hashes serve for look-ups, and a
+/// Layers whose decisions must not depend on hash order. Elsewhere hashes are for lookups, and a
 /// lint forbids iterating over them.
 const ORDERED_LAYERS: [&str; 2] = ["plan", "schedule"];
 const UNORDERED_NAMES: [(&str, &str); 2] = [
@@ -54,7 +54,7 @@ fn misplacement(package: &Package, map: &ArchitectureMap) -> Option<String> {
     let Package { package: cargo_name, layer, name, .. } = package;
     let expected = if name == "bedplate" { name.clone() } else { format!("bedplate-{name}") };
     if *cargo_name != expected {
-        return Some(format!("{cargo_name} lies in {layer}/{name} and should be called {expected}"));
+        return Some(format!("{cargo_name} is in {layer}/{name} and should be called {expected}"));
     }
     map.position(layer, name)
         .is_none()
@@ -92,7 +92,7 @@ fn forbidden_import(
         return Some(format!("{importer} imports {target} from a higher layer"));
     }
     (to.layer == from.layer && to.place > from.place)
-        .then(|| format!("{importer} imports {target}, which stands behind it in the layer"))
+        .then(|| format!("{importer} imports {target}, which comes after it in the layer"))
 }
 
 fn is_pure(package: &Package) -> bool {
@@ -100,7 +100,7 @@ fn is_pure(package: &Package) -> bool {
         || PURE_CRATES.contains(&(package.layer.as_str(), package.name.as_str()))
 }
 
-/// Lines of pure crates that touch the world, and files that do not say what they are for.
+/// Impure lines of pure crates, and files that do not say what they are for.
 pub fn violations_in_sources(workspace: &Workspace) -> Vec<String> {
     let mut found = Vec::new();
     for package in &workspace.packages {
@@ -123,7 +123,7 @@ pub fn violations_in_sources(workspace: &Workspace) -> Vec<String> {
     found
 }
 
-/// `line: what and what instead` for each line of code that names something banned. Test modules are exempt.
+/// `line: what; what to do instead` for each line of code that names something banned. Test modules are exempt.
 fn lines_naming(text: &str, banned: &[(&str, &str)]) -> Vec<String> {
     let mut found = Vec::new();
     for (number, line) in statements(text) {
@@ -232,7 +232,7 @@ mod tests {
             ),
             (
                 package("base", "units", &[("bedplate-diag", None)]),
-                "base/units imports base/diag, which stands behind it in the layer",
+                "base/units imports base/diag, which comes after it in the layer",
             ),
             (package("domain", "catalog", &[("tokio", None)]), "domain/catalog is pure and imports tokio"),
             (

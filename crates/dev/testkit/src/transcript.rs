@@ -18,7 +18,7 @@ impl Transcript {
         Self { program: program.to_owned(), folder: folder.into(), columns: Some(80), input: None }
     }
 
-    /// As when piped into another program: lines of any length.
+    /// Output as when piped: lines of any length.
     pub fn piped(mut self) -> Self {
         self.columns = None;
         self
@@ -40,7 +40,7 @@ impl Transcript {
         };
         let mut child = command.spawn().expect("the program was built before its tests");
         let mut stdin = child.stdin.take().expect("standard input is piped");
-        // A program that does not read its input closes it early; that is its right.
+        // A program may close its input without reading it.
         let _ = stdin.write_all(self.input.as_deref().unwrap_or_default());
         drop(stdin);
         let output = child.wait_with_output().expect("the program was started");

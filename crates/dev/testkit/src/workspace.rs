@@ -39,11 +39,11 @@ pub struct Workspace {
 /// The root of the repository.
 pub fn root() -> PathBuf {
     let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(3).expect("the crate lies in crates/dev/testkit").to_owned()
+    here.ancestors().nth(3).expect("the crate is in crates/dev/testkit").to_owned()
 }
 
 impl Workspace {
-    /// Asks cargo.
+    /// Reads the workspace from cargo.
     pub fn load() -> Self {
         let output = Command::new(env!("CARGO"))
             .args(["metadata", "--no-deps", "--format-version", "1", "--offline"])

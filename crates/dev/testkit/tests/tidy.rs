@@ -1,4 +1,4 @@
-//! The house as it stands keeps its own rules.
+//! The workspace obeys its own rules.
 
 use bedplate_testkit::{ArchitectureMap, Workspace, root, tidy};
 
