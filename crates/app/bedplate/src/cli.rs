@@ -1,4 +1,4 @@
-//! The command line: what can be typed, and help that teaches by example.
+//! The command line: what can be typed, and help with examples.
 
 use clap::{Parser, Subcommand};
 
@@ -45,7 +45,7 @@ pub(crate) struct Cli {
 
 #[derive(Subcommand)]
 pub(crate) enum Command {
-    /// The main job, guided: hardware, a cluster, a model, a plan
+    /// A guided tour: hardware, a cluster, a model, a plan
     Tour(tour::Arguments),
     /// What hardware exists: accelerators, instances, fabrics, storage, prices
     Catalog(catalog::Arguments),
@@ -55,7 +55,7 @@ pub(crate) enum Command {
     Model(model::Arguments),
     /// Predict and choose: layouts, times, memory, costs
     Plan(Box<plan::Arguments>),
-    /// What would have happened, in virtual time: jobs under other policies, requests over other replicas
+    /// Simulate in virtual time: jobs under other policies, requests over other replicas
     Replay(replay::Arguments),
     /// Train a model in this process; also what a native training job runs
     Train(train::Arguments),
@@ -83,7 +83,7 @@ pub(crate) enum Command {
     Layout(layout::Arguments),
     /// From text to tokens that training reads: tokenize, generate, show, train-tokenizer
     Data(data::Arguments),
-    /// How fast the program's own parts are, beside a named peer
+    /// How fast the program's own parts are, next to a named peer
     Bench(bench::Arguments),
     /// The process of a node that runs ranks; `bedplate up` starts it
     #[command(hide = true)]

@@ -1,4 +1,4 @@
-//! Where output goes: data to standard output, talk to standard error.
+//! Where output goes: data to standard output, remarks to standard error.
 
 use std::io::{self, IsTerminal, Write};
 
@@ -7,7 +7,7 @@ use serde_json::Value;
 use crate::present::Table;
 use crate::stop::Stop;
 
-/// Below this nothing can be laid out; such a width is taken for a mistake.
+/// Nothing fits in less; a smaller width is taken for a mistake.
 const NARROWEST: usize = 40;
 
 #[derive(Clone)]
@@ -15,7 +15,7 @@ pub(crate) struct Console {
     is_json: bool,
     /// Columns to fit in; `None` for pipes and files, which take lines of any length.
     width: Option<usize>,
-    /// Set where output is kept instead of printed.
+    /// Set when output is kept instead of printed.
     record: Option<String>,
 }
 
@@ -31,7 +31,7 @@ impl Console {
         Self { is_json, width, record: None }
     }
 
-    /// A console that keeps JSON output for its owner and prints nothing.
+    /// A console that collects JSON output for its owner and prints nothing.
     pub(crate) fn recorder() -> Self {
         Self { is_json: true, width: None, record: Some(String::new()) }
     }
@@ -78,13 +78,13 @@ impl Console {
         Ok(())
     }
 
-    /// A remark to the person in front of the screen, on standard error.
+    /// A remark to the user, on standard error.
     pub(crate) fn say(&self, remark: &str) {
         self.say_raw(&format!("{remark}\n"));
     }
 
     pub(crate) fn say_raw(&self, text: &str) {
-        // Nothing is left to tell anybody when standard error is gone.
+        // If standard error is closed there is nowhere left to report to.
         let _ = io::stderr().lock().write_all(text.as_bytes());
     }
 }

@@ -1,4 +1,4 @@
-//! What every command may need: the catalog under the user's overlays.
+//! What every command may need: the catalog with the user's overlays.
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
@@ -14,7 +14,7 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn load_catalog(&self) -> Result<Catalog, Stop> {
         let mut texts = Vec::new();
-        // An empty variable in the environment names no file.
+        // An empty environment variable names no file.
         for path in self.overlays.iter().filter(|path| !path.is_empty()) {
             texts.push((path, files::read_text(path)?));
         }

@@ -1,4 +1,4 @@
-//! CPU time of this thread, which other work on the machine does not lengthen.
+//! CPU time of this thread, which other work on the machine does not affect.
 
 use std::time::Instant;
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use bedplate_diag::{Class, Diagnostic, Page, Place, Source};
 
-/// A node list of a very large cluster has a few hundred megabytes; more is a mistake.
+/// The node list of a very large cluster has a few hundred megabytes; more is a mistake.
 const LARGEST: u64 = 1 << 30;
 
 #[derive(Debug, thiserror::Error)]
@@ -15,7 +15,7 @@ pub(crate) enum FileError {
     Read { path: String, source: io::Error },
     #[error("cannot write `{path}`")]
     Write { path: String, source: io::Error },
-    #[error("`{path}` has more than 1 GiB, which no input of ours has")]
+    #[error("`{path}` has more than 1 GiB, the largest input allowed")]
     TooLarge { path: String },
     #[error("`{path}` is not text: byte {offset} is not UTF-8")]
     NotText { path: String, offset: usize, place: Place },
@@ -26,19 +26,19 @@ pub(crate) const PAGES: &[&Page] = &[&READ, &WRITE, &TOO_LARGE, &NOT_TEXT];
 static READ: Page = Page {
     code: "file/read",
     class: Class::User,
-    meaning: "A file named on the command line could not be read: it does not exist, is a directory, or may not be read by you.",
+    meaning: "A file named on the command line could not be read: it does not exist, is a directory, or you may not read it.",
     remedy: "check the path and its permissions; `-` reads standard input",
 };
 static WRITE: Page = Page {
     code: "file/write",
     class: Class::User,
-    meaning: "A file could not be written. Nothing that was there before has been touched.",
+    meaning: "A file could not be written. Existing files are unchanged.",
     remedy: "check that the folder exists, is writable and has room",
 };
 static TOO_LARGE: Page = Page {
     code: "file/too-large",
     class: Class::User,
-    meaning: "The input is larger than any that makes sense here, so it was not read to the end.",
+    meaning: "The input is larger than any sensible one, so it was not read to the end.",
     remedy: "check that this is the file you meant",
 };
 static NOT_TEXT: Page = Page {
@@ -88,13 +88,13 @@ fn text_of(path: &str, bytes: Vec<u8>) -> Result<String, FileError> {
     })
 }
 
-/// What the operating system says about itself; nothing where it does not say it.
+/// A file in which the operating system describes itself; `None` if it is missing.
 pub(crate) fn read_system(path: &str) -> Option<String> {
     fs::read_to_string(path).ok()
 }
 
-/// Writes a whole file, by way of a neighbour that takes its place, so that no half-written file is left.
-/// Links are followed, permissions kept, and what is no regular file (a device, a pipe) is written through.
+/// Writes a whole file through a temporary one next to it, so that no half-written file is left. Links are followed,
+/// permissions kept, and anything but a regular file (a device, a pipe) is written directly.
 pub(crate) fn write_text(path: &str, text: &str) -> Result<(), FileError> {
     let failed = |source| FileError::Write { path: path.to_owned(), source };
     let target = fs::canonicalize(path).unwrap_or_else(|_| PathBuf::from(path));
@@ -114,7 +114,7 @@ pub(crate) fn write_text(path: &str, text: &str) -> Result<(), FileError> {
     })
 }
 
-/// The same for a file of our own, whose folder may not be there yet.
+/// The same for a file of our own, whose folder is created if missing.
 pub(crate) fn write_own(path: &Path, text: &str) -> Result<(), FileError> {
     let name = path.display().to_string();
     if let Some(folder) = path.parent() {

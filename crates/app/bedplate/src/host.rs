@@ -12,13 +12,13 @@ use crate::files;
 /// The name of its accelerator and of its instance.
 pub(crate) const NAME: &str = "host";
 
-/// Where `bedplate bench machine` keeps what it measured, unless told otherwise: beside the state of a cluster.
+/// Where `bedplate bench machine` keeps what it measured, by default: next to the state of a cluster.
 pub(crate) fn overlay_path() -> PathBuf {
     state_directory(variable("BEDPLATE_STATE").map(PathBuf::from)).path().join("host.toml")
 }
 
-/// What is known of this host: from an overlay that the user names, or from the usual place. Nothing where it has not been
-/// measured, or where the file there is of another version of this program.
+/// What is known of this host: from an overlay that the user names, or from the default place. `None` if it has not been
+/// measured, or if the file there is from another version of this program.
 pub(crate) fn host_entry(context: &Context) -> Option<Accelerator> {
     let named = context.load_catalog().ok();
     named.as_ref().and_then(measured_host).or_else(|| {

@@ -66,7 +66,7 @@ fn name_of(path: &Path) -> Option<&str> {
     path.file_name()?.to_str()
 }
 
-/// A process of this machine, as far as we may look at it.
+/// A process of this machine, as far as we may inspect it.
 #[derive(Debug, Clone)]
 pub(crate) struct Process {
     pub(crate) pid: u32,
@@ -100,7 +100,7 @@ fn process(path: &Path, pid: u32) -> Option<Process> {
     Some(Process { pid, environment: pairs.collect(), directory: fs::read_link(path.join("cwd")).ok() })
 }
 
-/// Whether a process is there and has not ended; a zombie has.
+/// Whether a process is still running; a zombie is not.
 pub(crate) fn is_alive(pid: u32) -> bool {
     let status = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     let state = status.rsplit_once(") ").and_then(|(_, rest)| rest.chars().next());

@@ -1,4 +1,4 @@
-//! The `bedplate` program: reads the command line, runs one command, reports what came of it.
+//! The `bedplate` program: reads the command line, runs one command, reports the result.
 //!
 //! Everything that decides lives in the crates below; here are only arguments, files, tables and exit
 //! codes. `commands/` mirrors the command line: `catalog compare` is in `commands/catalog/compare.rs`.
@@ -29,11 +29,11 @@ use crate::stop::Stop;
 
 fn main() -> ExitCode {
     let arguments: Vec<std::ffi::OsString> = std::env::args_os().collect();
-    // Under another name, or as the keeper of a node's processes, it is another and smaller program.
+    // Under another name, or as the keeper of a node's processes, it runs a different, smaller program.
     if let Some(code) = bedplate_agent::shim::dispatch(&arguments) {
         return code;
     }
-    // Looked for before parsing, so that a wrong command line is reported as JSON too.
+    // Checked before parsing, so that an invalid command line is reported as JSON too.
     let wants_json = arguments.iter().any(|argument| argument == "--json");
     let mut console = Console::for_process(wants_json);
     let outcome = match Cli::try_parse_from(arguments) {

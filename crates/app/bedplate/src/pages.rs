@@ -48,7 +48,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
     pages
 }
 
-/// The parts of the book that are made from the program, kept current by tests.
+/// The generated parts of the book, kept current by tests.
 #[cfg(test)]
 mod tests {
     use std::fs;
@@ -73,17 +73,17 @@ mod tests {
 
     fn class_text(class: Class) -> &'static str {
         match class {
-            Class::User => "The input or the request is at fault; the same request gives the same answer.",
-            Class::Usage => "The command line could not be understood.",
+            Class::User => "The input or the request is wrong; retrying it unchanged fails again.",
+            Class::Usage => "The command line could not be parsed.",
             Class::Transient => "The same request may succeed later.",
-            Class::Bug => "We are at fault.",
+            Class::Bug => "A bug in this program.",
         }
     }
 
     #[test]
     fn every_error_code_has_its_page_in_the_book() {
         let mut index = String::from(
-            "# Error codes\n\nOne page per code, made from the program. `bedplate error CODE` prints the same.\n\n\
+            "# Error codes\n\nOne page per code, generated from the program. `bedplate error CODE` prints the same.\n\n\
              | code | exit | remedy |\n|---|---|---|\n",
         );
         let mut expected: Vec<PathBuf> = Vec::new();
@@ -110,7 +110,7 @@ mod tests {
         for area in fs::read_dir(&folder).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
             for file in fs::read_dir(area.path()).unwrap().flatten() {
                 let path = PathBuf::from("errors").join(area.file_name()).join(file.file_name());
-                assert!(expected.contains(&path), "{} is the page of no code", path.display());
+                assert!(expected.contains(&path), "{} belongs to no code", path.display());
             }
         }
     }
@@ -134,7 +134,7 @@ mod tests {
     fn the_command_reference_is_current() {
         let mut command = Cli::command().disable_help_subcommand(true).term_width(100);
         command.build();
-        let mut text = String::from("# Commands\n\nMade from the program: the help of every command.\n");
+        let mut text = String::from("# Commands\n\nGenerated from the program: the help of every command.\n");
         add_help(&mut command, "bedplate", &mut text);
         check_book("commands.md", &text);
     }

@@ -1,4 +1,4 @@
-//! Self-contained HTML reports: one file, no scripts, no fonts from elsewhere, readable without colour.
+//! Self-contained HTML reports: one file, no scripts, no external fonts, readable without colour.
 
 mod axis;
 mod bars;
@@ -53,7 +53,7 @@ impl Report {
         self
     }
 
-    /// Text in the type of a terminal, such as launch settings.
+    /// Monospaced text, such as launch settings.
     pub(crate) fn listing(&mut self, text: &str) -> &mut Self {
         self.body += &format!("<pre>{}</pre>\n", escaped(text));
         self
@@ -91,7 +91,7 @@ fn colour(index: usize) -> &'static str {
     COLOURS[index % COLOURS.len()]
 }
 
-/// Text as HTML and SVG take it.
+/// Text escaped for HTML and SVG.
 fn escaped(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
 }

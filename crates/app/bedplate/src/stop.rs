@@ -1,4 +1,4 @@
-//! How a run ends when it does not end well, and the exit code that tells so.
+//! How a run ends early, and its exit code.
 
 use std::io;
 use std::panic::{self, AssertUnwindSafe};
@@ -14,13 +14,13 @@ use crate::console::Console;
 pub(crate) enum Stop {
     /// Something is wrong, and the diagnostic says what.
     Failed(Box<dyn Diagnostic>),
-    /// The answer is no, and the output has said why.
+    /// The answer is no, and the output says why.
     Refused,
-    /// Not our failure: a job that was waited for ended with this code.
+    /// Not our failure: the awaited job ended with this code.
     Job(u8),
-    /// The command line asked for help or the version, or could not be understood.
+    /// The command line asked for help or the version, or could not be parsed.
     CommandLine(clap::Error),
-    /// Nobody reads our output any more, as after `| head`; no reason to complain.
+    /// The reader of our output is gone, as after `| head`; not an error.
     Unread,
 }
 
@@ -51,7 +51,7 @@ pub(crate) enum ProgramError {
     Usage { message: String },
     #[error("cannot write to standard output")]
     Output { source: io::Error },
-    #[error("bedplate stopped because of a fault of its own: {what}")]
+    #[error("bedplate stopped because of a bug: {what}")]
     Bug { what: String },
 }
 
@@ -60,7 +60,7 @@ pub(crate) const PAGES: &[&Page] = &[&USAGE, &OUTPUT, &BUG];
 static USAGE: Page = Page {
     code: "command/usage",
     class: Class::Usage,
-    meaning: "The command line could not be understood: an unknown command or flag, a missing argument, or a value of the wrong form.",
+    meaning: "The command line could not be parsed: an unknown command or flag, a missing argument, or a value of the wrong form.",
     remedy: "see `bedplate help`, or `--help` after any command",
 };
 static OUTPUT: Page = Page {
@@ -72,7 +72,7 @@ static OUTPUT: Page = Page {
 static BUG: Page = Page {
     code: "command/bug",
     class: Class::Bug,
-    meaning: "The program met a state that its authors believed impossible. Your input may be fine.",
+    meaning: "The program reached a state that should be impossible. Your input may be fine.",
     remedy: "please report the command, its input and this message",
 };
 
@@ -102,7 +102,7 @@ pub(crate) fn catching_bugs(command: impl FnOnce() -> Result<(), Stop>) -> Resul
     })
 }
 
-/// Tells the user how it ended and gives the exit code: 0 done, 1 refused or failed, 2 usage,
+/// Reports how it ended and returns the exit code: 0 done, 1 refused or failed, 2 usage,
 /// 3 transient, 70 our bug.
 pub(crate) fn report(outcome: Result<(), Stop>, console: &Console) -> ExitCode {
     match outcome {

@@ -1,6 +1,6 @@
 //! Golden runs: what a user sees, errors and help included.
 //!
-//! `UPDATE_EXPECT=1 cargo test -p bedplate` rewrites the files in `tests/golden` after a wanted change.
+//! `UPDATE_EXPECT=1 cargo test -p bedplate` rewrites the files in `tests/golden` after an intended change.
 
 use bedplate_testkit::Transcript;
 use expect_test::expect_file;

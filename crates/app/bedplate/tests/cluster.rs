@@ -12,7 +12,7 @@ use serde_json::Value;
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A cluster in a folder of its own; taken down whatever happens.
+/// A cluster in a temporary folder; always taken down.
 struct Cluster {
     folder: PathBuf,
 }
@@ -53,7 +53,7 @@ impl Cluster {
         self.tell(&arguments).trim().to_owned()
     }
 
-    /// The job once it is so.
+    /// The job once the condition holds.
     fn wait_for(&self, job: &str, is_so: impl Fn(&Value) -> bool) -> Value {
         let began = Instant::now();
         loop {
@@ -61,7 +61,7 @@ impl Cluster {
             if is_so(&shown) {
                 return shown;
             }
-            assert!(began.elapsed() < PATIENCE, "job {job} stands still: {shown:#}");
+            assert!(began.elapsed() < PATIENCE, "job {job} is stuck: {shown:#}");
             thread::sleep(Duration::from_millis(20));
         }
     }
@@ -251,7 +251,7 @@ fn the_last_chapter_of_the_tour_trains_a_model_that_comes_back_and_learns() {
     assert_eq!(happened["end"], "succeeded", "{happened:#}");
     assert!(happened["from_step"].as_u64().unwrap() >= 60, "{happened:#}");
     let losses: Vec<f64> = serde_json::from_value(happened["losses"].clone()).unwrap();
-    assert_eq!(losses.len(), 300, "every step is told once, those before the loss and those after");
+    assert_eq!(losses.len(), 300, "every step is reported once, before and after the loss");
     assert!(losses[299] < 0.6 * losses[0], "{} -> {}", losses[0], losses[299]);
     assert_ne!(happened["samples"][0], happened["samples"][1]);
     assert!(happened["explanation"]["wait"].is_string(), "{happened:#}");

@@ -1,4 +1,4 @@
-//! Golden runs of `bedplate data`, in a folder of their own.
+//! Golden runs of `bedplate data`, in a temporary folder.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 

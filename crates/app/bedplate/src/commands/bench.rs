@@ -1,4 +1,4 @@
-//! `bedplate bench …`: how fast the program's own parts are, beside a named peer.
+//! `bedplate bench …`: how fast the program's own parts are, next to a named peer.
 
 mod deploy;
 mod heal;
@@ -36,17 +36,17 @@ enum Command {
     Search(search::Arguments),
     /// Seconds of a whole search for a deployment
     Deploy(deploy::Arguments),
-    /// Milliseconds that one pass of the cluster scheduler takes
+    /// Milliseconds per pass of the cluster scheduler
     Schedule(schedule::Arguments),
-    /// Jobs taken in per second, and seconds until many small ones are done
+    /// Jobs accepted per second, and seconds until many small ones are done
     Submit(submit::Arguments),
-    /// Milliseconds of each operator, of a block and of whole models, beside PyTorch
+    /// Milliseconds of each operator, of a block and of whole models, next to PyTorch
     Kernels(kernels::Arguments),
-    /// Steps of six models as predicted for this host, beside the steps as they are
+    /// Predicted and measured steps of six models on this host
     Training(training::Arguments),
     /// Seconds until a gang runs again after the loss of a node, and until a killed daemon is back
     Heal(heal::Arguments),
-    /// What this host does under the program's own operators, as a catalog file to plan with
+    /// Measure this host with the program's own operators, as a catalog file to plan with
     Machine(machine::Arguments),
 }
 

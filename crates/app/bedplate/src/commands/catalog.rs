@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     }
 }
 
-/// Refuses a name that nothing in the catalog has: it would otherwise only give an empty list.
+/// Refuses a name that is not in the catalog, which would otherwise just give an empty list.
 pub(crate) fn refuse_unknown<'a>(
     kind: &'static str,
     wanted: &Option<String>,

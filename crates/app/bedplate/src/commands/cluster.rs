@@ -43,7 +43,7 @@ enum Command {
     Export(export::Arguments),
     /// Where nodes meet, and the bandwidth between them
     Meet(meet::Arguments),
-    /// Validate a description and say what it holds
+    /// Validate a description and summarise it
     Check(check::Arguments),
 }
 
@@ -58,7 +58,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     }
 }
 
-/// A cluster from a specification or a file, with nothing added to it.
+/// A cluster from a specification or a file, without options.
 pub(crate) fn load(text: &str, catalog: &Catalog) -> Result<Cluster, Stop> {
     source::load_all(&[text.to_owned()], &source::Reading::default(), catalog)
 }

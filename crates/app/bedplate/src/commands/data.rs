@@ -28,11 +28,11 @@ pub(crate) struct Arguments {
 enum Command {
     /// Make shards of tokens from text, JSON lines or Parquet
     Tokenize(tokenize::Arguments),
-    /// Write a corpus that the program makes up itself, with a tokenizer trained on it
+    /// Generate a corpus, with a tokenizer trained on it
     Generate(generate::Arguments),
     /// What is in a corpus, and any of its samples as text
     Show(show::Arguments),
-    /// Make a byte-level BPE tokenizer for texts of your own
+    /// Train a byte-level BPE tokenizer on your own texts
     TrainTokenizer(train_tokenizer::Arguments),
 }
 

@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     global_batch: Option<u64>,
 }
 
-/// Dimensions with the name that users know them by.
+/// Dimensions with the names that users know.
 const DIMENSIONS: [(&str, Dimension); 7] = [
     ("tensor", Dimension::Tensor),
     ("context", Dimension::Context),
@@ -122,7 +122,7 @@ fn group_table(map: &RankMap) -> Table {
     table
 }
 
-/// The first ranks of the group; long ones end in the last rank.
+/// The first ranks of the group; a long list ends with the last rank.
 fn first_group(map: &RankMap, dimension: Dimension) -> String {
     let ranks: Vec<String> = map.group(dimension, 0).ranks().map(|rank| rank.to_string()).collect();
     match ranks.as_slice() {

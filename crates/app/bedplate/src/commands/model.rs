@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), Sto
 
 /// A built-in name, or the path of a config.json or of the folder that holds one; `-` is standard input.
 ///
-/// Hugging Face names such as `Qwen/Qwen2.5-7B` look like paths: where such a path exists it is meant.
+/// Hugging Face names such as `Qwen/Qwen2.5-7B` look like paths: if such a path exists, it wins.
 /// A bare word is a built-in name first.
 pub(crate) fn load(name_or_path: &str) -> Result<Transformer, Stop> {
     let path = Path::new(name_or_path);

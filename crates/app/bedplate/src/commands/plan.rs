@@ -41,15 +41,15 @@ pub(crate) struct Arguments {
 enum Command {
     /// The best layouts for a training run: why, how long, how much, whether they fit
     Train(Box<train::Arguments>),
-    /// The cheapest deployment that serves a load within its objectives, shown by replay
+    /// The cheapest deployment that serves a load within its objectives, verified by replay
     Serve(Box<serve::Arguments>),
     /// Where the time of a reinforcement learning step goes, and the best split of GPUs
     Posttrain(posttrain::Arguments),
-    /// Which machines at all, for a deadline or a budget
+    /// Which machines to use, for a deadline or a budget
     Choose(choose::Arguments),
     /// Which model for the money, by published scaling laws
     Budget(budget::Arguments),
-    /// How wrong the performance model is, on any file of measured runs or latencies
+    /// The performance model's error on any file of measured runs or latencies
     Validate(validate::Arguments),
     /// Fit the performance model to your own runs
     Calibrate(calibrate::Arguments),

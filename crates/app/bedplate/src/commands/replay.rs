@@ -1,4 +1,4 @@
-//! `bedplate replay …`: what would have happened, in virtual time.
+//! `bedplate replay …`: simulation in virtual time.
 
 mod comparison;
 mod gantt;

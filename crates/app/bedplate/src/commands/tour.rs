@@ -35,13 +35,13 @@ struct Chapter {
 }
 
 struct Step {
-    /// What the reader should look for.
+    /// What to look for.
     remark: String,
-    /// The words behind `bedplate`.
+    /// The arguments of `bedplate`.
     command: &'static str,
 }
 
-/// The running example: large enough to need a cluster, known to everybody.
+/// The running example: large enough to need a cluster, and well known.
 const MODEL: &str = "llama-3.1-70b";
 const INSTANCE: &str = "p5.48xlarge";
 
@@ -115,7 +115,7 @@ fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
             }],
         },
         Chapter {
-            title: "how the model is cut",
+            title: "how the model is split",
             steps: vec![Step {
                 remark: why_it_must_be_cut(catalog)?,
                 command: "layout dp16.tp8.sp.pp4.zero1 --model llama-3.1-70b --gpus 512",
@@ -165,13 +165,13 @@ fn why_it_must_be_cut(catalog: &Catalog) -> Result<String, Stop> {
     let needed = (state / usable).ceil();
     Ok(format!(
         "Training {MODEL} keeps {state} of weights, gradients and optimizer state. One {} gives programs {usable:#}, so \
-         {needed} of them are needed before the first activation is stored. A layout says who holds what; \
+         {needed} of them are needed before the first activation is stored. A layout says which GPU holds what; \
          this one uses all 512 GPUs:",
         accelerator.name
     ))
 }
 
-/// A command as it can be typed: lines that go on end with a backslash.
+/// A command as it can be typed, with backslashes at line breaks.
 fn typed(command: &str, width: usize) -> String {
     wrap(&format!("bedplate {command}"), width.saturating_sub(8)).join(" \\\n      ")
 }
@@ -182,7 +182,7 @@ fn run_step(step: &Step, context: &Context, console: &mut Console) -> Result<(),
     super::run(cli.command, context, console)
 }
 
-/// One document with the result of every step in it.
+/// One document with the result of every step.
 fn run_as_json(
     chapters: &[Chapter],
     arguments: &Arguments,
@@ -209,7 +209,7 @@ fn run_as_json(
 
 fn farewell(titles: &[&str], width: usize) -> String {
     format!(
-        "\n{}\n\nGo on with:\n\
+        "\n{}\n\nContinue with:\n\
          \x20 bedplate plan choose --model llama-3.1-70b --tokens 2T --deadline 30d\n\
          \x20 bedplate catalog instances --memory '>=141GB'     hardware by need\n\
          \x20 bedplate catalog show h200                        figures with sources\n\

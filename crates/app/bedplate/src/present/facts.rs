@@ -2,10 +2,10 @@
 
 use super::wrap;
 
-/// Lines without a limit are wrapped here all the same; nobody reads prose wider than this.
+/// The wrapping width where lines have no limit: wider prose is hard to read.
 const PROSE_WIDTH: usize = 100;
 
-/// Labelled values under a heading. Long values wrap behind their label.
+/// Labelled values under a heading. Long values wrap next to their label.
 #[derive(Default)]
 pub(crate) struct Facts {
     rows: Vec<(String, String)>,

@@ -1,4 +1,4 @@
-//! Moments and stretches of time as people read them in tables.
+//! Times and durations for tables.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -7,7 +7,7 @@ pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
 }
 
-/// A stretch of time as Slurm's tables have it: `4:05`, `2:00:00`, `3-04:00:00`.
+/// A duration as in Slurm's tables: `4:05`, `2:00:00`, `3-04:00:00`.
 pub(crate) fn clock(ms: u64) -> String {
     let seconds = ms / 1000;
     let (days, hours, minutes, seconds) =
@@ -19,7 +19,7 @@ pub(crate) fn clock(ms: u64) -> String {
     }
 }
 
-/// A moment in UTC: `2026-11-15 12:40:07`.
+/// A time in UTC: `2026-11-15 12:40:07`.
 pub(crate) fn moment(ms: u64) -> String {
     let seconds = ms / 1000;
     let (year, month, day) = date(seconds / 86_400);

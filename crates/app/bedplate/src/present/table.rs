@@ -1,7 +1,7 @@
 //! Tables that stay aligned in 80 columns and lose nothing in pipes.
 //!
 //! Columns have a rank. When the terminal is too narrow, the columns of the highest rank are left out
-//! first, and the caller is told which.
+//! first, and reported to the caller.
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -31,7 +31,7 @@ pub(crate) struct Table {
     rows: Vec<Vec<String>>,
 }
 
-/// A table as text, and the titles of the columns that had no room.
+/// A table as text, and the titles of the columns left out.
 pub(crate) struct Fitted {
     pub(crate) text: String,
     pub(crate) left_out: Vec<String>,
@@ -65,7 +65,7 @@ impl Table {
         let widths: Vec<usize> = (0..self.columns.len()).map(|column| self.width_of(column)).collect();
         let mut kept: Vec<usize> = (0..self.columns.len()).collect();
         while width.is_some_and(|limit| total(&kept, &widths) > limit) {
-            // The last of the highest rank goes first; rank 0 never goes, and then lines overflow.
+            // The last column of the highest rank is dropped first; rank 0 never is, and then lines overflow.
             let Some(at) = (0..kept.len()).max_by_key(|at| (self.columns[kept[*at]].rank, *at)) else {
                 break;
             };

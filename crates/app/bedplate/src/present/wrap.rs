@@ -1,6 +1,6 @@
 //! Breaking prose into lines.
 
-/// The words of `text` in lines of at most `width` characters; a longer word gets a line of its own.
+/// The words of `text` in lines of at most `width` characters; a longer word gets its own line.
 pub(crate) fn wrap(text: &str, width: usize) -> Vec<String> {
     let mut lines: Vec<String> = Vec::new();
     for word in text.split_whitespace() {

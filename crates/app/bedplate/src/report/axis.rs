@@ -1,6 +1,6 @@
-//! Axes: from numbers to places, linear or logarithmic, with round marks.
+//! Axes: from numbers to positions, linear or logarithmic, with round ticks.
 
-/// Where a number lies between two places.
+/// The mapping of numbers to positions.
 #[derive(Clone, Copy)]
 pub(super) struct Axis {
     low: f64,
@@ -11,7 +11,7 @@ pub(super) struct Axis {
 }
 
 impl Axis {
-    /// An axis over the numbers given, from place to place. Linear axes begin at zero.
+    /// An axis over the given numbers, between two positions. Linear axes begin at zero.
     pub(super) fn over(numbers: impl Iterator<Item = f64>, from: f64, to: f64, is_logarithmic: bool) -> Self {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);
         for number in numbers.filter(|number| number.is_finite()) {
@@ -41,7 +41,7 @@ impl Axis {
         self.from + share * (self.to - self.from)
     }
 
-    /// Numbers at which a line and a label help: powers of two, or about five round steps.
+    /// Ticks: powers of two, or about five round steps.
     pub(super) fn marks(&self) -> Vec<f64> {
         if self.is_logarithmic {
             let first = self.low.log2().ceil() as i32;

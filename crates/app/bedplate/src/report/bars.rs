@@ -7,7 +7,7 @@ pub(crate) struct Bar {
     /// Where the bar begins; zero for a stack.
     pub(crate) start: f64,
     pub(crate) segments: Vec<Segment>,
-    /// What stands behind the bar.
+    /// The text after the bar.
     pub(crate) remark: String,
 }
 
@@ -16,7 +16,7 @@ pub(crate) struct Segment {
     pub(crate) length: f64,
     /// Which colour; equal numbers mean equal things in a drawing.
     pub(crate) kind: usize,
-    /// Drawn as an outline: it happened behind other work.
+    /// Drawn as an outline: hidden behind other work.
     pub(crate) is_hidden: bool,
 }
 
@@ -25,7 +25,7 @@ const LABELS: f64 = 150.0;
 const REMARKS: f64 = 190.0;
 const ROW: f64 = 26.0;
 
-/// The drawing; `limit` marks a line that bars should not cross, such as the memory there is.
+/// The drawing; `limit` marks a line that bars should not cross, such as the available memory.
 pub(crate) fn bars(bars: &[Bar], limit: Option<(f64, &str)>) -> String {
     let end = |bar: &Bar| bar.start + bar.segments.iter().map(|segment| segment.length).sum::<f64>();
     let longest = bars.iter().map(end).chain(limit.map(|(at, _)| at)).fold(f64::MIN_POSITIVE, f64::max);
@@ -70,7 +70,7 @@ fn drawn(segment: &Segment, left: f64, top: f64, width: f64) -> String {
         "<rect x=\"{left:.1}\" y=\"{top:.1}\" width=\"{width:.1}\" height=\"{:.1}\" {paint}>{title}</rect>",
         ROW - 8.0
     );
-    // A name inside where it fits: about seven pixels a letter.
+    // A name inside where it fits: about seven pixels per letter.
     let fits = segment.name.chars().count() as f64 * 7.0 + 6.0 < width && !segment.is_hidden;
     let name = match fits {
         true => format!(

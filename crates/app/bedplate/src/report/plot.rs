@@ -16,14 +16,14 @@ pub(crate) struct Plot {
 pub(crate) struct Series {
     pub(crate) name: String,
     pub(crate) points: Vec<Point>,
-    /// Points joined by a line; alone otherwise.
+    /// Points joined by a line, else separate.
     pub(crate) is_line: bool,
 }
 
 pub(crate) struct Point {
     pub(crate) x: f64,
     pub(crate) y: f64,
-    /// Shown beside the point; empty for none.
+    /// Shown next to the point; empty for none.
     pub(crate) label: String,
 }
 

@@ -1,4 +1,4 @@
-//! `bedplate bench deploy`: how long a whole `plan serve` takes, beside aiconfigurator's published question.
+//! `bedplate bench deploy`: how long a whole `plan serve` takes, compared with aiconfigurator.
 
 use std::time::Instant;
 
@@ -20,7 +20,7 @@ Examples:
   bedplate bench deploy --json
 
 The first question is the one that aiconfigurator 0.12.0 was timed with: Llama-3.1-70B on 16 H200,
-4000 tokens in and 1000 out, first token within 600 ms and 25 ms a token, which took it 14.3
+4000 tokens in and 1000 out, first token within 600 ms and 25 ms per token, which took it 14.3
 CPU-seconds in closed form. Here the answer is replayed as well.")]
 pub(super) struct Arguments {}
 

@@ -1,4 +1,4 @@
-//! `bedplate bench heal`: how long a gang is away when a node is lost, and the control plane when it dies.
+//! `bedplate bench heal`: how long a gang is down after the loss of a node, and the control plane after a crash.
 
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,10 +23,10 @@ Examples:
   bedplate bench heal
   bedplate bench heal --repeats 5 --json
 
-A cluster of four nodes is started for this alone, with a gang of two on it. A
+Starts a temporary cluster of four nodes with a gang of two on it. A
 node of the gang is lost in two ways, several times each: its agent is killed,
-so that the connection closes; it is cut off, so that nothing is heard of it.
-What counts is the time until the gang runs again on a spare node, with the
+so that the connection closes; it is cut off, so that it goes silent.
+The result is the time until the gang runs again on a spare node, with the
 default settings. Then the daemon is killed with many jobs in its journal and
 started again: the time until it answers and all nodes are back.")]
 pub(super) struct Arguments {
@@ -38,7 +38,7 @@ pub(super) struct Arguments {
     jobs: u32,
 }
 
-/// What it takes: the limits are those of the project's own aims.
+/// The time taken, with the project's own targets as limits.
 struct Figure {
     name: &'static str,
     seconds: Vec<f64>,
@@ -53,7 +53,7 @@ impl Figure {
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const PAUSE: Duration = Duration::from_millis(5);
-/// Longer than the silence after which a node is lost.
+/// Longer than the timeout after which a silent node is lost.
 const CUT_MS: u64 = 8_000;
 
 pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
@@ -82,7 +82,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     console.table(&table(&figures))
 }
 
-/// Loses the gang's first node and says after how long the gang runs again; then the node is put back.
+/// Loses the gang's first node, measures until the gang runs again, and puts the node back.
 fn lose(cluster: &TemporaryCluster, gang: &str, how: &Chaos) -> Result<f64, Stop> {
     let driver = &cluster.driver;
     let before = driver.job(gang)?.view;
@@ -95,7 +95,7 @@ fn lose(cluster: &TemporaryCluster, gang: &str, how: &Chaos) -> Result<f64, Stop
         cluster.start_node(&lost)?;
     }
     wait_for_node(driver, &lost)?;
-    // What was lost several times is kept out otherwise.
+    // Otherwise a node that was lost several times would be kept out.
     driver.resume(&lost)?;
     Ok(away)
 }

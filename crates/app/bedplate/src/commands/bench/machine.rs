@@ -1,4 +1,4 @@
-//! `bedplate bench machine`: this host under the program's own operators, as a catalog file.
+//! `bedplate bench machine`: this host measured with the program's own operators, as a catalog file.
 
 mod findings;
 mod fit;
@@ -29,20 +29,20 @@ Examples:
   bedplate bench machine --peer torch --peer-python ~/venv/bin/python
   bedplate --catalog host.toml plan train --model config.json --cluster host:1 --precision fp32
 
-Takes about half a minute, and wants the machine for itself. Products are
+Takes about half a minute on an otherwise idle machine. Products are
 those of linear layers (rows x outputs x inputs), attention is causal over
-eight heads of 64, a stream is a mix of norms and activations. A rate of
-arithmetic is a share of what multiply-adds in registers reach, a rate of
-memory one of a large copy. Without --out the file goes beside the state of
+eight heads of 64, a stream is a mix of norms and activations. Rates of
+arithmetic are relative to multiply-adds in registers, rates of
+memory to a large copy. Without --out the file goes next to the state of
 clusters, where `bedplate train` finds it.")]
 pub(super) struct Arguments {
     /// Where the catalog file goes [default: ~/.local/state/bedplate/host.toml]
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
-    /// Threads at work [default: all]
+    /// Threads to use [default: all]
     #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=4096))]
     threads: Option<u32>,
-    /// Measure another program's products beside ours
+    /// Also measure another program's matrix products
     #[arg(long, value_enum)]
     peer: Option<Peer>,
     /// A Python that has the peer
@@ -98,7 +98,7 @@ fn facts(device: &Device, findings: &Findings, machine: Machine) -> overlay::Fac
     }
 }
 
-/// A line on a terminal that the next one replaces.
+/// A terminal line that the next one overwrites.
 fn progress(what: &str, done: f64, console: &Console) {
     if std::io::stderr().is_terminal() {
         console.say_raw(&format!("\r\x1b[K{:3.0}%  {what}", done * 100.0));
@@ -155,7 +155,7 @@ fn beside(sample: &Sample, peer: &[PeerSample]) -> Option<f64> {
 }
 
 impl Findings {
-    /// What a sample's rate is a share of: arithmetic in registers, or a copy where memory is what counts.
+    /// The limit of a sample's rate: arithmetic in registers, or a copy where memory is the bottleneck.
     fn limit(&self, sample: &Sample) -> Option<f64> {
         match (sample.amount, sample.size) {
             (Amount::Flops(_), _) if sample.precision == "bf16" => Some(self.limit_bf16),

@@ -1,4 +1,4 @@
-//! Programs in Python that are measured beside ours, run on this machine from a script that we carry.
+//! Python programs measured as peers on this machine, from an embedded script.
 
 use std::process::Command;
 
@@ -22,7 +22,7 @@ enum PeerTrouble {
 pub(super) static PEER_FAILED: Page = Page {
     code: "bench/peer-failed",
     class: Class::User,
-    meaning: "The program that should be measured beside ours did not run: it is missing, incomplete, or lacks a package.",
+    meaning: "The peer program did not run: it is missing, incomplete, or lacks a package.",
     remedy: "check --peer-path or --peer-python, and that this Python has the packages the peer needs (calculon: numpy, pandas, psutil; torch: torch)",
 };
 
@@ -32,7 +32,7 @@ impl Diagnostic for PeerFailed {
     }
 }
 
-/// A script, who runs it and where.
+/// A script, its interpreter and its folder.
 pub(super) struct Script<'a> {
     pub(super) python: &'a str,
     pub(super) text: &'a str,
@@ -41,7 +41,7 @@ pub(super) struct Script<'a> {
 }
 
 impl Script<'_> {
-    /// What `read` makes of the lines that the script prints; nothing means that it failed.
+    /// The result of `read` on the lines that the script prints; `None` means that it failed.
     pub(super) fn run<T>(&self, read: impl FnOnce(&str) -> Option<T>) -> Result<T, PeerFailed> {
         let output = Command::new(self.python)
             .arg("-c")

@@ -27,9 +27,9 @@ Examples:
   bedplate bench schedule --growth --report growth.html
 
 A cluster of eight-GPU nodes under a tree of three levels is filled with gangs; then more are queued, a fifth
-of them over several nodes. CYCLE is one full conservative pass that promises every waiting gang a start
-on given nodes; INCREMENTAL is the mean over events (a gang ends, another is submitted), each followed by
-a pass that starts what can start and keeps all promises. Both are CPU time of one thread; the worst
+of them over several nodes. CYCLE is one full conservative pass that reserves every waiting gang a start
+on specific nodes; INCREMENTAL is the mean over events (a gang ends, another is submitted), each followed by
+a pass that starts what it can and keeps all reservations. Both are CPU time of one thread; the worst
 event is wall time.")]
 pub(super) struct Arguments {
     /// Nodes of the cluster, with eight GPUs each
@@ -197,7 +197,7 @@ impl Bench {
     fn new(nodes: u32, seed: u64, catalog: &Catalog) -> Result<Self, Stop> {
         let mut settings = Settings::default();
         settings.backfill.reserved = usize::MAX;
-        // Only the first cycle is full; the events after it are measured by themselves.
+        // Only the first cycle is full; later events are measured separately.
         settings.backfill.replan_percent = u32::MAX / 2;
         settings.backfill.replan_after = Span::days(365);
         settings.weights.fair_share = 10_000;
@@ -208,7 +208,7 @@ impl Bench {
         Ok(Self { scheduler, random: Random(seed | 1), running: Vec::new(), next: 1, now: Time::ZERO })
     }
 
-    /// Submits gangs until none starts any more, then takes the waiting ones away.
+    /// Submits gangs until none starts any more, then removes the waiting ones.
     fn fill(&mut self) {
         let mut refused = 0;
         while refused < 50 {
@@ -238,7 +238,7 @@ impl Bench {
         self.running.extend(started);
     }
 
-    /// The end of a random gang, and the wall time it takes.
+    /// Ends a random gang and returns the wall time.
     fn one_ends(&mut self) -> Duration {
         self.now = self.now + Span::seconds(1);
         let index = self.random.below(self.running.len() as u64) as usize;
@@ -259,7 +259,7 @@ impl Bench {
         elapsed
     }
 
-    /// Four in five gangs are on one node, half of those on a part of it; the others have 2 to 64 nodes, and
+    /// 80 % of the gangs are on one node, half of those on part of it; the others have 2 to 64 nodes, and
     /// a third of these insist on one leaf.
     fn request(&mut self) -> Request {
         const LIMITS_MINUTES: [u64; 10] = [30, 60, 120, 240, 480, 720, 1440, 2880, 4320, 10_080];
@@ -292,7 +292,7 @@ fn tree(nodes: u32, catalog: &Catalog) -> Result<Cluster, Stop> {
     Ok(import(Format::Document, &[source], &ImportOptions::default(), catalog)?)
 }
 
-/// Numbers that follow from a seed.
+/// Numbers from a seed.
 struct Random(u64);
 
 impl Random {

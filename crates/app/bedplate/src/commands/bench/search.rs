@@ -21,14 +21,14 @@ Examples:
   bedplate bench search
   bedplate bench search --peer calculon --peer-path ~/calculon
 
-Each space is priced whole on one core: every layout passes or fails memory, and gets a time if it
-passes. 1,000 layouts drawn from each space are priced again without any table and must be equal.
+Each space is priced in full on one core: every layout is checked for memory and timed if it
+fits. 1,000 layouts drawn from each space are priced again without any table and must be equal.
 The peer is run on this machine, on the same question, from a checkout of its repository.")]
 pub(super) struct Arguments {
-    /// Measure another program beside this one
+    /// Also measure another program
     #[arg(long, value_enum, requires = "peer_path")]
     peer: Option<Peer>,
-    /// Where the peer's repository lies
+    /// The path of the peer's repository
     #[arg(long, value_name = "DIR")]
     peer_path: Option<String>,
 }
@@ -46,7 +46,7 @@ const SPACES: [(&str, &str, u64); 4] = [
     ("llama-3.1-405b", "p5.48xlarge:2048", 2048),
     ("deepseek-v3", "p5.48xlarge:256", 2048),
 ];
-/// At most so many layouts of each space are priced again, uncached.
+/// The most layouts of each space that are priced again, uncached.
 const SAMPLES: usize = 1000;
 
 struct Measured {
@@ -131,7 +131,7 @@ fn measure(
 
 /// How many of the sampled layouts come out differently when priced without tables.
 ///
-/// The samples are the five best of each of 200 slices, so they lie all over the space.
+/// The samples are the five best of each of 200 slices, so they are spread over the space.
 fn unequal(setup: &Setup<'_>, space: &Space) -> usize {
     let slices = space.slices(SAMPLES / 5).into_iter();
     let candidates = slices.flat_map(|slice| space.price(slice, 5).best());

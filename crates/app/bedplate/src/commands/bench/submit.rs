@@ -1,4 +1,4 @@
-//! `bedplate bench submit`: how fast jobs are taken in, and how fast small ones are done.
+//! `bedplate bench submit`: how fast jobs are accepted, and how fast small ones are done.
 
 mod load;
 mod slurm;
@@ -20,10 +20,10 @@ Examples:
   bedplate bench submit --peer slurm --json
   bedplate bench submit --jobs 10000 --clients 8
 
-A cluster of 8 nodes with 16 CPUs each is started for this alone. First the
+A cluster of 8 nodes with 16 CPUs each is started for this. First the
 jobs (`true`, one node, one task) are submitted over HTTP and run: drain_s is
 the time from the first submission to the last end. Then all nodes are taken,
-and as many jobs are submitted while the scheduler looks at all that wait:
+and as many jobs are submitted while the scheduler examines the whole queue:
 submissions_per_s, each of them on disk before it is acknowledged. --peer
 slurm starts a Slurm of the same shape from the system's packages and does the
 same there with sbatch.")]
@@ -31,10 +31,10 @@ pub(super) struct Arguments {
     /// How many jobs
     #[arg(long, value_name = "COUNT", default_value_t = 2000)]
     jobs: u32,
-    /// How many submit at once
+    /// How many clients submit at once
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     clients: u32,
-    /// Measure another system beside this one
+    /// Also measure another system
     #[arg(long, value_enum)]
     peer: Option<Peer>,
 }

@@ -1,4 +1,4 @@
-//! `bedplate bench training`: steps of six models as predicted for this host, beside the steps as they are.
+//! `bedplate bench training`: predicted and measured steps of six models on this host.
 
 use bedplate_breakdown::{Breakdown, Measured, Part, Predicted};
 use bedplate_catalog::Accelerator;
@@ -39,7 +39,7 @@ struct NotMeasured;
 pub(super) static NOT_MEASURED: Page = Page {
     code: "bench/host-not-measured",
     class: Class::User,
-    meaning: "Predictions for this host rest on rates that `bedplate bench machine` measures and keeps in a catalog file. \
+    meaning: "Predictions for this host are based on rates that `bedplate bench machine` measures and keeps in a catalog file. \
               There is none, neither in its usual place nor among those given with `--catalog`.",
     remedy: "run `bedplate bench machine` first",
 };
@@ -129,7 +129,7 @@ struct Row {
 }
 
 impl Row {
-    /// How far the prediction is off, against the measured step.
+    /// The error of the prediction relative to the measured step.
     fn error(&self) -> f64 {
         self.predicted / self.measured - 1.0
     }

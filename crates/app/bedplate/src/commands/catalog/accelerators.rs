@@ -37,7 +37,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         return console.json(&Value::Array(chosen.into_iter().map(json::accelerator).collect()));
     }
     if chosen.is_empty() {
-        console.say("no accelerator meets this; loosen a bound");
+        console.say("no accelerator matches; loosen a bound");
         return Ok(());
     }
     let mut table = Table::new(vec![

@@ -14,7 +14,7 @@ use crate::stop::Stop;
 Examples:
   bedplate catalog check own.toml")]
 pub(super) struct Arguments {
-    /// Overlay files, laid over the catalog in this order
+    /// Overlay files, applied in this order
     #[arg(required = true, value_name = "FILE")]
     files: Vec<String>,
 }

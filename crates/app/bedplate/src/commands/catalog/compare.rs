@@ -77,14 +77,14 @@ fn render(entries: &[Entry<'_>], catalog: &Catalog, width: Option<usize>) -> Str
         let cells = row.iter().map(|figure| figure.map_or_else(String::new, |figure| figure.text.clone()));
         table.row([label.to_owned()].into_iter().chain(cells).chain([ratio(&row)]).collect());
     }
-    // The titles are a row of their own, because they are names and not fixed texts.
+    // The titles are a separate row, because they are names and not fixed texts.
     let text = table.fit(width).text;
     let text = text.split_once('\n').map_or(text.clone(), |(_, rows)| rows.to_owned());
     let is_too_wide = width.is_some_and(|width| text.lines().any(|line| line.chars().count() > width));
     if is_too_wide { stacked(entries, &figures, width) } else { text }
 }
 
-/// For narrow terminals: each figure with its values below each other.
+/// For narrow terminals: each figure followed by its values, one per line.
 fn stacked(entries: &[Entry<'_>], figures: &[Vec<Figure>], width: Option<usize>) -> String {
     let mut text = String::new();
     for label in merged_labels(figures) {
@@ -98,7 +98,7 @@ fn stacked(entries: &[Entry<'_>], figures: &[Vec<Figure>], width: Option<usize>)
     text
 }
 
-/// The labels of all lists; one that only a later list has stands behind its neighbour there.
+/// The labels of all lists; one that only a later list has comes after its neighbour there.
 fn merged_labels(figures: &[Vec<Figure>]) -> Vec<&str> {
     let mut labels: Vec<&str> = Vec::new();
     for list in figures {
@@ -117,7 +117,7 @@ fn merged_labels(figures: &[Vec<Figure>]) -> Vec<&str> {
     labels
 }
 
-/// The second figure over the first, where there are just two and both are numbers.
+/// The second figure over the first, if there are just two and both are numbers.
 fn ratio(row: &[Option<&Figure>]) -> String {
     let numbers: Vec<f64> = row.iter().filter_map(|figure| figure.and_then(|figure| figure.number)).collect();
     match (row.len(), numbers.as_slice()) {

@@ -19,7 +19,7 @@ pub(super) enum Entry<'a> {
     Storage(&'a StorageClass),
 }
 
-/// One figure: how people call it, its text, its number where it has one, and who says so.
+/// One figure: its label, its text, its number where it has one, and its source.
 pub(super) struct Figure {
     pub(super) label: String,
     pub(super) text: String,
@@ -66,7 +66,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The long name, where the short one says too little.
+    /// The long name, where the short one is not clear.
     pub(super) fn title(&self) -> Option<&'a str> {
         match self {
             Entry::Accelerator(entry) => Some(&entry.title),
@@ -120,7 +120,7 @@ impl<'a> Entry<'a> {
     }
 }
 
-/// The list as it grows; figures are booked to the sources of `evidence`.
+/// The list under construction; figures are attributed to the sources of `evidence`.
 struct Figures<'a> {
     figures: Vec<Figure>,
     evidence: &'a Evidence,
@@ -169,7 +169,7 @@ impl<'a> Figures<'a> {
         }
     }
 
-    /// What was measured on a host.
+    /// Rates measured on a host.
     fn add_measured(&mut self, entry: &Accelerator) {
         let Some(measured) = entry.measured else { return };
         self.number("measured", "measured with threads", Some(measured.threads), f64::from);
@@ -233,7 +233,7 @@ impl<'a> Figures<'a> {
         self.add_prices(&entry.prices);
     }
 
-    /// What one accelerator of a machine brings, booked to the accelerator's own sources.
+    /// Figures of one accelerator of a machine, attributed to the accelerator's own sources.
     fn add_per_accelerator(&mut self, accelerator: &'a Accelerator, has_own_link: bool) {
         let of_machine = std::mem::replace(&mut self.evidence, &accelerator.evidence);
         self.number("bf16", "bf16, each", accelerator.peaks.bf16, |rate| rate.get());

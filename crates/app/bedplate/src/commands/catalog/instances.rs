@@ -53,7 +53,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
-    // A misspelt name would otherwise only give an empty list.
+    // Otherwise a misspelt name would just give an empty list.
     if let Some(name) = &arguments.accelerator {
         catalog.accelerator(name)?;
     }
@@ -80,7 +80,7 @@ pub(super) fn run(arguments: Arguments, catalog: &Catalog, console: &mut Console
         return console.json(&Value::Array(entries.collect()));
     }
     if chosen.is_empty() {
-        console.say("no instance meets this; loosen a bound, or see all with `bedplate catalog instances`");
+        console.say("no instance matches; loosen a bound, or see all with `bedplate catalog instances`");
         return Ok(());
     }
     let price = |prices: &Prices| shown_price(prices, arguments.purchase, arguments.region.as_deref());

@@ -1,4 +1,4 @@
-//! `bedplate catalog`: what there is, and where to look.
+//! `bedplate catalog`: an overview with the next commands.
 
 use bedplate_catalog::Catalog;
 use serde_json::json;

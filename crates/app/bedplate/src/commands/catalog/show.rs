@@ -62,7 +62,7 @@ fn show_prices(prices: &Prices, console: &mut Console) -> Result<(), Stop> {
         }
     }
     if table.is_empty() {
-        return console.line("\nNo price is known; an overlay file can give yours.");
+        return console.line("\nNo price is known; an overlay file can add yours.");
     }
     console.line("")?;
     console.table(&table)
@@ -81,7 +81,7 @@ fn price_row(name: &str, price: &Price) -> Vec<String> {
 
 fn show_storage_prices(prices: &[StoragePrice], console: &mut Console) -> Result<(), Stop> {
     if prices.is_empty() {
-        return console.line("\nNo price is known; an overlay file can give yours.");
+        return console.line("\nNo price is known; an overlay file can add yours.");
     }
     let mut facts = Facts::default();
     for price in prices {

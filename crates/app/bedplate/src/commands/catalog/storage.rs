@@ -60,7 +60,7 @@ fn yes_no(answer: bool) -> String {
     if answer { "yes" } else { "no" }.into()
 }
 
-/// The newest price that nobody doubts.
+/// The newest trusted price.
 fn believed_price(class: &StorageClass) -> Option<&StoragePrice> {
     class.prices.iter().filter(|price| price.doubtful.is_none()).max_by_key(|price| &price.date)
 }

@@ -21,7 +21,7 @@ pub(super) struct Arguments {
     reading: Reading,
 }
 
-/// Valid descriptions may still leave planning in the dark; each remark says about what.
+/// A valid description may still lack what planning needs; each remark names something missing.
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
     let cluster = load_all(&arguments.cluster, &arguments.reading, catalog)?;
     let remarks = remarks(&cluster);

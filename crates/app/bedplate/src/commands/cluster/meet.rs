@@ -1,4 +1,4 @@
-//! `bedplate cluster meet CLUSTER NODE…`: where nodes meet, and what lies between them.
+//! `bedplate cluster meet CLUSTER NODE…`: where nodes meet, and the bandwidth between them.
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Class, Diagnostic, Page, nearest};
@@ -35,7 +35,7 @@ struct UnknownNode {
 pub(super) static UNKNOWN_NODE: Page = Page {
     code: "cluster/unknown-node",
     class: Class::User,
-    meaning: "A node was named that the cluster does not have.",
+    meaning: "The cluster has no node of that name.",
     remedy: "see the names with `bedplate cluster export CLUSTER --as slurm-nodes`",
 };
 
@@ -97,7 +97,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
 fn find(name: &str, cluster: &Cluster) -> Result<NodeId, UnknownNode> {
     cluster.find_node(name).ok_or_else(|| {
         let names = cluster.nodes().into_iter().map(|node| cluster.node(node).name());
-        // A list of thousands of numbered names always holds a near one; only small clusters are worth it.
+        // Thousands of numbered names always include a close one, so suggestions only help in small clusters.
         let near = if cluster.node_count() <= 64 { nearest(name, names) } else { None };
         UnknownNode { name: name.chars().take(60).collect(), near: near.map(str::to_owned) }
     })

@@ -60,7 +60,7 @@ fn domain_text(summary: &Summary) -> Option<String> {
     Some(format!("{} scale-up domains of {size} GPUs", grouped(domains.sets.into())))
 }
 
-/// What every GPU can send at once to the rest of the cluster, and what sets the pace.
+/// What every GPU can send to the rest of the cluster when all send, and the bottleneck.
 fn scale_out_text(cluster: &Cluster) -> Option<String> {
     if cluster.node_count() < 2 {
         return None;
@@ -70,7 +70,7 @@ fn scale_out_text(cluster: &Cluster) -> Option<String> {
         Stage::Cards(_) => "the nodes' network cards".to_owned(),
         Stage::Uplinks(switch) => format!("the uplinks of switch {}", cluster.switch(switch).name()),
     };
-    Some(format!("{} per GPU one way when all send; {narrowest} set the pace", network.per_gpu))
+    Some(format!("{} per GPU one way when all send; {narrowest} are the bottleneck", network.per_gpu))
 }
 
 fn kind_table(cluster: &Cluster, summary: &Summary) -> Table {

@@ -9,13 +9,13 @@ use crate::console::Console;
 use crate::files;
 use crate::stop::Stop;
 
-/// What a description leaves open, and the format where it cannot be told from the text.
+/// What a description leaves open, and the format where it cannot be detected.
 #[derive(clap::Args, Default)]
 pub(crate) struct Reading {
-    /// The format of the files; found out from their content when left out
+    /// The format of the files; detected from their content by default
     #[arg(long, value_parser = choice(&Format::ALL))]
     format: Option<Format>,
-    /// The catalog instance that every GPU node is
+    /// The catalog instance of every GPU node
     #[arg(long, value_name = "NAME")]
     instance: Option<String>,
     /// The accelerator of nodes that only count their GPUs
@@ -80,7 +80,7 @@ pub(super) fn load_all(inputs: &[String], reading: &Reading, catalog: &Catalog) 
     })
 }
 
-/// Writes a cluster that was made into text, and says what it holds.
+/// Writes the text of a cluster, with a summary.
 pub(super) fn write_cluster(
     cluster: &Cluster,
     text: &str,
@@ -92,7 +92,7 @@ pub(super) fn write_cluster(
     Ok(())
 }
 
-/// Specifications have neither slashes nor the endings of files.
+/// Specifications have neither slashes nor file extensions.
 fn is_file(text: &str) -> bool {
     let endings = [".toml", ".conf", ".yaml", ".yml", ".json", ".txt"];
     text == "-"

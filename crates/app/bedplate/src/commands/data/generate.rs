@@ -22,10 +22,10 @@ Examples:
   bedplate data generate --chat --tokenizer corpus/tokenizer.json --out chats
   bedplate data generate --kind stories --tokenizer t.json --out corpus
 
-Stories tell of people with new names, who go about and take, give and leave
-things; at the end there are questions whose answers follow from the story.
+Stories are about people with new names who move around and take, give and
+leave things; at the end are questions whose answers follow from the story.
 Arithmetic has sums, differences and comparisons with their working. The same
-kind, seed and number is always the same document.")]
+kind, seed and number always give the same document.")]
 pub(super) struct Arguments {
     /// stories, arithmetic, or a mixture of both
     #[arg(long, default_value = "mixture")]
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     /// Further documents for validation, in FOLDER/validation
     #[arg(long, value_name = "COUNT", default_value_t = GenerateOptions::default().validation)]
     validation: u64,
-    /// Another seed is another corpus
+    /// The seed; each gives a different corpus
     #[arg(long, value_name = "NUMBER", default_value_t = GenerateOptions::default().seed)]
     seed: u64,
     /// The folder for shards and tokenizer
@@ -48,7 +48,7 @@ pub(super) struct Arguments {
     /// Print the documents as JSON lines instead
     #[arg(long, conflicts_with = "out")]
     print: bool,
-    /// Tokens of the tokenizer that is trained on the documents
+    /// Vocabulary size of the trained tokenizer
     #[arg(long, value_name = "COUNT", default_value_t = GenerateOptions::default().vocabulary)]
     vocabulary: u32,
     /// Use this tokenizer instead of training one

@@ -1,4 +1,4 @@
-//! A bar on standard error for work that takes a while, where somebody watches.
+//! A progress bar on standard error, where that is a terminal.
 
 use std::io::IsTerminal;
 use std::time::{Duration, Instant};
@@ -22,7 +22,7 @@ impl<'a> Meter<'a> {
         Self { console, is_shown, last: None }
     }
 
-    /// Shows how much is done, and a remark that is only made when it is shown.
+    /// Shows the share done, and a remark that is only computed when shown.
     pub(super) fn show(&mut self, part: f64, remark: impl FnOnce() -> String) {
         if self.is_shown && self.last.is_none_or(|last| last.elapsed() >= EVERY) {
             self.last = Some(Instant::now());

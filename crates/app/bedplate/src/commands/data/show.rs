@@ -25,7 +25,7 @@ packed whole.")]
 pub(super) struct Arguments {
     /// A folder of shards
     folder: PathBuf,
-    /// Show the sample of this number as text
+    /// Show the sample with this number as text
     #[arg(long, value_name = "NUMBER")]
     sample: Option<u64>,
     /// Tokens per sample
@@ -67,7 +67,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         console.text(&sample.text(console.width()))?;
     }
     if arguments.verify {
-        console.say("every block of every shard is sound");
+        console.say("every block of every shard is intact");
     }
     Ok(())
 }
@@ -136,7 +136,7 @@ fn lengths(lengths: &Lengths) -> Table {
     table
 }
 
-/// A sample, taken apart into its documents.
+/// A sample, split into its documents.
 struct Shown {
     number: u64,
     sample: Sample,

@@ -22,8 +22,8 @@ Examples:
   bedplate data tokenize book.txt --paragraphs --tokenizer t.json --out corpus
   bedplate data tokenize chats.jsonl --chat --tokenizer t.json --out chats
 
-Inputs are .txt and .md, .jsonl and .ndjson, each also with .gz or .zst behind
-it, .parquet, or folders of them. The corpus is the same for any number of
+Inputs are .txt and .md, .jsonl and .ndjson, optionally followed by .gz or .zst,
+.parquet, or folders of them. The corpus is the same for any number of
 threads.
 
 Each document begins with the tokenizer's begin-of-text mark and ends with its
@@ -31,8 +31,8 @@ end-of-text mark; a tokenizer with only one mark has it at the beginning.
 --begin and --end name other tokens.
 
 With --chat each line has `messages` (with role and content), or `prompt` and
-`response`. They are written out by the tokenizer's chat template, and only
-what the assistant says counts in the loss.")]
+`response`. They are rendered by the tokenizer's chat template, and only
+the assistant's tokens count in the loss.")]
 pub(super) struct Arguments {
     /// Files or folders of text
     #[arg(required = true, value_name = "INPUT")]
@@ -46,7 +46,7 @@ pub(super) struct Arguments {
     /// The key or column that holds the text
     #[arg(long, value_name = "NAME", default_value = "text")]
     field: String,
-    /// What stands between blank lines of a text file is a document, instead of the file
+    /// Blank lines separate documents in a text file, instead of one document per file
     #[arg(long)]
     paragraphs: bool,
     /// The inputs are conversations
@@ -55,16 +55,16 @@ pub(super) struct Arguments {
     /// The token before each document; `none` for none
     #[arg(long, value_name = "TOKEN")]
     begin: Option<String>,
-    /// The token behind each document; `none` for none
+    /// The token after each document; `none` for none
     #[arg(long, value_name = "TOKEN")]
     end: Option<String>,
-    /// The share of documents to put aside for validation, into FOLDER/validation
+    /// The share of documents to hold out for validation, in FOLDER/validation
     #[arg(long, value_name = "SHARE", default_value_t = 0.0)]
     held_out: f64,
     /// Tokens per shard
     #[arg(long, value_name = "TOKENS", default_value = "100M")]
     shard_tokens: Tokens,
-    /// Threads that encode; all cores unless said otherwise
+    /// Threads that encode [default: all cores]
     #[arg(long, value_name = "COUNT")]
     threads: Option<usize>,
 }
@@ -159,7 +159,7 @@ fn report(
     Ok(())
 }
 
-/// What is in a corpus, in a line.
+/// One line about a corpus.
 pub(super) fn holds(index: &Index) -> String {
     let what = match index.content {
         Content::Text => "documents",

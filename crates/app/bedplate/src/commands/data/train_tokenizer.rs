@@ -18,7 +18,7 @@ Examples:
   bedplate data train-tokenizer pages.jsonl --field body --out tokenizer.json
 
 The result is a tokenizer.json that Hugging Face's libraries read too. The same
-texts give the same tokenizer, whatever their order.")]
+texts give the same tokenizer in any order.")]
 pub(super) struct Arguments {
     /// Files or folders of text, as for `data tokenize`
     #[arg(required = true, value_name = "INPUT")]
@@ -26,16 +26,16 @@ pub(super) struct Arguments {
     /// The file for the tokenizer
     #[arg(long, value_name = "FILE")]
     out: String,
-    /// Tokens in all: special ones, 256 bytes, and merges
+    /// Vocabulary size: special tokens, 256 bytes, and merges
     #[arg(long, value_name = "COUNT", default_value_t = 4096)]
     vocabulary: u32,
-    /// A special token, in the order of their ids; the first ends texts
+    /// A special token, in the order of their ids; the first is the end of text
     #[arg(long, value_name = "TOKEN", default_values_t = TrainingOptions::default().special)]
     special: Vec<String>,
     /// The key or column that holds the text
     #[arg(long, value_name = "NAME", default_value = "text")]
     field: String,
-    /// How much of the inputs is read
+    /// How much of the inputs to read
     #[arg(long, value_name = "SIZE", default_value = "200MB")]
     most: Bytes,
 }

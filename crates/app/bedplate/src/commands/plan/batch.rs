@@ -3,19 +3,19 @@
 use bedplate_transformer::Transformer;
 use bedplate_units::Tokens;
 
-/// From so many parameters on a step has 16M tokens instead of 4M, as Llama 3 was trained.
+/// From this many parameters a step has 16M tokens instead of 4M, as in the training of Llama 3.
 const LARGE_MODEL: u64 = 100_000_000_000;
 
 pub(super) fn usual_tokens(model: &Transformer) -> Tokens {
     Tokens::new(if model.parameters().total >= LARGE_MODEL { 16_777_216.0 } else { 4_194_304.0 })
 }
 
-/// Tokens per sequence where nobody says: 8192, or the model's context where that is shorter.
+/// Default tokens per sequence: 8192, or the model's context if shorter.
 pub(super) fn usual_sequence(model: &Transformer) -> u64 {
     model.max_context.clamp(1, 8192)
 }
 
-/// Whole sequences near a number of tokens, in a number that divides well: a multiple of the GPUs, or below
+/// Whole sequences close to a number of tokens, in a number that divides well: a multiple of the GPUs, or below
 /// that a power of two. An odd count such as 488 would leave hardly any layout legal.
 pub(super) fn sequences(tokens: Tokens, sequence: u64, gpus: Option<u32>) -> u64 {
     let wanted = tokens.get() / sequence.max(1) as f64;

@@ -21,10 +21,10 @@ Examples:
 Kaplan's and Chinchilla's laws disagree about how to split computation between parameters and tokens,
 so each is named with its source. The loss is on the law's own data.")]
 pub(super) struct Arguments {
-    /// What may be spent
+    /// The budget in dollars
     #[arg(long, conflicts_with = "gpu_hours", required_unless_present = "gpu_hours")]
     dollars: Option<Dollars>,
-    /// GPU-hours that may be used, instead of dollars
+    /// The budget in GPU-hours, instead of dollars
     #[arg(long, value_name = "HOURS", value_parser = hours)]
     gpu_hours: Option<f64>,
     /// The machine it runs on
@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     mfu: f64,
     #[arg(long, value_parser = choice(&Purchase::ALL), default_value = "on-demand")]
     purchase: Purchase,
-    /// Prices of this region only
+    /// Only prices of this region
     #[arg(long)]
     region: Option<String>,
 }

@@ -20,7 +20,7 @@ Examples:
   bedplate plan calibrate --kind serving --data latencies.csv -o deployments.toml
 
 The result holds the constants that moved; name it with --constants or in BEDPLATE_CONSTANTS. A handful of runs
-moves the constants only as far as they speak clearly: the built-in values are the prior.
+moves the constants only as far as the runs agree: the built-in values are the prior.
 
 With --kind serving the result holds a factor on step time and seconds on the first token for every deployment of
 the file; one measured row of a deployment is enough.")]
@@ -58,7 +58,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         after.p90_abs_error * 100.0
     ));
     if after.p90_abs_error > before.p90_abs_error {
-        console.say("note: the 90th percentile rose; a few runs may pull against each other");
+        console.say("note: the 90th percentile rose; a few runs may contradict each other");
     }
     let text = fitted.to_toml_changed(&Constants::builtin());
     if let Some(path) = &arguments.out {

@@ -1,4 +1,4 @@
-//! `bedplate plan choose`: which machines at all.
+//! `bedplate plan choose`: which machines to use.
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Class, Diagnostic, Page};
@@ -30,19 +30,19 @@ pub(super) struct Arguments {
     /// A built-in name or a config.json
     #[arg(long, value_name = "NAME|FILE")]
     model: String,
-    /// Tokens per sequence [default: 8192, or the model's context where that is shorter]
+    /// Tokens per sequence [default: 8192, or the model's context if shorter]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     seq: Option<u64>,
-    /// Tokens per optimizer step [default: 4M, 16M from 100B parameters on]
+    /// Tokens per optimizer step [default: 4M, 16M from 100B parameters]
     #[arg(long, value_name = "TOKENS")]
     batch_tokens: Option<Tokens>,
-    /// Train in fp8; chips without it are passed over
+    /// Train in fp8; chips without it are skipped
     #[arg(long)]
     fp8: bool,
-    /// Try no more GPUs than this
+    /// Try at most this many GPUs
     #[arg(long, default_value_t = 16_384)]
     max_gpus: u32,
-    /// May choose chips that no training measurement has calibrated
+    /// Also choose chips that are not calibrated by training measurements
     #[arg(long)]
     any_chip: bool,
     #[command(flatten)]
@@ -150,7 +150,7 @@ fn objection_text(objection: &Objection) -> String {
         Objection::MissingFigure { what } => what.chars().take(50).collect(),
         Objection::FitsNowhere { up_to_gpus } => format!("fits on no number up to {up_to_gpus} GPUs"),
         Objection::TooSlow { offer, by } => format!("{by:.3} too late, even with {} GPUs", offer.gpus),
-        Objection::TooDear { offer, by } => format!("{by} over the budget with {} GPUs", offer.gpus),
+        Objection::OverBudget { offer, by } => format!("{by} over the budget with {} GPUs", offer.gpus),
         Objection::Uncalibrated { offer } => {
             format!("not calibrated; {:.3} on {} GPUs", offer.time, offer.gpus)
         }

@@ -23,7 +23,7 @@ impl Choice {
         }
     }
 
-    /// The constants of the serving side, which have a file of their own.
+    /// The constants of the serving side, which have their own file.
     pub(super) fn load_serving(&self) -> Result<ServingConstants, Stop> {
         let builtin = ServingConstants::builtin();
         match &self.constants {

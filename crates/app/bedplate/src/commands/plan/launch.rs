@@ -13,7 +13,7 @@ pub(super) fn megatron(layout: &Layout, workload: &Workload, model: &Transformer
         format!("--micro-batch-size {}", layout.micro_batch),
         format!("--global-batch-size {}", workload.global_batch),
         format!("--seq-length {}", workload.sequence),
-        // The prediction reduces gradients in two bytes, behind the backward pass.
+        // The prediction reduces gradients in two bytes, overlapped with the backward pass.
         "--grad-reduce-in-bf16 --overlap-grad-reduce".into(),
     ];
     if layout.is_sequence_parallel {
@@ -61,7 +61,7 @@ fn stage_flags(layout: &Layout, layers: u64) -> Option<String> {
     if layers.is_multiple_of(stages) {
         return None;
     }
-    // Megatron takes other lengths for the first and the last stage only.
+    // Megatron allows different lengths only for the first and the last stage.
     let middle = layers.div_ceil(stages);
     let ends = layers.checked_sub(middle * stages.saturating_sub(2)).filter(|ends| *ends >= 2);
     Some(match ends {
@@ -156,7 +156,7 @@ pub(super) fn torchtitan(layout: &Layout, workload: &Workload, model: &Transform
     text
 }
 
-/// The same for `bedplate train`, whose configuration takes a layout as it is written everywhere else.
+/// The same for `bedplate train`, whose configuration takes a layout in the usual grammar.
 pub(super) fn bedplate(layout: &Layout, workload: &Workload) -> String {
     format!(
         "layout = \"{layout}\"\nsequence = {}\nglobal_batch = {}",

@@ -1,4 +1,4 @@
-//! The plan as an HTML page: waterfall, memory, front, and what else was asked for.
+//! The plan as an HTML page: waterfall, memory, front, and other requested parts.
 
 use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_perf::Memory;
@@ -38,7 +38,7 @@ pub(super) fn step_chart(time: &Breakdown<Predicted>) -> String {
     bars(&rows, None)
 }
 
-/// What one GPU holds, as one stacked bar against what it can hold.
+/// The memory of one GPU as a stacked bar, with its limit.
 pub(super) fn memory_chart(memory: &Memory, available: Bytes) -> String {
     let segments = memory.parts().into_iter().enumerate().map(|(index, (name, bytes))| Segment {
         name: name.to_owned(),
@@ -55,15 +55,15 @@ pub(super) fn memory_chart(memory: &Memory, available: Bytes) -> String {
     bars(&[bar], Some((available.get() / 1e9, &format!("{available} usable"))))
 }
 
-/// Layouts slower than this many times the best one are of no interest, however small.
+/// Layouts more than this many times slower than the best are left out, however small.
 const SLOWEST_SHOWN: f64 = 4.0;
 
-/// Step time against memory of the layouts that no other beats in both.
+/// The Pareto front of step time and memory.
 pub(super) fn front_chart(front: &[Candidate]) -> String {
     let best = front.first().map_or(0.0, |fastest| fastest.seconds.get());
     let shown = front.partition_point(|candidate| candidate.seconds.get() <= best * SLOWEST_SHOWN);
     let front = &front[..shown];
-    // Labels on the ends of the front; the rest would hide each other.
+    // Labels only at the ends of the front; others would overlap.
     let last = front.len().saturating_sub(1);
     let point = |(index, candidate): (usize, &Candidate)| Point {
         x: candidate.seconds.get(),
@@ -84,7 +84,7 @@ pub(super) fn front_chart(front: &[Candidate]) -> String {
     .svg()
 }
 
-/// Tokens per second over GPUs, and what it would be without loss.
+/// Tokens per second over GPUs, and ideal scaling.
 pub(super) fn scaling_chart(points: &[ScalingPoint]) -> String {
     let scaled: Vec<(f64, &ScaledStep)> = points
         .iter()
@@ -105,12 +105,12 @@ pub(super) fn scaling_chart(points: &[ScalingPoint]) -> String {
     .svg()
 }
 
-/// Time per token in other worlds, as a share of now.
+/// Time per token in changed setups, relative to now.
 pub(super) fn sensitivity_chart(counterfactuals: &[Counterfactual]) -> String {
     let bar = |each: &Counterfactual| {
         let Outcome::Runs { ratio, .. } = &each.outcome else { return None };
         Some(Bar {
-            // The name stands inside the bar, which is always long enough for it.
+            // The name is inside the bar, which is always long enough.
             label: String::new(),
             start: 0.0,
             segments: vec![Segment {

@@ -26,7 +26,7 @@ Examples:
       --samples 16 --isl 1000 --osl 500..8000 --updates 4 --reward 20s --report rl.html
 
 Colocated, all GPUs roll out and then train. Separate, some roll out the next step while the
-others train on the last one, so the policy that answers is a step old. See docs/plan-serve.md.")]
+others train on the last one, so rollouts use a policy that is one step old. See docs/plan-serve.md.")]
 pub(super) struct Arguments {
     /// A built-in name or a config.json
     #[arg(long, value_name = "NAME|FILE")]
@@ -46,10 +46,10 @@ pub(super) struct Arguments {
     /// Tokens of an answer: `2000`, or `200..4000` for lengths in between
     #[arg(long, value_name = "TOKENS", default_value = "200..4000", value_parser = grammar::lengths)]
     osl: Lengths,
-    /// What judging all answers of a step takes
+    /// Time to judge all answers of a step
     #[arg(long, default_value = "0s")]
     reward: Seconds,
-    /// Forward passes over every answer beside training: old and reference policy
+    /// Extra forward passes over every answer: old and reference policy
     #[arg(long, default_value_t = 2)]
     passes: u32,
     /// Optimizer steps that share the rollouts of a step
@@ -58,14 +58,14 @@ pub(super) struct Arguments {
     /// Formats of rollout weights to choose from
     #[arg(long, value_parser = choice(&WEIGHTS), value_delimiter = ',', default_value = "bf16")]
     precision: Vec<WeightFormat>,
-    /// The engine that rolls out
+    /// The engine for rollouts
     #[arg(long, value_parser = choice(&ENGINES), default_value = "vllm")]
     engine: Engine,
     #[command(flatten)]
     payment: Payment,
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Write a page with plots to this file
+    /// Write an HTML page with plots to this file
     #[arg(long, value_name = "FILE")]
     report: Option<String>,
 }
@@ -121,7 +121,7 @@ fn sharing(step: &RlStep) -> String {
 impl Found<'_> {
     fn title(&self) -> String {
         format!(
-            "{} on {} GPUs of {}: {} answers a step",
+            "{} on {} GPUs of {}: {} answers per step",
             self.question.model.transformer.name,
             self.supply.gpus(),
             self.supply.name,
@@ -148,7 +148,7 @@ impl Found<'_> {
         let best = self.answer.best();
         let who = match best.sharing {
             Sharing::Colocated { is_offloaded: false } => {
-                "all GPUs roll out, then train; training state stays beside the rollouts".to_owned()
+                "all GPUs roll out, then train; training state stays in GPU memory".to_owned()
             }
             Sharing::Colocated { is_offloaded: true } => {
                 "all GPUs roll out, then train; training state waits in host memory".to_owned()
@@ -165,13 +165,13 @@ impl Found<'_> {
             .add("rollouts", format!("{:.3} on {} x {}", best.rollout, best.replicas, best.cut))
             .add("rewards", format!("{:.3}", best.reward))
             .add("training", format!("{:.3} with {}", best.training, best.layout))
-            .add("weights", format!("{:.3} until the rollout replicas have new ones", best.sync));
+            .add("weights", format!("{:.3} until the rollout replicas have the new ones", best.sync));
         let hourly = self.supply.dollars_per_hour(self.supply.gpus());
         facts.add_known(
             "cost",
             hourly.map(|hourly| {
                 let step = hourly / 3600.0 * best.total.get();
-                format!("{} a step, {}/h", Dollars::new(step), Dollars::new(hourly))
+                format!("{} per step, {}/h", Dollars::new(step), Dollars::new(hourly))
             }),
         );
         facts
@@ -211,7 +211,7 @@ impl Found<'_> {
         report
             .section(
                 "Where the time of a step goes",
-                "Colocated, the parts follow each other; with pools of their own, rollouts and training run side \
+                "Colocated, the parts follow each other; in separate pools, rollouts and training run side \
                  by side, and the outline is what the shorter one waits.",
             )
             .chart(&bars(&self.answer.steps.iter().flat_map(rows).collect::<Vec<_>>(), None))
@@ -255,7 +255,7 @@ impl Found<'_> {
     }
 }
 
-/// One bar for GPUs that do all in turn, two for pools.
+/// One bar for colocated GPUs, two for pools.
 fn rows(step: &RlStep) -> Vec<Bar> {
     let part = |name: &str, time: Seconds, kind: usize| Segment {
         name: name.to_owned(),

@@ -1,4 +1,4 @@
-//! What a user wants planned: a model, a cluster, a workload, and what may be varied.
+//! The question of a plan: a model, a cluster, a workload, and what may vary.
 
 use bedplate_catalog::Catalog;
 use bedplate_layout::ComputePrecision;
@@ -25,10 +25,10 @@ pub(super) struct Question {
     /// INSTANCE:COUNT, several joined by `+`, or a cluster file
     #[arg(long, value_name = "CLUSTER")]
     pub(super) cluster: String,
-    /// Tokens per sequence [default: 8192, or the model's context where that is shorter]
+    /// Tokens per sequence [default: 8192, or the model's context if shorter]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
     pub(super) seq: Option<u64>,
-    /// Sequences per optimizer step [default: 4M tokens a step, 16M from 100B parameters on]
+    /// Sequences per optimizer step [default: 4M tokens per step, 16M from 100B parameters]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), conflicts_with = "batch_tokens")]
     pub(super) global_batch: Option<u64>,
     /// Tokens per optimizer step, in whole sequences that divide well; instead of --global-batch
@@ -37,7 +37,7 @@ pub(super) struct Question {
     /// Number format of the large matrix products
     #[arg(long, value_enum, default_value = "bf16")]
     precision: Format,
-    /// What learns: all weights from scratch, all weights, or adapters
+    /// What is trained: all weights from scratch, all weights, or adapters
     #[arg(long, value_enum, default_value = "pretrain")]
     task: TaskKind,
     /// Rank of the adapters with --task lora
@@ -45,16 +45,16 @@ pub(super) struct Question {
     lora_rank: u32,
     #[arg(long, value_enum, default_value = "adamw")]
     optimizer: OptimizerKind,
-    /// The training software [default: megatron, and on a host bedplate, which is this program]
+    /// The training software [default: megatron; on a host bedplate, which is this program]
     #[arg(long, value_parser = choice(&Stack::ALL))]
     stack: Option<Stack>,
     /// How unevenly tokens reach experts: the busiest rank's load over the mean
     #[arg(long, value_name = "RATIO")]
     routing_skew: Option<f64>,
-    /// Tokens travel to experts by plain all-to-all, one copy per expert
+    /// Send tokens to experts by plain all-to-all, one copy per expert
     #[arg(long)]
     plain_dispatch: bool,
-    /// Expert communication overlaps with the work of another micro-batch
+    /// Overlap expert communication with the work of another micro-batch
     #[arg(long)]
     overlap_experts: bool,
     /// Keep optimizer state in host memory
@@ -63,7 +63,7 @@ pub(super) struct Question {
     /// What if there were no EFA or InfiniBand: TCP on the same network cards
     #[arg(long)]
     no_rdma: bool,
-    /// Price every legal layout, also for mixtures of experts, where corners that never win are left out
+    /// Price every legal layout; by default, mixtures of experts skip corners that never win
     #[arg(long)]
     complete: bool,
     #[command(flatten)]
@@ -116,7 +116,7 @@ impl Loaded {
         }
     }
 
-    /// Everything that may vary, in the number format asked for.
+    /// Everything that may vary, in the requested number format.
     pub(super) fn axes(&self) -> Axes {
         let axes = match self.model.is_mixture() && !self.is_complete {
             true => Axes::practical(self.hardware.domain),
@@ -125,7 +125,7 @@ impl Loaded {
         Axes { precision: vec![self.precision], ..axes }
     }
 
-    /// A smaller space that holds the best layout in nearly all cases, for questions that search many times.
+    /// A smaller space that almost always includes the best layout, for questions that search many times.
     pub(super) fn small_axes(&self) -> Axes {
         let axes = match self.model.is_mixture() {
             true => Axes::coarse(self.hardware.domain),
@@ -199,7 +199,7 @@ impl Question {
     }
 }
 
-/// The software that most runs on such hardware have.
+/// The usual software on such hardware.
 fn usual_stack(hardware: &Hardware) -> Stack {
     if hardware.generation == Generation::Host { Stack::Bedplate } else { Stack::Megatron }
 }

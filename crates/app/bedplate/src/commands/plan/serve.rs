@@ -1,4 +1,4 @@
-//! `bedplate plan serve`: the cheapest deployment that holds the objectives.
+//! `bedplate plan serve`: the cheapest deployment that meets the objectives.
 
 mod page;
 mod show;
@@ -31,7 +31,7 @@ Examples:
   bedplate plan serve --model llama-3.3-70b --cluster p5en.48xlarge:2 --isl 4000 --osl 500 \\
       --rate 5/s --slo itl=30ms --launch vllm --report serve.html
 
-Without --cluster every machine of the catalog that has a price is tried. Quantised weights may
+Without --cluster every priced machine of the catalog is tried. Quantised weights may
 cost quality; --precision bf16 rules them out. See docs/plan-serve.md.")]
 pub(super) struct Arguments {
     /// A built-in name or a config.json
@@ -49,17 +49,17 @@ pub(super) struct Arguments {
     /// Requests per second
     #[arg(long, value_parser = grammar::rate)]
     rate: f64,
-    /// What a request must meet: `ttft`, `itl`, `e2e`
+    /// Objectives of a request: `ttft`, `itl`, `e2e`
     #[arg(long, value_parser = grammar::objectives, value_name = "LIMITS")]
     slo: Option<Objectives>,
-    /// Requests of a hundred that must meet it
+    /// Percentage of requests that must meet them
     #[arg(long, value_name = "PERCENT", default_value_t = 95.0)]
     share: f64,
 
-    /// Formats of weights to choose from [default: bf16,fp8,fp4, as the chip has them]
+    /// Formats of weights to choose from [default: bf16,fp8,fp4, where the chip has them]
     #[arg(long, value_parser = choice(&WEIGHTS), value_delimiter = ',', help_heading = "Choices")]
     precision: Vec<WeightFormat>,
-    /// Formats of the KV to choose from [default: bf16,fp8]
+    /// KV formats to choose from [default: bf16,fp8]
     #[arg(long, value_parser = choice(&KV), value_delimiter = ',', help_heading = "Choices")]
     kv: Vec<Precision>,
     /// The engine whose scheduling and overheads are predicted
@@ -77,16 +77,16 @@ pub(super) struct Arguments {
     /// Tokens that a step yields with those drafts
     #[arg(long, requires = "drafts", help_heading = "Choices")]
     tokens_per_step: Option<f64>,
-    /// Most GPUs of one machine type where no cluster is given
+    /// Most GPUs of one machine type when no cluster is given
     #[arg(long, default_value_t = 64, help_heading = "Choices")]
     max_gpus: u32,
     #[command(flatten, next_help_heading = "Choices")]
     payment: Payment,
 
-    /// Why not this one: `tp8`, `tp4.fp8.kv-fp8`, `tp2+tp4` for two pools
+    /// Explain why not this one: `tp8`, `tp4.fp8.kv-fp8`, `tp2+tp4` for two pools
     #[arg(long, value_name = "DEPLOYMENT")]
     explain: Option<String>,
-    /// Print the flags that start it
+    /// Print the flags to start it
     #[arg(long, value_parser = choice(&Software::ALL), value_name = "SOFTWARE")]
     launch: Option<Software>,
     /// Price best-of-n and long thinking on the deployment found
@@ -95,12 +95,12 @@ pub(super) struct Arguments {
     /// How many points of the front to list
     #[arg(long, default_value_t = 12)]
     top: usize,
-    /// Write a page with plots: the front, latencies, load
+    /// Write an HTML page with plots: the front, latencies, load
     #[arg(long, value_name = "FILE")]
     report: Option<String>,
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// What `plan calibrate --kind serving` measured of your own deployments
+    /// Adjustments of your own deployments by `plan calibrate --kind serving`
     #[arg(long, value_name = "FILE")]
     site: Option<String>,
     #[command(flatten)]
@@ -123,7 +123,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     }
 }
 
-/// Everything that the question names.
+/// The loaded inputs of the question.
 struct Loaded {
     model: ServedModel,
     supplies: Vec<Supply>,
@@ -171,7 +171,7 @@ impl Loaded {
     }
 }
 
-/// What was found, with what was asked for beside it.
+/// The answer together with the question.
 struct Found<'a> {
     need: &'a Need<'a>,
     supplies: &'a [Supply],

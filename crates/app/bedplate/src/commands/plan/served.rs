@@ -1,4 +1,4 @@
-//! What is served on what: the arguments that questions about serving share.
+//! What is served on what: arguments shared by questions about serving.
 
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_deploy::Supply;
@@ -32,13 +32,13 @@ pub(super) struct Payment {
     /// How the machines are bought
     #[arg(long, value_parser = choice(&Purchase::ALL), default_value = "on-demand")]
     purchase: Purchase,
-    /// Prices of this region only
+    /// Only prices of this region
     #[arg(long)]
     region: Option<String>,
 }
 
 impl Payment {
-    /// The GPUs of each cluster; without any, every priced machine of the catalog up to a number of GPUs.
+    /// The GPUs of each cluster; without any, of every priced machine of the catalog up to a number of GPUs.
     pub(super) fn supplies(
         &self,
         clusters: &[String],
@@ -66,7 +66,7 @@ impl Payment {
     }
 }
 
-/// A name that serving knows, or a config.json.
+/// A model name known to serving, or a config.json.
 pub(crate) fn load_model(name: &str) -> Result<ServedModel, Stop> {
     let is_path = name == "-" || name.contains('/') || name.ends_with(".json");
     if is_path {

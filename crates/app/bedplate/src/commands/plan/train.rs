@@ -47,7 +47,7 @@ pub(super) struct Arguments {
     /// What would change with another network, domain, memory, sequence or offload
     #[arg(long)]
     what_if: bool,
-    /// What if it ran on as many GPUs of another instance or UltraServer; may be repeated
+    /// The same on as many GPUs of another instance or UltraServer; may be repeated
     #[arg(long, value_name = "NAME")]
     what_if_machine: Vec<String>,
     /// The best layout at other numbers of GPUs
@@ -56,7 +56,7 @@ pub(super) struct Arguments {
     /// Print settings for Megatron-LM, torchtitan and bedplate train
     #[arg(long)]
     launch: bool,
-    /// Write a page with plots: step, memory, scaling, front, sensitivity
+    /// Write an HTML page with plots: step, memory, scaling, front, sensitivity
     #[arg(long, value_name = "FILE")]
     report: Option<String>,
     #[command(flatten, next_help_heading = "The whole run")]
@@ -65,7 +65,7 @@ pub(super) struct Arguments {
 
 #[derive(Clone, Copy, clap::ValueEnum)]
 enum ScalingKind {
-    /// The same batch, sooner
+    /// The same batch, faster
     Strong,
     /// The same batch per GPU
     Weak,
@@ -81,7 +81,7 @@ impl ScalingKind {
 }
 
 impl Arguments {
-    /// The what-ifs that were asked for; a report has the usual ones.
+    /// The requested what-ifs; a report has the usual ones.
     fn questions(&self, setup: &Setup<'_>, catalog: &Catalog) -> Result<Vec<WhatIf>, Stop> {
         let mut questions = Vec::new();
         if self.what_if || self.report.is_some() {
@@ -140,7 +140,7 @@ fn reasons(refusals: &[Refusal]) -> String {
 pub(super) static REFUSED_LAYOUT: Page = Page {
     code: "plan/refused-layout",
     class: Class::User,
-    meaning: "The layout that was asked for breaks a rule of the model, the cluster or the batch, so it has no price.",
+    meaning: "The requested layout breaks a rule of the model, the cluster or the batch, so it cannot be priced.",
     remedy: "`--explain LAYOUT` shows the nearest layout that works",
 };
 
@@ -150,7 +150,7 @@ impl Diagnostic for RefusedLayout {
     }
 }
 
-/// The layout that the user wrote, in the number format asked for, when it is legal here.
+/// The user's layout in the requested number format, if it is legal here.
 fn chosen(text: &str, loaded: &Loaded) -> Result<Layout, Stop> {
     let mut layout: Layout = text.parse()?;
     if layout.precision == ComputePrecision::default() {
@@ -164,14 +164,14 @@ fn chosen(text: &str, loaded: &Loaded) -> Result<Layout, Stop> {
     }
 }
 
-/// Everything that was found out.
+/// The results.
 struct Plan<'a> {
     loaded: &'a Loaded,
     layout: Layout,
     step: Step,
     answer: Answer,
-    /// Throughput lies between these times the predicted one, in four cases of five; unknown for chips of
-    /// which no training run was measured.
+    /// The 80 % interval of throughput, as factors of the predicted one; unknown for chips without measured
+    /// training runs.
     interval: Option<Interval>,
     explanation: Option<Explanation>,
     sensitivity: Option<Explanation>,
@@ -212,7 +212,7 @@ impl<'a> Plan<'a> {
         Ok(Self { loaded, layout, step, answer, interval, explanation, sensitivity, scaling, whole_run })
     }
 
-    /// What computes, as people call it.
+    /// The word for what computes.
     fn holder(&self) -> &'static str {
         if self.loaded.hardware.generation == Generation::Host { "host" } else { "GPU" }
     }
@@ -285,18 +285,16 @@ impl<'a> Plan<'a> {
         let certainty = match self.interval {
             Some(interval) => {
                 let (soonest, latest) = (step.seconds() / interval.high, step.seconds() / interval.low);
-                format!("in four cases of five {soonest:.3} to {latest:.3}")
+                format!("80 % interval {soonest:.3} to {latest:.3}")
             }
-            None => {
-                "no training run on such chips was measured, so expect to be off by more than usual".into()
-            }
+            None => "no training run on such chips was measured, so expect a larger error than usual".into(),
         };
         let mut facts = Facts::default();
         facts
             .add("layout", self.layout.to_string())
             .add("step", format!("{}; {certainty}", step.seconds()))
             .add("throughput", format!("{all} tokens/s, {each:.0} per GPU"));
-        // Frozen weights have no gradients, so the usual count of FLOPs would flatter adapters.
+        // Frozen weights have no gradients, so the usual FLOPs count would overstate MFU for adapters.
         if !matches!(self.loaded.workload.task, Task::Lora { .. }) {
             facts.add("MFU", format!("{:.1}% of the bf16 peak, causal attention", self.mfu(each) * 100.0));
         }
@@ -306,7 +304,7 @@ impl<'a> Plan<'a> {
         facts.add("memory", fit_text(step));
         let left_out = Hardware::left_out_of(&self.loaded.cluster);
         if left_out > 0 {
-            facts.add("left out", format!("{left_out} GPUs that take no work, or are not of a whole node"));
+            facts.add("left out", format!("{left_out} GPUs on nodes that take no work or have failed GPUs"));
         }
         facts
     }
@@ -354,7 +352,7 @@ impl<'a> Plan<'a> {
     fn page(&self) -> Report {
         let mut report = Report::new(&format!("Plan: {}", self.loaded.model.name), &self.title());
         report
-            .section("The answer", "Predicted by the performance model; no GPU was asked.")
+            .section("The answer", "Predicted by the performance model; no GPU was used.")
             .facts(self.facts().rows());
         if let Some(whole_run) = &self.whole_run {
             report
@@ -362,25 +360,25 @@ impl<'a> Plan<'a> {
                 .facts(whole_run.facts().rows());
         }
         report
-            .section("Where the time of a step goes", "Outlines show work that happens behind other work.")
+            .section("Where the time of a step goes", "Outlines show work hidden behind other work.")
             .chart(&page::step_chart(&self.step.time));
         let available = Bytes::new(self.loaded.hardware.memory);
         report
-            .section(&format!("What a {} holds", self.holder()), "The dashed line is what a program can use.")
+            .section(&format!("What a {} holds", self.holder()), "The dashed line is the usable memory.")
             .chart(&page::memory_chart(&self.step.memory, available))
             .facts(self.memory_facts().rows());
         report
-            .section("Time against memory", "Layouts that no other beats in both.")
+            .section("Time against memory", "Layouts that no other dominates.")
             .chart(&page::front_chart(&self.answer.front));
         if !self.scaling.is_empty() {
             report
-                .section("Scaling", "The best layout at each number of GPUs, and the straight line to it.")
+                .section("Scaling", "The best layout at each number of GPUs, and ideal scaling.")
                 .chart(&page::scaling_chart(&self.scaling))
                 .table(&scaling_table(&self.scaling).cells());
         }
         if let Some(sensitivity) = &self.sensitivity {
             report
-                .section("What would change it", "This layout in worlds that differ in one thing.")
+                .section("What would change it", "This layout in setups that differ in one thing.")
                 .chart(&page::sensitivity_chart(&sensitivity.counterfactuals))
                 .table(&explanation::counterfactual_table(&sensitivity.counterfactuals).cells());
         }
@@ -445,7 +443,7 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// The layout in other worlds, with the best layout of each beside it.
+/// The layout in changed setups, with the best layout of each.
 fn sensitivity(
     setup: &Setup<'_>,
     axes: &Axes,
@@ -527,15 +525,15 @@ fn fit_name(fit: Fit) -> &'static str {
 fn fit_text(step: &Step) -> String {
     match step.fit {
         Fit::Fits { spare } => format!("fits, {spare} to spare"),
-        Fit::Tight { spare } => format!("tight: {spare} to spare, less than predictions may err"),
+        Fit::Tight { spare } => format!("tight: {spare} to spare, less than the prediction error"),
         Fit::DoesNotFit { over } if step.is_near_miss() => {
-            format!("does not fit: {over} too much, less than predictions may err, so it may all the same")
+            format!("does not fit: {over} too much, but within the prediction error, so it may still fit")
         }
         Fit::DoesNotFit { over } => format!("does not fit: {over} too much"),
     }
 }
 
-/// What the search looked at.
+/// A summary of the search.
 fn account(answer: &Answer) -> String {
     let counts = &answer.counts;
     let mut text = format!(

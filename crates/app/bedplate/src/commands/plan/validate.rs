@@ -1,4 +1,4 @@
-//! `bedplate plan validate --data FILE`: how wrong the performance model is.
+//! `bedplate plan validate --data FILE`: the performance model's error.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use crate::files;
 use crate::present::{Column, Facts, Table};
 use crate::stop::Stop;
 
-/// Which side of the performance model is meant.
+/// The side of the performance model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub(super) enum Kind {
     /// Steps of training runs
@@ -29,7 +29,7 @@ Examples:
   bedplate plan validate --data runs.csv --constants site.toml --json
   bedplate plan validate --kind serving --data latencies.csv --json
 
-The file has a header row with the columns of data/training/measured.csv: what decides are model or
+The file has a header row with the columns of data/training/measured.csv: required are model or
 architecture, accelerator, layout, batch and one measured figure (tokens/s/GPU, step time, TFLOP/s or
 MFU with its FLOPs rule). Rows that cannot be predicted are listed with their reason.
 

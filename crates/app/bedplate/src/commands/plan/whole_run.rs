@@ -17,7 +17,7 @@ use crate::commands::catalog::{refuse_unknown, regions};
 use crate::present::Facts;
 use crate::stop::Stop;
 
-/// What fails, where checkpoints go, what is paid, and the limits on all of it.
+/// Failures, checkpoints, prices and limits.
 #[derive(clap::Args)]
 pub(super) struct RunArguments {
     /// Tokens of the whole run, for days and dollars
@@ -26,7 +26,7 @@ pub(super) struct RunArguments {
     /// How machines are bought
     #[arg(long, value_parser = choice(&Purchase::ALL), default_value = "on-demand")]
     pub(super) purchase: Purchase,
-    /// Prices of this region only
+    /// Only prices of this region
     #[arg(long)]
     pub(super) region: Option<String>,
     /// Finish within this time
@@ -38,7 +38,7 @@ pub(super) struct RunArguments {
     /// Interruptions per 1,000 nodes and day [default: the published rate of the largest run]
     #[arg(long, value_name = "RATE")]
     failures: Option<f64>,
-    /// Spot machines taken back, per 1,000 nodes and day; nobody publishes it
+    /// Spot interruptions per 1,000 nodes and day; no figures are published
     #[arg(long, value_name = "RATE")]
     spot_interruptions: Option<f64>,
     /// Where checkpoints go: a shared or durable storage class of the catalog
@@ -53,7 +53,7 @@ pub(super) struct RunArguments {
     /// What happens after a failure
     #[arg(long, value_enum, default_value = "restart")]
     recovery: RecoveryKind,
-    /// Work stands still this long for a checkpoint; the rest happens behind it
+    /// Work stalls this long for a checkpoint; the rest overlaps with it
     #[arg(long, value_name = "TIME", default_value = "5s")]
     stall: Seconds,
     /// Work between checkpoints [default: the best interval]
@@ -67,14 +67,14 @@ enum RecoveryKind {
     Restart,
     /// From copies in the memory of peers, made after every step (checkpointless)
     Peers,
-    /// Going on without the lost copy of the model until its node is replaced
+    /// Continue without the lost copy of the model until its node is replaced
     Elastic,
 }
 
-/// What FSx for Lustre sells at the least.
+/// The smallest FSx for Lustre file system.
 const SMALLEST_FILE_SYSTEM: Bytes = Bytes::tb(1.2);
 
-/// The run as it is expected to go.
+/// The expected run.
 pub(super) struct WholeRun {
     pub(super) outlook: Outlook,
     pub(super) bill: Bill,
@@ -173,7 +173,7 @@ impl RunArguments {
     fn recovery(&self, layout: &Layout, step: &Step, nodes: u32, published: &Published) -> Recovery {
         match self.recovery {
             RecoveryKind::Restart => Recovery::restart(published),
-            // A copy leaves behind the next step; what is waited for is hidden there.
+            // A copy is sent during the next step, which hides it.
             RecoveryKind::Peers => Recovery::from_peers(published, step.seconds(), Seconds::ZERO),
             RecoveryKind::Elastic => {
                 let copies = f64::from(layout.data).max(1.0);

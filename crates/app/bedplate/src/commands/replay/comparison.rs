@@ -86,7 +86,7 @@ impl Comparison<'_> {
         Ok(())
     }
 
-    /// In the order asked for.
+    /// In the requested order.
     pub(super) fn policies(&self) -> Vec<Policy> {
         let first = self.runs[0].seed;
         self.runs.iter().filter(|run| run.seed == first).map(|run| run.policy).collect()
@@ -222,7 +222,7 @@ impl Comparison<'_> {
             let Some(summary) = self.summaries(policy).next() else { continue };
             let parts = [
                 (summary.rejected, "can never run on this cluster"),
-                (summary.timed_out, "ran into their own time limits"),
+                (summary.timed_out, "reached their own time limits"),
                 (summary.given_up, "were interrupted too often and given up"),
                 (summary.open, "had not ended when the replay did"),
             ];

@@ -5,7 +5,7 @@ use bedplate_replay::jobs::{Timeline, Trace};
 
 use crate::report::{Bar, Segment};
 
-/// Bars in hours, the job that came first on top.
+/// Bars in hours, the first job on top.
 pub(super) fn gantt(trace: &Trace, timelines: &[Timeline]) -> Vec<Bar> {
     timelines.iter().map(|timeline| bar(trace, timeline)).collect()
 }

@@ -30,23 +30,23 @@ Examples:
   bedplate replay jobs --generate llm --cluster p5.48xlarge:64 --save load.jsonl
 
 Virtual time: nothing runs, and equal seeds give equal results. Traces without time limits get
-prescribed ones, the same for every policy. See docs/replay.md for formats, policies and figures.")]
+assigned ones, the same for every policy. See docs/replay.md for formats, policies and figures.")]
 pub(super) struct Arguments {
     #[command(flatten)]
     load: Load,
     /// A policy to compare; may be repeated [default: easy, conservative, ours]
     #[arg(long, value_parser = policy())]
     policy: Vec<Policy>,
-    /// Where a trace has no time limits: a factor too long, rounded up, or exact
+    /// Limits for traces without them: overestimated by a factor and rounded up, or exact
     #[arg(long, value_parser = choice(&Estimates::ALL), default_value = "factor")]
     estimates: Estimates,
-    /// Of estimates, failures and generated jobs
+    /// The seed of estimates, failures and generated jobs
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Repeat with so many seeds and compare the means
+    /// Repeat with this many seeds and compare the means
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Write a page with plots: utilisation, queue, waits, the largest jobs
+    /// Write an HTML page with plots: utilisation, queue, waits, the largest jobs
     #[arg(long, value_name = "FILE")]
     report: Option<String>,
     /// Write the jobs as JSON lines
@@ -54,7 +54,7 @@ pub(super) struct Arguments {
     save: Option<String>,
 }
 
-/// Takes the names of policies; help says what each is.
+/// Parses names of policies; help describes each.
 fn policy() -> impl TypedValueParser<Value = Policy> {
     let values = Policy::ALL.map(|policy| PossibleValue::new(policy.name).help(policy.about));
     PossibleValuesParser::new(values)
@@ -104,18 +104,18 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
 }
 
 impl Arguments {
-    /// The jobs of every seed; of a trace that was read, those are the same.
+    /// The jobs of every seed; a recorded trace has the same for all.
     fn traces(&self, cluster: &Cluster, seeds: &[u64]) -> Result<Vec<Trace>, Stop> {
         let text = self.load.text()?;
         let distinct = if self.load.is_generated() { seeds } else { &seeds[..1] };
         distinct.iter().map(|seed| self.load.trace(&text, cluster, *seed)).collect()
     }
 
-    /// Every policy under every seed, with the place of its trace.
+    /// Every policy under every seed, with the index of its trace.
     fn plays(&self, seeds: &[u64]) -> Result<Vec<(usize, Replay)>, Stop> {
         let usual = || Policy::USUAL.iter().filter_map(|name| Policy::find(name)).collect();
         let mut policies: Vec<Policy> = if self.policy.is_empty() { usual() } else { Vec::new() };
-        // One that is named twice is compared once.
+        // A policy named twice is compared once.
         for policy in &self.policy {
             if !policies.contains(policy) {
                 policies.push(*policy);
@@ -137,7 +137,7 @@ impl Arguments {
     }
 }
 
-/// Plays everything on all cores; of the first seed the whole outcomes are kept.
+/// Simulates everything on all cores; full outcomes are kept for the first seed.
 fn play_all(
     plays: &[(usize, Replay)],
     traces: &[Trace],
@@ -166,7 +166,7 @@ fn play_all(
     std::thread::scope(|scope| {
         let workers: Vec<_> = (0..cores).map(|_| scope.spawn(work)).collect();
         for worker in workers {
-            // A fault of ours in a worker is reported like one of the main thread.
+            // A panic in a worker is reported like one of the main thread.
             worker.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
         }
     });

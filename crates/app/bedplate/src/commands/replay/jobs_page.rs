@@ -1,4 +1,4 @@
-//! The replay as a page: figures, utilisation and queue over time, waits, the largest jobs.
+//! The replay as an HTML page: figures, utilisation and queue over time, waits, the largest jobs.
 
 use bedplate_gangs::Time;
 use bedplate_replay::jobs::{Outcome, Policy, Sample};
@@ -15,7 +15,7 @@ pub(super) fn page(comparison: &Comparison<'_>, outcomes: &[(Policy, Outcome)]) 
             "Slowdown is the mean bounded slowdown. docs/replay.md defines the figures.",
         )
         .table(&comparison.table().cells())
-        .section("By size", "Waits from submission to the first start, by the GPUs asked for.")
+        .section("By size", "Waits from submission to the first start, by requested GPUs.")
         .table(&comparison.by_size().cells())
         .section("Utilisation over time", "Share of the GPUs held, in percent.")
         .chart(&over_time(outcomes, "percent", |sample| sample.utilisation * 100.0))
@@ -25,7 +25,7 @@ pub(super) fn page(comparison: &Comparison<'_>, outcomes: &[(Policy, Outcome)]) 
         .chart(&over_time(outcomes, "percent", |sample| sample.fragmentation.unwrap_or(0.0) * 100.0))
         .section(
             "Waits",
-            "Percent of the jobs that waited at most so long. Waits below a minute count as one.",
+            "Percentage of jobs that waited at most this long. Waits below a minute count as one.",
         )
         .chart(&wait_curve(comparison, outcomes));
     for (policy, outcome) in outcomes {

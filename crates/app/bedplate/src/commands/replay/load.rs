@@ -17,22 +17,22 @@ pub(super) struct Load {
     /// A trace: SWF, the Philly CSV, the Alibaba GPU pod list, or JSON lines; `-` reads standard input
     #[arg(value_name = "TRACE", required_unless_present = "generate")]
     trace: Option<String>,
-    /// The format of the trace; found out from its content when left out
+    /// The format of the trace; detected from its content by default
     #[arg(long, value_parser = choice(&Format::ALL))]
     format: Option<Format>,
     /// INSTANCE:COUNT, several joined by `+`, a cluster file, or the Alibaba node list
     #[arg(long, value_name = "CLUSTER")]
     cluster: String,
-    /// Make up a load instead of reading one
+    /// Generate a load instead of reading one
     #[arg(long, value_enum, conflicts_with = "trace")]
     generate: Option<Kind>,
     /// How many jobs to generate
     #[arg(long, default_value_t = 5000, value_parser = clap::value_parser!(u64).range(1..=20_000_000))]
     jobs: u64,
-    /// Days of generated submissions [default: as many as the jobs fill at the load]
+    /// Days of generated submissions [default: as many as the jobs need at the load]
     #[arg(long, value_parser = positive, requires = "generate")]
     days: Option<f64>,
-    /// Work over capacity while jobs come: 0.85 for generated jobs, as it is for traces
+    /// Work over capacity while jobs arrive [default: 0.85 for generated jobs, unchanged for traces]
     #[arg(long, value_parser = positive)]
     load: Option<f64>,
     #[arg(long, value_name = "KEY", help = failures_help())]
@@ -62,7 +62,7 @@ fn positive(text: &str) -> Result<f64, String> {
     let number: Option<f64> = text.parse().ok();
     number
         .filter(|number| number.is_finite() && *number > 0.0 && *number <= 100_000.0)
-        .ok_or_else(|| "it is no number above 0".to_owned())
+        .ok_or_else(|| "it is not a number above 0".to_owned())
 }
 
 impl Load {
@@ -80,7 +80,7 @@ impl Load {
         Ok(self.trace.as_ref().map(|path| files::read_text(path)).transpose()?.unwrap_or_default())
     }
 
-    /// The jobs; a seed changes only those that are made up.
+    /// The jobs; a seed changes only generated ones.
     pub(super) fn trace(&self, text: &str, cluster: &Cluster, seed: u64) -> Result<Trace, Stop> {
         if let Some(path) = &self.trace {
             let trace = read(Source::new(path, text), self.format)?;
@@ -102,7 +102,7 @@ impl Load {
         Ok(generator.generate())
     }
 
-    /// Whether every seed has jobs of its own.
+    /// Whether every seed has different jobs.
     pub(super) fn is_generated(&self) -> bool {
         self.trace.is_none()
     }

@@ -48,7 +48,7 @@ pub(super) struct Arguments {
     #[arg(required_unless_present = "generate", conflicts_with = "generate")]
     trace: Option<String>,
 
-    /// Generate load instead: `users=N`, `rate=R` a second, or `rate=R,burst=R,every=TIME,for=TIME`
+    /// Generate load instead: `users=N`, `rate=R` per second, or `rate=R,burst=R,every=TIME,for=TIME`
     #[arg(long, value_parser = grammar::arrivals, value_name = "ARRIVALS", help_heading = "Load")]
     generate: Option<Arrivals>,
     /// Requests to generate
@@ -66,7 +66,7 @@ pub(super) struct Arguments {
     /// How many different prefixes are shared
     #[arg(long, default_value_t = 8, help_heading = "Load")]
     prefix_groups: u32,
-    /// Turns of a conversation; each prompt is all that was said before and something new
+    /// Turns of a conversation; each prompt is the conversation so far plus something new
     #[arg(long, default_value_t = 1, help_heading = "Load")]
     turns: u32,
     /// From an answer to the next turn, on average
@@ -75,16 +75,16 @@ pub(super) struct Arguments {
     /// Sequences to generate from each prompt
     #[arg(long, default_value_t = 1, help_heading = "Load")]
     samples: u16,
-    /// Requests of a hundred that think at length
+    /// Percentage of requests with long thinking
     #[arg(long, value_name = "PERCENT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=100), help_heading = "Load")]
     thinking: u32,
-    /// Tokens of those
+    /// Tokens of their thinking
     #[arg(long, default_value = "4000..16000", value_parser = grammar::lengths, help_heading = "Load")]
     thinking_output: Lengths,
     #[arg(long, default_value_t = 0, help_heading = "Load")]
     seed: u64,
 
-    /// What a step takes: `step` always, per prompt `token`, per thousand attended `kilopairs`, per `decode`,
+    /// The time of a step: `step` always, per prompt `token`, per thousand attended `kilopairs`, per `decode`,
     /// per token of `context` that decodes read
     #[arg(long, value_parser = grammar::step_time, value_name = "TERMS", required_unless_present = "model", help_heading = "Engine")]
     step_time: Option<LinearEngine>,
@@ -95,10 +95,10 @@ pub(super) struct Arguments {
     /// Replicas that compute prompts and replicas that decode, such as `2+4`
     #[arg(long, value_parser = grammar::split, value_name = "P+D", help_heading = "Engine")]
     disaggregate: Option<(u32, u32)>,
-    /// What sending KV takes: `latency`, and per `token`
+    /// The time to send KV: `latency`, and per `token`
     #[arg(long, value_parser = grammar::transfer, value_name = "TERMS", requires = "disaggregate", help_heading = "Engine")]
     transfer: Option<Transfer>,
-    /// Add and drain replicas: `least`, `most`, `sequences` per replica, looked at `every`, `cold` start
+    /// Add and drain replicas: `least`, `most`, target `sequences` per replica, decided `every` interval, `cold` start
     #[arg(long, value_parser = grammar::scaling, value_name = "RULE", conflicts_with = "disaggregate", help_heading = "Engine")]
     autoscale: Option<Scaling>,
     /// KV blocks of a replica; with --model, what its memory holds
@@ -116,28 +116,28 @@ pub(super) struct Arguments {
     /// Most sequences that run at once on a replica
     #[arg(long, default_value_t = 256, help_heading = "Engine")]
     seats: u32,
-    /// Compute prompts in steps of their own, while decodes wait
+    /// Compute prompts in separate steps, while decodes wait
     #[arg(long, conflicts_with = "model", help_heading = "Engine")]
     separate_prefill: bool,
-    /// Forget prefixes when their sequence ends
+    /// Drop prefixes when their sequence ends
     #[arg(long, help_heading = "Engine")]
     no_prefix_cache: bool,
     #[arg(long, value_parser = choice(&POLICIES), default_value = "prefix", help_heading = "Engine")]
     router: RoutingPolicy,
 
-    /// What a request must meet to be good: `ttft`, `itl`, `e2e`
+    /// Objectives of a request: `ttft`, `itl`, `e2e`
     #[arg(long, value_parser = grammar::objectives, value_name = "LIMITS")]
     slo: Option<Objectives>,
-    /// What a replica costs, such as `$12/h`
+    /// The price of a replica, such as `$12/h`
     #[arg(long)]
     price: Option<DollarRate>,
-    /// Write a page with plots to this file
+    /// Write an HTML page with plots to this file
     #[arg(long, value_name = "FILE")]
     report: Option<String>,
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("these settings make no serving replica: {flaw}")]
+#[error("these settings of a replica are invalid: {flaw}")]
 struct ImpossibleSettings {
     flaw: OptionsFlaw,
 }
@@ -146,7 +146,7 @@ pub(super) static IMPOSSIBLE_SETTINGS: Page = Page {
     code: "replay/impossible-settings",
     class: Class::User,
     meaning: "The limits of a replica contradict each other: something is zero, or a step's token budget cannot give each running sequence one token.",
-    remedy: "raise `--token-budget` to at least `--seats`, and give no zeros",
+    remedy: "raise `--token-budget` to at least `--seats`, and avoid zeros",
 };
 
 impl Diagnostic for ImpossibleSettings {
@@ -217,7 +217,7 @@ impl Arguments {
         Numbers { replicas, split: disaggregate, seats, chunk }
     }
 
-    /// A predicted fleet with what else was asked for.
+    /// A predicted fleet with the other options applied.
     fn settled<'a>(&self, mut fleet: Fleet<'a>) -> Fleet<'a> {
         let settle = |pool: &mut Pool<'a>| {
             pool.router = self.router();

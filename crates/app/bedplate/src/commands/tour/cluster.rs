@@ -1,6 +1,6 @@
-//! The chapter with a cluster in it: a model is trained, its node is killed, and the training goes on.
+//! The chapter with a cluster in it: a model is trained, its node is killed, and training continues.
 //!
-//! The cluster lies in a folder of its own and goes away at the end, whatever happens in between.
+//! The cluster is in a temporary folder and is removed at the end, whatever happens in between.
 
 use std::path::Path;
 use std::thread;
@@ -28,7 +28,7 @@ pub(super) const TITLE: &str = "the work itself";
 
 /// The node is lost once there is a checkpoint to come back to.
 const STEPS_BEFORE_THE_LOSS: u64 = 60;
-/// Far more than anything here takes.
+/// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(240);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -74,7 +74,7 @@ impl Story {
         self.prepare(&folder, context, console)?;
         self.remark(
             console,
-            "The training is a job like any other. It says after every checkpoint from where it can go on:",
+            "The training is a job like any other. It reports every checkpoint that it can resume from:",
         )?;
         self.command(console, "submit --nodes 1 --gpus-per-node 8 -- bedplate train train.toml")?;
         let training = submit_training(driver, &folder)?;
@@ -120,7 +120,7 @@ impl Story {
         }))
     }
 
-    /// A corpus that the program makes itself, a small model, and how to train it.
+    /// A generated corpus, a small model, and its training configuration.
     fn prepare(&self, folder: &Path, context: &Context, console: &mut Console) -> Result<(), Stop> {
         self.remark(
             console,
@@ -154,17 +154,14 @@ impl Story {
         Ok(())
     }
 
-    /// A job that cannot start now, and why.
+    /// A job that cannot start now, and the reason.
     fn explain(
         &self,
         cluster: &TemporaryCluster,
         context: &Context,
         console: &mut Console,
     ) -> Result<Value, Stop> {
-        self.remark(
-            console,
-            "Somebody else wants all four nodes, of which one is gone. Why does that job wait?",
-        )?;
+        self.remark(console, "Another job needs all four nodes, and one of them is lost. Why does it wait?")?;
         self.command(console, "submit --nodes 4 --gpus-per-node 8 --time 10 -- hostname")?;
         let options = ["--nodes=4", "--gpus-per-node=8", "--time=10"];
         let waiting = submit(&cluster.driver, &options, &["hostname"], "/")?;
@@ -204,7 +201,7 @@ impl Story {
     }
 }
 
-/// The job whose configuration lies in the folder, run by this very program.
+/// The job with the configuration in the folder, run by this program.
 fn submit_training(driver: &Local, folder: &Path) -> Result<String, Stop> {
     let program = std::env::current_exe().map_err(|error| ProgramError::Bug { what: error.to_string() })?;
     let program = program.display().to_string();
@@ -240,7 +237,7 @@ fn wait_until(driver: &Local, label: &str, is_so: impl Fn(&JobView) -> bool) -> 
             return Ok(job);
         }
         if began.elapsed() > PATIENCE || (job.life.state.is_final() && !is_so(&job)) {
-            let what = format!("job {label} of the tour stands still: {:?}", job.life);
+            let what = format!("job {label} of the tour is stuck: {:?}", job.life);
             return Err(ProgramError::Bug { what }.into());
         }
         thread::sleep(PAUSE);

@@ -1,4 +1,4 @@
-//! What the tour trains: a small model on a corpus of our own making, and what became of it.
+//! What the tour trains: a small model on a generated corpus, and its results.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ const MODEL: &str = r#"{
 }
 "#;
 
-/// How it is trained; everything else is as by default.
+/// How it is trained; everything else has its default.
 const SETTINGS: &str = r#"
 [model]
 config = "config.json"
@@ -52,7 +52,7 @@ folder = "run"
 
 pub(super) const DOCUMENTS: &str = "3000";
 
-/// Writes model and configuration into a folder; gives the configuration's path.
+/// Writes model and configuration into a folder; returns the configuration's path.
 pub(super) fn write_configuration(folder: &Path) -> Result<PathBuf, Stop> {
     let settings = TrainConfig::from_toml(Source::new("the tour's settings", SETTINGS))?;
     let write = |name: &str, text: &str| -> Result<PathBuf, Stop> {
@@ -65,7 +65,7 @@ pub(super) fn write_configuration(folder: &Path) -> Result<PathBuf, Stop> {
     write("train.toml", &settings.to_toml())
 }
 
-/// What a run has said of itself.
+/// The records of a run.
 pub(super) struct Learned {
     pub(super) losses: Vec<f64>,
     /// Samples of the evaluations, from first to last.
@@ -89,7 +89,7 @@ impl Learned {
         draw_curve(&self.losses, width.min(76), 9).join("\n")
     }
 
-    /// What it wrote before it had learned anything, and what at the end.
+    /// Its samples before training and at the end.
     pub(super) fn before_and_after(&self) -> Option<[String; 2]> {
         let tidy = |text: &String| {
             let printable =

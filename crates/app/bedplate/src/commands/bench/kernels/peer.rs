@@ -1,4 +1,4 @@
-//! PyTorch beside us: a Python process that measures one operator at a time when asked.
+//! PyTorch as a peer: a Python process that measures one operator at a time on request.
 
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
@@ -28,7 +28,7 @@ enum TorchError {
 pub(in super::super) static TORCH: Page = Page {
     code: "bench/torch-failed",
     class: Class::User,
-    meaning: "PyTorch could not be measured beside our operators: the Python given does not start, or has no torch.",
+    meaning: "PyTorch could not be measured: the given Python does not start, or has no torch.",
     remedy: "make a virtual environment (`python3 -m venv venv && venv/bin/pip install torch`) and give \
              `--peer-python venv/bin/python`",
 };
@@ -48,9 +48,9 @@ impl Torch {
             .stdout(Stdio::piped())
             .spawn()
             .map_err(|source| TorchError::Start { python: python.to_owned(), source })?;
-        let asks = process.stdin.take().expect("asked for a pipe");
-        let mut answers = BufReader::new(process.stdout.take().expect("asked for a pipe"));
-        // Until it is ready it works too, and would spoil what is measured beside it.
+        let asks = process.stdin.take().expect("it has a pipe");
+        let mut answers = BufReader::new(process.stdout.take().expect("it has a pipe"));
+        // While it starts up it uses the processor and would disturb our measurements.
         let mut line = String::new();
         let is_ready = answers.read_line(&mut line).is_ok_and(|_| line.trim() == "ready");
         let torch = Self { process, asks, answers };

@@ -15,10 +15,10 @@ pub(super) struct Findings {
     pub(super) limit_bf16: f64,
 }
 
-/// Bytes of the sets that streams are measured over; the first is held by a cache, the last by none.
+/// Bytes of the sets that streams are measured over; the first fits in a cache, the last in none.
 const SETS: [f64; 5] = [16e6, 32e6, 64e6, 128e6, 512e6];
 
-/// Measures everything; `report` is told what comes next and what share of all is done.
+/// Measures everything; `report` gets what comes next and the share done.
 pub(super) fn measure(device: &Device, report: &dyn Fn(&str, f64)) -> Findings {
     report("the limit of arithmetic", 0.0);
     let limit_fp32 = device.arithmetic_limit();
@@ -52,7 +52,7 @@ pub(super) fn measure(device: &Device, report: &dyn Fn(&str, f64)) -> Findings {
     Findings { samples, rates, limit_fp32, limit_bf16: device.arithmetic_limit_bf16(limit_fp32) }
 }
 
-/// The largest set that streams faster than the middle of the fastest and the slowest.
+/// The largest set that streams faster than the mean of the fastest and the slowest.
 fn cache(streams: &[Sample]) -> f64 {
     let rates = || streams.iter().map(Sample::rate);
     let middle = (rates().fold(0.0, f64::max) * rates().fold(f64::INFINITY, f64::min)).sqrt();
@@ -96,7 +96,7 @@ fn point(sample: &Sample, overhead: f64) -> Point {
         Size::Set(_) => 0.0,
     };
     let Amount::Flops(flops) = sample.amount else { unreachable!("only arithmetic is fitted") };
-    // What sharing out takes is counted apart; it cannot be all there is.
+    // Dispatch overhead is counted separately; it cannot be the whole time.
     let seconds = (sample.seconds - overhead).max(0.5 * sample.seconds);
     Point { per_flop: seconds / flops, smallness }
 }

@@ -1,9 +1,9 @@
-//! From times of several sizes to a rate and to how much is lost on small sizes.
+//! From times of several sizes to a rate and the loss on small sizes.
 //!
 //! Seconds per FLOP of a size are `(1 + half s) / rate`, where `s` grows as the size shrinks. Both are found by least
 //! squares over relative errors, so that a small size counts as much as a large one.
 
-/// Seconds per FLOP that were measured, and the smallness of the size.
+/// Measured seconds per FLOP, and how small the size is.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Point {
     pub(super) per_flop: f64,
@@ -17,7 +17,7 @@ pub(super) struct Line {
     pub(super) half: f64,
 }
 
-/// The line through points; never falling, and never faster than ten times what was seen.
+/// The line through points; never falling, and at most ten times the measured rate.
 pub(super) fn line(points: &[Point]) -> Line {
     let sum = |of: &dyn Fn(&Point) -> f64| points.iter().map(of).sum::<f64>();
     let (u, v) = (|p: &Point| 1.0 / p.per_flop, |p: &Point| p.smallness / p.per_flop);

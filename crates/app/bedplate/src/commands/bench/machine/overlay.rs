@@ -1,4 +1,4 @@
-//! The catalog file that describes this host by what was measured on it.
+//! The catalog file that describes this host by its measured rates.
 
 use std::fmt::Write;
 
@@ -7,7 +7,7 @@ use bedplate_units::{Bandwidth, FlopRate};
 
 use crate::host::NAME;
 
-/// What the machine is, beside what it does.
+/// What the machine is, apart from its rates.
 pub(super) struct Facts {
     pub(super) title: String,
     pub(super) vendor: String,
@@ -16,7 +16,7 @@ pub(super) struct Facts {
     /// As `2026-11-15`.
     pub(super) date: String,
     pub(super) instructions: String,
-    /// FLOP/s that arithmetic could do at most.
+    /// Peak FLOP/s.
     pub(super) limit_fp32: FlopRate,
     pub(super) limit_bf16: FlopRate,
 }
@@ -73,7 +73,7 @@ fn bandwidth(rate: Bandwidth) -> String {
     format!("{:.2} GB/s", rate.get() / 1e9)
 }
 
-/// The lines of a file as they are written; a text cannot fail to grow.
+/// The lines of a file; writing to a string cannot fail.
 struct Lines<'a>(&'a mut String);
 
 impl Lines<'_> {

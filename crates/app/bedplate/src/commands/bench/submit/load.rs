@@ -11,7 +11,7 @@ use bedplate_job::{Gang, Inherited, Job, Role, Workload};
 use super::{CPUS, NODES, SubmitBenchError};
 use crate::stop::Stop;
 
-/// What was measured of a system. A figure that it does not have is absent.
+/// The measurements of a system; absent ones do not apply to it.
 #[derive(Debug, Default)]
 pub(super) struct Measured {
     pub(super) submissions_per_s: Option<f64>,

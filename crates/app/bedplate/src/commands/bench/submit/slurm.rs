@@ -1,7 +1,7 @@
 //! A real Slurm on this machine, of the same shape as our own cluster: one controller and a daemon for each node.
 //!
-//! Made for Debian's Slurm 22.05. Its daemons must be started under their own names, and find everything of theirs in
-//! a folder that goes away afterwards.
+//! Made for Debian's Slurm 22.05. Its daemons must be started under their own names, and keep everything in
+//! a temporary folder.
 
 use std::fs;
 use std::net::TcpListener;
@@ -69,7 +69,7 @@ impl Slurm {
         for folder in ["state", "spool", "log", "munge", "bin"] {
             fs::create_dir_all(self.path(folder))?;
         }
-        // A key for this measurement alone; it protects nothing.
+        // A key only for this measurement; it protects nothing.
         let key: Vec<u8> = (0..1024u32).map(|at| (at.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         fs::write(self.path("munge/key"), key)?;
         fs::set_permissions(self.path("munge/key"), fs::Permissions::from_mode(0o400))?;

@@ -1,4 +1,4 @@
-//! A plan for serving as an HTML page: the front, and what the replayed requests saw.
+//! A plan for serving as an HTML page: the front, and the latencies of replayed requests.
 
 use bedplate_deploy::{FrontPoint, Plan};
 use bedplate_replay::requests::{Picoseconds, Record, seconds};
@@ -12,18 +12,18 @@ pub(super) fn page(found: &Found<'_>) -> Report {
     let mut report = Report::new("Plan for serving", &found.title());
     let shown = &found.answer.best.shown;
     report
-        .section("The answer", "The cheapest deployment that a replay of requests showed to hold.")
+        .section("The answer", "The cheapest deployment that met the objectives in a replay.")
         .facts(show::facts(found).rows())
         .table(&replayed::latencies(&shown.outcome).cells());
     report
         .section(
-            "Speed for a user against work from a GPU",
-            "Each point is a deployment under a constant number of users that no other beats in both. \
+            "Tokens per second per user against per GPU",
+            "Each point is a deployment under a constant number of users that no other dominates. \
              The large load of one GPU and the fast answers of a user exclude each other.",
         )
         .chart(&front_chart(&found.answer.front, chosen(found)));
     let limits = show::limits(&found.need.objectives);
-    let asked = if limits.is_empty() { String::new() } else { format!(" Asked for: {limits}.") };
+    let asked = if limits.is_empty() { String::new() } else { format!(" Objectives: {limits}.") };
     report
         .section("Time to first token", &format!("Share of requests that waited no longer.{asked}"))
         .chart(&distribution(found, Record::ttft, found.need.objectives.ttft));
@@ -56,7 +56,7 @@ pub(super) fn page(found: &Found<'_>) -> Report {
         .table(&show::front(&found.answer.front, found.supplies).cells());
     if let Some(explanation) = &found.explanation {
         report
-            .section("Why not", "What became of the deployments that were asked about.")
+            .section("Why not", "The verdicts on the deployments in question.")
             .facts(show::explained(explanation, found.supplies).rows());
     }
     if let Some(launch) = &found.launch {
@@ -65,7 +65,7 @@ pub(super) fn page(found: &Found<'_>) -> Report {
     report
 }
 
-/// Where the chosen deployment works at the rate that was asked for.
+/// The operating point of the chosen deployment at the given rate.
 fn chosen(found: &Found<'_>) -> Point {
     let best = &found.answer.best;
     let outcome = &best.shown.outcome;
@@ -83,7 +83,7 @@ fn front_chart(front: &[FrontPoint], chosen: Point) -> String {
         let points = points.map(|(index, point)| Point {
             x: point.per_user,
             y: point.per_gpu,
-            // The left end has room beside it; labels inside would hide each other.
+            // There is room to the left of the first label; labels inside would overlap.
             label: if index + 1 == front.len() { point.plan.to_string() } else { String::new() },
         });
         Series { name: name.into(), points: points.collect(), is_line: false }

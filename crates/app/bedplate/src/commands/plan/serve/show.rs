@@ -16,13 +16,13 @@ use crate::stop::Stop;
 pub(super) fn show(found: &Found<'_>, top: usize, console: &mut Console) -> Result<(), Stop> {
     console.line(&wrap(&found.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
     console.text(&facts(found).render(console.width()))?;
-    console.line("\nWhat the requests of the replay saw")?;
+    console.line("\nLatencies in the replay")?;
     console.table(&replayed::latencies(&found.answer.best.shown.outcome))?;
     if !found.answer.others.is_empty() {
-        console.line("\nWhat holds, cheapest first")?;
+        console.line("\nPlans that meet the objectives, cheapest first")?;
         console.table(&others(found))?;
     }
-    console.line("\nTokens per second for a user against tokens per second from a GPU")?;
+    console.line("\nTokens per second per user against tokens per second per GPU")?;
     console.table(&front(&sample(&found.answer.front, top), found.supplies))?;
     if !found.efforts.is_empty() {
         console.line("\nWhat thinking longer costs here, with all seats taken")?;
@@ -152,7 +152,7 @@ pub(super) fn others(found: &Found<'_>) -> Table {
     table
 }
 
-/// At most so many points, the ends among them.
+/// At most this many points, including the ends.
 fn sample(front: &[FrontPoint], most: usize) -> Vec<FrontPoint> {
     let Some(last) = front.len().checked_sub(1) else { return Vec::new() };
     let shown = front.len().min(most.max(2));

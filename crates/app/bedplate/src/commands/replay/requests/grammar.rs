@@ -5,7 +5,7 @@ use bedplate_replay::requests::{
 };
 use bedplate_units::Seconds;
 
-/// Terms by name, each given at most once and all of them known.
+/// Known terms by name, each given at most once.
 struct Terms<'a> {
     given: Vec<(&'a str, &'a str)>,
 }
@@ -73,7 +73,7 @@ pub(crate) fn arrivals(text: &str) -> Result<Arrivals, String> {
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
     let number = text.trim().strip_suffix("/s").unwrap_or(text.trim()).parse::<f64>().ok();
     let rate = number.filter(|rate| *rate > 0.0 && *rate <= 1e9);
-    rate.ok_or_else(|| format!("`{text}` is no rate per second such as 20/s"))
+    rate.ok_or_else(|| format!("`{text}` is not a rate per second such as 20/s"))
 }
 
 pub(crate) fn lengths(text: &str) -> Result<Lengths, String> {

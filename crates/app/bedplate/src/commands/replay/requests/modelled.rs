@@ -1,4 +1,4 @@
-//! Replicas whose step times the performance model predicts: a model, GPUs and how it is cut.
+//! Replicas whose step times the performance model predicts: a model, GPUs and how it is split.
 
 use bedplate_catalog::{Catalog, Purchase};
 use bedplate_deploy::{CutPattern, Load, Need, Options, Pattern, Plan, Refusal, Supply, Workers, fit};
@@ -19,7 +19,7 @@ pub(super) struct Modelled {
     /// The machines whose GPUs a replica gets: INSTANCE:COUNT or a cluster file
     #[arg(long, value_name = "CLUSTER", requires = "model")]
     cluster: Option<String>,
-    /// How a replica is cut and stored, such as `tp4.fp8.kv-fp8`; `tp4+tp2` for the two pools of --disaggregate
+    /// How a replica is split and stored, such as `tp4.fp8.kv-fp8`; `tp4+tp2` for the two pools of --disaggregate
     #[arg(long, value_name = "LAYOUT", default_value = "tp1.bf16", requires = "model")]
     layout: String,
     /// The engine whose scheduling and overheads are predicted
@@ -28,7 +28,7 @@ pub(super) struct Modelled {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("no replica can be cut as {cut}: {refusal}")]
+#[error("no replica can be split as {cut}: {refusal}")]
 struct RefusedReplica {
     cut: String,
     refusal: Refusal,
@@ -47,7 +47,7 @@ impl Diagnostic for RefusedReplica {
     }
 }
 
-/// Everything that `--model` names, loaded.
+/// The loaded inputs of `--model`.
 pub(super) struct LoadedReplicas {
     model: ServedModel,
     supply: Supply,
@@ -58,7 +58,7 @@ pub(super) struct LoadedReplicas {
 
 impl Modelled {
     pub(super) fn load(&self, name: &str, catalog: &Catalog) -> Result<LoadedReplicas, Stop> {
-        let spec = self.cluster.as_deref().expect("clap asks for a cluster beside a model");
+        let spec = self.cluster.as_deref().expect("clap requires a cluster with a model");
         let cluster = cluster::load(spec, catalog)?;
         Ok(LoadedReplicas {
             model: load_model(name)?,
@@ -96,7 +96,7 @@ impl LoadedReplicas {
         }
     }
 
-    /// The replicas asked for, if each of them can be.
+    /// The requested replicas, if each of them is possible.
     pub(super) fn plan(&self, need: &Need<'_>, numbers: Numbers) -> Result<Plan, Stop> {
         let workers = |pattern: &CutPattern, replicas: u32| {
             let cut = CutPattern { chunk: pattern.chunk.or(Some(numbers.chunk)), ..*pattern }.completed(need);
@@ -115,7 +115,7 @@ impl LoadedReplicas {
     }
 }
 
-/// Mean lengths and rate of a traffic; they place the bend of windowed attention and the usual step.
+/// Mean lengths and rate of a traffic; they determine the bend of windowed attention and the usual step.
 fn usual_load(traffic: &Traffic) -> Load {
     let mean = |lengths: Lengths| match lengths {
         Lengths::Fixed(tokens) => tokens,

@@ -1,11 +1,11 @@
-//! The outcome of a replay as an HTML page: what happened when, and how latencies are spread.
+//! The outcome of a replay as an HTML page: the course of the replay, and the distribution of latencies.
 
 use bedplate_replay::requests::{Fate, Objectives, Outcome, Picoseconds, Record, Window, seconds};
 
 use super::show;
 use crate::report::{Plot, Point, Report, Series};
 
-/// Points of a curve; more cannot be told apart.
+/// Points of a curve; more would not be visible.
 const POINTS: usize = 120;
 
 pub(crate) fn page(outcome: &Outcome, objectives: &Objectives) -> Report {
@@ -16,7 +16,7 @@ pub(crate) fn page(outcome: &Outcome, objectives: &Objectives) -> Report {
         .facts(show::facts(outcome, objectives).rows())
         .table(&show::latencies(outcome).cells());
     report
-        .section("How latencies are spread", "The share of requests that took no longer.")
+        .section("Distribution of latencies", "The share of requests that took no longer.")
         .chart(&distribution(outcome));
     report.section("Requests", "Arrived, finished, and finished within the objectives.").chart(&over_time(
         outcome,
@@ -41,10 +41,7 @@ pub(crate) fn page(outcome: &Outcome, objectives: &Objectives) -> Report {
         &[("mean", |window, _| show::mean(window.ttft_seconds, window.first_tokens))],
     ));
     report
-        .section(
-            "Load",
-            "Replicas that run a step, how many of them their KV would fill, sequences that wait.",
-        )
+        .section("Load", "Replicas running a step, replicas that the used KV would fill, waiting sequences.")
         .chart(&over_time(
             outcome,
             "replicas, sequences",
@@ -93,7 +90,7 @@ fn distribution(outcome: &Outcome) -> String {
     plot("seconds", "percent of requests", curves)
 }
 
-/// Values at equal shares of their number.
+/// Values at equally spaced quantiles.
 pub(crate) fn shares(mut values: Vec<Picoseconds>) -> Vec<Point> {
     values.sort_unstable();
     let Some(last) = values.len().checked_sub(1) else { return Vec::new() };

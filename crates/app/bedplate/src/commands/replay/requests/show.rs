@@ -25,7 +25,7 @@ pub(crate) fn facts(outcome: &Outcome, objectives: &Objectives) -> Facts {
     let others = [
         (outcome.refused, "refused"),
         (outcome.dropped, "dropped"),
-        (outcome.unfinished, "unfinished after 213 days, which is all the virtual clock has"),
+        (outcome.unfinished, "unfinished after 213 days, the range of the virtual clock"),
     ];
     for (count, what) in others {
         if count > 0 {
@@ -58,7 +58,7 @@ pub(crate) fn facts(outcome: &Outcome, objectives: &Objectives) -> Facts {
         );
     }
     facts
-        .add("prefix cache", format!("{:.1}% of prompt tokens were there", outcome.hit_rate() * 100.0))
+        .add("prefix cache", format!("{:.1}% of prompt tokens were cached", outcome.hit_rate() * 100.0))
         .add(
             "KV blocks",
             format!(
@@ -93,7 +93,7 @@ fn first_refusal(outcome: &Outcome) -> Option<Refusal> {
     })
 }
 
-/// Latencies by name, with what they are of.
+/// Latencies by name and key.
 fn spreads(outcome: &Outcome) -> [(&'static str, &'static str, Spread); 4] {
     [
         ("time to first token", "ttft", outcome.ttft),
