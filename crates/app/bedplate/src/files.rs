@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use bedplate_diag::{Class, Diagnostic, Page, Place, Source};
+use bedplate_diag::{Diagnostic, Page, Place, Source, pages};
 
 /// The node list of a very large cluster has a few hundred megabytes; more is a mistake.
 const LARGEST: u64 = 1 << 30;
@@ -21,32 +21,20 @@ pub(crate) enum FileError {
     NotText { path: String, offset: usize, place: Place },
 }
 
-pub(crate) const PAGES: &[&Page] = &[&READ, &WRITE, &TOO_LARGE, &NOT_TEXT];
-
-static READ: Page = Page {
-    code: "file/read",
-    class: Class::User,
-    meaning: "A file named on the command line could not be read: it does not exist, is a directory, or you may not read it.",
-    remedy: "check the path and its permissions; `-` reads standard input",
-};
-static WRITE: Page = Page {
-    code: "file/write",
-    class: Class::User,
-    meaning: "A file could not be written. Existing files are unchanged.",
-    remedy: "check that the folder exists, is writable and has room",
-};
-static TOO_LARGE: Page = Page {
-    code: "file/too-large",
-    class: Class::User,
-    meaning: "The input is larger than any sensible one, so it was not read to the end.",
-    remedy: "check that this is the file you meant",
-};
-static NOT_TEXT: Page = Page {
-    code: "file/not-text",
-    class: Class::User,
-    meaning: "The input is not UTF-8 text; perhaps it is compressed, binary, or in another encoding.",
-    remedy: "unpack it, or convert it to UTF-8 with `iconv -t utf-8`",
-};
+pages! { pub(crate) PAGES "file":
+    READ "read" User
+        "A file named on the command line could not be read: it does not exist, is a directory, or you may not read it."
+        "check the path and its permissions; `-` reads standard input"
+    WRITE "write" User
+        "A file could not be written. Existing files are unchanged."
+        "check that the folder exists, is writable and has room"
+    TOO_LARGE "too-large" User
+        "The input is larger than any sensible one, so it was not read to the end."
+        "check that this is the file you meant"
+    NOT_TEXT "not-text" User
+        "The input is not UTF-8 text; perhaps it is compressed, binary, or in another encoding."
+        "unpack it, or convert it to UTF-8 with `iconv -t utf-8`"
+}
 
 impl Diagnostic for FileError {
     fn page(&self) -> &'static Page {

@@ -5,7 +5,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::process::ExitCode;
 use std::sync::Mutex;
 
-use bedplate_diag::{Class, Diagnostic, Page, render_json, render_text};
+use bedplate_diag::{Class, Diagnostic, Page, pages, render_json, render_text};
 
 use crate::console::Console;
 
@@ -55,26 +55,17 @@ pub(crate) enum ProgramError {
     Bug { what: String },
 }
 
-pub(crate) const PAGES: &[&Page] = &[&USAGE, &OUTPUT, &BUG];
-
-static USAGE: Page = Page {
-    code: "command/usage",
-    class: Class::Usage,
-    meaning: "The command line could not be parsed: an unknown command or flag, a missing argument, or a value of the wrong form.",
-    remedy: "see `bedplate help`, or `--help` after any command",
-};
-static OUTPUT: Page = Page {
-    code: "command/output",
-    class: Class::Transient,
-    meaning: "The result could not be written to standard output, for example because the disk is full.",
-    remedy: "make room or write elsewhere, then run the command again",
-};
-static BUG: Page = Page {
-    code: "command/bug",
-    class: Class::Bug,
-    meaning: "The program reached a state that should be impossible. Your input may be fine.",
-    remedy: "please report the command, its input and this message",
-};
+pages! { pub(crate) PAGES "command":
+    USAGE "usage" Usage
+        "The command line could not be parsed: an unknown command or flag, a missing argument, or a value of the wrong form."
+        "see `bedplate help`, or `--help` after any command"
+    OUTPUT "output" Transient
+        "The result could not be written to standard output, for example because the disk is full."
+        "make room or write elsewhere, then run the command again"
+    BUG "bug" Bug
+        "The program reached a state that should be impossible. Your input may be fine."
+        "please report the command, its input and this message"
+}
 
 impl Diagnostic for ProgramError {
     fn page(&self) -> &'static Page {

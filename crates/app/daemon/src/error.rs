@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
-use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_diag::{Diagnostic, Page, pages};
 use bedplate_journal::JournalError;
 
 #[derive(Debug, thiserror::Error)]
@@ -24,21 +24,7 @@ pub enum DaemonError {
     Thread { source: std::io::Error },
 }
 
-macro_rules! pages {
-    ($($name:ident $code:literal $class:ident $meaning:literal $remedy:literal)*) => {
-        $(static $name: Page = Page {
-            code: concat!("daemon/", $code),
-            class: Class::$class,
-            meaning: $meaning,
-            remedy: $remedy,
-        };)*
-
-        /// The documentation of every code of starting and stopping.
-        pub const PAGES: &[&Page] = &[$(&$name),*];
-    };
-}
-
-pages! {
+pages! { pub PAGES "daemon":
     STATE "state-directory" User
         "The daemon keeps its journal, tokens and certificate in one directory, and something there cannot be read or written."
         "check that the directory exists, belongs to this user and has room"

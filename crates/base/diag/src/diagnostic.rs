@@ -16,6 +16,32 @@ pub struct Page {
     pub remedy: &'static str,
 }
 
+/// Defines the pages of one area as statics, and `PAGES`, the list of them, with the visibility given:
+///
+/// ```
+/// bedplate_diag::pages! { pub PAGES "file":
+///     READ "read" User
+///         "A file could not be read."
+///         "check the path"
+/// }
+/// assert_eq!(PAGES[0].code, "file/read");
+/// # assert_eq!(READ.class, bedplate_diag::Class::User);
+/// ```
+#[macro_export]
+macro_rules! pages {
+    ($visibility:vis PAGES $area:literal: $($name:ident $code:literal $class:ident $meaning:literal $remedy:literal)*) => {
+        $(static $name: $crate::Page = $crate::Page {
+            code: concat!($area, "/", $code),
+            class: $crate::Class::$class,
+            meaning: $meaning,
+            remedy: $remedy,
+        };)*
+
+        /// The documentation of every code of this area.
+        $visibility const PAGES: &[&$crate::Page] = &[$(&$name),*];
+    };
+}
+
 /// An error that knows its documentation, its place and its remedy.
 pub trait Diagnostic: Error + Send + Sync + 'static {
     fn page(&self) -> &'static Page;

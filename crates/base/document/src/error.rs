@@ -1,6 +1,6 @@
 //! What can be wrong with a document, and the pages that explain it.
 
-use bedplate_diag::{Class, Diagnostic, Page, Place, nearest};
+use bedplate_diag::{Diagnostic, Page, Place, nearest, pages};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DocumentError {
@@ -25,44 +25,26 @@ pub enum DocumentError {
     BadValue { table: String, key: String, reason: String, place: Place },
 }
 
-pub const PAGES: &[&Page] = &[&TOO_LARGE, &SYNTAX, &MISSING_KEY, &UNKNOWN_KEY, &WRONG_TYPE, &BAD_VALUE];
-
-static TOO_LARGE: Page = Page {
-    code: "document/too-large",
-    class: Class::User,
-    meaning: "The file is far larger than any document that the program reads, so it was not parsed.",
-    remedy: "check that this is the file you meant",
-};
-static SYNTAX: Page = Page {
-    code: "document/syntax",
-    class: Class::User,
-    meaning: "The file is not valid TOML, or not valid JSON where JSON is expected. The parser stopped at the place shown; the mistake is there or just before.",
-    remedy: "check quotes, brackets and `key = value` around the place shown",
-};
-static MISSING_KEY: Page = Page {
-    code: "document/missing-key",
-    class: Class::User,
-    meaning: "A table of the file lacks a key that it must have.",
-    remedy: "add the key to the table shown",
-};
-static UNKNOWN_KEY: Page = Page {
-    code: "document/unknown-key",
-    class: Class::User,
-    meaning: "A table has a key that is not part of the format. Unknown keys are refused, because otherwise a misspelt key would be silently ignored.",
-    remedy: "remove the key or correct its spelling",
-};
-static WRONG_TYPE: Page = Page {
-    code: "document/wrong-type",
-    class: Class::User,
-    meaning: "A value has the wrong type for its key, such as a number instead of a text.",
-    remedy: "write the value as the type named",
-};
-static BAD_VALUE: Page = Page {
-    code: "document/bad-value",
-    class: Class::User,
-    meaning: "A value has the right type, but cannot be used: a unit is missing, a number is out of range, or a name is not one of the choices.",
-    remedy: "change the value as the message says",
-};
+pages! { pub PAGES "document":
+    TOO_LARGE "too-large" User
+        "The file is far larger than any document that the program reads, so it was not parsed."
+        "check that this is the file you meant"
+    SYNTAX "syntax" User
+        "The file is not valid TOML, or not valid JSON where JSON is expected. The parser stopped at the place shown; the mistake is there or just before."
+        "check quotes, brackets and `key = value` around the place shown"
+    MISSING_KEY "missing-key" User
+        "A table of the file lacks a key that it must have."
+        "add the key to the table shown"
+    UNKNOWN_KEY "unknown-key" User
+        "A table has a key that is not part of the format. Unknown keys are refused, because otherwise a misspelt key would be silently ignored."
+        "remove the key or correct its spelling"
+    WRONG_TYPE "wrong-type" User
+        "A value has the wrong type for its key, such as a number instead of a text."
+        "write the value as the type named"
+    BAD_VALUE "bad-value" User
+        "A value has the right type, but cannot be used: a unit is missing, a number is out of range, or a name is not one of the choices."
+        "change the value as the message says"
+}
 
 impl Diagnostic for DocumentError {
     fn page(&self) -> &'static Page {

@@ -1,6 +1,6 @@
 //! What can be wrong with a catalog or with a lookup in it.
 
-use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_diag::{Diagnostic, Page, Place, pages};
 use bedplate_document::DocumentError;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -13,20 +13,14 @@ pub enum CatalogError {
     Document(#[from] DocumentError),
 }
 
-pub const PAGES: &[&Page] = &[&UNKNOWN_NAME, &DUPLICATE];
-
-static UNKNOWN_NAME: Page = Page {
-    code: "catalog/unknown-name",
-    class: Class::User,
-    meaning: "The catalog has no entry of that name. Names and aliases are compared without regard to case.",
-    remedy: "list what exists with `bedplate catalog`, or describe your own hardware in an overlay file",
-};
-static DUPLICATE: Page = Page {
-    code: "catalog/duplicate",
-    class: Class::User,
-    meaning: "One file defines the same entry twice, or two entries share a name or alias.",
-    remedy: "remove or rename one of the two entries",
-};
+pages! { pub PAGES "catalog":
+    UNKNOWN_NAME "unknown-name" User
+        "The catalog has no entry of that name. Names and aliases are compared without regard to case."
+        "list what exists with `bedplate catalog`, or describe your own hardware in an overlay file"
+    DUPLICATE "duplicate" User
+        "One file defines the same entry twice, or two entries share a name or alias."
+        "remove or rename one of the two entries"
+}
 
 impl Diagnostic for CatalogError {
     fn page(&self) -> &'static Page {

@@ -1,7 +1,7 @@
 //! What can be wrong with the description of a cluster, and the pages that explain it.
 
 use bedplate_catalog::{Catalog, CatalogError};
-use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_diag::{Diagnostic, Page, Place, pages};
 use bedplate_document::DocumentError;
 use bedplate_units::grouped;
 
@@ -83,82 +83,68 @@ fn cycle(switches: &[String]) -> String {
     format!("{}{more} → {}", shown.join(" → "), switches.first().map_or("", String::as_str))
 }
 
-macro_rules! pages {
-    ($($name:ident $code:literal $meaning:literal $remedy:literal)*) => {
-        $(static $name: Page = Page {
-            code: concat!("cluster/", $code),
-            class: Class::User,
-            meaning: $meaning,
-            remedy: $remedy,
-        };)*
-
-        /// The documentation of every code of this crate.
-        pub const PAGES: &[&Page] = &[$(&$name),*];
-    };
-}
-
-pages! {
-    MALFORMED "malformed"
+pages! { pub PAGES "cluster":
+    MALFORMED "malformed" User
         "A part of the input does not have the form that its format requires. The place shown is where reading stopped."
         "correct the place shown; the formats are described in the book under `cluster import`"
-    UNKNOWN_KEY "unknown-key"
+    UNKNOWN_KEY "unknown-key" User
         "A line has a key that its format does not know. It is refused, because otherwise a misspelt key would be silently ignored."
         "remove the key or correct its spelling"
-    BAD_HOSTLIST "bad-hostlist"
+    BAD_HOSTLIST "bad-hostlist" User
         "A list of names in Slurm's notation, such as `n[001-064,100]`, cannot be read."
         "write ranges as `first-last`, the first not larger than the last, separated by commas within the brackets"
-    BAD_NAME "bad-name"
+    BAD_NAME "bad-name" User
         "The name of a node, switch or domain has characters that Slurm's files and command lines could not carry."
         "rename it with letters, digits, dots, dashes and underscores"
-    TOO_MANY "too-many"
+    TOO_MANY "too-many" User
         "A count is larger than any real cluster, so it is a typo, or the file is not what it claims to be."
         "correct the count"
-    EMPTY "empty"
+    EMPTY "empty" User
         "The description could be read, but it has no nodes."
         "check that the right file was given and that it is complete"
-    CYCLE "cycle"
+    CYCLE "cycle" User
         "Switches are each other's parents in a circle. A cluster is a tree of switches: every switch has at most one parent, and no switch is above itself."
         "remove one of the links of the cycle"
-    DUPLICATE "duplicate"
+    DUPLICATE "duplicate" User
         "A node, a switch, a domain or a state is stated twice. It is unclear which of the two is meant."
         "remove or rename one of the two"
-    TWO_PARENTS "two-parents"
+    TWO_PARENTS "two-parents" User
         "A node or a switch is attached to two switches. A cluster is a tree here; several rails to one group of switches are written as one switch."
         "name it under one switch only; write parallel rails as a single switch"
-    UNDEFINED "undefined"
+    UNDEFINED "undefined" User
         "A node or a switch is referred to, but defined nowhere."
         "define it, or correct the spelling"
-    WITHOUT_SWITCH "without-switch"
+    WITHOUT_SWITCH "without-switch" User
         "There is a tree of switches, but a node with GPUs is not in it, so its distance to the others is unknown."
         "add the node to its switch"
-    DOMAIN_ACROSS_SWITCHES "domain-across-switches"
+    DOMAIN_ACROSS_SWITCHES "domain-across-switches" User
         "The nodes of one scale-up domain (an NVLink rack or UltraServer) are attached to different switches. Bedplate expects a domain below one leaf."
         "attach all nodes of the domain to the same switch"
-    MISSING_GPU_TYPE "missing-gpu-type"
+    MISSING_GPU_TYPE "missing-gpu-type" User
         "A node has GPUs, or is used as if it had, but nothing says which."
         "name the instance or the accelerator, with `--instance` or `--accelerator`"
-    UNKNOWN_HARDWARE "unknown-hardware"
+    UNKNOWN_HARDWARE "unknown-hardware" User
         "The description names an instance, accelerator or storage class that the catalog does not have."
         "list what exists with `bedplate catalog`, or describe your own hardware in an overlay file"
-    GPU_COUNT "gpu-count"
+    GPU_COUNT "gpu-count" User
         "A node reports a different number of GPUs than its instance has. One of the two is wrong."
         "correct the instance, or leave it out so that the node is described by its GPUs alone"
-    CONTRADICTION "contradiction"
+    CONTRADICTION "contradiction" User
         "The description shows different hardware from the instance or accelerator named for it. One of the two is wrong."
         "correct the named instance or accelerator, or leave it out"
-    UNUSED_OPTION "unused-option"
+    UNUSED_OPTION "unused-option" User
         "An option does not apply to this format: the description already says it, or has no such thing."
         "leave the option out"
-    INCLUDE "include"
+    INCLUDE "include" User
         "A Slurm file has an Include line. Bedplate reads only the files it is given and opens no others."
         "give the included file as a further input, and remove the Include line from a copy of this one"
-    MISSING_PAGES "missing-pages"
+    MISSING_PAGES "missing-pages" User
         "The output of DescribeInstanceTopology ends in a NextToken: there are more instances than it shows, and part of a cluster would be mistaken for the whole."
         "run `aws ec2 describe-instance-topology` without `--max-items` and `--no-paginate`, or give all pages"
-    UNKNOWN_FORMAT "unknown-format"
+    UNKNOWN_FORMAT "unknown-format" User
         "The content matches none of the known formats."
         "name the format with `--format`"
-    UNKNOWN_LEVEL "unknown-level"
+    UNKNOWN_LEVEL "unknown-level" User
         "The levels of a cluster are gpu, domain, node, leaf, spine, core, tier4 and so on, and cluster."
         "use gpu, domain, node, leaf, spine, core or cluster"
 }

@@ -1,6 +1,6 @@
 //! What can be wrong with a model's name or description.
 
-use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_diag::{Diagnostic, Page, Place, pages};
 
 use crate::{Family, Flaw};
 
@@ -26,82 +26,32 @@ pub enum ModelError {
     CannotExport { name: String, family: Family },
 }
 
-/// The documentation of every code of this crate.
-pub const PAGES: &[&Page] = &[
-    &UNKNOWN_NAME,
-    &MALFORMED,
-    &NOT_AN_OBJECT,
-    &UNKNOWN_TYPE,
-    &MISSING_KEY,
-    &WRONG_VALUE,
-    &INCONSISTENT,
-    &CANNOT_EXPORT,
-];
-
-static UNKNOWN_NAME: Page = Page {
-    code: "model/unknown-name",
-    class: Class::User,
-    meaning: "Bedplate carries the shapes of common models under short names such as `llama-3.1-8b` and \
-              under their Hugging Face names. The requested name is not among them. Nothing is fetched \
-              from the Hugging Face hub.",
-    remedy: "list the names with `bedplate model list`, or give the path of the model's config.json",
-};
-
-static MALFORMED: Page = Page {
-    code: "model/malformed-json",
-    class: Class::User,
-    meaning: "The model configuration is not JSON, or nests deeper than 128 levels.",
-    remedy: "correct the JSON at the line shown, or download the model's config.json again",
-};
-
-static NOT_AN_OBJECT: Page = Page {
-    code: "model/not-an-object",
-    class: Class::User,
-    meaning: "A Hugging Face config.json is one JSON object whose keys describe the model. The file holds \
-              another kind of JSON value.",
-    remedy: "give the config.json of the model, not its index, tokenizer or list of files",
-};
-
-static UNKNOWN_TYPE: Page = Page {
-    code: "model/unknown-type",
-    class: Class::User,
-    meaning: "The key `model_type` tells which keys describe the shape and what they mean. Bedplate does not \
-              know this type. Encoders, state-space models and hybrids are not described.",
-    remedy: "if the model is built like a known one, copy its config.json and set `model_type` to that one",
-};
-
-static MISSING_KEY: Page = Page {
-    code: "model/missing-key",
-    class: Class::User,
-    meaning: "The configuration lacks a key without which the shape of the model is not known. Where released \
-              configurations rely on a default of the transformers library, that default is used; other \
-              keys are never guessed.",
-    remedy: "add the key to the configuration",
-};
-
-static WRONG_VALUE: Page = Page {
-    code: "model/wrong-value",
-    class: Class::User,
-    meaning: "A key of the configuration has a value of the wrong type, or a size that is zero, negative, \
-              fractional or absurdly large.",
-    remedy: "correct the value at the line shown",
-};
-
-static INCONSISTENT: Page = Page {
-    code: "model/inconsistent-shape",
-    class: Class::User,
-    meaning: "Each size is possible, but together they describe no model: heads that do not divide, more \
-              experts per token than experts, lists of the wrong length, or more than 10^18 parameters.",
-    remedy: "compare the sizes with the model's published config.json",
-};
-
-static CANNOT_EXPORT: Page = Page {
-    code: "model/cannot-export",
-    class: Class::User,
-    meaning: "The shape has a feature for which the configuration format of its family has no key, so a file \
-              would describe another model.",
-    remedy: "choose a family whose configurations have that feature",
-};
+pages! { pub PAGES "model":
+    UNKNOWN_NAME "unknown-name" User
+        "Bedplate carries the shapes of common models under short names such as `llama-3.1-8b` and under their Hugging Face names. The requested name is not among them. Nothing is fetched from the Hugging Face hub."
+        "list the names with `bedplate model list`, or give the path of the model's config.json"
+    MALFORMED "malformed-json" User
+        "The model configuration is not JSON, or nests deeper than 128 levels."
+        "correct the JSON at the line shown, or download the model's config.json again"
+    NOT_AN_OBJECT "not-an-object" User
+        "A Hugging Face config.json is one JSON object whose keys describe the model. The file holds another kind of JSON value."
+        "give the config.json of the model, not its index, tokenizer or list of files"
+    UNKNOWN_TYPE "unknown-type" User
+        "The key `model_type` tells which keys describe the shape and what they mean. Bedplate does not know this type. Encoders, state-space models and hybrids are not described."
+        "if the model is built like a known one, copy its config.json and set `model_type` to that one"
+    MISSING_KEY "missing-key" User
+        "The configuration lacks a key without which the shape of the model is not known. Where released configurations rely on a default of the transformers library, that default is used; other keys are never guessed."
+        "add the key to the configuration"
+    WRONG_VALUE "wrong-value" User
+        "A key of the configuration has a value of the wrong type, or a size that is zero, negative, fractional or absurdly large."
+        "correct the value at the line shown"
+    INCONSISTENT "inconsistent-shape" User
+        "Each size is possible, but together they describe no model: heads that do not divide, more experts per token than experts, lists of the wrong length, or more than 10^18 parameters."
+        "compare the sizes with the model's published config.json"
+    CANNOT_EXPORT "cannot-export" User
+        "The shape has a feature for which the configuration format of its family has no key, so a file would describe another model."
+        "choose a family whose configurations have that feature"
+}
 
 impl Diagnostic for ModelError {
     fn page(&self) -> &'static Page {

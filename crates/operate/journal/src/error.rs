@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_diag::{Diagnostic, Page, pages};
 use rusqlite::ErrorCode;
 
 #[derive(Debug, thiserror::Error)]
@@ -67,21 +67,7 @@ impl JournalError {
     }
 }
 
-macro_rules! pages {
-    ($($name:ident $code:literal $class:ident $meaning:literal $remedy:literal)*) => {
-        $(static $name: Page = Page {
-            code: concat!("journal/", $code),
-            class: Class::$class,
-            meaning: $meaning,
-            remedy: $remedy,
-        };)*
-
-        /// The documentation of every code of this crate.
-        pub const PAGES: &[&Page] = &[$(&$name),*];
-    };
-}
-
-pages! {
+pages! { pub PAGES "journal":
     OPEN "cannot-open" User
         "The file of the journal cannot be opened or created, or it is damaged. The journal holds all jobs and their history in one SQLite file."
         "check that the folder exists, may be written by this user and has room"

@@ -1,6 +1,6 @@
 //! What cannot be said about a run because a figure is missing or makes no sense.
 
-use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_diag::{Diagnostic, Page, Place, pages};
 use bedplate_document::DocumentError;
 use bedplate_units::Seconds;
 
@@ -26,58 +26,29 @@ pub enum GoodputError {
     Document(#[from] DocumentError),
 }
 
-pub const PAGES: &[&Page] = &[
-    &UNKNOWN_THROUGHPUT,
-    &UNKNOWN_SPOT_RATE,
-    &UNKNOWN_PRICE,
-    &BAD_RUN_FIGURE,
-    &INTERVAL_TOO_SHORT,
-    &NEVER_ENDS,
-    &UNKNOWN_FAILURE_RATE,
-];
-
-static UNKNOWN_THROUGHPUT: Page = Page {
-    code: "plan/unknown-throughput",
-    class: Class::User,
-    meaning: "The catalog does not say how fast checkpoints can be written to this storage, and neither does the question. Throughput is never guessed.",
-    remedy: "give the bytes per second that a node or the whole store moves, or name a class whose throughput the catalog knows",
-};
-static UNKNOWN_SPOT_RATE: Page = Page {
-    code: "plan/unknown-spot-rate",
-    class: Class::User,
-    meaning: "A run on spot machines depends on how often they are taken away, and no figure for accelerators is published. It is never guessed.",
-    remedy: "give interruptions per 1,000 nodes and day (--spot-interruptions), such as those of your own account's last months",
-};
-static UNKNOWN_PRICE: Page = Page {
-    code: "plan/unknown-price",
-    class: Class::User,
-    meaning: "The catalog holds no price for this machine bought this way, so the run has no price. A price is never guessed.",
-    remedy: "put the price you pay into a catalog overlay",
-};
-static BAD_RUN_FIGURE: Page = Page {
-    code: "plan/bad-run-figure",
-    class: Class::User,
-    meaning: "A figure of the run is negative, not a number, or zero where it must be positive.",
-    remedy: "correct the figure that is named",
-};
-static INTERVAL_TOO_SHORT: Page = Page {
-    code: "plan/interval-too-short",
-    class: Class::User,
-    meaning: "A checkpoint must be durable before the next one is taken, and writing it to the store takes longer than the interval.",
-    remedy: "give a longer interval, leave it out to get the best one, or name a faster store",
-};
-static NEVER_ENDS: Page = Page {
-    code: "plan/never-ends",
-    class: Class::User,
-    meaning: "Failures happen faster than the run can recover and save its work, so it is expected to take more than a thousand years.",
-    remedy: "use fewer or more reliable nodes, a faster store, or a recovery from copies in peers",
-};
-static UNKNOWN_FAILURE_RATE: Page = Page {
-    code: "plan/unknown-failure-rate",
-    class: Class::User,
-    meaning: "The table of published failure rates has no entry of that name.",
-    remedy: "use one of the names listed, or give failures per 1,000 nodes and day",
-};
+pages! { pub PAGES "plan":
+    UNKNOWN_THROUGHPUT "unknown-throughput" User
+        "The catalog does not say how fast checkpoints can be written to this storage, and neither does the question. Throughput is never guessed."
+        "give the bytes per second that a node or the whole store moves, or name a class whose throughput the catalog knows"
+    UNKNOWN_SPOT_RATE "unknown-spot-rate" User
+        "A run on spot machines depends on how often they are taken away, and no figure for accelerators is published. It is never guessed."
+        "give interruptions per 1,000 nodes and day (--spot-interruptions), such as those of your own account's last months"
+    UNKNOWN_PRICE "unknown-price" User
+        "The catalog holds no price for this machine bought this way, so the run has no price. A price is never guessed."
+        "put the price you pay into a catalog overlay"
+    BAD_RUN_FIGURE "bad-run-figure" User
+        "A figure of the run is negative, not a number, or zero where it must be positive."
+        "correct the figure that is named"
+    INTERVAL_TOO_SHORT "interval-too-short" User
+        "A checkpoint must be durable before the next one is taken, and writing it to the store takes longer than the interval."
+        "give a longer interval, leave it out to get the best one, or name a faster store"
+    NEVER_ENDS "never-ends" User
+        "Failures happen faster than the run can recover and save its work, so it is expected to take more than a thousand years."
+        "use fewer or more reliable nodes, a faster store, or a recovery from copies in peers"
+    UNKNOWN_FAILURE_RATE "unknown-failure-rate" User
+        "The table of published failure rates has no entry of that name."
+        "use one of the names listed, or give failures per 1,000 nodes and day"
+}
 
 impl Diagnostic for GoodputError {
     fn page(&self) -> &'static Page {

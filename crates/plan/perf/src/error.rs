@@ -1,6 +1,6 @@
 //! Why a step cannot be predicted at all. A layout that does not fit is an answer, not an error.
 
-use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_diag::{Diagnostic, Page, pages};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum PerfError {
@@ -30,93 +30,44 @@ pub enum PerfError {
     ImpossibleReplica { reason: String },
 }
 
-pub const PAGES: &[&Page] = &[
-    &NO_GPUS,
-    &NO_USABLE_GPUS,
-    &UNKNOWN_ACCELERATOR,
-    &MISSING_FIGURE,
-    &EMPTY_STEP,
-    &UNSUPPORTED_PRECISION,
-    &UNSUPPORTED_STACK,
-    &SEVERAL_HOSTS,
-    &UNSUPPORTED_MODEL,
-    &BAD_ROUTING,
-    &IMPOSSIBLE_LAYOUT,
-    &IMPOSSIBLE_REPLICA,
-];
-
-static NO_GPUS: Page = Page {
-    code: "plan/no-gpus",
-    class: Class::User,
-    meaning: "The cluster holds no accelerators, so nothing can be trained on it.",
-    remedy: "name a cluster with accelerators, such as `p5.48xlarge:2`",
-};
-static NO_USABLE_GPUS: Page = Page {
-    code: "plan/no-usable-gpus",
-    class: Class::User,
-    meaning: "Every node of the cluster is down, draining, or has a failed GPU. Steps are planned for whole nodes that take work.",
-    remedy: "repair or resume nodes, or describe the cluster as it will be once repaired",
-};
-static UNSUPPORTED_PRECISION: Page = Page {
-    code: "plan/unsupported-precision",
-    class: Class::User,
-    meaning: "The accelerators have no peak rate in this number format, or it is fp32, which is priced only on hosts: the model for accelerators counts weights and activations in 16 bits.",
-    remedy: "choose one of the formats listed, or add the peak to a catalog overlay",
-};
-static UNSUPPORTED_STACK: Page = Page {
-    code: "plan/unsupported-stack",
-    class: Class::User,
-    meaning: "On a host without accelerators only this program's own runtime can be priced, and that runtime has no operators for accelerators yet.",
-    remedy: "leave out --stack to choose what the cluster can run",
-};
-static SEVERAL_HOSTS: Page = Page {
-    code: "plan/several-hosts",
-    class: Class::User,
-    meaning: "This program's own runtime trains in one process on one host, so a step over several hosts has no price.",
-    remedy: "plan for one: `--cluster host:1`",
-};
-static UNSUPPORTED_MODEL: Page = Page {
-    code: "plan/unsupported-model",
-    class: Class::User,
-    meaning: "The model has a part that this program's own runtime, which trains on hosts, has no operator for.",
-    remedy: "choose another model, or a cluster of accelerators",
-};
-static BAD_ROUTING: Page = Page {
-    code: "plan/bad-routing",
-    class: Class::User,
-    meaning: "A routing skew is the load of the busiest expert rank over the mean, so it is at least 1.",
-    remedy: "give a number of at least 1, such as 1.25",
-};
-static UNKNOWN_ACCELERATOR: Page = Page {
-    code: "plan/unknown-accelerator",
-    class: Class::User,
-    meaning: "The machines of the cluster have an accelerator that the catalog does not describe, so its peaks and its memory are unknown.",
-    remedy: "add the accelerator to a catalog overlay",
-};
-static MISSING_FIGURE: Page = Page {
-    code: "plan/missing-figure",
-    class: Class::User,
-    meaning: "The catalog describes the accelerator, but lacks a figure that every prediction needs.",
-    remedy: "add the figure to a catalog overlay",
-};
-static EMPTY_STEP: Page = Page {
-    code: "plan/empty-step",
-    class: Class::User,
-    meaning: "The global batch or the sequence length is zero, so a step has no tokens.",
-    remedy: "give a global batch and a sequence length of at least 1",
-};
-static IMPOSSIBLE_LAYOUT: Page = Page {
-    code: "plan/impossible-layout",
-    class: Class::User,
-    meaning: "The layout breaks a rule that pricing relies on, such as a degree of zero or fewer sequences than data-parallel ranks.",
-    remedy: "see `bedplate layout check` for every rule that the layout breaks",
-};
-static IMPOSSIBLE_REPLICA: Page = Page {
-    code: "plan/impossible-replica",
-    class: Class::User,
-    meaning: "The degrees of parallelism of a replica contradict each other: one is zero, or experts are spread over more ranks than divide the GPUs of a stage.",
-    remedy: "choose an expert degree that divides tensor times attention data ranks",
-};
+pages! { pub PAGES "plan":
+    NO_GPUS "no-gpus" User
+        "The cluster holds no accelerators, so nothing can be trained on it."
+        "name a cluster with accelerators, such as `p5.48xlarge:2`"
+    NO_USABLE_GPUS "no-usable-gpus" User
+        "Every node of the cluster is down, draining, or has a failed GPU. Steps are planned for whole nodes that take work."
+        "repair or resume nodes, or describe the cluster as it will be once repaired"
+    UNSUPPORTED_PRECISION "unsupported-precision" User
+        "The accelerators have no peak rate in this number format, or it is fp32, which is priced only on hosts: the model for accelerators counts weights and activations in 16 bits."
+        "choose one of the formats listed, or add the peak to a catalog overlay"
+    UNSUPPORTED_STACK "unsupported-stack" User
+        "On a host without accelerators only this program's own runtime can be priced, and that runtime has no operators for accelerators yet."
+        "leave out --stack to choose what the cluster can run"
+    SEVERAL_HOSTS "several-hosts" User
+        "This program's own runtime trains in one process on one host, so a step over several hosts has no price."
+        "plan for one: `--cluster host:1`"
+    UNSUPPORTED_MODEL "unsupported-model" User
+        "The model has a part that this program's own runtime, which trains on hosts, has no operator for."
+        "choose another model, or a cluster of accelerators"
+    BAD_ROUTING "bad-routing" User
+        "A routing skew is the load of the busiest expert rank over the mean, so it is at least 1."
+        "give a number of at least 1, such as 1.25"
+    UNKNOWN_ACCELERATOR "unknown-accelerator" User
+        "The machines of the cluster have an accelerator that the catalog does not describe, so its peaks and its memory are unknown."
+        "add the accelerator to a catalog overlay"
+    MISSING_FIGURE "missing-figure" User
+        "The catalog describes the accelerator, but lacks a figure that every prediction needs."
+        "add the figure to a catalog overlay"
+    EMPTY_STEP "empty-step" User
+        "The global batch or the sequence length is zero, so a step has no tokens."
+        "give a global batch and a sequence length of at least 1"
+    IMPOSSIBLE_LAYOUT "impossible-layout" User
+        "The layout breaks a rule that pricing relies on, such as a degree of zero or fewer sequences than data-parallel ranks."
+        "see `bedplate layout check` for every rule that the layout breaks"
+    IMPOSSIBLE_REPLICA "impossible-replica" User
+        "The degrees of parallelism of a replica contradict each other: one is zero, or experts are spread over more ranks than divide the GPUs of a stage."
+        "choose an expert degree that divides tensor times attention data ranks"
+}
 
 impl Diagnostic for PerfError {
     fn page(&self) -> &'static Page {

@@ -1,6 +1,6 @@
 //! Questions that have no answer, each with the nearest one that has.
 
-use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_diag::{Diagnostic, Page, pages};
 use bedplate_layout::Layout;
 use bedplate_perf::PerfError;
 use bedplate_units::{Bytes, Dollars, Seconds, grouped};
@@ -52,45 +52,26 @@ fn gpu_count(gpus: u32) -> String {
     if gpus == 1 { "1 GPU".into() } else { format!("{} GPUs", grouped(gpus.into())) }
 }
 
-pub const PAGES: &[&Page] =
-    &[&ZERO_GPUS, &TOO_MANY_GPUS, &NO_LAYOUT, &DOES_NOT_FIT, &NO_MACHINE, &EMPTY_BUDGET];
-
-static ZERO_GPUS: Page = Page {
-    code: "plan/zero-gpus",
-    class: Class::User,
-    meaning: "The question names no GPUs, so there is nothing to train on.",
-    remedy: "name at least one node, such as `p5.48xlarge:1`",
-};
-static TOO_MANY_GPUS: Page = Page {
-    code: "plan/too-many-gpus",
-    class: Class::User,
-    meaning: "The question names more GPUs than any network joins: the largest clusters announced hold about a million chips. A prediction beyond that would have no basis.",
-    remedy: "name at most 1,048,576 GPUs",
-};
-static NO_LAYOUT: Page = Page {
-    code: "plan/no-layout",
-    class: Class::User,
-    meaning: "No layout obeys every rule on exactly this number of GPUs. The degrees of a layout multiply to the number of GPUs, tensor parallelism divides the heads, there are at most as many stages as layers, and data ranks divide the global batch; a number of GPUs with the wrong factors leaves nothing.",
-    remedy: "use another number of GPUs, or a global batch with more divisors",
-};
-static DOES_NOT_FIT: Page = Page {
-    code: "plan/does-not-fit",
-    class: Class::User,
-    meaning: "Layouts exist, but each needs more memory per GPU than there is, even with everything sharded and all activations recomputed.",
-    remedy: "use more GPUs, GPUs with more memory, or a shorter sequence; or keep optimizer state in host memory",
-};
-static NO_MACHINE: Page = Page {
-    code: "plan/no-machine",
-    class: Class::User,
-    meaning: "No machine type of the catalog, in any number tried, meets the deadline and the budget. The answer lists the reason for every machine.",
-    remedy: "allow more time, more money or more GPUs; the nearest miss is in the answer",
-};
-static EMPTY_BUDGET: Page = Page {
-    code: "plan/empty-budget",
-    class: Class::User,
-    meaning: "The budget is zero or not a number, so no model can be trained for it.",
-    remedy: "give dollars or GPU-hours above zero",
-};
+pages! { pub PAGES "plan":
+    ZERO_GPUS "zero-gpus" User
+        "The question names no GPUs, so there is nothing to train on."
+        "name at least one node, such as `p5.48xlarge:1`"
+    TOO_MANY_GPUS "too-many-gpus" User
+        "The question names more GPUs than any network joins: the largest clusters announced hold about a million chips. A prediction beyond that would have no basis."
+        "name at most 1,048,576 GPUs"
+    NO_LAYOUT "no-layout" User
+        "No layout obeys every rule on exactly this number of GPUs. The degrees of a layout multiply to the number of GPUs, tensor parallelism divides the heads, there are at most as many stages as layers, and data ranks divide the global batch; a number of GPUs with the wrong factors leaves nothing."
+        "use another number of GPUs, or a global batch with more divisors"
+    DOES_NOT_FIT "does-not-fit" User
+        "Layouts exist, but each needs more memory per GPU than there is, even with everything sharded and all activations recomputed."
+        "use more GPUs, GPUs with more memory, or a shorter sequence; or keep optimizer state in host memory"
+    NO_MACHINE "no-machine" User
+        "No machine type of the catalog, in any number tried, meets the deadline and the budget. The answer lists the reason for every machine."
+        "allow more time, more money or more GPUs; the nearest miss is in the answer"
+    EMPTY_BUDGET "empty-budget" User
+        "The budget is zero or not a number, so no model can be trained for it."
+        "give dollars or GPU-hours above zero"
+}
 
 impl Diagnostic for SearchError {
     fn page(&self) -> &'static Page {

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_diag::{Diagnostic, Page, Place, pages};
 use bedplate_units::grouped;
 
 use crate::digest::Digest;
@@ -54,21 +54,7 @@ pub enum DataError {
     ReaderEnded,
 }
 
-macro_rules! pages {
-    ($($name:ident $code:literal $class:ident $meaning:literal $remedy:literal)*) => {
-        $(static $name: Page = Page {
-            code: concat!("data/", $code),
-            class: Class::$class,
-            meaning: $meaning,
-            remedy: $remedy,
-        };)*
-
-        /// The documentation of every code of this crate.
-        pub const PAGES: &[&Page] = &[$(&$name),*];
-    };
-}
-
-pages! {
+pages! { pub PAGES "data":
     READ "read" User
         "A file of a corpus, a tokenizer or an input cannot be read: it does not exist, is a folder, or you may not read it."
         "check the path and its permissions"

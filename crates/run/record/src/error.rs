@@ -4,7 +4,7 @@ use std::io;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 
-use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_diag::{Diagnostic, Page, pages};
 
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
@@ -32,21 +32,7 @@ impl RecordError {
     }
 }
 
-macro_rules! pages {
-    ($($name:ident $code:literal $class:ident $meaning:literal $remedy:literal)*) => {
-        $(static $name: Page = Page {
-            code: concat!("record/", $code),
-            class: Class::$class,
-            meaning: $meaning,
-            remedy: $remedy,
-        };)*
-
-        /// The documentation of every code of this crate.
-        pub const PAGES: &[&Page] = &[$(&$name),*];
-    };
-}
-
-pages! {
+pages! { pub PAGES "record":
     CREATE "cannot-create" User
         "A file in which a training run keeps its records cannot be created."
         "check that the folder of the run exists, is writable for this user and has room"

@@ -1,6 +1,6 @@
 //! Questions that have no answer, each with the nearest one that has.
 
-use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_diag::{Diagnostic, Page, pages};
 use bedplate_perf::PerfError;
 use bedplate_search::SearchError;
 use bedplate_units::{Bytes, Seconds};
@@ -96,51 +96,29 @@ impl std::fmt::Display for Failing {
     }
 }
 
-pub const PAGES: &[&Page] =
-    &[&NOTHING_ASKED, &CONTEXT_TOO_LONG, &DOES_NOT_FIT, &NONE_HOLDS, &UNKNOWN_PATTERN, &TRAINING, &NO_SPLIT];
-
-static NOTHING_ASKED: Page = Page {
-    code: "deploy/nothing-asked",
-    class: Class::User,
-    meaning: "A load needs requests with at least one token in and one out, at a rate above zero, and at least one GPU and one format to serve them with.",
-    remedy: "give lengths, a rate and a share above zero",
-};
-static CONTEXT_TOO_LONG: Page = Page {
-    code: "deploy/context-too-long",
-    class: Class::User,
-    meaning: "Prompt and answer together are longer than the model's context, so no engine would accept the request.",
-    remedy: "ask for shorter requests, or take a model with a longer context",
-};
-static DOES_NOT_FIT: Page = Page {
-    code: "deploy/does-not-fit",
-    class: Class::User,
-    meaning: "However the model is split, in every allowed format, the weights and the KV of one request exceed the memory of the GPUs.",
-    remedy: "use more GPUs, GPUs with more memory, or narrower formats; what would fit is in the answer",
-};
-static NONE_HOLDS: Page = Page {
-    code: "deploy/none-holds",
-    class: Class::User,
-    meaning: "Deployments fit, but none of those tried meets the objectives at the rate. The answer says which limit fails and the nearest question that has an answer.",
-    remedy: "relax the limit that fails, lower the rate, or add GPUs; the nearest that holds is in the answer",
-};
-static UNKNOWN_PATTERN: Page = Page {
-    code: "deploy/unknown-pattern",
-    class: Class::User,
-    meaning: "A deployment is written as its degrees and formats joined by dots, such as `tp4.pp2.fp8.kv-fp8.chunk8192`; any of them may be left out. Prompt and decode pools are joined by `+`.",
-    remedy: "write something like `tp4.fp8`, or `tp2+tp4` for two pools",
-};
-static TRAINING: Page = Page {
-    code: "deploy/no-training-plan",
-    class: Class::User,
-    meaning: "No layout of the training part of a post-training step fits on the GPUs it would get.",
-    remedy: "give more GPUs or shorter sequences; `bedplate plan train` shows what would fit",
-};
-static NO_SPLIT: Page = Page {
-    code: "deploy/no-split",
-    class: Class::User,
-    meaning: "Rollouts and training can share the GPUs or divide them, but neither way lets both fit.",
-    remedy: "give more GPUs, shorter answers, or a narrower format for rollouts",
-};
+pages! { pub PAGES "deploy":
+    NOTHING_ASKED "nothing-asked" User
+        "A load needs requests with at least one token in and one out, at a rate above zero, and at least one GPU and one format to serve them with."
+        "give lengths, a rate and a share above zero"
+    CONTEXT_TOO_LONG "context-too-long" User
+        "Prompt and answer together are longer than the model's context, so no engine would accept the request."
+        "ask for shorter requests, or take a model with a longer context"
+    DOES_NOT_FIT "does-not-fit" User
+        "However the model is split, in every allowed format, the weights and the KV of one request exceed the memory of the GPUs."
+        "use more GPUs, GPUs with more memory, or narrower formats; what would fit is in the answer"
+    NONE_HOLDS "none-holds" User
+        "Deployments fit, but none of those tried meets the objectives at the rate. The answer says which limit fails and the nearest question that has an answer."
+        "relax the limit that fails, lower the rate, or add GPUs; the nearest that holds is in the answer"
+    UNKNOWN_PATTERN "unknown-pattern" User
+        "A deployment is written as its degrees and formats joined by dots, such as `tp4.pp2.fp8.kv-fp8.chunk8192`; any of them may be left out. Prompt and decode pools are joined by `+`."
+        "write something like `tp4.fp8`, or `tp2+tp4` for two pools"
+    TRAINING "no-training-plan" User
+        "No layout of the training part of a post-training step fits on the GPUs it would get."
+        "give more GPUs or shorter sequences; `bedplate plan train` shows what would fit"
+    NO_SPLIT "no-split" User
+        "Rollouts and training can share the GPUs or divide them, but neither way lets both fit."
+        "give more GPUs, shorter answers, or a narrower format for rollouts"
+}
 
 impl Diagnostic for DeployError {
     fn page(&self) -> &'static Page {

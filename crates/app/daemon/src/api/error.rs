@@ -1,7 +1,7 @@
 //! What is answered when something is wrong, and the pages that explain it.
 
 use bedplate_control::Refusal;
-use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_diag::{Diagnostic, Page, Place, pages};
 use bedplate_job::JobError;
 use bedplate_journal::JournalError;
 use hyper::StatusCode;
@@ -56,21 +56,7 @@ pub enum ApiError {
     Journal(#[from] JournalError),
 }
 
-macro_rules! pages {
-    ($($name:ident $code:literal $class:ident $meaning:literal $remedy:literal)*) => {
-        $(static $name: Page = Page {
-            code: concat!("api/", $code),
-            class: Class::$class,
-            meaning: $meaning,
-            remedy: $remedy,
-        };)*
-
-        /// The documentation of every code of the API.
-        pub const PAGES: &[&Page] = &[$(&$name),*];
-    };
-}
-
-pages! {
+pages! { pub PAGES "api":
     UNAUTHORIZED "unauthorized" User
         "Every request but a few carries a token. This one had none, or one that the daemon does not know (any more)."
         "send `Authorization: Bearer TOKEN`; the administrator makes tokens with `bedplate token add`"

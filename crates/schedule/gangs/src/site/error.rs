@@ -1,6 +1,6 @@
 //! What can be wrong with a site's rules, and the pages that explain it.
 
-use bedplate_diag::{Class, Diagnostic, Page, Place, nearest};
+use bedplate_diag::{Diagnostic, Page, Place, nearest, pages};
 use bedplate_document::DocumentError;
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -29,31 +29,17 @@ impl SettingsError {
     }
 }
 
-macro_rules! pages {
-    ($($name:ident $code:literal $meaning:literal $remedy:literal)*) => {
-        $(static $name: Page = Page {
-            code: concat!("site/", $code),
-            class: Class::User,
-            meaning: $meaning,
-            remedy: $remedy,
-        };)*
-
-        /// The documentation of the codes of a site's rules.
-        pub const PAGES: &[&Page] = &[$(&$name),*];
-    };
-}
-
-pages! {
-    UNDEFINED "undefined"
+pages! { pub PAGES "site":
+    UNDEFINED "undefined" User
         "The site's rules speak of a node, a GPU type, an account, a queue or a quality of service that exists neither in the file nor in the cluster."
         "correct the spelling, or add the entry"
-    DUPLICATE "duplicate"
+    DUPLICATE "duplicate" User
         "Two entries of the same kind in the site's rules have the same name. Which of the two is meant cannot be known. The account `root` always exists and needs no entry."
         "remove or rename one of the two"
-    CYCLE "cycle"
+    CYCLE "cycle" User
         "Accounts or queues name each other as parents in a circle. They form trees: following parents must come to an end."
         "remove one of the `parent` keys"
-    TOO_MANY "too-many"
+    TOO_MANY "too-many" User
         "The site's rules have more entries of a kind than any real site, which means that the file is not what it claims to be."
         "check that this is the file you meant"
 }

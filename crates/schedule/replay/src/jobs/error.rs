@@ -1,6 +1,6 @@
 //! What can be wrong with a trace, and the pages that explain it.
 
-use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_diag::{Diagnostic, Page, Place, pages};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
@@ -14,32 +14,20 @@ pub enum TraceError {
     BadLine { reason: String, near: Option<String>, place: Place },
 }
 
-pub const PAGES: &[&Page] = &[&UNKNOWN_FORMAT, &EMPTY, &MISSING_COLUMN, &BAD_LINE];
-
-static UNKNOWN_FORMAT: Page = Page {
-    code: "replay/unknown-job-trace",
-    class: Class::User,
-    meaning: "The text matches none of the known job traces: SWF, the Philly CSV, the Alibaba GPU pod list, or JSON lines with one job each.",
-    remedy: "say which with --format, or convert the trace to the JSON lines of docs/replay.md; unpack compressed traces first",
-};
-static EMPTY: Page = Page {
-    code: "replay/empty-job-trace",
-    class: Class::User,
-    meaning: "The trace holds no job: only comments, a header, or nothing.",
-    remedy: "check that this is the file you meant",
-};
-static MISSING_COLUMN: Page = Page {
-    code: "replay/missing-job-column",
-    class: Class::User,
-    meaning: "The CSV trace lacks a column that every trace of its format has.",
-    remedy: "add the column, or convert the trace to the JSON lines of docs/replay.md",
-};
-static BAD_LINE: Page = Page {
-    code: "replay/malformed-job",
-    class: Class::User,
-    meaning: "A line of the trace lacks a field, or a field has the wrong form. Nothing was replayed.",
-    remedy: "correct or remove the line; docs/replay.md lists the fields",
-};
+pages! { pub PAGES "replay":
+    UNKNOWN_FORMAT "unknown-job-trace" User
+        "The text matches none of the known job traces: SWF, the Philly CSV, the Alibaba GPU pod list, or JSON lines with one job each."
+        "say which with --format, or convert the trace to the JSON lines of docs/replay.md; unpack compressed traces first"
+    EMPTY "empty-job-trace" User
+        "The trace holds no job: only comments, a header, or nothing."
+        "check that this is the file you meant"
+    MISSING_COLUMN "missing-job-column" User
+        "The CSV trace lacks a column that every trace of its format has."
+        "add the column, or convert the trace to the JSON lines of docs/replay.md"
+    BAD_LINE "malformed-job" User
+        "A line of the trace lacks a field, or a field has the wrong form. Nothing was replayed."
+        "correct or remove the line; docs/replay.md lists the fields"
+}
 
 impl Diagnostic for TraceError {
     fn page(&self) -> &'static Page {

@@ -1,6 +1,6 @@
 //! What can be wrong with a trace of requests, and the pages that explain it.
 
-use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_diag::{Diagnostic, Page, Place, pages};
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum TraceError {
@@ -14,35 +14,20 @@ pub enum TraceError {
     UnknownFormat { place: Place },
 }
 
-pub const PAGES: &[&Page] = &[&MALFORMED, &MISSING_COLUMN, &EMPTY, &UNKNOWN_FORMAT];
-
-static MALFORMED: Page = Page {
-    code: "replay/malformed-request",
-    class: Class::User,
-    meaning: "A line of a request trace does not have the form that the format requires. No line is skipped, because replaying half a trace would answer a different question.",
-    remedy: "correct the line, or remove it from the file",
-};
-
-static MISSING_COLUMN: Page = Page {
-    code: "replay/missing-column",
-    class: Class::User,
-    meaning: "The first line of a CSV trace names its columns, and a required one is missing.",
-    remedy: "give a header such as `TIMESTAMP,ContextTokens,GeneratedTokens`",
-};
-
-static EMPTY: Page = Page {
-    code: "replay/empty-trace",
-    class: Class::User,
-    meaning: "The trace has a header or blank lines but no request, so there is nothing to replay.",
-    remedy: "check that it is the right file",
-};
-
-static UNKNOWN_FORMAT: Page = Page {
-    code: "replay/unknown-trace",
-    class: Class::User,
-    meaning: "Request traces are CSV with a header that names a timestamp and token counts, or JSON lines with an object per request. The first line is neither.",
-    remedy: "give an Azure LLM trace (CSV) or JSON lines with `timestamp`, `input_length` and `output_length`",
-};
+pages! { pub PAGES "replay":
+    MALFORMED "malformed-request" User
+        "A line of a request trace does not have the form that the format requires. No line is skipped, because replaying half a trace would answer a different question."
+        "correct the line, or remove it from the file"
+    MISSING_COLUMN "missing-column" User
+        "The first line of a CSV trace names its columns, and a required one is missing."
+        "give a header such as `TIMESTAMP,ContextTokens,GeneratedTokens`"
+    EMPTY "empty-trace" User
+        "The trace has a header or blank lines but no request, so there is nothing to replay."
+        "check that it is the right file"
+    UNKNOWN_FORMAT "unknown-trace" User
+        "Request traces are CSV with a header that names a timestamp and token counts, or JSON lines with an object per request. The first line is neither."
+        "give an Azure LLM trace (CSV) or JSON lines with `timestamp`, `input_length` and `output_length`"
+}
 
 impl Diagnostic for TraceError {
     fn page(&self) -> &'static Page {
