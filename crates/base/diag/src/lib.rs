@@ -37,5 +37,5 @@ mod render;
 pub use class::Class;
 pub use diagnostic::{Diagnostic, Page};
 pub use nearest::{nearest, nearest_names};
-pub use place::{Place, Source};
+pub use place::{Place, Source, shown};
 pub use render::{render_json, render_text};

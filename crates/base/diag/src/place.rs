@@ -64,6 +64,12 @@ impl Place {
     }
 }
 
+/// Text from outside as messages quote it: without control characters, and not a megabyte of it.
+pub fn shown(text: &str) -> String {
+    const LONGEST: usize = 60;
+    text.chars().take(LONGEST).map(|c| if c.is_control() { char::REPLACEMENT_CHARACTER } else { c }).collect()
+}
+
 fn quoted(text: &str, column: usize) -> String {
     let skipped = if column > QUOTED_CHARS { column - QUOTED_CHARS / 2 } else { 0 };
     let mut shown: String = text.chars().skip(skipped).take(QUOTED_CHARS).collect();

@@ -27,4 +27,4 @@ mod value;
 pub use error::{DocumentError, PAGES};
 pub use readable::{Misfit, Readable};
 pub use table::Table;
-pub use value::{Entry, Located, Value};
+pub use value::{Entry, Located, Value, quoted};

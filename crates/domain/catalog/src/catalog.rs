@@ -1,6 +1,6 @@
 //! The catalog as a whole: entries in the order of the files, found by name or alias.
 
-use bedplate_diag::{Source, nearest_names};
+use bedplate_diag::{Source, nearest_names, shown};
 use bedplate_units::Bytes;
 
 use crate::format;
@@ -82,7 +82,7 @@ pub(crate) trait Named {
 fn find<'a, T: Named>(kind: &'static str, name: &str, entries: &'a [T]) -> Result<&'a T, CatalogError> {
     entries.iter().find(|entry| entry.answers_to(name)).ok_or_else(|| CatalogError::UnknownName {
         kind,
-        name: name.chars().take(60).collect(),
+        name: shown(name),
         near: nearest_names(name, entries.iter().map(Named::name), 2)
             .into_iter()
             .map(str::to_owned)

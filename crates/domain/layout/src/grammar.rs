@@ -7,7 +7,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use bedplate_diag::{Class, Diagnostic, Page, nearest};
+use bedplate_diag::{Class, Diagnostic, Page, nearest, shown};
 
 use crate::{ComputePrecision, Layout, Recompute, Sharding};
 
@@ -112,11 +112,10 @@ impl Reader {
         let digits_at = lower.find(|c: char| c.is_ascii_digit()).unwrap_or(lower.len());
         let (letters, digits) = lower.split_at(digits_at);
         let Some(name) = NUMBERED.into_iter().find(|known| *known == letters) else {
-            return Err(ParseLayoutError::UnknownPart { part: part.chars().take(40).collect() });
+            return Err(ParseLayoutError::UnknownPart { part: shown(part) });
         };
         let number = digits.parse().ok().filter(|number| (1..=1_000_000).contains(number));
-        let number: u32 = number
-            .ok_or_else(|| ParseLayoutError::BadNumber { part: part.chars().take(40).collect(), name })?;
+        let number: u32 = number.ok_or_else(|| ParseLayoutError::BadNumber { part: shown(part), name })?;
         self.claim(if name == "hsdp" { "sharding" } else { name }, part)?;
         match name {
             "dp" => self.layout.data = number,

@@ -10,6 +10,7 @@ mod named;
 use std::collections::HashMap;
 
 use bedplate_diag::Place;
+pub(crate) use bedplate_diag::shown;
 
 use self::arrangement::Arrangement;
 use crate::cluster::{AttachedStorage, Cluster, DomainTable, GpuNumbers, NONE, NodeTable, SwitchTable};
@@ -462,9 +463,4 @@ pub(crate) fn check_limit(
     place: impl FnOnce() -> Place,
 ) -> Result<(), TopologyError> {
     if count <= limit { Ok(()) } else { Err(TopologyError::TooMany { what, count, limit, place: place() }) }
-}
-
-/// A name as quoted in errors.
-pub(crate) fn shown(name: &str) -> String {
-    name.chars().take(60).map(|c| if c.is_control() { '\u{fffd}' } else { c }).collect()
 }

@@ -1,5 +1,6 @@
 //! The levels at which GPUs meet, ordered by the quality of the connection.
 
+use bedplate_diag::shown;
 use std::fmt;
 use std::str::FromStr;
 
@@ -56,9 +57,7 @@ impl FromStr for Level {
             "spine" => Ok(Level::SPINE),
             "core" => Ok(Level::CORE),
             "cluster" => Ok(Level::Cluster),
-            _ => tier()
-                .map(Level::Switch)
-                .ok_or_else(|| TopologyError::UnknownLevel { text: text.chars().take(60).collect() }),
+            _ => tier().map(Level::Switch).ok_or_else(|| TopologyError::UnknownLevel { text: shown(text) }),
         }
     }
 }

@@ -23,6 +23,7 @@
 //! | network | 6.25 GB/s per A100 under Megatron-DeepSpeed, else the chip's usual one | Jean Zay |
 
 use bedplate_catalog::Catalog;
+use bedplate_diag::shown;
 use bedplate_layout::{ComputePrecision, Layout, Recompute, Sharding};
 use bedplate_perf::{
     Dispatcher, ExpertOverlap, Hardware, Network, Offload, Routing, Scaling, Stack, Task, Workload,
@@ -358,7 +359,7 @@ fn cut_experts(layout: &mut Layout, record: &Record, model: &Transformer) {
 pub(crate) fn hardware(record: &Record, stack: Stack, catalog: &Catalog) -> Result<Hardware, Skip> {
     let name = [record.text("accelerator"), record.text("gpu")].into_iter().find(|name| !name.is_empty());
     let name = name.ok_or(Skip::Blank { column: "accelerator" })?;
-    let unknown = || Skip::UnknownAccelerator { name: name.chars().take(40).collect() };
+    let unknown = || Skip::UnknownAccelerator { name: shown(name) };
     let chip = catalog.accelerator(name).map_err(|_| unknown())?;
     let chip = Hardware::from_accelerator(chip, catalog).map_err(|_| unknown())?;
     let gpus = record.degree("gpus").ok_or(Skip::Blank { column: "gpus" })?;

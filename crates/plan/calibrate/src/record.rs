@@ -1,6 +1,7 @@
 //! One row of a measurement file, as text by column.
 
 use crate::{CalibrateError, csv};
+use bedplate_diag::shown;
 
 /// A row. Cells that the file lacks read as blank.
 #[derive(Debug, Clone)]
@@ -68,7 +69,7 @@ impl Record {
     pub(crate) fn not_positive(&self) -> Option<(&'static str, String)> {
         let is_bad = |column: &&str| !self.text(column).is_empty() && self.number(column).is_none();
         let column = NUMBERS.into_iter().find(is_bad)?;
-        Some((column, self.text(column).chars().take(40).collect()))
+        Some((column, shown(self.text(column))))
     }
 
     /// A positive whole number, even when written as `8.0`.

@@ -2,7 +2,7 @@
 //!
 //! A file of the same form replaces all of them; single figures are overridden where they are used.
 
-use bedplate_diag::Source;
+use bedplate_diag::{Source, shown};
 use bedplate_document::{DocumentError, Table};
 use bedplate_units::Seconds;
 
@@ -104,7 +104,7 @@ impl Published {
 
     pub fn rate(&self, key: &str) -> Result<&PublishedRate, GoodputError> {
         self.rates.iter().find(|rate| rate.key == key).ok_or_else(|| GoodputError::UnknownRate {
-            key: key.chars().take(60).collect(),
+            key: shown(key),
             known: self.rates.iter().map(|rate| rate.key.clone()).collect(),
         })
     }

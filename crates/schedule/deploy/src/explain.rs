@@ -1,5 +1,6 @@
 //! Why a deployment was not taken, or was.
 
+use bedplate_diag::shown;
 use bedplate_perf::serving::{Parallel, WeightFormat};
 use bedplate_transformer::Precision;
 
@@ -119,23 +120,18 @@ impl CutPattern {
             "ep" => &mut self.expert,
             "adp" => &mut self.attention_data,
             "chunk" => &mut self.chunk,
-            _ => return Err(format!("`{}` is not a degree or format", shortened(term))),
+            _ => return Err(format!("`{}` is not a degree or format", shown(term))),
         };
-        *field = Some(number.ok_or_else(|| format!("`{}` needs a number above 0", shortened(term)))?);
+        *field = Some(number.ok_or_else(|| format!("`{}` needs a number above 0", shown(term)))?);
         Ok(())
     }
-}
-
-/// User input, shortened for a message.
-fn shortened(text: &str) -> String {
-    text.chars().take(60).collect()
 }
 
 impl std::str::FromStr for Pattern {
     type Err = DeployError;
 
     fn from_str(text: &str) -> Result<Self, DeployError> {
-        let unknown = |reason| DeployError::UnknownPattern { text: shortened(text), reason };
+        let unknown = |reason| DeployError::UnknownPattern { text: shown(text), reason };
         let (first, second) = match text.split_once('+') {
             Some((first, second)) => (first, Some(second)),
             None => (text, None),

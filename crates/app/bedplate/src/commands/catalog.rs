@@ -15,7 +15,7 @@ mod storage;
 use std::collections::BTreeSet;
 
 use bedplate_catalog::CatalogError;
-use bedplate_diag::{Page, nearest_names};
+use bedplate_diag::{Page, nearest_names, shown};
 
 use crate::console::Console;
 use crate::context::Context;
@@ -86,7 +86,7 @@ pub(crate) fn refuse_unknown<'a>(
         return Ok(());
     }
     let near = nearest_names(wanted, names, 2).into_iter().map(str::to_owned).collect();
-    Err(CatalogError::UnknownName { kind, name: wanted.chars().take(60).collect(), near })
+    Err(CatalogError::UnknownName { kind, name: shown(wanted), near })
 }
 
 pub(crate) use instances::regions;

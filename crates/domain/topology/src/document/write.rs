@@ -3,6 +3,7 @@
 use std::fmt::{Display, Write as _};
 use std::str::FromStr;
 
+use bedplate_document::quoted;
 use bedplate_units::{Bandwidth, Bytes};
 
 use crate::{Cluster, NodeId, NodeKind, NodeRange, compress_hostlist};
@@ -158,21 +159,4 @@ fn exact<Q: Display + FromStr + PartialEq>(quantity: Q, number: f64, unit: &str)
     let is_exact = |text: &String| text.parse::<Q>().is_ok_and(|same| same == quantity);
     let short = [quantity.to_string(), format!("{quantity:#}")].into_iter().find(is_exact);
     quoted(&short.unwrap_or_else(|| format!("{number} {unit}")))
-}
-
-/// A TOML string.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::with_capacity(text.len() + 2);
-    quoted.push('"');
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => quoted.extend(['\\', character]),
-            c if c.is_control() => {
-                let _ = write!(quoted, "\\U{:08X}", u32::from(c));
-            }
-            c => quoted.push(c),
-        }
-    }
-    quoted.push('"');
-    quoted
 }

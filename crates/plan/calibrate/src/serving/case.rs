@@ -1,5 +1,6 @@
 //! A measured serving row as an input to the model.
 
+use bedplate_diag::shown;
 use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
@@ -96,7 +97,7 @@ impl ServingCases {
 impl ServingCase {
     fn new(record: &Record, catalog: &Catalog) -> Result<Self, ServingSkip> {
         if !record.text("duplicate_of").is_empty() {
-            return Err(ServingSkip::Duplicate { of: fill::short(record.text("duplicate_of")) });
+            return Err(ServingSkip::Duplicate { of: shown(record.text("duplicate_of")) });
         }
         if record.text("load_kind") != "closed_loop" {
             return Err(ServingSkip::Production);

@@ -1,6 +1,7 @@
 //! Rules, by source, for what a row leaves blank or states in its own way.
 
 use bedplate_catalog::Catalog;
+use bedplate_diag::shown;
 use bedplate_perf::serving::{
     ClosedLoop, Engine, EngineSettings, KvLink, Parallel, ServedModel, WeightFormat,
 };
@@ -47,12 +48,12 @@ impl Campaign {
 
 pub(super) fn model(record: &Record) -> Result<ServedModel, ServingSkip> {
     let name = record.text("model");
-    ServedModel::named(name).map_err(|_| ServingSkip::UnknownModel { name: short(name) })
+    ServedModel::named(name).map_err(|_| ServingSkip::UnknownModel { name: shown(name) })
 }
 
 pub(super) fn engine(record: &Record) -> Result<Engine, ServingSkip> {
     let name = record.text("engine");
-    Engine::find(name).ok_or_else(|| ServingSkip::UnknownEngine { name: short(name) })
+    Engine::find(name).ok_or_else(|| ServingSkip::UnknownEngine { name: shown(name) })
 }
 
 /// Blank means bf16: an 8B model on one H100 takes 7.4 ms per token, which fits 15 GB of weights and not 8.
@@ -60,13 +61,13 @@ pub(super) fn format(record: &Record) -> Result<WeightFormat, ServingSkip> {
     let name = record.text("precision");
     match name {
         "" => Ok(WeightFormat::Bf16),
-        _ => WeightFormat::find(name).ok_or_else(|| ServingSkip::UnknownPrecision { name: short(name) }),
+        _ => WeightFormat::find(name).ok_or_else(|| ServingSkip::UnknownPrecision { name: shown(name) }),
     }
 }
 
 pub(super) fn hardware(record: &Record, catalog: &Catalog) -> Result<Hardware, ServingSkip> {
     let name = record.text("accelerator");
-    let unknown = || ServingSkip::UnknownAccelerator { name: short(name) };
+    let unknown = || ServingSkip::UnknownAccelerator { name: shown(name) };
     let accelerator = catalog.accelerator(name).map_err(|_| unknown())?;
     let chip = Hardware::from_accelerator(accelerator, catalog).map_err(|_| unknown())?;
     let domain = if accelerator.name.starts_with("gb") { 72 } else { 8 };
@@ -262,8 +263,4 @@ fn year(text: &str) -> Option<f64> {
     let year: f64 = parts.next()?.parse().ok()?;
     let month: f64 = parts.next()?.parse().ok()?;
     ((2020.0..2100.0).contains(&year) && (1.0..=12.0).contains(&month)).then(|| year + (month - 0.5) / 12.0)
-}
-
-pub(super) fn short(text: &str) -> String {
-    text.chars().take(60).collect()
 }

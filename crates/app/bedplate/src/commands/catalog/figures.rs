@@ -4,7 +4,7 @@ use bedplate_catalog::{
     Accelerator, Catalog, CatalogError, Evidence, Fabric, Instance, Prices, Purchase, StorageClass,
     UltraServer,
 };
-use bedplate_diag::nearest_names;
+use bedplate_diag::{nearest_names, shown};
 use serde_json::Value;
 
 use super::json;
@@ -42,7 +42,7 @@ pub(super) fn find<'a>(name: &str, catalog: &'a Catalog) -> Result<Entry<'a>, Ca
             .chain(catalog.fabrics.iter().map(|entry| entry.name.as_str()))
             .chain(catalog.storage.iter().map(|entry| entry.name.as_str()));
         let near = nearest_names(name, names, 2).into_iter().map(str::to_owned).collect();
-        CatalogError::UnknownName { kind: "entry", name: name.chars().take(60).collect(), near }
+        CatalogError::UnknownName { kind: "entry", name: shown(name), near }
     })
 }
 

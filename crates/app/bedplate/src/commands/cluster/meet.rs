@@ -1,7 +1,7 @@
 //! `bedplate cluster meet CLUSTER NODE…`: where nodes meet, and the bandwidth between them.
 
 use bedplate_catalog::Catalog;
-use bedplate_diag::{Class, Diagnostic, Page, nearest};
+use bedplate_diag::{Class, Diagnostic, Page, nearest, shown};
 use bedplate_topology::{Cluster, GpuId, NodeId};
 use serde_json::json;
 
@@ -99,6 +99,6 @@ fn find(name: &str, cluster: &Cluster) -> Result<NodeId, UnknownNode> {
         let names = cluster.nodes().into_iter().map(|node| cluster.node(node).name());
         // Thousands of numbered names always include a close one, so suggestions only help in small clusters.
         let near = if cluster.node_count() <= 64 { nearest(name, names) } else { None };
-        UnknownNode { name: name.chars().take(60).collect(), near: near.map(str::to_owned) }
+        UnknownNode { name: shown(name), near: near.map(str::to_owned) }
     })
 }
