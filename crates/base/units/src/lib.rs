@@ -15,6 +15,7 @@
 //! # Ok::<(), bedplate_units::UnitError>(())
 //! ```
 
+mod calendar;
 mod count;
 mod error;
 mod format;
@@ -25,6 +26,7 @@ mod rate;
 mod size;
 mod time;
 
+pub use calendar::Date;
 pub use count::{Count, Tokens, grouped};
 pub use error::UnitError;
 pub use money::{DollarRate, Dollars};

@@ -7,6 +7,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_gangs::Time;
+use bedplate_units::Date;
 use rusqlite::{Row, params};
 
 use crate::{JournalError, Reader};
@@ -96,7 +97,7 @@ impl Key {
         match self {
             Key::Name(name) => name,
             Key::Number(number) => number.to_string(),
-            Key::Day(day) => date(day),
+            Key::Day(day) => Date::of_day(day).to_string(),
         }
     }
 }
@@ -174,22 +175,6 @@ impl Run {
     }
 }
 
-/// `2026-11-15` for days since 1970. Years are counted from March here, so that a leap day ends its year.
-fn date(day: u64) -> String {
-    const FOUR_CENTURIES: u64 = 146_097;
-    // 1970 began 719,468 days after the 1st of March of the year 0.
-    let day = day + 719_468;
-    let (era, day_of_era) = (day / FOUR_CENTURIES, day % FOUR_CENTURIES);
-    let year_of_era = (day_of_era + day_of_era / 36_524 - day_of_era / 1_460 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    // From March on, months of 31, 30, 31, 30 and 31 days make 153, over and over.
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day_of_month = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = (month_from_march + 2) % 12 + 1;
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    format!("{year:04}-{month:02}-{day_of_month:02}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -200,7 +185,7 @@ mod tests {
         let mut statement = connection.prepare("SELECT date(?1 * 86400, 'unixepoch')").unwrap();
         for day in (0..200_000).step_by(7).chain([59, 60, 789, 790, 10_956, 10_957, 11_016]) {
             let expected: String = statement.query_row([day], |row| row.get(0)).unwrap();
-            assert_eq!(date(day), expected, "day {day}");
+            assert_eq!(Date::of_day(day).to_string(), expected, "day {day}");
         }
     }
 }

@@ -251,23 +251,9 @@ impl fmt::Display for At {
             return write!(f, "t+{}", self.0.since(Time::ZERO));
         }
         let seconds = self.0.0 / 1000;
-        let (year, month, day) = civil(seconds / 86_400);
         let (hour, minute) = (seconds / 3600 % 24, seconds / 60 % 60);
-        write!(f, "{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+        write!(f, "{} {hour:02}:{minute:02} UTC", bedplate_units::Date::of_day(seconds / 86_400))
     }
-}
-
-/// Year, month and day of a number of days since 1970, in the Gregorian calendar.
-fn civil(days: u64) -> (u64, u64, u64) {
-    // Years begin in March here, so that the leap day is the last of a year; 719,468 days from such a year 0 to 1970.
-    let days = days + 719_468;
-    let (era, of_era) = (days / 146_097, days % 146_097);
-    let year_of_era = (of_era - of_era / 1_460 + of_era / 36_524 - of_era / 146_096) / 365;
-    let of_year = of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month = (5 * of_year + 2) / 153;
-    let day = of_year - (153 * month + 2) / 5 + 1;
-    let month = if month < 10 { month + 3 } else { month - 9 };
-    (era * 400 + year_of_era + u64::from(month <= 2), month, day)
 }
 
 #[cfg(test)]

@@ -6,3 +6,4 @@
 pub mod jobs;
 mod random;
 pub mod requests;
+mod timestamp;

@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bedplate_units::Date;
+
 /// Milliseconds since 1970.
 pub(crate) fn now_ms() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
@@ -22,22 +24,8 @@ pub(crate) fn clock(ms: u64) -> String {
 /// A time in UTC: `2026-11-15 12:40:07`.
 pub(crate) fn moment(ms: u64) -> String {
     let seconds = ms / 1000;
-    let (year, month, day) = date(seconds / 86_400);
     let (hours, minutes, rest) = (seconds / 3600 % 24, seconds / 60 % 60, seconds % 60);
-    format!("{year}-{month:02}-{day:02} {hours:02}:{minutes:02}:{rest:02}")
-}
-
-/// The date of a day counted from 1970, by the rule that years of 400 have 146,097 days.
-fn date(days: u64) -> (u64, u64, u64) {
-    // Counted from 0000-03-01, so that the leap day is a year's last.
-    let days = days + 719_468;
-    let (era, day) = (days / 146_097, days % 146_097);
-    let year = (day - day / 1460 + day / 36_524 - day / 146_096) / 365;
-    let day = day - (365 * year + year / 4 - year / 100);
-    let month = (5 * day + 2) / 153;
-    let day = day - (153 * month + 2) / 5 + 1;
-    let (month, carry) = if month < 10 { (month + 3, 0) } else { (month - 9, 1) };
-    (era * 400 + year + carry, month, day)
+    format!("{} {hours:02}:{minutes:02}:{rest:02}", Date::of_day(seconds / 86_400))
 }
 
 #[cfg(test)]

@@ -3,12 +3,12 @@
 //! `submit_s`, `duration_s` and a size (`gpus`, or `nodes` with `gpus_per_node`) are needed; the rest has
 //! defaults. docs/replay.md is the reference. What is written reads back unchanged.
 
-use bedplate_diag::{Source, nearest};
+use bedplate_diag::{Source, nearest, shown};
 use bedplate_gangs::{Closeness, Elastic, Preemption, Span, Time};
 use bedplate_topology::Level;
 use serde_json::{Map, Value, json};
 
-use super::lines::{Line, lines, shown};
+use super::lines::{Line, lines};
 use super::{Ending, Size, Trace, TraceError, TraceJob};
 
 /// Every field.

@@ -1,6 +1,6 @@
 //! Lines of fields, with errors that name the line.
 
-use bedplate_diag::Source;
+use bedplate_diag::{Source, shown};
 
 use super::TraceError;
 
@@ -75,9 +75,4 @@ pub(crate) fn whole(line: Line<'_>, field: &str, what: &str, most: u32) -> Resul
         return Err(line.bad(format!("the {what} `{}` is not a whole number up to {most}", shown(field))));
     }
     Ok(number as u32)
-}
-
-/// A field shortened for quoting.
-pub(crate) fn shown(field: &str) -> String {
-    field.chars().take(40).collect()
 }

@@ -4,10 +4,10 @@
 //! where unknown, requested (8), requested time (9), status (11), user (12), group as account (13), queue as
 //! QOS (15) and partition (16). Jobs without a run time or processors are left out and counted: they never ran.
 
-use bedplate_diag::Source;
+use bedplate_diag::{Source, shown};
 use bedplate_gangs::{Span, Time};
 
-use super::lines::{Line, lines, shown};
+use super::lines::{Line, lines};
 use super::{Ending, Size, Trace, TraceError, TraceJob};
 
 const FIELDS: usize = 18;

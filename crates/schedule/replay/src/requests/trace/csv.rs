@@ -1,11 +1,11 @@
 //! CSV traces: a header, then `TIMESTAMP,ContextTokens,GeneratedTokens`, as in Azure's LLM inference traces.
 
-use bedplate_diag::Source;
+use bedplate_diag::{Source, shown};
 
 use super::super::error::TraceError;
 use super::super::planned::Planned;
-use super::timestamp::Timestamp;
 use super::{LONGEST, lines, malformed, tokens};
+use crate::timestamp::Timestamp;
 
 /// Columns and their accepted names.
 const TIMESTAMP: (&str, &[&str]) = ("TIMESTAMP", &["timestamp", "arrived_at", "arrival_time"]);
@@ -61,7 +61,7 @@ fn row(text: &str, columns: &Columns) -> Result<(Timestamp, u32, u32), String> {
     }
     let timestamp = fields[columns.timestamp];
     let timestamp =
-        Timestamp::parse(timestamp).ok_or_else(|| format!("`{}` is not a time", shortened(timestamp)))?;
+        Timestamp::parse(timestamp).ok_or_else(|| format!("`{}` is not a time", shown(timestamp)))?;
     let prompt = tokens("the prompt", fields[columns.prompt].parse().ok())?;
     let output = tokens("the output", fields[columns.output].parse().ok())?;
     Ok((timestamp, prompt, output))
@@ -69,8 +69,4 @@ fn row(text: &str, columns: &Columns) -> Result<(Timestamp, u32, u32), String> {
 
 fn fields(line: &str) -> impl Iterator<Item = &str> {
     line.trim_start_matches('\u{feff}').split(',').map(|field| field.trim().trim_matches('"'))
-}
-
-fn shortened(text: &str) -> String {
-    text.chars().take(40).collect()
 }

@@ -4,7 +4,7 @@
 //! per block of prompt tokens, each standing for that block and everything before it. `block_size`, `tenant`,
 //! `priority` and `samples` may be given too.
 
-use bedplate_diag::Source;
+use bedplate_diag::{Source, shown};
 use serde_json::{Map, Value};
 
 use super::super::engine::{Picoseconds, picoseconds};
@@ -25,7 +25,7 @@ fn request(text: &str) -> Result<Planned, String> {
     let value: Value = serde_json::from_str(text).map_err(not_json)?;
     let Value::Object(object) = value else { return Err("it is not a JSON object".into()) };
     if let Some(unknown) = object.keys().find(|key| !KNOWN.contains(&key.as_str())) {
-        let shown: String = unknown.chars().take(40).collect();
+        let shown = shown(unknown);
         return Err(format!("`{shown}` is not known; keys are {}", KNOWN.join(", ")));
     }
     let prompt_tokens = tokens("input_length", whole(&object, "input_length")?)?;

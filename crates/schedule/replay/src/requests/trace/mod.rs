@@ -5,7 +5,6 @@
 
 mod csv;
 mod json_lines;
-mod timestamp;
 
 use bedplate_diag::Source;
 

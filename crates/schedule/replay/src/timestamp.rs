@@ -1,10 +1,12 @@
 //! Timestamps of traces: calendar times, or plain seconds.
 
-use super::super::engine::{Picoseconds, picoseconds};
+use bedplate_units::Date;
+
+use crate::requests::{Picoseconds, picoseconds};
 
 /// A calendar time. Picoseconds since an epoch would not fit in 64 bits, so days are separate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Timestamp {
+pub(crate) struct Timestamp {
     days: i64,
     time_of_day: Picoseconds,
 }
@@ -14,7 +16,7 @@ const DAY: Picoseconds = 86_400 * 1_000_000_000_000;
 impl Timestamp {
     /// `2023-11-16 18:15:46.6805900`, optionally with `T` for the space and `Z` or `+00:00` at the end, or a
     /// number of seconds.
-    pub(super) fn parse(text: &str) -> Option<Self> {
+    pub(crate) fn parse(text: &str) -> Option<Self> {
         if let Ok(seconds) = text.parse::<f64>() {
             let is_in_range = (0.0..1e10).contains(&seconds);
             return is_in_range.then(|| Self {
@@ -27,26 +29,26 @@ impl Timestamp {
         Some(Self { days: days(date)?, time_of_day: time_of_day(time)? })
     }
 
+    /// Whole seconds since 1970; `None` before.
+    pub(crate) fn seconds(self) -> Option<u64> {
+        Some(u64::try_from(self.days).ok()? * 86_400 + self.time_of_day / 1_000_000_000_000)
+    }
+
     /// Time since an earlier timestamp, or `None` if that is more than the clock holds.
-    pub(super) fn since(self, earlier: Self) -> Option<Picoseconds> {
+    pub(crate) fn since(self, earlier: Self) -> Option<Picoseconds> {
         let days = u64::try_from(self.days - earlier.days).ok()?;
         let later = days.checked_mul(DAY)?.checked_add(self.time_of_day)?;
         later.checked_sub(earlier.time_of_day)
     }
 }
 
-/// Days since 1 March of year 0 in the Gregorian calendar (Hinnant's days from civil).
+/// Days since 1970.
 fn days(date: &str) -> Option<i64> {
     let mut parts = date.split('-');
     let (year, month, day) =
         (digits(parts.next()?, 4)?, digits(parts.next()?, 2)?, digits(parts.next()?, 2)?);
-    if parts.next().is_some() || !(1..=12).contains(&month) || !(1..=31).contains(&day) {
-        return None;
-    }
-    let (year, month, day) = (year as i64, month as i64, day as i64);
-    let year = if month <= 2 { year - 1 } else { year };
-    let day_of_year = (153 * ((month + 9) % 12) + 2) / 5 + day - 1;
-    Some(year * 365 + year.div_euclid(4) - year.div_euclid(100) + year.div_euclid(400) + day_of_year)
+    let is_date = parts.next().is_none() && (1..=12).contains(&month) && (1..=31).contains(&day);
+    is_date.then(|| Date { year, month, day }.days_since_1970())
 }
 
 fn time_of_day(time: &str) -> Option<Picoseconds> {
@@ -88,7 +90,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_time_is_refused() {
+    fn seconds_count_from_1970() {
+        let seconds = |text: &str| Timestamp::parse(text).unwrap().seconds();
+        assert_eq!(seconds("1970-01-01 00:00:00"), Some(0));
+        assert_eq!(seconds("2017-10-09 07:01:55"), Some(1_507_532_515));
+        assert_eq!(seconds("2024-02-29 23:59:59"), Some(1_709_251_199));
+        assert_eq!(seconds("1969-12-31 23:59:59"), None);
+    }
+
+    #[test]
+    fn other_texts_are_refused() {
         for text in [
             "",
             "yesterday",
