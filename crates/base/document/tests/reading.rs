@@ -63,10 +63,10 @@ fn wrong_documents_name_line_and_remedy() {
     check(
         "[[gpu]]\nname = 'own'\nmemory = 80\n",
         expect![[r#"
-        error[document/wrong-type]: `memory` of gpu `own` is a number, not a size such as "80 GB"
-          in   own.toml:3:10: memory = 80
-        help:  write the value in the type named
-    "#]],
+            error[document/wrong-type]: `memory` of gpu `own` is a number, not a size such as "80 GB"
+              in   own.toml:3:10: memory = 80
+            help:  write the value as the type named
+        "#]],
     );
     check(
         "[[gpu]]\nname = 'own'\nmemory = '80'\n",
@@ -87,10 +87,10 @@ fn wrong_documents_name_line_and_remedy() {
     check(
         "[[gpu]]\nname = 'own'\nmemory = '80 GB'\nvendor = 'aws'\ncounts = 3\n",
         expect![[r#"
-        error[document/unknown-key]: gpu `own` has the key `counts`, which means nothing here
-          in   own.toml:5:1: counts = 3
-        help:  did you mean `count`?
-    "#]],
+            error[document/unknown-key]: gpu `own` has the unknown key `counts`
+              in   own.toml:5:1: counts = 3
+            help:  did you mean `count`?
+        "#]],
     );
     check(
         "[[gpu]]\nname = 'own'\nmemory = '80 GB'\ncount = 99999999999\n",
@@ -103,10 +103,10 @@ fn wrong_documents_name_line_and_remedy() {
     check(
         "gpu = 3\n",
         expect![[r#"
-        error[document/wrong-type]: `gpu` of the file is a number, not a list of tables
-          in   own.toml:1:7: gpu = 3
-        help:  write the value in the type named
-    "#]],
+            error[document/wrong-type]: `gpu` of the file is a number, not a list of tables
+              in   own.toml:1:7: gpu = 3
+            help:  write the value as the type named
+        "#]],
     );
 }
 

@@ -115,18 +115,18 @@ fn wrong_overlays_name_line_key_and_remedy() {
     refuses(
         "[[acelerator]]\nname = \"own\"\n",
         expect![[r#"
-        error[document/unknown-key]: the file has the key `acelerator`, which means nothing here
-          in   own.toml:1:3: [[acelerator]]
-        help:  did you mean `accelerator`?
-    "#]],
+            error[document/unknown-key]: the file has the unknown key `acelerator`
+              in   own.toml:1:3: [[acelerator]]
+            help:  did you mean `accelerator`?
+        "#]],
     );
     refuses(
         "[[accelerator]]\nname = \"h100\"\nmemory = \"0 GB\"\n",
         expect![[r#"
-        error[document/bad-value]: `memory` of accelerator `h100` cannot be used: an accelerator has more than none and less than 1 PB
-          in   own.toml:3:10: memory = "0 GB"
-        help:  change the value as the message says
-    "#]],
+            error[document/bad-value]: `memory` of accelerator `h100` cannot be used: an accelerator has more than 0 and less than 1 PB
+              in   own.toml:3:10: memory = "0 GB"
+            help:  change the value as the message says
+        "#]],
     );
     refuses(
         "[[accelerator]]\nname = \"h100\"\nmemory = \"80\"\n",
@@ -139,10 +139,10 @@ fn wrong_overlays_name_line_key_and_remedy() {
     refuses(
         "[[accelerator]]\nname = \"h100\"\nmemory_band = \"3 TB/s\"\n",
         expect![[r#"
-        error[document/unknown-key]: accelerator `h100` has the key `memory_band`, which means nothing here
-          in   own.toml:3:1: memory_band = "3 TB/s"
-        help:  did you mean `memory_bandwidth`?
-    "#]],
+            error[document/unknown-key]: accelerator `h100` has the unknown key `memory_band`
+              in   own.toml:3:1: memory_band = "3 TB/s"
+            help:  did you mean `memory_bandwidth`?
+        "#]],
     );
     refuses(
         "[[instance]]\nname = \"p5.48xlarge\"\naccelerator = \"h1000\"\n",
@@ -304,9 +304,9 @@ fn wrong_measured_rates_name_line_key_and_remedy() {
     refuses(
         HOST.split("[accelerator.measured.fp32]").next().unwrap(),
         expect![[r#"
-        error[document/bad-value]: `threads` of `measured` of accelerator `host` cannot be used: the rates of no format follow; add a table fp32 or bf16
-          in   own.toml:12:11: threads = 2
-        help:  change the value as the message says
-    "#]],
+            error[document/bad-value]: `threads` of `measured` of accelerator `host` cannot be used: no format has rates; add a table fp32 or bf16
+              in   own.toml:12:11: threads = 2
+            help:  change the value as the message says
+        "#]],
     );
 }

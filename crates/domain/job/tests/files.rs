@@ -154,7 +154,7 @@ fn what_is_wrong_with_a_file_names_line_key_and_remedy() {
     check_refused(
         "name = 'a'\ncommand = ['b']\ngpu_per_node = 8\n",
         expect![[r#"
-            error[document/unknown-key]: the job has the key `gpu_per_node`, which means nothing here
+            error[document/unknown-key]: the job has the unknown key `gpu_per_node`
               in   job.toml:3:1: gpu_per_node = 8
             help:  did you mean `gpus_per_node`?
         "#]],
@@ -210,7 +210,7 @@ fn what_is_wrong_with_a_file_names_line_key_and_remedy() {
     check_refused(
         "name = 'a'\ncommand = ['b']\n[placement]\nrequired = 'rack'\n",
         expect![[r#"
-        error[document/bad-value]: `required` of placement cannot be used: `rack` is no level of a cluster
+        error[document/bad-value]: `required` of placement cannot be used: `rack` is not a level of a cluster
           in   job.toml:4:12: required = 'rack'
         help:  change the value as the message says
     "#]],
@@ -218,7 +218,7 @@ fn what_is_wrong_with_a_file_names_line_key_and_remedy() {
     check_refused(
         "name = 'a'\ncommand = ['b']\n[expected]\ncompute = '1s'\nnetwork = '1s'\n",
         expect![[r#"
-            error[document/unknown-key]: expected has the key `network`, which means nothing here
+            error[document/unknown-key]: expected has the unknown key `network`
               in   job.toml:5:1: network = '1s'
             help:  the keys here are bubble, compute, hidden, host, memory, optimizer, other, queue, scale_out, scale_up, storage
         "#]],
@@ -229,7 +229,7 @@ fn what_is_wrong_with_a_file_names_line_key_and_remedy() {
 fn json_is_refused_in_the_same_words() {
     let error = |text: &str| render_text(&Job::from_json(text, "body").unwrap_err());
     expect![[r#"
-        error[document/unknown-key]: the job has the key `node`, which means nothing here
+        error[document/unknown-key]: the job has the unknown key `node`
           in   body
         help:  did you mean `nodes`?
     "#]]

@@ -86,7 +86,7 @@ fn other_json() {
     check(
         "{}",
         expect![[r#"
-            error[model/missing-key]: the configuration has no `model_type`, by which its keys are understood
+            error[model/missing-key]: the configuration has no `model_type`, which says how to read its keys
               in   config.json
             help:  known types: gpt2, bloom, mpt, llama, llama4_text, llama4, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, kimi_k2, gpt_oss, gemma, gemma2, gemma3_text, gemma3, nemotron, grok-1
         "#]],

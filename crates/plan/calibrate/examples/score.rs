@@ -41,7 +41,7 @@ fn main() {
     }
     if has("--holdout") {
         print(
-            "one source left out",
+            "one source held out",
             &holdout_report(&cases, &constants, &FitOptions { iterations: 8, ..FitOptions::builtin() }),
         );
     }

@@ -29,7 +29,7 @@ fn rows_that_cannot_be_predicted_say_why() {
         (of("Nobody-7B", "1,1,,", vllm), "the model `Nobody-7B` is not known"),
         (of("DeepSeek-V3", "1,1,,", vllm), "the weights exceed the memory of a GPU by"),
         (of("DeepSeek-V3", "36,36,,", vllm), "36 tensor ranks: the total of several pools"),
-        (of("DeepSeek-V3", "8,8,3,", vllm), "the layout has no meaning"),
+        (of("DeepSeek-V3", "8,8,3,", vllm), "the layout is invalid"),
         (
             of("Llama-3.1-70B", "1,1,,", "llama.cpp,1024,128,8,40,8,"),
             "the engine `llama.cpp` is not modelled",

@@ -214,7 +214,7 @@ fn impossible_questions_are_refused_with_a_reason() {
     let small = ask("dp8", batch(4096, 4));
     assert_eq!(
         small.to_string(),
-        "the layout dp8 cannot be priced: a batch of 4 sequences has less than one for each of 8"
+        "the layout dp8 cannot be priced: a batch of 4 sequences has fewer than one for each of 8"
     );
     for peak in [0.5, f64::NAN, f64::INFINITY, -2.0] {
         let skewed = Workload { routing: Routing::Skewed(peak), ..batch(4096, 64) };

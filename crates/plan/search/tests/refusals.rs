@@ -110,7 +110,7 @@ fn a_tensor_degree_that_was_asked_for_and_does_not_divide_names_those_that_do() 
     let bench = seven_heads();
     let axes = Axes { tensor: Some(vec![8]), ..Axes::default() };
     let error = check(&bench.setup(), &axes, expect![["plan/no-layout\n"]]);
-    assert!(render_text(&error).contains("the model takes tp1, tp7"), "{}", render_text(&error));
+    assert!(render_text(&error).contains("the model allows tp1, tp7"), "{}", render_text(&error));
 }
 
 #[test]

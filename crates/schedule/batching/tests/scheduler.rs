@@ -103,7 +103,7 @@ fn a_prompt_that_was_computed_before_costs_its_last_block_only() {
             Request { keys: keys(1, 4), ..Request::new(2, 16, 1) },
         ],
         expect![[r#"
-            0: 16+0; admit 1: its turn, 0 tokens cached; 2 waits: the 16 tokens of the step are given out; 1 ends
+            0: 16+0; admit 1: its turn, 0 tokens cached; 2 waits: the step's budget of 16 tokens is used up; 1 ends
             1: 4+0; admit 2: its turn, 12 tokens cached; 2 ends
         "#]],
     );
@@ -121,11 +121,11 @@ fn the_least_urgent_leaves_when_blocks_run_out_and_comes_back() {
             3: 0+2
             4: 0+2
             5: 0+1; preempt 2: 2 KV blocks were missing and it was the least urgent; 2 waits: running sequences were preempted in this step
-            6: 0+1; 2 waits: 4 KV blocks are needed and 2 can be had
-            7: 0+1; 2 waits: 4 KV blocks are needed and 2 can be had
-            8: 0+1; 2 waits: 4 KV blocks are needed and 2 can be had
-            9: 0+1; 2 waits: 4 KV blocks are needed and 1 can be had; 1 ends
-            10: 13+0; admit 2: computed again after preemption, 0 tokens cached
+            6: 0+1; 2 waits: 4 KV blocks are needed and 2 are available
+            7: 0+1; 2 waits: 4 KV blocks are needed and 2 are available
+            8: 0+1; 2 waits: 4 KV blocks are needed and 2 are available
+            9: 0+1; 2 waits: 4 KV blocks are needed and 1 are available; 1 ends
+            10: 13+0; admit 2: recomputed after preemption, 0 tokens cached
             11: 0+1
             12: 0+1
             13: 0+1
@@ -146,10 +146,10 @@ fn swapped_kv_comes_back_instead_of_being_computed() {
             3: 0+2
             4: 0+2
             5: 0+1; preempt 2: 2 KV blocks were missing and it was the least urgent; 2 waits: running sequences were preempted in this step
-            6: 0+1; 2 waits: 4 KV blocks are needed and 2 can be had
-            7: 0+1; 2 waits: 4 KV blocks are needed and 2 can be had
-            8: 0+1; 2 waits: 4 KV blocks are needed and 2 can be had
-            9: 0+1; 2 waits: 4 KV blocks are needed and 1 can be had; 1 ends
+            6: 0+1; 2 waits: 4 KV blocks are needed and 2 are available
+            7: 0+1; 2 waits: 4 KV blocks are needed and 2 are available
+            8: 0+1; 2 waits: 4 KV blocks are needed and 2 are available
+            9: 0+1; 2 waits: 4 KV blocks are needed and 1 are available; 1 ends
             10: 0+1; admit 2: 12 tokens back from host memory
             11: 0+1
             12: 0+1
@@ -199,7 +199,7 @@ fn priority_is_a_head_start_and_may_drive_others_out() {
     told += &tell_step(&mut scheduler, 1);
     expect![[r#"
         0: 16+0; admit 1: its turn, 0 tokens cached; admit 2: its turn, 0 tokens cached
-        1: 8+1; preempt 2: request 3 has a higher priority; admit 3: its turn, 0 tokens cached; 2 waits: 1 of 2 seats are wanted and fewer are free
+        1: 8+1; preempt 2: request 3 has a higher priority; admit 3: its turn, 0 tokens cached; 2 waits: 1 of 2 seats are needed and fewer are free
     "#]]
     .assert_eq(&told);
 }
@@ -231,10 +231,10 @@ fn the_nearest_deadline_comes_first_and_a_missed_one_is_dropped() {
         SchedulerOptions { seats: 1, late: LatePolicy::Drop, ..small() },
         &requests,
         expect![[r#"
-            0: 16+0; admit 3: its turn, 0 tokens cached; 4 waits: the 16 tokens of the step are given out
-            1: 0+1; 4 waits: 1 of 1 seats are wanted and fewer are free; 3 ends
-            2: 16+0; drop 4: its deadline passed 1 ns ago while it waited; admit 2: its turn, 0 tokens cached; 1 waits: the 16 tokens of the step are given out
-            3: 0+1; 1 waits: 1 of 1 seats are wanted and fewer are free; 2 ends
+            0: 16+0; admit 3: its turn, 0 tokens cached; 4 waits: the step's budget of 16 tokens is used up
+            1: 0+1; 4 waits: 1 of 1 seats are needed and fewer are free; 3 ends
+            2: 16+0; drop 4: its deadline passed 1 ns ago while it waited; admit 2: its turn, 0 tokens cached; 1 waits: the step's budget of 16 tokens is used up
+            3: 0+1; 1 waits: 1 of 1 seats are needed and fewer are free; 2 ends
             4: 16+0; admit 1: its turn, 0 tokens cached
             5: 0+1; 1 ends
         "#]],

@@ -156,7 +156,7 @@ fn complaints_name_the_line_the_key_and_the_remedy() {
     check(
         "[weights]\nage = -1\n",
         expect![[r#"
-        error[document/bad-value]: `age` of [weights] cannot be used: -1 is not a whole number from zero up
+        error[document/bad-value]: `age` of [weights] cannot be used: -1 is not a whole number of zero or more
           in   site.toml:2:7: age = -1
         help:  change the value as the message says
     "#]],
@@ -172,7 +172,7 @@ fn complaints_name_the_line_the_key_and_the_remedy() {
     check(
         "[weights]\nhalflife = \"7 days\"\n",
         expect![[r#"
-        error[document/unknown-key]: [weights] has the key `halflife`, which means nothing here
+        error[document/unknown-key]: [weights] has the unknown key `halflife`
           in   site.toml:2:1: halflife = "7 days"
         help:  did you mean `half_life`?
     "#]],

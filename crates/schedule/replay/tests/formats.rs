@@ -127,28 +127,28 @@ fn bad_lines_are_errors_with_their_line() {
         error[replay/empty-job-trace]: the trace has no jobs
           in   trace
         help:  check that this is the file you meant
-        error[replay/unknown-job-trace]: this is no trace of jobs that is known
+        error[replay/unknown-job-trace]: this is not a known trace of jobs
           in   trace:1: hello
         help:  say which with --format, or convert the trace to the JSON lines of docs/replay.md; unpack compressed traces first
         error[replay/empty-job-trace]: the trace has no jobs
           in   trace
         help:  check that this is the file you meant
-        error[replay/unknown-job-trace]: this is no trace of jobs that is known
+        error[replay/unknown-job-trace]: this is not a known trace of jobs
           in   trace:1: 1 2 3
         help:  say which with --format, or convert the trace to the JSON lines of docs/replay.md; unpack compressed traces first
-        error[replay/malformed-job]: this line cannot be read: it has 17 fields and not 18
+        error[replay/malformed-job]: this line cannot be read: it has 17 fields instead of 18
           in   trace:2: 1 0 -1 10 8 -1 -1 -1 -1 -1 1 3 1 -1 0 -1 -1
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/malformed-job]: this line cannot be read: `ten` is no number
+        error[replay/malformed-job]: this line cannot be read: `ten` is not a number
           in   trace:2: 1 0 -1 ten 8 -1 -1 -1 -1 -1 1 3 1 -1 0 -1 -1 -1
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/malformed-job]: this line cannot be read: `2017-10-09` is no time like 2017-10-09 07:01:55
+        error[replay/malformed-job]: this line cannot be read: `2017-10-09` is not a time like 2017-10-09 07:01:55
           in   trace:2: 2017-10-09,66.0,1,66.0,a
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/malformed-job]: this line cannot be read: the duration `-66.0` is no number from 0 up
+        error[replay/malformed-job]: this line cannot be read: the duration `-66.0` is not a number of 0 or more
           in   trace:2: 2017-10-09 07:01:55,-66.0,1,66.0,a
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/malformed-job]: this line cannot be read: a job without GPUs
+        error[replay/malformed-job]: this line cannot be read: the job has no GPUs
           in   trace:2: 2017-10-09 07:01:55,66.0,0,66.0,a
         help:  correct or remove the line; docs/replay.md lists the fields
         error[replay/malformed-job]: this line cannot be read: it has 3 fields and the header 5
@@ -157,22 +157,22 @@ fn bad_lines_are_errors_with_their_line() {
         error[replay/malformed-job]: this line cannot be read: it lacks `duration_s`
           in   trace:1: {"submit_s": 0}
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/malformed-job]: this line cannot be read: `qoss` is no field
+        error[replay/malformed-job]: this line cannot be read: `qoss` is not a field
           in   trace:1: {"submit_s": 0, "duration_s": 5, "gpus": 1, "qoss": "high"}
         help:  did you mean `qos`?
         error[replay/malformed-job]: this line cannot be read: the size is either `gpus`, or `nodes` with `gpus_per_node`
           in   trace:1: {"submit_s": 0, "duration_s": 5, "gpus": 1, "nodes": 2}
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/malformed-job]: this line cannot be read: `outcome` is one of completed, cancelled, failed
+        error[replay/malformed-job]: this line cannot be read: `outcome` must be one of completed, cancelled, failed
           in   trace:1: {"submit_s": 0, "duration_s": 5, "gpus": 1, "outcome": "fail"}
         help:  did you mean `failed`?
         error[replay/malformed-job]: this line cannot be read: `nodes` is not one of the sizes that `elastic` allows
           in   trace:1: {"submit_s": 0, "duration_s": 5, "nodes": 3, "gpus_per_node": 8, "elastic": {"min": 2, "max": 4, "step": 2}}
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/malformed-job]: this line cannot be read: `within` is no level of a cluster, such as leaf or spine
+        error[replay/malformed-job]: this line cannot be read: `within` is not a level of a cluster, such as leaf or spine
           in   trace:1: {"submit_s": 0, "duration_s": 5, "gpus": 1, "within": "rack"}
         help:  correct or remove the line; docs/replay.md lists the fields
-        error[replay/malformed-job]: this line cannot be read: it is no JSON object: EOF while parsing an object at line 1 co
+        error[replay/malformed-job]: this line cannot be read: it is not a JSON object: EOF while parsing an object at line 1 column 28
           in   trace:1: {"submit_s": 0, "duration_s"
         help:  correct or remove the line; docs/replay.md lists the fields
     "#]].assert_eq(&text);

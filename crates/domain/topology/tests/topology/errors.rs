@@ -168,10 +168,10 @@ fn options_that_contradict_the_description() {
         nodes,
         &instance("p4d.24xlarge"),
         expect![[r#"
-        error[cluster/contradiction]: node `n[1-2]` has h100 GPUs, but p4d.24xlarge has a100-40gb
-          in   input:1: NodeName=n[1-2] Gres=gpu:h100:8
-        help:  correct the instance or the accelerator that was named, or leave it out
-    "#]],
+            error[cluster/contradiction]: node `n[1-2]` has h100 GPUs, but p4d.24xlarge has a100-40gb
+              in   input:1: NodeName=n[1-2] Gres=gpu:h100:8
+            help:  correct the named instance or accelerator, or leave it out
+        "#]],
     );
     let nodes = "NodeName=n[1-2] Gres=gpu:8 Feature=p5.48xlarge\n";
     check(
@@ -179,10 +179,10 @@ fn options_that_contradict_the_description() {
         nodes,
         &instance("p5en.48xlarge"),
         expect![[r#"
-        error[cluster/contradiction]: node `n[1-2]` is a p5.48xlarge, not a p5en.48xlarge
-          in   input:1: NodeName=n[1-2] Gres=gpu:8 Feature=p5.48xlarge
-        help:  correct the instance or the accelerator that was named, or leave it out
-    "#]],
+            error[cluster/contradiction]: node `n[1-2]` is a p5.48xlarge, not a p5en.48xlarge
+              in   input:1: NodeName=n[1-2] Gres=gpu:8 Feature=p5.48xlarge
+            help:  correct the named instance or accelerator, or leave it out
+        "#]],
     );
     let nodes = "NodeName=n[1-2] Gres=gpu:a100:8 Feature=p5.48xlarge\n";
     check(
@@ -190,10 +190,10 @@ fn options_that_contradict_the_description() {
         nodes,
         &ImportOptions::default(),
         expect![[r#"
-        error[cluster/contradiction]: node `n[1-2]` has a100-80gb GPUs, but p5.48xlarge has h100
-          in   input:1: NodeName=n[1-2] Gres=gpu:a100:8 Feature=p5.48xlarge
-        help:  correct the instance or the accelerator that was named, or leave it out
-    "#]],
+            error[cluster/contradiction]: node `n[1-2]` has a100-80gb GPUs, but p5.48xlarge has h100
+              in   input:1: NodeName=n[1-2] Gres=gpu:a100:8 Feature=p5.48xlarge
+            help:  correct the named instance or accelerator, or leave it out
+        "#]],
     );
     check(
         Format::Slurm,
@@ -219,10 +219,10 @@ fn options_that_contradict_the_description() {
         &product,
         &instance("p4de.24xlarge"),
         expect![[r#"
-        error[cluster/contradiction]: node `a` has h100 GPUs, but p4de.24xlarge has a100-80gb
-          in   input:2:24: {"metadata": {"name": "a", "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}}}]…
-        help:  correct the instance or the accelerator that was named, or leave it out
-    "#]],
+            error[cluster/contradiction]: node `a` has h100 GPUs, but p4de.24xlarge has a100-80gb
+              in   input:2:24: {"metadata": {"name": "a", "labels": {"nvidia.com/gpu.product": "NVIDIA-H100-80GB-HBM3", "nvidia.com/gpu.count": "8"}}}]…
+            help:  correct the named instance or accelerator, or leave it out
+        "#]],
     );
     let label =
         node("\"node.kubernetes.io/instance-type\": \"p5.48xlarge\", \"nvidia.com/gpu.count\": \"8\"");
@@ -231,20 +231,20 @@ fn options_that_contradict_the_description() {
         &label,
         &instance("p5e.48xlarge"),
         expect![[r#"
-        error[cluster/contradiction]: node `a` is a p5.48xlarge, not a p5e.48xlarge
-          in   input:2:24: {"metadata": {"name": "a", "labels": {"node.kubernetes.io/instance-type": "p5.48xlarge", "nvidia.com/gpu.count": "8"}}}]…
-        help:  correct the instance or the accelerator that was named, or leave it out
-    "#]],
+            error[cluster/contradiction]: node `a` is a p5.48xlarge, not a p5e.48xlarge
+              in   input:2:24: {"metadata": {"name": "a", "labels": {"node.kubernetes.io/instance-type": "p5.48xlarge", "nvidia.com/gpu.count": "8"}}}]…
+            help:  correct the named instance or accelerator, or leave it out
+        "#]],
     );
     check(
         Format::Ec2,
         EC2,
         &instance("p5en.48xlarge"),
         expect![[r#"
-        error[cluster/contradiction]: node `i-1111111111example` is a p5.48xlarge, not a p5en.48xlarge
-          in   input:4:28: "InstanceId": "i-1111111111example",
-        help:  correct the instance or the accelerator that was named, or leave it out
-    "#]],
+            error[cluster/contradiction]: node `i-1111111111example` is a p5.48xlarge, not a p5en.48xlarge
+              in   input:4:28: "InstanceId": "i-1111111111example",
+            help:  correct the named instance or accelerator, or leave it out
+        "#]],
     );
 
     let both = ImportOptions { accelerator: Some("h100".into()), ..instance("p4d.24xlarge") };
@@ -253,10 +253,10 @@ fn options_that_contradict_the_description() {
         NVIDIA_SMI,
         &both,
         expect![[r#"
-        error[cluster/contradiction]: node `localhost` has h100 GPUs, but p4d.24xlarge has a100-40gb
-          in   input
-        help:  correct the instance or the accelerator that was named, or leave it out
-    "#]],
+            error[cluster/contradiction]: node `localhost` has h100 GPUs, but p4d.24xlarge has a100-40gb
+              in   input
+            help:  correct the named instance or accelerator, or leave it out
+        "#]],
     );
     let a100 = ImportOptions { accelerator: Some("a100".into()), ..ImportOptions::default() };
     check(
@@ -264,20 +264,20 @@ fn options_that_contradict_the_description() {
         NVIDIA_SMI,
         &a100,
         expect![[r#"
-        error[cluster/contradiction]: the matrix shows 18 NVLinks between two GPUs, but a100-80gb has 12 in all
-          in   input
-        help:  correct the instance or the accelerator that was named, or leave it out
-    "#]],
+            error[cluster/contradiction]: the matrix shows 18 NVLinks between two GPUs, but a100-80gb has 12 in all
+              in   input
+            help:  correct the named instance or accelerator, or leave it out
+        "#]],
     );
     check(
         Format::NvidiaSmi,
         NVIDIA_SMI,
         &instance("p4d.24xlarge"),
         expect![[r#"
-        error[cluster/contradiction]: the matrix shows 18 NVLinks between two GPUs, but a100-40gb has 12 in all
-          in   input
-        help:  correct the instance or the accelerator that was named, or leave it out
-    "#]],
+            error[cluster/contradiction]: the matrix shows 18 NVLinks between two GPUs, but a100-40gb has 12 in all
+              in   input
+            help:  correct the named instance or accelerator, or leave it out
+        "#]],
     );
 }
 
@@ -377,18 +377,18 @@ fn slurm_topologies() {
     slurm(
         "SwitchName=s1 Nodes=n[1-4]\nSwitchName=s2 Nodes=n[4-8]\n",
         expect![[r#"
-        error[cluster/two-parents]: node `n4` hangs on both `s1` and `s2`
-          in   topology.conf:2: SwitchName=s2 Nodes=n[4-8]
-        help:  name it under one switch only; write parallel rails as a single switch
-    "#]],
+            error[cluster/two-parents]: node `n4` is attached to both `s1` and `s2`
+              in   topology.conf:2: SwitchName=s2 Nodes=n[4-8]
+            help:  name it under one switch only; write parallel rails as a single switch
+        "#]],
     );
     slurm(
         "SwitchName=s1 Nodes=n[1-8]\nSwitchName=t1 Switches=s1\nSwitchName=t2 Switches=s1\n",
         expect![[r#"
-        error[cluster/two-parents]: switch `s1` hangs on both `t1` and `t2`
-          in   topology.conf:3: SwitchName=t2 Switches=s1
-        help:  name it under one switch only; write parallel rails as a single switch
-    "#]],
+            error[cluster/two-parents]: switch `s1` is attached to both `t1` and `t2`
+              in   topology.conf:3: SwitchName=t2 Switches=s1
+            help:  name it under one switch only; write parallel rails as a single switch
+        "#]],
     );
     slurm(
         "SwitchName=leaf1 Nodes=n[1-9]\n",
@@ -409,10 +409,10 @@ fn slurm_topologies() {
     slurm(
         "SwitchName=s1 Nodes=n[1-7]\n",
         expect![[r#"
-        error[cluster/without-switch]: node `n8` hangs on no switch
-          in   slurm.conf:1: NodeName=n[1-8] Gres=gpu:h100:8
-        help:  add the node to the switch it hangs on
-    "#]],
+            error[cluster/without-switch]: node `n8` is attached to no switch
+              in   slurm.conf:1: NodeName=n[1-8] Gres=gpu:h100:8
+            help:  add the node to its switch
+        "#]],
     );
     slurm(
         "SwitchName=s1\n",
@@ -550,10 +550,10 @@ fn slurm_nodes() {
     nodes(
         "NodeName=n1 Gres\n",
         expect![[r#"
-        error[cluster/malformed]: this is not a line of `Key=Value` pairs: `Gres` is no pair
-          in   slurm.conf:1: NodeName=n1 Gres
-        help:  correct the place shown; the formats are described in the book under `cluster import`
-    "#]],
+            error[cluster/malformed]: this is not a line of `Key=Value` pairs: `Gres` is not a pair
+              in   slurm.conf:1: NodeName=n1 Gres
+            help:  correct the place shown; the formats are described in the book under `cluster import`
+        "#]],
     );
     nodes(
         "ClusterName=c\n",
@@ -566,10 +566,10 @@ fn slurm_nodes() {
     nodes(
         "NodeName=n'1 CPUs=1\n",
         expect![[r#"
-        error[cluster/bad-name]: node `n'1` cannot be called so: it has a blank, a control character or one of []{}(),;=#"'`\|&<>*?$
-          in   slurm.conf:1: NodeName=n'1 CPUs=1
-        help:  rename it with letters, digits, dots, dashes and underscores
-    "#]],
+            error[cluster/bad-name]: `n'1` is not a valid name for a node: it has a blank, a control character or one of []{}(),;=#"'`\|&<>*?$
+              in   slurm.conf:1: NodeName=n'1 CPUs=1
+            help:  rename it with letters, digits, dots, dashes and underscores
+        "#]],
     );
 }
 
@@ -664,10 +664,10 @@ fn documents() {
     toml(
         "[[group]]\ninstance = 'p5.48xlarge'\ncont = 4\n",
         expect![[r#"
-        error[document/unknown-key]: group has the key `cont`, which means nothing here
-          in   cluster.toml:3:1: cont = 4
-        help:  did you mean `count`?
-    "#]],
+            error[document/unknown-key]: group has the unknown key `cont`
+              in   cluster.toml:3:1: cont = 4
+            help:  did you mean `count`?
+        "#]],
     );
     toml(
         "[[group]]\ninstance = 'p5.48xlarge'\ncount = 5000000\n",
@@ -680,10 +680,10 @@ fn documents() {
     toml(
         "[[group]]\ninstance = 'p5.48xlarge'\n[fabric]\nnodes_per_leaf = 0\n",
         expect![[r#"
-        error[document/bad-value]: `nodes_per_leaf` of fabric cannot be used: it is at least 1
-          in   cluster.toml:4:18: nodes_per_leaf = 0
-        help:  change the value as the message says
-    "#]],
+            error[document/bad-value]: `nodes_per_leaf` of fabric cannot be used: it must be at least 1
+              in   cluster.toml:4:18: nodes_per_leaf = 0
+            help:  change the value as the message says
+        "#]],
     );
     toml(
         "[[group]]\ninstance = 'p5.48xlarge'\n[fabric]\nleaves_per_spine = 2\n",
@@ -738,7 +738,7 @@ fn documents() {
         expect![[r#"
             error[cluster/domain-across-switches]: scale-up domain `u-p6e-gb200x72-1` has nodes on switch `leaf1` and on switch `leaf2`
               in   cluster.toml:1:1: [[group]]
-            help:  hang all nodes of the domain on the same switch
+            help:  attach all nodes of the domain to the same switch
         "#]],
     );
     toml(
@@ -846,15 +846,15 @@ fn ec2_answers() {
     ec2(
         "{\"Instances\": [\n{\"InstanceId\": \"i-1\", \"InstanceType\": \"p5.48xlarge\", \"NetworkNodes\": [\"a\", \"c\"]},\n{\"InstanceId\": \"i-2\", \"InstanceType\": \"p5.48xlarge\", \"NetworkNodes\": [\"b\", \"c\"]}]}",
         expect![[r#"
-        error[cluster/two-parents]: switch `c` hangs on both `a` and `b`
-          in   topology.json:3:17: {"InstanceId": "i-2", "InstanceType": "p5.48xlarge", "NetworkNodes": ["b", "c"]}]}
-        help:  name it under one switch only; write parallel rails as a single switch
-    "#]],
+            error[cluster/two-parents]: switch `c` is attached to both `a` and `b`
+              in   topology.json:3:17: {"InstanceId": "i-2", "InstanceType": "p5.48xlarge", "NetworkNodes": ["b", "c"]}]}
+            help:  name it under one switch only; write parallel rails as a single switch
+        "#]],
     );
     ec2(
         "{\"Instances\": [\n{\"InstanceId\": \"i 1\", \"InstanceType\": \"p5.48xlarge\"}]}",
         expect![[r#"
-            error[cluster/bad-name]: node `i 1` cannot be called so: it has a blank, a control character or one of []{}(),;=#"'`\|&<>*?$
+            error[cluster/bad-name]: `i 1` is not a valid name for a node: it has a blank, a control character or one of []{}(),;=#"'`\|&<>*?$
               in   topology.json:2:17: {"InstanceId": "i 1", "InstanceType": "p5.48xlarge"}]}
             help:  rename it with letters, digits, dots, dashes and underscores
         "#]],
@@ -937,10 +937,10 @@ fn nvidia_matrices() {
     matrix(
         "\tGPU0\tGPU1\nGPU0\tX\tFOO\n",
         expect![[r#"
-        error[cluster/malformed]: this is not a matrix of `nvidia-smi topo -m`: `FOO` is no kind of link
-          in   topo.txt:2: GPU0 X FOO
-        help:  correct the place shown; the formats are described in the book under `cluster import`
-    "#]],
+            error[cluster/malformed]: this is not a matrix of `nvidia-smi topo -m`: `FOO` is not a kind of link
+              in   topo.txt:2: GPU0 X FOO
+            help:  correct the place shown; the formats are described in the book under `cluster import`
+        "#]],
     );
     matrix(
         "\tGPU0\tGPU1\nGPU0\tX\tX\n",
@@ -968,7 +968,7 @@ fn inputs_of_no_format() {
         render_text(&error)
     };
     expect![[r#"
-        error[cluster/unknown-format]: this is no known description of a cluster
+        error[cluster/unknown-format]: this is not a known description of a cluster
           in   in:1:1: hello world
         help:  name the format with `--format`
     "#]]
@@ -986,7 +986,7 @@ fn inputs_of_no_format() {
         render_text(&error)
     };
     expect![[r#"
-        error[document/unknown-key]: the file has the key `gruop`, which means nothing here
+        error[document/unknown-key]: the file has the unknown key `gruop`
           in   cluster.toml:1:3: [[gruop]]
         help:  did you mean `group`?
     "#]]
@@ -998,7 +998,7 @@ fn inputs_of_no_format() {
     "#]]
     .assert_eq(&named("leaves.conf", "# by hand\nSwichName=s1 Nodes=n1\n"));
     expect![[r#"
-        error[cluster/unknown-level]: `rack` is no level of a cluster
+        error[cluster/unknown-level]: `rack` is not a level of a cluster
         help:  use gpu, domain, node, leaf, spine, core or cluster
     "#]]
     .assert_eq(&render_text(&"rack".parse::<Level>().unwrap_err()));

@@ -87,7 +87,7 @@ fn memory_and_features_leave_slurm_as_they_came() {
     let cluster = read(Format::Slurm, &[("slurm.conf", nodes)], &ImportOptions::default()).unwrap();
     expect![[r##"
         # NodeName lines for slurm.conf, written by Bedplate; they need GresTypes=gpu
-        # RealMemory is 95 % of the nominal memory where nobody stated it: Slurm drains nodes that report less
+        # RealMemory is 95 % of the nominal memory where it is not known: Slurm drains nodes that report less
         NodeName=n[1-2] CPUs=192 RealMemory=2000000 Gres=gpu:h100:8 Feature=p5.48xlarge,rack1,efa State=UNKNOWN
         NodeName=n3 CPUs=192 RealMemory=1992294 Gres=gpu:h100:8 Feature=p5.48xlarge State=UNKNOWN
         NodeName=n[4-5] CPUs=64 RealMemory=500000 Gres=gpu:a100-80gb:8 Feature="big mem" State=UNKNOWN
@@ -180,7 +180,7 @@ fn exports_look_as_people_write_them() {
         ExportFormat::SlurmNodes,
         expect![[r##"
             # NodeName lines for slurm.conf, written by Bedplate; they need GresTypes=gpu
-            # RealMemory is 95 % of the nominal memory where nobody stated it: Slurm drains nodes that report less
+            # RealMemory is 95 % of the nominal memory where it is not known: Slurm drains nodes that report less
             NodeName=n1 CPUs=192 RealMemory=1992294 Gres=gpu:h100:8 Feature=p5.48xlarge State=UNKNOWN
             NodeName=n2 CPUs=192 RealMemory=1992294 Gres=gpu:h100:8 Feature=p5.48xlarge State=DRAIN Reason="a   and a '"
             NodeName=n[3-4] CPUs=192 RealMemory=1992294 Gres=gpu:h100:8 Feature=p5.48xlarge State=DOWN Reason="XID 79: 'fell off the bus'"

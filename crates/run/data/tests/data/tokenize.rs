@@ -195,7 +195,7 @@ fn complaints_name_the_file_and_the_line() {
     );
     let (code, text) =
         complaint("a.jsonl", b"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n", chat);
-    assert!(code == "data/bad-record" && text.contains("no answer of the assistant"), "{text}");
+    assert!(code == "data/bad-record" && text.contains("no assistant answer"), "{text}");
     let (code, text) = complaint("a.jsonl", b"{\"messages\": [{\"role\": \"user\"}]}\n", chat);
     assert!(code == "data/bad-record" && text.contains("missing field `content`"), "{text}");
     let (code, _) = complaint("a.txt", b"x", chat);

@@ -83,8 +83,8 @@ fn what_can_never_run_is_refused_with_its_reason_and_the_rest_is_served() {
     assert_eq!(
         fates,
         [
-            "prompt and output have 200010 tokens, the context at most 131072",
-            "a prompt of 10 tokens, an output of 0 and 1 samples leave nothing to do",
+            "prompt and output have 200010 tokens, but the context holds at most 131072",
+            "a prompt of 10 tokens, an output of 0 and 1 samples leave nothing to generate",
             "Finished"
         ]
     );

@@ -64,7 +64,7 @@ fn lines_that_cannot_be_read_are_named() {
         expect![[r#"
             error[replay/malformed-request]: a line of the trace cannot be read: the prompt is not a count of tokens
               in   trace:3: 2023-11-16 18:15:47,x,44
-            help:  correct the line that is named, or leave it out of the file
+            help:  correct the line, or remove it from the file
         "#]],
     );
     check(
@@ -72,15 +72,15 @@ fn lines_that_cannot_be_read_are_named() {
         expect![[r#"
             error[replay/malformed-request]: a line of the trace cannot be read: it has 2 fields and the header 3
               in   trace:2: 2023-11-16 18:15:46,374
-            help:  correct the line that is named, or leave it out of the file
+            help:  correct the line, or remove it from the file
         "#]],
     );
     check(
         "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46,374,0\n",
         expect![[r#"
-            error[replay/malformed-request]: a line of the trace cannot be read: the output is 0, which leaves nothing to do
+            error[replay/malformed-request]: a line of the trace cannot be read: the output is 0
               in   trace:2: 2023-11-16 18:15:46,374,0
-            help:  correct the line that is named, or leave it out of the file
+            help:  correct the line, or remove it from the file
         "#]],
     );
     check(
@@ -96,7 +96,7 @@ fn lines_that_cannot_be_read_are_named() {
         expect![[r#"
             error[replay/malformed-request]: a line of the trace cannot be read: it is JSON that stops in the middle
               in   trace:2: {"timestamp": 0, "input_length": 5,
-            help:  correct the line that is named, or leave it out of the file
+            help:  correct the line, or remove it from the file
         "#]],
     );
     check(
@@ -104,7 +104,7 @@ fn lines_that_cannot_be_read_are_named() {
         expect![[r#"
             error[replay/malformed-request]: a line of the trace cannot be read: 2 hashes are more than a prompt of 5 tokens has blocks of 512
               in   trace:1: {"timestamp": 0, "input_length": 5, "output_length": 5, "hash_ids": [1, 2]}
-            help:  correct the line that is named, or leave it out of the file
+            help:  correct the line, or remove it from the file
         "#]],
     );
     check(
@@ -118,7 +118,7 @@ fn lines_that_cannot_be_read_are_named() {
     check(
         "hello\n",
         expect![[r#"
-            error[replay/unknown-trace]: this is no known trace of requests
+            error[replay/unknown-trace]: this is not a known trace of requests
               in   trace:1: hello
             help:  give an Azure LLM trace (CSV) or JSON lines with `timestamp`, `input_length` and `output_length`
         "#]],
