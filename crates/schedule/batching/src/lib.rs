@@ -48,7 +48,7 @@ pub use mirror::PrefixMirror;
 pub use options::{Fairness, LatePolicy, OptionsFlaw, PreemptionMode, PrefillMode, SchedulerOptions};
 pub use prefix::BlockId;
 pub use reason::{Admission, AdmitReason, Drop, PreemptReason, Preemption, Refusal, Wait, WaitReason};
-pub use request::{BlockKey, Request, RequestId, SequenceId, Start, TenantId, mix};
+pub use request::{BlockKey, Request, RequestId, SequenceId, Start, TenantId};
 pub use router::{Candidate, Route, RouteReason, Router, RouterOptions, RoutingPolicy};
 pub use scheduler::{Load, Scheduler};
 pub use step::{Chunk, Completion, Progress, Step};

@@ -10,13 +10,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use bedplate_random::mix;
+
 use crate::cache::{KvCache, Occupancy};
 use crate::growth::GrowthRing;
 use crate::options::{OptionsFlaw, SchedulerOptions};
 use crate::prefix::BlockId;
 use crate::queue::{Queue, due};
 use crate::reason::Refusal;
-use crate::request::{BlockKey, Request, SequenceId, Start, mix};
+use crate::request::{BlockKey, Request, SequenceId, Start};
 use crate::sequence::{Phase, Sequence, SequenceTable};
 use crate::step::{Completion, Step};
 

@@ -30,7 +30,7 @@ pub(super) fn decides_the_same_elsewhere(world: &World) {
     assert_eq!(old.accounting.claims(), new.accounting.claims(), "what quota is kept for whom");
     assert_eq!(waiting(&old), waiting(&new), "who waits for what");
     assert_eq!(states(&old, now), states(&new, now), "the nodes");
-    let mut rebuilt = World::new(new, Random(0));
+    let mut rebuilt = World::new(new, Random::new(0));
     rebuilt.now = now;
     recount(&rebuilt);
 }

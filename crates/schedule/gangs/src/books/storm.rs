@@ -24,7 +24,7 @@ impl Storm {
     pub(super) const STEPS: u32 = 120;
 
     pub(super) fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let settings = site::settings(&mut random);
         let scheduler = Scheduler::new(site::cluster(&mut random), settings);
         Self { world: World::new(scheduler, random), step: 0, submitted: 0 }
