@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 use bedplate_topology::Cluster;
 
-use crate::jobs::{Charge, Jobs};
+use crate::jobs::Jobs;
 use crate::limits::Ledger;
 use crate::priority::{Rank, Scales, priority};
 use crate::quota::{ANY_GPU, Asked};
@@ -84,9 +84,8 @@ impl Accounting {
         }
     }
 
-    pub(crate) fn charge(&mut self, charge: &Charge, settings: &Settings, now: Time) {
-        let half_life = settings.weights.half_life;
-        self.usage.add(charge.account, charge.user, charge.gpu_ms, now, half_life);
+    pub(crate) fn charge(&mut self, request: &Request, gpu_ms: u128, settings: &Settings, now: Time) {
+        self.usage.add(request.account, request.user, gpu_ms, now, settings.weights.half_life);
     }
 
     pub(crate) fn restore(&mut self, record: UsageRecord, settings: &Settings) {

@@ -121,9 +121,10 @@ impl Scheduler {
         if let Err(why) = self.book_adopted(job, &shares, standing, ends, now) {
             return self.disown(job, why, now);
         }
-        let mut run = Run::new(shares, started, ends).charged_until(charged.unwrap_or(started));
+        let mut run = Run::new(shares, started, ends);
         run.safe_at = checkpointed.unwrap_or(started);
         run.resized = resized.unwrap_or(started);
+        run.charged = charged.unwrap_or(started);
         match standing {
             Standing::Suspended => self.jobs.suspend(job, run),
             Standing::Runs => self.count_running(job, run),

@@ -11,7 +11,7 @@ use bedplate_topology::NodeId;
 use crate::priority::Rank;
 use crate::queue::Queue;
 use crate::view::Class;
-use crate::{AccountId, History, JobId, NodeShare, Priority, Request, Then, Time, UserId, Wait};
+use crate::{JobId, NodeShare, Priority, Request, Span, Then, Time, Wait};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Jobs {
@@ -70,14 +70,7 @@ pub(crate) struct Run {
     pub(crate) leaving: Vec<NodeId>,
     pub(crate) resized: Time,
     /// Up to when its GPU time has been booked.
-    charged: Time,
-}
-
-/// GPU time of a user that has not been booked before.
-pub(crate) struct Charge {
-    pub(crate) account: AccountId,
-    pub(crate) user: UserId,
-    pub(crate) gpu_ms: u128,
+    pub(crate) charged: Time,
 }
 
 impl Jobs {
@@ -174,11 +167,14 @@ impl Jobs {
 
     /// Takes the run of a running job, which is blocked then.
     pub(crate) fn end_run(&mut self, job: JobId) -> Option<Run> {
-        let run = self.live.get_mut(&job)?.take_run(|state| matches!(state, State::Running(_)))?;
+        let entry = self.live.get_mut(&job).filter(|entry| entry.run().is_some())?;
+        let State::Running(run) = std::mem::replace(&mut entry.state, State::Blocked) else {
+            return None;
+        };
         self.changes += 1;
         self.ends.remove(&(run.ends, job));
         self.elastic.remove(&job);
-        Some(run)
+        Some(*run)
     }
 
     pub(crate) fn suspend(&mut self, job: JobId, run: Run) {
@@ -190,8 +186,11 @@ impl Jobs {
 
     /// Takes the run of a suspended job, which is blocked then.
     pub(crate) fn end_suspension(&mut self, job: JobId) -> Option<Run> {
-        self.suspended.remove(&job);
-        self.live.get_mut(&job)?.take_run(|state| matches!(state, State::Suspended(_)))
+        let entry = self.live.get_mut(&job).filter(|_| self.suspended.remove(&job))?;
+        match std::mem::replace(&mut entry.state, State::Blocked) {
+            State::Suspended(run) => Some(*run),
+            _ => None,
+        }
     }
 
     /// Changes a run in any way but its end.
@@ -210,15 +209,6 @@ impl Jobs {
         self.ends.remove(&(before, job));
         self.ends.insert((ends, job));
         self.run(job).expect("it runs")
-    }
-
-    /// The GPU time of a running gang up to now that has not been booked.
-    pub(crate) fn charge(&mut self, job: JobId, now: Time) -> Option<Charge> {
-        let run = self.run_mut(job)?;
-        let gpu_ms = u128::from(now.since(run.charged).0) * u128::from(run.gpus());
-        run.charged = now;
-        let request = &self[job].request;
-        Some(Charge { account: request.account, user: request.user, gpu_ms })
     }
 
     pub(crate) fn set_held(&mut self, job: JobId, is_held: bool) {
@@ -255,27 +245,6 @@ impl Index<JobId> for Jobs {
 }
 
 impl Entry {
-    pub(crate) fn new(
-        request: Request,
-        history: History,
-        classes: Vec<Class>,
-        submitted: Time,
-        (priority, rank): (Priority, Rank),
-    ) -> Self {
-        Self {
-            submitted,
-            state: State::Blocked,
-            priority,
-            rank,
-            classes,
-            wait: Wait::NotTriedYet,
-            restarts: history.restarts,
-            returned: history.returned,
-            victims: history.victims,
-            request,
-        }
-    }
-
     pub(crate) fn run(&self) -> Option<&Run> {
         match &self.state {
             State::Running(run) => Some(run),
@@ -289,16 +258,6 @@ impl Entry {
 
     pub(crate) fn is_blocked(&self) -> bool {
         matches!(self.state, State::Blocked)
-    }
-
-    fn take_run(&mut self, is_it: impl Fn(&State) -> bool) -> Option<Run> {
-        if !is_it(&self.state) {
-            return None;
-        }
-        match std::mem::replace(&mut self.state, State::Blocked) {
-            State::Running(run) | State::Suspended(run) => Some(*run),
-            State::Blocked | State::Queued => None,
-        }
     }
 }
 
@@ -317,27 +276,18 @@ impl Run {
         }
     }
 
-    /// The same run with its GPU time booked up to another time.
-    pub(crate) fn charged_until(self, charged: Time) -> Self {
-        Self { charged, ..self }
-    }
-
     /// The run as it goes on after a suspension: with the time that it had left.
     pub(crate) fn resumed(self, now: Time) -> Self {
         Self { ends: now + self.time_left(), charged: now, ..self }
     }
 
     /// What a suspended gang had left when it was suspended.
-    pub(crate) fn time_left(&self) -> crate::Span {
+    pub(crate) fn time_left(&self) -> Span {
         self.ends.since(self.charged)
     }
 
     pub(crate) fn ends(&self) -> Time {
         self.ends
-    }
-
-    pub(crate) fn charged(&self) -> Time {
-        self.charged
     }
 
     pub(crate) fn nodes(&self) -> u32 {

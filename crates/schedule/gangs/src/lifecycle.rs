@@ -52,12 +52,23 @@ impl Scheduler {
         let history = request.history.take().unwrap_or_else(|| History::since(now));
         let submitted = history.submitted.min(now);
         let classes = self.classes_of(&request);
-        let rank = self.accounting.rank(&request, submitted, &self.settings, now);
+        let (priority, rank) = self.accounting.rank(&request, submitted, &self.settings, now);
         self.dependencies.enter(&request);
         if let Some(asked) = self.accounting.asked(&request).filter(|_| history.has_claim) {
             self.accounting.claim(job, asked);
         }
-        self.jobs.enter(Entry::new(request, history, classes, submitted, rank));
+        self.jobs.enter(Entry {
+            submitted,
+            state: State::Blocked,
+            priority,
+            rank,
+            classes,
+            wait: Wait::NotTriedYet,
+            restarts: history.restarts,
+            returned: history.returned,
+            victims: history.victims,
+            request,
+        });
     }
 
     /// Where a job would stand in the queue.
@@ -228,9 +239,12 @@ impl Scheduler {
 
     /// Books the GPU time of a running gang up to now.
     pub(crate) fn charge(&mut self, job: JobId, now: Time) {
-        if let Some(charge) = self.jobs.charge(job, now) {
-            self.accounting.charge(&charge, &self.settings, now);
-        }
+        let Some(run) = self.jobs.run_mut(job) else {
+            return;
+        };
+        let gpu_ms = u128::from(now.since(run.charged).0) * u128::from(run.gpus());
+        run.charged = now;
+        self.accounting.charge(&self.jobs[job].request, gpu_ms, &self.settings, now);
     }
 
     /// The job is over; jobs that waited for it may enter the queue.

@@ -19,7 +19,8 @@ pub(crate) struct NowView {
     /// Before this nothing closes by time alone.
     expires: Time,
     seen: usize,
-    gains: u64,
+    /// How often a node opened.
+    pub(crate) gains: u64,
 }
 
 impl NowView {
@@ -57,11 +58,6 @@ impl NowView {
     /// How many nodes the shape can start on.
     pub(crate) fn open(&self) -> u32 {
         self.open
-    }
-
-    /// How often a node opened.
-    pub(crate) fn gains(&self) -> u64 {
-        self.gains
     }
 
     pub(crate) fn openings(&self, now: Time) -> Openings<'_> {

@@ -18,7 +18,7 @@ pub(crate) struct Outlook {
     /// How many of the fleet's bookings are accounted for.
     seen: usize,
     /// Whether the last cycle asked for it.
-    is_used: bool,
+    pub(crate) is_used: bool,
 }
 
 impl Outlook {
@@ -57,11 +57,6 @@ impl Outlook {
     /// Starts, latest starts and spare GPUs of all nodes.
     pub(crate) fn windows(&self) -> (&[Time], &[Time], &[u16]) {
         (&self.starts, &self.latest, &self.spare)
-    }
-
-    /// Whether it was used since this was last asked.
-    pub(crate) fn take_use(&mut self) -> bool {
-        std::mem::take(&mut self.is_used)
     }
 
     fn look(&mut self, fleet: &Fleet, node: usize, now: Time) {

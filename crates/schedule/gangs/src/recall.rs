@@ -60,7 +60,7 @@ impl Scheduler {
             checkpointed: Some(run.safe_at),
             ends: Some(run.ends()),
             resized: Some(run.resized),
-            charged: Some(run.charged()),
+            charged: Some(run.charged),
             leaving: leaving.map(|until| Leaving { nodes: run.leaving.clone(), until }),
         }
     }

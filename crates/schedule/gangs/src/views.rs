@@ -100,7 +100,7 @@ impl Views {
     /// Whether nodes opened for a class since it was last asked about.
     pub(crate) fn has_gained(&mut self, class: &Class, fleet: &Fleet, now: Time) -> bool {
         let view = self.now_view(class, fleet, now);
-        let (gains, open) = (view.gains(), view.open());
+        let (gains, open) = (view.gains, view.open());
         let has_gained = self.tried.insert(*class, gains).is_none_or(|before| before < gains);
         has_gained && open >= class.nodes || class.need.gpus == 1 && class.nodes == 1
     }
@@ -187,6 +187,6 @@ impl Views {
         if fleet.forgets_rebooked() {
             self.outlooks.clear();
         }
-        self.outlooks.retain(|_, outlook| outlook.take_use());
+        self.outlooks.retain(|_, outlook| std::mem::take(&mut outlook.is_used));
     }
 }
