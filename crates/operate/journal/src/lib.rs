@@ -34,7 +34,6 @@ mod lock;
 mod restore;
 mod rows;
 mod schema;
-mod settings;
 mod tokens;
 mod usage;
 mod writer;
