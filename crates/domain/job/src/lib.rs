@@ -4,7 +4,7 @@
 //! (trainers and rollout workers, say), each a number of equal nodes. The scheduler, the control plane and
 //! the drivers share these types. Jobs are read from TOML, from JSON with the same keys, and from `#SBATCH`
 //! scripts ([`sbatch`]); docs/job.md has every key and option. A value of [`Job`] may be wrong; [`Job::flaws`]
-//! says how. No clock is known here: who submits looks up inherited variables and starts that lie ahead.
+//! says how. There is no clock here: the caller looks up inherited variables and resolves start times.
 //!
 //! ```
 //! use bedplate_job::{Gang, Job, Role, Workload};
@@ -30,6 +30,8 @@ mod notation;
 mod pattern;
 mod placement;
 mod policy;
+pub mod rank_environment;
+mod ranks;
 pub mod sbatch;
 mod signal;
 
@@ -46,5 +48,6 @@ pub use notation::NotationError;
 pub use pattern::{ArrayMember, FileNames};
 pub use placement::{Closeness, Placement};
 pub use policy::{Policy, Preemption};
+pub use ranks::{RankBlocks, devices_in, devices_of};
 pub use sbatch::{Imported, Remark};
 pub use signal::{CheckpointSignal, Receiver};

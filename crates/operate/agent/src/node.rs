@@ -16,9 +16,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
-use bedplate_control::environment::{Surroundings, mark};
 use bedplate_control::wire::{Audience, FromAgent, Hello, Host, Launch, RunId, ToAgent};
 use bedplate_gangs::Time;
+use bedplate_job::rank_environment::{Surroundings, mark};
 use nix::sys::prctl::set_child_subreaper;
 use nix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -41,8 +41,8 @@ const REPORTS: Duration = Duration::from_millis(200);
 /// And how often logs are measured, in looks at the reports.
 const LOOKS_PER_TRIM: u32 = 25;
 
-/// Runs the agent until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run is left when it
-/// returns.
+/// Runs the agent until it is told to end (`SIGTERM`, `SIGINT` or by the control plane) or cannot go on. No process of
+/// any run is left when it returns.
 pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
     let tls = options.fingerprint.as_deref().map(tls::connector).transpose()?;
     let program = match &options.program {
@@ -50,7 +50,7 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
         None => std::env::current_exe().map_err(|source| AgentError::Keeper { source })?,
     };
     let places = Places::begin(&options.state, &options.node, &program)?;
-    // What outlives a dead keeper comes to us.
+    // Orphans of a dead keeper become our children.
     let _ = set_child_subreaper(true);
     let (events, mut incoming) = unbounded_channel();
     let mut node = Node::begin(options, places, program, events.clone())?;
@@ -169,8 +169,8 @@ impl Node {
                         let server = self.options.server.clone();
                         return Err(AgentError::Refused { server, status, message });
                     }
+                    Some(Event::Told(ToAgent::End)) | None => return Ok(()),
                     Some(event) => self.take_in(event)?,
-                    None => return Ok(()),
                 },
             }
             self.carry_out_acts();
@@ -320,11 +320,11 @@ impl Node {
     }
 
     fn mark(&self, run: RunId) -> String {
-        mark(run, &self.options.node)
+        mark(run.job, run.number, &self.options.node)
     }
 }
 
-/// By which all processes of all runs of this agent are recognised.
+/// The variable by which all processes of all runs of this agent are recognised.
 fn agent_variable(places: &Places) -> String {
     format!("BEDPLATE_AGENT={}", places.socket.display())
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_control::record::{self, Record, Restored};
+use bedplate_control::record::{Record, Restored};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::lock::Lock;
 use crate::{JournalError, commit, restore, schema};
 
-/// How long to wait for somebody else's transaction.
+/// How long to wait for another program's transaction.
 pub(crate) const BUSY: Duration = Duration::from_secs(5);
 /// Statements that are kept ready.
 const STATEMENTS: usize = 64;
@@ -31,13 +31,13 @@ pub(crate) struct LastText {
     pub(crate) id: i64,
 }
 
-/// How the file is used. What is promised about durability is promised for the default.
+/// How the file is used. Durability is guaranteed for the default only.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The SQLite file layer of this name instead of the system's. For tests.
     pub file_layer: Option<String>,
     pub synchronous: Synchronous,
-    /// The write-ahead log goes into the main file after so many pages of 4 KiB.
+    /// The write-ahead log goes into the main file after this many pages of 4 KiB.
     pub checkpoint_pages: u32,
 }
 
@@ -72,6 +72,27 @@ impl Journal {
         schema::prepare(&mut connection, path)?;
         make_entry_durable(path)?;
         Ok(Self { connection, last_text: None, _lock: lock })
+    }
+
+    /// Returns once all records are on disk, or none of them ever will be.
+    pub fn commit(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut last_text = self.last_text.clone();
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(JournalError::writing)?;
+        commit::write(&transaction, records, &mut last_text)?;
+        transaction.commit().map_err(JournalError::writing)?;
+        self.last_text = last_text;
+        Ok(())
+    }
+
+    /// What all committed records amount to.
+    pub fn restore(&mut self) -> Result<Restored, JournalError> {
+        restore::restore(&self.connection)
     }
 }
 
@@ -112,27 +133,4 @@ fn make_entry_durable(path: &Path) -> Result<(), JournalError> {
     File::open(folder)
         .and_then(|folder| folder.sync_all())
         .map_err(|source| JournalError::Folder { path: path.to_owned(), source })
-}
-
-impl record::Journal for Journal {
-    type Error = JournalError;
-
-    fn commit(&mut self, records: &[Record]) -> Result<(), JournalError> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        let mut last_text = self.last_text.clone();
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(JournalError::writing)?;
-        commit::write(&transaction, records, &mut last_text)?;
-        transaction.commit().map_err(JournalError::writing)?;
-        self.last_text = last_text;
-        Ok(())
-    }
-
-    fn restore(&mut self) -> Result<Restored, JournalError> {
-        restore::restore(&self.connection)
-    }
 }

@@ -1,7 +1,7 @@
 //! Tokens of the API. Only their SHA-256 is kept; who makes the secrets and what a role may do is the daemon's matter.
 
 use bedplate_gangs::Time;
-use rusqlite::{OptionalExtension, Row, params};
+use rusqlite::{Row, params};
 
 use crate::{Journal, JournalError, Reader};
 
@@ -78,15 +78,6 @@ impl Journal {
 }
 
 impl Reader {
-    /// The token with this hash, valid or not.
-    pub fn find_token(&self, hash: &TokenHash) -> Result<Option<Token>, JournalError> {
-        let find = || {
-            let sql = format!("SELECT {COLUMNS} FROM tokens WHERE hash = ?1");
-            self.connection.prepare_cached(&sql)?.query_row([hash], token).optional()
-        };
-        find().map_err(JournalError::reading("a token"))
-    }
-
     /// All of them, the oldest first.
     pub fn tokens(&self) -> Result<Vec<Token>, JournalError> {
         let list = || -> rusqlite::Result<Vec<Token>> {

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use bedplate_control::record::{Journal as _, Record};
+use bedplate_control::record::Record;
 
 use crate::{Histogram, Journal, JournalError};
 
@@ -94,7 +94,7 @@ impl Writer {
     ) -> Result<T, JournalError> {
         let (answer, answered) = mpsc::channel();
         let work = move |journal: &mut Journal| {
-            // Nobody may be waiting any more.
+            // The caller may no longer be waiting.
             let _ = answer.send(work(journal));
         };
         let queue = self.queue.as_ref().expect("the queue is there until the writer is dropped");

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_gangs::{JobId, NodeShare, Outcome, Span, Time};
+use bedplate_job::RankBlocks;
 use bedplate_topology::NodeId;
 
 use crate::record::JobState;
@@ -18,7 +19,7 @@ pub(crate) struct Run {
     pub(crate) running: Option<Time>,
     /// What comes once nothing is left of it.
     pub(crate) then: Then,
-    /// What its job becomes, where somebody ordered its end.
+    /// What its job becomes, where its end was ordered.
     pub(crate) stops_as: Option<JobState>,
     /// How it ended, as far as is known.
     pub(crate) verdict: Verdict,
@@ -37,7 +38,7 @@ pub(crate) enum Phase {
     Preparing,
     Running,
     Suspended,
-    /// Every node has been told to end it, with so much grace from then on.
+    /// Every node has been told to end it within `grace` from then on.
     Stopping {
         since: Time,
         grace: Span,
@@ -48,7 +49,7 @@ pub(crate) enum Phase {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Member {
     pub(crate) state: MemberState,
-    /// When it was last told something; silence about it is a reason to say it again.
+    /// When it was last told something; without an answer it is told again.
     pub(crate) told: Time,
     /// Ranks that start here.
     pub(crate) ranks: Vec<u32>,
@@ -69,7 +70,7 @@ pub(crate) enum Then {
     Report,
     /// The gang goes on with other nodes, in a new run; the scheduler hears of nodes that it left.
     Restart { shares: Vec<NodeShare>, left: Vec<NodeId> },
-    /// Nobody asks for it any more.
+    /// Its end is of no interest any more.
     Discard,
 }
 
@@ -89,15 +90,13 @@ pub(crate) struct Progress {
 
 impl Run {
     /// A run whose nodes are to be asked; ranks are numbered in the order of the shares.
-    pub(crate) fn new(id: RunId, shares: Vec<NodeShare>, ranks_per_share: &[u32], now: Time) -> Self {
+    pub(crate) fn new(id: RunId, shares: Vec<NodeShare>, ranks: &RankBlocks, now: Time) -> Self {
         let asked = Member { state: MemberState::Asked, told: now, ranks: Vec::new() };
         let mut members: BTreeMap<NodeId, Member> = BTreeMap::new();
-        let mut first = 0;
-        for (share, ranks) in shares.iter().zip(ranks_per_share) {
+        for (share, block) in shares.iter().zip(ranks.iter()) {
             // Two roles of a gang may stand on one node.
             let member = members.entry(share.node).or_insert_with(|| asked.clone());
-            member.ranks.extend(first..first + ranks);
-            first += ranks;
+            member.ranks.extend(block);
         }
         Self {
             id,

@@ -33,7 +33,7 @@ impl NowView {
             spare: vec![0; count],
             open: 0,
             expires: Time::NEVER,
-            seen: fleet.changes.len(),
+            seen: fleet.changes().len(),
             gains: 1,
         };
         for node in (0..count).filter(|node| eligible[*node]) {
@@ -47,12 +47,12 @@ impl NowView {
         if self.expires < now {
             self.expire(now);
         }
-        for change in &fleet.changes[self.seen..] {
+        for change in &fleet.changes()[self.seen..] {
             if eligible[change.node as usize] {
                 self.look(fleet, change.node as usize, now);
             }
         }
-        self.seen = fleet.changes.len();
+        self.seen = fleet.changes().len();
     }
 
     /// How many nodes the shape can start on.
@@ -84,7 +84,7 @@ impl NowView {
         let window = (self.shape.has_devices(fleet, node as u32))
             .then(|| self.shape.need_on(fleet.capacity(node as u32)))
             .flatten()
-            .and_then(|need| fleet.plan[node].window_at(now, need, self.shape.length));
+            .and_then(|need| fleet.plan(node as u32).window_at(now, need, self.shape.length));
         match window {
             Some(window) => {
                 self.starts[node] = now;
@@ -102,8 +102,8 @@ impl NowView {
     }
 }
 
-/// Whether a class that is spread finds nodes in as many sets as it should; other rules are kept by whoever
-/// chooses the nodes.
+/// Whether a class that is spread finds nodes in as many sets as it should. The choice of nodes keeps the other
+/// rules.
 pub(crate) fn is_spread_enough(
     class: &Class,
     fleet: &Fleet,

@@ -1,8 +1,8 @@
 //! When requests of one shape fit on every node beside what runs, kept from cycle to cycle.
 //!
 //! A cycle forgets all promises, so each begins with what is booked. That changes on few nodes between two
-//! cycles; all others keep their window, unless it has begun: a window that is open is looked at again,
-//! because it moves with the time.
+//! cycles; all others keep their window, unless it has begun: an open window moves with the
+//! time and is computed again.
 
 use crate::Time;
 use crate::fleet::Fleet;
@@ -29,7 +29,7 @@ impl Outlook {
             starts: vec![Time::NEVER; count],
             latest: vec![Time::NEVER; count],
             spare: vec![0; count],
-            seen: fleet.rebooked.len(),
+            seen: fleet.rebooked().len(),
             is_used: true,
         };
         for node in (0..count).filter(|node| eligible[*node]) {
@@ -45,12 +45,12 @@ impl Outlook {
                 self.look(fleet, node, now);
             }
         }
-        for node in &fleet.rebooked[self.seen..] {
+        for node in &fleet.rebooked()[self.seen..] {
             if eligible[*node as usize] {
                 self.look(fleet, *node as usize, now);
             }
         }
-        self.seen = fleet.rebooked.len();
+        self.seen = fleet.rebooked().len();
         self.is_used = true;
     }
 
@@ -61,7 +61,8 @@ impl Outlook {
 
     fn look(&mut self, fleet: &Fleet, node: usize, now: Time) {
         let need = self.shape.need_on(fleet.capacity(node as u32));
-        let window = need.map_or(NOWHERE, |need| fleet.booked[node].earliest(now, need, self.shape.length));
+        let window =
+            need.map_or(NOWHERE, |need| fleet.booked(node as u32).earliest(now, need, self.shape.length));
         self.starts[node] = window.start;
         self.latest[node] = window.latest;
         self.spare[node] = window.spare_gpus;

@@ -88,7 +88,7 @@ impl Queues {
         self.available_at(usize::from(queue.0), kind).max(0) as u64
     }
 
-    /// How many GPUs of a kind the queue could have if nobody used any.
+    /// How many GPUs of a kind the queue could have if none were in use.
     pub fn most(&self, queue: QueueId, kind: &str) -> u64 {
         self.most_at(usize::from(queue.0), kind).max(0) as u64
     }
@@ -216,6 +216,25 @@ impl Queues {
 
     fn kept_free(&self, index: usize, kind: &str) -> u64 {
         self.local(index, kind).saturating_sub(self.queues[index].used(kind).max(0) as u64)
+    }
+}
+
+/// GPUs of a kind, asked of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) queue: QueueId,
+    pub(crate) kind: String,
+    pub(crate) gpus: u64,
+}
+
+impl Asked {
+    pub(crate) fn borrows(&self, queues: &Queues) -> bool {
+        queues.borrows(self.queue, &self.kind, self.gpus)
+    }
+
+    /// What share of the lendable its queue would have borrowed.
+    pub(crate) fn share(&self, queues: &Queues) -> f64 {
+        queues.dominant_share(self.queue, &self.kind, self.gpus)
     }
 }
 

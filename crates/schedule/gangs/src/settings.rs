@@ -4,7 +4,7 @@
 
 use bedplate_topology::NodeId;
 
-use crate::{Accounts, QosId, Queues, Span};
+use crate::{Accounts, QosId, Queues, Request, Span};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -16,6 +16,7 @@ pub struct Settings {
     /// The first is the default.
     pub qos: Vec<Qos>,
     pub accounts: Accounts,
+    /// What queues are entitled to; the scheduler counts what they use by itself.
     pub queues: Queues,
     pub backfill: Backfill,
     pub packing: Packing,
@@ -40,12 +41,22 @@ impl Default for Settings {
     }
 }
 
+impl Settings {
+    pub(crate) fn partition(&self, request: &Request) -> &Partition {
+        &self.partitions[usize::from(request.partition.0)]
+    }
+
+    pub(crate) fn qos(&self, request: &Request) -> &Qos {
+        &self.qos[usize::from(request.qos.0)]
+    }
+}
+
 /// What each factor, a number from 0 to 1, is worth in points of priority. As Slurm's multifactor plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
     pub age: i64,
     /// For the time waited over the time waited and asked for: short gangs rise fast, long ones slowly, and
-    /// nobody for ever waits a large multiple of what they asked for.
+    /// no gang waits a large multiple of what it asked for.
     pub expansion: i64,
     pub fair_share: i64,
     pub qos: i64,
@@ -135,10 +146,10 @@ impl Qos {
     }
 }
 
-/// How far the order of priority may be left without delaying anybody.
+/// How far gangs may start out of order without delaying others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backfill {
-    /// The first so many gangs by priority hold reservations: 1 is EASY, all is conservative.
+    /// How many gangs hold reservations, in order of priority: 1 is EASY, all is conservative.
     pub reserved: usize,
     /// Whether gangs may start before earlier ones at all.
     pub overtakes: bool,
@@ -146,7 +157,7 @@ pub struct Backfill {
     pub whole_nodes: bool,
     /// Run times are rounded up to multiples of this when the future is planned.
     pub resolution: Span,
-    /// Reservations are made anew once events have come for this share of the queue, in hundredths …
+    /// Reservations are made anew once this many events have come for 100 waiting gangs …
     pub replan_percent: u32,
     /// … and at the latest after this long.
     pub replan_after: Span,
@@ -166,7 +177,7 @@ impl Default for Backfill {
 }
 
 impl Backfill {
-    /// Strict order: nobody passes a gang that waits for resources.
+    /// Strict order: no gang passes one that waits for resources.
     pub fn fifo() -> Self {
         Self { reserved: 1, overtakes: false, ..Self::default() }
     }
@@ -191,7 +202,7 @@ pub struct PreemptionRules {
     pub is_allowed: bool,
     /// Victims may hold at most this many times the GPUs that the gang needs.
     pub most_waste: f64,
-    /// At most so many gangs are stopped for one.
+    /// At most this many gangs are stopped for one.
     pub most_victims: usize,
     /// After its n-th restart a gang may not preempt for 2ⁿ times this.
     pub damping: Span,

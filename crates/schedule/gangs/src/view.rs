@@ -1,6 +1,6 @@
 //! Where and when requests of one class fit: for every node the next window, kept up to date.
 //!
-//! Most gangs ask for one of few shapes, so what was found out for one of them serves the next. A
+//! Most gangs ask for one of few shapes, so what is found for one of them serves the next. A
 //! [`View`] looks ahead: its cursor only moves forward, because within a cycle bookings are only added. What
 //! it begins with is an [`Outlook`](crate::outlook::Outlook), which lasts from cycle to cycle.
 
@@ -39,7 +39,7 @@ impl Shape {
         fits.then_some(if self.is_exclusive { capacity } else { self.need })
     }
 
-    /// Whether nobody holds the GPUs that it needs of a node. Cheaper than its timeline, and needed too.
+    /// Whether the GPUs that it needs of a node are free. Cheaper to ask than the timeline, and needed too.
     pub(crate) fn has_devices(&self, fleet: &Fleet, node: u32) -> bool {
         let gpus = if self.is_exclusive { fleet.capacity(node).gpus } else { self.need.gpus };
         fleet.free_devices(node).count_ones() >= u32::from(gpus)
@@ -54,7 +54,7 @@ pub(crate) enum Rule {
     OneSet {
         level: u8,
     },
-    /// In blocks of so many nodes, each in one set.
+    /// In blocks of `segment` nodes, each in one set.
     Segments {
         level: u8,
         segment: u32,
@@ -74,6 +74,11 @@ impl Class {
     /// What it takes of a node; `None` when the node is too small.
     pub(crate) fn need_on(&self, capacity: Amount) -> Option<Amount> {
         self.shape().need_on(capacity)
+    }
+
+    /// What it takes of a node that was chosen for it.
+    pub(crate) fn need_on_chosen(&self, fleet: &Fleet, node: u32) -> Amount {
+        self.need_on(fleet.capacity(node)).expect("the node was chosen for its size")
     }
 }
 
@@ -109,7 +114,7 @@ impl View {
             spare: vec![0; count],
             expires: Time::NEVER,
             sets_to_use: sets_to_use(&class, fleet, eligible),
-            seen: fleet.changes.len(),
+            seen: fleet.changes().len(),
         };
         for node in (0..count).filter(|node| eligible[*node]) {
             view.look(fleet, node, now);
@@ -158,7 +163,7 @@ impl View {
 
     /// Accounts for what happened to the plan since.
     fn follow(&mut self, fleet: &Fleet, eligible: &Eligible) {
-        for change in &fleet.changes[self.seen..] {
+        for change in &fleet.changes()[self.seen..] {
             let node = change.node as usize;
             if !eligible[node] || self.starts[node] == Time::NEVER && !change.frees {
                 continue;
@@ -170,7 +175,7 @@ impl View {
                 self.look(fleet, node, after);
             }
         }
-        self.seen = fleet.changes.len();
+        self.seen = fleet.changes().len();
     }
 
     /// Moves on from windows that the cursor has passed.
@@ -190,7 +195,8 @@ impl View {
 
     fn look(&mut self, fleet: &Fleet, node: usize, after: Time) {
         let need = self.class.need_on(fleet.capacity(node as u32));
-        let window = need.map_or(NOWHERE, |need| fleet.plan[node].earliest(after, need, self.class.length));
+        let window =
+            need.map_or(NOWHERE, |need| fleet.plan(node as u32).earliest(after, need, self.class.length));
         self.starts[node] = window.start;
         self.latest[node] = window.latest;
         self.spare[node] = window.spare_gpus;

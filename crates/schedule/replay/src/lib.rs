@@ -4,6 +4,5 @@
 //! reads a file or a clock, and equal inputs with equal seeds give equal results.
 
 pub mod jobs;
-mod random;
 pub mod requests;
 mod timestamp;

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bedplate_control::agent::{Happened, Spent};
-use bedplate_control::environment;
 use bedplate_control::wire::{Launch, RankEnd, RunId, Unready};
+use bedplate_job::rank_environment;
 
 use super::{Local, Node, Purpose};
 use crate::event::Event;
@@ -18,7 +18,7 @@ use crate::ports;
 
 /// How long a prolog or an epilog may take.
 pub(super) const HOOK_TIME: Duration = Duration::from_secs(300);
-/// So much of a hook's or probe's output is passed on.
+/// How much of a hook's or probe's output is passed on.
 const SHOWN_OUTPUT: usize = 2000;
 
 impl Node {
@@ -70,7 +70,7 @@ impl Node {
         Some(Start {
             group: local.group.clone(),
             arguments: ["/bin/sh", "-c", command].map(str::to_owned).into(),
-            environment: environment::variables(&local.launch, rank, port, &around),
+            environment: rank_environment::variables(&local.launch.part(), rank, port, &around),
             directory: local.directory.display().to_string(),
             stdout: Some(output.display().to_string()),
             ..Start::default()
@@ -87,7 +87,7 @@ impl Node {
         self.happened(Happened::NotPrepared { run, why });
     }
 
-    /// The job's file systems may hang, so they are looked at beside the loop.
+    /// The job's file systems may hang, so they are checked outside the loop.
     fn check_files(&mut self, run: RunId) {
         let Some(local) = self.runs.get(&run) else { return };
         if !names_files(&local.launch) {

@@ -8,8 +8,8 @@ use crate::chat::{ChatTemplate, Message};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::input::{Portion, paragraphs, record};
-use crate::random::mix;
 use crate::tokenizer::{Encoder, Tokenizer};
+use bedplate_random::mix;
 
 /// The concatenated documents of a portion.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::bytes::character;
 use super::splitter::Splitter;
-use crate::random::mix;
+use bedplate_random::mix;
 
 /// Merging is quadratic in a word's length; no natural word is longer.
 const LONGEST_WORD: usize = 128;
