@@ -139,12 +139,12 @@ fn update_job(connection: &Connection, job: u64, life: &Life) -> rusqlite::Resul
 fn run(connection: &Connection, row: &RunRow) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(
         "INSERT INTO runs (job, number, phase, gpus, started_ms, running_ms, ended_ms, reason, cpu_ms,
-            energy_joules, ends_ms, stops_as)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+            energy_joules, ends_ms, stops_as, steps)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13)
          ON CONFLICT (job, number) DO UPDATE SET phase = excluded.phase, gpus = excluded.gpus,
             started_ms = excluded.started_ms, running_ms = excluded.running_ms, ended_ms = excluded.ended_ms,
             reason = excluded.reason, cpu_ms = excluded.cpu_ms, energy_joules = excluded.energy_joules,
-            ends_ms = excluded.ends_ms, stops_as = excluded.stops_as",
+            ends_ms = excluded.ends_ms, stops_as = excluded.stops_as, steps = excluded.steps",
     )?;
     statement.execute(params![
         row.run.job,
@@ -159,6 +159,7 @@ fn run(connection: &Connection, row: &RunRow) -> rusqlite::Result<()> {
         row.energy_joules,
         row.ends.0,
         row.stops_as.map(JobState::name),
+        rows::json_text(row.steps.as_ref())?,
     ])?;
     // The devices of a run do not change, so all but the first write find them as they are.
     if rows::shares_of(connection, row.run)? != row.shares {

@@ -9,6 +9,8 @@ use bedplate_control::wire::{Checkpoint, RunId};
 use bedplate_gangs::{JobId, Time};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// The columns that [`job`] reads, in its order.
 pub(crate) const JOB_COLUMNS: &str = "jobs.id, array_id, array_index, user, name, account, submitted_ms, key, state, \
@@ -17,7 +19,7 @@ pub(crate) const JOB_COLUMNS: &str = "jobs.id, array_id, array_index, user, name
 pub(crate) const JOB_COLUMN_COUNT: usize = 18;
 /// The columns that [`run`] reads, in its order.
 pub(crate) const RUN_COLUMNS: &str = "runs.job, runs.number, runs.phase, runs.started_ms, runs.running_ms, \
-     runs.ended_ms, runs.reason, runs.cpu_ms, runs.energy_joules, runs.ends_ms, runs.stops_as";
+     runs.ended_ms, runs.reason, runs.cpu_ms, runs.energy_joules, runs.ends_ms, runs.stops_as, runs.steps";
 /// The states of [`JobState`] that are not final, as the index `jobs_live` has them.
 pub(crate) const IS_LIVE: &str = "state IN ('waiting', 'starting', 'running', 'stopping', 'suspended')";
 
@@ -76,7 +78,20 @@ pub(crate) fn run(row: &Row<'_>, connection: &Connection) -> rusqlite::Result<Ru
         energy_joules: row.get(8)?,
         ends: Time(row.get(9)?),
         stops_as: row.get::<_, Option<String>>(10)?.map(|_| state(row, 10)).transpose()?,
+        steps: json(row, 11)?,
     })
+}
+
+/// A value that was written as JSON, where there is one.
+fn json<T: DeserializeOwned>(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<T>> {
+    let text = row.get::<_, Option<String>>(at)?;
+    text.map(|text| serde_json::from_str(&text).map_err(|_| unknown(at, &text))).transpose()
+}
+
+/// A value as the text that [`json`] reads.
+pub(crate) fn json_text<T: Serialize>(value: Option<&T>) -> rusqlite::Result<Option<String>> {
+    let failed = |error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
+    value.map(|value| serde_json::to_string(value).map_err(failed)).transpose()
 }
 
 /// What a run holds, in the order of its ranks.

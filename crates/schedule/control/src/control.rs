@@ -234,6 +234,7 @@ impl Control {
             reason: run.verdict.reason.clone(),
             cpu_ms: ends.clone().map(|end| end.cpu_ms).sum(),
             energy_joules: ends.filter_map(|end| end.energy_joules).reduce(|sum, each| sum + each),
+            steps: (!run.history.is_empty()).then(|| Box::new(run.history.clone())),
         }
     }
 

@@ -1,14 +1,18 @@
 //! What nodes report about runs: ready, not ready, failed, further, ended.
 
 use bedplate_gangs::{Event, JobId, Outcome, Span, Time};
+use bedplate_report::Report;
 use bedplate_topology::NodeId;
 
 use crate::Control;
+use crate::record::RunPhase;
 use crate::run::{MemberState, Phase, Progress, Run, Then};
 use crate::wire::{Checkpoint, NodeEnd, RankEnd, RunId, Step, StepRequest, ToAgent, Unready};
 
 /// What the journal can hold.
 const LARGEST_STEP: u64 = i64::MAX as u64;
+/// How often the steps of a run are recorded: a crash may lose this much of a mean, and the journal stays small.
+const RECORD_STEPS_EVERY: Span = Span(10_000);
 /// More tasks than any step has.
 const MOST_TASKS: u32 = 65_536;
 
@@ -158,19 +162,29 @@ impl Control {
         self.send(node, ToAgent::Stop { run, grace_ms });
     }
 
-    pub(crate) fn progressed(&mut self, id: RunId, rank: u32, step: u64, now: Time) {
+    pub(crate) fn reported(&mut self, id: RunId, rank: u32, report: Report, now: Time) {
         let run = self.runs.get_mut(&JobId(id.job)).filter(|run| run.id == id);
         let Some(run) = run else {
             return;
         };
-        let known = run.progress.entry(rank).or_insert(Progress { step, at: now });
-        // Saying the same again is no progress.
-        if step > known.step {
-            *known = Progress { step, at: now };
+        if let Some(step) = report.progress() {
+            let known = run.progress.entry(rank).or_insert(Progress { step, at: now });
+            // Saying the same again is no progress.
+            if step > known.step {
+                *known = Progress { step, at: now };
+            }
+        }
+        let is_due = run.phase == Phase::Running && now >= run.steps_recorded + RECORD_STEPS_EVERY;
+        if run.history.take(rank, &report) && is_due {
+            run.steps_recorded = now;
+            self.record_run(JobId(id.job), RunPhase::Running, now);
+        }
+        if let Report::Checkpoint(checkpoint) = report {
+            self.checkpointed(id, checkpoint, now);
         }
     }
 
-    pub(crate) fn checkpointed(&mut self, id: RunId, checkpoint: Checkpoint, now: Time) {
+    fn checkpointed(&mut self, id: RunId, checkpoint: Checkpoint, now: Time) {
         let job = JobId(id.job);
         let newest = self.jobs.get(&job).and_then(|live| live.row.life.checkpoint.as_ref());
         let is_older = newest.is_some_and(|newest| newest.step >= checkpoint.step);

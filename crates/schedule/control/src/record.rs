@@ -8,6 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use bedplate_gangs::{JobId, Time};
+use bedplate_report::StepHistory;
 
 use crate::wire::{Checkpoint, RunId};
 
@@ -165,6 +166,8 @@ pub struct RunRow {
     pub reason: Option<String>,
     pub cpu_ms: u64,
     pub energy_joules: Option<u64>,
+    /// What its ranks reported about their training steps; absent when they reported none.
+    pub steps: Option<Box<StepHistory>>,
 }
 
 impl RunRow {

@@ -161,6 +161,7 @@ impl Control {
         run.started = row.started;
         run.running = Some(row.running.unwrap_or(now).max(now));
         run.stops_as = row.stops_as;
+        run.history = row.steps.map(|steps| *steps).unwrap_or_default();
         run.phase = if is_suspended { Phase::Suspended } else { Phase::Running };
         if is_suspended {
             self.suspended.insert(job);

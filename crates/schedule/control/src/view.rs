@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use bedplate_gangs::{Explanation, JobId, NodeState, Time, Wait};
+use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
 use serde::{Deserialize, Serialize};
 
@@ -104,6 +105,11 @@ impl Control {
     /// A job that has not ended.
     pub fn job(&self, job: JobId) -> Option<JobView> {
         self.jobs.get(&job).map(|live| self.view(live))
+    }
+
+    /// What the run of a job reported about its training steps.
+    pub fn steps(&self, job: JobId) -> Option<&StepHistory> {
+        self.runs.get(&job).map(|run| &run.history).filter(|history| !history.is_empty())
     }
 
     /// A job that has not ended, in the one format.

@@ -10,6 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bedplate_control::record::*;
 use bedplate_control::wire::{Checkpoint, RunId};
 use bedplate_faultdisk::Draw;
+use bedplate_report::StepHistory;
 use bedplate_gangs::{JobId, Time};
 
 /// A folder that is removed with all that is in it.
@@ -224,6 +225,10 @@ impl Records {
             reason: self.some(|it| it.name("why ", 5)),
             cpu_ms: self.draw.number() >> 20,
             energy_joules: self.some(|it| it.draw.number() >> 34),
+            steps: self.some(|it| {
+                let steps = StepHistory { steps: it.draw.number(), mean_s: 0.25, ..StepHistory::default() };
+                Box::new(steps)
+            }),
         }
     }
 
