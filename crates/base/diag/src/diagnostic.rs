@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crate::{Class, Place};
+use crate::{Class, Place, Reason};
 
 /// The documentation of one error code; the book has a page made from each.
 #[derive(Debug, PartialEq, Eq)]
@@ -22,6 +22,11 @@ pub trait Diagnostic: Error + Send + Sync + 'static {
 
     /// A remedy made for this very case. Without one the page's general remedy is shown.
     fn help(&self) -> Option<String> {
+        None
+    }
+
+    /// What was refused and why, as data, where the error is a refusal.
+    fn reason(&self) -> Option<&Reason> {
         None
     }
 

@@ -14,9 +14,9 @@ use bedplate_job::{FileNames, Job};
 use bedplate_layout::Layout;
 use bedplate_network::{Architecture, SafetensorsFile};
 use bedplate_perf::serving::Site;
-use bedplate_report::{Report, StepHistory};
 use bedplate_replay::jobs::{openb_cluster, read, write_jsonl};
 use bedplate_replay::requests::{Fleet, LinearEngine, Pool, Traffic, read_trace, simulate};
+use bedplate_report::{Report, StepHistory};
 use bedplate_topology::{
     Cluster, ExportFormat, Format, ImportOptions, expand_hostlist, export, import, import_detected,
 };

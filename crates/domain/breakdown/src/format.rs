@@ -83,11 +83,18 @@ mod tests {
 
     #[test]
     fn parts_are_written_as_they_are_read_and_numbers_are_exposed_seconds() {
-        let whole = r#"{"compute":{"exposed_s":1.5,"hidden_s":0.5},"host":{"exposed_s":0.25,"hidden_s":0.0}}"#;
+        let whole =
+            r#"{"compute":{"exposed_s":1.5,"hidden_s":0.5},"host":{"exposed_s":0.25,"hidden_s":0.0}}"#;
         assert_eq!(read(whole).as_deref(), Some(whole));
         assert_eq!(read(r#"{"host":2}"#).unwrap(), r#"{"host":{"exposed_s":2.0,"hidden_s":0.0}}"#);
         assert_eq!(read(r#"{"host":0}"#).as_deref(), Some("{}"));
-        for wrong in [r#"{"magic":1}"#, r#"{"host":-1}"#, r#"{"host":{"exposed_s":1,"more":1}}"#, "[]", r#"{"host":1e999}"#] {
+        for wrong in [
+            r#"{"magic":1}"#,
+            r#"{"host":-1}"#,
+            r#"{"host":{"exposed_s":1,"more":1}}"#,
+            "[]",
+            r#"{"host":1e999}"#,
+        ] {
             assert_eq!(read(wrong), None, "{wrong}");
         }
     }

@@ -52,7 +52,9 @@ fn from_json(text: &str) -> Result<Report, NotAReport> {
     }
     let report: Report = serde_json::from_value(value).map_err(|_| NotAReport::Malformed)?;
     match &report {
-        Report::Step(step) if !(step.seconds.is_finite() && step.seconds >= 0.0) => Err(NotAReport::Malformed),
+        Report::Step(step) if !(step.seconds.is_finite() && step.seconds >= 0.0) => {
+            Err(NotAReport::Malformed)
+        }
         _ => Ok(report),
     }
 }
@@ -125,7 +127,10 @@ mod tests {
             ("progress 7", Report::Progress { step: 7 }),
             ("  progress  8 ", Report::Progress { step: 8 }),
             ("checkpoint 5", Report::Checkpoint(Checkpoint { step: 5, path: None })),
-            ("checkpoint 5 /c/5 of it", Report::Checkpoint(Checkpoint { step: 5, path: Some("/c/5 of it".into()) })),
+            (
+                "checkpoint 5 /c/5 of it",
+                Report::Checkpoint(Checkpoint { step: 5, path: Some("/c/5 of it".into()) }),
+            ),
         ] {
             assert_eq!(Report::from_line(line.as_bytes()), Ok(expected), "{line}");
         }
@@ -134,7 +139,15 @@ mod tests {
     #[test]
     fn other_lines_are_no_reports() {
         for line in [
-            "", "progress", "progress -1", "progress x", "hello 5", "{", "{}", "[]", "{\"version\":1}",
+            "",
+            "progress",
+            "progress -1",
+            "progress x",
+            "hello 5",
+            "{",
+            "{}",
+            "[]",
+            "{\"version\":1}",
             r#"{"version":"1","report":"progress","step":1}"#,
             r#"{"version":1,"report":"step","step":1,"seconds":-1}"#,
             r#"{"version":1,"report":"step","step":1,"seconds":1,"breakdown":{"magic":1}}"#,

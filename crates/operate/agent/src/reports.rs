@@ -14,7 +14,7 @@ use bedplate_report::{LONGEST_LINE, Report};
 /// Read from a file at a time.
 const MOST_BYTES: u64 = 4 << 20;
 /// Steps passed on from one reading; of a job that does more in that time the earlier ones are dropped.
-const MOST_STEPS: usize = 8;
+const MOST_STEPS: usize = 32;
 
 /// The report file of one rank and how far it has been read.
 #[derive(Debug)]
@@ -116,9 +116,12 @@ mod tests {
             assert_eq!(file().take_in(text.as_bytes()), expected, "{text:?}");
         }
         let step = |step| format!("{{\"version\":1,\"report\":\"step\",\"step\":{step},\"seconds\":1}}\n");
-        let steps: Vec<Option<u64>> =
-            file().take_in((1..=20).map(step).collect::<String>().as_bytes()).iter().map(Report::progress).collect();
-        assert_eq!(steps, (13..=20).map(Some).collect::<Vec<_>>());
+        let steps: Vec<Option<u64>> = file()
+            .take_in((1..=40).map(step).collect::<String>().as_bytes())
+            .iter()
+            .map(Report::progress)
+            .collect();
+        assert_eq!(steps, (9..=40).map(Some).collect::<Vec<_>>());
     }
 
     #[test]

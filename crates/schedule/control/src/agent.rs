@@ -13,8 +13,8 @@ use bedplate_gangs::{Span, Time};
 use bedplate_report::Report;
 
 use crate::wire::{
-    Audience, FailedRank, FromAgent, Held, HeldPhase, Launch, NodeEnd, RankEnd, RunId, Step,
-    StepRequest, ToAgent, Unready,
+    Audience, FailedRank, FromAgent, Held, HeldPhase, Launch, NodeEnd, RankEnd, RunId, Step, StepRequest,
+    ToAgent, Unready,
 };
 
 /// What the shell shall do, in this order.

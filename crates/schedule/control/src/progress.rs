@@ -1,10 +1,12 @@
 //! What nodes report about runs: ready, not ready, failed, further, ended.
 
+use bedplate_diag::Reason;
 use bedplate_gangs::{Event, JobId, Outcome, Span, Time};
 use bedplate_report::Report;
 use bedplate_topology::NodeId;
 
 use crate::Control;
+use crate::reason;
 use crate::record::RunPhase;
 use crate::run::{MemberState, Phase, Progress, Run, Then};
 use crate::wire::{Checkpoint, NodeEnd, RankEnd, RunId, Step, StepRequest, ToAgent, Unready};
@@ -47,12 +49,11 @@ impl Control {
             return;
         }
         match why {
-            Unready::Job { why } => self.fail_run(job, why, 1, Span::ZERO, now),
+            Unready::Job { why } => self.fail_run(job, reason::cannot_start(why), 1, Span::ZERO, now),
             // It is asked again at the heartbeat after next.
             Unready::Busy { why } => self.note_job(job, format!("not ready: {why}"), now),
             Unready::Prolog { status, output } => {
-                let output = output.trim().lines().last().unwrap_or("").to_string();
-                let reason = format!("the prolog of {} ended with {status}: {output}", JobId(id.job));
+                let reason = reason::prolog_failed(job, &self.names_of(&[node]), status, &output);
                 self.note_job(
                     job,
                     format!("not ready on {}: its prolog failed", self.names_of(&[node])),
@@ -66,7 +67,7 @@ impl Control {
                 if failures > 1 {
                     self.fail_run(job, reason, status, Span::ZERO, now);
                 } else {
-                    self.take_out(node, &reason, now);
+                    self.take_out(node, &reason.text, now);
                 }
             }
         }
@@ -80,14 +81,14 @@ impl Control {
         if run.is_stopping() {
             return;
         }
-        let reason = format!("rank {rank} on {} ended with {end}", self.names_of(&[node]));
+        let reason = reason::rank_failed(rank, &self.names_of(&[node]), end);
         let grace = self.grace_of(job);
         self.fail_run(job, reason, end.status(), grace, now);
     }
 
     /// The run has failed by itself; what is left of it is stopped.
-    fn fail_run(&mut self, job: JobId, reason: String, exit_status: i32, grace: Span, now: Time) {
-        self.note_job(job, reason.clone(), now);
+    fn fail_run(&mut self, job: JobId, reason: Reason, exit_status: i32, grace: Span, now: Time) {
+        self.note_job(job, reason.to_string(), now);
         let run = self.run(job);
         run.then = Then::Report;
         run.verdict.outcome = Some(Outcome::Failed);

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_diag::Reason;
 use bedplate_gangs::{JobId, NodeShare, Outcome, Span, Time};
 use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
@@ -82,7 +83,7 @@ pub(crate) enum Then {
 pub(crate) struct Verdict {
     pub(crate) outcome: Option<Outcome>,
     pub(crate) exit_status: Option<i32>,
-    pub(crate) reason: Option<String>,
+    pub(crate) reason: Option<Reason>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -148,7 +148,7 @@ impl Story {
     fn node(&self, name: &str) -> (String, Option<String>) {
         let nodes = self.control.nodes(Time(self.now));
         let node = nodes.into_iter().find(|node| node.name == name).expect("it is in the cluster");
-        (node.state.to_string(), node.reason)
+        (node.state.to_string(), node.reason.map(|reason| reason.text))
     }
 }
 

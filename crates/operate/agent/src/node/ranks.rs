@@ -78,7 +78,11 @@ impl Node {
         let Some(local) = self.runs.get_mut(&run) else { return };
         let mut reported = Vec::new();
         for (rank, file) in &mut local.reports {
-            reported.extend(file.read().into_iter().map(|report| Happened::Report { run, rank: *rank, report }));
+            reported.extend(file.read().into_iter().map(|report| Happened::Report {
+                run,
+                rank: *rank,
+                report,
+            }));
         }
         reported.into_iter().for_each(|report| self.happened(report));
     }

@@ -607,7 +607,11 @@ impl World {
             self.happens(node, delay, Happened::RankEnded { run, rank, end });
             if rank == 0 {
                 let checkpoint = Checkpoint { step: self.now, path: None };
-                self.happens(node, length / 2, Happened::Report { run, rank: 0, report: Report::Checkpoint(checkpoint) });
+                self.happens(
+                    node,
+                    length / 2,
+                    Happened::Report { run, rank: 0, report: Report::Checkpoint(checkpoint) },
+                );
             }
         }
     }
