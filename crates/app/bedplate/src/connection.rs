@@ -15,7 +15,7 @@ use crate::stop::Stop;
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Which cluster")]
 pub(crate) struct Connection {
-    /// A cluster by its name in `bedplate context list`; goes before the other two
+    /// A cluster from `bedplate context list`; overrides the other two
     #[arg(long, value_name = "NAME")]
     context: Option<String>,
 
@@ -50,7 +50,7 @@ impl Connection {
         }
     }
 
-    /// A cluster of our own, for `what` no other kind has.
+    /// A cluster of our own, because only those have `what`.
     pub(crate) fn local(&self, what: &'static str) -> Result<Local, Stop> {
         let Chosen { name, context } = self.choose()?;
         match context.kind {

@@ -121,7 +121,7 @@ pub enum ContextsError {
     Unknown { name: String, nearest: Option<String> },
     #[error("clusters of the kind {} cannot be driven yet", kind.name())]
     NotYet { kind: ClusterKind },
-    #[error("context `{name}` is a {} cluster, and {what} belongs to clusters of our own", kind.name())]
+    #[error("context `{name}` is a {} cluster; only our own control plane has {what}", kind.name())]
     OtherKind { name: String, kind: ClusterKind, what: &'static str },
     #[error("context `{name}` does not say where its cluster is: {reason}")]
     Incomplete { name: String, reason: &'static str },

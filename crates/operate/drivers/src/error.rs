@@ -130,7 +130,7 @@ static NOT_UNDERSTOOD: Page = Page {
 static CANNOT: Page = Page {
     code: "driver/cannot",
     class: Class::User,
-    meaning: "Clusters differ in what they can do. This one has no way to do what was asked, whoever asks.",
+    meaning: "Clusters differ in what they can do. This one has no way to do what was asked.",
     remedy: "see what the cluster can do with `bedplate context show`",
 };
 

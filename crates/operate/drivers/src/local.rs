@@ -1,6 +1,6 @@
 //! A cluster of our own, driven through its daemon's HTTP API.
 //!
-//! Failures that pass (nobody listens while a daemon starts again, its disk or its queue is full) are waited out for a
+//! Failures that pass (no daemon listens while it starts again, its disk or its queue is full) are waited out for a
 //! few seconds. That is safe: a submission carries a key, and every other order changes nothing when it is given twice.
 
 mod account;
@@ -201,7 +201,7 @@ impl Local {
         let mut bytes = Vec::new();
         (&mut body).take(LARGEST_ANSWER).read_to_end(&mut bytes)?;
         if let Some(connection) = body.into_connection() {
-            self.idle.lock().expect("nobody panics while holding it").push(connection);
+            self.idle.lock().expect("no panic while it is held").push(connection);
         }
         Ok(bytes)
     }
@@ -233,7 +233,7 @@ impl Local {
 
     /// Asks on a kept connection, or on a new one when that has been closed meanwhile.
     fn ask_once(&self, request: &Request<'_>) -> io::Result<Body> {
-        let kept = self.idle.lock().expect("nobody panics while holding it").pop();
+        let kept = self.idle.lock().expect("no panic while it is held").pop();
         if let Some(connection) = kept
             && let Ok(body) = connection.ask(request, &self.place)
         {
@@ -380,7 +380,7 @@ impl Driver for Local {
         }
         let copied = self.copy(&mut body, to)?;
         if let Some(connection) = body.into_connection() {
-            self.idle.lock().expect("nobody panics while holding it").push(connection);
+            self.idle.lock().expect("no panic while it is held").push(connection);
         }
         // Of a long log an answer has a part.
         match next {

@@ -25,7 +25,7 @@ use crate::stop::Stop;
 #[command(after_help = "\
 Examples:
   bedplate chaos kill-node n2              its agent dies as by kill -9, and its ranks with it
-  bedplate chaos cut n2 --for 10s          nobody hears it, and nobody is told
+  bedplate chaos cut n2 --for 10s          no message passes, either way
   bedplate chaos kill-rank 12 --rank 3
   bedplate chaos kill-control              the daemon dies and is started again
   bedplate chaos storm --seed 7 --for 60s
@@ -60,7 +60,7 @@ enum Command {
         #[command(flatten)]
         connection: Connection,
     },
-    /// Node and daemon do not hear each other for a while, and nobody is told
+    /// Node and daemon do not hear each other for a while, without notice
     Cut {
         node: NodeId,
         #[arg(long = "for", value_name = "TIME", default_value = "10s")]

@@ -14,15 +14,16 @@ use crate::stop::Stop;
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  bedplate context add lab --url https://lab:7431 --fingerprint 9f86… --token-file ~/lab.token
+  bedplate context add here --state-dir ~/.local/state/bedplate
+  bedplate context add lab --url http://127.0.0.1:7431 --token-file lab.token
   bedplate context use lab
   bedplate queue                     the queue of lab
   bedplate queue --context here      the queue of another one
-  bedplate context list
 
-Contexts are kept in ~/.config/bedplate/contexts.toml, or where BEDPLATE_CONTEXTS
-says. Without one, commands talk to the cluster of the state directory on this
-machine; --server, --state-dir and their variables go before the current context.")]
+Contexts are kept in ~/.config/bedplate/contexts.toml, or in the file that
+BEDPLATE_CONTEXTS names. --server, --state-dir and their variables override the
+current context. Without any of them, commands talk to the cluster of the state
+directory on this machine.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -46,7 +47,7 @@ enum Command {
 #[command(after_help = "\
 Examples:
   bedplate context add here --state-dir ~/.local/state/bedplate
-  bedplate context add lab --url https://lab:7431 --fingerprint 9f86… --token-file ~/lab.token
+  bedplate context add lab --url http://127.0.0.1:7431 --token-file lab.token
   BEDPLATE_TOKEN=… bedplate context add lab --url http://127.0.0.1:7431
 
 Without --token-file the token in BEDPLATE_TOKEN is kept in the contexts file,

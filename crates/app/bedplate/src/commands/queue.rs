@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     /// Only jobs in this state; may be repeated
     #[arg(short = 't', long, value_parser = choice(&JobState::ALL), value_delimiter = ',')]
     state: Vec<JobState>,
-    /// At most so many jobs
+    /// At most this many jobs
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
     #[command(flatten)]
@@ -141,7 +141,7 @@ pub(crate) fn where_or_why(job: &JobSummary, now_ms: u64) -> String {
     }
 }
 
-/// Text of at most so many characters.
+/// Text of at most this many characters.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     match text.chars().count() > most {
         true => format!("{}…", text.chars().take(most - 1).collect::<String>()),

@@ -32,8 +32,8 @@ Examples:
   bedplate submit job.toml --dry-run
 
 The number of the job goes to standard output. The job gets the variables and
-the folder of whoever submits it, as with sbatch. With --wait and --follow the
-exit code is that of the job.")]
+the folder of the user who submits it, as with sbatch. With --wait and --follow
+the exit code is that of the job.")]
 pub(crate) struct Arguments {
     /// A job file (TOML or JSON) or a batch script with #SBATCH lines; `-` reads standard input
     file: Option<String>,

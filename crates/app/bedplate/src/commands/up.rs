@@ -120,7 +120,7 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
             console
                 .say("--site, --probe and --listen count when it starts: `bedplate down`, then this again");
         }
-        let driver = Connection::of(state.path().to_owned()).local("it")?;
+        let driver = Connection::of(state.path().to_owned()).local("this")?;
         return report(&driver, &shape, console);
     }
     shape.keep(&state)?;

@@ -25,7 +25,7 @@ impl UsageBy {
     }
 }
 
-/// What somebody used.
+/// What was used, under one key.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct UsageRow {
     /// The user, account, day or job.

@@ -23,7 +23,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         return Err(ProgramError::Usage { message }.into());
     }
     let state = arguments.connection.state()?;
-    let driver = arguments.connection.local("starting agents")?;
+    let driver = arguments.connection.local("agents to start")?;
     let shape = Shape::load(&state)?;
     for name in &arguments.nodes {
         let node = driver.node(name)?.summary;

@@ -12,7 +12,7 @@ pub(super) struct Picture {
     pub(super) jobs: Vec<JobSummary>,
 }
 
-/// How somebody looks at it.
+/// How the user looks at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct View {
     /// The first job shown.
@@ -47,7 +47,7 @@ impl Order {
     }
 }
 
-/// The picture in so many columns and rows; it is never larger.
+/// The picture in this many columns and rows; it is never larger.
 pub(super) fn draw(picture: &Picture, view: &View, (width, height): (usize, usize), now_ms: u64) -> String {
     let mut lines = vec![header(picture, now_ms)];
     lines.extend(node_lines(&picture.nodes, width, (height / 2).saturating_sub(2)));

@@ -1,4 +1,4 @@
-//! A cluster that goes away with whoever started it, for demonstrations and measurements.
+//! A cluster that goes away with the process that started it, for demonstrations and measurements.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
