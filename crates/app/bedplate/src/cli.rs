@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, cluster, completions, daemon, data, down, error, job, layout, man, model,
-    node, plan, queue, replay, submit, token, top, tour, train, up, usage,
+    agent, bench, catalog, chaos, cluster, completions, context, daemon, data, down, error, job, layout, man,
+    model, node, plan, queue, replay, submit, token, top, tour, train, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -77,6 +77,8 @@ pub(crate) enum Command {
     Usage(usage::Arguments),
     /// Who may do what: add, list and revoke tokens
     Token(token::Arguments),
+    /// Which cluster commands talk to: list, show, use, add, remove
+    Context(context::Arguments),
     /// Break something on purpose, to see it heal
     Chaos(chaos::Arguments),
     /// Read a parallel layout: its spelling, its rules, its rank groups

@@ -6,6 +6,7 @@ pub(crate) mod catalog;
 pub(crate) mod chaos;
 pub(crate) mod cluster;
 pub(crate) mod completions;
+pub(crate) mod context;
 pub(crate) mod daemon;
 pub(crate) mod data;
 pub(crate) mod down;
@@ -57,6 +58,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Top(arguments) => top::run(&arguments, console),
         Command::Usage(arguments) => usage::run(&arguments, console),
         Command::Token(arguments) => token::run(&arguments, console),
+        Command::Context(arguments) => context::run(&arguments, console),
         Command::Chaos(arguments) => chaos::run(&arguments, context, console),
     }
 }

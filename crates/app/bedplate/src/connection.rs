@@ -1,9 +1,13 @@
-//! Which cluster a command talks to: one at an address, or the one of a state directory on this machine.
+//! Which cluster a command talks to: one at an address, one of a state directory on this machine, or one by its name in
+//! the contexts file.
 
 use std::env;
 use std::path::PathBuf;
 
-use bedplate_drivers::{Local, Place, StateDirectory};
+use bedplate_drivers::{
+    ClusterKind, Context as ClusterContext, Contexts, ContextsError, Driver, DriverError, Local,
+    StateDirectory, Token,
+};
 
 use crate::stop::Stop;
 
@@ -11,6 +15,10 @@ use crate::stop::Stop;
 #[derive(clap::Args, Clone, Default)]
 #[command(next_help_heading = "Which cluster")]
 pub(crate) struct Connection {
+    /// A cluster from `bedplate context list`; overrides the other two
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+
     /// Where the cluster is, with its token in BEDPLATE_TOKEN
     #[arg(long, value_name = "URL", env = "BEDPLATE_SERVER", hide_env_values = true)]
     server: Option<String>,
@@ -20,41 +28,92 @@ pub(crate) struct Connection {
     state_dir: Option<PathBuf>,
 }
 
+/// The cluster that is meant.
+struct Chosen {
+    /// In the contexts file, where it comes from there.
+    name: Option<String>,
+    context: ClusterContext,
+}
+
 impl Connection {
     /// The cluster of a directory.
     pub(crate) fn of(directory: PathBuf) -> Self {
-        Self { server: None, state_dir: Some(directory) }
+        Self { context: None, server: None, state_dir: Some(directory) }
     }
 
-    /// A client; nothing has been asked yet.
-    pub(crate) fn driver(&self) -> Result<Local, Stop> {
-        let place = match self.server.as_deref().filter(|server| !server.is_empty()) {
-            Some(server) => {
-                Place::from_url(server, variable("BEDPLATE_TOKEN"), variable("BEDPLATE_FINGERPRINT"))?
+    /// The cluster, whatever kind it is; nothing has been asked yet.
+    pub(crate) fn driver(&self) -> Result<Box<dyn Driver>, Stop> {
+        let Chosen { context, .. } = self.choose()?;
+        match context.kind {
+            ClusterKind::Local => Ok(Box::new(Local::new(context.place()?))),
+            kind => Err(DriverError::from(ContextsError::NotYet { kind }).into()),
+        }
+    }
+
+    /// A cluster of our own, because only those have `what`.
+    pub(crate) fn local(&self, what: &'static str) -> Result<Local, Stop> {
+        let Chosen { name, context } = self.choose()?;
+        match context.kind {
+            ClusterKind::Local => Ok(Local::new(context.place()?)),
+            kind => {
+                let name = name.unwrap_or_default();
+                Err(DriverError::from(ContextsError::OtherKind { name, kind, what }).into())
             }
-            None => self.state().place()?,
-        };
-        Ok(Local::new(place))
+        }
     }
 
     /// Whether the cluster is named by its address, so that its state directory may be elsewhere.
-    pub(crate) fn is_by_address(&self) -> bool {
-        self.server.as_ref().is_some_and(|server| !server.is_empty())
+    pub(crate) fn is_by_address(&self) -> Result<bool, Stop> {
+        Ok(self.choose()?.context.state_dir.is_none())
     }
 
-    pub(crate) fn state(&self) -> StateDirectory {
-        state_directory(self.state_dir.clone())
+    /// The state directory of a cluster on this machine.
+    pub(crate) fn state(&self) -> Result<StateDirectory, Stop> {
+        Ok(state_directory(self.choose()?.context.state_dir))
     }
+
+    fn choose(&self) -> Result<Chosen, Stop> {
+        let unnamed = |context| Chosen { name: None, context };
+        if self.context.is_none() {
+            if let Some(server) = self.server.as_ref().filter(|server| !server.is_empty()) {
+                let token = variable("BEDPLATE_TOKEN").map(Token::Text);
+                let fingerprint = variable("BEDPLATE_FINGERPRINT");
+                return Ok(unnamed(ClusterContext::at(server.clone(), fingerprint, token)));
+            }
+            if let Some(directory) = self.state_dir.as_ref().filter(|path| !path.as_os_str().is_empty()) {
+                return Ok(unnamed(ClusterContext::of_state(directory.clone())));
+            }
+        }
+        let contexts = Contexts::load(&contexts_path()).map_err(DriverError::from)?;
+        match self.context.clone().or_else(|| contexts.current.clone()) {
+            Some(name) => {
+                let context = contexts.find(&name).map_err(DriverError::from)?.clone();
+                Ok(Chosen { name: Some(name), context })
+            }
+            None => Ok(unnamed(ClusterContext::of_state(state_directory(None).0))),
+        }
+    }
+}
+
+/// Where the user keeps the names of clusters.
+pub(crate) fn contexts_path() -> PathBuf {
+    let configuration =
+        || variable("XDG_CONFIG_HOME").map(PathBuf::from).unwrap_or_else(|| home().join(".config"));
+    let given = variable("BEDPLATE_CONTEXTS").map(PathBuf::from);
+    given.unwrap_or_else(|| configuration().join("bedplate/contexts.toml"))
 }
 
 /// The state directory: as given, or where the user's programs keep their state.
 pub(crate) fn state_directory(given: Option<PathBuf>) -> StateDirectory {
-    let home = || PathBuf::from(variable("HOME").unwrap_or_else(|| "/tmp".into()));
     let given = given.filter(|path| !path.as_os_str().is_empty());
     StateDirectory(given.unwrap_or_else(|| {
         let above = variable("XDG_STATE_HOME").map(PathBuf::from);
         above.unwrap_or_else(|| home().join(".local/state")).join("bedplate")
     }))
+}
+
+fn home() -> PathBuf {
+    PathBuf::from(variable("HOME").unwrap_or_else(|| "/tmp".into()))
 }
 
 /// A variable of the environment; an empty one counts as absent.

@@ -199,6 +199,20 @@ golden! {
         "node start n1 --state-dir no-such-state",
         "--json queue --state-dir no-such-state",
     ]
+    contexts: [
+        "context list",
+        "context show lab",
+        "--json context list",
+        "context --help",
+        "queue --context labb",
+        "queue --context batch",
+        "token list --context batch",
+        "usage --context batch",
+        "context add pods --kind kubernetes --url https://pods:443",
+        "context add far --url http://far:7431",
+        "context add both --url http://far:7431 --state-dir here",
+        "context use batsh",
+    ]
     submit_dry: [
         "submit --nodes 2 --gpus-per-node 8 --time 2:00:00 --dry-run -- torchrun train.py",
         "submit job.sbatch --dry-run --qos urgent",

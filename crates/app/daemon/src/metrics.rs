@@ -1,10 +1,11 @@
 //! What the daemon counts about itself, in the text format of Prometheus.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
+
+use bedplate_record::Exposition;
 
 /// Upper bounds of the classes of times, in seconds.
 const TIMES: [f64; 14] =
@@ -59,7 +60,7 @@ impl Metrics {
     }
 
     /// The figures that are counted here.
-    pub(crate) fn write(&self, text: &mut Text) {
+    pub(crate) fn write(&self, text: &mut Exposition) {
         text.counter("bedplate_submissions_total", "Jobs taken in.", self.submissions.get());
         text.counter(
             "bedplate_submissions_refused_total",
@@ -117,7 +118,7 @@ impl Metrics {
         }
     }
 
-    fn write_requests(&self, text: &mut Text) {
+    fn write_requests(&self, text: &mut Exposition) {
         let requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         text.head("bedplate_http_requests_total", "counter", "Requests answered.");
         for ((method, path), figures) in requests.iter() {
@@ -212,48 +213,6 @@ impl Histogram {
     }
 }
 
-/// The text that is being written.
-#[derive(Debug, Default)]
-pub(crate) struct Text(String);
-
-impl Text {
-    pub(crate) fn into_string(self) -> String {
-        self.0
-    }
-
-    pub(crate) fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    pub(crate) fn sample(&mut self, name: &str, labels: &str, value: f64) {
-        let _ = match labels {
-            "" => writeln!(self.0, "{name} {value}"),
-            labels => writeln!(self.0, "{name}{{{labels}}} {value}"),
-        };
-    }
-
-    pub(crate) fn counter(&mut self, name: &str, help: &str, value: u64) {
-        self.head(name, "counter", help);
-        self.sample(name, "", value as f64);
-    }
-
-    pub(crate) fn gauge(&mut self, name: &str, help: &str, value: f64) {
-        self.head(name, "gauge", help);
-        self.sample(name, "", value);
-    }
-
-    pub(crate) fn histogram(&mut self, name: &str, labels: &str, cumulative: &[(f64, u64)], sum: f64) {
-        let comma = if labels.is_empty() { "" } else { "," };
-        for (bound, count) in cumulative {
-            let bound = if bound.is_finite() { bound.to_string() } else { "+Inf".into() };
-            self.sample(&format!("{name}_bucket"), &format!("{labels}{comma}le=\"{bound}\""), *count as f64);
-        }
-        self.sample(&format!("{name}_sum"), labels, sum);
-        let count = cumulative.last().map_or(0, |(_, count)| *count);
-        self.sample(&format!("{name}_count"), labels, count as f64);
-    }
-}
-
 /// Memory of this process, where the system tells.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
@@ -272,7 +231,7 @@ mod tests {
     fn a_histogram_is_written_with_its_sums() {
         let histogram = Histogram::of(&SIZES[..2]);
         [1.0, 2.0, 2.0, 9.0].into_iter().for_each(|value| histogram.observe_number(value));
-        let mut text = Text::default();
+        let mut text = Exposition::default();
         text.head("size", "histogram", "How many.");
         text.histogram("size", "path=\"/\"", &histogram.cumulative(), histogram.sum());
         expect![[r#"

@@ -53,6 +53,7 @@ mod tests {
             reason: None,
             cpu_ms: 0,
             energy_joules: None,
+            steps: None,
         };
         let places = places(&job, &run);
         let found: Vec<(u32, &str, &[u32])> =

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 
-use crate::{Class, Place};
+use crate::{Class, Place, Reason};
 
 /// The documentation of one error code; the book's page is generated from it.
 #[derive(Debug, PartialEq, Eq)]
@@ -48,6 +48,11 @@ pub trait Diagnostic: Error + Send + Sync + 'static {
 
     /// A remedy for this particular case; without one the page's general remedy is shown.
     fn help(&self) -> Option<String> {
+        None
+    }
+
+    /// What was refused and why, as data, where the error is a refusal.
+    fn reason(&self) -> Option<&Reason> {
         None
     }
 

@@ -32,10 +32,12 @@ mod class;
 mod diagnostic;
 mod nearest;
 mod place;
+mod reason;
 mod render;
 
 pub use class::Class;
 pub use diagnostic::{Diagnostic, Page};
 pub use nearest::{nearest, nearest_names};
 pub use place::{Place, Source, shown};
+pub use reason::Reason;
 pub use render::{render_json, render_text};

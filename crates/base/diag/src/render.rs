@@ -26,10 +26,10 @@ pub fn render_text(diagnostic: &dyn Diagnostic) -> String {
     text + &format!("help:  {}\n", help(diagnostic))
 }
 
-/// The same as JSON: `{"error": {"code", "class", "message", "place", "causes", "help"}}`.
+/// The same as JSON: `{"error": {"code", "class", "message", "place", "causes", "help"}}`, and `reason` in a refusal.
 pub fn render_json(diagnostic: &dyn Diagnostic) -> Value {
     let page = diagnostic.page();
-    json!({
+    let mut json = json!({
         "error": {
             "code": page.code,
             "class": page.class.name(),
@@ -38,7 +38,11 @@ pub fn render_json(diagnostic: &dyn Diagnostic) -> Value {
             "causes": causes(diagnostic),
             "help": help(diagnostic),
         }
-    })
+    });
+    if let Some(reason) = diagnostic.reason() {
+        json["error"]["reason"] = json!(reason);
+    }
+    json
 }
 
 fn place_json(place: &Place) -> Value {

@@ -16,6 +16,7 @@ use bedplate_network::{Architecture, SafetensorsFile};
 use bedplate_perf::serving::Site;
 use bedplate_replay::jobs::{openb_cluster, read, write_jsonl};
 use bedplate_replay::requests::{Fleet, LinearEngine, Pool, Traffic, read_trace, simulate};
+use bedplate_report::{Report, StepHistory};
 use bedplate_topology::{
     Cluster, ExportFormat, Format, ImportOptions, expand_hostlist, export, import, import_detected,
 };
@@ -60,6 +61,13 @@ const WIRE: &[&str] = &[
     r#"{"type":"welcome","keep":[{"job":1,"number":1}],"heartbeat_ms":500,"silence_ms":3000}"#,
     r#"{"type":"read_log","request":1,"log":{"run":{"job":1,"number":1},"rank":0,"stream":"stderr"},"offset":0,"most_bytes":9}"#,
     r#"{"type":"chaos","kind":"cut","for_ms":5000}"#,
+];
+const REPORTS: &[&str] = &[
+    "progress 1200",
+    "checkpoint 1000 /shared/ckpt/1000",
+    r#"{"version":1,"report":"step","step":7,"seconds":0.5,"tokens":4096,"loss":3.25,"breakdown":{"compute":{"exposed_s":0.25,"hidden_s":0.1},"host":0.2}}"#,
+    r#"{"version":1,"report":"predicted","breakdown":{"host":0.25}}"#,
+    r#"{"version":1,"report":"phase","phase":"saving"}"#,
 ];
 const TRAIN: &str = "[model]\nconfig = \"c.json\"\n[data]\ncorpora = [\"a\", \"b\"]\nweights = [1.0, 2.0]\n[adapter]\nrank = 4\n";
 const LLAMA: &str = include_str!("../../../run/network/tests/reference/llama/config.json");
@@ -149,6 +157,7 @@ pub const TARGETS: &[Target] = &[
         rounds: 3000,
     },
     Target { name: "wire_line", run: wire_line, seeds: WIRE, rounds: 3000 },
+    Target { name: "report_line", run: report_line, seeds: REPORTS, rounds: 3000 },
     Target { name: "train_config", run: train_config, seeds: &[TRAIN], rounds: 2000 },
     Target { name: "network_config", run: network_config, seeds: &[LLAMA, GPT2], rounds: 2000 },
     Target { name: "safetensors", run: safetensors, seeds: &[SAFETENSORS], rounds: 3000 },
@@ -444,6 +453,14 @@ fn api_body(data: &[u8]) {
             assert!(read.job.policy.array.as_ref().is_none_or(|array| array.count() <= MOST_TASKS));
             job_again(&read.job);
         }
+    }
+}
+
+/// A line that a job writes about itself.
+fn report_line(data: &[u8]) {
+    if let Ok(report) = Report::from_line(data) {
+        assert_eq!(Report::from_line(report.to_line().as_bytes()).expect("it was just written"), report);
+        StepHistory::default().take(3, &report);
     }
 }
 

@@ -33,6 +33,8 @@ impl Transcript {
     pub fn run(&self, arguments: &str) -> String {
         let mut command = Command::new(&self.program);
         command.args(split(arguments)).current_dir(&self.folder).env_remove("BEDPLATE_CATALOG");
+        // Not the contexts of the user who runs the tests.
+        command.env("BEDPLATE_CONTEXTS", "contexts.toml").env_remove("BEDPLATE_TOKEN");
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         match self.columns {
             Some(columns) => command.env("COLUMNS", columns.to_string()),

@@ -25,6 +25,7 @@
 
 mod breakdown;
 mod comparison;
+mod format;
 mod part;
 mod shape;
 

@@ -29,6 +29,13 @@ impl Level {
     pub const CORE: Level = Level::Switch(3);
 }
 
+impl serde::Serialize for Level {
+    /// As it is displayed and read.
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(self)
+    }
+}
+
 impl fmt::Display for Level {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

@@ -32,13 +32,13 @@ use crate::kept::Kept;
 use crate::options::Options;
 use crate::outputs::Outputs;
 use crate::places::Places;
-use crate::reports::Report;
+use crate::reports::ReportFile;
 use crate::weather::Weather;
 use crate::{link, processes, random, socket, tls};
 
 /// How often reports are read.
 const REPORTS: Duration = Duration::from_millis(200);
-/// And how often logs are measured, in looks at the reports.
+/// Logs are trimmed at every so many readings of the reports.
 const LOOKS_PER_TRIM: u32 = 25;
 
 /// Runs the agent until it is told to end (`SIGTERM`, `SIGINT` or by the control plane) or cannot go on. No process of
@@ -112,7 +112,7 @@ struct Local {
     directory: PathBuf,
     outputs: Outputs,
     master_port: Option<u16>,
-    reports: BTreeMap<u32, Report>,
+    reports: BTreeMap<u32, ReportFile>,
     steps: BTreeMap<u32, steps::Relay>,
     cleaning: Option<clean::Cleaning>,
     spent: Spent,

@@ -1,137 +1,169 @@
-//! What ranks say about themselves: lines that they append to the file named by `BEDPLATE_REPORT`.
+//! The report files of ranks: each rank appends lines to the file named by `BEDPLATE_REPORT`, and this reads what is new.
 //!
-//! ```text
-//! progress 1200                     the job has done 1200 steps
-//! checkpoint 1000 /shared/ckpt/1000 it can start again from step 1000; the path may be missing
-//! ```
-//!
-//! A line counts once its end is written. What is no such line is passed over: a report is a kindness, and a job must
-//! not fail by it.
+//! What the lines mean is defined in `bedplate_report`. A line counts once its end is written. Lines that are no
+//! reports are skipped: a job must not fail because of one. The file belongs to the job, so it may be anything by the
+//! time it is opened; only a regular file is read, and only so much of it at a time.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
-use bedplate_control::wire::Checkpoint;
+use bedplate_report::{LONGEST_LINE, Report};
 
-/// No line is longer; what is goes unread.
-const LONGEST_LINE: usize = 64 << 10;
+/// Read from a file at a time.
+const MOST_BYTES: u64 = 4 << 20;
+/// Steps passed on from one reading; of a job that does more in that time the earlier ones are dropped.
+const MOST_STEPS: usize = 32;
 
-/// One thing a rank said.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Said {
-    Progress(u64),
-    Checkpoint(Checkpoint),
-}
-
-/// The report of one rank and how far it has been read.
+/// The report file of one rank and how far it has been read.
 #[derive(Debug)]
-pub(crate) struct Report {
+pub(crate) struct ReportFile {
     path: PathBuf,
     offset: u64,
     /// The beginning of a line whose end is not there yet.
     partial: Vec<u8>,
+    /// The line under way is too long; its rest is skipped.
+    is_skipping: bool,
 }
 
-impl Report {
+impl ReportFile {
     pub(crate) fn new(path: PathBuf) -> Self {
-        Self { path, offset: 0, partial: Vec::new() }
+        Self { path, offset: 0, partial: Vec::new(), is_skipping: false }
     }
 
-    /// What is new, the last word on each matter only: who is far ahead says it in every step.
-    pub(crate) fn read(&mut self) -> Vec<Said> {
-        let Ok(mut file) = File::open(&self.path) else { return Vec::new() };
-        let length = file.metadata().map_or(0, |metadata| metadata.len());
-        if length < self.offset {
-            // Somebody wrote it anew.
-            (self.offset, self.partial) = (0, Vec::new());
+    /// What is new: of each kind of report the last, and of steps the last few.
+    pub(crate) fn read(&mut self) -> Vec<Report> {
+        // A job may have put a FIFO or a link in the place of its file; opening must not wait or lead elsewhere.
+        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_CLOEXEC;
+        let Ok(mut file) = OpenOptions::new().read(true).custom_flags(flags).open(&self.path) else {
+            return Vec::new();
+        };
+        let Some(metadata) = file.metadata().ok().filter(|metadata| metadata.is_file()) else {
+            return Vec::new();
+        };
+        if metadata.len() < self.offset {
+            // The file was replaced or cut: it is read from its beginning.
+            (self.offset, self.partial, self.is_skipping) = (0, Vec::new(), false);
         }
-        if length == self.offset || file.seek(SeekFrom::Start(self.offset)).is_err() {
+        if metadata.len() == self.offset || file.seek(SeekFrom::Start(self.offset)).is_err() {
             return Vec::new();
         }
         let mut bytes = Vec::new();
-        let Ok(read) = file.take(4 << 20).read_to_end(&mut bytes) else { return Vec::new() };
+        let Ok(read) = file.take(MOST_BYTES).read_to_end(&mut bytes) else { return Vec::new() };
         self.offset += read as u64;
         self.take_in(&bytes)
     }
 
-    fn take_in(&mut self, bytes: &[u8]) -> Vec<Said> {
-        self.partial.extend_from_slice(bytes);
-        let end = self.partial.iter().rposition(|byte| *byte == b'\n').map_or(0, |at| at + 1);
-        let rest = self.partial.split_off(end);
-        let lines = std::mem::replace(&mut self.partial, rest);
-        if self.partial.len() > LONGEST_LINE {
-            self.partial.clear();
+    fn take_in(&mut self, bytes: &[u8]) -> Vec<Report> {
+        let mut reports = Vec::new();
+        for piece in bytes.split_inclusive(|byte| *byte == b'\n') {
+            if !self.is_skipping {
+                self.partial.extend_from_slice(piece);
+                self.is_skipping = self.partial.len() > LONGEST_LINE + 1;
+            }
+            if piece.ends_with(b"\n") {
+                let line = std::mem::take(&mut self.partial);
+                if !std::mem::take(&mut self.is_skipping) {
+                    reports.extend(Report::from_line(&line[..line.len() - 1]));
+                }
+            } else if self.is_skipping {
+                self.partial.clear();
+            }
         }
-        let said: Vec<Said> = lines.split(|byte| *byte == b'\n').filter_map(parse).collect();
-        let last_progress = said.iter().rposition(|said| matches!(said, Said::Progress(_)));
-        let last_checkpoint = said.iter().rposition(|said| matches!(said, Said::Checkpoint(_)));
-        let is_kept = |at: usize| Some(at) == last_progress || Some(at) == last_checkpoint;
-        said.into_iter().enumerate().filter(|(at, _)| is_kept(*at)).map(|(_, said)| said).collect()
+        only_news(reports)
     }
 }
 
-fn parse(line: &[u8]) -> Option<Said> {
-    if line.len() > LONGEST_LINE {
-        return None;
-    }
-    let line = std::str::from_utf8(line).ok()?.trim();
-    let (word, rest) = line.split_once(' ')?;
-    let (number, path) = rest.trim_start().split_once(' ').unwrap_or((rest.trim_start(), ""));
-    let step = number.parse().ok()?;
-    match word {
-        "progress" => Some(Said::Progress(step)),
-        "checkpoint" => {
-            let path = Some(path.trim()).filter(|path| !path.is_empty()).map(str::to_owned);
-            Some(Said::Checkpoint(Checkpoint { step, path }))
+/// A rank that is fast says much; what a later report replaces is dropped.
+fn only_news(reports: Vec<Report>) -> Vec<Report> {
+    let mut seen = Vec::new();
+    let mut kept: Vec<Report> = Vec::new();
+    for report in reports.into_iter().rev() {
+        let kind = std::mem::discriminant(&report);
+        let most = if matches!(report, Report::Step(_)) { MOST_STEPS } else { 1 };
+        if seen.iter().filter(|other| **other == kind).count() < most {
+            seen.push(kind);
+            kept.push(report);
         }
-        _ => None,
     }
+    kept.reverse();
+    kept
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use bedplate_report::Checkpoint;
     use proptest::prelude::*;
 
-    fn report() -> Report {
-        Report::new(PathBuf::new())
+    fn file() -> ReportFile {
+        ReportFile::new(PathBuf::new())
     }
 
-    fn checkpoint(step: u64, path: Option<&str>) -> Said {
-        Said::Checkpoint(Checkpoint { step, path: path.map(str::to_owned) })
+    fn progress(step: u64) -> Report {
+        Report::Progress { step }
     }
 
     #[test]
-    fn lines_are_told_and_nonsense_is_passed_over() {
+    fn the_last_report_of_each_kind_is_passed_on() {
+        let checkpoint = Report::Checkpoint(Checkpoint { step: 5, path: None });
         for (text, expected) in [
-            ("progress 7\n", vec![Said::Progress(7)]),
-            ("progress 7\nprogress 8\n", vec![Said::Progress(8)]),
-            ("checkpoint 5 /c/5 of it\n", vec![checkpoint(5, Some("/c/5 of it"))]),
-            ("checkpoint 5\nprogress 6\n", vec![checkpoint(5, None), Said::Progress(6)]),
-            ("progress\nprogress -1\nprogress x\n\nhello 5\n\u{fffd}\n", vec![]),
+            ("progress 7\nprogress 8\n", vec![progress(8)]),
+            ("checkpoint 5\nnonsense\nprogress 6\n", vec![checkpoint, progress(6)]),
             ("progress 7", vec![]),
         ] {
-            assert_eq!(report().take_in(text.as_bytes()), expected, "{text:?}");
+            assert_eq!(file().take_in(text.as_bytes()), expected, "{text:?}");
         }
+        let step = |step| format!("{{\"version\":1,\"report\":\"step\",\"step\":{step},\"seconds\":1}}\n");
+        let steps: Vec<Option<u64>> = file()
+            .take_in((1..=40).map(step).collect::<String>().as_bytes())
+            .iter()
+            .map(Report::progress)
+            .collect();
+        assert_eq!(steps, (9..=40).map(Some).collect::<Vec<_>>());
     }
 
     #[test]
-    fn a_line_that_comes_in_parts_is_told_once_it_is_whole() {
-        let mut report = report();
-        assert_eq!(report.take_in(b"progress 1"), []);
-        assert_eq!(report.take_in(b"2\nprog"), [Said::Progress(12)]);
-        assert_eq!(report.take_in(b"ress 13\n"), [Said::Progress(13)]);
+    fn a_line_that_comes_in_parts_is_read_once_it_is_whole() {
+        let mut file = file();
+        assert_eq!(file.take_in(b"progress 1"), []);
+        assert_eq!(file.take_in(b"2\nprog"), [progress(12)]);
+        assert_eq!(file.take_in(b"ress 13\n"), [progress(13)]);
+    }
+
+    #[test]
+    fn the_rest_of_a_line_that_is_too_long_is_no_line() {
+        let mut file = file();
+        for _ in 0..100 {
+            assert_eq!(file.take_in(&[b'x'; 4096]), []);
+        }
+        assert!(file.partial.len() <= LONGEST_LINE + 4097);
+        assert_eq!(file.take_in(b"\nprogress 3\n"), [progress(3)]);
+    }
+
+    #[test]
+    fn a_pipe_or_a_link_in_the_place_of_the_file_is_not_read() {
+        let folder = std::env::temp_dir().join(format!("bedplate-reports-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (pipe, link) = (folder.join("pipe"), folder.join("link"));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::write(folder.join("real"), "progress 1\n").unwrap();
+        std::os::unix::fs::symlink(folder.join("real"), &link).unwrap();
+        assert_eq!(ReportFile::new(pipe).read(), []);
+        assert_eq!(ReportFile::new(link).read(), []);
+        assert_eq!(ReportFile::new(folder.join("real")).read(), [progress(1)]);
+        std::fs::remove_dir_all(&folder).unwrap();
     }
 
     proptest! {
         #[test]
         fn any_bytes_cut_anywhere_do_no_harm(bytes in prop::collection::vec(any::<u8>(), 0..200), at in 0..200_usize) {
             let at = at.min(bytes.len());
-            let mut report = report();
-            report.take_in(&bytes[..at]);
-            report.take_in(&bytes[at..]);
-            prop_assert!(report.partial.len() <= 200);
+            let (mut parts, mut whole) = (file(), file());
+            let mut read = parts.take_in(&bytes[..at]);
+            read.extend(parts.take_in(&bytes[at..]));
+            prop_assert_eq!(only_news(read), whole.take_in(&bytes));
         }
     }
 }

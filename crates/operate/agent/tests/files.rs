@@ -5,6 +5,7 @@ mod fixture;
 use std::fs;
 
 use bedplate_control::wire::*;
+use bedplate_report::Report;
 use fixture::{Cluster, gang, read, wait_until};
 
 #[test]
@@ -74,10 +75,11 @@ fn ranks_report_progress_and_checkpoints_the_last_word_included() {
     cluster.start_gang(&launches);
     cluster.released(run, "n1");
     let checkpoint = Checkpoint { step: 20, path: Some("/shared/c20".to_owned()) };
+    let report = |report| FromAgent::Report { run, rank: 0, report };
     for expected in [
-        FromAgent::Progress { run, rank: 0, step: 10 },
-        FromAgent::Checkpoint { run, checkpoint },
-        FromAgent::Progress { run, rank: 0, step: 21 },
+        report(Report::Progress { step: 10 }),
+        report(Report::Checkpoint(checkpoint)),
+        report(Report::Progress { step: 21 }),
     ] {
         assert!(cluster.heard_already("n1", |message| (*message == expected).then_some(())).is_some());
     }

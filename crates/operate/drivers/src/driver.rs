@@ -1,57 +1,100 @@
 //! The trait behind which a cluster is driven.
 //!
-//! It has what our own control plane, Slurm and Kubernetes can all honour; what only one of them can do is a method of
-//! that one.
+//! It has what our own control plane, Slurm and Kubernetes can honour, in types of its own. How each would do it:
+//!
+//! | method | our control plane | Slurm | Kubernetes |
+//! |---|---|---|---|
+//! | `submit` | `POST /v1/jobs` with the key | `sbatch --parsable`, the key in `--comment` | create a JobSet named by the key |
+//! | `jobs`, `job` | `GET /v1/jobs…` | `squeue --json`, ended ones by `sacct --json` | list JobSets, their Workloads and pods |
+//! | `order` | `DELETE`, `POST …/hold` | `scancel`, `scontrol hold\|release\|requeue` | delete; `suspend: true\|false`; no requeue |
+//! | `explain` | the scheduler's reason and remedies | the reason code and `squeue --start` | conditions of the Workload |
+//! | `watch` | server-sent events | cannot: callers ask again | the watch API |
+//! | `logs` | from the node, by rank | the files of `StdOut`, where they can be read | logs of the rank's pod |
+//! | `ranks` | from the run | `scontrol show job -d` | pods by their index |
+//! | `nodes`, `node` | `GET /v1/nodes…` | `scontrol show node --json` | list nodes |
+//! | `drain`, `resume` | `POST …/drain` | `scontrol update state=drain\|resume` | cordon, uncordon |
+//!
+//! What a cluster cannot do is missing from its [`Capability`] list, and the method refuses with
+//! [`DriverError::Cannot`]. What only one kind of cluster has (tokens, chaos, usage by SQL) is a method of that kind.
 
 use std::io::Write;
 use std::ops::ControlFlow;
 
-use bedplate_control::record::JobState;
-use bedplate_control::{JobView, NodeView};
 use bedplate_job::Job;
 
-use crate::{ClusterView, DriverError, Explained, JobDetail, NodeDetail, RankPlace, Seen, Submitted};
+use crate::{
+    Capability, ClusterView, DriverError, Explained, JobDetail, JobId, JobState, JobSummary, NodeDetail,
+    NodeId, NodeSummary, RankPlace, Seen, Submitted,
+};
 
-/// A cluster that takes jobs.
-pub trait Driver {
+/// A cluster that takes jobs. All calls block.
+pub trait Driver: Send + Sync {
+    /// What people read in messages: `the cluster at http://127.0.0.1:7431`.
+    fn name(&self) -> String;
+
+    /// What the cluster can do beyond taking, listing and cancelling jobs and listing nodes.
+    fn capabilities(&self) -> &'static [Capability];
+
+    fn can(&self, capability: Capability) -> bool {
+        self.capabilities().contains(&capability)
+    }
+
+    /// The refusal of what the cluster cannot do.
+    fn cannot(&self, capability: Capability) -> DriverError {
+        DriverError::Cannot { cluster: self.name(), capability }
+    }
+
     /// Takes a job in. The same key by the same user is the same job, so asking again does no harm.
     fn submit(&self, job: &Job, key: &str) -> Result<Submitted, DriverError>;
 
-    /// Jobs by number, as many as the query wants.
-    fn jobs(&self, query: &JobQuery) -> Result<Vec<JobView>, DriverError>;
+    /// Jobs in the order of their submission; with ended ones, the newest first.
+    fn jobs(&self, query: &JobQuery) -> Result<Vec<JobSummary>, DriverError>;
 
-    fn job(&self, label: &str) -> Result<JobDetail, DriverError>;
+    fn job(&self, id: &JobId) -> Result<JobDetail, DriverError>;
 
-    fn order(&self, label: &str, order: JobOrder) -> Result<(), DriverError>;
+    /// Every cluster cancels; [`JobOrder::needs`] says what the other orders take.
+    fn order(&self, id: &JobId, order: JobOrder) -> Result<(), DriverError>;
+
+    /// The nodes, in the order of the cluster.
+    fn nodes(&self) -> Result<Vec<NodeSummary>, DriverError>;
+
+    fn node(&self, id: &NodeId) -> Result<NodeDetail, DriverError>;
+
+    /// What the cluster is: its name, network and sizes.
+    fn cluster(&self) -> Result<ClusterView, DriverError>;
 
     /// Why a job waits; nothing when it does not.
-    fn explain(&self, label: &str) -> Result<Option<Explained>, DriverError>;
+    fn explain(&self, _id: &JobId) -> Result<Option<Explained>, DriverError> {
+        Err(self.cannot(Capability::Explain))
+    }
 
     /// Hands over what happens until `see` has seen enough or the cluster ends the stream.
     fn watch(
         &self,
-        watched: &Watched,
-        see: &mut dyn FnMut(Seen) -> ControlFlow<()>,
-    ) -> Result<(), DriverError>;
+        _watched: &Watched,
+        _see: &mut dyn FnMut(Seen) -> ControlFlow<()>,
+    ) -> Result<(), DriverError> {
+        Err(self.cannot(Capability::Watch))
+    }
 
     /// Copies a log and returns where the next reading begins; with `follow` it goes on until the job ends.
-    fn logs(&self, label: &str, query: &LogQuery, to: &mut dyn Write) -> Result<u64, DriverError>;
+    fn logs(&self, _id: &JobId, _query: &LogQuery, _to: &mut dyn Write) -> Result<u64, DriverError> {
+        Err(self.cannot(Capability::Logs))
+    }
 
     /// Where the ranks of a running job stand.
-    fn ranks(&self, label: &str) -> Result<Vec<RankPlace>, DriverError>;
-
-    /// The nodes, in the order of the cluster.
-    fn nodes(&self) -> Result<Vec<NodeView>, DriverError>;
-
-    fn node(&self, name: &str) -> Result<NodeDetail, DriverError>;
+    fn ranks(&self, _id: &JobId) -> Result<Vec<RankPlace>, DriverError> {
+        Err(self.cannot(Capability::Ranks))
+    }
 
     /// Gives the node no new work; what runs there ends by itself.
-    fn drain(&self, node: &str, reason: &str) -> Result<(), DriverError>;
+    fn drain(&self, _node: &NodeId, _reason: &str) -> Result<(), DriverError> {
+        Err(self.cannot(Capability::Drain))
+    }
 
-    fn resume(&self, node: &str) -> Result<(), DriverError>;
-
-    /// What the cluster is: its name, network and sizes.
-    fn cluster(&self) -> Result<ClusterView, DriverError>;
+    fn resume(&self, _node: &NodeId) -> Result<(), DriverError> {
+        Err(self.cannot(Capability::Drain))
+    }
 }
 
 /// What may be wanted of a job.
@@ -61,6 +104,17 @@ pub enum JobOrder {
     Hold,
     Release,
     Requeue,
+}
+
+impl JobOrder {
+    /// What a cluster must be able to do for it.
+    pub fn needs(self) -> Option<Capability> {
+        match self {
+            JobOrder::Cancel => None,
+            JobOrder::Hold | JobOrder::Release => Some(Capability::Hold),
+            JobOrder::Requeue => Some(Capability::Requeue),
+        }
+    }
 }
 
 /// Which jobs to list.
@@ -73,12 +127,12 @@ pub struct JobQuery {
     pub states: Vec<JobState>,
     /// Jobs that have ended too.
     pub with_ended: bool,
-    /// The newest so many when absent.
+    /// No limit when absent.
     pub limit: Option<usize>,
 }
 
 /// Which part of which log.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct LogQuery {
     pub rank: u32,
     pub stream: Stream,
@@ -88,17 +142,16 @@ pub struct LogQuery {
     pub follow: bool,
 }
 
-impl Default for LogQuery {
-    fn default() -> Self {
-        Self { rank: 0, stream: Stream::Stdout, run: None, offset: 0, follow: false }
-    }
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Stream {
+    #[default]
+    Stdout,
+    Stderr,
 }
-
-pub use bedplate_control::wire::Stream;
 
 /// What to watch: everything when both are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watched {
-    pub job: Option<String>,
-    pub node: Option<String>,
+    pub job: Option<JobId>,
+    pub node: Option<NodeId>,
 }

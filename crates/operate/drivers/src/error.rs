@@ -3,7 +3,9 @@
 use std::io;
 use std::path::PathBuf;
 
-use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_diag::{Class, Diagnostic, Page, Place, Reason};
+
+use crate::{Capability, ContextsError, contexts};
 
 #[derive(Debug, thiserror::Error)]
 pub enum DriverError {
@@ -22,7 +24,11 @@ pub enum DriverError {
     #[error("{message}")]
     NotAllowed { message: String, help: Option<String> },
     #[error("{message}")]
-    Refused { code: String, message: String, help: Option<String> },
+    Refused { code: String, message: String, help: Option<String>, reason: Option<Reason> },
+    #[error("{cluster} cannot {}", capability.text())]
+    Cannot { cluster: String, capability: Capability },
+    #[error(transparent)]
+    Contexts(#[from] ContextsError),
     #[error("the cluster at {server} met a fault of its own: {message}")]
     Fault { server: String, message: String },
     #[error("the answer of {server} is not that of a cluster: {reason}")]
@@ -32,7 +38,10 @@ pub enum DriverError {
 impl DriverError {
     /// Whether the cluster itself said no, as opposed to not being there.
     pub fn is_refusal(&self) -> bool {
-        matches!(self, DriverError::Refused { .. } | DriverError::NotAllowed { .. })
+        matches!(
+            self,
+            DriverError::Refused { .. } | DriverError::NotAllowed { .. } | DriverError::Cannot { .. }
+        )
     }
 }
 
@@ -48,6 +57,13 @@ pub const PAGES: &[&Page] = &[
     &REFUSED,
     &FAULT,
     &NOT_UNDERSTOOD,
+    &CANNOT,
+    &contexts::UNKNOWN,
+    &contexts::NOT_YET,
+    &contexts::OTHER_KIND,
+    &contexts::INCOMPLETE,
+    &contexts::READABLE,
+    &contexts::FILE,
 ];
 
 static NOT_RUNNING: Page = Page {
@@ -111,6 +127,13 @@ static NOT_UNDERSTOOD: Page = Page {
     remedy: "check the address; `bedplate --version` and `GET /version` should agree",
 };
 
+static CANNOT: Page = Page {
+    code: "driver/cannot",
+    class: Class::User,
+    meaning: "Clusters differ in what they can do. This one has no way to do what was asked.",
+    remedy: "see what the cluster can do with `bedplate context show`",
+};
+
 impl Diagnostic for DriverError {
     fn page(&self) -> &'static Page {
         match self {
@@ -124,12 +147,30 @@ impl Diagnostic for DriverError {
             DriverError::Refused { .. } => &REFUSED,
             DriverError::Fault { .. } => &FAULT,
             DriverError::NotUnderstood { .. } => &NOT_UNDERSTOOD,
+            DriverError::Cannot { .. } => &CANNOT,
+            DriverError::Contexts(error) => error.page(),
         }
     }
 
     fn help(&self) -> Option<String> {
         match self {
             DriverError::NotAllowed { help, .. } | DriverError::Refused { help, .. } => help.clone(),
+            DriverError::Cannot { capability, .. } => Some(capability.instead().to_owned()),
+            DriverError::Contexts(error) => error.help(),
+            _ => None,
+        }
+    }
+
+    fn reason(&self) -> Option<&Reason> {
+        match self {
+            DriverError::Refused { reason, .. } => reason.as_ref(),
+            _ => None,
+        }
+    }
+
+    fn place(&self) -> Option<&Place> {
+        match self {
+            DriverError::Contexts(error) => error.place(),
             _ => None,
         }
     }

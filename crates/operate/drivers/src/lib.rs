@@ -1,20 +1,27 @@
 //! Clusters behind one trait.
 //!
-//! A [`Driver`] does to a cluster what every orchestrator can do: take a job in, list, watch, show output, cancel,
-//! hold, explain, drain. [`Local`] drives a cluster of our own through its daemon's HTTP API, whether that is on this
-//! machine or elsewhere. All calls block. Which job should run where is the business of whoever is driven.
+//! A [`Driver`] does to a cluster what every orchestrator can do: take a job in, list, cancel; and, where it can, watch,
+//! show output, hold, explain, drain. [`Local`] drives a cluster of our own through its daemon's HTTP API, whether that
+//! is on this machine or elsewhere. [`Contexts`] is the file in which people name the clusters they use. All calls
+//! block. Which job runs where is decided by the cluster that is driven.
 
+mod capability;
+mod contexts;
 mod driver;
 mod error;
 mod local;
 mod place;
+mod state;
 mod views;
 
+pub use capability::Capability;
+pub use contexts::{ClusterKind, Context, Contexts, ContextsError, Token};
 pub use driver::{Driver, JobOrder, JobQuery, LogQuery, Stream, Watched};
 pub use error::{DriverError, PAGES};
-pub use local::{Body, JobFormat, Local};
+pub use local::{Body, JobFormat, Local, TokenMade, TokenView, UsageBy, UsageRow};
 pub use place::{Beacon, Place, StateDirectory};
+pub use state::{JobId, JobState, NodeId, NodeState};
 pub use views::{
-    ClusterView, Explained, JobDetail, NodeDetail, RankPlace, Seen, Submitted, TokenMade, TokenView, UsageBy,
-    UsageRow,
+    ClusterView, Explained, Host, JobDetail, JobSummary, NodeDetail, NodeSummary, Note, RankPlace, RunView,
+    Seen, Submitted,
 };

@@ -1,8 +1,9 @@
 //! A cluster of our own, driven through its daemon's HTTP API.
 //!
-//! Failures that pass (nobody listens while a daemon starts again, its disk or its queue is full) are waited out for a
+//! Failures that pass (no daemon listens while it starts again, its disk or its queue is full) are waited out for a
 //! few seconds. That is safe: a submission carries a key, and every other order changes nothing when it is given twice.
 
+mod account;
 mod events;
 mod http;
 mod tls;
@@ -14,7 +15,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_control::wire::Chaos;
-use bedplate_control::{JobView, NodeView};
+use bedplate_diag::Reason;
 use bedplate_job::Job;
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -24,9 +25,11 @@ pub use http::Body;
 use http::{Connection, Request};
 
 use crate::{
-    ClusterView, Driver, DriverError, Explained, JobDetail, JobOrder, JobQuery, LogQuery, NodeDetail, Place,
-    RankPlace, Seen, Stream, Submitted, TokenMade, TokenView, UsageBy, UsageRow, Watched,
+    Capability, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder, JobQuery,
+    JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, Place, RankPlace, Seen, Stream, Submitted,
+    Watched,
 };
+pub use account::{TokenMade, TokenView, UsageBy, UsageRow};
 
 /// How long failures that pass are waited out.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -75,6 +78,8 @@ struct ComplaintBody {
     message: String,
     #[serde(default)]
     help: Option<String>,
+    #[serde(default)]
+    reason: Option<Reason>,
 }
 
 impl Local {
@@ -96,7 +101,13 @@ impl Local {
     pub fn submit_text(&self, format: JobFormat, text: &str, key: &str) -> Result<Submitted, DriverError> {
         let headers = [("content-type", format.media_type()), ("idempotency-key", key)];
         let body = text.as_bytes();
-        self.value(&Request { method: "POST", path: "/v1/jobs", headers: &headers, body })
+        let submitted: Submitted =
+            self.value(&Request { method: "POST", path: "/v1/jobs", headers: &headers, body })?;
+        // The tasks of an array have numbers that follow each other.
+        let first: u64 = submitted.id.as_str().parse().unwrap_or_default();
+        let jobs =
+            (first..first + u64::from(submitted.count)).map(|number| JobId(number.to_string())).collect();
+        Ok(Submitted { jobs, ..submitted })
     }
 
     /// Whether a daemon answers; asks once.
@@ -118,14 +129,13 @@ impl Local {
         let mut path = format!("/v1/usage?by={}", by.name());
         add(&mut path, "since", since_ms.map(|since| since.to_string()).as_deref());
         add(&mut path, "user", user);
-        let answer: Answer = self.get(&path)?;
-        Ok(answer.usage)
+        Ok(self.get::<Answer>(&path)?.usage)
     }
 
     /// Breaks something on a node on purpose.
-    pub fn chaos(&self, node: &str, chaos: &Chaos) -> Result<(), DriverError> {
+    pub fn chaos(&self, node: &NodeId, chaos: &Chaos) -> Result<(), DriverError> {
         let body = serde_json::to_value(chaos).expect("a chaos has text keys only");
-        self.post(&format!("/v1/nodes/{}/chaos", encoded(node)), Some(&body)).map(drop)
+        self.post(&format!("{}/chaos", node_path(node)), Some(&body)).map(drop)
     }
 
     pub fn tokens(&self) -> Result<Vec<TokenView>, DriverError> {
@@ -133,8 +143,7 @@ impl Local {
         struct Answer {
             tokens: Vec<TokenView>,
         }
-        let answer: Answer = self.get("/v1/tokens")?;
-        Ok(answer.tokens)
+        Ok(self.get::<Answer>("/v1/tokens")?.tokens)
     }
 
     pub fn make_token(
@@ -192,7 +201,7 @@ impl Local {
         let mut bytes = Vec::new();
         (&mut body).take(LARGEST_ANSWER).read_to_end(&mut bytes)?;
         if let Some(connection) = body.into_connection() {
-            self.idle.lock().expect("nobody panics while holding it").push(connection);
+            self.idle.lock().expect("no panic while it is held").push(connection);
         }
         Ok(bytes)
     }
@@ -224,7 +233,7 @@ impl Local {
 
     /// Asks on a kept connection, or on a new one when that has been closed meanwhile.
     fn ask_once(&self, request: &Request<'_>) -> io::Result<Body> {
-        let kept = self.idle.lock().expect("nobody panics while holding it").pop();
+        let kept = self.idle.lock().expect("no panic while it is held").pop();
         if let Some(connection) = kept
             && let Ok(body) = connection.ask(request, &self.place)
         {
@@ -237,18 +246,20 @@ impl Local {
         let status = body.status;
         let server = self.place.url();
         let bytes = self.read_whole(body).unwrap_or_default();
-        let ComplaintBody { code, message, help } = match serde_json::from_slice::<Complaint>(&bytes) {
+        let ComplaintBody { code, message, help, reason } = match serde_json::from_slice::<Complaint>(&bytes)
+        {
             Ok(complaint) => complaint.error,
             Err(_) => {
                 let text = String::from_utf8_lossy(&bytes[..bytes.len().min(200)]).trim().to_owned();
-                ComplaintBody { code: String::new(), message: format!("status {status} {text}"), help: None }
+                let message = format!("status {status} {text}");
+                ComplaintBody { code: String::new(), message, help: None, reason: None }
             }
         };
         match status {
             401 | 403 => DriverError::NotAllowed { message, help },
             429 | 503 => DriverError::Busy { server, status, message },
             500..=599 => DriverError::Fault { server, message },
-            _ => DriverError::Refused { code, message, help },
+            _ => DriverError::Refused { code, message, help, reason },
         }
     }
 
@@ -258,14 +269,22 @@ impl Local {
 }
 
 impl Driver for Local {
+    fn name(&self) -> String {
+        format!("the cluster at {}", self.place.url())
+    }
+
+    fn capabilities(&self) -> &'static [Capability] {
+        &Capability::ALL
+    }
+
     fn submit(&self, job: &Job, key: &str) -> Result<Submitted, DriverError> {
         self.submit_text(JobFormat::Json, &job.to_json().to_string(), key)
     }
 
-    fn jobs(&self, query: &JobQuery) -> Result<Vec<JobView>, DriverError> {
+    fn jobs(&self, query: &JobQuery) -> Result<Vec<JobSummary>, DriverError> {
         #[derive(Deserialize)]
         struct Answer {
-            jobs: Vec<JobView>,
+            jobs: Vec<JobSummary>,
             #[serde(default)]
             next: Option<u64>,
         }
@@ -276,7 +295,7 @@ impl Driver for Local {
         add(&mut path, "account", query.account.as_deref());
         add(&mut path, "name", query.name.as_deref());
         add(&mut path, "ended", query.with_ended.then_some("true"));
-        let mut jobs: Vec<JobView> = Vec::new();
+        let mut jobs: Vec<JobSummary> = Vec::new();
         let mut after = None;
         while query.limit.is_none_or(|limit| jobs.len() < limit) {
             let mut page = path.clone();
@@ -292,12 +311,12 @@ impl Driver for Local {
         Ok(jobs)
     }
 
-    fn job(&self, label: &str) -> Result<JobDetail, DriverError> {
-        self.get(&format!("/v1/jobs/{}", encoded(label)))
+    fn job(&self, id: &JobId) -> Result<JobDetail, DriverError> {
+        self.get(&job_path(id))
     }
 
-    fn order(&self, label: &str, order: JobOrder) -> Result<(), DriverError> {
-        let path = format!("/v1/jobs/{}", encoded(label));
+    fn order(&self, id: &JobId, order: JobOrder) -> Result<(), DriverError> {
+        let path = job_path(id);
         let word = match order {
             JobOrder::Cancel => {
                 let request = Request { method: "DELETE", path: &path, headers: &[], body: &[] };
@@ -310,9 +329,9 @@ impl Driver for Local {
         self.post(&format!("{path}/{word}"), None).map(drop)
     }
 
-    fn explain(&self, label: &str) -> Result<Option<Explained>, DriverError> {
-        let value: Value = self.get(&format!("/v1/jobs/{}/explain", encoded(label)))?;
-        if value["wait"].as_str().is_none() {
+    fn explain(&self, id: &JobId) -> Result<Option<Explained>, DriverError> {
+        let value: Value = self.get(&format!("{}/explain", job_path(id)))?;
+        if value["wait"].is_null() {
             return Ok(None);
         }
         serde_json::from_value(value).map(Some).map_err(|error| DriverError::NotUnderstood {
@@ -327,8 +346,8 @@ impl Driver for Local {
         see: &mut dyn FnMut(Seen) -> ControlFlow<()>,
     ) -> Result<(), DriverError> {
         let mut path = "/v1/events?".to_owned();
-        add(&mut path, "job", watched.job.as_deref());
-        add(&mut path, "node", watched.node.as_deref());
+        add(&mut path, "job", watched.job.as_ref().map(JobId::as_str));
+        add(&mut path, "node", watched.node.as_ref().map(NodeId::as_str));
         let headers = [("accept", "text/event-stream")];
         let body = self.open(&Request { method: "GET", path: &path, headers: &headers, body: &[] })?;
         body.wait_forever().map_err(|source| self.unreachable(source))?;
@@ -345,17 +364,13 @@ impl Driver for Local {
         Ok(())
     }
 
-    fn logs(&self, label: &str, query: &LogQuery, to: &mut dyn Write) -> Result<u64, DriverError> {
+    fn logs(&self, id: &JobId, query: &LogQuery, to: &mut dyn Write) -> Result<u64, DriverError> {
         let stream = match query.stream {
             Stream::Stdout => "stdout",
             Stream::Stderr => "stderr",
         };
-        let mut path = format!(
-            "/v1/jobs/{}/logs?rank={}&stream={stream}&offset={}",
-            encoded(label),
-            query.rank,
-            query.offset
-        );
+        let mut path =
+            format!("{}/logs?rank={}&stream={stream}&offset={}", job_path(id), query.rank, query.offset);
         add(&mut path, "run", query.run.map(|run| run.to_string()).as_deref());
         add(&mut path, "follow", query.follow.then_some("true"));
         let mut body = self.open(&Request { method: "GET", path: &path, headers: &[], body: &[] })?;
@@ -365,40 +380,39 @@ impl Driver for Local {
         }
         let copied = self.copy(&mut body, to)?;
         if let Some(connection) = body.into_connection() {
-            self.idle.lock().expect("nobody panics while holding it").push(connection);
+            self.idle.lock().expect("no panic while it is held").push(connection);
         }
         // Of a long log an answer has a part.
         match next {
             Some(next) if !query.follow && copied > 0 && next > query.offset => {
-                self.logs(label, &LogQuery { offset: next, ..query.clone() }, to)
+                self.logs(id, &LogQuery { offset: next, ..query.clone() }, to)
             }
             next => Ok(next.unwrap_or(query.offset + copied)),
         }
     }
 
-    fn ranks(&self, label: &str) -> Result<Vec<RankPlace>, DriverError> {
-        self.get(&format!("/v1/jobs/{}/ranks", encoded(label)))
+    fn ranks(&self, id: &JobId) -> Result<Vec<RankPlace>, DriverError> {
+        self.get(&format!("{}/ranks", job_path(id)))
     }
 
-    fn nodes(&self) -> Result<Vec<NodeView>, DriverError> {
+    fn nodes(&self) -> Result<Vec<NodeSummary>, DriverError> {
         #[derive(Deserialize)]
         struct Answer {
-            nodes: Vec<NodeView>,
+            nodes: Vec<NodeSummary>,
         }
-        let answer: Answer = self.get("/v1/nodes")?;
-        Ok(answer.nodes)
+        Ok(self.get::<Answer>("/v1/nodes")?.nodes)
     }
 
-    fn node(&self, name: &str) -> Result<NodeDetail, DriverError> {
-        self.get(&format!("/v1/nodes/{}", encoded(name)))
+    fn node(&self, id: &NodeId) -> Result<NodeDetail, DriverError> {
+        self.get(&node_path(id))
     }
 
-    fn drain(&self, node: &str, reason: &str) -> Result<(), DriverError> {
-        self.post(&format!("/v1/nodes/{}/drain", encoded(node)), Some(&json!({ "reason": reason }))).map(drop)
+    fn drain(&self, node: &NodeId, reason: &str) -> Result<(), DriverError> {
+        self.post(&format!("{}/drain", node_path(node)), Some(&json!({ "reason": reason }))).map(drop)
     }
 
-    fn resume(&self, node: &str) -> Result<(), DriverError> {
-        self.post(&format!("/v1/nodes/{}/resume", encoded(node)), None).map(drop)
+    fn resume(&self, node: &NodeId) -> Result<(), DriverError> {
+        self.post(&format!("{}/resume", node_path(node)), None).map(drop)
     }
 
     fn cluster(&self) -> Result<ClusterView, DriverError> {
@@ -424,6 +438,14 @@ impl Local {
             copied += count as u64;
         }
     }
+}
+
+fn job_path(id: &JobId) -> String {
+    format!("/v1/jobs/{}", encoded(id.as_str()))
+}
+
+fn node_path(id: &NodeId) -> String {
+    format!("/v1/nodes/{}", encoded(id.as_str()))
 }
 
 /// Adds a parameter to a path, if it has a value.

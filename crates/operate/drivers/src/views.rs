@@ -1,14 +1,18 @@
-//! What a driver tells about a cluster, beside the views of jobs and nodes that the control plane has itself.
+//! What a driver tells about jobs, nodes and the cluster. Fields that a cluster does not know are absent.
 
-use bedplate_control::record::{JobState, Note};
-use bedplate_control::{JobView, NodeView};
+use bedplate_breakdown::{Breakdown, Predicted};
+use bedplate_diag::Reason;
+use bedplate_report::{Checkpoint, StepHistory};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
+
+use crate::{JobId, JobState, NodeId, NodeState};
 
 /// A job that was taken in.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Submitted {
-    pub id: u64,
+    pub id: JobId,
+    /// What people call it.
     pub label: String,
     /// Jobs of the array; 1 without one.
     #[serde(default = "one")]
@@ -19,22 +23,96 @@ pub struct Submitted {
     /// What of it is not honoured here.
     #[serde(default)]
     pub remarks: Vec<Value>,
+    /// The jobs themselves; of an array every task.
+    #[serde(default)]
+    pub jobs: Vec<JobId>,
 }
 
 fn one() -> u32 {
     1
 }
 
+/// A job in a line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JobSummary {
+    pub id: JobId,
+    /// What people call it: in an array `12_3`.
+    pub label: String,
+    pub name: String,
+    pub user: String,
+    pub account: String,
+    pub partition: String,
+    pub qos: String,
+    pub submitted_ms: u64,
+    pub state: JobState,
+    #[serde(default)]
+    pub is_held: bool,
+    /// How often it was started.
+    #[serde(default)]
+    pub runs: u32,
+    /// How often it came back after failures and losses.
+    #[serde(default)]
+    pub restarts: u32,
+    pub checkpoint: Option<Checkpoint>,
+    pub started_ms: Option<u64>,
+    pub ended_ms: Option<u64>,
+    /// Of the rank that failed first; 0 when all succeeded.
+    pub exit_status: Option<i32>,
+    /// Why it is in this state.
+    pub reason: Option<Reason>,
+    pub nodes_asked: u64,
+    pub gpus_asked: u64,
+    /// The nodes it has now, in the order of its ranks.
+    pub nodes: Vec<NodeId>,
+    /// When its time is up, while it runs.
+    pub ends_ms: Option<u64>,
+    /// When it should start, while it waits.
+    pub expected_start_ms: Option<u64>,
+    /// Why it waits, in short; `explain` says more.
+    pub waits_because: Option<Reason>,
+}
+
 /// A job with its history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "Value", into = "Value")]
 pub struct JobDetail {
-    pub view: JobView,
+    pub summary: JobSummary,
     /// Every run, oldest first.
-    pub runs: Vec<Value>,
+    pub runs: Vec<RunView>,
     pub notes: Vec<Note>,
     /// The job file, for those who may see it.
     pub text: Option<String>,
+    /// What a step was predicted to take: as attached at submission, or as the job itself expects.
+    pub predicted: Option<Breakdown<Predicted>>,
+    /// What its newest run that reported steps measured.
+    pub steps: Option<StepHistory>,
+}
+
+/// One attempt to run a job.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct RunView {
+    pub number: u32,
+    #[serde(default)]
+    pub started_ms: Option<u64>,
+    #[serde(default)]
+    pub ended_ms: Option<u64>,
+    /// Why it ended.
+    #[serde(default)]
+    pub reason: Option<Reason>,
+    #[serde(default)]
+    pub steps: Option<StepHistory>,
+    /// What else its cluster tells.
+    #[serde(flatten)]
+    pub rest: serde_json::Map<String, Value>,
+}
+
+/// A line of history.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Note {
+    pub at_ms: u64,
+    pub job: Option<JobId>,
+    pub node: Option<NodeId>,
+    pub text: String,
 }
 
 impl TryFrom<Value> for JobDetail {
@@ -42,28 +120,42 @@ impl TryFrom<Value> for JobDetail {
 
     /// Told of one job, `runs` are the runs themselves and not their number.
     fn try_from(mut value: Value) -> Result<Self, Self::Error> {
-        let runs: Vec<Value> = match value["runs"].take() {
-            Value::Array(runs) => {
-                let newest = runs.iter().filter_map(|run| run["number"].as_u64()).max();
-                value["runs"] = newest.unwrap_or(runs.len() as u64).into();
-                runs
+        fn take<T: Default + serde::de::DeserializeOwned>(
+            value: &mut Value,
+            key: &str,
+        ) -> serde_json::Result<T> {
+            match value.get_mut(key).map(Value::take) {
+                None | Some(Value::Null) => Ok(T::default()),
+                Some(value) => serde_json::from_value(value),
             }
-            number => {
-                value["runs"] = number;
-                Vec::new()
-            }
+        }
+        let runs: Vec<RunView> = match value["runs"].is_array() {
+            true => take(&mut value, "runs")?,
+            false => Vec::new(),
         };
-        let notes = Vec::<Note>::deserialize(value.get("notes").unwrap_or(&Value::Array(Vec::new())))?;
-        let text = value.get("text").and_then(Value::as_str).map(str::to_owned);
-        Ok(Self { view: serde_json::from_value(value)?, runs, notes, text })
+        if let Some(newest) = runs.iter().map(|run| run.number).max() {
+            value["runs"] = newest.into();
+        } else if !value["runs"].is_number() {
+            value["runs"] = 0.into();
+        }
+        Ok(Self {
+            runs,
+            notes: take(&mut value, "notes")?,
+            text: take(&mut value, "text")?,
+            predicted: take(&mut value, "predicted")?,
+            steps: take(&mut value, "steps")?,
+            summary: serde_json::from_value(value)?,
+        })
     }
 }
 
 impl From<JobDetail> for Value {
     fn from(detail: JobDetail) -> Self {
-        let mut value = json!(detail.view);
-        value["runs"] = Value::Array(detail.runs);
+        let mut value = json!(detail.summary);
+        value["runs"] = json!(detail.runs);
         value["notes"] = json!(detail.notes);
+        value["predicted"] = json!(detail.predicted);
+        value["steps"] = json!(detail.steps);
         if let Some(text) = detail.text {
             value["text"] = text.into();
         }
@@ -74,7 +166,7 @@ impl From<JobDetail> for Value {
 /// Why a job waits.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Explained {
-    pub wait: String,
+    pub wait: Reason,
     #[serde(default)]
     pub priority: Value,
     /// Gangs that are considered before it.
@@ -84,29 +176,64 @@ pub struct Explained {
     pub expected_start_ms: Option<u64>,
     /// Changes with which it would start earlier.
     #[serde(default)]
-    pub remedies: Vec<String>,
+    pub remedies: Vec<Reason>,
 }
 
 /// Where a rank runs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankPlace {
     pub rank: u32,
-    pub node: String,
+    pub node: NodeId,
     pub address: String,
     #[serde(default)]
     pub devices: Vec<u32>,
+}
+
+/// A node in a line.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct NodeSummary {
+    pub name: NodeId,
+    pub state: NodeState,
+    /// Why it takes no work.
+    pub reason: Option<Reason>,
+    pub address: String,
+    pub host: Host,
+    pub kind: String,
+    pub gpus: u32,
+    pub gpus_free: u32,
+    pub cpus: u32,
+    pub memory_mib: u64,
+    pub jobs: Vec<JobId>,
+    /// The cluster hears from it.
+    pub is_linked: bool,
+    pub heard_ms: Option<u64>,
+    /// How often it was lost lately.
+    #[serde(default)]
+    pub losses: usize,
+}
+
+/// The machine that a node really is.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Host {
+    pub name: String,
+    pub cores: u32,
+    pub memory_mib: u64,
+    /// Real GPUs; the other device slots of the node are pretended.
+    pub gpus: u32,
+    #[serde(default)]
+    pub enforced: Vec<String>,
 }
 
 /// A node with its history.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct NodeDetail {
     #[serde(flatten)]
-    pub view: NodeView,
+    pub summary: NodeSummary,
     #[serde(default)]
     pub notes: Vec<Note>,
 }
 
-/// What a cluster is. Fields beyond its name are as its control plane tells them.
+/// What a cluster is. Fields beyond its name are as the cluster tells them.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct ClusterView {
     pub name: String,
@@ -119,7 +246,7 @@ pub struct ClusterView {
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Seen {
     Job {
-        job: u64,
+        job: JobId,
         state: JobState,
         at_ms: u64,
     },
@@ -127,61 +254,7 @@ pub enum Seen {
     /// Nothing: the stream is open. Comes first and now and then, so that a watcher can look for what it missed.
     #[serde(skip)]
     Beat,
-    /// Anything else that a newer control plane may tell.
+    /// Anything else that a newer cluster may tell.
     #[serde(other)]
     Unknown,
-}
-
-/// What usage is added up by.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum UsageBy {
-    User,
-    Account,
-    Day,
-    Job,
-}
-
-impl UsageBy {
-    pub const ALL: [(&'static str, UsageBy); 4] = [
-        ("user", UsageBy::User),
-        ("account", UsageBy::Account),
-        ("day", UsageBy::Day),
-        ("job", UsageBy::Job),
-    ];
-
-    pub fn name(self) -> &'static str {
-        Self::ALL.into_iter().find(|(_, by)| *by == self).map_or("", |(name, _)| name)
-    }
-}
-
-/// What somebody used.
-#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
-pub struct UsageRow {
-    /// The user, account, day or job.
-    pub key: String,
-    pub gpu_hours: f64,
-    #[serde(default)]
-    pub runs: u64,
-    #[serde(default)]
-    pub energy_joules: Option<f64>,
-}
-
-/// A token that was just made; its text is never shown again.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TokenMade {
-    #[serde(default)]
-    pub id: Value,
-    pub token: String,
-}
-
-/// A token without its text.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub struct TokenView {
-    pub id: Value,
-    pub user: String,
-    pub role: String,
-    #[serde(default)]
-    pub expires_ms: Option<u64>,
-    #[serde(flatten)]
-    pub rest: serde_json::Map<String, Value>,
 }

@@ -7,9 +7,10 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-use bedplate_control::record::JobState;
+use bedplate_diag::Diagnostic;
 use bedplate_drivers::{
-    Driver, DriverError, JobFormat, JobOrder, JobQuery, Local, LogQuery, Place, Seen, Watched,
+    Driver, DriverError, JobFormat, JobId, JobOrder, JobQuery, JobState, Local, LogQuery, Place, Seen,
+    Watched,
 };
 
 /// What a connection does: answers in order, then closes.
@@ -66,8 +67,9 @@ fn a_submission_carries_token_key_and_type_and_the_connection_is_kept() {
     let (place, requests) = server(vec![vec![taken, answer("204 No Content", "")]]);
     let local = Local::new(place);
     let submitted = local.submit_text(JobFormat::Toml, "name = \"x\"", "key-1").unwrap();
-    assert_eq!((submitted.id, submitted.count), (12, 1));
-    local.order("12_3", JobOrder::Hold).unwrap();
+    assert_eq!((submitted.id.as_str(), submitted.count), ("12", 1));
+    assert_eq!(submitted.jobs, [JobId::from("12")]);
+    local.order(&"12_3".into(), JobOrder::Hold).unwrap();
     let first = requests.recv().unwrap();
     assert!(first.starts_with("POST /v1/jobs HTTP/1.1\r\n"), "{first}");
     for line in ["authorization: Bearer secret", "content-type: application/toml", "idempotency-key: key-1"] {
@@ -97,14 +99,15 @@ fn nobody_listening_is_transient_and_a_refusal_keeps_its_words() {
         .with_patience(Duration::from_millis(50));
     assert!(matches!(nobody.nodes(), Err(DriverError::Unreachable { .. })));
 
-    let no = r#"{"error":{"code":"api/no-such-job","message":"there is no job 9","help":"look"}}"#;
+    let no = r#"{"error":{"code":"api/no-such-job","message":"there is no job 9","help":"look","reason":{"code":"no_such_job","text":"there is no job 9","job":9}}}"#;
     let (place, _requests) =
         server(vec![vec![answer("404 Not Found", no), answer("403 Forbidden", no), "SSH-2.0\r\n\r\n"]]);
     let local = Local::new(place);
-    let refused = local.job("9").unwrap_err();
+    let refused = local.job(&"9".into()).unwrap_err();
     assert!(refused.is_refusal());
     assert_eq!(refused.to_string(), "there is no job 9");
-    assert!(matches!(local.job("9"), Err(DriverError::NotAllowed { .. })));
+    assert_eq!(refused.reason().unwrap().fields["job"], 9);
+    assert!(matches!(local.job(&"9".into()), Err(DriverError::NotAllowed { .. })));
 }
 
 #[test]
@@ -128,7 +131,7 @@ fn jobs_come_page_by_page() {
     };
     let jobs = Local::new(place).jobs(&query).unwrap();
     assert_eq!(jobs.len(), 2);
-    assert_eq!((jobs[0].life.state, jobs[0].nodes.len()), (JobState::Running, 2));
+    assert_eq!((jobs[0].state, jobs[0].nodes.len()), (JobState::Running, 2));
     let asked = requests.recv().unwrap();
     assert!(
         asked.starts_with("GET /v1/jobs?limit=1000&state=running,waiting&user=a%20b&ended=true HTTP"),
@@ -144,8 +147,8 @@ fn a_job_is_told_with_its_runs_and_notes() {
         r#""runs":[{"number":1},{"number":3}],"notes":[{"at_ms":4,"job":7,"node":null,"text":"began"}],"text":"name = 1""#,
     );
     let (place, _requests) = server(vec![vec![answer("200 OK", &told)]]);
-    let detail = Local::new(place).job("7").unwrap();
-    assert_eq!((detail.view.life.runs, detail.runs.len(), detail.notes.len()), (3, 2, 1));
+    let detail = Local::new(place).job(&"7".into()).unwrap();
+    assert_eq!((detail.summary.runs, detail.runs.len(), detail.notes.len()), (3, 2, 1));
     assert_eq!(detail.text.as_deref(), Some("name = 1"));
     let again = serde_json::to_value(&detail).unwrap();
     assert_eq!(serde_json::from_value::<bedplate_drivers::JobDetail>(again).unwrap(), detail);
@@ -159,7 +162,7 @@ fn a_log_in_chunks_is_copied_and_says_where_it_goes_on() {
     let local = Local::new(place);
     let mut text = Vec::new();
     let query = LogQuery { rank: 3, follow: true, ..LogQuery::default() };
-    assert_eq!(local.logs("7", &query, &mut text).unwrap(), 31);
+    assert_eq!(local.logs(&"7".into(), &query, &mut text).unwrap(), 31);
     assert_eq!(text, b"hello world");
     assert!(local.nodes().unwrap().is_empty(), "the connection goes on after the last chunk");
     let asked = requests.recv().unwrap();
@@ -171,7 +174,7 @@ fn a_log_that_breaks_off_is_not_taken_for_a_whole_one() {
     let torn = "HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\nhel";
     let (place, _requests) = server(vec![vec![torn]]);
     let mut text = Vec::new();
-    let outcome = Local::new(place).logs("7", &LogQuery::default(), &mut text);
+    let outcome = Local::new(place).logs(&"7".into(), &LogQuery::default(), &mut text);
     assert!(matches!(outcome, Err(DriverError::Unreachable { .. })));
     assert_eq!(text, b"hel");
 }

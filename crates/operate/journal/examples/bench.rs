@@ -146,6 +146,7 @@ fn life_of(id: u64) -> [Record; 3] {
         reason: None,
         cpu_ms: 1,
         energy_joules: None,
+        steps: None,
     };
     let state = if has_ended { JobState::Succeeded } else { JobState::Running };
     let life = Life {

@@ -55,17 +55,17 @@ fn submitted(
     let text_id = text(connection, row, last_text)?;
     let mut statement = connection.prepare_cached(
         "INSERT INTO jobs (id, array_id, array_index, user, name, account, submitted_ms, key, text_id, state,
-            is_held, runs, restarts, checkpoint_step, checkpoint_path, started_ms, ended_ms, exit_status, reason)
+            is_held, runs, restarts, checkpoint_step, checkpoint_path, started_ms, ended_ms, exit_status, reason, why)
          VALUES (:id, :array_id, :array_index, :user, :name, :account, :submitted_ms, :key, :text_id, :state,
             :is_held, :runs, :restarts, :checkpoint_step, :checkpoint_path, :started_ms, :ended_ms, :exit_status,
-            :reason)
+            :reason, :why)
          ON CONFLICT (id) DO UPDATE SET array_id = excluded.array_id, array_index = excluded.array_index,
             user = excluded.user, name = excluded.name, account = excluded.account,
             submitted_ms = excluded.submitted_ms, key = excluded.key, text_id = excluded.text_id,
             state = excluded.state, is_held = excluded.is_held, runs = excluded.runs,
             restarts = excluded.restarts, checkpoint_step = excluded.checkpoint_step, checkpoint_path = excluded.checkpoint_path,
             started_ms = excluded.started_ms, ended_ms = excluded.ended_ms,
-            exit_status = excluded.exit_status, reason = excluded.reason",
+            exit_status = excluded.exit_status, reason = excluded.reason, why = excluded.why",
     )?;
     let life = &row.life;
     statement.execute(named_params! {
@@ -87,7 +87,8 @@ fn submitted(
         ":started_ms": life.started_ms,
         ":ended_ms": life.ended_ms,
         ":exit_status": life.exit_status,
-        ":reason": life.reason,
+        ":reason": life.reason.as_ref().map(|reason| &reason.text),
+        ":why": rows::json_text(life.reason.as_ref())?,
     })?;
     Ok(())
 }
@@ -118,7 +119,7 @@ fn update_job(connection: &Connection, job: u64, life: &Life) -> rusqlite::Resul
         "UPDATE jobs SET state = :state, is_held = :is_held, runs = :runs, restarts = :restarts,
             checkpoint_step = :checkpoint_step,
             checkpoint_path = :checkpoint_path, started_ms = :started_ms, ended_ms = :ended_ms,
-            exit_status = :exit_status, reason = :reason
+            exit_status = :exit_status, reason = :reason, why = :why
          WHERE id = :id",
     )?;
     statement.execute(named_params! {
@@ -132,19 +133,20 @@ fn update_job(connection: &Connection, job: u64, life: &Life) -> rusqlite::Resul
         ":started_ms": life.started_ms,
         ":ended_ms": life.ended_ms,
         ":exit_status": life.exit_status,
-        ":reason": life.reason,
+        ":reason": life.reason.as_ref().map(|reason| &reason.text),
+        ":why": rows::json_text(life.reason.as_ref())?,
     })
 }
 
 fn run(connection: &Connection, row: &RunRow) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(
         "INSERT INTO runs (job, number, phase, gpus, started_ms, running_ms, ended_ms, reason, cpu_ms,
-            energy_joules, ends_ms, stops_as)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12)
+            energy_joules, ends_ms, stops_as, steps, why)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
          ON CONFLICT (job, number) DO UPDATE SET phase = excluded.phase, gpus = excluded.gpus,
             started_ms = excluded.started_ms, running_ms = excluded.running_ms, ended_ms = excluded.ended_ms,
             reason = excluded.reason, cpu_ms = excluded.cpu_ms, energy_joules = excluded.energy_joules,
-            ends_ms = excluded.ends_ms, stops_as = excluded.stops_as",
+            ends_ms = excluded.ends_ms, stops_as = excluded.stops_as, steps = excluded.steps, why = excluded.why",
     )?;
     statement.execute(params![
         row.run.job,
@@ -154,11 +156,13 @@ fn run(connection: &Connection, row: &RunRow) -> rusqlite::Result<()> {
         row.started.0,
         row.running.map(|time| time.0),
         row.ended.map(|time| time.0),
-        row.reason,
+        row.reason.as_ref().map(|reason| &reason.text),
         row.cpu_ms,
         row.energy_joules,
         row.ends.0,
         row.stops_as.map(JobState::name),
+        rows::json_text(row.steps.as_ref())?,
+        rows::json_text(row.reason.as_ref())?,
     ])?;
     // The devices of a run do not change, so all but the first write find them as they are.
     if rows::shares_of(connection, row.run)? != row.shares {

@@ -6,18 +6,21 @@ use bedplate_control::record::{
     ArrayPlace, JobRow, JobState, Life, NodeRow, Note, RunPhase, RunRow, Share, ShareRow,
 };
 use bedplate_control::wire::{Checkpoint, RunId};
+use bedplate_diag::Reason;
 use bedplate_gangs::{JobId, Time};
 use rusqlite::types::Type;
 use rusqlite::{Connection, Row, params};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 /// The columns that [`job`] reads, in its order.
 pub(crate) const JOB_COLUMNS: &str = "jobs.id, array_id, array_index, user, name, account, submitted_ms, key, state, \
-     is_held, runs, checkpoint_step, checkpoint_path, started_ms, ended_ms, exit_status, reason, restarts";
+     is_held, runs, checkpoint_step, checkpoint_path, started_ms, ended_ms, exit_status, reason, restarts, why";
 /// How many those are.
-pub(crate) const JOB_COLUMN_COUNT: usize = 18;
+pub(crate) const JOB_COLUMN_COUNT: usize = 19;
 /// The columns that [`run`] reads, in its order.
 pub(crate) const RUN_COLUMNS: &str = "runs.job, runs.number, runs.phase, runs.started_ms, runs.running_ms, \
-     runs.ended_ms, runs.reason, runs.cpu_ms, runs.energy_joules, runs.ends_ms, runs.stops_as";
+     runs.ended_ms, runs.reason, runs.cpu_ms, runs.energy_joules, runs.ends_ms, runs.stops_as, runs.steps, runs.why";
 /// The states of [`JobState`] that are not final, as the index `jobs_live` has them.
 pub(crate) const IS_LIVE: &str = "state IN ('waiting', 'starting', 'running', 'stopping', 'suspended')";
 
@@ -44,7 +47,7 @@ pub(crate) fn job(row: &Row<'_>, text: Arc<str>) -> rusqlite::Result<JobRow> {
             started_ms: row.get(13)?,
             ended_ms: row.get(14)?,
             exit_status: row.get(15)?,
-            reason: row.get(16)?,
+            reason: reason(row, 16, 18)?,
         },
     })
 }
@@ -71,12 +74,31 @@ pub(crate) fn run(row: &Row<'_>, connection: &Connection) -> rusqlite::Result<Ru
         started: Time(row.get(3)?),
         running: row.get::<_, Option<u64>>(4)?.map(Time),
         ended: row.get::<_, Option<u64>>(5)?.map(Time),
-        reason: row.get(6)?,
+        reason: reason(row, 6, 12)?,
         cpu_ms: row.get(7)?,
         energy_joules: row.get(8)?,
         ends: Time(row.get(9)?),
         stops_as: row.get::<_, Option<String>>(10)?.map(|_| state(row, 10)).transpose()?,
+        steps: json(row, 11)?,
     })
+}
+
+/// A value that was written as JSON, where there is one.
+fn json<T: DeserializeOwned>(row: &Row<'_>, at: usize) -> rusqlite::Result<Option<T>> {
+    let text = row.get::<_, Option<String>>(at)?;
+    text.map(|text| serde_json::from_str(&text).map_err(|_| unknown(at, &text))).transpose()
+}
+
+/// A value as the text that [`json`] reads.
+pub(crate) fn json_text<T: Serialize>(value: Option<&T>) -> rusqlite::Result<Option<String>> {
+    let failed = |error| rusqlite::Error::ToSqlConversionFailure(Box::new(error));
+    value.map(|value| serde_json::to_string(value).map_err(failed)).transpose()
+}
+
+/// A reason from its sentence and its JSON. Format 1 had sentences alone.
+fn reason(row: &Row<'_>, sentence: usize, whole: usize) -> rusqlite::Result<Option<Reason>> {
+    let sentence = row.get::<_, Option<String>>(sentence)?;
+    Ok(json(row, whole)?.or(sentence.map(|text| Reason::new("not_recorded", text))))
 }
 
 /// What a run holds, in the order of its ranks.

@@ -153,6 +153,7 @@ fn run(number: usize, worked: &Worked) -> Record {
         reason: None,
         cpu_ms: 0,
         energy_joules: worked.energy,
+        steps: None,
     })
 }
 

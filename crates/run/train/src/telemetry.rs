@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_record::{Endpoint, EvaluationRecord, EventFile, Exposure, Lines, Progress, StepRecord};
+use bedplate_report::{Checkpoint, Phase, Report, StepReport};
 use bedplate_units::Count;
 
 use crate::checkpoint::Published;
@@ -27,6 +28,7 @@ pub struct Telemetry {
     events: Option<EventFile>,
     endpoint: Option<Endpoint>,
     report: Option<PathBuf>,
+    has_told_prediction: bool,
 }
 
 impl Telemetry {
@@ -36,12 +38,23 @@ impl Telemetry {
         let exposure = if output.has_public_metrics { Exposure::Anybody } else { Exposure::Loopback };
         let endpoint =
             output.metrics_address.map(|address| Endpoint::start(address, exposure)).transpose()?;
-        Ok(Self { output, is_quiet, progress: None, lines: None, events: None, endpoint, report: None })
+        Ok(Self {
+            output,
+            is_quiet,
+            progress: None,
+            lines: None,
+            events: None,
+            endpoint,
+            report: None,
+            has_told_prediction: false,
+        })
     }
 
-    /// Also tells the agent of a node, by the file that it reads.
+    /// Also reports to the cluster that runs this job, in the file that the agent of the node reads.
     pub fn announcing(self, report: Option<PathBuf>) -> Self {
-        Self { report, ..self }
+        let telemetry = Self { report, ..self };
+        telemetry.announce(&Report::Phase { phase: Phase::Loading });
+        telemetry
     }
 
     /// Leaves the last line of progress standing.
@@ -49,6 +62,7 @@ impl Telemetry {
         if let Some(progress) = &mut self.progress {
             progress.finish();
         }
+        self.announce(&Report::Phase { phase: Phase::Done });
     }
 
     fn say(&mut self, text: &str) {
@@ -57,13 +71,31 @@ impl Telemetry {
         }
     }
 
-    /// A kindness: a report that cannot be written does not stop the run.
-    fn announce(&self, line: &str) {
-        if let Some(report) = &self.report
-            && let Ok(mut file) = OpenOptions::new().append(true).create(true).open(report)
+    /// A report that cannot be written does not stop the run.
+    fn announce(&self, report: &Report) {
+        if let Some(path) = &self.report
+            && let Ok(mut file) = OpenOptions::new().append(true).create(true).open(path)
         {
-            let _ = writeln!(file, "{line}");
+            // One write for the whole line, so that a reader never sees two lines mixed.
+            let _ = file.write_all((report.to_line() + "\n").as_bytes());
         }
+    }
+
+    fn announce_step(&mut self, record: &StepRecord) {
+        if self.report.is_none() {
+            return;
+        }
+        if let Some(predicted) = record.predicted.filter(|_| !self.has_told_prediction) {
+            self.announce(&Report::Predicted { breakdown: Box::new(predicted) });
+            self.has_told_prediction = true;
+        }
+        self.announce(&Report::Step(Box::new(StepReport {
+            step: record.step,
+            seconds: record.seconds,
+            tokens: Some(record.tokens),
+            loss: Some(record.loss).filter(|loss| loss.is_finite()),
+            breakdown: Some(record.breakdown),
+        })));
     }
 
     fn open_files(&mut self, step: u64) -> Result<(), TrainError> {
@@ -97,7 +129,8 @@ impl Observer for Telemetry {
             let address = endpoint.address();
             self.say(&format!("metrics at http://{address}/metrics"));
         }
-        self.announce(&format!("progress {}", setup.step));
+        self.announce(&Report::Progress { step: setup.step });
+        self.announce(&Report::Phase { phase: Phase::Training });
         Ok(())
     }
 
@@ -114,7 +147,7 @@ impl Observer for Telemetry {
         if let Some(progress) = &mut self.progress {
             progress.update(record);
         }
-        self.announce(&format!("progress {}", record.step));
+        self.announce_step(record);
         Ok(())
     }
 
@@ -139,7 +172,8 @@ impl Observer for Telemetry {
     }
 
     fn published(&mut self, checkpoint: &Published) -> Result<(), TrainError> {
-        self.announce(&format!("checkpoint {} {}", checkpoint.step, absolute(&checkpoint.path).display()));
+        let path = absolute(&checkpoint.path).to_str().map(str::to_owned);
+        self.announce(&Report::Checkpoint(Checkpoint { step: checkpoint.step, path }));
         Ok(())
     }
 }

@@ -10,10 +10,11 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bedplate_gangs::{Span, Time};
+use bedplate_report::Report;
 
 use crate::wire::{
-    Audience, Checkpoint, FailedRank, FromAgent, Held, HeldPhase, Launch, NodeEnd, RankEnd, RunId, Step,
-    StepRequest, ToAgent, Unready,
+    Audience, FailedRank, FromAgent, Held, HeldPhase, Launch, NodeEnd, RankEnd, RunId, Step, StepRequest,
+    ToAgent, Unready,
 };
 
 /// What the shell shall do, in this order.
@@ -75,14 +76,10 @@ pub enum Happened {
         run: RunId,
         spent: Spent,
     },
-    Progress {
+    Report {
         run: RunId,
         rank: u32,
-        step: u64,
-    },
-    Checkpoint {
-        run: RunId,
-        checkpoint: Checkpoint,
+        report: Report,
     },
     ProbeFailed {
         reason: String,
@@ -279,8 +276,7 @@ impl Agent {
             Happened::RankEnded { run, rank, end } => self.rank_ended(run, rank, end),
             Happened::Lost { run } => self.lost(run),
             Happened::Cleaned { run, spent } => self.cleaned(run, spent),
-            Happened::Progress { run, rank, step } => self.send(FromAgent::Progress { run, rank, step }),
-            Happened::Checkpoint { run, checkpoint } => self.send(FromAgent::Checkpoint { run, checkpoint }),
+            Happened::Report { run, rank, report } => self.send(FromAgent::Report { run, rank, report }),
             Happened::ProbeFailed { reason } => {
                 self.is_unhealthy = Some(reason.clone());
                 self.send(FromAgent::Unhealthy { reason });

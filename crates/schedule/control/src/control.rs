@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use bedplate_diag::Reason;
 use bedplate_gangs::{Event, JobId, Outcome, Scheduler, Settings, Time, UsageRecord, UserId};
 use bedplate_job::Job;
 use bedplate_topology::{Cluster, NodeId};
@@ -183,7 +184,7 @@ impl Control {
     }
 
     /// The job is over.
-    pub(crate) fn end_job(&mut self, job: JobId, state: JobState, reason: Option<String>, now: Time) {
+    pub(crate) fn end_job(&mut self, job: JobId, state: JobState, reason: Option<Reason>, now: Time) {
         self.change(job, now, |life| {
             life.state = state;
             life.ended_ms = Some(now.0);
@@ -234,6 +235,7 @@ impl Control {
             reason: run.verdict.reason.clone(),
             cpu_ms: ends.clone().map(|end| end.cpu_ms).sum(),
             energy_joules: ends.filter_map(|end| end.energy_joules).reduce(|sum, each| sum + each),
+            steps: (!run.history.is_empty()).then(|| Box::new(run.history.clone())),
         }
     }
 

@@ -3,6 +3,7 @@
 //! A gang that changes its nodes (a lost one replaced, more or fewer of them) goes on as a new run from its newest
 //! checkpoint: its ranks are stopped everywhere first, because the size of the world is part of every rank.
 
+use bedplate_diag::Reason;
 use bedplate_gangs::{
     Decision, Event, JobId, NodeShare, Outcome, Span, StartReason, StopReason, Then as After, Time,
 };
@@ -11,6 +12,7 @@ use bedplate_topology::NodeId;
 
 use crate::Control;
 use crate::control::state_of;
+use crate::reason;
 use crate::record::{JobState, RunPhase};
 use crate::run::{Member, MemberState, Phase, Run, Then};
 use crate::wire::{RunId, ToAgent};
@@ -46,7 +48,7 @@ impl Control {
                 self.change(job, now, |life| life.state = JobState::Waiting);
             }
             Decision::Reject { job, why } => {
-                self.end_job(job, JobState::Rejected, Some(why.to_string()), now)
+                self.end_job(job, JobState::Rejected, Some(Reason::of(&why)), now)
             }
             Decision::Drop { job, outcome } => self.drop_job(job, outcome, now),
         }
@@ -151,14 +153,14 @@ impl Control {
         self.record_run(job, phase, now);
     }
 
-    fn stop_reason(&self, why: StopReason) -> String {
+    fn stop_reason(&self, why: StopReason) -> Reason {
         match why {
-            StopReason::PreemptedBy(other) => format!("makes room for {other}"),
-            StopReason::TimeLimit => "its time is up".into(),
-            StopReason::NodeLost(node) => format!("node {} was lost", self.names_of(&[node])),
-            StopReason::NodeLeaves(node) => format!("node {} goes out of service", self.names_of(&[node])),
-            StopReason::Cancelled => "cancelled".into(),
-            StopReason::Requeued => "requeued".into(),
+            StopReason::PreemptedBy(other) => reason::preempted_by(other),
+            StopReason::TimeLimit => reason::time_limit(),
+            StopReason::NodeLost(node) => reason::node_lost(&self.names_of(&[node])),
+            StopReason::NodeLeaves(node) => reason::node_leaves(&self.names_of(&[node])),
+            StopReason::Cancelled => reason::cancelled(),
+            StopReason::Requeued => reason::requeued(),
         }
     }
 

@@ -18,6 +18,7 @@ mod launch;
 mod membership;
 mod node;
 mod progress;
+mod reason;
 mod restore;
 mod rules;
 mod run;

@@ -1,15 +1,21 @@
 //! What nodes report about runs: ready, not ready, failed, further, ended.
 
+use bedplate_diag::Reason;
 use bedplate_gangs::{Event, JobId, Outcome, Span, Time};
 use bedplate_job::RankBlocks;
+use bedplate_report::Report;
 use bedplate_topology::NodeId;
 
 use crate::Control;
+use crate::reason;
+use crate::record::RunPhase;
 use crate::run::{MemberState, Phase, Progress, Run, Then};
 use crate::wire::{Checkpoint, NodeEnd, RankEnd, RunId, Step, StepRequest, ToAgent, Unready};
 
 /// What the journal can hold.
 const LARGEST_STEP: u64 = i64::MAX as u64;
+/// How often the steps of a run are recorded: a crash may lose this much of a mean, and the journal stays small.
+const RECORD_STEPS_EVERY: Span = Span(10_000);
 /// More tasks than any step has.
 const MOST_TASKS: u32 = 65_536;
 
@@ -44,12 +50,11 @@ impl Control {
             return;
         }
         match why {
-            Unready::Job { why } => self.fail_run(job, why, 1, Span::ZERO, now),
+            Unready::Job { why } => self.fail_run(job, reason::cannot_start(why), 1, Span::ZERO, now),
             // It is asked again at the heartbeat after next.
             Unready::Busy { why } => self.note_job(job, format!("not ready: {why}"), now),
             Unready::Prolog { status, output } => {
-                let output = output.trim().lines().last().unwrap_or("").to_string();
-                let reason = format!("the prolog of {} ended with {status}: {output}", JobId(id.job));
+                let reason = reason::prolog_failed(job, &self.names_of(&[node]), status, &output);
                 self.note_job(
                     job,
                     format!("not ready on {}: its prolog failed", self.names_of(&[node])),
@@ -63,7 +68,7 @@ impl Control {
                 if failures > 1 {
                     self.fail_run(job, reason, status, Span::ZERO, now);
                 } else {
-                    self.take_out(node, &reason, now);
+                    self.take_out(node, &reason.text, now);
                 }
             }
         }
@@ -77,14 +82,14 @@ impl Control {
         if run.is_stopping() {
             return;
         }
-        let reason = format!("rank {rank} on {} ended with {end}", self.names_of(&[node]));
+        let reason = reason::rank_failed(rank, &self.names_of(&[node]), end);
         let grace = self.grace_of(job);
         self.fail_run(job, reason, end.status(), grace, now);
     }
 
     /// The run has failed by itself; what is left of it is stopped.
-    fn fail_run(&mut self, job: JobId, reason: String, exit_status: i32, grace: Span, now: Time) {
-        self.note_job(job, reason.clone(), now);
+    fn fail_run(&mut self, job: JobId, reason: Reason, exit_status: i32, grace: Span, now: Time) {
+        self.note_job(job, reason.to_string(), now);
         let run = self.run(job);
         run.then = Then::Report;
         run.verdict.outcome = Some(Outcome::Failed);
@@ -159,19 +164,29 @@ impl Control {
         self.send(node, ToAgent::Stop { run, grace_ms });
     }
 
-    pub(crate) fn progressed(&mut self, id: RunId, rank: u32, step: u64, now: Time) {
+    pub(crate) fn reported(&mut self, id: RunId, rank: u32, report: Report, now: Time) {
         let run = self.runs.get_mut(&JobId(id.job)).filter(|run| run.id == id);
         let Some(run) = run else {
             return;
         };
-        let known = run.progress.entry(rank).or_insert(Progress { step, at: now });
-        // Saying the same again is no progress.
-        if step > known.step {
-            *known = Progress { step, at: now };
+        if let Some(step) = report.progress() {
+            let known = run.progress.entry(rank).or_insert(Progress { step, at: now });
+            // Saying the same again is no progress.
+            if step > known.step {
+                *known = Progress { step, at: now };
+            }
+        }
+        let is_due = run.phase == Phase::Running && now >= run.steps_recorded + RECORD_STEPS_EVERY;
+        if run.history.take(rank, &report) && is_due {
+            run.steps_recorded = now;
+            self.record_run(JobId(id.job), RunPhase::Running, now);
+        }
+        if let Report::Checkpoint(checkpoint) = report {
+            self.checkpointed(id, checkpoint, now);
         }
     }
 
-    pub(crate) fn checkpointed(&mut self, id: RunId, checkpoint: Checkpoint, now: Time) {
+    fn checkpointed(&mut self, id: RunId, checkpoint: Checkpoint, now: Time) {
         let job = JobId(id.job);
         let newest = self.jobs.get(&job).and_then(|live| live.row.life.checkpoint.as_ref());
         let is_older = newest.is_some_and(|newest| newest.step >= checkpoint.step);

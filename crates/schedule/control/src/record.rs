@@ -7,7 +7,9 @@ use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
+use bedplate_diag::Reason;
 use bedplate_gangs::{JobId, Time};
+use bedplate_report::StepHistory;
 
 use crate::wire::{Checkpoint, RunId};
 
@@ -65,8 +67,8 @@ pub struct Life {
     pub ended_ms: Option<u64>,
     /// Of the rank that failed first; 0 when all succeeded.
     pub exit_status: Option<i32>,
-    /// Why it is in this state, for people.
-    pub reason: Option<String>,
+    /// Why it is in this state.
+    pub reason: Option<Reason>,
 }
 
 impl Default for Life {
@@ -161,10 +163,12 @@ pub struct RunRow {
     /// It was told to stop, and its job to become this: `Waiting` when it shall come back.
     pub stops_as: Option<JobState>,
     pub ended: Option<Time>,
-    /// Why it ended, for people.
-    pub reason: Option<String>,
+    /// Why it ended.
+    pub reason: Option<Reason>,
     pub cpu_ms: u64,
     pub energy_joules: Option<u64>,
+    /// What its ranks reported about their training steps; absent when they reported none.
+    pub steps: Option<Box<StepHistory>>,
 }
 
 impl RunRow {

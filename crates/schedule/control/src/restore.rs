@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use bedplate_diag::Reason;
 use bedplate_gangs::{
     Adopted, ArrayTask, Event, History, JobId, NodeOrder, NodeShare, Request, Settings, Span, Standing,
     Then as After, Time, UsageRecord,
@@ -16,6 +17,7 @@ use bedplate_topology::Cluster;
 use crate::Rules;
 use crate::control::{Control, Live, outcome_of};
 use crate::node::Presence;
+use crate::reason;
 use crate::record::{JobRow, JobState, Record, Restored, RunPhase, RunRow, Share};
 use crate::run::{MemberState, Phase, Run};
 use crate::submit::earliest_start;
@@ -112,7 +114,7 @@ impl Control {
                 self.remember_run(request, run, now);
             }
             // The cluster or its rules have changed: it cannot run here any more.
-            Err(why) => self.end_job(id, JobState::Rejected, Some(why.to_string()), now),
+            Err(why) => self.end_job(id, JobState::Rejected, Some(Reason::of(&why)), now),
         }
     }
 
@@ -128,7 +130,7 @@ impl Control {
         let Some((row, shares)) = kept else {
             let ordered = row.as_ref().and_then(|row| row.stops_as).filter(|state| state.is_final());
             if let Some(row) = row {
-                let reason = Some("the control plane was restarted before it ran".to_string());
+                let reason = Some(reason::control_restarted());
                 let row = RunRow { phase: RunPhase::Ended, ended: Some(now), reason, ..row };
                 self.output.records.push(Record::Run(row));
             }
@@ -161,6 +163,7 @@ impl Control {
         run.started = row.started;
         run.running = Some(row.running.unwrap_or(now).max(now));
         run.stops_as = row.stops_as;
+        run.history = row.steps.map(|steps| *steps).unwrap_or_default();
         run.phase = if is_suspended { Phase::Suspended } else { Phase::Running };
         if is_suspended {
             self.suspended.insert(job);

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_diag::Reason;
 use bedplate_gangs::{JobId, NodeShare, Outcome, Span, Time};
 use bedplate_job::RankBlocks;
+use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
 
 use crate::record::JobState;
@@ -25,6 +27,9 @@ pub(crate) struct Run {
     pub(crate) verdict: Verdict,
     /// How far each rank that said so is, and when it said so.
     pub(crate) progress: BTreeMap<u32, Progress>,
+    /// What its ranks reported about their training steps, and when that was last recorded.
+    pub(crate) history: StepHistory,
+    pub(crate) steps_recorded: Time,
     /// Steps that scripts have started inside it.
     pub(crate) steps: u32,
     /// Whether its ranks were told that their time is nearly up.
@@ -79,7 +84,7 @@ pub(crate) enum Then {
 pub(crate) struct Verdict {
     pub(crate) outcome: Option<Outcome>,
     pub(crate) exit_status: Option<i32>,
-    pub(crate) reason: Option<String>,
+    pub(crate) reason: Option<Reason>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +114,8 @@ impl Run {
             stops_as: None,
             verdict: Verdict::default(),
             progress: BTreeMap::new(),
+            history: StepHistory::default(),
+            steps_recorded: now,
             steps: 0,
             was_signalled: false,
             master_port: None,

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use bedplate_diag::Reason;
 use bedplate_gangs::{ArrayTask, Decision, Event, JobId, NodeOrder, Request, Time};
 use bedplate_job::{Begin, Job};
 use bedplate_topology::NodeId;
@@ -39,10 +40,12 @@ pub enum Order {
 }
 
 /// Why a submission or an order is refused.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
 pub enum Refusal {
+    /// By the rules of the scheduler.
     #[error("{why}")]
-    Never { why: String },
+    Never { why: Reason },
     #[error("it depends on job {on}, and there is no such job")]
     UnknownDependency { on: String },
     #[error("there is no job {job}")]
@@ -53,6 +56,16 @@ pub enum Refusal {
     DoesNotRun { job: u64 },
     #[error("there is no node `{node}`")]
     NoSuchNode { node: String },
+}
+
+impl Refusal {
+    /// The same as plain data.
+    pub fn reason(&self) -> Reason {
+        match self {
+            Refusal::Never { why } => why.clone(),
+            other => Reason::of(other),
+        }
+    }
 }
 
 impl Control {
@@ -135,7 +148,7 @@ impl Control {
         let first = JobId(self.next_job);
         let request =
             Request::from_job(first, job, user, self.scheduler.cluster(), self.scheduler.settings())
-                .map_err(|why| Refusal::Never { why: why.to_string() })?;
+                .map_err(|why| Refusal::Never { why: Reason::of(&why) })?;
         let request = Request { begin: earliest_start(job, now), ..request };
         let Some(array) = &job.policy.array else {
             return Ok(vec![request]);
@@ -273,9 +286,9 @@ impl Control {
     }
 }
 
-fn rejection(decisions: &[Decision], job: JobId) -> Option<String> {
+fn rejection(decisions: &[Decision], job: JobId) -> Option<Reason> {
     decisions.iter().find_map(|decision| match decision {
-        Decision::Reject { job: rejected, why } if *rejected == job => Some(why.to_string()),
+        Decision::Reject { job: rejected, why } if *rejected == job => Some(Reason::of(why)),
         _ => None,
     })
 }

@@ -1,10 +1,10 @@
 //! What people see of jobs and nodes.
 
-use std::borrow::Cow;
-
-use bedplate_gangs::{Explanation, JobId, NodeState, Time, Wait};
+use bedplate_diag::Reason;
+use bedplate_gangs::{Explanation, JobId, NodeState, Time};
+use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::control::{Control, Live};
 use crate::node::Presence;
@@ -12,7 +12,7 @@ use crate::record::{JobState, Life};
 use crate::wire::Host;
 
 /// A job in a line.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct JobView {
     pub id: u64,
     /// `12`, or `12_3` in an array.
@@ -34,17 +34,16 @@ pub struct JobView {
     /// When it is promised to start, while it waits.
     pub expected_start_ms: Option<u64>,
     /// Why it waits, in short; `explain` says more.
-    #[serde(default)]
-    pub waits_because: Option<String>,
+    pub waits_because: Option<Reason>,
 }
 
 /// A node in a line.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct NodeView {
     pub name: String,
-    pub state: Cow<'static, str>,
+    pub state: &'static str,
     /// Why it takes no work.
-    pub reason: Option<String>,
+    pub reason: Option<Reason>,
     pub address: String,
     pub host: Host,
     pub kind: String,
@@ -106,6 +105,11 @@ impl Control {
         self.jobs.get(&job).map(|live| self.view(live))
     }
 
+    /// What the run of a job reported about its training steps.
+    pub fn steps(&self, job: JobId) -> Option<&StepHistory> {
+        self.runs.get(&job).map(|run| &run.history).filter(|history| !history.is_empty())
+    }
+
     /// A job that has not ended, in the one format.
     pub fn job_text(&self, job: JobId) -> Option<&str> {
         self.jobs.get(&job).map(|live| &live.row.text[..])
@@ -142,7 +146,7 @@ impl Control {
             nodes: nodes.into_iter().map(|node| self.nodes[node.0 as usize].name.clone()).collect(),
             ends_ms: self.scheduler.ends_at(job).map(|at| at.0),
             expected_start_ms: self.scheduler.reservation(job).map(|promise| promise.start.0),
-            waits_because: self.scheduler.wait(job).map(Wait::to_string),
+            waits_because: self.scheduler.wait(job).map(Reason::of),
         }
     }
 
@@ -166,8 +170,8 @@ impl Control {
         };
         NodeView {
             name: node.name.clone(),
-            state: self.node_state_name(id, now).into(),
-            reason: node.drained.clone(),
+            state: self.node_state_name(id, now),
+            reason: node.drained.as_ref().map(|why| Reason::new("out_of_service", why)),
             address: node.address.clone(),
             host: node.host.clone(),
             kind: kind.name.clone(),

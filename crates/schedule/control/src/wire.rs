@@ -7,9 +7,11 @@
 use std::collections::BTreeMap;
 
 use bedplate_job::rank_environment::{NodePart, StepPart};
+use bedplate_report::Report;
 use serde::{Deserialize, Serialize};
 
 pub use bedplate_job::rank_environment::{Facts, Peer};
+pub use bedplate_report::Checkpoint;
 
 /// One attempt to run a gang. Numbers of a job only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -128,16 +130,11 @@ pub enum FromAgent {
         run: RunId,
         end: NodeEnd,
     },
-    /// The job says how far it is.
-    Progress {
+    /// A rank of the job says something about itself.
+    Report {
         run: RunId,
         rank: u32,
-        step: u64,
-    },
-    /// The job can start from here.
-    Checkpoint {
-        run: RunId,
-        checkpoint: Checkpoint,
+        report: Report,
     },
     /// The node's own probe, or the job's, has failed.
     Unhealthy {
@@ -272,13 +269,6 @@ impl std::fmt::Display for RankEnd {
             RankEnd::NotStarted(number) => write!(f, "it could not be started (error {number})"),
         }
     }
-}
-
-/// A state that a job said it can start from.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Checkpoint {
-    pub step: u64,
-    pub path: Option<String>,
 }
 
 impl Launch {

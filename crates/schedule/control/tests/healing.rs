@@ -10,8 +10,13 @@ use bedplate_control::wire::{
 use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
 use bedplate_gangs::{JobId, Settings, Time};
 use bedplate_job::{CheckpointSignal, Gang, Job, Receiver, Role, Workload};
+use bedplate_report::{Report, StepReport};
 use bedplate_topology::Cluster;
 use bedplate_units::Seconds;
+
+fn reports(run: RunId, rank: u32, report: Report) -> FromAgent {
+    FromAgent::Report { run, rank, report }
+}
 
 /// A cluster whose agents do as they are told, at once.
 struct Story {
@@ -143,7 +148,7 @@ impl Story {
     fn node(&self, name: &str) -> (String, Option<String>) {
         let nodes = self.control.nodes(Time(self.now));
         let node = nodes.into_iter().find(|node| node.name == name).expect("it is in the cluster");
-        (node.state.to_string(), node.reason)
+        (node.state.to_string(), node.reason.map(|reason| reason.text))
     }
 }
 
@@ -160,7 +165,7 @@ fn a_lost_node_is_replaced_and_the_gang_starts_from_its_checkpoint() {
     let run = story.run_of(job);
     story.says(
         "n1",
-        FromAgent::Checkpoint { run, checkpoint: Checkpoint { step: 700, path: Some("/c/700".into()) } },
+        reports(run, 0, Report::Checkpoint(Checkpoint { step: 700, path: Some("/c/700".into()) })),
     );
     story.control.unlinked(story.link("n2"), Time(story.now));
     story.wait(750);
@@ -170,6 +175,26 @@ fn a_lost_node_is_replaced_and_the_gang_starts_from_its_checkpoint() {
     let launch = &story.launches["n3"];
     assert_eq!(launch.checkpoint.as_ref().map(|checkpoint| checkpoint.step), Some(700));
     assert_eq!((launch.node_index, launch.facts.restarts), (1, 1));
+}
+
+#[test]
+fn reported_steps_are_kept_with_their_run_and_are_progress() {
+    let mut story = Story::new(1);
+    let mut job = gang(1);
+    job.health.stuck_after = Some(Seconds::new(10.0));
+    let job = story.submit(job);
+    let run = story.run_of(job);
+    for (step, seconds) in [(1, 2.0), (2, 4.0)] {
+        let report = StepReport { step, seconds, tokens: None, loss: Some(3.0), breakdown: None };
+        story.says("n1", reports(run, 0, Report::Step(Box::new(report))));
+        story.wait(6_000);
+    }
+    assert_eq!(story.run_of(job), run, "steps are progress, so it is not stuck");
+    let steps = story.control.steps(job).expect("two were reported");
+    assert_eq!((steps.steps, steps.mean_s, steps.latest.len()), (2, 3.0, 2));
+    let stale = RunId { number: run.number + 1, ..run };
+    story.says("n1", reports(stale, 0, Report::Progress { step: 99 }));
+    assert_eq!(story.control.steps(job).map(|steps| steps.steps), Some(2));
 }
 
 #[test]
@@ -230,8 +255,8 @@ fn the_node_of_the_rank_that_stands_still_is_taken_out() {
     job.health.stuck_after = Some(Seconds::new(10.0));
     let job = story.submit(job);
     let run = story.run_of(job);
-    story.says("n1", FromAgent::Progress { run, rank: 0, step: 5 });
-    story.says("n2", FromAgent::Progress { run, rank: 1, step: 4 });
+    story.says("n1", reports(run, 0, Report::Progress { step: 5 }));
+    story.says("n2", reports(run, 1, Report::Progress { step: 4 }));
     story.wait(9_000);
     assert_eq!(story.stands(job), "running on n1 n2");
     story.wait(2_000);

@@ -3,7 +3,7 @@
 use std::fmt;
 
 /// A part of one node, or all of it.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct Amount {
     pub gpus: u16,
     pub cpus: u16,

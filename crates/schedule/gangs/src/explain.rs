@@ -1,6 +1,7 @@
 //! Why a job waits, when it should start, and what would make that earlier.
 
 use bedplate_topology::{Level, NodeId};
+use serde::Serialize;
 
 use crate::find::Horizon;
 use crate::scheduler::Scheduler;
@@ -22,24 +23,30 @@ pub struct Explanation {
 }
 
 /// A change to the request, and when the gang would then start.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
 pub enum Remedy {
     /// A time limit that fits into the gap before the next reservation.
     ShorterLimit {
+        #[serde(rename = "limit_ms")]
         limit: Span,
+        #[serde(rename = "start_ms")]
         start: Time,
     },
     FewerNodes {
         nodes: u32,
+        #[serde(rename = "start_ms")]
         start: Time,
     },
     /// Nodes that need not share this level.
     FurtherApart {
         level: Level,
+        #[serde(rename = "start_ms")]
         start: Time,
     },
     /// Not insisting on empty nodes.
     NotExclusive {
+        #[serde(rename = "start_ms")]
         start: Time,
     },
 }

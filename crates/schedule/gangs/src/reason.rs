@@ -3,11 +3,13 @@
 use std::fmt;
 
 use bedplate_topology::Level;
+use serde::Serialize;
 
 use crate::{Amount, JobId, Span, Time};
 
 /// A job that this cluster under these rules will never run.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
 pub enum Never {
     /// It asks for nothing, or its fields contradict each other.
     Malformed {
@@ -39,7 +41,9 @@ pub enum Never {
         possible: u32,
     },
     LongerThanAllowed {
+        #[serde(rename = "asked_ms")]
         asked: Span,
+        #[serde(rename = "allowed_ms")]
         allowed: Span,
         by: String,
     },
@@ -63,10 +67,12 @@ pub enum Never {
 }
 
 /// Why a gang does not run now.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(tag = "code", rename_all = "snake_case")]
 pub enum Wait {
     Held,
     NotBefore {
+        #[serde(rename = "begin_ms")]
         begin: Time,
     },
     /// Until these jobs have ended (as they should).
@@ -108,10 +114,12 @@ pub enum Wait {
     /// Enough nodes are free now, but not for long enough: a reservation is ahead.
     BehindReservation {
         of: JobId,
+        #[serde(rename = "from_ms")]
         from: Time,
     },
     /// Enough nodes are free now, but they leave or are maintained too soon.
     BeforeMaintenance {
+        #[serde(rename = "from_ms")]
         from: Time,
     },
     /// It could start now, but with its nodes further apart it would end later than if it waits.

@@ -14,7 +14,7 @@ use crate::{Amount, Span, Time};
 macro_rules! number {
     ($($(#[$doc:meta])* $name:ident($inner:ty)),*) => {$(
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
         pub struct $name(pub $inner);
     )*};
 }

@@ -6,11 +6,11 @@ use std::ops::{Add, Sub};
 use bedplate_units::Seconds;
 
 /// An instant, in milliseconds since whatever zero the caller uses.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct Time(pub u64);
 
 /// A length of time in milliseconds.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct Span(pub u64);
 
 impl Time {

@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use bedplate_control::wire::{Chaos, RunId};
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_drivers::{Driver, Local, StateDirectory};
+use bedplate_drivers::{Driver, JobId, Local, NodeId, StateDirectory};
 use bedplate_units::Seconds;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -25,7 +25,7 @@ use crate::stop::Stop;
 #[command(after_help = "\
 Examples:
   bedplate chaos kill-node n2              its agent dies as by kill -9, and its ranks with it
-  bedplate chaos cut n2 --for 10s          nobody hears it, and nobody is told
+  bedplate chaos cut n2 --for 10s          no message passes, either way
   bedplate chaos kill-rank 12 --rank 3
   bedplate chaos kill-control              the daemon dies and is started again
   bedplate chaos storm --seed 7 --for 60s
@@ -40,13 +40,13 @@ pub(crate) struct Arguments {
 enum Command {
     /// The agent of a node dies, as by kill -9
     KillNode {
-        node: String,
+        node: NodeId,
         #[command(flatten)]
         connection: Connection,
     },
     /// A rank of a job dies, as by kill -9
     KillRank {
-        job: String,
+        job: JobId,
         #[arg(short, long, default_value_t = 0)]
         rank: u32,
         #[command(flatten)]
@@ -60,9 +60,9 @@ enum Command {
         #[command(flatten)]
         connection: Connection,
     },
-    /// Node and daemon do not hear each other for a while, and nobody is told
+    /// Node and daemon do not hear each other for a while, without notice
     Cut {
-        node: String,
+        node: NodeId,
         #[arg(long = "for", value_name = "TIME", default_value = "10s")]
         lasts: Seconds,
         #[command(flatten)]
@@ -70,7 +70,7 @@ enum Command {
     },
     /// Every message of a node takes longer
     Delay {
-        node: String,
+        node: NodeId,
         #[arg(long, value_name = "TIME", default_value = "200ms")]
         by: Seconds,
         #[arg(long = "for", value_name = "TIME", default_value = "10s")]
@@ -93,7 +93,7 @@ enum Command {
     },
     /// The health probe of a node fails, or succeeds again
     Probe {
-        node: String,
+        node: NodeId,
         #[arg(long, conflicts_with = "heal")]
         fail: bool,
         #[arg(long)]
@@ -108,7 +108,7 @@ enum Command {
 #[derive(Debug, thiserror::Error)]
 enum ChaosError {
     #[error("job {job} has no rank {rank} that runs")]
-    NoRank { job: String, rank: u32 },
+    NoRank { job: JobId, rank: u32 },
     #[error("{} is on a disk that the whole machine uses", path.display())]
     SharedDisk { path: PathBuf },
     #[error("cannot write into {}", path.display())]
@@ -158,27 +158,27 @@ impl Diagnostic for ChaosError {
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
     let did = match &arguments.command {
         Command::KillNode { node, connection } => {
-            connection.driver()?.chaos(node, &Chaos::Die)?;
+            connection.local("chaos")?.chaos(node, &Chaos::Die)?;
             format!("{node}: its agent dies")
         }
-        Command::KillRank { job, rank, connection } => kill_rank(&connection.driver()?, job, *rank)?,
+        Command::KillRank { job, rank, connection } => kill_rank(&connection.local("chaos")?, job, *rank)?,
         Command::KillControl { stay_dead, connection } => {
             kill_control(connection, !*stay_dead, context, console)?
         }
         Command::Cut { node, lasts, connection } => {
-            connection.driver()?.chaos(node, &Chaos::Cut { for_ms: milliseconds(*lasts) })?;
+            connection.local("chaos")?.chaos(node, &Chaos::Cut { for_ms: milliseconds(*lasts) })?;
             format!("{node}: cut off for {lasts}")
         }
         Command::Delay { node, by, lasts, connection } => {
             let chaos = Chaos::Delay { by_ms: milliseconds(*by), for_ms: milliseconds(*lasts) };
-            connection.driver()?.chaos(node, &chaos)?;
+            connection.local("chaos")?.chaos(node, &chaos)?;
             format!("{node}: every message takes {by} longer, for {lasts}")
         }
         Command::FillDisk { lasts, leave, really, connection } => {
-            disk::fill(connection.state().path(), milliseconds(*lasts), *leave, *really, console)?
+            disk::fill(connection.state()?.path(), milliseconds(*lasts), *leave, *really, console)?
         }
         Command::Probe { node, heal, connection, .. } => {
-            connection.driver()?.chaos(node, &Chaos::Probe { fails: !heal })?;
+            connection.local("chaos")?.chaos(node, &Chaos::Probe { fails: !heal })?;
             format!("{node}: its probe {}", if *heal { "succeeds again" } else { "fails from now on" })
         }
         Command::Storm(arguments) => return storm::run(arguments, context, console),
@@ -191,11 +191,12 @@ fn milliseconds(time: Seconds) -> u64 {
     (time.get() * 1000.0).round() as u64
 }
 
-fn kill_rank(driver: &Local, job: &str, rank: u32) -> Result<String, Stop> {
-    let no_rank = || ChaosError::NoRank { job: job.to_owned(), rank };
-    let view = driver.job(job)?.view;
+fn kill_rank(driver: &Local, job: &JobId, rank: u32) -> Result<String, Stop> {
+    let no_rank = || ChaosError::NoRank { job: job.clone(), rank };
+    let summary = driver.job(job)?.summary;
     let place = driver.ranks(job)?.into_iter().find(|place| place.rank == rank).ok_or_else(no_rank)?;
-    let run = RunId { job: view.id, number: view.life.runs };
+    let number = summary.id.as_str().parse().map_err(|_| no_rank())?;
+    let run = RunId { job: number, number: summary.runs };
     driver.chaos(&place.node, &Chaos::KillRank { run: Some(run), rank: Some(rank) })?;
     Ok(format!("job {job}: rank {rank} on {} dies", place.node))
 }
@@ -206,7 +207,7 @@ fn kill_control(
     context: &Context,
     console: &Console,
 ) -> Result<String, Stop> {
-    let state = connection.state();
+    let state = connection.state()?;
     let began = Instant::now();
     let pid = kill_daemon(&state)?;
     if !starts_again {

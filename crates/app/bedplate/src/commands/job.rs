@@ -5,6 +5,7 @@ mod explain;
 mod logs;
 mod orders;
 mod show;
+mod steps;
 
 use crate::console::Console;
 use crate::stop::Stop;

@@ -1,8 +1,6 @@
 //! `bedplate queue`: the jobs of a cluster, one a line.
 
-use bedplate_control::JobView;
-use bedplate_control::record::JobState;
-use bedplate_drivers::{Driver, JobQuery};
+use bedplate_drivers::{JobQuery, JobState, JobSummary, NodeId};
 use bedplate_topology::compress_hostlist;
 use serde_json::json;
 
@@ -35,38 +33,14 @@ pub(crate) struct Arguments {
     #[arg(short, long)]
     name: Option<String>,
     /// Only jobs in this state; may be repeated
-    #[arg(short = 't', long, value_parser = choice(&STATES), value_delimiter = ',')]
+    #[arg(short = 't', long, value_parser = choice(&JobState::ALL), value_delimiter = ',')]
     state: Vec<JobState>,
-    /// At most so many jobs
+    /// At most this many jobs
     #[arg(long, value_name = "COUNT")]
     limit: Option<usize>,
     #[command(flatten)]
     connection: Connection,
 }
-
-const STATES: [(&str, JobState); 11] = {
-    let mut states = [("", JobState::Waiting); 11];
-    let mut at = 0;
-    while at < states.len() {
-        states[at] = (STATE_NAMES[at], JobState::ALL[at]);
-        at += 1;
-    }
-    states
-};
-/// In the order of `JobState::ALL`.
-const STATE_NAMES: [&str; 11] = [
-    "waiting",
-    "starting",
-    "running",
-    "stopping",
-    "suspended",
-    "succeeded",
-    "failed",
-    "cancelled",
-    "timed_out",
-    "node_lost",
-    "rejected",
-];
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     let query = JobQuery {
@@ -95,7 +69,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 const BEFORE_WHY: usize = 40;
 
 /// On a terminal the last column is cut to what has room.
-fn table(jobs: &[JobView], now_ms: u64, width: Option<usize>) -> Table {
+fn table(jobs: &[JobSummary], now_ms: u64, width: Option<usize>) -> Table {
     let room = width.map_or(usize::MAX, |width| width.saturating_sub(BEFORE_WHY).max(20));
     let mut table = Table::new(vec![
         Column::right("JOB", 0),
@@ -123,19 +97,19 @@ fn table(jobs: &[JobView], now_ms: u64, width: Option<usize>) -> Table {
 }
 
 /// The state of a job in a word or two.
-pub(crate) fn state_text(job: &JobView) -> String {
-    match job.life.state {
-        JobState::Waiting if job.life.is_held => "held".to_owned(),
+pub(crate) fn state_text(job: &JobSummary) -> String {
+    match job.state {
+        JobState::Waiting if job.is_held => "held".to_owned(),
         state => state.name().replace('_', " "),
     }
 }
 
 /// How long it runs or ran; while it runs, with the time that it has.
-fn time_text(job: &JobView, now_ms: u64) -> String {
-    let Some(started) = job.life.started_ms else { return String::new() };
-    let until = job.life.ended_ms.unwrap_or(now_ms);
+fn time_text(job: &JobSummary, now_ms: u64) -> String {
+    let Some(started) = job.started_ms else { return String::new() };
+    let until = job.ended_ms.unwrap_or(now_ms);
     let used = clock(until.saturating_sub(started));
-    match job.ends_ms.filter(|_| job.life.ended_ms.is_none()) {
+    match job.ends_ms.filter(|_| job.ended_ms.is_none()) {
         // A limit of years is none.
         Some(ends) if ends.saturating_sub(started) < 3 * 365 * 86_400_000 => {
             format!("{used}/{}", clock(ends.saturating_sub(started)))
@@ -145,12 +119,12 @@ fn time_text(job: &JobView, now_ms: u64) -> String {
 }
 
 /// The nodes of a job that has some; else why it waits or how it ended.
-pub(crate) fn where_or_why(job: &JobView, now_ms: u64) -> String {
+pub(crate) fn where_or_why(job: &JobSummary, now_ms: u64) -> String {
     if !job.nodes.is_empty() {
-        return compress_hostlist(job.nodes.iter().map(String::as_str));
+        return compress_hostlist(job.nodes.iter().map(NodeId::as_str));
     }
-    let reason = job.waits_because.clone().or_else(|| job.life.reason.clone());
-    match (job.life.state, job.expected_start_ms) {
+    let reason = job.waits_because.as_ref().or(job.reason.as_ref()).map(|reason| reason.text.clone());
+    match (job.state, job.expected_start_ms) {
         (JobState::Waiting, Some(start)) => {
             let after = match start.saturating_sub(now_ms) {
                 0 => "starts now".to_owned(),
@@ -159,7 +133,7 @@ pub(crate) fn where_or_why(job: &JobView, now_ms: u64) -> String {
             reason.map_or(after.clone(), |reason| format!("{reason}; {after}"))
         }
         (JobState::Waiting, None) => reason.unwrap_or_else(|| "waits for its turn".to_owned()),
-        (_, _) => match (job.life.exit_status, reason) {
+        (_, _) => match (job.exit_status, reason) {
             (_, Some(reason)) => reason,
             (Some(status), None) if status != 0 => format!("exit code {status}"),
             _ => String::new(),
@@ -167,7 +141,7 @@ pub(crate) fn where_or_why(job: &JobView, now_ms: u64) -> String {
     }
 }
 
-/// Text of at most so many characters.
+/// Text of at most this many characters.
 pub(crate) fn shortened(text: &str, most: usize) -> String {
     match text.chars().count() > most {
         true => format!("{}…", text.chars().take(most - 1).collect::<String>()),
@@ -183,8 +157,8 @@ pub(crate) mod tests {
     use super::*;
 
     /// Jobs in all states that look different, at the time of 10,000 s.
-    pub(crate) fn canned() -> Vec<JobView> {
-        let job = |id: u64, changes: Value| -> JobView {
+    pub(crate) fn canned() -> Vec<JobSummary> {
+        let job = |id: u64, changes: Value| -> JobSummary {
             let mut job = json!({
                 "id": id, "label": id.to_string(), "name": "pretrain", "user": "ada", "account": "root",
                 "partition": "main", "qos": "normal", "submitted_ms": 1_000_000, "state": "waiting",
@@ -204,9 +178,9 @@ pub(crate) mod tests {
             ),
             job(
                 2,
-                json!({ "name": "a name that is too long to show", "expected_start_ms": 16_200_000, "reason": "not enough free nodes" }),
+                json!({ "name": "a name that is too long to show", "expected_start_ms": 16_200_000, "reason": { "code": "resources", "text": "not enough free nodes" } }),
             ),
-            job(3, json!({ "is_held": true, "user": "grace", "reason": "held" })),
+            job(3, json!({ "is_held": true, "user": "grace", "reason": { "code": "held", "text": "held" } })),
             job(4, json!({ "label": "4_7", "nodes_asked": 1, "gpus_asked": 0 })),
             job(
                 5,
@@ -214,7 +188,7 @@ pub(crate) mod tests {
             ),
             job(
                 6,
-                json!({ "state": "node_lost", "started_ms": 9_000_000, "ended_ms": 9_061_000, "reason": "n1 was lost" }),
+                json!({ "state": "node_lost", "started_ms": 9_000_000, "ended_ms": 9_061_000, "reason": { "code": "node_lost", "text": "n1 was lost" } }),
             ),
         ]
     }
@@ -234,12 +208,5 @@ pub(crate) mod tests {
         .assert_eq(&whole.fit(None).text);
         let narrow = table(&canned(), 10_000_000, Some(80)).fit(Some(80));
         assert!(narrow.text.lines().all(|line| line.chars().count() <= 80), "{}", narrow.text);
-    }
-
-    #[test]
-    fn every_state_can_be_asked_for_by_its_name() {
-        for (name, state) in STATES {
-            assert_eq!(JobState::named(name), Some(state));
-        }
     }
 }

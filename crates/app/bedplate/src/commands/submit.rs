@@ -1,16 +1,17 @@
 //! `bedplate submit FILE`, or `bedplate submit --nodes 2 -- COMMAND`: gives the cluster a job.
 
-mod expected;
+pub(crate) mod expected;
 mod options;
 mod surroundings;
 mod wait;
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::{Driver, Submitted};
 use bedplate_job::sbatch::Draft;
-use bedplate_job::{Flaw, Job, Remark};
+use bedplate_job::{Flaw, Job, JobError, Remark};
 use serde_json::{Value, json};
 
 use crate::connection::Connection;
@@ -31,8 +32,8 @@ Examples:
   bedplate submit job.toml --dry-run
 
 The number of the job goes to standard output. The job gets the variables and
-the folder of whoever submits it, as with sbatch. With --wait and --follow the
-exit code is that of the job.")]
+the folder of the user who submits it, as with sbatch. With --wait and --follow
+the exit code is that of the job.")]
 pub(crate) struct Arguments {
     /// A job file (TOML or JSON) or a batch script with #SBATCH lines; `-` reads standard input
     file: Option<String>,
@@ -122,9 +123,36 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     let submitted = driver.submit(&job, &new_key())?;
     report(&submitted, arguments, console)?;
     match (arguments.follow, arguments.wait) {
-        (true, _) => follow(&driver, &submitted, console),
-        (_, true) => wait_for(&driver, &submitted, console),
+        (true, _) => follow(&*driver, &submitted, console),
+        (_, true) => wait_for(&*driver, &submitted, console),
         _ => Ok(()),
+    }
+}
+
+/// Submits a job file or a batch script with a prediction attached.
+pub(crate) fn submit_planned(
+    path: &str,
+    expected: Breakdown<Predicted>,
+    driver: &dyn Driver,
+) -> Result<Submitted, Stop> {
+    let text = files::read_text(path)?;
+    let mut job = match text.starts_with("#!") {
+        true => Draft::from_script(&text, path)?.finish()?.job,
+        false => from_file(&text, path)?,
+    };
+    job.expected = Some(expected);
+    let flaws = job.flaws();
+    if !flaws.is_empty() {
+        return Err(SubmitError::Flawed { flaws }.into());
+    }
+    surroundings::add(&mut job);
+    Ok(driver.submit(&job, &new_key())?)
+}
+
+fn from_file(text: &str, path: &str) -> Result<Job, JobError> {
+    match text.trim_start().starts_with('{') {
+        true => Job::from_json(text, path),
+        false => Job::from_toml(text, path),
     }
 }
 
@@ -169,10 +197,7 @@ fn read(arguments: &Arguments) -> Result<(Job, Vec<Remark>), Stop> {
         let imported = draft.finish()?;
         return Ok((imported.job, imported.remarks));
     }
-    let mut job = match text.trim_start().starts_with('{') {
-        true => Job::from_json(&text, path)?,
-        false => Job::from_toml(&text, path)?,
-    };
+    let mut job = from_file(&text, path)?;
     options.apply_to_file(&mut job)?;
     Ok((job, Vec::new()))
 }
@@ -191,7 +216,7 @@ fn show(job: &Job, remarks: &[Remark], console: &mut Console) -> Result<(), Stop
     console.text(&job.to_toml())
 }
 
-/// A key that nobody else uses: a submission that is repeated after a lost answer stays one job.
+/// A key of its own: a submission that is repeated after a lost answer stays one job.
 pub(crate) fn new_key() -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos());
     format!("{}-{now}", std::process::id())

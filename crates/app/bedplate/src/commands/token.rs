@@ -57,7 +57,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     match &arguments.command {
         Command::Add { user, role, expires, connection } => {
             let seconds = expires.map(|expires| expires.get() as u64);
-            let made = connection.driver()?.make_token(user, role, seconds)?;
+            let made = connection.local("tokens")?.make_token(user, role, seconds)?;
             if console.is_json() {
                 return console.json(&json!(made));
             }
@@ -66,7 +66,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         }
         Command::List { connection } => list(connection, console),
         Command::Revoke { id, connection } => {
-            connection.driver()?.revoke_token(id)?;
+            connection.local("tokens")?.revoke_token(id)?;
             console.say(&format!("token {id} is worthless now"));
             if console.is_json() { console.json(&json!({ "revoked": id })) } else { Ok(()) }
         }
@@ -74,7 +74,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 }
 
 fn list(connection: &Connection, console: &mut Console) -> Result<(), Stop> {
-    let tokens = connection.driver()?.tokens()?;
+    let tokens = connection.local("tokens")?.tokens()?;
     if console.is_json() {
         return console.json(&json!({ "tokens": tokens }));
     }

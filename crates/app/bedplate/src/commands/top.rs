@@ -6,7 +6,7 @@ mod screen;
 use std::io;
 use std::time::{Duration, Instant};
 
-use bedplate_drivers::{Driver, JobQuery, Local};
+use bedplate_drivers::{Driver, JobQuery};
 use serde_json::json;
 
 use crate::connection::Connection;
@@ -39,7 +39,7 @@ const SIZE: (usize, usize) = (80, 24);
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     let driver = arguments.connection.driver()?;
-    let picture = look(&driver)?;
+    let picture = look(&*driver)?;
     if console.is_json() {
         return console
             .json(&json!({ "cluster": picture.name, "nodes": picture.nodes, "jobs": picture.jobs }));
@@ -49,7 +49,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         let size = (console.width().unwrap_or(SIZE.0), SIZE.1);
         return console.text(&frame::draw(&picture, &View::default(), size, now_ms()));
     };
-    watch(&driver, picture, &screen).map_err(|error| match error {
+    watch(&*driver, picture, &screen).map_err(|error| match error {
         Trouble::Stop(stop) => stop,
         Trouble::Output(source) => Stop::from_output(source),
     })
@@ -60,7 +60,7 @@ enum Trouble {
     Output(io::Error),
 }
 
-fn watch(driver: &Local, mut picture: Picture, screen: &Screen) -> Result<(), Trouble> {
+fn watch(driver: &dyn Driver, mut picture: Picture, screen: &Screen) -> Result<(), Trouble> {
     let mut view = View::default();
     let mut looked = Instant::now();
     loop {
@@ -80,7 +80,7 @@ fn watch(driver: &Local, mut picture: Picture, screen: &Screen) -> Result<(), Tr
     }
 }
 
-fn look(driver: &Local) -> Result<Picture, Stop> {
+fn look(driver: &dyn Driver) -> Result<Picture, Stop> {
     let query = JobQuery { limit: Some(1000), ..JobQuery::default() };
     Ok(Picture { name: driver.cluster()?.name, nodes: driver.nodes()?, jobs: driver.jobs(&query)? })
 }

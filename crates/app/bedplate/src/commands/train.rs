@@ -12,6 +12,7 @@ use bedplate_train::{Published, Resume, RunOptions, Summary, Telemetry, TrainCon
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
+use crate::commands::submit::expected;
 use crate::console::Console;
 use crate::context::Context;
 use crate::files;
@@ -44,8 +45,12 @@ pub(crate) struct Arguments {
     set: Vec<String>,
 
     /// Print a configuration with every key, its default and its meaning
-    #[arg(long, conflicts_with_all = ["config", "resume", "set"])]
+    #[arg(long, conflicts_with_all = ["config", "resume", "set", "expected"])]
     defaults: bool,
+
+    /// Hold steps against the prediction that `bedplate plan train --json` printed
+    #[arg(long, value_name = "FILE")]
+    expected: Option<String>,
 
     /// No progress on standard error
     #[arg(long, short)]
@@ -61,10 +66,11 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let changes = arguments.set.iter().map(|change| toml_line(change)).collect::<Result<Vec<_>, _>>()?;
     let config = TrainConfig::from_toml_with(Source::new(path, &text), &changes)?;
     let host = predict(&config, context)?;
+    let expected = arguments.expected.as_deref().map(expected::read).transpose()?;
     let stop = stop_on_signals()?;
     let options = RunOptions {
         resume: resume(arguments),
-        predicted: host.as_ref().map(|host| host.breakdown),
+        predicted: expected.or(host.as_ref().map(|host| host.breakdown)),
         peak: host.as_ref().and_then(|host| host.peak),
         stop: Some(&stop),
     };

@@ -12,8 +12,7 @@ mod temporary;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use bedplate_control::NodeView;
-use bedplate_drivers::{Driver, Local};
+use bedplate_drivers::{Driver, Local, NodeId, NodeSummary};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
@@ -121,12 +120,12 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
             console
                 .say("--site, --probe and --listen count when it starts: `bedplate down`, then this again");
         }
-        let driver = Connection::of(state.path().to_owned()).driver()?;
+        let driver = Connection::of(state.path().to_owned()).local("this")?;
         return report(&driver, &shape, console);
     }
     shape.keep(&state)?;
     let driver = start_daemon(&state, &shape, context, console)?;
-    let missing: Vec<String> =
+    let missing: Vec<NodeId> =
         driver.nodes()?.into_iter().filter(|node| !node.is_linked).map(|node| node.name).collect();
     for name in &missing {
         if !launch::has_agent(&state, name) {
@@ -163,7 +162,7 @@ fn report(driver: &Local, shape: &Shape, console: &mut Console) -> Result<(), St
 }
 
 /// What stands, in a few lines.
-pub(crate) fn describe(nodes: &[NodeView], shape: &Shape) -> Vec<String> {
+pub(crate) fn describe(nodes: &[NodeSummary], shape: &Shape) -> Vec<String> {
     let machine = Machine::this();
     let linked = nodes.iter().filter(|node| node.is_linked).count();
     let gpus: u32 = nodes.iter().map(|node| node.gpus).sum();
@@ -175,7 +174,8 @@ pub(crate) fn describe(nodes: &[NodeView], shape: &Shape) -> Vec<String> {
     };
     let mut lines = vec![format!("{}: {linked} of {} nodes, {devices}", shape.name, nodes.len())];
     for node in nodes.iter().filter(|node| !node.is_linked || node.reason.is_some()) {
-        let why = node.reason.clone().unwrap_or_else(|| format!("down; `bedplate node start {}`", node.name));
+        let down = || format!("down; `bedplate node start {}`", node.name);
+        let why = node.reason.as_ref().map_or_else(down, |reason| reason.text.clone());
         lines.push(format!("{}: {why}", node.name));
     }
     lines.extend(shape.over_commitment(machine));

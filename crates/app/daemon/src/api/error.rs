@@ -1,7 +1,7 @@
 //! What is answered when something is wrong, and the pages that explain it.
 
 use bedplate_control::Refusal;
-use bedplate_diag::{Diagnostic, Page, Place, pages};
+use bedplate_diag::{Diagnostic, Page, Place, Reason, pages};
 use bedplate_job::JobError;
 use bedplate_journal::JournalError;
 use hyper::StatusCode;
@@ -37,9 +37,9 @@ pub enum ApiError {
     #[error("the daemon has as many requests under way as it takes")]
     Busy,
     #[error("{why}")]
-    NeverRuns { why: String },
+    NeverRuns { why: Reason },
     #[error("{why}")]
-    Refused { why: String },
+    Refused { why: Reason },
     #[error("there is no {what} `{name}`")]
     NotThere { what: &'static str, name: String },
     #[error("the log cannot be read: {why}")]
@@ -172,6 +172,13 @@ impl Diagnostic for ApiError {
         }
     }
 
+    fn reason(&self) -> Option<&Reason> {
+        match self {
+            ApiError::NeverRuns { why } | ApiError::Refused { why } => Some(why),
+            _ => None,
+        }
+    }
+
     fn place(&self) -> Option<&Place> {
         match self {
             ApiError::Job(error) => error.place(),
@@ -193,12 +200,13 @@ impl From<Unavailable> for ApiError {
 impl From<Refusal> for ApiError {
     fn from(refusal: Refusal) -> Self {
         match refusal {
-            Refusal::Never { why } => ApiError::NeverRuns { why },
-            Refusal::UnknownDependency { .. } => ApiError::NeverRuns { why: refusal.to_string() },
+            Refusal::Never { .. } | Refusal::UnknownDependency { .. } => {
+                ApiError::NeverRuns { why: refusal.reason() }
+            }
             Refusal::NoSuchJob { job } => ApiError::no_such_job(&job.to_string()),
             Refusal::NoSuchNode { node } => ApiError::NotThere { what: "node", name: node },
             Refusal::HasEnded { .. } | Refusal::DoesNotRun { .. } => {
-                ApiError::Refused { why: refusal.to_string() }
+                ApiError::Refused { why: refusal.reason() }
             }
         }
     }
@@ -209,7 +217,9 @@ impl From<Unreadable> for ApiError {
         match why {
             Unreadable::NotText => ApiError::Malformed { what: "the body", why: why.to_string() },
             Unreadable::Job(error) => ApiError::Job(error),
-            Unreadable::TooManyTasks { .. } => ApiError::NeverRuns { why: why.to_string() },
+            Unreadable::TooManyTasks { tasks, limit } => ApiError::NeverRuns {
+                why: Reason::new("too_many_tasks", why.to_string()).with("tasks", tasks).with("limit", limit),
+            },
         }
     }
 }

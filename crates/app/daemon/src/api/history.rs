@@ -80,14 +80,14 @@ pub(crate) fn ended_view(row: JobRow, settings: &Settings) -> JobView {
 }
 
 /// All runs of a job and what was noted about it.
-pub(crate) async fn past(app: &App, id: JobId) -> Result<(Vec<Value>, Value), ApiError> {
+pub(crate) async fn past(app: &App, id: JobId) -> Result<(Vec<RunRow>, Value), ApiError> {
     const NOTES: u32 = 500;
     let asked = app.readers.ask(move |reader| Ok((reader.runs(id)?, reader.notes(Subject::Job(id), NOTES)?)));
     let (runs, notes) = asked.await?;
-    Ok((runs.iter().map(run_json).collect(), json!(notes)))
+    Ok((runs, json!(notes)))
 }
 
-fn run_json(run: &RunRow) -> Value {
+pub(crate) fn run_json(run: &RunRow) -> Value {
     json!({
         "number": run.run.number,
         "phase": run.phase,
@@ -100,6 +100,7 @@ fn run_json(run: &RunRow) -> Value {
         "reason": run.reason,
         "cpu_ms": run.cpu_ms,
         "energy_joules": run.energy_joules,
+        "steps": run.steps,
     })
 }
 

@@ -2,6 +2,7 @@
 
 use bedplate_control::record::JobState;
 use bedplate_control::{JobFilter, JobView};
+use bedplate_diag::Reason;
 use bedplate_gangs::{Explanation, JobId, Remedy, Time};
 use bedplate_job::Job;
 use serde_json::{Value, json};
@@ -92,8 +93,14 @@ pub(crate) async fn show(call: Call) -> Result<Answer, ApiError> {
     let Known { id, view, text } = history::known(&call.app, jobs[0]).await?;
     let (runs, notes) = history::past(&call.app, id).await?;
     let may_see = call.identity().owns(&view.user);
+    let live_steps = call.app.engine.ask(move |control, _| control.steps(id).cloned()).await?;
+    let steps = live_steps.or_else(|| runs.iter().rev().find_map(|run| run.steps.as_deref().cloned()));
+    let expected = Job::from_toml(&text, "journal").ok().and_then(|job| job.expected);
     let mut shown = json!(view);
-    shown["runs"] = json!(runs);
+    // What was attached at submission counts; otherwise what the job itself expects.
+    shown["predicted"] = json!(expected.or(steps.as_ref().and_then(|steps| steps.predicted)));
+    shown["steps"] = json!(steps);
+    shown["runs"] = json!(runs.iter().map(history::run_json).collect::<Vec<Value>>());
     shown["notes"] = notes;
     if may_see {
         shown["text"] = json!(text);
@@ -135,15 +142,16 @@ fn explanation_json(explanation: &Explanation, now: Time) -> Value {
         priority[name.replace(' ', "_")] = json!(points);
     }
     json!({
-        "wait": explanation.wait.to_string(),
+        "wait": Reason::of(&explanation.wait),
         "priority": priority,
         "ahead": explanation.ahead,
         "expected_start_ms": explanation.expected_start.map(|time| time.0),
-        "remedies": explanation.remedies.iter().map(|remedy| remedy_text(remedy, now)).collect::<Vec<String>>(),
+        "remedies": explanation.remedies.iter().map(|remedy| remedy_reason(remedy, now)).collect::<Vec<Reason>>(),
     })
 }
 
-fn remedy_text(remedy: &Remedy, now: Time) -> String {
+/// The sentence of a remedy speaks of now, so it is made here and not where the remedy is.
+fn remedy_reason(remedy: &Remedy, now: Time) -> Reason {
     let (change, start) = match remedy {
         Remedy::ShorterLimit { limit, start } => (format!("with a time limit of {limit}"), start),
         Remedy::FewerNodes { nodes: 1, start } => ("with one node".into(), start),
@@ -151,10 +159,11 @@ fn remedy_text(remedy: &Remedy, now: Time) -> String {
         Remedy::FurtherApart { level, start } => (format!("if its nodes need not share one {level}"), start),
         Remedy::NotExclusive { start } => ("if it need not have its nodes for itself".into(), start),
     };
-    match *start <= now {
+    let text = match *start <= now {
         true => format!("{change} it would start now"),
         false => format!("{change} it would start in {}", start.since(now)),
-    }
+    };
+    Reason::with_text(remedy, text)
 }
 
 /// `GET /v1/jobs/{label}/ranks`

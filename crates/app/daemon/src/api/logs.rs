@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_control::wire::{LogName, RunId, Stream};
+use bedplate_diag::Reason;
 use bedplate_gangs::JobId;
 use bedplate_job::Job;
 use bytes::Bytes;
@@ -72,7 +73,8 @@ pub(crate) async fn logs(call: Call) -> Result<Answer, ApiError> {
 /// All there is from the offset on, up to a limit.
 async fn whole(app: &App, wanted: Wanted, offset: u64) -> Result<Answer, ApiError> {
     let located = locate(app, wanted).await?;
-    let located = located.ok_or_else(|| ApiError::Refused { why: "the job has not run yet".into() })?;
+    let located = located
+        .ok_or_else(|| ApiError::Refused { why: Reason::new("not_started", "the job has not run yet") })?;
     let mut bytes = Vec::new();
     let mut next = offset;
     loop {

@@ -2,6 +2,7 @@
 
 use bedplate_control::wire::{Chaos, ToAgent};
 use bedplate_control::{NodeView, Order};
+use bedplate_diag::Reason;
 use bedplate_journal::Subject;
 use serde::Deserialize;
 use serde_json::json;
@@ -73,7 +74,9 @@ pub(crate) async fn chaos(mut call: Call) -> Result<Answer, ApiError> {
     let name = view.name.clone();
     let link = call.app.engine.ask(move |control, _| control.link_of(&name)).await?;
     let Some(link) = link else {
-        return Err(ApiError::Refused { why: format!("node {} is not linked", view.name) });
+        let why =
+            Reason::new("not_linked", format!("node {} is not linked", view.name)).with("node", view.name);
+        return Err(ApiError::Refused { why });
     };
     call.app.links.send(link, ToAgent::Chaos(chaos));
     Ok(answer::ok(&json!({ "node": view.name })))

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use bedplate_control::Counts;
 use bedplate_journal::Health;
+use bedplate_record::Exposition;
 use hyper::header::{CONNECTION, HeaderValue, UPGRADE};
 use hyper::{Response, StatusCode};
 use hyper_util::rt::TokioIo;
@@ -15,7 +16,6 @@ use super::call::Call;
 use super::dispatch::Shutdown;
 use super::error::ApiError;
 use super::openapi;
-use crate::metrics::Text;
 
 /// The protocol that agents ask for.
 const LINK: &str = "bedplate-link";
@@ -44,7 +44,7 @@ pub(crate) async fn contract(_call: Call) -> Result<Answer, ApiError> {
 pub(crate) async fn metrics(call: Call) -> Result<Answer, ApiError> {
     let app = &call.app;
     let counts = app.engine.ask(|control, now| control.counts(now)).await?;
-    let mut text = Text::default();
+    let mut text = Exposition::default();
     write_counts(&mut text, &counts);
     text.gauge("bedplate_links", "Agents that are linked.", app.links.count() as f64);
     text.gauge("bedplate_event_watchers", "Clients that watch events.", app.hub.watchers() as f64);
@@ -58,7 +58,7 @@ pub(crate) async fn metrics(call: Call) -> Result<Answer, ApiError> {
     Ok(answer::typed(StatusCode::OK, "text/plain; version=0.0.4", Body::whole(text.into_string())))
 }
 
-fn write_counts(text: &mut Text, counts: &Counts) {
+fn write_counts(text: &mut Exposition, counts: &Counts) {
     text.head("bedplate_jobs", "gauge", "Jobs that have not ended, by state.");
     for (state, count) in &counts.jobs_by_state {
         text.sample("bedplate_jobs", &format!("state=\"{state}\""), *count as f64);
@@ -72,7 +72,7 @@ fn write_counts(text: &mut Text, counts: &Counts) {
     text.gauge("bedplate_gpus_free", "GPUs that are in service and not taken.", counts.gpus_free as f64);
 }
 
-fn write_journal(text: &mut Text, app: &super::App) {
+fn write_journal(text: &mut Exposition, app: &super::App) {
     let figures = app.writer.statistics();
     text.gauge(
         "bedplate_journal_healthy",

@@ -10,7 +10,7 @@ use serde_json::json;
 use crate::support::{Client, Daemon, JOB, until};
 
 /// An agent that does what it is told, and nothing else.
-struct Agent {
+pub(crate) struct Agent {
     stream: BufReader<TcpStream>,
 }
 
@@ -26,7 +26,7 @@ impl Agent {
         }
     }
 
-    fn join(address: SocketAddr, token: &str, node: &str, held: Vec<Held>) -> Self {
+    pub(crate) fn join(address: SocketAddr, token: &str, node: &str, held: Vec<Held>) -> Self {
         let mut agent = Self::link(address, token).unwrap();
         agent.hello(node, held);
         agent
@@ -38,13 +38,13 @@ impl Agent {
         self.say(&FromAgent::Hello(Hello { node, address, incarnation: 1, held, host }));
     }
 
-    fn say(&mut self, message: &FromAgent) {
+    pub(crate) fn say(&mut self, message: &FromAgent) {
         let line = serde_json::to_string(message).unwrap() + "\n";
         self.stream.get_mut().write_all(line.as_bytes()).unwrap();
     }
 
     /// The next message that is not about heartbeats; nothing when the link is closed.
-    fn hear(&mut self) -> Option<ToAgent> {
+    pub(crate) fn hear(&mut self) -> Option<ToAgent> {
         self.stream.get_mut().set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         loop {
             let mut line = String::new();
@@ -59,7 +59,7 @@ impl Agent {
     }
 }
 
-fn token(daemon: &Daemon, node: &str) -> String {
+pub(crate) fn token(daemon: &Daemon, node: &str) -> String {
     let made = daemon.admin().post("/v1/tokens", &json!({ "user": node, "role": "agent" }));
     made.json()["token"].as_str().unwrap().to_owned()
 }
@@ -209,7 +209,7 @@ fn nodes_are_drained_resumed_and_broken_on_purpose() {
     assert!(matches!(agent.hear(), Some(ToAgent::Welcome { .. })));
     let mut operator = daemon.client("ops", "operator");
     let drained = operator.post("/v1/nodes/n1/drain", &json!({ "reason": "fan" })).json();
-    assert_eq!((&drained["state"], &drained["reason"]), (&json!("drained"), &json!("fan (ops)")));
+    assert_eq!((&drained["state"], &drained["reason"]["text"]), (&json!("drained"), &json!("fan (ops)")));
     assert_eq!(operator.post("/v1/nodes/n1/resume", &json!({})).json()["state"], "idle");
     assert_eq!(operator.post("/v1/nodes/n1/chaos", &json!({ "kind": "die" })).status, 200);
     assert!(matches!(agent.hear(), Some(ToAgent::Chaos(_))));

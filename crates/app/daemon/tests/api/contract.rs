@@ -183,6 +183,11 @@ fn arrays_scripts_and_json_are_taken_in() {
     assert_eq!(ada.post("/v1/jobs", &job).status, 201);
     let never = ada.submit("name = \"big\"\ncommand = [\"true\"]\nnodes = 3\ngpus_per_node = 8\n");
     assert_eq!((never.status, &never.code()[..]), (422, "api/never-runs"));
+    let why = &never.json()["error"]["reason"];
+    assert_eq!(
+        (&why["code"], &why["needed"], &why["matching"]),
+        (&json!("no_such_nodes"), &json!(3), &json!(2))
+    );
     let endless = ada.submit(&format!("{JOB}array = \"0-99999\"\n"));
     assert_eq!(endless.status, 422, "{}", endless.text());
 }
@@ -193,7 +198,12 @@ fn explanations_say_why_a_job_waits() {
     let mut ada = daemon.client("ada", "user");
     assert_eq!(ada.submit(JOB).status, 201);
     let explained = ada.get("/v1/jobs/1/explain").json();
-    assert!(explained["wait"].is_string(), "{explained}");
+    let wait = &explained["wait"];
+    assert_eq!((&wait["code"], &wait["needed"]), (&json!("resources"), &json!(1)), "{explained}");
+    assert!(wait["text"].is_string(), "{explained}");
+    ada.post("/v1/jobs/1/hold", &json!({}));
+    let listed = ada.get("/v1/jobs").json()["jobs"][0]["waits_because"].clone();
+    assert_eq!(listed["code"], "held", "{listed}");
     assert!(explained["priority"]["total"].is_i64(), "{explained}");
 }
 

@@ -5,6 +5,7 @@
 mod agents;
 mod contract;
 mod disk;
+mod drivers;
 mod encryption;
 mod hostile;
 mod support;

@@ -13,7 +13,7 @@ use super::{LOOKS_PER_TRIM, Node, Purpose};
 use crate::keeper::orders::Start;
 use crate::logs;
 use crate::outputs::Outputs;
-use crate::reports::{Report, Said};
+use crate::reports::ReportFile;
 
 impl Node {
     pub(super) fn start_ranks(&mut self, run: RunId, master_port: u16) {
@@ -58,7 +58,7 @@ impl Node {
             ..Start::default()
         };
         if let Some(local) = self.runs.get_mut(&run) {
-            local.reports.insert(rank, Report::new(report));
+            local.reports.insert(rank, ReportFile::new(report));
         }
         self.start_process(Purpose::Rank(run, rank), start);
     }
@@ -76,16 +76,15 @@ impl Node {
 
     pub(super) fn read_reports(&mut self, run: RunId) {
         let Some(local) = self.runs.get_mut(&run) else { return };
-        let mut said: Vec<(u32, Said)> = Vec::new();
-        for (rank, report) in &mut local.reports {
-            said.extend(report.read().into_iter().map(|said| (*rank, said)));
+        let mut reported = Vec::new();
+        for (rank, file) in &mut local.reports {
+            reported.extend(file.read().into_iter().map(|report| Happened::Report {
+                run,
+                rank: *rank,
+                report,
+            }));
         }
-        for (rank, said) in said {
-            self.happened(match said {
-                Said::Progress(step) => Happened::Progress { run, rank, step },
-                Said::Checkpoint(checkpoint) => Happened::Checkpoint { run, checkpoint },
-            });
-        }
+        reported.into_iter().for_each(|report| self.happened(report));
     }
 
     fn trim_logs(&self) {

@@ -9,7 +9,7 @@ use rustls::{ClientConnection, StreamOwned};
 
 pub(super) type Stream = StreamOwned<ClientConnection, TcpStream>;
 
-/// Speaks TLS on a connection, and with nobody but the owner of the certificate with this fingerprint.
+/// Speaks TLS on a connection, and only with the owner of the certificate with this fingerprint.
 pub(super) fn wrap(stream: TcpStream, fingerprint: &str) -> io::Result<Stream> {
     let malformed = || io::Error::other("a fingerprint has 64 hexadecimal digits");
     let configuration = bedplate_pinned::client_config(fingerprint).ok_or_else(malformed)?;

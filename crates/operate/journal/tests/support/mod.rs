@@ -9,8 +9,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bedplate_control::record::*;
 use bedplate_control::wire::{Checkpoint, RunId};
+use bedplate_diag::Reason;
 use bedplate_faultdisk::Draw;
 use bedplate_gangs::{JobId, Time};
+use bedplate_report::StepHistory;
 
 /// A folder that is removed with all that is in it.
 pub(crate) struct Folder(PathBuf);
@@ -205,7 +207,8 @@ impl Records {
             started_ms: self.some(Self::time),
             ended_ms: self.some(Self::time),
             exit_status: self.some(|it| it.draw.number() as i32),
-            reason: self.some(|it| it.name("because ", 5)),
+            reason: self
+                .some(|it| Reason::new("because", it.name("because ", 5)).with("at", it.draw.number())),
         }
     }
 
@@ -221,9 +224,13 @@ impl Records {
             ends: Time(started + self.draw.number() % 86_400_000),
             stops_as: self.some(|it| JobState::ALL[it.draw.below(JobState::ALL.len())]),
             ended: self.some(|it| Time(started + it.draw.number() % (3 * 86_400_000))),
-            reason: self.some(|it| it.name("why ", 5)),
+            reason: self.some(|it| Reason::new("why", it.name("why ", 5))),
             cpu_ms: self.draw.number() >> 20,
             energy_joules: self.some(|it| it.draw.number() >> 34),
+            steps: self.some(|it| {
+                let steps = StepHistory { steps: it.draw.number(), mean_s: 0.25, ..StepHistory::default() };
+                Box::new(steps)
+            }),
         }
     }
 

@@ -9,6 +9,7 @@ use bedplate_control::wire::{Checkpoint, FromAgent, Hello, Host, Launch, RankEnd
 use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
 use bedplate_gangs::{JobId, Qos, QosId, Settings, Span, Time};
 use bedplate_job::{Dependency, DependencyKind, Elastic, Gang, Job, Preemption, Role, Workload};
+use bedplate_report::Report;
 use bedplate_topology::{Cluster, NodeId};
 
 use crate::disk::Disk;
@@ -606,7 +607,11 @@ impl World {
             self.happens(node, delay, Happened::RankEnded { run, rank, end });
             if rank == 0 {
                 let checkpoint = Checkpoint { step: self.now, path: None };
-                self.happens(node, length / 2, Happened::Checkpoint { run, checkpoint });
+                self.happens(
+                    node,
+                    length / 2,
+                    Happened::Report { run, rank: 0, report: Report::Checkpoint(checkpoint) },
+                );
             }
         }
     }

@@ -3,10 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_control::JobView;
-use bedplate_control::record::JobState;
 use bedplate_control::wire::Chaos;
-use bedplate_drivers::{Driver, Local};
+use bedplate_drivers::{Driver, JobId, JobState, JobSummary, Local, NodeId};
 use bedplate_job::{Array, Gang, Inherited, Job, Role, Workload};
 use serde_json::json;
 
@@ -83,13 +81,13 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
 }
 
 /// Loses the gang's first node, measures until the gang runs again, and puts the node back.
-fn lose(cluster: &TemporaryCluster, gang: &str, how: &Chaos) -> Result<f64, Stop> {
+fn lose(cluster: &TemporaryCluster, gang: &JobId, how: &Chaos) -> Result<f64, Stop> {
     let driver = &cluster.driver;
-    let before = driver.job(gang)?.view;
+    let before = driver.job(gang)?.summary;
     let lost = before.nodes.first().cloned().unwrap_or_default();
     let began = Instant::now();
     driver.chaos(&lost, how)?;
-    wait_until(driver, gang, before.life.runs + 1)?;
+    wait_until(driver, gang, before.runs + 1)?;
     let away = began.elapsed().as_secs_f64();
     if *how == Chaos::Die {
         cluster.start_node(&lost)?;
@@ -112,7 +110,7 @@ fn restart(
     submit(&cluster.driver, waiting)?;
     let began = Instant::now();
     let driver = cluster.restart_daemon(context, console)?;
-    let nodes: Vec<String> = driver.nodes()?.into_iter().map(|node| node.name).collect();
+    let nodes: Vec<NodeId> = driver.nodes()?.into_iter().map(|node| node.name).collect();
     for node in nodes {
         wait_for_node(&driver, &node)?;
     }
@@ -127,19 +125,19 @@ fn sleeper(nodes: u32, gpus_per_node: u32) -> Job {
     job
 }
 
-fn submit(driver: &Local, job: Job) -> Result<String, Stop> {
-    Ok(driver.submit(&job, &new_key())?.label)
+fn submit(driver: &Local, job: Job) -> Result<JobId, Stop> {
+    Ok(driver.submit(&job, &new_key())?.id)
 }
 
 /// Until the job runs for the `number`th time or more.
-fn wait_until(driver: &Local, label: &str, number: u32) -> Result<(), Stop> {
-    let runs = |job: &JobView| job.life.state == JobState::Running && job.life.runs >= number;
-    wait(&format!("job {label} does not run"), || Ok(runs(&driver.job(label)?.view)))
+fn wait_until(driver: &Local, label: &JobId, number: u32) -> Result<(), Stop> {
+    let runs = |job: &JobSummary| job.state == JobState::Running && job.runs >= number;
+    wait(&format!("job {label} does not run"), || Ok(runs(&driver.job(label)?.summary)))
 }
 
-fn wait_for_node(driver: &Local, name: &str) -> Result<(), Stop> {
+fn wait_for_node(driver: &Local, name: &NodeId) -> Result<(), Stop> {
     wait(&format!("node {name} does not come back"), || {
-        let node = driver.nodes()?.into_iter().find(|node| node.name == name);
+        let node = driver.nodes()?.into_iter().find(|node| node.name == *name);
         Ok(node.is_some_and(|node| node.is_linked))
     })
 }

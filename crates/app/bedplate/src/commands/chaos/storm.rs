@@ -3,9 +3,8 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_control::NodeView;
 use bedplate_control::wire::Chaos;
-use bedplate_drivers::{Driver, Local};
+use bedplate_drivers::{Driver, Local, NodeId, NodeSummary};
 use bedplate_units::Seconds;
 use serde_json::json;
 
@@ -36,13 +35,13 @@ pub(super) struct Arguments {
 /// What a storm does next.
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Blow {
-    KillNode(String),
-    Cut(String, u64),
-    Delay(String, u64, u64),
-    KillRank(String),
+    KillNode(NodeId),
+    Cut(NodeId, u64),
+    Delay(NodeId, u64, u64),
+    KillRank(NodeId),
     KillControl,
     /// The one thing that heals: an agent that died is started again.
-    Mend(String),
+    Mend(NodeId),
 }
 
 /// Numbers that look random and are the same for the same seed (xorshift).
@@ -62,7 +61,7 @@ impl Draw {
 }
 
 pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
-    let driver = arguments.connection.driver()?;
+    let driver = arguments.connection.local("chaos")?;
     let mut draw = Draw::new(arguments.seed);
     let began = Instant::now();
     let (lasts, every) = (super::milliseconds(arguments.lasts), super::milliseconds(arguments.every).max(1));
@@ -76,7 +75,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         done.push(json!({ "at_s": at, "did": text }));
         thread::sleep(Duration::from_millis(every / 2 + draw.below(every)));
     }
-    let state = arguments.connection.state();
+    let state = arguments.connection.state()?;
     let shape = Shape::load(&state)?;
     for node in driver.nodes()?.iter().filter(|node| !node.is_linked) {
         start_agent(&state, &driver, &shape, &node.name)?;
@@ -85,8 +84,8 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     if console.is_json() { console.json(&json!({ "seed": arguments.seed, "did": done })) } else { Ok(()) }
 }
 
-fn next(draw: &mut Draw, nodes: &[NodeView], kills_control: bool) -> Blow {
-    let (up, down): (Vec<&NodeView>, Vec<&NodeView>) = nodes.iter().partition(|node| node.is_linked);
+fn next(draw: &mut Draw, nodes: &[NodeSummary], kills_control: bool) -> Blow {
+    let (up, down): (Vec<&NodeSummary>, Vec<&NodeSummary>) = nodes.iter().partition(|node| node.is_linked);
     // At least half of the cluster stands at any time: a storm, not the end.
     let must_mend = down.len() * 2 >= nodes.len();
     if !down.is_empty() && (must_mend || draw.below(3) == 0) {
@@ -124,7 +123,7 @@ fn strike(
         }
         Blow::KillControl => return super::kill_control(&arguments.connection, true, context, console),
         Blow::Mend(node) => {
-            let state = arguments.connection.state();
+            let state = arguments.connection.state()?;
             start_agent(&state, driver, &Shape::load(&state)?, node)?;
             return Ok(format!("{node} is started again"));
         }

@@ -4,7 +4,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_drivers::Driver;
+use bedplate_drivers::JobId;
 
 use crate::connection::{Connection, variable};
 use crate::console::Console;
@@ -23,7 +23,7 @@ folder. It is no part of the job: it has none of its limits, and ends when you
 end it.")]
 pub(super) struct Arguments {
     /// The number of the job
-    job: String,
+    job: JobId,
     /// Beside which rank
     #[arg(short, long, default_value_t = 0)]
     rank: u32,
@@ -37,7 +37,7 @@ pub(super) struct Arguments {
 #[derive(Debug, thiserror::Error)]
 enum AttachError {
     #[error("no process of rank {rank} of job {job} was found on this machine")]
-    NotHere { job: String, rank: u32, address: Option<String> },
+    NotHere { job: JobId, rank: u32, address: Option<String> },
     #[error("cannot start `{program}`")]
     Start { program: String, source: std::io::Error },
 }
@@ -77,10 +77,10 @@ impl Diagnostic for AttachError {
 
 pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     let driver = arguments.connection.driver()?;
-    let job = driver.job(&arguments.job)?.view;
+    let job = driver.job(&arguments.job)?.summary;
     let places = driver.ranks(&arguments.job)?;
     let place = places.iter().find(|place| place.rank == arguments.rank);
-    let Some(process) = find(job.id, arguments.rank) else {
+    let Some(process) = find(&job.id, arguments.rank) else {
         let address = place.map(|place| format!("{} ({})", place.node, place.address));
         return Err(AttachError::NotHere { job: arguments.job.clone(), rank: arguments.rank, address }.into());
     };
@@ -91,7 +91,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 }
 
 /// The first process that the rank started.
-fn find(job: u64, rank: u32) -> Option<Process> {
+fn find(job: &JobId, rank: u32) -> Option<Process> {
     machine::processes_with(MARK).into_iter().find(|process| {
         let is_of_job = process.variable(MARK).is_some_and(|mark| is_of(mark, job));
         is_of_job && process.variable("RANK") == Some(rank.to_string().as_str())
@@ -99,8 +99,8 @@ fn find(job: u64, rank: u32) -> Option<Process> {
 }
 
 /// Whether a marker (`JOB.RUN` and more) names this job.
-fn is_of(mark: &str, job: u64) -> bool {
-    mark.split('.').next().and_then(|number| number.parse().ok()) == Some(job)
+fn is_of(mark: &str, job: &JobId) -> bool {
+    mark.split('.').next() == Some(job.as_str())
 }
 
 /// Becomes the shell; returns only when that failed.
@@ -129,7 +129,7 @@ mod tests {
 
     #[test]
     fn a_mark_names_its_job() {
-        assert!(is_of("12.1@n1", 12) && is_of("12", 12));
-        assert!(!is_of("121.1@n1", 12) && !is_of("x", 12));
+        assert!(is_of("12.1@n1", &"12".into()) && is_of("12", &"12".into()));
+        assert!(!is_of("121.1@n1", &"12".into()) && !is_of("x", &"12".into()));
     }
 }

@@ -1,6 +1,6 @@
 //! `bedplate job explain JOB…`
 
-use bedplate_drivers::{Driver, Explained, JobDetail};
+use bedplate_drivers::{Explained, JobDetail, JobId};
 use serde_json::{Value, json};
 
 use crate::commands::queue::{state_text, where_or_why};
@@ -13,7 +13,7 @@ use crate::stop::Stop;
 pub(super) struct Arguments {
     /// Numbers of jobs
     #[arg(required = true, value_name = "JOB")]
-    jobs: Vec<String>,
+    jobs: Vec<JobId>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -25,10 +25,10 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         let job = driver.job(label)?;
         let explained = driver.explain(label)?;
         if console.is_json() {
-            told.push(json!({ "job": label, "state": job.view.life.state, "explanation": explained }));
+            told.push(json!({ "job": label, "state": job.summary.state, "explanation": explained }));
             continue;
         }
-        console.line(&format!("job {label} ({}): {}", job.view.name, state_text(&job.view)))?;
+        console.line(&format!("job {label} ({}): {}", job.summary.name, state_text(&job.summary)))?;
         let facts = match &explained {
             Some(explained) => facts(explained, now_ms()),
             None => ended_or_running(&job, now_ms()),
@@ -44,15 +44,15 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 
 fn ended_or_running(job: &JobDetail, now_ms: u64) -> Facts {
     let mut facts = Facts::default();
-    let label = if job.view.nodes.is_empty() { "because" } else { "on" };
-    let text = where_or_why(&job.view, now_ms);
+    let label = if job.summary.nodes.is_empty() { "because" } else { "on" };
+    let text = where_or_why(&job.summary, now_ms);
     facts.add(label, if text.is_empty() { "it does not wait".to_owned() } else { text });
     facts
 }
 
 fn facts(explained: &Explained, now_ms: u64) -> Facts {
     let mut facts = Facts::default();
-    facts.add("waits", explained.wait.clone());
+    facts.add("waits", explained.wait.text.clone());
     if let Some(ahead) = explained.ahead {
         facts.add("ahead", format!("{ahead} gangs are considered before it"));
     }
@@ -69,7 +69,7 @@ fn facts(explained: &Explained, now_ms: u64) -> Facts {
     };
     facts.add_known("priority", priority_text(&explained.priority));
     for remedy in &explained.remedies {
-        facts.add("earlier", remedy.clone());
+        facts.add("earlier", remedy.text.clone());
     }
     facts
 }
@@ -99,6 +99,7 @@ fn priority_text(priority: &Value) -> Option<String> {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_diag::Reason;
     use expect_test::expect;
 
     use super::*;
@@ -106,11 +107,11 @@ mod tests {
     #[test]
     fn an_explanation_says_why_when_and_what_would_help() {
         let explained = Explained {
-            wait: "not enough free nodes: 2 of 4".into(),
+            wait: Reason::new("resources", "not enough free nodes: 2 of 4"),
             priority: json!({ "age": 12.0, "fair_share": 500.0, "nice": 0.0 }),
             ahead: Some(3),
             expected_start_ms: Some(3_600_000),
-            remedies: vec!["with 2 nodes it would start now".into()],
+            remedies: vec![Reason::new("fewer_nodes", "with 2 nodes it would start now")],
         };
         expect![[r#"
             it

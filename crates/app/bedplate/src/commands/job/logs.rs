@@ -2,7 +2,7 @@
 
 use std::io;
 
-use bedplate_drivers::{Driver, LogQuery, Stream};
+use bedplate_drivers::{JobId, LogQuery, Stream};
 use serde_json::json;
 
 use crate::connection::Connection;
@@ -17,7 +17,7 @@ Examples:
   bedplate job logs 12 -f")]
 pub(super) struct Arguments {
     /// The number of the job
-    job: String,
+    job: JobId,
     /// Go on until the job has ended
     #[arg(short, long)]
     follow: bool,

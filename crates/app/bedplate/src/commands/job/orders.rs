@@ -1,7 +1,7 @@
 //! `bedplate job cancel|hold|release|requeue JOB…`
 
 use bedplate_diag::render_text;
-use bedplate_drivers::{Driver, JobOrder};
+use bedplate_drivers::{JobId, JobOrder};
 use serde_json::json;
 
 use crate::connection::Connection;
@@ -12,7 +12,7 @@ use crate::stop::Stop;
 pub(super) struct Arguments {
     /// Numbers of jobs; `12_3` is a member of an array
     #[arg(required = true, value_name = "JOB")]
-    jobs: Vec<String>,
+    jobs: Vec<JobId>,
     #[command(flatten)]
     connection: Connection,
 }
@@ -26,7 +26,7 @@ pub(super) fn run(arguments: &Arguments, order: JobOrder, console: &mut Console)
         match driver.order(label, order) {
             Ok(()) => {
                 console.say(&format!("job {label}: {}", did(order)));
-                done.push(label.as_str());
+                done.push(label);
             }
             Err(error) if error.is_refusal() && arguments.jobs.len() > 1 => {
                 console.say_raw(&render_text(&error));

@@ -1,9 +1,9 @@
 //! `bedplate job show JOB…`
 
-use bedplate_control::record::Note;
-use bedplate_drivers::{Driver, JobDetail};
-use serde_json::{Value, json};
+use bedplate_drivers::{JobDetail, JobId, Note, RunView};
+use serde_json::json;
 
+use super::steps;
 use crate::commands::queue::{state_text, where_or_why};
 use crate::connection::Connection;
 use crate::console::Console;
@@ -14,7 +14,7 @@ use crate::stop::Stop;
 pub(super) struct Arguments {
     /// Numbers of jobs; `12_3` is a member of an array
     #[arg(required = true, value_name = "JOB")]
-    jobs: Vec<String>,
+    jobs: Vec<JobId>,
     /// The job file too
     #[arg(long)]
     text: bool,
@@ -44,12 +44,11 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 }
 
 fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
-    let job = &detail.view;
-    let life = &job.life;
+    let job = &detail.summary;
     let mut facts = Facts::default();
     facts
         .add("state", state_text(job))
-        .add_known("why", life.reason.as_ref())
+        .add_known("why", job.reason.as_ref())
         .add("user", format!("{}, account {}", job.user, job.account))
         .add("queue", format!("partition {}, QOS {}", job.partition, job.qos))
         .add("asked for", format!("{} nodes, {} GPUs", job.nodes_asked, job.gpus_asked));
@@ -59,22 +58,28 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
             .add_known("should start", job.expected_start_ms.map(|start| format!("{} UTC", moment(start)))),
     };
     facts.add("submitted", format!("{} UTC", moment(job.submitted_ms)));
-    if let Some(started) = life.started_ms {
-        let ran = clock(life.ended_ms.unwrap_or(now_ms).saturating_sub(started));
+    if let Some(started) = job.started_ms {
+        let ran = clock(job.ended_ms.unwrap_or(now_ms).saturating_sub(started));
         facts.add("started", format!("{} UTC; has run {ran}", moment(started)));
     }
-    if let Some(ended) = life.ended_ms {
+    if let Some(ended) = job.ended_ms {
         facts.add("ended", format!("{} UTC", moment(ended)));
     }
-    facts.add_known("exit code", life.exit_status);
-    if life.runs > 1 || life.restarts > 0 {
+    facts.add_known("exit code", job.exit_status);
+    if job.runs > 1 || job.restarts > 0 {
         let retries =
-            if life.restarts > 0 { format!(", {} after failures", life.restarts) } else { String::new() };
-        facts.add("runs", format!("{}{retries}", life.runs));
+            if job.restarts > 0 { format!(", {} after failures", job.restarts) } else { String::new() };
+        facts.add("runs", format!("{}{retries}", job.runs));
     }
-    if let Some(checkpoint) = &life.checkpoint {
+    if let Some(checkpoint) = &job.checkpoint {
         let path = checkpoint.path.as_ref().map(|path| format!(" in {path}")).unwrap_or_default();
         facts.add("checkpoint", format!("step {}{path}", checkpoint.step));
+    }
+    if !job.state.is_final() {
+        facts.add_known(
+            "phase",
+            detail.steps.as_ref().and_then(|steps| steps.phase).map(|phase| phase.name()),
+        );
     }
     let mut text = format!("job {} ({})\n{}", job.label, job.name, facts.render(width));
     if !detail.notes.is_empty() {
@@ -84,7 +89,7 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
             text += &format!("  {}  {place}{}\n", moment(note.at_ms), note.text);
         }
     }
-    text + &runs_text(&detail.runs)
+    text + &steps::text(detail, width) + &runs_text(&detail.runs)
 }
 
 /// Of checkpoints that follow each other only the newest is news.
@@ -95,17 +100,16 @@ fn without_repetition(notes: &[Note]) -> Vec<&Note> {
     kept.map(|(_, note)| note).collect()
 }
 
-/// One line for each run, from whatever of it is known.
-fn runs_text(runs: &[Value]) -> String {
+/// One line for each run, where there were several.
+fn runs_text(runs: &[RunView]) -> String {
     if runs.len() < 2 {
         return String::new();
     }
     let mut text = "\nruns\n".to_owned();
     for run in runs {
-        let number = run["number"].as_u64().or_else(|| run["run"].as_u64()).unwrap_or_default();
-        let started = run["started_ms"].as_u64().map(moment).unwrap_or_default();
-        let reason = run["reason"].as_str().unwrap_or_default();
-        text += format!("  {number}  {started}  {reason}").trim_end();
+        let started = run.started_ms.map(moment).unwrap_or_default();
+        let reason = run.reason.as_ref().map_or("", |reason| &reason.text);
+        text += format!("  {}  {started}  {reason}", run.number).trim_end();
         text += "\n";
     }
     text

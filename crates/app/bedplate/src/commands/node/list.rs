@@ -1,7 +1,6 @@
 //! `bedplate node list`
 
-use bedplate_control::NodeView;
-use bedplate_drivers::Driver;
+use bedplate_drivers::{JobId, NodeSummary};
 use serde_json::json;
 
 use crate::connection::Connection;
@@ -23,7 +22,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     console.table(&table(&nodes))
 }
 
-fn table(nodes: &[NodeView]) -> Table {
+fn table(nodes: &[NodeSummary]) -> Table {
     let mut table = Table::new(vec![
         Column::left("NODE", 0),
         Column::left("STATE", 0),
@@ -35,10 +34,10 @@ fn table(nodes: &[NodeView]) -> Table {
         Column::left("WHY", 0),
     ]);
     for node in nodes {
-        let jobs: Vec<String> = node.jobs.iter().map(u64::to_string).collect();
+        let jobs: Vec<String> = node.jobs.iter().map(JobId::to_string).collect();
         table.row(vec![
-            node.name.clone(),
-            node.state.to_string(),
+            node.name.to_string(),
+            node.state.name().to_owned(),
             format!("{}/{}", node.gpus_free, node.gpus),
             node.kind.clone(),
             node.cpus.to_string(),
@@ -51,9 +50,9 @@ fn table(nodes: &[NodeView]) -> Table {
 }
 
 /// Why it takes no work.
-pub(super) fn why(node: &NodeView) -> String {
+pub(super) fn why(node: &NodeSummary) -> String {
     match (&node.reason, node.is_linked) {
-        (Some(reason), _) => reason.clone(),
+        (Some(reason), _) => reason.text.clone(),
         (None, false) => "its agent is not there".to_owned(),
         (None, true) => String::new(),
     }
@@ -61,23 +60,25 @@ pub(super) fn why(node: &NodeView) -> String {
 
 #[cfg(test)]
 mod tests {
+    use bedplate_diag::Reason;
+    use bedplate_drivers::{Host, NodeState};
     use expect_test::expect;
 
     use super::*;
 
-    fn node(name: &str, state: &'static str, reason: Option<&str>, is_linked: bool) -> NodeView {
-        NodeView {
+    fn node(name: &str, state: NodeState, reason: Option<&str>, is_linked: bool) -> NodeSummary {
+        NodeSummary {
             name: name.into(),
-            state: state.into(),
-            reason: reason.map(str::to_owned),
+            state,
+            reason: reason.map(|why| Reason::new("out_of_service", why)),
             address: "127.0.0.1".into(),
-            host: bedplate_control::wire::Host::default(),
+            host: Host::default(),
             kind: "p5.48xlarge".into(),
             gpus: 8,
-            gpus_free: if state == "allocated" { 0 } else { 8 },
+            gpus_free: if state == NodeState::Allocated { 0 } else { 8 },
             cpus: 192,
             memory_mib: 2_097_152,
-            jobs: if state == "allocated" { vec![7, 9] } else { Vec::new() },
+            jobs: if state == NodeState::Allocated { vec!["7".into(), "9".into()] } else { Vec::new() },
             is_linked,
             heard_ms: None,
             losses: 0,
@@ -87,10 +88,10 @@ mod tests {
     #[test]
     fn a_list_says_what_is_free_and_why_a_node_takes_no_work() {
         let nodes = [
-            node("n1", "idle", None, true),
-            node("n2", "allocated", None, true),
-            node("n3", "drained", Some("ECC errors"), true),
-            node("n4", "down", None, false),
+            node("n1", NodeState::Idle, None, true),
+            node("n2", NodeState::Allocated, None, true),
+            node("n3", NodeState::Drained, Some("ECC errors"), true),
+            node("n4", NodeState::Down, None, false),
         ];
         expect![[r#"
             NODE  STATE      GPUS FREE  KIND         CPUS    MEMORY  JOBS  WHY

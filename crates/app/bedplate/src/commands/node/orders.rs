@@ -1,6 +1,6 @@
 //! `bedplate node drain|resume NODE…`
 
-use bedplate_drivers::{Driver, DriverError};
+use bedplate_drivers::{DriverError, NodeId};
 use serde_json::json;
 
 use crate::connection::Connection;
@@ -11,8 +11,8 @@ use crate::stop::Stop;
 pub(super) struct DrainArguments {
     /// Names of nodes
     #[arg(required = true, value_name = "NODE")]
-    nodes: Vec<String>,
-    /// Why, for whoever looks at it next
+    nodes: Vec<NodeId>,
+    /// Why, for the next person who looks at it
     #[arg(short, long)]
     reason: String,
     #[command(flatten)]
@@ -23,14 +23,14 @@ pub(super) struct DrainArguments {
 pub(super) struct ResumeArguments {
     /// Names of nodes
     #[arg(required = true, value_name = "NODE")]
-    nodes: Vec<String>,
+    nodes: Vec<NodeId>,
     #[command(flatten)]
     connection: Connection,
 }
 
 pub(super) fn drain(arguments: &DrainArguments, console: &mut Console) -> Result<(), Stop> {
     let driver = arguments.connection.driver()?;
-    let order = |node: &str| driver.drain(node, &arguments.reason);
+    let order = |node: &NodeId| driver.drain(node, &arguments.reason);
     for_all(&arguments.nodes, "takes no new work", console, order)
 }
 
@@ -40,10 +40,10 @@ pub(super) fn resume(arguments: &ResumeArguments, console: &mut Console) -> Resu
 }
 
 fn for_all(
-    nodes: &[String],
+    nodes: &[NodeId],
     outcome: &str,
     console: &mut Console,
-    order: impl Fn(&str) -> Result<(), DriverError>,
+    order: impl Fn(&NodeId) -> Result<(), DriverError>,
 ) -> Result<(), Stop> {
     for node in nodes {
         order(node)?;

@@ -1,6 +1,6 @@
 //! `bedplate node show NODE`
 
-use bedplate_drivers::{Driver, NodeDetail};
+use bedplate_drivers::{JobId, NodeDetail, NodeId};
 use serde_json::json;
 
 use super::list::why;
@@ -12,7 +12,7 @@ use crate::stop::Stop;
 #[derive(clap::Args)]
 pub(super) struct Arguments {
     /// The name of the node
-    node: String,
+    node: NodeId,
     #[command(flatten)]
     connection: Connection,
 }
@@ -26,10 +26,10 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 }
 
 fn page(detail: &NodeDetail, width: Option<usize>) -> String {
-    let node = &detail.view;
+    let node = &detail.summary;
     let host = &node.host;
     let mut facts = Facts::default();
-    facts.add("state", node.state.to_string());
+    facts.add("state", node.state.name());
     facts.add_known("why", Some(why(node)).filter(|why| !why.is_empty()));
     facts
         .add(
@@ -49,7 +49,7 @@ fn page(detail: &NodeDetail, width: Option<usize>) -> String {
             ),
         )
         .add("address", node.address.clone());
-    let jobs: Vec<String> = node.jobs.iter().map(u64::to_string).collect();
+    let jobs: Vec<String> = node.jobs.iter().map(JobId::to_string).collect();
     facts.add_known("jobs", (!jobs.is_empty()).then(|| jobs.join(", ")));
     facts.add_known("last heard", node.heard_ms.map(|heard| format!("{} UTC", moment(heard))));
     if node.losses > 0 {

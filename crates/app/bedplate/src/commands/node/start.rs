@@ -1,6 +1,6 @@
 //! `bedplate node start NODE…`: the agent of a node again, after it died.
 
-use bedplate_drivers::Driver;
+use bedplate_drivers::{Driver, NodeId};
 use serde_json::json;
 
 use crate::commands::up::{Shape, start_agent, wait_for_nodes};
@@ -12,21 +12,21 @@ use crate::stop::{ProgramError, Stop};
 pub(super) struct Arguments {
     /// Names of nodes of the cluster that `bedplate up` started here
     #[arg(required = true, value_name = "NODE")]
-    nodes: Vec<String>,
+    nodes: Vec<NodeId>,
     #[command(flatten)]
     connection: Connection,
 }
 
 pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
-    if arguments.connection.is_by_address() {
+    if arguments.connection.is_by_address()? {
         let message = "agents are started on the machine where they run: use --state-dir there".to_owned();
         return Err(ProgramError::Usage { message }.into());
     }
-    let state = arguments.connection.state();
-    let driver = arguments.connection.driver()?;
+    let state = arguments.connection.state()?;
+    let driver = arguments.connection.local("agents to start")?;
     let shape = Shape::load(&state)?;
     for name in &arguments.nodes {
-        let node = driver.node(name)?.view;
+        let node = driver.node(name)?.summary;
         if node.is_linked {
             console.say(&format!("{name} has its agent"));
             continue;
@@ -38,9 +38,9 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         return console.json(&json!({ "started": arguments.nodes }));
     }
     for name in &arguments.nodes {
-        let node = driver.node(name)?.view;
+        let node = driver.node(name)?.summary;
         let why = node.reason.map(|reason| format!(": {reason}")).unwrap_or_default();
-        console.say(&format!("{name} is {}{why}", node.state));
+        console.say(&format!("{name} is {}{why}", node.state.name()));
     }
     Ok(())
 }

@@ -17,6 +17,8 @@ use super::question::{Loaded, Question};
 use super::waterfall::waterfall;
 use super::whole_run::{RunArguments, WholeRun};
 use super::{explanation, launch, page};
+use crate::commands::submit::submit_planned;
+use crate::connection::Connection;
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Facts, Table, wrap};
@@ -31,7 +33,8 @@ Examples:
   bedplate plan train --model mixtral-8x7b --cluster p5en.48xlarge:16 --precision fp8 --launch
   bedplate plan train --model llama-3.1-8b --cluster p5.48xlarge:2 --no-rdma
   bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --scaling strong
-  bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --tokens 2T --report plan.html")]
+  bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --tokens 2T --report plan.html
+  bedplate plan train --model llama-3.1-8b --cluster p5.48xlarge:2 --submit job.toml")]
 pub(super) struct Arguments {
     #[command(flatten)]
     question: Question,
@@ -59,8 +62,13 @@ pub(super) struct Arguments {
     /// Write an HTML page with plots: step, memory, scaling, front, sensitivity
     #[arg(long, value_name = "FILE")]
     report: Option<String>,
+    /// Submit this job file or batch script with the prediction attached; `job show` holds its steps against it
+    #[arg(long, value_name = "JOB")]
+    submit: Option<String>,
     #[command(flatten, next_help_heading = "The whole run")]
     run: RunArguments,
+    #[command(flatten)]
+    connection: Connection,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -104,13 +112,26 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         files::write_text(path, &plan.page().html())?;
         console.say(&format!("wrote {path}"));
     }
+    let is_within_limits = plan.whole_run.as_ref().is_none_or(WholeRun::is_within_limits);
+    let is_possible = is_within_limits && plan.step.fit.is_possible();
+    // What cannot run as planned is not submitted.
+    let submitted = match arguments.submit.as_ref().filter(|_| is_possible) {
+        Some(path) => Some(submit_planned(path, plan.step.time, &*arguments.connection.driver()?)?),
+        None => None,
+    };
     if console.is_json() {
-        console.json(&plan.json())?;
+        let mut json = plan.json();
+        if let Some(submitted) = &submitted {
+            json["submitted"] = json!(submitted);
+        }
+        console.json(&json)?;
     } else {
         plan.show(arguments.launch, console)?;
     }
-    let is_within_limits = plan.whole_run.as_ref().is_none_or(WholeRun::is_within_limits);
-    if is_within_limits && plan.step.fit.is_possible() { Ok(()) } else { Err(Stop::Refused) }
+    if let Some(submitted) = submitted {
+        console.say(&format!("submitted as job {0}; `bedplate job show {0}` compares", submitted.label));
+    }
+    if is_possible { Ok(()) } else { Err(Stop::Refused) }
 }
 
 /// The search over the whole space, its slices spread over the cores.

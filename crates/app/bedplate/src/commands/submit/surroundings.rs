@@ -1,4 +1,4 @@
-//! What a job takes from whoever submits it: variables and the folder.
+//! What a job takes from the user who submits it: variables and the folder.
 
 use std::env;
 

@@ -1,14 +1,14 @@
 //! Waiting for the end of jobs, and showing what they write until then.
 
-use std::collections::BTreeMap;
 use std::io;
 use std::ops::ControlFlow;
 use std::thread;
 use std::time::Duration;
 
-use bedplate_control::JobView;
-use bedplate_control::record::JobState;
-use bedplate_drivers::{Driver, DriverError, JobDetail, Local, LogQuery, Seen, Submitted, Watched};
+use bedplate_drivers::{
+    Capability, Driver, DriverError, JobDetail, JobId, JobState, JobSummary, LogQuery, Seen, Submitted,
+    Watched,
+};
 use serde_json::json;
 
 use crate::console::Console;
@@ -16,23 +16,24 @@ use crate::stop::Stop;
 
 /// Between looks at a job whose log has ended, until its end is known.
 const PAUSE: Duration = Duration::from_millis(50);
+/// Between questions to a cluster that does not tell of changes by itself.
+const ASK_AGAIN: Duration = Duration::from_secs(2);
 
 /// Returns when all jobs of a submission have ended; its error is their exit code.
-pub(crate) fn wait_for(driver: &Local, submitted: &Submitted, console: &mut Console) -> Result<(), Stop> {
-    let ids = submitted.id..submitted.id + u64::from(submitted.count);
-    let mut ends = BTreeMap::new();
-    for id in ids {
-        let detail = wait_for_one(driver, &id.to_string())?;
-        ends.insert(id, detail.view);
-    }
-    let ends: Vec<JobView> = ends.into_values().collect();
+pub(crate) fn wait_for(
+    driver: &dyn Driver,
+    submitted: &Submitted,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let end = |id| Ok(wait_for_one(driver, id)?.summary);
+    let ends: Vec<JobSummary> = submitted.jobs.iter().map(end).collect::<Result<_, Stop>>()?;
     if console.is_json() {
         match ends.as_slice() {
             [only] => console.json(&json!(only))?,
             all => console.json(&json!(all))?,
         }
     }
-    for end in ends.iter().filter(|end| !console.is_json() && end.life.state != JobState::Succeeded) {
+    for end in ends.iter().filter(|end| !console.is_json() && end.state != JobState::Succeeded) {
         console.say(&ending(end));
     }
     match ends.iter().map(exit_code).max() {
@@ -42,27 +43,29 @@ pub(crate) fn wait_for(driver: &Local, submitted: &Submitted, console: &mut Cons
 }
 
 /// Shows what rank 0 writes until the job has ended; its error is the job's exit code.
-pub(crate) fn follow(driver: &Local, submitted: &Submitted, console: &mut Console) -> Result<(), Stop> {
-    let label = submitted.id.to_string();
+pub(crate) fn follow(driver: &dyn Driver, submitted: &Submitted, console: &mut Console) -> Result<(), Stop> {
+    let id = &submitted.id;
     let mut offset = 0;
     let mut run = 0;
     loop {
-        let detail = driver.job(&label)?;
-        let life = &detail.view.life;
-        if life.runs != run {
+        let detail = driver.job(id)?;
+        let job = &detail.summary;
+        if job.runs != run {
             // A later run has a log of its own.
-            (run, offset) = (life.runs, 0);
+            (run, offset) = (job.runs, 0);
             if run > 1 {
-                console
-                    .say(&format!("run {run} begins: {}", life.reason.as_deref().unwrap_or("it came back")));
+                console.say(&format!(
+                    "run {run} begins: {}",
+                    job.reason.as_ref().map_or("it came back", |reason| &reason.text)
+                ));
             }
         }
         if run > 0 {
             let query =
-                LogQuery { run: Some(run), offset, follow: !life.state.is_final(), ..LogQuery::default() };
-            offset = copy_log(driver, &label, &query, console)?;
+                LogQuery { run: Some(run), offset, follow: !job.state.is_final(), ..LogQuery::default() };
+            offset = copy_log(driver, id, &query, console)?;
         }
-        if life.state.is_final() {
+        if job.state.is_final() {
             return wait_for(driver, submitted, console);
         }
         if run == 0 {
@@ -74,10 +77,10 @@ pub(crate) fn follow(driver: &Local, submitted: &Submitted, console: &mut Consol
 }
 
 /// Copies what there is. A log that is not there yet has nothing.
-fn copy_log(driver: &Local, label: &str, query: &LogQuery, console: &Console) -> Result<u64, Stop> {
+fn copy_log(driver: &dyn Driver, id: &JobId, query: &LogQuery, console: &Console) -> Result<u64, Stop> {
     let copied = match console.is_json() {
-        true => driver.logs(label, query, &mut io::stderr().lock()),
-        false => driver.logs(label, query, &mut io::stdout().lock()),
+        true => driver.logs(id, query, &mut io::stderr().lock()),
+        false => driver.logs(id, query, &mut io::stdout().lock()),
     };
     match copied {
         Ok(offset) => Ok(offset),
@@ -86,10 +89,10 @@ fn copy_log(driver: &Local, label: &str, query: &LogQuery, console: &Console) ->
     }
 }
 
-fn wait_for_one(driver: &Local, label: &str) -> Result<JobDetail, Stop> {
+fn wait_for_one(driver: &dyn Driver, id: &JobId) -> Result<JobDetail, Stop> {
     loop {
-        let detail = driver.job(label)?;
-        if detail.view.life.state.is_final() {
+        let detail = driver.job(id)?;
+        if detail.summary.state.is_final() {
             return Ok(detail);
         }
         wait_for_change(driver, &detail)?;
@@ -97,15 +100,19 @@ fn wait_for_one(driver: &Local, label: &str) -> Result<JobDetail, Stop> {
 }
 
 /// Returns when the job's state is another than it was, or may be.
-fn wait_for_change(driver: &Local, detail: &JobDetail) -> Result<(), Stop> {
-    let known = detail.view.life.state;
-    let id = detail.view.id;
-    let watched = Watched { job: Some(id.to_string()), node: None };
+fn wait_for_change(driver: &dyn Driver, detail: &JobDetail) -> Result<(), Stop> {
+    let known = detail.summary.state;
+    let id = &detail.summary.id;
+    if !driver.can(Capability::Watch) {
+        thread::sleep(ASK_AGAIN);
+        return Ok(());
+    }
+    let watched = Watched { job: Some(id.clone()), node: None };
     let outcome = driver.watch(&watched, &mut |seen| {
         match seen {
             // What changed before the stream was open is seen by looking once more.
             Seen::Beat if state_now(driver, id) != Some(known) => ControlFlow::Break(()),
-            Seen::Job { job, state, .. } if job == id && state != known => ControlFlow::Break(()),
+            Seen::Job { job, state, .. } if job == *id && state != known => ControlFlow::Break(()),
             _ => ControlFlow::Continue(()),
         }
     });
@@ -117,26 +124,25 @@ fn wait_for_change(driver: &Local, detail: &JobDetail) -> Result<(), Stop> {
     Ok(())
 }
 
-fn state_now(driver: &Local, id: u64) -> Option<JobState> {
-    driver.job(&id.to_string()).ok().map(|detail| detail.view.life.state)
+fn state_now(driver: &dyn Driver, id: &JobId) -> Option<JobState> {
+    driver.job(id).ok().map(|detail| detail.summary.state)
 }
 
 /// How a job ended, as a sentence.
-pub(crate) fn ending(job: &JobView) -> String {
-    let life = &job.life;
-    let mut text = format!("job {}: {}", job.label, life.state.name().replace('_', " "));
-    if let Some(status) = life.exit_status.filter(|status| *status != 0) {
+pub(crate) fn ending(job: &JobSummary) -> String {
+    let mut text = format!("job {}: {}", job.label, job.state.name().replace('_', " "));
+    if let Some(status) = job.exit_status.filter(|status| *status != 0) {
         text += &format!(" with exit code {status}");
     }
-    if let Some(reason) = &life.reason {
+    if let Some(reason) = &job.reason {
         text += &format!(": {reason}");
     }
     text
 }
 
 /// The exit code that stands for a job's end: its own, and 1 where it has none.
-fn exit_code(job: &JobView) -> u8 {
-    match (job.life.state, job.life.exit_status) {
+fn exit_code(job: &JobSummary) -> u8 {
+    match (job.state, job.exit_status) {
         (JobState::Succeeded, _) => 0,
         (_, Some(status)) if status != 0 => u8::try_from(status).unwrap_or(1),
         _ => 1,

@@ -1,7 +1,6 @@
 //! One picture of a cluster: nodes with their devices, jobs with their progress and their reasons.
 
-use bedplate_control::record::JobState;
-use bedplate_control::{JobView, NodeView};
+use bedplate_drivers::{JobState, JobSummary, NodeState, NodeSummary};
 
 use crate::commands::queue::{shortened, state_text, where_or_why};
 use crate::present::{bar, clock, moment};
@@ -9,11 +8,11 @@ use crate::present::{bar, clock, moment};
 /// What there is to see.
 pub(super) struct Picture {
     pub(super) name: String,
-    pub(super) nodes: Vec<NodeView>,
-    pub(super) jobs: Vec<JobView>,
+    pub(super) nodes: Vec<NodeSummary>,
+    pub(super) jobs: Vec<JobSummary>,
 }
 
-/// How somebody looks at it.
+/// How the user looks at it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct View {
     /// The first job shown.
@@ -48,7 +47,7 @@ impl Order {
     }
 }
 
-/// The picture in so many columns and rows; it is never larger.
+/// The picture in this many columns and rows; it is never larger.
 pub(super) fn draw(picture: &Picture, view: &View, (width, height): (usize, usize), now_ms: u64) -> String {
     let mut lines = vec![header(picture, now_ms)];
     lines.extend(node_lines(&picture.nodes, width, (height / 2).saturating_sub(2)));
@@ -70,9 +69,9 @@ pub(super) fn draw(picture: &Picture, view: &View, (width, height): (usize, usiz
 }
 
 fn header(picture: &Picture, now_ms: u64) -> String {
-    let count = |state: JobState| picture.jobs.iter().filter(|job| job.life.state == state).count();
+    let count = |state: JobState| picture.jobs.iter().filter(|job| job.state == state).count();
     let gpus: u32 = picture.nodes.iter().map(|node| node.gpus).sum();
-    let linked: Vec<&NodeView> = picture.nodes.iter().filter(|node| node.is_linked).collect();
+    let linked: Vec<&NodeSummary> = picture.nodes.iter().filter(|node| node.is_linked).collect();
     let used: u32 = linked.iter().map(|node| node.gpus.saturating_sub(node.gpus_free)).sum();
     format!(
         "{}  {} UTC  nodes {}/{}  GPUs {used}/{gpus} used  {} running  {} waiting",
@@ -86,7 +85,7 @@ fn header(picture: &Picture, now_ms: u64) -> String {
 }
 
 /// Several nodes a line where they fit; the rest is counted.
-fn node_lines(nodes: &[NodeView], width: usize, most: usize) -> Vec<String> {
+fn node_lines(nodes: &[NodeSummary], width: usize, most: usize) -> Vec<String> {
     let cells: Vec<String> = nodes.iter().map(node_cell).collect();
     let cell_width = cells.iter().map(|cell| cell.chars().count()).max().unwrap_or(1) + 2;
     let per_line = (width / cell_width).max(1);
@@ -101,27 +100,27 @@ fn node_lines(nodes: &[NodeView], width: usize, most: usize) -> Vec<String> {
 }
 
 /// A node with a mark for each device: `#` used, `.` free, `x` out of service.
-fn node_cell(node: &NodeView) -> String {
-    let is_out = !node.is_linked || matches!(&*node.state, "down" | "drained");
+fn node_cell(node: &NodeSummary) -> String {
+    let is_out = !node.is_linked || matches!(node.state, NodeState::Down | NodeState::Drained);
     let used = node.gpus.saturating_sub(node.gpus_free) as usize;
     let map = match is_out {
         true => "x".repeat(node.gpus as usize),
         false => "#".repeat(used) + &".".repeat(node.gpus as usize - used),
     };
-    format!("{} [{map}] {}", node.name, node.state)
+    format!("{} [{map}] {}", node.name, node.state.name())
 }
 
-fn ordered(jobs: &[JobView], order: Order) -> Vec<&JobView> {
-    let mut jobs: Vec<&JobView> = jobs.iter().collect();
+fn ordered(jobs: &[JobSummary], order: Order) -> Vec<&JobSummary> {
+    let mut jobs: Vec<&JobSummary> = jobs.iter().collect();
     match order {
-        Order::State => jobs.sort_by_key(|job| (job.life.state == JobState::Waiting, job.id)),
-        Order::Gpus => jobs.sort_by_key(|job| (std::cmp::Reverse(job.gpus_asked), job.id)),
-        Order::User => jobs.sort_by(|a, b| (&a.user, a.id).cmp(&(&b.user, b.id))),
+        Order::State => jobs.sort_by_key(|job| job.state == JobState::Waiting),
+        Order::Gpus => jobs.sort_by_key(|job| std::cmp::Reverse(job.gpus_asked)),
+        Order::User => jobs.sort_by(|a, b| a.user.cmp(&b.user)),
     }
     jobs
 }
 
-fn job_line(job: &JobView, width: usize, now_ms: u64) -> String {
+fn job_line(job: &JobSummary, width: usize, now_ms: u64) -> String {
     let start = format!(
         "{:>6} {:<14} {:<8} {:<9} {:>5}  ",
         shortened(&job.label, 6),
@@ -135,14 +134,14 @@ fn job_line(job: &JobView, width: usize, now_ms: u64) -> String {
 }
 
 /// How much of its time a running job has used; why another one is where it is.
-fn progress(job: &JobView, now_ms: u64) -> String {
-    let (Some(started), Some(ends)) = (job.life.started_ms, job.ends_ms) else {
+fn progress(job: &JobSummary, now_ms: u64) -> String {
+    let (Some(started), Some(ends)) = (job.started_ms, job.ends_ms) else {
         return where_or_why(job, now_ms);
     };
     let used = now_ms.saturating_sub(started);
     let limit = ends.saturating_sub(started).max(1);
-    let step = job.life.checkpoint.as_ref().map(|checkpoint| format!(" step {}", checkpoint.step));
-    let runs = if job.life.runs > 1 { format!(" run {}", job.life.runs) } else { String::new() };
+    let step = job.checkpoint.as_ref().map(|checkpoint| format!(" step {}", checkpoint.step));
+    let runs = if job.runs > 1 { format!(" run {}", job.runs) } else { String::new() };
     let bar = bar(used as f64 / limit as f64, 10);
     format!("{bar} {}{}{runs} {}", clock(used), step.unwrap_or_default(), where_or_why(job, now_ms))
 }
@@ -154,13 +153,13 @@ mod tests {
     use super::*;
     use crate::commands::queue::tests::canned;
 
-    fn node(name: &str, state: &'static str, free: u32, is_linked: bool) -> NodeView {
-        NodeView {
+    fn node(name: &str, state: NodeState, free: u32, is_linked: bool) -> NodeSummary {
+        NodeSummary {
             name: name.into(),
-            state: state.into(),
+            state,
             reason: None,
             address: String::new(),
-            host: bedplate_control::wire::Host::default(),
+            host: bedplate_drivers::Host::default(),
             kind: "p5.48xlarge".into(),
             gpus: 8,
             gpus_free: free,
@@ -175,10 +174,10 @@ mod tests {
 
     fn picture() -> Picture {
         let nodes = vec![
-            node("n1", "allocated", 0, true),
-            node("n2", "allocated", 4, true),
-            node("n3", "idle", 8, true),
-            node("n4", "down", 8, false),
+            node("n1", NodeState::Allocated, 0, true),
+            node("n2", NodeState::Allocated, 4, true),
+            node("n3", NodeState::Idle, 8, true),
+            node("n4", NodeState::Down, 8, false),
         ];
         Picture { name: "p5.48xlarge:4".into(), nodes, jobs: canned() }
     }
@@ -206,7 +205,7 @@ mod tests {
     fn a_picture_is_never_larger_than_its_screen() {
         let mut picture = picture();
         for at in 0..300 {
-            picture.nodes.push(node(&format!("m{at}"), "idle", 8, true));
+            picture.nodes.push(node(&format!("m{at}"), NodeState::Idle, 8, true));
         }
         for size in [(80, 24), (40, 10), (200, 50), (1, 1)] {
             let text = draw(&picture, &View { first: 2, order: Order::Gpus }, size, 10_000_000);

@@ -6,10 +6,8 @@ use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_control::JobView;
-use bedplate_control::record::JobState;
 use bedplate_control::wire::Chaos;
-use bedplate_drivers::{Driver, Local};
+use bedplate_drivers::{Driver, JobId, JobState, JobSummary, Local};
 use bedplate_job::{Inherited, Job};
 use clap::Parser;
 use serde_json::{Value, json};
@@ -78,7 +76,7 @@ impl Story {
         )?;
         self.command(console, "submit --nodes 1 --gpus-per-node 8 -- bedplate train train.toml")?;
         let training = submit_training(driver, &folder)?;
-        self.line(console, &training)?;
+        self.line(console, training.as_str())?;
         let before = wait_until(driver, &training, |job| step(job) >= STEPS_BEFORE_THE_LOSS)?;
         let lost = before.nodes.first().cloned().unwrap_or_default();
         self.remark(
@@ -92,8 +90,7 @@ impl Story {
         self.command(console, &format!("chaos kill-node {lost}"))?;
         let began = Instant::now();
         driver.chaos(&lost, &Chaos::Die)?;
-        let after =
-            wait_until(driver, &training, |job| job.life.runs > 1 && job.life.state == JobState::Running)?;
+        let after = wait_until(driver, &training, |job| job.runs > 1 && job.state == JobState::Running)?;
         let recovery_s = began.elapsed().as_secs_f64();
         self.line(
             console,
@@ -104,7 +101,7 @@ impl Story {
             ),
         )?;
         let explanation = self.explain(cluster, context, console)?;
-        let end = wait_until(driver, &training, |job| job.life.state.is_final())?;
+        let end = wait_until(driver, &training, |job| job.state.is_final())?;
         self.command(console, &format!("job show {training}"))?;
         self.run(&format!("job show {training}"), cluster, context, console)?;
         let learned = Learned::read(&folder);
@@ -113,7 +110,7 @@ impl Story {
             "lost": lost,
             "recovery_s": recovery_s,
             "from_step": step(&after),
-            "end": end.life.state,
+            "end": end.state,
             "explanation": explanation,
             "losses": learned.losses,
             "samples": learned.before_and_after(),
@@ -165,7 +162,7 @@ impl Story {
         self.command(console, "submit --nodes 4 --gpus-per-node 8 --time 10 -- hostname")?;
         let options = ["--nodes=4", "--gpus-per-node=8", "--time=10"];
         let waiting = submit(&cluster.driver, &options, &["hostname"], "/")?;
-        self.line(console, &waiting)?;
+        self.line(console, waiting.as_str())?;
         self.command(console, &format!("job explain {waiting}"))?;
         self.run(&format!("job explain {waiting}"), cluster, context, console)?;
         Ok(json!(cluster.driver.explain(&waiting)?))
@@ -202,7 +199,7 @@ impl Story {
 }
 
 /// The job with the configuration in the folder, run by this program.
-fn submit_training(driver: &Local, folder: &Path) -> Result<String, Stop> {
+fn submit_training(driver: &Local, folder: &Path) -> Result<JobId, Stop> {
     let program = std::env::current_exe().map_err(|error| ProgramError::Bug { what: error.to_string() })?;
     let program = program.display().to_string();
     submit(
@@ -213,7 +210,7 @@ fn submit_training(driver: &Local, folder: &Path) -> Result<String, Stop> {
     )
 }
 
-fn submit(driver: &Local, options: &[&str], command: &[&str], folder: &str) -> Result<String, Stop> {
+fn submit(driver: &Local, options: &[&str], command: &[&str], folder: &str) -> Result<JobId, Stop> {
     let pair = |option: &&str| {
         let (name, value) = option.split_once('=').unwrap_or((option, ""));
         (name.to_owned(), Some(value.to_owned()))
@@ -222,22 +219,26 @@ fn submit(driver: &Local, options: &[&str], command: &[&str], folder: &str) -> R
     let mut job = Job::from_options(&options, command.iter().map(|word| (*word).to_owned()).collect())?.job;
     job.environment.inherited = Inherited::Nothing;
     job.working_directory = Some(folder.into());
-    Ok(driver.submit(&job, &new_key())?.label)
+    Ok(driver.submit(&job, &new_key())?.id)
 }
 
-fn step(job: &JobView) -> u64 {
-    job.life.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step)
+fn step(job: &JobSummary) -> u64 {
+    job.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step)
 }
 
-fn wait_until(driver: &Local, label: &str, is_so: impl Fn(&JobView) -> bool) -> Result<JobView, Stop> {
+fn wait_until(
+    driver: &Local,
+    label: &JobId,
+    is_so: impl Fn(&JobSummary) -> bool,
+) -> Result<JobSummary, Stop> {
     let began = Instant::now();
     loop {
-        let job = driver.job(label)?.view;
+        let job = driver.job(label)?.summary;
         if is_so(&job) {
             return Ok(job);
         }
-        if began.elapsed() > PATIENCE || (job.life.state.is_final() && !is_so(&job)) {
-            let what = format!("job {label} of the tour is stuck: {:?}", job.life);
+        if began.elapsed() > PATIENCE || (job.state.is_final() && !is_so(&job)) {
+            let what = format!("job {label} of the tour is stuck: {:?}", job);
             return Err(ProgramError::Bug { what }.into());
         }
         thread::sleep(PAUSE);

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_drivers::NodeId;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum UpError {
@@ -17,14 +18,18 @@ pub(crate) enum UpError {
     Died { what: String, said: String, log: PathBuf },
     #[error("cannot start {what}")]
     Start { what: String, source: io::Error },
-    #[error("{} of {total} nodes have not joined within {seconds} s: {}", missing.len(), missing.join(", "))]
-    NotJoined { missing: Vec<String>, total: usize, seconds: u64, log: PathBuf },
+    #[error("{} of {total} nodes have not joined within {seconds} s: {}", missing.len(), names(missing))]
+    NotJoined { missing: Vec<NodeId>, total: usize, seconds: u64, log: PathBuf },
     #[error("this machine has {gpus} GPUs of a model that the catalog does not have: {model}")]
     UnknownGpu { gpus: u32, model: String },
     #[error("cannot wait for signals")]
     Signals { source: io::Error },
     #[error("{} processes of the cluster are still there: {}", pids.len(), list(pids))]
     Left { pids: Vec<u32> },
+}
+
+fn names(nodes: &[NodeId]) -> String {
+    nodes.iter().map(NodeId::as_str).collect::<Vec<_>>().join(", ")
 }
 
 fn list(pids: &[u32]) -> String {

@@ -7,7 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_drivers::{Driver, Local, StateDirectory};
+use bedplate_drivers::{Driver, Local, NodeId, StateDirectory};
 
 use super::{Shape, UpError};
 use crate::console::Console;
@@ -75,8 +75,9 @@ pub(crate) fn start_agent(
     state: &StateDirectory,
     driver: &Local,
     shape: &Shape,
-    node: &str,
+    node: &NodeId,
 ) -> Result<(), Stop> {
+    let node = node.as_str();
     let token = driver.make_token(node, "agent", None)?.token;
     let mut command = own_program(state)?;
     command.args(["agent", "--server", &driver.place().address, "--node", node]);
@@ -101,7 +102,7 @@ pub(crate) fn start_agent(
 /// and `srun -w` can tell nodes apart by them.
 fn loopback_address(driver: &Local, node: &str) -> Option<String> {
     let nodes = driver.nodes().ok()?;
-    let place = nodes.iter().position(|known| known.name == node)?;
+    let place = nodes.iter().position(|known| known.name.as_str() == node)?;
     let number = u32::try_from(place).ok()?.checked_add(1).filter(|number| *number < 1 << 24)?;
     Some(std::net::Ipv4Addr::from((127 << 24) + number).to_string())
 }
@@ -111,7 +112,7 @@ fn agent_log(state: &StateDirectory, node: &str) -> PathBuf {
 }
 
 /// Whether a process of this directory is the agent of that node.
-pub(super) fn has_agent(state: &StateDirectory, node: &str) -> bool {
+pub(super) fn has_agent(state: &StateDirectory, node: &NodeId) -> bool {
     let is_its_agent = |line: &str| line.contains(" agent ") && line.contains(&format!("--node {node} "));
     machine::processes_with(CLUSTER)
         .iter()
@@ -123,15 +124,15 @@ pub(super) fn has_agent(state: &StateDirectory, node: &str) -> bool {
 pub(crate) fn wait_for_nodes(
     state: &StateDirectory,
     driver: &Local,
-    names: &[String],
+    names: &[NodeId],
     console: &Console,
 ) -> Result<(), Stop> {
     let began = Instant::now();
     let mut told = 0;
     loop {
         let nodes = driver.nodes()?;
-        let is_missing = |name: &&String| !nodes.iter().any(|node| node.name == **name && node.is_linked);
-        let missing: Vec<String> = names.iter().filter(is_missing).cloned().collect();
+        let is_missing = |name: &&NodeId| !nodes.iter().any(|node| node.name == **name && node.is_linked);
+        let missing: Vec<NodeId> = names.iter().filter(is_missing).cloned().collect();
         let joined = names.len() - missing.len();
         // A line now and then: a cluster of hundreds need not scroll.
         if joined > told && (missing.is_empty() || joined >= told + names.len().div_ceil(4)) {
@@ -142,7 +143,7 @@ pub(crate) fn wait_for_nodes(
             return Ok(());
         }
         if began.elapsed() > JOINING {
-            let log = agent_log(state, &missing[0]);
+            let log = agent_log(state, missing[0].as_str());
             let (total, seconds) = (names.len(), JOINING.as_secs());
             return Err(UpError::NotJoined { missing, total, seconds, log }.into());
         }

@@ -1,9 +1,9 @@
-//! A cluster that goes away with whoever started it, for demonstrations and measurements.
+//! A cluster that goes away with the process that started it, for demonstrations and measurements.
 
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use bedplate_drivers::{Driver, Local, StateDirectory};
+use bedplate_drivers::{Driver, Local, NodeId, StateDirectory};
 
 use super::{Arguments, Shape, UpError, start_agent, start_daemon, wait_for_nodes};
 use crate::commands::chaos::kill_daemon;
@@ -41,7 +41,7 @@ impl TemporaryCluster {
     ) -> Result<Self, Stop> {
         shape.keep(state)?;
         let driver = start_daemon(state, &shape, context, console)?;
-        let names: Vec<String> = driver.nodes()?.into_iter().map(|node| node.name).collect();
+        let names: Vec<NodeId> = driver.nodes()?.into_iter().map(|node| node.name).collect();
         for name in &names {
             start_agent(state, &driver, &shape, name)?;
         }
@@ -54,7 +54,7 @@ impl TemporaryCluster {
     }
 
     /// Starts the agent of a node that was killed.
-    pub(crate) fn start_node(&self, node: &str) -> Result<(), Stop> {
+    pub(crate) fn start_node(&self, node: &NodeId) -> Result<(), Stop> {
         start_agent(&self.state, &self.driver, &self.shape, node)
     }
 

@@ -67,9 +67,9 @@ fn take_all_nodes(driver: &Local) -> Result<(), Stop> {
     let role = Role { nodes: NODES, cpus_per_task: CPUS, ..Role::named(Role::ONLY) };
     let mut blocker = Job::new("blocker", Workload::command(["/bin/sleep", "600"]), Gang::of(role));
     blocker.working_directory = Some("/".into());
-    let label = driver.submit(&blocker, "blocker")?.label;
+    let blocker = driver.submit(&blocker, "blocker")?.id;
     let began = Instant::now();
-    while driver.job(&label)?.view.life.started_ms.is_none() && began.elapsed() < PATIENCE {
+    while driver.job(&blocker)?.summary.started_ms.is_none() && began.elapsed() < PATIENCE {
         thread::sleep(Duration::from_millis(20));
     }
     Ok(())

@@ -1,0 +1,198 @@
+//! `bedplate context …`: the clusters that commands talk to, by name.
+
+use std::path::PathBuf;
+
+use bedplate_drivers::{Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Token};
+use serde_json::{Value, json};
+
+use crate::choice::choice;
+use crate::connection::{contexts_path, state_directory, variable};
+use crate::console::Console;
+use crate::present::{Column, Facts, Table};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate context add here --state-dir ~/.local/state/bedplate
+  bedplate context add lab --url http://127.0.0.1:7431 --token-file lab.token
+  bedplate context use lab
+  bedplate queue                     the queue of lab
+  bedplate queue --context here      the queue of another one
+
+Contexts are kept in ~/.config/bedplate/contexts.toml, or in the file that
+BEDPLATE_CONTEXTS names. --server, --state-dir and their variables override the
+current context. Without any of them, commands talk to the cluster of the state
+directory on this machine.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// All contexts, and which is used
+    List,
+    /// Where a cluster is and what it can do; the current one when none is named
+    Show { name: Option<String> },
+    /// Let commands talk to this cluster from now on
+    Use { name: String },
+    /// Name a cluster, or change what its name stands for
+    Add(AddArguments),
+    /// Forget a name; the cluster is left alone
+    Remove { name: String },
+}
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate context add here --state-dir ~/.local/state/bedplate
+  bedplate context add lab --url http://127.0.0.1:7431 --token-file lab.token
+  BEDPLATE_TOKEN=… bedplate context add lab --url http://127.0.0.1:7431
+
+Without --token-file the token in BEDPLATE_TOKEN is kept in the contexts file,
+which is for you alone to read.")]
+struct AddArguments {
+    name: String,
+    /// Which control plane the cluster has
+    #[arg(long, value_parser = choice(&ClusterKind::ALL), default_value = "local")]
+    kind: ClusterKind,
+    /// Where the cluster is
+    #[arg(long)]
+    url: Option<String>,
+    /// SHA-256 of its certificate, as `bedplate up` printed it
+    #[arg(long, value_name = "HEX")]
+    fingerprint: Option<String>,
+    /// A file that holds the token
+    #[arg(long, value_name = "FILE")]
+    token_file: Option<PathBuf>,
+    /// State directory of a cluster on this machine, instead of a URL
+    #[arg(long, value_name = "DIR")]
+    state_dir: Option<PathBuf>,
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let path = contexts_path();
+    let mut contexts = Contexts::load(&path).map_err(DriverError::from)?;
+    match &arguments.command {
+        Command::List => return list(&contexts, console),
+        Command::Show { name } => return show(&contexts, name.as_deref(), console),
+        Command::Use { name } => {
+            contexts.find(name).map_err(DriverError::from)?;
+            contexts.current = Some(name.clone());
+            console.say(&format!("commands talk to `{name}` from now on"));
+        }
+        Command::Add(arguments) => {
+            contexts.add(&arguments.name, context(arguments)).map_err(DriverError::from)?;
+            console.say(&format!(
+                "`{0}` is known; `bedplate context use {0}` makes it the one that is used",
+                arguments.name
+            ));
+        }
+        Command::Remove { name } => {
+            contexts.remove(name).map_err(DriverError::from)?;
+            console.say(&format!("`{name}` is forgotten"));
+        }
+    }
+    contexts.save(&path).map_err(DriverError::from)?;
+    if console.is_json() { console.json(&as_json(&contexts)) } else { Ok(()) }
+}
+
+fn context(arguments: &AddArguments) -> ClusterContext {
+    // Commands run in other folders later.
+    let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
+    let inline = || variable("BEDPLATE_TOKEN").map(Token::Text);
+    let token = arguments.token_file.as_ref().map(|path| Token::File(absolute(path)));
+    ClusterContext {
+        kind: arguments.kind,
+        url: arguments.url.clone(),
+        fingerprint: arguments.fingerprint.clone(),
+        token: token.or_else(inline).filter(|_| arguments.url.is_some()),
+        state_dir: arguments.state_dir.as_ref().map(absolute),
+    }
+}
+
+fn list(contexts: &Contexts, console: &mut Console) -> Result<(), Stop> {
+    if console.is_json() {
+        return console.json(&as_json(contexts));
+    }
+    if contexts.current.is_none() {
+        let state = state_directory(None);
+        console.say(&format!("none is current: commands talk to the cluster of {}", state.path().display()));
+    }
+    if contexts.all.is_empty() {
+        return Ok(());
+    }
+    let mut table = Table::new(vec![
+        Column::left("CURRENT", 0),
+        Column::left("NAME", 0),
+        Column::left("KIND", 1),
+        Column::left("WHERE", 0),
+    ]);
+    for (name, context) in &contexts.all {
+        let mark = if contexts.current.as_ref() == Some(name) { "*" } else { "" };
+        table.row(vec![mark.to_owned(), name.clone(), context.kind.name().to_owned(), place(context)]);
+    }
+    console.table(&table)
+}
+
+fn show(contexts: &Contexts, name: Option<&str>, console: &mut Console) -> Result<(), Stop> {
+    let default = ClusterContext::of_state(state_directory(None).0);
+    let name = name.or(contexts.current.as_deref());
+    let context = match name {
+        Some(name) => contexts.find(name).map_err(DriverError::from)?,
+        None => &default,
+    };
+    if console.is_json() {
+        return console.json(&one_json(name, context, contexts));
+    }
+    let mut facts = Facts::default();
+    facts.add("kind", context.kind.name()).add("where", place(context));
+    facts.add_known("fingerprint", context.fingerprint.as_ref());
+    facts.add_known("token", context.token.as_ref().map(token_text));
+    for capability in capabilities(context.kind) {
+        facts.add("can", capability.text());
+    }
+    let title =
+        name.map_or("no context is current; the default is".to_owned(), |name| format!("context {name}"));
+    console.text(&format!("{title}\n{}", facts.render(console.width())))
+}
+
+/// What clusters of a kind can do; nothing for those that cannot be driven yet.
+fn capabilities(kind: ClusterKind) -> &'static [Capability] {
+    match kind {
+        ClusterKind::Local => &Capability::ALL,
+        ClusterKind::Slurm | ClusterKind::Kubernetes => &[],
+    }
+}
+
+fn place(context: &ClusterContext) -> String {
+    let directory = context.state_dir.as_ref().map(|path| path.display().to_string());
+    context.url.clone().or(directory).unwrap_or_default()
+}
+
+fn token_text(token: &Token) -> String {
+    match token {
+        Token::File(path) => format!("in {}", path.display()),
+        Token::Text(_) => "in the contexts file".to_owned(),
+    }
+}
+
+fn as_json(contexts: &Contexts) -> Value {
+    let all = contexts.all.iter().map(|(name, context)| one_json(Some(name), context, contexts));
+    json!({ "current": contexts.current, "contexts": all.collect::<Vec<Value>>() })
+}
+
+/// Without a token's text.
+fn one_json(name: Option<&str>, context: &ClusterContext, contexts: &Contexts) -> Value {
+    json!({
+        "name": name,
+        "is_current": name.is_some() && name == contexts.current.as_deref(),
+        "kind": context.kind.name(),
+        "url": context.url,
+        "fingerprint": context.fingerprint,
+        "token": context.token.as_ref().map(token_text),
+        "state_dir": context.state_dir,
+        "can": capabilities(context.kind),
+    })
+}

@@ -1,0 +1,397 @@
+//! The clusters that a user works with, by name, and which of them is meant when none is named.
+//!
+//! ```toml
+//! current = "lab"
+//!
+//! [contexts.lab]
+//! kind = "local"
+//! url = "https://lab:7431"
+//! fingerprint = "9f86d0…"
+//! token_file = "/home/ada/.config/bedplate/lab.token"
+//!
+//! [contexts.here]
+//! kind = "local"
+//! state_dir = "/home/ada/.local/state/bedplate"
+//! ```
+//!
+//! The file is written with access for its owner alone, because it may hold tokens. Where it lies is decided by the
+//! caller.
+
+use std::collections::BTreeMap;
+use std::fs::{self, OpenOptions, Permissions};
+use std::io::{self, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use bedplate_diag::{Class, Diagnostic, Page, Source, nearest};
+use bedplate_document::{DocumentError, Table};
+
+use crate::{DriverError, Place, StateDirectory};
+
+/// Which kind of control plane a cluster has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ClusterKind {
+    /// Our own, on this machine or elsewhere.
+    Local,
+    Slurm,
+    Kubernetes,
+}
+
+impl ClusterKind {
+    pub const ALL: [(&'static str, ClusterKind); 3] = [
+        ("local", ClusterKind::Local),
+        ("slurm", ClusterKind::Slurm),
+        ("kubernetes", ClusterKind::Kubernetes),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].0
+    }
+}
+
+/// Where the token of a cluster is found.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Token {
+    File(PathBuf),
+    Text(String),
+}
+
+impl std::fmt::Debug for Token {
+    /// Without a token's text.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Token::File(path) => write!(f, "Token({})", path.display()),
+            Token::Text(_) => write!(f, "Token"),
+        }
+    }
+}
+
+/// How to reach one cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Context {
+    pub kind: ClusterKind,
+    pub url: Option<String>,
+    pub fingerprint: Option<String>,
+    pub token: Option<Token>,
+    /// Of a cluster that was started on this machine; instead of the rest.
+    pub state_dir: Option<PathBuf>,
+}
+
+impl Context {
+    /// A cluster of our own at an address.
+    pub fn at(url: String, fingerprint: Option<String>, token: Option<Token>) -> Self {
+        Self { kind: ClusterKind::Local, url: Some(url), fingerprint, token, state_dir: None }
+    }
+
+    /// A cluster of our own that was started on this machine.
+    pub fn of_state(directory: PathBuf) -> Self {
+        let state_dir = Some(directory);
+        Self { kind: ClusterKind::Local, url: None, fingerprint: None, token: None, state_dir }
+    }
+
+    /// How to reach it. Reads the token and, for a cluster of this machine, its address.
+    pub fn place(&self) -> Result<Place, DriverError> {
+        if let Some(directory) = &self.state_dir {
+            return StateDirectory(directory.clone()).place();
+        }
+        let token = match &self.token {
+            None => None,
+            Some(Token::Text(text)) => Some(text.clone()),
+            Some(Token::File(path)) => {
+                let read = fs::read_to_string(path);
+                let text = read.map_err(|source| DriverError::State { path: path.clone(), source })?;
+                Some(text.trim().to_owned())
+            }
+        };
+        Place::from_url(self.url.as_deref().unwrap_or_default(), token, self.fingerprint.clone())
+    }
+}
+
+/// The file of contexts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Contexts {
+    /// Meant when none is named; then it is in `all`.
+    pub current: Option<String>,
+    pub all: BTreeMap<String, Context>,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub enum ContextsError {
+    #[error("there is no context `{name}`")]
+    Unknown { name: String, nearest: Option<String> },
+    #[error("clusters of the kind {} cannot be driven yet", kind.name())]
+    NotYet { kind: ClusterKind },
+    #[error("context `{name}` is a {} cluster; only our own control plane has {what}", kind.name())]
+    OtherKind { name: String, kind: ClusterKind, what: &'static str },
+    #[error("context `{name}` does not say where its cluster is: {reason}")]
+    Incomplete { name: String, reason: &'static str },
+    #[error("{} holds a token and others may read it", path.display())]
+    Readable { path: PathBuf },
+    #[error("cannot {verb} {}", path.display())]
+    File { verb: &'static str, path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+}
+
+pub(crate) static UNKNOWN: Page = Page {
+    code: "context/unknown",
+    class: Class::User,
+    meaning: "No cluster of that name is in the contexts file.",
+    remedy: "see the names with `bedplate context list`, or add one with `bedplate context add NAME --url URL`",
+};
+pub(crate) static NOT_YET: Page = Page {
+    code: "context/not-yet",
+    class: Class::User,
+    meaning: "The program drives clusters of its own control plane (kind `local`, on this machine or elsewhere). Slurm and Kubernetes are foreseen and not there yet.",
+    remedy: "use a context of the kind `local`; `bedplate up` starts such a cluster here",
+};
+pub(crate) static OTHER_KIND: Page = Page {
+    code: "context/other-kind",
+    class: Class::User,
+    meaning: "Tokens, usage by SQL, chaos and starting nodes are features of our own control plane. Clusters of another kind have their own tools for them.",
+    remedy: "name a context of the kind `local` with `--context`; `bedplate context list` shows the kinds",
+};
+pub(crate) static INCOMPLETE: Page = Page {
+    code: "context/incomplete",
+    class: Class::User,
+    meaning: "A context of the kind `local` has either a `url`, with a token and beyond loopback a fingerprint, or a `state_dir`.",
+    remedy: "give it one of the two: `bedplate context add NAME --url URL --token-file FILE`, or `--state-dir DIR`",
+};
+pub(crate) static READABLE: Page = Page {
+    code: "context/readable",
+    class: Class::User,
+    meaning: "A token opens a cluster, so the file that holds one must be readable by its owner alone.",
+    remedy: "run `chmod 600` on the file, or keep the token in a file of its own and name that with `token_file`",
+};
+pub(crate) static FILE: Page = Page {
+    code: "context/file",
+    class: Class::User,
+    meaning: "The contexts file could not be read or written.",
+    remedy: "check its permissions, or name another file with BEDPLATE_CONTEXTS",
+};
+
+impl Diagnostic for ContextsError {
+    fn page(&self) -> &'static Page {
+        match self {
+            ContextsError::Unknown { .. } => &UNKNOWN,
+            ContextsError::NotYet { .. } => &NOT_YET,
+            ContextsError::OtherKind { .. } => &OTHER_KIND,
+            ContextsError::Incomplete { .. } => &INCOMPLETE,
+            ContextsError::Readable { .. } => &READABLE,
+            ContextsError::File { .. } => &FILE,
+            ContextsError::Document(error) => error.page(),
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            ContextsError::Unknown { nearest: Some(name), .. } => Some(format!("did you mean `{name}`?")),
+            ContextsError::Document(error) => error.help(),
+            _ => None,
+        }
+    }
+
+    fn place(&self) -> Option<&bedplate_diag::Place> {
+        match self {
+            ContextsError::Document(error) => error.place(),
+            _ => None,
+        }
+    }
+}
+
+impl Contexts {
+    /// Those of a file; none when there is no file.
+    pub fn load(path: &Path) -> Result<Self, ContextsError> {
+        let failed = |source| ContextsError::File { verb: "read", path: path.to_owned(), source };
+        let text = match fs::read_to_string(path) {
+            Ok(text) => text,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
+            Err(source) => return Err(failed(source)),
+        };
+        let contexts = Self::from_toml(&text, &path.display().to_string())?;
+        let holds_token = contexts.all.values().any(|context| matches!(context.token, Some(Token::Text(_))));
+        let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
+        if holds_token && mode & 0o077 != 0 {
+            return Err(ContextsError::Readable { path: path.to_owned() });
+        }
+        Ok(contexts)
+    }
+
+    pub fn from_toml(text: &str, source: &str) -> Result<Self, ContextsError> {
+        let file = Table::parse(Source::new(source, text))?;
+        let mut all = BTreeMap::new();
+        if let Some(table) = file.table("contexts")? {
+            for name in table.keys().map(str::to_owned).collect::<Vec<String>>() {
+                if let Some(entry) = table.table(&name)? {
+                    all.insert(name, context(&entry)?);
+                }
+            }
+            table.finish()?;
+        }
+        let current: Option<String> = file.optional("current")?;
+        if current.as_ref().is_some_and(|name| !all.contains_key(name)) {
+            return Err(file.bad_value("current", "there is no context of that name").into());
+        }
+        file.finish()?;
+        Ok(Self { current, all })
+    }
+
+    pub fn to_toml(&self) -> String {
+        // A JSON string is a basic string of TOML.
+        let quoted = |text: &str| serde_json::Value::from(text).to_string();
+        let mut text =
+            self.current.iter().map(|name| format!("current = {}\n", quoted(name))).collect::<String>();
+        for (name, context) in &self.all {
+            text += &format!("\n[contexts.{}]\nkind = \"{}\"\n", quoted(name), context.kind.name());
+            let path = |path: &PathBuf| path.display().to_string();
+            let (file, inline) = match &context.token {
+                Some(Token::File(file)) => (Some(path(file)), None),
+                Some(Token::Text(token)) => (None, Some(token.clone())),
+                None => (None, None),
+            };
+            let entries = [
+                ("url", context.url.clone()),
+                ("fingerprint", context.fingerprint.clone()),
+                ("token_file", file),
+                ("token", inline),
+                ("state_dir", context.state_dir.as_ref().map(path)),
+            ];
+            for (key, value) in entries {
+                text += &value.map(|value| format!("{key} = {}\n", quoted(&value))).unwrap_or_default();
+            }
+        }
+        text
+    }
+
+    /// Replaces the file as a whole, so that there is a valid one at any time.
+    pub fn save(&self, path: &Path) -> Result<(), ContextsError> {
+        let failed = |source| ContextsError::File { verb: "write", path: path.to_owned(), source };
+        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
+            fs::create_dir_all(folder).map_err(failed)?;
+        }
+        let beside = path.with_extension("toml.new");
+        let options = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside);
+        let mut file = options.map_err(failed)?;
+        file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
+        file.write_all(self.to_toml().as_bytes()).and_then(|()| file.sync_all()).map_err(failed)?;
+        fs::rename(&beside, path).map_err(failed)
+    }
+
+    pub fn find(&self, name: &str) -> Result<&Context, ContextsError> {
+        self.all.get(name).ok_or_else(|| {
+            let nearest = nearest(name, self.all.keys().map(String::as_str)).map(str::to_owned);
+            ContextsError::Unknown { name: name.to_owned(), nearest }
+        })
+    }
+
+    /// Adds a context, or replaces the one of that name.
+    pub fn add(&mut self, name: &str, context: Context) -> Result<(), ContextsError> {
+        let incomplete = |reason| ContextsError::Incomplete { name: name.to_owned(), reason };
+        match (context.kind, &context.url, &context.state_dir) {
+            (ClusterKind::Slurm | ClusterKind::Kubernetes, ..) => {
+                return Err(ContextsError::NotYet { kind: context.kind });
+            }
+            (ClusterKind::Local, None, None) => {
+                return Err(incomplete("it has neither a URL nor a state directory"));
+            }
+            (ClusterKind::Local, Some(_), Some(_)) => {
+                return Err(incomplete("it has a URL and a state directory"));
+            }
+            (ClusterKind::Local, Some(_), None) if context.token.is_none() => {
+                return Err(incomplete("it has a URL and no token"));
+            }
+            _ => {}
+        }
+        self.all.insert(name.to_owned(), context);
+        Ok(())
+    }
+
+    pub fn remove(&mut self, name: &str) -> Result<(), ContextsError> {
+        self.find(name)?;
+        self.all.remove(name);
+        self.current = self.current.take().filter(|current| current != name);
+        Ok(())
+    }
+}
+
+fn context(entry: &Table) -> Result<Context, DocumentError> {
+    let kind = match entry.has("kind") {
+        true => entry.choice("kind", &ClusterKind::ALL)?,
+        false => ClusterKind::Local,
+    };
+    let path = |key: &str| Ok::<_, DocumentError>(entry.optional::<String>(key)?.map(PathBuf::from));
+    let token = match (path("token_file")?, entry.optional::<String>("token")?) {
+        (Some(_), Some(_)) => return Err(entry.bad_value("token", "there is a `token_file` too")),
+        (Some(file), None) => Some(Token::File(file)),
+        (None, text) => text.map(Token::Text),
+    };
+    let context = Context {
+        kind,
+        url: entry.optional("url")?,
+        fingerprint: entry.optional("fingerprint")?,
+        token,
+        state_dir: path("state_dir")?,
+    };
+    entry.finish()?;
+    Ok(context)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> Contexts {
+        let mut contexts = Contexts::default();
+        let token = Some(Token::File("/home/ada/lab.token".into()));
+        contexts.add("lab", Context::at("https://lab:7431".into(), Some("ab".into()), token)).unwrap();
+        contexts.add("a \"b\"", Context::of_state("/var/lib/bedplate".into())).unwrap();
+        contexts.current = Some("lab".into());
+        contexts
+    }
+
+    #[test]
+    fn a_file_is_written_as_it_is_read() {
+        assert_eq!(Contexts::from_toml(&two().to_toml(), "c.toml").unwrap(), two());
+        assert_eq!(Contexts::from_toml("", "c.toml").unwrap(), Contexts::default());
+    }
+
+    #[test]
+    fn wrong_files_say_where() {
+        for (text, code) in [
+            ("current = \"x\"", "document/bad-value"),
+            ("[contexts.a]\nkind = \"pbs\"", "document/bad-value"),
+            ("[contexts.a]\nurll = \"x\"", "document/unknown-key"),
+            ("[contexts.a]\ntoken = \"x\"\ntoken_file = \"y\"", "document/bad-value"),
+        ] {
+            assert_eq!(Contexts::from_toml(text, "c.toml").unwrap_err().page().code, code, "{text}");
+        }
+    }
+
+    #[test]
+    fn contexts_are_found_added_and_removed() {
+        let mut contexts = two();
+        assert_eq!(contexts.find("labb").unwrap_err().help().unwrap(), "did you mean `lab`?");
+        let slurm = Context { kind: ClusterKind::Slurm, ..Context::of_state("/x".into()) };
+        assert_eq!(contexts.add("s", slurm).unwrap_err().page().code, "context/not-yet");
+        let bare = Context::at("http://lab:1".into(), None, None);
+        assert_eq!(contexts.add("b", bare).unwrap_err().page().code, "context/incomplete");
+        contexts.remove("lab").unwrap();
+        assert_eq!((contexts.current.as_deref(), contexts.all.len()), (None, 1));
+    }
+
+    #[test]
+    fn a_file_with_a_token_is_for_its_owner_alone() {
+        let path = std::env::temp_dir().join(format!("bedplate-contexts-{}.toml", std::process::id()));
+        let mut contexts = two();
+        let token = Some(Token::Text("secret".into()));
+        contexts.add("open", Context::at("http://127.0.0.1:1".into(), None, token)).unwrap();
+        contexts.save(&path).unwrap();
+        assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        assert_eq!(Contexts::load(&path).unwrap(), contexts);
+        assert!(!format!("{contexts:?}").contains("secret"));
+        fs::set_permissions(&path, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(Contexts::load(&path).unwrap_err().page().code, "context/readable");
+        fs::remove_file(&path).unwrap();
+        assert_eq!(Contexts::load(&path).unwrap(), Contexts::default());
+    }
+}

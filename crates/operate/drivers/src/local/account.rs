@@ -1,0 +1,58 @@
+//! What only our own control plane keeps: usage in SQL, and tokens.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What usage is added up by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum UsageBy {
+    User,
+    Account,
+    Day,
+    Job,
+}
+
+impl UsageBy {
+    pub const ALL: [(&'static str, UsageBy); 4] = [
+        ("user", UsageBy::User),
+        ("account", UsageBy::Account),
+        ("day", UsageBy::Day),
+        ("job", UsageBy::Job),
+    ];
+
+    pub fn name(self) -> &'static str {
+        Self::ALL.into_iter().find(|(_, by)| *by == self).map_or("", |(name, _)| name)
+    }
+}
+
+/// What was used, under one key.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct UsageRow {
+    /// The user, account, day or job.
+    pub key: String,
+    pub gpu_hours: f64,
+    #[serde(default)]
+    pub runs: u64,
+    #[serde(default)]
+    pub energy_joules: Option<f64>,
+}
+
+/// A token that was just made; its text is never shown again.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TokenMade {
+    #[serde(default)]
+    pub id: Value,
+    pub token: String,
+}
+
+/// A token without its text.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct TokenView {
+    pub id: Value,
+    pub user: String,
+    pub role: String,
+    #[serde(default)]
+    pub expires_ms: Option<u64>,
+    #[serde(flatten)]
+    pub rest: serde_json::Map<String, Value>,
+}

@@ -1,0 +1,53 @@
+//! Why runs end, each reason with its code, its fields and its one sentence.
+
+use bedplate_diag::Reason;
+use bedplate_gangs::JobId;
+
+use crate::wire::RankEnd;
+
+pub(crate) fn rank_failed(rank: u32, node: &str, end: RankEnd) -> Reason {
+    Reason::new("rank_failed", format!("rank {rank} on {node} ended with {end}"))
+        .with("rank", rank)
+        .with("node", node)
+        .with("exit_status", end.status())
+}
+
+/// The job's own fault: no such directory, output that cannot be written.
+pub(crate) fn cannot_start(why: String) -> Reason {
+    Reason::new("cannot_start", why)
+}
+
+pub(crate) fn prolog_failed(job: JobId, node: &str, status: i32, output: &str) -> Reason {
+    let last = output.trim().lines().last().unwrap_or("");
+    Reason::new("prolog_failed", format!("the prolog of {job} ended with {status}: {last}"))
+        .with("node", node)
+        .with("exit_status", status)
+}
+
+pub(crate) fn preempted_by(job: JobId) -> Reason {
+    Reason::new("preempted", format!("makes room for {job}")).with("by", job.0)
+}
+
+pub(crate) fn time_limit() -> Reason {
+    Reason::new("time_limit", "its time is up")
+}
+
+pub(crate) fn node_lost(node: &str) -> Reason {
+    Reason::new("node_lost", format!("node {node} was lost")).with("node", node)
+}
+
+pub(crate) fn node_leaves(node: &str) -> Reason {
+    Reason::new("node_leaves", format!("node {node} goes out of service")).with("node", node)
+}
+
+pub(crate) fn cancelled() -> Reason {
+    Reason::new("cancelled", "cancelled")
+}
+
+pub(crate) fn requeued() -> Reason {
+    Reason::new("requeued", "requeued")
+}
+
+pub(crate) fn control_restarted() -> Reason {
+    Reason::new("control_restarted", "the control plane was restarted before it ran")
+}
