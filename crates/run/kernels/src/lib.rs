@@ -21,45 +21,12 @@
 //! assert_eq!(device.sum_of_squares(numbers.view()), 25.0);
 //! ```
 
-mod activation;
-mod adamw;
-mod attention;
-mod buffer;
-mod cross_entropy;
+mod cpu;
 mod device;
-mod element;
-mod elementary;
-mod embedding;
-mod expert_linear;
-mod experts;
-mod heads;
-mod layer_norm;
-mod level;
-mod limit;
-mod linear;
-mod meter;
-mod multiply;
 #[cfg(test)]
 mod reference;
-mod rms_norm;
-mod rotary;
-mod route;
-mod rows;
-mod scratch;
-mod stream;
-mod sum;
-mod team;
 #[cfg(test)]
 mod testing;
 
-pub use activation::Gelu;
-pub use adamw::AdamW;
-pub use attention::AttentionShape;
-pub use buffer::{Buffer, Matrix, MatrixMut, View, ViewMut};
-pub use cross_entropy::{HeadGradients, IGNORED};
-pub use device::Device;
-pub use element::{Bf16, Element, Value};
-pub use heads::Heads;
-pub use linear::Into;
-pub use rotary::{Rotary, Turn};
-pub use route::Balance;
+pub use cpu::{AdamW, AttentionShape, Balance, Gelu, HeadGradients, IGNORED, Into, Rotary, Turn};
+pub use device::{Bf16, Buffer, Device, Element, Heads, Matrix, MatrixMut, Value, View, ViewMut};

@@ -1,6 +1,6 @@
 //! The slow, obvious definitions that operators are tested against, and the devices to test them on.
 
-use crate::level::{Level, has_tiles};
+use crate::cpu::level::{Level, has_tiles};
 use crate::{AttentionShape, Device, Element};
 
 /// One device for each level that this processor has, with and without tiles, each with another number of threads.

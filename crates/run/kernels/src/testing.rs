@@ -1,6 +1,6 @@
 //! What tests of operators share: random matrices with gaps between their rows, comparison, finite differences.
 
-use crate::level::Level;
+use crate::cpu::level::Level;
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Numbers that look random and are the same in every run.

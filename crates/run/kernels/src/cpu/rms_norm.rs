@@ -2,8 +2,8 @@
 
 use bedplate_breakdown::Part;
 
-use crate::stream::SharedMut;
-use crate::sum::{sum, sum3};
+use crate::cpu::stream::SharedMut;
+use crate::cpu::sum::{sum, sum3};
 use crate::{Device, Element, Heads, Into, Matrix, MatrixMut, View, ViewMut};
 
 impl Device {

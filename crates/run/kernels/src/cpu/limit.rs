@@ -4,7 +4,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use crate::Device;
-use crate::level::Level;
+use crate::cpu::level::Level;
 
 /// Sums that are independent of each other: enough to fill the pipelines of two multiply-add units.
 const SUMS: usize = 12;

@@ -2,7 +2,7 @@
 
 use bedplate_breakdown::Part;
 
-use crate::stream::{CHUNK, SharedMut};
+use crate::cpu::stream::{CHUNK, SharedMut};
 use crate::{Bf16, Device, View, ViewMut};
 
 /// One step of the optimizer.

@@ -5,9 +5,9 @@
 
 use bedplate_breakdown::Part;
 
-use crate::elementary::sigmoid;
-use crate::stream::SharedMut;
-use crate::sum::sum2;
+use crate::cpu::elementary::sigmoid;
+use crate::cpu::stream::SharedMut;
+use crate::cpu::sum::sum2;
 use crate::{Device, Element, Into, Matrix, MatrixMut, View, ViewMut};
 
 /// Columns whose sums one pass over a token's rows keeps in registers.

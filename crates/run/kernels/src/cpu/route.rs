@@ -2,9 +2,9 @@
 
 use bedplate_breakdown::Part;
 
-use crate::elementary::exp;
-use crate::stream::SharedMut;
-use crate::sum::{largest, sum, sum2};
+use crate::cpu::elementary::exp;
+use crate::cpu::stream::SharedMut;
+use crate::cpu::sum::{largest, sum, sum2};
 use crate::{Device, Matrix, MatrixMut, View, ViewMut};
 
 /// How much unequal use of experts counts in the loss.

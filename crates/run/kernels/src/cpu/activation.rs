@@ -2,7 +2,7 @@
 
 use bedplate_breakdown::Part;
 
-use crate::elementary::{normal, sigmoid};
+use crate::cpu::elementary::{normal, sigmoid};
 use crate::{Device, Element, Matrix, MatrixMut};
 
 /// How the share of the normal distribution in `x * share(x)` is computed.

@@ -4,7 +4,7 @@
 //! reads it from front to back; lanes and depth that the operand lacks are zero. A product of panels fills a *strip*: the
 //! rows of one or more tiles below each other, each row as wide as a tile, all in `f32`.
 
-use crate::level::Level;
+use crate::cpu::level::Level;
 use crate::{Device, Element, Into};
 
 use super::fetch;

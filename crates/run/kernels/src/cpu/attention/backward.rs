@@ -12,10 +12,10 @@ use bedplate_breakdown::Part;
 
 use super::lines::{Query, dot, weigh};
 use super::{AttentionShape, Parts, Setting};
-use crate::level::Level;
-use crate::linear::Target;
-use crate::multiply::{Operand, Panels, Scratch, Side};
-use crate::stream::SharedMut;
+use crate::cpu::level::Level;
+use crate::cpu::linear::Target;
+use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
+use crate::cpu::stream::SharedMut;
 use crate::{Device, Element, Into, Matrix, MatrixMut, View};
 
 /// Queries and keys of a block, about.

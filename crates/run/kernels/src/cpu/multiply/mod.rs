@@ -22,7 +22,7 @@ pub(crate) use scratch::Scratch;
 
 use std::ops::Range;
 
-use crate::stream::SharedMut;
+use crate::cpu::stream::SharedMut;
 use crate::{Device, Into};
 use cut::{COLUMNS, Chunk, Cut, Shape};
 

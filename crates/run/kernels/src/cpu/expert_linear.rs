@@ -7,8 +7,8 @@ use std::ops::Range;
 
 use bedplate_breakdown::Part;
 
-use crate::linear::Target;
-use crate::multiply::{Finished, Operand, Product};
+use crate::cpu::linear::Target;
+use crate::cpu::multiply::{Finished, Operand, Product};
 use crate::{Device, Element, Into, Matrix, MatrixMut, View, ViewMut};
 
 /// Which rows belong to which expert.

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use crate::stream::SharedMut;
+use crate::cpu::stream::SharedMut;
 use crate::{Device, Element, Into, Matrix, MatrixMut};
 
 /// Numbers of the rows that one member takes at a time: they stay in its first cache.

@@ -5,9 +5,9 @@
 
 use bedplate_breakdown::Part;
 
-use crate::elementary::exp;
-use crate::stream::SharedMut;
-use crate::sum::{largest, replace_and_sum};
+use crate::cpu::elementary::exp;
+use crate::cpu::stream::SharedMut;
+use crate::cpu::sum::{largest, replace_and_sum};
 use crate::{Device, Element, Into, Matrix, MatrixMut, View, ViewMut};
 
 /// A target that has no loss: padding, or a prompt that is not trained on.

@@ -1,15 +1,22 @@
 //! The device: threads, instructions and scratch memory behind the operators.
 
+mod buffer;
+mod element;
+mod heads;
+mod meter;
+
 use std::cell::RefCell;
 
 use bedplate_breakdown::{Breakdown, Measured, Part};
 
-use crate::level::{Level, has_tiles};
-use crate::meter::Meter;
-use crate::multiply::Scratch;
-use crate::scratch::PartialSums;
-use crate::team::Team;
-use crate::{Value, View, ViewMut};
+use crate::cpu::level::{Level, has_tiles};
+use crate::cpu::multiply::Scratch;
+use crate::cpu::scratch::PartialSums;
+use crate::cpu::team::Team;
+pub use buffer::{Buffer, Matrix, MatrixMut, View, ViewMut};
+pub use element::{Bf16, Element, Value};
+pub use heads::Heads;
+use meter::Meter;
 
 /// The processor, with its threads. One thread calls its operators; they share the work out.
 pub struct Device {

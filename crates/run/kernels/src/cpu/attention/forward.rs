@@ -10,10 +10,10 @@ use bedplate_breakdown::Part;
 
 use super::lines::{Softmax, scale_lanes};
 use super::{AttentionShape, Parts, Setting};
-use crate::level::Level;
-use crate::linear::Target;
-use crate::multiply::{Operand, Panels, Scratch, Side};
-use crate::stream::SharedMut;
+use crate::cpu::level::Level;
+use crate::cpu::linear::Target;
+use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
+use crate::cpu::stream::SharedMut;
 use crate::{Device, Element, Into, Matrix, MatrixMut, View, ViewMut};
 
 /// Keys of a block, about: a strip of scores for them stays in the nearest cache.

@@ -2,8 +2,8 @@
 
 use bedplate_breakdown::Part;
 
-use crate::stream::SharedMut;
-use crate::sum::{sum, sum2, sum3};
+use crate::cpu::stream::SharedMut;
+use crate::cpu::sum::{sum, sum2, sum3};
 use crate::{Device, Element, Into, Matrix, MatrixMut, View, ViewMut};
 
 impl Device {

@@ -14,7 +14,7 @@ mod tests;
 
 use std::ops::Range;
 
-use crate::multiply::{Engine, Numbers, Operand, Tile};
+use crate::cpu::multiply::{Engine, Numbers, Operand, Tile};
 use crate::{Element, Matrix, View};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -105,7 +105,7 @@ impl Setting<'_> {
         let (columns, head_dim) = (self.tile.columns, self.shape.head_dim);
         let rows = self.strip_rows(strip, head_dim);
         for first in (0..head_dim).step_by(columns) {
-            self.turner.pack(crate::multiply::Side::Right, &rows, first, buffer);
+            self.turner.pack(crate::cpu::multiply::Side::Right, &rows, first, buffer);
             for (column, dims) in buffer.chunks_exact(columns).enumerate().take(columns) {
                 write(column, first, &dims[..columns.min(head_dim - first)]);
             }

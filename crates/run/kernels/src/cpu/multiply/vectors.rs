@@ -6,7 +6,7 @@
 use std::marker::PhantomData;
 
 use crate::Into;
-use crate::level::Level;
+use crate::cpu::level::Level;
 
 use super::engine::{Engine, Panels, Right, Side, Tile};
 use super::operand::{Numbers, Operand};
@@ -190,8 +190,8 @@ mod wide {
     use std::arch::x86_64::*;
 
     use super::{Operand, Vector};
-    use crate::level::Level;
-    use crate::multiply::transpose;
+    use crate::cpu::level::Level;
+    use crate::cpu::multiply::transpose;
 
     /// Sixteen lanes.
     #[derive(Clone, Copy)]

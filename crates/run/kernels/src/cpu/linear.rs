@@ -4,8 +4,8 @@ use std::ops::Range;
 
 use bedplate_breakdown::Part;
 
-use crate::multiply::{Finished, Operand, Product, fetch};
-use crate::stream::SharedMut;
+use crate::cpu::multiply::{Finished, Operand, Product, fetch};
+use crate::cpu::stream::SharedMut;
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Whether an operator replaces what its output holds or adds to it.
