@@ -5,13 +5,7 @@ use bedplate_kernels::{Buffer, Device, Element, Into, Matrix, MatrixMut, View, V
 use crate::Architecture;
 use crate::layer::{BlockGradient, LayerRun};
 use crate::table::NormParts;
-use crate::workspace::GradientRoom;
-
-/// What a norm's forward pass saw and left.
-pub(crate) struct Passed<'a, E: Element> {
-    pub(crate) input: &'a Buffer<E>,
-    pub(crate) statistics: &'a Buffer<f32>,
-}
+use crate::workspace::StreamGradients;
 
 /// Statistics per row: one for an RMS norm; a layer norm, which has a bias, needs two.
 fn statistics_per_row(parts: &NormParts) -> usize {
@@ -82,15 +76,16 @@ impl<E: Element> LayerRun<'_, E> {
         statistics: &mut Buffer<f32>,
     ) {
         let (input, output) = (self.matrix(input, self.hidden()), self.matrix_mut(output, self.hidden()));
-        forward(self.device, self.architecture, parts, self.weights, input, output, statistics);
+        forward(self.device, self.network.architecture(), parts, self.weights, input, output, statistics);
     }
 
     /// From the gradient in `room.normed` to more of that in `room.stream`.
     pub(crate) fn norm_backward(
         &self,
         parts: &NormParts,
-        passed: &Passed<'_, E>,
-        room: &mut GradientRoom<E>,
+        input: &Buffer<E>,
+        statistics: &Buffer<f32>,
+        room: &mut StreamGradients<E>,
         gradient: BlockGradient<'_>,
     ) {
         let hidden = self.hidden();
@@ -99,8 +94,8 @@ impl<E: Element> LayerRun<'_, E> {
             parts,
             self.weights,
             self.matrix(&room.normed, hidden),
-            self.matrix(passed.input, hidden),
-            passed.statistics,
+            self.matrix(input, hidden),
+            statistics,
             Into::Add,
             self.matrix_mut(&mut room.stream, hidden),
             gradient,

@@ -60,7 +60,7 @@ impl<E: Trained> Adapters<E> {
         let len = entries.last().map_or(0, |entry| entry.b.end);
         let largest = network.blocks().iter().map(|block| block.len).max().unwrap_or(0);
         let widest = entries.iter().map(|entry| entry.b.len()).max().unwrap_or(0);
-        let mut base = Weights::zeros(network);
+        let mut base = Weights::zeros(device, network);
         base.convert_from(device, parameters.master());
         let mut values = Buffer::zeros(len);
         for (index, entry) in entries.iter().enumerate() {
@@ -220,20 +220,17 @@ fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, Trai
             if !config.targets.iter().any(|target| is_wanted(tensor, target)) {
                 continue;
             }
-            let mut size = [tensor.shape[0], tensor.shape[1]];
-            if tensor.is_transposed {
-                size.reverse();
-            }
+            let [outputs, inputs] = tensor.size();
             let start = entries.last().map_or(0, |entry| entry.b.end);
-            let middle = start + config.rank * size[1];
+            let middle = start + config.rank * inputs;
             entries.push(Entry {
                 block,
                 name: tensor.name.clone(),
                 weight: tensor.range.clone(),
-                outputs: size[0],
-                inputs: size[1],
+                outputs,
+                inputs,
                 a: start..middle,
-                b: middle..middle + config.rank * size[0],
+                b: middle..middle + config.rank * outputs,
             });
         }
     }

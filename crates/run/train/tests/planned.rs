@@ -72,7 +72,7 @@ fn planned(network: &Network, config: &TrainConfig, precision: ComputePrecision)
         precision,
         recompute: match config.training.recompute {
             Recompute::None => bedplate_layout::Recompute::None,
-            Recompute::Selective => bedplate_layout::Recompute::Selective,
+            Recompute::Cheap => bedplate_layout::Recompute::Selective,
             Recompute::Full => bedplate_layout::Recompute::Full,
         },
         task: Task::Pretrain,
@@ -102,7 +102,7 @@ fn check<E: Trained>(model: &str, recompute: Recompute, precision: ComputePrecis
 #[test]
 fn buffers_are_those_of_the_plan() {
     for model in [LLAMA, QWEN3, MIXTRAL] {
-        for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+        for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
             check::<f32>(model, recompute, ComputePrecision::Fp32);
             check::<Bf16>(model, recompute, ComputePrecision::Bf16);
         }

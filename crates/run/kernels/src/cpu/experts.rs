@@ -72,26 +72,26 @@ impl Device {
     }
 
     /// `d_x[token]` is the sum of `d_out[slot]` over the slots of the token's choices, or that much more.
-    pub fn gather_rows_backward<E: Element>(
+    pub fn gather_rows_backward<E: Element, O: Element>(
         &self,
         d_out: Matrix<'_, E>,
         slots: View<'_, u32>,
         per_token: usize,
         into: Into,
-        d_x: MatrixMut<'_, E>,
+        d_x: MatrixMut<'_, O>,
     ) {
         self.sum_slots(d_out, slots, None, per_token, into, d_x);
     }
 
     /// `out[token]` is the sum of `y[slot]` over the slots of the token's choices, by their weights, or that much more.
-    pub fn combine<E: Element>(
+    pub fn combine<E: Element, O: Element>(
         &self,
         y: Matrix<'_, E>,
         slots: View<'_, u32>,
         weights: View<'_, f32>,
         per_token: usize,
         into: Into,
-        out: MatrixMut<'_, E>,
+        out: MatrixMut<'_, O>,
     ) {
         self.sum_slots(y, slots, Some(weights), per_token, into, out);
     }
@@ -136,12 +136,12 @@ impl Device {
     }
 
     /// `out = sigmoid(logit) * x` by rows, as Qwen2-MoE's shared expert is gated, or that much more.
-    pub fn gate_rows<E: Element>(
+    pub fn gate_rows<E: Element, O: Element>(
         &self,
         x: Matrix<'_, E>,
         logits: View<'_, f32>,
         into: Into,
-        out: MatrixMut<'_, E>,
+        out: MatrixMut<'_, O>,
     ) {
         assert_eq!((x.rows, x.columns), (out.rows, out.columns), "the output of a gate");
         assert_eq!(logits.len(), x.rows, "a logit for each row");
@@ -196,14 +196,14 @@ impl Device {
     }
 
     /// Sums the rows of each token's slots; without weights all count 1.
-    fn sum_slots<E: Element>(
+    fn sum_slots<E: Element, O: Element>(
         &self,
         y: Matrix<'_, E>,
         slots: View<'_, u32>,
         weights: Option<View<'_, f32>>,
         per_token: usize,
         into: Into,
-        out: MatrixMut<'_, E>,
+        out: MatrixMut<'_, O>,
     ) {
         assert_eq!((slots.len(), y.columns), (out.rows * per_token, out.columns), "rows of slots");
         assert_eq!(weights.map_or(slots.len(), View::len), slots.len(), "weights of choices");

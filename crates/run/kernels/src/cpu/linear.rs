@@ -45,6 +45,37 @@ impl Device {
         });
     }
 
+    /// `out = sums + bias + residual`: the end of [`Device::linear`], for sums that several ranks have added up.
+    pub fn add_sums<W: Element, O: Element>(
+        &self,
+        sums: Matrix<'_, f32>,
+        bias: Option<View<'_, W>>,
+        residual: Matrix<'_, O>,
+        out: MatrixMut<'_, O>,
+    ) {
+        let size = (out.rows, out.columns);
+        assert_eq!([(sums.rows, sums.columns), (residual.rows, residual.columns)], [size; 2], "sums to add");
+        assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
+        let out = out.into_shared();
+        self.time(Part::Memory, || {
+            self.in_rows(
+                size.0,
+                size.1,
+                #[inline(always)]
+                |rows| {
+                    for row in rows {
+                        let out = out.row(row);
+                        let terms = sums.row(row).iter().zip(residual.row(row)).enumerate();
+                        for (out, (column, (sum, under))) in out.iter_mut().zip(terms) {
+                            let bias = bias.map_or(0.0, |bias| bias.host()[column].widen());
+                            *out = O::narrow(sum + bias + under.widen());
+                        }
+                    }
+                },
+            );
+        });
+    }
+
     /// `d_x = d_out W`, or that much more.
     pub fn linear_backward_input<D: Element, W: Element, X: Element>(
         &self,

@@ -37,7 +37,7 @@ impl Device {
     }
 
     /// `to += x`. Panics when the lengths differ.
-    pub fn add<E: Element>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
+    pub fn add<A: Element, B: Element>(&self, x: View<'_, A>, to: ViewMut<'_, B>) {
         let (x, to) = (x.host(), SharedMut::new(to.into_host()));
         assert_eq!(x.len(), to.len(), "numbers to add");
         self.time(Part::Memory, || {
@@ -47,7 +47,7 @@ impl Device {
                 #[inline(always)]
                 |range| {
                     for (to, x) in to.range(range.clone()).iter_mut().zip(&x[range]) {
-                        *to = E::narrow(to.widen() + x.widen());
+                        *to = B::narrow(to.widen() + x.widen());
                     }
                 },
             );

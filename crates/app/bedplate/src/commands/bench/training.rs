@@ -87,7 +87,7 @@ const SHAPES: [Shape; 6] = [
         sequence: 256,
         sequences: 8,
         precision: Precision::F32,
-        recompute: Recompute::Selective,
+        recompute: Recompute::Cheap,
     },
     Shape {
         name: "mixtral 30M",
