@@ -6,7 +6,7 @@
 
 use std::time::Instant;
 
-use bedplate_kernels::{AttentionShape, Bf16, Buffer, Device, Element, Into};
+use bedplate_kernels::{AttentionShape, Bf16, Buffer, Device, Element, Put};
 
 /// Tokens and widths of the block that the figures are for, and square products.
 const SHAPES: [(&str, usize, usize, usize); 7] = [
@@ -51,12 +51,12 @@ fn main() {
 }
 
 fn products<E: Element>(device: &Device, (name, tokens, inputs, outputs): (&str, usize, usize, usize)) {
-    let x = random::<E>(tokens * inputs);
-    let weight = random::<E>(outputs * inputs);
-    let d_out = random::<E>(tokens * outputs);
-    let mut out = Buffer::<E>::zeros(tokens * outputs);
-    let mut d_x = Buffer::<E>::zeros(tokens * inputs);
-    let mut d_weight = Buffer::<f32>::zeros(outputs * inputs);
+    let x = random::<E>(device, tokens * inputs);
+    let weight = random::<E>(device, outputs * inputs);
+    let d_out = random::<E>(device, tokens * outputs);
+    let mut out = device.zeros::<E>(tokens * outputs);
+    let mut d_x = device.zeros::<E>(tokens * inputs);
+    let mut d_weight = device.zeros::<f32>(outputs * inputs);
     let x = x.view().matrix(tokens, inputs);
     let d_out = d_out.view().matrix(tokens, outputs);
     let forward = best(|| {
@@ -64,7 +64,7 @@ fn products<E: Element>(device: &Device, (name, tokens, inputs, outputs): (&str,
     });
     let input = best(|| {
         let d_x = d_x.view_mut().matrix(tokens, inputs);
-        device.linear_backward_input(d_out, weight.view(), Into::Replace, d_x);
+        device.linear_backward_input(d_out, weight.view(), Put::Replace, d_x);
     });
     let weight = best(|| device.linear_backward_weight(d_out, x, d_weight.view_mut(), None));
     let work = 2e-9 * tokens as f64 * inputs as f64 * outputs as f64;
@@ -82,11 +82,11 @@ fn products<E: Element>(device: &Device, (name, tokens, inputs, outputs): (&str,
 fn attention<E: Element>(device: &Device) {
     let shape = AttentionShape { sequence: 512, heads: 8, kv_heads: 8, head_dim: 64, scale: 0.125 };
     let (rows, inner) = (4 * shape.sequence, shape.heads * shape.head_dim);
-    let (qkv, d_out) = (random::<E>(rows * shape.columns()), random::<E>(rows * inner));
-    let first_keys = Buffer::<u32>::zeros(rows);
-    let mut out = Buffer::<E>::zeros(rows * inner);
-    let mut log_sums = Buffer::<f32>::zeros(rows * shape.heads);
-    let mut d_qkv = Buffer::<E>::zeros(rows * shape.columns());
+    let (qkv, d_out) = (random::<E>(device, rows * shape.columns()), random::<E>(device, rows * inner));
+    let first_keys = device.zeros::<u32>(rows);
+    let mut out = device.zeros::<E>(rows * inner);
+    let mut log_sums = device.zeros::<f32>(rows * shape.heads);
+    let mut d_qkv = device.zeros::<E>(rows * shape.columns());
     let qkv = qkv.view().matrix(rows, shape.columns());
     let forward = best(|| {
         let to = out.view_mut().matrix(rows, inner);
@@ -133,14 +133,14 @@ fn best(mut work: impl FnMut()) -> f64 {
     least
 }
 
-fn random<E: Element>(len: usize) -> Buffer<E> {
+fn random<E: Element>(device: &Device, len: usize) -> Buffer<E> {
     let mut state = 1u64;
     let mut next = || {
         state = state.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
         E::narrow((state >> 40) as f32 / (1u64 << 23) as f32 - 1.0)
     };
     let values: Vec<E> = (0..len).map(|_| next()).collect();
-    let mut buffer = Buffer::zeros(len);
-    Device::cpu(1).write(buffer.view_mut(), &values);
+    let mut buffer = device.zeros(len);
+    device.write(buffer.view_mut(), &values);
     buffer
 }

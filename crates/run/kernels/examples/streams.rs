@@ -7,8 +7,7 @@ use std::env;
 use std::time::Instant;
 
 use bedplate_kernels::{
-    AdamW, Bf16, Buffer, Device, Element, Gelu, Heads, IGNORED, Into, Matrix, MatrixMut, Rotary, Turn, View,
-    ViewMut,
+    AdamW, Bf16, Buffer, Device, Element, Gelu, Heads, IGNORED, Matrix, MatrixMut, Put, Rotary, Turn,
 };
 
 /// Every measurement is the best of the runs in this time.
@@ -72,15 +71,15 @@ impl Bench {
     /// Seconds of the fastest run, and of the fastest copy of so many numbers by either of two ways. They take turns, so that all
     /// meet the same neighbours on a machine that is shared.
     fn best_beside_copies(&self, run: &mut impl FnMut(), len: usize) -> (f64, f64) {
-        let (mut from, mut to) = (vec![0.0f32; len], vec![0.0f32; len]);
-        from.fill(1.0);
-        to.fill(2.0);
+        let (from, mut to) = (vec![1.0f32; len], vec![2.0f32; len]);
+        let (mut source, mut target) = (self.device.zeros(len), self.device.zeros(len));
+        self.device.write(source.view_mut(), &from);
+        self.device.write(target.view_mut(), &to);
         let (mut best, mut best_copy, mut runs) = (f64::INFINITY, f64::INFINITY, 0);
         let began = Instant::now();
         while runs < 4 || began.elapsed().as_secs_f64() < SECONDS {
             best = best.min(seconds(&mut *run));
-            best_copy =
-                best_copy.min(seconds(|| self.device.copy(View::of_host(&from), ViewMut::of_host(&mut to))));
+            best_copy = best_copy.min(seconds(|| self.device.copy(source.view(), target.view_mut())));
             best_copy = best_copy.min(seconds(|| self.copy_in_large_pieces(&from, &mut to)));
             runs += 1;
         }
@@ -107,10 +106,10 @@ impl Bench {
         let x = random::<E>(device, 2 * numbers, 1);
         let d = random::<E>(device, numbers, 2);
         let weight = random::<E>(device, columns, 3);
-        let mut out = Buffer::<E>::zeros(2 * numbers);
-        let mut kept = Buffer::<f32>::zeros(2 * rows);
-        let mut sums = Buffer::<f32>::zeros(columns);
-        let mut more_sums = Buffer::<f32>::zeros(columns);
+        let mut out = device.zeros::<E>(2 * numbers);
+        let mut kept = device.zeros::<f32>(2 * rows);
+        let mut sums = device.zeros::<f32>(columns);
+        let mut more_sums = device.zeros::<f32>(columns);
         let x_all = || x.range(0..numbers).matrix(rows, columns);
         let pairs = || x.view().matrix(rows, 2 * columns);
         let d_all = || d.view().matrix(rows, columns);
@@ -123,7 +122,7 @@ impl Bench {
             device.rms_norm(x_all(), weight.view(), 1e-5, half(&mut out, rows, columns), kept);
         });
         for (name, into, passes) in
-            [("rms_norm_backward", Into::Replace, 3), ("rms_norm_backward add", Into::Add, 4)]
+            [("rms_norm_backward", Put::Replace, 3), ("rms_norm_backward add", Put::Add, 4)]
         {
             at(name, passes * size, &mut || {
                 let (kept, out) = (kept.range(0..rows), half(&mut out, rows, columns));
@@ -150,7 +149,7 @@ impl Bench {
                 x_all(),
                 weight.view(),
                 kept.view(),
-                Into::Replace,
+                Put::Replace,
                 out,
                 Some(sums),
                 more,
@@ -180,13 +179,13 @@ impl Bench {
         let size = rows * columns * size_of::<E>();
         let frequencies: Vec<f64> =
             (0..dim / 2).map(|pair| 1e4f64.powf(-2.0 * pair as f64 / dim as f64)).collect();
-        let rotary = Rotary::new(dim, &frequencies, rows, 1.0);
+        let rotary = Rotary::new(device, dim, &frequencies, rows, 1.0);
         let positions: Vec<u32> = (0..rows as u32).collect();
-        let mut on_device = Buffer::<u32>::zeros(rows);
+        let mut on_device = device.zeros::<u32>(rows);
         device.write(on_device.view_mut(), &positions);
         let weight = random::<E>(device, dim, 4);
-        let mut inverses = Buffer::<f32>::zeros(rows * heads.count);
-        let mut sums = Buffer::<f32>::zeros(dim);
+        let mut inverses = device.zeros::<f32>(rows * heads.count);
+        let mut sums = device.zeros::<f32>(dim);
         self.measure("rotate", E::NAME, (rows, columns), 2 * size, || {
             device.rotate(&heads, on_device.view(), &rotary, Turn::Forward, half(out, rows, columns));
         });
@@ -202,12 +201,12 @@ impl Bench {
     fn lookups<E: Element>(&self, rows: usize, columns: usize, x: Matrix<'_, E>, out: &mut Buffer<E>) {
         let (device, entries) = (&self.device, 32_000);
         let numbers = rows * columns;
-        let table = Buffer::<E>::zeros(entries * columns);
-        let mut d_table = Buffer::<f32>::zeros(entries * columns);
+        let table = device.zeros::<E>(entries * columns);
+        let mut d_table = device.zeros::<f32>(entries * columns);
         let tokens = random_numbers(device, rows, entries);
         self.measure("embedding", E::NAME, (rows, columns), 2 * numbers * size_of::<E>(), || {
             let table = table.view().matrix(entries, columns);
-            device.embedding(tokens.view(), table, Into::Replace, half(out, rows, columns));
+            device.embedding(tokens.view(), table, Put::Replace, half(out, rows, columns));
         });
         self.measure("embedding_backward", E::NAME, (rows, columns), numbers * (8 + size_of::<E>()), || {
             device.embedding_backward(tokens.view(), x, d_table.view_mut().matrix(entries, columns));
@@ -227,11 +226,11 @@ impl Bench {
         let size = rows * columns * size_of::<E>();
         let logits = random::<f32>(device, rows * count, 5);
         let (mut probabilities, mut d_logits) =
-            (Buffer::<f32>::zeros(rows * count), Buffer::<f32>::zeros(rows * count));
+            (device.zeros::<f32>(rows * count), device.zeros::<f32>(rows * count));
         let (mut chosen, mut order, mut slots) =
-            (Buffer::<u32>::zeros(choices), Buffer::<u32>::zeros(choices), Buffer::<u32>::zeros(choices));
-        let (mut weights, mut d_weights) = (Buffer::<f32>::zeros(choices), Buffer::<f32>::zeros(choices));
-        let mut offsets = Buffer::<u32>::zeros(count + 1);
+            (device.zeros::<u32>(choices), device.zeros::<u32>(choices), device.zeros::<u32>(choices));
+        let (mut weights, mut d_weights) = (device.zeros::<f32>(choices), device.zeros::<f32>(choices));
+        let mut offsets = device.zeros::<u32>(count + 1);
         let y = random::<E>(device, choices * columns, 6);
         self.measure("route", "f32", (rows, count), 8 * rows * count, || {
             let probabilities = probabilities.view_mut().matrix(rows, count);
@@ -268,7 +267,7 @@ impl Bench {
                 slots.view(),
                 weights.view(),
                 per_token,
-                Into::Replace,
+                Put::Replace,
                 half(out, rows, columns),
             );
         });
@@ -277,7 +276,7 @@ impl Bench {
             device.combine_backward(d, y, slots.view(), weights.view(), per_token, d_y, d_weights.view_mut());
         });
         self.measure("gate_rows", E::NAME, shape, 2 * size, || {
-            device.gate_rows(x, weights.range(0..rows), Into::Replace, half(out, rows, columns));
+            device.gate_rows(x, weights.range(0..rows), Put::Replace, half(out, rows, columns));
         });
         self.measure("gate_rows_backward", E::NAME, shape, 3 * size, || {
             let d_logits = d_weights.range_mut(0..rows);
@@ -289,10 +288,10 @@ impl Bench {
         let mut logits = random::<f32>(&self.device, rows * vocabulary, 7);
         let targets = random_numbers(&self.device, rows, vocabulary);
         assert!((vocabulary as u32) < IGNORED, "targets are tokens");
-        let mut losses = Buffer::<f32>::zeros(rows);
+        let mut losses = self.device.zeros::<f32>(rows);
         self.measure("cross_entropy", "f32", (rows, vocabulary), 8 * rows * vocabulary, || {
             let logits = logits.view_mut().matrix(rows, vocabulary);
-            self.device.cross_entropy(logits, targets.view(), 1.0, losses.view_mut());
+            self.device.cross_entropy(logits, targets.view(), Some(1.0), losses.view_mut());
         });
     }
 
@@ -300,8 +299,8 @@ impl Bench {
         let device = &self.device;
         let gradient = random::<f32>(device, len, 8);
         let mut weights = random::<f32>(device, len, 9);
-        let (mut first, mut second) = (Buffer::<f32>::zeros(len), Buffer::<f32>::zeros(len));
-        let mut copy = Buffer::<Bf16>::zeros(len);
+        let (mut first, mut second) = (device.zeros::<f32>(len), device.zeros::<f32>(len));
+        let mut copy = device.zeros::<Bf16>(len);
         let step = AdamW {
             learning_rate: 1e-4,
             beta1: 0.9,
@@ -342,7 +341,7 @@ fn random<E: Element>(device: &Device, len: usize, seed: u32) -> Buffer<E> {
         E::narrow(state as f32 / 2f32.powi(31) - 1.0)
     };
     let numbers: Vec<E> = (0..len).map(|_| next()).collect();
-    let mut buffer = Buffer::zeros(len);
+    let mut buffer = device.zeros(len);
     device.write(buffer.view_mut(), &numbers);
     buffer
 }
@@ -350,7 +349,7 @@ fn random<E: Element>(device: &Device, len: usize, seed: u32) -> Buffer<E> {
 fn random_numbers(device: &Device, len: usize, limit: usize) -> Buffer<u32> {
     let numbers: Vec<u32> =
         (0..len).map(|index| (index as u32).wrapping_mul(0x9e37_79b9) % limit as u32).collect();
-    let mut buffer = Buffer::zeros(len);
+    let mut buffer = device.zeros(len);
     device.write(buffer.view_mut(), &numbers);
     buffer
 }

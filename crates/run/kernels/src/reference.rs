@@ -1,16 +1,19 @@
 //! The slow, obvious definitions that operators are tested against, and the devices to test them on.
 
-use crate::cpu::level::{Level, has_tiles};
+use crate::cpu::{Cpu, Level, has_tiles};
 use crate::{AttentionShape, Device, Element};
 
-/// One device for each level that this processor has, with and without tiles, each with another number of threads.
+/// One device for each level that this processor has, with and without tiles, each with another number of threads, and one
+/// whose memory lies apart.
 pub(crate) fn devices() -> Vec<Device> {
     let levels = [Level::Portable, Level::Avx2, Level::Avx512];
     let levels = levels.into_iter().filter(|level| *level <= Level::detect()).enumerate();
-    let mut devices: Vec<Device> = levels.map(|(index, level)| Device::at(level, false, index + 1)).collect();
+    let mut devices: Vec<Device> =
+        levels.map(|(index, level)| Device::of(Cpu::at(level, false, index + 1))).collect();
     if has_tiles() {
-        devices.push(Device::at(Level::Avx512, true, 2));
+        devices.push(Device::of(Cpu::at(Level::Avx512, true, 2)));
     }
+    devices.push(Device::apart(2));
     devices
 }
 
