@@ -1,6 +1,6 @@
 //! The head: the last norm, logits, the loss, and the way back to the stream.
 
-use bedplate_kernels::{Device, Element, HeadGradients, Into, View, ViewMut};
+use bedplate_kernels::{Device, Element, HeadGradients, Put, View, ViewMut};
 
 use crate::norm;
 use crate::table::{EmbeddingParts, HeadParts, Parts};
@@ -58,7 +58,7 @@ impl Network {
         let last = self.blocks().len() - 1;
         let Some(parts) = self.tied_embedding() else { return (gradients.block_mut(last), None) };
         let [embedding, own] = gradients.two_blocks_mut(0, last);
-        (own, Some(embedding.into_range(parts.table.clone())))
+        (own, Some(embedding.range(parts.table.clone())))
     }
 
     /// The head's room, with the norm of the stream in place.
@@ -115,7 +115,7 @@ impl Network {
         let HeadRoom { stream, targets, head, gradients } = &mut self.normed_head(device, weights.own, room);
         let (rows, hidden) = (stream.rows, stream.columns);
         let d_weight = match &self.head_parts().weight {
-            Some(own) => gradient.as_mut().map(|gradient| gradient.reborrow().into_range(own.clone())),
+            Some(own) => gradient.as_mut().map(|gradient| gradient.reborrow().range(own.clone())),
             None => table,
         };
         let StreamGradients { stream: d_stream, normed: d_normed } =
@@ -137,7 +137,7 @@ impl Network {
             d_normed.view().matrix(rows, hidden),
             *stream,
             &head.inverses,
-            Into::Replace,
+            Put::Replace,
             d_stream.view_mut().matrix(rows, hidden),
             gradient,
         );

@@ -27,7 +27,7 @@ impl Network {
                     Kind::Residual => narrower * normal(key, place as u64),
                 };
                 let values: Vec<E> = tensor.places().map(|place| E::narrow(value(place) as f32)).collect();
-                device.write(weights.block_mut(index).into_range(tensor.range.clone()), &values);
+                device.write(weights.block_mut(index).range(tensor.range.clone()), &values);
             }
         }
     }

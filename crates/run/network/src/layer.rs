@@ -6,7 +6,7 @@
 use std::ops::Range;
 
 use bedplate_kernels::{
-    AttentionShape, Buffer, Device, Element, Heads, Into, Matrix, MatrixMut, Turn, View, ViewMut,
+    AttentionShape, Buffer, Device, Element, Heads, Matrix, MatrixMut, Put, Qkv, Seen, Turn, View, ViewMut,
 };
 
 use crate::numerics::Activation;
@@ -129,7 +129,7 @@ impl<E: Element> LayerRun<'_, E> {
                 let d_output = self.matrix(d_output, self.hidden());
                 let rooms = DenseRooms { activated: &mut inner.activated, gate_up: &mut inner.gate_up };
                 let d_normed = self.matrix_mut(d_normed, self.hidden());
-                self.dense_backward(dense, d_output, kept, cheap, rooms, Into::Replace, d_normed, gradient);
+                self.dense_backward(dense, d_output, kept, cheap, rooms, Put::Replace, d_normed, gradient);
             }
             MlpParts::Mixture(mixture) => {
                 self.mixture_backward(mixture, kept, cheap, d_output, inner, d_normed, gradient);
@@ -210,8 +210,8 @@ impl<E: Element> LayerRun<'_, E> {
         let bias = parts
             .bias
             .clone()
-            .map(|bias| back.into_range(bias.start - parts.weight.end..bias.end - parts.weight.end));
-        self.device.linear_backward_weight(d_output, input, front.into_range(parts.weight.clone()), bias);
+            .map(|bias| back.range(bias.start - parts.weight.end..bias.end - parts.weight.end));
+        self.device.linear_backward_weight(d_output, input, front.range(parts.weight.clone()), bias);
     }
 
     // Attention.
@@ -219,7 +219,8 @@ impl<E: Element> LayerRun<'_, E> {
     fn attention_shape(&self) -> AttentionShape {
         let widths = &self.parts.widths;
         AttentionShape {
-            sequence: self.sequence,
+            queries: self.sequence,
+            keys: self.sequence,
             heads: widths.heads,
             kv_heads: widths.kv_heads,
             head_dim: widths.head_dim,
@@ -244,7 +245,7 @@ impl<E: Element> LayerRun<'_, E> {
         let [queries_keys, values] = self.parts.qkv.split(unnormed, self.hidden());
         self.linear(&queries_keys, input, self.matrix_mut(&mut kept.unnormed, unnormed));
         let qkv = self.matrix_mut(&mut kept.qkv, columns);
-        self.linear(&values, input, qkv.into_columns(unnormed..columns));
+        self.linear(&values, input, qkv.columns(unnormed..columns));
         let inverses = [&mut kept.query_inverses, &mut kept.key_inverses];
         let norms = [&norms.queries, &norms.keys].into_iter().zip(inverses);
         for (heads, (norm, inverses)) in self.query_and_key_heads().iter().zip(norms) {
@@ -275,10 +276,11 @@ impl<E: Element> LayerRun<'_, E> {
     fn attend(&self, kept: &mut Kept<E>) {
         let widths = &self.parts.widths;
         self.rotate(Turn::Forward, &mut kept.qkv);
+        let shape = self.attention_shape();
         self.device.attention(
-            &self.attention_shape(),
-            self.matrix(&kept.qkv, widths.qkv),
-            self.first_keys,
+            &shape,
+            Qkv::columns(&shape, self.matrix(&kept.qkv, widths.qkv)),
+            Seen { first_keys: self.first_keys, positions: None },
             self.matrix_mut(&mut kept.attended, widths.attended),
             kept.log_sums.range_mut(0..self.rows * widths.heads),
         );
@@ -299,17 +301,18 @@ impl<E: Element> LayerRun<'_, E> {
         self.device.linear_backward_input(
             d_output,
             self.weights.range(output.weight.clone()),
-            Into::Replace,
+            Put::Replace,
             self.matrix_mut(&mut inner.attended, widths.attended),
         );
+        let shape = self.attention_shape();
         self.device.attention_backward(
-            &self.attention_shape(),
-            self.matrix(&kept.qkv, widths.qkv),
-            self.first_keys,
+            &shape,
+            Qkv::columns(&shape, self.matrix(&kept.qkv, widths.qkv)),
+            Seen { first_keys: self.first_keys, positions: None },
             attended,
             kept.log_sums.range(0..self.rows * widths.heads),
             self.matrix(&inner.attended, widths.attended),
-            self.matrix_mut(&mut inner.qkv, widths.qkv),
+            Qkv::columns_mut(&shape, self.matrix_mut(&mut inner.qkv, widths.qkv)),
         );
         self.rotate(Turn::Backward, &mut inner.qkv);
     }
@@ -336,7 +339,7 @@ impl<E: Element> LayerRun<'_, E> {
         }
         for (place, norm) in places.into_iter().zip(norms) {
             if let Some(gradient) = reborrow(&mut gradient) {
-                self.device.add(shares.range(place), gradient.into_range(norm));
+                self.device.add(shares.range(place), gradient.range(norm));
             }
         }
     }
@@ -359,7 +362,7 @@ impl<E: Element> LayerRun<'_, E> {
                 self.matrix(&kept.unnormed, self.parts.widths.unnormed),
                 self.weights.range(norm.clone()),
                 inverses[index].range(0..self.rows * heads.count),
-                reborrow(&mut sums).map(|sums| sums.into_range(places[index].clone())),
+                reborrow(&mut sums).map(|sums| sums.range(places[index].clone())),
             );
         }
     }
@@ -377,7 +380,7 @@ impl<E: Element> LayerRun<'_, E> {
         self.linear_gradient(&self.parts.qkv, d_qkv, input, gradient);
         let weight = self.weights.range(self.parts.qkv.weight.clone());
         let d_normed = self.matrix_mut(d_normed, self.hidden());
-        self.device.linear_backward_input(d_qkv, weight, Into::Replace, d_normed);
+        self.device.linear_backward_input(d_qkv, weight, Put::Replace, d_normed);
     }
 
     // The dense MLP.
@@ -407,7 +410,7 @@ impl<E: Element> LayerRun<'_, E> {
         kept: &Kept<E>,
         cheap: &Cheap<E>,
         rooms: DenseRooms<'_, E>,
-        into: Into,
+        put: Put,
         d_input: MatrixMut<'_, T>,
         mut gradient: BlockGradient<'_>,
     ) {
@@ -416,7 +419,7 @@ impl<E: Element> LayerRun<'_, E> {
         self.linear_gradient(&dense.down, d_output, forward, reborrow(&mut gradient));
         let weight = self.weights.range(dense.down.weight.clone());
         let d_activated = self.matrix_mut(activated, dense.width);
-        self.device.linear_backward_input(d_output, weight, Into::Replace, d_activated);
+        self.device.linear_backward_input(d_output, weight, Put::Replace, d_activated);
         let before = self.matrix(&kept.gate_up, dense.outputs());
         let d_activated = self.matrix(activated, dense.width);
         let d_gate_up = self.matrix_mut(gate_up, dense.outputs());
@@ -428,7 +431,7 @@ impl<E: Element> LayerRun<'_, E> {
         let input = self.matrix(&cheap.before_mlp, self.hidden());
         self.linear_gradient(&dense.gate_up, d_gate_up, input, gradient);
         let weight = self.weights.range(dense.gate_up.weight.clone());
-        self.device.linear_backward_input(d_gate_up, weight, into, d_input);
+        self.device.linear_backward_input(d_gate_up, weight, put, d_input);
     }
 }
 

@@ -3,7 +3,7 @@
 //! Where layers are cut over ranks, experts are cut like an MLP. Router and shared gate are whole on every rank, so what they add to
 //! a sum over ranks is added by the first rank alone.
 
-use bedplate_kernels::{Balance, Buffer, Element, Into, Matrix};
+use bedplate_kernels::{Balance, Buffer, Element, Put, Matrix};
 
 use crate::layer::{BlockGradient, DenseRooms, LayerRun, reborrow};
 use crate::table::MixtureParts;
@@ -38,10 +38,10 @@ impl<E: Element> LayerRun<'_, E> {
         match partial {
             None => {
                 self.device.copy(kept.middle.range(0..rows * hidden), output.range_mut(0..rows * hidden));
-                self.combine(parts, kept, cheap, Into::Add, output);
+                self.combine(parts, kept, cheap, Put::Add, output);
             }
             Some(Partial { sums, .. }) => {
-                self.combine(parts, kept, cheap, Into::Replace, sums);
+                self.combine(parts, kept, cheap, Put::Replace, sums);
                 self.add_sums(sums, None, &kept.middle, output);
             }
         }
@@ -53,7 +53,7 @@ impl<E: Element> LayerRun<'_, E> {
         parts: &MixtureParts,
         kept: &mut Kept<E>,
         cheap: &mut Cheap<E>,
-        into: Into,
+        put: Put,
         output: &mut Buffer<T>,
     ) {
         let (hidden, slots) = (self.hidden(), self.rows * parts.per_token);
@@ -62,7 +62,7 @@ impl<E: Element> LayerRun<'_, E> {
             kept.slots.range(0..slots),
             kept.choice_weights.range(0..slots),
             parts.per_token,
-            into,
+            put,
             self.matrix_mut(output, hidden),
         );
         self.shared_forward(parts, kept, cheap, output);
@@ -137,7 +137,7 @@ impl<E: Element> LayerRun<'_, E> {
         self.device.gate_rows(
             self.matrix(&kept.shared_outputs, hidden),
             kept.shared_logits.range(0..self.rows),
-            Into::Add,
+            Put::Add,
             self.matrix_mut(output, hidden),
         );
     }
@@ -160,7 +160,7 @@ impl<E: Element> LayerRun<'_, E> {
             slotted(&inner.gathered, slots, hidden),
             kept.slots.range(0..slots),
             parts.per_token,
-            Into::Replace,
+            Put::Replace,
             self.matrix_mut(d_normed, hidden),
         );
         self.network.sum_over_ranks(self.device, inner.choice_weights.range_mut(0..slots));
@@ -192,7 +192,7 @@ impl<E: Element> LayerRun<'_, E> {
         let d_outputs = slotted(&inner.expert_outputs, slots, hidden);
         let activated = slotted(&cheap.expert_activated, slots, width);
         if let Some(gradient) = reborrow(&mut gradient) {
-            let d_down = gradient.into_range(parts.down.clone());
+            let d_down = gradient.range(parts.down.clone());
             self.device.expert_linear_backward_weight(d_outputs, activated, offsets, d_down);
         }
         let down = self.weights.range(parts.down.clone());
@@ -206,7 +206,7 @@ impl<E: Element> LayerRun<'_, E> {
         let d_gate_up = slotted(&inner.expert_gate_up, slots, 2 * width);
         if let Some(gradient) = gradient {
             let gathered = slotted(&cheap.gathered, slots, hidden);
-            let d_weights = gradient.into_range(parts.gate_up.clone());
+            let d_weights = gradient.range(parts.gate_up.clone());
             self.device.expert_linear_backward_weight(d_gate_up, gathered, offsets, d_weights);
         }
         let gate_up = self.weights.range(parts.gate_up.clone());
@@ -252,12 +252,12 @@ impl<E: Element> LayerRun<'_, E> {
         let hidden = self.hidden();
         if let Some(gradient) = gradient {
             let input = self.matrix(&cheap.before_mlp, hidden);
-            let d_weight = gradient.into_range(weight.clone());
+            let d_weight = gradient.range(weight.clone());
             self.device.linear_backward_weight(d_logits, input, d_weight, None);
         }
         if self.network.slice().rank == 0 {
             let weight = self.weights.range(weight.clone());
-            self.device.linear_backward_input(d_logits, weight, Into::Add, self.matrix_mut(d_normed, hidden));
+            self.device.linear_backward_input(d_logits, weight, Put::Add, self.matrix_mut(d_normed, hidden));
         }
     }
 
@@ -293,7 +293,7 @@ impl<E: Element> LayerRun<'_, E> {
         };
         let rooms = DenseRooms { activated, gate_up };
         let d_normed = self.matrix_mut(d_normed, hidden);
-        self.dense_backward(shared, d_outputs, kept, cheap, rooms, Into::Add, d_normed, gradient);
+        self.dense_backward(shared, d_outputs, kept, cheap, rooms, Put::Add, d_normed, gradient);
     }
 }
 

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use bedplate_kernels::{Device, Element, Into, Rotary, View, ViewMut};
+use bedplate_kernels::{Device, Element, Put, Rotary, View, ViewMut};
 use bedplate_transformer::Positions;
 
 use crate::layer::LayerRun;
@@ -49,7 +49,7 @@ impl Network {
     }
 
     fn build(
-        _device: &Device,
+        device: &Device,
         architecture: Architecture,
         longest: usize,
         slice: Slice,
@@ -64,7 +64,7 @@ impl Network {
         let blocks = table::blocks(model, slice)?;
         let rotary = architecture.numerics.rotary.as_ref();
         let rotary =
-            rotary.map(|scheme| Rotary::new(2 * scheme.frequencies.len(), &scheme.frequencies, longest, 1.0));
+            rotary.map(|scheme| Rotary::new(device, 2 * scheme.frequencies.len(), &scheme.frequencies, longest, 1.0));
         Ok(Self { architecture, slice, reduce, blocks, rotary, longest })
     }
 
@@ -230,11 +230,11 @@ impl Network {
         let mut stream = room.batch.streams[0].view_mut().matrix(rows, hidden);
         let given = &room.batch.given;
         let table = table.matrix(table.len() / hidden, hidden);
-        device.embedding(given.tokens.view(), table, Into::Replace, stream.reborrow());
+        device.embedding(given.tokens.view(), table, Put::Replace, stream.reborrow());
         if let Some(positions) = &parts.positions {
             let table = weights.range(positions.clone());
             let table = table.matrix(table.len() / hidden, hidden);
-            device.embedding(given.positions.view(), table, Into::Add, stream);
+            device.embedding(given.positions.view(), table, Put::Add, stream);
         }
     }
 
@@ -248,7 +248,7 @@ impl Network {
         let (rows, hidden) = (room.shape.rows(), self.hidden());
         let stream = room.shared.gradients.as_ref().expect(HAS_GRADIENTS).stream.view().matrix(rows, hidden);
         let mut add = |indices, range: &Range<usize>| {
-            let table = gradient.reborrow().into_range(range.clone());
+            let table = gradient.reborrow().range(range.clone());
             device.embedding_backward(indices, stream, table.matrix(range.len() / hidden, hidden));
         };
         add(room.batch.given.tokens.view(), &parts.table);

@@ -1,6 +1,6 @@
 //! The norms before attention, MLP and head: RMS norm or layer norm, as the model has it.
 
-use bedplate_kernels::{Buffer, Device, Element, Into, Matrix, MatrixMut, View, ViewMut};
+use bedplate_kernels::{Buffer, Device, Element, Put, Matrix, MatrixMut, View, ViewMut};
 
 use crate::Architecture;
 use crate::layer::{BlockGradient, LayerRun};
@@ -43,7 +43,7 @@ pub(crate) fn backward<E: Element>(
     d_output: Matrix<'_, E>,
     input: Matrix<'_, E>,
     statistics: &Buffer<f32>,
-    into: Into,
+    put: Put,
     d_input: MatrixMut<'_, E>,
     gradient: BlockGradient<'_>,
 ) {
@@ -52,9 +52,9 @@ pub(crate) fn backward<E: Element>(
     let (d_weight, d_bias) = gradient.map(|gradient| split(parts, gradient)).unzip();
     let d_bias = d_bias.flatten();
     match &parts.bias {
-        None => device.rms_norm_backward(d_output, input, weight, statistics, into, d_input, d_weight),
+        None => device.rms_norm_backward(d_output, input, weight, statistics, put, d_input, d_weight),
         Some(_) => {
-            device.layer_norm_backward(d_output, input, weight, statistics, into, d_input, d_weight, d_bias);
+            device.layer_norm_backward(d_output, input, weight, statistics, put, d_input, d_weight, d_bias);
         }
     }
 }
@@ -63,8 +63,8 @@ pub(crate) fn backward<E: Element>(
 fn split<'a>(parts: &NormParts, gradient: ViewMut<'a, f32>) -> (ViewMut<'a, f32>, Option<ViewMut<'a, f32>>) {
     let end = parts.weight.end;
     let (front, back) = gradient.split_at(end);
-    let bias = parts.bias.clone().map(|bias| back.into_range(bias.start - end..bias.end - end));
-    (front.into_range(parts.weight.clone()), bias)
+    let bias = parts.bias.clone().map(|bias| back.range(bias.start - end..bias.end - end));
+    (front.range(parts.weight.clone()), bias)
 }
 
 impl<E: Element> LayerRun<'_, E> {
@@ -96,7 +96,7 @@ impl<E: Element> LayerRun<'_, E> {
             self.matrix(&room.normed, hidden),
             self.matrix(input, hidden),
             statistics,
-            Into::Add,
+            Put::Add,
             self.matrix_mut(&mut room.stream, hidden),
             gradient,
         );

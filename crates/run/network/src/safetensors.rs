@@ -210,7 +210,7 @@ pub fn load<E: Element>(
             if weights.has_block(index) {
                 let whole = read_tensor(file, &name, tensor)?;
                 let values: Vec<E> = tensor.places().map(|place| E::narrow(whole[place])).collect();
-                device.write(weights.block_mut(index).into_range(tensor.range.clone()), &values);
+                device.write(weights.block_mut(index).range(tensor.range.clone()), &values);
             }
             used.insert(name);
         }

@@ -17,9 +17,9 @@ impl<E: Element> Weights<E> {
     }
 
     /// Only the blocks that are wanted, by their numbers in the network. Asking for another one later panics.
-    pub fn of_blocks(_device: &Device, network: &Network, is_wanted: impl Fn(usize) -> bool) -> Self {
+    pub fn of_blocks(device: &Device, network: &Network, is_wanted: impl Fn(usize) -> bool) -> Self {
         let blocks = network.blocks().iter().enumerate();
-        let blocks = blocks.map(|(index, block)| is_wanted(index).then(|| Buffer::zeros(block.len)));
+        let blocks = blocks.map(|(index, block)| is_wanted(index).then(|| device.zeros(block.len)));
         Self { blocks: blocks.collect() }
     }
 

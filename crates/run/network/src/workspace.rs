@@ -62,13 +62,13 @@ pub(crate) type Partial<E> = workspace::Partial<Memory<E>>;
 
 /// Allocates, and adds up what it has allocated.
 struct Allocator<'a> {
-    _device: &'a Device,
+    device: &'a Device,
     bytes: Cell<usize>,
 }
 
 impl Allocator<'_> {
     fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
-        let buffer = Buffer::zeros(len);
+        let buffer = self.device.zeros(len);
         self.bytes.set(self.bytes.get() + buffer.bytes());
         buffer
     }
@@ -162,7 +162,7 @@ impl<E: Element> Workspace<E> {
             has_head: blocks.end == network.blocks().len(),
             is_sliced: network.slice().degree > 1,
         };
-        let allocator = Allocator { _device: device, bytes: Cell::new(0) };
+        let allocator = Allocator { device, bytes: Cell::new(0) };
         let rooms = Rooms::new(&allocator, &stage);
         let staged = Vec::with_capacity(shape.rows());
         Self { shape, blocks, reaches, rooms, staged, bytes: allocator.bytes.get() }

@@ -14,7 +14,6 @@ use bedplate_network::{Format, SafetensorsFile, write_tensors};
 use serde_json::{Value, json};
 
 use crate::TrainError;
-use crate::optimizer::Owned;
 use crate::parameters::Trained;
 use crate::trainer::{Learner, Trainer};
 
@@ -133,8 +132,8 @@ impl<E: Trained> Trainer<E> {
                 let blocks = 0..self.network.blocks().len();
                 let weights = blocks.map(|index| (format!("weights.{index}"), master.block(index)));
                 let owned = || optimizer.owned.iter();
-                let first = owned().map(|owned| (format!("first.{}", owned.block), owned.first.view()));
-                let second = owned().map(|owned| (format!("second.{}", owned.block), owned.second.view()));
+                let first = owned().map(|owned| (owned.name("first"), owned.first.view()));
+                let second = owned().map(|owned| (owned.name("second"), owned.second.view()));
                 weights.chain(first).chain(second).collect()
             }
             Learner::Adapters(adapters) => vec![
@@ -165,9 +164,9 @@ impl<E: Trained> Trainer<E> {
                     let values = read(&format!("weights.{index}"), block.len)?;
                     device.write(parameters.master_mut().block_mut(index), &values);
                 }
-                for Owned { block, first, second, .. } in &mut optimizer.owned {
-                    restore_buffer(device, &format!("first.{block}"), first, &read)?;
-                    restore_buffer(device, &format!("second.{block}"), second, &read)?;
+                for owned in &mut optimizer.owned {
+                    restore_buffer(device, &owned.name("first"), &mut owned.first, &read)?;
+                    restore_buffer(device, &owned.name("second"), &mut owned.second, &read)?;
                 }
                 parameters.round(device);
             }

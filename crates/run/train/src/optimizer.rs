@@ -17,7 +17,7 @@ pub struct Optimizer {
 
 /// A range of a block, with the moments of its numbers.
 pub(crate) struct Owned {
-    pub(crate) block: usize,
+    block: usize,
     range: Range<usize>,
     pub(crate) first: Buffer<f32>,
     pub(crate) second: Buffer<f32>,
@@ -31,6 +31,14 @@ struct Stretch {
     is_decayed: bool,
 }
 
+impl Owned {
+    /// Its name in a checkpoint: the block, and where in it the range begins.
+    pub(crate) fn name(&self, part: &str) -> String {
+        let Self { block, range, .. } = self;
+        if range.start == 0 { format!("{part}.{block}") } else { format!("{part}.{block}.{}", range.start) }
+    }
+}
+
 impl Optimizer {
     /// Owns everything.
     pub fn new(device: &Device, network: &Network) -> Self {
@@ -40,14 +48,14 @@ impl Optimizer {
 
     /// Owns ranges of blocks, which must not overlap.
     pub fn of_ranges(
-        _device: &Device,
+        device: &Device,
         network: &Network,
         ranges: impl IntoIterator<Item = (usize, Range<usize>)>,
     ) -> Self {
         let own = |(block, range): (usize, Range<usize>)| Owned {
             block,
-            first: Buffer::zeros(range.len()),
-            second: Buffer::zeros(range.len()),
+            first: device.zeros(range.len()),
+            second: device.zeros(range.len()),
             stretches: stretches(&network.blocks()[block], &range),
             range,
         };
@@ -80,11 +88,11 @@ impl Optimizer {
                 let moments = range.start - owned.start..range.end - owned.start;
                 device.adamw(
                     &AdamW { weight_decay, ..*step },
-                    weights.into_range(range.clone()),
+                    weights.range(range.clone()),
                     gradients.block(*block).range(range.clone()),
                     first.range_mut(moments.clone()),
                     second.range_mut(moments),
-                    copy.map(|copy| copy.into_range(range.clone())),
+                    copy.map(|copy| copy.range(range.clone())),
                 );
             }
         }
@@ -123,4 +131,64 @@ fn stretches(block: &Block, owned: &Range<usize>) -> Vec<Stretch> {
 /// What the gradient is multiplied by so that its norm is at most `clip`.
 pub(crate) fn clip_scale(norm: f64, clip: f64) -> f64 {
     if clip > 0.0 { (clip / (norm + 1e-6)).min(1.0) } else { 1.0 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bedplate_diag::Source;
+    use bedplate_network::Architecture;
+
+    const CONFIG: &str = r#"{"model_type": "llama", "hidden_size": 32, "intermediate_size": 64,
+        "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 64}"#;
+
+    /// The weights after three steps by optimizers that own `ranges`.
+    fn steps(network: &Network, device: &Device, ranges: &[Vec<(usize, Range<usize>)>]) -> (Vec<Vec<f32>>, f64) {
+        let (mut parameters, mut gradients) =
+            (Parameters::zeros::<f32>(device, network), Weights::<f32>::zeros(device, network));
+        network.initialise(device, 1, parameters.master_mut());
+        network.initialise(device, 2, &mut gradients);
+        let make = |ranges: &Vec<_>| Optimizer::of_ranges(device, network, ranges.clone());
+        let mut optimizers: Vec<Optimizer> = ranges.iter().map(make).collect();
+        let mut squares = 0.0;
+        for step in 1..=3 {
+            let step = AdamW {
+                learning_rate: 0.01,
+                beta1: 0.9,
+                beta2: 0.95,
+                epsilon: 1e-8,
+                weight_decay: 0.1,
+                step,
+                gradient_scale: 1.0,
+            };
+            for optimizer in &mut optimizers {
+                squares += optimizer.sum_of_squares(device, &gradients);
+                optimizer.step(device, &step, &gradients, &mut parameters);
+            }
+        }
+        let read = |index: usize| {
+            let mut values = vec![0.0; network.blocks()[index].len];
+            device.read(parameters.master().block(index), &mut values);
+            values
+        };
+        ((0..network.blocks().len()).map(read).collect(), squares)
+    }
+
+    #[test]
+    fn owners_of_ranges_do_together_what_one_owner_of_everything_does() {
+        let device = Device::cpu(1);
+        let architecture = Architecture::from_config(Source::new("config.json", CONFIG)).unwrap();
+        let network = Network::new(&device, architecture, 16).unwrap();
+        let blocks = || network.blocks().iter().enumerate();
+        let all: Vec<_> = blocks().map(|(index, block)| (index, 0..block.len)).collect();
+        // Borders inside tensors, so that stretches are cut too.
+        let early: Vec<_> = blocks().map(|(index, block)| (index, 0..block.len / 3)).collect();
+        let late: Vec<_> = blocks().map(|(index, block)| (index, block.len / 3..block.len)).collect();
+        let ((whole, squares), (parts, of_parts)) =
+            (steps(&network, &device, &[all]), steps(&network, &device, &[early.clone(), late]));
+        assert!(whole == parts);
+        assert!((squares / of_parts - 1.0).abs() < 1e-12, "{squares} {of_parts}");
+        let (third, all) = (Optimizer::of_ranges(&device, &network, early), Optimizer::new(&device, &network));
+        assert!(third.bytes() * 3 <= all.bytes(), "moments exist only for what is owned");
+    }
 }

@@ -58,8 +58,9 @@ impl Curve {
         let mut architecture = Architecture::from_config(Source::new("config.json", &text)).unwrap();
         // transformers adds the load-balancing loss only where it is asked to return router logits.
         architecture.numerics.balance_coefficient = 0.0;
-        let network = Network::new(architecture, config.data.sequence).unwrap();
-        Trainer::new(network, Device::cpu(threads), config).unwrap()
+        let device = Device::cpu(threads);
+        let network = Network::new(&device, architecture, config.data.sequence).unwrap();
+        Trainer::new(network, device, config).unwrap()
     }
 
     /// Loss and norm of every step, sequences cut into micro-batches of `rows`.

@@ -1,14 +1,11 @@
-//! Layer norm: `y = (x - mean) / sqrt(variance + epsilon) * weight + bias`.
+//! Layer norm.
 
-use bedplate_breakdown::Part;
+use super::Cpu;
+use super::sum::{sum, sum2, sum3};
+use crate::{Element, Matrix, MatrixMut, Put, View, ViewMut};
 
-use crate::cpu::stream::SharedMut;
-use crate::cpu::sum::{sum, sum2, sum3};
-use crate::{Device, Element, Into, Matrix, MatrixMut, View, ViewMut};
-
-impl Device {
-    /// `statistics` gets two numbers a row: its mean, and what it was multiplied by.
-    pub fn layer_norm<E: Element>(
+impl Cpu {
+    pub(crate) fn layer_norm<E: Element>(
         &self,
         x: Matrix<'_, E>,
         weight: View<'_, E>,
@@ -17,84 +14,52 @@ impl Device {
         out: MatrixMut<'_, E>,
         statistics: ViewMut<'_, f32>,
     ) {
-        assert_eq!((x.rows, x.columns), (out.rows, out.columns), "the output of a norm");
-        assert_eq!(
-            (weight.len(), statistics.len()),
-            (x.columns, 2 * x.rows),
-            "weight and statistics of a norm"
+        let (x, weight, bias) = (self.rows(x), self.slice(weight), bias.map(|bias| self.slice(bias)));
+        self.in_rows(
+            x.shape(),
+            (self.rows_mut(out), self.shared(statistics, 2)),
+            #[inline(always)]
+            |row, (out, statistics)| {
+                let (mean, inverse) = statistics_of(x.row(row), epsilon);
+                statistics.copy_from_slice(&[mean, inverse]);
+                normalise(x.row(row), mean, inverse, weight, bias, out);
+            },
         );
-        assert_eq!(bias.map_or(x.columns, View::len), x.columns, "the bias of a norm");
-        let (out, statistics) = (out.into_shared(), SharedMut::new(statistics.into_host()));
-        let (weight, bias) = (weight.host(), bias.map(View::host));
-        self.time(Part::Memory, || {
-            self.in_rows(
-                x.rows,
-                x.columns,
-                #[inline(always)]
-                |rows| {
-                    for row in rows {
-                        let (x, out) = (x.row(row), out.row(row));
-                        let (mean, inverse) = statistics_of(x, epsilon);
-                        statistics.range(2 * row..2 * row + 2).copy_from_slice(&[mean, inverse]);
-                        normalise(x, mean, inverse, weight, bias, out);
-                    }
-                },
-            );
-        });
     }
 
-    /// `d_weight` and `d_bias` are added to, where they are present.
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "what the forward pass had, and the gradients of all of it"
-    )]
-    pub fn layer_norm_backward<E: Element>(
+    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
+    pub(crate) fn layer_norm_backward<E: Element>(
         &self,
         d_out: Matrix<'_, E>,
         x: Matrix<'_, E>,
         weight: View<'_, E>,
         statistics: View<'_, f32>,
-        into: Into,
+        put: Put,
         d_x: MatrixMut<'_, E>,
-        d_weight: Option<ViewMut<'_, f32>>,
-        d_bias: Option<ViewMut<'_, f32>>,
+        d_weight_and_bias: [Option<ViewMut<'_, f32>>; 2],
     ) {
-        assert_eq!((x.rows, x.columns), (d_out.rows, d_out.columns), "the output of a norm");
-        assert_eq!((x.rows, x.columns), (d_x.rows, d_x.columns), "the input of a norm");
-        assert_eq!(
-            (weight.len(), statistics.len()),
-            (x.columns, 2 * x.rows),
-            "weight and statistics of a norm"
+        let (d_out, x) = (self.rows(d_out), self.rows(x));
+        let (weight, statistics) = (self.slice(weight), self.slice(statistics));
+        self.sum_over_rows(
+            x.rows,
+            self.rows_mut(d_x),
+            d_weight_and_bias.map(|sums| self.sums(sums)),
+            #[inline(always)]
+            |row, d_x, [weight_sums, bias_sums]| {
+                let (d, x) = (d_out.row(row), x.row(row));
+                let (mean, inverse) = (statistics[2 * row], statistics[2 * row + 1]);
+                add_weight_gradient(d, x, mean, inverse, weight_sums);
+                bias_sums.iter_mut().zip(d).for_each(
+                    #[inline(always)]
+                    |(sum, d)| *sum += d.widen(),
+                );
+                let pull = Pull::new(d, x, weight, mean, inverse);
+                for (((to, d), x), w) in d_x.iter_mut().zip(d).zip(x).zip(weight) {
+                    let direct = d.widen() * w.widen() - pull.even;
+                    put.put(to, direct * inverse - (x.widen() - mean) * pull.outward);
+                }
+            },
         );
-        let d_weight = d_weight.map_or(&mut [][..], ViewMut::into_host);
-        assert!(d_weight.is_empty() || d_weight.len() == x.columns, "the weight of a norm");
-        let d_bias = d_bias.map_or(&mut [][..], ViewMut::into_host);
-        assert!(d_bias.is_empty() || d_bias.len() == x.columns, "the bias of a norm");
-        let d_x = d_x.into_shared();
-        let (weight, statistics) = (weight.host(), statistics.host());
-        self.time(Part::Memory, || {
-            self.sum_over_rows(
-                x.rows,
-                [d_weight, d_bias],
-                #[inline(always)]
-                |rows, [weight_sums, bias_sums]| {
-                    for row in rows {
-                        let (d, x) = (d_out.row(row), x.row(row));
-                        let (mean, inverse) = (statistics[2 * row], statistics[2 * row + 1]);
-                        add_weight_gradient(d, x, mean, inverse, weight_sums);
-                        bias_sums.iter_mut().zip(d).for_each(
-                            #[inline(always)]
-                            |(sum, d)| *sum += d.widen(),
-                        );
-                        let pull = Pull::new(d, x, weight, mean, inverse);
-                        for (((to, d), x), w) in d_x.row(row).iter_mut().zip(d).zip(x).zip(weight) {
-                            let direct = d.widen() * w.widen() - pull.even;
-                            into.put(to, direct * inverse - (x.widen() - mean) * pull.outward);
-                        }
-                    }
-                },
-            );
-        });
     }
 }
 
@@ -165,6 +130,3 @@ impl Pull {
         Self { even: even / len, outward: outward * inverse * inverse * inverse / len }
     }
 }
-
-#[cfg(test)]
-mod tests;

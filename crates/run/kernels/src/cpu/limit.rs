@@ -3,8 +3,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use crate::Device;
-use crate::cpu::level::Level;
+use super::{Cpu, Level};
 
 /// Sums that are independent of each other: enough to fill the pipelines of two multiply-add units.
 const SUMS: usize = 12;
@@ -15,9 +14,8 @@ const ROUND: usize = 100_000;
 /// IA-32 Architectures Optimization Reference Manual, chapter on AMX).
 const TILES: f64 = 16.0;
 
-impl Device {
-    /// FLOP/s of multiply-adds on f32 that stay in registers, all threads at work. Takes some tenths of a second.
-    pub fn arithmetic_limit(&self) -> f64 {
+impl Cpu {
+    pub(crate) fn arithmetic_limit(&self) -> f64 {
         let level = self.level;
         let round = || {
             let began = Instant::now();
@@ -31,8 +29,7 @@ impl Device {
         (2 * SUMS * lanes(level) * ROUND * self.threads()) as f64 / fastest
     }
 
-    /// The same for products of bf16: more where there is a tile unit, as many where they are made in f32.
-    pub fn arithmetic_limit_bf16(&self, of_f32: f64) -> f64 {
+    pub(crate) fn arithmetic_limit_bf16(&self, of_f32: f64) -> f64 {
         if self.has_tiles { TILES * of_f32 } else { of_f32 }
     }
 }

@@ -1,224 +1,186 @@
-//! Linear layers: `y = x W^T + b` and its gradients.
+//! Linear layers as products whose sums are finished where they are made.
 
-use std::ops::Range;
+use super::Cpu;
+use super::multiply::{Finished, Multiplier, Operand, Product, fetch};
+use crate::{Element, Matrix, MatrixMut, Put, Rows, View, ViewMut};
 
-use bedplate_breakdown::Part;
+/// How many products there are, their operands, and the row of the output in which the sums of each begin.
+pub(crate) type Products<'f, 'a> =
+    (usize, &'f (dyn Fn(usize) -> Product<'a> + Sync), &'f (dyn Fn(usize) -> usize + Sync));
 
-use crate::cpu::multiply::{Finished, Operand, Product, fetch};
-use crate::cpu::stream::SharedMut;
-use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
-
-/// Whether an operator replaces what its output holds or adds to it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Into {
-    Replace,
-    Add,
+/// Where a line of sums belongs in the output.
+#[derive(Clone, Copy)]
+pub(crate) struct At {
+    row: usize,
+    column: usize,
 }
 
-impl Device {
-    /// `out = x W^T + bias + residual`. `weight` is `out.columns x x.columns`.
-    pub fn linear<X: Element, W: Element, O: Element>(
+impl Cpu {
+    pub(crate) fn linear<X: Element, W: Element, O: Element>(
         &self,
         x: Matrix<'_, X>,
-        weight: View<'_, W>,
+        weight: Matrix<'_, W>,
         bias: Option<View<'_, W>>,
         residual: Option<Matrix<'_, O>>,
         out: MatrixMut<'_, O>,
     ) {
-        assert_eq!(x.rows, out.rows, "rows of a linear layer");
-        let weight = weight.matrix(out.columns, x.columns);
-        assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
-        assert!(
-            residual.is_none_or(|residual| (residual.rows, residual.columns) == (out.rows, out.columns)),
-            "the residual of a linear layer"
+        let product =
+            Product { left: Operand::rows_of(self.rows(x)), right: Operand::rows_of(self.rows(weight)) };
+        let bias = bias.map(|bias| self.slice(bias));
+        let residual = residual.map(|residual| self.rows(residual));
+        self.multiply_into(
+            self.multiplier::<X, W>(),
+            (1, &|_| product, &|_| 0),
+            out,
+            #[inline(always)]
+            |at, sums, out| finish(at, sums, bias, residual, out),
         );
-        let product = Product { left: Operand::rows_of(x), right: Operand::rows_of(weight) };
-        let level = self.level;
-        let out = Target::new(out);
-        self.time(Part::Compute, || {
-            self.multiply(self.engine::<X, W>(), 1, &|_| product, &|part| {
-                level.vectorized(
-                    #[inline(always)]
-                    || out.finish(part, bias, residual),
-                );
-            });
-        });
     }
 
-    /// `out = sums + bias + residual`: the end of [`Device::linear`], for sums that several ranks have added up.
-    pub fn add_sums<W: Element, O: Element>(
+    pub(crate) fn add_sums<W: Element, O: Element>(
         &self,
         sums: Matrix<'_, f32>,
         bias: Option<View<'_, W>>,
         residual: Matrix<'_, O>,
         out: MatrixMut<'_, O>,
     ) {
-        let size = (out.rows, out.columns);
-        assert_eq!([(sums.rows, sums.columns), (residual.rows, residual.columns)], [size; 2], "sums to add");
-        assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
-        let out = out.into_shared();
-        self.time(Part::Memory, || {
-            self.in_rows(
-                size.0,
-                size.1,
+        let (sums, residual) = (self.rows(sums), self.rows(residual));
+        let bias = bias.map(|bias| self.slice(bias));
+        self.in_rows(
+            out.shape(),
+            self.rows_mut(out),
+            #[inline(always)]
+            |row, out| {
+                for (column, out) in out.iter_mut().enumerate() {
+                    let bias = bias.map_or(0.0, |bias| bias[column].widen());
+                    *out = O::narrow(sums.row(row)[column] + bias + residual.row(row)[column].widen());
+                }
+            },
+        );
+    }
+
+    pub(crate) fn linear_backward_input<D: Element, W: Element, X: Element>(
+        &self,
+        d_out: Matrix<'_, D>,
+        weight: Matrix<'_, W>,
+        put: Put,
+        d_x: MatrixMut<'_, X>,
+    ) {
+        let left = Operand::rows_of(self.rows(d_out));
+        let product = Product { left, right: Operand::columns_of(self.rows(weight)) };
+        self.multiply_into(
+            self.multiplier::<D, W>(),
+            (1, &|_| product, &|_| 0),
+            d_x,
+            #[inline(always)]
+            |_, sums, out| put.put_all(sums, out),
+        );
+    }
+
+    pub(crate) fn linear_backward_weight<D: Element, X: Element>(
+        &self,
+        d_out: Matrix<'_, D>,
+        x: Matrix<'_, X>,
+        d_weight: MatrixMut<'_, f32>,
+        d_bias: Option<ViewMut<'_, f32>>,
+    ) {
+        let left = Operand::columns_of(self.rows(d_out));
+        let product = Product { left, right: Operand::columns_of(self.rows(x)) };
+        self.multiply_into(
+            self.multiplier::<D, X>(),
+            (1, &|_| product, &|_| 0),
+            d_weight,
+            #[inline(always)]
+            |_, sums, out| Put::Add.put_all(sums, out),
+        );
+        if let Some(d_bias) = d_bias {
+            self.add_sum_of_rows(self.rows(d_out), d_bias);
+        }
+    }
+
+    /// Adds the sum of the rows to `sums`: columns are shared out, rows are added from the first to the last.
+    fn add_sum_of_rows<D: Element>(&self, rows: Rows<&[D]>, sums: ViewMut<'_, f32>) {
+        const COLUMNS: usize = 256;
+        self.in_chunks(
+            rows.columns,
+            COLUMNS,
+            self.shared(sums, 1),
+            #[inline(always)]
+            |range, sums| {
+                let mut chunk = [0.0; COLUMNS];
+                let chunk = &mut chunk[..range.len()];
+                for row in 0..rows.rows {
+                    let values = &rows.row(row)[range.clone()];
+                    chunk.iter_mut().zip(values).for_each(|(sum, value)| *sum += value.widen());
+                }
+                sums.iter_mut().zip(chunk).for_each(|(sum, more)| *sum += *more);
+            },
+        );
+    }
+
+    /// Multiplies, and calls `finish(at, sums, out)` for each line of sums with the numbers of the output where it belongs.
+    #[inline(always)]
+    pub(crate) fn multiply_into<O: Element>(
+        &self,
+        multiplier: &dyn Multiplier,
+        (count, product, first_row): Products<'_, '_>,
+        out: MatrixMut<'_, O>,
+        finish: impl Fn(At, &[f32], &mut [O]) + Sync,
+    ) {
+        let (level, out) = (self.level, self.rows_mut(out));
+        self.multiply(multiplier, count, product, &|part| {
+            let (first_row, columns) = (first_row(part.product) + part.row, part.columns);
+            level.vectorized(
                 #[inline(always)]
-                |rows| {
-                    for row in rows {
-                        let out = out.row(row);
-                        let terms = sums.row(row).iter().zip(residual.row(row)).enumerate();
-                        for (out, (column, (sum, under))) in out.iter_mut().zip(terms) {
-                            let bias = bias.map_or(0.0, |bias| bias.host()[column].widen());
-                            *out = O::narrow(sum + bias + under.widen());
-                        }
+                || {
+                    for (row, sums) in part.sums.chunks_exact(part.stride).enumerate().take(part.rows) {
+                        let at = At { row: first_row + row, column: part.column };
+                        #[expect(unsafe_code, reason = "the output is shared out as its products are")]
+                        // SAFETY: `multiply` finishes each part of a product once, and products begin in rows of their own.
+                        let out = unsafe { out.part_of_row(at.row, at.column, columns) };
+                        // The part to the right is usually finished next.
+                        fetch::to_write(out.as_ptr().wrapping_add(columns), columns);
+                        finish(at, &sums[..columns], out);
                     }
                 },
             );
         });
     }
-
-    /// `d_x = d_out W`, or that much more.
-    pub fn linear_backward_input<D: Element, W: Element, X: Element>(
-        &self,
-        d_out: Matrix<'_, D>,
-        weight: View<'_, W>,
-        into: Into,
-        d_x: MatrixMut<'_, X>,
-    ) {
-        assert_eq!(d_out.rows, d_x.rows, "rows of a linear layer");
-        let weight = weight.matrix(d_out.columns, d_x.columns);
-        let product = Product { left: Operand::rows_of(d_out), right: Operand::columns_of(weight) };
-        let level = self.level;
-        let d_x = Target::new(d_x);
-        self.time(Part::Compute, || {
-            self.multiply(self.engine::<D, W>(), 1, &|_| product, &|part| {
-                level.vectorized(
-                    #[inline(always)]
-                    || d_x.put(part, into),
-                );
-            });
-        });
-    }
-
-    /// `d_weight += d_out^T x`, and `d_bias += ` the sum of the rows of `d_out`.
-    pub fn linear_backward_weight<D: Element, X: Element>(
-        &self,
-        d_out: Matrix<'_, D>,
-        x: Matrix<'_, X>,
-        d_weight: ViewMut<'_, f32>,
-        d_bias: Option<ViewMut<'_, f32>>,
-    ) {
-        assert_eq!(d_out.rows, x.rows, "rows of a linear layer");
-        let product = Product { left: Operand::columns_of(d_out), right: Operand::columns_of(x) };
-        let level = self.level;
-        let d_weight = Target::new(d_weight.matrix(d_out.columns, x.columns));
-        self.time(Part::Compute, || {
-            self.multiply(self.engine::<D, X>(), 1, &|_| product, &|part| {
-                level.vectorized(
-                    #[inline(always)]
-                    || d_weight.put(part, Into::Add),
-                );
-            });
-            if let Some(d_bias) = d_bias {
-                self.add_sum_of_rows(d_out, d_bias);
-            }
-        });
-    }
-
-    /// Adds the sum of the rows to `sums`: columns are shared out, rows are added from the first to the last.
-    fn add_sum_of_rows<D: Element>(&self, rows: Matrix<'_, D>, sums: ViewMut<'_, f32>) {
-        const COLUMNS: usize = 256;
-        assert_eq!(sums.len(), rows.columns, "the bias of a linear layer");
-        let sums = SharedMut::new(sums.into_host());
-        let values = rows.view.host();
-        self.in_chunks(
-            rows.columns,
-            COLUMNS,
-            #[inline(always)]
-            |range| {
-                let mut chunk = [0.0; COLUMNS];
-                let chunk = &mut chunk[..range.len()];
-                for row in 0..rows.rows {
-                    let values = &values[row * rows.stride..][range.clone()];
-                    chunk.iter_mut().zip(values).for_each(|(sum, value)| *sum += value.widen());
-                }
-                sums.range(range).iter_mut().zip(chunk).for_each(|(sum, more)| *sum += *more);
-            },
-        );
-    }
 }
 
-/// A matrix that members write sums to, each to a part of its own.
-pub(crate) struct Target<'a, O> {
-    values: SharedMut<'a, O>,
-    stride: usize,
+/// A line of sums with bias and residual.
+#[inline(always)]
+fn finish<W: Element, O: Element>(
+    at: At,
+    sums: &[f32],
+    bias: Option<&[W]>,
+    residual: Option<Rows<&[O]>>,
+    out: &mut [O],
+) {
+    if bias.is_none() && residual.is_none() {
+        return Put::Replace.put_all(sums, out);
+    }
+    let columns = at.column..at.column + sums.len();
+    let mut line = [0.0; Finished::MAX_COLUMNS];
+    let line = &mut line[..sums.len()];
+    line.copy_from_slice(sums);
+    if let Some(bias) = bias {
+        line.iter_mut().zip(&bias[columns.clone()]).for_each(|(sum, bias)| *sum += bias.widen());
+    }
+    if let Some(residual) = residual {
+        let under = &residual.row(at.row)[columns];
+        line.iter_mut().zip(under).for_each(|(sum, under)| *sum += under.widen());
+    }
+    out.iter_mut().zip(line).for_each(|(out, sum)| *out = O::narrow(*sum));
 }
 
-impl<'a, O: Element> Target<'a, O> {
-    pub(crate) fn new(out: MatrixMut<'a, O>) -> Self {
-        Self { values: SharedMut::new(out.view.into_host()), stride: out.stride }
-    }
-
+impl Put {
+    /// A line of sums, or that much more.
     #[inline(always)]
-    fn row(&self, part: &Finished<'_>, row: usize) -> &mut [O] {
-        let start = (part.row + row) * self.stride + part.column;
-        let row = self.values.range(start..start + part.columns);
-        // The part to the right is usually finished next.
-        fetch::to_write(row.as_ptr().wrapping_add(part.columns), part.columns);
-        row
-    }
-
-    /// Asks for a piece of some rows that will be written.
-    pub(crate) fn fetch(&self, rows: Range<usize>, column: usize, count: usize) {
-        for row in rows {
-            let start = row * self.stride + column;
-            fetch::to_write(self.values.range(start..start + count).as_ptr(), count);
-        }
-    }
-
-    /// A piece of one row.
-    #[inline(always)]
-    pub(crate) fn write(&self, row: usize, column: usize, values: &[f32]) {
-        let start = row * self.stride + column;
-        each(self.values.range(start..start + values.len()), values, |_, value| O::narrow(value));
-    }
-
-    /// The sums, or that much more.
-    #[inline(always)]
-    pub(crate) fn put(&self, part: Finished<'_>, into: Into) {
-        for (row, sums) in part.sums.chunks_exact(part.stride).enumerate().take(part.rows) {
-            let (out, sums) = (self.row(&part, row), &sums[..part.columns]);
-            match into {
-                Into::Replace => each(out, sums, |_, sum| O::narrow(sum)),
-                Into::Add => each(out, sums, |out, sum| O::narrow(out.widen() + sum)),
-            }
-        }
-    }
-
-    /// The sums with bias and residual.
-    #[inline(always)]
-    fn finish<W: Element>(
-        &self,
-        part: Finished<'_>,
-        bias: Option<View<'_, W>>,
-        residual: Option<Matrix<'_, O>>,
-    ) {
-        if bias.is_none() && residual.is_none() {
-            return self.put(part, Into::Replace);
-        }
-        let bias = bias.map(|bias| &bias.host()[part.column..][..part.columns]);
-        for (row, sums) in part.sums.chunks_exact(part.stride).enumerate().take(part.rows) {
-            let mut line = [0.0; Finished::MAX_COLUMNS];
-            let line = &mut line[..part.columns];
-            line.copy_from_slice(&sums[..part.columns]);
-            if let Some(bias) = bias {
-                line.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias.widen());
-            }
-            if let Some(residual) = residual {
-                let start = (part.row + row) * residual.stride + part.column;
-                let under = &residual.view.host()[start..start + part.columns];
-                line.iter_mut().zip(under).for_each(|(sum, under)| *sum += under.widen());
-            }
-            self.row(&part, row).iter_mut().zip(line).for_each(|(out, sum)| *out = O::narrow(*sum));
+    pub(crate) fn put_all<O: Element>(self, sums: &[f32], out: &mut [O]) {
+        match self {
+            Put::Replace => each(out, sums, |_, sum| O::narrow(sum)),
+            Put::Add => each(out, sums, |out, sum| O::narrow(out.widen() + sum)),
         }
     }
 }
@@ -232,6 +194,3 @@ fn each<O: Copy>(out: &mut [O], sums: &[f32], change: impl Fn(O, f32) -> O) {
     }
     out_rest.iter_mut().zip(rest).for_each(|(out, sum)| *out = change(*out, *sum));
 }
-
-#[cfg(test)]
-mod tests;

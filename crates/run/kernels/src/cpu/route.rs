@@ -1,22 +1,12 @@
-//! Routing of tokens to experts: probabilities, choices, and the loss that keeps experts equally busy.
+//! Routing of tokens to experts.
 
-use bedplate_breakdown::Part;
+use super::Cpu;
+use super::elementary::exp;
+use super::sum::{largest, sum, sum2};
+use crate::{Matrix, MatrixMut, View, ViewMut};
 
-use crate::cpu::elementary::exp;
-use crate::cpu::stream::SharedMut;
-use crate::cpu::sum::{largest, sum, sum2};
-use crate::{Device, Matrix, MatrixMut, View, ViewMut};
-
-/// How much unequal use of experts counts in the loss.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Balance {
-    pub coefficient: f32,
-}
-
-impl Device {
-    /// The softmax of each row, and of each row the `per_token` experts with the largest logits, the largest first and of equal
-    /// ones the lower number; their weights are their probabilities, `normalise`d to sum 1 where asked.
-    pub fn route(
+impl Cpu {
+    pub(crate) fn route(
         &self,
         logits: Matrix<'_, f32>,
         per_token: usize,
@@ -25,107 +15,66 @@ impl Device {
         experts: ViewMut<'_, u32>,
         weights: ViewMut<'_, f32>,
     ) {
-        let Matrix { rows, columns, .. } = logits;
-        assert_eq!((probabilities.rows, probabilities.columns), (rows, columns), "probabilities of experts");
-        assert_eq!((experts.len(), weights.len()), (rows * per_token, rows * per_token), "chosen experts");
-        assert!(per_token <= columns, "{per_token} of {columns} experts");
-        let probabilities = probabilities.into_shared();
-        let (experts, weights) = (SharedMut::new(experts.into_host()), SharedMut::new(weights.into_host()));
-        self.time(Part::Memory, || {
-            self.in_rows(
-                rows,
-                columns,
-                #[inline(always)]
-                |rows| {
-                    for row in rows {
-                        let probabilities = probabilities.row(row);
-                        softmax(logits.row(row), probabilities);
-                        let choices = row * per_token..(row + 1) * per_token;
-                        let experts = experts.range(choices.clone());
-                        choose_largest(logits.row(row), experts);
-                        weigh(probabilities, experts, normalise, weights.range(choices));
-                    }
-                },
-            );
-        });
+        let logits = self.rows(logits);
+        let outputs =
+            (self.rows_mut(probabilities), self.shared(experts, per_token), self.shared(weights, per_token));
+        self.in_rows(
+            logits.shape(),
+            outputs,
+            #[inline(always)]
+            |row, (probabilities, experts, weights)| {
+                softmax(logits.row(row), probabilities);
+                choose_largest(logits.row(row), experts);
+                weigh(probabilities, experts, normalise, weights);
+            },
+        );
     }
 
-    /// Replaces `d_logits` by the gradient of what follows the weights, and of `balance` where it counts.
-    #[expect(clippy::too_many_arguments, reason = "what the forward pass gave, and how")]
-    pub fn route_backward(
+    /// `pressure` is what each expert's share of tokens counts in the gradient of its probability.
+    pub(crate) fn route_backward(
         &self,
         probabilities: Matrix<'_, f32>,
-        experts: View<'_, u32>,
-        weights: View<'_, f32>,
+        (experts, weights, d_weights): (View<'_, u32>, View<'_, f32>, View<'_, f32>),
         per_token: usize,
         normalise: bool,
-        d_weights: View<'_, f32>,
-        balance: Option<Balance>,
+        pressure: f32,
         d_logits: MatrixMut<'_, f32>,
     ) {
-        let Matrix { rows, columns, .. } = probabilities;
-        assert_eq!((d_logits.rows, d_logits.columns), (rows, columns), "logits of experts");
-        assert_eq!((experts.len(), weights.len()), (rows * per_token, rows * per_token), "chosen experts");
-        assert_eq!(d_weights.len(), rows * per_token, "weights of chosen experts");
-        let d_logits = d_logits.into_shared();
-        let (experts, weights, d_weights) = (experts.host(), weights.host(), d_weights.host());
-        self.time(Part::Memory, || {
-            self.partial_sums.with(columns, |shares| {
-                share_of_tokens(experts, rows, shares);
-                let pressure =
-                    balance.map_or(0.0, |balance| balance.coefficient * columns as f32 / rows as f32);
-                let shares = &*shares;
-                self.in_rows(
-                    rows,
-                    columns,
-                    #[inline(always)]
-                    |rows| {
-                        for row in rows {
-                            let choices = row * per_token..(row + 1) * per_token;
-                            let (probabilities, d) = (probabilities.row(row), d_logits.row(row));
-                            for (d, share) in d.iter_mut().zip(shares) {
-                                *d = pressure * share;
-                            }
-                            let (weights, d_weights) =
-                                (&weights[choices.clone()], &d_weights[choices.clone()]);
-                            add_d_probabilities(
-                                probabilities,
-                                &experts[choices],
-                                weights,
-                                d_weights,
-                                normalise,
-                                d,
-                            );
-                            softmax_backward(probabilities, d);
-                        }
-                    },
-                );
-            });
-        });
+        let probabilities = self.rows(probabilities);
+        let (experts, weights, d_weights) = (self.slice(experts), self.slice(weights), self.slice(d_weights));
+        let mut shares = self.partial_sums.borrow_mut();
+        let shares = shares.first(probabilities.columns);
+        share_of_tokens(experts, probabilities.rows, shares);
+        let shares = &*shares;
+        self.in_rows(
+            probabilities.shape(),
+            self.rows_mut(d_logits),
+            #[inline(always)]
+            |row, d| {
+                let choices = row * per_token..(row + 1) * per_token;
+                for (d, share) in d.iter_mut().zip(shares) {
+                    *d = pressure * share;
+                }
+                let chosen = (&experts[choices.clone()], &weights[choices.clone()], &d_weights[choices]);
+                add_d_probabilities(probabilities.row(row), chosen, normalise, d);
+                softmax_backward(probabilities.row(row), d);
+            },
+        );
     }
 
-    /// The load-balancing loss of Switch Transformers in Hugging Face's form, without its coefficient: experts times the sum, over
-    /// experts, of choices per token times mean probability. It is `per_token` where all are equally busy.
-    pub fn balance_loss(
-        &self,
-        probabilities: Matrix<'_, f32>,
-        experts: View<'_, u32>,
-        per_token: usize,
-    ) -> f32 {
-        let Matrix { rows, columns, .. } = probabilities;
-        assert_eq!(experts.len(), rows * per_token, "chosen experts");
-        self.time(Part::Memory, || {
-            self.partial_sums.with(columns, |shares| {
-                share_of_tokens(experts.host(), rows, shares);
-                let shares = &*shares;
-                let products = self.sum_of_rows(
-                    rows,
-                    #[inline(always)]
-                    |row| sum2(shares, probabilities.row(row), product),
-                );
-                (products * columns as f64 / rows.max(1) as f64) as f32
-            })
-        })
+    pub(crate) fn balance_loss(&self, probabilities: Matrix<'_, f32>, experts: View<'_, u32>) -> f32 {
+        let (probabilities, (rows, columns)) = (self.rows(probabilities), probabilities.shape());
+        let mut shares = self.partial_sums.borrow_mut();
+        let shares = shares.first(columns);
+        share_of_tokens(self.slice(experts), rows, shares);
+        let shares = &*shares;
+        let products = self.sum_of_chunks(
+            rows,
+            1,
+            #[inline(always)]
+            |rows| rows.map(|row| f64::from(sum2(shares, probabilities.row(row), product))).sum(),
+        );
+        (products * columns as f64 / rows.max(1) as f64) as f32
     }
 }
 
@@ -180,9 +129,7 @@ fn share_of_tokens(experts: &[u32], tokens: usize, shares: &mut [f32]) {
 #[inline(always)]
 fn add_d_probabilities(
     probabilities: &[f32],
-    experts: &[u32],
-    weights: &[f32],
-    d_weights: &[f32],
+    (experts, weights, d_weights): (&[u32], &[f32], &[f32]),
     normalise: bool,
     d_probabilities: &mut [f32],
 ) {
@@ -214,6 +161,3 @@ fn itself(a: f32) -> f32 {
 fn product(a: f32, b: f32) -> f32 {
     a * b
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,25 +1,22 @@
 //! Memory that operators need while they run, kept between runs.
 
-use std::cell::RefCell;
-
-use crate::Buffer;
+use super::Memory;
 
 /// Numbers with no meaning between two operators. Allocates only when more is asked for than ever before.
-pub(crate) struct PartialSums(RefCell<Buffer<f32>>);
+pub(crate) struct Grown(Memory);
 
-impl Default for PartialSums {
+impl Default for Grown {
     fn default() -> Self {
-        Self(RefCell::new(Buffer::zeros(0)))
+        Self(Memory::zeros(0))
     }
 }
 
-impl PartialSums {
-    /// Gives `work` that many numbers, which hold anything. Panics when `work` asks again.
-    pub(crate) fn with<R>(&self, len: usize, work: impl FnOnce(&mut [f32]) -> R) -> R {
-        let mut buffer = self.0.borrow_mut();
-        if buffer.len() < len {
-            *buffer = Buffer::zeros(len);
+impl Grown {
+    /// The first `len` numbers; what they hold is left from earlier use.
+    pub(crate) fn first(&mut self, len: usize) -> &mut [f32] {
+        if self.0.numbers_mut().len() < len {
+            self.0 = Memory::zeros(len * size_of::<f32>());
         }
-        work(&mut buffer.host_mut()[..len])
+        &mut self.0.numbers_mut()[..len]
     }
 }

@@ -1,24 +1,22 @@
 //! Threads that share out the chunks of one operator at a time.
 //!
-//! The caller works too. Chunks are claimed one by one, so a thread that the system has put aside delays nobody: the
+//! The caller works too. Chunks are claimed one by one, so a thread that the system does not run delays no other: the
 //! caller waits only for those that have begun. Between operators workers look for the next one for some
 //! microseconds before they sleep. Nothing is allocated by a run.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle, Thread};
 
-/// How often an idle worker looks before it sleeps: some 20 microseconds.
-const LOOKS: u32 = 4_000;
+use super::sync::{
+    Arc, AtomicBool, AtomicU64, AtomicUsize, JoinHandle, LOOKS, Ordering, Thread, spin_loop, thread,
+};
 
-/// The lowest bits of the gate count who is inside, the next says whether one may enter, the rest counts runs.
+/// The lowest bits of the gate count members inside, the next says whether one may enter, the rest counts runs.
 const INSIDE: u64 = 0xffff;
 const OPEN: u64 = 0x1_0000;
 const RUN: u64 = 0x2_0000;
 
-pub(crate) struct Team {
+pub(super) struct Team {
     shared: Arc<Shared>,
     workers: Vec<JoinHandle<()>>,
 }
@@ -31,7 +29,7 @@ struct Shared {
     task: UnsafeCell<Option<Task>>,
 }
 
-/// What is to be done, for as long as the gate is open or somebody is inside.
+/// What is to be done, for as long as the gate is open or a member is inside.
 struct Task {
     work: *const (dyn Fn(usize, usize) + Sync),
     chunks: usize,
@@ -39,15 +37,15 @@ struct Task {
 }
 
 #[expect(unsafe_code, reason = "the gate orders all access to the task")]
-// SAFETY: `task` is written only by the caller while nobody is inside, and read only by those inside.
+// SAFETY: `task` is written only by the caller while no member is inside, and read only by those inside.
 unsafe impl Sync for Shared {}
 #[expect(unsafe_code, reason = "the work that a task points to may be shared")]
-// SAFETY: the pointer is to something `Sync`, and the caller keeps it alive while anybody is inside.
+// SAFETY: the pointer is to something `Sync`, and the caller keeps it alive while a member is inside.
 unsafe impl Send for Shared {}
 
 impl Team {
     /// A team of `size` members, the caller included.
-    pub(crate) fn new(size: usize) -> Self {
+    pub(super) fn new(size: usize) -> Self {
         let shared = Arc::new(Shared {
             gate: AtomicU64::new(0),
             next: AtomicUsize::new(0),
@@ -66,14 +64,14 @@ impl Team {
         Self { shared, workers }
     }
 
-    pub(crate) fn size(&self) -> usize {
+    pub(super) fn size(&self) -> usize {
         self.workers.len() + 1
     }
 
-    /// Calls `work(chunk, member)` once for each chunk, on whichever member is free; returns when all are done.
+    /// Calls `work(chunk, member)` once for each chunk, on any member that is free; returns when all are done.
     ///
     /// One run at a time: the device is not shared between threads.
-    pub(crate) fn run(&self, chunks: usize, work: &(dyn Fn(usize, usize) + Sync)) {
+    pub(super) fn run(&self, chunks: usize, work: &(dyn Fn(usize, usize) + Sync)) {
         if chunks <= 1 || self.workers.is_empty() {
             return (0..chunks).for_each(|chunk| work(chunk, 0));
         }
@@ -96,7 +94,7 @@ impl Team {
                 work,
             )
         };
-        // SAFETY: the gate is closed and nobody is inside, so nobody else looks at the task.
+        // SAFETY: the gate is closed and no member is inside, so only the caller looks at the task.
         unsafe { *self.shared.task.get() = Some(Task { work, chunks, caller: thread::current() }) };
         self.shared.next.store(0, Ordering::Relaxed);
         let run = (self.shared.gate.load(Ordering::Relaxed) & !(OPEN | INSIDE)).wrapping_add(RUN);
@@ -108,7 +106,7 @@ impl Team {
         let mut looks = 0;
         while self.shared.gate.load(Ordering::Acquire) != run {
             looks += 1;
-            if looks < LOOKS { std::hint::spin_loop() } else { thread::park() }
+            if looks < LOOKS { spin_loop() } else { thread::park() }
         }
     }
 }
@@ -170,7 +168,7 @@ impl Shared {
             if gate & OPEN != 0 && gate & !(OPEN | INSIDE) != seen {
                 return;
             }
-            std::hint::spin_loop();
+            spin_loop();
         }
         // An `unpark` that came in between makes this return at once.
         thread::park();
@@ -184,39 +182,6 @@ impl Drop for Team {
             worker.thread().unpark();
             // A worker ends only by returning: panics of work are caught.
             let _ = worker.join();
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn every_chunk_is_done_exactly_once() {
-        let team = Team::new(3);
-        for chunks in [0, 1, 2, 7, 1000] {
-            for _ in 0..200 {
-                let counts: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
-                team.run(chunks, &|chunk, _| {
-                    counts[chunk].fetch_add(1, Ordering::Relaxed);
-                });
-                assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
-            }
-        }
-    }
-
-    #[test]
-    fn a_panic_in_the_work_reaches_the_caller_and_the_team_lives_on() {
-        let team = Team::new(2);
-        let run = |bad: usize| {
-            catch_unwind(AssertUnwindSafe(|| {
-                team.run(64, &|chunk, _| assert_ne!(chunk, bad));
-            }))
-        };
-        for bad in [0, 1, 31, 63] {
-            assert!(run(bad).is_err());
-            assert!(run(64).is_ok());
         }
     }
 }

@@ -8,77 +8,61 @@
 use std::f32::consts::LOG2_E;
 use std::ops::Range;
 
-use bedplate_breakdown::Part;
-
 use super::lines::{Query, dot, weigh};
-use super::{AttentionShape, Parts, Setting};
-use crate::cpu::level::Level;
-use crate::cpu::linear::Target;
+use super::{Parts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
-use crate::cpu::stream::SharedMut;
-use crate::{Device, Element, Into, Matrix, MatrixMut, View};
+use crate::cpu::share::Shared;
+use crate::cpu::{Cpu, Level};
+use crate::{AttentionShape, Element, Matrix, MatrixMut, Put, Qkv, Rows, Seen, View};
 
 /// Queries and keys of a block, about.
 const BLOCK: usize = 64;
 /// Chunks of work that there are at least, where there are as many blocks.
 const CHUNKS: usize = 16;
 
-impl Device {
-    /// Replaces `d_qkv` by the gradient of queries, keys and values.
-    #[expect(clippy::too_many_arguments, reason = "what the forward pass took and gave, and two gradients")]
-    pub fn attention_backward<E: Element>(
+impl Cpu {
+    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
+    pub(crate) fn attention_backward<E: Element>(
         &self,
         shape: &AttentionShape,
-        qkv: Matrix<'_, E>,
-        first_keys: View<'_, u32>,
+        qkv: Qkv<Matrix<'_, E>>,
+        seen: Seen<'_>,
         out: Matrix<'_, E>,
         log_sums: View<'_, f32>,
         d_out: Matrix<'_, E>,
-        d_qkv: MatrixMut<'_, E>,
+        d_qkv: Qkv<MatrixMut<'_, E>>,
     ) {
-        shape.check(qkv, first_keys, log_sums.len());
-        let outer = (qkv.rows, shape.heads * shape.head_dim);
-        assert_eq!([(out.rows, out.columns), (d_out.rows, d_out.columns)], [outer; 2], "attention's output");
-        assert_eq!((d_qkv.rows, d_qkv.columns), (qkv.rows, qkv.columns), "attention's gradient");
-        let engine = self.engine::<E, E>();
-        let setting = Setting {
-            shape: *shape,
-            first_keys: first_keys.host(),
-            engine,
-            turner: self.engine::<f32, f32>(),
-            tile: engine.tile(),
-        };
-        let backward = Backward { setting, qkv, out, d_out, log_sums: log_sums.host(), level: self.level };
-        let d_qkv = Target::new(d_qkv);
-        self.time(Part::Compute, || {
-            let Scratch { panels, sums, .. } = &mut *self.scratch.borrow_mut();
-            let (packed, gradients) = panels
-                .first(backward.packed_cells() + backward.gradient_cells())
-                .split_at_mut(backward.packed_cells());
-            let to = SharedMut::new(packed);
-            self.team.run(backward.blocks(), &|block, _| backward.pack(block, &to));
-            let packed = &*packed;
-            let share = backward.member_cells();
-            let sums = SharedMut::new(sums.first(share * self.team.size()));
-            let of_parts = SharedMut::new(gradients);
-            self.team.run(backward.chunks(), &|chunk, member| {
-                let scratch = sums.range(member * share..(member + 1) * share);
-                backward.chunk(chunk, packed, of_parts.range(backward.gradients_of(chunk)), scratch, &d_qkv);
-            });
-            let gradients = &*gradients;
-            self.team.run(backward.key_panels(), &|panel, member| {
-                let scratch = sums.range(member * share..(member + 1) * share);
-                backward.add_parts(panel, gradients, scratch, &d_qkv);
-            });
+        let setting = self.setting::<E>(shape, seen);
+        let (qkv, out, d_out) = (self.qkv(qkv), self.rows(out), self.rows(d_out));
+        let log_sums = self.slice(log_sums);
+        let backward = Backward { setting, qkv, out, d_out, log_sums, level: self.level };
+        let d_queries = self.rows_mut(d_qkv.queries);
+        let d_keys_and_values = [self.rows_mut(d_qkv.keys), self.rows_mut(d_qkv.values)];
+        let Scratch { panels, sums, .. } = &mut *self.scratch.borrow_mut();
+        let (block_cells, part_cells) = (backward.block_cells().iter().sum(), backward.part_cells());
+        let packed_cells = backward.blocks() * block_cells;
+        let panels = panels.first(packed_cells + backward.chunks() * part_cells);
+        let (packed, gradients) = panels.split_at_mut(packed_cells);
+        let to = Shared::new(packed, block_cells, block_cells);
+        self.with_scratch(backward.blocks(), to, &mut [], |block, to, _| backward.pack(block, to));
+        let packed = &*packed;
+        let sums = sums.first(backward.member_cells() * self.threads());
+        let of_parts = Shared::new(gradients, part_cells, part_cells);
+        self.with_scratch(backward.chunks(), of_parts, sums, |chunk, gradients, scratch| {
+            backward.chunk(chunk, packed, gradients, scratch, &d_queries);
+        });
+        let gradients = &*gradients;
+        self.with_scratch(backward.key_panels(), (), sums, |panel, (), scratch| {
+            backward.add_parts(panel, gradients, scratch, &d_keys_and_values);
         });
     }
 }
 
 struct Backward<'a, E> {
     setting: Setting<'a>,
-    qkv: Matrix<'a, E>,
-    out: Matrix<'a, E>,
-    d_out: Matrix<'a, E>,
+    qkv: Qkv<Rows<&'a [E]>>,
+    out: Rows<&'a [E]>,
+    d_out: Rows<&'a [E]>,
     log_sums: &'a [f32],
     level: Level,
 }
@@ -115,11 +99,11 @@ impl<E: Element> Backward<'_, E> {
     }
 
     fn query_blocks(&self) -> usize {
-        self.setting.shape.sequence.div_ceil(self.block_queries())
+        self.setting.shape.queries.div_ceil(self.block_queries())
     }
 
     fn key_blocks(&self) -> usize {
-        self.setting.shape.sequence.div_ceil(BLOCK)
+        self.setting.shape.keys.div_ceil(BLOCK)
     }
 
     fn kv_heads(&self) -> usize {
@@ -153,10 +137,6 @@ impl<E: Element> Backward<'_, E> {
         [by_key, by_key, by_dim]
     }
 
-    fn packed_cells(&self) -> usize {
-        self.blocks() * self.block_cells().iter().sum::<usize>()
-    }
-
     /// A strip of a dimension per row and a key per lane.
     fn strip_cells(&self) -> usize {
         self.setting.head_rows() * self.setting.tile.columns
@@ -167,24 +147,18 @@ impl<E: Element> Backward<'_, E> {
         2 * self.key_blocks() * self.panels_of_block() * self.strip_cells()
     }
 
-    fn gradient_cells(&self) -> usize {
-        self.chunks() * self.part_cells()
-    }
-
     fn gradients_of(&self, chunk: usize) -> Range<usize> {
         chunk * self.part_cells()..(chunk + 1) * self.part_cells()
     }
 
-    fn pack(&self, block: usize, to: &SharedMut<'_, f32>) {
-        let Setting { tile, shape, engine, .. } = self.setting;
+    fn pack(&self, block: usize, to: &mut [f32]) {
+        let Setting { tile, shape, multiplier, .. } = self.setting;
         let (of_head, number) = (block / self.key_blocks(), block % self.key_blocks());
         let (sequence, kv_head) = (of_head / shape.kv_heads, of_head % shape.kv_heads);
-        let rows = number * BLOCK..((number + 1) * BLOCK).min(shape.sequence);
-        let keys = shape.keys(self.qkv, sequence, kv_head).rows(rows.clone());
-        let values = shape.values(self.qkv, sequence, kv_head).rows(rows);
-        let cells = self.block_cells();
-        let total: usize = cells.iter().sum();
-        let mut parts = Parts(to.range(block * total..(block + 1) * total));
+        let rows = number * BLOCK..((number + 1) * BLOCK).min(shape.keys);
+        let keys = shape.kv_head(self.qkv.keys, sequence, kv_head).rows(rows.clone());
+        let values = shape.kv_head(self.qkv.values, sequence, kv_head).rows(rows);
+        let (cells, mut parts) = (self.block_cells(), Parts(to));
         let operands = [
             (Operand::rows_of(keys), shape.head_dim),
             (Operand::rows_of(values), shape.head_dim),
@@ -193,7 +167,7 @@ impl<E: Element> Backward<'_, E> {
         for ((operand, depth), cells) in operands.into_iter().zip(cells) {
             let panels = parts.take(cells).chunks_exact_mut(tile.panel_cells(Side::Right, depth)).enumerate();
             for (panel, to) in panels.take(tile.panels(Side::Right, operand.lanes())) {
-                engine.pack(Side::Right, &operand, panel * tile.columns, to);
+                multiplier.pack(Side::Right, &operand, panel * tile.columns, to);
             }
         }
     }
@@ -236,7 +210,7 @@ impl<E: Element> Backward<'_, E> {
         packed: &[f32],
         gradients: &mut [f32],
         scratch: &mut [f32],
-        d_qkv: &Target<'_, E>,
+        d_queries: &Shared<'_, E>,
     ) {
         let shape = self.setting.shape;
         let (of_head, part) = (chunk / self.parts(), chunk % self.parts());
@@ -250,18 +224,18 @@ impl<E: Element> Backward<'_, E> {
             let queries = Queries {
                 sequence,
                 head: kv_head * shape.group() + index / self.query_blocks(),
-                range: start..(start + self.block_queries()).min(shape.sequence),
+                range: start..(start + self.block_queries()).min(shape.queries),
             };
-            let first_row = sequence * shape.sequence;
+            let first_row = sequence * shape.queries;
             let rows = first_row + queries.range.start..first_row + queries.range.end;
-            d_qkv.fetch(rows, queries.head * shape.head_dim, shape.head_dim);
+            d_queries.fetch(rows, queries.head * shape.head_dim, shape.head_dim);
             match self.setting.tile.columns {
                 8 => self.queries::<8, false>(&queries, packed, gradients, &mut block),
                 16 => self.queries::<16, true>(&queries, packed, gradients, &mut block),
                 32 => self.queries::<32, true>(&queries, packed, gradients, &mut block),
-                other => unreachable!("no engine has tiles of {other} columns"),
+                other => unreachable!("no unit has tiles of {other} columns"),
             }
-            self.write_queries(&queries, block.d_queries, d_qkv);
+            self.write_queries(&queries, block.d_queries, d_queries);
         }
     }
 
@@ -279,8 +253,9 @@ impl<E: Element> Backward<'_, E> {
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
         let first_block = first_keys[0] as usize / BLOCK;
         let total: usize = self.block_cells().iter().sum();
-        for number in first_block..queries.range.end.div_ceil(BLOCK) {
-            let keys = number * BLOCK..((number + 1) * BLOCK).min(queries.range.end);
+        let end = self.setting.end_of_keys(queries.sequence, &queries.range);
+        for number in first_block..end.div_ceil(BLOCK) {
+            let keys = number * BLOCK..((number + 1) * BLOCK).min(end);
             let packed = &packed[number * total..][..total];
             for panel in 0..keys.len().div_ceil(COLUMNS) {
                 self.weigh::<COLUMNS, FUSED>(queries, &statistics, packed, (&keys, panel), block);
@@ -293,8 +268,8 @@ impl<E: Element> Backward<'_, E> {
     }
 
     fn pack_queries(&self, queries: &Queries, block: &mut Block<'_>) {
-        let Setting { tile, shape, engine, .. } = self.setting;
-        let q = shape.head(self.qkv, queries.sequence, queries.head).rows(queries.range.clone());
+        let Setting { tile, shape, multiplier, .. } = self.setting;
+        let q = shape.head(self.qkv.queries, queries.sequence, queries.head).rows(queries.range.clone());
         let d = shape.head(self.d_out, queries.sequence, queries.head).rows(queries.range.clone());
         let operands = [
             (Operand::rows_of(q), shape.head_dim, &mut *block.queries),
@@ -305,7 +280,7 @@ impl<E: Element> Backward<'_, E> {
         for (operand, depth, to) in operands {
             let panels = to.chunks_exact_mut(tile.panel_cells(Side::Left, depth)).enumerate();
             for (panel, to) in panels.take(tile.panels(Side::Left, operand.lanes())) {
-                engine.pack(Side::Left, &operand, panel * tile.rows, to);
+                multiplier.pack(Side::Left, &operand, panel * tile.rows, to);
             }
         }
     }
@@ -316,13 +291,11 @@ impl<E: Element> Backward<'_, E> {
         let d_out = shape.head(self.d_out, queries.sequence, queries.head).rows(queries.range.clone());
         let mut statistics = [Query::default(); BLOCK];
         for (row, query) in statistics.iter_mut().enumerate().take(queries.range.len()) {
-            let at = (queries.sequence * shape.sequence + queries.range.start + row) * shape.heads;
+            let at = (queries.sequence * shape.queries + queries.range.start + row) * shape.heads;
             query.log_sum = self.log_sums[at + queries.head] * LOG2_E;
-            let out = &out.view.host()[row * out.stride..][..shape.head_dim];
-            let d_out = &d_out.view.host()[row * d_out.stride..][..shape.head_dim];
             query.delta = self.level.vectorized(
                 #[inline(always)]
-                || dot(out, d_out),
+                || dot(out.row(row), d_out.row(row)),
             );
         }
         statistics
@@ -337,7 +310,7 @@ impl<E: Element> Backward<'_, E> {
         (keys, panel): (&Range<usize>, usize),
         block: &mut Block<'_>,
     ) {
-        let Setting { tile, shape, engine, .. } = self.setting;
+        let Setting { tile, shape, multiplier, .. } = self.setting;
         let count = tile.panels(Side::Left, queries.range.len());
         let stride = tile.panel_cells(Side::Left, shape.head_dim);
         let cells = tile.panel_cells(Side::Right, shape.head_dim);
@@ -345,17 +318,18 @@ impl<E: Element> Backward<'_, E> {
         let (key_panel, value_panel) =
             (&packed[panel * cells..][..cells], &packed[by_key + panel * cells..][..cells]);
         let left = Panels { cells: block.queries, stride, count };
-        engine.multiply(shape.head_dim, left, key_panel.into(), Into::Replace, block.scores);
+        multiplier.multiply(shape.head_dim, left, key_panel.into(), Put::Replace, block.scores);
         let left = Panels { cells: block.d_out, stride, count };
-        engine.multiply(shape.head_dim, left, value_panel.into(), Into::Replace, block.gradients);
+        multiplier.multiply(shape.head_dim, left, value_panel.into(), Put::Replace, block.gradients);
         let first_key = keys.start + panel * COLUMNS;
+        let position = self.setting.position(queries.sequence, queries.range.start);
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
         let scores = block.scores.as_chunks_mut::<COLUMNS>().0;
         let gradients = block.gradients.as_chunks_mut::<COLUMNS>().0;
         self.level.vectorized(
             #[inline(always)]
             || {
-                for (row, query) in queries.range.clone().enumerate() {
+                for row in 0..queries.range.len() {
                     let (scores, gradients) = (&mut scores[row], &mut gradients[row]);
                     weigh::<COLUMNS, FUSED>(
                         statistics[row],
@@ -364,7 +338,7 @@ impl<E: Element> Backward<'_, E> {
                         gradients,
                     );
                     let unseen = (first_keys[row] as usize).saturating_sub(first_key).min(COLUMNS);
-                    let end = (query + 1).saturating_sub(first_key);
+                    let end = (position + row + 1).min(keys.end).saturating_sub(first_key);
                     if unseen > 0 || end < COLUMNS {
                         for hidden in [0..unseen, end.min(COLUMNS)..COLUMNS] {
                             scores[hidden.clone()].fill(0.0);
@@ -384,7 +358,7 @@ impl<E: Element> Backward<'_, E> {
         position: usize,
         block: &mut Block<'_>,
     ) {
-        let Setting { tile, shape, engine, .. } = self.setting;
+        let Setting { tile, shape, multiplier, .. } = self.setting;
         let rows = queries.range.len();
         let stride = tile.panel_cells(Side::Left, self.block_queries());
         let count = tile.panels(Side::Left, shape.head_dim);
@@ -394,27 +368,27 @@ impl<E: Element> Backward<'_, E> {
             (&*block.d_out_turned, &*block.scores, d_values),
             (&*block.queries_turned, &*block.gradients, d_keys),
         ] {
-            let right = engine.strip_as_right(weights, rows, block.packed);
+            let right = multiplier.strip_as_right(weights, rows, block.packed);
             let left = Panels { cells: turned, stride, count };
-            engine.multiply(rows, left, right.into(), Into::Add, &mut sums[strip.clone()]);
+            multiplier.multiply(rows, left, right.into(), Put::Add, &mut sums[strip.clone()]);
         }
     }
 
     /// Packs the gradients of scores of one panel of keys beside those of the block's other panels.
     fn pack_d_scores(&self, queries: &Queries, panel: usize, block: &mut Block<'_>) {
-        let Setting { tile, engine, .. } = self.setting;
+        let Setting { tile, multiplier, .. } = self.setting;
         let strip = self.setting.strip_rows(block.gradients, queries.range.len());
         let (before, cells) = (panel * tile.columns, tile.panel_cells(Side::Left, tile.columns));
         let panels = block.d_scores.chunks_exact_mut(tile.panel_cells(Side::Left, BLOCK)).enumerate();
         for (left, to) in panels.take(tile.panels(Side::Left, queries.range.len())) {
             let start = tile.panel_cells(Side::Left, before);
-            engine.pack(Side::Left, &strip, left * tile.rows, &mut to[start..start + cells]);
+            multiplier.pack(Side::Left, &strip, left * tile.rows, &mut to[start..start + cells]);
         }
     }
 
     /// `d_queries += d_scores keys` for one block of keys.
     fn add_queries(&self, queries: &Queries, keys: &Range<usize>, packed: &[f32], block: &mut Block<'_>) {
-        let Setting { tile, engine, .. } = self.setting;
+        let Setting { tile, multiplier, .. } = self.setting;
         let [by_key, by_value, _] = self.block_cells();
         let left = Panels {
             cells: block.d_scores,
@@ -424,21 +398,24 @@ impl<E: Element> Backward<'_, E> {
         let panels = packed[by_key + by_value..].chunks_exact(tile.panel_cells(Side::Right, BLOCK));
         let strips = block.d_queries.chunks_exact_mut(self.block_queries() * tile.columns);
         for (right, strip) in panels.zip(strips) {
-            engine.multiply(keys.len(), left, right.into(), Into::Add, strip);
+            multiplier.multiply(keys.len(), left, right.into(), Put::Add, strip);
         }
     }
 
-    fn write_queries(&self, queries: &Queries, strips: &[f32], d_qkv: &Target<'_, E>) {
+    fn write_queries(&self, queries: &Queries, strips: &[f32], d_queries: &Shared<'_, E>) {
         let Setting { tile, shape, .. } = self.setting;
-        let first_row = queries.sequence * shape.sequence + queries.range.start;
+        let first_row = queries.sequence * shape.queries + queries.range.start;
         for (panel, strip) in strips.chunks_exact(self.block_queries() * tile.columns).enumerate() {
             let dim = panel * tile.columns;
             let dims = tile.columns.min(shape.head_dim - dim);
             for (row, values) in strip.chunks_exact(tile.columns).enumerate().take(queries.range.len()) {
                 let column = queries.head * shape.head_dim + dim;
+                #[expect(unsafe_code, reason = "results are shared out by queries and heads")]
+                // SAFETY: each chunk is done once, and no query of a head is in two of them.
+                let to = unsafe { d_queries.part_of_row(first_row + row, column, dims) };
                 self.level.vectorized(
                     #[inline(always)]
-                    || d_qkv.write(first_row + row, column, &values[..dims]),
+                    || Put::Replace.put_all(&values[..dims], to),
                 );
             }
         }
@@ -449,20 +426,19 @@ impl<E: Element> Backward<'_, E> {
     }
 
     /// Adds up what the parts have for one panel of keys, and writes its gradients of keys and values.
-    fn add_parts(&self, panel: usize, gradients: &[f32], scratch: &mut [f32], d_qkv: &Target<'_, E>) {
+    fn add_parts(&self, panel: usize, gradients: &[f32], scratch: &mut [f32], to: &[Shared<'_, E>; 2]) {
         let Setting { tile, shape, .. } = self.setting;
         let per_head = self.key_blocks() * self.panels_of_block();
         let (of_head, panel) = (panel / per_head, panel % per_head);
         let (sequence, kv_head) = (of_head / shape.kv_heads, of_head % shape.kv_heads);
         let (sums, buffer) = scratch.split_at_mut(self.strip_cells());
-        let halves = [(0, shape.heads + kv_head), (1, shape.heads + shape.kv_heads + kv_head)];
         let first = panel * tile.columns;
-        let keys = first.min(shape.sequence)..(first + tile.columns).min(shape.sequence);
-        let rows = sequence * shape.sequence + keys.start..sequence * shape.sequence + keys.end;
-        for (_, head) in halves {
-            d_qkv.fetch(rows.clone(), head * shape.head_dim, shape.head_dim);
+        let keys = first.min(shape.keys)..(first + tile.columns).min(shape.keys);
+        let rows = sequence * shape.keys + keys.start..sequence * shape.keys + keys.end;
+        for to in to {
+            to.fetch(rows.clone(), kv_head * shape.head_dim, shape.head_dim);
         }
-        for (half, head) in halves {
+        for (half, to) in to.iter().enumerate() {
             let strip = |part: usize| {
                 let of_part = &gradients[self.gradients_of(of_head * self.parts() + part)];
                 &of_part[half * self.part_cells() / 2 + panel * self.strip_cells()..][..self.strip_cells()]
@@ -473,11 +449,14 @@ impl<E: Element> Backward<'_, E> {
             }
             self.setting.turn(sums, &mut buffer[..tile.columns * tile.columns], |lane, dim, values| {
                 let key = panel * tile.columns + lane;
-                if key < shape.sequence {
-                    let (row, column) = (sequence * shape.sequence + key, head * shape.head_dim + dim);
+                if key < shape.keys {
+                    let (row, column) = (sequence * shape.keys + key, kv_head * shape.head_dim + dim);
+                    #[expect(unsafe_code, reason = "results are shared out by keys and heads")]
+                    // SAFETY: each panel is done once, and no key or value of a head is in two of them.
+                    let to = unsafe { to.part_of_row(row, column, values.len()) };
                     self.level.vectorized(
                         #[inline(always)]
-                        || d_qkv.write(row, column, values),
+                        || Put::Replace.put_all(values, to),
                     );
                 }
             });

@@ -6,66 +6,50 @@
 use std::f32::consts::{LN_2, LOG2_E};
 use std::ops::Range;
 
-use bedplate_breakdown::Part;
-
 use super::lines::{Softmax, scale_lanes};
-use super::{AttentionShape, Parts, Setting};
-use crate::cpu::level::Level;
-use crate::cpu::linear::Target;
+use super::{Parts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
-use crate::cpu::stream::SharedMut;
-use crate::{Device, Element, Into, Matrix, MatrixMut, View, ViewMut};
+use crate::cpu::share::Shared;
+use crate::cpu::{Cpu, Level};
+use crate::{AttentionShape, Element, Matrix, MatrixMut, Put, Qkv, Rows, Seen, ViewMut};
 
 /// Keys of a block, about: a strip of scores for them stays in the nearest cache.
 const KEYS: usize = 128;
 
-impl Device {
-    /// `first_keys` has an entry per row: the first key that its query sees, counted from the start of its sequence;
-    /// it never falls inside a sequence. `log_sums` gets `rows x heads` logarithms of the sums of exponentials.
-    pub fn attention<E: Element>(
+impl Cpu {
+    pub(crate) fn attention<E: Element>(
         &self,
         shape: &AttentionShape,
-        qkv: Matrix<'_, E>,
-        first_keys: View<'_, u32>,
+        qkv: Qkv<Matrix<'_, E>>,
+        seen: Seen<'_>,
         out: MatrixMut<'_, E>,
         log_sums: ViewMut<'_, f32>,
     ) {
-        shape.check(qkv, first_keys, log_sums.len());
-        assert_eq!((out.rows, out.columns), (qkv.rows, shape.heads * shape.head_dim), "attention's output");
-        let engine = self.engine::<E, E>();
-        let setting = Setting {
-            shape: *shape,
-            first_keys: first_keys.host(),
-            engine,
-            turner: self.engine::<f32, f32>(),
-            tile: engine.tile(),
-        };
-        let forward = Forward { setting, qkv, level: self.level };
-        let results = Results { out: Target::new(out), log_sums: SharedMut::new(log_sums.into_host()) };
-        self.time(Part::Compute, || {
-            let Scratch { panels, sums, .. } = &mut *self.scratch.borrow_mut();
-            let panels = panels.first(forward.packed_cells());
-            let to = SharedMut::new(panels);
-            self.team.run(forward.blocks(), &|block, _| forward.pack(block, &to));
-            let panels = &*panels;
-            let share = forward.member_cells();
-            let sums = SharedMut::new(sums.first(share * self.team.size()));
-            self.team.run(forward.chunks(), &|chunk, member| {
-                forward.chunk(chunk, panels, sums.range(member * share..(member + 1) * share), &results);
-            });
+        let setting = self.setting::<E>(shape, seen);
+        let forward = Forward { setting, qkv: self.qkv(qkv), level: self.level };
+        let results = Results { out: self.rows_mut(out), log_sums: self.shared(log_sums, 1) };
+        let Scratch { panels, sums, .. } = &mut *self.scratch.borrow_mut();
+        let cells = forward.block_cells().iter().sum();
+        let panels = panels.first(forward.blocks() * cells);
+        let to = Shared::new(panels, cells, cells);
+        self.with_scratch(forward.blocks(), to, &mut [], |block, to, _| forward.pack(block, to));
+        let panels = &*panels;
+        let sums = sums.first(forward.member_cells() * self.threads());
+        self.with_scratch(forward.chunks(), (), sums, |chunk, (), scratch| {
+            forward.chunk(chunk, panels, scratch, &results);
         });
     }
 }
 
 struct Forward<'a, E> {
     setting: Setting<'a>,
-    qkv: Matrix<'a, E>,
+    qkv: Qkv<Rows<&'a [E]>>,
     level: Level,
 }
 
 struct Results<'a, E> {
-    out: Target<'a, E>,
-    log_sums: SharedMut<'a, f32>,
+    out: Shared<'a, E>,
+    log_sums: Shared<'a, f32>,
 }
 
 /// A panel of queries of one head.
@@ -82,7 +66,7 @@ impl<E: Element> Forward<'_, E> {
     }
 
     fn blocks_per_sequence(&self) -> usize {
-        self.setting.shape.sequence.div_ceil(self.block_keys())
+        self.setting.shape.keys.div_ceil(self.block_keys())
     }
 
     /// Packed cells of a block: of its keys, and of its values.
@@ -98,33 +82,27 @@ impl<E: Element> Forward<'_, E> {
         self.setting.sequences() * self.setting.shape.kv_heads * self.blocks_per_sequence()
     }
 
-    fn packed_cells(&self) -> usize {
-        self.blocks() * self.block_cells().iter().sum::<usize>()
-    }
-
     /// Packs the keys (a lane each) and the values (a lane per dimension) of one block.
-    fn pack(&self, block: usize, to: &SharedMut<'_, f32>) {
-        let Setting { tile, shape, engine, .. } = self.setting;
+    fn pack(&self, block: usize, to: &mut [f32]) {
+        let Setting { tile, shape, multiplier, .. } = self.setting;
         let (of_head, number) = (block / self.blocks_per_sequence(), block % self.blocks_per_sequence());
         let (sequence, kv_head) = (of_head / shape.kv_heads, of_head % shape.kv_heads);
         let start = number * self.block_keys();
-        let rows = start..(start + self.block_keys()).min(shape.sequence);
-        let keys = Operand::rows_of(shape.keys(self.qkv, sequence, kv_head).rows(rows.clone()));
-        let values = Operand::columns_of(shape.values(self.qkv, sequence, kv_head).rows(rows));
-        let [key_cells, value_cells] = self.block_cells();
-        let cells = key_cells + value_cells;
-        let (to_keys, to_values) = to.range(block * cells..(block + 1) * cells).split_at_mut(key_cells);
+        let rows = start..(start + self.block_keys()).min(shape.keys);
+        let keys = Operand::rows_of(shape.kv_head(self.qkv.keys, sequence, kv_head).rows(rows.clone()));
+        let values = Operand::columns_of(shape.kv_head(self.qkv.values, sequence, kv_head).rows(rows));
+        let (to_keys, to_values) = to.split_at_mut(self.block_cells()[0]);
         for (operand, depth, to) in [(keys, shape.head_dim, to_keys), (values, self.block_keys(), to_values)]
         {
             let panels = to.chunks_exact_mut(tile.panel_cells(Side::Left, depth)).enumerate();
             for (panel, to) in panels.take(tile.panels(Side::Left, operand.lanes())) {
-                engine.pack(Side::Left, &operand, panel * tile.rows, to);
+                multiplier.pack(Side::Left, &operand, panel * tile.rows, to);
             }
         }
     }
 
     fn panels_per_sequence(&self) -> usize {
-        self.setting.shape.sequence.div_ceil(self.setting.tile.columns)
+        self.setting.shape.queries.div_ceil(self.setting.tile.columns)
     }
 
     fn chunks(&self) -> usize {
@@ -137,13 +115,13 @@ impl<E: Element> Forward<'_, E> {
         let of_head = chunk / self.panels_per_sequence();
         let panel = self.panels_per_sequence() - 1 - chunk % self.panels_per_sequence();
         let start = panel * tile.columns;
-        let range = start..(start + tile.columns).min(shape.sequence);
+        let range = start..(start + tile.columns).min(shape.queries);
         Queries { sequence: of_head / shape.heads, head: of_head % shape.heads, range }
     }
 
     /// The rows of the queries.
     fn rows(&self, queries: &Queries) -> Range<usize> {
-        let start = queries.sequence * self.setting.shape.sequence;
+        let start = queries.sequence * self.setting.shape.queries;
         start + queries.range.start..start + queries.range.end
     }
 
@@ -161,7 +139,7 @@ impl<E: Element> Forward<'_, E> {
             8 => self.attend::<8, false>(&self.queries(chunk), panels, scratch, results),
             16 => self.attend::<16, true>(&self.queries(chunk), panels, scratch, results),
             32 => self.attend::<32, true>(&self.queries(chunk), panels, scratch, results),
-            other => unreachable!("no engine has tiles of {other} columns"),
+            other => unreachable!("no unit has tiles of {other} columns"),
         }
     }
 
@@ -172,32 +150,34 @@ impl<E: Element> Forward<'_, E> {
         scratch: &mut [f32],
         results: &Results<'_, E>,
     ) {
-        let Setting { tile, shape, engine, .. } = self.setting;
+        let Setting { tile, shape, multiplier, .. } = self.setting;
         let mut parts = Parts(scratch);
         let query_panel = parts.take(tile.panel_cells(Side::Right, shape.head_dim));
         let weight_panel = parts.take(tile.panel_cells(Side::Right, self.block_keys()));
         let scores = parts.take(self.block_keys() * COLUMNS);
         let out = parts.take(self.setting.head_rows() * COLUMNS);
-        let head = shape.head(self.qkv, queries.sequence, queries.head);
-        engine.pack(Side::Right, &Operand::rows_of(head), queries.range.start, query_panel);
+        let head = shape.head(self.qkv.queries, queries.sequence, queries.head);
+        multiplier.pack(Side::Right, &Operand::rows_of(head), queries.range.start, query_panel);
         let rows = self.rows(queries);
         results.out.fetch(rows, queries.head * shape.head_dim, shape.head_dim);
         out.fill(0.0);
         let mut softmax = Softmax::<COLUMNS>::NEW;
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
         let first_block = first_keys[0] as usize / self.block_keys();
-        for start in (first_block * self.block_keys()..queries.range.end).step_by(self.block_keys()) {
-            let keys = start..(start + self.block_keys()).min(queries.range.end);
+        let position = self.setting.position(queries.sequence, queries.range.start);
+        let end = self.setting.end_of_keys(queries.sequence, &queries.range);
+        for start in (first_block * self.block_keys()..end).step_by(self.block_keys()) {
+            let keys = start..(start + self.block_keys()).min(end);
             let [key_panels, value_panels] = self.block(panels, queries, &keys);
-            engine.multiply(shape.head_dim, key_panels, (&*query_panel).into(), Into::Replace, scores);
+            multiplier.multiply(shape.head_dim, key_panels, (&*query_panel).into(), Put::Replace, scores);
             let scores = &mut scores[..keys.len() * COLUMNS];
-            hide::<COLUMNS>(scores, &keys, &queries.range, first_keys);
+            hide::<COLUMNS>(scores, &keys, position, first_keys);
             self.level.vectorized(
                 #[inline(always)]
                 || softmax.absorb::<FUSED>(scores, shape.scale * LOG2_E, out),
             );
-            let weights = engine.strip_as_right(scores, keys.len(), weight_panel);
-            engine.multiply(keys.len(), value_panels, weights.into(), Into::Add, out);
+            let weights = multiplier.strip_as_right(scores, keys.len(), weight_panel);
+            multiplier.multiply(keys.len(), value_panels, weights.into(), Put::Add, out);
         }
         self.finish(queries, &softmax, out, parts.take(COLUMNS * COLUMNS), results);
     }
@@ -229,7 +209,10 @@ impl<E: Element> Forward<'_, E> {
         let first_row = self.rows(queries).start;
         for lane in 0..queries.range.len() {
             let at = (first_row + lane) * shape.heads + queries.head;
-            results.log_sums.range(at..at + 1)[0] = softmax.most[lane] * LN_2 + softmax.sum[lane].ln();
+            #[expect(unsafe_code, reason = "results are shared out by queries and heads")]
+            // SAFETY: each chunk is done once, and no query of a head is in two of them.
+            let log_sum = unsafe { results.log_sums.range(at..at + 1) };
+            log_sum[0] = softmax.most[lane] * LN_2 + softmax.sum[lane].ln();
         }
         self.level.vectorized(
             #[inline(always)]
@@ -237,29 +220,33 @@ impl<E: Element> Forward<'_, E> {
         );
         self.setting.turn(out, buffer, |lane, dim, values| {
             if lane < queries.range.len() {
-                let column = queries.head * shape.head_dim + dim;
+                let (row, column) = (first_row + lane, queries.head * shape.head_dim + dim);
+                #[expect(unsafe_code, reason = "results are shared out by queries and heads")]
+                // SAFETY: as above.
+                let out = unsafe { results.out.part_of_row(row, column, values.len()) };
                 self.level.vectorized(
                     #[inline(always)]
-                    || results.out.write(first_row + lane, column, values),
+                    || Put::Replace.put_all(values, out),
                 );
             }
         });
     }
 }
 
-/// Scores of keys that a query does not see become minus infinity; a key per row, a query per lane.
+/// Scores of keys that a query does not see become minus infinity; a key per row, a query per lane, the first of them at
+/// `position`.
 fn hide<const COLUMNS: usize>(
     scores: &mut [f32],
     keys: &Range<usize>,
-    queries: &Range<usize>,
+    position: usize,
     first_keys: &[u32],
 ) {
     let latest = first_keys[first_keys.len() - 1] as usize;
-    if keys.end <= queries.start + 1 && latest <= keys.start {
+    if keys.end <= position + 1 && latest <= keys.start {
         return;
     }
     for (row, key) in scores.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(keys.clone()) {
-        row[..key.saturating_sub(queries.start)].fill(f32::NEG_INFINITY);
+        row[..key.saturating_sub(position)].fill(f32::NEG_INFINITY);
         if key < latest {
             let seen = first_keys.partition_point(|first| *first as usize <= key);
             row[seen..].fill(f32::NEG_INFINITY);

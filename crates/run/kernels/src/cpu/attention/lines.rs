@@ -121,3 +121,22 @@ pub(super) fn dot<E: Element>(a: &[E], b: &[E]) -> f32 {
     let rest: f32 = a_rest.iter().zip(b_rest).map(|(a, b)| a.widen() * b.widen()).sum();
     lanes.iter().sum::<f32>() + rest
 }
+
+#[cfg(test)]
+mod tests {
+    use super::power_of_two;
+
+    #[test]
+    fn powers_of_two_are_within_two_units_in_the_last_place() {
+        for step in 0..200_000 {
+            let x = -125.9 + step as f32 * 0.001;
+            let (got, expected) = (f64::from(power_of_two::<true>(x)), f64::from(x).exp2());
+            assert!(
+                (got - expected).abs() <= 2.0 * expected * f64::from(f32::EPSILON),
+                "2^{x} is {expected}, not {got}"
+            );
+        }
+        assert_eq!(power_of_two::<false>(f32::NEG_INFINITY), 0.0);
+        assert!(power_of_two::<false>(f32::NAN).is_nan());
+    }
+}

@@ -1,7 +1,4 @@
-//! Causal attention over grouped heads, without a matrix of scores in memory.
-//!
-//! Each row of `qkv` holds the heads of the queries, then of the keys, then of the values of one token. A query sees the
-//! keys from its `first_keys` entry to itself, which says windows and borders of documents alike.
+//! Attention over grouped heads, without a matrix of scores in memory.
 //!
 //! Scores exist only as a strip of one block of keys for one panel of queries at a time; blocks that no query of the panel
 //! sees are skipped. Keys and values are packed once and serve all heads that share them.
@@ -9,63 +6,29 @@
 mod backward;
 mod forward;
 mod lines;
-#[cfg(test)]
-mod tests;
 
 use std::ops::Range;
 
-use crate::cpu::multiply::{Engine, Numbers, Operand, Tile};
-use crate::{Element, Matrix, View};
-
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct AttentionShape {
-    /// Tokens of a sequence; the rows are whole sequences, one after the other.
-    pub sequence: usize,
-    pub heads: usize,
-    /// Divides `heads`; that many neighbours share a key and a value.
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    /// What scores are multiplied by; usually one over the square root of `head_dim`.
-    pub scale: f32,
-}
+use crate::cpu::Cpu;
+use crate::cpu::multiply::{Multiplier, Numbers, Operand, Tile};
+use crate::{AttentionShape, Element, Matrix, Qkv, Rows, Seen};
 
 impl AttentionShape {
-    /// Columns of `qkv`.
-    pub fn columns(&self) -> usize {
-        (self.heads + 2 * self.kv_heads) * self.head_dim
-    }
-
-    /// Columns of the output.
-    pub fn attended(&self) -> usize {
-        self.heads * self.head_dim
-    }
-
     /// Query heads that share a key head.
     fn group(&self) -> usize {
         self.heads / self.kv_heads
     }
 
-    /// Panics unless the matrices have this shape.
-    fn check<E: Element>(&self, qkv: Matrix<'_, E>, first_keys: View<'_, u32>, log_sums: usize) {
-        assert_eq!(self.heads % self.kv_heads, 0, "query heads per key head");
-        assert_eq!(qkv.columns, self.columns(), "columns of queries, keys and values");
-        assert_eq!(qkv.rows % self.sequence, 0, "rows are whole sequences");
-        assert_eq!(first_keys.len(), qkv.rows, "first keys of attention");
-        assert_eq!(log_sums, qkv.rows * self.heads, "sums of attention");
-    }
-
-    /// The numbers of one head in the rows of one sequence.
-    fn head<'a, E: Element>(&self, of: Matrix<'a, E>, sequence: usize, head: usize) -> Matrix<'a, E> {
-        of.rows(sequence * self.sequence..(sequence + 1) * self.sequence)
+    /// One head of the queries of one sequence, or of what has their shape.
+    fn head<'a, E: Element>(&self, of: Rows<&'a [E]>, sequence: usize, head: usize) -> Rows<&'a [E]> {
+        of.rows(sequence * self.queries..(sequence + 1) * self.queries)
             .columns(head * self.head_dim..(head + 1) * self.head_dim)
     }
 
-    fn keys<'a, E: Element>(&self, qkv: Matrix<'a, E>, sequence: usize, kv_head: usize) -> Matrix<'a, E> {
-        self.head(qkv, sequence, self.heads + kv_head)
-    }
-
-    fn values<'a, E: Element>(&self, qkv: Matrix<'a, E>, sequence: usize, kv_head: usize) -> Matrix<'a, E> {
-        self.head(qkv, sequence, self.heads + self.kv_heads + kv_head)
+    /// One head of the keys or values of one sequence.
+    fn kv_head<'a, E: Element>(&self, of: Rows<&'a [E]>, sequence: usize, head: usize) -> Rows<&'a [E]> {
+        of.rows(sequence * self.keys..(sequence + 1) * self.keys)
+            .columns(head * self.head_dim..(head + 1) * self.head_dim)
     }
 }
 
@@ -74,20 +37,46 @@ impl AttentionShape {
 struct Setting<'a> {
     shape: AttentionShape,
     first_keys: &'a [u32],
-    engine: &'a dyn Engine,
+    positions: Option<&'a [u32]>,
+    multiplier: &'a dyn Multiplier,
     /// Packs `f32` as `f32`, which turns strips around.
-    turner: &'a dyn Engine,
+    turner: &'a dyn Multiplier,
     tile: Tile,
+}
+
+impl Cpu {
+    fn setting<'a, E: Element>(&self, shape: &AttentionShape, seen: Seen<'a>) -> Setting<'a> {
+        let multiplier = self.multiplier::<E, E>();
+        let (turner, tile) = (self.multiplier::<f32, f32>(), multiplier.tile());
+        let first_keys = self.slice(seen.first_keys);
+        let positions = seen.positions.map(|positions| self.slice(positions));
+        Setting { shape: *shape, first_keys, positions, multiplier, turner, tile }
+    }
+
+    fn qkv<'a, E: Element>(&self, of: Qkv<Matrix<'a, E>>) -> Qkv<Rows<&'a [E]>> {
+        Qkv { queries: self.rows(of.queries), keys: self.rows(of.keys), values: self.rows(of.values) }
+    }
 }
 
 impl Setting<'_> {
     fn sequences(&self) -> usize {
-        self.first_keys.len() / self.shape.sequence
+        self.first_keys.len() / self.shape.queries
     }
 
     /// The first keys of some queries of a sequence.
     fn first_keys(&self, sequence: usize, queries: Range<usize>) -> &[u32] {
-        &self.first_keys[sequence * self.shape.sequence..][queries]
+        &self.first_keys[sequence * self.shape.queries..][queries]
+    }
+
+    /// Where a query of a sequence stands among its keys.
+    fn position(&self, sequence: usize, query: usize) -> usize {
+        let first = self.positions.map(|positions| positions[sequence] as usize);
+        first.unwrap_or_else(|| self.shape.keys - self.shape.queries) + query
+    }
+
+    /// The end of the keys that some queries of a sequence see.
+    fn end_of_keys(&self, sequence: usize, queries: &Range<usize>) -> usize {
+        self.position(sequence, queries.end).min(self.shape.keys)
     }
 
     /// Rows of a strip that holds a dimension of heads per row.

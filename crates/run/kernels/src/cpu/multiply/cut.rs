@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::engine::{Side, Tile};
+use super::multiplier::{Side, Tile};
 
 /// Cells of left panels that a member packs at a time, at most: they stay in its second-level cache.
 const LEFT_CELLS: usize = 1 << 18;

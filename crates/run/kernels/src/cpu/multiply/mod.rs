@@ -1,30 +1,40 @@
-//! Matrix products: the one engine under linear layers, experts and attention.
+//! Matrix products: the one routine under linear layers, experts and attention.
 //!
 //! An operator describes its products by their [`Operand`]s and says what becomes of finished sums. Right sides are
-//! packed into panels once, by the whole team, and then read by all. Chunks of the result are claimed one by one; who has
-//! one packs its left panels where only this member reads them. Sums are `f32` and are made in one order that depends on
+//! packed into panels once, by the whole team, and then read by all. Chunks of the result are claimed one by one; a
+//! member packs the left panels of its chunk where only that member reads them. Sums are `f32` and are made in one order that depends on
 //! the shape alone.
 
 mod cut;
-mod engine;
 pub(crate) mod fetch;
+mod multiplier;
 mod operand;
-mod scratch;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]
 mod transpose;
 mod vectors;
 
-pub(crate) use engine::{Engine, Panels, Right, Side, Tile};
+pub(crate) use multiplier::{Multiplier, Panels, Right, Side, Tile};
 pub(crate) use operand::{Numbers, Operand};
-pub(crate) use scratch::Scratch;
 
 use std::ops::Range;
 
-use crate::cpu::stream::SharedMut;
-use crate::{Device, Into};
+use super::Cpu;
+use super::scratch::Grown;
+use super::share::Shared;
+use crate::Put;
 use cut::{COLUMNS, Chunk, Cut, Shape};
+
+/// Memory that products need for the time of one operator.
+#[derive(Default)]
+pub(crate) struct Scratch {
+    /// Packed panels, shared by the team.
+    pub(crate) panels: Grown,
+    /// Sums of tiles and the like, a part for each member.
+    pub(crate) sums: Grown,
+    cuts: Vec<Cut>,
+}
 
 /// `sums[i, j]`: the sum over the depth of lane `i` of the left side times lane `j` of the right side.
 #[derive(Debug, Clone, Copy)]
@@ -47,7 +57,7 @@ pub(crate) struct Finished<'a> {
 }
 
 impl Finished<'_> {
-    /// No engine has wider tiles.
+    /// No multiplier has wider tiles.
     pub(crate) const MAX_COLUMNS: usize = 32;
 }
 
@@ -59,41 +69,40 @@ impl Product<'_> {
     }
 }
 
-/// Depth that is packed at a time where an operand lies by depth; a multiple of every engine's step.
+/// Depth that is packed at a time where an operand lies by depth; a multiple of every multiplier's step.
 const PIECE: usize = 32;
 
-impl Device {
+impl Cpu {
     /// Multiplies `count` pairs of operands and hands the sums to `finish`, part by part, from all members.
     pub(crate) fn multiply<'a>(
         &self,
-        engine: &dyn Engine,
+        multiplier: &dyn Multiplier,
         count: usize,
         product: &(dyn Fn(usize) -> Product<'a> + Sync),
         finish: &(dyn Fn(Finished<'_>) + Sync),
     ) {
-        let tile = engine.tile();
+        let tile = multiplier.tile();
         let Scratch { panels, sums, cuts } = &mut *self.scratch.borrow_mut();
         cuts.clear();
         for index in 0..count {
             cuts.push(Cut::after(cuts.last(), product(index).shape(), tile));
         }
         let Some(last) = cuts.last().copied() else { return };
-        let work = Work { engine, tile, cuts, product };
+        let work = Work { multiplier, tile, cuts, product };
         let panels = panels.first(last.end_cell);
-        let to = SharedMut::new(panels);
+        let to = Shared::new(panels, 1, 1);
         self.team.run(last.end_pack, &|index, _| work.pack(index, &to));
         let panels = &*panels;
-        let share = work.member_cells();
-        let sums = SharedMut::new(sums.first(share * self.team.size()));
-        self.team.run(last.end_chunk, &|index, member| {
-            work.multiply(index, panels, sums.range(member * share..(member + 1) * share), finish);
+        let sums = sums.first(work.member_cells() * self.team.size());
+        self.with_scratch(last.end_chunk, (), sums, |index, (), sums| {
+            work.multiply(index, panels, sums, finish);
         });
     }
 }
 
 /// What the members of the team share while they multiply.
 struct Work<'a, 'b> {
-    engine: &'a dyn Engine,
+    multiplier: &'a dyn Multiplier,
     tile: Tile,
     cuts: &'a [Cut],
     product: &'a (dyn Fn(usize) -> Product<'b> + Sync),
@@ -106,7 +115,7 @@ impl Work<'_, '_> {
         cells.max().unwrap_or_default().next_multiple_of(16)
     }
 
-    fn pack(&self, index: usize, to: &SharedMut<'_, f32>) {
+    fn pack(&self, index: usize, to: &Shared<'_, f32>) {
         let number = self.cuts.partition_point(|cut| cut.end_pack <= index);
         let cut = &self.cuts[number];
         let right = (self.product)(number).right;
@@ -119,8 +128,10 @@ impl Work<'_, '_> {
                 for panel in cut.pack(index, self.tile) {
                     let cells = cut.right_panel(panel, block, self.tile);
                     let skipped = self.tile.panel_cells(Side::Right, start);
-                    let to = to.range(cells.start + skipped..cells.end);
-                    self.engine.pack(Side::Right, &part, panel * self.tile.columns, to);
+                    #[expect(unsafe_code, reason = "panels of a chunk lie apart")]
+                    // SAFETY: each chunk of packing is done once, and no panel is in two of them.
+                    let to = unsafe { to.range(cells.start + skipped..cells.end) };
+                    self.multiplier.pack(Side::Right, &part, panel * self.tile.columns, to);
                 }
             }
         }
@@ -160,7 +171,7 @@ impl Work<'_, '_> {
                 let part = left.some_depth(block + start..block + deep.min(start + piece));
                 let skipped = tile.panel_cells(Side::Left, start);
                 for (panel, to) in panels.clone().zip(to.chunks_exact_mut(cells.max(1))) {
-                    self.engine.pack(Side::Left, &part, panel * tile.rows, &mut to[skipped..]);
+                    self.multiplier.pack(Side::Left, &part, panel * tile.rows, &mut to[skipped..]);
                 }
             }
         }
@@ -181,7 +192,7 @@ impl Work<'_, '_> {
         let strip_len = count * tile.rows * tile.columns;
         for block in cut.blocks(tile) {
             let deep = cut.deep(block, tile);
-            let into = if block == 0 { Into::Replace } else { Into::Add };
+            let put = if block == 0 { Put::Replace } else { Put::Add };
             let stride = tile.panel_cells(Side::Left, deep);
             let cells = &left[count * tile.panel_cells(Side::Left, block)..][..count * stride];
             for panel in chunk.right.clone() {
@@ -191,7 +202,7 @@ impl Work<'_, '_> {
                 let at = cut.right_panel(panel, block, tile);
                 let next = &right[at.end..(at.end + at.len()).min(right.len())];
                 let left = Panels { cells, stride, count };
-                self.engine.multiply(deep, left, Right { cells: &right[at], next }, into, strip);
+                self.multiplier.multiply(deep, left, Right { cells: &right[at], next }, put, strip);
                 if block + deep == depth {
                     finish(Finished {
                         product: 0,

@@ -7,7 +7,7 @@
 use std::ops::Range;
 
 use super::fetch;
-use crate::{Bf16, Element, Matrix};
+use crate::{Bf16, Element, Rows};
 
 /// Numbers of either format.
 #[derive(Debug, Clone, Copy)]
@@ -66,14 +66,14 @@ impl<'a> Operand<'a> {
     }
 
     /// The lanes are the rows of a matrix.
-    pub(crate) fn rows_of<E: Element>(matrix: Matrix<'a, E>) -> Self {
-        let numbers = Numbers::of(matrix.view.host());
+    pub(crate) fn rows_of<E: Element>(matrix: Rows<&'a [E]>) -> Self {
+        let numbers = Numbers::of(matrix.numbers);
         Self::new(numbers, (matrix.rows, matrix.stride), (matrix.columns, 1))
     }
 
     /// The lanes are the columns of a matrix.
-    pub(crate) fn columns_of<E: Element>(matrix: Matrix<'a, E>) -> Self {
-        let numbers = Numbers::of(matrix.view.host());
+    pub(crate) fn columns_of<E: Element>(matrix: Rows<&'a [E]>) -> Self {
+        let numbers = Numbers::of(matrix.numbers);
         Self::new(numbers, (matrix.columns, 1), (matrix.rows, matrix.stride))
     }
 

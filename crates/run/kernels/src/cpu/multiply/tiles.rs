@@ -6,11 +6,10 @@
 
 use std::arch::asm;
 use std::arch::x86_64::*;
-use std::cell::Cell;
 
-use crate::{Bf16, Into};
+use crate::{Bf16, Put};
 
-use super::engine::{Engine, Panels, Right, Side, Tile};
+use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
 use super::operand::{Numbers, Operand};
 use super::transpose::{Block, first, load, transpose};
 
@@ -22,7 +21,7 @@ const REGISTER: usize = 256;
 
 pub(crate) struct Tiles;
 
-impl Engine for Tiles {
+impl Multiplier for Tiles {
     fn tile(&self) -> Tile {
         Tile {
             rows: LANES,
@@ -36,7 +35,7 @@ impl Engine for Tiles {
 
     #[expect(unsafe_code, reason = "calls code for instructions that the processor has")]
     fn pack(&self, side: Side, from: &Operand<'_>, first_lane: usize, panel: &mut [f32]) {
-        // SAFETY: this engine is chosen only where the processor has tiles, and then it has these instructions.
+        // SAFETY: this multiplier is chosen only where the processor has tiles, and then it has these instructions.
         unsafe { pack(side, from, first_lane, panel) }
     }
 
@@ -46,14 +45,13 @@ impl Engine for Tiles {
         buffer
     }
 
-    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, into: Into, strip: &mut [f32]) {
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, put: Put, strip: &mut [f32]) {
         let steps = depth.div_ceil(STEP);
         let cells = steps * 2 * REGISTER;
-        configure();
-        for (panel, sums) in (0..left.count).zip(strip.chunks_exact_mut(LANES * LANES)) {
-            right.fetch_next(panel, left.count);
-            let left = &left.cells[panel * left.stride..][..cells];
-            multiply_tile(steps, left, &right.cells[..cells], into, sums);
+        assert!(right.cells.len() >= cells && strip.len() >= left.count * LANES * LANES);
+        if let Some(before_last) = left.count.checked_sub(1) {
+            assert!(left.cells.len() >= before_last * left.stride + cells);
+            multiply_tiles(steps, left, right, put, strip);
         }
     }
 }
@@ -74,79 +72,89 @@ const CONFIGURATION: Configuration = {
     Configuration(bytes)
 };
 
-/// Sets up the tile registers of this thread, once: only this engine uses them.
+/// Multiplies at least one left panel. All that needs the tile registers is one block of assembler, which sets them up
+/// first: the compiler knows nothing of them, so what they hold may be gone between two blocks.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
-fn configure() {
+fn multiply_tiles(steps: usize, left: Panels<'_>, right: Right<'_>, put: Put, strip: &mut [f32]) {
     static PLAIN: Configuration = CONFIGURATION;
-    thread_local!(static IS_DONE: Cell<bool> = const { Cell::new(false) });
-    if !IS_DONE.replace(true) {
-        // SAFETY: reads 64 valid bytes; the process has been allowed to use tiles.
-        unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const PLAIN.0, options(nostack, readonly)) };
-    }
-}
-
-/// `sums` is `LANES x LANES`; panels are as deep as `steps` says.
-#[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
-#[inline]
-fn multiply_tile(steps: usize, left: &[f32], right: &[f32], into: Into, sums: &mut [f32]) {
-    assert!(left.len() >= steps * 2 * REGISTER && right.len() >= steps * 2 * REGISTER);
-    assert!(sums.len() >= LANES * LANES);
-    let lower = 16 * LANES;
-    match into {
-        // SAFETY: sets registers that only this engine uses.
-        Into::Replace => unsafe {
-            asm!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3", options(nostack, nomem));
-        },
-        // SAFETY: reads the 32 rows of 128 bytes of `sums`.
-        Into::Add => unsafe {
-            asm!(
-                "tileloadd tmm0, [{upper} + {stride}]",
-                "tileloadd tmm1, [{upper} + {stride} + 64]",
-                "tileloadd tmm2, [{lower} + {stride}]",
-                "tileloadd tmm3, [{lower} + {stride} + 64]",
-                upper = in(reg) sums.as_ptr(),
-                lower = in(reg) sums.as_ptr().add(lower),
-                stride = in(reg) 4 * LANES,
-                options(nostack, readonly),
-            );
-        },
-    }
-    // SAFETY: reads `steps` times two registers of either panel, which are that long.
+    let bytes_of_panel = steps * 4 * 2 * REGISTER;
+    let lines_to_fetch = right.next.len().div_ceil(16).div_ceil(left.count);
+    // SAFETY: reads `steps` times two registers of each left panel and of the right one, and 64 bytes of configuration; reads
+    // and writes the 32 rows of 128 bytes of `left.count` tiles of sums. All are that long, as the caller asserts.
+    // Fetching ahead touches no memory. The process has been allowed to use tiles.
     unsafe {
         asm!(
-            "test {steps}, {steps}",
-            "jz 3f",
+            "ldtilecfg [{right_now}]",
+            // For each left panel: a share of what is multiplied next is fetched,
             "2:",
-            "tileloadd tmm6, [{right} + {stride}]",
+            "mov {count}, {lines}",
+            "test {count}, {count}",
+            "jz 4f",
+            "3:",
+            "prefetcht1 [{next}]",
+            "add {next}, 64",
+            "dec {count}",
+            "jnz 3b",
+            // the sums begin at zero or where they are,
+            "4:",
+            "mov {stride}, 128",
+            "test {adds}, {adds}",
+            "jnz 5f",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "tilezero tmm2",
+            "tilezero tmm3",
+            "jmp 6f",
+            "5:",
+            "tileloadd tmm0, [{sums} + {stride}]",
+            "tileloadd tmm1, [{sums} + {stride} + 64]",
+            "tileloadd tmm2, [{sums} + {stride} + 2048]",
+            "tileloadd tmm3, [{sums} + {stride} + 2112]",
+            // the panels are multiplied step by step,
+            "6:",
+            "mov {right_now}, {right}",
+            "mov {stride}, 64",
+            "mov {count}, {steps}",
+            "test {count}, {count}",
+            "jz 8f",
+            "7:",
+            "tileloadd tmm6, [{right_now} + {stride}]",
             "tileloadd tmm4, [{left} + {stride}]",
-            "tileloadd tmm7, [{right} + {stride} + 1024]",
+            "tileloadd tmm7, [{right_now} + {stride} + 1024]",
             "tdpbf16ps tmm0, tmm4, tmm6",
             "tileloadd tmm5, [{left} + {stride} + 1024]",
             "tdpbf16ps tmm1, tmm4, tmm7",
             "tdpbf16ps tmm2, tmm5, tmm6",
             "tdpbf16ps tmm3, tmm5, tmm7",
             "add {left}, 2048",
-            "add {right}, 2048",
-            "dec {steps}",
+            "add {right_now}, 2048",
+            "dec {count}",
+            "jnz 7b",
+            // and the sums are stored.
+            "8:",
+            "mov {stride}, 128",
+            "tilestored [{sums} + {stride}], tmm0",
+            "tilestored [{sums} + {stride} + 64], tmm1",
+            "tilestored [{sums} + {stride} + 2048], tmm2",
+            "tilestored [{sums} + {stride} + 2112], tmm3",
+            "add {sums}, 4096",
+            "add {left}, {left_gap}",
+            "dec {panels}",
             "jnz 2b",
-            "3:",
-            steps = inout(reg) steps => _,
-            left = inout(reg) left.as_ptr() => _,
-            right = inout(reg) right.as_ptr() => _,
-            stride = in(reg) 64_usize,
-            options(nostack, readonly),
-        );
-    }
-    // SAFETY: writes the 32 rows of 128 bytes of `sums`.
-    unsafe {
-        asm!(
-            "tilestored [{upper} + {stride}], tmm0",
-            "tilestored [{upper} + {stride} + 64], tmm1",
-            "tilestored [{lower} + {stride}], tmm2",
-            "tilestored [{lower} + {stride} + 64], tmm3",
-            upper = in(reg) sums.as_mut_ptr(),
-            lower = in(reg) sums.as_mut_ptr().add(lower),
-            stride = in(reg) 4 * LANES,
+            right_now = inout(reg) PLAIN.0.as_ptr() => _,
+            count = out(reg) _,
+            stride = out(reg) _,
+            lines = in(reg) lines_to_fetch,
+            next = inout(reg) right.next.as_ptr() => _,
+            adds = in(reg) usize::from(put == Put::Add),
+            sums = inout(reg) strip.as_mut_ptr() => _,
+            right = in(reg) right.cells.as_ptr(),
+            steps = in(reg) steps,
+            left = inout(reg) left.cells.as_ptr() => _,
+            left_gap = in(reg) (4 * left.stride).wrapping_sub(bytes_of_panel),
+            panels = inout(reg) left.count => _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),
         );
     }

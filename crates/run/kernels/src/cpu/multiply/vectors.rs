@@ -5,10 +5,10 @@
 
 use std::marker::PhantomData;
 
-use crate::Into;
-use crate::cpu::level::Level;
+use crate::Put;
+use crate::cpu::Level;
 
-use super::engine::{Engine, Panels, Right, Side, Tile};
+use super::multiplier::{Multiplier, Panels, Right, Side, Tile};
 use super::operand::{Numbers, Operand};
 
 /// A register of `f32`. Its functions must be inlined into code that is compiled for its level.
@@ -33,7 +33,7 @@ pub(crate) trait Vector: Copy + Send + Sync + 'static {
     }
 }
 
-/// The engine for one kind of vector.
+/// The multiplier for one kind of vector.
 pub(crate) struct Vectors<V, const ROWS: usize>(PhantomData<V>);
 
 impl<V: Vector, const ROWS: usize> Vectors<V, ROWS> {
@@ -41,7 +41,7 @@ impl<V: Vector, const ROWS: usize> Vectors<V, ROWS> {
     const COLUMNS: usize = 2 * V::LANES;
 }
 
-impl<V: Vector, const ROWS: usize> Engine for Vectors<V, ROWS> {
+impl<V: Vector, const ROWS: usize> Multiplier for Vectors<V, ROWS> {
     fn tile(&self) -> Tile {
         Tile {
             rows: ROWS,
@@ -78,14 +78,14 @@ impl<V: Vector, const ROWS: usize> Engine for Vectors<V, ROWS> {
         &strip[..rows * Self::COLUMNS]
     }
 
-    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, into: Into, strip: &mut [f32]) {
+    fn multiply(&self, depth: usize, left: Panels<'_>, right: Right<'_>, put: Put, strip: &mut [f32]) {
         V::LEVEL.vectorized(
             #[inline(always)]
             || {
                 for (panel, sums) in (0..left.count).zip(strip.chunks_exact_mut(ROWS * Self::COLUMNS)) {
                     right.fetch_next(panel, left.count);
                     let left = &left.cells[panel * left.stride..][..depth * ROWS];
-                    tile::<V, ROWS>(left, &right.cells[..depth * Self::COLUMNS], into, sums);
+                    tile::<V, ROWS>(left, &right.cells[..depth * Self::COLUMNS], put, sums);
                 }
             },
         );
@@ -94,7 +94,7 @@ impl<V: Vector, const ROWS: usize> Engine for Vectors<V, ROWS> {
 
 /// One tile: all its sums stay in registers over the whole depth.
 #[inline(always)]
-fn tile<V: Vector, const ROWS: usize>(left: &[f32], right: &[f32], into: Into, sums: &mut [f32]) {
+fn tile<V: Vector, const ROWS: usize>(left: &[f32], right: &[f32], put: Put, sums: &mut [f32]) {
     let mut registers = [[V::splat(0.0); 2]; ROWS];
     for (left, right) in left.chunks_exact(ROWS).zip(right.chunks_exact(2 * V::LANES)) {
         let right = [V::load(right), V::load(&right[V::LANES..])];
@@ -107,13 +107,13 @@ fn tile<V: Vector, const ROWS: usize>(left: &[f32], right: &[f32], into: Into, s
     let one = V::splat(1.0);
     for (row, sums) in registers.iter().zip(sums.chunks_exact_mut(2 * V::LANES)) {
         let (first, second) = sums.split_at_mut(V::LANES);
-        match into {
-            Into::Replace => row[0].store(first),
-            Into::Add => one.multiply_add(row[0], V::load(first)).store(first),
+        match put {
+            Put::Replace => row[0].store(first),
+            Put::Add => one.multiply_add(row[0], V::load(first)).store(first),
         }
-        match into {
-            Into::Replace => row[1].store(second),
-            Into::Add => one.multiply_add(row[1], V::load(second)).store(second),
+        match put {
+            Put::Replace => row[1].store(second),
+            Put::Add => one.multiply_add(row[1], V::load(second)).store(second),
         }
     }
 }
@@ -190,7 +190,7 @@ mod wide {
     use std::arch::x86_64::*;
 
     use super::{Operand, Vector};
-    use crate::cpu::level::Level;
+    use crate::cpu::Level;
     use crate::cpu::multiply::transpose;
 
     /// Sixteen lanes.
