@@ -141,7 +141,7 @@ fn finish<W: Element, O: Element>(
 }
 
 impl Put {
-    /// A line of sums, or that much more.
+    /// Replaces a line of the output by sums, or adds them to it.
     #[inline(always)]
     pub(crate) fn put_all<O: Element>(self, sums: &[f32], out: &mut [O]) {
         match self {

@@ -78,7 +78,7 @@ impl<'a, E> Shared<'a, E> {
 }
 
 #[expect(unsafe_code, reason = "parts of a slice may go to several threads")]
-// SAFETY: whoever takes a part vouches for having it alone, so this is `split_at_mut` over threads.
+// SAFETY: a caller that takes a part has it alone, by the contract of `range`, so this is `split_at_mut` over threads.
 unsafe impl<E: Send> Sync for Shared<'_, E> {}
 
 #[expect(unsafe_code, reason = "as the trait has it")]

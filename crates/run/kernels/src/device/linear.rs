@@ -27,7 +27,7 @@ impl Device {
         in_room!(self, Compute, linear(x, weight, bias, residual, out));
     }
 
-    /// `d_x = d_out W`, or that much more.
+    /// `d_x = d_out W`, or `+=`.
     pub fn linear_backward_input<D: Element, W: Element, X: Element>(
         &self,
         d_out: Matrix<'_, D>,
