@@ -167,8 +167,7 @@ fn weights<E: Element>(
     let last = (sight.positions[sequence] as usize + row % queries).min(keys - 1);
     let first = sequence * keys + sight.first_keys[row] as usize;
     let score = |key: usize| -> f64 {
-        let term =
-            |dim| qkv.queries.at(row, head * head_dim + dim) * qkv.keys.at(key, kv * head_dim + dim);
+        let term = |dim| qkv.queries.at(row, head * head_dim + dim) * qkv.keys.at(key, kv * head_dim + dim);
         f64::from(shape.scale) * (0..head_dim).map(term).sum::<f64>()
     };
     let scores: Vec<f64> = (first..=sequence * keys + last).map(score).collect();

@@ -4,8 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_kernels::{
-    AdamW, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, Matrix, MatrixMut, Put,
-    Rotary, Turn, Value,
+    AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, Matrix,
+    MatrixMut, Put, Qkv, Rotary, Seen, Turn, Value,
 };
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -64,6 +64,8 @@ struct Buffers<E> {
     d_weights: Buffer<f32>,
     slot_rows: Buffer<E>,
     d_slot_rows: Buffer<E>,
+    expert_weights: Buffer<E>,
+    d_expert_weights: Buffer<f32>,
     master: Buffer<f32>,
     gradient: Buffer<f32>,
     first: Buffer<f32>,
@@ -101,6 +103,8 @@ impl<E: Element> Buffers<E> {
             d_weights: device.zeros(CHOICES),
             slot_rows: device.zeros(CHOICES * COLUMNS),
             d_slot_rows: device.zeros(CHOICES * COLUMNS),
+            expert_weights: device.zeros(EXPERTS * COLUMNS * COLUMNS),
+            d_expert_weights: device.zeros(EXPERTS * COLUMNS * COLUMNS),
             master: device.zeros(100_000),
             gradient: device.zeros(100_000),
             first: device.zeros(100_000),
@@ -116,6 +120,7 @@ impl<E: Element> Buffers<E> {
         self.run_activations(device);
         self.run_loss(device);
         self.run_experts(device);
+        self.run_products(device);
         self.run_optimizer(device);
     }
 
@@ -204,6 +209,26 @@ impl<E: Element> Buffers<E> {
         device.gate_rows(x, self.losses.view(), Put::Replace, all_mut(&mut self.out, ROWS));
         let (gates, to_logits) = (self.losses.view(), self.d_weights.range_mut(0..ROWS));
         device.gate_rows_backward(d, x, gates, all_mut(&mut self.out, ROWS), to_logits);
+    }
+
+    /// After `run_experts`, which made the offsets.
+    fn run_products(&mut self, device: &Device) {
+        let (x, offsets) = (all(&self.slot_rows, CHOICES), self.offsets.view());
+        let out = all_mut(&mut self.d_slot_rows, CHOICES);
+        device.expert_linear(x, offsets, self.expert_weights.view(), out);
+        let d_x = all_mut(&mut self.slot_rows, CHOICES);
+        let d = all(&self.d_slot_rows, CHOICES);
+        device.expert_linear_backward_input(d, offsets, self.expert_weights.view(), d_x);
+        let x = all(&self.slot_rows, CHOICES);
+        device.expert_linear_backward_weight(d, x, offsets, self.d_expert_weights.view_mut());
+        let shape =
+            AttentionShape { queries: ROWS, keys: ROWS, heads: 2, kv_heads: 1, head_dim: 32, scale: 0.2 };
+        let (qkv, log_sums) = (Qkv::columns(&shape, all(&self.pairs, ROWS)), self.statistics.view_mut());
+        let seen = Seen { first_keys: self.tokens.view(), positions: None };
+        device.attention(&shape, qkv, seen, all_mut(&mut self.out, ROWS), log_sums);
+        let d_qkv = Qkv::columns_mut(&shape, all_mut(&mut self.d_pairs, ROWS));
+        let (out, d) = (all(&self.out, ROWS), all(&self.d, ROWS));
+        device.attention_backward(&shape, qkv, seen, out, self.statistics.view(), d, d_qkv);
     }
 
     fn run_optimizer(&mut self, device: &Device) {

@@ -9,10 +9,10 @@ use bedplate_kernels::{
     AttentionShape, Buffer, Device, Element, Heads, Matrix, MatrixMut, Put, Qkv, Seen, Turn, View, ViewMut,
 };
 
+use crate::Network;
 use crate::numerics::Activation;
 use crate::table::{DenseParts, LayerParts, LinearParts, MlpParts};
 use crate::workspace::{Cheap, HAS_GRADIENTS, InnerGradients, Kept, LayerRoom, Partial};
-use crate::Network;
 
 /// What all functions of a layer share: where it runs, its table, its weights and the rows it works on.
 pub(crate) struct LayerRun<'a, E: Element> {
@@ -264,13 +264,7 @@ impl<E: Element> LayerRun<'_, E> {
         let Some(rotary) = self.network.rotary() else { return };
         let [queries, keys] = self.query_and_key_heads();
         let heads = Heads { count: queries.count + keys.count, ..queries };
-        self.device.rotate(
-            &heads,
-            self.positions,
-            rotary,
-            turn,
-            self.matrix_mut(qkv, self.parts.widths.qkv),
-        );
+        self.device.rotate(&heads, self.positions, rotary, turn, self.matrix_mut(qkv, self.parts.widths.qkv));
     }
 
     fn attend(&self, kept: &mut Kept<E>) {

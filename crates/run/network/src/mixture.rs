@@ -3,7 +3,7 @@
 //! Where layers are cut over ranks, experts are cut like an MLP. Router and shared gate are whole on every rank, so what they add to
 //! a sum over ranks is added by the first rank alone.
 
-use bedplate_kernels::{Balance, Buffer, Element, Put, Matrix};
+use bedplate_kernels::{Balance, Buffer, Element, Matrix, Put};
 
 use crate::layer::{BlockGradient, DenseRooms, LayerRun, reborrow};
 use crate::table::MixtureParts;

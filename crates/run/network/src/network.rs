@@ -63,8 +63,9 @@ impl Network {
         }
         let blocks = table::blocks(model, slice)?;
         let rotary = architecture.numerics.rotary.as_ref();
-        let rotary =
-            rotary.map(|scheme| Rotary::new(device, 2 * scheme.frequencies.len(), &scheme.frequencies, longest, 1.0));
+        let rotary = rotary.map(|scheme| {
+            Rotary::new(device, 2 * scheme.frequencies.len(), &scheme.frequencies, longest, 1.0)
+        });
         Ok(Self { architecture, slice, reduce, blocks, rotary, longest })
     }
 

@@ -1,6 +1,6 @@
 //! The norms before attention, MLP and head: RMS norm or layer norm, as the model has it.
 
-use bedplate_kernels::{Buffer, Device, Element, Put, Matrix, MatrixMut, View, ViewMut};
+use bedplate_kernels::{Buffer, Device, Element, Matrix, MatrixMut, Put, View, ViewMut};
 
 use crate::Architecture;
 use crate::layer::{BlockGradient, LayerRun};

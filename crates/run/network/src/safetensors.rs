@@ -193,7 +193,8 @@ pub fn load<E: Element>(
         full.or_else(|| short.and_then(|short| named(short).map(|file| (file, short.to_owned()))))
     };
     let blocks = || network.blocks().iter().enumerate();
-    let wanted = blocks().filter(|(index, _)| weights.has_block(*index)).flat_map(|(_, block)| &block.tensors);
+    let wanted =
+        blocks().filter(|(index, _)| weights.has_block(*index)).flat_map(|(_, block)| &block.tensors);
     let missing: Vec<String> =
         wanted.map(|tensor| tensor.name.clone()).filter(|name| find(name).is_none()).collect();
     if let Some(first) = missing.first() {

@@ -39,7 +39,8 @@ impl Tensor {
 
     /// The places of its numbers in the whole tensor, as a matrix of outputs by inputs.
     pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
-        let inputs = if self.is_transposed { self.shape[0] } else { self.shape.get(1).map_or(1, |inputs| *inputs) };
+        let inputs =
+            if self.is_transposed { self.shape[0] } else { self.shape.get(1).map_or(1, |inputs| *inputs) };
         let rows = self.rows.iter().cloned().flatten();
         rows.flat_map(move |row| self.columns.clone().map(move |column| row * inputs + column))
     }

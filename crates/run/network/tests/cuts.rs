@@ -163,10 +163,7 @@ fn one_stage_and_one_micro_batch_allocate_what_a_whole_workspace_does_and_stages
     let bytes = |blocks, in_flight| {
         Workspace::<f32>::of_stage(&device, &network, blocks, in_flight, shape(Recompute::None)).bytes()
     };
-    assert_eq!(
-        bytes(0..count, 1),
-        Workspace::<f32>::new(&device, &network, shape(Recompute::None)).bytes()
-    );
+    assert_eq!(bytes(0..count, 1), Workspace::<f32>::new(&device, &network, shape(Recompute::None)).bytes());
     let (one, two) = (bytes(1..2, 1), bytes(1..2, 2));
     assert_eq!(bytes(1..2, 3) - two, two - one, "each micro-batch in flight costs the same");
     assert!(two - one < one, "scratch and gradients are shared");
@@ -225,8 +222,7 @@ fn on_two_ranks<R: Send>(name: &str, work: impl Fn(&Device, &Network) -> R + Syn
                 let device = Device::cpu(1);
                 let reduce = Box::new(Pair { rank, meeting });
                 let slice = Slice { degree: 2, rank };
-                let network =
-                    Network::sliced(&device, architecture(name), SEQUENCE, slice, reduce).unwrap();
+                let network = Network::sliced(&device, architecture(name), SEQUENCE, slice, reduce).unwrap();
                 work(&device, &network)
             })
         };

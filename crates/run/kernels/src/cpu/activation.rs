@@ -7,18 +7,13 @@ use crate::{Element, Gelu, Matrix, MatrixMut};
 impl Cpu {
     pub(crate) fn swiglu<E: Element>(&self, gate_up: Matrix<'_, E>, out: MatrixMut<'_, E>) {
         let (gate_up, shape) = (self.rows(gate_up), out.shape());
-        self.in_rows(
-            shape,
-            self.rows_mut(out),
-            #[inline(always)]
-            |row, out| {
-                let (gates, ups) = gate_up.row(row).split_at(out.len());
-                for ((out, gate), up) in out.iter_mut().zip(gates).zip(ups) {
-                    let gate = gate.widen();
-                    *out = E::narrow(gate * sigmoid(gate) * up.widen());
-                }
-            },
-        );
+        inlined!(self.in_rows(shape, self.rows_mut(out), |row, out| {
+            let (gates, ups) = gate_up.row(row).split_at(out.len());
+            for ((out, gate), up) in out.iter_mut().zip(gates).zip(ups) {
+                let gate = gate.widen();
+                *out = E::narrow(gate * sigmoid(gate) * up.widen());
+            }
+        }));
     }
 
     pub(crate) fn swiglu_backward<E: Element>(
@@ -28,44 +23,34 @@ impl Cpu {
         d_gate_up: MatrixMut<'_, E>,
     ) {
         let (gate_up, d_out) = (self.rows(gate_up), self.rows(d_out));
-        self.in_rows(
-            d_out.shape(),
-            self.rows_mut(d_gate_up),
-            #[inline(always)]
-            |row, d_gate_up| {
-                let (gates, ups) = gate_up.row(row).split_at(d_out.columns);
-                let (d_gates, d_ups) = d_gate_up.split_at_mut(d_out.columns);
-                let outputs = d_gates.iter_mut().zip(d_ups).zip(d_out.row(row));
-                for (((d_gate, d_up), d), (gate, up)) in outputs.zip(gates.iter().zip(ups)) {
-                    let (gate, d) = (gate.widen(), d.widen());
-                    let share = sigmoid(gate);
-                    *d_gate = E::narrow(d * up.widen() * (share + gate * (share * (1.0 - share))));
-                    *d_up = E::narrow(d * gate * share);
-                }
-            },
-        );
+        inlined!(self.in_rows(d_out.shape(), self.rows_mut(d_gate_up), |row, d_gate_up| {
+            let (gates, ups) = gate_up.row(row).split_at(d_out.columns);
+            let (d_gates, d_ups) = d_gate_up.split_at_mut(d_out.columns);
+            let outputs = d_gates.iter_mut().zip(d_ups).zip(d_out.row(row));
+            for (((d_gate, d_up), d), (gate, up)) in outputs.zip(gates.iter().zip(ups)) {
+                let (gate, d) = (gate.widen(), d.widen());
+                let share = sigmoid(gate);
+                *d_gate = E::narrow(d * up.widen() * (share + gate * (share * (1.0 - share))));
+                *d_up = E::narrow(d * gate * share);
+            }
+        }));
     }
 
     pub(crate) fn gelu<E: Element>(&self, kind: Gelu, x: Matrix<'_, E>, out: MatrixMut<'_, E>) {
         let x = self.rows(x);
-        self.in_rows(
-            x.shape(),
-            self.rows_mut(out),
-            #[inline(always)]
-            |row, out| {
-                let numbers = out.iter_mut().zip(x.row(row));
-                match kind {
-                    Gelu::Tanh => numbers.for_each(
-                        #[inline(always)]
-                        |(out, x)| *out = E::narrow(x.widen() * tanh_share(x.widen()).0),
-                    ),
-                    Gelu::Exact => numbers.for_each(
-                        #[inline(always)]
-                        |(out, x)| *out = E::narrow(x.widen() * normal(x.widen()).share),
-                    ),
-                }
-            },
-        );
+        inlined!(self.in_rows(x.shape(), self.rows_mut(out), |row, out| {
+            let numbers = out.iter_mut().zip(x.row(row));
+            match kind {
+                Gelu::Tanh => numbers.for_each(
+                    #[inline(always)]
+                    |(out, x)| *out = E::narrow(x.widen() * tanh_share(x.widen()).0),
+                ),
+                Gelu::Exact => numbers.for_each(
+                    #[inline(always)]
+                    |(out, x)| *out = E::narrow(x.widen() * normal(x.widen()).share),
+                ),
+            }
+        }));
     }
 
     pub(crate) fn gelu_backward<E: Element>(
@@ -76,30 +61,25 @@ impl Cpu {
         d_x: MatrixMut<'_, E>,
     ) {
         let (x, d_out) = (self.rows(x), self.rows(d_out));
-        self.in_rows(
-            x.shape(),
-            self.rows_mut(d_x),
-            #[inline(always)]
-            |row, d_x| {
-                let numbers = d_x.iter_mut().zip(x.row(row)).zip(d_out.row(row));
-                match kind {
-                    Gelu::Tanh => numbers.for_each(
-                        #[inline(always)]
-                        |((d_x, x), d)| {
-                            let (share, slope) = tanh_share(x.widen());
-                            *d_x = E::narrow(d.widen() * (share + x.widen() * slope));
-                        },
-                    ),
-                    Gelu::Exact => numbers.for_each(
-                        #[inline(always)]
-                        |((d_x, x), d)| {
-                            let normal = normal(x.widen());
-                            *d_x = E::narrow(d.widen() * (normal.share + x.widen() * normal.density));
-                        },
-                    ),
-                }
-            },
-        );
+        inlined!(self.in_rows(x.shape(), self.rows_mut(d_x), |row, d_x| {
+            let numbers = d_x.iter_mut().zip(x.row(row)).zip(d_out.row(row));
+            match kind {
+                Gelu::Tanh => numbers.for_each(
+                    #[inline(always)]
+                    |((d_x, x), d)| {
+                        let (share, slope) = tanh_share(x.widen());
+                        *d_x = E::narrow(d.widen() * (share + x.widen() * slope));
+                    },
+                ),
+                Gelu::Exact => numbers.for_each(
+                    #[inline(always)]
+                    |((d_x, x), d)| {
+                        let normal = normal(x.widen());
+                        *d_x = E::narrow(d.widen() * (normal.share + x.widen() * normal.density));
+                    },
+                ),
+            }
+        }));
     }
 }
 

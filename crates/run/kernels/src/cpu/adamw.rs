@@ -56,25 +56,18 @@ impl Cpu {
         let [first, second] = moments.map(|moment| self.shared(moment, 1));
         let state = (self.shared(weights, 1), first, second);
         match copy {
-            None => self.in_chunks(
-                len,
-                CHUNK,
-                state,
-                #[inline(always)]
-                |range, (weights, first, second)| {
-                    let moments = first.iter_mut().zip(second);
-                    for ((weight, gradient), (first, second)) in
-                        weights.iter_mut().zip(&gradient[range]).zip(moments)
-                    {
-                        *weight = factors.update(*weight, *gradient, first, second);
-                    }
-                },
-            ),
-            Some(copy) => self.in_chunks(
+            None => inlined!(self.in_chunks(len, CHUNK, state, |range, (weights, first, second)| {
+                let moments = first.iter_mut().zip(second);
+                for ((weight, gradient), (first, second)) in
+                    weights.iter_mut().zip(&gradient[range]).zip(moments)
+                {
+                    *weight = factors.update(*weight, *gradient, first, second);
+                }
+            })),
+            Some(copy) => inlined!(self.in_chunks(
                 len,
                 CHUNK,
                 (state, self.shared(copy, 1)),
-                #[inline(always)]
                 |range, ((weights, first, second), copy)| {
                     let moments = first.iter_mut().zip(second);
                     let numbers = weights.iter_mut().zip(&gradient[range]).zip(moments);
@@ -82,8 +75,8 @@ impl Cpu {
                         *weight = factors.update(*weight, *gradient, first, second);
                         *copy = Bf16::from_f32(*weight);
                     }
-                },
-            ),
+                }
+            )),
         }
     }
 }

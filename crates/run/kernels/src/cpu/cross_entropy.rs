@@ -14,20 +14,16 @@ impl Cpu {
         losses: ViewMut<'_, f32>,
     ) {
         let (targets, shape) = (self.slice(targets), logits.shape());
-        self.in_rows(
-            shape,
-            (self.rows_mut(logits), self.shared(losses, 1)),
-            #[inline(always)]
-            |row, (logits, loss)| {
-                loss[0] = match targets[row] {
-                    IGNORED => {
-                        logits.fill(0.0);
-                        0.0
-                    }
-                    target => replace_by_gradient(logits, target, scale),
-                };
-            },
-        );
+        let outputs = (self.rows_mut(logits), self.shared(losses, 1));
+        inlined!(self.in_rows(shape, outputs, |row, (logits, loss)| {
+            loss[0] = match targets[row] {
+                IGNORED => {
+                    logits.fill(0.0);
+                    0.0
+                }
+                target => replace_by_gradient(logits, target, scale),
+            };
+        }));
     }
 }
 
@@ -42,17 +38,12 @@ fn replace_by_gradient(logits: &mut [f32], target: u32, scale: Option<f32>) -> f
     let target = target as usize;
     let most = largest(logits);
     let aimed = logits[target] - most;
-    let total = replace_and_sum(
-        logits,
-        #[inline(always)]
-        |logit| exp(logit - most),
-    );
+    let total = inlined!(replace_and_sum(logits, |logit| exp(logit - most)));
     if let Some(scale) = scale {
         let factor = scale / total;
-        logits.iter_mut().for_each(
-            #[inline(always)]
-            |power| *power *= factor,
-        );
+        for power in logits.iter_mut() {
+            *power *= factor;
+        }
         logits[target] -= scale;
     }
     total.ln() - aimed

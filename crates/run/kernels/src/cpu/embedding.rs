@@ -15,18 +15,13 @@ impl Cpu {
         out: MatrixMut<'_, E>,
     ) {
         let (tokens, table, shape) = (self.slice(tokens), self.rows(table), out.shape());
-        self.in_rows(
-            shape,
-            self.rows_mut(out),
-            #[inline(always)]
-            |row, out| {
-                let entry = table.row(find(tokens[row], table.rows));
-                match put {
-                    Put::Replace => out.copy_from_slice(entry),
-                    Put::Add => add(entry, out),
-                }
-            },
-        );
+        inlined!(self.in_rows(shape, self.rows_mut(out), |row, out| {
+            let entry = table.row(find(tokens[row], table.rows));
+            match put {
+                Put::Replace => out.copy_from_slice(entry),
+                Put::Add => add(entry, out),
+            }
+        }));
     }
 
     pub(crate) fn embedding_backward<E: Element>(
@@ -38,22 +33,16 @@ impl Cpu {
         let (tokens, d_out) = (self.slice(tokens), self.rows(d_out));
         let (entries, columns) = d_table.shape();
         let d_table = self.rows_mut(d_table);
-        self.in_chunks(
-            CLASSES,
-            1,
-            (),
-            #[inline(always)]
-            |class, ()| {
-                for (row, token) in tokens.iter().enumerate() {
-                    if *token as usize % CLASSES == class.start {
-                        let entry = find(*token, entries);
-                        #[expect(unsafe_code, reason = "rows are shared out by their class")]
-                        // SAFETY: each class comes once, and no entry is in two of them.
-                        add(d_out.row(row), unsafe { d_table.part_of_row(entry, 0, columns) });
-                    }
+        inlined!(self.in_chunks(CLASSES, 1, (), |class, ()| {
+            for (row, token) in tokens.iter().enumerate() {
+                if *token as usize % CLASSES == class.start {
+                    let entry = find(*token, entries);
+                    #[expect(unsafe_code, reason = "rows are shared out by their class")]
+                    // SAFETY: each class comes once, and no entry is in two of them.
+                    add(d_out.row(row), unsafe { d_table.part_of_row(entry, 0, columns) });
                 }
-            },
-        );
+            }
+        }));
     }
 }
 

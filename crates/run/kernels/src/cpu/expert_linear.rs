@@ -76,13 +76,12 @@ impl Cpu {
         };
         let first_row = |expert: usize| expert * d_out.columns;
         let multiplier = self.multiplier::<E, E>();
-        self.multiply_into(
+        inlined!(self.multiply_into(
             multiplier,
             (experts.count(), &product, &first_row),
             d_weights,
-            #[inline(always)]
-            |_, sums, out| Put::Add.put_all(sums, out),
-        );
+            |_, sums, out| Put::Add.put_all(sums, out)
+        ));
     }
 
     fn multiply_rows_of_experts<'a, E: Element>(
@@ -93,12 +92,11 @@ impl Cpu {
     ) {
         let first_row = |expert: usize| experts.rows(expert).start;
         let multiplier = self.multiplier::<E, E>();
-        self.multiply_into(
+        inlined!(self.multiply_into(
             multiplier,
             (experts.count(), product, &first_row),
             out,
-            #[inline(always)]
-            |_, sums, out| Put::Replace.put_all(sums, out),
-        );
+            |_, sums, out| Put::Replace.put_all(sums, out)
+        ));
     }
 }

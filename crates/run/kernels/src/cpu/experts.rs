@@ -43,12 +43,9 @@ impl Cpu {
         out: MatrixMut<'_, E>,
     ) {
         let (x, order, shape) = (self.rows(x), self.slice(order), out.shape());
-        self.in_rows(
-            shape,
-            self.rows_mut(out),
-            #[inline(always)]
-            |slot, out| out.copy_from_slice(x.row(order[slot] as usize / per_token)),
-        );
+        inlined!(self.in_rows(shape, self.rows_mut(out), |slot, out| {
+            out.copy_from_slice(x.row(order[slot] as usize / per_token))
+        }));
     }
 
     /// Sums the rows of each token's slots; without weights all count 1.
@@ -62,29 +59,22 @@ impl Cpu {
         out: MatrixMut<'_, O>,
     ) {
         let (y, slots, weights) = (self.rows(y), self.slice(slots), weights.map(|view| self.slice(view)));
-        self.in_rows(
-            (out.rows, out.columns * per_token),
-            self.rows_mut(out),
-            #[inline(always)]
-            |token, out| {
-                let choices = token * per_token..(token + 1) * per_token;
-                for (index, out) in out.chunks_mut(BLOCK).enumerate() {
-                    let mut sums = [0.0; BLOCK];
-                    for choice in choices.clone() {
-                        let weight = weights.map_or(1.0, |weights| weights[choice]);
-                        let y = &y.row(slots[choice] as usize)[index * BLOCK..][..out.len()];
-                        sums.iter_mut().zip(y).for_each(
-                            #[inline(always)]
-                            |(sum, y)| *sum += weight * y.widen(),
-                        );
+        inlined!(self.in_rows((out.rows, out.columns * per_token), self.rows_mut(out), |token, out| {
+            let choices = token * per_token..(token + 1) * per_token;
+            for (index, out) in out.chunks_mut(BLOCK).enumerate() {
+                let mut sums = [0.0; BLOCK];
+                for choice in choices.clone() {
+                    let weight = weights.map_or(1.0, |weights| weights[choice]);
+                    let y = &y.row(slots[choice] as usize)[index * BLOCK..][..out.len()];
+                    for (sum, y) in sums.iter_mut().zip(y) {
+                        *sum += weight * y.widen();
                     }
-                    out.iter_mut().zip(sums).for_each(
-                        #[inline(always)]
-                        |(out, sum)| put.put(out, sum),
-                    );
                 }
-            },
-        );
+                for (out, sum) in out.iter_mut().zip(sums) {
+                    put.put(out, sum);
+                }
+            }
+        }));
     }
 
     #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
@@ -101,25 +91,21 @@ impl Cpu {
         let (d_out, y, slots) = (self.rows(d_out), self.rows(y), self.slice(slots));
         let (weights, d_y) = (self.slice(weights), self.rows_mut(d_y));
         assert_all_differ(slots, self.partial_sums.borrow_mut().first(slots.len()));
-        self.in_rows(
-            (d_out.rows, d_out.columns * per_token),
-            self.shared(d_weights, per_token),
-            #[inline(always)]
-            |token, d_weights| {
-                let d = d_out.row(token);
-                for (index, d_weight) in d_weights.iter_mut().enumerate() {
-                    let choice = token * per_token + index;
-                    let (slot, weight) = (slots[choice] as usize, weights[choice]);
-                    *d_weight = sum2(d, y.row(slot), product);
-                    #[expect(unsafe_code, reason = "rows are shared out by slot")]
-                    // SAFETY: each choice comes once, and no two have the same slot, as was asserted above.
-                    let d_y = unsafe { d_y.part_of_row(slot, 0, d.len()) };
-                    for (d_y, d) in d_y.iter_mut().zip(d) {
-                        *d_y = E::narrow(weight * d.widen());
-                    }
+        let outputs = self.shared(d_weights, per_token);
+        inlined!(self.in_rows((d_out.rows, d_out.columns * per_token), outputs, |token, d_weights| {
+            let d = d_out.row(token);
+            for (index, d_weight) in d_weights.iter_mut().enumerate() {
+                let choice = token * per_token + index;
+                let (slot, weight) = (slots[choice] as usize, weights[choice]);
+                *d_weight = sum2(d, y.row(slot), product);
+                #[expect(unsafe_code, reason = "rows are shared out by slot")]
+                // SAFETY: each choice comes once, and no two have the same slot, as was asserted above.
+                let d_y = unsafe { d_y.part_of_row(slot, 0, d.len()) };
+                for (d_y, d) in d_y.iter_mut().zip(d) {
+                    *d_y = E::narrow(weight * d.widen());
                 }
-            },
-        );
+            }
+        }));
     }
 
     pub(crate) fn gate_rows<E: Element, O: Element>(
@@ -130,17 +116,12 @@ impl Cpu {
         out: MatrixMut<'_, O>,
     ) {
         let (x, logits) = (self.rows(x), self.slice(logits));
-        self.in_rows(
-            x.shape(),
-            self.rows_mut(out),
-            #[inline(always)]
-            |row, out| {
-                let gate = sigmoid(logits[row]);
-                for (out, x) in out.iter_mut().zip(x.row(row)) {
-                    put.put(out, gate * x.widen());
-                }
-            },
-        );
+        inlined!(self.in_rows(x.shape(), self.rows_mut(out), |row, out| {
+            let gate = sigmoid(logits[row]);
+            for (out, x) in out.iter_mut().zip(x.row(row)) {
+                put.put(out, gate * x.widen());
+            }
+        }));
     }
 
     pub(crate) fn gate_rows_backward<E: Element>(
@@ -152,18 +133,14 @@ impl Cpu {
         d_logits: ViewMut<'_, f32>,
     ) {
         let (d_out, x, logits) = (self.rows(d_out), self.rows(x), self.slice(logits));
-        self.in_rows(
-            x.shape(),
-            (self.rows_mut(d_x), self.shared(d_logits, 1)),
-            #[inline(always)]
-            |row, (d_x, d_logit)| {
-                let (gate, d) = (sigmoid(logits[row]), d_out.row(row));
-                d_logit[0] = gate * (1.0 - gate) * sum2(d, x.row(row), product);
-                for (d_x, d) in d_x.iter_mut().zip(d) {
-                    *d_x = E::narrow(gate * d.widen());
-                }
-            },
-        );
+        let outputs = (self.rows_mut(d_x), self.shared(d_logits, 1));
+        inlined!(self.in_rows(x.shape(), outputs, |row, (d_x, d_logit)| {
+            let (gate, d) = (sigmoid(logits[row]), d_out.row(row));
+            d_logit[0] = gate * (1.0 - gate) * sum2(d, x.row(row), product);
+            for (d_x, d) in d_x.iter_mut().zip(d) {
+                *d_x = E::narrow(gate * d.widen());
+            }
+        }));
     }
 }
 

@@ -15,16 +15,12 @@ impl Cpu {
         statistics: ViewMut<'_, f32>,
     ) {
         let (x, weight, bias) = (self.rows(x), self.slice(weight), bias.map(|bias| self.slice(bias)));
-        self.in_rows(
-            x.shape(),
-            (self.rows_mut(out), self.shared(statistics, 2)),
-            #[inline(always)]
-            |row, (out, statistics)| {
-                let (mean, inverse) = statistics_of(x.row(row), epsilon);
-                statistics.copy_from_slice(&[mean, inverse]);
-                normalise(x.row(row), mean, inverse, weight, bias, out);
-            },
-        );
+        let outputs = (self.rows_mut(out), self.shared(statistics, 2));
+        inlined!(self.in_rows(x.shape(), outputs, |row, (out, statistics)| {
+            let (mean, inverse) = statistics_of(x.row(row), epsilon);
+            statistics.copy_from_slice(&[mean, inverse]);
+            normalise(x.row(row), mean, inverse, weight, bias, out);
+        }));
     }
 
     #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
@@ -40,26 +36,20 @@ impl Cpu {
     ) {
         let (d_out, x) = (self.rows(d_out), self.rows(x));
         let (weight, statistics) = (self.slice(weight), self.slice(statistics));
-        self.sum_over_rows(
-            x.rows,
-            self.rows_mut(d_x),
-            d_weight_and_bias.map(|sums| self.sums(sums)),
-            #[inline(always)]
-            |row, d_x, [weight_sums, bias_sums]| {
-                let (d, x) = (d_out.row(row), x.row(row));
-                let (mean, inverse) = (statistics[2 * row], statistics[2 * row + 1]);
-                add_weight_gradient(d, x, mean, inverse, weight_sums);
-                bias_sums.iter_mut().zip(d).for_each(
-                    #[inline(always)]
-                    |(sum, d)| *sum += d.widen(),
-                );
-                let pull = Pull::new(d, x, weight, mean, inverse);
-                for (((to, d), x), w) in d_x.iter_mut().zip(d).zip(x).zip(weight) {
-                    let direct = d.widen() * w.widen() - pull.even;
-                    put.put(to, direct * inverse - (x.widen() - mean) * pull.outward);
-                }
-            },
-        );
+        let (outputs, totals) = (self.rows_mut(d_x), d_weight_and_bias.map(|sums| self.sums(sums)));
+        inlined!(self.sum_over_rows(x.rows, outputs, totals, |row, d_x, [weight_sums, bias_sums]| {
+            let (d, x) = (d_out.row(row), x.row(row));
+            let (mean, inverse) = (statistics[2 * row], statistics[2 * row + 1]);
+            add_weight_gradient(d, x, mean, inverse, weight_sums);
+            for (sum, d) in bias_sums.iter_mut().zip(d) {
+                *sum += d.widen();
+            }
+            let pull = Pull::new(d, x, weight, mean, inverse);
+            for (((to, d), x), w) in d_x.iter_mut().zip(d).zip(x).zip(weight) {
+                let direct = d.widen() * w.widen() - pull.even;
+                put.put(to, direct * inverse - (x.widen() - mean) * pull.outward);
+            }
+        }));
     }
 }
 
@@ -67,16 +57,8 @@ impl Cpu {
 #[inline(always)]
 fn statistics_of<E: Element>(x: &[E], epsilon: f32) -> (f32, f32) {
     let len = x.len() as f32;
-    let mean = sum(
-        x,
-        #[inline(always)]
-        |x| x.widen(),
-    ) / len;
-    let squares = sum(
-        x,
-        #[inline(always)]
-        |x| (x.widen() - mean) * (x.widen() - mean),
-    );
+    let mean = inlined!(sum(x, |x| x.widen())) / len;
+    let squares = inlined!(sum(x, |x| (x.widen() - mean) * (x.widen() - mean)));
     (mean, 1.0 / (squares / len + epsilon).sqrt())
 }
 
@@ -114,19 +96,9 @@ impl Pull {
     #[inline(always)]
     fn new<E: Element>(d: &[E], x: &[E], weight: &[E], mean: f32, inverse: f32) -> Self {
         let len = x.len() as f32;
-        let even = sum2(
-            d,
-            weight,
-            #[inline(always)]
-            |d, weight| d.widen() * weight.widen(),
-        );
-        let outward = sum3(
-            d,
-            x,
-            weight,
-            #[inline(always)]
-            |d, x, weight| d.widen() * weight.widen() * (x.widen() - mean),
-        );
+        let even = inlined!(sum2(d, weight, |d, weight| d.widen() * weight.widen()));
+        let outward =
+            inlined!(sum3(d, x, weight, |d, x, weight| d.widen() * weight.widen() * (x.widen() - mean)));
         Self { even: even / len, outward: outward * inverse * inverse * inverse / len }
     }
 }

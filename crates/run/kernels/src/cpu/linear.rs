@@ -28,13 +28,12 @@ impl Cpu {
             Product { left: Operand::rows_of(self.rows(x)), right: Operand::rows_of(self.rows(weight)) };
         let bias = bias.map(|bias| self.slice(bias));
         let residual = residual.map(|residual| self.rows(residual));
-        self.multiply_into(
+        inlined!(self.multiply_into(
             self.multiplier::<X, W>(),
             (1, &|_| product, &|_| 0),
             out,
-            #[inline(always)]
-            |at, sums, out| finish(at, sums, bias, residual, out),
-        );
+            |at, sums, out| finish(at, sums, bias, residual, out)
+        ));
     }
 
     pub(crate) fn add_sums<W: Element, O: Element>(
@@ -46,17 +45,12 @@ impl Cpu {
     ) {
         let (sums, residual) = (self.rows(sums), self.rows(residual));
         let bias = bias.map(|bias| self.slice(bias));
-        self.in_rows(
-            out.shape(),
-            self.rows_mut(out),
-            #[inline(always)]
-            |row, out| {
-                for (column, out) in out.iter_mut().enumerate() {
-                    let bias = bias.map_or(0.0, |bias| bias[column].widen());
-                    *out = O::narrow(sums.row(row)[column] + bias + residual.row(row)[column].widen());
-                }
-            },
-        );
+        inlined!(self.in_rows(out.shape(), self.rows_mut(out), |row, out| {
+            for (column, out) in out.iter_mut().enumerate() {
+                let bias = bias.map_or(0.0, |bias| bias[column].widen());
+                *out = O::narrow(sums.row(row)[column] + bias + residual.row(row)[column].widen());
+            }
+        }));
     }
 
     pub(crate) fn linear_backward_input<D: Element, W: Element, X: Element>(
@@ -68,13 +62,12 @@ impl Cpu {
     ) {
         let left = Operand::rows_of(self.rows(d_out));
         let product = Product { left, right: Operand::columns_of(self.rows(weight)) };
-        self.multiply_into(
+        inlined!(self.multiply_into(
             self.multiplier::<D, W>(),
             (1, &|_| product, &|_| 0),
             d_x,
-            #[inline(always)]
-            |_, sums, out| put.put_all(sums, out),
-        );
+            |_, sums, out| put.put_all(sums, out)
+        ));
     }
 
     pub(crate) fn linear_backward_weight<D: Element, X: Element>(
@@ -86,13 +79,12 @@ impl Cpu {
     ) {
         let left = Operand::columns_of(self.rows(d_out));
         let product = Product { left, right: Operand::columns_of(self.rows(x)) };
-        self.multiply_into(
+        inlined!(self.multiply_into(
             self.multiplier::<D, X>(),
             (1, &|_| product, &|_| 0),
             d_weight,
-            #[inline(always)]
-            |_, sums, out| Put::Add.put_all(sums, out),
-        );
+            |_, sums, out| Put::Add.put_all(sums, out)
+        ));
         if let Some(d_bias) = d_bias {
             self.add_sum_of_rows(self.rows(d_out), d_bias);
         }
@@ -101,21 +93,15 @@ impl Cpu {
     /// Adds the sum of the rows to `sums`: columns are shared out, rows are added from the first to the last.
     fn add_sum_of_rows<D: Element>(&self, rows: Rows<&[D]>, sums: ViewMut<'_, f32>) {
         const COLUMNS: usize = 256;
-        self.in_chunks(
-            rows.columns,
-            COLUMNS,
-            self.shared(sums, 1),
-            #[inline(always)]
-            |range, sums| {
-                let mut chunk = [0.0; COLUMNS];
-                let chunk = &mut chunk[..range.len()];
-                for row in 0..rows.rows {
-                    let values = &rows.row(row)[range.clone()];
-                    chunk.iter_mut().zip(values).for_each(|(sum, value)| *sum += value.widen());
-                }
-                sums.iter_mut().zip(chunk).for_each(|(sum, more)| *sum += *more);
-            },
-        );
+        inlined!(self.in_chunks(rows.columns, COLUMNS, self.shared(sums, 1), |range, sums| {
+            let mut chunk = [0.0; COLUMNS];
+            let chunk = &mut chunk[..range.len()];
+            for row in 0..rows.rows {
+                let values = &rows.row(row)[range.clone()];
+                chunk.iter_mut().zip(values).for_each(|(sum, value)| *sum += value.widen());
+            }
+            sums.iter_mut().zip(chunk).for_each(|(sum, more)| *sum += *more);
+        }));
     }
 
     /// Multiplies, and calls `finish(at, sums, out)` for each line of sums with the numbers of the output where it belongs.
@@ -130,20 +116,17 @@ impl Cpu {
         let (level, out) = (self.level, self.rows_mut(out));
         self.multiply(multiplier, count, product, &|part| {
             let (first_row, columns) = (first_row(part.product) + part.row, part.columns);
-            level.vectorized(
-                #[inline(always)]
-                || {
-                    for (row, sums) in part.sums.chunks_exact(part.stride).enumerate().take(part.rows) {
-                        let at = At { row: first_row + row, column: part.column };
-                        #[expect(unsafe_code, reason = "the output is shared out as its products are")]
-                        // SAFETY: `multiply` finishes each part of a product once, and products begin in rows of their own.
-                        let out = unsafe { out.part_of_row(at.row, at.column, columns) };
-                        // The part to the right is usually finished next.
-                        fetch::to_write(out.as_ptr().wrapping_add(columns), columns);
-                        finish(at, &sums[..columns], out);
-                    }
-                },
-            );
+            inlined!(level.vectorized(|| {
+                for (row, sums) in part.sums.chunks_exact(part.stride).enumerate().take(part.rows) {
+                    let at = At { row: first_row + row, column: part.column };
+                    #[expect(unsafe_code, reason = "the output is shared out as its products are")]
+                    // SAFETY: `multiply` finishes each part of a product once, and products begin in rows of their own.
+                    let out = unsafe { out.part_of_row(at.row, at.column, columns) };
+                    // The part to the right is usually finished next.
+                    fetch::to_write(out.as_ptr().wrapping_add(columns), columns);
+                    finish(at, &sums[..columns], out);
+                }
+            }));
         });
     }
 }
@@ -175,7 +158,7 @@ fn finish<W: Element, O: Element>(
 }
 
 impl Put {
-    /// A line of sums, or that much more.
+    /// Replaces a line of the output by sums, or adds them to it.
     #[inline(always)]
     pub(crate) fn put_all<O: Element>(self, sums: &[f32], out: &mut [O]) {
         match self {

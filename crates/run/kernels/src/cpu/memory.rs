@@ -170,7 +170,8 @@ impl Cpu {
         let Rows { numbers, rows, columns, stride } = matrix;
         assert!(stride >= columns || rows <= 1, "rows of a matrix overlap");
         // No slice on the way: numbers between the rows may belong to another matrix of the same operator.
-        let start = std::ptr::with_exposed_provenance_mut(self.addresses.find(numbers.place, numbers.address));
+        let start =
+            std::ptr::with_exposed_provenance_mut(self.addresses.find(numbers.place, numbers.address));
         Shared::at(start, numbers.len(), columns, stride)
     }
 

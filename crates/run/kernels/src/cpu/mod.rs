@@ -3,6 +3,20 @@
 //! Shapes have been checked before an operator gets here. Results do not depend on the number of threads: work is cut by
 //! shape alone, and each piece is summed in one order.
 
+/// Passes a closure that is always inlined: only what is inlined into [`Level::vectorized`] gets the wide instructions.
+macro_rules! inlined {
+    ($($of:ident).+(|| $work:expr)) => { $($of).+(#[inline(always)] || $work) };
+    ($($of:ident).+($a:expr, |$($p:pat_param),+| $work:expr)) => {
+        $($of).+($a, #[inline(always)] |$($p),+| $work)
+    };
+    ($($of:ident).+($a:expr, $b:expr, |$($p:pat_param),+| $work:expr)) => {
+        $($of).+($a, $b, #[inline(always)] |$($p),+| $work)
+    };
+    ($($of:ident).+($a:expr, $b:expr, $c:expr, |$($p:pat_param),+| $work:expr)) => {
+        $($of).+($a, $b, $c, #[inline(always)] |$($p),+| $work)
+    };
+}
+
 mod activation;
 mod adamw;
 mod attention;

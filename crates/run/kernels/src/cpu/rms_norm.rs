@@ -14,12 +14,11 @@ impl Cpu {
         inverses: ViewMut<'_, f32>,
     ) {
         let (x, weight) = (self.rows(x), self.slice(weight));
-        self.in_rows(
+        inlined!(self.in_rows(
             x.shape(),
             (self.rows_mut(out), self.shared(inverses, 1)),
-            #[inline(always)]
-            |row, (out, inverse)| inverse[0] = normalise(x.row(row), weight, epsilon, out),
-        );
+            |row, (out, inverse)| inverse[0] = normalise(x.row(row), weight, epsilon, out)
+        ));
     }
 
     #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
@@ -35,20 +34,15 @@ impl Cpu {
     ) {
         let (d_out, x) = (self.rows(d_out), self.rows(x));
         let (weight, inverses) = (self.slice(weight), self.slice(inverses));
-        self.sum_over_rows(
-            x.rows,
-            self.rows_mut(d_x),
-            [self.sums(d_weight)],
-            #[inline(always)]
-            |row, d_x, [sums]| {
-                let (d, x, inverse) = (d_out.row(row), x.row(row), inverses[row]);
-                add_weight_gradient(d, x, inverse, sums);
-                let pull = pull(d, x, weight, inverse);
-                for (((to, d), x), w) in d_x.iter_mut().zip(d).zip(x).zip(weight) {
-                    put.put(to, input_gradient(*d, *x, *w, inverse, pull));
-                }
-            },
-        );
+        let (outputs, totals) = (self.rows_mut(d_x), [self.sums(d_weight)]);
+        inlined!(self.sum_over_rows(x.rows, outputs, totals, |row, d_x, [sums]| {
+            let (d, x, inverse) = (d_out.row(row), x.row(row), inverses[row]);
+            add_weight_gradient(d, x, inverse, sums);
+            let pull = pull(d, x, weight, inverse);
+            for (((to, d), x), w) in d_x.iter_mut().zip(d).zip(x).zip(weight) {
+                put.put(to, input_gradient(*d, *x, *w, inverse, pull));
+            }
+        }));
     }
 
     pub(crate) fn head_norm<E: Element>(
@@ -61,17 +55,13 @@ impl Cpu {
         inverses: ViewMut<'_, f32>,
     ) {
         let (x, weight, dim) = (self.rows(x), self.slice(weight), heads.dim);
-        self.in_rows(
-            x.shape(),
-            (self.rows_mut(out), self.shared(inverses, heads.count)),
-            #[inline(always)]
-            |row, (out, inverses)| {
-                let heads = x.row(row).chunks_exact(dim).zip(out.chunks_exact_mut(dim));
-                for ((x, out), inverse) in heads.zip(inverses) {
-                    *inverse = normalise(x, weight, epsilon, out);
-                }
-            },
-        );
+        let outputs = (self.rows_mut(out), self.shared(inverses, heads.count));
+        inlined!(self.in_rows(x.shape(), outputs, |row, (out, inverses)| {
+            let heads = x.row(row).chunks_exact(dim).zip(out.chunks_exact_mut(dim));
+            for ((x, out), inverse) in heads.zip(inverses) {
+                *inverse = normalise(x, weight, epsilon, out);
+            }
+        }));
     }
 
     pub(crate) fn head_norm_backward<E: Element>(
@@ -85,23 +75,18 @@ impl Cpu {
     ) {
         let Heads { count, dim, .. } = *heads;
         let (x, weight, inverses) = (self.rows(x), self.slice(weight), self.slice(inverses));
-        self.sum_over_rows(
-            x.rows,
-            self.rows_mut(d_out_then_d_x),
-            [self.sums(d_weight)],
-            #[inline(always)]
-            |row, d, [sums]| {
-                let inverses = &inverses[row * count..][..count];
-                let heads = d.chunks_exact_mut(dim).zip(x.row(row).chunks_exact(dim));
-                for ((d, x), inverse) in heads.zip(inverses) {
-                    add_weight_gradient(d, x, *inverse, sums);
-                    let pull = pull(d, x, weight, *inverse);
-                    for ((d, x), w) in d.iter_mut().zip(x).zip(weight) {
-                        *d = E::narrow(input_gradient(*d, *x, *w, *inverse, pull));
-                    }
+        let (outputs, totals) = (self.rows_mut(d_out_then_d_x), [self.sums(d_weight)]);
+        inlined!(self.sum_over_rows(x.rows, outputs, totals, |row, d, [sums]| {
+            let inverses = &inverses[row * count..][..count];
+            let heads = d.chunks_exact_mut(dim).zip(x.row(row).chunks_exact(dim));
+            for ((d, x), inverse) in heads.zip(inverses) {
+                add_weight_gradient(d, x, *inverse, sums);
+                let pull = pull(d, x, weight, *inverse);
+                for ((d, x), w) in d.iter_mut().zip(x).zip(weight) {
+                    *d = E::narrow(input_gradient(*d, *x, *w, *inverse, pull));
                 }
-            },
-        );
+            }
+        }));
     }
 
     /// Sums that are wanted or not.
@@ -113,11 +98,7 @@ impl Cpu {
 /// Gives what the row was multiplied by.
 #[inline(always)]
 fn normalise<E: Element>(x: &[E], weight: &[E], epsilon: f32, out: &mut [E]) -> f32 {
-    let squares = sum(
-        x,
-        #[inline(always)]
-        |x| x.widen() * x.widen(),
-    );
+    let squares = inlined!(sum(x, |x| x.widen() * x.widen()));
     let inverse = 1.0 / (squares / x.len() as f32 + epsilon).sqrt();
     for ((out, x), weight) in out.iter_mut().zip(x).zip(weight) {
         *out = E::narrow(x.widen() * inverse * weight.widen());
@@ -135,13 +116,7 @@ fn add_weight_gradient<E: Element>(d: &[E], x: &[E], inverse: f32, sums: &mut [f
 /// How much of `x` itself goes into its gradient, because all of the row shares one divisor.
 #[inline(always)]
 fn pull<E: Element>(d: &[E], x: &[E], weight: &[E], inverse: f32) -> f32 {
-    let product = sum3(
-        d,
-        x,
-        weight,
-        #[inline(always)]
-        |d, x, weight| d.widen() * x.widen() * weight.widen(),
-    );
+    let product = inlined!(sum3(d, x, weight, |d, x, weight| d.widen() * x.widen() * weight.widen()));
     product * inverse * inverse * inverse / x.len() as f32
 }
 

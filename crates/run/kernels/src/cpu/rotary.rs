@@ -14,23 +14,18 @@ impl Cpu {
     ) {
         let (positions, pairs, shape) = (self.slice(positions), rotary.pairs, x.shape());
         let (cosines, sines) = (self.slice(rotary.cosines.view()), self.slice(rotary.sines.view()));
-        self.in_rows(
-            shape,
-            self.rows_mut(x),
-            #[inline(always)]
-            |row, x| {
-                let start = positions[row] as usize * pairs;
-                let (cosines, sines) = (&cosines[start..][..pairs], &sines[start..][..pairs]);
-                for head in x.chunks_exact_mut(heads.dim.max(1)) {
-                    let (first, second) = head[..2 * pairs].split_at_mut(pairs);
-                    match turn {
-                        Turn::Forward => turn_pairs(first, second, cosines, sines),
-                        // Turning back is turning forward with the pair's members exchanged.
-                        Turn::Backward => turn_pairs(second, first, cosines, sines),
-                    }
+        inlined!(self.in_rows(shape, self.rows_mut(x), |row, x| {
+            let start = positions[row] as usize * pairs;
+            let (cosines, sines) = (&cosines[start..][..pairs], &sines[start..][..pairs]);
+            for head in x.chunks_exact_mut(heads.dim.max(1)) {
+                let (first, second) = head[..2 * pairs].split_at_mut(pairs);
+                match turn {
+                    Turn::Forward => turn_pairs(first, second, cosines, sines),
+                    // Turning back is turning forward with the pair's members exchanged.
+                    Turn::Backward => turn_pairs(second, first, cosines, sines),
                 }
-            },
-        );
+            }
+        }));
     }
 }
 

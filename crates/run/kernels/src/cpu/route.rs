@@ -18,16 +18,11 @@ impl Cpu {
         let logits = self.rows(logits);
         let outputs =
             (self.rows_mut(probabilities), self.shared(experts, per_token), self.shared(weights, per_token));
-        self.in_rows(
-            logits.shape(),
-            outputs,
-            #[inline(always)]
-            |row, (probabilities, experts, weights)| {
-                softmax(logits.row(row), probabilities);
-                choose_largest(logits.row(row), experts);
-                weigh(probabilities, experts, normalise, weights);
-            },
-        );
+        inlined!(self.in_rows(logits.shape(), outputs, |row, (probabilities, experts, weights)| {
+            softmax(logits.row(row), probabilities);
+            choose_largest(logits.row(row), experts);
+            weigh(probabilities, experts, normalise, weights);
+        }));
     }
 
     /// `pressure` is what each expert's share of tokens counts in the gradient of its probability.
@@ -46,20 +41,15 @@ impl Cpu {
         let shares = shares.first(probabilities.columns);
         share_of_tokens(experts, probabilities.rows, shares);
         let shares = &*shares;
-        self.in_rows(
-            probabilities.shape(),
-            self.rows_mut(d_logits),
-            #[inline(always)]
-            |row, d| {
-                let choices = row * per_token..(row + 1) * per_token;
-                for (d, share) in d.iter_mut().zip(shares) {
-                    *d = pressure * share;
-                }
-                let chosen = (&experts[choices.clone()], &weights[choices.clone()], &d_weights[choices]);
-                add_d_probabilities(probabilities.row(row), chosen, normalise, d);
-                softmax_backward(probabilities.row(row), d);
-            },
-        );
+        inlined!(self.in_rows(probabilities.shape(), self.rows_mut(d_logits), |row, d| {
+            let choices = row * per_token..(row + 1) * per_token;
+            for (d, share) in d.iter_mut().zip(shares) {
+                *d = pressure * share;
+            }
+            let chosen = (&experts[choices.clone()], &weights[choices.clone()], &d_weights[choices]);
+            add_d_probabilities(probabilities.row(row), chosen, normalise, d);
+            softmax_backward(probabilities.row(row), d);
+        }));
     }
 
     pub(crate) fn balance_loss(&self, probabilities: Matrix<'_, f32>, experts: View<'_, u32>) -> f32 {
@@ -68,12 +58,9 @@ impl Cpu {
         let shares = shares.first(columns);
         share_of_tokens(self.slice(experts), rows, shares);
         let shares = &*shares;
-        let products = self.sum_of_chunks(
-            rows,
-            1,
-            #[inline(always)]
-            |rows| rows.map(|row| f64::from(sum2(shares, probabilities.row(row), product))).sum(),
-        );
+        let products = inlined!(self.sum_of_chunks(rows, 1, |rows| {
+            rows.map(|row| f64::from(sum2(shares, probabilities.row(row), product))).sum()
+        }));
         (products * columns as f64 / rows.max(1) as f64) as f32
     }
 }
@@ -85,10 +72,9 @@ fn softmax(logits: &[f32], probabilities: &mut [f32]) {
         *probability = exp(logit - most);
     }
     let inverse = 1.0 / sum(probabilities, itself);
-    probabilities.iter_mut().for_each(
-        #[inline(always)]
-        |power| *power *= inverse,
-    );
+    for power in probabilities.iter_mut() {
+        *power *= inverse;
+    }
 }
 
 /// By logits and not by probabilities, of which several may have become zero.

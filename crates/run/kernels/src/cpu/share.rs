@@ -83,7 +83,7 @@ impl<'a, E> Shared<'a, E> {
 }
 
 #[expect(unsafe_code, reason = "parts of a slice may go to several threads")]
-// SAFETY: whoever takes a part vouches for having it alone, so this is `split_at_mut` over threads.
+// SAFETY: a caller that takes a part has it alone, by the contract of `range`, so this is `split_at_mut` over threads.
 unsafe impl<E: Send> Sync for Shared<'_, E> {}
 
 #[expect(unsafe_code, reason = "as the trait has it")]
@@ -149,10 +149,7 @@ impl Cpu {
             let range = index * chunk..((index + 1) * chunk).min(len);
             // SAFETY: the team does each index once, and their ranges do not overlap.
             let piece = unsafe { outputs.piece(range.clone()) };
-            level.vectorized(
-                #[inline(always)]
-                || work(range, piece),
-            );
+            inlined!(level.vectorized(|| work(range, piece)));
         });
     }
 
@@ -165,18 +162,12 @@ impl Cpu {
         outputs: O,
         work: impl Fn(usize, O::Piece) + Sync,
     ) {
-        self.in_chunks(
-            rows,
-            (ROWS_CHUNK / columns.max(1)).max(1),
-            (),
-            #[inline(always)]
-            |range, ()| {
-                for row in range {
-                    // SAFETY: the ranges of chunks do not overlap, so each row comes once.
-                    work(row, unsafe { outputs.piece(row..row + 1) });
-                }
-            },
-        );
+        inlined!(self.in_chunks(rows, (ROWS_CHUNK / columns.max(1)).max(1), (), |range, ()| {
+            for row in range {
+                // SAFETY: the ranges of chunks do not overlap, so each row comes once.
+                work(row, unsafe { outputs.piece(row..row + 1) });
+            }
+        }));
     }
 
     /// Calls `work` with each chunk, its piece and a share of `scratch` that no other member has meanwhile.
@@ -213,23 +204,17 @@ impl Cpu {
         let chunks = rows.div_ceil(chunk);
         let mut sums = self.partial_sums.borrow_mut();
         let sums = sums.first(chunks * width);
-        self.in_chunks(
-            chunks,
-            1,
-            Shared::new(sums, width, width),
-            #[inline(always)]
-            |index, mut sums| {
-                sums.fill(0.0);
-                let mut sums = lens.map(
-                    #[inline(always)]
-                    |len| sums.split_off_mut(..len).expect("sums of all totals"),
-                );
-                for row in index.start * chunk..(index.end * chunk).min(rows) {
-                    // SAFETY: the ranges of chunks do not overlap, so each row comes once.
-                    work(row, unsafe { outputs.piece(row..row + 1) }, &mut sums);
-                }
-            },
-        );
+        inlined!(self.in_chunks(chunks, 1, Shared::new(sums, width, width), |index, mut sums| {
+            sums.fill(0.0);
+            let mut sums = lens.map(
+                #[inline(always)]
+                |len| sums.split_off_mut(..len).expect("sums of all totals"),
+            );
+            for row in index.start * chunk..(index.end * chunk).min(rows) {
+                // SAFETY: the ranges of chunks do not overlap, so each row comes once.
+                work(row, unsafe { outputs.piece(row..row + 1) }, &mut sums);
+            }
+        }));
         let mut start = 0;
         for total in totals {
             let end = start + total.len();
@@ -248,29 +233,18 @@ impl Cpu {
     ) -> f64 {
         let mut sums = [0.0; PARTIAL_SUMS];
         let chunk = len.div_ceil(PARTIAL_SUMS).max(least_chunk);
-        self.in_chunks(
-            len.div_ceil(chunk),
-            1,
-            Shared::new(&mut sums, 1, 1),
-            #[inline(always)]
-            |index, sum| sum[0] = term(index.start * chunk..(index.end * chunk).min(len)),
-        );
+        inlined!(self.in_chunks(len.div_ceil(chunk), 1, Shared::new(&mut sums, 1, 1), |index, sum| sum[0] =
+            term(index.start * chunk..(index.end * chunk).min(len))));
         sums.iter().sum()
     }
 
     /// Adds rows that lie `stride` apart to `total`, the first one first.
     #[inline(always)]
     fn add_rows(&self, rows: &[f32], stride: usize, total: &mut [f32]) {
-        self.in_chunks(
-            total.len(),
-            512,
-            Shared::new(total, 1, 1),
-            #[inline(always)]
-            |range, total| {
-                for row in rows.chunks(stride.max(1)) {
-                    total.iter_mut().zip(&row[range.clone()]).for_each(|(total, term)| *total += term);
-                }
-            },
-        );
+        inlined!(self.in_chunks(total.len(), 512, Shared::new(total, 1, 1), |range, total| {
+            for row in rows.chunks(stride.max(1)) {
+                total.iter_mut().zip(&row[range.clone()]).for_each(|(total, term)| *total += term);
+            }
+        }));
     }
 }

@@ -10,54 +10,32 @@ pub(crate) const CHUNK: usize = 1 << 15;
 
 impl Cpu {
     pub(crate) fn fill<E: Element>(&self, to: ViewMut<'_, E>, value: f32) {
-        self.in_chunks(
-            to.len(),
-            CHUNK,
-            self.shared(to, 1),
-            #[inline(always)]
-            |_, to| to.fill(E::narrow(value)),
-        );
+        inlined!(self.in_chunks(to.len(), CHUNK, self.shared(to, 1), |_, to| to.fill(E::narrow(value))));
     }
 
     pub(crate) fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
         let x = self.slice(x);
-        self.in_chunks(
-            x.len(),
-            CHUNK,
-            self.shared(to, 1),
-            #[inline(always)]
-            |range, to| to.copy_from_slice(&x[range]),
+        inlined!(
+            self.in_chunks(x.len(), CHUNK, self.shared(to, 1), |range, to| to.copy_from_slice(&x[range]))
         );
     }
 
     pub(crate) fn add<A: Element, B: Element>(&self, x: View<'_, A>, to: ViewMut<'_, B>) {
         let x = self.slice(x);
-        self.in_chunks(
-            x.len(),
-            CHUNK,
-            self.shared(to, 1),
-            #[inline(always)]
-            |range, to| {
-                for (to, x) in to.iter_mut().zip(&x[range]) {
-                    *to = B::narrow(to.widen() + x.widen());
-                }
-            },
-        );
+        inlined!(self.in_chunks(x.len(), CHUNK, self.shared(to, 1), |range, to| {
+            for (to, x) in to.iter_mut().zip(&x[range]) {
+                *to = B::narrow(to.widen() + x.widen());
+            }
+        }));
     }
 
     pub(crate) fn scale<A: Element, B: Element>(&self, x: View<'_, A>, factor: f32, to: ViewMut<'_, B>) {
         let x = self.slice(x);
-        self.in_chunks(
-            x.len(),
-            CHUNK,
-            self.shared(to, 1),
-            #[inline(always)]
-            |range, to| {
-                for (to, x) in to.iter_mut().zip(&x[range]) {
-                    *to = B::narrow(factor * x.widen());
-                }
-            },
-        );
+        inlined!(self.in_chunks(x.len(), CHUNK, self.shared(to, 1), |range, to| {
+            for (to, x) in to.iter_mut().zip(&x[range]) {
+                *to = B::narrow(factor * x.widen());
+            }
+        }));
     }
 
     pub(crate) fn sum(&self, of: View<'_, f32>) -> f64 {
@@ -66,29 +44,18 @@ impl Cpu {
 
     pub(crate) fn sum_of_squares<E: Element>(&self, of: View<'_, E>) -> f64 {
         let of = self.slice(of);
-        self.sum_of_chunks(
-            of.len(),
-            CHUNK,
-            #[inline(always)]
-            |range| squares(&of[range]),
-        )
+        inlined!(self.sum_of_chunks(of.len(), CHUNK, |range| squares(&of[range])))
     }
 
     pub(crate) fn first_non_finite<E: Element>(&self, x: View<'_, E>) -> Option<usize> {
         let x = self.slice(x);
         let first = AtomicUsize::new(usize::MAX);
-        self.in_chunks(
-            x.len(),
-            CHUNK,
-            (),
-            #[inline(always)]
-            |range, ()| {
-                if has_non_finite(&x[range.clone()]) {
-                    let place = range.clone().find(|place| !x[*place].widen().is_finite());
-                    first.fetch_min(place.unwrap_or(usize::MAX), Ordering::Relaxed);
-                }
-            },
-        );
+        inlined!(self.in_chunks(x.len(), CHUNK, (), |range, ()| {
+            if has_non_finite(&x[range.clone()]) {
+                let place = range.clone().find(|place| !x[*place].widen().is_finite());
+                first.fetch_min(place.unwrap_or(usize::MAX), Ordering::Relaxed);
+            }
+        }));
         Some(first.into_inner()).filter(|place| *place != usize::MAX)
     }
 }

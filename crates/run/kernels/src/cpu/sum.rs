@@ -7,24 +7,12 @@ const LANES: usize = 64;
 
 #[inline(always)]
 pub(crate) fn sum<A: Copy>(a: &[A], term: impl Fn(A) -> f32) -> f32 {
-    sum3(
-        a,
-        a,
-        a,
-        #[inline(always)]
-        |a, _, _| term(a),
-    )
+    inlined!(sum3(a, a, a, |a, _, _| term(a)))
 }
 
 #[inline(always)]
 pub(crate) fn sum2<A: Copy, B: Copy>(a: &[A], b: &[B], term: impl Fn(A, B) -> f32) -> f32 {
-    sum3(
-        a,
-        b,
-        b,
-        #[inline(always)]
-        |a, b, _| term(a, b),
-    )
+    inlined!(sum3(a, b, b, |a, b, _| term(a, b)))
 }
 
 /// The sum of `term` over three slices of one length.

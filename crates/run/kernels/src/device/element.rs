@@ -1,4 +1,7 @@
 //! The two number formats of activations and weights.
+//!
+//! `Bf16` is our own and not the `half` crate's: that one branches on NaN, which keeps loops over it from becoming vector
+//! code.
 
 use std::fmt;
 
@@ -40,6 +43,9 @@ impl fmt::Debug for Bf16 {
 }
 
 /// What a buffer may hold; all bits zero is a valid value.
+///
+/// Weights in f16 or fp8 would be further values; those packed with scales, a value per block of numbers. They would not be
+/// an [`Element`]: operators that take such weights widen them while they pack.
 pub trait Value: Copy + Default + Send + Sync + PartialEq + fmt::Debug + Sealed + 'static {}
 
 impl Value for f32 {}
@@ -65,12 +71,16 @@ impl Sealed for f32 {}
 impl Sealed for Bf16 {}
 impl Sealed for u32 {}
 
+/// Numbers of either format.
+#[derive(Debug, Clone, Copy)]
+pub enum Numbers<'a> {
+    F32(&'a [f32]),
+    Bf16(&'a [Bf16]),
+}
+
 /// Tells code that has a faster way for one format which one it has.
 pub trait Formatted: Sized {
-    /// The same numbers where they are already `f32`.
-    fn as_f32(values: &[Self]) -> Option<&[f32]>;
-    /// The same numbers where they are `Bf16`.
-    fn as_bf16(values: &[Self]) -> Option<&[Bf16]>;
+    fn numbers(values: &[Self]) -> Numbers<'_>;
 }
 
 impl Element for f32 {
@@ -88,12 +98,8 @@ impl Element for f32 {
 }
 
 impl Formatted for f32 {
-    fn as_f32(values: &[Self]) -> Option<&[f32]> {
-        Some(values)
-    }
-
-    fn as_bf16(_: &[Self]) -> Option<&[Bf16]> {
-        None
+    fn numbers(values: &[Self]) -> Numbers<'_> {
+        Numbers::F32(values)
     }
 }
 
@@ -112,12 +118,8 @@ impl Element for Bf16 {
 }
 
 impl Formatted for Bf16 {
-    fn as_f32(_: &[Self]) -> Option<&[f32]> {
-        None
-    }
-
-    fn as_bf16(values: &[Self]) -> Option<&[Bf16]> {
-        Some(values)
+    fn numbers(values: &[Self]) -> Numbers<'_> {
+        Numbers::Bf16(values)
     }
 }
 

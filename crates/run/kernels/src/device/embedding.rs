@@ -3,7 +3,7 @@
 use crate::{Device, Element, Matrix, MatrixMut, Put, View};
 
 impl Device {
-    /// `out[t] = table[tokens[t]]`, or that much more. Panics at a token beyond the table.
+    /// `out[t] = table[tokens[t]]`, or `+=`. Panics at a token beyond the table.
     pub fn embedding<E: Element>(
         &self,
         tokens: View<'_, u32>,

@@ -33,7 +33,7 @@ impl Device {
         in_room!(self, Memory, gather_rows(x, order, per_token, out));
     }
 
-    /// `d_x[token]` is the sum of `d_out[slot]` over the slots of the token's choices, or that much more.
+    /// `d_x[token]` becomes the sum of `d_out[slot]` over the slots of the token's choices, or grows by it.
     pub fn gather_rows_backward<E: Element, O: Element>(
         &self,
         d_out: Matrix<'_, E>,
@@ -46,7 +46,7 @@ impl Device {
         in_room!(self, Memory, sum_slots(d_out, slots, None, per_token, put, d_x));
     }
 
-    /// `out[token]` is the sum of `y[slot]` over the slots of the token's choices, by their weights, or that much more.
+    /// `out[token]` becomes the weighted sum of `y[slot]` over the slots of the token's choices, or grows by it.
     pub fn combine<E: Element, O: Element>(
         &self,
         y: Matrix<'_, E>,
@@ -80,7 +80,7 @@ impl Device {
         in_room!(self, Memory, combine_backward(d_out, y, slots, weights, per_token, d_y, d_weights));
     }
 
-    /// `out = sigmoid(logit) * x` by rows, as Qwen2-MoE's shared expert is gated, or that much more.
+    /// `out = sigmoid(logit) * x` by rows, as Qwen2-MoE's shared expert is gated, or `+=`.
     pub fn gate_rows<E: Element, O: Element>(
         &self,
         x: Matrix<'_, E>,

@@ -40,7 +40,7 @@ impl Device {
         in_room!(self, Memory, add_sums(sums, bias, residual, out));
     }
 
-    /// `d_x = d_out W`, or that much more.
+    /// `d_x = d_out W`, or `+=`.
     pub fn linear_backward_input<D: Element, W: Element, X: Element>(
         &self,
         d_out: Matrix<'_, D>,

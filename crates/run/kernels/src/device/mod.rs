@@ -42,6 +42,7 @@ pub use activation::Gelu;
 pub use adamw::AdamW;
 pub use attention::{AttentionShape, Qkv, Seen};
 pub use cross_entropy::{HeadGradients, IGNORED};
+pub(crate) use element::Numbers;
 pub use element::{Bf16, Element, Value};
 pub use heads::Heads;
 pub use linear::Put;

@@ -293,10 +293,7 @@ impl<E: Element> Backward<'_, E> {
         for (row, query) in statistics.iter_mut().enumerate().take(queries.range.len()) {
             let at = (queries.sequence * shape.queries + queries.range.start + row) * shape.heads;
             query.log_sum = self.log_sums[at + queries.head] * LOG2_E;
-            query.delta = self.level.vectorized(
-                #[inline(always)]
-                || dot(out.row(row), d_out.row(row)),
-            );
+            query.delta = inlined!(self.level.vectorized(|| dot(out.row(row), d_out.row(row))));
         }
         statistics
     }
@@ -326,28 +323,25 @@ impl<E: Element> Backward<'_, E> {
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
         let scores = block.scores.as_chunks_mut::<COLUMNS>().0;
         let gradients = block.gradients.as_chunks_mut::<COLUMNS>().0;
-        self.level.vectorized(
-            #[inline(always)]
-            || {
-                for row in 0..queries.range.len() {
-                    let (scores, gradients) = (&mut scores[row], &mut gradients[row]);
-                    weigh::<COLUMNS, FUSED>(
-                        statistics[row],
-                        (shape.scale * LOG2_E, shape.scale),
-                        scores,
-                        gradients,
-                    );
-                    let unseen = (first_keys[row] as usize).saturating_sub(first_key).min(COLUMNS);
-                    let end = (position + row + 1).min(keys.end).saturating_sub(first_key);
-                    if unseen > 0 || end < COLUMNS {
-                        for hidden in [0..unseen, end.min(COLUMNS)..COLUMNS] {
-                            scores[hidden.clone()].fill(0.0);
-                            gradients[hidden].fill(0.0);
-                        }
+        inlined!(self.level.vectorized(|| {
+            for row in 0..queries.range.len() {
+                let (scores, gradients) = (&mut scores[row], &mut gradients[row]);
+                weigh::<COLUMNS, FUSED>(
+                    statistics[row],
+                    (shape.scale * LOG2_E, shape.scale),
+                    scores,
+                    gradients,
+                );
+                let unseen = (first_keys[row] as usize).saturating_sub(first_key).min(COLUMNS);
+                let end = (position + row + 1).min(keys.end).saturating_sub(first_key);
+                if unseen > 0 || end < COLUMNS {
+                    for hidden in [0..unseen, end.min(COLUMNS)..COLUMNS] {
+                        scores[hidden.clone()].fill(0.0);
+                        gradients[hidden].fill(0.0);
                     }
                 }
-            },
-        );
+            }
+        }));
     }
 
     /// `d_values += d_out^T weights` and `d_keys += queries^T d_scores`, turned around, for one panel of keys.
@@ -413,10 +407,7 @@ impl<E: Element> Backward<'_, E> {
                 #[expect(unsafe_code, reason = "results are shared out by queries and heads")]
                 // SAFETY: each chunk is done once, and no query of a head is in two of them.
                 let to = unsafe { d_queries.part_of_row(first_row + row, column, dims) };
-                self.level.vectorized(
-                    #[inline(always)]
-                    || Put::Replace.put_all(&values[..dims], to),
-                );
+                inlined!(self.level.vectorized(|| Put::Replace.put_all(&values[..dims], to)));
             }
         }
     }
@@ -454,10 +445,7 @@ impl<E: Element> Backward<'_, E> {
                     #[expect(unsafe_code, reason = "results are shared out by keys and heads")]
                     // SAFETY: each panel is done once, and no key or value of a head is in two of them.
                     let to = unsafe { to.part_of_row(row, column, values.len()) };
-                    self.level.vectorized(
-                        #[inline(always)]
-                        || Put::Replace.put_all(values, to),
-                    );
+                    inlined!(self.level.vectorized(|| Put::Replace.put_all(values, to)));
                 }
             });
         }

@@ -172,10 +172,7 @@ impl<E: Element> Forward<'_, E> {
             multiplier.multiply(shape.head_dim, key_panels, (&*query_panel).into(), Put::Replace, scores);
             let scores = &mut scores[..keys.len() * COLUMNS];
             hide::<COLUMNS>(scores, &keys, position, first_keys);
-            self.level.vectorized(
-                #[inline(always)]
-                || softmax.absorb::<FUSED>(scores, shape.scale * LOG2_E, out),
-            );
+            inlined!(self.level.vectorized(|| softmax.absorb::<FUSED>(scores, shape.scale * LOG2_E, out)));
             let weights = multiplier.strip_as_right(scores, keys.len(), weight_panel);
             multiplier.multiply(keys.len(), value_panels, weights.into(), Put::Add, out);
         }
@@ -214,20 +211,14 @@ impl<E: Element> Forward<'_, E> {
             let log_sum = unsafe { results.log_sums.range(at..at + 1) };
             log_sum[0] = softmax.most[lane] * LN_2 + softmax.sum[lane].ln();
         }
-        self.level.vectorized(
-            #[inline(always)]
-            || scale_lanes(out, &softmax.sum.map(|sum| 1.0 / sum)),
-        );
+        inlined!(self.level.vectorized(|| scale_lanes(out, &softmax.sum.map(|sum| 1.0 / sum))));
         self.setting.turn(out, buffer, |lane, dim, values| {
             if lane < queries.range.len() {
                 let (row, column) = (first_row + lane, queries.head * shape.head_dim + dim);
                 #[expect(unsafe_code, reason = "results are shared out by queries and heads")]
                 // SAFETY: as above.
                 let out = unsafe { results.out.part_of_row(row, column, values.len()) };
-                self.level.vectorized(
-                    #[inline(always)]
-                    || Put::Replace.put_all(values, out),
-                );
+                inlined!(self.level.vectorized(|| Put::Replace.put_all(values, out)));
             }
         });
     }
@@ -235,12 +226,7 @@ impl<E: Element> Forward<'_, E> {
 
 /// Scores of keys that a query does not see become minus infinity; a key per row, a query per lane, the first of them at
 /// `position`.
-fn hide<const COLUMNS: usize>(
-    scores: &mut [f32],
-    keys: &Range<usize>,
-    position: usize,
-    first_keys: &[u32],
-) {
+fn hide<const COLUMNS: usize>(scores: &mut [f32], keys: &Range<usize>, position: usize, first_keys: &[u32]) {
     let latest = first_keys[first_keys.len() - 1] as usize;
     if keys.end <= position + 1 && latest <= keys.start {
         return;

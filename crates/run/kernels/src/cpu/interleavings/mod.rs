@@ -9,6 +9,7 @@ mod sync {
     /// Few, so that workers also sleep.
     pub(super) const LOOKS: u32 = 2;
 }
+#[expect(clippy::duplicate_mod, reason = "the same team by other means of synchronisation")]
 #[path = "../team.rs"]
 mod team;
 

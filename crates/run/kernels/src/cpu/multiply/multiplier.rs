@@ -8,7 +8,7 @@ use crate::cpu::{Cpu, Level};
 use crate::{Element, Put};
 
 use super::fetch;
-use super::operand::Operand;
+use super::operand::{Numbers, Operand};
 use super::vectors::{Portable, Vectors};
 #[cfg(target_arch = "x86_64")]
 use super::{
@@ -111,7 +111,8 @@ pub(crate) trait Multiplier: Sync {
 impl Cpu {
     /// What multiplies operands of these formats: tiles once one of them is bf16 and the processor has them.
     pub(crate) fn multiplier<A: Element, B: Element>(&self) -> &'static dyn Multiplier {
-        let is_narrow = A::as_bf16(&[]).is_some() || B::as_bf16(&[]).is_some();
+        let formats = [A::numbers(&[]), B::numbers(&[])];
+        let is_narrow = formats.iter().any(|numbers| matches!(numbers, Numbers::Bf16(_)));
         match self.level {
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 if is_narrow && self.has_tiles => &Tiles,

@@ -7,24 +7,10 @@
 use std::ops::Range;
 
 use super::fetch;
-use crate::{Bf16, Element, Rows};
+pub(crate) use crate::device::Numbers;
+use crate::{Element, Rows};
 
-/// Numbers of either format.
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Numbers<'a> {
-    F32(&'a [f32]),
-    Bf16(&'a [Bf16]),
-}
-
-impl<'a> Numbers<'a> {
-    pub(crate) fn of<E: Element>(values: &'a [E]) -> Self {
-        match (E::as_f32(values), E::as_bf16(values)) {
-            (Some(values), _) => Numbers::F32(values),
-            (_, Some(values)) => Numbers::Bf16(values),
-            (None, None) => unreachable!("there are two formats"),
-        }
-    }
-
+impl Numbers<'_> {
     pub(crate) fn len(self) -> usize {
         match self {
             Numbers::F32(values) => values.len(),
@@ -67,13 +53,13 @@ impl<'a> Operand<'a> {
 
     /// The lanes are the rows of a matrix.
     pub(crate) fn rows_of<E: Element>(matrix: Rows<&'a [E]>) -> Self {
-        let numbers = Numbers::of(matrix.numbers);
+        let numbers = E::numbers(matrix.numbers);
         Self::new(numbers, (matrix.rows, matrix.stride), (matrix.columns, 1))
     }
 
     /// The lanes are the columns of a matrix.
     pub(crate) fn columns_of<E: Element>(matrix: Rows<&'a [E]>) -> Self {
-        let numbers = Numbers::of(matrix.numbers);
+        let numbers = E::numbers(matrix.numbers);
         Self::new(numbers, (matrix.columns, 1), (matrix.rows, matrix.stride))
     }
 
