@@ -4,8 +4,6 @@
 //! A struct is a lifetime, a field is a buffer with its format and length. The same structs hold memory of a device or
 //! nothing but sizes, as [`Hold`] says. Buffers that a model has no use for have the length 0.
 
-use std::cell::Cell;
-
 use crate::{Attention, Layer, Mlp};
 
 /// What the backward pass of this program's runtime computes again instead of keeping it.
@@ -20,7 +18,7 @@ pub enum Recompute {
     Full,
 }
 
-/// What stands for the buffers of each format: memory, or sizes.
+/// What stands for the buffers of each format: memory of a device, or sizes.
 pub trait Hold {
     /// Numbers in the format that the model is computed in.
     type Element;
@@ -30,37 +28,61 @@ pub trait Hold {
     type Index;
 }
 
-/// Makes buffers of `len` numbers.
-pub trait Make<H: Hold> {
-    fn element(&self, len: usize) -> H::Element;
-    fn wide(&self, len: usize) -> H::Wide;
-    fn index(&self, len: usize) -> H::Index;
+/// Sizes in bytes.
+impl Hold for usize {
+    type Element = usize;
+    type Wide = usize;
+    type Index = usize;
 }
 
-/// Numbers per row of everything that a layer computes. Zero means that a layer has no such part.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Widths {
-    pub hidden: usize,
-    pub heads: usize,
-    pub kv_heads: usize,
-    pub head_dim: usize,
-    /// Queries, keys and values side by side.
-    pub qkv: usize,
-    /// Queries and keys before their norms.
-    pub unnormed: usize,
-    pub attended: usize,
-    /// Of a dense MLP or of the shared expert: gate and up, or up alone.
-    pub gate_up: usize,
-    pub activated: usize,
-    /// Experts that a token visits.
-    pub choices: usize,
-    pub experts: usize,
-    /// Width of one routed expert.
-    pub expert: usize,
-    /// 1 where there is a shared expert.
-    pub shared: usize,
-    /// 1 where the shared expert has a gate.
-    pub shared_gate: usize,
+/// Makes buffers of a number of numbers.
+pub struct Make<'a, H: Hold> {
+    pub element: &'a dyn Fn(usize) -> H::Element,
+    pub wide: &'a dyn Fn(usize) -> H::Wide,
+    pub index: &'a dyn Fn(usize) -> H::Index,
+}
+
+/// Declares sizes with the larger of each of two.
+macro_rules! widths {
+    ($(#[$doc:meta])* $name:ident { $($(#[$about:meta])* $field:ident,)* }) => {
+        $(#[$doc])*
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct $name { $($(#[$about])* pub $field: usize,)* }
+
+        impl $name {
+            /// Room that serves either of two layers.
+            fn max(self, other: Self) -> Self {
+                Self { $($field: self.$field.max(other.$field),)* }
+            }
+        }
+    };
+}
+
+widths! {
+    /// Numbers per row of everything that a layer computes. Zero means that a layer has no such part.
+    Widths {
+        hidden,
+        heads,
+        kv_heads,
+        head_dim,
+        /// Queries, keys and values side by side.
+        qkv,
+        /// Queries and keys before their norms.
+        unnormed,
+        attended,
+        /// Of a dense MLP or of the shared expert: gate and up, or up alone.
+        gate_up,
+        activated,
+        /// Experts that a token visits.
+        choices,
+        experts,
+        /// Width of one routed expert.
+        expert,
+        /// 1 where there is a shared expert.
+        shared,
+        /// 1 where the shared expert has a gate.
+        shared_gate,
+    }
 }
 
 impl Widths {
@@ -111,26 +133,6 @@ impl Widths {
     pub fn expert_activated(&self) -> usize {
         self.choices * self.expert
     }
-
-    /// Room that serves either of two layers.
-    fn max(self, other: Self) -> Self {
-        Self {
-            hidden: self.hidden.max(other.hidden),
-            heads: self.heads.max(other.heads),
-            kv_heads: self.kv_heads.max(other.kv_heads),
-            head_dim: self.head_dim.max(other.head_dim),
-            qkv: self.qkv.max(other.qkv),
-            unnormed: self.unnormed.max(other.unnormed),
-            attended: self.attended.max(other.attended),
-            gate_up: self.gate_up.max(other.gate_up),
-            activated: self.activated.max(other.activated),
-            choices: self.choices.max(other.choices),
-            experts: self.experts.max(other.experts),
-            expert: self.expert.max(other.expert),
-            shared: self.shared.max(other.shared),
-            shared_gate: self.shared_gate.max(other.shared_gate),
-        }
-    }
 }
 
 /// Declares a room: its fields are buffers, and its constructor makes them in the order of the fields.
@@ -142,8 +144,8 @@ macro_rules! rooms {
         pub struct $name<H: Hold> { $($(#[$about])* pub $field: rooms!(@ H $format),)* }
 
         impl<H: Hold> $name<H> {
-            fn new(make: &impl Make<H>, $($given: $type),*) -> Self {
-                Self { $($field: make.$format($len),)* }
+            fn new(make: &Make<'_, H>, $($given: $type),*) -> Self {
+                Self { $($field: (make.$format)($len),)* }
             }
         }
     )*};
@@ -291,7 +293,7 @@ pub struct SharedRoom<H: Hold> {
 }
 
 impl<H: Hold> Rooms<H> {
-    pub fn new(make: &impl Make<H>, stage: &Stage<'_>) -> Self {
+    pub fn new(make: &Make<'_, H>, stage: &Stage<'_>) -> Self {
         let Stage { rows, layers, .. } = *stage;
         let widest = Widths { hidden: stage.hidden, ..Widths::default() };
         let widest = layers.iter().fold(widest, |widest, layer| widest.max(*layer));
@@ -306,8 +308,8 @@ impl<H: Hold> Rooms<H> {
         let streams = if stage.has_gradients { layers.len() + 1 } else { 2 };
         let batch = |_| BatchRoom {
             given: Given::new(make, rows, stage),
-            first_keys: (0..stage.reaches).map(|_| make.index(rows)).collect(),
-            streams: (0..streams).map(|_| make.element(rows * stage.hidden)).collect(),
+            first_keys: (0..stage.reaches).map(|_| (make.index)(rows)).collect(),
+            streams: (0..streams).map(|_| (make.element)(rows * stage.hidden)).collect(),
             kept: own(own_kept).iter().map(|widths| Kept::new(make, rows, widths)).collect(),
             cheap: own(own_cheap).iter().map(|widths| Cheap::new(make, rows, widths)).collect(),
         };
@@ -328,48 +330,4 @@ impl<H: Hold> Rooms<H> {
 /// Rows whose logits are made at once: about 16 MB of them, which the last-level cache holds.
 pub fn logits_at_once(vocab: usize, rows: usize) -> usize {
     ((4 << 20) / vocab).clamp(1, rows)
-}
-
-/// Bytes in place of buffers.
-pub struct Sizes;
-
-impl Hold for Sizes {
-    type Element = u64;
-    type Wide = u64;
-    type Index = u64;
-}
-
-/// Adds up the bytes of the buffers that it is asked for.
-pub struct Count {
-    element_bytes: u64,
-    total: Cell<u64>,
-}
-
-impl Count {
-    pub fn new(element_bytes: u64) -> Self {
-        Self { element_bytes, total: Cell::new(0) }
-    }
-
-    pub fn total(&self) -> u64 {
-        self.total.get()
-    }
-
-    fn add(&self, bytes: u64) -> u64 {
-        self.total.set(self.total.get() + bytes);
-        bytes
-    }
-}
-
-impl Make<Sizes> for Count {
-    fn element(&self, len: usize) -> u64 {
-        self.add(len as u64 * self.element_bytes)
-    }
-
-    fn wide(&self, len: usize) -> u64 {
-        self.add(len as u64 * 4)
-    }
-
-    fn index(&self, len: usize) -> u64 {
-        self.add(len as u64 * 4)
-    }
 }

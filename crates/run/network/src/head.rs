@@ -4,7 +4,7 @@ use bedplate_kernels::{Device, Element, HeadGradients, Put, View, ViewMut};
 
 use crate::norm;
 use crate::table::{EmbeddingParts, HeadParts, Parts};
-use crate::workspace::{HAS_GRADIENTS, HeadRoom, Room, StreamGradients};
+use crate::workspace::{HAS_GRADIENTS, HeadRoom, Room};
 use crate::{Network, Weights};
 
 /// What the head computes with.
@@ -88,17 +88,7 @@ impl Network {
         weights: HeadWeights<'_, E>,
         room: &mut Room<'_, E>,
     ) -> f64 {
-        let HeadRoom { stream, targets, head, .. } = &mut self.normed_head(device, weights.own, room);
-        device.linear_cross_entropy(
-            head.normed.view().matrix(stream.rows, stream.columns),
-            weights.matrix(self.head_parts()),
-            *targets,
-            1.0,
-            head.losses.view_mut(),
-            None,
-            head.logits.view_mut(),
-        );
-        device.sum(head.losses.view())
+        self.losses(device, weights, &mut self.normed_head(device, weights.own, room), 1.0, None)
     }
 
     /// The loss as [`Network::head_loss`] gives it, and the gradient of the stream before the head. Adds to the gradient
@@ -112,34 +102,51 @@ impl Network {
         mut gradient: Option<ViewMut<'_, f32>>,
         table: Option<ViewMut<'_, f32>>,
     ) -> f64 {
-        let HeadRoom { stream, targets, head, gradients } = &mut self.normed_head(device, weights.own, room);
-        let (rows, hidden) = (stream.rows, stream.columns);
+        let mut room = self.normed_head(device, weights.own, room);
         let d_weight = match &self.head_parts().weight {
             Some(own) => gradient.as_mut().map(|gradient| gradient.reborrow().range(own.clone())),
             None => table,
         };
-        let StreamGradients { stream: d_stream, normed: d_normed } =
-            gradients.as_deref_mut().expect(HAS_GRADIENTS);
-        let d_x = d_normed.view_mut().matrix(rows, hidden);
+        let loss = self.losses(device, weights, &mut room, scale, Some(d_weight));
+        let (rows, hidden) = room.stream.shape();
+        let gradients = room.gradients.expect(HAS_GRADIENTS);
+        norm::backward(
+            device,
+            &self.head_parts().norm,
+            weights.own,
+            gradients.normed.view().matrix(rows, hidden),
+            room.stream,
+            &room.head.inverses,
+            Put::Replace,
+            gradients.stream.view_mut().matrix(rows, hidden),
+            gradient,
+        );
+        loss
+    }
+
+    /// The sum of the losses. With `backward` also the gradient of the normed stream, and that of the matrix unless it is frozen.
+    fn losses<E: Element>(
+        &self,
+        device: &Device,
+        weights: HeadWeights<'_, E>,
+        room: &mut HeadRoom<'_, E>,
+        scale: f32,
+        backward: Option<Option<ViewMut<'_, f32>>>,
+    ) -> f64 {
+        let HeadRoom { stream, targets, head, gradients } = room;
+        let (rows, hidden) = stream.shape();
+        let gradients = backward.map(|d_weight| {
+            let normed = &mut gradients.as_deref_mut().expect(HAS_GRADIENTS).normed;
+            HeadGradients { d_x: normed.view_mut().matrix(rows, hidden), d_weight }
+        });
         device.linear_cross_entropy(
             head.normed.view().matrix(rows, hidden),
             weights.matrix(self.head_parts()),
             *targets,
             scale,
             head.losses.view_mut(),
-            Some(HeadGradients { d_x, d_weight }),
+            gradients,
             head.logits.view_mut(),
-        );
-        norm::backward(
-            device,
-            &self.head_parts().norm,
-            weights.own,
-            d_normed.view().matrix(rows, hidden),
-            *stream,
-            &head.inverses,
-            Put::Replace,
-            d_stream.view_mut().matrix(rows, hidden),
-            gradient,
         );
         device.sum(head.losses.view())
     }

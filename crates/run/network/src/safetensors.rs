@@ -1,8 +1,7 @@
 //! Weights in Hugging Face's safetensors files, to and from a network.
 //!
 //! A file is the length of its header (eight bytes), a JSON header that gives each tensor's format, shape and bytes, and
-//! the bytes. Large models are several files with an index. Everything in a header is checked against the file before
-//! anything is read.
+//! the bytes. Large models are several files with an index. A header is checked against its file before any tensor is read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};

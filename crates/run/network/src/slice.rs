@@ -17,7 +17,8 @@ pub struct Slice {
     pub rank: usize,
 }
 
-/// Adds up what each rank has, in place. All ranks call it in the same order with the same lengths, and all get the same bits.
+/// Adds up the ranks' partial sums in place. All ranks call it in the same order with the same lengths, and all must get the same
+/// bits.
 pub trait Reduce: Send + Sync {
     fn sum(&self, device: &Device, partial: ViewMut<'_, f32>);
 }

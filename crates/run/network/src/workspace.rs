@@ -60,34 +60,6 @@ pub(crate) type InnerGradients<E> = workspace::InnerGradients<Memory<E>>;
 type Head<E> = workspace::Head<Memory<E>>;
 pub(crate) type Partial<E> = workspace::Partial<Memory<E>>;
 
-/// Allocates, and adds up what it has allocated.
-struct Allocator<'a> {
-    device: &'a Device,
-    bytes: Cell<usize>,
-}
-
-impl Allocator<'_> {
-    fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
-        let buffer = self.device.zeros(len);
-        self.bytes.set(self.bytes.get() + buffer.bytes());
-        buffer
-    }
-}
-
-impl<E: Element> Make<Memory<E>> for Allocator<'_> {
-    fn element(&self, len: usize) -> Buffer<E> {
-        self.zeros(len)
-    }
-
-    fn wide(&self, len: usize) -> Buffer<f32> {
-        self.zeros(len)
-    }
-
-    fn index(&self, len: usize) -> Buffer<u32> {
-        self.zeros(len)
-    }
-}
-
 /// Buffers for some blocks of a network.
 pub struct Workspace<E: Element> {
     shape: WorkspaceShape,
@@ -162,10 +134,15 @@ impl<E: Element> Workspace<E> {
             has_head: blocks.end == network.blocks().len(),
             is_sliced: network.slice().degree > 1,
         };
-        let allocator = Allocator { device, bytes: Cell::new(0) };
-        let rooms = Rooms::new(&allocator, &stage);
+        let bytes = Cell::new(0);
+        let make = Make {
+            element: &|len| zeros(device, len, &bytes),
+            wide: &|len| zeros(device, len, &bytes),
+            index: &|len| zeros(device, len, &bytes),
+        };
+        let rooms = Rooms::new(&make, &stage);
         let staged = Vec::with_capacity(shape.rows());
-        Self { shape, blocks, reaches, rooms, staged, bytes: allocator.bytes.get() }
+        Self { shape, blocks, reaches, rooms, staged, bytes: bytes.get() }
     }
 
     pub fn shape(&self) -> WorkspaceShape {
@@ -188,6 +165,13 @@ impl<E: Element> Workspace<E> {
             staged: &mut self.staged,
         }
     }
+}
+
+/// Allocates, and adds to the bytes that are allocated.
+fn zeros<E: Value>(device: &Device, len: usize, bytes: &Cell<usize>) -> Buffer<E> {
+    let buffer = device.zeros(len);
+    bytes.set(bytes.get() + buffer.bytes());
+    buffer
 }
 
 pub(crate) const HAS_GRADIENTS: &str = "learning needs a workspace with gradients";

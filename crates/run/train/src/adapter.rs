@@ -1,8 +1,8 @@
 //! Low-rank adapters (LoRA): frozen weights `W`, trained `A` and `B`, computed with `W + s B A`.
 //!
-//! The sum is made once per step, and the network computes with it as with any weights; so every matrix of every family
-//! can have an adapter, and merging is what every step does anyway. The gradients follow from the gradient `G` of the
-//! sum, block by block: `dA = s B^T G` and `dB = s G A^T`. In bf16 the sum is rounded like the weights of an ordinary run.
+//! Each step merges the adapters once, and the network computes with the sum as with any weights, so every matrix of every
+//! family can have an adapter. The gradients follow from the gradient `G` of the sum, block by block: `dA = s B^T G` and
+//! `dB = s G A^T`. In bf16 the sum is rounded like the weights of an ordinary run.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -103,7 +103,7 @@ impl<E: Trained> Adapters<E> {
         self.config.alpha / self.config.rank as f64
     }
 
-    /// Adds to the adapters' gradients, without the factor `s`, what follows from a block's in `block_gradient`.
+    /// Adds to the adapters' gradients what follows from the block's in `block_gradient`, without the factor `s`.
     pub(crate) fn project(&mut self, device: &Device, block: usize) {
         let rank = self.config.rank;
         for entry in self.entries.iter().filter(|entry| entry.block == block) {
@@ -201,7 +201,7 @@ impl<E: Trained> Adapters<E> {
     }
 }
 
-/// The matrices that get an adapter, and where its numbers lie.
+/// The adapted matrices, and where the numbers of their adapters lie.
 fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, TrainError> {
     let is_wanted = |tensor: &Tensor, target: &str| {
         let module = tensor.name.trim_end_matches(".weight");

@@ -1,8 +1,8 @@
-//! The whole state of a run on disk, written aside and renamed, so that a checkpoint is whole or not there.
+//! The whole state of a run on disk, written aside and renamed, so that a checkpoint exists completely or not at all.
 //!
 //! A checkpoint is a folder `checkpoints/step-00000120` with the trained numbers and their moments (`state.safetensors`)
-//! and what else a run needs to go on as if nothing had happened (`state.json`). The order of data follows from the number
-//! of samples seen, so nothing else is remembered of it.
+//! and what else a run needs to continue with the same bits (`state.json`). The order of data follows from the number of
+//! samples seen, so only that number is stored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -28,7 +28,7 @@ pub struct Checkpoints {
     keep: usize,
 }
 
-/// A checkpoint that is whole.
+/// A complete checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Published {
     pub step: u64,
@@ -40,7 +40,7 @@ impl Checkpoints {
         Self { folder: output.join("checkpoints"), keep }
     }
 
-    /// All there are, oldest first.
+    /// All checkpoints, oldest first.
     pub fn all(&self) -> Result<Vec<Published>, TrainError> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -57,7 +57,7 @@ impl Checkpoints {
         Ok(self.all()?.pop())
     }
 
-    /// Writes the state after `step` steps and removes what is older than the last few.
+    /// Writes the current state and removes all checkpoints but the newest few.
     pub(crate) fn publish<E: Trained>(&self, trainer: &Trainer<E>) -> Result<Published, TrainError> {
         let step = trainer.step;
         let path = self.folder.join(format!("step-{step:08}"));
@@ -181,7 +181,7 @@ impl<E: Trained> Trainer<E> {
         Ok(())
     }
 
-    /// A checkpoint of another run would give another curve without a word.
+    /// Refuses a checkpoint of another run, which would continue with another loss curve and no error.
     fn check_facts(&self, path: &Path, facts: &Value) -> Result<(), TrainError> {
         let own = [
             ("version", VERSION),

@@ -186,7 +186,7 @@ impl TrainConfig {
     }
 }
 
-/// A section that may be left out: an empty one then.
+/// A section; an empty one where it is left out.
 fn section(layers: &[Table], key: &str) -> Result<Table, DocumentError> {
     match optional_section(layers, key)? {
         Some(table) => Ok(table),

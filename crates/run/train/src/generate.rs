@@ -1,6 +1,6 @@
 //! Text from a network: the whole context is computed for each new token.
 //!
-//! That is slow for long texts and right for samples: it uses the very functions that training uses.
+//! That is slow for long texts, but samples are short, and it uses the same functions as training.
 
 use bedplate_kernels::{Device, Element};
 use bedplate_network::{Network, Recompute, Sampler, Tokens, Weights, Workspace, WorkspaceShape};
@@ -48,11 +48,11 @@ impl<E: Element> Generator<E> {
         text.split_off(prompt.len())
     }
 
-    /// Leaves the logits after the text's last token.
+    /// Computes the logits after the text's last token.
     fn compute(&mut self, device: &Device, network: &Network, weights: &Weights<E>, text: &[u32]) {
         let sequence = self.workspace.shape().sequence;
         let context = if text.len() <= sequence { text } else { &text[text.len() - sequence / 2..] };
-        // Rows behind the text compute something that no row of the text sees.
+        // Attention is causal, so rows after the text do not change the text's own rows.
         let mut tokens = context.to_vec();
         tokens.resize(sequence, 0);
         let positions: Vec<u32> = (0..sequence as u32).collect();

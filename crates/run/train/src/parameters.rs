@@ -67,7 +67,7 @@ impl Parameters {
         (self.master.block_mut(index), self.copy.as_mut().map(|copy| copy.block_mut(index)))
     }
 
-    /// Makes the copy anew.
+    /// Rounds the master weights into the copy.
     pub fn round(&mut self, device: &Device) {
         if let Some(copy) = &mut self.copy {
             copy.convert_from(device, &self.master);

@@ -19,7 +19,7 @@ use crate::setup::{Data, read_architecture};
 use crate::trainer::{Learner, StepOutcome, Trainer};
 use crate::{Precision, TrainConfig, TrainError};
 
-/// Is told what a run does, as it does it.
+/// Receives the events of a run as they happen.
 pub trait Observer {
     fn began(&mut self, _setup: &Setup) -> Result<(), TrainError> {
         Ok(())
@@ -44,7 +44,7 @@ pub struct Setup {
     pub parameters: usize,
     /// Numbers that are trained: all, or those of adapters.
     pub trained: usize,
-    /// Where it goes on from: steps done already.
+    /// Steps done already; above 0 where a run is resumed.
     pub step: u64,
     pub steps: u64,
     pub tokens_per_step: u64,
@@ -56,7 +56,7 @@ pub struct Setup {
     pub unused_tensors: Vec<String>,
 }
 
-/// Whether to go on with an earlier run.
+/// Whether to continue an earlier run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Resume {
     /// A new run; a folder that holds one already is refused.
@@ -233,7 +233,7 @@ impl<'a, E: Trained> Run<'a, E> {
         observer.evaluated(&EvaluationRecord { step: self.trainer.step, loss, perplexity, sample })
     }
 
-    /// What the network makes of the prompt; the same draws every time, so that samples can be compared.
+    /// How the network continues the prompt; every sample uses the same random draws, so that samples can be compared.
     fn sample(&mut self) -> Result<Option<String>, TrainError> {
         let evaluation = &self.config.evaluation;
         if evaluation.prompt.is_empty() {
@@ -301,7 +301,7 @@ fn threads(asked: usize) -> usize {
     if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, |count| count.get()) }
 }
 
-/// Where to go on from; an error when the folder holds a run that is not to be resumed.
+/// The checkpoint to start from; an error when the folder holds a run that is not to be resumed.
 fn starting_point(
     checkpoints: &Checkpoints,
     config: &TrainConfig,

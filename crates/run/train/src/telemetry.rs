@@ -1,4 +1,4 @@
-//! What a run says of itself: progress on standard error, lines of JSON, TensorBoard, Prometheus, the agent of its node.
+//! What a run reports: progress on standard error, lines of JSON, TensorBoard, Prometheus, the agent of its node.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -15,7 +15,7 @@ use crate::{OutputConfig, TrainConfig, TrainError};
 /// The file of lines in a run's folder.
 const METRICS_FILE: &str = "metrics.jsonl";
 
-/// How often a run says how far it is where nobody watches a terminal.
+/// How often a run reports its progress when standard error is not a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
 /// Writes everything that a configuration asks for.

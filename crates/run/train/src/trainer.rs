@@ -1,4 +1,4 @@
-//! The trainer: everything that lives through a run, and one step of it.
+//! The trainer: the state of a run, and one step of it.
 
 use std::time::Instant;
 
@@ -182,7 +182,7 @@ impl<E: Trained> Trainer<E> {
         }
     }
 
-    /// Computes the micro-batches again, looking after every block.
+    /// Computes the micro-batches again and checks the output of every block.
     fn explain_non_finite(&mut self, batches: &[Batch], loss: f64, gradient_norm: f64) -> TrainError {
         let Self { device, network, parameters, workspace, .. } = self;
         let weights = E::working(parameters);
@@ -223,7 +223,7 @@ fn tokens_of(batch: &Batch) -> Tokens<'_> {
     }
 }
 
-/// Forward and backward where only adapters learn: a block's gradient is turned into its adapters' at once.
+/// Forward and backward where only adapters learn: a block's gradient becomes that of its adapters before the next block.
 fn learn_adapters<E: Trained>(
     device: &Device,
     network: &Network,
@@ -249,7 +249,7 @@ fn learn_adapters<E: Trained>(
     loss
 }
 
-/// What operators do not account for is the host's: moving batches, bookkeeping, waking threads.
+/// Books the time outside operators under the host: moving batches, bookkeeping, waking threads.
 fn with_rest(mut measured: Breakdown<Measured>, whole: Seconds) -> Breakdown<Measured> {
     let rest = (whole - measured.total()).max(Seconds::ZERO);
     measured[Part::Host] = measured[Part::Host] + Span::exposed(rest);

@@ -1,7 +1,9 @@
 //! What training on a host allocates: weights and their state, and the runtime's workspace buffer by buffer.
 
+use std::cell::Cell;
+
 use bedplate_layout::Recompute;
-use bedplate_transformer::workspace::{self, Count, Rooms, Sizes, Stage, Widths, logits_at_once};
+use bedplate_transformer::workspace::{self, Make, Rooms, Stage, Widths, logits_at_once};
 use bedplate_units::Bytes;
 
 use super::layer::expert_linears;
@@ -53,9 +55,15 @@ impl Host {
             has_head: true,
             is_sliced: false,
         };
-        let count = Count::new(element_bytes(key.precision) as u64);
-        let logits = Rooms::<Sizes>::new(&count, &stage).shared.head.map_or(0, |head| head.logits);
-        Buffers { activations: (count.total() - logits) as f64, logits: logits as f64 }
+        let (total, element) = (Cell::new(0), element_bytes(key.precision) as usize);
+        let add = |bytes: usize| {
+            total.set(total.get() + bytes);
+            bytes
+        };
+        let wide = |len| add(WIDE as usize * len);
+        let make = Make::<usize> { element: &|len| add(element * len), wide: &wide, index: &wide };
+        let logits = Rooms::new(&make, &stage).shared.head.map_or(0, |head| head.logits);
+        Buffers { activations: (total.get() - logits) as f64, logits: logits as f64 }
     }
 
     /// Gradients and what the optimizer keeps beside the weights to compute with.
