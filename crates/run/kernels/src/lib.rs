@@ -32,5 +32,5 @@ mod testing;
 
 pub use device::{
     AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, IGNORED,
-    MappedFile, Matrix, MatrixMut, Put, Rotary, Rows, Turn, Value, View, ViewMut,
+    MappedFile, Matrix, MatrixMut, Put, Qkv, Rotary, Rows, Seen, Turn, Value, View, ViewMut,
 };

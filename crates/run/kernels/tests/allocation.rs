@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_kernels::{
     AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, Matrix,
-    MatrixMut, Put, Rotary, Turn, Value,
+    MatrixMut, Put, Qkv, Rotary, Seen, Turn, Value,
 };
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -221,12 +221,14 @@ impl<E: Element> Buffers<E> {
         device.expert_linear_backward_input(d, offsets, self.expert_weights.view(), d_x);
         let x = all(&self.slot_rows, CHOICES);
         device.expert_linear_backward_weight(d, x, offsets, self.d_expert_weights.view_mut());
-        let shape = AttentionShape { sequence: ROWS, heads: 2, kv_heads: 1, head_dim: 32, scale: 0.2 };
-        let (qkv, log_sums) = (all(&self.pairs, ROWS), self.statistics.view_mut());
-        let first_keys = self.tokens.view();
-        device.attention(&shape, qkv, first_keys, all_mut(&mut self.out, ROWS), log_sums);
-        let (out, d, d_qkv) = (all(&self.out, ROWS), all(&self.d, ROWS), all_mut(&mut self.d_pairs, ROWS));
-        device.attention_backward(&shape, qkv, first_keys, out, self.statistics.view(), d, d_qkv);
+        let shape =
+            AttentionShape { queries: ROWS, keys: ROWS, heads: 2, kv_heads: 1, head_dim: 32, scale: 0.2 };
+        let (qkv, log_sums) = (Qkv::columns(&shape, all(&self.pairs, ROWS)), self.statistics.view_mut());
+        let seen = Seen { first_keys: self.tokens.view(), positions: None };
+        device.attention(&shape, qkv, seen, all_mut(&mut self.out, ROWS), log_sums);
+        let (out, d) = (all(&self.out, ROWS), all(&self.d, ROWS));
+        let d_qkv = Qkv::columns_mut(&shape, all_mut(&mut self.d_pairs, ROWS));
+        device.attention_backward(&shape, qkv, seen, out, self.statistics.view(), d, d_qkv);
     }
 
     fn run_optimizer(&mut self, device: &Device) {

@@ -4,7 +4,7 @@
 //! the bytes. Large models are several files with an index. Everything in a header is checked against the file before
 //! anything is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
@@ -171,11 +171,12 @@ fn half_to_f32(bits: u16) -> f32 {
 /// What was read, beside the weights themselves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Tensors of the files that the network has no place for.
+    /// Tensors of the files that the network does not use.
     pub unused: Vec<String>,
 }
 
-/// Reads weights from a file, or from a folder with `model.safetensors` or an index of several files.
+/// Reads weights from a file, or from a folder with `model.safetensors` or an index of several files. Of a network that is cut
+/// over ranks or stages, only what is here is kept.
 pub fn load<E: Element>(
     network: &Network,
     device: &Device,
@@ -191,9 +192,11 @@ pub fn load<E: Element>(
         let full = named(name).map(|file| (file, name.to_owned()));
         full.or_else(|| short.and_then(|short| named(short).map(|file| (file, short.to_owned()))))
     };
-    let tensors = || network.blocks().iter().flat_map(|block| &block.tensors);
+    let blocks = || network.blocks().iter().enumerate();
+    let wanted =
+        blocks().filter(|(index, _)| weights.has_block(*index)).flat_map(|(_, block)| &block.tensors);
     let missing: Vec<String> =
-        tensors().map(|tensor| tensor.name.clone()).filter(|name| find(name).is_none()).collect();
+        wanted.map(|tensor| tensor.name.clone()).filter(|name| find(name).is_none()).collect();
     if let Some(first) = missing.first() {
         return Err(NetworkError::MissingTensors {
             path: path.to_owned(),
@@ -201,18 +204,20 @@ pub fn load<E: Element>(
             count: missing.len(),
         });
     }
-    let mut used = Vec::new();
-    for (index, block) in network.blocks().iter().enumerate() {
+    let mut used = BTreeSet::new();
+    for (index, block) in blocks() {
         for tensor in &block.tensors {
-            let (file, name) = find(&tensor.name).expect("none is missing");
-            let values = read_tensor(file, &name, tensor)?;
-            let values: Vec<E> = values.into_iter().map(E::narrow).collect();
-            device.write(weights.block_mut(index).into_range(tensor.range.clone()), &values);
-            used.push(name);
+            let Some((file, name)) = find(&tensor.name) else { continue };
+            if weights.has_block(index) {
+                let whole = read_tensor(file, &name, tensor)?;
+                let values: Vec<E> = tensor.places().map(|place| E::narrow(whole[place])).collect();
+                device.write(weights.block_mut(index).range(tensor.range.clone()), &values);
+            }
+            used.insert(name);
         }
     }
     let all = files.iter().flat_map(|file| file.tensors.keys());
-    Ok(Loaded { unused: all.filter(|name| !used.contains(name)).cloned().collect() })
+    Ok(Loaded { unused: all.filter(|name| !used.contains(*name)).cloned().collect() })
 }
 
 fn files_of(path: &Path) -> Result<Vec<PathBuf>, NetworkError> {
@@ -263,6 +268,9 @@ pub fn save<E: Element>(
     weights: &Weights<E>,
     folder: &Path,
 ) -> Result<(), NetworkError> {
+    if network.slice().degree > 1 {
+        return Err(NetworkError::Unsupported { feature: "writing one rank's slice as a model".into() });
+    }
     let cannot = |source| NetworkError::WriteWeights { path: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(cannot)?;
     let mut named = Vec::new();

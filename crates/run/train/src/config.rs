@@ -249,8 +249,13 @@ fn model(table: &Table) -> Result<ModelConfig, DocumentError> {
 }
 
 const PACKINGS: [(&str, Packing); 2] = [("windows", Packing::Windows), ("whole", Packing::Whole)];
-const RECOMPUTES: [(&str, Recompute); 3] =
-    [("none", Recompute::None), ("selective", Recompute::Selective), ("full", Recompute::Full)];
+/// `selective`, the earlier word for `cheap`, is still read.
+const RECOMPUTES: [(&str, Recompute); 4] = [
+    ("none", Recompute::None),
+    ("cheap", Recompute::Cheap),
+    ("full", Recompute::Full),
+    ("selective", Recompute::Cheap),
+];
 
 fn data(table: &Table) -> Result<DataConfig, DocumentError> {
     let paths: Vec<String> = table.required("corpora")?;

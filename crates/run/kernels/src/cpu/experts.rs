@@ -49,14 +49,14 @@ impl Cpu {
     }
 
     /// Sums the rows of each token's slots; without weights all count 1.
-    pub(crate) fn sum_slots<E: Element>(
+    pub(crate) fn sum_slots<E: Element, O: Element>(
         &self,
         y: Matrix<'_, E>,
         slots: View<'_, u32>,
         weights: Option<View<'_, f32>>,
         per_token: usize,
         put: Put,
-        out: MatrixMut<'_, E>,
+        out: MatrixMut<'_, O>,
     ) {
         let (y, slots, weights) = (self.rows(y), self.slice(slots), weights.map(|view| self.slice(view)));
         inlined!(self.in_rows((out.rows, out.columns * per_token), self.rows_mut(out), |token, out| {
@@ -108,12 +108,12 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn gate_rows<E: Element>(
+    pub(crate) fn gate_rows<E: Element, O: Element>(
         &self,
         x: Matrix<'_, E>,
         logits: View<'_, f32>,
         put: Put,
-        out: MatrixMut<'_, E>,
+        out: MatrixMut<'_, O>,
     ) {
         let (x, logits) = (self.rows(x), self.slice(logits));
         inlined!(self.in_rows(x.shape(), self.rows_mut(out), |row, out| {

@@ -36,6 +36,23 @@ impl Cpu {
         ));
     }
 
+    pub(crate) fn add_sums<W: Element, O: Element>(
+        &self,
+        sums: Matrix<'_, f32>,
+        bias: Option<View<'_, W>>,
+        residual: Matrix<'_, O>,
+        out: MatrixMut<'_, O>,
+    ) {
+        let (sums, residual) = (self.rows(sums), self.rows(residual));
+        let bias = bias.map(|bias| self.slice(bias));
+        inlined!(self.in_rows(out.shape(), self.rows_mut(out), |row, out| {
+            for (column, out) in out.iter_mut().enumerate() {
+                let bias = bias.map_or(0.0, |bias| bias[column].widen());
+                *out = O::narrow(sums.row(row)[column] + bias + residual.row(row)[column].widen());
+            }
+        }));
+    }
+
     pub(crate) fn linear_backward_input<D: Element, W: Element, X: Element>(
         &self,
         d_out: Matrix<'_, D>,

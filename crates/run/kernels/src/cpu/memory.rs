@@ -167,8 +167,12 @@ impl Cpu {
 
     /// The rows of a matrix, to be shared out.
     pub(crate) fn rows_mut<'a, E: Value>(&self, matrix: MatrixMut<'a, E>) -> Shared<'a, E> {
-        assert!(matrix.stride >= matrix.columns || matrix.rows <= 1, "rows of a matrix overlap");
-        Shared::new(self.slice_mut(matrix.numbers), matrix.columns, matrix.stride)
+        let Rows { numbers, rows, columns, stride } = matrix;
+        assert!(stride >= columns || rows <= 1, "rows of a matrix overlap");
+        // No slice on the way: numbers between the rows may belong to another matrix of the same operator.
+        let start =
+            std::ptr::with_exposed_provenance_mut(self.addresses.find(numbers.0.place, numbers.0.address));
+        Shared::at(start, numbers.len(), columns, stride)
     }
 
     /// Numbers to be shared out, `each` for every row.

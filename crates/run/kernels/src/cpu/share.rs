@@ -40,7 +40,12 @@ pub(crate) trait Outputs: Sync {
 
 impl<'a, E> Shared<'a, E> {
     pub(crate) fn new(numbers: &'a mut [E], columns: usize, stride: usize) -> Self {
-        Self { start: numbers.as_mut_ptr(), len: numbers.len(), columns, stride, numbers: PhantomData }
+        Self::at(numbers.as_mut_ptr(), numbers.len(), columns, stride)
+    }
+
+    /// Numbers that are borrowed mutably for `'a`; taking a piece of them says so again.
+    pub(crate) fn at(start: *mut E, len: usize, columns: usize, stride: usize) -> Self {
+        Self { start, len, columns, stride, numbers: PhantomData }
     }
 
     /// Panics when the range is outside.

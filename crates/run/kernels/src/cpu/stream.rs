@@ -20,11 +20,11 @@ impl Cpu {
         );
     }
 
-    pub(crate) fn add<E: Element>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
+    pub(crate) fn add<A: Element, B: Element>(&self, x: View<'_, A>, to: ViewMut<'_, B>) {
         let x = self.slice(x);
         inlined!(self.in_chunks(x.len(), CHUNK, self.shared(to, 1), |range, to| {
             for (to, x) in to.iter_mut().zip(&x[range]) {
-                *to = E::narrow(to.widen() + x.widen());
+                *to = B::narrow(to.widen() + x.widen());
             }
         }));
     }

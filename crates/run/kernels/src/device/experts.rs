@@ -34,27 +34,27 @@ impl Device {
     }
 
     /// `d_x[token]` becomes the sum of `d_out[slot]` over the slots of the token's choices, or grows by it.
-    pub fn gather_rows_backward<E: Element>(
+    pub fn gather_rows_backward<E: Element, O: Element>(
         &self,
         d_out: Matrix<'_, E>,
         slots: View<'_, u32>,
         per_token: usize,
         put: Put,
-        d_x: MatrixMut<'_, E>,
+        d_x: MatrixMut<'_, O>,
     ) {
         assert_eq!((slots.len(), d_out.columns), (d_x.rows * per_token, d_x.columns), "rows of slots");
         in_room!(self, Memory, sum_slots(d_out, slots, None, per_token, put, d_x));
     }
 
     /// `out[token]` becomes the weighted sum of `y[slot]` over the slots of the token's choices, or grows by it.
-    pub fn combine<E: Element>(
+    pub fn combine<E: Element, O: Element>(
         &self,
         y: Matrix<'_, E>,
         slots: View<'_, u32>,
         weights: View<'_, f32>,
         per_token: usize,
         put: Put,
-        out: MatrixMut<'_, E>,
+        out: MatrixMut<'_, O>,
     ) {
         assert_eq!((slots.len(), y.columns), (out.rows * per_token, out.columns), "rows of slots");
         assert_eq!(weights.len(), slots.len(), "weights of choices");
@@ -81,12 +81,12 @@ impl Device {
     }
 
     /// `out = sigmoid(logit) * x` by rows, as Qwen2-MoE's shared expert is gated, or `+=`.
-    pub fn gate_rows<E: Element>(
+    pub fn gate_rows<E: Element, O: Element>(
         &self,
         x: Matrix<'_, E>,
         logits: View<'_, f32>,
         put: Put,
-        out: MatrixMut<'_, E>,
+        out: MatrixMut<'_, O>,
     ) {
         assert_eq!(x.shape(), out.shape(), "the output of a gate");
         assert_eq!(logits.len(), x.rows, "a logit for each row");

@@ -27,6 +27,19 @@ impl Device {
         in_room!(self, Compute, linear(x, weight, bias, residual, out));
     }
 
+    /// `out = sums + bias + residual`: the end of [`Device::linear`], for sums that several ranks have added up.
+    pub fn add_sums<W: Element, O: Element>(
+        &self,
+        sums: Matrix<'_, f32>,
+        bias: Option<View<'_, W>>,
+        residual: Matrix<'_, O>,
+        out: MatrixMut<'_, O>,
+    ) {
+        assert_eq!([sums.shape(), residual.shape()], [out.shape(); 2], "sums of a linear layer");
+        assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
+        in_room!(self, Memory, add_sums(sums, bias, residual, out));
+    }
+
     /// `d_x = d_out W`, or `+=`.
     pub fn linear_backward_input<D: Element, W: Element, X: Element>(
         &self,

@@ -59,9 +59,9 @@ pub struct ViewMut<'a, E>(pub(crate) View<'a, E>, PhantomData<&'a mut [E]>);
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<N> {
     pub(crate) numbers: N,
-    pub rows: usize,
-    pub columns: usize,
-    pub stride: usize,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) stride: usize,
 }
 
 /// A matrix that an operator may read.
@@ -182,10 +182,15 @@ impl<'a, E> ViewMut<'a, E> {
         Self(self.0.range(range), PhantomData)
     }
 
+    /// The same for the same time; only one of the two may be used for any number.
+    fn again(&self) -> Self {
+        Self(View { ..self.0 }, PhantomData)
+    }
+
     /// Panics when the view is shorter than `middle`.
     pub fn split_at(self, middle: usize) -> (Self, Self) {
-        let right = View { ..self.0 }.range(middle..self.len());
-        (self.range(0..middle), Self(right, PhantomData))
+        let right = self.again().range(middle..self.len());
+        (self.range(0..middle), right)
     }
 
     /// `rows x columns`, one row after the other. Panics when the view has another size.
@@ -261,5 +266,11 @@ impl<E> MatrixMut<'_, E> {
     pub fn matrix(&self) -> Matrix<'_, E> {
         let Self { rows, columns, stride, .. } = *self;
         Rows { numbers: self.numbers.view(), rows, columns, stride }
+    }
+
+    /// The first `middle` columns and the rest. Panics when there are fewer columns.
+    pub fn split_columns(self, middle: usize) -> (Self, Self) {
+        let right = Rows { numbers: self.numbers.again(), ..self }.columns(middle..self.columns);
+        (self.columns(0..middle), right)
     }
 }

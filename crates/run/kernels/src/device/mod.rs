@@ -40,7 +40,7 @@ use bedplate_breakdown::{Breakdown, Measured};
 use crate::cpu::{Cpu, Traffic};
 pub use activation::Gelu;
 pub use adamw::AdamW;
-pub use attention::AttentionShape;
+pub use attention::{AttentionShape, Qkv, Seen};
 pub use cross_entropy::{HeadGradients, IGNORED};
 pub(crate) use element::Numbers;
 pub use element::{Bf16, Element, Value};

@@ -14,7 +14,7 @@ impl Device {
     }
 
     /// `to += x`. Panics when the lengths differ.
-    pub fn add<E: Element>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
+    pub fn add<A: Element, B: Element>(&self, x: View<'_, A>, to: ViewMut<'_, B>) {
         assert_eq!(x.len(), to.len(), "numbers to add");
         in_room!(self, Memory, add(x, to));
     }

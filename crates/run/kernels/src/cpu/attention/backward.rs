@@ -13,7 +13,7 @@ use super::{Parts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
 use crate::cpu::share::Shared;
 use crate::cpu::{Cpu, Level};
-use crate::{AttentionShape, Element, Matrix, MatrixMut, Put, Rows, View};
+use crate::{AttentionShape, Element, Matrix, MatrixMut, Put, Qkv, Rows, Seen, View};
 
 /// Queries and keys of a block, about.
 const BLOCK: usize = 64;
@@ -25,18 +25,19 @@ impl Cpu {
     pub(crate) fn attention_backward<E: Element>(
         &self,
         shape: &AttentionShape,
-        qkv: Matrix<'_, E>,
-        first_keys: View<'_, u32>,
+        qkv: Qkv<Matrix<'_, E>>,
+        seen: Seen<'_>,
         out: Matrix<'_, E>,
         log_sums: View<'_, f32>,
         d_out: Matrix<'_, E>,
-        d_qkv: MatrixMut<'_, E>,
+        d_qkv: Qkv<MatrixMut<'_, E>>,
     ) {
-        let setting = self.setting::<E>(shape, first_keys);
-        let (qkv, out, d_out) = (self.rows(qkv), self.rows(out), self.rows(d_out));
+        let setting = self.setting::<E>(shape, seen);
+        let (qkv, out, d_out) = (self.qkv(qkv), self.rows(out), self.rows(d_out));
         let log_sums = self.slice(log_sums);
         let backward = Backward { setting, qkv, out, d_out, log_sums, level: self.level };
-        let d_qkv = self.rows_mut(d_qkv);
+        let d_queries = self.rows_mut(d_qkv.queries);
+        let d_keys_and_values = [self.rows_mut(d_qkv.keys), self.rows_mut(d_qkv.values)];
         let Scratch { panels, sums, .. } = &mut *self.scratch.borrow_mut();
         let (block_cells, part_cells) = (backward.block_cells().iter().sum(), backward.part_cells());
         let packed_cells = backward.blocks() * block_cells;
@@ -48,18 +49,18 @@ impl Cpu {
         let sums = sums.first(backward.member_cells() * self.threads());
         let of_parts = Shared::new(gradients, part_cells, part_cells);
         self.with_scratch(backward.chunks(), of_parts, sums, |chunk, gradients, scratch| {
-            backward.chunk(chunk, packed, gradients, scratch, &d_qkv);
+            backward.chunk(chunk, packed, gradients, scratch, &d_queries);
         });
         let gradients = &*gradients;
         self.with_scratch(backward.key_panels(), (), sums, |panel, (), scratch| {
-            backward.add_parts(panel, gradients, scratch, &d_qkv);
+            backward.add_parts(panel, gradients, scratch, &d_keys_and_values);
         });
     }
 }
 
 struct Backward<'a, E> {
     setting: Setting<'a>,
-    qkv: Rows<&'a [E]>,
+    qkv: Qkv<Rows<&'a [E]>>,
     out: Rows<&'a [E]>,
     d_out: Rows<&'a [E]>,
     log_sums: &'a [f32],
@@ -98,11 +99,11 @@ impl<E: Element> Backward<'_, E> {
     }
 
     fn query_blocks(&self) -> usize {
-        self.setting.shape.sequence.div_ceil(self.block_queries())
+        self.setting.shape.queries.div_ceil(self.block_queries())
     }
 
     fn key_blocks(&self) -> usize {
-        self.setting.shape.sequence.div_ceil(BLOCK)
+        self.setting.shape.keys.div_ceil(BLOCK)
     }
 
     fn kv_heads(&self) -> usize {
@@ -154,9 +155,9 @@ impl<E: Element> Backward<'_, E> {
         let Setting { tile, shape, multiplier, .. } = self.setting;
         let (of_head, number) = (block / self.key_blocks(), block % self.key_blocks());
         let (sequence, kv_head) = (of_head / shape.kv_heads, of_head % shape.kv_heads);
-        let rows = number * BLOCK..((number + 1) * BLOCK).min(shape.sequence);
-        let keys = shape.keys(self.qkv, sequence, kv_head).rows(rows.clone());
-        let values = shape.values(self.qkv, sequence, kv_head).rows(rows);
+        let rows = number * BLOCK..((number + 1) * BLOCK).min(shape.keys);
+        let keys = shape.kv_head(self.qkv.keys, sequence, kv_head).rows(rows.clone());
+        let values = shape.kv_head(self.qkv.values, sequence, kv_head).rows(rows);
         let (cells, mut parts) = (self.block_cells(), Parts(to));
         let operands = [
             (Operand::rows_of(keys), shape.head_dim),
@@ -209,7 +210,7 @@ impl<E: Element> Backward<'_, E> {
         packed: &[f32],
         gradients: &mut [f32],
         scratch: &mut [f32],
-        d_qkv: &Shared<'_, E>,
+        d_queries: &Shared<'_, E>,
     ) {
         let shape = self.setting.shape;
         let (of_head, part) = (chunk / self.parts(), chunk % self.parts());
@@ -223,18 +224,18 @@ impl<E: Element> Backward<'_, E> {
             let queries = Queries {
                 sequence,
                 head: kv_head * shape.group() + index / self.query_blocks(),
-                range: start..(start + self.block_queries()).min(shape.sequence),
+                range: start..(start + self.block_queries()).min(shape.queries),
             };
-            let first_row = sequence * shape.sequence;
+            let first_row = sequence * shape.queries;
             let rows = first_row + queries.range.start..first_row + queries.range.end;
-            d_qkv.fetch(rows, queries.head * shape.head_dim, shape.head_dim);
+            d_queries.fetch(rows, queries.head * shape.head_dim, shape.head_dim);
             match self.setting.tile.columns {
                 8 => self.queries::<8, false>(&queries, packed, gradients, &mut block),
                 16 => self.queries::<16, true>(&queries, packed, gradients, &mut block),
                 32 => self.queries::<32, true>(&queries, packed, gradients, &mut block),
                 other => unreachable!("no unit has tiles of {other} columns"),
             }
-            self.write_queries(&queries, block.d_queries, d_qkv);
+            self.write_queries(&queries, block.d_queries, d_queries);
         }
     }
 
@@ -252,8 +253,9 @@ impl<E: Element> Backward<'_, E> {
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
         let first_block = first_keys[0] as usize / BLOCK;
         let total: usize = self.block_cells().iter().sum();
-        for number in first_block..queries.range.end.div_ceil(BLOCK) {
-            let keys = number * BLOCK..((number + 1) * BLOCK).min(queries.range.end);
+        let end = self.setting.end_of_keys(queries.sequence, &queries.range);
+        for number in first_block..end.div_ceil(BLOCK) {
+            let keys = number * BLOCK..((number + 1) * BLOCK).min(end);
             let packed = &packed[number * total..][..total];
             for panel in 0..keys.len().div_ceil(COLUMNS) {
                 self.weigh::<COLUMNS, FUSED>(queries, &statistics, packed, (&keys, panel), block);
@@ -267,7 +269,7 @@ impl<E: Element> Backward<'_, E> {
 
     fn pack_queries(&self, queries: &Queries, block: &mut Block<'_>) {
         let Setting { tile, shape, multiplier, .. } = self.setting;
-        let q = shape.head(self.qkv, queries.sequence, queries.head).rows(queries.range.clone());
+        let q = shape.head(self.qkv.queries, queries.sequence, queries.head).rows(queries.range.clone());
         let d = shape.head(self.d_out, queries.sequence, queries.head).rows(queries.range.clone());
         let operands = [
             (Operand::rows_of(q), shape.head_dim, &mut *block.queries),
@@ -289,7 +291,7 @@ impl<E: Element> Backward<'_, E> {
         let d_out = shape.head(self.d_out, queries.sequence, queries.head).rows(queries.range.clone());
         let mut statistics = [Query::default(); BLOCK];
         for (row, query) in statistics.iter_mut().enumerate().take(queries.range.len()) {
-            let at = (queries.sequence * shape.sequence + queries.range.start + row) * shape.heads;
+            let at = (queries.sequence * shape.queries + queries.range.start + row) * shape.heads;
             query.log_sum = self.log_sums[at + queries.head] * LOG2_E;
             query.delta = inlined!(self.level.vectorized(|| dot(out.row(row), d_out.row(row))));
         }
@@ -317,11 +319,12 @@ impl<E: Element> Backward<'_, E> {
         let left = Panels { cells: block.d_out, stride, count };
         multiplier.multiply(shape.head_dim, left, value_panel.into(), Put::Replace, block.gradients);
         let first_key = keys.start + panel * COLUMNS;
+        let position = self.setting.position(queries.sequence, queries.range.start);
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
         let scores = block.scores.as_chunks_mut::<COLUMNS>().0;
         let gradients = block.gradients.as_chunks_mut::<COLUMNS>().0;
         inlined!(self.level.vectorized(|| {
-            for (row, query) in queries.range.clone().enumerate() {
+            for row in 0..queries.range.len() {
                 let (scores, gradients) = (&mut scores[row], &mut gradients[row]);
                 weigh::<COLUMNS, FUSED>(
                     statistics[row],
@@ -330,7 +333,7 @@ impl<E: Element> Backward<'_, E> {
                     gradients,
                 );
                 let unseen = (first_keys[row] as usize).saturating_sub(first_key).min(COLUMNS);
-                let end = (query + 1).saturating_sub(first_key);
+                let end = (position + row + 1).min(keys.end).saturating_sub(first_key);
                 if unseen > 0 || end < COLUMNS {
                     for hidden in [0..unseen, end.min(COLUMNS)..COLUMNS] {
                         scores[hidden.clone()].fill(0.0);
@@ -393,9 +396,9 @@ impl<E: Element> Backward<'_, E> {
         }
     }
 
-    fn write_queries(&self, queries: &Queries, strips: &[f32], d_qkv: &Shared<'_, E>) {
+    fn write_queries(&self, queries: &Queries, strips: &[f32], d_queries: &Shared<'_, E>) {
         let Setting { tile, shape, .. } = self.setting;
-        let first_row = queries.sequence * shape.sequence + queries.range.start;
+        let first_row = queries.sequence * shape.queries + queries.range.start;
         for (panel, strip) in strips.chunks_exact(self.block_queries() * tile.columns).enumerate() {
             let dim = panel * tile.columns;
             let dims = tile.columns.min(shape.head_dim - dim);
@@ -403,8 +406,8 @@ impl<E: Element> Backward<'_, E> {
                 let column = queries.head * shape.head_dim + dim;
                 #[expect(unsafe_code, reason = "results are shared out by queries and heads")]
                 // SAFETY: each chunk is done once, and no query of a head is in two of them.
-                let d_qkv = unsafe { d_qkv.part_of_row(first_row + row, column, dims) };
-                inlined!(self.level.vectorized(|| Put::Replace.put_all(&values[..dims], d_qkv)));
+                let to = unsafe { d_queries.part_of_row(first_row + row, column, dims) };
+                inlined!(self.level.vectorized(|| Put::Replace.put_all(&values[..dims], to)));
             }
         }
     }
@@ -414,20 +417,19 @@ impl<E: Element> Backward<'_, E> {
     }
 
     /// Adds up what the parts have for one panel of keys, and writes its gradients of keys and values.
-    fn add_parts(&self, panel: usize, gradients: &[f32], scratch: &mut [f32], d_qkv: &Shared<'_, E>) {
+    fn add_parts(&self, panel: usize, gradients: &[f32], scratch: &mut [f32], to: &[Shared<'_, E>; 2]) {
         let Setting { tile, shape, .. } = self.setting;
         let per_head = self.key_blocks() * self.panels_of_block();
         let (of_head, panel) = (panel / per_head, panel % per_head);
         let (sequence, kv_head) = (of_head / shape.kv_heads, of_head % shape.kv_heads);
         let (sums, buffer) = scratch.split_at_mut(self.strip_cells());
-        let halves = [(0, shape.heads + kv_head), (1, shape.heads + shape.kv_heads + kv_head)];
         let first = panel * tile.columns;
-        let keys = first.min(shape.sequence)..(first + tile.columns).min(shape.sequence);
-        let rows = sequence * shape.sequence + keys.start..sequence * shape.sequence + keys.end;
-        for (_, head) in halves {
-            d_qkv.fetch(rows.clone(), head * shape.head_dim, shape.head_dim);
+        let keys = first.min(shape.keys)..(first + tile.columns).min(shape.keys);
+        let rows = sequence * shape.keys + keys.start..sequence * shape.keys + keys.end;
+        for to in to {
+            to.fetch(rows.clone(), kv_head * shape.head_dim, shape.head_dim);
         }
-        for (half, head) in halves {
+        for (half, to) in to.iter().enumerate() {
             let strip = |part: usize| {
                 let of_part = &gradients[self.gradients_of(of_head * self.parts() + part)];
                 &of_part[half * self.part_cells() / 2 + panel * self.strip_cells()..][..self.strip_cells()]
@@ -438,12 +440,12 @@ impl<E: Element> Backward<'_, E> {
             }
             self.setting.turn(sums, &mut buffer[..tile.columns * tile.columns], |lane, dim, values| {
                 let key = panel * tile.columns + lane;
-                if key < shape.sequence {
-                    let (row, column) = (sequence * shape.sequence + key, head * shape.head_dim + dim);
+                if key < shape.keys {
+                    let (row, column) = (sequence * shape.keys + key, kv_head * shape.head_dim + dim);
                     #[expect(unsafe_code, reason = "results are shared out by keys and heads")]
                     // SAFETY: each panel is done once, and no key or value of a head is in two of them.
-                    let d_qkv = unsafe { d_qkv.part_of_row(row, column, values.len()) };
-                    inlined!(self.level.vectorized(|| Put::Replace.put_all(values, d_qkv)));
+                    let to = unsafe { to.part_of_row(row, column, values.len()) };
+                    inlined!(self.level.vectorized(|| Put::Replace.put_all(values, to)));
                 }
             });
         }

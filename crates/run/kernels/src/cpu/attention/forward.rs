@@ -11,7 +11,7 @@ use super::{Parts, Setting};
 use crate::cpu::multiply::{Operand, Panels, Scratch, Side};
 use crate::cpu::share::Shared;
 use crate::cpu::{Cpu, Level};
-use crate::{AttentionShape, Element, Matrix, MatrixMut, Put, Rows, View, ViewMut};
+use crate::{AttentionShape, Element, Matrix, MatrixMut, Put, Qkv, Rows, Seen, ViewMut};
 
 /// Keys of a block, about: a strip of scores for them stays in the nearest cache.
 const KEYS: usize = 128;
@@ -20,13 +20,13 @@ impl Cpu {
     pub(crate) fn attention<E: Element>(
         &self,
         shape: &AttentionShape,
-        qkv: Matrix<'_, E>,
-        first_keys: View<'_, u32>,
+        qkv: Qkv<Matrix<'_, E>>,
+        seen: Seen<'_>,
         out: MatrixMut<'_, E>,
         log_sums: ViewMut<'_, f32>,
     ) {
-        let setting = self.setting::<E>(shape, first_keys);
-        let forward = Forward { setting, qkv: self.rows(qkv), level: self.level };
+        let setting = self.setting::<E>(shape, seen);
+        let forward = Forward { setting, qkv: self.qkv(qkv), level: self.level };
         let results = Results { out: self.rows_mut(out), log_sums: self.shared(log_sums, 1) };
         let Scratch { panels, sums, .. } = &mut *self.scratch.borrow_mut();
         let cells = forward.block_cells().iter().sum();
@@ -43,7 +43,7 @@ impl Cpu {
 
 struct Forward<'a, E> {
     setting: Setting<'a>,
-    qkv: Rows<&'a [E]>,
+    qkv: Qkv<Rows<&'a [E]>>,
     level: Level,
 }
 
@@ -66,7 +66,7 @@ impl<E: Element> Forward<'_, E> {
     }
 
     fn blocks_per_sequence(&self) -> usize {
-        self.setting.shape.sequence.div_ceil(self.block_keys())
+        self.setting.shape.keys.div_ceil(self.block_keys())
     }
 
     /// Packed cells of a block: of its keys, and of its values.
@@ -88,9 +88,9 @@ impl<E: Element> Forward<'_, E> {
         let (of_head, number) = (block / self.blocks_per_sequence(), block % self.blocks_per_sequence());
         let (sequence, kv_head) = (of_head / shape.kv_heads, of_head % shape.kv_heads);
         let start = number * self.block_keys();
-        let rows = start..(start + self.block_keys()).min(shape.sequence);
-        let keys = Operand::rows_of(shape.keys(self.qkv, sequence, kv_head).rows(rows.clone()));
-        let values = Operand::columns_of(shape.values(self.qkv, sequence, kv_head).rows(rows));
+        let rows = start..(start + self.block_keys()).min(shape.keys);
+        let keys = Operand::rows_of(shape.kv_head(self.qkv.keys, sequence, kv_head).rows(rows.clone()));
+        let values = Operand::columns_of(shape.kv_head(self.qkv.values, sequence, kv_head).rows(rows));
         let (to_keys, to_values) = to.split_at_mut(self.block_cells()[0]);
         for (operand, depth, to) in [(keys, shape.head_dim, to_keys), (values, self.block_keys(), to_values)]
         {
@@ -102,7 +102,7 @@ impl<E: Element> Forward<'_, E> {
     }
 
     fn panels_per_sequence(&self) -> usize {
-        self.setting.shape.sequence.div_ceil(self.setting.tile.columns)
+        self.setting.shape.queries.div_ceil(self.setting.tile.columns)
     }
 
     fn chunks(&self) -> usize {
@@ -115,13 +115,13 @@ impl<E: Element> Forward<'_, E> {
         let of_head = chunk / self.panels_per_sequence();
         let panel = self.panels_per_sequence() - 1 - chunk % self.panels_per_sequence();
         let start = panel * tile.columns;
-        let range = start..(start + tile.columns).min(shape.sequence);
+        let range = start..(start + tile.columns).min(shape.queries);
         Queries { sequence: of_head / shape.heads, head: of_head % shape.heads, range }
     }
 
     /// The rows of the queries.
     fn rows(&self, queries: &Queries) -> Range<usize> {
-        let start = queries.sequence * self.setting.shape.sequence;
+        let start = queries.sequence * self.setting.shape.queries;
         start + queries.range.start..start + queries.range.end
     }
 
@@ -156,7 +156,7 @@ impl<E: Element> Forward<'_, E> {
         let weight_panel = parts.take(tile.panel_cells(Side::Right, self.block_keys()));
         let scores = parts.take(self.block_keys() * COLUMNS);
         let out = parts.take(self.setting.head_rows() * COLUMNS);
-        let head = shape.head(self.qkv, queries.sequence, queries.head);
+        let head = shape.head(self.qkv.queries, queries.sequence, queries.head);
         multiplier.pack(Side::Right, &Operand::rows_of(head), queries.range.start, query_panel);
         let rows = self.rows(queries);
         results.out.fetch(rows, queries.head * shape.head_dim, shape.head_dim);
@@ -164,12 +164,14 @@ impl<E: Element> Forward<'_, E> {
         let mut softmax = Softmax::<COLUMNS>::NEW;
         let first_keys = self.setting.first_keys(queries.sequence, queries.range.clone());
         let first_block = first_keys[0] as usize / self.block_keys();
-        for start in (first_block * self.block_keys()..queries.range.end).step_by(self.block_keys()) {
-            let keys = start..(start + self.block_keys()).min(queries.range.end);
+        let position = self.setting.position(queries.sequence, queries.range.start);
+        let end = self.setting.end_of_keys(queries.sequence, &queries.range);
+        for start in (first_block * self.block_keys()..end).step_by(self.block_keys()) {
+            let keys = start..(start + self.block_keys()).min(end);
             let [key_panels, value_panels] = self.block(panels, queries, &keys);
             multiplier.multiply(shape.head_dim, key_panels, (&*query_panel).into(), Put::Replace, scores);
             let scores = &mut scores[..keys.len() * COLUMNS];
-            hide::<COLUMNS>(scores, &keys, &queries.range, first_keys);
+            hide::<COLUMNS>(scores, &keys, position, first_keys);
             inlined!(self.level.vectorized(|| softmax.absorb::<FUSED>(scores, shape.scale * LOG2_E, out)));
             let weights = multiplier.strip_as_right(scores, keys.len(), weight_panel);
             multiplier.multiply(keys.len(), value_panels, weights.into(), Put::Add, out);
@@ -222,19 +224,15 @@ impl<E: Element> Forward<'_, E> {
     }
 }
 
-/// Scores of keys that a query does not see become minus infinity; a key per row, a query per lane.
-fn hide<const COLUMNS: usize>(
-    scores: &mut [f32],
-    keys: &Range<usize>,
-    queries: &Range<usize>,
-    first_keys: &[u32],
-) {
+/// Scores of keys that a query does not see become minus infinity; a key per row, a query per lane, the first of them at
+/// `position`.
+fn hide<const COLUMNS: usize>(scores: &mut [f32], keys: &Range<usize>, position: usize, first_keys: &[u32]) {
     let latest = first_keys[first_keys.len() - 1] as usize;
-    if keys.end <= queries.start + 1 && latest <= keys.start {
+    if keys.end <= position + 1 && latest <= keys.start {
         return;
     }
     for (row, key) in scores.as_chunks_mut::<COLUMNS>().0.iter_mut().zip(keys.clone()) {
-        row[..key.saturating_sub(queries.start)].fill(f32::NEG_INFINITY);
+        row[..key.saturating_sub(position)].fill(f32::NEG_INFINITY);
         if key < latest {
             let seen = first_keys.partition_point(|first| *first as usize <= key);
             row[seen..].fill(f32::NEG_INFINITY);

@@ -11,7 +11,7 @@ use std::ops::Range;
 
 use crate::cpu::Cpu;
 use crate::cpu::multiply::{Multiplier, Numbers, Operand, Tile};
-use crate::{AttentionShape, Element, Rows, View};
+use crate::{AttentionShape, Element, Matrix, Qkv, Rows, Seen};
 
 impl AttentionShape {
     /// Query heads that share a key head.
@@ -19,18 +19,16 @@ impl AttentionShape {
         self.heads / self.kv_heads
     }
 
-    /// The numbers of one head in the rows of one sequence.
+    /// One head of the queries of one sequence, or of what has their shape.
     fn head<'a, E: Element>(&self, of: Rows<&'a [E]>, sequence: usize, head: usize) -> Rows<&'a [E]> {
-        of.rows(sequence * self.sequence..(sequence + 1) * self.sequence)
+        of.rows(sequence * self.queries..(sequence + 1) * self.queries)
             .columns(head * self.head_dim..(head + 1) * self.head_dim)
     }
 
-    fn keys<'a, E: Element>(&self, qkv: Rows<&'a [E]>, sequence: usize, kv_head: usize) -> Rows<&'a [E]> {
-        self.head(qkv, sequence, self.heads + kv_head)
-    }
-
-    fn values<'a, E: Element>(&self, qkv: Rows<&'a [E]>, sequence: usize, kv_head: usize) -> Rows<&'a [E]> {
-        self.head(qkv, sequence, self.heads + self.kv_heads + kv_head)
+    /// One head of the keys or values of one sequence.
+    fn kv_head<'a, E: Element>(&self, of: Rows<&'a [E]>, sequence: usize, head: usize) -> Rows<&'a [E]> {
+        of.rows(sequence * self.keys..(sequence + 1) * self.keys)
+            .columns(head * self.head_dim..(head + 1) * self.head_dim)
     }
 }
 
@@ -39,6 +37,7 @@ impl AttentionShape {
 struct Setting<'a> {
     shape: AttentionShape,
     first_keys: &'a [u32],
+    positions: Option<&'a [u32]>,
     multiplier: &'a dyn Multiplier,
     /// Packs `f32` as `f32`, which turns strips around.
     turner: &'a dyn Multiplier,
@@ -46,21 +45,38 @@ struct Setting<'a> {
 }
 
 impl Cpu {
-    fn setting<'a, E: Element>(&self, shape: &AttentionShape, first_keys: View<'a, u32>) -> Setting<'a> {
+    fn setting<'a, E: Element>(&self, shape: &AttentionShape, seen: Seen<'a>) -> Setting<'a> {
         let multiplier = self.multiplier::<E, E>();
         let (turner, tile) = (self.multiplier::<f32, f32>(), multiplier.tile());
-        Setting { shape: *shape, first_keys: self.slice(first_keys), multiplier, turner, tile }
+        let first_keys = self.slice(seen.first_keys);
+        let positions = seen.positions.map(|positions| self.slice(positions));
+        Setting { shape: *shape, first_keys, positions, multiplier, turner, tile }
+    }
+
+    fn qkv<'a, E: Element>(&self, of: Qkv<Matrix<'a, E>>) -> Qkv<Rows<&'a [E]>> {
+        Qkv { queries: self.rows(of.queries), keys: self.rows(of.keys), values: self.rows(of.values) }
     }
 }
 
 impl Setting<'_> {
     fn sequences(&self) -> usize {
-        self.first_keys.len() / self.shape.sequence
+        self.first_keys.len() / self.shape.queries
     }
 
     /// The first keys of some queries of a sequence.
     fn first_keys(&self, sequence: usize, queries: Range<usize>) -> &[u32] {
-        &self.first_keys[sequence * self.shape.sequence..][queries]
+        &self.first_keys[sequence * self.shape.queries..][queries]
+    }
+
+    /// Where a query of a sequence stands among its keys.
+    fn position(&self, sequence: usize, query: usize) -> usize {
+        let first = self.positions.map(|positions| positions[sequence] as usize);
+        first.unwrap_or_else(|| self.shape.keys - self.shape.queries) + query
+    }
+
+    /// The end of the keys that some queries of a sequence see.
+    fn end_of_keys(&self, sequence: usize, queries: &Range<usize>) -> usize {
+        self.position(sequence, queries.end).min(self.shape.keys)
     }
 
     /// Rows of a strip that holds a dimension of heads per row.

@@ -1,7 +1,7 @@
 //! The operators at the sizes of a Llama block: width 512, 8 heads, 1408 inner, 4 sequences of 512 tokens.
 
 use bedplate_kernels::{
-    AdamW, AttentionShape, Buffer, Device, Element, Gelu, HeadGradients, Heads, Into, Rotary, Turn, Value,
+    AdamW, AttentionShape, Buffer, Device, Element, Gelu, HeadGradients, Heads, Put, Rotary, Turn, Value,
 };
 
 use super::models;
@@ -105,7 +105,7 @@ fn linear<E: Element>(device: &Device) -> Case<'static> {
             if pass == Pass::Both {
                 let d_out = d_out.view().matrix(ROWS, 2 * INNER);
                 let d_x = d_x.view_mut().matrix(ROWS, HIDDEN);
-                device.linear_backward_input(d_out, weight.view(), Into::Replace, d_x);
+                device.linear_backward_input(d_out, weight.view(), Put::Replace, d_x);
                 device.linear_backward_weight(d_out, x, d_weight.view_mut(), None);
             }
         }),
@@ -166,7 +166,7 @@ fn rms_norm<E: Element>(device: &Device) -> Case<'static> {
                     x,
                     weight.view(),
                     inverses.view(),
-                    Into::Replace,
+                    Put::Replace,
                     d_x,
                     d_weight,
                 );
@@ -197,7 +197,7 @@ fn layer_norm<E: Element>(device: &Device) -> Case<'static> {
                     x,
                     weight,
                     statistics,
-                    Into::Replace,
+                    Put::Replace,
                     d_x,
                     d_weight,
                     d_bias,
@@ -278,7 +278,7 @@ fn embedding<E: Element>(device: &Device) -> Case<'static> {
         work: Work::Bytes { both: (ROWS * HIDDEN) as f64 * (3.0 * size::<E>() + 8.0) },
         run: Box::new(move |device, pass| {
             let to = out.view_mut().matrix(ROWS, HIDDEN);
-            device.embedding(tokens.view(), table.view().matrix(VOCAB, HIDDEN), Into::Replace, to);
+            device.embedding(tokens.view(), table.view().matrix(VOCAB, HIDDEN), Put::Replace, to);
             if pass == Pass::Both {
                 let d_table = d_table.view_mut().matrix(VOCAB, HIDDEN);
                 device.embedding_backward(tokens.view(), d_out.view().matrix(ROWS, HIDDEN), d_table);

@@ -26,14 +26,14 @@ pub(in super::super) fn architecture(keys: &str, longest: usize) -> Architecture
     Architecture::from_config(Source::new("the benchmark's model", &config)).expect("a model that we compute")
 }
 
-fn network(size: &Size) -> Network {
+fn network(device: &Device, size: &Size) -> Network {
     let Size(hidden, inner, heads, layers, vocab) = size;
     let keys = format!(
         r#""model_type": "llama", "hidden_size": {hidden}, "intermediate_size": {inner},
             "num_attention_heads": {heads}, "num_key_value_heads": {heads}, "num_hidden_layers": {layers},
             "vocab_size": {vocab}, "tie_word_embeddings": true"#
     );
-    Network::new(architecture(&keys, SEQUENCE), SEQUENCE).expect("a Llama network")
+    Network::new(device, architecture(&keys, SEQUENCE), SEQUENCE).expect("a Llama network")
 }
 
 fn flops(network: &Network) -> f64 {

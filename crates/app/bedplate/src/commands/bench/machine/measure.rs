@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use bedplate_kernels::{AdamW, AttentionShape, Buffer, Device, Element, Into};
+use bedplate_kernels::{AdamW, AttentionShape, Buffer, Device, Element, Put};
 
 /// How long an operator is repeated.
 const SPAN: Duration = Duration::from_millis(300);
@@ -114,7 +114,7 @@ fn linear<E: Element>(device: &Device, shape: [usize; 3]) -> [Sample; 3] {
     let d_out = || out.view().matrix(rows, outputs);
     let of_inputs = seconds(|| {
         let d_x = d_x.view_mut().matrix(rows, inputs);
-        device.linear_backward_input(d_out(), weight.view(), Into::Replace, d_x);
+        device.linear_backward_input(d_out(), weight.view(), Put::Replace, d_x);
     });
     let of_weights = seconds(|| device.linear_backward_weight(d_out(), input(), d_weight.view_mut(), None));
     [
