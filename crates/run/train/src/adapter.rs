@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use bedplate_kernels::{AdamW, Buffer, Device, Element, Put, Matrix};
+use bedplate_kernels::{AdamW, Buffer, Device, Element, Matrix, Put};
 use bedplate_network::{Format, Network, SafetensorsFile, Tensor, Weights, write_tensors};
 use serde_json::json;
 

@@ -143,7 +143,11 @@ mod tests {
         "num_attention_heads": 4, "num_hidden_layers": 2, "vocab_size": 64, "max_position_embeddings": 64}"#;
 
     /// The weights after three steps by optimizers that own `ranges`.
-    fn steps(network: &Network, device: &Device, ranges: &[Vec<(usize, Range<usize>)>]) -> (Vec<Vec<f32>>, f64) {
+    fn steps(
+        network: &Network,
+        device: &Device,
+        ranges: &[Vec<(usize, Range<usize>)>],
+    ) -> (Vec<Vec<f32>>, f64) {
         let (mut parameters, mut gradients) =
             (Parameters::zeros::<f32>(device, network), Weights::<f32>::zeros(device, network));
         network.initialise(device, 1, parameters.master_mut());
@@ -188,7 +192,8 @@ mod tests {
             (steps(&network, &device, &[all]), steps(&network, &device, &[early.clone(), late]));
         assert!(whole == parts);
         assert!((squares / of_parts - 1.0).abs() < 1e-12, "{squares} {of_parts}");
-        let (third, all) = (Optimizer::of_ranges(&device, &network, early), Optimizer::new(&device, &network));
+        let (third, all) =
+            (Optimizer::of_ranges(&device, &network, early), Optimizer::new(&device, &network));
         assert!(third.bytes() * 3 <= all.bytes(), "moments exist only for what is owned");
     }
 }

@@ -93,6 +93,12 @@ impl Observer for Telemetry {
             self.progress = Some(Progress::on_stderr(setup.steps, PROGRESS_EVERY));
         }
         self.say(&describe(setup));
+        if let Some(first) = setup.unused_tensors.first() {
+            let count = setup.unused_tensors.len();
+            self.say(&format!(
+                "the model does not use {count} tensors of the given weights, first `{first}`"
+            ));
+        }
         if let Some(endpoint) = &self.endpoint {
             let address = endpoint.address();
             self.say(&format!("metrics at http://{address}/metrics"));

@@ -86,8 +86,7 @@ impl Host {
                 Linear::new(rows, hidden, widths.attended as f64),
                 Linear::new(rows, widths.gate_up as f64, hidden),
             ];
-            let experts =
-                if widths.experts > 0 { expert_linears(widths, rows).to_vec() } else { Vec::new() };
+            let experts = if widths.experts > 0 { expert_linears(widths, rows).to_vec() } else { Vec::new() };
             linears.into_iter().chain(experts).map(|linear| linear.packed()).fold(0.0, f64::max)
         };
         let layers = self.kinds.iter().map(|kind| largest(&kind.widths)).fold(head.packed(), f64::max);

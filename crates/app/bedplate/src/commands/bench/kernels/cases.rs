@@ -192,16 +192,7 @@ fn layer_norm<E: Element>(device: &Device) -> Case<'static> {
                 let (d_out, d_x) = (d_out.view().matrix(ROWS, HIDDEN), d_x.view_mut().matrix(ROWS, HIDDEN));
                 let (d_weight, d_bias) = (Some(d_weight.view_mut()), Some(d_bias.view_mut()));
                 let statistics = statistics.view();
-                device.layer_norm_backward(
-                    d_out,
-                    x,
-                    weight,
-                    statistics,
-                    Put::Replace,
-                    d_x,
-                    d_weight,
-                    d_bias,
-                );
+                device.layer_norm_backward(d_out, x, weight, statistics, Put::Replace, d_x, d_weight, d_bias);
             }
         }),
     }
