@@ -226,8 +226,8 @@ impl<E: Element> Buffers<E> {
         let (qkv, log_sums) = (Qkv::columns(&shape, all(&self.pairs, ROWS)), self.statistics.view_mut());
         let seen = Seen { first_keys: self.tokens.view(), positions: None };
         device.attention(&shape, qkv, seen, all_mut(&mut self.out, ROWS), log_sums);
-        let d_qkv = Qkv::columns_mut(&shape, all_mut(&mut self.d_pairs, ROWS));
         let (out, d) = (all(&self.out, ROWS), all(&self.d, ROWS));
+        let d_qkv = Qkv::columns_mut(&shape, all_mut(&mut self.d_pairs, ROWS));
         device.attention_backward(&shape, qkv, seen, out, self.statistics.view(), d, d_qkv);
     }
 

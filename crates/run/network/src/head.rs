@@ -69,13 +69,14 @@ impl Network {
         room: &'a mut Room<'_, E>,
     ) -> HeadRoom<'a, E> {
         let room = room.head(self.architecture().transformer.hidden as usize);
+        let (rows, hidden) = room.stream.shape();
         norm::forward(
             device,
             self.architecture(),
             &self.head_parts().norm,
             own,
             room.stream,
-            room.head.normed.view_mut().matrix(room.stream.rows, room.stream.columns),
+            room.head.normed.view_mut().matrix(rows, hidden),
             &mut room.head.inverses,
         );
         room
@@ -161,7 +162,7 @@ impl Network {
         logits: &mut [f32],
     ) {
         let HeadRoom { stream, head, .. } = &mut self.normed_head(device, weights.own, room);
-        let hidden = stream.columns;
+        let (_, hidden) = stream.shape();
         let row = head.normed.range(row * hidden..(row + 1) * hidden).matrix(1, hidden);
         let vocab = logits.len();
         let out = head.logits.range_mut(0..vocab).matrix(1, vocab);

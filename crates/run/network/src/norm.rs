@@ -23,7 +23,7 @@ pub(crate) fn forward<E: Element>(
     statistics: &mut Buffer<f32>,
 ) {
     let epsilon = architecture.numerics.norm_epsilon;
-    let statistics = statistics.range_mut(0..input.rows * statistics_per_row(parts));
+    let statistics = statistics.range_mut(0..input.shape().0 * statistics_per_row(parts));
     let weight = weights.range(parts.weight.clone());
     match &parts.bias {
         None => device.rms_norm(input, weight, epsilon, output, statistics),
@@ -47,7 +47,7 @@ pub(crate) fn backward<E: Element>(
     d_input: MatrixMut<'_, E>,
     gradient: BlockGradient<'_>,
 ) {
-    let statistics = statistics.range(0..input.rows * statistics_per_row(parts));
+    let statistics = statistics.range(0..input.shape().0 * statistics_per_row(parts));
     let weight = weights.range(parts.weight.clone());
     let (d_weight, d_bias) = gradient.map(|gradient| split(parts, gradient)).unzip();
     let d_bias = d_bias.flatten();

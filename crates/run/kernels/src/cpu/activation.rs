@@ -41,14 +41,16 @@ impl Cpu {
         inlined!(self.in_rows(x.shape(), self.rows_mut(out), |row, out| {
             let numbers = out.iter_mut().zip(x.row(row));
             match kind {
-                Gelu::Tanh => numbers.for_each(
-                    #[inline(always)]
-                    |(out, x)| *out = E::narrow(x.widen() * tanh_share(x.widen()).0),
-                ),
-                Gelu::Exact => numbers.for_each(
-                    #[inline(always)]
-                    |(out, x)| *out = E::narrow(x.widen() * normal(x.widen()).share),
-                ),
+                Gelu::Tanh => {
+                    for (out, x) in numbers {
+                        *out = E::narrow(x.widen() * tanh_share(x.widen()).0);
+                    }
+                }
+                Gelu::Exact => {
+                    for (out, x) in numbers {
+                        *out = E::narrow(x.widen() * normal(x.widen()).share);
+                    }
+                }
             }
         }));
     }
@@ -64,20 +66,18 @@ impl Cpu {
         inlined!(self.in_rows(x.shape(), self.rows_mut(d_x), |row, d_x| {
             let numbers = d_x.iter_mut().zip(x.row(row)).zip(d_out.row(row));
             match kind {
-                Gelu::Tanh => numbers.for_each(
-                    #[inline(always)]
-                    |((d_x, x), d)| {
+                Gelu::Tanh => {
+                    for ((d_x, x), d) in numbers {
                         let (share, slope) = tanh_share(x.widen());
                         *d_x = E::narrow(d.widen() * (share + x.widen() * slope));
-                    },
-                ),
-                Gelu::Exact => numbers.for_each(
-                    #[inline(always)]
-                    |((d_x, x), d)| {
+                    }
+                }
+                Gelu::Exact => {
+                    for ((d_x, x), d) in numbers {
                         let normal = normal(x.widen());
                         *d_x = E::narrow(d.widen() * (normal.share + x.widen() * normal.density));
-                    },
-                ),
+                    }
+                }
             }
         }));
     }

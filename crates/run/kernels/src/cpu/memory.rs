@@ -88,11 +88,11 @@ impl Addresses {
 
 impl Cpu {
     pub(crate) fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
-        self.buffer(len, Memory::zeros(len * size_of::<E>()))
+        self.buffer(len, Memory::zeros(bytes_of::<E>(len)))
     }
 
     pub(crate) fn shareable<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
-        Ok(self.buffer(len, Memory::shareable(len * size_of::<E>())?))
+        Ok(self.buffer(len, Memory::shareable(bytes_of::<E>(len))?))
     }
 
     /// # Safety
@@ -101,7 +101,7 @@ impl Cpu {
     #[expect(unsafe_code, reason = "the borrow checker does not see other processes")]
     pub(crate) unsafe fn map_shared<E: Value>(&self, from: OwnedFd, len: usize) -> io::Result<Buffer<E>> {
         // SAFETY: as the caller upholds.
-        Ok(self.buffer(len, unsafe { Memory::map_shared(from, len * size_of::<E>()) }?))
+        Ok(self.buffer(len, unsafe { Memory::map_shared(from, bytes_of::<E>(len)) }?))
     }
 
     fn buffer<E: Value>(&self, len: usize, memory: Memory) -> Buffer<E> {
@@ -155,7 +155,7 @@ impl Cpu {
     /// The numbers of a view. Panics when the view is of another device.
     #[expect(unsafe_code, reason = "addresses become slices here")]
     pub(crate) fn slice_mut<'a, E: Value>(&self, view: ViewMut<'a, E>) -> &'a mut [E] {
-        let start = std::ptr::with_exposed_provenance_mut(self.addresses.find(view.place, view.address));
+        let start = std::ptr::with_exposed_provenance_mut(self.addresses.find(view.0.place, view.0.address));
         // SAFETY: as above; only mutably borrowed buffers make such views, and parts that are split off do not overlap.
         unsafe { std::slice::from_raw_parts_mut(start, view.len()) }
     }
@@ -171,7 +171,7 @@ impl Cpu {
         assert!(stride >= columns || rows <= 1, "rows of a matrix overlap");
         // No slice on the way: numbers between the rows may belong to another matrix of the same operator.
         let start =
-            std::ptr::with_exposed_provenance_mut(self.addresses.find(numbers.place, numbers.address));
+            std::ptr::with_exposed_provenance_mut(self.addresses.find(numbers.0.place, numbers.0.address));
         Shared::at(start, numbers.len(), columns, stride)
     }
 
@@ -257,6 +257,10 @@ impl Memory {
         // SAFETY: the memory is aligned to cache lines, initialised and borrowed mutably; all bits are valid numbers.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes / size_of::<f32>()) }
     }
+}
+
+fn bytes_of<E>(len: usize) -> usize {
+    len.checked_mul(size_of::<E>()).expect("a buffer is smaller than the address space")
 }
 
 fn layout(bytes: usize) -> Layout {

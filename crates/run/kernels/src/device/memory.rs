@@ -53,20 +53,15 @@ pub struct View<'a, E> {
 
 /// Numbers of a buffer that an operator may change.
 #[derive(Debug)]
-pub struct ViewMut<'a, E> {
-    pub(crate) place: Place,
-    pub(crate) address: usize,
-    len: usize,
-    numbers: PhantomData<&'a mut [E]>,
-}
+pub struct ViewMut<'a, E>(pub(crate) View<'a, E>, PhantomData<&'a mut [E]>);
 
 /// Numbers by rows; `stride` numbers lie between the starts of two rows.
 #[derive(Debug, Clone, Copy)]
 pub struct Rows<N> {
     pub(crate) numbers: N,
-    pub rows: usize,
-    pub columns: usize,
-    pub stride: usize,
+    pub(crate) rows: usize,
+    pub(crate) columns: usize,
+    pub(crate) stride: usize,
 }
 
 /// A matrix that an operator may read.
@@ -105,7 +100,7 @@ impl<E: Value> Buffer<E> {
     }
 
     pub fn view_mut(&mut self) -> ViewMut<'_, E> {
-        ViewMut { place: self.place, address: self.address, len: self.len, numbers: PhantomData }
+        ViewMut(self.view(), PhantomData)
     }
 
     /// Panics when the range is outside the buffer.
@@ -143,10 +138,6 @@ impl MappedFile {
     }
 }
 
-fn check(range: &Range<usize>, len: usize) {
-    assert!(range.start <= range.end && range.end <= len, "{range:?} of {len} numbers");
-}
-
 impl<'a, E> View<'a, E> {
     pub fn len(&self) -> usize {
         self.len
@@ -158,7 +149,7 @@ impl<'a, E> View<'a, E> {
 
     /// Panics when the range is outside the view.
     pub fn range(self, range: Range<usize>) -> Self {
-        check(&range, self.len);
+        assert!(range.start <= range.end && range.end <= self.len, "{range:?} of {} numbers", self.len);
         Self { address: self.address + range.start * size_of::<E>(), len: range.len(), ..self }
     }
 
@@ -170,31 +161,35 @@ impl<'a, E> View<'a, E> {
 
 impl<'a, E> ViewMut<'a, E> {
     pub fn len(&self) -> usize {
-        self.len
+        self.0.len
     }
 
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.0.is_empty()
     }
 
     pub fn view(&self) -> View<'_, E> {
-        View { place: self.place, address: self.address, len: self.len, numbers: PhantomData }
+        View { ..self.0 }
     }
 
     /// The same with a shorter lifetime.
     pub fn reborrow(&mut self) -> ViewMut<'_, E> {
-        ViewMut { place: self.place, address: self.address, len: self.len, numbers: PhantomData }
+        ViewMut(self.view(), PhantomData)
     }
 
     /// Panics when the range is outside the view.
     pub fn range(self, range: Range<usize>) -> Self {
-        check(&range, self.len);
-        Self { address: self.address + range.start * size_of::<E>(), len: range.len(), ..self }
+        Self(self.0.range(range), PhantomData)
+    }
+
+    /// The same for the same time; only one of the two may be used for any number.
+    fn again(&self) -> Self {
+        Self(View { ..self.0 }, PhantomData)
     }
 
     /// Panics when the view is shorter than `middle`.
     pub fn split_at(self, middle: usize) -> (Self, Self) {
-        let right = Self { ..self }.range(middle..self.len);
+        let right = self.again().range(middle..self.len());
         (self.range(0..middle), right)
     }
 
@@ -216,7 +211,7 @@ impl<E> Slice for View<'_, E> {
 
 impl<E> Slice for ViewMut<'_, E> {
     fn count(&self) -> usize {
-        self.len
+        self.len()
     }
 
     fn cut(self, range: Range<usize>) -> Self {
@@ -275,7 +270,7 @@ impl<E> MatrixMut<'_, E> {
 
     /// The first `middle` columns and the rest. Panics when there are fewer columns.
     pub fn split_columns(self, middle: usize) -> (Self, Self) {
-        let right = Rows { numbers: ViewMut { ..self.numbers }, ..self }.columns(middle..self.columns);
+        let right = Rows { numbers: self.numbers.again(), ..self }.columns(middle..self.columns);
         (self.columns(0..middle), right)
     }
 }
