@@ -141,7 +141,7 @@ fn learn_in_stages(device: &Device, network: &Network, cut: usize, recompute: Re
 
 #[test]
 fn two_stages_give_the_bits_of_one_with_several_micro_batches_in_flight() {
-    let device = Device::cpu(1);
+    let device = Device::apart(1);
     for name in MODELS {
         let network = Network::new(&device, architecture(name), SEQUENCE).unwrap();
         for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
@@ -157,7 +157,7 @@ fn two_stages_give_the_bits_of_one_with_several_micro_batches_in_flight() {
 
 #[test]
 fn one_stage_and_one_micro_batch_allocate_what_a_whole_workspace_does_and_stages_share_it_out() {
-    let device = Device::cpu(1);
+    let device = Device::apart(1);
     let network = Network::new(&device, architecture("llama"), SEQUENCE).unwrap();
     let count = network.blocks().len();
     let bytes = |blocks, in_flight| {
@@ -172,7 +172,7 @@ fn one_stage_and_one_micro_batch_allocate_what_a_whole_workspace_does_and_stages
 
 #[test]
 fn a_block_runs_with_only_its_own_weights_present() {
-    let device = Device::cpu(1);
+    let device = Device::apart(1);
     for name in MODELS {
         let network = Network::new(&device, architecture(name), SEQUENCE).unwrap();
         let mut weights = Weights::<f32>::of_blocks(&device, &network, |block| block == 1);
@@ -219,7 +219,7 @@ fn on_two_ranks<R: Send>(name: &str, work: impl Fn(&Device, &Network) -> R + Syn
         let rank = |rank| {
             let (meeting, work) = (Arc::clone(&meeting), &work);
             scope.spawn(move || {
-                let device = Device::cpu(1);
+                let device = Device::apart(1);
                 let reduce = Box::new(Pair { rank, meeting });
                 let slice = Slice { degree: 2, rank };
                 let network = Network::sliced(&device, architecture(name), SEQUENCE, slice, reduce).unwrap();
@@ -242,7 +242,7 @@ fn tensors(network: &Network, outcome: &Outcome) -> Vec<(String, [usize; 2], Vec
 
 /// Compares each rank's gradient of a tensor with the norm of the whole: slices add up, copies are the same.
 fn check_slices(name: &str) {
-    let device = Device::cpu(1);
+    let device = Device::apart(1);
     let network = Network::new(&device, architecture(name), SEQUENCE).unwrap();
     let whole = learn(&device, &network, Recompute::None);
     let ranks = on_two_ranks(name, |device, network| {
@@ -300,7 +300,7 @@ fn two_ranks_learn_what_one_learns() {
 
 #[test]
 fn slices_of_files_and_of_fresh_weights_are_parts_of_the_whole() {
-    let device = Device::cpu(1);
+    let device = Device::apart(1);
     for name in ["llama", "gpt2", "qwen2_moe"] {
         let read = |device: &Device, network: &Network, is_fresh: bool| {
             let mut weights = Weights::<f32>::zeros(device, network);
@@ -334,7 +334,7 @@ fn slices_of_files_and_of_fresh_weights_are_parts_of_the_whole() {
 
 #[test]
 fn a_degree_that_does_not_divide_is_refused_by_name() {
-    let device = Device::cpu(1);
+    let device = Device::apart(1);
     for (degree, said) in [(3, "query heads"), (4, "key and value heads")] {
         let meeting = Arc::new((Barrier::new(1), [const { Mutex::new(Vec::new()) }; 2]));
         let reduce = Box::new(Pair { rank: 0, meeting });
