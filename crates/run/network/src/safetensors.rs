@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bedplate_kernels::{Bf16, Device, Element};
+use half::f16;
 use serde_json::{Map, Value, json};
 
 use crate::names::Names;
@@ -107,7 +108,7 @@ impl SafetensorsFile {
         Ok(Some(match tensor.format {
             Format::F32 => bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect(),
             Format::Bf16 => halves().map(|bits| Bf16::from_bits(bits).to_f32()).collect(),
-            Format::F16 => halves().map(half_to_f32).collect(),
+            Format::F16 => halves().map(|bits| f16::from_bits(bits).to_f32()).collect(),
         }))
     }
 }
@@ -154,17 +155,6 @@ fn read_entry(entry: &Value, data: u64, size: u64) -> Result<StoredTensor, Strin
     }
     let shape = shape.into_iter().map(|size| size as usize).collect();
     Ok(StoredTensor { format, shape, start: data + begin, bytes: bytes as usize })
-}
-
-fn half_to_f32(bits: u16) -> f32 {
-    let (sign, exponent, fraction) = (bits >> 15, (bits >> 10) & 0x1f, bits & 0x3ff);
-    let magnitude = match exponent {
-        0 => f32::from(fraction) * 2f32.powi(-24),
-        0x1f if fraction == 0 => f32::INFINITY,
-        0x1f => f32::NAN,
-        _ => (1.0 + f32::from(fraction) / 1024.0) * 2f32.powi(i32::from(exponent) - 15),
-    };
-    if sign == 1 { -magnitude } else { magnitude }
 }
 
 /// What was read, beside the weights themselves.
@@ -333,20 +323,6 @@ pub fn write_tensors(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn halves_widen_exactly() {
-        for (bits, value) in [
-            (0x3c00, 1.0),
-            (0xc000, -2.0),
-            (0x0001, 5.960_464_5e-8),
-            (0x7bff, 65504.0),
-            (0x3555, 0.333_251_95),
-        ] {
-            assert_eq!(half_to_f32(bits), value);
-        }
-        assert!(half_to_f32(0x7e00).is_nan());
-    }
 
     #[test]
     fn transposing_twice_changes_nothing() {

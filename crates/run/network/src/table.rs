@@ -243,7 +243,8 @@ impl<'a> Plan<'a> {
     /// A tensor that every rank has as a whole.
     fn whole(&mut self, name: String, shape: &[usize], kind: Kind) -> Range<usize> {
         let columns = 0..shape.get(1).map_or(1, |columns| *columns);
-        self.tensor(name, shape.to_vec(), kind, vec![0..shape[0]], columns)
+        let all = 0..shape[0];
+        self.tensor(name, shape.to_vec(), kind, Vec::from([all]), columns)
     }
 
     fn tensor(

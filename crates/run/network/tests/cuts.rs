@@ -157,7 +157,7 @@ fn two_stages_give_the_bits_of_one_with_several_micro_batches_in_flight() {
 
 #[test]
 fn one_stage_and_one_micro_batch_allocate_what_a_whole_workspace_does_and_stages_share_it_out() {
-    let device = Device::cpu(1);
+    let device = Device::apart(1);
     let network = Network::new(&device, architecture("llama"), SEQUENCE).unwrap();
     let count = network.blocks().len();
     let bytes = |blocks, in_flight| {
@@ -242,7 +242,7 @@ fn tensors(network: &Network, outcome: &Outcome) -> Vec<(String, [usize; 2], Vec
 
 /// Compares what two ranks learn with the whole: slices join to its gradients, and copies are the same on both.
 fn check_slices(name: &str, recompute: Recompute) {
-    let device = Device::cpu(1);
+    let device = Device::apart(1);
     let network = Network::new(&device, architecture(name), SEQUENCE).unwrap();
     let whole = learn(&device, &network, Recompute::None);
     let ranks = on_two_ranks(name, |device, network| {
@@ -300,7 +300,7 @@ fn two_ranks_learn_what_one_learns() {
 
 #[test]
 fn slices_of_files_and_of_fresh_weights_are_parts_of_the_whole() {
-    let device = Device::cpu(1);
+    let device = Device::apart(1);
     for name in ["llama", "gpt2", "qwen2_moe"] {
         let read = |device: &Device, network: &Network, is_fresh: bool| {
             let mut weights = Weights::<f32>::zeros(device, network);
@@ -334,7 +334,7 @@ fn slices_of_files_and_of_fresh_weights_are_parts_of_the_whole() {
 
 #[test]
 fn a_degree_that_does_not_divide_is_refused_by_name() {
-    let device = Device::cpu(1);
+    let device = Device::apart(1);
     for (degree, said) in [(3, "query heads"), (4, "key and value heads")] {
         let meeting = Arc::new((Barrier::new(1), [const { Mutex::new(Vec::new()) }; 2]));
         let reduce = Box::new(Pair { rank: 0, meeting });

@@ -1,7 +1,7 @@
 //! The two number formats of activations and weights.
 //!
-//! `Bf16` is our own and not the `half` crate's: that one branches on NaN, which keeps loops over it from becoming vector
-//! code.
+//! `Bf16` is our own and not the `half` crate's: loops widen it by a plain shift, where `half` also looks for NaN, and its
+//! functions are always inlined, as code that is compiled for a level needs.
 
 use std::fmt;
 
