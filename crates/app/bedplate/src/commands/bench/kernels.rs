@@ -6,7 +6,7 @@ mod peer;
 
 use std::time::{Duration, Instant};
 
-use bedplate_kernels::{Bf16, Buffer, Device};
+use bedplate_kernels::{Bf16, Device};
 use serde_json::{Value, json};
 
 use self::cases::{Case, Pass, Work};

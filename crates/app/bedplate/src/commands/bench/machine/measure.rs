@@ -220,7 +220,7 @@ pub(super) fn losses(device: &Device) -> Sample {
     let mut losses = device.zeros::<f32>(ROWS);
     let seconds = seconds(|| {
         let logits = logits.view_mut().matrix(ROWS, VOCABULARY);
-        device.cross_entropy(logits, targets.view(), 1.0, losses.view_mut());
+        device.cross_entropy(logits, targets.view(), Some(1.0), losses.view_mut());
     });
     let bytes = (4 * ROWS * VOCABULARY) as f64;
     wide("losses", seconds, bytes, bytes)
