@@ -4,6 +4,7 @@
 //! ([`builtin`]), or from a [`Shape`] that [`Transformer::new`] has checked. It describes the
 //! architecture and not the family: runs of identical layers, each with its attention and its MLP. One
 //! list of weight matrices ([`Layer::matrices`]) gives both the exact parameter counts and the FLOPs.
+//! [`workspace`] describes the buffers in which this program computes a model.
 //! Only the language model is described; [`Shape::left_out`] names what else a file holds.
 //!
 //! This crate does no I/O and does not know hardware or parallel layouts.
@@ -36,6 +37,7 @@ mod parameters;
 mod precision;
 mod shape;
 mod transformer;
+pub mod workspace;
 
 pub use attention::{Attention, GroupedQuery, Latent, Reach};
 pub use builtin::{builtin, builtin_names};

@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use crate::check::check;
-use crate::{Layer, LayerRun, ModelError, Shape};
+use crate::{Layer, LayerRun, ModelError, Reach, Shape};
 
 /// A [`Shape`] whose sizes have been checked, so that nothing computed from it overflows.
 ///
@@ -43,6 +43,17 @@ impl Transformer {
             }
         }
         kinds
+    }
+
+    /// The distinct reaches of the layers, in order of first appearance.
+    pub fn reaches(&self) -> Vec<Reach> {
+        let mut found: Vec<Reach> = Vec::new();
+        for run in &self.runs {
+            if !found.contains(&run.layer.reach) {
+                found.push(run.layer.reach);
+            }
+        }
+        found
     }
 
     /// Whether any layer routes tokens to experts.

@@ -1,65 +1,36 @@
 //! The operators of a transformer, each forward and backward, on a [`Device`].
 //!
-//! An operator is a method of the device that takes [`View`]s of buffers, so that nobody above this crate
-//! touches a number directly: a device with its own memory can stand behind the same methods. Activations and
-//! weights are `f32` or [`Bf16`] ([`Element`]); gradients of weights, statistics and sums are always `f32`. There is no
-//! graph: who calls forward keeps what backward needs and says so by passing it.
+//! An operator is a method of the device that takes [`View`]s of the device's buffers. A view is no slice: callers reach
+//! numbers only by [`Device::write`] and [`Device::read`], so a device with memory of its own can stand behind the same
+//! methods. Two rooms show it: `device` is what every device offers, `cpu` is the processor's implementation; another
+//! kind of device adds a room and changes no caller. Activations and weights are `f32` or [`Bf16`] ([`Element`]);
+//! gradients of weights, statistics and sums are always `f32`. There is no graph: a caller of forward keeps what backward
+//! needs and passes it.
 //!
 //! Three conventions hold everywhere. Matrices lie by rows, and a linear layer's weight is `outputs x inputs`, as Hugging
 //! Face stores it. Gradients of weights are added to what is there, for gradient accumulation. Results do not depend
-//! on the number of threads: work is cut by shape alone, and each piece is summed in one order.
+//! on the number of threads.
 //!
 //! This crate does not know models, files or distribution. Every operator's time is booked under the part of a
 //! [`Breakdown`](bedplate_breakdown::Breakdown) that it belongs to ([`Device::take_measured`]).
 //!
 //! ```
-//! use bedplate_kernels::{Buffer, Device};
+//! use bedplate_kernels::Device;
 //!
 //! let device = Device::cpu(1);
-//! let mut numbers = Buffer::<f32>::zeros(4);
+//! let mut numbers = device.zeros::<f32>(4);
 //! device.write(numbers.view_mut(), &[3.0, 0.0, 4.0, 0.0]);
 //! assert_eq!(device.sum_of_squares(numbers.view()), 25.0);
 //! ```
 
-mod activation;
-mod adamw;
-mod attention;
-mod buffer;
-mod cross_entropy;
+mod cpu;
 mod device;
-mod element;
-mod elementary;
-mod embedding;
-mod expert_linear;
-mod experts;
-mod heads;
-mod layer_norm;
-mod level;
-mod limit;
-mod linear;
-mod meter;
-mod multiply;
 #[cfg(test)]
 mod reference;
-mod rms_norm;
-mod rotary;
-mod route;
-mod rows;
-mod scratch;
-mod stream;
-mod sum;
-mod team;
 #[cfg(test)]
 mod testing;
 
-pub use activation::Gelu;
-pub use adamw::AdamW;
-pub use attention::AttentionShape;
-pub use buffer::{Buffer, Matrix, MatrixMut, View, ViewMut};
-pub use cross_entropy::{HeadGradients, IGNORED};
-pub use device::Device;
-pub use element::{Bf16, Element, Value};
-pub use heads::Heads;
-pub use linear::Into;
-pub use rotary::{Rotary, Turn};
-pub use route::Balance;
+pub use device::{
+    AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, IGNORED,
+    MappedFile, Matrix, MatrixMut, Put, Qkv, Rotary, Rows, Seen, Turn, Value, View, ViewMut,
+};

@@ -1,16 +1,19 @@
 //! The slow, obvious definitions that operators are tested against, and the devices to test them on.
 
-use crate::level::{Level, has_tiles};
-use crate::{AttentionShape, Device, Element};
+use crate::cpu::{Cpu, Level, has_tiles};
+use crate::{AttentionShape, Device, Element, Qkv};
 
-/// One device for each level that this processor has, with and without tiles, each with another number of threads.
+/// One device for each level that this processor has, with and without tiles, each with another number of threads, and one
+/// whose memory lies apart.
 pub(crate) fn devices() -> Vec<Device> {
     let levels = [Level::Portable, Level::Avx2, Level::Avx512];
     let levels = levels.into_iter().filter(|level| *level <= Level::detect()).enumerate();
-    let mut devices: Vec<Device> = levels.map(|(index, level)| Device::at(level, false, index + 1)).collect();
+    let mut devices: Vec<Device> =
+        levels.map(|(index, level)| Device::of(Cpu::at(level, false, index + 1))).collect();
     if has_tiles() {
-        devices.push(Device::at(Level::Avx512, true, 2));
+        devices.push(Device::of(Cpu::at(Level::Avx512, true, 2)));
     }
+    devices.push(Device::apart(2));
     devices
 }
 
@@ -73,63 +76,72 @@ pub(crate) struct Attention {
     pub(crate) log_sums: Vec<f64>,
 }
 
+/// Which keys the queries of sequences see, as `Seen` says it; positions are given for every sequence.
+#[derive(Clone, Copy)]
+pub(crate) struct Sight<'a> {
+    pub(crate) first_keys: &'a [u32],
+    pub(crate) positions: &'a [u32],
+}
+
 pub(crate) fn attention<E: Element>(
     shape: &AttentionShape,
-    qkv: Grid<'_, E>,
-    first_keys: &[u32],
+    qkv: Qkv<Grid<'_, E>>,
+    sight: Sight<'_>,
 ) -> Attention {
     let AttentionShape { heads, head_dim, .. } = *shape;
-    let rows = first_keys.len();
+    let rows = sight.first_keys.len();
     let mut result = Attention { out: vec![0.0; rows * heads * head_dim], log_sums: vec![0.0; rows * heads] };
     for row in 0..rows {
         for head in 0..heads {
-            let weights = weights(shape, qkv, first_keys, row, head);
+            let weights = weights(shape, qkv, sight, row, head);
             result.log_sums[row * heads + head] = weights.log_sum;
             for dim in 0..head_dim {
+                let value = |key| qkv.values.at(key, weights.kv * head_dim + dim);
                 result.out[(row * heads + head) * head_dim + dim] =
-                    weights.of_keys().map(|(key, weight)| weight * weights.value(shape, qkv, key, dim)).sum();
+                    weights.of_keys().map(|(key, weight)| weight * value(key)).sum();
             }
         }
     }
     result
 }
 
-/// The gradient of queries, keys and values.
+/// The gradients of queries, keys and values.
 pub(crate) fn attention_backward<E: Element>(
     shape: &AttentionShape,
-    qkv: Grid<'_, E>,
-    first_keys: &[u32],
+    qkv: Qkv<Grid<'_, E>>,
+    sight: Sight<'_>,
     d_out: Grid<'_, E>,
-) -> Vec<f64> {
+) -> Qkv<Vec<f64>> {
     let AttentionShape { heads, kv_heads, head_dim, scale, .. } = *shape;
-    let (rows, columns) = (first_keys.len(), shape.columns());
-    let mut d_qkv = vec![0.0; rows * columns];
+    let (inner, outer) = (heads * head_dim, kv_heads * head_dim);
+    let rows = sight.first_keys.len();
+    let of_keys = vec![0.0; sight.positions.len() * shape.keys * outer];
+    let mut d = Qkv { queries: vec![0.0; rows * inner], keys: of_keys.clone(), values: of_keys };
     for row in 0..rows {
         for head in 0..heads {
-            let weights = weights(shape, qkv, first_keys, row, head);
+            let weights = weights(shape, qkv, sight, row, head);
             let d_weight = |key: usize| -> f64 {
-                let d = |dim| d_out.at(row, head * head_dim + dim) * weights.value(shape, qkv, key, dim);
-                (0..head_dim).map(d).sum()
+                let value = |dim| qkv.values.at(key, weights.kv * head_dim + dim);
+                (0..head_dim).map(|dim| d_out.at(row, head * head_dim + dim) * value(dim)).sum()
             };
             let mean: f64 = weights.of_keys().map(|(key, weight)| weight * d_weight(key)).sum();
             for (key, weight) in weights.of_keys() {
                 let d_score = weight * (d_weight(key) - mean) * f64::from(scale);
                 for dim in 0..head_dim {
-                    let query_at = head * head_dim + dim;
-                    let key_at = (heads + weights.kv) * head_dim + dim;
-                    let value_at = (heads + kv_heads + weights.kv) * head_dim + dim;
-                    d_qkv[row * columns + query_at] += d_score * qkv.at(key, key_at);
-                    d_qkv[key * columns + key_at] += d_score * qkv.at(row, query_at);
-                    d_qkv[key * columns + value_at] += weight * d_out.at(row, query_at);
+                    let (query_at, key_at) = (head * head_dim + dim, weights.kv * head_dim + dim);
+                    d.queries[row * inner + query_at] += d_score * qkv.keys.at(key, key_at);
+                    d.keys[key * outer + key_at] += d_score * qkv.queries.at(row, query_at);
+                    d.values[key * outer + key_at] += weight * d_out.at(row, query_at);
                 }
             }
         }
     }
-    d_qkv
+    d
 }
 
 /// How much a query looks at each key that it sees.
 struct Weights {
+    /// The row of the first key.
     first: usize,
     kv: usize,
     weights: Vec<f64>,
@@ -140,28 +152,25 @@ impl Weights {
     fn of_keys(&self) -> impl Iterator<Item = (usize, f64)> {
         self.weights.iter().enumerate().map(|(index, weight)| (self.first + index, *weight))
     }
-
-    fn value<E: Element>(&self, shape: &AttentionShape, qkv: Grid<'_, E>, key: usize, dim: usize) -> f64 {
-        qkv.at(key, (shape.heads + shape.kv_heads + self.kv) * shape.head_dim + dim)
-    }
 }
 
 fn weights<E: Element>(
     shape: &AttentionShape,
-    qkv: Grid<'_, E>,
-    first_keys: &[u32],
+    qkv: Qkv<Grid<'_, E>>,
+    sight: Sight<'_>,
     row: usize,
     head: usize,
 ) -> Weights {
+    let AttentionShape { queries, keys, head_dim, .. } = *shape;
     let kv = head * shape.kv_heads / shape.heads;
-    let first = row / shape.sequence * shape.sequence + first_keys[row] as usize;
+    let sequence = row / queries;
+    let last = (sight.positions[sequence] as usize + row % queries).min(keys - 1);
+    let first = sequence * keys + sight.first_keys[row] as usize;
     let score = |key: usize| -> f64 {
-        let term = |dim| {
-            qkv.at(row, head * shape.head_dim + dim) * qkv.at(key, (shape.heads + kv) * shape.head_dim + dim)
-        };
-        f64::from(shape.scale) * (0..shape.head_dim).map(term).sum::<f64>()
+        let term = |dim| qkv.queries.at(row, head * head_dim + dim) * qkv.keys.at(key, kv * head_dim + dim);
+        f64::from(shape.scale) * (0..head_dim).map(term).sum::<f64>()
     };
-    let scores: Vec<f64> = (first..=row).map(score).collect();
+    let scores: Vec<f64> = (first..=sequence * keys + last).map(score).collect();
     let most = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
     let sum: f64 = scores.iter().map(|score| (score - most).exp()).sum();
     let weights = scores.iter().map(|score| (score - most).exp() / sum).collect();

@@ -1,7 +1,7 @@
 //! What tests of operators share: random matrices with gaps between their rows, comparison, finite differences.
 
-use crate::level::Level;
-use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
+use crate::cpu::{Cpu, Level, has_tiles};
+use crate::{Buffer, Device, Element, Matrix, MatrixMut, Value, View, ViewMut};
 
 /// Numbers that look random and are the same in every run.
 pub(crate) struct Random(bedplate_random::Random);
@@ -68,14 +68,15 @@ impl<E: Element> Spaced<E> {
         Self::new(rows, columns, 0, || *numbers.next().expect("as many as asserted"))
     }
 
-    pub(crate) fn matrix(&self) -> Matrix<'_, E> {
-        let all = View::of_host(&self.values).matrix(self.rows, self.columns + self.gap);
-        all.columns(0..self.columns)
+    /// On a device, to be read.
+    pub(crate) fn on<'a>(&self, device: &'a Device) -> Lent<'a, E> {
+        lend(device, &self.values).by_rows(self.rows, self.gap)
     }
 
-    pub(crate) fn matrix_mut(&mut self) -> MatrixMut<'_, E> {
-        let all = ViewMut::of_host(&mut self.values).matrix(self.rows, self.columns + self.gap);
-        all.into_columns(0..self.columns)
+    /// On a device, to be changed.
+    pub(crate) fn on_mut<'a>(&'a mut self, device: &'a Device) -> Lent<'a, E> {
+        let (rows, gap) = (self.rows, self.gap);
+        lend_mut(device, &mut self.values).by_rows(rows, gap)
     }
 
     /// The numbers without the gaps. Panics when a gap was written to.
@@ -91,6 +92,69 @@ impl<E: Element> Spaced<E> {
     pub(crate) fn wide(&self) -> Vec<f64> {
         self.numbers().into_iter().map(f64::from).collect()
     }
+}
+
+/// Numbers that lie on a device for a while; what was lent to be changed comes back at the end.
+pub(crate) struct Lent<'a, E: Value> {
+    device: &'a Device,
+    buffer: Buffer<E>,
+    rows: usize,
+    gap: usize,
+    /// Where the numbers go back to.
+    back: Option<&'a mut [E]>,
+}
+
+impl<E: Value> Lent<'_, E> {
+    /// As a matrix whose rows lie apart.
+    pub(crate) fn by_rows(mut self, rows: usize, gap: usize) -> Self {
+        (self.rows, self.gap) = (rows, gap);
+        self
+    }
+
+    pub(crate) fn view(&self) -> View<'_, E> {
+        self.buffer.view()
+    }
+
+    pub(crate) fn view_mut(&mut self) -> ViewMut<'_, E> {
+        self.buffer.view_mut()
+    }
+
+    pub(crate) fn numbers(&self) -> Vec<E> {
+        let mut numbers = vec![E::default(); self.buffer.len()];
+        self.device.read(self.view(), &mut numbers);
+        numbers
+    }
+
+    /// Without the gaps.
+    pub(crate) fn matrix(&self) -> Matrix<'_, E> {
+        let columns = self.buffer.len() / self.rows.max(1);
+        self.view().matrix(self.rows, columns).columns(0..columns - self.gap)
+    }
+
+    pub(crate) fn matrix_mut(&mut self) -> MatrixMut<'_, E> {
+        let (rows, columns, gap) = (self.rows, self.buffer.len() / self.rows.max(1), self.gap);
+        self.view_mut().matrix(rows, columns).columns(0..columns - gap)
+    }
+}
+
+impl<E: Value> Drop for Lent<'_, E> {
+    fn drop(&mut self) {
+        if let Some(back) = &mut self.back {
+            self.device.read(self.buffer.view(), back);
+        }
+    }
+}
+
+pub(crate) fn lend<'a, E: Value>(device: &'a Device, values: &[E]) -> Lent<'a, E> {
+    let mut buffer = device.zeros(values.len());
+    device.write(buffer.view_mut(), values);
+    Lent { device, buffer, rows: 1, gap: 0, back: None }
+}
+
+pub(crate) fn lend_mut<'a, E: Value>(device: &'a Device, values: &'a mut [E]) -> Lent<'a, E> {
+    let mut lent = lend(device, values);
+    lent.back = Some(values);
+    lent
 }
 
 pub(crate) fn wide<E: Element>(numbers: &[E]) -> Vec<f64> {
@@ -135,14 +199,15 @@ pub(crate) fn dot(d: &[f64], y: &[f64]) -> f64 {
     d.iter().zip(y).map(|(d, y)| d * y).sum()
 }
 
-/// Runs on one thread and on three, which must not make a difference.
+/// Runs on one thread and on three, and where memory lies apart, which must not make a difference.
 #[track_caller]
 pub(crate) fn on_any_threads<R: PartialEq + std::fmt::Debug>(run: impl Fn(&Device) -> R) -> R {
     thread_local! {
-        static DEVICES: [Device; 2] = [1, 3].map(Device::cpu);
+        static DEVICES: [Device; 3] = [Device::cpu(1), Device::cpu(3), Device::apart(2)];
     }
-    let [one, three] = DEVICES.with(|devices| devices.each_ref().map(&run));
+    let [one, three, apart] = DEVICES.with(|devices| devices.each_ref().map(&run));
     assert!(one == three, "the result depends on the number of threads");
+    assert!(one == apart, "the result depends on where memory lies");
     one
 }
 
@@ -151,7 +216,7 @@ pub(crate) fn on_any_threads<R: PartialEq + std::fmt::Debug>(run: impl Fn(&Devic
 pub(crate) fn on_any_processor<R: PartialEq + std::fmt::Debug>(run: impl Fn(&Device) -> R) -> R {
     thread_local! {
         static DEVICES: [Device; 2] = [Level::Portable, Level::Avx2]
-            .map(|level| Device { level: level.min(Level::detect()), ..Device::cpu(1) });
+            .map(|level| Device::of(Cpu::at(level.min(Level::detect()), has_tiles(), 1)));
     }
     let here = on_any_threads(&run);
     let is_same = DEVICES.with(|devices| devices.iter().all(|device| run(device) == here));

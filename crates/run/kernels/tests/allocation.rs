@@ -4,8 +4,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_kernels::{
-    AdamW, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, Into, Matrix, MatrixMut,
-    Rotary, Turn, Value,
+    AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, Matrix,
+    MatrixMut, Put, Qkv, Rotary, Seen, Turn, Value,
 };
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -64,6 +64,8 @@ struct Buffers<E> {
     d_weights: Buffer<f32>,
     slot_rows: Buffer<E>,
     d_slot_rows: Buffer<E>,
+    expert_weights: Buffer<E>,
+    d_expert_weights: Buffer<f32>,
     master: Buffer<f32>,
     gradient: Buffer<f32>,
     first: Buffer<f32>,
@@ -73,40 +75,42 @@ struct Buffers<E> {
 }
 
 impl<E: Element> Buffers<E> {
-    fn new() -> Self {
+    fn new(device: &Device) -> Self {
         let len = ROWS * COLUMNS;
         Self {
-            x: Buffer::zeros(len),
-            d: Buffer::zeros(len),
-            weight: Buffer::zeros(COLUMNS),
-            out: Buffer::zeros(len),
-            pairs: Buffer::zeros(2 * len),
-            d_pairs: Buffer::zeros(2 * len),
-            statistics: Buffer::zeros(2 * ROWS),
-            sums: Buffer::zeros(COLUMNS),
-            more_sums: Buffer::zeros(COLUMNS),
-            head_inverses: Buffer::zeros(ROWS * 4),
-            tokens: Buffer::zeros(ROWS),
-            table: Buffer::zeros(VOCABULARY * COLUMNS),
-            d_table: Buffer::zeros(VOCABULARY * COLUMNS),
-            workspace: Buffer::zeros(100 * VOCABULARY),
-            losses: Buffer::zeros(ROWS),
-            logits: Buffer::zeros(ROWS * EXPERTS),
-            probabilities: Buffer::zeros(ROWS * EXPERTS),
-            chosen: Buffer::zeros(CHOICES),
-            order: Buffer::zeros(CHOICES),
-            slots: Buffer::zeros(CHOICES),
-            offsets: Buffer::zeros(EXPERTS + 1),
-            weights: Buffer::zeros(CHOICES),
-            d_weights: Buffer::zeros(CHOICES),
-            slot_rows: Buffer::zeros(CHOICES * COLUMNS),
-            d_slot_rows: Buffer::zeros(CHOICES * COLUMNS),
-            master: Buffer::zeros(100_000),
-            gradient: Buffer::zeros(100_000),
-            first: Buffer::zeros(100_000),
-            second: Buffer::zeros(100_000),
-            rounded: Buffer::zeros(100_000),
-            rotary: Rotary::new(16, &[1.0; 8], ROWS, 1.0),
+            x: device.zeros(len),
+            d: device.zeros(len),
+            weight: device.zeros(COLUMNS),
+            out: device.zeros(len),
+            pairs: device.zeros(2 * len),
+            d_pairs: device.zeros(2 * len),
+            statistics: device.zeros(2 * ROWS),
+            sums: device.zeros(COLUMNS),
+            more_sums: device.zeros(COLUMNS),
+            head_inverses: device.zeros(ROWS * 4),
+            tokens: device.zeros(ROWS),
+            table: device.zeros(VOCABULARY * COLUMNS),
+            d_table: device.zeros(VOCABULARY * COLUMNS),
+            workspace: device.zeros(100 * VOCABULARY),
+            losses: device.zeros(ROWS),
+            logits: device.zeros(ROWS * EXPERTS),
+            probabilities: device.zeros(ROWS * EXPERTS),
+            chosen: device.zeros(CHOICES),
+            order: device.zeros(CHOICES),
+            slots: device.zeros(CHOICES),
+            offsets: device.zeros(EXPERTS + 1),
+            weights: device.zeros(CHOICES),
+            d_weights: device.zeros(CHOICES),
+            slot_rows: device.zeros(CHOICES * COLUMNS),
+            d_slot_rows: device.zeros(CHOICES * COLUMNS),
+            expert_weights: device.zeros(EXPERTS * COLUMNS * COLUMNS),
+            d_expert_weights: device.zeros(EXPERTS * COLUMNS * COLUMNS),
+            master: device.zeros(100_000),
+            gradient: device.zeros(100_000),
+            first: device.zeros(100_000),
+            second: device.zeros(100_000),
+            rounded: device.zeros(100_000),
+            rotary: Rotary::new(device, 16, &[1.0; 8], ROWS, 1.0),
         }
     }
 
@@ -116,6 +120,7 @@ impl<E: Element> Buffers<E> {
         self.run_activations(device);
         self.run_loss(device);
         self.run_experts(device);
+        self.run_products(device);
         self.run_optimizer(device);
     }
 
@@ -127,7 +132,7 @@ impl<E: Element> Buffers<E> {
         assert!(device.sum_of_squares(self.d.view()) > 0.0);
         assert_eq!(device.first_non_finite(self.d.view()), None);
         let (tokens, table) = (self.tokens.view(), all(&self.table, VOCABULARY));
-        device.embedding(tokens, table, Into::Add, all_mut(&mut self.out, ROWS));
+        device.embedding(tokens, table, Put::Add, all_mut(&mut self.out, ROWS));
         device.embedding_backward(tokens, all(&self.d, ROWS), all_mut(&mut self.d_table, VOCABULARY));
     }
 
@@ -137,12 +142,12 @@ impl<E: Element> Buffers<E> {
         let inverses = self.statistics.range_mut(0..ROWS);
         device.rms_norm(x, weight, 1e-5, all_mut(&mut self.out, ROWS), inverses);
         let (inverses, out) = (self.statistics.range(0..ROWS), all_mut(&mut self.out, ROWS));
-        device.rms_norm_backward(d, x, weight, inverses, Into::Add, out, Some(self.sums.view_mut()));
+        device.rms_norm_backward(d, x, weight, inverses, Put::Add, out, Some(self.sums.view_mut()));
         let (out, statistics) = (all_mut(&mut self.out, ROWS), self.statistics.view_mut());
         device.layer_norm(x, weight, Some(weight), 1e-5, out, statistics);
         let (out, statistics) = (all_mut(&mut self.out, ROWS), self.statistics.view());
         let (sums, more) = (self.sums.view_mut(), Some(self.more_sums.view_mut()));
-        device.layer_norm_backward(d, x, weight, statistics, Into::Replace, out, Some(sums), more);
+        device.layer_norm_backward(d, x, weight, statistics, Put::Replace, out, Some(sums), more);
         let (weight, out) = (self.weight.range(0..16), all_mut(&mut self.out, ROWS));
         device.head_norm(&heads, x, weight, 1e-5, out, self.head_inverses.view_mut());
         let (out, sums) = (all_mut(&mut self.out, ROWS), self.sums.range_mut(0..16));
@@ -190,20 +195,40 @@ impl<E: Element> Buffers<E> {
         let (x, slots, weights) = (all(&self.x, ROWS), self.slots.view(), self.weights.view());
         device.gather_rows(x, self.order.view(), PER_TOKEN, all_mut(&mut self.slot_rows, CHOICES));
         let out = all_mut(&mut self.out, ROWS);
-        device.combine(all(&self.slot_rows, CHOICES), slots, weights, PER_TOKEN, Into::Add, out);
+        device.combine(all(&self.slot_rows, CHOICES), slots, weights, PER_TOKEN, Put::Add, out);
         let (d, y) = (all(&self.d, ROWS), all(&self.slot_rows, CHOICES));
         let (d_y, d_weights) = (all_mut(&mut self.d_slot_rows, CHOICES), self.d_weights.view_mut());
         device.combine_backward(d, y, slots, weights, PER_TOKEN, d_y, d_weights);
         let out = all_mut(&mut self.out, ROWS);
-        device.gather_rows_backward(all(&self.d_slot_rows, CHOICES), slots, PER_TOKEN, Into::Add, out);
+        device.gather_rows_backward(all(&self.d_slot_rows, CHOICES), slots, PER_TOKEN, Put::Add, out);
         let (probabilities, d_logits) = (all(&self.probabilities, ROWS), all_mut(&mut self.logits, ROWS));
         let (chosen, d_weights) = (self.chosen.view(), self.d_weights.view());
         let balance = Some(Balance { coefficient: 0.01 });
         device.route_backward(probabilities, chosen, weights, PER_TOKEN, true, d_weights, balance, d_logits);
         assert!(device.balance_loss(probabilities, chosen, PER_TOKEN) > 0.0);
-        device.gate_rows(x, self.losses.view(), Into::Replace, all_mut(&mut self.out, ROWS));
+        device.gate_rows(x, self.losses.view(), Put::Replace, all_mut(&mut self.out, ROWS));
         let (gates, to_logits) = (self.losses.view(), self.d_weights.range_mut(0..ROWS));
         device.gate_rows_backward(d, x, gates, all_mut(&mut self.out, ROWS), to_logits);
+    }
+
+    /// After `run_experts`, which made the offsets.
+    fn run_products(&mut self, device: &Device) {
+        let (x, offsets) = (all(&self.slot_rows, CHOICES), self.offsets.view());
+        let out = all_mut(&mut self.d_slot_rows, CHOICES);
+        device.expert_linear(x, offsets, self.expert_weights.view(), out);
+        let d_x = all_mut(&mut self.slot_rows, CHOICES);
+        let d = all(&self.d_slot_rows, CHOICES);
+        device.expert_linear_backward_input(d, offsets, self.expert_weights.view(), d_x);
+        let x = all(&self.slot_rows, CHOICES);
+        device.expert_linear_backward_weight(d, x, offsets, self.d_expert_weights.view_mut());
+        let shape =
+            AttentionShape { queries: ROWS, keys: ROWS, heads: 2, kv_heads: 1, head_dim: 32, scale: 0.2 };
+        let (qkv, log_sums) = (Qkv::columns(&shape, all(&self.pairs, ROWS)), self.statistics.view_mut());
+        let seen = Seen { first_keys: self.tokens.view(), positions: None };
+        device.attention(&shape, qkv, seen, all_mut(&mut self.out, ROWS), log_sums);
+        let (out, d) = (all(&self.out, ROWS), all(&self.d, ROWS));
+        let d_qkv = Qkv::columns_mut(&shape, all_mut(&mut self.d_pairs, ROWS));
+        device.attention_backward(&shape, qkv, seen, out, self.statistics.view(), d, d_qkv);
     }
 
     fn run_optimizer(&mut self, device: &Device) {
@@ -234,7 +259,7 @@ fn all_mut<T: Value>(buffer: &mut Buffer<T>, rows: usize) -> MatrixMut<'_, T> {
 #[test]
 fn operators_allocate_nothing_once_they_have_run() {
     let device = Device::cpu(3);
-    let (mut wide, mut narrow) = (Buffers::<f32>::new(), Buffers::<Bf16>::new());
+    let (mut wide, mut narrow) = (Buffers::<f32>::new(&device), Buffers::<Bf16>::new(&device));
     wide.run_all(&device);
     narrow.run_all(&device);
     let before = ALLOCATIONS.load(Ordering::Relaxed);

@@ -16,6 +16,8 @@ pub enum NetworkError {
     WrongKey { key: String, expected: &'static str, found: String },
     #[error("sequences of {longest} tokens are asked for, but the model has {positions} learned positions")]
     TooLong { longest: usize, positions: u64 },
+    #[error("{count} {what} cannot be divided evenly among {degree} tensor-parallel ranks")]
+    Uneven { what: &'static str, count: u64, degree: u64 },
     #[error("cannot read weights from {}", path.display())]
     ReadWeights { path: PathBuf, source: io::Error },
     #[error("{} is not a usable safetensors file: {what}", path.display())]
@@ -33,6 +35,7 @@ pub const PAGES: &[&Page] = &[
     &UNSUPPORTED,
     &WRONG_KEY,
     &TOO_LONG,
+    &UNEVEN,
     &READ_WEIGHTS,
     &BROKEN_WEIGHTS,
     &MISSING_TENSORS,
@@ -61,6 +64,14 @@ static TOO_LONG: Page = Page {
     class: Class::User,
     meaning: "A model with learned positions has a vector for each position and none beyond them.",
     remedy: "set `data.sequence` to at most the number of positions (`n_positions` in config.json)",
+};
+
+static UNEVEN: Page = Page {
+    code: "network/uneven-slices",
+    class: Class::User,
+    meaning: "Tensor parallelism gives every rank the same number of query heads, of key and value heads, and of columns of each \
+              MLP and expert. The degree must divide all of them; key and value heads are not replicated.",
+    remedy: "choose a degree that divides the model's heads and widths, or use pipeline stages instead",
 };
 
 static READ_WEIGHTS: Page = Page {
@@ -108,6 +119,7 @@ impl Diagnostic for NetworkError {
             NetworkError::Unsupported { .. } => &UNSUPPORTED,
             NetworkError::WrongKey { .. } => &WRONG_KEY,
             NetworkError::TooLong { .. } => &TOO_LONG,
+            NetworkError::Uneven { .. } => &UNEVEN,
             NetworkError::ReadWeights { .. } => &READ_WEIGHTS,
             NetworkError::BrokenWeights { .. } => &BROKEN_WEIGHTS,
             NetworkError::MissingTensors { .. } => &MISSING_TENSORS,

@@ -1,12 +1,30 @@
 //! The head: the last norm, logits, the loss, and the way back to the stream.
 
-use bedplate_kernels::{Device, Element, HeadGradients, Into, View, ViewMut};
+use bedplate_kernels::{Device, Element, HeadGradients, Put, View, ViewMut};
 
-use crate::network::HAS_GRADIENTS;
 use crate::norm;
-use crate::table::{HeadParts, Parts};
-use crate::workspace::HeadRoom;
-use crate::{Network, Weights, Workspace};
+use crate::table::{EmbeddingParts, HeadParts, Parts};
+use crate::workspace::{HAS_GRADIENTS, HeadRoom, Room};
+use crate::{Network, Weights};
+
+/// What the head computes with.
+#[derive(Debug, Clone, Copy)]
+pub struct HeadWeights<'a, E> {
+    /// Those of the head's own block.
+    pub own: View<'a, E>,
+    /// The embedding's table, where that serves as the head's matrix.
+    pub table: Option<View<'a, E>>,
+}
+
+impl<'a, E: Element> HeadWeights<'a, E> {
+    /// The matrix from the stream to logits.
+    fn matrix(&self, parts: &HeadParts) -> View<'a, E> {
+        match &parts.weight {
+            Some(own) => self.own.range(own.clone()),
+            None => self.table.expect("a head without a matrix is given the embedding's table"),
+        }
+    }
+}
 
 impl Network {
     fn head_parts(&self) -> &HeadParts {
@@ -16,116 +34,139 @@ impl Network {
         }
     }
 
-    /// The matrix from the stream to logits: its own, or the embedding's table.
-    fn head_weight<'a, E: Element>(&self, weights: &'a Weights<E>) -> View<'a, E> {
-        match (&self.head_parts().weight, self.blocks().first().map(|block| &block.parts)) {
-            (Some(own), _) => weights.block(self.blocks().len() - 1).range(own.clone()),
-            (None, Some(Parts::Embedding(parts))) => weights.block(0).range(parts.table.clone()),
+    /// The embedding's parts, where its table serves as the head's matrix.
+    fn tied_embedding(&self) -> Option<&EmbeddingParts> {
+        match &self.blocks()[0].parts {
+            Parts::Embedding(parts) => Some(parts).filter(|_| self.head_parts().weight.is_none()),
             _ => unreachable!("the first block is the embedding"),
         }
     }
 
-    fn head_norm<E: Element>(&self, device: &Device, weights: &Weights<E>, workspace: &mut Workspace<E>) {
-        let (rows, hidden) = (workspace.shape.rows(), self.architecture().transformer.hidden as usize);
-        let last = workspace.stream_index(self.layer_count());
-        let Workspace { streams, head: HeadRoom { normed, inverses, .. }, .. } = workspace;
+    /// The head's weights among those of a network.
+    pub fn head_weights<'a, E: Element>(&self, weights: &'a Weights<E>) -> HeadWeights<'a, E> {
+        HeadWeights {
+            own: weights.block(self.blocks().len() - 1),
+            table: self.tied_embedding().map(|parts| weights.block(0).range(parts.table.clone())),
+        }
+    }
+
+    /// The gradients of the head's block and, where it serves as the head's matrix, of the embedding's table.
+    pub fn head_gradients<'a>(
+        &self,
+        gradients: &'a mut Weights<f32>,
+    ) -> (ViewMut<'a, f32>, Option<ViewMut<'a, f32>>) {
+        let last = self.blocks().len() - 1;
+        let Some(parts) = self.tied_embedding() else { return (gradients.block_mut(last), None) };
+        let [embedding, own] = gradients.two_blocks_mut(0, last);
+        (own, Some(embedding.range(parts.table.clone())))
+    }
+
+    /// The head's room, with the norm of the stream in place.
+    fn normed_head<'a, E: Element>(
+        &self,
+        device: &Device,
+        own: View<'_, E>,
+        room: &'a mut Room<'_, E>,
+    ) -> HeadRoom<'a, E> {
+        let room = room.head(self.architecture().transformer.hidden as usize);
+        let (rows, hidden) = room.stream.shape();
         norm::forward(
             device,
             self.architecture(),
             &self.head_parts().norm,
-            weights.block(self.blocks().len() - 1),
-            streams[last].view().matrix(rows, hidden),
-            normed.view_mut().matrix(rows, hidden),
-            inverses,
+            own,
+            room.stream,
+            room.head.normed.view_mut().matrix(rows, hidden),
+            &mut room.head.inverses,
         );
+        room
     }
 
     /// The sum of the losses of all targets, after [`Network::forward`].
     pub fn head_loss<E: Element>(
         &self,
         device: &Device,
-        weights: &Weights<E>,
-        workspace: &mut Workspace<E>,
+        weights: HeadWeights<'_, E>,
+        room: &mut Room<'_, E>,
     ) -> f64 {
-        self.head_norm(device, weights, workspace);
-        let (rows, hidden) = (workspace.shape.rows(), self.architecture().transformer.hidden as usize);
-        let Workspace { targets, head, losses, .. } = workspace;
-        device.linear_cross_entropy(
-            head.normed.view().matrix(rows, hidden),
-            self.head_weight(weights),
-            targets.view(),
-            1.0,
-            losses.view_mut(),
-            None,
-            head.logits.view_mut(),
-        );
-        sum(device, workspace)
+        self.losses(device, weights, &mut self.normed_head(device, weights.own, room), 1.0, None)
     }
 
     /// The loss as [`Network::head_loss`] gives it, and the gradient of the stream before the head. Adds to the gradient
-    /// of the head, and to that of the embedding where its table serves as the head's matrix.
+    /// of the head's block, and to that of the embedding's table where that serves as the head's matrix.
     pub fn head_backward<E: Element>(
         &self,
         device: &Device,
-        weights: &Weights<E>,
-        workspace: &mut Workspace<E>,
+        weights: HeadWeights<'_, E>,
+        room: &mut Room<'_, E>,
         scale: f32,
         mut gradient: Option<ViewMut<'_, f32>>,
-        embedding: Option<ViewMut<'_, f32>>,
+        table: Option<ViewMut<'_, f32>>,
     ) -> f64 {
-        self.head_norm(device, weights, workspace);
-        let (rows, hidden) = (workspace.shape.rows(), self.architecture().transformer.hidden as usize);
-        let last = workspace.stream_index(self.layer_count());
-        let Workspace { targets, head, losses, gradients, streams, .. } = workspace;
-        let room = gradients.as_mut().expect(HAS_GRADIENTS);
-        let d_weight = match (&self.head_parts().weight, &self.blocks()[0].parts) {
-            (Some(own), _) => gradient.as_mut().map(|gradient| gradient.reborrow().into_range(own.clone())),
-            (None, Parts::Embedding(parts)) => embedding.map(|table| table.into_range(parts.table.clone())),
-            _ => unreachable!("the first block is the embedding"),
+        let mut room = self.normed_head(device, weights.own, room);
+        let d_weight = match &self.head_parts().weight {
+            Some(own) => gradient.as_mut().map(|gradient| gradient.reborrow().range(own.clone())),
+            None => table,
         };
-        let d_x = room.normed.range_mut(0..rows * hidden).matrix(rows, hidden);
-        device.linear_cross_entropy(
-            head.normed.view().matrix(rows, hidden),
-            self.head_weight(weights),
-            targets.view(),
-            scale,
-            losses.view_mut(),
-            Some(HeadGradients { d_x, d_weight }),
-            head.logits.view_mut(),
-        );
+        let loss = self.losses(device, weights, &mut room, scale, Some(d_weight));
+        let (rows, hidden) = room.stream.shape();
+        let gradients = room.gradients.expect(HAS_GRADIENTS);
         norm::backward(
             device,
             &self.head_parts().norm,
-            weights.block(self.blocks().len() - 1),
-            room.normed.view().matrix(rows, hidden),
-            streams[last].view().matrix(rows, hidden),
-            &head.inverses,
-            Into::Replace,
-            room.stream.view_mut().matrix(rows, hidden),
+            weights.own,
+            gradients.normed.view().matrix(rows, hidden),
+            room.stream,
+            &room.head.inverses,
+            Put::Replace,
+            gradients.stream.view_mut().matrix(rows, hidden),
             gradient,
         );
-        sum(device, workspace)
+        loss
+    }
+
+    /// The sum of the losses. With `backward` also the gradient of the normed stream, and that of the matrix unless it is frozen.
+    fn losses<E: Element>(
+        &self,
+        device: &Device,
+        weights: HeadWeights<'_, E>,
+        room: &mut HeadRoom<'_, E>,
+        scale: f32,
+        backward: Option<Option<ViewMut<'_, f32>>>,
+    ) -> f64 {
+        let HeadRoom { stream, targets, head, gradients } = room;
+        let (rows, hidden) = stream.shape();
+        let gradients = backward.map(|d_weight| {
+            let normed = &mut gradients.as_deref_mut().expect(HAS_GRADIENTS).normed;
+            HeadGradients { d_x: normed.view_mut().matrix(rows, hidden), d_weight }
+        });
+        device.linear_cross_entropy(
+            head.normed.view().matrix(rows, hidden),
+            weights.matrix(self.head_parts()),
+            *targets,
+            scale,
+            head.losses.view_mut(),
+            gradients,
+            head.logits.view_mut(),
+        );
+        device.sum(head.losses.view())
     }
 
     /// The logits of one row, after [`Network::forward`].
     pub fn logits<E: Element>(
         &self,
         device: &Device,
-        weights: &Weights<E>,
-        workspace: &mut Workspace<E>,
+        weights: HeadWeights<'_, E>,
+        room: &mut Room<'_, E>,
         row: usize,
         logits: &mut [f32],
     ) {
-        self.head_norm(device, weights, workspace);
-        let hidden = self.architecture().transformer.hidden as usize;
-        let row = workspace.head.normed.range(row * hidden..(row + 1) * hidden).matrix(1, hidden);
+        let HeadRoom { stream, head, .. } = &mut self.normed_head(device, weights.own, room);
+        let (_, hidden) = stream.shape();
+        let row = head.normed.range(row * hidden..(row + 1) * hidden).matrix(1, hidden);
         let vocab = logits.len();
-        let out = workspace.head.logits.range_mut(0..vocab).matrix(1, vocab);
-        device.linear(row, self.head_weight(weights), None, None, out);
-        device.read(workspace.head.logits.range(0..vocab), logits);
+        let out = head.logits.range_mut(0..vocab).matrix(1, vocab);
+        device.linear(row, weights.matrix(self.head_parts()), None, None, out);
+        device.read(head.logits.range(0..vocab), logits);
     }
-}
-
-fn sum<E: Element>(device: &Device, workspace: &Workspace<E>) -> f64 {
-    device.sum(workspace.losses.view())
 }

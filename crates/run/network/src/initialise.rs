@@ -1,7 +1,7 @@
 //! Fresh weights from a seed.
 //!
-//! A number depends on the seed, the name of its tensor and its place in it, and on nothing else: the same seed gives the
-//! same network however it is cut or how many threads there are.
+//! A number depends only on the seed, the name of its tensor and its place in the whole tensor: the same seed gives the same
+//! network however it is cut over ranks and stages, on any number of threads.
 
 use bedplate_kernels::{Device, Element};
 use bedplate_random::{mix, nth};
@@ -16,6 +16,9 @@ impl Network {
         let deviation = self.architecture().numerics.initial_deviation;
         let narrower = deviation / (2.0 * self.layer_count() as f64).sqrt();
         for (index, block) in self.blocks().iter().enumerate() {
+            if !weights.has_block(index) {
+                continue;
+            }
             for tensor in &block.tensors {
                 let key = key(seed, &tensor.name);
                 let value = |place: usize| match tensor.kind {
@@ -24,9 +27,8 @@ impl Network {
                     Kind::Embedding | Kind::Matrix => deviation * normal(key, place as u64),
                     Kind::Residual => narrower * normal(key, place as u64),
                 };
-                let values: Vec<E> =
-                    (0..tensor.range.len()).map(|place| E::narrow(value(place) as f32)).collect();
-                device.write(weights.block_mut(index).into_range(tensor.range.clone()), &values);
+                let values: Vec<E> = tensor.places().map(|place| E::narrow(value(place) as f32)).collect();
+                device.write(weights.block_mut(index).range(tensor.range.clone()), &values);
             }
         }
     }

@@ -2,10 +2,11 @@
 //!
 //! An [`Architecture`] comes from a `config.json`; a [`Network`] is its table of [`Block`]s and the functions that compute
 //! them. It holds no numbers: [`Weights`] are one flat buffer per block, and a [`Workspace`] holds everything a step needs
-//! beside them, allocated once. The block is the unit of everything: whoever trains may gather a block's weights before it
-//! runs and free them after, because nothing else is touched meanwhile.
+//! beside them, allocated once. The block is the unit of everything: its forward and backward pass are given its own weights, its own
+//! gradient and a [`Room`], so a caller can gather a block's weights before it runs and free them after. Consecutive blocks with a workspace
+//! of their own are a pipeline stage; a [`Slice`] of a network is one rank's part of every layer.
 //!
-//! This crate does not know optimizers, requests or where tokens come from.
+//! This crate does not know optimizers, requests, transports or where tokens come from.
 
 mod error;
 mod head;
@@ -18,17 +19,21 @@ mod norm;
 mod numerics;
 mod safetensors;
 mod sample;
+mod slice;
 mod table;
 mod weights;
 mod workspace;
 
+pub use bedplate_transformer::workspace::Recompute;
 pub use error::{NetworkError, PAGES};
+pub use head::HeadWeights;
 pub use network::{Network, NonFinite};
 pub use numerics::{Activation, Architecture, Numerics, RotaryScheme};
 pub use safetensors::{
     CONFIG_FILE, Format, Loaded, SafetensorsFile, StoredTensor, WEIGHTS_FILE, load, save, write_tensors,
 };
 pub use sample::Sampler;
+pub use slice::{Reduce, Slice};
 pub use table::{Block, Kind, Tensor};
 pub use weights::Weights;
-pub use workspace::{Recompute, Tokens, Workspace, WorkspaceShape};
+pub use workspace::{Room, Tokens, Workspace, WorkspaceShape};

@@ -22,7 +22,7 @@ impl Names {
         self.is_gpt2()
     }
 
-    /// What files may leave out at the front of every name: those of a model saved without its head.
+    /// A prefix that the names in files of a model saved without its head lack.
     pub(crate) fn optional_prefix(&self) -> &'static str {
         if self.is_gpt2() { "transformer." } else { "model." }
     }

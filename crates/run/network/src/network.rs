@@ -1,16 +1,23 @@
 //! The network: blocks in order, and a micro-batch's way through them and back.
+//!
+//! A block sees its own weights, its own gradient and its room, and nothing else. [`Network::forward`], [`Network::backward`] and
+//! [`Network::learn`] go through all blocks of a room, which are the whole network or one stage of it.
 
-use bedplate_kernels::{Buffer, Device, Element, Into, Rotary, ViewMut};
+use std::ops::Range;
+
+use bedplate_kernels::{Device, Element, Put, Rotary, View, ViewMut};
 use bedplate_transformer::Positions;
 
-use crate::layer::{BlockGradient, LayerRun};
+use crate::layer::LayerRun;
 use crate::table::{self, Block, EmbeddingParts, LayerParts, Parts};
-use crate::workspace::{Cheap, GradientRoom, Kept, Recompute};
-use crate::{Architecture, NetworkError, Weights, Workspace};
+use crate::workspace::{HAS_GRADIENTS, LayerRoom, Room};
+use crate::{Architecture, NetworkError, Recompute, Reduce, Slice, Weights};
 
 /// A model's blocks and how to compute them. Holds no weights.
 pub struct Network {
     architecture: Architecture,
+    slice: Slice,
+    reduce: Option<Box<dyn Reduce>>,
     blocks: Vec<Block>,
     rotary: Option<Rotary>,
     longest: usize,
@@ -26,22 +33,49 @@ pub struct NonFinite {
 
 impl Network {
     /// For sequences of at most `longest` tokens.
-    pub fn new(architecture: Architecture, longest: usize) -> Result<Self, NetworkError> {
+    pub fn new(device: &Device, architecture: Architecture, longest: usize) -> Result<Self, NetworkError> {
+        Self::build(device, architecture, longest, Slice::WHOLE, None)
+    }
+
+    /// One rank's part of a network whose layers are cut over several ranks; `reduce` adds up the partial sums of all of them.
+    pub fn sliced(
+        device: &Device,
+        architecture: Architecture,
+        longest: usize,
+        slice: Slice,
+        reduce: Box<dyn Reduce>,
+    ) -> Result<Self, NetworkError> {
+        Self::build(device, architecture, longest, slice, (slice.degree > 1).then_some(reduce))
+    }
+
+    fn build(
+        device: &Device,
+        architecture: Architecture,
+        longest: usize,
+        slice: Slice,
+        reduce: Option<Box<dyn Reduce>>,
+    ) -> Result<Self, NetworkError> {
         let model = &architecture.transformer;
         if let Positions::Learned { count } = model.positions
             && longest as u64 > count
         {
             return Err(NetworkError::TooLong { longest, positions: count });
         }
-        let blocks = table::blocks(model);
+        let blocks = table::blocks(model, slice)?;
         let rotary = architecture.numerics.rotary.as_ref();
-        let rotary =
-            rotary.map(|scheme| Rotary::new(2 * scheme.frequencies.len(), &scheme.frequencies, longest, 1.0));
-        Ok(Self { architecture, blocks, rotary, longest })
+        let rotary = rotary.map(|scheme| {
+            Rotary::new(device, 2 * scheme.frequencies.len(), &scheme.frequencies, longest, 1.0)
+        });
+        Ok(Self { architecture, slice, reduce, blocks, rotary, longest })
     }
 
     pub fn architecture(&self) -> &Architecture {
         &self.architecture
+    }
+
+    /// The part of each layer that this network has.
+    pub fn slice(&self) -> Slice {
+        self.slice
     }
 
     /// The tables of the embedding, the layers and the head, in this order.
@@ -62,27 +96,106 @@ impl Network {
         self.blocks.len() - 2
     }
 
-    /// Computes a block other than the head: the embedding from tokens, a layer from the stream before it.
+    /// The layers among some blocks.
+    pub(crate) fn layers(&self, blocks: &Range<usize>) -> impl Iterator<Item = &LayerParts> {
+        self.blocks[blocks.clone()].iter().filter_map(|block| match &block.parts {
+            Parts::Layer(layer) => Some(&**layer),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn rotary(&self) -> Option<&Rotary> {
+        self.rotary.as_ref()
+    }
+
+    /// Adds up what the ranks have, where layers are cut over them.
+    pub(crate) fn sum_over_ranks(&self, device: &Device, partial: ViewMut<'_, f32>) {
+        if let Some(reduce) = &self.reduce {
+            reduce.sum(device, partial);
+        }
+    }
+
+    /// Computes a block other than the head: the embedding from tokens, a layer from the stream before it. `weights` are the
+    /// block's.
     pub fn forward_block<E: Element>(
         &self,
         device: &Device,
         index: usize,
-        weights: &Weights<E>,
-        workspace: &mut Workspace<E>,
+        weights: View<'_, E>,
+        room: &mut Room<'_, E>,
     ) {
         match &self.blocks[index].parts {
-            Parts::Embedding(parts) => self.embed(device, parts, weights, workspace),
-            Parts::Layer(parts) => self.forward_layer(device, index - 1, parts, weights, workspace),
+            Parts::Embedding(parts) => self.embed(device, parts, weights, room),
+            Parts::Layer(parts) => {
+                let (run, mut room) = self.layer_run(device, index, parts, weights, room, 0.0);
+                run.forward(&mut room);
+            }
             Parts::Head(_) => unreachable!("the head is computed with its loss"),
         }
     }
 
-    /// Everything up to the stream before the head.
-    pub fn forward<E: Element>(&self, device: &Device, weights: &Weights<E>, workspace: &mut Workspace<E>) {
-        (0..self.blocks.len() - 1).for_each(|index| self.forward_block(device, index, weights, workspace));
+    /// Turns the gradient of a block's output into that of its input, and adds to the gradient of its weights unless it
+    /// is frozen. [`Network::head_backward`] does the same for the head.
+    pub fn backward_block<E: Element>(
+        &self,
+        device: &Device,
+        index: usize,
+        weights: View<'_, E>,
+        room: &mut Room<'_, E>,
+        gradient: Option<ViewMut<'_, f32>>,
+        balance: f32,
+    ) {
+        match &self.blocks[index].parts {
+            Parts::Embedding(parts) => {
+                if let Some(gradient) = gradient {
+                    self.embed_backward(device, parts, room, gradient);
+                }
+            }
+            Parts::Layer(parts) => {
+                let recompute = room.shape.recompute;
+                let (run, mut room) = self.layer_run(device, index, parts, weights, room, balance);
+                match recompute {
+                    Recompute::None => {}
+                    Recompute::Cheap => run.recompute_cheap(&mut room),
+                    Recompute::Full => run.forward(&mut room),
+                }
+                run.backward(&mut room, gradient);
+            }
+            Parts::Head(_) => unreachable!("the head is computed with its loss"),
+        }
     }
 
-    /// Forward and backward of a micro-batch; adds to the gradients. Gives the sum of the losses of its targets.
+    /// A room's blocks except the head, in order.
+    fn before_head<E: Element>(&self, room: &Room<'_, E>) -> Range<usize> {
+        room.blocks.start..room.blocks.end.min(self.blocks.len() - 1)
+    }
+
+    /// Forward through all blocks of a room except the head.
+    pub fn forward<E: Element>(&self, device: &Device, weights: &Weights<E>, room: &mut Room<'_, E>) {
+        for index in self.before_head(room) {
+            self.forward_block(device, index, weights.block(index), room);
+        }
+    }
+
+    /// Backward through all blocks of a room except the head, from the gradient of the room's output. Adds to the gradients.
+    ///
+    /// `balance` is the micro-batch's share of the step, by which the load-balancing loss counts.
+    pub fn backward<E: Element>(
+        &self,
+        device: &Device,
+        weights: &Weights<E>,
+        room: &mut Room<'_, E>,
+        gradients: &mut Weights<f32>,
+        balance: f32,
+    ) {
+        for index in self.before_head(room).rev() {
+            let gradient = Some(gradients.block_mut(index));
+            self.backward_block(device, index, weights.block(index), room, gradient, balance);
+        }
+    }
+
+    /// Forward and backward of a micro-batch through the whole network; adds to the gradients. Gives the sum of the losses of its
+    /// targets.
     ///
     /// `scale` is what a target's loss counts in the step, one over the targets of the step; `balance` is the
     /// micro-batch's share of the step.
@@ -90,44 +203,16 @@ impl Network {
         &self,
         device: &Device,
         weights: &Weights<E>,
-        workspace: &mut Workspace<E>,
+        room: &mut Room<'_, E>,
         gradients: &mut Weights<f32>,
         scale: f32,
         balance: f32,
     ) -> f64 {
-        self.forward(device, weights, workspace);
-        let last = self.blocks.len() - 1;
-        let [table, head] = gradients.two_blocks_mut(0, last);
-        let loss = self.head_backward(device, weights, workspace, scale, Some(head), Some(table));
-        for index in (0..last).rev() {
-            let gradient = Some(gradients.block_mut(index));
-            self.backward_block(device, index, weights, workspace, gradient, balance);
-        }
+        self.forward(device, weights, room);
+        let (own, table) = self.head_gradients(gradients);
+        let loss = self.head_backward(device, self.head_weights(weights), room, scale, Some(own), table);
+        self.backward(device, weights, room, gradients, balance);
         loss
-    }
-
-    /// Turns the gradient of a block's output into that of its input, and adds to the gradient of its weights unless it
-    /// is frozen. The head's way back is [`Network::head_backward`].
-    pub fn backward_block<E: Element>(
-        &self,
-        device: &Device,
-        index: usize,
-        weights: &Weights<E>,
-        workspace: &mut Workspace<E>,
-        gradient: Option<ViewMut<'_, f32>>,
-        balance: f32,
-    ) {
-        match &self.blocks[index].parts {
-            Parts::Embedding(parts) => {
-                if let Some(gradient) = gradient {
-                    self.embed_backward(device, parts, workspace, gradient);
-                }
-            }
-            Parts::Layer(parts) => {
-                self.backward_layer(device, index - 1, parts, weights, workspace, gradient, balance);
-            }
-            Parts::Head(_) => unreachable!("the head is computed with its loss"),
-        }
     }
 
     fn hidden(&self) -> usize {
@@ -138,24 +223,19 @@ impl Network {
         &self,
         device: &Device,
         parts: &EmbeddingParts,
-        weights: &Weights<E>,
-        workspace: &mut Workspace<E>,
+        weights: View<'_, E>,
+        room: &mut Room<'_, E>,
     ) {
-        let (rows, hidden) = (workspace.shape.rows(), self.hidden());
-        let weights = weights.block(0);
+        let (rows, hidden) = (room.shape.rows(), self.hidden());
         let table = weights.range(parts.table.clone());
-        let mut stream = workspace.streams[0].view_mut().matrix(rows, hidden);
-        let tokens = workspace.tokens.view();
-        device.embedding(
-            tokens,
-            table.matrix(table.len() / hidden, hidden),
-            Into::Replace,
-            stream.reborrow(),
-        );
+        let mut stream = room.batch.streams[0].view_mut().matrix(rows, hidden);
+        let given = &room.batch.given;
+        let table = table.matrix(table.len() / hidden, hidden);
+        device.embedding(given.tokens.view(), table, Put::Replace, stream.reborrow());
         if let Some(positions) = &parts.positions {
             let table = weights.range(positions.clone());
-            let positions = workspace.positions.view();
-            device.embedding(positions, table.matrix(table.len() / hidden, hidden), Into::Add, stream);
+            let table = table.matrix(table.len() / hidden, hidden);
+            device.embedding(given.positions.view(), table, Put::Add, stream);
         }
     }
 
@@ -163,116 +243,55 @@ impl Network {
         &self,
         device: &Device,
         parts: &EmbeddingParts,
-        workspace: &mut Workspace<E>,
+        room: &mut Room<'_, E>,
         mut gradient: ViewMut<'_, f32>,
     ) {
-        let (rows, hidden) = (workspace.shape.rows(), self.hidden());
-        let room = workspace.gradients.as_ref().expect(HAS_GRADIENTS);
-        let stream = room.stream.view().matrix(rows, hidden);
-        let mut add = |indices, range: &std::ops::Range<usize>| {
-            let table = gradient.reborrow().into_range(range.clone());
+        let (rows, hidden) = (room.shape.rows(), self.hidden());
+        let stream = room.shared.gradients.as_ref().expect(HAS_GRADIENTS).stream.view().matrix(rows, hidden);
+        let mut add = |indices, range: &Range<usize>| {
+            let table = gradient.reborrow().range(range.clone());
             device.embedding_backward(indices, stream, table.matrix(range.len() / hidden, hidden));
         };
-        add(workspace.tokens.view(), &parts.table);
+        add(room.batch.given.tokens.view(), &parts.table);
         if let Some(positions) = &parts.positions {
-            add(workspace.positions.view(), positions);
+            add(room.batch.given.positions.view(), positions);
         }
     }
 
-    fn forward_layer<E: Element>(
-        &self,
-        device: &Device,
-        layer: usize,
-        parts: &LayerParts,
-        weights: &Weights<E>,
-        workspace: &mut Workspace<E>,
-    ) {
-        let (from, to) = (workspace.stream_index(layer), workspace.stream_index(layer + 1));
-        let (run, rooms) = self.layer_run(device, layer, parts, weights, workspace, 0.0);
-        let [input, output] = rooms.streams.get_disjoint_mut([from, to]).expect("a layer's two streams");
-        run.forward(input, rooms.kept, rooms.cheap, output);
-    }
-
-    #[expect(clippy::too_many_arguments, reason = "what goes in, what comes out, and where")]
-    fn backward_layer<E: Element>(
-        &self,
-        device: &Device,
-        layer: usize,
-        parts: &LayerParts,
-        weights: &Weights<E>,
-        workspace: &mut Workspace<E>,
-        gradient: BlockGradient<'_>,
-        balance: f32,
-    ) {
-        let recompute = workspace.shape.recompute;
-        let (run, rooms) = self.layer_run(device, layer, parts, weights, workspace, balance);
-        let [input, output] =
-            rooms.streams.get_disjoint_mut([layer, layer + 1]).expect("a layer's two streams");
-        match recompute {
-            Recompute::None => {}
-            Recompute::Selective => run.recompute_cheap(input, rooms.kept, rooms.cheap),
-            Recompute::Full => run.forward(input, rooms.kept, rooms.cheap, output),
-        }
-        let room = rooms.gradients.as_mut().expect(HAS_GRADIENTS);
-        run.backward(input, rooms.kept, rooms.cheap, room, gradient);
-    }
-
-    /// A layer's functions, and the rooms of the workspace that they use.
+    /// A layer's functions, and the room that they use.
     fn layer_run<'a, E: Element>(
         &'a self,
         device: &'a Device,
-        layer: usize,
+        index: usize,
         parts: &'a LayerParts,
-        weights: &'a Weights<E>,
-        workspace: &'a mut Workspace<E>,
+        weights: View<'a, E>,
+        room: &'a mut Room<'_, E>,
         balance: f32,
-    ) -> (LayerRun<'a, E>, Rooms<'a, E>) {
-        let Workspace { shape, positions, first_keys, streams, kept, cheap, gradients, .. } = workspace;
-        let reach = self.architecture.transformer.layers().nth(layer).expect("a layer of the model").reach;
-        let first_keys = first_keys.iter().find(|(of, _)| *of == reach).expect("every reach has its keys");
-        let run = LayerRun {
-            device,
-            parts,
-            architecture: &self.architecture,
-            rotary: self.rotary.as_ref(),
-            weights: weights.block(layer + 1),
-            rows: shape.rows(),
-            sequence: shape.sequence,
-            positions: positions.view(),
-            first_keys: first_keys.1.view(),
-            balance,
-        };
-        let (kept_index, cheap_index) = (layer.min(kept.len() - 1), layer.min(cheap.len() - 1));
-        let rooms = Rooms { streams, kept: &mut kept[kept_index], cheap: &mut cheap[cheap_index], gradients };
-        (run, rooms)
+    ) -> (LayerRun<'a, E>, LayerRoom<'a, E>) {
+        let (rows, sequence) = (room.shape.rows(), room.shape.sequence);
+        let room = room.layer(index, parts.reach);
+        let (positions, first_keys) = (room.positions, room.first_keys);
+        let network = self;
+        let run =
+            LayerRun { device, network, parts, weights, rows, sequence, positions, first_keys, balance };
+        (run, room)
     }
 
-    /// The first block after whose forward pass a number is not finite. Computes the micro-batch in `workspace` again.
+    /// The first block after whose forward pass a number is not finite. Computes the room's micro-batch again.
     pub fn find_non_finite<E: Element>(
         &self,
         device: &Device,
         weights: &Weights<E>,
-        workspace: &mut Workspace<E>,
+        room: &mut Room<'_, E>,
     ) -> Option<NonFinite> {
-        for index in 0..self.blocks.len() - 1 {
-            self.forward_block(device, index, weights, workspace);
-            let stream = &workspace.streams[workspace.stream_index(index)];
-            if let Some(at) = device.first_non_finite(stream.view()) {
+        for index in self.before_head(room) {
+            self.forward_block(device, index, weights.block(index), room);
+            if let Some(at) = device.first_non_finite(room.stream_before(index + 1).view()) {
                 return Some(NonFinite { block: self.blocks[index].name.clone(), row: at / self.hidden() });
             }
         }
-        self.head_loss(device, weights, workspace);
-        let at = device.first_non_finite(workspace.losses.view())?;
+        self.head_loss(device, self.head_weights(weights), room);
+        let at = device.first_non_finite(room.head(self.hidden()).head.losses.view())?;
         Some(NonFinite { block: self.blocks.last().expect("a network has a head").name.clone(), row: at })
     }
 }
-
-/// What a layer changes in a workspace.
-struct Rooms<'a, E: Element> {
-    streams: &'a mut [Buffer<E>],
-    kept: &'a mut Kept<E>,
-    cheap: &'a mut Cheap<E>,
-    gradients: &'a mut Option<GradientRoom<E>>,
-}
-
-pub(crate) const HAS_GRADIENTS: &str = "learning needs a workspace with gradients";

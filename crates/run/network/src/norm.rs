@@ -1,17 +1,11 @@
 //! The norms before attention, MLP and head: RMS norm or layer norm, as the model has it.
 
-use bedplate_kernels::{Buffer, Device, Element, Into, Matrix, MatrixMut, View, ViewMut};
+use bedplate_kernels::{Buffer, Device, Element, Matrix, MatrixMut, Put, View, ViewMut};
 
 use crate::Architecture;
 use crate::layer::{BlockGradient, LayerRun};
 use crate::table::NormParts;
-use crate::workspace::GradientRoom;
-
-/// What a norm's forward pass saw and left.
-pub(crate) struct Passed<'a, E: Element> {
-    pub(crate) input: &'a Buffer<E>,
-    pub(crate) statistics: &'a Buffer<f32>,
-}
+use crate::workspace::StreamGradients;
 
 /// Statistics per row: one for an RMS norm; a layer norm, which has a bias, needs two.
 fn statistics_per_row(parts: &NormParts) -> usize {
@@ -29,7 +23,7 @@ pub(crate) fn forward<E: Element>(
     statistics: &mut Buffer<f32>,
 ) {
     let epsilon = architecture.numerics.norm_epsilon;
-    let statistics = statistics.range_mut(0..input.rows * statistics_per_row(parts));
+    let statistics = statistics.range_mut(0..input.shape().0 * statistics_per_row(parts));
     let weight = weights.range(parts.weight.clone());
     match &parts.bias {
         None => device.rms_norm(input, weight, epsilon, output, statistics),
@@ -49,18 +43,18 @@ pub(crate) fn backward<E: Element>(
     d_output: Matrix<'_, E>,
     input: Matrix<'_, E>,
     statistics: &Buffer<f32>,
-    into: Into,
+    put: Put,
     d_input: MatrixMut<'_, E>,
     gradient: BlockGradient<'_>,
 ) {
-    let statistics = statistics.range(0..input.rows * statistics_per_row(parts));
+    let statistics = statistics.range(0..input.shape().0 * statistics_per_row(parts));
     let weight = weights.range(parts.weight.clone());
     let (d_weight, d_bias) = gradient.map(|gradient| split(parts, gradient)).unzip();
     let d_bias = d_bias.flatten();
     match &parts.bias {
-        None => device.rms_norm_backward(d_output, input, weight, statistics, into, d_input, d_weight),
+        None => device.rms_norm_backward(d_output, input, weight, statistics, put, d_input, d_weight),
         Some(_) => {
-            device.layer_norm_backward(d_output, input, weight, statistics, into, d_input, d_weight, d_bias);
+            device.layer_norm_backward(d_output, input, weight, statistics, put, d_input, d_weight, d_bias);
         }
     }
 }
@@ -69,8 +63,8 @@ pub(crate) fn backward<E: Element>(
 fn split<'a>(parts: &NormParts, gradient: ViewMut<'a, f32>) -> (ViewMut<'a, f32>, Option<ViewMut<'a, f32>>) {
     let end = parts.weight.end;
     let (front, back) = gradient.split_at(end);
-    let bias = parts.bias.clone().map(|bias| back.into_range(bias.start - end..bias.end - end));
-    (front.into_range(parts.weight.clone()), bias)
+    let bias = parts.bias.clone().map(|bias| back.range(bias.start - end..bias.end - end));
+    (front.range(parts.weight.clone()), bias)
 }
 
 impl<E: Element> LayerRun<'_, E> {
@@ -82,15 +76,16 @@ impl<E: Element> LayerRun<'_, E> {
         statistics: &mut Buffer<f32>,
     ) {
         let (input, output) = (self.matrix(input, self.hidden()), self.matrix_mut(output, self.hidden()));
-        forward(self.device, self.architecture, parts, self.weights, input, output, statistics);
+        forward(self.device, self.network.architecture(), parts, self.weights, input, output, statistics);
     }
 
     /// From the gradient in `room.normed` to more of that in `room.stream`.
     pub(crate) fn norm_backward(
         &self,
         parts: &NormParts,
-        passed: &Passed<'_, E>,
-        room: &mut GradientRoom<E>,
+        input: &Buffer<E>,
+        statistics: &Buffer<f32>,
+        room: &mut StreamGradients<E>,
         gradient: BlockGradient<'_>,
     ) {
         let hidden = self.hidden();
@@ -99,9 +94,9 @@ impl<E: Element> LayerRun<'_, E> {
             parts,
             self.weights,
             self.matrix(&room.normed, hidden),
-            self.matrix(passed.input, hidden),
-            passed.statistics,
-            Into::Add,
+            self.matrix(input, hidden),
+            statistics,
+            Put::Add,
             self.matrix_mut(&mut room.stream, hidden),
             gradient,
         );

@@ -61,7 +61,7 @@ impl Architecture {
         Self::new(transformer, source.text)
     }
 
-    /// A built-in shape with the constants that its family uses where nothing is said.
+    /// A built-in shape with the default constants of its family.
     pub fn from_shape(transformer: Transformer) -> Result<Self, NetworkError> {
         let config = bedplate_transformer::to_config_json(&transformer)
             .map_err(|source| NetworkError::Model(Box::new(source)))?;

@@ -1,16 +1,16 @@
 //! Weights in Hugging Face's safetensors files, to and from a network.
 //!
 //! A file is the length of its header (eight bytes), a JSON header that gives each tensor's format, shape and bytes, and
-//! the bytes. Large models are several files with an index. Everything in a header is checked against the file before
-//! anything is read.
+//! the bytes. Large models are several files with an index. A header is checked against its file before any tensor is read.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use bedplate_kernels::{Bf16, Device, Element};
+use half::f16;
 use serde_json::{Map, Value, json};
 
 use crate::names::Names;
@@ -108,7 +108,7 @@ impl SafetensorsFile {
         Ok(Some(match tensor.format {
             Format::F32 => bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect(),
             Format::Bf16 => halves().map(|bits| Bf16::from_bits(bits).to_f32()).collect(),
-            Format::F16 => halves().map(half_to_f32).collect(),
+            Format::F16 => halves().map(|bits| f16::from_bits(bits).to_f32()).collect(),
         }))
     }
 }
@@ -157,25 +157,15 @@ fn read_entry(entry: &Value, data: u64, size: u64) -> Result<StoredTensor, Strin
     Ok(StoredTensor { format, shape, start: data + begin, bytes: bytes as usize })
 }
 
-fn half_to_f32(bits: u16) -> f32 {
-    let (sign, exponent, fraction) = (bits >> 15, (bits >> 10) & 0x1f, bits & 0x3ff);
-    let magnitude = match exponent {
-        0 => f32::from(fraction) * 2f32.powi(-24),
-        0x1f if fraction == 0 => f32::INFINITY,
-        0x1f => f32::NAN,
-        _ => (1.0 + f32::from(fraction) / 1024.0) * 2f32.powi(i32::from(exponent) - 15),
-    };
-    if sign == 1 { -magnitude } else { magnitude }
-}
-
 /// What was read, beside the weights themselves.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Loaded {
-    /// Tensors of the files that the network has no place for.
+    /// Tensors of the files that the network does not use.
     pub unused: Vec<String>,
 }
 
-/// Reads weights from a file, or from a folder with `model.safetensors` or an index of several files.
+/// Reads weights from a file, or from a folder with `model.safetensors` or an index of several files. Of a network that is cut
+/// over ranks or stages, only what is here is kept.
 pub fn load<E: Element>(
     network: &Network,
     device: &Device,
@@ -191,9 +181,11 @@ pub fn load<E: Element>(
         let full = named(name).map(|file| (file, name.to_owned()));
         full.or_else(|| short.and_then(|short| named(short).map(|file| (file, short.to_owned()))))
     };
-    let tensors = || network.blocks().iter().flat_map(|block| &block.tensors);
+    let blocks = || network.blocks().iter().enumerate();
+    let wanted =
+        blocks().filter(|(index, _)| weights.has_block(*index)).flat_map(|(_, block)| &block.tensors);
     let missing: Vec<String> =
-        tensors().map(|tensor| tensor.name.clone()).filter(|name| find(name).is_none()).collect();
+        wanted.map(|tensor| tensor.name.clone()).filter(|name| find(name).is_none()).collect();
     if let Some(first) = missing.first() {
         return Err(NetworkError::MissingTensors {
             path: path.to_owned(),
@@ -201,18 +193,20 @@ pub fn load<E: Element>(
             count: missing.len(),
         });
     }
-    let mut used = Vec::new();
-    for (index, block) in network.blocks().iter().enumerate() {
+    let mut used = BTreeSet::new();
+    for (index, block) in blocks() {
         for tensor in &block.tensors {
-            let (file, name) = find(&tensor.name).expect("none is missing");
-            let values = read_tensor(file, &name, tensor)?;
-            let values: Vec<E> = values.into_iter().map(E::narrow).collect();
-            device.write(weights.block_mut(index).into_range(tensor.range.clone()), &values);
-            used.push(name);
+            let Some((file, name)) = find(&tensor.name) else { continue };
+            if weights.has_block(index) {
+                let whole = read_tensor(file, &name, tensor)?;
+                let values: Vec<E> = tensor.places().map(|place| E::narrow(whole[place])).collect();
+                device.write(weights.block_mut(index).range(tensor.range.clone()), &values);
+            }
+            used.insert(name);
         }
     }
     let all = files.iter().flat_map(|file| file.tensors.keys());
-    Ok(Loaded { unused: all.filter(|name| !used.contains(name)).cloned().collect() })
+    Ok(Loaded { unused: all.filter(|name| !used.contains(*name)).cloned().collect() })
 }
 
 fn files_of(path: &Path) -> Result<Vec<PathBuf>, NetworkError> {
@@ -263,6 +257,9 @@ pub fn save<E: Element>(
     weights: &Weights<E>,
     folder: &Path,
 ) -> Result<(), NetworkError> {
+    if network.slice().degree > 1 {
+        return Err(NetworkError::Unsupported { feature: "writing one rank's slice as a model".into() });
+    }
     let cannot = |source| NetworkError::WriteWeights { path: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(cannot)?;
     let mut named = Vec::new();
@@ -326,20 +323,6 @@ pub fn write_tensors(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn halves_widen_exactly() {
-        for (bits, value) in [
-            (0x3c00, 1.0),
-            (0xc000, -2.0),
-            (0x0001, 5.960_464_5e-8),
-            (0x7bff, 65504.0),
-            (0x3555, 0.333_251_95),
-        ] {
-            assert_eq!(half_to_f32(bits), value);
-        }
-        assert!(half_to_f32(0x7e00).is_nan());
-    }
 
     #[test]
     fn transposing_twice_changes_nothing() {

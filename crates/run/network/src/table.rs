@@ -2,26 +2,48 @@
 //!
 //! A block (the embedding, a layer, the head) is what is gathered, computed, recomputed and freed at once. Matrices
 //! that read the same input lie side by side, so that one product computes queries, keys and values, or gate and up.
+//!
+//! A network that is cut over ranks has tables of one rank's part: a tensor then knows which rows and columns of the whole it is.
 
 use std::ops::Range;
 
+use bedplate_transformer::workspace::Widths;
 use bedplate_transformer::{
-    Attention, Dense, GroupedQuery, Layer, Mixture, Mlp, Norm, Positions, Transformer,
+    Attention, Dense, GroupedQuery, Layer, Mixture, Mlp, Norm, Positions, Reach, Transformer,
 };
 
 use crate::names::Names;
+use crate::{NetworkError, Slice};
 
 /// A tensor of a block, under the name it has in Hugging Face's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Tensor {
     pub name: String,
-    /// As stored in files.
+    /// Of the whole tensor, as stored in files.
     pub shape: Vec<usize>,
     pub kind: Kind,
     /// Files hold the transposed matrix (GPT-2).
     pub is_transposed: bool,
     /// Where it lies in the block's buffer.
     pub range: Range<usize>,
+    /// Rows and columns of the whole, as a matrix of outputs by inputs, that are here; a vector has one column.
+    rows: Vec<Range<usize>>,
+    columns: Range<usize>,
+}
+
+impl Tensor {
+    /// Outputs and inputs that are here.
+    pub fn size(&self) -> [usize; 2] {
+        [self.rows.iter().map(Range::len).sum(), self.columns.len()]
+    }
+
+    /// The places of its numbers in the whole tensor, as a matrix of outputs by inputs.
+    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+        let inputs =
+            if self.is_transposed { self.shape[0] } else { self.shape.get(1).map_or(1, |inputs| *inputs) };
+        let rows = self.rows.iter().cloned().flatten();
+        rows.flat_map(move |row| self.columns.clone().map(move |column| row * inputs + column))
+    }
 }
 
 /// What a tensor is, by which it is initialised and decayed.
@@ -85,7 +107,8 @@ pub(crate) struct LinearParts {
 
 #[derive(Debug, Clone)]
 pub(crate) struct LayerParts {
-    pub(crate) attention: GroupedQuery,
+    pub(crate) widths: Widths,
+    pub(crate) reach: Reach,
     pub(crate) before_attention: NormParts,
     pub(crate) qkv: LinearParts,
     pub(crate) head_norms: Option<HeadNorms>,
@@ -138,23 +161,26 @@ impl DenseParts {
 /// Parts begin at multiples of a cache line.
 const ALIGNMENT: usize = 32;
 
-/// The blocks of a model, from the embedding to the head.
-pub(crate) fn blocks(model: &Transformer) -> Vec<Block> {
+/// The blocks of a slice of a model, from the embedding to the head.
+pub(crate) fn blocks(model: &Transformer, slice: Slice) -> Result<Vec<Block>, NetworkError> {
     let names = Names::of(model.family);
     let mut blocks = vec![embedding(model, &names)];
-    blocks.extend(model.layers().enumerate().map(|(index, layer)| self::layer(model, layer, index, &names)));
+    for (index, layer) in model.layers().enumerate() {
+        let widths = Widths::of(model.hidden, &slice.layer(layer)?);
+        blocks.push(self::layer(model, layer, widths, index, Plan::new(&names, slice)));
+    }
     blocks.push(head(model, &names));
-    blocks
+    Ok(blocks)
 }
 
 fn embedding(model: &Transformer, names: &Names) -> Block {
     let hidden = model.hidden as usize;
-    let mut plan = Plan::default();
-    let table = plan.tensor(names.embedding(), &[model.vocab as usize, hidden], Kind::Embedding);
+    let mut plan = Plan::new(names, Slice::WHOLE);
+    let table = plan.whole(names.embedding(), &[model.vocab as usize, hidden], Kind::Embedding);
     let positions = match model.positions {
         Positions::Learned { count } => {
             plan.align();
-            Some(plan.tensor(names.positions(), &[count as usize, hidden], Kind::Embedding))
+            Some(plan.whole(names.positions(), &[count as usize, hidden], Kind::Embedding))
         }
         _ => None,
     };
@@ -163,49 +189,48 @@ fn embedding(model: &Transformer, names: &Names) -> Block {
 
 fn head(model: &Transformer, names: &Names) -> Block {
     let hidden = model.hidden as usize;
-    let mut plan = Plan::default();
+    let mut plan = Plan::new(names, Slice::WHOLE);
     let norm = plan.norm(model.norm, names.final_norm(), hidden);
     plan.align();
     let weight = (!model.has_tied_embeddings)
-        .then(|| plan.tensor(names.head(), &[model.vocab as usize, hidden], Kind::Matrix));
+        .then(|| plan.whole(names.head(), &[model.vocab as usize, hidden], Kind::Matrix));
     plan.into_block("head".into(), Parts::Head(HeadParts { norm, weight }))
 }
 
-fn layer(model: &Transformer, layer: &Layer, index: usize, names: &Names) -> Block {
+fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut plan: Plan<'_>) -> Block {
     let Attention::GroupedQuery(attention) = layer.attention else {
         unreachable!("latent attention was refused with the architecture")
     };
-    let hidden = model.hidden as usize;
-    let mut plan = Plan::default();
+    let (hidden, names) = (model.hidden as usize, plan.names);
     let before_attention = plan.norm(model.norm, names.before_attention(index), hidden);
-    let qkv = plan.qkv(&attention, hidden, index, names);
-    let head_norms = attention.has_qk_norm.then(|| plan.head_norms(&attention, index, names));
+    let qkv = plan.qkv(&attention, hidden, index);
+    let head_norms = attention.has_qk_norm.then(|| plan.head_norms(&attention, index));
     let inner = (attention.heads * attention.head_dim) as usize;
-    let output = plan.linears(
-        &[names.output(index)],
-        &[hidden],
-        inner,
-        attention.has_output_bias,
-        Kind::Residual,
-        names,
-    );
+    let output = (names.output(index), vec![hidden]);
+    let output = plan.linears(&[output], inner, attention.has_output_bias, Kind::Residual);
     let before_mlp = plan.norm(model.norm, names.before_mlp(index), hidden);
     let mlp = match &layer.mlp {
-        Mlp::Dense(dense) => MlpParts::Dense(plan.dense(dense, hidden, &names.dense(index), names)),
-        Mlp::Mixture(mixture) => MlpParts::Mixture(plan.mixture(mixture, hidden, index, names)),
+        Mlp::Dense(dense) => MlpParts::Dense(plan.dense(dense, hidden, names.dense(index))),
+        Mlp::Mixture(mixture) => MlpParts::Mixture(plan.mixture(mixture, hidden, index)),
     };
-    let parts = LayerParts { attention, before_attention, qkv, head_norms, output, before_mlp, mlp };
+    let reach = layer.reach;
+    let parts = LayerParts { widths, reach, before_attention, qkv, head_norms, output, before_mlp, mlp };
     plan.into_block(format!("layer {index}"), Parts::Layer(Box::new(parts)))
 }
 
-/// A block under construction.
-#[derive(Default)]
-struct Plan {
+/// A block under construction. Sizes that its functions take are those of the whole.
+struct Plan<'a> {
+    names: &'a Names,
+    slice: Slice,
     tensors: Vec<Tensor>,
     len: usize,
 }
 
-impl Plan {
+impl<'a> Plan<'a> {
+    fn new(names: &'a Names, slice: Slice) -> Self {
+        Self { names, slice, tensors: Vec::new(), len: 0 }
+    }
+
     fn align(&mut self) {
         self.len = self.len.next_multiple_of(ALIGNMENT);
     }
@@ -215,117 +240,152 @@ impl Plan {
         Block { name, tensors: self.tensors, len: self.len, parts }
     }
 
-    fn tensor(&mut self, name: String, shape: &[usize], kind: Kind) -> Range<usize> {
-        let range = self.len..self.len + shape.iter().product::<usize>();
+    /// A tensor that every rank has as a whole.
+    fn whole(&mut self, name: String, shape: &[usize], kind: Kind) -> Range<usize> {
+        let columns = 0..shape.get(1).map_or(1, |columns| *columns);
+        let all = 0..shape[0];
+        self.tensor(name, shape.to_vec(), kind, Vec::from([all]), columns)
+    }
+
+    fn tensor(
+        &mut self,
+        name: String,
+        shape: Vec<usize>,
+        kind: Kind,
+        rows: Vec<Range<usize>>,
+        columns: Range<usize>,
+    ) -> Range<usize> {
+        let len = rows.iter().map(Range::len).sum::<usize>() * columns.len();
+        let range = self.len..self.len + len;
         self.len = range.end;
-        let shape = shape.to_vec();
-        self.tensors.push(Tensor { name, shape, kind, is_transposed: false, range: range.clone() });
+        let is_transposed = false;
+        self.tensors.push(Tensor { name, shape, kind, is_transposed, range: range.clone(), rows, columns });
         range
     }
 
     fn norm(&mut self, norm: Norm, name: String, width: usize) -> NormParts {
         self.align();
-        let weight = self.tensor(format!("{name}.weight"), &[width], Kind::Norm);
+        let weight = self.whole(format!("{name}.weight"), &[width], Kind::Norm);
         self.align();
         let bias =
-            (norm == Norm::LayerNorm).then(|| self.tensor(format!("{name}.bias"), &[width], Kind::Bias));
+            (norm == Norm::LayerNorm).then(|| self.whole(format!("{name}.bias"), &[width], Kind::Bias));
         NormParts { weight, bias }
     }
 
-    /// Linear layers with one input, side by side: all weights, then all biases.
+    /// This rank's rows of a matrix: a share of each of its sections, or all where its inputs are cut.
+    fn rows(&self, sections: &[usize], kind: Kind) -> Vec<Range<usize>> {
+        let mut start = 0;
+        let mut section = |len: &usize| {
+            let share = if kind == Kind::Residual { 0..*len } else { self.slice.share(*len) };
+            start += len;
+            start - len + share.start..start - len + share.end
+        };
+        sections.iter().map(&mut section).collect()
+    }
+
+    fn matrix(&mut self, name: String, sections: &[usize], inputs: usize, kind: Kind) {
+        let outputs = sections.iter().sum();
+        let columns = if kind == Kind::Residual { self.slice.share(inputs) } else { 0..inputs };
+        let rows = self.rows(sections, kind);
+        self.tensor(name, vec![outputs, inputs], kind, rows, columns);
+    }
+
+    /// Linear layers with one input, side by side: all weights, then all biases. A matrix may consist of several sections.
     fn linears(
         &mut self,
-        stems: &[String],
-        outputs: &[usize],
+        layers: &[(String, Vec<usize>)],
         inputs: usize,
         has_bias: bool,
         kind: Kind,
-        names: &Names,
     ) -> LinearParts {
         self.align();
         let start = self.len;
-        for (stem, outputs) in stems.iter().zip(outputs) {
-            let shape = if names.are_transposed() { [inputs, *outputs] } else { [*outputs, inputs] };
-            self.tensor(format!("{stem}.weight"), &shape, kind);
-            self.tensors.last_mut().expect("just pushed").is_transposed = names.are_transposed();
+        for (stem, sections) in layers {
+            self.matrix(format!("{stem}.weight"), sections, inputs, kind);
+            if self.names.are_transposed() {
+                let tensor = self.tensors.last_mut().expect("just pushed");
+                tensor.is_transposed = true;
+                tensor.shape.reverse();
+            }
         }
         let weight = start..self.len;
         self.align();
         let bias = has_bias.then(|| {
             let start = self.len;
-            for (stem, outputs) in stems.iter().zip(outputs) {
-                self.tensor(format!("{stem}.bias"), &[*outputs], Kind::Bias);
+            for (stem, sections) in layers {
+                let rows = self.rows(sections, kind);
+                self.tensor(format!("{stem}.bias"), vec![sections.iter().sum()], Kind::Bias, rows, 0..1);
             }
             start..self.len
         });
         LinearParts { weight, bias }
     }
 
-    fn qkv(&mut self, attention: &GroupedQuery, hidden: usize, index: usize, names: &Names) -> LinearParts {
-        let (heads, kv_heads, dim) =
-            (attention.heads as usize, attention.kv_heads as usize, attention.head_dim as usize);
-        let stems = names.qkv(index);
-        let widths = [heads * dim, kv_heads * dim, kv_heads * dim];
-        // GPT-2 has one matrix for all three.
-        let joint = [widths.iter().sum()];
-        let widths: &[usize] = if stems.len() == 1 { &joint } else { &widths };
-        self.linears(&stems, widths, hidden, attention.has_qkv_bias, Kind::Matrix, names)
-    }
-
-    fn head_norms(&mut self, attention: &GroupedQuery, index: usize, names: &Names) -> HeadNorms {
-        let dim = attention.head_dim as usize;
-        let [queries, keys] = names.head_norms(index);
-        self.align();
-        let queries = self.tensor(queries, &[dim], Kind::Norm);
-        self.align();
-        HeadNorms { queries, keys: self.tensor(keys, &[dim], Kind::Norm) }
-    }
-
-    fn dense(&mut self, dense: &Dense, hidden: usize, stems: &MlpNames, names: &Names) -> DenseParts {
-        let width = dense.width as usize;
-        let (first, widths) = match &stems.gate {
-            Some(gate) if dense.is_gated => (vec![gate.clone(), stems.up.clone()], vec![width, width]),
-            _ => (vec![stems.up.clone()], vec![width]),
+    fn qkv(&mut self, attention: &GroupedQuery, hidden: usize, index: usize) -> LinearParts {
+        let (queries, keys) = (attention.heads * attention.head_dim, attention.kv_heads * attention.head_dim);
+        let widths = [queries, keys, keys].map(|width| width as usize);
+        let stems = self.names.qkv(index);
+        let layers: Vec<(String, Vec<usize>)> = match <[String; 1]>::try_from(stems) {
+            // GPT-2 has one matrix for all three.
+            Ok([stem]) => vec![(stem, widths.to_vec())],
+            Err(stems) => stems.into_iter().zip(widths.map(|width| vec![width])).collect(),
         };
-        let gate_up = self.linears(&first, &widths, hidden, dense.has_bias, Kind::Matrix, names);
-        let down = self.linears(
-            std::slice::from_ref(&stems.down),
-            &[hidden],
-            width,
-            dense.has_bias,
-            Kind::Residual,
-            names,
-        );
-        DenseParts { width, is_gated: dense.is_gated, gate_up, down }
+        self.linears(&layers, hidden, attention.has_qkv_bias, Kind::Matrix)
     }
 
-    fn mixture(&mut self, mixture: &Mixture, hidden: usize, index: usize, names: &Names) -> MixtureParts {
+    fn head_norms(&mut self, attention: &GroupedQuery, index: usize) -> HeadNorms {
+        let dim = attention.head_dim as usize;
+        let [queries, keys] = self.names.head_norms(index);
+        self.align();
+        let queries = self.whole(queries, &[dim], Kind::Norm);
+        self.align();
+        HeadNorms { queries, keys: self.whole(keys, &[dim], Kind::Norm) }
+    }
+
+    fn dense(&mut self, dense: &Dense, hidden: usize, stems: MlpNames) -> DenseParts {
+        let width = dense.width as usize;
+        let gate = stems.gate.filter(|_| dense.is_gated);
+        let first: Vec<_> = gate.into_iter().chain([stems.up]).map(|stem| (stem, vec![width])).collect();
+        let gate_up = self.linears(&first, hidden, dense.has_bias, Kind::Matrix);
+        let down = self.linears(&[(stems.down, vec![hidden])], width, dense.has_bias, Kind::Residual);
+        DenseParts { width: width / self.slice.degree, is_gated: dense.is_gated, gate_up, down }
+    }
+
+    fn mixture(&mut self, mixture: &Mixture, hidden: usize, index: usize) -> MixtureParts {
         let (experts, width) = (mixture.experts as usize, mixture.expert.width as usize);
         self.align();
-        let router = self.tensor(names.router(index), &[experts, hidden], Kind::Matrix);
+        let router = self.whole(self.names.router(index), &[experts, hidden], Kind::Matrix);
         self.align();
         let start = self.len;
         for expert in 0..experts {
-            let stems = names.expert(index, expert);
-            let gate = stems.gate.as_ref().expect("experts of known families are gated");
-            self.tensor(format!("{gate}.weight"), &[width, hidden], Kind::Matrix);
-            self.tensor(format!("{}.weight", stems.up), &[width, hidden], Kind::Matrix);
+            let stems = self.names.expert(index, expert);
+            let gate = stems.gate.expect("experts of known families are gated");
+            self.matrix(format!("{gate}.weight"), &[width], hidden, Kind::Matrix);
+            self.matrix(format!("{}.weight", stems.up), &[width], hidden, Kind::Matrix);
         }
         let gate_up = start..self.len;
         self.align();
         let start = self.len;
         for expert in 0..experts {
-            let stem = names.expert(index, expert).down;
-            self.tensor(format!("{stem}.weight"), &[hidden, width], Kind::Residual);
+            let stem = self.names.expert(index, expert).down;
+            self.matrix(format!("{stem}.weight"), &[hidden], width, Kind::Residual);
         }
         let down = start..self.len;
-        let shared = mixture.shared.map(|shared| self.dense(&shared, hidden, &names.shared(index), names));
+        let shared = mixture.shared.map(|shared| self.dense(&shared, hidden, self.names.shared(index)));
         self.align();
         let shared_gate = mixture
             .has_shared_gate
-            .then(|| self.tensor(names.shared_gate(index), &[1, hidden], Kind::Matrix));
-        let per_token = mixture.per_token as usize;
-        MixtureParts { experts, per_token, width, router, gate_up, down, shared, shared_gate }
+            .then(|| self.whole(self.names.shared_gate(index), &[1, hidden], Kind::Matrix));
+        MixtureParts {
+            experts,
+            per_token: mixture.per_token as usize,
+            width: width / self.slice.degree,
+            router,
+            gate_up,
+            down,
+            shared,
+            shared_gate,
+        }
     }
 }
 

@@ -1,25 +1,19 @@
-//! Everything a micro-batch needs beside weights and gradients, allocated once.
+//! Everything that blocks need beside weights and gradients of weights, allocated once.
 //!
-//! What a layer's forward pass leaves for its backward pass is in two halves: `Kept` is costly to make again (products and
-//! attention), `Cheap` is norms and activations. How much recomputation is chosen decides which of them every layer has
-//! for itself and which all layers share.
+//! [`bedplate_transformer::workspace`] describes the buffers; here they become memory of a device. A workspace serves all
+//! blocks of a network or those of one stage, for one micro-batch or for several whose backward passes are still to come.
 
-use bedplate_kernels::{Buffer, Device, Element};
-use bedplate_transformer::{Reach, Transformer};
+use std::cell::Cell;
+use std::marker::PhantomData;
+use std::ops::Range;
+
+use bedplate_kernels::{Buffer, Device, Element, Matrix, Value, View, ViewMut};
+use bedplate_transformer::Reach;
+use bedplate_transformer::workspace::{
+    self, BatchRoom, Hold, Make, Recompute, Rooms, SharedRoom, Stage, Widths,
+};
 
 use crate::Network;
-use crate::table::{LayerParts, MixtureParts, MlpParts, Parts};
-
-/// What the backward pass computes again instead of keeping it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Recompute {
-    #[default]
-    None,
-    /// Norms and activation functions.
-    Selective,
-    /// Whole layers; only their inputs are kept.
-    Full,
-}
 
 /// How many tokens a workspace holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -29,7 +23,7 @@ pub struct WorkspaceShape {
     /// Tokens of a sequence.
     pub sequence: usize,
     pub recompute: Recompute,
-    /// Without gradients there is one layer's room for all and none for gradients.
+    /// Without gradients, nothing is kept and all layers share one room.
     pub has_gradients: bool,
 }
 
@@ -50,144 +44,151 @@ pub struct Tokens<'a> {
     pub first_keys: &'a [u32],
 }
 
-/// Buffers for one micro-batch.
+/// Buffers of a device.
+pub(crate) struct Memory<E>(PhantomData<E>);
+
+impl<E: Element> Hold for Memory<E> {
+    type Element = Buffer<E>;
+    type Wide = Buffer<f32>;
+    type Index = Buffer<u32>;
+}
+
+pub(crate) type Kept<E> = workspace::Kept<Memory<E>>;
+pub(crate) type Cheap<E> = workspace::Cheap<Memory<E>>;
+pub(crate) type StreamGradients<E> = workspace::StreamGradients<Memory<E>>;
+pub(crate) type InnerGradients<E> = workspace::InnerGradients<Memory<E>>;
+type Head<E> = workspace::Head<Memory<E>>;
+pub(crate) type Partial<E> = workspace::Partial<Memory<E>>;
+
+/// Buffers for some blocks of a network.
 pub struct Workspace<E: Element> {
-    pub(crate) shape: WorkspaceShape,
-    pub(crate) tokens: Buffer<u32>,
-    pub(crate) targets: Buffer<u32>,
-    pub(crate) positions: Buffer<u32>,
-    /// One buffer per distinct reach, in order of first appearance.
-    pub(crate) first_keys: Vec<(Reach, Buffer<u32>)>,
-    /// The residual stream before each layer, and before the head.
-    pub(crate) streams: Vec<Buffer<E>>,
-    pub(crate) kept: Vec<Kept<E>>,
-    pub(crate) cheap: Vec<Cheap<E>>,
-    pub(crate) head: HeadRoom<E>,
-    pub(crate) gradients: Option<GradientRoom<E>>,
-    pub(crate) losses: Buffer<f32>,
+    shape: WorkspaceShape,
+    blocks: Range<usize>,
+    /// The distinct reaches of the network's layers, as [`BatchRoom::first_keys`] has them.
+    reaches: Vec<Reach>,
+    rooms: Rooms<Memory<E>>,
     /// First keys on their way to the device.
     staged: Vec<u32>,
+    bytes: usize,
 }
 
-pub(crate) struct Kept<E: Element> {
-    pub(crate) inverse_attention: Buffer<f32>,
-    /// Queries and keys before their norms; empty without such norms.
-    pub(crate) unnormed: Buffer<E>,
-    pub(crate) head_inverses: [Buffer<f32>; 2],
-    pub(crate) qkv: Buffer<E>,
-    pub(crate) attended: Buffer<E>,
-    pub(crate) log_sums: Buffer<f32>,
-    /// The residual stream between attention and MLP.
-    pub(crate) middle: Buffer<E>,
-    pub(crate) inverse_mlp: Buffer<f32>,
-    /// Of a dense MLP or of the shared expert; empty when there is neither.
-    pub(crate) gate_up: Buffer<E>,
-    pub(crate) mixture: Option<KeptMixture<E>>,
+/// One micro-batch's part of a workspace, with what all its micro-batches use in turn.
+pub struct Room<'a, E: Element> {
+    pub(crate) shape: WorkspaceShape,
+    pub(crate) blocks: Range<usize>,
+    pub(crate) reaches: &'a [Reach],
+    pub(crate) batch: &'a mut BatchRoom<Memory<E>>,
+    pub(crate) shared: &'a mut SharedRoom<Memory<E>>,
+    staged: &'a mut Vec<u32>,
 }
 
-pub(crate) struct KeptMixture<E: Element> {
-    pub(crate) logits: Buffer<f32>,
-    pub(crate) probabilities: Buffer<f32>,
-    pub(crate) experts: Buffer<u32>,
-    pub(crate) weights: Buffer<f32>,
-    pub(crate) order: Buffer<u32>,
-    pub(crate) slots: Buffer<u32>,
-    pub(crate) offsets: Buffer<u32>,
-    pub(crate) gate_up: Buffer<E>,
-    pub(crate) outputs: Buffer<E>,
-    pub(crate) shared_outputs: Buffer<E>,
-    pub(crate) shared_logits: Buffer<f32>,
+/// What a layer changes.
+pub(crate) struct LayerRoom<'a, E: Element> {
+    pub(crate) input: &'a mut Buffer<E>,
+    pub(crate) output: &'a mut Buffer<E>,
+    pub(crate) kept: &'a mut Kept<E>,
+    pub(crate) cheap: &'a mut Cheap<E>,
+    pub(crate) gradients: Option<&'a mut StreamGradients<E>>,
+    pub(crate) inner: Option<&'a mut InnerGradients<E>>,
+    /// Present where layers are cut over ranks.
+    pub(crate) partial: Option<&'a mut Partial<E>>,
+    pub(crate) positions: View<'a, u32>,
+    pub(crate) first_keys: View<'a, u32>,
 }
 
-pub(crate) struct Cheap<E: Element> {
-    pub(crate) before_attention: Buffer<E>,
-    pub(crate) before_mlp: Buffer<E>,
-    pub(crate) activated: Buffer<E>,
-    /// Tokens in the order of their experts.
-    pub(crate) gathered: Buffer<E>,
-    pub(crate) expert_activated: Buffer<E>,
+/// What the head reads and changes.
+pub(crate) struct HeadRoom<'a, E: Element> {
+    pub(crate) stream: Matrix<'a, E>,
+    pub(crate) targets: View<'a, u32>,
+    pub(crate) head: &'a mut Head<E>,
+    pub(crate) gradients: Option<&'a mut StreamGradients<E>>,
 }
-
-pub(crate) struct HeadRoom<E: Element> {
-    pub(crate) normed: Buffer<E>,
-    pub(crate) inverses: Buffer<f32>,
-    /// Logits of some rows at a time.
-    pub(crate) logits: Buffer<f32>,
-}
-
-pub(crate) struct GradientRoom<E: Element> {
-    /// Of the residual stream; turned in place from the gradient of a block's output into that of its input.
-    pub(crate) stream: Buffer<E>,
-    pub(crate) normed: Buffer<E>,
-    pub(crate) attended: Buffer<E>,
-    pub(crate) qkv: Buffer<E>,
-    pub(crate) activated: Buffer<E>,
-    pub(crate) gate_up: Buffer<E>,
-    pub(crate) mixture: Option<MixtureGradients<E>>,
-}
-
-pub(crate) struct MixtureGradients<E: Element> {
-    pub(crate) outputs: Buffer<E>,
-    pub(crate) activated: Buffer<E>,
-    pub(crate) gate_up: Buffer<E>,
-    pub(crate) gathered: Buffer<E>,
-    pub(crate) weights: Buffer<f32>,
-    pub(crate) logits: Buffer<f32>,
-    pub(crate) shared_outputs: Buffer<E>,
-    pub(crate) shared_logits: Buffer<f32>,
-}
-
-/// Logits are made for about this many numbers at a time: 16 MB, which the last-level cache holds.
-const LOGITS_AT_ONCE: usize = 4 << 20;
 
 impl<E: Element> Workspace<E> {
-    pub fn new(network: &Network, shape: WorkspaceShape) -> Self {
+    /// For all blocks of a network and one micro-batch at a time.
+    pub fn new(device: &Device, network: &Network, shape: WorkspaceShape) -> Self {
+        Self::of_stage(device, network, 0..network.blocks().len(), 1, shape)
+    }
+
+    /// For consecutive blocks and `in_flight` micro-batches.
+    pub fn of_stage(
+        device: &Device,
+        network: &Network,
+        blocks: Range<usize>,
+        in_flight: usize,
+        shape: WorkspaceShape,
+    ) -> Self {
         let model = &network.architecture().transformer;
-        let rows = shape.rows();
-        let hidden = model.hidden as usize;
-        let layers: Vec<&LayerParts> = network.layers().collect();
-        let widest = Widths::over(&layers);
-        let own = |is_own: bool| if is_own { layers.len() } else { 1 };
-        let (own_kept, own_cheap) = match shape.recompute {
-            _ if !shape.has_gradients => (false, false),
-            Recompute::None => (true, true),
-            Recompute::Selective => (true, false),
-            Recompute::Full => (false, false),
+        let layers: Vec<Widths> = network.layers(&blocks).map(|layer| layer.widths).collect();
+        let reaches = model.reaches();
+        let stage = Stage {
+            hidden: model.hidden as usize,
+            vocab: model.vocab as usize,
+            layers: &layers,
+            reaches: reaches.len(),
+            rows: shape.rows(),
+            in_flight,
+            recompute: shape.recompute,
+            has_gradients: shape.has_gradients,
+            has_embedding: blocks.start == 0,
+            has_head: blocks.end == network.blocks().len(),
+            is_sliced: network.slice().degree > 1,
         };
-        let widths_of = |index: usize, is_own: bool| if is_own { Widths::of(layers[index]) } else { widest };
-        let streams = if shape.has_gradients { layers.len() + 1 } else { 2 };
-        let at_once = (LOGITS_AT_ONCE / model.vocab as usize).clamp(1, rows);
-        Self {
-            shape,
-            tokens: Buffer::zeros(rows),
-            targets: Buffer::zeros(rows),
-            positions: Buffer::zeros(rows),
-            first_keys: reaches(model).into_iter().map(|reach| (reach, Buffer::zeros(rows))).collect(),
-            streams: (0..streams).map(|_| Buffer::zeros(rows * hidden)).collect(),
-            kept: (0..own(own_kept)).map(|i| Kept::new(rows, hidden, &widths_of(i, own_kept))).collect(),
-            cheap: (0..own(own_cheap)).map(|i| Cheap::new(rows, hidden, &widths_of(i, own_cheap))).collect(),
-            head: HeadRoom {
-                normed: Buffer::zeros(rows * hidden),
-                inverses: Buffer::zeros(2 * rows),
-                logits: Buffer::zeros(at_once * model.vocab as usize),
-            },
-            gradients: shape.has_gradients.then(|| GradientRoom::new(rows, hidden, &widest)),
-            losses: Buffer::zeros(rows),
-            staged: Vec::with_capacity(rows),
-        }
+        let bytes = Cell::new(0);
+        let make = Make {
+            element: &|len| zeros(device, len, &bytes),
+            wide: &|len| zeros(device, len, &bytes),
+            index: &|len| zeros(device, len, &bytes),
+        };
+        let rooms = Rooms::new(&make, &stage);
+        let staged = Vec::with_capacity(shape.rows());
+        Self { shape, blocks, reaches, rooms, staged, bytes: bytes.get() }
     }
 
     pub fn shape(&self) -> WorkspaceShape {
         self.shape
     }
 
+    /// Bytes of all buffers.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The room of one of the micro-batches in flight.
+    pub fn room(&mut self, micro_batch: usize) -> Room<'_, E> {
+        Room {
+            shape: self.shape,
+            blocks: self.blocks.clone(),
+            reaches: &self.reaches,
+            batch: &mut self.rooms.batches[micro_batch],
+            shared: &mut self.rooms.shared,
+            staged: &mut self.staged,
+        }
+    }
+}
+
+/// Allocates, and adds to the bytes that are allocated.
+fn zeros<E: Value>(device: &Device, len: usize, bytes: &Cell<usize>) -> Buffer<E> {
+    let buffer = device.zeros(len);
+    bytes.set(bytes.get() + buffer.bytes());
+    buffer
+}
+
+pub(crate) const HAS_GRADIENTS: &str = "learning needs a workspace with gradients";
+
+impl<E: Element> Room<'_, E> {
     /// Puts a micro-batch in place. Panics when it has another number of rows.
     pub fn load(&mut self, device: &Device, batch: Tokens<'_>) {
-        device.write(self.tokens.view_mut(), batch.tokens);
-        device.write(self.targets.view_mut(), batch.targets);
-        device.write(self.positions.view_mut(), batch.positions);
+        let given = &mut self.batch.given;
+        if !given.tokens.is_empty() {
+            device.write(given.tokens.view_mut(), batch.tokens);
+        }
+        if !given.targets.is_empty() {
+            device.write(given.targets.view_mut(), batch.targets);
+        }
+        device.write(given.positions.view_mut(), batch.positions);
         let sequence = self.shape.sequence;
-        for (reach, first_keys) in &mut self.first_keys {
+        for (reach, first_keys) in self.reaches.iter().zip(&mut self.batch.first_keys) {
             let window = match reach {
                 Reach::Window(size) => (*size).min(sequence as u64) as usize,
                 Reach::Full | Reach::Chunk(_) => sequence,
@@ -196,234 +197,78 @@ impl<E: Element> Workspace<E> {
             self.staged.clear();
             let given = batch.first_keys.iter().enumerate();
             self.staged.extend(given.map(|(row, first)| (*first).max(first_seen(row))));
-            device.write(first_keys.view_mut(), &self.staged);
+            device.write(first_keys.view_mut(), self.staged);
         }
     }
 
-    /// Bytes of all buffers.
-    pub fn bytes(&self) -> usize {
-        let tokens = (3 + self.first_keys.len()) * self.tokens.bytes();
-        let streams: usize = self.streams.iter().map(Buffer::bytes).sum();
-        let kept: usize = self.kept.iter().map(Kept::bytes).sum();
-        let cheap: usize = self.cheap.iter().map(Cheap::bytes).sum();
-        let head = self.head.normed.bytes() + self.head.inverses.bytes() + self.head.logits.bytes();
-        let gradients = self.gradients.as_ref().map_or(0, GradientRoom::bytes);
-        tokens + streams + kept + cheap + head + gradients + self.losses.bytes()
+    /// The residual stream that the first layer starts from: made by the embedding, or put here by the stage before.
+    pub fn input_mut(&mut self) -> ViewMut<'_, E> {
+        self.batch.streams[0].view_mut()
     }
 
-    /// Where the residual stream before a layer lies. Without gradients two buffers take turns.
-    pub(crate) fn stream_index(&self, layer: usize) -> usize {
+    /// The residual stream after the last layer, for the head or for the next stage.
+    pub fn output(&self) -> View<'_, E> {
+        self.stream_before(self.blocks.end).view()
+    }
+
+    /// The gradient of the output: made by the head, or put here by the next stage.
+    pub fn output_gradient_mut(&mut self) -> ViewMut<'_, E> {
+        self.shared.gradients.as_mut().expect(HAS_GRADIENTS).stream.view_mut()
+    }
+
+    /// The gradient of the input once all layers have passed it back, for the embedding or for the stage before.
+    pub fn input_gradient(&self) -> View<'_, E> {
+        self.shared.gradients.as_ref().expect(HAS_GRADIENTS).stream.view()
+    }
+
+    /// The residual stream before a block of the network.
+    pub(crate) fn stream_before(&self, index: usize) -> &Buffer<E> {
+        let layers = self.blocks.end - usize::from(self.shared.head.is_some());
+        &self.batch.streams[self.stream_index(self.layer_of(index.min(layers)))]
+    }
+
+    /// Without gradients two buffers take turns.
+    fn stream_index(&self, layer: usize) -> usize {
         if self.shape.has_gradients { layer } else { layer % 2 }
     }
-}
 
-/// The distinct reaches of a model's layers.
-fn reaches(model: &Transformer) -> Vec<Reach> {
-    let mut found: Vec<Reach> = Vec::new();
-    for run in &model.runs {
-        if !found.contains(&run.layer.reach) {
-            found.push(run.layer.reach);
-        }
+    /// The number within the stage of a layer that is block `index` of the network.
+    fn layer_of(&self, index: usize) -> usize {
+        index - self.blocks.start.max(1)
     }
-    found
-}
 
-/// Numbers per row of each buffer of a layer.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Widths {
-    heads: usize,
-    kv_heads: usize,
-    qkv: usize,
-    unnormed: usize,
-    attended: usize,
-    gate_up: usize,
-    activated: usize,
-    choices: usize,
-    experts: usize,
-    expert_gate_up: usize,
-    expert_activated: usize,
-    has_shared: bool,
-}
-
-impl Widths {
-    fn of(layer: &LayerParts) -> Self {
-        let attention = &layer.attention;
-        let dim = attention.head_dim as usize;
-        let (heads, kv_heads) = (attention.heads as usize, attention.kv_heads as usize);
-        let plain = Self {
-            heads,
-            kv_heads,
-            qkv: (heads + 2 * kv_heads) * dim,
-            unnormed: if layer.head_norms.is_some() { (heads + kv_heads) * dim } else { 0 },
-            attended: heads * dim,
-            ..Self::default()
-        };
-        match &layer.mlp {
-            MlpParts::Dense(dense) => Self { gate_up: dense.outputs(), activated: dense.width, ..plain },
-            MlpParts::Mixture(mixture) => plain.with_mixture(mixture),
+    /// The parts that the head uses.
+    pub(crate) fn head(&mut self, hidden: usize) -> HeadRoom<'_, E> {
+        let last = self.stream_index(self.layer_of(self.blocks.end - 1));
+        HeadRoom {
+            stream: self.batch.streams[last].view().matrix(self.shape.rows(), hidden),
+            targets: self.batch.given.targets.view(),
+            head: self.shared.head.as_mut().expect("the workspace of the last stage has the head"),
+            gradients: self.shared.gradients.as_mut(),
         }
     }
 
-    fn with_mixture(self, mixture: &MixtureParts) -> Self {
-        let shared = mixture.shared.as_ref();
-        Self {
-            gate_up: shared.map_or(0, |shared| shared.outputs()),
-            activated: shared.map_or(0, |shared| shared.width),
-            choices: mixture.per_token,
-            experts: mixture.experts,
-            expert_gate_up: mixture.per_token * 2 * mixture.width,
-            expert_activated: mixture.per_token * mixture.width,
-            has_shared: shared.is_some(),
-            ..self
-        }
-    }
-
-    fn over(layers: &[&LayerParts]) -> Self {
-        layers.iter().map(|layer| Self::of(layer)).fold(Self::default(), Self::max)
-    }
-
-    fn max(self, other: Self) -> Self {
-        Self {
-            heads: self.heads.max(other.heads),
-            kv_heads: self.kv_heads.max(other.kv_heads),
-            qkv: self.qkv.max(other.qkv),
-            unnormed: self.unnormed.max(other.unnormed),
-            attended: self.attended.max(other.attended),
-            gate_up: self.gate_up.max(other.gate_up),
-            activated: self.activated.max(other.activated),
-            choices: self.choices.max(other.choices),
-            experts: self.experts.max(other.experts),
-            expert_gate_up: self.expert_gate_up.max(other.expert_gate_up),
-            expert_activated: self.expert_activated.max(other.expert_activated),
-            has_shared: self.has_shared || other.has_shared,
+    /// The parts that the layer at block `index` uses.
+    pub(crate) fn layer(&mut self, index: usize, reach: Reach) -> LayerRoom<'_, E> {
+        assert!(self.blocks.contains(&index), "block {index} in a workspace for {:?}", self.blocks);
+        let layer = self.layer_of(index);
+        let (from, to) = (self.stream_index(layer), self.stream_index(layer + 1));
+        let SharedRoom { kept, cheap, gradients, inner, partial, .. } = &mut *self.shared;
+        let BatchRoom { given, first_keys, streams, kept: own_kept, cheap: own_cheap } = &mut *self.batch;
+        let [input, output] = streams.get_disjoint_mut([from, to]).expect("a layer's two streams");
+        let reach = self.reaches.iter().position(|of| *of == reach).expect("a reach of the network");
+        LayerRoom {
+            input,
+            output,
+            kept: own_kept.get_mut(layer).or(kept.first_mut()).expect(HAS_ROOM),
+            cheap: own_cheap.get_mut(layer).or(cheap.first_mut()).expect(HAS_ROOM),
+            gradients: gradients.as_mut(),
+            inner: inner.as_mut(),
+            partial: partial.as_mut(),
+            positions: given.positions.view(),
+            first_keys: first_keys[reach].view(),
         }
     }
 }
 
-impl<E: Element> Kept<E> {
-    fn new(rows: usize, hidden: usize, widths: &Widths) -> Self {
-        let head_inverses = if widths.unnormed > 0 { [widths.heads, widths.kv_heads] } else { [0, 0] };
-        Self {
-            inverse_attention: Buffer::zeros(2 * rows),
-            unnormed: Buffer::zeros(rows * widths.unnormed),
-            head_inverses: head_inverses.map(|heads| Buffer::zeros(rows * heads)),
-            qkv: Buffer::zeros(rows * widths.qkv),
-            attended: Buffer::zeros(rows * widths.attended),
-            log_sums: Buffer::zeros(rows * widths.heads),
-            middle: Buffer::zeros(rows * hidden),
-            inverse_mlp: Buffer::zeros(2 * rows),
-            gate_up: Buffer::zeros(rows * widths.gate_up),
-            mixture: (widths.experts > 0).then(|| KeptMixture::new(rows, hidden, widths)),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        let statistics = self.inverse_attention.bytes() + self.inverse_mlp.bytes() + self.log_sums.bytes();
-        let heads: usize = self.head_inverses.iter().map(Buffer::bytes).sum();
-        let activations =
-            [&self.unnormed, &self.qkv, &self.attended, &self.middle, &self.gate_up].map(Buffer::bytes);
-        let mixture = self.mixture.as_ref().map_or(0, KeptMixture::bytes);
-        statistics + heads + activations.iter().sum::<usize>() + mixture
-    }
-}
-
-impl<E: Element> KeptMixture<E> {
-    fn new(rows: usize, hidden: usize, widths: &Widths) -> Self {
-        let choices = rows * widths.choices;
-        let shared = if widths.has_shared { rows } else { 0 };
-        Self {
-            logits: Buffer::zeros(rows * widths.experts),
-            probabilities: Buffer::zeros(rows * widths.experts),
-            experts: Buffer::zeros(choices),
-            weights: Buffer::zeros(choices),
-            order: Buffer::zeros(choices),
-            slots: Buffer::zeros(choices),
-            offsets: Buffer::zeros(widths.experts + 1),
-            gate_up: Buffer::zeros(rows * widths.expert_gate_up),
-            outputs: Buffer::zeros(choices * hidden),
-            shared_outputs: Buffer::zeros(shared * hidden),
-            shared_logits: Buffer::zeros(shared),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        let indices = [&self.experts, &self.order, &self.slots, &self.offsets].map(Buffer::bytes);
-        let statistics =
-            [&self.logits, &self.probabilities, &self.weights, &self.shared_logits].map(Buffer::bytes);
-        let activations = [&self.gate_up, &self.outputs, &self.shared_outputs].map(Buffer::bytes);
-        indices.iter().chain(&statistics).chain(&activations).sum()
-    }
-}
-
-impl<E: Element> Cheap<E> {
-    fn new(rows: usize, hidden: usize, widths: &Widths) -> Self {
-        Self {
-            before_attention: Buffer::zeros(rows * hidden),
-            before_mlp: Buffer::zeros(rows * hidden),
-            activated: Buffer::zeros(rows * widths.activated),
-            gathered: Buffer::zeros(rows * widths.choices * hidden),
-            expert_activated: Buffer::zeros(rows * widths.expert_activated),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        let Self { before_attention, before_mlp, activated, gathered, expert_activated } = self;
-        [before_attention, before_mlp, activated, gathered, expert_activated].map(Buffer::bytes).iter().sum()
-    }
-}
-
-impl<E: Element> GradientRoom<E> {
-    fn new(rows: usize, hidden: usize, widths: &Widths) -> Self {
-        Self {
-            stream: Buffer::zeros(rows * hidden),
-            normed: Buffer::zeros(rows * hidden),
-            attended: Buffer::zeros(rows * widths.attended),
-            qkv: Buffer::zeros(rows * widths.qkv),
-            activated: Buffer::zeros(rows * widths.activated),
-            gate_up: Buffer::zeros(rows * widths.gate_up),
-            mixture: (widths.experts > 0).then(|| MixtureGradients::new(rows, hidden, widths)),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        let Self { stream, normed, attended, qkv, activated, gate_up, mixture } = self;
-        let plain: usize =
-            [stream, normed, attended, qkv, activated, gate_up].map(Buffer::bytes).iter().sum();
-        plain + mixture.as_ref().map_or(0, MixtureGradients::bytes)
-    }
-}
-
-impl<E: Element> MixtureGradients<E> {
-    fn new(rows: usize, hidden: usize, widths: &Widths) -> Self {
-        let choices = rows * widths.choices;
-        let shared = if widths.has_shared { rows } else { 0 };
-        Self {
-            outputs: Buffer::zeros(choices * hidden),
-            activated: Buffer::zeros(rows * widths.expert_activated),
-            gate_up: Buffer::zeros(rows * widths.expert_gate_up),
-            gathered: Buffer::zeros(choices * hidden),
-            weights: Buffer::zeros(choices),
-            logits: Buffer::zeros(rows * widths.experts),
-            shared_outputs: Buffer::zeros(shared * hidden),
-            shared_logits: Buffer::zeros(shared),
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        let Self { outputs, activated, gate_up, gathered, weights, logits, shared_outputs, shared_logits } =
-            self;
-        let activations = [outputs, activated, gate_up, gathered, shared_outputs].map(Buffer::bytes);
-        let statistics = [weights, logits, shared_logits].map(Buffer::bytes);
-        activations.iter().chain(&statistics).sum()
-    }
-}
-
-impl Network {
-    /// The layers' parts, from first to last.
-    pub(crate) fn layers(&self) -> impl Iterator<Item = &LayerParts> {
-        self.blocks().iter().filter_map(|block| match &block.parts {
-            Parts::Layer(layer) => Some(&**layer),
-            _ => None,
-        })
-    }
-}
+const HAS_ROOM: &str = "a layer has a room of its own or shares one";

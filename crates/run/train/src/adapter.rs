@@ -1,14 +1,14 @@
 //! Low-rank adapters (LoRA): frozen weights `W`, trained `A` and `B`, computed with `W + s B A`.
 //!
-//! The sum is made once per step, and the network computes with it as with any weights; so every matrix of every family
-//! can have an adapter, and merging is what every step does anyway. The gradients follow from the gradient `G` of the
-//! sum, block by block: `dA = s B^T G` and `dB = s G A^T`. In bf16 the sum is rounded like the weights of an ordinary run.
+//! Each step merges the adapters once, and the network computes with the sum as with any weights, so every matrix of every
+//! family can have an adapter. The gradients follow from the gradient `G` of the sum, block by block: `dA = s B^T G` and
+//! `dB = s G A^T`. In bf16 the sum is rounded like the weights of an ordinary run.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use bedplate_kernels::{AdamW, Buffer, Device, Element, Into, Matrix};
+use bedplate_kernels::{AdamW, Buffer, Device, Element, Matrix, Put};
 use bedplate_network::{Format, Network, SafetensorsFile, Tensor, Weights, write_tensors};
 use bedplate_random::{Random, STEP};
 use serde_json::json;
@@ -61,9 +61,9 @@ impl<E: Trained> Adapters<E> {
         let len = entries.last().map_or(0, |entry| entry.b.end);
         let largest = network.blocks().iter().map(|block| block.len).max().unwrap_or(0);
         let widest = entries.iter().map(|entry| entry.b.len()).max().unwrap_or(0);
-        let mut base = Weights::zeros(network);
+        let mut base = Weights::zeros(device, network);
         base.convert_from(device, parameters.master());
-        let mut values = Buffer::zeros(len);
+        let mut values = device.zeros(len);
         for (index, entry) in entries.iter().enumerate() {
             device.write(values.range_mut(entry.a.clone()), &draw(seed, index as u64, entry));
         }
@@ -71,11 +71,11 @@ impl<E: Trained> Adapters<E> {
             config: config.clone(),
             base,
             values,
-            gradient: Buffer::zeros(len),
-            first: Buffer::zeros(len),
-            second: Buffer::zeros(len),
-            block_gradient: Buffer::zeros(largest),
-            scaled: Buffer::zeros(widest),
+            gradient: device.zeros(len),
+            first: device.zeros(len),
+            second: device.zeros(len),
+            block_gradient: device.zeros(largest),
+            scaled: device.zeros(widest),
             entries,
         })
     }
@@ -104,7 +104,7 @@ impl<E: Trained> Adapters<E> {
         self.config.alpha / self.config.rank as f64
     }
 
-    /// Adds to the adapters' gradients, without the factor `s`, what follows from a block's in `block_gradient`.
+    /// Adds to the adapters' gradients what follows from the block's in `block_gradient`, without the factor `s`.
     pub(crate) fn project(&mut self, device: &Device, block: usize) {
         let rank = self.config.rank;
         for entry in self.entries.iter().filter(|entry| entry.block == block) {
@@ -141,16 +141,14 @@ impl<E: Trained> Adapters<E> {
     pub(crate) fn merge(&mut self, device: &Device, parameters: &mut Parameters) {
         let scale = self.scale() as f32;
         for entry in &self.entries {
-            let mut b = vec![0.0; entry.b.len()];
-            device.read(self.values.range(entry.b.clone()), &mut b);
-            b.iter_mut().for_each(|value| *value *= scale);
-            device.write(self.scaled.range_mut(0..b.len()), &b);
-            let scaled = self.scaled.range(0..b.len()).matrix(entry.outputs, self.config.rank);
+            let len = entry.b.len();
+            device.scale(self.values.range(entry.b.clone()), scale, self.scaled.range_mut(0..len));
+            let scaled = self.scaled.range(0..len).matrix(entry.outputs, self.config.rank);
             let weights = E::working_mut(parameters);
-            let mut to = weights.block_mut(entry.block).into_range(entry.weight.clone());
+            let mut to = weights.block_mut(entry.block).range(entry.weight.clone());
             device.copy(self.base.block(entry.block).range(entry.weight.clone()), to.reborrow());
             let to = to.matrix(entry.outputs, entry.inputs);
-            device.linear_backward_input(scaled, self.values.range(entry.a.clone()), Into::Add, to);
+            device.linear_backward_input(scaled, self.values.range(entry.a.clone()), Put::Add, to);
         }
     }
 
@@ -204,7 +202,7 @@ impl<E: Trained> Adapters<E> {
     }
 }
 
-/// The matrices that get an adapter, and where its numbers lie.
+/// The adapted matrices, and where the numbers of their adapters lie.
 fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, TrainError> {
     let is_wanted = |tensor: &Tensor, target: &str| {
         let module = tensor.name.trim_end_matches(".weight");
@@ -221,20 +219,17 @@ fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, Trai
             if !config.targets.iter().any(|target| is_wanted(tensor, target)) {
                 continue;
             }
-            let mut size = [tensor.shape[0], tensor.shape[1]];
-            if tensor.is_transposed {
-                size.reverse();
-            }
+            let [outputs, inputs] = tensor.size();
             let start = entries.last().map_or(0, |entry| entry.b.end);
-            let middle = start + config.rank * size[1];
+            let middle = start + config.rank * inputs;
             entries.push(Entry {
                 block,
                 name: tensor.name.clone(),
                 weight: tensor.range.clone(),
-                outputs: size[0],
-                inputs: size[1],
+                outputs,
+                inputs,
                 a: start..middle,
-                b: middle..middle + config.rank * size[0],
+                b: middle..middle + config.rank * outputs,
             });
         }
     }

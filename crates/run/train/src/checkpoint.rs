@@ -1,8 +1,8 @@
-//! The whole state of a run on disk, written aside and renamed, so that a checkpoint is whole or not there.
+//! The whole state of a run on disk, written aside and renamed, so that a checkpoint exists completely or not at all.
 //!
 //! A checkpoint is a folder `checkpoints/step-00000120` with the trained numbers and their moments (`state.safetensors`)
-//! and what else a run needs to go on as if nothing had happened (`state.json`). The order of data follows from the number
-//! of samples seen, so nothing else is remembered of it.
+//! and what else a run needs to continue with the same bits (`state.json`). The order of data follows from the number of
+//! samples seen, so only that number is stored.
 
 use std::collections::BTreeMap;
 use std::fs::{self, File};
@@ -10,7 +10,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use bedplate_kernels::{Buffer, Device, View};
-use bedplate_network::{Format, SafetensorsFile, Weights, write_tensors};
+use bedplate_network::{Format, SafetensorsFile, write_tensors};
 use serde_json::{Value, json};
 
 use crate::TrainError;
@@ -28,7 +28,7 @@ pub struct Checkpoints {
     keep: usize,
 }
 
-/// A checkpoint that is whole.
+/// A complete checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Published {
     pub step: u64,
@@ -40,7 +40,7 @@ impl Checkpoints {
         Self { folder: output.join("checkpoints"), keep }
     }
 
-    /// All there are, oldest first.
+    /// All checkpoints, oldest first.
     pub fn all(&self) -> Result<Vec<Published>, TrainError> {
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
@@ -57,7 +57,7 @@ impl Checkpoints {
         Ok(self.all()?.pop())
     }
 
-    /// Writes the state after `step` steps and removes what is older than the last few.
+    /// Writes the current state and removes all checkpoints but the newest few.
     pub(crate) fn publish<E: Trained>(&self, trainer: &Trainer<E>) -> Result<Published, TrainError> {
         let step = trainer.step;
         let path = self.folder.join(format!("step-{step:08}"));
@@ -126,13 +126,15 @@ impl<E: Trained> Trainer<E> {
 
     /// Every buffer of the state, by name.
     fn state(&self) -> Vec<(String, View<'_, f32>)> {
-        let blocks = |part: &'static str, weights| blocks_of(self.network.blocks().len(), part, weights);
         match &self.learner {
             Learner::All { optimizer, .. } => {
-                let mut all = blocks("weights", self.parameters.master());
-                all.extend(blocks("first", &optimizer.first));
-                all.extend(blocks("second", &optimizer.second));
-                all
+                let master = self.parameters.master();
+                let blocks = 0..self.network.blocks().len();
+                let weights = blocks.map(|index| (format!("weights.{index}"), master.block(index)));
+                let owned = || optimizer.owned.iter();
+                let first = owned().map(|owned| (owned.name("first"), owned.first.view()));
+                let second = owned().map(|owned| (owned.name("second"), owned.second.view()));
+                weights.chain(first).chain(second).collect()
             }
             Learner::Adapters(adapters) => vec![
                 ("adapters.weights".into(), adapters.values.view()),
@@ -158,9 +160,14 @@ impl<E: Trained> Trainer<E> {
         let Self { device, network, parameters, learner, .. } = self;
         match learner {
             Learner::All { optimizer, .. } => {
-                restore_blocks(device, network.blocks().len(), "weights", parameters.master_mut(), &read)?;
-                restore_blocks(device, network.blocks().len(), "first", &mut optimizer.first, &read)?;
-                restore_blocks(device, network.blocks().len(), "second", &mut optimizer.second, &read)?;
+                for (index, block) in network.blocks().iter().enumerate() {
+                    let values = read(&format!("weights.{index}"), block.len)?;
+                    device.write(parameters.master_mut().block_mut(index), &values);
+                }
+                for owned in &mut optimizer.owned {
+                    restore_buffer(device, &owned.name("first"), &mut owned.first, &read)?;
+                    restore_buffer(device, &owned.name("second"), &mut owned.second, &read)?;
+                }
                 parameters.round(device);
             }
             Learner::Adapters(adapters) => {
@@ -174,7 +181,7 @@ impl<E: Trained> Trainer<E> {
         Ok(())
     }
 
-    /// A checkpoint of another run would give another curve without a word.
+    /// Refuses a checkpoint of another run, which would continue with another loss curve and no error.
     fn check_facts(&self, path: &Path, facts: &Value) -> Result<(), TrainError> {
         let own = [
             ("version", VERSION),
@@ -195,25 +202,7 @@ impl<E: Trained> Trainer<E> {
     }
 }
 
-fn blocks_of<'a>(count: usize, part: &str, weights: &'a Weights<f32>) -> Vec<(String, View<'a, f32>)> {
-    (0..count).map(|index| (format!("{part}.{index}"), weights.block(index))).collect()
-}
-
 type Reader<'a> = dyn Fn(&str, usize) -> Result<Vec<f32>, TrainError> + 'a;
-
-fn restore_blocks(
-    device: &Device,
-    count: usize,
-    part: &str,
-    weights: &mut Weights<f32>,
-    read: &Reader<'_>,
-) -> Result<(), TrainError> {
-    for index in 0..count {
-        let values = read(&format!("{part}.{index}"), weights.block(index).len())?;
-        device.write(weights.block_mut(index), &values);
-    }
-    Ok(())
-}
 
 fn restore_buffer(
     device: &Device,

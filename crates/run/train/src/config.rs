@@ -186,7 +186,7 @@ impl TrainConfig {
     }
 }
 
-/// A section that may be left out: an empty one then.
+/// A section; an empty one where it is left out.
 fn section(layers: &[Table], key: &str) -> Result<Table, DocumentError> {
     match optional_section(layers, key)? {
         Some(table) => Ok(table),
@@ -249,8 +249,13 @@ fn model(table: &Table) -> Result<ModelConfig, DocumentError> {
 }
 
 const PACKINGS: [(&str, Packing); 2] = [("windows", Packing::Windows), ("whole", Packing::Whole)];
-const RECOMPUTES: [(&str, Recompute); 3] =
-    [("none", Recompute::None), ("selective", Recompute::Selective), ("full", Recompute::Full)];
+/// `selective`, the earlier word for `cheap`, is still read.
+const RECOMPUTES: [(&str, Recompute); 4] = [
+    ("none", Recompute::None),
+    ("cheap", Recompute::Cheap),
+    ("full", Recompute::Full),
+    ("selective", Recompute::Cheap),
+];
 
 fn data(table: &Table) -> Result<DataConfig, DocumentError> {
     let paths: Vec<String> = table.required("corpora")?;

@@ -1,6 +1,6 @@
 //! Text from a network: the whole context is computed for each new token.
 //!
-//! That is slow for long texts and right for samples: it uses the very functions that training uses.
+//! That is slow for long texts, but samples are short, and it uses the same functions as training.
 
 use bedplate_kernels::{Device, Element};
 use bedplate_network::{Network, Recompute, Sampler, Tokens, Weights, Workspace, WorkspaceShape};
@@ -13,7 +13,7 @@ pub struct Generator<E: Element> {
 
 impl<E: Element> Generator<E> {
     /// For contexts of up to `longest` tokens.
-    pub fn new(network: &Network, longest: usize) -> Self {
+    pub fn new(device: &Device, network: &Network, longest: usize) -> Self {
         let shape = WorkspaceShape {
             sequences: 1,
             sequence: longest,
@@ -21,7 +21,7 @@ impl<E: Element> Generator<E> {
             has_gradients: false,
         };
         let vocab = network.architecture().transformer.vocab as usize;
-        Self { workspace: Workspace::new(network, shape), logits: vec![0.0; vocab] }
+        Self { workspace: Workspace::new(device, network, shape), logits: vec![0.0; vocab] }
     }
 
     /// The tokens that follow the prompt: at most `count`, ended by `end`. A context that is full moves on by half.
@@ -48,21 +48,22 @@ impl<E: Element> Generator<E> {
         text.split_off(prompt.len())
     }
 
-    /// Leaves the logits after the text's last token.
+    /// Computes the logits after the text's last token.
     fn compute(&mut self, device: &Device, network: &Network, weights: &Weights<E>, text: &[u32]) {
         let sequence = self.workspace.shape().sequence;
         let context = if text.len() <= sequence { text } else { &text[text.len() - sequence / 2..] };
-        // Rows behind the text compute something that no row of the text sees.
+        // Attention is causal, so rows after the text do not change the text's own rows.
         let mut tokens = context.to_vec();
         tokens.resize(sequence, 0);
         let positions: Vec<u32> = (0..sequence as u32).collect();
         let (targets, first_keys) = (vec![u32::MAX; sequence], vec![0; sequence]);
-        self.workspace.load(
+        let mut room = self.workspace.room(0);
+        room.load(
             device,
             Tokens { tokens: &tokens, targets: &targets, positions: &positions, first_keys: &first_keys },
         );
-        network.forward(device, weights, &mut self.workspace);
+        network.forward(device, weights, &mut room);
         let last = context.len().max(1) - 1;
-        network.logits(device, weights, &mut self.workspace, last, &mut self.logits);
+        network.logits(device, network.head_weights(weights), &mut room, last, &mut self.logits);
     }
 }

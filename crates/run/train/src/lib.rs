@@ -3,7 +3,8 @@
 //! [`run`] does what `bedplate train` does: it opens the corpora, builds the network, goes step by step, evaluates, writes
 //! checkpoints and the finished weights, and tells an [`Observer`] about all of it. A [`Trainer`] is the part without files:
 //! one step over given micro-batches. The order of data is a pure function of the seed and the number of samples seen, and
-//! operators give the same bits on any number of threads, so a run that was stopped and resumed is the run that was not.
+//! operators give the same bits on any number of threads, so a run that was stopped and resumed gives the bits of one that was
+//! not.
 //!
 //! This crate does not know clusters, plans or command lines.
 

@@ -1,4 +1,4 @@
-//! The weights that are trained and those that are computed with: the same in f32, a rounded copy in bf16.
+//! The weights that are trained and the weights to compute with: the same in f32, a rounded copy in bf16.
 
 use bedplate_kernels::{Bf16, Device, Element, ViewMut};
 use bedplate_network::{Network, Weights};
@@ -48,16 +48,16 @@ impl Trained for Bf16 {
 }
 
 impl Parameters {
-    pub fn zeros<E: Trained>(network: &Network) -> Self {
-        let copy = E::has_copy().then(|| Weights::zeros(network));
-        Self { master: Weights::zeros(network), copy }
+    pub fn zeros<E: Trained>(device: &Device, network: &Network) -> Self {
+        let copy = E::has_copy().then(|| Weights::zeros(device, network));
+        Self { master: Weights::zeros(device, network), copy }
     }
 
     pub fn master(&self) -> &Weights<f32> {
         &self.master
     }
 
-    /// Whoever changes master weights calls [`Parameters::round`] afterwards.
+    /// A caller that changes master weights must call [`Parameters::round`] afterwards.
     pub fn master_mut(&mut self) -> &mut Weights<f32> {
         &mut self.master
     }
@@ -67,7 +67,7 @@ impl Parameters {
         (self.master.block_mut(index), self.copy.as_mut().map(|copy| copy.block_mut(index)))
     }
 
-    /// Makes the copy anew.
+    /// Rounds the master weights into the copy.
     pub fn round(&mut self, device: &Device) {
         if let Some(copy) = &mut self.copy {
             copy.convert_from(device, &self.master);

@@ -19,7 +19,7 @@ use crate::setup::{Data, read_architecture};
 use crate::trainer::{Learner, StepOutcome, Trainer};
 use crate::{Precision, TrainConfig, TrainError};
 
-/// Who is told what a run does, as it does it.
+/// Receives the events of a run as they happen.
 pub trait Observer {
     fn began(&mut self, _setup: &Setup) -> Result<(), TrainError> {
         Ok(())
@@ -44,7 +44,7 @@ pub struct Setup {
     pub parameters: usize,
     /// Numbers that are trained: all, or those of adapters.
     pub trained: usize,
-    /// Where it goes on from: steps done already.
+    /// Steps done already; above 0 where a run is resumed.
     pub step: u64,
     pub steps: u64,
     pub tokens_per_step: u64,
@@ -52,9 +52,11 @@ pub struct Setup {
     pub threads: usize,
     /// The instructions that operators use.
     pub instructions: String,
+    /// Tensors of the given weights that the model does not use.
+    pub unused_tensors: Vec<String>,
 }
 
-/// Whether to go on with an earlier run.
+/// Whether to continue an earlier run.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub enum Resume {
     /// A new run; a folder that holds one already is refused.
@@ -75,7 +77,7 @@ pub struct RunOptions<'a> {
     pub predicted: Option<Breakdown<Predicted>>,
     /// The machine's peak in FLOP/s, for the share that is used.
     pub peak: Option<f64>,
-    /// Set by whoever wants the run to end early: it writes a checkpoint first.
+    /// Set to end the run early; it writes a checkpoint first.
     pub stop: Option<&'a AtomicBool>,
 }
 
@@ -126,8 +128,8 @@ impl<'a, E: Trained> Run<'a, E> {
         let data = Data::open(config, model.vocab)?;
         let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
         let flops_per_token = flops.training().get();
-        let network = Network::new(architecture, config.data.sequence)?;
         let device = Device::cpu(threads(config.training.threads));
+        let network = Network::new(&device, architecture, config.data.sequence)?;
         let mut trainer = Trainer::new(network, device, config.clone())?;
         if let Some(checkpoint) = &from {
             trainer.restore(checkpoint)?;
@@ -176,6 +178,7 @@ impl<'a, E: Trained> Run<'a, E> {
             memory: self.trainer.memory(),
             threads: self.trainer.device.threads(),
             instructions: self.trainer.device.instructions(),
+            unused_tensors: self.trainer.unused.clone(),
         }
     }
 
@@ -230,7 +233,7 @@ impl<'a, E: Trained> Run<'a, E> {
         observer.evaluated(&EvaluationRecord { step: self.trainer.step, loss, perplexity, sample })
     }
 
-    /// What the network makes of the prompt; the same draws every time, so that samples can be compared.
+    /// How the network continues the prompt; every sample uses the same random draws, so that samples can be compared.
     fn sample(&mut self) -> Result<Option<String>, TrainError> {
         let evaluation = &self.config.evaluation;
         if evaluation.prompt.is_empty() {
@@ -239,7 +242,7 @@ impl<'a, E: Trained> Run<'a, E> {
         let prompt = self.data.tokenizer.encode(&evaluation.prompt)?;
         let Trainer { device, network, parameters, .. } = &self.trainer;
         let longest = self.config.data.sequence.min(prompt.len() + evaluation.sample_tokens);
-        let generator = self.generator.get_or_insert_with(|| Generator::new(network, longest));
+        let generator = self.generator.get_or_insert_with(|| Generator::new(device, network, longest));
         let mut sampler = Sampler::new(evaluation.temperature, 0.95, self.config.data.seed);
         let tokens = generator.generate(
             device,
@@ -298,7 +301,7 @@ fn threads(asked: usize) -> usize {
     if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, |count| count.get()) }
 }
 
-/// Where to go on from; an error when the folder holds a run that nobody wants to resume.
+/// The checkpoint to start from; an error when the folder holds a run that is not to be resumed.
 fn starting_point(
     checkpoints: &Checkpoints,
     config: &TrainConfig,

@@ -1,6 +1,6 @@
 //! The learning rate of each step.
 
-/// How the learning rate goes on after its warm-up.
+/// How the learning rate changes after its warm-up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Decay {
     Constant,
@@ -29,7 +29,7 @@ pub struct LearningRate {
     pub decay: Decay,
     /// Steps in which it rises from zero.
     pub warmup: u64,
-    /// What is left of the peak at the end.
+    /// The last rate, as a share of the peak.
     pub final_share: f64,
     /// Last share of the run in which a warmup-stable-decay schedule falls.
     pub decay_share: f64,

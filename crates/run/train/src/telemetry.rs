@@ -1,4 +1,4 @@
-//! What a run says of itself: progress on standard error, lines of JSON, TensorBoard, Prometheus, the agent of its node.
+//! What a run reports: progress on standard error, lines of JSON, TensorBoard, Prometheus, the agent of its node.
 
 use std::fs::{self, OpenOptions};
 use std::io::Write;
@@ -16,7 +16,7 @@ use crate::{OutputConfig, TrainConfig, TrainError};
 /// The file of lines in a run's folder.
 const METRICS_FILE: &str = "metrics.jsonl";
 
-/// How often a run says how far it is where nobody watches a terminal.
+/// How often a run reports its progress when standard error is not a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
 
 /// Writes everything that a configuration asks for.
@@ -125,6 +125,12 @@ impl Observer for Telemetry {
             self.progress = Some(Progress::on_stderr(setup.steps, PROGRESS_EVERY));
         }
         self.say(&describe(setup));
+        if let Some(first) = setup.unused_tensors.first() {
+            let count = setup.unused_tensors.len();
+            self.say(&format!(
+                "the model does not use {count} tensors of the given weights, first `{first}`"
+            ));
+        }
         if let Some(endpoint) = &self.endpoint {
             let address = endpoint.address();
             self.say(&format!("metrics at http://{address}/metrics"));

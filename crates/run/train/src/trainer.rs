@@ -1,11 +1,11 @@
-//! The trainer: everything that lives through a run, and one step of it.
+//! The trainer: the state of a run, and one step of it.
 
 use std::time::Instant;
 
 use bedplate_breakdown::{Breakdown, Measured, Part, Span};
 use bedplate_data::Batch;
 use bedplate_kernels::Device;
-use bedplate_network::{Network, NonFinite, Tokens, Weights, Workspace, WorkspaceShape};
+use bedplate_network::{Network, NonFinite, Room, Tokens, Weights, Workspace, WorkspaceShape};
 use bedplate_units::{Bytes, Seconds};
 
 use crate::adapter::Adapters;
@@ -19,6 +19,8 @@ pub struct Trainer<E: Trained> {
     pub(crate) network: Network,
     pub(crate) config: TrainConfig,
     pub(crate) parameters: Parameters,
+    /// Tensors of the files of first weights that the network does not use.
+    pub(crate) unused: Vec<String>,
     pub(crate) learner: Learner<E>,
     pub(crate) workspace: Workspace<E>,
     /// Steps done.
@@ -49,18 +51,19 @@ pub struct StepOutcome {
 impl<E: Trained> Trainer<E> {
     /// Allocates everything and puts the first weights in place: those that the configuration names, or fresh ones.
     pub fn new(network: Network, device: Device, config: TrainConfig) -> Result<Self, TrainError> {
-        let mut parameters = Parameters::zeros::<E>(&network);
+        let mut parameters = Parameters::zeros::<E>(&device, &network);
+        let mut unused = Vec::new();
         match &config.model.weights {
             Some(path) => {
-                bedplate_network::load(&network, &device, path, parameters.master_mut())?;
+                unused = bedplate_network::load(&network, &device, path, parameters.master_mut())?.unused;
             }
             None => network.initialise(&device, config.model.seed, parameters.master_mut()),
         }
         parameters.round(&device);
         let learner = match &config.adapter {
             None => Learner::All {
-                gradients: Box::new(Weights::zeros(&network)),
-                optimizer: Box::new(Optimizer::new(&network)),
+                gradients: Box::new(Weights::zeros(&device, &network)),
+                optimizer: Box::new(Optimizer::new(&device, &network)),
             },
             Some(adapter) => {
                 let adapters = Adapters::new(&network, &device, adapter, config.model.seed, &parameters)?;
@@ -73,8 +76,8 @@ impl<E: Trained> Trainer<E> {
             recompute: config.training.recompute,
             has_gradients: true,
         };
-        let workspace = Workspace::new(&network, shape);
-        Ok(Self { parameters, learner, workspace, device, network, config, step: 0 })
+        let workspace = Workspace::new(&device, &network, shape);
+        Ok(Self { parameters, unused, learner, workspace, device, network, config, step: 0 })
     }
 
     pub fn network(&self) -> &Network {
@@ -143,15 +146,16 @@ impl<E: Trained> Trainer<E> {
             Learner::Adapters(adapters) => device.fill(adapters.gradient.view_mut(), 0.0),
         }
         let weights = E::working(parameters);
+        let mut room = workspace.room(0);
         let mut loss = 0.0;
         for batch in batches {
-            workspace.load(device, tokens_of(batch));
+            room.load(device, tokens_of(batch));
             loss += match learner {
                 Learner::All { gradients, .. } => {
-                    network.learn(device, weights, workspace, gradients, scale, balance)
+                    network.learn(device, weights, &mut room, gradients, scale, balance)
                 }
                 Learner::Adapters(adapters) => {
-                    learn_adapters(device, network, weights, workspace, adapters, scale, balance)
+                    learn_adapters(device, network, weights, &mut room, adapters, scale, balance)
                 }
             };
         }
@@ -160,9 +164,7 @@ impl<E: Trained> Trainer<E> {
 
     fn gradient_norm(&self) -> f64 {
         match &self.learner {
-            Learner::All { gradients, .. } => {
-                optimizer::norm(&self.device, gradients, self.network.blocks().len())
-            }
+            Learner::All { gradients, optimizer } => optimizer.sum_of_squares(&self.device, gradients).sqrt(),
             Learner::Adapters(adapters) => adapters.gradient_norm(&self.device),
         }
     }
@@ -180,14 +182,15 @@ impl<E: Trained> Trainer<E> {
         }
     }
 
-    /// Computes the micro-batches again, looking after every block.
+    /// Computes the micro-batches again and checks the output of every block.
     fn explain_non_finite(&mut self, batches: &[Batch], loss: f64, gradient_norm: f64) -> TrainError {
         let Self { device, network, parameters, workspace, .. } = self;
         let weights = E::working(parameters);
         let sequence = workspace.shape().sequence;
+        let mut room = workspace.room(0);
         let found = batches.iter().find_map(|batch| {
-            workspace.load(device, tokens_of(batch));
-            let NonFinite { block, row } = network.find_non_finite(device, weights, workspace)?;
+            room.load(device, tokens_of(batch));
+            let NonFinite { block, row } = network.find_non_finite(device, weights, &mut room)?;
             Some((block, batch.first_sample + (row / sequence) as u64))
         });
         let (block, sample) = found.unzip();
@@ -200,11 +203,12 @@ impl<E: Trained> Trainer<E> {
         let Self { device, network, parameters, workspace, .. } = self;
         let weights = E::working(parameters);
         let targets: usize = batches.iter().map(|batch| batch.counted).sum();
+        let mut room = workspace.room(0);
         let mut loss = 0.0;
         for batch in batches {
-            workspace.load(device, tokens_of(batch));
-            network.forward(device, weights, workspace);
-            loss += network.head_loss(device, weights, workspace);
+            room.load(device, tokens_of(batch));
+            network.forward(device, weights, &mut room);
+            loss += network.head_loss(device, network.head_weights(weights), &mut room);
         }
         loss / targets.max(1) as f64
     }
@@ -219,33 +223,33 @@ fn tokens_of(batch: &Batch) -> Tokens<'_> {
     }
 }
 
-/// Forward and backward where only adapters learn: a block's gradient is turned into its adapters' at once.
+/// Forward and backward where only adapters learn: a block's gradient becomes that of its adapters before the next block.
 fn learn_adapters<E: Trained>(
     device: &Device,
     network: &Network,
     weights: &Weights<E>,
-    workspace: &mut Workspace<E>,
+    room: &mut Room<'_, E>,
     adapters: &mut Adapters<E>,
     scale: f32,
     balance: f32,
 ) -> f64 {
-    network.forward(device, weights, workspace);
-    let loss = network.head_backward(device, weights, workspace, scale, None, None);
+    network.forward(device, weights, room);
+    let loss = network.head_backward(device, network.head_weights(weights), room, scale, None, None);
     for index in (1..network.blocks().len() - 1).rev() {
+        let block = weights.block(index);
         if adapters.touches(index) {
-            let len = network.blocks()[index].len;
-            device.fill(adapters.block_gradient.range_mut(0..len), 0.0);
-            let gradient = Some(adapters.block_gradient.range_mut(0..len));
-            network.backward_block(device, index, weights, workspace, gradient, balance);
+            device.fill(adapters.block_gradient.range_mut(0..block.len()), 0.0);
+            let gradient = Some(adapters.block_gradient.range_mut(0..block.len()));
+            network.backward_block(device, index, block, room, gradient, balance);
             adapters.project(device, index);
         } else {
-            network.backward_block(device, index, weights, workspace, None, balance);
+            network.backward_block(device, index, block, room, None, balance);
         }
     }
     loss
 }
 
-/// What operators do not account for is the host's: moving batches, bookkeeping, waking threads.
+/// Books the time outside operators under the host: moving batches, bookkeeping, waking threads.
 fn with_rest(mut measured: Breakdown<Measured>, whole: Seconds) -> Breakdown<Measured> {
     let rest = (whole - measured.total()).max(Seconds::ZERO);
     measured[Part::Host] = measured[Part::Host] + Span::exposed(rest);

@@ -11,7 +11,7 @@ use bedplate_data::Batch;
 use bedplate_diag::Source;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_network::{Architecture, Network, Recompute};
-use bedplate_train::{Decay, TrainConfig, Trained, Trainer};
+use bedplate_train::{AdapterConfig, Decay, TrainConfig, Trained, Trainer};
 use serde_json::Value;
 
 struct Curve {
@@ -53,20 +53,20 @@ impl Curve {
         config
     }
 
-    fn trainer<E: Trained>(&self, config: TrainConfig, threads: usize) -> Trainer<E> {
+    fn trainer<E: Trained>(&self, config: TrainConfig, device: Device) -> Trainer<E> {
         let text = fs::read_to_string(self.folder.join("config.json")).unwrap();
         let mut architecture = Architecture::from_config(Source::new("config.json", &text)).unwrap();
         // transformers adds the load-balancing loss only where it is asked to return router logits.
         architecture.numerics.balance_coefficient = 0.0;
-        let network = Network::new(architecture, config.data.sequence).unwrap();
-        Trainer::new(network, Device::cpu(threads), config).unwrap()
+        let network = Network::new(&device, architecture, config.data.sequence).unwrap();
+        Trainer::new(network, device, config).unwrap()
     }
 
     /// Loss and norm of every step, sequences cut into micro-batches of `rows`.
-    fn train<E: Trained>(&self, mut config: TrainConfig, rows: usize, threads: usize) -> Vec<(f64, f64)> {
+    fn train<E: Trained>(&self, mut config: TrainConfig, rows: usize, device: Device) -> Vec<(f64, f64)> {
         config.training.micro_batch = rows as u64;
         config.training.batch = self.steps[0].len() as u64;
-        let mut trainer = self.trainer::<E>(config, threads);
+        let mut trainer = self.trainer::<E>(config, device);
         let step = |sequences: &Vec<Vec<u32>>| -> (f64, f64) {
             let batches: Vec<Batch> = sequences.chunks(rows).map(batch).collect();
             let outcome = trainer.step(&batches).unwrap();
@@ -92,7 +92,7 @@ fn batch(sequences: &[Vec<u32>]) -> Batch {
 
 fn check(name: &str) {
     let curve = Curve::read(name);
-    let found = curve.train::<f32>(curve.config(), 2, 2);
+    let found = curve.train::<f32>(curve.config(), 2, Device::cpu(2));
     for (step, ((loss, norm), (expected, expected_norm))) in
         found.iter().zip(curve.losses.iter().zip(&curve.norms)).enumerate()
     {
@@ -117,22 +117,35 @@ fn fifty_steps_of_mixtral_lose_what_pytorch_loses() {
 #[test]
 fn accumulation_recomputation_and_threads_change_nothing_but_rounding() {
     let curve = Curve::read("llama");
-    let plain = curve.train::<f32>(curve.config(), 2, 1);
-    assert_eq!(plain, curve.train::<f32>(curve.config(), 2, 3), "threads change no bit");
-    for recompute in [Recompute::Selective, Recompute::Full] {
+    let plain = curve.train::<f32>(curve.config(), 2, Device::cpu(1));
+    assert_eq!(plain, curve.train::<f32>(curve.config(), 2, Device::cpu(3)), "threads change no bit");
+    assert_eq!(plain, curve.train::<f32>(curve.config(), 2, Device::apart(1)), "nor where memory lies");
+    for recompute in [Recompute::Cheap, Recompute::Full] {
         let mut config = curve.config();
         config.training.recompute = recompute;
-        assert_eq!(plain, curve.train::<f32>(config, 2, 1), "{recompute:?} changes no bit");
+        assert_eq!(plain, curve.train::<f32>(config, 2, Device::cpu(1)), "{recompute:?} changes no bit");
     }
-    for ((loss, _), (accumulated, _)) in plain.iter().zip(curve.train::<f32>(curve.config(), 1, 1)) {
+    for ((loss, _), (accumulated, _)) in
+        plain.iter().zip(curve.train::<f32>(curve.config(), 1, Device::cpu(1)))
+    {
         assert!((loss - accumulated).abs() < 1e-4);
     }
 }
 
 #[test]
+fn adapters_learn_the_same_bits_wherever_memory_lies() {
+    let curve = Curve::read("llama");
+    let mut config = curve.config();
+    let targets = ["q_proj", "down_proj"].map(String::from).to_vec();
+    config.adapter = Some(AdapterConfig { rank: 4, alpha: 8.0, targets });
+    let losses = |device| curve.train::<f32>(config.clone(), 2, device);
+    assert_eq!(losses(Device::cpu(2)), losses(Device::apart(1)));
+}
+
+#[test]
 fn mixed_precision_follows_the_curve_within_its_rounding() {
     let curve = Curve::read("llama");
-    let rough = curve.train::<Bf16>(curve.config(), 2, 2);
+    let rough = curve.train::<Bf16>(curve.config(), 2, Device::apart(2));
     for ((loss, _), expected) in rough.iter().zip(&curve.losses) {
         assert!((loss / expected - 1.0).abs() < 0.03, "loss {loss}, in f32 {expected}");
     }

@@ -26,8 +26,9 @@ fn memory_does_not_grow_over_a_thousand_steps() {
     config.training.micro_batch = 2;
     config.training.batch = 2;
     config.training.steps = 1100;
-    let network = Network::new(architecture, 16).unwrap();
-    let mut trainer = Trainer::<f32>::new(network, Device::cpu(1), config).unwrap();
+    let device = Device::cpu(1);
+    let network = Network::new(&device, architecture, 16).unwrap();
+    let mut trainer = Trainer::<f32>::new(network, device, config).unwrap();
     let batch = Batch {
         tokens: (0..32).collect(),
         targets: (1..33).collect(),

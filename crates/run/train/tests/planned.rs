@@ -10,7 +10,7 @@ use bedplate_network::{Architecture, Network, Recompute};
 use bedplate_perf::{HostRun, Memory, Task, predict_on_host};
 use bedplate_train::{TrainConfig, Trained, Trainer};
 
-/// Memory does not hang on rates, so any will do.
+/// Memory does not depend on rates, so any will do.
 const HOST: &str = r#"
 [[accelerator]]
 name = "host"
@@ -72,7 +72,7 @@ fn planned(network: &Network, config: &TrainConfig, precision: ComputePrecision)
         precision,
         recompute: match config.training.recompute {
             Recompute::None => bedplate_layout::Recompute::None,
-            Recompute::Selective => bedplate_layout::Recompute::Selective,
+            Recompute::Cheap => bedplate_layout::Recompute::Selective,
             Recompute::Full => bedplate_layout::Recompute::Full,
         },
         task: Task::Pretrain,
@@ -87,22 +87,21 @@ fn check<E: Trained>(model: &str, recompute: Recompute, precision: ComputePrecis
     config.training.batch = 6;
     config.training.recompute = recompute;
     let architecture = Architecture::from_config(Source::new("config.json", model)).unwrap();
-    let network = Network::new(architecture, 96).unwrap();
+    let device = Device::cpu(1);
+    let network = Network::new(&device, architecture, 96).unwrap();
     let plan = planned(&network, &config, precision);
-    let buffers = (plan.total() - plan.workspace).get();
-    let trainer = Trainer::<E>::new(network, Device::cpu(1), config).unwrap();
-    let off = trainer.memory().get() / buffers - 1.0;
-    assert!(
-        off.abs() < 0.03,
-        "{model}, {recompute:?}, {precision:?}: {} against {buffers}",
-        trainer.memory().get()
-    );
+    // Tensors begin at cache lines; weights, gradients and moments have the same gaps between them.
+    let padding = network.blocks().iter().map(|block| block.len).sum::<usize>() - network.parameters();
+    let copies = if precision == ComputePrecision::Fp32 { 4 * 4 } else { 4 * 4 + 2 };
+    let buffers = (plan.total() - plan.workspace).get() + (padding * copies) as f64;
+    let trainer = Trainer::<E>::new(network, device, config).unwrap();
+    assert_eq!(trainer.memory().get(), buffers, "{model}, {recompute:?}, {precision:?}");
 }
 
 #[test]
 fn buffers_are_those_of_the_plan() {
     for model in [LLAMA, QWEN3, MIXTRAL] {
-        for recompute in [Recompute::None, Recompute::Selective, Recompute::Full] {
+        for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
             check::<f32>(model, recompute, ComputePrecision::Fp32);
             check::<Bf16>(model, recompute, ComputePrecision::Bf16);
         }

@@ -142,9 +142,10 @@ fn a_run_learns_and_leaves_weights_that_load() {
     assert_eq!(fs::read_dir(config.output.folder.join("checkpoints")).unwrap().count(), 2, "two are kept");
 
     let folder = summary.weights.unwrap();
-    let network = Network::new(read_architecture(&folder.to_string_lossy()).unwrap(), 48).unwrap();
-    let mut weights = Weights::<f32>::zeros(&network);
-    assert!(load(&network, &Device::cpu(1), &folder, &mut weights).unwrap().unused.is_empty());
+    let device = Device::cpu(1);
+    let network = Network::new(&device, read_architecture(&folder.to_string_lossy()).unwrap(), 48).unwrap();
+    let mut weights = Weights::<f32>::zeros(&device, &network);
+    assert!(load(&network, &device, &folder, &mut weights).unwrap().unused.is_empty());
     assert!(folder.join("tokenizer.json").exists());
 }
 

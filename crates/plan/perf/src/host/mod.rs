@@ -1,8 +1,8 @@
 //! A host that trains by itself, with this program's own runtime.
 //!
-//! Nothing here is fitted: rates are measured on the host by `bedplate bench machine`; work and memory are
-//! counted as `run/network` does them, operator by operator and buffer by buffer. Layouts are left out: one process
-//! holds the whole model and computes one micro-batch after another.
+//! Nothing here is fitted: rates are those that `bedplate bench machine` measured on the host, work is counted operator by
+//! operator as `run/network` calls them, and memory is added up from the description that `run/network` allocates by. Layouts are left out: one process
+//! holds the whole model and computes micro-batch after micro-batch.
 
 mod adapters;
 mod layer;
@@ -10,32 +10,32 @@ mod memory;
 mod operators;
 mod run;
 mod step;
-mod widths;
 
 pub use run::{HostRun, predict_on_host};
 
 use bedplate_catalog::MeasuredRates;
 use bedplate_layout::ComputePrecision;
+use bedplate_transformer::workspace::Widths;
 use bedplate_transformer::{Attention, Positions, Reach, Transformer};
 
 use crate::{Generation, Hardware, PerfError, Stack, Task, Workload};
 use adapters::Adapters;
 use operators::Operators;
-use widths::Widths;
 
 /// A model on a host, as plain numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
     rates: MeasuredRates,
-    hidden: f64,
-    vocab: f64,
-    sequence: f64,
-    layers: f64,
-    /// Each kind of layer with its count.
+    hidden: usize,
+    vocab: usize,
+    sequence: usize,
+    /// Of each layer, from first to last.
+    widths: Vec<Widths>,
+    /// Each kind of layer with how many there are of it.
     kinds: Vec<Kind>,
-    /// Buffers with the first key of each row: one for each distinct reach.
-    reaches: f64,
-    has_learned_positions: bool,
+    /// Distinct reaches of the layers.
+    reaches: usize,
+    positions: Positions,
     parameters: f64,
     /// Bytes that the optimizer keeps per trainable parameter.
     moments: f64,
@@ -77,27 +77,20 @@ impl Host {
     }
 
     fn new(model: &Transformer, rates: MeasuredRates, workload: &Workload) -> Self {
-        let is_rotary = model.positions == Positions::Rotary;
         let kinds = model.layer_kinds().into_iter().map(|run| Kind {
             count: run.count as f64,
-            widths: Widths::of(&run.layer, is_rotary),
+            widths: Widths::of(model.hidden, &run.layer),
             keys: mean_keys(run.layer.reach, workload.sequence),
         });
-        let mut reaches: Vec<Reach> = Vec::new();
-        for run in &model.runs {
-            if !reaches.contains(&run.layer.reach) {
-                reaches.push(run.layer.reach);
-            }
-        }
         Self {
             rates,
-            hidden: model.hidden as f64,
-            vocab: model.vocab as f64,
-            sequence: workload.sequence as f64,
-            layers: model.layer_count() as f64,
+            hidden: model.hidden as usize,
+            vocab: model.vocab as usize,
+            sequence: workload.sequence as usize,
+            widths: model.layers().map(|layer| Widths::of(model.hidden, layer)).collect(),
             kinds: kinds.collect(),
-            reaches: reaches.len() as f64,
-            has_learned_positions: matches!(model.positions, Positions::Learned { .. }),
+            reaches: model.reaches().len(),
+            positions: model.positions,
             parameters: model.parameters().total as f64,
             moments: workload.optimizer.bytes_per_parameter(),
             adapters: match workload.task {

@@ -1,6 +1,8 @@
 //! A step on a host: its layers, embedding and head, and the optimizer.
 
 use bedplate_layout::Recompute;
+use bedplate_transformer::Positions;
+use bedplate_transformer::workspace::logits_at_once;
 
 use super::layer::{LayerWork, Place};
 use super::operators::{Stream, Work};
@@ -19,8 +21,14 @@ pub(crate) struct Update {
 impl Host {
     pub(crate) fn layer_costs(&self, key: LayerKey) -> LayerCosts {
         let operators = self.operators(key.precision);
-        let held = self.activations(&key);
-        let place = Place { operators: &operators, rows: self.rows(&key), hidden: self.hidden, held };
+        let held = self.buffers(&key).activations;
+        let place = Place {
+            operators: &operators,
+            rows: self.rows(&key) as f64,
+            hidden: self.hidden,
+            is_rotary: self.positions == Positions::Rotary,
+            held,
+        };
         let layer = self.mean_layer(&place);
         let again = match key.recompute {
             Recompute::None => Work::default(),
@@ -42,7 +50,7 @@ impl Host {
     fn mean_layer(&self, place: &Place<'_>) -> LayerWork {
         let mut mean = LayerWork::default();
         for kind in &self.kinds {
-            let share = kind.count / self.layers;
+            let share = kind.count / self.widths.len() as f64;
             let work = place.layer(&kind.widths, kind.keys);
             mean.forward += work.forward * share;
             mean.backward += work.backward * share;
@@ -54,26 +62,26 @@ impl Host {
     /// Embedding, last norm, logits and losses of a micro-batch, forward and backward.
     fn around(&self, place: &Place<'_>) -> Work {
         let is_frozen = self.adapters.is_some();
-        let tables = if self.has_learned_positions { 2.0 } else { 1.0 };
-        let mut work = place.stream(2.0 * self.hidden, 0.0) * tables
+        let tables = if matches!(self.positions, Positions::Learned { .. }) { 2.0 } else { 1.0 };
+        let mut work = place.stream(2 * self.hidden, 0) * tables
             + place.norm()
-            + place.stream(2.0 * self.hidden, self.hidden)
+            + place.stream(2 * self.hidden, self.hidden)
             + self.head(place, is_frozen);
         if let Some(adapters) = &self.adapters {
             return work + adapters.project(place.operators);
         }
         // The gradient of the stream is added to rows of the tables, in fp32.
-        let bytes = place.rows * self.hidden * (place.operators.element + 2.0 * WIDE);
+        let bytes = place.rows * self.hidden as f64 * (place.operators.element + 2.0 * WIDE);
         work += place.operators.stream(Stream { fresh: bytes, kept: 0.0 }, place.held) * tables;
         work
     }
 
     /// Logits of some rows at a time, their losses and their gradients.
     fn head(&self, place: &Place<'_>, is_frozen: bool) -> Work {
-        let at_once = self.logits_at_once(place.rows);
+        let at_once = logits_at_once(self.vocab, place.rows as usize) as f64;
         let product = Place { rows: at_once, ..*place }.linear(self.vocab, self.hidden);
         let mut work = place.operators.product(product)
-            + place.operators.losses(at_once * self.vocab)
+            + place.operators.losses(at_once * self.vocab as f64)
             + place.operators.input_gradient(product);
         if !is_frozen {
             work += place.operators.weight_gradient(product);

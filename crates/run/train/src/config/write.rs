@@ -49,7 +49,11 @@ impl TrainConfig {
         file.key("batch", training.batch, "sequences of a step");
         file.key("micro_batch", training.micro_batch, "sequences computed at once");
         file.key("precision", quoted(training.precision.name()), "f32, or bf16 with f32 master weights");
-        file.key("recompute", word(&RECOMPUTES, &training.recompute), "none, selective or full");
+        file.key(
+            "recompute",
+            word(&RECOMPUTES, &training.recompute),
+            "none, cheap (norms and activations) or full",
+        );
         file.key("threads", training.threads, "0: one per processor");
     }
 

@@ -6,7 +6,7 @@ mod peer;
 
 use std::time::{Duration, Instant};
 
-use bedplate_kernels::{Bf16, Buffer, Device};
+use bedplate_kernels::{Bf16, Device};
 use serde_json::{Value, json};
 
 use self::cases::{Case, Pass, Work};
@@ -191,7 +191,7 @@ impl Limits {
 /// Bytes read and written per second by a copy of 256 MB.
 fn copy_rate(device: &Device) -> f64 {
     const NUMBERS: usize = 64 << 20;
-    let (from, mut to) = (Buffer::<f32>::zeros(NUMBERS), Buffer::<f32>::zeros(NUMBERS));
+    let (from, mut to) = (device.zeros::<f32>(NUMBERS), device.zeros::<f32>(NUMBERS));
     // Pages that were never written to are all the same one.
     device.fill(to.view_mut(), 1.0);
     let mut source = from;

@@ -87,7 +87,7 @@ const SHAPES: [Shape; 6] = [
         sequence: 256,
         sequences: 8,
         precision: Precision::F32,
-        recompute: Recompute::Selective,
+        recompute: Recompute::Cheap,
     },
     Shape {
         name: "mixtral 30M",
@@ -157,9 +157,10 @@ fn measure<E: Trained>(shape: &'static Shape, host: &Accelerator, rounds: usize)
     let Step { time, memory, .. } = predict_on_host(&architecture.transformer, host, &host_run(&config))?;
     let vocab = architecture.transformer.vocab as usize;
     let batches = vec![batch(vocab, shape.sequences, shape.sequence)];
-    let network = Network::new(architecture, shape.sequence)?;
     let threads = host.measured.as_ref().map_or(1, |measured| measured.threads as usize);
-    let mut trainer = Trainer::<E>::new(network, Device::cpu(threads), config)?;
+    let device = Device::cpu(threads);
+    let network = Network::new(&device, architecture, shape.sequence)?;
+    let mut trainer = Trainer::<E>::new(network, device, config)?;
     let mut fastest = trainer.step(&batches)?;
     for round in 0..rounds.max(1) {
         let outcome = trainer.step(&batches)?;

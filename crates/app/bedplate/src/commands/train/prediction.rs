@@ -43,7 +43,7 @@ pub(crate) fn host_run(config: &TrainConfig) -> HostRun {
         },
         recompute: match training.recompute {
             bedplate_network::Recompute::None => Recompute::None,
-            bedplate_network::Recompute::Selective => Recompute::Selective,
+            bedplate_network::Recompute::Cheap => Recompute::Selective,
             bedplate_network::Recompute::Full => Recompute::Full,
         },
         task: match &config.adapter {

@@ -1,7 +1,8 @@
 //! The operators at the sizes of a Llama block: width 512, 8 heads, 1408 inner, 4 sequences of 512 tokens.
 
 use bedplate_kernels::{
-    AdamW, AttentionShape, Buffer, Device, Element, Gelu, HeadGradients, Heads, Into, Rotary, Turn, Value,
+    AdamW, AttentionShape, Buffer, Device, Element, Gelu, HeadGradients, Heads, Put, Qkv, Rotary, Seen, Turn,
+    Value,
 };
 
 use super::models;
@@ -60,7 +61,7 @@ pub(super) fn all<E: bedplate_train::Trained>(device: &Device) -> Vec<Case<'stat
     if E::NAME == "f32" {
         cases.push(adamw(device));
     }
-    cases.extend(models::all::<E>());
+    cases.extend(models::all::<E>(device));
     cases
 }
 
@@ -76,7 +77,7 @@ pub(super) fn random<E: Element>(device: &Device, len: usize, seed: u32) -> Buff
 }
 
 fn filled<V: Value>(device: &Device, values: &[V]) -> Buffer<V> {
-    let mut buffer = Buffer::zeros(values.len());
+    let mut buffer = device.zeros(values.len());
     device.write(buffer.view_mut(), values);
     buffer
 }
@@ -94,8 +95,8 @@ fn linear<E: Element>(device: &Device) -> Case<'static> {
     let x = random::<E>(device, ROWS * HIDDEN, 1);
     let weight = random::<E>(device, 2 * INNER * HIDDEN, 2);
     let d_out = random::<E>(device, ROWS * 2 * INNER, 3);
-    let (mut out, mut d_x) = (Buffer::<E>::zeros(ROWS * 2 * INNER), Buffer::<E>::zeros(ROWS * HIDDEN));
-    let mut d_weight = Buffer::zeros(2 * INNER * HIDDEN);
+    let (mut out, mut d_x) = (device.zeros::<E>(ROWS * 2 * INNER), device.zeros::<E>(ROWS * HIDDEN));
+    let mut d_weight = device.zeros(2 * INNER * HIDDEN);
     Case {
         name: "linear",
         work: Work::Flops { both: 6.0 * (ROWS * HIDDEN * 2 * INNER) as f64 },
@@ -105,7 +106,7 @@ fn linear<E: Element>(device: &Device) -> Case<'static> {
             if pass == Pass::Both {
                 let d_out = d_out.view().matrix(ROWS, 2 * INNER);
                 let d_x = d_x.view_mut().matrix(ROWS, HIDDEN);
-                device.linear_backward_input(d_out, weight.view(), Into::Replace, d_x);
+                device.linear_backward_input(d_out, weight.view(), Put::Replace, d_x);
                 device.linear_backward_weight(d_out, x, d_weight.view_mut(), None);
             }
         }),
@@ -114,7 +115,8 @@ fn linear<E: Element>(device: &Device) -> Case<'static> {
 
 fn attention<E: Element>(device: &Device) -> Case<'static> {
     let shape = AttentionShape {
-        sequence: SEQUENCE,
+        queries: SEQUENCE,
+        keys: SEQUENCE,
         heads: HEADS,
         kv_heads: HEADS,
         head_dim: HEAD_DIM,
@@ -122,25 +124,25 @@ fn attention<E: Element>(device: &Device) -> Case<'static> {
     };
     let qkv = random::<E>(device, ROWS * shape.columns(), 1);
     let d_out = random::<E>(device, ROWS * shape.attended(), 2);
-    let first_keys = Buffer::<u32>::zeros(ROWS);
-    let mut out = Buffer::<E>::zeros(ROWS * shape.attended());
-    let mut d_qkv = Buffer::<E>::zeros(ROWS * shape.columns());
-    let mut log_sums = Buffer::zeros(ROWS * HEADS);
+    let first_keys = device.zeros::<u32>(ROWS);
+    let mut out = device.zeros::<E>(ROWS * shape.attended());
+    let mut d_qkv = device.zeros::<E>(ROWS * shape.columns());
+    let mut log_sums = device.zeros(ROWS * HEADS);
     // Two products forward, five backward, over half of the square.
     let flops = 7.0 * (ROWS * SEQUENCE * HEADS * HEAD_DIM) as f64;
     Case {
         name: "attention",
         work: Work::Flops { both: flops },
         run: Box::new(move |device, pass| {
-            let qkv = qkv.view().matrix(ROWS, shape.columns());
-            let first_keys = first_keys.view();
+            let qkv = Qkv::columns(&shape, qkv.view().matrix(ROWS, shape.columns()));
+            let seen = Seen { first_keys: first_keys.view(), positions: None };
             let to = out.view_mut().matrix(ROWS, shape.attended());
-            device.attention(&shape, qkv, first_keys, to, log_sums.view_mut());
+            device.attention(&shape, qkv, seen, to, log_sums.view_mut());
             if pass == Pass::Both {
                 let out = out.view().matrix(ROWS, shape.attended());
                 let d_out = d_out.view().matrix(ROWS, shape.attended());
-                let d_qkv = d_qkv.view_mut().matrix(ROWS, shape.columns());
-                device.attention_backward(&shape, qkv, first_keys, out, log_sums.view(), d_out, d_qkv);
+                let d_qkv = Qkv::columns_mut(&shape, d_qkv.view_mut().matrix(ROWS, shape.columns()));
+                device.attention_backward(&shape, qkv, seen, out, log_sums.view(), d_out, d_qkv);
             }
         }),
     }
@@ -149,8 +151,8 @@ fn attention<E: Element>(device: &Device) -> Case<'static> {
 fn rms_norm<E: Element>(device: &Device) -> Case<'static> {
     let (x, d_out) = (random::<E>(device, ROWS * HIDDEN, 1), random::<E>(device, ROWS * HIDDEN, 2));
     let weight = random::<E>(device, HIDDEN, 3);
-    let (mut out, mut d_x) = (Buffer::<E>::zeros(ROWS * HIDDEN), Buffer::<E>::zeros(ROWS * HIDDEN));
-    let (mut inverses, mut d_weight) = (Buffer::zeros(ROWS), Buffer::zeros(HIDDEN));
+    let (mut out, mut d_x) = (device.zeros::<E>(ROWS * HIDDEN), device.zeros::<E>(ROWS * HIDDEN));
+    let (mut inverses, mut d_weight) = (device.zeros(ROWS), device.zeros(HIDDEN));
     Case {
         name: "rms_norm",
         work: activations::<E>(HIDDEN, 5.0),
@@ -166,7 +168,7 @@ fn rms_norm<E: Element>(device: &Device) -> Case<'static> {
                     x,
                     weight.view(),
                     inverses.view(),
-                    Into::Replace,
+                    Put::Replace,
                     d_x,
                     d_weight,
                 );
@@ -178,9 +180,9 @@ fn rms_norm<E: Element>(device: &Device) -> Case<'static> {
 fn layer_norm<E: Element>(device: &Device) -> Case<'static> {
     let (x, d_out) = (random::<E>(device, ROWS * HIDDEN, 1), random::<E>(device, ROWS * HIDDEN, 2));
     let (weight, bias) = (random::<E>(device, HIDDEN, 3), random::<E>(device, HIDDEN, 4));
-    let (mut out, mut d_x) = (Buffer::<E>::zeros(ROWS * HIDDEN), Buffer::<E>::zeros(ROWS * HIDDEN));
-    let (mut statistics, mut d_weight) = (Buffer::zeros(2 * ROWS), Buffer::zeros(HIDDEN));
-    let mut d_bias = Buffer::zeros(HIDDEN);
+    let (mut out, mut d_x) = (device.zeros::<E>(ROWS * HIDDEN), device.zeros::<E>(ROWS * HIDDEN));
+    let (mut statistics, mut d_weight) = (device.zeros(2 * ROWS), device.zeros(HIDDEN));
+    let mut d_bias = device.zeros(HIDDEN);
     Case {
         name: "layer_norm",
         work: activations::<E>(HIDDEN, 5.0),
@@ -192,16 +194,7 @@ fn layer_norm<E: Element>(device: &Device) -> Case<'static> {
                 let (d_out, d_x) = (d_out.view().matrix(ROWS, HIDDEN), d_x.view_mut().matrix(ROWS, HIDDEN));
                 let (d_weight, d_bias) = (Some(d_weight.view_mut()), Some(d_bias.view_mut()));
                 let statistics = statistics.view();
-                device.layer_norm_backward(
-                    d_out,
-                    x,
-                    weight,
-                    statistics,
-                    Into::Replace,
-                    d_x,
-                    d_weight,
-                    d_bias,
-                );
+                device.layer_norm_backward(d_out, x, weight, statistics, Put::Replace, d_x, d_weight, d_bias);
             }
         }),
     }
@@ -212,7 +205,7 @@ fn rotary<E: Element>(device: &Device) -> Case<'static> {
     let heads = Heads { first: 0, count: 2 * HEADS, dim: HEAD_DIM };
     let frequencies: Vec<f64> =
         (0..HEAD_DIM / 2).map(|pair| 1e4f64.powf(-2.0 * pair as f64 / HEAD_DIM as f64)).collect();
-    let table = Rotary::new(HEAD_DIM, &frequencies, SEQUENCE, 1.0);
+    let table = Rotary::new(device, HEAD_DIM, &frequencies, SEQUENCE, 1.0);
     let positions: Vec<u32> = (0..ROWS).map(|row| (row % SEQUENCE) as u32).collect();
     let positions = filled(device, &positions);
     let mut x = random::<E>(device, ROWS * columns, 1);
@@ -234,7 +227,7 @@ fn rotary<E: Element>(device: &Device) -> Case<'static> {
 fn swiglu<E: Element>(device: &Device) -> Case<'static> {
     let gate_up = random::<E>(device, ROWS * 2 * INNER, 1);
     let d_out = random::<E>(device, ROWS * INNER, 2);
-    let (mut out, mut d_gate_up) = (Buffer::<E>::zeros(ROWS * INNER), Buffer::<E>::zeros(ROWS * 2 * INNER));
+    let (mut out, mut d_gate_up) = (device.zeros::<E>(ROWS * INNER), device.zeros::<E>(ROWS * 2 * INNER));
     Case {
         name: "swiglu",
         work: activations::<E>(INNER, 8.0),
@@ -251,7 +244,7 @@ fn swiglu<E: Element>(device: &Device) -> Case<'static> {
 
 fn gelu<E: Element>(device: &Device) -> Case<'static> {
     let (x, d_out) = (random::<E>(device, ROWS * 2048, 1), random::<E>(device, ROWS * 2048, 2));
-    let (mut out, mut d_x) = (Buffer::<E>::zeros(ROWS * 2048), Buffer::<E>::zeros(ROWS * 2048));
+    let (mut out, mut d_x) = (device.zeros::<E>(ROWS * 2048), device.zeros::<E>(ROWS * 2048));
     Case {
         name: "gelu",
         work: activations::<E>(2048, 5.0),
@@ -271,14 +264,14 @@ fn embedding<E: Element>(device: &Device) -> Case<'static> {
     let d_out = random::<E>(device, ROWS * HIDDEN, 2);
     let tokens: Vec<u32> = (0..ROWS).map(|row| (row * 7919 % VOCAB) as u32).collect();
     let tokens = filled(device, &tokens);
-    let mut out = Buffer::<E>::zeros(ROWS * HIDDEN);
-    let mut d_table = Buffer::<f32>::zeros(VOCAB * HIDDEN);
+    let mut out = device.zeros::<E>(ROWS * HIDDEN);
+    let mut d_table = device.zeros::<f32>(VOCAB * HIDDEN);
     Case {
         name: "embedding",
         work: Work::Bytes { both: (ROWS * HIDDEN) as f64 * (3.0 * size::<E>() + 8.0) },
         run: Box::new(move |device, pass| {
             let to = out.view_mut().matrix(ROWS, HIDDEN);
-            device.embedding(tokens.view(), table.view().matrix(VOCAB, HIDDEN), Into::Replace, to);
+            device.embedding(tokens.view(), table.view().matrix(VOCAB, HIDDEN), Put::Replace, to);
             if pass == Pass::Both {
                 let d_table = d_table.view_mut().matrix(VOCAB, HIDDEN);
                 device.embedding_backward(tokens.view(), d_out.view().matrix(ROWS, HIDDEN), d_table);
@@ -291,8 +284,8 @@ fn cross_entropy<E: Element>(device: &Device) -> Case<'static> {
     let (x, weight) = (random::<E>(device, ROWS * HIDDEN, 1), random::<E>(device, VOCAB * HIDDEN, 2));
     let targets: Vec<u32> = (0..ROWS).map(|row| (row * 104_729 % VOCAB) as u32).collect();
     let targets = filled(device, &targets);
-    let (mut losses, mut logits) = (Buffer::zeros(ROWS), Buffer::zeros(128 * VOCAB));
-    let (mut d_x, mut d_weight) = (Buffer::<E>::zeros(ROWS * HIDDEN), Buffer::zeros(VOCAB * HIDDEN));
+    let (mut losses, mut logits) = (device.zeros(ROWS), device.zeros(128 * VOCAB));
+    let (mut d_x, mut d_weight) = (device.zeros::<E>(ROWS * HIDDEN), device.zeros(VOCAB * HIDDEN));
     Case {
         name: "head_and_loss",
         work: Work::Flops { both: 6.0 * (ROWS * HIDDEN * VOCAB) as f64 },
@@ -317,8 +310,8 @@ fn experts<E: Element>(device: &Device) -> Case<'static> {
     let d_out = random::<E>(device, slots * INNER, 3);
     let offsets: Vec<u32> = (0..=EXPERTS).map(|expert| (expert * slots / EXPERTS) as u32).collect();
     let offsets = filled(device, &offsets);
-    let (mut out, mut d_x) = (Buffer::<E>::zeros(slots * INNER), Buffer::<E>::zeros(slots * HIDDEN));
-    let mut d_weights = Buffer::zeros(EXPERTS * INNER * HIDDEN);
+    let (mut out, mut d_x) = (device.zeros::<E>(slots * INNER), device.zeros::<E>(slots * HIDDEN));
+    let mut d_weights = device.zeros(EXPERTS * INNER * HIDDEN);
     Case {
         name: "experts",
         work: Work::Flops { both: 6.0 * (slots * HIDDEN * INNER) as f64 },
@@ -339,7 +332,7 @@ fn experts<E: Element>(device: &Device) -> Case<'static> {
 fn adamw(device: &Device) -> Case<'static> {
     let mut weights = random::<f32>(device, PARAMETERS, 1);
     let gradient = random::<f32>(device, PARAMETERS, 2);
-    let (mut first, mut second) = (Buffer::zeros(PARAMETERS), Buffer::zeros(PARAMETERS));
+    let (mut first, mut second) = (device.zeros(PARAMETERS), device.zeros(PARAMETERS));
     let step = AdamW {
         learning_rate: 1e-4,
         beta1: 0.9,

@@ -3,7 +3,7 @@
 use bedplate_data::Batch;
 use bedplate_diag::Source;
 use bedplate_kernels::{Device, Element};
-use bedplate_network::{Architecture, Network, Recompute, Tokens, Weights, Workspace, WorkspaceShape};
+use bedplate_network::{Architecture, Network, Recompute, Room, Tokens, Weights, Workspace, WorkspaceShape};
 use bedplate_train::{Precision, TrainConfig, Trained, Trainer};
 use bedplate_transformer::FlopsConvention;
 
@@ -16,8 +16,12 @@ const BLOCK: Size = Size(HIDDEN, INNER, 8, 1, 256);
 const SMALL: Size = Size(512, 1408, 8, 6, 12_000);
 const LARGE: Size = Size(768, 2048, 12, 12, 20_000);
 
-pub(super) fn all<E: Trained>() -> Vec<Case<'static>> {
-    vec![block::<E>(), model::<E>("model_25m", &SMALL), model::<E>("model_100m", &LARGE)]
+pub(super) fn all<E: Trained>(device: &Device) -> Vec<Case<'static>> {
+    vec![
+        block::<E>(device),
+        model::<E>(device, "model_25m", &SMALL),
+        model::<E>(device, "model_100m", &LARGE),
+    ]
 }
 
 /// The model of some keys of a configuration.
@@ -26,14 +30,14 @@ pub(in super::super) fn architecture(keys: &str, longest: usize) -> Architecture
     Architecture::from_config(Source::new("the benchmark's model", &config)).expect("a model that we compute")
 }
 
-fn network(size: &Size) -> Network {
+fn network(device: &Device, size: &Size) -> Network {
     let Size(hidden, inner, heads, layers, vocab) = size;
     let keys = format!(
         r#""model_type": "llama", "hidden_size": {hidden}, "intermediate_size": {inner},
             "num_attention_heads": {heads}, "num_key_value_heads": {heads}, "num_hidden_layers": {layers},
             "vocab_size": {vocab}, "tie_word_embeddings": true"#
     );
-    Network::new(architecture(&keys, SEQUENCE), SEQUENCE).expect("a Llama network")
+    Network::new(device, architecture(&keys, SEQUENCE), SEQUENCE).expect("a Llama network")
 }
 
 fn flops(network: &Network) -> f64 {
@@ -43,39 +47,40 @@ fn flops(network: &Network) -> f64 {
 }
 
 /// Forward and backward of one layer, gradients of its weights included.
-fn block<E: Element>() -> Case<'static> {
-    let network = network(&BLOCK);
-    let mut weights = Weights::<E>::zeros(&network);
-    let mut gradients = Weights::<f32>::zeros(&network);
+fn block<E: Element>(device: &Device) -> Case<'static> {
+    let network = network(device, &BLOCK);
+    let mut weights = Weights::<E>::zeros(device, &network);
+    let mut gradients = Weights::<f32>::zeros(device, &network);
     let shape = WorkspaceShape {
         sequences: ROWS / SEQUENCE,
         sequence: SEQUENCE,
         recompute: Recompute::None,
         has_gradients: true,
     };
-    let mut workspace = Workspace::new(&network, shape);
+    let mut workspace = Workspace::new(device, &network, shape);
     let head = 2.0 * 3.0 * (HIDDEN * BLOCK.4 * ROWS) as f64;
     let work = Work::Flops { both: flops(&network) - head };
     let mut is_ready = false;
     let run = move |device: &Device, pass: Pass| {
+        let mut room = workspace.room(0);
         if !is_ready {
             network.initialise(device, 1, &mut weights);
-            fill(device, &mut workspace);
-            network.learn(device, &weights, &mut workspace, &mut gradients, 1.0 / ROWS as f32, 1.0);
+            fill(device, &mut room);
+            network.learn(device, &weights, &mut room, &mut gradients, 1.0 / ROWS as f32, 1.0);
             is_ready = true;
         }
-        network.forward_block(device, 1, &weights, &mut workspace);
+        network.forward_block(device, 1, weights.block(1), &mut room);
         if pass == Pass::Both {
             let gradient = Some(gradients.block_mut(1));
-            network.backward_block(device, 1, &weights, &mut workspace, gradient, 1.0);
+            network.backward_block(device, 1, weights.block(1), &mut room, gradient, 1.0);
         }
     };
     Case { name: "block", work, run: Box::new(run) }
 }
 
-fn fill<E: Element>(device: &Device, workspace: &mut Workspace<E>) {
+fn fill<E: Element>(device: &Device, room: &mut Room<'_, E>) {
     let batch = batch(256, ROWS / SEQUENCE, SEQUENCE);
-    workspace.load(
+    room.load(
         device,
         Tokens {
             tokens: &batch.tokens,
@@ -102,8 +107,8 @@ pub(in super::super) fn batch(vocab: usize, sequences: usize, sequence: usize) -
 }
 
 /// A whole step: forward, backward, clipping and AdamW. Without backward, the loss of the same batch.
-fn model<E: Trained>(name: &'static str, size: &Size) -> Case<'static> {
-    let network = network(size);
+fn model<E: Trained>(device: &Device, name: &'static str, size: &Size) -> Case<'static> {
+    let network = network(device, size);
     let work = Work::Flops { both: flops(&network) };
     let batch = vec![batch(size.4, ROWS / SEQUENCE, SEQUENCE)];
     let mut config = TrainConfig::new("config.json", "corpus");

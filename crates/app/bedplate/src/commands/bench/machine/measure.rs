@@ -3,7 +3,7 @@
 
 use std::time::{Duration, Instant};
 
-use bedplate_kernels::{AdamW, AttentionShape, Buffer, Device, Element, Into};
+use bedplate_kernels::{AdamW, AttentionShape, Buffer, Device, Element, Put, Qkv, Seen};
 
 /// How long an operator is repeated.
 const SPAN: Duration = Duration::from_millis(300);
@@ -79,7 +79,7 @@ fn seconds(mut work: impl FnMut()) -> f64 {
 
 /// Numbers of about one, none of them alike.
 fn filled<E: Element>(device: &Device, len: usize) -> Buffer<E> {
-    let mut buffer = Buffer::zeros(len);
+    let mut buffer = device.zeros(len);
     let pattern: Vec<E> = (0..len).map(|index| E::narrow(((index % 251) as f32 - 125.0) / 125.0)).collect();
     device.write(buffer.view_mut(), &pattern);
     buffer
@@ -114,7 +114,7 @@ fn linear<E: Element>(device: &Device, shape: [usize; 3]) -> [Sample; 3] {
     let d_out = || out.view().matrix(rows, outputs);
     let of_inputs = seconds(|| {
         let d_x = d_x.view_mut().matrix(rows, inputs);
-        device.linear_backward_input(d_out(), weight.view(), Into::Replace, d_x);
+        device.linear_backward_input(d_out(), weight.view(), Put::Replace, d_x);
     });
     let of_weights = seconds(|| device.linear_backward_weight(d_out(), input(), d_weight.view_mut(), None));
     [
@@ -131,36 +131,38 @@ pub(super) fn attention<E: Element>(device: &Device) -> Vec<Sample> {
 
 fn attention_over<E: Element>(device: &Device, sequence: usize) -> [Sample; 2] {
     const ROWS: usize = 2048;
-    let shape = AttentionShape { sequence, heads: 8, kv_heads: 4, head_dim: 64, scale: 0.125 };
+    let (queries, keys) = (sequence, sequence);
+    let shape = AttentionShape { queries, keys, heads: 8, kv_heads: 4, head_dim: 64, scale: 0.125 };
     let (columns, attended) = (shape.columns(), shape.heads * shape.head_dim);
     let qkv: Buffer<E> = filled(device, ROWS * columns);
-    let first_keys = Buffer::<u32>::zeros(ROWS);
+    let first_keys = device.zeros::<u32>(ROWS);
     let mut out: Buffer<E> = filled(device, ROWS * attended);
     let d_out: Buffer<E> = filled(device, ROWS * attended);
     let mut d_qkv: Buffer<E> = filled(device, ROWS * columns);
-    let mut log_sums = Buffer::<f32>::zeros(ROWS * shape.heads);
-    let seen = (sequence + 1) as f64 / 2.0;
+    let mut log_sums = device.zeros::<f32>(ROWS * shape.heads);
+    let mean_keys = (sequence + 1) as f64 / 2.0;
     let sample = |operator, factor: f64, seconds| Sample {
         operator,
         precision: precision_of::<E>(),
         size: Size::Sequence(sequence),
         seconds,
-        amount: Amount::Flops(factor * (ROWS * attended) as f64 * seen),
+        amount: Amount::Flops(factor * (ROWS * attended) as f64 * mean_keys),
     };
-    let qkv = || qkv.view().matrix(ROWS, columns);
+    let qkv = Qkv::columns(&shape, qkv.view().matrix(ROWS, columns));
+    let seen = Seen { first_keys: first_keys.view(), positions: None };
     let forward = seconds(|| {
         let out = out.view_mut().matrix(ROWS, attended);
-        device.attention(&shape, qkv(), first_keys.view(), out, log_sums.view_mut());
+        device.attention(&shape, qkv, seen, out, log_sums.view_mut());
     });
     let backward = seconds(|| {
         device.attention_backward(
             &shape,
-            qkv(),
-            first_keys.view(),
+            qkv,
+            seen,
             out.view().matrix(ROWS, attended),
             log_sums.view(),
             d_out.view().matrix(ROWS, attended),
-            d_qkv.view_mut().matrix(ROWS, columns),
+            Qkv::columns_mut(&shape, d_qkv.view_mut().matrix(ROWS, columns)),
         );
     });
     [sample("attention", 4.0, forward), sample("attention_backward", 10.0, backward)]
@@ -176,7 +178,7 @@ pub(super) fn streams<E: Element>(device: &Device, set: f64) -> Sample {
     let x: Buffer<E> = filled(device, rows * HIDDEN);
     let weight: Buffer<E> = filled(device, HIDDEN);
     let mut normed: Buffer<E> = filled(device, rows * HIDDEN);
-    let mut inverses = Buffer::<f32>::zeros(rows);
+    let mut inverses = device.zeros::<f32>(rows);
     let gate_up: Buffer<E> = filled(device, rows * 2 * WIDTH);
     let mut activated: Buffer<E> = filled(device, rows * WIDTH);
     let mut d_gate_up: Buffer<E> = filled(device, rows * 2 * WIDTH);
@@ -214,11 +216,11 @@ pub(super) fn losses(device: &Device) -> Sample {
     const ROWS: usize = 128;
     const VOCABULARY: usize = 32_768;
     let mut logits: Buffer<f32> = filled(device, ROWS * VOCABULARY);
-    let targets = Buffer::<u32>::zeros(ROWS);
-    let mut losses = Buffer::<f32>::zeros(ROWS);
+    let targets = device.zeros::<u32>(ROWS);
+    let mut losses = device.zeros::<f32>(ROWS);
     let seconds = seconds(|| {
         let logits = logits.view_mut().matrix(ROWS, VOCABULARY);
-        device.cross_entropy(logits, targets.view(), 1.0, losses.view_mut());
+        device.cross_entropy(logits, targets.view(), Some(1.0), losses.view_mut());
     });
     let bytes = (4 * ROWS * VOCABULARY) as f64;
     wide("losses", seconds, bytes, bytes)

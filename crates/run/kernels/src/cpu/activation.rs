@@ -1,0 +1,95 @@
+//! The nonlinear functions between the matrices of a feed-forward layer.
+
+use super::Cpu;
+use super::elementary::{normal, sigmoid};
+use crate::{Element, Gelu, Matrix, MatrixMut};
+
+impl Cpu {
+    pub(crate) fn swiglu<E: Element>(&self, gate_up: Matrix<'_, E>, out: MatrixMut<'_, E>) {
+        let (gate_up, shape) = (self.rows(gate_up), out.shape());
+        inlined!(self.in_rows(shape, self.rows_mut(out), |row, out| {
+            let (gates, ups) = gate_up.row(row).split_at(out.len());
+            for ((out, gate), up) in out.iter_mut().zip(gates).zip(ups) {
+                let gate = gate.widen();
+                *out = E::narrow(gate * sigmoid(gate) * up.widen());
+            }
+        }));
+    }
+
+    pub(crate) fn swiglu_backward<E: Element>(
+        &self,
+        gate_up: Matrix<'_, E>,
+        d_out: Matrix<'_, E>,
+        d_gate_up: MatrixMut<'_, E>,
+    ) {
+        let (gate_up, d_out) = (self.rows(gate_up), self.rows(d_out));
+        inlined!(self.in_rows(d_out.shape(), self.rows_mut(d_gate_up), |row, d_gate_up| {
+            let (gates, ups) = gate_up.row(row).split_at(d_out.columns);
+            let (d_gates, d_ups) = d_gate_up.split_at_mut(d_out.columns);
+            let outputs = d_gates.iter_mut().zip(d_ups).zip(d_out.row(row));
+            for (((d_gate, d_up), d), (gate, up)) in outputs.zip(gates.iter().zip(ups)) {
+                let (gate, d) = (gate.widen(), d.widen());
+                let share = sigmoid(gate);
+                *d_gate = E::narrow(d * up.widen() * (share + gate * (share * (1.0 - share))));
+                *d_up = E::narrow(d * gate * share);
+            }
+        }));
+    }
+
+    pub(crate) fn gelu<E: Element>(&self, kind: Gelu, x: Matrix<'_, E>, out: MatrixMut<'_, E>) {
+        let x = self.rows(x);
+        inlined!(self.in_rows(x.shape(), self.rows_mut(out), |row, out| {
+            let numbers = out.iter_mut().zip(x.row(row));
+            match kind {
+                Gelu::Tanh => {
+                    for (out, x) in numbers {
+                        *out = E::narrow(x.widen() * tanh_share(x.widen()).0);
+                    }
+                }
+                Gelu::Exact => {
+                    for (out, x) in numbers {
+                        *out = E::narrow(x.widen() * normal(x.widen()).share);
+                    }
+                }
+            }
+        }));
+    }
+
+    pub(crate) fn gelu_backward<E: Element>(
+        &self,
+        kind: Gelu,
+        x: Matrix<'_, E>,
+        d_out: Matrix<'_, E>,
+        d_x: MatrixMut<'_, E>,
+    ) {
+        let (x, d_out) = (self.rows(x), self.rows(d_out));
+        inlined!(self.in_rows(x.shape(), self.rows_mut(d_x), |row, d_x| {
+            let numbers = d_x.iter_mut().zip(x.row(row)).zip(d_out.row(row));
+            match kind {
+                Gelu::Tanh => {
+                    for ((d_x, x), d) in numbers {
+                        let (share, slope) = tanh_share(x.widen());
+                        *d_x = E::narrow(d.widen() * (share + x.widen() * slope));
+                    }
+                }
+                Gelu::Exact => {
+                    for ((d_x, x), d) in numbers {
+                        let normal = normal(x.widen());
+                        *d_x = E::narrow(d.widen() * (normal.share + x.widen() * normal.density));
+                    }
+                }
+            }
+        }));
+    }
+}
+
+/// `(1 + tanh(u)) / 2` with `u = sqrt(2 / pi) (x + 0.044715 x^3)`, which is the sigmoid of `2 u`, and its slope.
+#[inline(always)]
+fn tanh_share(x: f32) -> (f32, f32) {
+    const TWICE_ROOT: f32 = 1.595_769_2;
+    const CUBE: f32 = 0.044_715;
+    // Beyond this the share is 0 or 1 to the last bit, and powers of larger numbers overflow.
+    let x = x.clamp(-20.0, 20.0);
+    let share = sigmoid(TWICE_ROOT * (x + CUBE * x * x * x));
+    (share, share * (1.0 - share) * TWICE_ROOT * (1.0 + 3.0 * CUBE * x * x))
+}

@@ -1,0 +1,102 @@
+//! Linear layers of experts: all experts' chunks go to the team in one run, so that many small experts keep it as busy
+//! as one large layer.
+
+use std::ops::Range;
+
+use super::Cpu;
+use super::multiply::{Operand, Product};
+use crate::{Element, Matrix, MatrixMut, Put, View};
+
+/// Which rows belong to which expert.
+#[derive(Clone, Copy)]
+struct Experts<'a>(&'a [u32]);
+
+impl<'a> Experts<'a> {
+    /// Panics unless the offsets ascend from zero to `rows`.
+    fn new(offsets: &'a [u32], rows: usize) -> Self {
+        assert!(offsets.is_sorted() && offsets.first() == Some(&0), "offsets of experts ascend from zero");
+        assert_eq!(offsets.last().map(|end| *end as usize), Some(rows), "experts have all rows");
+        Self(offsets)
+    }
+
+    fn count(self) -> usize {
+        self.0.len() - 1
+    }
+
+    fn rows(self, expert: usize) -> Range<usize> {
+        self.0[expert] as usize..self.0[expert + 1] as usize
+    }
+}
+
+impl Cpu {
+    pub(crate) fn expert_linear<E: Element>(
+        &self,
+        x: Matrix<'_, E>,
+        offsets: View<'_, u32>,
+        weights: Matrix<'_, E>,
+        out: MatrixMut<'_, E>,
+    ) {
+        let (experts, outputs) = (Experts::new(self.slice(offsets), x.rows), out.columns);
+        let (x, weights) = (self.rows(x), self.rows(weights));
+        let product = |expert: usize| Product {
+            left: Operand::rows_of(x.rows(experts.rows(expert))),
+            right: Operand::rows_of(weights.rows(expert * outputs..(expert + 1) * outputs)),
+        };
+        self.multiply_rows_of_experts::<E>(experts, &product, out);
+    }
+
+    pub(crate) fn expert_linear_backward_input<E: Element>(
+        &self,
+        d_out: Matrix<'_, E>,
+        offsets: View<'_, u32>,
+        weights: Matrix<'_, E>,
+        d_x: MatrixMut<'_, E>,
+    ) {
+        let (experts, outputs) = (Experts::new(self.slice(offsets), d_out.rows), d_out.columns);
+        let (d_out, weights) = (self.rows(d_out), self.rows(weights));
+        let product = |expert: usize| Product {
+            left: Operand::rows_of(d_out.rows(experts.rows(expert))),
+            right: Operand::columns_of(weights.rows(expert * outputs..(expert + 1) * outputs)),
+        };
+        self.multiply_rows_of_experts::<E>(experts, &product, d_x);
+    }
+
+    pub(crate) fn expert_linear_backward_weight<E: Element>(
+        &self,
+        d_out: Matrix<'_, E>,
+        x: Matrix<'_, E>,
+        offsets: View<'_, u32>,
+        d_weights: MatrixMut<'_, f32>,
+    ) {
+        let experts = Experts::new(self.slice(offsets), x.rows);
+        let (d_out, x) = (self.rows(d_out), self.rows(x));
+        let product = |expert: usize| Product {
+            left: Operand::columns_of(d_out.rows(experts.rows(expert))),
+            right: Operand::columns_of(x.rows(experts.rows(expert))),
+        };
+        let first_row = |expert: usize| expert * d_out.columns;
+        let multiplier = self.multiplier::<E, E>();
+        inlined!(self.multiply_into(
+            multiplier,
+            (experts.count(), &product, &first_row),
+            d_weights,
+            |_, sums, out| Put::Add.put_all(sums, out)
+        ));
+    }
+
+    fn multiply_rows_of_experts<'a, E: Element>(
+        &self,
+        experts: Experts<'_>,
+        product: &(dyn Fn(usize) -> Product<'a> + Sync),
+        out: MatrixMut<'_, E>,
+    ) {
+        let first_row = |expert: usize| experts.rows(expert).start;
+        let multiplier = self.multiplier::<E, E>();
+        inlined!(self.multiply_into(
+            multiplier,
+            (experts.count(), product, &first_row),
+            out,
+            |_, sums, out| Put::Replace.put_all(sums, out)
+        ));
+    }
+}

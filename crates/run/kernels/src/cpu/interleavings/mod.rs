@@ -1,0 +1,61 @@
+//! The team under a scheduler that tries interleavings of its threads.
+
+mod sync {
+    pub(super) use shuttle::hint::spin_loop;
+    pub(super) use shuttle::sync::Arc;
+    pub(super) use shuttle::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+    pub(super) use shuttle::thread::{self, JoinHandle, Thread};
+
+    /// Few, so that workers also sleep.
+    pub(super) const LOOKS: u32 = 2;
+}
+#[expect(clippy::duplicate_mod, reason = "the same team by other means of synchronisation")]
+#[path = "../team.rs"]
+mod team;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use sync::{AtomicBool, AtomicUsize, Ordering};
+use team::Team;
+
+const SCHEDULES: usize = 2_000;
+
+/// Every chunk is done exactly once, and no member works after its run has ended.
+fn run(team: &Team, chunks: usize) {
+    let counts: Vec<AtomicUsize> = (0..chunks).map(|_| AtomicUsize::new(0)).collect();
+    let is_over = AtomicBool::new(false);
+    team.run(chunks, &|chunk, _| {
+        assert!(!is_over.load(Ordering::SeqCst), "a member works on after the end");
+        counts[chunk].fetch_add(1, Ordering::SeqCst);
+    });
+    is_over.store(true, Ordering::SeqCst);
+    assert!(counts.iter().all(|count| count.load(Ordering::SeqCst) == 1), "every chunk is done once");
+}
+
+#[test]
+fn runs_follow_each_other_and_the_team_ends_in_any_interleaving() {
+    let scenario = || {
+        let team = Team::new(3);
+        assert_eq!(team.size(), 3);
+        run(&team, 3);
+        run(&team, 2);
+        run(&team, 4);
+    };
+    shuttle::check_random(scenario, SCHEDULES);
+    shuttle::check_pct(scenario, SCHEDULES, 3);
+}
+
+#[test]
+fn a_panic_of_any_member_ends_the_run_and_not_the_team() {
+    shuttle::check_random(
+        || {
+            let team = Team::new(2);
+            let outcome = catch_unwind(AssertUnwindSafe(|| {
+                team.run(3, &|chunk, _| assert_ne!(chunk, 1, "as planned"));
+            }));
+            assert!(outcome.is_err());
+            run(&team, 3);
+        },
+        SCHEDULES / 10,
+    );
+}

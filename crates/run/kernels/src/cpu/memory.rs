@@ -1,0 +1,299 @@
+//! Memory of the processor: how it is got and given back, and how views become slices.
+//!
+//! Buffers begin at a cache line and, once they are large, at a huge page.
+
+use std::alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
+
+use super::Cpu;
+use super::share::Shared;
+use crate::device::{MappedFile, Owner, Place};
+use crate::{Buffer, Matrix, MatrixMut, Rows, Value, View, ViewMut};
+
+const CACHE_LINE: usize = 64;
+const HUGE_PAGE: usize = 2 << 20;
+
+/// Bytes of the processor's memory, and how they are given back.
+pub(crate) struct Memory {
+    start: NonNull<u8>,
+    bytes: usize,
+    kind: Kind,
+    /// Of a device for tests.
+    counts: Option<Arc<Counts>>,
+}
+
+enum Kind {
+    Heap,
+    Mapped,
+    /// Mapped, and other processes may map it too.
+    Shareable(OwnedFd),
+}
+
+/// What a device for tests has counted.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Traffic {
+    /// Memory that is allocated now.
+    pub bytes: usize,
+    /// How often numbers were written to the device and read from it.
+    pub writes: usize,
+    pub reads: usize,
+}
+
+#[derive(Default)]
+struct Counts {
+    bytes: AtomicUsize,
+    writes: AtomicUsize,
+    reads: AtomicUsize,
+}
+
+/// How the addresses in views relate to the processor's.
+pub(crate) struct Addresses {
+    place: Place,
+    /// What is added to the processor's address.
+    offset: usize,
+    counts: Option<Arc<Counts>>,
+}
+
+impl Addresses {
+    pub(crate) const HOST: Self = Self { place: Place(0), offset: 0, counts: None };
+
+    /// An address space of its own. Processors have no addresses that begin with these bits, so an access that does
+    /// not go through the device faults.
+    pub(crate) fn apart() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let place = Place(NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { place, offset: 1 << 62, counts: Some(Arc::default()) }
+    }
+
+    fn own(&self, mut memory: Memory) -> (Place, usize, Owner) {
+        memory.counts.clone_from(&self.counts);
+        if let Some(counts) = &self.counts {
+            counts.bytes.fetch_add(memory.bytes, Ordering::Relaxed);
+        }
+        (self.place, memory.start.as_ptr().expose_provenance() + self.offset, Owner::Cpu(memory))
+    }
+
+    /// The processor's address of a view. Panics when the view is of another device.
+    #[inline(always)]
+    fn find(&self, place: Place, address: usize) -> usize {
+        assert!(place == self.place, "this view belongs to another device: {place:?}, not {:?}", self.place);
+        address - self.offset
+    }
+}
+
+impl Cpu {
+    pub(crate) fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
+        self.buffer(len, Memory::zeros(bytes_of::<E>(len)))
+    }
+
+    pub(crate) fn shareable<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
+        Ok(self.buffer(len, Memory::shareable(bytes_of::<E>(len))?))
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Device::map_shared`](crate::Device::map_shared).
+    #[expect(unsafe_code, reason = "the borrow checker does not see other processes")]
+    pub(crate) unsafe fn map_shared<E: Value>(&self, from: OwnedFd, len: usize) -> io::Result<Buffer<E>> {
+        // SAFETY: as the caller upholds.
+        Ok(self.buffer(len, unsafe { Memory::map_shared(from, bytes_of::<E>(len)) }?))
+    }
+
+    fn buffer<E: Value>(&self, len: usize, memory: Memory) -> Buffer<E> {
+        let (place, address, owner) = self.addresses.own(memory);
+        Buffer::new(place, address, len, owner)
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Device::map_file`](crate::Device::map_file).
+    #[expect(unsafe_code, reason = "the borrow checker does not see other processes")]
+    pub(crate) unsafe fn map_file(&self, file: &File) -> io::Result<MappedFile> {
+        let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        // SAFETY: as the caller upholds.
+        let memory = unsafe { Memory::map(file.as_raw_fd(), bytes, libc::PROT_READ, Kind::Mapped) }?;
+        let (place, address, owner) = self.addresses.own(memory);
+        Ok(MappedFile::new(place, address, bytes, owner))
+    }
+
+    pub(crate) fn write<E: Value>(&self, to: ViewMut<'_, E>, from: &[E]) {
+        if let Some(counts) = &self.addresses.counts {
+            counts.writes.fetch_add(1, Ordering::Relaxed);
+        }
+        self.slice_mut(to).copy_from_slice(from);
+    }
+
+    pub(crate) fn read<E: Value>(&self, from: View<'_, E>, to: &mut [E]) {
+        if let Some(counts) = &self.addresses.counts {
+            counts.reads.fetch_add(1, Ordering::Relaxed);
+        }
+        to.copy_from_slice(self.slice(from));
+    }
+
+    pub(crate) fn traffic(&self) -> Traffic {
+        self.addresses.counts.as_ref().map_or(Traffic::default(), |counts| Traffic {
+            bytes: counts.bytes.load(Ordering::Relaxed),
+            writes: counts.writes.load(Ordering::Relaxed),
+            reads: counts.reads.load(Ordering::Relaxed),
+        })
+    }
+
+    /// The numbers of a view. Panics when the view is of another device.
+    #[expect(unsafe_code, reason = "addresses become slices here")]
+    pub(crate) fn slice<'a, E: Value>(&self, view: View<'a, E>) -> &'a [E] {
+        let start = std::ptr::with_exposed_provenance(self.addresses.find(view.place, view.address));
+        // SAFETY: only buffers and mapped files make views, of memory in this place that holds values of `E` and is borrowed
+        // for as long as the view lives; a part of a view lies inside it.
+        unsafe { std::slice::from_raw_parts(start, view.len()) }
+    }
+
+    /// The numbers of a view. Panics when the view is of another device.
+    #[expect(unsafe_code, reason = "addresses become slices here")]
+    pub(crate) fn slice_mut<'a, E: Value>(&self, view: ViewMut<'a, E>) -> &'a mut [E] {
+        let start = std::ptr::with_exposed_provenance_mut(self.addresses.find(view.0.place, view.0.address));
+        // SAFETY: as above; only mutably borrowed buffers make such views, and parts that are split off do not overlap.
+        unsafe { std::slice::from_raw_parts_mut(start, view.len()) }
+    }
+
+    pub(crate) fn rows<'a, E: Value>(&self, matrix: Matrix<'a, E>) -> Rows<&'a [E]> {
+        let Rows { numbers, rows, columns, stride } = matrix;
+        Rows { numbers: self.slice(numbers), rows, columns, stride }
+    }
+
+    /// The rows of a matrix, to be shared out.
+    pub(crate) fn rows_mut<'a, E: Value>(&self, matrix: MatrixMut<'a, E>) -> Shared<'a, E> {
+        let Rows { numbers, rows, columns, stride } = matrix;
+        assert!(stride >= columns || rows <= 1, "rows of a matrix overlap");
+        // No slice on the way: numbers between the rows may belong to another matrix of the same operator.
+        let start =
+            std::ptr::with_exposed_provenance_mut(self.addresses.find(numbers.0.place, numbers.0.address));
+        Shared::at(start, numbers.len(), columns, stride)
+    }
+
+    /// Numbers to be shared out, `each` for every row.
+    pub(crate) fn shared<'a, E: Value>(&self, view: ViewMut<'a, E>, each: usize) -> Shared<'a, E> {
+        Shared::new(self.slice_mut(view), each, each)
+    }
+}
+
+impl<E> Rows<&[E]> {
+    #[inline(always)]
+    pub(crate) fn row(&self, row: usize) -> &[E] {
+        &self.numbers[row * self.stride..][..self.columns]
+    }
+}
+
+#[expect(unsafe_code, reason = "allocates, maps and gives back")]
+impl Memory {
+    pub(crate) fn zeros(bytes: usize) -> Self {
+        let layout = layout(bytes);
+        // SAFETY: the layout has a size above zero, by `layout`.
+        let memory = unsafe { alloc_zeroed(layout) };
+        let Some(start) = NonNull::new(memory) else { handle_alloc_error(layout) };
+        if layout.align() == HUGE_PAGE {
+            // SAFETY: the range was allocated above; the call gives advice and changes no content.
+            unsafe { libc::madvise(memory.cast(), layout.size(), libc::MADV_HUGEPAGE) };
+        }
+        Self { start, bytes, kind: Kind::Heap, counts: None }
+    }
+
+    fn shareable(bytes: usize) -> io::Result<Self> {
+        // SAFETY: the name ends with a zero; the call makes a new descriptor or none.
+        let descriptor = unsafe { libc::memfd_create(c"bedplate".as_ptr(), libc::MFD_CLOEXEC) };
+        if descriptor < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: the descriptor is new and has no other owner.
+        let file = File::from(unsafe { OwnedFd::from_raw_fd(descriptor) });
+        file.set_len(bytes.max(1) as u64)?;
+        // SAFETY: no other process has the descriptor yet; one that gets it vouches for itself.
+        unsafe { Self::map_shared(file.into(), bytes) }
+    }
+
+    /// # Safety
+    ///
+    /// As for [`Device::map_shared`](crate::Device::map_shared).
+    unsafe fn map_shared(from: OwnedFd, bytes: usize) -> io::Result<Self> {
+        let file = File::from(from);
+        if file.metadata()?.len() < bytes as u64 {
+            return Err(io::Error::new(
+                io::ErrorKind::UnexpectedEof,
+                "shared memory is shorter than its numbers",
+            ));
+        }
+        let from = OwnedFd::from(file);
+        let (raw, protection) = (from.as_raw_fd(), libc::PROT_READ | libc::PROT_WRITE);
+        // SAFETY: as the caller upholds.
+        unsafe { Self::map(raw, bytes, protection, Kind::Shareable(from)) }
+    }
+
+    /// # Safety
+    ///
+    /// Other processes must not change what this one borrows, nor shorten the file.
+    unsafe fn map(from: RawFd, bytes: usize, protection: i32, kind: Kind) -> io::Result<Self> {
+        let anywhere = std::ptr::null_mut();
+        // SAFETY: a new range is asked for, so no other memory is touched.
+        let start = unsafe { libc::mmap(anywhere, bytes.max(1), protection, libc::MAP_SHARED, from, 0) };
+        match NonNull::new(start.cast()) {
+            Some(first) if start != libc::MAP_FAILED => Ok(Self { start: first, bytes, kind, counts: None }),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        match &self.kind {
+            Kind::Shareable(descriptor) => Some(descriptor.as_fd()),
+            Kind::Heap | Kind::Mapped => None,
+        }
+    }
+
+    /// Private memory as numbers.
+    pub(crate) fn numbers_mut(&mut self) -> &mut [f32] {
+        // SAFETY: the memory is aligned to cache lines, initialised and borrowed mutably; all bits are valid numbers.
+        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes / size_of::<f32>()) }
+    }
+}
+
+fn bytes_of<E>(len: usize) -> usize {
+    len.checked_mul(size_of::<E>()).expect("a buffer is smaller than the address space")
+}
+
+fn layout(bytes: usize) -> Layout {
+    let size = bytes.max(CACHE_LINE);
+    let align = if size >= 2 * HUGE_PAGE { HUGE_PAGE } else { CACHE_LINE };
+    Layout::from_size_align(size, align).expect("a buffer is smaller than the address space")
+}
+
+#[expect(unsafe_code, reason = "gives back what was allocated or mapped")]
+impl Drop for Memory {
+    fn drop(&mut self) {
+        if let Some(counts) = &self.counts {
+            counts.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
+            if let Kind::Heap = self.kind {
+                // SAFETY: this memory is still allocated and has no other owner. Every format has NaN in these bits.
+                unsafe { self.start.write_bytes(0xff, self.bytes) };
+            }
+        }
+        match self.kind {
+            // SAFETY: `start` was allocated with this layout, which follows from the bytes alone.
+            Kind::Heap => unsafe { dealloc(self.start.as_ptr(), layout(self.bytes)) },
+            Kind::Mapped | Kind::Shareable(_) => {
+                // SAFETY: the range was mapped with this size, and nothing borrows it any more.
+                unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes.max(1)) };
+            }
+        }
+    }
+}
+
+#[expect(unsafe_code, reason = "memory has one owner")]
+// SAFETY: the memory has no other owner in this process, like that of a `Vec`.
+unsafe impl Send for Memory {}
+
+#[expect(unsafe_code, reason = "shared memory can only be read")]
+// SAFETY: `&Memory` gives nothing that could be written to.
+unsafe impl Sync for Memory {}

@@ -1,0 +1,149 @@
+//! Routing of tokens to experts.
+
+use super::Cpu;
+use super::elementary::exp;
+use super::sum::{largest, sum, sum2};
+use crate::{Matrix, MatrixMut, View, ViewMut};
+
+impl Cpu {
+    pub(crate) fn route(
+        &self,
+        logits: Matrix<'_, f32>,
+        per_token: usize,
+        normalise: bool,
+        probabilities: MatrixMut<'_, f32>,
+        experts: ViewMut<'_, u32>,
+        weights: ViewMut<'_, f32>,
+    ) {
+        let logits = self.rows(logits);
+        let outputs =
+            (self.rows_mut(probabilities), self.shared(experts, per_token), self.shared(weights, per_token));
+        inlined!(self.in_rows(logits.shape(), outputs, |row, (probabilities, experts, weights)| {
+            softmax(logits.row(row), probabilities);
+            choose_largest(logits.row(row), experts);
+            weigh(probabilities, experts, normalise, weights);
+        }));
+    }
+
+    /// `pressure` is what each expert's share of tokens counts in the gradient of its probability.
+    pub(crate) fn route_backward(
+        &self,
+        probabilities: Matrix<'_, f32>,
+        (experts, weights, d_weights): (View<'_, u32>, View<'_, f32>, View<'_, f32>),
+        per_token: usize,
+        normalise: bool,
+        pressure: f32,
+        d_logits: MatrixMut<'_, f32>,
+    ) {
+        let probabilities = self.rows(probabilities);
+        let (experts, weights, d_weights) = (self.slice(experts), self.slice(weights), self.slice(d_weights));
+        let mut shares = self.partial_sums.borrow_mut();
+        let shares = shares.first(probabilities.columns);
+        share_of_tokens(experts, probabilities.rows, shares);
+        let shares = &*shares;
+        inlined!(self.in_rows(probabilities.shape(), self.rows_mut(d_logits), |row, d| {
+            let choices = row * per_token..(row + 1) * per_token;
+            for (d, share) in d.iter_mut().zip(shares) {
+                *d = pressure * share;
+            }
+            let chosen = (&experts[choices.clone()], &weights[choices.clone()], &d_weights[choices]);
+            add_d_probabilities(probabilities.row(row), chosen, normalise, d);
+            softmax_backward(probabilities.row(row), d);
+        }));
+    }
+
+    pub(crate) fn balance_loss(&self, probabilities: Matrix<'_, f32>, experts: View<'_, u32>) -> f32 {
+        let (probabilities, (rows, columns)) = (self.rows(probabilities), probabilities.shape());
+        let mut shares = self.partial_sums.borrow_mut();
+        let shares = shares.first(columns);
+        share_of_tokens(self.slice(experts), rows, shares);
+        let shares = &*shares;
+        let products = inlined!(self.sum_of_chunks(rows, 1, |rows| {
+            rows.map(|row| f64::from(sum2(shares, probabilities.row(row), product))).sum()
+        }));
+        (products * columns as f64 / rows.max(1) as f64) as f32
+    }
+}
+
+#[inline(always)]
+fn softmax(logits: &[f32], probabilities: &mut [f32]) {
+    let most = largest(logits);
+    for (probability, logit) in probabilities.iter_mut().zip(logits) {
+        *probability = exp(logit - most);
+    }
+    let inverse = 1.0 / sum(probabilities, itself);
+    for power in probabilities.iter_mut() {
+        *power *= inverse;
+    }
+}
+
+/// By logits and not by probabilities, of which several may have become zero.
+#[inline(always)]
+fn choose_largest(logits: &[f32], experts: &mut [u32]) {
+    let mut kept = 0;
+    for (expert, logit) in logits.iter().enumerate() {
+        let is_larger = |than: &u32| logit.total_cmp(&logits[*than as usize]).is_gt();
+        let place = kept - experts[..kept].iter().rev().take_while(|chosen| is_larger(chosen)).count();
+        if place < experts.len() {
+            kept = (kept + 1).min(experts.len());
+            experts.copy_within(place..kept - 1, place + 1);
+            experts[place] = expert as u32;
+        }
+    }
+}
+
+#[inline(always)]
+fn weigh(probabilities: &[f32], experts: &[u32], normalise: bool, weights: &mut [f32]) {
+    for (weight, expert) in weights.iter_mut().zip(experts) {
+        *weight = probabilities[*expert as usize];
+    }
+    if normalise {
+        let total: f32 = weights.iter().sum();
+        weights.iter_mut().for_each(|weight| *weight /= total);
+    }
+}
+
+/// Choices of each expert over the number of tokens.
+fn share_of_tokens(experts: &[u32], tokens: usize, shares: &mut [f32]) {
+    shares.fill(0.0);
+    for expert in experts {
+        shares[*expert as usize] += 1.0;
+    }
+    shares.iter_mut().for_each(|share| *share /= tokens as f32);
+}
+
+#[inline(always)]
+fn add_d_probabilities(
+    probabilities: &[f32],
+    (experts, weights, d_weights): (&[u32], &[f32], &[f32]),
+    normalise: bool,
+    d_probabilities: &mut [f32],
+) {
+    let (mut common, mut inverse) = (0.0, 1.0);
+    if normalise {
+        common = weights.iter().zip(d_weights).map(|(weight, d)| weight * d).sum();
+        inverse = 1.0 / experts.iter().map(|expert| probabilities[*expert as usize]).sum::<f32>();
+    }
+    for (expert, d) in experts.iter().zip(d_weights) {
+        d_probabilities[*expert as usize] += (d - common) * inverse;
+    }
+}
+
+/// From the gradient of probabilities to that of logits, in place.
+#[inline(always)]
+fn softmax_backward(probabilities: &[f32], d: &mut [f32]) {
+    let mean = sum2(probabilities, d, product);
+    for (d, probability) in d.iter_mut().zip(probabilities) {
+        *d = probability * (*d - mean);
+    }
+}
+
+#[inline(always)]
+fn itself(a: f32) -> f32 {
+    a
+}
+
+#[inline(always)]
+fn product(a: f32, b: f32) -> f32 {
+    a * b
+}

@@ -1,0 +1,22 @@
+//! Memory that operators need while they run, kept between runs.
+
+use super::Memory;
+
+/// Numbers with no meaning between two operators. Allocates only when more is asked for than ever before.
+pub(crate) struct Grown(Memory);
+
+impl Default for Grown {
+    fn default() -> Self {
+        Self(Memory::zeros(0))
+    }
+}
+
+impl Grown {
+    /// The first `len` numbers; what they hold is left from earlier use.
+    pub(crate) fn first(&mut self, len: usize) -> &mut [f32] {
+        if self.0.numbers_mut().len() < len {
+            self.0 = Memory::zeros(len * size_of::<f32>());
+        }
+        &mut self.0.numbers_mut()[..len]
+    }
+}

@@ -1,0 +1,85 @@
+//! Operators that pass over memory once.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use super::Cpu;
+use crate::{Element, Value, View, ViewMut};
+
+/// Numbers that one member takes at a time: large enough to stream, small enough to share out.
+pub(crate) const CHUNK: usize = 1 << 15;
+
+impl Cpu {
+    pub(crate) fn fill<E: Element>(&self, to: ViewMut<'_, E>, value: f32) {
+        inlined!(self.in_chunks(to.len(), CHUNK, self.shared(to, 1), |_, to| to.fill(E::narrow(value))));
+    }
+
+    pub(crate) fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
+        let x = self.slice(x);
+        inlined!(
+            self.in_chunks(x.len(), CHUNK, self.shared(to, 1), |range, to| to.copy_from_slice(&x[range]))
+        );
+    }
+
+    pub(crate) fn add<A: Element, B: Element>(&self, x: View<'_, A>, to: ViewMut<'_, B>) {
+        let x = self.slice(x);
+        inlined!(self.in_chunks(x.len(), CHUNK, self.shared(to, 1), |range, to| {
+            for (to, x) in to.iter_mut().zip(&x[range]) {
+                *to = B::narrow(to.widen() + x.widen());
+            }
+        }));
+    }
+
+    pub(crate) fn scale<A: Element, B: Element>(&self, x: View<'_, A>, factor: f32, to: ViewMut<'_, B>) {
+        let x = self.slice(x);
+        inlined!(self.in_chunks(x.len(), CHUNK, self.shared(to, 1), |range, to| {
+            for (to, x) in to.iter_mut().zip(&x[range]) {
+                *to = B::narrow(factor * x.widen());
+            }
+        }));
+    }
+
+    pub(crate) fn sum(&self, of: View<'_, f32>) -> f64 {
+        self.slice(of).iter().map(|value| f64::from(*value)).sum()
+    }
+
+    pub(crate) fn sum_of_squares<E: Element>(&self, of: View<'_, E>) -> f64 {
+        let of = self.slice(of);
+        inlined!(self.sum_of_chunks(of.len(), CHUNK, |range| squares(&of[range])))
+    }
+
+    pub(crate) fn first_non_finite<E: Element>(&self, x: View<'_, E>) -> Option<usize> {
+        let x = self.slice(x);
+        let first = AtomicUsize::new(usize::MAX);
+        inlined!(self.in_chunks(x.len(), CHUNK, (), |range, ()| {
+            if has_non_finite(&x[range.clone()]) {
+                let place = range.clone().find(|place| !x[*place].widen().is_finite());
+                first.fetch_min(place.unwrap_or(usize::MAX), Ordering::Relaxed);
+            }
+        }));
+        Some(first.into_inner()).filter(|place| *place != usize::MAX)
+    }
+}
+
+#[inline(always)]
+fn squares<E: Element>(of: &[E]) -> f64 {
+    const LANES: usize = 32;
+    let mut lanes = [0.0f64; LANES];
+    let whole = of.len() / LANES * LANES;
+    for start in (0..whole).step_by(LANES) {
+        let of = &of[start..][..LANES];
+        for lane in 0..LANES {
+            lanes[lane] += f64::from(of[lane].widen()) * f64::from(of[lane].widen());
+        }
+    }
+    for (lane, value) in lanes.iter_mut().zip(&of[whole..]) {
+        *lane += f64::from(value.widen()) * f64::from(value.widen());
+    }
+    lanes.iter().sum()
+}
+
+/// All are looked at, so that the loop becomes vector code.
+#[inline(always)]
+fn has_non_finite<E: Element>(x: &[E]) -> bool {
+    const EXPONENT: u32 = 0x7f80_0000;
+    x.iter().fold(false, |found, x| found | (x.widen().to_bits() & EXPONENT == EXPONENT))
+}

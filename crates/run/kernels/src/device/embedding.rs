@@ -1,0 +1,31 @@
+//! Rows of a table, looked up by token.
+
+use crate::{Device, Element, Matrix, MatrixMut, Put, View};
+
+impl Device {
+    /// `out[t] = table[tokens[t]]`, or `+=`. Panics at a token beyond the table.
+    pub fn embedding<E: Element>(
+        &self,
+        tokens: View<'_, u32>,
+        table: Matrix<'_, E>,
+        put: Put,
+        out: MatrixMut<'_, E>,
+    ) {
+        assert_eq!(out.shape(), (tokens.len(), table.columns), "the output of an embedding");
+        in_room!(self, Memory, embedding(tokens, table, put, out));
+    }
+
+    /// `d_table[tokens[t]] += d_out[t]`, for each token in the order in which it occurs.
+    pub fn embedding_backward<E: Element>(
+        &self,
+        tokens: View<'_, u32>,
+        d_out: Matrix<'_, E>,
+        d_table: MatrixMut<'_, f32>,
+    ) {
+        assert_eq!(d_out.shape(), (tokens.len(), d_table.columns), "the output of an embedding");
+        in_room!(self, Memory, embedding_backward(tokens, d_out, d_table));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,61 @@
+//! Linear layers of experts: one product per expert, all shared out together.
+//!
+//! Rows are sorted by expert; `offsets[e]..offsets[e + 1]` are those of expert `e`, possibly none. Operators panic unless
+//! the offsets ascend from zero to the number of rows.
+
+use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
+
+impl Device {
+    /// `out[r] = x[r] W_e^T` for the rows `r` of each expert `e`. `weights` is `experts x outputs x inputs`.
+    pub fn expert_linear<E: Element>(
+        &self,
+        x: Matrix<'_, E>,
+        offsets: View<'_, u32>,
+        weights: View<'_, E>,
+        out: MatrixMut<'_, E>,
+    ) {
+        assert_eq!(x.rows, out.rows, "rows of experts");
+        let weights = weights_of_experts(offsets, weights, out.columns, x.columns);
+        in_room!(self, Compute, expert_linear(x, offsets, weights, out));
+    }
+
+    /// `d_x[r] = d_out[r] W_e` for the rows `r` of each expert `e`.
+    pub fn expert_linear_backward_input<E: Element>(
+        &self,
+        d_out: Matrix<'_, E>,
+        offsets: View<'_, u32>,
+        weights: View<'_, E>,
+        d_x: MatrixMut<'_, E>,
+    ) {
+        assert_eq!(d_out.rows, d_x.rows, "rows of experts");
+        let weights = weights_of_experts(offsets, weights, d_out.columns, d_x.columns);
+        in_room!(self, Compute, expert_linear_backward_input(d_out, offsets, weights, d_x));
+    }
+
+    /// `d_weights[e] += d_out^T x` over the rows of each expert `e`.
+    pub fn expert_linear_backward_weight<E: Element>(
+        &self,
+        d_out: Matrix<'_, E>,
+        x: Matrix<'_, E>,
+        offsets: View<'_, u32>,
+        d_weights: ViewMut<'_, f32>,
+    ) {
+        assert_eq!(d_out.rows, x.rows, "rows of experts");
+        let experts = offsets.len().saturating_sub(1);
+        let d_weights = d_weights.matrix(experts * d_out.columns, x.columns);
+        in_room!(self, Compute, expert_linear_backward_weight(d_out, x, offsets, d_weights));
+    }
+}
+
+/// The experts' weights lie below each other like one tall matrix.
+fn weights_of_experts<'a, E: Element>(
+    offsets: View<'_, u32>,
+    weights: View<'a, E>,
+    outputs: usize,
+    inputs: usize,
+) -> Matrix<'a, E> {
+    weights.matrix(offsets.len().saturating_sub(1) * outputs, inputs)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,77 @@
+//! Rotary positions: pairs of numbers of a head are turned by an angle that grows with the token's position.
+//!
+//! Number `i` of a head makes a pair with number `i + rotated / 2`, as in Hugging Face's `rotate_half`.
+
+use crate::{Buffer, Device, Element, Heads, MatrixMut, View};
+
+/// Cosines and sines of all angles, by position.
+pub struct Rotary {
+    pub(crate) cosines: Buffer<f32>,
+    pub(crate) sines: Buffer<f32>,
+    pub(crate) pairs: usize,
+}
+
+/// Which way to turn: backward undoes forward, and takes a gradient back through it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Turn {
+    Forward,
+    Backward,
+}
+
+impl Rotary {
+    /// For heads of which the first `rotated` numbers turn, an even number; pair `i` turns by `frequencies[i]` radians
+    /// with every position. `attention_factor` multiplies what was turned; 1 outside YaRN.
+    pub fn new(
+        device: &Device,
+        rotated: usize,
+        frequencies: &[f64],
+        max_positions: usize,
+        attention_factor: f32,
+    ) -> Self {
+        assert_eq!(rotated, 2 * frequencies.len(), "a frequency for each pair of numbers");
+        let table = |of_angle: fn(f64) -> f64| {
+            let number = |position: usize, frequency: &f64| {
+                (of_angle(frequency * position as f64) * f64::from(attention_factor)) as f32
+            };
+            let row = |position| frequencies.iter().map(move |frequency| number(position, frequency));
+            let numbers: Vec<f32> = (0..max_positions).flat_map(row).collect();
+            let mut table = device.zeros(numbers.len());
+            device.write(table.view_mut(), &numbers);
+            table
+        };
+        Self { cosines: table(f64::cos), sines: table(f64::sin), pairs: frequencies.len() }
+    }
+
+    /// Numbers of a head that turn.
+    pub fn rotated(&self) -> usize {
+        2 * self.pairs
+    }
+
+    pub fn max_positions(&self) -> usize {
+        self.cosines.len() / self.pairs.max(1)
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.cosines.bytes() + self.sines.bytes()
+    }
+}
+
+impl Device {
+    /// Turns some heads in place; `positions` has an entry per row. Panics at a position beyond `rotary`'s.
+    pub fn rotate<E: Element>(
+        &self,
+        heads: &Heads,
+        positions: View<'_, u32>,
+        rotary: &Rotary,
+        turn: Turn,
+        x: MatrixMut<'_, E>,
+    ) {
+        let x = x.columns(heads.columns());
+        assert_eq!(positions.len(), x.rows, "a position for each row");
+        assert!(rotary.rotated() <= heads.dim, "heads of {} cannot turn {}", heads.dim, rotary.rotated());
+        in_room!(self, Memory, rotate(heads, positions, rotary, turn, x));
+    }
+}
+
+#[cfg(test)]
+mod tests;

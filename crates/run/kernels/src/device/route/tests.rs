@@ -1,0 +1,189 @@
+//! Routing against its definition and its differences.
+
+use proptest::prelude::*;
+
+use super::*;
+use crate::testing::{Random, Spaced, assert_close, dot, gradient, lend, on_any_processor, tolerance};
+
+#[derive(Debug, Clone, Copy)]
+struct Case {
+    tokens: usize,
+    count: usize,
+    per_token: usize,
+    normalise: bool,
+}
+
+#[derive(Debug, PartialEq)]
+struct Routed {
+    probabilities: Spaced<f32>,
+    experts: Vec<u32>,
+    weights: Vec<f32>,
+}
+
+impl Case {
+    fn route(&self, device: &Device, logits: &Spaced<f32>) -> Routed {
+        let choices = self.tokens * self.per_token;
+        let mut probabilities = Spaced::zeros(self.tokens, self.count, 2);
+        let (mut experts, mut weights) = (lend(device, &vec![0; choices]), lend(device, &vec![0.0; choices]));
+        device.route(
+            logits.on(device).matrix(),
+            self.per_token,
+            self.normalise,
+            probabilities.on_mut(device).matrix_mut(),
+            experts.view_mut(),
+            weights.view_mut(),
+        );
+        // Gaps hold NaN, which equals nothing.
+        let probabilities = Spaced::of(self.tokens, self.count, &probabilities.numbers());
+        Routed { probabilities, experts: experts.numbers(), weights: weights.numbers() }
+    }
+
+    fn backward(&self, device: &Device, routed: &Routed, d: &[f32], balance: Option<Balance>) -> Vec<f32> {
+        let mut d_logits = Spaced::zeros(self.tokens, self.count, 1);
+        device.route_backward(
+            routed.probabilities.on(device).matrix(),
+            lend(device, &routed.experts).view(),
+            lend(device, &routed.weights).view(),
+            self.per_token,
+            self.normalise,
+            lend(device, d).view(),
+            balance,
+            d_logits.on_mut(device).matrix_mut(),
+        );
+        d_logits.numbers()
+    }
+
+    fn probabilities(&self, logits: &[f64]) -> Vec<f64> {
+        let row = |logits: &[f64]| {
+            let most = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let powers: Vec<f64> = logits.iter().map(|logit| (logit - most).exp()).collect();
+            let sum: f64 = powers.iter().sum();
+            powers.into_iter().map(|power| power / sum).collect::<Vec<f64>>()
+        };
+        logits.chunks(self.count).flat_map(row).collect()
+    }
+
+    /// By sorting all experts of each token.
+    fn experts(&self, logits: &[f64]) -> Vec<u32> {
+        let row = |logits: &[f64]| {
+            let mut order: Vec<u32> = (0..self.count as u32).collect();
+            order.sort_by(|a, b| logits[*b as usize].total_cmp(&logits[*a as usize]));
+            order[..self.per_token].to_vec()
+        };
+        logits.chunks(self.count).flat_map(row).collect()
+    }
+
+    /// The weights of given choices, which hold still while logits move a little.
+    fn weights(&self, logits: &[f64], experts: &[u32]) -> Vec<f64> {
+        let probabilities = self.probabilities(logits);
+        let row = |(token, experts): (usize, &[u32])| {
+            let chosen: Vec<f64> =
+                experts.iter().map(|expert| probabilities[token * self.count + *expert as usize]).collect();
+            let divisor = if self.normalise { chosen.iter().sum() } else { 1.0 };
+            chosen.into_iter().map(|chosen| chosen / divisor).collect::<Vec<f64>>()
+        };
+        experts.chunks(self.per_token).enumerate().flat_map(row).collect()
+    }
+
+    /// As `load_balancing_loss_func` of Hugging Face's transformers has it: means over tokens of a mask of choices and of
+    /// probabilities, multiplied and summed over experts and over the places of choices.
+    fn balance_loss(&self, logits: &[f64], experts: &[u32]) -> f64 {
+        let probabilities = self.probabilities(logits);
+        let tokens = self.tokens as f64;
+        let mut loss = 0.0;
+        for expert in 0..self.count {
+            let mean = (0..self.tokens).map(|token| probabilities[token * self.count + expert]).sum::<f64>()
+                / tokens;
+            for place in 0..self.per_token {
+                let chosen =
+                    (0..self.tokens).filter(|token| experts[token * self.per_token + place] == expert as u32);
+                loss += chosen.count() as f64 / tokens * mean;
+            }
+        }
+        loss * self.count as f64
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+    #[test]
+    fn choices_weights_and_gradients_are_those_of_the_definition(
+        tokens in 1usize..6, count in 1usize..12, chosen in 1usize..5, normalise: bool, size in 0.1f32..4.0, seed in 0u64..1000
+    ) {
+        let case = Case { tokens, count, per_token: chosen.min(count), normalise };
+        let random = &mut Random::new(seed);
+        let logits = Spaced::<f32>::new(tokens, count, 1, || size * random.number());
+        let routed = on_any_processor(|device| case.route(device, &logits));
+        let (wide, experts) = (logits.wide(), case.experts(&logits.wide()));
+        assert_eq!(routed.experts, experts);
+        assert_close(&routed.probabilities.numbers(), &case.probabilities(&wide), tolerance::<f32>());
+        assert_close(&routed.weights, &case.weights(&wide, &experts), tolerance::<f32>());
+
+        let d: Vec<f32> = random.numbers(experts.len());
+        let d_wide = crate::testing::wide(&d);
+        let by_weights = gradient(|logits| dot(&d_wide, &case.weights(logits, &experts)), &wide);
+        let found = on_any_processor(|device| case.backward(device, &routed, &d, None));
+        assert_close(&found, &by_weights, 2.0 * tolerance::<f32>());
+
+        let found = on_any_processor(|device| {
+            device.balance_loss(routed.probabilities.on(device).matrix(), lend(device, &routed.experts).view(), case.per_token)
+        });
+        assert_close(&[found], &[case.balance_loss(&wide, &experts)], 2.0 * tolerance::<f32>());
+        let by_balance = gradient(|logits| 0.7 * case.balance_loss(logits, &experts), &wide);
+        let both: Vec<f64> = by_weights.iter().zip(&by_balance).map(|(a, b)| a + b).collect();
+        let balance = Some(Balance { coefficient: 0.7 });
+        let found = on_any_processor(|device| case.backward(device, &routed, &d, balance));
+        assert_close(&found, &both, 4.0 * tolerance::<f32>());
+    }
+}
+
+#[test]
+fn of_equal_logits_the_lower_numbers_are_chosen() {
+    let case = Case { tokens: 1, count: 5, per_token: 3, normalise: true };
+    let routed = on_any_processor(|device| case.route(device, &Spaced::of(1, 5, &[1.0, 2.0, 1.0, 2.0, 1.0])));
+    assert_eq!(routed.experts, [1, 3, 0]);
+}
+
+#[test]
+fn experts_are_ranked_by_logits_even_where_their_probabilities_vanish() {
+    let case = Case { tokens: 1, count: 4, per_token: 3, normalise: true };
+    let logits = Spaced::of(1, 4, &[-2000.0, f32::NEG_INFINITY, 1000.0, -1000.0]);
+    let routed = on_any_processor(|device| case.route(device, &logits));
+    assert_eq!(routed.experts, [2, 3, 0]);
+    assert_eq!(routed.weights, [1.0, 0.0, 0.0]);
+}
+
+#[test]
+fn equally_busy_experts_have_the_least_balance_loss() {
+    let case = Case { tokens: 8, count: 4, per_token: 1, normalise: false };
+    let even = Spaced::<f32>::zeros(8, 4, 0);
+    let device = &Device::cpu(1);
+    let loss = |probabilities: &Spaced<f32>, experts: &[u32]| {
+        device.balance_loss(probabilities.on(device).matrix(), lend(device, experts).view(), 1)
+    };
+    let routed = case.route(device, &even);
+    assert_eq!(loss(&routed.probabilities, &[0, 1, 2, 3, 0, 1, 2, 3]), 1.0);
+    let all_to_one = Spaced::of(8, 4, &[9.0, 0.0, 0.0, 0.0].repeat(8));
+    let routed = case.route(device, &all_to_one);
+    assert_eq!(routed.experts, [0; 8]);
+    let loss = loss(&routed.probabilities, &routed.experts);
+    assert!(loss > 3.9, "{loss}");
+}
+
+#[test]
+fn many_tokens_give_the_same_on_any_processor() {
+    let case = Case { tokens: 700, count: 60, per_token: 4, normalise: true };
+    let random = &mut Random::new(4);
+    let logits = Spaced::<f32>::random(700, 60, 1, random);
+    let d: Vec<f32> = random.numbers(2800);
+    on_any_processor(|device| {
+        let routed = case.route(device, &logits);
+        let d_logits = case.backward(device, &routed, &d, Some(Balance { coefficient: 0.1 }));
+        let loss = device.balance_loss(
+            routed.probabilities.on(device).matrix(),
+            lend(device, &routed.experts).view(),
+            4,
+        );
+        (routed, d_logits, loss)
+    });
+}

@@ -1,0 +1,51 @@
+//! Operators that pass over memory once: filling, copying, adding, converting, sums of squares, looking for NaN.
+
+use crate::{Device, Element, Value, View, ViewMut};
+
+impl Device {
+    pub fn fill<E: Element>(&self, to: ViewMut<'_, E>, value: f32) {
+        in_room!(self, Memory, fill(to, value));
+    }
+
+    /// Panics when the lengths differ.
+    pub fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
+        assert_eq!(x.len(), to.len(), "numbers to copy");
+        in_room!(self, Memory, copy(x, to));
+    }
+
+    /// `to += x`. Panics when the lengths differ.
+    pub fn add<A: Element, B: Element>(&self, x: View<'_, A>, to: ViewMut<'_, B>) {
+        assert_eq!(x.len(), to.len(), "numbers to add");
+        in_room!(self, Memory, add(x, to));
+    }
+
+    /// `to = factor * x`, rounded or widened from one format to another. Panics when the lengths differ.
+    pub fn scale<A: Element, B: Element>(&self, x: View<'_, A>, factor: f32, to: ViewMut<'_, B>) {
+        assert_eq!(x.len(), to.len(), "numbers to scale");
+        in_room!(self, Memory, scale(x, factor, to));
+    }
+
+    /// Rounds or widens numbers from one format to another. Panics when the lengths differ.
+    pub fn convert<A: Element, B: Element>(&self, from: View<'_, A>, to: ViewMut<'_, B>) {
+        assert_eq!(from.len(), to.len(), "numbers to convert");
+        in_room!(self, Memory, scale(from, 1.0, to));
+    }
+
+    /// The sum, in an order that depends on the length alone. For short lists: nothing is shared out.
+    pub fn sum(&self, of: View<'_, f32>) -> f64 {
+        in_room!(self, Memory, sum(of))
+    }
+
+    /// The sum of squares, in an order that depends on the length alone.
+    pub fn sum_of_squares<E: Element>(&self, of: View<'_, E>) -> f64 {
+        in_room!(self, Memory, sum_of_squares(of))
+    }
+
+    /// The place of the first infinity or NaN.
+    pub fn first_non_finite<E: Element>(&self, x: View<'_, E>) -> Option<usize> {
+        in_room!(self, Memory, first_non_finite(x))
+    }
+}
+
+#[cfg(test)]
+mod tests;
