@@ -120,3 +120,12 @@ fn an_agent_that_is_told_to_end_leaves_nothing_when_it_has() {
     assert!(cluster.end_agent("n1").success());
     assert_eq!(cluster.processes(), [0; 0]);
 }
+
+#[test]
+fn an_agent_ended_by_the_control_plane_leaves_nothing_either() {
+    let mut cluster = Cluster::start(&["n1"]);
+    start_with_daemon(&cluster, &["n1"], "sleep 1000");
+    cluster.tell("n1", &ToAgent::End);
+    assert!(cluster.await_agent("n1").success());
+    assert_eq!(cluster.processes(), [0; 0]);
+}
