@@ -75,7 +75,7 @@ fn a_job_is_taken_in_once_and_found_again(driver: &dyn Driver) {
     assert_eq!((&summary.id, &summary.name[..]), (&taken.id, "once"));
     let query = JobQuery { name: Some("once".into()), ..JobQuery::default() };
     let listed: Vec<JobId> = driver.jobs(&query).expect("it lists").into_iter().map(|job| job.id).collect();
-    assert_eq!(listed, [taken.id.clone()]);
+    assert_eq!(listed, std::slice::from_ref(&taken.id));
     let unknown = driver.job(&JobId::from("999999")).expect_err("there is none");
     assert!(unknown.is_refusal(), "{unknown}");
     cancel(driver, &taken.id);
