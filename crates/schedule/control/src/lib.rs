@@ -29,5 +29,5 @@ mod watch;
 pub use control::{Command, Control, LinkId, Notice, Output};
 pub use record::{Record, Restored};
 pub use rules::Rules;
-pub use submit::{Accepted, Order, Refusal, Submission};
+pub use submit::{Accepted, Order, OrderRefusal, Submission};
 pub use view::{Counts, JobFilter, JobView, NodeView};

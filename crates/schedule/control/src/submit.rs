@@ -42,7 +42,7 @@ pub enum Order {
 /// Why a submission or an order is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error, serde::Serialize)]
 #[serde(tag = "code", rename_all = "snake_case")]
-pub enum Refusal {
+pub enum OrderRefusal {
     /// By the rules of the scheduler.
     #[error("{why}")]
     Never { why: Reason },
@@ -58,11 +58,11 @@ pub enum Refusal {
     NoSuchNode { node: String },
 }
 
-impl Refusal {
+impl OrderRefusal {
     /// The same as plain data.
     pub fn reason(&self) -> Reason {
         match self {
-            Refusal::Never { why } => why.clone(),
+            OrderRefusal::Never { why } => why.clone(),
             other => Reason::of(other),
         }
     }
@@ -70,7 +70,7 @@ impl Refusal {
 
 impl Control {
     /// Takes a job in, or says why it can never run here.
-    pub fn submit(&mut self, submission: Submission, now: Time) -> Result<Accepted, Refusal> {
+    pub fn submit(&mut self, submission: Submission, now: Time) -> Result<Accepted, OrderRefusal> {
         let now = self.advance(now);
         let Submission { user, mut job, key } = submission;
         let key = key.map(|key| format!("{user}/{key}"));
@@ -104,7 +104,7 @@ impl Control {
         }
         self.settle(now);
         if let Some(why) = refusal {
-            return Err(Refusal::Never { why });
+            return Err(OrderRefusal::Never { why });
         }
         if let Some(key) = key {
             self.keys.insert(key, first);
@@ -143,12 +143,12 @@ impl Control {
     }
 
     /// One request for the job, or one for each task of its array.
-    fn requests(&mut self, job: &Job, user: &str, now: Time) -> Result<Vec<Request>, Refusal> {
+    fn requests(&mut self, job: &Job, user: &str, now: Time) -> Result<Vec<Request>, OrderRefusal> {
         let user = self.user_id(user);
         let first = JobId(self.next_job);
         let request =
             Request::from_job(first, job, user, self.scheduler.cluster(), self.scheduler.settings())
-                .map_err(|why| Refusal::Never { why: Reason::of(&why) })?;
+                .map_err(|why| OrderRefusal::Never { why: Reason::of(&why) })?;
         let request = Request { begin: earliest_start(job, now), ..request };
         let Some(array) = &job.policy.array else {
             return Ok(vec![request]);
@@ -159,13 +159,13 @@ impl Control {
     }
 
     /// Dependencies name jobs by number, tasks of arrays as `12_3`, and whole arrays by their first number.
-    fn resolve_dependencies(&self, job: &mut Job) -> Result<(), Refusal> {
+    fn resolve_dependencies(&self, job: &mut Job) -> Result<(), OrderRefusal> {
         for dependency in &mut job.policy.dependencies {
             let mut jobs = Vec::new();
             for name in &dependency.jobs {
                 let found = self.find_jobs(name);
                 if found.is_empty() {
-                    return Err(Refusal::UnknownDependency { on: name.clone() });
+                    return Err(OrderRefusal::UnknownDependency { on: name.clone() });
                 }
                 jobs.extend(found.into_iter().map(|id| id.0.to_string()));
             }
@@ -195,7 +195,7 @@ impl Control {
     }
 
     /// Carries out an order, or says why it cannot be. `by` is kept in the history.
-    pub fn order(&mut self, order: Order, by: &str, now: Time) -> Result<(), Refusal> {
+    pub fn order(&mut self, order: Order, by: &str, now: Time) -> Result<(), OrderRefusal> {
         let mut answers = self.order_all([order], by, now);
         answers.pop().expect("there is an answer to each order")
     }
@@ -206,14 +206,14 @@ impl Control {
         orders: impl IntoIterator<Item = Order>,
         by: &str,
         now: Time,
-    ) -> Vec<Result<(), Refusal>> {
+    ) -> Vec<Result<(), OrderRefusal>> {
         let now = self.advance(now);
         let answers = orders.into_iter().map(|order| self.take_order(order, by, now)).collect();
         self.settle(now);
         answers
     }
 
-    fn take_order(&mut self, order: Order, by: &str, now: Time) -> Result<(), Refusal> {
+    fn take_order(&mut self, order: Order, by: &str, now: Time) -> Result<(), OrderRefusal> {
         match order {
             Order::Cancel(job) => {
                 self.order_job(job, Event::Cancel(job), format!("cancelled by {by}"), now)?;
@@ -233,7 +233,7 @@ impl Control {
             Order::Requeue(job) => {
                 self.live(job)?;
                 if !self.runs.contains_key(&job) {
-                    return Err(Refusal::DoesNotRun { job: job.0 });
+                    return Err(OrderRefusal::DoesNotRun { job: job.0 });
                 }
                 self.order_job(job, Event::Requeue(job), format!("requeued by {by}"), now)?;
             }
@@ -265,24 +265,24 @@ impl Control {
         self.order_all(orders, by, now);
     }
 
-    fn order_job(&mut self, job: JobId, event: Event, note: String, now: Time) -> Result<(), Refusal> {
+    fn order_job(&mut self, job: JobId, event: Event, note: String, now: Time) -> Result<(), OrderRefusal> {
         self.live(job)?;
         self.note_job(job, note, now);
         self.news.push_back(event);
         Ok(())
     }
 
-    fn live(&self, job: JobId) -> Result<(), Refusal> {
+    fn live(&self, job: JobId) -> Result<(), OrderRefusal> {
         match self.ended.get(&job) {
             _ if self.jobs.contains_key(&job) => Ok(()),
-            Some(state) => Err(Refusal::HasEnded { job: job.0, state: *state }),
-            None => Err(Refusal::NoSuchJob { job: job.0 }),
+            Some(state) => Err(OrderRefusal::HasEnded { job: job.0, state: *state }),
+            None => Err(OrderRefusal::NoSuchJob { job: job.0 }),
         }
     }
 
-    fn node(&self, name: &str) -> Result<NodeId, Refusal> {
+    fn node(&self, name: &str) -> Result<NodeId, OrderRefusal> {
         let found = self.scheduler.cluster().find_node(name);
-        found.ok_or_else(|| Refusal::NoSuchNode { node: name.to_string() })
+        found.ok_or_else(|| OrderRefusal::NoSuchNode { node: name.to_string() })
     }
 }
 

@@ -1,6 +1,6 @@
 //! What is answered when something is wrong, and the pages that explain it.
 
-use bedplate_control::Refusal;
+use bedplate_control::OrderRefusal;
 use bedplate_diag::{Diagnostic, Page, Place, Reason, pages};
 use bedplate_job::JobError;
 use bedplate_journal::JournalError;
@@ -197,15 +197,15 @@ impl From<Unavailable> for ApiError {
     }
 }
 
-impl From<Refusal> for ApiError {
-    fn from(refusal: Refusal) -> Self {
+impl From<OrderRefusal> for ApiError {
+    fn from(refusal: OrderRefusal) -> Self {
         match refusal {
-            Refusal::Never { .. } | Refusal::UnknownDependency { .. } => {
+            OrderRefusal::Never { .. } | OrderRefusal::UnknownDependency { .. } => {
                 ApiError::NeverRuns { why: refusal.reason() }
             }
-            Refusal::NoSuchJob { job } => ApiError::no_such_job(&job.to_string()),
-            Refusal::NoSuchNode { node } => ApiError::NotThere { what: "node", name: node },
-            Refusal::HasEnded { .. } | Refusal::DoesNotRun { .. } => {
+            OrderRefusal::NoSuchJob { job } => ApiError::no_such_job(&job.to_string()),
+            OrderRefusal::NoSuchNode { node } => ApiError::NotThere { what: "node", name: node },
+            OrderRefusal::HasEnded { .. } | OrderRefusal::DoesNotRun { .. } => {
                 ApiError::Refused { why: refusal.reason() }
             }
         }
