@@ -8,9 +8,6 @@ use bedplate_breakdown::{Breakdown, Part};
 
 use crate::{EvaluationRecord, Exposition, StepRecord};
 
-/// Every metric of a run begins with it.
-const PREFIX: &str = "bedplate_train_";
-
 /// A number that is unknown until it is set.
 #[derive(Debug)]
 struct Number(AtomicU64);
@@ -92,72 +89,47 @@ impl Metrics {
 
     /// The text that Prometheus reads. Unknown metrics are left out.
     pub fn text(&self) -> String {
-        let mut text = Exposition::default();
-        one(&mut text, "steps_total", "counter", "Number of the last step.", &self.steps);
-        one(&mut text, "tokens_total", "counter", "Tokens trained on.", &self.tokens);
-        one(&mut text, "loss", "gauge", "Mean loss of the last step in nats per token.", &self.loss);
-        one(
-            &mut text,
-            "gradient_norm",
-            "gauge",
-            "Norm of the gradient before clipping.",
-            &self.gradient_norm,
-        );
-        one(&mut text, "learning_rate", "gauge", "Learning rate of the last step.", &self.learning_rate);
-        one(
-            &mut text,
-            "tokens_per_second",
-            "gauge",
-            "Tokens trained on per second.",
-            &self.tokens_per_second,
-        );
-        one(&mut text, "mfu_ratio", "gauge", "Model FLOPs utilisation, from 0 to 1.", &self.mfu);
-        one(&mut text, "memory_bytes", "gauge", "Memory that the process holds.", &self.memory);
-        one(&mut text, "step_seconds", "gauge", "Duration of the last step.", &self.step_seconds);
-        by_part(&mut text, "exposed_seconds_total", "counter", "Exposed time of a part.", &self.exposed);
-        by_part(
-            &mut text,
-            "hidden_seconds_total",
-            "counter",
-            "Time of a part hidden behind other work.",
-            &self.hidden,
-        );
-        by_part(
-            &mut text,
-            "predicted_seconds",
-            "gauge",
-            "Predicted time of a part in a step.",
-            &self.predicted,
-        );
-        one(&mut text, "evaluation_loss", "gauge", "Loss of the last evaluation.", &self.evaluation_loss);
-        one(
-            &mut text,
-            "evaluation_perplexity",
-            "gauge",
-            "Perplexity of the last evaluation.",
-            &self.perplexity,
-        );
-        text.into_string()
+        let mut text = Text::default();
+        text.one("steps_total", "counter", "Number of the last step.", &self.steps);
+        text.one("tokens_total", "counter", "Tokens trained on.", &self.tokens);
+        text.one("loss", "gauge", "Mean loss of the last step in nats per token.", &self.loss);
+        text.one("gradient_norm", "gauge", "Norm of the gradient before clipping.", &self.gradient_norm);
+        text.one("learning_rate", "gauge", "Learning rate of the last step.", &self.learning_rate);
+        text.one("tokens_per_second", "gauge", "Tokens trained on per second.", &self.tokens_per_second);
+        text.one("mfu_ratio", "gauge", "Model FLOPs utilisation, from 0 to 1.", &self.mfu);
+        text.one("memory_bytes", "gauge", "Memory that the process holds.", &self.memory);
+        text.one("step_seconds", "gauge", "Duration of the last step.", &self.step_seconds);
+        text.by_part("exposed_seconds_total", "counter", "Exposed time of a part.", &self.exposed);
+        text.by_part("hidden_seconds_total", "counter", "Time of a part hidden behind other work.", &self.hidden);
+        text.by_part("predicted_seconds", "gauge", "Predicted time of a part in a step.", &self.predicted);
+        text.one("evaluation_loss", "gauge", "Loss of the last evaluation.", &self.evaluation_loss);
+        text.one("evaluation_perplexity", "gauge", "Perplexity of the last evaluation.", &self.perplexity);
+        text.0.into_string()
     }
 }
 
-/// A metric with one number, where that is known.
-fn one(text: &mut Exposition, name: &str, kind: &str, help: &str, number: &Number) {
-    if let Some(value) = number.get() {
-        let name = format!("{PREFIX}{name}");
-        text.head(&name, kind, help);
-        text.sample(&name, "", value);
-    }
-}
+#[derive(Default)]
+struct Text(Exposition);
 
-fn by_part(text: &mut Exposition, name: &str, kind: &str, help: &str, numbers: &[Number; Part::ALL.len()]) {
-    let name = format!("{PREFIX}{name}");
-    let known = Part::ALL.into_iter().zip(numbers).filter_map(|(part, number)| Some((part, number.get()?)));
-    for (index, (part, value)) in known.enumerate() {
-        if index == 0 {
-            text.head(&name, kind, help);
+impl Text {
+    fn one(&mut self, name: &str, kind: &str, help: &str, number: &Number) {
+        if let Some(value) = number.get() {
+            let name = format!("bedplate_train_{name}");
+            self.0.head(&name, kind, help);
+            self.0.sample(&name, "", value);
         }
-        text.sample(&name, &format!("part=\"{part}\""), value);
+    }
+
+    fn by_part(&mut self, name: &str, kind: &str, help: &str, numbers: &[Number; Part::ALL.len()]) {
+        let name = format!("bedplate_train_{name}");
+        let known =
+            Part::ALL.into_iter().zip(numbers).filter_map(|(part, number)| Some((part, number.get()?)));
+        for (index, (part, value)) in known.enumerate() {
+            if index == 0 {
+                self.0.head(&name, kind, help);
+            }
+            self.0.sample(&name, &format!("part=\"{part}\""), value);
+        }
     }
 }
 
