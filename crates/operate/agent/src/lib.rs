@@ -25,6 +25,7 @@ mod reports;
 pub mod shim;
 mod socket;
 mod tls;
+mod untrusted;
 mod weather;
 
 pub use error::{AgentError, PAGES};

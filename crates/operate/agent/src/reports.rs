@@ -8,11 +8,12 @@
 //! A line counts once its end is written. What is no such line is passed over: a report is a kindness, and a job must
 //! not fail by it.
 
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::PathBuf;
 
 use bedplate_control::wire::Checkpoint;
+
+use crate::untrusted::{self, Links};
 
 /// No line is longer; what is goes unread.
 const LONGEST_LINE: usize = 64 << 10;
@@ -40,7 +41,7 @@ impl Report {
 
     /// What is new, the last word on each matter only: who is far ahead says it in every step.
     pub(crate) fn read(&mut self) -> Vec<Said> {
-        let Ok(mut file) = File::open(&self.path) else { return Vec::new() };
+        let Ok(mut file) = untrusted::open(&self.path, Links::Refuse) else { return Vec::new() };
         let length = file.metadata().map_or(0, |metadata| metadata.len());
         if length < self.offset {
             // Somebody wrote it anew.
