@@ -6,6 +6,7 @@
 //! ([`shim::dispatch`]).
 
 mod cgroup;
+mod clock;
 mod error;
 mod event;
 mod frames;

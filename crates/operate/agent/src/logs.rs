@@ -79,8 +79,14 @@ mod tests {
         let first = read(&path, Links::Refuse, 0, 5).unwrap();
         assert_eq!((first.bytes.as_slice(), first.next_offset), (b"hello".as_slice(), 5));
         assert_eq!(read(&path, Links::Refuse, 5, 100).unwrap().bytes, b" world");
-        assert_eq!(read(&path, Links::Refuse, 11, 100).unwrap(), Piece { bytes: Vec::new(), next_offset: 11 });
-        assert_eq!(read(&path, Links::Refuse, 999, 100).unwrap(), Piece { bytes: Vec::new(), next_offset: 11 });
+        assert_eq!(
+            read(&path, Links::Refuse, 11, 100).unwrap(),
+            Piece { bytes: Vec::new(), next_offset: 11 }
+        );
+        assert_eq!(
+            read(&path, Links::Refuse, 999, 100).unwrap(),
+            Piece { bytes: Vec::new(), next_offset: 11 }
+        );
         fs::remove_file(path).unwrap();
     }
 

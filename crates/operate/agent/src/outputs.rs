@@ -53,7 +53,8 @@ impl Outputs {
     }
 
     pub(crate) fn recall(run_directory: &Path) -> Option<Self> {
-        let text = untrusted::read(&run_directory.join(REMEMBERED), Links::Refuse, LONGEST_REMEMBERED).ok()?;
+        let text =
+            untrusted::read(&run_directory.join(REMEMBERED), Links::Refuse, LONGEST_REMEMBERED).ok()?;
         serde_json::from_slice(&text).ok()
     }
 }

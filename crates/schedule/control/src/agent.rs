@@ -71,6 +71,8 @@ pub enum Happened {
     Lost {
         run: RunId,
     },
+    /// The second process has killed all runs, because this one did not renew the lease in time.
+    LeaseEnded,
     Cleaned {
         run: RunId,
         spent: Spent,
@@ -244,9 +246,13 @@ impl Agent {
             _ => None,
         });
         let heartbeat = self.is_linked.then_some(self.lease.next_heartbeat);
-        // What is being killed or cleaned up needs no lease.
-        let lease = self.runs.values().any(Local::is_alive).then(|| self.lease_ends());
-        kills.chain(heartbeat).chain(lease).min().unwrap_or(Time::NEVER)
+        kills.chain(heartbeat).chain(self.lease()).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Until when runs may live without further news; nothing where none lives. A second process holds the node to
+    /// it, because this one may stand still. What is being killed or cleaned up needs no lease.
+    pub fn lease(&self) -> Option<Time> {
+        self.runs.values().any(Local::is_alive).then(|| self.lease_ends())
     }
 
     /// The control plane speaks.
@@ -278,6 +284,7 @@ impl Agent {
             Happened::NotPrepared { run, why } => self.not_prepared(run, why),
             Happened::RankEnded { run, rank, end } => self.rank_ended(run, rank, end),
             Happened::Lost { run } => self.lost(run),
+            Happened::LeaseEnded => self.kill_all_for_the_lease(now),
             Happened::Cleaned { run, spent } => self.cleaned(run, spent),
             Happened::Progress { run, rank, step } => self.send(FromAgent::Progress { run, rank, step }),
             Happened::Checkpoint { run, checkpoint } => self.send(FromAgent::Checkpoint { run, checkpoint }),
