@@ -41,7 +41,7 @@ fn ranks_live_while_the_control_plane_restarts() {
     cluster.start_control_plane();
     wait_until("a second greeting", || cluster.hellos("n1") == 2);
     let held = cluster.hello("n1").held;
-    assert_eq!(held, [Held { run, phase: HeldPhase::Running }]);
+    assert_eq!(held, [Held { run, phase: HeldPhase::Running, is_suspended: false }]);
     assert_eq!(cluster.processes(), processes);
     cluster.stop(run, &["n1"], 0);
     assert!(cluster.released(run, "n1").was_stopped);

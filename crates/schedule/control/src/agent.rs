@@ -231,7 +231,12 @@ impl Agent {
     }
 
     fn held(&self) -> Vec<Held> {
-        self.runs.iter().map(|(run, local)| Held { run: *run, phase: local.held_phase() }).collect()
+        let held = |(run, local): (&RunId, &Local)| Held {
+            run: *run,
+            phase: local.held_phase(),
+            is_suspended: local.is_suspended,
+        };
+        self.runs.iter().map(held).collect()
     }
 
     /// Whether any process of any run may be alive.
@@ -268,8 +273,8 @@ impl Agent {
             ToAgent::Go { run, master_port } => self.go(run, master_port, now),
             ToAgent::Stop { run, grace_ms } => self.stop(run, Span(grace_ms), now),
             ToAgent::Signal { run, signal, to } => self.if_running(run, Act::Signal { run, signal, to }),
-            ToAgent::Suspend { run } => self.suspend(run, true, Act::Suspend { run }),
-            ToAgent::Resume { run } => self.suspend(run, false, Act::Resume { run }),
+            ToAgent::Suspend { run } => self.suspend(run),
+            ToAgent::Resume { run } => self.resume(run),
             ToAgent::Step(step) => self.if_running(step.run, Act::Step(step)),
             ToAgent::Forget { run } => self.forget(run),
             // Reading logs and breaking things is the shell's.
@@ -430,13 +435,16 @@ impl Agent {
     }
 
     fn go(&mut self, run: RunId, master_port: u16, now: Time) {
-        let Some(local) = self.runs.get_mut(&run) else {
+        let Some(local) = self.runs.get(&run) else {
             return;
         };
-        if !matches!(local.phase, Phase::Prepared { .. }) {
+        // Orders may overtake each other: one to start that comes after one to suspend waits for one to resume. The next
+        // heartbeats tell what holds, and the control plane repeats what it still wants.
+        let can_start = matches!(local.phase, Phase::Prepared { .. }) && !local.is_suspended;
+        if !can_start || self.is_taken(run) {
             return;
         }
-        local.phase = Phase::Running;
+        self.local(run).phase = Phase::Running;
         self.acts.push(Act::Start { run, master_port });
         self.tick(now);
     }
@@ -547,11 +555,26 @@ impl Agent {
         }
     }
 
-    fn suspend(&mut self, run: RunId, is_suspended: bool, act: Act) {
+    fn suspend(&mut self, run: RunId) {
         if let Some(local) = self.runs.get_mut(&run) {
-            local.is_suspended = is_suspended;
+            local.is_suspended = true;
         }
-        self.if_running(run, act);
+        self.if_running(run, Act::Suspend { run });
+    }
+
+    /// Not while another run still has the devices; the control plane repeats the order.
+    fn resume(&mut self, run: RunId) {
+        if !self.runs.contains_key(&run) || self.is_taken(run) {
+            return;
+        }
+        self.local(run).is_suspended = false;
+        self.if_running(run, Act::Resume { run });
+    }
+
+    /// Whether another run holds a device of this one.
+    fn is_taken(&self, run: RunId) -> bool {
+        let devices = self.runs[&run].devices;
+        self.runs.iter().any(|(other, local)| *other != run && local.holds_alone(devices))
     }
 
     fn if_running(&mut self, run: RunId, act: Act) {

@@ -207,9 +207,16 @@ impl Control {
             }
             Phase::Suspended => return,
         }
-        let (id, holders) = (run.id, run.holders());
+        let holders = run.holders();
         self.record_run(job, RunPhase::Suspended, now);
-        holders.into_iter().for_each(|node| self.send(node, ToAgent::Suspend { run: id }));
+        holders.into_iter().for_each(|node| self.order_suspension(job, node, now));
+    }
+
+    /// Tells a node to let a run stand still or go on; repeated for as long as its heartbeats say otherwise.
+    pub(crate) fn order_suspension(&mut self, job: JobId, node: NodeId, now: Time) {
+        let (run, is_suspended) = (self.runs[&job].id, self.runs[&job].phase == Phase::Suspended);
+        self.member(job, node).told = now;
+        self.send(node, if is_suspended { ToAgent::Suspend { run } } else { ToAgent::Resume { run } });
     }
 
     fn resume(&mut self, job: JobId, now: Time) {
@@ -226,11 +233,11 @@ impl Control {
         }
         run.phase = Phase::Running;
         run.progress.clear();
-        let (id, holders) = (run.id, run.holders());
+        let holders = run.holders();
         self.change(job, now, |life| life.state = JobState::Running);
         self.record_run(job, RunPhase::Running, now);
         self.note_job(job, "goes on".into(), now);
-        holders.into_iter().for_each(|node| self.send(node, ToAgent::Resume { run: id }));
+        holders.into_iter().for_each(|node| self.order_suspension(job, node, now));
     }
 
     fn shares_of(&self, job: JobId) -> Vec<NodeShare> {

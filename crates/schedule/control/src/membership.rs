@@ -207,7 +207,7 @@ impl Control {
 
     /// Holds what a node says it has against what it should have.
     fn compare(&mut self, node: NodeId, held: &[Held], patience: Patience, now: Time) {
-        for Held { run, phase } in held {
+        for Held { run, phase, .. } in held {
             if !self.is_member(*run, node) {
                 let message = match phase {
                     HeldPhase::Released { .. } => ToAgent::Forget { run: *run },
@@ -220,26 +220,20 @@ impl Control {
             self.runs.values().filter(|run| self.is_member(run.id, node)).map(|run| run.job()).collect();
         for job in members {
             let id = self.runs[&job].id;
-            let phase = held.iter().find(|held| held.run == id).map(|held| &held.phase);
-            self.compare_run(job, node, phase, patience, now);
+            let held = held.iter().find(|held| held.run == id);
+            self.compare_run(job, node, held, patience, now);
         }
     }
 
-    fn compare_run(
-        &mut self,
-        job: JobId,
-        node: NodeId,
-        phase: Option<&HeldPhase>,
-        patience: Patience,
-        now: Time,
-    ) {
+    fn compare_run(&mut self, job: JobId, node: NodeId, held: Option<&Held>, patience: Patience, now: Time) {
         let run = &self.runs[&job];
         let (id, run_phase, member) = (run.id, run.phase, &run.members[&node]);
         // What was said a moment ago may not have arrived when this was sent.
         if patience == Patience::UntilRepeat && now.since(member.told) < self.rules.repeat_after {
             return;
         }
-        match (phase, &member.state) {
+        let is_suspended = held.is_some_and(|held| held.is_suspended);
+        match (held.map(|held| &held.phase), &member.state) {
             (_, MemberState::Released(_) | MemberState::Lost) => {}
             (Some(HeldPhase::Released { end }), _) => self.released(node, id, end.clone(), now),
             (None, MemberState::Asked) if run_phase == Phase::Preparing => {
@@ -248,6 +242,10 @@ impl Control {
             (None, _) => self.vanished(job, node, now),
             (Some(HeldPhase::Stopping), _) => {}
             (Some(_), _) if matches!(run_phase, Phase::Stopping { .. }) => self.stop_member(job, node, now),
+            (Some(_), _) if (run_phase == Phase::Suspended) != is_suspended => {
+                self.order_suspension(job, node, now);
+            }
+            (Some(_), _) if is_suspended => {}
             (Some(HeldPhase::Prepared { master_port }), MemberState::Asked) => {
                 self.prepared(node, id, *master_port, now);
             }

@@ -181,6 +181,9 @@ pub struct Host {
 pub struct Held {
     pub run: RunId,
     pub phase: HeldPhase,
+    /// Stopped in place: its devices are lent to others meanwhile.
+    #[serde(default)]
+    pub is_suspended: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_catalog::Catalog;
 use bedplate_control::record::JobState;
 use bedplate_control::wire::{
-    Checkpoint, FromAgent, Hello, Host, Launch, NodeEnd, RankEnd, RunId, ToAgent, Unready,
+    Checkpoint, FromAgent, Held, HeldPhase, Hello, Host, Launch, NodeEnd, RankEnd, RunId, ToAgent, Unready,
 };
 use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
 use bedplate_gangs::{JobId, Settings, Time};
@@ -181,7 +181,7 @@ fn a_node_that_comes_back_in_time_is_as_if_it_had_never_gone() {
     story.now += 500;
     let link = LinkId(9);
     story.links.insert(link, "n1".into());
-    let held = vec![bedplate_control::wire::Held { run, phase: bedplate_control::wire::HeldPhase::Running }];
+    let held = vec![Held { run, phase: HeldPhase::Running, is_suspended: false }];
     let (node, address, host) = ("n1".into(), "127.0.0.1".into(), Host::default());
     story.control.linked(link, Hello { node, address, incarnation: 1, held, host }, Time(story.now));
     story.play();
