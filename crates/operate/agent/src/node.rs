@@ -16,9 +16,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
-use bedplate_control::environment::{Surroundings, mark};
 use bedplate_control::wire::{Audience, FromAgent, Hello, Host, Launch, RunId, ToAgent};
 use bedplate_gangs::Time;
+use bedplate_job::rank_environment::{Surroundings, mark};
 use nix::sys::prctl::set_child_subreaper;
 use nix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{SignalKind, signal};
@@ -320,7 +320,7 @@ impl Node {
     }
 
     fn mark(&self, run: RunId) -> String {
-        mark(run, &self.options.node)
+        mark(run.job, run.number, &self.options.node)
     }
 }
 

@@ -9,7 +9,6 @@
 //! long as the control plane waits has killed its ranks by then ([`agent`]).
 
 pub mod agent;
-pub mod environment;
 pub mod record;
 pub mod wire;
 
