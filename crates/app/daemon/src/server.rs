@@ -25,7 +25,7 @@ use tokio::time::{sleep, timeout};
 use crate::api::{self, App, Shutdown};
 use crate::clock::Clock;
 use crate::connection::{Activity, Watched};
-use crate::engine::{Engine, Surroundings};
+use crate::control_thread::{ControlThread, Surroundings};
 use crate::error::DaemonError;
 use crate::hub::Hub;
 use crate::limits::Clients;
@@ -65,7 +65,7 @@ impl Running {
 
     /// Returns when it has ended.
     pub fn wait(self) -> Result<(), DaemonError> {
-        let why = |panic: Box<dyn std::any::Any + Send>| crate::engine::panic_text(&*panic);
+        let why = |panic: Box<dyn std::any::Any + Send>| crate::control_thread::panic_text(&*panic);
         let ended = self.thread.join();
         ended.unwrap_or_else(|panic| Err(DaemonError::Panicked { what: "the daemon", why: why(panic) }))
     }
@@ -98,7 +98,10 @@ fn launch(options: Options, signals: Signals) -> Result<Running, DaemonError> {
         Ok(address) => Ok(Running { address, shutdown, thread }),
         Err(_) => {
             let ended = thread.join().unwrap_or_else(|panic| {
-                Err(DaemonError::Panicked { what: "the daemon", why: crate::engine::panic_text(&*panic) })
+                Err(DaemonError::Panicked {
+                    what: "the daemon",
+                    why: crate::control_thread::panic_text(&*panic),
+                })
             });
             Err(ended.err().unwrap_or(DaemonError::Panicked { what: "the daemon", why: "it ended".into() }))
         }
@@ -191,7 +194,7 @@ impl Daemon {
             failure,
         };
         let (engine, control_thread) =
-            Engine::start(control, writer.clone(), surroundings, options.limits.durable)?;
+            ControlThread::start(control, writer.clone(), surroundings, options.limits.durable)?;
         let app = Arc::new(App {
             cluster: options.cluster.clone(),
             clients: Clients::new(&options.limits),

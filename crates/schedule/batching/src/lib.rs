@@ -47,7 +47,7 @@ pub use cache::Occupancy;
 pub use mirror::PrefixMirror;
 pub use options::{Fairness, LatePolicy, OptionsFlaw, PreemptionMode, PrefillMode, SchedulerOptions};
 pub use prefix::BlockId;
-pub use reason::{Admission, AdmitReason, Drop, PreemptReason, Preemption, Refusal, Wait, WaitReason};
+pub use reason::{Admission, AdmitReason, Drop, PreemptReason, Preemption, RequestRefusal, Wait, WaitReason};
 pub use request::{BlockKey, Request, RequestId, SequenceId, Start, TenantId};
 pub use router::{Candidate, Route, RouteReason, Router, RouterOptions, RoutingPolicy};
 pub use scheduler::{Load, Scheduler};
