@@ -7,8 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bedplate_control::Control;
-use bedplate_control::record::Journal as _;
-use bedplate_control::wire::{Chaos, ToAgent};
+use bedplate_control::wire::ToAgent;
 use bedplate_gangs::JobId;
 use bedplate_journal::{Journal, Reader, Writer};
 use hyper::server::conn::http1;
@@ -375,7 +374,7 @@ async fn stop_jobs(app: &App) {
         names.filter_map(|name| control.link_of(&name)).collect::<Vec<_>>()
     });
     for link in links.await.unwrap_or_default() {
-        app.links.send(link, ToAgent::Chaos(Chaos::Die));
+        app.links.send(link, ToAgent::End);
     }
     let _ = timeout(LAST_ANSWERS, async {
         while app.links.count() > 0 {

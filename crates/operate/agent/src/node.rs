@@ -41,7 +41,7 @@ const REPORTS: Duration = Duration::from_millis(200);
 /// And how often logs are measured, in looks at the reports.
 const LOOKS_PER_TRIM: u32 = 25;
 
-/// Runs the agent until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run is left when it
+/// Runs the agent until it is told to end (`SIGTERM`, `SIGINT`, or by the control plane) or cannot go on. No process of any run is left when it
 /// returns.
 pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
     let tls = options.fingerprint.as_deref().map(tls::connector).transpose()?;
@@ -169,8 +169,8 @@ impl Node {
                         let server = self.options.server.clone();
                         return Err(AgentError::Refused { server, status, message });
                     }
+                    Some(Event::Told(ToAgent::End)) | None => return Ok(()),
                     Some(event) => self.take_in(event)?,
-                    None => return Ok(()),
                 },
             }
             self.carry_out_acts();

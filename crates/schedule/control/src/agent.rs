@@ -266,8 +266,8 @@ impl Agent {
             ToAgent::Resume { run } => self.suspend(run, false, Act::Resume { run }),
             ToAgent::Step(step) => self.if_running(step.run, Act::Step(step)),
             ToAgent::Forget { run } => self.forget(run),
-            // Reading logs and breaking things is the shell's.
-            ToAgent::ReadLog { .. } | ToAgent::Chaos(_) => {}
+            // The shell reads logs, breaks things and ends the process.
+            ToAgent::ReadLog { .. } | ToAgent::Chaos(_) | ToAgent::End => {}
         }
     }
 

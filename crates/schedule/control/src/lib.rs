@@ -26,7 +26,7 @@ mod view;
 mod watch;
 
 pub use control::{Command, Control, LinkId, Notice, Output};
-pub use record::{Journal, Record, Restored};
+pub use record::{Record, Restored};
 pub use rules::Rules;
 pub use submit::{Accepted, Order, Refusal, Submission};
 pub use view::{Counts, JobFilter, JobView, NodeView};

@@ -79,6 +79,8 @@ pub enum ToAgent {
         offset: u64,
         most_bytes: u64,
     },
+    /// The cluster goes down and nothing runs any more: the agent ends, as on SIGTERM.
+    End,
     /// Break something on purpose, for tests and demonstrations.
     Chaos(Chaos),
 }
