@@ -17,7 +17,7 @@
 mod api;
 mod clock;
 mod connection;
-mod engine;
+mod control_thread;
 mod error;
 mod hub;
 pub mod intake;

@@ -17,7 +17,7 @@ use tokio::io::{
 use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
-use crate::engine::Engine;
+use crate::control_thread::ControlThread;
 use crate::tokens::{Identity, Tokens};
 
 /// No line of the protocol is longer.
@@ -89,7 +89,7 @@ impl Links {
         stream: impl AsyncRead + AsyncWrite + Send,
         identity: &Identity,
         tokens: &Tokens,
-        engine: &Engine,
+        engine: &ControlThread,
     ) {
         let (reading, mut writing) = tokio::io::split(stream);
         let mut reading = BufReader::new(Box::pin(reading));
@@ -117,7 +117,7 @@ impl Links {
         &self,
         reading: &mut (impl AsyncBufRead + Unpin),
         link: LinkId,
-        engine: &Engine,
+        engine: &ControlThread,
     ) -> io::Result<()> {
         loop {
             match read_line(reading).await? {

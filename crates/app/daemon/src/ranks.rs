@@ -1,7 +1,7 @@
 //! Where the ranks of a run stand, from what the journal keeps of it.
 
-use bedplate_control::record::{RunRow, Share};
-use bedplate_job::{Job, Workload};
+use bedplate_control::record::RunRow;
+use bedplate_job::{Job, RankBlocks, devices_of};
 use serde::Serialize;
 
 /// One rank and what it has.
@@ -15,44 +15,25 @@ pub(crate) struct RankPlace {
 
 /// The ranks of a run in their order; a script is one rank, on the first node, and has all its devices.
 pub(crate) fn places(job: &Job, run: &RunRow) -> Vec<RankPlace> {
+    let blocks = RankBlocks::of_gang(job, run.shares.iter().map(|share| share.role));
     let mut places = Vec::new();
-    for (at, share) in run.shares.iter().enumerate() {
-        let tasks = match job.workload {
-            Workload::Script { .. } => u32::from(at == 0),
-            Workload::Command { .. } | Workload::Native { .. } => {
-                job.gang.roles.get(usize::from(share.role)).map_or(0, |role| role.tasks_per_node)
-            }
-        };
-        for task in 0..tasks {
-            places.push(RankPlace {
-                rank: places.len() as u32,
-                node: share.node.clone(),
-                address: String::new(),
-                devices: devices(share, task, tasks),
-            });
-        }
+    for (share, block) in run.shares.iter().zip(blocks.iter()) {
+        places.extend(block.clone().map(|rank| RankPlace {
+            rank,
+            node: share.node.clone(),
+            address: String::new(),
+            devices: devices_of(rank - block.start, block.end - block.start, share.devices),
+        }));
     }
     places
 }
 
-/// Tasks of a node see all its devices and by custom take those of their own number; where that does not come out
-/// even, all of them are named.
-fn devices(share: &Share, task: u32, tasks: u32) -> Vec<u32> {
-    let all: Vec<u32> = (0..64).filter(|device| share.devices >> device & 1 == 1).collect();
-    let (count, tasks) = (all.len(), tasks as usize);
-    if tasks == 0 || !count.is_multiple_of(tasks) {
-        return all;
-    }
-    let each = count / tasks;
-    all.into_iter().skip(task as usize * each).take(each).collect()
-}
-
 #[cfg(test)]
 mod tests {
-    use bedplate_control::record::RunPhase;
+    use bedplate_control::record::{RunPhase, Share};
     use bedplate_control::wire::RunId;
     use bedplate_gangs::Time;
-    use bedplate_job::{Gang, Role};
+    use bedplate_job::{Gang, Role, Workload};
 
     use super::*;
 

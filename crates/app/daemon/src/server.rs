@@ -7,8 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use bedplate_control::Control;
-use bedplate_control::record::Journal as _;
-use bedplate_control::wire::{Chaos, ToAgent};
+use bedplate_control::wire::ToAgent;
 use bedplate_gangs::JobId;
 use bedplate_journal::{Journal, Reader, Writer};
 use hyper::server::conn::http1;
@@ -25,7 +24,7 @@ use tokio::time::{sleep, timeout};
 use crate::api::{self, App, Shutdown};
 use crate::clock::Clock;
 use crate::connection::{Activity, Watched};
-use crate::engine::{Engine, Surroundings};
+use crate::control_thread::{ControlThread, Surroundings};
 use crate::error::DaemonError;
 use crate::hub::Hub;
 use crate::limits::Clients;
@@ -65,7 +64,7 @@ impl Running {
 
     /// Returns when it has ended.
     pub fn wait(self) -> Result<(), DaemonError> {
-        let why = |panic: Box<dyn std::any::Any + Send>| crate::engine::panic_text(&*panic);
+        let why = |panic: Box<dyn std::any::Any + Send>| crate::control_thread::panic_text(&*panic);
         let ended = self.thread.join();
         ended.unwrap_or_else(|panic| Err(DaemonError::Panicked { what: "the daemon", why: why(panic) }))
     }
@@ -98,7 +97,10 @@ fn launch(options: Options, signals: Signals) -> Result<Running, DaemonError> {
         Ok(address) => Ok(Running { address, shutdown, thread }),
         Err(_) => {
             let ended = thread.join().unwrap_or_else(|panic| {
-                Err(DaemonError::Panicked { what: "the daemon", why: crate::engine::panic_text(&*panic) })
+                Err(DaemonError::Panicked {
+                    what: "the daemon",
+                    why: crate::control_thread::panic_text(&*panic),
+                })
             });
             Err(ended.err().unwrap_or(DaemonError::Panicked { what: "the daemon", why: "it ended".into() }))
         }
@@ -191,7 +193,7 @@ impl Daemon {
             failure,
         };
         let (engine, control_thread) =
-            Engine::start(control, writer.clone(), surroundings, options.limits.durable)?;
+            ControlThread::start(control, writer.clone(), surroundings, options.limits.durable)?;
         let app = Arc::new(App {
             cluster: options.cluster.clone(),
             clients: Clients::new(&options.limits),
@@ -372,7 +374,7 @@ async fn stop_jobs(app: &App) {
         names.filter_map(|name| control.link_of(&name)).collect::<Vec<_>>()
     });
     for link in links.await.unwrap_or_default() {
-        app.links.send(link, ToAgent::Chaos(Chaos::Die));
+        app.links.send(link, ToAgent::End);
     }
     let _ = timeout(LAST_ANSWERS, async {
         while app.links.count() > 0 {

@@ -30,6 +30,8 @@ mod notation;
 mod pattern;
 mod placement;
 mod policy;
+pub mod rank_environment;
+mod ranks;
 pub mod sbatch;
 mod signal;
 
@@ -46,5 +48,6 @@ pub use notation::NotationError;
 pub use pattern::{ArrayMember, FileNames};
 pub use placement::{Closeness, Placement};
 pub use policy::{Policy, Preemption};
+pub use ranks::{RankBlocks, devices_in, devices_of};
 pub use sbatch::{Imported, Remark};
 pub use signal::{CheckpointSignal, Receiver};

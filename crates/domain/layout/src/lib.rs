@@ -25,4 +25,4 @@ mod rules;
 pub use grammar::{PAGES, ParseLayoutError};
 pub use layout::{ComputePrecision, Layout, Recompute, Sharding};
 pub use ranks::{Coordinates, Dimension, Group, RankMap};
-pub use rules::{Batch, Refusal};
+pub use rules::{Batch, LayoutRefusal};

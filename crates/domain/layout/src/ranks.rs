@@ -5,7 +5,7 @@
 //! copies. Every group is therefore an arithmetic progression and is never stored.
 
 use crate::rules::fit_each_other;
-use crate::{Layout, Refusal};
+use crate::{Layout, LayoutRefusal};
 
 /// A direction in which ranks form groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -56,11 +56,11 @@ pub struct RankMap {
 }
 
 impl RankMap {
-    pub fn new(layout: &Layout) -> Result<Self, Refusal> {
+    pub fn new(layout: &Layout) -> Result<Self, LayoutRefusal> {
         if let Some(refusal) = fit_each_other(layout).into_iter().next() {
             return Err(refusal);
         }
-        let world = u32::try_from(layout.world()).map_err(|_| Refusal::TooManyRanks)?;
+        let world = u32::try_from(layout.world()).map_err(|_| LayoutRefusal::TooManyRanks)?;
         Ok(Self { layout: *layout, world })
     }
 

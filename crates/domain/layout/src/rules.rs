@@ -18,7 +18,7 @@ pub struct Batch {
 
 /// Why a layout cannot be used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
+pub enum LayoutRefusal {
     #[error("`{part}` is 0; every degree is at least 1")]
     ZeroDegree { part: &'static str },
     #[error("the degrees multiply to more than four billion ranks")]
@@ -62,7 +62,12 @@ pub enum Refusal {
 impl Layout {
     /// Everything that forbids this layout for `model`, on `gpus` accelerators and with `batch` where
     /// they are given. An empty list means legal.
-    pub fn refusals(&self, model: &Transformer, gpus: Option<u64>, batch: Option<Batch>) -> Vec<Refusal> {
+    pub fn refusals(
+        &self,
+        model: &Transformer,
+        gpus: Option<u64>,
+        batch: Option<Batch>,
+    ) -> Vec<LayoutRefusal> {
         let mut refusals = fit_each_other(self);
         if is_beyond_counting(&refusals) {
             return refusals;
@@ -76,7 +81,7 @@ impl Layout {
     }
 
     /// What the layout alone, and the number of accelerators where it is given, forbid.
-    pub fn refusals_without_model(&self, gpus: Option<u64>) -> Vec<Refusal> {
+    pub fn refusals_without_model(&self, gpus: Option<u64>) -> Vec<LayoutRefusal> {
         let mut refusals = fit_each_other(self);
         if !is_beyond_counting(&refusals) {
             refusals.extend(self.misfit_of_world(gpus));
@@ -84,13 +89,13 @@ impl Layout {
         refusals
     }
 
-    fn misfit_of_world(&self, gpus: Option<u64>) -> Option<Refusal> {
+    fn misfit_of_world(&self, gpus: Option<u64>) -> Option<LayoutRefusal> {
         let has = gpus?;
-        (self.world() != has).then_some(Refusal::WrongWorld { uses: self.world(), has })
+        (self.world() != has).then_some(LayoutRefusal::WrongWorld { uses: self.world(), has })
     }
 
-    fn add_misfits_of_model(&self, model: &Transformer, refusals: &mut Vec<Refusal>) {
-        let mut add = |refusal: Refusal| {
+    fn add_misfits_of_model(&self, model: &Transformer, refusals: &mut Vec<LayoutRefusal>) {
+        let mut add = |refusal: LayoutRefusal| {
             if !refusals.contains(&refusal) {
                 refusals.push(refusal);
             }
@@ -106,24 +111,24 @@ impl Layout {
         if !model.is_mixture() {
             for (part, degree) in [("ep", self.expert), ("etp", self.expert_tensor)] {
                 if degree > 1 {
-                    add(Refusal::NoExperts { part });
+                    add(LayoutRefusal::NoExperts { part });
                 }
             }
         }
     }
 
-    fn misfits_of_stages(&self, layers: u64) -> [Option<Refusal>; 2] {
+    fn misfits_of_stages(&self, layers: u64) -> [Option<LayoutRefusal>; 2] {
         let (pipeline, virtual_stages) = (self.pipeline, self.virtual_stages);
         let chunks = u64::from(pipeline) * u64::from(virtual_stages);
         let is_too_many = chunks > layers;
         let is_uneven = !is_too_many && virtual_stages > 1 && !layers.is_multiple_of(chunks);
         [
-            is_too_many.then_some(Refusal::MoreStagesThanLayers { pipeline, virtual_stages, layers }),
-            is_uneven.then_some(Refusal::UnevenVirtualStages { virtual_stages, layers, chunks }),
+            is_too_many.then_some(LayoutRefusal::MoreStagesThanLayers { pipeline, virtual_stages, layers }),
+            is_uneven.then_some(LayoutRefusal::UnevenVirtualStages { virtual_stages, layers, chunks }),
         ]
     }
 
-    fn misfits_of_layer(&self, layer: &Layer) -> [Option<Refusal>; 5] {
+    fn misfits_of_layer(&self, layer: &Layer) -> [Option<LayoutRefusal>; 5] {
         let tensor = u64::from(self.tensor);
         let (heads, kv_heads) = (layer.attention.heads(), layer.attention.kv_heads());
         let fits_kv = kv_heads.is_multiple_of(tensor) || tensor.is_multiple_of(kv_heads);
@@ -138,29 +143,35 @@ impl Layout {
             mixture.map(|m| m.expert.width).filter(|width| !width.is_multiple_of(self.expert_tensor.into()));
         [
             (!heads.is_multiple_of(tensor))
-                .then_some(Refusal::TensorDoesNotDivideHeads { tensor: self.tensor, heads }),
-            (!fits_kv).then_some(Refusal::TensorDoesNotFitKvHeads { tensor: self.tensor, kv_heads }),
-            width.map(|width| Refusal::TensorDoesNotDivideWidth { tensor: self.tensor, width }),
-            experts.map(|experts| Refusal::ExpertsDoNotDivide { expert: self.expert, experts }),
-            expert_width
-                .map(|width| Refusal::ExpertTensorDoesNotDivide { expert_tensor: self.expert_tensor, width }),
+                .then_some(LayoutRefusal::TensorDoesNotDivideHeads { tensor: self.tensor, heads }),
+            (!fits_kv).then_some(LayoutRefusal::TensorDoesNotFitKvHeads { tensor: self.tensor, kv_heads }),
+            width.map(|width| LayoutRefusal::TensorDoesNotDivideWidth { tensor: self.tensor, width }),
+            experts.map(|experts| LayoutRefusal::ExpertsDoNotDivide { expert: self.expert, experts }),
+            expert_width.map(|width| LayoutRefusal::ExpertTensorDoesNotDivide {
+                expert_tensor: self.expert_tensor,
+                width,
+            }),
         ]
     }
 
-    fn add_misfits_of_batch(&self, batch: Batch, refusals: &mut Vec<Refusal>) {
+    fn add_misfits_of_batch(&self, batch: Batch, refusals: &mut Vec<LayoutRefusal>) {
         let Batch { sequence, global_batch } = batch;
         // Two pieces per rank, one early and one late, give every rank the same causal work.
         let pieces = if self.context > 1 { 2 * u64::from(self.context) } else { 1 };
         if !sequence.is_multiple_of(pieces) {
-            refusals.push(Refusal::ContextDoesNotDivideSequence { context: self.context, pieces, sequence });
+            refusals.push(LayoutRefusal::ContextDoesNotDivideSequence {
+                context: self.context,
+                pieces,
+                sequence,
+            });
         }
         let tokens = sequence / u64::from(self.context);
         if self.is_sequence_parallel && !tokens.is_multiple_of(self.tensor.into()) {
-            refusals.push(Refusal::TensorDoesNotDivideSequence { tensor: self.tensor, tokens });
+            refusals.push(LayoutRefusal::TensorDoesNotDivideSequence { tensor: self.tensor, tokens });
         }
         let per_round = u64::from(self.data) * u64::from(self.micro_batch);
         if global_batch == 0 || !global_batch.is_multiple_of(per_round) {
-            refusals.push(Refusal::BatchDoesNotDivide {
+            refusals.push(LayoutRefusal::BatchDoesNotDivide {
                 data: self.data,
                 micro_batch: self.micro_batch,
                 global_batch,
@@ -169,18 +180,21 @@ impl Layout {
         }
         let micro_batches = global_batch / per_round;
         if self.virtual_stages > 1 && !micro_batches.is_multiple_of(self.pipeline.into()) {
-            refusals.push(Refusal::MicroBatchesDoNotFillStages { micro_batches, pipeline: self.pipeline });
+            refusals
+                .push(LayoutRefusal::MicroBatchesDoNotFillStages { micro_batches, pipeline: self.pipeline });
         }
     }
 }
 
 /// Degrees of zero or beyond all bounds: the other rules divide and multiply by them, so they do not apply.
-fn is_beyond_counting(refusals: &[Refusal]) -> bool {
-    refusals.iter().any(|refusal| matches!(refusal, Refusal::ZeroDegree { .. } | Refusal::TooManyRanks))
+fn is_beyond_counting(refusals: &[LayoutRefusal]) -> bool {
+    refusals
+        .iter()
+        .any(|refusal| matches!(refusal, LayoutRefusal::ZeroDegree { .. } | LayoutRefusal::TooManyRanks))
 }
 
 /// The rules that need nothing but the layout. Later rules and rank maps rely on them.
-pub(crate) fn fit_each_other(layout: &Layout) -> Vec<Refusal> {
+pub(crate) fn fit_each_other(layout: &Layout) -> Vec<LayoutRefusal> {
     let degrees = [
         ("dp", layout.data),
         ("tp", layout.tensor),
@@ -193,31 +207,31 @@ pub(crate) fn fit_each_other(layout: &Layout) -> Vec<Refusal> {
         ("hsdp", layout.shard_ranks()),
     ];
     if let Some((part, _)) = degrees.into_iter().find(|(_, degree)| *degree == 0) {
-        return vec![Refusal::ZeroDegree { part }];
+        return vec![LayoutRefusal::ZeroDegree { part }];
     }
     let stage = [layout.data, layout.tensor, layout.context];
     let Some(ranks) = stage.into_iter().try_fold(1u32, u32::checked_mul) else {
-        return vec![Refusal::TooManyRanks];
+        return vec![LayoutRefusal::TooManyRanks];
     };
     if ranks.checked_mul(layout.pipeline).is_none() {
-        return vec![Refusal::TooManyRanks];
+        return vec![LayoutRefusal::TooManyRanks];
     }
     let mut refusals = Vec::new();
     if layout.is_sequence_parallel && layout.tensor == 1 {
-        refusals.push(Refusal::SequenceParallelAlone);
+        refusals.push(LayoutRefusal::SequenceParallelAlone);
     }
     if layout.virtual_stages > 1 && layout.pipeline == 1 {
-        refusals.push(Refusal::VirtualStagesAlone { virtual_stages: layout.virtual_stages });
+        refusals.push(LayoutRefusal::VirtualStagesAlone { virtual_stages: layout.virtual_stages });
     }
     let (expert, expert_tensor) = (layout.expert, layout.expert_tensor);
     let expert_ranks = expert.checked_mul(expert_tensor);
     if !expert_ranks.is_some_and(|needed| ranks.is_multiple_of(needed)) {
-        refusals.push(Refusal::ExpertsDoNotDivideStage { expert, expert_tensor, ranks });
+        refusals.push(LayoutRefusal::ExpertsDoNotDivideStage { expert, expert_tensor, ranks });
     }
     if let Sharding::WeightsWithin(group) = layout.sharding
         && !(layout.data * layout.context).is_multiple_of(group)
     {
-        refusals.push(Refusal::ShardGroupDoesNotDivide { group, ranks: layout.data * layout.context });
+        refusals.push(LayoutRefusal::ShardGroupDoesNotDivide { group, ranks: layout.data * layout.context });
     }
     refusals
 }

@@ -88,10 +88,13 @@ fn every_rule_refuses_with_its_reason() {
 #[test]
 fn zero_degrees_are_refused_and_not_divided_by() {
     let layout = Layout { tensor: 0, ..Layout::default() };
-    assert_eq!(layout.refusals(&builtin("gpt2").unwrap(), None, None), [Refusal::ZeroDegree { part: "tp" }]);
+    assert_eq!(
+        layout.refusals(&builtin("gpt2").unwrap(), None, None),
+        [LayoutRefusal::ZeroDegree { part: "tp" }]
+    );
     assert!(RankMap::new(&layout).is_err());
     let layout = Layout { data: 1 << 20, tensor: 1 << 20, ..Layout::default() };
-    assert_eq!(RankMap::new(&layout), Err(Refusal::TooManyRanks));
+    assert_eq!(RankMap::new(&layout), Err(LayoutRefusal::TooManyRanks));
 }
 
 fn any_layout() -> impl Strategy<Value = Layout> {

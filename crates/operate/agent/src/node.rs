@@ -16,8 +16,8 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
-use bedplate_control::environment::{Surroundings, mark};
 use bedplate_control::wire::{Audience, FromAgent, Hello, Host, Launch, RunId, ToAgent};
+use bedplate_job::rank_environment::{Surroundings, mark};
 use nix::sys::prctl::set_child_subreaper;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
@@ -40,7 +40,7 @@ const REPORTS: Duration = Duration::from_millis(200);
 /// And how often logs are measured, in looks at the reports.
 const LOOKS_PER_TRIM: u32 = 25;
 
-/// Runs the agent until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run is left when it
+/// Runs the agent until it is told to end (`SIGTERM`, `SIGINT`, or by the control plane) or cannot go on. No process of any run is left when it
 /// returns.
 pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
     let tls = options.fingerprint.as_deref().map(tls::connector).transpose()?;
@@ -170,8 +170,8 @@ impl Node {
                         let server = self.options.server.clone();
                         return Err(AgentError::Refused { server, status, message });
                     }
+                    Some(Event::Told(ToAgent::End)) | None => return Ok(()),
                     Some(event) => self.take_in(event)?,
-                    None => return Ok(()),
                 },
             }
             self.renew_lease();
@@ -323,7 +323,7 @@ impl Node {
     }
 
     fn mark(&self, run: RunId) -> String {
-        mark(run, &self.options.node)
+        mark(run.job, run.number, &self.options.node)
     }
 }
 

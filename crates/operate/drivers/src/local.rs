@@ -112,17 +112,14 @@ impl Local {
         user: Option<&str>,
     ) -> Result<Vec<UsageRow>, DriverError> {
         #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Answer {
-            Wrapped { usage: Vec<UsageRow> },
-            Bare(Vec<UsageRow>),
+        struct Answer {
+            usage: Vec<UsageRow>,
         }
         let mut path = format!("/v1/usage?by={}", by.name());
         add(&mut path, "since", since_ms.map(|since| since.to_string()).as_deref());
         add(&mut path, "user", user);
-        Ok(match self.get(&path)? {
-            Answer::Wrapped { usage } | Answer::Bare(usage) => usage,
-        })
+        let answer: Answer = self.get(&path)?;
+        Ok(answer.usage)
     }
 
     /// Breaks something on a node on purpose.
@@ -133,14 +130,11 @@ impl Local {
 
     pub fn tokens(&self) -> Result<Vec<TokenView>, DriverError> {
         #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Answer {
-            Wrapped { tokens: Vec<TokenView> },
-            Bare(Vec<TokenView>),
+        struct Answer {
+            tokens: Vec<TokenView>,
         }
-        Ok(match self.get("/v1/tokens")? {
-            Answer::Wrapped { tokens } | Answer::Bare(tokens) => tokens,
-        })
+        let answer: Answer = self.get("/v1/tokens")?;
+        Ok(answer.tokens)
     }
 
     pub fn make_token(
@@ -388,14 +382,11 @@ impl Driver for Local {
 
     fn nodes(&self) -> Result<Vec<NodeView>, DriverError> {
         #[derive(Deserialize)]
-        #[serde(untagged)]
-        enum Answer {
-            Wrapped { nodes: Vec<NodeView> },
-            Bare(Vec<NodeView>),
+        struct Answer {
+            nodes: Vec<NodeView>,
         }
-        Ok(match self.get("/v1/nodes")? {
-            Answer::Wrapped { nodes } | Answer::Bare(nodes) => nodes,
-        })
+        let answer: Answer = self.get("/v1/nodes")?;
+        Ok(answer.nodes)
     }
 
     fn node(&self, name: &str) -> Result<NodeDetail, DriverError> {

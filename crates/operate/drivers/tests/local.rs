@@ -80,7 +80,7 @@ fn a_submission_carries_token_key_and_type_and_the_connection_is_kept() {
 #[test]
 fn what_passes_is_waited_out_and_a_closed_connection_is_replaced() {
     let busy = answer("503 Service Unavailable", r#"{"error":{"code":"api/busy","message":"disk full"}}"#);
-    let nodes = answer("200 OK", "[]");
+    let nodes = answer("200 OK", r#"{"nodes":[]}"#);
     // The first connection is kept after `busy`, answers, and is closed before the second question.
     let (place, requests) = server(vec![vec![busy, nodes], vec![nodes]]);
     let local = Local::new(place);
@@ -155,7 +155,7 @@ fn a_job_is_told_with_its_runs_and_notes() {
 fn a_log_in_chunks_is_copied_and_says_where_it_goes_on() {
     let chunks = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nBedplate-Next-Offset: 31\r\n\r\n\
                   5\r\nhello\r\n6;x=1\r\n world\r\n0\r\n\r\n";
-    let (place, requests) = server(vec![vec![chunks, answer("200 OK", "[]")]]);
+    let (place, requests) = server(vec![vec![chunks, answer("200 OK", r#"{"nodes":[]}"#)]]);
     let local = Local::new(place);
     let mut text = Vec::new();
     let query = LogQuery { rank: 3, follow: true, ..LogQuery::default() };

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_control::record::{JobRow, JobState, Journal as _, Life, Record, RunPhase, RunRow, Share};
+use bedplate_control::record::{JobRow, JobState, Life, Record, RunPhase, RunRow, Share};
 use bedplate_control::wire::RunId;
 use bedplate_gangs::{JobId, Time};
 use bedplate_journal::{Journal, Writer};

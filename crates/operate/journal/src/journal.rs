@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_control::record::{self, Record, Restored};
+use bedplate_control::record::{Record, Restored};
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::lock::Lock;
@@ -73,6 +73,27 @@ impl Journal {
         make_entry_durable(path)?;
         Ok(Self { connection, last_text: None, _lock: lock })
     }
+
+    /// Returns once all records are on disk, or none of them ever will be.
+    pub fn commit(&mut self, records: &[Record]) -> Result<(), JournalError> {
+        if records.is_empty() {
+            return Ok(());
+        }
+        let mut last_text = self.last_text.clone();
+        let transaction = self
+            .connection
+            .transaction_with_behavior(TransactionBehavior::Immediate)
+            .map_err(JournalError::writing)?;
+        commit::write(&transaction, records, &mut last_text)?;
+        transaction.commit().map_err(JournalError::writing)?;
+        self.last_text = last_text;
+        Ok(())
+    }
+
+    /// What all committed records amount to.
+    pub fn restore(&mut self) -> Result<Restored, JournalError> {
+        restore::restore(&self.connection)
+    }
 }
 
 fn connect(path: &Path, options: &Options) -> rusqlite::Result<Connection> {
@@ -112,27 +133,4 @@ fn make_entry_durable(path: &Path) -> Result<(), JournalError> {
     File::open(folder)
         .and_then(|folder| folder.sync_all())
         .map_err(|source| JournalError::Folder { path: path.to_owned(), source })
-}
-
-impl record::Journal for Journal {
-    type Error = JournalError;
-
-    fn commit(&mut self, records: &[Record]) -> Result<(), JournalError> {
-        if records.is_empty() {
-            return Ok(());
-        }
-        let mut last_text = self.last_text.clone();
-        let transaction = self
-            .connection
-            .transaction_with_behavior(TransactionBehavior::Immediate)
-            .map_err(JournalError::writing)?;
-        commit::write(&transaction, records, &mut last_text)?;
-        transaction.commit().map_err(JournalError::writing)?;
-        self.last_text = last_text;
-        Ok(())
-    }
-
-    fn restore(&mut self) -> Result<Restored, JournalError> {
-        restore::restore(&self.connection)
-    }
 }

@@ -8,7 +8,7 @@
 //! What the records mean is not known here. `tests/power_cut.rs` shows what survives a power cut at any instant.
 //!
 //! ```
-//! use bedplate_control::record::{Journal as _, Note, Record};
+//! use bedplate_control::record::{Note, Record};
 //! use bedplate_journal::{Journal, Reader, Subject};
 //!
 //! let folder = std::env::temp_dir().join(format!("journal-example-{}", std::process::id()));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime};
 
-use bedplate_control::record::{Journal as _, Record};
+use bedplate_control::record::Record;
 
 use crate::{Histogram, Journal, JournalError};
 

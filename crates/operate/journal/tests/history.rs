@@ -4,7 +4,7 @@
 
 mod support;
 
-use bedplate_control::record::{JobRow, JobState, Journal as _, Life, Note, Record, RunPhase, RunRow, Share};
+use bedplate_control::record::{JobRow, JobState, Life, Note, Record, RunPhase, RunRow, Share};
 use bedplate_control::wire::RunId;
 use bedplate_gangs::{JobId, Time};
 use bedplate_journal::{JobFilter, Journal, Reader, Subject, UsageBy, UsageFilter};

@@ -12,7 +12,7 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use bedplate_control::record::{JobRow, Journal as _, Life, Record};
+use bedplate_control::record::{JobRow, Life, Record};
 use bedplate_faultdisk::Draw;
 use bedplate_gangs::{JobId, Time};
 use bedplate_journal::{Journal, Writer};

@@ -9,7 +9,7 @@ mod support;
 
 use std::path::PathBuf;
 
-use bedplate_control::record::{Journal as _, Record, Restored};
+use bedplate_control::record::{Record, Restored};
 use bedplate_faultdisk::{Disk, Draw, Fault, Files};
 use bedplate_journal::{Journal, Options, Synchronous};
 use support::{Folder, Records, Reference};

@@ -4,7 +4,7 @@
 
 mod support;
 
-use bedplate_control::record::{Journal as _, Life, Note, Record};
+use bedplate_control::record::{Life, Note, Record};
 use bedplate_gangs::JobId;
 use bedplate_journal::{Journal, JournalError, Reader};
 use proptest::prelude::*;

@@ -9,7 +9,7 @@ use std::sync::mpsc::{self, Receiver};
 use std::thread;
 use std::time::Duration;
 
-use bedplate_control::record::{Journal as _, Life, Record};
+use bedplate_control::record::{Life, Record};
 use bedplate_faultdisk::{Disk, Fault};
 use bedplate_gangs::{JobId, Time};
 use bedplate_journal::{Health, Journal, JournalError, NewToken, OnDurable, Options, Reader, Writer};

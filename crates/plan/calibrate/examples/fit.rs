@@ -1,7 +1,7 @@
 //! Fits the constants to data/training/measured.csv and writes data/training/constants.toml.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints and may stop")]
 use bedplate_calibrate::{
-    Case, Cases, ErrorBars, FitOptions, fit, fit_memory, fit_mission, leave_one_source_out, report,
+    Case, Cases, ErrorBars, FitOptions, fit, fit_efa_tcp, fit_memory, leave_one_source_out, report,
 };
 use bedplate_catalog::Catalog;
 use bedplate_perf::Constants;
@@ -15,7 +15,7 @@ fn main() {
     println!("{} rows, from priors {:?}", rows.len(), before.total);
     let constants = fit(&rows, &Constants::priors(), &FitOptions { iterations: 25, ..FitOptions::builtin() });
     let constants = fit_memory(&rows, &constants);
-    let constants = fit_mission(&constants, &Catalog::builtin()).rounded();
+    let constants = fit_efa_tcp(&constants, &Catalog::builtin()).rounded();
     let after = report(&cases, &constants);
     println!("fitted {:?}", after.total);
     std::fs::write(format!("{root}/constants.toml"), constants.to_toml()).unwrap();

@@ -22,6 +22,7 @@
 mod architecture;
 mod case;
 mod csv;
+mod efa_tcp;
 mod error;
 mod fill;
 mod fit;
@@ -29,17 +30,16 @@ mod holdout;
 mod interval;
 mod kendall;
 mod least_squares;
-mod mission;
 mod record;
 mod report;
 pub mod serving;
 mod skip;
 
 pub use case::{Case, Cases, Skipped};
+pub use efa_tcp::{EFA_TCP_FIGURES, EfaTcpFigure, fit_efa_tcp};
 pub use error::{CalibrateError, PAGES};
 pub use fit::{FitOptions, Prior, fit, fit_memory};
 pub use holdout::{holdout_report, leave_one_source_out};
 pub use interval::{ErrorBars, Interval, Similar};
-pub use mission::{MISSION_FIGURES, MissionFigure, fit_mission};
 pub use report::{Outcome, Report, Score, quantile, report, validate};
 pub use skip::Skip;

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use bedplate_calibrate::{
-    CalibrateError, Case, Cases, ErrorBars, FitOptions, MISSION_FIGURES, Similar, Skip, fit,
+    CalibrateError, Case, Cases, EFA_TCP_FIGURES, ErrorBars, FitOptions, Similar, Skip, fit,
     leave_one_source_out, report, validate,
 };
 use bedplate_catalog::Catalog;
@@ -40,7 +40,7 @@ fn rows_that_calculon_was_measured_on_are_predicted_better() {
 
 #[test]
 fn the_missions_figures_come_out_within_a_tenth() {
-    for figure in MISSION_FIGURES {
+    for figure in EFA_TCP_FIGURES {
         let predicted = figure.predicted(&Constants::builtin(), &Catalog::builtin()).unwrap();
         assert!((predicted / figure.stated - 1.0).abs() < 0.1, "{figure:?}: {predicted}");
     }

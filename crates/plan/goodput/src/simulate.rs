@@ -3,6 +3,7 @@
 //! The same rules as in `interval`, event by event: work, stall, drain, failure, recovery that may fail, a copy
 //! or a durable checkpoint to go back to. Elastic runs are not played out.
 
+use bedplate_random::Random;
 use bedplate_units::Seconds;
 
 use crate::Run;
@@ -20,7 +21,7 @@ pub struct Simulated {
 
 /// Plays `repeats` runs with checkpoints every `interval` of work.
 pub fn simulate(run: &Run, interval: Seconds, repeats: usize, seed: u64) -> Simulated {
-    let mut random = Random(seed);
+    let mut random = Random::new(seed);
     let mut interruptions = 0.0;
     let mut times: Vec<f64> = Vec::with_capacity(repeats);
     for _ in 0..repeats.max(1) {
@@ -37,28 +38,6 @@ pub fn simulate(run: &Run, interval: Seconds, repeats: usize, seed: u64) -> Simu
         error: Seconds::new((variance / count).sqrt()),
         p90: Seconds::new(times[((count * 0.9) as usize).min(times.len() - 1)]),
         interruptions: interruptions / count,
-    }
-}
-
-/// SplitMix64 (Steele, Lea, Flood 2014).
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    /// In (0, 1].
-    fn unit(&mut self) -> f64 {
-        ((self.next() >> 11) + 1) as f64 / (1u64 << 53) as f64
-    }
-
-    fn exponential(&mut self, mean: f64) -> f64 {
-        -mean * self.unit().ln()
     }
 }
 

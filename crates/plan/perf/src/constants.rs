@@ -19,8 +19,8 @@ pub enum Origin {
     Memory,
     /// Fitted to the kernel and collective tables of aiconfigurator-core 0.12.0.
     KernelTable,
-    /// The mission's figures for GPT-3 175B on p4d with and without EFA.
-    Mission,
+    /// Fitted to stated figures of GPT-3 175B on p4d over EFA and over TCP.
+    EfaTcp,
     /// Counted or stated by a vendor or a paper.
     Stated,
 }
@@ -33,7 +33,7 @@ impl Origin {
             Origin::SetByHand => "set by hand",
             Origin::Memory => "memory",
             Origin::KernelTable => "kernel table",
-            Origin::Mission => "mission",
+            Origin::EfaTcp => "EFA and TCP",
             Origin::Stated => "stated",
         }
     }
@@ -254,9 +254,9 @@ constants! {
     straggler = 0.0055, Training, 0.5, "Growth of a step per doubling of GPUs beyond eight.";
     step_host = 14e-3, Stated, 0.5, "Seconds of fixed work per step.";
     ring_hop = 4e-6, Training, 0.5, "Seconds per rank of a ring for each unbucketed message (nanotron).";
-    efa_v1_reach = 0.42, Mission, 0.3, "Bandwidth of EFA v1 against RDMA of equal cards.";
-    tcp_reach = 0.22, Mission, 0.5, "Bandwidth of TCP against RDMA on the same cards.";
-    network_growth = 0.37, Mission, 0.5, "Loss of network bandwidth per doubling of nodes beyond sixteen, over EFA v1 and TCP.";
+    efa_v1_reach = 0.42, EfaTcp, 0.3, "Bandwidth of EFA v1 against RDMA of equal cards.";
+    tcp_reach = 0.22, EfaTcp, 0.5, "Bandwidth of TCP against RDMA on the same cards.";
+    network_growth = 0.37, EfaTcp, 0.5, "Loss of network bandwidth per doubling of nodes beyond sixteen, over EFA v1 and TCP.";
     workspace = 3.0, Memory, 0.3, "GiB of context, libraries and communication buffers.";
     workspace_deepspeed = 6.0, Memory, 0.5, "The same in stacks of 2021–22, with their flat buffers for gradients and gathers.";
     eager_activations = 1.2, Memory, 0.3, "Activations that eager PyTorch keeps against what fused kernels keep.";

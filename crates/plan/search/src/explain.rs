@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 
 use bedplate_breakdown::Part;
-use bedplate_layout::{Layout, Refusal};
+use bedplate_layout::{Layout, LayoutRefusal};
 use bedplate_perf::{Fit, Step};
 use bedplate_units::{Bytes, Seconds};
 
@@ -26,7 +26,7 @@ pub struct Explanation {
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
     /// Some rule forbids it; the nearest layout that works differs in the fewest parts.
-    Refused { refusals: Vec<Refusal>, nearest: Option<Remedy> },
+    Refused { refusals: Vec<LayoutRefusal>, nearest: Option<Remedy> },
     /// It is legal and too large.
     DoesNotFit {
         step: Box<Step>,

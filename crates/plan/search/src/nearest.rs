@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 use std::fmt;
 
-use bedplate_layout::{Layout, Refusal};
+use bedplate_layout::{Layout, LayoutRefusal};
 use bedplate_perf::{Hardware, Offload, Workload};
 use bedplate_units::{Bytes, grouped};
 
@@ -103,9 +103,12 @@ pub fn smallest_gpu_count(setup: &Setup<'_>, axes: &Axes, limit: u32) -> Option<
 }
 
 /// What to change when no layout is legal: a degree that was fixed wrongly, or the number of GPUs.
-pub(crate) fn nearest_legal(setup: &Setup<'_>, axes: &Axes, worst: Option<&Refusal>) -> Vec<Nearest> {
+pub(crate) fn nearest_legal(setup: &Setup<'_>, axes: &Axes, worst: Option<&LayoutRefusal>) -> Vec<Nearest> {
     let mut nearest = Vec::new();
-    if let Some(Refusal::TensorDoesNotDivideHeads { .. } | Refusal::TensorDoesNotFitKvHeads { .. }) = worst {
+    if let Some(
+        LayoutRefusal::TensorDoesNotDivideHeads { .. } | LayoutRefusal::TensorDoesNotFitKvHeads { .. },
+    ) = worst
+    {
         let legal = |tensor: &u32| {
             let layout = Layout { tensor: *tensor, ..Layout::default() };
             layout.refusals(setup.model, None, None).is_empty()

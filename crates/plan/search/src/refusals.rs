@@ -2,7 +2,7 @@
 
 use std::mem::discriminant;
 
-use bedplate_layout::{Layout, Refusal};
+use bedplate_layout::{Layout, LayoutRefusal};
 
 /// One rule and how often it cut.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -11,7 +11,7 @@ pub struct RefusalCount {
     pub branches: u64,
     /// The first branch in the order of enumeration, and the rule it broke with its values.
     pub example: Layout,
-    pub refusal: Refusal,
+    pub refusal: LayoutRefusal,
 }
 
 /// Refusals by rule, those that cut most first.
@@ -19,7 +19,7 @@ pub struct RefusalCount {
 pub struct Refusals(Vec<RefusalCount>);
 
 impl Refusals {
-    pub(crate) fn add(&mut self, example: Layout, refusal: Refusal) {
+    pub(crate) fn add(&mut self, example: Layout, refusal: LayoutRefusal) {
         match self.0.iter_mut().find(|known| discriminant(&known.refusal) == discriminant(&refusal)) {
             Some(known) => known.branches += 1,
             None => self.0.push(RefusalCount { branches: 1, example, refusal }),
@@ -27,7 +27,7 @@ impl Refusals {
     }
 
     /// Adds the first of several refusals of one branch, and says whether there was one.
-    pub(crate) fn add_first(&mut self, example: Layout, refusals: &[Refusal]) -> bool {
+    pub(crate) fn add_first(&mut self, example: Layout, refusals: &[LayoutRefusal]) -> bool {
         if let Some(refusal) = refusals.first() {
             self.add(example, *refusal);
         }

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use bedplate_layout::{Layout, Refusal, Sharding};
+use bedplate_layout::{Layout, LayoutRefusal, Sharding};
 use bedplate_perf::{Grid, LayerKey, Problem};
 
 use crate::axes::{allowed, degrees};
@@ -303,8 +303,11 @@ impl<'a> Builder<'a> {
                 trunks.push(Trunk { pipeline: *pipeline, data });
             } else {
                 let example = Layout { data, tensor, context, pipeline: *pipeline, ..Layout::default() };
-                let refusal =
-                    Refusal::BatchDoesNotDivide { data, micro_batch: 1, global_batch: self.global_batch };
+                let refusal = LayoutRefusal::BatchDoesNotDivide {
+                    data,
+                    micro_batch: 1,
+                    global_batch: self.global_batch,
+                };
                 self.refusals.add(example, refusal);
             }
         }
@@ -354,7 +357,8 @@ impl<'a> Builder<'a> {
             if !ranks.is_multiple_of(expert * expert_tensor) {
                 let example =
                     Layout { data, tensor, context, pipeline, expert, expert_tensor, ..Layout::default() };
-                self.refusals.add(example, Refusal::ExpertsDoNotDivideStage { expert, expert_tensor, ranks });
+                self.refusals
+                    .add(example, LayoutRefusal::ExpertsDoNotDivideStage { expert, expert_tensor, ranks });
                 continue;
             }
             let chunks = self.chunks_filled(pipeline, per_rank / u64::from(micro_batch), data, micro_batch);
@@ -379,7 +383,7 @@ impl<'a> Builder<'a> {
             return chunks;
         }
         let example = Layout { data, pipeline, virtual_stages: *first, micro_batch, ..Layout::default() };
-        self.refusals.add(example, Refusal::MicroBatchesDoNotFillStages { micro_batches, pipeline });
+        self.refusals.add(example, LayoutRefusal::MicroBatchesDoNotFillStages { micro_batches, pipeline });
         Vec::new()
     }
 

@@ -5,7 +5,7 @@
 use std::fmt;
 
 use bedplate_catalog::Catalog;
-use bedplate_layout::{Layout, Refusal};
+use bedplate_layout::{Layout, LayoutRefusal};
 use bedplate_perf::{Fit, Generation, Hardware, Network, Offload, Workload};
 use bedplate_units::{Bandwidth, Bytes, Seconds, grouped};
 
@@ -163,7 +163,7 @@ pub enum Outcome {
         over: Bytes,
     },
     Refused {
-        refusals: Vec<Refusal>,
+        refusals: Vec<LayoutRefusal>,
     },
 }
 

@@ -6,7 +6,7 @@ mod support;
 
 use bedplate_breakdown::Part;
 use bedplate_catalog::Catalog;
-use bedplate_layout::{Layout, Recompute, Refusal};
+use bedplate_layout::{Layout, LayoutRefusal, Recompute};
 use bedplate_perf::Network;
 use bedplate_search::{
     Answer, Axes, Explanation, Outcome, Setup, Space, Verdict, WhatIf, explain, remedies, search, what_if,
@@ -52,7 +52,7 @@ fn a_refused_layout_gives_every_reason_and_the_nearest_that_works() {
     let bench = bench("llama-3-8b", "p5.48xlarge:4", 8192, 64);
     let (_, explanation) = explained(&bench.setup(), "dp2.tp16.vpp3.zero1", &[WhatIf::WithoutRdma]);
     let Verdict::Refused { refusals, nearest } = explanation.verdict else { panic!() };
-    assert!(refusals.contains(&Refusal::VirtualStagesAlone { virtual_stages: 3 }), "{refusals:?}");
+    assert!(refusals.contains(&LayoutRefusal::VirtualStagesAlone { virtual_stages: 3 }), "{refusals:?}");
     let nearest = nearest.unwrap();
     assert_eq!(nearest.changed, ["vpp"]);
     assert_eq!(nearest.candidate.layout.tensor, 16);

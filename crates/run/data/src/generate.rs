@@ -18,7 +18,7 @@ use std::str::FromStr;
 pub use conversation::generate_conversation;
 pub use corpus::{GenerateOptions, Generated, generate_corpus};
 
-use crate::random::{Draw, key};
+use bedplate_random::{Random, key};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
@@ -59,7 +59,7 @@ impl FromStr for Kind {
 
 /// The document of this number.
 pub fn generate(kind: Kind, seed: u64, number: u64) -> String {
-    let mut draw = Draw::new(key(&[seed, number]));
+    let mut draw = Random::scattered(key(&[seed, number]));
     match kind {
         Kind::Stories => stories::story(&mut draw),
         Kind::Arithmetic => arithmetic::exercises(&mut draw),

@@ -39,7 +39,6 @@ mod error;
 mod generate;
 mod input;
 mod order;
-mod random;
 mod shard;
 mod stream;
 mod tokenize;

@@ -12,8 +12,8 @@ use std::sync::Arc;
 use crate::corpus::Corpus;
 use crate::error::DataError;
 use crate::order::{Mixture, Permutation};
-use crate::random::key;
 use crate::shard::Piece;
+use bedplate_random::key;
 
 use bins::Bins;
 use windows::Windows;

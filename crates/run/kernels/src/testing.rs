@@ -4,18 +4,15 @@ use crate::level::Level;
 use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 
 /// Numbers that look random and are the same in every run.
-pub(crate) struct Random(u64);
+pub(crate) struct Random(bedplate_random::Random);
 
 impl Random {
     pub(crate) fn new(seed: u64) -> Self {
-        Self(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1)
+        Self(bedplate_random::Random::new(seed.wrapping_mul(bedplate_random::STEP) | 1))
     }
 
     pub(crate) fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+        self.0.number()
     }
 
     /// Between -1 and 1, and the same in all formats.

@@ -4,6 +4,7 @@
 //! same network however it is cut or how many threads there are.
 
 use bedplate_kernels::{Device, Element};
+use bedplate_random::{mix, nth};
 
 use crate::table::Kind;
 use crate::{Network, Weights};
@@ -33,22 +34,13 @@ impl Network {
 
 /// FNV-1a over the name, started from the seed.
 fn key(seed: u64, name: &str) -> u64 {
-    let start = scramble(seed ^ 0xcbf2_9ce4_8422_2325);
+    let start = mix(seed ^ 0xcbf2_9ce4_8422_2325);
     name.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-/// SplitMix64's finalizer.
-fn scramble(mut bits: u64) -> u64 {
-    bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    bits ^ (bits >> 31)
 }
 
 /// The `place`-th number of a normal distribution, by Box and Muller.
 fn normal(key: u64, place: u64) -> f64 {
-    let bits = |offset: u64| {
-        scramble(key.wrapping_add((2 * place + offset + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)))
-    };
+    let bits = |offset: u64| nth(key, 2 * place + offset);
     let uniform = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     (-2.0 * uniform(bits(0)).ln()).sqrt() * (std::f64::consts::TAU * uniform(bits(1))).cos()
 }

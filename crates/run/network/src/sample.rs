@@ -1,17 +1,19 @@
 //! Drawing the next token from logits.
 
+use bedplate_random::Random;
+
 /// How tokens are drawn. Temperature 0 takes the most likely one.
 #[derive(Debug, Clone)]
 pub struct Sampler {
     temperature: f64,
     /// Only tokens that together hold this share of the probability are drawn from.
     top_share: f64,
-    state: u64,
+    random: Random,
 }
 
 impl Sampler {
     pub fn new(temperature: f64, top_share: f64, seed: u64) -> Self {
-        Self { temperature, top_share, state: seed }
+        Self { temperature, top_share, random: Random::new(seed) }
     }
 
     /// Draws a token. Logits must not be empty.
@@ -32,21 +34,12 @@ impl Sampler {
             is_inside
         });
         let nucleus: Vec<u32> = nucleus.copied().collect();
-        let mut left = self.uniform() * nucleus.iter().map(weight).sum::<f64>();
+        let mut left = self.random.uniform() * nucleus.iter().map(weight).sum::<f64>();
         let drawn = nucleus.iter().find(|token| {
             left -= weight(token);
             left < 0.0
         });
         *drawn.or(nucleus.last()).unwrap_or(&order[0])
-    }
-
-    /// SplitMix64.
-    fn uniform(&mut self) -> f64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = self.state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) >> 11) as f64 / (1u64 << 53) as f64
     }
 }
 

@@ -10,6 +10,7 @@ use std::path::Path;
 
 use bedplate_kernels::{AdamW, Buffer, Device, Element, Into, Matrix};
 use bedplate_network::{Format, Network, SafetensorsFile, Tensor, Weights, write_tensors};
+use bedplate_random::{Random, STEP};
 use serde_json::json;
 
 use crate::parameters::{Parameters, Trained};
@@ -243,14 +244,7 @@ fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, Trai
 /// Uniform within one over the root of the inputs, as PEFT draws it.
 fn draw(seed: u64, index: u64, entry: &Entry) -> Vec<f32> {
     let bound = 1.0 / (entry.inputs as f64).sqrt();
-    let mut state =
-        seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (index + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
-    let mut uniform = || {
-        state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut bits = state;
-        bits = (bits ^ (bits >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        bits = (bits ^ (bits >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        ((bits ^ (bits >> 31)) >> 11) as f64 / (1u64 << 53) as f64
-    };
-    entry.a.clone().map(|_| ((2.0 * uniform() - 1.0) * bound) as f32).collect()
+    let seed = seed.wrapping_mul(STEP) ^ (index + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
+    let mut random = Random::new(seed);
+    entry.a.clone().map(|_| ((2.0 * random.uniform() - 1.0) * bound) as f32).collect()
 }

@@ -3,7 +3,9 @@
 //! One open-addressing table for the whole tree: a look-up touches one or two cache lines, and nothing is
 //! allocated per node. It is only ever asked for one entry, so no order of its slots can reach a decision.
 
-use crate::request::{BlockKey, mix};
+use bedplate_random::mix;
+
+use crate::request::BlockKey;
 
 const EMPTY: u32 = u32::MAX;
 

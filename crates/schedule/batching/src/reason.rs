@@ -6,27 +6,27 @@ use crate::{RequestId, SequenceId};
 
 /// Why a request can never run on this replica.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Refusal {
+pub enum RequestRefusal {
     NothingToDo { prompt_tokens: u32, output_tokens: u32, samples: u16 },
     ContextTooLong { tokens: u64, limit: u32 },
     MoreBlocksThanExist { needed: u64, blocks: u32 },
     MoreSamplesThanSeats { samples: u16, seats: u32 },
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for RequestRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::NothingToDo { prompt_tokens, output_tokens, samples } => write!(
+            RequestRefusal::NothingToDo { prompt_tokens, output_tokens, samples } => write!(
                 f,
                 "a prompt of {prompt_tokens} tokens, an output of {output_tokens} and {samples} samples leave nothing to do"
             ),
-            Refusal::ContextTooLong { tokens, limit } => {
+            RequestRefusal::ContextTooLong { tokens, limit } => {
                 write!(f, "prompt and output have {tokens} tokens, the context at most {limit}")
             }
-            Refusal::MoreBlocksThanExist { needed, blocks } => {
+            RequestRefusal::MoreBlocksThanExist { needed, blocks } => {
                 write!(f, "it needs {needed} KV blocks and the replica has {blocks}")
             }
-            Refusal::MoreSamplesThanSeats { samples, seats } => {
+            RequestRefusal::MoreSamplesThanSeats { samples, seats } => {
                 write!(f, "{samples} samples run together and the replica has {seats} seats")
             }
         }

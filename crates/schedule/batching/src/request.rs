@@ -1,5 +1,7 @@
 //! What is asked of a replica: a prompt, how much to generate, for whom and by when.
 
+use bedplate_random::mix;
+
 /// A request, by the caller's own number. It must be unique among the requests that a replica holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u64);
@@ -70,11 +72,4 @@ impl Request {
             start: Start::Prompt,
         }
     }
-}
-
-/// SplitMix64's finishing step (Steele, Lea, Flood 2014): spreads a number over all its bits.
-pub const fn mix(value: u64) -> u64 {
-    let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    let value = (value ^ (value >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    value ^ (value >> 31)
 }

@@ -9,7 +9,8 @@
 
 use std::fmt;
 
-use crate::request::mix;
+use bedplate_random::mix;
+
 use crate::scheduler::Load;
 
 /// How replicas are chosen.

@@ -10,13 +10,15 @@
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
+use bedplate_random::mix;
+
 use crate::cache::{KvCache, Occupancy};
 use crate::growth::GrowthRing;
 use crate::options::{OptionsFlaw, SchedulerOptions};
 use crate::prefix::BlockId;
 use crate::queue::{Queue, due};
-use crate::reason::Refusal;
-use crate::request::{BlockKey, Request, SequenceId, Start, mix};
+use crate::reason::RequestRefusal;
+use crate::request::{BlockKey, Request, SequenceId, Start};
 use crate::sequence::{Phase, Sequence, SequenceTable};
 use crate::step::{Completion, Step};
 
@@ -100,7 +102,7 @@ impl Scheduler {
     }
 
     /// Takes a request into the queue, or says why it can never run here.
-    pub fn submit(&mut self, mut request: Request, now: u64) -> Result<SequenceId, Refusal> {
+    pub fn submit(&mut self, mut request: Request, now: u64) -> Result<SequenceId, RequestRefusal> {
         if let Some(refusal) = self.refusal(&request) {
             return Err(refusal);
         }
@@ -122,23 +124,23 @@ impl Scheduler {
     }
 
     /// Why a request can never run here.
-    pub fn refusal(&self, request: &Request) -> Option<Refusal> {
+    pub fn refusal(&self, request: &Request) -> Option<RequestRefusal> {
         let Request { prompt_tokens, output_tokens, samples, .. } = *request;
         let given = u32::from(request.start == Start::Transferred);
         if prompt_tokens == 0 || output_tokens <= given || samples == 0 {
-            return Some(Refusal::NothingToDo { prompt_tokens, output_tokens, samples });
+            return Some(RequestRefusal::NothingToDo { prompt_tokens, output_tokens, samples });
         }
         let tokens = u64::from(prompt_tokens) + u64::from(output_tokens);
         let SchedulerOptions { context_limit: limit, blocks, seats, .. } = self.options;
         if tokens > u64::from(limit) {
-            return Some(Refusal::ContextTooLong { tokens, limit });
+            return Some(RequestRefusal::ContextTooLong { tokens, limit });
         }
         // The last token is never in the KV.
         let needed = (tokens - 1).div_ceil(u64::from(self.options.block_tokens));
         if needed > u64::from(blocks) {
-            return Some(Refusal::MoreBlocksThanExist { needed, blocks });
+            return Some(RequestRefusal::MoreBlocksThanExist { needed, blocks });
         }
-        (u32::from(samples) > seats).then_some(Refusal::MoreSamplesThanSeats { samples, seats })
+        (u32::from(samples) > seats).then_some(RequestRefusal::MoreSamplesThanSeats { samples, seats })
     }
 
     /// How many tokens of a prompt with these keys lie in the prefix tree.

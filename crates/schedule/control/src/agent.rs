@@ -277,8 +277,8 @@ impl Agent {
             ToAgent::Resume { run } => self.resume(run),
             ToAgent::Step(step) => self.if_running(step.run, Act::Step(step)),
             ToAgent::Forget { run } => self.forget(run),
-            // Reading logs and breaking things is the shell's.
-            ToAgent::ReadLog { .. } | ToAgent::Chaos(_) => {}
+            // The shell reads logs, breaks things and ends the process.
+            ToAgent::ReadLog { .. } | ToAgent::Chaos(_) | ToAgent::End => {}
         }
     }
 

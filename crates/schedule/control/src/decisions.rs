@@ -6,6 +6,7 @@
 use bedplate_gangs::{
     Decision, Event, JobId, NodeShare, Outcome, Span, StartReason, StopReason, Then as After, Time,
 };
+use bedplate_job::RankBlocks;
 use bedplate_topology::NodeId;
 
 use crate::Control;
@@ -77,7 +78,7 @@ impl Control {
             return;
         };
         let number = live.row.life.runs + 1;
-        let ranks = self.ranks_per_share(&live.job, &shares);
+        let ranks = RankBlocks::of_gang(&live.job, shares.iter().map(|share| share.role));
         let run = Run::new(RunId { job: job.0, number }, shares, &ranks, now);
         let nodes = run.holders();
         self.runs.insert(job, run);

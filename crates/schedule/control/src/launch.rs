@@ -1,7 +1,7 @@
 //! What a node must know to play its part in a run.
 
 use bedplate_gangs::{JobId, NodeShare};
-use bedplate_job::{Inherited, Job, Workload};
+use bedplate_job::{Inherited, Workload, devices_in};
 use bedplate_topology::NodeId;
 
 use crate::Control;
@@ -10,15 +10,6 @@ use crate::run::Run;
 use crate::wire::{Facts, Launch, Peer, Probe, Program};
 
 impl Control {
-    /// How many ranks start on each share of a run: a script is one rank, on the first node.
-    pub(crate) fn ranks_per_share(&self, job: &Job, shares: &[NodeShare]) -> Vec<u32> {
-        let tasks = |share: &NodeShare| job.gang.roles[usize::from(share.role)].tasks_per_node;
-        match job.workload {
-            Workload::Script { .. } => (0..shares.len()).map(|at| u32::from(at == 0)).collect(),
-            Workload::Command { .. } | Workload::Native { .. } => shares.iter().map(tasks).collect(),
-        }
-    }
-
     pub(crate) fn launch(&self, job: JobId, node: NodeId) -> Launch {
         let live = &self.jobs[&job];
         let run = &self.runs[&job];
@@ -33,7 +24,7 @@ impl Control {
             user: live.row.user.clone(),
             node_index: node_index as u32,
             peers: self.peers(live, run),
-            devices: (0..64).filter(|device| bits >> device & 1 == 1).collect(),
+            devices: devices_in(bits),
             shares_device: roles().any(|role| role.gpu_share.is_some()),
             cpus: roles().map(|role| role.cpus_per_task.saturating_mul(role.tasks_per_node)).sum(),
             memory_mib: memory.sum::<f64>().ceil() as u64,

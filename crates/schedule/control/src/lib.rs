@@ -9,7 +9,6 @@
 //! long as the control plane waits has killed its ranks by then ([`agent`]).
 
 pub mod agent;
-pub mod environment;
 pub mod record;
 pub mod wire;
 
@@ -27,7 +26,7 @@ mod view;
 mod watch;
 
 pub use control::{Command, Control, LinkId, Notice, Output};
-pub use record::{Journal, Record, Restored};
+pub use record::{Record, Restored};
 pub use rules::Rules;
 pub use submit::{Accepted, Order, Refusal, Submission};
 pub use view::{Counts, JobFilter, JobView, NodeView};

@@ -1,6 +1,7 @@
 //! What nodes report about runs: ready, not ready, failed, further, ended.
 
 use bedplate_gangs::{Event, JobId, Outcome, Span, Time};
+use bedplate_job::RankBlocks;
 use bedplate_topology::NodeId;
 
 use crate::Control;
@@ -197,38 +198,35 @@ impl Control {
             .filter(|(_, name)| request.nodes.is_empty() || request.nodes.contains(name))
             .collect();
         let layout = layout(request, names.len() as u32, tasks_per_node);
-        if names.is_empty()
-            || layout.iter().fold(0, |sum: u32, tasks| sum.saturating_add(*tasks)) > MOST_TASKS
-        {
+        if names.is_empty() || layout.world() > MOST_TASKS {
             return;
         }
         let run = self.run(job);
         run.steps += 1;
         let number = run.steps;
-        let nodes: Vec<String> = names.iter().take(layout.len()).map(|(_, name)| name.clone()).collect();
-        let mut first = 0;
-        for (index, ((node, _), count)) in names.iter().zip(&layout).enumerate() {
+        let nodes: Vec<String> =
+            names.iter().take(layout.iter().len()).map(|(_, name)| name.clone()).collect();
+        for (index, ((node, _), tasks)) in names.iter().zip(layout.iter()).enumerate() {
             let step = Step {
                 run: request.run,
                 number,
                 node_index: index as u32,
-                node_count: layout.len() as u32,
+                node_count: nodes.len() as u32,
                 nodes: nodes.clone(),
-                tasks: (first..first + count).collect(),
-                task_count: layout.iter().sum(),
+                tasks: tasks.collect(),
+                task_count: layout.world(),
                 arguments: request.arguments.clone(),
                 environment: request.environment.clone(),
                 directory: request.directory.clone(),
                 reply: request.reply.clone(),
             };
-            first += count;
             self.send(*node, ToAgent::Step(Box::new(step)));
         }
     }
 }
 
-/// How many tasks each of the nodes gets: as Slurm, in blocks, the first nodes one more.
-fn layout(request: &StepRequest, available: u32, tasks_per_node: u32) -> Vec<u32> {
+/// Which tasks each of the nodes gets: as in Slurm, in blocks, the first nodes one more.
+fn layout(request: &StepRequest, available: u32, tasks_per_node: u32) -> RankBlocks {
     let per_node = request.tasks_per_node;
     let wanted = request.node_count.or(request.tasks.map(|tasks| match per_node {
         Some(per_node) => tasks.div_ceil(per_node.max(1)),
@@ -237,5 +235,5 @@ fn layout(request: &StepRequest, available: u32, tasks_per_node: u32) -> Vec<u32
     let nodes = wanted.unwrap_or(available).clamp(1, available.max(1));
     let tasks =
         request.tasks.unwrap_or(nodes.saturating_mul(per_node.unwrap_or(tasks_per_node).max(1))).max(nodes);
-    (0..nodes).map(|index| tasks / nodes + u32::from(index < tasks % nodes)).collect()
+    RankBlocks::spread(tasks, nodes)
 }

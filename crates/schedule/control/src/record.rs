@@ -250,14 +250,3 @@ pub struct EndedRow {
     pub array: Option<ArrayPlace>,
     pub key: Option<String>,
 }
-
-/// Where records are kept.
-pub trait Journal {
-    type Error;
-
-    /// Returns once all records are on disk, or none of them ever will be.
-    fn commit(&mut self, records: &[Record]) -> Result<(), Self::Error>;
-
-    /// What all committed records amount to.
-    fn restore(&mut self) -> Result<Restored, Self::Error>;
-}

@@ -10,7 +10,7 @@ use bedplate_gangs::{
     Adopted, ArrayTask, Event, History, JobId, NodeOrder, NodeShare, Request, Settings, Span, Standing,
     Then as After, Time, UsageRecord,
 };
-use bedplate_job::Job;
+use bedplate_job::{Job, RankBlocks};
 use bedplate_topology::Cluster;
 
 use crate::Rules;
@@ -156,7 +156,7 @@ impl Control {
             ..Adopted::new(request, shares.clone(), row.started)
         };
         self.news.push_back(Event::Adopt(Box::new(adopted)));
-        let ranks = self.ranks_per_share(&self.jobs[&job].job, &shares);
+        let ranks = RankBlocks::of_gang(&self.jobs[&job].job, shares.iter().map(|share| share.role));
         let mut run = Run::new(row.run, shares, &ranks, now);
         run.started = row.started;
         run.running = Some(row.running.unwrap_or(now).max(now));

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_gangs::{JobId, NodeShare, Outcome, Span, Time};
+use bedplate_job::RankBlocks;
 use bedplate_topology::NodeId;
 
 use crate::record::JobState;
@@ -89,15 +90,13 @@ pub(crate) struct Progress {
 
 impl Run {
     /// A run whose nodes are to be asked; ranks are numbered in the order of the shares.
-    pub(crate) fn new(id: RunId, shares: Vec<NodeShare>, ranks_per_share: &[u32], now: Time) -> Self {
+    pub(crate) fn new(id: RunId, shares: Vec<NodeShare>, ranks: &RankBlocks, now: Time) -> Self {
         let asked = Member { state: MemberState::Asked, told: now, ranks: Vec::new() };
         let mut members: BTreeMap<NodeId, Member> = BTreeMap::new();
-        let mut first = 0;
-        for (share, ranks) in shares.iter().zip(ranks_per_share) {
+        for (share, block) in shares.iter().zip(ranks.iter()) {
             // Two roles of a gang may stand on one node.
             let member = members.entry(share.node).or_insert_with(|| asked.clone());
-            member.ranks.extend(first..first + ranks);
-            first += ranks;
+            member.ranks.extend(block);
         }
         Self {
             id,

@@ -6,7 +6,10 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_job::rank_environment::{NodePart, StepPart};
 use serde::{Deserialize, Serialize};
+
+pub use bedplate_job::rank_environment::{Facts, Peer};
 
 /// One attempt to run a gang. Numbers of a job only grow.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -76,6 +79,8 @@ pub enum ToAgent {
         offset: u64,
         most_bytes: u64,
     },
+    /// The cluster goes down and nothing runs any more: the agent ends, as on SIGTERM.
+    End,
     /// Break something on purpose, for tests and demonstrations.
     Chaos(Chaos),
 }
@@ -279,6 +284,42 @@ pub struct Checkpoint {
     pub path: Option<String>,
 }
 
+impl Launch {
+    /// What the environment of its processes is made of.
+    pub fn part(&self) -> NodePart<'_> {
+        let checkpoint = self.checkpoint.as_ref();
+        NodePart {
+            job: self.run.job,
+            run: self.run.number,
+            job_name: &self.job_name,
+            user: &self.user,
+            node_index: self.node_index,
+            peers: &self.peers,
+            devices: &self.devices,
+            cpus: self.cpus,
+            ranks: &self.ranks,
+            world_size: self.world_size,
+            set: &self.environment,
+            facts: &self.facts,
+            checkpoint: checkpoint.map(|checkpoint| (checkpoint.step, checkpoint.path.as_deref())),
+        }
+    }
+}
+
+impl Step {
+    /// What the environment of its tasks is made of.
+    pub fn part(&self) -> StepPart<'_> {
+        StepPart {
+            number: self.number,
+            node_index: self.node_index,
+            nodes: &self.nodes,
+            tasks: &self.tasks,
+            task_count: self.task_count,
+            set: &self.environment,
+        }
+    }
+}
+
 /// Everything a node must know to play its part in a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
@@ -321,40 +362,12 @@ pub struct Launch {
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Peer {
-    pub name: String,
-    pub address: String,
-    pub role: String,
-    pub tasks: u32,
-    pub gpus: u32,
-}
-
-#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Program {
     /// Once for each rank.
     Command(Vec<String>),
     /// Once, on the first node.
     Script(String),
-}
-
-/// What ranks learn about their job from the environment.
-#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Facts {
-    pub partition: String,
-    pub account: String,
-    pub qos: String,
-    pub submit_directory: Option<String>,
-    pub tasks_per_node: u32,
-    pub cpus_per_task: u32,
-    pub gpus_per_node: u32,
-    /// Number of the array and index in it.
-    pub array: Option<(u64, u32)>,
-    /// Milliseconds since 1970.
-    pub started_ms: u64,
-    pub ends_ms: u64,
-    /// Runs before this one.
-    pub restarts: u32,
 }
 
 /// A command that says whether all is well, by its exit code.

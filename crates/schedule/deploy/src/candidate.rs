@@ -3,7 +3,7 @@
 use bedplate_perf::serving::Replica;
 
 use crate::estimate::{Estimate, Limits, Miss, Steady, decode_rate, decode_seats, prefill_rate};
-use crate::{Cut, Need, Plan, Pooling, Refusal, Subject, Supply, Tried, Verdict, Workers};
+use crate::{Cut, CutRefusal, Need, Plan, Pooling, Subject, Supply, Tried, Verdict, Workers};
 
 /// A cut whose replica fits.
 #[derive(Debug, Clone)]
@@ -39,18 +39,18 @@ pub(crate) fn fitting(need: &Need<'_>, supplies: &[Supply], tried: &mut Vec<Trie
 }
 
 /// The replica of a cut, if it is legal and holds at least one request.
-pub fn fit(need: &Need<'_>, supply: &Supply, cut: &Cut) -> Result<Replica, Refusal> {
+pub fn fit(need: &Need<'_>, supply: &Supply, cut: &Cut) -> Result<Replica, CutRefusal> {
     if let Some(refusal) = cut.refusal(need, supply) {
         return Err(refusal);
     }
     let replica = cut.replica(need, supply).expect("degrees above zero divide: checked by the refusals");
     let memory = replica.memory();
     if let bedplate_perf::serving::KvRoom::DoesNotFit { over_per_gpu } = memory.room {
-        return Err(Refusal::DoesNotFit { over_per_gpu });
+        return Err(CutRefusal::DoesNotFit { over_per_gpu });
     }
     let (needed, room) = (memory.tokens_of(need.load.context()), memory.room.tokens());
     if needed > room {
-        return Err(Refusal::NoRoom { needed_tokens: needed, room_tokens: room });
+        return Err(CutRefusal::NoRoom { needed_tokens: needed, room_tokens: room });
     }
     Ok(replica)
 }

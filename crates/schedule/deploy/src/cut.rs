@@ -22,7 +22,7 @@ pub struct Cut {
 
 /// Why no replica can be cut so. Never, whatever the load.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Refusal {
+pub enum CutRefusal {
     NoArithmetic {
         format: &'static str,
         accelerator: String,
@@ -64,33 +64,33 @@ pub enum Refusal {
     },
 }
 
-impl fmt::Display for Refusal {
+impl fmt::Display for CutRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Refusal::NoArithmetic { format, accelerator } => {
+            CutRefusal::NoArithmetic { format, accelerator } => {
                 write!(f, "{accelerator} has no {format} arithmetic")
             }
-            Refusal::HeadsDoNotDivide { tensor, heads } => {
+            CutRefusal::HeadsDoNotDivide { tensor, heads } => {
                 write!(f, "{tensor} tensor ranks do not divide {heads} heads")
             }
-            Refusal::OutsideDomain { tensor, domain } => {
+            CutRefusal::OutsideDomain { tensor, domain } => {
                 write!(f, "{tensor} tensor ranks do not lie in a domain of {domain} GPUs")
             }
-            Refusal::TooFewLayers { stages, layers } => write!(f, "{stages} stages for {layers} layers"),
-            Refusal::NoExperts { degree } => write!(f, "`{degree}` is for models with experts"),
-            Refusal::ExpertsDoNotDivide { ranks, experts } => {
+            CutRefusal::TooFewLayers { stages, layers } => write!(f, "{stages} stages for {layers} layers"),
+            CutRefusal::NoExperts { degree } => write!(f, "`{degree}` is for models with experts"),
+            CutRefusal::ExpertsDoNotDivide { ranks, experts } => {
                 write!(f, "{ranks} expert ranks do not divide {experts} experts")
             }
-            Refusal::RanksDoNotDivide { expert, stage } => {
+            CutRefusal::RanksDoNotDivide { expert, stage } => {
                 write!(f, "{expert} expert ranks do not divide the {stage} GPUs of a stage")
             }
-            Refusal::TooFewGpus { needed, available } => {
+            CutRefusal::TooFewGpus { needed, available } => {
                 write!(f, "a replica needs {needed} GPUs and there are {available}")
             }
-            Refusal::DoesNotFit { over_per_gpu } => {
+            CutRefusal::DoesNotFit { over_per_gpu } => {
                 write!(f, "weights and workspace exceed a GPU by {over_per_gpu}")
             }
-            Refusal::NoRoom { needed_tokens, room_tokens } => write!(
+            CutRefusal::NoRoom { needed_tokens, room_tokens } => write!(
                 f,
                 "beside the weights there is room for {room_tokens} tokens of KV and a request needs {needed_tokens}"
             ),
@@ -109,12 +109,12 @@ impl Cut {
     }
 
     /// What rules of the model or the chip forbid, before anything is priced.
-    pub(crate) fn refusal(&self, need: &Need<'_>, supply: &Supply) -> Option<Refusal> {
+    pub(crate) fn refusal(&self, need: &Need<'_>, supply: &Supply) -> Option<CutRefusal> {
         let model = &need.model.transformer;
         let Parallel { tensor, pipeline, expert, attention_data } = self.parallel;
         let hardware = &supply.hardware;
         let lacks = |format, has: bool| {
-            (!has).then(|| Refusal::NoArithmetic { format, accelerator: supply.accelerator.clone() })
+            (!has).then(|| CutRefusal::NoArithmetic { format, accelerator: supply.accelerator.clone() })
         };
         let arithmetic = match self.weights {
             WeightFormat::Fp8 => lacks("fp8", hardware.has_fp8),
@@ -129,22 +129,23 @@ impl Cut {
         let layers = model.layer_count();
         arithmetic
             .or(kv)
-            .or(odd.map(|heads| Refusal::HeadsDoNotDivide { tensor, heads }))
+            .or(odd.map(|heads| CutRefusal::HeadsDoNotDivide { tensor, heads }))
             .or((tensor > hardware.domain)
-                .then_some(Refusal::OutsideDomain { tensor, domain: hardware.domain }))
-            .or((u64::from(pipeline) > layers).then_some(Refusal::TooFewLayers { stages: pipeline, layers }))
+                .then_some(CutRefusal::OutsideDomain { tensor, domain: hardware.domain }))
+            .or((u64::from(pipeline) > layers)
+                .then_some(CutRefusal::TooFewLayers { stages: pipeline, layers }))
             .or(match experts {
-                None if expert > 1 => Some(Refusal::NoExperts { degree: "ep" }),
-                None if attention_data > 1 => Some(Refusal::NoExperts { degree: "adp" }),
+                None if expert > 1 => Some(CutRefusal::NoExperts { degree: "ep" }),
+                None if attention_data > 1 => Some(CutRefusal::NoExperts { degree: "adp" }),
                 Some(experts) if experts % u64::from(expert.max(1)) != 0 => {
-                    Some(Refusal::ExpertsDoNotDivide { ranks: expert, experts })
+                    Some(CutRefusal::ExpertsDoNotDivide { ranks: expert, experts })
                 }
                 _ => None,
             })
             .or((!self.parallel.stage_gpus().is_multiple_of(expert.max(1)))
-                .then(|| Refusal::RanksDoNotDivide { expert, stage: self.parallel.stage_gpus() }))
+                .then(|| CutRefusal::RanksDoNotDivide { expert, stage: self.parallel.stage_gpus() }))
             .or((self.gpus() > supply.gpus())
-                .then(|| Refusal::TooFewGpus { needed: self.gpus(), available: supply.gpus() }))
+                .then(|| CutRefusal::TooFewGpus { needed: self.gpus(), available: supply.gpus() }))
     }
 
     /// The replica of the performance model.

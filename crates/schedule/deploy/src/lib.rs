@@ -54,7 +54,7 @@ pub mod posttrain;
 pub mod test_time;
 
 pub use candidate::fit;
-pub use cut::{Cut, Refusal};
+pub use cut::{Cut, CutRefusal};
 pub use engine::TimedReplica;
 pub use error::{DeployError, Failing, PAGES, Shortage};
 pub use estimate::{Bound, Estimate, Miss};

@@ -7,7 +7,9 @@ use bedplate_units::Seconds;
 use crate::candidate::{Candidate, Fitting, fit};
 use crate::error::{Failing, Shortage};
 use crate::estimate::{Limits, Miss, Steady};
-use crate::{Cut, DeployError, Load, Need, Options, Plan, Refusal, Stage, Subject, Supply, Tried, Verdict};
+use crate::{
+    Cut, CutRefusal, DeployError, Load, Need, Options, Plan, Stage, Subject, Supply, Tried, Verdict,
+};
 
 /// What makes a question meaningless.
 pub(crate) fn check(need: &Need<'_>, supplies: &[Supply]) -> Result<(), DeployError> {
@@ -46,10 +48,10 @@ fn machines(supplies: &[Supply]) -> String {
 /// The cut that is over by least, and what would fit: more GPUs, narrower formats, other machines.
 pub(crate) fn does_not_fit(need: &Need<'_>, supplies: &[Supply], tried: &[Tried]) -> DeployError {
     let shortage = |tried: &Tried| match (&tried.verdict, &tried.what) {
-        (Verdict::Refused(Refusal::DoesNotFit { over_per_gpu }), Subject::Cut(cut)) => {
+        (Verdict::Refused(CutRefusal::DoesNotFit { over_per_gpu }), Subject::Cut(cut)) => {
             Some((1, over_per_gpu.get(), *cut, Shortage::PerGpu(*over_per_gpu)))
         }
-        (Verdict::Refused(Refusal::NoRoom { needed_tokens, room_tokens }), Subject::Cut(cut)) => {
+        (Verdict::Refused(CutRefusal::NoRoom { needed_tokens, room_tokens }), Subject::Cut(cut)) => {
             let over = needed_tokens - room_tokens;
             Some((0, over as f64, *cut, Shortage::Tokens(over)))
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use bedplate_units::{Dollars, Seconds};
 
 use crate::estimate::{Bound, Miss};
-use crate::{Cut, Plan, Refusal};
+use crate::{Cut, CutRefusal, Plan};
 
 /// Something that was tried on one of the supplies, and what came of it.
 #[derive(Debug, Clone, PartialEq)]
@@ -46,7 +46,7 @@ impl fmt::Display for Subject {
 /// From the worst to the best end.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Verdict {
-    Refused(Refusal),
+    Refused(CutRefusal),
     /// An empty replica already misses a limit.
     TooSlow(Miss),
     /// Another chunk with the same degrees and formats carries more.

@@ -1,12 +1,10 @@
 //! May a job wait in the queue at all, and does anything but resources keep it from starting?
 
-use bedplate_job::DependencyKind;
 use bedplate_topology::Level;
 
-use crate::quota::ANY_GPU;
 use crate::scheduler::Scheduler;
 use crate::view::{Class, Rule};
-use crate::{Closeness, Dependency, Elastic, JobId, Never, Outcome, Request, RoleRequest, Span, Time, Wait};
+use crate::{Closeness, Elastic, JobId, Never, Request, RoleRequest, Span, Time, Wait};
 
 impl Scheduler {
     /// Why a job can never run here, whatever else happens.
@@ -14,7 +12,7 @@ impl Scheduler {
         self.malformed(request)
             .map(|what| Never::Malformed { what: what.into() })
             .or_else(|| self.beyond_limits(request))
-            .or_else(|| self.beyond_quota(request))
+            .or_else(|| self.accounting.beyond_quota(request, self.smallest_gpus(request)))
             .or_else(|| self.beyond_nodes(request))
     }
 
@@ -60,8 +58,8 @@ impl Scheduler {
     }
 
     fn beyond_limits(&self, request: &Request) -> Option<Never> {
-        let partition = &self.settings.partitions[usize::from(request.partition.0)];
-        let qos = &self.settings.qos[usize::from(request.qos.0)];
+        let partition = self.settings.partition(request);
+        let qos = self.settings.qos(request);
         let by_partition = || format!("partition `{}`", partition.name);
         let by_qos = || format!("QOS `{}`", qos.name);
         let too_long = |allowed: Option<Span>, by: &dyn Fn() -> String| {
@@ -96,69 +94,30 @@ impl Scheduler {
         }
     }
 
-    fn beyond_quota(&self, request: &Request) -> Option<Never> {
-        let queue = request.queue?;
-        let kind = self.quota_kind(request);
-        let (asked, most) = (self.smallest_gpus(request), self.settings.queues.most(queue, &kind));
-        let name = self.settings.queues.name(queue).to_string();
-        (asked > most).then_some(Never::BeyondQuota { asked, most, queue: name, kind })
-    }
-
     fn beyond_nodes(&mut self, request: &Request) -> Option<Never> {
         let smallest = self.elastic_range(request).map(|elastic| elastic.min);
         let classes = self.classes_of(request);
         for class in &classes {
             // How long it takes has nothing to do with it.
             let class = Class { nodes: smallest.unwrap_or(class.nodes), length: Span::ZERO, ..*class };
-            if !self.possible.contains_key(&class) {
-                let never = self.too_few_nodes(&class);
-                self.possible.insert(class, never);
-            }
-            if let Some(never) = &self.possible[&class] {
-                return Some(never.clone());
+            if let Some(never) = self.views.eligible.too_few_nodes(class, &self.fleet) {
+                return Some(never);
             }
         }
-        let is_mixed = classes.len() > 1;
-        (is_mixed && !self.fits_empty_cluster(&classes)).then_some(Never::RolesDoNotFit)
-    }
-
-    fn too_few_nodes(&self, class: &Class) -> Option<Never> {
-        let eligible = self.eligible.get(class.eligible);
-        let fits = |node: u32| eligible[node as usize] && class.need_on(self.fleet.capacity(node)).is_some();
-        let matching = (0..self.fleet.count()).filter(|node| fits(*node)).count() as u32;
-        if matching < class.nodes {
-            return Some(Never::NoSuchNodes { needed: class.nodes, per_node: class.need, matching });
+        if classes.len() == 1 {
+            return None;
         }
-        self.level_too_small(class, class.nodes, &fits)
-    }
-
-    fn level_too_small(&self, class: &Class, needed: u32, fits: &dyn Fn(u32) -> bool) -> Option<Never> {
-        let (level, segment) = match class.rule {
-            Rule::OneSet { level } => (level, None),
-            Rule::Segments { level, segment } => (level, Some(segment)),
-            Rule::Anywhere | Rule::Spread { .. } => return None,
-        };
-        let sets = &self.fleet.levels()[usize::from(level)];
-        let level = sets.level;
-        let counts = sets.sets.iter().map(|set| set.clone().filter(|node| fits(*node)).count() as u32);
-        match segment {
-            None => {
-                let largest = counts.max().unwrap_or(0);
-                (largest < needed).then_some(Never::LevelTooSmall { level, needed, largest })
-            }
-            Some(segment) => {
-                let (needed, possible) = (needed / segment, counts.map(|count| count / segment).sum());
-                (possible < needed).then_some(Never::TooFewSegments { level, segment, needed, possible })
-            }
-        }
+        let found = self.fleet.while_empty(|fleet| self.views.find_roles(&classes, fleet, Time::ZERO));
+        found.is_err().then_some(Never::RolesDoNotFit)
     }
 
     /// One class per role, at the size asked for.
     pub(crate) fn classes_of(&mut self, request: &Request) -> Vec<Class> {
-        let partition = (request.partition, &self.settings.partitions[usize::from(request.partition.0)]);
+        let partition = (request.partition, self.settings.partition(request));
         let mut classes = Vec::with_capacity(request.roles.len());
         for role in &request.roles {
-            let eligible = self.eligible.find_or_add(&self.fleet, partition, role.kinds, &request.filter);
+            let eligible =
+                self.views.eligible.find_or_add(&self.fleet, partition, role.kinds, &request.filter);
             classes.push(Class {
                 eligible,
                 nodes: role.nodes,
@@ -190,107 +149,23 @@ impl Scheduler {
 
     /// What keeps a job that is not running out of the queue.
     pub(crate) fn blocked_by(&self, job: JobId, now: Time) -> Result<Option<Wait>, Never> {
-        let request = &self.jobs[&job].request;
+        let request = &self.jobs[job].request;
         if request.is_held {
             return Ok(Some(Wait::Held));
         }
-        let mut waits_for = Vec::new();
-        for dependency in &request.dependencies {
-            match self.unmet(job, dependency)? {
-                Unmet::Nothing => {}
-                Unmet::Jobs(jobs) => waits_for.extend(jobs),
-                Unmet::Namesake(behind) => return Ok(Some(Wait::Singleton { behind })),
-            }
-        }
-        if !waits_for.is_empty() {
-            return Ok(Some(Wait::Dependency { on: waits_for }));
-        }
-        Ok((request.begin > now).then_some(Wait::NotBefore { begin: request.begin }))
+        let too_early = (request.begin > now).then_some(Wait::NotBefore { begin: request.begin });
+        Ok(self.dependencies.unmet(request)?.or(too_early))
     }
 
-    fn unmet(&self, job: JobId, dependency: &Dependency) -> Result<Unmet, Never> {
-        if dependency.kind == DependencyKind::Singleton {
-            let request = &self.jobs[&job].request;
-            let first =
-                self.namesakes.get(&(request.user, request.name.clone())).and_then(|jobs| jobs.first());
-            return Ok(first
-                .filter(|first| **first < job)
-                .map_or(Unmet::Nothing, |first| Unmet::Namesake(*first)));
-        }
-        let mut waits_for = Vec::new();
-        for on in &dependency.jobs {
-            match (self.finished.get(on), dependency.kind) {
-                (None, _) => waits_for.push(*on),
-                (Some(Outcome::Succeeded), DependencyKind::AfterNotOk) => {
-                    return Err(Never::DependencyFailed { on: *on });
-                }
-                (Some(Outcome::Succeeded), _)
-                | (Some(_), DependencyKind::AfterAny | DependencyKind::AfterNotOk) => {}
-                (Some(_), _) => return Err(Never::DependencyFailed { on: *on }),
-            }
-        }
-        Ok(if waits_for.is_empty() { Unmet::Nothing } else { Unmet::Jobs(waits_for) })
-    }
-
-    /// What but resources keeps a queued gang of so many GPUs from starting now.
+    /// What other than resources keeps a queued gang of `gpus` GPUs from starting now.
     pub(crate) fn limited_by(&self, job: JobId, gpus: u64) -> Option<Wait> {
-        let request = &self.jobs[&job].request;
-        let partition = &self.settings.partitions[usize::from(request.partition.0)];
+        let request = &self.jobs[job].request;
+        let partition = self.settings.partition(request);
         if !partition.is_up {
             return Some(Wait::PartitionDown { partition: partition.name.clone() });
         }
-        self.ledger.broken_by(request, gpus, &self.settings).or_else(|| self.over_quota(request, gpus))
+        self.accounting.broken_by(request, gpus, &self.settings)
     }
-
-    /// The quota that so many more GPUs would break; what another gang takes back is not there to borrow.
-    pub(crate) fn over_quota(&self, request: &Request, asked: u64) -> Option<Wait> {
-        let queue = request.queue?;
-        let kind = self.quota_kind(request);
-        let mut available = self.settings.queues.available(queue, &kind);
-        if self.settings.queues.borrows(queue, &kind, asked) {
-            let claims = self.claims.iter().filter(|(job, claim)| **job != request.id && claim.kind == kind);
-            available = available.saturating_sub(claims.map(|(_, claim)| claim.gpus).sum());
-        }
-        let name = self.settings.queues.name(queue).to_string();
-        (asked > available).then_some(Wait::Quota { queue: name, kind, asked, available })
-    }
-
-    pub(crate) fn take_quota(&mut self, job: JobId, gpus: u64) {
-        let request = &self.jobs[&job].request;
-        if let Some(queue) = request.queue {
-            let kind = self.quota_kind(request);
-            self.settings.queues.take(queue, &kind, gpus);
-        }
-    }
-
-    pub(crate) fn give_quota(&mut self, job: JobId, gpus: u64) {
-        let request = &self.jobs[&job].request;
-        if let Some(queue) = request.queue {
-            let kind = self.quota_kind(request);
-            self.settings.queues.give(queue, &kind, gpus);
-        }
-    }
-
-    /// The kind of GPU a job counts against: its accelerator where only one will do, else any.
-    pub(crate) fn quota_kind(&self, request: &Request) -> String {
-        let wanted =
-            request.roles.iter().find(|role| role.per_node.gpus > 0).map_or(u64::MAX, |role| role.kinds);
-        let kinds = self.fleet.cluster.kinds().iter().enumerate();
-        let mut names = kinds
-            .filter(|(at, _)| wanted & (1 << at.min(&63)) != 0)
-            .filter_map(|(_, kind)| kind.accelerator.as_deref());
-        let first = names.next();
-        match first.filter(|first| names.all(|name| name == *first)) {
-            Some(accelerator) => self.settings.queues.kind_of(accelerator).to_string(),
-            None => ANY_GPU.to_string(),
-        }
-    }
-}
-
-enum Unmet {
-    Nothing,
-    Jobs(Vec<JobId>),
-    Namesake(JobId),
 }
 
 /// Run times rounded up so that few different ones remain: to the resolution, and coarser the longer they

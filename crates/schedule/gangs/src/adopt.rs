@@ -12,8 +12,8 @@ use std::fmt;
 
 use bedplate_topology::NodeId;
 
-use crate::entry::{Run, State};
 use crate::fleet::Booking;
+use crate::jobs::{Run, State};
 use crate::scheduler::Scheduler;
 use crate::{Amount, Decision, JobId, Never, NodeShare, Outcome, Request, Then, Time};
 
@@ -105,7 +105,7 @@ impl fmt::Display for Misfit {
 
 impl Scheduler {
     pub(crate) fn adopt(&mut self, adopted: Adopted, now: Time) {
-        self.cadence.is_urgent = true;
+        self.news.plan_is_wrong();
         let job = adopted.request.id;
         let refusal = self.submitted_before(job).or_else(|| {
             let what = self.malformed(&adopted.request)?;
@@ -121,20 +121,16 @@ impl Scheduler {
         if let Err(why) = self.book_adopted(job, &shares, standing, ends, now) {
             return self.disown(job, why, now);
         }
-        let run = Run {
-            shares,
-            started,
-            ends,
-            safe_at: checkpointed.unwrap_or(started),
-            stopping: None,
-            leaving: Vec::new(),
-            resized: resized.unwrap_or(started),
-            charged: charged.unwrap_or(started),
-        };
+        let mut run = Run::new(shares, started, ends).charged_until(charged.unwrap_or(started));
+        run.safe_at = checkpointed.unwrap_or(started);
+        run.resized = resized.unwrap_or(started);
         match standing {
-            Standing::Suspended => self.keep_suspended(job, run),
+            Standing::Suspended => self.jobs.suspend(job, run),
             Standing::Runs => self.count_running(job, run),
-            Standing::Stops(then) => self.count_running(job, Run { stopping: Some(then), ..run }),
+            Standing::Stops(then) => {
+                run.stopping = Some(then);
+                self.count_running(job, run);
+            }
         }
         self.keep_leaving(job, leaving, now);
         self.watch_closures(job);
@@ -177,7 +173,7 @@ impl Scheduler {
         ends: Time,
         now: Time,
     ) -> Result<Booking, Misfit> {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         let (node, role) = (share.node, usize::from(share.role));
         if node.0 >= self.fleet.count() {
             return Err(Misfit::UnknownNode(node));
@@ -198,35 +194,33 @@ impl Scheduler {
     }
 
     fn keep_leaving(&mut self, job: JobId, leaving: Option<Leaving>, now: Time) {
-        let Some(run) = self.entry_mut(job).run_mut() else {
-            return;
-        };
-        let Some(Leaving { mut nodes, until }) = leaving else {
+        let (Some(run), Some(Leaving { mut nodes, until })) = (self.jobs.run_mut(job), leaving) else {
             return;
         };
         nodes.retain(|node| run.shares.iter().any(|share| share.node == *node));
         run.leaving.clone_from(&nodes);
         for node in nodes {
             self.fleet.rebook_until(node.0, job, until, now);
-            self.departures.insert((until, job));
+            self.calendar.departures.add(until, job);
         }
     }
 
-    /// Nodes that were lost while nobody looked are dealt with once all gangs are known: the nodes that could
+    /// Nodes that were lost in the meantime are dealt with once all gangs are known: the nodes that could
     /// replace them may be those of the next.
     fn note_lost_nodes(&mut self, job: JobId) {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         let run = match &entry.state {
             State::Running(run) if run.stopping.is_none() => run,
             State::Suspended(run) => run,
             _ => return,
         };
-        let lost = run.shares.iter().map(|share| share.node).filter(|node| self.fleet.is_down(node.0));
-        self.lost.extend(lost.map(|node| (job, node)));
+        for node in run.shares.iter().map(|share| share.node).filter(|node| self.fleet.is_down(node.0)) {
+            self.news.node_lost(job, node);
+        }
     }
 
     pub(crate) fn save_from_lost_nodes(&mut self, now: Time) {
-        while let Some((job, node)) = self.lost.pop_first() {
+        while let Some((job, node)) = self.news.next_lost() {
             if self.gangs_on(node).any(|each| each == job) {
                 self.save(job, node, now);
             }
@@ -235,8 +229,8 @@ impl Scheduler {
 
     fn disown(&mut self, job: JobId, why: Misfit, now: Time) {
         self.decisions.push(Decision::Disown { job, why });
-        if self.jobs[&job].request.is_requeued {
-            self.entry_mut(job).restarts += 1;
+        if self.jobs[job].request.is_requeued {
+            self.jobs.count_restart(job);
             self.come_back(job, now);
         } else {
             self.decisions.push(Decision::Drop { job, outcome: Outcome::NodeLost });

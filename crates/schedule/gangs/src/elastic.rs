@@ -8,18 +8,18 @@ use std::collections::BTreeMap;
 use bedplate_topology::NodeId;
 
 use crate::admission::rounded;
-use crate::cycle::{Fit, Horizon};
-use crate::entry::{Run, State};
-use crate::opening::NowView;
-use crate::place::choose;
+use crate::calendar::Alarm;
+use crate::find::Horizon;
+use crate::jobs::Run;
 use crate::scheduler::Scheduler;
 use crate::view::{Class, Rule};
+use crate::views::Fit;
 use crate::{Decision, JobId, NodeShare, Outcome, Span, StartReason, Time};
 
 impl Scheduler {
     /// Starts an elastic gang with fewer nodes than it asked for where that ends before waiting would.
     pub(crate) fn start_smaller(&mut self, job: JobId, waiting: Option<&Fit>, now: Time) -> bool {
-        let request = &self.jobs[&job].request;
+        let request = &self.jobs[job].request;
         let Some(elastic) = self.elastic_range(request) else {
             return false;
         };
@@ -31,12 +31,12 @@ impl Scheduler {
             if done_waiting.is_some_and(|done| now + length >= done) {
                 return false;
             }
-            let gpus = u64::from(size) * u64::from(self.jobs[&job].request.roles[0].per_node.gpus);
+            let gpus = u64::from(size) * u64::from(self.jobs[job].request.roles[0].per_node.gpus);
             if self.limited_by(job, gpus).is_some() {
                 continue;
             }
             let length = rounded(length, self.settings.backfill.resolution);
-            let class = Class { nodes: size, length, ..self.jobs[&job].classes[0] };
+            let class = Class { nodes: size, length, ..self.jobs[job].classes[0] };
             if let Some(fit) = self.find_class(&class, Horizon::Now, now) {
                 self.start(job, &fit.nodes, now, StartReason::Smaller { nodes: size, asked });
                 return true;
@@ -47,14 +47,14 @@ impl Scheduler {
 
     /// Gives idle nodes to the elastic gangs that make most of them, one step each.
     pub(crate) fn grow(&mut self, now: Time) {
-        self.next_growth = None;
-        if self.elastic_running.is_empty()
+        self.calendar.set(Alarm::Growth, None);
+        if self.jobs.elastic().is_empty()
             || !self.settings.elastic.is_allowed
             || self.fleet.free_gpus(now) == 0
         {
             return;
         }
-        let gains = self.elastic_running.iter().filter_map(|job| Some((self.gain(*job, now)?, *job)));
+        let gains = self.jobs.elastic().iter().filter_map(|job| Some((self.gain(*job, now)?, *job)));
         let mut keenest: Vec<(f64, JobId)> = gains.collect();
         keenest.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(&b.1)));
         let mut too_long: BTreeMap<Class, Span> = BTreeMap::new();
@@ -70,8 +70,8 @@ impl Scheduler {
     /// When a gang has kept its size for long enough to grow again.
     fn note_next_growth(&mut self, now: Time) {
         let settle = self.settings.elastic.settle;
-        let runs = self.elastic_running.iter().filter_map(|job| {
-            let entry = &self.jobs[job];
+        let runs = self.jobs.elastic().iter().filter_map(|job| {
+            let entry = &self.jobs[*job];
             let run = entry.run()?;
             let can =
                 entry.request.elastic().is_some_and(|elastic| run.nodes() + elastic.step <= elastic.max);
@@ -79,25 +79,20 @@ impl Scheduler {
         });
         let earliest = runs.filter(|time| *time > now).min();
         // Where there are many, all who settled meanwhile are looked at together.
-        let together = if self.elastic_running.len() > 16 { settle } else { Span::ZERO };
-        self.next_growth = earliest.map(|time| time.max(now + together));
-    }
-
-    pub(crate) fn is_growth_due(&self, now: Time) -> bool {
-        self.next_growth.is_some_and(|time| time <= now)
+        let together = if self.jobs.elastic().len() > 16 { settle } else { Span::ZERO };
+        self.calendar.set(Alarm::Growth, earliest.map(|time| time.max(now + together)));
     }
 
     /// What each node of another step brings, over what a node brings at the size asked for.
     fn gain(&self, job: JobId, now: Time) -> Option<f64> {
         let rules = &self.settings.elastic;
-        let request = &self.jobs[&job].request;
-        let run = self.jobs[&job].run()?;
+        let request = &self.jobs[job].request;
+        let run = self.jobs[job].run()?;
         let elastic = request.elastic()?;
         let (size, step) = (run.nodes(), elastic.step.max(1));
         let is_settled =
             now.since(run.resized) >= rules.settle || run.nodes() < request.nodes() && run.resized < now;
-        let can =
-            run.stopping.is_none() && run.leaving.is_empty() && elastic.max.saturating_sub(size) >= step;
+        let can = !run.is_leaving() && elastic.max.saturating_sub(size) >= step;
         if !is_settled || !can || !self.is_allowed_a_step(job) {
             return None;
         }
@@ -108,27 +103,27 @@ impl Scheduler {
 
     /// Whether limits and quotas leave room for another step.
     fn is_allowed_a_step(&self, job: JobId) -> bool {
-        let request = &self.jobs[&job].request;
+        let request = &self.jobs[job].request;
         let step = request.elastic().map_or(1, |elastic| elastic.step.max(1));
         let more = u64::from(step) * u64::from(request.roles[0].per_node.gpus);
-        self.ledger.allows_more(request, more, &self.settings) && self.over_quota(request, more).is_none()
+        self.accounting.allows_more(request, more, &self.settings)
     }
 
     /// `too_long` holds for every shape the shortest time for which no nodes were free.
     fn grow_by_a_step(&mut self, job: JobId, too_long: &mut BTreeMap<Class, Span>, now: Time) {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         let run = entry.run().expect("it runs");
         let step = entry.request.elastic().map_or(1, |elastic| elastic.step.max(1));
         let rule = match entry.classes[0].rule {
             Rule::Spread { .. } => Rule::Anywhere,
             other => other,
         };
-        let class = Class { nodes: step, length: run.ends.since(now), rule, ..entry.classes[0] };
+        let class = Class { nodes: step, length: run.ends().since(now), rule, ..entry.classes[0] };
         let shape = Class { length: Span::ZERO, ..class };
         if too_long.get(&shape).is_some_and(|shortest| class.length >= *shortest) {
             return;
         }
-        let ends = run.ends;
+        let ends = run.ends();
         match self.nodes_to_grow_into(&class, &run.node_ids(), now) {
             Some(nodes) => self.add_nodes(job, &nodes, ends, now),
             None if rule == Rule::Anywhere => drop(too_long.insert(shape, class.length)),
@@ -138,16 +133,12 @@ impl Scheduler {
 
     /// Free nodes besides its own, and in the same set where one is required.
     fn nodes_to_grow_into(&self, class: &Class, own: &[u32], now: Time) -> Option<Vec<u32>> {
-        let mut eligible = self.eligible.get(class.eligible).clone();
-        own.iter().for_each(|node| eligible[*node as usize] = false);
-        if let Rule::OneSet { level } = class.rule {
-            let of_node = &self.fleet.levels()[usize::from(level)].of_node;
-            let home = of_node[own[0] as usize];
-            eligible.iter_mut().zip(of_node).for_each(|(flag, set)| *flag &= *set == home);
-        }
-        let view = NowView::new(class.shape(), &self.fleet, &eligible, now);
-        let fits = view.open() >= class.nodes;
-        fits.then(|| choose(&self.fleet, class, &view.openings(now), self.settings.packing)).flatten()
+        let home = match class.rule {
+            Rule::OneSet { level } => self.fleet.levels()[usize::from(level)].set_of(own[0]),
+            _ => 0..self.fleet.count(),
+        };
+        let may_use = |node: u32| home.contains(&node) && !own.contains(&node);
+        self.views.choose_now(class, &self.fleet, may_use, now)
     }
 
     fn add_nodes(&mut self, job: JobId, nodes: &[u32], ends: Time, now: Time) {
@@ -163,7 +154,7 @@ impl Scheduler {
 
     /// A gang has left nodes; without any it has ended.
     pub(crate) fn left(&mut self, job: JobId, nodes: &[NodeId], now: Time) {
-        let Some(run) = self.jobs.get(&job).and_then(|entry| entry.run()) else {
+        let Some(run) = self.jobs.run(job) else {
             return;
         };
         let nodes: Vec<NodeId> =
@@ -174,31 +165,29 @@ impl Scheduler {
         self.charge(job, now);
         for node in &nodes {
             self.fleet.release(node.0, job, now);
-            self.freed.insert(*node);
+            self.news.node_freed(*node);
         }
         self.resize(job, now, |run| {
             run.shares.retain(|share| !nodes.contains(&share.node));
             run.leaving.retain(|node| !nodes.contains(node));
         });
-        self.cadence.is_stale = true;
+        self.news.plan_is_stale();
     }
 
     /// Changes what a gang holds; its time runs faster or slower from then on.
     fn resize(&mut self, job: JobId, now: Time, change: impl FnOnce(&mut Run)) {
-        self.runners = None;
-        let entry = self.jobs.get_mut(&job).expect("it is live");
-        let State::Running(run) = &mut entry.state else {
+        let Some(run) = self.jobs.run_mut(job) else {
             return;
         };
-        let (gpus, speed) = (run.gpus(), entry.request.speed(run.nodes()));
+        let (gpus, nodes) = (run.gpus(), run.nodes());
         change(run);
         run.resized = now;
-        let (gpus_now, speed_now) = (run.gpus(), entry.request.speed(run.nodes()));
-        let ends = now + run.ends.since(now).times(speed / speed_now.max(f64::MIN_POSITIVE));
-        let is_stopping = run.stopping.is_some();
-        self.ledger.resize(&entry.request, gpus, gpus_now);
-        self.give_quota(job, gpus);
-        self.take_quota(job, gpus_now);
+        let (gpus_now, nodes_now) = (run.gpus(), run.nodes());
+        let (left, is_stopping) = (run.ends().since(now), run.stopping.is_some());
+        let request = &self.jobs[job].request;
+        let (speed, speed_now) = (request.speed(nodes), request.speed(nodes_now));
+        let ends = now + left.times(speed / speed_now.max(f64::MIN_POSITIVE));
+        self.accounting.resize(request, gpus, gpus_now);
         if !is_stopping {
             self.rebook(job, ends, now);
             self.watch_closures(job);

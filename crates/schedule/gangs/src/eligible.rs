@@ -4,13 +4,15 @@
 use std::collections::BTreeMap;
 
 use crate::fleet::Fleet;
-use crate::view::Eligible;
-use crate::{NodeFilter, Partition, PartitionId};
+use crate::view::{Class, Eligible, Rule};
+use crate::{Never, NodeFilter, Partition, PartitionId};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EligibleSets {
     sets: Vec<Eligible>,
     index: BTreeMap<(PartitionId, u64, NodeFilter), u32>,
+    /// Why the cluster is too small for a class, if it is.
+    too_few: BTreeMap<Class, Option<Never>>,
 }
 
 impl EligibleSets {
@@ -34,6 +36,37 @@ impl EligibleSets {
         self.index.insert(key, id);
         id
     }
+
+    pub(crate) fn too_few_nodes(&mut self, class: Class, fleet: &Fleet) -> Option<Never> {
+        let eligible = &self.sets[class.eligible as usize];
+        self.too_few.entry(class).or_insert_with(|| too_few_nodes(&class, fleet, eligible)).clone()
+    }
+}
+
+fn too_few_nodes(class: &Class, fleet: &Fleet, eligible: &Eligible) -> Option<Never> {
+    let fits = |node: &u32| eligible[*node as usize] && class.need_on(fleet.capacity(*node)).is_some();
+    let matching = (0..fleet.count()).filter(fits).count() as u32;
+    if matching < class.nodes {
+        return Some(Never::NoSuchNodes { needed: class.nodes, per_node: class.need, matching });
+    }
+    let (level, segment) = match class.rule {
+        Rule::OneSet { level } => (level, None),
+        Rule::Segments { level, segment } => (level, Some(segment)),
+        Rule::Anywhere | Rule::Spread { .. } => return None,
+    };
+    let sets = &fleet.levels()[usize::from(level)];
+    let (level, needed) = (sets.level, class.nodes);
+    let counts = sets.sets.iter().map(|set| set.clone().filter(fits).count() as u32);
+    match segment {
+        None => {
+            let largest = counts.max().unwrap_or(0);
+            (largest < needed).then_some(Never::LevelTooSmall { level, needed, largest })
+        }
+        Some(segment) => {
+            let (needed, possible) = (needed / segment, counts.map(|count| count / segment).sum());
+            (possible < needed).then_some(Never::TooFewSegments { level, segment, needed, possible })
+        }
+    }
 }
 
 fn eligible(fleet: &Fleet, partition: &Partition, kinds: u64, filter: &NodeFilter) -> Eligible {
@@ -48,9 +81,9 @@ fn eligible(fleet: &Fleet, partition: &Partition, kinds: u64, filter: &NodeFilte
     for node in filter.avoid.iter().filter(|node| node.0 < fleet.count()) {
         set[node.0 as usize] = false;
     }
-    for node in fleet.cluster.nodes() {
+    for node in fleet.cluster().nodes() {
         let is_kind = kinds & (1 << fleet.kind(node.0).min(63)) != 0;
-        let features = fleet.cluster.node(node).features();
+        let features = fleet.cluster().node(node).features();
         let has_features = filter.features.iter().all(|wanted| features.contains(wanted));
         set[node.0 as usize] &= is_kind && has_features;
     }

@@ -1,11 +1,11 @@
 //! Why a job waits, when it should start, and what would make that earlier.
 
-use bedplate_topology::Level;
+use bedplate_topology::{Level, NodeId};
 
-use crate::cycle::{Fit, Horizon};
-use crate::entry::State;
+use crate::find::Horizon;
 use crate::scheduler::Scheduler;
 use crate::view::{Class, Rule};
+use crate::views::Fit;
 use crate::{JobId, Priority, Span, Time, Wait};
 
 /// All that can be said about a waiting job.
@@ -15,7 +15,7 @@ pub struct Explanation {
     pub priority: Priority,
     /// Gangs that are considered before it; absent while it is not in the queue.
     pub ahead: Option<usize>,
-    /// When it starts if everybody uses all the time they asked for.
+    /// When it starts if every gang uses all the time it asked for.
     pub expected_start: Option<Time>,
     /// Changes to the request with which it would start earlier, the smallest change first.
     pub remedies: Vec<Remedy>,
@@ -49,14 +49,11 @@ impl Scheduler {
     ///
     /// Works on a copy, so it costs memory and time in proportion to what is planned.
     pub fn explain(&self, job: JobId, now: Time) -> Option<Explanation> {
-        let entry = self.jobs.get(&job)?;
-        if matches!(entry.state, State::Running(_)) {
-            return None;
-        }
-        let ahead = self.queue.iter().position(|each| each == job);
+        let entry = self.jobs.get(job).filter(|entry| entry.run().is_none())?;
+        let ahead = self.jobs.queue().iter().position(|each| each == job);
         let mut copy = self.clone();
-        copy.unreserve(job);
-        let expected_start = match self.reservations.get(&job) {
+        copy.promises.withdraw(job, &mut copy.fleet);
+        let expected_start = match self.promises.get(job) {
             Some(reservation) => Some(reservation.start),
             None if entry.is_queued() && self.settings.backfill.overtakes => {
                 copy.find(job, Horizon::Ever, now).map(|fit| fit.at)
@@ -70,7 +67,7 @@ impl Scheduler {
     }
 
     fn why_waiting(&self, job: JobId, start: Option<Time>, now: Time) -> Wait {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         if !entry.is_queued() {
             return entry.wait.clone();
         }
@@ -84,7 +81,7 @@ impl Scheduler {
     }
 
     fn missing_resources(&self, job: JobId, start: Option<Time>, now: Time) -> Wait {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         let class = entry.classes.iter().max_by_key(|class| class.nodes).expect("a gang has roles");
         let free = self.nodes_free(class, Span(1), now);
         let needed = class.nodes;
@@ -108,27 +105,26 @@ impl Scheduler {
                 None => Wait::Resources { nodes_free: lasting.len() as u32, needed, until: None },
             };
         }
-        let on_them =
-            self.reserved_on.iter().filter(|(node, _, other)| *other != job && lasting.contains(&node.0));
-        match on_them.map(|(_, from, of)| (*from, *of)).min() {
+        let on_them = lasting.iter().flat_map(|node| self.promises.on_node(NodeId(*node)));
+        match on_them.filter(|(_, of)| *of != job).min() {
             Some((from, of)) => Wait::BehindReservation { of, from },
             None => self.waits_for_neighbours(job).unwrap_or(Wait::NotTriedYet),
         }
     }
 
     fn waits_for_neighbours(&self, job: JobId) -> Option<Wait> {
-        self.jobs[&job].request.expected?;
-        let nodes = self.reservations.get(&job)?.nodes.iter().map(|reserved| reserved.node.0);
+        self.jobs[job].request.expected?;
+        let nodes = self.promises.get(job)?.nodes.iter().map(|reserved| reserved.node.0);
         let level = self.fleet.level_of(&nodes.collect::<Vec<u32>>()).level;
         Some(Wait::ForNeighbours { level })
     }
 
     /// Nodes that have enough free for `length` if reservations are left aside.
     fn nodes_free(&self, class: &Class, length: Span, now: Time) -> Vec<u32> {
-        let eligible = self.eligible.get(class.eligible);
+        let eligible = self.views.eligible(class);
         let is_free = |node: &u32| {
             let need = class.need_on(self.fleet.capacity(*node));
-            let line = &self.fleet.booked[*node as usize];
+            let line = self.fleet.booked(*node);
             eligible[*node as usize] && need.is_some_and(|need| line.window_at(now, need, length).is_some())
         };
         (0..self.fleet.count()).filter(is_free).collect()
@@ -149,14 +145,14 @@ impl Scheduler {
 
     /// Of the gangs on the nodes it will get, one whose end its start waits for.
     fn ends_last(&self, job: JobId, start: Option<Time>) -> Option<JobId> {
-        let nodes = &self.reservations.get(&job)?.nodes;
+        let nodes = &self.promises.get(job)?.nodes;
         let bookings = nodes.iter().flat_map(|reserved| self.fleet.bookings(reserved.node.0));
         bookings.filter(|booking| Some(booking.until) == start).map(|booking| booking.job).min()
     }
 
     /// Tries changed requests on the plan without the job's own reservation.
     fn remedies(&mut self, job: JobId, start: Option<Time>, now: Time) -> Vec<Remedy> {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         let [class] = entry.classes[..] else {
             return Vec::new();
         };

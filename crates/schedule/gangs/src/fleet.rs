@@ -18,21 +18,21 @@ pub(crate) use service::OUT_OF_SERVICE;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Fleet {
-    pub(crate) cluster: Cluster,
+    cluster: Cluster,
     nodes: Vec<NodeEntry>,
     kinds: Vec<DeviceGroups>,
     /// Sets of nodes by level, closest first: multi-node domains, then switches, then the cluster.
     levels: Vec<LevelSets>,
     /// GPUs of every node that work and nobody holds. By themselves, because searches look at all of them.
     free_devices: Vec<u64>,
-    pub(crate) booked: Vec<Timeline>,
-    pub(crate) plan: Vec<Timeline>,
+    booked: Vec<Timeline>,
+    plan: Vec<Timeline>,
     /// What happened to `plan`, in order, for those who keep results derived from it.
-    pub(crate) changes: Vec<Change>,
+    changes: Vec<Change>,
     /// Whether `changes` holds all by which `plan` differs from `booked`.
-    pub(crate) is_traced: bool,
+    is_traced: bool,
     /// Nodes of which `booked` changed, in order.
-    pub(crate) rebooked: Vec<u32>,
+    rebooked: Vec<u32>,
 }
 
 #[derive(Debug, Clone)]
@@ -128,9 +128,60 @@ impl Fleet {
         fleet
     }
 
-    /// The plan of a cluster where nothing runs, nothing is promised and every node serves.
-    pub(crate) fn empty_plan(&self) -> Vec<Timeline> {
-        self.nodes.iter().map(|node| Timeline::new(node.capacity)).collect()
+    pub(crate) fn cluster(&self) -> &Cluster {
+        &self.cluster
+    }
+
+    /// What is free on a node beside what runs and what is promised.
+    pub(crate) fn plan(&self, node: u32) -> &Timeline {
+        &self.plan[node as usize]
+    }
+
+    /// What is free on a node beside what runs.
+    pub(crate) fn booked(&self, node: u32) -> &Timeline {
+        &self.booked[node as usize]
+    }
+
+    /// What happened to the plan, in order.
+    pub(crate) fn changes(&self) -> &[Change] {
+        &self.changes
+    }
+
+    /// Nodes of which the bookings changed, in order.
+    pub(crate) fn rebooked(&self) -> &[u32] {
+        &self.rebooked
+    }
+
+    /// Whether the plan differs from what is booked by few changes, all of them known.
+    pub(crate) fn is_near_bookings(&self) -> bool {
+        self.is_traced && self.changes.len() <= 2 * self.nodes.len()
+    }
+
+    /// Looks at a cluster where nothing runs, nothing is promised and every node serves.
+    pub(crate) fn while_empty<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
+        let empty = self.nodes.iter().map(|node| Timeline::new(node.capacity)).collect();
+        let plan = std::mem::replace(&mut self.plan, empty);
+        let changes = std::mem::take(&mut self.changes);
+        let seen = look(self);
+        (self.plan, self.changes) = (plan, changes);
+        seen
+    }
+
+    /// Looks at a node as if these amounts, each taken until a time, were free there from `at` on.
+    pub(crate) fn while_lent<I: Iterator<Item = (Time, Amount)>>(
+        &mut self,
+        node: u32,
+        at: Time,
+        lent: impl Fn() -> I,
+        look: impl FnOnce(&Self),
+    ) {
+        for (until, amount) in lent() {
+            self.plan[node as usize].give(at, until, amount);
+        }
+        look(self);
+        for (until, amount) in lent() {
+            self.plan[node as usize].take(at, until, amount);
+        }
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -402,10 +453,27 @@ impl Fleet {
         self.is_traced = true;
     }
 
-    /// Forgets what happened to `plan`; results derived from it must be forgotten too.
-    pub(crate) fn forget_changes(&mut self) {
-        self.changes.clear();
-        self.is_traced = false;
+    /// Keeps the list of changes short; when it is forgotten, results derived from it must be too.
+    pub(crate) fn forgets_changes(&mut self) -> bool {
+        let forgets = self.changes.len() > self.longest_list();
+        if forgets {
+            self.changes.clear();
+            self.is_traced = false;
+        }
+        forgets
+    }
+
+    /// Likewise for the list of nodes whose bookings changed.
+    pub(crate) fn forgets_rebooked(&mut self) -> bool {
+        let forgets = self.rebooked.len() > self.longest_list();
+        if forgets {
+            self.rebooked.clear();
+        }
+        forgets
+    }
+
+    fn longest_list(&self) -> usize {
+        8 * self.nodes.len() + 65_536
     }
 
     #[cfg(test)]

@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use bedplate_topology::NodeId;
 
-use crate::entry::{Entry, State};
-use crate::opening::NowView;
+use crate::calendar::Alarm;
+use crate::jobs::State;
 use crate::scheduler::{SHORTEST_GRACE, Scheduler};
 use crate::view::{Class, Rule};
 use crate::{Closeness, Decision, JobId, Maintenance, NodeOrder, NodeShare, Outcome, StopReason, Then, Time};
@@ -17,41 +17,39 @@ impl Scheduler {
     /// Brings time-bound things up to `now`.
     pub(crate) fn advance(&mut self, now: Time) {
         self.save_from_lost_nodes(now);
-        while let Some((_, job)) = self.ends.first().copied().filter(|(time, _)| *time <= now) {
+        while let Some((_, job)) = self.jobs.ends().first().copied().filter(|(time, _)| *time <= now) {
             self.time_is_up(job, now);
         }
-        while let Some((time, job)) = self.departures.first().copied().filter(|(time, _)| *time <= now) {
-            self.departures.remove(&(time, job));
+        while let Some(job) = self.calendar.departures.take_due(now) {
             self.await_departure(job, now);
         }
-        while let Some((time, job)) = self.begins.first().copied().filter(|(time, _)| *time <= now) {
-            self.begins.remove(&(time, job));
-            if self.jobs.get(&job).is_some_and(|entry| matches!(entry.state, State::Blocked)) {
-                self.admit(job, now);
-            }
+        while let Some(job) = self.calendar.begins.take_due(now) {
+            self.admit(job, now);
         }
-        if self.next_closure.is_some_and(|time| time <= now) {
+        if self.calendar.is_due(Alarm::Closure, now) {
             self.fleet.forget_closures(now);
-            self.next_closure = self.fleet.next_closure_change(now);
-            self.forget_now_views();
-            self.cadence.is_urgent = true;
+            self.views.forget_now();
+            self.closures_changed(now);
         }
-        if self.next_preemption.is_some_and(|time| time <= now) {
-            self.next_preemption = None;
-            self.cadence.is_urgent = true;
+        if self.calendar.is_due(Alarm::Preemption, now) {
+            self.calendar.set(Alarm::Preemption, None);
+            self.news.plan_is_wrong();
         }
-        while let Some((time, job, node)) = self.evictions.first().copied().filter(|(time, ..)| *time <= now)
-        {
-            self.evictions.remove(&(time, job, node));
+        while let Some((job, node)) = self.calendar.evictions.take_due(now) {
             self.leave_closing_node(job, node, now);
         }
     }
 
+    fn closures_changed(&mut self, now: Time) {
+        self.calendar.set(Alarm::Closure, self.fleet.next_closure_change(now));
+        self.news.plan_is_wrong();
+    }
+
     /// The limit is reached, or a stopping gang has not gone: it gets its grace, again and again.
     fn time_is_up(&mut self, job: JobId, now: Time) {
-        let is_stopping = self.jobs[&job].run().is_some_and(|run| run.stopping.is_some());
+        let is_stopping = self.jobs.run(job).is_some_and(|run| run.stopping.is_some());
         if is_stopping {
-            let grace = self.jobs[&job].request.grace.max(SHORTEST_GRACE);
+            let grace = self.jobs[job].request.grace.max(SHORTEST_GRACE);
             self.rebook(job, now + grace, now);
         } else {
             self.stop(job, StopReason::TimeLimit, Then::End(Outcome::TimedOut), now);
@@ -60,7 +58,7 @@ impl Scheduler {
 
     /// Nodes that an elastic gang has not left count as taken a little longer, again and again.
     pub(crate) fn await_departure(&mut self, job: JobId, now: Time) {
-        let leaving = self.jobs.get(&job).and_then(Entry::run).map(|run| run.leaving.clone());
+        let leaving = self.jobs.run(job).map(|run| run.leaving.clone());
         let Some(leaving) = leaving.filter(|nodes| !nodes.is_empty()) else {
             return;
         };
@@ -68,14 +66,13 @@ impl Scheduler {
         for node in leaving {
             self.fleet.rebook_until(node.0, job, until, now);
         }
-        self.departures.insert((until, job));
+        self.calendar.departures.add(until, job);
     }
 
     pub(crate) fn node_ordered(&mut self, node: NodeId, order: NodeOrder, now: Time) {
         if node.0 >= self.fleet.count() {
             return;
         }
-        self.cadence.is_urgent = true;
         match order {
             NodeOrder::Resume => self.fleet.resume(node.0, now),
             NodeOrder::Drain => self.fleet.drain(node.0, now),
@@ -89,8 +86,8 @@ impl Scheduler {
                 self.gangs_to_save(node).into_iter().for_each(|job| self.watch_closures(job));
             }
         }
-        self.next_closure = self.fleet.next_closure_change(now);
-        self.freed.insert(node);
+        self.closures_changed(now);
+        self.news.node_freed(node);
     }
 
     pub(crate) fn maintain(&mut self, maintenance: &Maintenance, now: Time) {
@@ -99,16 +96,14 @@ impl Scheduler {
             self.fleet.close(node.0, &maintenance.name, maintenance.from.max(now), maintenance.until);
             self.gangs_to_save(*node).into_iter().for_each(|job| self.watch_closures(job));
         }
-        self.next_closure = self.fleet.next_closure_change(now);
-        self.cadence.is_urgent = true;
+        self.closures_changed(now);
     }
 
     pub(crate) fn end_maintenance(&mut self, name: &str, now: Time) {
         for node in 0..self.fleet.count() {
             self.fleet.reopen(node, name, now);
         }
-        self.next_closure = self.fleet.next_closure_change(now);
-        self.cadence.is_urgent = true;
+        self.closures_changed(now);
     }
 
     /// The gangs on a node, each once although two roles of one may stand there.
@@ -119,25 +114,25 @@ impl Scheduler {
     /// Notes when a running gang must leave a node that closes before its end: every such time, as the first
     /// may be called off.
     pub(crate) fn watch_closures(&mut self, job: JobId) {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         let Some(run) = entry.run() else {
             return;
         };
         for share in &run.shares {
-            let closings = self.fleet.closings(share.node.0, run.started).filter(|closes| *closes < run.ends);
-            let leave = closings.map(|closes| (closes - entry.request.grace, job, share.node));
-            self.evictions.extend(leave);
+            let closings = self.fleet.closings(share.node.0, run.started);
+            for closes in closings.filter(|closes| *closes < run.ends()) {
+                self.calendar.evictions.add(closes - entry.request.grace, (job, share.node));
+            }
         }
     }
 
     fn leave_closing_node(&mut self, job: JobId, node: NodeId, now: Time) {
-        let run = self.jobs.get(&job).and_then(Entry::run);
-        let still_there = run.is_some_and(|run| {
-            let grace = self.jobs[&job].request.grace;
+        let still_there = self.jobs.run(job).is_some_and(|run| {
+            let grace = self.jobs[job].request.grace;
             let closes = self.fleet.closes_after(node.0, run.started);
             run.stopping.is_none()
                 && run.shares.iter().any(|share| share.node == node)
-                && closes.is_some_and(|closes| closes <= now + grace && closes < run.ends)
+                && closes.is_some_and(|closes| closes <= now + grace && closes < run.ends())
         });
         if still_there {
             self.stop(job, StopReason::NodeLeaves(node), Then::Requeue, now);
@@ -146,10 +141,10 @@ impl Scheduler {
 
     /// Replaces a lost node inside the gang, or stops the gang.
     pub(crate) fn save(&mut self, job: JobId, node: NodeId, now: Time) {
-        if matches!(self.jobs[&job].state, State::Suspended(_)) {
+        if matches!(self.jobs[job].state, State::Suspended(_)) {
             return self.lose_suspended(job, now);
         }
-        let run = self.jobs[&job].run().expect("who is not suspended runs");
+        let run = self.jobs.run(job).expect("a gang on a node runs or is suspended");
         if run.leaving.contains(&node) {
             return self.left(job, &[node], now);
         }
@@ -157,15 +152,15 @@ impl Scheduler {
             return;
         }
         let then =
-            if self.jobs[&job].request.is_requeued { Then::Requeue } else { Then::End(Outcome::NodeLost) };
+            if self.jobs[job].request.is_requeued { Then::Requeue } else { Then::End(Outcome::NodeLost) };
         self.stop(job, StopReason::NodeLost(node), then, now);
     }
 
     /// A suspended gang lost a node, and with it what it had in memory.
     fn lose_suspended(&mut self, job: JobId, now: Time) {
         self.forget_suspended(job, now);
-        if self.jobs[&job].request.is_requeued {
-            self.entry_mut(job).restarts += 1;
+        if self.jobs[job].request.is_requeued {
+            self.jobs.count_restart(job);
             self.come_back(job, now);
         } else {
             self.decisions.push(Decision::Drop { job, outcome: Outcome::NodeLost });
@@ -174,7 +169,7 @@ impl Scheduler {
     }
 
     fn swap(&mut self, job: JobId, lost: NodeId, now: Time) -> bool {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         let run = entry.run().expect("it runs");
         // Two roles of a gang may share a node: those are not replaced one by one.
         let mut on_lost = run.shares.iter().filter(|share| share.node == lost);
@@ -184,7 +179,7 @@ impl Scheduler {
         if !entry.request.is_requeued || entry.request.roles[usize::from(share.role)].gpu_share.is_some() {
             return false;
         }
-        let ends = run.ends;
+        let ends = run.ends();
         let Some(replacement) = self.spare_for(job, &share, ends, now) else {
             return false;
         };
@@ -192,9 +187,8 @@ impl Scheduler {
         let devices =
             self.fleet.book(replacement, self.booking(job, usize::from(share.role), replacement, now, ends));
         let new = NodeShare { node: NodeId(replacement), role: share.role, devices };
-        let entry = self.entry_mut(job);
-        entry.restarts += 1;
-        let run = entry.run_mut().expect("it runs");
+        self.jobs.count_restart(job);
+        let run = self.jobs.run_mut(job).expect("it runs");
         run.shares.iter_mut().filter(|share| share.node == lost).for_each(|share| *share = new.clone());
         self.decisions.push(Decision::Swap { job, lost: vec![lost], shares: vec![new] });
         true
@@ -202,25 +196,17 @@ impl Scheduler {
 
     /// A node in the same neighbourhood that is free for as long as the gang still has.
     fn spare_for(&self, job: JobId, share: &NodeShare, ends: Time, now: Time) -> Option<u32> {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         let run = entry.run()?;
         let nodes = run.node_ids();
         let home = match entry.request.closeness {
             Closeness::Required(level) => self.fleet.sets(level),
             _ => self.fleet.level_of(&nodes),
         };
-        let set = home.sets[home.of_node[share.node.0 as usize] as usize].clone();
+        let set = home.set_of(share.node.0);
         let class = entry.classes[usize::from(share.role)];
         let class = Class { nodes: 1, length: ends.since(now), rule: Rule::Anywhere, ..class };
-        let mut eligible = self.eligible.get(class.eligible).clone();
-        for (node, flag) in (0u32..).zip(eligible.iter_mut()) {
-            *flag &= set.contains(&node) && !nodes.contains(&node);
-        }
-        // Whoever ends at this very instant may not have been reported yet and still holds GPUs: the view
-        // counts only those that nobody holds.
-        let view = NowView::new(class.shape(), &self.fleet, &eligible, now);
-        let openings = view.openings(now);
-        let chosen = crate::place::choose(&self.fleet, &class, &openings, self.settings.packing)?;
-        chosen.first().copied()
+        let may_use = |node: u32| set.contains(&node) && !nodes.contains(&node);
+        self.views.choose_now(&class, &self.fleet, may_use, now)?.first().copied()
     }
 }

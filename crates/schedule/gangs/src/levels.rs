@@ -32,6 +32,11 @@ pub(crate) fn levels_of(cluster: &Cluster) -> Vec<LevelSets> {
 }
 
 impl LevelSets {
+    /// The nodes of the set in which a node is.
+    pub(crate) fn set_of(&self, node: u32) -> Range<u32> {
+        self.sets[self.of_node[node as usize] as usize].clone()
+    }
+
     fn new(cluster: &Cluster, level: Level) -> Self {
         let mut sets: Vec<Range<u32>> = Vec::new();
         if level == Level::Domain {

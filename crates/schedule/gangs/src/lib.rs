@@ -26,29 +26,35 @@
 //! # Ok::<(), bedplate_topology::TopologyError>(())
 //! ```
 
+mod accounting;
 mod admission;
 mod adopt;
 mod amount;
+mod calendar;
 mod cycle;
+mod dependencies;
 mod devices;
 mod elastic;
 mod eligible;
-mod entry;
 mod event;
 mod explain;
 mod fairshare;
+mod find;
 mod fleet;
 mod heal;
 mod intake;
+mod jobs;
 mod levels;
 mod lifecycle;
 mod limits;
+mod news;
 mod opening;
 mod outlook;
 mod pass;
 mod place;
 mod preempt;
 mod priority;
+mod promises;
 mod queue;
 mod quota;
 mod reason;
@@ -62,16 +68,17 @@ mod time;
 mod timeline;
 mod victims;
 mod view;
+mod views;
 
 pub use adopt::{Adopted, Leaving, Misfit, Standing};
 pub use amount::Amount;
-pub use entry::{Reservation, Reserved};
 pub use event::{
     Decision, Event, Maintenance, NodeOrder, NodeShare, NodeState, Outcome, StartReason, StopReason, Then,
 };
 pub use explain::{Explanation, Remedy};
 pub use fairshare::{Accounts, FairShares, Usage, UsageRecord};
 pub use priority::Priority;
+pub use promises::{Reservation, Reserved};
 pub use quota::{ANY_GPU, Grant, Queues};
 pub use reason::{Never, Wait};
 pub use request::{

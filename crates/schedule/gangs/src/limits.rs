@@ -67,7 +67,7 @@ impl Ledger {
 
     /// Whether `more` GPUs are within what the gang's QOS allows.
     pub(crate) fn allows_more(&self, request: &Request, more: u64, settings: &Settings) -> bool {
-        let qos = &settings.qos[usize::from(request.qos.0)];
+        let qos = settings.qos(request);
         let all = self.gpus_of_qos.get(&request.qos).copied().unwrap_or(0);
         let own = self.of_user.get(&(request.qos, request.user)).copied().unwrap_or_default();
         qos.most_gpus.is_none_or(|most| all + more <= most)
@@ -81,7 +81,7 @@ impl Ledger {
     }
 
     fn qos_limit(&self, request: &Request, gpus: u64, settings: &Settings) -> Option<Wait> {
-        let qos = &settings.qos[usize::from(request.qos.0)];
+        let qos = settings.qos(request);
         let all = self.gpus_of_qos.get(&request.qos).copied().unwrap_or(0);
         let own = self.of_user.get(&(request.qos, request.user)).copied().unwrap_or_default();
         let broken = |what, used: u64, asked: u64, allowed: Option<u64>| {

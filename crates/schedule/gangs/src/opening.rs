@@ -19,8 +19,7 @@ pub(crate) struct NowView {
     /// Before this nothing closes by time alone.
     expires: Time,
     seen: usize,
-    /// How often a node opened.
-    pub(crate) gains: u64,
+    gains: u64,
 }
 
 impl NowView {
@@ -33,7 +32,7 @@ impl NowView {
             spare: vec![0; count],
             open: 0,
             expires: Time::NEVER,
-            seen: fleet.changes.len(),
+            seen: fleet.changes().len(),
             gains: 1,
         };
         for node in (0..count).filter(|node| eligible[*node]) {
@@ -47,17 +46,22 @@ impl NowView {
         if self.expires < now {
             self.expire(now);
         }
-        for change in &fleet.changes[self.seen..] {
+        for change in &fleet.changes()[self.seen..] {
             if eligible[change.node as usize] {
                 self.look(fleet, change.node as usize, now);
             }
         }
-        self.seen = fleet.changes.len();
+        self.seen = fleet.changes().len();
     }
 
     /// How many nodes the shape can start on.
     pub(crate) fn open(&self) -> u32 {
         self.open
+    }
+
+    /// How often a node opened.
+    pub(crate) fn gains(&self) -> u64 {
+        self.gains
     }
 
     pub(crate) fn openings(&self, now: Time) -> Openings<'_> {
@@ -84,7 +88,7 @@ impl NowView {
         let window = (self.shape.has_devices(fleet, node as u32))
             .then(|| self.shape.need_on(fleet.capacity(node as u32)))
             .flatten()
-            .and_then(|need| fleet.plan[node].window_at(now, need, self.shape.length));
+            .and_then(|need| fleet.plan(node as u32).window_at(now, need, self.shape.length));
         match window {
             Some(window) => {
                 self.starts[node] = now;

@@ -18,7 +18,7 @@ pub(crate) struct Outlook {
     /// How many of the fleet's bookings are accounted for.
     seen: usize,
     /// Whether the last cycle asked for it.
-    pub(crate) is_used: bool,
+    is_used: bool,
 }
 
 impl Outlook {
@@ -29,7 +29,7 @@ impl Outlook {
             starts: vec![Time::NEVER; count],
             latest: vec![Time::NEVER; count],
             spare: vec![0; count],
-            seen: fleet.rebooked.len(),
+            seen: fleet.rebooked().len(),
             is_used: true,
         };
         for node in (0..count).filter(|node| eligible[*node]) {
@@ -45,12 +45,12 @@ impl Outlook {
                 self.look(fleet, node, now);
             }
         }
-        for node in &fleet.rebooked[self.seen..] {
+        for node in &fleet.rebooked()[self.seen..] {
             if eligible[*node as usize] {
                 self.look(fleet, *node as usize, now);
             }
         }
-        self.seen = fleet.rebooked.len();
+        self.seen = fleet.rebooked().len();
         self.is_used = true;
     }
 
@@ -59,9 +59,15 @@ impl Outlook {
         (&self.starts, &self.latest, &self.spare)
     }
 
+    /// Whether it was used since this was last asked.
+    pub(crate) fn take_use(&mut self) -> bool {
+        std::mem::take(&mut self.is_used)
+    }
+
     fn look(&mut self, fleet: &Fleet, node: usize, now: Time) {
         let need = self.shape.need_on(fleet.capacity(node as u32));
-        let window = need.map_or(NOWHERE, |need| fleet.booked[node].earliest(now, need, self.shape.length));
+        let window =
+            need.map_or(NOWHERE, |need| fleet.booked(node as u32).earliest(now, need, self.shape.length));
         self.starts[node] = window.start;
         self.latest[node] = window.latest;
         self.spare[node] = window.spare_gpus;

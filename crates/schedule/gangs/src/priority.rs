@@ -67,8 +67,8 @@ pub(crate) fn priority(
 ) -> Priority {
     let weights: &Weights = &settings.weights;
     let points = |weight: i64, factor: f64| (weight as f64 * factor.clamp(0.0, 1.0)) as i64;
-    let qos = &settings.qos[usize::from(request.qos.0)];
-    let partition = &settings.partitions[usize::from(request.partition.0)];
+    let qos = settings.qos(request);
+    let partition = settings.partition(request);
     let size = f64::from(request.nodes()) / f64::from(scales.nodes);
     let waited = now.since(submitted.max(request.begin)).0 as f64;
     let age = waited / weights.oldest.0.max(1) as f64;
@@ -97,7 +97,7 @@ pub(crate) struct Rank {
 impl Rank {
     pub(crate) fn new(request: &Request, settings: &Settings, points: i64, submitted: Time) -> Self {
         Self {
-            tier: std::cmp::Reverse(settings.partitions[usize::from(request.partition.0)].tier),
+            tier: std::cmp::Reverse(settings.partition(request).tier),
             points: std::cmp::Reverse(points),
             submitted,
             tie: scramble(settings.seed, request.id.0),

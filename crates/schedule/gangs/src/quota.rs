@@ -219,6 +219,25 @@ impl Queues {
     }
 }
 
+/// GPUs of a kind, asked of a queue.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Asked {
+    pub(crate) queue: QueueId,
+    pub(crate) kind: String,
+    pub(crate) gpus: u64,
+}
+
+impl Asked {
+    pub(crate) fn borrows(&self, queues: &Queues) -> bool {
+        queues.borrows(self.queue, &self.kind, self.gpus)
+    }
+
+    /// What share of the lendable its queue would have borrowed.
+    pub(crate) fn share(&self, queues: &Queues) -> f64 {
+        queues.dominant_share(self.queue, &self.kind, self.gpus)
+    }
+}
+
 impl Queue {
     fn nominal(&self, kind: &str) -> u64 {
         self.grants.get(kind).map_or(0, |grant| grant.nominal)

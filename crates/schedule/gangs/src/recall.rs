@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use bedplate_topology::NodeId;
 
 use crate::adopt::{Adopted, Leaving, Standing};
-use crate::entry::{Entry, Run, State};
+use crate::jobs::{Entry, Run, State};
 use crate::scheduler::Scheduler;
 use crate::{Event, History, Maintenance, Request, Time};
 
@@ -19,10 +19,10 @@ impl Scheduler {
     /// [`apply_all`](Scheduler::apply_all).
     pub fn recall(&self) -> Vec<Event> {
         let mut events = self.recall_nodes();
-        let ended = self.finished.iter();
-        events.extend(ended.map(|(job, outcome)| Event::Known { job: *job, outcome: *outcome }));
-        events.extend(self.usage.records().map(Event::Used));
-        events.extend(self.jobs.values().map(|entry| match &entry.state {
+        let ended = self.dependencies.outcomes();
+        events.extend(ended.map(|(job, outcome)| Event::Known { job, outcome }));
+        events.extend(self.accounting.usage().records().map(Event::Used));
+        events.extend(self.jobs.iter().map(|(_, entry)| match &entry.state {
             State::Running(run) => Event::Adopt(Box::new(self.recall_run(entry, run, standing(run)))),
             State::Suspended(run) => Event::Adopt(Box::new(self.recall_run(entry, run, Standing::Suspended))),
             State::Blocked | State::Queued => Event::Submit(Box::new(self.recall_request(entry))),
@@ -33,7 +33,7 @@ impl Scheduler {
     fn recall_nodes(&self) -> Vec<Event> {
         let mut events = Vec::new();
         let mut windows: BTreeMap<(&str, Time, Time), Vec<NodeId>> = BTreeMap::new();
-        for node in self.fleet.cluster.nodes() {
+        for node in self.fleet.cluster().nodes() {
             let orders = self.fleet.orders(node.0);
             events.extend(orders.into_iter().map(|order| Event::Node { node, order }));
             for window in self.fleet.windows(node.0) {
@@ -58,9 +58,9 @@ impl Scheduler {
             started: run.started,
             standing,
             checkpointed: Some(run.safe_at),
-            ends: Some(run.ends),
+            ends: Some(run.ends()),
             resized: Some(run.resized),
-            charged: Some(run.charged),
+            charged: Some(run.charged()),
             leaving: leaving.map(|until| Leaving { nodes: run.leaving.clone(), until }),
         }
     }
@@ -71,7 +71,7 @@ impl Scheduler {
             returned: entry.returned,
             restarts: entry.restarts,
             victims: entry.victims.clone(),
-            has_claim: self.claims.contains_key(&entry.request.id),
+            has_claim: self.accounting.has_claim(entry.request.id),
         };
         Request { history: Some(history), ..entry.request.clone() }
     }

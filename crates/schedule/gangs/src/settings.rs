@@ -4,7 +4,7 @@
 
 use bedplate_topology::NodeId;
 
-use crate::{Accounts, QosId, Queues, Span};
+use crate::{Accounts, QosId, Queues, Request, Span};
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Settings {
@@ -16,6 +16,7 @@ pub struct Settings {
     /// The first is the default.
     pub qos: Vec<Qos>,
     pub accounts: Accounts,
+    /// What queues are entitled to; the scheduler counts what they use by itself.
     pub queues: Queues,
     pub backfill: Backfill,
     pub packing: Packing,
@@ -37,6 +38,16 @@ impl Default for Settings {
             preemption: PreemptionRules::default(),
             elastic: ElasticRules::default(),
         }
+    }
+}
+
+impl Settings {
+    pub(crate) fn partition(&self, request: &Request) -> &Partition {
+        &self.partitions[usize::from(request.partition.0)]
+    }
+
+    pub(crate) fn qos(&self, request: &Request) -> &Qos {
+        &self.qos[usize::from(request.qos.0)]
     }
 }
 

@@ -7,13 +7,14 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::cycle::Fit;
-use crate::entry::{Entry, Run};
+use crate::fleet::Fleet;
+use crate::jobs::{Entry, Run};
 use crate::opening::is_spread_enough;
 use crate::place::choose;
 use crate::priority::Rank;
 use crate::scheduler::{SHORTEST_GRACE, Scheduler};
 use crate::view::{Class, Openings};
+use crate::views::Fit;
 use crate::{Amount, JobId, Preemption, QosId, Span, Time};
 
 /// A running gang that could make room.
@@ -23,7 +24,7 @@ pub(crate) struct Candidate {
     /// What it would leave: all its nodes, or those it can do without.
     pub(crate) nodes: Arc<[u32]>,
     pub(crate) shrinks: bool,
-    /// Who is suspended keeps its memory.
+    /// A suspended gang keeps its memory.
     keeps_memory: bool,
     /// GPU milliseconds lost.
     pub(crate) cost: u128,
@@ -41,6 +42,32 @@ pub(crate) struct Runner {
     pub(crate) settled: Time,
     pub(crate) for_higher: Option<Candidate>,
     pub(crate) for_anybody: Option<Candidate>,
+}
+
+/// What the search for room remembers while a cycle lasts.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Room {
+    /// Tier, QOS and class of gangs for which no gang could be moved.
+    hopeless: BTreeSet<Equals>,
+    /// The running gangs, valid while [`Jobs::changes`](crate::jobs::Jobs::changes) is this.
+    runners: Option<(u64, Arc<[Runner]>)>,
+}
+
+/// What makes gangs equal in the search for room: tier, QOS and class.
+type Equals = (u16, QosId, Class);
+
+impl Room {
+    pub(crate) fn begin_cycle(&mut self) {
+        *self = Self::default();
+    }
+
+    pub(crate) fn is_hopeless(&self, equals: &Equals) -> bool {
+        self.hopeless.contains(equals)
+    }
+
+    pub(crate) fn give_up(&mut self, equals: Equals) {
+        self.hopeless.insert(equals);
+    }
 }
 
 /// What a candidate holds on a node until a time.
@@ -61,20 +88,23 @@ struct OpenAt {
 }
 
 impl Scheduler {
-    /// The running gangs at this time; to be put back.
-    pub(crate) fn take_runners(&mut self, now: Time) -> Vec<Runner> {
-        match self.runners.take() {
-            Some(runners) => runners,
-            None => self.ends.iter().map(|(_, job)| self.runner(*job, now)).collect(),
+    /// The running gangs at this time.
+    pub(crate) fn runners(&mut self, now: Time) -> Arc<[Runner]> {
+        let changes = self.jobs.changes();
+        if let Some((_, runners)) = self.room.runners.as_ref().filter(|(at, _)| *at == changes) {
+            return Arc::clone(runners);
         }
+        let runners: Arc<[Runner]> = self.jobs.ends().iter().map(|(_, job)| self.runner(*job, now)).collect();
+        self.room.runners = Some((changes, Arc::clone(&runners)));
+        runners
     }
 
     fn runner(&self, job: JobId, now: Time) -> Runner {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         let run = entry.run().expect("who has an end runs");
         Runner {
             job,
-            tier: self.tier(&entry.request),
+            tier: self.settings.partition(&entry.request).tier,
             qos: entry.request.qos,
             rank: self.rank_at(job, now),
             settled: run.started + entry.request.minimum_run_time,
@@ -85,9 +115,8 @@ impl Scheduler {
 
     fn left_for_higher(&self, entry: &Entry, run: &Run, now: Time) -> Option<Candidate> {
         let job = entry.request.id;
-        let is_leaving = run.stopping.is_some() || !run.leaving.is_empty();
-        // One of those who share a GPU frees nothing by going.
-        if is_leaving || entry.request.roles.iter().any(|role| role.gpu_share.is_some()) {
+        // One of the gangs that share a GPU frees nothing by going.
+        if run.is_leaving() || entry.request.roles.iter().any(|role| role.gpu_share.is_some()) {
             return None;
         }
         match entry.request.preemption {
@@ -121,14 +150,14 @@ impl Scheduler {
 
     /// Nodes beyond what an elastic gang asked for.
     pub(crate) fn surplus(&self, job: JobId) -> Option<Candidate> {
-        self.removable(job, self.jobs[&job].request.nodes())
+        self.removable(job, self.jobs[job].request.nodes())
     }
 
     /// The last nodes of an elastic gang, down to `keep`, in whole steps.
     fn removable(&self, job: JobId, keep: u32) -> Option<Candidate> {
-        let entry = &self.jobs[&job];
+        let entry = &self.jobs[job];
         let step = entry.request.elastic()?.step.max(1);
-        let run = entry.run().filter(|run| run.stopping.is_none() && run.leaving.is_empty())?;
+        let run = entry.run().filter(|run| !run.is_leaving())?;
         let steps = run.nodes().checked_sub(keep)? / step;
         let first = run.shares.len() - (steps * step) as usize;
         let nodes: Arc<[u32]> = run.shares[first..].iter().map(|share| share.node.0).collect();
@@ -145,7 +174,7 @@ impl Scheduler {
         at: Time,
         now: Time,
     ) -> Option<(Fit, Vec<Candidate>)> {
-        let class = self.jobs[&job].classes[0];
+        let class = self.jobs[job].classes[0];
         let open = self.open_at(&class, at, now);
         let held = self.held_by(candidates);
         let all = self.fits_without(&class, &open, &held, candidates.len())?;
@@ -167,19 +196,14 @@ impl Scheduler {
     fn open_at(&mut self, class: &Class, at: Time, now: Time) -> OpenAt {
         let count = self.fleet.count() as usize;
         let mut open = OpenAt { at, starts: vec![Time::NEVER; count], spare: vec![0; count] };
-        self.follow_outlook(class, now);
-        let (fleet, eligible) = (&self.fleet, self.eligible.get(class.eligible));
-        let beside_what_runs = self.outlooks.get(&class.shape()).map(|outlook| outlook.windows().0);
-        for node in 0..count {
-            let is_possible = beside_what_runs.map_or(eligible[node], |starts| starts[node] <= at);
-            if is_possible {
-                open.look(class, fleet, node as u32);
-            }
+        let (starts, ..) = self.views.follow_outlook(class, &self.fleet, now).windows();
+        for node in (0..count).filter(|node| starts[*node] <= at) {
+            open.look(class, &self.fleet, node as u32);
         }
         open
     }
 
-    /// Where the gang would stand if the first so many candidates were gone.
+    /// Where the gang would stand if the first `gone` candidates were gone.
     fn fits_without(&mut self, class: &Class, open: &OpenAt, held: &[Held], gone: usize) -> Option<Vec<u32>> {
         let mut open = open.clone();
         for on_node in held.chunk_by(|a, b| a.node == b.node) {
@@ -187,7 +211,7 @@ impl Scheduler {
             self.look_without(class, &mut open, on_node[0].node, lent);
         }
         let openings = open.openings();
-        let eligible = self.eligible.get(class.eligible);
+        let eligible = self.views.eligible(class);
         let fits = openings.count(0..self.fleet.count()) >= class.nodes
             && is_spread_enough(class, &self.fleet, eligible, &openings);
         fits.then(|| choose(&self.fleet, class, &openings, self.settings.packing)).flatten()
@@ -203,17 +227,12 @@ impl Scheduler {
     ) {
         let at = open.at;
         let freed: i64 = lent().filter(|held| held.until > at).map(|held| i64::from(held.amount.gpus)).sum();
-        let enough = self.fleet.plan[node as usize].gpus_at(at) + freed >= i64::from(class.need.gpus);
-        if lent().next().is_none() || !enough || !self.eligible.get(class.eligible)[node as usize] {
+        let enough = self.fleet.plan(node).gpus_at(at) + freed >= i64::from(class.need.gpus);
+        if lent().next().is_none() || !enough || !self.views.eligible(class)[node as usize] {
             return;
         }
-        for held in lent() {
-            self.fleet.plan[node as usize].give(at, held.until, held.amount);
-        }
-        open.look(class, &self.fleet, node);
-        for held in lent() {
-            self.fleet.plan[node as usize].take(at, held.until, held.amount);
-        }
+        let amounts = || lent().map(|held| (held.until, held.amount));
+        self.fleet.while_lent(node, at, amounts, |fleet| open.look(class, fleet, node));
     }
 
     /// What these would free, and until when they would have held it, node by node.
@@ -245,10 +264,10 @@ impl Candidate {
 }
 
 impl OpenAt {
-    fn look(&mut self, class: &Class, fleet: &crate::fleet::Fleet, node: u32) {
+    fn look(&mut self, class: &Class, fleet: &Fleet, node: u32) {
         let place = node as usize;
         let need = class.need_on(fleet.capacity(node));
-        let window = need.and_then(|need| fleet.plan[place].window_at(self.at, need, class.length));
+        let window = need.and_then(|need| fleet.plan(node).window_at(self.at, need, class.length));
         self.starts[place] = window.map_or(Time::NEVER, |window| window.start);
         self.spare[place] = window.map_or(0, |window| window.spare_gpus);
     }

@@ -75,6 +75,11 @@ impl Class {
     pub(crate) fn need_on(&self, capacity: Amount) -> Option<Amount> {
         self.shape().need_on(capacity)
     }
+
+    /// What it takes of a node that was chosen for it.
+    pub(crate) fn need_on_chosen(&self, fleet: &Fleet, node: u32) -> Amount {
+        self.need_on(fleet.capacity(node)).expect("the node was chosen for its size")
+    }
 }
 
 /// Nodes that a class may use, one flag each.
@@ -109,7 +114,7 @@ impl View {
             spare: vec![0; count],
             expires: Time::NEVER,
             sets_to_use: sets_to_use(&class, fleet, eligible),
-            seen: fleet.changes.len(),
+            seen: fleet.changes().len(),
         };
         for node in (0..count).filter(|node| eligible[*node]) {
             view.look(fleet, node, now);
@@ -158,7 +163,7 @@ impl View {
 
     /// Accounts for what happened to the plan since.
     fn follow(&mut self, fleet: &Fleet, eligible: &Eligible) {
-        for change in &fleet.changes[self.seen..] {
+        for change in &fleet.changes()[self.seen..] {
             let node = change.node as usize;
             if !eligible[node] || self.starts[node] == Time::NEVER && !change.frees {
                 continue;
@@ -170,7 +175,7 @@ impl View {
                 self.look(fleet, node, after);
             }
         }
-        self.seen = fleet.changes.len();
+        self.seen = fleet.changes().len();
     }
 
     /// Moves on from windows that the cursor has passed.
@@ -190,7 +195,8 @@ impl View {
 
     fn look(&mut self, fleet: &Fleet, node: usize, after: Time) {
         let need = self.class.need_on(fleet.capacity(node as u32));
-        let window = need.map_or(NOWHERE, |need| fleet.plan[node].earliest(after, need, self.class.length));
+        let window =
+            need.map_or(NOWHERE, |need| fleet.plan(node as u32).earliest(after, need, self.class.length));
         self.starts[node] = window.start;
         self.latest[node] = window.latest;
         self.spare[node] = window.spare_gpus;

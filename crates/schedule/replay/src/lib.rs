@@ -4,5 +4,4 @@
 //! inputs with equal seeds give equal results.
 
 pub mod jobs;
-mod random;
 pub mod requests;

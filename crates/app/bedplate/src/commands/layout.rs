@@ -1,6 +1,6 @@
 //! `bedplate layout LAYOUT`
 
-use bedplate_layout::{Batch, Dimension, Layout, RankMap, Refusal, Sharding};
+use bedplate_layout::{Batch, Dimension, Layout, LayoutRefusal, RankMap, Sharding};
 use serde_json::{Value, json};
 
 use super::model::load;
@@ -71,7 +71,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 }
 
 /// A layout that cannot be used is a refusal, and the exit code says so.
-fn verdict(refusals: &[Refusal]) -> Result<(), Stop> {
+fn verdict(refusals: &[LayoutRefusal]) -> Result<(), Stop> {
     if refusals.is_empty() { Ok(()) } else { Err(Stop::Refused) }
 }
 
@@ -85,7 +85,7 @@ fn sharding_text(layout: &Layout) -> String {
     format!("{what} over {} ranks", layout.shard_ranks())
 }
 
-fn refusals(layout: &Layout, arguments: &Arguments) -> Result<Vec<Refusal>, Stop> {
+fn refusals(layout: &Layout, arguments: &Arguments) -> Result<Vec<LayoutRefusal>, Stop> {
     let batch = arguments.seq.zip(arguments.global_batch);
     let batch = batch.map(|(sequence, global_batch)| Batch { sequence, global_batch });
     Ok(match &arguments.model {
@@ -131,7 +131,7 @@ fn first_group(map: &RankMap, dimension: Dimension) -> String {
     }
 }
 
-fn layout_json(layout: &Layout, map: Option<&RankMap>, refusals: &[Refusal]) -> Value {
+fn layout_json(layout: &Layout, map: Option<&RankMap>, refusals: &[LayoutRefusal]) -> Value {
     let groups = |map: &RankMap| {
         let group = |(name, dimension): (&str, Dimension)| {
             let group = map.group(dimension, 0);

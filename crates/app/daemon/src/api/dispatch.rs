@@ -20,7 +20,7 @@ use super::query::{self, Query};
 use super::routes::{ROUTES, Route};
 use crate::clock::Clock;
 use crate::connection::Activity;
-use crate::engine::Engine;
+use crate::control_thread::ControlThread;
 use crate::hub::Hub;
 use crate::limits::{Client, Clients};
 use crate::links::Links;
@@ -34,7 +34,7 @@ pub(crate) struct App {
     pub(crate) options: Options,
     pub(crate) cluster: Cluster,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) engine: Engine,
+    pub(crate) engine: ControlThread,
     pub(crate) writer: Arc<Writer>,
     pub(crate) readers: Readers,
     pub(crate) links: Arc<Links>,

@@ -6,7 +6,7 @@ use bedplate_job::JobError;
 use bedplate_journal::JournalError;
 use hyper::StatusCode;
 
-use crate::engine::Unavailable;
+use crate::control_thread::Unavailable;
 use crate::intake::Unreadable;
 use crate::limits::TooMany;
 

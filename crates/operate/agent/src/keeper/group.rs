@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-use bedplate_control::environment::MARK;
+use bedplate_job::rank_environment::MARK;
 
 use super::start::Reaped;
 use crate::cgroup::Limited;

@@ -7,8 +7,8 @@ use std::path::Path;
 use std::time::Duration;
 
 use bedplate_control::agent::{Happened, Spent};
-use bedplate_control::environment;
 use bedplate_control::wire::{Launch, RankEnd, RunId, Unready};
+use bedplate_job::rank_environment;
 
 use super::{Local, Node, Purpose};
 use crate::event::Event;
@@ -71,7 +71,7 @@ impl Node {
         Some(Start {
             group: local.group.clone(),
             arguments: ["/bin/sh", "-c", command].map(str::to_owned).into(),
-            environment: environment::variables(&local.launch, rank, port, &around),
+            environment: rank_environment::variables(&local.launch.part(), rank, port, &around),
             directory: local.directory.display().to_string(),
             stdout: Some(output.display().to_string()),
             ..Start::default()

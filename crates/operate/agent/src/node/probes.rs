@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bedplate_control::agent::Happened;
-use bedplate_control::environment::MARK;
 use bedplate_control::wire::{Probe, RankEnd, RunId};
+use bedplate_job::rank_environment::MARK;
 
 use super::prepare::shown_output;
 use super::{Node, Purpose};

@@ -6,8 +6,8 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use bedplate_control::agent::Happened;
-use bedplate_control::environment;
 use bedplate_control::wire::{FromAgent, LogName, Program, RankEnd, RunId, Stream};
+use bedplate_job::rank_environment;
 
 use super::{LOOKS_PER_TRIM, Node, Purpose};
 use crate::keeper::orders::Start;
@@ -50,7 +50,7 @@ impl Node {
         let start = Start {
             group: local.group.clone(),
             arguments: arguments.to_vec(),
-            environment: environment::variables(&local.launch, rank, master_port, &around),
+            environment: rank_environment::variables(&local.launch.part(), rank, master_port, &around),
             directory: local.outputs.directory.clone(),
             stdin: files.stdin,
             stderr: files.stderr.or_else(|| files.stdout.is_none().then(|| captured(Stream::Stderr))),

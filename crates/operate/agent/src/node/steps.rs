@@ -6,8 +6,8 @@ use std::io;
 use std::path::Path;
 
 use bedplate_control::agent::Happened;
-use bedplate_control::environment;
 use bedplate_control::wire::{RankEnd, RunId, Step, StepRequest};
+use bedplate_job::rank_environment;
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tokio::net::unix::pipe;
@@ -82,7 +82,13 @@ impl Node {
             let start = Start {
                 group: local.group.clone(),
                 arguments: step.arguments.clone(),
-                environment: environment::step_variables(&local.launch, step, *task, port, &around),
+                environment: rank_environment::step_variables(
+                    &local.launch.part(),
+                    &step.part(),
+                    *task,
+                    port,
+                    &around,
+                ),
                 directory: step.directory.clone(),
                 stdout: path("out"),
                 stderr: path("err"),

@@ -12,9 +12,9 @@ use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use bedplate_control::environment::MARK;
 use bedplate_control::wire::{ReplyTo, RunId, StepRequest};
 use bedplate_job::FileNames;
+use bedplate_job::rank_environment::MARK;
 use bedplate_topology::expand_hostlist;
 use nix::sys::signal::{SigSet, Signal};
 

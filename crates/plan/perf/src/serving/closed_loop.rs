@@ -8,6 +8,8 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
+use bedplate_random::{STEP, fraction, mix};
+
 use super::{KvReserve, PrefillStyle, Replica, StepShape};
 
 /// The load.
@@ -339,10 +341,7 @@ impl<'a> Simulated<'a> {
     }
 }
 
-/// A number in [0, 1) that depends on a request and a purpose only (SplitMix64).
+/// A number in [0, 1) that depends on a request and a purpose only.
 pub(super) fn spread(request: u32, purpose: u64) -> f64 {
-    let mut state = (u64::from(request) + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ (purpose << 56);
-    state = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    state = (state ^ (state >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    ((state ^ (state >> 31)) >> 11) as f64 / (1u64 << 53) as f64
+    fraction(mix((u64::from(request) + 1).wrapping_mul(STEP) ^ (purpose << 56)))
 }

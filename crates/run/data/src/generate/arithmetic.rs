@@ -1,8 +1,8 @@
 //! Arithmetic with its working: the digits from the right, what is carried, then the result.
 
-use crate::random::Draw;
+use bedplate_random::Random;
 
-pub(super) fn exercises(draw: &mut Draw) -> String {
+pub(super) fn exercises(draw: &mut Random) -> String {
     let mut text = String::new();
     for _ in 0..3 + draw.below(4) {
         let (left, right) = (number(draw), number(draw));
@@ -17,7 +17,7 @@ pub(super) fn exercises(draw: &mut Draw) -> String {
 }
 
 /// Of one to four digits, each count equally likely.
-fn number(draw: &mut Draw) -> u32 {
+fn number(draw: &mut Random) -> u32 {
     let bound = 10usize.pow(1 + draw.below(4) as u32);
     draw.below(bound) as u32
 }
@@ -100,7 +100,7 @@ mod tests {
     /// Every line of the working is true.
     #[test]
     fn all_written_digits_make_up_the_result() {
-        let mut draw = Draw::new(5);
+        let mut draw = Random::scattered(5);
         for _ in 0..500 {
             let (left, right) = (number(&mut draw), number(&mut draw));
             let text = sum(left, right);

@@ -1,6 +1,6 @@
 //! Names that are made up anew for each document, so that a reader must remember them.
 
-use crate::random::Draw;
+use bedplate_random::Random;
 
 const BEGINNINGS: [&str; 24] = [
     "Al", "Bar", "Bren", "Cal", "Dor", "El", "Fen", "Gal", "Hel", "Ir", "Jor", "Kel", "Lan", "Mar", "Nor",
@@ -34,7 +34,7 @@ impl Gender {
 }
 
 /// A name tells the gender by its ending.
-pub(super) fn name(draw: &mut Draw, gender: Gender) -> String {
+pub(super) fn name(draw: &mut Random, gender: Gender) -> String {
     let ending = match gender {
         Gender::He => draw.pick(&HIS_ENDINGS),
         Gender::She => draw.pick(&HER_ENDINGS),

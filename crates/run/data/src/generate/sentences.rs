@@ -1,7 +1,7 @@
 //! Sentences by a grammar: number agrees between subject and verb, however much stands between them.
 
 use super::world::TRADES;
-use crate::random::Draw;
+use bedplate_random::Random;
 
 const ANIMALS: [&str; 10] = ["bird", "cat", "cow", "dog", "duck", "goat", "hen", "horse", "pig", "rabbit"];
 const LOOKS: [&str; 8] = ["brave", "clever", "gray", "hungry", "lazy", "quiet", "tall", "tired"];
@@ -37,7 +37,7 @@ enum Number {
 }
 
 /// A sentence about animals and people in general, with clauses in clauses.
-pub(super) fn descriptive(draw: &mut Draw) -> String {
+pub(super) fn descriptive(draw: &mut Random) -> String {
     let (subject, number) = noun_phrase(draw, 0);
     let verb = verb_phrase(draw, number, 0);
     match draw.below(3) {
@@ -47,7 +47,7 @@ pub(super) fn descriptive(draw: &mut Draw) -> String {
     }
 }
 
-fn noun_phrase(draw: &mut Draw, depth: usize) -> (String, Number) {
+fn noun_phrase(draw: &mut Random, depth: usize) -> (String, Number) {
     let noun = if draw.chance(60) { draw.pick(&ANIMALS) } else { draw.pick(&TRADES) };
     let number = if draw.chance(50) { Number::One } else { Number::Many };
     let look = if draw.chance(40) { format!("{} ", draw.pick(&LOOKS)) } else { String::new() };
@@ -63,7 +63,7 @@ fn noun_phrase(draw: &mut Draw, depth: usize) -> (String, Number) {
 }
 
 /// What follows `that`: the noun does something, or something is done to it.
-fn clause(draw: &mut Draw, number: Number, depth: usize) -> String {
+fn clause(draw: &mut Random, number: Number, depth: usize) -> String {
     if draw.chance(50) {
         return verb_phrase(draw, number, depth);
     }
@@ -72,7 +72,7 @@ fn clause(draw: &mut Draw, number: Number, depth: usize) -> String {
     format!("{subject} {}", if inner == Number::One { one } else { many })
 }
 
-fn verb_phrase(draw: &mut Draw, number: Number, depth: usize) -> String {
+fn verb_phrase(draw: &mut Random, number: Number, depth: usize) -> String {
     let choose = |(one, many): (&'static str, &'static str)| if number == Number::One { one } else { many };
     if draw.chance(50) {
         return choose(ALONE[draw.below(ALONE.len())]).to_owned();
@@ -93,7 +93,7 @@ mod tests {
 
     #[test]
     fn sentences_end_and_their_length_varies() {
-        let mut draw = Draw::new(1);
+        let mut draw = Random::scattered(1);
         let lengths: Vec<usize> =
             (0..500).map(|_| descriptive(&mut draw).split_whitespace().count()).collect();
         assert!(lengths.iter().all(|words| (3..100).contains(words)));

@@ -2,9 +2,9 @@
 
 use super::sentences::{capital, descriptive};
 use super::world::{Holder, World};
-use crate::random::Draw;
+use bedplate_random::Random;
 
-pub(super) fn story(draw: &mut Draw) -> String {
+pub(super) fn story(draw: &mut Random) -> String {
     let mut teller = Teller { world: World::new(draw), text: String::new(), topic: None };
     teller.introduce(draw);
     for _ in 0..5 + draw.below(8) {
@@ -36,7 +36,7 @@ impl Teller {
         self.topic = None;
     }
 
-    fn introduce(&mut self, draw: &mut Draw) {
+    fn introduce(&mut self, draw: &mut Random) {
         for person in 0..self.world.people.len() {
             let who = &self.world.people[person];
             let (name, trade, place) = (&who.name, who.trade, self.world.places[who.place]);
@@ -56,7 +56,7 @@ impl Teller {
     }
 
     /// Somebody does what can be done where they are.
-    fn happen(&mut self, draw: &mut Draw) {
+    fn happen(&mut self, draw: &mut Random) {
         let person = draw.below(self.world.people.len());
         let (near, held) = (self.world.within_reach(person), self.world.held_by(person));
         let company = self.world.company_of(person);
@@ -77,7 +77,7 @@ impl Teller {
         }
     }
 
-    fn go(&mut self, draw: &mut Draw, person: usize) {
+    fn go(&mut self, draw: &mut Random, person: usize) {
         let from = self.world.people[person].place;
         let to = (from + 1 + draw.below(self.world.places.len() - 1)) % self.world.places.len();
         let (who, verb) = (self.mention(draw, person), draw.pick(&["goes", "walks", "runs", "hurries"]));
@@ -90,14 +90,14 @@ impl Teller {
         self.tell(person, format!("{who} {verb} to the {}{with}.", self.world.places[to]));
     }
 
-    fn take(&mut self, draw: &mut Draw, person: usize, thing: usize) {
+    fn take(&mut self, draw: &mut Random, person: usize, thing: usize) {
         let (who, verb) = (self.mention(draw, person), draw.pick(&["takes", "picks up", "finds"]));
         self.world.things[thing].holder = Holder::Person(person);
         let is_full = draw.chance(50);
         self.tell(person, format!("{who} {verb} {}.", self.phrase(thing, is_full)));
     }
 
-    fn drop(&mut self, draw: &mut Draw, person: usize, thing: usize) {
+    fn drop(&mut self, draw: &mut Random, person: usize, thing: usize) {
         let (who, verb) = (self.mention(draw, person), draw.pick(&["leaves", "puts down", "drops"]));
         let place = self.world.people[person].place;
         self.world.things[thing].holder = Holder::Place(place);
@@ -105,7 +105,7 @@ impl Teller {
         self.tell(person, format!("{who} {verb} {what} in the {}.", self.world.places[place]));
     }
 
-    fn give(&mut self, draw: &mut Draw, person: usize, thing: usize, other: usize) {
+    fn give(&mut self, draw: &mut Random, person: usize, thing: usize, other: usize) {
         let who = self.mention(draw, person);
         self.world.things[thing].holder = Holder::Person(other);
         let (what, name) = (self.phrase(thing, false), self.world.people[other].name.clone());
@@ -122,7 +122,7 @@ impl Teller {
     }
 
     /// A pronoun where it is plain who is meant, otherwise the name.
-    fn mention(&self, draw: &mut Draw, person: usize) -> String {
+    fn mention(&self, draw: &mut Random, person: usize) -> String {
         let who = &self.world.people[person];
         let is_plain = self.topic == Some(person);
         if is_plain && draw.chance(70) { who.gender.subject().to_owned() } else { who.name.clone() }
@@ -133,7 +133,7 @@ impl Teller {
         if is_full { format!("the {} {}", thing.look, thing.noun) } else { format!("the {}", thing.noun) }
     }
 
-    fn ask(&mut self, draw: &mut Draw) {
+    fn ask(&mut self, draw: &mut Random) {
         let line = match draw.below(4) {
             0 => self.ask_where_thing(draw),
             1 => self.ask_who_has(draw),
@@ -144,7 +144,7 @@ impl Teller {
         self.text.push('\n');
     }
 
-    fn ask_where_thing(&self, draw: &mut Draw) -> String {
+    fn ask_where_thing(&self, draw: &mut Random) -> String {
         let thing = draw.below(self.world.things.len());
         let (noun, place) = (self.world.things[thing].noun, self.world.places[self.world.place_of(thing)]);
         let with = match self.world.things[thing].holder {
@@ -154,7 +154,7 @@ impl Teller {
         format!("Where is the {noun}? It is in the {place}{with}.")
     }
 
-    fn ask_who_has(&self, draw: &mut Draw) -> String {
+    fn ask_who_has(&self, draw: &mut Random) -> String {
         let thing = draw.below(self.world.things.len());
         let noun = self.world.things[thing].noun;
         match self.world.things[thing].holder {
@@ -167,13 +167,13 @@ impl Teller {
         }
     }
 
-    fn ask_where_person(&self, draw: &mut Draw) -> String {
+    fn ask_where_person(&self, draw: &mut Random) -> String {
         let who = &self.world.people[draw.below(self.world.people.len())];
         let place = self.world.places[who.place];
         format!("Where is {}? {} is in the {place}.", who.name, capital(who.gender.subject()))
     }
 
-    fn ask_trade(&self, draw: &mut Draw) -> String {
+    fn ask_trade(&self, draw: &mut Random) -> String {
         let who = &self.world.people[draw.below(self.world.people.len())];
         let (trade, possessive) = (who.trade, who.gender.possessive());
         format!("Who is the {trade}? {} is, and {possessive} work is never done.", who.name)

@@ -1,7 +1,7 @@
 //! The state behind a story: who is where and who has what. Sentences follow it, so a reader can too.
 
 use super::names::{Gender, name};
-use crate::random::Draw;
+use bedplate_random::Random;
 
 pub(super) const TRADES: [&str; 12] = [
     "baker", "farmer", "fisher", "hunter", "joiner", "miller", "painter", "piper", "potter", "sailor",
@@ -44,7 +44,7 @@ pub(super) struct World {
 }
 
 impl World {
-    pub(super) fn new(draw: &mut Draw) -> Self {
+    pub(super) fn new(draw: &mut Random) -> Self {
         let places = distinct(draw, &PLACES, 3);
         let count = 2 + draw.below(2);
         let trades = distinct(draw, &TRADES, count);
@@ -92,7 +92,7 @@ impl World {
 }
 
 /// Different entries of a list, in random order.
-fn distinct(draw: &mut Draw, choices: &[&'static str], count: usize) -> Vec<&'static str> {
+fn distinct(draw: &mut Random, choices: &[&'static str], count: usize) -> Vec<&'static str> {
     let mut left: Vec<&'static str> = choices.to_vec();
     (0..count).map(|_| left.swap_remove(draw.below(left.len()))).collect()
 }

@@ -4,7 +4,7 @@
 //! that falls outside is sent through again until it falls inside (cycle walking: Black and Rogaway 2002).
 //! The set is less than four times as large, so that takes fewer than four passes on average.
 
-use crate::random::{key, mix};
+use bedplate_random::{key, mix};
 
 const ROUNDS: usize = 6;
 

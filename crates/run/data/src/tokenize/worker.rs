@@ -8,8 +8,8 @@ use crate::chat::{ChatTemplate, Message};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::input::{Portion, paragraphs, record};
-use crate::random::mix;
 use crate::tokenizer::{Encoder, Tokenizer};
+use bedplate_random::mix;
 
 /// Documents of a portion behind one another.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use serde_json::Value;
 
 use super::bytes::character;
 use super::splitter::Splitter;
-use crate::random::mix;
+use bedplate_random::mix;
 
 /// Merging takes time by the square of a word's length; longer ones are none that people write.
 const LONGEST_WORD: usize = 128;

@@ -1,7 +1,7 @@
 //! Every node by itself: who holds its GPUs, and its timelines written anew.
 
-use crate::entry::State;
 use crate::fleet::{Booking, Fleet, SharedGpu};
+use crate::jobs::State;
 use crate::timeline::Timeline;
 use crate::{Amount, JobId, Scheduler, Time};
 
@@ -17,7 +17,7 @@ pub(super) fn recount_nodes(scheduler: &Scheduler, now: Time) {
 }
 
 fn has_a_place(scheduler: &Scheduler, job: JobId) {
-    let state = scheduler.jobs.get(&job).map(|entry| &entry.state);
+    let state = scheduler.jobs.get(job).map(|entry| &entry.state);
     let is_there = matches!(state, Some(State::Running(_) | State::Suspended(_)));
     assert!(is_there, "{job} is booked and does not run");
 }
@@ -71,13 +71,13 @@ fn is_not_overfull(fleet: &Fleet, node: u32) {
 fn timelines_agree(scheduler: &Scheduler, node: u32, now: Time) {
     let fleet = &scheduler.fleet;
     let mut line = booked_line(fleet, node);
-    assert_eq!(line.since(now), fleet.booked[node as usize].since(now), "what is booked on node {node}");
-    for reservation in scheduler.reservations.values() {
+    assert_eq!(line.since(now), fleet.booked(node).since(now), "what is booked on node {node}");
+    for reservation in scheduler.reservations() {
         for reserved in reservation.nodes.iter().filter(|reserved| reserved.node.0 == node) {
             line.take(reservation.start, reservation.until, reserved.amount);
         }
     }
-    assert_eq!(line.since(now), fleet.plan[node as usize].since(now), "what is planned on node {node}");
+    assert_eq!(line.since(now), fleet.plan(node).since(now), "what is planned on node {node}");
 }
 
 /// A shared GPU is booked whole until the last of its gangs ends; what else they need is booked for each.

@@ -1,19 +1,15 @@
-//! Seeded numbers: SplitMix64 (Steele, Lea, Flood 2014).
+//! What a storm draws from its seed.
 
 #[derive(Debug, Clone)]
-pub(super) struct Random(pub(super) u64);
+pub(super) struct Random(bedplate_random::Random);
 
 impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut mixed = self.0;
-        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
+    pub(super) fn new(seed: u64) -> Self {
+        Self(bedplate_random::Random::new(seed))
     }
 
     pub(super) fn below(&mut self, bound: u64) -> u64 {
-        self.next() % bound
+        self.0.remainder(bound)
     }
 
     /// A small count.

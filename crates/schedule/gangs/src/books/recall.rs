@@ -7,8 +7,8 @@ use bedplate_topology::NodeId;
 use super::random::Random;
 use super::recount::recount;
 use super::world::World;
-use crate::entry::Run;
-use crate::{JobId, NodeState, Scheduler, Settings, Time};
+use crate::jobs::Run;
+use crate::{JobId, NodeState, Scheduler, Time};
 
 /// Tells a new scheduler all that this one knows and lets both make their plans anew. Promises are not carried
 /// over, so the old one forgets its own first: a gang keeps promised nodes where it starts no earlier, and who
@@ -16,29 +16,28 @@ use crate::{JobId, NodeState, Scheduler, Settings, Time};
 pub(super) fn decides_the_same_elsewhere(world: &World) {
     let now = world.now;
     let mut old = world.scheduler.clone();
-    let settings = Settings { queues: world.unused.clone(), ..old.settings.clone() };
-    let mut new = Scheduler::new(old.cluster().clone(), settings);
+    let mut new = Scheduler::new(old.cluster().clone(), old.settings.clone());
     let decided = new.apply_all(old.recall(), now);
 
-    let promised: Vec<JobId> = old.reservations.keys().copied().collect();
-    promised.into_iter().for_each(|job| old.unreserve(job));
+    let promised: Vec<JobId> = old.reservations().map(|reservation| reservation.job).collect();
+    promised.into_iter().for_each(|job| old.promises.withdraw(job, &mut old.fleet));
     assert_eq!(old.replan(now), decided, "what is decided next");
 
     assert_eq!(runs(&old), runs(&new), "what runs and until when");
-    assert_eq!(old.reservations, new.reservations, "what is promised");
-    assert_eq!(old.usage, new.usage, "what was used");
-    assert_eq!(old.finished, new.finished, "what ended");
-    assert_eq!(old.claims, new.claims, "what quota is kept for whom");
+    assert!(old.reservations().eq(new.reservations()), "what is promised");
+    assert_eq!(old.usage(), new.usage(), "what was used");
+    assert!(old.dependencies.outcomes().eq(new.dependencies.outcomes()), "what ended");
+    assert_eq!(old.accounting.claims(), new.accounting.claims(), "what quota is kept for whom");
     assert_eq!(waiting(&old), waiting(&new), "who waits for what");
     assert_eq!(states(&old, now), states(&new, now), "the nodes");
-    let mut rebuilt = World::new(new, Random(0));
-    (rebuilt.unused, rebuilt.now) = (world.unused.clone(), now);
+    let mut rebuilt = World::new(new, Random::new(0));
+    rebuilt.now = now;
     recount(&rebuilt);
 }
 
 fn runs(scheduler: &Scheduler) -> BTreeMap<JobId, String> {
     let told = |run: &Run| format!("{run:?}");
-    scheduler.jobs.iter().filter_map(|(job, entry)| Some((*job, told(entry.run()?)))).collect()
+    scheduler.jobs.iter().filter_map(|(job, entry)| Some((job, told(entry.run()?)))).collect()
 }
 
 /// Everybody else, with what they wait for and where they stand.

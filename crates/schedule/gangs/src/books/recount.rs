@@ -6,26 +6,26 @@ use bedplate_topology::NodeId;
 
 use super::nodes::recount_nodes;
 use super::world::World;
-use crate::entry::{Entry, Run, State};
 use crate::fleet::{Booking, JOINS, OUT_OF_SERVICE};
+use crate::jobs::{Entry, Run, State};
 use crate::limits::Ledger;
-use crate::{JobId, QosId, QueueId, Scheduler, Time, UserId};
+use crate::{JobId, QosId, QueueId, Reservation, Scheduler, Time, UserId};
 
 pub(super) fn recount(world: &World) {
     let scheduler = &world.scheduler;
-    for (job, entry) in &scheduler.jobs {
-        lists_agree(scheduler, *job, entry);
+    for (job, entry) in scheduler.jobs.iter() {
+        lists_agree(scheduler, job, entry);
         if let Some(run) = entry.run() {
-            is_on_the_calendar(scheduler, *job, run);
-            run.shares.iter().for_each(|share| is_booked(scheduler, *job, run, share.node));
+            is_on_the_calendar(scheduler, job, run);
+            run.shares.iter().for_each(|share| is_booked(scheduler, job, run, share.node));
             if run.stopping.is_none() {
-                is_off_closed_nodes(scheduler, *job, run, world.now);
+                is_off_closed_nodes(scheduler, job, run, world.now);
             }
         }
     }
-    assert_eq!(scheduler.ends.len(), scheduler.running().count(), "an end of nobody");
+    assert_eq!(scheduler.jobs.ends().len(), scheduler.running().count(), "an end of nobody");
     recount_ledger(scheduler);
-    recount_quotas(world);
+    recount_quotas(scheduler);
     limits_hold(scheduler);
     only_the_queue_is_promised_anything(scheduler);
     recount_nodes(scheduler, world.now);
@@ -34,19 +34,19 @@ pub(super) fn recount(world: &World) {
 
 fn lists_agree(scheduler: &Scheduler, job: JobId, entry: &Entry) {
     let is_suspended = matches!(entry.state, State::Suspended(_));
-    assert_eq!(is_suspended, scheduler.suspended.contains(&job), "{job} among the suspended");
+    assert_eq!(is_suspended, scheduler.jobs.suspended().contains(&job), "{job} among the suspended");
     assert_eq!(entry.is_queued(), scheduler.queue().any(|each| each == job), "{job} in the queue");
     let is_elastic = entry.run().is_some() && entry.request.elastic().is_some();
-    assert_eq!(is_elastic, scheduler.elastic_running.contains(&job), "{job} among the elastic that run");
-    assert!(!scheduler.finished.contains_key(&job), "{job} lives and has ended");
+    assert_eq!(is_elastic, scheduler.jobs.elastic().contains(&job), "{job} among the elastic that run");
+    assert!(scheduler.outcome(job).is_none(), "{job} lives and has ended");
 }
 
 fn is_on_the_calendar(scheduler: &Scheduler, job: JobId, run: &Run) {
     assert!(!run.shares.is_empty(), "{job} runs on nothing");
-    assert!(scheduler.ends.contains(&(run.ends, job)), "{job} has no end");
+    assert!(scheduler.jobs.ends().contains(&(run.ends(), job)), "{job} has no end");
     let is_there = |node: &NodeId| run.shares.iter().any(|share| share.node == *node);
     assert!(run.leaving.iter().all(is_there), "{job} leaves a node where it is not");
-    let has_date = scheduler.departures.iter().any(|(_, leaving)| *leaving == job);
+    let has_date = scheduler.calendar.departures.contains(&job);
     assert!(run.leaving.is_empty() || has_date, "{job} may take forever to leave");
 }
 
@@ -60,7 +60,7 @@ fn is_booked(scheduler: &Scheduler, job: JobId, run: &Run, node: NodeId) {
     booked.sort_unstable();
     held.sort_unstable();
     assert_eq!(booked, held, "what {job} holds on {node:?}");
-    let ends_in_time = own.iter().all(|booking| booking.until == run.ends);
+    let ends_in_time = own.iter().all(|booking| booking.until == run.ends());
     assert!(ends_in_time || run.leaving.contains(&node), "{job} is booked on {node:?} past its end");
 }
 
@@ -76,23 +76,26 @@ fn is_off_closed_nodes(scheduler: &Scheduler, job: JobId, run: &Run, now: Time) 
 
 fn recount_ledger(scheduler: &Scheduler) {
     let mut ledger = Ledger::default();
-    for entry in scheduler.jobs.values() {
+    for (_, entry) in scheduler.jobs.iter() {
         if let Some(run) = entry.run() {
             ledger.start(&entry.request, run.gpus());
         }
     }
-    assert_eq!(ledger.without_zeros(), scheduler.ledger.clone().without_zeros(), "the ledger of limits");
+    assert_eq!(
+        ledger.without_zeros(),
+        scheduler.accounting.ledger().clone().without_zeros(),
+        "the ledger of limits"
+    );
 }
 
-fn recount_quotas(world: &World) {
-    let scheduler = &world.scheduler;
-    let mut queues = world.unused.clone();
-    for entry in scheduler.jobs.values() {
-        if let (Some(run), Some(queue)) = (entry.run(), entry.request.queue) {
-            queues.take(queue, &scheduler.quota_kind(&entry.request), run.gpus());
+fn recount_quotas(scheduler: &Scheduler) {
+    let mut queues = scheduler.settings.queues.clone();
+    for (_, entry) in scheduler.jobs.iter() {
+        if let (Some(run), Some(asked)) = (entry.run(), scheduler.accounting.asked(&entry.request)) {
+            queues.take(asked.queue, &asked.kind, run.gpus());
         }
     }
-    let kept = &scheduler.settings.queues;
+    let kept = scheduler.queues();
     for queue in (0..queues.names().count() as u16).map(QueueId) {
         for kind in [crate::ANY_GPU, "h100"] {
             assert_eq!(queues.used(queue, kind), kept.used(queue, kind), "{kind} of {}", kept.name(queue));
@@ -119,27 +122,32 @@ fn limits_hold(scheduler: &Scheduler) {
 
 /// The user and the GPUs of every gang that runs under a QOS.
 fn held_under(scheduler: &Scheduler, qos: QosId) -> Vec<(UserId, u64)> {
-    let entries = scheduler.jobs.values().filter(|entry| entry.request.qos == qos);
-    entries.filter_map(|entry| Some((entry.request.user, entry.run()?.gpus()))).collect()
+    let entries = scheduler.jobs.iter().filter(|(_, entry)| entry.request.qos == qos);
+    entries.filter_map(|(_, entry)| Some((entry.request.user, entry.run()?.gpus()))).collect()
 }
 
 fn only_the_queue_is_promised_anything(scheduler: &Scheduler) {
-    let waits = |job: &JobId| scheduler.jobs.get(job).is_some_and(Entry::is_queued);
-    for job in scheduler.claims.keys() {
+    let waits = |job: &JobId| scheduler.jobs.get(*job).is_some_and(Entry::is_queued);
+    for job in scheduler.accounting.claims().keys() {
         assert!(waits(job), "{job} claims quota and does not wait");
     }
-    for job in scheduler.reservations.keys() {
+    let mut promised = BTreeSet::new();
+    for Reservation { job, start, nodes, .. } in scheduler.reservations() {
         assert!(waits(job), "{job} has a reservation and does not wait");
+        promised.extend(nodes.iter().map(|reserved| (reserved.node, *start, *job)));
     }
-    let promised = scheduler.reservations.values().flat_map(|reservation| {
-        reservation.nodes.iter().map(|reserved| (reserved.node, reservation.start, reservation.job))
-    });
-    assert_eq!(promised.collect::<BTreeSet<_>>(), scheduler.reserved_on, "the nodes that are promised");
+    let nodes = (0..scheduler.fleet.count()).map(NodeId);
+    let listed =
+        nodes.flat_map(|node| scheduler.promises.on_node(node).map(move |(at, job)| (node, at, job)));
+    assert_eq!(promised, listed.collect(), "the nodes that are promised");
 }
 
 /// Only a plan that is to be made anew may be overdue: that waits for the next event.
 fn wakeup_lies_ahead(scheduler: &Scheduler, now: Time) {
     let wakeup = scheduler.wakeup();
     let is_ahead = wakeup.is_none_or(|wakeup| wakeup > now);
-    assert!(is_ahead || scheduler.cadence.is_stale, "the next wakeup {wakeup:?} is not after {now:?}");
+    assert!(
+        is_ahead || scheduler.news.next_cycle(&scheduler.settings.backfill).is_some(),
+        "the next wakeup {wakeup:?} is not after {now:?}"
+    );
 }

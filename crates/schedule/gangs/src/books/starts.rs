@@ -3,7 +3,7 @@
 use crate::{Closeness, JobId, NodeShare, NodeState, Request, Scheduler, Time};
 
 pub(super) fn check_start(scheduler: &Scheduler, job: JobId, shares: &[NodeShare], now: Time) {
-    let request = &scheduler.jobs[&job].request;
+    let request = &scheduler.jobs[job].request;
     is_whole(request, shares);
     is_in_service(scheduler, request, shares, now);
     is_close(scheduler, request, shares);
@@ -27,7 +27,7 @@ fn is_whole(request: &Request, shares: &[NodeShare]) {
 }
 
 fn is_in_service(scheduler: &Scheduler, request: &Request, shares: &[NodeShare], now: Time) {
-    let partition = &scheduler.settings.partitions[usize::from(request.partition.0)];
+    let partition = &scheduler.settings.partition(request);
     for node in shares.iter().map(|share| share.node) {
         let state = scheduler.node_state(node, now);
         assert_eq!(state, NodeState::Allocated, "{} starts on {node:?}", request.id);

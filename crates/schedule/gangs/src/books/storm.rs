@@ -24,7 +24,7 @@ impl Storm {
     pub(super) const STEPS: u32 = 120;
 
     pub(super) fn new(seed: u64) -> Self {
-        let mut random = Random(seed);
+        let mut random = Random::new(seed);
         let settings = site::settings(&mut random);
         let scheduler = Scheduler::new(site::cluster(&mut random), settings);
         Self { world: World::new(scheduler, random), step: 0, submitted: 0 }
@@ -117,7 +117,7 @@ impl Storm {
 
     /// A job that lives, or the first one.
     fn some_job(&mut self) -> JobId {
-        let live: Vec<JobId> = self.world.scheduler.jobs.keys().copied().collect();
+        let live: Vec<JobId> = self.world.scheduler.jobs.iter().map(|(job, _)| job).collect();
         if live.is_empty() { JobId(1) } else { self.world.random.pick(&live) }
     }
 
@@ -134,7 +134,7 @@ impl Storm {
     fn ask_for_reasons(&mut self) {
         if self.world.random.chance(5) {
             let scheduler = &self.world.scheduler;
-            scheduler.jobs.keys().for_each(|job| drop(scheduler.explain(*job, self.world.now)));
+            scheduler.jobs.iter().for_each(|(job, _)| drop(scheduler.explain(job, self.world.now)));
         }
     }
 
@@ -144,7 +144,7 @@ impl Storm {
         let nodes = (0..scheduler.fleet.count()).map(NodeId);
         let resumed = nodes.map(|node| Event::Node { node, order: NodeOrder::Resume });
         let opened = (0..WINDOWS).map(|window| Event::Unreserve { name: format!("window {window}") });
-        let released = scheduler.jobs.keys().map(|job| Event::Release(*job));
+        let released = scheduler.jobs.iter().map(|(job, _)| Event::Release(job));
         let events = resumed.chain(opened).chain(released).collect();
         self.world.happen(events);
     }
@@ -152,14 +152,14 @@ impl Storm {
     /// Who is left waits for a job that is itself left, or that never was.
     fn nobody_is_stuck(&self) {
         let scheduler = &self.world.scheduler;
-        let never_ended = |job: &JobId| !scheduler.finished.contains_key(job);
-        for (job, entry) in &scheduler.jobs {
+        let never_ended = |job: &JobId| scheduler.outcome(*job).is_none();
+        for (job, entry) in scheduler.jobs.iter() {
             let waits_for_another = match &entry.wait {
                 Wait::Dependency { on } => on.iter().any(never_ended),
-                Wait::Singleton { behind } => scheduler.jobs.contains_key(behind),
+                Wait::Singleton { behind } => scheduler.jobs.get(*behind).is_some(),
                 _ => false,
             };
-            let why = scheduler.explain(*job, self.world.now);
+            let why = scheduler.explain(job, self.world.now);
             assert!(waits_for_another, "{job} never ran: {why:?} {:?} {:?}", entry.state, entry.request);
         }
     }

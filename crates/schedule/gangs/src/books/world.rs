@@ -8,12 +8,10 @@ use bedplate_topology::NodeId;
 use super::random::Random;
 use super::recount::recount;
 use super::starts::check_start;
-use crate::{Decision, Event, JobId, Outcome, Queues, Scheduler, Span, Then, Time};
+use crate::{Decision, Event, JobId, Outcome, Scheduler, Span, Then, Time};
 
 pub(super) struct World {
     pub(super) scheduler: Scheduler,
-    /// The quotas when nobody used any.
-    pub(super) unused: Queues,
     pub(super) now: Time,
     pub(super) random: Random,
     /// Every event and every decision, in order.
@@ -32,7 +30,6 @@ struct Departure {
 impl World {
     pub(super) fn new(scheduler: Scheduler, random: Random) -> Self {
         Self {
-            unused: scheduler.settings.queues.clone(),
             scheduler,
             now: Time::ZERO,
             random,
@@ -122,7 +119,7 @@ impl World {
 
     /// A gang that started ends within its limit, or somewhat after it if nobody stops it.
     fn expect_end(&mut self, job: JobId) {
-        let limit = self.scheduler.jobs[&job].request.time_limit;
+        let limit = self.scheduler.jobs[job].request.time_limit;
         let longest = limit.0.min(4_000_000) * 5 / 4;
         let end = self.now + Span(1 + self.random.below(longest));
         let outcome = self.random.pick(&[Outcome::Succeeded, Outcome::Succeeded, Outcome::Failed]);

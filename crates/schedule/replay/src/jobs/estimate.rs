@@ -7,7 +7,7 @@
 
 use bedplate_gangs::Span;
 
-use crate::random::Random;
+use bedplate_random::Random;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Estimates {
@@ -29,7 +29,7 @@ impl Estimates {
         match self {
             Estimates::Exact => longest.round_up(Span::minutes(1)),
             Estimates::Factor => {
-                let factor = LARGEST.powf(Random::of(seed ^ STREAM, index as u64).unit());
+                let factor = LARGEST.powf(Random::stream(seed ^ STREAM, index as u64).unit());
                 usual(longest.times(factor))
             }
         }

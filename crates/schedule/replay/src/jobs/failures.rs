@@ -8,7 +8,7 @@ use std::collections::BinaryHeap;
 use bedplate_gangs::{Span, Time};
 use bedplate_topology::NodeId;
 
-use crate::random::Random;
+use bedplate_random::Random;
 
 /// How often nodes fail and what follows.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -52,7 +52,7 @@ const STREAM: u64 = 0x6661_696c_7572_6573;
 
 impl FailureStream {
     pub(crate) fn new(failures: Failures, nodes: u32, seed: u64) -> Self {
-        let streams = (0..nodes).map(|node| Random::of(seed ^ STREAM, u64::from(node))).collect();
+        let streams = (0..nodes).map(|node| Random::stream(seed ^ STREAM, u64::from(node))).collect();
         let mut stream = Self { failures, streams, next: BinaryHeap::new() };
         if failures.per_node_day > 0.0 {
             (0..nodes).for_each(|node| stream.draw(node, Time::ZERO));

@@ -25,7 +25,7 @@
 use bedplate_gangs::{Elastic, Span, Time};
 
 use super::{Ending, Size, Trace, TraceJob};
-use crate::random::Random;
+use bedplate_random::Random;
 
 /// What a job is for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -125,7 +125,7 @@ const STREAM: u64 = 0x6765_6e65_7261_7465;
 
 impl Generator {
     pub fn generate(&self) -> Trace {
-        let mut random = Random::of(self.seed ^ STREAM, 0);
+        let mut random = Random::stream(self.seed ^ STREAM, 0);
         let mut trace = Trace::default();
         let people = People::new(&mut trace);
         let mut jobs = Vec::with_capacity(self.jobs);

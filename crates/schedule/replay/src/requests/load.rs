@@ -2,7 +2,7 @@
 
 use super::engine::{Picoseconds, picoseconds};
 use super::planned::{Planned, Prefix};
-use crate::random::Random;
+use bedplate_random::{Random, mix};
 
 /// When requests arrive.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -107,7 +107,7 @@ pub(crate) struct Generator {
 
 impl Generator {
     pub(crate) fn new(load: GeneratedLoad) -> Self {
-        let random = Random::new(load.seed);
+        let random = Random::new(mix(load.seed));
         Self { load, random, clock: 0.0, drawn: 0, conversations: 0 }
     }
 

@@ -1,6 +1,6 @@
 //! What came of a replay: every request's times, and what they add up to.
 
-use bedplate_batching::Refusal;
+use bedplate_batching::RequestRefusal;
 
 use super::engine::{Picoseconds, seconds};
 use super::fleet::Objectives;
@@ -14,7 +14,7 @@ pub enum Fate {
     Underway,
     Finished,
     /// No replica can ever run it.
-    Refused(Refusal),
+    Refused(RequestRefusal),
     /// Its deadline passed while it waited.
     Dropped,
 }

@@ -1,6 +1,7 @@
 //! One request of a trace or a generator, before it reaches a replica.
 
-use bedplate_batching::{BlockKey, mix};
+use bedplate_batching::BlockKey;
+use bedplate_random::mix;
 
 use super::engine::Picoseconds;
 

@@ -3,7 +3,7 @@
 use bedplate_calibrate::{ErrorBars, Interval, Similar};
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_layout::{ComputePrecision, Layout, Refusal};
+use bedplate_layout::{ComputePrecision, Layout, LayoutRefusal};
 use bedplate_perf::{Fit, Generation, Hardware, Routing, Step, Task};
 use bedplate_search::{
     Answer, Axes, Candidate, Explanation, Priced, Scaling, ScalingPoint, SearchError, Setup, Space, WhatIf,
@@ -130,10 +130,10 @@ fn price_on_all_cores(space: &Space, limit: usize) -> Priced {
 #[error("layout {layout} cannot be used: {}", reasons(.refusals))]
 struct RefusedLayout {
     layout: Box<Layout>,
-    refusals: Vec<Refusal>,
+    refusals: Vec<LayoutRefusal>,
 }
 
-fn reasons(refusals: &[Refusal]) -> String {
+fn reasons(refusals: &[LayoutRefusal]) -> String {
     refusals.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 

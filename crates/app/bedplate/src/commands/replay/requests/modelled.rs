@@ -1,7 +1,7 @@
 //! Replicas whose step times the performance model predicts: a model, GPUs and how it is cut.
 
 use bedplate_catalog::{Catalog, Purchase};
-use bedplate_deploy::{CutPattern, Load, Need, Options, Pattern, Plan, Refusal, Supply, Workers, fit};
+use bedplate_deploy::{CutPattern, CutRefusal, Load, Need, Options, Pattern, Plan, Supply, Workers, fit};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants};
 use bedplate_replay::requests::{Lengths, Objectives, Planned, Traffic};
@@ -31,7 +31,7 @@ pub(super) struct Modelled {
 #[error("no replica can be cut as {cut}: {refusal}")]
 struct RefusedReplica {
     cut: String,
-    refusal: Refusal,
+    refusal: CutRefusal,
 }
 
 pub(crate) static REFUSED_REPLICA: Page = Page {

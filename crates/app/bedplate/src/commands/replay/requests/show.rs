@@ -1,6 +1,6 @@
 //! The outcome of a replay as text and as JSON.
 
-use bedplate_batching::Refusal;
+use bedplate_batching::RequestRefusal;
 use bedplate_replay::requests::{Fate, Objectives, Outcome, Picoseconds, Spread, seconds};
 use bedplate_units::{Count, Dollars, Seconds};
 use serde_json::{Value, json};
@@ -86,7 +86,7 @@ pub(crate) fn facts(outcome: &Outcome, objectives: &Objectives) -> Facts {
     facts
 }
 
-fn first_refusal(outcome: &Outcome) -> Option<Refusal> {
+fn first_refusal(outcome: &Outcome) -> Option<RequestRefusal> {
     outcome.records.iter().find_map(|record| match record.fate {
         Fate::Refused(refusal) => Some(refusal),
         Fate::Underway | Fate::Finished | Fate::Dropped => None,

@@ -1,4 +1,4 @@
-//! The mission's own figures: GPT-3 175B with FSDP on p4d, with EFA and with TCP on the same cards.
+//! Stated figures of GPT-3 175B with FSDP on p4d, over EFA and over TCP on the same cards.
 //!
 //! The setting is that of the PyTorch blog of March 2022: sequence 512, batch 20 per GPU, SGD, full
 //! recomputation; TFLOP/s count the recomputed pass. Three constants of the network are fitted to the four
@@ -13,7 +13,7 @@ use bedplate_transformer::{
 
 /// One stated figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct MissionFigure {
+pub struct EfaTcpFigure {
     /// p4d.24xlarge instances.
     pub nodes: u32,
     pub has_efa: bool,
@@ -21,14 +21,14 @@ pub struct MissionFigure {
     pub stated: f64,
 }
 
-pub const MISSION_FIGURES: [MissionFigure; 4] = [
-    MissionFigure { nodes: 16, has_efa: true, stated: 159.0 },
-    MissionFigure { nodes: 16, has_efa: false, stated: 120.0 },
-    MissionFigure { nodes: 64, has_efa: true, stated: 130.0 },
-    MissionFigure { nodes: 64, has_efa: false, stated: 70.0 },
+pub const EFA_TCP_FIGURES: [EfaTcpFigure; 4] = [
+    EfaTcpFigure { nodes: 16, has_efa: true, stated: 159.0 },
+    EfaTcpFigure { nodes: 16, has_efa: false, stated: 120.0 },
+    EfaTcpFigure { nodes: 64, has_efa: true, stated: 130.0 },
+    EfaTcpFigure { nodes: 64, has_efa: false, stated: 70.0 },
 ];
 
-impl MissionFigure {
+impl EfaTcpFigure {
     /// Predicted TFLOP/s per GPU; none where the catalog or the built-in models lack what it takes.
     pub fn predicted(&self, constants: &Constants, catalog: &Catalog) -> Option<f64> {
         let model = builtin("gpt3-175b").ok()?;
@@ -58,13 +58,13 @@ fn flops_per_token(model: &Transformer) -> f64 {
     model.flops_per_token(512, convention).training().get()
 }
 
-/// Fits the constants of [`Origin::Mission`] to the four figures.
-pub fn fit_mission(start: &Constants, catalog: &Catalog) -> Constants {
+/// Fits the constants of [`Origin::EfaTcp`] to the four figures.
+pub fn fit_efa_tcp(start: &Constants, catalog: &Catalog) -> Constants {
     let loss = |constants: &Constants| -> f64 {
-        let error = |figure: &MissionFigure| {
+        let error = |figure: &EfaTcpFigure| {
             figure.predicted(constants, catalog).map_or(0.0, |rate| (rate / figure.stated).ln().powi(2))
         };
-        MISSION_FIGURES.iter().map(error).sum()
+        EFA_TCP_FIGURES.iter().map(error).sum()
     };
-    crate::fit::descend(start, Origin::Mission, loss)
+    crate::fit::descend(start, Origin::EfaTcp, loss)
 }

@@ -61,7 +61,7 @@ pub(crate) enum Unavailable {
 
 /// The way to the thread.
 #[derive(Clone)]
-pub(crate) struct Engine {
+pub(crate) struct ControlThread {
     queue: mpsc::Sender<Work>,
     writer: Arc<Writer>,
     pending: Arc<AtomicUsize>,
@@ -78,7 +78,7 @@ pub(crate) struct Surroundings {
     pub(crate) failure: mpsc::UnboundedSender<DaemonError>,
 }
 
-impl Engine {
+impl ControlThread {
     pub(crate) fn start(
         control: Control,
         writer: Arc<Writer>,

@@ -1,12 +1,12 @@
-//! The mission's figures: GPT-3 175B with FSDP on p4d with and without EFA.
+//! Predicted and stated figures of GPT-3 175B with FSDP on p4d, over EFA and over TCP.
 #![allow(clippy::print_stdout, reason = "an example prints")]
-use bedplate_calibrate::MISSION_FIGURES;
+use bedplate_calibrate::EFA_TCP_FIGURES;
 use bedplate_catalog::Catalog;
 use bedplate_perf::Constants;
 
 fn main() {
     let (catalog, constants) = (Catalog::builtin(), Constants::builtin());
-    for figure in MISSION_FIGURES {
+    for figure in EFA_TCP_FIGURES {
         let predicted = figure.predicted(&constants, &catalog).unwrap_or(f64::NAN);
         println!(
             "{:>4} GPUs, {}: {predicted:.0} TFLOP/s per GPU, stated {:.0} ({:+.1} %)",

@@ -1,15 +1,85 @@
 //! What a rank finds in its environment: its place in the world, its devices, and what Slurm would have told it.
 //!
-//! The order of precedence: what the job sets itself beats what is inherited; what says who a rank is and what it may
-//! use beats both; defaults of the network only fill gaps, since whoever sets one knows the machines better.
+//! What the job sets overrides what is inherited. What identifies a rank and says what it may use overrides both.
+//! Defaults of the network only fill gaps: a job or site that sets one knows the machines better.
 
 use std::collections::BTreeMap;
 
 use bedplate_topology::compress_hostlist;
+use serde::{Deserialize, Serialize};
 
-use crate::wire::{Launch, Peer, RunId, Step};
+use crate::RankBlocks;
 
-/// What the agent knows and the control plane does not.
+/// What all processes of a run on one node have in common.
+#[derive(Debug, Clone)]
+pub struct NodePart<'a> {
+    pub job: u64,
+    /// Counts the runs of the job.
+    pub run: u32,
+    pub job_name: &'a str,
+    pub user: &'a str,
+    /// This node's place among `peers`.
+    pub node_index: u32,
+    /// All nodes of the gang, in the order of their ranks.
+    pub peers: &'a [Peer],
+    /// Local indices of the devices that are leased to this run here.
+    pub devices: &'a [u32],
+    pub cpus: u32,
+    /// Ranks that start here; none on the other nodes of a script.
+    pub ranks: &'a [u32],
+    pub world_size: u32,
+    /// What the job sets itself.
+    pub set: &'a BTreeMap<String, String>,
+    pub facts: &'a Facts,
+    /// Step and path of the checkpoint from which the job goes on.
+    pub checkpoint: Option<(u64, Option<&'a str>)>,
+}
+
+/// A step's part on one node: tasks that `srun` started inside a gang.
+#[derive(Debug, Clone)]
+pub struct StepPart<'a> {
+    pub number: u32,
+    /// This node's place among `nodes`.
+    pub node_index: u32,
+    /// The names of the nodes of the step.
+    pub nodes: &'a [String],
+    /// The tasks that start here.
+    pub tasks: &'a [u32],
+    pub task_count: u32,
+    /// What the step sets itself.
+    pub set: &'a BTreeMap<String, String>,
+}
+
+/// A node of a gang as the others see it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Peer {
+    pub name: String,
+    pub address: String,
+    pub role: String,
+    pub tasks: u32,
+    pub gpus: u32,
+}
+
+/// What ranks learn about their job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Facts {
+    pub partition: String,
+    pub account: String,
+    pub qos: String,
+    pub submit_directory: Option<String>,
+    pub tasks_per_node: u32,
+    pub cpus_per_task: u32,
+    pub gpus_per_node: u32,
+    /// Number of the array and index in it.
+    pub array: Option<(u64, u32)>,
+    /// Milliseconds since 1970.
+    pub started_ms: u64,
+    pub ends_ms: u64,
+    /// Runs before this one.
+    pub restarts: u32,
+}
+
+/// What the program that starts a rank knows about its node.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Surroundings {
     /// What the rank starts from, before the job's own variables.
@@ -24,57 +94,54 @@ pub struct Surroundings {
     pub has_efa: bool,
 }
 
-/// Where `PATH` starts when nobody sets it.
+/// `PATH` where it is not set.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// The name of the variable by which a process of a run is recognised, whatever became of its parents.
 pub const MARK: &str = "BEDPLATE_RUN";
 
 /// The value of [`MARK`] for the processes of a run on a node.
-pub fn mark(run: RunId, node: &str) -> String {
-    format!("{}.{}@{node}", run.job, run.number)
+pub fn mark(job: u64, run: u32, node: &str) -> String {
+    format!("{job}.{run}@{node}")
 }
 
 /// The whole environment of a rank of a gang.
 pub fn variables(
-    launch: &Launch,
+    part: &NodePart<'_>,
     rank: u32,
     master_port: u16,
     around: &Surroundings,
 ) -> BTreeMap<String, String> {
-    let nodes: Vec<&Peer> = launch.peers.iter().collect();
-    let local_rank = launch.ranks.iter().position(|each| *each == rank).unwrap_or(0) as u32;
+    let nodes: Vec<&Peer> = part.peers.iter().collect();
+    let local_rank = part.ranks.iter().position(|each| *each == rank).unwrap_or(0) as u32;
     let tasks: Vec<u32> = nodes.iter().map(|peer| peer.tasks).collect();
     let place = Place {
         rank,
         local_rank,
-        node: launch.node_index,
-        world: launch.world_size,
+        node: part.node_index,
+        world: part.world_size,
         // A script is one rank, but asks for the tasks that its steps will have.
-        slurm_tasks: tasks
-            .iter()
-            .fold(0, |sum: u32, tasks| sum.saturating_add(*tasks))
-            .max(launch.world_size),
+        slurm_tasks: tasks.iter().fold(0, |sum: u32, tasks| sum.saturating_add(*tasks)).max(part.world_size),
         tasks: &tasks,
         nodes: &nodes,
     };
-    let mut variables = Variables::new(launch, &BTreeMap::new(), around);
-    variables.add_all(launch, &place, master_port);
-    variables.finish()
+    let mut variables = Variables::new(part, &BTreeMap::new(), around);
+    variables.add_all(part, &place, master_port);
+    variables.0
 }
 
 /// The whole environment of a task of a step, which `srun` started inside a gang.
 pub fn step_variables(
-    launch: &Launch,
-    step: &Step,
+    part: &NodePart<'_>,
+    step: &StepPart<'_>,
     task: u32,
     master_port: u16,
     around: &Surroundings,
 ) -> BTreeMap<String, String> {
-    let find = |name: &String| launch.peers.iter().find(|peer| peer.name == *name);
+    let find = |name: &String| part.peers.iter().find(|peer| peer.name == *name);
     let nodes: Vec<&Peer> = step.nodes.iter().filter_map(find).collect();
     let local_rank = step.tasks.iter().position(|each| *each == task).unwrap_or(0) as u32;
-    let tasks = spread(step.task_count, step.node_count);
+    let tasks = RankBlocks::spread(step.task_count, step.nodes.len() as u32).counts();
     let place = Place {
         rank: task,
         local_rank,
@@ -84,21 +151,15 @@ pub fn step_variables(
         tasks: &tasks,
         nodes: &nodes,
     };
-    let mut variables = Variables::new(launch, &step.environment, around);
-    variables.add_all(launch, &place, master_port);
-    variables.keep_meeting_point(launch, step, master_port);
+    let mut variables = Variables::new(part, &step.set, around);
+    variables.add_all(part, &place, master_port);
+    variables.keep_meeting_point(part, step, master_port);
     variables.set("SLURM_STEP_ID", step.number);
     variables.set("SLURM_STEPID", step.number);
-    variables.set("SLURM_STEP_NUM_NODES", step.node_count);
+    variables.set("SLURM_STEP_NUM_NODES", step.nodes.len());
     variables.set("SLURM_STEP_NUM_TASKS", step.task_count);
     variables.set("SLURM_STEP_NODELIST", compress_hostlist(step.nodes.iter().map(String::as_str)));
-    variables.finish()
-}
-
-/// Tasks by node when as many as possible are alike and the first nodes take the rest.
-pub fn spread(tasks: u32, nodes: u32) -> Vec<u32> {
-    let nodes = nodes.max(1);
-    (0..nodes).map(|node| tasks / nodes + u32::from(node < tasks % nodes)).collect()
+    variables.0
 }
 
 /// Where one process stands among all.
@@ -124,14 +185,12 @@ impl Place<'_> {
     }
 }
 
-struct Variables {
-    set: BTreeMap<String, String>,
-}
+struct Variables(BTreeMap<String, String>);
 
 impl Variables {
-    fn new(launch: &Launch, more: &BTreeMap<String, String>, around: &Surroundings) -> Self {
+    fn new(part: &NodePart<'_>, more: &BTreeMap<String, String>, around: &Surroundings) -> Self {
         let mut set = around.inherited.clone();
-        set.extend(launch.environment.clone());
+        set.extend(part.set.clone());
         set.extend(more.clone());
         let path = set.get("PATH").map_or(DEFAULT_PATH, String::as_str);
         let front = format!("{}:", around.programs);
@@ -139,34 +198,34 @@ impl Variables {
             let path = format!("{front}{path}");
             set.insert("PATH".to_owned(), path);
         }
-        let mut variables = Self { set };
+        let mut variables = Self(set);
         variables.set("BEDPLATE_AGENT", &around.agent_socket);
         variables.set("BEDPLATE_REPORT", &around.report);
-        variables.add_network(launch, around.has_efa);
+        variables.add_network(part, around.has_efa);
         variables
     }
 
     fn set(&mut self, name: &str, value: impl ToString) {
-        self.set.insert(name.to_owned(), value.to_string());
+        self.0.insert(name.to_owned(), value.to_string());
     }
 
     fn set_or_remove(&mut self, name: &str, value: Option<impl ToString>) {
         match value {
             Some(value) => self.set(name, value),
-            None => drop(self.set.remove(name)),
+            None => drop(self.0.remove(name)),
         }
     }
 
     fn default(&mut self, name: &str, value: &str) {
-        self.set.entry(name.to_owned()).or_insert_with(|| value.to_owned());
+        self.0.entry(name.to_owned()).or_insert_with(|| value.to_owned());
     }
 
-    fn add_all(&mut self, launch: &Launch, place: &Place<'_>, master_port: u16) {
+    fn add_all(&mut self, part: &NodePart<'_>, place: &Place<'_>, master_port: u16) {
         self.add_world(place, master_port);
-        self.add_devices(launch);
-        self.add_slurm_job(launch, place);
-        self.add_slurm_task(launch, place);
-        self.add_ours(launch, place);
+        self.add_devices(part);
+        self.add_slurm_job(part, place);
+        self.add_slurm_task(part, place);
+        self.add_ours(part, place);
     }
 
     /// What `torch.distributed` and its relatives read.
@@ -182,42 +241,42 @@ impl Variables {
     }
 
     /// A script that chose another place for its tasks to meet than the gang's has a reason.
-    fn keep_meeting_point(&mut self, launch: &Launch, step: &Step, master_port: u16) {
-        let address = launch.peers.first().map_or("", |peer| peer.address.as_str());
+    fn keep_meeting_point(&mut self, part: &NodePart<'_>, step: &StepPart<'_>, master_port: u16) {
+        let address = part.peers.first().map_or("", |peer| peer.address.as_str());
         let port = master_port.to_string();
         for (name, given) in [("MASTER_ADDR", address), ("MASTER_PORT", port.as_str())] {
-            if let Some(chosen) = step.environment.get(name).filter(|chosen| *chosen != given) {
+            if let Some(chosen) = step.set.get(name).filter(|chosen| *chosen != given) {
                 self.set(name, chosen);
             }
         }
     }
 
     /// Empty, not absent, when nothing is leased: then nothing may be seen.
-    fn add_devices(&mut self, launch: &Launch) {
-        let devices: Vec<String> = launch.devices.iter().map(u32::to_string).collect();
+    fn add_devices(&mut self, part: &NodePart<'_>) {
+        let devices: Vec<String> = part.devices.iter().map(u32::to_string).collect();
         let list = devices.join(",");
         self.set("CUDA_VISIBLE_DEVICES", &list);
         self.set("SLURM_GPUS_ON_NODE", devices.len());
         self.set_or_remove("SLURM_JOB_GPUS", (!devices.is_empty()).then_some(list));
     }
 
-    fn add_slurm_job(&mut self, launch: &Launch, place: &Place<'_>) {
-        let facts = &launch.facts;
+    fn add_slurm_job(&mut self, part: &NodePart<'_>, place: &Place<'_>) {
+        let facts = part.facts;
         for name in ["SLURM_JOB_ID", "SLURM_JOBID"] {
-            self.set(name, launch.run.job);
+            self.set(name, part.job);
         }
         for name in ["SLURM_NNODES", "SLURM_JOB_NUM_NODES"] {
-            self.set(name, launch.peers.len());
+            self.set(name, part.peers.len());
         }
-        let nodes = compress_hostlist(launch.peers.iter().map(|peer| peer.name.as_str()));
+        let nodes = compress_hostlist(part.peers.iter().map(|peer| peer.name.as_str()));
         for name in ["SLURM_NODELIST", "SLURM_JOB_NODELIST"] {
             self.set(name, &nodes);
         }
         for name in ["SLURM_NTASKS", "SLURM_NPROCS"] {
             self.set(name, place.slurm_tasks);
         }
-        self.set("SLURM_JOB_NAME", &launch.job_name);
-        self.set("SLURM_JOB_USER", &launch.user);
+        self.set("SLURM_JOB_NAME", &part.job_name);
+        self.set("SLURM_JOB_USER", &part.user);
         self.set("SLURM_JOB_PARTITION", &facts.partition);
         self.set("SLURM_JOB_ACCOUNT", &facts.account);
         self.set("SLURM_JOB_QOS", &facts.qos);
@@ -229,8 +288,8 @@ impl Variables {
         self.set_or_remove("SLURM_ARRAY_TASK_ID", facts.array.map(|(_, index)| index));
     }
 
-    fn add_slurm_task(&mut self, launch: &Launch, place: &Place<'_>) {
-        let facts = &launch.facts;
+    fn add_slurm_task(&mut self, part: &NodePart<'_>, place: &Place<'_>) {
+        let facts = part.facts;
         self.set("SLURM_PROCID", place.rank);
         self.set("SLURM_LOCALID", place.local_rank);
         self.set("SLURM_NODEID", place.node);
@@ -238,35 +297,33 @@ impl Variables {
         let some = |count: u32| (count > 0).then_some(count);
         self.set_or_remove("SLURM_NTASKS_PER_NODE", some(facts.tasks_per_node));
         self.set_or_remove("SLURM_CPUS_PER_TASK", some(facts.cpus_per_task));
-        self.set("SLURM_CPUS_ON_NODE", launch.cpus);
-        let here = launch.peers.get(launch.node_index as usize);
+        self.set("SLURM_CPUS_ON_NODE", part.cpus);
+        let here = part.peers.get(part.node_index as usize);
         self.set("SLURMD_NODENAME", here.map_or("", |peer| peer.name.as_str()));
-        let first = launch.peers.first().map_or("127.0.0.1", |peer| peer.address.as_str());
+        let first = part.peers.first().map_or("127.0.0.1", |peer| peer.address.as_str());
         self.set("SLURM_LAUNCH_NODE_IPADDR", first);
     }
 
-    fn add_ours(&mut self, launch: &Launch, place: &Place<'_>) {
-        let here = launch.peers.get(launch.node_index as usize);
+    fn add_ours(&mut self, part: &NodePart<'_>, place: &Place<'_>) {
+        let here = part.peers.get(part.node_index as usize);
         let node = here.map_or("", |peer| peer.name.as_str());
-        self.set("BEDPLATE_JOB", launch.run.job);
-        self.set(MARK, mark(launch.run, node));
+        self.set("BEDPLATE_JOB", part.job);
+        self.set(MARK, mark(part.job, part.run, node));
         self.set("BEDPLATE_NODE", node);
         self.set("BEDPLATE_ADDRESS", here.map_or("127.0.0.1", |peer| peer.address.as_str()));
-        self.set("BEDPLATE_ADDRESSES", addresses(&launch.peers));
+        self.set("BEDPLATE_ADDRESSES", addresses(&part.peers));
         let role = place.nodes.get(place.node as usize).map_or("", |peer| peer.role.as_str());
         self.set("BEDPLATE_ROLE", role);
-        self.set("BEDPLATE_RESTARTS", launch.facts.restarts);
-        let checkpoint = launch.checkpoint.as_ref();
-        self.set_or_remove("BEDPLATE_CHECKPOINT_STEP", checkpoint.map(|checkpoint| checkpoint.step));
-        let path = checkpoint.and_then(|checkpoint| checkpoint.path.as_ref());
-        self.set_or_remove("BEDPLATE_CHECKPOINT_PATH", path);
+        self.set("BEDPLATE_RESTARTS", part.facts.restarts);
+        self.set_or_remove("BEDPLATE_CHECKPOINT_STEP", part.checkpoint.map(|(step, _)| step));
+        self.set_or_remove("BEDPLATE_CHECKPOINT_PATH", part.checkpoint.and_then(|(_, path)| path));
     }
 
     /// Sockets find the right network by themselves except on one machine, where it is the loopback, and beside
     /// container bridges, which lead nowhere.
-    fn add_network(&mut self, launch: &Launch, has_efa: bool) {
-        let is_loopback = launch.peers.iter().all(|peer| peer.address.starts_with("127."));
-        let spans_hosts = launch.peers.windows(2).any(|pair| pair[0].address != pair[1].address);
+    fn add_network(&mut self, part: &NodePart<'_>, has_efa: bool) {
+        let is_loopback = part.peers.iter().all(|peer| peer.address.starts_with("127."));
+        let spans_hosts = part.peers.windows(2).any(|pair| pair[0].address != pair[1].address);
         if is_loopback {
             self.default("NCCL_SOCKET_IFNAME", "lo");
             self.default("GLOO_SOCKET_IFNAME", "lo");
@@ -278,10 +335,6 @@ impl Variables {
                 self.default("FI_EFA_USE_HUGE_PAGE", "0");
             }
         }
-    }
-
-    fn finish(self) -> BTreeMap<String, String> {
-        self.set
     }
 }
 
@@ -304,7 +357,6 @@ fn addresses(peers: &[Peer]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::{Checkpoint, Facts, Program, ReplyTo};
     use expect_test::{Expect, expect};
 
     fn peer(name: &str, address: &str, tasks: u32) -> Peer {
@@ -317,39 +369,44 @@ mod tests {
         }
     }
 
-    fn launch() -> Launch {
-        Launch {
-            run: RunId { job: 17, number: 2 },
-            job_name: "gpt".to_owned(),
-            user: "ada".to_owned(),
-            node_index: 1,
-            peers: vec![peer("n1", "127.0.0.1", 2), peer("n2", "127.0.0.2", 2)],
-            devices: vec![4, 5],
-            shares_device: false,
-            cpus: 8,
-            memory_mib: 0,
-            ranks: vec![2, 3],
-            world_size: 4,
-            program: Program::Command(vec!["train".to_owned()]),
-            environment: BTreeMap::new(),
-            inherits_environment: false,
-            facts: Facts {
+    /// What the parts of the tests borrow.
+    struct Fixture {
+        peers: Vec<Peer>,
+        devices: Vec<u32>,
+        set: BTreeMap<String, String>,
+        facts: Facts,
+    }
+
+    impl Fixture {
+        fn new() -> Self {
+            let facts = Facts {
                 partition: "main".to_owned(),
                 account: "lab".to_owned(),
                 qos: "normal".to_owned(),
                 tasks_per_node: 2,
                 started_ms: 5_000,
                 ..Facts::default()
-            },
-            directory: None,
-            stdin: None,
-            stdout: None,
-            stderr: None,
-            appends: false,
-            prolog: None,
-            epilog: None,
-            probe: None,
-            checkpoint: None,
+            };
+            let peers = vec![peer("n1", "127.0.0.1", 2), peer("n2", "127.0.0.2", 2)];
+            Self { peers, devices: vec![4, 5], set: BTreeMap::new(), facts }
+        }
+
+        fn part(&self) -> NodePart<'_> {
+            NodePart {
+                job: 17,
+                run: 2,
+                job_name: "gpt",
+                user: "ada",
+                node_index: 1,
+                peers: &self.peers,
+                devices: &self.devices,
+                cpus: 8,
+                ranks: &[2, 3],
+                world_size: 4,
+                set: &self.set,
+                facts: &self.facts,
+                checkpoint: None,
+            }
         }
     }
 
@@ -375,7 +432,7 @@ mod tests {
     #[test]
     fn a_rank_learns_its_place_its_devices_and_what_slurm_would_say() {
         check(
-            &variables(&launch(), 3, 29500, &around()),
+            &variables(&Fixture::new().part(), 3, 29500, &around()),
             expect![[r#"
             BEDPLATE_ADDRESS=127.0.0.2
             BEDPLATE_ADDRESSES=n1=127.0.0.1,n2=127.0.0.2
@@ -428,19 +485,19 @@ mod tests {
 
     #[test]
     fn what_the_job_sets_beats_the_inherited_but_not_its_identity() {
-        let mut launch = launch();
+        let mut fixture = Fixture::new();
         let set =
             [("RANK", "99"), ("NCCL_SOCKET_IFNAME", "eth1"), ("PATH", "/opt/bin"), ("SLURM_JOB_ID", "1")];
-        launch.environment = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let found = variables(&launch, 2, 1, &around());
+        fixture.set = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+        let found = variables(&fixture.part(), 2, 1, &around());
         let names = ["RANK", "NCCL_SOCKET_IFNAME", "PATH", "SLURM_JOB_ID"];
         assert_eq!(only(&found, &names), ["2", "eth1", "/run/bin:/opt/bin", "17"]);
     }
 
     #[test]
     fn nothing_leased_means_nothing_visible() {
-        let launch = Launch { devices: Vec::new(), ..launch() };
-        let found = variables(&launch, 2, 1, &around());
+        let fixture = Fixture { devices: Vec::new(), ..Fixture::new() };
+        let found = variables(&fixture.part(), 2, 1, &around());
         let names = ["CUDA_VISIBLE_DEVICES", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"];
         assert_eq!(only(&found, &names), ["", "0", "-"]);
     }
@@ -455,19 +512,19 @@ mod tests {
             (["10.0.0.1", "10.0.0.1"], true, ["-", "-", "-"]),
         ] {
             let peers = vec![peer("n1", addresses[0], 2), peer("n2", addresses[1], 2)];
-            let found = variables(&Launch { peers, ..launch() }, 2, 1, &Surroundings { has_efa, ..around() });
+            let fixture = Fixture { peers, ..Fixture::new() };
+            let found = variables(&fixture.part(), 2, 1, &Surroundings { has_efa, ..around() });
             assert_eq!(only(&found, &names), expected, "{addresses:?}");
         }
     }
 
     #[test]
     fn arrays_checkpoints_and_limits_are_told_when_there_are_any() {
-        let mut launch = launch();
-        launch.checkpoint = Some(Checkpoint { step: 120, path: Some("/c/120".to_owned()) });
-        launch.facts.array = Some((16, 7));
-        launch.facts.ends_ms = 65_000;
-        launch.facts.cpus_per_task = 4;
-        launch.facts.submit_directory = Some("/home/ada".to_owned());
+        let mut fixture = Fixture::new();
+        fixture.facts.array = Some((16, 7));
+        fixture.facts.ends_ms = 65_000;
+        fixture.facts.cpus_per_task = 4;
+        fixture.facts.submit_directory = Some("/home/ada".to_owned());
         let names = [
             "BEDPLATE_CHECKPOINT_STEP",
             "BEDPLATE_CHECKPOINT_PATH",
@@ -477,26 +534,20 @@ mod tests {
             "SLURM_CPUS_PER_TASK",
             "SLURM_SUBMIT_DIR",
         ];
-        let found = variables(&launch, 2, 1, &around());
+        let part = NodePart { checkpoint: Some((120, Some("/c/120"))), ..fixture.part() };
+        let found = variables(&part, 2, 1, &around());
         assert_eq!(only(&found, &names), ["120", "/c/120", "16", "7", "65", "4", "/home/ada"]);
     }
 
     #[test]
     fn a_task_of_a_step_has_its_place_in_the_step_and_its_job_in_the_gang() {
-        let step = Step {
-            run: RunId { job: 17, number: 2 },
-            number: 5,
-            node_index: 0,
-            node_count: 1,
-            nodes: vec!["n2".to_owned()],
-            tasks: vec![0, 1, 2],
-            task_count: 3,
-            arguments: vec!["hostname".to_owned()],
-            environment: BTreeMap::from([("COLOUR".to_owned(), "red".to_owned())]),
-            directory: "/".to_owned(),
-            reply: ReplyTo { address: String::new(), secret: String::new() },
+        let (fixture, nodes) = (Fixture::new(), ["n2".to_owned()]);
+        let set = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
+        let found = |set: &BTreeMap<String, String>| {
+            let step =
+                StepPart { number: 5, node_index: 0, nodes: &nodes, tasks: &[0, 1, 2], task_count: 3, set };
+            step_variables(&fixture.part(), &step, 1, 29500, &around())
         };
-        let found = step_variables(&launch(), &step, 1, 29500, &around());
         let names = [
             "RANK",
             "LOCAL_RANK",
@@ -512,21 +563,16 @@ mod tests {
             "BEDPLATE_RUN",
         ];
         let expected = ["1", "1", "3", "0", "127.0.0.2", "5", "3", "3", "2", "n2", "red", "17.2@n2"];
-        assert_eq!(only(&found, &names), expected);
-        let exported = |port: &str| Step {
-            environment: BTreeMap::from([("MASTER_PORT".to_owned(), port.to_owned())]),
-            ..step.clone()
-        };
+        assert_eq!(only(&found(&set("COLOUR", "red")), &names), expected);
         for port in ["29500", "4711"] {
-            let found = step_variables(&launch(), &exported(port), 1, 29500, &around());
-            assert_eq!(found["MASTER_PORT"], port);
+            assert_eq!(found(&set("MASTER_PORT", port))["MASTER_PORT"], port);
         }
     }
 
     #[test]
     fn tasks_are_spread_evenly_and_written_as_slurm_does() {
         for (tasks, nodes, expected) in [(8, 2, "4(x2)"), (5, 2, "3,2"), (7, 3, "3,2(x2)"), (1, 1, "1")] {
-            assert_eq!(tasks_per_node(&spread(tasks, nodes)), expected);
+            assert_eq!(tasks_per_node(&RankBlocks::spread(tasks, nodes).counts()), expected);
         }
     }
 }

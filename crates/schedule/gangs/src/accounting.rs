@@ -1,0 +1,259 @@
+//! What limits, quotas and fair shares know of what runs and ran.
+//!
+//! A gang is counted when it starts, changes its size and ends, everywhere at once; nothing else changes
+//! what is used. So limits and quotas hold exactly the gangs that run.
+
+use std::collections::BTreeMap;
+
+use bedplate_topology::Cluster;
+
+use crate::jobs::{Charge, Jobs};
+use crate::limits::Ledger;
+use crate::priority::{Rank, Scales, priority};
+use crate::quota::{ANY_GPU, Asked};
+use crate::{
+    AccountId, FairShares, JobId, Never, Priority, Queues, Request, Settings, Time, Usage, UsageRecord,
+    UserId, Wait,
+};
+
+#[derive(Debug, Clone)]
+pub(crate) struct Accounting {
+    ledger: Ledger,
+    usage: Usage,
+    fair_shares: FairShares,
+    scales: Scales,
+    /// The queues of the site, with what running gangs use of their quotas.
+    queues: Queues,
+    /// Quota that gangs took back and have not used yet: no gang borrows it meanwhile.
+    claims: BTreeMap<JobId, Asked>,
+    /// Waiting gangs that the last cycle put behind others because they would have to borrow, with the share
+    /// that put them there.
+    borrowers: BTreeMap<JobId, f64>,
+    /// The accelerator of every kind of node.
+    accelerators: Vec<Option<String>>,
+}
+
+impl Accounting {
+    pub(crate) fn new(settings: &Settings, cluster: &Cluster) -> Self {
+        Self {
+            ledger: Ledger::default(),
+            usage: Usage::default(),
+            fair_shares: FairShares::default(),
+            scales: Scales::new(settings, cluster.node_count()),
+            queues: settings.queues.clone(),
+            claims: BTreeMap::new(),
+            borrowers: BTreeMap::new(),
+            accelerators: cluster.kinds().iter().map(|kind| kind.accelerator.clone()).collect(),
+        }
+    }
+
+    pub(crate) fn usage(&self) -> &Usage {
+        &self.usage
+    }
+
+    pub(crate) fn queues(&self) -> &Queues {
+        &self.queues
+    }
+
+    pub(crate) fn start(&mut self, request: &Request, gpus: u64) {
+        self.ledger.start(request, gpus);
+        self.take_quota(request, gpus);
+    }
+
+    pub(crate) fn end(&mut self, request: &Request, gpus: u64) {
+        self.ledger.end(request, gpus);
+        self.give_quota(request, gpus);
+    }
+
+    /// A running gang has another number of GPUs than before.
+    pub(crate) fn resize(&mut self, request: &Request, before: u64, after: u64) {
+        self.ledger.resize(request, before, after);
+        self.give_quota(request, before);
+        self.take_quota(request, after);
+    }
+
+    fn take_quota(&mut self, request: &Request, gpus: u64) {
+        if let Some(asked) = self.asked(request) {
+            self.queues.take(asked.queue, &asked.kind, gpus);
+        }
+    }
+
+    fn give_quota(&mut self, request: &Request, gpus: u64) {
+        if let Some(asked) = self.asked(request) {
+            self.queues.give(asked.queue, &asked.kind, gpus);
+        }
+    }
+
+    pub(crate) fn charge(&mut self, charge: &Charge, settings: &Settings, now: Time) {
+        let half_life = settings.weights.half_life;
+        self.usage.add(charge.account, charge.user, charge.gpu_ms, now, half_life);
+    }
+
+    pub(crate) fn restore(&mut self, record: UsageRecord, settings: &Settings) {
+        self.usage.restore(record, settings.weights.half_life);
+    }
+
+    /// Works out the fair share of everybody who used or waits.
+    pub(crate) fn rank_users(
+        &mut self,
+        waiting: impl Iterator<Item = (AccountId, UserId)>,
+        settings: &Settings,
+        now: Time,
+    ) {
+        let half_life = settings.weights.half_life;
+        self.fair_shares = FairShares::rank(&settings.accounts, &self.usage, waiting, now, half_life);
+    }
+
+    /// The priority of a job, and where that puts it in the queue.
+    pub(crate) fn rank(
+        &self,
+        request: &Request,
+        submitted: Time,
+        settings: &Settings,
+        now: Time,
+    ) -> (Priority, Rank) {
+        let fair_share = self.fair_shares.factor(request.account, request.user);
+        let priority = priority(request, settings, self.scales, fair_share, submitted, now);
+        (priority, Rank::new(request, settings, priority.total(), submitted))
+    }
+
+    /// The queue by priority. Within a tier gangs that must borrow come after those that need not, and of them
+    /// the queue that has borrowed the smallest share first.
+    pub(crate) fn order(&mut self, jobs: &Jobs, settings: &Settings) -> Vec<JobId> {
+        let waiting: Vec<JobId> = jobs.queue().iter().collect();
+        self.borrowers.clear();
+        if self.queues.is_empty() {
+            return waiting;
+        }
+        let mut queues = self.queues.clone();
+        let mut order = Vec::with_capacity(waiting.len());
+        let tier = |job: &JobId| settings.partition(&jobs[*job].request).tier;
+        for of_tier in waiting.chunk_by(|a, b| tier(a) == tier(b)) {
+            let mut borrowers = Vec::new();
+            for job in of_tier {
+                match self.asked(&jobs[*job].request) {
+                    Some(asked) if asked.borrows(&queues) => borrowers.push((*job, asked)),
+                    Some(asked) => {
+                        queues.take(asked.queue, &asked.kind, asked.gpus);
+                        order.push(*job);
+                    }
+                    None => order.push(*job),
+                }
+            }
+            while let Some(least) = least_share(&borrowers, &queues) {
+                let (job, asked) = borrowers.remove(least);
+                self.borrowers.insert(job, asked.share(&queues));
+                queues.take(asked.queue, &asked.kind, asked.gpus);
+                order.push(job);
+            }
+        }
+        order
+    }
+
+    /// What a job takes from a quota, where it has one.
+    pub(crate) fn asked(&self, request: &Request) -> Option<Asked> {
+        let queue = request.queue?;
+        Some(Asked { queue, kind: self.quota_kind(request).to_string(), gpus: request.gpus() })
+    }
+
+    /// The kind of GPU a job counts against: its accelerator where only one will do, else any.
+    fn quota_kind(&self, request: &Request) -> &str {
+        let wanted =
+            request.roles.iter().find(|role| role.per_node.gpus > 0).map_or(u64::MAX, |role| role.kinds);
+        let mut names = (self.accelerators.iter().enumerate())
+            .filter(|(at, _)| wanted & (1 << at.min(&63)) != 0)
+            .filter_map(|(_, accelerator)| accelerator.as_deref());
+        let first = names.next();
+        match first.filter(|first| names.all(|name| name == *first)) {
+            Some(accelerator) => self.queues.kind_of(accelerator),
+            None => ANY_GPU,
+        }
+    }
+
+    /// The limit or quota that a gang of `gpus` GPUs would break if it started now.
+    pub(crate) fn broken_by(&self, request: &Request, gpus: u64, settings: &Settings) -> Option<Wait> {
+        self.ledger.broken_by(request, gpus, settings).or_else(|| self.over_quota(request, gpus))
+    }
+
+    /// Whether limits and quotas leave a running gang `more` GPUs.
+    pub(crate) fn allows_more(&self, request: &Request, more: u64, settings: &Settings) -> bool {
+        self.ledger.allows_more(request, more, settings) && self.over_quota(request, more).is_none()
+    }
+
+    /// The quota that `gpus` more GPUs would break; what another gang takes back is not there to borrow.
+    fn over_quota(&self, request: &Request, gpus: u64) -> Option<Wait> {
+        let Asked { queue, kind, .. } = self.asked(request)?;
+        let mut available = self.queues.available(queue, &kind);
+        if self.queues.borrows(queue, &kind, gpus) {
+            let claims = self.claims.iter().filter(|(job, claim)| **job != request.id && claim.kind == kind);
+            available = available.saturating_sub(claims.map(|(_, claim)| claim.gpus).sum());
+        }
+        let name = || self.queues.name(queue).to_string();
+        (gpus > available).then(|| Wait::Quota { queue: name(), kind, asked: gpus, available })
+    }
+
+    /// More GPUs than the queue of a gang could ever have.
+    pub(crate) fn beyond_quota(&self, request: &Request, gpus: u64) -> Option<Never> {
+        let Asked { queue, kind, .. } = self.asked(request)?;
+        let most = self.queues.most(queue, &kind);
+        let name = || self.queues.name(queue).to_string();
+        (gpus > most).then(|| Never::BeyondQuota { asked: gpus, most, queue: name(), kind })
+    }
+
+    /// What a gang may take back from queues that borrowed it, and how much of that is not there: nothing for a
+    /// gang that would itself borrow, or that a limit keeps from starting.
+    pub(crate) fn reclaimable(&self, request: &Request, settings: &Settings) -> Option<(Asked, u64)> {
+        let asked = self.asked(request)?;
+        let is_limited = self.ledger.broken_by(request, asked.gpus, settings).is_some();
+        let missing = asked.gpus.saturating_sub(self.queues.available(asked.queue, &asked.kind));
+        (!asked.borrows(&self.queues) && !is_limited).then_some((asked, missing))
+    }
+
+    /// The kind of GPU that a running gang holds in a queue that borrows, and what share its queue has borrowed.
+    pub(crate) fn borrowed(&self, running: &Request) -> Option<(String, f64)> {
+        let held = self.asked(running).map(|asked| Asked { gpus: 0, ..asked })?;
+        held.borrows(&self.queues).then(|| held.share(&self.queues)).map(|share| (held.kind, share))
+    }
+
+    /// Whether a waiting gang comes before a running one as far as quotas go.
+    pub(crate) fn borrows_less(&self, waiting: &Request, running: &Request) -> bool {
+        if self.queues.is_empty() {
+            return true;
+        }
+        // By the share that put it behind: gangs before it count there that have not started yet.
+        let placed = self.borrowers.get(&waiting.id).copied();
+        let asked = self.asked(waiting).filter(|asked| asked.borrows(&self.queues));
+        let Some(share) = placed.or_else(|| Some(asked?.share(&self.queues))) else {
+            return true;
+        };
+        self.borrowed(running).is_some_and(|(_, held)| share < held)
+    }
+
+    /// Keeps quota for a gang until it starts or leaves the queue.
+    pub(crate) fn claim(&mut self, job: JobId, asked: Asked) {
+        self.claims.insert(job, asked);
+    }
+
+    pub(crate) fn drop_claim(&mut self, job: JobId) {
+        self.claims.remove(&job);
+    }
+
+    pub(crate) fn has_claim(&self, job: JobId) -> bool {
+        self.claims.contains_key(&job)
+    }
+
+    #[cfg(test)]
+    pub(crate) fn ledger(&self) -> &Ledger {
+        &self.ledger
+    }
+
+    #[cfg(test)]
+    pub(crate) fn claims(&self) -> &BTreeMap<JobId, Asked> {
+        &self.claims
+    }
+}
+
+fn least_share(borrowers: &[(JobId, Asked)], queues: &Queues) -> Option<usize> {
+    let shares: Vec<f64> = borrowers.iter().map(|(_, asked)| asked.share(queues)).collect();
+    (0..shares.len()).min_by(|a, b| shares[*a].total_cmp(&shares[*b]))
+}

@@ -1,0 +1,358 @@
+//! Every job that has not ended, and the lists that follow from their states.
+//!
+//! Only this file changes a job's state, its place in the queue or the end of its run, so the queue, the
+//! suspended gangs, the elastic ones and the ends of runs always agree with the jobs.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Index;
+
+use bedplate_topology::NodeId;
+
+use crate::priority::Rank;
+use crate::queue::Queue;
+use crate::view::Class;
+use crate::{AccountId, History, JobId, NodeShare, Priority, Request, Then, Time, UserId, Wait};
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Jobs {
+    live: BTreeMap<JobId, Entry>,
+    queue: Queue,
+    suspended: BTreeSet<JobId>,
+    /// Running gangs that may change their size.
+    elastic: BTreeSet<JobId>,
+    /// When the time of each running gang is up.
+    ends: BTreeSet<(Time, JobId)>,
+    /// How often a run began, ended or changed.
+    changes: u64,
+}
+
+/// One live job. Others only see it; it changes through [`Jobs`].
+#[derive(Debug, Clone)]
+pub(crate) struct Entry {
+    pub(crate) request: Request,
+    pub(crate) submitted: Time,
+    pub(crate) state: State,
+    pub(crate) priority: Priority,
+    pub(crate) rank: Rank,
+    /// One per role.
+    pub(crate) classes: Vec<Class>,
+    /// Why it did not start when it was last tried.
+    pub(crate) wait: Wait,
+    /// Restarts after failures and losses, not after preemption.
+    pub(crate) restarts: u32,
+    /// When it last came back to the queue.
+    pub(crate) returned: Time,
+    /// Gangs that stop for it.
+    pub(crate) victims: Vec<JobId>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) enum State {
+    /// Not in the queue yet: held, too early, or waiting for other jobs.
+    Blocked,
+    Queued,
+    Running(Box<Run>),
+    /// Stopped in place: its GPUs are free, its place is remembered.
+    Suspended(Box<Run>),
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Run {
+    pub(crate) shares: Vec<NodeShare>,
+    pub(crate) started: Time,
+    /// When its time is up.
+    ends: Time,
+    /// Since when work would be lost: the start or the newest checkpoint.
+    pub(crate) safe_at: Time,
+    /// Set once it was told to stop.
+    pub(crate) stopping: Option<Then>,
+    /// Nodes it was told to leave.
+    pub(crate) leaving: Vec<NodeId>,
+    pub(crate) resized: Time,
+    /// Up to when its GPU time has been booked.
+    charged: Time,
+}
+
+/// GPU time of a user that has not been booked before.
+pub(crate) struct Charge {
+    pub(crate) account: AccountId,
+    pub(crate) user: UserId,
+    pub(crate) gpu_ms: u128,
+}
+
+impl Jobs {
+    pub(crate) fn get(&self, job: JobId) -> Option<&Entry> {
+        self.live.get(&job)
+    }
+
+    pub(crate) fn run(&self, job: JobId) -> Option<&Run> {
+        self.get(job)?.run()
+    }
+
+    /// All live jobs, by number.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (JobId, &Entry)> {
+        self.live.iter().map(|(job, entry)| (*job, entry))
+    }
+
+    /// Those that wait for nothing but resources.
+    pub(crate) fn queue(&self) -> &Queue {
+        &self.queue
+    }
+
+    pub(crate) fn suspended(&self) -> &BTreeSet<JobId> {
+        &self.suspended
+    }
+
+    /// Running gangs that may change their size.
+    pub(crate) fn elastic(&self) -> &BTreeSet<JobId> {
+        &self.elastic
+    }
+
+    /// When the time of each running gang is up, the next first.
+    pub(crate) fn ends(&self) -> &BTreeSet<(Time, JobId)> {
+        &self.ends
+    }
+
+    /// Whether any job waits for a decision.
+    pub(crate) fn is_any_waiting(&self) -> bool {
+        !self.queue.is_empty() || !self.suspended.is_empty()
+    }
+
+    /// Grows whenever a run begins, ends or changes.
+    pub(crate) fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Adds a job that is neither in the queue nor runs yet.
+    pub(crate) fn enter(&mut self, entry: Entry) {
+        debug_assert!(entry.is_blocked(), "a new job is in no list");
+        self.live.insert(entry.request.id, entry);
+    }
+
+    /// Forgets a blocked job.
+    pub(crate) fn remove(&mut self, job: JobId) -> Entry {
+        let entry = self.live.remove(&job).expect("a job ends once");
+        debug_assert!(entry.is_blocked(), "a job that ends is in no list");
+        entry
+    }
+
+    pub(crate) fn enqueue(&mut self, job: JobId) {
+        let entry = self.live.get_mut(&job).expect("the job is live");
+        entry.state = State::Queued;
+        entry.wait = Wait::NotTriedYet;
+        self.queue.insert(entry.rank, job, &entry.classes);
+    }
+
+    pub(crate) fn dequeue(&mut self, job: JobId) {
+        let entry = self.live.get_mut(&job).expect("the job is live");
+        if entry.is_queued() {
+            entry.state = State::Blocked;
+            self.queue.remove(entry.rank, job, &entry.classes);
+        }
+    }
+
+    /// Puts the queue in the order of new priorities.
+    pub(crate) fn reorder(&mut self, rank: impl Fn(&Entry) -> (Priority, Rank)) {
+        let waiting: Vec<JobId> = self.queue.iter().collect();
+        self.queue.clear();
+        for job in waiting {
+            let entry = self.live.get_mut(&job).expect("queued jobs are live");
+            (entry.priority, entry.rank) = rank(entry);
+            self.queue.insert(entry.rank, job, &entry.classes);
+        }
+    }
+
+    pub(crate) fn begin_run(&mut self, job: JobId, run: Run) {
+        self.changes += 1;
+        self.ends.insert((run.ends, job));
+        let entry = self.entry_mut(job);
+        entry.state = State::Running(Box::new(run));
+        if entry.request.elastic().is_some() {
+            self.elastic.insert(job);
+        }
+    }
+
+    /// Takes the run of a running job, which is blocked then.
+    pub(crate) fn end_run(&mut self, job: JobId) -> Option<Run> {
+        let run = self.live.get_mut(&job)?.take_run(|state| matches!(state, State::Running(_)))?;
+        self.changes += 1;
+        self.ends.remove(&(run.ends, job));
+        self.elastic.remove(&job);
+        Some(run)
+    }
+
+    pub(crate) fn suspend(&mut self, job: JobId, run: Run) {
+        self.suspended.insert(job);
+        let entry = self.entry_mut(job);
+        entry.state = State::Suspended(Box::new(run));
+        entry.wait = Wait::Suspended;
+    }
+
+    /// Takes the run of a suspended job, which is blocked then.
+    pub(crate) fn end_suspension(&mut self, job: JobId) -> Option<Run> {
+        self.suspended.remove(&job);
+        self.live.get_mut(&job)?.take_run(|state| matches!(state, State::Suspended(_)))
+    }
+
+    /// Changes a run in any way but its end.
+    pub(crate) fn run_mut(&mut self, job: JobId) -> Option<&mut Run> {
+        let State::Running(run) = &mut self.live.get_mut(&job)?.state else {
+            return None;
+        };
+        self.changes += 1;
+        Some(run)
+    }
+
+    /// Changes when the time of a running gang is up.
+    pub(crate) fn set_end(&mut self, job: JobId, ends: Time) -> &Run {
+        let run = self.run_mut(job).expect("it runs");
+        let before = std::mem::replace(&mut run.ends, ends);
+        self.ends.remove(&(before, job));
+        self.ends.insert((ends, job));
+        self.run(job).expect("it runs")
+    }
+
+    /// The GPU time of a running gang up to now that has not been booked.
+    pub(crate) fn charge(&mut self, job: JobId, now: Time) -> Option<Charge> {
+        let run = self.run_mut(job)?;
+        let gpu_ms = u128::from(now.since(run.charged).0) * u128::from(run.gpus());
+        run.charged = now;
+        let request = &self[job].request;
+        Some(Charge { account: request.account, user: request.user, gpu_ms })
+    }
+
+    pub(crate) fn set_held(&mut self, job: JobId, is_held: bool) {
+        self.entry_mut(job).request.is_held = is_held;
+    }
+
+    pub(crate) fn set_wait(&mut self, job: JobId, wait: Wait) {
+        self.entry_mut(job).wait = wait;
+    }
+
+    pub(crate) fn set_victims(&mut self, job: JobId, victims: Vec<JobId>) {
+        self.entry_mut(job).victims = victims;
+    }
+
+    pub(crate) fn set_returned(&mut self, job: JobId, now: Time) {
+        self.entry_mut(job).returned = now;
+    }
+
+    pub(crate) fn count_restart(&mut self, job: JobId) {
+        self.entry_mut(job).restarts += 1;
+    }
+
+    fn entry_mut(&mut self, job: JobId) -> &mut Entry {
+        self.live.get_mut(&job).expect("the job is live")
+    }
+}
+
+impl Index<JobId> for Jobs {
+    type Output = Entry;
+
+    fn index(&self, job: JobId) -> &Entry {
+        self.get(job).expect("the job is live")
+    }
+}
+
+impl Entry {
+    pub(crate) fn new(
+        request: Request,
+        history: History,
+        classes: Vec<Class>,
+        submitted: Time,
+        (priority, rank): (Priority, Rank),
+    ) -> Self {
+        Self {
+            submitted,
+            state: State::Blocked,
+            priority,
+            rank,
+            classes,
+            wait: Wait::NotTriedYet,
+            restarts: history.restarts,
+            returned: history.returned,
+            victims: history.victims,
+            request,
+        }
+    }
+
+    pub(crate) fn run(&self) -> Option<&Run> {
+        match &self.state {
+            State::Running(run) => Some(run),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.state, State::Queued)
+    }
+
+    pub(crate) fn is_blocked(&self) -> bool {
+        matches!(self.state, State::Blocked)
+    }
+
+    fn take_run(&mut self, is_it: impl Fn(&State) -> bool) -> Option<Run> {
+        if !is_it(&self.state) {
+            return None;
+        }
+        match std::mem::replace(&mut self.state, State::Blocked) {
+            State::Running(run) | State::Suspended(run) => Some(*run),
+            State::Blocked | State::Queued => None,
+        }
+    }
+}
+
+impl Run {
+    /// A run that begins now, or began earlier elsewhere.
+    pub(crate) fn new(shares: Vec<NodeShare>, started: Time, ends: Time) -> Self {
+        Self {
+            shares,
+            started,
+            ends,
+            safe_at: started,
+            stopping: None,
+            leaving: Vec::new(),
+            resized: started,
+            charged: started,
+        }
+    }
+
+    /// The same run with its GPU time booked up to another time.
+    pub(crate) fn charged_until(self, charged: Time) -> Self {
+        Self { charged, ..self }
+    }
+
+    /// The run as it goes on after a suspension: with the time that it had left.
+    pub(crate) fn resumed(self, now: Time) -> Self {
+        Self { ends: now + self.time_left(), charged: now, ..self }
+    }
+
+    /// What a suspended gang had left when it was suspended.
+    pub(crate) fn time_left(&self) -> crate::Span {
+        self.ends.since(self.charged)
+    }
+
+    pub(crate) fn ends(&self) -> Time {
+        self.ends
+    }
+
+    pub(crate) fn charged(&self) -> Time {
+        self.charged
+    }
+
+    pub(crate) fn nodes(&self) -> u32 {
+        self.shares.len() as u32
+    }
+
+    pub(crate) fn gpus(&self) -> u64 {
+        self.shares.iter().map(|share| u64::from(share.gpus())).sum()
+    }
+
+    pub(crate) fn node_ids(&self) -> Vec<u32> {
+        self.shares.iter().map(|share| share.node.0).collect()
+    }
+
+    pub(crate) fn is_leaving(&self) -> bool {
+        self.stopping.is_some() || !self.leaving.is_empty()
+    }
+}

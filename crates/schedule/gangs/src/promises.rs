@@ -1,0 +1,99 @@
+//! What is promised to waiting gangs: nodes from a time on.
+//!
+//! Only this file makes and withdraws promises, so the fleet's plan holds exactly what is booked and promised.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bedplate_topology::NodeId;
+
+use crate::amount::summed_by_node;
+use crate::fleet::Fleet;
+use crate::{Amount, JobId, Span, Time};
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Promises {
+    reservations: BTreeMap<JobId, Reservation>,
+    on_nodes: BTreeSet<(NodeId, Time, JobId)>,
+}
+
+/// Nodes promised to a gang from a time on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reservation {
+    pub job: JobId,
+    pub start: Time,
+    pub until: Time,
+    /// Nodes by role.
+    pub nodes: Vec<Reserved>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reserved {
+    pub node: NodeId,
+    pub role: u16,
+    pub amount: Amount,
+}
+
+impl Promises {
+    pub(crate) fn get(&self, job: JobId) -> Option<&Reservation> {
+        self.reservations.get(&job)
+    }
+
+    /// Promises to others than this gang.
+    pub(crate) fn to_others(&self, job: JobId) -> usize {
+        self.reservations.len() - usize::from(self.reservations.contains_key(&job))
+    }
+
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Reservation> {
+        self.reservations.values()
+    }
+
+    /// When which gangs were promised a node, the earliest first.
+    pub(crate) fn on_node(&self, node: NodeId) -> impl Iterator<Item = (Time, JobId)> {
+        let of_node = (node, Time::ZERO, JobId(0))..=(node, Time::NEVER, JobId(u64::MAX));
+        self.on_nodes.range(of_node).map(|(_, start, job)| (*start, *job))
+    }
+
+    pub(crate) fn make(&mut self, reservation: Reservation, fleet: &mut Fleet) {
+        for reserved in &reservation.nodes {
+            fleet.reserve(reserved.node.0, reservation.start, reservation.until, reserved.amount);
+            self.on_nodes.insert((reserved.node, reservation.start, reservation.job));
+        }
+        self.reservations.insert(reservation.job, reservation);
+    }
+
+    pub(crate) fn withdraw(&mut self, job: JobId, fleet: &mut Fleet) {
+        let Some(reservation) = self.reservations.remove(&job) else {
+            return;
+        };
+        for reserved in &reservation.nodes {
+            fleet.unreserve(reserved.node.0, reservation.start, reservation.until, reserved.amount);
+            self.on_nodes.remove(&(reserved.node, reservation.start, job));
+        }
+    }
+
+    /// Withdraws all promises and says what they were.
+    pub(crate) fn withdraw_all(&mut self, fleet: &mut Fleet, now: Time) -> BTreeMap<JobId, Reservation> {
+        self.on_nodes.clear();
+        fleet.reset_plan(now);
+        std::mem::take(&mut self.reservations)
+    }
+}
+
+impl Reservation {
+    pub(crate) fn length(&self) -> Span {
+        self.until.since(self.start)
+    }
+
+    /// What is promised on each node.
+    pub(crate) fn amounts(&self) -> Vec<(u32, Amount)> {
+        summed_by_node(self.nodes.iter().map(|reserved| (reserved.node.0, reserved.amount)))
+    }
+
+    pub(crate) fn nodes_by_role(&self, roles: usize) -> Vec<Vec<u32>> {
+        let mut nodes = vec![Vec::new(); roles];
+        for reserved in &self.nodes {
+            nodes[usize::from(reserved.role)].push(reserved.node.0);
+        }
+        nodes
+    }
+}
