@@ -1,4 +1,4 @@
-//! The node's dealings with its keeper, and what happens when that one dies.
+//! What the node tells its keeper and hears from it, and what happens when the keeper dies.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -100,7 +100,7 @@ impl Node {
         }
     }
 
-    /// Whatever the keeper left must go before anything new may start; other threads see to that.
+    /// Everything the keeper left must go before anything new may start; other threads do that.
     pub(super) fn lose_keeper(&mut self) {
         (self.options.remark)("the keeper of this node's processes has died; killing what it left");
         if let Some(keeper) = self.keeper.take() {
