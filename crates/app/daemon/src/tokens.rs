@@ -18,7 +18,7 @@ use crate::clock::Clock;
 /// Every secret begins with it, so that scanners find those that leak.
 const PREFIX: &str = "bp_";
 
-/// Ordered: each may what the ones before it may; an agent may nothing but join.
+/// Ordered: each role may do everything that the ones before it may. An agent may only join.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Role {

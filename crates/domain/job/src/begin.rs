@@ -11,7 +11,7 @@ use crate::notation::written_duration;
 /// The last second of the year 9999.
 pub(crate) const LATEST: u64 = 253_402_300_799;
 
-/// Not before this. The crate knows no clock, so both kinds wait for somebody who has one.
+/// Not before this. The crate knows no clock, so the caller resolves both kinds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Begin {
     /// So long after submission: `2h`.

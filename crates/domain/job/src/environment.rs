@@ -9,7 +9,7 @@ pub struct Environment {
     pub set: BTreeMap<String, String>,
 }
 
-/// Which variables of the person who submits go into the job. Whoever submits looks them up.
+/// Which of the submitter's variables go into the job. The submitting program looks them up.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum Inherited {
     #[default]

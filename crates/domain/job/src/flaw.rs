@@ -8,7 +8,7 @@ use crate::begin::LATEST;
 use crate::pattern::fault_of;
 use crate::{Array, Begin, Closeness, Dependency, DependencyKind, Job, Role, Workload};
 
-/// Limits against slips of the keyboard; far above what anybody runs.
+/// Limits against typing errors, far above any real job.
 const MOST_NODES: u32 = 1_000_000;
 pub(crate) const MOST_ARRAY_TASKS: u64 = 1_000_000;
 

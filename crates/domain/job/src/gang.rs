@@ -50,7 +50,7 @@ impl Elastic {
 }
 
 impl Role {
-    /// What the only role of a job is called where nobody has named it.
+    /// The name of a job's only role where none is given.
     pub const ONLY: &'static str = "main";
 
     /// One node with one task and nothing else asked for.

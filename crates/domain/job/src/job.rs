@@ -6,7 +6,7 @@ use bedplate_breakdown::{Breakdown, Predicted};
 
 use crate::{Array, Environment, Gang, HealthPolicy, Placement, Policy, Streams};
 
-/// What somebody wants to run.
+/// What a user wants to run.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Job {
     pub name: String,

@@ -4,7 +4,7 @@
 //! (trainers and rollout workers, say), each a number of equal nodes. The scheduler, the control plane and
 //! the drivers share these types. Jobs are read from TOML, from JSON with the same keys, and from `#SBATCH`
 //! scripts ([`sbatch`]); docs/job.md has every key and option. A value of [`Job`] may be wrong; [`Job::flaws`]
-//! says how. No clock is known here: who submits looks up inherited variables and starts that lie ahead.
+//! says how. There is no clock here: the caller looks up inherited variables and resolves start times.
 //!
 //! ```
 //! use bedplate_job::{Gang, Job, Role, Workload};

@@ -18,7 +18,7 @@ pub enum Receiver {
     /// Every task of the job; of a script those that it started with `srun`, but not the shell.
     #[default]
     Tasks,
-    /// The shell of a script and nobody else.
+    /// The shell of a script only.
     Script,
 }
 

@@ -65,8 +65,8 @@ fn megatron_with_short_options_and_a_line_too_late() {
         features = ["efa", "nvme"]
 
         - line 8: --partition: a choice of partitions is not honoured; the job waits in `batch`
-        - line 12: --mail-type: not honoured; nobody is mailed, watch with `bedplate job show`
-        - line 13: --mail-user: not honoured; nobody is mailed, watch with `bedplate job show`
+        - line 12: --mail-type: not honoured; no mail is sent, watch with `bedplate job show`
+        - line 13: --mail-user: not honoured; no mail is sent, watch with `bedplate job show`
         - line 17: #SBATCH: the line follows a command, so it is a comment, as for sbatch"#]],
     );
 }

@@ -85,7 +85,7 @@ impl Cgroups {
         Some(())
     }
 
-    /// Makes a directory, and removes those that keepers left who were killed.
+    /// Makes a directory, and removes those that killed keepers left.
     fn make(&mut self, directory: &Path) -> Option<()> {
         directory.parent().map(remove_stale);
         fs::create_dir(directory).ok()?;
@@ -104,7 +104,7 @@ impl Cgroups {
             Version::One => put(&limited.directory, "memory.limit_in_bytes", &bytes)?,
             Version::Two => {
                 put(&limited.directory, "memory.max", &bytes)?;
-                // One rank that dies of it takes the others along: half a gang is none.
+                // One rank that dies of it ends the others: half a gang is useless.
                 put(&limited.directory, "memory.oom.group", "1");
             }
         }
@@ -141,7 +141,7 @@ impl Limited {
         text.lines().filter_map(|pid| pid.parse().ok()).collect()
     }
 
-    /// Kills everything inside at one stroke, where the kernel can.
+    /// Kills everything inside at once, where the kernel can.
     pub(crate) fn kill(&self) {
         if self.version == Version::Two {
             put(&self.directory, "cgroup.kill", "1");
@@ -162,7 +162,7 @@ impl Limited {
     }
 }
 
-/// Removes the empty cgroups of keepers that are no more, those of their runs first.
+/// Removes the empty cgroups of keepers that have ended, those of their runs first.
 fn remove_stale(base: &Path) {
     let directories = |path: &Path| {
         let entries = fs::read_dir(path).into_iter().flatten().flatten();

@@ -13,7 +13,7 @@ pub(crate) enum Event {
     Linked(UnboundedSender<FromAgent>),
     Told(ToAgent),
     LinkLost(LinkLoss),
-    /// The control plane does not want this agent.
+    /// The control plane refuses this agent.
     Refused {
         status: u16,
         message: String,
@@ -30,12 +30,12 @@ pub(crate) enum Event {
     Swept {
         killed: usize,
     },
-    /// The files that a job names have been looked at.
+    /// The files that a job names have been checked.
     Checked {
         run: RunId,
         outcome: Result<Outputs, Unready>,
     },
-    /// A process has had its time.
+    /// The time of a process is up.
     Overdue {
         id: u64,
     },

@@ -24,7 +24,7 @@ pub(crate) enum Kind {
 }
 
 pub(crate) const HEAD: usize = 9;
-/// No frame is longer.
+/// The longest frame.
 pub(crate) const LONGEST: usize = 64 << 10;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -47,7 +47,7 @@ pub(crate) fn encode(kind: Kind, task: u32, bytes: &[u8]) -> Vec<u8> {
     frame
 }
 
-/// Nothing when it is no head of a frame.
+/// `None` when it is not the head of a frame.
 pub(crate) fn decode_head(head: &[u8; HEAD]) -> Option<Head> {
     let [kind, t0, t1, t2, t3, l0, l1, l2, l3] = *head;
     let kind = match kind {

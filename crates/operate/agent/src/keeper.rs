@@ -31,9 +31,9 @@ use group::Group;
 use orders::{Notice, Order, Start, node_group};
 use start::Started;
 
-/// Between two looks at processes that were killed and are not gone.
+/// How often processes that were killed and are not gone are checked.
 const LOOK_AGAIN_MS: u16 = 5;
-/// How long what was killed may take at the end of the keeper.
+/// How long killed processes may take to go when the keeper ends.
 const LAST_LOOKS: u32 = 2000;
 
 /// Runs the keeper on the socket that is its standard input, until the other end closes.
@@ -48,7 +48,7 @@ fn keep() -> io::Result<()> {
     let socket = UnixStream::from(io::stdin().as_fd().try_clone_to_owned()?);
     socket.set_nonblocking(true)?;
     set_child_subreaper(true)?;
-    // Whoever interrupts the agent's terminal does not mean the ranks; the agent says when they end.
+    // An interrupt at the agent's terminal is not for the ranks; the agent says when they end.
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
         signals.add(signal);
@@ -229,7 +229,7 @@ impl Keeper {
             let group = self.group(&group);
             group.add(&reaped);
             if is_without_strays {
-                // Nobody is left of its session, so its number may come again for somebody else's.
+                // No process is left of its session, so the kernel may give its number to another.
                 group.sessions.remove(&reaped.pid);
             }
             self.say(&match started.failure() {
@@ -318,8 +318,8 @@ impl Keeper {
         !left.is_empty()
     }
 
-    /// The processes of a group. Those that the keeper started are known; whatever else descends from it is told
-    /// by its session, its ancestors, its cgroup or its mark. What none of these tells belongs to the last group.
+    /// The processes of a group. Those that the keeper started are known; other descendants are recognised by their
+    /// session, ancestors, cgroup or mark. A process that none of these identifies belongs to the last group.
     fn members(&self, name: &str) -> Vec<i32> {
         if self.is_without_strays() && !self.alive.values().any(|alive| alive.group == name) {
             return Vec::new();

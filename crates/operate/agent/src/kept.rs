@@ -46,7 +46,7 @@ impl Kept {
         let _ = self.orders.send(order);
     }
 
-    /// Closes the link to the keeper, upon which it kills everything, and waits until it has.
+    /// Closes the link to the keeper, which then kills everything, and waits until it has.
     pub(crate) async fn end(self) {
         let Self { orders, mut child, .. } = self;
         drop(orders);

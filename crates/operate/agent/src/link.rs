@@ -1,7 +1,7 @@
 //! The link to the control plane: one connection that is made again whenever it breaks.
 //!
 //! It begins as an HTTP request that asks for another protocol, so that one port serves people and agents, and then
-//! carries JSON lines both ways. What the messages mean is no business of this module.
+//! carries JSON lines both ways. This module does not know what the messages mean.
 
 use std::io;
 use std::time::Duration;
@@ -22,9 +22,9 @@ use crate::event::Event;
 use crate::options::Options;
 use crate::weather::Weather;
 
-/// No line of the protocol is longer.
+/// The longest line of the protocol.
 const LONGEST_LINE: u64 = 16 << 20;
-/// No head of an HTTP response is longer.
+/// The longest head of an HTTP response.
 const LONGEST_HEAD: usize = 16 << 10;
 const LONGEST_ERROR: u64 = 64 << 10;
 /// How long a connection may take, a refusal apart.
@@ -33,7 +33,7 @@ const CONNECT_TIME: Duration = Duration::from_secs(3);
 /// Why there is no link.
 #[derive(Debug)]
 enum Failure {
-    /// Nobody listens there.
+    /// Nothing listens there.
     Refused,
     Gone(io::Error),
     /// The control plane answers with an error.
@@ -57,7 +57,7 @@ trait Connection: AsyncRead + AsyncWrite + Send + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Connection for T {}
 type Stream = BufReader<Box<dyn Connection>>;
 
-/// Keeps a link up for as long as somebody listens to its events.
+/// Keeps a link up for as long as its events have a receiver.
 pub(crate) async fn keep(
     options: Options,
     tls: Option<TlsConnector>,
@@ -99,7 +99,7 @@ pub(crate) async fn keep(
     }
 }
 
-/// Between 100 and 200 ms, different for every node, so that they do not all come at once.
+/// Between 100 and 200 ms, different for every node, so that they do not all connect at once.
 fn pause_ms(node: &str, attempt: u64) -> u64 {
     let seed = node
         .bytes()
@@ -113,7 +113,7 @@ async fn connect(options: &Options, tls: Option<&TlsConnector>) -> Result<Stream
     let connection: Box<dyn Connection> = match tls {
         None => Box::new(socket),
         Some(tls) => {
-            // The fingerprint says who it is; the name is not looked at.
+            // The fingerprint identifies the server; the name is not checked.
             let name = ServerName::try_from("bedplate").expect("it is a host name");
             Box::new(tls.connect(name, socket).await?)
         }
@@ -222,7 +222,7 @@ async fn deliver(mut arrivals: UnboundedReceiver<(Instant, ToAgent)>, events: &U
     }
 }
 
-/// Writes until the other end closes or nobody has anything to say any more (`None`).
+/// Writes until the other end closes or all senders are gone (`None`).
 async fn write_messages(
     mut writing: impl AsyncWrite + Unpin,
     weather: &Weather,

@@ -1,8 +1,8 @@
 //! Reading logs, and keeping captured ones from filling the disk.
 //!
-//! Ranks write to their files directly, so a log survives its agent and costs nothing on the way. Therefore nobody can
-//! swap the file under a rank; instead the oldest portions are given back to the disk as a hole, and offsets stay what
-//! they were. A reader that asks for what is gone goes on at the oldest that is there.
+//! Ranks write to their files directly, so a log survives its agent and costs nothing on the way. The file cannot
+//! be replaced under a rank; instead the oldest portions are given back to the disk as a hole, and offsets stay the
+//! same. A reader that asks for a part that is gone continues at the oldest part that is left.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -15,7 +15,7 @@ use nix::unistd::{Whence, lseek};
 use crate::options::LogRules;
 use crate::untrusted::{self, Links};
 
-/// No answer is longer, whatever is asked for.
+/// The longest answer, whatever is asked for.
 const LONGEST_CHUNK: u64 = 1 << 20;
 
 /// A piece of a log.

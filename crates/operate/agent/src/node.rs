@@ -40,8 +40,8 @@ const REPORTS: Duration = Duration::from_millis(200);
 /// And how often logs are measured, in looks at the reports.
 const LOOKS_PER_TRIM: u32 = 25;
 
-/// Runs the agent until it is told to end (`SIGTERM`, `SIGINT`, or by the control plane) or cannot go on. No process of any run is left when it
-/// returns.
+/// Runs the agent until it is told to end (`SIGTERM`, `SIGINT` or by the control plane) or cannot go on. No process of
+/// any run is left when it returns.
 pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
     let tls = options.fingerprint.as_deref().map(tls::connector).transpose()?;
     let program = match &options.program {
@@ -49,7 +49,7 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
         None => std::env::current_exe().map_err(|source| AgentError::Keeper { source })?,
     };
     let places = Places::begin(&options.state, &options.node, &program)?;
-    // What outlives a dead keeper comes to us.
+    // Orphans of a dead keeper become our children.
     let _ = set_child_subreaper(true);
     let (events, mut incoming) = unbounded_channel();
     let mut node = Node::begin(options, places, program, events.clone())?;
@@ -327,7 +327,7 @@ impl Node {
     }
 }
 
-/// By which all processes of all runs of this agent are recognised.
+/// The variable by which all processes of all runs of this agent are recognised.
 fn agent_variable(places: &Places) -> String {
     format!("BEDPLATE_AGENT={}", places.socket.display())
 }

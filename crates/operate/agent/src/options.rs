@@ -41,7 +41,7 @@ pub struct Options {
 pub struct LogRules {
     /// Logs are shortened by this much at a time.
     pub portion_bytes: u64,
-    /// So many portions are kept for each stream.
+    /// How many portions are kept for each stream.
     pub portions: u64,
 }
 

@@ -10,7 +10,7 @@ const FIRST: u16 = 20_000;
 const COUNT: u16 = 10_000;
 const TRIES: u16 = 200;
 
-/// A port on `address` on which nobody listens and which no run of this node holds.
+/// A port on `address` that is free and that no run of this node holds.
 pub(crate) fn find(address: &str, held: &BTreeSet<u16>) -> Option<u16> {
     let start = (random::number() % u64::from(COUNT)) as u16;
     let candidates = (0..TRIES).map(|step| FIRST + (start + step) % COUNT);

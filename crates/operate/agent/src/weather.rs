@@ -1,4 +1,4 @@
-//! Trouble on the network that somebody asked for: cuts and delays, for tests and demonstrations.
+//! Trouble on the network on request: cuts and delays, for tests and demonstrations.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;

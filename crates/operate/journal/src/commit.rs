@@ -105,7 +105,7 @@ fn text(connection: &Connection, row: &JobRow, last_text: &mut Option<LastText>)
     Ok(id)
 }
 
-/// The outer error is a change of a job that nobody submitted.
+/// The outer error is a change of a job that was never submitted.
 fn job_changed(connection: &Connection, job: u64, life: &Life) -> Result<rusqlite::Result<()>, JournalError> {
     match update_job(connection, job, life) {
         Ok(0) => Err(JournalError::UnknownJob { job }),

@@ -36,8 +36,8 @@ fn by(pid: &Option<u32>) -> String {
 }
 
 impl JournalError {
-    /// The same records may be written once the disk has room or works again. Everything else is a flaw of the
-    /// records or of the file, which stays.
+    /// The same records may be written once the disk has room or works again. Every other error is permanent: a
+    /// flaw of the records or of the file.
     pub fn is_passing(&self) -> bool {
         let JournalError::Write { source } = self else { return false };
         matches!(
@@ -107,7 +107,7 @@ pages! {
         "The disk or file system refused to read or write. Nothing that was not written has been acknowledged, and the write is tried again."
         "look at the kernel's log and at the health of the disk; copy the journal elsewhere"
     BUSY "busy" Transient
-        "Another program holds the journal's database for longer than we wait, for example somebody's SQL shell in a transaction."
+        "Another program holds the journal's database for longer than we wait, for example an SQL shell with an open transaction."
         "end the other program's transaction; read with `sqlite3 -readonly`"
     WRITE "write" Bug
         "The database refused a record for a reason that will not pass: a value out of range or a broken rule of the schema. Nothing of its batch is kept."

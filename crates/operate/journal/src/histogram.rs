@@ -1,8 +1,8 @@
-//! How long things took, counted in fixed classes as Prometheus wants them.
+//! Durations, counted in fixed buckets as Prometheus does.
 
 use std::time::Duration;
 
-/// Upper bounds of the classes in microseconds; one more class takes what is longer.
+/// Upper bounds of the buckets in microseconds; one more bucket takes longer times.
 const BOUNDS_US: [u64; 14] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000,
     2_500_000,

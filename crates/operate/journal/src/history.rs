@@ -1,4 +1,4 @@
-//! Questions about what was and is: jobs, their runs, and the notes about them.
+//! Queries: jobs, their runs, and the notes about them.
 //!
 //! A reader sees the last commit as of its question and holds nothing between questions, so that the log can go
 //! into the main file.
@@ -28,10 +28,10 @@ pub struct JobFilter {
     pub user: Option<String>,
     pub account: Option<String>,
     pub name: Option<String>,
-    /// Jobs that were there at some time from `since` on, and before `until`.
+    /// Jobs that existed at some time from `since` on, and before `until`.
     pub since: Option<Time>,
     pub until: Option<Time>,
-    /// Only jobs with smaller numbers: the last of one answer leads to the next answer.
+    /// Only jobs with smaller numbers: the last of one page leads to the next page.
     pub before: Option<JobId>,
     pub limit: u32,
 }
@@ -77,7 +77,7 @@ impl Reader {
         self.find_job(job).map_err(JournalError::reading("a job"))
     }
 
-    /// All runs of a job, the first first.
+    /// All runs of a job, in order.
     pub fn runs(&self, job: JobId) -> Result<Vec<RunRow>, JournalError> {
         self.find_runs(job).map_err(JournalError::reading("the runs of a job"))
     }

@@ -11,7 +11,7 @@ use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 use crate::lock::Lock;
 use crate::{JournalError, commit, restore, schema};
 
-/// How long to wait for somebody else's transaction.
+/// How long to wait for another program's transaction.
 pub(crate) const BUSY: Duration = Duration::from_secs(5);
 /// Statements that are kept ready.
 const STATEMENTS: usize = 64;
@@ -31,13 +31,13 @@ pub(crate) struct LastText {
     pub(crate) id: i64,
 }
 
-/// How the file is used. What is promised about durability is promised for the default.
+/// How the file is used. Durability is guaranteed for the default only.
 #[derive(Debug, Clone)]
 pub struct Options {
     /// The SQLite file layer of this name instead of the system's. For tests.
     pub file_layer: Option<String>,
     pub synchronous: Synchronous,
-    /// The write-ahead log goes into the main file after so many pages of 4 KiB.
+    /// The write-ahead log goes into the main file after this many pages of 4 KiB.
     pub checkpoint_pages: u32,
 }
 

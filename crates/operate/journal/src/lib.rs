@@ -1,9 +1,9 @@
 //! What the control plane has decided, on disk.
 //!
 //! [`Journal`] keeps the records of `bedplate_control` in one SQLite file: a commit has reached the disk when it
-//! returns, and [`restore`](bedplate_control::record::Journal::restore) gives back what all records amount to.
+//! returns, and [`restore`](Journal::restore) gives back what all records amount to.
 //! [`Writer`] is the thread that commits for a daemon, many batches with one wait for the disk. [`Reader`] answers
-//! questions about history and usage without ever holding the writer up.
+//! questions about history and usage without ever blocking the writer.
 //!
 //! What the records mean is not known here. `tests/power_cut.rs` shows what survives a power cut at any instant.
 //!

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use crate::JournalError;
 
-/// How long the daemon before this one may take to go.
+/// How long an earlier daemon may take to end.
 const PATIENCE: Duration = Duration::from_secs(1);
 const PAUSE: Duration = Duration::from_millis(5);
 
@@ -55,7 +55,7 @@ fn beside(journal: &Path) -> PathBuf {
     name.into()
 }
 
-/// Whoever holds the lock may not have written its number yet.
+/// The holder of the lock may not have written its number yet.
 fn holder(file: &mut File) -> Option<u32> {
     let mut text = String::new();
     file.read_to_string(&mut text).ok()?;

@@ -94,7 +94,7 @@ impl Writer {
     ) -> Result<T, JournalError> {
         let (answer, answered) = mpsc::channel();
         let work = move |journal: &mut Journal| {
-            // Nobody may be waiting any more.
+            // The caller may no longer be waiting.
             let _ = answer.send(work(journal));
         };
         let queue = self.queue.as_ref().expect("the queue is there until the writer is dropped");

@@ -3,7 +3,7 @@
 //! A node that the control plane no longer hears is given up after a while, and its gangs start elsewhere. So that
 //! no gang runs twice, the agent gives up first: its lease ends as long after it *sent* the last heartbeat that
 //! was answered as the control plane waits after it *heard* one, and then it kills its ranks. One thing extends the
-//! lease without an answer: a refused connection, for it proves that nobody is there to decide anything.
+//! lease without an answer: a refused connection, for it proves that no control plane is there to decide anything.
 //!
 //! [`Agent`] decides; the shell around it owns the processes, carries out each [`Act`] and reports what [`Happened`].
 
@@ -47,7 +47,7 @@ pub enum Act {
         run: RunId,
     },
     Step(Box<Step>),
-    /// The link is of no use any more.
+    /// Close the link.
     Disconnect,
 }
 
@@ -67,7 +67,7 @@ pub enum Happened {
         rank: u32,
         end: RankEnd,
     },
-    /// Its processes are gone, and not by a fault of their own: whoever kept them died.
+    /// Its processes are gone through no fault of their own: their keeper died.
     Lost {
         run: RunId,
     },
@@ -105,7 +105,7 @@ pub struct Spent {
 /// How the link to the control plane was lost, or could not be made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LinkLoss {
-    /// It was closed, or nobody answers.
+    /// It was closed, or there is no answer.
     Gone,
     /// The other host answers, but no control plane runs on it.
     Refused,
@@ -116,7 +116,7 @@ pub enum LinkLoss {
 pub struct AgentRules {
     /// The lease ends this much earlier than the control plane gives the node up, to have time for the kill.
     pub margin: Span,
-    /// With the control plane's host there but nobody listening: a restart, or an upgrade.
+    /// While the control plane's host answers but nothing listens: a restart, or an upgrade.
     pub orphan_grace: Span,
 }
 
@@ -529,14 +529,14 @@ impl Agent {
         local.end.energy_joules = spent.energy_joules;
         local.end.epilog_failed = spent.epilog_failed;
         let end = local.end.clone();
-        // A run that the control plane has already disowned is nobody's news.
+        // The control plane has disowned this run and expects no report of it.
         if self.over.contains(&run) {
             self.runs.remove(&run);
         }
         self.send(FromAgent::Released { run, end });
     }
 
-    /// Nothing about the run is of interest any more; it goes once its processes are gone.
+    /// The run is forgotten once its processes are gone.
     fn forget(&mut self, run: RunId) {
         self.remember_over(run);
         if self.runs.get(&run).is_some_and(|local| local.phase == Phase::Released) {
@@ -583,7 +583,7 @@ impl Agent {
         }
     }
 
-    /// What is said while nobody listens is not kept: every heartbeat says all that counts.
+    /// Messages without a link are dropped: every heartbeat repeats what counts.
     fn send(&mut self, message: FromAgent) {
         if self.is_linked {
             self.acts.push(Act::Send(message));
@@ -596,7 +596,7 @@ impl Agent {
 }
 
 impl Local {
-    /// Whether it holds one of these devices and shares it with nobody.
+    /// Whether it holds one of these devices without sharing it.
     fn holds_alone(&self, devices: u64) -> bool {
         let is_over = self.phase == Phase::Released;
         !is_over && !self.is_shared && !self.is_suspended && self.devices & devices != 0

@@ -29,7 +29,7 @@ pub struct Output {
     pub urgent: Vec<Command>,
     /// To be carried out, in order, once the records are durable.
     pub commands: Vec<Command>,
-    /// For those who watch, once the records are durable.
+    /// For watching clients, once the records are durable.
     pub notices: Vec<Notice>,
 }
 
@@ -39,7 +39,7 @@ pub enum Command {
     Close { link: LinkId },
 }
 
-/// A change that somebody may be waiting for.
+/// A change that a client may be waiting for.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "type", rename_all = "snake_case")]
 pub enum Notice {
@@ -250,7 +250,7 @@ impl Control {
         }
     }
 
-    /// Sends a message to a node, if it can be reached now; otherwise comparing notes will repeat it.
+    /// Sends a message to a node, if it can be reached now; otherwise the next heartbeat leads to it again.
     pub(crate) fn send(&mut self, node: NodeId, message: ToAgent) {
         if let Some(link) = self.nodes[node.0 as usize].link() {
             self.output.commands.push(Command::Send { link, message });

@@ -61,7 +61,7 @@ impl Control {
         run.and_then(|run| run.members.get(&node)).is_some_and(|member| member.state != MemberState::Lost)
     }
 
-    /// A node works again once nothing is left on it of what it was to be rid of.
+    /// A node works again once nothing is left of the runs that had to end there.
     pub(crate) fn resume_if_clean(&mut self, node: NodeId) {
         let known = &self.nodes[node.0 as usize];
         if known.link().is_none() || !known.rests.is_empty() {
@@ -72,7 +72,7 @@ impl Control {
         self.news.push_back(Event::Node { node, order });
     }
 
-    /// An agent speaks. What comes over a link that has been replaced is not listened to.
+    /// A message from an agent. Messages over a link that has been replaced are ignored.
     pub fn heard(&mut self, link: LinkId, message: FromAgent, now: Time) {
         let now = self.advance(now);
         let Some(node) = self.links.get(&link).copied() else {
@@ -171,7 +171,7 @@ impl Control {
         }
     }
 
-    /// A node that answers but is not well: nothing new, and what runs there moves.
+    /// A node that answers but is unhealthy gets nothing new, and what runs there moves.
     pub(crate) fn take_out(&mut self, node: NodeId, reason: &str, now: Time) {
         if self.nodes[node.0 as usize].drained.is_none() {
             self.mark_drained(node, reason.to_string(), now);
@@ -186,7 +186,7 @@ impl Control {
         self.output.records.push(Record::Node(self.nodes[node.0 as usize].row()));
     }
 
-    /// Somebody wants a node to finish what runs and take nothing new.
+    /// The node finishes what runs and takes nothing new.
     pub(crate) fn drain(&mut self, node: NodeId, reason: String, now: Time) {
         self.mark_drained(node, reason, now);
         if self.nodes[node.0 as usize].presence != Presence::Away {
@@ -194,7 +194,7 @@ impl Control {
         }
     }
 
-    /// Somebody wants a node to work again; its past is forgiven.
+    /// The node works again; earlier losses no longer count.
     pub(crate) fn undrain(&mut self, node: NodeId, now: Time) {
         let known = &mut self.nodes[node.0 as usize];
         known.drained = None;
@@ -205,7 +205,7 @@ impl Control {
         self.resume_if_clean(node);
     }
 
-    /// Holds what a node says it has against what it should have.
+    /// Compares what a node says it has with what it should have.
     fn compare(&mut self, node: NodeId, held: &[Held], patience: Patience, now: Time) {
         for Held { run, phase, .. } in held {
             if !self.is_member(*run, node) {
@@ -228,7 +228,7 @@ impl Control {
     fn compare_run(&mut self, job: JobId, node: NodeId, held: Option<&Held>, patience: Patience, now: Time) {
         let run = &self.runs[&job];
         let (id, run_phase, member) = (run.id, run.phase, &run.members[&node]);
-        // What was said a moment ago may not have arrived when this was sent.
+        // An order of a moment ago may not have arrived when this was sent.
         if patience == Patience::UntilRepeat && now.since(member.told) < self.rules.repeat_after {
             return;
         }

@@ -18,7 +18,7 @@ pub(crate) struct Node {
     /// Takes no work, and why; only people change it back.
     pub(crate) drained: Option<String>,
     pub(crate) losses: Vec<Time>,
-    /// Runs it must be rid of before it works again.
+    /// Runs that must end there before it works again.
     pub(crate) rests: BTreeSet<RunId>,
 }
 
@@ -26,7 +26,7 @@ pub(crate) struct Node {
 pub(crate) enum Presence {
     /// Its connection is open.
     Linked { link: LinkId, heard: Time },
-    /// It closed; until then it may come back as if nothing had been.
+    /// It closed; until then the agent may come back as if nothing had happened.
     Closed { until: Time },
     /// Lost, or never seen.
     Away,

@@ -1,4 +1,4 @@
-//! What must be on disk before anybody is told, and what comes back from there.
+//! What must be on disk before it is acknowledged, and what comes back from there.
 //!
 //! The control plane's memory is a function of these records: [`Restored`] holds all that a restarted one needs.
 //! Records replace what they are about, so writing one twice does no harm.
@@ -38,7 +38,7 @@ pub struct JobRow {
     pub name: String,
     pub account: String,
     pub submitted: Time,
-    /// Given by whoever submitted it: the same key twice is the same job.
+    /// Given by the submitter: the same key twice is the same job.
     pub key: Option<String>,
     /// The job in the one format.
     pub text: Arc<str>,

@@ -53,7 +53,7 @@ impl Control {
         }
     }
 
-    /// Every node may come back as if nothing had been; until then its runs count as running.
+    /// Every node may come back as if nothing had happened; until then its runs count as running.
     fn remember_nodes(&mut self, restored: &Restored, now: Time) {
         let until = now + self.rules.rejoin;
         for row in &restored.nodes {

@@ -1,4 +1,4 @@
-//! How long is waited for whom.
+//! How long the control plane waits for nodes and runs.
 
 use bedplate_gangs::Span;
 
@@ -8,23 +8,23 @@ use bedplate_gangs::Span;
 pub struct Rules {
     /// How often agents say that they are there.
     pub heartbeat: Span,
-    /// A node unheard for so long is lost.
+    /// A node that is silent for this long is lost.
     pub silence: Span,
-    /// A node whose connection closed has so long to come back.
+    /// How long a node whose connection closed has to come back.
     pub closed_grace: Span,
-    /// After a restart of the control plane nodes have so long to come back.
+    /// How long nodes have to come back after a restart of the control plane.
     pub rejoin: Span,
     /// What the survivors of a lost node get instead of their whole grace: they cannot finish a step.
     pub loss_grace: Span,
-    /// A node that has not made a run ready by then is looked at by people.
+    /// A node that has not made a run ready by then is drained for a person to look at.
     pub prepare_within: Span,
-    /// A node that has not ended a run so long after its grace is looked at by people; epilogs may take minutes.
+    /// A node that has not ended a run this long after its grace is drained likewise; epilogs may take minutes.
     pub overdue: Span,
     /// An order that shows no effect is given again.
     pub repeat_after: Span,
-    /// A node lost so often …
+    /// A node lost this often …
     pub most_losses: usize,
-    /// … within so long is kept out until somebody resumes it.
+    /// … within this time is kept out until an operator resumes it.
     pub flapping_window: Span,
 }
 

@@ -19,7 +19,7 @@ pub(crate) struct Run {
     pub(crate) running: Option<Time>,
     /// What comes once nothing is left of it.
     pub(crate) then: Then,
-    /// What its job becomes, where somebody ordered its end.
+    /// What its job becomes, where its end was ordered.
     pub(crate) stops_as: Option<JobState>,
     /// How it ended, as far as is known.
     pub(crate) verdict: Verdict,
@@ -38,7 +38,7 @@ pub(crate) enum Phase {
     Preparing,
     Running,
     Suspended,
-    /// Every node has been told to end it, with so much grace from then on.
+    /// Every node has been told to end it within `grace` from then on.
     Stopping {
         since: Time,
         grace: Span,
@@ -49,7 +49,7 @@ pub(crate) enum Phase {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Member {
     pub(crate) state: MemberState,
-    /// When it was last told something; silence about it is a reason to say it again.
+    /// When it was last told something; without an answer it is told again.
     pub(crate) told: Time,
     /// Ranks that start here.
     pub(crate) ranks: Vec<u32>,
@@ -70,7 +70,7 @@ pub(crate) enum Then {
     Report,
     /// The gang goes on with other nodes, in a new run; the scheduler hears of nodes that it left.
     Restart { shares: Vec<NodeShare>, left: Vec<NodeId> },
-    /// Nobody asks for it any more.
+    /// Its end is of no interest any more.
     Discard,
 }
 

@@ -38,7 +38,7 @@ pub enum Order {
     Resume { node: String },
 }
 
-/// An answer of no, with its reason.
+/// Why a submission or an order is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     #[error("{why}")]
@@ -85,7 +85,7 @@ impl Control {
                 self.keep(JobId(number), array, &user, &job, &text, key, now);
             }
         }
-        // Others may have been decided about in the same breath.
+        // The same cycle may have decided about other jobs.
         for decision in decisions {
             self.carry_out(decision, now);
         }

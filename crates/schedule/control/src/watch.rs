@@ -31,7 +31,7 @@ impl Control {
         }
     }
 
-    /// When a running run must be looked at although nothing happens.
+    /// When a running run must be checked although nothing happens.
     pub(crate) fn next_watch(&self, run: &Run) -> Option<Time> {
         let stuck = self.stuck_after(run).map(|patience| oldest_progress(run) + patience);
         stuck.into_iter().chain(self.signal_at(run)).min()
@@ -46,7 +46,7 @@ impl Control {
         }
     }
 
-    /// A node that does not get rid of a run takes nothing new, and nothing waits for it any more.
+    /// A node that does not end a run takes nothing new, and nothing waits for it any more.
     fn give_up_overdue(&mut self, job: JobId, run: RunId, node: NodeId, now: Time) {
         self.nodes[node.0 as usize].rests.insert(run);
         self.drain(node, format!("it has not ended {run}"), now);
@@ -118,7 +118,7 @@ impl Control {
     }
 }
 
-/// When the rank that was heard least lately was heard, or when all began.
+/// When the rank that has been silent longest was last heard, or when all began.
 fn oldest_progress(run: &Run) -> Time {
     let began = run.running.unwrap_or(run.started);
     alive_progress(run).map(|(_, progress)| progress.at).min().unwrap_or(began).max(began)

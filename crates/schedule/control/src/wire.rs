@@ -92,7 +92,7 @@ pub enum Audience {
     All,
     /// The tasks that a script started with `srun`, but not its shell.
     Steps,
-    /// The shell of a script and nobody else.
+    /// The shell of a script only.
     Script,
 }
 
@@ -439,12 +439,12 @@ pub enum Stream {
 pub enum Chaos {
     /// The agent dies as by `kill -9`.
     Die,
-    /// Neither side hears the other for so long, and nobody is told.
+    /// Neither side hears the other for this long, and neither is told.
     Cut { for_ms: u64 },
-    /// Every message takes longer, for so long.
+    /// Every message is delayed, for this long.
     Delay { by_ms: u64, for_ms: u64 },
     /// One rank dies as by `kill -9`; the first found when none is named.
     KillRank { run: Option<RunId>, rank: Option<u32> },
-    /// The node's own probe fails from now on, or no more.
+    /// Makes the node's own probe fail from now on, or stops that.
     Probe { fails: bool },
 }

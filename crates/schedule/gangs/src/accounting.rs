@@ -93,7 +93,7 @@ impl Accounting {
         self.usage.restore(record, settings.weights.half_life);
     }
 
-    /// Works out the fair share of everybody who used or waits.
+    /// Works out the fair shares of all users that used GPUs or wait for them.
     pub(crate) fn rank_users(
         &mut self,
         waiting: impl Iterator<Item = (AccountId, UserId)>,

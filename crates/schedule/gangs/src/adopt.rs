@@ -1,9 +1,9 @@
 //! Gangs that run already when the scheduler hears of them: a restarted control plane takes them over.
 //!
 //! An adopted gang holds exactly the devices it is said to hold and counts as if it had been started here:
-//! its limit and its GPU time run from its start, quotas and limits know it, those who depend on it wait.
-//! Nothing is decided about it but what the time since then brings: a limit that has passed, a node that is
-//! gone. Rules that became tighter meanwhile do not end it.
+//! its limit and its GPU time run from its start, quotas and limits count it, jobs that depend on it wait.
+//! It stops only for what happened since: a limit that has passed, a node that is gone. Rules that became tighter
+//! meanwhile do not end it.
 //!
 //! What it is said to hold may be impossible. Then it is disowned: whatever still runs of it must be stopped
 //! by the caller, and the job goes back to the queue.
@@ -17,7 +17,7 @@ use crate::jobs::{Run, State};
 use crate::scheduler::Scheduler;
 use crate::{Amount, Decision, JobId, Never, NodeShare, Outcome, Request, Then, Time};
 
-/// A gang with all that is to be known of its run so far.
+/// A gang with everything a scheduler must know of its run so far.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Adopted {
     pub request: Request,
@@ -84,7 +84,7 @@ pub enum Misfit {
     OtherGpus(NodeId),
     /// The node never had room for what the gang asks for, or not those GPUs.
     TooSmall(NodeId),
-    /// Somebody else holds what it should hold on this node.
+    /// Another gang holds what it should hold on this node.
     Taken(NodeId),
 }
 
@@ -98,7 +98,7 @@ impl fmt::Display for Misfit {
                 write!(f, "its role has another number of GPUs than on node {}", node.0)
             }
             Misfit::TooSmall(node) => write!(f, "node {} does not have what it is said to hold", node.0),
-            Misfit::Taken(node) => write!(f, "somebody else holds what it should hold on node {}", node.0),
+            Misfit::Taken(node) => write!(f, "another gang holds what it should hold on node {}", node.0),
         }
     }
 }

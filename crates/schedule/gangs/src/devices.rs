@@ -1,5 +1,5 @@
 //! Which GPUs of a node: those that share a socket and a scale-up domain, and out of the fullest group that
-//! still fits, so that whole groups stay free for those who need them.
+//! still fits, so that whole groups stay free for gangs that need them.
 
 use bedplate_topology::NodeKind;
 

@@ -1,6 +1,6 @@
 //! Gangs that change their size: smaller at the start, larger while nodes idle, smaller again for others.
 //!
-//! Sizes are compared by predicted throughput. A gang grows only into nodes that nobody is promised before
+//! Sizes are compared by predicted throughput. A gang grows only into nodes that are promised to no other before
 //! it ends, and only while another node still brings a fair part of what a node should bring.
 
 use std::collections::BTreeMap;
@@ -78,7 +78,7 @@ impl Scheduler {
             can.then_some(run.resized + settle)
         });
         let earliest = runs.filter(|time| *time > now).min();
-        // Where there are many, all who settled meanwhile are looked at together.
+        // Where there are many, those that settled meanwhile are considered together.
         let together = if self.jobs.elastic().len() > 16 { settle } else { Span::ZERO };
         self.calendar.set(Alarm::Growth, earliest.map(|time| time.max(now + together)));
     }

@@ -25,7 +25,7 @@ pub enum Event {
         job: JobId,
         nodes: Vec<NodeId>,
     },
-    /// A node's state as somebody observed or ordered it.
+    /// A node's state was observed or ordered.
     Node {
         node: NodeId,
         order: NodeOrder,
@@ -35,10 +35,10 @@ pub enum Event {
     Unreserve {
         name: String,
     },
-    /// A gang runs already, on devices of its own: it was started before this scheduler was made. Nodes must be
-    /// told of before the gangs on them, and all gangs that run at once, before anything is decided.
+    /// A gang runs already, on devices of its own: it was started before this scheduler was made. The states of
+    /// nodes come before the gangs on them, and all running gangs come in one call, before anything is decided.
     Adopt(Box<Adopted>),
-    /// How a job ended that this scheduler never saw, for those who depend on it.
+    /// How a job ended that this scheduler never saw, for the jobs that depend on it.
     Known {
         job: JobId,
         outcome: Outcome,

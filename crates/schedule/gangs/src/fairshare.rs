@@ -92,7 +92,7 @@ impl Usage {
         self.entries.get(&(account, user)).map_or(0, |entry| entry.gpu_ms)
     }
 
-    /// GPU milliseconds of everybody, not faded.
+    /// GPU milliseconds of all users, not faded.
     pub fn total(&self) -> u128 {
         self.entries.values().map(|entry| entry.gpu_ms).sum()
     }

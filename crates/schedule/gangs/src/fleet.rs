@@ -1,4 +1,4 @@
-//! The nodes: what they hold, who is on them, and what is free on each from now on.
+//! The nodes: what they have, which gangs are on them, and what is free on each from now on.
 //!
 //! Two timelines are kept per node. `booked` counts what runs and when the node is out of service; `plan`
 //! counts reservations too.
@@ -23,13 +23,13 @@ pub(crate) struct Fleet {
     kinds: Vec<DeviceGroups>,
     /// Sets of nodes by level, closest first: multi-node domains, then switches, then the cluster.
     levels: Vec<LevelSets>,
-    /// GPUs of every node that work and nobody holds. By themselves, because searches look at all of them.
+    /// Working GPUs of every node that are free. In a list of their own, because searches read all of them.
     free_devices: Vec<u64>,
     booked: Vec<Timeline>,
     plan: Vec<Timeline>,
-    /// What happened to `plan`, in order, for those who keep results derived from it.
+    /// What happened to `plan`, in order, for results derived from it.
     changes: Vec<Change>,
-    /// Whether `changes` holds all by which `plan` differs from `booked`.
+    /// Whether `changes` holds every difference between `plan` and `booked`.
     is_traced: bool,
     /// Nodes of which `booked` changed, in order.
     rebooked: Vec<u32>,
@@ -218,7 +218,7 @@ impl Fleet {
         &self.nodes[node as usize].bookings
     }
 
-    /// GPUs that nobody holds, on nodes that are in service.
+    /// Free GPUs on nodes that are in service.
     pub(crate) fn free_gpus(&self, now: Time) -> u64 {
         let is_closed = |closure: &Closure| closure.from <= now && now < closure.until;
         let serves = |(node, _): &(&NodeEntry, &u64)| !node.closed.iter().any(is_closed);
@@ -263,7 +263,7 @@ impl Fleet {
         self.share_device(node, booking, share, open);
     }
 
-    /// Whether nobody holds what the booking names, whatever the node's state is.
+    /// Whether what the booking names is free, whatever the node's state is.
     pub(crate) fn is_free_for(&self, node: u32, booking: &Booking) -> bool {
         let entry = &self.nodes[node as usize];
         let shared = entry.shared.iter().find(|gpu| gpu.device == booking.devices);

@@ -64,7 +64,7 @@ impl News {
         std::mem::take(&mut self.arrivals)
     }
 
-    /// Whether so many events came that what touches every node is due.
+    /// Whether enough events came since the last cycle.
     pub(crate) fn has_events(&self, enough: u64) -> bool {
         self.events >= enough
     }

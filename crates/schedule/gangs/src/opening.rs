@@ -106,8 +106,8 @@ impl NowView {
     }
 }
 
-/// Whether a class that is spread finds nodes in as many sets as it should; other rules are kept by whoever
-/// chooses the nodes.
+/// Whether a class that is spread finds nodes in as many sets as it should. The choice of nodes keeps the other
+/// rules.
 pub(crate) fn is_spread_enough(
     class: &Class,
     fleet: &Fleet,

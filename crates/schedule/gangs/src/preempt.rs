@@ -2,8 +2,8 @@
 //!
 //! Whole gangs stop, those that lose least first: the work since the last checkpoint, times their GPUs,
 //! plus a restart. Nodes that an elastic gang grew into beyond what it asked for cost nothing and are given
-//! up for anybody; everything else only for a higher tier or a QOS that may preempt. Free nodes count
-//! first, so nobody stops who need not.
+//! up for any gang; everything else only for a higher tier or a QOS that may preempt. Free nodes are used
+//! first, so no gang stops without need.
 
 use bedplate_topology::NodeId;
 
@@ -22,7 +22,7 @@ impl Scheduler {
         if entry.classes.len() != 1 || is_limited || self.is_waiting_for_victims(job) {
             return None;
         }
-        // Where one gang found nobody to move, its equals behind it find nobody either.
+        // Where one gang found no victims, its equals behind it find none either.
         let equals = (self.settings.partition(&entry.request).tier, entry.request.qos, entry.classes[0]);
         if self.room.is_hopeless(&equals) {
             return None;
@@ -43,7 +43,7 @@ impl Scheduler {
             return None;
         }
         let count = victims.len();
-        // Who was suspended is gone at once and reports no end: nothing else would wake the gang.
+        // A suspended gang is gone at once and reports no end: nothing else would wake this one.
         let is_sudden = victims.iter().any(|victim| victim.is_suspended());
         let wakes = if is_sudden { fit.at } else { fit.at.max(now + self.pause_for_nodes()) };
         let jobs = victims.iter().map(|victim| victim.job).collect();
@@ -60,7 +60,7 @@ impl Scheduler {
         self.jobs[job].victims.iter().any(is_leaving)
     }
 
-    /// Those who may be moved for this gang, the cheapest first.
+    /// The gangs that may be moved for this one, the cheapest first.
     fn candidates(&mut self, job: JobId, now: Time) -> Vec<Candidate> {
         let mut candidates: Vec<Candidate> = if self.may_preempt(job, now) {
             let runners = self.runners(now);
@@ -76,10 +76,10 @@ impl Scheduler {
     /// What a running gang leaves for another.
     fn candidate(&self, runner: &Runner, for_job: JobId, now: Time) -> Option<Candidate> {
         let may_go = runner.settled <= now && self.is_outranked(runner, for_job);
-        if may_go { runner.for_higher.clone() } else { runner.for_anybody.clone() }
+        if may_go { runner.for_higher.clone() } else { runner.for_any.clone() }
     }
 
-    /// Until when a gang may not move others: the longer the more often it failed.
+    /// Until when a gang may not move others. Every failure doubles the time.
     fn damped_until(&self, job: JobId) -> Time {
         let entry = &self.jobs[job];
         let damping = Span(self.settings.preemption.damping.0.saturating_mul(1 << entry.restarts.min(20)));

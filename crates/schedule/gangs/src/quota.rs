@@ -88,7 +88,7 @@ impl Queues {
         self.available_at(usize::from(queue.0), kind).max(0) as u64
     }
 
-    /// How many GPUs of a kind the queue could have if nobody used any.
+    /// How many GPUs of a kind the queue could have if none were in use.
     pub fn most(&self, queue: QueueId, kind: &str) -> u64 {
         self.most_at(usize::from(queue.0), kind).max(0) as u64
     }

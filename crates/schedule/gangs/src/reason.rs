@@ -132,7 +132,7 @@ pub enum Wait {
     Suspended,
     /// It may run; the next pass decides.
     NotTriedYet,
-    /// In strict order nobody passes the gang in front.
+    /// In strict order no gang passes the one in front.
     InOrder {
         behind: JobId,
     },

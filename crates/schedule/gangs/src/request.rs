@@ -122,7 +122,7 @@ impl Request {
         self.roles.iter().map(RoleRequest::gpus).sum()
     }
 
-    /// Throughput with so many nodes over that with the number asked for; proportional without a prediction.
+    /// Throughput with `nodes` nodes over that with the number asked for; proportional without a prediction.
     pub fn speed(&self, nodes: u32) -> f64 {
         let asked = self.nodes();
         match &self.expected {
@@ -140,7 +140,7 @@ impl Request {
     }
 }
 
-/// What is to be known of a job that was submitted to a scheduler before this one.
+/// What an earlier scheduler knew of a job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct History {
     /// Its age counts from here.
@@ -203,8 +203,8 @@ pub struct NodeFilter {
     pub features: Vec<String>,
 }
 
-/// A job waits until those it depends on are known to have ended. Of one that was never submitted nothing will
-/// be known: whoever takes jobs in checks that those they name exist, or the job waits until it is cancelled.
+/// A job waits until those it depends on are known to have ended. One that was never submitted never ends: the
+/// caller checks that the named jobs exist, or the job waits until it is cancelled.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dependency {
     pub kind: DependencyKind,

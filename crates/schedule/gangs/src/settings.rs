@@ -56,7 +56,7 @@ impl Settings {
 pub struct Weights {
     pub age: i64,
     /// For the time waited over the time waited and asked for: short gangs rise fast, long ones slowly, and
-    /// nobody for ever waits a large multiple of what they asked for.
+    /// no gang waits a large multiple of what it asked for.
     pub expansion: i64,
     pub fair_share: i64,
     pub qos: i64,
@@ -146,10 +146,10 @@ impl Qos {
     }
 }
 
-/// How far the order of priority may be left without delaying anybody.
+/// How far gangs may start out of order without delaying others.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Backfill {
-    /// The first so many gangs by priority hold reservations: 1 is EASY, all is conservative.
+    /// How many gangs hold reservations, in order of priority: 1 is EASY, all is conservative.
     pub reserved: usize,
     /// Whether gangs may start before earlier ones at all.
     pub overtakes: bool,
@@ -157,7 +157,7 @@ pub struct Backfill {
     pub whole_nodes: bool,
     /// Run times are rounded up to multiples of this when the future is planned.
     pub resolution: Span,
-    /// Reservations are made anew once events have come for this share of the queue, in hundredths …
+    /// Reservations are made anew once this many events have come for 100 waiting gangs …
     pub replan_percent: u32,
     /// … and at the latest after this long.
     pub replan_after: Span,
@@ -177,7 +177,7 @@ impl Default for Backfill {
 }
 
 impl Backfill {
-    /// Strict order: nobody passes a gang that waits for resources.
+    /// Strict order: no gang passes one that waits for resources.
     pub fn fifo() -> Self {
         Self { reserved: 1, overtakes: false, ..Self::default() }
     }
@@ -202,7 +202,7 @@ pub struct PreemptionRules {
     pub is_allowed: bool,
     /// Victims may hold at most this many times the GPUs that the gang needs.
     pub most_waste: f64,
-    /// At most so many gangs are stopped for one.
+    /// At most this many gangs are stopped for one.
     pub most_victims: usize,
     /// After its n-th restart a gang may not preempt for 2ⁿ times this.
     pub damping: Span,

@@ -19,7 +19,7 @@ use crate::{
 
 pub use error::{PAGES, SettingsError};
 
-/// More partitions, qualities of service or queues than anybody has, and fewer than their numbers can count.
+/// More partitions, qualities of service or queues than any site has, and fewer than their ids can count.
 const MOST_ENTRIES: usize = 10_000;
 
 impl Settings {

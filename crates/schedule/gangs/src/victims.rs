@@ -1,6 +1,6 @@
-//! Running gangs as those see them who need room: what each would leave, and what that costs.
+//! Running gangs as possible victims: what each would leave, and what that costs.
 //!
-//! In a cycle many gangs look for room one after the other, so what does not depend on who asks is worked
+//! In a cycle many gangs look for room one after the other, so what does not depend on the asking gang is worked
 //! out once, until some gang starts, stops or changes its size. Where a gang would stand is found by
 //! lending: what the candidates hold counts as free from the time at which all of them are gone.
 
@@ -31,7 +31,7 @@ pub(crate) struct Candidate {
     pub(crate) leaves_within: Span,
 }
 
-/// A running gang, as far as it matters to others whether it could go.
+/// What other gangs must know of a running gang to see whether it could go.
 #[derive(Debug, Clone)]
 pub(crate) struct Runner {
     pub(crate) job: JobId,
@@ -41,7 +41,7 @@ pub(crate) struct Runner {
     /// Before this it is left alone.
     pub(crate) settled: Time,
     pub(crate) for_higher: Option<Candidate>,
-    pub(crate) for_anybody: Option<Candidate>,
+    pub(crate) for_any: Option<Candidate>,
 }
 
 /// What the search for room remembers while a cycle lasts.
@@ -101,7 +101,7 @@ impl Scheduler {
 
     fn runner(&self, job: JobId, now: Time) -> Runner {
         let entry = &self.jobs[job];
-        let run = entry.run().expect("who has an end runs");
+        let run = entry.run().expect("a gang with an end runs");
         Runner {
             job,
             tier: self.settings.partition(&entry.request).tier,
@@ -109,7 +109,7 @@ impl Scheduler {
             rank: self.rank_at(job, now),
             settled: run.started + entry.request.minimum_run_time,
             for_higher: self.left_for_higher(entry, run, now),
-            for_anybody: self.surplus(job),
+            for_any: self.surplus(job),
         }
     }
 
@@ -192,7 +192,7 @@ impl Scheduler {
         (!victims.is_empty()).then_some((Fit { at, nodes: vec![best] }, victims))
     }
 
-    /// Where a class could start at a time if nobody went.
+    /// Where a class could start at a time if no gang went.
     fn open_at(&mut self, class: &Class, at: Time, now: Time) -> OpenAt {
         let count = self.fleet.count() as usize;
         let mut open = OpenAt { at, starts: vec![Time::NEVER; count], spare: vec![0; count] };
@@ -217,7 +217,7 @@ impl Scheduler {
         fits.then(|| choose(&self.fleet, class, &openings, self.settings.packing)).flatten()
     }
 
-    /// Looks at a node with some of what is held there lent.
+    /// Looks at a node as if some of what is held there were free.
     fn look_without<'a, I: Iterator<Item = &'a Held>>(
         &mut self,
         class: &Class,

@@ -1,6 +1,6 @@
 //! Where and when requests of one class fit: for every node the next window, kept up to date.
 //!
-//! Most gangs ask for one of few shapes, so what was found out for one of them serves the next. A
+//! Most gangs ask for one of few shapes, so what is found for one of them serves the next. A
 //! [`View`] looks ahead: its cursor only moves forward, because within a cycle bookings are only added. What
 //! it begins with is an [`Outlook`](crate::outlook::Outlook), which lasts from cycle to cycle.
 
@@ -39,7 +39,7 @@ impl Shape {
         fits.then_some(if self.is_exclusive { capacity } else { self.need })
     }
 
-    /// Whether nobody holds the GPUs that it needs of a node. Cheaper than its timeline, and needed too.
+    /// Whether the GPUs that it needs of a node are free. Cheaper to ask than the timeline, and needed too.
     pub(crate) fn has_devices(&self, fleet: &Fleet, node: u32) -> bool {
         let gpus = if self.is_exclusive { fleet.capacity(node).gpus } else { self.need.gpus };
         fleet.free_devices(node).count_ones() >= u32::from(gpus)
@@ -54,7 +54,7 @@ pub(crate) enum Rule {
     OneSet {
         level: u8,
     },
-    /// In blocks of so many nodes, each in one set.
+    /// In blocks of `segment` nodes, each in one set.
     Segments {
         level: u8,
         segment: u32,

@@ -176,7 +176,7 @@ impl Views {
         self.ahead.clear();
     }
 
-    /// Forgets the present: what is open is to be found out anew.
+    /// Forgets the present: what is open is computed again.
     pub(crate) fn forget_now(&mut self) {
         self.now.clear();
         self.tried.clear();

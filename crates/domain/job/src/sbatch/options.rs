@@ -90,7 +90,7 @@ use Takes::{Nothing, Perhaps, Value};
 
 const DEVICES: &str = "not honoured; a job gets its devices whole and its processes bind themselves";
 const CHIP: &str = "not honoured; CPUs are counted and not chosen by socket, core or thread";
-const MAIL: &str = "not honoured; nobody is mailed, watch with `bedplate job show`";
+const MAIL: &str = "not honoured; no mail is sent, watch with `bedplate job show`";
 const CLIENT: &str = "not honoured; it is about sbatch itself and changes nothing in the job";
 const SITE: &str = "not honoured; it is left out, because this cluster has no such thing";
 const FOREVER: &str = "not honoured; it is left out, and the job waits for as long as it takes";

@@ -121,7 +121,7 @@ impl Draft {
             Memory::PerNode(bytes) => Some(bytes),
             Memory::PerCpu(bytes) => Some(bytes * cpus as f64),
             Memory::PerGpu(bytes) => Some(bytes * gpus as f64),
-            // Nobody else can take the memory of an exclusive node.
+            // No other job can take the memory of an exclusive node.
             Memory::Whole if self.asked.is_exclusive => None,
             Memory::Whole => {
                 self.remark_on(

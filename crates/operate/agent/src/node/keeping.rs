@@ -1,7 +1,7 @@
-//! The node's dealings with its keeper, and what happens when that one dies or stands still.
+//! What the node tells its keeper and hears from it, and what happens when the keeper dies or stands still.
 //!
-//! The two watch each other. The keeper kills all runs when the agent does not renew their lease; the agent replaces a
-//! keeper that does not answer. So neither of them can let a run live on that the control plane has given up.
+//! The two watch each other: the keeper kills all runs when the agent does not renew their lease, and the agent replaces a
+//! keeper that does not answer. So neither can let a run live on that the control plane has given up.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -149,7 +149,7 @@ impl Node {
         }
     }
 
-    /// Whatever the keeper left must go before anything new may start; other threads see to that.
+    /// Everything the keeper left must go before anything new may start; other threads do that.
     pub(super) fn lose_keeper(&mut self) {
         (self.options.remark)("the keeper of this node's processes has died; killing what it left");
         self.leased = Leased::default();

@@ -19,7 +19,7 @@ use crate::untrusted::{self, Links};
 
 /// How long a prolog or an epilog may take.
 pub(super) const HOOK_TIME: Duration = Duration::from_secs(300);
-/// So much of a hook's or probe's output is passed on.
+/// How much of a hook's or probe's output is passed on.
 const SHOWN_OUTPUT: usize = 2000;
 
 impl Node {
@@ -88,7 +88,7 @@ impl Node {
         self.happened(Happened::NotPrepared { run, why });
     }
 
-    /// The job's file systems may hang, so they are looked at beside the loop.
+    /// The job's file systems may hang, so they are checked outside the loop.
     fn check_files(&mut self, run: RunId) {
         let Some(local) = self.runs.get(&run) else { return };
         if !names_files(&local.launch) {

@@ -21,7 +21,7 @@ const OUTPUT: &str = "probe.out";
 pub(super) struct Probes {
     /// The node's own is `None`.
     failing: BTreeSet<Option<RunId>>,
-    /// Somebody wants the node's own to fail.
+    /// The node's own is made to fail on purpose.
     is_forced: bool,
 }
 
@@ -112,7 +112,7 @@ impl Node {
         }
     }
 
-    /// Only the node's own probe can take back what it said; a job that found fault with a node leaves it.
+    /// Only the node's own probe can report recovery; a job whose probe failed leaves the node.
     fn probe_succeeded(&mut self, run: Option<RunId>) {
         if run.is_none() && !self.probes.is_forced && self.probes.failing.remove(&None) {
             self.happened(Happened::ProbeRecovered);

@@ -14,7 +14,7 @@ impl Addresses {
         Self(pairs.map(|(name, address)| (name.to_owned(), address.to_owned())).collect())
     }
 
-    /// By what other programs can reach a node. On one machine the names of nodes are known to nobody but us, and where
+    /// By what other programs can reach a node. On one machine only we know the names of nodes, and where
     /// each node has a loopback address of its own, that is what serves.
     pub(super) fn reachable(&self, name: &str) -> String {
         let has_own = |address: &str| {

@@ -26,7 +26,7 @@ use crate::random;
 
 /// How long the first node may take to call back.
 const CALL_BACK: Duration = Duration::from_secs(60);
-/// How long a control plane that is away is waited for.
+/// How long to wait for a control plane that cannot be reached.
 const PATIENCE: Duration = Duration::from_secs(600);
 
 pub(super) fn run(arguments: &[String]) -> Result<u8, String> {
@@ -90,7 +90,7 @@ fn request(options: &SrunOptions, here: &Here, reply: ReplyTo) -> Result<StepReq
     })
 }
 
-/// What tasks get of the environment, as `--export` says; what tells them who they are is made anew for each.
+/// What tasks inherit of the environment, as `--export` says; the variables that identify a task are made for each.
 fn exported(export: Option<&str>, own: impl Iterator<Item = (String, String)>) -> BTreeMap<String, String> {
     let is_ours = |name: &str| name.starts_with("SLURM_") || name.starts_with("BEDPLATE_");
     let own: BTreeMap<String, String> = own.filter(|(name, _)| !is_ours(name)).collect();
@@ -108,7 +108,7 @@ fn exported(export: Option<&str>, own: impl Iterator<Item = (String, String)>) -
     exported
 }
 
-/// Hands the request to the agent, again and again while the control plane is away.
+/// Hands the request to the agent, repeatedly while the control plane cannot be reached.
 fn ask(agent: &str, request: &StepRequest) -> Result<(), String> {
     let begun = Instant::now();
     loop {
@@ -163,7 +163,7 @@ fn accept(listener: TcpListener, secret: String, happenings: Sender<Happening>) 
         for stream in listener.incoming().flatten() {
             let (secret, happenings) = (secret.clone(), happenings.clone());
             std::thread::spawn(move || {
-                // Who does not know the secret, or speaks another language, is not answered.
+                // A caller without the secret, or with another protocol, gets no answer.
                 let _ = hear(stream, &secret, &happenings);
             });
         }
@@ -290,7 +290,7 @@ impl Attendance {
         }
     }
 
-    /// The third interrupt means it.
+    /// The third interrupt ends everything.
     fn pass_on(&mut self, signal: i32) -> Result<(), String> {
         self.interrupts += u32::from(signal == libc::SIGINT);
         if self.task_count.is_none() {

@@ -1,4 +1,4 @@
-//! The command line of `srun`: what training scripts pass, what of it means something here, and what cannot be had.
+//! The command line of `srun`: what training scripts pass, which of it has an effect here, and what is refused.
 
 use bedplate_diag::nearest;
 
@@ -235,7 +235,7 @@ fn set(options: &mut SrunOptions, name: &str, value: &str) -> Result<(), String>
     Ok(())
 }
 
-/// A range `2-4` of nodes asks for as many as there are, and the gang has its size already: the least is taken.
+/// Of a range `2-4` of nodes the least is taken: the size of the gang is already fixed.
 fn count(name: &str, value: &str) -> Result<u32, String> {
     let first = value.split('-').next().unwrap_or(value);
     let number = first.parse().ok().filter(|count| *count > 0);
