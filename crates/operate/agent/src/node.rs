@@ -242,6 +242,7 @@ impl Node {
             host: self.host(),
         };
         let _ = link.send(FromAgent::Hello(hello));
+        self.probes.forget();
         self.link = Some(link);
     }
 

@@ -5,7 +5,7 @@
 //! - A fault that a job can cause by itself (its probe, its prolog or epilog, a stall, slow preparation) is held against the job.
 //! - A node is suspected once different jobs, of different users where the cluster has several, failed there and
 //!   nowhere else. The node's own check needs no second witness.
-//! - A job avoids a node that failed it twice while its other nodes did not.
+//! - A job avoids a node that failed it twice.
 //! - Every distinct node on which a job failed counts against the job; too many end it.
 //! - Restarts have a budget, and the pause before each one doubles. A newer checkpoint or a long run refills the budget.
 //! - A node that comes and goes is taken out, and only a part of the cluster may be out at once on our word alone.
@@ -188,7 +188,7 @@ impl Blame {
         if nodes >= self.policy.most_nodes {
             return JobVerdict::End { nodes };
         }
-        match self.evidence.count(fault.job, fault.node) >= self.policy.avoid_after && nodes == 1 {
+        match self.evidence.count(fault.job, fault.node) >= self.policy.avoid_after {
             true => JobVerdict::Avoid(fault.node),
             false => JobVerdict::GoOn,
         }

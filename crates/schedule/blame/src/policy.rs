@@ -27,6 +27,17 @@ pub struct Policy {
     pub most_out: f64,
 }
 
+impl Policy {
+    /// How long to wait before the restart of this number: not at all before the first, then longer and longer.
+    pub fn pause(&self, restart: u32) -> Span {
+        let Some(doublings) = restart.checked_sub(2) else {
+            return Span::ZERO;
+        };
+        let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
+        Span(self.first_pause.0.saturating_mul(factor)).min(self.longest_pause)
+    }
+}
+
 impl Default for Policy {
     fn default() -> Self {
         Self {

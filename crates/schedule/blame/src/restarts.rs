@@ -49,15 +49,6 @@ impl Budget {
             return Restart::Exhausted { restarts: self.restarts };
         }
         self.restarts += 1;
-        Restart::After(pause(self.restarts, policy))
+        Restart::After(policy.pause(self.restarts))
     }
-}
-
-/// Nothing before the first restart, then [`Policy::first_pause`], doubling.
-fn pause(restart: u32, policy: &Policy) -> Span {
-    let Some(doublings) = restart.checked_sub(2) else {
-        return Span::ZERO;
-    };
-    let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
-    Span(policy.first_pause.0.saturating_mul(factor)).min(policy.longest_pause)
 }

@@ -86,7 +86,9 @@ pub enum Happened {
         run: RunId,
         checkpoint: Checkpoint,
     },
+    /// The probe of a run, or the node's own.
     ProbeFailed {
+        run: Option<RunId>,
         reason: String,
     },
     ProbeRecovered,
@@ -139,7 +141,6 @@ pub struct Agent {
     over_in_order: VecDeque<RunId>,
     lease: Lease,
     is_linked: bool,
-    is_unhealthy: Option<String>,
     acts: Vec<Act>,
 }
 
@@ -214,7 +215,6 @@ impl Agent {
             over_in_order: VecDeque::new(),
             lease,
             is_linked: false,
-            is_unhealthy: None,
             acts: Vec::new(),
         }
     }
@@ -293,14 +293,8 @@ impl Agent {
             Happened::Cleaned { run, spent } => self.cleaned(run, spent),
             Happened::Progress { run, rank, step } => self.send(FromAgent::Progress { run, rank, step }),
             Happened::Checkpoint { run, checkpoint } => self.send(FromAgent::Checkpoint { run, checkpoint }),
-            Happened::ProbeFailed { reason } => {
-                self.is_unhealthy = Some(reason.clone());
-                self.send(FromAgent::Unhealthy { reason });
-            }
-            Happened::ProbeRecovered => {
-                self.is_unhealthy = None;
-                self.send(FromAgent::Healthy);
-            }
+            Happened::ProbeFailed { run, reason } => self.send(FromAgent::Unhealthy { reason, run }),
+            Happened::ProbeRecovered => self.send(FromAgent::Healthy),
             Happened::StepWanted(request) => self.send(FromAgent::StepWanted(request)),
         }
         self.tick(now);
@@ -376,9 +370,6 @@ impl Agent {
         for run in unwanted.collect::<Vec<RunId>>() {
             self.stop(run, Span::ZERO, now);
             self.forget(run);
-        }
-        if let Some(reason) = self.is_unhealthy.clone() {
-            self.send(FromAgent::Unhealthy { reason });
         }
         self.tick(now);
     }

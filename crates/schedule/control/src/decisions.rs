@@ -37,7 +37,9 @@ impl Control {
                 let new = names(shares.iter().map(|share| share.node).collect());
                 self.note_job(job, format!("{} replaced by {new}", names(lost.clone())), now);
                 let grace = self.rules.loss_grace.min(self.grace_of(job));
-                self.replace_lost(job, &lost, shares, grace, now);
+                if self.spend_restart(job, "a node was lost", now).is_some() {
+                    self.replace_lost(job, &lost, shares, grace, now);
+                }
             }
             // Its run is not kept: its agents are told to end it when they come back.
             Decision::Disown { job, why } => {
@@ -132,10 +134,18 @@ impl Control {
         if let After::End(outcome) = then {
             run.stops_as = Some(state_of(outcome));
             run.verdict.outcome = Some(outcome);
-            run.verdict.reason = Some(reason);
+            if why != StopReason::GivenUp {
+                run.verdict.reason = Some(reason.clone());
+            }
         }
         self.record_order(job, now);
         self.stop_run(job, grace, now);
+        if matches!(why, StopReason::NodeLost(_))
+            && then == After::Requeue
+            && let Some(pause) = self.spend_restart(job, &reason, now)
+        {
+            self.news.push_back(Event::Postpone { job, until: now + pause, avoid: Vec::new() });
+        }
     }
 
     /// What a run was told to become must survive a restart.
@@ -159,6 +169,7 @@ impl Control {
             StopReason::NodeLeaves(node) => format!("node {} goes out of service", self.names_of(&[node])),
             StopReason::Cancelled => "cancelled".into(),
             StopReason::Requeued => "requeued".into(),
+            StopReason::GivenUp => "given up".into(),
         }
     }
 
@@ -341,6 +352,11 @@ impl Control {
             // It ended just as it was to be suspended: for the scheduler it does not run.
             self.end_job(job, state_of(outcome), None, now);
             return self.news.push_back(Event::Cancel(job));
+        }
+        if outcome == Outcome::Failed {
+            // Where its retries bring it back, they do so less and less quickly.
+            let pause = self.blame.policy().pause(self.scheduler.restarts(job) + 1);
+            self.news.push_back(Event::Postpone { job, until: now + pause, avoid: Vec::new() });
         }
         self.news.push_back(Event::Ended { job, outcome });
         self.reported.push(job);

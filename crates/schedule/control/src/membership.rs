@@ -1,5 +1,6 @@
 //! Nodes that join, speak, fall silent, come back, and are taken out of service.
 
+use bedplate_blame::NodeVerdict;
 use bedplate_gangs::{Event, JobId, NodeOrder, Time};
 use bedplate_topology::NodeId;
 
@@ -25,7 +26,7 @@ impl Control {
         known.incarnation = hello.incarnation;
         let was_away = known.presence == Presence::Away;
         known.presence = Presence::Linked { link, heard: now };
-        self.output.records.push(Record::Node(self.nodes[node.0 as usize].row()));
+        self.record_node(node);
         self.note_node(node, if was_away { "joined" } else { "came back" }.into(), now);
         self.welcome(node, link, &hello.held);
         self.compare(node, &hello.held, Patience::None, now);
@@ -93,7 +94,8 @@ impl Control {
             FromAgent::Released { run, end } => self.released(node, run, end, now),
             FromAgent::Progress { run, rank, step } => self.progressed(run, rank, step, now),
             FromAgent::Checkpoint { run, checkpoint } => self.checkpointed(run, checkpoint, now),
-            FromAgent::Unhealthy { reason } => self.take_out(node, &reason, now),
+            FromAgent::Unhealthy { reason, run: None } => self.check_failed(node, &reason, now),
+            FromAgent::Unhealthy { reason, run: Some(run) } => self.probe_failed(node, run, &reason, now),
             FromAgent::Healthy => self.note_node(node, "its probe succeeds again".into(), now),
             FromAgent::StepWanted(request) => self.start_step(node, &request),
         }
@@ -137,15 +139,18 @@ impl Control {
             self.links.remove(&link);
             self.output.urgent.push(Command::Close { link });
         }
-        let known = &mut self.nodes[node.0 as usize];
-        known.presence = Presence::Away;
-        let losses = known.count_loss(self.rules.flapping_window, now);
+        self.nodes[node.0 as usize].presence = Presence::Away;
         self.note_node(node, format!("lost: {why}"), now);
-        if losses >= self.rules.most_losses && self.nodes[node.0 as usize].drained.is_none() {
-            let reason = format!("lost {losses} times within {}", self.rules.flapping_window);
-            self.mark_drained(node, reason, now);
-        } else {
-            self.output.records.push(Record::Node(self.nodes[node.0 as usize].row()));
+        let verdict = self.blame.node_lost(node, self.surroundings(node), now);
+        match verdict {
+            NodeVerdict::Flapping { losses } if self.nodes[node.0 as usize].drained.is_none() => {
+                let window = self.blame.policy().flapping_window;
+                self.mark_drained(node, format!("lost {losses} times within {window}"), now);
+            }
+            _ => {
+                self.note_if_too_many(node, verdict, now);
+                self.record_node(node);
+            }
         }
         self.news.push_back(Event::Node { node, order: NodeOrder::Fail });
         let hit: Vec<JobId> =
@@ -171,19 +176,15 @@ impl Control {
         }
     }
 
-    /// A node that answers but is unhealthy gets nothing new, and what runs there moves.
-    pub(crate) fn take_out(&mut self, node: NodeId, reason: &str, now: Time) {
-        if self.nodes[node.0 as usize].drained.is_none() {
-            self.mark_drained(node, reason.to_string(), now);
-        }
-        self.news.push_back(Event::Node { node, order: NodeOrder::Fail });
-        self.news.push_back(Event::Node { node, order: NodeOrder::Drain });
+    pub(crate) fn record_node(&mut self, node: NodeId) {
+        let row = self.nodes[node.0 as usize].row(self.blame.losses(node));
+        self.output.records.push(Record::Node(row));
     }
 
     pub(crate) fn mark_drained(&mut self, node: NodeId, reason: String, now: Time) {
         self.note_node(node, format!("taken out of service: {reason}"), now);
         self.nodes[node.0 as usize].drained = Some(reason);
-        self.output.records.push(Record::Node(self.nodes[node.0 as usize].row()));
+        self.record_node(node);
     }
 
     /// The node finishes what runs and takes nothing new.
@@ -196,11 +197,9 @@ impl Control {
 
     /// The node works again; earlier losses no longer count.
     pub(crate) fn undrain(&mut self, node: NodeId, now: Time) {
-        let known = &mut self.nodes[node.0 as usize];
-        known.drained = None;
-        known.losses.clear();
-        let row = known.row();
-        self.output.records.push(Record::Node(row));
+        self.nodes[node.0 as usize].drained = None;
+        self.blame.forgive(node);
+        self.record_node(node);
         self.note_node(node, "put back into service".into(), now);
         self.resume_if_clean(node);
     }

@@ -139,9 +139,11 @@ pub enum FromAgent {
         run: RunId,
         checkpoint: Checkpoint,
     },
-    /// The node's own probe, or the job's, has failed.
+    /// The node's own probe has failed, or that of a run.
     Unhealthy {
         reason: String,
+        #[serde(default)]
+        run: Option<RunId>,
     },
     /// The node's probe succeeds again.
     Healthy,

@@ -25,6 +25,13 @@ pub(super) struct Probes {
     is_forced: bool,
 }
 
+impl Probes {
+    /// A new link: what fails now is told by the next probe, and what failed earlier is no news.
+    pub(super) fn forget(&mut self) {
+        self.failing.clear();
+    }
+}
+
 impl Node {
     pub(super) fn begin_node_probe(&mut self) {
         if let Some(probe) = self.options.probe.clone() {
@@ -108,7 +115,7 @@ impl Node {
 
     fn probe_failed(&mut self, run: Option<RunId>, reason: String) {
         if self.probes.failing.insert(run) {
-            self.happened(Happened::ProbeFailed { reason });
+            self.happened(Happened::ProbeFailed { run, reason });
         }
     }
 
