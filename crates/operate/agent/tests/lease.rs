@@ -105,3 +105,10 @@ fn a_frozen_keeper_is_replaced_and_its_runs_are_told_as_lost() {
     cluster.released(launches[0].run, "n1");
     assert_eq!(cluster.log(launches[0].run, "n1", 0, Stream::Stdout), "works again\n");
 }
+
+#[test]
+fn a_link_that_falls_silent_is_made_again() {
+    let cluster = Cluster::start(&["n1"]);
+    cluster.mute_links();
+    wait_until("a second greeting", || cluster.hellos("n1") == 2);
+}
