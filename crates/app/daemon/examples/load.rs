@@ -231,7 +231,7 @@ fn play_agent(address: SocketAddr, secret: &str, node: &str) -> Result<(), Failu
 fn obey(stream: &mut BufReader<TcpStream>, message: ToAgent, held: &mut Vec<Held>) -> Result<(), Failure> {
     let mut enter = |run: RunId, phase: HeldPhase| {
         held.retain(|held| held.run != run);
-        held.push(Held { run, phase });
+        held.push(Held { run, phase, is_suspended: false });
     };
     match message {
         ToAgent::Prepare(launch) => {

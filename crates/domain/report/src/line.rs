@@ -39,7 +39,9 @@ impl Report {
             return Err(NotAReport::TooLong);
         }
         let text = std::str::from_utf8(line).map_err(|_| NotAReport::Malformed)?.trim();
-        if text.starts_with('{') { from_json(text) } else { from_words(text).ok_or(NotAReport::Malformed) }
+        let report =
+            if text.starts_with('{') { from_json(text)? } else { from_words(text).ok_or(NotAReport::Malformed)? };
+        if report.is_plausible() { Ok(report) } else { Err(NotAReport::Malformed) }
     }
 }
 
@@ -50,13 +52,7 @@ fn from_json(text: &str) -> Result<Report, NotAReport> {
         Some(other) => return Err(NotAReport::OtherVersion(other)),
         None => return Err(NotAReport::Malformed),
     }
-    let report: Report = serde_json::from_value(value).map_err(|_| NotAReport::Malformed)?;
-    match &report {
-        Report::Step(step) if !(step.seconds.is_finite() && step.seconds >= 0.0) => {
-            Err(NotAReport::Malformed)
-        }
-        _ => Ok(report),
-    }
+    serde_json::from_value(value).map_err(|_| NotAReport::Malformed)
 }
 
 /// `progress 1200`, or `checkpoint 1000 /shared/ckpt/1000` whose path may be missing and may contain spaces.

@@ -67,7 +67,35 @@ impl Phase {
     }
 }
 
+/// No step, token count or duration beyond these is believed, and no path that is longer or has control characters.
+const LARGEST_COUNT: u64 = 1 << 53;
+const LONGEST_SECONDS: f64 = 1e9;
+const LARGEST_LOSS: f64 = 1e12;
+const LONGEST_PATH: usize = 4096;
+
 impl Report {
+    /// Whether its figures can be true. A job may write anything, and what it writes is shown to people.
+    pub(crate) fn is_plausible(&self) -> bool {
+        let is_count = |count: u64| count <= LARGEST_COUNT;
+        let is_time = |seconds: f64| (0.0..=LONGEST_SECONDS).contains(&seconds);
+        match self {
+            Report::Progress { step } => is_count(*step),
+            Report::Checkpoint(Checkpoint { step, path }) => {
+                let is_path = |path: &String| path.len() <= LONGEST_PATH && !path.chars().any(char::is_control);
+                is_count(*step) && path.as_ref().is_none_or(is_path)
+            }
+            Report::Step(report) => {
+                is_count(report.step)
+                    && is_time(report.seconds)
+                    && report.tokens.is_none_or(is_count)
+                    && report.loss.is_none_or(|loss| loss.abs() <= LARGEST_LOSS)
+                    && report.breakdown.is_none_or(|breakdown| is_time(breakdown.total().get()))
+            }
+            Report::Predicted { breakdown } => is_time(breakdown.total().get()),
+            Report::Phase { .. } => true,
+        }
+    }
+
     /// How many steps are done, for the reports that say so.
     pub fn progress(&self) -> Option<u64> {
         match self {

@@ -2,7 +2,8 @@
 //!
 //! It has one thread and little memory, so that a fork is cheap, and it adopts whatever its ranks leave behind
 //! (`PR_SET_CHILD_SUBREAPER`): every process of every run descends from it, however often it forked and whatever
-//! session it opened. When the agent dies, its end of the socket closes, and the keeper kills them all and ends.
+//! session it opened. When the agent dies, its end of the socket closes, and the keeper kills them all and ends. When the
+//! agent stands still, it does not renew the lease of its runs, and the keeper kills them and waits for it.
 
 mod group;
 pub(crate) mod orders;
@@ -15,6 +16,7 @@ use std::os::unix::net::UnixStream;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use bedplate_gangs::Time;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sched::{CpuSet, sched_setaffinity};
 use nix::sys::prctl::set_child_subreaper;
@@ -23,9 +25,10 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use nix::unistd::Pid;
 
 use crate::cgroup::Cgroups;
+use crate::clock::now;
 use crate::processes;
 use group::Group;
-use orders::{Notice, Order, Start};
+use orders::{Notice, Order, Start, node_group};
 use start::Started;
 
 /// How often processes that were killed and are not gone are checked.
@@ -68,6 +71,10 @@ struct Keeper {
     groups: BTreeMap<String, Group>,
     /// The processes that were started and have not ended.
     alive: BTreeMap<i32, Alive>,
+    /// The group of the node's own commands, which need no lease.
+    node_group: String,
+    /// When all runs die, unless the agent says otherwise.
+    lease: Option<Time>,
 }
 
 /// A process that was started.
@@ -87,6 +94,8 @@ impl Keeper {
             cgroups: Cgroups::default(),
             groups: BTreeMap::new(),
             alive: BTreeMap::new(),
+            node_group: String::new(),
+            lease: None,
         }
     }
 
@@ -95,6 +104,7 @@ impl Keeper {
             self.wait(children)?;
             while children.read_signal()?.is_some() {}
             let is_open = self.receive()?;
+            self.enforce_lease();
             self.reap();
             self.look_after_dying();
             self.tell()?;
@@ -106,7 +116,11 @@ impl Keeper {
 
     fn wait(&self, children: &SignalFd) -> io::Result<()> {
         let is_any_dying = self.groups.values().any(|group| group.is_dying);
-        let timeout = if is_any_dying { PollTimeout::from(LOOK_AGAIN_MS) } else { PollTimeout::NONE };
+        let timeout = match self.lease {
+            _ if is_any_dying => PollTimeout::from(LOOK_AGAIN_MS),
+            Some(until) => PollTimeout::try_from(until.since(now()).0 + 1).unwrap_or(PollTimeout::MAX),
+            None => PollTimeout::NONE,
+        };
         let mut watched = [
             PollFd::new(self.socket.as_fd(), PollFlags::POLLIN),
             PollFd::new(children.as_fd(), PollFlags::POLLIN),
@@ -153,10 +167,26 @@ impl Keeper {
                 group.is_dying = true;
                 group.is_finishing = true;
             }
+            Order::Lease { until_ms } => {
+                self.lease = until_ms.map(Time);
+                self.say(&Notice::Leased);
+            }
         }
     }
 
+    /// The agent decides when a run ends; when it stands still, time decides.
+    fn enforce_lease(&mut self) {
+        if self.lease.is_none_or(|until| now() < until) {
+            return;
+        }
+        self.lease = None;
+        self.say(&Notice::LeaseEnded);
+        let runs = self.groups.iter_mut().filter(|(name, _)| **name != self.node_group);
+        runs.for_each(|(_, group)| group.is_dying = true);
+    }
+
     fn begin(&mut self, node: &str, cores: &[u32]) {
+        self.node_group = node_group(node);
         self.cgroups = Cgroups::begin(node, cores);
         let mut enforced = self.cgroups.enforced.clone();
         let mut set = CpuSet::new();

@@ -6,6 +6,7 @@
 //! ([`shim::dispatch`]).
 
 mod cgroup;
+mod clock;
 mod error;
 mod event;
 mod frames;
@@ -25,6 +26,7 @@ mod reports;
 pub mod shim;
 mod socket;
 mod tls;
+mod untrusted;
 mod weather;
 
 pub use error::{AgentError, PAGES};

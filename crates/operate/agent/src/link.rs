@@ -27,8 +27,11 @@ const LONGEST_LINE: u64 = 16 << 20;
 /// The longest head of an HTTP response.
 const LONGEST_HEAD: usize = 16 << 10;
 const LONGEST_ERROR: u64 = 64 << 10;
-/// How long a connection may take, a refusal apart.
-const CONNECT_TIME: Duration = Duration::from_secs(3);
+/// How long a connection may take, a refusal apart. Shorter than the pauses between TCP's own attempts, which grow to
+/// a minute while a network is cut.
+const CONNECT_TIME: Duration = Duration::from_secs(2);
+/// A link on which nothing was heard for this long is made again: heartbeats are answered twice a second.
+const SILENCE: Duration = Duration::from_secs(5);
 
 /// Why there is no link.
 #[derive(Debug)]
@@ -186,9 +189,12 @@ async fn read_messages(
 ) -> io::Error {
     loop {
         weather.end_of_cut().await;
-        let message = match read_line(&mut reading).await {
-            Ok(message) => message,
-            Err(error) => return error,
+        let message = match timeout(SILENCE, read_line(&mut reading)).await {
+            Ok(Ok(message)) => message,
+            Ok(Err(error)) => return error,
+            Err(_) => {
+                return io::Error::new(io::ErrorKind::TimedOut, "nothing is heard of the control plane");
+            }
         };
         // The cut may have begun while nothing was there to read.
         let due = weather.cut_until().max(weather.delayed(Instant::now()));

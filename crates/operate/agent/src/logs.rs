@@ -13,6 +13,7 @@ use nix::fcntl::{FallocateFlags, fallocate};
 use nix::unistd::{Whence, lseek};
 
 use crate::options::LogRules;
+use crate::untrusted::{self, Links};
 
 /// The longest answer, whatever is asked for.
 const LONGEST_CHUNK: u64 = 1 << 20;
@@ -25,8 +26,8 @@ pub(crate) struct Piece {
 }
 
 /// Reads from `offset`, or from the oldest byte behind it that is kept. At the end of the log nothing comes.
-pub(crate) fn read(path: &Path, offset: u64, most_bytes: u64) -> io::Result<Piece> {
-    let mut file = File::open(path)?;
+pub(crate) fn read(path: &Path, links: Links, offset: u64, most_bytes: u64) -> io::Result<Piece> {
+    let mut file = untrusted::open(path, links)?;
     let length = file.metadata()?.len();
     let start = first_kept(&file, offset).unwrap_or(offset).min(length);
     file.seek(SeekFrom::Start(start))?;
@@ -45,7 +46,7 @@ fn first_kept(file: &File, offset: u64) -> Option<u64> {
 
 /// Gives the oldest portions of a log back to the disk. False where the file system cannot do that.
 pub(crate) fn trim(path: &Path, rules: LogRules) -> io::Result<bool> {
-    let file = OpenOptions::new().write(true).open(path)?;
+    let file = untrusted::open_with(OpenOptions::new().write(true), path, Links::Refuse)?;
     let portion = rules.portion_bytes.max(4096);
     let excess = (file.metadata()?.len() / portion).saturating_sub(rules.portions);
     if excess == 0 {
@@ -75,11 +76,17 @@ mod tests {
     fn a_log_is_read_in_pieces_until_nothing_comes() {
         let path = temporary("pieces");
         fs::write(&path, "hello world").unwrap();
-        let first = read(&path, 0, 5).unwrap();
+        let first = read(&path, Links::Refuse, 0, 5).unwrap();
         assert_eq!((first.bytes.as_slice(), first.next_offset), (b"hello".as_slice(), 5));
-        assert_eq!(read(&path, 5, 100).unwrap().bytes, b" world");
-        assert_eq!(read(&path, 11, 100).unwrap(), Piece { bytes: Vec::new(), next_offset: 11 });
-        assert_eq!(read(&path, 999, 100).unwrap(), Piece { bytes: Vec::new(), next_offset: 11 });
+        assert_eq!(read(&path, Links::Refuse, 5, 100).unwrap().bytes, b" world");
+        assert_eq!(
+            read(&path, Links::Refuse, 11, 100).unwrap(),
+            Piece { bytes: Vec::new(), next_offset: 11 }
+        );
+        assert_eq!(
+            read(&path, Links::Refuse, 999, 100).unwrap(),
+            Piece { bytes: Vec::new(), next_offset: 11 }
+        );
         fs::remove_file(path).unwrap();
     }
 
@@ -92,9 +99,9 @@ mod tests {
         let rules = LogRules { portion_bytes: portion as u64, portions: 2 };
         if trim(&path, rules).unwrap() {
             assert!(fs::metadata(&path).unwrap().blocks() * 512 <= 3 * portion as u64);
-            let piece = read(&path, 0, 4).unwrap();
+            let piece = read(&path, Links::Refuse, 0, 4).unwrap();
             assert_eq!((piece.bytes, piece.next_offset), (b"eeee".to_vec(), 4 * portion as u64 + 4));
-            assert_eq!(read(&path, 5 * portion as u64, 1).unwrap().bytes, b"f");
+            assert_eq!(read(&path, Links::Refuse, 5 * portion as u64, 1).unwrap().bytes, b"f");
         } else {
             println!("SKIPPED: {} lies on a file system without holes", path.display());
         }

@@ -17,14 +17,13 @@ use std::time::Duration;
 
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
 use bedplate_control::wire::{Audience, FromAgent, Hello, Host, Launch, RunId, ToAgent};
-use bedplate_gangs::Time;
 use bedplate_job::rank_environment::{Surroundings, mark};
 use nix::sys::prctl::set_child_subreaper;
-use nix::time::{ClockId, clock_gettime};
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
+use crate::clock::now;
 use crate::error::AgentError;
 use crate::event::Event;
 use crate::keeper::orders::Order;
@@ -79,6 +78,7 @@ struct Node {
     keepers_started: u32,
     /// Orders for the next keeper while there is none.
     waiting_orders: Vec<Order>,
+    leased: keeping::Leased,
     enforced: Vec<String>,
     has_efa: bool,
     /// What each living process is for, by the number that the keeper knows it by.
@@ -135,6 +135,7 @@ impl Node {
             keeper: None,
             keepers_started: 0,
             waiting_orders: Vec::new(),
+            leased: keeping::Leased::default(),
             enforced: Vec::new(),
             has_efa: processes::has_efa(),
             processes: BTreeMap::new(),
@@ -173,7 +174,9 @@ impl Node {
                     Some(event) => self.take_in(event)?,
                 },
             }
+            self.renew_lease();
             self.carry_out_acts();
+            self.watch_keeper();
         }
     }
 
@@ -239,6 +242,7 @@ impl Node {
             host: self.host(),
         };
         let _ = link.send(FromAgent::Hello(hello));
+        self.probes.forget();
         self.link = Some(link);
     }
 
@@ -327,10 +331,4 @@ impl Node {
 /// The variable by which all processes of all runs of this agent are recognised.
 fn agent_variable(places: &Places) -> String {
     format!("BEDPLATE_AGENT={}", places.socket.display())
-}
-
-/// Milliseconds that also pass while the host sleeps, for the control plane's clock does not sleep with it.
-fn now() -> Time {
-    let clock = clock_gettime(ClockId::CLOCK_BOOTTIME).expect("Linux has this clock");
-    Time(clock.tv_sec() as u64 * 1000 + clock.tv_nsec() as u64 / 1_000_000)
 }

@@ -5,15 +5,20 @@
 //! of any node starts.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs::{self, File, OpenOptions};
+use std::fs::{self, OpenOptions};
+use std::io;
 use std::path::{Path, PathBuf};
 
 use bedplate_control::wire::{Launch, Stream, Unready};
 use bedplate_job::{ArrayMember, FileNames};
 use serde::{Deserialize, Serialize};
 
+use crate::untrusted::{self, Links};
+
 /// The name of the file that remembers where a run's output went, for as long as its logs are kept.
 const REMEMBERED: &str = "outputs.json";
+/// The names of the files of some 10,000 ranks.
+const LONGEST_REMEMBERED: u64 = 16 << 20;
 
 /// The job's own files and directory on this node.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +53,9 @@ impl Outputs {
     }
 
     pub(crate) fn recall(run_directory: &Path) -> Option<Self> {
-        serde_json::from_slice(&fs::read(run_directory.join(REMEMBERED)).ok()?).ok()
+        let text =
+            untrusted::read(&run_directory.join(REMEMBERED), Links::Refuse, LONGEST_REMEMBERED).ok()?;
+        serde_json::from_slice(&text).ok()
     }
 }
 
@@ -68,7 +75,7 @@ pub(crate) fn check(launch: &Launch, run_directory: &Path) -> Result<Outputs, Un
             stderr: path(&launch.stderr)?,
         };
         if let Some(path) = &files.stdin {
-            File::open(path).map_err(|error| job_fault(format!("cannot read {path}: {error}")))?;
+            readable(path).map_err(|error| job_fault(format!("cannot read {path}: {error}")))?;
         }
         for path in files.stdout.iter().chain(&files.stderr) {
             if opened.insert(path.clone()) {
@@ -93,11 +100,23 @@ fn working_directory(launch: &Launch, run_directory: &Path) -> Result<PathBuf, U
     Ok(submitted.filter(|directory| directory.is_dir()).unwrap_or_else(|| run_directory.to_owned()))
 }
 
+/// A pipe or a device is the rank's own affair: opening it may wait for a peer.
+fn readable(path: &str) -> io::Result<()> {
+    match fs::metadata(path)?.is_file() {
+        true => untrusted::open(path.as_ref(), Links::Follow).map(drop),
+        false => Ok(()),
+    }
+}
+
 fn open(path: &str, appends: bool) -> Result<(), Unready> {
     let unwritable = |error| job_fault(format!("cannot write {path}: {error}"));
-    let file = OpenOptions::new().append(true).create(true).open(path).map_err(unwritable)?;
-    let is_file = file.metadata().is_ok_and(|metadata| metadata.is_file());
-    if !appends && is_file {
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_file() && !metadata.is_dir()) {
+        return Ok(());
+    }
+    let mut to_append = OpenOptions::new();
+    let file = untrusted::open_with(to_append.append(true).create(true), path.as_ref(), Links::Follow);
+    let file = file.map_err(unwritable)?;
+    if !appends {
         file.set_len(0).map_err(unwritable)?;
     }
     Ok(())

@@ -4,12 +4,12 @@
 //! reports are skipped: a job must not fail because of one. The file belongs to the job, so it may be anything by the
 //! time it is opened; only a regular file is read, and only so much of it at a time.
 
-use std::fs::OpenOptions;
 use std::io::{Read, Seek, SeekFrom};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 
 use bedplate_report::{LONGEST_LINE, Report};
+
+use crate::untrusted::{self, Links};
 
 /// Read from a file at a time.
 const MOST_BYTES: u64 = 4 << 20;
@@ -34,14 +34,8 @@ impl ReportFile {
 
     /// What is new: of each kind of report the last, and of steps the last few.
     pub(crate) fn read(&mut self) -> Vec<Report> {
-        // A job may have put a FIFO or a link in the place of its file; opening must not wait or lead elsewhere.
-        let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_CLOEXEC;
-        let Ok(mut file) = OpenOptions::new().read(true).custom_flags(flags).open(&self.path) else {
-            return Vec::new();
-        };
-        let Some(metadata) = file.metadata().ok().filter(|metadata| metadata.is_file()) else {
-            return Vec::new();
-        };
+        let Ok(mut file) = untrusted::open(&self.path, Links::Refuse) else { return Vec::new() };
+        let Ok(metadata) = file.metadata() else { return Vec::new() };
         if metadata.len() < self.offset {
             // The file was replaced or cut: it is read from its beginning.
             (self.offset, self.partial, self.is_skipping) = (0, Vec::new(), false);

@@ -93,7 +93,7 @@ fn a_failing_probe_of_the_node_is_told_with_its_output_and_so_is_its_recovery() 
     let probe = format!("if [ -e {} ]; then echo XID 79; exit 1; fi", bad.display());
     cluster.start_agent("n1", &[&probe, "100"]);
     let reason = cluster.hear("a failing probe", "n1", |message| match message {
-        FromAgent::Unhealthy { reason } => Some(reason.clone()),
+        FromAgent::Unhealthy { reason, .. } => Some(reason.clone()),
         _ => None,
     });
     assert_eq!(reason, "the node's probe failed with exit code 1: XID 79");
@@ -108,7 +108,7 @@ fn the_probe_of_a_job_finds_fault_with_its_node() {
     launches[0].probe = Some(Probe { command: "echo slow link; exit 2".to_owned(), every_ms: 100 });
     cluster.start_gang(&launches);
     let reason = cluster.hear("a failing probe", "n1", |message| match message {
-        FromAgent::Unhealthy { reason } => Some(reason.clone()),
+        FromAgent::Unhealthy { reason, .. } => Some(reason.clone()),
         _ => None,
     });
     assert_eq!(reason, "the probe of run 1 of job 1 failed with exit code 2: slow link");

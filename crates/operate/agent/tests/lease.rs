@@ -41,7 +41,7 @@ fn ranks_live_while_the_control_plane_restarts() {
     cluster.start_control_plane();
     wait_until("a second greeting", || cluster.hellos("n1") == 2);
     let held = cluster.hello("n1").held;
-    assert_eq!(held, [Held { run, phase: HeldPhase::Running }]);
+    assert_eq!(held, [Held { run, phase: HeldPhase::Running, is_suspended: false }]);
     assert_eq!(cluster.processes(), processes);
     cluster.stop(run, &["n1"], 0);
     assert!(cluster.released(run, "n1").was_stopped);
@@ -65,4 +65,50 @@ fn a_rank_that_chaos_kills_has_failed_by_a_signal() {
     cluster.tell("n1", &ToAgent::Chaos(Chaos::KillRank { run: None, rank: None }));
     let end = RankEnd::Signal(9);
     assert_eq!(cluster.released(run, "n1").failed, Some(FailedRank { rank: 0, end }));
+}
+
+/// Stops a process as a debugger or a swap storm would.
+fn freeze(pid: u32) {
+    assert!(std::process::Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
+}
+
+fn thaw(pid: u32) {
+    let _ = std::process::Command::new("kill").args(["-CONT", &pid.to_string()]).status();
+}
+
+#[test]
+fn a_frozen_agent_does_not_keep_its_ranks_alive() {
+    let cluster = Cluster::start(&["n1"]);
+    let run = start(&cluster, "n1");
+    let agent = cluster.agent_pid("n1");
+    freeze(agent);
+    wait_until("the ranks to die", || cluster.processes().is_empty());
+    thaw(agent);
+    wait_until("the agent to come back", || {
+        cluster.heard_already("n1", |message| match message {
+            FromAgent::Released { run: of, end } if *of == run => Some(end.was_lost),
+            _ => None,
+        }) == Some(true)
+    });
+}
+
+#[test]
+fn a_frozen_keeper_is_replaced_and_its_runs_are_told_as_lost() {
+    let cluster = Cluster::start(&["n1"]);
+    let run = start(&cluster, "n1");
+    let keeper = cluster.keeper_pid("n1");
+    freeze(keeper);
+    assert!(cluster.released(run, "n1").was_lost);
+    assert!(cluster.processes().is_empty());
+    let launches = gang(2, &["n1"], "echo works again");
+    cluster.start_gang(&launches);
+    cluster.released(launches[0].run, "n1");
+    assert_eq!(cluster.log(launches[0].run, "n1", 0, Stream::Stdout), "works again\n");
+}
+
+#[test]
+fn a_link_that_falls_silent_is_made_again() {
+    let cluster = Cluster::start(&["n1"]);
+    cluster.mute_links();
+    wait_until("a second greeting", || cluster.hellos("n1") == 2);
 }

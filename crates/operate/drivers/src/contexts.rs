@@ -18,15 +18,18 @@
 //! caller.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use bedplate_diag::{Class, Diagnostic, Page, Source, nearest};
+use bedplate_diag::{Class, Diagnostic, Page, Source, nearest, shown};
 use bedplate_document::{DocumentError, Table};
 
 use crate::{DriverError, Place, StateDirectory};
+
+/// No file of contexts is longer.
+const LONGEST: u64 = 16 << 20;
 
 /// Which kind of control plane a cluster has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +122,8 @@ pub struct Contexts {
 pub enum ContextsError {
     #[error("there is no context `{name}`")]
     Unknown { name: String, nearest: Option<String> },
+    #[error("`{name}` cannot be the name of a context")]
+    Name { name: String },
     #[error("clusters of the kind {} cannot be driven yet", kind.name())]
     NotYet { kind: ClusterKind },
     #[error("context `{name}` is a {} cluster; only our own control plane has {what}", kind.name())]
@@ -138,6 +143,12 @@ pub(crate) static UNKNOWN: Page = Page {
     class: Class::User,
     meaning: "No cluster of that name is in the contexts file.",
     remedy: "see the names with `bedplate context list`, or add one with `bedplate context add NAME --url URL`",
+};
+pub(crate) static NAME: Page = Page {
+    code: "context/name",
+    class: Class::User,
+    meaning: "A context's name has 1 to 64 letters, digits, dots, hyphens and underscores, and begins with a letter, a digit or an underscore.",
+    remedy: "choose such a name, for example `lab` or `site-2`",
 };
 pub(crate) static NOT_YET: Page = Page {
     code: "context/not-yet",
@@ -174,6 +185,7 @@ impl Diagnostic for ContextsError {
     fn page(&self) -> &'static Page {
         match self {
             ContextsError::Unknown { .. } => &UNKNOWN,
+            ContextsError::Name { .. } => &NAME,
             ContextsError::NotYet { .. } => &NOT_YET,
             ContextsError::OtherKind { .. } => &OTHER_KIND,
             ContextsError::Incomplete { .. } => &INCOMPLETE,
@@ -203,11 +215,12 @@ impl Contexts {
     /// Those of a file; none when there is no file.
     pub fn load(path: &Path) -> Result<Self, ContextsError> {
         let failed = |source| ContextsError::File { verb: "read", path: path.to_owned(), source };
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
+        match fs::metadata(path) {
+            Ok(metadata) => regular(&metadata).map_err(failed)?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Self::default()),
             Err(source) => return Err(failed(source)),
-        };
+        }
+        let text = fs::read_to_string(path).map_err(failed)?;
         let contexts = Self::from_toml(&text, &path.display().to_string())?;
         let holds_token = contexts.all.values().any(|context| matches!(context.token, Some(Token::Text(_))));
         let mode = fs::metadata(path).map_err(failed)?.permissions().mode();
@@ -263,13 +276,35 @@ impl Contexts {
         text
     }
 
-    /// Replaces the file as a whole, so that there is a valid one at any time.
-    pub fn save(&self, path: &Path) -> Result<(), ContextsError> {
+    /// Loads the file, changes it and saves it; of several programs that do so at once one waits for the other.
+    pub fn change(
+        path: &Path,
+        change: impl FnOnce(&mut Self) -> Result<(), ContextsError>,
+    ) -> Result<Self, ContextsError> {
         let failed = |source| ContextsError::File { verb: "write", path: path.to_owned(), source };
-        if let Some(folder) = path.parent().filter(|folder| !folder.as_os_str().is_empty()) {
-            fs::create_dir_all(folder).map_err(failed)?;
+        let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        fs::create_dir_all(folder).map_err(failed)?;
+        // The lock is a file of its own, because saving replaces the other one.
+        let lock = File::options().write(true).create(true).truncate(false).mode(0o600);
+        let lock = lock.open(folder.join(".bedplate-contexts.lock")).map_err(failed)?;
+        lock.lock().map_err(failed)?;
+        let mut contexts = Self::load(path)?;
+        change(&mut contexts)?;
+        contexts.save(path)?;
+        Ok(contexts)
+    }
+
+    /// Replaces the file as a whole, so that there is a valid one at any time. A link keeps pointing to it.
+    fn save(&self, path: &Path) -> Result<(), ContextsError> {
+        let failed = |source| ContextsError::File { verb: "write", path: path.to_owned(), source };
+        let path = match fs::symlink_metadata(path) {
+            Ok(metadata) if metadata.is_symlink() => &fs::canonicalize(path).map_err(failed)?,
+            _ => path,
+        };
+        if let Ok(metadata) = fs::metadata(path) {
+            regular(&metadata).map_err(failed)?;
         }
-        let beside = path.with_extension("toml.new");
+        let beside = path.with_extension(format!("new-{}", std::process::id()));
         let options = OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&beside);
         let mut file = options.map_err(failed)?;
         file.set_permissions(Permissions::from_mode(0o600)).map_err(failed)?;
@@ -280,13 +315,17 @@ impl Contexts {
     pub fn find(&self, name: &str) -> Result<&Context, ContextsError> {
         self.all.get(name).ok_or_else(|| {
             let nearest = nearest(name, self.all.keys().map(String::as_str)).map(str::to_owned);
-            ContextsError::Unknown { name: name.to_owned(), nearest }
+            ContextsError::Unknown { name: shown(name), nearest }
         })
     }
 
     /// Adds a context, or replaces the one of that name.
     pub fn add(&mut self, name: &str, context: Context) -> Result<(), ContextsError> {
         let incomplete = |reason| ContextsError::Incomplete { name: name.to_owned(), reason };
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "._-".contains(c);
+        if name.is_empty() || name.len() > 64 || name.starts_with(['.', '-']) || !name.chars().all(is_plain) {
+            return Err(ContextsError::Name { name: shown(name) });
+        }
         match (context.kind, &context.url, &context.state_dir) {
             (ClusterKind::Slurm | ClusterKind::Kubernetes, ..) => {
                 return Err(ContextsError::NotYet { kind: context.kind });
@@ -311,6 +350,14 @@ impl Contexts {
         self.all.remove(name);
         self.current = self.current.take().filter(|current| current != name);
         Ok(())
+    }
+}
+
+fn regular(metadata: &fs::Metadata) -> io::Result<()> {
+    match metadata.is_file() && metadata.len() <= LONGEST {
+        true => Ok(()),
+        false if metadata.is_file() => Err(io::ErrorKind::FileTooLarge.into()),
+        false => Err(io::Error::other("it is not a regular file")),
     }
 }
 
@@ -344,7 +391,7 @@ mod tests {
         let mut contexts = Contexts::default();
         let token = Some(Token::File("/home/ada/lab.token".into()));
         contexts.add("lab", Context::at("https://lab:7431".into(), Some("ab".into()), token)).unwrap();
-        contexts.add("a \"b\"", Context::of_state("/var/lib/bedplate".into())).unwrap();
+        contexts.add("here", Context::of_state("/var/lib/bedplate".into())).unwrap();
         contexts.current = Some("lab".into());
         contexts
     }
@@ -375,6 +422,10 @@ mod tests {
         assert_eq!(contexts.add("s", slurm).unwrap_err().page().code, "context/not-yet");
         let bare = Context::at("http://lab:1".into(), None, None);
         assert_eq!(contexts.add("b", bare).unwrap_err().page().code, "context/incomplete");
+        for name in ["", " ", "a b", "-x", "../x", "a\nb", "\x1b[31m", &"x".repeat(65)] {
+            let refused = contexts.add(name, Context::of_state("/x".into())).unwrap_err();
+            assert_eq!(refused.page().code, "context/name", "{name:?}");
+        }
         contexts.remove("lab").unwrap();
         assert_eq!((contexts.current.as_deref(), contexts.all.len()), (None, 1));
     }
@@ -386,6 +437,13 @@ mod tests {
         let token = Some(Token::Text("secret".into()));
         contexts.add("open", Context::at("http://127.0.0.1:1".into(), None, token)).unwrap();
         contexts.save(&path).unwrap();
+        let link = path.with_extension("link");
+        std::os::unix::fs::symlink(&path, &link).unwrap();
+        contexts.save(&link).unwrap();
+        assert!(fs::symlink_metadata(&link).unwrap().is_symlink());
+        fs::remove_file(&link).unwrap();
+        assert_eq!(Contexts::load(Path::new("/dev/zero")).unwrap_err().page().code, "context/file");
+        assert_eq!(contexts.save(Path::new("/dev/null")).unwrap_err().page().code, "context/file");
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(Contexts::load(&path).unwrap(), contexts);
         assert!(!format!("{contexts:?}").contains("secret"));

@@ -284,7 +284,7 @@ fn training(table: &Table) -> Result<TrainingConfig, DocumentError> {
         micro_batch: positive(table, "micro_batch", 4)?,
         precision: choice(table, "precision", &Precision::ALL, Precision::F32)?,
         recompute: choice(table, "recompute", &RECOMPUTES, Recompute::None)?,
-        threads: table.or::<u64>("threads", 0)? as usize,
+        threads: threads(table)?,
     };
     if !read.batch.is_multiple_of(read.micro_batch) {
         return Err(
@@ -292,6 +292,15 @@ fn training(table: &Table) -> Result<TrainingConfig, DocumentError> {
         );
     }
     finished(table, read)
+}
+
+/// Zero means as many as there are processors.
+fn threads(table: &Table) -> Result<usize, DocumentError> {
+    const MOST: usize = 1024;
+    match table.or("threads", 0_u64)? as usize {
+        threads if threads <= MOST => Ok(threads),
+        _ => Err(table.bad_value("threads", format!("it must be at most {MOST}"))),
+    }
 }
 
 fn optimizer(table: &Table) -> Result<OptimizerConfig, DocumentError> {

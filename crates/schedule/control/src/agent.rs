@@ -72,6 +72,8 @@ pub enum Happened {
     Lost {
         run: RunId,
     },
+    /// The second process has killed all runs, because this one did not renew the lease in time.
+    LeaseEnded,
     Cleaned {
         run: RunId,
         spent: Spent,
@@ -81,7 +83,9 @@ pub enum Happened {
         rank: u32,
         report: Report,
     },
+    /// The probe of a run, or the node's own.
     ProbeFailed {
+        run: Option<RunId>,
         reason: String,
     },
     ProbeRecovered,
@@ -134,7 +138,6 @@ pub struct Agent {
     over_in_order: VecDeque<RunId>,
     lease: Lease,
     is_linked: bool,
-    is_unhealthy: Option<String>,
     acts: Vec<Act>,
 }
 
@@ -209,7 +212,6 @@ impl Agent {
             over_in_order: VecDeque::new(),
             lease,
             is_linked: false,
-            is_unhealthy: None,
             acts: Vec::new(),
         }
     }
@@ -226,7 +228,12 @@ impl Agent {
     }
 
     fn held(&self) -> Vec<Held> {
-        self.runs.iter().map(|(run, local)| Held { run: *run, phase: local.held_phase() }).collect()
+        let held = |(run, local): (&RunId, &Local)| Held {
+            run: *run,
+            phase: local.held_phase(),
+            is_suspended: local.is_suspended,
+        };
+        self.runs.iter().map(held).collect()
     }
 
     /// Whether any process of any run may be alive.
@@ -241,9 +248,13 @@ impl Agent {
             _ => None,
         });
         let heartbeat = self.is_linked.then_some(self.lease.next_heartbeat);
-        // What is being killed or cleaned up needs no lease.
-        let lease = self.runs.values().any(Local::is_alive).then(|| self.lease_ends());
-        kills.chain(heartbeat).chain(lease).min().unwrap_or(Time::NEVER)
+        kills.chain(heartbeat).chain(self.lease()).min().unwrap_or(Time::NEVER)
+    }
+
+    /// Until when runs may live without further news; nothing where none lives. A second process holds the node to
+    /// it, because this one may stand still. What is being killed or cleaned up needs no lease.
+    pub fn lease(&self) -> Option<Time> {
+        self.runs.values().any(Local::is_alive).then(|| self.lease_ends())
     }
 
     /// The control plane speaks.
@@ -259,8 +270,8 @@ impl Agent {
             ToAgent::Go { run, master_port } => self.go(run, master_port, now),
             ToAgent::Stop { run, grace_ms } => self.stop(run, Span(grace_ms), now),
             ToAgent::Signal { run, signal, to } => self.if_running(run, Act::Signal { run, signal, to }),
-            ToAgent::Suspend { run } => self.suspend(run, true, Act::Suspend { run }),
-            ToAgent::Resume { run } => self.suspend(run, false, Act::Resume { run }),
+            ToAgent::Suspend { run } => self.suspend(run),
+            ToAgent::Resume { run } => self.resume(run),
             ToAgent::Step(step) => self.if_running(step.run, Act::Step(step)),
             ToAgent::Forget { run } => self.forget(run),
             // The shell reads logs, breaks things and ends the process.
@@ -275,16 +286,11 @@ impl Agent {
             Happened::NotPrepared { run, why } => self.not_prepared(run, why),
             Happened::RankEnded { run, rank, end } => self.rank_ended(run, rank, end),
             Happened::Lost { run } => self.lost(run),
+            Happened::LeaseEnded => self.kill_all_for_the_lease(now),
             Happened::Cleaned { run, spent } => self.cleaned(run, spent),
             Happened::Report { run, rank, report } => self.send(FromAgent::Report { run, rank, report }),
-            Happened::ProbeFailed { reason } => {
-                self.is_unhealthy = Some(reason.clone());
-                self.send(FromAgent::Unhealthy { reason });
-            }
-            Happened::ProbeRecovered => {
-                self.is_unhealthy = None;
-                self.send(FromAgent::Healthy);
-            }
+            Happened::ProbeFailed { run, reason } => self.send(FromAgent::Unhealthy { reason, run }),
+            Happened::ProbeRecovered => self.send(FromAgent::Healthy),
             Happened::StepWanted(request) => self.send(FromAgent::StepWanted(request)),
         }
         self.tick(now);
@@ -361,9 +367,6 @@ impl Agent {
             self.stop(run, Span::ZERO, now);
             self.forget(run);
         }
-        if let Some(reason) = self.is_unhealthy.clone() {
-            self.send(FromAgent::Unhealthy { reason });
-        }
         self.tick(now);
     }
 
@@ -419,13 +422,16 @@ impl Agent {
     }
 
     fn go(&mut self, run: RunId, master_port: u16, now: Time) {
-        let Some(local) = self.runs.get_mut(&run) else {
+        let Some(local) = self.runs.get(&run) else {
             return;
         };
-        if !matches!(local.phase, Phase::Prepared { .. }) {
+        // Orders may overtake each other: one to start that comes after one to suspend waits for one to resume. The next
+        // heartbeats tell what holds, and the control plane repeats what it still wants.
+        let can_start = matches!(local.phase, Phase::Prepared { .. }) && !local.is_suspended;
+        if !can_start || self.is_taken(run) {
             return;
         }
-        local.phase = Phase::Running;
+        self.local(run).phase = Phase::Running;
         self.acts.push(Act::Start { run, master_port });
         self.tick(now);
     }
@@ -536,11 +542,26 @@ impl Agent {
         }
     }
 
-    fn suspend(&mut self, run: RunId, is_suspended: bool, act: Act) {
+    fn suspend(&mut self, run: RunId) {
         if let Some(local) = self.runs.get_mut(&run) {
-            local.is_suspended = is_suspended;
+            local.is_suspended = true;
         }
-        self.if_running(run, act);
+        self.if_running(run, Act::Suspend { run });
+    }
+
+    /// Not while another run still has the devices; the control plane repeats the order.
+    fn resume(&mut self, run: RunId) {
+        if !self.runs.contains_key(&run) || self.is_taken(run) {
+            return;
+        }
+        self.local(run).is_suspended = false;
+        self.if_running(run, Act::Resume { run });
+    }
+
+    /// Whether another run holds a device of this one.
+    fn is_taken(&self, run: RunId) -> bool {
+        let devices = self.runs[&run].devices;
+        self.runs.iter().any(|(other, local)| *other != run && local.holds_alone(devices))
     }
 
     fn if_running(&mut self, run: RunId, act: Act) {

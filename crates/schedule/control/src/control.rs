@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use bedplate_blame::Blame;
 use bedplate_diag::Reason;
 use bedplate_gangs::{Event, JobId, Outcome, Scheduler, Settings, Time, UsageRecord, UserId};
 use bedplate_job::Job;
@@ -53,6 +54,7 @@ pub enum Notice {
 pub struct Control {
     pub(crate) rules: Rules,
     pub(crate) scheduler: Scheduler,
+    pub(crate) blame: Blame,
     pub(crate) jobs: BTreeMap<JobId, Live>,
     pub(crate) ended: BTreeMap<JobId, JobState>,
     /// The jobs of each array, by its first.
@@ -80,8 +82,6 @@ pub struct Control {
 pub(crate) struct Live {
     pub(crate) row: JobRow,
     pub(crate) job: Arc<Job>,
-    /// Nodes on which its prolog failed.
-    pub(crate) failed_prologs: u32,
 }
 
 impl Control {
@@ -93,6 +93,7 @@ impl Control {
         let away = |at| Event::Node { node: NodeId(at as u32), order: bedplate_gangs::NodeOrder::Fail };
         scheduler.apply_all((0..nodes.len()).map(away), now);
         Self {
+            blame: Blame::new(rules.blame.clone()),
             rules,
             scheduler,
             jobs: BTreeMap::new(),
@@ -194,6 +195,7 @@ impl Control {
         let because = reason.map_or(String::new(), |reason| format!(": {reason}"));
         self.note_job(job, format!("{}{because}", state.name().replace('_', " ")), now);
         self.jobs.remove(&job);
+        self.blame.job_ended(job);
         self.ended.insert(job, state);
     }
 

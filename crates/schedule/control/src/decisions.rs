@@ -39,7 +39,9 @@ impl Control {
                 let new = names(shares.iter().map(|share| share.node).collect());
                 self.note_job(job, format!("{} replaced by {new}", names(lost.clone())), now);
                 let grace = self.rules.loss_grace.min(self.grace_of(job));
-                self.replace_lost(job, &lost, shares, grace, now);
+                if self.spend_restart(job, "a node was lost", now).is_some() {
+                    self.replace_lost(job, &lost, shares, grace, now);
+                }
             }
             // Its run is not kept: its agents are told to end it when they come back.
             Decision::Disown { job, why } => {
@@ -134,10 +136,18 @@ impl Control {
         if let After::End(outcome) = then {
             run.stops_as = Some(state_of(outcome));
             run.verdict.outcome = Some(outcome);
-            run.verdict.reason = Some(reason);
+            if why != StopReason::GivenUp {
+                run.verdict.reason = Some(reason.clone());
+            }
         }
         self.record_order(job, now);
         self.stop_run(job, grace, now);
+        if matches!(why, StopReason::NodeLost(_))
+            && then == After::Requeue
+            && let Some(pause) = self.spend_restart(job, &reason.text, now)
+        {
+            self.news.push_back(Event::Postpone { job, until: now + pause, avoid: Vec::new() });
+        }
     }
 
     /// What a run was told to become must survive a restart.
@@ -161,6 +171,7 @@ impl Control {
             StopReason::NodeLeaves(node) => reason::node_leaves(&self.names_of(&[node])),
             StopReason::Cancelled => reason::cancelled(),
             StopReason::Requeued => reason::requeued(),
+            StopReason::GivenUp => reason::given_up("it has failed too often"),
         }
     }
 
@@ -210,9 +221,16 @@ impl Control {
             }
             Phase::Suspended => return,
         }
-        let (id, holders) = (run.id, run.holders());
+        let holders = run.holders();
         self.record_run(job, RunPhase::Suspended, now);
-        holders.into_iter().for_each(|node| self.send(node, ToAgent::Suspend { run: id }));
+        holders.into_iter().for_each(|node| self.order_suspension(job, node, now));
+    }
+
+    /// Tells a node to let a run stand still or go on; repeated for as long as its heartbeats say otherwise.
+    pub(crate) fn order_suspension(&mut self, job: JobId, node: NodeId, now: Time) {
+        let (run, is_suspended) = (self.runs[&job].id, self.runs[&job].phase == Phase::Suspended);
+        self.member(job, node).told = now;
+        self.send(node, if is_suspended { ToAgent::Suspend { run } } else { ToAgent::Resume { run } });
     }
 
     fn resume(&mut self, job: JobId, now: Time) {
@@ -229,11 +247,11 @@ impl Control {
         }
         run.phase = Phase::Running;
         run.progress.clear();
-        let (id, holders) = (run.id, run.holders());
+        let holders = run.holders();
         self.change(job, now, |life| life.state = JobState::Running);
         self.record_run(job, RunPhase::Running, now);
         self.note_job(job, "goes on".into(), now);
-        holders.into_iter().for_each(|node| self.send(node, ToAgent::Resume { run: id }));
+        holders.into_iter().for_each(|node| self.order_suspension(job, node, now));
     }
 
     fn shares_of(&self, job: JobId) -> Vec<NodeShare> {
@@ -336,6 +354,11 @@ impl Control {
             // It ended just as it was to be suspended: for the scheduler it does not run.
             self.end_job(job, state_of(outcome), None, now);
             return self.news.push_back(Event::Cancel(job));
+        }
+        if outcome == Outcome::Failed {
+            // Where its retries bring it back, they do so less and less quickly.
+            let pause = self.blame.policy().pause(self.scheduler.restarts(job) + 1);
+            self.news.push_back(Event::Postpone { job, until: now + pause, avoid: Vec::new() });
         }
         self.news.push_back(Event::Ended { job, outcome });
         self.reported.push(job);

@@ -14,6 +14,7 @@ pub mod wire;
 
 mod control;
 mod decisions;
+mod faults;
 mod launch;
 mod membership;
 mod node;

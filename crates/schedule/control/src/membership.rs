@@ -1,5 +1,6 @@
 //! Nodes that join, speak, fall silent, come back, and are taken out of service.
 
+use bedplate_blame::NodeVerdict;
 use bedplate_gangs::{Event, JobId, NodeOrder, Time};
 use bedplate_topology::NodeId;
 
@@ -25,7 +26,7 @@ impl Control {
         known.incarnation = hello.incarnation;
         let was_away = known.presence == Presence::Away;
         known.presence = Presence::Linked { link, heard: now };
-        self.output.records.push(Record::Node(self.nodes[node.0 as usize].row()));
+        self.record_node(node);
         self.note_node(node, if was_away { "joined" } else { "came back" }.into(), now);
         self.welcome(node, link, &hello.held);
         self.compare(node, &hello.held, Patience::None, now);
@@ -92,7 +93,8 @@ impl Control {
             FromAgent::RankFailed { run, rank, end } => self.rank_failed(node, run, rank, end, now),
             FromAgent::Released { run, end } => self.released(node, run, end, now),
             FromAgent::Report { run, rank, report } => self.reported(run, rank, report, now),
-            FromAgent::Unhealthy { reason } => self.take_out(node, &reason, now),
+            FromAgent::Unhealthy { reason, run: None } => self.check_failed(node, &reason, now),
+            FromAgent::Unhealthy { reason, run: Some(run) } => self.probe_failed(node, run, &reason, now),
             FromAgent::Healthy => self.note_node(node, "its probe succeeds again".into(), now),
             FromAgent::StepWanted(request) => self.start_step(node, &request),
         }
@@ -136,15 +138,18 @@ impl Control {
             self.links.remove(&link);
             self.output.urgent.push(Command::Close { link });
         }
-        let known = &mut self.nodes[node.0 as usize];
-        known.presence = Presence::Away;
-        let losses = known.count_loss(self.rules.flapping_window, now);
+        self.nodes[node.0 as usize].presence = Presence::Away;
         self.note_node(node, format!("lost: {why}"), now);
-        if losses >= self.rules.most_losses && self.nodes[node.0 as usize].drained.is_none() {
-            let reason = format!("lost {losses} times within {}", self.rules.flapping_window);
-            self.mark_drained(node, reason, now);
-        } else {
-            self.output.records.push(Record::Node(self.nodes[node.0 as usize].row()));
+        let verdict = self.blame.node_lost(node, self.surroundings(node), now);
+        match verdict {
+            NodeVerdict::Flapping { losses } if self.nodes[node.0 as usize].drained.is_none() => {
+                let window = self.blame.policy().flapping_window;
+                self.mark_drained(node, format!("lost {losses} times within {window}"), now);
+            }
+            _ => {
+                self.note_if_too_many(node, verdict, now);
+                self.record_node(node);
+            }
         }
         self.news.push_back(Event::Node { node, order: NodeOrder::Fail });
         let hit: Vec<JobId> =
@@ -170,19 +175,15 @@ impl Control {
         }
     }
 
-    /// A node that answers but is unhealthy gets nothing new, and what runs there moves.
-    pub(crate) fn take_out(&mut self, node: NodeId, reason: &str, now: Time) {
-        if self.nodes[node.0 as usize].drained.is_none() {
-            self.mark_drained(node, reason.to_string(), now);
-        }
-        self.news.push_back(Event::Node { node, order: NodeOrder::Fail });
-        self.news.push_back(Event::Node { node, order: NodeOrder::Drain });
+    pub(crate) fn record_node(&mut self, node: NodeId) {
+        let row = self.nodes[node.0 as usize].row(self.blame.losses(node));
+        self.output.records.push(Record::Node(row));
     }
 
     pub(crate) fn mark_drained(&mut self, node: NodeId, reason: String, now: Time) {
         self.note_node(node, format!("taken out of service: {reason}"), now);
         self.nodes[node.0 as usize].drained = Some(reason);
-        self.output.records.push(Record::Node(self.nodes[node.0 as usize].row()));
+        self.record_node(node);
     }
 
     /// The node finishes what runs and takes nothing new.
@@ -195,18 +196,16 @@ impl Control {
 
     /// The node works again; earlier losses no longer count.
     pub(crate) fn undrain(&mut self, node: NodeId, now: Time) {
-        let known = &mut self.nodes[node.0 as usize];
-        known.drained = None;
-        known.losses.clear();
-        let row = known.row();
-        self.output.records.push(Record::Node(row));
+        self.nodes[node.0 as usize].drained = None;
+        self.blame.forgive(node);
+        self.record_node(node);
         self.note_node(node, "put back into service".into(), now);
         self.resume_if_clean(node);
     }
 
     /// Compares what a node says it has with what it should have.
     fn compare(&mut self, node: NodeId, held: &[Held], patience: Patience, now: Time) {
-        for Held { run, phase } in held {
+        for Held { run, phase, .. } in held {
             if !self.is_member(*run, node) {
                 let message = match phase {
                     HeldPhase::Released { .. } => ToAgent::Forget { run: *run },
@@ -219,26 +218,20 @@ impl Control {
             self.runs.values().filter(|run| self.is_member(run.id, node)).map(|run| run.job()).collect();
         for job in members {
             let id = self.runs[&job].id;
-            let phase = held.iter().find(|held| held.run == id).map(|held| &held.phase);
-            self.compare_run(job, node, phase, patience, now);
+            let held = held.iter().find(|held| held.run == id);
+            self.compare_run(job, node, held, patience, now);
         }
     }
 
-    fn compare_run(
-        &mut self,
-        job: JobId,
-        node: NodeId,
-        phase: Option<&HeldPhase>,
-        patience: Patience,
-        now: Time,
-    ) {
+    fn compare_run(&mut self, job: JobId, node: NodeId, held: Option<&Held>, patience: Patience, now: Time) {
         let run = &self.runs[&job];
         let (id, run_phase, member) = (run.id, run.phase, &run.members[&node]);
         // An order of a moment ago may not have arrived when this was sent.
         if patience == Patience::UntilRepeat && now.since(member.told) < self.rules.repeat_after {
             return;
         }
-        match (phase, &member.state) {
+        let is_suspended = held.is_some_and(|held| held.is_suspended);
+        match (held.map(|held| &held.phase), &member.state) {
             (_, MemberState::Released(_) | MemberState::Lost) => {}
             (Some(HeldPhase::Released { end }), _) => self.released(node, id, end.clone(), now),
             (None, MemberState::Asked) if run_phase == Phase::Preparing => {
@@ -247,6 +240,10 @@ impl Control {
             (None, _) => self.vanished(job, node, now),
             (Some(HeldPhase::Stopping), _) => {}
             (Some(_), _) if matches!(run_phase, Phase::Stopping { .. }) => self.stop_member(job, node, now),
+            (Some(_), _) if (run_phase == Phase::Suspended) != is_suspended => {
+                self.order_suspension(job, node, now);
+            }
+            (Some(_), _) if is_suspended => {}
             (Some(HeldPhase::Prepared { master_port }), MemberState::Asked) => {
                 self.prepared(node, id, *master_port, now);
             }

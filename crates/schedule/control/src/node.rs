@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use bedplate_gangs::{Span, Time};
+use bedplate_gangs::Time;
 
 use crate::record::NodeRow;
 use crate::wire::{Host, RunId};
@@ -17,7 +17,6 @@ pub(crate) struct Node {
     pub(crate) presence: Presence,
     /// Takes no work, and why; only people change it back.
     pub(crate) drained: Option<String>,
-    pub(crate) losses: Vec<Time>,
     /// Runs that must end there before it works again.
     pub(crate) rests: BTreeSet<RunId>,
 }
@@ -41,7 +40,6 @@ impl Node {
             incarnation: 0,
             presence: Presence::Away,
             drained: None,
-            losses: Vec::new(),
             rests: BTreeSet::new(),
         }
     }
@@ -62,20 +60,14 @@ impl Node {
         }
     }
 
-    /// Notes a loss and says how many there were lately.
-    pub(crate) fn count_loss(&mut self, window: Span, now: Time) -> usize {
-        self.losses.retain(|loss| now.since(*loss) <= window);
-        self.losses.push(now);
-        self.losses.len()
-    }
-
-    pub(crate) fn row(&self) -> NodeRow {
+    /// What is recorded of it; when it was lost lately is known elsewhere.
+    pub(crate) fn row(&self, losses: &[Time]) -> NodeRow {
         NodeRow {
             name: self.name.clone(),
             drained: self.drained.clone(),
             address: self.address.clone(),
             incarnation: self.incarnation,
-            losses: self.losses.clone(),
+            losses: losses.to_vec(),
         }
     }
 }

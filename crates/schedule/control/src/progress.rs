@@ -1,5 +1,6 @@
 //! What nodes report about runs: ready, not ready, failed, further, ended.
 
+use bedplate_blame::FaultKind;
 use bedplate_diag::Reason;
 use bedplate_gangs::{Event, JobId, Outcome, Span, Time};
 use bedplate_job::RankBlocks;
@@ -55,22 +56,16 @@ impl Control {
             Unready::Busy { why } => self.note_job(job, format!("not ready: {why}"), now),
             Unready::Prolog { status, output } => {
                 let reason = reason::prolog_failed(job, &self.names_of(&[node]), status, &output);
-                self.note_job(
-                    job,
-                    format!("not ready on {}: its prolog failed", self.names_of(&[node])),
-                    now,
-                );
-                let failures = self.jobs.get_mut(&job).map_or(0, |live| {
-                    live.failed_prologs += 1;
-                    live.failed_prologs
-                });
-                // What fails on one node after the other is no fault of the nodes.
-                if failures > 1 {
-                    self.fail_run(job, reason, status, Span::ZERO, now);
-                } else {
-                    self.take_out(node, &reason.text, now);
-                }
+                self.fault(job, &[node], FaultKind::Prolog, &reason.text, now);
             }
+        }
+    }
+
+    /// A job's own probe found fault with a node: that is the job's opinion.
+    pub(crate) fn probe_failed(&mut self, node: NodeId, id: RunId, reason: &str, now: Time) {
+        if self.run_on(node, id).is_some_and(|run| !run.is_stopping()) {
+            let reason = format!("{reason} on {}", self.names_of(&[node]));
+            self.fault(JobId(id.job), &[node], FaultKind::Probe, &reason, now);
         }
     }
 
@@ -113,7 +108,10 @@ impl Control {
         member.state = MemberState::Released(end.clone());
         let is_stopping = run.is_stopping();
         if let Some(reason) = &end.epilog_failed {
-            self.take_out(node, &format!("the epilog of {job} failed: {reason}"), now);
+            // The work is done, so the job's outcome stands; only the node may have a problem.
+            let reason = format!("its epilog failed on {}: {reason}", self.names_of(&[node]));
+            self.note_job(job, reason.clone(), now);
+            self.accuse(job, node, FaultKind::Epilog, &reason, now);
         }
         match end.failed {
             Some(failed) if !is_stopping => self.rank_failed(node, id, failed.rank, failed.end, now),
@@ -133,15 +131,24 @@ impl Control {
     /// The node is there, but its ranks are not: the gang starts again.
     fn lost_ranks(&mut self, job: JobId, node: NodeId, now: Time) {
         let reason = format!("its ranks on {} were lost", self.names_of(&[node]));
-        self.note_job(job, reason, now);
+        self.note_job(job, reason.clone(), now);
         if self.runs[&job].phase == Phase::Suspended {
             // Its turn comes again, and it starts anew then.
             return self.discard_run(job, now);
         }
-        let run = self.run(job);
-        run.then = Then::Restart { shares: run.shares.clone(), left: Vec::new() };
-        let grace = self.grace_of(job).min(self.rules.loss_grace);
-        self.stop_run(job, grace, now);
+        match self.spend_restart(job, &reason, now) {
+            None => {}
+            Some(Span::ZERO) => {
+                let run = self.run(job);
+                run.then = Then::Restart { shares: run.shares.clone(), left: Vec::new() };
+                let grace = self.grace_of(job).min(self.rules.loss_grace);
+                self.stop_run(job, grace, now);
+            }
+            Some(pause) => {
+                self.news.push_back(Event::Postpone { job, until: now + pause, avoid: Vec::new() });
+                self.news.push_back(Event::Requeue(job));
+            }
+        }
     }
 
     /// A node has made a run ready that all others already run.
@@ -196,6 +203,7 @@ impl Control {
         }
         self.note_job(job, format!("checkpoint at step {}", checkpoint.step), now);
         self.change(job, now, |life| life.checkpoint = Some(checkpoint));
+        self.blame.progressed(job);
         self.news.push_back(Event::Checkpointed(job));
     }
 

@@ -48,6 +48,11 @@ pub(crate) fn requeued() -> Reason {
     Reason::new("requeued", "requeued")
 }
 
+/// It has failed too often; `text` says how.
+pub(crate) fn given_up(text: &str) -> Reason {
+    Reason::new("given_up", text)
+}
+
 pub(crate) fn control_restarted() -> Reason {
     Reason::new("control_restarted", "the control plane was restarted before it ran")
 }

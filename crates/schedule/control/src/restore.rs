@@ -66,8 +66,8 @@ impl Control {
             node.address = row.address.clone();
             node.drained = row.drained.clone();
             node.incarnation = row.incarnation;
-            node.losses = row.losses.clone();
             node.presence = Presence::Closed { until };
+            self.blame.restore_losses(id, row.losses.clone());
             // Gangs may stand on it; new ones come once its agent does.
             self.news.push_back(Event::Node { node: id, order: NodeOrder::Drain });
         }
@@ -107,7 +107,7 @@ impl Control {
         let history = History { restarts: row.life.restarts, ..History::since(row.submitted) };
         let is_held = row.life.is_held;
         let begin = earliest_start(&job, row.submitted);
-        self.jobs.insert(id, Live { row, job, failed_prologs: 0 });
+        self.jobs.insert(id, Live { row, job });
         match request {
             Ok(request) => {
                 let request = Request { array, is_held, begin, history: Some(history), ..request };

@@ -1,10 +1,11 @@
 //! How long the control plane waits for nodes and runs.
 
+use bedplate_blame::Policy;
 use bedplate_gangs::Span;
 
 /// The patience of the control plane. The defaults bring a gang back within three seconds of a closed
 /// connection and within six of a node that fell silent.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Rules {
     /// How often agents say that they are there.
     pub heartbeat: Span,
@@ -22,10 +23,8 @@ pub struct Rules {
     pub overdue: Span,
     /// An order that shows no effect is given again.
     pub repeat_after: Span,
-    /// A node lost this often …
-    pub most_losses: usize,
-    /// … within this time is kept out until an operator resumes it.
-    pub flapping_window: Span,
+    /// Who answers for failures, and how many restarts there are.
+    pub blame: Policy,
 }
 
 impl Default for Rules {
@@ -39,8 +38,7 @@ impl Default for Rules {
             prepare_within: Span::minutes(6),
             overdue: Span::minutes(6),
             repeat_after: Span::seconds(1),
-            most_losses: 3,
-            flapping_window: Span::minutes(10),
+            blame: Policy::default(),
         }
     }
 }

@@ -139,7 +139,7 @@ impl Control {
         }
         self.output.notices.push(Notice::Job { job: id.0, state: JobState::Waiting, at_ms: now.0 });
         self.output.records.push(Record::Submitted(row.clone()));
-        self.jobs.insert(id, Live { row, job: job.clone(), failed_prologs: 0 });
+        self.jobs.insert(id, Live { row, job: job.clone() });
     }
 
     /// One request for the job, or one for each task of its array.

@@ -182,7 +182,7 @@ impl Control {
             jobs: self.scheduler.gangs_on(id).map(|job| job.0).collect(),
             is_linked,
             heard_ms,
-            losses: node.losses.len(),
+            losses: self.blame.losses(id).len(),
         }
     }
 

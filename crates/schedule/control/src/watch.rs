@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use bedplate_gangs::{Event, JobId, Span, Time};
+use bedplate_blame::FaultKind;
+use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time};
 use bedplate_job::{Receiver, Workload};
 use bedplate_topology::NodeId;
 
@@ -39,17 +40,20 @@ impl Control {
 
     fn give_up_unready(&mut self, job: JobId, now: Time) {
         let run = &self.runs[&job];
-        let reason = format!("it has not made {} ready within {}", run.id, self.rules.prepare_within);
         let unready = run.members.iter().filter(|(_, member)| member.state == MemberState::Asked);
-        for node in unready.map(|(node, _)| *node).collect::<Vec<NodeId>>() {
-            self.take_out(node, &reason, now);
-        }
+        let nodes: Vec<NodeId> = unready.map(|(node, _)| *node).collect();
+        let within = self.rules.prepare_within;
+        let reason = format!("not ready on {} within {within}", self.names_of(&nodes));
+        self.fault(job, &nodes, FaultKind::Unready, &reason, now);
     }
 
     /// A node that does not end a run takes nothing new, and nothing waits for it any more.
     fn give_up_overdue(&mut self, job: JobId, run: RunId, node: NodeId, now: Time) {
         self.nodes[node.0 as usize].rests.insert(run);
-        self.drain(node, format!("it has not ended {run}"), now);
+        let reason = format!("it has not ended {run}");
+        self.note_node(node, reason.clone(), now);
+        self.news.push_back(Event::Node { node, order: NodeOrder::Drain });
+        self.accuse(job, node, FaultKind::Overdue, &reason, now);
         self.lose_member(job, node, now);
     }
 
@@ -99,22 +103,15 @@ impl Control {
         }
     }
 
-    /// No sign of progress for too long: the node behind the rest is taken out, if there is one, and the gang
-    /// starts again.
+    /// No sign of progress for too long: the gang starts again, and the nodes behind the rest are remembered.
     fn free_stuck(&mut self, job: JobId, patience: Span, now: Time) {
         let run = &self.runs[&job];
         let culprits = culprits(run);
         let is_clear = !culprits.is_empty() && culprits.len() < run.members.len();
-        self.note_job(job, format!("no progress for {patience}"), now);
+        let culprits: Vec<NodeId> = if is_clear { culprits.into_iter().collect() } else { Vec::new() };
         self.run(job).progress.clear();
         self.run(job).running = Some(now);
-        if is_clear {
-            for node in culprits {
-                self.take_out(node, &format!("{job} made no progress on it for {patience}"), now);
-            }
-        } else {
-            self.news.push_back(Event::Requeue(job));
-        }
+        self.fault(job, &culprits, FaultKind::Stalled, &format!("no progress for {patience}"), now);
     }
 }
 

@@ -136,9 +136,11 @@ pub enum FromAgent {
         rank: u32,
         report: Report,
     },
-    /// The node's own probe, or the job's, has failed.
+    /// The node's own probe has failed, or that of a run.
     Unhealthy {
         reason: String,
+        #[serde(default)]
+        run: Option<RunId>,
     },
     /// The node's probe succeeds again.
     Healthy,
@@ -183,6 +185,9 @@ pub struct Host {
 pub struct Held {
     pub run: RunId,
     pub phase: HeldPhase,
+    /// Stopped in place: its devices are lent to others meanwhile.
+    #[serde(default)]
+    pub is_suspended: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -267,6 +272,42 @@ impl std::fmt::Display for RankEnd {
             RankEnd::NotStarted(2) => write!(f, "its program was not found"),
             RankEnd::NotStarted(13) => write!(f, "its program may not be executed"),
             RankEnd::NotStarted(number) => write!(f, "it could not be started (error {number})"),
+        }
+    }
+}
+
+impl Launch {
+    /// What the environment of its processes is made of.
+    pub fn part(&self) -> NodePart<'_> {
+        let checkpoint = self.checkpoint.as_ref();
+        NodePart {
+            job: self.run.job,
+            run: self.run.number,
+            job_name: &self.job_name,
+            user: &self.user,
+            node_index: self.node_index,
+            peers: &self.peers,
+            devices: &self.devices,
+            cpus: self.cpus,
+            ranks: &self.ranks,
+            world_size: self.world_size,
+            set: &self.environment,
+            facts: &self.facts,
+            checkpoint: checkpoint.map(|checkpoint| (checkpoint.step, checkpoint.path.as_deref())),
+        }
+    }
+}
+
+impl Step {
+    /// What the environment of its tasks is made of.
+    pub fn part(&self) -> StepPart<'_> {
+        StepPart {
+            number: self.number,
+            node_index: self.node_index,
+            nodes: &self.nodes,
+            tasks: &self.tasks,
+            task_count: self.task_count,
+            set: &self.environment,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_catalog::Catalog;
 use bedplate_control::record::JobState;
 use bedplate_control::wire::{
-    Checkpoint, FromAgent, Hello, Host, Launch, NodeEnd, RankEnd, RunId, ToAgent, Unready,
+    Checkpoint, FromAgent, Held, HeldPhase, Hello, Host, Launch, NodeEnd, RankEnd, RunId, ToAgent, Unready,
 };
 use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
 use bedplate_gangs::{JobId, Settings, Time};
@@ -206,7 +206,7 @@ fn a_node_that_comes_back_in_time_is_as_if_it_had_never_gone() {
     story.now += 500;
     let link = LinkId(9);
     story.links.insert(link, "n1".into());
-    let held = vec![bedplate_control::wire::Held { run, phase: bedplate_control::wire::HeldPhase::Running }];
+    let held = vec![Held { run, phase: HeldPhase::Running, is_suspended: false }];
     let (node, address, host) = ("n1".into(), "127.0.0.1".into(), Host::default());
     story.control.linked(link, Hello { node, address, incarnation: 1, held, host }, Time(story.now));
     story.play();
@@ -226,21 +226,78 @@ fn a_silent_node_is_lost_after_its_lease() {
 }
 
 #[test]
-fn a_failing_prolog_takes_the_node_out_and_moves_the_gang() {
-    let mut story = Story::new(3);
+fn a_job_avoids_the_node_that_fails_it_and_the_node_stays_in_service_until_others_fail_there() {
+    let mut story = Story::new(4);
     story.bad_prolog = Some("n2".into());
-    let job = story.submit(gang(2));
-    assert_eq!(story.stands(job), "running on n1 n3");
+    let first = story.submit(gang(2));
+    story.wait(2_000);
+    assert_eq!(story.stands(first), "running on n1 n3");
+    assert_eq!(story.node("n2"), ("idle".into(), None));
+    let second = story.submit(gang(1));
+    story.wait(2_000);
+    assert_eq!(story.stands(second), "running on n4");
     let (state, reason) = story.node("n2");
     assert_eq!(state, "drained");
-    assert!(reason.is_some_and(|reason| reason.contains("ECC errors")));
+    assert!(reason.is_some_and(|reason| reason.contains("2 jobs") && reason.contains("ECC errors")));
+}
+
+#[test]
+fn a_job_whose_own_probe_fails_everywhere_ends_and_its_neighbours_and_nodes_are_left_alone() {
+    let mut story = Story::new(4);
+    let neighbour = story.submit(gang(1));
+    let hostile = story.submit(gang(1));
+    for _ in 0..20 {
+        story.wait(5_000);
+        let Some(node) = story.stands(hostile).strip_prefix("running on ").map(str::to_owned) else {
+            continue;
+        };
+        let run = story.run_of(hostile);
+        story.says(&node, FromAgent::Unhealthy { reason: "its probe failed".into(), run: Some(run) });
+    }
+    assert_eq!(story.control.ended(hostile), Some(JobState::Failed));
+    assert_eq!((story.stands(neighbour).as_str(), story.run_of(neighbour).number), ("running on n1", 1));
+    for node in ["n1", "n2", "n3", "n4"] {
+        assert_eq!(story.node(node).1, None, "{node} stays in service");
+    }
+}
+
+#[test]
+fn a_job_whose_ranks_vanish_again_and_again_is_given_up() {
+    let mut story = Story::new(1);
+    let job = story.submit(gang(1));
+    let mut runs = 0;
+    while story.control.ended(job).is_none() {
+        assert!(runs < 100, "it starts for ever");
+        if story.stands(job).starts_with("running") {
+            let run = story.run_of(job);
+            runs = run.number;
+            story.says(
+                "n1",
+                FromAgent::Released { run, end: NodeEnd { was_lost: true, ..NodeEnd::default() } },
+            );
+        }
+        story.wait(1_000);
+    }
+    assert_eq!(story.control.ended(job), Some(JobState::Failed));
+    assert_eq!(runs, 11, "ten restarts");
+}
+
+#[test]
+fn a_failing_epilog_changes_no_outcome_and_takes_no_node_out() {
+    let mut story = Story::new(2);
+    let job = story.submit(gang(1));
+    let run = story.run_of(job);
+    let end = NodeEnd { epilog_failed: Some("exit code 1".into()), ..NodeEnd::default() };
+    story.says("n1", FromAgent::Released { run, end });
+    assert_eq!(story.control.ended(job), Some(JobState::Succeeded));
+    assert_eq!(story.node("n1"), ("idle".into(), None));
 }
 
 #[test]
 fn a_failing_probe_takes_the_node_out_and_moves_the_gang() {
     let mut story = Story::new(2);
     let job = story.submit(gang(1));
-    story.says("n1", FromAgent::Unhealthy { reason: "nvidia-smi hangs".into() });
+    story.says("n1", FromAgent::Unhealthy { reason: "nvidia-smi hangs".into(), run: None });
     assert_eq!(story.stands(job), "running on n2");
     assert_eq!(story.node("n1"), ("drained".into(), Some("nvidia-smi hangs".into())));
     story.control.order(Order::Resume { node: "n1".into() }, "ada", Time(story.now)).expect("it is there");
@@ -249,19 +306,21 @@ fn a_failing_probe_takes_the_node_out_and_moves_the_gang() {
 }
 
 #[test]
-fn the_node_of_the_rank_that_stands_still_is_taken_out() {
+fn a_gang_leaves_the_node_whose_rank_stands_still_twice() {
     let mut story = Story::new(3);
     let mut job = gang(2);
     job.health.stuck_after = Some(Seconds::new(10.0));
     let job = story.submit(job);
-    let run = story.run_of(job);
-    story.says("n1", reports(run, 0, Report::Progress { step: 5 }));
-    story.says("n2", reports(run, 1, Report::Progress { step: 4 }));
-    story.wait(9_000);
-    assert_eq!(story.stands(job), "running on n1 n2");
-    story.wait(2_000);
-    assert_eq!(story.stands(job), "running on n1 n3");
-    assert!(story.node("n2").1.is_some_and(|reason| reason.contains("no progress")));
+    for expected in ["running on n1 n2", "running on n1 n3"] {
+        let run = story.run_of(job);
+        story.says("n1", reports(run, 0, Report::Progress { step: 5 }));
+        story.says("n2", reports(run, 1, Report::Progress { step: 4 }));
+        story.wait(9_000);
+        assert_eq!(story.stands(job), "running on n1 n2");
+        story.wait(4_000);
+        assert_eq!(story.stands(job), expected);
+    }
+    assert_eq!(story.node("n2").1, None, "one job is no proof");
 }
 
 #[test]

@@ -94,7 +94,7 @@ impl Scheduler {
         }
     }
 
-    fn beyond_nodes(&mut self, request: &Request) -> Option<Never> {
+    pub(crate) fn beyond_nodes(&mut self, request: &Request) -> Option<Never> {
         let smallest = self.elastic_range(request).map(|elastic| elastic.min);
         let classes = self.classes_of(request);
         for class in &classes {

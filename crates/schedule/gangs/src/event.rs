@@ -13,6 +13,14 @@ pub enum Event {
     Release(JobId),
     /// Puts a running gang back in the queue.
     Requeue(JobId),
+    /// A gang that comes back may start only from this time on, and on none of these nodes while there are enough others.
+    Postpone {
+        job: JobId,
+        until: Time,
+        avoid: Vec<NodeId>,
+    },
+    /// A gang has used up its chances: it ends as failed.
+    GiveUp(JobId),
     /// All processes of a gang are gone and its nodes free, whether by itself or after [`Decision::Stop`].
     Ended {
         job: JobId,
@@ -188,6 +196,8 @@ pub enum StopReason {
     NodeLeaves(NodeId),
     Cancelled,
     Requeued,
+    /// It has failed too often.
+    GivenUp,
 }
 
 /// What becomes of a gang that is stopped.

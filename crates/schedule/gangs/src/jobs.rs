@@ -129,6 +129,13 @@ impl Jobs {
         entry
     }
 
+    /// Changes what a job that is not queued asks for.
+    pub(crate) fn revise(&mut self, job: JobId, request: Request, classes: Vec<Class>) {
+        let entry = self.entry_mut(job);
+        debug_assert!(!entry.is_queued(), "the queue is ordered by what its jobs ask for");
+        (entry.request, entry.classes) = (request, classes);
+    }
+
     pub(crate) fn enqueue(&mut self, job: JobId) {
         let entry = self.live.get_mut(&job).expect("the job is live");
         entry.state = State::Queued;

@@ -122,26 +122,42 @@ impl Scheduler {
         self.news.plan_is_stale();
     }
 
-    pub(crate) fn cancel(&mut self, job: JobId, now: Time) {
+    /// Ends a job for good, whatever state it is in.
+    pub(crate) fn end(&mut self, job: JobId, why: StopReason, outcome: Outcome, now: Time) {
         match self.jobs.get(job).map(|entry| &entry.state) {
             None => {}
-            Some(State::Running(_)) => {
-                self.stop(job, StopReason::Cancelled, Then::End(Outcome::Cancelled), now)
-            }
+            Some(State::Running(_)) => self.stop(job, why, Then::End(outcome), now),
             Some(State::Suspended(_)) => {
                 self.forget_suspended(job, now);
-                self.drop_waiting(job, now);
+                self.drop_waiting(job, outcome, now);
             }
-            Some(State::Blocked | State::Queued) => self.drop_waiting(job, now),
+            Some(State::Blocked | State::Queued) => self.drop_waiting(job, outcome, now),
         }
     }
 
-    fn drop_waiting(&mut self, job: JobId, now: Time) {
+    fn drop_waiting(&mut self, job: JobId, outcome: Outcome, now: Time) {
         if self.jobs[job].is_queued() {
             self.withdraw(job);
         }
-        self.decisions.push(Decision::Drop { job, outcome: Outcome::Cancelled });
-        self.finish(job, Outcome::Cancelled, now);
+        self.decisions.push(Decision::Drop { job, outcome });
+        self.finish(job, outcome, now);
+    }
+
+    /// Changes where and when a job may start next. A queued job is not changed: it has been looked at as it is.
+    pub(crate) fn postpone(&mut self, job: JobId, until: Time, avoid: &[NodeId]) {
+        let Some(entry) = self.jobs.get(job).filter(|entry| !entry.is_queued()) else {
+            return;
+        };
+        let mut request = entry.request.clone();
+        request.begin = request.begin.max(until);
+        let new = avoid.iter().filter(|node| !entry.request.filter.avoid.contains(node));
+        request.filter.avoid.extend(new);
+        // A job that avoids more nodes than it can do without would wait for ever.
+        if self.beyond_nodes(&request).is_some() {
+            request.filter.avoid.clone_from(&self.jobs[job].request.filter.avoid);
+        }
+        let classes = self.classes_of(&request);
+        self.jobs.revise(job, request, classes);
     }
 
     pub(crate) fn hold(&mut self, job: JobId) {

@@ -4,15 +4,38 @@
 //! parent; usage goes up to the parent only past what the queue keeps. What a queue may have is what it
 //! kept and did not use, plus what its parent still has, bounded by its borrowing limit. The tree has no
 //! clock and no jobs: it says how much there is and who borrowed most.
+//!
+//! What follows from grants alone is worked out once for the whole tree, so that every question about usage costs no more
+//! than the way from a queue to the root.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::OnceLock;
 
 use crate::QueueId;
 
 /// The tree of queues; empty where a site has no quotas.
-#[derive(Debug, Clone, Default, PartialEq)]
+#[derive(Debug, Clone, Default)]
 pub struct Queues {
     queues: Vec<Queue>,
+    /// By kind and queue; made anew after grants change.
+    entitlements: OnceLock<BTreeMap<String, Vec<Entitlement>>>,
+}
+
+impl PartialEq for Queues {
+    fn eq(&self, other: &Self) -> bool {
+        self.queues == other.queues
+    }
+}
+
+/// What a queue has of one kind by grants alone.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+struct Entitlement {
+    /// What the queue and its children hold and hand on: its own nominal quota and what children store here.
+    subtree: i64,
+    /// What it keeps for itself.
+    kept: i64,
+    /// What it could have if nothing were in use.
+    most: i64,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -45,6 +68,7 @@ impl Queues {
 
     /// Adds a queue below another; without one it is a tree of its own.
     pub fn add(&mut self, name: impl Into<String>, parent: Option<QueueId>, weight: f64) -> QueueId {
+        self.entitlements.take();
         let id = QueueId(self.queues.len() as u16);
         assert!(parent.is_none_or(|parent| parent < id), "the parent queue exists");
         self.queues.push(Queue {
@@ -58,6 +82,7 @@ impl Queues {
     }
 
     pub fn grant(&mut self, queue: QueueId, kind: impl Into<String>, grant: Grant) {
+        self.entitlements.take();
         self.queues[usize::from(queue.0)].grants.insert(kind.into(), grant);
     }
 
@@ -73,14 +98,19 @@ impl Queues {
         self.queues.iter().map(|queue| queue.name.as_str())
     }
 
+    /// A queue and those above it.
+    pub(crate) fn path(&self, id: QueueId) -> impl Iterator<Item = QueueId> + use<'_> {
+        let parent = |queue: &QueueId| self.queues[usize::from(queue.0)].parent.map(|at| QueueId(at as u16));
+        std::iter::successors(Some(id), parent)
+    }
+
     pub(crate) fn holds(&self, id: QueueId) -> bool {
         usize::from(id.0) < self.queues.len()
     }
 
     /// The kind that counts for an accelerator: its own where any queue is granted it, else [`ANY_GPU`].
     pub(crate) fn kind_of<'a>(&self, accelerator: &'a str) -> &'a str {
-        let is_told_apart = self.queues.iter().any(|queue| queue.grants.contains_key(accelerator));
-        if is_told_apart { accelerator } else { ANY_GPU }
+        if self.entitlements().contains_key(accelerator) { accelerator } else { ANY_GPU }
     }
 
     /// How many more GPUs of a kind the queue may take now.
@@ -90,7 +120,7 @@ impl Queues {
 
     /// How many GPUs of a kind the queue could have if none were in use.
     pub fn most(&self, queue: QueueId, kind: &str) -> u64 {
-        self.most_at(usize::from(queue.0), kind).max(0) as u64
+        self.entitled(usize::from(queue.0), kind).most.max(0) as u64
     }
 
     pub fn used(&self, queue: QueueId, kind: &str) -> u64 {
@@ -107,9 +137,11 @@ impl Queues {
         let mut rest = count;
         let mut at = Some(usize::from(queue.0));
         while let Some(index) = at.filter(|_| rest > 0) {
-            let kept = self.kept_free(index, kind);
-            *self.queues[index].usage.entry(kind.to_string()).or_insert(0) += rest;
-            rest = rest.saturating_sub(kept);
+            let kept = self.entitled(index, kind).kept as u64;
+            let used = self.queues[index].used_mut(kind);
+            let kept_free = kept.saturating_sub(*used);
+            *used += rest;
+            rest = rest.saturating_sub(kept_free);
             at = self.queues[index].parent;
         }
     }
@@ -119,13 +151,12 @@ impl Queues {
         let mut rest = count;
         let mut at = Some(usize::from(queue.0));
         while let Some(index) = at.filter(|_| rest > 0) {
-            let kept = self.local(index, kind);
-            let queue = &mut self.queues[index];
-            let used = queue.usage.entry(kind.to_string()).or_insert(0);
+            let kept = self.entitled(index, kind).kept as u64;
+            let used = self.queues[index].used_mut(kind);
             let passed_up = used.saturating_sub(kept);
             *used = used.checked_sub(rest).expect("no more is given back than was taken");
             rest = rest.min(passed_up);
-            at = queue.parent;
+            at = self.queues[index].parent;
         }
     }
 
@@ -134,24 +165,24 @@ impl Queues {
     pub fn dominant_share(&self, queue: QueueId, kind: &str, more: u64) -> f64 {
         let index = usize::from(queue.0);
         let own = &self.queues[index];
-        let mut kinds: Vec<&str> = own.usage.keys().map(String::as_str).collect();
-        kinds.push(kind);
+        let kinds = own.usage.keys().map(String::as_str).chain([kind]);
         let share = |each: &str| {
             let extra = if each == kind { more } else { 0 };
             let borrowed = (self.used(queue, each) + extra).saturating_sub(own.nominal(each));
-            let lendable = own.parent.map_or(0, |parent| self.most_at(parent, each).max(0)) as f64;
+            let lendable = own.parent.map_or(0, |parent| self.entitled(parent, each).most.max(0)) as f64;
             if borrowed == 0 { 0.0 } else { borrowed as f64 * 1000.0 / lendable.max(1.0) }
         };
-        kinds.into_iter().map(share).fold(0.0, f64::max) / own.weight
+        kinds.map(share).fold(0.0, f64::max) / own.weight
     }
 
     /// Whether usage is within every queue's bounds; for assertions and tests.
     pub fn is_within_bounds(&self) -> bool {
         (0..self.queues.len()).all(|index| {
             self.queues[index].usage.iter().all(|(kind, used)| {
+                let subtree = self.entitled(index, kind).subtree;
                 let bound = match self.queues[index].parent {
-                    None => self.subtree(index, kind),
-                    Some(_) => self.queues[index].bound(self.subtree(index, kind), kind),
+                    None => Some(subtree),
+                    Some(_) => self.queues[index].borrowing(kind).map(|limit| subtree + limit),
                 };
                 bound.is_none_or(|bound| *used as i64 <= bound)
             })
@@ -160,62 +191,56 @@ impl Queues {
 
     fn available_at(&self, index: usize, kind: &str) -> i64 {
         let queue = &self.queues[index];
-        let (subtree, used) = (self.subtree_or_zero(index, kind), queue.used(kind));
+        let Entitlement { subtree, kept, .. } = self.entitled(index, kind);
+        let used = queue.used(kind);
         let Some(parent) = queue.parent else {
             return subtree - used;
         };
-        let kept = self.local(index, kind) as i64;
         let from_parent = self.available_at(parent, kind);
-        let borrowable = match queue.grants.get(kind).and_then(|grant| grant.borrowing) {
+        let borrowable = match queue.borrowing(kind) {
             None => from_parent,
             Some(limit) => {
                 let stored_in_parent = subtree - kept;
                 let used_in_parent = (used - kept).max(0);
-                from_parent.min(stored_in_parent - used_in_parent + limit as i64)
+                from_parent.min(stored_in_parent - used_in_parent + limit)
             }
         };
         (kept - used).max(0) + borrowable.max(0)
     }
 
-    fn most_at(&self, index: usize, kind: &str) -> i64 {
-        let queue = &self.queues[index];
-        let subtree = self.subtree_or_zero(index, kind);
-        let Some(parent) = queue.parent else {
-            return subtree;
-        };
-        let kept = self.local(index, kind) as i64;
-        let all = kept + self.most_at(parent, kind);
-        match queue.grants.get(kind).and_then(|grant| grant.borrowing) {
-            None => all,
-            Some(limit) => all.min(subtree + limit as i64),
+    fn entitled(&self, index: usize, kind: &str) -> Entitlement {
+        self.entitlements().get(kind).map_or(Entitlement::default(), |by_queue| by_queue[index])
+    }
+
+    fn entitlements(&self) -> &BTreeMap<String, Vec<Entitlement>> {
+        self.entitlements.get_or_init(|| {
+            let kinds: BTreeSet<&String> = self.queues.iter().flat_map(|queue| queue.grants.keys()).collect();
+            kinds.into_iter().map(|kind| (kind.clone(), self.entitlements_of(kind))).collect()
+        })
+    }
+
+    /// Children come after their parents, so one pass up and one down suffice.
+    fn entitlements_of(&self, kind: &str) -> Vec<Entitlement> {
+        let mut all = vec![Entitlement::default(); self.queues.len()];
+        for (index, queue) in self.queues.iter().enumerate().rev() {
+            all[index].subtree += queue.nominal(kind) as i64;
+            let Some(parent) = queue.parent else { continue };
+            if let Some(limit) = queue.grants.get(kind).and_then(|grant| grant.lending) {
+                all[index].kept = (all[index].subtree - limit as i64).max(0);
+            }
+            all[parent].subtree += all[index].subtree - all[index].kept;
         }
-    }
-
-    /// What the queue and its children hold and hand on: its own nominal quota and what children store here.
-    fn subtree_or_zero(&self, index: usize, kind: &str) -> i64 {
-        self.subtree(index, kind).unwrap_or(0)
-    }
-
-    fn subtree(&self, index: usize, kind: &str) -> Option<i64> {
-        let own = self.queues[index].nominal(kind) as i64;
-        let stored: i64 = (index + 1..self.queues.len())
-            .filter(|child| self.queues[*child].parent == Some(index))
-            .map(|child| self.subtree_or_zero(child, kind) - self.local(child, kind) as i64)
-            .sum();
-        Some(own + stored)
-    }
-
-    /// What the queue keeps for itself.
-    fn local(&self, index: usize, kind: &str) -> u64 {
-        let lending = self.queues[index].grants.get(kind).and_then(|grant| grant.lending);
-        match (self.queues[index].parent, lending) {
-            (Some(_), Some(limit)) => (self.subtree_or_zero(index, kind) - limit as i64).max(0) as u64,
-            _ => 0,
+        for (index, queue) in self.queues.iter().enumerate() {
+            let Entitlement { subtree, kept, .. } = all[index];
+            all[index].most = match queue.parent {
+                None => subtree,
+                Some(parent) => {
+                    let bound = queue.borrowing(kind).map_or(i64::MAX, |limit| subtree + limit);
+                    (kept + all[parent].most).min(bound)
+                }
+            };
         }
-    }
-
-    fn kept_free(&self, index: usize, kind: &str) -> u64 {
-        self.local(index, kind).saturating_sub(self.queues[index].used(kind).max(0) as u64)
+        all
     }
 }
 
@@ -247,9 +272,16 @@ impl Queue {
         self.usage.get(kind).copied().unwrap_or(0) as i64
     }
 
-    fn bound(&self, subtree: Option<i64>, kind: &str) -> Option<i64> {
-        let limit = self.grants.get(kind).and_then(|grant| grant.borrowing)?;
-        Some(subtree? + limit as i64)
+    fn used_mut(&mut self, kind: &str) -> &mut u64 {
+        if !self.usage.contains_key(kind) {
+            self.usage.insert(kind.to_owned(), 0);
+        }
+        self.usage.get_mut(kind).expect("it is there by now")
+    }
+
+    /// How much more than its own it may have; no bound when absent.
+    fn borrowing(&self, kind: &str) -> Option<i64> {
+        Some(self.grants.get(kind)?.borrowing? as i64)
     }
 }
 

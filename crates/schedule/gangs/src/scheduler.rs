@@ -190,10 +190,12 @@ impl Scheduler {
         self.news.count_event();
         match event {
             Event::Submit(request) => self.submit(*request, now),
-            Event::Cancel(job) => self.cancel(job, now),
+            Event::Cancel(job) => self.end(job, StopReason::Cancelled, Outcome::Cancelled, now),
             Event::Hold(job) => self.hold(job),
             Event::Release(job) => self.release(job, now),
             Event::Requeue(job) => self.stop(job, StopReason::Requeued, Then::Requeue, now),
+            Event::Postpone { job, until, avoid } => self.postpone(job, until, &avoid),
+            Event::GiveUp(job) => self.end(job, StopReason::GivenUp, Outcome::Failed, now),
             Event::Ended { job, outcome } => self.ended(job, outcome, now),
             Event::Checkpointed(job) => self.checkpointed(job, now),
             Event::Left { job, nodes } => self.left(job, &nodes, now),

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use bedplate_drivers::{Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Token};
+use bedplate_drivers::{Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Place, Token};
 use serde_json::{Value, json};
 
 use crate::choice::choice;
@@ -73,28 +73,33 @@ struct AddArguments {
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     let path = contexts_path();
-    let mut contexts = Contexts::load(&path).map_err(DriverError::from)?;
-    match &arguments.command {
-        Command::List => return list(&contexts, console),
-        Command::Show { name } => return show(&contexts, name.as_deref(), console),
+    let load = || Contexts::load(&path).map_err(DriverError::from);
+    let (said, changed) = match &arguments.command {
+        Command::List => return list(&load()?, console),
+        Command::Show { name } => return show(&load()?, name.as_deref(), console),
         Command::Use { name } => {
-            contexts.find(name).map_err(DriverError::from)?;
-            contexts.current = Some(name.clone());
-            console.say(&format!("commands talk to `{name}` from now on"));
+            let changed = Contexts::change(&path, |contexts| {
+                contexts.find(name)?;
+                contexts.current = Some(name.clone());
+                Ok(())
+            });
+            (format!("commands talk to `{name}` from now on"), changed)
         }
         Command::Add(arguments) => {
-            contexts.add(&arguments.name, context(arguments)).map_err(DriverError::from)?;
-            console.say(&format!(
-                "`{0}` is known; `bedplate context use {0}` makes it the one that is used",
-                arguments.name
-            ));
+            let context = context(arguments);
+            if let (Some(url), Some(_)) = (&context.url, &context.token) {
+                Place::from_url(url, Some(String::new()), context.fingerprint.clone())?;
+            }
+            let name = &arguments.name;
+            let said = format!("`{name}` is known; `bedplate context use {name}` makes it the one that is used");
+            (said, Contexts::change(&path, |contexts| contexts.add(name, context)))
         }
         Command::Remove { name } => {
-            contexts.remove(name).map_err(DriverError::from)?;
-            console.say(&format!("`{name}` is forgotten"));
+            (format!("`{name}` is forgotten"), Contexts::change(&path, |contexts| contexts.remove(name)))
         }
-    }
-    contexts.save(&path).map_err(DriverError::from)?;
+    };
+    let contexts = changed.map_err(DriverError::from)?;
+    console.say(&said);
     if console.is_json() { console.json(&as_json(&contexts)) } else { Ok(()) }
 }
 

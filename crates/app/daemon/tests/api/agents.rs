@@ -108,7 +108,7 @@ fn a_running_job_is_adopted_after_a_restart() {
     assert_eq!(agent.hear(), None, "the old link is closed");
     assert_eq!(daemon.admin().get("/v1/jobs/1").json()["state"], "running");
     // The token was used before; for the same node it stays good.
-    let held = vec![Held { run, phase: HeldPhase::Running }];
+    let held = vec![Held { run, phase: HeldPhase::Running, is_suspended: false }];
     let mut agent = Agent::join(daemon.address, &secret, "n1", held);
     match agent.hear() {
         Some(ToAgent::Welcome { keep, .. }) => assert_eq!(keep, [run]),

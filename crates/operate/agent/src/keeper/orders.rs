@@ -26,6 +26,14 @@ pub(crate) enum Order {
     Kill { group: String },
     /// Every process of the group dies, and when none is left, [`Notice::Gone`] is the answer.
     Finish { group: String },
+    /// From this time of [`clock`](crate::clock) on every run dies, unless the lease is renewed; answered by
+    /// [`Notice::Leased`]. Without a time there is nothing to end.
+    Lease { until_ms: Option<u64> },
+}
+
+/// The group of the node's own commands.
+pub(crate) fn node_group(node: &str) -> String {
+    format!("node@{node}")
 }
 
 /// A process to start.
@@ -66,4 +74,8 @@ pub(crate) enum Notice {
         cpu_ms: u64,
         peak_memory_mib: u64,
     },
+    /// The keeper is there and knows the lease.
+    Leased,
+    /// The agent stood still: the lease was not renewed and every run is being killed.
+    LeaseEnded,
 }

@@ -3,6 +3,9 @@
 //! A rank gets a session of its own, dies with its keeper, and joins its run's cgroup before its program begins. The
 //! keeper does not wait for that: on a busy machine it would wait for a turn of the child at every start. Whether the
 //! program began is known when the child has ended, by what it left in a pipe that a successful `exec` closes.
+//!
+//! Every path of a job may be a FIFO, a dead mount or gone, so only the child touches them: a child that waits for a file
+//! can be killed, a keeper that waits for one would leave all runs of the node alone.
 
 #![allow(unsafe_code, reason = "`fork` and `wait4` have no safe form; each use says why it is sound")]
 
@@ -58,38 +61,23 @@ pub(super) fn start(order: &Start, joins: &Arc<Vec<OwnedFd>>) -> io::Result<Star
 }
 
 /// All that a child needs, made before it exists.
-struct Birth {
-    program: CString,
+struct Birth<'a> {
+    order: &'a Start,
     arguments: Vec<CString>,
     environment: Vec<CString>,
     directory: CString,
-    stdin: File,
-    stdout: File,
-    stderr: File,
 }
 
-impl Birth {
-    fn prepare(order: &Start) -> io::Result<Self> {
-        let name = order.arguments.first().ok_or(Errno::EINVAL)?;
-        let path = order.environment.get("PATH").map_or("", String::as_str);
-        let stdout = open_to_append(order.stdout.as_deref().unwrap_or("/dev/null"))?;
-        let stderr = match order.stderr.as_deref() {
-            Some(path) => open_to_append(path)?,
-            None => stdout.try_clone()?,
-        };
+impl<'a> Birth<'a> {
+    fn prepare(order: &'a Start) -> io::Result<Self> {
+        order.arguments.first().ok_or(Errno::EINVAL)?;
         let variables = order.environment.iter().map(|(name, value)| CString::new(format!("{name}={value}")));
+        let arguments = order.arguments.iter().map(|word| CString::new(word.as_str()));
         Ok(Self {
-            program: CString::new(find_program(name, path, &order.directory)?)?,
-            arguments: order
-                .arguments
-                .iter()
-                .map(|word| CString::new(word.as_str()))
-                .collect::<Result<_, _>>()?,
+            order,
+            arguments: arguments.collect::<Result<_, _>>()?,
             environment: variables.collect::<Result<_, _>>()?,
             directory: CString::new(order.directory.as_str())?,
-            stdin: File::open(order.stdin.as_deref().unwrap_or("/dev/null"))?,
-            stdout,
-            stderr,
         })
     }
 
@@ -108,12 +96,28 @@ impl Birth {
         for cgroup in joins {
             write(cgroup.as_fd(), b"0")?;
         }
-        dup2_stdin(&self.stdin)?;
-        dup2_stdout(&self.stdout)?;
-        dup2_stderr(&self.stderr)?;
+        self.open_streams().map_err(errno)?;
         chdir(self.directory.as_c_str())?;
-        execve(&self.program, &self.arguments, &self.environment)
+        let path = self.order.environment.get("PATH").map_or("", String::as_str);
+        let program = find_program(&self.order.arguments[0], path, &self.order.directory)?;
+        let program = CString::new(program).map_err(|_| Errno::EINVAL)?;
+        execve(&program, &self.arguments, &self.environment)
     }
+
+    fn open_streams(&self) -> io::Result<()> {
+        let Start { stdin, stdout, stderr, .. } = self.order;
+        dup2_stdin(File::open(stdin.as_deref().unwrap_or("/dev/null"))?)?;
+        let stdout = open_to_append(stdout.as_deref().unwrap_or("/dev/null"))?;
+        match stderr.as_deref() {
+            Some(path) => dup2_stderr(open_to_append(path)?)?,
+            None => dup2_stderr(&stdout)?,
+        }
+        Ok(dup2_stdout(stdout)?)
+    }
+}
+
+fn errno(error: io::Error) -> Errno {
+    Errno::from_raw(error.raw_os_error().unwrap_or(libc::EIO))
 }
 
 /// The file of a program, looked for in `path` unless its name has a slash.

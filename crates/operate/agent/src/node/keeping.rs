@@ -1,4 +1,7 @@
-//! What the node tells its keeper and hears from it, and what happens when the keeper dies.
+//! What the node tells its keeper and hears from it, and what happens when the keeper dies or stands still.
+//!
+//! The two watch each other: the keeper kills all runs when the agent does not renew their lease, and the agent replaces a
+//! keeper that does not answer. So neither can let a run live on that the control plane has given up.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -6,20 +9,64 @@ use std::time::Duration;
 
 use bedplate_control::agent::Happened;
 use bedplate_control::wire::{RankEnd, RunId};
+use bedplate_gangs::{Span, Time};
 
 use tokio::sync::mpsc::UnboundedReceiver;
 
 use super::{Node, Purpose, agent_variable};
+use crate::clock::now;
 use crate::error::AgentError;
 use crate::event::Event;
 use crate::keeper::orders::{Notice, Order, Start};
 use crate::kept::Kept;
 use crate::processes;
 
+/// A keeper that has not answered for this long is taken for dead; one that shall end runs whose lease is over gets less.
+const SILENCE: Span = Span::seconds(5);
+const SILENCE_AFTER_LEASE: Span = Span(400);
+
+/// The lease that the keeper was told last, and what it has said to that.
+#[derive(Debug, Default)]
+pub(super) struct Leased {
+    until: Option<Time>,
+    /// Orders that were not answered yet, and since when.
+    unanswered: u32,
+    asked: Option<Time>,
+}
+
 impl Node {
+    /// Tells the keeper how long runs may live, if that has changed.
+    pub(super) fn renew_lease(&mut self) {
+        let until = self.agent.lease();
+        if until == self.leased.until || self.keeper.is_none() {
+            return;
+        }
+        self.leased.until = until;
+        self.leased.unanswered += 1;
+        self.leased.asked.get_or_insert_with(now);
+        self.order(Order::Lease { until_ms: until.map(|until| until.0) });
+    }
+
+    /// Replaces a keeper that stands still: runs could neither be started nor stopped.
+    pub(super) fn watch_keeper(&mut self) {
+        let Some(asked) = self.leased.asked else { return };
+        let is_over = self.leased.until.is_some_and(|until| until <= now());
+        let patience = if is_over { SILENCE_AFTER_LEASE } else { SILENCE };
+        if self.keeper.is_some() && now().since(asked) >= patience {
+            (self.options.remark)("the keeper of this node's processes does not answer");
+            self.lose_keeper();
+        }
+    }
+
+    fn keeper_answered(&mut self) {
+        self.leased.unanswered = self.leased.unanswered.saturating_sub(1);
+        self.leased.asked = (self.leased.unanswered > 0).then(now);
+    }
+
     pub(super) fn start_keeper(&mut self) -> io::Result<()> {
         self.keepers_started += 1;
         let keeper = Kept::start(&self.program, self.keepers_started, &self.events)?;
+        self.leased = Leased::default();
         keeper.order(Order::Begin { node: self.options.node.clone(), cores: self.options.cores.clone() });
         for order in self.waiting_orders.drain(..) {
             keeper.order(order);
@@ -83,6 +130,8 @@ impl Node {
             Notice::NotStarted { id, error } => self.ended(id, RankEnd::NotStarted(error)),
             Notice::Ended { id, end } => self.ended(id, end),
             Notice::Gone { group, cpu_ms, peak_memory_mib } => self.gone(&group, cpu_ms, peak_memory_mib),
+            Notice::Leased => self.keeper_answered(),
+            Notice::LeaseEnded => self.happened(Happened::LeaseEnded),
         }
     }
 
@@ -103,6 +152,7 @@ impl Node {
     /// Everything the keeper left must go before anything new may start; other threads do that.
     pub(super) fn lose_keeper(&mut self) {
         (self.options.remark)("the keeper of this node's processes has died; killing what it left");
+        self.leased = Leased::default();
         if let Some(keeper) = self.keeper.take() {
             keeper.bury();
         }

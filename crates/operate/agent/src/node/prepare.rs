@@ -1,7 +1,7 @@
 //! First phase of a start: everything that can fail, and no rank.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::Path;
 use std::time::Duration;
@@ -15,6 +15,7 @@ use crate::event::Event;
 use crate::keeper::orders::Start;
 use crate::outputs::{self, Outputs};
 use crate::ports;
+use crate::untrusted::{self, Links};
 
 /// How long a prolog or an epilog may take.
 pub(super) const HOOK_TIME: Duration = Duration::from_secs(300);
@@ -145,7 +146,7 @@ fn names_files(launch: &Launch) -> bool {
 /// The end of what a hook or probe wrote.
 pub(super) fn shown_output(path: &Path) -> String {
     let mut bytes = Vec::new();
-    if let Ok(mut file) = File::open(path) {
+    if let Ok(mut file) = untrusted::open(path, Links::Refuse) {
         let length = file.metadata().map_or(0, |metadata| metadata.len());
         // It may have written more than fits into memory; what cannot be read is not shown.
         let _ = file.seek(SeekFrom::Start(length.saturating_sub(SHOWN_OUTPUT as u64)));

@@ -10,7 +10,7 @@ use bedplate_job::rank_environment::MARK;
 use super::prepare::shown_output;
 use super::{Node, Purpose};
 use crate::event::Event;
-use crate::keeper::orders::{Order, Start};
+use crate::keeper::orders::{Order, Start, node_group};
 
 /// A probe that takes longer than this, and than the time between two of them, has failed.
 const LEAST_TIME: Duration = Duration::from_secs(10);
@@ -23,6 +23,13 @@ pub(super) struct Probes {
     failing: BTreeSet<Option<RunId>>,
     /// The node's own is made to fail on purpose.
     is_forced: bool,
+}
+
+impl Probes {
+    /// A new link: what fails now is told by the next probe, and what failed earlier is no news.
+    pub(super) fn forget(&mut self) {
+        self.failing.clear();
+    }
 }
 
 impl Node {
@@ -65,7 +72,7 @@ impl Node {
     }
 
     fn node_command(&self, command: &str) -> Start {
-        let group = self.node_group();
+        let group = node_group(&self.options.node);
         let output = self.node_output();
         let _ = std::fs::remove_file(&output);
         let mut environment = self.options.environment.clone();
@@ -83,17 +90,13 @@ impl Node {
     }
 
     /// The keeper's name for the node's own commands.
-    fn node_group(&self) -> String {
-        format!("node@{}", self.options.node)
-    }
-
     fn node_output(&self) -> std::path::PathBuf {
         self.places.programs.with_file_name(format!("probe-{}.out", self.options.node))
     }
 
     pub(super) fn probe_ended(&mut self, run: Option<RunId>, end: RankEnd) {
         if run.is_none() {
-            self.order(Order::Finish { group: self.node_group() });
+            self.order(Order::Finish { group: node_group(&self.options.node) });
         }
         let Some(probe) = self.find_probe(run) else { return };
         self.probe_later(run, &probe);
@@ -112,7 +115,7 @@ impl Node {
 
     fn probe_failed(&mut self, run: Option<RunId>, reason: String) {
         if self.probes.failing.insert(run) {
-            self.happened(Happened::ProbeFailed { reason });
+            self.happened(Happened::ProbeFailed { run, reason });
         }
     }
 

@@ -14,6 +14,7 @@ use crate::keeper::orders::Start;
 use crate::logs;
 use crate::outputs::Outputs;
 use crate::reports::ReportFile;
+use crate::untrusted::Links;
 
 impl Node {
     pub(super) fn start_ranks(&mut self, run: RunId, master_port: u16) {
@@ -112,11 +113,12 @@ impl Node {
             outputs.and_then(|outputs| outputs.find(log.rank, log.stream).map(Into::into));
         // A captured log that is not there is one in which nothing was written.
         let may_be_missing = own.is_none();
+        let links = if own.is_some() { Links::Follow } else { Links::Refuse };
         let path = own.unwrap_or_else(|| self.places.captured(log));
         let mut alive = self.processes.values();
         let is_open = alive.any(|purpose| *purpose == Purpose::Rank(log.run, log.rank));
         tokio::task::spawn_blocking(move || {
-            let answer = match logs::read(&path, offset, most_bytes) {
+            let answer = match logs::read(&path, links, offset, most_bytes) {
                 Ok(piece) => FromAgent::Chunk {
                     request,
                     bytes: piece.bytes,

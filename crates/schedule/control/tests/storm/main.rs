@@ -5,7 +5,8 @@
 //! no device has two owners, no gang runs twice, no rank starts before every node of its gang was ready. *Calm*: the
 //! faults stop, and everything that was acknowledged ends, every node is idle, and no process is left.
 //!
-//! `STORM_SEED=n cargo test -p bedplate-control --test storm -- --nocapture one_seed` tells the story of one seed.
+//! `STORM_SEED=n cargo test -p bedplate-control --test storm -- --nocapture one_seed` tells the story of one seed;
+//! `STORM_SEEDS=0..50000 cargo test --release -p bedplate-control --test storm -- --nocapture many_seeds` tries many.
 
 mod disk;
 mod random;
@@ -16,6 +17,7 @@ use world::{Bug, World};
 
 /// Seeds that every run tries; those that once failed join them.
 const FIXED: std::ops::Range<u64> = 0..40;
+const ONCE_FAILED: [u64; 2] = [9_000_685, 12_001_149];
 const FRESH: u64 = 10;
 
 fn storm(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
@@ -27,7 +29,7 @@ fn storm(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
 
 #[test]
 fn nothing_acknowledged_is_lost_and_everything_ends() {
-    for seed in FIXED {
+    for seed in FIXED.chain(ONCE_FAILED) {
         storm(seed, None).unwrap_or_else(|broken| panic!("seed {seed}: {broken}"));
     }
 }
@@ -66,6 +68,38 @@ fn one_seed() {
     world.is_told = true;
     let end = world.storm().and_then(|()| world.calm());
     assert_eq!(end, Ok(()), "seed {seed}");
+}
+
+/// Tries a range of seeds on all cores and names every one that fails.
+#[test]
+fn many_seeds() {
+    let Ok(range) = std::env::var("STORM_SEEDS") else {
+        return;
+    };
+    let bounds: Vec<u64> = range.split("..").filter_map(|bound| bound.parse().ok()).collect();
+    let [from, to] = bounds[..] else { panic!("STORM_SEEDS is a range such as 0..1000") };
+    let next = std::sync::atomic::AtomicU64::new(from);
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let failed = std::sync::Mutex::new(Vec::new());
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    let seed = next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+                    if seed >= to {
+                        return;
+                    }
+                    if let Err(broken) = storm(seed, None) {
+                        println!("seed {seed}: {broken}");
+                        failed.lock().unwrap().push(seed);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().unwrap();
+    println!("{} seeds, {} failed", to - from, failed.len());
+    assert!(failed.is_empty(), "seeds that failed: {failed:?}");
 }
 
 #[test]

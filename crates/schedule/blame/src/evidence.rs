@@ -1,0 +1,90 @@
+//! Failures of jobs on nodes, for as long as they count.
+
+use std::collections::BTreeSet;
+
+use bedplate_gangs::{JobId, Time, UserId};
+use bedplate_topology::NodeId;
+
+/// A job failed on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    pub job: JobId,
+    pub user: UserId,
+    pub node: NodeId,
+    pub kind: FaultKind,
+}
+
+/// What failed. All of these can be the job's own doing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FaultKind {
+    /// The job's own probe of its nodes.
+    Probe,
+    Prolog,
+    Epilog,
+    /// The node did not make the run ready in time.
+    Unready,
+    /// The node did not get rid of the run in time.
+    Overdue,
+    /// The ranks on this node fell behind those of the others and made no progress.
+    Stalled,
+}
+
+impl FaultKind {
+    pub const fn name(self) -> &'static str {
+        match self {
+            FaultKind::Probe => "probe",
+            FaultKind::Prolog => "prolog",
+            FaultKind::Epilog => "epilog",
+            FaultKind::Unready => "unready",
+            FaultKind::Overdue => "overdue",
+            FaultKind::Stalled => "stalled",
+        }
+    }
+}
+
+/// Those whose word counts against a node.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Witnesses {
+    pub(crate) jobs: usize,
+    pub(crate) users: usize,
+}
+
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Evidence(Vec<(Time, Fault)>);
+
+impl Evidence {
+    pub(crate) fn add(&mut self, fault: Fault, now: Time) {
+        self.0.push((now, fault));
+    }
+
+    pub(crate) fn forget_before(&mut self, oldest: Time) {
+        self.0.retain(|(at, _)| *at >= oldest);
+    }
+
+    pub(crate) fn forgive(&mut self, node: NodeId) {
+        self.0.retain(|(_, fault)| fault.node != node);
+    }
+
+    /// Different nodes on which a job failed.
+    pub(crate) fn nodes_of(&self, job: JobId) -> usize {
+        let nodes: BTreeSet<NodeId> = self.of(job).map(|fault| fault.node).collect();
+        nodes.len()
+    }
+
+    pub(crate) fn count(&self, job: JobId, node: NodeId) -> usize {
+        self.of(job).filter(|fault| fault.node == node).count()
+    }
+
+    /// Jobs that failed on this node and on no other: a job that fails everywhere accuses itself.
+    pub(crate) fn witnesses_against(&self, node: NodeId) -> Witnesses {
+        let here = self.0.iter().map(|(_, fault)| fault).filter(|fault| fault.node == node);
+        let credible: BTreeSet<(JobId, UserId)> =
+            here.filter(|fault| self.nodes_of(fault.job) == 1).map(|fault| (fault.job, fault.user)).collect();
+        let users: BTreeSet<UserId> = credible.iter().map(|(_, user)| *user).collect();
+        Witnesses { jobs: credible.len(), users: users.len() }
+    }
+
+    fn of(&self, job: JobId) -> impl Iterator<Item = &Fault> {
+        self.0.iter().map(|(_, fault)| fault).filter(move |fault| fault.job == job)
+    }
+}

@@ -1,0 +1,204 @@
+//! Who answers for a failure: the job, the node, or nobody yet.
+//!
+//! A job that fails says little about the node it failed on, so evidence becomes a verdict only by these rules:
+//!
+//! - A fault that a job can cause by itself (its probe, its prolog or epilog, a stall, slow preparation) is held against the job.
+//! - A node is suspected once different jobs, of different users where the cluster has several, failed there and
+//!   nowhere else. The node's own check needs no second witness.
+//! - A job avoids a node that failed it twice.
+//! - Every distinct node on which a job failed counts against the job; too many end it.
+//! - Restarts have a budget, and the pause before each one doubles. A newer checkpoint or a long run refills the budget.
+//! - A node that comes and goes is taken out, and only a part of the cluster may be out at once on our word alone.
+//!
+//! Evidence expires after [`Policy::window`]. This crate decides nothing about placement and holds no clock; control planes ask it
+//! what to do and carry it out.
+//!
+//! ```
+//! use bedplate_blame::{Blame, Fault, FaultKind, JobVerdict, NodeVerdict, Policy, Surroundings};
+//! use bedplate_gangs::{JobId, Time, UserId};
+//! use bedplate_topology::NodeId;
+//!
+//! let mut blame = Blame::new(Policy::default());
+//! let around = Surroundings { users: 1, nodes: 8, nodes_out: 0 };
+//! let fault = |job, node| Fault { job: JobId(job), user: UserId(0), node: NodeId(node), kind: FaultKind::Probe };
+//! // One job alone cannot take a node out of service, however often it fails there.
+//! assert_eq!(blame.job_failed(fault(1, 0), around, Time::ZERO).node, NodeVerdict::Keep);
+//! assert_eq!(blame.job_failed(fault(1, 0), around, Time::ZERO).job, JobVerdict::Avoid(NodeId(0)));
+//! assert_eq!(blame.job_failed(fault(2, 0), around, Time::ZERO).node, NodeVerdict::Suspect { jobs: 2 });
+//! ```
+
+mod evidence;
+mod policy;
+mod restarts;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeMap;
+
+use bedplate_gangs::{JobId, Span, Time};
+use bedplate_topology::NodeId;
+
+pub use evidence::{Fault, FaultKind};
+pub use policy::Policy;
+pub use restarts::{Cause, Restart};
+
+use evidence::Evidence;
+use restarts::Budget;
+
+/// Everything that is held against jobs and nodes.
+#[derive(Debug, Clone, Default)]
+pub struct Blame {
+    policy: Policy,
+    evidence: Evidence,
+    budgets: BTreeMap<JobId, Budget>,
+    losses: BTreeMap<NodeId, Vec<Time>>,
+}
+
+/// What a verdict depends on beside the evidence.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Surroundings {
+    /// Users who have jobs in the cluster.
+    pub users: usize,
+    pub nodes: usize,
+    /// Nodes that are out of service, for whatever reason.
+    pub nodes_out: usize,
+}
+
+/// What follows from a job's failure on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Verdict {
+    pub node: NodeVerdict,
+    pub job: JobVerdict,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum NodeVerdict {
+    /// It stays in service.
+    Keep,
+    /// This many jobs failed there and nowhere else: it finishes what it runs and takes nothing new.
+    Suspect { jobs: usize },
+    /// It was lost this often within [`Policy::flapping_window`].
+    Flapping { losses: usize },
+    /// Its own check fails.
+    Unhealthy,
+    /// It should go, but too many nodes are out already: an operator must look.
+    TooManyOut { out: usize },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum JobVerdict {
+    /// It may start again anywhere.
+    GoOn,
+    /// It may start again, on other nodes than this one.
+    Avoid(NodeId),
+    /// It failed on this many different nodes: the fault is its own.
+    End { nodes: usize },
+}
+
+impl NodeVerdict {
+    pub fn takes_out(self) -> bool {
+        !matches!(self, NodeVerdict::Keep | NodeVerdict::TooManyOut { .. })
+    }
+}
+
+impl Blame {
+    pub fn new(policy: Policy) -> Self {
+        Self { policy, ..Self::default() }
+    }
+
+    pub fn policy(&self) -> &Policy {
+        &self.policy
+    }
+
+    /// A job failed on a node in a way that a job can cause.
+    pub fn job_failed(&mut self, fault: Fault, around: Surroundings, now: Time) -> Verdict {
+        self.evidence.forget_before(now - self.policy.window);
+        self.evidence.add(fault, now);
+        Verdict { node: self.suspicion(fault.node, around), job: self.charge(fault) }
+    }
+
+    /// The node's own check fails.
+    pub fn check_failed(&self, around: Surroundings) -> NodeVerdict {
+        self.capped(NodeVerdict::Unhealthy, around)
+    }
+
+    /// A node was lost: its link closed or fell silent.
+    pub fn node_lost(&mut self, node: NodeId, around: Surroundings, now: Time) -> NodeVerdict {
+        let losses = self.losses.entry(node).or_default();
+        losses.retain(|loss| now.since(*loss) <= self.policy.flapping_window);
+        losses.push(now);
+        let losses = losses.len();
+        if losses < self.policy.most_losses {
+            return NodeVerdict::Keep;
+        }
+        self.capped(NodeVerdict::Flapping { losses }, around)
+    }
+
+    /// When a node was lost lately, to be recorded and given back to [`Blame::restore_losses`].
+    pub fn losses(&self, node: NodeId) -> &[Time] {
+        self.losses.get(&node).map_or(&[], Vec::as_slice)
+    }
+
+    pub fn restore_losses(&mut self, node: NodeId, losses: Vec<Time>) {
+        self.losses.insert(node, losses);
+    }
+
+    /// An operator trusts a node again: nothing that happened until now counts against it.
+    pub fn forgive(&mut self, node: NodeId) {
+        self.evidence.forgive(node);
+        self.losses.remove(&node);
+    }
+
+    /// A job wants to start again.
+    pub fn restart(&mut self, job: JobId, cause: Cause, ran: Span) -> Restart {
+        self.budgets.entry(job).or_default().spend(cause, ran, &self.policy)
+    }
+
+    /// A job has written a newer checkpoint: its budget of restarts is whole again.
+    pub fn progressed(&mut self, job: JobId) {
+        self.budgets.remove(&job);
+    }
+
+    /// Restarts that a job has used, as recorded by a control plane before it was restarted itself.
+    pub fn restore_restarts(&mut self, job: JobId, used: u32) {
+        self.budgets.insert(job, Budget::used(used));
+    }
+
+    /// Restarts that a job has used since its budget was last whole.
+    pub fn restarts(&self, job: JobId) -> u32 {
+        self.budgets.get(&job).map_or(0, Budget::restarts)
+    }
+
+    /// A job has ended. What it says about nodes stays until it expires; its budget goes.
+    pub fn job_ended(&mut self, job: JobId) {
+        self.budgets.remove(&job);
+    }
+
+    fn suspicion(&self, node: NodeId, around: Surroundings) -> NodeVerdict {
+        let witnesses = self.evidence.witnesses_against(node);
+        let users = if around.users > 1 { 2 } else { 1 };
+        if witnesses.jobs < self.policy.most_witnesses || witnesses.users < users {
+            return NodeVerdict::Keep;
+        }
+        self.capped(NodeVerdict::Suspect { jobs: witnesses.jobs }, around)
+    }
+
+    fn charge(&self, fault: Fault) -> JobVerdict {
+        let nodes = self.evidence.nodes_of(fault.job);
+        if nodes >= self.policy.most_nodes {
+            return JobVerdict::End { nodes };
+        }
+        match self.evidence.count(fault.job, fault.node) >= self.policy.avoid_after {
+            true => JobVerdict::Avoid(fault.node),
+            false => JobVerdict::GoOn,
+        }
+    }
+
+    fn capped(&self, verdict: NodeVerdict, around: Surroundings) -> NodeVerdict {
+        let most = ((around.nodes as f64 * self.policy.most_out) as usize).max(1);
+        match around.nodes_out < most {
+            true => verdict,
+            false => NodeVerdict::TooManyOut { out: around.nodes_out },
+        }
+    }
+}

@@ -1,0 +1,57 @@
+//! How much evidence it takes, and how much patience there is.
+
+use bedplate_gangs::Span;
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Policy {
+    /// Evidence older than this is forgotten.
+    pub window: Span,
+    /// Different jobs that must fail on a node, and nowhere else, before the node is suspected.
+    pub most_witnesses: usize,
+    /// Failures of one job on one node after which the job avoids the node.
+    pub avoid_after: usize,
+    /// Different nodes on which one job may fail before it is ended.
+    pub most_nodes: usize,
+    /// Restarts without a newer checkpoint or a steady run between them.
+    pub most_restarts: u32,
+    /// A run of this length fills the budget of restarts again.
+    pub steady: Span,
+    /// The pause before the second restart; it doubles with each further one. The first restart does not wait.
+    pub first_pause: Span,
+    pub longest_pause: Span,
+    /// A node lost this often …
+    pub most_losses: usize,
+    /// … within this time stays out until an operator resumes it.
+    pub flapping_window: Span,
+    /// The part of the cluster that may be out of service before we stop taking out more, at least one node.
+    pub most_out: f64,
+}
+
+impl Policy {
+    /// How long to wait before the restart of this number: not at all before the first, then longer and longer.
+    pub fn pause(&self, restart: u32) -> Span {
+        let Some(doublings) = restart.checked_sub(2) else {
+            return Span::ZERO;
+        };
+        let factor = 1_u64.checked_shl(doublings).unwrap_or(u64::MAX);
+        Span(self.first_pause.0.saturating_mul(factor)).min(self.longest_pause)
+    }
+}
+
+impl Default for Policy {
+    fn default() -> Self {
+        Self {
+            window: Span::hours(1),
+            most_witnesses: 2,
+            avoid_after: 2,
+            most_nodes: 3,
+            most_restarts: 10,
+            steady: Span::hours(1),
+            first_pause: Span::seconds(1),
+            longest_pause: Span::minutes(5),
+            most_losses: 3,
+            flapping_window: Span::minutes(10),
+            most_out: 0.25,
+        }
+    }
+}

@@ -1,0 +1,113 @@
+//! The rules of blame, case by case, and as laws over random histories.
+
+use bedplate_gangs::{JobId, Span, Time, UserId};
+use bedplate_topology::NodeId;
+use proptest::prelude::*;
+
+use super::*;
+
+const ALONE: Surroundings = Surroundings { users: 1, nodes: 8, nodes_out: 0 };
+const SHARED: Surroundings = Surroundings { users: 2, ..ALONE };
+
+fn fault(job: u64, user: u32, node: u32) -> Fault {
+    Fault { job: JobId(job), user: UserId(user), node: NodeId(node), kind: FaultKind::Probe }
+}
+
+fn blame() -> Blame {
+    Blame::new(Policy::default())
+}
+
+#[test]
+fn a_job_that_fails_everywhere_ends_and_takes_no_node_with_it() {
+    let mut blame = blame();
+    let verdicts: Vec<Verdict> =
+        (0..3).map(|node| blame.job_failed(fault(1, 0, node), ALONE, Time::ZERO)).collect();
+    assert!(verdicts.iter().all(|verdict| verdict.node == NodeVerdict::Keep));
+    assert_eq!(verdicts[2].job, JobVerdict::End { nodes: 3 });
+}
+
+#[test]
+fn jobs_of_one_user_do_not_suspect_a_node_that_others_use_too() {
+    let mut blame = blame();
+    blame.job_failed(fault(1, 0, 0), SHARED, Time::ZERO);
+    assert_eq!(blame.job_failed(fault(2, 0, 0), SHARED, Time::ZERO).node, NodeVerdict::Keep);
+    assert_eq!(blame.job_failed(fault(3, 1, 0), SHARED, Time::ZERO).node, NodeVerdict::Suspect { jobs: 3 });
+}
+
+#[test]
+fn a_job_that_failed_elsewhere_is_no_witness() {
+    let mut blame = blame();
+    blame.job_failed(fault(1, 0, 5), ALONE, Time::ZERO);
+    blame.job_failed(fault(1, 0, 0), ALONE, Time::ZERO);
+    assert_eq!(blame.job_failed(fault(2, 0, 0), ALONE, Time::ZERO).node, NodeVerdict::Keep);
+}
+
+#[test]
+fn evidence_expires_and_an_operator_can_forgive() {
+    let mut blame = blame();
+    blame.job_failed(fault(1, 0, 0), ALONE, Time::ZERO);
+    let later = Time::ZERO + Span::hours(2);
+    assert_eq!(blame.job_failed(fault(2, 0, 0), ALONE, later).node, NodeVerdict::Keep);
+    blame.forgive(NodeId(0));
+    assert_eq!(blame.job_failed(fault(3, 0, 0), ALONE, later).node, NodeVerdict::Keep);
+}
+
+#[test]
+fn a_flapping_node_goes_out_but_not_the_whole_cluster() {
+    let mut blame = blame();
+    let lose = |blame: &mut Blame, seconds, nodes_out| {
+        blame.node_lost(NodeId(0), Surroundings { nodes_out, ..ALONE }, Time::seconds(seconds))
+    };
+    assert_eq!(lose(&mut blame, 0, 0), NodeVerdict::Keep);
+    assert_eq!(lose(&mut blame, 60, 0), NodeVerdict::Keep);
+    assert_eq!(lose(&mut blame, 120, 0), NodeVerdict::Flapping { losses: 3 });
+    assert_eq!(lose(&mut blame, 121, 2), NodeVerdict::TooManyOut { out: 2 });
+    assert_eq!(lose(&mut blame, 10_000, 0), NodeVerdict::Keep);
+}
+
+#[test]
+fn restarts_pause_longer_and_longer_and_end() {
+    let mut blame = blame();
+    let mut restart = || blame.restart(JobId(1), Cause::Failure, Span::ZERO);
+    let pauses: Vec<Restart> = (0..5).map(|_| restart()).collect();
+    assert_eq!(pauses, [0, 1, 2, 4, 8].map(|seconds| Restart::After(Span::seconds(seconds))));
+    let rest: Vec<Restart> = (5..11).map(|_| restart()).collect();
+    assert_eq!(rest[5], Restart::Exhausted { restarts: 10 });
+}
+
+#[test]
+fn progress_a_steady_run_and_moves_cost_nothing() {
+    let mut blame = blame();
+    for _ in 0..10 {
+        blame.restart(JobId(1), Cause::Failure, Span::ZERO);
+    }
+    assert_eq!(blame.restart(JobId(1), Cause::Moved, Span::ZERO), Restart::After(Span::ZERO));
+    assert_eq!(blame.restart(JobId(1), Cause::Failure, Span::hours(1)), Restart::After(Span::ZERO));
+    for _ in 0..9 {
+        blame.restart(JobId(1), Cause::Failure, Span::ZERO);
+    }
+    blame.progressed(JobId(1));
+    assert_eq!(blame.restart(JobId(1), Cause::Failure, Span::ZERO), Restart::After(Span::ZERO));
+}
+
+proptest! {
+    /// One job, or one user among several, never takes a node out, whatever it does.
+    #[test]
+    fn one_user_harms_no_node(faults in prop::collection::vec((0u64..4, 0u32..6), 0..60)) {
+        let mut blame = blame();
+        for (job, node) in faults {
+            let verdict = blame.job_failed(fault(job, 7, node), SHARED, Time::ZERO);
+            prop_assert_eq!(verdict.node, NodeVerdict::Keep);
+        }
+    }
+
+    /// A job that keeps failing ends after a bounded number of restarts.
+    #[test]
+    fn every_failing_job_ends(used in 0u32..5) {
+        let mut blame = blame();
+        blame.restore_restarts(JobId(1), used);
+        let ends = (0..=Policy::default().most_restarts)
+            .any(|_| matches!(blame.restart(JobId(1), Cause::Failure, Span::ZERO), Restart::Exhausted { .. }));
+        prop_assert!(ends);
+    }
+}

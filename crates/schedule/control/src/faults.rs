@@ -1,0 +1,122 @@
+//! Faults and what follows from them: `blame` judges, this carries the verdict out.
+
+use bedplate_blame::{Cause, Fault, FaultKind, JobVerdict, NodeVerdict, Restart, Surroundings};
+use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time};
+use bedplate_topology::NodeId;
+
+use crate::{Control, reason};
+use crate::node::Presence;
+use crate::run::Then;
+
+impl Control {
+    /// A running job failed on some of its nodes in a way that a job can cause: it starts again elsewhere, or is over.
+    pub(crate) fn fault(&mut self, job: JobId, nodes: &[NodeId], kind: FaultKind, reason: &str, now: Time) {
+        self.note_job(job, reason.to_owned(), now);
+        let mut avoid = Vec::new();
+        let mut ends = None;
+        for node in nodes {
+            match self.accuse(job, *node, kind, reason, now) {
+                JobVerdict::GoOn => {}
+                JobVerdict::Avoid(node) => avoid.push(node),
+                JobVerdict::End { nodes } => ends = Some(nodes),
+            }
+        }
+        match ends {
+            Some(nodes) => self.give_up(job, format!("it failed on {nodes} different nodes: {reason}"), now),
+            None => self.restart_elsewhere(job, avoid, reason, now),
+        }
+    }
+
+    /// Notes a job's failure on a node; the node goes out of service if others have failed there too. What runs on it
+    /// may finish.
+    pub(crate) fn accuse(
+        &mut self,
+        job: JobId,
+        node: NodeId,
+        kind: FaultKind,
+        reason: &str,
+        now: Time,
+    ) -> JobVerdict {
+        let user = self.jobs.get(&job).map(|live| live.row.user.clone());
+        let Some(user) = user.map(|user| self.user_id(&user)) else {
+            return JobVerdict::GoOn;
+        };
+        let verdict = self.blame.job_failed(Fault { job, user, node, kind }, self.surroundings(node), now);
+        match verdict.node {
+            NodeVerdict::Suspect { jobs } => {
+                self.drain(
+                    node,
+                    format!("{jobs} jobs failed on it and nowhere else, last {job}: {reason}"),
+                    now,
+                );
+            }
+            other => self.note_if_too_many(node, other, now),
+        }
+        verdict.job
+    }
+
+    /// The node's own check fails: it takes nothing new, and what runs there moves.
+    pub(crate) fn check_failed(&mut self, node: NodeId, reason: &str, now: Time) {
+        let is_in_service = self.nodes[node.0 as usize].drained.is_none();
+        let verdict = self.blame.check_failed(self.surroundings(node));
+        if is_in_service && !verdict.takes_out() {
+            return self.note_if_too_many(node, verdict, now);
+        }
+        if is_in_service {
+            self.mark_drained(node, reason.to_string(), now);
+        }
+        self.news.push_back(Event::Node { node, order: NodeOrder::Fail });
+        self.news.push_back(Event::Node { node, order: NodeOrder::Drain });
+    }
+
+    pub(crate) fn note_if_too_many(&mut self, node: NodeId, verdict: NodeVerdict, now: Time) {
+        if let NodeVerdict::TooManyOut { out } = verdict {
+            let text =
+                format!("should go out of service, but {out} nodes are out already: an operator must look");
+            self.note_node(node, text, now);
+        }
+    }
+
+    /// What a verdict on a node depends on beside the evidence; whether that node itself is out does not count.
+    pub(crate) fn surroundings(&self, of: NodeId) -> Surroundings {
+        let mut users: Vec<&str> = self.jobs.values().map(|live| live.row.user.as_str()).collect();
+        users.sort_unstable();
+        users.dedup();
+        let others = self.nodes.iter().enumerate().filter(|(at, _)| *at != of.0 as usize);
+        let nodes_out =
+            others.filter(|(_, node)| node.drained.is_some() || node.presence == Presence::Away).count();
+        Surroundings { users: users.len(), nodes: self.nodes.len(), nodes_out }
+    }
+
+    /// Sends a job back to the queue after a failure, if it may start again at all.
+    pub(crate) fn restart_elsewhere(&mut self, job: JobId, avoid: Vec<NodeId>, reason: &str, now: Time) {
+        if let Some(pause) = self.spend_restart(job, reason, now) {
+            self.news.push_back(Event::Postpone { job, until: now + pause, avoid });
+            self.news.push_back(Event::Requeue(job));
+        }
+    }
+
+    /// Takes one of a job's restarts and says how long to wait before it; gives the job up when none is left.
+    pub(crate) fn spend_restart(&mut self, job: JobId, reason: &str, now: Time) -> Option<Span> {
+        let ran =
+            self.runs.get(&job).map_or(Span::ZERO, |run| run.running.map_or(Span::ZERO, |at| now.since(at)));
+        match self.blame.restart(job, Cause::Failure, ran) {
+            Restart::After(pause) => Some(pause),
+            Restart::Exhausted { restarts } => {
+                let reason = format!("given up after {restarts} restarts without progress: {reason}");
+                self.give_up(job, reason, now);
+                None
+            }
+        }
+    }
+
+    /// The job ends as failed, for this reason.
+    fn give_up(&mut self, job: JobId, reason: String, now: Time) {
+        self.note_job(job, reason.clone(), now);
+        if let Some(run) = self.runs.get_mut(&job) {
+            run.then = Then::Report;
+            run.verdict.reason = Some(reason::given_up(&reason));
+        }
+        self.news.push_back(Event::GiveUp(job));
+    }
+}
