@@ -39,8 +39,11 @@ impl Report {
             return Err(NotAReport::TooLong);
         }
         let text = std::str::from_utf8(line).map_err(|_| NotAReport::Malformed)?.trim();
-        let report =
-            if text.starts_with('{') { from_json(text)? } else { from_words(text).ok_or(NotAReport::Malformed)? };
+        let report = if text.starts_with('{') {
+            from_json(text)?
+        } else {
+            from_words(text).ok_or(NotAReport::Malformed)?
+        };
         if report.is_plausible() { Ok(report) } else { Err(NotAReport::Malformed) }
     }
 }

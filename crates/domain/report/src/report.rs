@@ -81,7 +81,8 @@ impl Report {
         match self {
             Report::Progress { step } => is_count(*step),
             Report::Checkpoint(Checkpoint { step, path }) => {
-                let is_path = |path: &String| path.len() <= LONGEST_PATH && !path.chars().any(char::is_control);
+                let is_path =
+                    |path: &String| path.len() <= LONGEST_PATH && !path.chars().any(char::is_control);
                 is_count(*step) && path.as_ref().is_none_or(is_path)
             }
             Report::Step(report) => {

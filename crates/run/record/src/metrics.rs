@@ -100,7 +100,12 @@ impl Metrics {
         text.one("memory_bytes", "gauge", "Memory that the process holds.", &self.memory);
         text.one("step_seconds", "gauge", "Duration of the last step.", &self.step_seconds);
         text.by_part("exposed_seconds_total", "counter", "Exposed time of a part.", &self.exposed);
-        text.by_part("hidden_seconds_total", "counter", "Time of a part hidden behind other work.", &self.hidden);
+        text.by_part(
+            "hidden_seconds_total",
+            "counter",
+            "Time of a part hidden behind other work.",
+            &self.hidden,
+        );
         text.by_part("predicted_seconds", "gauge", "Predicted time of a part in a step.", &self.predicted);
         text.one("evaluation_loss", "gauge", "Loss of the last evaluation.", &self.evaluation_loss);
         text.one("evaluation_perplexity", "gauge", "Perplexity of the last evaluation.", &self.perplexity);

@@ -4,9 +4,9 @@ use bedplate_blame::{Cause, Fault, FaultKind, JobVerdict, NodeVerdict, Restart, 
 use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time};
 use bedplate_topology::NodeId;
 
-use crate::{Control, reason};
 use crate::node::Presence;
 use crate::run::Then;
+use crate::{Control, reason};
 
 impl Control {
     /// A running job failed on some of its nodes in a way that a job can cause: it starts again elsewhere, or is over.

@@ -312,42 +312,6 @@ impl Step {
     }
 }
 
-impl Launch {
-    /// What the environment of its processes is made of.
-    pub fn part(&self) -> NodePart<'_> {
-        let checkpoint = self.checkpoint.as_ref();
-        NodePart {
-            job: self.run.job,
-            run: self.run.number,
-            job_name: &self.job_name,
-            user: &self.user,
-            node_index: self.node_index,
-            peers: &self.peers,
-            devices: &self.devices,
-            cpus: self.cpus,
-            ranks: &self.ranks,
-            world_size: self.world_size,
-            set: &self.environment,
-            facts: &self.facts,
-            checkpoint: checkpoint.map(|checkpoint| (checkpoint.step, checkpoint.path.as_deref())),
-        }
-    }
-}
-
-impl Step {
-    /// What the environment of its tasks is made of.
-    pub fn part(&self) -> StepPart<'_> {
-        StepPart {
-            number: self.number,
-            node_index: self.node_index,
-            nodes: &self.nodes,
-            tasks: &self.tasks,
-            task_count: self.task_count,
-            set: &self.environment,
-        }
-    }
-}
-
 /// Everything a node must know to play its part in a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Launch {

@@ -43,7 +43,9 @@ pub fn fit(need: &Need<'_>, supply: &Supply, cut: &Cut) -> Result<Replica, CutRe
     if let Some(refusal) = cut.refusal(need, supply) {
         return Err(refusal);
     }
-    let replica = cut.replica(need, supply).expect("degrees above zero divide: checked by the refusals");
+    let Ok(replica) = cut.replica(need, supply) else {
+        return Err(CutRefusal::NotPriced);
+    };
     let memory = replica.memory();
     if let bedplate_perf::serving::KvRoom::DoesNotFit { over_per_gpu } = memory.room {
         return Err(CutRefusal::DoesNotFit { over_per_gpu });

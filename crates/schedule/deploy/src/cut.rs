@@ -23,6 +23,8 @@ pub struct Cut {
 /// Why no replica can be split this way, whatever the load.
 #[derive(Debug, Clone, PartialEq)]
 pub enum CutRefusal {
+    /// The machine has no accelerators, and serving without them is not modelled.
+    NotPriced,
     NoArithmetic {
         format: &'static str,
         accelerator: String,
@@ -67,6 +69,7 @@ pub enum CutRefusal {
 impl fmt::Display for CutRefusal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            CutRefusal::NotPriced => write!(f, "serving on a host without accelerators cannot be priced yet"),
             CutRefusal::NoArithmetic { format, accelerator } => {
                 write!(f, "{accelerator} has no {format} arithmetic")
             }

@@ -2,7 +2,9 @@
 
 use std::path::PathBuf;
 
-use bedplate_drivers::{Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Place, Token};
+use bedplate_drivers::{
+    Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Place, Token,
+};
 use serde_json::{Value, json};
 
 use crate::choice::choice;
@@ -91,7 +93,8 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
                 Place::from_url(url, Some(String::new()), context.fingerprint.clone())?;
             }
             let name = &arguments.name;
-            let said = format!("`{name}` is known; `bedplate context use {name}` makes it the one that is used");
+            let said =
+                format!("`{name}` is known; `bedplate context use {name}` makes it the one that is used");
             (said, Contexts::change(&path, |contexts| contexts.add(name, context)))
         }
         Command::Remove { name } => {

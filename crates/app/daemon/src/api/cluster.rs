@@ -26,8 +26,8 @@ pub(crate) async fn cluster(call: Call) -> Result<Answer, ApiError> {
             "silence_ms": rules.silence.0,
             "closed_grace_ms": rules.closed_grace.0,
             "rejoin_ms": rules.rejoin.0,
-            "most_losses": rules.most_losses,
-            "flapping_window_ms": rules.flapping_window.0,
+            "most_losses": rules.blame.most_losses,
+            "flapping_window_ms": rules.blame.flapping_window.0,
         },
         "hosts": hosts(&nodes),
     })))

@@ -60,12 +60,12 @@ fn rules(table: &Table, rules: &mut Rules) -> Result<(), DocumentError> {
         ("loss_grace", &mut rules.loss_grace),
         ("prepare_within", &mut rules.prepare_within),
         ("overdue", &mut rules.overdue),
-        ("flapping_window", &mut rules.flapping_window),
+        ("flapping_window", &mut rules.blame.flapping_window),
     ];
     for (key, value) in spans {
         *value = span(table, key)?.unwrap_or(*value);
     }
-    rules.most_losses = table.or("most_losses", rules.most_losses as u64)? as usize;
+    rules.blame.most_losses = table.or("most_losses", rules.blame.most_losses as u64)? as usize;
     if rules.heartbeat.0 == 0 || rules.silence.0 < 2 * rules.heartbeat.0 {
         return Err(
             table.bad_value("silence", "it must be at least twice the heartbeat, which must not be 0")
