@@ -18,7 +18,7 @@
 //! caller.
 
 use std::collections::BTreeMap;
-use std::fs::{self, OpenOptions, Permissions};
+use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -284,10 +284,8 @@ impl Contexts {
         let failed = |source| ContextsError::File { verb: "write", path: path.to_owned(), source };
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         fs::create_dir_all(folder).map_err(failed)?;
-        // The lock is a file of its own, because saving replaces the other one.
-        let mut options = OpenOptions::new();
-        let options = options.write(true).create(true).truncate(false).mode(0o600);
-        let lock = options.open(folder.join(".bedplate-contexts.lock")).map_err(failed)?;
+        // Not the file itself: saving replaces it.
+        let lock = File::open(folder).map_err(failed)?;
         lock.lock().map_err(failed)?;
         let mut contexts = Self::load(path)?;
         change(&mut contexts)?;
