@@ -11,7 +11,7 @@ use bedplate_control::wire::*;
 use fixture::{Cluster, gang, wait_until};
 
 fn make_pipe(path: &Path) {
-    assert!(Command::new("mkfifo").arg(path).status().unwrap().success());
+    assert!(Command::new("mkfifo").arg(path).status().expect("every host has `mkfifo`").success());
 }
 
 /// A job that runs beside the hostile one, from its start to its end.

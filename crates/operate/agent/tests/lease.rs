@@ -69,7 +69,13 @@ fn a_rank_that_chaos_kills_has_failed_by_a_signal() {
 
 /// Stops a process as a debugger or a swap storm would.
 fn freeze(pid: u32) {
-    assert!(std::process::Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
+    assert!(
+        std::process::Command::new("kill")
+            .args(["-STOP", &pid.to_string()])
+            .status()
+            .expect("every host has `kill`")
+            .success()
+    );
 }
 
 fn thaw(pid: u32) {
