@@ -59,6 +59,7 @@ pub const PAGES: &[&Page] = &[
     &NOT_UNDERSTOOD,
     &CANNOT,
     &contexts::UNKNOWN,
+    &contexts::NAME,
     &contexts::NOT_YET,
     &contexts::OTHER_KIND,
     &contexts::INCOMPLETE,
