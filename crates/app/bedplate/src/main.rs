@@ -12,6 +12,7 @@ mod context;
 mod cpu_clock;
 mod files;
 mod host;
+mod length;
 mod machine;
 mod pages;
 mod present;

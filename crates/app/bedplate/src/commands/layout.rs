@@ -5,6 +5,7 @@ use serde_json::{Value, json};
 
 use super::model::load;
 use crate::console::Console;
+use crate::length::length;
 use crate::present::{Column, Facts, Table};
 use crate::stop::Stop;
 
@@ -21,14 +22,14 @@ vpp (virtual stages), ep (expert), etp (expert tensor), zero1, zero2, zero3 or f
 pub(crate) struct Arguments {
     /// A layout such as dp8.tp4.pp2
     layout: String,
-    /// Check it against a model: a built-in name or a config.json
+    /// Check it against a model: a built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
     model: Option<String>,
     /// Check that it uses exactly this many GPUs
     #[arg(long)]
     gpus: Option<u64>,
     /// Tokens per sequence, for the rules of the batch
-    #[arg(long, requires = "global_batch", requires = "model")]
+    #[arg(long, requires = "global_batch", requires = "model", value_parser = length::<u64>(100_000_000))]
     seq: Option<u64>,
     /// Sequences per step, for the rules of the batch
     #[arg(long, requires = "seq", requires = "model")]

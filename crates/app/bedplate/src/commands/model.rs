@@ -43,14 +43,22 @@ pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), Sto
 /// Hugging Face names such as `Qwen/Qwen2.5-7B` look like paths: if such a path exists, it wins.
 /// A bare word is a built-in name first.
 pub(crate) fn load(name_or_path: &str) -> Result<Transformer, Stop> {
-    let path = Path::new(name_or_path);
-    let is_path = name_or_path == "-"
-        || name_or_path.ends_with(".json")
-        || (path.exists() && (name_or_path.contains('/') || builtin(name_or_path).is_err()));
-    if !is_path {
-        return Ok(builtin(name_or_path)?);
+    match builtin(name_or_path) {
+        found if !is_path(name_or_path, found.is_ok()) => Ok(found?),
+        _ => of_file(name_or_path),
     }
-    let file = match path.is_dir() {
+}
+
+pub(crate) fn is_path(name_or_path: &str, is_name: bool) -> bool {
+    name_or_path == "-"
+        || name_or_path.ends_with(".json")
+        || name_or_path.starts_with(['/', '.'])
+        || (Path::new(name_or_path).exists() && (name_or_path.contains('/') || !is_name))
+}
+
+/// A config.json, or the one in a folder.
+pub(crate) fn of_file(name_or_path: &str) -> Result<Transformer, Stop> {
+    let file = match Path::new(name_or_path).is_dir() {
         true => format!("{}/config.json", name_or_path.trim_end_matches('/')),
         false => name_or_path.to_owned(),
     };

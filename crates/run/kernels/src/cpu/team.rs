@@ -4,11 +4,12 @@
 //! caller waits only for those that have begun. Between operators workers look for the next one for some
 //! microseconds before they sleep. Nothing is allocated by a run.
 
+use std::any::Any;
 use std::cell::UnsafeCell;
-use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 
 use super::sync::{
-    Arc, AtomicBool, AtomicU64, AtomicUsize, JoinHandle, LOOKS, Ordering, Thread, spin_loop, thread,
+    Arc, AtomicBool, AtomicU64, AtomicUsize, JoinHandle, LOOKS, Mutex, Ordering, Thread, spin_loop, thread,
 };
 
 /// The lowest bits of the gate count members inside, the next says whether one may enter, the rest counts runs.
@@ -24,7 +25,8 @@ pub(super) struct Team {
 struct Shared {
     gate: AtomicU64,
     next: AtomicUsize,
-    has_panicked: AtomicBool,
+    /// What a worker panicked with; the caller panics with it.
+    panic: Mutex<Option<Box<dyn Any + Send>>>,
     is_ending: AtomicBool,
     task: UnsafeCell<Option<Task>>,
 }
@@ -49,7 +51,7 @@ impl Team {
         let shared = Arc::new(Shared {
             gate: AtomicU64::new(0),
             next: AtomicUsize::new(0),
-            has_panicked: AtomicBool::new(false),
+            panic: Mutex::new(None),
             is_ending: AtomicBool::new(false),
             task: UnsafeCell::new(None),
         });
@@ -80,10 +82,10 @@ impl Team {
         let outcome = catch_unwind(AssertUnwindSafe(|| self.shared.claim(chunks, work, 0)));
         self.shared.gate.fetch_and(!OPEN, Ordering::AcqRel);
         self.wait_until_all_left(run);
-        if let Err(panic) = outcome {
-            std::panic::resume_unwind(panic);
+        let panic_of_a_worker = self.shared.panic.lock().expect("nobody panics with it").take();
+        if let Some(panic) = outcome.err().or(panic_of_a_worker) {
+            resume_unwind(panic);
         }
-        assert!(!self.shared.has_panicked.swap(false, Ordering::AcqRel), "a worker panicked");
     }
 
     #[expect(unsafe_code, reason = "hands borrowed work to threads that outlive the borrow")]
@@ -142,8 +144,8 @@ impl Shared {
         let task = unsafe { (*self.task.get()).as_ref().expect("an open gate has a task") };
         // SAFETY: as above.
         let work = unsafe { &*task.work };
-        if catch_unwind(AssertUnwindSafe(|| self.claim(task.chunks, work, member))).is_err() {
-            self.has_panicked.store(true, Ordering::Release);
+        if let Err(panic) = catch_unwind(AssertUnwindSafe(|| self.claim(task.chunks, work, member))) {
+            *self.panic.lock().expect("nobody panics with it") = Some(panic);
         }
         let caller = task.caller.clone();
         let before = self.gate.fetch_sub(1, Ordering::AcqRel);

@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::tokenize::{holds, index_json};
 use crate::console::Console;
+use crate::length::length;
 use crate::present::{Column, Facts, Table, bar, wrap};
 use crate::stop::Stop;
 
@@ -29,7 +30,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NUMBER")]
     sample: Option<u64>,
     /// Tokens per sample
-    #[arg(long, value_name = "TOKENS", default_value_t = 256, requires = "sample")]
+    #[arg(long, value_name = "TOKENS", default_value_t = 256, requires = "sample", value_parser = length::<usize>(1 << 30))]
     sequence: usize,
     /// The seed of the order
     #[arg(long, value_name = "NUMBER", default_value_t = 1, requires = "sample")]

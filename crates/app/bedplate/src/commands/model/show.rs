@@ -9,6 +9,7 @@ use serde_json::{Map, Value, json};
 
 use super::load;
 use crate::console::Console;
+use crate::length::length;
 use crate::present::{Column, Facts, Table};
 use crate::stop::Stop;
 
@@ -26,7 +27,7 @@ pub(super) struct Arguments {
     /// A built-in name (see `bedplate model list`), or a config.json or its folder
     model: String,
     /// Tokens per sequence, for FLOPs and the KV cache
-    #[arg(long, default_value_t = 8192, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    #[arg(long, default_value_t = 8192, value_parser = length::<u64>(1_000_000_000))]
     seq: u64,
     /// How attention scores are counted
     #[arg(long, value_enum, default_value = "causal")]

@@ -27,7 +27,7 @@ Examples:
 Every machine of the catalog is tried in growing numbers with its best layout, failures included. The
 cheapest that meets the deadline is chosen; without a deadline the fastest within the budget.")]
 pub(super) struct Arguments {
-    /// A built-in name or a config.json
+    /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
     model: String,
     /// Tokens per sequence [default: 8192, or the model's context if shorter]

@@ -11,9 +11,10 @@ use serde_json::{Value, json};
 
 use super::served::{ENGINES, Payment, WEIGHTS, load_model};
 use crate::choice::choice;
-use crate::commands::replay::requests::grammar;
+use crate::commands::replay::requests::grammar::{self, MOST_TOKENS};
 use crate::console::Console;
 use crate::files;
+use crate::length::length;
 use crate::present::{Column, Facts, Table, wrap};
 use crate::report::{Bar, Report, Segment, bars};
 use crate::stop::Stop;
@@ -28,7 +29,7 @@ Examples:
 Colocated, all GPUs roll out and then train. Separate, some roll out the next step while the
 others train on the last one, so rollouts use a policy that is one step old. See docs/plan-serve.md.")]
 pub(super) struct Arguments {
-    /// A built-in name or a config.json
+    /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
     model: String,
     /// INSTANCE:COUNT or a cluster file
@@ -41,7 +42,7 @@ pub(super) struct Arguments {
     #[arg(long, default_value_t = 8)]
     samples: u16,
     /// Tokens of a prompt
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = length::<u32>(MOST_TOKENS))]
     isl: u32,
     /// Tokens of an answer: `2000`, or `200..4000` for lengths in between
     #[arg(long, value_name = "TOKENS", default_value = "200..4000", value_parser = grammar::lengths)]

@@ -14,19 +14,20 @@ use super::batch::{sequences, usual_sequence, usual_tokens};
 use super::constants::Choice;
 use crate::choice::choice;
 use crate::commands::{cluster, model};
+use crate::length::length;
 use crate::stop::Stop;
 
 /// The arguments that every question about a training run shares.
 #[derive(clap::Args)]
 pub(super) struct Question {
-    /// A built-in name or a config.json
+    /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
     /// INSTANCE:COUNT, several joined by `+`, or a cluster file
     #[arg(long, value_name = "CLUSTER")]
     pub(super) cluster: String,
     /// Tokens per sequence [default: 8192, or the model's context if shorter]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[arg(long, value_parser = length::<u64>(100_000_000))]
     pub(super) seq: Option<u64>,
     /// Sequences per optimizer step [default: 4M tokens per step, 16M from 100B parameters]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), conflicts_with = "batch_tokens")]

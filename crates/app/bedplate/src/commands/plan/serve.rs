@@ -15,9 +15,10 @@ use super::constants::Choice;
 use super::served::{ENGINES, KV, Payment, WEIGHTS, load_model};
 use super::serving::load_site;
 use crate::choice::choice;
-use crate::commands::replay::requests::grammar;
+use crate::commands::replay::requests::grammar::{self, MOST_TOKENS};
 use crate::console::Console;
 use crate::files;
+use crate::length::length;
 use crate::stop::Stop;
 
 #[derive(clap::Args)]
@@ -34,17 +35,17 @@ Examples:
 Without --cluster every priced machine of the catalog is tried. Quantised weights may
 cost quality; --precision bf16 rules them out. See docs/plan-serve.md.")]
 pub(super) struct Arguments {
-    /// A built-in name or a config.json
+    /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
     model: String,
     /// INSTANCE:COUNT or a cluster file; may be repeated, to choose between them
     #[arg(long, value_name = "CLUSTER")]
     cluster: Vec<String>,
     /// Tokens of a prompt
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = length::<u32>(MOST_TOKENS))]
     isl: u32,
     /// Tokens of an answer
-    #[arg(long, value_name = "TOKENS")]
+    #[arg(long, value_name = "TOKENS", value_parser = length::<u32>(MOST_TOKENS))]
     osl: u32,
     /// Requests per second
     #[arg(long, value_parser = grammar::rate)]

@@ -66,11 +66,10 @@ impl Payment {
     }
 }
 
-/// A model name known to serving, or a config.json.
-pub(crate) fn load_model(name: &str) -> Result<ServedModel, Stop> {
-    let is_path = name == "-" || name.contains('/') || name.ends_with(".json");
-    if is_path {
-        return Ok(model::load(name)?.into());
+/// A model name known to serving, or a config.json or its folder.
+pub(crate) fn load_model(name_or_path: &str) -> Result<ServedModel, Stop> {
+    match ServedModel::named(name_or_path) {
+        found if !model::is_path(name_or_path, found.is_ok()) => Ok(found?),
+        _ => Ok(model::of_file(name_or_path)?.into()),
     }
-    Ok(ServedModel::named(name)?)
 }

@@ -5,6 +5,8 @@ use bedplate_replay::requests::{
 };
 use bedplate_units::Seconds;
 
+use crate::length;
+
 /// Known terms by name, each given at most once.
 struct Terms<'a> {
     given: Vec<(&'a str, &'a str)>,
@@ -76,12 +78,11 @@ pub(crate) fn rate(text: &str) -> Result<f64, String> {
     rate.ok_or_else(|| format!("`{text}` is not a rate per second such as 20/s"))
 }
 
+/// No prompt and no answer is longer.
+pub(crate) const MOST_TOKENS: u64 = 1 << 24;
+
 pub(crate) fn lengths(text: &str) -> Result<Lengths, String> {
-    const MOST: u32 = 1 << 24;
-    let tokens = |text: &str| {
-        let count = text.trim().parse::<u32>().ok().filter(|count| (1..=MOST).contains(count));
-        count.ok_or_else(|| format!("`{text}` is not a number of tokens from 1 to {MOST}"))
-    };
+    let tokens = |text: &str| length::parse::<u32>(text, MOST_TOKENS);
     match text.split_once("..") {
         None => Ok(Lengths::Fixed(tokens(text)?)),
         Some((low, high)) => {
