@@ -4,7 +4,7 @@ use std::io::{self, IsTerminal, Write};
 
 use serde_json::Value;
 
-use crate::present::Table;
+use crate::present::{Table, printable, printable_json};
 use crate::stop::Stop;
 
 /// Nothing fits in less; a smaller width is taken for a mistake.
@@ -50,11 +50,15 @@ impl Console {
 
     /// One JSON document on standard output.
     pub(crate) fn json(&mut self, value: &Value) -> Result<(), Stop> {
-        self.text(&format!("{value:#}\n"))
+        self.write(&printable_json(&format!("{value:#}\n")))
     }
 
-    /// Text on standard output, as it is.
+    /// Text on standard output; names that others chose cannot act on the terminal.
     pub(crate) fn text(&mut self, text: &str) -> Result<(), Stop> {
+        self.write(&printable(text))
+    }
+
+    fn write(&mut self, text: &str) -> Result<(), Stop> {
         if let Some(record) = &mut self.record {
             record.push_str(text);
             return Ok(());
@@ -80,9 +84,10 @@ impl Console {
 
     /// A remark to the user, on standard error.
     pub(crate) fn say(&self, remark: &str) {
-        self.say_raw(&format!("{remark}\n"));
+        self.say_raw(&format!("{}\n", printable(remark)));
     }
 
+    /// Remarks that draw, such as a meter.
     pub(crate) fn say_raw(&self, text: &str) {
         // If standard error is closed there is nowhere left to report to.
         let _ = io::stderr().lock().write_all(text.as_bytes());

@@ -4,6 +4,7 @@ mod bar;
 mod curve;
 mod facts;
 mod moments;
+mod printable;
 mod table;
 mod wrap;
 
@@ -11,5 +12,6 @@ pub(crate) use bar::bar;
 pub(crate) use curve::draw_curve;
 pub(crate) use facts::Facts;
 pub(crate) use moments::{clock, moment, now_ms};
+pub(crate) use printable::{printable, printable_json};
 pub(crate) use table::{Column, Table};
 pub(crate) use wrap::wrap;

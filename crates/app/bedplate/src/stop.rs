@@ -8,6 +8,7 @@ use std::sync::Mutex;
 use bedplate_diag::{Class, Diagnostic, Page, pages, render_json, render_text};
 
 use crate::console::Console;
+use crate::present::{printable, printable_json};
 
 /// Why a command stopped early.
 #[derive(Debug)]
@@ -118,8 +119,8 @@ pub(crate) fn report(outcome: Result<(), Stop>, console: &Console) -> ExitCode {
 
 fn report_failure(diagnostic: &dyn Diagnostic, console: &Console) -> ExitCode {
     let text = match console.is_json() {
-        true => format!("{:#}\n", render_json(diagnostic)),
-        false => render_text(diagnostic),
+        true => printable_json(&format!("{:#}\n", render_json(diagnostic))).into_owned(),
+        false => printable(&render_text(diagnostic)).into_owned(),
     };
     console.say_raw(&text);
     ExitCode::from(diagnostic.page().class.exit_code())

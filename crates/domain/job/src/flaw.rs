@@ -11,6 +11,7 @@ use crate::{Array, Begin, Closeness, Dependency, DependencyKind, Job, Role, Work
 /// Limits against typing errors, far above any real job.
 const MOST_NODES: u32 = 1_000_000;
 pub(crate) const MOST_ARRAY_TASKS: u64 = 1_000_000;
+const LONGEST_NAME: usize = 256;
 
 /// A reason for which a job can never run. Messages name the role or field.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
@@ -63,6 +64,8 @@ pub enum Flaw {
     BadFileName { stream: &'static str, reason: String },
     #[error("`{name}` cannot be the name of a variable")]
     VariableName { name: String },
+    #[error("{what} has {length} bytes; a name may have {LONGEST_NAME}")]
+    LongName { what: &'static str, length: usize },
     #[error("{what} contains a NUL character, which no process can be given")]
     NulCharacter { what: &'static str },
     #[error("segments of {segment} nodes do not divide the {nodes} nodes of the gang")]
@@ -87,8 +90,29 @@ impl Job {
         self.add_flaws_of_placement(&mut flaws);
         self.add_flaws_of_policy(&mut flaws);
         self.add_flaws_of_health(&mut flaws);
+        self.add_flaws_of_names(&mut flaws);
         self.add_flaws_of_texts(&mut flaws);
         flaws
+    }
+
+    /// Names end up in tables, metrics and file names, and in the memory of the cluster for as long as the job is known.
+    fn add_flaws_of_names(&self, flaws: &mut Vec<Flaw>) {
+        let policy = &self.policy;
+        let given = [
+            ("the partition", &policy.partition),
+            ("the account", &policy.account),
+            ("the QOS", &policy.qos),
+        ];
+        let given = given.into_iter().filter_map(|(what, name)| Some((what, name.as_ref()?)));
+        let roles = self.gang.roles.iter().map(|role| ("the name of a role", &role.name));
+        for (what, name) in given.chain(roles).chain([("the name", &self.name)]) {
+            if name.len() > LONGEST_NAME {
+                flaws.push(Flaw::LongName { what, length: name.len() });
+            }
+            if name.contains('\0') {
+                flaws.push(Flaw::NulCharacter { what });
+            }
+        }
     }
 
     fn workload_is_empty(&self) -> bool {

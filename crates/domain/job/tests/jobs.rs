@@ -156,6 +156,14 @@ fn impossible_values_of_processes_are_flaws_too() {
         "the command contains a NUL character, which no process can be given"
     );
     assert_eq!(
+        flaw_of(|job| job.name = "n\0".into()),
+        "the name contains a NUL character, which no process can be given"
+    );
+    assert_eq!(
+        flaw_of(|job| job.policy.account = Some("a".repeat(257))),
+        "the account has 257 bytes; a name may have 256"
+    );
+    assert_eq!(
         flaw_of(|job| job.policy.begin = Some(Begin::At { unix_seconds: u64::MAX })),
         "the start lies after the year 9999"
     );

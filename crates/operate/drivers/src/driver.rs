@@ -149,6 +149,15 @@ pub enum Stream {
     Stderr,
 }
 
+impl Stream {
+    pub fn name(self) -> &'static str {
+        match self {
+            Stream::Stdout => "stdout",
+            Stream::Stderr => "stderr",
+        }
+    }
+}
+
 /// What to watch: everything when both are absent.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Watched {

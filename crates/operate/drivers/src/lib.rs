@@ -23,5 +23,5 @@ pub use place::{Beacon, Place, StateDirectory};
 pub use state::{JobId, JobState, NodeId, NodeState};
 pub use views::{
     ClusterView, Explained, Host, JobDetail, JobSummary, NodeDetail, NodeSummary, Note, RankPlace, RunView,
-    Seen, Submitted,
+    Seen, Submitted, TaskView,
 };

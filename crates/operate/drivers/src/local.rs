@@ -26,8 +26,7 @@ use http::{Connection, Request};
 
 use crate::{
     Capability, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder, JobQuery,
-    JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, Place, RankPlace, Seen, Stream, Submitted,
-    Watched,
+    JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, Place, RankPlace, Seen, Submitted, Watched,
 };
 pub use account::{TokenMade, TokenView, UsageBy, UsageRow};
 
@@ -365,10 +364,7 @@ impl Driver for Local {
     }
 
     fn logs(&self, id: &JobId, query: &LogQuery, to: &mut dyn Write) -> Result<u64, DriverError> {
-        let stream = match query.stream {
-            Stream::Stdout => "stdout",
-            Stream::Stderr => "stderr",
-        };
+        let stream = query.stream.name();
         let mut path =
             format!("{}/logs?rank={}&stream={stream}&offset={}", job_path(id), query.rank, query.offset);
         add(&mut path, "run", query.run.map(|run| run.to_string()).as_deref());

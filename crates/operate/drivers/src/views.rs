@@ -86,6 +86,16 @@ pub struct JobDetail {
     pub predicted: Option<Breakdown<Predicted>>,
     /// What its newest run that reported steps measured.
     pub steps: Option<StepHistory>,
+    /// Of an array every task, the first ones of a very long one; then the rest is told of the first.
+    pub tasks: Vec<TaskView>,
+}
+
+/// A task of an array.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TaskView {
+    pub id: JobId,
+    pub label: JobId,
+    pub state: JobState,
 }
 
 /// One attempt to run a job.
@@ -144,6 +154,7 @@ impl TryFrom<Value> for JobDetail {
             text: take(&mut value, "text")?,
             predicted: take(&mut value, "predicted")?,
             steps: take(&mut value, "steps")?,
+            tasks: take(&mut value, "tasks")?,
             summary: serde_json::from_value(value)?,
         })
     }
@@ -156,6 +167,9 @@ impl From<JobDetail> for Value {
         value["notes"] = json!(detail.notes);
         value["predicted"] = json!(detail.predicted);
         value["steps"] = json!(detail.steps);
+        if !detail.tasks.is_empty() {
+            value["tasks"] = json!(detail.tasks);
+        }
         if let Some(text) = detail.text {
             value["text"] = text.into();
         }

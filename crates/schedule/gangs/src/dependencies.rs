@@ -80,7 +80,7 @@ impl Dependencies {
             match (self.finished.get(on), dependency.kind) {
                 (None, _) => unfinished.push(*on),
                 (Some(Outcome::Succeeded), DependencyKind::AfterNotOk) => {
-                    return Err(Never::DependencyFailed { on: *on });
+                    return Err(Never::DependencySucceeded { on: *on });
                 }
                 (Some(Outcome::Succeeded), _)
                 | (Some(_), DependencyKind::AfterAny | DependencyKind::AfterNotOk) => {}

@@ -60,8 +60,12 @@ pub enum Never {
         queue: String,
         kind: String,
     },
-    /// A job it depends on ended in a way that rules it out.
+    /// A job that was to succeed before it did not.
     DependencyFailed {
+        on: JobId,
+    },
+    /// A job succeeded that was not to: it was to run only after a failure.
+    DependencySucceeded {
         on: JobId,
     },
 }
@@ -187,7 +191,10 @@ impl fmt::Display for Never {
             Never::BeyondQuota { asked, most, queue, kind } => {
                 write!(f, "it asks for {asked} {kind}, and queue `{queue}` can have {most} at most")
             }
-            Never::DependencyFailed { on } => write!(f, "{on} did not end as it should have"),
+            Never::DependencyFailed { on } => write!(f, "{on}, which was to succeed first, did not"),
+            Never::DependencySucceeded { on } => {
+                write!(f, "{on} succeeded, and it was to run only if that failed")
+            }
         }
     }
 }

@@ -323,8 +323,8 @@ fn dependencies_hold_release_and_rule_out() {
          0m submit e limit=10m name=a singleton
          12m crash b",
         expect![[r#"
-            d never: job 1 did not end as it should have
-            c never: job 2 did not end as it should have
+            d never: job 1 succeeded, and it was to run only if that failed
+            c never: job 2, which was to succeed first, did not
             a 0m..10m n1
             b 10m..12m n1
             e 10m..20m n2"#]],

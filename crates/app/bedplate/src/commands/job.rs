@@ -7,6 +7,9 @@ mod orders;
 mod show;
 mod steps;
 
+pub(crate) use attach::PAGES as ATTACH_PAGES;
+pub(crate) use logs::PAGES as LOGS_PAGES;
+
 use crate::console::Console;
 use crate::stop::Stop;
 
@@ -55,5 +58,3 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         Command::Attach(arguments) => attach::run(arguments, console),
     }
 }
-
-pub(crate) const PAGES: &[&bedplate_diag::Page] = attach::PAGES;

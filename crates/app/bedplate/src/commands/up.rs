@@ -41,7 +41,7 @@ died stays down until `bedplate node start NAME`; a daemon that died comes
 back with `bedplate up`, finds its jobs again and loses none.")]
 pub(crate) struct Arguments {
     /// How many nodes
-    #[arg(short, long, value_name = "COUNT")]
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) nodes: Option<u32>,
     /// An instance of the catalog that every node is like
     #[arg(long, value_name = "INSTANCE")]

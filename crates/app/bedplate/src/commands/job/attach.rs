@@ -42,7 +42,7 @@ enum AttachError {
     Start { program: String, source: std::io::Error },
 }
 
-pub(super) const PAGES: &[&Page] = &[&NOT_HERE, &START];
+pub(crate) const PAGES: &[&Page] = &[&NOT_HERE, &START];
 
 static NOT_HERE: Page = Page {
     code: "attach/not-here",

@@ -1,5 +1,7 @@
 //! `bedplate job logs JOB`
 
+mod all;
+
 use std::io;
 
 use bedplate_drivers::{JobId, LogQuery, Stream};
@@ -14,6 +16,7 @@ use crate::stop::Stop;
 Examples:
   bedplate job logs 12
   bedplate job logs 12 --rank 3 --stderr
+  bedplate job logs 12 --all -f
   bedplate job logs 12 -f")]
 pub(super) struct Arguments {
     /// The number of the job
@@ -27,6 +30,9 @@ pub(super) struct Arguments {
     /// Standard error instead of standard output
     #[arg(long)]
     stderr: bool,
+    /// Every rank of every task, both streams; each line says whose it is
+    #[arg(short, long, conflicts_with_all = ["rank", "stderr", "offset"])]
+    all: bool,
     /// An earlier run; the newest when left out
     #[arg(long, value_name = "NUMBER")]
     run: Option<u32>,
@@ -39,6 +45,9 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     let driver = arguments.connection.driver()?;
+    if arguments.all {
+        return all::run(arguments, &*driver, console);
+    }
     let query = LogQuery {
         rank: arguments.rank,
         stream: if arguments.stderr { Stream::Stderr } else { Stream::Stdout },
@@ -56,3 +65,5 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     driver.logs(&arguments.job, &query, &mut io::stdout().lock())?;
     Ok(())
 }
+
+pub(crate) use all::PAGES;

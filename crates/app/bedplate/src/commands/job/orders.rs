@@ -6,6 +6,7 @@ use serde_json::json;
 
 use crate::connection::Connection;
 use crate::console::Console;
+use crate::present::printable;
 use crate::stop::Stop;
 
 #[derive(clap::Args)]
@@ -29,7 +30,7 @@ pub(super) fn run(arguments: &Arguments, order: JobOrder, console: &mut Console)
                 done.push(label);
             }
             Err(error) if error.is_refusal() && arguments.jobs.len() > 1 => {
-                console.say_raw(&render_text(&error));
+                console.say_raw(&printable(&render_text(&error)));
                 refused = Some(Stop::Refused);
             }
             Err(error) => return Err(error.into()),

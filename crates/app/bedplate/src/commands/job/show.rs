@@ -1,6 +1,8 @@
 //! `bedplate job show JOB…`
 
-use bedplate_drivers::{JobDetail, JobId, Note, RunView};
+use std::collections::BTreeMap;
+
+use bedplate_drivers::{JobDetail, JobId, JobState, Note, RunView};
 use serde_json::json;
 
 use super::steps;
@@ -35,6 +37,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         if index > 0 {
             console.line("")?;
         }
+        let page = if detail.tasks.is_empty() { page } else { array_page };
         console.text(&page(detail, console.width(), now_ms()))?;
         if let Some(text) = detail.text.as_ref().filter(|_| arguments.text) {
             console.text(&format!("\n{text}"))?;
@@ -90,6 +93,39 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
         }
     }
     text + &steps::text(detail, width) + &runs_text(&detail.runs)
+}
+
+/// An array: what its tasks have in common, and how they stand.
+fn array_page(detail: &JobDetail, width: Option<usize>, _now_ms: u64) -> String {
+    let job = &detail.summary;
+    let array = job.label.split_once('_').map_or(&*job.label, |(array, _)| array);
+    let mut facts = Facts::default();
+    facts
+        .add("tasks", detail.tasks.len().to_string())
+        .add("user", format!("{}, account {}", job.user, job.account))
+        .add("queue", format!("partition {}, QOS {}", job.partition, job.qos))
+        .add("each asks for", format!("{} nodes, {} GPUs", job.nodes_asked, job.gpus_asked))
+        .add("submitted", format!("{} UTC", moment(job.submitted_ms)));
+    let text = format!("array {array} ({})\n{}\n", job.name, facts.render(width));
+    let mut by_state: BTreeMap<JobState, Vec<&str>> = BTreeMap::new();
+    for task in &detail.tasks {
+        by_state.entry(task.state).or_default().push(task.label.as_str());
+    }
+    let mut states = Facts::default();
+    for (state, labels) in by_state {
+        states.add(state.name(), format!("{}: {}", labels.len(), some_of(&labels)));
+    }
+    text + &states.render(width) + &format!("\none of them: bedplate job show {}\n", job.label)
+}
+
+/// The first few, and how many more.
+fn some_of(labels: &[&str]) -> String {
+    const SHOWN: usize = 8;
+    let shown = labels[..labels.len().min(SHOWN)].join(", ");
+    match labels.len().checked_sub(SHOWN) {
+        None | Some(0) => shown,
+        Some(more) => format!("{shown} and {more} more"),
+    }
 }
 
 /// Of checkpoints that follow each other only the newest is news.

@@ -92,6 +92,7 @@ mod tests {
             history.take(0, &Report::Step(Box::new(report)));
         }
         JobDetail {
+            tasks: Vec::new(),
             summary: canned().remove(0),
             runs: Vec::new(),
             notes: Vec::new(),

@@ -7,6 +7,8 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::termios::{LocalFlags, SetArg, SpecialCharacterIndices, Termios, tcgetattr, tcsetattr};
 
+use crate::present::printable;
+
 /// What a key asks for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Key {
@@ -49,7 +51,7 @@ impl Screen {
 
     /// Puts a picture over the one before, line by line, so that nothing flickers.
     pub(super) fn show(&self, text: &str) -> io::Result<()> {
-        let lines: Vec<String> = text.lines().map(|line| format!("{line}\x1b[K")).collect();
+        let lines: Vec<String> = text.lines().map(|line| format!("{}\x1b[K", printable(line))).collect();
         self.write(&format!("\x1b[H{}\x1b[J", lines.join("\r\n")))
     }
 

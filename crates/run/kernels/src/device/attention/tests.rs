@@ -120,23 +120,34 @@ impl<E: Element> Case<E> {
         let (tolerance, of_sums) = if E::NAME == "bf16" { (0.02, 1e-4) } else { (1e-5, 1e-5) };
         assert_close(&results.out, &expected.out, tolerance, &format!("output of {name}"));
         assert_close(&results.log_sums, &expected.log_sums, of_sums, &format!("sums of {name}"));
+        // Gradients of queries and keys are sums of terms of the size of the values' gradient, which may cancel: where a
+        // row sees one key they are nothing but what rounding leaves.
+        let most = largest(&expected_d.values);
         for (what, got, expected) in [
             ("queries", &results.d_qkv.queries, &expected_d.queries),
             ("keys", &results.d_qkv.keys, &expected_d.keys),
             ("values", &results.d_qkv.values, &expected_d.values),
         ] {
-            assert_close(got, expected, tolerance, &format!("gradient of {what}, {name}"));
+            let allowed = tolerance * most.max(largest(expected));
+            assert_within(got, expected, allowed, &format!("gradient of {what}, {name}"));
         }
     }
 }
 
 /// The largest error must be small against the largest number.
 fn assert_close<E: Element>(got: &[E], expected: &[f64], tolerance: f64, what: &str) {
+    assert_within(got, expected, tolerance * largest(expected), what);
+}
+
+fn largest(numbers: &[f64]) -> f64 {
+    numbers.iter().map(|number| number.abs()).fold(1e-3, f64::max)
+}
+
+fn assert_within<E: Element>(got: &[E], expected: &[f64], allowed: f64, what: &str) {
     assert_eq!(got.len(), expected.len());
-    let most = expected.iter().map(|value| value.abs()).fold(1e-3, f64::max);
     for (index, (got, expected)) in got.iter().zip(expected).enumerate() {
         let error = (f64::from(got.widen()) - expected).abs();
-        assert!(error <= tolerance * most, "{what}: {got:?} instead of {expected} at {index}");
+        assert!(error <= allowed, "{what}: {got:?} instead of {expected} at {index}");
     }
 }
 
