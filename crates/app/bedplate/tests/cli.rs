@@ -209,7 +209,7 @@ golden! {
         "token list --context batch",
         "usage --context batch",
         "context add pods --kind kubernetes --url https://pods:443",
-        "context add far --url http://far:7431",
+        "context add far --url insecure+http://far:7431",
         "context add both --url http://far:7431 --state-dir here",
         "context use batsh",
     ]

@@ -104,10 +104,12 @@ impl Links {
         let link = LinkId(self.next_link.fetch_add(1, Ordering::Relaxed));
         let (outbox, messages) = mpsc::channel(OUTBOX);
         self.open().insert(link, outbox);
+        let node = hello.node.clone();
         engine.tell(move |control, now| control.linked(link, hello, now)).await;
         tokio::select! {
             _ = self.listen(&mut reading, link, engine) => {}
             () = write_all(&mut writing, messages) => {}
+            () = tokens.node_lapses(identity, &node) => {}
         }
         self.open().remove(&link);
         engine.tell(move |control, now| control.unlinked(link, now)).await;

@@ -6,12 +6,15 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use std::time::Duration;
 
 use bedplate_gangs::{Span, Time};
 use bedplate_journal::{JournalError, NewToken, Reader, Token, TokenHash, Writer};
 use ring::digest::{SHA256, digest};
 use ring::rand::{SecureRandom, SystemRandom};
 use serde::{Deserialize, Serialize};
+use tokio::sync::watch;
+use tokio::time::timeout;
 
 use crate::clock::Clock;
 
@@ -90,6 +93,8 @@ pub(crate) struct Tokens {
     known: RwLock<BTreeMap<TokenHash, Token>>,
     writer: Arc<Writer>,
     clock: Arc<Clock>,
+    /// Told of every revocation.
+    revoked: watch::Sender<()>,
 }
 
 impl Tokens {
@@ -99,7 +104,7 @@ impl Tokens {
         clock: Arc<Clock>,
     ) -> Result<Self, JournalError> {
         let known = reader.tokens()?.into_iter().map(|token| (token.token.hash, token)).collect();
-        Ok(Self { known: RwLock::new(known), writer, clock })
+        Ok(Self { known: RwLock::new(known), writer, clock, revoked: watch::Sender::new(()) })
     }
 
     /// Whose secret it is. A join token that was used is known too: its node may come back.
@@ -160,9 +165,30 @@ impl Tokens {
         blocking(move || {
             let was_there = tokens.writer.perform(move |journal| journal.revoke_token(id))??;
             tokens.known_mut().retain(|_, token| token.id != id);
+            tokens.revoked.send_replace(());
             Ok(was_there)
         })
         .await
+    }
+
+    /// Waits until what this token opened must end: it was revoked, or has expired.
+    pub(crate) async fn lapses(&self, identity: &Identity) {
+        self.hash_lapses(&identity.hash).await;
+    }
+
+    /// The same for the link of a node that was admitted with this token.
+    pub(crate) async fn node_lapses(&self, identity: &Identity, node: &str) {
+        self.hash_lapses(&node_hash(&identity.hash, node)).await;
+    }
+
+    async fn hash_lapses(&self, hash: &TokenHash) {
+        // Expiry follows the wall clock, which may be set; so it is looked at again now and then.
+        const LOOK: Duration = Duration::from_secs(5);
+        let mut revoked = self.revoked.subscribe();
+        while self.known().get(hash).is_some_and(|token| token.is_valid(self.clock.now())) {
+            // The sender is in this very value.
+            let _ = timeout(LOOK, revoked.changed()).await;
+        }
     }
 
     /// Lets a node in, or says why not. A token that names a node is for that node alone.

@@ -419,7 +419,7 @@ mod tests {
         assert_eq!(contexts.find("labb").unwrap_err().help().unwrap(), "did you mean `lab`?");
         let slurm = Context { kind: ClusterKind::Slurm, ..Context::of_state("/x".into()) };
         assert_eq!(contexts.add("s", slurm).unwrap_err().page().code, "context/not-yet");
-        let bare = Context::at("http://lab:1".into(), None, None);
+        let bare = Context::at("insecure+http://lab:1".into(), None, None);
         assert_eq!(contexts.add("b", bare).unwrap_err().page().code, "context/incomplete");
         for name in ["", " ", "a b", "-x", "../x", "a\nb", "\x1b[31m", &"x".repeat(65)] {
             let refused = contexts.add(name, Context::of_state("/x".into())).unwrap_err();

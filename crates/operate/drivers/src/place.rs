@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,8 @@ pub struct Place {
 
 impl Place {
     /// A place from `http://HOST:PORT`, `https://HOST:PORT` or `HOST:PORT`.
+    ///
+    /// A token is not sent in clear to another host, unless the address asks for it: `insecure+http://HOST:PORT`.
     pub fn from_url(
         url: &str,
         token: Option<String>,
@@ -33,11 +36,17 @@ impl Place {
             return Err(wrong("it must be a host and a port"));
         }
         match (scheme, &fingerprint) {
-            ("http" | "", None) | ("https" | "", Some(_)) => {}
+            ("http" | "", None) if !is_loopback(host) => {
+                return Err(wrong(
+                    "the token would cross the network in clear. Use https with the fingerprint that `bedplate up --listen` \
+                     prints, or insecure+http:// where the network itself is trusted",
+                ));
+            }
+            ("insecure+http" | "http" | "", None) | ("https" | "", Some(_)) => {}
             ("https", None) => {
                 return Err(wrong("https needs the certificate's fingerprint in BEDPLATE_FINGERPRINT"));
             }
-            ("http", Some(_)) => return Err(wrong("with a fingerprint it must be https")),
+            ("insecure+http" | "http", Some(_)) => return Err(wrong("with a fingerprint it must be https")),
             _ => return Err(wrong("only http and https are spoken")),
         }
         let token = token.ok_or_else(|| DriverError::NoToken { server: url.to_owned() })?;
@@ -51,6 +60,11 @@ impl Place {
             None => format!("http://{}", self.address),
         }
     }
+}
+
+fn is_loopback(host: &str) -> bool {
+    let address = host.trim_start_matches('[').trim_end_matches(']').parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }
 
 impl std::fmt::Debug for Place {
@@ -138,13 +152,18 @@ mod tests {
         assert_eq!(read("http://127.0.0.1:8080/", None), "http://127.0.0.1:8080");
         assert_eq!(read("[::1]:80", None), "http://[::1]:80");
         assert_eq!(read("https://lab:443", Some("ab")), "https://lab:443");
+        assert_eq!(read("localhost:80", None), "http://localhost:80");
+        assert_eq!(read("insecure+http://lab:80", None), "http://lab:80");
+        for clear in ["http://lab:80", "lab:80", "http://10.0.0.7:80", "http://localhost.evil:80"] {
+            assert!(read(clear, None).contains("in clear"), "{clear}");
+        }
         assert!(read("lab", None).ends_with("it names no port"));
         assert!(read("lab:x", None).ends_with("a host and a port"));
         assert!(read("http://lab:1/v1", None).ends_with("a host and a port"));
         assert!(read("https://lab:443", None).contains("BEDPLATE_FINGERPRINT"));
         assert!(read("http://lab:443", Some("ab")).ends_with("must be https"));
         assert!(read("ftp://lab:21", None).ends_with("only http and https are spoken"));
-        assert!(matches!(Place::from_url("lab:1", None, None), Err(DriverError::NoToken { .. })));
+        assert!(matches!(Place::from_url("localhost:1", None, None), Err(DriverError::NoToken { .. })));
     }
 
     #[test]

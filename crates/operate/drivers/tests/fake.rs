@@ -113,6 +113,7 @@ impl Driver for Fake {
     fn job(&self, id: &JobId) -> Result<JobDetail, DriverError> {
         let summary = self.summary(id)?;
         Ok(JobDetail {
+            tasks: Vec::new(),
             summary,
             runs: Vec::new(),
             notes: Vec::new(),

@@ -56,6 +56,7 @@ pub(crate) async fn events(call: Call) -> Result<Answer, ApiError> {
             _ = tell(subscription, filter, &sender) => {}
             () = sender.closed() => {}
             () = call.app.ends() => {}
+            () = call.app.tokens.lapses(call.identity()) => {}
         }
     });
     let answer = answer::typed(StatusCode::OK, "text/event-stream", Body::stream(receiver));

@@ -5,7 +5,6 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
-use std::sync::Arc;
 use std::time::Duration;
 
 use bedplate_control::wire::{LogName, RunId, Stream};
@@ -66,7 +65,7 @@ pub(crate) async fn logs(call: Call) -> Result<Answer, ApiError> {
     let offset = call.query.value("offset")?.unwrap_or(0);
     match call.query.flag("follow")? {
         false => whole(&call.app, wanted, offset).await,
-        true => Ok(follow(&call.app, wanted, offset)),
+        true => Ok(follow(call, wanted, offset)),
     }
 }
 
@@ -91,12 +90,14 @@ async fn whole(app: &App, wanted: Wanted, offset: u64) -> Result<Answer, ApiErro
 }
 
 /// What there is and what comes, run after run unless one was named, until the job has ended.
-fn follow(app: &Arc<App>, wanted: Wanted, offset: u64) -> Answer {
+fn follow(call: Call, wanted: Wanted, offset: u64) -> Answer {
     let (sender, receiver) = mpsc::channel(4);
-    let app = app.clone();
     tokio::spawn(async move {
         // The client may go, the node may fall silent, the daemon may stop: in each case there is no more to send.
-        let _ = follow_runs(&app, wanted, offset, &sender).await;
+        tokio::select! {
+            _ = follow_runs(&call.app, wanted, offset, &sender) => {}
+            () = call.app.tokens.lapses(call.identity()) => {}
+        }
     });
     answer::typed(StatusCode::OK, "text/plain; charset=utf-8", Body::stream(receiver))
 }

@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use crate::support::{Daemon, JOB};
+use crate::support::{Client, Daemon, JOB};
 
 #[test]
 fn watchers_see_what_happens_to_their_job_in_order() {
@@ -48,6 +48,24 @@ fn who_comes_back_gets_what_was_missed() {
     stranger.send("GET", "/v1/events", &[("Last-Event-ID", "1.0")], b"");
     stranger.read_head();
     assert_eq!(stranger.read_event().unwrap().0, "gap");
+}
+
+#[test]
+fn what_a_token_opened_ends_with_it() {
+    let daemon = Daemon::start();
+    let mut admin = daemon.admin();
+    let made = admin.post("/v1/tokens", &json!({ "user": "ada", "role": "user" })).json();
+    let mut ada = Client::connect(daemon.address, made["token"].as_str().unwrap());
+    assert_eq!(ada.submit(JOB).status, 201);
+    let mut watcher = ada.again();
+    watcher.send("GET", "/v1/events", &[], b"");
+    watcher.read_head();
+    let mut follower = ada.again();
+    follower.send("GET", "/v1/jobs/1/logs?follow=true", &[], b"");
+    follower.read_head();
+    assert_eq!(admin.delete(&format!("/v1/tokens/{}", made["id"])).status, 200);
+    assert_eq!(watcher.read_event(), None);
+    assert_eq!(follower.read_chunk(), None);
 }
 
 #[test]
