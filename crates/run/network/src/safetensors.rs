@@ -414,6 +414,9 @@ fn write_file(
     whole().map_err(|source| NetworkError::WriteWeights { path: path.to_owned(), source })
 }
 
+/// Gives a range of the numbers of a tensor, named by its place in a list.
+type ReadPiece<'a> = dyn FnMut(usize, Range<usize>, &mut [f32]) + 'a;
+
 /// The tensors of a file that is written piece by piece, all in one format.
 pub struct TensorLayout {
     format: Format,
@@ -445,12 +448,8 @@ impl TensorLayout {
         Self { format, header, lengths }
     }
 
-    /// Writes header and tensors. `read` gives a range of the numbers of a tensor, which it finds by its place in the list.
-    pub fn write(
-        &self,
-        to: &mut dyn Write,
-        read: &mut dyn FnMut(usize, Range<usize>, &mut [f32]),
-    ) -> std::io::Result<()> {
+    /// Writes header and tensors.
+    pub fn write(&self, to: &mut dyn Write, read: &mut ReadPiece<'_>) -> std::io::Result<()> {
         to.write_all(&(self.header.len() as u64).to_le_bytes())?;
         to.write_all(&self.header)?;
         let longest = self.lengths.iter().copied().max().unwrap_or(0).min(PIECE);
