@@ -228,7 +228,11 @@ impl Checkpoints {
         let cannot = |source| TrainError::WriteOutput { path: path.clone(), source };
         self.remove_unfinished();
         fs::create_dir_all(&aside).map_err(cannot)?;
-        trainer.write_state(&aside, settings).map_err(cannot)?;
+        if let Err(source) = trainer.write_state(&aside, settings) {
+            // On a full disk others need the room.
+            let _ = fs::remove_dir_all(&aside);
+            return Err(cannot(source));
+        }
         if path.exists() {
             self.set_aside(step, [path.as_path()].into_iter())?;
         }

@@ -89,7 +89,10 @@ impl fmt::Display for Needs {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { state, activations, .. } = self;
         let total = self.total();
-        write!(f, "{total}: {state} for weights, gradients and moments, {activations} for activations")
+        write!(
+            f,
+            "{total} of memory: {state} for weights, gradients and moments, {activations} for activations"
+        )
     }
 }
 

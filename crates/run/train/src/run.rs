@@ -147,9 +147,6 @@ impl<'a, E: Trained> Run<'a, E> {
         let architecture = read_architecture(&config.model.config)?;
         let free = options.free_memory.or_else(free_memory);
         memory::check_shape(&architecture.transformer, config, free)?;
-        let lock = OutputLock::take(&config.output.folder)?;
-        let checkpoints = Checkpoints::new(&config.output.folder, config.checkpoint.keep);
-        let (from, mut remarks) = starting_point(&checkpoints, config, &options.resume)?;
         let model = &architecture.transformer;
         let data = Data::open(config, model.vocab)?;
         let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
@@ -157,6 +154,9 @@ impl<'a, E: Trained> Run<'a, E> {
         let device = Device::cpu(threads(config.training.threads));
         let network = Network::new(&device, architecture, config.data.sequence)?;
         memory::check(&network, config, free)?;
+        let lock = OutputLock::take(&config.output.folder)?;
+        let checkpoints = Checkpoints::new(&config.output.folder, config.checkpoint.keep);
+        let (from, mut remarks) = starting_point(&checkpoints, config, &options.resume)?;
         let mut trainer = Trainer::new(network, device, config.clone())?;
         let architecture = trainer.network.architecture();
         let settings = Settings::of(config, architecture, &data, trainer.given_weights);

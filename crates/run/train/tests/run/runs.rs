@@ -155,6 +155,7 @@ fn mistakes_are_told_before_anything_is_computed() {
         other.adapter = Some(AdapterConfig { rank, alpha: 8.0, targets: vec!["k_proj".into()] });
         assert_eq!(code(go(&other, Resume::No).0), "train/rank-too-large");
     }
+    assert!(!other.output.folder.exists(), "nothing is left behind");
 
     let mut other = place.config("other");
     other.model.weights = Some(place.path("corpus"));
