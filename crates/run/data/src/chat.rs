@@ -38,21 +38,19 @@ pub struct ChatTemplate {
 }
 
 impl ChatTemplate {
-    /// The tokenizer's own template, or ChatML where it has none but has ChatML's tokens.
+    /// The source of the tokenizer's own template, or of ChatML where it has none but has ChatML's tokens.
+    pub fn source_of(tokenizer: &Tokenizer) -> Option<String> {
+        let has_tokens = ["<|im_start|>", "<|im_end|>"].iter().all(|token| tokenizer.id(token).is_some());
+        tokenizer.chat_template().or_else(|| has_tokens.then(|| CHATML.to_owned()))
+    }
+
+    /// The template of a tokenizer.
     pub fn of(tokenizer: &Tokenizer) -> Result<Self, DataError> {
-        let source = match tokenizer.chat_template() {
-            Some(source) => source,
-            None if tokenizer.id("<|im_start|>").is_some() && tokenizer.id("<|im_end|>").is_some() => {
-                CHATML.to_owned()
-            }
-            None => {
-                return Err(DataError::BadTemplate {
-                    reason:
-                        "the tokenizer has no template, and no tokens for the usual one (<|im_start|>, <|im_end|>)"
-                            .to_owned(),
-                });
-            }
-        };
+        let source = Self::source_of(tokenizer).ok_or_else(|| DataError::BadTemplate {
+            reason:
+                "the tokenizer has no template, and no tokens for the usual one (<|im_start|>, <|im_end|>)"
+                    .to_owned(),
+        })?;
         let spelled = |id: Option<u32>| id.map_or(Ok(String::new()), |id| tokenizer.decode(&[id]));
         Self::compile(source, spelled(tokenizer.begin())?, spelled(tokenizer.end())?)
     }

@@ -26,6 +26,8 @@ pub enum NetworkError {
     MissingTensors { path: PathBuf, first: String, count: usize },
     #[error("tensor `{tensor}` in {} has shape {found:?}, but the model's is {expected:?}", path.display())]
     WrongShape { path: PathBuf, tensor: String, expected: Vec<usize>, found: Vec<usize> },
+    #[error("number {place} of tensor `{tensor}` in {} is {value}", path.display())]
+    NotFinite { path: PathBuf, tensor: String, place: usize, value: f32 },
     #[error("cannot write weights to {}", path.display())]
     WriteWeights { path: PathBuf, source: io::Error },
 }
@@ -40,6 +42,7 @@ pub const PAGES: &[&Page] = &[
     &BROKEN_WEIGHTS,
     &MISSING_TENSORS,
     &WRONG_SHAPE,
+    &NOT_FINITE,
     &WRITE_WEIGHTS,
 ];
 
@@ -105,6 +108,14 @@ static WRONG_SHAPE: Page = Page {
     remedy: "use the config.json that was published with the weights",
 };
 
+static NOT_FINITE: Page = Page {
+    code: "network/weights-not-finite",
+    class: Class::User,
+    meaning: "A tensor of the given weights holds NaN or infinity, so everything computed with it would be NaN. The run that \
+              wrote it has diverged, or the file is damaged.",
+    remedy: "use an earlier checkpoint of those weights, or copy or download the file again",
+};
+
 static WRITE_WEIGHTS: Page = Page {
     code: "network/cannot-write-weights",
     class: Class::Transient,
@@ -124,6 +135,7 @@ impl Diagnostic for NetworkError {
             NetworkError::BrokenWeights { .. } => &BROKEN_WEIGHTS,
             NetworkError::MissingTensors { .. } => &MISSING_TENSORS,
             NetworkError::WrongShape { .. } => &WRONG_SHAPE,
+            NetworkError::NotFinite { .. } => &NOT_FINITE,
             NetworkError::WriteWeights { .. } => &WRITE_WEIGHTS,
         }
     }

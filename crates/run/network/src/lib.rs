@@ -30,7 +30,8 @@ pub use head::HeadWeights;
 pub use network::{Network, NonFinite};
 pub use numerics::{Activation, Architecture, Numerics, RotaryScheme};
 pub use safetensors::{
-    CONFIG_FILE, Format, Loaded, SafetensorsFile, StoredTensor, WEIGHTS_FILE, load, save, write_tensors,
+    CONFIG_FILE, Format, Loaded, SafetensorsFile, StoredTensor, TensorLayout, WEIGHTS_FILE, load, save,
+    write_tensors,
 };
 pub use sample::Sampler;
 pub use slice::{Reduce, Slice};

@@ -6,10 +6,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, File};
 use std::io::{BufWriter, Read, Write};
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use bedplate_kernels::{Bf16, Device, Element};
+use bedplate_kernels::{Bf16, Device, Element, View};
 use half::f16;
 use serde_json::{Map, Value, json};
 
@@ -101,15 +102,65 @@ impl SafetensorsFile {
     /// The numbers of a tensor; `None` when there is none of that name.
     pub fn read(&self, name: &str) -> Result<Option<Vec<f32>>, NetworkError> {
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
-        let mut bytes = vec![0; tensor.bytes];
-        let cannot = |source| NetworkError::ReadWeights { path: self.path.clone(), source };
-        self.file.read_exact_at(&mut bytes, tensor.start).map_err(cannot)?;
-        let halves = || bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half));
-        Ok(Some(match tensor.format {
-            Format::F32 => bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect(),
-            Format::Bf16 => halves().map(|bits| Bf16::from_bits(bits).to_f32()).collect(),
-            Format::F16 => halves().map(|bits| f16::from_bits(bits).to_f32()).collect(),
-        }))
+        let mut values = vec![0.0; tensor.bytes / tensor.format.bytes()];
+        self.read_pieces(name, &mut |range, piece| values[range].copy_from_slice(piece))?;
+        Ok(Some(values))
+    }
+
+    /// Hands over the numbers of a tensor piece by piece, so that it need not be in memory as a whole. Gives how many there are;
+    /// `None` when there is no tensor of that name.
+    pub fn read_pieces(
+        &self,
+        name: &str,
+        take: &mut dyn FnMut(Range<usize>, &[f32]),
+    ) -> Result<Option<usize>, NetworkError> {
+        let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
+        let size = tensor.format.bytes();
+        let len = tensor.bytes / size;
+        let (mut bytes, mut values) = (vec![0; len.min(PIECE) * size], vec![0.0; len.min(PIECE)]);
+        for range in pieces(len) {
+            let bytes = &mut bytes[..range.len() * size];
+            let cannot = |source| NetworkError::ReadWeights { path: self.path.clone(), source };
+            self.file.read_exact_at(bytes, tensor.start + (range.start * size) as u64).map_err(cannot)?;
+            let values = &mut values[..range.len()];
+            decode(tensor.format, bytes, values);
+            take(range, values);
+        }
+        Ok(Some(len))
+    }
+}
+
+/// Numbers that are on their way between a file and a device at once.
+const PIECE: usize = 1 << 18;
+
+fn pieces(len: usize) -> impl Iterator<Item = Range<usize>> {
+    (0..len).step_by(PIECE).map(move |start| start..len.min(start + PIECE))
+}
+
+fn decode(format: Format, bytes: &[u8], values: &mut [f32]) {
+    let halves = bytes.as_chunks::<2>().0.iter().map(|half| u16::from_le_bytes(*half));
+    match format {
+        Format::F32 => {
+            let words = bytes.as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word));
+            values.iter_mut().zip(words).for_each(|(value, word)| *value = word);
+        }
+        Format::Bf16 => {
+            values.iter_mut().zip(halves).for_each(|(value, half)| *value = Bf16::from_bits(half).to_f32());
+        }
+        Format::F16 => {
+            values.iter_mut().zip(halves).for_each(|(value, half)| *value = f16::from_bits(half).to_f32());
+        }
+    }
+}
+
+fn encode(format: Format, values: &[f32], bytes: &mut Vec<u8>) {
+    bytes.clear();
+    match format {
+        Format::F32 => bytes.extend(values.iter().flat_map(|value| value.to_le_bytes())),
+        Format::Bf16 => {
+            bytes.extend(values.iter().flat_map(|value| Bf16::from_f32(*value).to_bits().to_le_bytes()));
+        }
+        Format::F16 => bytes.extend(values.iter().flat_map(|value| f16::from_f32(*value).to_le_bytes())),
     }
 }
 
@@ -243,11 +294,28 @@ fn read_tensor(file: &SafetensorsFile, name: &str, tensor: &Tensor) -> Result<Ve
         });
     }
     let values = file.read(name)?.expect("the tensor is in this file");
+    if let Some(place) = values.iter().position(|value| !value.is_finite()) {
+        return Err(NetworkError::NotFinite {
+            path: file.path.clone(),
+            tensor: name.to_owned(),
+            place,
+            value: values[place],
+        });
+    }
     Ok(if tensor.is_transposed { transpose(&values, tensor.shape[0], tensor.shape[1]) } else { values })
 }
 
 fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
-    (0..values.len()).map(|place| values[place % rows * columns + place / rows]).collect()
+    let mut transposed = vec![0.0; values.len()];
+    transposed_piece(values, [rows, columns], 0, &mut transposed);
+    transposed
+}
+
+/// The numbers of the transposed matrix from `start` on.
+fn transposed_piece(values: &[f32], [rows, columns]: [usize; 2], start: usize, piece: &mut [f32]) {
+    for (place, value) in (start..).zip(piece) {
+        *value = values[place % rows * columns + place / rows];
+    }
 }
 
 /// Writes a folder that other tools read: `model.safetensors` and `config.json`.
@@ -262,22 +330,59 @@ pub fn save<E: Element>(
     }
     let cannot = |source| NetworkError::WriteWeights { path: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(cannot)?;
-    let mut named = Vec::new();
-    for (index, block) in network.blocks().iter().enumerate() {
-        for tensor in &block.tensors {
-            let mut values = vec![E::default(); tensor.range.len()];
-            device.read(weights.block(index).range(tensor.range.clone()), &mut values);
-            let mut values: Vec<f32> = values.into_iter().map(Element::widen).collect();
-            if tensor.is_transposed {
-                values = transpose(&values, tensor.shape[1], tensor.shape[0]);
-            }
-            named.push((tensor.name.clone(), tensor.shape.clone(), values));
-        }
-    }
+    let tensors: Vec<(usize, &Tensor)> = network
+        .blocks()
+        .iter()
+        .enumerate()
+        .flat_map(|(block, table)| table.tensors.iter().map(move |tensor| (block, tensor)))
+        .collect();
     let format = if E::NAME == "bf16" { Format::Bf16 } else { Format::F32 };
     let metadata = BTreeMap::from([("format".to_owned(), "pt".to_owned())]);
-    write_tensors(&folder.join(WEIGHTS_FILE), format, &metadata, &named)?;
-    fs::write(folder.join(CONFIG_FILE), network.architecture().config_json()).map_err(cannot)
+    let declared = tensors.iter().map(|(_, tensor)| (tensor.name.clone(), tensor.shape.clone())).collect();
+    let layout = TensorLayout::new(format, &metadata, declared);
+    let (mut stored, mut whole) = (vec![E::default(); PIECE], Vec::new());
+    let mut read = |index: usize, range: Range<usize>, values: &mut [f32]| {
+        let (block, tensor) = tensors[index];
+        let from = weights.block(block).range(tensor.range.clone());
+        if tensor.is_transposed {
+            if range.start == 0 {
+                whole = read_whole(device, from);
+            }
+            transposed_piece(&whole, [tensor.shape[1], tensor.shape[0]], range.start, values);
+            return;
+        }
+        let stored = &mut stored[..range.len()];
+        device.read(from.range(range), stored);
+        values.iter_mut().zip(stored).for_each(|(value, stored)| *value = stored.widen());
+    };
+    write_file(&folder.join(WEIGHTS_FILE), &mut |file| layout.write(file, &mut read))?;
+    let config = config_with_dtype(network.architecture().config_json(), format);
+    fs::write(folder.join(CONFIG_FILE), config).map_err(cannot)
+}
+
+fn read_whole<E: Element>(device: &Device, from: View<'_, E>) -> Vec<f32> {
+    let mut values = vec![E::default(); from.len()];
+    device.read(from, &mut values);
+    values.into_iter().map(Element::widen).collect()
+}
+
+/// The configuration, saying the format of the weights beside it under the key that it uses; without either key under the one
+/// that every version of transformers reads.
+fn config_with_dtype(config: &str, format: Format) -> String {
+    let Ok(Value::Object(mut keys)) = serde_json::from_str::<Value>(config) else { return config.to_owned() };
+    let dtype = match format {
+        Format::F32 => "float32",
+        Format::Bf16 => "bfloat16",
+        Format::F16 => "float16",
+    };
+    let named = ["torch_dtype", "dtype"].map(|key| keys.contains_key(key).then_some(key));
+    for key in named.into_iter().flatten() {
+        keys.insert(key.to_owned(), dtype.into());
+    }
+    if named == [None, None] {
+        keys.insert("torch_dtype".to_owned(), dtype.into());
+    }
+    format!("{:#}\n", Value::Object(keys))
 }
 
 /// Writes tensors to one file, all in one format. The file appears whole or not at all.
@@ -287,37 +392,78 @@ pub fn write_tensors(
     metadata: &BTreeMap<String, String>,
     tensors: &[(String, Vec<usize>, Vec<f32>)],
 ) -> Result<(), NetworkError> {
-    let mut header = Map::new();
-    if !metadata.is_empty() {
-        header.insert("__metadata__".into(), json!(metadata));
-    }
-    let mut offset = 0;
-    for (name, shape, values) in tensors {
-        let end = offset + values.len() * format.bytes();
-        header.insert(
-            name.clone(),
-            json!({"dtype": format.name(), "shape": shape, "data_offsets": [offset, end]}),
-        );
-        offset = end;
-    }
-    let mut header = Value::Object(header).to_string().into_bytes();
-    header.resize(header.len().next_multiple_of(8), b' ');
-    let write = || -> std::io::Result<()> {
+    let declared = tensors.iter().map(|(name, shape, _)| (name.clone(), shape.clone())).collect();
+    let layout = TensorLayout::new(format, metadata, declared);
+    let mut read = |index: usize, range: Range<usize>, values: &mut [f32]| {
+        values.copy_from_slice(&tensors[index].2[range])
+    };
+    write_file(path, &mut |file| layout.write(file, &mut read))
+}
+
+fn write_file(
+    path: &Path,
+    write: &mut dyn FnMut(&mut dyn Write) -> std::io::Result<()>,
+) -> Result<(), NetworkError> {
+    let mut whole = || -> std::io::Result<()> {
         let unfinished = path.with_extension("unfinished");
         let mut file = BufWriter::with_capacity(1 << 20, File::create(&unfinished)?);
-        file.write_all(&(header.len() as u64).to_le_bytes())?;
-        file.write_all(&header)?;
-        for value in tensors.iter().flat_map(|(_, _, values)| values) {
-            match format {
-                Format::F32 => file.write_all(&value.to_le_bytes())?,
-                Format::Bf16 => file.write_all(&Bf16::from_f32(*value).to_bits().to_le_bytes())?,
-                Format::F16 => unreachable!("nothing is written in f16"),
-            }
-        }
+        write(&mut file)?;
         file.into_inner().map_err(|error| error.into_error())?.sync_all()?;
         fs::rename(&unfinished, path)
     };
-    write().map_err(|source| NetworkError::WriteWeights { path: path.to_owned(), source })
+    whole().map_err(|source| NetworkError::WriteWeights { path: path.to_owned(), source })
+}
+
+/// Gives a range of the numbers of a tensor, named by its place in a list.
+type ReadPiece<'a> = dyn FnMut(usize, Range<usize>, &mut [f32]) + 'a;
+
+/// The tensors of a file that is written piece by piece, all in one format.
+pub struct TensorLayout {
+    format: Format,
+    header: Vec<u8>,
+    lengths: Vec<usize>,
+}
+
+impl TensorLayout {
+    /// Tensors by name and shape, in the order of their bytes.
+    pub fn new(
+        format: Format,
+        metadata: &BTreeMap<String, String>,
+        tensors: Vec<(String, Vec<usize>)>,
+    ) -> Self {
+        let mut header = Map::new();
+        if !metadata.is_empty() {
+            header.insert("__metadata__".into(), json!(metadata));
+        }
+        let lengths: Vec<usize> = tensors.iter().map(|(_, shape)| shape.iter().product()).collect();
+        let mut offset = 0;
+        for ((name, shape), len) in tensors.into_iter().zip(&lengths) {
+            let end = offset + len * format.bytes();
+            header
+                .insert(name, json!({"dtype": format.name(), "shape": shape, "data_offsets": [offset, end]}));
+            offset = end;
+        }
+        let mut header = Value::Object(header).to_string().into_bytes();
+        header.resize(header.len().next_multiple_of(8), b' ');
+        Self { format, header, lengths }
+    }
+
+    /// Writes header and tensors.
+    pub fn write(&self, to: &mut dyn Write, read: &mut ReadPiece<'_>) -> std::io::Result<()> {
+        to.write_all(&(self.header.len() as u64).to_le_bytes())?;
+        to.write_all(&self.header)?;
+        let longest = self.lengths.iter().copied().max().unwrap_or(0).min(PIECE);
+        let (mut values, mut bytes) = (vec![0.0; longest], Vec::new());
+        for (index, len) in self.lengths.iter().enumerate() {
+            for range in pieces(*len) {
+                let values = &mut values[..range.len()];
+                read(index, range, values);
+                encode(self.format, values, &mut bytes);
+                to.write_all(&bytes)?;
+            }
+        }
+        Ok(())
+    }
 }
 
 #[cfg(test)]
@@ -329,6 +475,38 @@ mod tests {
         let values: Vec<f32> = (0..6).map(|value| value as f32).collect();
         assert_eq!(transpose(&values, 2, 3), [0.0, 3.0, 1.0, 4.0, 2.0, 5.0]);
         assert_eq!(transpose(&transpose(&values, 2, 3), 3, 2), values);
+    }
+
+    #[test]
+    fn an_exported_configuration_says_the_format_of_its_weights() {
+        for (config, key) in [
+            (r#"{"model_type": "llama", "torch_dtype": "float32"}"#, "torch_dtype"),
+            (r#"{"model_type": "llama", "dtype": "float16"}"#, "dtype"),
+            (r#"{"model_type": "llama"}"#, "torch_dtype"),
+        ] {
+            let written: Value = serde_json::from_str(&config_with_dtype(config, Format::Bf16)).unwrap();
+            assert_eq!(written, json!({"model_type": "llama", key: "bfloat16"}));
+        }
+    }
+
+    #[test]
+    fn tensors_longer_than_a_piece_are_written_and_read_back() {
+        let folder = std::env::temp_dir().join(format!("bedplate-network-pieces-{}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let path = folder.join("a.safetensors");
+        let long: Vec<f32> = (0..2 * PIECE + 3).map(|value| value as f32).collect();
+        let tensors =
+            [("b".to_owned(), vec![long.len()], long.clone()), ("a".to_owned(), vec![0], Vec::new())];
+        write_tensors(&path, Format::F32, &BTreeMap::new(), &tensors).unwrap();
+        let file = SafetensorsFile::open(&path).unwrap();
+        assert!(file.read("b").unwrap().unwrap() == long && file.read("a").unwrap().unwrap().is_empty());
+        let mut longest = 0;
+        let taken = file.read_pieces("b", &mut |range, piece| {
+            longest = longest.max(piece.len());
+            assert_eq!(piece[0], range.start as f32);
+        });
+        assert_eq!((taken.unwrap(), longest), (Some(long.len()), PIECE));
+        fs::remove_dir_all(&folder).unwrap();
     }
 
     #[test]

@@ -21,7 +21,8 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let mut events = EventFile::create(&folder, resumes_after)?;
     let path = folder.join("train.jsonl");
-    let mut lines = resumes_after.map_or_else(|| Lines::create(&path), |step| Lines::resume(&path, step))?;
+    let mut lines =
+        resumes_after.map_or_else(|| Lines::create(&path), |step| Lines::resume(&path, step, None))?;
     let endpoint = Endpoint::start("127.0.0.1:0".parse()?, Exposure::Loopback)?;
     let mut progress = Progress::on_stderr(STEPS, Duration::from_secs(1));
     progress.say(&format!("metrics at http://{}/metrics", endpoint.address()));

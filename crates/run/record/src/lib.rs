@@ -15,7 +15,7 @@
 //! lines.write_step(&StepRecord { step: 1, loss: 10.8, ..StepRecord::default() })?;
 //! lines.write_step(&StepRecord { step: 2, loss: 10.1, ..StepRecord::default() })?;
 //!
-//! let mut lines = Lines::resume(&path, 1)?;
+//! let mut lines = Lines::resume(&path, 1, None)?;
 //! lines.write_step(&StepRecord { step: 2, loss: 10.2, ..StepRecord::default() })?;
 //! assert_eq!(std::fs::read_to_string(&path).unwrap().lines().count(), 2);
 //! # std::fs::remove_dir_all(&folder).unwrap();

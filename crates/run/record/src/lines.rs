@@ -23,10 +23,11 @@ impl Lines {
     }
 
     /// The file of an earlier run without its lines for steps after `step` and without a truncated last line. A missing
-    /// file is created.
-    pub fn resume(path: &Path, step: u64) -> Result<Self, RecordError> {
+    /// file is created. The lines taken out are appended to `aside`; without it they are dropped, as those of steps that
+    /// will be repeated.
+    pub fn resume(path: &Path, step: u64, aside: Option<&Path>) -> Result<Self, RecordError> {
         if path.exists() {
-            take_back(path, step)?;
+            take_back(path, step, aside)?;
         }
         let file =
             OpenOptions::new().append(true).create(true).open(path).map_err(RecordError::creating(path))?;
@@ -86,11 +87,19 @@ fn seconds_by_part<Origin>(breakdown: &Breakdown<Origin>) -> Map<String, Value> 
 }
 
 /// Writes the kept lines to a temporary file and renames it, so that there is a complete file at any time.
-fn take_back(path: &Path, step: u64) -> Result<(), RecordError> {
+fn take_back(path: &Path, step: u64, aside: Option<&Path>) -> Result<(), RecordError> {
     let failing = |source| RecordError::Resume { path: path.to_owned(), step, source };
+    let append = |aside| OpenOptions::new().append(true).create(true).open(aside).map(BufWriter::new);
+    let mut rest = aside.map(append).transpose().map_err(failing)?;
     let beside = path.with_extension("resuming");
     let mut kept = BufWriter::new(File::create(&beside).map_err(failing)?);
-    let outcome = copy_until(path, step, &mut kept).and_then(|()| {
+    let outcome = split(path, step, &mut kept, rest.as_mut()).and_then(|()| {
+        if let Some(rest) = rest {
+            rest.into_inner()
+                .map_err(|error| error.into_error())
+                .and_then(|file| file.sync_all())
+                .map_err(failing)?;
+        }
         let file = kept.into_inner().map_err(|error| failing(error.into_error()))?;
         file.sync_all().map_err(failing)?;
         std::fs::rename(&beside, path).map_err(failing)
@@ -102,7 +111,13 @@ fn take_back(path: &Path, step: u64) -> Result<(), RecordError> {
     outcome
 }
 
-fn copy_until(path: &Path, step: u64, to: &mut impl Write) -> Result<(), RecordError> {
+/// Copies lines up to a step to one writer, and those after it to the other.
+fn split<W: Write>(
+    path: &Path,
+    step: u64,
+    kept: &mut W,
+    mut rest: Option<&mut W>,
+) -> Result<(), RecordError> {
     let failing = |source| RecordError::Resume { path: path.to_owned(), step, source };
     let mut from = BufReader::new(File::open(path).map_err(failing)?);
     let mut line = Vec::new();
@@ -112,8 +127,14 @@ fn copy_until(path: &Path, step: u64, to: &mut impl Write) -> Result<(), RecordE
             break;
         }
         match step_of(&line) {
-            Some(found) if found <= step && line.ends_with(b"\n") => to.write_all(&line).map_err(failing)?,
-            Some(_) => {}
+            Some(found) if found <= step && line.ends_with(b"\n") => {
+                kept.write_all(&line).map_err(failing)?
+            }
+            Some(_) => {
+                if let Some(rest) = rest.as_mut().filter(|_| line.ends_with(b"\n")) {
+                    rest.write_all(&line).map_err(failing)?;
+                }
+            }
             None if is_last(&mut from).map_err(failing)? => break,
             None => return Err(RecordError::NotARecord { path: path.to_owned(), line: number }),
         }

@@ -58,9 +58,8 @@ impl<E: Trained> Adapters<E> {
         parameters: &Parameters,
     ) -> Result<Self, TrainError> {
         let entries = entries(network, config)?;
-        let len = entries.last().map_or(0, |entry| entry.b.end);
+        let (len, widest) = count(&entries);
         let largest = network.blocks().iter().map(|block| block.len).max().unwrap_or(0);
-        let widest = entries.iter().map(|entry| entry.b.len()).max().unwrap_or(0);
         let mut base = Weights::zeros(device, network);
         base.convert_from(device, parameters.master());
         let mut values = device.zeros(len);
@@ -202,6 +201,16 @@ impl<E: Trained> Adapters<E> {
     }
 }
 
+/// Numbers of all adapters, and of the `B` of the largest.
+pub(crate) fn numbers(network: &Network, config: &AdapterConfig) -> Result<(usize, usize), TrainError> {
+    Ok(count(&entries(network, config)?))
+}
+
+fn count(entries: &[Entry]) -> (usize, usize) {
+    let len = entries.last().map_or(0, |entry| entry.b.end);
+    (len, entries.iter().map(|entry| entry.b.len()).max().unwrap_or(0))
+}
+
 /// The adapted matrices, and where the numbers of their adapters lie.
 fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, TrainError> {
     let is_wanted = |tensor: &Tensor, target: &str| {
@@ -220,6 +229,11 @@ fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, Trai
                 continue;
             }
             let [outputs, inputs] = tensor.size();
+            let most = outputs.min(inputs);
+            if config.rank > most {
+                let matrix = tensor.name.clone();
+                return Err(TrainError::RankTooLarge { rank: config.rank, matrix, most });
+            }
             let start = entries.last().map_or(0, |entry| entry.b.end);
             let middle = start + config.rank * inputs;
             entries.push(Entry {

@@ -1,29 +1,40 @@
 //! The whole state of a run on disk, written aside and renamed, so that a checkpoint exists completely or not at all.
 //!
-//! A checkpoint is a folder `checkpoints/step-00000120` with the trained numbers and their moments (`state.safetensors`)
-//! and what else a run needs to continue with the same bits (`state.json`). The order of data follows from the number of
+//! A checkpoint is a folder such as `checkpoints/step-00000120` with the trained numbers and their moments
+//! (`state.safetensors`), what else a run needs to continue with the same bits (`state.json`), and the checksums of both
+//! (`manifest.json`). Its step is in its facts; the name is for people. The order of data follows from the number of
 //! samples seen, so only that number is stored.
+//!
+//! The folder holds one branch of a run's history. Going back to an earlier checkpoint moves the later ones to `abandoned/`.
 
-use std::collections::BTreeMap;
+mod facts;
+mod manifest;
+mod state;
+
 use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use bedplate_kernels::{Buffer, Device, View};
-use bedplate_network::{Format, SafetensorsFile, write_tensors};
-use serde_json::{Value, json};
+use bedplate_network::SafetensorsFile;
+
+pub use facts::Change;
+use facts::WITHOUT_MANIFEST;
+pub(crate) use facts::{Facts, Settings};
+use manifest::{MANIFEST_FILE, Manifest, read_json};
 
 use crate::TrainError;
 use crate::parameters::Trained;
-use crate::trainer::{Learner, Trainer};
+use crate::trainer::Trainer;
 
 const STATE_FILE: &str = "state.safetensors";
 const FACTS_FILE: &str = "state.json";
-const VERSION: u64 = 1;
+const UNFINISHED: &str = "unfinished-";
+const ABANDONED: &str = "abandoned";
 
 /// The checkpoints of a run.
 #[derive(Debug, Clone)]
 pub struct Checkpoints {
+    output: PathBuf,
     folder: PathBuf,
     keep: usize,
 }
@@ -35,190 +46,236 @@ pub struct Published {
     pub path: PathBuf,
 }
 
-impl Checkpoints {
-    pub fn new(output: &Path, keep: usize) -> Self {
-        Self { folder: output.join("checkpoints"), keep }
+/// A checkpoint that was read and found good.
+#[derive(Debug, Clone)]
+pub(crate) struct Verified {
+    pub(crate) checkpoint: Published,
+    pub(crate) facts: Facts,
+}
+
+/// A folder with files of a checkpoint, good or not.
+struct Found {
+    path: PathBuf,
+    facts: Result<Facts, String>,
+}
+
+impl Found {
+    /// Its step, or where that cannot be read the one in its name.
+    fn step(&self) -> u64 {
+        let name = self.path.file_name().and_then(|name| name.to_str());
+        let named = || step_in(name?);
+        self.facts.as_ref().map_or_else(|_| named().unwrap_or(0), |facts| facts.step)
     }
 
-    /// All checkpoints, oldest first.
-    pub fn all(&self) -> Result<Vec<Published>, TrainError> {
+    /// Whether this program named it. Others are copies that someone made for a reason, and are not pruned.
+    fn has_own_name(&self) -> bool {
+        self.path.file_name().is_some_and(|name| name.to_str() == Some(&name_of(self.step())))
+    }
+
+    /// The checkpoint, once all its bytes have been read and are as they were written; otherwise what is wrong.
+    fn verify(self) -> Result<Result<Verified, String>, TrainError> {
+        let facts = match self.facts {
+            Ok(facts) => facts,
+            Err(flaw) => return Ok(Err(flaw)),
+        };
+        let flaw = match facts.version {
+            WITHOUT_MANIFEST => {
+                SafetensorsFile::open(&self.path.join(STATE_FILE)).err().map(|e| e.to_string())
+            }
+            _ => Manifest::flaw(&self.path)?,
+        };
+        let checkpoint = Published { step: facts.step, path: self.path };
+        Ok(flaw.map_or(Ok(Verified { checkpoint, facts }), Err))
+    }
+}
+
+fn name_of(step: u64) -> String {
+    format!("step-{step:08}")
+}
+
+fn step_in(name: &str) -> Option<u64> {
+    name.strip_prefix("step-").unwrap_or(name).parse().ok()
+}
+
+impl Checkpoints {
+    pub fn new(output: &Path, keep: usize) -> Self {
+        Self { output: output.to_owned(), folder: output.join("checkpoints"), keep }
+    }
+
+    /// Everything that looks like a checkpoint, oldest first.
+    fn all(&self) -> Result<Vec<Found>, TrainError> {
+        let cannot = |source| TrainError::ReadCheckpoint { path: self.folder.clone(), source };
         let entries = match fs::read_dir(&self.folder) {
             Ok(entries) => entries,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
-            Err(source) => return Err(TrainError::ReadCheckpoint { path: self.folder.clone(), source }),
+            Err(source) => return Err(cannot(source)),
         };
-        let mut found: Vec<Published> =
-            entries.flatten().filter_map(|entry| published(&entry.path())).collect();
-        found.sort();
-        Ok(found)
+        let mut all = Vec::new();
+        for entry in entries {
+            let entry = entry.map_err(cannot)?;
+            // A link such as `latest` is another name of a checkpoint, not another checkpoint.
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+                all.extend(found(&entry.path())?);
+            }
+        }
+        all.sort_by_key(|found| (found.step(), found.path.clone()));
+        Ok(all)
     }
 
-    pub fn newest(&self) -> Result<Option<Published>, TrainError> {
-        Ok(self.all()?.pop())
+    /// The step of the newest checkpoint, good or not.
+    pub(crate) fn newest_step(&self) -> Result<Option<u64>, TrainError> {
+        Ok(self.all()?.last().map(Found::step))
     }
 
-    /// Writes the current state and removes all checkpoints but the newest few.
-    pub(crate) fn publish<E: Trained>(&self, trainer: &Trainer<E>) -> Result<Published, TrainError> {
+    /// The newest good checkpoint, and a sentence on each newer one that is not. An error when none is good.
+    pub(crate) fn newest_good(&self) -> Result<Option<(Verified, Vec<String>)>, TrainError> {
+        let mut flaws: Vec<(PathBuf, String)> = Vec::new();
+        for found in self.all()?.into_iter().rev() {
+            let path = found.path.clone();
+            match found.verify()? {
+                Ok(good) => {
+                    let said = |(path, flaw): (PathBuf, String)| {
+                        format!("the newer checkpoint {} is not used: {flaw}", path.display())
+                    };
+                    return Ok(Some((good, flaws.into_iter().map(said).collect())));
+                }
+                Err(flaw) => flaws.push((path, flaw)),
+            }
+        }
+        match flaws.into_iter().next() {
+            Some((path, what)) => Err(TrainError::DamagedCheckpoint { path, what }),
+            None => Ok(None),
+        }
+    }
+
+    /// The checkpoint that is meant: a folder, the name of one in this run, or its step.
+    pub(crate) fn named(&self, named: &Path) -> Result<Verified, TrainError> {
+        let path = if named.exists() { named.to_owned() } else { self.folder.join(named) };
+        let path = path.canonicalize().unwrap_or(path);
+        let nothing = || TrainError::NothingToResume { folder: named.to_owned() };
+        let found = match found(&path)? {
+            Some(found) => found,
+            None => {
+                let step = named.to_str().and_then(step_in).ok_or_else(nothing)?;
+                let is_meant = |found: &Found| found.step() == step;
+                self.all()?.into_iter().rev().find(is_meant).ok_or_else(nothing)?
+            }
+        };
+        let path = found.path.clone();
+        found.verify()?.map_err(|what| TrainError::DamagedCheckpoint { path, what })
+    }
+
+    /// Whether a checkpoint lies in this run's folder.
+    pub(crate) fn holds(&self, checkpoint: &Published) -> bool {
+        let real = |path: Option<&Path>| path.and_then(|path| path.canonicalize().ok());
+        let parent = real(std::path::absolute(&checkpoint.path).ok().as_deref().and_then(Path::parent));
+        parent.is_some() && parent == real(Some(&self.folder))
+    }
+
+    /// Makes a checkpoint the newest of its branch: whatever is not before it moves to a new folder in `abandoned/`, which
+    /// this gives. Of a checkpoint from elsewhere nothing here is before it.
+    pub(crate) fn branch_off(&self, from: &Published) -> Result<Option<PathBuf>, TrainError> {
+        let is_own = self.holds(from);
+        let is_same = |found: &Found| found.path.file_name() == from.path.file_name();
+        let is_left = |found: &Found| !is_own || (found.step() >= from.step && !is_same(found));
+        let left: Vec<Found> = self.all()?.into_iter().filter(is_left).collect();
+        if left.is_empty() {
+            return Ok(None);
+        }
+        // The newest go first: a crash half-way leaves a shorter branch, not one with a gap.
+        let aside = self.set_aside(from.step, left.iter().rev().map(|found| found.path.as_path()))?;
+        Ok(Some(aside))
+    }
+
+    fn set_aside<'a>(&self, step: u64, paths: impl Iterator<Item = &'a Path>) -> Result<PathBuf, TrainError> {
+        let aside = self.new_abandoned(step)?;
+        let cannot = |source| TrainError::WriteOutput { path: aside.clone(), source };
+        for path in paths {
+            fs::rename(path, aside.join(path.file_name().unwrap_or_default())).map_err(cannot)?;
+        }
+        sync_folder(&aside).and_then(|()| sync_folder(&self.folder)).map_err(cannot)?;
+        Ok(aside)
+    }
+
+    /// A fresh folder for what comes after a step: `after-step-00000040`, then `after-step-00000040.2`.
+    fn new_abandoned(&self, step: u64) -> Result<PathBuf, TrainError> {
+        let parent = self.output.join(ABANDONED);
+        let cannot = |source| TrainError::WriteOutput { path: parent.clone(), source };
+        fs::create_dir_all(&parent).map_err(cannot)?;
+        let name = format!("after-{}", name_of(step));
+        let mut path = parent.join(&name);
+        for number in 2.. {
+            match fs::create_dir(&path) {
+                Ok(()) => break,
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                    path = parent.join(format!("{name}.{number}"));
+                }
+                Err(source) => return Err(cannot(source)),
+            }
+        }
+        Ok(path)
+    }
+
+    /// Writes the current state, then removes all checkpoints but the newest few of this branch.
+    pub(crate) fn publish<E: Trained>(
+        &self,
+        trainer: &Trainer<E>,
+        settings: &Settings,
+    ) -> Result<Published, TrainError> {
         let step = trainer.step;
-        let path = self.folder.join(format!("step-{step:08}"));
-        let aside = self.folder.join(format!("unfinished-{step:08}"));
+        let path = self.folder.join(name_of(step));
+        let aside = self.folder.join(format!("{UNFINISHED}{step:08}"));
         let cannot = |source| TrainError::WriteOutput { path: path.clone(), source };
-        let _ = fs::remove_dir_all(&aside);
+        self.remove_unfinished();
         fs::create_dir_all(&aside).map_err(cannot)?;
-        trainer.write_state(&aside)?;
-        sync_folder(&aside).map_err(cannot)?;
+        if let Err(source) = trainer.write_state(&aside, settings) {
+            // On a full disk others need the room.
+            let _ = fs::remove_dir_all(&aside);
+            return Err(cannot(source));
+        }
         if path.exists() {
-            fs::remove_dir_all(&path).map_err(cannot)?;
+            self.set_aside(step, [path.as_path()].into_iter())?;
         }
         fs::rename(&aside, &path).map_err(cannot)?;
         sync_folder(&self.folder).map_err(cannot)?;
-        self.prune()?;
-        Ok(Published { step, path })
+        let published = Published { step, path };
+        self.prune(&published)?;
+        Ok(published)
     }
 
-    fn prune(&self) -> Result<(), TrainError> {
-        let all = self.all()?;
-        for old in &all[..all.len().saturating_sub(self.keep)] {
-            fs::remove_dir_all(&old.path)
-                .map_err(|source| TrainError::WriteOutput { path: old.path.clone(), source })?;
+    /// What a run left that was killed while it wrote.
+    fn remove_unfinished(&self) {
+        for entry in fs::read_dir(&self.folder).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+    }
+
+    fn prune(&self, newest: &Published) -> Result<(), TrainError> {
+        let is_old = |found: &Found| found.has_own_name() && found.step() < newest.step;
+        let old: Vec<Found> = self.all()?.into_iter().filter(is_old).collect();
+        let kept = self.keep.saturating_sub(1);
+        for found in &old[..old.len().saturating_sub(kept)] {
+            fs::remove_dir_all(&found.path)
+                .map_err(|source| TrainError::WriteOutput { path: found.path.clone(), source })?;
         }
         Ok(())
     }
 }
 
-/// The checkpoint in a folder named after its step.
-pub(crate) fn published(path: &Path) -> Option<Published> {
-    let step = path.file_name()?.to_str()?.strip_prefix("step-")?.parse().ok()?;
-    path.join(FACTS_FILE).exists().then(|| Published { step, path: path.to_owned() })
+/// What a folder holds; `None` when nothing in it is of a checkpoint.
+fn found(path: &Path) -> Result<Option<Found>, TrainError> {
+    let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let has_any = [FACTS_FILE, STATE_FILE, MANIFEST_FILE].iter().any(|file| path.join(file).exists());
+    let is_one = path.is_dir() && !name.starts_with(UNFINISHED) && (has_any || name.starts_with("step-"));
+    if !is_one {
+        return Ok(None);
+    }
+    let facts = read_json(&path.join(FACTS_FILE))?.and_then(|value| Facts::parse(&value));
+    Ok(Some(Found { path: path.to_owned(), facts }))
 }
 
 fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
-}
-
-type Named = (String, Vec<usize>, Vec<f32>);
-
-impl<E: Trained> Trainer<E> {
-    fn write_state(&self, folder: &Path) -> Result<(), TrainError> {
-        let mut tensors: Vec<Named> = Vec::new();
-        for (name, view) in self.state() {
-            let mut values = vec![0.0; view.len()];
-            self.device.read(view, &mut values);
-            tensors.push((name, vec![values.len()], values));
-        }
-        write_tensors(&folder.join(STATE_FILE), Format::F32, &BTreeMap::new(), &tensors)?;
-        let facts = json!({
-            "version": VERSION,
-            "step": self.step,
-            "samples": self.step * self.config.training.batch,
-            "trained": self.trained(),
-            "data_seed": self.config.data.seed,
-            "sequence": self.config.data.sequence,
-            "batch": self.config.training.batch,
-        });
-        let path = folder.join(FACTS_FILE);
-        let write = || -> io::Result<()> {
-            fs::write(&path, format!("{facts:#}\n"))?;
-            File::open(&path)?.sync_all()
-        };
-        write().map_err(|source| TrainError::WriteOutput { path: path.clone(), source })
-    }
-
-    /// Every buffer of the state, by name.
-    fn state(&self) -> Vec<(String, View<'_, f32>)> {
-        match &self.learner {
-            Learner::All { optimizer, .. } => {
-                let master = self.parameters.master();
-                let blocks = 0..self.network.blocks().len();
-                let weights = blocks.map(|index| (format!("weights.{index}"), master.block(index)));
-                let owned = || optimizer.owned.iter();
-                let first = owned().map(|owned| (owned.name("first"), owned.first.view()));
-                let second = owned().map(|owned| (owned.name("second"), owned.second.view()));
-                weights.chain(first).chain(second).collect()
-            }
-            Learner::Adapters(adapters) => vec![
-                ("adapters.weights".into(), adapters.values.view()),
-                ("adapters.first".into(), adapters.first.view()),
-                ("adapters.second".into(), adapters.second.view()),
-            ],
-        }
-    }
-
-    /// Goes back to the state of a checkpoint of the same run.
-    pub fn restore(&mut self, checkpoint: &Published) -> Result<(), TrainError> {
-        let facts = read_facts(&checkpoint.path)?;
-        self.check_facts(&checkpoint.path, &facts)?;
-        let path = checkpoint.path.join(STATE_FILE);
-        let file = SafetensorsFile::open(&path)?;
-        let broken = |tensor: &str| TrainError::OtherCheckpoint {
-            path: path.clone(),
-            what: format!("it has no `{tensor}` of the size that this run needs"),
-        };
-        let read = |name: &str, len: usize| -> Result<Vec<f32>, TrainError> {
-            file.read(name)?.filter(|values| values.len() == len).ok_or_else(|| broken(name))
-        };
-        let Self { device, network, parameters, learner, .. } = self;
-        match learner {
-            Learner::All { optimizer, .. } => {
-                for (index, block) in network.blocks().iter().enumerate() {
-                    let values = read(&format!("weights.{index}"), block.len)?;
-                    device.write(parameters.master_mut().block_mut(index), &values);
-                }
-                for owned in &mut optimizer.owned {
-                    restore_buffer(device, &owned.name("first"), &mut owned.first, &read)?;
-                    restore_buffer(device, &owned.name("second"), &mut owned.second, &read)?;
-                }
-                parameters.round(device);
-            }
-            Learner::Adapters(adapters) => {
-                restore_buffer(device, "adapters.weights", &mut adapters.values, &read)?;
-                restore_buffer(device, "adapters.first", &mut adapters.first, &read)?;
-                restore_buffer(device, "adapters.second", &mut adapters.second, &read)?;
-                adapters.merge(device, parameters);
-            }
-        }
-        self.step = checkpoint.step;
-        Ok(())
-    }
-
-    /// Refuses a checkpoint of another run, which would continue with another loss curve and no error.
-    fn check_facts(&self, path: &Path, facts: &Value) -> Result<(), TrainError> {
-        let own = [
-            ("version", VERSION),
-            ("trained", self.trained() as u64),
-            ("data_seed", self.config.data.seed),
-            ("sequence", self.config.data.sequence as u64),
-            ("batch", self.config.training.batch),
-        ];
-        for (key, expected) in own {
-            if facts[key].as_u64() != Some(expected) {
-                return Err(TrainError::OtherCheckpoint {
-                    path: path.to_owned(),
-                    what: format!("its `{key}` is {}, but this run's is {expected}", facts[key]),
-                });
-            }
-        }
-        Ok(())
-    }
-}
-
-type Reader<'a> = dyn Fn(&str, usize) -> Result<Vec<f32>, TrainError> + 'a;
-
-fn restore_buffer(
-    device: &Device,
-    name: &str,
-    buffer: &mut Buffer<f32>,
-    read: &Reader<'_>,
-) -> Result<(), TrainError> {
-    let values = read(name, buffer.len())?;
-    device.write(buffer.view_mut(), &values);
-    Ok(())
-}
-
-fn read_facts(path: &Path) -> Result<Value, TrainError> {
-    let file = path.join(FACTS_FILE);
-    let text = fs::read_to_string(&file)
-        .map_err(|source| TrainError::ReadCheckpoint { path: file.clone(), source })?;
-    serde_json::from_str(&text)
-        .map_err(|_| TrainError::OtherCheckpoint { path: file, what: "it is not JSON".into() })
 }

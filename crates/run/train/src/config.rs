@@ -127,6 +127,13 @@ pub struct AdapterConfig {
     pub targets: Vec<String>,
 }
 
+impl AdapterConfig {
+    pub fn usual() -> Self {
+        let targets = ["q_proj", "k_proj", "v_proj", "o_proj"].map(str::to_owned).to_vec();
+        Self { rank: 8, alpha: 16.0, targets }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct OutputConfig {
     pub folder: PathBuf,
@@ -338,12 +345,12 @@ fn checkpoint(table: &Table) -> Result<CheckpointConfig, DocumentError> {
 }
 
 fn adapter(table: &Table) -> Result<AdapterConfig, DocumentError> {
-    let rank = positive(table, "rank", 8)?;
-    let usual = ["q_proj", "k_proj", "v_proj", "o_proj"].map(str::to_owned).to_vec();
+    let usual = AdapterConfig::usual();
+    let rank = positive(table, "rank", usual.rank as u64)?;
     let read = AdapterConfig {
         rank: rank as usize,
         alpha: bounded(table, "alpha", 2.0 * rank as f64, 1e6)?,
-        targets: table.or("targets", usual)?,
+        targets: table.or("targets", usual.targets)?,
     };
     if read.targets.is_empty() {
         return Err(table.bad_value("targets", "it names none"));
@@ -404,6 +411,7 @@ mod tests {
             ("[optimizer]\ndecay = \"cosin\"", "cosine"),
             ("[data.x]\n", "x"),
             ("[adapter]\nrank = 0", "at least 1"),
+            ("[training]\nthreads = 100000", "it must be at most 1024"),
             ("[output]\nmetrics_address = \"9400\"", "an address and a port"),
         ] {
             let text = format!("[model]\nconfig = \"c\"\n[data]\ncorpora = [\"c\"]\n{line}\n");

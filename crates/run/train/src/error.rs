@@ -8,17 +8,20 @@ use bedplate_diag::{Class, Diagnostic, Page, Place};
 use bedplate_document::DocumentError;
 use bedplate_network::NetworkError;
 use bedplate_record::RecordError;
+use bedplate_units::Bytes;
+
+use crate::{Change, Needs};
 
 #[derive(Debug, thiserror::Error)]
 pub enum TrainError {
     #[error(transparent)]
     Config(#[from] DocumentError),
     #[error(transparent)]
-    Network(#[from] NetworkError),
+    Network(NetworkError),
     #[error(transparent)]
-    Data(#[from] DataError),
+    Data(DataError),
     #[error(transparent)]
-    Record(#[from] RecordError),
+    Record(RecordError),
     #[error("cannot read the model's configuration {}", path.display())]
     ReadModel { path: PathBuf, source: io::Error },
     #[error("step {step}: the loss is {loss}, the norm of the gradient {gradient_norm}{}", began(block, *sample))]
@@ -34,18 +37,65 @@ pub enum TrainError {
     },
     #[error("no matrix of the model is called `{target}`, so it can have no adapter")]
     NoSuchTarget { target: String },
+    #[error("adapters of rank {rank} are asked for, but `{matrix}` has a rank of at most {most}")]
+    RankTooLarge { rank: usize, matrix: String, most: usize },
+    #[error("this run needs {needs}; {free} is free")]
+    TooLarge {
+        needs: Box<Needs>,
+        free: Bytes,
+        /// Options with which the run fits.
+        fits: Option<String>,
+    },
+    #[error("{variable} is {value}, but training runs in one process")]
+    ManyRanks { variable: &'static str, value: u64 },
     #[error("{} is of another adapter: it has no `{tensor}` of this size", path.display())]
     OtherAdapter { path: PathBuf, tensor: String },
     #[error("the checkpoint {} is of another run: {what}", path.display())]
     OtherCheckpoint { path: PathBuf, what: String },
+    #[error("the checkpoint {} is not good: {what}", path.display())]
+    DamagedCheckpoint { path: PathBuf, what: String },
+    #[error("the checkpoint {} was made with other settings: {}", path.display(), listed(changes))]
+    ChangedSettings { path: PathBuf, changes: Vec<Change> },
     #[error("cannot read the checkpoint {}", path.display())]
     ReadCheckpoint { path: PathBuf, source: io::Error },
     #[error("there is no checkpoint to resume from in {}", folder.display())]
     NothingToResume { folder: PathBuf },
     #[error("{} holds a run of {step} steps already", folder.display())]
     FolderInUse { folder: PathBuf, step: u64 },
+    #[error("{holder} is writing to {}", folder.display())]
+    FolderLocked { folder: PathBuf, holder: String },
     #[error("cannot write {}", path.display())]
     WriteOutput { path: PathBuf, source: io::Error },
+}
+
+/// What a run cannot write is one error, whichever part of it was writing.
+impl From<NetworkError> for TrainError {
+    fn from(error: NetworkError) -> Self {
+        match error {
+            NetworkError::WriteWeights { path, source } => TrainError::WriteOutput { path, source },
+            error => TrainError::Network(error),
+        }
+    }
+}
+
+impl From<DataError> for TrainError {
+    fn from(error: DataError) -> Self {
+        match error {
+            DataError::Write { path, source } => TrainError::WriteOutput { path, source },
+            error => TrainError::Data(error),
+        }
+    }
+}
+
+impl From<RecordError> for TrainError {
+    fn from(error: RecordError) -> Self {
+        match error {
+            RecordError::Create { path, source } | RecordError::Write { path, source } => {
+                TrainError::WriteOutput { path, source }
+            }
+            error => TrainError::Record(error),
+        }
+    }
 }
 
 fn began(block: &Option<String>, sample: Option<u64>) -> String {
@@ -55,17 +105,44 @@ fn began(block: &Option<String>, sample: Option<u64>) -> String {
     }
 }
 
+fn listed(changes: &[Change]) -> String {
+    changes.iter().map(Change::to_string).collect::<Vec<_>>().join("; ")
+}
+
+/// Whether trying again without changing anything must fail the same way.
+fn is_permanent(source: &io::Error) -> bool {
+    use io::ErrorKind::*;
+    matches!(
+        source.kind(),
+        NotADirectory
+            | IsADirectory
+            | AlreadyExists
+            | PermissionDenied
+            | ReadOnlyFilesystem
+            | InvalidFilename
+            | InvalidInput
+    )
+}
+
 /// The documentation of every code of this crate.
 pub const PAGES: &[&Page] = &[
     &READ_MODEL,
     &NOT_FINITE,
     &NO_SUCH_TARGET,
+    &RANK_TOO_LARGE,
+    &TOO_LARGE,
+    &MANY_RANKS,
     &OTHER_ADAPTER,
     &OTHER_CHECKPOINT,
+    &DAMAGED_CHECKPOINT,
+    &CHANGED_SETTINGS,
     &READ_CHECKPOINT,
+    &UNREADABLE_CHECKPOINT,
     &NOTHING_TO_RESUME,
     &FOLDER_IN_USE,
+    &FOLDER_LOCKED,
     &WRITE_OUTPUT,
+    &UNUSABLE_OUTPUT,
 ];
 
 static READ_MODEL: Page = Page {
@@ -94,6 +171,30 @@ static NO_SUCH_TARGET: Page = Page {
              for GPT-2",
 };
 
+static RANK_TOO_LARGE: Page = Page {
+    code: "train/rank-too-large",
+    class: Class::User,
+    meaning: "An adapter is a product of two thin matrices. With a rank above the smaller side of the matrix that it adapts it \
+              would be larger than that matrix and able to do no more.",
+    remedy: "set `adapter.rank` to at most the number given, usually to 8 to 64",
+};
+
+static TOO_LARGE: Page = Page {
+    code: "train/too-large",
+    class: Class::User,
+    meaning: "What the run would allocate is known from the model's shape and the configuration, and is more than the memory \
+              that this machine has available or that the limits of its control group leave. Nothing was allocated.",
+    remedy: "choose a smaller model, `training.micro_batch` or `data.sequence`, `training.recompute = \"full\"`, or adapters",
+};
+
+static MANY_RANKS: Page = Page {
+    code: "train/many-ranks",
+    class: Class::User,
+    meaning: "The environment says that this process is one of several that train together. `bedplate train` does not train on \
+              several ranks yet: each would train the whole model by itself and write to the same folder.",
+    remedy: "start one process (`--ntasks 1`); for runs that are independent of each other remove the variable with `env -u`",
+};
+
 static OTHER_ADAPTER: Page = Page {
     code: "train/other-adapter",
     class: Class::User,
@@ -104,8 +205,32 @@ static OTHER_ADAPTER: Page = Page {
 static OTHER_CHECKPOINT: Page = Page {
     code: "train/other-checkpoint",
     class: Class::User,
-    meaning: "A run goes on exactly only from a checkpoint of the same model, data order and batch. This one differs.",
+    meaning: "The numbers of the checkpoint are those of another model or of other adapters: their names or sizes differ.",
     remedy: "use the configuration that the checkpoint was made with, or start from its weights with `model.weights`",
+};
+
+static DAMAGED_CHECKPOINT: Page = Page {
+    code: "train/damaged-checkpoint",
+    class: Class::User,
+    meaning: "Every file of a checkpoint is listed in its manifest.json with size and checksum. A file is missing, was cut off or \
+              has changed since it was written, so the run would go on from wrong numbers. `--resume` without a name uses the \
+              newest good checkpoint; this message means that the named one, or every one, is damaged.",
+    remedy: "resume from another checkpoint with `--resume PATH`, or copy this one again from where it is whole",
+};
+
+static CHANGED_SETTINGS: Page = Page {
+    code: "train/changed-settings",
+    class: Class::User,
+    meaning: "A resumed run is to give the loss curve of a run that was never stopped. The settings named differ from those that the \
+              checkpoint was made with, and the steps done would have gone otherwise with them.",
+    remedy: "restore the settings, or give `--accept-changes` to go on with the new ones from here",
+};
+
+static UNREADABLE_CHECKPOINT: Page = Page {
+    code: "train/unreadable-checkpoint",
+    class: Class::User,
+    meaning: "A file or folder of checkpoints exists, but this user may not read it, or it is not what it should be.",
+    remedy: "check the owner and the permissions of the folder, or name another `output.folder`",
 };
 
 static READ_CHECKPOINT: Page = Page {
@@ -129,6 +254,21 @@ static FOLDER_IN_USE: Page = Page {
     remedy: "give `--resume` to go on with that run, or another `output.folder` for a new one",
 };
 
+static FOLDER_LOCKED: Page = Page {
+    code: "train/folder-locked",
+    class: Class::User,
+    meaning: "Another process is training with the same output folder. Two writers would overwrite each other's checkpoints and \
+              records.",
+    remedy: "wait for that process or stop it, or give another `output.folder`",
+};
+
+static UNUSABLE_OUTPUT: Page = Page {
+    code: "train/unusable-output",
+    class: Class::User,
+    meaning: "The output cannot be written there at all: something that is not a folder is in the way, or this user may not write.",
+    remedy: "give another `output.folder`, or change what is there",
+};
+
 static WRITE_OUTPUT: Page = Page {
     code: "train/cannot-write",
     class: Class::Transient,
@@ -146,11 +286,19 @@ impl Diagnostic for TrainError {
             TrainError::ReadModel { .. } => &READ_MODEL,
             TrainError::NotFinite { .. } => &NOT_FINITE,
             TrainError::NoSuchTarget { .. } => &NO_SUCH_TARGET,
+            TrainError::RankTooLarge { .. } => &RANK_TOO_LARGE,
+            TrainError::TooLarge { .. } => &TOO_LARGE,
+            TrainError::ManyRanks { .. } => &MANY_RANKS,
             TrainError::OtherAdapter { .. } => &OTHER_ADAPTER,
             TrainError::OtherCheckpoint { .. } => &OTHER_CHECKPOINT,
+            TrainError::DamagedCheckpoint { .. } => &DAMAGED_CHECKPOINT,
+            TrainError::ChangedSettings { .. } => &CHANGED_SETTINGS,
+            TrainError::ReadCheckpoint { source, .. } if is_permanent(source) => &UNREADABLE_CHECKPOINT,
             TrainError::ReadCheckpoint { .. } => &READ_CHECKPOINT,
             TrainError::NothingToResume { .. } => &NOTHING_TO_RESUME,
             TrainError::FolderInUse { .. } => &FOLDER_IN_USE,
+            TrainError::FolderLocked { .. } => &FOLDER_LOCKED,
+            TrainError::WriteOutput { source, .. } if is_permanent(source) => &UNUSABLE_OUTPUT,
             TrainError::WriteOutput { .. } => &WRITE_OUTPUT,
         }
     }
@@ -161,6 +309,11 @@ impl Diagnostic for TrainError {
             TrainError::Network(error) => error.help(),
             TrainError::Data(error) => error.help(),
             TrainError::Record(error) => error.help(),
+            TrainError::TooLarge { fits: Some(fits), .. } => Some(format!("it fits with {fits}")),
+            TrainError::TooLarge { fits: None, .. } => Some(
+                "no setting makes this model fit; choose a smaller one or a machine with more memory"
+                    .to_owned(),
+            ),
             _ => None,
         }
     }

@@ -12,8 +12,12 @@ mod adapter;
 mod checkpoint;
 mod config;
 mod error;
+mod export;
+mod free_memory;
 mod generate;
+mod memory;
 mod optimizer;
+mod output_lock;
 mod parameters;
 mod run;
 mod schedule;
@@ -22,13 +26,14 @@ mod telemetry;
 mod trainer;
 
 pub use adapter::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, Adapters};
-pub use checkpoint::{Checkpoints, Published};
+pub use checkpoint::{Change, Checkpoints, Published};
 pub use config::{
     AdapterConfig, CheckpointConfig, CorpusConfig, DataConfig, EvaluationConfig, ModelConfig,
     OptimizerConfig, OutputConfig, Precision, TrainConfig, TrainingConfig,
 };
 pub use error::{PAGES, TrainError};
 pub use generate::Generator;
+pub use memory::Needs;
 pub use optimizer::Optimizer;
 pub use parameters::{Parameters, Trained};
 pub use run::{Observer, Resume, RunOptions, Setup, Summary, run};

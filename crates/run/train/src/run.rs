@@ -9,11 +9,16 @@ use bedplate_data::Batches;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_network::{Network, Sampler};
 use bedplate_record::{EvaluationRecord, StepRecord};
+use bedplate_report::Phase;
 use bedplate_transformer::FlopsConvention;
 use bedplate_units::{Bytes, Seconds};
 
-use crate::checkpoint::{Checkpoints, Published, published};
+use crate::checkpoint::{Checkpoints, Facts, Published, Settings, Verified};
+use crate::export;
+use crate::free_memory::free_memory;
 use crate::generate::Generator;
+use crate::memory;
+use crate::output_lock::OutputLock;
 use crate::parameters::Trained;
 use crate::setup::{Data, read_architecture};
 use crate::trainer::{Learner, StepOutcome, Trainer};
@@ -24,6 +29,9 @@ pub trait Observer {
     fn began(&mut self, _setup: &Setup) -> Result<(), TrainError> {
         Ok(())
     }
+
+    /// The run turns to something else.
+    fn turned_to(&mut self, _phase: Phase) {}
 
     fn step(&mut self, _record: &StepRecord) -> Result<(), TrainError> {
         Ok(())
@@ -54,6 +62,10 @@ pub struct Setup {
     pub instructions: String,
     /// Tensors of the given weights that the model does not use.
     pub unused_tensors: Vec<String>,
+    /// What a person should know of how the run was resumed: checkpoints that were not used, settings that have changed.
+    pub remarks: Vec<String>,
+    /// Where the later part of the history lies that this run leaves.
+    pub abandoned: Option<PathBuf>,
 }
 
 /// Whether to continue an earlier run.
@@ -64,9 +76,9 @@ pub enum Resume {
     No,
     /// From the newest checkpoint of the output folder; from the start when there is none.
     IfPossible,
-    /// From the newest checkpoint of the output folder.
+    /// From the newest checkpoint of the output folder that is good.
     Newest,
-    /// From this one.
+    /// From this one: a folder, or the name or step of one of this run. What came after it is set aside.
     From(PathBuf),
 }
 
@@ -79,6 +91,10 @@ pub struct RunOptions<'a> {
     pub peak: Option<f64>,
     /// Set to end the run early; it writes a checkpoint first.
     pub stop: Option<&'a AtomicBool>,
+    /// Resume although settings have changed that shape the loss curve.
+    pub accepts_changes: bool,
+    /// Memory that is free; as the system says where this is absent.
+    pub free_memory: Option<Bytes>,
 }
 
 /// How a run ended.
@@ -92,6 +108,8 @@ pub struct Summary {
     pub checkpoint: Option<Published>,
     /// The finished weights; absent when the run was stopped.
     pub weights: Option<PathBuf>,
+    /// What a person should know of how the run was resumed.
+    pub remarks: Vec<String>,
 }
 
 /// Runs a configuration to its end.
@@ -112,48 +130,71 @@ struct Run<'a, E: Trained> {
     data: Data,
     trainer: Trainer<E>,
     checkpoints: Checkpoints,
+    settings: Settings,
     generator: Option<Generator<E>>,
     flops_per_token: f64,
     newest: Option<Published>,
+    remarks: Vec<String>,
+    abandoned: Option<PathBuf>,
     loss: Option<f64>,
     evaluation_loss: Option<f64>,
+    /// Nobody else writes to the output while the run lasts.
+    _lock: OutputLock,
 }
 
 impl<'a, E: Trained> Run<'a, E> {
     fn prepare(config: &'a TrainConfig, options: &'a RunOptions<'a>) -> Result<Self, TrainError> {
-        let checkpoints = Checkpoints::new(&config.output.folder, config.checkpoint.keep);
-        let from = starting_point(&checkpoints, config, &options.resume)?;
         let architecture = read_architecture(&config.model.config)?;
+        let free = options.free_memory.or_else(free_memory);
+        memory::check_shape(&architecture.transformer, config, free)?;
         let model = &architecture.transformer;
         let data = Data::open(config, model.vocab)?;
         let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
         let flops_per_token = flops.training().get();
         let device = Device::cpu(threads(config.training.threads));
         let network = Network::new(&device, architecture, config.data.sequence)?;
+        memory::check(&network, config, free)?;
+        let lock = OutputLock::take(&config.output.folder)?;
+        let checkpoints = Checkpoints::new(&config.output.folder, config.checkpoint.keep);
+        let (from, mut remarks) = starting_point(&checkpoints, config, &options.resume)?;
         let mut trainer = Trainer::new(network, device, config.clone())?;
-        if let Some(checkpoint) = &from {
-            trainer.restore(checkpoint)?;
+        let architecture = trainer.network.architecture();
+        let settings = Settings::of(config, architecture, &data, trainer.given_weights);
+        let mut abandoned = None;
+        if let Some(Verified { checkpoint, facts }) = &from {
+            remarks.extend(changes(checkpoint, facts, &settings, options.accepts_changes)?);
+            trainer.restore(&checkpoint.path, facts)?;
+            abandoned = checkpoints.branch_off(checkpoint)?;
         }
+        remarks.extend(abandoned.iter().map(|to| format!("what came after it is now in {}", to.display())));
         Ok(Self {
             config,
             options,
             data,
             trainer,
             checkpoints,
+            settings,
             generator: None,
             flops_per_token,
-            newest: from,
+            newest: from.map(|from| from.checkpoint),
+            remarks,
+            abandoned,
             loss: None,
             evaluation_loss: None,
+            _lock: lock,
         })
     }
 
     fn go(mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
         observer.began(&self.setup())?;
+        if self.newest.as_ref().is_some_and(|from| !self.checkpoints.holds(from)) {
+            // The folder then has its branch's newest checkpoint, whatever happens until the next one is due.
+            self.publish(observer)?;
+        }
         if self.trainer.step == 0 {
             self.evaluate(observer)?;
         }
-        let mut batches = self.data.batches(self.config, self.trainer.step)?;
+        let mut batches = self.data.batches(self.config, self.trainer.samples)?;
         while self.trainer.step < self.config.training.steps && !self.is_stopped() {
             self.step(&mut batches, observer)?;
             let is_last = self.trainer.step == self.config.training.steps;
@@ -179,6 +220,8 @@ impl<'a, E: Trained> Run<'a, E> {
             threads: self.trainer.device.threads(),
             instructions: self.trainer.device.instructions(),
             unused_tensors: self.trainer.unused.clone(),
+            remarks: self.remarks.clone(),
+            abandoned: self.abandoned.clone(),
         }
     }
 
@@ -205,7 +248,7 @@ impl<'a, E: Trained> Run<'a, E> {
         let tokens_per_second = outcome.tokens as f64 / seconds.get();
         StepRecord {
             step: self.trainer.step,
-            tokens: self.trainer.step * self.config.training.batch * self.config.data.sequence as u64,
+            tokens: self.trainer.samples * self.config.data.sequence as u64,
             loss: outcome.loss,
             gradient_norm: outcome.gradient_norm,
             learning_rate: outcome.learning_rate,
@@ -222,9 +265,11 @@ impl<'a, E: Trained> Run<'a, E> {
         if self.config.evaluation.every == 0 {
             return Ok(());
         }
+        observer.turned_to(Phase::Evaluating);
         let batches = self.data.evaluation(self.config)?;
         let loss = (!batches.is_empty()).then(|| self.trainer.evaluate(&batches));
         let sample = self.sample()?;
+        observer.turned_to(Phase::Training);
         if loss.is_none() && sample.is_none() {
             return Ok(());
         }
@@ -257,8 +302,10 @@ impl<'a, E: Trained> Run<'a, E> {
     }
 
     fn publish(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
-        let checkpoint = self.checkpoints.publish(&self.trainer)?;
+        observer.turned_to(Phase::Saving);
+        let checkpoint = self.checkpoints.publish(&self.trainer, &self.settings)?;
         observer.published(&checkpoint)?;
+        observer.turned_to(Phase::Training);
         self.newest = Some(checkpoint);
         Ok(())
     }
@@ -277,6 +324,7 @@ impl<'a, E: Trained> Run<'a, E> {
             evaluation_loss: self.evaluation_loss,
             checkpoint: self.newest,
             weights,
+            remarks: self.remarks,
         })
     }
 
@@ -285,7 +333,8 @@ impl<'a, E: Trained> Run<'a, E> {
         let folder = self.config.output.folder.join("model");
         let Trainer { device, network, .. } = &self.trainer;
         bedplate_network::save(network, device, self.trainer.weights(), &folder)?;
-        self.data.tokenizer.save(&folder)?;
+        let longest = network.architecture().transformer.max_context;
+        export::save_tokenizer(&self.data.tokenizer, self.data.is_chat(), longest, &folder)?;
         if let Learner::Adapters(adapters) = &self.trainer.learner {
             adapters.save(device, &self.config.output.folder.join("adapter"))?;
         }
@@ -301,24 +350,40 @@ fn threads(asked: usize) -> usize {
     if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, |count| count.get()) }
 }
 
-/// The checkpoint to start from; an error when the folder holds a run that is not to be resumed.
+/// The checkpoint to start from, and what is to be said about newer ones; an error when the folder holds a run that is not
+/// to be resumed.
 fn starting_point(
     checkpoints: &Checkpoints,
     config: &TrainConfig,
     resume: &Resume,
-) -> Result<Option<Published>, TrainError> {
+) -> Result<(Option<Verified>, Vec<String>), TrainError> {
     let folder = || config.output.folder.clone();
-    match (resume, checkpoints.newest()?) {
-        (Resume::No, Some(newest)) => Err(TrainError::FolderInUse { folder: folder(), step: newest.step }),
-        (Resume::No, None) => Ok(None),
-        (Resume::IfPossible, newest) => Ok(newest),
-        (Resume::Newest, Some(newest)) => Ok(Some(newest)),
-        (Resume::Newest, None) => Err(TrainError::NothingToResume { folder: folder() }),
-        (Resume::From(path), _) => {
-            let nothing = || TrainError::NothingToResume { folder: path.clone() };
-            Ok(Some(published(path).ok_or_else(nothing)?))
-        }
+    match resume {
+        Resume::No => match checkpoints.newest_step()? {
+            Some(step) => Err(TrainError::FolderInUse { folder: folder(), step }),
+            None => Ok((None, Vec::new())),
+        },
+        Resume::From(named) => Ok((Some(checkpoints.named(named)?), Vec::new())),
+        Resume::IfPossible | Resume::Newest => match checkpoints.newest_good()? {
+            Some((newest, flaws)) => Ok((Some(newest), flaws)),
+            None if *resume == Resume::Newest => Err(TrainError::NothingToResume { folder: folder() }),
+            None => Ok((None, Vec::new())),
+        },
     }
+}
+
+/// Remarks on settings that have changed since a checkpoint; an error unless they are accepted.
+fn changes(
+    checkpoint: &Published,
+    facts: &Facts,
+    settings: &Settings,
+    is_accepted: bool,
+) -> Result<Vec<String>, TrainError> {
+    let changes = facts.changes(settings);
+    if changes.is_empty() || is_accepted {
+        return Ok(changes.iter().map(|change| format!("changed and accepted: {change}")).collect());
+    }
+    Err(TrainError::ChangedSettings { path: checkpoint.path.clone(), changes })
 }
 
 /// What the process holds in memory, as the system counts it.

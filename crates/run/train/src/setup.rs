@@ -5,8 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bedplate_data::{
-    Batch, Batches, Corpus, DocumentMask, Order, Packing, Sample, Schedule, Source as CorpusSource, Stream,
-    StreamOptions, Tokenizer,
+    Batch, Batches, Content, Corpus, DocumentMask, Order, Packing, Sample, Schedule, Source as CorpusSource,
+    Stream, StreamOptions, Tokenizer,
 };
 use bedplate_diag::Source;
 use bedplate_network::{Architecture, CONFIG_FILE};
@@ -33,6 +33,8 @@ pub(crate) struct Data {
     stream: Arc<Stream>,
     evaluation: Option<Stream>,
     mask: DocumentMask,
+    digests: Vec<String>,
+    is_chat: bool,
 }
 
 impl Data {
@@ -43,6 +45,8 @@ impl Data {
             sources
                 .push(CorpusSource { corpus: Arc::new(Corpus::open(&corpus.path)?), weight: corpus.weight });
         }
+        let digests = sources.iter().map(|source| source.corpus.digest().to_string()).collect();
+        let is_chat = sources.iter().any(|source| source.corpus.index().content == Content::Chat);
         let tokenizer = sources[0].corpus.load_tokenizer()?;
         tokenizer.check_fits(vocabulary.try_into().unwrap_or(u32::MAX))?;
         let options =
@@ -55,13 +59,28 @@ impl Data {
         // Whole documents with padding between them are never to see each other.
         let is_masked = data.has_document_mask || data.packing == Packing::Whole;
         let mask = if is_masked { DocumentMask::Own } else { DocumentMask::Ignored };
-        Ok(Self { tokenizer, stream, evaluation, mask })
+        Ok(Self { tokenizer, stream, evaluation, mask, digests, is_chat })
     }
 
-    /// Micro-batches from a step on, read ahead.
-    pub(crate) fn batches(&self, config: &TrainConfig, step: u64) -> Result<Batches, TrainError> {
+    /// What identifies each corpus, in any folder.
+    pub(crate) fn digests(&self) -> Vec<String> {
+        self.digests.clone()
+    }
+
+    /// Whether conversations are trained on.
+    pub(crate) fn is_chat(&self) -> bool {
+        self.is_chat
+    }
+
+    /// Whether tokens see only their own document.
+    pub(crate) fn is_masked(&self) -> bool {
+        self.mask == DocumentMask::Own
+    }
+
+    /// Micro-batches after some samples, read ahead.
+    pub(crate) fn batches(&self, config: &TrainConfig, samples: u64) -> Result<Batches, TrainError> {
         let training = &config.training;
-        let schedule = Schedule::alone(step * training.batch, training.batch, training.micro_batch);
+        let schedule = Schedule::alone(samples, training.batch, training.micro_batch);
         let ahead = (training.batch / training.micro_batch) as usize + 1;
         Ok(Batches::start(Arc::clone(&self.stream), schedule, self.mask, ahead)?)
     }

@@ -98,7 +98,7 @@ impl Telemetry {
         })));
     }
 
-    fn open_files(&mut self, step: u64) -> Result<(), TrainError> {
+    fn open_files(&mut self, step: u64, abandoned: Option<&Path>) -> Result<(), TrainError> {
         let folder = &self.output.folder;
         let events = folder.join("tensorboard");
         for folder in [folder, &events] {
@@ -106,10 +106,16 @@ impl Telemetry {
                 .map_err(|source| TrainError::WriteOutput { path: folder.clone(), source })?;
         }
         let lines = folder.join(METRICS_FILE);
-        self.lines = Some(if step > 0 && lines.exists() {
-            Lines::resume(&lines, step)?
-        } else {
-            Lines::create(&lines)?
+        let aside = abandoned.map(|folder| folder.join(METRICS_FILE));
+        self.lines = Some(match aside {
+            _ if !lines.exists() => Lines::create(&lines)?,
+            aside if step > 0 => Lines::resume(&lines, step, aside.as_deref())?,
+            Some(aside) => {
+                fs::rename(&lines, &aside)
+                    .map_err(|source| TrainError::WriteOutput { path: aside, source })?;
+                Lines::create(&lines)?
+            }
+            None => Lines::create(&lines)?,
         });
         if self.output.has_tensorboard {
             self.events = Some(EventFile::create(&events, (step > 0).then_some(step))?);
@@ -120,11 +126,12 @@ impl Telemetry {
 
 impl Observer for Telemetry {
     fn began(&mut self, setup: &Setup) -> Result<(), TrainError> {
-        self.open_files(setup.step)?;
+        self.open_files(setup.step, setup.abandoned.as_deref())?;
         if !self.is_quiet {
             self.progress = Some(Progress::on_stderr(setup.steps, PROGRESS_EVERY));
         }
         self.say(&describe(setup));
+        setup.remarks.iter().for_each(|remark| self.say(&format!("note: {remark}")));
         if let Some(first) = setup.unused_tensors.first() {
             let count = setup.unused_tensors.len();
             self.say(&format!(
@@ -138,6 +145,10 @@ impl Observer for Telemetry {
         self.announce(&Report::Progress { step: setup.step });
         self.announce(&Report::Phase { phase: Phase::Training });
         Ok(())
+    }
+
+    fn turned_to(&mut self, phase: Phase) {
+        self.announce(&Report::Phase { phase });
     }
 
     fn step(&mut self, record: &StepRecord) -> Result<(), TrainError> {

@@ -25,6 +25,10 @@ pub struct Trainer<E: Trained> {
     pub(crate) workspace: Workspace<E>,
     /// Steps done.
     pub(crate) step: u64,
+    /// Samples learned from.
+    pub(crate) samples: u64,
+    /// The checksum of the weights that were given to start from.
+    pub(crate) given_weights: Option<u32>,
 }
 
 /// What is trained: all weights, or adapters of them.
@@ -60,6 +64,8 @@ impl<E: Trained> Trainer<E> {
             None => network.initialise(&device, config.model.seed, parameters.master_mut()),
         }
         parameters.round(&device);
+        let given_weights =
+            config.model.weights.is_some().then(|| checksum(&device, &network, parameters.master()));
         let learner = match &config.adapter {
             None => Learner::All {
                 gradients: Box::new(Weights::zeros(&device, &network)),
@@ -77,7 +83,18 @@ impl<E: Trained> Trainer<E> {
             has_gradients: true,
         };
         let workspace = Workspace::new(&device, &network, shape);
-        Ok(Self { parameters, unused, learner, workspace, device, network, config, step: 0 })
+        Ok(Self {
+            parameters,
+            unused,
+            learner,
+            workspace,
+            device,
+            network,
+            config,
+            step: 0,
+            samples: 0,
+            given_weights,
+        })
     }
 
     pub fn network(&self) -> &Network {
@@ -130,6 +147,7 @@ impl<E: Trained> Trainer<E> {
         let learning_rate = self.config.learning_rate().at(self.step);
         self.update(learning_rate, gradient_norm);
         self.step += 1;
+        self.samples += batches.iter().map(|batch| batch.rows as u64).sum::<u64>();
         let seconds = Seconds::new(began.elapsed().as_secs_f64());
         let tokens = batches.iter().map(|batch| batch.tokens.len()).sum();
         let breakdown = with_rest(self.device.take_measured(), seconds);
@@ -212,6 +230,23 @@ impl<E: Trained> Trainer<E> {
         }
         loss / targets.max(1) as f64
     }
+}
+
+fn checksum(device: &Device, network: &Network, weights: &Weights<f32>) -> u32 {
+    const PIECE: usize = 1 << 18;
+    let (mut sum, mut values) = (crc32fast::Hasher::new(), vec![0.0_f32; PIECE]);
+    let mut bytes = Vec::new();
+    for (index, block) in network.blocks().iter().enumerate() {
+        for start in (0..block.len).step_by(PIECE) {
+            let range = start..block.len.min(start + PIECE);
+            let values = &mut values[..range.len()];
+            device.read(weights.block(index).range(range), values);
+            bytes.clear();
+            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+            sum.update(&bytes);
+        }
+    }
+    sum.finalize()
 }
 
 fn tokens_of(batch: &Batch) -> Tokens<'_> {

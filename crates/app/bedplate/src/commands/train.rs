@@ -8,7 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use bedplate_diag::Source;
-use bedplate_train::{Published, Resume, RunOptions, Summary, Telemetry, TrainConfig};
+use bedplate_document::Table;
+use bedplate_train::{Published, RunOptions, Summary, Telemetry, TrainConfig};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
@@ -26,8 +27,9 @@ use prediction::predict;
 Examples:
   bedplate train --defaults > config.toml        every key with its default and meaning
   bedplate train config.toml
-  bedplate train config.toml --set training.steps=2000 --set 'training.precision=\"bf16\"'
-  bedplate train config.toml --resume            from the newest checkpoint
+  bedplate train config.toml --set training.steps=2000 --set training.precision=bf16
+  bedplate train config.toml --resume            from the newest good checkpoint
+  bedplate train config.toml --resume step-40    back to step 40; later checkpoints are set aside
   bedplate submit --nodes 1 --follow -- bedplate train config.toml
 
 In a job the run goes on from its newest checkpoint by itself, and says how far it is.")]
@@ -36,16 +38,20 @@ pub(crate) struct Arguments {
     #[arg(value_name = "CONFIG", required_unless_present = "defaults")]
     config: Option<String>,
 
-    /// Go on from the newest checkpoint, or from this one
+    /// Go on from the newest good checkpoint, or from this one (a folder or a step), setting aside what came after it
     #[arg(long, value_name = "CHECKPOINT", num_args = 0..=1)]
     resume: Option<Option<PathBuf>>,
+
+    /// Resume although settings have changed that shape the loss curve
+    #[arg(long)]
+    accept_changes: bool,
 
     /// Replace a key of the configuration: `training.steps=20`
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
 
     /// Print a configuration with every key, its default and its meaning
-    #[arg(long, conflicts_with_all = ["config", "resume", "set", "expected"])]
+    #[arg(long, conflicts_with_all = ["config", "resume", "accept_changes", "set", "expected"])]
     defaults: bool,
 
     /// Hold steps against the prediction that `bedplate plan train --json` printed
@@ -61,6 +67,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     if arguments.defaults {
         return console.text(&TrainConfig::new("config.json", "corpus").to_toml());
     }
+    announce::refuse_many_ranks(&announce::variable)?;
     let path = arguments.config.as_deref().unwrap_or_default();
     let text = files::read_text(path)?;
     let changes = arguments.set.iter().map(|change| toml_line(change)).collect::<Result<Vec<_>, _>>()?;
@@ -69,10 +76,12 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let expected = arguments.expected.as_deref().map(expected::read).transpose()?;
     let stop = stop_on_signals()?;
     let options = RunOptions {
-        resume: resume(arguments),
+        resume: announce::resume(arguments.resume.as_ref(), &config.output.folder, &announce::variable),
         predicted: expected.or(host.as_ref().map(|host| host.breakdown)),
         peak: host.as_ref().and_then(|host| host.peak),
         stop: Some(&stop),
+        accepts_changes: arguments.accept_changes,
+        free_memory: None,
     };
     if let Some(host) = host.as_ref().filter(|_| !arguments.quiet) {
         let step = host.breakdown.total();
@@ -81,28 +90,22 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let mut telemetry = Telemetry::open(&config, arguments.quiet)?.announcing(announce::from_environment());
     let summary = bedplate_train::run(&config, &options, &mut telemetry)?;
     telemetry.finish();
+    if arguments.quiet {
+        summary.remarks.iter().for_each(|remark| console.say(remark));
+    }
     show(&summary, console)
 }
 
-/// `key=value` as a line of TOML; a word that is no TOML value is taken as a text.
+/// `key=value` as a line of TOML; what is no TOML value is taken as a text, unless it begins like a list or a quoted text.
 fn toml_line(change: &str) -> Result<String, Stop> {
     let Some((key, value)) = change.split_once('=') else {
         let message = format!("--set takes KEY=VALUE, not `{change}`");
         return Err(ProgramError::Usage { message }.into());
     };
     let (key, value) = (key.trim(), value.trim());
-    let is_word = value.starts_with(|first: char| first.is_ascii_alphabetic() || "/.~".contains(first))
-        && !["true", "false", "inf", "nan"].contains(&value);
-    Ok(if is_word { format!("{key} = {}", json!(value)) } else { format!("{key} = {value}") })
-}
-
-/// What was asked for; a job that was started again goes on by itself.
-fn resume(arguments: &Arguments) -> Resume {
-    match &arguments.resume {
-        Some(Some(path)) => Resume::From(path.clone()),
-        Some(None) => Resume::Newest,
-        None => announce::resume_from_environment(),
-    }
+    let is_meant_as_toml = value.starts_with(['"', '\'', '[', '{']) || value.is_empty();
+    let is_toml = is_meant_as_toml || Table::parse(Source::new("--set", &format!("key = {value}"))).is_ok();
+    Ok(if is_toml { format!("{key} = {value}") } else { format!("{key} = {}", json!(value)) })
 }
 
 /// Set by SIGTERM and SIGINT, so that a run that is told to end leaves a checkpoint.
@@ -155,6 +158,7 @@ fn as_json(summary: &Summary) -> Value {
         "evaluation_loss": summary.evaluation_loss,
         "checkpoint": summary.checkpoint.as_ref().map(|checkpoint| &checkpoint.path),
         "weights": summary.weights,
+        "remarks": summary.remarks,
     })
 }
 
@@ -169,6 +173,10 @@ mod tests {
             ("training.precision=bf16", "training.precision = \"bf16\""),
             ("training.precision=\"bf16\"", "training.precision = \"bf16\""),
             ("data.document_mask=false", "data.document_mask = false"),
+            ("output.metrics_address=0.0.0.0:9999", "output.metrics_address = \"0.0.0.0:9999\""),
+            ("output.folder=2026-runs/a", "output.folder = \"2026-runs/a\""),
+            ("optimizer.learning_rate=1e-3", "optimizer.learning_rate = 1e-3"),
+            ("output.folder=\"open", "output.folder = \"open"),
             ("output.folder=/tmp/x y", "output.folder = \"/tmp/x y\""),
             ("data.corpora=[\"a\"]", "data.corpora = [\"a\"]"),
         ] {

@@ -46,7 +46,7 @@ unsafe impl Sync for Shared {}
 unsafe impl Send for Shared {}
 
 impl Team {
-    /// A team of `size` members, the caller included.
+    /// A team of `size` members, the caller included; fewer where the system does not start that many threads.
     pub(super) fn new(size: usize) -> Self {
         let shared = Arc::new(Shared {
             gate: AtomicU64::new(0),
@@ -57,12 +57,9 @@ impl Team {
         });
         let worker = |member: usize| {
             let shared = Arc::clone(&shared);
-            thread::Builder::new()
-                .name(format!("kernels-{member}"))
-                .spawn(move || shared.serve(member))
-                .expect("the system has room for as many threads as processors")
+            thread::Builder::new().name(format!("kernels-{member}")).spawn(move || shared.serve(member))
         };
-        let workers = (1..size.max(1)).map(worker).collect();
+        let workers = (1..size.max(1)).map_while(|member| worker(member).ok()).collect();
         Self { shared, workers }
     }
 

@@ -43,11 +43,22 @@ fn a_record_is_one_line_of_json() {
 fn resumed(folder: &Folder, before: &str, resumes_after: u64) -> Result<Vec<u64>, RecordError> {
     let path = folder.0.join("train.jsonl");
     std::fs::write(&path, before).unwrap();
-    let mut lines = Lines::resume(&path, resumes_after)?;
+    let mut lines = Lines::resume(&path, resumes_after, None)?;
     lines.write_step(&step(resumes_after + 1))?;
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.ends_with('\n'));
     Ok(text.lines().map(|line| step_of(line.as_bytes()).expect("every line is a record")).collect())
+}
+
+#[test]
+fn lines_of_an_abandoned_branch_are_set_aside() {
+    let folder = Folder::new("abandoned-lines");
+    let (path, aside) = (folder.0.join("train.jsonl"), folder.0.join("aside.jsonl"));
+    let lines: Vec<String> = (1..=4).map(|number| format!("{}\n", step_object(&step(number)))).collect();
+    std::fs::write(&path, lines.concat() + "{\"step\": 5, \"lo").unwrap();
+    drop(Lines::resume(&path, 2, Some(&aside)).unwrap());
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), lines[..2].concat());
+    assert_eq!(std::fs::read_to_string(&aside).unwrap(), lines[2..].concat());
 }
 
 proptest! {
@@ -70,7 +81,7 @@ proptest! {
 #[test]
 fn a_run_may_resume_without_a_file() {
     let folder = Folder::new("no-lines");
-    let mut lines = Lines::resume(&folder.0.join("new.jsonl"), 5).unwrap();
+    let mut lines = Lines::resume(&folder.0.join("new.jsonl"), 5, None).unwrap();
     lines.write_step(&step(6)).unwrap();
     assert_eq!(std::fs::read_to_string(lines.path()).unwrap().lines().count(), 1);
 }

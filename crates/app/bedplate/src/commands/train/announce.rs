@@ -1,20 +1,114 @@
 //! What a run in a job hears from its environment and says to its agent.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
-use bedplate_train::Resume;
+use bedplate_train::{Resume, TrainError};
+
+type Variable<'a> = &'a dyn Fn(&str) -> Option<OsString>;
+
+/// A variable of this process; an empty one counts as absent.
+pub(super) fn variable(name: &str) -> Option<OsString> {
+    std::env::var_os(name).filter(|value| !value.is_empty())
+}
 
 /// The file in which a rank says how far it is; absent outside of jobs.
 pub(super) fn from_environment() -> Option<PathBuf> {
-    std::env::var_os("BEDPLATE_REPORT").filter(|path| !path.is_empty()).map(PathBuf::from)
+    variable("BEDPLATE_REPORT").map(PathBuf::from)
 }
 
-/// The newest checkpoint that the job announced before; in any job the newest there is.
-pub(super) fn resume_from_environment() -> Resume {
-    let announced = std::env::var_os("BEDPLATE_CHECKPOINT_PATH").map(PathBuf::from);
-    match announced.filter(|path| path.exists()) {
-        Some(path) => Resume::From(path),
-        None if from_environment().is_some() => Resume::IfPossible,
-        None => Resume::No,
+/// Where a run begins. A job that announced a checkpoint before it was started again goes on from what it has done since, even
+/// where its command names an older checkpoint: that was for its first start.
+pub(super) fn resume(asked: Option<&Option<PathBuf>>, output: &Path, variable: Variable<'_>) -> Resume {
+    let announced = variable("BEDPLATE_CHECKPOINT_PATH").map(PathBuf::from);
+    let has_announced = announced.is_some() || variable("BEDPLATE_CHECKPOINT_STEP").is_some();
+    let is_elsewhere = |path: &PathBuf| path.exists() && !is_inside(path, output);
+    match (announced.filter(is_elsewhere), asked) {
+        (Some(elsewhere), _) => Resume::From(elsewhere),
+        (None, _) if has_announced => Resume::IfPossible,
+        (None, Some(Some(path))) => Resume::From(path.clone()),
+        (None, Some(None)) => Resume::Newest,
+        (None, None) if variable("BEDPLATE_REPORT").is_some() => Resume::IfPossible,
+        (None, None) => Resume::No,
+    }
+}
+
+fn is_inside(path: &Path, folder: &Path) -> bool {
+    let real = |path: &Path| path.canonicalize().ok();
+    real(path).zip(real(folder)).is_some_and(|(path, folder)| path.starts_with(folder))
+}
+
+/// Variables that launchers set, and the least value that means several processes.
+const RANKS: [(&str, u64); 5] = [
+    ("WORLD_SIZE", 2),
+    ("RANK", 1),
+    // Tasks that `srun` started together. A batch script has `SLURM_NTASKS`, but is one process.
+    ("SLURM_STEP_NUM_TASKS", 2),
+    ("OMPI_COMM_WORLD_SIZE", 2),
+    ("PMI_SIZE", 2),
+];
+
+/// Training on several ranks does not exist yet; each would train the whole model and write to the same folder.
+pub(super) fn refuse_many_ranks(variable: Variable<'_>) -> Result<(), TrainError> {
+    for (name, least) in RANKS {
+        let value = variable(name).and_then(|value| value.to_str()?.trim().parse().ok());
+        if let Some(value) = value.filter(|value| *value >= least) {
+            return Err(TrainError::ManyRanks { variable: name, value });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn with(set: &[(&str, &str)]) -> impl Fn(&str) -> Option<OsString> {
+        move |name| set.iter().find(|(set, _)| *set == name).map(|(_, value)| value.into())
+    }
+
+    #[test]
+    fn one_process_trains_and_one_of_several_does_not() {
+        for alone in [
+            &[][..],
+            &[("WORLD_SIZE", "1"), ("RANK", "0"), ("SLURM_NTASKS", "8")],
+            &[("WORLD_SIZE", "many"), ("SLURM_STEP_NUM_TASKS", "1")],
+        ] {
+            assert!(refuse_many_ranks(&with(alone)).is_ok(), "{alone:?}");
+        }
+        for (several, said) in [
+            (&[("WORLD_SIZE", "8"), ("RANK", "0")][..], "WORLD_SIZE is 8"),
+            (&[("RANK", "3")], "RANK is 3"),
+            (&[("SLURM_NTASKS", "4"), ("SLURM_STEP_NUM_TASKS", "4")], "SLURM_STEP_NUM_TASKS is 4"),
+            (&[("OMPI_COMM_WORLD_SIZE", "2")], "OMPI_COMM_WORLD_SIZE is 2"),
+        ] {
+            let error = refuse_many_ranks(&with(several)).unwrap_err().to_string();
+            assert!(error.contains(said), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_job_that_was_started_again_keeps_its_progress() {
+        let output = std::env::temp_dir().join(format!("bedplate-resume-{}", std::process::id()));
+        let (own, other) = (output.join("run/checkpoints/step-00000060"), output.join("elsewhere"));
+        for folder in [&own, &other] {
+            std::fs::create_dir_all(folder).unwrap();
+        }
+        let [own, other] = [own, other].map(|path| path.into_os_string().into_string().unwrap());
+        let (back, newest) = (Some(PathBuf::from("step-40")), None);
+        let report = ("BEDPLATE_REPORT", "r");
+        let check = |asked: Option<&Option<PathBuf>>, set: &[(&str, &str)], expected: Resume| {
+            assert_eq!(resume(asked, &output.join("run"), &with(set)), expected, "{asked:?} {set:?}");
+        };
+        check(None, &[], Resume::No);
+        check(Some(&newest), &[], Resume::Newest);
+        check(Some(&back), &[], Resume::From("step-40".into()));
+        check(None, &[report], Resume::IfPossible);
+        check(Some(&back), &[report], Resume::From("step-40".into()));
+        check(Some(&back), &[report, ("BEDPLATE_CHECKPOINT_PATH", &own)], Resume::IfPossible);
+        check(Some(&back), &[report, ("BEDPLATE_CHECKPOINT_PATH", "/pruned")], Resume::IfPossible);
+        check(Some(&back), &[report, ("BEDPLATE_CHECKPOINT_STEP", "60")], Resume::IfPossible);
+        check(None, &[report, ("BEDPLATE_CHECKPOINT_PATH", &other)], Resume::From(other.clone().into()));
+        std::fs::remove_dir_all(&output).unwrap();
     }
 }

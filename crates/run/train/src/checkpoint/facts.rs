@@ -1,0 +1,238 @@
+//! What a checkpoint says of the run that wrote it: how far it was, and every setting that shapes the loss curve.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+use bedplate_data::Packing;
+use bedplate_network::Architecture;
+use serde_json::{Map, Value, json};
+
+use crate::setup::Data;
+use crate::{Decay, LearningRate, TrainConfig};
+
+const VERSION: u64 = 2;
+/// The version before, without checksums and with three settings only; it is still read.
+pub(super) const WITHOUT_MANIFEST: u64 = 1;
+
+/// What is stored beside the numbers.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Facts {
+    pub(super) version: u64,
+    pub(crate) step: u64,
+    /// Samples that the run has learned from, by which the order of data continues.
+    pub(crate) samples: u64,
+    settings: Settings,
+}
+
+impl Facts {
+    pub(super) fn new(step: u64, samples: u64, settings: Settings) -> Self {
+        Self { version: VERSION, step, samples, settings }
+    }
+
+    pub(super) fn to_json(&self) -> Value {
+        json!({
+            "version": self.version,
+            "step": self.step,
+            "samples": self.samples,
+            "settings": self.settings.0,
+        })
+    }
+
+    /// Reads facts; in words what is wrong with them.
+    pub(super) fn parse(value: &Value) -> Result<Self, String> {
+        let number =
+            |key: &str| value[key].as_u64().ok_or_else(|| format!("its facts have no number `{key}`"));
+        let version = number("version")?;
+        let settings = match version {
+            VERSION => value["settings"].as_object().cloned().ok_or("its facts have no `settings`")?,
+            WITHOUT_MANIFEST => first_settings(value),
+            other => return Err(format!("it is of version {other}, which this program does not know")),
+        };
+        let settings = Settings(settings.into_iter().collect());
+        Ok(Self { version, step: number("step")?, samples: number("samples")?, settings })
+    }
+
+    /// The settings that differ from those of now in a way that the steps so far would have noticed.
+    pub(crate) fn changes(&self, now: &Settings) -> Vec<Change> {
+        let mut then = self.settings.clone();
+        if self.version == WITHOUT_MANIFEST {
+            for (key, value) in &now.0 {
+                then.0.entry(key.clone()).or_insert_with(|| value.clone());
+            }
+        }
+        let has_same_rates = match (then.learning_rate(), now.learning_rate()) {
+            (Some(then), Some(now)) => (0..self.step).all(|step| then.at(step) == now.at(step)),
+            _ => false,
+        };
+        let keys: BTreeSet<&String> = then.0.keys().chain(now.0.keys()).collect();
+        let of = |settings: &Settings, key: &String| settings.0.get(key).cloned().unwrap_or(Value::Null);
+        keys.into_iter()
+            .filter(|key| !(has_same_rates && SCHEDULE.contains(&key.as_str())))
+            .map(|key| Change { key: key.clone(), was: of(&then, key), is: of(now, key) })
+            .filter(|change| change.was != change.is)
+            .collect()
+    }
+}
+
+fn first_settings(value: &Value) -> Map<String, Value> {
+    let keys = [("data_seed", "data.seed"), ("sequence", "data.sequence"), ("batch", "training.batch")];
+    keys.into_iter().map(|(old, new)| (new.to_owned(), value[old].clone())).collect()
+}
+
+/// A setting that is not what it was when a checkpoint was written.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Change {
+    pub key: String,
+    was: Value,
+    is: Value,
+}
+
+impl fmt::Display for Change {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shown = |value: &Value| match value {
+            Value::Null => "absent".to_owned(),
+            value => bedplate_diag::shown(&value.to_string()),
+        };
+        write!(f, "`{}` was {} and is {}", self.key, shown(&self.was), shown(&self.is))
+    }
+}
+
+/// Everything that decides the loss curve, by key. Where files are and how fast the run is do not.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub(crate) struct Settings(BTreeMap<String, Value>);
+
+/// Keys that count by the learning rates they give: a change that leaves the rates of all past steps as they were is none.
+const SCHEDULE: [&str; 6] = [
+    "optimizer.learning_rate",
+    "optimizer.decay",
+    "optimizer.warmup",
+    "optimizer.final_share",
+    "optimizer.decay_share",
+    "training.steps",
+];
+
+/// Keys of a config.json that no arithmetic depends on.
+const IDLE: [&str; 6] =
+    ["torch_dtype", "dtype", "transformers_version", "architectures", "use_cache", "pad_token_id"];
+
+impl Settings {
+    /// `weights` is the checksum of the weights that the run began with, where these were given.
+    pub(crate) fn of(
+        config: &TrainConfig,
+        architecture: &Architecture,
+        data: &Data,
+        weights: Option<u32>,
+    ) -> Self {
+        let TrainConfig { model, data: given, training, optimizer, adapter, .. } = config;
+        let mut settings = Map::new();
+        let mut set = |key: &str, value: Value| drop(settings.insert(key.to_owned(), value));
+        set("model.weights", weights.map_or(Value::Null, |sum| format!("checksum {sum:08x}").into()));
+        if weights.is_none() || adapter.is_some() {
+            set("model.seed", model.seed.into());
+        }
+        set("data.corpora", data.digests().into());
+        set("data.weights", given.corpora.iter().map(|corpus| corpus.weight).collect());
+        set("data.sequence", given.sequence.into());
+        set("data.packing", if given.packing == Packing::Whole { "whole" } else { "windows" }.into());
+        set("data.document_mask", data.is_masked().into());
+        set("data.seed", given.seed.into());
+        set("training.batch", training.batch.into());
+        if architecture.transformer.is_mixture() {
+            // The load-balancing loss is one of each micro-batch.
+            set("training.micro_batch", training.micro_batch.into());
+        }
+        set("training.precision", training.precision.name().into());
+        set("training.steps", training.steps.into());
+        set("optimizer.learning_rate", optimizer.learning_rate.into());
+        set("optimizer.decay", optimizer.decay.name().into());
+        set("optimizer.warmup", optimizer.warmup.into());
+        set("optimizer.final_share", optimizer.final_share.into());
+        set("optimizer.decay_share", optimizer.decay_share.into());
+        set("optimizer.beta1", optimizer.beta1.into());
+        set("optimizer.beta2", optimizer.beta2.into());
+        set("optimizer.epsilon", optimizer.epsilon.into());
+        set("optimizer.weight_decay", optimizer.weight_decay.into());
+        set("optimizer.clip", optimizer.clip.into());
+        if let Some(adapter) = adapter {
+            set("adapter.rank", adapter.rank.into());
+            set("adapter.alpha", adapter.alpha.into());
+            set("adapter.targets", adapter.targets.clone().into());
+        }
+        settings.extend(model_settings(architecture));
+        // As they are read back: parsing may round a number in its last place.
+        let text = Value::Object(settings).to_string();
+        serde_json::from_str::<BTreeMap<String, Value>>(&text).map(Self).unwrap_or_default()
+    }
+
+    fn learning_rate(&self) -> Option<LearningRate> {
+        let number = |key: &str| self.0.get(key)?.as_f64();
+        let count = |key: &str| self.0.get(key)?.as_u64();
+        let decay = self.0.get("optimizer.decay")?.as_str()?;
+        Some(LearningRate {
+            peak: number("optimizer.learning_rate")?,
+            decay: Decay::ALL.iter().find(|(name, _)| *name == decay)?.1,
+            warmup: count("optimizer.warmup")?,
+            final_share: number("optimizer.final_share")?,
+            decay_share: number("optimizer.decay_share")?,
+            steps: count("training.steps")?,
+        })
+    }
+}
+
+fn model_settings(architecture: &Architecture) -> Vec<(String, Value)> {
+    let Ok(Value::Object(keys)) = serde_json::from_str(architecture.config_json()) else { return Vec::new() };
+    keys.into_iter()
+        .filter(|(key, value)| !IDLE.contains(&key.as_str()) && !key.starts_with('_') && !value.is_null())
+        .map(|(key, value)| (format!("model.config: {key}"), value))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn settings(changes: &[(&str, Value)]) -> Settings {
+        let mut settings = BTreeMap::from([
+            ("optimizer.learning_rate".to_owned(), json!(1e-3)),
+            ("optimizer.decay".to_owned(), json!("warmup-stable-decay")),
+            ("optimizer.warmup".to_owned(), json!(2)),
+            ("optimizer.final_share".to_owned(), json!(0.1)),
+            ("optimizer.decay_share".to_owned(), json!(0.2)),
+            ("training.steps".to_owned(), json!(100)),
+            ("data.seed".to_owned(), json!(1)),
+        ]);
+        changes.iter().for_each(|(key, value)| drop(settings.insert((*key).to_owned(), value.clone())));
+        Settings(settings)
+    }
+
+    fn changes(then: &[(&str, Value)], now: &[(&str, Value)], step: u64) -> String {
+        let facts = Facts::new(step, 4 * step, settings(then));
+        let read = Facts::parse(&facts.to_json()).unwrap();
+        assert_eq!(read, facts);
+        let changes = read.changes(&settings(now));
+        changes.iter().map(Change::to_string).collect::<Vec<_>>().join("; ")
+    }
+
+    #[test]
+    fn a_change_is_what_past_steps_would_have_noticed() {
+        assert_eq!(changes(&[], &[], 50), "");
+        assert_eq!(changes(&[], &[("data.seed", json!(2))], 50), "`data.seed` was 1 and is 2");
+        let added = [("adapter.rank", json!(8))];
+        assert_eq!(changes(&[], &added, 50), "`adapter.rank` was absent and is 8");
+        let longer = [("training.steps", json!(200))];
+        assert_eq!(changes(&[], &longer, 50), "", "the rate has not begun to fall");
+        assert_eq!(changes(&[], &longer, 90), "`training.steps` was 100 and is 200");
+        let cosine = [("optimizer.decay", json!("cosine"))];
+        let longer = [("optimizer.decay", json!("cosine")), ("training.steps", json!(200))];
+        assert_eq!(changes(&cosine, &longer, 50), "`training.steps` was 100 and is 200");
+        assert_eq!(changes(&cosine, &longer, 2), "", "only the warm-up is done");
+    }
+
+    #[test]
+    fn facts_that_are_none_are_told() {
+        let said = |value: Value| Facts::parse(&value).unwrap_err();
+        assert!(said(json!({})).contains("no number `version`"));
+        assert!(said(json!({"version": 9, "step": 1})).contains("version 9"));
+        assert!(said(json!({"version": 2, "step": 1})).contains("no `settings`"));
+    }
+}

@@ -1,0 +1,376 @@
+//! What a run will allocate, known before it allocates anything, and the nearest setting that fits where this does not.
+
+use std::cell::Cell;
+use std::fmt;
+
+use bedplate_network::Network;
+use bedplate_transformer::Transformer;
+use bedplate_transformer::workspace::{Make, Recompute, Rooms, Stage, Widths};
+use bedplate_units::Bytes;
+
+use crate::adapter;
+use crate::{AdapterConfig, Precision, TrainConfig, TrainError};
+
+/// Bytes of a run by purpose.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Needs {
+    /// Weights, gradients and moments.
+    pub state: Bytes,
+    /// Everything that grows with the tokens of a micro-batch.
+    pub activations: Bytes,
+    /// Code, stacks of threads, batches that wait, pieces of files.
+    pub program: Bytes,
+}
+
+const PROGRAM: f64 = 64e6;
+
+/// Numbers of a model.
+#[derive(Debug, Clone, Copy)]
+struct Sizes {
+    /// In the buffers of all blocks.
+    weights: f64,
+    largest_block: f64,
+    /// Of all adapters, and of the `B` of the largest.
+    adapters: f64,
+    largest_adapter: f64,
+}
+
+impl Needs {
+    /// Of a network, to the byte.
+    pub fn of(network: &Network, config: &TrainConfig) -> Result<Self, TrainError> {
+        let blocks = || network.blocks().iter().map(|block| block.len as f64);
+        let (adapters, largest_adapter) = match &config.adapter {
+            Some(given) => adapter::numbers(network, given)?,
+            None => (0, 0),
+        };
+        let sizes = Sizes {
+            weights: blocks().sum(),
+            largest_block: blocks().fold(0.0, f64::max),
+            adapters: adapters as f64,
+            largest_adapter: largest_adapter as f64,
+        };
+        Ok(Self::new(&network.architecture().transformer, sizes, config))
+    }
+
+    /// Of a model of which there is only the shape: slightly less than it will be.
+    fn of_shape(model: &Transformer, config: &TrainConfig) -> Self {
+        let weights = model.parameters().total as f64;
+        Self::new(model, Sizes { weights, largest_block: 0.0, adapters: 0.0, largest_adapter: 0.0 }, config)
+    }
+
+    fn new(model: &Transformer, sizes: Sizes, config: &TrainConfig) -> Self {
+        let (element, copy) = match config.training.precision {
+            Precision::F32 => (4.0, 0.0),
+            Precision::Bf16 => (2.0, 2.0),
+        };
+        let learner = match &config.adapter {
+            // Gradients and two moments.
+            None => 12.0 * sizes.weights,
+            // The frozen weights, and all that is trained with its gradient and moments.
+            Some(_) => {
+                element * sizes.weights
+                    + 16.0 * sizes.adapters
+                    + 4.0 * (sizes.largest_block + sizes.largest_adapter)
+            }
+        };
+        Self {
+            state: Bytes::new((4.0 + copy) * sizes.weights + learner),
+            activations: Bytes::new(activations(model, config, element)),
+            program: Bytes::new(PROGRAM),
+        }
+    }
+
+    pub fn total(&self) -> Bytes {
+        self.state + self.activations + self.program
+    }
+}
+
+impl fmt::Display for Needs {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { state, activations, .. } = self;
+        let total = self.total();
+        write!(
+            f,
+            "{total} of memory: {state} for weights, gradients and moments, {activations} for activations"
+        )
+    }
+}
+
+fn activations(model: &Transformer, config: &TrainConfig, element: f64) -> f64 {
+    let layers: Vec<Widths> = model.layers().map(|layer| Widths::of(model.hidden, layer)).collect();
+    let step = rooms(model, config, &layers, element, config.training.micro_batch as f64, true);
+    let sample = match config.evaluation.prompt.is_empty() {
+        true => 0.0,
+        false => rooms(model, config, &layers, element, 1.0, false),
+    };
+    step + sample
+}
+
+/// Bytes of a workspace. Sizes that no machine has are estimated from below: counted exactly they would overflow.
+fn rooms(
+    model: &Transformer,
+    config: &TrainConfig,
+    layers: &[Widths],
+    element: f64,
+    sequences: f64,
+    has_gradients: bool,
+) -> f64 {
+    const COUNTABLE: f64 = 1e17;
+    let rows = sequences * config.data.sequence as f64;
+    let widest = layers.iter().map(widest).fold(model.vocab as f64, f64::max);
+    if rows * widest * layers.len() as f64 > COUNTABLE {
+        return element * rows * model.hidden as f64 * layers.len() as f64;
+    }
+    let stage = Stage {
+        hidden: model.hidden as usize,
+        vocab: model.vocab as usize,
+        layers,
+        reaches: model.reaches().len(),
+        rows: rows as usize,
+        in_flight: 1,
+        recompute: config.training.recompute,
+        has_gradients,
+        has_embedding: true,
+        has_head: true,
+        is_sliced: false,
+    };
+    let total = Cell::new(0.0);
+    let add = |bytes: f64| -> usize {
+        total.set(total.get() + bytes);
+        0
+    };
+    let wide = |len: usize| add(4.0 * len as f64);
+    let make = Make::<usize> { element: &|len| add(element * len as f64), wide: &wide, index: &wide };
+    drop(Rooms::new(&make, &stage));
+    total.get()
+}
+
+/// At least the width of each buffer of a layer.
+fn widest(widths: &Widths) -> f64 {
+    let Widths { hidden, qkv, gate_up, choices, experts, expert, .. } = *widths;
+    let (choices, expert) = (choices as f64, expert as f64);
+    hidden as f64 + qkv as f64 + gate_up as f64 + experts as f64 + choices * (hidden as f64 + 2.0 * expert)
+}
+
+/// Refuses a run that is too large for the memory that is free, judged by the shape of its model alone.
+pub(crate) fn check_shape(
+    model: &Transformer,
+    config: &TrainConfig,
+    free: Option<Bytes>,
+) -> Result<(), TrainError> {
+    let needs = |config: &TrainConfig| Needs::of_shape(model, config);
+    refuse_too_large(needs(config), free, || nearest_fit(config, free, &needs))
+}
+
+/// The same to the byte.
+pub(crate) fn check(network: &Network, config: &TrainConfig, free: Option<Bytes>) -> Result<(), TrainError> {
+    let model = &network.architecture().transformer;
+    let others = |config: &TrainConfig| Needs::of_shape(model, config);
+    refuse_too_large(Needs::of(network, config)?, free, || nearest_fit(config, free, &others))
+}
+
+fn refuse_too_large(
+    needs: Needs,
+    free: Option<Bytes>,
+    nearest: impl FnOnce() -> Option<String>,
+) -> Result<(), TrainError> {
+    match free {
+        Some(free) if needs.total() > free => {
+            Err(TrainError::TooLarge { needs: Box::new(needs), free, fits: nearest() })
+        }
+        _ => Ok(()),
+    }
+}
+
+/// The first of some changes, those first that change least, with which a run fits: as options of the command line.
+fn nearest_fit(
+    config: &TrainConfig,
+    free: Option<Bytes>,
+    needs: &dyn Fn(&TrainConfig) -> Needs,
+) -> Option<String> {
+    let free = free?;
+    let fits = candidates(config).into_iter().find(|other| needs(other).total() <= free)?;
+    Some(format!("{} ({} in all)", difference(config, &fits), needs(&fits).total()))
+}
+
+/// Other configurations: first those with the same loss curve, then lower precision, shorter sequences, and adapters.
+fn candidates(config: &TrainConfig) -> Vec<TrainConfig> {
+    let mut found = with_smaller_steps(config);
+    let mut rounded = config.clone();
+    rounded.training.precision = Precision::Bf16;
+    found.extend(with_smaller_steps(&rounded));
+    let mut smallest = rounded;
+    smallest.training.micro_batch = 1;
+    smallest.training.recompute = Recompute::Full;
+    found.extend(with_shorter_sequences(&smallest));
+    if config.adapter.is_none() {
+        let mut adapted = config.clone();
+        adapted.adapter = Some(AdapterConfig::usual());
+        found.extend(with_smaller_steps(&adapted));
+        smallest.adapter = adapted.adapter;
+        found.push(smallest.clone());
+        found.extend(with_shorter_sequences(&smallest));
+    }
+    found
+}
+
+/// The configuration itself, smaller micro-batches, and each of them with more recomputation.
+fn with_smaller_steps(config: &TrainConfig) -> Vec<TrainConfig> {
+    let mut found = Vec::new();
+    let least = config.training.recompute as u8;
+    for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
+        let mut micro_batch = config.training.micro_batch;
+        while recompute as u8 >= least && micro_batch > 0 {
+            if config.training.batch.is_multiple_of(micro_batch) {
+                let mut other = config.clone();
+                (other.training.recompute, other.training.micro_batch) = (recompute, micro_batch);
+                found.push(other);
+            }
+            micro_batch /= 2;
+        }
+    }
+    found
+}
+
+fn with_shorter_sequences(config: &TrainConfig) -> Vec<TrainConfig> {
+    const SHORTEST: usize = 32;
+    let lengths = std::iter::successors(Some(config.data.sequence / 2), |length| Some(length / 2));
+    lengths
+        .take_while(|length| *length >= SHORTEST)
+        .map(|sequence| {
+            let mut other = config.clone();
+            other.data.sequence = sequence;
+            other
+        })
+        .collect()
+}
+
+fn difference(config: &TrainConfig, other: &TrainConfig) -> String {
+    let (is, was) = (&other.training, &config.training);
+    let recompute = match is.recompute {
+        Recompute::None => "none",
+        Recompute::Cheap => "cheap",
+        Recompute::Full => "full",
+    };
+    let mut set = Vec::new();
+    let mut change = |is_changed: bool, text: String| set.extend(is_changed.then(|| format!("--set {text}")));
+    change(is.micro_batch != was.micro_batch, format!("training.micro_batch={}", is.micro_batch));
+    change(is.recompute != was.recompute, format!("training.recompute={recompute}"));
+    change(is.precision != was.precision, format!("training.precision={}", is.precision.name()));
+    let sequence = other.data.sequence;
+    change(sequence != config.data.sequence, format!("data.sequence={sequence}"));
+    if let Some(adapter) = other.adapter.as_ref().filter(|_| config.adapter.is_none()) {
+        change(true, format!("adapter.rank={}", adapter.rank));
+    }
+    set.join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bedplate_diag::{Diagnostic, Source, render_text};
+    use bedplate_kernels::{Bf16, Device};
+    use bedplate_network::Architecture;
+
+    use crate::{Trained, Trainer};
+
+    const LLAMA: &str = r#"{"model_type": "llama", "hidden_size": 128, "intermediate_size": 352, "vocab_size": 1024,
+        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}"#;
+    const MIXTRAL: &str = r#"{"model_type": "mixtral", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 512,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "num_local_experts": 4,
+        "num_experts_per_tok": 2, "max_position_embeddings": 128}"#;
+    const LARGEST_LLAMA: &str = r#"{"model_type": "llama", "hidden_size": 16384, "intermediate_size": 53248,
+        "vocab_size": 128256, "num_hidden_layers": 126, "num_attention_heads": 128, "num_key_value_heads": 8,
+        "max_position_embeddings": 131072}"#;
+
+    fn architecture(model: &str) -> Architecture {
+        Architecture::from_config(Source::new("config.json", model)).unwrap()
+    }
+
+    fn config() -> TrainConfig {
+        let mut config = TrainConfig::new("config.json", "corpus");
+        config.data.sequence = 96;
+        config.training.micro_batch = 4;
+        config
+    }
+
+    fn check_allocated<E: Trained>(model: &str, config: &TrainConfig) {
+        let device = Device::cpu(1);
+        let network = Network::new(&device, architecture(model), 96).unwrap();
+        let needs = Needs::of(&network, config).unwrap();
+        let trainer = Trainer::<E>::new(network, device, config.clone()).unwrap();
+        assert_eq!(trainer.memory(), needs.state + needs.activations, "{model} {config:?}");
+    }
+
+    #[test]
+    fn what_is_needed_is_what_is_allocated() {
+        for model in [LLAMA, MIXTRAL] {
+            for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
+                let mut config = config();
+                config.training.recompute = recompute;
+                check_allocated::<f32>(model, &config);
+                config.adapter =
+                    Some(AdapterConfig { targets: vec!["q_proj".into()], ..AdapterConfig::usual() });
+                check_allocated::<f32>(model, &config);
+                config.training.precision = Precision::Bf16;
+                check_allocated::<Bf16>(model, &config);
+                config.adapter = None;
+                check_allocated::<Bf16>(model, &config);
+            }
+        }
+    }
+
+    fn refusal(model: &str, config: &TrainConfig, free: f64) -> String {
+        let model = architecture(model).transformer;
+        render_text(&check_shape(&model, config, Some(Bytes::new(free))).unwrap_err())
+    }
+
+    /// A refusal is made from the shape alone: nothing of the model is allocated.
+    #[test]
+    fn a_model_of_405_billion_parameters_is_refused_with_numbers() {
+        let text = refusal(LARGEST_LLAMA, &config(), 64e9);
+        assert!(text.contains("6.494 TB for weights, gradients and moments"), "{text}");
+        assert!(text.contains("64 GB is free") && text.contains("no setting"), "{text}");
+        let error = check_shape(&architecture(LARGEST_LLAMA).transformer, &config(), Some(Bytes::new(64e9)));
+        assert_eq!(error.unwrap_err().page().code, "train/too-large");
+    }
+
+    #[test]
+    fn sizes_beyond_counting_are_refused_too() {
+        let mut config = config();
+        config.data.sequence = usize::MAX / 2;
+        config.training.micro_batch = 1 << 40;
+        assert!(refusal(LLAMA, &config, 64e9).contains("train/too-large"));
+    }
+
+    #[test]
+    fn the_nearest_setting_that_fits_is_named() {
+        let model = architecture(LLAMA).transformer;
+        let config = config();
+        let total = |change: &dyn Fn(&mut TrainConfig)| {
+            let mut other = config.clone();
+            change(&mut other);
+            Needs::of_shape(&model, &other).total().get()
+        };
+        let said = |free: f64| refusal(LLAMA, &config, free);
+        let halved = said(total(&|config| config.training.micro_batch = 2));
+        assert!(halved.contains("--set training.micro_batch=2 ("), "{halved}");
+        let recomputed = said(total(&|config| {
+            config.training.micro_batch = 1;
+            config.training.recompute = Recompute::Full;
+        }));
+        assert!(
+            recomputed.contains("--set training.micro_batch=1 --set training.recompute=full ("),
+            "{recomputed}"
+        );
+        let adapted = said(total(&|config| {
+            config.training.micro_batch = 2;
+            config.adapter = Some(AdapterConfig::usual());
+        }));
+        assert!(adapted.contains("--set adapter.rank=8"), "{adapted}");
+        assert!(
+            check_shape(&model, &config, None).is_ok()
+                && check_shape(&model, &config, Some(Bytes::new(1e12))).is_ok()
+        );
+    }
+}
