@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use bedplate_diag::{Class, Diagnostic, Page, Place};
-use bedplate_transformer::ModelError;
+use bedplate_transformer::{ModelError, Remark};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
@@ -12,8 +12,8 @@ pub enum NetworkError {
     Model(Box<ModelError>),
     #[error("this program cannot compute {feature}")]
     Unsupported { feature: String },
-    #[error("`{key}` must be {expected}, but is {found}")]
-    WrongKey { key: String, expected: &'static str, found: String },
+    #[error("{0}")]
+    NotComputed(Box<Remark>),
     #[error("sequences of {longest} tokens are asked for, but the model has {positions} learned positions")]
     TooLong { longest: usize, positions: u64 },
     #[error("{count} {what} cannot be divided evenly among {degree} tensor-parallel ranks")]
@@ -30,10 +30,15 @@ pub enum NetworkError {
     WriteWeights { path: PathBuf, source: io::Error },
 }
 
+impl From<ModelError> for NetworkError {
+    fn from(error: ModelError) -> Self {
+        Self::Model(Box::new(error))
+    }
+}
+
 /// The documentation of every code of this crate.
 pub const PAGES: &[&Page] = &[
     &UNSUPPORTED,
-    &WRONG_KEY,
     &TOO_LONG,
     &UNEVEN,
     &READ_WEIGHTS,
@@ -50,13 +55,6 @@ static UNSUPPORTED: Page = Page {
               Mistral, Mixtral, Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE models with rotary (default, linear, llama3) or \
               learned positions, SwiGLU or GELU, full or sliding-window attention.",
     remedy: "choose a model of these families, or remove the feature from its configuration",
-};
-
-static WRONG_KEY: Page = Page {
-    code: "network/wrong-value",
-    class: Class::User,
-    meaning: "A key of config.json that the arithmetic needs has a value of the wrong type.",
-    remedy: "compare the key with the model's published config.json",
 };
 
 static TOO_LONG: Page = Page {
@@ -116,8 +114,7 @@ impl Diagnostic for NetworkError {
     fn page(&self) -> &'static Page {
         match self {
             NetworkError::Model(error) => error.page(),
-            NetworkError::Unsupported { .. } => &UNSUPPORTED,
-            NetworkError::WrongKey { .. } => &WRONG_KEY,
+            NetworkError::Unsupported { .. } | NetworkError::NotComputed(_) => &UNSUPPORTED,
             NetworkError::TooLong { .. } => &TOO_LONG,
             NetworkError::Uneven { .. } => &UNEVEN,
             NetworkError::ReadWeights { .. } => &READ_WEIGHTS,
@@ -138,6 +135,7 @@ impl Diagnostic for NetworkError {
     fn place(&self) -> Option<&Place> {
         match self {
             NetworkError::Model(error) => error.place(),
+            NetworkError::NotComputed(remark) => Some(&remark.place),
             _ => None,
         }
     }

@@ -19,6 +19,8 @@ pub(crate) struct LayerRun<'a, E: Element> {
     pub(crate) device: &'a Device,
     pub(crate) network: &'a Network,
     pub(crate) parts: &'a LayerParts,
+    /// Counted from 0.
+    pub(crate) layer: usize,
     pub(crate) weights: View<'a, E>,
     pub(crate) rows: usize,
     pub(crate) sequence: usize,
@@ -224,7 +226,7 @@ impl<E: Element> LayerRun<'_, E> {
             heads: widths.heads,
             kv_heads: widths.kv_heads,
             head_dim: widths.head_dim,
-            scale: (widths.head_dim as f32).sqrt().recip(),
+            scale: self.network.architecture().numerics.attention_scale.of(widths.head_dim, self.layer),
         }
     }
 

@@ -54,6 +54,8 @@ pub struct Setup {
     pub instructions: String,
     /// Tensors of the given weights that the model does not use.
     pub unused_tensors: Vec<String>,
+    /// What the configuration of the model asks for and is not done.
+    pub remarks: Vec<String>,
 }
 
 /// Whether to continue an earlier run.
@@ -179,6 +181,7 @@ impl<'a, E: Trained> Run<'a, E> {
             threads: self.trainer.device.threads(),
             instructions: self.trainer.device.instructions(),
             unused_tensors: self.trainer.unused.clone(),
+            remarks: self.trainer.network.remarks(),
         }
     }
 

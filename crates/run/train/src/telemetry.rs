@@ -125,6 +125,7 @@ impl Observer for Telemetry {
             self.progress = Some(Progress::on_stderr(setup.steps, PROGRESS_EVERY));
         }
         self.say(&describe(setup));
+        setup.remarks.iter().for_each(|remark| self.say(&format!("note: {remark}")));
         if let Some(first) = setup.unused_tensors.first() {
             let count = setup.unused_tensors.len();
             self.say(&format!(
