@@ -9,7 +9,7 @@ use bedplate_kernels::{Device, Element, Put, Rotary, View, ViewMut};
 use bedplate_transformer::Positions;
 
 use crate::layer::LayerRun;
-use crate::table::{self, Block, EmbeddingParts, LayerParts, Parts};
+use crate::table::{self, Block, EmbeddingParts, LayerParts, MlpParts, Parts};
 use crate::workspace::{HAS_GRADIENTS, LayerRoom, Room};
 use crate::{Architecture, NetworkError, Recompute, Reduce, Slice, Weights};
 
@@ -115,6 +115,11 @@ impl Network {
             Parts::Layer(layer) => Some(&**layer),
             _ => None,
         })
+    }
+
+    /// Layers with experts.
+    pub(crate) fn sparse_layers(&self) -> usize {
+        self.layers(&(0..self.blocks.len())).filter(|layer| matches!(layer.mlp, MlpParts::Mixture(_))).count()
     }
 
     pub(crate) fn rotary(&self) -> Option<&Rotary> {

@@ -220,6 +220,7 @@ fn tokens_of(batch: &Batch) -> Tokens<'_> {
         targets: &batch.targets,
         positions: &batch.positions,
         first_keys: &batch.first_keys,
+        padding: &batch.padding,
     }
 }
 
