@@ -26,6 +26,8 @@ pub enum NetworkError {
     MissingTensors { path: PathBuf, first: String, count: usize },
     #[error("tensor `{tensor}` in {} has shape {found:?}, but the model's is {expected:?}", path.display())]
     WrongShape { path: PathBuf, tensor: String, expected: Vec<usize>, found: Vec<usize> },
+    #[error("{} holds `{head}` and another embedding, but the configuration says that they are one matrix", path.display())]
+    DistinctHead { path: PathBuf, head: String },
     #[error("cannot write weights to {}", path.display())]
     WriteWeights { path: PathBuf, source: io::Error },
 }
@@ -45,6 +47,7 @@ pub const PAGES: &[&Page] = &[
     &BROKEN_WEIGHTS,
     &MISSING_TENSORS,
     &WRONG_SHAPE,
+    &DISTINCT_HEAD,
     &WRITE_WEIGHTS,
 ];
 
@@ -84,7 +87,7 @@ static BROKEN_WEIGHTS: Page = Page {
     code: "network/broken-weights",
     class: Class::User,
     meaning: "The header of a safetensors file does not agree with the file: cut off while copying, or another kind of \
-              file. Formats other than F32, BF16 and F16 are not read.",
+              file; or a tensor that the model needs is in another format than F32, BF16 and F16.",
     remedy: "copy or download the file again and compare its size",
 };
 
@@ -101,6 +104,14 @@ static WRONG_SHAPE: Page = Page {
     class: Class::User,
     meaning: "A tensor has the right name and another shape than the configuration gives it.",
     remedy: "use the config.json that was published with the weights",
+};
+
+static DISTINCT_HEAD: Page = Page {
+    code: "network/distinct-head",
+    class: Class::User,
+    meaning: "`tie_word_embeddings` is set, or is the default of the model's family, so the embedding also serves as the head. The \
+              weights hold a head of their own that differs from it; it would be lost.",
+    remedy: "set `tie_word_embeddings` to false in config.json to use both, or remove the head from the weights",
 };
 
 static WRITE_WEIGHTS: Page = Page {
@@ -121,6 +132,7 @@ impl Diagnostic for NetworkError {
             NetworkError::BrokenWeights { .. } => &BROKEN_WEIGHTS,
             NetworkError::MissingTensors { .. } => &MISSING_TENSORS,
             NetworkError::WrongShape { .. } => &WRONG_SHAPE,
+            NetworkError::DistinctHead { .. } => &DISTINCT_HEAD,
             NetworkError::WriteWeights { .. } => &WRITE_WEIGHTS,
         }
     }

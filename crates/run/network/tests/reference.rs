@@ -220,6 +220,58 @@ fn the_loss_that_balances_experts_is_that_of_transformers() {
     ["mixtral_balance", "qwen3_moe_balance"].into_iter().for_each(check);
 }
 
+/// The tensors of a reference and some more, in a folder of their own.
+fn with_more(name: &str, more: &[(&str, &str, &[usize], Vec<u8>)]) -> PathBuf {
+    let reference = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name);
+    let file = fs::read(reference.join("model.safetensors")).unwrap();
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let mut header: Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let mut data = file[8 + length..].to_vec();
+    for (tensor, dtype, shape, bytes) in more {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        header[tensor] = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
+        data.extend(bytes);
+    }
+    let header = header.to_string();
+    let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    let folder =
+        std::env::temp_dir().join(format!("bedplate-more-{}-{name}-{}", std::process::id(), more[0].0));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("model.safetensors"), whole).unwrap();
+    folder
+}
+
+#[test]
+fn an_unneeded_tensor_of_an_odd_type_is_reported_and_refuses_nothing() {
+    let device = Device::cpu(1);
+    let folder = with_more("gpt2", &[("transformer.h.0.attn.bias", "BOOL", &[2, 2], vec![1; 4])]);
+    let reference = Reference::read(&device, "gpt2");
+    let mut weights = Weights::<f32>::zeros(&device, &reference.network);
+    let loaded = load(&reference.network, &device, &folder, &mut weights).unwrap();
+    assert_eq!(loaded.unused, ["transformer.h.0.attn.bias"]);
+    let folder = with_more("gpt2", &[("transformer.h.0.ln_1.bias", "I64", &[24], vec![0; 8 * 24])]);
+    let error = load(&reference.network, &device, &folder, &mut weights).unwrap_err();
+    let said = "tensor `transformer.h.0.ln_1.bias`: its format I64 is none of F32, BF16, F16";
+    assert!(error.to_string().contains(said), "{error}");
+}
+
+#[test]
+fn a_head_beside_a_tied_embedding_is_the_same_or_refused() {
+    let device = Device::cpu(1);
+    let reference = Reference::read(&device, "qwen2");
+    let mut weights = Weights::<f32>::zeros(&device, &reference.network);
+    let file = SafetensorsFile::open(&reference.folder.join("model.safetensors")).unwrap();
+    let mut table = file.read("model.embed_tokens.weight").unwrap().unwrap();
+    let bytes = |table: &[f32]| table.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let folder = with_more("qwen2", &[("lm_head.weight", "F32", &[67, 24], bytes(&table))]);
+    assert!(load(&reference.network, &device, &folder, &mut weights).unwrap().unused.is_empty());
+    table[5] += 1.0;
+    let folder = with_more("qwen2", &[("lm_head.weight", "F32", &[67, 24], bytes(&table))]);
+    let error = load(&reference.network, &device, &folder, &mut weights).unwrap_err();
+    assert!(error.to_string().contains("holds `lm_head.weight` and another embedding"), "{error}");
+    fs::remove_dir_all(&folder).unwrap();
+}
+
 #[test]
 fn saved_weights_are_the_same_file_as_the_reference() {
     for name in ["llama", "mixtral", "gpt2"] {

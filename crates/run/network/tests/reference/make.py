@@ -4,6 +4,7 @@ For each model: config.json, model.safetensors (weights), gradients.safetensors 
 files), expected.json (tokens, documents' logits and loss). For two of them also curve.json: fifty steps of AdamW.
 
     python make.py make FOLDER [NAME...]     writes the models, all or those named
+    python make.py adapters FOLDER           trains adapters with PEFT (0.21.2) from their files
     python make.py check FOLDER              computes them from their files and compares
 
 Made with transformers 5.22.2 and PyTorch 2.15.0. Checked with 5.22.2 (14 models, all) and with 4.57.6 (13 models):
@@ -200,12 +201,35 @@ def check_curve(folder):
     return apart
 
 
-def curve(model, steps=50):
-    """Fifty steps of AdamW on sequences that follow a rule."""
-    settings = dict(learning_rate=3e-3, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, clip=1.0, warmup=10)
+def adapter(name, targets, root):
+    """Adapters as PEFT makes them, before and after some steps, and the losses on the way."""
+    import peft
+    folder = root / name / "adapter"
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(len(targets))
+    config = peft.LoraConfig(r=2, lora_alpha=6, target_modules=targets, task_type="CAUSAL_LM",
+                             fan_in_fan_out=name.startswith("gpt2"))
+    model = peft.get_peft_model(loaded(root / name), config)
+    tensors = lambda: {key: value.detach().clone().contiguous() for key, value in
+                       peft.get_peft_model_state_dict(model, save_embedding_layers=False).items()}
+    save_file(tensors(), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    found = curve(model, steps=12, weight_decay=0.0)
+    save_file(tensors(), folder / "trained.safetensors", metadata={"format": "pt"})
+    (folder / "curve.json").write_text(json.dumps(dict(found, targets=targets, rank=2, alpha=6)) + "\n")
+    print(f"{name} with adapters on {targets} (PEFT {peft.__version__}): {found['losses'][0]:.4f} -> "
+          f"{found['losses'][-1]:.4f}")
+    usual = peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING["gpt2"]
+    assert list(usual) == ["c_attn"], usual
+
+
+def curve(model, steps=50, weight_decay=0.1):
+    """Some steps of AdamW on sequences that follow a rule."""
+    settings = dict(learning_rate=3e-3, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=weight_decay, clip=1.0,
+                    warmup=10)
     torch.manual_seed(7)
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() == 1]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.dim() > 1]
+    vectors = [p for p in trained if p.dim() == 1]
     optimizer = torch.optim.AdamW(
         [dict(params=matrices, weight_decay=settings["weight_decay"]), dict(params=vectors, weight_decay=0.0)],
         lr=settings["learning_rate"], betas=(settings["beta1"], settings["beta2"]), eps=settings["epsilon"])
@@ -227,6 +251,7 @@ def curve(model, steps=50):
 
 
 CURVES = ["llama", "mixtral"]
+ADAPTERS = {"llama": ["q_proj", "embed_tokens", "lm_head"], "gpt2": ["c_attn", "wpe"]}
 
 if __name__ == "__main__":
     action, root, names = sys.argv[1], Path(sys.argv[2]), sys.argv[3:] or list(CONFIGS)
@@ -235,6 +260,9 @@ if __name__ == "__main__":
             model = make(name, CONFIGS[name](), root / name)
             if name in CURVES:
                 (root / name / "curve.json").write_text(json.dumps(curve(model)) + "\n")
+    elif action == "adapters":
+        for name, targets in ADAPTERS.items():
+            adapter(name, targets, root)
     else:
         names = [name for name in names if MAJOR > 4 or name not in ONLY_SINCE_5]
         apart = {name: check(name, root / name) for name in names}
