@@ -43,7 +43,7 @@ pub use attention::{Attention, GroupedQuery, Latent, Reach};
 pub use builtin::{builtin, builtin_names};
 pub use bytes::{Optimizer, StateBytes, TrainingState};
 pub use check::Flaw;
-pub use config::{from_config, to_config_json};
+pub use config::{Configuration, Fate, Keys, Remark, RemarkReason, fate_of_key, from_config, to_config_json};
 pub use error::{ModelError, PAGES};
 pub use family::Family;
 pub use flops::{AttentionFlops, FlopsByPart, FlopsConvention, FlopsPerToken, Prediction, RecomputeFlops};

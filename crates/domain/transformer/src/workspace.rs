@@ -232,11 +232,22 @@ rooms! {
         losses: wide[rows],
     }
 
-    /// A micro-batch as data gives it.
+    /// A micro-batch as data gives it, and where its tokens go.
     Given(rows: usize, stage: &Stage<'_>) {
         tokens: index[if stage.has_embedding { rows } else { 0 }],
         targets: index[if stage.has_head { rows } else { 0 }],
         positions: index[rows],
+        /// 1 for each token of a mixture that is not padding.
+        counted: index[if stage.experts() > 0 { rows } else { 0 }],
+        /// The share of choices that each expert has in each layer of the model.
+        shares: wide[stage.model_layers * stage.experts()],
+    }
+}
+
+impl Stage<'_> {
+    /// Experts of a layer, at most.
+    pub fn experts(&self) -> usize {
+        self.layers.iter().map(|layer| layer.experts).max().unwrap_or(0)
     }
 }
 
@@ -247,6 +258,8 @@ pub struct Stage<'a> {
     pub vocab: usize,
     /// Its layers, from first to last.
     pub layers: &'a [Widths],
+    /// Layers of the whole model.
+    pub model_layers: usize,
     /// Distinct reaches of the model's attention.
     pub reaches: usize,
     /// Tokens of a micro-batch.

@@ -24,7 +24,7 @@ fn the_text_part_of_a_multimodal_model_is_read() {
 #[test]
 fn a_multimodal_model_may_tie_outside_its_text_part() {
     let text = r#""vocab_size": 10, "hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1,
-                  "num_attention_heads": 1, "max_position_embeddings": 8"#;
+                  "num_attention_heads": 1, "num_key_value_heads": 1, "max_position_embeddings": 8"#;
     let nested =
         format!(r#"{{"model_type": "mistral", "tie_word_embeddings": true, "text_config": {{{text}}}}}"#);
     assert!(read(&nested).has_tied_embeddings);

@@ -165,7 +165,7 @@ fn wrong_values() {
             "\"layer_types\": [\"linear_attention\", \"full_attention\"]",
         ]),
         expect![[r#"
-            error[model/wrong-value]: `layer_types` must be a list of `full_attention`, `sliding_attention` and `chunked_attention`, but is "linear_attention"
+            error[model/wrong-value]: `layer_types` must be a list of `full_attention` and `sliding_attention`, but is "linear_attention"
               in   config.json:9:3: "layer_types": ["linear_attention", "full_attention"]
             help:  correct the value at the line shown
         "#]],

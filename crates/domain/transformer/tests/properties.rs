@@ -23,9 +23,9 @@ fn config() -> impl Strategy<Value = Value> {
         let (flags, family, small) = choices;
         let heads = kv_heads * group;
         let hidden = heads * head_dim * scale;
-        let alternate = |layer: u64| {
-            if (layer + small).is_multiple_of(3) { "full_attention" } else { "sliding_attention" }
-        };
+        let bounded = if family == Family::Llama4 { "chunked_attention" } else { "sliding_attention" };
+        let alternate =
+            |layer: u64| if (layer + small).is_multiple_of(3) { "full_attention" } else { bounded };
         let mut keys = json!({
             "model_type": family.model_type(), "_name_or_path": "some/model", "vocab_size": vocab,
             "hidden_size": hidden, "n_embd": hidden, "d_model": hidden, "intermediate_size": width,
@@ -50,7 +50,7 @@ fn config() -> impl Strategy<Value = Value> {
             keys["moe_layers"] = json!(lists.0);
             keys["vision_config"] = json!({});
         }
-        if !lists.1.is_empty() {
+        if !lists.1.is_empty() && flags[5] {
             keys["layer_types"] = json!((0..layers).map(alternate).collect::<Vec<_>>());
         }
         keys

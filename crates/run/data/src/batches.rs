@@ -75,6 +75,8 @@ pub struct Batch {
     /// The first position of its sequence that each position may attend to.
     pub first_keys: Vec<u32>,
     pub positions: Vec<u32>,
+    /// Tokens of padding at the end of each sequence.
+    pub padding: Vec<u32>,
     /// The number of the first row's sample.
     pub first_sample: u64,
     pub rows: usize,
@@ -108,11 +110,14 @@ impl Batch {
         self.targets.clear();
         self.first_keys.clear();
         self.positions.clear();
+        self.padding.clear();
     }
 
     fn push(&mut self, sample: &Sample, mask: DocumentMask, end: Option<u32>) {
         let sequence = sample.tokens().len() - 1;
         let begin = self.targets.len();
+        // The last token of a sample is a target only.
+        self.padding.push(sample.padding.saturating_sub(1) as u32);
         self.tokens.extend_from_slice(&sample.tokens()[..sequence]);
         let successors = sample.tokens()[1..].iter().zip(&sample.counts()[1..]);
         self.targets.extend(successors.map(|(token, counts)| if *counts { *token } else { IGNORED }));

@@ -1,11 +1,15 @@
 //! Conversations: rendered by a model's chat template, with the assistant's tokens marked.
 
+mod shape;
+
 use minijinja::{Environment, Error, ErrorKind, context};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
 use crate::error::DataError;
 use crate::tokenizer::{Encoder, Tokenizer};
+
+pub(crate) use shape::turns_of;
 
 /// The template for tokenizers without one: ChatML.
 const CHATML: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}<|im_end|>\n{% endfor %}\
@@ -82,43 +86,66 @@ impl ChatTemplate {
 
     /// The tokens of a conversation, and which of them count in the loss: the assistant's, and the token that ends
     /// its turn. Prompt and answer are encoded separately, as at inference.
+    ///
+    /// An answer with `"weight": 0` is shown and not learned, as OpenAI's files ask.
     pub fn encode(
         &self,
         messages: &[Message],
         encoder: &mut Encoder<'_>,
         ids: &mut Vec<u32>,
         counts: &mut Vec<bool>,
-    ) -> Result<(), DataError> {
-        for (text, is_answer) in self.pieces(messages)? {
+    ) -> Result<Answers, DataError> {
+        let (pieces, answers) = self.pieces(messages)?;
+        for (text, is_answer) in pieces {
             encoder.encode(&text, ids)?;
             counts.resize(ids.len(), is_answer);
         }
-        Ok(())
+        Ok(answers)
     }
 
     /// The text, split where answers begin and end.
-    fn pieces(&self, messages: &[Message]) -> Result<Vec<(String, bool)>, DataError> {
+    fn pieces(&self, messages: &[Message]) -> Result<(Vec<(String, bool)>, Answers), DataError> {
         let whole = self.render(messages, false)?;
         let mut pieces = Vec::new();
+        let mut answers = Answers::default();
         let mut at = 0;
-        for answer in (0..messages.len()).filter(|answer| messages[*answer].role == ASSISTANT) {
+        let is_learned =
+            |message: &Message| message.role == ASSISTANT && message.more.get("weight") != Some(&0.into());
+        for answer in (0..messages.len()).filter(|answer| is_learned(&messages[*answer])) {
             let asked = self.render(&messages[..answer], true)?;
             let answered = self.render(&messages[..=answer], false)?;
             // A template may write a turn differently once more turns follow; such a turn is not trained on.
             if asked.len() < at || !answered.starts_with(&asked) || !whole.starts_with(&answered) {
+                answers.left_out += 1;
                 continue;
             }
             let text = whole[asked.len()..answered.len()].trim_end();
             pieces.push((whole[at..asked.len()].to_owned(), false));
             pieces.push((text.to_owned(), true));
             at = asked.len() + text.len();
+            answers.learned += 1;
         }
         if pieces.is_empty() {
             let reason = "it has no assistant answer that the template renders as at inference";
             return Err(DataError::BadTemplate { reason: reason.to_owned() });
         }
         pieces.push((whole[at..].to_owned(), false));
-        Ok(pieces)
+        Ok((pieces, answers))
+    }
+}
+
+/// What becomes of the assistant's turns.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Answers {
+    pub learned: u64,
+    /// Those that the template writes differently once more turns follow.
+    pub left_out: u64,
+}
+
+impl std::ops::AddAssign for Answers {
+    fn add_assign(&mut self, more: Self) {
+        self.learned += more.learned;
+        self.left_out += more.left_out;
     }
 }
 
@@ -196,6 +223,29 @@ mod tests {
         );
         let wrong = template.render(&conversation()[2..], false).unwrap_err();
         assert!(wrong.to_string().contains("turns must alternate"), "{wrong}");
+    }
+
+    /// In the style of Qwen3, which drops the thoughts of all answers but the last.
+    const FORGETFUL: &str = "{% for message in messages %}<|im_start|>{{ message.role }}\n\
+        {{ message.content if loop.last else message.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}\
+        {% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}";
+
+    #[test]
+    fn answers_that_are_not_learned_are_counted() {
+        let tokenizer = tokenizer();
+        let template = ChatTemplate::compile(FORGETFUL.to_owned(), String::new(), String::new()).unwrap();
+        let mut messages = conversation();
+        let answers = |messages: &[Message]| {
+            template.encode(messages, &mut tokenizer.encoder(), &mut Vec::new(), &mut Vec::new())
+        };
+        assert_eq!(answers(&messages).unwrap(), Answers { learned: 2, left_out: 0 });
+        messages[2].content = "two and two</think>4".to_owned();
+        assert_eq!(answers(&messages).unwrap(), Answers { learned: 1, left_out: 1 });
+        assert_eq!(counted(&template, &tokenizer, &messages), ["Yes.<|im_end|>"]);
+        messages[4].more.insert("weight".to_owned(), 0.into());
+        assert!(answers(&messages).is_err(), "nothing is left to learn");
+        messages[2].content = "4".to_owned();
+        assert_eq!(counted(&template, &tokenizer, &messages), ["4<|im_end|>"]);
     }
 
     #[test]

@@ -76,6 +76,20 @@ impl Corpus {
         Tokenizer::load(&self.folder.join(TOKENIZER_FILE))
     }
 
+    /// An error when another corpus was made by another tokenizer, so that an id means something else there.
+    pub fn expect_same_tokenizer(&self, other: &Corpus) -> Result<(), DataError> {
+        let [first, second] = [self, other].map(|corpus| corpus.index.tokenizer.digest);
+        if first == second {
+            return Ok(());
+        }
+        Err(DataError::MixedTokenizers {
+            first_folder: self.folder.clone(),
+            first,
+            other_folder: other.folder.clone(),
+            other: second,
+        })
+    }
+
     /// Reads every block of every shard, which finds any damage.
     pub fn verify(&self) -> Result<(), DataError> {
         self.shards.iter().try_for_each(Shard::verify)

@@ -34,7 +34,7 @@ pub enum DataError {
     BadTokenizer { reason: String, place: Place },
     #[error("the tokenizer has ids up to {highest} but the model's vocabulary is {vocabulary}")]
     Vocabulary { highest: u32, vocabulary: u32 },
-    #[error("the corpora of a mixture have different tokenizers: {} has {first}, {} has {other}", .first_folder.display(), .other_folder.display())]
+    #[error("corpora of one run have different tokenizers: {} has {first}, {} has {other}", .first_folder.display(), .other_folder.display())]
     MixedTokenizers { first_folder: PathBuf, first: Digest, other_folder: PathBuf, other: Digest },
     #[error("{} has {} tokens, too few for one sample of {}", .folder.display(), grouped(*.tokens), grouped(*.sequence as u64))]
     TooShort { folder: PathBuf, tokens: u64, sequence: usize },
@@ -48,10 +48,16 @@ pub enum DataError {
     BadInput { path: PathBuf, format: &'static str, reason: String },
     #[error("{} has an extension of no known format", .path.display())]
     UnknownInput { path: PathBuf },
+    #[error("there is no text in {}", named(.inputs))]
+    NoDocuments { inputs: Vec<PathBuf> },
     #[error("{what}")]
     BadChoice { what: String, remedy: &'static str },
     #[error("the reader of batches has ended")]
     ReaderEnded,
+}
+
+fn named(inputs: &[PathBuf]) -> String {
+    inputs.iter().map(|input| input.display().to_string()).collect::<Vec<_>>().join(", ")
 }
 
 pages! { pub PAGES "data":
@@ -86,7 +92,7 @@ pages! { pub PAGES "data":
         "The tokenizer produces ids that the model has no embedding for."
         "use the model's own tokenizer, or set the model's vocabulary to at least the tokenizer's highest id plus one"
     MIXED "mixed-tokenizers" User
-        "All corpora of a mixture feed one model, so an id must mean the same in all of them."
+        "All corpora of a run, also the one that it is evaluated on, feed one model, so an id must mean the same in all of them."
         "tokenize all corpora with one tokenizer"
     TOO_SHORT "too-short" User
         "A sample is one contiguous run of tokens, and the corpus is shorter than that."
@@ -99,13 +105,16 @@ pages! { pub PAGES "data":
         "check the turns of the conversation and the `chat_template` of the tokenizer's configuration"
     RECORD "bad-record" User
         "A line of an input is not a JSON object with the expected text or conversation."
-        "name the key of the text with `--field`, or give conversations with `--chat` as `messages` with `role` and `content`"
+        "name the key of the text with `--field`, or give conversations with `--chat` in one of the shapes that the guide on data lists"
     INPUT "bad-input" User
         "An input does not match its name: it is damaged, compressed differently, not UTF-8, or lacks the requested column."
         "check the file, and name the column of the text with `--field`"
     UNKNOWN_INPUT "unknown-input" User
         "The format of an input is determined by its file extension."
-        "use .txt or .md, .jsonl or .ndjson, each optionally followed by .gz or .zst, or .parquet"
+        "use .txt or .md, .jsonl, .ndjson or .json, each optionally followed by .gz or .zst, or .parquet"
+    NO_DOCUMENTS "no-documents" User
+        "The inputs are empty, or a folder holds no file of a known format, so there is nothing to make a corpus of."
+        "check the paths; files with the extension .json are read only when named themselves"
     CHOICE "bad-choice" User
         "Options that contradict each other, or a value out of range."
         "see `bedplate help data` and the guide on data"
@@ -136,6 +145,7 @@ impl Diagnostic for DataError {
             DataError::BadRecord { .. } => &RECORD,
             DataError::BadInput { .. } => &INPUT,
             DataError::UnknownInput { .. } => &UNKNOWN_INPUT,
+            DataError::NoDocuments { .. } => &NO_DOCUMENTS,
             DataError::BadChoice { .. } => &CHOICE,
             DataError::ReaderEnded => &ENDED,
         }

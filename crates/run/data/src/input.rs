@@ -3,6 +3,7 @@
 mod lines;
 mod parquet;
 pub(crate) mod record;
+mod records;
 
 use std::fs::{self, File};
 use std::io::{BufRead, BufReader, Read};
@@ -24,6 +25,8 @@ pub(crate) enum Portion {
     Paragraphs(String),
     /// JSON objects, one per line.
     Lines { file: Arc<str>, first_line: usize, text: String },
+    /// JSON objects that may have several lines, with the number of the first one.
+    Records { file: Arc<str>, records: Vec<(usize, String)> },
 }
 
 /// How a text file is split into documents.
@@ -40,11 +43,13 @@ pub enum TextUnit {
 enum Format {
     Text,
     Lines,
+    /// One list of objects, or objects one after the other.
+    Records,
     Parquet,
 }
 
 /// The files that a user's path means: a file itself, or all files of a folder with a known extension,
-/// ordered by name.
+/// ordered by name. A folder's `.json` files are as a rule about the others, and are read only when named.
 pub(crate) fn find_files(inputs: &[PathBuf]) -> Result<Vec<PathBuf>, DataError> {
     let mut files = Vec::new();
     for input in inputs {
@@ -67,7 +72,7 @@ fn add_folder(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), DataError> 
     for path in paths {
         if path.is_dir() {
             add_folder(&path, files)?;
-        } else if format(&path).is_ok() {
+        } else if format(&path).is_ok_and(|format| format != Format::Records) {
             files.push(path);
         }
     }
@@ -94,6 +99,7 @@ pub(crate) fn read(
             Ok(())
         }
         (Format::Text, TextUnit::Paragraph) => lines::read_paragraphs(path, reader, each),
+        (Format::Records, _) => records::read_records(path, reader, each),
         _ => lines::read_lines(path, reader, each),
     }
 }
@@ -130,21 +136,34 @@ pub fn read_texts(
 
 impl Portion {
     fn texts(self, field: &str) -> Result<Vec<String>, DataError> {
-        match self {
-            Portion::Texts(texts) => Ok(texts),
-            Portion::Paragraphs(text) => Ok(paragraphs(&text).map(str::to_owned).collect()),
-            Portion::Lines { file, first_line, text } => {
-                let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-                let text_of = |(at, line): (usize, &str)| {
+        match &self {
+            Portion::Texts(texts) => Ok(texts.clone()),
+            Portion::Paragraphs(text) => Ok(paragraphs(text).map(str::to_owned).collect()),
+            Portion::Lines { .. } | Portion::Records { .. } => {
+                let text_of = |(file, number, line): (&str, usize, &str)| {
                     let text = record::parse(line)
                         .and_then(|record| record::text_of(&record, field).map(str::to_owned));
                     text.map_err(|reason| DataError::BadRecord {
                         reason,
-                        place: record::place(&file, first_line + at, line),
+                        place: record::place(file, number, line),
                     })
                 };
-                lines.map(text_of).collect()
+                self.records().map(text_of).collect()
             }
+        }
+    }
+
+    /// The records of JSON portions, with file and line.
+    pub(crate) fn records(&self) -> Box<dyn Iterator<Item = (&str, usize, &str)> + '_> {
+        match self {
+            Portion::Lines { file, first_line, text } => {
+                let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
+                Box::new(lines.map(move |(at, line)| (&**file, first_line + at, line)))
+            }
+            Portion::Records { file, records } => {
+                Box::new(records.iter().map(move |(number, text)| (&**file, *number, text.as_str())))
+            }
+            Portion::Texts(_) | Portion::Paragraphs(_) => Box::new(std::iter::empty()),
         }
     }
 }
@@ -155,6 +174,7 @@ fn format(path: &Path) -> Result<Format, DataError> {
     match plain.rsplit_once('.').map(|(_, ending)| ending) {
         Some("txt" | "md") => Ok(Format::Text),
         Some("jsonl" | "ndjson") => Ok(Format::Lines),
+        Some("json") => Ok(Format::Records),
         Some("parquet") if plain == name => Ok(Format::Parquet),
         _ => Err(DataError::UnknownInput { path: path.to_owned() }),
     }

@@ -198,14 +198,5 @@ fn check(sources: &[Source], options: &StreamOptions) -> Result<(), DataError> {
             "leave the corpus out, or give it a positive weight",
         );
     }
-    let digest = |source: &Source| source.corpus.index().tokenizer.digest;
-    match sources.iter().find(|source| digest(source) != digest(first)) {
-        None => Ok(()),
-        Some(other) => Err(DataError::MixedTokenizers {
-            first_folder: first.corpus.folder().to_owned(),
-            first: digest(first),
-            other_folder: other.corpus.folder().to_owned(),
-            other: digest(other),
-        }),
-    }
+    sources.iter().try_for_each(|other| first.corpus.expect_same_tokenizer(&other.corpus))
 }

@@ -9,7 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread;
 
-use crate::chat::ChatTemplate;
+use bedplate_diag::Place;
+
+use crate::chat::{Answers, ChatTemplate};
 use crate::corpus::{Content, CorpusOptions, CorpusWriter, Index};
 use crate::disk;
 use crate::error::DataError;
@@ -50,6 +52,43 @@ pub struct Tokenized {
     pub validation: Option<Index>,
     /// Bytes of the input files on disk.
     pub input_bytes: u64,
+    /// What becomes of the assistant's turns in conversations.
+    pub answers: Answers,
+    /// Conversations that could not be used.
+    pub skipped: Skipped,
+}
+
+/// Records that were passed over.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Skipped {
+    pub count: u64,
+    /// The first few, in the order of the input.
+    pub first: Vec<Skip>,
+}
+
+/// Why a record was passed over, and where it is.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Skip {
+    pub reason: String,
+    pub place: Place,
+}
+
+impl Skipped {
+    /// Those that are named.
+    const NAMED: usize = 5;
+
+    fn add(&mut self, skip: Skip) {
+        self.count += 1;
+        if self.first.len() < Self::NAMED {
+            self.first.push(skip);
+        }
+    }
+
+    fn extend(&mut self, more: &Skipped) {
+        self.count += more.count;
+        let room = Self::NAMED - self.first.len();
+        self.first.extend(more.first.iter().take(room).cloned());
+    }
 }
 
 /// Makes a corpus from inputs, files or folders. The result does not depend on the number of threads.
@@ -98,8 +137,10 @@ pub fn tokenize(
             Ok(())
         })
     })?;
+    output.expect_some(inputs)?;
     let validation = output.validation.map(CorpusWriter::finish).transpose()?;
-    Ok(Tokenized { index: output.corpus.finish()?, validation, input_bytes })
+    let (answers, skipped) = (output.answers, output.skipped);
+    Ok(Tokenized { index: output.corpus.finish()?, validation, input_bytes, answers, skipped })
 }
 
 type Numbered<T> = (u64, T);
@@ -167,6 +208,8 @@ struct Output {
     corpus: CorpusWriter,
     validation: Option<CorpusWriter>,
     documents: u64,
+    answers: Answers,
+    skipped: Skipped,
 }
 
 impl Output {
@@ -174,7 +217,13 @@ impl Output {
         let corpus = CorpusWriter::create(folder, tokenizer, options.corpus)?;
         let validation = (options.held_out > 0.0)
             .then(|| CorpusWriter::create(&folder.join(VALIDATION_FOLDER), tokenizer, options.corpus));
-        Ok(Self { corpus, validation: validation.transpose()?, documents: 0 })
+        Ok(Self {
+            corpus,
+            validation: validation.transpose()?,
+            documents: 0,
+            answers: Answers::default(),
+            skipped: Skipped::default(),
+        })
     }
 
     fn push(&mut self, part: &Encoded) -> Result<(), DataError> {
@@ -192,11 +241,29 @@ impl Output {
             from = document.end;
         }
         self.documents += part.documents.len() as u64;
+        self.answers += part.answers;
+        self.skipped.extend(&part.skipped);
         Ok(())
     }
 
+    /// An error when nothing was found in the inputs: an empty corpus is of no use to anybody.
+    fn expect_some(&self, inputs: &[PathBuf]) -> Result<(), DataError> {
+        if self.tokens() > 0 {
+            return Ok(());
+        }
+        Err(match self.skipped.first.first() {
+            Some(Skip { reason, place }) => {
+                DataError::BadRecord { reason: reason.clone(), place: place.clone() }
+            }
+            None => DataError::NoDocuments { inputs: inputs.to_vec() },
+        })
+    }
+
+    fn tokens(&self) -> u64 {
+        self.corpus.tokens() + self.validation.as_ref().map_or(0, CorpusWriter::tokens)
+    }
+
     fn progress(&self, bytes_read: u64, bytes_in_all: u64) -> Progress {
-        let tokens = self.corpus.tokens() + self.validation.as_ref().map_or(0, CorpusWriter::tokens);
-        Progress { bytes_read, bytes_in_all, documents: self.documents, tokens }
+        Progress { bytes_read, bytes_in_all, documents: self.documents, tokens: self.tokens() }
     }
 }

@@ -73,7 +73,10 @@ impl Tokenizer {
             let place = source.place_at(error.line(), error.column());
             DataError::BadTokenizer { reason: "it is not JSON".to_owned(), place }
         })?;
-        let inner: tokenizers::Tokenizer = json.parse().map_err(|error| bad(format!("{error}")))?;
+        let mut inner: tokenizers::Tokenizer = json.parse().map_err(|error| bad(format!("{error}")))?;
+        // Settings for inference that files carry along; a document is encoded as a whole.
+        inner.with_truncation(None).map_err(|error| bad(format!("{error}")))?;
+        inner.with_padding(None);
         let highest = inner.get_vocab(true).values().copied().max();
         let highest = highest.ok_or_else(|| bad("its vocabulary is empty".to_owned()))?;
         let vocabulary = highest.checked_add(1).ok_or_else(|| bad(format!("it has the id {highest}")))?;
@@ -245,6 +248,11 @@ mod tests {
         let mut documents = vec![own.json().to_owned()];
         documents.push(own.json().replace(r"\\p{N}|", r"\\p{N}{1,3}|"));
         documents.push(own.json().replace(r#""ignore_merges": false"#, r#""ignore_merges": true"#));
+        let mut cut: Value = serde_json::from_str(own.json()).unwrap();
+        cut["truncation"] = serde_json::json!({ "direction": "Right", "max_length": 3, "strategy": "LongestFirst", "stride": 0 });
+        cut["padding"] = serde_json::json!({ "strategy": { "Fixed": 64 }, "direction": "Right", "pad_to_multiple_of": null,
+                                             "pad_id": 0, "pad_type_id": 0, "pad_token": "<|endoftext|>" });
+        documents.push(cut.to_string());
         documents.push(own.json().replace(r#""normalizer": null"#, r#""normalizer": {"type": "NFC"}"#));
         let mut gpt2: Value = serde_json::from_str(own.json()).unwrap();
         gpt2["pre_tokenizer"] =
@@ -258,6 +266,17 @@ mod tests {
         assert!(TOKENIZERS.iter().all(|tokenizer| tokenizer.byte_level.is_some()));
         let digests: std::collections::BTreeSet<Digest> = TOKENIZERS.iter().map(Tokenizer::digest).collect();
         assert_eq!(digests.len(), TOKENIZERS.len());
+    }
+
+    /// A word that is too long for the fast encoder, so that both are asked.
+    #[test]
+    fn truncation_and_padding_of_a_file_are_ignored() {
+        let long = format!("the garden {}", "x".repeat(200));
+        let expected = TOKENIZERS[0].encode(&long).unwrap();
+        let cut = TOKENIZERS.iter().find(|tokenizer| tokenizer.json().contains("max_length")).unwrap();
+        assert!(expected.len() > 64);
+        assert_eq!(cut.encode(&long).unwrap(), expected);
+        assert_eq!(cut.encode("the garden").unwrap(), TOKENIZERS[0].encode("the garden").unwrap());
     }
 
     proptest! {

@@ -57,6 +57,8 @@ struct Buffers<E> {
     logits: Buffer<f32>,
     probabilities: Buffer<f32>,
     chosen: Buffer<u32>,
+    counted: Buffer<u32>,
+    shares: Buffer<f32>,
     order: Buffer<u32>,
     slots: Buffer<u32>,
     offsets: Buffer<u32>,
@@ -96,6 +98,8 @@ impl<E: Element> Buffers<E> {
             logits: device.zeros(ROWS * EXPERTS),
             probabilities: device.zeros(ROWS * EXPERTS),
             chosen: device.zeros(CHOICES),
+            counted: device.zeros(ROWS),
+            shares: device.zeros(EXPERTS),
             order: device.zeros(CHOICES),
             slots: device.zeros(CHOICES),
             offsets: device.zeros(EXPERTS + 1),
@@ -203,9 +207,11 @@ impl<E: Element> Buffers<E> {
         device.gather_rows_backward(all(&self.d_slot_rows, CHOICES), slots, PER_TOKEN, Put::Add, out);
         let (probabilities, d_logits) = (all(&self.probabilities, ROWS), all_mut(&mut self.logits, ROWS));
         let (chosen, d_weights) = (self.chosen.view(), self.d_weights.view());
-        let balance = Some(Balance { coefficient: 0.01 });
+        let (counted, shares) = (self.counted.view(), self.shares.view_mut());
+        device.expert_shares(chosen, PER_TOKEN, counted, shares);
+        let shares = self.shares.view().matrix(1, EXPERTS);
+        let balance = Some(Balance { coefficient: 0.01, shares, layers: 1, counted });
         device.route_backward(probabilities, chosen, weights, PER_TOKEN, true, d_weights, balance, d_logits);
-        assert!(device.balance_loss(probabilities, chosen, PER_TOKEN) > 0.0);
         device.gate_rows(x, self.losses.view(), Put::Replace, all_mut(&mut self.out, ROWS));
         let (gates, to_logits) = (self.losses.view(), self.d_weights.range_mut(0..ROWS));
         device.gate_rows_backward(d, x, gates, all_mut(&mut self.out, ROWS), to_logits);

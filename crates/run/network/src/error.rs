@@ -4,7 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use bedplate_diag::{Class, Diagnostic, Page, Place};
-use bedplate_transformer::ModelError;
+use bedplate_transformer::{ModelError, Remark};
 
 #[derive(Debug, thiserror::Error)]
 pub enum NetworkError {
@@ -12,8 +12,8 @@ pub enum NetworkError {
     Model(Box<ModelError>),
     #[error("this program cannot compute {feature}")]
     Unsupported { feature: String },
-    #[error("`{key}` must be {expected}, but is {found}")]
-    WrongKey { key: String, expected: &'static str, found: String },
+    #[error("{0}")]
+    NotComputed(Box<Remark>),
     #[error("sequences of {longest} tokens are asked for, but the model has {positions} learned positions")]
     TooLong { longest: usize, positions: u64 },
     #[error("{count} {what} cannot be divided evenly among {degree} tensor-parallel ranks")]
@@ -28,14 +28,21 @@ pub enum NetworkError {
     WrongShape { path: PathBuf, tensor: String, expected: Vec<usize>, found: Vec<usize> },
     #[error("number {place} of tensor `{tensor}` in {} is {value}", path.display())]
     NotFinite { path: PathBuf, tensor: String, place: usize, value: f32 },
+    #[error("{} holds `{head}` and another embedding, but the configuration says that they are one matrix", path.display())]
+    DistinctHead { path: PathBuf, head: String },
     #[error("cannot write weights to {}", path.display())]
     WriteWeights { path: PathBuf, source: io::Error },
+}
+
+impl From<ModelError> for NetworkError {
+    fn from(error: ModelError) -> Self {
+        Self::Model(Box::new(error))
+    }
 }
 
 /// The documentation of every code of this crate.
 pub const PAGES: &[&Page] = &[
     &UNSUPPORTED,
-    &WRONG_KEY,
     &TOO_LONG,
     &UNEVEN,
     &READ_WEIGHTS,
@@ -43,6 +50,7 @@ pub const PAGES: &[&Page] = &[
     &MISSING_TENSORS,
     &WRONG_SHAPE,
     &NOT_FINITE,
+    &DISTINCT_HEAD,
     &WRITE_WEIGHTS,
 ];
 
@@ -53,13 +61,6 @@ static UNSUPPORTED: Page = Page {
               Mistral, Mixtral, Qwen2, Qwen2-MoE, Qwen3 and Qwen3-MoE models with rotary (default, linear, llama3) or \
               learned positions, SwiGLU or GELU, full or sliding-window attention.",
     remedy: "choose a model of these families, or remove the feature from its configuration",
-};
-
-static WRONG_KEY: Page = Page {
-    code: "network/wrong-value",
-    class: Class::User,
-    meaning: "A key of config.json that the arithmetic needs has a value of the wrong type.",
-    remedy: "compare the key with the model's published config.json",
 };
 
 static TOO_LONG: Page = Page {
@@ -89,7 +90,7 @@ static BROKEN_WEIGHTS: Page = Page {
     code: "network/broken-weights",
     class: Class::User,
     meaning: "The header of a safetensors file does not agree with the file: cut off while copying, or another kind of \
-              file. Formats other than F32, BF16 and F16 are not read.",
+              file; or a tensor that the model needs is in another format than F32, BF16 and F16.",
     remedy: "copy or download the file again and compare its size",
 };
 
@@ -116,6 +117,14 @@ static NOT_FINITE: Page = Page {
     remedy: "use an earlier checkpoint of those weights, or copy or download the file again",
 };
 
+static DISTINCT_HEAD: Page = Page {
+    code: "network/distinct-head",
+    class: Class::User,
+    meaning: "`tie_word_embeddings` is set, or is the default of the model's family, so the embedding also serves as the head. The \
+              weights hold a head of their own that differs from it; it would be lost.",
+    remedy: "set `tie_word_embeddings` to false in config.json to use both, or remove the head from the weights",
+};
+
 static WRITE_WEIGHTS: Page = Page {
     code: "network/cannot-write-weights",
     class: Class::Transient,
@@ -127,8 +136,7 @@ impl Diagnostic for NetworkError {
     fn page(&self) -> &'static Page {
         match self {
             NetworkError::Model(error) => error.page(),
-            NetworkError::Unsupported { .. } => &UNSUPPORTED,
-            NetworkError::WrongKey { .. } => &WRONG_KEY,
+            NetworkError::Unsupported { .. } | NetworkError::NotComputed(_) => &UNSUPPORTED,
             NetworkError::TooLong { .. } => &TOO_LONG,
             NetworkError::Uneven { .. } => &UNEVEN,
             NetworkError::ReadWeights { .. } => &READ_WEIGHTS,
@@ -136,6 +144,7 @@ impl Diagnostic for NetworkError {
             NetworkError::MissingTensors { .. } => &MISSING_TENSORS,
             NetworkError::WrongShape { .. } => &WRONG_SHAPE,
             NetworkError::NotFinite { .. } => &NOT_FINITE,
+            NetworkError::DistinctHead { .. } => &DISTINCT_HEAD,
             NetworkError::WriteWeights { .. } => &WRITE_WEIGHTS,
         }
     }
@@ -150,6 +159,7 @@ impl Diagnostic for NetworkError {
     fn place(&self) -> Option<&Place> {
         match self {
             NetworkError::Model(error) => error.place(),
+            NetworkError::NotComputed(remark) => Some(&remark.place),
             _ => None,
         }
     }

@@ -12,13 +12,15 @@ use bedplate_kernels::{
 use crate::Network;
 use crate::numerics::Activation;
 use crate::table::{DenseParts, LayerParts, LinearParts, MlpParts};
-use crate::workspace::{Cheap, HAS_GRADIENTS, InnerGradients, Kept, LayerRoom, Partial};
+use crate::workspace::{Cheap, HAS_GRADIENTS, InnerGradients, Kept, LayerRoom, Partial, Routing};
 
 /// What all functions of a layer share: where it runs, its table, its weights and the rows it works on.
 pub(crate) struct LayerRun<'a, E: Element> {
     pub(crate) device: &'a Device,
     pub(crate) network: &'a Network,
     pub(crate) parts: &'a LayerParts,
+    /// Counted from 0.
+    pub(crate) layer: usize,
     pub(crate) weights: View<'a, E>,
     pub(crate) rows: usize,
     pub(crate) sequence: usize,
@@ -56,7 +58,7 @@ impl<E: Element> LayerRun<'_, E> {
 
     /// From the residual stream before the layer to the one after it.
     pub(crate) fn forward(&self, room: &mut LayerRoom<'_, E>) {
-        let LayerRoom { input, output, kept, cheap, partial, .. } = room;
+        let LayerRoom { input, output, kept, cheap, partial, routing, .. } = room;
         self.norm_before_attention(input, kept, cheap);
         self.project(kept, cheap);
         self.attend(kept);
@@ -69,7 +71,9 @@ impl<E: Element> LayerRun<'_, E> {
                 let activated = self.matrix(&cheap.activated, dense.width);
                 self.add_product(&dense.down, activated, &kept.middle, partial, output);
             }
-            MlpParts::Mixture(mixture) => self.mixture_forward(mixture, kept, cheap, partial, output),
+            MlpParts::Mixture(mixture) => {
+                self.mixture_forward(mixture, kept, cheap, partial, routing, output)
+            }
         }
     }
 
@@ -86,16 +90,24 @@ impl<E: Element> LayerRun<'_, E> {
 
     /// Turns the gradient of the layer's output into that of its input, and adds to the gradient of its weights.
     pub(crate) fn backward(&self, room: &mut LayerRoom<'_, E>, mut gradient: BlockGradient<'_>) {
-        let LayerRoom { input, kept, cheap, gradients, inner, partial, .. } = room;
+        let LayerRoom { input, kept, cheap, gradients, inner, partial, routing, .. } = room;
         let outer = gradients.as_deref_mut().expect(HAS_GRADIENTS);
         let inner = inner.as_deref_mut().expect(HAS_GRADIENTS);
         match partial {
             None => {
                 let normed = &mut outer.normed;
-                self.mlp_backward(kept, cheap, &outer.stream, inner, normed, reborrow(&mut gradient));
+                self.mlp_backward(
+                    kept,
+                    cheap,
+                    &outer.stream,
+                    inner,
+                    normed,
+                    routing,
+                    reborrow(&mut gradient),
+                );
             }
             Some(Partial { sums, .. }) => {
-                self.mlp_backward(kept, cheap, &outer.stream, inner, sums, reborrow(&mut gradient));
+                self.mlp_backward(kept, cheap, &outer.stream, inner, sums, routing, reborrow(&mut gradient));
                 self.complete(sums, &mut outer.normed);
             }
         }
@@ -115,6 +127,7 @@ impl<E: Element> LayerRun<'_, E> {
     }
 
     /// From the gradient of the MLP's output to that of its normed input.
+    #[expect(clippy::too_many_arguments, reason = "what goes in, what comes out, and where")]
     fn mlp_backward<T: Element>(
         &self,
         kept: &Kept<E>,
@@ -122,6 +135,7 @@ impl<E: Element> LayerRun<'_, E> {
         d_output: &Buffer<E>,
         inner: &mut InnerGradients<E>,
         d_normed: &mut Buffer<T>,
+        routing: &Routing<'_>,
         gradient: BlockGradient<'_>,
     ) {
         match &self.parts.mlp {
@@ -132,7 +146,7 @@ impl<E: Element> LayerRun<'_, E> {
                 self.dense_backward(dense, d_output, kept, cheap, rooms, Put::Replace, d_normed, gradient);
             }
             MlpParts::Mixture(mixture) => {
-                self.mixture_backward(mixture, kept, cheap, d_output, inner, d_normed, gradient);
+                self.mixture_backward(mixture, kept, cheap, d_output, inner, d_normed, routing, gradient);
             }
         }
     }
@@ -224,7 +238,7 @@ impl<E: Element> LayerRun<'_, E> {
             heads: widths.heads,
             kv_heads: widths.kv_heads,
             head_dim: widths.head_dim,
-            scale: (widths.head_dim as f32).sqrt().recip(),
+            scale: self.network.architecture().numerics.attention_scale.of(widths.head_dim, self.layer),
         }
     }
 

@@ -28,7 +28,7 @@ pub use bedplate_transformer::workspace::Recompute;
 pub use error::{NetworkError, PAGES};
 pub use head::HeadWeights;
 pub use network::{Network, NonFinite};
-pub use numerics::{Activation, Architecture, Numerics, RotaryScheme};
+pub use numerics::{Activation, Architecture, AttentionScale, Numerics, RotaryScheme};
 pub use safetensors::{
     CONFIG_FILE, Format, Loaded, SafetensorsFile, StoredTensor, TensorLayout, WEIGHTS_FILE, load, save,
     write_tensors,

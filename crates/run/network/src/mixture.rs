@@ -7,7 +7,7 @@ use bedplate_kernels::{Balance, Buffer, Element, Matrix, Put};
 
 use crate::layer::{BlockGradient, DenseRooms, LayerRun, reborrow};
 use crate::table::MixtureParts;
-use crate::workspace::{Cheap, InnerGradients, Kept, Partial};
+use crate::workspace::{Cheap, InnerGradients, Kept, Partial, Routing};
 
 impl<E: Element> LayerRun<'_, E> {
     /// `output = middle + experts(normed) + shared(normed)`.
@@ -17,9 +17,10 @@ impl<E: Element> LayerRun<'_, E> {
         kept: &mut Kept<E>,
         cheap: &mut Cheap<E>,
         partial: &mut Option<&mut Partial<E>>,
+        routing: &mut Routing<'_>,
         output: &mut Buffer<E>,
     ) {
-        self.choose(parts, cheap, kept);
+        self.choose(parts, cheap, kept, routing);
         self.gather(parts, kept, cheap);
         let (rows, hidden, slots) = (self.rows, self.hidden(), self.rows * parts.per_token);
         self.device.expert_linear(
@@ -77,7 +78,7 @@ impl<E: Element> LayerRun<'_, E> {
     }
 
     /// Which experts each token visits, and the order by expert.
-    fn choose(&self, parts: &MixtureParts, cheap: &Cheap<E>, kept: &mut Kept<E>) {
+    fn choose(&self, parts: &MixtureParts, cheap: &Cheap<E>, kept: &mut Kept<E>, routing: &mut Routing<'_>) {
         let (rows, experts) = (self.rows, parts.experts);
         let choices = rows * parts.per_token;
         let normed = self.matrix(&cheap.before_mlp, self.hidden());
@@ -91,6 +92,9 @@ impl<E: Element> LayerRun<'_, E> {
             kept.experts.range_mut(0..choices),
             kept.choice_weights.range_mut(0..choices),
         );
+        let row = self.layer * experts..(self.layer + 1) * experts;
+        let shares = routing.shares.range_mut(row);
+        self.device.expert_shares(kept.experts.range(0..choices), parts.per_token, routing.counted, shares);
         self.device.dispatch(
             kept.experts.range(0..choices),
             experts,
@@ -152,6 +156,7 @@ impl<E: Element> LayerRun<'_, E> {
         d_output: &Buffer<E>,
         inner: &mut InnerGradients<E>,
         d_normed: &mut Buffer<T>,
+        routing: &Routing<'_>,
         mut gradient: BlockGradient<'_>,
     ) {
         let (hidden, slots) = (self.hidden(), self.rows * parts.per_token);
@@ -164,7 +169,7 @@ impl<E: Element> LayerRun<'_, E> {
             self.matrix_mut(d_normed, hidden),
         );
         self.network.sum_over_ranks(self.device, inner.choice_weights.range_mut(0..slots));
-        self.router_backward(parts, kept, cheap, inner, d_normed, reborrow(&mut gradient));
+        self.router_backward(parts, kept, cheap, inner, d_normed, routing, reborrow(&mut gradient));
         self.shared_backward(parts, kept, cheap, d_output, inner, d_normed, gradient);
     }
 
@@ -214,6 +219,7 @@ impl<E: Element> LayerRun<'_, E> {
         self.device.expert_linear_backward_input(d_gate_up, offsets, gate_up, d_gathered);
     }
 
+    #[expect(clippy::too_many_arguments, reason = "what goes in, what comes out, and where")]
     fn router_backward<T: Element>(
         &self,
         parts: &MixtureParts,
@@ -221,11 +227,18 @@ impl<E: Element> LayerRun<'_, E> {
         cheap: &Cheap<E>,
         inner: &mut InnerGradients<E>,
         d_normed: &mut Buffer<T>,
+        routing: &Routing<'_>,
         gradient: BlockGradient<'_>,
     ) {
         let choices = self.rows * parts.per_token;
         let numerics = &self.network.architecture().numerics;
         let coefficient = self.balance * numerics.balance_coefficient;
+        let balance = Balance {
+            coefficient,
+            shares: routing.shares.view().matrix(self.network.layer_count(), parts.experts),
+            layers: self.network.sparse_layers(),
+            counted: routing.counted,
+        };
         self.device.route_backward(
             self.matrix(&kept.probabilities, parts.experts),
             kept.experts.range(0..choices),
@@ -233,7 +246,7 @@ impl<E: Element> LayerRun<'_, E> {
             parts.per_token,
             numerics.normalises_experts,
             inner.choice_weights.range(0..choices),
-            (coefficient > 0.0).then_some(Balance { coefficient }),
+            (coefficient > 0.0).then_some(balance),
             self.matrix_mut(&mut inner.router_logits, parts.experts),
         );
         let d_logits = self.matrix(&inner.router_logits, parts.experts);

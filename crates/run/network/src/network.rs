@@ -9,7 +9,7 @@ use bedplate_kernels::{Device, Element, Put, Rotary, View, ViewMut};
 use bedplate_transformer::Positions;
 
 use crate::layer::LayerRun;
-use crate::table::{self, Block, EmbeddingParts, LayerParts, Parts};
+use crate::table::{self, Block, EmbeddingParts, LayerParts, MlpParts, Parts};
 use crate::workspace::{HAS_GRADIENTS, LayerRoom, Room};
 use crate::{Architecture, NetworkError, Recompute, Reduce, Slice, Weights};
 
@@ -73,6 +73,19 @@ impl Network {
         &self.architecture
     }
 
+    /// What the configuration or this use of it asks for and is not done, or should not be expected.
+    pub fn remarks(&self) -> Vec<String> {
+        let mut remarks = self.architecture.remarks.clone();
+        let (longest, context) = (self.longest, self.architecture.transformer.max_context);
+        if longest as u64 > context {
+            remarks.push(format!(
+                "sequences of {longest} tokens are longer than the {context} for which the model was made \
+                 (`max_position_embeddings`)"
+            ));
+        }
+        remarks
+    }
+
     /// The part of each layer that this network has.
     pub fn slice(&self) -> Slice {
         self.slice
@@ -102,6 +115,11 @@ impl Network {
             Parts::Layer(layer) => Some(&**layer),
             _ => None,
         })
+    }
+
+    /// Layers with experts.
+    pub(crate) fn sparse_layers(&self) -> usize {
+        self.layers(&(0..self.blocks.len())).filter(|layer| matches!(layer.mlp, MlpParts::Mixture(_))).count()
     }
 
     pub(crate) fn rotary(&self) -> Option<&Rotary> {
@@ -271,9 +289,19 @@ impl Network {
         let (rows, sequence) = (room.shape.rows(), room.shape.sequence);
         let room = room.layer(index, parts.reach);
         let (positions, first_keys) = (room.positions, room.first_keys);
-        let network = self;
-        let run =
-            LayerRun { device, network, parts, weights, rows, sequence, positions, first_keys, balance };
+        let (network, layer) = (self, index - 1);
+        let run = LayerRun {
+            device,
+            network,
+            parts,
+            layer,
+            weights,
+            rows,
+            sequence,
+            positions,
+            first_keys,
+            balance,
+        };
         (run, room)
     }
 

@@ -1,9 +1,13 @@
 //! What a `config.json` says beyond the shape: the constants that the arithmetic needs.
 
+use std::ops::RangeInclusive;
+
 use bedplate_diag::Source;
 use bedplate_kernels::Gelu;
-use bedplate_transformer::{Attention, Family, Mlp, NormPlacement, Positions, Reach, Transformer};
-use serde_json::{Map, Value};
+use bedplate_transformer::{
+    Attention, Configuration, Family, Keys, Mlp, ModelError, NormPlacement, Positions, Reach, RemarkReason,
+    Transformer,
+};
 
 use crate::NetworkError;
 
@@ -12,6 +16,8 @@ use crate::NetworkError;
 pub struct Architecture {
     pub transformer: Transformer,
     pub numerics: Numerics,
+    /// What the configuration asks for and is not done.
+    pub remarks: Vec<String>,
     config: String,
 }
 
@@ -19,6 +25,7 @@ pub struct Architecture {
 pub struct Numerics {
     pub norm_epsilon: f32,
     pub activation: Activation,
+    pub attention_scale: AttentionScale,
     pub rotary: Option<RotaryScheme>,
     /// Weights of the chosen experts are scaled to a sum of one.
     pub normalises_experts: bool,
@@ -33,6 +40,23 @@ pub enum Activation {
     /// `silu(gate) * up`
     SwiGlu,
     Gelu(Gelu),
+}
+
+/// What the product of a query and a key is multiplied by.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct AttentionScale {
+    /// One over the root of the head size; otherwise one.
+    pub by_head_size: bool,
+    /// Also one over the layer's number, counted from 1 (a setting of GPT-2).
+    pub by_layer: bool,
+}
+
+impl AttentionScale {
+    /// Of a layer, counted from 0.
+    pub(crate) fn of(self, head_dim: usize, layer: usize) -> f32 {
+        let by_head_size = if self.by_head_size { (head_dim as f32).sqrt().recip() } else { 1.0 };
+        if self.by_layer { by_head_size / (layer + 1) as f32 } else { by_head_size }
+    }
 }
 
 /// Rotary positions: angular frequencies of the pairs of a head.
@@ -54,25 +78,28 @@ const FAMILIES: [Family; 8] = [
 ];
 
 impl Architecture {
-    /// Reads a `config.json` and checks that every feature in it can be computed.
+    /// Reads a `config.json` and checks that every feature in it can be computed. Of a multimodal model it takes the language
+    /// model.
     pub fn from_config(source: Source<'_>) -> Result<Self, NetworkError> {
-        let transformer = bedplate_transformer::from_config(source)
-            .map_err(|source| NetworkError::Model(Box::new(source)))?;
-        Self::new(transformer, source.text)
+        let configuration = Configuration::parse(source)?;
+        let transformer = configuration.transformer()?;
+        refuse_unsupported(&transformer)?;
+        let (_, keys) = configuration.language_model()?;
+        let mut remarks = Vec::new();
+        for remark in configuration.remarks()? {
+            if let RemarkReason::NotComputed { .. } = remark.reason {
+                return Err(NetworkError::NotComputed(Box::new(remark)));
+            }
+            remarks.push(remark.to_string());
+        }
+        let numerics = Numerics::read(&keys, &transformer, &mut remarks)?;
+        Ok(Self { transformer, numerics, remarks, config: configuration.standalone_json()? })
     }
 
     /// A built-in shape with the default constants of its family.
     pub fn from_shape(transformer: Transformer) -> Result<Self, NetworkError> {
-        let config = bedplate_transformer::to_config_json(&transformer)
-            .map_err(|source| NetworkError::Model(Box::new(source)))?;
-        Self::new(transformer, &config)
-    }
-
-    fn new(transformer: Transformer, config: &str) -> Result<Self, NetworkError> {
-        refuse_unsupported(&transformer)?;
-        let keys = Keys(serde_json::from_str(config).expect("the shape was read from the same text"));
-        let numerics = Numerics::read(&keys, &transformer)?;
-        Ok(Self { transformer, numerics, config: config.to_owned() })
+        let config = bedplate_transformer::to_config_json(&transformer)?;
+        Self::from_config(Source::new(&transformer.name, &config))
     }
 
     /// The configuration as it was read, for saving beside weights.
@@ -98,6 +125,10 @@ fn refuse_unsupported(model: &Transformer) -> Result<(), NetworkError> {
             Attention::GroupedQuery(grouped) if grouped.has_sinks => return refuse("attention sinks".into()),
             Attention::GroupedQuery(_) => {}
         }
+        let head_dim = layer.attention.query_dim();
+        if model.positions == Positions::Rotary && head_dim % 2 == 1 {
+            return refuse(format!("rotary positions of heads of an odd size, {head_dim}"));
+        }
         if matches!(layer.reach, Reach::Chunk(_)) {
             return refuse("chunked attention".into());
         }
@@ -111,33 +142,43 @@ fn refuse_unsupported(model: &Transformer) -> Result<(), NetworkError> {
 }
 
 impl Numerics {
-    fn read(keys: &Keys, model: &Transformer) -> Result<Self, NetworkError> {
-        let gpt2 = model.family == Family::Gpt2;
-        let epsilon =
-            if gpt2 { keys.number("layer_norm_epsilon", 1e-5)? } else { keys.number("rms_norm_eps", 1e-6)? };
-        let balance = keys.number("router_aux_loss_coef", 0.001)?;
+    fn read(keys: &Keys<'_>, model: &Transformer, remarks: &mut Vec<String>) -> Result<Self, NetworkError> {
+        let is_gpt2 = model.family == Family::Gpt2;
+        let (epsilon_key, epsilon) = match model.family {
+            Family::Gpt2 => ("layer_norm_epsilon", 1e-5),
+            Family::Mixtral => ("rms_norm_eps", 1e-5),
+            _ => ("rms_norm_eps", 1e-6),
+        };
+        let balance = keys.number_within("router_aux_loss_coef", 0.001, 0.0..=1e6)?;
         Ok(Self {
-            norm_epsilon: epsilon as f32,
+            norm_epsilon: keys.number_within(epsilon_key, epsilon, 0.0..=1.0)? as f32,
             activation: activation(keys, model)?,
-            rotary: (model.positions == Positions::Rotary).then(|| rotary(keys, model)).transpose()?,
+            attention_scale: AttentionScale {
+                by_head_size: !is_gpt2 || keys.flag("scale_attn_weights", true)?,
+                by_layer: is_gpt2 && keys.flag("scale_attn_by_inverse_layer_idx", false)?,
+            },
+            rotary: match model.positions {
+                Positions::Rotary => Some(rotary(keys, model, remarks)?),
+                _ => None,
+            },
             normalises_experts: match model.family {
                 Family::Mixtral => true,
                 _ => keys.flag("norm_topk_prob", false)?,
             },
             balance_coefficient: if model.is_mixture() { balance as f32 } else { 0.0 },
-            initial_deviation: keys.number("initializer_range", 0.02)?,
+            initial_deviation: keys.number_within("initializer_range", 0.02, 0.0..=100.0)?,
         })
     }
 }
 
-fn activation(keys: &Keys, model: &Transformer) -> Result<Activation, NetworkError> {
+fn activation(keys: &Keys<'_>, model: &Transformer) -> Result<Activation, NetworkError> {
     let is_gated = model.layers().all(|layer| match &layer.mlp {
         Mlp::Dense(dense) => dense.is_gated,
         Mlp::Mixture(mixture) => mixture.expert.is_gated,
     });
     let key = if model.family == Family::Gpt2 { "activation_function" } else { "hidden_act" };
-    let named = keys.word(key, if is_gated { "silu" } else { "gelu_new" })?;
-    match (is_gated, named.as_str()) {
+    let named = keys.word(key)?.unwrap_or(if is_gated { "silu" } else { "gelu_new" });
+    match (is_gated, named) {
         (true, "silu" | "swish") => Ok(Activation::SwiGlu),
         (false, "gelu_new" | "gelu_pytorch_tanh") => Ok(Activation::Gelu(Gelu::Tanh)),
         (false, "gelu") => Ok(Activation::Gelu(Gelu::Exact)),
@@ -146,93 +187,132 @@ fn activation(keys: &Keys, model: &Transformer) -> Result<Activation, NetworkErr
 }
 
 /// Frequencies `theta^(-2i/d)`, stretched as `rope_scaling` (or `rope_parameters`, since transformers 5) says.
-fn rotary(keys: &Keys, model: &Transformer) -> Result<RotaryScheme, NetworkError> {
-    let head_dim = model.layers().next().map_or(0, |layer| layer.attention.query_dim()) as f64;
-    let scheme = keys.section("rope_parameters")?.or(keys.section("rope_scaling")?);
-    let scheme = scheme.unwrap_or(Keys(Value::Object(Map::new())));
-    let usual = if matches!(model.family, Family::Mixtral) { 1e6 } else { 1e4 };
-    let theta = scheme.number("rope_theta", keys.number("rope_theta", usual)?)?;
-    let rotated = (head_dim * keys.number("partial_rotary_factor", 1.0)?) as usize / 2 * 2;
-    let plain = (0..rotated / 2).map(|pair| theta.powf(-2.0 * pair as f64 / rotated as f64));
-    let kind = scheme.word("rope_type", &scheme.word("type", "default")?)?;
-    let frequencies = match kind.as_str() {
-        "default" => plain.collect(),
-        "linear" => {
-            let factor = scheme.number("factor", 1.0)?;
-            plain.map(|frequency| frequency / factor).collect()
-        }
-        "llama3" => {
-            let stretch = Stretch::read(&scheme)?;
-            plain.map(|frequency| stretch.apply(frequency)).collect()
-        }
-        other => return Err(NetworkError::Unsupported { feature: format!("the rotary scheme `{other}`") }),
-    };
+fn rotary(
+    keys: &Keys<'_>,
+    model: &Transformer,
+    remarks: &mut Vec<String>,
+) -> Result<RotaryScheme, NetworkError> {
+    let head_dim = model.layers().next().map_or(0, |layer| layer.attention.query_dim());
+    let scheme = Scheme::read(keys)?;
+    let usual = if model.family == Family::Mixtral { 1e6 } else { 1e4 };
+    let theta = scheme.theta(keys.number_within("rope_theta", usual, THETAS)?)?;
+    let stretch = scheme.stretch()?;
+    remarks.extend(scheme.ignored());
+    let plain = (0..head_dim / 2).map(|pair| theta.powf(-2.0 * pair as f64 / head_dim as f64));
+    let frequencies = plain.map(|frequency| stretch.apply(frequency)).collect();
     Ok(RotaryScheme { frequencies })
 }
 
-/// Llama 3.1's scheme: long waves are slowed by `factor`, short ones stay, those between are blended.
-struct Stretch {
-    factor: f64,
-    low: f64,
-    high: f64,
-    original: f64,
+/// The section on rotary positions, where there is one.
+struct Scheme<'a> {
+    name: &'static str,
+    section: Option<Keys<'a>>,
+    kind: &'a str,
+}
+
+const THETAS: RangeInclusive<f64> = 1.0..=1e12;
+
+impl<'a> Scheme<'a> {
+    fn read(keys: &Keys<'a>) -> Result<Self, NetworkError> {
+        // Where both are given, transformers 5 takes the older one, and version 4 knows no other.
+        let (name, section) = match keys.section("rope_scaling")? {
+            Some(older) => ("rope_scaling", Some(older)),
+            None => ("rope_parameters", keys.section("rope_parameters")?),
+        };
+        let kind = match &section {
+            Some(section) => section.word("rope_type")?.or(section.word("type")?),
+            None => None,
+        };
+        Ok(Self { name, section, kind: kind.unwrap_or("default") })
+    }
+
+    fn theta(&self, outside: f64) -> Result<f64, ModelError> {
+        self.section
+            .as_ref()
+            .map_or(Ok(outside), |section| section.number_within("rope_theta", outside, THETAS))
+    }
+
+    fn stretch(&self) -> Result<Stretch, NetworkError> {
+        let Some(section) = &self.section else { return Ok(Stretch::None) };
+        if section.number("partial_rotary_factor")?.is_some_and(|factor| factor != 1.0) {
+            return Err(section
+                .wrong("partial_rotary_factor", "1, as a part of a head is not turned")
+                .into());
+        }
+        match self.kind {
+            "default" => Ok(Stretch::None),
+            "linear" => Ok(Stretch::Linear { factor: required(section, "factor", 1.0..=1e6)? }),
+            "llama3" => Stretch::llama3(section),
+            other => Err(NetworkError::Unsupported { feature: format!("the rotary scheme `{other}`") }),
+        }
+    }
+
+    /// The keys of the section that its kind does not have.
+    fn ignored(&self) -> Vec<String> {
+        let own: &[&str] = match self.kind {
+            "linear" => &["factor"],
+            "llama3" => {
+                &["factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"]
+            }
+            _ => &[],
+        };
+        let every = ["rope_type", "type", "rope_theta", "partial_rotary_factor"];
+        let is_read = |key: &&str| own.contains(key) || every.contains(key);
+        let names = self.section.iter().flat_map(Keys::names).filter(|key| !is_read(key));
+        let (name, kind) = (self.name, self.kind);
+        names
+            .map(|key| format!("`{key}` in `{name}` is no key of the scheme `{kind}` and is ignored"))
+            .collect()
+    }
+}
+
+fn required(keys: &Keys<'_>, key: &'static str, range: RangeInclusive<f64>) -> Result<f64, ModelError> {
+    if keys.number(key)?.is_none() {
+        return Err(keys.missing(key));
+    }
+    keys.number_within(key, 0.0, range)
+}
+
+/// How frequencies are changed to reach further than the model was first trained for.
+enum Stretch {
+    None,
+    /// All are slowed by a factor.
+    Linear {
+        factor: f64,
+    },
+    /// Llama 3.1: long waves are slowed by `factor`, short ones stay, those between are blended.
+    Llama3 {
+        factor: f64,
+        low: f64,
+        high: f64,
+        original: f64,
+    },
 }
 
 impl Stretch {
-    fn read(keys: &Keys) -> Result<Self, NetworkError> {
-        Ok(Self {
-            factor: keys.number("factor", 8.0)?,
-            low: keys.number("low_freq_factor", 1.0)?,
-            high: keys.number("high_freq_factor", 4.0)?,
-            original: keys.number("original_max_position_embeddings", 8192.0)?,
+    fn llama3(keys: &Keys<'_>) -> Result<Self, NetworkError> {
+        let low = required(keys, "low_freq_factor", 0.0..=1e6)?;
+        let high = required(keys, "high_freq_factor", 0.0..=1e6)?;
+        if high <= low {
+            return Err(keys.wrong("high_freq_factor", format!("above `low_freq_factor`, {low}")).into());
+        }
+        Ok(Self::Llama3 {
+            factor: required(keys, "factor", 1.0..=1e6)?,
+            low,
+            high,
+            original: required(keys, "original_max_position_embeddings", 1.0..=1e12)?,
         })
     }
 
     fn apply(&self, frequency: f64) -> f64 {
-        let turns = self.original * frequency / std::f64::consts::TAU;
-        let blend = ((turns - self.low) / (self.high - self.low)).clamp(0.0, 1.0);
-        frequency * (blend + (1.0 - blend) / self.factor)
-    }
-}
-
-/// Keys of a configuration with their defaults; `null` counts as absent.
-struct Keys(Value);
-
-impl Keys {
-    fn get(&self, key: &str) -> Option<&Value> {
-        self.0.get(key).filter(|value| !value.is_null())
-    }
-
-    fn wrong(key: &str, expected: &'static str, found: &Value) -> NetworkError {
-        NetworkError::WrongKey { key: key.to_owned(), expected, found: found.to_string() }
-    }
-
-    fn number(&self, key: &str, default: f64) -> Result<f64, NetworkError> {
-        match self.get(key) {
-            None => Ok(default),
-            Some(value) => value.as_f64().ok_or_else(|| Self::wrong(key, "a number", value)),
-        }
-    }
-
-    fn flag(&self, key: &str, default: bool) -> Result<bool, NetworkError> {
-        match self.get(key) {
-            None => Ok(default),
-            Some(value) => value.as_bool().ok_or_else(|| Self::wrong(key, "true or false", value)),
-        }
-    }
-
-    fn word(&self, key: &str, default: &str) -> Result<String, NetworkError> {
-        match self.get(key) {
-            None => Ok(default.to_owned()),
-            Some(value) => value.as_str().map(str::to_owned).ok_or_else(|| Self::wrong(key, "a word", value)),
-        }
-    }
-
-    fn section(&self, key: &str) -> Result<Option<Keys>, NetworkError> {
-        match self.get(key) {
-            None => Ok(None),
-            Some(value @ Value::Object(_)) => Ok(Some(Keys(value.clone()))),
-            Some(value) => Err(Self::wrong(key, "an object", value)),
+        match self {
+            Stretch::None => frequency,
+            Stretch::Linear { factor } => frequency / factor,
+            Stretch::Llama3 { factor, low, high, original } => {
+                let turns = original * frequency / std::f64::consts::TAU;
+                let blend = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                frequency * (blend + (1.0 - blend) / factor)
+            }
         }
     }
 }

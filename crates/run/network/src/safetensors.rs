@@ -36,7 +36,8 @@ pub struct SafetensorsFile {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StoredTensor {
-    pub format: Format,
+    /// As the file names it. Only numbers in a [`Format`] can be read.
+    pub dtype: String,
     pub shape: Vec<usize>,
     /// From the start of the file.
     start: u64,
@@ -53,6 +54,10 @@ pub enum Format {
 
 impl Format {
     const ALL: [Format; 3] = [Format::F32, Format::Bf16, Format::F16];
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|format| format.name() == name)
+    }
 
     fn name(self) -> &'static str {
         match self {
@@ -102,7 +107,7 @@ impl SafetensorsFile {
     /// The numbers of a tensor; `None` when there is none of that name.
     pub fn read(&self, name: &str) -> Result<Option<Vec<f32>>, NetworkError> {
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
-        let mut values = vec![0.0; tensor.bytes / tensor.format.bytes()];
+        let mut values = vec![0.0; tensor.bytes / self.format(name, tensor)?.bytes()];
         self.read_pieces(name, &mut |range, piece| values[range].copy_from_slice(piece))?;
         Ok(Some(values))
     }
@@ -115,7 +120,8 @@ impl SafetensorsFile {
         take: &mut dyn FnMut(Range<usize>, &[f32]),
     ) -> Result<Option<usize>, NetworkError> {
         let Some(tensor) = self.tensors.get(name) else { return Ok(None) };
-        let size = tensor.format.bytes();
+        let format = self.format(name, tensor)?;
+        let size = format.bytes();
         let len = tensor.bytes / size;
         let (mut bytes, mut values) = (vec![0; len.min(PIECE) * size], vec![0.0; len.min(PIECE)]);
         for range in pieces(len) {
@@ -123,10 +129,18 @@ impl SafetensorsFile {
             let cannot = |source| NetworkError::ReadWeights { path: self.path.clone(), source };
             self.file.read_exact_at(bytes, tensor.start + (range.start * size) as u64).map_err(cannot)?;
             let values = &mut values[..range.len()];
-            decode(tensor.format, bytes, values);
+            decode(format, bytes, values);
             take(range, values);
         }
         Ok(Some(len))
+    }
+
+    /// An odd format matters only where the tensor is read.
+    fn format(&self, name: &str, tensor: &StoredTensor) -> Result<Format, NetworkError> {
+        Format::named(&tensor.dtype).ok_or_else(|| NetworkError::BrokenWeights {
+            path: self.path.clone(),
+            what: format!("tensor `{name}`: its format {} is none of F32, BF16, F16", tensor.dtype),
+        })
     }
 }
 
@@ -186,11 +200,7 @@ fn read_header(header: &[u8], data: u64, size: u64) -> Result<Header, String> {
 }
 
 fn read_entry(entry: &Value, data: u64, size: u64) -> Result<StoredTensor, String> {
-    let format = entry.get("dtype").and_then(Value::as_str).ok_or("it has no `dtype`")?;
-    let format = Format::ALL
-        .into_iter()
-        .find(|known| known.name() == format)
-        .ok_or_else(|| format!("its format {format} is none of F32, BF16, F16"))?;
+    let dtype = entry.get("dtype").and_then(Value::as_str).ok_or("it has no `dtype`")?;
     let numbers =
         |key: &str| -> Option<Vec<u64>> { entry.get(key)?.as_array()?.iter().map(Value::as_u64).collect() };
     let shape = numbers("shape").ok_or("its `shape` is no list of sizes")?;
@@ -199,13 +209,17 @@ fn read_entry(entry: &Value, data: u64, size: u64) -> Result<StoredTensor, Strin
         return Err("its `data_offsets` are not two numbers".into());
     };
     let count = shape.iter().try_fold(1u64, |product, size| product.checked_mul(*size));
-    let bytes =
-        count.and_then(|count| count.checked_mul(format.bytes() as u64)).ok_or("its shape is absurd")?;
-    if begin > end || end - begin != bytes || end > size - data {
+    let count = count.ok_or("its shape is absurd")?;
+    // Of a format that is not read the size of a number is not known.
+    let expected = match Format::named(dtype) {
+        Some(format) => Some(count.checked_mul(format.bytes() as u64).ok_or("its shape is absurd")?),
+        None => None,
+    };
+    if begin > end || expected.is_some_and(|bytes| end - begin != bytes) || end > size - data {
         return Err(format!("its bytes {begin}..{end} do not fit its shape {shape:?} or the file"));
     }
     let shape = shape.into_iter().map(|size| size as usize).collect();
-    Ok(StoredTensor { format, shape, start: data + begin, bytes: bytes as usize })
+    Ok(StoredTensor { dtype: dtype.to_owned(), shape, start: data + begin, bytes: (end - begin) as usize })
 }
 
 /// What was read, beside the weights themselves.
@@ -245,6 +259,9 @@ pub fn load<E: Element>(
         });
     }
     let mut used = BTreeSet::new();
+    if network.architecture().transformer.has_tied_embeddings {
+        used.extend(repeated_head(network, path, &find)?);
+    }
     for (index, block) in blocks() {
         for tensor in &block.tensors {
             let Some((file, name)) = find(&tensor.name) else { continue };
@@ -258,6 +275,23 @@ pub fn load<E: Element>(
     }
     let all = files.iter().flat_map(|file| file.tensors.keys());
     Ok(Loaded { unused: all.filter(|name| !used.contains(*name)).cloned().collect() })
+}
+
+/// The head's name where the files hold it beside the embedding that serves as it. An error where the two differ: which of them is
+/// meant, the files do not say.
+fn repeated_head<'a>(
+    network: &Network,
+    path: &Path,
+    find: &dyn Fn(&str) -> Option<(&'a SafetensorsFile, String)>,
+) -> Result<Option<String>, NetworkError> {
+    let names = Names::of(network.architecture().transformer.family);
+    let (Some((file, head)), Some((other, embedding))) = (find(&names.head()), find(&names.embedding()))
+    else {
+        return Ok(None);
+    };
+    let is_same = file.tensors[&head].shape == other.tensors[&embedding].shape
+        && file.read(&head)? == other.read(&embedding)?;
+    if is_same { Ok(Some(head)) } else { Err(NetworkError::DistinctHead { path: path.to_owned(), head }) }
 }
 
 fn files_of(path: &Path) -> Result<Vec<PathBuf>, NetworkError> {
@@ -514,7 +548,10 @@ mod tests {
         let said = |header: &str| read_header(header.as_bytes(), 8, 108).unwrap_err();
         assert!(said("[1]").contains("not a JSON object"));
         assert!(said(r#"{"a": {"shape": [1]}}"#).contains("no `dtype`"));
-        assert!(said(r#"{"a": {"dtype": "I64", "shape": [1]}}"#).contains("none of F32"));
+        assert!(said(r#"{"a": {"dtype": "I64", "shape": [1]}}"#).contains("`data_offsets`"));
+        assert!(
+            said(r#"{"a": {"dtype": "I64", "shape": [1], "data_offsets": [0, 101]}}"#).contains("do not fit")
+        );
         let entry = |shape: &str, offsets: &str| {
             said(&format!(r#"{{"a": {{"dtype": "F32", "shape": {shape}, "data_offsets": {offsets}}}}}"#))
         };

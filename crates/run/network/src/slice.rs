@@ -42,7 +42,9 @@ impl Slice {
             kv_heads: self.divide("key and value heads", attention.kv_heads)?,
             ..attention
         };
-        let narrower = |what, dense: Dense| Ok(Dense { width: self.divide(what, dense.width)?, ..dense });
+        let narrower = |what, dense: Dense| -> Result<Dense, NetworkError> {
+            Ok(Dense { width: self.divide(what, dense.width)?, ..dense })
+        };
         let mlp = match layer.mlp {
             Mlp::Dense(dense) => Mlp::Dense(narrower("columns of the MLP", dense)?),
             Mlp::Mixture(mixture) => Mlp::Mixture(Mixture {

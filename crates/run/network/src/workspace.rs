@@ -42,6 +42,8 @@ pub struct Tokens<'a> {
     pub positions: &'a [u32],
     /// The first key of its sequence that a row may see.
     pub first_keys: &'a [u32],
+    /// Tokens of padding at the end of each sequence; empty where there is none.
+    pub padding: &'a [u32],
 }
 
 /// Buffers of a device.
@@ -94,6 +96,15 @@ pub(crate) struct LayerRoom<'a, E: Element> {
     pub(crate) partial: Option<&'a mut Partial<E>>,
     pub(crate) positions: View<'a, u32>,
     pub(crate) first_keys: View<'a, u32>,
+    pub(crate) routing: Routing<'a>,
+}
+
+/// How busy the experts of all layers are.
+pub(crate) struct Routing<'a> {
+    /// 1 for each token that is not padding.
+    pub(crate) counted: View<'a, u32>,
+    /// The share of choices that each expert has, a row per layer of the model.
+    pub(crate) shares: &'a mut Buffer<f32>,
 }
 
 /// What the head reads and changes.
@@ -125,6 +136,7 @@ impl<E: Element> Workspace<E> {
             hidden: model.hidden as usize,
             vocab: model.vocab as usize,
             layers: &layers,
+            model_layers: network.layer_count(),
             reaches: reaches.len(),
             rows: shape.rows(),
             in_flight,
@@ -188,6 +200,16 @@ impl<E: Element> Room<'_, E> {
         }
         device.write(given.positions.view_mut(), batch.positions);
         let sequence = self.shape.sequence;
+        if !given.counted.is_empty() {
+            let is_counted = |row: usize| {
+                let padding = batch.padding.get(row / sequence).map_or(0, |padding| *padding as usize);
+                u32::from(row % sequence + padding < sequence)
+            };
+            self.staged.clear();
+            self.staged.extend((0..self.shape.rows()).map(is_counted));
+            device.write(given.counted.view_mut(), self.staged);
+            device.fill(given.shares.view_mut(), 0.0);
+        }
         for (reach, first_keys) in self.reaches.iter().zip(&mut self.batch.first_keys) {
             let window = match reach {
                 Reach::Window(size) => (*size).min(sequence as u64) as usize,
@@ -219,6 +241,12 @@ impl<E: Element> Room<'_, E> {
     /// The gradient of the input once all layers have passed it back, for the embedding or for the stage before.
     pub fn input_gradient(&self) -> View<'_, E> {
         self.shared.gradients.as_ref().expect(HAS_GRADIENTS).stream.view()
+    }
+
+    /// How busy the experts of the room's layers are: a row for each layer of the model, zero for those of other stages. Before
+    /// their backward passes, stages add up what they have, as the load-balancing loss is one over all layers.
+    pub fn expert_shares_mut(&mut self) -> ViewMut<'_, f32> {
+        self.batch.given.shares.view_mut()
     }
 
     /// The residual stream before a block of the network.
@@ -267,6 +295,7 @@ impl<E: Element> Room<'_, E> {
             partial: partial.as_mut(),
             positions: given.positions.view(),
             first_keys: first_keys[reach].view(),
+            routing: Routing { counted: given.counted.view(), shares: &mut given.shares },
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Logits, loss and every gradient of tiny models against Hugging Face transformers with the same weights.
 //!
-//! The tensors in `tests/reference` were made by `tests/reference/make`.
+//! The tensors in `tests/reference` were made by `tests/reference/make`, which also holds them against two major versions of
+//! transformers; `make.py` says which.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
@@ -8,7 +9,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use bedplate_diag::Source;
-use bedplate_kernels::Device;
+use bedplate_kernels::{Device, IGNORED};
 use bedplate_network::{
     Architecture, Network, Recompute, SafetensorsFile, Tokens, Weights, Workspace, WorkspaceShape, load, save,
 };
@@ -21,6 +22,8 @@ struct Reference {
     tokens: Vec<u32>,
     targets: Vec<u32>,
     sequences: usize,
+    /// Tokens of padding at the end of each sequence.
+    padding: Vec<u32>,
     logits: Vec<f32>,
     loss: f64,
 }
@@ -33,15 +36,31 @@ impl Reference {
         let expected: Value =
             serde_json::from_str(&fs::read_to_string(folder.join("expected.json")).unwrap()).unwrap();
         let rows: Vec<Vec<u32>> = serde_json::from_value(expected["tokens"].clone()).unwrap();
+        let padding: Vec<u32> = serde_json::from_value(expected["padding"].clone()).unwrap_or_default();
+        let targets = |(number, row): (usize, &Vec<u32>)| {
+            let padding = padding.get(number).map_or(0, |padding| *padding as usize);
+            // The successor of the last token before padding is padding too.
+            let counted = row.len() - 1 - if padding > 0 { padding + 1 } else { 0 };
+            let mut targets = row[1..].to_vec();
+            targets[counted..].fill(IGNORED);
+            targets
+        };
         Self {
             network: Network::new(device, architecture, 32).unwrap(),
             tokens: rows.iter().flat_map(|row| row[..row.len() - 1].to_vec()).collect(),
-            targets: rows.iter().flat_map(|row| row[1..].to_vec()).collect(),
+            targets: rows.iter().enumerate().flat_map(targets).collect(),
             sequences: rows.len(),
+            padding,
             logits: serde_json::from_value(expected["logits"].clone()).unwrap(),
             loss: expected["loss"].as_f64().unwrap(),
             folder,
         }
+    }
+
+    fn is_padding(&self, row: usize) -> bool {
+        let sequence = self.tokens.len() / self.sequences;
+        let padding = self.padding.get(row / sequence).map_or(0, |padding| *padding as usize);
+        row % sequence + padding >= sequence
     }
 
     fn workspace(&self, device: &Device, recompute: Recompute) -> Workspace<f32> {
@@ -56,6 +75,7 @@ impl Reference {
                 targets: &self.targets,
                 positions: &positions,
                 first_keys: &vec![0; self.tokens.len()],
+                padding: &self.padding,
             },
         );
         workspace
@@ -90,9 +110,11 @@ fn check_on(device: &Device, name: &str) {
     for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
         let mut workspace = reference.workspace(device, recompute);
         let mut gradients = Weights::zeros(device, network);
-        let count = reference.tokens.len() as f32;
+        let count = reference.targets.iter().filter(|target| **target != IGNORED).count() as f32;
         let room = &mut workspace.room(0);
-        let loss = network.learn(device, &weights, room, &mut gradients, 1.0 / count, 0.0);
+        // Those with padding were made with the loss that balances experts.
+        let balance = if reference.padding.is_empty() { 0.0 } else { 1.0 };
+        let loss = network.learn(device, &weights, room, &mut gradients, 1.0 / count, balance);
         let loss = loss / f64::from(count);
         assert!(
             (loss - reference.loss).abs() < 1e-5 * reference.loss,
@@ -110,10 +132,15 @@ fn check_logits(reference: &Reference, device: &Device, weights: &Weights<f32>) 
     network.forward(device, weights, &mut room);
     let vocab = reference.logits.len() / reference.tokens.len();
     let mut logits = vec![0.0; reference.logits.len()];
+    let mut expected = reference.logits.clone();
     for (row, logits) in logits.chunks_mut(vocab).enumerate() {
         network.logits(device, network.head_weights(weights), &mut room, row, logits);
+        if reference.is_padding(row) {
+            // Nothing follows from what padding computes.
+            expected[row * vocab..(row + 1) * vocab].copy_from_slice(logits);
+        }
     }
-    let apart = difference(&logits, &reference.logits);
+    let apart = difference(&logits, &expected);
     assert!(apart < 1e-4, "logits differ by {apart:.1e}");
 }
 
@@ -170,6 +197,79 @@ fn qwen3_moe_is_what_transformers_computes() {
 #[test]
 fn gpt2_is_what_transformers_computes() {
     check("gpt2");
+}
+
+#[test]
+fn scales_of_attention_are_those_of_transformers() {
+    check("gpt2_scales");
+}
+
+#[test]
+fn windows_are_those_of_transformers() {
+    ["qwen2_windows", "qwen2_moe_windows", "qwen3_moe_windows"].into_iter().for_each(check);
+}
+
+#[test]
+fn linear_rotary_positions_and_biases_are_those_of_transformers() {
+    check("llama_linear");
+}
+
+/// Over all layers together, dense ones between them, and without padding.
+#[test]
+fn the_loss_that_balances_experts_is_that_of_transformers() {
+    ["mixtral_balance", "qwen3_moe_balance"].into_iter().for_each(check);
+}
+
+/// The tensors of a reference and some more, in a folder of their own.
+fn with_more(name: &str, more: &[(&str, &str, &[usize], Vec<u8>)]) -> PathBuf {
+    let reference = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/reference").join(name);
+    let file = fs::read(reference.join("model.safetensors")).unwrap();
+    let length = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
+    let mut header: Value = serde_json::from_slice(&file[8..8 + length]).unwrap();
+    let mut data = file[8 + length..].to_vec();
+    for (tensor, dtype, shape, bytes) in more {
+        let offsets = [data.len(), data.len() + bytes.len()];
+        header[tensor] = serde_json::json!({"dtype": dtype, "shape": shape, "data_offsets": offsets});
+        data.extend(bytes);
+    }
+    let header = header.to_string();
+    let whole = [&(header.len() as u64).to_le_bytes()[..], header.as_bytes(), &data].concat();
+    let folder =
+        std::env::temp_dir().join(format!("bedplate-more-{}-{name}-{}", std::process::id(), more[0].0));
+    fs::create_dir_all(&folder).unwrap();
+    fs::write(folder.join("model.safetensors"), whole).unwrap();
+    folder
+}
+
+#[test]
+fn an_unneeded_tensor_of_an_odd_type_is_reported_and_refuses_nothing() {
+    let device = Device::cpu(1);
+    let folder = with_more("gpt2", &[("transformer.h.0.attn.bias", "BOOL", &[2, 2], vec![1; 4])]);
+    let reference = Reference::read(&device, "gpt2");
+    let mut weights = Weights::<f32>::zeros(&device, &reference.network);
+    let loaded = load(&reference.network, &device, &folder, &mut weights).unwrap();
+    assert_eq!(loaded.unused, ["transformer.h.0.attn.bias"]);
+    let folder = with_more("gpt2", &[("transformer.h.0.ln_1.bias", "I64", &[24], vec![0; 8 * 24])]);
+    let error = load(&reference.network, &device, &folder, &mut weights).unwrap_err();
+    let said = "tensor `transformer.h.0.ln_1.bias`: its format I64 is none of F32, BF16, F16";
+    assert!(error.to_string().contains(said), "{error}");
+}
+
+#[test]
+fn a_head_beside_a_tied_embedding_is_the_same_or_refused() {
+    let device = Device::cpu(1);
+    let reference = Reference::read(&device, "qwen2");
+    let mut weights = Weights::<f32>::zeros(&device, &reference.network);
+    let file = SafetensorsFile::open(&reference.folder.join("model.safetensors")).unwrap();
+    let mut table = file.read("model.embed_tokens.weight").unwrap().unwrap();
+    let bytes = |table: &[f32]| table.iter().flat_map(|value| value.to_le_bytes()).collect::<Vec<u8>>();
+    let folder = with_more("qwen2", &[("lm_head.weight", "F32", &[67, 24], bytes(&table))]);
+    assert!(load(&reference.network, &device, &folder, &mut weights).unwrap().unused.is_empty());
+    table[5] += 1.0;
+    let folder = with_more("qwen2", &[("lm_head.weight", "F32", &[67, 24], bytes(&table))]);
+    let error = load(&reference.network, &device, &folder, &mut weights).unwrap_err();
+    assert!(error.to_string().contains("holds `lm_head.weight` and another embedding"), "{error}");
+    fs::remove_dir_all(&folder).unwrap();
 }
 
 #[test]

@@ -3,14 +3,18 @@
 //! Each step merges the adapters once, and the network computes with the sum as with any weights, so every matrix of every
 //! family can have an adapter. The gradients follow from the gradient `G` of the sum, block by block: `dA = s B^T G` and
 //! `dB = s G A^T`. In bf16 the sum is rounded like the weights of an ordinary run.
+//!
+//! An embedding is a matrix like any other here, its rows being outputs; PEFT keeps the adapters of embeddings transposed and under
+//! other names, and so do the files.
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
-use bedplate_kernels::{AdamW, Buffer, Device, Element, Matrix, Put};
-use bedplate_network::{Format, Network, SafetensorsFile, Tensor, Weights, write_tensors};
+use bedplate_kernels::{AdamW, Buffer, Device, Element, Matrix, Put, ViewMut};
+use bedplate_network::{Format, Kind, Network, SafetensorsFile, Tensor, Weights, write_tensors};
 use bedplate_random::{Random, STEP};
+use bedplate_transformer::Family;
 use serde_json::json;
 
 use crate::parameters::{Parameters, Trained};
@@ -22,6 +26,9 @@ pub const ADAPTER_CONFIG_FILE: &str = "adapter_config.json";
 /// The adapters of a network, with the state of their optimizer.
 pub struct Adapters<E: Element> {
     config: AdapterConfig,
+    targets: Vec<String>,
+    /// Files hold the transposed matrices of the model.
+    is_transposed: bool,
     entries: Vec<Entry>,
     /// The weights before adaptation.
     base: Weights<E>,
@@ -30,14 +37,16 @@ pub struct Adapters<E: Element> {
     pub(crate) first: Buffer<f32>,
     pub(crate) second: Buffer<f32>,
     /// The gradient of one block's weights at a time.
-    pub(crate) block_gradient: Buffer<f32>,
+    block_gradient: Buffer<f32>,
     scaled: Buffer<f32>,
 }
 
 /// One adapted matrix of `outputs x inputs`.
 struct Entry {
     block: usize,
+    /// Of the module, as files have it.
     name: String,
+    is_embedding: bool,
     /// In the block.
     weight: Range<usize>,
     outputs: usize,
@@ -68,6 +77,8 @@ impl<E: Trained> Adapters<E> {
         }
         Ok(Self {
             config: config.clone(),
+            targets: targets(network, config),
+            is_transposed: network.architecture().transformer.family == Family::Gpt2,
             base,
             values,
             gradient: device.zeros(len),
@@ -94,9 +105,18 @@ impl<E: Trained> Adapters<E> {
         own.map(Buffer::bytes).iter().sum::<usize>() + self.base.bytes()
     }
 
-    /// Whether a block has adapted matrices, so that its gradient is needed.
-    pub(crate) fn touches(&self, block: usize) -> bool {
-        self.entries.iter().any(|entry| entry.block == block)
+    /// Room for a block's gradient, set to zero; `None` where the block has no adapted matrices and needs none.
+    pub(crate) fn cleared_gradient(
+        &mut self,
+        device: &Device,
+        block: usize,
+        len: usize,
+    ) -> Option<ViewMut<'_, f32>> {
+        if !self.entries.iter().any(|entry| entry.block == block) {
+            return None;
+        }
+        device.fill(self.block_gradient.range_mut(0..len), 0.0);
+        Some(self.block_gradient.range_mut(0..len))
     }
 
     fn scale(&self) -> f64 {
@@ -155,14 +175,10 @@ impl<E: Trained> Adapters<E> {
     pub fn save(&self, device: &Device, folder: &Path) -> Result<(), TrainError> {
         let mut tensors = Vec::new();
         for entry in &self.entries {
-            let stem = format!("base_model.model.{}", entry.name.trim_end_matches(".weight"));
-            for (part, range, shape) in [
-                ("lora_A", &entry.a, vec![self.config.rank, entry.inputs]),
-                ("lora_B", &entry.b, vec![entry.outputs, self.config.rank]),
-            ] {
-                let mut values = vec![0.0; range.len()];
-                device.read(self.values.range(range.clone()), &mut values);
-                tensors.push((format!("{stem}.{part}.weight"), shape, values));
+            for part in entry.parts(self.config.rank) {
+                let mut values = vec![0.0; part.range.len()];
+                device.read(self.values.range(part.range.clone()), &mut values);
+                tensors.push((part.name.clone(), part.stored_shape(), part.to_stored(values)));
             }
         }
         let config = json!({
@@ -170,10 +186,10 @@ impl<E: Trained> Adapters<E> {
             "task_type": "CAUSAL_LM",
             "r": self.config.rank,
             "lora_alpha": self.config.alpha,
-            "target_modules": self.config.targets,
+            "target_modules": self.targets,
             "lora_dropout": 0.0,
             "bias": "none",
-            "fan_in_fan_out": false,
+            "fan_in_fan_out": self.is_transposed,
         });
         let path = folder.join(ADAPTER_CONFIG_FILE);
         std::fs::create_dir_all(folder)
@@ -187,15 +203,13 @@ impl<E: Trained> Adapters<E> {
     pub fn load(&mut self, device: &Device, folder: &Path) -> Result<(), TrainError> {
         let path = folder.join(ADAPTER_FILE);
         let file = SafetensorsFile::open(&path)?;
-        for entry in &self.entries {
-            let stem = format!("base_model.model.{}", entry.name.trim_end_matches(".weight"));
-            for (part, range) in [("lora_A", &entry.a), ("lora_B", &entry.b)] {
-                let name = format!("{stem}.{part}.weight");
-                let values = file.read(&name)?.filter(|values| values.len() == range.len());
-                let values =
-                    values.ok_or_else(|| TrainError::OtherAdapter { path: path.clone(), tensor: name })?;
-                device.write(self.values.range_mut(range.clone()), &values);
-            }
+        for part in self.entries.iter().flat_map(|entry| entry.parts(self.config.rank)) {
+            let is_same =
+                file.tensors().get(&part.name).is_some_and(|stored| stored.shape == part.stored_shape());
+            let values = if is_same { file.read(&part.name)? } else { None };
+            let other = || TrainError::OtherAdapter { path: path.clone(), tensor: part.name.clone() };
+            let values = part.read_back(values.ok_or_else(other)?);
+            device.write(self.values.range_mut(part.range.clone()), &values);
         }
         Ok(())
     }
@@ -211,21 +225,86 @@ fn count(entries: &[Entry]) -> (usize, usize) {
     (len, entries.iter().map(|entry| entry.b.len()).max().unwrap_or(0))
 }
 
+/// One of the two matrices of an adapter, and how PEFT stores it.
+struct Part {
+    name: String,
+    range: Range<usize>,
+    shape: [usize; 2],
+    is_turned: bool,
+}
+
+impl Entry {
+    fn parts(&self, rank: usize) -> [Part; 2] {
+        let stem = format!("base_model.model.{}", self.name);
+        let (a, b) = (self.a.clone(), self.b.clone());
+        let (a_shape, b_shape) = ([rank, self.inputs], [self.outputs, rank]);
+        let part = |name: String, range, shape, is_turned| Part { name, range, shape, is_turned };
+        if self.is_embedding {
+            // What is added is `A B` there, a row of `A` per rank and a column per token.
+            return [
+                part(format!("{stem}.lora_embedding_A"), b, b_shape, true),
+                part(format!("{stem}.lora_embedding_B"), a, a_shape, true),
+            ];
+        }
+        [
+            part(format!("{stem}.lora_A.weight"), a, a_shape, false),
+            part(format!("{stem}.lora_B.weight"), b, b_shape, false),
+        ]
+    }
+}
+
+impl Part {
+    fn stored_shape(&self) -> Vec<usize> {
+        let [rows, columns] = self.shape;
+        if self.is_turned { vec![columns, rows] } else { vec![rows, columns] }
+    }
+
+    fn to_stored(&self, values: Vec<f32>) -> Vec<f32> {
+        let [rows, columns] = self.shape;
+        if self.is_turned { transpose(&values, rows, columns) } else { values }
+    }
+
+    fn read_back(&self, values: Vec<f32>) -> Vec<f32> {
+        let [rows, columns] = self.shape;
+        if self.is_turned { transpose(&values, columns, rows) } else { values }
+    }
+}
+
+fn transpose(values: &[f32], rows: usize, columns: usize) -> Vec<f32> {
+    (0..values.len()).map(|place| values[place % rows * columns + place / rows]).collect()
+}
+
+/// The modules that get adapters: those of the configuration, or the usual ones of the family.
+fn targets(network: &Network, config: &AdapterConfig) -> Vec<String> {
+    if !config.targets.is_empty() {
+        return config.targets.clone();
+    }
+    let usual: &[&str] = match network.architecture().transformer.family {
+        Family::Gpt2 => &["c_attn"],
+        _ => &["q_proj", "k_proj", "v_proj", "o_proj"],
+    };
+    usual.iter().map(|target| (*target).to_owned()).collect()
+}
+
 /// The adapted matrices, and where the numbers of their adapters lie.
 fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, TrainError> {
-    let is_wanted = |tensor: &Tensor, target: &str| {
-        let module = tensor.name.trim_end_matches(".weight");
-        tensor.shape.len() == 2 && module.rsplit('.').next() == Some(target)
+    let (targets, rank) = (targets(network, config), config.rank);
+    let is_tied = network.architecture().transformer.has_tied_embeddings;
+    let tied = targets.iter().find(|target| ["lm_head", "embed_tokens", "wte"].contains(&target.as_str()));
+    if let Some(target) = tied.filter(|_| is_tied) {
+        return Err(TrainError::TiedTarget { target: target.clone() });
+    }
+    let is_wanted = |tensor: &Tensor, target: &String| {
+        tensor.shape.len() == 2 && module(tensor).rsplit('.').next() == Some(target)
     };
     let all = || network.blocks().iter().flat_map(|block| &block.tensors);
-    if let Some(unknown) = config.targets.iter().find(|target| !all().any(|tensor| is_wanted(tensor, target)))
-    {
+    if let Some(unknown) = targets.iter().find(|target| !all().any(|tensor| is_wanted(tensor, target))) {
         return Err(TrainError::NoSuchTarget { target: unknown.clone() });
     }
     let mut entries: Vec<Entry> = Vec::new();
     for (block, table) in network.blocks().iter().enumerate() {
         for tensor in &table.tensors {
-            if !config.targets.iter().any(|target| is_wanted(tensor, target)) {
+            if !targets.iter().any(|target| is_wanted(tensor, target)) {
                 continue;
             }
             let [outputs, inputs] = tensor.size();
@@ -235,19 +314,25 @@ fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, Trai
                 return Err(TrainError::RankTooLarge { rank: config.rank, matrix, most });
             }
             let start = entries.last().map_or(0, |entry| entry.b.end);
-            let middle = start + config.rank * inputs;
+            let middle = start + rank * inputs;
             entries.push(Entry {
                 block,
-                name: tensor.name.clone(),
+                name: module(tensor).to_owned(),
+                is_embedding: tensor.kind == Kind::Embedding,
                 weight: tensor.range.clone(),
                 outputs,
                 inputs,
                 a: start..middle,
-                b: middle..middle + config.rank * outputs,
+                b: middle..middle + rank * outputs,
             });
         }
     }
     Ok(entries)
+}
+
+/// The name of the module that has a weight.
+fn module(tensor: &Tensor) -> &str {
+    tensor.name.trim_end_matches(".weight")
 }
 
 /// Uniform within one over the root of the inputs, as PEFT draws it.
@@ -257,3 +342,6 @@ fn draw(seed: u64, index: u64, entry: &Entry) -> Vec<f32> {
     let mut random = Random::new(seed);
     entry.a.clone().map(|_| ((2.0 * random.uniform() - 1.0) * bound) as f32).collect()
 }
+
+#[cfg(test)]
+mod tests;

@@ -48,6 +48,8 @@ pub enum TrainError {
     },
     #[error("{variable} is {value}, but training runs in one process")]
     ManyRanks { variable: &'static str, value: u64 },
+    #[error("`{target}` can have no adapter of its own: embedding and head of this model are one matrix")]
+    TiedTarget { target: String },
     #[error("{} is of another adapter: it has no `{tensor}` of this size", path.display())]
     OtherAdapter { path: PathBuf, tensor: String },
     #[error("the checkpoint {} is of another run: {what}", path.display())]
@@ -132,6 +134,7 @@ pub const PAGES: &[&Page] = &[
     &RANK_TOO_LARGE,
     &TOO_LARGE,
     &MANY_RANKS,
+    &TIED_TARGET,
     &OTHER_ADAPTER,
     &OTHER_CHECKPOINT,
     &DAMAGED_CHECKPOINT,
@@ -167,8 +170,16 @@ static NO_SUCH_TARGET: Page = Page {
     class: Class::User,
     meaning: "`adapter.targets` are the last words of the names of matrices, such as `q_proj` in \
               `model.layers.0.self_attn.q_proj.weight`. No matrix of this model has that name.",
-    remedy: "use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; w1, w2, w3 for Mixtral; c_attn, c_proj, c_fc \
-             for GPT-2",
+    remedy: "use q_proj, k_proj, v_proj, o_proj, gate_proj, up_proj, down_proj; w1, w2, w3 for Mixtral; c_attn, c_proj, c_fc, \
+             wpe for GPT-2; lm_head and embed_tokens where they are two matrices",
+};
+
+static TIED_TARGET: Page = Page {
+    code: "train/tied-target",
+    class: Class::User,
+    meaning: "Where `tie_word_embeddings` is set, one matrix serves as the embedding and as the head. An adapter on one of the two \
+              alone would part them, and PEFT would merge it into both.",
+    remedy: "leave `lm_head`, `embed_tokens` and `wte` out of `adapter.targets`; `wpe` and all matrices of layers can have adapters",
 };
 
 static RANK_TOO_LARGE: Page = Page {
@@ -289,6 +300,7 @@ impl Diagnostic for TrainError {
             TrainError::RankTooLarge { .. } => &RANK_TOO_LARGE,
             TrainError::TooLarge { .. } => &TOO_LARGE,
             TrainError::ManyRanks { .. } => &MANY_RANKS,
+            TrainError::TiedTarget { .. } => &TIED_TARGET,
             TrainError::OtherAdapter { .. } => &OTHER_ADAPTER,
             TrainError::OtherCheckpoint { .. } => &OTHER_CHECKPOINT,
             TrainError::DamagedCheckpoint { .. } => &DAMAGED_CHECKPOINT,

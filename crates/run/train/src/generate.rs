@@ -60,7 +60,13 @@ impl<E: Element> Generator<E> {
         let mut room = self.workspace.room(0);
         room.load(
             device,
-            Tokens { tokens: &tokens, targets: &targets, positions: &positions, first_keys: &first_keys },
+            Tokens {
+                tokens: &tokens,
+                targets: &targets,
+                positions: &positions,
+                first_keys: &first_keys,
+                padding: &[],
+            },
         );
         network.forward(device, weights, &mut room);
         let last = context.len().max(1) - 1;

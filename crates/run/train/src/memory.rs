@@ -125,6 +125,7 @@ fn rooms(
         hidden: model.hidden as usize,
         vocab: model.vocab as usize,
         layers,
+        model_layers: layers.len(),
         reaches: model.reaches().len(),
         rows: rows as usize,
         in_flight: 1,

@@ -62,7 +62,8 @@ pub struct Setup {
     pub instructions: String,
     /// Tensors of the given weights that the model does not use.
     pub unused_tensors: Vec<String>,
-    /// What a person should know of how the run was resumed: checkpoints that were not used, settings that have changed.
+    /// What a person should know: what the model's configuration asks for and is not done, checkpoints that were not used,
+    /// settings that have changed.
     pub remarks: Vec<String>,
     /// Where the later part of the history lies that this run leaves.
     pub abandoned: Option<PathBuf>,
@@ -108,7 +109,7 @@ pub struct Summary {
     pub checkpoint: Option<Published>,
     /// The finished weights; absent when the run was stopped.
     pub weights: Option<PathBuf>,
-    /// What a person should know of how the run was resumed.
+    /// What a person should know of how the run was set up and resumed.
     pub remarks: Vec<String>,
 }
 
@@ -156,7 +157,9 @@ impl<'a, E: Trained> Run<'a, E> {
         memory::check(&network, config, free)?;
         let lock = OutputLock::take(&config.output.folder)?;
         let checkpoints = Checkpoints::new(&config.output.folder, config.checkpoint.keep);
-        let (from, mut remarks) = starting_point(&checkpoints, config, &options.resume)?;
+        let (from, of_resuming) = starting_point(&checkpoints, config, &options.resume)?;
+        let mut remarks = network.remarks();
+        remarks.extend(of_resuming);
         let mut trainer = Trainer::new(network, device, config.clone())?;
         let architecture = trainer.network.architecture();
         let settings = Settings::of(config, architecture, &data, trainer.given_weights);

@@ -52,7 +52,11 @@ impl Data {
         let options =
             |order| StreamOptions { sequence: data.sequence, seed: data.seed, packing: data.packing, order };
         let evaluation = match &config.evaluation.corpus {
-            Some(path) => Some(Stream::of(Corpus::open(path)?, options(Order::Sequential))?),
+            Some(path) => {
+                let corpus = Corpus::open(path)?;
+                sources[0].corpus.expect_same_tokenizer(&corpus)?;
+                Some(Stream::of(corpus, options(Order::Sequential))?)
+            }
             None => None,
         };
         let stream = Arc::new(Stream::new(sources, options(Order::Shuffled))?);

@@ -255,6 +255,7 @@ fn tokens_of(batch: &Batch) -> Tokens<'_> {
         targets: &batch.targets,
         positions: &batch.positions,
         first_keys: &batch.first_keys,
+        padding: &batch.padding,
     }
 }
 
@@ -269,17 +270,16 @@ fn learn_adapters<E: Trained>(
     balance: f32,
 ) -> f64 {
     network.forward(device, weights, room);
-    let loss = network.head_backward(device, network.head_weights(weights), room, scale, None, None);
-    for index in (1..network.blocks().len() - 1).rev() {
+    let last = network.blocks().len() - 1;
+    let head = network.head_weights(weights);
+    let gradient = adapters.cleared_gradient(device, last, weights.block(last).len());
+    let loss = network.head_backward(device, head, room, scale, gradient, None);
+    adapters.project(device, last);
+    for index in (0..last).rev() {
         let block = weights.block(index);
-        if adapters.touches(index) {
-            device.fill(adapters.block_gradient.range_mut(0..block.len()), 0.0);
-            let gradient = Some(adapters.block_gradient.range_mut(0..block.len()));
-            network.backward_block(device, index, block, room, gradient, balance);
-            adapters.project(device, index);
-        } else {
-            network.backward_block(device, index, block, room, None, balance);
-        }
+        let gradient = adapters.cleared_gradient(device, index, block.len());
+        network.backward_block(device, index, block, room, gradient, balance);
+        adapters.project(device, index);
     }
     loss
 }

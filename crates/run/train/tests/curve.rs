@@ -83,6 +83,7 @@ fn batch(sequences: &[Vec<u32>]) -> Batch {
         tokens: each(|sequence| &sequence[..sequence.len() - 1]),
         targets: each(|sequence| &sequence[1..]),
         first_keys: vec![0; sequences.len() * length],
+        padding: Vec::new(),
         positions: sequences.iter().flat_map(|_| 0..length as u32).collect(),
         first_sample: 0,
         rows: sequences.len(),

@@ -33,6 +33,7 @@ fn memory_does_not_grow_over_a_thousand_steps() {
         tokens: (0..32).collect(),
         targets: (1..33).collect(),
         first_keys: vec![0; 32],
+        padding: Vec::new(),
         positions: (0..32).map(|row| row % 16).collect(),
         first_sample: 0,
         rows: 2,

@@ -12,9 +12,9 @@ use crate::{
 const TRAINED_CONTEXT: u64 = 2048;
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<Shape, ModelError> {
-    let hidden = keys.size_of_any(&["hidden_size", "n_embed"])?;
-    let heads = keys.size_of_any(&["n_head", "num_attention_heads"])?;
-    let count = keys.layer_count(&["n_layer", "num_hidden_layers"])?;
+    let hidden = keys.size("hidden_size")?;
+    let heads = keys.size("n_head")?;
+    let count = keys.layer_count("n_layer")?;
     let attention = biased_attention(heads, even_head_dim(keys, hidden, heads)?);
     let mlp = Mlp::Dense(Dense { width: 4 * hidden, is_gated: false, has_bias: true });
     Ok(Shape {

@@ -97,7 +97,7 @@ pub(super) fn of(family: Family) -> Dialect {
         Family::Qwen2 => Dialect { qkv_bias: Switch::Always, windows: Windows::UpperLayers, ..PLAIN },
         Family::Qwen2Moe => Dialect {
             qkv_bias: Switch::Key { key: "qkv_bias", default: true },
-            windows: Windows::UpperLayers,
+            windows: Windows::Alternating,
             mixture: Some(MixtureKeys {
                 shared: Shared::Gated { key: "shared_expert_intermediate_size" },
                 ..QWEN
@@ -106,7 +106,7 @@ pub(super) fn of(family: Family) -> Dialect {
         },
         Family::Qwen3 => Dialect { has_qk_norm: true, windows: Windows::UpperLayers, ..BIASED },
         Family::Qwen3Moe => {
-            Dialect { has_qk_norm: true, windows: Windows::UpperLayers, mixture: Some(QWEN), ..BIASED }
+            Dialect { has_qk_norm: true, windows: Windows::Switched, mixture: Some(QWEN), ..BIASED }
         }
         Family::DeepseekV2 => Dialect { is_latent: true, mixture: Some(DEEPSEEK), ..BIASED },
         Family::DeepseekV3 => Dialect {
@@ -149,16 +149,60 @@ pub(super) fn of(family: Family) -> Dialect {
     }
 }
 
-/// Defaults of the transformers configuration classes that files on the hub rely on.
+/// Defaults of the transformers configuration classes, of keys without which a configuration still says what it describes.
 pub(super) fn defaults(family: Family) -> Defaults {
     match family {
-        Family::Mistral => &[("sliding_window", 4096)],
-        Family::Llama4 => &[("attention_chunk_size", 8192)],
-        Family::Qwen2 | Family::Qwen2Moe | Family::Qwen3Moe => &[("sliding_window", 4096)],
-        Family::Qwen3 => &[("sliding_window", 4096), ("head_dim", 128)],
-        Family::GptOss => &[("sliding_window", 128), ("head_dim", 64)],
-        Family::Gemma => &[("head_dim", 256)],
-        Family::Gemma2 => &[("head_dim", 256), ("sliding_window", 4096)],
+        Family::Mistral => &[("num_key_value_heads", 8), ("sliding_window", 4096)],
+        Family::Mixtral => {
+            &[("num_key_value_heads", 8), ("num_local_experts", 8), ("num_experts_per_tok", 2)]
+        }
+        Family::Llama4 => &[
+            ("num_key_value_heads", 8),
+            ("head_dim", 128),
+            ("num_local_experts", 16),
+            ("num_experts_per_tok", 1),
+            ("attention_chunk_size", 8192),
+        ],
+        Family::Qwen2 => &[("num_key_value_heads", 32), ("sliding_window", 4096), ("max_window_layers", 28)],
+        Family::Qwen2Moe => &[
+            ("num_key_value_heads", 16),
+            ("sliding_window", 4096),
+            ("max_window_layers", 28),
+            ("num_experts", 60),
+            ("num_experts_per_tok", 4),
+            ("moe_intermediate_size", 1408),
+            ("shared_expert_intermediate_size", 5632),
+        ],
+        Family::Qwen3 => &[
+            ("num_key_value_heads", 32),
+            ("head_dim", 128),
+            ("sliding_window", 4096),
+            ("max_window_layers", 28),
+        ],
+        Family::Qwen3Moe => &[
+            ("num_key_value_heads", 4),
+            ("sliding_window", 4096),
+            ("num_experts", 128),
+            ("num_experts_per_tok", 8),
+            ("moe_intermediate_size", 768),
+        ],
+        Family::DeepseekV2 => &[("n_routed_experts", 64), ("n_shared_experts", 2), ("q_lora_rank", 1536)],
+        Family::DeepseekV3 => &[
+            ("n_routed_experts", 256),
+            ("n_shared_experts", 1),
+            ("num_experts_per_tok", 8),
+            ("first_k_dense_replace", 3),
+            ("q_lora_rank", 1536),
+        ],
+        Family::GptOss => &[
+            ("num_key_value_heads", 8),
+            ("head_dim", 64),
+            ("sliding_window", 128),
+            ("num_local_experts", 128),
+            ("num_experts_per_tok", 4),
+        ],
+        Family::Gemma => &[("num_key_value_heads", 16), ("head_dim", 256)],
+        Family::Gemma2 => &[("num_key_value_heads", 4), ("head_dim", 256), ("sliding_window", 4096)],
         Family::Gemma3 => &[
             ("vocab_size", 262_208),
             ("num_attention_heads", 8),

@@ -10,10 +10,10 @@ use crate::{
 };
 
 pub(super) fn read(keys: &Keys<'_>) -> Result<Shape, ModelError> {
-    let hidden = keys.size_of_any(&["n_embd", "hidden_size"])?;
-    let heads = keys.size_of_any(&["n_head", "num_attention_heads"])?;
-    let count = keys.layer_count(&["n_layer", "num_hidden_layers"])?;
-    let positions = keys.size_of_any(&["n_positions", "max_position_embeddings"])?;
+    let hidden = keys.size("n_embd")?;
+    let heads = keys.size("n_head")?;
+    let count = keys.layer_count("n_layer")?;
+    let positions = keys.size("n_positions")?;
     let width = keys.optional_size("n_inner")?.unwrap_or(4 * hidden);
     let attention = biased_attention(heads, even_head_dim(keys, hidden, heads)?);
     let mlp = Mlp::Dense(Dense { width, is_gated: false, has_bias: true });

@@ -9,12 +9,15 @@ use super::Object;
 use crate::ModelError;
 use crate::check::{MOST_ELEMENTS, MOST_LAYERS};
 
-/// The transformers default of a key that released configurations leave out.
+/// The transformers default of keys that may be left out.
 pub(super) type Defaults = &'static [(&'static str, u64)];
 
+/// Keys and other names of theirs.
+pub(super) type Aliases = &'static [(&'static str, &'static str)];
+
 /// One JSON object of a configuration. A key that is `null` counts as not given.
-#[derive(Clone)]
-pub(super) struct Keys<'a> {
+#[derive(Debug, Clone)]
+pub struct Keys<'a> {
     source: Source<'a>,
     object: &'a Object,
     /// The object around this one.
@@ -23,48 +26,65 @@ pub(super) struct Keys<'a> {
     start: usize,
     model_type: &'a str,
     defaults: Defaults,
+    aliases: Aliases,
 }
 
 impl<'a> Keys<'a> {
     pub(super) fn new(source: Source<'a>, object: &'a Object) -> Self {
-        Self { source, object, outer: None, start: 0, model_type: "", defaults: &[] }
+        Self { source, object, outer: None, start: 0, model_type: "", defaults: &[], aliases: &[] }
     }
 
     pub(super) fn inside(self, outer: &Keys<'a>) -> Self {
         Self { outer: Some(outer.object), ..self }
     }
 
-    pub(super) fn of_type(self, model_type: &'a str, defaults: Defaults) -> Self {
-        Self { model_type, defaults, ..self }
+    pub(super) fn of_type(self, model_type: &'a str, defaults: Defaults, aliases: Aliases) -> Self {
+        Self { model_type, defaults, aliases, ..self }
+    }
+
+    pub(super) fn object(&self) -> &'a Object {
+        self.object
+    }
+
+    /// The names of the keys that are given.
+    pub fn names(&self) -> impl Iterator<Item = &'a str> {
+        self.object.iter().filter(|(_, value)| !value.is_null()).map(|(key, _)| key.as_str())
     }
 
     /// A nested object, without defaults.
-    pub(super) fn section(&self, key: &'static str) -> Result<Option<Keys<'a>>, ModelError> {
+    pub fn section(&self, key: &'static str) -> Result<Option<Keys<'a>>, ModelError> {
         match self.value(key) {
             None => Ok(None),
             Some(Value::Object(object)) => {
                 let start = self.offset(key).unwrap_or(self.start);
-                Ok(Some(Keys { object, outer: None, start, defaults: &[], ..*self }))
+                Ok(Some(Keys { object, outer: None, start, defaults: &[], aliases: &[], ..*self }))
             }
             Some(_) => Err(self.wrong(key, "an object")),
         }
     }
 
     pub(super) fn size(&self, key: &'static str) -> Result<u64, ModelError> {
-        self.size_of_any(&[key])
+        self.optional_size(key)?.ok_or_else(|| self.missing(key))
     }
 
-    /// A size under the first of several names that is given.
-    pub(super) fn size_of_any(&self, keys: &[&'static str]) -> Result<u64, ModelError> {
-        self.required(keys, 1..=MOST_ELEMENTS)
-    }
-
-    pub(super) fn layer_count(&self, keys: &[&'static str]) -> Result<u64, ModelError> {
-        self.required(keys, 1..=MOST_LAYERS)
+    pub(super) fn layer_count(&self, key: &'static str) -> Result<u64, ModelError> {
+        self.whole_number(key, 1..=MOST_LAYERS)?.ok_or_else(|| self.missing(key))
     }
 
     pub(super) fn optional_size(&self, key: &'static str) -> Result<Option<u64>, ModelError> {
         self.whole_number(key, 1..=MOST_ELEMENTS)
+    }
+
+    /// An error when a key and another name of it are given with different values.
+    pub(super) fn expect_one_value_each(&self) -> Result<(), ModelError> {
+        for (key, other) in self.aliases {
+            if let (Some(value), Some(same)) = (self.object.get(*key), self.object.get(*other))
+                && value != same
+            {
+                return Err(self.wrong(key, format!("the same as `{other}`, which means the same")));
+            }
+        }
+        Ok(())
     }
 
     /// A count that may be zero; 0 when not given.
@@ -72,10 +92,33 @@ impl<'a> Keys<'a> {
         Ok(self.whole_number(key, 0..=MOST_ELEMENTS)?.unwrap_or(0))
     }
 
-    pub(super) fn flag(&self, key: &'static str, default: bool) -> Result<bool, ModelError> {
+    pub fn flag(&self, key: &'static str, default: bool) -> Result<bool, ModelError> {
         match self.value(key) {
             None => Ok(default),
             Some(value) => value.as_bool().ok_or_else(|| self.wrong(key, "true or false")),
+        }
+    }
+
+    /// A finite number.
+    pub fn number(&self, key: &'static str) -> Result<Option<f64>, ModelError> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(value) => value.as_f64().map(Some).ok_or_else(|| self.wrong(key, "a number")),
+        }
+    }
+
+    /// A number in a range, or this one when none is given.
+    pub fn number_within(
+        &self,
+        key: &'static str,
+        default: f64,
+        range: RangeInclusive<f64>,
+    ) -> Result<f64, ModelError> {
+        let expected = format!("a number from {} to {}", range.start(), range.end());
+        match self.number(key)? {
+            None => Ok(default),
+            Some(number) if range.contains(&number) => Ok(number),
+            Some(_) => Err(self.wrong(key, expected)),
         }
     }
 
@@ -85,7 +128,7 @@ impl<'a> Keys<'a> {
         self.flag("tie_word_embeddings", outside.unwrap_or(default))
     }
 
-    pub(super) fn word(&self, key: &'static str) -> Result<Option<&'a str>, ModelError> {
+    pub fn word(&self, key: &'static str) -> Result<Option<&'a str>, ModelError> {
         match self.value(key) {
             None => Ok(None),
             Some(value) => value.as_str().map(Some).ok_or_else(|| self.wrong(key, "a string")),
@@ -100,7 +143,8 @@ impl<'a> Keys<'a> {
         self.list(key, "a list of whole numbers", Value::as_u64)
     }
 
-    pub(super) fn wrong(&self, key: &'static str, expected: impl Into<String>) -> ModelError {
+    /// The error for a key whose value is not what it must be.
+    pub fn wrong(&self, key: &'static str, expected: impl Into<String>) -> ModelError {
         self.wrong_part(key, expected, self.value(key).unwrap_or(&Value::Null))
     }
 
@@ -115,8 +159,9 @@ impl<'a> Keys<'a> {
     }
 
     /// The line of a key, or the file when the key is not there.
-    pub(super) fn place(&self, key: &str) -> Place {
-        self.offset(key).map_or_else(|| self.source.whole(), |offset| self.source.place(offset))
+    pub fn place(&self, key: &str) -> Place {
+        let others = self.aliases.iter().filter(|(canonical, _)| *canonical == key).map(|(_, other)| *other);
+        self.place_of_any(&[key].into_iter().chain(others).collect::<Vec<_>>())
     }
 
     pub(super) fn place_of_any(&self, keys: &[&str]) -> Place {
@@ -125,24 +170,22 @@ impl<'a> Keys<'a> {
     }
 
     fn value(&self, key: &str) -> Option<&'a Value> {
-        self.object.get(key).filter(|value| !value.is_null())
+        self.given(key).filter(|value| !value.is_null())
     }
 
-    fn missing(&self, key: &'static str) -> ModelError {
+    /// The value under the key or, where it is not there, under another name of it.
+    fn given(&self, key: &str) -> Option<&'a Value> {
+        let others = self.aliases.iter().filter(|(canonical, _)| *canonical == key);
+        self.object.get(key).or_else(|| others.filter_map(|(_, other)| self.object.get(*other)).next())
+    }
+
+    /// The error for a key that must be there.
+    pub fn missing(&self, key: &'static str) -> ModelError {
         ModelError::MissingKey { key, model_type: self.model_type.to_owned(), place: self.source.whole() }
     }
 
-    fn required(&self, keys: &[&'static str], range: RangeInclusive<u64>) -> Result<u64, ModelError> {
-        for key in keys {
-            if let Some(number) = self.whole_number(key, range.clone())? {
-                return Ok(number);
-            }
-        }
-        Err(self.missing(keys.first().copied().unwrap_or_default()))
-    }
-
     fn whole_number(&self, key: &'static str, range: RangeInclusive<u64>) -> Result<Option<u64>, ModelError> {
-        match self.object.get(key) {
+        match self.given(key) {
             None => Ok(self.default(key)),
             Some(Value::Null) => Ok(None),
             Some(value) => {
@@ -191,7 +234,7 @@ pub(super) fn kind(value: &Value) -> &'static str {
 }
 
 /// A short value verbatim, or the kind of a long one.
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     const LONGEST: usize = 40;
     match value {
         Value::Array(_) | Value::Object(_) => kind(value).to_owned(),

@@ -51,11 +51,7 @@ pub(super) enum Sparse {
 pub(super) fn read(keys: &Keys<'_>, names: &MixtureKeys) -> Result<Option<Mixture>, ModelError> {
     let experts = match names.sparse {
         Sparse::Always | Sparse::Interleaved => keys.size(names.experts)?,
-        // transformers 5 writes the number of experts under Mixtral's key for every family.
-        Sparse::ByStep | Sparse::AfterFirst => match keys.count(names.experts)? {
-            0 => keys.count("num_local_experts")?,
-            experts => experts,
-        },
+        Sparse::ByStep | Sparse::AfterFirst => keys.count(names.experts)?,
     };
     if experts == 0 {
         return Ok(None);
@@ -65,7 +61,7 @@ pub(super) fn read(keys: &Keys<'_>, names: &MixtureKeys) -> Result<Option<Mixtur
     let dense = |width, has_bias| Dense { width, is_gated: true, has_bias };
     Ok(Some(Mixture {
         experts,
-        per_token: keys.size_of_any(&["num_experts_per_tok", "experts_per_token"])?,
+        per_token: keys.size("num_experts_per_tok")?,
         expert: dense(width, names.has_expert_bias),
         shared: shared.map(|width| dense(width, false)),
         has_shared_gate: shared.is_some() && matches!(names.shared, Shared::Gated { .. }),
@@ -137,6 +133,9 @@ pub(super) fn write_sparse(object: &mut Object, names: &MixtureKeys, model: &Tra
     let sparse: Vec<bool> = model.layers().map(|layer| layer.mlp.mixture().is_some()).collect();
     let layers_that =
         |wanted: bool| -> Vec<usize> { (0..sparse.len()).filter(|layer| sparse[*layer] == wanted).collect() };
+    if !sparse.contains(&true) && matches!(names.sparse, Sparse::ByStep | Sparse::AfterFirst) {
+        object.insert(names.experts.into(), 0.into());
+    }
     match names.sparse {
         Sparse::Always => {}
         Sparse::ByStep => {

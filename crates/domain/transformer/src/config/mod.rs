@@ -1,43 +1,96 @@
 //! The Hugging Face `config.json` format: read into a shape, written from one.
 //!
 //! Families with learned positions or ALiBi have a module each; all rotary families are rows of one
-//! table in `dialect`. Unknown keys are ignored, as transformers ignores them. Nothing outside this
-//! folder knows how a configuration is spelled.
+//! table in `dialect`. `known` lists every key and what becomes of it; a key that is not honoured is remarked upon.
 
 mod bloom;
 mod dialect;
 mod gpt2;
 mod keys;
+mod known;
 mod latent;
 mod mixture;
 mod mpt;
 mod reach;
+mod remark;
 mod rotary;
 
 use bedplate_diag::{Source, nearest};
 use serde_json::{Map, Value};
 
-use self::keys::Keys;
+pub use self::keys::Keys;
+pub use self::known::Fate;
+pub use self::remark::{Remark, RemarkReason};
 use crate::{Family, Flaw, LeftOut, ModelError, Shape, Transformer};
 
 type Object = Map<String, Value>;
 
-/// Reads a `config.json`. The language model inside a multimodal one is found under `text_config`.
+/// Reads the shape in a `config.json`. The language model inside a multimodal one is found under `text_config`.
 pub fn from_config(source: Source<'_>) -> Result<Transformer, ModelError> {
-    let value: Value = serde_json::from_str(source.text).map_err(|error| ModelError::Malformed {
-        place: source.place_at(error.line(), error.column()),
-        source: error,
-    })?;
-    let Value::Object(outer) = &value else {
-        return Err(ModelError::NotAnObject { found: keys::kind(&value), place: source.place_at(1, 1) });
-    };
-    let whole = Keys::new(source, outer);
-    let text = whole.section("text_config")?;
-    let (family, keys) = family(text.as_ref().unwrap_or(&whole), &whole)?;
-    let mut shape = read(&keys, family)?;
-    shape.name = name(&whole, family);
-    shape.left_out = left_out(outer);
-    Transformer::new(shape).map_err(|error| locate(error, &keys))
+    Configuration::parse(source)?.transformer()
+}
+
+/// A `config.json` that has been parsed.
+#[derive(Debug, Clone)]
+pub struct Configuration<'a> {
+    source: Source<'a>,
+    whole: Object,
+}
+
+impl<'a> Configuration<'a> {
+    pub fn parse(source: Source<'a>) -> Result<Self, ModelError> {
+        let value: Value = serde_json::from_str(source.text).map_err(|error| ModelError::Malformed {
+            place: source.place_at(error.line(), error.column()),
+            source: error,
+        })?;
+        match value {
+            Value::Object(whole) => Ok(Self { source, whole }),
+            other => Err(ModelError::NotAnObject { found: keys::kind(&other), place: source.place_at(1, 1) }),
+        }
+    }
+
+    /// The shape that it describes.
+    pub fn transformer(&self) -> Result<Transformer, ModelError> {
+        let (family, keys) = self.language_model()?;
+        let mut shape = read(&keys, family)?;
+        shape.name = name(&self.keys_of_whole(), family);
+        shape.left_out = left_out(&self.whole);
+        Transformer::new(shape).map_err(|error| locate(error, &keys))
+    }
+
+    /// The family and the keys of the language model: those of the file, or of its `text_config`.
+    pub fn language_model(&self) -> Result<(Family, Keys<'_>), ModelError> {
+        let whole = self.keys_of_whole();
+        let text = whole.section("text_config")?;
+        family(text.as_ref().unwrap_or(&whole), &whole)
+    }
+
+    /// The keys of the language model that are not honoured.
+    pub fn remarks(&self) -> Result<Vec<Remark>, ModelError> {
+        let (family, keys) = self.language_model()?;
+        Ok(remark::remarks(&keys, family))
+    }
+
+    /// The configuration of the language model alone, as a file of its own.
+    pub fn standalone_json(&self) -> Result<String, ModelError> {
+        let (family, keys) = self.language_model()?;
+        if !self.whole.get("text_config").is_some_and(Value::is_object) {
+            return Ok(self.source.text.to_owned());
+        }
+        let mut object = keys.object().clone();
+        object.insert("model_type".into(), family.model_type().into());
+        object.insert("tie_word_embeddings".into(), self.transformer()?.has_tied_embeddings.into());
+        Ok(format!("{:#}\n", Value::Object(object)))
+    }
+
+    fn keys_of_whole(&self) -> Keys<'_> {
+        Keys::new(self.source, &self.whole)
+    }
+}
+
+/// What becomes of a key in the configurations of a family; `None` where they have no such key.
+pub fn fate_of_key(family: Family, key: &str) -> Option<Fate> {
+    known::fate(family, key)
 }
 
 /// Writes the configuration that [`from_config`] reads back as the same model.
@@ -85,7 +138,10 @@ fn family<'a>(text: &Keys<'a>, whole: &Keys<'a>) -> Result<(Family, Keys<'a>), M
         nearest: nearest(model_type, Family::model_types()),
         place: keys.place("model_type"),
     })?;
-    Ok((family, text.clone().inside(whole).of_type(model_type, dialect::defaults(family))))
+    let keys = text.clone().inside(whole);
+    let keys = keys.of_type(model_type, dialect::defaults(family), known::aliases(family));
+    keys.expect_one_value_each()?;
+    Ok((family, keys))
 }
 
 fn name(whole: &Keys<'_>, family: Family) -> String {

@@ -14,7 +14,7 @@ pub(super) fn read(keys: &Keys<'_>) -> Result<Shape, ModelError> {
     let hidden = keys.size("d_model")?;
     let max_context = keys.size("max_seq_len")?;
     let has_bias = !keys.flag("no_bias", true)?;
-    let count = keys.layer_count(&["n_layers"])?;
+    let count = keys.layer_count("n_layers")?;
     let width = hidden * keys.optional_size("expansion_ratio")?.unwrap_or(4);
     let layer = Layer {
         attention: Attention::GroupedQuery(read_attention(keys, hidden, has_bias)?),

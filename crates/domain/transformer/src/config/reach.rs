@@ -6,20 +6,42 @@ use super::keys::Keys;
 use super::{Object, expect_per_layer};
 use crate::{ModelError, Reach, Transformer};
 
-/// The rule of a family. An explicit `layer_types` list takes precedence, except with [`Windows::Never`].
-#[derive(Clone, Copy)]
+/// The rule of a family.
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Windows {
     Never,
     /// Every layer when `sliding_window` is given.
     Everywhere,
-    /// Layers from `max_window_layers` on, when `use_sliding_window` is set.
+    /// Every layer when `use_sliding_window` is set.
+    Switched,
+    /// When `use_sliding_window` is set, the layers of `layer_types`, or those from `max_window_layers` on.
     UpperLayers,
-    /// All layers except every n-th.
+    /// When `use_sliding_window` is set, the layers of `layer_types`, or every second of the first `max_window_layers`.
+    ///
+    /// This is how transformers 5 reads Qwen2-MoE. Version 4 had no `layer_types` there, and which layers it bounded
+    /// depended on how it computed attention.
+    Alternating,
+    /// The layers of `layer_types`, or all except every n-th.
     AllBut {
         full_every: u64,
     },
-    /// Chunks in layers with rotary positions, no bound in those without.
+    /// The layers of `layer_types`, or chunks in layers with rotary positions and no bound in those without.
     Chunks,
+}
+
+impl Windows {
+    fn has_switch(self) -> bool {
+        matches!(self, Windows::Switched | Windows::UpperLayers | Windows::Alternating)
+    }
+
+    fn has_layer_types(self) -> bool {
+        !matches!(self, Windows::Never | Windows::Everywhere | Windows::Switched)
+    }
+
+    /// What `layer_types` calls a bounded layer.
+    fn bounded_type(self) -> &'static str {
+        if self == Windows::Chunks { CHUNKED } else { SLIDING }
+    }
 }
 
 const FULL: &str = "full_attention";
@@ -29,16 +51,20 @@ const CHUNKED: &str = "chunked_attention";
 /// The reach of each layer.
 pub(super) fn read(keys: &Keys<'_>, windows: Windows, layers: u64) -> Result<Vec<Reach>, ModelError> {
     let window = bounded(keys, windows)?;
-    if let Some(types) = layer_types(keys, windows)? {
+    if let Some(types) = keys.words("layer_types")?.filter(|_| windows.has_layer_types()) {
         expect_per_layer(keys, types.len(), layers)?;
-        return types.into_iter().map(|name| by_type(keys, name, window)).collect();
+        return types.into_iter().map(|name| by_type(keys, name, windows, window)).collect();
     }
     let is_bounded: Box<dyn Fn(u64) -> bool> = match windows {
         Windows::Never => Box::new(|_| false),
-        Windows::Everywhere => Box::new(|_| true),
+        Windows::Everywhere | Windows::Switched => Box::new(|_| true),
         Windows::UpperLayers => {
             let first = keys.count("max_window_layers")?;
             Box::new(move |layer| layer >= first)
+        }
+        Windows::Alternating => {
+            let first_full = keys.count("max_window_layers")?;
+            Box::new(move |layer| layer.is_multiple_of(2) && layer < first_full)
         }
         Windows::AllBut { full_every } => {
             let every = keys.optional_size("sliding_window_pattern")?.unwrap_or(full_every);
@@ -60,52 +86,44 @@ pub(super) fn write(object: &mut Object, windows: Windows, model: &Transformer) 
         }
         Some(Reach::Full) | None => {}
     }
-    match windows {
-        Windows::Never => return,
-        Windows::Everywhere if bound.is_none() => {
-            object.insert("sliding_window".into(), Value::Null);
-            return;
-        }
-        Windows::Everywhere if model.layers().all(|layer| Some(layer.reach) == bound) => return,
-        Windows::UpperLayers => {
-            object.insert("use_sliding_window".into(), bound.is_some().into());
-        }
-        Windows::Everywhere | Windows::AllBut { .. } | Windows::Chunks => {}
+    if windows == Windows::Everywhere && bound.is_none() {
+        object.insert("sliding_window".into(), Value::Null);
     }
-    let types: Vec<&str> = model.layers().map(|layer| type_of(layer.reach)).collect();
-    object.insert("layer_types".into(), json!(types));
+    if windows.has_switch() {
+        object.insert("use_sliding_window".into(), bound.is_some().into());
+    }
+    if windows.has_layer_types() {
+        let types: Vec<&str> = model.layers().map(|layer| type_of(layer.reach)).collect();
+        object.insert("layer_types".into(), json!(types));
+    }
 }
 
 /// The reach of the layers that are bounded.
 fn bounded(keys: &Keys<'_>, windows: Windows) -> Result<Reach, ModelError> {
-    let size = match windows {
-        Windows::Never => None,
-        Windows::Chunks => keys.optional_size("attention_chunk_size")?,
-        Windows::UpperLayers if !keys.flag("use_sliding_window", false)? => None,
-        Windows::UpperLayers | Windows::Everywhere | Windows::AllBut { .. } => {
-            keys.optional_size("sliding_window")?
+    Ok(match windows {
+        Windows::Never => Reach::Full,
+        Windows::Chunks => keys.optional_size("attention_chunk_size")?.map_or(Reach::Full, Reach::Chunk),
+        // Without the switch, transformers writes a window of 0 or null.
+        _ if windows.has_switch() && !keys.flag("use_sliding_window", false)? => {
+            keys.count("sliding_window")?;
+            Reach::Full
         }
-    };
-    Ok(match (size, windows) {
-        (None, _) => Reach::Full,
-        (Some(size), Windows::Chunks) => Reach::Chunk(size),
-        (Some(size), _) => Reach::Window(size),
+        _ => keys.optional_size("sliding_window")?.map_or(Reach::Full, Reach::Window),
     })
 }
 
-fn layer_types<'a>(keys: &Keys<'a>, windows: Windows) -> Result<Option<Vec<&'a str>>, ModelError> {
-    match windows {
-        Windows::Never => Ok(None),
-        _ => keys.words("layer_types"),
-    }
-}
-
-fn by_type(keys: &Keys<'_>, name: &str, window: Reach) -> Result<Reach, ModelError> {
+fn by_type(keys: &Keys<'_>, name: &str, windows: Windows, window: Reach) -> Result<Reach, ModelError> {
+    let bounded = windows.bounded_type();
     match name {
         FULL => Ok(Reach::Full),
-        SLIDING | CHUNKED => Ok(window),
+        // The family has windows, but this configuration gives no size or does not switch them on.
+        _ if name == bounded && window == Reach::Full => {
+            let expected = format!("a list of `{FULL}`, as long as no window is in use");
+            Err(keys.wrong_part("layer_types", expected, &json!(name)))
+        }
+        _ if name == bounded => Ok(window),
         _ => {
-            let expected = format!("a list of `{FULL}`, `{SLIDING}` and `{CHUNKED}`");
+            let expected = format!("a list of `{FULL}` and `{bounded}`");
             Err(keys.wrong_part("layer_types", expected, &json!(name)))
         }
     }

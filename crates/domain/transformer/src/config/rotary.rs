@@ -11,7 +11,7 @@ use crate::{
 
 pub(super) fn read(keys: &Keys<'_>, family: Family, dialect: &Dialect) -> Result<Shape, ModelError> {
     let hidden = keys.size("hidden_size")?;
-    let layers = keys.layer_count(&["num_hidden_layers"])?;
+    let layers = keys.layer_count("num_hidden_layers")?;
     let attention = read_attention(keys, dialect, hidden)?;
     let reaches = reach::read(keys, dialect.windows, layers)?;
     let mlps = read_mlps(keys, dialect, layers)?;

@@ -41,6 +41,7 @@ impl Host {
             hidden: self.hidden,
             vocab: self.vocab,
             layers: &self.widths,
+            model_layers: self.widths.len(),
             reaches: self.reaches,
             rows: self.rows(key),
             in_flight: 1,

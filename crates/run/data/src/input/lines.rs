@@ -11,7 +11,7 @@ use crate::disk;
 use crate::error::DataError;
 
 /// Large enough that handing it over is cheap, small enough to keep all workers busy.
-const PORTION_BYTES: usize = 1 << 19;
+pub(super) const PORTION_BYTES: usize = 1 << 19;
 
 pub(super) fn read_lines(
     path: &Path,
@@ -119,6 +119,7 @@ mod tests {
                     }
                     Portion::Paragraphs(text) => text,
                     Portion::Texts(texts) => texts.concat(),
+                    Portion::Records { .. } => unreachable!("lines are no records"),
                 });
                 true
             };

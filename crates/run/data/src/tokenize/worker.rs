@@ -1,10 +1,7 @@
 //! One worker: splits a portion into documents and encodes them.
 
-use bedplate_diag::Place;
-use serde_json::Value;
-
-use super::TokenizeOptions;
-use crate::chat::{ChatTemplate, Message};
+use super::{Skip, Skipped, TokenizeOptions};
+use crate::chat::{Answers, ChatTemplate, turns_of};
 use crate::digest::Digest;
 use crate::error::DataError;
 use crate::input::{Portion, paragraphs, record};
@@ -18,6 +15,8 @@ pub(super) struct Encoded {
     /// Which tokens count in the loss; empty for texts, where all do.
     pub(super) counts: Vec<bool>,
     pub(super) documents: Vec<EncodedDocument>,
+    pub(super) answers: Answers,
+    pub(super) skipped: Skipped,
 }
 
 #[derive(Debug)]
@@ -49,11 +48,8 @@ impl<'a> Worker<'a> {
             Portion::Paragraphs(text) => {
                 paragraphs(text).try_for_each(|text| self.add_text(text, &mut encoded))?;
             }
-            Portion::Lines { file, first_line, text } => {
-                for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-                    let place = || record::place(file, first_line + at, line);
-                    self.add_line(line, &place, &mut encoded)?;
-                }
+            Portion::Lines { .. } | Portion::Records { .. } => {
+                portion.records().try_for_each(|record| self.add_record(record, &mut encoded))?;
             }
         }
         Ok(encoded)
@@ -61,7 +57,7 @@ impl<'a> Worker<'a> {
 
     fn add_text(&mut self, text: &str, encoded: &mut Encoded) -> Result<(), DataError> {
         if self.template.is_some() {
-            let remedy = "give conversations as JSON lines, with `messages` or `prompt` and `response`";
+            let remedy = "give conversations as JSON, with `messages`, `conversations`, `prompt` and `response`, or `instruction` and `output`";
             return Err(DataError::BadChoice {
                 what: "plain text holds no conversations".to_owned(),
                 remedy,
@@ -72,31 +68,40 @@ impl<'a> Worker<'a> {
         Ok(())
     }
 
-    fn add_line(
+    fn add_record(
         &mut self,
-        line: &str,
-        place: &dyn Fn() -> Place,
+        (file, number, line): (&str, usize, &str),
         encoded: &mut Encoded,
     ) -> Result<(), DataError> {
-        let bad = |reason: String| DataError::BadRecord { reason, place: place() };
-        let record: Value = serde_json::from_str(line).map_err(|error| {
-            bad(format!(
-                "it is not JSON: {}",
-                error.to_string().split(" at line ").next().unwrap_or_default()
-            ))
-        })?;
-        match self.template {
-            None => self.add_text(record::text_of(&record, &self.options.field).map_err(bad)?, encoded),
-            Some(template) => {
-                let messages = conversation_of(&record).map_err(bad)?;
-                let (ids, counts) = (&mut encoded.ids, &mut encoded.counts);
-                template.encode(&messages, &mut self.encoder, ids, counts).map_err(|error| match error {
+        let bad = |reason: String| DataError::BadRecord { reason, place: record::place(file, number, line) };
+        let Some(template) = self.template else {
+            let record = record::parse(line).map_err(bad)?;
+            return self.add_text(record::text_of(&record, &self.options.field).map_err(bad)?, encoded);
+        };
+        let (begin, mut ids) = (encoded.ids.len(), std::mem::take(&mut encoded.ids));
+        let encoded_turns =
+            record::parse(line).and_then(|record| turns_of(&record)).map_err(bad).and_then(|turns| {
+                let added = template.encode(&turns, &mut self.encoder, &mut ids, &mut encoded.counts);
+                added.map_err(|error| match error {
                     DataError::BadTemplate { reason } => bad(reason),
                     other => other,
-                })?;
+                })
+            });
+        encoded.ids = ids;
+        match encoded_turns {
+            Ok(answers) => {
+                encoded.answers += answers;
                 self.end_document(line, encoded);
                 Ok(())
             }
+            // One odd conversation among many is no reason to give up all of them.
+            Err(DataError::BadRecord { reason, place }) => {
+                encoded.ids.truncate(begin);
+                encoded.counts.truncate(begin);
+                encoded.skipped.add(Skip { reason, place });
+                Ok(())
+            }
+            Err(other) => Err(other),
         }
     }
 
@@ -108,20 +113,5 @@ impl<'a> Worker<'a> {
             bytes: text.len() as u64,
             is_held_out,
         });
-    }
-}
-
-/// `messages`, or `prompt` with `response` or `completion`.
-fn conversation_of(record: &Value) -> Result<Vec<Message>, String> {
-    if let Some(messages) = record.get("messages") {
-        return serde_json::from_value(messages.clone())
-            .map_err(|error| format!("its `messages` are wrong: {error}"));
-    }
-    let text = |key: &str| record.get(key).and_then(Value::as_str);
-    match (text("prompt"), text("response").or_else(|| text("completion"))) {
-        (Some(prompt), Some(response)) => {
-            Ok(vec![Message::new("user", prompt), Message::new("assistant", response)])
-        }
-        _ => Err("it has neither `messages` nor `prompt` and `response`".to_owned()),
     }
 }

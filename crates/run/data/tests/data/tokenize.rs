@@ -15,7 +15,7 @@ use parquet::data_type::{ByteArray, ByteArrayType};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::SerializedFileWriter;
 use parquet::schema::parser::parse_message_type;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::fixture::{Folder, byte_tokenizer};
 
@@ -164,6 +164,74 @@ fn conversations_carry_a_mask() {
     assert_eq!(tokenizer.decode(&counted).unwrap(), "4<|im_end|>yes<|im_end|>");
 }
 
+/// What counts in the loss of a corpus of conversations.
+fn learned(folder: &Path) -> String {
+    let corpus = Corpus::open(folder).unwrap();
+    let tokenizer = corpus.load_tokenizer().unwrap();
+    let options = StreamOptions { sequence: 999, seed: 0, packing: Packing::Whole, order: Order::Sequential };
+    let mut sample = Sample::default();
+    Stream::of(corpus, options).unwrap().fill(0, &mut sample).unwrap();
+    let counted: Vec<u32> = (sample.tokens().iter().zip(sample.counts()))
+        .filter_map(|(token, counts)| counts.then_some(*token))
+        .collect();
+    tokenizer.decode(&counted).unwrap()
+}
+
+#[test]
+fn conversations_of_every_shape_are_read_from_lists_and_lines() {
+    let folder = Folder::new();
+    let records = [
+        json!({ "messages": [{ "role": "user", "content": "2 + 2?" }, { "role": "assistant", "content": "4" }] }),
+        json!({ "conversations": [{ "from": "human", "value": "1?" }, { "from": "gpt", "value": "one" }] }),
+        json!({ "instruction": "Add.", "input": "1, 2", "output": "3" }),
+    ];
+    let lines = records.iter().map(Value::to_string).collect::<Vec<_>>().join("\n");
+    let list = serde_json::to_string_pretty(&records).unwrap();
+    for (name, content) in [("a.jsonl", &lines), ("b.json", &list), ("c.json", &lines)] {
+        let input = folder.path().join(name);
+        fs::write(&input, content).unwrap();
+        let out = folder.path().join(format!("out-{name}"));
+        let done = run(&input, &out, |options| options.corpus = CorpusOptions::chat()).unwrap();
+        assert_eq!((done.index.documents, done.answers.learned, done.skipped.count), (3, 3, 0), "{name}");
+        assert_eq!(learned(&out), "4<|im_end|>one<|im_end|>3<|im_end|>", "{name}");
+    }
+}
+
+#[test]
+fn odd_conversations_are_left_out_and_named() {
+    let folder = Folder::new();
+    let good = json!({ "prompt": "5?", "response": "yes" }).to_string();
+    let odd = ["{\"messages\": 3}", "not json", "{\"text\": \"x\"}", "{\"prompt\": \"x\"}", "[]", "{}"];
+    let lines: Vec<&str> = odd.iter().flat_map(|odd| [good.as_str(), *odd]).collect();
+    let input = folder.path().join("chat.jsonl");
+    fs::write(&input, lines.join("\n")).unwrap();
+    let out = folder.path().join("out");
+    let done = run(&input, &out, |options| options.corpus = CorpusOptions::chat()).unwrap();
+    assert_eq!((done.index.documents, done.skipped.count), (6, 6));
+    let named: Vec<Option<usize>> = done.skipped.first.iter().map(|skip| skip.place.line).collect();
+    assert_eq!(named, [2, 4, 6, 8, 10].map(Some));
+    assert!(done.skipped.first[1].reason.contains("it is not JSON"), "{:?}", done.skipped.first[1]);
+    assert_eq!(learned(&out), "yes<|im_end|>".repeat(6));
+}
+
+#[test]
+fn nothing_makes_no_corpus() {
+    let folder = Folder::new();
+    let empty = folder.path().join("empty");
+    fs::create_dir_all(&empty).unwrap();
+    for (name, content) in
+        [("a.txt", ""), ("b.jsonl", "\n\n"), ("c.json", "[]"), ("d.jsonl", "{\"text\": \"\"}")]
+    {
+        fs::write(folder.path().join(name), content).unwrap();
+    }
+    for name in ["empty", "a.txt", "b.jsonl", "c.json", "d.jsonl"] {
+        let out = folder.path().join(format!("out-{name}"));
+        let error = run(&folder.path().join(name), &out, |_| {}).unwrap_err();
+        assert_eq!(error.page().code, "data/no-documents", "{name}: {error}");
+        assert!(!out.join("index.json").exists(), "{name}: no corpus is left");
+    }
+}
+
 /// The code and the message for an input of this name and content.
 fn complaint(
     name: &str,
@@ -197,7 +265,7 @@ fn complaints_name_the_file_and_the_line() {
         complaint("a.jsonl", b"{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}\n", chat);
     assert!(code == "data/bad-record" && text.contains("no assistant answer"), "{text}");
     let (code, text) = complaint("a.jsonl", b"{\"messages\": [{\"role\": \"user\"}]}\n", chat);
-    assert!(code == "data/bad-record" && text.contains("missing field `content`"), "{text}");
+    assert!(code == "data/bad-record" && text.contains("neither `content` nor `value`"), "{text}");
     let (code, _) = complaint("a.txt", b"x", chat);
     assert_eq!(code, "data/bad-choice");
     let (code, text) = complaint("a.txt", b"good \xff bad", plain);

@@ -3,7 +3,7 @@
 use super::Cpu;
 use super::elementary::exp;
 use super::sum::{largest, sum, sum2};
-use crate::{Matrix, MatrixMut, View, ViewMut};
+use crate::{Balance, Matrix, MatrixMut, Rows, View, ViewMut};
 
 impl Cpu {
     pub(crate) fn route(
@@ -25,26 +25,32 @@ impl Cpu {
         }));
     }
 
-    /// `pressure` is what each expert's share of tokens counts in the gradient of its probability.
     pub(crate) fn route_backward(
         &self,
         probabilities: Matrix<'_, f32>,
         (experts, weights, d_weights): (View<'_, u32>, View<'_, f32>, View<'_, f32>),
         per_token: usize,
         normalise: bool,
-        pressure: f32,
+        balance: Option<Balance<'_>>,
         d_logits: MatrixMut<'_, f32>,
     ) {
         let probabilities = self.rows(probabilities);
         let (experts, weights, d_weights) = (self.slice(experts), self.slice(weights), self.slice(d_weights));
-        let mut shares = self.partial_sums.borrow_mut();
-        let shares = shares.first(probabilities.columns);
-        share_of_tokens(experts, probabilities.rows, shares);
-        let shares = &*shares;
+        let mut pressures = self.partial_sums.borrow_mut();
+        let pressures = pressures.first(probabilities.columns);
+        let counted = balance.map(|balance| self.slice(balance.counted));
+        pressures.fill(0.0);
+        if let (Some(balance), Some(counted)) = (balance, counted) {
+            let (shares, layers) = (self.rows(balance.shares), balance.layers as f32);
+            let scale = balance.coefficient * shares.columns as f32 / number_counted(counted);
+            add_scaled(scale / (layers * layers), shares, pressures);
+        }
+        let pressures = &*pressures;
         inlined!(self.in_rows(probabilities.shape(), self.rows_mut(d_logits), |row, d| {
             let choices = row * per_token..(row + 1) * per_token;
-            for (d, share) in d.iter_mut().zip(shares) {
-                *d = pressure * share;
+            match counted {
+                Some(counted) if counted[row] > 0 => d.copy_from_slice(pressures),
+                _ => d.fill(0.0),
             }
             let chosen = (&experts[choices.clone()], &weights[choices.clone()], &d_weights[choices]);
             add_d_probabilities(probabilities.row(row), chosen, normalise, d);
@@ -52,16 +58,34 @@ impl Cpu {
         }));
     }
 
-    pub(crate) fn balance_loss(&self, probabilities: Matrix<'_, f32>, experts: View<'_, u32>) -> f32 {
-        let (probabilities, (rows, columns)) = (self.rows(probabilities), probabilities.shape());
-        let mut shares = self.partial_sums.borrow_mut();
-        let shares = shares.first(columns);
-        share_of_tokens(self.slice(experts), rows, shares);
-        let shares = &*shares;
-        let products = inlined!(self.sum_of_chunks(rows, 1, |rows| {
-            rows.map(|row| f64::from(sum2(shares, probabilities.row(row), product))).sum()
-        }));
-        (products * columns as f64 / rows.max(1) as f64) as f32
+    pub(crate) fn expert_shares(
+        &self,
+        experts: View<'_, u32>,
+        per_token: usize,
+        counted: View<'_, u32>,
+        shares: ViewMut<'_, f32>,
+    ) {
+        let (experts, counted, shares) = (self.slice(experts), self.slice(counted), self.slice_mut(shares));
+        shares.fill(0.0);
+        for (experts, _) in experts.chunks(per_token).zip(counted).filter(|(_, counted)| **counted > 0) {
+            experts.iter().for_each(|expert| shares[*expert as usize] += 1.0);
+        }
+        let tokens = number_counted(counted);
+        shares.iter_mut().for_each(|share| *share /= tokens);
+    }
+}
+
+/// Tokens that count, at least one.
+fn number_counted(counted: &[u32]) -> f32 {
+    counted.iter().filter(|counted| **counted > 0).count().max(1) as f32
+}
+
+/// Adds all rows, times a number.
+fn add_scaled(scale: f32, rows: Rows<&[f32]>, sums: &mut [f32]) {
+    for row in 0..rows.rows {
+        for (sum, number) in sums.iter_mut().zip(rows.row(row)) {
+            *sum += scale * number;
+        }
     }
 }
 
@@ -101,15 +125,6 @@ fn weigh(probabilities: &[f32], experts: &[u32], normalise: bool, weights: &mut 
         let total: f32 = weights.iter().sum();
         weights.iter_mut().for_each(|weight| *weight /= total);
     }
-}
-
-/// Choices of each expert over the number of tokens.
-fn share_of_tokens(experts: &[u32], tokens: usize, shares: &mut [f32]) {
-    shares.fill(0.0);
-    for expert in experts {
-        shares[*expert as usize] += 1.0;
-    }
-    shares.iter_mut().for_each(|share| *share /= tokens as f32);
 }
 
 #[inline(always)]

@@ -3,9 +3,19 @@
 use crate::{Device, Matrix, MatrixMut, View, ViewMut};
 
 /// How much unequal use of experts counts in the loss.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Balance {
+///
+/// The loss is that of Switch Transformers as `load_balancing_loss_func` of Hugging Face's transformers has it: the number of experts
+/// times the sum, over experts, of choices per token times mean probability, both taken over the tokens of all layers together.
+/// It is the number of choices where all experts are equally busy.
+#[derive(Debug, Clone, Copy)]
+pub struct Balance<'a> {
     pub coefficient: f32,
+    /// What [`Device::expert_shares`] gave for every layer with experts, a row each; rows of other layers are zero.
+    pub shares: Matrix<'a, f32>,
+    /// Layers with experts.
+    pub layers: usize,
+    /// 1 for each token that counts, 0 for padding.
+    pub counted: View<'a, u32>,
 }
 
 impl Device {
@@ -36,33 +46,34 @@ impl Device {
         per_token: usize,
         normalise: bool,
         d_weights: View<'_, f32>,
-        balance: Option<Balance>,
+        balance: Option<Balance<'_>>,
         d_logits: MatrixMut<'_, f32>,
     ) {
         assert_eq!(d_logits.shape(), probabilities.shape(), "logits of experts");
         let choices = probabilities.rows * per_token;
         assert_eq!([experts.len(), weights.len(), d_weights.len()], [choices; 3], "chosen experts");
-        let pressure = balance.map_or(0.0, |balance| {
-            balance.coefficient * probabilities.columns as f32 / probabilities.rows as f32
-        });
+        if let Some(balance) = &balance {
+            assert_eq!(balance.shares.columns, probabilities.columns, "shares of experts");
+            assert_eq!(balance.counted.len(), probabilities.rows, "tokens that count");
+        }
         let chosen = (experts, weights, d_weights);
         in_room!(
             self,
             Memory,
-            route_backward(probabilities, chosen, per_token, normalise, pressure, d_logits)
+            route_backward(probabilities, chosen, per_token, normalise, balance, d_logits)
         );
     }
 
-    /// The load-balancing loss of Switch Transformers in Hugging Face's form, without its coefficient: experts times the sum, over
-    /// experts, of choices per token times mean probability. It is `per_token` where all are equally busy.
-    pub fn balance_loss(
+    /// Each expert's choices over the number of tokens, among those that are `counted`.
+    pub fn expert_shares(
         &self,
-        probabilities: Matrix<'_, f32>,
         experts: View<'_, u32>,
         per_token: usize,
-    ) -> f32 {
-        assert_eq!(experts.len(), probabilities.rows * per_token, "chosen experts");
-        in_room!(self, Memory, balance_loss(probabilities, experts))
+        counted: View<'_, u32>,
+        shares: ViewMut<'_, f32>,
+    ) {
+        assert_eq!(experts.len(), counted.len() * per_token, "chosen experts");
+        in_room!(self, Memory, expert_shares(experts, per_token, counted, shares));
     }
 }
 

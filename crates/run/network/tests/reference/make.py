@@ -1,7 +1,15 @@
 """Tiny models of every family with random weights, and what transformers computes with them.
 
 For each model: config.json, model.safetensors (weights), gradients.safetensors (of the mean loss, under the names of
-files), expected.json (tokens, documents' logits and loss). For one of them also curve.json: fifty steps of AdamW.
+files), expected.json (tokens, documents' logits and loss). For two of them also curve.json: fifty steps of AdamW.
+
+    python make.py make FOLDER [NAME...]     writes the models, all or those named
+    python make.py adapters FOLDER           trains adapters with PEFT (0.21.2) from their files
+    python make.py check FOLDER              computes them from their files and compares
+
+Made with transformers 5.22.2 and PyTorch 2.15.0. Checked with 5.22.2 (14 models, all) and with 4.57.6 (13 models):
+the largest difference of a logit or gradient, relative to the largest of its tensor, is 2e-6, and the losses of the
+curves are 1.2e-6 apart. `qwen2_moe_windows` is left to version 5, see ONLY_SINCE_5.
 """
 
 import copy
@@ -15,25 +23,55 @@ import transformers
 from safetensors.torch import load_file, save_file
 
 VOCAB, SEQUENCE, BATCH = 67, 12, 2
+MAJOR = int(transformers.__version__.split(".")[0])
+# Where the versions differ, the newer one counts: version 4 has no `layer_types` in Qwen2-MoE, and which layers it bounds
+# depends on the implementation of attention.
+ONLY_SINCE_5 = {"qwen2_moe_windows"}
+# Tokens of padding at the end of each sequence; these models also learn from the load-balancing loss.
+PADDING = {"mixtral_balance": [0, 5], "qwen3_moe_balance": [3, 0]}
 COMMON = dict(vocab_size=VOCAB, hidden_size=24, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
               max_position_embeddings=64, attn_implementation="eager", use_cache=False)
 
 CONFIGS = {
-    "llama": transformers.LlamaConfig(**COMMON, intermediate_size=40, tie_word_embeddings=False,
+    "llama": lambda: transformers.LlamaConfig(**COMMON, intermediate_size=40, tie_word_embeddings=False,
                                       rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0,
                                                        "low_freq_factor": 1.0, "high_freq_factor": 4.0,
                                                        "original_max_position_embeddings": 16}),
-    "qwen2": transformers.Qwen2Config(**COMMON, intermediate_size=40, tie_word_embeddings=True),
-    "qwen3": transformers.Qwen3Config(**COMMON, intermediate_size=40, head_dim=8, tie_word_embeddings=True),
-    "mixtral": transformers.MixtralConfig(**COMMON, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
+    "qwen2": lambda: transformers.Qwen2Config(**COMMON, intermediate_size=40, tie_word_embeddings=True),
+    "qwen3": lambda: transformers.Qwen3Config(**COMMON, intermediate_size=40, head_dim=8, tie_word_embeddings=True),
+    "mixtral": lambda: transformers.MixtralConfig(**COMMON, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2,
                                           sliding_window=5, tie_word_embeddings=False),
-    "qwen2_moe": transformers.Qwen2MoeConfig(**COMMON, intermediate_size=40, moe_intermediate_size=16,
+    "qwen2_moe": lambda: transformers.Qwen2MoeConfig(**COMMON, intermediate_size=40, moe_intermediate_size=16,
                                              shared_expert_intermediate_size=24, num_experts=4,
                                              num_experts_per_tok=2, norm_topk_prob=False, tie_word_embeddings=False),
-    "qwen3_moe": transformers.Qwen3MoeConfig(**COMMON, intermediate_size=40, moe_intermediate_size=16, head_dim=8,
+    "qwen3_moe": lambda: transformers.Qwen3MoeConfig(**COMMON, intermediate_size=40, moe_intermediate_size=16, head_dim=8,
                                              num_experts=4, num_experts_per_tok=2, norm_topk_prob=True,
                                              tie_word_embeddings=False),
-    "gpt2": transformers.GPT2Config(vocab_size=VOCAB, n_embd=24, n_layer=2, n_head=4, n_positions=32, resid_pdrop=0.0,
+    "llama_linear": lambda: transformers.LlamaConfig(**COMMON, intermediate_size=40, tie_word_embeddings=False,
+                                                     attention_bias=True, mlp_bias=True,
+                                                     rope_parameters={"rope_type": "linear", "rope_theta": 1000.0,
+                                                                      "factor": 2.5}),
+    "qwen2_windows": lambda: transformers.Qwen2Config(**COMMON, intermediate_size=40, tie_word_embeddings=True,
+                                                      use_sliding_window=True, sliding_window=4, max_window_layers=1),
+    "qwen2_moe_windows": lambda: transformers.Qwen2MoeConfig(
+        **COMMON, intermediate_size=40, moe_intermediate_size=16, shared_expert_intermediate_size=24, num_experts=4,
+        num_experts_per_tok=2, norm_topk_prob=True, tie_word_embeddings=False, use_sliding_window=True,
+        sliding_window=4, max_window_layers=2),
+    "qwen3_moe_windows": lambda: transformers.Qwen3MoeConfig(
+        **COMMON, intermediate_size=40, moe_intermediate_size=16, head_dim=8, num_experts=4, num_experts_per_tok=2,
+        norm_topk_prob=True, tie_word_embeddings=False, use_sliding_window=True, sliding_window=4),
+    "mixtral_balance": lambda: transformers.MixtralConfig(
+        **COMMON, intermediate_size=32, num_local_experts=4, num_experts_per_tok=2, tie_word_embeddings=False,
+        router_aux_loss_coef=0.5),
+    "qwen3_moe_balance": lambda: transformers.Qwen3MoeConfig(
+        **{**COMMON, "num_hidden_layers": 3}, intermediate_size=40, moe_intermediate_size=16, head_dim=8,
+        num_experts=4, num_experts_per_tok=2, norm_topk_prob=True, tie_word_embeddings=True, mlp_only_layers=[1],
+        router_aux_loss_coef=0.5),
+    "gpt2_scales": lambda: transformers.GPT2Config(
+        vocab_size=VOCAB, n_embd=24, n_layer=2, n_head=4, n_positions=32, resid_pdrop=0.0, embd_pdrop=0.0,
+        attn_pdrop=0.0, scale_attn_weights=False, scale_attn_by_inverse_layer_idx=True,
+        attn_implementation="eager", use_cache=False),
+    "gpt2": lambda: transformers.GPT2Config(vocab_size=VOCAB, n_embd=24, n_layer=2, n_head=4, n_positions=32, resid_pdrop=0.0,
                                     embd_pdrop=0.0, attn_pdrop=0.0, attn_implementation="eager", use_cache=False),
 }
 
@@ -55,6 +93,37 @@ def mean_loss(model, tokens):
     return logits, loss
 
 
+def balanced_loss(model, tokens, padding):
+    """The mean loss of what is not padding, and the loss that balances experts, as transformers adds it."""
+    lengths = SEQUENCE - torch.tensor(padding)
+    mask = (torch.arange(SEQUENCE) < lengths[:, None]).long()
+    out = model(input_ids=tokens[:, :-1], attention_mask=mask, output_router_logits=True)
+    # The successor of the last token before padding is padding too.
+    has_target = torch.arange(SEQUENCE) < torch.where(lengths < SEQUENCE, lengths - 1, lengths)[:, None]
+    targets = tokens[:, 1:].masked_fill(~has_target, -100)
+    loss = torch.nn.functional.cross_entropy(out.logits.reshape(-1, VOCAB), targets.reshape(-1))
+    return out.logits, loss, loss + model.config.router_aux_loss_coef * out.aux_loss
+
+
+def computed(model, tokens, padding):
+    """Logits and mean loss, with the gradients in the model's parameters."""
+    if padding:
+        logits, loss, whole = balanced_loss(model, tokens, padding)
+        whole.backward()
+    else:
+        logits, loss = mean_loss(model, tokens)
+        loss.backward()
+    return logits.detach(), loss.item()
+
+
+def gradients_of(model, folder):
+    twin = copy.deepcopy(model)
+    with torch.no_grad():
+        for of, parameter in zip(model.parameters(), twin.parameters()):
+            parameter.copy_(of.grad)
+    return saved(twin, folder)[0]
+
+
 def saved(model, folder):
     with tempfile.TemporaryDirectory() as scratch:
         model.save_pretrained(scratch, safe_serialization=True)
@@ -68,30 +137,99 @@ def make(name, config, folder):
     folder.mkdir(parents=True, exist_ok=True)
     model = random_model(config)
     tokens = torch.randint(0, VOCAB, (BATCH, SEQUENCE + 1))
-    logits, loss = mean_loss(model, tokens)
-    loss.backward()
+    padding = PADDING.get(name)
+    for row, count in enumerate(padding or []):
+        if count:
+            tokens[row, SEQUENCE - count:] = 0
+    logits, loss = computed(model, tokens, padding)
     tensors, written = saved(model, folder)
     save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
     (folder / "config.json").write_text(json.dumps(written, indent=1) + "\n")
-    twin = copy.deepcopy(model)
-    with torch.no_grad():
-        for of, parameter in zip(model.parameters(), twin.parameters()):
-            parameter.copy_(of.grad)
-    gradients, _ = saved(twin, folder)
-    save_file(gradients, folder / "gradients.safetensors")
-    expected = dict(tokens=tokens.tolist(), loss=loss.item(),
-                    logits=[round(value, 7) for value in logits.detach().reshape(-1).tolist()])
+    save_file(gradients_of(model, folder), folder / "gradients.safetensors")
+    expected = dict(tokens=tokens.tolist(), loss=loss,
+                    logits=[round(value, 7) for value in logits.reshape(-1).tolist()])
+    if padding:
+        expected["padding"] = padding
     (folder / "expected.json").write_text(json.dumps(expected) + "\n")
-    print(f"{name}: loss {loss.item():.6f}, {sum(p.numel() for p in model.parameters())} parameters")
+    print(f"{name}: loss {loss:.6f}, {sum(p.numel() for p in model.parameters())} parameters")
     return model
 
 
-def curve(model, folder, steps=50):
-    """Fifty steps of AdamW on sequences that follow a rule, from the weights in the folder."""
-    settings = dict(learning_rate=3e-3, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=0.1, clip=1.0, warmup=10)
+def as_version_4(config):
+    """The same configuration in the words of transformers 4."""
+    rope = config.pop("rope_parameters", None)
+    if rope:
+        config["rope_theta"] = rope.pop("rope_theta")
+        config["rope_scaling"] = None if rope["rope_type"] == "default" else rope
+    if config["model_type"] == "qwen3_moe":
+        config["num_experts"] = config.pop("num_local_experts")
+    return config
+
+
+def loaded(folder):
+    config = json.loads((folder / "config.json").read_text())
+    with tempfile.TemporaryDirectory() as scratch:
+        written = as_version_4(config) if MAJOR == 4 else config
+        (Path(scratch) / "config.json").write_text(json.dumps(written))
+        (Path(scratch) / "model.safetensors").write_bytes((folder / "model.safetensors").read_bytes())
+        model = transformers.AutoModelForCausalLM.from_pretrained(scratch, attn_implementation="eager")
+    return model.to(torch.float32).train()
+
+
+def check(name, folder):
+    """The largest difference, relative to the largest number, between what this version computes and the files."""
+    model = loaded(folder)
+    expected = json.loads((folder / "expected.json").read_text())
+    tokens, padding = torch.tensor(expected["tokens"]), expected.get("padding")
+    logits, loss = computed(model, tokens, padding)
+    kept = torch.arange(SEQUENCE) < SEQUENCE - torch.tensor(padding or [0] * BATCH)[:, None]
+    pairs = [(logits[kept], torch.tensor(expected["logits"]).reshape(logits.shape)[kept])]
+    found = gradients_of(model, folder)
+    stored = load_file(folder / "gradients.safetensors")
+    assert found.keys() == stored.keys(), f"{name}: {found.keys() ^ stored.keys()}"
+    pairs += [(found[key], stored[key]) for key in stored]
+    apart = max(((a - b).abs().max() / b.abs().max().clamp(min=1e-6)).item() for a, b in pairs)
+    assert apart < 1e-4 and abs(loss - expected["loss"]) < 1e-5, f"{name}: loss {loss}, apart {apart:.1e}"
+    return apart
+
+
+def check_curve(folder):
+    stored = json.loads((folder / "curve.json").read_text())
+    losses = curve(loaded(folder))["losses"]
+    apart = max(abs(a - b) for a, b in zip(losses, stored["losses"]))
+    assert apart < 1e-3, f"{folder.name}: the curves are {apart:.1e} apart"
+    return apart
+
+
+def adapter(name, targets, root):
+    """Adapters as PEFT makes them, before and after some steps, and the losses on the way."""
+    import peft
+    folder = root / name / "adapter"
+    folder.mkdir(exist_ok=True)
+    torch.manual_seed(len(targets))
+    config = peft.LoraConfig(r=2, lora_alpha=6, target_modules=targets, task_type="CAUSAL_LM",
+                             fan_in_fan_out=name.startswith("gpt2"))
+    model = peft.get_peft_model(loaded(root / name), config)
+    tensors = lambda: {key: value.detach().clone().contiguous() for key, value in
+                       peft.get_peft_model_state_dict(model, save_embedding_layers=False).items()}
+    save_file(tensors(), folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    found = curve(model, steps=12, weight_decay=0.0)
+    save_file(tensors(), folder / "trained.safetensors", metadata={"format": "pt"})
+    (folder / "curve.json").write_text(json.dumps(dict(found, targets=targets, rank=2, alpha=6)) + "\n")
+    print(f"{name} with adapters on {targets} (PEFT {peft.__version__}): {found['losses'][0]:.4f} -> "
+          f"{found['losses'][-1]:.4f}")
+    usual = peft.utils.constants.TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING["gpt2"]
+    assert list(usual) == ["c_attn"], usual
+
+
+def curve(model, steps=50, weight_decay=0.1):
+    """Some steps of AdamW on sequences that follow a rule."""
+    settings = dict(learning_rate=3e-3, beta1=0.9, beta2=0.95, epsilon=1e-8, weight_decay=weight_decay, clip=1.0,
+                    warmup=10)
     torch.manual_seed(7)
-    matrices = [p for p in model.parameters() if p.dim() > 1]
-    vectors = [p for p in model.parameters() if p.dim() == 1]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = [p for p in trained if p.dim() > 1]
+    vectors = [p for p in trained if p.dim() == 1]
     optimizer = torch.optim.AdamW(
         [dict(params=matrices, weight_decay=settings["weight_decay"]), dict(params=vectors, weight_decay=0.0)],
         lr=settings["learning_rate"], betas=(settings["beta1"], settings["beta2"]), eps=settings["epsilon"])
@@ -109,12 +247,25 @@ def curve(model, folder, steps=50):
         optimizer.step()
         data.append(tokens.tolist())
         losses.append(loss.item())
-    (folder / "curve.json").write_text(json.dumps(dict(settings=settings, tokens=data, losses=losses, norms=norms)) + "\n")
-    print(f"curve: loss {losses[0]:.4f} -> {losses[-1]:.4f}")
+    return dict(settings=settings, tokens=data, losses=losses, norms=norms)
 
+
+CURVES = ["llama", "mixtral"]
+ADAPTERS = {"llama": ["q_proj", "embed_tokens", "lm_head"], "gpt2": ["c_attn", "wpe"]}
 
 if __name__ == "__main__":
-    root = Path(sys.argv[1])
-    models = {name: make(name, config, root / name) for name, config in CONFIGS.items()}
-    curve(models["llama"], root / "llama")
-    curve(models["mixtral"], root / "mixtral")
+    action, root, names = sys.argv[1], Path(sys.argv[2]), sys.argv[3:] or list(CONFIGS)
+    if action == "make":
+        for name in names:
+            model = make(name, CONFIGS[name](), root / name)
+            if name in CURVES:
+                (root / name / "curve.json").write_text(json.dumps(curve(model)) + "\n")
+    elif action == "adapters":
+        for name, targets in ADAPTERS.items():
+            adapter(name, targets, root)
+    else:
+        names = [name for name in names if MAJOR > 4 or name not in ONLY_SINCE_5]
+        apart = {name: check(name, root / name) for name in names}
+        curves = {name: check_curve(root / name) for name in CURVES if name in names}
+        print(f"transformers {transformers.__version__}, torch {torch.__version__}: {len(apart)} models, largest "
+              f"difference {max(apart.values()):.1e}; curves {max(curves.values(), default=0.0):.1e}")

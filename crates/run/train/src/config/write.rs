@@ -94,7 +94,7 @@ impl TrainConfig {
             file.key("rank", adapter.rank, "of the low-rank update");
             file.key("alpha", number(adapter.alpha), "the update counts alpha / rank");
             let targets = adapter.targets.iter().map(|target| quoted(target));
-            file.key("targets", list(targets), "matrices that get one");
+            file.key("targets", list(targets), "matrices that get one; none named: the attention's");
         }
         file.section("output");
         file.key("folder", quoted(&self.output.folder.to_string_lossy()), "checkpoints, metrics, weights");

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::time::Instant;
 
 use bedplate_data::{
-    Content, CorpusOptions, DataError, Index, TextUnit, TokenizeOptions, Tokenized, Tokenizer, tokenize,
+    Content, CorpusOptions, DataError, Index, Skip, Skipped, TextUnit, TokenizeOptions, Tokenized, Tokenizer,
+    tokenize,
 };
 use bedplate_units::{Bytes, Seconds, Tokens, grouped};
 use serde_json::{Value, json};
@@ -22,17 +23,19 @@ Examples:
   bedplate data tokenize book.txt --paragraphs --tokenizer t.json --out corpus
   bedplate data tokenize chats.jsonl --chat --tokenizer t.json --out chats
 
-Inputs are .txt and .md, .jsonl and .ndjson, optionally followed by .gz or .zst,
-.parquet, or folders of them. The corpus is the same for any number of
+Inputs are .txt and .md, .jsonl, .ndjson and .json (one list of objects),
+optionally followed by .gz or .zst, .parquet, or folders of them. The corpus is the same for any number of
 threads.
 
 Each document begins with the tokenizer's begin-of-text mark and ends with its
 end-of-text mark; a tokenizer with only one mark has it at the beginning.
 --begin and --end name other tokens.
 
-With --chat each line has `messages` (with role and content), or `prompt` and
-`response`. They are rendered by the tokenizer's chat template, and only
-the assistant's tokens count in the loss.")]
+With --chat each record has `messages` (with role and content), `conversations`
+(ShareGPT's, with from and value), `prompt` and `response`, or `instruction`,
+`input` and `output` (Alpaca's). They are rendered by the tokenizer's chat
+template, and only the assistant's tokens count in the loss. A record that is
+none of these is left out; the first ones are named.")]
 pub(super) struct Arguments {
     /// Files or folders of text
     #[arg(required = true, value_name = "INPUT")]
@@ -80,7 +83,7 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
             Bytes::new(progress.bytes_read as f64) / Seconds::new(began.elapsed().as_secs_f64().max(1e-3));
         meter.show(part, || {
             let (documents, tokens) = (grouped(progress.documents), Tokens::new(progress.tokens as f64));
-            format!("{documents} documents, {tokens:.3} tokens, {rate:.3}")
+            format!("{documents} documents, {tokens:.3}, {rate:.3}")
         });
     })?;
     drop(meter);
@@ -135,6 +138,11 @@ fn report(
             "corpus": index_json(&done.index),
             "validation": done.validation.as_ref().map(index_json),
             "input_bytes": done.input_bytes,
+            "answers": { "learned": done.answers.learned, "left_out": done.answers.left_out },
+            "skipped": {
+                "count": done.skipped.count,
+                "first": done.skipped.first.iter().map(skip_text).collect::<Vec<_>>(),
+            },
             "threads": threads,
             "seconds": seconds,
             "documents_per_s": per_second(documents),
@@ -148,15 +156,46 @@ fn report(
     facts.add(
         "speed",
         format!(
-            "{:.3}/s, {:.3} tokens/s, {:.0} documents/s on {threads} threads",
+            "{:.3}/s, {:.3}/s, {:.0} documents/s on {threads} threads",
             Bytes::new(per_second(bytes)),
             Tokens::new(per_second(tokens)),
             per_second(documents)
         ),
     );
+    if done.index.content == Content::Chat {
+        facts.add("answers", format!("{} to learn from", grouped(done.answers.learned)));
+    }
     console.text(&facts.render(console.width()))?;
+    remarks(done, console);
     console.say(&format!("see `bedplate data show {}`", arguments.out.display()));
     Ok(())
+}
+
+/// What a user would not expect: conversations that were left out, answers that are not learned.
+fn remarks(done: &Tokenized, console: &mut Console) {
+    let Skipped { count, first } = &done.skipped;
+    if *count > 0 {
+        let named: Vec<String> = first.iter().map(|skip| format!("\n  {}", skip_text(skip))).collect();
+        let more = *count - first.len() as u64;
+        let more = if more > 0 { format!("\n  and {} more", grouped(more)) } else { String::new() };
+        console.say(&format!(
+            "note: {} conversations are left out:{}{more}",
+            grouped(*count),
+            named.concat()
+        ));
+    }
+    if done.answers.left_out > 0 {
+        console.say(&format!(
+            "note: {} answers are shown and not learned: the chat template writes them differently once further turns \
+             follow; to learn them, give a record for each answer that ends with it",
+            grouped(done.answers.left_out)
+        ));
+    }
+}
+
+fn skip_text(skip: &Skip) -> String {
+    let line = skip.place.line.map_or(String::new(), |line| format!(":{line}"));
+    format!("{}{line}: {}", skip.place.file, skip.reason)
 }
 
 /// One line about a corpus.

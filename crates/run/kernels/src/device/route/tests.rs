@@ -38,7 +38,30 @@ impl Case {
         Routed { probabilities, experts: experts.numbers(), weights: weights.numbers() }
     }
 
-    fn backward(&self, device: &Device, routed: &Routed, d: &[f32], balance: Option<Balance>) -> Vec<f32> {
+    /// Where layers share a balance, `others` are the choices of the other layers.
+    fn backward(
+        &self,
+        device: &Device,
+        routed: &Routed,
+        d: &[f32],
+        coefficient: f32,
+        counted: &[u32],
+        others: &[Vec<u32>],
+    ) -> Vec<f32> {
+        let counted = lend(device, counted);
+        let layers: Vec<&Vec<u32>> = [&routed.experts].into_iter().chain(others).collect();
+        let mut shares = lend(device, &vec![0.0; layers.len() * self.count]);
+        for (layer, experts) in layers.iter().enumerate() {
+            let experts = lend(device, experts);
+            let row = shares.view_mut().range(layer * self.count..(layer + 1) * self.count);
+            device.expert_shares(experts.view(), self.per_token, counted.view(), row);
+        }
+        let balance = (coefficient > 0.0).then(|| Balance {
+            coefficient,
+            shares: shares.view().matrix(layers.len(), self.count),
+            layers: layers.len(),
+            counted: counted.view(),
+        });
         let mut d_logits = Spaced::zeros(self.tokens, self.count, 1);
         device.route_backward(
             routed.probabilities.on(device).matrix(),
@@ -85,20 +108,22 @@ impl Case {
         experts.chunks(self.per_token).enumerate().flat_map(row).collect()
     }
 
-    /// As `load_balancing_loss_func` of Hugging Face's transformers has it: means over tokens of a mask of choices and of
-    /// probabilities, multiplied and summed over experts and over the places of choices.
-    fn balance_loss(&self, logits: &[f64], experts: &[u32]) -> f64 {
-        let probabilities = self.probabilities(logits);
-        let tokens = self.tokens as f64;
+    /// As `load_balancing_loss_func` of Hugging Face's transformers has it: means over the counted tokens of all layers of a mask of
+    /// choices and of probabilities, multiplied and summed over experts and over the places of choices.
+    fn balance_loss(&self, layers: &[(Vec<f64>, Vec<u32>)], counted: &[u32]) -> f64 {
+        let tokens = || (0..self.tokens).filter(|token| counted[*token] > 0);
+        let total = (layers.len() * tokens().count()).max(1) as f64;
         let mut loss = 0.0;
         for expert in 0..self.count {
-            let mean = (0..self.tokens).map(|token| probabilities[token * self.count + expert]).sum::<f64>()
-                / tokens;
-            for place in 0..self.per_token {
+            let (mut probability, mut choices) = (0.0, 0);
+            for (logits, experts) in layers {
+                let probabilities = self.probabilities(logits);
+                probability += tokens().map(|token| probabilities[token * self.count + expert]).sum::<f64>();
                 let chosen =
-                    (0..self.tokens).filter(|token| experts[token * self.per_token + place] == expert as u32);
-                loss += chosen.count() as f64 / tokens * mean;
+                    tokens().flat_map(|token| &experts[token * self.per_token..(token + 1) * self.per_token]);
+                choices += chosen.filter(|chosen| **chosen == expert as u32).count();
             }
+            loss += choices as f64 / total * (probability / total);
         }
         loss * self.count as f64
     }
@@ -122,17 +147,17 @@ proptest! {
         let d: Vec<f32> = random.numbers(experts.len());
         let d_wide = crate::testing::wide(&d);
         let by_weights = gradient(|logits| dot(&d_wide, &case.weights(logits, &experts)), &wide);
-        let found = on_any_processor(|device| case.backward(device, &routed, &d, None));
+        let counted: Vec<u32> = (0..tokens).map(|token| u32::from(token == 0 || random.number() > 0.0)).collect();
+        let found = on_any_processor(|device| case.backward(device, &routed, &d, 0.0, &counted, &[]));
         assert_close(&found, &by_weights, 2.0 * tolerance::<f32>());
 
-        let found = on_any_processor(|device| {
-            device.balance_loss(routed.probabilities.on(device).matrix(), lend(device, &routed.experts).view(), case.per_token)
-        });
-        assert_close(&[found], &[case.balance_loss(&wide, &experts)], 2.0 * tolerance::<f32>());
-        let by_balance = gradient(|logits| 0.7 * case.balance_loss(logits, &experts), &wide);
+        let other = Spaced::<f32>::new(tokens, count, 1, || size * random.number()).wide();
+        let other = (other.clone(), case.experts(&other));
+        let loss = |logits: &[f64]| case.balance_loss(&[(logits.to_vec(), experts.clone()), other.clone()], &counted);
+        let by_balance = gradient(|logits| 0.7 * loss(logits), &wide);
         let both: Vec<f64> = by_weights.iter().zip(&by_balance).map(|(a, b)| a + b).collect();
-        let balance = Some(Balance { coefficient: 0.7 });
-        let found = on_any_processor(|device| case.backward(device, &routed, &d, balance));
+        let others = [other.1.clone()];
+        let found = on_any_processor(|device| case.backward(device, &routed, &d, 0.7, &counted, &others));
         assert_close(&found, &both, 4.0 * tolerance::<f32>());
     }
 }
@@ -154,20 +179,18 @@ fn experts_are_ranked_by_logits_even_where_their_probabilities_vanish() {
 }
 
 #[test]
-fn equally_busy_experts_have_the_least_balance_loss() {
-    let case = Case { tokens: 8, count: 4, per_token: 1, normalise: false };
-    let even = Spaced::<f32>::zeros(8, 4, 0);
+fn padding_has_no_share_and_feels_no_pressure() {
+    let case = Case { tokens: 3, count: 2, per_token: 1, normalise: false };
     let device = &Device::cpu(1);
-    let loss = |probabilities: &Spaced<f32>, experts: &[u32]| {
-        device.balance_loss(probabilities.on(device).matrix(), lend(device, experts).view(), 1)
-    };
-    let routed = case.route(device, &even);
-    assert_eq!(loss(&routed.probabilities, &[0, 1, 2, 3, 0, 1, 2, 3]), 1.0);
-    let all_to_one = Spaced::of(8, 4, &[9.0, 0.0, 0.0, 0.0].repeat(8));
-    let routed = case.route(device, &all_to_one);
-    assert_eq!(routed.experts, [0; 8]);
-    let loss = loss(&routed.probabilities, &routed.experts);
-    assert!(loss > 3.9, "{loss}");
+    let routed = case.route(device, &Spaced::of(3, 2, &[2.0, 0.0, 0.0, 2.0, 0.0, 2.0]));
+    let mut shares = lend(device, &[9.0; 2]);
+    for (counted, expected) in [([1, 1, 0], [0.5, 0.5]), ([1, 0, 0], [1.0, 0.0]), ([0, 0, 0], [0.0, 0.0])] {
+        let (experts, counted) = (lend(device, &routed.experts), lend(device, &counted));
+        device.expert_shares(experts.view(), 1, counted.view(), shares.view_mut());
+        assert_eq!(shares.numbers(), expected);
+    }
+    let d_logits = case.backward(device, &routed, &[0.0; 3], 1.0, &[1, 0, 0], &[]);
+    assert!(d_logits[..2].iter().all(|d| *d != 0.0) && d_logits[2..] == [0.0; 4], "{d_logits:?}");
 }
 
 #[test]
@@ -178,12 +201,7 @@ fn many_tokens_give_the_same_on_any_processor() {
     let d: Vec<f32> = random.numbers(2800);
     on_any_processor(|device| {
         let routed = case.route(device, &logits);
-        let d_logits = case.backward(device, &routed, &d, Some(Balance { coefficient: 0.1 }));
-        let loss = device.balance_loss(
-            routed.probabilities.on(device).matrix(),
-            lend(device, &routed.experts).view(),
-            4,
-        );
-        (routed, d_logits, loss)
+        let d_logits = case.backward(device, &routed, &d, 0.1, &[1; 700], &[]);
+        (routed, d_logits)
     });
 }

@@ -87,6 +87,7 @@ fn fill<E: Element>(device: &Device, room: &mut Room<'_, E>) {
             targets: &batch.targets,
             positions: &batch.positions,
             first_keys: &batch.first_keys,
+            padding: &batch.padding,
         },
     );
 }
@@ -99,6 +100,7 @@ pub(in super::super) fn batch(vocab: usize, sequences: usize, sequence: usize) -
         tokens: (0..rows).map(token).collect(),
         targets: (1..=rows).map(token).collect(),
         first_keys: vec![0; rows],
+        padding: Vec::new(),
         positions: (0..rows).map(|row| (row % sequence) as u32).collect(),
         first_sample: 0,
         rows: sequences,
