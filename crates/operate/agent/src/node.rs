@@ -1,6 +1,6 @@
 //! The agent of a node at work: one loop that owns the state machine, feeds it what happens, and carries out its acts.
 //!
-//! Everything slow is done elsewhere and comes back as an [`Event`]: processes by the keeper, the link and steps by
+//! Everything slow is done elsewhere and comes back as an [`Event`]: processes by guardians, the link and steps by
 //! tasks of their own, the job's file systems by threads that may hang without stopping a heartbeat.
 
 mod chaos;
@@ -26,7 +26,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::clock::now;
 use crate::error::AgentError;
 use crate::event::Event;
-use crate::keeper::orders::Order;
+use crate::keeper::orders::ToGuardian;
 use crate::kept::Kept;
 use crate::options::Options;
 use crate::outputs::Outputs;
@@ -49,7 +49,7 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
         None => std::env::current_exe().map_err(|source| AgentError::Keeper { source })?,
     };
     let places = Places::begin(&options.state, &options.node, &program)?;
-    // Orphans of a dead keeper become our children.
+    // Guardians of a dead keeper become our children.
     let _ = set_child_subreaper(true);
     let (events, mut incoming) = unbounded_channel();
     let mut node = Node::begin(options, places, program, events.clone())?;
@@ -59,9 +59,13 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
     tokio::spawn(link::keep(node.options.clone(), tls, node.weather.clone(), events));
     let outcome = node.attend(incoming).await;
     let _ = std::fs::remove_file(&node.places.socket);
+    // Their links close, which ends them and their runs.
+    node.guards.clear();
     if let Some(keeper) = node.keeper.take() {
         keeper.end().await;
     }
+    let variable = agent_variable(&node.places);
+    let _ = tokio::task::spawn_blocking(move || processes::kill_marked(&variable)).await;
     outcome
 }
 
@@ -76,12 +80,14 @@ struct Node {
     link: Option<UnboundedSender<FromAgent>>,
     keeper: Option<Kept>,
     keepers_started: u32,
-    /// Orders for the next keeper while there is none.
-    waiting_orders: Vec<Order>,
-    leased: keeping::Leased,
+    /// What the keeper was asked.
+    unanswered: keeping::Unanswered,
+    /// By the group whose processes they have.
+    guards: BTreeMap<String, keeping::Guard>,
+    last_guardian: u64,
     enforced: Vec<String>,
     has_efa: bool,
-    /// What each living process is for, by the number that the keeper knows it by.
+    /// What each living process is for, by the number that its guardian knows it by.
     processes: BTreeMap<u64, Purpose>,
     last_process: u64,
     runs: BTreeMap<RunId, Local>,
@@ -107,7 +113,7 @@ enum Purpose {
 /// A run on this node.
 struct Local {
     launch: Launch,
-    /// How its processes are marked; the keeper's name for it.
+    /// How its processes are marked; its guardian's name for it.
     group: String,
     directory: PathBuf,
     outputs: Outputs,
@@ -134,8 +140,9 @@ impl Node {
             link: None,
             keeper: None,
             keepers_started: 0,
-            waiting_orders: Vec::new(),
-            leased: keeping::Leased::default(),
+            unanswered: keeping::Unanswered::default(),
+            guards: BTreeMap::new(),
+            last_guardian: 0,
             enforced: Vec::new(),
             has_efa: processes::has_efa(),
             processes: BTreeMap::new(),
@@ -176,7 +183,7 @@ impl Node {
             }
             self.renew_lease();
             self.carry_out_acts();
-            self.watch_keeper();
+            self.watch_guardians()?;
         }
     }
 
@@ -185,9 +192,11 @@ impl Node {
             Event::Linked(link) => self.greet(link),
             Event::Told(message) => self.told(message),
             Event::LinkLost(how) => self.link_lost(how),
-            Event::Noticed { keeper, notice } if self.is_current(keeper) => self.noticed(notice),
-            Event::KeeperGone { keeper } if self.is_current(keeper) => self.lose_keeper(),
-            Event::Swept { killed } => return self.replace_keeper(killed),
+            Event::Kept { keeper, notice } if self.is_current(keeper) => self.keeper_says(notice),
+            Event::KeeperGone { keeper } if self.is_current(keeper) => return self.replace_keeper(),
+            Event::Guarded { guardian, notice } => self.guardian_says(guardian, notice),
+            Event::GuardianSilent { guardian } => self.guardian_silent(guardian),
+            Event::Swept { guardian } => self.lose_guardian(guardian),
             Event::Checked { run, outcome } => self.checked(run, outcome),
             Event::Overdue { id } => self.overdue(id),
             Event::ProbeDue { run } => self.start_probe(run),
@@ -195,7 +204,7 @@ impl Node {
             Event::StepSignal { run, step, signal } => self.signal_step(run, step, signal),
             Event::StepOver { run, step } => self.end_step(run, step),
             // Of an earlier keeper, or dealt with before.
-            Event::Noticed { .. } | Event::KeeperGone { .. } | Event::Refused { .. } => {}
+            Event::Kept { .. } | Event::KeeperGone { .. } | Event::Refused { .. } => {}
         }
         Ok(())
     }
@@ -220,7 +229,7 @@ impl Node {
             Act::Signal { run, signal, to: Audience::All } => self.signal(run, signal),
             Act::Signal { run, signal, to: Audience::Steps } => self.signal_steps(run, signal),
             Act::Signal { run, signal, to: Audience::Script } => self.signal_script(run, signal),
-            Act::Kill { run } => self.order_for(run, |group| Order::Kill { group }),
+            Act::Kill { run } => self.order_for(run, ToGuardian::Kill),
             Act::Suspend { run } => self.signal(run, libc::SIGSTOP),
             Act::Resume { run } => self.signal(run, libc::SIGCONT),
             Act::Clean { run } => self.clean(run),
@@ -289,13 +298,13 @@ impl Node {
     }
 
     fn signal(&mut self, run: RunId, signal: i32) {
-        self.order_for(run, |group| Order::Signal { group, signal });
+        self.order_for(run, ToGuardian::Signal { signal });
     }
 
-    fn order_for(&mut self, run: RunId, order: impl FnOnce(String) -> Order) {
+    fn order_for(&mut self, run: RunId, order: ToGuardian) {
         if let Some(local) = self.runs.get(&run) {
-            let order = order(local.group.clone());
-            self.order(order);
+            let group = local.group.clone();
+            self.order(&group, order);
         }
     }
 

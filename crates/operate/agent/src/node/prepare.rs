@@ -69,7 +69,6 @@ impl Node {
         let output = local.directory.join(output);
         let _ = fs::remove_file(&output);
         Some(Start {
-            group: local.group.clone(),
             arguments: ["/bin/sh", "-c", command].map(str::to_owned).into(),
             environment: rank_environment::variables(&local.launch.part(), rank, port, &around),
             directory: local.directory.display().to_string(),

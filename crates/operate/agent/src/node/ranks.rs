@@ -48,7 +48,6 @@ impl Node {
         let captured = |stream| self.places.captured(&LogName { run, rank, stream }).display().to_string();
         let files = local.outputs.by_rank.get(&rank).cloned().unwrap_or_default();
         let start = Start {
-            group: local.group.clone(),
             arguments: arguments.to_vec(),
             environment: rank_environment::variables(&local.launch.part(), rank, master_port, &around),
             directory: local.outputs.directory.clone(),

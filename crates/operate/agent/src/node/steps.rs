@@ -16,7 +16,7 @@ use tokio::sync::watch;
 
 use super::{Node, Purpose};
 use crate::event::StepAnswer;
-use crate::keeper::orders::{Order, Start};
+use crate::keeper::orders::{Start, ToGuardian};
 use crate::relay::{self, Task};
 
 /// The step's end in the loop: where ends of tasks are told.
@@ -80,7 +80,6 @@ impl Node {
             let port = local.master_port.unwrap_or(0);
             let path = |stream: &str| Some(pipe_path(directory, *task, stream));
             let start = Start {
-                group: local.group.clone(),
                 arguments: step.arguments.clone(),
                 environment: rank_environment::step_variables(
                     &local.launch.part(),
@@ -115,27 +114,32 @@ impl Node {
         let is_meant = |purpose: &Purpose| matches!(purpose, Purpose::Task { run: of, step: number, .. } if *of == run && *number == step);
         let meant = self.processes.iter().filter(|(_, purpose)| is_meant(purpose)).map(|(id, _)| *id);
         for id in meant.collect::<Vec<u64>>() {
-            self.order(match signal {
-                libc::SIGKILL => Order::KillSession { id },
-                _ => Order::SignalOne { id, signal },
-            });
+            let order = match signal {
+                libc::SIGKILL => ToGuardian::KillSession { id },
+                _ => ToGuardian::SignalOne { id, signal },
+            };
+            self.order_for(run, order);
         }
     }
 
     /// To the tasks of all steps of a script.
     pub(super) fn signal_steps(&mut self, run: RunId, signal: i32) {
-        self.signal_those(signal, |purpose| matches!(purpose, Purpose::Task { run: of, .. } if *of == run));
+        self.signal_those(
+            run,
+            signal,
+            |purpose| matches!(purpose, Purpose::Task { run: of, .. } if *of == run),
+        );
     }
 
     /// To the shell of a script alone.
     pub(super) fn signal_script(&mut self, run: RunId, signal: i32) {
-        self.signal_those(signal, |purpose| matches!(purpose, Purpose::Rank(of, _) if *of == run));
+        self.signal_those(run, signal, |purpose| matches!(purpose, Purpose::Rank(of, _) if *of == run));
     }
 
-    fn signal_those(&mut self, signal: i32, is_meant: impl Fn(&Purpose) -> bool) {
+    fn signal_those(&mut self, run: RunId, signal: i32, is_meant: impl Fn(&Purpose) -> bool) {
         let meant = self.processes.iter().filter(|(_, purpose)| is_meant(purpose)).map(|(id, _)| *id);
         for id in meant.collect::<Vec<u64>>() {
-            self.order(Order::SignalOne { id, signal });
+            self.order_for(run, ToGuardian::SignalOne { id, signal });
         }
     }
 
