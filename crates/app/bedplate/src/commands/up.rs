@@ -7,6 +7,7 @@ mod error;
 mod launch;
 mod shape;
 mod share;
+pub(crate) mod supervise;
 mod temporary;
 
 use std::path::PathBuf;
@@ -23,7 +24,9 @@ use crate::machine::Machine;
 use crate::stop::Stop;
 
 pub(crate) use error::{PAGES, UpError};
-pub(crate) use launch::{CLUSTER, is_running, start_agent, start_daemon, wait_for_nodes};
+pub(crate) use launch::{
+    CLUSTER, find_agent, hold, is_running, start_agent, start_daemon, stop_supervisor, wait_for_nodes,
+};
 pub(crate) use shape::Shape;
 pub(crate) use temporary::{TemporaryCluster, with_description};
 
@@ -36,9 +39,9 @@ Examples:
   bedplate up --nodes 2 --foreground           until Ctrl-C
 
 GPUs that this machine does not have are pretended: slots that are leased,
-numbered and enforced as real ones are. Jobs run as you. A node whose agent
-died stays down until `bedplate node start NAME`; a daemon that died comes
-back with `bedplate up`, finds its jobs again and loses none.")]
+numbered and enforced as real ones are. Jobs run as you. A daemon or an agent
+that dies or stands still is started again; a daemon then finds its jobs again
+and loses none.")]
 pub(crate) struct Arguments {
     /// How many nodes
     #[arg(short, long, value_name = "COUNT")]
@@ -120,18 +123,22 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
             console
                 .say("--site, --probe and --listen count when it starts: `bedplate down`, then this again");
         }
+        launch::start_supervisor(&state, context)?;
         let driver = Connection::of(state.path().to_owned()).local("this")?;
         return report(&driver, &shape, console);
     }
     shape.keep(&state)?;
+    let held = hold(&state)?;
     let driver = start_daemon(&state, &shape, context, console)?;
     let missing: Vec<NodeId> =
         driver.nodes()?.into_iter().filter(|node| !node.is_linked).map(|node| node.name).collect();
     for name in &missing {
-        if !launch::has_agent(&state, name) {
+        if find_agent(&state, name).is_none() {
             start_agent(&state, &driver, &shape, name)?;
         }
     }
+    drop(held);
+    launch::start_supervisor(&state, context)?;
     wait_for_nodes(&state, &driver, &missing, console)?;
     console.say(&format!("up in {:.1} s", began.elapsed().as_secs_f64()));
     report(&driver, &shape, console)
