@@ -1,6 +1,7 @@
 //! The real program with real processes: a cluster comes up, works, breaks, heals and leaves nothing behind.
 
 use std::fs;
+use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -266,6 +267,51 @@ fn an_agent_that_stands_still_is_replaced() {
     assert_eq!(end["state"], "succeeded", "{end:#}");
     cluster.down();
     supervisor.wait().expect("it was started here");
+}
+
+/// Files below a folder that others than their owner can read, and folders that they can list.
+fn readable_by_others(folder: &Path) -> Vec<String> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).expect("it is ours").flatten() {
+        let metadata = fs::symlink_metadata(entry.path()).expect("nothing goes away while it is looked at");
+        let open = metadata.permissions().mode() & 0o077;
+        let is_open = match metadata.file_type() {
+            kind if kind.is_dir() => {
+                found.extend(readable_by_others(&entry.path()));
+                open & 0o066 != 0
+            }
+            // Anyone may ask the agent of a root, which looks who it is.
+            kind if kind.is_symlink() || kind.is_socket() => false,
+            _ => open != 0,
+        };
+        if is_open {
+            found.push(format!("{} {open:o}", entry.path().display()));
+        }
+    }
+    found
+}
+
+#[test]
+fn nothing_in_the_state_directory_can_be_read_by_others() {
+    let cluster = Cluster::up(&["--nodes", "1"]);
+    succeeded(&cluster.run(&[
+        "submit",
+        "--wait",
+        "--",
+        "sh",
+        "-c",
+        "umask 077; echo checkpoint 1 >> $BEDPLATE_REPORT",
+    ]));
+    let state = cluster.folder.join("state");
+    assert_eq!(fs::metadata(&state).expect("it is there").permissions().mode() & 0o066, 0);
+    // Captured streams are made by the rank, in a folder that nobody else can enter.
+    let open: Vec<String> =
+        readable_by_others(&state).into_iter().filter(|path| !path.contains("/rank-")).collect();
+    assert!(open.is_empty(), "{open:#?}");
+    cluster.down();
+    let open: Vec<String> =
+        readable_by_others(&state).into_iter().filter(|path| !path.contains("/rank-")).collect();
+    assert!(open.is_empty(), "{open:#?}");
 }
 
 #[test]

@@ -5,6 +5,7 @@ use bedplate_control::wire::{FromAgent, RunId, StepRequest, ToAgent, Unready};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
+use crate::identity::Identity;
 use crate::keeper::orders::{FromGuardian, FromKeeper};
 use crate::outputs::Outputs;
 
@@ -39,6 +40,11 @@ pub(crate) enum Event {
     Swept {
         guardian: u64,
     },
+    /// It is known whom a run runs as.
+    Identified {
+        run: RunId,
+        outcome: Result<Option<Identity>, Unready>,
+    },
     /// The files that a job names have been checked.
     Checked {
         run: RunId,
@@ -53,6 +59,8 @@ pub(crate) enum Event {
     },
     StepAsked {
         request: Box<StepRequest>,
+        /// Who asks.
+        uid: u32,
         answer: oneshot::Sender<StepAnswer>,
     },
     /// The `srun` of a step passes a signal on, or is gone.

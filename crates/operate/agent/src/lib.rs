@@ -10,6 +10,7 @@ mod clock;
 mod error;
 mod event;
 mod frames;
+mod identity;
 pub mod keeper;
 mod kept;
 mod link;
@@ -24,12 +25,14 @@ mod random;
 mod relay;
 mod reports;
 pub mod shim;
+mod slow;
 mod socket;
 mod tls;
 mod untrusted;
 mod weather;
 
 pub use error::{AgentError, PAGES};
+pub use identity::JobUsers;
 pub use options::{LogRules, Options, Remark};
 
 /// Runs the agent on this thread until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run

@@ -26,15 +26,19 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::clock::now;
 use crate::error::AgentError;
 use crate::event::Event;
+use crate::identity::{Identity, JobUsers};
 use crate::keeper::orders::ToGuardian;
 use crate::kept::Kept;
 use crate::options::Options;
 use crate::outputs::Outputs;
 use crate::places::Places;
 use crate::reports::ReportFile;
+use crate::slow::SlowWork;
 use crate::weather::Weather;
 use crate::{link, processes, random, socket, tls};
 
+/// Where programs are, for users other than the agent's own.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// How often reports are read.
 const REPORTS: Duration = Duration::from_millis(200);
 /// Logs are trimmed at every so many readings of the reports.
@@ -48,14 +52,14 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
         Some(program) => program.clone(),
         None => std::env::current_exe().map_err(|source| AgentError::Keeper { source })?,
     };
-    let places = Places::begin(&options.state, &options.node, &program)?;
+    let places = Places::begin(&options.state, &options.node, &program, options.users)?;
     // Guardians of a dead keeper become our children.
     let _ = set_child_subreaper(true);
     let (events, mut incoming) = unbounded_channel();
     let mut node = Node::begin(options, places, program, events.clone())?;
     node.await_keeper(&mut incoming).await?;
     node.begin_node_probe();
-    socket::listen(&node.places.socket, events.clone())?;
+    socket::listen(&node.places.socket, node.options.users, events.clone())?;
     tokio::spawn(link::keep(node.options.clone(), tls, node.weather.clone(), events));
     let outcome = node.attend(incoming).await;
     let _ = std::fs::remove_file(&node.places.socket);
@@ -93,6 +97,7 @@ struct Node {
     runs: BTreeMap<RunId, Local>,
     probes: probes::Probes,
     looks: u32,
+    slow: SlowWork,
 }
 
 /// Why a process was started.
@@ -116,6 +121,8 @@ struct Local {
     /// How its processes are marked; its guardian's name for it.
     group: String,
     directory: PathBuf,
+    /// Whom its processes run as, where that is not the agent's user.
+    identity: Option<Identity>,
     outputs: Outputs,
     master_port: Option<u16>,
     reports: BTreeMap<u32, ReportFile>,
@@ -150,6 +157,7 @@ impl Node {
             runs: BTreeMap::new(),
             probes: probes::Probes::default(),
             looks: 0,
+            slow: SlowWork::default(),
             options,
             places,
             program,
@@ -197,10 +205,11 @@ impl Node {
             Event::Guarded { guardian, notice } => self.guardian_says(guardian, notice),
             Event::GuardianSilent { guardian } => self.guardian_silent(guardian),
             Event::Swept { guardian } => self.lose_guardian(guardian),
+            Event::Identified { run, outcome } => self.identified(run, outcome),
             Event::Checked { run, outcome } => self.checked(run, outcome),
             Event::Overdue { id } => self.overdue(id),
             Event::ProbeDue { run } => self.start_probe(run),
-            Event::StepAsked { request, answer } => drop(answer.send(self.ask_for_step(request))),
+            Event::StepAsked { request, uid, answer } => drop(answer.send(self.ask_for_step(request, uid))),
             Event::StepSignal { run, step, signal } => self.signal_step(run, step, signal),
             Event::StepOver { run, step } => self.end_step(run, step),
             // Of an earlier keeper, or dealt with before.
@@ -267,8 +276,17 @@ impl Node {
             cores: if self.options.cores.is_empty() { all_cores } else { self.options.cores.len() } as u32,
             memory_mib,
             gpus: processes::count_gpus(),
-            enforced: self.enforced.clone(),
+            enforced: self.enforced(),
         }
+    }
+
+    /// What this node makes sure of, for people.
+    fn enforced(&self) -> Vec<String> {
+        let by_user = match self.options.users {
+            JobUsers::Own => None,
+            JobUsers::Submitters { .. } => Some("each job as the user who submitted it".to_owned()),
+        };
+        self.enforced.iter().cloned().chain(by_user).collect()
     }
 
     fn told(&mut self, message: ToAgent) {
@@ -309,18 +327,9 @@ impl Node {
     }
 
     /// What the processes of a run find around them on this node.
-    fn surroundings(&self, launch: &Launch, report: String) -> Surroundings {
-        let inherited = match launch.inherits_environment {
-            true => self.options.environment.clone(),
-            false => {
-                let names = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ"];
-                let environment = &self.options.environment;
-                let find = |name: &str| Some((name.to_owned(), environment.get(name)?.clone()));
-                names.into_iter().filter_map(find).collect()
-            }
-        };
+    fn surroundings(&self, local: &Local, report: String) -> Surroundings {
         Surroundings {
-            inherited,
+            inherited: inherited(&self.options.environment, local.identity.as_ref()),
             agent_socket: self.places.socket.display().to_string(),
             report,
             programs: self.places.programs.display().to_string(),
@@ -335,6 +344,25 @@ impl Node {
     fn mark(&self, run: RunId) -> String {
         mark(run.job, run.number, &self.options.node)
     }
+}
+
+/// What a job finds in its environment that neither it nor its submitter has set: of the agent's own a few harmless
+/// variables, because the rest belongs to whoever started the cluster.
+fn inherited(agents: &BTreeMap<String, String>, user: Option<&Identity>) -> BTreeMap<String, String> {
+    let find = |name: &str| Some((name.to_owned(), agents.get(name)?.clone()));
+    let Some(user) = user else {
+        let names = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ"];
+        return names.into_iter().filter_map(find).collect();
+    };
+    let own = [
+        ("PATH", PATH),
+        ("HOME", &user.home),
+        ("USER", &user.name),
+        ("LOGNAME", &user.name),
+        ("SHELL", &user.shell),
+    ];
+    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+    own.chain(["LANG", "TZ"].into_iter().filter_map(find)).collect()
 }
 
 /// The variable by which all processes of all runs of this agent are recognised.

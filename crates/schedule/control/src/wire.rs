@@ -341,8 +341,6 @@ pub struct Launch {
     pub program: Program,
     /// What the job sets itself.
     pub environment: BTreeMap<String, String>,
-    /// Whether the agent's environment is passed on too.
-    pub inherits_environment: bool,
     /// Facts for `SLURM_*` and `BEDPLATE_*`: partition, account, QOS, array place, limits.
     pub facts: Facts,
     pub directory: Option<String>,

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bedplate_daemon::{Options, serve};
+use nix::sys::stat::{Mode, umask};
 
 use super::up::{self, Shape};
 use crate::connection::state_directory;
@@ -34,6 +35,8 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), Stop> {
     // The daemon outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
+    // Journal, tokens and keys are for their owner alone, in a directory that others may have to pass through.
+    umask(Mode::from_bits_truncate(0o077));
     let state = state_directory(arguments.state_dir.clone());
     let shape = match &arguments.cluster {
         Some(cluster) => {

@@ -39,7 +39,8 @@ Examples:
   bedplate up --nodes 2 --foreground           until Ctrl-C
 
 GPUs that this machine does not have are pretended: slots that are leased,
-numbered and enforced as real ones are. Jobs run as you. A daemon or an agent
+numbered and enforced as real ones are. Jobs run as you; started by root, each
+runs as the user whose token submitted it. A daemon or an agent
 that dies or stands still is started again; a daemon then finds its jobs again
 and loses none.")]
 pub(crate) struct Arguments {
@@ -164,9 +165,16 @@ fn report(driver: &Local, shape: &Shape, console: &mut Console) -> Result<(), St
     if let Some(fingerprint) = &driver.place().fingerprint {
         console.line(&format!("fingerprint: {fingerprint}"))?;
     }
+    if !nix::unistd::geteuid().is_root() {
+        console.say(ONE_USER);
+    }
     console.say("next: bedplate submit --nodes 1 --follow -- hostname");
     Ok(())
 }
+
+/// Where no agent is root, whatever tokens say.
+const ONE_USER: &str =
+    "all jobs run as you, whoever submits them: the roles of tokens protect little from a job";
 
 /// What stands, in a few lines.
 pub(crate) fn describe(nodes: &[NodeSummary], shape: &Shape) -> Vec<String> {

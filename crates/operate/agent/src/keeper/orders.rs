@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 use bedplate_control::wire::RankEnd;
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Identity;
+
 /// From the agent to the keeper.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub(crate) enum ToKeeper {
@@ -104,4 +106,6 @@ pub(crate) struct Start {
     pub(crate) stderr: Option<String>,
     /// For the whole group, where it can be enforced; none when zero.
     pub(crate) memory_mib: u64,
+    /// Who it becomes; as the guardian when absent.
+    pub(crate) identity: Option<Identity>,
 }

@@ -22,14 +22,15 @@ use nix::errno::Errno;
 use nix::fcntl::OFlag;
 use nix::mount::{MsFlags, mount};
 use nix::sched::{CloneFlags, setns, unshare};
-use nix::sys::prctl::{set_name, set_pdeathsig};
+use nix::sys::prctl::{set_name, set_no_new_privs, set_pdeathsig};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{
-    ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, getpid, getppid, pipe2,
-    setsid, write,
+    ForkResult, Gid, Pid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, getpid, getppid,
+    pipe2, setgroups, setresgid, setresuid, setsid, write,
 };
 
 use super::orders::Start;
+use crate::identity::Identity;
 
 /// A child, and where it says why its program did not begin.
 pub(super) struct Started {
@@ -141,13 +142,17 @@ impl<'a> Birth<'a> {
         // SAFETY: sets no handler, only back to the default what the start of every Rust program ignores.
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
         setsid()?;
+        for cgroup in joins {
+            write(cgroup.as_fd(), b"0")?;
+        }
+        if let Some(identity) = &self.order.identity {
+            become_user(identity)?;
+        }
+        // After becoming the user, which would undo it.
         set_pdeathsig(Signal::SIGKILL)?;
         // The guardian may have died before the line above took effect.
         if getppid() != guardian {
             return Err(Errno::ECHILD);
-        }
-        for cgroup in joins {
-            write(cgroup.as_fd(), b"0")?;
         }
         self.open_streams().map_err(errno)?;
         chdir(self.directory.as_c_str())?;
@@ -167,6 +172,16 @@ impl<'a> Birth<'a> {
         }
         Ok(dup2_stdout(stdout)?)
     }
+}
+
+/// For good: what the user may not do, no set-uid program gives them.
+fn become_user(identity: &Identity) -> Result<(), Errno> {
+    let groups: Vec<Gid> = identity.groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    setgroups(&groups)?;
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
+    set_no_new_privs()
 }
 
 fn errno(error: io::Error) -> Errno {

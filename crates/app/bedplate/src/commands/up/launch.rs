@@ -130,6 +130,10 @@ pub(crate) fn start_agent(
     if let Some(address) = loopback_address(driver, node) {
         command.args(["--address", &address]);
     }
+    if nix::unistd::geteuid().is_root() {
+        // Who started the cluster can do anything on this machine already.
+        command.arg("--allow-root-jobs");
+    }
     if let Some(probe) = &shape.probe {
         command.args(["--probe", probe, "--probe-every", "5"]);
     }
