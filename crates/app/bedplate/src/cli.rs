@@ -4,7 +4,7 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     agent, bench, catalog, chaos, cluster, completions, context, daemon, data, down, error, job, layout, man,
-    model, node, plan, queue, replay, submit, token, top, tour, train, up, usage,
+    model, node, plan, queue, replay, submit, token, top, tour, train, unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -79,6 +79,8 @@ pub(crate) enum Command {
     Token(token::Arguments),
     /// Which cluster commands talk to: list, show, use, add, remove
     Context(context::Arguments),
+    /// Print systemd units for the daemon and for the agents of real nodes
+    Unit(unit::Arguments),
     /// Break something on purpose, to see it heal
     Chaos(chaos::Arguments),
     /// Read a parallel layout: its spelling, its rules, its rank groups
@@ -99,4 +101,7 @@ pub(crate) enum Command {
     /// The control plane of a cluster
     #[command(hide = true)]
     Daemon(daemon::Arguments),
+    /// Starts daemon and agents of a cluster again when they die
+    #[command(hide = true)]
+    Supervise(up::supervise::Arguments),
 }

@@ -24,6 +24,7 @@ pub(crate) mod token;
 pub(crate) mod top;
 pub(crate) mod tour;
 pub(crate) mod train;
+pub(crate) mod unit;
 pub(crate) mod up;
 pub(crate) mod usage;
 
@@ -50,6 +51,8 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Man(arguments) => man::run(&arguments, console),
         Command::Up(arguments) => up::run(&arguments, context, console),
         Command::Daemon(arguments) => daemon::run(&arguments, context, console),
+        Command::Unit(arguments) => unit::run(&arguments, console),
+        Command::Supervise(arguments) => up::supervise::run(&arguments, context, console),
         Command::Down(arguments) => down::run(&arguments, console),
         Command::Submit(arguments) => submit::run(&arguments, console),
         Command::Queue(arguments) => queue::run(&arguments, console),

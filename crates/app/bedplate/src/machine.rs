@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 /// The marker that the agent sets in the environment of everything that a job starts.
@@ -77,6 +78,12 @@ pub(crate) struct Process {
 impl Process {
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         self.environment.get(name).map(String::as_str)
+    }
+
+    /// Whose it is: user and group.
+    pub(crate) fn user(&self) -> Option<(u32, u32)> {
+        let metadata = fs::metadata(format!("/proc/{}", self.pid)).ok()?;
+        Some((metadata.uid(), metadata.gid()))
     }
 }
 

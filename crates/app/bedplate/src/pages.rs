@@ -42,6 +42,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         commands::plan::PAGES,
         commands::replay::PAGES,
         commands::submit::PAGES,
+        commands::unit::PAGES,
         commands::up::PAGES,
     ]
     .concat();

@@ -31,6 +31,17 @@ impl Stop {
         Stop::CommandLine(error)
     }
 
+    /// In one line, for a log.
+    pub(crate) fn summary(&self) -> String {
+        match self {
+            Stop::Failed(diagnostic) => diagnostic.to_string(),
+            Stop::Refused => "refused".to_owned(),
+            Stop::Job(code) => format!("the job ended with {code}"),
+            Stop::CommandLine(error) => error.to_string(),
+            Stop::Unread => "nobody reads the output".to_owned(),
+        }
+    }
+
     /// For a failed write to standard output.
     pub(crate) fn from_output(source: io::Error) -> Self {
         match source.kind() {

@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
 /// What this node has.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Cgroups {
     memory: Option<(PathBuf, Version)>,
     made: Vec<PathBuf>,
@@ -113,6 +113,10 @@ impl Cgroups {
 
     /// Leaves what was made; directories that still hold processes stay behind.
     pub(crate) fn end(&self) {
+        if let Some((base, _)) = &self.memory {
+            // Of runs whose guardians were killed.
+            directories(base).iter().for_each(|run| drop(fs::remove_dir(run)));
+        }
         for directory in self.made.iter().rev() {
             if let Some(base) = directory.parent() {
                 put(base, "cgroup.procs", "0");
@@ -134,11 +138,6 @@ impl Limited {
     pub(crate) fn entrance(&self) -> Option<OwnedFd> {
         let file: File = OpenOptions::new().write(true).open(self.directory.join("cgroup.procs")).ok()?;
         Some(file.into())
-    }
-
-    pub(crate) fn processes(&self) -> Vec<i32> {
-        let text = fs::read_to_string(self.directory.join("cgroup.procs")).unwrap_or_default();
-        text.lines().filter_map(|pid| pid.parse().ok()).collect()
     }
 
     /// Kills everything inside at once, where the kernel can.
@@ -164,16 +163,17 @@ impl Limited {
 
 /// Removes the empty cgroups of keepers that have ended, those of their runs first.
 fn remove_stale(base: &Path) {
-    let directories = |path: &Path| {
-        let entries = fs::read_dir(path).into_iter().flatten().flatten();
-        entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect::<Vec<PathBuf>>()
-    };
     for directory in directories(base).into_iter().filter(|path| is_stale(path)) {
         for run in directories(&directory) {
             let _ = fs::remove_dir(run);
         }
         let _ = fs::remove_dir(directory);
     }
+}
+
+fn directories(path: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(path).into_iter().flatten().flatten();
+    entries.map(|entry| entry.path()).filter(|path| path.is_dir()).collect()
 }
 
 /// Whether it is named after a keeper that has ended.

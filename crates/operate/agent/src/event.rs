@@ -5,7 +5,8 @@ use bedplate_control::wire::{FromAgent, RunId, StepRequest, ToAgent, Unready};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
-use crate::keeper::orders::Notice;
+use crate::identity::Identity;
+use crate::keeper::orders::{FromGuardian, FromKeeper};
 use crate::outputs::Outputs;
 
 pub(crate) enum Event {
@@ -19,16 +20,30 @@ pub(crate) enum Event {
         message: String,
     },
     /// From the keeper that was started as this number.
-    Noticed {
+    Kept {
         keeper: u32,
-        notice: Notice,
+        notice: FromKeeper,
     },
     KeeperGone {
         keeper: u32,
     },
-    /// What a dead keeper left behind is gone.
+    /// From the guardian of this number.
+    Guarded {
+        guardian: u64,
+        notice: FromGuardian,
+    },
+    /// The link to a guardian has closed.
+    GuardianSilent {
+        guardian: u64,
+    },
+    /// A guardian whose keeper had died is gone, and so is what it left behind.
     Swept {
-        killed: usize,
+        guardian: u64,
+    },
+    /// It is known whom a run runs as.
+    Identified {
+        run: RunId,
+        outcome: Result<Option<Identity>, Unready>,
     },
     /// The files that a job names have been checked.
     Checked {
@@ -44,6 +59,8 @@ pub(crate) enum Event {
     },
     StepAsked {
         request: Box<StepRequest>,
+        /// Who asks.
+        uid: u32,
         answer: oneshot::Sender<StepAnswer>,
     },
     /// The `srun` of a step passes a signal on, or is gone.

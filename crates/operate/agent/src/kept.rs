@@ -1,25 +1,28 @@
-//! The agent's end of its keeper: starts it, hands orders over, brings notices back.
+//! The agent's end of its keeper and of the guardians: hands orders over, brings notices back.
 
-use std::io;
-use std::os::fd::OwnedFd;
+use std::io::{self, IoSlice};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::net::UnixStream as Socket;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
+use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::event::Event;
-use crate::keeper::orders::Order;
+use crate::keeper::orders::{ToGuardian, ToKeeper};
 
 /// A running keeper.
 pub(crate) struct Kept {
     pub(crate) number: u32,
-    orders: UnboundedSender<Order>,
+    orders: UnboundedSender<(ToKeeper, Option<OwnedFd>)>,
     child: Child,
 }
 
@@ -33,20 +36,44 @@ impl Kept {
             .stdout(Stdio::null())
             .process_group(0)
             .spawn()?;
-        ours.set_nonblocking(true)?;
-        let (reading, writing) = UnixStream::from_std(ours)?.into_split();
+        let (reading, writing) = split(ours)?;
         let (orders, waiting) = unbounded_channel();
-        tokio::spawn(write_orders(writing, waiting));
-        tokio::spawn(read_notices(reading, number, events.clone()));
+        tokio::spawn(write_with_files(writing, waiting));
+        let told = move |notice| Event::Kept { keeper: number, notice };
+        tokio::spawn(read_notices(reading, told, Event::KeeperGone { keeper: number }, events.clone()));
         Ok(Self { number, orders, child })
     }
 
-    pub(crate) fn order(&self, order: Order) {
-        // When the keeper is gone, its end is told as an event.
-        let _ = self.orders.send(order);
+    pub(crate) fn pid(&self) -> i32 {
+        self.child.id() as i32
     }
 
-    /// Closes the link to the keeper, which then kills everything, and waits until it has.
+    /// When the keeper is gone, its end is told as an event.
+    pub(crate) fn order(&self, order: ToKeeper) {
+        let _ = self.orders.send((order, None));
+    }
+
+    /// Has a guardian forked. Orders to it may be given at once; when it cannot be forked, its link closes.
+    pub(crate) fn fork_guardian(
+        &self,
+        number: u64,
+        group: &str,
+        is_isolated: bool,
+        events: &UnboundedSender<Event>,
+    ) -> io::Result<UnboundedSender<ToGuardian>> {
+        let (ours, theirs) = Socket::pair()?;
+        let order = ToKeeper::Guard { guardian: number, group: group.to_owned(), is_isolated };
+        let _ = self.orders.send((order, Some(theirs.into())));
+        let (reading, writing) = split(ours)?;
+        let (orders, waiting) = unbounded_channel();
+        tokio::spawn(write_orders(writing, waiting));
+        let told = move |notice| Event::Guarded { guardian: number, notice };
+        let end = Event::GuardianSilent { guardian: number };
+        tokio::spawn(read_notices(reading, told, end, events.clone()));
+        Ok(orders)
+    }
+
+    /// Closes the link to the keeper, which then sees its guardians off, and waits until it has.
     pub(crate) async fn end(self) {
         let Self { orders, mut child, .. } = self;
         drop(orders);
@@ -58,34 +85,73 @@ impl Kept {
         }
     }
 
-    /// Reaps a keeper that has died.
+    /// Reaps a keeper that has died or stands still. Its guardians live on.
     pub(crate) fn bury(mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-async fn write_orders(mut writing: OwnedWriteHalf, mut waiting: UnboundedReceiver<Order>) {
+fn split(socket: Socket) -> io::Result<(OwnedReadHalf, OwnedWriteHalf)> {
+    socket.set_nonblocking(true)?;
+    Ok(UnixStream::from_std(socket)?.into_split())
+}
+
+fn line(order: &impl Serialize) -> Vec<u8> {
+    let mut bytes = serde_json::to_vec(order).expect("an order is plain data");
+    bytes.push(b'\n');
+    bytes
+}
+
+async fn write_orders(mut writing: OwnedWriteHalf, mut waiting: UnboundedReceiver<ToGuardian>) {
     let mut batch = Vec::new();
     while waiting.recv_many(&mut batch, 64).await > 0 {
-        let mut bytes = Vec::new();
-        for order in batch.drain(..) {
-            serde_json::to_writer(&mut bytes, &order).expect("an order is plain data");
-            bytes.push(b'\n');
-        }
+        let bytes: Vec<u8> = batch.drain(..).flat_map(|order| line(&order)).collect();
         if writing.write_all(&bytes).await.is_err() {
             return;
         }
     }
 }
 
-async fn read_notices(reading: OwnedReadHalf, keeper: u32, events: UnboundedSender<Event>) {
-    let mut lines = BufReader::new(reading).lines();
-    while let Ok(Some(line)) = lines.next_line().await {
-        let Ok(notice) = serde_json::from_str(&line) else { break };
-        if events.send(Event::Noticed { keeper, notice }).is_err() {
+async fn write_with_files(
+    mut writing: OwnedWriteHalf,
+    mut waiting: UnboundedReceiver<(ToKeeper, Option<OwnedFd>)>,
+) {
+    while let Some((order, file)) = waiting.recv().await {
+        if write_with_file(&mut writing, &line(&order), file).await.is_err() {
             return;
         }
     }
-    let _ = events.send(Event::KeeperGone { keeper });
+}
+
+/// The file goes with the first bytes.
+async fn write_with_file(
+    writing: &mut OwnedWriteHalf,
+    bytes: &[u8],
+    file: Option<OwnedFd>,
+) -> io::Result<()> {
+    let files: Vec<i32> = file.iter().map(AsRawFd::as_raw_fd).collect();
+    let rights = [ControlMessage::ScmRights(&files)];
+    let along = if files.is_empty() { &rights[..0] } else { &rights[..] };
+    let socket: &UnixStream = writing.as_ref();
+    let number = socket.as_raw_fd();
+    let send = || Ok(sendmsg::<()>(number, &[IoSlice::new(bytes)], along, MsgFlags::MSG_DONTWAIT, None)?);
+    let sent = socket.async_io(Interest::WRITABLE, send).await?;
+    writing.write_all(&bytes[sent..]).await
+}
+
+async fn read_notices<T: DeserializeOwned>(
+    reading: OwnedReadHalf,
+    told: impl Fn(T) -> Event,
+    end: Event,
+    events: UnboundedSender<Event>,
+) {
+    let mut lines = BufReader::new(reading).lines();
+    while let Ok(Some(line)) = lines.next_line().await {
+        let Ok(notice) = serde_json::from_str(&line) else { break };
+        if events.send(told(notice)).is_err() {
+            return;
+        }
+    }
+    let _ = events.send(end);
 }

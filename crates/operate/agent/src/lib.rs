@@ -1,8 +1,8 @@
 //! The agent of one node: it starts, watches and stops ranks by order of the control plane.
 //!
 //! What to do is decided by [`bedplate_control::agent::Agent`]; this crate has the link, the processes and the files.
-//! A node has two processes of ours: the *agent* ([`run()`]), which talks, and its *keeper* ([`keeper::main`]), the
-//! parent of everything that a job starts. Inside jobs the same program stands in for `srun` and `scontrol`
+//! A node has two processes of ours: the *agent* ([`run()`]), which talks, and its *keeper* ([`keeper::main`]), which forks a
+//! *guardian* for each run, the parent of everything that the run starts. Inside jobs the same program stands in for `srun` and `scontrol`
 //! ([`shim::dispatch`]).
 
 mod cgroup;
@@ -10,6 +10,7 @@ mod clock;
 mod error;
 mod event;
 mod frames;
+mod identity;
 pub mod keeper;
 mod kept;
 mod link;
@@ -24,12 +25,14 @@ mod random;
 mod relay;
 mod reports;
 pub mod shim;
+mod slow;
 mod socket;
 mod tls;
 mod untrusted;
 mod weather;
 
 pub use error::{AgentError, PAGES};
+pub use identity::JobUsers;
 pub use options::{LogRules, Options, Remark};
 
 /// Runs the agent on this thread until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run

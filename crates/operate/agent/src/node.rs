@@ -1,6 +1,6 @@
 //! The agent of a node at work: one loop that owns the state machine, feeds it what happens, and carries out its acts.
 //!
-//! Everything slow is done elsewhere and comes back as an [`Event`]: processes by the keeper, the link and steps by
+//! Everything slow is done elsewhere and comes back as an [`Event`]: processes by guardians, the link and steps by
 //! tasks of their own, the job's file systems by threads that may hang without stopping a heartbeat.
 
 mod chaos;
@@ -26,15 +26,19 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 use crate::clock::now;
 use crate::error::AgentError;
 use crate::event::Event;
-use crate::keeper::orders::Order;
+use crate::identity::{Identity, JobUsers};
+use crate::keeper::orders::ToGuardian;
 use crate::kept::Kept;
 use crate::options::Options;
 use crate::outputs::Outputs;
 use crate::places::Places;
 use crate::reports::ReportFile;
+use crate::slow::SlowWork;
 use crate::weather::Weather;
 use crate::{link, processes, random, socket, tls};
 
+/// Where programs are, for users other than the agent's own.
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// How often reports are read.
 const REPORTS: Duration = Duration::from_millis(200);
 /// Logs are trimmed at every so many readings of the reports.
@@ -48,20 +52,24 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
         Some(program) => program.clone(),
         None => std::env::current_exe().map_err(|source| AgentError::Keeper { source })?,
     };
-    let places = Places::begin(&options.state, &options.node, &program)?;
-    // Orphans of a dead keeper become our children.
+    let places = Places::begin(&options.state, &options.node, &program, options.users)?;
+    // Guardians of a dead keeper become our children.
     let _ = set_child_subreaper(true);
     let (events, mut incoming) = unbounded_channel();
     let mut node = Node::begin(options, places, program, events.clone())?;
     node.await_keeper(&mut incoming).await?;
     node.begin_node_probe();
-    socket::listen(&node.places.socket, events.clone())?;
+    socket::listen(&node.places.socket, node.options.users, events.clone())?;
     tokio::spawn(link::keep(node.options.clone(), tls, node.weather.clone(), events));
     let outcome = node.attend(incoming).await;
     let _ = std::fs::remove_file(&node.places.socket);
+    // Their links close, which ends them and their runs.
+    node.guards.clear();
     if let Some(keeper) = node.keeper.take() {
         keeper.end().await;
     }
+    let variable = agent_variable(&node.places);
+    let _ = tokio::task::spawn_blocking(move || processes::kill_marked(&variable)).await;
     outcome
 }
 
@@ -76,17 +84,20 @@ struct Node {
     link: Option<UnboundedSender<FromAgent>>,
     keeper: Option<Kept>,
     keepers_started: u32,
-    /// Orders for the next keeper while there is none.
-    waiting_orders: Vec<Order>,
-    leased: keeping::Leased,
+    /// What the keeper was asked.
+    unanswered: keeping::Unanswered,
+    /// By the group whose processes they have.
+    guards: BTreeMap<String, keeping::Guard>,
+    last_guardian: u64,
     enforced: Vec<String>,
     has_efa: bool,
-    /// What each living process is for, by the number that the keeper knows it by.
+    /// What each living process is for, by the number that its guardian knows it by.
     processes: BTreeMap<u64, Purpose>,
     last_process: u64,
     runs: BTreeMap<RunId, Local>,
     probes: probes::Probes,
     looks: u32,
+    slow: SlowWork,
 }
 
 /// Why a process was started.
@@ -107,9 +118,11 @@ enum Purpose {
 /// A run on this node.
 struct Local {
     launch: Launch,
-    /// How its processes are marked; the keeper's name for it.
+    /// How its processes are marked; its guardian's name for it.
     group: String,
     directory: PathBuf,
+    /// Whom its processes run as, where that is not the agent's user.
+    identity: Option<Identity>,
     outputs: Outputs,
     master_port: Option<u16>,
     reports: BTreeMap<u32, ReportFile>,
@@ -134,8 +147,9 @@ impl Node {
             link: None,
             keeper: None,
             keepers_started: 0,
-            waiting_orders: Vec::new(),
-            leased: keeping::Leased::default(),
+            unanswered: keeping::Unanswered::default(),
+            guards: BTreeMap::new(),
+            last_guardian: 0,
             enforced: Vec::new(),
             has_efa: processes::has_efa(),
             processes: BTreeMap::new(),
@@ -143,6 +157,7 @@ impl Node {
             runs: BTreeMap::new(),
             probes: probes::Probes::default(),
             looks: 0,
+            slow: SlowWork::default(),
             options,
             places,
             program,
@@ -176,7 +191,7 @@ impl Node {
             }
             self.renew_lease();
             self.carry_out_acts();
-            self.watch_keeper();
+            self.watch_guardians()?;
         }
     }
 
@@ -185,17 +200,20 @@ impl Node {
             Event::Linked(link) => self.greet(link),
             Event::Told(message) => self.told(message),
             Event::LinkLost(how) => self.link_lost(how),
-            Event::Noticed { keeper, notice } if self.is_current(keeper) => self.noticed(notice),
-            Event::KeeperGone { keeper } if self.is_current(keeper) => self.lose_keeper(),
-            Event::Swept { killed } => return self.replace_keeper(killed),
+            Event::Kept { keeper, notice } if self.is_current(keeper) => self.keeper_says(notice),
+            Event::KeeperGone { keeper } if self.is_current(keeper) => return self.replace_keeper(),
+            Event::Guarded { guardian, notice } => self.guardian_says(guardian, notice),
+            Event::GuardianSilent { guardian } => self.guardian_silent(guardian),
+            Event::Swept { guardian } => self.lose_guardian(guardian),
+            Event::Identified { run, outcome } => self.identified(run, outcome),
             Event::Checked { run, outcome } => self.checked(run, outcome),
             Event::Overdue { id } => self.overdue(id),
             Event::ProbeDue { run } => self.start_probe(run),
-            Event::StepAsked { request, answer } => drop(answer.send(self.ask_for_step(request))),
+            Event::StepAsked { request, uid, answer } => drop(answer.send(self.ask_for_step(request, uid))),
             Event::StepSignal { run, step, signal } => self.signal_step(run, step, signal),
             Event::StepOver { run, step } => self.end_step(run, step),
             // Of an earlier keeper, or dealt with before.
-            Event::Noticed { .. } | Event::KeeperGone { .. } | Event::Refused { .. } => {}
+            Event::Kept { .. } | Event::KeeperGone { .. } | Event::Refused { .. } => {}
         }
         Ok(())
     }
@@ -220,7 +238,7 @@ impl Node {
             Act::Signal { run, signal, to: Audience::All } => self.signal(run, signal),
             Act::Signal { run, signal, to: Audience::Steps } => self.signal_steps(run, signal),
             Act::Signal { run, signal, to: Audience::Script } => self.signal_script(run, signal),
-            Act::Kill { run } => self.order_for(run, |group| Order::Kill { group }),
+            Act::Kill { run } => self.order_for(run, ToGuardian::Kill),
             Act::Suspend { run } => self.signal(run, libc::SIGSTOP),
             Act::Resume { run } => self.signal(run, libc::SIGCONT),
             Act::Clean { run } => self.clean(run),
@@ -258,8 +276,17 @@ impl Node {
             cores: if self.options.cores.is_empty() { all_cores } else { self.options.cores.len() } as u32,
             memory_mib,
             gpus: processes::count_gpus(),
-            enforced: self.enforced.clone(),
+            enforced: self.enforced(),
         }
+    }
+
+    /// What this node makes sure of, for people.
+    fn enforced(&self) -> Vec<String> {
+        let by_user = match self.options.users {
+            JobUsers::Own => None,
+            JobUsers::Submitters { .. } => Some("each job as the user who submitted it".to_owned()),
+        };
+        self.enforced.iter().cloned().chain(by_user).collect()
     }
 
     fn told(&mut self, message: ToAgent) {
@@ -289,29 +316,20 @@ impl Node {
     }
 
     fn signal(&mut self, run: RunId, signal: i32) {
-        self.order_for(run, |group| Order::Signal { group, signal });
+        self.order_for(run, ToGuardian::Signal { signal });
     }
 
-    fn order_for(&mut self, run: RunId, order: impl FnOnce(String) -> Order) {
+    fn order_for(&mut self, run: RunId, order: ToGuardian) {
         if let Some(local) = self.runs.get(&run) {
-            let order = order(local.group.clone());
-            self.order(order);
+            let group = local.group.clone();
+            self.order(&group, order);
         }
     }
 
     /// What the processes of a run find around them on this node.
-    fn surroundings(&self, launch: &Launch, report: String) -> Surroundings {
-        let inherited = match launch.inherits_environment {
-            true => self.options.environment.clone(),
-            false => {
-                let names = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ"];
-                let environment = &self.options.environment;
-                let find = |name: &str| Some((name.to_owned(), environment.get(name)?.clone()));
-                names.into_iter().filter_map(find).collect()
-            }
-        };
+    fn surroundings(&self, local: &Local, report: String) -> Surroundings {
         Surroundings {
-            inherited,
+            inherited: inherited(&self.options.environment, local.identity.as_ref()),
             agent_socket: self.places.socket.display().to_string(),
             report,
             programs: self.places.programs.display().to_string(),
@@ -326,6 +344,25 @@ impl Node {
     fn mark(&self, run: RunId) -> String {
         mark(run.job, run.number, &self.options.node)
     }
+}
+
+/// What a job finds in its environment that neither it nor its submitter has set: of the agent's own a few harmless
+/// variables, because the rest belongs to whoever started the cluster.
+fn inherited(agents: &BTreeMap<String, String>, user: Option<&Identity>) -> BTreeMap<String, String> {
+    let find = |name: &str| Some((name.to_owned(), agents.get(name)?.clone()));
+    let Some(user) = user else {
+        let names = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "TMPDIR", "TZ"];
+        return names.into_iter().filter_map(find).collect();
+    };
+    let own = [
+        ("PATH", PATH),
+        ("HOME", &user.home),
+        ("USER", &user.name),
+        ("LOGNAME", &user.name),
+        ("SHELL", &user.shell),
+    ];
+    let own = own.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned()));
+    own.chain(["LANG", "TZ"].into_iter().filter_map(find)).collect()
 }
 
 /// The variable by which all processes of all runs of this agent are recognised.

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use bedplate_control::wire::Probe;
 
+use crate::identity::JobUsers;
+
 /// The settings of an agent.
 #[derive(Clone)]
 pub struct Options {
@@ -29,8 +31,9 @@ pub struct Options {
     pub program: Option<PathBuf>,
     /// The node's own check.
     pub probe: Option<Probe>,
-    /// What jobs may inherit.
+    /// What the node's own commands inherit, and jobs a little of.
     pub environment: BTreeMap<String, String>,
+    pub users: JobUsers,
     pub logs: LogRules,
     /// Where remarks for people go.
     pub remark: Remark,
@@ -69,6 +72,7 @@ impl Options {
             program: None,
             probe: None,
             environment: std::env::vars().collect(),
+            users: JobUsers::here(false),
             logs: LogRules::default(),
             remark: Arc::new(|_| {}),
         }

@@ -6,13 +6,15 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, OpenOptions};
-use std::io;
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 use bedplate_control::wire::{Launch, Stream, Unready};
 use bedplate_job::{ArrayMember, FileNames};
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Identity;
 use crate::untrusted::{self, Links};
 
 /// The name of the file that remembers where a run's output went, for as long as its logs are kept.
@@ -25,6 +27,9 @@ const LONGEST_REMEMBERED: u64 = 16 << 20;
 pub(crate) struct Outputs {
     pub(crate) directory: String,
     pub(crate) by_rank: BTreeMap<u32, RankOutputs>,
+    /// With whose rights the job's own files are read.
+    #[serde(default)]
+    pub(crate) identity: Option<Identity>,
 }
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -48,7 +53,10 @@ impl Outputs {
         let named = self.by_rank.values().any(|outputs| outputs.stdout.is_some() || outputs.stderr.is_some());
         if named && let Ok(text) = serde_json::to_vec(self) {
             // Without it the job's own files are still there; only reading them through the agent is not.
-            let _ = fs::write(run_directory.join(REMEMBERED), text);
+            let path = run_directory.join(REMEMBERED);
+            let _ = fs::remove_file(&path);
+            let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+            let _ = file.and_then(|mut file| file.write_all(&text));
         }
     }
 
@@ -59,10 +67,11 @@ impl Outputs {
     }
 }
 
-/// Looks whether the job's directory is there and its files can be opened. Blocks as long as the file system does.
-pub(crate) fn check(launch: &Launch, run_directory: &Path) -> Result<Outputs, Unready> {
-    let directory = working_directory(launch, run_directory)?;
-    let mut outputs = Outputs { directory: directory.display().to_string(), by_rank: BTreeMap::new() };
+/// Looks whether the job's directory is there, or else `own_directory`, and its files can be opened. Blocks as long as the
+/// file system does.
+pub(crate) fn check(launch: &Launch, own_directory: &Path) -> Result<Outputs, Unready> {
+    let directory = working_directory(launch, own_directory)?;
+    let mut outputs = Outputs { directory: directory.display().to_string(), ..Outputs::default() };
     let mut opened = BTreeSet::new();
     for rank in &launch.ranks {
         let path = |pattern: &Option<String>| {
@@ -88,7 +97,7 @@ pub(crate) fn check(launch: &Launch, run_directory: &Path) -> Result<Outputs, Un
 }
 
 /// The job's directory must be there; where it was submitted need not be.
-fn working_directory(launch: &Launch, run_directory: &Path) -> Result<PathBuf, Unready> {
+fn working_directory(launch: &Launch, own_directory: &Path) -> Result<PathBuf, Unready> {
     if let Some(directory) = &launch.directory {
         return match fs::metadata(directory) {
             Ok(metadata) if metadata.is_dir() => Ok(directory.into()),
@@ -97,7 +106,7 @@ fn working_directory(launch: &Launch, run_directory: &Path) -> Result<PathBuf, U
         };
     }
     let submitted = launch.facts.submit_directory.as_ref().map(PathBuf::from);
-    Ok(submitted.filter(|directory| directory.is_dir()).unwrap_or_else(|| run_directory.to_owned()))
+    Ok(submitted.filter(|directory| directory.is_dir()).unwrap_or_else(|| own_directory.to_owned()))
 }
 
 /// A pipe or a device is the rank's own affair: opening it may wait for a peer.

@@ -1,13 +1,14 @@
 //! Where things of a node and of its runs lie in the state directory.
 
 use std::io;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
 use bedplate_control::wire::{LogName, RunId, Stream};
 
 use crate::error::AgentError;
+use crate::identity::JobUsers;
 
 /// A socket's path may not be longer; the kernel's limit is 108 with the zero at its end.
 const LONGEST_SOCKET: usize = 100;
@@ -20,30 +21,40 @@ pub(crate) struct Places {
     /// In front of every rank's `PATH`.
     pub(crate) programs: PathBuf,
     pub(crate) socket: PathBuf,
+    /// Of directories.
+    mode: u32,
 }
 
 impl Places {
     /// Makes what is missing.
-    pub(crate) fn begin(state: &Path, node: &str, program: &Path) -> Result<Self, AgentError> {
+    pub(crate) fn begin(
+        state: &Path,
+        node: &str,
+        program: &Path,
+        users: JobUsers,
+    ) -> Result<Self, AgentError> {
         if !is_file_name(node) {
             return Err(AgentError::NodeName { name: node.to_owned() });
         }
         let failed = |source| AgentError::State { path: state.to_owned(), source };
-        fs::create_dir_all(state).map_err(failed)?;
+        // Other users may pass through, to what belongs to them, and list nothing.
+        let mode = if users == JobUsers::Own { 0o700 } else { 0o711 };
+        make_directory(state, mode).map_err(failed)?;
         let state = fs::canonicalize(state).map_err(failed)?;
         let places = Self {
             node: node.to_owned(),
             runs: state.join("runs"),
             programs: state.join(format!("programs-{node}")),
             socket: socket_path(&state, node),
+            mode,
         };
-        fs::create_dir_all(&places.runs).map_err(failed)?;
+        make_directory(&places.runs, mode).map_err(failed)?;
         places.link_programs(program).map_err(failed)?;
         Ok(places)
     }
 
     fn link_programs(&self, program: &Path) -> io::Result<()> {
-        fs::create_dir_all(&self.programs)?;
+        make_directory(&self.programs, self.mode)?;
         for name in ["srun", "scontrol", "bedplate"] {
             let link = self.programs.join(name);
             let _ = fs::remove_file(&link);
@@ -59,8 +70,8 @@ impl Places {
 
     pub(crate) fn make_run(&self, run: RunId) -> io::Result<PathBuf> {
         let directory = self.run(run);
-        fs::create_dir_all(&directory)?;
-        fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?;
+        directory.parent().map_or(Ok(()), |above| make_directory(above, self.mode))?;
+        make_directory(&directory, 0o700)?;
         Ok(directory)
     }
 
@@ -93,6 +104,12 @@ impl Places {
             };
         }
     }
+}
+
+/// Whatever the umask says.
+fn make_directory(path: &Path, mode: u32) -> io::Result<()> {
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 fn is_file_name(node: &str) -> bool {

@@ -49,6 +49,19 @@ pub(crate) fn descendants(root: i32, processes: &[Process]) -> Vec<Process> {
     found
 }
 
+/// Kills all that descends from `root` but what `is_spared` and what is below that; true when there was something.
+pub(crate) fn kill_below(root: i32, is_spared: impl Fn(&i32) -> bool) -> bool {
+    let processes = all();
+    let children = processes.iter().filter(|process| process.parent == root && !is_spared(&process.pid));
+    let mut killed = false;
+    for child in children {
+        let below = descendants(child.pid, &processes);
+        std::iter::once(child).chain(&below).for_each(|process| kill_one(process.pid, Signal::SIGKILL));
+        killed = true;
+    }
+    killed
+}
+
 /// The children of this process, which must have one thread only. Nothing where the kernel does not tell.
 pub(crate) fn own_children() -> Option<Vec<i32>> {
     let own = std::process::id();

@@ -13,17 +13,20 @@ use tokio::time::timeout;
 
 use crate::error::AgentError;
 use crate::event::{Event, StepAnswer};
+use crate::identity::JobUsers;
 
 /// An environment may be long, but not longer.
 const LONGEST_REQUEST: u64 = 4 << 20;
 const REQUEST_TIME: Duration = Duration::from_secs(10);
 
-/// Answers on the socket for as long as the runtime lives. Only the user who runs the agent may connect.
-pub(crate) fn listen(path: &Path, events: UnboundedSender<Event>) -> Result<(), AgentError> {
+/// Answers on the socket for as long as the runtime lives. Where jobs have the agent's own user, only that user may
+/// connect; elsewhere all may, and who asks is told along.
+pub(crate) fn listen(path: &Path, users: JobUsers, events: UnboundedSender<Event>) -> Result<(), AgentError> {
     let failed = |source| AgentError::Socket { path: path.to_owned(), source };
+    let mode = if users == JobUsers::Own { 0o600 } else { 0o666 };
     let _ = fs::remove_file(path);
     let listener = UnixListener::bind(path).map_err(failed)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode)).map_err(failed)?;
     tokio::spawn(async move {
         loop {
             match listener.accept().await {
@@ -39,6 +42,7 @@ pub(crate) fn listen(path: &Path, events: UnboundedSender<Event>) -> Result<(), 
 }
 
 async fn answer(stream: UnixStream, events: UnboundedSender<Event>) {
+    let Ok(uid) = stream.peer_cred().map(|peer| peer.uid()) else { return };
     let (reading, mut writing) = stream.into_split();
     let mut line = String::new();
     if BufReader::new(reading.take(LONGEST_REQUEST)).read_line(&mut line).await.is_err() {
@@ -47,7 +51,7 @@ async fn answer(stream: UnixStream, events: UnboundedSender<Event>) {
     let answer = match serde_json::from_str(&line) {
         Ok(request) => {
             let (answer, answered) = oneshot::channel();
-            let _ = events.send(Event::StepAsked { request: Box::new(request), answer });
+            let _ = events.send(Event::StepAsked { request: Box::new(request), uid, answer });
             answered.await.unwrap_or(StepAnswer::Later)
         }
         Err(error) => StepAnswer::Refused(format!("the request cannot be read: {error}")),

@@ -84,18 +84,32 @@ fn an_agent_asked_to_die_by_the_control_plane_does() {
 }
 
 #[test]
-fn a_killed_keeper_loses_its_runs_and_the_node_works_on_with_a_new_one() {
+fn a_killed_keeper_is_replaced_and_its_runs_go_on() {
     let cluster = Cluster::start(&["n1"]);
     let run = start_with_daemon(&cluster, &["n1"], "sleep 1000");
+    let before = cluster.processes();
     let keeper = cluster.keeper_pid("n1");
     kill(keeper);
-    let end = cluster.released(run, "n1");
-    assert!(end.was_lost && end.failed.is_none(), "{end:?}");
-    assert_eq!(cluster.processes(), [0; 0]);
-    assert_ne!(cluster.keeper_pid("n1"), keeper);
+    wait_until("a new keeper", || cluster.keepers("n1").iter().any(|pid| *pid != keeper));
     let launches = gang(2, &["n1"], "echo again");
     cluster.start_gang(&launches);
     assert_eq!(cluster.released(launches[0].run, "n1").failed, None);
+    assert_eq!(cluster.processes(), before);
+    cluster.stop(run, &["n1"], 0);
+    let end = cluster.released(run, "n1");
+    assert!(end.was_stopped && !end.was_lost, "{end:?}");
+    assert_eq!(cluster.processes(), [0; 0]);
+}
+
+#[test]
+fn runs_of_a_killed_keeper_end_with_the_agent() {
+    let mut cluster = Cluster::start(&["n1"]);
+    start_with_daemon(&cluster, &["n1"], "sleep 1000");
+    let keeper = cluster.keeper_pid("n1");
+    kill(keeper);
+    wait_until("a new keeper", || cluster.keepers("n1").iter().any(|pid| *pid != keeper));
+    assert!(cluster.end_agent("n1").success());
+    assert_eq!(cluster.processes(), [0; 0]);
 }
 
 #[test]

@@ -68,11 +68,11 @@ pub enum Happened {
         rank: u32,
         end: RankEnd,
     },
-    /// Its processes are gone through no fault of their own: their keeper died.
+    /// Its processes are gone through no fault of their own: their guardian stood still, or never began.
     Lost {
         run: RunId,
     },
-    /// The second process has killed all runs, because this one did not renew the lease in time.
+    /// Guardians have killed their runs, because this one did not renew the lease in time.
     LeaseEnded,
     Cleaned {
         run: RunId,

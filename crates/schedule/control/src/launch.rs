@@ -1,7 +1,7 @@
 //! What a node must know to play its part in a run.
 
 use bedplate_gangs::{JobId, NodeShare};
-use bedplate_job::{Inherited, Workload, devices_in};
+use bedplate_job::{Workload, devices_in};
 use bedplate_topology::NodeId;
 
 use crate::Control;
@@ -32,7 +32,6 @@ impl Control {
             world_size: run.members.values().map(|member| member.ranks.len() as u32).sum(),
             program: program(&live.job.workload),
             environment: live.job.environment.set.clone(),
-            inherits_environment: live.job.environment.inherited != Inherited::Nothing,
             facts: self.facts(live, run),
             directory: live.job.working_directory.clone(),
             stdin: live.job.streams.stdin.clone(),

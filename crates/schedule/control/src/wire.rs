@@ -247,6 +247,8 @@ pub enum RankEnd {
     Signal(i32),
     /// It could not be started: the error number.
     NotStarted(i32),
+    /// The guardian of its run was killed, and everything of the run with it.
+    Unguarded,
 }
 
 impl RankEnd {
@@ -260,6 +262,7 @@ impl RankEnd {
             RankEnd::Exit(code) => code,
             RankEnd::Signal(signal) => 128 + signal,
             RankEnd::NotStarted(_) => 127,
+            RankEnd::Unguarded => 128 + 9,
         }
     }
 }
@@ -272,6 +275,9 @@ impl std::fmt::Display for RankEnd {
             RankEnd::NotStarted(2) => write!(f, "its program was not found"),
             RankEnd::NotStarted(13) => write!(f, "its program may not be executed"),
             RankEnd::NotStarted(number) => write!(f, "it could not be started (error {number})"),
+            RankEnd::Unguarded => {
+                write!(f, "the guardian of its run was killed, most likely by a process of the run")
+            }
         }
     }
 }
@@ -335,8 +341,6 @@ pub struct Launch {
     pub program: Program,
     /// What the job sets itself.
     pub environment: BTreeMap<String, String>,
-    /// Whether the agent's environment is passed on too.
-    pub inherits_environment: bool,
     /// Facts for `SLURM_*` and `BEDPLATE_*`: partition, account, QOS, array place, limits.
     pub facts: Facts,
     pub directory: Option<String>,

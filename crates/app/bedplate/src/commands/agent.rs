@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bedplate_agent::Options;
+use bedplate_agent::{JobUsers, Options};
 use bedplate_control::wire::Probe;
 use bedplate_topology::expand_hostlist;
 
@@ -39,6 +39,9 @@ pub(crate) struct Arguments {
     /// Where runs have their directories
     #[arg(long, value_name = "DIRECTORY")]
     state: PathBuf,
+    /// Run jobs of root too; refused otherwise
+    #[arg(long)]
+    allow_root_jobs: bool,
     /// A command that fails when the node is not well
     #[arg(long, value_name = "COMMAND")]
     probe: Option<String>,
@@ -57,6 +60,7 @@ pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), Stop> {
     options.memory_mib = arguments.memory;
     options.probe =
         arguments.probe.map(|command| Probe { command, every_ms: arguments.probe_every.max(1) * 1000 });
+    options.users = JobUsers::here(arguments.allow_root_jobs);
     options.environment.retain(|name, _| !name.starts_with("BEDPLATE_"));
     let console = console.clone();
     options.remark = Arc::new(move |remark| console.say(&format!("agent of {}: {remark}", arguments.node)));

@@ -14,7 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::up::{Shape, start_daemon};
+use super::up::{Shape, hold, start_daemon, stop_supervisor};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::context::Context;
@@ -30,7 +30,7 @@ Examples:
   bedplate chaos kill-control              the daemon dies and is started again
   bedplate chaos storm --seed 7 --for 60s
 
-A killed node stays down until `bedplate node start NAME`.")]
+A killed node comes back after a second or more: each time after twice as long.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -208,6 +208,10 @@ fn kill_control(
     console: &Console,
 ) -> Result<String, Stop> {
     let state = connection.state()?;
+    if !starts_again {
+        stop_supervisor(&state);
+    }
+    let _held = hold(&state)?;
     let began = Instant::now();
     let pid = kill_daemon(&state)?;
     if !starts_again {

@@ -7,11 +7,13 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use bedplate_daemon::{Options, serve};
+use nix::sys::stat::{Mode, umask};
 
-use super::up::Shape;
+use super::up::{self, Shape};
 use crate::connection::state_directory;
 use crate::console::Console;
 use crate::context::Context;
+use crate::machine::Machine;
 use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
@@ -19,6 +21,12 @@ pub(crate) struct Arguments {
     /// Where the shape of the cluster lies, and where journal and tokens are kept
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    /// The cluster, where `bedplate up` has not put it into the state directory
+    #[arg(long, value_name = "CLUSTER")]
+    cluster: Option<String>,
+    /// Its rules
+    #[arg(long, value_name = "FILE", requires = "cluster")]
+    site: Option<PathBuf>,
     /// Where to listen
     #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:0")]
     listen: String,
@@ -27,8 +35,22 @@ pub(crate) struct Arguments {
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), Stop> {
     // The daemon outlives whoever started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
+    // Journal, tokens and keys are for their owner alone, in a directory that others may have to pass through.
+    umask(Mode::from_bits_truncate(0o077));
     let state = state_directory(arguments.state_dir.clone());
-    let shape = Shape::load(&state)?;
+    let shape = match &arguments.cluster {
+        Some(cluster) => {
+            let named = up::Arguments {
+                cluster: Some(cluster.clone()),
+                site: arguments.site.clone(),
+                ..up::Arguments::default()
+            };
+            let shape = Shape::new(&named, context, Machine::this())?;
+            shape.keep(&state)?;
+            shape
+        }
+        None => Shape::load(&state)?,
+    };
     let cluster = shape.read_cluster(&context.load_catalog()?)?;
     let site = shape.site.as_deref().map(|path| site::read(path, &cluster)).transpose()?.unwrap_or_default();
     let mut options = Options::new(state.path().to_owned(), cluster);

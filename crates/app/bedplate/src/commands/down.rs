@@ -9,7 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
-use super::up::{CLUSTER, UpError};
+use super::up::{CLUSTER, UpError, stop_supervisor};
 use crate::connection::state_directory;
 use crate::console::Console;
 use crate::machine::{self, MARK};
@@ -48,6 +48,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 /// Ends all processes of a cluster; returns how many there were.
 pub(crate) fn take_down(state: &StateDirectory, force: bool, console: &Console) -> Result<usize, Stop> {
     let began = Instant::now();
+    stop_supervisor(state);
     let found = processes(state.path());
     let count = found.len();
     if count == 0 {

@@ -53,6 +53,9 @@ enum Command {
     },
 }
 
+const ONE_USER: &str =
+    "on nodes whose agent is not root all jobs run as one user, and roles protect little from a job";
+
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     match &arguments.command {
         Command::Add { user, role, expires, connection } => {
@@ -62,6 +65,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
                 return console.json(&json!(made));
             }
             console.say(&format!("a {role} token of {user}; it is not shown again"));
+            console.say(ONE_USER);
             console.line(&made.token)
         }
         Command::List { connection } => list(connection, console),

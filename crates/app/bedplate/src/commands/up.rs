@@ -7,6 +7,7 @@ mod error;
 mod launch;
 mod shape;
 mod share;
+pub(crate) mod supervise;
 mod temporary;
 
 use std::path::PathBuf;
@@ -23,7 +24,9 @@ use crate::machine::Machine;
 use crate::stop::Stop;
 
 pub(crate) use error::{PAGES, UpError};
-pub(crate) use launch::{CLUSTER, is_running, start_agent, start_daemon, wait_for_nodes};
+pub(crate) use launch::{
+    CLUSTER, find_agent, hold, is_running, start_agent, start_daemon, stop_supervisor, wait_for_nodes,
+};
 pub(crate) use shape::Shape;
 pub(crate) use temporary::{TemporaryCluster, with_description};
 
@@ -36,9 +39,10 @@ Examples:
   bedplate up --nodes 2 --foreground           until Ctrl-C
 
 GPUs that this machine does not have are pretended: slots that are leased,
-numbered and enforced as real ones are. Jobs run as you. A node whose agent
-died stays down until `bedplate node start NAME`; a daemon that died comes
-back with `bedplate up`, finds its jobs again and loses none.")]
+numbered and enforced as real ones are. Jobs run as you; started by root, each
+runs as the user whose token submitted it. A daemon or an agent
+that dies or stands still is started again; a daemon then finds its jobs again
+and loses none.")]
 pub(crate) struct Arguments {
     /// How many nodes
     #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
@@ -120,18 +124,22 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
             console
                 .say("--site, --probe and --listen count when it starts: `bedplate down`, then this again");
         }
+        launch::start_supervisor(&state, context)?;
         let driver = Connection::of(state.path().to_owned()).local("this")?;
         return report(&driver, &shape, console);
     }
     shape.keep(&state)?;
+    let held = hold(&state)?;
     let driver = start_daemon(&state, &shape, context, console)?;
     let missing: Vec<NodeId> =
         driver.nodes()?.into_iter().filter(|node| !node.is_linked).map(|node| node.name).collect();
     for name in &missing {
-        if !launch::has_agent(&state, name) {
+        if find_agent(&state, name).is_none() {
             start_agent(&state, &driver, &shape, name)?;
         }
     }
+    drop(held);
+    launch::start_supervisor(&state, context)?;
     wait_for_nodes(&state, &driver, &missing, console)?;
     console.say(&format!("up in {:.1} s", began.elapsed().as_secs_f64()));
     report(&driver, &shape, console)
@@ -157,9 +165,16 @@ fn report(driver: &Local, shape: &Shape, console: &mut Console) -> Result<(), St
     if let Some(fingerprint) = &driver.place().fingerprint {
         console.line(&format!("fingerprint: {fingerprint}"))?;
     }
+    if !nix::unistd::geteuid().is_root() {
+        console.say(ONE_USER);
+    }
     console.say("next: bedplate submit --nodes 1 --follow -- hostname");
     Ok(())
 }
+
+/// Where no agent is root, whatever tokens say.
+const ONE_USER: &str =
+    "all jobs run as you, whoever submits them: the roles of tokens protect little from a job";
 
 /// What stands, in a few lines.
 pub(crate) fn describe(nodes: &[NodeSummary], shape: &Shape) -> Vec<String> {

@@ -4,7 +4,7 @@
 use std::process::ExitCode;
 use std::sync::Arc;
 
-use bedplate_agent::{Options, shim};
+use bedplate_agent::{JobUsers, Options, shim};
 use bedplate_control::wire::Probe;
 
 fn main() -> ExitCode {
@@ -21,6 +21,7 @@ fn main() -> ExitCode {
             let every_ms = probe.get(1).and_then(|every| every.parse().ok()).unwrap_or(1000);
             options.probe = probe.first().map(|command| Probe { command: (*command).to_owned(), every_ms });
             options.remark = Arc::new(remark);
+            options.users = JobUsers::here(true);
             match bedplate_agent::run(options) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err(error) => {

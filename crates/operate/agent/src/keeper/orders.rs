@@ -1,34 +1,89 @@
-//! What the agent and its keeper say to each other, one JSON object a line.
+//! What an agent says to its keeper and to the guardians of its runs, and what they answer: one JSON object a line.
 
 use std::collections::BTreeMap;
 
 use bedplate_control::wire::RankEnd;
 use serde::{Deserialize, Serialize};
 
-/// From the agent to the keeper. A *group* is a run, or the node's own commands.
+use crate::identity::Identity;
+
+/// From the agent to the keeper.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Order {
-    /// The first order; answered by [`Notice::Ready`].
+pub(crate) enum ToKeeper {
+    /// The first order; answered by [`FromKeeper::Ready`].
     Begin {
         node: String,
         /// The node's share of the host's cores; all of them when empty.
         cores: Vec<u32>,
     },
-    /// Answered by [`Notice::NotStarted`], or by [`Notice::Ended`] when it is over.
+    /// Fork a guardian that obeys the socket sent with this order; answered by [`FromKeeper::Guarding`], or
+    /// by [`FromKeeper::Gone`] alone when it cannot be forked.
+    Guard {
+        /// Given by the agent, never twice.
+        guardian: u64,
+        /// Whose processes it will have: a run, or the node's own commands.
+        group: String,
+        /// In a pid namespace of its own, where the host permits one.
+        is_isolated: bool,
+    },
+}
+
+/// From the keeper to the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum FromKeeper {
+    Ready {
+        /// What the keeper makes sure of, for people.
+        enforced: Vec<String>,
+    },
+    Guarding {
+        guardian: u64,
+        pid: i32,
+    },
+    /// A guardian is gone, and so is everything that it left behind.
+    Gone {
+        guardian: u64,
+    },
+}
+
+/// From the agent to a guardian. All of it is about the processes of one group.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum ToGuardian {
+    /// Answered by [`FromGuardian::NotStarted`], or by [`FromGuardian::Ended`] when it is over.
     Start(Box<Start>),
-    /// To every process of the group.
-    Signal { group: String, signal: i32 },
+    /// To every process.
+    Signal { signal: i32 },
     /// To one process that was started, and none below it.
     SignalOne { id: u64, signal: i32 },
     /// To one process that was started and its session.
     KillSession { id: u64 },
-    /// Every process of the group dies.
-    Kill { group: String },
-    /// Every process of the group dies, and when none is left, [`Notice::Gone`] is the answer.
-    Finish { group: String },
-    /// From this time of [`clock`](crate::clock) on every run dies, unless the lease is renewed; answered by
-    /// [`Notice::Leased`]. Without a time there is nothing to end.
+    /// Every process dies.
+    Kill,
+    /// Every process dies, and when none is left, [`FromGuardian::Finished`] is the answer.
+    Finish,
+    /// From this time of [`clock`](crate::clock) on everything dies, unless the lease is renewed; answered by
+    /// [`FromGuardian::Leased`]. Without a time there is nothing to end.
     Lease { until_ms: Option<u64> },
+}
+
+/// From a guardian to the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub(crate) enum FromGuardian {
+    NotStarted {
+        id: u64,
+        error: i32,
+    },
+    Ended {
+        id: u64,
+        end: RankEnd,
+    },
+    Finished {
+        cpu_ms: u64,
+        peak_memory_mib: u64,
+    },
+    /// The guardian is there and knows the lease.
+    Leased,
+    /// The agent stood still: the lease was not renewed and every process is being killed.
+    LeaseEnded,
 }
 
 /// The group of the node's own commands.
@@ -41,7 +96,6 @@ pub(crate) fn node_group(node: &str) -> String {
 pub(crate) struct Start {
     /// Given by the agent, never twice.
     pub(crate) id: u64,
-    pub(crate) group: String,
     pub(crate) arguments: Vec<String>,
     pub(crate) environment: BTreeMap<String, String>,
     pub(crate) directory: String,
@@ -52,30 +106,6 @@ pub(crate) struct Start {
     pub(crate) stderr: Option<String>,
     /// For the whole group, where it can be enforced; none when zero.
     pub(crate) memory_mib: u64,
-}
-
-/// From the keeper to the agent.
-#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-pub(crate) enum Notice {
-    Ready {
-        /// What the keeper makes sure of, for people.
-        enforced: Vec<String>,
-    },
-    NotStarted {
-        id: u64,
-        error: i32,
-    },
-    Ended {
-        id: u64,
-        end: RankEnd,
-    },
-    Gone {
-        group: String,
-        cpu_ms: u64,
-        peak_memory_mib: u64,
-    },
-    /// The keeper is there and knows the lease.
-    Leased,
-    /// The agent stood still: the lease was not renewed and every run is being killed.
-    LeaseEnded,
+    /// Who it becomes; as the guardian when absent.
+    pub(crate) identity: Option<Identity>,
 }

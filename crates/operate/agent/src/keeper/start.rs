@@ -1,18 +1,18 @@
-//! Starting a process and learning what it used: the one place of the agent that needs `unsafe`.
+//! Starting guardians and ranks, and learning what they used: the one place of the agent that needs `unsafe`.
 //!
-//! A rank gets a session of its own, dies with its keeper, and joins its run's cgroup before its program begins. The
-//! keeper does not wait for that: on a busy machine it would wait for a turn of the child at every start. Whether the
+//! A rank gets a session of its own, dies with its guardian, and joins its run's cgroup before its program begins. The
+//! guardian does not wait for that: on a busy machine it would wait for a turn of the child at every start. Whether the
 //! program began is known when the child has ended, by what it left in a pipe that a successful `exec` closes.
 //!
 //! Every path of a job may be a FIFO, a dead mount or gone, so only the child touches them: a child that waits for a file
-//! can be killed, a keeper that waits for one would leave all runs of the node alone.
+//! can be killed, a guardian that waits for one would leave its run alone.
 
 #![allow(unsafe_code, reason = "`fork` and `wait4` have no safe form; each use says why it is sound")]
 
 use std::ffi::CString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,14 +20,17 @@ use std::sync::Arc;
 use bedplate_control::wire::RankEnd;
 use nix::errno::Errno;
 use nix::fcntl::OFlag;
-use nix::sys::prctl::set_pdeathsig;
+use nix::mount::{MsFlags, mount};
+use nix::sched::{CloneFlags, setns, unshare};
+use nix::sys::prctl::{set_name, set_no_new_privs, set_pdeathsig};
 use nix::sys::signal::{SigHandler, SigSet, Signal, signal};
 use nix::unistd::{
-    ForkResult, Pid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, getpid, getppid, pipe2,
-    setsid, write,
+    ForkResult, Gid, Pid, Uid, chdir, dup2_stderr, dup2_stdin, dup2_stdout, execve, fork, getpid, getppid,
+    pipe2, setgroups, setresgid, setresuid, setsid, write,
 };
 
 use super::orders::Start;
+use crate::identity::Identity;
 
 /// A child, and where it says why its program did not begin.
 pub(super) struct Started {
@@ -43,18 +46,69 @@ impl Started {
     }
 }
 
+/// Forks a guardian whose standard input is `socket` and that ends with what `guard` returns. In a namespace of its own
+/// it is the first process there, and the kernel ends all others with it.
+pub(super) fn fork_guardian(
+    socket: OwnedFd,
+    is_isolated: bool,
+    guard: impl FnOnce() -> io::Result<()>,
+) -> io::Result<i32> {
+    let own = is_isolated.then(|| File::open("/proc/self/ns/pid")).transpose()?;
+    if is_isolated {
+        unshare(CloneFlags::CLONE_NEWPID)?;
+    }
+    // SAFETY: the keeper has one thread, so the child's memory is consistent, whatever it does.
+    let forked = unsafe { fork() };
+    if let (Some(own), false) = (own, matches!(forked, Ok(ForkResult::Child))) {
+        // Later children are in the keeper's own namespace again.
+        setns(own, CloneFlags::CLONE_NEWPID)?;
+    }
+    match forked? {
+        ForkResult::Parent { child } => Ok(child.as_raw()),
+        ForkResult::Child => {
+            let outcome = become_guardian(&socket, is_isolated).and_then(|()| guard());
+            // SAFETY: ends the child at once; nothing of the keeper's, which it is a copy of, may be run or flushed.
+            unsafe { libc::_exit(i32::from(outcome.is_err())) }
+        }
+    }
+}
+
+/// In the child: gives up what it has of the keeper.
+fn become_guardian(socket: &OwnedFd, is_isolated: bool) -> io::Result<()> {
+    dup2_stdin(socket)?;
+    // SAFETY: everything but the standard streams belongs to the keeper that this is a copy of, whose values are never
+    // used or dropped here. An open copy of its socket would hide its death from the agent.
+    unsafe { libc::syscall(libc::SYS_close_range, 3, u32::MAX, 0) };
+    setsid()?;
+    let _ = set_name(c"guardian");
+    if is_isolated {
+        unshare(CloneFlags::CLONE_NEWNS)?;
+        // What the host mounts later is seen here too, and what is mounted here is not seen there.
+        mount(None::<&str>, "/", None::<&str>, MsFlags::MS_REC | MsFlags::MS_SLAVE, None::<&str>)?;
+        let plain = MsFlags::MS_NOSUID | MsFlags::MS_NODEV | MsFlags::MS_NOEXEC;
+        mount(Some("proc"), "/proc", Some("proc"), plain, None::<&str>)?;
+    }
+    Ok(())
+}
+
+/// A file that came over a socket.
+pub(super) fn own_file(number: RawFd) -> OwnedFd {
+    // SAFETY: the kernel has just made this descriptor for the message it came with, which hands out each once.
+    unsafe { OwnedFd::from_raw_fd(number) }
+}
+
 /// Starts a process. `joins` are the `cgroup.procs` files it enters.
 pub(super) fn start(order: &Start, joins: &Arc<Vec<OwnedFd>>) -> io::Result<Started> {
     let birth = Birth::prepare(order)?;
-    let keeper = getpid();
+    let guardian = getpid();
     let (failure, told) = pipe2(OFlag::O_CLOEXEC)?;
-    // SAFETY: the keeper has one thread, so the child's memory is consistent, whatever it does before its program.
+    // SAFETY: the guardian has one thread, so the child's memory is consistent, whatever it does before its program.
     match unsafe { fork() }? {
         ForkResult::Parent { child } => Ok(Started { pid: child.as_raw(), failure: failure.into() }),
         ForkResult::Child => {
-            let Err(error) = birth.become_program(keeper, joins);
+            let Err(error) = birth.become_program(guardian, joins);
             let _ = write(&told, &(error as i32).to_ne_bytes());
-            // SAFETY: ends the child at once; nothing of the keeper's, which it is a copy of, may be run or flushed.
+            // SAFETY: ends the child at once; nothing of the guardian's, which it is a copy of, may be run or flushed.
             unsafe { libc::_exit(127) }
         }
     }
@@ -81,20 +135,24 @@ impl<'a> Birth<'a> {
         })
     }
 
-    /// In the child: gives up being a copy of the keeper. Returns only when it cannot.
-    fn become_program(&self, keeper: Pid, joins: &[OwnedFd]) -> Result<std::convert::Infallible, Errno> {
-        // The keeper blocks signals, and a mask passes on to children.
+    /// In the child: gives up being a copy of the guardian. Returns only when it cannot.
+    fn become_program(&self, guardian: Pid, joins: &[OwnedFd]) -> Result<std::convert::Infallible, Errno> {
+        // The guardian blocks signals, and a mask passes on to children.
         SigSet::empty().thread_set_mask()?;
         // SAFETY: sets no handler, only back to the default what the start of every Rust program ignores.
         unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) }?;
         setsid()?;
-        set_pdeathsig(Signal::SIGKILL)?;
-        // The keeper may have died before the line above took effect.
-        if getppid() != keeper {
-            return Err(Errno::ECHILD);
-        }
         for cgroup in joins {
             write(cgroup.as_fd(), b"0")?;
+        }
+        if let Some(identity) = &self.order.identity {
+            become_user(identity)?;
+        }
+        // After becoming the user, which would undo it.
+        set_pdeathsig(Signal::SIGKILL)?;
+        // The guardian may have died before the line above took effect.
+        if getppid() != guardian {
+            return Err(Errno::ECHILD);
         }
         self.open_streams().map_err(errno)?;
         chdir(self.directory.as_c_str())?;
@@ -114,6 +172,16 @@ impl<'a> Birth<'a> {
         }
         Ok(dup2_stdout(stdout)?)
     }
+}
+
+/// For good: what the user may not do, no set-uid program gives them.
+fn become_user(identity: &Identity) -> Result<(), Errno> {
+    let groups: Vec<Gid> = identity.groups.iter().map(|group| Gid::from_raw(*group)).collect();
+    let (uid, gid) = (Uid::from_raw(identity.uid), Gid::from_raw(identity.gid));
+    setgroups(&groups)?;
+    setresgid(gid, gid, gid)?;
+    setresuid(uid, uid, uid)?;
+    set_no_new_privs()
 }
 
 fn errno(error: io::Error) -> Errno {

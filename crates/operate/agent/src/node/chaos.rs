@@ -6,7 +6,7 @@ use bedplate_control::wire::{Chaos, RunId};
 use nix::sys::signal::Signal;
 
 use super::{Node, Purpose};
-use crate::keeper::orders::Order;
+use crate::keeper::orders::ToGuardian;
 use crate::processes;
 
 impl Node {
@@ -30,9 +30,9 @@ impl Node {
             }
             _ => false,
         };
-        let found = self.processes.iter().find(|(_, purpose)| is_meant(purpose)).map(|(id, _)| *id);
-        if let Some(id) = found {
-            self.order(Order::SignalOne { id, signal: libc::SIGKILL });
+        let found = self.processes.iter().find(|(_, purpose)| is_meant(purpose));
+        if let Some((id, Purpose::Rank(run, _))) = found {
+            self.order_for(*run, ToGuardian::SignalOne { id: *id, signal: libc::SIGKILL });
         }
     }
 }

@@ -4,8 +4,8 @@ use bedplate_control::agent::{Happened, Spent};
 use bedplate_control::wire::{RankEnd, RunId};
 
 use super::prepare::shown_output;
-use super::{Node, Purpose};
-use crate::keeper::orders::Order;
+use super::{Local, Node, Purpose};
+use crate::keeper::orders::ToGuardian;
 
 /// How far the end of a run is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,11 +24,11 @@ impl Node {
             return self.happened(Happened::Cleaned { run, spent: Spent::default() });
         };
         local.cleaning = Some(Cleaning::Job);
-        self.order_for(run, |group| Order::Finish { group });
+        self.order_for(run, ToGuardian::Finish);
     }
 
     /// No process of the group is left.
-    pub(super) fn gone(&mut self, group: &str, cpu_ms: u64, peak_memory_mib: u64) {
+    pub(super) fn finished(&mut self, group: &str, cpu_ms: u64, peak_memory_mib: u64) {
         let Some((run, local)) = self.runs.iter_mut().find(|(_, local)| local.group == group) else { return };
         let run = *run;
         local.spent.cpu_ms += cpu_ms;
@@ -50,7 +50,7 @@ impl Node {
             local.spent.epilog_failed = Some(format!("{end}: {output}"));
         }
         local.cleaning = Some(Cleaning::Rest);
-        self.order_for(run, |group| Order::Finish { group });
+        self.order_for(run, ToGuardian::Finish);
     }
 
     fn cleaned(&mut self, run: RunId) {
@@ -60,12 +60,11 @@ impl Node {
         self.happened(Happened::Cleaned { run, spent: local.spent });
     }
 
-    /// A new keeper has not heard of runs that the old one was finishing.
-    pub(super) fn finish_again(&mut self) {
-        let is_finishing = |cleaning| matches!(cleaning, Some(Cleaning::Job | Cleaning::Rest));
-        let finishing = self.runs.iter().filter(|(_, local)| is_finishing(local.cleaning));
-        for run in finishing.map(|(run, _)| *run).collect::<Vec<RunId>>() {
-            self.order_for(run, |group| Order::Finish { group });
+    /// The guardian that was finishing a run died.
+    pub(super) fn finish_again(&mut self, group: &str) {
+        let is_finishing = |local: &Local| matches!(local.cleaning, Some(Cleaning::Job | Cleaning::Rest));
+        if self.runs.values().any(|local| local.group == group && is_finishing(local)) {
+            self.finished(group, 0, 0);
         }
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Read, Seek, SeekFrom};
-use std::path::Path;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use bedplate_control::agent::{Happened, Spent};
@@ -12,6 +13,7 @@ use bedplate_job::rank_environment;
 
 use super::{Local, Node, Purpose};
 use crate::event::Event;
+use crate::identity::{Identity, JobUsers};
 use crate::keeper::orders::Start;
 use crate::outputs::{self, Outputs};
 use crate::ports;
@@ -19,6 +21,10 @@ use crate::untrusted::{self, Links};
 
 /// How long a prolog or an epilog may take.
 pub(super) const HOOK_TIME: Duration = Duration::from_secs(300);
+/// How long the host's user database may take.
+const LOOK_UP_TIME: Duration = Duration::from_secs(60);
+/// How long the job's file systems may take.
+const CHECK_TIME: Duration = Duration::from_secs(120);
 /// How much of a hook's or probe's output is passed on.
 const SHOWN_OUTPUT: usize = 2000;
 
@@ -33,11 +39,12 @@ impl Node {
                 return self.happened(Happened::NotPrepared { run, why });
             }
         };
-        let prolog = launch.prolog.clone();
+        let user = launch.user.clone();
         let local = Local {
             group: self.mark(run),
             launch,
             directory,
+            identity: None,
             outputs: Outputs::default(),
             master_port: None,
             reports: BTreeMap::new(),
@@ -45,8 +52,29 @@ impl Node {
             cleaning: None,
             spent: Spent::default(),
         };
+        let home = own_directory(&local.directory, true);
         self.runs.insert(run, local);
-        match prolog {
+        match self.options.users {
+            JobUsers::Own => self.identified(run, Ok(None)),
+            JobUsers::Submitters { allows_root } => {
+                let events = self.events.clone();
+                let find = move || identify(&user, allows_root, &home);
+                self.slow.begin(run, None, LOOK_UP_TIME, find, move |outcome| {
+                    let outcome = outcome.and_then(|found| found).map_err(|why| Unready::Job { why });
+                    let _ = events.send(Event::Identified { run, outcome });
+                });
+            }
+        }
+    }
+
+    /// Whom the run runs as is settled, or why it cannot run.
+    pub(super) fn identified(&mut self, run: RunId, outcome: Result<Option<Identity>, Unready>) {
+        let Some(local) = self.runs.get_mut(&run).filter(|local| local.cleaning.is_none()) else { return };
+        match outcome {
+            Ok(identity) => local.identity = identity,
+            Err(why) => return self.happened(Happened::NotPrepared { run, why }),
+        }
+        match local.launch.prolog.clone() {
             Some(prolog) => self.start_hook(Purpose::Prolog(run), run, &prolog),
             None => self.check_files(run),
         }
@@ -64,16 +92,17 @@ impl Node {
     pub(super) fn shell_command(&self, run: RunId, command: &str, output: &str) -> Option<Start> {
         let local = self.runs.get(&run)?;
         let rank = local.launch.ranks.first().copied().unwrap_or(0);
-        let around = self.surroundings(&local.launch, String::new());
+        let around = self.surroundings(local, String::new());
         let port = local.master_port.unwrap_or(0);
         let output = local.directory.join(output);
         let _ = fs::remove_file(&output);
+        local.make_file(&output);
         Some(Start {
-            group: local.group.clone(),
             arguments: ["/bin/sh", "-c", command].map(str::to_owned).into(),
             environment: rank_environment::variables(&local.launch.part(), rank, port, &around),
-            directory: local.directory.display().to_string(),
+            directory: local.own_directory().display().to_string(),
             stdout: Some(output.display().to_string()),
+            identity: local.identity.clone(),
             ..Start::default()
         })
     }
@@ -92,13 +121,14 @@ impl Node {
     fn check_files(&mut self, run: RunId) {
         let Some(local) = self.runs.get(&run) else { return };
         if !names_files(&local.launch) {
-            let outcome = outputs::check(&local.launch, &local.directory);
+            let outcome = outputs::check(&local.launch, &local.own_directory());
             return self.checked(run, outcome);
         }
-        let (launch, directory) = (local.launch.clone(), local.directory.clone());
+        let (launch, directory) = (local.launch.clone(), local.own_directory());
         let events = self.events.clone();
-        tokio::task::spawn_blocking(move || {
-            let outcome = outputs::check(&launch, &directory);
+        let check = move || outputs::check(&launch, &directory);
+        self.slow.begin(run, local.identity.clone(), CHECK_TIME, check, move |outcome| {
+            let outcome = outcome.unwrap_or_else(|why| Err(Unready::Job { why }));
             let _ = events.send(Event::Checked { run, outcome });
         });
     }
@@ -109,8 +139,9 @@ impl Node {
             Ok((outputs, port))
         });
         let happened = match prepared {
-            Ok((outputs, master_port)) => {
+            Ok((mut outputs, master_port)) => {
                 if let Some(local) = self.runs.get_mut(&run) {
+                    outputs.identity.clone_from(&local.identity);
                     outputs.remember(&local.directory);
                     (local.outputs, local.master_port) = (outputs, master_port);
                 }
@@ -134,6 +165,44 @@ impl Node {
             }
         }
     }
+}
+
+impl Local {
+    /// Where the job may write, if it names no directory.
+    pub(super) fn own_directory(&self) -> PathBuf {
+        own_directory(&self.directory, self.identity.is_some())
+    }
+
+    /// Makes an empty file for the run's processes to write; they make it themselves where they may.
+    pub(super) fn make_file(&self, path: &Path) {
+        if let Some(identity) = &self.identity {
+            // A process that cannot open it says so.
+            let _ = identity.make_file(path);
+        }
+    }
+}
+
+/// The directory of a run is ours where its user is another one: nothing in it can then be replaced by something else.
+fn own_directory(run: &Path, is_of_other: bool) -> PathBuf {
+    if is_of_other { run.join("work") } else { run.to_owned() }
+}
+
+/// Looks the user up, and makes them a directory that they can enter. Changes the rights of this thread.
+fn identify(user: &str, allows_root: bool, home: &Path) -> Result<Option<Identity>, String> {
+    let Some(identity) = Identity::find(user, allows_root)? else { return Ok(None) };
+    let place = home.display();
+    let above = home.parent().unwrap_or(home);
+    // What lies there has rights of its own.
+    let opened = fs::set_permissions(above, fs::Permissions::from_mode(0o711));
+    opened.map_err(|error| format!("cannot open {} for others: {error}", above.display()))?;
+    identity.make_directory(home).map_err(|error| format!("cannot make {place}: {error}"))?;
+    let entered = identity.assume_for_files().and_then(|()| fs::read_dir(home).map(drop));
+    entered.map_err(|error| {
+        format!(
+            "user `{user}` cannot enter {place} ({error}): the state directory must be where all users can pass, such as /var/lib"
+        )
+    })?;
+    Ok(Some(identity))
 }
 
 /// Whether the job has a place of its own; otherwise all is in the state directory, which is near.

@@ -10,7 +10,7 @@ use bedplate_job::rank_environment::MARK;
 use super::prepare::shown_output;
 use super::{Node, Purpose};
 use crate::event::Event;
-use crate::keeper::orders::{Order, Start, node_group};
+use crate::keeper::orders::{Start, ToGuardian, node_group};
 
 /// A probe that takes longer than this, and than the time between two of them, has failed.
 const LEAST_TIME: Duration = Duration::from_secs(10);
@@ -72,15 +72,13 @@ impl Node {
     }
 
     fn node_command(&self, command: &str) -> Start {
-        let group = node_group(&self.options.node);
         let output = self.node_output();
         let _ = std::fs::remove_file(&output);
         let mut environment = self.options.environment.clone();
-        environment.insert(MARK.to_owned(), group.clone());
+        environment.insert(MARK.to_owned(), node_group(&self.options.node));
         environment.insert("BEDPLATE_AGENT".to_owned(), self.places.socket.display().to_string());
         environment.insert("BEDPLATE_NODE".to_owned(), self.options.node.clone());
         Start {
-            group,
             arguments: ["/bin/sh", "-c", command].map(str::to_owned).into(),
             environment,
             directory: "/".to_owned(),
@@ -89,14 +87,13 @@ impl Node {
         }
     }
 
-    /// The keeper's name for the node's own commands.
     fn node_output(&self) -> std::path::PathBuf {
         self.places.programs.with_file_name(format!("probe-{}.out", self.options.node))
     }
 
     pub(super) fn probe_ended(&mut self, run: Option<RunId>, end: RankEnd) {
         if run.is_none() {
-            self.order(Order::Finish { group: node_group(&self.options.node) });
+            self.order(&node_group(&self.options.node), ToGuardian::Finish);
         }
         let Some(probe) = self.find_probe(run) else { return };
         self.probe_later(run, &probe);

@@ -1,20 +1,24 @@
 //! Second phase of a start: all ranks at once; then what they write and report.
 
-use std::fs;
-use std::io;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
 
 use bedplate_control::agent::Happened;
 use bedplate_control::wire::{FromAgent, LogName, Program, RankEnd, RunId, Stream};
 use bedplate_job::rank_environment;
 
-use super::{LOOKS_PER_TRIM, Node, Purpose};
+use super::{LOOKS_PER_TRIM, Local, Node, Purpose};
 use crate::keeper::orders::Start;
 use crate::logs;
 use crate::outputs::Outputs;
 use crate::reports::ReportFile;
 use crate::untrusted::Links;
+
+/// How long reading a piece of a log may take.
+const READ_TIME: Duration = Duration::from_secs(10);
 
 impl Node {
     pub(super) fn start_ranks(&mut self, run: RunId, master_port: u16) {
@@ -23,7 +27,7 @@ impl Node {
         let ranks = local.launch.ranks.clone();
         let arguments = match &local.launch.program {
             Program::Command(arguments) => Ok(arguments.clone()),
-            Program::Script(text) => write_script(&local.directory, text),
+            Program::Script(text) => write_script(local, text),
         };
         match arguments {
             Ok(arguments) => {
@@ -44,11 +48,10 @@ impl Node {
     fn start_rank(&mut self, run: RunId, rank: u32, arguments: &[String], master_port: u16) {
         let report = self.places.report(run, rank);
         let Some(local) = self.runs.get(&run) else { return };
-        let around = self.surroundings(&local.launch, report.display().to_string());
+        let around = self.surroundings(local, report.display().to_string());
         let captured = |stream| self.places.captured(&LogName { run, rank, stream }).display().to_string();
         let files = local.outputs.by_rank.get(&rank).cloned().unwrap_or_default();
         let start = Start {
-            group: local.group.clone(),
             arguments: arguments.to_vec(),
             environment: rank_environment::variables(&local.launch.part(), rank, master_port, &around),
             directory: local.outputs.directory.clone(),
@@ -56,8 +59,13 @@ impl Node {
             stderr: files.stderr.or_else(|| files.stdout.is_none().then(|| captured(Stream::Stderr))),
             stdout: files.stdout.or_else(|| Some(captured(Stream::Stdout))),
             memory_mib: local.launch.memory_mib,
+            identity: local.identity.clone(),
             ..Start::default()
         };
+        local.make_file(&report);
+        for stream in [Stream::Stdout, Stream::Stderr] {
+            local.make_file(&self.places.captured(&LogName { run, rank, stream }));
+        }
         if let Some(local) = self.runs.get_mut(&run) {
             local.reports.insert(rank, ReportFile::new(report));
         }
@@ -110,15 +118,17 @@ impl Node {
             None => Outputs::recall(&self.places.run(log.run)),
         };
         let own: Option<PathBuf> =
-            outputs.and_then(|outputs| outputs.find(log.rank, log.stream).map(Into::into));
+            outputs.as_ref().and_then(|outputs| outputs.find(log.rank, log.stream).map(Into::into));
+        let identity = outputs.and_then(|outputs| outputs.identity).filter(|_| own.is_some());
         // A captured log that is not there is one in which nothing was written.
         let may_be_missing = own.is_none();
         let links = if own.is_some() { Links::Follow } else { Links::Refuse };
         let path = own.unwrap_or_else(|| self.places.captured(log));
         let mut alive = self.processes.values();
         let is_open = alive.any(|purpose| *purpose == Purpose::Rank(log.run, log.rank));
-        tokio::task::spawn_blocking(move || {
-            let answer = match logs::read(&path, links, offset, most_bytes) {
+        let read = move || logs::read(&path, links, offset, most_bytes);
+        self.slow.begin(log.run, identity, READ_TIME, read, move |outcome| {
+            let answer = match outcome.map_err(io::Error::other).and_then(|outcome| outcome) {
                 Ok(piece) => FromAgent::Chunk {
                     request,
                     bytes: piece.bytes,
@@ -139,10 +149,11 @@ impl Node {
 
 /// Writes a script into the run's directory; the command that its first line asks for is the answer. It is not executed
 /// itself, because state directories may lie where nothing may be.
-fn write_script(directory: &Path, text: &str) -> io::Result<Vec<String>> {
-    let path = directory.join("script");
-    fs::write(&path, text)?;
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o700))?;
+fn write_script(local: &Local, text: &str) -> io::Result<Vec<String>> {
+    let path = local.directory.join("script");
+    let _ = fs::remove_file(&path);
+    OpenOptions::new().write(true).create_new(true).mode(0o700).open(&path)?.write_all(text.as_bytes())?;
+    local.identity.as_ref().map_or(Ok(()), |identity| identity.give(&path))?;
     let mut arguments = interpreter(text);
     arguments.push(path.display().to_string());
     Ok(arguments)

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::io;
+use std::os::unix::fs::DirBuilderExt;
 use std::path::Path;
 
 use bedplate_control::agent::Happened;
@@ -14,9 +15,10 @@ use tokio::net::unix::pipe;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::watch;
 
-use super::{Node, Purpose};
+use super::{Local, Node, Purpose};
 use crate::event::StepAnswer;
-use crate::keeper::orders::{Order, Start};
+use crate::identity::{Identity, JobUsers};
+use crate::keeper::orders::{Start, ToGuardian};
 use crate::relay::{self, Task};
 
 /// The step's end in the loop: where ends of tasks are told.
@@ -27,8 +29,14 @@ pub(super) struct Relay {
 }
 
 impl Node {
-    pub(super) fn ask_for_step(&mut self, request: Box<StepRequest>) -> StepAnswer {
-        let is_running = self.runs.get(&request.run).is_some_and(|local| local.cleaning.is_none());
+    pub(super) fn ask_for_step(&mut self, request: Box<StepRequest>, uid: u32) -> StepAnswer {
+        let is_askers = |local: &&Local| {
+            let owner =
+                local.identity.as_ref().map_or(nix::unistd::geteuid().as_raw(), |identity| identity.uid);
+            owner == uid
+        };
+        let local = self.runs.get(&request.run).filter(is_askers);
+        let is_running = local.is_some_and(|local| local.cleaning.is_none());
         match (is_running, &self.link) {
             (false, _) => StepAnswer::Refused(format!("{} does not run on this node", request.run)),
             (true, None) => StepAnswer::Later,
@@ -47,9 +55,9 @@ impl Node {
         let directory = local.directory.join(format!("step-{number}"));
         let mut ends = BTreeMap::new();
         let mut tasks = Vec::new();
-        let mut failed = fs::create_dir_all(&directory).err();
+        let mut failed = self.make_step_directory(&directory).err();
         for task in &step.tasks {
-            match open_pipes(&directory, *task) {
+            match open_pipes(&directory, *task, local.identity.as_ref()) {
                 Ok([stdout, stderr]) => {
                     let (end, ended) = watch::channel(None);
                     ends.insert(*task, end);
@@ -72,15 +80,21 @@ impl Node {
         }
     }
 
+    /// Tasks of another user may pass through it.
+    fn make_step_directory(&self, directory: &Path) -> io::Result<()> {
+        let mode = if self.options.users == JobUsers::Own { 0o700 } else { 0o711 };
+        fs::DirBuilder::new().recursive(true).mode(mode).create(directory)
+    }
+
     fn start_tasks(&mut self, step: &Step, directory: &Path) {
         for task in &step.tasks {
             let Some(local) = self.runs.get(&step.run) else { return };
-            let report = directory.join(format!("report-{task}")).display().to_string();
-            let around = self.surroundings(&local.launch, report);
+            let report = directory.join(format!("report-{task}"));
+            local.make_file(&report);
+            let around = self.surroundings(local, report.display().to_string());
             let port = local.master_port.unwrap_or(0);
             let path = |stream: &str| Some(pipe_path(directory, *task, stream));
             let start = Start {
-                group: local.group.clone(),
                 arguments: step.arguments.clone(),
                 environment: rank_environment::step_variables(
                     &local.launch.part(),
@@ -93,6 +107,7 @@ impl Node {
                 stdout: path("out"),
                 stderr: path("err"),
                 memory_mib: local.launch.memory_mib,
+                identity: local.identity.clone(),
                 ..Start::default()
             };
             self.start_process(Purpose::Task { run: step.run, step: step.number, task: *task }, start);
@@ -115,27 +130,32 @@ impl Node {
         let is_meant = |purpose: &Purpose| matches!(purpose, Purpose::Task { run: of, step: number, .. } if *of == run && *number == step);
         let meant = self.processes.iter().filter(|(_, purpose)| is_meant(purpose)).map(|(id, _)| *id);
         for id in meant.collect::<Vec<u64>>() {
-            self.order(match signal {
-                libc::SIGKILL => Order::KillSession { id },
-                _ => Order::SignalOne { id, signal },
-            });
+            let order = match signal {
+                libc::SIGKILL => ToGuardian::KillSession { id },
+                _ => ToGuardian::SignalOne { id, signal },
+            };
+            self.order_for(run, order);
         }
     }
 
     /// To the tasks of all steps of a script.
     pub(super) fn signal_steps(&mut self, run: RunId, signal: i32) {
-        self.signal_those(signal, |purpose| matches!(purpose, Purpose::Task { run: of, .. } if *of == run));
+        self.signal_those(
+            run,
+            signal,
+            |purpose| matches!(purpose, Purpose::Task { run: of, .. } if *of == run),
+        );
     }
 
     /// To the shell of a script alone.
     pub(super) fn signal_script(&mut self, run: RunId, signal: i32) {
-        self.signal_those(signal, |purpose| matches!(purpose, Purpose::Rank(of, _) if *of == run));
+        self.signal_those(run, signal, |purpose| matches!(purpose, Purpose::Rank(of, _) if *of == run));
     }
 
-    fn signal_those(&mut self, signal: i32, is_meant: impl Fn(&Purpose) -> bool) {
+    fn signal_those(&mut self, run: RunId, signal: i32, is_meant: impl Fn(&Purpose) -> bool) {
         let meant = self.processes.iter().filter(|(_, purpose)| is_meant(purpose)).map(|(id, _)| *id);
         for id in meant.collect::<Vec<u64>>() {
-            self.order(Order::SignalOne { id, signal });
+            self.order_for(run, ToGuardian::SignalOne { id, signal });
         }
     }
 
@@ -153,10 +173,11 @@ fn pipe_path(directory: &Path, task: u32, stream: &str) -> String {
 
 /// Named pipes for a task's output. They are held open for writing here too, so that one without a writer, before the
 /// task starts, does not count as ended.
-fn open_pipes(directory: &Path, task: u32) -> io::Result<[pipe::Receiver; 2]> {
+fn open_pipes(directory: &Path, task: u32, user: Option<&Identity>) -> io::Result<[pipe::Receiver; 2]> {
     let open = |stream: &str| {
         let path = pipe_path(directory, task, stream);
         mkfifo(path.as_str(), Mode::S_IRUSR | Mode::S_IWUSR)?;
+        user.map_or(Ok(()), |user| user.give(path.as_ref()))?;
         pipe::OpenOptions::new().read_write(true).open_receiver(path)
     };
     Ok([open("out")?, open("err")?])

@@ -4,11 +4,11 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_control::wire::Chaos;
-use bedplate_drivers::{Driver, Local, NodeId, NodeSummary};
+use bedplate_drivers::{Driver, Local, NodeId, NodeSummary, StateDirectory};
 use bedplate_units::Seconds;
 use serde_json::json;
 
-use crate::commands::up::{Shape, start_agent};
+use crate::commands::up::{Shape, find_agent, hold, start_agent};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::context::Context;
@@ -78,7 +78,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let state = arguments.connection.state()?;
     let shape = Shape::load(&state)?;
     for node in driver.nodes()?.iter().filter(|node| !node.is_linked) {
-        start_agent(&state, &driver, &shape, &node.name)?;
+        mend(&state, &driver, &shape, &node.name)?;
     }
     console.say("calm; all agents have been started again");
     if console.is_json() { console.json(&json!({ "seed": arguments.seed, "did": done })) } else { Ok(()) }
@@ -124,7 +124,7 @@ fn strike(
         Blow::KillControl => return super::kill_control(&arguments.connection, true, context, console),
         Blow::Mend(node) => {
             let state = arguments.connection.state()?;
-            start_agent(&state, driver, &Shape::load(&state)?, node)?;
+            mend(&state, driver, &Shape::load(&state)?, node)?;
             return Ok(format!("{node} is started again"));
         }
     };
@@ -133,6 +133,15 @@ fn strike(
         // The node may have gone between the look and the blow.
         Err(error) if error.is_refusal() => Ok(format!("{node} has gone already")),
         Err(error) => Err(error.into()),
+    }
+}
+
+/// Starts an agent, unless the supervisor was quicker.
+fn mend(state: &StateDirectory, driver: &Local, shape: &Shape, node: &NodeId) -> Result<(), Stop> {
+    let _held = hold(state)?;
+    match find_agent(state, node) {
+        Some(_) => Ok(()),
+        None => start_agent(state, driver, shape, node),
     }
 }
 

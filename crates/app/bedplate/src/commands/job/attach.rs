@@ -2,6 +2,7 @@
 
 use std::os::unix::process::CommandExt;
 use std::process::Command;
+use std::time::{Duration, Instant};
 
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::JobId;
@@ -80,7 +81,9 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     let job = driver.job(&arguments.job)?.summary;
     let places = driver.ranks(&arguments.job)?;
     let place = places.iter().find(|place| place.rank == arguments.rank);
-    let Some(process) = find(&job.id, arguments.rank) else {
+    let is_here = place.is_some_and(|place| place.address.starts_with("127."));
+    let Some(process) = wait_for(&job.id, arguments.rank, if is_here { STARTING } else { Duration::ZERO })
+    else {
         let address = place.map(|place| format!("{} ({})", place.node, place.address));
         return Err(AttachError::NotHere { job: arguments.job.clone(), rank: arguments.rank, address }.into());
     };
@@ -88,6 +91,20 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     console
         .say(&format!("beside rank {} of job {}{node}, process {}", arguments.rank, job.label, process.pid));
     Err(replace_by(&process, &arguments.command).into())
+}
+
+/// How long a rank of this machine may take to be there once its job is said to run.
+const STARTING: Duration = Duration::from_secs(5);
+
+fn wait_for(job: &JobId, rank: u32, patience: Duration) -> Option<Process> {
+    let began = Instant::now();
+    loop {
+        let found = find(job, rank);
+        if found.is_some() || began.elapsed() >= patience {
+            return found;
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 /// The first process that the rank started.
@@ -118,6 +135,10 @@ fn replace_by(process: &Process, command: &[String]) -> AttachError {
     }
     if let Some(directory) = &process.directory {
         replacement.current_dir(directory);
+    }
+    // With the job's variables goes the job's user: a library to preload there must not be loaded as root.
+    if let Some((uid, gid)) = process.user().filter(|(uid, _)| *uid != nix::unistd::geteuid().as_raw()) {
+        replacement.uid(uid).gid(gid);
     }
     let source = replacement.exec();
     AttachError::Start { program: words[0].clone(), source }

@@ -3,7 +3,7 @@
 use bedplate_drivers::{Driver, NodeId};
 use serde_json::json;
 
-use crate::commands::up::{Shape, start_agent, wait_for_nodes};
+use crate::commands::up::{Shape, find_agent, hold, start_agent, wait_for_nodes};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::stop::{ProgramError, Stop};
@@ -25,14 +25,18 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     let state = arguments.connection.state()?;
     let driver = arguments.connection.local("agents to start")?;
     let shape = Shape::load(&state)?;
+    let held = hold(&state)?;
     for name in &arguments.nodes {
         let node = driver.node(name)?.summary;
         if node.is_linked {
             console.say(&format!("{name} has its agent"));
             continue;
         }
-        start_agent(&state, &driver, &shape, name)?;
+        if find_agent(&state, name).is_none() {
+            start_agent(&state, &driver, &shape, name)?;
+        }
     }
+    drop(held);
     wait_for_nodes(&state, &driver, &arguments.nodes, console)?;
     if console.is_json() {
         return console.json(&json!({ "started": arguments.nodes }));

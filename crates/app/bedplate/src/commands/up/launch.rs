@@ -2,12 +2,16 @@
 
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_drivers::{Driver, Local, NodeId, StateDirectory};
+use nix::fcntl::{Flock, FlockArg};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 
 use super::{Shape, UpError};
 use crate::console::Console;
@@ -24,6 +28,36 @@ const DAEMON: Duration = Duration::from_secs(60);
 const JOINING: Duration = Duration::from_secs(30);
 /// Lines of a log that are shown when its process has died.
 const LAST_LINES: usize = 3;
+
+/// Held by whoever starts processes of a cluster, so that no two start the same one.
+pub(crate) fn hold(state: &StateDirectory) -> Result<Flock<File>, Stop> {
+    let path = state.path().join("start.lock");
+    let failed = |source: io::Error| UpError::State { path: path.clone(), source };
+    let file = private_file().open(&path).map_err(failed)?;
+    Ok(Flock::lock(file, FlockArg::LockExclusive).map_err(|(_, error)| failed(error.into()))?)
+}
+
+/// Starts the process that starts the others again, unless it is there.
+pub(crate) fn start_supervisor(state: &StateDirectory, context: &Context) -> Result<(), Stop> {
+    if !find_processes(state, " supervise ").is_empty() {
+        return Ok(());
+    }
+    let mut command = own_program(state)?;
+    command.arg("supervise").arg("--state-dir").arg(state.path());
+    add_overlays(&mut command, context);
+    spawn(command, &state.path().join("supervisor.log"), "the supervisor").map(drop)
+}
+
+/// From now on nothing is started again.
+pub(crate) fn stop_supervisor(state: &StateDirectory) {
+    for pid in find_processes(state, " supervise ") {
+        // It keeps nothing that an abrupt end could harm.
+        let _ = kill(Pid::from_raw(pid as i32), Signal::SIGKILL);
+        while machine::is_alive(pid) {
+            thread::sleep(PAUSE);
+        }
+    }
+}
 
 /// Whether the daemon of a directory is there and answers.
 pub(crate) fn is_running(state: &StateDirectory) -> Result<bool, Stop> {
@@ -45,10 +79,7 @@ pub(crate) fn start_daemon(
     if let Some(listen) = shape.listen.clone().or(before) {
         command.args(["--listen", &listen]);
     }
-    for overlay in &context.overlays {
-        let path = fs::canonicalize(overlay).unwrap_or_else(|_| PathBuf::from(overlay));
-        command.arg("--catalog").arg(path);
-    }
+    add_overlays(&mut command, context);
     let log = state.path().join("daemon.log");
     let mut child = spawn(command, &log, "the daemon")?;
     let began = Instant::now();
@@ -70,6 +101,13 @@ pub(crate) fn start_daemon(
     }
 }
 
+fn add_overlays(command: &mut Command, context: &Context) {
+    for overlay in &context.overlays {
+        let path = fs::canonicalize(overlay).unwrap_or_else(|_| PathBuf::from(overlay));
+        command.arg("--catalog").arg(path);
+    }
+}
+
 /// Starts the agent of a node, with a token of its own. It joins by and by.
 pub(crate) fn start_agent(
     state: &StateDirectory,
@@ -78,7 +116,7 @@ pub(crate) fn start_agent(
     node: &NodeId,
 ) -> Result<(), Stop> {
     let node = node.as_str();
-    let token = driver.make_token(node, "agent", None)?.token;
+    let token = new_token(driver, node)?;
     let mut command = own_program(state)?;
     command.args(["agent", "--server", &driver.place().address, "--node", node]);
     command.arg("--state").arg(state.path().join("agents")).env("BEDPLATE_AGENT_TOKEN", token);
@@ -92,10 +130,23 @@ pub(crate) fn start_agent(
     if let Some(address) = loopback_address(driver, node) {
         command.args(["--address", &address]);
     }
+    if nix::unistd::geteuid().is_root() {
+        // Who started the cluster can do anything on this machine already.
+        command.arg("--allow-root-jobs");
+    }
     if let Some(probe) = &shape.probe {
         command.args(["--probe", probe, "--probe-every", "5"]);
     }
     spawn(command, &agent_log(state, node), &format!("the agent of {node}")).map(drop)
+}
+
+/// A token for a node's agent; those of earlier ones are worthless from now on.
+fn new_token(driver: &Local, node: &str) -> Result<String, Stop> {
+    for token in driver.tokens()?.iter().filter(|token| token.role == "agent" && token.user == node) {
+        let id = token.id.as_str().map_or_else(|| token.id.to_string(), str::to_owned);
+        driver.revoke_token(&id)?;
+    }
+    Ok(driver.make_token(node, "agent", None)?.token)
 }
 
 /// An address of its own for each node of this machine: programs inside jobs then meet at addresses that resolve,
@@ -111,13 +162,23 @@ fn agent_log(state: &StateDirectory, node: &str) -> PathBuf {
     state.path().join("agents").join(format!("{node}.log"))
 }
 
-/// Whether a process of this directory is the agent of that node.
-pub(super) fn has_agent(state: &StateDirectory, node: &NodeId) -> bool {
-    let is_its_agent = |line: &str| line.contains(" agent ") && line.contains(&format!("--node {node} "));
-    machine::processes_with(CLUSTER)
-        .iter()
-        .filter(|process| process.variable(CLUSTER).map(Path::new) == Some(state.path()))
-        .any(|process| is_its_agent(&format!("{} ", machine::command_line(process.pid))))
+/// The process of this directory that is the agent of that node.
+pub(crate) fn find_agent(state: &StateDirectory, node: &NodeId) -> Option<u32> {
+    let agents = find_processes(state, " agent ");
+    let is_its = |pid: &u32| format!("{} ", machine::command_line(*pid)).contains(&format!("--node {node} "));
+    agents.into_iter().find(is_its)
+}
+
+/// The processes of this directory whose command line contains some words.
+fn find_processes(state: &StateDirectory, words: &str) -> Vec<u32> {
+    let whole = |path: &Path| fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+    let own = whole(state.path());
+    let is_of_cluster = |process: &machine::Process| {
+        process.variable(CLUSTER).is_some_and(|path| whole(path.as_ref()) == own)
+    };
+    let all = machine::processes_with(CLUSTER);
+    let pids = all.iter().filter(|process| is_of_cluster(process)).map(|process| process.pid);
+    pids.filter(|pid| machine::is_alive(*pid) && machine::command_line(*pid).contains(words)).collect()
 }
 
 /// Returns once all these nodes have joined.
@@ -183,7 +244,14 @@ fn open_log(path: &Path) -> io::Result<File> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    OpenOptions::new().create(true).append(true).open(path)
+    private_file().open(path)
+}
+
+/// For its owner alone: logs and locks of a cluster are nobody else's affair.
+fn private_file() -> OpenOptions {
+    let mut options = OpenOptions::new();
+    options.create(true).append(true).mode(0o600);
+    options
 }
 
 fn has_ended(child: &mut Child) -> bool {

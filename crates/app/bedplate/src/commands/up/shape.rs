@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
@@ -80,8 +81,12 @@ impl Shape {
     pub(crate) fn keep(&self, state: &StateDirectory) -> Result<(), Stop> {
         let path = state.path();
         make_private(path).map_err(|source| UpError::State { path: path.to_owned(), source })?;
-        files::write_text(&path.join(FILE).display().to_string(), &format!("{:#}\n", self.json()))?;
-        files::write_text(&path.join("cluster.toml").display().to_string(), &self.cluster)?;
+        for (name, text) in [(FILE, &format!("{:#}\n", self.json())), ("cluster.toml", &self.cluster)] {
+            let path = path.join(name);
+            files::write_text(&path.display().to_string(), text)?;
+            let private = fs::set_permissions(&path, fs::Permissions::from_mode(0o600));
+            private.map_err(|source| UpError::State { path, source })?;
+        }
         Ok(())
     }
 
@@ -145,11 +150,12 @@ impl Shape {
 
 const FILE: &str = "up.json";
 
-/// A directory that only its owner can look into: there are tokens in it.
+/// A directory that only its owner can look into: there are tokens in it. Root's jobs run as their users, who must be
+/// able to pass through to what belongs to them.
 fn make_private(path: &std::path::Path) -> io::Result<()> {
-    use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
-    fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
-    fs::set_permissions(path, fs::Permissions::from_mode(0o700))
+    let mode = if nix::unistd::geteuid().is_root() { 0o711 } else { 0o700 };
+    fs::DirBuilder::new().recursive(true).mode(mode).create(path)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
 fn wanted(arguments: &Arguments, catalog: &Catalog, machine: Machine) -> Result<Cluster, Stop> {

@@ -1,0 +1,208 @@
+//! `bedplate unit daemon|agent`: systemd units for machines that are nodes for good.
+
+use bedplate_diag::{Class, Diagnostic, Page};
+use serde_json::json;
+
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate unit daemon --cluster /etc/bedplate/cluster.toml --listen 10.0.0.1:7431 \\
+      > /etc/systemd/system/bedplate-daemon.service
+  bedplate unit agent --server 10.0.0.1:7431 --fingerprint HEX --node n7 --address 10.0.0.7 \\
+      > /etc/systemd/system/bedplate-agent.service
+
+The agent reads its token from /etc/bedplate/agent.env, a file of mode 0600 with
+the line BEDPLATE_AGENT_TOKEN=…; `bedplate token add n7 --role agent` makes one.
+Check a unit with `systemd-analyze verify FILE`.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// The control plane, as a user without rights
+    Daemon {
+        /// A whole cluster: INSTANCE:COUNT, or the file of a description
+        #[arg(long, value_name = "CLUSTER")]
+        cluster: String,
+        /// Partitions, QOS, quotas and priorities of the scheduler
+        #[arg(long, value_name = "FILE")]
+        site: Option<String>,
+        /// Where the daemon listens; beyond loopback it speaks TLS
+        #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:7431")]
+        listen: String,
+    },
+    /// The agent of a node, as root, so that jobs run as their users
+    Agent {
+        /// The control plane, as host:port
+        #[arg(long, value_name = "HOST:PORT")]
+        server: String,
+        /// SHA-256 of the control plane's certificate
+        #[arg(long, value_name = "HEX")]
+        fingerprint: Option<String>,
+        /// The node's name in the cluster
+        #[arg(long)]
+        node: String,
+        /// Where ranks of other nodes reach this one
+        #[arg(long, default_value = "127.0.0.1")]
+        address: String,
+    },
+}
+
+#[derive(Debug, thiserror::Error)]
+enum UnitError {
+    #[error("`{value}` cannot be written into a unit")]
+    Value { value: String },
+}
+
+pub(crate) const PAGES: &[&Page] = &[&VALUE];
+
+static VALUE: Page = Page {
+    code: "unit/value",
+    class: Class::User,
+    meaning: "A systemd unit gives spaces, quotes, `%`, `$` and backslashes a meaning of their own, so a value with one of them would say something else there.",
+    remedy: "use names, addresses and paths without them",
+};
+
+impl Diagnostic for UnitError {
+    fn page(&self) -> &'static Page {
+        &VALUE
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let program =
+        std::env::current_exe().map_or("/usr/local/bin/bedplate".into(), |path| path.display().to_string());
+    let text = match &arguments.command {
+        Command::Daemon { cluster, site, listen } => daemon(&program, cluster, site.as_deref(), listen)?,
+        Command::Agent { server, fingerprint, node, address } => {
+            agent(&program, server, fingerprint.as_deref(), node, address)?
+        }
+    };
+    match console.is_json() {
+        true => console.json(&json!({ "unit": text })),
+        false => console.line(text.trim_end()),
+    }
+}
+
+/// A command line of words that mean themselves.
+fn command_line(words: &[&str]) -> Result<String, UnitError> {
+    let is_odd = |c: char| c.is_whitespace() || c.is_control() || "\"'%$\\;".contains(c);
+    match words.iter().find(|word| word.is_empty() || word.contains(is_odd)) {
+        Some(word) => Err(UnitError::Value { value: (*word).to_owned() }),
+        None => Ok(words.join(" ")),
+    }
+}
+
+fn daemon(program: &str, cluster: &str, site: Option<&str>, listen: &str) -> Result<String, UnitError> {
+    let mut words = vec![program, "daemon", "--cluster", cluster, "--listen", listen];
+    words.extend(site.into_iter().flat_map(|site| ["--site", site]));
+    let command = command_line(&words)?;
+    Ok(format!(
+        "[Unit]
+Description=Bedplate control plane
+Wants=network-online.target
+After=network-online.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={command} --state-dir %S/bedplate
+Restart=always
+RestartSec=1
+DynamicUser=yes
+StateDirectory=bedplate
+StateDirectoryMode=0700
+UMask=0077
+LimitNOFILE=65536
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+ProtectSystem=strict
+ProtectHome=yes
+PrivateTmp=yes
+PrivateDevices=yes
+ProtectClock=yes
+ProtectControlGroups=yes
+ProtectHostname=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+ProtectKernelTunables=yes
+ProtectProc=invisible
+LockPersonality=yes
+MemoryDenyWriteExecute=yes
+RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX
+RestrictNamespaces=yes
+RestrictRealtime=yes
+RestrictSUIDSGID=yes
+SystemCallArchitectures=native
+SystemCallFilter=@system-service
+
+[Install]
+WantedBy=multi-user.target
+"
+    ))
+}
+
+/// Jobs inherit what the unit of the agent restricts, so it restricts only what no job needs. The agent ends its runs in
+/// good order when it is told to end; what is left after that is killed.
+fn agent(
+    program: &str,
+    server: &str,
+    fingerprint: Option<&str>,
+    node: &str,
+    address: &str,
+) -> Result<String, UnitError> {
+    let mut words = vec![program, "agent", "--server", server, "--node", node, "--address", address];
+    words.extend(fingerprint.into_iter().flat_map(|fingerprint| ["--fingerprint", fingerprint]));
+    let command = command_line(&words)?;
+    Ok(format!(
+        "[Unit]
+Description=Bedplate agent of node {node}
+Wants=network-online.target
+After=network-online.target remote-fs.target
+StartLimitIntervalSec=0
+
+[Service]
+Type=exec
+ExecStart={command} --state %S/bedplate-agent
+EnvironmentFile=/etc/bedplate/agent.env
+Restart=always
+RestartSec=1
+KillMode=mixed
+TimeoutStopSec=60
+Delegate=yes
+StateDirectory=bedplate-agent
+StateDirectoryMode=0711
+LimitNOFILE=1048576
+LimitMEMLOCK=infinity
+TasksMax=infinity
+NoNewPrivileges=yes
+ProtectKernelLogs=yes
+ProtectKernelModules=yes
+
+[Install]
+WantedBy=multi-user.target
+"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_that_a_unit_would_read_otherwise_are_refused() {
+        for odd in ["a b", "a\nExecStartPre=/bin/sh", "%H", "$HOME", "\"", "a;b", ""] {
+            assert!(agent("/bin/true", "h:1", None, odd, "10.0.0.1").is_err(), "{odd:?}");
+            assert!(daemon("/bin/true", odd, None, "127.0.0.1").is_err(), "{odd:?}");
+        }
+        let unit = agent("/bin/true", "h:1", Some("ab"), "n7", "10.0.0.7").unwrap();
+        let line = "ExecStart=/bin/true agent --server h:1 --node n7 --address 10.0.0.7 --fingerprint ab \
+                    --state %S/bedplate-agent\n";
+        assert!(unit.contains(line), "{unit}");
+    }
+}

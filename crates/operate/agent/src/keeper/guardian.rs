@@ -1,0 +1,271 @@
+//! The guardian of a run: the parent of all its ranks on this node, between them and the keeper.
+//!
+//! It adopts whatever its ranks leave behind (`PR_SET_CHILD_SUBREAPER`), so the processes of a run are what descends from
+//! its guardian, however often they forked and whatever session they opened. Where the host permits, it is the first
+//! process of a pid namespace: the run can then neither see nor signal anything outside, nor its guardian. Elsewhere a
+//! rank can kill its guardian, and ends its own run with it and no other.
+//!
+//! When the agent closes the socket, or stands still and does not renew the lease, everything here is killed.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_gangs::Time;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::prctl::set_child_subreaper;
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+use super::channel::{Channel, Heard};
+use super::orders::{FromGuardian, Start, ToGuardian};
+use super::start::{self, Reaped, Started};
+use crate::cgroup::{Cgroups, Limited};
+use crate::clock::now;
+use crate::processes;
+
+/// How often processes that were killed and are not gone are checked.
+pub(super) const LOOK_AGAIN_MS: u16 = 5;
+/// How long killed processes may take to go when a guardian or keeper ends.
+pub(super) const LAST_LOOKS: u32 = 2000;
+
+/// Guards the processes of `group` by order of the socket on standard input, until its other end closes.
+pub(super) fn guard(group: String, cgroups: Cgroups) -> io::Result<()> {
+    set_child_subreaper(true)?;
+    let children = children_signals()?;
+    let mut guardian = Guardian {
+        channel: Channel::on_stdin()?,
+        group,
+        cgroups,
+        limited: None,
+        entrances: Arc::default(),
+        alive: BTreeMap::new(),
+        lease: None,
+        cpu_us: 0,
+        peak_memory_kib: 0,
+        is_stopped: false,
+        dying: Dying::No,
+    };
+    let outcome = guardian.attend(&children);
+    guardian.kill_everything();
+    outcome
+}
+
+/// Tells of children that end. An interrupt at the agent's terminal is not for the ranks; the agent says when they end.
+pub(super) fn children_signals() -> io::Result<SignalFd> {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGCHLD, Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP] {
+        signals.add(signal);
+    }
+    signals.thread_block()?;
+    Ok(SignalFd::with_flags(&signals, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?)
+}
+
+/// Waits for news of the agent or of children, and forgets that the latter came.
+pub(super) fn wait(channel: &Channel, children: &SignalFd, timeout: PollTimeout) -> io::Result<()> {
+    let mut watched = [channel.watched(), PollFd::new(children.as_fd(), PollFlags::POLLIN)];
+    match poll(&mut watched, timeout) {
+        Ok(_) | Err(nix::Error::EINTR) => {}
+        Err(error) => return Err(error.into()),
+    }
+    while children.read_signal()?.is_some() {}
+    Ok(())
+}
+
+struct Guardian {
+    channel: Channel,
+    group: String,
+    cgroups: Cgroups,
+    limited: Option<Limited>,
+    /// Files through which its processes enter their cgroup.
+    entrances: Arc<Vec<OwnedFd>>,
+    /// The processes that were started and have not ended.
+    alive: BTreeMap<i32, Alive>,
+    /// When everything dies, unless the agent says otherwise.
+    lease: Option<Time>,
+    cpu_us: u64,
+    peak_memory_kib: u64,
+    is_stopped: bool,
+    dying: Dying,
+}
+
+/// A process that was started.
+struct Alive {
+    /// Its number with the agent.
+    id: u64,
+    started: Started,
+}
+
+/// Whether processes are killed until none is left.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Dying {
+    No,
+    Yes,
+    /// And then the agent is told.
+    ToFinish,
+}
+
+impl Guardian {
+    fn attend(&mut self, children: &SignalFd) -> io::Result<()> {
+        loop {
+            wait(&self.channel, children, self.patience())?;
+            let Heard { messages, is_open } = self.channel.hear()?;
+            messages.into_iter().for_each(|order| self.obey(order));
+            self.enforce_lease();
+            self.reap();
+            self.look_after_dying();
+            self.channel.tell();
+            if !is_open {
+                return Ok(());
+            }
+        }
+    }
+
+    fn patience(&self) -> PollTimeout {
+        match self.lease {
+            _ if self.dying != Dying::No => PollTimeout::from(LOOK_AGAIN_MS),
+            Some(until) => PollTimeout::try_from(until.since(now()).0 + 1).unwrap_or(PollTimeout::MAX),
+            None => PollTimeout::NONE,
+        }
+    }
+
+    fn obey(&mut self, order: ToGuardian) {
+        match order {
+            ToGuardian::Start(start) => self.start(&start),
+            ToGuardian::Signal { signal } => self.signal(signal),
+            ToGuardian::SignalOne { id, signal } => self.signal_one(id, signal),
+            ToGuardian::KillSession { id } => self.kill_session(id),
+            ToGuardian::Kill if self.dying == Dying::No => self.dying = Dying::Yes,
+            ToGuardian::Kill => {}
+            ToGuardian::Finish => self.dying = Dying::ToFinish,
+            ToGuardian::Lease { until_ms } => {
+                self.lease = until_ms.map(Time);
+                self.channel.say(&FromGuardian::Leased);
+            }
+        }
+    }
+
+    /// The agent decides when a run ends; when it stands still, time decides.
+    fn enforce_lease(&mut self) {
+        if self.lease.is_none_or(|until| now() < until) {
+            return;
+        }
+        self.lease = None;
+        self.channel.say(&FromGuardian::LeaseEnded);
+        if self.dying == Dying::No {
+            self.dying = Dying::Yes;
+        }
+    }
+
+    fn start(&mut self, start: &Start) {
+        if start.memory_mib > 0 && self.limited.is_none() {
+            self.limited = self.cgroups.limit(&self.group, start.memory_mib);
+            self.entrances = Arc::new(self.limited.iter().filter_map(Limited::entrance).collect());
+        }
+        match start::start(start, &self.entrances) {
+            Ok(started) => drop(self.alive.insert(started.pid, Alive { id: start.id, started })),
+            Err(error) => {
+                let error = error.raw_os_error().unwrap_or(libc::EIO);
+                self.channel.say(&FromGuardian::NotStarted { id: start.id, error });
+            }
+        }
+    }
+
+    fn reap(&mut self) {
+        while let Some(Reaped { pid, end, cpu_us, peak_memory_kib }) = start::reap() {
+            let Some(Alive { id, started }) = self.alive.remove(&pid) else { continue };
+            self.cpu_us += cpu_us;
+            self.peak_memory_kib = self.peak_memory_kib.max(peak_memory_kib);
+            self.channel.say(&match started.failure() {
+                Some(error) => FromGuardian::NotStarted { id, error },
+                None => FromGuardian::Ended { id, end },
+            });
+        }
+    }
+
+    fn signal(&mut self, signal: i32) {
+        let Ok(signal) = Signal::try_from(signal) else { return };
+        for pid in members() {
+            processes::kill_one(pid, signal);
+            // A stopped process would never learn of it.
+            if self.is_stopped && !matches!(signal, Signal::SIGSTOP | Signal::SIGTSTP) {
+                processes::kill_one(pid, Signal::SIGCONT);
+            }
+        }
+        self.is_stopped = match signal {
+            Signal::SIGSTOP => true,
+            Signal::SIGCONT | Signal::SIGTERM | Signal::SIGKILL => false,
+            _ => self.is_stopped,
+        };
+    }
+
+    fn signal_one(&self, id: u64, signal: i32) {
+        if let (Some(pid), Ok(signal)) = (self.find(id), Signal::try_from(signal)) {
+            processes::kill_one(pid, signal);
+        }
+    }
+
+    fn kill_session(&self, id: u64) {
+        let Some(session) = self.find(id) else { return };
+        let everything = processes::all();
+        let below = processes::descendants(session, &everything);
+        let of_session = everything.iter().filter(|process| process.session == session);
+        for process in below.iter().chain(of_session) {
+            processes::kill_one(process.pid, Signal::SIGKILL);
+        }
+    }
+
+    fn find(&self, id: u64) -> Option<i32> {
+        self.alive.iter().find(|(_, alive)| alive.id == id).map(|(pid, _)| *pid)
+    }
+
+    fn look_after_dying(&mut self) {
+        if self.dying == Dying::No {
+            return;
+        }
+        if kill_members() || !self.alive.is_empty() {
+            self.limited.iter().for_each(Limited::kill);
+            return;
+        }
+        if self.dying == Dying::ToFinish {
+            let (cpu_ms, peak_memory_mib) = (self.cpu_us / 1000, self.peak_memory_mib());
+            self.channel.say(&FromGuardian::Finished { cpu_ms, peak_memory_mib });
+        }
+        self.dying = Dying::No;
+    }
+
+    /// Of the whole run where a cgroup counts it, otherwise of its largest process.
+    fn peak_memory_mib(&self) -> u64 {
+        let counted = self.limited.as_ref().map_or(0, Limited::peak_memory_mib);
+        counted.max(self.peak_memory_kib / 1024)
+    }
+
+    fn kill_everything(&self) {
+        for _ in 0..LAST_LOOKS {
+            while start::reap().is_some() {}
+            if !kill_members() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(LOOK_AGAIN_MS.into()));
+        }
+        self.limited.iter().for_each(Limited::remove);
+    }
+}
+
+/// The processes of the group: all that descend from this one.
+fn members() -> Vec<i32> {
+    if processes::own_children().is_some_and(|children| children.is_empty()) {
+        return Vec::new();
+    }
+    let own = std::process::id() as i32;
+    processes::descendants(own, &processes::all()).iter().map(|process| process.pid).collect()
+}
+
+/// True when there was something to kill.
+fn kill_members() -> bool {
+    let members = members();
+    members.iter().for_each(|pid| processes::kill_one(*pid, Signal::SIGKILL));
+    !members.is_empty()
+}
