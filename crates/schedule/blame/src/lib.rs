@@ -143,7 +143,8 @@ impl Blame {
         self.losses.insert(node, losses);
     }
 
-    /// An operator trusts a node again: nothing that happened until now counts against it.
+    /// An operator trusts a node again: nothing that happened until now counts against it. It still counts against the
+    /// jobs that failed there: otherwise a job would last for ever where nodes are resumed regularly.
     pub fn forgive(&mut self, node: NodeId) {
         self.evidence.forgive(node);
         self.losses.remove(&node);

@@ -32,6 +32,14 @@ pub(super) struct Leased {
     /// Orders that were not answered yet, and since when.
     unanswered: u32,
     asked: Option<Time>,
+    /// Whether one of them came after the lease before it had ended: runs must go at once.
+    is_urgent: bool,
+}
+
+impl Leased {
+    fn is_over(&self) -> bool {
+        self.until.is_some_and(|until| until <= now())
+    }
 }
 
 impl Node {
@@ -41,6 +49,7 @@ impl Node {
         if until == self.leased.until || self.keeper.is_none() {
             return;
         }
+        self.leased.is_urgent |= self.leased.is_over();
         self.leased.until = until;
         self.leased.unanswered += 1;
         self.leased.asked.get_or_insert_with(now);
@@ -50,8 +59,8 @@ impl Node {
     /// Replaces a keeper that stands still: runs could neither be started nor stopped.
     pub(super) fn watch_keeper(&mut self) {
         let Some(asked) = self.leased.asked else { return };
-        let is_over = self.leased.until.is_some_and(|until| until <= now());
-        let patience = if is_over { SILENCE_AFTER_LEASE } else { SILENCE };
+        let is_urgent = self.leased.is_urgent || self.leased.is_over();
+        let patience = if is_urgent { SILENCE_AFTER_LEASE } else { SILENCE };
         if self.keeper.is_some() && now().since(asked) >= patience {
             (self.options.remark)("the keeper of this node's processes does not answer");
             self.lose_keeper();
@@ -61,6 +70,7 @@ impl Node {
     fn keeper_answered(&mut self) {
         self.leased.unanswered = self.leased.unanswered.saturating_sub(1);
         self.leased.asked = (self.leased.unanswered > 0).then(now);
+        self.leased.is_urgent &= self.leased.unanswered > 0;
     }
 
     pub(super) fn start_keeper(&mut self) -> io::Result<()> {
