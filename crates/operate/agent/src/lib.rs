@@ -9,6 +9,7 @@ mod cgroup;
 mod clock;
 mod error;
 mod event;
+mod folders;
 mod frames;
 pub mod keeper;
 mod kept;

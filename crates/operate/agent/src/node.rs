@@ -87,6 +87,7 @@ struct Node {
     runs: BTreeMap<RunId, Local>,
     probes: probes::Probes,
     looks: u32,
+    retained: clean::Retained,
 }
 
 /// Why a process was started.
@@ -143,6 +144,7 @@ impl Node {
             runs: BTreeMap::new(),
             probes: probes::Probes::default(),
             looks: 0,
+            retained: clean::Retained::default(),
             options,
             places,
             program,
@@ -267,6 +269,7 @@ impl Node {
             ToAgent::ReadLog { request, log, offset, most_bytes } => {
                 self.read_log(request, &log, offset, most_bytes);
             }
+            ToAgent::Retain { age_ms, bytes } => self.retain(Duration::from_millis(age_ms), bytes),
             ToAgent::Chaos(chaos) => self.break_on_purpose(chaos),
             ToAgent::Unwelcome { why } => {
                 (self.options.remark)(&format!("the control plane does not let this node join: {why}"));

@@ -30,6 +30,19 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
+    pub const ALL: [FaultKind; 6] = [
+        FaultKind::Probe,
+        FaultKind::Prolog,
+        FaultKind::Epilog,
+        FaultKind::Unready,
+        FaultKind::Overdue,
+        FaultKind::Stalled,
+    ];
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     pub const fn name(self) -> &'static str {
         match self {
             FaultKind::Probe => "probe",

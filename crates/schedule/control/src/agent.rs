@@ -275,8 +275,8 @@ impl Agent {
             ToAgent::Resume { run } => self.resume(run),
             ToAgent::Step(step) => self.if_running(step.run, Act::Step(step)),
             ToAgent::Forget { run } => self.forget(run),
-            // The shell reads logs, breaks things and ends the process.
-            ToAgent::ReadLog { .. } | ToAgent::Chaos(_) | ToAgent::End => {}
+            // The shell reads logs, removes old ones, breaks things and ends the process.
+            ToAgent::Retain { .. } | ToAgent::ReadLog { .. } | ToAgent::Chaos(_) | ToAgent::End => {}
         }
     }
 

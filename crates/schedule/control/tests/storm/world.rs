@@ -6,7 +6,7 @@ use bedplate_catalog::Catalog;
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
 use bedplate_control::record::JobState;
 use bedplate_control::wire::{Checkpoint, FromAgent, Hello, Host, Launch, RankEnd, RunId, ToAgent, Unready};
-use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
+use bedplate_control::{Command, Control, LinkId, Order, Past, Rules, Submission, Unlinked};
 use bedplate_gangs::{JobId, Qos, QosId, Settings, Span, Time};
 use bedplate_job::{Dependency, DependencyKind, Elastic, Gang, Job, Preemption, Role, Workload};
 use bedplate_report::Report;
@@ -68,6 +68,7 @@ enum Coming {
     },
     ControlHearsClose {
         link: LinkId,
+        how: Unlinked,
     },
     NodeHearsClose {
         link: LinkId,
@@ -340,8 +341,8 @@ impl World {
             Coming::Connect { node } => self.connect(node),
             Coming::ToControl { link, message } => self.control_hears(link, *message),
             Coming::ToNode { link, message } => self.node_hears(link, *message),
-            Coming::ControlHearsClose { link } => {
-                self.with_control(|control, now| control.unlinked(link, now))
+            Coming::ControlHearsClose { link, how } => {
+                self.with_control(|control, now| control.unlinked(link, how, now))
             }
             Coming::NodeHearsClose { link } => self.lose_link(link),
             Coming::Process { node, incarnation, happened } => self.process(node, incarnation, happened),
@@ -577,7 +578,7 @@ impl World {
             // Half of the time the whole host is gone and nobody closes anything.
             if self.random.percent(50) {
                 let delay = self.random.between(1, 20);
-                self.after(delay, Coming::ControlHearsClose { link });
+                self.after(delay, Coming::ControlHearsClose { link, how: Unlinked::Closed });
             }
         }
         // Its keeper kills what is left.
@@ -782,9 +783,6 @@ impl World {
     }
 
     fn freeze_keeper(&mut self, node: usize, length: u64) {
-        if self.is_keeper_frozen(node) {
-            return;
-        }
         self.nodes[node].keeper.frozen_since = self.now;
         self.nodes[node].keeper.frozen_until = self.now + length;
         let keeper = self.nodes[node].keeper.number;
@@ -830,25 +828,28 @@ impl World {
             return;
         }
         self.tell(&format!("the keeper of n{} is replaced", node + 1));
-        let orders = self.new_keeper(node);
+        let Keeper { orders, news, .. } = self.new_keeper(node);
         self.nodes[node].alive.clear();
         let launches: Vec<RunId> = self.nodes[node].launches.keys().copied().collect();
         for run in launches {
             self.happens(node, 20, Happened::Lost { run });
         }
-        // What it was to clean up, its successor cleans up.
+        // What it was to clean up, its successor cleans up; what it was to start is lost.
+        let cleaned = news.into_iter().filter(|happened| matches!(happened, Happened::Cleaned { .. }));
+        cleaned.for_each(|happened| self.happens(node, 25, happened));
         for act in orders {
-            if matches!(act, Act::Clean { .. }) {
-                self.act(node, act);
+            match act {
+                Act::Clean { .. } => self.act(node, act),
+                Act::Prepare(launch) => self.happens(node, 20, Happened::Lost { run: launch.run }),
+                _ => {}
             }
         }
     }
 
-    /// Forgets all that the keeper knew, and returns what it had not done yet.
-    fn new_keeper(&mut self, node: usize) -> Vec<Act> {
+    /// Another keeper takes the place of this one.
+    fn new_keeper(&mut self, node: usize) -> Keeper {
         let number = self.nodes[node].keeper.number + 1;
-        let before = std::mem::replace(&mut self.nodes[node].keeper, Keeper { number, ..Keeper::default() });
-        before.orders
+        std::mem::replace(&mut self.nodes[node].keeper, Keeper { number, ..Keeper::default() })
     }
 
     // Clients and faults.
@@ -871,13 +872,14 @@ impl World {
         job.labels.insert("mark".into(), mark.clone());
         let node = self.nodes[self.random.between(0, NODES as u64) as usize].name.clone();
         let now = Time(self.now + self.control_skew);
+        let past = self.past_of(&job);
         let Some(control) = &mut self.control else {
             return;
         };
         let (mut acknowledged, mut cancelled) = (Vec::new(), Vec::new());
         match (what, some_job) {
             (0..75, _) => {
-                if let Ok(accepted) = control.submit(Submission { user: user.into(), job, key: None }, now) {
+                if let Ok(accepted) = control.submit(Submission { past, ..Submission::new(user, job) }, now) {
                     let jobs = accepted.first.0..accepted.first.0 + u64::from(accepted.count);
                     acknowledged.extend(jobs.map(|job| (JobId(job), mark.clone())));
                 }
@@ -894,6 +896,17 @@ impl World {
             _ => {}
         }
         self.carry_out(acknowledged, cancelled);
+    }
+
+    /// What the journal says of jobs that a dependency names.
+    fn past_of(&self, job: &Job) -> Past {
+        let names = job.policy.dependencies.iter().flat_map(|dependency| &dependency.jobs);
+        names.filter_map(|name| Some((name.clone(), self.disk.past(JobId(name.parse().ok()?))))).collect()
+    }
+
+    /// How an acknowledged job ended: lately, or as the journal has it.
+    fn ended(&self, control: &Control, job: JobId) -> Option<JobState> {
+        control.ended(job).or_else(|| self.disk.ended(job))
     }
 
     /// Some jobs harm their nodes or themselves; returns the user.
@@ -951,6 +964,10 @@ impl World {
         if self.freezes && self.random.percent(25) {
             let longest = [1_000, 5_000, 60_000][self.random.between(0, 3) as usize];
             let length = self.random.between(100, longest);
+            // Each of the two watches the other; against both standing still there is no remedy.
+            if self.is_frozen(node) || self.is_keeper_frozen(node) {
+                return;
+            }
             if self.random.percent(40) {
                 return self.freeze_keeper(node, length);
             }
@@ -966,13 +983,13 @@ impl World {
                 // Somewhere between them the connection is reset, and neither can make a new one.
                 if let Some(link) = self.nodes[node].link.filter(|_| self.random.percent(30)) {
                     let delay = self.random.between(1, 2_000);
-                    self.after(delay, Coming::ControlHearsClose { link });
+                    self.after(delay, Coming::ControlHearsClose { link, how: Unlinked::Broken });
                     self.after(delay, Coming::NodeHearsClose { link });
                 }
             }
             70..90 => {
                 if let Some(link) = self.nodes[node].link {
-                    self.after(1, Coming::ControlHearsClose { link });
+                    self.after(1, Coming::ControlHearsClose { link, how: Unlinked::Broken });
                     self.after(2, Coming::NodeHearsClose { link });
                 }
             }
@@ -1030,7 +1047,10 @@ impl World {
         let Some(control) = &self.control else {
             return false;
         };
-        control.is_idle() && self.nodes.iter().all(|node| node.alive.is_empty())
+        let now = Time(self.now + self.control_skew);
+        // A node that was taken out late is put back before the end.
+        let serve = control.nodes(now).iter().all(|node| node.state == "idle");
+        control.is_idle() && serve && self.nodes.iter().all(|node| node.alive.is_empty())
     }
 
     fn check_end(&self) -> Result<(), String> {
@@ -1038,7 +1058,7 @@ impl World {
         let now = Time(self.now + self.control_skew);
         for job in self.acknowledged.keys() {
             let live = control.job(*job);
-            match control.ended(*job) {
+            match self.ended(control, *job) {
                 Some(_) => {}
                 None if live.is_some() => {
                     let why = control.explain(*job, now).map(|why| why.wait.to_string());
@@ -1049,7 +1069,7 @@ impl World {
         }
         self.check_successes(control)?;
         for job in &self.cancelled {
-            let state = control.ended(*job);
+            let state = self.ended(control, *job);
             if state.is_none_or(|state| state == JobState::Waiting) {
                 return Err(format!("{job} was cancelled and is {state:?}"));
             }
@@ -1080,7 +1100,7 @@ impl World {
             let is_whole = |(run, ranks): (&RunId, &BTreeSet<u32>)| {
                 self.world_sizes.get(run).is_some_and(|size| ranks.len() as u32 == *size)
             };
-            if control.ended(*job) == Some(JobState::Succeeded) && !runs.any(is_whole) {
+            if self.ended(control, *job) == Some(JobState::Succeeded) && !runs.any(is_whole) {
                 return Err(format!("{job} counts as succeeded, and no run of it was done"));
             }
         }
@@ -1100,7 +1120,7 @@ fn name_of(coming: &Coming) -> u64 {
         Coming::Connect { node } => 300 + *node as u64,
         Coming::ToControl { link, .. } => 1000 + link.0,
         Coming::ToNode { link, .. } => 100_000 + link.0,
-        Coming::ControlHearsClose { link } => 200_000 + link.0,
+        Coming::ControlHearsClose { link, .. } => 200_000 + link.0,
         Coming::NodeHearsClose { link } => 300_000 + link.0,
         Coming::Process { node, .. } => 400 + *node as u64,
         Coming::Swept { node, .. } => 500 + *node as u64,
