@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, cluster, completions, context, daemon, data, down, error, job, layout, man,
-    model, node, plan, queue, replay, submit, token, top, tour, train, unit, up, usage,
+    agent, bench, catalog, chaos, cluster, completions, context, daemon, data, down, error, history, job,
+    layout, man, model, node, plan, queue, replay, submit, token, top, tour, train, unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -75,6 +75,8 @@ pub(crate) enum Command {
     Top(top::Arguments),
     /// Who used how many GPU-hours
     Usage(usage::Arguments),
+    /// What ended long ago: prune it
+    History(history::Arguments),
     /// Who may do what: add, list and revoke tokens
     Token(token::Arguments),
     /// Which cluster commands talk to: list, show, use, add, remove

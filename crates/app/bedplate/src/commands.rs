@@ -11,6 +11,7 @@ pub(crate) mod daemon;
 pub(crate) mod data;
 pub(crate) mod down;
 pub(crate) mod error;
+pub(crate) mod history;
 pub(crate) mod job;
 pub(crate) mod layout;
 pub(crate) mod man;
@@ -60,6 +61,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Node(arguments) => node::run(&arguments, console),
         Command::Top(arguments) => top::run(&arguments, console),
         Command::Usage(arguments) => usage::run(&arguments, console),
+        Command::History(arguments) => history::run(&arguments, console),
         Command::Token(arguments) => token::run(&arguments, console),
         Command::Context(arguments) => context::run(&arguments, console),
         Command::Chaos(arguments) => chaos::run(&arguments, context, console),

@@ -10,7 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bedplate_control::wire::{FromAgent, LogName, ToAgent};
-use bedplate_control::{Command, LinkId};
+use bedplate_control::{Command, LinkId, Unlinked};
 use tokio::io::{
     AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
 };
@@ -89,7 +89,7 @@ impl Links {
         stream: impl AsyncRead + AsyncWrite + Send,
         identity: &Identity,
         tokens: &Tokens,
-        engine: &ControlThread,
+        thread: &ControlThread,
     ) {
         let (reading, mut writing) = tokio::io::split(stream);
         let mut reading = BufReader::new(Box::pin(reading));
@@ -105,21 +105,24 @@ impl Links {
         let (outbox, messages) = mpsc::channel(OUTBOX);
         self.open().insert(link, outbox);
         let node = hello.node.clone();
-        engine.tell(move |control, now| control.linked(link, hello, now)).await;
-        tokio::select! {
-            _ = self.listen(&mut reading, link, engine) => {}
-            () = write_all(&mut writing, messages) => {}
-            () = tokens.node_lapses(identity, &node) => {}
-        }
+        thread.tell(move |control, now| control.linked(link, hello, now)).await;
+        let how = tokio::select! {
+            ended = self.listen(&mut reading, link, thread) => match ended {
+                Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Unlinked::Closed,
+                _ => Unlinked::Broken,
+            },
+            () = write_all(&mut writing, messages) => Unlinked::Broken,
+            () = tokens.node_lapses(identity, &node) => Unlinked::Broken,
+        };
         self.open().remove(&link);
-        engine.tell(move |control, now| control.unlinked(link, now)).await;
+        thread.tell(move |control, now| control.unlinked(link, how, now)).await;
     }
 
     async fn listen(
         &self,
         reading: &mut (impl AsyncBufRead + Unpin),
         link: LinkId,
-        engine: &ControlThread,
+        thread: &ControlThread,
     ) -> io::Result<()> {
         loop {
             match read_line(reading).await? {
@@ -129,7 +132,7 @@ impl Links {
                         let _ = reader.send(Chunk { bytes, next_offset, error });
                     }
                 }
-                message => engine.tell(move |control, now| control.heard(link, message, now)).await,
+                message => thread.tell(move |control, now| control.heard(link, message, now)).await,
             }
         }
     }

@@ -9,6 +9,8 @@ use bedplate_control::Rules;
 use bedplate_gangs::Settings;
 use bedplate_topology::Cluster;
 
+use crate::retention::Retention;
+
 /// Where it listens when nothing else is said.
 pub const DEFAULT_PORT: u16 = 7431;
 
@@ -34,6 +36,7 @@ pub struct Options {
     /// Below these, logs of nodes that are away are looked for, as `runs/JOB.RUN/NODE/rank-N.out`.
     pub log_directories: Vec<PathBuf>,
     pub limits: Limits,
+    pub retention: Retention,
     /// The journal's own settings, for tests of failing disks.
     pub journal: bedplate_journal::Options,
     /// Where remarks go; none of them holds a token or an environment.
@@ -53,6 +56,7 @@ impl Options {
             rules: Rules::default(),
             administrator: "admin".into(),
             limits: Limits::default(),
+            retention: Retention::default(),
             journal: bedplate_journal::Options::default(),
             remark: Arc::new(|_| {}),
         }

@@ -32,6 +32,7 @@ use crate::links::Links;
 use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::readers::Readers;
+use crate::retention;
 use crate::state::StateDirectory;
 use crate::tls::Encryption;
 use crate::tokens::{Role, Tokens, Wanted};
@@ -137,7 +138,10 @@ fn end(runtime: Runtime, writer: Arc<Writer>) {
 }
 
 fn restore(options: &Options, journal: &mut Journal, clock: &Clock) -> Result<Control, DaemonError> {
-    let restored = journal.restore()?;
+    let mut restored = journal.restore()?;
+    let awaited = journal.ended(&restored.awaited())?;
+    let known: Vec<JobId> = restored.ended.iter().map(|row| row.id).collect();
+    restored.ended.extend(awaited.into_iter().filter(|row| !known.contains(&row.id)));
     let (cluster, settings) = (options.cluster.clone(), options.settings.clone());
     let (control, unreadable) =
         Control::restore(cluster, settings, options.rules.clone(), restored, clock.now());
@@ -192,7 +196,7 @@ impl Daemon {
             metrics: metrics.clone(),
             failure,
         };
-        let (engine, control_thread) =
+        let (control, control_thread) =
             ControlThread::start(control, writer.clone(), surroundings, options.limits.durable)?;
         let app = Arc::new(App {
             cluster: options.cluster.clone(),
@@ -203,7 +207,7 @@ impl Daemon {
             writer: writer.clone(),
             options,
             clock,
-            engine,
+            control,
             links,
             hub,
             tokens,
@@ -229,6 +233,7 @@ impl Daemon {
         let mut stopping = self.app.shutdown.subscribe();
         let result = tokio::select! {
             () = accept(&self.app, &self.listener, self.encryption.as_ref()) => Ok(()),
+            () = retention::keep_within_limits(&self.app) => Ok(()),
             _ = stopping.wait_for(Option::is_some) => Ok(()),
             () = interrupted(signals) => Ok(()),
             failure = self.failures.recv() => failure.map_or(Ok(()), Err),
@@ -244,7 +249,7 @@ impl Daemon {
         }
         drop(self.listener);
         self.app.shutdown.send_replace(Some(Shutdown::LeaveJobs));
-        self.app.engine.stop().await;
+        self.app.control.stop().await;
         let control_thread = self.control_thread;
         // Its panic, if any, is the result already.
         let _ = tokio::task::spawn_blocking(move || control_thread.join()).await;
@@ -362,14 +367,14 @@ async fn converse(
 
 /// Sends every running job back to the queue, waits until nothing runs, then ends the agents.
 async fn stop_jobs(app: &App) {
-    let closed = app.engine.change(|control, now| control.close("the daemon, which goes down", now));
+    let closed = app.control.change(|control, now| control.close("the daemon, which goes down", now));
     if closed.await.is_err() {
         return;
     }
-    while let Ok(false) = app.engine.ask(|control, _| control.is_quiet()).await {
+    while let Ok(false) = app.control.ask(|control, _| control.is_quiet()).await {
         sleep(Duration::from_millis(20)).await;
     }
-    let links = app.engine.ask(|control, now| {
+    let links = app.control.ask(|control, now| {
         let names = control.nodes(now).into_iter().map(|node| node.name);
         names.filter_map(|name| control.link_of(&name)).collect::<Vec<_>>()
     });

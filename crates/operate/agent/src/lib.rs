@@ -9,6 +9,7 @@ mod cgroup;
 mod clock;
 mod error;
 mod event;
+mod folders;
 mod frames;
 mod identity;
 pub mod keeper;

@@ -98,6 +98,7 @@ struct Node {
     probes: probes::Probes,
     looks: u32,
     slow: SlowWork,
+    retained: clean::Retained,
 }
 
 /// Why a process was started.
@@ -158,6 +159,7 @@ impl Node {
             probes: probes::Probes::default(),
             looks: 0,
             slow: SlowWork::default(),
+            retained: clean::Retained::default(),
             options,
             places,
             program,
@@ -294,6 +296,7 @@ impl Node {
             ToAgent::ReadLog { request, log, offset, most_bytes } => {
                 self.read_log(request, &log, offset, most_bytes);
             }
+            ToAgent::Retain { age_ms, bytes } => self.retain(Duration::from_millis(age_ms), bytes),
             ToAgent::Chaos(chaos) => self.break_on_purpose(chaos),
             ToAgent::Unwelcome { why } => {
                 (self.options.remark)(&format!("the control plane does not let this node join: {why}"));

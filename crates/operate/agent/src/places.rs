@@ -63,6 +63,11 @@ impl Places {
         Ok(())
     }
 
+    /// The directory of all runs, and the name that this node has in each.
+    pub(crate) fn runs(&self) -> (PathBuf, String) {
+        (self.runs.clone(), self.node.clone())
+    }
+
     /// The directory of a run on this node. Its path is made of numbers and the node's name alone.
     pub(crate) fn run(&self, run: RunId) -> PathBuf {
         self.runs.join(format!("{}.{}", run.job, run.number)).join(&self.node)

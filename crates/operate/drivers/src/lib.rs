@@ -18,7 +18,7 @@ pub use capability::Capability;
 pub use contexts::{ClusterKind, Context, Contexts, ContextsError, Token};
 pub use driver::{Driver, JobOrder, JobQuery, LogQuery, Stream, Watched};
 pub use error::{DriverError, PAGES};
-pub use local::{Body, JobFormat, Local, TokenMade, TokenView, UsageBy, UsageRow};
+pub use local::{Body, JobFormat, Local, Pruned, TokenMade, TokenView, UsageBy, UsageRow};
 pub use place::{Beacon, Place, StateDirectory};
 pub use state::{JobId, JobState, NodeId, NodeState};
 pub use views::{

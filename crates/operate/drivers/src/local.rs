@@ -28,7 +28,7 @@ use crate::{
     Capability, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder, JobQuery,
     JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, Place, RankPlace, Seen, Submitted, Watched,
 };
-pub use account::{TokenMade, TokenView, UsageBy, UsageRow};
+pub use account::{Pruned, TokenMade, TokenView, UsageBy, UsageRow};
 
 /// How long failures that pass are waited out.
 const PATIENCE: Duration = Duration::from_secs(4);
@@ -135,6 +135,20 @@ impl Local {
     pub fn chaos(&self, node: &NodeId, chaos: &Chaos) -> Result<(), DriverError> {
         let body = serde_json::to_value(chaos).expect("a chaos has text keys only");
         self.post(&format!("{}/chaos", node_path(node)), Some(&body)).map(drop)
+    }
+
+    /// Lets jobs go that ended longer ago than `older_than_s`, and all but the newest `keep`; without either, what is beyond
+    /// the limits of the site.
+    pub fn prune(
+        &self,
+        older_than_s: Option<u64>,
+        keep: Option<u64>,
+        dry_run: bool,
+    ) -> Result<Pruned, DriverError> {
+        let body = json!({ "older_than_s": older_than_s, "keep": keep, "dry_run": dry_run }).to_string();
+        let headers = [("content-type", "application/json")];
+        let path = "/v1/history/prune";
+        self.value(&Request { method: "POST", path, headers: &headers, body: body.as_bytes() })
     }
 
     pub fn tokens(&self) -> Result<Vec<TokenView>, DriverError> {

@@ -55,17 +55,18 @@ fn submitted(
     let text_id = text(connection, row, last_text)?;
     let mut statement = connection.prepare_cached(
         "INSERT INTO jobs (id, array_id, array_index, user, name, account, submitted_ms, key, text_id, state,
-            is_held, runs, restarts, checkpoint_step, checkpoint_path, started_ms, ended_ms, exit_status, reason, why)
+            is_held, runs, restarts, checkpoint_step, checkpoint_path, started_ms, ended_ms, exit_status, reason, why, charges)
          VALUES (:id, :array_id, :array_index, :user, :name, :account, :submitted_ms, :key, :text_id, :state,
             :is_held, :runs, :restarts, :checkpoint_step, :checkpoint_path, :started_ms, :ended_ms, :exit_status,
-            :reason, :why)
+            :reason, :why, :charges)
          ON CONFLICT (id) DO UPDATE SET array_id = excluded.array_id, array_index = excluded.array_index,
             user = excluded.user, name = excluded.name, account = excluded.account,
             submitted_ms = excluded.submitted_ms, key = excluded.key, text_id = excluded.text_id,
             state = excluded.state, is_held = excluded.is_held, runs = excluded.runs,
             restarts = excluded.restarts, checkpoint_step = excluded.checkpoint_step, checkpoint_path = excluded.checkpoint_path,
             started_ms = excluded.started_ms, ended_ms = excluded.ended_ms,
-            exit_status = excluded.exit_status, reason = excluded.reason, why = excluded.why",
+            exit_status = excluded.exit_status, reason = excluded.reason, why = excluded.why,
+            charges = excluded.charges",
     )?;
     let life = &row.life;
     statement.execute(named_params! {
@@ -89,6 +90,7 @@ fn submitted(
         ":exit_status": life.exit_status,
         ":reason": life.reason.as_ref().map(|reason| &reason.text),
         ":why": rows::json_text(life.reason.as_ref())?,
+        ":charges": rows::json_text((!life.charges.is_empty()).then_some(&life.charges))?,
     })?;
     Ok(())
 }
@@ -119,7 +121,7 @@ fn update_job(connection: &Connection, job: u64, life: &Life) -> rusqlite::Resul
         "UPDATE jobs SET state = :state, is_held = :is_held, runs = :runs, restarts = :restarts,
             checkpoint_step = :checkpoint_step,
             checkpoint_path = :checkpoint_path, started_ms = :started_ms, ended_ms = :ended_ms,
-            exit_status = :exit_status, reason = :reason, why = :why
+            exit_status = :exit_status, reason = :reason, why = :why, charges = :charges
          WHERE id = :id",
     )?;
     statement.execute(named_params! {
@@ -135,6 +137,7 @@ fn update_job(connection: &Connection, job: u64, life: &Life) -> rusqlite::Resul
         ":exit_status": life.exit_status,
         ":reason": life.reason.as_ref().map(|reason| &reason.text),
         ":why": rows::json_text(life.reason.as_ref())?,
+        ":charges": rows::json_text((!life.charges.is_empty()).then_some(&life.charges))?,
     })
 }
 
@@ -188,15 +191,16 @@ fn replace_shares(connection: &Connection, row: &RunRow) -> rusqlite::Result<()>
 
 fn node(connection: &Connection, row: &NodeRow) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(
-        "INSERT OR REPLACE INTO nodes (name, drained, address, incarnation, losses_ms) VALUES (?1, ?2, ?3, ?4, ?5)",
+        "INSERT OR REPLACE INTO nodes (name, drained, address, incarnation, losses_ms, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
     )?;
     let incarnation = row.incarnation.cast_signed();
     statement.execute(params![
         row.name,
-        row.drained,
+        row.drained.as_ref().map(|reason| &reason.text),
         row.address,
         incarnation,
-        rows::times_text(&row.losses)
+        rows::times_text(&row.losses),
+        rows::json_text(row.drained.as_ref())?,
     ])?;
     Ok(())
 }

@@ -77,6 +77,34 @@ impl Reader {
         self.find_job(job).map_err(JournalError::reading("a job"))
     }
 
+    /// The first job that was submitted under a key, and how many tasks it has.
+    pub fn job_of_key(&self, key: &str) -> Result<Option<(JobId, u32)>, JournalError> {
+        let sql = "SELECT id, (SELECT count(*) FROM jobs AS task WHERE task.array_id = jobs.id)
+             FROM jobs WHERE key = ?1 ORDER BY id DESC LIMIT 1";
+        let read = || -> rusqlite::Result<Option<(u64, u32)>> {
+            let mut statement = self.connection.prepare_cached(sql)?;
+            statement.query_row([key], |row| Ok((row.get(0)?, row.get(1)?))).optional()
+        };
+        let found = read().map_err(JournalError::reading("a key"))?;
+        Ok(found.map(|(first, tasks)| (JobId(first), tasks.max(1))))
+    }
+
+    /// The jobs that a number means, with their states: the tasks of an array, all or the one of an index, or one job.
+    pub fn states(&self, job: JobId, index: Option<u32>) -> Result<Vec<(JobId, JobState)>, JournalError> {
+        let tasks =
+            "SELECT id, state FROM jobs WHERE array_id = ?1 AND (?2 IS NULL OR array_index = ?2) ORDER BY id";
+        let single = "SELECT id, state FROM jobs WHERE id = ?1 AND ?2 IS NULL AND array_id IS NULL";
+        let read = |sql| -> rusqlite::Result<Vec<(JobId, JobState)>> {
+            let mut statement = self.connection.prepare_cached(sql)?;
+            let found = statement
+                .query_map(params![job.0, index], |row| Ok((JobId(row.get(0)?), rows::state(row, 1)?)))?;
+            found.collect()
+        };
+        let reading = JournalError::reading("the states of jobs");
+        let found = read(tasks).and_then(|tasks| if tasks.is_empty() { read(single) } else { Ok(tasks) });
+        found.map_err(reading)
+    }
+
     /// All runs of a job, in order.
     pub fn runs(&self, job: JobId) -> Result<Vec<RunRow>, JournalError> {
         self.find_runs(job).map_err(JournalError::reading("the runs of a job"))

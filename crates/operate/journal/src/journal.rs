@@ -5,7 +5,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_control::record::{Record, Restored};
+use bedplate_control::record::{EndedRow, Record, Restored};
+use bedplate_gangs::JobId;
 use rusqlite::{Connection, OpenFlags, TransactionBehavior};
 
 use crate::lock::Lock;
@@ -90,7 +91,16 @@ impl Journal {
         Ok(())
     }
 
-    /// What all committed records amount to.
+    pub(crate) fn forget_last_text(&mut self) {
+        self.last_text = None;
+    }
+
+    /// How these jobs ended, of those that have.
+    pub fn ended(&self, jobs: &[JobId]) -> Result<Vec<EndedRow>, JournalError> {
+        restore::ended_jobs(&self.connection, jobs).map_err(JournalError::reading("the jobs that ended"))
+    }
+
+    /// What all committed records amount to; [`Restored::awaited`] is left to the caller.
     pub fn restore(&mut self) -> Result<Restored, JournalError> {
         restore::restore(&self.connection)
     }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use bedplate_control::record::{EndedRow, JobRow, Restored, RunRow};
 use bedplate_gangs::{JobId, Time};
-use rusqlite::{Connection, Row};
+use rusqlite::{Connection, OptionalExtension, Row};
 
-use crate::{JournalError, rows};
+use crate::{JournalError, prune, rows};
 
 pub(crate) fn restore(connection: &Connection) -> Result<Restored, JournalError> {
     let latest = number(connection, "SELECT latest_ms FROM clock");
@@ -15,7 +15,8 @@ pub(crate) fn restore(connection: &Connection) -> Result<Restored, JournalError>
     Ok(Restored {
         next_job: newest_job.map_err(JournalError::reading("the newest job"))? + 1,
         jobs: live_jobs(connection).map_err(JournalError::reading("the jobs"))?,
-        ended: ended_jobs(connection).map_err(JournalError::reading("the jobs that ended"))?,
+        ended: mates_of_live_tasks(connection).map_err(JournalError::reading("the jobs that ended"))?,
+        ended_count: prune::ended_count(connection).map_err(JournalError::reading("the number of jobs"))?,
         runs: live_runs(connection).map_err(JournalError::reading("the runs"))?,
         nodes: all(connection, NODES, rows::node).map_err(JournalError::reading("the nodes"))?,
         shares: all(connection, SHARES, rows::share).map_err(JournalError::reading("the shares"))?,
@@ -23,7 +24,7 @@ pub(crate) fn restore(connection: &Connection) -> Result<Restored, JournalError>
     })
 }
 
-const NODES: &str = "SELECT name, drained, address, incarnation, losses_ms FROM nodes ORDER BY name";
+const NODES: &str = "SELECT name, drained, address, incarnation, losses_ms, why FROM nodes ORDER BY name";
 const SHARES: &str = "SELECT account, user, gpu_ms, faded, at_ms FROM shares ORDER BY account, user";
 
 fn number(connection: &Connection, sql: &str) -> rusqlite::Result<u64> {
@@ -60,19 +61,30 @@ fn live_jobs(connection: &Connection) -> rusqlite::Result<Vec<JobRow>> {
     })
 }
 
-fn ended_jobs(connection: &Connection) -> rusqlite::Result<Vec<EndedRow>> {
+const ENDED: &str = "id, state, array_id, array_index";
+
+/// Tasks that have ended, of arrays of which others have not.
+fn mates_of_live_tasks(connection: &Connection) -> rusqlite::Result<Vec<EndedRow>> {
+    let live = rows::IS_LIVE;
     let sql = format!(
-        "SELECT id, state, array_id, array_index, key FROM jobs WHERE NOT ({}) ORDER BY id",
-        rows::IS_LIVE
+        "SELECT {ENDED} FROM jobs WHERE array_id IN (SELECT array_id FROM jobs WHERE {live} AND array_id IS NOT NULL)
+            AND NOT ({live}) ORDER BY id"
     );
-    all(connection, &sql, |row| {
-        Ok(EndedRow {
-            id: JobId(row.get(0)?),
-            state: rows::state(row, 1)?,
-            array: rows::array_place(row, 2)?,
-            key: row.get(4)?,
-        })
-    })
+    all(connection, &sql, ended)
+}
+
+pub(crate) fn ended_jobs(connection: &Connection, jobs: &[JobId]) -> rusqlite::Result<Vec<EndedRow>> {
+    let sql = format!("SELECT {ENDED} FROM jobs WHERE id = ?1 AND NOT ({})", rows::IS_LIVE);
+    let mut statement = connection.prepare_cached(&sql)?;
+    let mut found = Vec::new();
+    for job in jobs {
+        found.extend(statement.query_row([job.0], ended).optional()?);
+    }
+    Ok(found)
+}
+
+fn ended(row: &Row<'_>) -> rusqlite::Result<EndedRow> {
+    Ok(EndedRow { id: JobId(row.get(0)?), state: rows::state(row, 1)?, array: rows::array_place(row, 2)? })
 }
 
 fn live_runs(connection: &Connection) -> rusqlite::Result<Vec<RunRow>> {

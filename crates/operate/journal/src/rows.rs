@@ -15,9 +15,9 @@ use serde::de::DeserializeOwned;
 
 /// The columns that [`job`] reads, in its order.
 pub(crate) const JOB_COLUMNS: &str = "jobs.id, array_id, array_index, user, name, account, submitted_ms, key, state, \
-     is_held, runs, checkpoint_step, checkpoint_path, started_ms, ended_ms, exit_status, reason, restarts, why";
+     is_held, runs, checkpoint_step, checkpoint_path, started_ms, ended_ms, exit_status, reason, restarts, why, charges";
 /// How many those are.
-pub(crate) const JOB_COLUMN_COUNT: usize = 19;
+pub(crate) const JOB_COLUMN_COUNT: usize = 20;
 /// The columns that [`run`] reads, in its order.
 pub(crate) const RUN_COLUMNS: &str = "runs.job, runs.number, runs.phase, runs.started_ms, runs.running_ms, \
      runs.ended_ms, runs.reason, runs.cpu_ms, runs.energy_joules, runs.ends_ms, runs.stops_as, runs.steps, runs.why";
@@ -48,6 +48,7 @@ pub(crate) fn job(row: &Row<'_>, text: Arc<str>) -> rusqlite::Result<JobRow> {
             ended_ms: row.get(14)?,
             exit_status: row.get(15)?,
             reason: reason(row, 16, 18)?,
+            charges: json(row, 19)?.unwrap_or_default(),
         },
     })
 }
@@ -134,11 +135,11 @@ fn phase(row: &Row<'_>, at: usize) -> rusqlite::Result<RunPhase> {
     found.map(|(_, phase)| *phase).ok_or_else(|| unknown(at, name))
 }
 
-/// `name, drained, address, incarnation, losses_ms`.
+/// `name, drained, address, incarnation, losses_ms, why`.
 pub(crate) fn node(row: &Row<'_>) -> rusqlite::Result<NodeRow> {
     Ok(NodeRow {
         name: row.get(0)?,
-        drained: row.get(1)?,
+        drained: reason(row, 1, 5)?,
         address: row.get(2)?,
         incarnation: row.get::<_, i64>(3)?.cast_unsigned(),
         losses: times(row, 4)?,

@@ -30,6 +30,19 @@ pub enum FaultKind {
 }
 
 impl FaultKind {
+    pub const ALL: [FaultKind; 6] = [
+        FaultKind::Probe,
+        FaultKind::Prolog,
+        FaultKind::Epilog,
+        FaultKind::Unready,
+        FaultKind::Overdue,
+        FaultKind::Stalled,
+    ];
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
     pub const fn name(self) -> &'static str {
         match self {
             FaultKind::Probe => "probe",
@@ -50,19 +63,28 @@ pub(crate) struct Witnesses {
 }
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Evidence(Vec<(Time, Fault)>);
+pub(crate) struct Evidence(Vec<Entry>);
+
+#[derive(Debug, Clone, Copy)]
+struct Entry {
+    at: Time,
+    fault: Fault,
+    /// An operator trusts the node again. It still counts against the job.
+    is_forgiven: bool,
+}
 
 impl Evidence {
     pub(crate) fn add(&mut self, fault: Fault, now: Time) {
-        self.0.push((now, fault));
+        self.0.push(Entry { at: now, fault, is_forgiven: false });
     }
 
     pub(crate) fn forget_before(&mut self, oldest: Time) {
-        self.0.retain(|(at, _)| *at >= oldest);
+        self.0.retain(|entry| entry.at >= oldest);
     }
 
     pub(crate) fn forgive(&mut self, node: NodeId) {
-        self.0.retain(|(_, fault)| fault.node != node);
+        let against = self.0.iter_mut().filter(|entry| entry.fault.node == node);
+        against.for_each(|entry| entry.is_forgiven = true);
     }
 
     /// Different nodes on which a job failed.
@@ -77,7 +99,8 @@ impl Evidence {
 
     /// Jobs that failed on this node and on no other: a job that fails everywhere accuses itself.
     pub(crate) fn witnesses_against(&self, node: NodeId) -> Witnesses {
-        let here = self.0.iter().map(|(_, fault)| fault).filter(|fault| fault.node == node);
+        let here = self.0.iter().filter(|entry| !entry.is_forgiven && entry.fault.node == node);
+        let here = here.map(|entry| &entry.fault);
         let credible: BTreeSet<(JobId, UserId)> =
             here.filter(|fault| self.nodes_of(fault.job) == 1).map(|fault| (fault.job, fault.user)).collect();
         let users: BTreeSet<UserId> = credible.iter().map(|(_, user)| *user).collect();
@@ -85,6 +108,6 @@ impl Evidence {
     }
 
     fn of(&self, job: JobId) -> impl Iterator<Item = &Fault> {
-        self.0.iter().map(|(_, fault)| fault).filter(move |fault| fault.job == job)
+        self.0.iter().map(|entry| &entry.fault).filter(move |fault| fault.job == job)
     }
 }

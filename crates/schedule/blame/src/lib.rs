@@ -143,7 +143,8 @@ impl Blame {
         self.losses.insert(node, losses);
     }
 
-    /// An operator trusts a node again: nothing that happened until now counts against it.
+    /// An operator trusts a node again: nothing that happened until now counts against it. It still counts against the
+    /// jobs that failed there: otherwise a job would last for ever where nodes are resumed regularly.
     pub fn forgive(&mut self, node: NodeId) {
         self.evidence.forgive(node);
         self.losses.remove(&node);
@@ -161,7 +162,19 @@ impl Blame {
 
     /// Restarts that a job has used, as recorded by a control plane before it was restarted itself.
     pub fn restore_restarts(&mut self, job: JobId, used: u32) {
-        self.budgets.insert(job, Budget::used(used));
+        if used > 0 {
+            self.budgets.insert(job, Budget::used(used));
+        }
+    }
+
+    /// A failure of a job, as recorded by a control plane before it was restarted itself.
+    pub fn restore_fault(&mut self, fault: Fault, at: Time) {
+        self.evidence.add(fault, at);
+    }
+
+    /// Whether a job has failed on a node too often to be sent there again.
+    pub fn avoids(&self, job: JobId, node: NodeId) -> bool {
+        self.evidence.count(job, node) >= self.policy.avoid_after
     }
 
     /// Restarts that a job has used since its budget was last whole.
@@ -188,7 +201,7 @@ impl Blame {
         if nodes >= self.policy.most_nodes {
             return JobVerdict::End { nodes };
         }
-        match self.evidence.count(fault.job, fault.node) >= self.policy.avoid_after {
+        match self.avoids(fault.job, fault.node) {
             true => JobVerdict::Avoid(fault.node),
             false => JobVerdict::GoOn,
         }

@@ -53,6 +53,19 @@ fn evidence_expires_and_an_operator_can_forgive() {
 }
 
 #[test]
+fn a_job_is_not_forgiven_with_its_nodes() {
+    let mut blame = blame();
+    let verdicts: Vec<JobVerdict> = (0..3)
+        .map(|node| {
+            let verdict = blame.job_failed(fault(1, 0, node), ALONE, Time::ZERO).job;
+            blame.forgive(NodeId(node));
+            verdict
+        })
+        .collect();
+    assert_eq!(verdicts, [JobVerdict::GoOn, JobVerdict::GoOn, JobVerdict::End { nodes: 3 }]);
+}
+
+#[test]
 fn a_flapping_node_goes_out_but_not_the_whole_cluster() {
     let mut blame = blame();
     let lose = |blame: &mut Blame, seconds, nodes_out| {

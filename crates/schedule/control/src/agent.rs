@@ -257,8 +257,9 @@ impl Agent {
         self.runs.values().any(Local::is_alive).then(|| self.lease_ends())
     }
 
-    /// The control plane speaks.
+    /// The control plane speaks. What it said before the lease ended, and is read after that, must start nothing.
     pub fn told(&mut self, message: ToAgent, now: Time) {
+        self.obey_lease(now);
         match message {
             ToAgent::Welcome { keep, heartbeat_ms, silence_ms, closed_ms } => {
                 self.lease.closed_grace = Span(closed_ms);
@@ -274,8 +275,8 @@ impl Agent {
             ToAgent::Resume { run } => self.resume(run),
             ToAgent::Step(step) => self.if_running(step.run, Act::Step(step)),
             ToAgent::Forget { run } => self.forget(run),
-            // The shell reads logs, breaks things and ends the process.
-            ToAgent::ReadLog { .. } | ToAgent::Chaos(_) | ToAgent::End => {}
+            // The shell reads logs, removes old ones, breaks things and ends the process.
+            ToAgent::Retain { .. } | ToAgent::ReadLog { .. } | ToAgent::Chaos(_) | ToAgent::End => {}
         }
     }
 
@@ -298,6 +299,8 @@ impl Agent {
 
     /// The link is lost, or could not be made.
     pub fn link_lost(&mut self, how: LinkLoss, now: Time) {
+        // That no control plane is there now does not mean that none was there since the lease ended.
+        self.obey_lease(now);
         self.is_linked = false;
         self.lease.sent.clear();
         let is_orphan_too_long = now.since(self.lease.last_answer) >= self.rules.orphan_grace;
@@ -323,10 +326,14 @@ impl Agent {
             let held = self.held();
             self.send(FromAgent::Heartbeat { sequence, held });
         }
+        self.obey_lease(now);
+        self.kill_what_had_its_grace(now);
+    }
+
+    fn obey_lease(&mut self, now: Time) {
         if self.is_busy() && now >= self.lease_ends() {
             self.kill_all_for_the_lease(now);
         }
-        self.kill_what_had_its_grace(now);
     }
 
     fn lease_ends(&self) -> Time {
@@ -453,6 +460,8 @@ impl Agent {
                 if local.alive.is_empty() {
                     return self.clean(run);
                 }
+                // Its devices are lent to others: it may not go on, not even to end itself.
+                let grace = if local.is_suspended { Span::ZERO } else { grace };
                 local.phase = Phase::Ending { kill_at: now + grace, is_killed: false };
                 if grace > Span::ZERO {
                     self.acts.push(Act::Signal { run, signal: TERMINATE, to: Audience::All });
@@ -542,11 +551,20 @@ impl Agent {
         }
     }
 
+    /// A run counts as suspended only if its processes stand still or have not been started: what is already ending
+    /// holds its devices until it is gone.
     fn suspend(&mut self, run: RunId) {
-        if let Some(local) = self.runs.get_mut(&run) {
-            local.is_suspended = true;
+        let Some(local) = self.runs.get_mut(&run) else {
+            return;
+        };
+        match local.phase {
+            Phase::Preparing | Phase::Prepared { .. } => local.is_suspended = true,
+            Phase::Running => {
+                local.is_suspended = true;
+                self.acts.push(Act::Suspend { run });
+            }
+            Phase::Ending { .. } | Phase::Cleaning | Phase::Released => {}
         }
-        self.if_running(run, Act::Suspend { run });
     }
 
     /// Not while another run still has the devices; the control plane repeats the order.
@@ -554,8 +572,9 @@ impl Agent {
         if !self.runs.contains_key(&run) || self.is_taken(run) {
             return;
         }
-        self.local(run).is_suspended = false;
-        self.if_running(run, Act::Resume { run });
+        if std::mem::take(&mut self.local(run).is_suspended) {
+            self.if_running(run, Act::Resume { run });
+        }
     }
 
     /// Whether another run holds a device of this one.
@@ -564,8 +583,9 @@ impl Agent {
         self.runs.iter().any(|(other, local)| *other != run && local.holds_alone(devices))
     }
 
+    /// A signal or a step would set a suspended run going again.
     fn if_running(&mut self, run: RunId, act: Act) {
-        if self.runs.get(&run).is_some_and(|local| local.phase == Phase::Running) {
+        if self.runs.get(&run).is_some_and(|local| local.phase == Phase::Running && !local.is_suspended) {
             self.acts.push(act);
         }
     }

@@ -13,6 +13,7 @@ use bedplate_job::Job;
 use bedplate_topology::{Cluster, NodeId};
 
 use crate::Rules;
+use crate::names::Names;
 use crate::node::Node;
 use crate::record::{JobRow, JobState, Life, Note, Record, RunPhase, RunRow, Share, ShareRow};
 use crate::run::{Phase, Run};
@@ -56,10 +57,7 @@ pub struct Control {
     pub(crate) scheduler: Scheduler,
     pub(crate) blame: Blame,
     pub(crate) jobs: BTreeMap<JobId, Live>,
-    pub(crate) ended: BTreeMap<JobId, JobState>,
-    /// The jobs of each array, by its first.
-    pub(crate) arrays: BTreeMap<JobId, Vec<(u32, JobId)>>,
-    pub(crate) keys: BTreeMap<String, JobId>,
+    pub(crate) names: Names,
     pub(crate) users: Vec<String>,
     pub(crate) runs: BTreeMap<JobId, Run>,
     /// Jobs that the scheduler has put aside.
@@ -97,9 +95,7 @@ impl Control {
             rules,
             scheduler,
             jobs: BTreeMap::new(),
-            ended: BTreeMap::new(),
-            arrays: BTreeMap::new(),
-            keys: BTreeMap::new(),
+            names: Names::default(),
             users: Vec::new(),
             runs: BTreeMap::new(),
             suspended: BTreeSet::new(),
@@ -131,6 +127,9 @@ impl Control {
         let now = self.advance(now);
         self.lose_unheard_nodes(now);
         self.watch_runs(now);
+        for job in self.names.forget_old(now) {
+            self.scheduler.forget(job);
+        }
         if self.scheduler.wakeup().is_some_and(|at| at <= now) {
             self.news.push_back(Event::Tick);
         }
@@ -194,9 +193,10 @@ impl Control {
         let reason = self.jobs.get(&job).and_then(|live| live.row.life.reason.clone());
         let because = reason.map_or(String::new(), |reason| format!(": {reason}"));
         self.note_job(job, format!("{}{because}", state.name().replace('_', " ")), now);
-        self.jobs.remove(&job);
+        if let Some(live) = self.jobs.remove(&job) {
+            self.names.end(&live.row, state, now);
+        }
         self.blame.job_ended(job);
-        self.ended.insert(job, state);
     }
 
     pub(crate) fn note_job(&mut self, job: JobId, text: String, now: Time) {

@@ -1,12 +1,16 @@
 //! Faults and what follows from them: `blame` judges, this carries the verdict out.
 
 use bedplate_blame::{Cause, Fault, FaultKind, JobVerdict, NodeVerdict, Restart, Surroundings};
-use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time};
+use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time, UserId};
 use bedplate_topology::NodeId;
 
 use crate::node::Presence;
+use crate::record::{Charge, Charges};
 use crate::run::Then;
 use crate::{Control, reason};
+
+/// More failures of one job than any verdict needs.
+const MOST_CHARGES: usize = 64;
 
 impl Control {
     /// A running job failed on some of its nodes in a way that a job can cause: it starts again elsewhere, or is over.
@@ -42,17 +46,45 @@ impl Control {
             return JobVerdict::GoOn;
         };
         let verdict = self.blame.job_failed(Fault { job, user, node, kind }, self.surroundings(node), now);
+        self.charge(job, node, kind, now);
         match verdict.node {
             NodeVerdict::Suspect { jobs } => {
-                self.drain(
-                    node,
-                    format!("{jobs} jobs failed on it and nowhere else, last {job}: {reason}"),
-                    now,
-                );
+                self.drain(node, reason::suspected(jobs, job, reason), now);
             }
             other => self.note_if_too_many(node, other, now),
         }
         verdict.job
+    }
+
+    /// Keeps a failure with the job, for a control plane that is started again.
+    fn charge(&mut self, job: JobId, node: NodeId, kind: FaultKind, now: Time) {
+        let node = self.nodes[node.0 as usize].name.clone();
+        let oldest = (now - self.blame.policy().window).0;
+        self.change(job, now, |life| {
+            let failures = &mut life.charges.failures;
+            failures.retain(|charge| charge.at_ms >= oldest);
+            if failures.len() == MOST_CHARGES {
+                failures.remove(0);
+            }
+            failures.push(Charge { node, kind: kind.name().to_owned(), at_ms: now.0 });
+        });
+    }
+
+    /// Takes up what an earlier control plane held against a job; says which nodes the job avoids.
+    pub(crate) fn restore_charges(&mut self, job: JobId, user: UserId, charges: &Charges) -> Vec<NodeId> {
+        self.blame.restore_restarts(job, charges.restarts);
+        let mut nodes = Vec::new();
+        for Charge { node, kind, at_ms } in &charges.failures {
+            let node = self.scheduler.cluster().find_node(node);
+            if let Some((node, kind)) = node.zip(FaultKind::named(kind)) {
+                self.blame.restore_fault(Fault { job, user, node, kind }, Time(*at_ms));
+                nodes.push(node);
+            }
+        }
+        nodes.sort_unstable();
+        nodes.dedup();
+        nodes.retain(|node| self.blame.avoids(job, *node));
+        nodes
     }
 
     /// The node's own check fails: it takes nothing new, and what runs there moves.
@@ -63,7 +95,7 @@ impl Control {
             return self.note_if_too_many(node, verdict, now);
         }
         if is_in_service {
-            self.mark_drained(node, reason.to_string(), now);
+            self.mark_drained(node, reason::check_failed(reason), now);
         }
         self.news.push_back(Event::Node { node, order: NodeOrder::Fail });
         self.news.push_back(Event::Node { node, order: NodeOrder::Drain });
@@ -101,7 +133,11 @@ impl Control {
         let ran =
             self.runs.get(&job).map_or(Span::ZERO, |run| run.running.map_or(Span::ZERO, |at| now.since(at)));
         match self.blame.restart(job, Cause::Failure, ran) {
-            Restart::After(pause) => Some(pause),
+            Restart::After(pause) => {
+                let restarts = self.blame.restarts(job);
+                self.change(job, now, |life| life.charges.restarts = restarts);
+                Some(pause)
+            }
             Restart::Exhausted { restarts } => {
                 let reason = format!("given up after {restarts} restarts without progress: {reason}");
                 self.give_up(job, reason, now);

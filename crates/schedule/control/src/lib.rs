@@ -17,6 +17,7 @@ mod decisions;
 mod faults;
 mod launch;
 mod membership;
+mod names;
 mod node;
 mod progress;
 mod reason;
@@ -28,7 +29,8 @@ mod view;
 mod watch;
 
 pub use control::{Command, Control, LinkId, Notice, Output};
+pub use membership::Unlinked;
 pub use record::{Record, Restored};
-pub use rules::Rules;
-pub use submit::{Accepted, Order, OrderRefusal, Submission};
+pub use rules::{Folders, Rules};
+pub use submit::{Accepted, JobName, Order, OrderRefusal, Past, Submission};
 pub use view::{Counts, JobFilter, JobView, NodeView};

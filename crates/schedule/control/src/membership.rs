@@ -1,11 +1,14 @@
 //! Nodes that join, speak, fall silent, come back, and are taken out of service.
 
 use bedplate_blame::NodeVerdict;
+use bedplate_diag::Reason;
 use bedplate_gangs::{Event, JobId, NodeOrder, Time};
 use bedplate_topology::NodeId;
 
+use crate::Folders;
 use crate::control::{Command, Control, LinkId};
 use crate::node::Presence;
+use crate::reason;
 use crate::record::Record;
 use crate::run::{MemberState, Phase};
 use crate::wire::{FromAgent, Held, HeldPhase, Hello, RunId, ToAgent};
@@ -54,6 +57,9 @@ impl Control {
             silence_ms: self.rules.silence.0,
             closed_ms: self.rules.closed_grace.0,
         };
+        self.output.commands.push(Command::Send { link, message });
+        let Folders { age, bytes } = self.rules.folders;
+        let message = ToAgent::Retain { age_ms: age.0, bytes };
         self.output.commands.push(Command::Send { link, message });
     }
 
@@ -113,13 +119,20 @@ impl Control {
         self.resume_if_clean(node);
     }
 
-    /// A connection has closed.
-    pub fn unlinked(&mut self, link: LinkId, now: Time) {
+    /// A connection has ended. One that the agent closed proves that the agent acts, or is gone with its runs. One that
+    /// broke proves nothing: the agent may stand still, and its runs live until their lease ends.
+    pub fn unlinked(&mut self, link: LinkId, how: Unlinked, now: Time) {
         let now = self.advance(now);
         let Some(node) = self.links.remove(&link) else {
             return;
         };
-        self.nodes[node.0 as usize].presence = Presence::Closed { until: now + self.rules.closed_grace };
+        let node = &mut self.nodes[node.0 as usize];
+        let closed = now + self.rules.closed_grace;
+        let until = match (how, node.presence) {
+            (Unlinked::Broken, Presence::Linked { heard, .. }) => closed.max(heard + self.rules.silence),
+            _ => closed,
+        };
+        node.presence = Presence::Closed { until };
     }
 
     pub(crate) fn lose_unheard_nodes(&mut self, now: Time) {
@@ -144,7 +157,7 @@ impl Control {
         match verdict {
             NodeVerdict::Flapping { losses } if self.nodes[node.0 as usize].drained.is_none() => {
                 let window = self.blame.policy().flapping_window;
-                self.mark_drained(node, format!("lost {losses} times within {window}"), now);
+                self.mark_drained(node, reason::flapping(losses, window), now);
             }
             _ => {
                 self.note_if_too_many(node, verdict, now);
@@ -180,14 +193,14 @@ impl Control {
         self.output.records.push(Record::Node(row));
     }
 
-    pub(crate) fn mark_drained(&mut self, node: NodeId, reason: String, now: Time) {
+    pub(crate) fn mark_drained(&mut self, node: NodeId, reason: Reason, now: Time) {
         self.note_node(node, format!("taken out of service: {reason}"), now);
         self.nodes[node.0 as usize].drained = Some(reason);
         self.record_node(node);
     }
 
     /// The node finishes what runs and takes nothing new.
-    pub(crate) fn drain(&mut self, node: NodeId, reason: String, now: Time) {
+    pub(crate) fn drain(&mut self, node: NodeId, reason: Reason, now: Time) {
         self.mark_drained(node, reason, now);
         if self.nodes[node.0 as usize].presence != Presence::Away {
             self.news.push_back(Event::Node { node, order: NodeOrder::Drain });
@@ -253,6 +266,15 @@ impl Control {
             (Some(_), _) => {}
         }
     }
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unlinked {
+    /// By the agent.
+    Closed,
+    /// In between, or because nothing could be written any more.
+    Broken,
 }
 
 /// Whether an order of a moment ago is given time to arrive.

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use bedplate_diag::Reason;
 use bedplate_gangs::Time;
 
 use crate::record::NodeRow;
@@ -16,7 +17,7 @@ pub(crate) struct Node {
     pub(crate) incarnation: u64,
     pub(crate) presence: Presence,
     /// Takes no work, and why; only people change it back.
-    pub(crate) drained: Option<String>,
+    pub(crate) drained: Option<Reason>,
     /// Runs that must end there before it works again.
     pub(crate) rests: BTreeSet<RunId>,
 }

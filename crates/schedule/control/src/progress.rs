@@ -202,7 +202,10 @@ impl Control {
             return;
         }
         self.note_job(job, format!("checkpoint at step {}", checkpoint.step), now);
-        self.change(job, now, |life| life.checkpoint = Some(checkpoint));
+        self.change(job, now, |life| {
+            life.checkpoint = Some(checkpoint);
+            life.charges.restarts = 0;
+        });
         self.blame.progressed(job);
         self.news.push_back(Event::Checkpointed(job));
     }

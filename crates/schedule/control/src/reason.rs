@@ -1,7 +1,7 @@
 //! Why runs end, each reason with its code, its fields and its one sentence.
 
 use bedplate_diag::Reason;
-use bedplate_gangs::JobId;
+use bedplate_gangs::{JobId, Span};
 
 use crate::wire::RankEnd;
 
@@ -25,7 +25,7 @@ pub(crate) fn prolog_failed(job: JobId, node: &str, status: i32, output: &str) -
 }
 
 pub(crate) fn preempted_by(job: JobId) -> Reason {
-    Reason::new("preempted", format!("makes room for {job}")).with("by", job.0)
+    Reason::new("preempted", format!("makes room for {job}")).with("by", job.0.to_string())
 }
 
 pub(crate) fn time_limit() -> Reason {
@@ -51,6 +51,26 @@ pub(crate) fn requeued() -> Reason {
 /// It has failed too often; `text` says how.
 pub(crate) fn given_up(text: &str) -> Reason {
     Reason::new("given_up", text)
+}
+
+/// An operator takes a node out of service.
+pub(crate) fn drained_by(why: &str, user: &str) -> Reason {
+    Reason::new("drained", format!("{why} ({user})")).with("why", why).with("by", user)
+}
+
+pub(crate) fn flapping(losses: usize, window: Span) -> Reason {
+    Reason::new("flapping", format!("lost {losses} times within {window}"))
+        .with("losses", losses)
+        .with("window_ms", window.0)
+}
+
+pub(crate) fn suspected(jobs: usize, last: JobId, why: &str) -> Reason {
+    let text = format!("{jobs} jobs failed on it and nowhere else, last {last}: {why}");
+    Reason::new("suspected", text).with("jobs", jobs).with("last", last.0.to_string()).with("why", why)
+}
+
+pub(crate) fn check_failed(why: &str) -> Reason {
+    Reason::new("check_failed", why)
 }
 
 pub(crate) fn control_restarted() -> Reason {

@@ -3,12 +3,14 @@
 //! The control plane's memory is a function of these records: [`Restored`] holds all that a restarted one needs.
 //! Records replace what they are about, so writing one twice does no harm.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
 
 use bedplate_diag::Reason;
 use bedplate_gangs::{JobId, Time};
+use bedplate_job::Job;
 use bedplate_report::StepHistory;
 
 use crate::wire::{Checkpoint, RunId};
@@ -69,6 +71,31 @@ pub struct Life {
     pub exit_status: Option<i32>,
     /// Why it is in this state.
     pub reason: Option<Reason>,
+    #[serde(skip)]
+    pub charges: Charges,
+}
+
+/// What is held against a job.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Charges {
+    /// Restarts since it last made progress.
+    pub restarts: u32,
+    /// Its failures that it can have caused itself.
+    pub failures: Vec<Charge>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Charge {
+    pub node: String,
+    /// The name of a kind of fault.
+    pub kind: String,
+    pub at_ms: u64,
+}
+
+impl Charges {
+    pub fn is_empty(&self) -> bool {
+        self == &Self::default()
+    }
 }
 
 impl Default for Life {
@@ -83,6 +110,7 @@ impl Default for Life {
             ended_ms: None,
             exit_status: None,
             reason: None,
+            charges: Charges::default(),
         }
     }
 }
@@ -202,7 +230,7 @@ pub struct Share {
 pub struct NodeRow {
     pub name: String,
     /// Takes no work, and why.
-    pub drained: Option<String>,
+    pub drained: Option<Reason>,
     pub address: String,
     pub incarnation: u64,
     /// When it was lost lately: a node that comes and goes is kept out.
@@ -236,8 +264,11 @@ pub struct Restored {
     pub next_job: u64,
     /// Jobs that have not ended, by number.
     pub jobs: Vec<JobRow>,
-    /// Jobs that have ended: all of them in short, for dependencies and for keys given twice.
+    /// Of the jobs that have ended, the tasks of arrays of which others have not, and those that live jobs
+    /// [await](Self::awaited).
     pub ended: Vec<EndedRow>,
+    /// How many have ended.
+    pub ended_count: u64,
     /// The newest run of each job that has not ended, where that run has not ended either.
     pub runs: Vec<RunRow>,
     pub nodes: Vec<NodeRow>,
@@ -246,11 +277,24 @@ pub struct Restored {
     pub latest: Time,
 }
 
-/// What is kept in memory of a job that has ended.
+impl Restored {
+    /// Jobs that have ended, or are not there any more, and that live jobs depend on.
+    pub fn awaited(&self) -> Vec<JobId> {
+        let live: BTreeSet<JobId> = self.jobs.iter().map(|row| row.id).collect();
+        let mentions = |row: &&JobRow| row.text.contains("dependencies");
+        let jobs =
+            self.jobs.iter().filter(mentions).filter_map(|row| Job::from_toml(&row.text, "journal").ok());
+        let dependencies = jobs.flat_map(|job| job.policy.dependencies);
+        let named = dependencies.flat_map(|dependency| dependency.jobs);
+        let awaited: BTreeSet<JobId> = named.filter_map(|name| name.parse().ok().map(JobId)).collect();
+        awaited.difference(&live).copied().collect()
+    }
+}
+
+/// A job that has ended, in short.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EndedRow {
     pub id: JobId,
     pub state: JobState,
     pub array: Option<ArrayPlace>,
-    pub key: Option<String>,
 }

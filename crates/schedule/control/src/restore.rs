@@ -3,7 +3,7 @@
 //! Runs that were running or suspended go on: their ranks live in the agents, which come back by themselves. Runs that
 //! were being prepared are called off, and their jobs wait again.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bedplate_diag::Reason;
@@ -37,21 +37,18 @@ impl Control {
         control.remember_nodes(&restored, now);
         control.remember_ended(&restored);
         control.remember_shares(&restored);
-        let unreadable = control.remember_jobs(restored.jobs, restored.runs, now);
+        let ended: Vec<JobId> = restored.ended.iter().map(|row| row.id).collect();
+        let unreadable = control.remember_jobs(restored.jobs, restored.runs, &ended, now);
         control.settle(now);
+        ended.into_iter().for_each(|job| control.scheduler.forget(job));
         (control, unreadable)
     }
 
     fn remember_ended(&mut self, restored: &Restored) {
+        self.names.set_ended_count(restored.ended_count);
         for row in &restored.ended {
-            self.ended.insert(row.id, row.state);
+            self.names.add_ended(row);
             self.news.push_back(Event::Known { job: row.id, outcome: outcome_of(row.state) });
-            if let Some(place) = row.array {
-                self.arrays.entry(place.array).or_default().push((place.index, row.id));
-            }
-            if let Some(key) = &row.key {
-                self.keys.insert(key.clone(), row.id);
-            }
         }
     }
 
@@ -73,13 +70,20 @@ impl Control {
         }
     }
 
-    fn remember_jobs(&mut self, rows: Vec<JobRow>, runs: Vec<RunRow>, now: Time) -> Vec<(JobId, String)> {
+    fn remember_jobs(
+        &mut self,
+        rows: Vec<JobRow>,
+        runs: Vec<RunRow>,
+        ended: &[JobId],
+        now: Time,
+    ) -> Vec<(JobId, String)> {
         let mut unreadable = Vec::new();
+        let known: BTreeSet<JobId> = rows.iter().map(|row| row.id).chain(ended.iter().copied()).collect();
         let mut runs: BTreeMap<u64, RunRow> = runs.into_iter().map(|row| (row.run.job, row)).collect();
         for row in rows {
             let id = row.id;
             match Job::from_toml(&row.text, "journal") {
-                Ok(job) => self.remember_job(row, Arc::new(job), runs.remove(&id.0), now),
+                Ok(job) => self.remember_job(row, Arc::new(job), runs.remove(&id.0), &known, now),
                 Err(why) => {
                     self.next_job = self.next_job.max(id.0 + 1);
                     unreadable.push((id, why.to_string()));
@@ -89,14 +93,16 @@ impl Control {
         unreadable
     }
 
-    fn remember_job(&mut self, row: JobRow, job: Arc<Job>, run: Option<RunRow>, now: Time) {
+    fn remember_job(
+        &mut self,
+        row: JobRow,
+        job: Arc<Job>,
+        run: Option<RunRow>,
+        known: &BTreeSet<JobId>,
+        now: Time,
+    ) {
         let id = row.id;
-        if let Some(place) = row.array {
-            self.arrays.entry(place.array).or_default().push((place.index, id));
-        }
-        if let Some(key) = &row.key {
-            self.keys.insert(key.clone(), id);
-        }
+        self.names.add(&row);
         let user = self.user_id(&row.user);
         let (cluster, settings) = (self.scheduler.cluster(), self.scheduler.settings());
         let request = Request::from_job(id, &job, user, cluster, settings);
@@ -107,10 +113,16 @@ impl Control {
         let history = History { restarts: row.life.restarts, ..History::since(row.submitted) };
         let is_held = row.life.is_held;
         let begin = earliest_start(&job, row.submitted);
+        let avoid = self.restore_charges(id, user, &row.life.charges);
         self.jobs.insert(id, Live { row, job });
         match request {
             Ok(request) => {
-                let request = Request { array, is_held, begin, history: Some(history), ..request };
+                let mut request = Request { array, is_held, begin, history: Some(history), ..request };
+                request.filter.avoid.extend(avoid);
+                // What is in the history no more had ended when the job was submitted, and in a way that let it in.
+                for dependency in &mut request.dependencies {
+                    dependency.jobs.retain(|on| known.contains(on));
+                }
                 self.remember_run(request, run, now);
             }
             // The cluster or its rules have changed: it cannot run here any more.

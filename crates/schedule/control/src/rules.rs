@@ -23,6 +23,8 @@ pub struct Rules {
     pub overdue: Span,
     /// An order that shows no effect is given again.
     pub repeat_after: Span,
+    /// What agents keep of runs that are over.
+    pub folders: Folders,
     /// Who answers for failures, and how many restarts there are.
     pub blame: Policy,
 }
@@ -38,7 +40,21 @@ impl Default for Rules {
             prepare_within: Span::minutes(6),
             overdue: Span::minutes(6),
             repeat_after: Span::seconds(1),
+            folders: Folders::default(),
             blame: Policy::default(),
         }
+    }
+}
+
+/// How long the folders of runs, with their logs, stay on a node, and how much they may hold together; the oldest go first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Folders {
+    pub age: Span,
+    pub bytes: u64,
+}
+
+impl Default for Folders {
+    fn default() -> Self {
+        Self { age: Span::days(30), bytes: 50_000_000_000 }
     }
 }

@@ -1,5 +1,6 @@
 //! What users and operators want: jobs submitted, cancelled, held; nodes drained and resumed.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_diag::Reason;
@@ -7,7 +8,8 @@ use bedplate_gangs::{ArrayTask, Decision, Event, JobId, NodeOrder, Request, Time
 use bedplate_job::{Begin, Job};
 use bedplate_topology::NodeId;
 
-use crate::control::{Control, Live, Notice};
+use crate::control::{Control, Live, Notice, outcome_of};
+use crate::reason;
 use crate::record::{ArrayPlace, JobRow, JobState, Life, Record};
 
 /// A job and who wants it.
@@ -17,6 +19,40 @@ pub struct Submission {
     pub job: Job,
     /// The same key by the same user is the same job: a client that heard no answer may ask again.
     pub key: Option<String>,
+    /// What the journal knows of jobs that its dependencies name and that are not known here any more.
+    pub past: Past,
+}
+
+/// Jobs that have ended and how, by the name that was asked for.
+pub type Past = BTreeMap<String, Vec<(JobId, JobState)>>;
+
+impl Submission {
+    pub fn new(user: impl Into<String>, job: Job) -> Self {
+        Self { user: user.into(), job, key: None, past: Past::new() }
+    }
+
+    /// The key as it is recorded: each user has keys of their own.
+    pub fn recorded_key(user: &str, key: &str) -> String {
+        format!("{user}/{key}")
+    }
+}
+
+/// What people call a job: `12`, the task `12_3` of an array, or all tasks of the array 12.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct JobName {
+    pub id: JobId,
+    pub index: Option<u32>,
+}
+
+impl JobName {
+    pub fn read(text: &str) -> Option<Self> {
+        match text.split_once('_') {
+            Some((array, index)) => {
+                Some(Self { id: JobId(array.parse().ok()?), index: Some(index.parse().ok()?) })
+            }
+            None => Some(Self { id: JobId(text.parse().ok()?), index: None }),
+        }
+    }
 }
 
 /// The numbers that a submission got.
@@ -72,22 +108,22 @@ impl Control {
     /// Takes a job in, or says why it can never run here.
     pub fn submit(&mut self, submission: Submission, now: Time) -> Result<Accepted, OrderRefusal> {
         let now = self.advance(now);
-        let Submission { user, mut job, key } = submission;
-        let key = key.map(|key| format!("{user}/{key}"));
-        if let Some(first) = key.as_ref().and_then(|key| self.keys.get(key)) {
-            let count = self.arrays.get(first).map_or(1, |tasks| tasks.len() as u32);
-            return Ok(Accepted { first: *first, count, is_old: true });
+        let Submission { user, mut job, key, past } = submission;
+        let key = key.map(|key| Submission::recorded_key(&user, &key));
+        if let Some((first, count)) = key.as_ref().and_then(|key| self.names.of_key(key)) {
+            return Ok(Accepted { first, count, is_old: true });
         }
-        self.resolve_dependencies(&mut job)?;
+        let past = self.resolve_dependencies(&mut job, &past)?;
         let requests = self.requests(&job, &user, now)?;
         let first = requests[0].id;
         let count = requests.len() as u32;
         self.next_job = first.0 + u64::from(count);
         let text: Arc<str> = job.to_toml().into();
         let job = Arc::new(job);
-        let events: Vec<Event> =
-            requests.into_iter().map(|request| Event::Submit(Box::new(request))).collect();
-        let mut decisions = self.scheduler.apply_all(events, now);
+        let known = past.iter().map(|(job, state)| Event::Known { job: *job, outcome: outcome_of(*state) });
+        let submitted = requests.into_iter().map(|request| Event::Submit(Box::new(request)));
+        let mut decisions = self.scheduler.apply_all(known.chain(submitted), now);
+        past.iter().for_each(|(job, _)| self.scheduler.forget(*job));
         let refusal = rejection(&decisions, first);
         decisions.retain(|decision| !matches!(decision, Decision::Reject { job, .. } if *job >= first));
         if refusal.is_none() {
@@ -104,10 +140,8 @@ impl Control {
         }
         self.settle(now);
         if let Some(why) = refusal {
+            (first.0..self.next_job).for_each(|job| self.scheduler.forget(JobId(job)));
             return Err(OrderRefusal::Never { why });
-        }
-        if let Some(key) = key {
-            self.keys.insert(key, first);
         }
         Ok(Accepted { first, count, is_old: false })
     }
@@ -134,9 +168,7 @@ impl Control {
             text: text.clone(),
             life: Life { is_held: job.policy.is_held, ..Life::default() },
         };
-        if let Some(place) = array {
-            self.arrays.entry(place.array).or_default().push((place.index, id));
-        }
+        self.names.add(&row);
         self.output.notices.push(Notice::Job { job: id.0, state: JobState::Waiting, at_ms: now.0 });
         self.output.records.push(Record::Submitted(row.clone()));
         self.jobs.insert(id, Live { row, job: job.clone() });
@@ -158,40 +190,52 @@ impl Control {
         Ok((first.0..first.0 + array.count()).map(with_number).collect())
     }
 
-    /// Dependencies name jobs by number, tasks of arrays as `12_3`, and whole arrays by their first number.
-    fn resolve_dependencies(&self, job: &mut Job) -> Result<(), OrderRefusal> {
+    /// Dependencies name jobs by number, tasks of arrays as `12_3`, and whole arrays by their first number. Returns those
+    /// that ended a while ago.
+    fn resolve_dependencies(
+        &self,
+        job: &mut Job,
+        past: &Past,
+    ) -> Result<Vec<(JobId, JobState)>, OrderRefusal> {
+        let mut ended = Vec::new();
         for dependency in &mut job.policy.dependencies {
             let mut jobs = Vec::new();
             for name in &dependency.jobs {
-                let found = self.find_jobs(name);
+                let unknown = || OrderRefusal::UnknownDependency { on: name.clone() };
+                let past = past.get(name).map_or(&[][..], Vec::as_slice);
+                let mut found = self.find_jobs(name);
                 if found.is_empty() {
-                    return Err(OrderRefusal::UnknownDependency { on: name.clone() });
+                    found.extend(past.iter().map(|(job, _)| *job));
+                }
+                if found.is_empty() {
+                    return Err(unknown());
+                }
+                // Of an array, some tasks may have ended long before others.
+                for job in found.iter().filter(|job| !self.is_known(**job)) {
+                    ended.push(*past.iter().find(|(known, _)| known == job).ok_or_else(unknown)?);
                 }
                 jobs.extend(found.into_iter().map(|id| id.0.to_string()));
             }
             dependency.jobs = jobs;
         }
-        Ok(())
+        Ok(ended)
     }
 
-    /// The jobs that a name means: `12`, `12_3`, or all tasks of the array 12.
+    /// The jobs that a name means, of those that have not ended or ended lately.
     pub fn find_jobs(&self, name: &str) -> Vec<JobId> {
-        let (array, index) = match name.split_once('_') {
-            Some((array, index)) => (array.parse().ok(), index.parse::<u32>().ok()),
-            None => (name.parse().ok(), None),
-        };
-        let Some(id) = array.map(JobId) else {
+        let Some(JobName { id, index }) = JobName::read(name) else {
             return Vec::new();
         };
-        let is_known = self.jobs.contains_key(&id) || self.ended.contains_key(&id);
-        match (self.arrays.get(&id), index, name.contains('_')) {
-            (Some(tasks), None, false) => tasks.iter().map(|(_, job)| *job).collect(),
-            (Some(tasks), Some(index), _) => {
-                tasks.iter().filter(|(at, _)| *at == index).map(|(_, job)| *job).collect()
-            }
-            (None, None, false) if is_known => vec![id],
+        match (self.names.tasks(id, index), index) {
+            (Some(tasks), _) => tasks,
+            (None, None) if self.is_known(id) => vec![id],
             _ => Vec::new(),
         }
+    }
+
+    /// Whether a job lives or ended lately.
+    fn is_known(&self, job: JobId) -> bool {
+        self.jobs.contains_key(&job) || self.names.ended(job).is_some()
     }
 
     /// Carries out an order, or says why it cannot be. `by` is kept in the history.
@@ -239,7 +283,7 @@ impl Control {
             }
             Order::Drain { node, reason } => {
                 let node = self.node(&node)?;
-                self.drain(node, format!("{reason} ({by})"), now);
+                self.drain(node, reason::drained_by(&reason, by), now);
             }
             Order::Resume { node } => {
                 let node = self.node(&node)?;
@@ -273,9 +317,9 @@ impl Control {
     }
 
     fn live(&self, job: JobId) -> Result<(), OrderRefusal> {
-        match self.ended.get(&job) {
+        match self.names.ended(job) {
             _ if self.jobs.contains_key(&job) => Ok(()),
-            Some(state) => Err(OrderRefusal::HasEnded { job: job.0, state: *state }),
+            Some(state) => Err(OrderRefusal::HasEnded { job: job.0, state }),
             None => Err(OrderRefusal::NoSuchJob { job: job.0 }),
         }
     }

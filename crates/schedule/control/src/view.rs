@@ -86,7 +86,7 @@ impl JobFilter {
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Counts {
     pub jobs_by_state: std::collections::BTreeMap<&'static str, usize>,
-    pub jobs_ended: usize,
+    pub jobs_ended: u64,
     pub nodes_by_state: std::collections::BTreeMap<&'static str, usize>,
     pub gpus: u64,
     pub gpus_free: u64,
@@ -105,6 +105,16 @@ impl Control {
         self.jobs.get(&job).map(|live| self.view(live))
     }
 
+    /// The state of a job that has not ended.
+    pub fn job_state(&self, job: JobId) -> Option<JobState> {
+        self.jobs.get(&job).map(|live| live.row.life.state)
+    }
+
+    /// Jobs that have ended and that live jobs depend on.
+    pub fn awaited(&self) -> Vec<JobId> {
+        self.scheduler.awaited().collect()
+    }
+
     /// What the run of a job reported about its training steps.
     pub fn steps(&self, job: JobId) -> Option<&StepHistory> {
         self.runs.get(&job).map(|run| &run.history).filter(|history| !history.is_empty())
@@ -120,9 +130,14 @@ impl Control {
         self.jobs.get(&job).map(|live| &live.row.user[..])
     }
 
-    /// How a job ended, if it has.
+    /// How a job ended, if it did so lately; the journal knows of those before.
     pub fn ended(&self, job: JobId) -> Option<JobState> {
-        self.ended.get(&job).copied()
+        self.names.ended(job)
+    }
+
+    /// The history has fewer jobs than before.
+    pub fn set_ended_count(&mut self, count: u64) {
+        self.names.set_ended_count(count);
     }
 
     fn view(&self, live: &Live) -> JobView {
@@ -171,7 +186,7 @@ impl Control {
         NodeView {
             name: node.name.clone(),
             state: self.node_state_name(id, now),
-            reason: node.drained.as_ref().map(|why| Reason::new("out_of_service", why)),
+            reason: node.drained.clone(),
             address: node.address.clone(),
             host: node.host.clone(),
             kind: kind.name.clone(),
@@ -214,7 +229,7 @@ impl Control {
     }
 
     pub fn counts(&self, now: Time) -> Counts {
-        let mut counts = Counts { jobs_ended: self.ended.len(), ..Counts::default() };
+        let mut counts = Counts { jobs_ended: self.names.ended_count(), ..Counts::default() };
         for live in self.jobs.values() {
             *counts.jobs_by_state.entry(live.row.life.state.name()).or_default() += 1;
         }

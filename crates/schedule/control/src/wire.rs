@@ -70,6 +70,11 @@ pub enum ToAgent {
     },
     /// Start tasks of a step inside a running gang, for an `srun` that waits for them.
     Step(Box<Step>),
+    /// How long the folders of runs stay that are over, and how much they may hold together.
+    Retain {
+        age_ms: u64,
+        bytes: u64,
+    },
     /// The end of the run is on disk; the agent may forget it.
     Forget {
         run: RunId,

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
-use bedplate_control::record::JobState;
+use bedplate_control::record::{JobState, Record};
 use bedplate_control::wire::{
     Checkpoint, FromAgent, Held, HeldPhase, Hello, Host, Launch, NodeEnd, RankEnd, RunId, ToAgent, Unready,
 };
-use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
+use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission, Unlinked};
 use bedplate_gangs::{JobId, Settings, Time};
 use bedplate_job::{CheckpointSignal, Gang, Job, Receiver, Role, Workload};
 use bedplate_report::{Report, StepReport};
@@ -29,6 +29,7 @@ struct Story {
     /// Nodes that say nothing of their own.
     is_mute: Vec<String>,
     bad_prolog: Option<String>,
+    ended: BTreeMap<JobId, JobState>,
 }
 
 impl Story {
@@ -44,6 +45,7 @@ impl Story {
             sent: Vec::new(),
             is_mute: Vec::new(),
             bad_prolog: None,
+            ended: BTreeMap::new(),
         };
         (1..=nodes).for_each(|number| story.join(&format!("n{number}")));
         story
@@ -91,6 +93,13 @@ impl Story {
     fn play(&mut self) {
         loop {
             let output = self.control.take_output();
+            for record in &output.records {
+                if let Record::Job { job, life } = record
+                    && life.state.is_final()
+                {
+                    self.ended.insert(*job, life.state);
+                }
+            }
             let commands: Vec<Command> = output.urgent.into_iter().chain(output.commands).collect();
             if commands.is_empty() {
                 return;
@@ -128,7 +137,7 @@ impl Story {
     }
 
     fn submit(&mut self, job: Job) -> JobId {
-        let submission = Submission { user: "ada".into(), job, key: None };
+        let submission = Submission::new("ada", job);
         let accepted = self.control.submit(submission, Time(self.now)).expect("it can run here");
         self.play();
         accepted.first
@@ -141,7 +150,7 @@ impl Story {
     fn stands(&self, job: JobId) -> String {
         match self.control.job(job) {
             Some(view) => format!("{} on {}", view.life.state.name(), view.nodes.join(" ")),
-            None => self.control.ended(job).map_or("unknown".into(), |state| state.name().into()),
+            None => self.ended.get(&job).map_or("unknown".into(), |state| state.name().into()),
         }
     }
 
@@ -167,7 +176,7 @@ fn a_lost_node_is_replaced_and_the_gang_starts_from_its_checkpoint() {
         "n1",
         reports(run, 0, Report::Checkpoint(Checkpoint { step: 700, path: Some("/c/700".into()) })),
     );
-    story.control.unlinked(story.link("n2"), Time(story.now));
+    story.control.unlinked(story.link("n2"), Unlinked::Closed, Time(story.now));
     story.wait(750);
     assert_eq!(story.stands(job), "running on n1 n2", "it may come back");
     story.wait(500);
@@ -202,7 +211,7 @@ fn a_node_that_comes_back_in_time_is_as_if_it_had_never_gone() {
     let mut story = Story::new(2);
     let job = story.submit(gang(1));
     let run = story.run_of(job);
-    story.control.unlinked(story.link("n1"), Time(story.now));
+    story.control.unlinked(story.link("n1"), Unlinked::Closed, Time(story.now));
     story.now += 500;
     let link = LinkId(9);
     story.links.insert(link, "n1".into());
@@ -254,7 +263,7 @@ fn a_job_whose_own_probe_fails_everywhere_ends_and_its_neighbours_and_nodes_are_
         let run = story.run_of(hostile);
         story.says(&node, FromAgent::Unhealthy { reason: "its probe failed".into(), run: Some(run) });
     }
-    assert_eq!(story.control.ended(hostile), Some(JobState::Failed));
+    assert_eq!(story.ended.get(&hostile).copied(), Some(JobState::Failed));
     assert_eq!((story.stands(neighbour).as_str(), story.run_of(neighbour).number), ("running on n1", 1));
     for node in ["n1", "n2", "n3", "n4"] {
         assert_eq!(story.node(node).1, None, "{node} stays in service");
@@ -266,7 +275,7 @@ fn a_job_whose_ranks_vanish_again_and_again_is_given_up() {
     let mut story = Story::new(1);
     let job = story.submit(gang(1));
     let mut runs = 0;
-    while story.control.ended(job).is_none() {
+    while !story.ended.contains_key(&job) {
         assert!(runs < 100, "it starts for ever");
         if story.stands(job).starts_with("running") {
             let run = story.run_of(job);
@@ -278,7 +287,7 @@ fn a_job_whose_ranks_vanish_again_and_again_is_given_up() {
         }
         story.wait(1_000);
     }
-    assert_eq!(story.control.ended(job), Some(JobState::Failed));
+    assert_eq!(story.ended.get(&job).copied(), Some(JobState::Failed));
     assert_eq!(runs, 11, "ten restarts");
 }
 
@@ -289,7 +298,7 @@ fn a_failing_epilog_changes_no_outcome_and_takes_no_node_out() {
     let run = story.run_of(job);
     let end = NodeEnd { epilog_failed: Some("exit code 1".into()), ..NodeEnd::default() };
     story.says("n1", FromAgent::Released { run, end });
-    assert_eq!(story.control.ended(job), Some(JobState::Succeeded));
+    assert_eq!(story.ended.get(&job).copied(), Some(JobState::Succeeded));
     assert_eq!(story.node("n1"), ("idle".into(), None));
 }
 
@@ -338,7 +347,7 @@ fn a_gang_that_stands_still_as_a_whole_starts_again_and_no_node_is_blamed() {
 fn a_node_that_comes_and_goes_is_kept_out_until_somebody_resumes_it() {
     let mut story = Story::new(2);
     for _ in 0..3 {
-        story.control.unlinked(story.link("n2"), Time(story.now));
+        story.control.unlinked(story.link("n2"), Unlinked::Closed, Time(story.now));
         story.wait(1_250);
         assert_ne!(story.node("n2").0, "idle");
         story.join("n2");
@@ -383,7 +392,7 @@ fn ranks_are_signalled_before_their_time_is_up() {
     story.wait(2_000);
     assert_eq!(signals(&story), 1);
     story.wait(60_000);
-    assert_eq!((signals(&story), story.control.ended(job)), (1, Some(JobState::TimedOut)));
+    assert_eq!((signals(&story), story.ended.get(&job).copied()), (1, Some(JobState::TimedOut)));
 }
 
 #[test]
@@ -401,4 +410,17 @@ fn a_stranger_is_not_let_in() {
     story.join("n77");
     let answer = &story.sent.last().expect("it was answered").1;
     assert!(matches!(answer, ToAgent::Unwelcome { why } if why.contains("n77")));
+}
+
+#[test]
+fn a_connection_that_broke_proves_nothing_about_the_runs_on_a_node() {
+    for (how, lost_after) in [(Unlinked::Closed, 1_000), (Unlinked::Broken, 3_000)] {
+        let mut story = Story::new(2);
+        story.is_mute.push("n2".into());
+        story.control.unlinked(story.link("n2"), how, Time(story.now));
+        story.wait(lost_after - 250);
+        assert_ne!(story.node("n2").0, "down", "{how:?}");
+        story.wait(250);
+        assert_eq!(story.node("n2").0, "down", "{how:?}");
+    }
 }

@@ -11,6 +11,10 @@ use crate::{Dependency, JobId, Never, Outcome, Request, UserId, Wait};
 pub(crate) struct Dependencies {
     /// How jobs ended.
     finished: BTreeMap<JobId, Outcome>,
+    /// How many dependencies of live jobs name a job.
+    awaited: BTreeMap<JobId, u32>,
+    /// Jobs whose outcome is of no interest but to those that await it.
+    forgotten: BTreeSet<JobId>,
     /// Which jobs wait for a job.
     dependents: BTreeMap<JobId, Vec<JobId>>,
     namesakes: BTreeMap<(UserId, Arc<str>), BTreeSet<JobId>>,
@@ -27,6 +31,11 @@ impl Dependencies {
         self.finished.iter().map(|(job, outcome)| (*job, *outcome))
     }
 
+    /// Jobs that live jobs depend on.
+    pub(crate) fn awaited(&self) -> impl Iterator<Item = JobId> {
+        self.awaited.keys().copied()
+    }
+
     pub(crate) fn enter(&mut self, request: &Request) {
         let job = request.id;
         if !request.name.is_empty() {
@@ -37,7 +46,10 @@ impl Dependencies {
             }
         }
         for dependency in &request.dependencies {
-            dependency.jobs.iter().for_each(|on| self.dependents.entry(*on).or_default().push(job));
+            for on in &dependency.jobs {
+                self.dependents.entry(*on).or_default().push(job);
+                *self.awaited.entry(*on).or_default() += 1;
+            }
         }
     }
 
@@ -53,7 +65,32 @@ impl Dependencies {
         let key = (request.user, request.name.clone());
         remove_from(&mut self.namesakes, &key, request.id);
         waiting.extend(remove_from(&mut self.singletons, &key, request.id));
+        for on in request.dependencies.iter().flat_map(|dependency| &dependency.jobs) {
+            self.no_longer_awaits(*on);
+        }
         waiting
+    }
+
+    fn no_longer_awaits(&mut self, on: JobId) {
+        let Some(count) = self.awaited.get_mut(&on) else {
+            return;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.awaited.remove(&on);
+            if self.forgotten.remove(&on) {
+                self.finished.remove(&on);
+            }
+        }
+    }
+
+    /// Drops the outcome of a job, at once or when no live job awaits it any more.
+    pub(crate) fn forget(&mut self, job: JobId) {
+        if self.awaited.contains_key(&job) {
+            self.forgotten.extend(self.finished.contains_key(&job).then_some(job));
+        } else {
+            self.finished.remove(&job);
+        }
     }
 
     /// What a job still waits for; an error when that can never come.

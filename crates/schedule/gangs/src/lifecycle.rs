@@ -101,7 +101,7 @@ impl Scheduler {
                 }
                 Err(why) => {
                     self.decisions.push(Decision::Reject { job, why });
-                    jobs.extend(self.forget(job, Outcome::Cancelled));
+                    jobs.extend(self.close(job, Outcome::Cancelled));
                 }
             }
         }
@@ -265,12 +265,12 @@ impl Scheduler {
 
     /// The job is over; jobs that waited for it may enter the queue.
     pub(crate) fn finish(&mut self, job: JobId, outcome: Outcome, now: Time) {
-        let waiting = self.forget(job, outcome);
+        let waiting = self.close(job, outcome);
         self.admit_all(waiting.into(), now);
     }
 
     /// Keeps nothing of a job but how it ended, and returns the jobs that waited for it.
-    fn forget(&mut self, job: JobId, outcome: Outcome) -> Vec<JobId> {
+    fn close(&mut self, job: JobId, outcome: Outcome) -> Vec<JobId> {
         let entry = self.jobs.remove(job);
         self.dependencies.end(&entry.request, outcome)
     }

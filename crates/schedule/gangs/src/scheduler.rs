@@ -147,6 +147,17 @@ impl Scheduler {
         self.dependencies.outcome(job)
     }
 
+    /// Jobs that live jobs depend on.
+    pub fn awaited(&self) -> impl Iterator<Item = JobId> {
+        self.dependencies.awaited()
+    }
+
+    /// The caller will not ask how a job ended, nor submit one of its number: it is forgotten once no live job depends
+    /// on it. Without this, the outcome of every job is kept.
+    pub fn forget(&mut self, job: JobId) {
+        self.dependencies.forget(job);
+    }
+
     /// Why a job waited when it was last looked at; nothing when it has not been, or waits no more.
     pub fn wait(&self, job: JobId) -> Option<&Wait> {
         let entry = self.jobs.get(job)?;

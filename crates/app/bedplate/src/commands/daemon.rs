@@ -56,6 +56,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -
     let mut options = Options::new(state.path().to_owned(), cluster);
     options.settings = site.settings;
     options.rules = site.rules;
+    options.retention = site.retention;
     options.listen = read_address(&arguments.listen)?;
     options.log_directories = vec![state.path().join("agents")];
     if let Some(user) = user_name() {

@@ -11,7 +11,7 @@ use super::call::Call;
 use super::error::ApiError;
 
 pub(crate) async fn cluster(call: Call) -> Result<Answer, ApiError> {
-    let asked = call.app.engine.ask(|control, now| (control.counts(now), control.nodes(now)));
+    let asked = call.app.control.ask(|control, now| (control.counts(now), control.nodes(now)));
     let (counts, nodes) = asked.await?;
     let settings = &call.app.options.settings;
     let rules = &call.app.options.rules;

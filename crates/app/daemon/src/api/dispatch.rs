@@ -34,7 +34,7 @@ pub(crate) struct App {
     pub(crate) options: Options,
     pub(crate) cluster: Cluster,
     pub(crate) clock: Arc<Clock>,
-    pub(crate) engine: ControlThread,
+    pub(crate) control: ControlThread,
     pub(crate) writer: Arc<Writer>,
     pub(crate) readers: Readers,
     pub(crate) links: Arc<Links>,

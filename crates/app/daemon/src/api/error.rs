@@ -9,6 +9,7 @@ use hyper::StatusCode;
 use crate::control_thread::Unavailable;
 use crate::intake::Unreadable;
 use crate::limits::TooMany;
+use crate::retention::NotPruned;
 
 #[derive(Debug, thiserror::Error)]
 pub enum ApiError {
@@ -193,6 +194,15 @@ impl From<Unavailable> for ApiError {
             Unavailable::Journal => ApiError::JournalUnavailable,
             Unavailable::Busy => ApiError::Busy,
             Unavailable::Stopping => ApiError::Stopping,
+        }
+    }
+}
+
+impl From<NotPruned> for ApiError {
+    fn from(why: NotPruned) -> Self {
+        match why {
+            NotPruned::Unavailable(why) => why.into(),
+            NotPruned::Journal(error) => error.into(),
         }
     }
 }

@@ -1,14 +1,18 @@
 //! Jobs and runs as the journal has them.
 
-use bedplate_control::JobView;
-use bedplate_control::record::{JobRow, RunPhase, RunRow, Share};
-use bedplate_gangs::{JobId, Settings};
+use bedplate_control::record::{JobRow, JobState, RunPhase, RunRow, Share};
+use bedplate_control::{JobName, JobView};
+use bedplate_gangs::{JobId, Settings, Span};
 use bedplate_job::Job;
 use bedplate_journal::Subject;
+use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::answer::{self, Answer};
+use super::call::Call;
 use super::dispatch::App;
 use super::error::ApiError;
+use crate::retention::{self, Outcome, Retention};
 
 /// A job that is known, live or ended.
 pub(crate) struct Known {
@@ -20,8 +24,23 @@ pub(crate) struct Known {
 /// The jobs that a label means; at least one.
 pub(crate) async fn find_jobs(app: &App, label: &str) -> Result<Vec<JobId>, ApiError> {
     let name = label.to_owned();
-    let found = app.engine.ask(move |control, _| control.find_jobs(&name)).await?;
-    if found.is_empty() { Err(ApiError::no_such_job(label)) } else { Ok(found) }
+    let found = app.control.ask(move |control, _| control.find_jobs(&name)).await?;
+    if !found.is_empty() {
+        return Ok(found);
+    }
+    let ended = ended_jobs(app, label).await?;
+    if ended.is_empty() {
+        return Err(ApiError::no_such_job(label));
+    }
+    Ok(ended.into_iter().map(|(job, _)| job).collect())
+}
+
+/// The jobs that a label means, as the journal has them, with their states.
+pub(crate) async fn ended_jobs(app: &App, label: &str) -> Result<Vec<(JobId, JobState)>, ApiError> {
+    let Some(JobName { id, index }) = JobName::read(label) else {
+        return Ok(Vec::new());
+    };
+    Ok(app.readers.ask(move |reader| reader.states(id, index)).await?)
 }
 
 /// The one job that a label means.
@@ -38,7 +57,7 @@ pub(crate) async fn find_job(app: &App, label: &str) -> Result<JobId, ApiError> 
 
 /// A job with its text, from memory while it lives, from the journal when it has ended.
 pub(crate) async fn known(app: &App, id: JobId) -> Result<Known, ApiError> {
-    let live = app.engine.ask(move |control, _| {
+    let live = app.control.ask(move |control, _| {
         let view = control.job(id)?;
         Some(Known { id, view, text: control.job_text(id)?.to_owned() })
     });
@@ -107,4 +126,32 @@ pub(crate) fn run_json(run: &RunRow) -> Value {
 fn share_json(share: &Share) -> Value {
     let devices: Vec<u32> = (0..64).filter(|device| share.devices >> device & 1 == 1).collect();
     json!({ "node": share.node, "role": share.role, "devices": devices })
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Prune {
+    /// Jobs that ended longer ago than this go.
+    older_than_s: Option<u64>,
+    /// Only so many of the newest stay.
+    keep: Option<u64>,
+    #[serde(default)]
+    dry_run: bool,
+}
+
+/// `POST /v1/history/prune`
+pub(crate) async fn prune(mut call: Call) -> Result<Answer, ApiError> {
+    let Prune { older_than_s, keep, dry_run } = call.take_json().await?;
+    let retention = match (older_than_s, keep) {
+        (None, None) => call.app.options.retention,
+        (age, jobs) => Retention { age: age.map(|seconds| Span(seconds.saturating_mul(1000))), jobs },
+    };
+    let Outcome { pruned, before } = retention::prune(&call.app, retention, dry_run).await?;
+    Ok(answer::ok(&json!({
+        "jobs": pruned.jobs,
+        "runs": pruned.runs,
+        "notes": pruned.notes,
+        "before_ms": before.0,
+        "dry_run": dry_run,
+    })))
 }

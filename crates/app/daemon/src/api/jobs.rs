@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 
 use super::answer::{self, Answer};
 use super::call::Call;
+use super::dispatch::App;
 use super::error::ApiError;
 use super::history::{self, Known, ended_view};
 use super::query::malformed;
@@ -47,7 +48,7 @@ fn states(text: Option<&str>) -> Result<Vec<JobState>, ApiError> {
 }
 
 async fn live(call: &Call, filter: JobFilter) -> Result<Vec<JobView>, ApiError> {
-    Ok(call.app.engine.ask(move |control, _| control.jobs(&filter)).await?)
+    Ok(call.app.control.ask(move |control, _| control.jobs(&filter)).await?)
 }
 
 /// From the journal, the newest first; what lives is shown as it is now.
@@ -71,7 +72,7 @@ async fn with_history(call: &Call, filter: JobFilter) -> Result<Vec<JobView>, Ap
         views.iter().filter(|view| !view.life.state.is_final()).map(|view| view.id).collect();
     let mut now = call
         .app
-        .engine
+        .control
         .ask(move |control, _| {
             live.into_iter().filter_map(|id| control.job(JobId(id))).collect::<Vec<JobView>>()
         })
@@ -93,7 +94,7 @@ pub(crate) async fn show(call: Call) -> Result<Answer, ApiError> {
     let Known { id, view, text } = history::known(&call.app, jobs[0]).await?;
     let (runs, notes) = history::past(&call.app, id).await?;
     let may_see = call.identity().owns(&view.user);
-    let live_steps = call.app.engine.ask(move |control, _| control.steps(id).cloned()).await?;
+    let live_steps = call.app.control.ask(move |control, _| control.steps(id).cloned()).await?;
     let steps = live_steps.or_else(|| runs.iter().rev().find_map(|run| run.steps.as_deref().cloned()));
     let expected = Job::from_toml(&text, "journal").ok().and_then(|job| job.expected);
     let mut shown = json!(view);
@@ -106,15 +107,21 @@ pub(crate) async fn show(call: Call) -> Result<Answer, ApiError> {
         shown["text"] = json!(text);
     }
     if jobs.len() > 1 {
-        let tasks = jobs.into_iter().take(MOST_TASKS);
-        let live = move |control: &bedplate_control::Control, _| {
-            tasks
-                .map(|id| json!({ "id": id.0, "state": control.job(id).map(|job| job.life.state).or(control.ended(id)) }))
-                .collect::<Vec<Value>>()
-        };
-        shown["tasks"] = json!(call.app.engine.ask(live).await?);
+        let mut tasks = history::ended_jobs(&call.app, &call.parameters[0]).await?;
+        tasks.truncate(MOST_TASKS);
+        shown["tasks"] = json!(current(&call.app, tasks).await?);
     }
     Ok(answer::ok(&shown))
+}
+
+/// States from the journal, brought up to date for the jobs that live.
+async fn current(app: &App, tasks: Vec<(JobId, JobState)>) -> Result<Vec<Value>, ApiError> {
+    let states = move |control: &bedplate_control::Control, _| {
+        let now = |id| control.job_state(id).or(control.ended(id));
+        let tasks = tasks.into_iter().map(|(id, state)| (id, now(id).unwrap_or(state)));
+        tasks.map(|(id, state)| json!({ "id": id.0, "state": state })).collect()
+    };
+    Ok(app.control.ask(states).await?)
 }
 
 /// `GET /v1/jobs/{label}/explain`
@@ -122,7 +129,7 @@ pub(crate) async fn explain(call: Call) -> Result<Answer, ApiError> {
     let jobs = history::find_jobs(&call.app, &call.parameters[0]).await?;
     let _turn = call.app.explanations.acquire().await.map_err(|_| ApiError::Stopping)?;
     // The plan is copied here and worked on elsewhere: submissions wait for the copy only.
-    let asked = call.app.engine.ask(move |control, now| {
+    let asked = call.app.control.ask(move |control, now| {
         let waits = |id: &JobId| control.job(*id).is_some_and(|job| job.life.state == JobState::Waiting);
         jobs.into_iter().find(waits).map(|id| (id, control.clone(), now))
     });
@@ -177,7 +184,7 @@ pub(crate) async fn rank_places(call: Call) -> Result<Answer, ApiError> {
     let runs = call.app.readers.ask(move |reader| reader.runs(id)).await?;
     let job = Job::from_toml(&known.text, "journal")?;
     let mut places = runs.last().map_or(Vec::new(), |run| ranks::places(&job, run));
-    let addresses = call.app.engine.ask(|control, now| {
+    let addresses = call.app.control.ask(|control, now| {
         control
             .nodes(now)
             .into_iter()

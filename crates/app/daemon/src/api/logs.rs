@@ -145,7 +145,7 @@ async fn copy(
 
 /// No run of it will write any more.
 async fn has_ended(app: &App, job: JobId) -> Result<bool, ApiError> {
-    Ok(app.engine.ask(move |control, _| control.ended(job).is_some()).await?)
+    Ok(app.control.ask(move |control, _| control.job(job).is_none()).await?)
 }
 
 /// Nothing while the job has not run.
@@ -172,7 +172,7 @@ async fn locate(app: &App, wanted: Wanted) -> Result<Option<Located>, ApiError> 
 
 async fn read(app: &App, located: &Located, offset: u64) -> Result<Chunk, ApiError> {
     let node = located.node.clone();
-    let link = app.engine.ask(move |control, _| control.link_of(&node)).await?;
+    let link = app.control.ask(move |control, _| control.link_of(&node)).await?;
     let from_node = match link {
         Some(link) => app.links.read_log(link, located.log.clone(), offset, CHUNK).await,
         None => None,

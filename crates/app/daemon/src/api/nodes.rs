@@ -13,7 +13,7 @@ use super::error::ApiError;
 
 /// `GET /v1/nodes`
 pub(crate) async fn list(call: Call) -> Result<Answer, ApiError> {
-    let nodes = call.app.engine.ask(|control, now| control.nodes(now)).await?;
+    let nodes = call.app.control.ask(|control, now| control.nodes(now)).await?;
     Ok(answer::ok(&json!({ "nodes": nodes })))
 }
 
@@ -33,7 +33,7 @@ async fn find(call: &Call) -> Result<NodeView, ApiError> {
     let wanted = name.clone();
     let found = call
         .app
-        .engine
+        .control
         .ask(move |control, now| control.nodes(now).into_iter().find(|node| node.name == wanted));
     found.await?.ok_or(ApiError::NotThere { what: "node", name })
 }
@@ -62,7 +62,7 @@ pub(crate) async fn resume(call: Call) -> Result<Answer, ApiError> {
 
 async fn order(call: Call, order: Order) -> Result<Answer, ApiError> {
     let by = call.identity().user.clone();
-    call.app.engine.change(move |control, now| control.order(order, &by, now)).await??;
+    call.app.control.change(move |control, now| control.order(order, &by, now)).await??;
     let view = find(&call).await?;
     Ok(answer::ok(&view))
 }
@@ -72,7 +72,7 @@ pub(crate) async fn chaos(mut call: Call) -> Result<Answer, ApiError> {
     let chaos: Chaos = call.take_json().await?;
     let view = find(&call).await?;
     let name = view.name.clone();
-    let link = call.app.engine.ask(move |control, _| control.link_of(&name)).await?;
+    let link = call.app.control.ask(move |control, _| control.link_of(&name)).await?;
     let Some(link) = link else {
         let why =
             Reason::new("not_linked", format!("node {} is not linked", view.name)).with("node", view.name);

@@ -1,12 +1,14 @@
 //! What people want done with jobs: cancel, hold, release, requeue.
 
-use bedplate_control::{Control, Order};
+use bedplate_control::{Control, Order, OrderRefusal};
 use bedplate_gangs::{JobId, Time};
 use serde_json::json;
 
 use super::answer::{self, Answer};
 use super::call::Call;
+use super::dispatch::App;
 use super::error::ApiError;
+use super::history;
 use crate::tokens::Identity;
 
 /// `DELETE /v1/jobs/{label}`
@@ -29,12 +31,26 @@ pub(crate) async fn requeue(call: Call) -> Result<Answer, ApiError> {
 async fn order(call: Call, order: fn(JobId) -> Order) -> Result<Answer, ApiError> {
     let identity = call.identity().clone();
     let label = call.parameters[0].clone();
+    let asked = label.clone();
     let done = call
         .app
-        .engine
+        .control
         .change(move |control, now| carry_out(control, &label, order, &identity, now))
-        .await??;
-    Ok(answer::ok(&json!({ "jobs": done })))
+        .await?;
+    match done {
+        Ok(done) => Ok(answer::ok(&json!({ "jobs": done }))),
+        Err(ApiError::NotThere { .. }) => Err(not_live(&call.app, &asked).await?),
+        Err(error) => Err(error),
+    }
+}
+
+/// Why there is nothing to order: the jobs ended a while ago, or never were.
+async fn not_live(app: &App, label: &str) -> Result<ApiError, ApiError> {
+    let ended = history::ended_jobs(app, label).await?;
+    Ok(match ended.first() {
+        Some((job, state)) => OrderRefusal::HasEnded { job: job.0, state: *state }.into(),
+        None => ApiError::no_such_job(label),
+    })
 }
 
 /// Gives the order to every job that the label means. It is refused only when all of them refuse.

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use super::answer::Answer;
 use super::call::Call;
 use super::error::ApiError;
-use super::{cluster, events, jobs, logs, nodes, orders, status, submit, tokens, usage};
+use super::{cluster, events, history, jobs, logs, nodes, orders, status, submit, tokens, usage};
 use crate::tokens::Role;
 
 type Handled = Pin<Box<dyn Future<Output = Result<Answer, ApiError>> + Send>>;
@@ -114,6 +114,7 @@ const JOB_FILE: &[Content] = &[
 const DRAIN: &[Content] = &[content("application/json", "Drain")];
 const CHAOS: &[Content] = &[content("application/json", "Chaos")];
 const NEW_TOKEN: &[Content] = &[content("application/json", "NewToken")];
+const PRUNE: &[Content] = &[content("application/json", "Prune")];
 const SHUTDOWN: &[Content] = &[content("application/json", "Shutdown")];
 
 const READER: Option<Role> = Some(Role::Reader);
@@ -139,6 +140,7 @@ pub(crate) const ROUTES: &[Route] = &[
     route!("POST" "/v1/nodes/{name}/resume" OPERATOR, "puts it back into service", &[], &[], json(200, "Node"), nodes::resume),
     route!("POST" "/v1/nodes/{name}/chaos" OPERATOR, "breaks something on purpose", &[], CHAOS, json(200, "Broken"), nodes::chaos),
     route!("GET" "/v1/usage" READER, "who used how much", SUM_USAGE, &[], json(200, "Usage"), usage::usage),
+    route!("POST" "/v1/history/prune" ADMIN, "lets old jobs go", &[], PRUNE, json(200, "Pruned"), history::prune),
     route!("GET" "/v1/events" READER, "what happens, as it happens", WATCH, &[], text("text/event-stream"), events::events),
     route!("GET" "/v1/cluster" READER, "what there is", &[], &[], json(200, "Cluster"), cluster::cluster),
     route!("GET" "/v1/tokens" ADMIN, "tokens without their secrets", &[], &[], json(200, "Tokens"), tokens::list),

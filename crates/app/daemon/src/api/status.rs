@@ -43,7 +43,7 @@ pub(crate) async fn contract(_call: Call) -> Result<Answer, ApiError> {
 /// `GET /metrics`
 pub(crate) async fn metrics(call: Call) -> Result<Answer, ApiError> {
     let app = &call.app;
-    let counts = app.engine.ask(|control, now| control.counts(now)).await?;
+    let counts = app.control.ask(|control, now| control.counts(now)).await?;
     let mut text = Exposition::default();
     write_counts(&mut text, &counts);
     text.gauge("bedplate_links", "Agents that are linked.", app.links.count() as f64);
@@ -51,7 +51,7 @@ pub(crate) async fn metrics(call: Call) -> Result<Answer, ApiError> {
     text.gauge(
         "bedplate_control_queue_requests",
         "Requests that wait for the control plane.",
-        app.engine.queued() as f64,
+        app.control.queued() as f64,
     );
     write_journal(&mut text, app);
     app.metrics.write(&mut text);
@@ -133,7 +133,7 @@ pub(crate) async fn link(mut call: Call) -> Result<Answer, ApiError> {
         let Ok(Ok(stream)) = tokio::time::timeout(WITHIN, upgrade).await else { return };
         let app = &call.app;
         tokio::select! {
-            () = app.links.converse(TokioIo::new(stream), call.identity(), &app.tokens, &app.engine) => {}
+            () = app.links.converse(TokioIo::new(stream), call.identity(), &app.tokens, &app.control) => {}
             () = app.ends() => {}
         }
     });

@@ -1,12 +1,16 @@
 //! `POST /v1/jobs`
 
-use bedplate_control::Submission;
+use bedplate_control::{Accepted, Past, Submission};
+use bedplate_job::Job;
 use hyper::StatusCode;
+use serde::Serialize;
 use serde_json::json;
 
 use super::answer::{self, Answer};
 use super::call::Call;
+use super::dispatch::App;
 use super::error::ApiError;
+use super::history;
 use crate::intake::{self, JobFormat};
 use crate::tokens::Role;
 
@@ -38,9 +42,20 @@ async fn submit_body(call: &mut Call) -> Result<Answer, ApiError> {
     if raises && call.identity().role < Role::Operator {
         return Err(ApiError::RaisesPriority);
     }
-    let submission = Submission { user: call.identity().user.clone(), job, key };
-    let accepted = call.app.engine.change(move |control, now| control.submit(submission, now)).await??;
-    Ok(answer::json(
+    let user = call.identity().user.clone();
+    if let Some(key) = &key
+        && let Some(accepted) = submitted_before(&call.app, &user, key).await?
+    {
+        return Ok(accepted_json(accepted, &remarks));
+    }
+    let past = past_of(&call.app, &job).await?;
+    let submission = Submission { user, job, key, past };
+    let accepted = call.app.control.change(move |control, now| control.submit(submission, now)).await??;
+    Ok(accepted_json(accepted, &remarks))
+}
+
+fn accepted_json(accepted: Accepted, remarks: &[impl Serialize]) -> Answer {
+    answer::json(
         StatusCode::CREATED,
         &json!({
             "id": accepted.first.0,
@@ -49,7 +64,25 @@ async fn submit_body(call: &mut Call) -> Result<Answer, ApiError> {
             "is_old": accepted.is_old,
             "remarks": remarks,
         }),
-    ))
+    )
+}
+
+/// A job of this key in the history. One that is still in memory is found there when the job is submitted.
+async fn submitted_before(app: &App, user: &str, key: &str) -> Result<Option<Accepted>, ApiError> {
+    let key = Submission::recorded_key(user, key);
+    let found = app.readers.ask(move |reader| reader.job_of_key(&key)).await?;
+    Ok(found.map(|(first, count)| Accepted { first, count, is_old: true }))
+}
+
+/// What the history says of the jobs that this one depends on.
+async fn past_of(app: &App, job: &Job) -> Result<Past, ApiError> {
+    let mut past = Past::new();
+    for name in job.policy.dependencies.iter().flat_map(|dependency| &dependency.jobs) {
+        let mut found = history::ended_jobs(app, name).await?;
+        found.retain(|(_, state)| state.is_final());
+        past.insert(name.clone(), found);
+    }
+    Ok(past)
 }
 
 fn key(call: &Call) -> Result<Option<String>, ApiError> {

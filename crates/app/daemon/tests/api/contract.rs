@@ -30,6 +30,7 @@ const TABLE: &[(&str, &str, [u16; 6])] = &[
     ("POST", "/v1/nodes/n9/resume", [401, 403, 403, 403, 404, 404]),
     ("POST", "/v1/nodes/n1/chaos", [401, 403, 403, 403, 400, 400]),
     ("GET", "/v1/usage?by=account", [401, 403, 200, 200, 200, 200]),
+    ("POST", "/v1/history/prune", [401, 403, 403, 403, 403, 200]),
     ("GET", "/v1/cluster", [401, 403, 200, 200, 200, 200]),
     ("GET", "/v1/tokens", [401, 403, 403, 403, 403, 200]),
     ("POST", "/v1/tokens", [401, 403, 403, 403, 403, 400]),
@@ -114,6 +115,8 @@ fn answers_have_the_keys_of_their_schemas() {
     check_schema("Cluster", &admin.get("/v1/cluster").json());
     check_schema("Tokens", &admin.get("/v1/tokens").json());
     check_schema("MadeToken", &admin.post("/v1/tokens", &json!({ "user": "ada", "role": "user" })).json());
+
+    check_schema("Pruned", &admin.post("/v1/history/prune", &json!({ "keep": 0, "dry_run": true })).json());
     check_schema("Revoked", &admin.delete("/v1/tokens/2").json());
     check_schema("Ordered", &admin.delete("/v1/jobs/1").json());
     check_schema("Health", &admin.get("/healthz").json());

@@ -8,5 +8,6 @@ mod disk;
 mod drivers;
 mod encryption;
 mod hostile;
+mod past;
 mod support;
 mod watching;

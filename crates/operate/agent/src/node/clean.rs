@@ -1,10 +1,15 @@
-//! The end of a run on this node: kill what is left, run the epilog, free what it held.
+//! The end of a run on this node: kill what is left, run the epilog, free what it held, and remove old folders.
+
+use std::time::{Duration, SystemTime};
 
 use bedplate_control::agent::{Happened, Spent};
 use bedplate_control::wire::{RankEnd, RunId};
+use bedplate_gangs::{Span, Time};
 
 use super::prepare::shown_output;
 use super::{Local, Node, Purpose};
+use crate::clock::now;
+use crate::folders::{self, Limits};
 use crate::keeper::orders::ToGuardian;
 
 /// How far the end of a run is.
@@ -17,7 +22,33 @@ pub(super) enum Cleaning {
     Rest,
 }
 
+/// What is kept of runs that are over, and when that was last seen to.
+#[derive(Debug, Default)]
+pub(super) struct Retained {
+    limits: Option<Limits>,
+    checked: Option<Time>,
+}
+
+const CHECK_EVERY: Span = Span::minutes(10);
+
 impl Node {
+    /// The site says how long folders stay.
+    pub(super) fn retain(&mut self, age: Duration, bytes: u64) {
+        self.retained.limits = Some(Limits { age, bytes });
+        self.remove_old_folders();
+    }
+
+    fn remove_old_folders(&mut self) {
+        let Some(limits) = self.retained.limits else { return };
+        if self.retained.checked.is_some_and(|checked| now().since(checked) < CHECK_EVERY) {
+            return;
+        }
+        self.retained.checked = Some(now());
+        let (runs, node) = self.places.runs();
+        let alive = self.runs.keys().copied().collect();
+        tokio::task::spawn_blocking(move || folders::prune(&runs, &node, &alive, limits, SystemTime::now()));
+    }
+
     pub(super) fn clean(&mut self, run: RunId) {
         let Some(local) = self.runs.get_mut(&run) else {
             // Not even its directory could be made.
@@ -58,6 +89,7 @@ impl Node {
         let Some(local) = self.runs.remove(&run) else { return };
         self.places.tidy(run);
         self.happened(Happened::Cleaned { run, spent: local.spent });
+        self.remove_old_folders();
     }
 
     /// The guardian that was finishing a run died.

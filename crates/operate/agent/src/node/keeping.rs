@@ -60,6 +60,8 @@ pub(super) struct Guard {
     pid: Option<i32>,
     lease: Option<Time>,
     leases: Unanswered,
+    /// Whether an unanswered lease came after the one before it had ended: the run must go at once.
+    is_urgent: bool,
     /// Since when it is as good as gone: its link has closed, or it was killed for standing still.
     given_up: Option<Time>,
     /// It was killed by us.
@@ -69,6 +71,7 @@ pub(super) struct Guard {
 impl Guard {
     fn renew(&mut self, until: Option<Time>) {
         if until != self.lease {
+            self.is_urgent |= self.is_over();
             self.lease = until;
             self.leases.ask();
             let _ = self.orders.send(ToGuardian::Lease { until_ms: until.map(|until| until.0) });
@@ -76,8 +79,17 @@ impl Guard {
     }
 
     fn stands_still(&self) -> bool {
-        let is_over = self.lease.is_some_and(|until| until <= now());
-        self.leases.is_longer_than(if is_over { SILENCE_AFTER_LEASE } else { SILENCE })
+        let is_urgent = self.is_urgent || self.is_over();
+        self.leases.is_longer_than(if is_urgent { SILENCE_AFTER_LEASE } else { SILENCE })
+    }
+
+    fn is_over(&self) -> bool {
+        self.lease.is_some_and(|until| until <= now())
+    }
+
+    fn answered(&mut self) {
+        self.leases.answer();
+        self.is_urgent &= self.leases.count > 0;
     }
 }
 
@@ -193,6 +205,7 @@ impl Node {
             pid: None,
             lease: None,
             leases: Unanswered::default(),
+            is_urgent: false,
             given_up: None,
             stood_still: false,
         };
@@ -250,7 +263,7 @@ impl Node {
             }
             FromGuardian::Leased => {
                 if let Some((_, guard)) = self.find_guard(guardian) {
-                    guard.leases.answer();
+                    guard.answered();
                 }
             }
             FromGuardian::LeaseEnded => self.happened(Happened::LeaseEnded),

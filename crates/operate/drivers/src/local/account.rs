@@ -1,4 +1,4 @@
-//! What only our own control plane keeps: usage in SQL, and tokens.
+//! What only our own control plane keeps: usage in SQL, history, and tokens.
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -35,6 +35,17 @@ pub struct UsageRow {
     pub runs: u64,
     #[serde(default)]
     pub energy_joules: Option<f64>,
+}
+
+/// What left the history, or would.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Pruned {
+    pub jobs: u64,
+    pub runs: u64,
+    pub notes: u64,
+    /// Jobs that ended before then.
+    pub before_ms: u64,
+    pub dry_run: bool,
 }
 
 /// A token that was just made; its text is never shown again.

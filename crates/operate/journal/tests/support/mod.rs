@@ -103,18 +103,16 @@ impl Reference {
         let (ended, live): (Vec<&JobRow>, Vec<&JobRow>) =
             self.jobs.values().partition(|row| row.life.state.is_final());
         let newest = live.iter().filter_map(|row| self.newest_run(row.id.0));
+        let arrays: Vec<JobId> = live.iter().filter_map(|row| Some(row.array?.array)).collect();
         Restored {
             next_job: self.jobs.keys().max().map_or(1, |newest| newest + 1),
             runs: newest.filter(|row| row.phase != RunPhase::Ended).cloned().collect(),
             jobs: live.into_iter().cloned().collect(),
+            ended_count: ended.len() as u64,
             ended: ended
                 .into_iter()
-                .map(|row| EndedRow {
-                    id: row.id,
-                    state: row.life.state,
-                    array: row.array,
-                    key: row.key.clone(),
-                })
+                .filter(|row| row.array.is_some_and(|place| arrays.contains(&place.array)))
+                .map(|row| EndedRow { id: row.id, state: row.life.state, array: row.array })
                 .collect(),
             nodes: self.nodes.values().cloned().collect(),
             shares: self.shares.values().cloned().collect(),
@@ -209,7 +207,14 @@ impl Records {
             exit_status: self.some(|it| it.draw.number() as i32),
             reason: self
                 .some(|it| Reason::new("because", it.name("because ", 5)).with("at", it.draw.number())),
+            charges: self.some(Self::charges).unwrap_or_default(),
         }
+    }
+
+    fn charges(&mut self) -> Charges {
+        let charge = |it: &mut Self| Charge { node: it.name("n", 9), kind: "probe".into(), at_ms: it.time() };
+        let failures = (0..self.draw.below(3)).map(|_| charge(self)).collect();
+        Charges { restarts: self.draw.below(10) as u32, failures }
     }
 
     fn run(&mut self) -> RunRow {
@@ -241,7 +246,7 @@ impl Records {
     fn node(&mut self) -> NodeRow {
         NodeRow {
             name: self.name("n", 6),
-            drained: self.some(|it| it.name("fan ", 3)),
+            drained: self.some(|it| Reason::new("check_failed", it.name("fan ", 3))),
             address: self.name("10.0.0.", 250),
             incarnation: self.draw.number(),
             losses: (0..self.draw.below(3)).map(|_| Time(self.time())).collect(),

@@ -1,8 +1,10 @@
 //! A disk that is slow and forgets what was not synced, and what its records amount to.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use bedplate_control::record::{EndedRow, JobRow, NodeRow, Record, Restored, RunPhase, RunRow, ShareRow};
+use bedplate_control::record::{
+    EndedRow, JobRow, JobState, NodeRow, Record, Restored, RunPhase, RunRow, ShareRow,
+};
 use bedplate_gangs::{JobId, Time};
 
 use crate::random::Random;
@@ -49,6 +51,18 @@ impl Disk {
         self.synced.jobs.get(&job).is_some_and(|row| row.text.contains(&quoted))
     }
 
+    /// How a job ended, if that is on disk.
+    pub(crate) fn ended(&self, job: JobId) -> Option<JobState> {
+        self.synced.jobs.get(&job).map(|row| row.life.state).filter(|state| state.is_final())
+    }
+
+    /// The jobs that have ended, of those that a number means: one job, or the tasks of an array.
+    pub(crate) fn past(&self, id: JobId) -> Vec<(JobId, JobState)> {
+        let is_meant = |row: &&JobRow| row.array.map_or(row.id, |place| place.array) == id;
+        let meant = self.synced.jobs.values().filter(is_meant).map(|row| (row.id, row.life.state));
+        meant.filter(|(_, state)| state.is_final()).collect()
+    }
+
     pub(crate) fn restored(&self) -> Restored {
         self.synced.restored()
     }
@@ -75,23 +89,16 @@ impl Tables {
     }
 
     fn restored(&self) -> Restored {
-        let ended = self.jobs.values().filter(|row| row.life.state.is_final());
         let is_live = |id: u64| self.jobs.get(&JobId(id)).is_some_and(|row| !row.life.state.is_final());
         let newest = |row: &&RunRow| {
             self.runs.range((row.run.job, 0)..(row.run.job + 1, 0)).next_back().map(|(key, _)| key.1)
                 == Some(row.run.number)
         };
-        Restored {
+        let mut restored = Restored {
             next_job: self.jobs.keys().next_back().map_or(1, |id| id.0 + 1),
             jobs: self.jobs.values().filter(|row| !row.life.state.is_final()).cloned().collect(),
-            ended: ended
-                .map(|row| EndedRow {
-                    id: row.id,
-                    state: row.life.state,
-                    array: row.array,
-                    key: row.key.clone(),
-                })
-                .collect(),
+            ended: self.mates_of_live_tasks(),
+            ended_count: self.jobs.values().filter(|row| row.life.state.is_final()).count() as u64,
             runs: self
                 .runs
                 .values()
@@ -102,6 +109,23 @@ impl Tables {
             nodes: self.nodes.values().cloned().collect(),
             shares: self.shares.values().cloned().collect(),
             latest: self.latest,
-        }
+        };
+        let awaited = restored.awaited().into_iter().filter_map(|job| self.jobs.get(&job));
+        let known: BTreeSet<JobId> = restored.ended.iter().map(|row| row.id).collect();
+        let awaited: Vec<EndedRow> = awaited.filter(|row| !known.contains(&row.id)).map(in_short).collect();
+        restored.ended.extend(awaited);
+        restored
     }
+
+    fn mates_of_live_tasks(&self) -> Vec<EndedRow> {
+        let array = |row: &JobRow| row.array.map(|place| place.array);
+        let live = self.jobs.values().filter(|row| !row.life.state.is_final());
+        let arrays: BTreeSet<JobId> = live.filter_map(array).collect();
+        let ended = self.jobs.values().filter(|row| row.life.state.is_final());
+        ended.filter(|row| array(row).is_some_and(|array| arrays.contains(&array))).map(in_short).collect()
+    }
+}
+
+fn in_short(row: &JobRow) -> EndedRow {
+    EndedRow { id: row.id, state: row.life.state, array: row.array }
 }

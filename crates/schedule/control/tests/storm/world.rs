@@ -6,7 +6,7 @@ use bedplate_catalog::Catalog;
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
 use bedplate_control::record::JobState;
 use bedplate_control::wire::{Checkpoint, FromAgent, Hello, Host, Launch, RankEnd, RunId, ToAgent, Unready};
-use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission};
+use bedplate_control::{Command, Control, LinkId, Order, Past, Rules, Submission, Unlinked};
 use bedplate_gangs::{JobId, Qos, QosId, Settings, Span, Time};
 use bedplate_job::{Dependency, DependencyKind, Elastic, Gang, Job, Preemption, Role, Workload};
 use bedplate_report::Report;
@@ -29,10 +29,13 @@ pub(crate) enum Bug {
     IgnoresLease,
     /// Nodes start their ranks as soon as they are ready themselves.
     StartsAlone,
+    /// Keepers do not end runs whose agent stands still.
+    TrustsAgents,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 3] = [Bug::AnswersEarly, Bug::IgnoresLease, Bug::StartsAlone];
+    pub(crate) const ALL: [Bug; 4] =
+        [Bug::AnswersEarly, Bug::IgnoresLease, Bug::StartsAlone, Bug::TrustsAgents];
 }
 
 /// Something that will happen.
@@ -65,6 +68,7 @@ enum Coming {
     },
     ControlHearsClose {
         link: LinkId,
+        how: Unlinked,
     },
     NodeHearsClose {
         link: LinkId,
@@ -73,6 +77,16 @@ enum Coming {
         node: usize,
         incarnation: u64,
         happened: Happened,
+    },
+    /// An agent that stood still hears of something that its processes did meanwhile.
+    Heard {
+        node: usize,
+        incarnation: u64,
+        happened: Happened,
+    },
+    KeeperBack {
+        node: usize,
+        keeper: u64,
     },
     /// Processes of a dead agent are gone.
     Swept {
@@ -92,9 +106,33 @@ struct Node {
     /// Ranks that are alive, with the incarnation that started them.
     alive: BTreeMap<RunId, (u64, BTreeSet<u32>)>,
     cut_until: u64,
+    /// Until then the agent stands still: it reads and says nothing, and its clock goes on.
+    frozen_until: u64,
+    keeper: Keeper,
     /// Stopped in place: they hold no devices meanwhile.
     suspended: BTreeSet<RunId>,
 }
+
+/// The second process of a node: it starts and ends ranks, and ends all of them when the agent does not renew the lease.
+#[derive(Default)]
+struct Keeper {
+    /// Counts the keepers of a node.
+    number: u64,
+    lease: Option<Time>,
+    frozen_since: u64,
+    frozen_until: u64,
+    /// What it was told while it stood still.
+    orders: Vec<Act>,
+    /// What happened meanwhile and was not told to the agent.
+    news: Vec<Happened>,
+}
+
+/// What a job does to its nodes and to itself on purpose; its environment says so.
+const HOSTILE: [&str; 7] = ["prolog", "unready", "probe", "epilog", "hangs", "fails", "lies"];
+const HOSTILITY: &str = "HOSTILITY";
+/// How long an agent waits for a keeper that does not answer, and for one that shall end runs whose lease is over.
+const KEEPER_SILENCE: u64 = 5_000;
+const KEEPER_SILENCE_AFTER_LEASE: u64 = 400;
 
 struct Link {
     node: usize,
@@ -134,7 +172,12 @@ pub(crate) struct World {
     /// Runs that each node said it was ready for.
     prepared: BTreeSet<(RunId, usize)>,
     is_stormy: bool,
+    /// Messages overtake each other and come twice.
+    is_wild: bool,
+    /// Some of the users mean harm.
     is_hostile: bool,
+    /// Agents and keepers stand still now and then.
+    freezes: bool,
     /// A job that was acknowledged and that the disk does not have.
     lost: Option<JobId>,
     hash: u64,
@@ -153,10 +196,15 @@ impl World {
             launches: BTreeMap::new(),
             alive: BTreeMap::new(),
             cut_until: 0,
+            frozen_until: 0,
+            keeper: Keeper::default(),
             suspended: BTreeSet::new(),
         };
         let nodes = (0..NODES).map(|at| node(at, &mut random)).collect();
-        let is_hostile = random.percent(30);
+        let is_wild = random.percent(30);
+        // Not drawn, so that the stories of plain seeds stay as they were.
+        let is_hostile = matches!(seed % 8, 0 | 2 | 3 | 6);
+        let freezes = matches!(seed % 8, 1 | 2 | 3 | 7);
         let mut world = Self {
             random,
             bug,
@@ -178,7 +226,9 @@ impl World {
             world_sizes: BTreeMap::new(),
             prepared: BTreeSet::new(),
             is_stormy: true,
+            is_wild,
             is_hostile,
+            freezes,
             lost: None,
             hash: 0,
             is_told: false,
@@ -205,7 +255,10 @@ impl World {
     pub(crate) fn calm(&mut self) -> Result<(), String> {
         self.is_stormy = false;
         self.tell("calm");
-        self.nodes.iter_mut().for_each(|node| node.cut_until = 0);
+        for node in &mut self.nodes {
+            node.cut_until = 0;
+            node.frozen_until = node.frozen_until.min(self.now);
+        }
         let mut resumed = 0;
         while self.now < STORM + CALM && !(self.is_over() && resumed >= STORM + 60_000) {
             // Somebody puts nodes back that were taken out, and lets go what was held.
@@ -274,18 +327,27 @@ impl World {
             Coming::ControlBack => self.start_control(),
             Coming::Synced { epoch } => self.synced(epoch),
             Coming::AgentTick { node } => {
-                self.with_agent(node, |agent, now| agent.tick(now));
+                if !self.is_frozen(node) {
+                    self.with_agent(node, |agent, now| agent.tick(now));
+                    self.watch_keeper(node);
+                }
+                self.enforce_lease(node);
                 self.after(50, Coming::AgentTick { node });
             }
             Coming::AgentBack { node } => self.start_agent(node),
+            Coming::Connect { node } if self.is_frozen(node) => {
+                self.when_thawed(node, Coming::Connect { node });
+            }
             Coming::Connect { node } => self.connect(node),
             Coming::ToControl { link, message } => self.control_hears(link, *message),
             Coming::ToNode { link, message } => self.node_hears(link, *message),
-            Coming::ControlHearsClose { link } => {
-                self.with_control(|control, now| control.unlinked(link, now))
+            Coming::ControlHearsClose { link, how } => {
+                self.with_control(|control, now| control.unlinked(link, how, now))
             }
             Coming::NodeHearsClose { link } => self.lose_link(link),
             Coming::Process { node, incarnation, happened } => self.process(node, incarnation, happened),
+            Coming::Heard { node, incarnation, happened } => self.hear(node, incarnation, happened),
+            Coming::KeeperBack { node, keeper } => self.thaw_keeper(node, keeper),
             Coming::Swept { node, incarnation } => {
                 self.nodes[node].alive.retain(|_, (owner, _)| *owner != incarnation);
             }
@@ -429,7 +491,7 @@ impl World {
         }
     }
 
-    /// When a message arrives, and how often. Links keep the order, except where the world is hostile.
+    /// When a message arrives, and how often. Links keep the order, except where the world is wild.
     fn arrival(&mut self, link: LinkId, is_to_control: bool) -> Option<(u64, usize)> {
         let node = self.links.get(&link)?.node;
         let mut at = self.now + self.random.between(1, 10);
@@ -440,7 +502,7 @@ impl World {
         }
         let entry = self.links.get_mut(&link).expect("looked up above");
         let last = if is_to_control { &mut entry.last_to_control } else { &mut entry.last_to_node };
-        let wild = self.is_hostile && self.is_stormy;
+        let wild = self.is_wild && self.is_stormy;
         if wild && self.random.percent(3) {
             return Some((at + self.random.between(1, 400), 1));
         }
@@ -464,14 +526,22 @@ impl World {
         let Some(node) = self.links.get(&link).map(|link| link.node) else {
             return;
         };
-        if self.nodes[node].link == Some(link) {
-            self.with_agent(node, |agent, now| agent.told(message, now));
+        if self.nodes[node].link != Some(link) {
+            return;
         }
+        if self.is_frozen(node) {
+            return self.when_thawed(node, Coming::ToNode { link, message: Box::new(message) });
+        }
+        self.with_agent(node, |agent, now| agent.told(message, now));
     }
 
     fn lose_link(&mut self, link: LinkId) {
-        let known = self.links.remove(&link).map(|link| link.node);
+        let known = self.links.get(&link).map(|link| link.node);
         let node = known.or_else(|| self.nodes.iter().position(|node| node.link == Some(link)));
+        if let Some(node) = node.filter(|node| self.is_frozen(*node)) {
+            return self.when_thawed(node, Coming::NodeHearsClose { link });
+        }
+        self.links.remove(&link);
         let Some(node) = node.filter(|node| self.nodes[*node].link == Some(link)) else {
             return;
         };
@@ -501,12 +571,14 @@ impl World {
             return;
         }
         let incarnation = self.nodes[node].incarnation;
+        self.nodes[node].frozen_until = 0;
+        self.new_keeper(node);
         if let Some(link) = self.nodes[node].link.take() {
             self.links.remove(&link);
             // Half of the time the whole host is gone and nobody closes anything.
             if self.random.percent(50) {
                 let delay = self.random.between(1, 20);
-                self.after(delay, Coming::ControlHearsClose { link });
+                self.after(delay, Coming::ControlHearsClose { link, how: Unlinked::Closed });
             }
         }
         // Its keeper kills what is left.
@@ -526,23 +598,34 @@ impl World {
             return;
         };
         act(agent, now);
-        for act in agent.take_acts() {
-            self.act(node, act);
+        let (acts, lease) = (agent.take_acts(), agent.lease());
+        for act in acts {
+            match act {
+                Act::Send(message) => {
+                    if let Some(link) = self.nodes[node].link {
+                        self.send_to_control(link, message);
+                    }
+                }
+                act if self.is_keeper_frozen(node) => self.nodes[node].keeper.orders.push(act),
+                act => self.act(node, act),
+            }
+        }
+        if !self.is_keeper_frozen(node) {
+            self.nodes[node].keeper.lease = lease;
         }
     }
 
+    /// The keeper does something.
     fn act(&mut self, node: usize, act: Act) {
         let quick = self.random.between(1, 30);
         match act {
-            Act::Send(message) => {
-                if let Some(link) = self.nodes[node].link {
-                    self.send_to_control(link, message);
-                }
-            }
+            Act::Send(_) => {}
             Act::Prepare(launch) => self.prepare(node, *launch),
             Act::Start { run, .. } => self.start_ranks(node, run),
             Act::Signal { run, .. } => {
                 // Some ranks write a checkpoint and go; some do not care.
+                // A stopped process would never learn of it, so it is set going.
+                self.nodes[node].suspended.remove(&run);
                 if self.random.percent(70) {
                     let delay = self.random.between(1, 3_000);
                     self.end_ranks(node, run, RankEnd::Signal(15), delay);
@@ -562,7 +645,13 @@ impl World {
             Act::Clean { run } => {
                 let delay = self.random.between(1, 100);
                 self.end_ranks(node, run, RankEnd::Signal(9), 1);
-                self.happens(node, delay, Happened::Cleaned { run, spent: Spent::default() });
+                let failed = self.hostility(node, run) == Some("epilog");
+                let epilog_failed = failed.then(|| "exit code 1".to_owned());
+                self.happens(
+                    node,
+                    delay,
+                    Happened::Cleaned { run, spent: Spent { epilog_failed, ..Spent::default() } },
+                );
             }
             Act::Suspend { run } => drop(self.nodes[node].suspended.insert(run)),
             Act::Resume { run } => drop(self.nodes[node].suspended.remove(&run)),
@@ -583,7 +672,11 @@ impl World {
         if self.bug == Some(Bug::StartsAlone) {
             self.start_ranks(node, run);
         }
-        let fails = self.is_stormy && self.random.percent(2);
+        let hostility = self.hostility(node, run);
+        if hostility == Some("unready") {
+            return;
+        }
+        let fails = hostility == Some("prolog") || self.is_stormy && self.random.percent(2);
         let happened = if fails {
             let why = Unready::Prolog { status: 1, output: "no such device".into() };
             Happened::NotPrepared { run, why }
@@ -594,19 +687,30 @@ impl World {
     }
 
     fn start_ranks(&mut self, node: usize, run: RunId) {
-        let launch = self.nodes[node].launches[&run].clone();
+        let Some(launch) = self.nodes[node].launches.get(&run).cloned() else {
+            return;
+        };
         let incarnation = self.nodes[node].incarnation;
         self.nodes[node].alive.insert(run, (incarnation, launch.ranks.iter().copied().collect()));
         // A gang's ranks end at about the same time; the job's name says when.
         self.world_sizes.insert(run, launch.world_size);
-        let length: u64 = launch.job_name.parse().unwrap_or(1_000);
+        let hostility = self.hostility(node, run);
+        let length: u64 = match hostility {
+            Some("hangs") => 2 * (STORM + CALM),
+            _ => launch.job_name.parse().unwrap_or(1_000),
+        };
+        if hostility == Some("probe") {
+            let reason = "its probe ended with 1".to_owned();
+            self.happens(node, length / 2, Happened::ProbeFailed { run: Some(run), reason });
+        }
         for rank in launch.ranks {
-            let fails = self.is_stormy && self.random.percent(2);
+            let fails = hostility == Some("fails") || self.is_stormy && self.random.percent(2);
             let delay = if fails { self.random.between(1, length + 1) } else { length + u64::from(rank) };
             let end = RankEnd::Exit(i32::from(fails));
             self.happens(node, delay, Happened::RankEnded { run, rank, end });
             if rank == 0 {
-                let checkpoint = Checkpoint { step: self.now, path: None };
+                let step = if hostility == Some("lies") { u64::MAX } else { self.now };
+                let checkpoint = Checkpoint { step, path: None };
                 self.happens(
                     node,
                     length / 2,
@@ -641,7 +745,111 @@ impl World {
             self.done.entry(*run).or_default().insert(*rank);
         }
         self.nodes[node].alive.retain(|_, (_, ranks)| !ranks.is_empty());
+        match self.is_keeper_frozen(node) {
+            true => self.nodes[node].keeper.news.push(happened),
+            false => self.hear(node, incarnation, happened),
+        }
+    }
+
+    /// The agent hears what its processes did, at once or when it moves again.
+    fn hear(&mut self, node: usize, incarnation: u64, happened: Happened) {
+        if self.nodes[node].agent.is_none() || self.nodes[node].incarnation != incarnation {
+            return;
+        }
+        if self.is_frozen(node) {
+            return self.when_thawed(node, Coming::Heard { node, incarnation, happened });
+        }
         self.with_agent(node, |agent, now| agent.happened(happened, now));
+    }
+
+    fn hostility(&self, node: usize, run: RunId) -> Option<&'static str> {
+        let named = self.nodes[node].launches.get(&run)?.environment.get(HOSTILITY)?;
+        HOSTILE.into_iter().find(|each| each == named)
+    }
+
+    // Processes that stand still.
+
+    fn is_frozen(&self, node: usize) -> bool {
+        self.now < self.nodes[node].frozen_until
+    }
+
+    fn is_keeper_frozen(&self, node: usize) -> bool {
+        self.now < self.nodes[node].keeper.frozen_until
+    }
+
+    fn when_thawed(&mut self, node: usize, coming: Coming) {
+        let left = self.nodes[node].frozen_until.saturating_sub(self.now);
+        self.after(left, coming);
+    }
+
+    fn freeze_keeper(&mut self, node: usize, length: u64) {
+        self.nodes[node].keeper.frozen_since = self.now;
+        self.nodes[node].keeper.frozen_until = self.now + length;
+        let keeper = self.nodes[node].keeper.number;
+        self.after(length, Coming::KeeperBack { node, keeper });
+    }
+
+    /// The keeper moves again: it does what it was told, and tells what it saw.
+    fn thaw_keeper(&mut self, node: usize, keeper: u64) {
+        if self.nodes[node].keeper.number != keeper {
+            return;
+        }
+        let orders = std::mem::take(&mut self.nodes[node].keeper.orders);
+        let news = std::mem::take(&mut self.nodes[node].keeper.news);
+        orders.into_iter().for_each(|act| self.act(node, act));
+        let incarnation = self.nodes[node].incarnation;
+        news.into_iter().for_each(|happened| self.hear(node, incarnation, happened));
+    }
+
+    /// Ends all ranks when the agent has not renewed the lease in time.
+    fn enforce_lease(&mut self, node: usize) {
+        let now = self.agent_time(node);
+        let is_over = self.nodes[node].keeper.lease.is_some_and(|until| until <= now);
+        let trusts = matches!(self.bug, Some(Bug::IgnoresLease | Bug::TrustsAgents));
+        if self.is_keeper_frozen(node) || !is_over || trusts {
+            return;
+        }
+        self.nodes[node].keeper.lease = None;
+        self.happens(node, 1, Happened::LeaseEnded);
+        let runs: Vec<RunId> = self.nodes[node].alive.keys().copied().collect();
+        runs.into_iter().for_each(|run| self.end_ranks(node, run, RankEnd::Signal(9), 2));
+    }
+
+    /// The agent replaces a keeper that does not answer.
+    fn watch_keeper(&mut self, node: usize) {
+        let Node { keeper, agent: Some(_), .. } = &self.nodes[node] else {
+            return;
+        };
+        let now = self.agent_time(node);
+        let is_over = keeper.lease.is_some_and(|until| until + Span(KEEPER_SILENCE_AFTER_LEASE) <= now);
+        let frozen_since = keeper.frozen_since;
+        let is_silent = self.now >= frozen_since + KEEPER_SILENCE;
+        if !self.is_keeper_frozen(node) || !(is_over || is_silent) {
+            return;
+        }
+        self.tell(&format!("the keeper of n{} is replaced", node + 1));
+        let Keeper { orders, news, .. } = self.new_keeper(node);
+        self.nodes[node].alive.clear();
+        let launches: Vec<RunId> = self.nodes[node].launches.keys().copied().collect();
+        for run in launches {
+            self.happens(node, 20, Happened::Lost { run });
+        }
+        // What it was to clean up, its successor cleans up; what it was to start is lost.
+        let cleaned = news.into_iter().filter(|happened| matches!(happened, Happened::Cleaned { .. }));
+        cleaned.for_each(|happened| self.happens(node, 25, happened));
+        for act in orders {
+            match act {
+                Act::Clean { .. } => self.act(node, act),
+                Act::Prepare(launch) => self.happens(node, 20, Happened::Lost { run: launch.run }),
+                _ => {}
+            }
+        }
+    }
+
+    /// Another keeper takes the place of this one.
+    fn new_keeper(&mut self, node: usize) -> Keeper {
+        let number = self.nodes[node].keeper.number + 1;
+        std::mem::replace(&mut self.nodes[node].keeper, Keeper { number, ..Keeper::default() })
     }
 
     // Clients and faults.
@@ -660,16 +868,18 @@ impl World {
         self.marks += 1;
         let mark = format!("mark-{}", self.marks);
         let mut job = self.some_job(some_job);
+        let user = self.make_hostile(&mut job);
         job.labels.insert("mark".into(), mark.clone());
         let node = self.nodes[self.random.between(0, NODES as u64) as usize].name.clone();
         let now = Time(self.now + self.control_skew);
+        let past = self.past_of(&job);
         let Some(control) = &mut self.control else {
             return;
         };
         let (mut acknowledged, mut cancelled) = (Vec::new(), Vec::new());
         match (what, some_job) {
             (0..75, _) => {
-                if let Ok(accepted) = control.submit(Submission { user: "ada".into(), job, key: None }, now) {
+                if let Ok(accepted) = control.submit(Submission { past, ..Submission::new(user, job) }, now) {
                     let jobs = accepted.first.0..accepted.first.0 + u64::from(accepted.count);
                     acknowledged.extend(jobs.map(|job| (JobId(job), mark.clone())));
                 }
@@ -686,6 +896,27 @@ impl World {
             _ => {}
         }
         self.carry_out(acknowledged, cancelled);
+    }
+
+    /// What the journal says of jobs that a dependency names.
+    fn past_of(&self, job: &Job) -> Past {
+        let names = job.policy.dependencies.iter().flat_map(|dependency| &dependency.jobs);
+        names.filter_map(|name| Some((name.clone(), self.disk.past(JobId(name.parse().ok()?))))).collect()
+    }
+
+    /// How an acknowledged job ended: lately, or as the journal has it.
+    fn ended(&self, control: &Control, job: JobId) -> Option<JobState> {
+        control.ended(job).or_else(|| self.disk.ended(job))
+    }
+
+    /// Some jobs harm their nodes or themselves; returns the user.
+    fn make_hostile(&mut self, job: &mut Job) -> &'static str {
+        if !self.is_hostile || !self.random.percent(25) {
+            return "ada";
+        }
+        let how = HOSTILE[self.random.between(0, HOSTILE.len() as u64) as usize];
+        job.environment.set.insert(HOSTILITY.into(), how.into());
+        "mallory"
     }
 
     fn some_job(&mut self, earlier: Option<JobId>) -> Job {
@@ -730,6 +961,19 @@ impl World {
         let pause = self.random.between(200, 8_000);
         self.after(pause, Coming::Fault);
         let node = self.random.between(0, NODES as u64) as usize;
+        if self.freezes && self.random.percent(25) {
+            let longest = [1_000, 5_000, 60_000][self.random.between(0, 3) as usize];
+            let length = self.random.between(100, longest);
+            // Each of the two watches the other; against both standing still there is no remedy.
+            if self.is_frozen(node) || self.is_keeper_frozen(node) {
+                return;
+            }
+            if self.random.percent(40) {
+                return self.freeze_keeper(node, length);
+            }
+            self.nodes[node].frozen_until = self.nodes[node].frozen_until.max(self.now + length);
+            return;
+        }
         match self.random.between(0, 100) {
             0..20 => self.crash_control(),
             20..45 => self.crash_agent(node),
@@ -739,13 +983,13 @@ impl World {
                 // Somewhere between them the connection is reset, and neither can make a new one.
                 if let Some(link) = self.nodes[node].link.filter(|_| self.random.percent(30)) {
                     let delay = self.random.between(1, 2_000);
-                    self.after(delay, Coming::ControlHearsClose { link });
+                    self.after(delay, Coming::ControlHearsClose { link, how: Unlinked::Broken });
                     self.after(delay, Coming::NodeHearsClose { link });
                 }
             }
             70..90 => {
                 if let Some(link) = self.nodes[node].link {
-                    self.after(1, Coming::ControlHearsClose { link });
+                    self.after(1, Coming::ControlHearsClose { link, how: Unlinked::Broken });
                     self.after(2, Coming::NodeHearsClose { link });
                 }
             }
@@ -803,7 +1047,10 @@ impl World {
         let Some(control) = &self.control else {
             return false;
         };
-        control.is_idle() && self.nodes.iter().all(|node| node.alive.is_empty())
+        let now = Time(self.now + self.control_skew);
+        // A node that was taken out late is put back before the end.
+        let serve = control.nodes(now).iter().all(|node| node.state == "idle");
+        control.is_idle() && serve && self.nodes.iter().all(|node| node.alive.is_empty())
     }
 
     fn check_end(&self) -> Result<(), String> {
@@ -811,7 +1058,7 @@ impl World {
         let now = Time(self.now + self.control_skew);
         for job in self.acknowledged.keys() {
             let live = control.job(*job);
-            match control.ended(*job) {
+            match self.ended(control, *job) {
                 Some(_) => {}
                 None if live.is_some() => {
                     let why = control.explain(*job, now).map(|why| why.wait.to_string());
@@ -822,7 +1069,7 @@ impl World {
         }
         self.check_successes(control)?;
         for job in &self.cancelled {
-            let state = control.ended(*job);
+            let state = self.ended(control, *job);
             if state.is_none_or(|state| state == JobState::Waiting) {
                 return Err(format!("{job} was cancelled and is {state:?}"));
             }
@@ -853,7 +1100,7 @@ impl World {
             let is_whole = |(run, ranks): (&RunId, &BTreeSet<u32>)| {
                 self.world_sizes.get(run).is_some_and(|size| ranks.len() as u32 == *size)
             };
-            if control.ended(*job) == Some(JobState::Succeeded) && !runs.any(is_whole) {
+            if self.ended(control, *job) == Some(JobState::Succeeded) && !runs.any(is_whole) {
                 return Err(format!("{job} counts as succeeded, and no run of it was done"));
             }
         }
@@ -873,10 +1120,12 @@ fn name_of(coming: &Coming) -> u64 {
         Coming::Connect { node } => 300 + *node as u64,
         Coming::ToControl { link, .. } => 1000 + link.0,
         Coming::ToNode { link, .. } => 100_000 + link.0,
-        Coming::ControlHearsClose { link } => 200_000 + link.0,
+        Coming::ControlHearsClose { link, .. } => 200_000 + link.0,
         Coming::NodeHearsClose { link } => 300_000 + link.0,
         Coming::Process { node, .. } => 400 + *node as u64,
         Coming::Swept { node, .. } => 500 + *node as u64,
+        Coming::Heard { node, .. } => 600 + *node as u64,
+        Coming::KeeperBack { node, .. } => 700 + *node as u64,
     }
 }
 
@@ -892,6 +1141,7 @@ fn settings() -> Settings {
     settings
 }
 
+/// Nodes that take too long are given up within the storm.
 fn rules() -> Rules {
-    Rules::default()
+    Rules { prepare_within: Span::seconds(20), ..Rules::default() }
 }

@@ -1,11 +1,12 @@
-//! A site's own rules: those of the scheduler (docs/site.md) and the patience of the control plane, in one file.
+//! A site's own rules (docs/site.md): those of the scheduler, the patience of the control plane, and what is kept how long.
 
-use bedplate_control::Rules;
+use bedplate_control::{Folders, Rules};
+use bedplate_daemon::Retention;
 use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
 use bedplate_gangs::{Settings, Span};
 use bedplate_topology::Cluster;
-use bedplate_units::Seconds;
+use bedplate_units::{Bytes, Seconds};
 
 use crate::files;
 use crate::stop::Stop;
@@ -15,22 +16,26 @@ use crate::stop::Stop;
 pub(super) struct Site {
     pub(super) settings: Settings,
     pub(super) rules: Rules,
+    pub(super) retention: Retention,
 }
 
 pub(super) fn read(path: &str, cluster: &Cluster) -> Result<Site, Stop> {
     let text = files::read_text(path)?;
-    let (patience, scheduling) = split(&text);
+    let (running, scheduling) = split(&text);
     let settings = Settings::from_toml(&scheduling, path, cluster)?;
-    Ok(Site { settings, rules: read_rules(Source::new(path, &patience))? })
+    let (rules, retention) = read_running(Source::new(path, &running))?;
+    Ok(Site { settings, rules, retention })
 }
 
-/// The table `[rules]` and everything else, each with empty lines for the other, so that places stay true.
+/// The tables that are not the scheduler's and everything else, each with empty lines for the other, so that places
+/// stay true.
 fn split(text: &str) -> (String, String) {
     let (mut patience, mut scheduling) = (String::new(), String::new());
     let mut is_patience = false;
     for line in text.lines() {
         if line.trim_start().starts_with('[') {
-            is_patience = line.split('#').next().is_some_and(|head| head.trim() == "[rules]");
+            let head = line.split('#').next().unwrap_or("").trim();
+            is_patience = matches!(head, "[rules]" | "[retention]");
         }
         let (to, other) =
             if is_patience { (&mut patience, &mut scheduling) } else { (&mut scheduling, &mut patience) };
@@ -41,14 +46,25 @@ fn split(text: &str) -> (String, String) {
     (patience, scheduling)
 }
 
-fn read_rules(source: Source<'_>) -> Result<Rules, DocumentError> {
+fn read_running(source: Source<'_>) -> Result<(Rules, Retention), DocumentError> {
     let file = Table::parse(source)?;
-    let mut found = Rules::default();
+    let (mut found, mut kept) = (Rules::default(), Retention::default());
     if let Some(table) = file.table("rules")? {
         rules(&table, &mut found)?;
     }
+    if let Some(table) = file.table("retention")? {
+        retention(&table, &mut kept, &mut found.folders)?;
+    }
     file.finish()?;
-    Ok(found)
+    Ok((found, kept))
+}
+
+fn retention(table: &Table, kept: &mut Retention, folders: &mut Folders) -> Result<(), DocumentError> {
+    kept.age = span(table, "age")?.or(kept.age);
+    kept.jobs = table.optional("jobs")?.or(kept.jobs);
+    folders.age = span(table, "folders_age")?.unwrap_or(folders.age);
+    folders.bytes = table.optional::<Bytes>("folders_size")?.map_or(folders.bytes, |size| size.get() as u64);
+    table.finish()
 }
 
 fn rules(table: &Table, rules: &mut Rules) -> Result<(), DocumentError> {
@@ -89,8 +105,9 @@ mod tests {
         let (patience, scheduling) = split(text);
         let settings =
             Settings::from_toml(&scheduling, "site.toml", &cluster).map_err(|error| error.to_string())?;
-        let rules = read_rules(Source::new("site.toml", &patience)).map_err(|error| error.to_string())?;
-        Ok(Site { settings, rules })
+        let running = read_running(Source::new("site.toml", &patience));
+        let (rules, retention) = running.map_err(|error| error.to_string())?;
+        Ok(Site { settings, rules, retention })
     }
 
     #[test]
@@ -104,11 +121,20 @@ mod tests {
     }
 
     #[test]
+    fn a_site_says_what_is_kept_how_long() {
+        let text = "[retention]\nage = \"30 days\"\njobs = 5\nfolders_age = \"2h\"\nfolders_size = \"3 GB\"\n[rules]\n";
+        let site = site(text).unwrap();
+        assert_eq!(site.retention, Retention { age: Some(Span::days(30)), jobs: Some(5) });
+        assert_eq!(site.rules.folders, Folders { age: Span::hours(2), bytes: 3_000_000_000 });
+    }
+
+    #[test]
     fn mistakes_are_named() {
         for (text, why) in [
             ("[rules]\nheartbeat = \"2s\"\nsilence = \"3s\"\n", "twice the heartbeat"),
             ("[rules]\nsilnce = \"3s\"\n", "silnce"),
             ("[rule]\n", "rule"),
+            ("[retention]\njob = 3\n", "job"),
         ] {
             let error = site(text).unwrap_err();
             assert!(error.contains(why), "{error}");

@@ -1,0 +1,58 @@
+//! `bedplate history prune`: old jobs leave the journal.
+
+use bedplate_units::{Seconds, grouped};
+use serde_json::json;
+
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::present::moment;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate history prune --dry-run
+  bedplate history prune --older-than 90d
+  bedplate history prune --keep 100000 --json
+
+Only jobs that have ended go, with their runs, notes and keys; usage counts
+what is left. Without --older-than and --keep the limits of the site hold, which
+the daemon keeps by itself ([retention] in docs/site.md).")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Remove jobs that ended long ago
+    Prune(Prune),
+}
+
+#[derive(clap::Args)]
+struct Prune {
+    /// Jobs that ended longer ago than this, as 90d
+    #[arg(long, value_name = "TIME")]
+    older_than: Option<Seconds>,
+    /// All but this many of those that ended last
+    #[arg(long, value_name = "COUNT")]
+    keep: Option<u64>,
+    /// Only count what would go
+    #[arg(long)]
+    dry_run: bool,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let Command::Prune(prune) = &arguments.command;
+    let older_than_s = prune.older_than.map(|time| time.get() as u64);
+    let pruned = prune.connection.local("history")?.prune(older_than_s, prune.keep, prune.dry_run)?;
+    if console.is_json() {
+        return console.json(&json!(pruned));
+    }
+    let would = if prune.dry_run { "would be removed" } else { "removed" };
+    let counts = [(pruned.jobs, "jobs"), (pruned.runs, "runs"), (pruned.notes, "notes")];
+    let counts: Vec<String> = counts.map(|(count, what)| format!("{} {what}", grouped(count))).into();
+    console.line(&format!("{would}: {}, up to {} UTC", counts.join(", "), moment(pruned.before_ms)))
+}
