@@ -105,6 +105,20 @@ impl Reader {
         found.map_err(reading)
     }
 
+    /// The first tasks of an array by their indices; none for a job that is no array.
+    pub fn tasks(&self, array: JobId, limit: usize) -> Result<Vec<(u32, JobId, JobState)>, JournalError> {
+        let read = || -> rusqlite::Result<Vec<(u32, JobId, JobState)>> {
+            let mut statement = self.connection.prepare_cached(
+                "SELECT array_index, id, state FROM jobs WHERE array_id = ?1 ORDER BY id LIMIT ?2",
+            )?;
+            let found = statement.query_map(params![array.0, limit], |row| {
+                Ok((row.get(0)?, JobId(row.get(1)?), rows::state(row, 2)?))
+            })?;
+            found.collect()
+        };
+        read().map_err(JournalError::reading("the tasks of an array"))
+    }
+
     /// All runs of a job, in order.
     pub fn runs(&self, job: JobId) -> Result<Vec<RunRow>, JournalError> {
         self.find_runs(job).map_err(JournalError::reading("the runs of a job"))

@@ -89,7 +89,6 @@ async fn with_history(call: &Call, filter: JobFilter) -> Result<Vec<JobView>, Ap
 
 /// `GET /v1/jobs/{label}`
 pub(crate) async fn show(call: Call) -> Result<Answer, ApiError> {
-    const MOST_TASKS: usize = 1_000;
     let jobs = history::find_jobs(&call.app, &call.parameters[0]).await?;
     let Known { id, view, text } = history::known(&call.app, jobs[0]).await?;
     let (runs, notes) = history::past(&call.app, id).await?;
@@ -107,19 +106,21 @@ pub(crate) async fn show(call: Call) -> Result<Answer, ApiError> {
         shown["text"] = json!(text);
     }
     if jobs.len() > 1 {
-        let mut tasks = history::ended_jobs(&call.app, &call.parameters[0]).await?;
-        tasks.truncate(MOST_TASKS);
-        shown["tasks"] = json!(current(&call.app, tasks).await?);
+        shown["tasks"] = json!(tasks(&call.app, id).await?);
     }
     Ok(answer::ok(&shown))
 }
 
-/// States from the journal, brought up to date for the jobs that live.
-async fn current(app: &App, tasks: Vec<(JobId, JobState)>) -> Result<Vec<Value>, ApiError> {
+/// The tasks of an array from the journal, their states brought up to date where they live.
+async fn tasks(app: &App, array: JobId) -> Result<Vec<Value>, ApiError> {
+    const MOST_TASKS: usize = 1_000;
+    let tasks = app.readers.ask(move |reader| reader.tasks(array, MOST_TASKS)).await?;
     let states = move |control: &bedplate_control::Control, _| {
-        let now = |id| control.job_state(id).or(control.ended(id));
-        let tasks = tasks.into_iter().map(|(id, state)| (id, now(id).unwrap_or(state)));
-        tasks.map(|(id, state)| json!({ "id": id.0, "state": state })).collect()
+        let task = |(index, id, state): (u32, JobId, JobState)| {
+            let state = control.job_state(id).or(control.ended(id)).unwrap_or(state);
+            json!({ "id": id.0, "label": format!("{}_{index}", array.0), "state": state })
+        };
+        tasks.into_iter().map(task).collect()
     };
     Ok(app.control.ask(states).await?)
 }

@@ -1,0 +1,200 @@
+//! A stream of jobs on six nodes, hostile ones among them, while daemon, agents and keepers are killed and frozen.
+//!
+//! First the storm, then the calm. Every rank of an honest job holds a lock of its own for as long as anything of it lives, so
+//! that two runs of one job at once are seen where they would do harm. What is drawn follows from a seed; what happens
+//! also depends on the machine, so nothing is asserted about when.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bedplate_random::Random;
+use serde_json::Value;
+
+use super::{Cluster, PROGRAM, process_with, signal, succeeded};
+
+const NODES: u32 = 6;
+const FAULTS: usize = 100;
+/// Faults that happen at once.
+const INJECTORS: u64 = 3;
+const SEED: u64 = 20_261_116;
+/// How long everything may take to end after the last fault, on a machine of any speed.
+const CALM: Duration = Duration::from_secs(600);
+
+/// Holds the lock of its rank while it and its children live, and says so where the lock is taken already.
+const HONEST: &str = "exec 9>\"$LOCKS/$BEDPLATE_JOB.$RANK\"; \
+    flock -n 9 || echo \"job $BEDPLATE_JOB rank $RANK\" >> \"$LOCKS/overlaps\"; \
+    sleep 0.4; echo done";
+
+/// Jobs that harm whom they can reach.
+const HOSTILE: [(&str, &str); 8] = [
+    ("kills its parent", "kill -9 $PPID; sleep 600"),
+    ("kills its whole group", "kill -9 0"),
+    ("puts a pipe in the place of its report", "rm -f $BEDPLATE_REPORT; mkfifo $BEDPLATE_REPORT; sleep 0.3"),
+    ("does not let itself be ended", "trap '' TERM INT HUP; while :; do sleep 1; done"),
+    ("leaves a process behind", "setsid sh -c 'exec >/dev/null 2>&1; sleep 600' & exit 0"),
+    ("floods its log", "head -c 30000000 /dev/zero"),
+    ("floods its report", "yes checkpoint 1 | head -c 3000000 >> $BEDPLATE_REPORT"),
+    ("fails", "exit 9"),
+];
+
+#[test]
+fn one_bad_job_harms_only_itself_while_everything_else_is_killed_and_frozen() {
+    let cluster = Cluster::prepare();
+    let locks = cluster.folder.join("locks");
+    fs::create_dir_all(&locks).expect("the folder is ours");
+    fs::write(cluster.folder.join("site.toml"), "[rules]\nmost_losses = 100000\n").expect("the folder is ours");
+    cluster.start(&["--nodes", &NODES.to_string(), "--like", "p5.48xlarge", "--site", "site.toml"]);
+    let mut supervisor = patient_supervisor(&cluster);
+
+    let injected = AtomicUsize::new(0);
+    let jobs = thread::scope(|scope| {
+        for index in 0..INJECTORS {
+            let (cluster, injected) = (&cluster, &injected);
+            scope.spawn(move || {
+                let mut random = Random::stream(SEED, index);
+                while injected.fetch_add(1, Ordering::Relaxed) < FAULTS {
+                    inject(cluster, &mut random);
+                }
+            });
+        }
+        let is_storm = || injected.load(Ordering::Relaxed) < FAULTS;
+        submit_while(&cluster, &locks, is_storm)
+    });
+    assert!(jobs.honest.len() >= 10, "only {} honest jobs were taken in", jobs.honest.len());
+
+    let began = Instant::now();
+    for job in &jobs.honest {
+        let end = until_ended(&cluster, job, began);
+        assert_eq!(end["state"], "succeeded", "{end:#}");
+    }
+    for job in &jobs.hostile {
+        let _ = cluster.run(&["job", "cancel", job]);
+        until_ended(&cluster, job, began);
+    }
+    let overlaps = fs::read_to_string(locks.join("overlaps")).unwrap_or_default();
+    assert_eq!(overlaps, "", "ranks of two runs of one job lived at once");
+    let nodes = cluster.json(&["node", "list"]);
+    for node in nodes["nodes"].as_array().expect("a list of nodes") {
+        let is_in_service = node["state"] == "idle" || node["state"] == "busy";
+        assert!(is_in_service && node["reason"].is_null(), "no job takes a node out of service: {node:#}");
+    }
+    let all = cluster.submit(&["--nodes", &NODES.to_string(), "--gpus-per-node", "8", "--", "true"]);
+    assert_eq!(until_ended(&cluster, &all, began)["state"], "succeeded");
+    cluster.down();
+    supervisor.wait().expect("it was started here");
+}
+
+/// What was acknowledged.
+#[derive(Default)]
+struct Acknowledged {
+    honest: Vec<String>,
+    hostile: Vec<String>,
+}
+
+/// One job after the other while the storm lasts; every third is hostile. A submission may fail when no daemon answers: then
+/// nobody was promised anything.
+fn submit_while(cluster: &Cluster, locks: &Path, is_storm: impl Fn() -> bool) -> Acknowledged {
+    let mut jobs = Acknowledged::default();
+    let setting = format!("LOCKS={}", locks.display());
+    for number in 0.. {
+        if !is_storm() {
+            break;
+        }
+        let is_hostile = number % 3 == 2;
+        let (nodes, time, script) = match is_hostile {
+            true => ("1", "5s", HOSTILE[number / 3 % HOSTILE.len()].1),
+            false => (["1", "2", "3"][number % 2], "10m", HONEST),
+        };
+        let flags = ["submit", "--nodes", nodes, "--gpus-per-node", "2", "--time", time, "--env", &setting];
+        let command = ["--", "sh", "-c", script];
+        let output = cluster.run(&[&flags[..], &command[..]].concat());
+        if output.status.success() {
+            let job = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+            if is_hostile { jobs.hostile.push(job) } else { jobs.honest.push(job) }
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    jobs
+}
+
+/// Kills or freezes a daemon, an agent or a keeper, for less or for longer than a lease lasts.
+fn inject(cluster: &Cluster, random: &mut Random) {
+    let victims = victims(cluster);
+    if !victims.is_empty() {
+        let victim = victims[random.below(victims.len() as u64) as usize];
+        match random.below(3) {
+            0 => try_signal(victim, "-KILL"),
+            kind => {
+                try_signal(victim, "-STOP");
+                let long = if kind == 1 { 0 } else { 4_000 };
+                thread::sleep(Duration::from_millis(long + random.below(1_000)));
+                try_signal(victim, "-CONT");
+            }
+        }
+    }
+    thread::sleep(Duration::from_millis(200 + random.below(600)));
+}
+
+/// The daemon, all agents and all keepers of the cluster. Guardians, which are keepers' children, are part of a run.
+fn victims(cluster: &Cluster) -> Vec<u32> {
+    let mark = format!("BEDPLATE_CLUSTER={}", cluster.folder.display());
+    let read = |pid: u32, file: &str| {
+        let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+        String::from_utf8_lossy(&text).replace('\0', " ")
+    };
+    let is_agent = |pid: u32| read(pid, "cmdline").contains(" agent ");
+    let pids = fs::read_dir("/proc").expect("Linux has it").flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    let is_victim = |pid: &u32| {
+        let line = read(*pid, "cmdline");
+        let is_keeper = || line.trim_end().ends_with(" keeper") && parent(*pid).is_some_and(is_agent);
+        let is_ours = || read(*pid, "environ").contains(&mark);
+        (line.contains(" daemon ") || line.contains(" agent ") || is_keeper()) && is_ours()
+    };
+    pids.filter(is_victim).collect()
+}
+
+fn parent(pid: u32) -> Option<u32> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// The victim may have ended meanwhile.
+fn try_signal(pid: u32, signal: &str) {
+    let killed = Command::new("kill").args([signal, &pid.to_string()]).output();
+    drop(killed.expect("every host has `kill`"));
+}
+
+/// Replaces the cluster's supervisor by one that does not wait ever longer between starts: here all of them die for no fault of
+/// their own.
+fn patient_supervisor(cluster: &Cluster) -> std::process::Child {
+    signal(process_with(cluster, " supervise ", 0), "-KILL");
+    let state = cluster.folder.join("state").display().to_string();
+    let supervisor = Command::new(PROGRAM)
+        .args(["supervise", "--longest-delay", "1", "--state-dir", &state])
+        .env("BEDPLATE_CLUSTER", &state)
+        .spawn();
+    supervisor.expect("the program was built before its tests")
+}
+
+/// The job once it has ended. Commands may fail while a daemon comes back.
+fn until_ended(cluster: &Cluster, job: &str, began: Instant) -> Value {
+    loop {
+        let output = cluster.run(&["--json", "job", "show", job]);
+        if output.status.success() {
+            let shown: Value = serde_json::from_slice(&output.stdout).expect("JSON was asked for");
+            if shown["ended_ms"].is_u64() {
+                return shown;
+            }
+        }
+        if began.elapsed() > CALM {
+            succeeded(&output);
+            panic!("job {job} does not end: {}", String::from_utf8_lossy(&output.stdout));
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
