@@ -21,6 +21,8 @@ pub(crate) struct Places {
     /// In front of every rank's `PATH`.
     pub(crate) programs: PathBuf,
     pub(crate) socket: PathBuf,
+    /// Is there when the control plane has let the node in since the agent started.
+    pub(crate) joined: PathBuf,
     /// Of directories.
     mode: u32,
 }
@@ -46,8 +48,10 @@ impl Places {
             runs: state.join("runs"),
             programs: state.join(format!("programs-{node}")),
             socket: socket_path(&state, node),
+            joined: state.join(format!("joined-{node}")),
             mode,
         };
+        let _ = fs::remove_file(&places.joined);
         make_directory(&places.runs, mode).map_err(failed)?;
         places.link_programs(program).map_err(failed)?;
         Ok(places)

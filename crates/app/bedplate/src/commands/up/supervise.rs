@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
+use super::join::Joined;
 use super::{Shape, launch};
 use crate::connection::state_directory;
 use crate::console::Console;
@@ -65,6 +66,10 @@ impl Supervisor<'_> {
     fn look(&mut self) -> bool {
         reap();
         let Ok(_held) = launch::hold(&self.state) else { return false };
+        if let Some(joined) = Joined::find(&self.state) {
+            self.look_at_agent(&joined);
+            return true;
+        }
         let Ok(Some(shape)) = Shape::find(&self.state) else { return false };
         match self.state.beacon() {
             // A daemon that ended in good order has taken its beacon away.
@@ -77,6 +82,20 @@ impl Supervisor<'_> {
                 self.start_daemon(&shape);
                 true
             }
+        }
+    }
+
+    /// Of a machine that has joined a cluster elsewhere; whether the control plane hears it is known there alone.
+    fn look_at_agent(&mut self, joined: &Joined) {
+        let name = joined.node.as_str();
+        match launch::find_agent(&self.state, &NodeId::from(name)) {
+            Some(_) => self.watch(name).is_well(Instant::now()),
+            None if self.watch(name).may_start(Instant::now()) => {
+                self.console.say(&format!("the agent of {name} is gone; starting it again"));
+                let started = joined.start_agent(&self.state);
+                self.tell_failure(started);
+            }
+            None => {}
         }
     }
 
