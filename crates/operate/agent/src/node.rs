@@ -302,8 +302,7 @@ impl Node {
             }
             message => {
                 if matches!(message, ToAgent::Welcome { .. }) {
-                    // For who started the agent; without it the node works as well.
-                    let _ = std::fs::write(&self.places.joined, "");
+                    self.places.say_joined();
                 }
                 self.agent.told(message, now());
             }

@@ -1,7 +1,8 @@
 //! Where things of a node and of its runs lie in the state directory.
 
+use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -65,6 +66,11 @@ impl Places {
             symlink(program, link)?;
         }
         Ok(())
+    }
+
+    /// For who started the agent; without it the node works as well.
+    pub(crate) fn say_joined(&self) {
+        let _ = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.joined);
     }
 
     /// The directory of a run on this node. Its path is made of numbers and the node's name alone.
