@@ -61,7 +61,9 @@ pub(crate) enum Command {
     Train(train::Arguments),
     /// Start a cluster on this machine
     Up(up::Arguments),
-    /// End a cluster on this machine
+    /// Make this machine a node of a cluster on another one
+    Join(up::join::Arguments),
+    /// End what `up` or `join` started on this machine
     Down(down::Arguments),
     /// Give a cluster a job: a file, a batch script or a command
     Submit(Box<submit::Arguments>),

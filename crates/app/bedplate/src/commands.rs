@@ -53,6 +53,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Up(arguments) => up::run(&arguments, context, console),
         Command::Daemon(arguments) => daemon::run(&arguments, context, console),
         Command::Unit(arguments) => unit::run(&arguments, console),
+        Command::Join(arguments) => up::join::run(&arguments, context, console),
         Command::Supervise(arguments) => up::supervise::run(&arguments, context, console),
         Command::Down(arguments) => down::run(&arguments, console),
         Command::Submit(arguments) => submit::run(&arguments, console),

@@ -1,5 +1,7 @@
 //! The real program with real processes: a cluster comes up, works, breaks, heals and leaves nothing behind.
 
+mod faults;
+
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
 use std::path::{Path, PathBuf};
@@ -20,14 +22,23 @@ struct Cluster {
 
 impl Cluster {
     fn up(arguments: &[&str]) -> Self {
+        let cluster = Self::prepare();
+        cluster.start(arguments);
+        cluster
+    }
+
+    /// The folder alone.
+    fn prepare() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         let folder = std::env::temp_dir().join(format!("bp-test-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).expect("the machine of the tests has it");
-        let cluster = Self { folder: fs::canonicalize(folder).expect("the machine of the tests has it") };
+        Self { folder: fs::canonicalize(folder).expect("the machine of the tests has it") }
+    }
+
+    fn start(&self, arguments: &[&str]) {
         let up: Vec<&str> = ["up"].into_iter().chain(arguments.iter().copied()).collect();
-        succeeded(&cluster.run(&up));
-        cluster
+        succeeded(&self.run(&up));
     }
 
     fn run(&self, arguments: &[&str]) -> Output {

@@ -20,3 +20,4 @@ mod tokens;
 mod usage;
 
 pub(crate) use dispatch::{App, Shutdown, answer};
+pub(crate) use logs::MOST_READS;

@@ -21,7 +21,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
 use tokio::time::{sleep, timeout};
 
-use crate::api::{self, App, Shutdown};
+use crate::api::{self, App, MOST_READS, Shutdown};
 use crate::clock::Clock;
 use crate::connection::{Activity, Watched};
 use crate::control_thread::{ControlThread, Surroundings};
@@ -203,6 +203,7 @@ impl Daemon {
             clients: Clients::new(&options.limits),
             at_once: Arc::new(Semaphore::new(options.limits.requests_at_once)),
             explanations: Semaphore::new(2),
+            left_behind: Arc::new(Semaphore::new(MOST_READS)),
             readers: Readers::new(state.journal()),
             writer: writer.clone(),
             options,

@@ -98,7 +98,7 @@ impl Cgroups {
         let (base, version) = self.memory.as_ref()?;
         let directory = base.join(group);
         fs::create_dir(&directory).ok()?;
-        let limited = Limited { directory, version: *version };
+        let limited = Limited { directory, version: *version, memory_mib };
         let bytes = memory_mib.saturating_mul(1 << 20).to_string();
         match version {
             Version::One => put(&limited.directory, "memory.limit_in_bytes", &bytes)?,
@@ -131,6 +131,7 @@ impl Cgroups {
 pub(crate) struct Limited {
     directory: PathBuf,
     version: Version,
+    pub(crate) memory_mib: u64,
 }
 
 impl Limited {
@@ -156,9 +157,28 @@ impl Limited {
         text.trim().parse::<u64>().unwrap_or(0) >> 20
     }
 
+    /// How often the kernel has killed a process inside for want of memory.
+    pub(crate) fn memory_kills(&self) -> u64 {
+        let file = match self.version {
+            Version::One => "memory.oom_control",
+            Version::Two => "memory.events",
+        };
+        count_in(&fs::read_to_string(self.directory.join(file)).unwrap_or_default())
+    }
+
     pub(crate) fn remove(&self) {
         let _ = fs::remove_dir(&self.directory);
     }
+}
+
+/// How often the kernel has killed any process of this host for want of memory.
+pub(crate) fn memory_kills_of_host() -> u64 {
+    count_in(&fs::read_to_string("/proc/vmstat").unwrap_or_default())
+}
+
+fn count_in(text: &str) -> u64 {
+    let count = text.lines().find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|count| count.trim().parse().ok()).unwrap_or(0)
 }
 
 /// Removes the empty cgroups of keepers that have ended, those of their runs first.
@@ -250,6 +270,13 @@ mod tests {
 33 30 0:29 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
 ";
     const OWN: &str = "4:memory:/job/7\n1:cpu,cpuacct:/docker/abc/inner\n0::/user\n";
+
+    #[test]
+    fn kills_for_want_of_memory_are_counted() {
+        assert_eq!(count_in("low 0\nhigh 0\nmax 7\noom 3\noom_kill 2\noom_group_kill 1\n"), 2);
+        assert_eq!(count_in("oom_kill_disable 0\nunder_oom 0\noom_kill 5\n"), 5);
+        assert_eq!(count_in(""), 0);
+    }
 
     #[test]
     fn own_directories_are_found_in_both_versions_and_in_containers() {

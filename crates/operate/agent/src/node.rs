@@ -63,6 +63,7 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
     tokio::spawn(link::keep(node.options.clone(), tls, node.weather.clone(), events));
     let outcome = node.attend(incoming).await;
     let _ = std::fs::remove_file(&node.places.socket);
+    let _ = std::fs::remove_file(&node.places.joined);
     // Their links close, which ends them and their runs.
     node.guards.clear();
     if let Some(keeper) = node.keeper.take() {
@@ -302,7 +303,12 @@ impl Node {
                 (self.options.remark)(&format!("the control plane does not let this node join: {why}"));
                 self.agent.told(ToAgent::Unwelcome { why }, now());
             }
-            message => self.agent.told(message, now()),
+            message => {
+                if matches!(message, ToAgent::Welcome { .. }) {
+                    self.places.say_joined();
+                }
+                self.agent.told(message, now());
+            }
         }
     }
 

@@ -1,7 +1,8 @@
 //! Where things of a node and of its runs lie in the state directory.
 
+use std::fs::OpenOptions;
 use std::io;
-use std::os::unix::fs::{DirBuilderExt, PermissionsExt, symlink};
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::{env, fs};
 
@@ -21,6 +22,8 @@ pub(crate) struct Places {
     /// In front of every rank's `PATH`.
     pub(crate) programs: PathBuf,
     pub(crate) socket: PathBuf,
+    /// Is there when the control plane has let the node in since the agent started.
+    pub(crate) joined: PathBuf,
     /// Of directories.
     mode: u32,
 }
@@ -46,8 +49,10 @@ impl Places {
             runs: state.join("runs"),
             programs: state.join(format!("programs-{node}")),
             socket: socket_path(&state, node),
+            joined: state.join(format!("joined-{node}")),
             mode,
         };
+        let _ = fs::remove_file(&places.joined);
         make_directory(&places.runs, mode).map_err(failed)?;
         places.link_programs(program).map_err(failed)?;
         Ok(places)
@@ -66,6 +71,11 @@ impl Places {
     /// The directory of all runs, and the name that this node has in each.
     pub(crate) fn runs(&self) -> (PathBuf, String) {
         (self.runs.clone(), self.node.clone())
+    }
+
+    /// For who started the agent; without it the node works as well.
+    pub(crate) fn say_joined(&self) {
+        let _ = OpenOptions::new().create(true).append(true).mode(0o600).open(&self.joined);
     }
 
     /// The directory of a run on this node. Its path is made of numbers and the node's name alone.

@@ -157,19 +157,35 @@ fn what_a_run_used_is_told() {
 }
 
 #[test]
-fn a_memory_limit_holds_where_the_node_says_so() {
+fn a_memory_limit_holds_where_the_node_says_so_and_out_of_memory_is_called_that() {
     let cluster = Cluster::start(&["n1"]);
     let enforced = cluster.hello("n1").host.enforced;
     if !enforced.iter().any(|each| each.starts_with("memory")) {
         println!("SKIPPED: this host lets no memory limit be set ({enforced:?})");
         return;
     }
-    let mut launches = gang(1, &["n1"], "head -c 300000000 /dev/zero | tail");
+    // `tail` keeps a line of 300 MB; a shell says by its status, and later, that its child was killed.
+    let too_much =
+        ["head -c 300000000 /dev/zero | tail", "head -c 300000000 /dev/zero | tail -n 1 | wc -c; exit 137"];
+    for (job, command) in (1..).zip(too_much) {
+        let mut launches = gang(job, &["n1"], command);
+        launches[0].memory_mib = 50;
+        launches[0].stdout = Some("/dev/null".to_owned());
+        cluster.start_gang(&launches);
+        let end = RankEnd::OutOfMemory { limit_mib: Some(50) };
+        assert_eq!(
+            cluster.released(launches[0].run, "n1").failed,
+            Some(FailedRank { rank: 0, end }),
+            "{command}"
+        );
+        assert_eq!(end.to_string(), "out of memory: its run may use 50 MiB on a node");
+    }
+    // One that is merely killed is not out of memory.
+    let mut launches = gang(9, &["n1"], "kill -9 $$");
     launches[0].memory_mib = 50;
-    launches[0].stdout = Some("/dev/null".to_owned());
     cluster.start_gang(&launches);
-    let end = cluster.released(launches[0].run, "n1");
-    assert_eq!(end.failed, Some(FailedRank { rank: 0, end: RankEnd::Exit(137) }), "{end:?}");
+    let failed = cluster.released(launches[0].run, "n1").failed;
+    assert_eq!(failed, Some(FailedRank { rank: 0, end: RankEnd::Signal(9) }));
 }
 
 #[test]

@@ -254,6 +254,11 @@ pub enum RankEnd {
     NotStarted(i32),
     /// The guardian of its run was killed, and everything of the run with it.
     Unguarded,
+    /// The kernel killed it: its run had used all the memory it may. Without a limit it is only known that the kernel
+    /// killed something on the host for want of memory at that time.
+    OutOfMemory {
+        limit_mib: Option<u64>,
+    },
 }
 
 impl RankEnd {
@@ -267,7 +272,7 @@ impl RankEnd {
             RankEnd::Exit(code) => code,
             RankEnd::Signal(signal) => 128 + signal,
             RankEnd::NotStarted(_) => 127,
-            RankEnd::Unguarded => 128 + 9,
+            RankEnd::Unguarded | RankEnd::OutOfMemory { .. } => 128 + 9,
         }
     }
 }
@@ -280,6 +285,12 @@ impl std::fmt::Display for RankEnd {
             RankEnd::NotStarted(2) => write!(f, "its program was not found"),
             RankEnd::NotStarted(13) => write!(f, "its program may not be executed"),
             RankEnd::NotStarted(number) => write!(f, "it could not be started (error {number})"),
+            RankEnd::OutOfMemory { limit_mib: Some(mib) } => {
+                write!(f, "out of memory: its run may use {mib} MiB on a node")
+            }
+            RankEnd::OutOfMemory { limit_mib: None } => {
+                write!(f, "out of memory, most likely: killed while the kernel killed for memory on its host")
+            }
             RankEnd::Unguarded => {
                 write!(f, "the guardian of its run was killed, most likely by a process of the run")
             }

@@ -9,6 +9,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
+use super::up::join::Joined;
 use super::up::{CLUSTER, UpError, stop_supervisor};
 use crate::connection::state_directory;
 use crate::console::Console;
@@ -51,6 +52,7 @@ pub(crate) fn take_down(state: &StateDirectory, force: bool, console: &Console) 
     stop_supervisor(state);
     let found = processes(state.path());
     let count = found.len();
+    Joined::forget(state);
     if count == 0 {
         let _ = std::fs::remove_file(state.beacon_path());
         console.say("nothing runs there");

@@ -4,6 +4,7 @@
 //! state directory has all that is needed to find them again, to start them again, and to end them.
 
 mod error;
+pub(crate) mod join;
 mod launch;
 mod shape;
 mod share;
@@ -37,6 +38,7 @@ Examples:
   bedplate up --nodes 4 --like p5.48xlarge     nodes that pretend to be larger
   bedplate up --cluster cluster.toml --site site.toml
   bedplate up --nodes 2 --foreground           until Ctrl-C
+  bedplate up --listen 10.0.0.1:7431 --remote 1   and another machine, which joins
 
 GPUs that this machine does not have are pretended: slots that are leased,
 numbered and enforced as real ones are. Jobs run as you; started by root, each
@@ -53,6 +55,9 @@ pub(crate) struct Arguments {
     /// So many nodes more, that take the place of lost ones
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     pub(crate) spare: u32,
+    /// So many nodes more, that are other machines and join; needs --listen
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    pub(crate) remote: u32,
     /// A whole cluster: INSTANCE:COUNT, or the file of a description
     #[arg(long, value_name = "CLUSTER", conflicts_with_all = ["nodes", "like", "spare"])]
     pub(crate) cluster: Option<String>,
@@ -76,7 +81,7 @@ pub(crate) struct Arguments {
 impl Arguments {
     /// Whether anything was said about what the cluster shall be.
     fn names_a_shape(&self) -> bool {
-        self.nodes.is_some() || self.like.is_some() || self.cluster.is_some() || self.spare > 0
+        self.nodes.is_some() || self.like.is_some() || self.cluster.is_some() || self.spare + self.remote > 0
     }
 }
 
@@ -131,8 +136,8 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
     shape.keep(&state)?;
     let held = hold(&state)?;
     let driver = start_daemon(&state, &shape, context, console)?;
-    let missing: Vec<NodeId> =
-        driver.nodes()?.into_iter().filter(|node| !node.is_linked).map(|node| node.name).collect();
+    let is_missing = |node: &NodeSummary| !node.is_linked && shape.share(node.name.as_str()).is_some();
+    let missing: Vec<NodeId> = driver.nodes()?.into_iter().filter(is_missing).map(|node| node.name).collect();
     for name in &missing {
         if find_agent(&state, name).is_none() {
             start_agent(&state, &driver, &shape, name)?;
@@ -149,6 +154,7 @@ fn bring_up(arguments: &Arguments, context: &Context, console: &mut Console) -> 
 fn report(driver: &Local, shape: &Shape, console: &mut Console) -> Result<(), Stop> {
     let nodes = driver.nodes()?;
     let machine = Machine::this();
+    let invitations = join::invite(driver, &nodes, shape)?;
     if console.is_json() {
         return console.json(&json!({
             "server": driver.place().url(),
@@ -156,6 +162,7 @@ fn report(driver: &Local, shape: &Shape, console: &mut Console) -> Result<(), St
             "nodes": nodes,
             "machine": { "cores": machine.cores, "memory_mib": machine.memory_mib, "gpus": machine.gpus },
             "over_commitment": shape.over_commitment(machine),
+            "join": invitations,
         }));
     }
     for line in describe(&nodes, shape) {
@@ -164,6 +171,12 @@ fn report(driver: &Local, shape: &Shape, console: &mut Console) -> Result<(), St
     console.line(&format!("server: {}", driver.place().url()))?;
     if let Some(fingerprint) = &driver.place().fingerprint {
         console.line(&format!("fingerprint: {fingerprint}"))?;
+    }
+    if !invitations.is_empty() {
+        console.say("on each machine that joins, one of these:");
+    }
+    for invitation in &invitations {
+        console.line(invitation)?;
     }
     if !nix::unistd::geteuid().is_root() {
         console.say(ONE_USER);
@@ -189,7 +202,10 @@ pub(crate) fn describe(nodes: &[NodeSummary], shape: &Shape) -> Vec<String> {
     };
     let mut lines = vec![format!("{}: {linked} of {} nodes, {devices}", shape.name, nodes.len())];
     for node in nodes.iter().filter(|node| !node.is_linked || node.reason.is_some()) {
-        let down = || format!("down; `bedplate node start {}`", node.name);
+        let down = || match shape.share(node.name.as_str()) {
+            Some(_) => format!("down; `bedplate node start {}`", node.name),
+            None => "has not joined".to_owned(),
+        };
         let why = node.reason.as_ref().map_or_else(down, |reason| reason.text.clone());
         lines.push(format!("{}: {why}", node.name));
     }

@@ -46,7 +46,8 @@ fn one_bad_job_harms_only_itself_while_everything_else_is_killed_and_frozen() {
     let cluster = Cluster::prepare();
     let locks = cluster.folder.join("locks");
     fs::create_dir_all(&locks).expect("the folder is ours");
-    fs::write(cluster.folder.join("site.toml"), "[rules]\nmost_losses = 100000\n").expect("the folder is ours");
+    fs::write(cluster.folder.join("site.toml"), "[rules]\nmost_losses = 100000\n")
+        .expect("the folder is ours");
     cluster.start(&["--nodes", &NODES.to_string(), "--like", "p5.48xlarge", "--site", "site.toml"]);
     let mut supervisor = patient_supervisor(&cluster);
 
@@ -99,7 +100,7 @@ struct Acknowledged {
 /// nobody was promised anything.
 fn submit_while(cluster: &Cluster, locks: &Path, is_storm: impl Fn() -> bool) -> Acknowledged {
     let mut jobs = Acknowledged::default();
-    let setting = format!("LOCKS={}", locks.display());
+    let setting = format!("ALL,LOCKS={}", locks.display());
     for number in 0.. {
         if !is_storm() {
             break;
@@ -109,7 +110,8 @@ fn submit_while(cluster: &Cluster, locks: &Path, is_storm: impl Fn() -> bool) ->
             true => ("1", "5s", HOSTILE[number / 3 % HOSTILE.len()].1),
             false => (["1", "2", "3"][number % 2], "10m", HONEST),
         };
-        let flags = ["submit", "--nodes", nodes, "--gpus-per-node", "2", "--time", time, "--env", &setting];
+        let flags =
+            ["submit", "--nodes", nodes, "--gpus-per-node", "2", "--time", time, "--export", &setting];
         let command = ["--", "sh", "-c", script];
         let output = cluster.run(&[&flags[..], &command[..]].concat());
         if output.status.success() {
@@ -125,18 +127,18 @@ fn submit_while(cluster: &Cluster, locks: &Path, is_storm: impl Fn() -> bool) ->
 fn inject(cluster: &Cluster, random: &mut Random) {
     let victims = victims(cluster);
     if !victims.is_empty() {
-        let victim = victims[random.below(victims.len() as u64) as usize];
-        match random.below(3) {
+        let victim = random.pick(&victims);
+        match random.remainder(3) {
             0 => try_signal(victim, "-KILL"),
             kind => {
                 try_signal(victim, "-STOP");
                 let long = if kind == 1 { 0 } else { 4_000 };
-                thread::sleep(Duration::from_millis(long + random.below(1_000)));
+                thread::sleep(Duration::from_millis(long + random.remainder(1_000)));
                 try_signal(victim, "-CONT");
             }
         }
     }
-    thread::sleep(Duration::from_millis(200 + random.below(600)));
+    thread::sleep(Duration::from_millis(200 + random.remainder(600)));
 }
 
 /// The daemon, all agents and all keepers of the cluster. Guardians, which are keepers' children, are part of a run.

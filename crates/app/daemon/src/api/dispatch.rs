@@ -45,6 +45,8 @@ pub(crate) struct App {
     pub(crate) at_once: Arc<Semaphore>,
     /// Explanations cost a copy of the plan: a few at a time.
     pub(crate) explanations: Semaphore,
+    /// Reads of files that jobs left on this machine.
+    pub(crate) left_behind: Arc<Semaphore>,
     pub(crate) shutdown: watch::Sender<Option<Shutdown>>,
 }
 

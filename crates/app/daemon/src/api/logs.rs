@@ -3,8 +3,10 @@
 //! Logs lie on the nodes. A linked agent reads them; what a node that is away left in a directory of this machine is
 //! read from there.
 
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::fs::{File, OpenOptions};
+use std::io::{self, Read, Seek, SeekFrom};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
 use std::time::Duration;
 
 use bedplate_control::wire::{LogName, RunId, Stream};
@@ -13,8 +15,9 @@ use bedplate_gangs::JobId;
 use bedplate_job::Job;
 use bytes::Bytes;
 use hyper::StatusCode;
+use nix::fcntl::OFlag;
 use tokio::sync::mpsc;
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use super::answer::{self, Answer, Body, with_header};
 use super::call::Call;
@@ -30,6 +33,9 @@ const CHUNK: u64 = 256 << 10;
 /// An answer without `follow` has no more; `Bedplate-Next-Offset` says where to go on.
 const LONGEST: usize = 16 << 20;
 const POLL: Duration = Duration::from_millis(200);
+/// How long a file on this machine may take, and how many of them may do so at once.
+const READ_TIME: Duration = Duration::from_secs(10);
+pub(crate) const MOST_READS: usize = 16;
 
 /// What is wanted.
 #[derive(Debug, Clone, Copy)]
@@ -200,13 +206,52 @@ async fn read_left_behind(app: &App, located: &Located, offset: u64) -> Result<C
         return Err(away());
     }
     let paths: Vec<_> = app.options.log_directories.iter().map(|directory| directory.join(&name)).collect();
+    // Files that jobs wrote may lie on a mount that is dead by now, and a thread that reads there may never come back.
+    let Ok(place) = app.left_behind.clone().try_acquire_owned() else {
+        let why = format!("node {node} is away, and too many files that it left do not answer");
+        return Err(ApiError::NoLog { why });
+    };
     let reading = tokio::task::spawn_blocking(move || {
-        let mut file = paths.iter().find_map(|path| File::open(path).ok())?;
+        let _place = place;
+        let mut file = paths.iter().find_map(|path| open_regular(path).ok())?;
         file.seek(SeekFrom::Start(offset)).ok()?;
         let mut bytes = Vec::new();
         file.take(CHUNK).read_to_end(&mut bytes).ok()?;
         let next_offset = offset + bytes.len() as u64;
         Some(Chunk { bytes, next_offset, error: None })
     });
-    reading.await.ok().flatten().ok_or_else(away)
+    match timeout(READ_TIME, reading).await {
+        Ok(read) => read.ok().flatten().ok_or_else(away),
+        Err(_) => Err(ApiError::NoLog { why: format!("the disk with {name} does not answer") }),
+    }
+}
+
+/// By now it may be a pipe, a link or a device, which are neither waited for nor followed.
+fn open_regular(path: &Path) -> io::Result<File> {
+    let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW | OFlag::O_NOCTTY;
+    let file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
+    match file.metadata()?.is_file() {
+        true => Ok(file),
+        false => Err(io::Error::other("it is not a regular file")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pipes_links_and_devices_are_not_logs() {
+        let folder = std::env::temp_dir().join(format!("bedplate-left-behind-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let [pipe, link, real] = ["pipe", "link", "real"].map(|name| folder.join(name));
+        nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).unwrap();
+        std::fs::write(&real, "text").unwrap();
+        std::os::unix::fs::symlink(&real, &link).unwrap();
+        for path in [&pipe, &link, &folder, Path::new("/dev/zero")] {
+            assert!(open_regular(path).is_err(), "{}", path.display());
+        }
+        assert!(open_regular(&real).is_ok());
+        std::fs::remove_dir_all(folder).unwrap();
+    }
 }

@@ -13,7 +13,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
-use bedplate_gangs::Time;
+use bedplate_control::wire::RankEnd;
+use bedplate_gangs::{Span, Time};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::prctl::set_child_subreaper;
 use nix::sys::signal::{SigSet, Signal};
@@ -22,7 +23,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 use super::channel::{Channel, Heard};
 use super::orders::{FromGuardian, Start, ToGuardian};
 use super::start::{self, Reaped, Started};
-use crate::cgroup::{Cgroups, Limited};
+use crate::cgroup::{self, Cgroups, Limited};
 use crate::clock::now;
 use crate::processes;
 
@@ -30,11 +31,14 @@ use crate::processes;
 pub(super) const LOOK_AGAIN_MS: u16 = 5;
 /// How long killed processes may take to go when a guardian or keeper ends.
 pub(super) const LAST_LOOKS: u32 = 2000;
+/// A kill for want of memory this long before the end of a process has caused that end.
+const KILLS_AGO: Span = Span::seconds(5);
 
 /// Guards the processes of `group` by order of the socket on standard input, until its other end closes.
 pub(super) fn guard(group: String, cgroups: Cgroups) -> io::Result<()> {
     set_child_subreaper(true)?;
     let children = children_signals()?;
+    let kills = Kills { of_run: 0, of_host: cgroup::memory_kills_of_host() };
     let mut guardian = Guardian {
         channel: Channel::on_stdin()?,
         group,
@@ -43,6 +47,10 @@ pub(super) fn guard(group: String, cgroups: Cgroups) -> io::Result<()> {
         entrances: Arc::default(),
         alive: BTreeMap::new(),
         lease: None,
+        kills,
+        kills_taken: now(),
+        earlier_kills: kills,
+        want: None,
         cpu_us: 0,
         peak_memory_kib: 0,
         is_stopped: false,
@@ -85,6 +93,12 @@ struct Guardian {
     alive: BTreeMap<i32, Alive>,
     /// When everything dies, unless the agent says otherwise.
     lease: Option<Time>,
+    /// As they were at the last count, when that was, and as they were at the one before.
+    kills: Kills,
+    kills_taken: Time,
+    earlier_kills: Kills,
+    /// Once memory was wanting.
+    want: Option<Want>,
     cpu_us: u64,
     peak_memory_kib: u64,
     is_stopped: bool,
@@ -96,6 +110,19 @@ struct Alive {
     /// Its number with the agent.
     id: u64,
     started: Started,
+}
+
+/// How often the kernel has killed for want of memory.
+#[derive(Debug, Clone, Copy)]
+struct Kills {
+    of_run: u64,
+    of_host: u64,
+}
+
+/// What was wanting: the run's share of memory, or the host's.
+#[derive(Debug, Clone, Copy)]
+struct Want {
+    limit_mib: Option<u64>,
 }
 
 /// Whether processes are killed until none is left.
@@ -115,6 +142,7 @@ impl Guardian {
             messages.into_iter().for_each(|order| self.obey(order));
             self.enforce_lease();
             self.reap();
+            self.remember_kills();
             self.look_after_dying();
             self.channel.tell();
             if !is_open {
@@ -178,10 +206,45 @@ impl Guardian {
             let Some(Alive { id, started }) = self.alive.remove(&pid) else { continue };
             self.cpu_us += cpu_us;
             self.peak_memory_kib = self.peak_memory_kib.max(peak_memory_kib);
+            let end = self.explain(end);
             self.channel.say(&match started.failure() {
                 Some(error) => FromGuardian::NotStarted { id, error },
                 None => FromGuardian::Ended { id, end },
             });
+        }
+    }
+
+    /// Says whether what was killed was killed for want of memory: the kernel has killed for that a moment ago. A shell
+    /// passes the death of its child on by its status, a little later.
+    fn explain(&mut self, end: RankEnd) -> RankEnd {
+        let is_killed =
+            matches!(end, RankEnd::Signal(libc::SIGKILL)) || end == RankEnd::Exit(128 + libc::SIGKILL);
+        if !is_killed || self.dying != Dying::No {
+            return end;
+        }
+        let kills = self.count_kills();
+        let before = self.earlier_kills;
+        if kills.of_run > before.of_run {
+            self.want = self.limited.as_ref().map(|limited| Want { limit_mib: Some(limited.memory_mib) });
+        } else if self.limited.is_none() && kills.of_host > before.of_host {
+            self.want = Some(Want { limit_mib: None });
+        }
+        self.want.map_or(end, |want| RankEnd::OutOfMemory { limit_mib: want.limit_mib })
+    }
+
+    /// Keeps counts that are at least [`KILLS_AGO`] old.
+    fn remember_kills(&mut self) {
+        if now().since(self.kills_taken) >= KILLS_AGO {
+            self.earlier_kills = self.kills;
+            self.kills = self.count_kills();
+            self.kills_taken = now();
+        }
+    }
+
+    fn count_kills(&self) -> Kills {
+        Kills {
+            of_run: self.limited.as_ref().map_or(0, Limited::memory_kills),
+            of_host: cgroup::memory_kills_of_host(),
         }
     }
 

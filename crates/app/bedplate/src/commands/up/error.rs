@@ -22,6 +22,16 @@ pub(crate) enum UpError {
     NotJoined { missing: Vec<NodeId>, total: usize, seconds: u64, log: PathBuf },
     #[error("this machine has {gpus} GPUs of a model that the catalog does not have: {model}")]
     UnknownGpu { gpus: u32, model: String },
+    #[error("other machines cannot reach this one at {}", listen.as_deref().unwrap_or("127.0.0.1"))]
+    Unreachable { listen: Option<String> },
+    #[error("{} has a cluster, so it cannot join another one", state.display())]
+    HasCluster { state: PathBuf },
+    #[error("node {node} has joined from {}", state.display())]
+    JoinedAlready { node: String, state: PathBuf },
+    #[error("cannot reach a control plane at {server}")]
+    NoServer { server: String, source: io::Error },
+    #[error("node {node} has not joined within {seconds} s: {said}")]
+    NotAdmitted { node: String, seconds: u64, said: String, log: PathBuf },
     #[error("cannot wait for signals")]
     Signals { source: io::Error },
     #[error("{} processes of the cluster are still there: {}", pids.len(), list(pids))]
@@ -36,8 +46,53 @@ fn list(pids: &[u32]) -> String {
     pids.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")
 }
 
-pub(crate) const PAGES: &[&Page] =
-    &[&OTHER_SHAPE, &NO_SHAPE, &STATE, &DIED, &START, &NOT_JOINED, &UNKNOWN_GPU, &SIGNALS, &LEFT];
+pub(crate) const PAGES: &[&Page] = &[
+    &OTHER_SHAPE,
+    &NO_SHAPE,
+    &STATE,
+    &DIED,
+    &START,
+    &NOT_JOINED,
+    &UNKNOWN_GPU,
+    &UNREACHABLE,
+    &HAS_CLUSTER,
+    &JOINED_ALREADY,
+    &NO_SERVER,
+    &NOT_ADMITTED,
+    &SIGNALS,
+    &LEFT,
+];
+
+static UNREACHABLE: Page = Page {
+    code: "up/unreachable",
+    class: Class::User,
+    meaning: "Machines that join must reach the daemon, and ranks on them must reach ranks on this machine. A loopback address or 0.0.0.0 does not tell them where it is.",
+    remedy: "name an address of this machine in their network: `--listen 10.0.0.1:7431`",
+};
+static HAS_CLUSTER: Page = Page {
+    code: "join/has-cluster",
+    class: Class::User,
+    meaning: "The state directory belongs to a cluster that `bedplate up` started on this machine.",
+    remedy: "name another directory with `--state-dir DIR`",
+};
+static JOINED_ALREADY: Page = Page {
+    code: "join/joined",
+    class: Class::User,
+    meaning: "An agent started by `bedplate join` runs from this state directory already.",
+    remedy: "take it away with `bedplate down`, or name another directory with `--state-dir DIR`",
+};
+static NO_SERVER: Page = Page {
+    code: "join/no-server",
+    class: Class::Transient,
+    meaning: "No connection could be made to the address that the other machine's `bedplate up` printed.",
+    remedy: "check the address, routes and firewalls, and that the cluster is up",
+};
+static NOT_ADMITTED: Page = Page {
+    code: "join/not-admitted",
+    class: Class::User,
+    meaning: "The agent was started, but the control plane did not let it join in time. The end of its log is in the message. A token is good for one node, and for that node again.",
+    remedy: "run `bedplate up` again on the first machine: it prints a new line for each node that has not joined",
+};
 
 static OTHER_SHAPE: Page = Page {
     code: "up/other-shape",
@@ -104,6 +159,11 @@ impl Diagnostic for UpError {
             UpError::Start { .. } => &START,
             UpError::NotJoined { .. } => &NOT_JOINED,
             UpError::UnknownGpu { .. } => &UNKNOWN_GPU,
+            UpError::Unreachable { .. } => &UNREACHABLE,
+            UpError::HasCluster { .. } => &HAS_CLUSTER,
+            UpError::JoinedAlready { .. } => &JOINED_ALREADY,
+            UpError::NoServer { .. } => &NO_SERVER,
+            UpError::NotAdmitted { .. } => &NOT_ADMITTED,
             UpError::Signals { .. } => &SIGNALS,
             UpError::Left { .. } => &LEFT,
         }
@@ -111,7 +171,7 @@ impl Diagnostic for UpError {
 
     fn help(&self) -> Option<String> {
         match self {
-            UpError::Died { log, .. } | UpError::NotJoined { log, .. } => {
+            UpError::Died { log, .. } | UpError::NotJoined { log, .. } | UpError::NotAdmitted { log, .. } => {
                 Some(format!("see {}", log.display()))
             }
             _ => None,

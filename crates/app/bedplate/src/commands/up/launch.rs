@@ -8,7 +8,7 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_drivers::{Driver, Local, NodeId, StateDirectory};
+use bedplate_drivers::{Driver, Local, NodeId, StateDirectory, TokenView};
 use nix::fcntl::{Flock, FlockArg};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -127,22 +127,39 @@ pub(crate) fn start_agent(
         let cores: Vec<String> = share.cores.iter().map(u32::to_string).collect();
         command.args(["--cores", &cores.join(",")]).args(["--memory", &share.memory_mib.to_string()]);
     }
-    if let Some(address) = loopback_address(driver, node) {
+    if let Some(address) = shape.address().or_else(|| loopback_address(driver, node)) {
         command.args(["--address", &address]);
     }
-    if nix::unistd::geteuid().is_root() {
-        // Who started the cluster can do anything on this machine already.
-        command.arg("--allow-root-jobs");
-    }
+    allow_root_jobs(&mut command);
     if let Some(probe) = &shape.probe {
         command.args(["--probe", probe, "--probe-every", "5"]);
     }
     spawn(command, &agent_log(state, node), &format!("the agent of {node}")).map(drop)
 }
 
+/// Who starts an agent as root can do anything on this machine already.
+pub(super) fn allow_root_jobs(command: &mut Command) {
+    if nix::unistd::geteuid().is_root() {
+        command.arg("--allow-root-jobs");
+    }
+}
+
 /// A token for a node's agent; those of earlier ones are worthless from now on.
 fn new_token(driver: &Local, node: &str) -> Result<String, Stop> {
-    for token in driver.tokens()?.iter().filter(|token| token.role == "agent" && token.user == node) {
+    replace_tokens(driver, node, |_| true)
+}
+
+/// A token by which another machine joins as a node; one that was not used is worthless from now on.
+pub(super) fn invitation_token(driver: &Local, node: &str) -> Result<String, Stop> {
+    replace_tokens(driver, node, |token| {
+        token.rest.get("is_one_time").is_some_and(|is| *is == true)
+            && token.rest.get("used_ms").is_none_or(serde_json::Value::is_null)
+    })
+}
+
+fn replace_tokens(driver: &Local, node: &str, is_old: impl Fn(&TokenView) -> bool) -> Result<String, Stop> {
+    let is_its = |token: &&TokenView| token.role == "agent" && token.user == node;
+    for token in driver.tokens()?.iter().filter(is_its).filter(|token| is_old(token)) {
         let id = token.id.as_str().map_or_else(|| token.id.to_string(), str::to_owned);
         driver.revoke_token(&id)?;
     }
@@ -158,7 +175,7 @@ fn loopback_address(driver: &Local, node: &str) -> Option<String> {
     Some(std::net::Ipv4Addr::from((127 << 24) + number).to_string())
 }
 
-fn agent_log(state: &StateDirectory, node: &str) -> PathBuf {
+pub(super) fn agent_log(state: &StateDirectory, node: &str) -> PathBuf {
     state.path().join("agents").join(format!("{node}.log"))
 }
 
@@ -213,7 +230,7 @@ pub(crate) fn wait_for_nodes(
 }
 
 /// This program again, as a process of the cluster.
-fn own_program(state: &StateDirectory) -> Result<Command, Stop> {
+pub(super) fn own_program(state: &StateDirectory) -> Result<Command, Stop> {
     let program = std::env::current_exe()
         .map_err(|source| UpError::Start { what: "this program again".to_owned(), source })?;
     let mut command = Command::new(program);
@@ -232,7 +249,7 @@ fn own_program(state: &StateDirectory) -> Result<Command, Stop> {
     Ok(command)
 }
 
-fn spawn(mut command: Command, log: &Path, what: &str) -> Result<Child, Stop> {
+pub(super) fn spawn(mut command: Command, log: &Path, what: &str) -> Result<Child, Stop> {
     let file = open_log(log).map_err(|source| UpError::State { path: log.to_owned(), source })?;
     let again = file.try_clone().map_err(|source| UpError::State { path: log.to_owned(), source })?;
     command.current_dir("/").stdin(Stdio::null()).stdout(file).stderr(again);
@@ -259,11 +276,15 @@ fn has_ended(child: &mut Child) -> bool {
 }
 
 fn died(what: &str, log: &Path) -> UpError {
+    UpError::Died { what: what.to_owned(), said: last_words(log), log: log.to_owned() }
+}
+
+/// The end of a log.
+pub(super) fn last_words(log: &Path) -> String {
     let text = fs::read_to_string(log).unwrap_or_default();
     let lines: Vec<&str> = text.lines().filter(|line| !line.trim().is_empty()).collect();
-    let said = match lines.is_empty() {
+    match lines.is_empty() {
         true => "it said nothing".to_owned(),
         false => lines[lines.len().saturating_sub(LAST_LINES)..].join(" / "),
-    };
-    UpError::Died { what: what.to_owned(), said, log: log.to_owned() }
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::fs;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 
 use bedplate_catalog::Catalog;
@@ -24,7 +25,10 @@ pub(crate) struct Shape {
     pub(crate) name: String,
     /// cluster.toml.
     pub(crate) cluster: String,
+    /// Those of this machine.
     pub(crate) nodes: Vec<Share>,
+    /// How many of its nodes are other machines, which join.
+    pub(crate) remote: u32,
     pub(crate) site: Option<String>,
     pub(crate) probe: Option<String>,
     pub(crate) listen: Option<String>,
@@ -36,7 +40,8 @@ impl Shape {
         let cluster = wanted(arguments, &catalog, machine)?;
         let shape = Self {
             name: cluster.name().to_owned(),
-            nodes: shares(&cluster, machine),
+            nodes: shares(&cluster, cluster.node_count().saturating_sub(arguments.remote), machine),
+            remote: arguments.remote,
             cluster: export(&cluster, ExportFormat::Document),
             site: None,
             probe: None,
@@ -47,6 +52,12 @@ impl Shape {
 
     /// The same cluster by other rules, where the command line names some.
     pub(crate) fn with_rules(self, arguments: &Arguments) -> Result<Self, Stop> {
+        if self.remote > 0 {
+            let listen = arguments.listen.as_ref().or(self.listen.as_ref());
+            if listen.and_then(|listen| reachable_address(listen)).is_none() {
+                return Err(UpError::Unreachable { listen: listen.cloned() }.into());
+            }
+        }
         let absolute = |path: &std::path::PathBuf| match fs::canonicalize(path) {
             Ok(path) => Ok(path.display().to_string()),
             Err(source) => Err(files::FileError::Read { path: path.display().to_string(), source }),
@@ -97,7 +108,17 @@ impl Shape {
 
     pub(crate) fn summary(&self) -> String {
         let gpus: u32 = self.nodes.iter().map(|node| node.gpus).sum();
-        format!("{}, {} nodes, {gpus} GPUs", self.name, self.nodes.len())
+        let elsewhere = match self.remote {
+            0 => String::new(),
+            remote => format!(", {remote} more on other machines"),
+        };
+        format!("{}, {} nodes, {gpus} GPUs{elsewhere}", self.name, self.nodes.len())
+    }
+
+    /// Where ranks on other machines reach those of this one, when there are other machines.
+    pub(crate) fn address(&self) -> Option<String> {
+        let listen = self.listen.as_ref().filter(|_| self.remote > 0)?;
+        reachable_address(listen).map(|address| address.to_string())
     }
 
     pub(crate) fn share(&self, node: &str) -> Option<&Share> {
@@ -129,6 +150,7 @@ impl Shape {
             "name": self.name,
             "cluster": self.cluster,
             "nodes": self.nodes.iter().map(Share::json).collect::<Vec<_>>(),
+            "remote": self.remote,
             "site": self.site,
             "probe": self.probe,
             "listen": self.listen,
@@ -141,6 +163,7 @@ impl Shape {
             name: text("name")?,
             cluster: text("cluster")?,
             nodes: value["nodes"].as_array()?.iter().map(Share::from_json).collect::<Option<_>>()?,
+            remote: value["remote"].as_u64().and_then(|remote| u32::try_from(remote).ok()).unwrap_or(0),
             site: text("site"),
             probe: text("probe"),
             listen: text("listen"),
@@ -149,6 +172,13 @@ impl Shape {
 }
 
 const FILE: &str = "up.json";
+
+/// An address to listen at that means the same on other machines.
+fn reachable_address(listen: &str) -> Option<IpAddr> {
+    let address: Option<SocketAddr> = listen.parse().ok();
+    let address = address.map(|address| address.ip()).or_else(|| listen.parse().ok())?;
+    (!address.is_unspecified() && !address.is_loopback()).then_some(address)
+}
 
 /// A directory that only its owner can look into: there are tokens in it. Root's jobs run as their users, who must be
 /// able to pass through to what belongs to them.
@@ -159,19 +189,20 @@ fn make_private(path: &std::path::Path) -> io::Result<()> {
 }
 
 fn wanted(arguments: &Arguments, catalog: &Catalog, machine: Machine) -> Result<Cluster, Stop> {
-    let count = arguments.nodes.unwrap_or(1).max(1) + arguments.spare;
+    let here = arguments.nodes.unwrap_or(1).max(1) + arguments.spare;
+    let count = here + arguments.remote;
     if let Some(given) = &arguments.cluster {
         return cluster::load(given, catalog);
     }
     if let Some(instance) = &arguments.like {
         return Ok(Cluster::from_spec(&format!("{instance}:{count}"), catalog)?);
     }
-    let text = like_this_machine(machine, count, catalog)?;
+    let text = like_this_machine(machine, here, arguments.remote, catalog)?;
     Ok(import(Format::Document, &[Source::new("this machine", &text)], &ImportOptions::default(), catalog)?)
 }
 
-/// A description of nodes that divide this machine among them.
-fn like_this_machine(machine: Machine, count: u32, catalog: &Catalog) -> Result<String, Stop> {
+/// A description of nodes that divide this machine among them, and of `remote` ones like them.
+fn like_this_machine(machine: Machine, count: u32, remote: u32, catalog: &Catalog) -> Result<String, Stop> {
     let cpus = (machine.cores / count).max(1);
     let memory = machine.memory_mib / u64::from(count);
     let gpus = machine.gpus / count;
@@ -185,7 +216,10 @@ fn like_this_machine(machine: Machine, count: u32, catalog: &Catalog) -> Result<
         };
         kind += &format!("accelerator = \"{accelerator}\"\ndomains = [{gpus}]\n");
     }
-    Ok(format!("name = \"this machine\"\n\n{kind}\n[[group]]\nkind = \"this-machine\"\ncount = {count}\n"))
+    Ok(format!(
+        "name = \"this machine\"\n\n{kind}\n[[group]]\nkind = \"this-machine\"\ncount = {}\n",
+        count + remote
+    ))
 }
 
 fn gpu_model() -> Option<String> {

@@ -18,15 +18,15 @@ pub(crate) struct Share {
     pub(crate) gpus: u32,
 }
 
-/// Cores in contiguous parts, as even as they go; where there are more nodes than cores, several share one.
-pub(super) fn shares(cluster: &Cluster, machine: Machine) -> Vec<Share> {
-    let count = cluster.node_count().max(1);
+/// Of the first `count` nodes: cores in contiguous parts, as even as they go; where there are more nodes than cores, several share one.
+pub(super) fn shares(cluster: &Cluster, count: u32, machine: Machine) -> Vec<Share> {
+    let count = count.max(1);
     let cores_of = |at: u32| -> Vec<u32> {
         let (at, count, cores) = (u64::from(at), u64::from(count), u64::from(machine.cores.max(1)));
         let (first, end) = (at * cores / count, (at + 1) * cores / count);
         (first as u32..(end.max(first + 1)) as u32).collect()
     };
-    let nodes = cluster.nodes().iter().enumerate();
+    let nodes = cluster.nodes().iter().enumerate().take(count as usize);
     nodes
         .map(|(at, id)| {
             let node = cluster.node(id);
@@ -78,7 +78,7 @@ mod tests {
     fn cores(nodes: u32, cores: u32) -> Vec<Vec<u32>> {
         let cluster = Cluster::from_spec(&format!("p5.48xlarge:{nodes}"), &Catalog::builtin()).unwrap();
         let machine = Machine { cores, memory_mib: 8192, gpus: 0 };
-        shares(&cluster, machine).into_iter().map(|share| share.cores).collect()
+        shares(&cluster, nodes, machine).into_iter().map(|share| share.cores).collect()
     }
 
     #[test]

@@ -14,6 +14,7 @@ use nix::sys::signal::{Signal, kill};
 use nix::sys::wait::{WaitPidFlag, waitpid};
 use nix::unistd::Pid;
 
+use super::join::Joined;
 use super::{Shape, launch};
 use crate::connection::state_directory;
 use crate::console::Console;
@@ -29,18 +30,22 @@ pub(crate) struct Arguments {
     /// What has said nothing for this many seconds is replaced
     #[arg(long, value_name = "SECONDS", default_value_t = 60)]
     silence: u64,
+    /// The longest wait before something that died again is started again
+    #[arg(long, value_name = "SECONDS", default_value_t = 60)]
+    longest_delay: u64,
 }
 
 const PAUSE: Duration = Duration::from_millis(500);
 const FIRST_DELAY: Duration = Duration::from_secs(1);
-const LONGEST_DELAY: Duration = Duration::from_secs(60);
 
 pub(crate) fn run(arguments: &Arguments, context: &Context, console: &Console) -> Result<(), Stop> {
     // It outlives the command that started it; failing means that it leads a session already.
     let _ = nix::unistd::setsid();
     let state = state_directory(arguments.state_dir.clone());
     let silence = Duration::from_secs(arguments.silence);
-    let mut supervisor = Supervisor { state, silence, context, console, watches: BTreeMap::new() };
+    let longest_delay = Duration::from_secs(arguments.longest_delay);
+    let mut supervisor =
+        Supervisor { state, silence, longest_delay, context, console, watches: BTreeMap::new() };
     while supervisor.look() {
         thread::sleep(PAUSE);
     }
@@ -52,6 +57,7 @@ struct Supervisor<'a> {
     /// A daemon that has not answered, or an agent that has not been linked to a daemon that answers, for this long is
     /// replaced. A run of such an agent has lost its lease long before.
     silence: Duration,
+    longest_delay: Duration,
     context: &'a Context,
     console: &'a Console,
     /// By what is watched.
@@ -65,6 +71,10 @@ impl Supervisor<'_> {
     fn look(&mut self) -> bool {
         reap();
         let Ok(_held) = launch::hold(&self.state) else { return false };
+        if let Some(joined) = Joined::find(&self.state) {
+            self.look_at_agent(&joined);
+            return true;
+        }
         let Ok(Some(shape)) = Shape::find(&self.state) else { return false };
         match self.state.beacon() {
             // A daemon that ended in good order has taken its beacon away.
@@ -77,6 +87,20 @@ impl Supervisor<'_> {
                 self.start_daemon(&shape);
                 true
             }
+        }
+    }
+
+    /// Of a machine that has joined a cluster elsewhere; whether the control plane hears it is known there alone.
+    fn look_at_agent(&mut self, joined: &Joined) {
+        let name = joined.node.as_str();
+        match launch::find_agent(&self.state, &NodeId::from(name)) {
+            Some(_) => self.watch(name).is_well(Instant::now()),
+            None if self.watch(name).may_start(Instant::now()) => {
+                self.console.say(&format!("the agent of {name} is gone; starting it again"));
+                let started = joined.start_agent(&self.state);
+                self.tell_failure(started);
+            }
+            None => {}
         }
     }
 
@@ -127,7 +151,8 @@ impl Supervisor<'_> {
     }
 
     fn watch(&mut self, what: &str) -> &mut Watch {
-        self.watches.entry(what.to_owned()).or_default()
+        let new = || Watch::new(self.longest_delay);
+        self.watches.entry(what.to_owned()).or_insert_with(new)
     }
 
     fn tell_failure(&self, outcome: Result<(), Stop>) {
@@ -148,8 +173,9 @@ fn kill_now(pid: u32) {
 }
 
 /// How one process does: when it may be started again, and how long it has been silent.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Watch {
+    longest_delay: Duration,
     /// Starts since it was last well for long.
     starts: u32,
     /// No start before this.
@@ -159,10 +185,14 @@ struct Watch {
 }
 
 impl Watch {
+    fn new(longest_delay: Duration) -> Self {
+        Self { longest_delay, starts: 0, not_before: None, well_since: None, silent_since: None }
+    }
+
     fn is_well(&mut self, now: Instant) {
         self.silent_since = None;
         let since = *self.well_since.get_or_insert(now);
-        if now.duration_since(since) >= LONGEST_DELAY {
+        if now.duration_since(since) >= self.longest_delay {
             self.starts = 0;
         }
     }
@@ -170,7 +200,7 @@ impl Watch {
     /// Whether it may be started now; each time takes twice as long as the one before.
     fn may_start(&mut self, now: Instant) -> bool {
         (self.well_since, self.silent_since) = (None, None);
-        let delay = FIRST_DELAY.saturating_mul(1 << self.starts.min(10)).min(LONGEST_DELAY);
+        let delay = FIRST_DELAY.saturating_mul(1 << self.starts.min(10)).min(self.longest_delay);
         if now < *self.not_before.get_or_insert(now + delay) {
             return false;
         }
@@ -190,9 +220,11 @@ impl Watch {
 mod tests {
     use super::*;
 
+    const MINUTE: Duration = Duration::from_secs(60);
+
     #[test]
     fn what_dies_again_and_again_is_started_ever_later_until_it_has_been_well() {
-        let mut watch = Watch::default();
+        let mut watch = Watch::new(MINUTE);
         let mut now = Instant::now();
         let mut waits = Vec::new();
         for _ in 0..8 {
@@ -204,13 +236,13 @@ mod tests {
         }
         assert_eq!(waits, [1, 2, 4, 8, 16, 32, 60, 60]);
         watch.is_well(now);
-        watch.is_well(now + LONGEST_DELAY);
+        watch.is_well(now + MINUTE);
         assert!(!watch.may_start(now) && watch.may_start(now + FIRST_DELAY));
     }
 
     #[test]
     fn one_good_answer_ends_a_silence() {
-        let mut watch = Watch::default();
+        let mut watch = Watch::new(MINUTE);
         let hour = Duration::from_secs(3600);
         assert!(watch.silent_for(Instant::now() - hour) >= hour && watch.silent_for(Instant::now()) >= hour);
         watch.is_well(Instant::now());

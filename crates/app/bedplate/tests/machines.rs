@@ -1,0 +1,154 @@
+//! A cluster over two machines, which are two network namespaces joined by a cable that can be pulled.
+
+#![allow(clippy::print_stdout, reason = "a test that is skipped says so")]
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
+const PATIENCE: Duration = Duration::from_secs(120);
+
+fn ip(words: &str) -> bool {
+    Command::new("ip").args(words.split(' ')).output().is_ok_and(|output| output.status.success())
+}
+
+/// Two machines with a cable between them; gone with this value.
+struct Network {
+    number: String,
+    folder: PathBuf,
+}
+
+impl Network {
+    /// Nothing where the host does not permit it.
+    fn make() -> Option<Self> {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = format!("{}{}", std::process::id(), NEXT.fetch_add(1, Ordering::Relaxed));
+        let folder = std::env::temp_dir().join(format!("bp-machines-{number}"));
+        fs::create_dir_all(&folder).expect("the temporary folder can be written");
+        let network = Self { number: number.clone(), folder };
+        let (a, b) = (network.machine(1), network.machine(2));
+        let steps = [
+            format!("netns add {a}"),
+            format!("netns add {b}"),
+            format!("link add bpa{number} netns {a} type veth peer name bpb{number} netns {b}"),
+            format!("-n {a} addr add 10.231.7.1/24 dev bpa{number}"),
+            format!("-n {b} addr add 10.231.7.2/24 dev bpb{number}"),
+            format!("-n {a} link set lo up"),
+            format!("-n {b} link set lo up"),
+            format!("-n {a} link set bpa{number} up"),
+            format!("-n {b} link set bpb{number} up"),
+        ];
+        if let Some(failed) = steps.iter().find(|step| !ip(step)) {
+            println!("SKIPPED: this host does not permit `ip {failed}`");
+            return None;
+        }
+        Some(network)
+    }
+
+    fn machine(&self, at: u32) -> String {
+        format!("bp-{}-{at}", self.number)
+    }
+
+    /// Pulls the cable, or plugs it in.
+    fn cable(&self, state: &str) {
+        assert!(ip(&format!("-n {} link set bpa{} {state}", self.machine(1), self.number)));
+    }
+
+    fn run(&self, machine: u32, arguments: &[&str]) -> Output {
+        let state = self.folder.join(format!("state-{machine}"));
+        let mut command = Command::new("ip");
+        command.args(["netns", "exec", &self.machine(machine), PROGRAM]).args(arguments);
+        command.current_dir(&self.folder).env("BEDPLATE_STATE", state).env_remove("BEDPLATE_SERVER");
+        command.output().expect("`ip` was there before")
+    }
+
+    fn tell(&self, machine: u32, arguments: &[&str]) -> String {
+        let output = self.run(machine, arguments);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{arguments:?}\n{}\n{}", text(&output.stdout), text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    fn json(&self, machine: u32, arguments: &[&str]) -> Value {
+        let arguments: Vec<&str> = ["--json"].into_iter().chain(arguments.iter().copied()).collect();
+        serde_json::from_str(&self.tell(machine, &arguments)).expect("`--json` prints JSON")
+    }
+
+    /// Until the second node is linked, or is not.
+    fn wait_for_link(&self, is_linked: bool) {
+        let began = Instant::now();
+        while self.json(1, &["node", "show", "n2"])["is_linked"] != is_linked {
+            assert!(began.elapsed() < PATIENCE, "n2 is not in time {is_linked}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        for machine in [2, 1] {
+            self.run(machine, &["down", "--force"]);
+            ip(&format!("netns del {}", self.machine(machine)));
+        }
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+#[test]
+fn a_second_machine_joins_works_and_comes_back_after_its_cable_was_pulled() {
+    let Some(network) = Network::make() else { return };
+    let up = network.json(1, &["up", "--remote", "1", "--listen", "10.231.7.1:7431"]);
+    let line = up["join"][0].as_str().expect("a line for the node that has not joined").to_owned();
+    assert!(line.starts_with("bedplate join 10.231.7.1:7431 --node n2 --token bp_"), "{line}");
+    assert!(line.contains(" --fingerprint "), "{line}");
+    let words: Vec<&str> = line.split(' ').skip(1).collect();
+    let joined = network.json(2, &words);
+    assert_eq!((joined["node"].as_str(), joined["address"].as_str()), (Some("n2"), Some("10.231.7.2")));
+    assert_eq!(network.run(2, &words).status.code(), Some(1), "it has joined already");
+
+    let meet = "echo rank $RANK of $WORLD_SIZE meets at $MASTER_ADDR";
+    let job = network.tell(1, &["submit", "--nodes", "2", "--wait", "--", "sh", "-c", meet]);
+    for rank in ["0", "1"] {
+        let log = network.tell(1, &["job", "logs", job.trim(), "--rank", rank]);
+        assert_eq!(log, format!("rank {rank} of 2 meets at 10.231.7.1\n"));
+    }
+
+    network.cable("down");
+    network.wait_for_link(false);
+    network.cable("up");
+    network.wait_for_link(true);
+    network.tell(1, &["submit", "--nodes", "2", "--wait", "--", "true"]);
+
+    network.tell(2, &["down"]);
+    network.wait_for_link(false);
+    assert!(!network.folder.join("state-2/join.json").exists());
+    network.tell(1, &["down"]);
+}
+
+#[test]
+fn other_machines_need_an_address_and_a_token() {
+    let Some(network) = Network::make() else { return };
+    for listen in [&[][..], &["--listen", "0.0.0.0:7431"], &["--listen", "127.0.0.1"]] {
+        let arguments: Vec<&str> = ["up", "--remote", "1"].iter().chain(listen).copied().collect();
+        let output = network.run(1, &arguments);
+        let said = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(said.contains("error[up/unreachable]"), "{said}");
+    }
+    let up = network.json(1, &["up", "--remote", "1", "--listen", "10.231.7.1:7431"]);
+    let line = up["join"][0].as_str().expect("a line for the node that has not joined").to_owned();
+    let wrong: Vec<&str> =
+        line.split(' ').skip(1).map(|word| if word.starts_with("bp_") { "bp_x" } else { word }).collect();
+    let output = network.run(2, &wrong);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("error[join/not-admitted]"), "{said}");
+    let nowhere = ["join", "10.231.7.1:1", "--node", "n2", "--token", "bp_x"];
+    let said = String::from_utf8_lossy(&network.run(2, &nowhere).stderr).into_owned();
+    assert!(said.contains("error[join/no-server]"), "{said}");
+    network.tell(1, &["down"]);
+}
