@@ -340,6 +340,25 @@ impl<H: Hold> Rooms<H> {
     }
 }
 
+/// Numbers that the largest product of a step copies into panels first: its weights, or what their gradient is made from.
+pub fn packed(stage: &Stage<'_>) -> f64 {
+    let (rows, hidden) = (stage.rows as f64, stage.hidden as f64);
+    let product = |rows: f64, outputs: f64, inputs: f64| inputs * outputs.max(rows);
+    let head = product(logits_at_once(stage.vocab, stage.rows) as f64, stage.vocab as f64, hidden);
+    let layer = |widths: &Widths| {
+        let dense = product(rows, (widths.qkv as f64).max(widths.gate_up as f64), hidden);
+        let output = product(rows, hidden, widths.attended as f64);
+        // Slots are spread evenly over experts, of which few are visited where there are few slots.
+        let slots = rows * widths.choices as f64;
+        let per_expert = (slots / (widths.experts as f64).max(1.0)).max(1.0);
+        let (groups, expert) = (slots / per_expert, widths.expert as f64);
+        let up = groups * product(per_expert, 2.0 * expert, hidden);
+        let down = groups * product(per_expert, hidden, expert);
+        [dense, output, up, down].into_iter().fold(0.0, f64::max)
+    };
+    stage.layers.iter().map(layer).fold(head, f64::max)
+}
+
 /// Rows whose logits are made at once: about 16 MB of them, which the last-level cache holds.
 pub fn logits_at_once(vocab: usize, rows: usize) -> usize {
     ((4 << 20) / vocab).clamp(1, rows)

@@ -267,7 +267,7 @@ static FOLDER_IN_USE: Page = Page {
 
 static FOLDER_LOCKED: Page = Page {
     code: "train/folder-locked",
-    class: Class::User,
+    class: Class::Transient,
     meaning: "Another process is training with the same output folder. Two writers would overwrite each other's checkpoints and \
               records.",
     remedy: "wait for that process or stop it, or give another `output.folder`",

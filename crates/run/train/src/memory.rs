@@ -5,7 +5,7 @@ use std::fmt;
 
 use bedplate_network::Network;
 use bedplate_transformer::Transformer;
-use bedplate_transformer::workspace::{Make, Recompute, Rooms, Stage, Widths};
+use bedplate_transformer::workspace::{Make, Recompute, Rooms, Stage, Widths, packed};
 use bedplate_units::Bytes;
 
 use crate::adapter;
@@ -18,11 +18,11 @@ pub struct Needs {
     pub state: Bytes,
     /// Everything that grows with the tokens of a micro-batch.
     pub activations: Bytes,
-    /// Code, stacks of threads, batches that wait, pieces of files.
+    /// Panels of the largest product; code, stacks of threads, batches that wait.
     pub program: Bytes,
 }
 
-const PROGRAM: f64 = 64e6;
+const PROGRAM: f64 = 32e6;
 
 /// Numbers of a model.
 #[derive(Debug, Clone, Copy)]
@@ -73,10 +73,11 @@ impl Needs {
                     + 4.0 * (sizes.largest_block + sizes.largest_adapter)
             }
         };
+        let Workspaces { buffers, panels } = workspaces(model, config, element);
         Self {
             state: Bytes::new((4.0 + copy) * sizes.weights + learner),
-            activations: Bytes::new(activations(model, config, element)),
-            program: Bytes::new(PROGRAM),
+            activations: Bytes::new(buffers),
+            program: Bytes::new(PROGRAM + panels),
         }
     }
 
@@ -96,30 +97,40 @@ impl fmt::Display for Needs {
     }
 }
 
-fn activations(model: &Transformer, config: &TrainConfig, element: f64) -> f64 {
-    let layers: Vec<Widths> = model.layers().map(|layer| Widths::of(model.hidden, layer)).collect();
-    let step = rooms(model, config, &layers, element, config.training.micro_batch as f64, true);
-    let sample = match config.evaluation.prompt.is_empty() {
-        true => 0.0,
-        false => rooms(model, config, &layers, element, 1.0, false),
-    };
-    step + sample
+/// Bytes of buffers, and of the panels that products use in turn.
+struct Workspaces {
+    buffers: f64,
+    panels: f64,
 }
 
-/// Bytes of a workspace. Sizes that no machine has are estimated from below: counted exactly they would overflow.
-fn rooms(
+/// Those of steps and of samples.
+fn workspaces(model: &Transformer, config: &TrainConfig, element: f64) -> Workspaces {
+    let layers: Vec<Widths> = model.layers().map(|layer| Widths::of(model.hidden, layer)).collect();
+    let of = |sequences, has_gradients| workspace(model, config, &layers, element, sequences, has_gradients);
+    let mut all = of(config.training.micro_batch as f64, true);
+    if !config.evaluation.prompt.is_empty() {
+        all.buffers += of(1.0, false).buffers;
+    }
+    all
+}
+
+/// Sizes that no machine has are estimated from below: counted exactly they would overflow.
+fn workspace(
     model: &Transformer,
     config: &TrainConfig,
     layers: &[Widths],
     element: f64,
     sequences: f64,
     has_gradients: bool,
-) -> f64 {
+) -> Workspaces {
     const COUNTABLE: f64 = 1e17;
     let rows = sequences * config.data.sequence as f64;
     let widest = layers.iter().map(widest).fold(model.vocab as f64, f64::max);
     if rows * widest * layers.len() as f64 > COUNTABLE {
-        return element * rows * model.hidden as f64 * layers.len() as f64;
+        return Workspaces {
+            buffers: element * rows * model.hidden as f64 * layers.len() as f64,
+            panels: 0.0,
+        };
     }
     let stage = Stage {
         hidden: model.hidden as usize,
@@ -143,7 +154,7 @@ fn rooms(
     let wide = |len: usize| add(4.0 * len as f64);
     let make = Make::<usize> { element: &|len| add(element * len as f64), wide: &wide, index: &wide };
     drop(Rooms::new(&make, &stage));
-    total.get()
+    Workspaces { buffers: total.get(), panels: element * packed(&stage) }
 }
 
 /// At least the width of each buffer of a layer.

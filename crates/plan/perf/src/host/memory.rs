@@ -3,11 +3,9 @@
 use std::cell::Cell;
 
 use bedplate_layout::Recompute;
-use bedplate_transformer::workspace::{self, Make, Rooms, Stage, Widths, logits_at_once};
+use bedplate_transformer::workspace::{self, Make, Rooms, Stage};
 use bedplate_units::Bytes;
 
-use super::layer::expert_linears;
-use super::operators::Linear;
 use super::{Host, WIDE, element_bytes};
 use crate::{LayerKey, Memory};
 
@@ -28,7 +26,7 @@ impl Host {
             activations: Bytes::new(buffers.activations),
             logits: Bytes::new(buffers.logits),
             communication: Bytes::ZERO,
-            workspace: Bytes::new(PROGRAM + self.packed(key)),
+            workspace: Bytes::new(PROGRAM + element * workspace::packed(&self.stage(key))),
         }
     }
 
@@ -36,8 +34,8 @@ impl Host {
         key.micro_batch as usize * self.sequence
     }
 
-    pub(super) fn buffers(&self, key: &LayerKey) -> Buffers {
-        let stage = Stage {
+    fn stage(&self, key: &LayerKey) -> Stage<'_> {
+        Stage {
             hidden: self.hidden,
             vocab: self.vocab,
             layers: &self.widths,
@@ -55,7 +53,10 @@ impl Host {
             has_embedding: true,
             has_head: true,
             is_sliced: false,
-        };
+        }
+    }
+
+    pub(super) fn buffers(&self, key: &LayerKey) -> Buffers {
         let (total, element) = (Cell::new(0), element_bytes(key.precision) as usize);
         let add = |bytes: usize| {
             total.set(total.get() + bytes);
@@ -63,7 +64,7 @@ impl Host {
         };
         let wide = |len| add(WIDE as usize * len);
         let make = Make::<usize> { element: &|len| add(element * len), wide: &wide, index: &wide };
-        let logits = Rooms::new(&make, &stage).shared.head.map_or(0, |head| head.logits);
+        let logits = Rooms::new(&make, &self.stage(key)).shared.head.map_or(0, |head| head.logits);
         Buffers { activations: (total.get() - logits) as f64, logits: logits as f64 }
     }
 
@@ -82,24 +83,6 @@ impl Host {
                 optimizer: master + self.parameters * element + adapters.parameters * (WIDE + self.moments),
             },
         }
-    }
-
-    /// Products copy one of their operands into panels first; the largest one decides.
-    fn packed(&self, key: &LayerKey) -> f64 {
-        let (rows, hidden) = (self.rows(key), self.hidden as f64);
-        let head = Linear::new(logits_at_once(self.vocab, rows) as f64, self.vocab as f64, hidden);
-        let rows = rows as f64;
-        let largest = |widths: &Widths| {
-            let linears = [
-                Linear::new(rows, widths.qkv as f64, hidden),
-                Linear::new(rows, hidden, widths.attended as f64),
-                Linear::new(rows, widths.gate_up as f64, hidden),
-            ];
-            let experts = if widths.experts > 0 { expert_linears(widths, rows).to_vec() } else { Vec::new() };
-            linears.into_iter().chain(experts).map(|linear| linear.packed()).fold(0.0, f64::max)
-        };
-        let layers = self.kinds.iter().map(|kind| largest(&kind.widths)).fold(head.packed(), f64::max);
-        layers * element_bytes(key.precision)
     }
 }
 

@@ -62,11 +62,6 @@ impl Linear {
     pub(super) fn new(rows: f64, outputs: f64, inputs: f64) -> Self {
         Self { rows, outputs, inputs, groups: 1.0 }
     }
-
-    /// Numbers that its products copy into panels first: the weights, or what their gradient is made from.
-    pub(super) fn packed(&self) -> f64 {
-        self.groups * self.inputs * self.outputs.max(self.rows)
-    }
 }
 
 /// Bytes that an operator reads and writes.
