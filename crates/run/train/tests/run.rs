@@ -281,3 +281,17 @@ fn whole_documents_are_trained_on_without_seeing_each_other() {
     summary.unwrap();
     assert!(notes.evaluations.last().unwrap().loss < notes.evaluations[0].loss);
 }
+
+#[test]
+fn an_evaluation_corpus_of_another_tokenizer_is_refused() {
+    let place = Place::new("other-tokenizer");
+    let tokenizer =
+        train_tokenizer([], &TrainingOptions { vocabulary: 300, ..TrainingOptions::default() }).unwrap();
+    let options = CorpusOptions::text(&tokenizer);
+    let mut writer = CorpusWriter::create(&place.path("foreign"), &tokenizer, options).unwrap();
+    writer.push_text(&[65; 500], 500).unwrap();
+    writer.finish().unwrap();
+    let mut config = place.config("out");
+    config.evaluation.corpus = Some(place.path("foreign"));
+    assert_eq!(code(go(&config, Resume::No).0), "data/mixed-tokenizers");
+}

@@ -6,7 +6,7 @@ mod show;
 use std::path::Path;
 
 use bedplate_diag::Source;
-use bedplate_transformer::{Transformer, builtin, from_config};
+use bedplate_transformer::{Configuration, Remark, Transformer, builtin};
 
 use crate::console::Console;
 use crate::files;
@@ -43,17 +43,23 @@ pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), Sto
 /// Hugging Face names such as `Qwen/Qwen2.5-7B` look like paths: if such a path exists, it wins.
 /// A bare word is a built-in name first.
 pub(crate) fn load(name_or_path: &str) -> Result<Transformer, Stop> {
+    Ok(load_with_remarks(name_or_path)?.0)
+}
+
+/// The model, and what its configuration asks for that nothing here honours.
+fn load_with_remarks(name_or_path: &str) -> Result<(Transformer, Vec<Remark>), Stop> {
     let path = Path::new(name_or_path);
     let is_path = name_or_path == "-"
         || name_or_path.ends_with(".json")
         || (path.exists() && (name_or_path.contains('/') || builtin(name_or_path).is_err()));
     if !is_path {
-        return Ok(builtin(name_or_path)?);
+        return Ok((builtin(name_or_path)?, Vec::new()));
     }
     let file = match path.is_dir() {
         true => format!("{}/config.json", name_or_path.trim_end_matches('/')),
         false => name_or_path.to_owned(),
     };
     let text = files::read_text(&file)?;
-    Ok(from_config(Source::new(&file, &text))?)
+    let configuration = Configuration::parse(Source::new(&file, &text))?;
+    Ok((configuration.transformer()?, configuration.remarks()?))
 }
