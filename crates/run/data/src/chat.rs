@@ -109,8 +109,9 @@ impl ChatTemplate {
         let mut pieces = Vec::new();
         let mut answers = Answers::default();
         let mut at = 0;
-        let is_learned =
-            |message: &Message| message.role == ASSISTANT && message.more.get("weight") != Some(&0.into());
+        let is_unweighted =
+            |message: &Message| message.more.get("weight").and_then(Value::as_f64) == Some(0.0);
+        let is_learned = |message: &Message| message.role == ASSISTANT && !is_unweighted(message);
         for answer in (0..messages.len()).filter(|answer| is_learned(&messages[*answer])) {
             let asked = self.render(&messages[..answer], true)?;
             let answered = self.render(&messages[..=answer], false)?;

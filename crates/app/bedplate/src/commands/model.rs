@@ -6,7 +6,7 @@ mod show;
 use std::path::Path;
 
 use bedplate_diag::Source;
-use bedplate_transformer::{Transformer, builtin, from_config};
+use bedplate_transformer::{Configuration, Remark, Transformer, builtin};
 
 use crate::console::Console;
 use crate::files;
@@ -43,9 +43,14 @@ pub(crate) fn run(arguments: Arguments, console: &mut Console) -> Result<(), Sto
 /// Hugging Face names such as `Qwen/Qwen2.5-7B` look like paths: if such a path exists, it wins.
 /// A bare word is a built-in name first.
 pub(crate) fn load(name_or_path: &str) -> Result<Transformer, Stop> {
+    Ok(load_with_remarks(name_or_path)?.0)
+}
+
+/// The model, and what its configuration asks for that nothing here honours.
+fn load_with_remarks(name_or_path: &str) -> Result<(Transformer, Vec<Remark>), Stop> {
     match builtin(name_or_path) {
-        found if !is_path(name_or_path, found.is_ok()) => Ok(found?),
-        _ => of_file(name_or_path),
+        found if !is_path(name_or_path, found.is_ok()) => Ok((found?, Vec::new())),
+        _ => read(name_or_path),
     }
 }
 
@@ -57,11 +62,16 @@ pub(crate) fn is_path(name_or_path: &str, is_name: bool) -> bool {
 }
 
 /// A config.json, or the one in a folder.
-pub(crate) fn of_file(name_or_path: &str) -> Result<Transformer, Stop> {
-    let file = match Path::new(name_or_path).is_dir() {
-        true => format!("{}/config.json", name_or_path.trim_end_matches('/')),
-        false => name_or_path.to_owned(),
+pub(crate) fn of_file(path: &str) -> Result<Transformer, Stop> {
+    Ok(read(path)?.0)
+}
+
+fn read(path: &str) -> Result<(Transformer, Vec<Remark>), Stop> {
+    let file = match Path::new(path).is_dir() {
+        true => format!("{}/config.json", path.trim_end_matches('/')),
+        false => path.to_owned(),
     };
     let text = files::read_text(&file)?;
-    Ok(from_config(Source::new(&file, &text))?)
+    let configuration = Configuration::parse(Source::new(&file, &text))?;
+    Ok((configuration.transformer()?, configuration.remarks()?))
 }

@@ -30,7 +30,7 @@ fn attention_and_positions_begin_anew_with_each_document() {
     assert_eq!(own.first_keys, [0, 0, 0, 3, 3, 3, 3, 7, 0, 0, 0, 0, 0, 0, 0, 0]);
     assert_eq!(own.positions, [0, 1, 2, 0, 1, 2, 3, 0, 0, 1, 2, 3, 4, 5, 6, 7]);
     assert_eq!(own.targets, [2, 3, IGNORED, 5, 6, 7, IGNORED, 9, 10, 11, 12, 13, 14, 15, 16, IGNORED]);
-    assert_eq!(own.counted, 13);
+    assert_eq!((own.counted, &own.padding[..]), (13, &[0, 0][..]));
     let ignored = batch(&stream, 2, DocumentMask::Ignored);
     assert!(ignored.first_keys.iter().all(|first| *first == 0));
     assert_eq!(ignored.positions, [0, 1, 2, 3, 4, 5, 6, 7, 0, 1, 2, 3, 4, 5, 6, 7]);
@@ -58,6 +58,7 @@ fn prompts_and_padding_do_not_count() {
     let own = batch(&stream, 1, DocumentMask::Own);
     let i = IGNORED;
     assert_eq!(own.tokens, [11, 12, 13, 14, 21, 22, 23, 0]);
+    assert_eq!(own.padding, [1], "of two tokens of padding, one is only a target");
     assert_eq!(own.targets, [i, 13, 14, i, 22, 23, i, i]);
     assert_eq!(own.first_keys, [0, 0, 0, 0, 4, 4, 4, 7]);
     assert_eq!(own.counted, 4);

@@ -204,3 +204,17 @@ fn a_run_says_what_it_does() {
     let expected = [evaluation, evaluation, [Phase::Saving, Phase::Training]].concat();
     assert_eq!(notes.phases, expected);
 }
+
+#[test]
+fn an_evaluation_corpus_of_another_tokenizer_is_refused() {
+    let place = Place::new("other-tokenizer");
+    let tokenizer =
+        train_tokenizer([], &TrainingOptions { vocabulary: 300, ..TrainingOptions::default() }).unwrap();
+    let options = CorpusOptions::text(&tokenizer);
+    let mut writer = CorpusWriter::create(&place.path("foreign"), &tokenizer, options).unwrap();
+    writer.push_text(&[65; 500], 500).unwrap();
+    writer.finish().unwrap();
+    let mut config = place.config("out");
+    config.evaluation.corpus = Some(place.path("foreign"));
+    assert_eq!(code(go(&config, Resume::No).0), "data/mixed-tokenizers");
+}

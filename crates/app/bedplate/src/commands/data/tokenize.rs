@@ -24,8 +24,8 @@ Examples:
   bedplate data tokenize chats.jsonl --chat --tokenizer t.json --out chats
 
 Inputs are .txt and .md, .jsonl, .ndjson and .json (one list of objects),
-optionally followed by .gz or .zst, .parquet, or folders of them. The corpus is the same for any number of
-threads.
+optionally followed by .gz or .zst, .parquet, or folders of them. The corpus
+is the same for any number of threads.
 
 Each document begins with the tokenizer's begin-of-text mark and ends with its
 end-of-text mark; a tokenizer with only one mark has it at the beginning.

@@ -7,7 +7,7 @@ use bedplate_transformer::{
 use bedplate_units::{Bytes, Count, grouped};
 use serde_json::{Map, Value, json};
 
-use super::load;
+use super::load_with_remarks;
 use crate::console::Console;
 use crate::length::length;
 use crate::present::{Column, Facts, Table};
@@ -72,7 +72,8 @@ impl Arguments {
 const SHOWN: [Precision; 4] = [Precision::Fp32, Precision::Bf16, Precision::Fp8, Precision::Nvfp4];
 
 pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
-    let model = load(&arguments.model)?;
+    let (model, remarks) = load_with_remarks(&arguments.model)?;
+    remarks.iter().for_each(|remark| console.say(&format!("note: {remark}")));
     let flops = model.flops_per_token(arguments.seq, arguments.convention());
     if arguments.seq > model.max_context {
         let context = model.max_context;
