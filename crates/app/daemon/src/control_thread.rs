@@ -5,13 +5,14 @@
 //! and goes there as a whole when the disk is free. The journal keeps the order. What promises nothing leaves at once.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
 use bedplate_control::record::{Record, RunPhase};
-use bedplate_control::{Control, Output};
+use bedplate_control::wire::ToAgent;
+use bedplate_control::{Command, Control, Output};
 use bedplate_gangs::Time;
 use bedplate_journal::Writer;
 use tokio::runtime::Handle;
@@ -21,8 +22,10 @@ use tokio::time::timeout;
 use crate::clock::Clock;
 use crate::error::DaemonError;
 use crate::hub::Hub;
+use crate::leases::Leases;
 use crate::links::Links;
 use crate::metrics::Metrics;
+use crate::options::Hook;
 
 /// Requests that may wait for the thread.
 const QUEUE: usize = 4096;
@@ -53,6 +56,8 @@ enum Work {
 pub(crate) enum Unavailable {
     /// The journal cannot write at present.
     Journal,
+    /// The control plane has not looked at it in time: what it decides about takes long.
+    Deciding,
     /// More is waiting for the disk than may wait.
     Busy,
     /// The daemon is going down.
@@ -72,8 +77,11 @@ pub(crate) struct ControlThread {
 pub(crate) struct Surroundings {
     pub(crate) clock: Arc<Clock>,
     pub(crate) links: Arc<Links>,
+    pub(crate) leases: Arc<Leases>,
     pub(crate) hub: Arc<Hub>,
     pub(crate) metrics: Arc<Metrics>,
+    /// Called before each turn.
+    pub(crate) on_turn: Hook,
     /// Told when the daemon cannot go on.
     pub(crate) failure: mpsc::UnboundedSender<DaemonError>,
 }
@@ -121,15 +129,23 @@ impl ControlThread {
         }
         let pending = Pending::count(&self.pending).ok_or(Unavailable::Busy)?;
         let (answer, answered) = oneshot::channel();
+        let taken = Arc::new(AtomicBool::new(false));
+        let is_taken = taken.clone();
         let change: Change = Box::new(move |control, now| {
+            taken.store(true, Ordering::Relaxed);
             let value = change(control, now);
             // Who asked may have gone.
             Some(Box::new(move || drop((answer.send(value), pending))))
         });
-        self.queue.send(Work::Change(change)).await.map_err(|_| Unavailable::Stopping)?;
-        match timeout(self.patience, answered).await {
-            Ok(Ok(value)) => Ok(value),
-            Ok(Err(_)) | Err(_) => Err(Unavailable::Journal),
+        let asked = async {
+            self.queue.send(Work::Change(change)).await.map_err(|_| Unavailable::Stopping)?;
+            // The journal drops what it will never write.
+            answered.await.map_err(|_| Unavailable::Journal)
+        };
+        match timeout(self.patience, asked).await {
+            Ok(answer) => answer,
+            Err(_) if is_taken.load(Ordering::Relaxed) => Err(Unavailable::Journal),
+            Err(_) => Err(Unavailable::Deciding),
         }
     }
 
@@ -150,8 +166,11 @@ impl ControlThread {
     ) -> Result<T, Unavailable> {
         let (answer, answered) = oneshot::channel();
         let question: Question = Box::new(move |control, now| drop(answer.send(question(control, now))));
-        self.queue.send(Work::Question(question)).await.map_err(|_| Unavailable::Stopping)?;
-        answered.await.map_err(|_| Unavailable::Stopping)
+        let asked = async {
+            self.queue.send(Work::Question(question)).await.map_err(|_| Unavailable::Stopping)?;
+            answered.await.map_err(|_| Unavailable::Stopping)
+        };
+        timeout(self.patience, asked).await.unwrap_or(Err(Unavailable::Deciding))
     }
 
     /// Ends the thread after all that is queued.
@@ -273,6 +292,7 @@ impl Worker {
             }
             let began = Instant::now();
             self.notice_hold_up(began);
+            (self.surroundings.on_turn)();
             let is_last = self.turn(&mut batch);
             self.turned = Instant::now();
             self.surroundings.metrics.control_turn.observe(began.elapsed());
@@ -342,6 +362,7 @@ impl Worker {
             return;
         }
         let began = Instant::now();
+        self.control.signs_of_life(self.surroundings.leases.ages(now), now);
         self.control.tick(now);
         self.ticked = Instant::now();
         self.surroundings.metrics.tick.observe(began.elapsed());
@@ -351,7 +372,11 @@ impl Worker {
     fn hand_over(&mut self, replies: Vec<Reply>) {
         let mut output = self.control.take_output();
         let urgent = std::mem::take(&mut output.urgent);
-        urgent.into_iter().for_each(|command| self.surroundings.links.carry_out(command));
+        // Heartbeats have been answered where they arrived.
+        let is_answer =
+            |command: &Command| matches!(command, Command::Send { message: ToAgent::Alive { .. }, .. });
+        let urgent = urgent.into_iter().filter(|command| !is_answer(command));
+        urgent.for_each(|command| self.surroundings.links.carry_out(command));
         self.kept.add(output, replies);
         if !self.kept.is_empty() && self.disk.free_in() == Some(Duration::ZERO) {
             self.commit();

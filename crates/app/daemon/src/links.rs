@@ -6,11 +6,11 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use bedplate_control::wire::{FromAgent, LogName, ToAgent};
-use bedplate_control::{Command, LinkId, Unlinked};
+use bedplate_control::{Command, Control, LinkId, Unlinked};
 use tokio::io::{
     AsyncBufRead, AsyncBufReadExt, AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, BufReader,
 };
@@ -18,6 +18,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::time::timeout;
 
 use crate::control_thread::ControlThread;
+use crate::leases::Leases;
 use crate::tokens::{Identity, Tokens};
 
 /// No line of the protocol is longer.
@@ -28,9 +29,13 @@ const HELLO_WITHIN: Duration = Duration::from_secs(10);
 const CHUNK_WITHIN: Duration = Duration::from_secs(5);
 const WRITE_WITHIN: Duration = Duration::from_secs(30);
 
+/// What an agent has said and the control plane has not heard yet; more reports than this are dropped.
+const INBOX: usize = 1_024;
+
 /// All open links.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Links {
+    leases: Arc<Leases>,
     open: Mutex<BTreeMap<LinkId, mpsc::Sender<ToAgent>>>,
     next_link: AtomicU64,
     reads: Mutex<BTreeMap<u64, oneshot::Sender<Chunk>>>,
@@ -46,6 +51,11 @@ pub(crate) struct Chunk {
 }
 
 impl Links {
+    pub(crate) fn new(leases: Arc<Leases>) -> Self {
+        let (open, reads) = (Mutex::default(), Mutex::default());
+        Self { leases, open, next_link: AtomicU64::new(0), reads, next_read: AtomicU64::new(0) }
+    }
+
     pub(crate) fn count(&self) -> usize {
         self.open().len()
     }
@@ -105,16 +115,20 @@ impl Links {
         let (outbox, messages) = mpsc::channel(OUTBOX);
         self.open().insert(link, outbox);
         let node = hello.node.clone();
+        self.leases.open(link);
         thread.tell(move |control, now| control.linked(link, hello, now)).await;
+        let (inbox, said) = mpsc::channel(INBOX);
         let how = tokio::select! {
-            ended = self.listen(&mut reading, link, thread) => match ended {
+            ended = self.listen(&mut reading, link, inbox) => match ended {
                 Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Unlinked::Closed,
                 _ => Unlinked::Broken,
             },
             () = write_all(&mut writing, messages) => Unlinked::Broken,
             () = tokens.node_lapses(identity, &node) => Unlinked::Broken,
+            () = self.pass_on(said, link, thread) => Unlinked::Broken,
         };
         self.open().remove(&link);
+        self.leases.close(link);
         thread.tell(move |control, now| control.unlinked(link, how, now)).await;
     }
 
@@ -122,18 +136,45 @@ impl Links {
         &self,
         reading: &mut (impl AsyncBufRead + Unpin),
         link: LinkId,
-        thread: &ControlThread,
+        inbox: mpsc::Sender<FromAgent>,
     ) -> io::Result<()> {
         loop {
-            match read_line(reading).await? {
+            let message = read_line(reading).await?;
+            let may_answer = self.leases.hear(link);
+            match message {
                 FromAgent::Chunk { request, bytes, next_offset, error, .. } => {
                     if let Some(reader) = self.reads().remove(&request) {
                         // It may not want to know any more.
                         let _ = reader.send(Chunk { bytes, next_offset, error });
                     }
                 }
-                message => thread.tell(move |control, now| control.heard(link, message, now)).await,
+                FromAgent::Heartbeat { sequence, .. } => {
+                    if may_answer {
+                        self.send(link, ToAgent::Alive { sequence });
+                    }
+                    // The next one says it again.
+                    if self.leases.enqueue(link) && inbox.try_send(message).is_err() {
+                        self.leases.dequeue(link);
+                    }
+                }
+                // Reading goes on whatever the control plane does, for heartbeats come the same way.
+                FromAgent::Report { .. } => drop(inbox.try_send(message)),
+                message => inbox.send(message).await.map_err(|_| io::ErrorKind::BrokenPipe)?,
             }
+        }
+    }
+
+    /// Tells the control plane what an agent says, as fast as it listens.
+    async fn pass_on(&self, mut said: mpsc::Receiver<FromAgent>, link: LinkId, thread: &ControlThread) {
+        while let Some(message) = said.recv().await {
+            let leases = self.leases.clone();
+            let hear = move |control: &mut Control, now| {
+                if matches!(message, FromAgent::Heartbeat { .. }) {
+                    leases.dequeue(link);
+                }
+                control.heard(link, message, now);
+            };
+            thread.tell(hear).await;
         }
     }
 

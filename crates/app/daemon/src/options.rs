@@ -17,6 +17,9 @@ pub const DEFAULT_PORT: u16 = 7431;
 /// Takes remarks for people.
 pub type Remark = Arc<dyn Fn(&str) + Send + Sync>;
 
+/// Something to be done in between.
+pub type Hook = Arc<dyn Fn() + Send + Sync>;
+
 /// The settings of a daemon.
 #[derive(Clone)]
 pub struct Options {
@@ -39,6 +42,8 @@ pub struct Options {
     pub retention: Retention,
     /// The journal's own settings, for tests of failing disks.
     pub journal: bedplate_journal::Options,
+    /// Called on the deciding thread before each turn, for tests of slow decisions.
+    pub on_turn: Hook,
     /// Where remarks go; none of them holds a token or an environment.
     pub remark: Remark,
 }
@@ -58,6 +63,7 @@ impl Options {
             limits: Limits::default(),
             retention: Retention::default(),
             journal: bedplate_journal::Options::default(),
+            on_turn: Arc::new(|| {}),
             remark: Arc::new(|_| {}),
         }
     }

@@ -27,6 +27,7 @@ use crate::connection::{Activity, Watched};
 use crate::control_thread::{ControlThread, Surroundings};
 use crate::error::DaemonError;
 use crate::hub::Hub;
+use crate::leases::Leases;
 use crate::limits::Clients;
 use crate::links::Links;
 use crate::metrics::Metrics;
@@ -185,13 +186,16 @@ impl Daemon {
             false => None,
         };
         let listener = listen(address).map_err(|source| DaemonError::Listen { address, source })?;
-        let links = Arc::new(Links::default());
+        let leases = Arc::new(Leases::new(clock.clone(), options.rules.silence));
+        let links = Arc::new(Links::new(leases.clone()));
         let hub = Arc::new(Hub::new(clock.now().0, options.limits.events_behind));
         let metrics = Arc::new(Metrics::new());
         let (failure, failures) = mpsc::unbounded_channel();
         let surroundings = Surroundings {
             clock: clock.clone(),
             links: links.clone(),
+            leases,
+            on_turn: options.on_turn.clone(),
             hub: hub.clone(),
             metrics: metrics.clone(),
             failure,

@@ -90,6 +90,7 @@ impl Control {
             life.runs = number;
             life.state = JobState::Starting;
             life.reason = None;
+            life.exit_status = None;
         });
         self.record_run(job, RunPhase::Preparing, now);
         nodes.into_iter().for_each(|node| self.ask_to_prepare(job, node, now));
@@ -302,7 +303,8 @@ impl Control {
         if !self.jobs.contains_key(&job) {
             return;
         }
-        self.end_job(job, state_of(outcome), None, now);
+        let reason = (outcome == Outcome::Cancelled).then(reason::cancelled);
+        self.end_job(job, state_of(outcome), reason, now);
         self.discard_run(job, now);
     }
 

@@ -2,7 +2,7 @@
 
 use bedplate_blame::NodeVerdict;
 use bedplate_diag::Reason;
-use bedplate_gangs::{Event, JobId, NodeOrder, Time};
+use bedplate_gangs::{Event, JobId, NodeOrder, Span, Time};
 use bedplate_topology::NodeId;
 
 use crate::Folders;
@@ -105,6 +105,17 @@ impl Control {
             FromAgent::StepWanted(request) => self.start_step(node, &request),
         }
         self.settle(now);
+    }
+
+    /// How long ago each link was heard, where a shell answers heartbeats itself.
+    pub fn signs_of_life(&mut self, ages: impl IntoIterator<Item = (LinkId, Span)>, now: Time) {
+        let now = self.advance(now);
+        for (link, age) in ages {
+            let node = self.links.get(&link).map(|node| &mut self.nodes[node.0 as usize]);
+            if let Some(Presence::Linked { heard, .. }) = node.map(|node| &mut node.presence) {
+                *heard = (*heard).max(now - age);
+            }
+        }
     }
 
     fn forget_rests(&mut self, node: NodeId, held: &[Held]) {

@@ -48,6 +48,15 @@ pub(crate) fn requeued() -> Reason {
     Reason::new("requeued", "requeued")
 }
 
+/// Nothing else keeps it from starting.
+pub(crate) fn missing_resources(nodes: u64, gpus: u64) -> Reason {
+    let what = if nodes == 1 { "one node".to_owned() } else { format!("{nodes} nodes") };
+    let with = if gpus == 0 { String::new() } else { format!(" with {gpus} GPUs in all") };
+    Reason::new("resources", format!("waits until {what}{with} can be had"))
+        .with("needed", nodes)
+        .with("gpus", gpus)
+}
+
 /// It has failed too often; `text` says how.
 pub(crate) fn given_up(text: &str) -> Reason {
     Reason::new("given_up", text)

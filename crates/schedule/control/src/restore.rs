@@ -118,7 +118,7 @@ impl Control {
         match request {
             Ok(request) => {
                 let mut request = Request { array, is_held, begin, history: Some(history), ..request };
-                request.filter.avoid.extend(avoid);
+                self.scheduler.let_avoid(&mut request, avoid);
                 // What is in the history no more had ended when the job was submitted, and in a way that let it in.
                 for dependency in &mut request.dependencies {
                     dependency.jobs.retain(|on| known.contains(on));

@@ -84,12 +84,12 @@ pub enum OrderRefusal {
     Never { why: Reason },
     #[error("it depends on job {on}, and there is no such job")]
     UnknownDependency { on: String },
-    #[error("there is no job {job}")]
-    NoSuchJob { job: u64 },
-    #[error("job {job} has ended: {}", state.name())]
-    HasEnded { job: u64, state: JobState },
-    #[error("job {job} does not run")]
-    DoesNotRun { job: u64 },
+    #[error("there is no {job}")]
+    NoSuchJob { job: JobId },
+    #[error("{job} has ended: {}", state.name())]
+    HasEnded { job: JobId, state: JobState },
+    #[error("{job} does not run")]
+    DoesNotRun { job: JobId },
     #[error("there is no node `{node}`")]
     NoSuchNode { node: String },
 }
@@ -277,7 +277,7 @@ impl Control {
             Order::Requeue(job) => {
                 self.live(job)?;
                 if !self.runs.contains_key(&job) {
-                    return Err(OrderRefusal::DoesNotRun { job: job.0 });
+                    return Err(OrderRefusal::DoesNotRun { job });
                 }
                 self.order_job(job, Event::Requeue(job), format!("requeued by {by}"), now)?;
             }
@@ -319,8 +319,8 @@ impl Control {
     fn live(&self, job: JobId) -> Result<(), OrderRefusal> {
         match self.names.ended(job) {
             _ if self.jobs.contains_key(&job) => Ok(()),
-            Some(state) => Err(OrderRefusal::HasEnded { job: job.0, state }),
-            None => Err(OrderRefusal::NoSuchJob { job: job.0 }),
+            Some(state) => Err(OrderRefusal::HasEnded { job, state }),
+            None => Err(OrderRefusal::NoSuchJob { job }),
         }
     }
 

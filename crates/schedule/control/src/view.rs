@@ -1,13 +1,14 @@
 //! What people see of jobs and nodes.
 
 use bedplate_diag::Reason;
-use bedplate_gangs::{Explanation, JobId, NodeState, Time};
+use bedplate_gangs::{Explanation, JobId, NodeState, Question, Time};
 use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
 use serde::Serialize;
 
 use crate::control::{Control, Live};
 use crate::node::Presence;
+use crate::reason;
 use crate::record::{JobState, Life};
 use crate::wire::Host;
 
@@ -161,13 +162,27 @@ impl Control {
             nodes: nodes.into_iter().map(|node| self.nodes[node.0 as usize].name.clone()).collect(),
             ends_ms: self.scheduler.ends_at(job).map(|at| at.0),
             expected_start_ms: self.scheduler.reservation(job).map(|promise| promise.start.0),
-            waits_because: self.scheduler.wait(job).map(Reason::of),
+            waits_because: self.waits_because(live),
         }
+    }
+
+    /// In short: which resources are missing, and where, takes a search of the plan.
+    fn waits_because(&self, live: &Live) -> Option<Reason> {
+        if let Some(wait) = self.scheduler.wait(live.row.id) {
+            return Some(Reason::of(wait));
+        }
+        let is_waiting = live.row.life.state == JobState::Waiting;
+        is_waiting.then(|| reason::missing_resources(live.job.gang.nodes(), live.job.gang.gpus()))
     }
 
     /// Why a job waits; nothing when it does not.
     pub fn explain(&self, job: JobId, now: Time) -> Option<Explanation> {
         self.scheduler.explain(job, now.max(self.now))
+    }
+
+    /// What explains why a job waits; quick, so that the work can be done elsewhere.
+    pub fn question(&self, job: JobId) -> Option<Question> {
+        self.scheduler.question(job)
     }
 
     /// All nodes, in the order of the cluster.

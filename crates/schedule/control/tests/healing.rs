@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
-use bedplate_control::record::{JobState, Record};
+use bedplate_control::record::{JobRow, JobState, Life, Record, Restored};
 use bedplate_control::wire::{
     Checkpoint, FromAgent, Held, HeldPhase, Hello, Host, Launch, NodeEnd, RankEnd, RunId, ToAgent, Unready,
 };
@@ -423,4 +423,61 @@ fn a_connection_that_broke_proves_nothing_about_the_runs_on_a_node() {
         story.wait(250);
         assert_eq!(story.node("n2").0, "down", "{how:?}");
     }
+}
+
+#[test]
+fn what_is_held_against_a_job_survives_a_restart_of_the_control_plane() {
+    let mut story = Story::new(4);
+    let job = story.submit(gang(1));
+    let first = story.control.job(job).expect("it runs").nodes[0].clone();
+    let mut records = Vec::new();
+    for _ in 0..2 {
+        story.wait(30_000);
+        let node = story.control.job(job).expect("it is live").nodes[0].clone();
+        let run = story.run_of(job);
+        let failed = FromAgent::Unhealthy { reason: "its probe failed".into(), run: Some(run) };
+        story.control.heard(story.link(&node), failed, Time(story.now));
+        records.extend(story.control.clone().take_output().records);
+        story.play();
+    }
+    let charges = records.iter().rev().find_map(|record| match record {
+        Record::Job { job: of, life } if *of == job => Some(life.charges.clone()),
+        _ => None,
+    });
+    let charges = charges.expect("failures are recorded");
+    assert_eq!((charges.restarts, charges.failures.len()), (2, 2), "{charges:?}");
+    assert!(charges.failures.iter().any(|charge| charge.node == first));
+
+    let row = JobRow {
+        id: job,
+        array: None,
+        user: "ada".into(),
+        name: "gang".into(),
+        account: "root".into(),
+        submitted: Time(1_000),
+        key: None,
+        text: story.control.job_text(job).expect("it is live").into(),
+        life: Life { charges, ..Life::default() },
+    };
+    let restored = Restored { next_job: 2, jobs: vec![row], ..Restored::default() };
+    let cluster = Cluster::from_spec("p5.48xlarge:4", &Catalog::builtin()).expect("the fixture is right");
+    let (mut again, unreadable) =
+        Control::restore(cluster, Settings::default(), Rules::default(), restored, Time(story.now));
+    assert_eq!(unreadable, []);
+    let view = again.job(job).expect("it waits");
+    assert_eq!((view.life.charges.restarts, view.life.charges.failures.len()), (2, 2));
+    assert!(again.take_output().records.iter().all(|record| !matches!(record, Record::Submitted(_))));
+}
+
+#[test]
+fn a_new_run_does_not_show_the_exit_code_of_the_one_before() {
+    let mut story = Story::new(1);
+    let mut retried = gang(1);
+    retried.policy.retries = 3;
+    let job = story.submit(retried);
+    let failed = FromAgent::RankFailed { run: story.run_of(job), rank: 0, end: RankEnd::Exit(7) };
+    story.says("n1", failed);
+    story.wait(10_000);
+    let view = story.control.job(job).expect("it runs again");
+    assert_eq!((view.life.state, view.life.runs, view.life.exit_status), (JobState::Running, 2, None));
 }

@@ -54,7 +54,7 @@ impl Scheduler {
     pub(crate) fn cycle(&mut self, now: Time) {
         self.refresh_ranks(now);
         self.calendar.set(Alarm::Preemption, None);
-        self.room.begin_cycle();
+        self.eviction.begin_cycle();
         let promises = self.withdraw_promises(now);
         let order = self.accounting.order(&self.jobs, &self.settings);
         let mut reserved = 0;

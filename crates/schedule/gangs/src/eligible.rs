@@ -2,6 +2,7 @@
 //! is worked out once.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::fleet::Fleet;
 use crate::view::{Class, Eligible, Rule};
@@ -9,7 +10,7 @@ use crate::{Never, NodeFilter, Partition, PartitionId};
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct EligibleSets {
-    sets: Vec<Eligible>,
+    sets: Vec<Arc<Eligible>>,
     index: BTreeMap<(PartitionId, u64, NodeFilter), u32>,
     /// Why the cluster is too small for a class, if it is.
     too_few: BTreeMap<Class, Option<Never>>,
@@ -18,6 +19,11 @@ pub(crate) struct EligibleSets {
 impl EligibleSets {
     pub(crate) fn get(&self, id: u32) -> &Eligible {
         &self.sets[id as usize]
+    }
+
+    /// The sets alone, for classes that have been found already.
+    pub(crate) fn snapshot(&self) -> Self {
+        Self { sets: self.sets.clone(), ..Self::default() }
     }
 
     pub(crate) fn find_or_add(
@@ -32,7 +38,7 @@ impl EligibleSets {
             return *id;
         }
         let id = self.sets.len() as u32;
-        self.sets.push(eligible(fleet, partition.1, kinds, filter));
+        self.sets.push(Arc::new(eligible(fleet, partition.1, kinds, filter)));
         self.index.insert(key, id);
         id
     }

@@ -1,13 +1,24 @@
 //! Why a job waits, when it should start, and what would make that earlier.
 
+use std::sync::Arc;
+
 use bedplate_topology::{Level, NodeId};
 use serde::Serialize;
 
+use crate::accounting::Accounting;
+use crate::calendar::Calendar;
+use crate::dependencies::Dependencies;
+use crate::eligible::EligibleSets;
 use crate::find::Horizon;
+use crate::fleet::Fleet;
+use crate::jobs::{Entry, Jobs};
+use crate::news::News;
+use crate::promises::Promises;
 use crate::scheduler::Scheduler;
+use crate::victims::Eviction;
 use crate::view::{Class, Rule};
-use crate::views::Fit;
-use crate::{JobId, Priority, Span, Time, Wait};
+use crate::views::{Fit, Views};
+use crate::{JobId, Priority, Settings, Span, Time, Wait};
 
 /// All that can be said about a waiting job.
 #[derive(Debug, Clone, PartialEq)]
@@ -51,34 +62,90 @@ pub enum Remedy {
     },
 }
 
-impl Scheduler {
-    /// Explains a job that waits; `None` when it runs, has ended or is unknown.
-    ///
-    /// Works on a copy, so it costs memory and time in proportion to what is planned.
-    pub fn explain(&self, job: JobId, now: Time) -> Option<Explanation> {
-        let entry = self.jobs.get(job).filter(|entry| entry.run().is_none())?;
-        let ahead = self.jobs.queue().iter().position(|each| each == job);
-        let mut copy = self.clone();
-        copy.promises.withdraw(job, &mut copy.fleet);
-        let expected_start = match self.promises.get(job) {
+/// All that is needed to explain why a job waits. Made in no time where others wait; the work is done elsewhere.
+#[derive(Debug)]
+pub struct Question {
+    entry: Entry,
+    ahead: Option<usize>,
+    /// Other than resources.
+    limit: Option<Wait>,
+    settings: Arc<Settings>,
+    fleet: Fleet,
+    promises: Promises,
+    eligible: EligibleSets,
+}
+
+impl Question {
+    /// Searches the plan, which takes time in proportion to what is planned.
+    pub fn answer(self, now: Time) -> Explanation {
+        let Question { entry, ahead, limit, settings, fleet, promises, eligible } = self;
+        let (job, priority, is_queued) = (entry.request.id, entry.priority, entry.is_queued());
+        let scheduler = Scheduler::alone(entry, settings, fleet, promises, eligible);
+        let mut without = scheduler.clone();
+        without.promises.withdraw(job, &mut without.fleet);
+        let expected_start = match scheduler.promises.get(job) {
             Some(reservation) => Some(reservation.start),
-            None if entry.is_queued() && self.settings.backfill.overtakes => {
-                copy.find(job, Horizon::Ever, now).map(|fit| fit.at)
+            None if is_queued && limit.is_none() && scheduler.settings.backfill.overtakes => {
+                without.find(job, Horizon::Ever, now).map(|fit| fit.at)
             }
             None => None,
         };
-        let wait = self.why_waiting(job, expected_start, now);
+        let wait = scheduler.why_waiting(job, limit, expected_start, now);
         let remedies =
-            if wait.is_for_resources() { copy.remedies(job, expected_start, now) } else { Vec::new() };
-        Some(Explanation { wait, priority: entry.priority, ahead, expected_start, remedies })
+            if wait.is_for_resources() { without.remedies(job, expected_start, now) } else { Vec::new() };
+        Explanation { wait, priority, ahead, expected_start, remedies }
+    }
+}
+
+impl Scheduler {
+    /// Explains a job that waits; `None` when it runs, has ended or is unknown.
+    pub fn explain(&self, job: JobId, now: Time) -> Option<Explanation> {
+        Some(self.question(job)?.answer(now))
     }
 
-    fn why_waiting(&self, job: JobId, start: Option<Time>, now: Time) -> Wait {
+    /// What explains a job that waits. Nothing is copied but its own entry; what is planned is shared.
+    pub fn question(&self, job: JobId) -> Option<Question> {
+        let entry = self.jobs.get(job).filter(|entry| entry.run().is_none())?;
+        Some(Question {
+            ahead: self.jobs.queue().iter().position(|each| each == job),
+            limit: entry.is_queued().then(|| self.limited_by(job, entry.request.gpus())).flatten(),
+            entry: entry.clone(),
+            settings: Arc::clone(&self.settings),
+            fleet: self.fleet.snapshot(),
+            promises: self.promises.snapshot(job),
+            eligible: self.views.eligible.snapshot(),
+        })
+    }
+
+    /// A scheduler that knows one waiting job, and what is planned for others.
+    fn alone(
+        entry: Entry,
+        settings: Arc<Settings>,
+        fleet: Fleet,
+        promises: Promises,
+        eligible: EligibleSets,
+    ) -> Self {
+        Self {
+            accounting: Accounting::new(&settings, fleet.cluster()),
+            views: Views::new(settings.packing, eligible),
+            settings,
+            fleet,
+            jobs: Jobs::alone(entry),
+            dependencies: Dependencies::default(),
+            promises,
+            calendar: Calendar::default(),
+            eviction: Eviction::default(),
+            news: News::default(),
+            decisions: Vec::new(),
+        }
+    }
+
+    fn why_waiting(&self, job: JobId, limit: Option<Wait>, start: Option<Time>, now: Time) -> Wait {
         let entry = &self.jobs[job];
         if !entry.is_queued() {
             return entry.wait.clone();
         }
-        if let Some(wait) = self.limited_by(job, entry.request.gpus()) {
+        if let Some(wait) = limit {
             return wait;
         }
         match &entry.wait {

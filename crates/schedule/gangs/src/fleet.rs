@@ -5,6 +5,8 @@
 
 mod service;
 
+use std::sync::Arc;
+
 use bedplate_topology::{Cluster, Health, Level, NodeId};
 
 use crate::devices::DeviceGroups;
@@ -18,15 +20,15 @@ pub(crate) use service::OUT_OF_SERVICE;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Fleet {
-    cluster: Cluster,
-    nodes: Vec<NodeEntry>,
-    kinds: Vec<DeviceGroups>,
+    cluster: Arc<Cluster>,
+    nodes: Vec<Arc<NodeEntry>>,
+    kinds: Arc<[DeviceGroups]>,
     /// Sets of nodes by level, closest first: multi-node domains, then switches, then the cluster.
-    levels: Vec<LevelSets>,
+    levels: Arc<[LevelSets]>,
     /// Working GPUs of every node that are free. In a list of their own, because searches read all of them.
     free_devices: Vec<u64>,
-    booked: Vec<Timeline>,
-    plan: Vec<Timeline>,
+    booked: Vec<Arc<Timeline>>,
+    plan: Vec<Arc<Timeline>>,
     /// What happened to `plan`, in order, for results derived from it.
     changes: Vec<Change>,
     /// Whether `changes` holds every difference between `plan` and `booked`.
@@ -105,9 +107,11 @@ pub(crate) struct Change {
 
 impl Fleet {
     pub(crate) fn new(cluster: Cluster) -> Self {
-        let levels = levels_of(&cluster);
-        let nodes: Vec<NodeEntry> = cluster.nodes().iter().map(|id| NodeEntry::new(&cluster, id)).collect();
-        let booked: Vec<Timeline> = nodes.iter().map(|node| Timeline::new(node.capacity)).collect();
+        let levels = levels_of(&cluster).into();
+        let nodes: Vec<Arc<NodeEntry>> =
+            cluster.nodes().iter().map(|id| Arc::new(NodeEntry::new(&cluster, id))).collect();
+        let booked: Vec<Arc<Timeline>> =
+            nodes.iter().map(|node| Arc::new(Timeline::new(node.capacity))).collect();
         let mut fleet = Self {
             kinds: cluster.kinds().iter().map(DeviceGroups::of).collect(),
             free_devices: nodes.iter().map(|node| node.working_devices).collect(),
@@ -115,7 +119,7 @@ impl Fleet {
             booked,
             nodes,
             levels,
-            cluster,
+            cluster: Arc::new(cluster),
             changes: Vec::new(),
             is_traced: true,
             rebooked: Vec::new(),
@@ -126,6 +130,23 @@ impl Fleet {
             }
         }
         fleet
+    }
+
+    /// The fleet as it is now, for questions about the future. It shares the lines of all nodes until they change, and knows
+    /// nothing of how the plan came about.
+    pub(crate) fn snapshot(&self) -> Self {
+        Self {
+            cluster: Arc::clone(&self.cluster),
+            nodes: self.nodes.clone(),
+            kinds: Arc::clone(&self.kinds),
+            levels: Arc::clone(&self.levels),
+            free_devices: self.free_devices.clone(),
+            booked: self.booked.clone(),
+            plan: self.plan.clone(),
+            changes: Vec::new(),
+            is_traced: false,
+            rebooked: Vec::new(),
+        }
     }
 
     pub(crate) fn cluster(&self) -> &Cluster {
@@ -159,7 +180,7 @@ impl Fleet {
 
     /// Looks at a cluster where nothing runs, nothing is promised and every node serves.
     pub(crate) fn while_empty<T>(&mut self, look: impl FnOnce(&mut Self) -> T) -> T {
-        let empty = self.nodes.iter().map(|node| Timeline::new(node.capacity)).collect();
+        let empty = self.nodes.iter().map(|node| Arc::new(Timeline::new(node.capacity))).collect();
         let plan = std::mem::replace(&mut self.plan, empty);
         let changes = std::mem::take(&mut self.changes);
         let seen = look(self);
@@ -176,11 +197,11 @@ impl Fleet {
         look: impl FnOnce(&Self),
     ) {
         for (until, amount) in lent() {
-            self.plan[node as usize].give(at, until, amount);
+            Arc::make_mut(&mut self.plan[node as usize]).give(at, until, amount);
         }
         look(self);
         for (until, amount) in lent() {
-            self.plan[node as usize].take(at, until, amount);
+            Arc::make_mut(&mut self.plan[node as usize]).take(at, until, amount);
         }
     }
 
@@ -221,7 +242,7 @@ impl Fleet {
     /// Free GPUs on nodes that are in service.
     pub(crate) fn free_gpus(&self, now: Time) -> u64 {
         let is_closed = |closure: &Closure| closure.from <= now && now < closure.until;
-        let serves = |(node, _): &(&NodeEntry, &u64)| !node.closed.iter().any(is_closed);
+        let serves = |(node, _): &(&Arc<NodeEntry>, &u64)| !node.closed.iter().any(is_closed);
         let serving = self.nodes.iter().zip(&self.free_devices).filter(serves);
         serving.map(|(_, free)| u64::from(free.count_ones())).sum()
     }
@@ -232,7 +253,7 @@ impl Fleet {
 
     /// Chooses devices and books them; what is booked must be free in the plan from `from` on.
     pub(crate) fn book(&mut self, node: u32, mut booking: Booking) -> u64 {
-        let entry = &mut self.nodes[node as usize];
+        let entry = Arc::make_mut(&mut self.nodes[node as usize]);
         let groups = &self.kinds[usize::from(entry.kind)];
         match booking.share {
             Some(share) => return self.book_share(node, booking, share),
@@ -250,7 +271,7 @@ impl Fleet {
         let free = &mut self.free_devices[node as usize];
         assert!(*free & booking.devices == booking.devices, "a GPU is held once");
         *free &= !booking.devices;
-        self.nodes[node as usize].bookings.push(booking);
+        Arc::make_mut(&mut self.nodes[node as usize]).bookings.push(booking);
         self.take_both(node, booking.from, booking.until, booking.amount);
     }
 
@@ -308,7 +329,7 @@ impl Fleet {
         let beside = Amount { gpus: 0, ..booking.amount };
         match open {
             Some(index) => {
-                let gpu = &mut self.nodes[node as usize].shared[index];
+                let gpu = &mut Arc::make_mut(&mut self.nodes[node as usize]).shared[index];
                 gpu.used += share;
                 let (end, until) = (gpu.until, gpu.until.max(booking.until));
                 gpu.until = until;
@@ -316,7 +337,7 @@ impl Fleet {
             }
             None => {
                 self.free_devices[node as usize] &= !booking.devices;
-                self.nodes[node as usize].shared.push(SharedGpu {
+                Arc::make_mut(&mut self.nodes[node as usize]).shared.push(SharedGpu {
                     device: booking.devices,
                     used: share,
                     until: booking.until,
@@ -325,7 +346,7 @@ impl Fleet {
             }
         }
         self.take_both(node, booking.from, booking.until, beside);
-        self.nodes[node as usize].bookings.push(booking);
+        Arc::make_mut(&mut self.nodes[node as usize]).bookings.push(booking);
     }
 
     /// A GPU of the node that is shared already and can take `share` more until `until`.
@@ -352,7 +373,7 @@ impl Fleet {
 
     /// Frees what a gang holds on a node.
     pub(crate) fn release(&mut self, node: u32, job: JobId, now: Time) {
-        let entry = &mut self.nodes[node as usize];
+        let entry = Arc::make_mut(&mut self.nodes[node as usize]);
         let Some(at) = entry.bookings.iter().position(|booking| booking.job == job) else {
             return;
         };
@@ -369,7 +390,7 @@ impl Fleet {
     fn release_share(&mut self, node: u32, booking: Booking, share: u16, now: Time) {
         let beside = Amount { gpus: 0, ..booking.amount };
         self.give_both(node, now, booking.until, beside);
-        let entry = &mut self.nodes[node as usize];
+        let entry = Arc::make_mut(&mut self.nodes[node as usize]);
         let at = entry.shared.iter().position(|gpu| gpu.device == booking.devices).expect("it was shared");
         entry.shared[at].used -= share;
         let rest = entry.bookings.iter().filter(|other| other.devices == booking.devices);
@@ -395,13 +416,13 @@ impl Fleet {
     }
 
     fn rebook_one(&mut self, node: u32, index: usize, until: Time, now: Time) {
-        let booking = &mut self.nodes[node as usize].bookings[index];
+        let booking = &mut Arc::make_mut(&mut self.nodes[node as usize]).bookings[index];
         let before = std::mem::replace(&mut booking.until, until);
         let booking = *booking;
         if booking.share.is_none() {
             return self.change_end(node, before, until, booking.amount, now);
         }
-        let entry = &mut self.nodes[node as usize];
+        let entry = Arc::make_mut(&mut self.nodes[node as usize]);
         let sharers = entry.bookings.iter().filter(|other| other.devices == booking.devices);
         let last = sharers.map(|other| other.until).max().expect("the booking itself");
         let gpu = entry.shared.iter_mut().find(|gpu| gpu.device == booking.devices).expect("it is shared");
@@ -420,33 +441,36 @@ impl Fleet {
     }
 
     fn take_both(&mut self, node: u32, from: Time, until: Time, amount: Amount) {
-        self.booked[node as usize].take(from, until, amount);
-        self.plan[node as usize].take(from, until, amount);
+        Arc::make_mut(&mut self.booked[node as usize]).take(from, until, amount);
+        Arc::make_mut(&mut self.plan[node as usize]).take(from, until, amount);
         self.changes.push(Change { node, from, until, frees: false });
         self.rebooked.push(node);
     }
 
     fn give_both(&mut self, node: u32, from: Time, until: Time, amount: Amount) {
-        self.booked[node as usize].give(from, until, amount);
-        self.plan[node as usize].give(from, until, amount);
+        Arc::make_mut(&mut self.booked[node as usize]).give(from, until, amount);
+        Arc::make_mut(&mut self.plan[node as usize]).give(from, until, amount);
         self.changes.push(Change { node, from, until, frees: true });
         self.rebooked.push(node);
     }
 
     pub(crate) fn reserve(&mut self, node: u32, from: Time, until: Time, amount: Amount) {
-        self.plan[node as usize].take(from, until, amount);
+        Arc::make_mut(&mut self.plan[node as usize]).take(from, until, amount);
         self.changes.push(Change { node, from, until, frees: false });
     }
 
     pub(crate) fn unreserve(&mut self, node: u32, from: Time, until: Time, amount: Amount) {
-        self.plan[node as usize].give(from, until, amount);
+        Arc::make_mut(&mut self.plan[node as usize]).give(from, until, amount);
         self.changes.push(Change { node, from, until, frees: true });
     }
 
     /// Forgets all reservations.
     pub(crate) fn reset_plan(&mut self, now: Time) {
+        // A line that the plan shares with the bookings would be copied for the change.
+        let none = Arc::new(Timeline::default());
         for (plan, booked) in self.plan.iter_mut().zip(&mut self.booked) {
-            booked.forget_before(now);
+            plan.clone_from(&none);
+            Arc::make_mut(booked).forget_before(now);
             plan.clone_from(booked);
         }
         self.changes.clear();

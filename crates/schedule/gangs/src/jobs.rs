@@ -74,6 +74,16 @@ pub(crate) struct Run {
 }
 
 impl Jobs {
+    /// One job that does not run, alone.
+    pub(crate) fn alone(entry: Entry) -> Self {
+        let mut jobs = Self::default();
+        if entry.is_queued() {
+            jobs.queue.insert(entry.rank, entry.request.id, &entry.classes);
+        }
+        jobs.live.insert(entry.request.id, entry);
+        jobs
+    }
+
     pub(crate) fn get(&self, job: JobId) -> Option<&Entry> {
         self.live.get(&job)
     }

@@ -75,7 +75,7 @@ pub use amount::Amount;
 pub use event::{
     Decision, Event, Maintenance, NodeOrder, NodeShare, NodeState, Outcome, StartReason, StopReason, Then,
 };
-pub use explain::{Explanation, Remedy};
+pub use explain::{Explanation, Question, Remedy};
 pub use fairshare::{Accounts, FairShares, Usage, UsageRecord};
 pub use priority::Priority;
 pub use promises::{Reservation, Reserved};

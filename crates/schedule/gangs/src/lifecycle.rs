@@ -150,14 +150,18 @@ impl Scheduler {
         };
         let mut request = entry.request.clone();
         request.begin = request.begin.max(until);
-        let new = avoid.iter().filter(|node| !entry.request.filter.avoid.contains(node));
-        request.filter.avoid.extend(new);
-        // A job that avoids more nodes than it can do without would wait for ever.
-        if self.beyond_nodes(&request).is_some() {
-            request.filter.avoid.clone_from(&self.jobs[job].request.filter.avoid);
-        }
+        self.let_avoid(&mut request, avoid.to_vec());
         let classes = self.classes_of(&request);
         self.jobs.revise(job, request, classes);
+    }
+
+    /// Lets a request avoid these nodes too, unless it cannot do without them: it would wait for ever.
+    pub fn let_avoid(&mut self, request: &mut Request, nodes: Vec<NodeId>) {
+        let before = request.filter.avoid.clone();
+        request.filter.avoid.extend(nodes.into_iter().filter(|node| !before.contains(node)));
+        if self.beyond_nodes(request).is_some() {
+            request.filter.avoid = before;
+        }
     }
 
     pub(crate) fn hold(&mut self, job: JobId) {

@@ -24,13 +24,13 @@ impl Scheduler {
         }
         // Where one gang found no victims, its equals behind it find none either.
         let equals = (self.settings.partition(&entry.request).tier, entry.request.qos, entry.classes[0]);
-        if self.room.is_hopeless(&equals) {
+        if self.eviction.is_hopeless(&equals) {
             return None;
         }
         self.note_next_preemption(job, now);
         let fit = self.move_others(job, now);
         if fit.is_none() && self.damped_until(job) <= now {
-            self.room.give_up(equals);
+            self.eviction.give_up(equals);
         }
         fit
     }

@@ -3,6 +3,7 @@
 //! Only this file makes and withdraws promises, so the fleet's plan holds exactly what is booked and promised.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use bedplate_topology::NodeId;
 
@@ -13,7 +14,8 @@ use crate::{Amount, JobId, Span, Time};
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Promises {
     reservations: BTreeMap<JobId, Reservation>,
-    on_nodes: BTreeSet<(NodeId, Time, JobId)>,
+    /// By node; shorter than the cluster where the last nodes are promised to none.
+    on_nodes: Vec<Arc<BTreeSet<(Time, JobId)>>>,
 }
 
 /// Nodes promised to a gang from a time on.
@@ -38,6 +40,12 @@ impl Promises {
         self.reservations.get(&job)
     }
 
+    /// What one gang was promised, and when others were promised each node.
+    pub(crate) fn snapshot(&self, job: JobId) -> Self {
+        let own = self.reservations.get(&job).map(|reservation| (job, reservation.clone()));
+        Self { reservations: own.into_iter().collect(), on_nodes: self.on_nodes.clone() }
+    }
+
     /// Promises to others than this gang.
     pub(crate) fn to_others(&self, job: JobId) -> usize {
         self.reservations.len() - usize::from(self.reservations.contains_key(&job))
@@ -49,14 +57,17 @@ impl Promises {
 
     /// When which gangs were promised a node, the earliest first.
     pub(crate) fn on_node(&self, node: NodeId) -> impl Iterator<Item = (Time, JobId)> {
-        let of_node = (node, Time::ZERO, JobId(0))..=(node, Time::NEVER, JobId(u64::MAX));
-        self.on_nodes.range(of_node).map(|(_, start, job)| (*start, *job))
+        self.on_nodes.get(node.0 as usize).into_iter().flat_map(|promised| promised.iter().copied())
     }
 
     pub(crate) fn make(&mut self, reservation: Reservation, fleet: &mut Fleet) {
         for reserved in &reservation.nodes {
             fleet.reserve(reserved.node.0, reservation.start, reservation.until, reserved.amount);
-            self.on_nodes.insert((reserved.node, reservation.start, reservation.job));
+            let place = reserved.node.0 as usize;
+            if self.on_nodes.len() <= place {
+                self.on_nodes.resize(place + 1, Arc::default());
+            }
+            Arc::make_mut(&mut self.on_nodes[place]).insert((reservation.start, reservation.job));
         }
         self.reservations.insert(reservation.job, reservation);
     }
@@ -67,7 +78,9 @@ impl Promises {
         };
         for reserved in &reservation.nodes {
             fleet.unreserve(reserved.node.0, reservation.start, reservation.until, reserved.amount);
-            self.on_nodes.remove(&(reserved.node, reservation.start, job));
+            if let Some(promised) = self.on_nodes.get_mut(reserved.node.0 as usize) {
+                Arc::make_mut(promised).remove(&(reservation.start, job));
+            }
         }
     }
 

@@ -14,7 +14,7 @@ use crate::{Amount, Span, Time};
 macro_rules! number {
     ($($(#[$doc:meta])* $name:ident($inner:ty)),*) => {$(
         $(#[$doc])*
-        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
         pub struct $name(pub $inner);
     )*};
 }
@@ -31,6 +31,13 @@ number! {
     QosId(u16),
     /// A place in [`Queues`](crate::Queues).
     QueueId(u16)
+}
+
+/// Reasons name jobs as people and programs do: by texts, of which an array's `12_3` is one.
+impl serde::Serialize for JobId {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
 }
 
 impl std::fmt::Display for JobId {

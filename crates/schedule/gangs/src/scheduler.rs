@@ -1,15 +1,18 @@
 //! The state machine: events change what is known, a pass over the queue decides.
 
+use std::sync::Arc;
+
 use bedplate_topology::{Cluster, NodeId};
 
 use crate::accounting::Accounting;
 use crate::calendar::Calendar;
 use crate::dependencies::Dependencies;
+use crate::eligible::EligibleSets;
 use crate::fleet::Fleet;
 use crate::jobs::{Jobs, State};
 use crate::news::News;
 use crate::promises::Promises;
-use crate::victims::Room;
+use crate::victims::Eviction;
 use crate::views::Views;
 use crate::{
     Decision, Event, JobId, NodeShare, NodeState, Outcome, Priority, Queues, Request, Reservation, Settings,
@@ -23,7 +26,7 @@ use crate::{
 /// [`wakeup`](Scheduler::wakeup) names.
 #[derive(Debug, Clone)]
 pub struct Scheduler {
-    pub(crate) settings: Settings,
+    pub(crate) settings: Arc<Settings>,
     pub(crate) fleet: Fleet,
     pub(crate) jobs: Jobs,
     pub(crate) dependencies: Dependencies,
@@ -31,7 +34,7 @@ pub struct Scheduler {
     pub(crate) accounting: Accounting,
     pub(crate) calendar: Calendar,
     pub(crate) views: Views,
-    pub(crate) room: Room,
+    pub(crate) eviction: Eviction,
     pub(crate) news: News,
     pub(crate) decisions: Vec<Decision>,
 }
@@ -44,14 +47,14 @@ impl Scheduler {
         assert!(!settings.partitions.is_empty() && !settings.qos.is_empty(), "there is a default of each");
         Self {
             accounting: Accounting::new(&settings, &cluster),
-            views: Views::new(settings.packing),
-            settings,
+            views: Views::new(settings.packing, EligibleSets::default()),
+            settings: Arc::new(settings),
             fleet: Fleet::new(cluster),
             jobs: Jobs::default(),
             dependencies: Dependencies::default(),
             promises: Promises::default(),
             calendar: Calendar::default(),
-            room: Room::default(),
+            eviction: Eviction::default(),
             news: News::default(),
             decisions: Vec::new(),
         }

@@ -46,7 +46,7 @@ pub(crate) struct Runner {
 
 /// What the search for room remembers while a cycle lasts.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Room {
+pub(crate) struct Eviction {
     /// Tier, QOS and class of gangs for which no gang could be moved.
     hopeless: BTreeSet<Equals>,
     /// The running gangs, valid while [`Jobs::changes`](crate::jobs::Jobs::changes) is this.
@@ -56,7 +56,7 @@ pub(crate) struct Room {
 /// What makes gangs equal in the search for room: tier, QOS and class.
 type Equals = (u16, QosId, Class);
 
-impl Room {
+impl Eviction {
     pub(crate) fn begin_cycle(&mut self) {
         *self = Self::default();
     }
@@ -91,11 +91,11 @@ impl Scheduler {
     /// The running gangs at this time.
     pub(crate) fn runners(&mut self, now: Time) -> Arc<[Runner]> {
         let changes = self.jobs.changes();
-        if let Some((_, runners)) = self.room.runners.as_ref().filter(|(at, _)| *at == changes) {
+        if let Some((_, runners)) = self.eviction.runners.as_ref().filter(|(at, _)| *at == changes) {
             return Arc::clone(runners);
         }
         let runners: Arc<[Runner]> = self.jobs.ends().iter().map(|(_, job)| self.runner(*job, now)).collect();
-        self.room.runners = Some((changes, Arc::clone(&runners)));
+        self.eviction.runners = Some((changes, Arc::clone(&runners)));
         runners
     }
 

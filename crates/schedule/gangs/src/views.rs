@@ -35,10 +35,10 @@ pub(crate) struct Views {
 }
 
 impl Views {
-    pub(crate) fn new(packing: Packing) -> Self {
+    pub(crate) fn new(packing: Packing, eligible: EligibleSets) -> Self {
         Self {
             packing,
-            eligible: EligibleSets::default(),
+            eligible,
             ahead: BTreeMap::new(),
             now: BTreeMap::new(),
             tried: BTreeMap::new(),

@@ -194,6 +194,9 @@ fn milliseconds(time: Seconds) -> u64 {
 fn kill_rank(driver: &Local, job: &JobId, rank: u32) -> Result<String, Stop> {
     let no_rank = || ChaosError::NoRank { job: job.clone(), rank };
     let summary = driver.job(job)?.summary;
+    if summary.ended_ms.is_some() || summary.nodes.is_empty() {
+        return Err(no_rank().into());
+    }
     let place = driver.ranks(job)?.into_iter().find(|place| place.rank == rank).ok_or_else(no_rank)?;
     let number = summary.id.as_str().parse().map_err(|_| no_rank())?;
     let run = RunId { job: number, number: summary.runs };

@@ -43,7 +43,7 @@ pub(crate) struct App {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) clients: Arc<Clients>,
     pub(crate) at_once: Arc<Semaphore>,
-    /// Explanations cost a copy of the plan: a few at a time.
+    /// Explanations search the plan: a few at a time.
     pub(crate) explanations: Semaphore,
     /// Reads of files that jobs left on this machine.
     pub(crate) left_behind: Arc<Semaphore>,

@@ -37,6 +37,8 @@ pub enum ApiError {
     TooMany(String),
     #[error("the daemon has as many requests under way as it takes")]
     Busy,
+    #[error("the control plane is busy with decisions")]
+    Deciding,
     #[error("{why}")]
     NeverRuns { why: Reason },
     #[error("{why}")]
@@ -88,6 +90,9 @@ pages! { pub PAGES "api":
     BUSY "busy" Transient
         "The daemon has as many requests under way as it takes from all clients together, or more changes wait for the disk than may wait."
         "try again in a moment"
+    DECIDING "deciding" Transient
+        "The control plane is busy with decisions and has not looked at the request in time. A change may still be carried out."
+        "try again in a moment, a submission with the same `Idempotency-Key`; `bedplate_control_turn_seconds` in /metrics says how long decisions take"
     NEVER_RUNS "never-runs" User
         "The job is well formed, but it can never run on this cluster by these rules."
         "change what the message names; `bedplate cluster show` says what there is"
@@ -129,6 +134,7 @@ impl ApiError {
             ApiError::TooMany(_) => StatusCode::TOO_MANY_REQUESTS,
             ApiError::Panicked => StatusCode::INTERNAL_SERVER_ERROR,
             ApiError::Busy
+            | ApiError::Deciding
             | ApiError::NoLog { .. }
             | ApiError::JournalUnavailable
             | ApiError::Stopping
@@ -154,6 +160,7 @@ impl Diagnostic for ApiError {
             ApiError::TooSlow { .. } => &TOO_SLOW,
             ApiError::TooMany(_) => &TOO_MANY,
             ApiError::Busy => &BUSY,
+            ApiError::Deciding => &DECIDING,
             ApiError::NeverRuns { .. } => &NEVER_RUNS,
             ApiError::Refused { .. } => &REFUSED,
             ApiError::NotThere { .. } => &NOT_THERE,
@@ -193,6 +200,7 @@ impl From<Unavailable> for ApiError {
         match why {
             Unavailable::Journal => ApiError::JournalUnavailable,
             Unavailable::Busy => ApiError::Busy,
+            Unavailable::Deciding => ApiError::Deciding,
             Unavailable::Stopping => ApiError::Stopping,
         }
     }
@@ -213,7 +221,7 @@ impl From<OrderRefusal> for ApiError {
             OrderRefusal::Never { .. } | OrderRefusal::UnknownDependency { .. } => {
                 ApiError::NeverRuns { why: refusal.reason() }
             }
-            OrderRefusal::NoSuchJob { job } => ApiError::no_such_job(&job.to_string()),
+            OrderRefusal::NoSuchJob { job } => ApiError::no_such_job(&job.0.to_string()),
             OrderRefusal::NoSuchNode { node } => ApiError::NotThere { what: "node", name: node },
             OrderRefusal::HasEnded { .. } | OrderRefusal::DoesNotRun { .. } => {
                 ApiError::Refused { why: refusal.reason() }

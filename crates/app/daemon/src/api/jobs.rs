@@ -129,19 +129,17 @@ async fn tasks(app: &App, array: JobId) -> Result<Vec<Value>, ApiError> {
 pub(crate) async fn explain(call: Call) -> Result<Answer, ApiError> {
     let jobs = history::find_jobs(&call.app, &call.parameters[0]).await?;
     let _turn = call.app.explanations.acquire().await.map_err(|_| ApiError::Stopping)?;
-    // The plan is copied here and worked on elsewhere: submissions wait for the copy only.
+    // The search is done elsewhere: nobody waits for it.
     let asked = call.app.control.ask(move |control, now| {
-        let waits = |id: &JobId| control.job(*id).is_some_and(|job| job.life.state == JobState::Waiting);
-        jobs.into_iter().find(waits).map(|id| (id, control.clone(), now))
+        let waits = |id: &JobId| control.job_state(*id) == Some(JobState::Waiting);
+        Some((control.question(jobs.into_iter().find(waits)?)?, now))
     });
-    let Some((id, control, now)) = asked.await? else {
+    let Some((question, now)) = asked.await? else {
         return Ok(answer::ok(&json!({ "wait": null })));
     };
-    let worked = tokio::task::spawn_blocking(move || control.explain(id, now)).await;
+    let worked = tokio::task::spawn_blocking(move || question.answer(now)).await;
     let explanation = worked.map_err(|_| ApiError::Panicked)?;
-    Ok(answer::ok(
-        &explanation.map_or(json!({ "wait": null }), |explanation| explanation_json(&explanation, now)),
-    ))
+    Ok(answer::ok(&explanation_json(&explanation, now)))
 }
 
 fn explanation_json(explanation: &Explanation, now: Time) -> Value {

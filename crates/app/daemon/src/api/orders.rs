@@ -48,7 +48,7 @@ async fn order(call: Call, order: fn(JobId) -> Order) -> Result<Answer, ApiError
 async fn not_live(app: &App, label: &str) -> Result<ApiError, ApiError> {
     let ended = history::ended_jobs(app, label).await?;
     Ok(match ended.first() {
-        Some((job, state)) => OrderRefusal::HasEnded { job: job.0, state: *state }.into(),
+        Some((job, state)) => OrderRefusal::HasEnded { job: *job, state: *state }.into(),
         None => ApiError::no_such_job(label),
     })
 }

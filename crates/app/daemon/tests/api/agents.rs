@@ -2,7 +2,8 @@
 
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpStream};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 use bedplate_control::wire::{FromAgent, Held, HeldPhase, Hello, Host, NodeEnd, RunId, ToAgent};
 use serde_json::json;
@@ -45,17 +46,21 @@ impl Agent {
 
     /// The next message that is not about heartbeats; nothing when the link is closed.
     pub(crate) fn hear(&mut self) -> Option<ToAgent> {
-        self.stream.get_mut().set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         loop {
-            let mut line = String::new();
-            if self.stream.read_line(&mut line).ok()? == 0 {
-                return None;
-            }
-            match serde_json::from_str(&line).unwrap() {
-                ToAgent::Alive { .. } => {}
+            match self.hear_any()? {
+                ToAgent::Alive { .. } | ToAgent::Retain { .. } => {}
                 message => return Some(message),
             }
         }
+    }
+
+    fn hear_any(&mut self) -> Option<ToAgent> {
+        self.stream.get_mut().set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut line = String::new();
+        if self.stream.read_line(&mut line).ok()? == 0 {
+            return None;
+        }
+        Some(serde_json::from_str(&line).unwrap())
     }
 }
 
@@ -215,4 +220,59 @@ fn nodes_are_drained_resumed_and_broken_on_purpose() {
     assert!(matches!(agent.hear(), Some(ToAgent::Chaos(_))));
     assert_eq!(operator.post("/v1/nodes/n2/chaos", &json!({ "kind": "die" })).status, 409);
     assert_eq!(operator.post("/v1/nodes/n1/chaos", &json!({ "kind": "fire" })).status, 400);
+}
+
+/// Lets the deciding thread pass while it is open.
+#[derive(Default)]
+struct Gate {
+    is_shut: Mutex<bool>,
+    opened: Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        drop(self.opened.wait_while(self.is_shut.lock().unwrap(), |is_shut| *is_shut).unwrap());
+    }
+
+    fn set(&self, is_shut: bool) {
+        *self.is_shut.lock().unwrap() = is_shut;
+        self.opened.notify_all();
+    }
+}
+
+#[test]
+fn a_decision_that_takes_long_ends_no_lease_and_is_named_as_the_cause() {
+    let gate = Arc::new(Gate::default());
+    let daemon = Daemon::start_with(|options| {
+        let gate = gate.clone();
+        options.on_turn = Arc::new(move || gate.pass());
+        options.limits.durable = Duration::from_millis(500);
+        options.rules.silence = bedplate_gangs::Span::seconds(3);
+    });
+    let mut agent = Agent::join(daemon.address, &token(&daemon, "n1"), "n1", Vec::new());
+    assert!(matches!(agent.hear(), Some(ToAgent::Welcome { .. })));
+    let run = start_job(&daemon, &mut agent);
+    gate.set(true);
+    let held = vec![Held { run, phase: HeldPhase::Running, is_suspended: false }];
+    // Well past the silence after which a node is given up.
+    let began = Instant::now();
+    let mut sequence = 1_000;
+    while began.elapsed() < Duration::from_secs(4) {
+        sequence += 1;
+        agent.say(&FromAgent::Heartbeat { sequence, held: held.clone() });
+        while agent.hear_any() != Some(ToAgent::Alive { sequence }) {}
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let refused = daemon.admin().submit(JOB);
+    assert_eq!((refused.status, &refused.code()[..]), (503, "api/deciding"));
+    let refused = daemon.admin().get("/v1/jobs");
+    assert_eq!((refused.status, &refused.code()[..]), (503, "api/deciding"));
+    gate.set(false);
+    agent.say(&FromAgent::Heartbeat { sequence: sequence + 1, held });
+    let job = until("the control plane to answer", || {
+        let job = daemon.admin().get("/v1/jobs/1");
+        (job.status == 200).then(|| job.json())
+    });
+    assert_eq!((&job["state"], &job["runs"].as_array().map(Vec::len)), (&json!("running"), &Some(1)));
+    assert_eq!(daemon.admin().get("/v1/nodes/n1").json()["losses"], 0);
 }

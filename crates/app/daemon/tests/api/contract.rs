@@ -204,10 +204,19 @@ fn explanations_say_why_a_job_waits() {
     let wait = &explained["wait"];
     assert_eq!((&wait["code"], &wait["needed"]), (&json!("resources"), &json!(1)), "{explained}");
     assert!(wait["text"].is_string(), "{explained}");
+    let listed = ada.get("/v1/jobs").json()["jobs"][0]["waits_because"].clone();
+    assert_eq!(
+        (&listed["code"], &listed["needed"], &listed["gpus"]),
+        (&json!("resources"), &json!(1), &json!(8))
+    );
     ada.post("/v1/jobs/1/hold", &json!({}));
     let listed = ada.get("/v1/jobs").json()["jobs"][0]["waits_because"].clone();
     assert_eq!(listed["code"], "held", "{listed}");
     assert!(explained["priority"]["total"].is_i64(), "{explained}");
+    assert_eq!(ada.delete("/v1/jobs/1").status, 200);
+    assert_eq!(ada.get("/v1/jobs/1").json()["reason"]["code"], "cancelled");
+    let refused = ada.delete("/v1/jobs/1").json();
+    assert_eq!(refused["error"]["reason"]["job"], "1", "numbers of jobs are texts in reasons: {refused}");
 }
 
 #[test]

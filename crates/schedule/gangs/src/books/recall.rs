@@ -16,7 +16,7 @@ use crate::{JobId, NodeState, Scheduler, Time};
 pub(super) fn decides_the_same_elsewhere(world: &World) {
     let now = world.now;
     let mut old = world.scheduler.clone();
-    let mut new = Scheduler::new(old.cluster().clone(), old.settings.clone());
+    let mut new = Scheduler::new(old.cluster().clone(), old.settings().clone());
     let decided = new.apply_all(old.recall(), now);
 
     let promised: Vec<JobId> = old.reservations().map(|reservation| reservation.job).collect();

@@ -2,6 +2,8 @@
 //!
 //! A node out of service has more than its whole capacity taken from both of its timelines.
 
+use std::sync::Arc;
+
 use bedplate_topology::NodeId;
 
 use super::{Closure, Condition, Fleet};
@@ -70,7 +72,8 @@ impl Fleet {
     }
 
     fn set_condition(&mut self, node: u32, condition: Condition, now: Time) {
-        let before = std::mem::replace(&mut self.nodes[node as usize].condition, condition);
+        let before =
+            std::mem::replace(&mut Arc::make_mut(&mut self.nodes[node as usize]).condition, condition);
         match (before == Condition::Up, condition == Condition::Up) {
             (true, false) => self.close(node, OUT_OF_SERVICE, now, Time::NEVER),
             (false, true) => self.reopen(node, OUT_OF_SERVICE, now),
@@ -94,7 +97,7 @@ impl Fleet {
         if from >= until {
             return;
         }
-        let entry = &mut self.nodes[node as usize];
+        let entry = Arc::make_mut(&mut self.nodes[node as usize]);
         entry.closed.push(Closure { name: name.to_string(), from, until });
         self.take_both(node, from, until, self.more_than_all(node));
     }
@@ -103,7 +106,8 @@ impl Fleet {
     pub(crate) fn reopen(&mut self, node: u32, name: &str, now: Time) {
         let amount = self.more_than_all(node);
         let is_it = |closure: &mut Closure| closure.name == name;
-        let ended: Vec<Closure> = self.nodes[node as usize].closed.extract_if(.., is_it).collect();
+        let closed = &mut Arc::make_mut(&mut self.nodes[node as usize]).closed;
+        let ended: Vec<Closure> = closed.extract_if(.., is_it).collect();
         for closure in ended {
             self.give_both(node, closure.from.max(now), closure.until, amount);
         }
@@ -149,7 +153,9 @@ impl Fleet {
     /// Forgets closures that are over.
     pub(crate) fn forget_closures(&mut self, now: Time) {
         for node in &mut self.nodes {
-            node.closed.retain(|closure| closure.until > now);
+            if node.closed.iter().any(|closure| closure.until <= now) {
+                Arc::make_mut(node).closed.retain(|closure| closure.until > now);
+            }
         }
     }
 }

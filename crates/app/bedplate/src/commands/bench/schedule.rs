@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_gangs::{
-    Accounts, Closeness, Decision, Event, JobId, Outcome, Request, RoleRequest, Scheduler, Settings, Span,
-    Time, UserId,
+    ANY_GPU, Accounts, Closeness, Decision, Event, Grant, JobId, Outcome, Qos, QosId, QueueId, Request,
+    RoleRequest, Scheduler, Settings, Span, Time, UserId,
 };
 use bedplate_topology::{Cluster, Format, ImportOptions, Level, import};
 use bedplate_units::grouped;
@@ -24,12 +24,15 @@ use crate::stop::Stop;
 Examples:
   bedplate bench schedule
   bedplate bench schedule --nodes 10000 --pending 10000 --json
+  bedplate bench schedule --queues 2000
   bedplate bench schedule --growth --report growth.html
 
 A cluster of eight-GPU nodes under a tree of three levels is filled with gangs; then more are queued, a fifth
 of them over several nodes. CYCLE is one full conservative pass that reserves every waiting gang a start
 on specific nodes; INCREMENTAL is the mean over events (a gang ends, another is submitted), each followed by
-a pass that starts what it can and keeps all reservations. Both are CPU time of one thread; the worst
+a pass that starts what it can and keeps all reservations. With --queues each gang belongs to one
+of so many queues, which share the cluster and borrow from each other, to an account of its own and to one of
+three qualities of service with limits. Both are CPU time of one thread; the worst
 event is wall time.")]
 pub(super) struct Arguments {
     /// Nodes of the cluster, with eight GPUs each
@@ -41,6 +44,9 @@ pub(super) struct Arguments {
     /// Of the generated gangs
     #[arg(long, default_value_t = 1)]
     seed: u64,
+    /// Queues with a quota of their own that borrow from each other; each has an account
+    #[arg(long, value_name = "COUNT", default_value_t = 0, value_parser = clap::value_parser!(u32).range(0..=10_000))]
+    queues: u32,
     /// Measure how the time grows with nodes and with gangs
     #[arg(long)]
     growth: bool,
@@ -52,6 +58,7 @@ pub(super) struct Arguments {
 struct Measured {
     nodes: u32,
     pending: u32,
+    queues: u32,
     cycle_ms: f64,
     reserved: usize,
     incremental_ms: f64,
@@ -67,7 +74,8 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     if arguments.growth {
         return growth(arguments, catalog, console);
     }
-    let measured = measure(arguments.nodes, arguments.pending, arguments.seed, catalog)?;
+    let Arguments { nodes, pending, queues, seed, .. } = *arguments;
+    let measured = measure(nodes, pending, queues, seed, catalog)?;
     if console.is_json() {
         return console.json(&json_of(&measured));
     }
@@ -89,7 +97,7 @@ fn growth(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Re
     let mut results = Vec::new();
     for (nodes, pending) in by_nodes.into_iter().chain(by_gangs) {
         console.say(&format!("{nodes} nodes, {pending} gangs"));
-        results.push(measure(nodes, pending, arguments.seed, catalog)?);
+        results.push(measure(nodes, pending, arguments.queues, arguments.seed, catalog)?);
     }
     let (nodes, gangs) = results.split_at(by_nodes.len());
     if let Some(path) = &arguments.report {
@@ -154,6 +162,7 @@ fn json_of(measured: &Measured) -> Value {
     json!({
         "nodes": measured.nodes,
         "pending": measured.pending,
+        "queues": measured.queues,
         "cycle_ms": measured.cycle_ms,
         "reserved": measured.reserved,
         "incremental_ms": measured.incremental_ms,
@@ -162,8 +171,8 @@ fn json_of(measured: &Measured) -> Value {
     })
 }
 
-fn measure(nodes: u32, pending: u32, seed: u64, catalog: &Catalog) -> Result<Measured, Stop> {
-    let mut bench = Bench::new(nodes, seed, catalog)?;
+fn measure(nodes: u32, pending: u32, queues: u32, seed: u64, catalog: &Catalog) -> Result<Measured, Stop> {
+    let mut bench = Bench::new(nodes, queues, seed, catalog)?;
     bench.fill();
     bench.queue(pending);
     let clock = CpuClock::start();
@@ -177,6 +186,7 @@ fn measure(nodes: u32, pending: u32, seed: u64, catalog: &Catalog) -> Result<Mea
     Ok(Measured {
         nodes,
         pending,
+        queues,
         cycle_ms,
         reserved,
         incremental_ms,
@@ -189,12 +199,13 @@ struct Bench {
     scheduler: Scheduler,
     random: Random,
     running: Vec<JobId>,
+    queues: u32,
     next: u64,
     now: Time,
 }
 
 impl Bench {
-    fn new(nodes: u32, seed: u64, catalog: &Catalog) -> Result<Self, Stop> {
+    fn new(nodes: u32, queues: u32, seed: u64, catalog: &Catalog) -> Result<Self, Stop> {
         let mut settings = Settings::default();
         settings.backfill.reserved = usize::MAX;
         // Only the first cycle is full; later events are measured separately.
@@ -204,8 +215,12 @@ impl Bench {
         for account in 0..20 {
             settings.accounts.add(format!("team{account}"), Accounts::ROOT, 1 + account % 4);
         }
+        if queues > 0 {
+            share_out(&mut settings, queues, u64::from(nodes) * 8);
+        }
         let scheduler = Scheduler::new(tree(nodes, catalog)?, settings);
-        Ok(Self { scheduler, random: Random(seed | 1), running: Vec::new(), next: 1, now: Time::ZERO })
+        let random = Random(seed | 1);
+        Ok(Self { scheduler, random, running: Vec::new(), queues, next: 1, now: Time::ZERO })
     }
 
     /// Submits gangs until none starts any more, then removes the waiting ones.
@@ -275,10 +290,32 @@ impl Bench {
         request.time_limit = Span::minutes(LIMITS_MINUTES[self.random.below(10) as usize]);
         request.user = UserId(self.random.below(100) as u32);
         request.account = bedplate_gangs::AccountId(1 + request.user.0 % 20);
+        if self.queues > 0 {
+            let queue = self.random.below(self.queues.into()) as u16;
+            // The root comes before the queues, and the twenty teams before their accounts.
+            request.queue = Some(QueueId(1 + queue));
+            request.account = bedplate_gangs::AccountId(21 + u32::from(queue));
+            request.qos = QosId(self.random.below(3) as u16);
+        }
         if in_one_leaf {
             request.closeness = Closeness::Required(Level::LEAF);
         }
         request
+    }
+}
+
+/// Queues below one root that have an equal part of the cluster each and borrow the rest, an account for each, and three
+/// qualities of service with limits.
+fn share_out(settings: &mut Settings, queues: u32, gpus: u64) {
+    let root = settings.queues.add("all", None, 1.0);
+    for queue in 0..queues {
+        let id = settings.queues.add(format!("queue{queue}"), Some(root), f64::from(1 + queue % 3));
+        let share = gpus / u64::from(queues) + u64::from(u64::from(queue) < gpus % u64::from(queues));
+        settings.queues.grant(id, ANY_GPU, Grant { nominal: share, ..Grant::default() });
+        settings.accounts.add(format!("account{queue}"), Accounts::ROOT, 1 + queue % 4);
+    }
+    for (name, most_gpus_per_user) in [("long", 512), ("short", 1024)] {
+        settings.qos.push(Qos { most_gpus_per_user: Some(most_gpus_per_user), ..Qos::named(name) });
     }
 }
 

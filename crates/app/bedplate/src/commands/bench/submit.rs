@@ -1,15 +1,17 @@
 //! `bedplate bench submit`: how fast jobs are accepted, and how fast small ones are done.
 
 mod load;
+mod past;
 mod slurm;
 
 use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_units::grouped;
 use serde_json::{Map, Value, json};
 
 use crate::commands::up::{Arguments as Up, TemporaryCluster, with_description};
 use crate::console::Console;
 use crate::context::Context;
-use crate::present::{Column, Table};
+use crate::present::{Column, Table, now_ms};
 use crate::stop::Stop;
 use load::Measured;
 
@@ -19,12 +21,16 @@ Examples:
   bedplate bench submit
   bedplate bench submit --peer slurm --json
   bedplate bench submit --jobs 10000 --clients 8
+  bedplate bench submit --ended 1000000
 
 A cluster of 8 nodes with 16 CPUs each is started for this. First the
 jobs (`true`, one node, one task) are submitted over HTTP and run: drain_s is
 the time from the first submission to the last end. Then all nodes are taken,
 and as many jobs are submitted while the scheduler examines the whole queue:
-submissions_per_s, each of them on disk before it is acknowledged. --peer
+submissions_per_s, each of them on disk before it is acknowledged. Then once
+more while four clients ask without pause why a job waits: explained_p99_ms. With
+--ended the daemon begins with a history of so many jobs; daemon_mib is the memory
+that it holds in the end. --peer
 slurm starts a Slurm of the same shape from the system's packages and does the
 same there with sbatch.")]
 pub(super) struct Arguments {
@@ -34,6 +40,9 @@ pub(super) struct Arguments {
     /// How many clients submit at once
     #[arg(long, value_name = "COUNT", default_value_t = 4)]
     clients: u32,
+    /// Jobs that have ended before, in the journal
+    #[arg(long, value_name = "COUNT", default_value_t = 0)]
+    ended: u64,
     /// Also measure another system
     #[arg(long, value_enum)]
     peer: Option<Peer>,
@@ -105,17 +114,23 @@ fn measure(arguments: &Arguments, context: &Context, console: &Console) -> Resul
     );
     let cluster = with_description(&description, |path| {
         let up = Up { cluster: Some(path.to_owned()), ..Up::default() };
-        TemporaryCluster::start(&up, context, console)
+        TemporaryCluster::start_with(&up, context, console, |folder| {
+            if arguments.ended > 0 {
+                console.say(&format!("writing a history of {} jobs", grouped(arguments.ended)));
+                past::write(folder, &load::no_op(), arguments.ended, now_ms())?;
+            }
+            Ok(())
+        })
     })?;
     let measured = load::measure(cluster.driver.place(), arguments.jobs, arguments.clients)?;
-    drop(cluster);
-    Ok(measured)
+    Ok(Measured { daemon_mib: cluster.daemon_mib(), ..measured })
 }
 
 fn as_json(arguments: &Arguments, ours: &Measured, peer: Option<&Measured>) -> Value {
     let mut object = Map::new();
     object.insert("jobs".into(), json!(arguments.jobs));
     object.insert("clients".into(), json!(arguments.clients));
+    object.insert("ended".into(), json!(arguments.ended));
     for (name, value) in ours.figures() {
         object.insert(name.into(), json!(value));
     }

@@ -10,7 +10,7 @@ use crate::commands::chaos::kill_daemon;
 use crate::commands::down::take_down;
 use crate::console::Console;
 use crate::context::Context;
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::stop::Stop;
 
 /// A cluster with its state in a folder of its own below the system's temporary one.
@@ -24,9 +24,20 @@ pub(crate) struct TemporaryCluster {
 impl TemporaryCluster {
     /// Starts one of this shape and returns when all nodes have joined.
     pub(crate) fn start(arguments: &Arguments, context: &Context, console: &Console) -> Result<Self, Stop> {
+        Self::start_with(arguments, context, console, |_| Ok(()))
+    }
+
+    /// The same, after something was put into its folder.
+    pub(crate) fn start_with(
+        arguments: &Arguments,
+        context: &Context,
+        console: &Console,
+        prepare: impl FnOnce(&Path) -> Result<(), Stop>,
+    ) -> Result<Self, Stop> {
         let state = StateDirectory(new_folder());
         let shape = Shape::new(arguments, context, Machine::this())?;
-        let outcome = Self::bring_up(&state, shape, context, console);
+        let prepared = shape.keep(&state).map_err(Stop::from).and_then(|()| prepare(state.path()));
+        let outcome = prepared.and_then(|()| Self::bring_up(&state, shape, context, console));
         if outcome.is_err() {
             end(&state, console);
         }
@@ -39,7 +50,6 @@ impl TemporaryCluster {
         context: &Context,
         console: &Console,
     ) -> Result<Self, Stop> {
-        shape.keep(state)?;
         let driver = start_daemon(state, &shape, context, console)?;
         let names: Vec<NodeId> = driver.nodes()?.into_iter().map(|node| node.name).collect();
         for name in &names {
@@ -47,6 +57,11 @@ impl TemporaryCluster {
         }
         wait_for_nodes(state, &driver, &names, console)?;
         Ok(Self { driver, shape, state: state.clone(), console: console.clone() })
+    }
+
+    /// What the daemon holds in memory, in MiB.
+    pub(crate) fn daemon_mib(&self) -> Option<f64> {
+        machine::resident_mib(self.state.beacon().ok().flatten()?.pid)
     }
 
     pub(crate) fn folder(&self) -> &Path {

@@ -1,7 +1,7 @@
 //! The load: many jobs that do nothing, from several clients at once.
 
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -19,16 +19,23 @@ pub(super) struct Measured {
     pub(super) p99_ms: Option<f64>,
     pub(super) drain_s: Option<f64>,
     pub(super) submissions_per_s_while_draining: Option<f64>,
+    /// While clients ask why a job waits.
+    pub(super) explained_p99_ms: Option<f64>,
+    pub(super) explanations_per_s: Option<f64>,
+    pub(super) daemon_mib: Option<f64>,
 }
 
 impl Measured {
-    pub(super) fn figures(&self) -> [(&'static str, Option<f64>); 5] {
+    pub(super) fn figures(&self) -> [(&'static str, Option<f64>); 8] {
         [
             ("submissions_per_s", self.submissions_per_s),
             ("p50_ms", self.p50_ms),
             ("p99_ms", self.p99_ms),
             ("drain_s", self.drain_s),
             ("submissions_per_s_while_draining", self.submissions_per_s_while_draining),
+            ("explained_p99_ms", self.explained_p99_ms),
+            ("explanations_per_s", self.explanations_per_s),
+            ("daemon_mib", self.daemon_mib),
         ]
     }
 }
@@ -38,23 +45,28 @@ const PATIENCE: Duration = Duration::from_secs(300);
 pub(super) fn measure(place: &Place, jobs: u32, clients: u32) -> Result<Measured, Stop> {
     let driver = Local::new(place.clone());
     let body = no_op().to_json().to_string();
+    let before = ended_count(&driver)?;
     let began = Instant::now();
     let draining = submit_all(place, &body, jobs, clients)?;
-    wait_for_ended(&driver, jobs)?;
+    wait_for_ended(&driver, before, jobs)?;
     let drain_s = began.elapsed().as_secs_f64();
     take_all_nodes(&driver)?;
     let waiting = submit_all(place, &body, jobs, clients)?;
+    let (explained, explanations_per_s) = submit_all_while_asked(place, &body, jobs, clients)?;
     Ok(Measured {
         submissions_per_s: Some(waiting.per_second),
         p50_ms: Some(waiting.percentile(0.5)),
         p99_ms: Some(waiting.percentile(0.99)),
         drain_s: Some(drain_s),
         submissions_per_s_while_draining: Some(draining.per_second),
+        explained_p99_ms: Some(explained.percentile(0.99)),
+        explanations_per_s: Some(explanations_per_s),
+        daemon_mib: None,
     })
 }
 
 /// A job that ends at once.
-fn no_op() -> Job {
+pub(super) fn no_op() -> Job {
     let mut job = Job::new("no-op", Workload::command(["/bin/true"]), Gang::of(Role::named(Role::ONLY)));
     job.environment.inherited = Inherited::Nothing;
     job.working_directory = Some("/".into());
@@ -128,11 +140,39 @@ fn submit_all(place: &Place, body: &str, jobs: u32, clients: u32) -> Result<Rate
     Ok(Rate { per_second: f64::from(jobs) / seconds, milliseconds })
 }
 
-fn wait_for_ended(driver: &Local, jobs: u32) -> Result<(), Stop> {
+/// Submits while four others ask without pause why a job waits; says how often they got an answer.
+fn submit_all_while_asked(place: &Place, body: &str, jobs: u32, clients: u32) -> Result<(Rate, f64), Stop> {
+    const ASKING: u32 = 4;
+    let waiting = Local::new(place.clone()).submit(&no_op(), "asked about")?.id;
+    let is_over = AtomicBool::new(false);
+    let answers = AtomicU32::new(0);
+    let began = Instant::now();
+    let rate = thread::scope(|scope| {
+        for _ in 0..ASKING {
+            scope.spawn(|| {
+                let driver = Local::new(place.clone());
+                while !is_over.load(Ordering::Relaxed) {
+                    let is_answered = driver.explain(&waiting).is_ok();
+                    answers.fetch_add(u32::from(is_answered), Ordering::Relaxed);
+                }
+            });
+        }
+        let rate = submit_all(place, body, jobs, clients);
+        is_over.store(true, Ordering::Relaxed);
+        rate
+    });
+    Ok((rate?, f64::from(answers.into_inner()) / began.elapsed().as_secs_f64()))
+}
+
+fn ended_count(driver: &Local) -> Result<u64, Stop> {
+    let cluster = driver.cluster()?;
+    Ok(cluster.rest.get("counts").and_then(|counts| counts["jobs_ended"].as_u64()).unwrap_or(0))
+}
+
+fn wait_for_ended(driver: &Local, before: u64, jobs: u32) -> Result<(), Stop> {
     let began = Instant::now();
     loop {
-        let cluster = driver.cluster()?;
-        let done = cluster.rest.get("counts").and_then(|counts| counts["jobs_ended"].as_u64()).unwrap_or(0);
+        let done = ended_count(driver)?.saturating_sub(before);
         if done >= u64::from(jobs) {
             return Ok(());
         }
