@@ -5,7 +5,7 @@
 //! - A fault that a job can cause by itself (its probe, its prolog or epilog, a stall, slow preparation) is held against the job.
 //! - A node is suspected once different jobs, of different users where the cluster has several, failed there and
 //!   nowhere else. The node's own check needs no second witness.
-//! - A job avoids a node that failed it twice.
+//! - A job avoids a node that failed it twice, unless it failed on so many that the fault is its own.
 //! - Every distinct node on which a job failed counts against the job; too many end it.
 //! - Restarts have a budget, and the pause before each one doubles. A newer checkpoint or a long run refills the budget.
 //! - A node that comes and goes is taken out, and only a part of the cluster may be out at once on our word alone.
@@ -172,9 +172,11 @@ impl Blame {
         self.evidence.add(fault, at);
     }
 
-    /// Whether a job has failed on a node too often to be sent there again.
+    /// Whether a job has failed on a node too often to be sent there again. A job that failed on many accuses itself: it
+    /// avoids none of them, or it would wait for ever for others.
     pub fn avoids(&self, job: JobId, node: NodeId) -> bool {
-        self.evidence.count(job, node) >= self.policy.avoid_after
+        let accuses_itself = self.evidence.nodes_of(job) >= self.policy.most_nodes;
+        !accuses_itself && self.evidence.count(job, node) >= self.policy.avoid_after
     }
 
     /// Restarts that a job has used since its budget was last whole.

@@ -43,6 +43,18 @@ fn a_job_that_failed_elsewhere_is_no_witness() {
 }
 
 #[test]
+fn a_job_that_fails_on_many_nodes_avoids_none() {
+    let mut blame = blame();
+    for node in [0, 0, 1, 1] {
+        blame.job_failed(fault(1, 0, node), ALONE, Time::ZERO);
+    }
+    let avoided = |blame: &Blame| (0..8).filter(|node| blame.avoids(JobId(1), NodeId(*node))).count();
+    assert_eq!(avoided(&blame), 2);
+    blame.job_failed(fault(1, 0, 2), ALONE, Time::ZERO);
+    assert_eq!(avoided(&blame), 0);
+}
+
+#[test]
 fn evidence_expires_and_an_operator_can_forgive() {
     let mut blame = blame();
     blame.job_failed(fault(1, 0, 0), ALONE, Time::ZERO);

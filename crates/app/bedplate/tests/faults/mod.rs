@@ -107,8 +107,8 @@ fn submit_while(cluster: &Cluster, locks: &Path, is_storm: impl Fn() -> bool) ->
         }
         let is_hostile = number % 3 == 2;
         let (nodes, time, script) = match is_hostile {
-            true => ("1", "5s", HOSTILE[number / 3 % HOSTILE.len()].1),
-            false => (["1", "2", "3"][number % 2], "10m", HONEST),
+            true => ("1", "00:00:05", HOSTILE[number / 3 % HOSTILE.len()].1),
+            false => (["1", "2", "3"][number % 2], "00:10:00", HONEST),
         };
         let flags =
             ["submit", "--nodes", nodes, "--gpus-per-node", "2", "--time", time, "--export", &setting];
