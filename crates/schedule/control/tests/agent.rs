@@ -26,7 +26,6 @@ fn launch(run: RunId) -> Box<Launch> {
         world_size: 1,
         program: Program::Command(vec!["train".into()]),
         environment: Default::default(),
-        inherits_environment: false,
         facts: facts.expect("the facts of a run"),
         directory: None,
         stdin: None,

@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
-use bedplate_data::Packing;
+use bedplate_data::{CorpusOptions, CorpusWriter, Packing, TrainingOptions, train_tokenizer};
 use bedplate_diag::{Class, Diagnostic};
 use bedplate_kernels::Device;
 use bedplate_network::{Network, SafetensorsFile, Weights, load};
