@@ -218,7 +218,7 @@ fn a_refused_job_does_not_keep_others_waiting() {
          0m submit c limit=10m afterany=a",
         expect![[r#"
             a never: it needs 2 nodes with 8 GPUs, and the cluster has 1 of them
-            b never: job 1 did not end as it should have
+            b never: job 1, which was to succeed first, did not
             c 0m..10m n1"#]],
     );
 }

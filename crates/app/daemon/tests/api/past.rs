@@ -33,7 +33,7 @@ fn what_ended_before_a_restart_is_found_by_name_and_by_key() {
     assert_eq!(ada.get("/v1/jobs/2_1").json()["id"], 3);
     let tasks = ada.get("/v1/jobs/2").json()["tasks"].clone();
     assert_eq!(tasks.as_array().map(Vec::len), Some(3), "{tasks}");
-    assert_eq!(tasks[2], json!({ "id": 4, "state": "cancelled" }));
+    assert_eq!(tasks[2], json!({ "id": 4, "label": "2_2", "state": "cancelled" }));
     let again = submit(&mut ada, ARRAY, "many");
     assert_eq!((&again["id"], &again["count"], &again["is_old"]), (&json!(2), &json!(3), &json!(true)));
     let mut other = daemon.client("bob", "user");
