@@ -36,7 +36,7 @@ impl TemporaryCluster {
     ) -> Result<Self, Stop> {
         let state = StateDirectory(new_folder());
         let shape = Shape::new(arguments, context, Machine::this())?;
-        let prepared = shape.keep(&state).map_err(Stop::from).and_then(|()| prepare(state.path()));
+        let prepared = shape.keep(&state).and_then(|()| prepare(state.path()));
         let outcome = prepared.and_then(|()| Self::bring_up(&state, shape, context, console));
         if outcome.is_err() {
             end(&state, console);
