@@ -132,6 +132,61 @@ mod tests {
         }
     }
 
+    /// Commands that a text names: at the beginning of a line or of a quotation.
+    fn commands_in(text: &str) -> impl Iterator<Item = &str> {
+        let lines = text
+            .lines()
+            .filter_map(|line| line.trim_start().trim_start_matches("$ ").strip_prefix("bedplate "));
+        let quoted = text.split("`bedplate ").skip(1).filter_map(|rest| rest.split('`').next());
+        lines.chain(quoted)
+    }
+
+    /// The first of these words that should be a command and is not.
+    fn not_a_command<'a>(command: &clap::Command, words: &'a str) -> Option<&'a str> {
+        let mut at = command;
+        for word in words.split_whitespace() {
+            let is_name = word.chars().all(|c| c.is_ascii_lowercase() || c == '-') && !word.starts_with('-');
+            if !at.has_subcommands() || !is_name {
+                return None;
+            }
+            match at.find_subcommand(word) {
+                Some(found) => at = found,
+                None => return Some(word),
+            }
+        }
+        None
+    }
+
+    #[test]
+    fn every_command_that_a_text_names_exists() {
+        let mut command = Cli::command().disable_help_subcommand(false);
+        command.build();
+        let mut texts: Vec<(String, String)> = Vec::new();
+        texts.extend(
+            all().iter().map(|page| (page.code.to_owned(), format!("{}\n{}", page.meaning, page.remedy))),
+        );
+        let root = bedplate_testkit::root();
+        for entry in fs::read_dir(root.join("docs")).unwrap().chain(fs::read_dir(&root).unwrap()).flatten() {
+            let path = entry.path();
+            if path.extension().is_some_and(|extension| extension == "md") {
+                texts.push((path.display().to_string(), fs::read_to_string(&path).unwrap()));
+            }
+        }
+        assert!(
+            texts.iter().any(|(place, _)| place.ends_with("docs/commands.md")),
+            "it has the help of every command"
+        );
+        let mut seen = 0;
+        for (place, text) in &texts {
+            for words in commands_in(text) {
+                seen += 1;
+                let wrong = not_a_command(&command, words);
+                assert_eq!(wrong, None, "{place} names `bedplate {words}`");
+            }
+        }
+        assert!(seen > 300, "only {seen} commands were found");
+    }
+
     #[test]
     fn the_command_reference_is_current() {
         let mut command = Cli::command().disable_help_subcommand(true).term_width(100);
