@@ -12,6 +12,6 @@ pub(crate) use bar::bar;
 pub(crate) use curve::draw_curve;
 pub(crate) use facts::Facts;
 pub(crate) use moments::{clock, moment, now_ms};
-pub(crate) use printable::{printable, printable_json};
+pub(crate) use printable::{printable, printable_json, printable_line};
 pub(crate) use table::{Column, Table};
 pub(crate) use wrap::wrap;

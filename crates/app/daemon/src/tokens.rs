@@ -173,19 +173,25 @@ impl Tokens {
 
     /// Waits until what this token opened must end: it was revoked, or has expired.
     pub(crate) async fn lapses(&self, identity: &Identity) {
-        self.hash_lapses(&identity.hash).await;
+        self.while_so(|| self.is_valid(&identity.hash)).await;
     }
 
-    /// The same for the link of a node that was admitted with this token.
+    /// The same for the link of a node that was admitted with this token: it needs the token, though that is spent, and
+    /// what it was given for it.
     pub(crate) async fn node_lapses(&self, identity: &Identity, node: &str) {
-        self.hash_lapses(&node_hash(&identity.hash, node)).await;
+        let own = node_hash(&identity.hash, node);
+        self.while_so(|| self.known().contains_key(&identity.hash) && self.is_valid(&own)).await;
     }
 
-    async fn hash_lapses(&self, hash: &TokenHash) {
+    fn is_valid(&self, hash: &TokenHash) -> bool {
+        self.known().get(hash).is_some_and(|token| token.is_valid(self.clock.now()))
+    }
+
+    async fn while_so(&self, is_so: impl Fn() -> bool) {
         // Expiry follows the wall clock, which may be set; so it is looked at again now and then.
         const LOOK: Duration = Duration::from_secs(5);
         let mut revoked = self.revoked.subscribe();
-        while self.known().get(hash).is_some_and(|token| token.is_valid(self.clock.now())) {
+        while is_so() {
             // The sender is in this very value.
             let _ = timeout(LOOK, revoked.changed()).await;
         }

@@ -13,6 +13,7 @@ mod state;
 
 use std::fs::{self, File};
 use std::io;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use bedplate_network::SafetensorsFile;
@@ -30,6 +31,10 @@ const STATE_FILE: &str = "state.safetensors";
 const FACTS_FILE: &str = "state.json";
 const UNFINISHED: &str = "unfinished-";
 const ABANDONED: &str = "abandoned";
+/// The finished weights, in the output folder.
+pub(crate) const MODEL_FOLDER: &str = "model";
+/// The records of steps, in the output folder.
+pub(crate) const METRICS_FILE: &str = "metrics.jsonl";
 
 /// The checkpoints of a run.
 #[derive(Debug, Clone)]
@@ -172,19 +177,27 @@ impl Checkpoints {
         parent.is_some() && parent == real(Some(&self.folder))
     }
 
-    /// Makes a checkpoint the newest of its branch: whatever is not before it moves to a new folder in `abandoned/`, which
-    /// this gives. Of a checkpoint from elsewhere nothing here is before it.
-    pub(crate) fn branch_off(&self, from: &Published) -> Result<Option<PathBuf>, TrainError> {
-        let is_own = self.holds(from);
+    /// Makes a checkpoint of this folder the newest of its branch: whatever is not before it moves to a new folder in
+    /// `abandoned/`, which this gives. Of one that was `taken_over` from elsewhere nothing here is before it.
+    pub(crate) fn branch_off(
+        &self,
+        from: &Published,
+        is_taken_over: bool,
+    ) -> Result<Option<PathBuf>, TrainError> {
         let is_same = |found: &Found| found.path.file_name() == from.path.file_name();
-        let is_left = |found: &Found| !is_own || (found.step() >= from.step && !is_same(found));
+        let is_left = |found: &Found| !is_same(found) && (is_taken_over || found.step() >= from.step);
         let left: Vec<Found> = self.all()?.into_iter().filter(is_left).collect();
-        if left.is_empty() {
+        let has_records = is_taken_over && self.output.join(METRICS_FILE).exists();
+        if left.is_empty() && !has_records {
             return Ok(None);
         }
-        // The newest go first: a crash half-way leaves a shorter branch, not one with a gap.
-        let aside = self.set_aside(from.step, left.iter().rev().map(|found| found.path.as_path()))?;
-        Ok(Some(aside))
+        // The result of what is left goes with it. The newest go first: a crash half-way leaves a shorter branch, not one
+        // with a gap.
+        let model = self.output.join(MODEL_FOLDER);
+        let can_move = self.beside_checkpoints() == self.output;
+        let model = Some(model.as_path()).filter(|model| can_move && model.exists());
+        let paths = left.iter().rev().map(|found| found.path.as_path()).chain(model);
+        Ok(Some(self.set_aside(from.step, paths)?))
     }
 
     fn set_aside<'a>(&self, step: u64, paths: impl Iterator<Item = &'a Path>) -> Result<PathBuf, TrainError> {
@@ -197,9 +210,20 @@ impl Checkpoints {
         Ok(aside)
     }
 
+    /// The output folder, or that of the checkpoints where a link has put them on another file system: things move there by
+    /// a new name alone.
+    fn beside_checkpoints(&self) -> &Path {
+        let device = |path: &Path| fs::metadata(path).map(|metadata| metadata.dev()).ok();
+        if device(&self.folder).is_none_or(|own| device(&self.output) == Some(own)) {
+            &self.output
+        } else {
+            &self.folder
+        }
+    }
+
     /// A fresh folder for what comes after a step: `after-step-00000040`, then `after-step-00000040.2`.
     fn new_abandoned(&self, step: u64) -> Result<PathBuf, TrainError> {
-        let parent = self.output.join(ABANDONED);
+        let parent = self.beside_checkpoints().join(ABANDONED);
         let cannot = |source| TrainError::WriteOutput { path: parent.clone(), source };
         fs::create_dir_all(&parent).map_err(cannot)?;
         let name = format!("after-{}", name_of(step));
@@ -222,8 +246,35 @@ impl Checkpoints {
         trainer: &Trainer<E>,
         settings: &Settings,
     ) -> Result<Published, TrainError> {
+        let published = self.write(&name_of(trainer.step), trainer, settings)?;
+        self.prune(&published)?;
+        Ok(published)
+    }
+
+    /// Makes the current state, that of a checkpoint from elsewhere, the first of this folder's branch; says where the
+    /// checkpoints are that it replaces. It lies here before anything else moves, so that a crash loses nothing.
+    pub(crate) fn take_over<E: Trained>(
+        &self,
+        trainer: &Trainer<E>,
+        settings: &Settings,
+    ) -> Result<(Published, Option<PathBuf>), TrainError> {
+        let name = name_of(trainer.step);
+        let first = self.write(&format!("{name}.taken-over"), trainer, settings)?;
+        let aside = self.branch_off(&first, true)?;
+        let path = self.folder.join(name);
+        let cannot = |source| TrainError::WriteOutput { path: path.clone(), source };
+        fs::rename(&first.path, &path).and_then(|()| sync_folder(&self.folder)).map_err(cannot)?;
+        Ok((Published { step: first.step, path }, aside))
+    }
+
+    fn write<E: Trained>(
+        &self,
+        name: &str,
+        trainer: &Trainer<E>,
+        settings: &Settings,
+    ) -> Result<Published, TrainError> {
         let step = trainer.step;
-        let path = self.folder.join(name_of(step));
+        let path = self.folder.join(name);
         let aside = self.folder.join(format!("{UNFINISHED}{step:08}"));
         let cannot = |source| TrainError::WriteOutput { path: path.clone(), source };
         self.remove_unfinished();
@@ -238,9 +289,7 @@ impl Checkpoints {
         }
         fs::rename(&aside, &path).map_err(cannot)?;
         sync_folder(&self.folder).map_err(cannot)?;
-        let published = Published { step, path };
-        self.prune(&published)?;
-        Ok(published)
+        Ok(Published { step, path })
     }
 
     /// What a run left that was killed while it wrote.

@@ -224,6 +224,13 @@ fn positive(table: &Table, key: &str, default: u64) -> Result<u64, DocumentError
     if value == 0 { Err(table.bad_value(key, "it must be at least 1")) } else { Ok(value) }
 }
 
+/// Sequences or batches: more than anyone has, and few enough to be multiplied by a length.
+fn counted(table: &Table, key: &str, default: u64) -> Result<u64, DocumentError> {
+    const MOST: u64 = 1 << 30;
+    let value = positive(table, key, default)?;
+    if value > MOST { Err(table.bad_value(key, format!("it must be at most {MOST}"))) } else { Ok(value) }
+}
+
 /// A number from 0 up to `most`.
 fn bounded(table: &Table, key: &str, default: f64, most: f64) -> Result<f64, DocumentError> {
     let value = table.or(key, default)?;
@@ -286,8 +293,8 @@ fn data(table: &Table) -> Result<DataConfig, DocumentError> {
 fn training(table: &Table) -> Result<TrainingConfig, DocumentError> {
     let read = TrainingConfig {
         steps: positive(table, "steps", 1000)?,
-        batch: positive(table, "batch", 16)?,
-        micro_batch: positive(table, "micro_batch", 4)?,
+        batch: counted(table, "batch", 16)?,
+        micro_batch: counted(table, "micro_batch", 4)?,
         precision: choice(table, "precision", &Precision::ALL, Precision::F32)?,
         recompute: choice(table, "recompute", &RECOMPUTES, Recompute::None)?,
         threads: threads(table)?,
@@ -329,7 +336,7 @@ fn evaluation(table: &Table) -> Result<EvaluationConfig, DocumentError> {
     let read = EvaluationConfig {
         every: table.or("every", 100)?,
         corpus: path(table, "corpus")?,
-        batches: positive(table, "batches", 8)?,
+        batches: counted(table, "batches", 8)?,
         prompt: table.or("prompt", String::new())?,
         sample_tokens: positive(table, "sample_tokens", 48)? as usize,
         temperature: bounded(table, "temperature", 0.8, 10.0)?,

@@ -77,7 +77,7 @@ impl Needs {
         Self {
             state: Bytes::new((4.0 + copy) * sizes.weights + learner),
             activations: Bytes::new(buffers),
-            program: Bytes::new(PROGRAM + panels),
+            program: Bytes::new(PROGRAM + panels + batches(config)),
         }
     }
 
@@ -95,6 +95,14 @@ impl fmt::Display for Needs {
             "{total} of memory: {state} for weights, gradients and moments, {activations} for activations"
         )
     }
+}
+
+/// Bytes of the samples that are read ahead: those of a step and of the next micro-batch, each token with its target, position,
+/// beginning and mark.
+fn batches(config: &TrainConfig) -> f64 {
+    const TOKEN: f64 = 20.0;
+    let training = &config.training;
+    TOKEN * (training.batch as f64 + training.micro_batch as f64) * config.data.sequence as f64
 }
 
 /// Bytes of buffers, and of the panels that products use in turn.

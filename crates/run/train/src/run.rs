@@ -13,7 +13,7 @@ use bedplate_report::Phase;
 use bedplate_transformer::FlopsConvention;
 use bedplate_units::{Bytes, Seconds};
 
-use crate::checkpoint::{Checkpoints, Facts, Published, Settings, Verified};
+use crate::checkpoint::{Checkpoints, Facts, MODEL_FOLDER, Published, Settings, Verified};
 use crate::export;
 use crate::free_memory::free_memory;
 use crate::generate::Generator;
@@ -60,13 +60,13 @@ pub struct Setup {
     pub threads: usize,
     /// The instructions that operators use.
     pub instructions: String,
-    /// Tensors of the given weights that the model does not use.
-    pub unused_tensors: Vec<String>,
     /// What a person should know: what the model's configuration asks for and is not done, checkpoints that were not used,
     /// settings that have changed.
     pub remarks: Vec<String>,
     /// Where the later part of the history lies that this run leaves.
     pub abandoned: Option<PathBuf>,
+    /// The history of this folder is not that of the checkpoint.
+    pub is_taken_over: bool,
 }
 
 /// Whether to continue an earlier run.
@@ -137,6 +137,8 @@ struct Run<'a, E: Trained> {
     newest: Option<Published>,
     remarks: Vec<String>,
     abandoned: Option<PathBuf>,
+    /// The checkpoint was not one of this folder.
+    is_taken_over: bool,
     loss: Option<f64>,
     evaluation_loss: Option<f64>,
     /// Nobody else writes to the output while the run lasts.
@@ -163,11 +165,25 @@ impl<'a, E: Trained> Run<'a, E> {
         let mut trainer = Trainer::new(network, device, config.clone())?;
         let architecture = trainer.network.architecture();
         let settings = Settings::of(config, architecture, &data, trainer.given_weights);
-        let mut abandoned = None;
-        if let Some(Verified { checkpoint, facts }) = &from {
-            remarks.extend(changes(checkpoint, facts, &settings, options.accepts_changes)?);
-            trainer.restore(&checkpoint.path, facts)?;
-            abandoned = checkpoints.branch_off(checkpoint)?;
+        let (mut newest, mut abandoned, mut is_taken_over) = (None, None, false);
+        if let Some(Verified { checkpoint, facts }) = from {
+            remarks.extend(changes(&checkpoint, &facts, &settings, options.accepts_changes)?);
+            trainer.restore(&checkpoint.path, &facts)?;
+            is_taken_over = !checkpoints.holds(&checkpoint);
+            let (own, aside) = match is_taken_over {
+                true => checkpoints.take_over(&trainer, &settings)?,
+                false => {
+                    let aside = checkpoints.branch_off(&checkpoint, false)?;
+                    (checkpoint, aside)
+                }
+            };
+            (newest, abandoned) = (Some(own), aside);
+        }
+        if let Some(first) = trainer.unused.first() {
+            let count = trainer.unused.len();
+            remarks.push(format!(
+                "the model does not use {count} tensors of the given weights, first `{first}`"
+            ));
         }
         remarks.extend(abandoned.iter().map(|to| format!("what came after it is now in {}", to.display())));
         Ok(Self {
@@ -179,9 +195,10 @@ impl<'a, E: Trained> Run<'a, E> {
             settings,
             generator: None,
             flops_per_token,
-            newest: from.map(|from| from.checkpoint),
+            newest,
             remarks,
             abandoned,
+            is_taken_over,
             loss: None,
             evaluation_loss: None,
             _lock: lock,
@@ -190,9 +207,8 @@ impl<'a, E: Trained> Run<'a, E> {
 
     fn go(mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
         observer.began(&self.setup())?;
-        if self.newest.as_ref().is_some_and(|from| !self.checkpoints.holds(from)) {
-            // The folder then has its branch's newest checkpoint, whatever happens until the next one is due.
-            self.publish(observer)?;
+        if let Some(newest) = self.newest.as_ref().filter(|_| self.is_taken_over) {
+            observer.published(newest)?;
         }
         if self.trainer.step == 0 {
             self.evaluate(observer)?;
@@ -222,9 +238,9 @@ impl<'a, E: Trained> Run<'a, E> {
             memory: self.trainer.memory(),
             threads: self.trainer.device.threads(),
             instructions: self.trainer.device.instructions(),
-            unused_tensors: self.trainer.unused.clone(),
             remarks: self.remarks.clone(),
             abandoned: self.abandoned.clone(),
+            is_taken_over: self.is_taken_over,
         }
     }
 
@@ -269,8 +285,8 @@ impl<'a, E: Trained> Run<'a, E> {
             return Ok(());
         }
         observer.turned_to(Phase::Evaluating);
-        let batches = self.data.evaluation(self.config)?;
-        let loss = (!batches.is_empty()).then(|| self.trainer.evaluate(&batches));
+        let loss =
+            self.data.evaluation(self.config).map(|batches| self.trainer.evaluate(batches)).transpose()?;
         let sample = self.sample()?;
         observer.turned_to(Phase::Training);
         if loss.is_none() && sample.is_none() {
@@ -333,7 +349,7 @@ impl<'a, E: Trained> Run<'a, E> {
 
     /// Weights, configuration and tokenizer as other tools read them; adapters also on their own.
     fn export(&self) -> Result<PathBuf, TrainError> {
-        let folder = self.config.output.folder.join("model");
+        let folder = self.config.output.folder.join(MODEL_FOLDER);
         let Trainer { device, network, .. } = &self.trainer;
         bedplate_network::save(network, device, self.trainer.weights(), &folder)?;
         let longest = network.architecture().transformer.max_context;

@@ -89,17 +89,18 @@ impl Data {
         Ok(Batches::start(Arc::clone(&self.stream), schedule, self.mask, ahead)?)
     }
 
-    /// The micro-batches of an evaluation, always the same.
-    pub(crate) fn evaluation(&self, config: &TrainConfig) -> Result<Vec<Batch>, TrainError> {
-        let Some(stream) = &self.evaluation else { return Ok(Vec::new()) };
+    /// The micro-batches of an evaluation, always the same, one at a time; nothing without a corpus for it.
+    pub(crate) fn evaluation(
+        &self,
+        config: &TrainConfig,
+    ) -> Option<impl Iterator<Item = Result<Batch, TrainError>>> {
+        let stream = self.evaluation.as_ref()?;
         let rows = config.training.micro_batch;
         let mut sample = Sample::default();
-        let mut batches = Vec::new();
-        for number in 0..config.evaluation.batches {
+        Some((0..config.evaluation.batches).map(move |number| {
             let mut batch = Batch::default();
             batch.fill(stream, number * rows, rows, self.mask, &mut sample)?;
-            batches.push(batch);
-        }
-        Ok(batches)
+            Ok(batch)
+        }))
     }
 }

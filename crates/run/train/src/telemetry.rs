@@ -9,12 +9,9 @@ use bedplate_record::{Endpoint, EvaluationRecord, EventFile, Exposure, Lines, Pr
 use bedplate_report::{Checkpoint, Phase, Report, StepReport};
 use bedplate_units::Count;
 
-use crate::checkpoint::Published;
+use crate::checkpoint::{METRICS_FILE, Published};
 use crate::run::{Observer, Setup};
 use crate::{OutputConfig, TrainConfig, TrainError};
-
-/// The file of lines in a run's folder.
-const METRICS_FILE: &str = "metrics.jsonl";
 
 /// How often a run reports its progress when standard error is not a terminal.
 const PROGRESS_EVERY: Duration = Duration::from_secs(10);
@@ -98,7 +95,8 @@ impl Telemetry {
         })));
     }
 
-    fn open_files(&mut self, step: u64, abandoned: Option<&Path>) -> Result<(), TrainError> {
+    fn open_files(&mut self, setup: &Setup) -> Result<(), TrainError> {
+        let Setup { step, is_taken_over, .. } = *setup;
         let folder = &self.output.folder;
         let events = folder.join("tensorboard");
         for folder in [folder, &events] {
@@ -106,13 +104,13 @@ impl Telemetry {
                 .map_err(|source| TrainError::WriteOutput { path: folder.clone(), source })?;
         }
         let lines = folder.join(METRICS_FILE);
-        let aside = abandoned.map(|folder| folder.join(METRICS_FILE));
+        let aside = setup.abandoned.as_ref().map(|folder| folder.join(METRICS_FILE));
         self.lines = Some(match aside {
             _ if !lines.exists() => Lines::create(&lines)?,
-            aside if step > 0 => Lines::resume(&lines, step, aside.as_deref())?,
+            aside if step > 0 && !is_taken_over => Lines::resume(&lines, step, aside.as_deref())?,
             Some(aside) => {
-                fs::rename(&lines, &aside)
-                    .map_err(|source| TrainError::WriteOutput { path: aside, source })?;
+                // By copying, because it may lie on another file system.
+                fs::copy(&lines, &aside).map_err(|source| TrainError::WriteOutput { path: aside, source })?;
                 Lines::create(&lines)?
             }
             None => Lines::create(&lines)?,
@@ -126,18 +124,12 @@ impl Telemetry {
 
 impl Observer for Telemetry {
     fn began(&mut self, setup: &Setup) -> Result<(), TrainError> {
-        self.open_files(setup.step, setup.abandoned.as_deref())?;
+        self.open_files(setup)?;
         if !self.is_quiet {
             self.progress = Some(Progress::on_stderr(setup.steps, PROGRESS_EVERY));
         }
         self.say(&describe(setup));
         setup.remarks.iter().for_each(|remark| self.say(&format!("note: {remark}")));
-        if let Some(first) = setup.unused_tensors.first() {
-            let count = setup.unused_tensors.len();
-            self.say(&format!(
-                "the model does not use {count} tensors of the given weights, first `{first}`"
-            ));
-        }
         if let Some(endpoint) = &self.endpoint {
             let address = endpoint.address();
             self.say(&format!("metrics at http://{address}/metrics"));

@@ -1,5 +1,6 @@
 //! The trainer: the state of a run, and one step of it.
 
+use std::borrow::Borrow;
 use std::time::Instant;
 
 use bedplate_breakdown::{Breakdown, Measured, Part, Span};
@@ -217,18 +218,23 @@ impl<E: Trained> Trainer<E> {
     }
 
     /// The mean loss of some micro-batches, without learning from them.
-    pub fn evaluate(&mut self, batches: &[Batch]) -> f64 {
+    pub fn evaluate<B: Borrow<Batch>, Error>(
+        &mut self,
+        batches: impl Iterator<Item = Result<B, Error>>,
+    ) -> Result<f64, Error> {
         let Self { device, network, parameters, workspace, .. } = self;
         let weights = E::working(parameters);
-        let targets: usize = batches.iter().map(|batch| batch.counted).sum();
         let mut room = workspace.room(0);
-        let mut loss = 0.0;
+        let (mut loss, mut targets) = (0.0, 0);
         for batch in batches {
+            let batch = batch?;
+            let batch = batch.borrow();
+            targets += batch.counted;
             room.load(device, tokens_of(batch));
             network.forward(device, weights, &mut room);
             loss += network.head_loss(device, network.head_weights(weights), &mut room);
         }
-        loss / targets.max(1) as f64
+        Ok(loss / targets.max(1) as f64)
     }
 }
 

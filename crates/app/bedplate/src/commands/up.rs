@@ -47,7 +47,7 @@ that dies or stands still is started again; a daemon then finds its jobs again
 and loses none.")]
 pub(crate) struct Arguments {
     /// How many nodes
-    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(short, long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) nodes: Option<u32>,
     /// An instance of the catalog that every node is like
     #[arg(long, value_name = "INSTANCE")]

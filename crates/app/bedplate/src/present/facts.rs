@@ -1,6 +1,6 @@
 //! Aligned label-value pairs, for the page of a single thing.
 
-use super::wrap;
+use super::{printable_line, wrap};
 
 /// The wrapping width where lines have no limit: wider prose is hard to read.
 const PROSE_WIDTH: usize = 100;
@@ -13,7 +13,7 @@ pub(crate) struct Facts {
 
 impl Facts {
     pub(crate) fn add(&mut self, label: &str, value: impl Into<String>) -> &mut Self {
-        self.rows.push((label.to_owned(), value.into()));
+        self.rows.push((label.to_owned(), printable_line(&value.into())));
         self
     }
 

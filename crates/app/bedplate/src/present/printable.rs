@@ -10,6 +10,11 @@ pub(crate) fn printable(text: &str) -> Cow<'_, str> {
     })
 }
 
+/// The same for what has one line, such as a name: ends of lines and tabs are spelled out too.
+pub(crate) fn printable_line(text: &str) -> String {
+    printable(text).replace('\n', "\\n").replace('\t', "\\t")
+}
+
 /// The same for a JSON document, which remains one: such characters are in its strings only.
 pub(crate) fn printable_json(document: &str) -> Cow<'_, str> {
     spelled(document, |code| format!("\\u{code:04x}"))
@@ -28,7 +33,7 @@ fn spelled(text: &str, spell: impl Fn(u32) -> String) -> Cow<'_, str> {
 
 /// Control characters, and those that reverse the direction of the text after them.
 fn is_acting(c: char) -> bool {
-    let reorders = matches!(c, '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    let reorders = matches!(c, '\u{200b}'..='\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     (c.is_control() && c != '\n' && c != '\t') || reorders
 }
 
@@ -56,5 +61,6 @@ mod tests {
         for (text, shown) in table {
             assert_eq!(printable(text), shown);
         }
+        assert_eq!(super::printable_line("a\n 99  root\trunning\x1b"), "a\\n 99  root\\trunning\\x1b");
     }
 }

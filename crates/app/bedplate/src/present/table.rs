@@ -3,7 +3,7 @@
 //! Columns have a rank. When the terminal is too narrow, the columns of the highest rank are left out
 //! first, and reported to the caller.
 
-use super::printable;
+use super::printable_line;
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Align {
@@ -50,7 +50,7 @@ impl Table {
     /// Adds a row; it has one cell per column, and an empty cell prints as a dash.
     pub(crate) fn row(&mut self, cells: Vec<String>) {
         debug_assert_eq!(cells.len(), self.columns.len());
-        self.rows.push(cells.iter().map(|cell| printable(cell).into_owned()).collect());
+        self.rows.push(cells.iter().map(|cell| printable_line(cell)).collect());
     }
 
     pub(crate) fn is_empty(&self) -> bool {

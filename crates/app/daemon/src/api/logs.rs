@@ -184,7 +184,9 @@ async fn read(app: &App, located: &Located, offset: u64) -> Result<Chunk, ApiErr
         None => None,
     };
     match from_node {
-        Some(Chunk { error: Some(why), .. }) => Err(ApiError::NoLog { why }),
+        Some(Chunk { error: Some(why), .. }) => {
+            Err(ApiError::Refused { why: Reason::new("unreadable_log", why) })
+        }
         Some(chunk) => Ok(chunk),
         None => read_left_behind(app, located, offset).await,
     }

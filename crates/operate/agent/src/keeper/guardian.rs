@@ -252,8 +252,9 @@ impl Guardian {
         let Ok(signal) = Signal::try_from(signal) else { return };
         for pid in members() {
             processes::kill_one(pid, signal);
-            // A stopped process would never learn of it.
-            if self.is_stopped && !matches!(signal, Signal::SIGSTOP | Signal::SIGTSTP) {
+            // A stopped process would never learn of it; one that is to end may also have stopped itself.
+            let is_end = signal == Signal::SIGTERM;
+            if is_end || self.is_stopped && !matches!(signal, Signal::SIGSTOP | Signal::SIGTSTP) {
                 processes::kill_one(pid, Signal::SIGCONT);
             }
         }

@@ -78,7 +78,7 @@ fn going_back_sets_aside_what_came_after_and_later_resumes_follow_the_branch() {
     with_records(&config, Resume::From("step-10".into()));
     assert_eq!(names(&checkpoints), ["step-00000010", "step-00000015"], "what is new stays");
     let aside = config.output.folder.join("abandoned/after-step-00000010");
-    assert_eq!(names(&aside), ["metrics.jsonl", "step-00000020", "step-00000030"]);
+    assert_eq!(names(&aside), ["metrics.jsonl", "model", "step-00000020", "step-00000030"]);
     assert!(fs::read(aside.join("step-00000030/state.safetensors")).unwrap() == old);
     assert_eq!(recorded(&aside.join("metrics.jsonl")), (11..=30).collect::<Vec<_>>());
     assert_eq!(recorded(&config.output.folder.join("metrics.jsonl")), (1..=15).collect::<Vec<_>>());
@@ -141,9 +141,43 @@ fn a_checkpoint_of_another_run_takes_the_place_of_those_in_the_folder() {
     let [one, mut two] = configs;
     two.training.steps = 25;
     let (_, notes) = go(&two, Resume::From(checkpoint(&one, 10)));
-    assert_eq!(names(&notes.abandoned.unwrap()), ["step-00000010", "step-00000020"]);
+    assert_eq!(names(&notes.abandoned.unwrap()), ["model", "step-00000010", "step-00000020"]);
     assert_eq!(names(&one.output.folder.join("checkpoints")), ["step-00000010", "step-00000020"]);
     assert_eq!(notes.steps[0].step, 11);
+}
+
+#[test]
+fn nothing_moves_before_the_checkpoint_of_another_run_is_written() {
+    let place = Place::new("foreign-crash");
+    let mut configs = ["one", "two"].map(|name| place.config(name));
+    for config in &mut configs {
+        config.optimizer.decay = Decay::Constant;
+        config.training.steps = 20;
+        go(config, Resume::No).0.unwrap();
+    }
+    let [one, two] = configs;
+    let checkpoints = two.output.folder.join("checkpoints");
+    // Neither the system nor this program can write there.
+    fs::write(checkpoints.join("unfinished-00000010"), "in the way").unwrap();
+    assert!(go(&two, Resume::From(checkpoint(&one, 10))).0.is_err());
+    assert_eq!(names(&checkpoints), ["step-00000010", "step-00000020", "unfinished-00000010"]);
+    assert!(!two.output.folder.join("abandoned").exists());
+}
+
+#[test]
+fn records_of_two_branches_are_never_mixed() {
+    let place = Place::new("foreign-records");
+    let mut config = place.config("out");
+    config.optimizer.decay = Decay::Constant;
+    with_records(&config, Resume::No);
+    with_records(&config, Resume::From("step-20".into()));
+    let other = config.output.folder.join("abandoned/after-step-00000020");
+    assert_eq!(recorded(&other.join("metrics.jsonl")), (21..=30).collect::<Vec<u64>>());
+    config.training.steps = 32;
+    with_records(&config, Resume::From(other.join("step-00000030")));
+    assert_eq!(recorded(&config.output.folder.join("metrics.jsonl")), [31, 32]);
+    let left = config.output.folder.join("abandoned/after-step-00000030/metrics.jsonl");
+    assert_eq!(recorded(&left), (1..=30).collect::<Vec<u64>>());
 }
 
 type Damage = (&'static str, fn(&Path), &'static str);

@@ -9,7 +9,7 @@ use super::steps;
 use crate::commands::queue::{state_text, where_or_why};
 use crate::connection::Connection;
 use crate::console::Console;
-use crate::present::{Facts, clock, moment, now_ms};
+use crate::present::{Facts, clock, moment, now_ms, printable_line};
 use crate::stop::Stop;
 
 #[derive(clap::Args)]
@@ -84,12 +84,12 @@ fn page(detail: &JobDetail, width: Option<usize>, now_ms: u64) -> String {
             detail.steps.as_ref().and_then(|steps| steps.phase).map(|phase| phase.name()),
         );
     }
-    let mut text = format!("job {} ({})\n{}", job.label, job.name, facts.render(width));
+    let mut text = format!("job {} ({})\n{}", job.label, printable_line(&job.name), facts.render(width));
     if !detail.notes.is_empty() {
         text += "\nwhat happened\n";
         for note in without_repetition(&detail.notes) {
             let place = note.node.as_ref().map(|node| format!("{node}: ")).unwrap_or_default();
-            text += &format!("  {}  {place}{}\n", moment(note.at_ms), note.text);
+            text += &format!("  {}  {place}{}\n", moment(note.at_ms), printable_line(&note.text));
         }
     }
     text + &steps::text(detail, width) + &runs_text(&detail.runs)
@@ -106,7 +106,7 @@ fn array_page(detail: &JobDetail, width: Option<usize>, _now_ms: u64) -> String 
         .add("queue", format!("partition {}, QOS {}", job.partition, job.qos))
         .add("each asks for", format!("{} nodes, {} GPUs", job.nodes_asked, job.gpus_asked))
         .add("submitted", format!("{} UTC", moment(job.submitted_ms)));
-    let text = format!("array {array} ({})\n{}\n", job.name, facts.render(width));
+    let text = format!("array {array} ({})\n{}\n", printable_line(&job.name), facts.render(width));
     let mut by_state: BTreeMap<JobState, Vec<&str>> = BTreeMap::new();
     for task in &detail.tasks {
         by_state.entry(task.state).or_default().push(task.label.as_str());

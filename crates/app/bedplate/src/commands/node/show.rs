@@ -6,7 +6,7 @@ use serde_json::json;
 use super::list::why;
 use crate::connection::Connection;
 use crate::console::Console;
-use crate::present::{Facts, moment};
+use crate::present::{Facts, moment, printable_line};
 use crate::stop::Stop;
 
 #[derive(clap::Args)]
@@ -59,7 +59,7 @@ fn page(detail: &NodeDetail, width: Option<usize>) -> String {
     if !detail.notes.is_empty() {
         text += "\nwhat happened\n";
         for note in &detail.notes {
-            text += &format!("  {}  {}\n", moment(note.at_ms), note.text);
+            text += &format!("  {}  {}\n", moment(note.at_ms), printable_line(&note.text));
         }
     }
     text

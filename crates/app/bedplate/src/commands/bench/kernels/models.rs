@@ -128,7 +128,8 @@ fn model<E: Trained>(device: &Device, name: &'static str, size: &Size) -> Case<'
         });
         match pass {
             Pass::Forward => {
-                trainer.evaluate(&batch);
+                let batches = batch.iter().map(Ok::<_, std::convert::Infallible>);
+                let Ok(_) = trainer.evaluate(batches);
             }
             Pass::Both => {
                 trainer.step(&batch).expect("a fresh model's loss is finite");
