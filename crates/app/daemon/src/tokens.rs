@@ -159,6 +159,14 @@ impl Tokens {
         Ok(id)
     }
 
+    /// Without it nobody could make another one.
+    pub(crate) fn is_last_admin(&self, id: u64) -> bool {
+        let (known, now) = (self.known(), self.clock.now());
+        let is_admin = |token: &&Token| token.token.role == Role::Admin.name() && token.is_valid(now);
+        let mut admins = known.values().filter(is_admin);
+        admins.next().is_some_and(|first| first.id == id) && admins.next().is_none()
+    }
+
     /// Whether there was such a token.
     pub(crate) async fn revoke(self: &Arc<Self>, id: u64) -> Result<bool, JournalError> {
         let tokens = self.clone();

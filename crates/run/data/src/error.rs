@@ -30,6 +30,8 @@ pub enum DataError {
     ForeignShard { path: PathBuf },
     #[error("{} holds a corpus already", .folder.display())]
     Occupied { folder: PathBuf },
+    #[error("another process is writing a corpus into {}", folder.display())]
+    Writing { folder: PathBuf },
     #[error("the tokenizer cannot be used: {reason}")]
     BadTokenizer { reason: String, place: Place },
     #[error("the tokenizer has ids up to {highest} but the model's vocabulary is {vocabulary}")]
@@ -85,6 +87,9 @@ pages! { pub PAGES "data":
     OCCUPIED "occupied" User
         "The output folder already holds a corpus. It is left unchanged, because runs may be reading it."
         "name another folder, or remove this one first"
+    WRITING "writing" Transient
+        "Two processes would write one corpus. This one has not begun."
+        "wait for the other one, or name another folder"
     TOKENIZER "bad-tokenizer" User
         "The file is not a tokenizer in Hugging Face's format, or uses a part of it that is not supported, or lacks a required token."
         "name the `tokenizer.json` of a model, or make one with `bedplate data train-tokenizer`"
@@ -136,6 +141,7 @@ impl Diagnostic for DataError {
             DataError::BadIndex { .. } => &INDEX,
             DataError::ForeignShard { .. } => &FOREIGN,
             DataError::Occupied { .. } => &OCCUPIED,
+            DataError::Writing { .. } => &WRITING,
             DataError::BadTokenizer { .. } => &TOKENIZER,
             DataError::Vocabulary { .. } => &VOCABULARY,
             DataError::MixedTokenizers { .. } => &MIXED,

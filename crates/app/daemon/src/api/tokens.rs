@@ -1,5 +1,6 @@
 //! Tokens: lists, new ones, revoked ones.
 
+use bedplate_diag::Reason;
 use bedplate_gangs::Span;
 use hyper::StatusCode;
 use serde::Deserialize;
@@ -71,6 +72,10 @@ pub(crate) async fn revoke(call: Call) -> Result<Answer, ApiError> {
     let Ok(id) = name.parse() else {
         return Err(missing(name));
     };
+    if call.app.tokens.is_last_admin(id) {
+        let why = "it is the last token of an administrator: make another one with `bedplate token add --role admin` first";
+        return Err(ApiError::Refused { why: Reason::new("last_admin_token", why) });
+    }
     match call.app.tokens.revoke(id).await? {
         true => Ok(answer::ok(&json!({ "id": id }))),
         false => Err(missing(name)),

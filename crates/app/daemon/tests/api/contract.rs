@@ -236,6 +236,8 @@ fn tokens_are_made_shown_once_and_revoked() {
     let expired = admin.post("/v1/tokens", &json!({ "user": "ada", "role": "user", "expires_s": 0 })).json();
     let mut late = Client::connect(daemon.address, expired["token"].as_str().unwrap());
     assert_eq!(late.get("/v1/jobs").status, 401);
+    let first = admin.get("/v1/tokens").json()["tokens"][0]["id"].clone();
+    assert_eq!(admin.delete(&format!("/v1/tokens/{first}")).status, 409, "nobody could make another one");
     for wrong in [
         json!({ "role": "user" }),
         json!({ "user": "a/b", "role": "user" }),

@@ -217,16 +217,16 @@ impl Guardian {
     /// Says whether what was killed was killed for want of memory: the kernel has killed for that a moment ago. A shell
     /// passes the death of its child on by its status, a little later.
     fn explain(&mut self, end: RankEnd) -> RankEnd {
-        let is_killed =
-            matches!(end, RankEnd::Signal(libc::SIGKILL)) || end == RankEnd::Exit(128 + libc::SIGKILL);
-        if !is_killed || self.dying != Dying::No {
+        if end.is_success() || self.dying != Dying::No {
             return end;
         }
+        let is_killed =
+            matches!(end, RankEnd::Signal(libc::SIGKILL)) || end == RankEnd::Exit(128 + libc::SIGKILL);
         let kills = self.count_kills();
         let before = self.earlier_kills;
         if kills.of_run > before.of_run {
             self.want = self.limited.as_ref().map(|limited| Want { limit_mib: Some(limited.memory_mib) });
-        } else if self.limited.is_none() && kills.of_host > before.of_host {
+        } else if is_killed && self.limited.is_none() && kills.of_host > before.of_host {
             self.want = Some(Want { limit_mib: None });
         }
         self.want.map_or(end, |want| RankEnd::OutOfMemory { limit_mib: want.limit_mib })

@@ -1,6 +1,6 @@
 //! Writing a corpus: documents into shards, and at the end the index that makes it a corpus.
 
-use std::fs;
+use std::fs::{self, File, TryLockError};
 use std::path::{Path, PathBuf};
 
 use super::INDEX_FILE;
@@ -49,15 +49,23 @@ pub struct CorpusWriter {
     width: Width,
     shard: Option<(String, ShardWriter)>,
     ids: Vec<u32>,
+    /// Nobody else writes a corpus into the folder meanwhile; the system lets go of it with the process.
+    _lock: File,
 }
 
 impl CorpusWriter {
     /// Begins a corpus in a folder, which is created if missing and must not hold a corpus yet.
     pub fn create(folder: &Path, tokenizer: &Tokenizer, options: CorpusOptions) -> Result<Self, DataError> {
+        fs::create_dir_all(folder).map_err(disk::writing(folder))?;
+        let lock = File::open(folder).map_err(disk::writing(folder))?;
+        match lock.try_lock() {
+            Ok(()) => {}
+            Err(TryLockError::WouldBlock) => return Err(DataError::Writing { folder: folder.to_owned() }),
+            Err(TryLockError::Error(source)) => return Err(disk::writing(folder)(source)),
+        }
         if folder.join(INDEX_FILE).exists() {
             return Err(DataError::Occupied { folder: folder.to_owned() });
         }
-        fs::create_dir_all(folder).map_err(disk::writing(folder))?;
         tokenizer.save(folder)?;
         let entry = TokenizerEntry {
             digest: tokenizer.digest(),
@@ -72,6 +80,7 @@ impl CorpusWriter {
             width: Width::for_vocabulary(tokenizer.vocabulary()),
             shard: None,
             ids: Vec::new(),
+            _lock: lock,
         })
     }
 

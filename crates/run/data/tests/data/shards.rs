@@ -77,6 +77,19 @@ fn a_folder_that_holds_a_corpus_is_not_written_to() {
 }
 
 #[test]
+fn a_folder_has_one_writer_at_a_time() {
+    let folder = Folder::new();
+    let create = || {
+        let options = bedplate_data::CorpusOptions::text(&byte_tokenizer());
+        bedplate_data::CorpusWriter::create(folder.path(), &byte_tokenizer(), options)
+    };
+    let first = create().unwrap();
+    assert_eq!(create().err().unwrap().page().code, "data/writing");
+    drop(first);
+    assert!(create().is_ok());
+}
+
+#[test]
 fn an_index_that_leads_out_of_its_folder_is_refused() {
     let folder = Folder::new();
     corpus_of(&folder, &numbered(&[30]), 1000);
