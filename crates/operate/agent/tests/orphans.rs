@@ -122,7 +122,7 @@ fn what_a_killed_agent_and_a_killed_keeper_left_goes_when_the_agent_comes_back()
     assert!(Command::new("kill").args(["-STOP", &agent]).status().unwrap().success());
     kill(keeper);
     cluster.kill_agent("n1");
-    assert!(!cluster.processes().is_empty());
+    // The guardian ends the run by itself as soon as it notices; whatever is left by then goes with the new agent.
     cluster.start_agent("n1", &[]);
     wait_until("all processes to be gone", || cluster.processes().is_empty());
 }
