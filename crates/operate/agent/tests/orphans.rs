@@ -117,12 +117,15 @@ fn what_a_killed_agent_and_a_killed_keeper_left_goes_when_the_agent_comes_back()
     let mut cluster = Cluster::start(&["n1"]);
     start_with_daemon(&cluster, &["n1"], "sleep 1000");
     let keeper = cluster.keeper_pid("n1");
-    // Stopped, the agent cannot see its keeper die.
-    let agent = cluster.agent_pid("n1").to_string();
-    assert!(Command::new("kill").args(["-STOP", &agent]).status().unwrap().success());
+    // Stopped, the agent cannot see its keeper die, and the guardian cannot clean up by itself.
+    let guardians = cluster.guardian_pids("n1");
+    assert!(!guardians.is_empty());
+    for pid in guardians.into_iter().chain([cluster.agent_pid("n1")]) {
+        assert!(Command::new("kill").args(["-STOP", &pid.to_string()]).status().unwrap().success());
+    }
     kill(keeper);
     cluster.kill_agent("n1");
-    // The guardian ends the run by itself as soon as it notices; whatever is left by then goes with the new agent.
+    assert!(!cluster.processes().is_empty());
     cluster.start_agent("n1", &[]);
     wait_until("all processes to be gone", || cluster.processes().is_empty());
 }
