@@ -5,6 +5,8 @@
 
 use std::fmt;
 
+use half::f16;
+
 /// A brain float: the upper half of an `f32`.
 #[derive(Clone, Copy, Default, PartialEq)]
 #[repr(transparent)]
@@ -42,16 +44,12 @@ impl fmt::Debug for Bf16 {
     }
 }
 
-/// What a buffer may hold; all bits zero is a valid value.
+/// What a buffer may hold; all bits are a valid value.
 ///
-/// Weights in f16 or fp8 would be further values; those packed with scales, a value per block of numbers. They would not be
-/// an [`Element`]: operators that take such weights widen them while they pack.
+/// Weights in fp8 would be further values; those packed with scales, a value per block of numbers. They would not be
+/// an [`Element`]: operators that take such weights widen them while they pack. Operators take `f32`, [`Bf16`] and, for tokens,
+/// positions and numbers of experts, `u32`; the others are for what ranks exchange.
 pub trait Value: Copy + Default + Send + Sync + PartialEq + fmt::Debug + Sealed + 'static {}
-
-impl Value for f32 {}
-impl Value for Bf16 {}
-/// Tokens, positions, numbers of experts.
-impl Value for u32 {}
 
 /// A format that activations and weights may have. Arithmetic is done in `f32` whatever the format.
 pub trait Element: Value + Formatted {
@@ -67,9 +65,11 @@ pub trait Element: Value + Formatted {
 /// Keeps [`Value`] to the types that devices have memory for.
 pub trait Sealed {}
 
-impl Sealed for f32 {}
-impl Sealed for Bf16 {}
-impl Sealed for u32 {}
+macro_rules! values {
+    ($($value:ty),*) => { $(impl Value for $value {} impl Sealed for $value {})* };
+}
+
+values!(f32, f64, Bf16, f16, i8, u8, i32, u32, i64, u64);
 
 /// Numbers of either format.
 #[derive(Debug, Clone, Copy)]

@@ -161,6 +161,20 @@ impl Device {
         }
     }
 
+    /// The numbers themselves, for a transport that moves them; absent where only the device reaches its memory.
+    pub fn lend<'a, E: Value>(&self, view: View<'a, E>) -> Option<&'a [E]> {
+        match &self.room {
+            Room::Cpu(cpu) => Some(cpu.slice(view)),
+        }
+    }
+
+    /// As [`lend`](Self::lend), to be written.
+    pub fn lend_mut<'a, E: Value>(&self, view: ViewMut<'a, E>) -> Option<&'a mut [E]> {
+        match &self.room {
+            Room::Cpu(cpu) => Some(cpu.slice_mut(view)),
+        }
+    }
+
     /// Copies numbers to the device. Panics when the lengths differ.
     pub fn write<E: Value>(&self, to: ViewMut<'_, E>, from: &[E]) {
         match &self.room {

@@ -1,0 +1,375 @@
+//! Connections between ranks that have met: the links of a world, and the boards and lanes of a group.
+
+use std::io;
+use std::net::{IpAddr, TcpStream};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::sys::socket::{
+    AddressFamily, Backlog, MsgFlags, SockFlag, SockType, UnixAddr, accept4, bind, connect, getsockopt,
+    listen, recv, send, socket, sockopt,
+};
+use std::os::fd::AsFd;
+
+use crate::core::Core;
+use crate::door::Door;
+use crate::group::Engine;
+use crate::handshake::{HandshakeError, Secret};
+use crate::lanes::{Lane, Lanes, Streams};
+use crate::layered::Layered;
+use crate::links::Link;
+use crate::meeting::knock;
+use crate::shared::Shared;
+use crate::shared::board::Board;
+use crate::shared::flag::Pace;
+use crate::shared::pipe::Pipe;
+use crate::wire::{Message, Purpose, Welcome};
+use crate::{CommError, Fault, Group, JoinError};
+
+/// How long ranks that have met have to connect to each other.
+const CONNECTING: Duration = Duration::from_secs(30);
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Connects to every rank of a new world.
+pub(crate) fn links(
+    welcome: &Welcome,
+    meeting: IpAddr,
+    door: &Door,
+    secret: &Secret,
+    at_most: Duration,
+) -> Result<Vec<Option<Link>>, JoinError> {
+    let until = Instant::now() + at_most.min(CONNECTING);
+    let (me, host) = (welcome.rank as usize, &welcome.members[welcome.rank as usize].host);
+    let is_local = |rank: usize| welcome.members[rank].host == *host;
+    let lost = |rank: usize, source| JoinError::Connection {
+        who: format!("rank {rank} ({})", welcome.members[rank].who),
+        source,
+    };
+    let mut links: Vec<Option<Link>> = welcome.members.iter().map(|_| None).collect();
+    let listener = LocalListener::open(&welcome.id, me).map_err(|source| lost(me, source))?;
+    // A connection is made by the higher rank; the lower one need not do anything meanwhile.
+    for (rank, made) in links.iter_mut().enumerate().take(me) {
+        let link = if is_local(rank) {
+            call_local(&welcome.id, rank, me, until).and_then(Link::local)
+        } else {
+            let purpose = Purpose::Link { world: welcome.id.clone(), rank: me as u32 };
+            call(welcome.members[rank].address(meeting), secret, &purpose, until).and_then(Link::remote)
+        };
+        *made = Some(link.map_err(|source| lost(rank, source))?);
+    }
+    let higher = me + 1..welcome.members.len();
+    for _ in higher.clone().filter(|rank| is_local(*rank)) {
+        let missing =
+            || (me + 1..links.len()).find(|rank| is_local(*rank) && links[*rank].is_none()).unwrap_or(me);
+        let (rank, socket) = listener.accept(until).map_err(|source| lost(missing(), source))?;
+        let is_expected = rank > me && rank < links.len() && is_local(rank) && links[rank].is_none();
+        let refused = || io::Error::new(io::ErrorKind::InvalidData, "it claims a rank that it does not have");
+        if !is_expected {
+            return Err(lost(missing(), refused()));
+        }
+        links[rank] = Some(Link::local(socket).map_err(|source| lost(rank, source))?);
+    }
+    for rank in higher.filter(|rank| !is_local(*rank)) {
+        let wanted = Purpose::Link { world: welcome.id.clone(), rank: rank as u32 };
+        let stream = fetch(door, &wanted, until).map_err(|source| lost(rank, source))?;
+        links[rank] = Some(Link::remote(stream).map_err(|source| lost(rank, source))?);
+    }
+    Ok(links)
+}
+
+fn call(
+    address: std::net::SocketAddr,
+    secret: &Secret,
+    purpose: &Purpose,
+    until: Instant,
+) -> io::Result<TcpStream> {
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        match knock(address, secret, purpose, left.min(Duration::from_secs(5))) {
+            Ok(stream) => return Ok(stream),
+            Err(HandshakeError::Io(error)) if left.is_zero() => return Err(error),
+            Err(HandshakeError::Io(_)) => thread::sleep(LOOK),
+            Err(HandshakeError::WrongSecret) => return Err(io::Error::other("it has another secret")),
+            Err(HandshakeError::Protocol(why)) => return Err(io::Error::other(why)),
+        }
+    }
+}
+
+fn fetch(door: &Door, wanted: &Purpose, until: Instant) -> io::Result<TcpStream> {
+    loop {
+        if let Some(visitor) = door.fetch(|purpose| purpose == wanted, LOOK) {
+            return Ok(visitor.stream);
+        }
+        if Instant::now() > until {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+    }
+}
+
+/// Where the higher ranks of this host reach a rank: a socket without a file, whose name only members know.
+struct LocalListener(OwnedFd);
+
+fn local_name(world: &str, rank: usize) -> io::Result<UnixAddr> {
+    Ok(UnixAddr::new_abstract(format!("bedplate-comm-{world}-{rank}").as_bytes())?)
+}
+
+fn local_socket() -> io::Result<OwnedFd> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    Ok(socket(AddressFamily::Unix, SockType::SeqPacket, flags, None)?)
+}
+
+impl LocalListener {
+    fn open(world: &str, rank: usize) -> io::Result<Self> {
+        let listener = local_socket()?;
+        bind(listener.as_raw_fd(), &local_name(world, rank)?)?;
+        listen(&listener, Backlog::new(1024).expect("a valid backlog"))?;
+        Ok(Self(listener))
+    }
+
+    /// The next rank that connects. One of another user is not one of ours.
+    fn accept(&self, until: Instant) -> io::Result<(usize, OwnedFd)> {
+        loop {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(io::ErrorKind::TimedOut.into());
+            }
+            wait_for(&self.0, left.min(LOOK * 5))?;
+            let Ok(raw) = accept4(self.0.as_raw_fd(), SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK)
+            else {
+                continue;
+            };
+            #[expect(unsafe_code, reason = "descriptors arrive as numbers")]
+            // SAFETY: the descriptor is new and has no other owner.
+            let socket = unsafe { OwnedFd::from_raw_fd(raw) };
+            let is_ours =
+                getsockopt(&socket, sockopt::PeerCredentials)?.uid() == nix::unistd::geteuid().as_raw();
+            let mut rank = [0; 4];
+            wait_for(&socket, left.min(Duration::from_secs(2)))?;
+            if is_ours && recv(socket.as_raw_fd(), &mut rank, MsgFlags::empty()) == Ok(rank.len()) {
+                return Ok((u32::from_le_bytes(rank) as usize, socket));
+            }
+        }
+    }
+}
+
+fn call_local(world: &str, rank: usize, me: usize, until: Instant) -> io::Result<OwnedFd> {
+    loop {
+        let socket = local_socket()?;
+        match connect(socket.as_raw_fd(), &local_name(world, rank)?) {
+            Ok(()) => {
+                send(socket.as_raw_fd(), &(me as u32).to_le_bytes(), MsgFlags::MSG_NOSIGNAL)?;
+                return Ok(socket);
+            }
+            Err(error) if Instant::now() > until => return Err(error.into()),
+            // It has not opened its socket yet.
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
+}
+
+fn wait_for(descriptor: &OwnedFd, at_most: Duration) -> io::Result<()> {
+    let mut watched = [PollFd::new(descriptor.as_fd(), PollFlags::POLLIN)];
+    let at_most = PollTimeout::try_from(at_most).unwrap_or(PollTimeout::MAX);
+    match poll(&mut watched, at_most) {
+        Ok(_) | Err(nix::errno::Errno::EINTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// What a group is made of, on one of its members.
+pub(crate) struct Connections<'a> {
+    core: &'a Arc<Core>,
+    name: &'a str,
+    ranks: &'a [u32],
+    me: usize,
+    /// The same on all members, and different for every group.
+    key: String,
+    /// The members of each host, in order.
+    hosts: Vec<Vec<usize>>,
+    my_host: usize,
+    my_place: usize,
+    until: Instant,
+}
+
+impl<'a> Connections<'a> {
+    pub(crate) fn new(core: &'a Arc<Core>, name: &'a str, ranks: &'a [u32], count: u32) -> Self {
+        let me = ranks.iter().position(|rank| *rank == core.rank).expect("the caller is a member");
+        let host = |member: usize| &core.members[ranks[member] as usize].host;
+        let mut hosts: Vec<Vec<usize>> = Vec::new();
+        for member in 0..ranks.len() {
+            match hosts.iter_mut().find(|members| host(members[0]) == host(member)) {
+                Some(members) => members.push(member),
+                None => hosts.push(vec![member]),
+            }
+        }
+        let my_host =
+            hosts.iter().position(|members| members.contains(&me)).expect("every member has a host");
+        let my_place =
+            hosts[my_host].iter().position(|member| *member == me).expect("a member is on its host");
+        let list: Vec<String> = ranks.iter().map(u32::to_string).collect();
+        let key = format!("{name}#{count}:{}", list.join(","));
+        let until = Instant::now() + core.options.patience;
+        Self { core, name, ranks, me, key, hosts, my_host, my_place, until }
+    }
+
+    pub(crate) fn group(self) -> Result<Group, CommError> {
+        let pace = self.pace();
+        let engine = self.engine(pace)?;
+        Ok(Group::new(Arc::clone(self.core), self.name, self.ranks.to_vec(), self.me, pace, engine))
+    }
+
+    fn pace(&self) -> Pace {
+        let cores = thread::available_parallelism().map_or(1, usize::from);
+        // All ranks of the host share its cores, whatever their groups.
+        let host = &self.core.members[self.core.rank as usize].host;
+        let ranks = self.core.members.iter().filter(|member| member.host == *host).count();
+        Pace::of(ranks, cores)
+    }
+
+    fn engine(&self, pace: Pace) -> Result<Engine, CommError> {
+        let table = self.core.table.clone();
+        if self.ranks.len() == 1 {
+            return Ok(Engine { shared: None, layered: None, lanes: None, table, number: 0 });
+        }
+        let board = self.board()?;
+        let local = |board: &Arc<Board>| {
+            let ranks = self.hosts[self.my_host].iter().map(|member| self.ranks[*member]).collect();
+            Shared::new(Arc::clone(board), Arc::clone(&self.core.windows), self.my_place, ranks, pace)
+        };
+        let all: Vec<usize> = (0..self.ranks.len()).collect();
+        let lanes = Some(self.lanes("all", &all, board.as_ref(), pace)?);
+        if self.hosts.len() == 1 {
+            return Ok(Engine { shared: board.as_ref().map(local), layered: None, lanes, table, number: 0 });
+        }
+        if self.hosts.iter().all(|members| members.len() == 1) {
+            return Ok(Engine { shared: None, layered: None, lanes, table, number: 0 });
+        }
+        let is_even = Layered::is_even(&self.hosts);
+        let speaks = is_even || self.my_place == 0;
+        let rail: Vec<usize> =
+            self.hosts.iter().map(|members| members[if is_even { self.my_place } else { 0 }]).collect();
+        let rail = if speaks { Some(self.lanes("rail", &rail, None, pace)?) } else { None };
+        let place = (self.my_host, self.my_place);
+        let layered = Layered::new(board.as_ref().map(local), rail, self.hosts.clone(), place, table.clone());
+        Ok(Engine { shared: None, layered: Some(layered), lanes, table, number: 0 })
+    }
+
+    /// The board of this host's members: the first makes it and sends it to the others.
+    fn board(&self) -> Result<Option<Arc<Board>>, CommError> {
+        let share = |error: io::Error| CommError::Share(error.to_string());
+        let members = self.hosts[self.my_host].len();
+        if members == 1 {
+            return Ok(None);
+        }
+        if self.my_place > 0 {
+            return self.await_board(members).map(Arc::new).map(Some);
+        }
+        let board = Board::new(members).map_err(share)?;
+        let message = Message::Board { group: self.key.clone(), members: members as u32 };
+        for member in &self.hosts[self.my_host][1..] {
+            let rank = self.ranks[*member];
+            let link = self.core.links[rank as usize].as_ref().expect("every other rank has a link");
+            link.send(&message, Some(board.descriptor())).map_err(|error| self.lost(rank, &error))?;
+        }
+        Ok(Some(Arc::new(board)))
+    }
+
+    fn await_board(&self, members: usize) -> Result<Board, CommError> {
+        let mut boards = self.core.boards.lock().expect("no holder of this lock panics");
+        loop {
+            let is_ours =
+                |sent: &crate::core::BoardSent| sent.group == self.key && sent.members as usize == members;
+            if let Some(at) = boards.iter().position(is_ours) {
+                let sent = boards.swap_remove(at);
+                return Board::map(sent.descriptor, members)
+                    .map_err(|error| CommError::Share(error.to_string()));
+            }
+            self.check()?;
+            boards =
+                self.core.board_came.wait_timeout(boards, LOOK).expect("no holder of this lock panics").0;
+        }
+    }
+
+    fn check(&self) -> Result<(), CommError> {
+        self.core.watch.check()?;
+        self.core.check_left(self.ranks)?;
+        if Instant::now() < self.until {
+            return Ok(());
+        }
+        let why = format!("not all of them made it within {} s", self.core.options.patience.as_secs());
+        let fault = Fault::Revoked { rank: self.core.rank, reason: format!("group `{}`: {why}", self.name) };
+        Err(self.core.fail(fault).into())
+    }
+
+    fn lost(&self, rank: u32, error: &io::Error) -> CommError {
+        let why = format!("{error} ({})", self.core.members[rank as usize].who);
+        self.core.fail(Fault::Lost { rank, why }).into()
+    }
+
+    /// Lanes between some members: pipes on this host, connections to others.
+    fn lanes(
+        &self,
+        kind: &str,
+        members: &[usize],
+        board: Option<&Arc<Board>>,
+        pace: Pace,
+    ) -> Result<Lanes, CommError> {
+        let key = format!("{}/{kind}", self.key);
+        let ranks: Vec<u32> = members.iter().map(|member| self.ranks[*member]).collect();
+        let me = members.iter().position(|member| *member == self.me).expect("the caller is a member");
+        let mut lanes: Vec<Option<Lane>> = members.iter().map(|_| None).collect();
+        let place = |member: usize| self.hosts[self.my_host].iter().position(|each| *each == member);
+        for (index, member) in members.iter().enumerate().filter(|(index, _)| *index != me) {
+            if let (Some(place), Some(board)) = (place(*member), board) {
+                lanes[index] = Some(Lane::Pipe(Pipe::new(Arc::clone(board), self.my_place, place)));
+            }
+        }
+        let remote: Vec<usize> =
+            (0..members.len()).filter(|index| *index != me && lanes[*index].is_none()).collect();
+        // As for links: the lower rank calls, and need not wait for the other to be here.
+        for index in remote.iter().filter(|index| self.core.rank < ranks[**index]) {
+            let sockets = self.call_streams(&key, ranks[*index])?;
+            lanes[*index] = Some(Lane::Streams(sockets));
+        }
+        for index in remote.iter().filter(|index| self.core.rank > ranks[**index]) {
+            let sockets = self.fetch_streams(&key, ranks[*index])?;
+            lanes[*index] = Some(Lane::Streams(sockets));
+        }
+        Ok(Lanes::new(me, ranks, lanes, pace))
+    }
+
+    fn stream(&self, key: &str, rank: u32, index: u32) -> Purpose {
+        Purpose::Stream { world: self.core.id.clone(), lanes: key.to_owned(), rank, index }
+    }
+
+    fn call_streams(&self, key: &str, rank: u32) -> Result<Streams, CommError> {
+        let address = self.core.members[rank as usize].address(self.core.meeting);
+        let mut sockets = Vec::new();
+        for index in 0..self.core.options.streams {
+            let purpose = self.stream(key, self.core.rank, index);
+            let until = Instant::now() + CONNECTING;
+            let socket =
+                call(address, &self.core.secret, &purpose, until).map_err(|error| self.lost(rank, &error))?;
+            sockets.push(socket);
+        }
+        Streams::new(sockets).map_err(|error| self.lost(rank, &error))
+    }
+
+    fn fetch_streams(&self, key: &str, rank: u32) -> Result<Streams, CommError> {
+        let mut sockets = Vec::new();
+        for index in 0..self.core.options.streams {
+            let wanted = self.stream(key, rank, index);
+            let visitor = loop {
+                if let Some(visitor) = self.core.door.fetch(|purpose| *purpose == wanted, LOOK) {
+                    break visitor;
+                }
+                self.check()?;
+            };
+            sockets.push(visitor.stream);
+        }
+        Streams::new(sockets).map_err(|error| self.lost(rank, &error))
+    }
+}

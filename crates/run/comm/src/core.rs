@@ -1,0 +1,121 @@
+//! What all groups of a world share on one rank.
+
+use std::net::IpAddr;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use nix::sys::eventfd::EventFd;
+
+use crate::Fault;
+use crate::choice::Table;
+use crate::door::Door;
+use crate::handshake::Secret;
+use crate::links::{Link, State};
+use crate::recorder::{self, Recorder};
+use crate::rendezvous::Options;
+use crate::shared::windows::Windows;
+use crate::watch::Watch;
+use crate::wire::{Member, Message};
+
+pub(crate) struct Core {
+    pub(crate) rank: u32,
+    pub(crate) epoch: u64,
+    /// Known to members alone.
+    pub(crate) id: String,
+    pub(crate) members: Vec<Member>,
+    /// Where this rank met the others.
+    pub(crate) meeting: IpAddr,
+    pub(crate) secret: Secret,
+    pub(crate) options: Options,
+    pub(crate) table: Table,
+    pub(crate) door: Arc<Door>,
+    /// None for this rank itself.
+    pub(crate) links: Vec<Option<Link>>,
+    pub(crate) watch: Watch,
+    pub(crate) windows: Arc<Windows>,
+    pub(crate) recorder: Recorder,
+    pub(crate) boards: Mutex<Vec<BoardSent>>,
+    pub(crate) board_came: Condvar,
+    pub(crate) is_closing: AtomicBool,
+    pub(crate) wake: EventFd,
+    /// Ranks that have left in good order, and when the first did.
+    pub(crate) left: AtomicU32,
+    pub(crate) left_at: Mutex<Option<Instant>>,
+}
+
+/// A board that a peer made for a group.
+pub(crate) struct BoardSent {
+    pub(crate) group: String,
+    pub(crate) members: u32,
+    pub(crate) descriptor: OwnedFd,
+}
+
+/// A rank that left may have done its part of a call that lasts; after this it has not.
+const FAREWELL: Duration = Duration::from_millis(500);
+
+impl Core {
+    /// Makes a fault known here and to all ranks; returns the first one that is known here.
+    pub(crate) fn fail(&self, fault: Fault) -> Fault {
+        if self.watch.raise(fault.clone()) {
+            self.tell_all(&Message::Fault(fault.clone()));
+        }
+        self.watch.fault().unwrap_or(fault)
+    }
+
+    pub(crate) fn tell_all(&self, message: &Message) {
+        for link in self.links.iter().flatten().filter(|link| link.state() == State::Alive) {
+            // A peer that cannot be told finds out by itself.
+            let _ = link.send(message, None);
+        }
+    }
+
+    /// Sends a message with a descriptor to the ranks of this host.
+    pub(crate) fn tell_host(
+        &self,
+        message: &Message,
+        descriptor: Option<BorrowedFd<'_>>,
+    ) -> std::io::Result<()> {
+        let mut local =
+            self.links.iter().flatten().filter(|link| link.is_local() && link.state() == State::Alive);
+        local.try_for_each(|link| link.send(message, descriptor))
+    }
+
+    pub(crate) fn is_gone(&self, rank: u32) -> bool {
+        self.links[rank as usize].as_ref().is_some_and(|link| link.state() != State::Alive)
+    }
+
+    pub(crate) fn note_left(&self, rank: u32) {
+        if let Some(link) = &self.links[rank as usize] {
+            link.set_state(State::Left);
+        }
+        self.left_at.lock().expect("no holder of this lock panics").get_or_insert_with(Instant::now);
+        self.left.fetch_add(1, Ordering::Release);
+    }
+
+    /// A fault when a call waits for a rank that has left for good.
+    pub(crate) fn check_left(&self, ranks: &[u32]) -> Result<(), Fault> {
+        if self.left.load(Ordering::Acquire) == 0 {
+            return Ok(());
+        }
+        let since = *self.left_at.lock().expect("no holder of this lock panics");
+        let has_left = |rank: &&u32| {
+            self.links[**rank as usize].as_ref().is_some_and(|link| link.state() == State::Left)
+        };
+        match ranks.iter().find(has_left) {
+            Some(rank) if since.is_some_and(|since| since.elapsed() > FAREWELL) => {
+                Err(Fault::Lost { rank: *rank, why: "it has left the world".to_owned() })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    pub(crate) fn write_flight(&self) {
+        let Some(folder) = &self.options.flight else { return };
+        let world = self.members.len() as u32;
+        let record = self.recorder.record(self.rank, world, self.epoch, self.watch.fault());
+        // A record that cannot be written must not disturb the run.
+        let _ = recorder::write(&record, folder);
+    }
+}

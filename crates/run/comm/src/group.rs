@@ -1,0 +1,804 @@
+//! A group of ranks and what it can be asked to do.
+//!
+//! Members make the same calls in the same order. A call returns when this member may use its buffers again; one that is
+//! [started](Group::start_all_reduce) returns at once, is carried out by a thread of the group, and calls after it wait for it.
+//! Roots and peers are *members*: places in the group, not ranks of the world.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
+
+use bedplate_kernels::{Buffer, Device, View, ViewMut};
+
+use crate::choice::{Algorithm, Table};
+use crate::core::Core;
+use crate::lanes::Lanes;
+use crate::layered::{Layered, alone};
+use crate::pending::{Completion, Pending};
+use crate::shared::Shared;
+use crate::shared::flag::Pace;
+use crate::span::Span;
+use crate::waiting::Waiting;
+use crate::{Call, CommError, Fault, Number, Operation, Reduction, Registered};
+
+/// Some ranks of a world, in an order that all of them use.
+pub struct Group {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    core: Arc<Core>,
+    name: String,
+    ranks: Vec<u32>,
+    me: usize,
+    /// Its number in the flight recorder.
+    recorded: usize,
+    pace: Pace,
+    turn: Mutex<Turn>,
+    changed: Condvar,
+}
+
+/// Whose turn it is: the machinery is here, or with whoever carries out a call.
+struct Turn {
+    engine: Option<Box<Engine>>,
+    queue: VecDeque<Task>,
+    has_worker: bool,
+    is_closing: bool,
+}
+
+/// What carries calls out.
+pub(crate) struct Engine {
+    pub(crate) shared: Option<Shared>,
+    pub(crate) layered: Option<Layered>,
+    pub(crate) lanes: Option<Lanes>,
+    pub(crate) table: Table,
+    pub(crate) number: u64,
+}
+
+struct Task {
+    request: Request,
+    completion: Arc<Completion>,
+}
+
+/// A call with the addresses that it works on.
+#[derive(Debug, Clone)]
+enum Request {
+    Collective { call: Call, source: Span, target: Span },
+    Unequal { call: Call, source: Span, sent: Vec<usize>, target: Span, received: Vec<usize> },
+    Between { call: Call, to: Option<(usize, Span)>, from: Option<(usize, Span)> },
+}
+
+impl Request {
+    fn call(&self) -> Call {
+        match self {
+            Request::Collective { call, .. }
+            | Request::Unequal { call, .. }
+            | Request::Between { call, .. } => *call,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Request::Collective { source, target, .. } | Request::Unequal { source, target, .. } => {
+                source.bytes.max(target.bytes)
+            }
+            Request::Between { to, from, .. } => to.iter().chain(from).map(|(_, span)| span.bytes).sum(),
+        }
+    }
+}
+
+/// Numbers that a started call may keep: a buffer of a device, registered or not.
+pub trait Numbers<E: Number>: Send + 'static {
+    fn view(&self) -> View<'_, E>;
+    fn view_mut(&mut self) -> ViewMut<'_, E>;
+}
+
+impl<E: Number> Numbers<E> for Buffer<E> {
+    fn view(&self) -> View<'_, E> {
+        Buffer::view(self)
+    }
+
+    fn view_mut(&mut self) -> ViewMut<'_, E> {
+        Buffer::view_mut(self)
+    }
+}
+
+impl<E: Number> Numbers<E> for Registered<E> {
+    fn view(&self) -> View<'_, E> {
+        Buffer::view(self)
+    }
+
+    fn view_mut(&mut self) -> ViewMut<'_, E> {
+        Buffer::view_mut(self)
+    }
+}
+
+impl Group {
+    pub(crate) fn new(
+        core: Arc<Core>,
+        name: &str,
+        ranks: Vec<u32>,
+        me: usize,
+        pace: Pace,
+        engine: Engine,
+    ) -> Self {
+        let recorded = core.recorder.add_group(name, &ranks);
+        let turn = Turn {
+            engine: Some(Box::new(engine)),
+            queue: VecDeque::new(),
+            has_worker: false,
+            is_closing: false,
+        };
+        let inner = Inner {
+            core,
+            name: name.to_owned(),
+            ranks,
+            me,
+            recorded,
+            pace,
+            turn: Mutex::new(turn),
+            changed: Condvar::new(),
+        };
+        Self { inner: Arc::new(inner) }
+    }
+
+    pub fn name(&self) -> &str {
+        &self.inner.name
+    }
+
+    /// This rank's place in the group.
+    pub fn member(&self) -> usize {
+        self.inner.me
+    }
+
+    pub fn members(&self) -> usize {
+        self.inner.ranks.len()
+    }
+
+    /// The ranks of the members in the world.
+    pub fn ranks(&self) -> &[u32] {
+        &self.inner.ranks
+    }
+
+    /// How a call of this size would be carried out.
+    pub fn algorithm(&self, operation: Operation, bytes: u64) -> Algorithm {
+        let turn = self.inner.lock();
+        turn.engine
+            .as_ref()
+            .map_or(Algorithm::Shared, |engine| engine.algorithm(operation, bytes, self.members()))
+    }
+
+    /// Combines the numbers of all members, in place.
+    pub fn all_reduce<E: Number>(
+        &self,
+        device: &Device,
+        numbers: ViewMut<'_, E>,
+        by: Reduction,
+    ) -> Result<(), CommError> {
+        let span = Span::of_mut(device, numbers)?;
+        self.run(self.all_reducing::<E>(span, span, by))
+    }
+
+    /// Combines the numbers of all members into a target of the same length.
+    pub fn all_reduce_into<E: Number>(
+        &self,
+        device: &Device,
+        from: View<'_, E>,
+        to: ViewMut<'_, E>,
+        by: Reduction,
+    ) -> Result<(), CommError> {
+        let (source, target) = (Span::of(device, from)?, Span::of_mut(device, to)?);
+        self.fits(source.bytes == target.bytes, || lengths::<E>("source and target", source, target))?;
+        self.run(self.all_reducing::<E>(source, target, by))
+    }
+
+    fn all_reducing<E: Number>(&self, source: Span, target: Span, by: Reduction) -> Request {
+        let call = Call::new(Operation::AllReduce, E::FORMAT, target.bytes / size_of::<E>()).by(by);
+        Request::Collective { call, source, target }
+    }
+
+    /// Puts the numbers of all members one after the other.
+    pub fn all_gather<E: Number>(
+        &self,
+        device: &Device,
+        mine: View<'_, E>,
+        all: ViewMut<'_, E>,
+    ) -> Result<(), CommError> {
+        let (source, target) = (Span::of(device, mine)?, Span::of_mut(device, all)?);
+        let request = self.all_gathering::<E>(source, target)?;
+        self.run(request)
+    }
+
+    /// The same, where each member's numbers already lie in their place of `all`.
+    pub fn all_gather_in_place<E: Number>(
+        &self,
+        device: &Device,
+        all: ViewMut<'_, E>,
+    ) -> Result<(), CommError> {
+        let target = Span::of_mut(device, all)?;
+        let source = self.own_part::<E>(target)?;
+        let request = self.all_gathering::<E>(source, target)?;
+        self.run(request)
+    }
+
+    fn all_gathering<E: Number>(&self, source: Span, target: Span) -> Result<Request, CommError> {
+        self.fits(source.bytes * self.members() == target.bytes, || {
+            format!(
+                "{} for all of {} members",
+                lengths::<E>("part and whole", source, target),
+                self.members()
+            )
+        })?;
+        let call = Call::new(Operation::AllGather, E::FORMAT, source.bytes / size_of::<E>());
+        Ok(Request::Collective { call, source, target })
+    }
+
+    /// Combines the numbers of all members and gives each member its part of the result.
+    pub fn reduce_scatter<E: Number>(
+        &self,
+        device: &Device,
+        all: View<'_, E>,
+        mine: ViewMut<'_, E>,
+        by: Reduction,
+    ) -> Result<(), CommError> {
+        let (source, target) = (Span::of(device, all)?, Span::of_mut(device, mine)?);
+        let request = self.reduce_scattering::<E>(source, target, by)?;
+        self.run(request)
+    }
+
+    /// The same, with the result in this member's place of `all`; the other places keep their numbers.
+    pub fn reduce_scatter_in_place<E: Number>(
+        &self,
+        device: &Device,
+        all: ViewMut<'_, E>,
+        by: Reduction,
+    ) -> Result<(), CommError> {
+        let source = Span::of_mut(device, all)?;
+        let target = self.own_part::<E>(source)?;
+        let request = self.reduce_scattering::<E>(source, target, by)?;
+        self.run(request)
+    }
+
+    fn reduce_scattering<E: Number>(
+        &self,
+        source: Span,
+        target: Span,
+        by: Reduction,
+    ) -> Result<Request, CommError> {
+        self.fits(target.bytes * self.members() == source.bytes, || {
+            format!(
+                "{} for all of {} members",
+                lengths::<E>("whole and part", source, target),
+                self.members()
+            )
+        })?;
+        let call = Call::new(Operation::ReduceScatter, E::FORMAT, target.bytes / size_of::<E>()).by(by);
+        Ok(Request::Collective { call, source, target })
+    }
+
+    /// Gives part `m` of the numbers to member `m`, and puts what each member gives one after the other.
+    pub fn all_to_all<E: Number>(
+        &self,
+        device: &Device,
+        from: View<'_, E>,
+        to: ViewMut<'_, E>,
+    ) -> Result<(), CommError> {
+        let (source, target) = (Span::of(device, from)?, Span::of_mut(device, to)?);
+        let request = self.all_to_alling::<E>(source, target)?;
+        self.run(request)
+    }
+
+    fn all_to_alling<E: Number>(&self, source: Span, target: Span) -> Result<Request, CommError> {
+        let numbers = source.bytes / size_of::<E>();
+        self.fits(source.bytes == target.bytes && numbers.is_multiple_of(self.members()), || {
+            format!("{} for {} members", lengths::<E>("source and target", source, target), self.members())
+        })?;
+        let call = Call::new(Operation::AllToAll, E::FORMAT, numbers / self.members());
+        Ok(Request::Collective { call, source, target })
+    }
+
+    /// As [`all_to_all`](Self::all_to_all) with parts of any lengths: `sent[m]` numbers go to member `m`, `received[m]` come from
+    /// it. Members that expect another number than is sent get an error.
+    pub fn all_to_all_v<E: Number>(
+        &self,
+        device: &Device,
+        from: View<'_, E>,
+        sent: &[usize],
+        to: ViewMut<'_, E>,
+        received: &[usize],
+    ) -> Result<(), CommError> {
+        let (source, target) = (Span::of(device, from)?, Span::of_mut(device, to)?);
+        let request = self.unequal::<E>(source, sent, target, received)?;
+        self.run(request)
+    }
+
+    fn unequal<E: Number>(
+        &self,
+        source: Span,
+        sent: &[usize],
+        target: Span,
+        received: &[usize],
+    ) -> Result<Request, CommError> {
+        let adds_up = |counts: &[usize], span: Span| {
+            counts.len() == self.members()
+                && counts.iter().try_fold(0usize, |sum, count| sum.checked_add(*count))
+                    == Some(span.bytes / size_of::<E>())
+        };
+        self.fits(
+            adds_up(sent, source)
+                && adds_up(received, target)
+                && sent[self.member()] == received[self.member()],
+            || {
+                format!(
+                    "parts of {sent:?} to and {received:?} from {} members with buffers of {} and {} {}",
+                    self.members(),
+                    source.bytes / size_of::<E>(),
+                    target.bytes / size_of::<E>(),
+                    E::FORMAT
+                )
+            },
+        )?;
+        let call = Call::new(Operation::AllToAllV, E::FORMAT, 0);
+        let (sent, received) = (sent.to_vec(), received.to_vec());
+        Ok(Request::Unequal { call, source, sent, target, received })
+    }
+
+    /// Gives the root's numbers to all.
+    pub fn broadcast<E: Number>(
+        &self,
+        device: &Device,
+        numbers: ViewMut<'_, E>,
+        root: usize,
+    ) -> Result<(), CommError> {
+        let span = Span::of_mut(device, numbers)?;
+        let request = self.broadcasting::<E>(span, root)?;
+        self.run(request)
+    }
+
+    fn broadcasting<E: Number>(&self, span: Span, root: usize) -> Result<Request, CommError> {
+        let call =
+            Call::new(Operation::Broadcast, E::FORMAT, span.bytes / size_of::<E>()).root(self.checked(root)?);
+        Ok(Request::Collective { call, source: span, target: span })
+    }
+
+    /// Combines the numbers of all members at the root, which alone passes `into`.
+    pub fn reduce<E: Number>(
+        &self,
+        device: &Device,
+        from: View<'_, E>,
+        into: Option<ViewMut<'_, E>>,
+        root: usize,
+        by: Reduction,
+    ) -> Result<(), CommError> {
+        let source = Span::of(device, from)?;
+        let target = self.of_root(device, into, root)?;
+        let is_root = root == self.member();
+        self.fits(!is_root || source.bytes == target.bytes, || {
+            lengths::<E>("source and target", source, target)
+        })?;
+        let call = Call::new(Operation::Reduce, E::FORMAT, source.bytes / size_of::<E>());
+        let call = call.by(by).root(self.checked(root)?);
+        self.run(Request::Collective { call, source, target })
+    }
+
+    /// Puts the numbers of all members one after the other at the root, which alone passes `all`.
+    pub fn gather<E: Number>(
+        &self,
+        device: &Device,
+        mine: View<'_, E>,
+        all: Option<ViewMut<'_, E>>,
+        root: usize,
+    ) -> Result<(), CommError> {
+        let source = Span::of(device, mine)?;
+        let target = self.of_root(device, all, root)?;
+        let is_root = root == self.member();
+        self.fits(!is_root || source.bytes * self.members() == target.bytes, || {
+            format!(
+                "{} for all of {} members",
+                lengths::<E>("part and whole", source, target),
+                self.members()
+            )
+        })?;
+        let call =
+            Call::new(Operation::Gather, E::FORMAT, source.bytes / size_of::<E>()).root(self.checked(root)?);
+        self.run(Request::Collective { call, source, target })
+    }
+
+    /// Gives part `m` of the root's numbers to member `m`; the root alone passes `all`.
+    pub fn scatter<E: Number>(
+        &self,
+        device: &Device,
+        all: Option<View<'_, E>>,
+        mine: ViewMut<'_, E>,
+        root: usize,
+    ) -> Result<(), CommError> {
+        let target = Span::of_mut(device, mine)?;
+        let source = all.map_or(Ok(Span::NOTHING), |all| Span::of(device, all))?;
+        let is_root = root == self.member();
+        self.fits(!is_root || target.bytes * self.members() == source.bytes, || {
+            format!(
+                "{} for all of {} members",
+                lengths::<E>("whole and part", source, target),
+                self.members()
+            )
+        })?;
+        let source = if is_root { source } else { Span::NOTHING };
+        let call =
+            Call::new(Operation::Scatter, E::FORMAT, target.bytes / size_of::<E>()).root(self.checked(root)?);
+        self.run(Request::Collective { call, source, target })
+    }
+
+    /// Returns when all members have called it.
+    pub fn barrier(&self) -> Result<(), CommError> {
+        let call = Call::new(Operation::Barrier, crate::Format::U8, 0);
+        self.run(Request::Collective { call, source: Span::NOTHING, target: Span::NOTHING })
+    }
+
+    /// Gives numbers to a member that [receives](Self::receive) as many. Returns when they may be changed, which may be before
+    /// the member has them. Two members that both send much before they receive wait for each other: use
+    /// [`exchange`](Self::exchange).
+    pub fn send<E: Number>(&self, device: &Device, numbers: View<'_, E>, to: usize) -> Result<(), CommError> {
+        let span = Span::of(device, numbers)?;
+        let request = self.between::<E>(Operation::Send, Some((to, span)), None)?;
+        self.run(request)
+    }
+
+    pub fn receive<E: Number>(
+        &self,
+        device: &Device,
+        numbers: ViewMut<'_, E>,
+        from: usize,
+    ) -> Result<(), CommError> {
+        let span = Span::of_mut(device, numbers)?;
+        let request = self.between::<E>(Operation::Receive, None, Some((from, span)))?;
+        self.run(request)
+    }
+
+    /// Sends to one member and receives from another, or the same, at once.
+    pub fn exchange<E: Number>(
+        &self,
+        device: &Device,
+        (outgoing, to): (View<'_, E>, usize),
+        (incoming, from): (ViewMut<'_, E>, usize),
+    ) -> Result<(), CommError> {
+        let (outgoing, incoming) = (Span::of(device, outgoing)?, Span::of_mut(device, incoming)?);
+        let request = self.between::<E>(Operation::Exchange, Some((to, outgoing)), Some((from, incoming)))?;
+        self.run(request)
+    }
+
+    fn between<E: Number>(
+        &self,
+        operation: Operation,
+        to: Option<(usize, Span)>,
+        from: Option<(usize, Span)>,
+    ) -> Result<Request, CommError> {
+        for (peer, _) in to.iter().chain(&from) {
+            self.checked(*peer)?;
+            self.fits(*peer != self.member(), || format!("{operation} with member {peer}, which is itself"))?;
+        }
+        let bytes = to.iter().chain(&from).map(|(_, span)| span.bytes).max().unwrap_or(0);
+        let call = Call::new(operation, E::FORMAT, bytes / size_of::<E>());
+        Ok(Request::Between { call, to, from })
+    }
+
+    /// As [`all_reduce`](Self::all_reduce), while this rank computes.
+    pub fn start_all_reduce<E: Number, B: Numbers<E>>(
+        &self,
+        device: &Device,
+        mut numbers: B,
+        by: Reduction,
+    ) -> Result<Pending<B>, CommError> {
+        let span = Span::of_mut(device, numbers.view_mut())?;
+        Ok(self.start(self.all_reducing::<E>(span, span, by), numbers))
+    }
+
+    /// As [`all_gather`](Self::all_gather), while this rank computes.
+    pub fn start_all_gather<E: Number, A: Numbers<E>, B: Numbers<E>>(
+        &self,
+        device: &Device,
+        mine: A,
+        mut all: B,
+    ) -> Result<Pending<(A, B)>, CommError> {
+        let (source, target) = (Span::of(device, mine.view())?, Span::of_mut(device, all.view_mut())?);
+        let request = self.all_gathering::<E>(source, target)?;
+        Ok(self.start(request, (mine, all)))
+    }
+
+    /// As [`reduce_scatter`](Self::reduce_scatter), while this rank computes.
+    pub fn start_reduce_scatter<E: Number, A: Numbers<E>, B: Numbers<E>>(
+        &self,
+        device: &Device,
+        all: A,
+        mut mine: B,
+        by: Reduction,
+    ) -> Result<Pending<(A, B)>, CommError> {
+        let (source, target) = (Span::of(device, all.view())?, Span::of_mut(device, mine.view_mut())?);
+        let request = self.reduce_scattering::<E>(source, target, by)?;
+        Ok(self.start(request, (all, mine)))
+    }
+
+    /// As [`all_to_all_v`](Self::all_to_all_v), while this rank computes.
+    pub fn start_all_to_all_v<E: Number, A: Numbers<E>, B: Numbers<E>>(
+        &self,
+        device: &Device,
+        (from, sent): (A, &[usize]),
+        (mut to, received): (B, &[usize]),
+    ) -> Result<Pending<(A, B)>, CommError> {
+        let (source, target) = (Span::of(device, from.view())?, Span::of_mut(device, to.view_mut())?);
+        let request = self.unequal::<E>(source, sent, target, received)?;
+        Ok(self.start(request, (from, to)))
+    }
+
+    /// As [`broadcast`](Self::broadcast), while this rank computes.
+    pub fn start_broadcast<E: Number, B: Numbers<E>>(
+        &self,
+        device: &Device,
+        mut numbers: B,
+        root: usize,
+    ) -> Result<Pending<B>, CommError> {
+        let span = Span::of_mut(device, numbers.view_mut())?;
+        let request = self.broadcasting::<E>(span, root)?;
+        Ok(self.start(request, numbers))
+    }
+
+    /// As [`send`](Self::send), while this rank computes.
+    pub fn start_send<E: Number, B: Numbers<E>>(
+        &self,
+        device: &Device,
+        numbers: B,
+        to: usize,
+    ) -> Result<Pending<B>, CommError> {
+        let span = Span::of(device, numbers.view())?;
+        let request = self.between::<E>(Operation::Send, Some((to, span)), None)?;
+        Ok(self.start(request, numbers))
+    }
+
+    /// As [`receive`](Self::receive), while this rank computes.
+    pub fn start_receive<E: Number, B: Numbers<E>>(
+        &self,
+        device: &Device,
+        mut numbers: B,
+        from: usize,
+    ) -> Result<Pending<B>, CommError> {
+        let span = Span::of_mut(device, numbers.view_mut())?;
+        let request = self.between::<E>(Operation::Receive, None, Some((from, span)))?;
+        Ok(self.start(request, numbers))
+    }
+
+    /// As [`exchange`](Self::exchange), while this rank computes.
+    pub fn start_exchange<E: Number, A: Numbers<E>, B: Numbers<E>>(
+        &self,
+        device: &Device,
+        (outgoing, to): (A, usize),
+        (mut incoming, from): (B, usize),
+    ) -> Result<Pending<(A, B)>, CommError> {
+        let (source, target) =
+            (Span::of(device, outgoing.view())?, Span::of_mut(device, incoming.view_mut())?);
+        let request = self.between::<E>(Operation::Exchange, Some((to, source)), Some((from, target)))?;
+        Ok(self.start(request, (outgoing, incoming)))
+    }
+
+    /// This member's part of a whole.
+    fn own_part<E: Number>(&self, whole: Span) -> Result<Span, CommError> {
+        let numbers = whole.bytes / size_of::<E>();
+        self.fits(numbers.is_multiple_of(self.members()), || {
+            format!("{numbers} {} cannot be divided among {} members", E::FORMAT, self.members())
+        })?;
+        let bytes = whole.bytes / self.members();
+        Ok(whole.part(self.member() * bytes, bytes))
+    }
+
+    /// The target that only the root has.
+    fn of_root<E: Number>(
+        &self,
+        device: &Device,
+        target: Option<ViewMut<'_, E>>,
+        root: usize,
+    ) -> Result<Span, CommError> {
+        let target = target.map_or(Ok(Span::NOTHING), |target| Span::of_mut(device, target))?;
+        Ok(if root == self.member() { target } else { Span::NOTHING })
+    }
+
+    fn checked(&self, member: usize) -> Result<u32, CommError> {
+        self.fits(member < self.members(), || format!("member {member} of a group of {}", self.members()))?;
+        Ok(member as u32)
+    }
+
+    /// Wrong arguments of one member are a fault for all: they would wait for it.
+    fn fits(&self, is_right: bool, what: impl FnOnce() -> String) -> Result<(), CommError> {
+        if is_right {
+            return Ok(());
+        }
+        let what = format!("{} (group `{}`)", what(), self.name());
+        Err(self.inner.core.fail(Fault::Arguments { rank: self.inner.core.rank, what }).into())
+    }
+
+    /// Carries a call out here, after those that were started before.
+    fn run(&self, request: Request) -> Result<(), CommError> {
+        let mut engine = self.inner.take_engine();
+        let outcome = self.inner.carry_out(&mut engine, &request, self.inner.pace);
+        self.inner.put_back(engine);
+        outcome
+    }
+
+    /// Has the group's thread carry a call out. The buffers that it works on stay with the pending call.
+    fn start<B>(&self, request: Request, buffers: B) -> Pending<B> {
+        let completion = Arc::new(Completion::default());
+        let mut turn = self.inner.lock();
+        turn.queue.push_back(Task { request, completion: Arc::clone(&completion) });
+        if !turn.has_worker {
+            let inner = Arc::clone(&self.inner);
+            let name = format!("comm-{}", self.inner.name);
+            turn.has_worker = thread::Builder::new().name(name).spawn(move || inner.work()).is_ok();
+        }
+        let is_alone = !turn.has_worker;
+        drop(turn);
+        self.inner.changed.notify_all();
+        if is_alone {
+            // The system gives no thread: the call is carried out here.
+            self.inner.work_off();
+        }
+        Pending::new(buffers, completion)
+    }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.inner.lock().is_closing = true;
+        self.inner.changed.notify_all();
+    }
+}
+
+impl Inner {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Turn> {
+        self.turn.lock().expect("no holder of this lock panics")
+    }
+
+    /// The machinery, once all that was started has been carried out.
+    fn take_engine(&self) -> Box<Engine> {
+        let mut turn = self.lock();
+        loop {
+            if turn.queue.is_empty()
+                && let Some(engine) = turn.engine.take()
+            {
+                return engine;
+            }
+            turn = self.changed.wait(turn).expect("no holder of this lock panics");
+        }
+    }
+
+    fn put_back(&self, engine: Box<Engine>) {
+        let mut turn = self.lock();
+        turn.engine = Some(engine);
+        let has_waiters = turn.has_worker || !turn.queue.is_empty();
+        drop(turn);
+        if has_waiters {
+            self.changed.notify_all();
+        }
+    }
+
+    /// Carries out what is started until the group is dropped.
+    fn work(&self) {
+        let mut turn = self.lock();
+        loop {
+            if !turn.queue.is_empty() && turn.engine.is_some() {
+                drop(turn);
+                self.work_off();
+                turn = self.lock();
+            } else if turn.is_closing && turn.queue.is_empty() {
+                return;
+            } else {
+                turn = self.changed.wait(turn).expect("no holder of this lock panics");
+            }
+        }
+    }
+
+    fn work_off(&self) {
+        let mut turn = self.lock();
+        let Some(mut engine) = turn.engine.take() else { return };
+        while let Some(task) = turn.queue.pop_front() {
+            drop(turn);
+            task.completion.complete(self.carry_out(&mut engine, &task.request, Pace::BACKGROUND));
+            turn = self.lock();
+        }
+        drop(turn);
+        self.put_back(engine);
+    }
+
+    fn carry_out(&self, engine: &mut Engine, request: &Request, pace: Pace) -> Result<(), CommError> {
+        let core = &*self.core;
+        core.watch.check()?;
+        let (call, number) = (request.call(), engine.number);
+        if call.operation.is_collective() {
+            engine.number += 1;
+        }
+        let waiting = Waiting {
+            core,
+            patience: core.options.patience,
+            ranks: &self.ranks,
+            group: &self.name,
+            number,
+            call,
+            waited: RefCell::new(None),
+        };
+        let line = core.recorder.enter(self.recorded, number, call, request.bytes());
+        engine.set_pace(pace);
+        match engine.run(request, &waiting) {
+            Ok(()) => {
+                core.recorder.leave(line);
+                Ok(())
+            }
+            Err(fault) => Err(core.fail(fault).into()),
+        }
+    }
+}
+
+impl Engine {
+    fn set_pace(&mut self, pace: Pace) {
+        self.shared.iter_mut().for_each(|shared| shared.set_pace(pace));
+        self.layered.iter_mut().for_each(|layered| layered.set_pace(pace));
+        self.lanes.iter_mut().for_each(|lanes| lanes.set_pace(pace));
+    }
+
+    fn algorithm(&self, operation: Operation, bytes: u64, members: usize) -> Algorithm {
+        let is_equal = operation.is_collective() && operation != Operation::AllToAllV;
+        if self.shared.is_some() && is_equal {
+            Algorithm::Shared
+        } else if self.layered.as_ref().is_some_and(|layered| is_equal && layered.takes(operation)) {
+            Algorithm::Layered
+        } else {
+            self.table.choose(operation, bytes, members as u32)
+        }
+    }
+
+    fn run(&mut self, request: &Request, waiting: &Waiting<'_>) -> Result<(), Fault> {
+        match request {
+            Request::Collective { call, source, target } => {
+                self.run_collective(call, *source, *target, waiting)
+            }
+            Request::Unequal { call, source, sent, target, received } => match &mut self.lanes {
+                Some(lanes) => lanes.all_to_all_v(call, *source, sent, *target, received, waiting),
+                None => {
+                    alone(*source, *target);
+                    Ok(())
+                }
+            },
+            Request::Between { call, to, from } => {
+                let lanes = self.lanes.as_mut().expect("a peer was checked to be another member");
+                lanes.between(call, *to, *from, waiting)
+            }
+        }
+    }
+
+    fn run_collective(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let bytes = source.bytes.max(target.bytes) as u64;
+        if let Some(shared) = &mut self.shared {
+            return shared.run(call, source, target, waiting);
+        }
+        if let Some(layered) = self.layered.as_mut().filter(|layered| layered.takes(call.operation)) {
+            return layered.run(call, source, target, waiting);
+        }
+        match &mut self.lanes {
+            Some(lanes) => {
+                let algorithm = self.table.choose(call.operation, bytes, lanes.members() as u32);
+                lanes.run(call, source, target, algorithm, waiting)
+            }
+            None => {
+                alone(source, target);
+                Ok(())
+            }
+        }
+    }
+}
+
+fn lengths<E: Number>(what: &str, source: Span, target: Span) -> String {
+    let count = |span: Span| span.bytes / size_of::<E>();
+    format!("{what} of {} and {} {}", count(source), count(target), E::FORMAT)
+}

@@ -1,0 +1,303 @@
+//! Collectives over several hosts with several ranks each: shared memory inside a host, lanes between hosts.
+//!
+//! Where all hosts have as many members, the member with the same place on every host form a *rail*, and each rail carries its
+//! share of the numbers. Otherwise the first member of each host speaks for it. Sums are in the order of members on a host,
+//! then in the order of hosts.
+
+use crate::arithmetic::{Combine, combine};
+use crate::choice::Table;
+use crate::lanes::Lanes;
+use crate::shared::Shared;
+use crate::shared::flag::Pace;
+use crate::span::{Span, copy};
+use crate::waiting::Waiting;
+use crate::{Call, Fault, Operation, Reduction};
+
+/// Below this size one rail is enough.
+const WORTH_RAILS: usize = 64 << 10;
+
+pub(crate) struct Layered {
+    /// The members of this host; none where this one is alone on it.
+    pub(crate) local: Option<Shared>,
+    /// To the same place on the other hosts; none on members that do not speak for their host.
+    pub(crate) rail: Option<Lanes>,
+    /// The members of each host.
+    pub(crate) hosts: Vec<Vec<usize>>,
+    pub(crate) my_host: usize,
+    pub(crate) my_place: usize,
+    pub(crate) table: Table,
+    scratch: [Vec<u64>; 2],
+}
+
+impl Layered {
+    pub(crate) fn new(
+        local: Option<Shared>,
+        rail: Option<Lanes>,
+        hosts: Vec<Vec<usize>>,
+        (my_host, my_place): (usize, usize),
+        table: Table,
+    ) -> Self {
+        Self { local, rail, hosts, my_host, my_place, table, scratch: Default::default() }
+    }
+
+    pub(crate) fn set_pace(&mut self, pace: Pace) {
+        self.local.iter_mut().for_each(|local| local.set_pace(pace));
+        self.rail.iter_mut().for_each(|rail| rail.set_pace(pace));
+    }
+
+    /// Whether all hosts have as many members, so that there is a rail for every place.
+    pub(crate) fn is_even(hosts: &[Vec<usize>]) -> bool {
+        hosts.windows(2).all(|pair| pair[0].len() == pair[1].len())
+    }
+
+    /// Whether a call is better carried out this way than by lanes between all members.
+    pub(crate) fn takes(&self, operation: Operation) -> bool {
+        match operation {
+            Operation::AllReduce | Operation::Broadcast | Operation::Reduce | Operation::Barrier => true,
+            Operation::AllGather | Operation::ReduceScatter => Self::is_even(&self.hosts),
+            _ => false,
+        }
+    }
+
+    pub(crate) fn run(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        // Averages are sums until the last step.
+        let by = if call.by == Reduction::Average { Reduction::Sum } else { call.by };
+        let summed = Call { by, ..*call };
+        match call.operation {
+            Operation::AllReduce => self.all_reduce(&summed, source, target, waiting)?,
+            Operation::ReduceScatter => self.reduce_scatter(&summed, source, target, waiting)?,
+            Operation::Reduce => self.reduce(&summed, source, target, waiting)?,
+            Operation::AllGather => self.all_gather(call, source, target, waiting)?,
+            Operation::Broadcast => self.broadcast(call, source, target, waiting)?,
+            Operation::Barrier => {
+                self.on_host(call, Span::NOTHING, Span::NOTHING, waiting)?;
+                self.on_rail(call, Span::NOTHING, Span::NOTHING, waiting)?;
+                self.on_host(call, Span::NOTHING, Span::NOTHING, waiting)?;
+            }
+            operation => unreachable!("{operation} is not layered"),
+        }
+        if call.by == Reduction::Average && call.operation.reduces() {
+            self.divide(call, target);
+        }
+        Ok(())
+    }
+
+    fn all_reduce(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let places = self.hosts[self.my_host].len();
+        let (len, size) = (call.len as usize, call.format.size());
+        if !Self::is_even(&self.hosts) || places == 1 || call.part_bytes() < WORTH_RAILS {
+            return self.all_reduce_by_first(call, source, target, waiting);
+        }
+        let each = len / places;
+        let shared = each * places;
+        let part = |span: Span, first: usize, count: usize| span.part(first * size, count * size);
+        let mine = part(target, self.my_place * each, each);
+        let of_part = |operation| Call { operation, len: each as u64, ..*call };
+        self.on_host(&of_part(Operation::ReduceScatter), part(source, 0, shared), mine, waiting)?;
+        self.on_rail(&of_part(Operation::AllReduce), mine, mine, waiting)?;
+        self.on_host(&of_part(Operation::AllGather), mine, part(target, 0, shared), waiting)?;
+        if shared == len {
+            return Ok(());
+        }
+        let rest = Call { len: (len - shared) as u64, ..*call };
+        let (source, target) = (part(source, shared, len - shared), part(target, shared, len - shared));
+        self.all_reduce_by_first(&rest, source, target, waiting)
+    }
+
+    /// The first member of each host sums for it.
+    fn all_reduce_by_first(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let to_first = Call { operation: Operation::Reduce, root: 0, ..*call };
+        self.on_host(&to_first, source, target, waiting)?;
+        if self.my_place == 0 {
+            self.on_rail(call, target, target, waiting)?;
+        }
+        let from_first = Call { operation: Operation::Broadcast, root: 0, ..*call };
+        self.on_host(&from_first, target, target, waiting)
+    }
+
+    fn broadcast(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let (host, place) = self.find(call.root as usize);
+        let is_root = (host, place) == (self.my_host, self.my_place);
+        let numbers = if is_root { source } else { target };
+        let on_host = Call { root: place as u32, ..*call };
+        if Self::is_even(&self.hosts) {
+            let on_rail = Call { root: host as u32, ..*call };
+            if self.my_place == place {
+                self.on_rail(&on_rail, numbers, target, waiting)?;
+            }
+            return self.on_host(&on_host, numbers, target, waiting);
+        }
+        if self.my_host == host {
+            self.on_host(&on_host, numbers, target, waiting)?;
+        }
+        if self.my_place == 0 {
+            self.on_rail(&Call { root: host as u32, ..*call }, numbers, target, waiting)?;
+        }
+        if self.my_host == host {
+            Ok(())
+        } else {
+            self.on_host(&Call { root: 0, ..*call }, target, target, waiting)
+        }
+    }
+
+    fn reduce(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let (host, place) = self.find(call.root as usize);
+        let is_even = Self::is_even(&self.hosts);
+        let speaker = if is_even { place } else { 0 };
+        let sum = self.room(0, call.part_bytes());
+        self.on_host(&Call { root: speaker as u32, ..*call }, source, sum, waiting)?;
+        let is_root = (host, place) == (self.my_host, self.my_place);
+        let result = if is_root { target } else { self.room(1, call.part_bytes()) };
+        if self.my_place == speaker {
+            self.on_rail(&Call { root: host as u32, ..*call }, sum, result, waiting)?;
+        }
+        if is_even || self.my_host != host || place == 0 {
+            return Ok(());
+        }
+        // From the member that speaks for the host to the one that wants it.
+        let from_first = Call { operation: Operation::Broadcast, root: 0, ..*call };
+        self.on_host(&from_first, result, result, waiting)
+    }
+
+    /// Each rail gathers its members' parts, then the host gathers the rails'.
+    fn all_gather(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let (hosts, places, bytes) = (self.hosts.len(), self.hosts[0].len(), call.part_bytes());
+        let of_rail = self.room(0, hosts * bytes);
+        let of_all = self.room(1, hosts * places * bytes);
+        self.on_rail(call, source, of_rail, waiting)?;
+        let wider = Call { len: call.len * hosts as u64, ..*call };
+        self.on_host(&wider, of_rail, of_all, waiting)?;
+        self.each_part(|member, at| put(of_all.part(at * bytes, bytes), target.part(member * bytes, bytes)));
+        Ok(())
+    }
+
+    /// The host sums what belongs to each rail, then the rails do.
+    fn reduce_scatter(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let (hosts, places, bytes) = (self.hosts.len(), self.hosts[0].len(), call.part_bytes());
+        let of_rail = self.room(0, hosts * bytes);
+        let of_all = self.room(1, hosts * places * bytes);
+        self.each_part(|member, at| put(source.part(member * bytes, bytes), of_all.part(at * bytes, bytes)));
+        let wider = Call { len: call.len * hosts as u64, ..*call };
+        self.on_host(&wider, of_all, of_rail, waiting)?;
+        self.on_rail(call, of_rail, target, waiting)
+    }
+
+    /// Each member's place in an order by place on the host, then by host.
+    fn each_part(&self, put: impl Fn(usize, usize)) {
+        for (host, members) in self.hosts.iter().enumerate() {
+            for (place, member) in members.iter().enumerate() {
+                put(*member, place * self.hosts.len() + host);
+            }
+        }
+    }
+
+    fn find(&self, member: usize) -> (usize, usize) {
+        let place = |members: &Vec<usize>| members.iter().position(|each| *each == member);
+        let found = self.hosts.iter().enumerate().find_map(|(host, members)| Some((host, place(members)?)));
+        found.expect("every member is on a host")
+    }
+
+    fn on_host(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        match &mut self.local {
+            Some(local) => local.run(call, source, target, waiting),
+            None => {
+                alone(source, target);
+                Ok(())
+            }
+        }
+    }
+
+    fn on_rail(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let Some(rail) = &mut self.rail else { return Ok(()) };
+        let bytes = call.part_bytes() as u64;
+        let algorithm = self.table.choose(call.operation, bytes, rail.members() as u32);
+        rail.run(call, source, target, algorithm, waiting)
+    }
+
+    fn room(&mut self, which: usize, bytes: usize) -> Span {
+        let words = bytes.div_ceil(size_of::<u64>());
+        if self.scratch[which].len() < words {
+            self.scratch[which].resize(words, 0);
+        }
+        Span { address: self.scratch[which].as_mut_ptr().cast(), bytes }
+    }
+
+    #[expect(unsafe_code, reason = "works on addresses")]
+    fn divide(&self, call: &Call, target: Span) {
+        let members = self.hosts.iter().map(Vec::len).sum::<usize>();
+        let how = Combine { format: call.format, by: call.by, divide_by: members as u32 };
+        let numbers = target.bytes / call.format.size();
+        // SAFETY: the target is alive while the call lasts and belongs to this member; a member that gets nothing has none.
+        unsafe { combine(how, &[target.address.cast_const()], &[target.address], numbers) };
+    }
+}
+
+fn put(source: Span, target: Span) {
+    assert_eq!(source.bytes, target.bytes, "spans of one size");
+    #[expect(unsafe_code, reason = "works on addresses")]
+    // SAFETY: both are alive while the call lasts, belong to this member, and are the same or apart.
+    unsafe {
+        copy(source.address, target.address, target.bytes);
+    }
+}
+
+/// What any collective of one member is: its source is its target.
+pub(crate) fn alone(source: Span, target: Span) {
+    if source.bytes > 0 && target.bytes == source.bytes {
+        put(source, target);
+    }
+}

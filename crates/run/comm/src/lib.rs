@@ -1,0 +1,66 @@
+//! Collectives between ranks, without any toolkit.
+//!
+//! Ranks meet ([`Rendezvous`], [`World::join`]) and form [`Group`]s, whose members exchange numbers of a device's buffers:
+//! through shared memory on a host, over TCP between hosts, through both in layers. Memory that is [shared](World::shared)
+//! is read and written in place by the ranks of a host; other memory goes through small slots.
+//!
+//! A group's calls are carried out in order. A call that is *started* gives its buffers to the group and a [`Pending`] back, so
+//! that a rank computes meanwhile. Sums are made in an order that follows from the members alone: the same call gives the same
+//! bits.
+//!
+//! A rank that ends, falls silent or makes another call than its peers is a [`Fault`] on every rank, with the rank that is to
+//! blame; no call waits for ever. After a fault the ranks that are left [rebuild](World::rebuild) the world at a new epoch.
+//!
+//! This crate does not know what the numbers mean, who starts ranks, or how a layout is chosen.
+//!
+//! ```
+//! use bedplate_comm::{Options, Reduction, Rendezvous, World};
+//! use bedplate_kernels::Device;
+//!
+//! let device = Device::cpu(1);
+//! let alone = Rendezvous::on_this_machine(0, 1, 0, b"a secret of all ranks");
+//! let world = World::join(&alone, &Options::default())?;
+//! let group = world.everyone()?;
+//! let mut numbers = world.shared::<f32>(&device, 2)?;
+//! device.write(numbers.view_mut(), &[1.0, 2.0]);
+//! group.all_reduce(&device, numbers.view_mut(), Reduction::Sum)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod arithmetic;
+mod choice;
+mod connect;
+mod core;
+mod door;
+mod error;
+mod flight;
+mod group;
+mod handshake;
+mod lanes;
+mod layered;
+mod links;
+mod meeting;
+mod monitor;
+mod number;
+mod operation;
+mod pending;
+mod recorder;
+mod rendezvous;
+mod shared;
+mod span;
+mod waiting;
+mod watch;
+mod wire;
+mod world;
+
+pub use choice::{Algorithm, Rule, Table};
+pub use error::{CommError, Fault, JoinError, PAGES};
+pub use flight::{LastCall, Standstill, compare};
+pub use group::{Group, Numbers};
+pub use handshake::Secret;
+pub use number::{Format, Number, Reduction};
+pub use operation::{Call, Operation};
+pub use pending::Pending;
+pub use recorder::{FlightRecord, Recorded};
+pub use rendezvous::{Options, Rendezvous, Transport};
+pub use world::{MeetingPoint, Numbering, Registered, World};

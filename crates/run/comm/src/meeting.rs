@@ -1,0 +1,243 @@
+//! How ranks become a world: one of them gathers the arrivals and tells everybody who the others are.
+
+use std::io;
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
+
+use crate::JoinError;
+use crate::choice::Table;
+use crate::door::{Door, Visitor};
+use crate::handshake::{self, HandshakeError, Secret, random_text};
+use crate::wire::{Arrival, Member, Purpose, Refusal, Reply, Welcome, read_frame, write_frame};
+
+/// How often a rank that waits looks up.
+const LOOK: Duration = Duration::from_millis(20);
+
+/// Who is waited for, and how the ranks of the new world are numbered.
+pub(crate) enum Guests<'a> {
+    /// A new world of this size.
+    World(u32),
+    /// A world after this one: its ranks, unless they are gone, and `newcomers`.
+    Survivors { ranks: u32, is_gone: &'a dyn Fn(u32) -> bool, newcomers: u32, keeps_numbers: bool },
+}
+
+pub(crate) struct Host<'a> {
+    pub(crate) door: &'a Door,
+    pub(crate) own: Arrival,
+    pub(crate) guests: Guests<'a>,
+    pub(crate) table: Table,
+    pub(crate) at_most: Duration,
+}
+
+/// A rank that has arrived; none is the host's own.
+struct Guest {
+    arrival: Arrival,
+    address: Option<IpAddr>,
+    stream: Option<TcpStream>,
+}
+
+impl Host<'_> {
+    /// Waits for all and makes the world; on failure everybody who came is told why.
+    pub(crate) fn gather(self) -> Result<Welcome, JoinError> {
+        let began = Instant::now();
+        let mut guests = vec![Guest { arrival: self.own.clone(), address: None, stream: None }];
+        while !self.is_complete(&guests) {
+            let epoch = self.own.epoch;
+            let is_guest =
+                |purpose: &Purpose| matches!(purpose, Purpose::Arrive(arrival) if arrival.epoch == epoch);
+            if let Some(visitor) = self.door.fetch(is_guest, LOOK)
+                && let Err(refusal) = self.seat(&mut guests, visitor)
+            {
+                return Err(turn_away(guests, refusal));
+            }
+            if began.elapsed() > self.at_most {
+                let refusal = self.missing(&guests);
+                return Err(turn_away(guests, refusal));
+            }
+        }
+        self.welcome(guests)
+    }
+
+    fn is_complete(&self, guests: &[Guest]) -> bool {
+        match &self.guests {
+            Guests::World(size) => guests.len() == *size as usize,
+            Guests::Survivors { .. } => self.absent(guests).is_empty() && self.newcomers_missing(guests) == 0,
+        }
+    }
+
+    fn newcomers_missing(&self, guests: &[Guest]) -> usize {
+        let Guests::Survivors { ranks, is_gone, newcomers, keeps_numbers } = &self.guests else { return 0 };
+        let wanted = match keeps_numbers {
+            true => (0..*ranks).filter(|rank| is_gone(*rank)).count(),
+            false => *newcomers as usize,
+        };
+        wanted.saturating_sub(guests.iter().filter(|guest| guest.arrival.rank.is_none()).count())
+    }
+
+    /// Ranks that should come and have not.
+    fn absent(&self, guests: &[Guest]) -> Vec<u32> {
+        let has_come = |rank: &u32| guests.iter().any(|guest| guest.arrival.rank == Some(*rank));
+        match &self.guests {
+            Guests::World(size) => (0..*size).filter(|rank| !has_come(rank)).collect(),
+            Guests::Survivors { ranks, is_gone, .. } => {
+                (0..*ranks).filter(|rank| !has_come(rank) && !is_gone(*rank)).collect()
+            }
+        }
+    }
+
+    fn missing(&self, guests: &[Guest]) -> Refusal {
+        let world = self.own.world.unwrap_or(guests.len() as u32);
+        let (seconds, turned_away) = (self.at_most.as_secs(), self.door.turned_away());
+        Refusal::Missing { world, missing: self.absent(guests), seconds, turned_away }
+    }
+
+    /// Takes an arrival in, unless it contradicts the others.
+    fn seat(&self, guests: &mut Vec<Guest>, visitor: Visitor) -> Result<(), Refusal> {
+        let Visitor { purpose: Purpose::Arrive(arrival), stream } = visitor else { return Ok(()) };
+        let address = stream.peer_addr().ok().map(|address| address.ip());
+        let guest = Guest { arrival, address, stream: Some(stream) };
+        self.compare(&guest.arrival)?;
+        let same = guests
+            .iter()
+            .position(|other| guest.arrival.rank.is_some() && other.arrival.rank == guest.arrival.rank);
+        match same {
+            None => guests.push(guest),
+            // Its first process ended before the world was made, and it was started again.
+            Some(at) if guests[at].has_hung_up() => guests[at] = guest,
+            Some(at) => {
+                let (first, second) = (guests[at].arrival.who.clone(), guest.arrival.who.clone());
+                let rank = guest.arrival.rank.unwrap_or(0);
+                guests.push(guest);
+                return Err(Refusal::Twice { rank, first, second });
+            }
+        }
+        Ok(())
+    }
+
+    fn compare(&self, arrival: &Arrival) -> Result<(), Refusal> {
+        let own = &self.own;
+        let differs = |what: String| {
+            Err(Refusal::Differs { first: own.who.clone(), second: arrival.who.clone(), what })
+        };
+        if arrival.version != own.version {
+            return differs(format!("programs of version {} and {}", own.version, arrival.version));
+        }
+        if arrival.world != own.world {
+            let size =
+                |world: Option<u32>| world.map_or("as many as come".to_owned(), |size| size.to_string());
+            return differs(format!("worlds of {} and {} ranks", size(own.world), size(arrival.world)));
+        }
+        Ok(())
+    }
+
+    /// Numbers the ranks and tells each its own.
+    fn welcome(&self, mut guests: Vec<Guest>) -> Result<Welcome, JoinError> {
+        guests.sort_by_key(|guest| guest.arrival.rank.unwrap_or(u32::MAX));
+        if let Guests::Survivors { keeps_numbers: true, ranks, .. } = &self.guests {
+            // Newcomers fill the gaps that the lost ranks left.
+            let taken: Vec<u32> = guests.iter().filter_map(|guest| guest.arrival.rank).collect();
+            let mut gaps = (0..*ranks).filter(|rank| !taken.contains(rank));
+            for guest in guests.iter_mut().filter(|guest| guest.arrival.rank.is_none()) {
+                guest.arrival.rank = gaps.next();
+            }
+            guests.sort_by_key(|guest| guest.arrival.rank.unwrap_or(u32::MAX));
+        }
+        let members: Vec<Member> = guests.iter().map(Guest::member).collect();
+        let id = random_text().map_err(|source| JoinError::Connection { who: "this rank".into(), source })?;
+        let mut own = None;
+        for (rank, guest) in guests.iter_mut().enumerate() {
+            let welcome = Welcome {
+                rank: rank as u32,
+                epoch: self.own.epoch,
+                id: id.clone(),
+                members: members.clone(),
+                table: self.table.clone(),
+            };
+            match &mut guest.stream {
+                None => own = Some(welcome),
+                // One that is gone already will be missed when links are made.
+                Some(stream) => drop(write_frame(stream, &Reply::Welcome(welcome))),
+            }
+        }
+        Ok(own.expect("the host is one of the guests"))
+    }
+}
+
+impl Guest {
+    fn member(&self) -> Member {
+        let Arrival { host, port, who, .. } = self.arrival.clone();
+        Member { host, address: self.address, port, who }
+    }
+
+    fn has_hung_up(&self) -> bool {
+        let Some(stream) = &self.stream else { return false };
+        let _ = stream.set_nonblocking(true);
+        let mut byte = [0];
+        let has_ended = match stream.peek(&mut byte) {
+            Ok(0) => true,
+            Ok(_) => false,
+            Err(error) => error.kind() != io::ErrorKind::WouldBlock,
+        };
+        let _ = stream.set_nonblocking(false);
+        has_ended
+    }
+}
+
+fn turn_away(mut guests: Vec<Guest>, refusal: Refusal) -> JoinError {
+    for stream in guests.iter_mut().filter_map(|guest| guest.stream.as_mut()) {
+        let _ = write_frame(stream, &Reply::Refused(refusal.clone()));
+    }
+    refusal.into()
+}
+
+impl From<Refusal> for JoinError {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::Twice { rank, first, second } => JoinError::Twice { rank, first, second },
+            Refusal::Differs { first, second, what } => JoinError::Differs { first, second, what },
+            Refusal::Missing { world, missing, seconds, turned_away } => {
+                JoinError::Missing { world, missing, seconds, turned_away }
+            }
+            Refusal::LeftOut { why } => JoinError::LeftOut { why },
+        }
+    }
+}
+
+/// Connects to a rank's door and says what for.
+pub(crate) fn knock(
+    address: SocketAddr,
+    secret: &Secret,
+    purpose: &Purpose,
+    at_most: Duration,
+) -> Result<TcpStream, HandshakeError> {
+    let at_most = at_most.max(Duration::from_millis(1));
+    let mut stream = TcpStream::connect_timeout(&address, at_most)?;
+    introduce(&mut stream, secret, purpose, at_most)?;
+    Ok(stream)
+}
+
+/// Proves that this side knows the secret, and says what the connection is for.
+pub(crate) fn introduce(
+    stream: &mut TcpStream,
+    secret: &Secret,
+    purpose: &Purpose,
+    at_most: Duration,
+) -> Result<(), HandshakeError> {
+    stream.set_nodelay(true)?;
+    stream.set_read_timeout(Some(at_most))?;
+    stream.set_write_timeout(Some(at_most))?;
+    handshake::connect(stream, secret)?;
+    write_frame(stream, purpose)?;
+    Ok(())
+}
+
+/// Waits to be told the world by the rank that gathers it.
+pub(crate) fn attend(stream: &mut TcpStream, who: &str, at_most: Duration) -> Result<Welcome, JoinError> {
+    let lost = |source| JoinError::Connection { who: who.to_owned(), source };
+    // The host gives up first, and says why.
+    stream.set_read_timeout(Some(at_most + Duration::from_secs(5))).map_err(lost)?;
+    match read_frame(stream).map_err(lost)? {
+        Reply::Welcome(welcome) => Ok(welcome),
+        Reply::Refused(refusal) => Err(refusal.into()),
+    }
+}

@@ -1,0 +1,117 @@
+//! What ranks exchange: formats of numbers, and how numbers of several ranks become one.
+
+use std::fmt;
+
+use bedplate_kernels::{Bf16, Value};
+use half::f16;
+use serde::{Deserialize, Serialize};
+
+/// A format of numbers. All ranks of a call use the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Format {
+    F32,
+    F64,
+    Bf16,
+    F16,
+    I8,
+    U8,
+    I32,
+    U32,
+    I64,
+    U64,
+}
+
+impl Format {
+    pub const ALL: [Format; 10] = [
+        Format::F32,
+        Format::F64,
+        Format::Bf16,
+        Format::F16,
+        Format::I8,
+        Format::U8,
+        Format::I32,
+        Format::U32,
+        Format::I64,
+        Format::U64,
+    ];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Format::F32 => "f32",
+            Format::F64 => "f64",
+            Format::Bf16 => "bf16",
+            Format::F16 => "f16",
+            Format::I8 => "i8",
+            Format::U8 => "u8",
+            Format::I32 => "i32",
+            Format::U32 => "u32",
+            Format::I64 => "i64",
+            Format::U64 => "u64",
+        }
+    }
+
+    /// Bytes of a number.
+    pub fn size(self) -> usize {
+        match self {
+            Format::I8 | Format::U8 => 1,
+            Format::Bf16 | Format::F16 => 2,
+            Format::F32 | Format::I32 | Format::U32 => 4,
+            Format::F64 | Format::I64 | Format::U64 => 8,
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A type of numbers that ranks can exchange.
+pub trait Number: Value {
+    const FORMAT: Format;
+}
+
+macro_rules! numbers {
+    ($($value:ty => $format:ident),*) => {
+        $(impl Number for $value { const FORMAT: Format = Format::$format; })*
+    };
+}
+
+numbers!(f32 => F32, f64 => F64, Bf16 => Bf16, f16 => F16, i8 => I8, u8 => U8, i32 => I32, u32 => U32, i64 => I64, u64 => U64);
+
+/// How the numbers of several ranks become one. Floating-point numbers of 16 bits are accumulated in `f32` and rounded once
+/// per message; whole numbers wrap around.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+#[repr(u8)]
+pub enum Reduction {
+    Sum,
+    /// A NaN of any rank stays one.
+    Max,
+    /// A NaN of any rank stays one.
+    Min,
+    /// The sum divided by the number of ranks; of whole numbers, rounded towards zero.
+    Average,
+}
+
+impl Reduction {
+    pub const ALL: [Reduction; 4] = [Reduction::Sum, Reduction::Max, Reduction::Min, Reduction::Average];
+
+    pub fn name(self) -> &'static str {
+        match self {
+            Reduction::Sum => "sum",
+            Reduction::Max => "max",
+            Reduction::Min => "min",
+            Reduction::Average => "average",
+        }
+    }
+}
+
+impl fmt::Display for Reduction {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}

@@ -1,0 +1,1 @@
+//! Flags under a scheduler that tries interleavings.

@@ -1,0 +1,436 @@
+//! Collectives between the ranks of one host, through shared memory.
+//!
+//! Members agree on a *board*. A member that enters a call writes what it calls to its cell and raises its clock; the others
+//! see the clock, compare, and go on. From then on there are three ways:
+//!
+//! - *Small* numbers lie in the member's slot before its clock says so; each member delivers to itself. One wait, no more.
+//! - *Claimed*: all sources and targets are registered, so any member can do any piece. Whoever runs claims the next one, and
+//!   a member that the system has put aside holds nothing up. Each byte is read once and written where it is wanted.
+//! - *Staged*: sources that are not registered go through slots in segments, and each member delivers to itself from there.
+//!
+//! Clocks of all members advance by the same number of ticks in a call. A member writes to a slot or an entry only when all
+//! others have published their last one: by then they have read the one before.
+
+pub(crate) mod board;
+mod deliver;
+pub(crate) mod flag;
+#[cfg(test)]
+mod interleavings;
+pub(crate) mod pipe;
+pub(crate) mod segment;
+mod sync;
+pub(crate) mod windows;
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use board::{Board, Entered, SLOT, Window};
+use deliver::{Pieces, Source, deliver, source_parts, sum, target_parts};
+use flag::{Pace, reached};
+use windows::Windows;
+
+use crate::span::{Span, copy};
+use crate::waiting::Waiting;
+use crate::{Call, Fault, Operation};
+
+/// A call of this many bytes goes through slots in one go, registered or not.
+const SMALL: usize = 16 << 10;
+
+/// This member's side of a group on one host.
+pub(crate) struct Shared {
+    board: Arc<Board>,
+    windows: Arc<Windows>,
+    me: usize,
+    /// The ranks of the members in the world.
+    ranks: Vec<u32>,
+    /// The number of the next call.
+    number: u64,
+    /// The value of the own clock.
+    clock: u32,
+    /// What all clocks must have come to before the next slot or entry is written.
+    guard: u32,
+    /// The next slot.
+    slot: u64,
+    /// The last seen clock of each member.
+    seen: Vec<u32>,
+    pace: Pace,
+}
+
+/// How a call that is not small is carried out; all members come to the same.
+enum Way {
+    Claimed(Vec<Source>, Vec<*mut u8>),
+    /// As above, and the others have done it all before this member saw where the numbers are.
+    Done,
+    Staged,
+}
+
+impl Shared {
+    pub(crate) fn new(
+        board: Arc<Board>,
+        windows: Arc<Windows>,
+        me: usize,
+        ranks: Vec<u32>,
+        pace: Pace,
+    ) -> Self {
+        let seen = vec![0; ranks.len()];
+        assert_eq!(board.members(), ranks.len(), "a cell for each member");
+        Self { board, windows, me, ranks, number: 0, clock: 0, guard: 0, slot: 0, seen, pace }
+    }
+
+    pub(crate) fn set_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
+    pub(crate) fn members(&self) -> usize {
+        self.ranks.len()
+    }
+
+    /// Carries out a call; the caller has checked the sizes of source and target, and keeps both alive.
+    pub(crate) fn run(
+        &mut self,
+        call: &Call,
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let members = self.members();
+        let parts = source_parts(call, self.me, members);
+        let is_small = call.part_bytes() * members <= SMALL;
+        let window =
+            |span: Span| if is_small || span.bytes == 0 { None } else { self.windows.find_own(span) };
+        let mine = Entered::new(self.number, call, window(source), window(target));
+        self.wait_for_all(self.guard, waiting)?;
+        if self.me == 0 {
+            self.board.counter(self.number).reset();
+        }
+        self.board.cell(self.me).enter(&mine);
+        self.number += 1;
+        if is_small {
+            return self.run_small(call, &mine, (source, parts), target, waiting);
+        }
+        let is_staged = mine.source.is_none();
+        let first = 0..self.segment_len(call).min(call.len as usize);
+        if is_staged {
+            self.stage(call, source, parts, first, self.segment_len(call));
+        }
+        self.publish();
+        self.wait_for_all(self.clock, waiting)?;
+        let entered = self.compare_all(&mine, waiting)?;
+        match self.way(call, &entered, source, target, waiting)? {
+            Way::Claimed(sources, targets) => self.run_claimed(call, &mine, &sources, &targets, waiting),
+            Way::Done => Ok(()),
+            Way::Staged => self.run_staged(call, &entered, (source, parts), target, waiting),
+        }
+    }
+
+    fn run_small(
+        &mut self,
+        call: &Call,
+        mine: &Entered,
+        (source, parts): (Span, usize),
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let len = call.len as usize;
+        self.stage(call, source, parts, 0..len, len);
+        let slot = self.slot;
+        self.slot += 1;
+        self.publish();
+        let from_root = matches!(call.operation, Operation::Broadcast | Operation::Scatter);
+        let to_root = matches!(call.operation, Operation::Reduce | Operation::Gather);
+        let (root, is_root) = (call.root as usize, call.root as usize == self.me);
+        for member in 0..self.members() {
+            let is_needed = match (from_root, to_root) {
+                (true, _) => member == root,
+                (_, true) => is_root,
+                _ => true,
+            };
+            if is_needed && member != self.me {
+                self.wait_for(member, self.clock, waiting)?;
+                self.compare(mine, member, waiting)?;
+            }
+        }
+        let sources = |member| Source { address: self.board.slot(member, slot), stride: len, origin: 0 };
+        let sources: Vec<Source> = (0..self.members()).map(sources).collect();
+        #[expect(unsafe_code, reason = "reads slots of other members")]
+        // SAFETY: members that are read have published this slot and write to it again only after this member has published the
+        // next; slots hold all parts of a small call, and the target was checked by the caller.
+        unsafe {
+            deliver(call, &sources, self.me, target.address, 0..len);
+        }
+        Ok(())
+    }
+
+    /// Does pieces until all are claimed, then waits until all are done.
+    fn run_claimed(
+        &mut self,
+        call: &Call,
+        mine: &Entered,
+        sources: &[Source],
+        targets: &[*mut u8],
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let pieces = Pieces::of(call, self.members());
+        let counter = self.board.counter(mine.number);
+        loop {
+            let piece = counter.claim();
+            if piece >= pieces.count() {
+                break;
+            }
+            #[expect(unsafe_code, reason = "reads and writes memory of other members")]
+            // SAFETY: all members are in this call, so all sources and targets are alive and left alone; this piece was claimed
+            // by this member alone.
+            unsafe {
+                pieces.perform(piece, sources, targets);
+            }
+            counter.done.add(1);
+        }
+        counter.done.wait(pieces.count(), self.pace, waiting.checks(&|| Vec::new()))?;
+        Ok(())
+    }
+
+    /// Segment by segment: numbers into slots where peers cannot reach them, then to the own target.
+    fn run_staged(
+        &mut self,
+        call: &Call,
+        entered: &[Entered],
+        (source, parts): (Span, usize),
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        let direct = self.direct_sources(call, entered, source, &|| false, waiting)?;
+        let (len, each) = (call.len as usize, self.segment_len(call));
+        let mut start = 0;
+        while start < len {
+            let range = start..(start + each).min(len);
+            let slot = self.slot;
+            self.slot += 1;
+            let sources = self.segment_sources(&direct, slot, range.start, each);
+            self.deliver_segment(call, &sources, slot, target, range, waiting)?;
+            start += each;
+            if start < len {
+                self.wait_for_all(self.guard, waiting)?;
+                if direct[self.me].is_none() {
+                    self.stage(call, source, parts, start..(start + each).min(len), each);
+                }
+                self.publish();
+                self.wait_for_all(self.clock, waiting)?;
+            }
+        }
+        if direct.iter().any(Option::is_some) {
+            // Peers have read the own source only when they say so.
+            self.publish();
+            self.wait_for_all(self.clock, waiting)?;
+        }
+        Ok(())
+    }
+
+    fn deliver_segment(
+        &mut self,
+        call: &Call,
+        sources: &[Source],
+        slot: u64,
+        target: Span,
+        range: Range<usize>,
+        waiting: &Waiting<'_>,
+    ) -> Result<(), Fault> {
+        if call.operation != Operation::AllReduce {
+            #[expect(unsafe_code, reason = "reads memory of other members")]
+            // SAFETY: all members have published this segment and leave it alone until this one has published the next.
+            unsafe {
+                deliver(call, sources, self.me, target.address, range);
+            }
+            return Ok(());
+        }
+        // Each member sums its share of the segment into its own slot, where the others fetch it.
+        let size = call.format.size();
+        let place = |share: &Range<usize>| (share.start - range.start) * size;
+        let mine = share(&range, self.me, self.members());
+        let own = self.board.slot(self.me, slot).wrapping_add(place(&mine));
+        #[expect(unsafe_code, reason = "reads memory of other members")]
+        // SAFETY: as above; only this member reads this share of any slot before the clock ticks, and only it writes to its slot.
+        unsafe {
+            sum(call, sources, 0, &[own], mine);
+        }
+        self.tick();
+        self.wait_for_all(self.clock, waiting)?;
+        for member in 0..self.members() {
+            let theirs = share(&range, member, self.members());
+            let from = self.board.slot(member, slot).wrapping_add(place(&theirs));
+            let to = target.address.wrapping_add(theirs.start * size);
+            #[expect(unsafe_code, reason = "reads memory of other members")]
+            // SAFETY: the member has summed its share, and leaves it alone until this member has published the next segment.
+            unsafe {
+                copy(from, to, theirs.len() * size);
+            }
+        }
+        Ok(())
+    }
+
+    /// Numbers of one part that a segment has.
+    fn segment_len(&self, call: &Call) -> usize {
+        let most_parts = match call.operation {
+            Operation::ReduceScatter | Operation::AllToAll | Operation::Scatter => self.members(),
+            _ => 1,
+        };
+        // Multiples of a line keep segments aligned.
+        (SLOT / most_parts / call.format.size() / 64 * 64).max(1)
+    }
+
+    /// Copies a range of every part of the own source to the next slot, `stride` numbers apart.
+    fn stage(&self, call: &Call, source: Span, parts: usize, range: Range<usize>, stride: usize) {
+        let (len, size) = (call.len as usize, call.format.size());
+        let slot = self.board.slot(self.me, self.slot);
+        for part in 0..parts {
+            let from = source.part((part * len + range.start) * size, range.len() * size);
+            let offset = part * stride * size;
+            assert!(offset + from.bytes <= SLOT, "a segment fits in a slot");
+            #[expect(unsafe_code, reason = "writes to the own slot")]
+            // SAFETY: the source is alive; the slot has room, and all members have read what was in it (`guard`).
+            unsafe {
+                copy(from.address, slot.wrapping_add(offset), from.bytes);
+            }
+        }
+    }
+
+    /// Claimed, when everybody's numbers can be reached by everybody.
+    fn way(
+        &self,
+        call: &Call,
+        entered: &[Entered],
+        source: Span,
+        target: Span,
+        waiting: &Waiting<'_>,
+    ) -> Result<Way, Fault> {
+        let members = self.members();
+        let reachable = |(member, entry): (usize, &Entered)| {
+            (entry.source.is_some() || source_parts(call, member, members) == 0)
+                && (entry.target.is_some() || target_parts(call, member, members) == 0)
+        };
+        if !entered.iter().enumerate().all(reachable) {
+            return Ok(Way::Staged);
+        }
+        let done = &self.board.counter(entered[self.me].number).done;
+        let count = Pieces::of(call, members).count();
+        let is_over = || reached(done.value(), count);
+        let sources = self.direct_sources(call, entered, source, &is_over, waiting)?;
+        let nowhere = Source { address: std::ptr::null(), stride: 0, origin: 0 };
+        let sources = sources.into_iter().map(|source| source.unwrap_or(nowhere)).collect();
+        let mut targets = Vec::with_capacity(members);
+        for (member, entry) in entered.iter().enumerate() {
+            let bytes = target_parts(call, member, members) * call.part_bytes();
+            let address = self.reach(member, entry.target, target, bytes, &is_over, waiting)?;
+            targets.push(address.unwrap_or(std::ptr::null_mut()));
+        }
+        // A window that is not there any more is not needed any more.
+        Ok(if is_over() { Way::Done } else { Way::Claimed(sources, targets) })
+    }
+
+    /// The registered sources of all members.
+    fn direct_sources(
+        &self,
+        call: &Call,
+        entered: &[Entered],
+        source: Span,
+        is_over: &dyn Fn() -> bool,
+        waiting: &Waiting<'_>,
+    ) -> Result<Vec<Option<Source>>, Fault> {
+        let members = self.members();
+        let mut sources = Vec::with_capacity(members);
+        for (member, entry) in entered.iter().enumerate() {
+            let bytes = source_parts(call, member, members) * call.part_bytes();
+            let address = self.reach(member, entry.source, source, bytes, is_over, waiting)?;
+            sources.push(address.map(|address| Source { address, stride: call.len as usize, origin: 0 }));
+        }
+        Ok(sources)
+    }
+
+    /// The address at which this process reaches a member's window.
+    fn reach(
+        &self,
+        member: usize,
+        window: Option<Window>,
+        own: Span,
+        bytes: usize,
+        is_over: &dyn Fn() -> bool,
+        waiting: &Waiting<'_>,
+    ) -> Result<Option<*mut u8>, Fault> {
+        match window {
+            None => Ok(None),
+            Some(_) if member == self.me => Ok(Some(own.address)),
+            Some(window) => {
+                let checks = waiting.checks(&|| Vec::new());
+                self.windows.find_theirs(self.ranks[member], window, bytes, is_over, checks)
+            }
+        }
+    }
+
+    fn segment_sources(
+        &self,
+        direct: &[Option<Source>],
+        slot: u64,
+        origin: usize,
+        stride: usize,
+    ) -> Vec<Source> {
+        let staged = |member| Source { address: self.board.slot(member, slot), stride, origin };
+        direct.iter().enumerate().map(|(member, source)| source.unwrap_or_else(|| staged(member))).collect()
+    }
+
+    /// What all members entered; a fault when they differ.
+    fn compare_all(&self, mine: &Entered, waiting: &Waiting<'_>) -> Result<Vec<Entered>, Fault> {
+        (0..self.members()).map(|member| self.compare(mine, member, waiting)).collect()
+    }
+
+    #[inline]
+    fn compare(&self, mine: &Entered, member: usize, waiting: &Waiting<'_>) -> Result<Entered, Fault> {
+        let theirs = self.board.cell(member).entered(mine.number);
+        if theirs.agrees(mine) {
+            return Ok(theirs);
+        }
+        let call = |entered: &Entered| {
+            entered.call().unwrap_or_else(|| Call::new(Operation::Barrier, crate::Format::U8, 0))
+        };
+        Err(waiting.mismatch(self.ranks[self.me], call(mine), self.ranks[member], call(&theirs)))
+    }
+
+    /// Tells the others that a slot or an entry is ready.
+    #[inline]
+    fn publish(&mut self) {
+        self.tick();
+        self.guard = self.clock;
+    }
+
+    #[inline]
+    fn tick(&mut self) {
+        self.clock = self.clock.wrapping_add(1);
+        self.board.cell(self.me).clock.set(self.clock);
+    }
+
+    fn wait_for_all(&mut self, wanted: u32, waiting: &Waiting<'_>) -> Result<(), Fault> {
+        // From the next one on, so that members do not all look at the same cell.
+        for step in 1..self.members() {
+            self.wait_for((self.me + step) % self.members(), wanted, waiting)?;
+        }
+        Ok(())
+    }
+
+    #[inline]
+    fn wait_for(&mut self, member: usize, wanted: u32, waiting: &Waiting<'_>) -> Result<(), Fault> {
+        if reached(self.seen[member], wanted) {
+            return Ok(());
+        }
+        let clocks = || (0..self.members()).map(|each| (each, self.board.cell(each).clock.value()));
+        let behind = || {
+            clocks().filter(|(_, clock)| !reached(*clock, wanted)).map(|(each, _)| self.ranks[each]).collect()
+        };
+        let seen = self.board.cell(member).clock.wait(wanted, self.pace, waiting.checks(&behind))?;
+        self.seen[member] = seen;
+        Ok(())
+    }
+}
+
+/// A member's share of a range.
+fn share(range: &Range<usize>, member: usize, members: usize) -> Range<usize> {
+    let at = |member: usize| range.start + range.len() * member / members;
+    at(member)..at(member + 1)
+}

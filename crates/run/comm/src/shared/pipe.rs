@@ -1,0 +1,94 @@
+//! A stream of bytes from one member to another of the same host.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::board::{Board, PIPE};
+use super::flag::Pace;
+
+/// Both directions between this member and a peer.
+pub(crate) struct Pipe {
+    board: Arc<Board>,
+    me: usize,
+    peer: usize,
+    /// Bytes written to the peer and read from it, which wrap around.
+    written: u32,
+    read: u32,
+}
+
+#[expect(unsafe_code, reason = "copies to and from shared memory")]
+impl Pipe {
+    pub(crate) fn new(board: Arc<Board>, me: usize, peer: usize) -> Self {
+        Self { board, me, peer, written: 0, read: 0 }
+    }
+
+    /// Writes as much as there is room for.
+    pub(crate) fn try_send(&mut self, bytes: &[u8]) -> usize {
+        let (ends, ring) = self.board.pipe(self.me, self.peer);
+        let room = PIPE - self.written.wrapping_sub(ends.tail.value()) as usize;
+        let count = bytes.len().min(room);
+        let (first, rest) = around(self.written, count);
+        // SAFETY: the room is not read before the head says so, and the two parts lie inside the ring.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                bytes.as_ptr(),
+                ring.wrapping_add(self.written as usize % PIPE),
+                first,
+            );
+            std::ptr::copy_nonoverlapping(bytes.as_ptr().wrapping_add(first), ring, rest);
+        }
+        if count > 0 {
+            self.written = self.written.wrapping_add(count as u32);
+            ends.head.set(self.written);
+        }
+        count
+    }
+
+    /// Reads what there is.
+    pub(crate) fn try_receive(&mut self, bytes: &mut [u8]) -> usize {
+        let (ends, ring) = self.board.pipe(self.peer, self.me);
+        let there = ends.head.value().wrapping_sub(self.read) as usize;
+        let count = bytes.len().min(there);
+        let (first, rest) = around(self.read, count);
+        // SAFETY: the bytes are not overwritten before the tail says so, and the two parts lie inside the ring.
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                ring.wrapping_add(self.read as usize % PIPE),
+                bytes.as_mut_ptr(),
+                first,
+            );
+            std::ptr::copy_nonoverlapping(ring, bytes.as_mut_ptr().wrapping_add(first), rest);
+        }
+        if count > 0 {
+            self.read = self.read.wrapping_add(count as u32);
+            ends.tail.set(self.read);
+        }
+        count
+    }
+
+    /// Waits until there is something to read.
+    pub(crate) fn wait_to_receive<E>(
+        &self,
+        pace: Pace,
+        check: impl FnMut(Duration) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (ends, _) = self.board.pipe(self.peer, self.me);
+        ends.head.wait(self.read.wrapping_add(1), pace, check).map(drop)
+    }
+
+    /// Waits until there is room to write.
+    pub(crate) fn wait_to_send<E>(
+        &self,
+        pace: Pace,
+        check: impl FnMut(Duration) -> Result<(), E>,
+    ) -> Result<(), E> {
+        let (ends, _) = self.board.pipe(self.me, self.peer);
+        ends.tail.wait(self.written.wrapping_sub(PIPE as u32 - 1), pace, check).map(drop)
+    }
+}
+
+/// How much of `count` bytes lies before the end of the ring, and how much after its start.
+fn around(position: u32, count: usize) -> (usize, usize) {
+    let first = count.min(PIPE - position as usize % PIPE);
+    (first, count - first)
+}

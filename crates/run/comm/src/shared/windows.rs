@@ -1,0 +1,86 @@
+//! Memory that ranks of one host have registered, so that the others read and write it in place.
+
+use std::collections::BTreeMap;
+use std::sync::{Condvar, Mutex};
+use std::time::Duration;
+
+use super::board::Window;
+use super::segment::Segment;
+use crate::span::Span;
+
+/// How long a look for what has been announced lasts.
+const LOOK: Duration = Duration::from_millis(20);
+
+#[derive(Debug, Default)]
+pub(crate) struct Windows {
+    known: Mutex<Known>,
+    came: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Known {
+    last_id: u64,
+    /// Own memory by the address of its end: identity and start.
+    own: BTreeMap<usize, (u64, usize)>,
+    /// Memory of peers, by rank and identity.
+    theirs: BTreeMap<(u32, u64), std::sync::Arc<Segment>>,
+}
+
+impl Windows {
+    /// Enters own memory and gives it an identity.
+    pub(crate) fn add_own(&self, span: Span) -> u64 {
+        let mut known = self.lock();
+        known.last_id += 1;
+        let id = known.last_id;
+        known.own.insert(span.end(), (id, span.address.addr()));
+        id
+    }
+
+    pub(crate) fn remove_own(&self, span: Span) {
+        self.lock().own.remove(&span.end());
+    }
+
+    pub(crate) fn add_theirs(&self, rank: u32, id: u64, segment: Segment) {
+        self.lock().theirs.insert((rank, id), std::sync::Arc::new(segment));
+        self.came.notify_all();
+    }
+
+    pub(crate) fn remove_theirs(&self, rank: u32, id: u64) {
+        self.lock().theirs.remove(&(rank, id));
+    }
+
+    /// The window in which a span lies, if it lies in one.
+    pub(crate) fn find_own(&self, span: Span) -> Option<Window> {
+        let known = self.lock();
+        let (_, (id, start)) = known.own.range(span.end()..).next()?;
+        let offset = span.address.addr().checked_sub(*start)?;
+        Some(Window { id: *id, offset: offset as u64 })
+    }
+
+    /// The address of `bytes` of a peer's window. It was announced, so it comes, unless `check` says otherwise; none when the call
+    /// is over without it, because then its owner may have given it up.
+    pub(crate) fn find_theirs<E>(
+        &self,
+        rank: u32,
+        window: Window,
+        bytes: usize,
+        is_over: &dyn Fn() -> bool,
+        mut check: impl FnMut(Duration) -> Result<(), E>,
+    ) -> Result<Option<*mut u8>, E> {
+        let mut known = self.lock();
+        loop {
+            if let Some(segment) = known.theirs.get(&(rank, window.id)) {
+                return Ok(Some(segment.at(window.offset as usize, bytes)));
+            }
+            if is_over() {
+                return Ok(None);
+            }
+            check(LOOK)?;
+            known = self.came.wait_timeout(known, LOOK).expect("no holder of this lock panics").0;
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
+        self.known.lock().expect("no holder of this lock panics")
+    }
+}

@@ -1,0 +1,158 @@
+//! Messages between ranks outside of calls, and how they travel: a length and JSON.
+
+use std::io::{self, Read, Write};
+use std::net::{IpAddr, SocketAddr};
+
+use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
+
+use crate::Fault;
+use crate::choice::Table;
+
+/// The longest message that is read.
+const LONGEST: usize = 4 << 20;
+
+/// What a rank says of itself when it joins.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Arrival {
+    pub(crate) epoch: u64,
+    /// Ranks that there should be; none where the ranks that meet decide.
+    pub(crate) world: Option<u32>,
+    /// Its rank, in a world that is rebuilt the one it had; none for a newcomer.
+    pub(crate) rank: Option<u32>,
+    /// The same for ranks that can share memory.
+    pub(crate) host: String,
+    /// Where it listens for its peers.
+    pub(crate) port: u16,
+    /// For people: host and process.
+    pub(crate) who: String,
+    pub(crate) version: String,
+}
+
+/// A rank as the others know it.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Member {
+    pub(crate) host: String,
+    /// None for the rank that the others met at: they know its address by having reached it.
+    pub(crate) address: Option<IpAddr>,
+    pub(crate) port: u16,
+    pub(crate) who: String,
+}
+
+/// The answer to an arrival.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Reply {
+    Welcome(Welcome),
+    Refused(Refusal),
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(crate) struct Welcome {
+    /// The rank that the receiver has in the new world.
+    pub(crate) rank: u32,
+    pub(crate) epoch: u64,
+    /// Known to members alone.
+    pub(crate) id: String,
+    /// By rank.
+    pub(crate) members: Vec<Member>,
+    pub(crate) table: Table,
+}
+
+#[derive(Debug, Clone, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Refusal {
+    Twice { rank: u32, first: String, second: String },
+    Differs { first: String, second: String, what: String },
+    Missing { world: u32, missing: Vec<u32>, seconds: u64, turned_away: u32 },
+    LeftOut { why: String },
+}
+
+/// What a connection to a rank is for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Purpose {
+    Arrive(Arrival),
+    /// The link over which two ranks tell each other that they live.
+    Link {
+        world: String,
+        rank: u32,
+    },
+    /// One connection of a lane.
+    Stream {
+        world: String,
+        lanes: String,
+        rank: u32,
+        index: u32,
+    },
+}
+
+/// What ranks tell each other over their link.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Message {
+    Alive,
+    Fault(Fault),
+    /// Comes with a descriptor of the board.
+    Board {
+        group: String,
+        members: u32,
+    },
+    /// Comes with a descriptor of the memory.
+    Window {
+        id: u64,
+        bytes: u64,
+    },
+    Forget {
+        id: u64,
+    },
+    /// The sender leaves in good order.
+    Leave,
+}
+
+pub(crate) fn write_frame<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
+    to.write_all(&frame(message)?)
+}
+
+pub(crate) fn frame<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; 4];
+    serde_json::to_writer(&mut bytes, message)?;
+    let len = u32::try_from(bytes.len() - 4).map_err(io::Error::other)?;
+    bytes[..4].copy_from_slice(&len.to_le_bytes());
+    Ok(bytes)
+}
+
+pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len)?;
+    let mut bytes = vec![0; checked(len)?];
+    from.read_exact(&mut bytes)?;
+    Ok(serde_json::from_slice(&bytes)?)
+}
+
+fn checked(len: [u8; 4]) -> io::Result<usize> {
+    let len = u32::from_le_bytes(len) as usize;
+    if len > LONGEST {
+        return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
+    }
+    Ok(len)
+}
+
+/// Takes the first whole message from bytes that have been read so far.
+pub(crate) fn take_frame<T: DeserializeOwned>(bytes: &mut Vec<u8>) -> io::Result<Option<T>> {
+    let Some(len) = bytes.first_chunk::<4>() else { return Ok(None) };
+    let end = 4 + checked(*len)?;
+    if bytes.len() < end {
+        return Ok(None);
+    }
+    let message = serde_json::from_slice(&bytes[4..end])?;
+    bytes.drain(..end);
+    Ok(Some(message))
+}
+
+impl Member {
+    /// Where to reach the member, for a rank that met the others at `meeting`.
+    pub(crate) fn address(&self, meeting: IpAddr) -> SocketAddr {
+        SocketAddr::new(self.address.unwrap_or(meeting), self.port)
+    }
+}

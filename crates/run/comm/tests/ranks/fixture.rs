@@ -1,0 +1,39 @@
+//! Ranks as threads of the test: each joins the world as a process would.
+
+use std::net::TcpListener;
+use std::thread;
+use std::time::Duration;
+
+use bedplate_comm::{Options, Rendezvous, Transport, World};
+
+pub(crate) const SECRET: &[u8] = b"a secret of the tests";
+
+/// Every way in which ranks of one machine can reach each other.
+pub(crate) const TRANSPORTS: [Transport; 4] =
+    [Transport::Automatic, Transport::Tcp, Transport::Hosts(2), Transport::Hosts(3)];
+
+/// A port that was free a moment ago.
+pub(crate) fn free_port() -> u16 {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+pub(crate) fn options(transport: Transport) -> Options {
+    let (join, patience) = (Duration::from_secs(60), Duration::from_secs(60));
+    Options { transport, join, patience, deadline: Duration::from_secs(30), ..Options::default() }
+}
+
+/// Runs `work` on every rank and returns what each returned, by rank.
+pub(crate) fn ranks<R: Send>(count: u32, options: &Options, work: impl Fn(World) -> R + Sync) -> Vec<R> {
+    let port = free_port();
+    let (work, options) = (&work, &options);
+    thread::scope(|scope| {
+        let start = |rank| {
+            scope.spawn(move || {
+                let rendezvous = Rendezvous::on_this_machine(rank, count, port, SECRET);
+                work(World::join(&rendezvous, options).expect("all ranks join"))
+            })
+        };
+        let threads: Vec<_> = (0..count).map(start).collect();
+        threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
+    })
+}
