@@ -3,6 +3,7 @@
 mod comm;
 mod deploy;
 mod heal;
+mod host_file;
 mod kernels;
 mod machine;
 mod peer;
@@ -67,7 +68,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Kernels(arguments) => kernels::run(&arguments, console),
         Command::Training(arguments) => training::run(&arguments, context, console),
         Command::Heal(arguments) => heal::run(&arguments, context, console),
-        Command::Comm(arguments) => comm::run(&arguments, console),
+        Command::Comm(arguments) => comm::run(&arguments, context, console),
         Command::CommRank(arguments) => comm::rank::run(&arguments),
         Command::Machine(arguments) => machine::run(&arguments, console),
     }

@@ -4,6 +4,7 @@ mod gang;
 mod link;
 mod overlap;
 mod peers;
+mod prediction;
 mod question;
 pub(super) mod rank;
 mod row;
@@ -12,6 +13,7 @@ mod work;
 
 use std::path::PathBuf;
 
+use bedplate_catalog::CollectiveCurve;
 use bedplate_comm::{Algorithm, Format, Operation};
 use bedplate_diag::Page;
 use bedplate_kernels::Device;
@@ -19,11 +21,15 @@ use serde_json::json;
 
 use self::gang::{Answer, Gang, GangError};
 use self::peers::{Installed, Ours, Peer, Transport};
+use self::prediction::Prediction;
 use self::question::{Case, size_text};
 use self::row::{Row, Statistic, Times};
 use self::targets::{Target, targets};
+use super::host_file;
 use super::kernels::copy_rate;
 use crate::console::Console;
+use crate::context::Context;
+use crate::host::{host_entry, overlay_path};
 use crate::machine::Machine;
 use crate::present::{Column, Table};
 use crate::stop::{ProgramError, Stop};
@@ -36,13 +42,16 @@ Examples:
   bedplate bench comm --peer gloo,openmpi --transport auto,tcp --json
   bedplate bench comm --transport tcp --algorithm ring --sizes 64M
   bedplate bench comm --overlap
+  bedplate bench machine && bedplate bench comm --save
 
-Ranks are processes on this machine; buffers are registered unless --private is given. Sizes, counts and bandwidths
-are those of nccl-tests: SIZE is the larger buffer of a rank, ALGBW is size over time, BUSBW what a link
-would carry. A sample lasts as long as its slowest rank; the mean of many calls where they are small.
-TIME is the best sample, MEDIAN the middle one. WRONG counts numbers that differ from the right result. Peers take turns
-with us, size by size, and are installed when they are missing: torch into the user's cache directory,
-Open MPI by apt-get.")]
+Ranks are processes on this machine; buffers are registered unless --private
+is given. Sizes, counts and bandwidths are those of nccl-tests: SIZE is the
+larger buffer of a rank, ALGBW is size over time, BUSBW what a link would
+carry. A sample lasts as long as its slowest rank, and is the mean of many
+calls where they are small. TIME is the best sample, MEDIAN the middle one.
+WRONG counts numbers that differ from the right result. Peers take turns with
+us, size by size, and are installed when they are missing: torch into the
+user's cache directory, Open MPI by apt-get.")]
 pub(super) struct Arguments {
     /// How many ranks, one after the other
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_value = "2,4",
@@ -81,6 +90,10 @@ pub(super) struct Arguments {
     /// Calls whose mean is one sample; by default 50 of small ones, one of large ones
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
     calls: Option<u32>,
+    /// Let the table join this host's catalog file, for `plan train --cluster host:RANKS`
+    /// [default file: ~/.local/state/bedplate/host.toml]
+    #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["private", "overlap"])]
+    save: Option<Option<PathBuf>>,
     /// Measure instead how much of an all-reduce hides behind a computation
     #[arg(long)]
     overlap: bool,
@@ -103,7 +116,7 @@ pub(super) const PAGES: &[&Page] = &[&gang::RANKS_FAILED, &link::LINK, &peers::N
 const OVER_LINK: u64 = 64 << 20;
 const IN_MEMORY: u64 = 256 << 20;
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
     if arguments.overlap {
         let question = overlap::Question {
             link_rate: &arguments.link,
@@ -118,18 +131,31 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     for peer in &arguments.peer {
         peers.push(peers::install(*peer, arguments.peer_python.as_deref(), console)?);
     }
-    let copy = copy_rate(&Device::cpu(Machine::this().cores as usize));
-    let mut rows = Vec::new();
+    let device = Device::cpu(Machine::this().cores as usize);
+    let mut found = Found { rows: Vec::new(), copy: copy_rate(&device), predictions: Vec::new() };
     for ranks in &arguments.ranks {
         let cases: Vec<Case> = cases.iter().map(|case| Case { ranks: *ranks, ..*case }).collect();
-        rows.extend(arguments.measure(&cases, &peers, console)?);
+        found.rows.extend(arguments.measure(&cases, &peers, console)?);
+        // The best of several moments, as for everything else.
+        found.copy = found.copy.max(copy_rate(&device));
     }
-    let targets = targets(&rows, copy);
+    let known = host_entry(context).map_or(Vec::new(), |host| host.collectives);
+    found.predictions = prediction::predictions(&found.rows, &known);
     if console.is_json() {
-        console.json(&report(&rows, copy, &targets))?;
+        console.json(&found.report())?;
     } else {
-        show(&rows, copy, &targets, console)?;
+        found.show(console)?;
     }
+    if let Some(path) = &arguments.save {
+        let path = path.clone().unwrap_or_else(overlay_path);
+        host_file::save(&path, &prediction::table_of(&found.rows))?;
+        let shown = path.display();
+        console.say(&format!(
+            "wrote {shown}; plan with it: bedplate --catalog {shown} plan train --cluster host:2 …"
+        ));
+    }
+    let rows = &found.rows;
+    warn_of_wrong_peers(rows, console);
     if rows.iter().any(|row| row.ours.wrong > 0) { Err(Stop::Refused) } else { Ok(()) }
 }
 
@@ -137,6 +163,11 @@ impl Arguments {
     /// What is measured with each number of ranks.
     fn cases(&self) -> Result<Vec<Case>, Stop> {
         let most = self.ranks.iter().copied().max().unwrap_or(1);
+        let sizes: usize = self.sizes.iter().map(|word| word.0.len()).sum();
+        if self.save.is_some() && (sizes > CollectiveCurve::MOST || self.format != Format::F32) {
+            let message = "--save takes up to 16 sizes, in f32".to_owned();
+            return Err(ProgramError::Usage { message }.into());
+        }
         let mut cases = Vec::new();
         for operation in self.op.iter().flat_map(|word| &word.0) {
             for bytes in self.sizes.iter().flat_map(|word| &word.0) {
@@ -214,10 +245,33 @@ impl Gangs {
     }
 }
 
-fn show(rows: &[Row], copy: f64, targets: &[Target], console: &mut Console) -> Result<(), Stop> {
-    console.table(&table(rows))?;
-    console.line(&machine_text(rows, copy))?;
-    show_targets(targets, console)
+/// All that one run found.
+struct Found {
+    rows: Vec<Row>,
+    /// Bytes per second that a copy reads and writes.
+    copy: f64,
+    predictions: Vec<Prediction>,
+}
+
+impl Found {
+    fn show(&self, console: &mut Console) -> Result<(), Stop> {
+        console.table(&table(&self.rows))?;
+        console.line(&machine_text(&self.rows, self.copy))?;
+        prediction::show(&self.predictions, console)?;
+        show_targets(&targets(&self.rows, self.copy), console)
+    }
+}
+
+/// A peer that computes something else is no peer.
+fn warn_of_wrong_peers(rows: &[Row], console: &Console) {
+    for row in rows {
+        for (peer, times) in &row.peers {
+            if times.as_ref().is_some_and(|times| times.wrong > 0) {
+                let Case { operation, bytes, .. } = row.case;
+                console.say(&format!("{} gave wrong numbers in {operation} of {bytes}", peer.name()));
+            }
+        }
+    }
 }
 
 fn table(rows: &[Row]) -> Table {
@@ -340,22 +394,26 @@ fn show_targets(targets: &[Target], console: &mut Console) -> Result<(), Stop> {
     console.table(&table)
 }
 
-fn report(rows: &[Row], copy: f64, targets: &[Target]) -> serde_json::Value {
-    json!({
-        "rows": rows.iter().map(Row::json).collect::<Vec<_>>(),
-        "machine": {
-            "cores": Machine::this().cores,
-            "copy_gb_s": copy / 1e9,
-            "all_reduce": rows.iter().filter_map(|row| {
-                let moved = row.bytes_moved()? / (row.ours.best * 1e-6);
-                Some(json!({
-                    "ranks": row.case.ranks,
-                    "bytes": row.case.moved(),
-                    "moved_gb_s": moved / 1e9,
-                    "share_of_copy": moved / copy,
-                }))
-            }).collect::<Vec<_>>(),
-        },
-        "targets": targets.iter().map(Target::json).collect::<Vec<_>>(),
-    })
+impl Found {
+    fn report(&self) -> serde_json::Value {
+        let moved = |row: &Row| {
+            let rate = row.bytes_moved()? / (row.ours.best * 1e-6);
+            Some(json!({
+                "ranks": row.case.ranks,
+                "bytes": row.case.moved(),
+                "moved_gb_s": rate / 1e9,
+                "share_of_copy": rate / self.copy,
+            }))
+        };
+        json!({
+            "rows": self.rows.iter().map(Row::json).collect::<Vec<_>>(),
+            "machine": {
+                "cores": Machine::this().cores,
+                "copy_gb_s": self.copy / 1e9,
+                "all_reduce": self.rows.iter().filter_map(moved).collect::<Vec<_>>(),
+            },
+            "predictions": self.predictions.iter().map(Prediction::json).collect::<Vec<_>>(),
+            "targets": targets(&self.rows, self.copy).iter().map(Target::json).collect::<Vec<_>>(),
+        })
+    }
 }

@@ -24,8 +24,9 @@ Examples:
   bedplate comm flight /tmp/flight
   bedplate comm flight /tmp/flight --json
 
-Exits with 1 when ranks stand still, make different calls or left no record, with 0 when nothing of that kind
-is found. Files that are not flight records are named and left out.")]
+Exits with 1 when ranks stand still, make different calls or left no record,
+with 0 when nothing of that kind is found. Files that are not flight records
+are named and left out.")]
 pub(super) struct Arguments {
     /// The folder that BEDPLATE_FLIGHT named when the ranks ran
     #[arg(value_name = "DIR")]
@@ -189,7 +190,7 @@ fn without_record(silent: &[&Standstill]) -> String {
     let first = ranks.iter().take(SHOWN).cloned().collect::<Vec<_>>().join(", ");
     let more = if ranks.len() > SHOWN { format!(" and {} more", ranks.len() - SHOWN) } else { String::new() };
     let noun = if ranks.len() == 1 { "rank" } else { "ranks" };
-    format!("{noun} {first}{more} left no record: the process ended, or never joined")
+    format!("{noun} {first}{more} left no record that can be read: the process ended, or never joined")
 }
 
 fn report(found: &Found, standstills: &[Standstill]) -> Value {

@@ -34,6 +34,15 @@ struct Part {
     cpu: f64,
 }
 
+impl Part {
+    const LONG: Part = Part { wall: f64::INFINITY, cpu: 0.0 };
+
+    /// What disturbed the others disturbed the shortest one least.
+    fn or_shorter(self, other: Self) -> Self {
+        if other.wall < self.wall { other } else { self }
+    }
+}
+
 /// The call alone, the computation alone, and both at once.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub(super) struct Overlap {
@@ -54,38 +63,38 @@ impl Overlap {
     }
 }
 
-/// On a rank: measures rounds of each part and answers with the middle ones.
+/// On a rank: measures rounds of each part in turns, and answers with the shortest of each.
 pub(super) fn measure(world: &World, group: &Group, bytes: u64, rounds: u32) -> Result<String, CommError> {
     let device = Device::cpu(1);
     let mut numbers = world.shared::<f32>(&device, bytes as usize / 4)?;
     device.fill(numbers.view_mut(), 0.0);
     let mut load = Load::new(&device);
     group.all_reduce(&device, numbers.view_mut(), Reduction::Sum)?;
-    let rounds = rounds.max(1);
-    let mut calls = Vec::new();
-    for _ in 0..rounds {
-        group.barrier()?;
-        let began = Moment::now();
-        group.all_reduce(&device, numbers.view_mut(), Reduction::Sum)?;
-        calls.push(began.part());
-    }
-    let call = middle(calls);
+    let mut call = alone(group, &device, &mut numbers)?;
     load.last_for(group, LONGER * call.wall)?;
-    let (mut computations, mut both) = (Vec::new(), Vec::new());
-    for _ in 0..rounds {
+    let (mut computation, mut both) = (Part::LONG, Part::LONG);
+    for _ in 0..rounds.max(1) {
+        call = call.or_shorter(alone(group, &device, &mut numbers)?);
         group.barrier()?;
         let began = Moment::now();
         load.compute();
-        computations.push(began.part());
+        computation = computation.or_shorter(began.part());
         let part;
         (numbers, part) = at_once(group, &device, numbers, &mut load)?;
-        both.push(part);
+        both = both.or_shorter(part);
     }
     let mut answer = "ok".to_owned();
-    for Part { wall, cpu } in [call, middle(computations), middle(both)] {
+    for Part { wall, cpu } in [call, computation, both] {
         let _ = write!(answer, " {wall} {cpu}");
     }
     Ok(answer)
+}
+
+fn alone(group: &Group, device: &Device, numbers: &mut Registered<f32>) -> Result<Part, CommError> {
+    group.barrier()?;
+    let began = Moment::now();
+    group.all_reduce(device, numbers.view_mut(), Reduction::Sum)?;
+    Ok(began.part())
 }
 
 fn at_once(
@@ -167,11 +176,6 @@ fn cpu_seconds() -> f64 {
         .iter()
         .map(|time| time.tv_sec() as f64 + time.tv_usec() as f64 * 1e-6)
         .sum()
-}
-
-fn middle(mut parts: Vec<Part>) -> Part {
-    parts.sort_by(|a, b| a.wall.total_cmp(&b.wall));
-    parts[parts.len() / 2]
 }
 
 /// All ranks together: the slowest on the clock, the sum of the processors.
