@@ -291,7 +291,7 @@ fn ranks_of_a_host_share_it_and_add_up_their_gradients() {
         predict(&model(LLAMA), &hardware, &layout.parse().unwrap(), &workload, &Constants::builtin())
     };
     let (one, two) = (price("host:1", "mb2.fp32").unwrap(), price("host:2", "dp2.mb2.fp32").unwrap());
-    let of = |step: &Step, part: Part| step.time.of(part).exposed.get();
+    let of = |step: &Step, part: Part| step.time[part].exposed.get();
     let near =
         |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
     assert_eq!((two.gpus, two.tokens), (2, one.tokens));

@@ -1,6 +1,6 @@
 //! `bedplate bench comm`: collectives between local ranks, in the table that nccl-tests made common.
 
-mod gang;
+mod crew;
 mod link;
 mod overlap;
 mod peers;
@@ -19,7 +19,7 @@ use bedplate_diag::Page;
 use bedplate_kernels::Device;
 use serde_json::json;
 
-use self::gang::{Answer, Gang, GangError};
+use self::crew::{Answer, Crew, CrewError};
 use self::peers::{Installed, Ours, Peer, Transport};
 use self::prediction::Prediction;
 use self::question::{Case, size_text};
@@ -110,7 +110,7 @@ struct Sizes(Vec<u64>);
 #[derive(Debug, Clone)]
 struct Operations(Vec<Operation>);
 
-pub(super) const PAGES: &[&Page] = &[&gang::RANKS_FAILED, &link::LINK, &peers::NOT_INSTALLED, &rank::RANK];
+pub(super) const PAGES: &[&Page] = &[&crew::RANKS_FAILED, &link::LINK, &peers::NOT_INSTALLED, &rank::RANK];
 
 /// Sizes of the all-reduces that are overlapped: half a second on the default link, a tenth in memory.
 const OVER_LINK: u64 = 64 << 20;
@@ -185,44 +185,44 @@ impl Arguments {
         Ok(cases)
     }
 
-    /// All gangs of one number of ranks, which take turns.
+    /// All crews of one number of ranks, which take turns.
     fn measure(&self, cases: &[Case], peers: &[Installed], console: &Console) -> Result<Vec<Row>, Stop> {
         let Some(Case { ranks, .. }) = cases.first().copied() else { return Ok(Vec::new()) };
         console.say(&format!("{ranks} ranks"));
-        let mut gangs = Gangs { ours: Vec::new(), peers: Vec::new() };
+        let mut crews = Crews { ours: Vec::new(), peers: Vec::new() };
         for transport in &self.transport {
             let ours = Ours { transport: *transport, algorithm: self.algorithm, is_private: self.private };
-            gangs.ours.push((*transport, ours.start(ranks)?));
+            crews.ours.push((*transport, ours.start(ranks)?));
         }
         for peer in peers {
-            gangs.peers.push((peer.peer(), peer.start(ranks)?));
+            crews.peers.push((peer.peer(), peer.start(ranks)?));
         }
         let mut rows = Vec::new();
         for case in cases {
             console.say(&format!("{} of {}", case.operation, size_text(case.bytes)));
-            rows.extend(gangs.measure(case, self.rounds, self.calls)?);
+            rows.extend(crews.measure(case, self.rounds, self.calls)?);
         }
         Ok(rows)
     }
 }
 
-struct Gangs {
-    ours: Vec<(Transport, Gang)>,
-    peers: Vec<(Peer, Gang)>,
+struct Crews {
+    ours: Vec<(Transport, Crew)>,
+    peers: Vec<(Peer, Crew)>,
 }
 
-impl Gangs {
+impl Crews {
     /// One row for each of our transports, all beside the same times of the peers.
-    fn measure(&mut self, case: &Case, rounds: u32, calls: Option<u32>) -> Result<Vec<Row>, GangError> {
+    fn measure(&mut self, case: &Case, rounds: u32, calls: Option<u32>) -> Result<Vec<Row>, CrewError> {
         let effort = case.effort(calls);
         let mut ours: Vec<Vec<Answer>> = self.ours.iter().map(|_| Vec::new()).collect();
         let mut peers: Vec<Vec<Answer>> = self.peers.iter().map(|_| Vec::new()).collect();
         for _ in 0..rounds {
-            for ((_, gang), answers) in self.ours.iter_mut().zip(&mut ours) {
-                answers.push(gang.measure(case, effort)?);
+            for ((_, crew), answers) in self.ours.iter_mut().zip(&mut ours) {
+                answers.push(crew.measure(case, effort)?);
             }
-            for ((_, gang), answers) in self.peers.iter_mut().zip(&mut peers) {
-                answers.push(gang.measure(case, effort)?);
+            for ((_, crew), answers) in self.peers.iter_mut().zip(&mut peers) {
+                answers.push(crew.measure(case, effort)?);
             }
         }
         let peers: Vec<(Peer, Option<Times>)> =
@@ -233,8 +233,8 @@ impl Gangs {
                 Answer::Lacking(why) => Some(why.clone()),
                 Answer::Measured { .. } => None,
             });
-            let failed = || GangError::Failed {
-                gang: "bedplate".to_owned(),
+            let failed = || CrewError::Failed {
+                crew: "bedplate".to_owned(),
                 what: format!("failed: {}", why.unwrap_or_default()),
                 log: String::new(),
             };

@@ -235,7 +235,11 @@ impl<'a> Plan<'a> {
 
     /// The word for what computes.
     fn holder(&self) -> &'static str {
-        if self.loaded.hardware.generation == Generation::Host { "host" } else { "GPU" }
+        match self.loaded.hardware.generation {
+            Generation::Host if self.loaded.hardware.gpus > 1 => "rank",
+            Generation::Host => "host",
+            _ => "GPU",
+        }
     }
 
     fn title(&self) -> String {

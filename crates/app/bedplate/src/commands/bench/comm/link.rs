@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use bedplate_diag::{Class, Diagnostic, Page};
 
-use super::gang::{Gang, GangError};
+use super::crew::{Crew, CrewError};
 use super::peers::{Meeting, Ours, Transport, run_within};
 
 #[derive(Debug, thiserror::Error)]
@@ -75,11 +75,11 @@ impl Link {
     }
 
     /// One rank of our own at each end.
-    pub(super) fn start_ranks(&self) -> Result<Gang, GangError> {
-        let start = |source| GangError::Start { what: "ranks at both ends of a link".to_owned(), source };
+    pub(super) fn start_ranks(&self) -> Result<Crew, CrewError> {
+        let start = |source| CrewError::Start { what: "ranks at both ends of a link".to_owned(), source };
         let meeting = Meeting::here().map_err(start)?.at(ADDRESSES[0]);
         let ours = Ours { transport: Transport::Auto, algorithm: None, is_private: false };
-        Gang::start("bedplate over a limited link", 2, |socket| {
+        Crew::start("bedplate over a limited link", 2, |socket| {
             let mut commands = Vec::new();
             for (rank, end) in (0..).zip(&self.ends) {
                 let inner = ours.command(socket, rank, 2, &meeting)?;

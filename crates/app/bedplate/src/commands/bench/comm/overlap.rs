@@ -11,7 +11,7 @@ use bedplate_kernels::{Buffer, Device};
 use nix::sys::resource::{UsageWho, getrusage};
 use serde_json::{Value, json};
 
-use super::gang::{Gang, GangError};
+use super::crew::{Crew, CrewError};
 use super::link::{Link, LinkError};
 use super::peers::{Ours, Transport};
 use super::question::size_text;
@@ -191,10 +191,10 @@ fn combined(answers: &[String]) -> Option<Overlap> {
     Some(all)
 }
 
-fn ask(gang: &mut Gang, bytes: u64, rounds: u32) -> Result<Overlap, GangError> {
-    let answers = gang.ask(&format!("overlap {bytes} {rounds}"))?;
-    combined(&answers).ok_or_else(|| GangError::Failed {
-        gang: "bedplate".to_owned(),
+fn ask(crew: &mut Crew, bytes: u64, rounds: u32) -> Result<Overlap, CrewError> {
+    let answers = crew.ask(&format!("overlap {bytes} {rounds}"))?;
+    combined(&answers).ok_or_else(|| CrewError::Failed {
+        crew: "bedplate".to_owned(),
         what: format!("answered `{}`", answers.join("; ")),
         log: String::new(),
     })
@@ -248,9 +248,9 @@ fn over_link(question: &Question<'_>, console: &Console) -> Result<Option<Overla
         Err(why) => return Err(why.into()),
     };
     console.say(&format!("2 ranks over a link of {}", question.link_rate));
-    let mut gang = link.start_ranks()?;
-    let found = ask(&mut gang, question.link_bytes, question.rounds.min(5))?;
-    drop(gang);
+    let mut crew = link.start_ranks()?;
+    let found = ask(&mut crew, question.link_bytes, question.rounds.min(5))?;
+    drop(crew);
     Ok(Some(found))
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use bedplate_comm::Algorithm;
 use bedplate_diag::{Class, Diagnostic, Page};
 
-use super::gang::{Folder, Gang, GangError};
+use super::crew::{Crew, CrewError, Folder};
 use crate::console::Console;
 use crate::machine::Machine;
 use crate::stop::Stop;
@@ -80,10 +80,10 @@ pub(super) struct Ours {
 }
 
 impl Ours {
-    pub(super) fn start(&self, ranks: u32) -> Result<Gang, GangError> {
+    pub(super) fn start(&self, ranks: u32) -> Result<Crew, CrewError> {
         let name = format!("bedplate over {}", self.transport.name());
-        let meeting = Meeting::here().map_err(|source| GangError::Start { what: name.clone(), source })?;
-        Gang::start(&name, ranks, |socket| {
+        let meeting = Meeting::here().map_err(|source| CrewError::Start { what: name.clone(), source })?;
+        Crew::start(&name, ranks, |socket| {
             (0..ranks).map(|rank| self.command(socket, rank, ranks, &meeting)).collect()
         })
     }
@@ -94,8 +94,8 @@ impl Ours {
         rank: u32,
         ranks: u32,
         meeting: &Meeting,
-    ) -> Result<Command, GangError> {
-        let start = |source| GangError::Start { what: "a rank".to_owned(), source };
+    ) -> Result<Command, CrewError> {
+        let start = |source| CrewError::Start { what: "a rank".to_owned(), source };
         let mut command = Command::new(std::env::current_exe().map_err(start)?);
         command.args(["bench", "comm-rank", "--socket"]).arg(socket);
         if let Some(algorithm) = self.algorithm {
@@ -110,7 +110,7 @@ impl Ours {
     }
 }
 
-/// Where the ranks of a gang meet.
+/// Where the ranks of a crew meet.
 pub(super) struct Meeting {
     address: String,
     port: u16,
@@ -118,7 +118,7 @@ pub(super) struct Meeting {
 }
 
 impl Meeting {
-    /// A free port of this machine, and a secret for this gang alone.
+    /// A free port of this machine, and a secret for this crew alone.
     pub(super) fn here() -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let mut random = [0u8; 16];
@@ -157,17 +157,17 @@ impl Installed {
         }
     }
 
-    pub(super) fn start(&self, ranks: u32) -> Result<Gang, GangError> {
+    pub(super) fn start(&self, ranks: u32) -> Result<Crew, CrewError> {
         match self {
             Installed::Gloo { python } => {
-                let start = |source| GangError::Start { what: "gloo".to_owned(), source };
+                let start = |source| CrewError::Start { what: "gloo".to_owned(), source };
                 let meeting = Meeting::here().map_err(start)?;
-                Gang::start("gloo", ranks, |socket| {
+                Crew::start("gloo", ranks, |socket| {
                     Ok((0..ranks).map(|rank| gloo(python, socket, rank, ranks, &meeting)).collect())
                 })
             }
             Installed::Openmpi { program, .. } => {
-                Gang::start("openmpi", ranks, |socket| Ok(vec![mpirun(program, socket, ranks)]))
+                Crew::start("openmpi", ranks, |socket| Ok(vec![mpirun(program, socket, ranks)]))
             }
         }
     }

@@ -116,7 +116,7 @@ pub(super) fn show(predictions: &[Prediction], console: &mut Console) -> Result<
 
 #[cfg(test)]
 mod tests {
-    use super::super::gang::Answer;
+    use super::super::crew::Answer;
     use super::super::question::Case;
     use super::super::row::Times;
     use super::*;

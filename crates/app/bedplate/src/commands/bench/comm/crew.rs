@@ -1,7 +1,7 @@
-//! A gang of processes that measure collectives together: ours, or a peer's.
+//! A crew of processes that measure collectives together: ours, or a peer's.
 //!
-//! Every rank connects to a socket of this command and then does what each line says, so gangs can take turns size by size: a
-//! gang whose turn it is not waits for a line and uses no processor. The end of the connection is the end of a rank.
+//! Every rank connects to a socket of this command and then does what each line says, so crews can take turns size by size: a
+//! crew whose turn it is not waits for a line and uses no processor. The end of the connection is the end of a rank.
 
 use std::fs::{self, File};
 use std::io::{self, BufRead, BufReader, Write};
@@ -26,11 +26,11 @@ const PAUSE: Duration = Duration::from_millis(10);
 const FAREWELL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum GangError {
+pub(super) enum CrewError {
     #[error("cannot start {what}")]
     Start { what: String, source: io::Error },
-    #[error("the ranks of {gang} {what}{}", said(log))]
-    Failed { gang: String, what: String, log: String },
+    #[error("the ranks of {crew} {what}{}", said(log))]
+    Failed { crew: String, what: String, log: String },
     #[error("cannot make a folder for the ranks' socket")]
     Folder { source: io::Error },
 }
@@ -46,7 +46,7 @@ pub(in super::super) static RANKS_FAILED: Page = Page {
     remedy: "read the last line that they said; for a peer, check that it works by itself on this machine",
 };
 
-impl Diagnostic for GangError {
+impl Diagnostic for CrewError {
     fn page(&self) -> &'static Page {
         &RANKS_FAILED
     }
@@ -56,12 +56,12 @@ impl Diagnostic for GangError {
 pub(super) struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn make() -> Result<Self, GangError> {
+    pub(super) fn make() -> Result<Self, CrewError> {
         static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = MADE.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("bedplate-comm-{}-{number}", std::process::id());
         let path = std::env::temp_dir().join(name);
-        fs::DirBuilder::new().mode(0o700).create(&path).map_err(|source| GangError::Folder { source })?;
+        fs::DirBuilder::new().mode(0o700).create(&path).map_err(|source| CrewError::Folder { source })?;
         Ok(Self(path))
     }
 
@@ -77,7 +77,7 @@ impl Drop for Folder {
 }
 
 /// Processes that have all connected.
-pub(super) struct Gang {
+pub(super) struct Crew {
     name: String,
     folder: Folder,
     processes: Vec<Child>,
@@ -95,42 +95,42 @@ pub(super) enum Answer {
         /// Of the slowest rank, one for each sample.
         nanoseconds: Vec<f64>,
     },
-    /// The gang has no such operation on this format.
+    /// The crew has no such operation on this format.
     Lacking(String),
 }
 
-impl Gang {
+impl Crew {
     /// Starts what `commands` gives for a socket's path and waits until all ranks have connected and are ready.
     pub(super) fn start(
         name: &str,
         ranks: u32,
-        commands: impl FnOnce(&Path) -> Result<Vec<Command>, GangError>,
-    ) -> Result<Self, GangError> {
+        commands: impl FnOnce(&Path) -> Result<Vec<Command>, CrewError>,
+    ) -> Result<Self, CrewError> {
         let folder = Folder::make()?;
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket).and_then(|listener| {
             listener.set_nonblocking(true)?;
             Ok(listener)
         });
-        let listener = listener.map_err(|source| GangError::Folder { source })?;
+        let listener = listener.map_err(|source| CrewError::Folder { source })?;
         let commands = commands(&socket)?;
         let (processes, pids, links) = (Vec::new(), Vec::new(), Vec::new());
-        let mut gang = Self { name: name.to_owned(), folder, processes, pids, links };
+        let mut crew = Self { name: name.to_owned(), folder, processes, pids, links };
         for command in commands {
-            gang.spawn(command)?;
+            crew.spawn(command)?;
         }
-        gang.gather(&listener, ranks)?;
-        for rank in 0..gang.links.len() {
-            let line = gang.line(rank, START)?;
+        crew.gather(&listener, ranks)?;
+        for rank in 0..crew.links.len() {
+            let line = crew.line(rank, START)?;
             if line != "ready" {
-                return Err(gang.failed(format!("said `{line}` before they were ready")));
+                return Err(crew.failed(format!("said `{line}` before they were ready")));
             }
         }
-        Ok(gang)
+        Ok(crew)
     }
 
-    fn spawn(&mut self, mut command: Command) -> Result<(), GangError> {
-        let start = |source| GangError::Start { what: self.name.clone(), source };
+    fn spawn(&mut self, mut command: Command) -> Result<(), CrewError> {
+        let start = |source| CrewError::Start { what: self.name.clone(), source };
         let log = File::options().create(true).append(true).open(self.log_path()).map_err(start)?;
         let same = log.try_clone().map_err(start)?;
         command.stdin(Stdio::null()).stdout(same).stderr(log);
@@ -138,7 +138,7 @@ impl Gang {
         Ok(())
     }
 
-    fn gather(&mut self, listener: &UnixListener, ranks: u32) -> Result<(), GangError> {
+    fn gather(&mut self, listener: &UnixListener, ranks: u32) -> Result<(), CrewError> {
         let began = Instant::now();
         let mut arrived: Vec<Option<BufReader<UnixStream>>> = (0..ranks).map(|_| None).collect();
         while arrived.iter().any(Option::is_none) {
@@ -163,7 +163,7 @@ impl Gang {
     fn accepted(
         &mut self,
         listener: &UnixListener,
-    ) -> Result<Option<(usize, BufReader<UnixStream>)>, GangError> {
+    ) -> Result<Option<(usize, BufReader<UnixStream>)>, CrewError> {
         let Ok((stream, _)) = listener.accept() else { return Ok(None) };
         let ready = stream.set_nonblocking(false).and_then(|()| stream.set_read_timeout(Some(START)));
         let mut link = BufReader::new(stream);
@@ -185,7 +185,7 @@ impl Gang {
         self.processes.iter_mut().any(|process| !matches!(process.try_wait(), Ok(None)))
     }
 
-    pub(super) fn measure(&mut self, case: &Case, effort: Effort) -> Result<Answer, GangError> {
+    pub(super) fn measure(&mut self, case: &Case, effort: Effort) -> Result<Answer, CrewError> {
         let Case { operation, format, bytes, .. } = case;
         let Effort { warmup, samples, calls } = effort;
         let answers =
@@ -194,7 +194,7 @@ impl Gang {
     }
 
     /// Gives every rank a line and takes their answers, by rank.
-    pub(super) fn ask(&mut self, line: &str) -> Result<Vec<String>, GangError> {
+    pub(super) fn ask(&mut self, line: &str) -> Result<Vec<String>, CrewError> {
         for rank in 0..self.links.len() {
             let sent = self.links[rank].get_mut().write_all(format!("{line}\n").as_bytes());
             sent.map_err(|error| self.failed(format!("are gone: {error}")))?;
@@ -202,7 +202,7 @@ impl Gang {
         (0..self.links.len()).map(|rank| self.line(rank, ANSWER)).collect()
     }
 
-    fn line(&mut self, rank: usize, at_most: Duration) -> Result<String, GangError> {
+    fn line(&mut self, rank: usize, at_most: Duration) -> Result<String, CrewError> {
         let link = &mut self.links[rank];
         let mut line = String::new();
         let read = link.get_ref().set_read_timeout(Some(at_most)).and_then(|()| link.read_line(&mut line));
@@ -217,15 +217,15 @@ impl Gang {
         self.folder.path().join("log")
     }
 
-    fn failed(&self, what: String) -> GangError {
+    fn failed(&self, what: String) -> CrewError {
         let log = fs::read(self.log_path()).unwrap_or_default();
         let tail = String::from_utf8_lossy(&log[log.len().saturating_sub(4096)..]).into_owned();
         let last = tail.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();
-        GangError::Failed { gang: self.name.clone(), what, log: last.to_owned() }
+        CrewError::Failed { crew: self.name.clone(), what, log: last.to_owned() }
     }
 }
 
-impl Drop for Gang {
+impl Drop for Crew {
     fn drop(&mut self) {
         self.links.clear();
         let began = Instant::now();
@@ -291,7 +291,7 @@ mod tests {
 
     #[test]
     fn ranks_that_end_early_are_an_error_with_their_last_words() {
-        let start = Gang::start("theirs", 2, |_| {
+        let start = Crew::start("theirs", 2, |_| {
             let mut command = Command::new("sh");
             command.args(["-c", "echo no such library >&2; exit 3"]);
             Ok(vec![command])
