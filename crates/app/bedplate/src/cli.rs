@@ -3,8 +3,8 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, cluster, completions, context, daemon, data, down, error, history, job,
-    layout, man, model, node, plan, queue, replay, submit, token, top, tour, train, unit, up, usage,
+    agent, bench, catalog, chaos, cluster, comm, completions, context, daemon, data, down, error, history,
+    job, layout, man, model, node, plan, queue, replay, submit, token, top, tour, train, unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -91,6 +91,8 @@ pub(crate) enum Command {
     Layout(layout::Arguments),
     /// From text to tokens that training reads: tokenize, generate, show, train-tokenizer
     Data(data::Arguments),
+    /// What ranks did together: which one has not entered which collective
+    Comm(comm::Arguments),
     /// How fast the program's own parts are, next to a named peer
     Bench(bench::Arguments),
     /// The process of a node that runs ranks; `bedplate up` starts it

@@ -5,6 +5,7 @@ pub(crate) mod bench;
 pub(crate) mod catalog;
 pub(crate) mod chaos;
 pub(crate) mod cluster;
+pub(crate) mod comm;
 pub(crate) mod completions;
 pub(crate) mod context;
 pub(crate) mod daemon;
@@ -41,6 +42,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Train(arguments) => train::run(&arguments, context, console),
         Command::Catalog(arguments) => catalog::run(arguments, context, console),
         Command::Cluster(arguments) => cluster::run(arguments, context, console),
+        Command::Comm(arguments) => comm::run(&arguments, console),
         Command::Model(arguments) => model::run(arguments, console),
         Command::Plan(arguments) => plan::run(*arguments, context, console),
         Command::Replay(arguments) => replay::run(arguments, context, console),

@@ -59,6 +59,23 @@ golden! {
         "catalog accelerators --vendor nvidea",
         "catalog fabrics --family nvlnk",
     ]
+    comm_flight: [
+        "comm --help",
+        "comm flight flight",
+        "comm flight flight --json",
+        "comm flight flight-quiet",
+        "comm flight flight-none",
+        "comm flight .",
+    ]
+    bench_comm: [
+        "bench comm --help",
+        "bench comm --sizes 1T",
+        "bench comm --sizes 8 --ranks 4",
+        "bench comm --op all_red",
+        "bench comm --format f8",
+        "bench comm --algorithm shared",
+        "bench comm --format bf16 --save",
+    ]
     cluster_show: ["cluster show p5.48xlarge:64", "cluster show u-p6e-gb200x72:4", "cluster show p5.48xlarge:2+p5en.48xlarge:1", "cluster show cluster.toml", "cluster show topology.conf slurm.conf"]
     cluster_convert: [
         "cluster import topology.conf slurm.conf",
@@ -97,6 +114,9 @@ golden! {
         "--catalog host.toml plan train --model gpt2 --cluster host:1 --seq 512 --global-batch 16 --precision fp32 --top 3",
         "--catalog host.toml plan train --model qwen3-0.6b --cluster host:1 --seq 512 --global-batch 8 --layout mb2 --top 1 --what-if",
         "--catalog host.toml plan train --model gpt2 --cluster host:2 --seq 512 --global-batch 16",
+        "--catalog host-ranks.toml plan train --model gpt2 --cluster host:2 --seq 512 --global-batch 16 --precision fp32 --top 3",
+        "--catalog host-ranks.toml plan train --model gpt2 --cluster host:2 --seq 512 --global-batch 16 --layout tp2.fp32",
+        "--catalog host-ranks.toml plan train --model gpt2 --cluster host:3 --seq 512 --global-batch 16",
         "--catalog host.toml plan train --model gpt2 --cluster host:1 --stack fsdp",
         "plan train --model llama-3.1-8b --cluster p5.48xlarge:1 --stack bedplate",
         "--catalog host.toml plan serve --model llama-3.1-8b --cluster host:1 --isl 1000 --osl 200 --rate 1/s --slo ttft=300ms,itl=15ms",

@@ -2,7 +2,7 @@
 
 use bedplate_units::{Bandwidth, Bytes, FlopRate, Watts};
 
-use crate::{Evidence, MeasuredRates};
+use crate::{CollectiveTimes, Evidence, MeasuredRates};
 
 /// A GPU or another training or inference chip, or a host that trains by itself. Peaks are dense; vendors often print
 /// sparse ones.
@@ -30,6 +30,8 @@ pub struct Accelerator {
     pub host_link: Option<String>,
     /// Rates measured on a host, used instead of its peaks.
     pub measured: Option<MeasuredRates>,
+    /// Times of collectives between the ranks of a host.
+    pub collectives: Vec<CollectiveTimes>,
     pub notes: Option<String>,
     pub evidence: Evidence,
 }

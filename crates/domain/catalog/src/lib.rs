@@ -20,6 +20,7 @@
 mod accelerator;
 mod bound;
 mod catalog;
+mod collective;
 mod error;
 mod evidence;
 mod fabric;
@@ -33,6 +34,7 @@ mod storage;
 pub use accelerator::{Accelerator, Peaks};
 pub use bound::{Bound, BoundError};
 pub use catalog::Catalog;
+pub use collective::{CollectiveCurve, CollectiveTimes};
 pub use error::{CatalogError, PAGES};
 pub use evidence::{Disagreement, Evidence, Reference, SourceKind};
 pub use fabric::{Fabric, FabricKind};

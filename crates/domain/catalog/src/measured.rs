@@ -44,6 +44,29 @@ pub struct FormatRates {
 }
 
 impl MeasuredRates {
+    /// What one of several ranks reaches when all of them work: this share of every rate and of the cache.
+    pub fn for_share(self, share: f64) -> Self {
+        let format = |rates: FormatRates| FormatRates {
+            products: rates.products * share,
+            input_gradients: rates.input_gradients * share,
+            weight_gradients: rates.weight_gradients * share,
+            attention: rates.attention * share,
+            attention_backward: rates.attention_backward * share,
+            stream: rates.stream * share,
+            stream_in_cache: rates.stream_in_cache * share,
+            ..rates
+        };
+        Self {
+            fp32: self.fp32.map(format),
+            bf16: self.bf16.map(format),
+            copy: self.copy * share,
+            cache: self.cache * share,
+            losses: self.losses * share,
+            optimizer: self.optimizer * share,
+            ..self
+        }
+    }
+
     /// Every format with its rates, widest format first.
     pub fn by_format(&self) -> [(&'static str, Option<FormatRates>); 2] {
         [("fp32", self.fp32), ("bf16", self.bf16)]

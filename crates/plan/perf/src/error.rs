@@ -18,8 +18,10 @@ pub enum PerfError {
     UnsupportedPrecision { format: &'static str, known: String },
     #[error("the software {stack} does not train on {on}")]
     UnsupportedStack { stack: &'static str, on: &'static str },
-    #[error("training on {hosts} hosts cannot be priced, only on one")]
-    SeveralHosts { hosts: u32 },
+    #[error(
+        "collectives between {ranks} ranks of this host were not measured, so a step on them has no price"
+    )]
+    CollectivesNotMeasured { ranks: u32 },
     #[error("a host cannot train a model with {what}")]
     UnsupportedModel { what: &'static str },
     #[error("a routing skew of {peak} is not possible")]
@@ -43,9 +45,9 @@ pages! { pub PAGES "plan":
     UNSUPPORTED_STACK "unsupported-stack" User
         "On a host without accelerators only this program's own runtime can be priced, and that runtime has no operators for accelerators yet."
         "leave out --stack to choose what the cluster can run"
-    SEVERAL_HOSTS "several-hosts" User
-        "This program's own runtime trains in one process on one host, so a step over several hosts has no price."
-        "plan for one: `--cluster host:1`"
+    COLLECTIVES_NOT_MEASURED "collectives-not-measured" User
+        "On `host:N` the host is shared by N ranks, which add up their gradients in its memory. How long that takes comes from the table that `bedplate bench comm` measures, and the catalog has none for this number of ranks."
+        "run `bedplate bench machine`, then `bedplate bench comm --ranks N --save`; or plan for one rank: `--cluster host:1`"
     UNSUPPORTED_MODEL "unsupported-model" User
         "The model has a part that this program's own runtime, which trains on hosts, has no operator for."
         "choose another model, or a cluster of accelerators"
@@ -76,7 +78,7 @@ impl Diagnostic for PerfError {
             PerfError::NoUsableGpus { .. } => &NO_USABLE_GPUS,
             PerfError::UnsupportedPrecision { .. } => &UNSUPPORTED_PRECISION,
             PerfError::UnsupportedStack { .. } => &UNSUPPORTED_STACK,
-            PerfError::SeveralHosts { .. } => &SEVERAL_HOSTS,
+            PerfError::CollectivesNotMeasured { .. } => &COLLECTIVES_NOT_MEASURED,
             PerfError::UnsupportedModel { .. } => &UNSUPPORTED_MODEL,
             PerfError::BadRouting { .. } => &BAD_ROUTING,
             PerfError::UnknownAccelerator { .. } => &UNKNOWN_ACCELERATOR,

@@ -3,7 +3,7 @@
 //! Rates are per GPU and one way, in FLOP/s and bytes/s. Everything that the catalog or the topology may
 //! not know is resolved here once, so that the inner model is arithmetic on plain numbers.
 
-use bedplate_catalog::{Accelerator, Catalog, MeasuredRates};
+use bedplate_catalog::{Accelerator, Catalog, CollectiveCurve, CollectiveTimes, MeasuredRates};
 use bedplate_layout::ComputePrecision;
 use bedplate_topology::{Cluster, GpuId, NodeId, NodeKind};
 
@@ -38,6 +38,8 @@ pub struct Hardware {
     pub host_link: f64,
     /// What was measured on a host.
     pub measured: Option<MeasuredRates>,
+    /// All-reduce between the ranks of a host, where there are several.
+    pub all_reduce: Option<CollectiveCurve>,
 }
 
 /// Chips whose kernels reach similar shares of their peaks.
@@ -96,7 +98,33 @@ impl Hardware {
             Some(thin) if thin > 0.0 && hardware.scale_out > thin => hardware.scale_out / thin,
             _ => 1.0,
         };
-        Ok(Self { gpus, domain, oversubscription, ..hardware })
+        let hardware = Self { gpus, domain, oversubscription, ..hardware };
+        if hardware.generation == Generation::Host && gpus > 1 {
+            let name =
+                usable_nodes(cluster).next().and_then(|node| cluster.node(node).kind().accelerator.clone());
+            let entry = name.and_then(|name| catalog.accelerator(&name).ok());
+            return Ok(hardware.among_local_ranks(entry));
+        }
+        Ok(hardware)
+    }
+
+    /// A host as its ranks see it: each has an equal part of its cores, memory and rates, and they meet in its memory.
+    fn among_local_ranks(self, entry: Option<&Accelerator>) -> Self {
+        let share = 1.0 / f64::from(self.gpus);
+        let is_it = |times: &&CollectiveTimes| times.operation == "all_reduce" && times.ranks == self.gpus;
+        let times = entry.and_then(|entry| entry.collectives.iter().find(is_it));
+        Self {
+            domain: self.gpus,
+            peak_fp32: self.peak_fp32 * share,
+            peak_bf16: self.peak_bf16 * share,
+            peak_fp8: self.peak_fp8 * share,
+            peak_fp4: self.peak_fp4 * share,
+            memory_bandwidth: self.memory_bandwidth * share,
+            memory: self.memory * share,
+            measured: self.measured.map(|rates| rates.for_share(share)),
+            all_reduce: times.map(|times| times.curve),
+            ..self
+        }
     }
 
     /// GPUs of a cluster that [`Hardware::from_cluster`] leaves out: those of nodes that take no work or have a
@@ -183,6 +211,7 @@ impl Hardware {
             network: Network::Rdma,
             host_link,
             measured,
+            all_reduce: None,
         })
     }
 
@@ -204,6 +233,7 @@ impl Hardware {
             gpus: self.gpus.min(other.gpus),
             generation: slower.generation,
             measured: slower.measured,
+            all_reduce: slower.all_reduce,
             peak_fp32: self.peak_fp32.min(other.peak_fp32),
             has_fp8: self.has_fp8 && other.has_fp8,
             has_fp4: self.has_fp4 && other.has_fp4,

@@ -139,6 +139,9 @@ impl Problem {
         if let Some(refusal) = layout.refusals_without_model(None).first() {
             return Err(impossible(refusal.to_string()));
         }
+        if self.host.is_some() && !is_plain_data_parallel(layout) {
+            return Err(impossible("ranks of a host divide the batch and nothing else".to_owned()));
+        }
         let ranks = u64::from(layout.data) * u64::from(layout.micro_batch);
         if ranks > self.workload.global_batch {
             let batch = self.workload.global_batch;
@@ -151,6 +154,11 @@ impl Problem {
         }
         Ok(())
     }
+}
+
+fn is_plain_data_parallel(layout: &Layout) -> bool {
+    let degrees = [layout.tensor, layout.context, layout.pipeline, layout.expert, layout.expert_tensor];
+    degrees == [1; 5] && layout.sharding == Sharding::None
 }
 
 const FORMATS: [(&str, ComputePrecision); 5] = [

@@ -175,6 +175,7 @@ impl Problem {
             compute: each * costs.compute.both() + micro_batches * costs.head_compute + update.compute,
             memory: each * costs.memory.both() + micro_batches * costs.head_memory + update.memory,
             optimizer: update.optimizer,
+            up: update.scale_up,
             ..Clock::default()
         }
     }

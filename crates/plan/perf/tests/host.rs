@@ -264,7 +264,7 @@ fn what_the_runtime_cannot_do_has_no_price() {
     for (spec, model, stack, layout, code) in [
         ("host:1", &small, Stack::Megatron, "mb1", "plan/unsupported-stack"),
         ("p5.48xlarge:1", &small, Stack::Bedplate, "dp4", "plan/unsupported-stack"),
-        ("host:2", &small, Stack::Bedplate, "dp2", "plan/several-hosts"),
+        ("host:2", &small, Stack::Bedplate, "dp2", "plan/collectives-not-measured"),
         ("host:1", &builtin("deepseek-v3").unwrap(), Stack::Bedplate, "mb1", "plan/unsupported-model"),
         ("host:1", &small, Stack::Bedplate, "fp8", "plan/unsupported-precision"),
         ("p5.48xlarge:1", &small, Stack::Megatron, "dp4.fp32", "plan/unsupported-precision"),
@@ -275,4 +275,32 @@ fn what_the_runtime_cannot_do_has_no_price() {
     let unmeasured = Accelerator { measured: None, ..host() };
     let error = predict_on_host(&small, &unmeasured, &RUN).unwrap_err();
     assert!(matches!(error, PerfError::MissingFigure { .. }), "{error}");
+}
+
+#[test]
+fn ranks_of_a_host_share_it_and_add_up_their_gradients() {
+    let collectives =
+        "[[accelerator.collective]]\nop = \"all_reduce\"\nranks = 2\nbytes = [1, 1e12]\nus = [5, 5e12]\n";
+    let text = format!("{PLAIN}\n{collectives}");
+    let catalog = Catalog::with_overlays(&[Source::new("host.toml", &text)]).unwrap();
+    let price = |spec: &str, layout: &str| {
+        let hardware =
+            Hardware::from_cluster(&Cluster::from_spec(spec, &catalog).unwrap(), &catalog).unwrap();
+        let workload =
+            Workload { sequence: 32, global_batch: 4, stack: Stack::Bedplate, ..Workload::default() };
+        predict(&model(LLAMA), &hardware, &layout.parse().unwrap(), &workload, &Constants::builtin())
+    };
+    let (one, two) = (price("host:1", "mb2.fp32").unwrap(), price("host:2", "dp2.mb2.fp32").unwrap());
+    let of = |step: &Step, part: Part| step.time.of(part).exposed.get();
+    let near =
+        |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-6, "{found} {expected}");
+    assert_eq!((two.gpus, two.tokens), (2, one.tokens));
+    // Gradients are cleared and measured by each rank for itself, so its own part of the host takes twice as long for that.
+    near(of(&two, Part::Compute), of(&one, Part::Compute));
+    near(of(&two, Part::Optimizer), 2.0 * of(&one, Part::Optimizer));
+    let gradients = 4.0 * model(LLAMA).parameters().total as f64;
+    near(of(&two, Part::ScaleUp), 5e-6 * gradients);
+    assert_eq!(of(&one, Part::ScaleUp), 0.0);
+    let error = price("host:2", "tp2.mb2.fp32").unwrap_err();
+    assert_eq!(error.page().code, "plan/impossible-layout");
 }

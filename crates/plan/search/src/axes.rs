@@ -94,6 +94,21 @@ impl Axes {
         }
     }
 
+    /// The same where ranks divide the batch and nothing else, as on a host.
+    pub(crate) fn data_parallel(&self) -> Self {
+        let one = || Some(vec![1]);
+        Self {
+            tensor: one(),
+            context: one(),
+            pipeline: one(),
+            virtual_stages: one(),
+            expert: one(),
+            expert_tensor: one(),
+            sharding: vec![ShardingKind::None],
+            ..self.clone()
+        }
+    }
+
     /// The corner of the same space that needs the least memory, to check whether anything fits at all.
     pub(crate) fn frugal(&self) -> Self {
         let smallest = |list: &Option<Vec<u32>>| {

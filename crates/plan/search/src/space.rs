@@ -11,7 +11,7 @@
 use std::ops::Range;
 
 use bedplate_layout::{Layout, LayoutRefusal, Sharding};
-use bedplate_perf::{Grid, LayerKey, Problem};
+use bedplate_perf::{Generation, Grid, LayerKey, Problem};
 
 use crate::axes::{allowed, degrees};
 use crate::nearest::{MOST_GPUS, nearest_legal};
@@ -51,7 +51,8 @@ impl Space {
         for precision in &axes.precision {
             problem.check_precision(*precision)?;
         }
-        let mut builder = Builder::new(setup, axes);
+        let on_host = (setup.hardware.generation == Generation::Host).then(|| axes.data_parallel());
+        let mut builder = Builder::new(setup, on_host.as_ref().unwrap_or(axes));
         builder.enumerate();
         builder.refusals.sort();
         Ok(Self {

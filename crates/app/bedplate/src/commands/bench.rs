@@ -1,7 +1,9 @@
 //! `bedplate bench …`: how fast the program's own parts are, next to a named peer.
 
+mod comm;
 mod deploy;
 mod heal;
+mod host_file;
 mod kernels;
 mod machine;
 mod peer;
@@ -23,6 +25,7 @@ Examples:
   bedplate bench schedule --nodes 1000 --pending 10000
   bedplate bench submit --peer slurm
   bedplate bench heal
+  bedplate bench comm --peer gloo,openmpi
   bedplate bench machine
   bedplate bench kernels --peer torch --peer-python venv/bin/python")]
 pub(crate) struct Arguments {
@@ -46,6 +49,11 @@ enum Command {
     Training(training::Arguments),
     /// Seconds until a gang runs again after the loss of a node, and until a killed daemon is back
     Heal(heal::Arguments),
+    /// Collectives between ranks of this machine, next to Gloo and Open MPI
+    Comm(comm::Arguments),
+    /// A rank of `bench comm`
+    #[command(hide = true)]
+    CommRank(comm::rank::Arguments),
     /// Measure this host with the program's own operators, as a catalog file to plan with
     Machine(machine::Arguments),
 }
@@ -60,9 +68,14 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Kernels(arguments) => kernels::run(&arguments, console),
         Command::Training(arguments) => training::run(&arguments, context, console),
         Command::Heal(arguments) => heal::run(&arguments, context, console),
+        Command::Comm(arguments) => comm::run(&arguments, context, console),
+        Command::CommRank(arguments) => comm::rank::run(&arguments),
         Command::Machine(arguments) => machine::run(&arguments, console),
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] =
-    &[&peer::PEER_FAILED, &kernels::TORCH, &training::NOT_MEASURED, &submit::SLURM, &submit::STUCK];
+/// The pages of this command and of its larger parts.
+pub(crate) const PAGES: &[&[&bedplate_diag::Page]] = &[
+    &[&peer::PEER_FAILED, &kernels::TORCH, &training::NOT_MEASURED, &submit::SLURM, &submit::STUCK],
+    comm::PAGES,
+];

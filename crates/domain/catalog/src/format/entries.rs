@@ -1,5 +1,6 @@
 //! One entry of each kind, from a merged table to a checked value.
 
+mod collective;
 mod measured;
 
 use bedplate_document::{DocumentError, Readable, Table};
@@ -87,6 +88,7 @@ impl<'a> Reader<'a> {
             scale_up: self.fabric_name("scale_up", FabricKind::ScaleUp)?,
             host_link: self.fabric_name("host_link", FabricKind::HostLink)?,
             measured: measured::read(self.table)?,
+            collectives: collective::read(self.table)?,
             notes: self.table.optional("notes")?,
             evidence: self.evidence()?,
         };

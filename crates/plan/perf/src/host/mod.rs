@@ -1,8 +1,9 @@
 //! A host that trains by itself, with this program's own runtime.
 //!
 //! Nothing here is fitted: rates are those that `bedplate bench machine` measured on the host, work is counted operator by
-//! operator as `run/network` calls them, and memory is added up from the description that `run/network` allocates by. Layouts are left out: one process
-//! holds the whole model and computes micro-batch after micro-batch.
+//! operator as `run/network` calls them, and memory is added up from the description that `run/network` allocates by. The only layouts are data-parallel
+//! ones: each rank has its share of the host, holds the whole model and computes micro-batch after micro-batch; then the ranks add
+//! up their gradients, in the time that `bedplate bench comm` measured.
 
 mod adapters;
 mod layer;
@@ -13,7 +14,7 @@ mod step;
 
 pub use run::{HostRun, predict_on_host};
 
-use bedplate_catalog::MeasuredRates;
+use bedplate_catalog::{CollectiveCurve, MeasuredRates};
 use bedplate_layout::ComputePrecision;
 use bedplate_transformer::workspace::Widths;
 use bedplate_transformer::{Attention, Positions, Reach, Transformer};
@@ -41,6 +42,8 @@ pub(crate) struct Host {
     moments: f64,
     /// Where only adapters are trained.
     adapters: Option<Adapters>,
+    /// Between several ranks.
+    all_reduce: Option<CollectiveCurve>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -67,13 +70,13 @@ impl Host {
         if workload.stack != Stack::Bedplate {
             return Err(PerfError::UnsupportedStack { stack: workload.stack.name(), on: "a host" });
         }
-        if hardware.gpus > 1 {
-            return Err(PerfError::SeveralHosts { hosts: hardware.gpus });
+        if hardware.gpus > 1 && hardware.all_reduce.is_none() {
+            return Err(PerfError::CollectivesNotMeasured { ranks: hardware.gpus });
         }
         if model.runs.iter().any(|run| matches!(run.layer.attention, Attention::Latent(_))) {
             return Err(PerfError::UnsupportedModel { what: "latent attention" });
         }
-        Ok(Some(Self::new(model, rates, workload)))
+        Ok(Some(Self { all_reduce: hardware.all_reduce, ..Self::new(model, rates, workload) }))
     }
 
     fn new(model: &Transformer, rates: MeasuredRates, workload: &Workload) -> Self {
@@ -97,6 +100,7 @@ impl Host {
                 Task::Lora { rank } => Some(Adapters::of(model, rank)),
                 Task::Pretrain | Task::FineTune => None,
             },
+            all_reduce: None,
         }
     }
 

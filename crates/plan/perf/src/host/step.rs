@@ -3,6 +3,7 @@
 use bedplate_layout::Recompute;
 use bedplate_transformer::Positions;
 use bedplate_transformer::workspace::logits_at_once;
+use bedplate_units::Bytes;
 
 use super::layer::{LayerWork, Place};
 use super::operators::{Stream, Work};
@@ -16,6 +17,8 @@ pub(crate) struct Update {
     pub(crate) compute: f64,
     pub(crate) memory: f64,
     pub(crate) optimizer: f64,
+    /// Adding up the gradients of several ranks.
+    pub(crate) scale_up: f64,
 }
 
 impl Host {
@@ -102,6 +105,7 @@ impl Host {
             compute: work.compute,
             memory: work.memory,
             optimizer: operators.optimizer(trained * (ADAMW_BYTES + copy)),
+            scale_up: self.all_reduce.map_or(0.0, |curve| curve.seconds(Bytes::new(trained * WIDE)).get()),
         }
     }
 }

@@ -189,7 +189,7 @@ impl Limits {
 }
 
 /// Bytes read and written per second by a copy of 256 MB.
-fn copy_rate(device: &Device) -> f64 {
+pub(super) fn copy_rate(device: &Device) -> f64 {
     const NUMBERS: usize = 64 << 20;
     let (from, mut to) = (device.zeros::<f32>(NUMBERS), device.zeros::<f32>(NUMBERS));
     // Pages that were never written to are all the same one.

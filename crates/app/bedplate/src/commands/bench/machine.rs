@@ -12,6 +12,7 @@ use bedplate_kernels::Device;
 use bedplate_units::{Bandwidth, Bytes, FlopRate, Seconds};
 use serde_json::{Value, json};
 
+use super::host_file;
 use super::peer::{PeerFailed, Script};
 use crate::console::Console;
 use crate::machine::{self as system, Machine};
@@ -70,7 +71,9 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     clear(console);
     let path = arguments.out.clone().unwrap_or_else(host::overlay_path);
     let facts = facts(&device, &findings, machine);
-    files::write_own(&path, &overlay::text(&facts, &findings.rates))?;
+    let measured_before = files::read_text(&path.display().to_string()).unwrap_or_default();
+    let collectives = host_file::collectives_of(&measured_before);
+    files::write_own(&path, &format!("{}{collectives}", overlay::text(&facts, &findings.rates)))?;
     if console.is_json() {
         console.json(&report(&findings, &facts, peer.as_deref(), &path.display().to_string()))?;
     } else {

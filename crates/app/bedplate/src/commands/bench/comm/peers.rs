@@ -1,0 +1,291 @@
+//! Who is measured, and how its ranks are started. Peers are installed by package name when they are asked for and missing.
+
+use std::io::{self, Read};
+use std::net::TcpListener;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bedplate_comm::Algorithm;
+use bedplate_diag::{Class, Diagnostic, Page};
+
+use super::gang::{Folder, Gang, GangError};
+use crate::console::Console;
+use crate::machine::Machine;
+use crate::stop::Stop;
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(super) enum Peer {
+    /// torch.distributed with Gloo, over loopback
+    Gloo,
+    /// Open MPI, through its shared memory
+    Openmpi,
+}
+
+impl Peer {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Peer::Gloo => "gloo",
+            Peer::Openmpi => "openmpi",
+        }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(super) enum Transport {
+    /// Shared memory on a host, TCP between hosts
+    Auto,
+    /// TCP, even between ranks of one host
+    Tcp,
+}
+
+impl Transport {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Transport::Auto => "auto",
+            Transport::Tcp => "tcp",
+        }
+    }
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum InstallError {
+    #[error("{peer} is not installed, and installing it failed at `{step}`: {why}")]
+    Step { peer: &'static str, step: String, why: String },
+    #[error("{peer} is not installed, and only root can install {packages} here")]
+    NotRoot { peer: &'static str, packages: &'static str },
+}
+
+pub(in super::super) static NOT_INSTALLED: Page = Page {
+    code: "bench/not-installed",
+    class: Class::User,
+    meaning: "A peer was asked for that this machine does not have, and it could not be installed.",
+    remedy: "install it yourself: `pip install torch` (then name that Python with --peer-python), or the packages openmpi-bin and \
+             libopenmpi-dev",
+};
+
+impl Diagnostic for InstallError {
+    fn page(&self) -> &'static Page {
+        &NOT_INSTALLED
+    }
+}
+
+/// How our own ranks are started.
+#[derive(Clone, Copy)]
+pub(super) struct Ours {
+    pub(super) transport: Transport,
+    pub(super) algorithm: Option<Algorithm>,
+    pub(super) is_private: bool,
+}
+
+impl Ours {
+    pub(super) fn start(&self, ranks: u32) -> Result<Gang, GangError> {
+        let name = format!("bedplate over {}", self.transport.name());
+        let meeting = Meeting::here().map_err(|source| GangError::Start { what: name.clone(), source })?;
+        Gang::start(&name, ranks, |socket| {
+            (0..ranks).map(|rank| self.command(socket, rank, ranks, &meeting)).collect()
+        })
+    }
+
+    pub(super) fn command(
+        &self,
+        socket: &Path,
+        rank: u32,
+        ranks: u32,
+        meeting: &Meeting,
+    ) -> Result<Command, GangError> {
+        let start = |source| GangError::Start { what: "a rank".to_owned(), source };
+        let mut command = Command::new(std::env::current_exe().map_err(start)?);
+        command.args(["bench", "comm-rank", "--socket"]).arg(socket);
+        if let Some(algorithm) = self.algorithm {
+            command.args(["--algorithm", algorithm.name()]);
+        }
+        if self.is_private {
+            command.arg("--private");
+        }
+        meeting.tell(&mut command, rank, ranks);
+        command.env("BEDPLATE_COMM_TRANSPORT", self.transport.name()).env("BEDPLATE_COMM_JOIN", "120");
+        Ok(command)
+    }
+}
+
+/// Where the ranks of a gang meet.
+pub(super) struct Meeting {
+    address: String,
+    port: u16,
+    secret: String,
+}
+
+impl Meeting {
+    /// A free port of this machine, and a secret for this gang alone.
+    pub(super) fn here() -> io::Result<Self> {
+        let listener = TcpListener::bind(("127.0.0.1", 0))?;
+        let mut random = [0u8; 16];
+        std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
+        let secret = random.iter().map(|byte| format!("{byte:02x}")).collect();
+        Ok(Self { address: "127.0.0.1".to_owned(), port: listener.local_addr()?.port(), secret })
+    }
+
+    /// The same at another address of rank 0.
+    pub(super) fn at(self, address: &str) -> Self {
+        Self { address: address.to_owned(), ..self }
+    }
+
+    fn tell(&self, command: &mut Command, rank: u32, ranks: u32) {
+        command
+            .env("RANK", rank.to_string())
+            .env("WORLD_SIZE", ranks.to_string())
+            .env("MASTER_ADDR", &self.address)
+            .env("MASTER_PORT", self.port.to_string())
+            .env("BEDPLATE_SECRET", &self.secret)
+            .env_remove("TORCHELASTIC_USE_AGENT_STORE");
+    }
+}
+
+/// A peer that can be started.
+pub(super) enum Installed {
+    Gloo { python: PathBuf },
+    Openmpi { program: PathBuf, _folder: Folder },
+}
+
+impl Installed {
+    pub(super) fn peer(&self) -> Peer {
+        match self {
+            Installed::Gloo { .. } => Peer::Gloo,
+            Installed::Openmpi { .. } => Peer::Openmpi,
+        }
+    }
+
+    pub(super) fn start(&self, ranks: u32) -> Result<Gang, GangError> {
+        match self {
+            Installed::Gloo { python } => {
+                let start = |source| GangError::Start { what: "gloo".to_owned(), source };
+                let meeting = Meeting::here().map_err(start)?;
+                Gang::start("gloo", ranks, |socket| {
+                    Ok((0..ranks).map(|rank| gloo(python, socket, rank, ranks, &meeting)).collect())
+                })
+            }
+            Installed::Openmpi { program, .. } => {
+                Gang::start("openmpi", ranks, |socket| Ok(vec![mpirun(program, socket, ranks)]))
+            }
+        }
+    }
+}
+
+fn gloo(python: &Path, socket: &Path, rank: u32, ranks: u32, meeting: &Meeting) -> Command {
+    let mut command = Command::new(python);
+    command.args(["-c", include_str!("gloo.py")]).arg(socket);
+    meeting.tell(&mut command, rank, ranks);
+    command.env("GLOO_SOCKET_IFNAME", "lo").env("OMP_NUM_THREADS", "1");
+    command
+}
+
+/// With more ranks than cores its ranks must yield while they wait, which is the setting that its manual recommends.
+fn mpirun(program: &Path, socket: &Path, ranks: u32) -> Command {
+    let mut command = Command::new("mpirun");
+    command.args(["--oversubscribe", "--allow-run-as-root"]);
+    if ranks > Machine::this().cores {
+        command.args(["--mca", "mpi_yield_when_idle", "1"]);
+    }
+    command.args(["-np", &ranks.to_string()]).arg(program).arg(socket);
+    command
+}
+
+/// Finds a peer, and installs what is missing.
+pub(super) fn install(peer: Peer, python: Option<&Path>, console: &Console) -> Result<Installed, Stop> {
+    match peer {
+        Peer::Gloo => Ok(Installed::Gloo { python: torch(python, console)? }),
+        Peer::Openmpi => openmpi(console),
+    }
+}
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn torch(named: Option<&Path>, console: &Console) -> Result<PathBuf, InstallError> {
+    let folder = cache().join("torch");
+    let own = folder.join("bin/python");
+    let named: Vec<PathBuf> = named.map_or(vec!["python3".into(), own.clone()], |path| vec![path.to_owned()]);
+    let check = "import torch.distributed as d, sys; sys.exit(not d.is_gloo_available())";
+    let has_gloo = |python: &PathBuf| step(Peer::Gloo, python, &["-c", check], 3 * MINUTE).is_ok();
+    if let Some(python) = named.iter().find(|python| has_gloo(python)) {
+        return Ok(python.clone());
+    }
+    if !named.contains(&own) {
+        let step = format!("{} -c 'import torch'", named[0].display());
+        return Err(InstallError::Step {
+            peer: "gloo",
+            step,
+            why: "this Python has no torch with Gloo".into(),
+        });
+    }
+    console.say(&format!("installing torch into {}", folder.display()));
+    let place = folder.display().to_string();
+    step(Peer::Gloo, Path::new("python3"), &["-m", "venv", &place], 3 * MINUTE)?;
+    let pip = ["-m", "pip", "install", "--quiet", "torch"];
+    let small = [&pip[..], &["--index-url", "https://download.pytorch.org/whl/cpu"]].concat();
+    if step(Peer::Gloo, &own, &small, 30 * MINUTE).is_err() {
+        step(Peer::Gloo, &own, &pip, 60 * MINUTE)?;
+    }
+    Ok(own)
+}
+
+fn openmpi(console: &Console) -> Result<Installed, Stop> {
+    const PACKAGES: &str = "openmpi-bin and libopenmpi-dev";
+    let is_there = |program: &str| step(Peer::Openmpi, Path::new(program), &["--version"], MINUTE).is_ok();
+    if !(is_there("mpirun") && is_there("mpicc")) {
+        if !nix::unistd::geteuid().is_root() {
+            return Err(InstallError::NotRoot { peer: "openmpi", packages: PACKAGES }.into());
+        }
+        console.say(&format!("installing {PACKAGES}"));
+        let packages =
+            ["install", "-y", "--no-install-recommends", "openmpi-bin", "libopenmpi-dev", "gcc", "libc6-dev"];
+        step(Peer::Openmpi, Path::new("apt-get"), &packages, 30 * MINUTE)?;
+    }
+    let folder = Folder::make()?;
+    let (source, program) = (folder.path().join("rank.c"), folder.path().join("rank"));
+    crate::files::write_own(&source, include_str!("openmpi.c"))?;
+    let [from, to] = [&source, &program].map(|path| path.display().to_string());
+    step(Peer::Openmpi, Path::new("mpicc"), &["-O3", "-march=native", "-o", &to, &from], 5 * MINUTE)?;
+    Ok(Installed::Openmpi { program, _folder: folder })
+}
+
+/// Where what is installed for the user goes.
+fn cache() -> PathBuf {
+    let home = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let cache = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")));
+    cache.unwrap_or_else(std::env::temp_dir).join("bedplate/peers")
+}
+
+fn step(peer: Peer, program: &Path, arguments: &[&str], at_most: Duration) -> Result<String, InstallError> {
+    run_within(Command::new(program).args(arguments), at_most).map_err(|why| InstallError::Step {
+        peer: peer.name(),
+        step: format!("{} {}", program.display(), arguments.join(" ").lines().next().unwrap_or_default()),
+        why,
+    })
+}
+
+/// What a command printed, if it succeeds in time; otherwise its last line.
+pub(super) fn run_within(command: &mut Command, at_most: Duration) -> Result<String, String> {
+    let text = |error: io::Error| error.to_string();
+    let folder = Folder::make().map_err(|error| error.to_string())?;
+    let path = folder.path().join("output");
+    let output = std::fs::File::create(&path).map_err(text)?;
+    let errors = output.try_clone().map_err(text)?;
+    let mut child = command.stdin(Stdio::null()).stdout(output).stderr(errors).spawn().map_err(text)?;
+    let began = Instant::now();
+    let status = loop {
+        match child.try_wait().map_err(text)? {
+            Some(status) => break status,
+            None if began.elapsed() > at_most => {
+                let _ = child.kill();
+                let _ = child.wait();
+                return Err(format!("it did not end within {} s", at_most.as_secs()));
+            }
+            None => thread::sleep(Duration::from_millis(5)),
+        }
+    };
+    let said = String::from_utf8_lossy(&std::fs::read(&path).map_err(text)?).into_owned();
+    let last = || said.lines().rfind(|line| !line.trim().is_empty()).unwrap_or("nothing was said").to_owned();
+    if status.success() { Ok(said) } else { Err(last()) }
+}

@@ -1,0 +1,34 @@
+//! `bedplate comm …`: what ranks did together.
+
+mod flight;
+
+use bedplate_diag::Page;
+
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate comm flight /tmp/flight
+  bedplate comm flight /tmp/flight --json
+
+Ranks write their flight records into the folder BEDPLATE_FLIGHT. See docs/comm.md.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Compare the flight records of all ranks: which rank has not entered which collective
+    Flight(flight::Arguments),
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    match &arguments.command {
+        Command::Flight(arguments) => flight::run(arguments, console),
+    }
+}
+
+pub(crate) const PAGES: &[&Page] = flight::PAGES;
