@@ -29,6 +29,7 @@ mod options;
 mod ranks;
 mod readers;
 mod retention;
+mod run_secrets;
 mod server;
 mod state;
 mod tls;

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 
 use crate::control_thread::ControlThread;
 use crate::leases::Leases;
+use crate::run_secrets::RunSecrets;
 use crate::tokens::{Identity, Tokens};
 
 /// No line of the protocol is longer.
@@ -36,6 +37,7 @@ const INBOX: usize = 1_024;
 #[derive(Debug)]
 pub(crate) struct Links {
     leases: Arc<Leases>,
+    secrets: RunSecrets,
     open: Mutex<BTreeMap<LinkId, mpsc::Sender<ToAgent>>>,
     next_link: AtomicU64,
     reads: Mutex<BTreeMap<u64, oneshot::Sender<Chunk>>>,
@@ -51,9 +53,9 @@ pub(crate) struct Chunk {
 }
 
 impl Links {
-    pub(crate) fn new(leases: Arc<Leases>) -> Self {
+    pub(crate) fn new(leases: Arc<Leases>, secrets: RunSecrets) -> Self {
         let (open, reads) = (Mutex::default(), Mutex::default());
-        Self { leases, open, next_link: AtomicU64::new(0), reads, next_read: AtomicU64::new(0) }
+        Self { leases, secrets, open, next_link: AtomicU64::new(0), reads, next_read: AtomicU64::new(0) }
     }
 
     pub(crate) fn count(&self) -> usize {
@@ -67,7 +69,8 @@ impl Links {
         }
     }
 
-    pub(crate) fn send(&self, link: LinkId, message: ToAgent) {
+    pub(crate) fn send(&self, link: LinkId, mut message: ToAgent) {
+        self.secrets.add_to(&mut message);
         let mut open = self.open();
         if let Some(outbox) = open.get(&link)
             && outbox.try_send(message).is_err()

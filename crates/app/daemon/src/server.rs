@@ -34,6 +34,7 @@ use crate::metrics::Metrics;
 use crate::options::Options;
 use crate::readers::Readers;
 use crate::retention;
+use crate::run_secrets::RunSecrets;
 use crate::state::StateDirectory;
 use crate::tls::Encryption;
 use crate::tokens::{Role, Tokens, Wanted};
@@ -187,7 +188,7 @@ impl Daemon {
         };
         let listener = listen(address).map_err(|source| DaemonError::Listen { address, source })?;
         let leases = Arc::new(Leases::new(clock.clone(), options.rules.silence));
-        let links = Arc::new(Links::new(leases.clone()));
+        let links = Arc::new(Links::new(leases.clone(), RunSecrets::open(state)?));
         let hub = Arc::new(Hub::new(clock.now().0, options.limits.events_behind));
         let metrics = Arc::new(Metrics::new());
         let (failure, failures) = mpsc::unbounded_channel();

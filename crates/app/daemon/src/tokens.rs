@@ -274,9 +274,13 @@ fn node_hash(token: &TokenHash, node: &str) -> TokenHash {
 }
 
 fn new_secret() -> String {
-    let mut bytes = [0; 32];
+    format!("{PREFIX}{}", hexadecimal(&random_bytes::<32>()))
+}
+
+pub(crate) fn random_bytes<const COUNT: usize>() -> [u8; COUNT] {
+    let mut bytes = [0; COUNT];
     SystemRandom::new().fill(&mut bytes).expect("the system gives random bytes");
-    format!("{PREFIX}{}", hexadecimal(&bytes))
+    bytes
 }
 
 pub(crate) fn hexadecimal(bytes: &[u8]) -> String {

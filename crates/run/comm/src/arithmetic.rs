@@ -3,6 +3,9 @@
 //! Numbers are taken in tiles that stay in the first cache: a tile is widened from the first source, the others are
 //! accumulated, and the result goes to every target. A target may be one of the sources.
 
+#[cfg(test)]
+mod tests;
+
 use bedplate_kernels::Bf16;
 use half::f16;
 

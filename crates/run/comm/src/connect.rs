@@ -329,12 +329,12 @@ impl<'a> Connections<'a> {
         }
         let remote: Vec<usize> =
             (0..members.len()).filter(|index| *index != me && lanes[*index].is_none()).collect();
-        // As for links: the lower rank calls, and need not wait for the other to be here.
-        for index in remote.iter().filter(|index| self.core.rank < ranks[**index]) {
+        // As for links: the higher rank calls, and need not wait for the other to be here.
+        for index in remote.iter().filter(|index| self.core.rank > ranks[**index]) {
             let sockets = self.call_streams(&key, ranks[*index])?;
             lanes[*index] = Some(Lane::Streams(sockets));
         }
-        for index in remote.iter().filter(|index| self.core.rank > ranks[**index]) {
+        for index in remote.iter().filter(|index| self.core.rank < ranks[**index]) {
             let sockets = self.fetch_streams(&key, ranks[*index])?;
             lanes[*index] = Some(Lane::Streams(sockets));
         }

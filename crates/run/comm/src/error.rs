@@ -19,9 +19,9 @@ pub enum Fault {
     #[error("rank {rank} has been silent for {seconds} s")]
     Silent { rank: u32, seconds: u64 },
     #[error(
-        "ranks disagree on call {number} of group `{group}`: rank {a_rank} makes {a}, rank {b_rank} makes {b}"
+        "ranks disagree on call {number} of group `{group}`: rank {a_rank} makes {a}, rank {b_rank} {} {b}", ahead(*number, *b_number)
     )]
-    Mismatch { group: String, number: u64, a_rank: u32, a: Call, b_rank: u32, b: Call },
+    Mismatch { group: String, number: u64, a_rank: u32, a: Call, b_rank: u32, b_number: u64, b: Call },
     #[error(
         "rank {sender} sends {sent} numbers to rank {receiver}, which expects {expected} (call {number} of group `{group}`)"
     )]
@@ -58,6 +58,10 @@ impl Fault {
             _ => None,
         }
     }
+}
+
+fn ahead(number: u64, other: u64) -> String {
+    if number == other { "makes".to_owned() } else { format!("is at call {other},") }
 }
 
 fn ranks(missing: &[u32]) -> String {

@@ -96,7 +96,10 @@ impl Host<'_> {
         let Visitor { purpose: Purpose::Arrive(arrival), stream } = visitor else { return Ok(()) };
         let address = stream.peer_addr().ok().map(|address| address.ip());
         let guest = Guest { arrival, address, stream: Some(stream) };
-        self.compare(&guest.arrival)?;
+        if let Err(refusal) = self.compare(&guest.arrival) {
+            guests.push(guest);
+            return Err(refusal);
+        }
         let same = guests
             .iter()
             .position(|other| guest.arrival.rank.is_some() && other.arrival.rank == guest.arrival.rank);

@@ -87,14 +87,7 @@ impl Monitor<'_> {
 
     fn take(&self, rank: u32, (message, descriptor): Received) {
         match (message, descriptor) {
-            (Message::Fault(fault), _) => {
-                if let Some(lost) = fault.lost_rank().filter(|lost| *lost != self.core.rank)
-                    && let Some(link) = &self.core.links[lost as usize]
-                {
-                    link.set_state(State::Gone);
-                }
-                self.core.watch.raise(fault);
-            }
+            (Message::Fault(fault), _) => self.take_fault(rank, fault),
             (Message::Leave, _) => self.core.note_left(rank),
             (Message::Forget { id }, _) => self.core.windows.remove_theirs(rank, id),
             (Message::Window { id, bytes }, Some(descriptor)) => {
@@ -113,6 +106,20 @@ impl Monitor<'_> {
             }
             _ => {}
         }
+    }
+
+    /// A rank that is told of its own loss has lost the one that tells it.
+    fn take_fault(&self, from: u32, fault: Fault) {
+        let fault = match fault.lost_rank() {
+            Some(lost) if lost == self.core.rank => {
+                Fault::Lost { rank: from, why: format!("it has lost contact with this rank, {lost}") }
+            }
+            _ => fault,
+        };
+        if let Some(link) = fault.lost_rank().and_then(|lost| self.core.links[lost as usize].as_ref()) {
+            link.set_state(State::Gone);
+        }
+        self.core.watch.raise(fault);
     }
 
     fn lose(&self, rank: u32, error: &std::io::Error) {

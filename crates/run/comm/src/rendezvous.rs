@@ -37,6 +37,8 @@ pub struct Options {
     /// Connections between two ranks on different hosts.
     pub streams: u32,
     pub transport: Transport,
+    /// The port at which peers reach this rank, where it is not the one that it listens on: a forwarded port, or a relay.
+    pub reached_at: Option<u16>,
     /// Of rank 0, used by all.
     pub table: Table,
     /// How many calls the flight recorder keeps.
@@ -65,6 +67,7 @@ impl Default for Options {
             patience: Duration::from_secs(600),
             streams: 2,
             transport: Transport::Automatic,
+            reached_at: None,
             table: Table::default(),
             recorded: 1024,
             flight: None,

@@ -48,7 +48,16 @@ impl Waiting<'_> {
         }
     }
 
-    pub(crate) fn mismatch(&self, a_rank: u32, a: Call, b_rank: u32, b: Call) -> Fault {
-        Fault::Mismatch { group: self.group.to_owned(), number: self.number, a_rank, a, b_rank, b }
+    /// What this rank and a peer call, and the number of the peer's call.
+    pub(crate) fn mismatch(&self, peer: u32, number: u64, theirs: Call) -> Fault {
+        Fault::Mismatch {
+            group: self.group.to_owned(),
+            number: self.number,
+            a_rank: self.core.rank,
+            a: self.call,
+            b_rank: peer,
+            b_number: number,
+            b: theirs,
+        }
     }
 }

@@ -156,3 +156,70 @@ impl Member {
         SocketAddr::new(self.address.unwrap_or(meeting), self.port)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Call, Format, Operation};
+    use proptest::prelude::*;
+
+    fn messages() -> Vec<Message> {
+        let call = Call::new(Operation::AllReduce, Format::Bf16, 7);
+        let stalled = Fault::Stalled {
+            rank: 1,
+            group: "data".into(),
+            number: 9,
+            call,
+            missing: vec![2, 3],
+            seconds: 600,
+        };
+        vec![
+            Message::Alive,
+            Message::Fault(stalled),
+            Message::Fault(Fault::Lost { rank: 3, why: "gone".into() }),
+            Message::Board { group: "world#1:0,1".into(), members: 2 },
+            Message::Window { id: 4, bytes: 1 << 30 },
+            Message::Forget { id: 4 },
+            Message::Leave,
+        ]
+    }
+
+    #[test]
+    fn messages_survive_any_cut_into_pieces() {
+        let bytes: Vec<u8> = messages().iter().flat_map(|message| frame(message).unwrap()).collect();
+        for piece in 1..40 {
+            let (mut kept, mut found) = (Vec::new(), Vec::new());
+            for chunk in bytes.chunks(piece) {
+                kept.extend_from_slice(chunk);
+                while let Some(message) = take_frame::<Message>(&mut kept).unwrap() {
+                    found.push(message);
+                }
+            }
+            assert_eq!(found, messages());
+        }
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_is_refused_before_there_is_room_for_it() {
+        let mut bytes = u32::MAX.to_le_bytes().to_vec();
+        assert!(take_frame::<Message>(&mut bytes).is_err());
+        assert!(read_frame::<Message>(&mut &bytes[..]).is_err());
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_a_message_an_error_or_not_yet_whole(mut bytes in prop::collection::vec(any::<u8>(), 0..200)) {
+            let _ = take_frame::<Message>(&mut bytes.clone());
+            let _ = take_frame::<Purpose>(&mut bytes.clone());
+            let _ = take_frame::<Reply>(&mut bytes);
+        }
+
+        #[test]
+        fn damaged_messages_are_an_error_or_another_message(which in 0usize..7, at in 0usize..200, byte: u8) {
+            let mut bytes = frame(&messages()[which]).unwrap();
+            let at = at % bytes.len();
+            bytes[at] = byte;
+            let _ = take_frame::<Message>(&mut bytes);
+        }
+    }
+}

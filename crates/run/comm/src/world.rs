@@ -437,6 +437,7 @@ fn arrival(rank: Option<u32>, world: Option<u32>, epoch: u64, port: u16, options
         Transport::Tcp => format!("{}/{}/{port}", host_identity(), process),
         Transport::Hosts(ranks) => format!("{}/{}", host_identity(), rank.unwrap_or(0) / ranks.max(1)),
     };
+    let port = options.reached_at.unwrap_or(port);
     Arrival { epoch, world, rank, host, port, who, version: VERSION.to_owned() }
 }
 

@@ -83,15 +83,15 @@ fn cuts(bytes: usize, streams: usize) -> Vec<(usize, usize)> {
 }
 
 impl Lanes {
-    /// Sends and receives messages of one call, at most one in each direction for each member.
+    /// Sends and receives messages of one call, at most one in each direction for each member. They carry the call that the
+    /// member made, of which this may be a step.
     pub(super) fn exchange(
         &mut self,
-        call: &Call,
         sends: &[(usize, Span)],
         receives: &[(usize, Span)],
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
-        let tag = Tag::new(waiting.number, call);
+        let tag = Tag::new(waiting.number, &waiting.call);
         let tagged = |list: &[(usize, Span)]| -> Vec<(usize, Span, Tag)> {
             list.iter().map(|(peer, span)| (*peer, *span, tag)).collect()
         };
@@ -211,7 +211,7 @@ impl Lanes {
         let (me, peer) = (self.ranks[self.me], self.ranks[parcel.peer]);
         if theirs != parcel.tag {
             let their_call = theirs.call().unwrap_or(waiting.call);
-            return Err(waiting.mismatch(me, waiting.call, peer, their_call));
+            return Err(waiting.mismatch(peer, theirs.number, their_call));
         }
         if bytes == parcel.span.bytes as u64 {
             return Ok(());

@@ -2,6 +2,9 @@
 //!
 //! Sums are in the order of members, whoever computes them and however the work is cut.
 
+#[cfg(test)]
+mod tests;
+
 use std::ops::Range;
 
 use crate::arithmetic::{Combine, combine};

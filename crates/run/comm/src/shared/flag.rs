@@ -32,7 +32,7 @@ impl Pace {
     /// For `ranks` that share `cores`. A rank that has its core to itself looks for some ten microseconds; where ranks share
     /// cores the one that is waited for may need this one.
     pub(crate) fn of(ranks: usize, cores: usize) -> Self {
-        if ranks <= cores { Self { looks: 2_000, yields: 50 } } else { Self { looks: 40, yields: 200 } }
+        if ranks <= cores { Self { looks: 400, yields: 100 } } else { Self { looks: 40, yields: 200 } }
     }
 }
 

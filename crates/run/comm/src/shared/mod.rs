@@ -98,7 +98,8 @@ impl Shared {
         let is_small = call.part_bytes() * members <= SMALL;
         let window =
             |span: Span| if is_small || span.bytes == 0 { None } else { self.windows.find_own(span) };
-        let mine = Entered::new(self.number, call, window(source), window(target));
+        // What the member called, of which this may be a step.
+        let mine = Entered::new(self.number, &waiting.call, window(source), window(target));
         self.wait_for_all(self.guard, waiting)?;
         if self.me == 0 {
             self.board.counter(self.number).reset();
@@ -387,10 +388,9 @@ impl Shared {
         if theirs.agrees(mine) {
             return Ok(theirs);
         }
-        let call = |entered: &Entered| {
-            entered.call().unwrap_or_else(|| Call::new(Operation::Barrier, crate::Format::U8, 0))
-        };
-        Err(waiting.mismatch(self.ranks[self.me], call(mine), self.ranks[member], call(&theirs)))
+        // A cell that holds no call is not one of ours.
+        let call = theirs.call().unwrap_or(waiting.call);
+        Err(waiting.mismatch(self.ranks[member], waiting.number, call))
     }
 
     /// Tells the others that a slot or an entry is ready.

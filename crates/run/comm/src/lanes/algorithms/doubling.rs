@@ -25,10 +25,10 @@ impl Lanes {
         let folded = members - power;
         if self.me < 2 * folded {
             if self.me.is_multiple_of(2) {
-                self.exchange(call, &[(self.me + 1, ends.target)], &[], waiting)?;
-                return self.exchange(call, &[], &[(self.me + 1, ends.target)], waiting);
+                self.exchange(&[(self.me + 1, ends.target)], &[], waiting)?;
+                return self.exchange(&[], &[(self.me + 1, ends.target)], waiting);
             }
-            self.exchange(call, &[], &[(self.me - 1, room)], waiting)?;
+            self.exchange(&[], &[(self.me - 1, room)], waiting)?;
             combine_into(call, 0, &[room, ends.target], ends.target);
         }
         let place = if self.me < 2 * folded { self.me / 2 } else { self.me - folded };
@@ -36,13 +36,13 @@ impl Lanes {
         let mut distance = 1;
         while distance < power {
             let partner = member(place ^ distance);
-            self.exchange(call, &[(partner, ends.target)], &[(partner, room)], waiting)?;
+            self.exchange(&[(partner, ends.target)], &[(partner, room)], waiting)?;
             self.combine_with(call, partner, room, ends.target);
             distance *= 2;
         }
         combine_into(call, members, &[ends.target], ends.target);
         if self.me < 2 * folded {
-            self.exchange(call, &[(self.me - 1, ends.target)], &[], waiting)?;
+            self.exchange(&[(self.me - 1, ends.target)], &[], waiting)?;
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ impl Lanes {
                 _ => (middle..mine.end, mine.start..middle),
             };
             let incoming = numbers(call, room, 0, &kept);
-            self.exchange(call, &[(partner, part(&sent))], &[(partner, incoming)], waiting)?;
+            self.exchange(&[(partner, part(&sent))], &[(partner, incoming)], waiting)?;
             self.combine_with(call, partner, incoming, part(&kept));
             given.push((partner, sent));
             mine = kept;
@@ -78,7 +78,7 @@ impl Lanes {
         }
         combine_into(call, members, &[part(&mine)], part(&mine));
         for (partner, theirs) in given.into_iter().rev() {
-            self.exchange(call, &[(partner, part(&mine))], &[(partner, part(&theirs))], waiting)?;
+            self.exchange(&[(partner, part(&mine))], &[(partner, part(&theirs))], waiting)?;
             mine = mine.start.min(theirs.start)..mine.end.max(theirs.end);
         }
         Ok(())

@@ -53,7 +53,7 @@ impl Lanes {
             (Operation::Reduce, _) => self.pairwise_reduce(call, ends, waiting),
             (Operation::Gather, _) => self.gather(call, ends, waiting),
             (Operation::Scatter, _) => self.scatter(call, ends, waiting),
-            (Operation::Barrier, _) => self.barrier(call, waiting),
+            (Operation::Barrier, _) => self.barrier(waiting),
             (operation, _) => unreachable!("{operation} is no collective of equal parts"),
         }
     }

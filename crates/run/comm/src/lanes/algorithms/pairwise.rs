@@ -21,7 +21,7 @@ impl Lanes {
         let all = |member: usize| numbers(call, ends.target, 0, &share(len, member, members));
         let sends: Vec<_> = self.others().map(|peer| (peer, all(self.me))).collect();
         let receives: Vec<_> = self.others().map(|peer| (peer, all(peer))).collect();
-        self.exchange(call, &sends, &receives, waiting)
+        self.exchange(&sends, &receives, waiting)
     }
 
     /// Each member sums its share of the whole into the same place of its target.
@@ -77,7 +77,7 @@ impl Lanes {
         let place = |member: usize| room.part(member * own.bytes, own.bytes);
         let sends: Vec<_> = self.others().map(|peer| (peer, theirs(peer))).collect();
         let receives: Vec<_> = self.others().map(|peer| (peer, place(peer))).collect();
-        self.exchange(call, &sends, &receives, waiting)?;
+        self.exchange(&sends, &receives, waiting)?;
         let me = self.me;
         let sources: Vec<Span> =
             (0..members).map(|member| if member == me { own } else { place(member) }).collect();
@@ -96,7 +96,7 @@ impl Lanes {
         copy_into(ends.source, place(self.me));
         let sends: Vec<_> = self.others().map(|peer| (peer, ends.source)).collect();
         let receives: Vec<_> = self.others().map(|peer| (peer, place(peer))).collect();
-        self.exchange(call, &sends, &receives, waiting)
+        self.exchange(&sends, &receives, waiting)
     }
 
     pub(super) fn pairwise_all_to_all(
@@ -123,7 +123,7 @@ impl Lanes {
         copy_into(from[self.me], to[self.me]);
         let sends: Vec<_> = self.others().map(|peer| (peer, from[peer])).collect();
         let receives: Vec<_> = self.others().map(|peer| (peer, to[peer])).collect();
-        self.exchange(call, &sends, &receives, waiting)
+        self.exchange(&sends, &receives, waiting)
     }
 
     pub(super) fn pairwise_reduce(
@@ -136,14 +136,14 @@ impl Lanes {
         for segment in segments(call, call.len as usize) {
             let own = numbers(call, ends.source, 0, &segment);
             if self.me != root {
-                self.exchange(call, &[(root, own)], &[], waiting)?;
+                self.exchange(&[(root, own)], &[], waiting)?;
                 continue;
             }
             let members = self.members();
             let room = self.room(own.bytes * members);
             let place = |member: usize| room.part(member * own.bytes, own.bytes);
             let receives: Vec<_> = self.others().map(|peer| (peer, place(peer))).collect();
-            self.exchange(call, &[], &receives, waiting)?;
+            self.exchange(&[], &receives, waiting)?;
             let sources: Vec<Span> =
                 (0..members).map(|member| if member == root { own } else { place(member) }).collect();
             combine_into(call, members, &sources, numbers(call, ends.target, 0, &segment));
@@ -154,23 +154,23 @@ impl Lanes {
     pub(super) fn gather(&mut self, call: &Call, ends: Ends, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let (len, root) = (call.len as usize, call.root as usize);
         if self.me != root {
-            return self.exchange(call, &[(root, ends.source)], &[], waiting);
+            return self.exchange(&[(root, ends.source)], &[], waiting);
         }
         let place = |member: usize| numbers(call, ends.target, member * len, &(0..len));
         copy_into(ends.source, place(root));
         let receives: Vec<_> = self.others().map(|peer| (peer, place(peer))).collect();
-        self.exchange(call, &[], &receives, waiting)
+        self.exchange(&[], &receives, waiting)
     }
 
     pub(super) fn scatter(&mut self, call: &Call, ends: Ends, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let (len, root) = (call.len as usize, call.root as usize);
         if self.me != root {
-            return self.exchange(call, &[], &[(root, ends.target)], waiting);
+            return self.exchange(&[], &[(root, ends.target)], waiting);
         }
         let part = |member: usize| numbers(call, ends.source, member * len, &(0..len));
         copy_into(part(root), ends.target);
         let sends: Vec<_> = self.others().map(|peer| (peer, part(peer))).collect();
-        self.exchange(call, &sends, &[], waiting)
+        self.exchange(&sends, &[], waiting)
     }
 }
 

@@ -31,7 +31,7 @@ impl Lanes {
             let target = |member: usize| numbers(call, ends.target, 0, &part(member));
             let mine = target(self.me);
             self.pass_sums(call, source, mine, waiting)?;
-            self.pass_on(call, target, waiting)?;
+            self.pass_on(target, waiting)?;
         }
         Ok(())
     }
@@ -59,7 +59,7 @@ impl Lanes {
         let len = call.len as usize;
         copy_into(ends.source, numbers(call, ends.target, self.me * len, &(0..len)));
         for segment in segments(call, len) {
-            self.pass_on(call, |member| numbers(call, ends.target, member * len, &segment), waiting)?;
+            self.pass_on(|member| numbers(call, ends.target, member * len, &segment), waiting)?;
         }
         Ok(())
     }
@@ -82,7 +82,7 @@ impl Lanes {
             let own = part(about);
             let is_last = step + 1 == members;
             let incoming = room.part(step % 2 * longest, own.bytes);
-            self.exchange(call, &[(next, outgoing)], &[(previous, incoming)], waiting)?;
+            self.exchange(&[(next, outgoing)], &[(previous, incoming)], waiting)?;
             let sum = if is_last { target } else { incoming };
             combine_into(call, if is_last { members } else { 0 }, &[incoming, own], sum);
             outgoing = sum;
@@ -94,17 +94,12 @@ impl Lanes {
     }
 
     /// What each member has goes round until all have it.
-    fn pass_on(
-        &mut self,
-        call: &Call,
-        part: impl Fn(usize) -> Span,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
+    fn pass_on(&mut self, part: impl Fn(usize) -> Span, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let members = self.members();
         let (next, previous) = ((self.me + 1) % members, self.before(1));
         for step in 0..members - 1 {
             let (outgoing, incoming) = (part(self.before(step)), part(self.before(step + 1)));
-            self.exchange(call, &[(next, outgoing)], &[(previous, incoming)], waiting)?;
+            self.exchange(&[(next, outgoing)], &[(previous, incoming)], waiting)?;
         }
         Ok(())
     }

@@ -40,13 +40,13 @@ impl Lanes {
                 None => numbers(call, ends.source, 0, &segment),
                 Some(parent) => {
                     let part = numbers(call, ends.target, 0, &segment);
-                    self.exchange(call, &[], &[(parent, part)], waiting)?;
+                    self.exchange(&[], &[(parent, part)], waiting)?;
                     part
                 }
             };
             // The farthest first: it has the most to do.
             let sends: Vec<_> = branch.children.iter().rev().map(|child| (*child, part)).collect();
-            self.exchange(call, &sends, &[], waiting)?;
+            self.exchange(&sends, &[], waiting)?;
         }
         Ok(())
     }
@@ -68,25 +68,25 @@ impl Lanes {
             let place = |index: usize| room.part(index * own.bytes, own.bytes);
             let receives: Vec<_> =
                 branch.children.iter().enumerate().map(|(index, child)| (*child, place(index))).collect();
-            self.exchange(call, &[], &receives, waiting)?;
+            self.exchange(&[], &receives, waiting)?;
             let mut sources = vec![own];
             sources.extend(receives.iter().map(|(_, place)| *place));
             let divide_by = if branch.parent.is_none() { self.members() } else { 0 };
             combine_into(call, divide_by, &sources, sum);
             if let Some(parent) = branch.parent {
-                self.exchange(call, &[(parent, sum)], &[], waiting)?;
+                self.exchange(&[(parent, sum)], &[], waiting)?;
             }
         }
         Ok(())
     }
 
     /// Each member hears, in growing distance, from all before it.
-    pub(super) fn barrier(&mut self, call: &Call, waiting: &Waiting<'_>) -> Result<(), Fault> {
+    pub(super) fn barrier(&mut self, waiting: &Waiting<'_>) -> Result<(), Fault> {
         let members = self.members();
         let mut distance = 1;
         while distance < members {
             let (to, from) = ((self.me + distance) % members, (self.me + members - distance) % members);
-            self.exchange(call, &[(to, Span::NOTHING)], &[(from, Span::NOTHING)], waiting)?;
+            self.exchange(&[(to, Span::NOTHING)], &[(from, Span::NOTHING)], waiting)?;
             distance *= 2;
         }
         Ok(())

@@ -1,0 +1,128 @@
+//! Ranks as processes of their own: this test program, started again for one of its tests.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::Duration;
+
+use bedplate_comm::{Options, Rendezvous, Transport, World};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+use crate::fixture::{SECRET, free_port, options};
+
+/// A rank, and the lines that it prints.
+pub(crate) struct RankProcess {
+    child: Child,
+    lines: BufReader<ChildStdout>,
+}
+
+impl RankProcess {
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(Pid::from_raw(self.child.id() as i32), signal).expect("the rank has not been waited for");
+    }
+
+    /// The next line that the rank prints for the test; none when it has ended.
+    pub(crate) fn line(&mut self) -> Option<String> {
+        let mut line = String::new();
+        loop {
+            line.clear();
+            if self.lines.read_line(&mut line).expect("a pipe can be read") == 0 {
+                return None;
+            }
+            // The test program prints lines of its own, and may leave one open.
+            if let Some((_, said)) = line.split_once("RANK ") {
+                return Some(said.trim_end().to_owned());
+            }
+        }
+    }
+}
+
+impl Drop for RankProcess {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// How ranks are started.
+pub(crate) struct Launch {
+    /// The test that each runs.
+    pub(crate) test: &'static str,
+    pub(crate) world: u32,
+    pub(crate) transport: Transport,
+    pub(crate) deadline: Duration,
+    /// Where rank 0 listens.
+    pub(crate) address: String,
+    pub(crate) port: u16,
+    /// What is put in front of a rank's command.
+    pub(crate) prefix: fn(u32) -> Vec<String>,
+    pub(crate) flight: Option<PathBuf>,
+}
+
+impl Launch {
+    pub(crate) fn new(test: &'static str, world: u32, transport: Transport, deadline: Duration) -> Self {
+        let (address, port) = ("127.0.0.1".to_owned(), free_port());
+        Self { test, world, transport, deadline, address, port, prefix: |_| Vec::new(), flight: None }
+    }
+
+    pub(crate) fn start(&self) -> Vec<RankProcess> {
+        (0..self.world).map(|rank| self.start_rank(rank)).collect()
+    }
+
+    fn start_rank(&self, rank: u32) -> RankProcess {
+        let transport = match self.transport {
+            Transport::Automatic => "0".to_owned(),
+            Transport::Tcp => "1".to_owned(),
+            Transport::Hosts(ranks) => format!("{}", ranks + 1),
+        };
+        let program = std::env::current_exe().expect("the test has a program").display().to_string();
+        let words =
+            [program.as_str(), "--exact", self.test, "--nocapture", "--test-threads=1"].map(str::to_owned);
+        let words: Vec<String> = (self.prefix)(rank).into_iter().chain(words).collect();
+        let mut command = Command::new(&words[0]);
+        let (world, port, deadline) = (self.world, self.port, self.deadline.as_millis());
+        command.args(&words[1..]).env("COMM_RANK", format!("{rank} {world} {port} {transport} {deadline}"));
+        command.env("COMM_ADDRESS", &self.address);
+        if let Some(folder) = &self.flight {
+            command.env("BEDPLATE_FLIGHT", folder);
+        }
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().expect("a rank starts");
+        let lines = BufReader::new(child.stdout.take().expect("its output is a pipe"));
+        RankProcess { child, lines }
+    }
+}
+
+/// Starts all ranks of a world on this machine.
+pub(crate) fn start(
+    test: &'static str,
+    world: u32,
+    transport: Transport,
+    deadline: Duration,
+) -> Vec<RankProcess> {
+    Launch::new(test, world, transport, deadline).start()
+}
+
+/// In a process that [`start`] started: its world.
+pub(crate) fn world() -> Option<World> {
+    let place = std::env::var("COMM_RANK").ok()?;
+    let numbers: Vec<u64> = place.split(' ').map(|number| number.parse().expect("a number")).collect();
+    let transport = match numbers[3] {
+        0 => Transport::Automatic,
+        1 => Transport::Tcp,
+        ranks => Transport::Hosts(ranks as u32 - 1),
+    };
+    let flight = std::env::var_os("BEDPLATE_FLIGHT").map(PathBuf::from);
+    let options = Options { deadline: Duration::from_millis(numbers[4]), flight, ..options(transport) };
+    let (rank, size, port) = (numbers[0] as u32, numbers[1] as u32, numbers[2] as u16);
+    let address = std::env::var("COMM_ADDRESS").expect("the rank is told where to meet");
+    let rendezvous = Rendezvous { address, ..Rendezvous::on_this_machine(rank, size, port, SECRET) };
+    Some(World::join(&rendezvous, &options).expect("all ranks join"))
+}
+
+/// Says something to the test.
+pub(crate) fn say(what: &str) {
+    // On a line of its own, whatever the test program has printed.
+    println!("\nRANK {what}");
+}
