@@ -34,6 +34,11 @@ pub(crate) fn processor() -> (String, String) {
     (model, field("vendor_id").unwrap_or_else(|| "unknown".to_owned()))
 }
 
+/// Processes that wanted a core over the last minute, on average.
+pub(crate) fn load() -> Option<f64> {
+    fs::read_to_string("/proc/loadavg").ok()?.split_whitespace().next()?.parse().ok()
+}
+
 /// Memory that programs may take: the machine's, or less in a container.
 pub(crate) fn memory_for_programs_mib() -> u64 {
     let limit = fs::read_to_string("/sys/fs/cgroup/memory.max").ok();

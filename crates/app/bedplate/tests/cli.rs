@@ -114,6 +114,7 @@ golden! {
         "--catalog host.toml plan train --model gpt2 --cluster host:1 --seq 512 --global-batch 16 --precision fp32 --top 3",
         "--catalog host.toml plan train --model qwen3-0.6b --cluster host:1 --seq 512 --global-batch 8 --layout mb2 --top 1 --what-if",
         "--catalog host.toml plan train --model gpt2 --cluster host:2 --seq 512 --global-batch 16",
+        "--catalog host-ranks.toml catalog show host",
         "--catalog host-ranks.toml plan train --model gpt2 --cluster host:2 --seq 512 --global-batch 16 --precision fp32 --top 3",
         "--catalog host-ranks.toml plan train --model gpt2 --cluster host:2 --seq 512 --global-batch 16 --layout tp2.fp32",
         "--catalog host-ranks.toml plan train --model gpt2 --cluster host:3 --seq 512 --global-batch 16",

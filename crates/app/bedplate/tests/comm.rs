@@ -100,7 +100,7 @@ fn peers_are_measured_in_the_same_run() {
     let is_there =
         |program: &str| Command::new(program).arg("--version").output().is_ok_and(|it| it.status.success());
     if !(is_there("mpirun") && is_there("mpicc")) {
-        println!("skipped: Open MPI (openmpi-bin, libopenmpi-dev) is not installed");
+        println!("SKIPPED: Open MPI (openmpi-bin, libopenmpi-dev) is not installed");
         return;
     }
     let place = Place::new("bench-comm-peer");

@@ -30,7 +30,7 @@ use super::kernels::copy_rate;
 use crate::console::Console;
 use crate::context::Context;
 use crate::host::{host_entry, overlay_path};
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::present::{Column, Table};
 use crate::stop::{ProgramError, Stop};
 
@@ -116,6 +116,11 @@ pub(super) const PAGES: &[&Page] = &[&crew::RANKS_FAILED, &link::LINK, &peers::N
 const OVER_LINK: u64 = 64 << 20;
 const IN_MEMORY: u64 = 256 << 20;
 
+/// What else ran here when the command began, which every figure suffers from.
+fn load_text(load: Option<f64>) -> String {
+    load.map_or_else(String::new, |load| format!("Load before the run: {load:.1} processes."))
+}
+
 pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
     if arguments.overlap {
         let question = overlap::Question {
@@ -126,13 +131,13 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         };
         return overlap::run(&question, console);
     }
-    let cases = arguments.cases()?;
+    let (cases, load) = (arguments.cases()?, machine::load());
     let mut peers = Vec::new();
     for peer in &arguments.peer {
         peers.push(peers::install(*peer, arguments.peer_python.as_deref(), console)?);
     }
     let device = Device::cpu(Machine::this().cores as usize);
-    let mut found = Found { rows: Vec::new(), copy: copy_rate(&device), predictions: Vec::new() };
+    let mut found = Found { rows: Vec::new(), copy: copy_rate(&device), load, predictions: Vec::new() };
     for ranks in &arguments.ranks {
         let cases: Vec<Case> = cases.iter().map(|case| Case { ranks: *ranks, ..*case }).collect();
         found.rows.extend(arguments.measure(&cases, &peers, console)?);
@@ -250,6 +255,8 @@ struct Found {
     rows: Vec<Row>,
     /// Bytes per second that a copy reads and writes.
     copy: f64,
+    /// Before the run.
+    load: Option<f64>,
     predictions: Vec<Prediction>,
 }
 
@@ -257,6 +264,7 @@ impl Found {
     fn show(&self, console: &mut Console) -> Result<(), Stop> {
         console.table(&table(&self.rows))?;
         console.line(&machine_text(&self.rows, self.copy))?;
+        console.line(&load_text(self.load))?;
         prediction::show(&self.predictions, console)?;
         show_targets(&targets(&self.rows, self.copy), console)
     }
@@ -410,6 +418,7 @@ impl Found {
             "machine": {
                 "cores": Machine::this().cores,
                 "copy_gb_s": self.copy / 1e9,
+                "load": self.load,
                 "all_reduce": self.rows.iter().filter_map(moved).collect::<Vec<_>>(),
             },
             "predictions": self.predictions.iter().map(Prediction::json).collect::<Vec<_>>(),

@@ -1,10 +1,11 @@
 //! The figures of an entry as one list, for `show` and `compare`.
 
 use bedplate_catalog::{
-    Accelerator, Catalog, CatalogError, Evidence, Fabric, Instance, Prices, Purchase, StorageClass,
-    UltraServer,
+    Accelerator, Catalog, CatalogError, CollectiveTimes, Evidence, Fabric, Instance, Prices, Purchase,
+    StorageClass, UltraServer,
 };
 use bedplate_diag::{nearest_names, shown};
+use bedplate_units::Bandwidth;
 use serde_json::Value;
 
 use super::json;
@@ -186,6 +187,13 @@ impl<'a> Figures<'a> {
         }
         self.number("measured", "memory copy, measured", Some(measured.copy), |rate| rate.get());
         self.number("measured", "optimizer, measured", Some(measured.optimizer), |rate| rate.get());
+        for CollectiveTimes { operation, ranks, curve } in &entry.collectives {
+            let (size, time) = curve.points().last().expect("a curve has a point: checked when it is made");
+            let label = format!("{} on {ranks} ranks, measured", operation.replace('_', " "));
+            self.number("collective", &label, Some(Bandwidth::new(size.get() / time.get())), |rate| {
+                rate.get()
+            });
+        }
     }
 
     fn add_instance(&mut self, entry: &'a Instance, catalog: &'a Catalog) {

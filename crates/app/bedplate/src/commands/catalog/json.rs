@@ -1,8 +1,8 @@
 //! Catalog entries as JSON: numbers in base units, the unit in the key, the source of every figure.
 
 use bedplate_catalog::{
-    Accelerator, Catalog, Evidence, Fabric, FormatRates, Instance, MeasuredRates, Prices, Purchase,
-    StorageClass, UltraServer,
+    Accelerator, Catalog, CollectiveTimes, Evidence, Fabric, FormatRates, Instance, MeasuredRates, Prices,
+    Purchase, StorageClass, UltraServer,
 };
 use bedplate_units::Bytes;
 use serde_json::{Map, Value, json};
@@ -29,9 +29,16 @@ pub(super) fn accelerator(entry: &Accelerator) -> Value {
         "scale_up": entry.scale_up,
         "host_link": entry.host_link,
         "measured": entry.measured.as_ref().map(measured),
+        "collectives": entry.collectives.iter().map(collective).collect::<Vec<_>>(),
         "notes": entry.notes,
         "evidence": evidence(&entry.evidence),
     })
+}
+
+fn collective(times: &CollectiveTimes) -> Value {
+    let points = times.curve.points();
+    let (sizes, seconds): (Vec<f64>, Vec<f64>) = points.map(|(size, time)| (size.get(), time.get())).unzip();
+    json!({ "op": times.operation, "ranks": times.ranks, "bytes": sizes, "seconds": seconds })
 }
 
 fn measured(rates: &MeasuredRates) -> Value {

@@ -17,7 +17,7 @@ use super::peers::{Ours, Transport};
 use super::question::size_text;
 use super::targets::{Bound, Target};
 use crate::console::Console;
-use crate::machine::Machine;
+use crate::machine::{self, Machine};
 use crate::stop::Stop;
 
 /// Rows, outputs and inputs of the product that keeps a rank busy.
@@ -58,7 +58,7 @@ impl Overlap {
     }
 
     /// The whole to what both parts alone would keep the cores busy with.
-    fn to_busy(&self, cores: u32) -> f64 {
+    fn to_busy(self, cores: u32) -> f64 {
         self.both.wall / ((self.call.cpu + self.computation.cpu) / f64::from(cores))
     }
 }
@@ -209,6 +209,7 @@ pub(super) struct Question<'a> {
 }
 
 pub(super) fn run(question: &Question<'_>, console: &mut Console) -> Result<(), Stop> {
+    let load = machine::load();
     let over_link = over_link(question, console)?;
     let cores = Machine::this().cores.min(8);
     console.say(&format!("{cores} ranks in shared memory"));
@@ -227,6 +228,7 @@ pub(super) fn run(question: &Question<'_>, console: &mut Console) -> Result<(), 
         return console.json(&json!({
             "over_link": over_link.map(|found| report(&found)),
             "in_memory": report(&in_memory),
+            "load": load,
             "targets": targets.iter().map(Target::json).collect::<Vec<_>>(),
         }));
     }
@@ -234,6 +236,7 @@ pub(super) fn run(question: &Question<'_>, console: &mut Console) -> Result<(), 
         show("over the limited link, 2 ranks", found, console)?;
     }
     show(&format!("in shared memory, {cores} ranks"), &in_memory, console)?;
+    console.line(&super::load_text(load))?;
     super::show_targets(&targets, console)
 }
 
