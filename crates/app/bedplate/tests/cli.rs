@@ -74,6 +74,8 @@ golden! {
         "bench comm --op all_red",
         "bench comm --format f8",
         "bench comm --algorithm shared",
+        "bench comm --algorithm ring",
+        "bench comm --overlap --ranks 4",
         "bench comm --format bf16 --save",
     ]
     cluster_show: ["cluster show p5.48xlarge:64", "cluster show u-p6e-gb200x72:4", "cluster show p5.48xlarge:2+p5en.48xlarge:1", "cluster show cluster.toml", "cluster show topology.conf slurm.conf"]

@@ -95,7 +95,8 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "FILE", num_args = 0..=1, conflicts_with_all = ["private", "overlap"])]
     save: Option<Option<PathBuf>>,
     /// Measure instead how much of an all-reduce hides behind a computation
-    #[arg(long)]
+    #[arg(long, conflicts_with_all = ["ranks", "sizes", "op", "format", "transport", "algorithm", "private", "peer",
+          "rounds", "calls"])]
     overlap: bool,
     /// The rate of the link for --overlap, as tc spells it
     #[arg(long, value_name = "RATE", default_value = "1gbit", requires = "overlap")]
@@ -171,6 +172,10 @@ impl Arguments {
         let sizes: usize = self.sizes.iter().map(|word| word.0.len()).sum();
         if self.save.is_some() && (sizes > CollectiveCurve::MOST || self.format != Format::F32) {
             let message = "--save takes up to 16 sizes, in f32".to_owned();
+            return Err(ProgramError::Usage { message }.into());
+        }
+        if self.algorithm.is_some() && !self.transport.contains(&Transport::Tcp) {
+            let message = "--algorithm needs --transport tcp: shared memory has one way only".to_owned();
             return Err(ProgramError::Usage { message }.into());
         }
         let mut cases = Vec::new();
