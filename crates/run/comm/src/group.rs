@@ -46,6 +46,8 @@ struct Turn {
     has_worker: bool,
     is_closing: bool,
 }
+    /// Callers that wait for the machinery.
+    waiters: u32,
 
 /// What carries calls out.
 pub(crate) struct Engine {
@@ -130,6 +132,7 @@ impl Group {
             has_worker: false,
             is_closing: false,
         };
+            waiters: 0,
         let inner = Inner {
             core,
             name: name.to_owned(),
@@ -659,7 +662,11 @@ impl Inner {
     fn take_engine(&self) -> Box<Engine> {
         let mut turn = self.lock();
         loop {
-            if turn.queue.is_empty()
+            if is_due(&turn)
+        self.take_engine_when(|turn| turn.queue.is_empty())
+    }
+
+    fn take_engine_when(&self, is_due: impl Fn(&Turn) -> bool) -> Box<Engine> {
                 && let Some(engine) = turn.engine.take()
             {
                 return engine;
@@ -667,11 +674,13 @@ impl Inner {
             turn = self.changed.wait(turn).expect("no holder of this lock panics");
         }
     }
+            turn.waiters += 1;
 
+            turn.waiters -= 1;
     fn put_back(&self, engine: Box<Engine>) {
         let mut turn = self.lock();
         turn.engine = Some(engine);
-        let has_waiters = turn.has_worker || !turn.queue.is_empty();
+        let has_waiters = turn.has_worker || turn.waiters > 0;
         drop(turn);
         if has_waiters {
             self.changed.notify_all();
@@ -682,7 +691,7 @@ impl Inner {
     fn work(&self) {
         let mut turn = self.lock();
         loop {
-            if !turn.queue.is_empty() && turn.engine.is_some() {
+            if !turn.queue.is_empty() {
                 drop(turn);
                 self.work_off();
                 turn = self.lock();
@@ -696,8 +705,8 @@ impl Inner {
 
     fn work_off(&self) {
         let mut turn = self.lock();
-        let Some(mut engine) = turn.engine.take() else { return };
         while let Some(task) = turn.queue.pop_front() {
+        let mut engine = self.take_engine_when(|_| true);
             drop(turn);
             task.completion.complete(self.carry_out(&mut engine, &task.request, Pace::BACKGROUND));
             turn = self.lock();

@@ -350,6 +350,10 @@ impl<E: Number> Deref for Registered<E> {
     fn deref(&self) -> &Buffer<E> {
         &self.buffer
     }
+        // Nobody hears the peers any more, so calls of groups that are left would wait in vain.
+        self.core
+            .watch
+            .raise(Fault::Revoked { rank: self.core.rank, reason: "it has left the world".into() });
 }
 
 impl<E: Number> DerefMut for Registered<E> {

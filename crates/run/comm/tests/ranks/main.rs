@@ -16,3 +16,4 @@ mod rebuilding;
 mod reference;
 mod relay;
 mod started;
+mod threads;
