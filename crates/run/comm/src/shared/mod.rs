@@ -27,6 +27,7 @@ use std::sync::Arc;
 use board::{Board, Entered, SLOT, Window};
 use deliver::{Pieces, Source, deliver, source_parts, sum, target_parts};
 use flag::{Pace, reached};
+use segment::Segment;
 use windows::Windows;
 
 use crate::span::{Span, copy};
@@ -57,8 +58,18 @@ pub(crate) struct Shared {
 }
 
 /// How a call that is not small is carried out; all members come to the same.
+/// Memory of peers that a call works on, mapped until it is over.
+type Kept = Vec<Arc<Segment>>;
+
+/// A call in which this member did not wait for all others, and so has not compared them.
+struct Unchecked {
+    mine: Entered,
+    number: u64,
+    call: Call,
+}
+
 enum Way {
-    Claimed(Vec<Source>, Vec<*mut u8>),
+    Claimed(Vec<Source>, Vec<*mut u8>, Kept),
     /// As above, and the others have done it all before this member saw where the numbers are.
     Done,
     Staged,
@@ -118,7 +129,9 @@ impl Shared {
         self.wait_for_all(self.clock, waiting)?;
         let entered = self.compare_all(&mine, waiting)?;
         match self.way(call, &entered, source, target, waiting)? {
-            Way::Claimed(sources, targets) => self.run_claimed(call, &mine, &sources, &targets, waiting),
+            Way::Claimed(sources, targets, _kept) => {
+                self.run_claimed(call, &mine, &sources, &targets, waiting)
+            }
             Way::Done => Ok(()),
             Way::Staged => self.run_staged(call, &entered, (source, parts), target, waiting),
         }
@@ -179,8 +192,8 @@ impl Shared {
                 break;
             }
             #[expect(unsafe_code, reason = "reads and writes memory of other members")]
-            // SAFETY: all members are in this call, so all sources and targets are alive and left alone; this piece was claimed
-            // by this member alone.
+            // SAFETY: all members are in this call, so all sources and targets are left alone; their memory is kept by the
+            // caller; this piece was claimed by this member alone.
             unsafe {
                 pieces.perform(piece, sources, targets);
             }
@@ -199,7 +212,8 @@ impl Shared {
         target: Span,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
-        let direct = self.direct_sources(call, entered, source, &|| false, waiting)?;
+        let mut kept = Kept::new();
+        let direct = self.direct_sources(call, entered, source, &mut kept, &|| false, waiting)?;
         let (len, each) = (call.len as usize, self.segment_len(call));
         let mut start = 0;
         while start < len {
@@ -314,17 +328,18 @@ impl Shared {
         let done = &self.board.counter(entered[self.me].number).done;
         let count = Pieces::of(call, members).count();
         let is_over = || reached(done.value(), count);
-        let sources = self.direct_sources(call, entered, source, &is_over, waiting)?;
+        let mut kept = Kept::new();
+        let sources = self.direct_sources(call, entered, source, &mut kept, &is_over, waiting)?;
         let nowhere = Source { address: std::ptr::null(), stride: 0, origin: 0 };
         let sources = sources.into_iter().map(|source| source.unwrap_or(nowhere)).collect();
         let mut targets = Vec::with_capacity(members);
         for (member, entry) in entered.iter().enumerate() {
             let bytes = target_parts(call, member, members) * call.part_bytes();
-            let address = self.reach(member, entry.target, target, bytes, &is_over, waiting)?;
+            let address = self.reach(member, entry.target, target, bytes, &mut kept, &is_over, waiting)?;
             targets.push(address.unwrap_or(std::ptr::null_mut()));
         }
         // A window that is not there any more is not needed any more.
-        Ok(if is_over() { Way::Done } else { Way::Claimed(sources, targets) })
+        Ok(if is_over() { Way::Done } else { Way::Claimed(sources, targets, kept) })
     }
 
     /// The registered sources of all members.
@@ -339,8 +354,9 @@ impl Shared {
         let members = self.members();
         let mut sources = Vec::with_capacity(members);
         for (member, entry) in entered.iter().enumerate() {
+        kept: &mut Kept,
             let bytes = source_parts(call, member, members) * call.part_bytes();
-            let address = self.reach(member, entry.source, source, bytes, is_over, waiting)?;
+            let address = self.reach(member, entry.source, source, bytes, kept, is_over, waiting)?;
             sources.push(address.map(|address| Source { address, stride: call.len as usize, origin: 0 }));
         }
         Ok(sources)
@@ -360,8 +376,13 @@ impl Shared {
             None => Ok(None),
             Some(_) if member == self.me => Ok(Some(own.address)),
             Some(window) => {
+        kept: &mut Kept,
                 let checks = waiting.checks(&|| Vec::new());
-                self.windows.find_theirs(self.ranks[member], window, bytes, is_over, checks)
+                let found = self.windows.find_theirs(self.ranks[member], window, bytes, is_over, checks)?;
+                Ok(found.map(|reached| {
+                    kept.push(reached.kept);
+                    reached.address
+                }))
             }
         }
     }
