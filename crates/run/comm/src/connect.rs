@@ -218,7 +218,14 @@ impl<'a> Connections<'a> {
     pub(crate) fn group(self) -> Result<Group, CommError> {
         let pace = self.pace();
         let engine = self.engine(pace)?;
-        Ok(Group::new(Arc::clone(self.core), self.name, self.ranks.to_vec(), self.me, pace, engine))
+        Ok(Group::new(
+            Arc::clone(self.core),
+            (self.name, self.key),
+            self.ranks.to_vec(),
+            self.me,
+            pace,
+            engine,
+        ))
     }
 
     fn pace(&self) -> Pace {

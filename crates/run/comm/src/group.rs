@@ -4,7 +4,7 @@
 //! [started](Group::start_all_reduce) returns at once, is carried out by a thread of the group, and calls after it wait for it.
 //! Roots and peers are *members*: places in the group, not ranks of the world.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -30,6 +30,8 @@ pub struct Group {
 struct Inner {
     core: Arc<Core>,
     name: String,
+    /// The same on all members, and different for every group.
+    key: String,
     ranks: Vec<u32>,
     me: usize,
     /// Its number in the flight recorder.
@@ -44,10 +46,10 @@ struct Turn {
     engine: Option<Box<Engine>>,
     queue: VecDeque<Task>,
     has_worker: bool,
-    is_closing: bool,
-}
     /// Callers that wait for the machinery.
     waiters: u32,
+    is_closing: bool,
+}
 
 /// What carries calls out.
 pub(crate) struct Engine {
@@ -119,23 +121,24 @@ impl<E: Number> Numbers<E> for Registered<E> {
 impl Group {
     pub(crate) fn new(
         core: Arc<Core>,
-        name: &str,
+        (name, key): (&str, String),
         ranks: Vec<u32>,
         me: usize,
         pace: Pace,
         engine: Engine,
     ) -> Self {
-        let recorded = core.recorder.add_group(name, &ranks);
+        let recorded = core.recorder.add_group(name, &key, &ranks);
         let turn = Turn {
             engine: Some(Box::new(engine)),
             queue: VecDeque::new(),
             has_worker: false,
+            waiters: 0,
             is_closing: false,
         };
-            waiters: 0,
         let inner = Inner {
             core,
             name: name.to_owned(),
+            key,
             ranks,
             me,
             recorded,
@@ -660,23 +663,23 @@ impl Inner {
 
     /// The machinery, once all that was started has been carried out.
     fn take_engine(&self) -> Box<Engine> {
-        let mut turn = self.lock();
-        loop {
-            if is_due(&turn)
         self.take_engine_when(|turn| turn.queue.is_empty())
     }
 
     fn take_engine_when(&self, is_due: impl Fn(&Turn) -> bool) -> Box<Engine> {
+        let mut turn = self.lock();
+        loop {
+            if is_due(&turn)
                 && let Some(engine) = turn.engine.take()
             {
                 return engine;
             }
+            turn.waiters += 1;
             turn = self.changed.wait(turn).expect("no holder of this lock panics");
+            turn.waiters -= 1;
         }
     }
-            turn.waiters += 1;
 
-            turn.waiters -= 1;
     fn put_back(&self, engine: Box<Engine>) {
         let mut turn = self.lock();
         turn.engine = Some(engine);
@@ -704,9 +707,9 @@ impl Inner {
     }
 
     fn work_off(&self) {
+        let mut engine = self.take_engine_when(|_| true);
         let mut turn = self.lock();
         while let Some(task) = turn.queue.pop_front() {
-        let mut engine = self.take_engine_when(|_| true);
             drop(turn);
             task.completion.complete(self.carry_out(&mut engine, &task.request, Pace::BACKGROUND));
             turn = self.lock();
@@ -727,9 +730,11 @@ impl Inner {
             patience: core.options.patience,
             ranks: &self.ranks,
             group: &self.name,
+            key: &self.key,
             number,
             call,
             waited: RefCell::new(None),
+            has_asked: Cell::new(false),
         };
         let line = core.recorder.enter(self.recorded, number, call, request.bytes());
         engine.set_pace(pace);

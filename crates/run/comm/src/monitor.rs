@@ -6,12 +6,12 @@ use std::time::Duration;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 
-use crate::Fault;
 use crate::core::{BoardSent, Core};
 use crate::links::{Received, State};
 use crate::shared::segment::Segment;
 use crate::watch::OwnTime;
 use crate::wire::{Message, Purpose, Refusal, Reply, write_frame};
+use crate::{Call, Fault};
 
 /// A call that lasts this long is worth a flight record.
 const STALL: Duration = Duration::from_secs(15);
@@ -89,6 +89,7 @@ impl Monitor<'_> {
         match (message, descriptor) {
             (Message::Fault(fault), _) => self.take_fault(rank, fault),
             (Message::Leave, _) => self.core.note_left(rank),
+            (Message::Waits { group, number, call }, _) => self.answer(rank, &group, number, call),
             (Message::Forget { id }, _) => self.core.windows.remove_theirs(rank, id),
             (Message::Window { id, bytes }, Some(descriptor)) => {
                 match Segment::map(descriptor, bytes as usize) {
@@ -104,7 +105,30 @@ impl Monitor<'_> {
                 boards.push(BoardSent { group, members, descriptor });
                 self.core.board_came.notify_all();
             }
-            _ => {}
+            (Message::Window { .. } | Message::Board { .. }, None) => {
+                let reason = format!(
+                    "it could not take memory that rank {rank} shares: it has too many open files or mappings"
+                );
+                self.core.fail(Fault::Revoked { rank: self.core.rank, reason });
+            }
+            (Message::Alive, _) => {}
+        }
+    }
+
+    /// A rank waits in a call: this one may have made another under the same number.
+    fn answer(&self, rank: u32, group: &str, number: u64, theirs: Call) {
+        let Some((group, mine)) = self.core.recorder.find(group, number) else { return };
+        if mine != theirs {
+            let (a_rank, b_rank) = (self.core.rank, rank);
+            self.core.fail(Fault::Mismatch {
+                group,
+                number,
+                a_rank,
+                a: mine,
+                b_rank,
+                b_number: number,
+                b: theirs,
+            });
         }
     }
 

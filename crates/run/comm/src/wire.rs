@@ -6,9 +6,9 @@ use std::net::{IpAddr, SocketAddr};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::Fault;
 use crate::choice::Table;
 
+use crate::{Call, Fault};
 /// The longest message that is read.
 const LONGEST: usize = 4 << 20;
 
@@ -113,6 +113,12 @@ pub(crate) enum Message {
 pub(crate) fn write_frame<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
     to.write_all(&frame(message)?)
 }
+    /// The sender waits in this call of a group.
+    Waits {
+        group: String,
+        number: u64,
+        call: Call,
+    },
 
 pub(crate) fn frame<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4];

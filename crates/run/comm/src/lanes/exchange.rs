@@ -17,6 +17,9 @@ const CUT: usize = 128 << 10;
 /// Waits for connections look for faults this often.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// Looks for a fault that explains why a connection has ended.
+const NEWS: u32 = 20;
+
 /// What a message says it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tag {
@@ -119,6 +122,9 @@ impl Lanes {
             }
             if sends.iter().chain(&receives).all(Parcel::is_done) {
                 return Ok(());
+            }
+            if has_moved && idle > 0 {
+                waiting.note_movement();
             }
             idle = if has_moved { 0 } else { idle + 1 };
             if idle > 0 {
@@ -230,7 +236,12 @@ impl Lanes {
     /// What to say of a connection that failed; a fault that is known already says more.
     fn broken(&self, peer: usize, error: &io::Error, waiting: &Waiting<'_>) -> Fault {
         // The peer may have closed its connections because of a fault that is still on its way to this rank.
-        std::thread::sleep(LOOK);
+        for _ in 0..NEWS {
+            if let Some(fault) = waiting.core.watch.fault() {
+                return fault;
+            }
+            std::thread::sleep(LOOK);
+        }
         let lost = Fault::Lost { rank: self.ranks[peer], why: format!("its connection ended ({error})") };
         waiting.core.watch.fault().unwrap_or(lost)
     }
@@ -243,8 +254,10 @@ impl Lanes {
         idle: u32,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
-        let missing =
-            || receives.iter().filter(|each| !each.is_done()).map(|each| self.ranks[each.peer]).collect();
+        let missing = || {
+            let undone = receives.iter().chain(sends).filter(|each| !each.is_done());
+            undone.map(|each| self.ranks[each.peer]).collect()
+        };
         let mut check = waiting.checks(&missing);
         if idle <= self.pace.looks.min(64) {
             std::hint::spin_loop();

@@ -54,10 +54,10 @@ pub(crate) struct Shared {
     slot: u64,
     /// The last seen clock of each member.
     seen: Vec<u32>,
+    unchecked: Option<Unchecked>,
     pace: Pace,
 }
 
-/// How a call that is not small is carried out; all members come to the same.
 /// Memory of peers that a call works on, mapped until it is over.
 type Kept = Vec<Arc<Segment>>;
 
@@ -68,6 +68,7 @@ struct Unchecked {
     call: Call,
 }
 
+/// How a call that is not small is carried out; all members come to the same.
 enum Way {
     Claimed(Vec<Source>, Vec<*mut u8>, Kept),
     /// As above, and the others have done it all before this member saw where the numbers are.
@@ -85,7 +86,8 @@ impl Shared {
     ) -> Self {
         let seen = vec![0; ranks.len()];
         assert_eq!(board.members(), ranks.len(), "a cell for each member");
-        Self { board, windows, me, ranks, number: 0, clock: 0, guard: 0, slot: 0, seen, pace }
+        let unchecked = None;
+        Self { board, windows, me, ranks, number: 0, clock: 0, guard: 0, slot: 0, seen, unchecked, pace }
     }
 
     pub(crate) fn set_pace(&mut self, pace: Pace) {
@@ -112,6 +114,7 @@ impl Shared {
         // What the member called, of which this may be a step.
         let mine = Entered::new(self.number, &waiting.call, window(source), window(target));
         self.wait_for_all(self.guard, waiting)?;
+        self.compare_last(waiting)?;
         if self.me == 0 {
             self.board.counter(self.number).reset();
         }
@@ -153,6 +156,9 @@ impl Shared {
         let from_root = matches!(call.operation, Operation::Broadcast | Operation::Scatter);
         let to_root = matches!(call.operation, Operation::Reduce | Operation::Gather);
         let (root, is_root) = (call.root as usize, call.root as usize == self.me);
+        if from_root || to_root {
+            self.unchecked = Some(Unchecked { mine: *mine, number: waiting.number, call: waiting.call });
+        }
         for member in 0..self.members() {
             let is_needed = match (from_root, to_root) {
                 (true, _) => member == root,
@@ -348,13 +354,13 @@ impl Shared {
         call: &Call,
         entered: &[Entered],
         source: Span,
+        kept: &mut Kept,
         is_over: &dyn Fn() -> bool,
         waiting: &Waiting<'_>,
     ) -> Result<Vec<Option<Source>>, Fault> {
         let members = self.members();
         let mut sources = Vec::with_capacity(members);
         for (member, entry) in entered.iter().enumerate() {
-        kept: &mut Kept,
             let bytes = source_parts(call, member, members) * call.part_bytes();
             let address = self.reach(member, entry.source, source, bytes, kept, is_over, waiting)?;
             sources.push(address.map(|address| Source { address, stride: call.len as usize, origin: 0 }));
@@ -363,12 +369,14 @@ impl Shared {
     }
 
     /// The address at which this process reaches a member's window.
+    #[expect(clippy::too_many_arguments, reason = "a place, and what a wait for it needs")]
     fn reach(
         &self,
         member: usize,
         window: Option<Window>,
         own: Span,
         bytes: usize,
+        kept: &mut Kept,
         is_over: &dyn Fn() -> bool,
         waiting: &Waiting<'_>,
     ) -> Result<Option<*mut u8>, Fault> {
@@ -376,7 +384,6 @@ impl Shared {
             None => Ok(None),
             Some(_) if member == self.me => Ok(Some(own.address)),
             Some(window) => {
-        kept: &mut Kept,
                 let checks = waiting.checks(&|| Vec::new());
                 let found = self.windows.find_theirs(self.ranks[member], window, bytes, is_over, checks)?;
                 Ok(found.map(|reached| {
@@ -396,6 +403,19 @@ impl Shared {
     ) -> Vec<Source> {
         let staged = |member| Source { address: self.board.slot(member, slot), stride, origin };
         direct.iter().enumerate().map(|(member, source)| source.unwrap_or_else(|| staged(member))).collect()
+    }
+
+    /// Compares the last call with what the others entered under its number: all have, and none can have overwritten it.
+    fn compare_last(&mut self, waiting: &Waiting<'_>) -> Result<(), Fault> {
+        let Some(Unchecked { mine, number, call }) = self.unchecked.take() else { return Ok(()) };
+        for member in 0..self.members() {
+            let theirs = self.board.cell(member).entered(mine.number);
+            if !theirs.agrees(&mine) {
+                let theirs = theirs.call().unwrap_or(call);
+                return Err(waiting.mismatch_of((number, call), self.ranks[member], number, theirs));
+            }
+        }
+        Ok(())
     }
 
     /// What all members entered; a fault when they differ.

@@ -8,6 +8,7 @@ mod disagreement;
 mod fixture;
 mod flight;
 mod hosts;
+mod leaving;
 mod loss;
 mod meeting;
 mod order;
