@@ -8,7 +8,8 @@ use crate::JoinError;
 use crate::choice::Table;
 use crate::door::{Door, Visitor};
 use crate::handshake::{self, HandshakeError, Secret, random_text};
-use crate::wire::{Arrival, Member, Purpose, Refusal, Reply, Welcome, read_frame, write_frame};
+use crate::rendezvous::Options;
+use crate::wire::{Arrival, Member, Purpose, Refusal, Reply, Timed, Welcome, read_frame, write_frame};
 
 /// How often a rank that waits looks up.
 const LOOK: Duration = Duration::from_millis(20);
@@ -227,10 +228,9 @@ pub(crate) fn introduce(
     at_most: Duration,
 ) -> Result<(), HandshakeError> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(at_most))?;
-    stream.set_write_timeout(Some(at_most))?;
-    handshake::connect(stream, secret)?;
-    write_frame(stream, purpose)?;
+    let mut timed = Timed::new(stream, at_most);
+    handshake::connect(&mut timed, secret)?;
+    write_frame(&mut timed, purpose)?;
     Ok(())
 }
 

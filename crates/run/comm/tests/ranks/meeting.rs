@@ -111,3 +111,28 @@ fn ranks_meet_over_ipv6() {
         assert_eq!(texts(join(&[own(0), own(1)], &options(transport))), ["joined", "joined"]);
     }
 }
+#[test]
+fn a_stranger_that_speaks_very_slowly_is_hung_up_on() {
+    let port = free_port();
+    let options = Options { join: Duration::from_secs(16), ..quick() };
+    thread::scope(|scope| {
+        let host = scope.spawn(|| World::join(&Rendezvous::on_this_machine(0, 2, port, SECRET), &options));
+        let mut stranger = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => break stream,
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        // A long message, one byte after the other: each comes soon enough, the whole never.
+        let mut sent = 0;
+        stranger.write_all(&4000u32.to_le_bytes()).unwrap();
+        while stranger.write_all(b" ").is_ok() {
+            sent += 1;
+            assert!(sent < 28, "the stranger is heard for more than 14 s");
+            thread::sleep(Duration::from_millis(500));
+        }
+        drop(stranger);
+        assert!(host.join().unwrap().is_err());
+    });
+}
+
