@@ -279,7 +279,7 @@ impl<'a> Connections<'a> {
         for member in &self.hosts[self.my_host][1..] {
             let rank = self.ranks[*member];
             let link = self.core.links[rank as usize].as_ref().expect("every other rank has a link");
-            link.send(&message, Some(board.descriptor())).map_err(|error| self.lost(rank, &error))?;
+            link.send(&message, board.descriptor()).map_err(|error| self.lost(rank, &error))?;
         }
         Ok(Some(Arc::new(board)))
     }

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use bedplate_kernels::{Buffer, Device};
 use bedplate_layout::{Dimension, RankMap};
-use nix::sys::eventfd::EventFd;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::connect::{Connections, links};
 use crate::core::Core;
@@ -142,7 +142,7 @@ impl World {
             boards: Mutex::default(),
             board_came: Condvar::new(),
             is_closing: AtomicBool::new(false),
-            wake: EventFd::new().map_err(|error| here(error.into()))?,
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| here(error.into()))?,
             left: AtomicU32::new(0),
             left_at: Mutex::default(),
         };
@@ -460,7 +460,10 @@ fn host_identity() -> String {
 /// A world has a connection or two for every pair of ranks.
 fn raise_file_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most.min(65_536), most);
+    const ENOUGH: u64 = 65_536;
+    if let Ok((now, most)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && now < ENOUGH
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most.min(ENOUGH), most);
     }
 }
