@@ -94,8 +94,14 @@ impl Host<'_> {
 
     /// Takes an arrival in, unless it contradicts the others.
     fn seat(&self, guests: &mut Vec<Guest>, visitor: Visitor) -> Result<(), Refusal> {
-        let Visitor { purpose: Purpose::Arrive(arrival), stream } = visitor else { return Ok(()) };
-        let address = stream.peer_addr().ok().map(|address| address.ip());
+        let Visitor { purpose: Purpose::Arrive(arrival), mut stream } = visitor else { return Ok(()) };
+        if self.is_given_up(arrival.rank) {
+            let why = format!("{} had lost contact with it", self.own.who);
+            let _ = write_frame(&mut stream, &Reply::Refused(Refusal::LeftOut { why }));
+            return Ok(());
+        }
+        // One that comes by loopback is on this host: others reach it by the address at which they reach this rank.
+        let address = stream.peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
         let guest = Guest { arrival, address, stream: Some(stream) };
         if let Err(refusal) = self.compare(&guest.arrival) {
             guests.push(guest);

@@ -427,7 +427,8 @@ fn open_and_introduce(
     own: &dyn Fn(u16) -> Arrival,
 ) -> Result<(std::net::TcpStream, Arc<Door>), HandshakeError> {
     let mut stream = std::net::TcpStream::connect_timeout(&address, at_most)?;
-    let door = Door::open(SocketAddr::new(stream.local_addr()?.ip(), 0), rendezvous.secret.clone())?;
+    let reached_at = rendezvous.reachable(SocketAddr::new(stream.local_addr()?.ip(), 0));
+    let door = Door::open(reached_at, rendezvous.secret.clone())?;
     introduce(&mut stream, &rendezvous.secret, &Purpose::Arrive(own(door.port())), at_most)?;
     Ok((stream, Arc::new(door)))
 }
