@@ -14,6 +14,9 @@ use crate::wire::{Arrival, Member, Purpose, Refusal, Reply, Timed, Welcome, read
 /// How often a rank that waits looks up.
 const LOOK: Duration = Duration::from_millis(20);
 
+/// How long an answer takes that has begun.
+const ANSWER: Duration = Duration::from_secs(10);
+
 /// Who is waited for, and how the ranks of the new world are numbered.
 pub(crate) enum Guests<'a> {
     /// A new world of this size.
@@ -26,6 +29,8 @@ pub(crate) struct Host<'a> {
     pub(crate) door: &'a Door,
     pub(crate) own: Arrival,
     pub(crate) guests: Guests<'a>,
+    /// Of these, streams and deadline become those of all.
+    pub(crate) options: &'a Options,
     pub(crate) table: Table,
     pub(crate) at_most: Duration,
 }
@@ -42,10 +47,15 @@ impl Host<'_> {
     pub(crate) fn gather(self) -> Result<Welcome, JoinError> {
         let began = Instant::now();
         let mut guests = vec![Guest { arrival: self.own.clone(), address: None, stream: None }];
-        while !self.is_complete(&guests) {
-            let epoch = self.own.epoch;
-            let is_guest =
-                |purpose: &Purpose| matches!(purpose, Purpose::Arrive(arrival) if arrival.epoch == epoch);
+        while !self.is_complete(&mut guests) {
+            let has_place = !self.is_rebuilt() || self.newcomers_missing(&guests) > 0;
+            // Newcomers beyond those that are wanted wait at the door until the world has begun without them.
+            let is_guest = |purpose: &Purpose| match purpose {
+                Purpose::Arrive(arrival) => {
+                    arrival.epoch == self.own.epoch && (arrival.rank.is_some() || has_place)
+                }
+                _ => false,
+            };
             if let Some(visitor) = self.door.fetch(is_guest, LOOK)
                 && let Err(refusal) = self.seat(&mut guests, visitor)
             {
@@ -59,11 +69,27 @@ impl Host<'_> {
         self.welcome(guests)
     }
 
-    fn is_complete(&self, guests: &[Guest]) -> bool {
+    /// Whether all are here, and still are.
+    fn is_complete(&self, guests: &mut Vec<Guest>) -> bool {
+        self.has_all(guests) && {
+            guests.retain(|guest| !guest.has_hung_up());
+            self.has_all(guests)
+        }
+    }
+
+    fn has_all(&self, guests: &[Guest]) -> bool {
         match &self.guests {
             Guests::World(size) => guests.len() == *size as usize,
             Guests::Survivors { .. } => self.absent(guests).is_empty() && self.newcomers_missing(guests) == 0,
         }
+    }
+
+    fn is_rebuilt(&self) -> bool {
+        matches!(self.guests, Guests::Survivors { .. })
+    }
+
+    fn is_given_up(&self, rank: Option<u32>) -> bool {
+        matches!(&self.guests, Guests::Survivors { is_gone, .. } if rank.is_some_and(is_gone))
     }
 
     fn newcomers_missing(&self, guests: &[Guest]) -> usize {
@@ -132,6 +158,11 @@ impl Host<'_> {
         if arrival.version != own.version {
             return differs(format!("programs of version {} and {}", own.version, arrival.version));
         }
+        if let (Some(rank), Some(world)) = (arrival.rank, own.world)
+            && rank >= world
+        {
+            return differs(format!("a world of {world} ranks has no rank {rank}"));
+        }
         if arrival.world != own.world {
             let size =
                 |world: Option<u32>| world.map_or("as many as come".to_owned(), |size| size.to_string());
@@ -162,6 +193,8 @@ impl Host<'_> {
                 id: id.clone(),
                 members: members.clone(),
                 table: self.table.clone(),
+                streams: self.options.streams,
+                deadline: self.options.deadline,
             };
             match &mut guest.stream {
                 None => own = Some(welcome),
@@ -240,11 +273,24 @@ pub(crate) fn introduce(
     Ok(())
 }
 
-/// Waits to be told the world by the rank that gathers it.
-pub(crate) fn attend(stream: &mut TcpStream, who: &str, at_most: Duration) -> Result<Welcome, JoinError> {
+/// Waits to be told the world by the rank that gathers it, unless that is gone.
+pub(crate) fn attend(
+    stream: &mut TcpStream,
+    who: &str,
+    at_most: Duration,
+    is_gone: &dyn Fn() -> bool,
+) -> Result<Welcome, JoinError> {
     let lost = |source| JoinError::Connection { who: who.to_owned(), source };
     // The host gives up first, and says why.
-    stream.set_read_timeout(Some(at_most + Duration::from_secs(5))).map_err(lost)?;
+    let until = Instant::now() + at_most + Duration::from_secs(5);
+    stream.set_read_timeout(Some(LOOK)).map_err(lost)?;
+    while let Err(error) = stream.peek(&mut [0]) {
+        let is_early = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+        if !is_early || is_gone() || Instant::now() > until {
+            return Err(lost(error));
+        }
+    }
+    stream.set_read_timeout(Some(ANSWER)).map_err(lost)?;
     match read_frame(stream).map_err(lost)? {
         Reply::Welcome(welcome) => Ok(welcome),
         Reply::Refused(refusal) => Err(refusal.into()),

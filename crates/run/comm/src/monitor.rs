@@ -132,7 +132,8 @@ impl Monitor<'_> {
         }
     }
 
-    /// A rank that is told of its own loss has lost the one that tells it.
+    /// A rank that is told of its own loss has lost the one that tells it. Only the first fault says who is gone: where two
+    /// ranks have lost each other, each blames the other, and who hears both must not give up both.
     fn take_fault(&self, from: u32, fault: Fault) {
         let fault = match fault.lost_rank() {
             Some(lost) if lost == self.core.rank => {
@@ -140,7 +141,9 @@ impl Monitor<'_> {
             }
             _ => fault,
         };
-        if let Some(link) = fault.lost_rank().and_then(|lost| self.core.links[lost as usize].as_ref()) {
+        let lost = fault.lost_rank().and_then(|lost| self.core.links.get(lost as usize)?.as_ref());
+        // Before the fault is known: who learns of it asks who is left.
+        if let (Some(link), Ok(())) = (lost, self.core.watch.check()) {
             link.set_state(State::Gone);
         }
         self.core.watch.raise(fault);

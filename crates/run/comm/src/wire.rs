@@ -8,8 +8,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::choice::Table;
-
 use crate::{Call, Fault};
+
 /// The longest message that is read.
 const LONGEST: usize = 4 << 20;
 /// The longest from somebody who has not proved anything yet.
@@ -60,6 +60,10 @@ pub(crate) struct Welcome {
     /// By rank.
     pub(crate) members: Vec<Member>,
     pub(crate) table: Table,
+    /// Connections between two ranks on different hosts.
+    pub(crate) streams: u32,
+    /// How long a rank may be silent: each must speak often enough for all others.
+    pub(crate) deadline: Duration,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -109,6 +113,12 @@ pub(crate) enum Message {
     Forget {
         id: u64,
     },
+    /// The sender waits in this call of a group.
+    Waits {
+        group: String,
+        number: u64,
+        call: Call,
+    },
     /// The sender leaves in good order.
     Leave,
 }
@@ -116,12 +126,6 @@ pub(crate) enum Message {
 pub(crate) fn write_frame<T: Serialize>(to: &mut impl Write, message: &T) -> io::Result<()> {
     to.write_all(&frame(message)?)
 }
-    /// The sender waits in this call of a group.
-    Waits {
-        group: String,
-        number: u64,
-        call: Call,
-    },
 
 pub(crate) fn frame<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4];
@@ -132,10 +136,6 @@ pub(crate) fn frame<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
 }
 
 pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
-    let mut len = [0; 4];
-    from.read_exact(&mut len)?;
-    let mut bytes = vec![0; checked(len, most)?];
-    from.read_exact(&mut bytes)?;
     read_frame_of(from, LONGEST)
 }
 
@@ -145,6 +145,10 @@ pub(crate) fn read_short_frame<T: DeserializeOwned>(from: &mut impl Read) -> io:
 }
 
 fn read_frame_of<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> io::Result<T> {
+    let mut len = [0; 4];
+    from.read_exact(&mut len)?;
+    let mut bytes = vec![0; checked(len, most)?];
+    from.read_exact(&mut bytes)?;
     Ok(serde_json::from_slice(&bytes)?)
 }
 
@@ -168,10 +172,6 @@ pub(crate) fn take_frame<T: DeserializeOwned>(bytes: &mut Vec<u8>) -> io::Result
     Ok(Some(message))
 }
 
-impl Member {
-    /// Where to reach the member, for a rank that met the others at `meeting`.
-    pub(crate) fn address(&self, meeting: IpAddr) -> SocketAddr {
-        SocketAddr::new(self.address.unwrap_or(meeting), self.port)
 /// A connection whose other side has so long for all that it says, not for every byte of it.
 pub(crate) struct Timed<'a> {
     stream: &'a TcpStream,
@@ -207,5 +207,9 @@ impl Write for Timed<'_> {
     }
 }
 
+impl Member {
+    /// Where to reach the member, for a rank that met the others at `meeting`.
+    pub(crate) fn address(&self, meeting: IpAddr) -> SocketAddr {
+        SocketAddr::new(self.address.unwrap_or(meeting), self.port)
     }
 }

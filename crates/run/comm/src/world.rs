@@ -17,6 +17,7 @@ use crate::connect::{Connections, links};
 use crate::core::Core;
 use crate::door::Door;
 use crate::handshake::HandshakeError;
+use crate::links::Link;
 use crate::meeting::{Guests, Host, attend, introduce, knock};
 use crate::monitor::watch_over;
 use crate::recorder::{FlightRecord, Recorder};
@@ -71,6 +72,7 @@ impl World {
                 door: &door,
                 own: own(door.port()),
                 guests,
+                options,
                 table: options.table.clone(),
                 at_most: options.join,
             };
@@ -81,7 +83,7 @@ impl World {
         let (mut stream, door) = reach(rendezvous, options, began, &own)?;
         let meeting = stream.peer_addr().map(|address| address.ip());
         let meeting = meeting.map_err(|source| JoinError::Connection { who: "rank 0".into(), source })?;
-        let welcome = attend(&mut stream, "rank 0", options.join)?;
+        let welcome = attend(&mut stream, "rank 0", options.join, &|| false)?;
         Self::made(welcome, meeting, door, rendezvous, options)
     }
 
@@ -102,7 +104,7 @@ impl World {
         };
         let (mut stream, door) = reach(&at, options, Instant::now(), &own)?;
         let meeting = stream.peer_addr().map_err(lost)?.ip();
-        let welcome = attend(&mut stream, "the survivors", options.join)?;
+        let welcome = attend(&mut stream, "the survivors", options.join, &|| false)?;
         Self::made(welcome, meeting, door, rendezvous, options)
     }
 
@@ -113,17 +115,23 @@ impl World {
         rendezvous: &Rendezvous,
         options: &Options,
     ) -> Result<Self, JoinError> {
-        Self::assemble(welcome, meeting, door, rendezvous.secret.clone(), options.clone())
+        let who = |rank: u32| welcome.members[rank as usize].who.clone();
+        let (links, lost) = links(&welcome, meeting, &door, &rendezvous.secret, options.join)?;
+        if let Some((rank, source)) = lost.into_iter().next() {
+            return Err(JoinError::Connection { who: format!("rank {rank} ({})", who(rank)), source });
+        }
+        Self::assemble(welcome, links, meeting, door, rendezvous.secret.clone(), options.clone())
     }
 
     fn assemble(
         welcome: Welcome,
+        links: Vec<Option<Link>>,
         meeting: IpAddr,
         door: Arc<Door>,
         secret: crate::handshake::Secret,
         options: Options,
     ) -> Result<Self, JoinError> {
-        let links = links(&welcome, meeting, &door, &secret, options.join)?;
+        let options = Options { streams: welcome.streams.max(1), deadline: welcome.deadline, ..options };
         let here = |source| JoinError::Connection { who: "this rank".into(), source };
         let core = Core {
             rank: welcome.rank,
@@ -290,6 +298,7 @@ impl World {
                     door: &core.door,
                     own: own.clone(),
                     guests,
+                    options: &options,
                     table: core.table.clone(),
                     at_most: left,
                 };
@@ -303,15 +312,16 @@ impl World {
                 &Purpose::Arrive(own.clone()),
                 left.min(Duration::from_secs(2)),
             ) {
-                Ok(mut stream) => match attend(&mut stream, self.who(host), left) {
+                Ok(mut stream) => match attend(&mut stream, self.who(host), left, &|| core.is_gone(host)) {
                     Err(JoinError::Connection { .. }) if began.elapsed() < at_most => refused.push(host),
                     other => break (other?, address.ip()),
                 },
                 // The rank that would gather the others is gone too.
-                Err(_) if began.elapsed() < at_most => {
-                    thread::sleep(Duration::from_millis(10));
+                Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
                     refused.push(host);
                 }
+                // It lives, as far as this rank knows, and is slow. Who gave up on it now would gather others in its place.
+                Err(HandshakeError::Io(_)) if began.elapsed() < at_most => thread::sleep(AGAIN),
                 Err(HandshakeError::Io(source)) => {
                     return Err(JoinError::Connection { who: self.who(host).to_owned(), source });
                 }
@@ -321,7 +331,14 @@ impl World {
         let (door, secret) = (Arc::clone(&core.door), core.secret.clone());
         drop(self);
         let options = Options { join: core.options.join, ..options };
-        Self::assemble(welcome, meeting, door, secret, options)
+        let (links, lost) = links(&welcome, meeting, &door, &secret, options.join)?;
+        let world = Self::assemble(welcome, links, meeting, door, secret, options)?;
+        // A rank that ended since it was welcome is the first fault of the new world, which can be rebuilt in its turn.
+        for (rank, source) in lost {
+            let why = format!("{source} ({})", world.who(rank));
+            world.core.fail(Fault::Lost { rank, why });
+        }
+        Ok(world)
     }
 }
 
@@ -333,6 +350,10 @@ impl Drop for World {
         if let Some(monitor) = self.monitor.take() {
             let _ = monitor.join();
         }
+        // Nobody hears the peers any more, so calls of groups that are left would wait in vain.
+        self.core
+            .watch
+            .raise(Fault::Revoked { rank: self.core.rank, reason: "it has left the world".into() });
     }
 }
 
@@ -350,10 +371,6 @@ impl<E: Number> Deref for Registered<E> {
     fn deref(&self) -> &Buffer<E> {
         &self.buffer
     }
-        // Nobody hears the peers any more, so calls of groups that are left would wait in vain.
-        self.core
-            .watch
-            .raise(Fault::Revoked { rank: self.core.rank, reason: "it has left the world".into() });
 }
 
 impl<E: Number> DerefMut for Registered<E> {

@@ -14,6 +14,7 @@ mod meeting;
 mod order;
 mod process;
 mod rebuilding;
+mod rebuilding_loss;
 mod reference;
 mod relay;
 mod started;
