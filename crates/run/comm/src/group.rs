@@ -756,10 +756,11 @@ impl Engine {
     }
 
     fn algorithm(&self, operation: Operation, bytes: u64, members: usize) -> Algorithm {
+        let call = Call::new(operation, crate::Format::F32, 0);
         let is_equal = operation.is_collective() && operation != Operation::AllToAllV;
         if self.shared.is_some() && is_equal {
             Algorithm::Shared
-        } else if self.layered.as_ref().is_some_and(|layered| is_equal && layered.takes(operation)) {
+        } else if self.layered.as_ref().is_some_and(|layered| is_equal && layered.takes(&call)) {
             Algorithm::Layered
         } else {
             self.table.choose(operation, bytes, members as u32)
@@ -796,7 +797,7 @@ impl Engine {
         if let Some(shared) = &mut self.shared {
             return shared.run(call, source, target, waiting);
         }
-        if let Some(layered) = self.layered.as_mut().filter(|layered| layered.takes(call.operation)) {
+        if let Some(layered) = self.layered.as_mut().filter(|layered| layered.takes(call)) {
             return layered.run(call, source, target, waiting);
         }
         match &mut self.lanes {
