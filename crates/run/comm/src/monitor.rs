@@ -1,6 +1,8 @@
 //! The thread of a rank that hears its peers: it notices who is gone or silent, and receives what they share.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -17,20 +19,23 @@ use crate::{Call, Fault};
 const STALL: Duration = Duration::from_secs(15);
 
 struct Monitor<'a> {
-    core: &'a Core,
+    core: &'a Arc<Core>,
     time: OwnTime,
     /// How long each rank has been silent while this one ran.
     silent: Vec<Duration>,
     since_sign: Duration,
     since_record: Duration,
     has_recorded_fault: bool,
+    /// Writes a flight record: signs of life must not wait for a disk.
+    writer: Option<JoinHandle<()>>,
 }
 
-pub(crate) fn watch_over(core: &Core) {
+pub(crate) fn watch_over(core: &Arc<Core>) {
     let silent = vec![Duration::ZERO; core.links.len()];
     let time = OwnTime::start();
     let (since_sign, since_record) = (Duration::ZERO, Duration::ZERO);
-    let mut monitor = Monitor { core, time, silent, since_sign, since_record, has_recorded_fault: false };
+    let (has_recorded_fault, writer) = (false, None);
+    let mut monitor = Monitor { core, time, silent, since_sign, since_record, has_recorded_fault, writer };
     while !core.is_closing.load(Ordering::Acquire) {
         monitor.look();
     }
@@ -200,15 +205,21 @@ impl Monitor<'_> {
         let is_stalled = self.since_record >= STALL
             && Duration::from_micros(self.core.recorder.longest_open_us()) >= STALL;
         let has_fault = self.core.watch.check().is_err() && !self.has_recorded_fault;
-        if is_stalled || has_fault {
+        let is_writing = self.writer.as_ref().is_some_and(|writer| !writer.is_finished());
+        if (is_stalled || has_fault) && !is_writing {
             self.has_recorded_fault |= has_fault;
             self.since_record = Duration::ZERO;
-            self.core.write_flight();
+            let core = Arc::clone(self.core);
+            let writer = thread::Builder::new().name("comm-flight".into());
+            self.writer = writer.spawn(move || core.write_flight()).ok();
         }
     }
 
     /// A world that ends after a fault leaves its record.
-    fn record(&self) {
+    fn record(self) {
+        if let Some(writer) = self.writer {
+            let _ = writer.join();
+        }
         if self.core.watch.check().is_err() && !self.has_recorded_fault {
             self.core.write_flight();
         }
