@@ -92,6 +92,17 @@ impl Core {
         outcomes.into_iter().collect()
     }
 
+    /// The fault that explains why a connection has ended; it may still be on its way to this rank.
+    pub(crate) fn explained(&self) -> Option<Fault> {
+        for _ in 0..20 {
+            if let Some(fault) = self.watch.fault() {
+                return Some(fault);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.watch.fault()
+    }
+
     pub(crate) fn is_gone(&self, rank: u32) -> bool {
         self.links[rank as usize].as_ref().is_some_and(|link| link.state() != State::Alive)
     }

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use crate::JoinError;
 use crate::choice::Table;
+use crate::core::FAREWELL;
 use crate::door::{Door, Visitor};
 use crate::handshake::{self, HandshakeError, Secret, random_text};
 use crate::rendezvous::Options;
@@ -282,12 +283,16 @@ pub(crate) fn attend(
 ) -> Result<Welcome, JoinError> {
     let lost = |source| JoinError::Connection { who: who.to_owned(), source };
     // The host gives up first, and says why.
-    let until = Instant::now() + at_most + Duration::from_secs(5);
+    let mut until = Instant::now() + at_most + Duration::from_secs(5);
     stream.set_read_timeout(Some(LOOK)).map_err(lost)?;
     while let Err(error) = stream.peek(&mut [0]) {
         let is_early = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
-        if !is_early || is_gone() || Instant::now() > until {
+        if !is_early || Instant::now() > until {
             return Err(lost(error));
+        }
+        if is_gone() {
+            // Its answer may still be on its way: a host that has answered everybody leaves the old world.
+            until = until.min(Instant::now() + FAREWELL);
         }
     }
     stream.set_read_timeout(Some(ANSWER)).map_err(lost)?;

@@ -224,7 +224,9 @@ impl World {
         Connections::new(&self.core, name, ranks, count).group()
     }
 
-    /// Memory that the ranks of this host read and write in place: collectives on it copy nothing twice.
+    /// Memory that the ranks of this host read and write in place: collectives on it copy nothing twice. After a fault of the
+    /// world, a peer that was in a call may still write to what the call worked on, also when it was stopped and goes on much
+    /// later: numbers that are needed after a fault are copied elsewhere.
     pub fn shared<E: Number>(&self, device: &Device, len: usize) -> Result<Registered<E>, CommError> {
         let share = |error: io::Error| CommError::Share(error.to_string());
         let mut buffer = device.shareable::<E>(len).map_err(share)?;
@@ -233,7 +235,8 @@ impl World {
         let registered = Registered { core: Arc::clone(&self.core), buffer, span, id };
         if span.bytes > 0 {
             let message = Message::Window { id, bytes: span.bytes as u64 };
-            self.core.tell_host(&message, registered.buffer.descriptor()).map_err(share)?;
+            let told = self.core.tell_host(&message, registered.buffer.descriptor());
+            told.map_err(|error| self.core.explained().map_or_else(|| share(error), CommError::Fault))?;
         }
         Ok(registered)
     }
@@ -316,12 +319,14 @@ impl World {
                     Err(JoinError::Connection { .. }) if began.elapsed() < at_most => refused.push(host),
                     other => break (other?, address.ip()),
                 },
-                // The rank that would gather the others is gone too.
-                Err(HandshakeError::Io(error)) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    refused.push(host);
-                }
                 // It lives, as far as this rank knows, and is slow. Who gave up on it now would gather others in its place.
-                Err(HandshakeError::Io(_)) if began.elapsed() < at_most => thread::sleep(AGAIN),
+                Err(HandshakeError::Io(error))
+                    if error.kind() != io::ErrorKind::ConnectionRefused && began.elapsed() < at_most =>
+                {
+                    thread::sleep(AGAIN);
+                }
+                // The rank that would gather the others is gone too.
+                Err(_) if began.elapsed() < at_most => refused.push(host),
                 Err(HandshakeError::Io(source)) => {
                     return Err(JoinError::Connection { who: self.who(host).to_owned(), source });
                 }

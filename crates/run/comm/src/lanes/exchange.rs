@@ -17,9 +17,6 @@ const CUT: usize = 128 << 10;
 /// Waits for connections look for faults this often.
 const LOOK: Duration = Duration::from_millis(20);
 
-/// Looks for a fault that explains why a connection has ended.
-const NEWS: u32 = 20;
-
 /// What a message says it belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Tag {
@@ -235,15 +232,9 @@ impl Lanes {
 
     /// What to say of a connection that failed; a fault that is known already says more.
     fn broken(&self, peer: usize, error: &io::Error, waiting: &Waiting<'_>) -> Fault {
-        // The peer may have closed its connections because of a fault that is still on its way to this rank.
-        for _ in 0..NEWS {
-            if let Some(fault) = waiting.core.watch.fault() {
-                return fault;
-            }
-            std::thread::sleep(LOOK);
-        }
+        // The peer may have closed its connections because of a fault.
         let lost = Fault::Lost { rank: self.ranks[peer], why: format!("its connection ended ({error})") };
-        waiting.core.watch.fault().unwrap_or(lost)
+        waiting.core.explained().unwrap_or(lost)
     }
 
     /// Waits until something may move.
