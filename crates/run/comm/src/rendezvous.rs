@@ -30,11 +30,11 @@ pub struct Rendezvous {
 pub struct Options {
     /// How long all ranks have to arrive.
     pub join: Duration,
-    /// A rank that is silent for this long is given up.
+    /// A rank that is silent for this long is given up. Of rank 0, used by all: each must speak often enough for the others.
     pub deadline: Duration,
     /// How long a call waits for ranks that live but do not make it.
     pub patience: Duration,
-    /// Connections between two ranks on different hosts.
+    /// Connections between two ranks on different hosts. Of rank 0, used by all.
     pub streams: u32,
     pub transport: Transport,
     /// The port at which peers reach this rank, where it is not the one that it listens on: a forwarded port, or a relay.
