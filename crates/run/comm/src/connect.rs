@@ -1,7 +1,7 @@
 //! Connections between ranks that have met: the links of a world, and the boards and lanes of a group.
 
 use std::io;
-use std::net::{IpAddr, TcpStream};
+use std::net::{IpAddr, SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::thread;
@@ -32,79 +32,143 @@ use crate::{CommError, Fault, Group, JoinError};
 /// How long ranks that have met have to connect to each other.
 const CONNECTING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
+/// How often a rank that is waited for is asked whether it still listens.
+const PROBE: Duration = Duration::from_millis(500);
+/// A door that refuses this often, [`LOOK`] apart, is closed; a relay in front of it may be late.
+const REFUSALS: u32 = 25;
 
-/// Connects to every rank of a new world.
+/// Ranks of a new world that could not be connected to, and why.
+pub(crate) type Lost = Vec<(u32, io::Error)>;
+
+/// Connects to every rank of a new world. One whose process has ended since the ranks met has a link that is gone, and is
+/// named.
 pub(crate) fn links(
     welcome: &Welcome,
     meeting: IpAddr,
     door: &Door,
     secret: &Secret,
     at_most: Duration,
-) -> Result<Vec<Option<Link>>, JoinError> {
+) -> Result<(Vec<Option<Link>>, Lost), JoinError> {
+    // What came for worlds before this one is not fetched any more.
+    door.forget(|purpose| match purpose {
+        Purpose::Link { world, .. } | Purpose::Stream { world, .. } => *world != welcome.id,
+        Purpose::Arrive(_) => false,
+    });
     let until = Instant::now() + at_most.min(CONNECTING);
-    let (me, host) = (welcome.rank as usize, &welcome.members[welcome.rank as usize].host);
-    let is_local = |rank: usize| welcome.members[rank].host == *host;
-    let lost = |rank: usize, source| JoinError::Connection {
-        who: format!("rank {rank} ({})", welcome.members[rank].who),
-        source,
-    };
-    let mut links: Vec<Option<Link>> = welcome.members.iter().map(|_| None).collect();
-    let listener = LocalListener::open(&welcome.id, me).map_err(|source| lost(me, source))?;
+    let (me, members) = (welcome.rank as usize, welcome.members.len());
+    let here = |source| JoinError::Connection { who: "this rank".into(), source };
+    let is_local = |rank: usize| welcome.members[rank].host == welcome.members[me].host;
+    let address = |rank: usize| welcome.members[rank].address(meeting);
+    let listener = LocalListener::open(&welcome.id, me).map_err(here)?;
+    let mut links: Vec<Option<io::Result<Link>>> = welcome.members.iter().map(|_| None).collect();
     // A connection is made by the higher rank; the lower one need not do anything meanwhile.
     for (rank, made) in links.iter_mut().enumerate().take(me) {
-        let link = if is_local(rank) {
-            call_local(&welcome.id, rank, me, until).and_then(Link::local)
+        *made = Some(if is_local(rank) {
+            call_local(&welcome.id, rank, me, address(rank), until).and_then(Link::local)
         } else {
             let purpose = Purpose::Link { world: welcome.id.clone(), rank: me as u32 };
-            call(welcome.members[rank].address(meeting), secret, &purpose, until).and_then(Link::remote)
-        };
-        *made = Some(link.map_err(|source| lost(rank, source))?);
+            call(address(rank), secret, &purpose, until, &mut || Ok(())).and_then(Link::remote)
+        });
     }
-    let higher = me + 1..welcome.members.len();
-    for _ in higher.clone().filter(|rank| is_local(*rank)) {
-        let missing =
-            || (me + 1..links.len()).find(|rank| is_local(*rank) && links[*rank].is_none()).unwrap_or(me);
-        let (rank, socket) = listener.accept(until).map_err(|source| lost(missing(), source))?;
-        let is_expected = rank > me && rank < links.len() && is_local(rank) && links[rank].is_none();
-        let refused = || io::Error::new(io::ErrorKind::InvalidData, "it claims a rank that it does not have");
-        if !is_expected {
-            return Err(lost(missing(), refused()));
+    while let Some(missing) = (me + 1..members).find(|rank| is_local(*rank) && links[*rank].is_none()) {
+        let soon = until.min(Instant::now() + PROBE);
+        match listener.accept(soon) {
+            Ok((rank, socket)) if rank > me && rank < members && is_local(rank) && links[rank].is_none() => {
+                links[rank] = Some(Link::local(socket));
+            }
+            Ok(_) => {
+                let why = "it claims a rank that it does not have";
+                links[missing] = Some(Err(io::Error::new(io::ErrorKind::InvalidData, why)));
+            }
+            Err(error) if error.kind() != io::ErrorKind::TimedOut || Instant::now() >= until => {
+                links[missing] = Some(Err(error));
+            }
+            Err(_) => {
+                for rank in (me + 1..members).filter(|rank| is_local(*rank)) {
+                    if links[rank].is_none() && has_ended(address(rank)) {
+                        links[rank] = Some(Err(ended()));
+                    }
+                }
+            }
         }
-        links[rank] = Some(Link::local(socket).map_err(|source| lost(rank, source))?);
     }
-    for rank in higher.filter(|rank| !is_local(*rank)) {
+    for rank in (me + 1..members).filter(|rank| !is_local(*rank)) {
         let wanted = Purpose::Link { world: welcome.id.clone(), rank: rank as u32 };
-        let stream = fetch(door, &wanted, until).map_err(|source| lost(rank, source))?;
-        links[rank] = Some(Link::remote(stream).map_err(|source| lost(rank, source))?);
+        links[rank] = Some(fetch(door, &wanted, address(rank), until).and_then(Link::remote));
     }
-    Ok(links)
+    sort_out(links).map_err(here)
 }
 
+/// Puts a link that is gone in the place of each that could not be made.
+fn sort_out(links: Vec<Option<io::Result<Link>>>) -> io::Result<(Vec<Option<Link>>, Lost)> {
+    let mut lost = Lost::new();
+    let mut sorted = Vec::with_capacity(links.len());
+    for (rank, link) in links.into_iter().enumerate() {
+        sorted.push(match link {
+            None => None,
+            Some(Ok(link)) => Some(link),
+            Some(Err(error)) => {
+                lost.push((rank as u32, error));
+                Some(Link::gone()?)
+            }
+        });
+    }
+    Ok((sorted, lost))
+}
+
+/// Whether nothing listens any more where a rank is reached: it does from before the ranks meet until it ends.
+fn has_ended(address: SocketAddr) -> bool {
+    let outcome = TcpStream::connect_timeout(&address, PROBE);
+    outcome.is_err_and(|error| error.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn ended() -> io::Error {
+    io::Error::new(io::ErrorKind::ConnectionRefused, "its process ended while the world was made")
+}
+
+/// Connects to a rank's door, again and again until it is clear that nobody answers. `check` says whether to go on.
 fn call(
-    address: std::net::SocketAddr,
+    address: SocketAddr,
     secret: &Secret,
     purpose: &Purpose,
     until: Instant,
+    check: &mut dyn FnMut() -> io::Result<()>,
 ) -> io::Result<TcpStream> {
+    let mut refused = 0;
     loop {
+        check()?;
         let left = until.saturating_duration_since(Instant::now());
         match knock(address, secret, purpose, left.min(Duration::from_secs(5))) {
             Ok(stream) => return Ok(stream),
             Err(HandshakeError::Io(error)) if left.is_zero() => return Err(error),
-            Err(HandshakeError::Io(_)) => thread::sleep(LOOK),
+            Err(HandshakeError::Io(error)) => {
+                refused += u32::from(error.kind() == io::ErrorKind::ConnectionRefused);
+                if refused > REFUSALS {
+                    return Err(ended());
+                }
+                thread::sleep(LOOK);
+            }
             Err(HandshakeError::WrongSecret) => return Err(io::Error::other("it has another secret")),
             Err(HandshakeError::Protocol(why)) => return Err(io::Error::other(why)),
         }
     }
 }
 
-fn fetch(door: &Door, wanted: &Purpose, until: Instant) -> io::Result<TcpStream> {
+fn fetch(door: &Door, wanted: &Purpose, from: SocketAddr, until: Instant) -> io::Result<TcpStream> {
+    let mut next_probe = Instant::now() + PROBE;
     loop {
         if let Some(visitor) = door.fetch(|purpose| purpose == wanted, LOOK) {
             return Ok(visitor.stream);
         }
-        if Instant::now() > until {
+        let now = Instant::now();
+        if now > until {
             return Err(io::ErrorKind::TimedOut.into());
+        }
+        if now > next_probe {
+            next_probe = now + PROBE;
+            if has_ended(from) {
+                return Err(ended());
+            }
         }
     }
 }
@@ -146,16 +210,26 @@ impl LocalListener {
             let socket = unsafe { OwnedFd::from_raw_fd(raw) };
             let is_ours =
                 getsockopt(&socket, sockopt::PeerCredentials)?.uid() == nix::unistd::geteuid().as_raw();
+            if !is_ours {
+                continue;
+            }
             let mut rank = [0; 4];
-            wait_for(&socket, left.min(Duration::from_secs(2)))?;
-            if is_ours && recv(socket.as_raw_fd(), &mut rank, MsgFlags::empty()) == Ok(rank.len()) {
+            wait_for(&socket, Duration::from_secs(2))?;
+            if recv(socket.as_raw_fd(), &mut rank, MsgFlags::empty()) == Ok(rank.len()) {
                 return Ok((u32::from_le_bytes(rank) as usize, socket));
             }
         }
     }
 }
 
-fn call_local(world: &str, rank: usize, me: usize, until: Instant) -> io::Result<OwnedFd> {
+fn call_local(
+    world: &str,
+    rank: usize,
+    me: usize,
+    address: SocketAddr,
+    until: Instant,
+) -> io::Result<OwnedFd> {
+    let mut next_probe = Instant::now() + PROBE;
     loop {
         let socket = local_socket()?;
         match connect(socket.as_raw_fd(), &local_name(world, rank)?) {
@@ -164,6 +238,12 @@ fn call_local(world: &str, rank: usize, me: usize, until: Instant) -> io::Result
                 return Ok(socket);
             }
             Err(error) if Instant::now() > until => return Err(error.into()),
+            Err(_) if Instant::now() > next_probe => {
+                next_probe = Instant::now() + PROBE;
+                if has_ended(address) {
+                    return Err(ended());
+                }
+            }
             // It has not opened its socket yet.
             Err(_) => thread::sleep(Duration::from_millis(1)),
         }
@@ -218,7 +298,14 @@ impl<'a> Connections<'a> {
     pub(crate) fn group(self) -> Result<Group, CommError> {
         let pace = self.pace();
         let engine = self.engine(pace)?;
-        Ok(Group::new(Arc::clone(self.core), self.name, self.ranks.to_vec(), self.me, pace, engine))
+        Ok(Group::new(
+            Arc::clone(self.core),
+            (self.name, self.key),
+            self.ranks.to_vec(),
+            self.me,
+            pace,
+            engine,
+        ))
     }
 
     fn pace(&self) -> Pace {
@@ -272,7 +359,7 @@ impl<'a> Connections<'a> {
         for member in &self.hosts[self.my_host][1..] {
             let rank = self.ranks[*member];
             let link = self.core.links[rank as usize].as_ref().expect("every other rank has a link");
-            link.send(&message, Some(board.descriptor())).map_err(|error| self.lost(rank, &error))?;
+            link.send(&message, board.descriptor()).map_err(|error| self.lost(rank, &error))?;
         }
         Ok(Some(Arc::new(board)))
     }
@@ -351,8 +438,9 @@ impl<'a> Connections<'a> {
         for index in 0..self.core.options.streams {
             let purpose = self.stream(key, self.core.rank, index);
             let until = Instant::now() + CONNECTING;
-            let socket =
-                call(address, &self.core.secret, &purpose, until).map_err(|error| self.lost(rank, &error))?;
+            let mut check = || self.core.watch.check().map_err(io::Error::other);
+            let socket = call(address, &self.core.secret, &purpose, until, &mut check)
+                .map_err(|error| self.lost(rank, &error))?;
             sockets.push(socket);
         }
         Streams::new(sockets).map_err(|error| self.lost(rank, &error))

@@ -1,5 +1,6 @@
 //! What all groups of a world share on one rank.
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -40,9 +41,9 @@ pub(crate) struct Core {
     pub(crate) board_came: Condvar,
     pub(crate) is_closing: AtomicBool,
     pub(crate) wake: EventFd,
-    /// Ranks that have left in good order, and when the first did.
+    /// How many ranks have left in good order, and when each did.
     pub(crate) left: AtomicU32,
-    pub(crate) left_at: Mutex<Option<Instant>>,
+    pub(crate) left_at: Mutex<BTreeMap<u32, Instant>>,
 }
 
 /// A board that a peer made for a group.
@@ -52,8 +53,8 @@ pub(crate) struct BoardSent {
     pub(crate) descriptor: OwnedFd,
 }
 
-/// A rank that left may have done its part of a call that lasts; after this it has not.
-const FAREWELL: Duration = Duration::from_millis(500);
+/// What a rank sent before it left may still be on its way; after this, with nothing coming, it is not.
+pub(crate) const FAREWELL: Duration = Duration::from_millis(500);
 
 impl Core {
     /// Makes a fault known here and to all ranks; returns the first one that is known here.
@@ -71,15 +72,35 @@ impl Core {
         }
     }
 
-    /// Sends a message with a descriptor to the ranks of this host.
+    /// Tells some of the ranks.
+    pub(crate) fn tell(&self, ranks: &[u32], message: &Message) {
+        let links = ranks.iter().filter_map(|rank| self.links[*rank as usize].as_ref());
+        for link in links.filter(|link| link.state() == State::Alive) {
+            let _ = link.send(message, None);
+        }
+    }
+
+    /// Sends a message with a descriptor to all ranks of this host, also when one of them cannot be told.
     pub(crate) fn tell_host(
         &self,
         message: &Message,
         descriptor: Option<BorrowedFd<'_>>,
     ) -> std::io::Result<()> {
-        let mut local =
+        let local =
             self.links.iter().flatten().filter(|link| link.is_local() && link.state() == State::Alive);
-        local.try_for_each(|link| link.send(message, descriptor))
+        let outcomes: Vec<std::io::Result<()>> = local.map(|link| link.send(message, descriptor)).collect();
+        outcomes.into_iter().collect()
+    }
+
+    /// The fault that explains why a connection has ended; it may still be on its way to this rank.
+    pub(crate) fn explained(&self) -> Option<Fault> {
+        for _ in 0..20 {
+            if let Some(fault) = self.watch.fault() {
+                return Some(fault);
+            }
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        self.watch.fault()
     }
 
     pub(crate) fn is_gone(&self, rank: u32) -> bool {
@@ -90,24 +111,25 @@ impl Core {
         if let Some(link) = &self.links[rank as usize] {
             link.set_state(State::Left);
         }
-        self.left_at.lock().expect("no holder of this lock panics").get_or_insert_with(Instant::now);
+        let mut left_at = self.left_at.lock().expect("no holder of this lock panics");
+        left_at.entry(rank).or_insert_with(Instant::now);
         self.left.fetch_add(1, Ordering::Release);
     }
 
-    /// A fault when a call waits for a rank that has left for good.
-    pub(crate) fn check_left(&self, ranks: &[u32]) -> Result<(), Fault> {
-        if self.left.load(Ordering::Acquire) == 0 {
+    pub(crate) fn has_leavers(&self) -> bool {
+        self.left.load(Ordering::Acquire) > 0
+    }
+
+    /// A fault when one of the ranks that are waited for has left for good.
+    pub(crate) fn check_left(&self, awaited: &[u32]) -> Result<(), Fault> {
+        if !self.has_leavers() {
             return Ok(());
         }
-        let since = *self.left_at.lock().expect("no holder of this lock panics");
-        let has_left = |rank: &&u32| {
-            self.links[**rank as usize].as_ref().is_some_and(|link| link.state() == State::Left)
-        };
-        match ranks.iter().find(has_left) {
-            Some(rank) if since.is_some_and(|since| since.elapsed() > FAREWELL) => {
-                Err(Fault::Lost { rank: *rank, why: "it has left the world".to_owned() })
-            }
-            _ => Ok(()),
+        let left_at = self.left_at.lock().expect("no holder of this lock panics");
+        let has_left = |rank: &&u32| left_at.get(*rank).is_some_and(|since| since.elapsed() > FAREWELL);
+        match awaited.iter().find(has_left) {
+            Some(rank) => Err(Fault::Lost { rank: *rank, why: "it has left the world".to_owned() }),
+            None => Ok(()),
         }
     }
 

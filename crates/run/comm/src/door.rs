@@ -11,9 +11,9 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 
 use crate::handshake::{self, HandshakeError, Secret};
-use crate::wire::{Purpose, read_frame};
+use crate::wire::{Purpose, Timed, read_frame};
 
-/// A stranger that connects and says nothing is dropped after this.
+/// A stranger that connects and says nothing, or one byte after the other, is dropped after this.
 const INTRODUCTION: Duration = Duration::from_secs(10);
 /// Connections that introduce themselves at once, and that wait to be fetched; a flood of strangers costs no more.
 const MOST: usize = 4096;
@@ -87,13 +87,28 @@ impl Door {
     }
 }
 
+impl Door {
+    /// Hangs up on visitors that nobody will fetch.
+    pub(crate) fn forget(&self, mut is_unwanted: impl FnMut(&Purpose) -> bool) {
+        self.inside.lock().retain(|visitor| !is_unwanted(&visitor.purpose));
+    }
+}
+
 impl Inside {
     fn keep(self: &Arc<Self>, listener: &TcpListener, secret: &Secret) {
         while !self.is_closed.load(Ordering::Acquire) {
             let mut watched = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
             let _ = poll(&mut watched, PollTimeout::try_from(LOOK).expect("a short time"));
-            while let Ok((stream, _)) = listener.accept() {
-                self.introduce(stream, secret);
+            loop {
+                match listener.accept() {
+                    Ok((stream, _)) => self.introduce(stream, secret),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                    // No descriptor is free, say: who waits is still there in a while.
+                    Err(_) => {
+                        thread::sleep(LOOK);
+                        break;
+                    }
+                }
             }
         }
     }
@@ -133,13 +148,14 @@ impl Inside {
     }
 }
 
-fn receive(mut stream: TcpStream, secret: &Secret) -> Result<Visitor, HandshakeError> {
+fn receive(stream: TcpStream, secret: &Secret) -> Result<Visitor, HandshakeError> {
     stream.set_nonblocking(false)?;
     stream.set_nodelay(true)?;
+    let mut timed = Timed::new(&stream, INTRODUCTION);
+    handshake::accept(&mut timed, secret)?;
+    let purpose = read_frame(&mut timed)?;
     stream.set_read_timeout(Some(INTRODUCTION))?;
     stream.set_write_timeout(Some(INTRODUCTION))?;
-    handshake::accept(&mut stream, secret)?;
-    let purpose = read_frame(&mut stream)?;
     Ok(Visitor { purpose, stream })
 }
 

@@ -4,7 +4,7 @@
 //! [started](Group::start_all_reduce) returns at once, is carried out by a thread of the group, and calls after it wait for it.
 //! Roots and peers are *members*: places in the group, not ranks of the world.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex};
 use std::thread;
@@ -30,6 +30,8 @@ pub struct Group {
 struct Inner {
     core: Arc<Core>,
     name: String,
+    /// The same on all members, and different for every group.
+    key: String,
     ranks: Vec<u32>,
     me: usize,
     /// Its number in the flight recorder.
@@ -44,6 +46,8 @@ struct Turn {
     engine: Option<Box<Engine>>,
     queue: VecDeque<Task>,
     has_worker: bool,
+    /// Callers that wait for the machinery.
+    waiters: u32,
     is_closing: bool,
 }
 
@@ -117,22 +121,24 @@ impl<E: Number> Numbers<E> for Registered<E> {
 impl Group {
     pub(crate) fn new(
         core: Arc<Core>,
-        name: &str,
+        (name, key): (&str, String),
         ranks: Vec<u32>,
         me: usize,
         pace: Pace,
         engine: Engine,
     ) -> Self {
-        let recorded = core.recorder.add_group(name, &ranks);
+        let recorded = core.recorder.add_group(name, &key, &ranks);
         let turn = Turn {
             engine: Some(Box::new(engine)),
             queue: VecDeque::new(),
             has_worker: false,
+            waiters: 0,
             is_closing: false,
         };
         let inner = Inner {
             core,
             name: name.to_owned(),
+            key,
             ranks,
             me,
             recorded,
@@ -657,21 +663,27 @@ impl Inner {
 
     /// The machinery, once all that was started has been carried out.
     fn take_engine(&self) -> Box<Engine> {
+        self.take_engine_when(|turn| turn.queue.is_empty())
+    }
+
+    fn take_engine_when(&self, is_due: impl Fn(&Turn) -> bool) -> Box<Engine> {
         let mut turn = self.lock();
         loop {
-            if turn.queue.is_empty()
+            if is_due(&turn)
                 && let Some(engine) = turn.engine.take()
             {
                 return engine;
             }
+            turn.waiters += 1;
             turn = self.changed.wait(turn).expect("no holder of this lock panics");
+            turn.waiters -= 1;
         }
     }
 
     fn put_back(&self, engine: Box<Engine>) {
         let mut turn = self.lock();
         turn.engine = Some(engine);
-        let has_waiters = turn.has_worker || !turn.queue.is_empty();
+        let has_waiters = turn.has_worker || turn.waiters > 0;
         drop(turn);
         if has_waiters {
             self.changed.notify_all();
@@ -682,7 +694,7 @@ impl Inner {
     fn work(&self) {
         let mut turn = self.lock();
         loop {
-            if !turn.queue.is_empty() && turn.engine.is_some() {
+            if !turn.queue.is_empty() {
                 drop(turn);
                 self.work_off();
                 turn = self.lock();
@@ -695,8 +707,8 @@ impl Inner {
     }
 
     fn work_off(&self) {
+        let mut engine = self.take_engine_when(|_| true);
         let mut turn = self.lock();
-        let Some(mut engine) = turn.engine.take() else { return };
         while let Some(task) = turn.queue.pop_front() {
             drop(turn);
             task.completion.complete(self.carry_out(&mut engine, &task.request, Pace::BACKGROUND));
@@ -718,9 +730,11 @@ impl Inner {
             patience: core.options.patience,
             ranks: &self.ranks,
             group: &self.name,
+            key: &self.key,
             number,
             call,
             waited: RefCell::new(None),
+            has_asked: Cell::new(false),
         };
         let line = core.recorder.enter(self.recorded, number, call, request.bytes());
         engine.set_pace(pace);
@@ -742,10 +756,11 @@ impl Engine {
     }
 
     fn algorithm(&self, operation: Operation, bytes: u64, members: usize) -> Algorithm {
+        let call = Call::new(operation, crate::Format::F32, 0);
         let is_equal = operation.is_collective() && operation != Operation::AllToAllV;
         if self.shared.is_some() && is_equal {
             Algorithm::Shared
-        } else if self.layered.as_ref().is_some_and(|layered| is_equal && layered.takes(operation)) {
+        } else if self.layered.as_ref().is_some_and(|layered| is_equal && layered.takes(&call)) {
             Algorithm::Layered
         } else {
             self.table.choose(operation, bytes, members as u32)
@@ -782,7 +797,7 @@ impl Engine {
         if let Some(shared) = &mut self.shared {
             return shared.run(call, source, target, waiting);
         }
-        if let Some(layered) = self.layered.as_mut().filter(|layered| layered.takes(call.operation)) {
+        if let Some(layered) = self.layered.as_mut().filter(|layered| layered.takes(call)) {
             return layered.run(call, source, target, waiting);
         }
         match &mut self.lanes {

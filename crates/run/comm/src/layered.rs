@@ -51,8 +51,10 @@ impl Layered {
     }
 
     /// Whether a call is better carried out this way than by lanes between all members.
-    pub(crate) fn takes(&self, operation: Operation) -> bool {
-        match operation {
+    pub(crate) fn takes(&self, call: &Call) -> bool {
+        match call.operation {
+            // Its partial sums may not fit.
+            _ if call.is_narrow_average() => false,
             Operation::AllReduce | Operation::Broadcast | Operation::Reduce | Operation::Barrier => true,
             Operation::AllGather | Operation::ReduceScatter => Self::is_even(&self.hosts),
             _ => false,

@@ -57,6 +57,14 @@ impl Link {
         Ok(Self::new(Wire::Remote(stream, Mutex::default())))
     }
 
+    /// A link to a rank that ended before there was one.
+    pub(crate) fn gone() -> io::Result<Self> {
+        let (socket, _) = std::os::unix::net::UnixStream::pair()?;
+        let link = Self::new(Wire::Local(socket.into()));
+        link.set_state(State::Gone);
+        Ok(link)
+    }
+
     fn new(wire: Wire) -> Self {
         Self { wire, sending: Mutex::new(()), state: AtomicU8::new(State::Alive as u8) }
     }

@@ -6,12 +6,17 @@ use std::time::{Duration, Instant};
 
 use crate::JoinError;
 use crate::choice::Table;
+use crate::core::FAREWELL;
 use crate::door::{Door, Visitor};
 use crate::handshake::{self, HandshakeError, Secret, random_text};
-use crate::wire::{Arrival, Member, Purpose, Refusal, Reply, Welcome, read_frame, write_frame};
+use crate::rendezvous::Options;
+use crate::wire::{Arrival, Member, Purpose, Refusal, Reply, Timed, Welcome, read_frame, write_frame};
 
 /// How often a rank that waits looks up.
 const LOOK: Duration = Duration::from_millis(20);
+
+/// How long an answer takes that has begun.
+const ANSWER: Duration = Duration::from_secs(10);
 
 /// Who is waited for, and how the ranks of the new world are numbered.
 pub(crate) enum Guests<'a> {
@@ -25,6 +30,8 @@ pub(crate) struct Host<'a> {
     pub(crate) door: &'a Door,
     pub(crate) own: Arrival,
     pub(crate) guests: Guests<'a>,
+    /// Of these, streams and deadline become those of all.
+    pub(crate) options: &'a Options,
     pub(crate) table: Table,
     pub(crate) at_most: Duration,
 }
@@ -41,10 +48,15 @@ impl Host<'_> {
     pub(crate) fn gather(self) -> Result<Welcome, JoinError> {
         let began = Instant::now();
         let mut guests = vec![Guest { arrival: self.own.clone(), address: None, stream: None }];
-        while !self.is_complete(&guests) {
-            let epoch = self.own.epoch;
-            let is_guest =
-                |purpose: &Purpose| matches!(purpose, Purpose::Arrive(arrival) if arrival.epoch == epoch);
+        while !self.is_complete(&mut guests) {
+            let has_place = !self.is_rebuilt() || self.newcomers_missing(&guests) > 0;
+            // Newcomers beyond those that are wanted wait at the door until the world has begun without them.
+            let is_guest = |purpose: &Purpose| match purpose {
+                Purpose::Arrive(arrival) => {
+                    arrival.epoch == self.own.epoch && (arrival.rank.is_some() || has_place)
+                }
+                _ => false,
+            };
             if let Some(visitor) = self.door.fetch(is_guest, LOOK)
                 && let Err(refusal) = self.seat(&mut guests, visitor)
             {
@@ -58,11 +70,27 @@ impl Host<'_> {
         self.welcome(guests)
     }
 
-    fn is_complete(&self, guests: &[Guest]) -> bool {
+    /// Whether all are here, and still are.
+    fn is_complete(&self, guests: &mut Vec<Guest>) -> bool {
+        self.has_all(guests) && {
+            guests.retain(|guest| !guest.has_hung_up());
+            self.has_all(guests)
+        }
+    }
+
+    fn has_all(&self, guests: &[Guest]) -> bool {
         match &self.guests {
             Guests::World(size) => guests.len() == *size as usize,
             Guests::Survivors { .. } => self.absent(guests).is_empty() && self.newcomers_missing(guests) == 0,
         }
+    }
+
+    fn is_rebuilt(&self) -> bool {
+        matches!(self.guests, Guests::Survivors { .. })
+    }
+
+    fn is_given_up(&self, rank: Option<u32>) -> bool {
+        matches!(&self.guests, Guests::Survivors { is_gone, .. } if rank.is_some_and(is_gone))
     }
 
     fn newcomers_missing(&self, guests: &[Guest]) -> usize {
@@ -93,8 +121,14 @@ impl Host<'_> {
 
     /// Takes an arrival in, unless it contradicts the others.
     fn seat(&self, guests: &mut Vec<Guest>, visitor: Visitor) -> Result<(), Refusal> {
-        let Visitor { purpose: Purpose::Arrive(arrival), stream } = visitor else { return Ok(()) };
-        let address = stream.peer_addr().ok().map(|address| address.ip());
+        let Visitor { purpose: Purpose::Arrive(arrival), mut stream } = visitor else { return Ok(()) };
+        if self.is_given_up(arrival.rank) {
+            let why = format!("{} had lost contact with it", self.own.who);
+            let _ = write_frame(&mut stream, &Reply::Refused(Refusal::LeftOut { why }));
+            return Ok(());
+        }
+        // One that comes by loopback is on this host: others reach it by the address at which they reach this rank.
+        let address = stream.peer_addr().ok().map(|address| address.ip()).filter(|ip| !ip.is_loopback());
         let guest = Guest { arrival, address, stream: Some(stream) };
         if let Err(refusal) = self.compare(&guest.arrival) {
             guests.push(guest);
@@ -124,6 +158,11 @@ impl Host<'_> {
         };
         if arrival.version != own.version {
             return differs(format!("programs of version {} and {}", own.version, arrival.version));
+        }
+        if let (Some(rank), Some(world)) = (arrival.rank, own.world)
+            && rank >= world
+        {
+            return differs(format!("a world of {world} ranks has no rank {rank}"));
         }
         if arrival.world != own.world {
             let size =
@@ -155,6 +194,8 @@ impl Host<'_> {
                 id: id.clone(),
                 members: members.clone(),
                 table: self.table.clone(),
+                streams: self.options.streams,
+                deadline: self.options.deadline,
             };
             match &mut guest.stream {
                 None => own = Some(welcome),
@@ -227,18 +268,34 @@ pub(crate) fn introduce(
     at_most: Duration,
 ) -> Result<(), HandshakeError> {
     stream.set_nodelay(true)?;
-    stream.set_read_timeout(Some(at_most))?;
-    stream.set_write_timeout(Some(at_most))?;
-    handshake::connect(stream, secret)?;
-    write_frame(stream, purpose)?;
+    let mut timed = Timed::new(stream, at_most);
+    handshake::connect(&mut timed, secret)?;
+    write_frame(&mut timed, purpose)?;
     Ok(())
 }
 
-/// Waits to be told the world by the rank that gathers it.
-pub(crate) fn attend(stream: &mut TcpStream, who: &str, at_most: Duration) -> Result<Welcome, JoinError> {
+/// Waits to be told the world by the rank that gathers it, unless that is gone.
+pub(crate) fn attend(
+    stream: &mut TcpStream,
+    who: &str,
+    at_most: Duration,
+    is_gone: &dyn Fn() -> bool,
+) -> Result<Welcome, JoinError> {
     let lost = |source| JoinError::Connection { who: who.to_owned(), source };
     // The host gives up first, and says why.
-    stream.set_read_timeout(Some(at_most + Duration::from_secs(5))).map_err(lost)?;
+    let mut until = Instant::now() + at_most + Duration::from_secs(5);
+    stream.set_read_timeout(Some(LOOK)).map_err(lost)?;
+    while let Err(error) = stream.peek(&mut [0]) {
+        let is_early = matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted);
+        if !is_early || Instant::now() > until {
+            return Err(lost(error));
+        }
+        if is_gone() {
+            // Its answer may still be on its way: a host that has answered everybody leaves the old world.
+            until = until.min(Instant::now() + FAREWELL);
+        }
+    }
+    stream.set_read_timeout(Some(ANSWER)).map_err(lost)?;
     match read_frame(stream).map_err(lost)? {
         Reply::Welcome(welcome) => Ok(welcome),
         Reply::Refused(refusal) => Err(refusal.into()),

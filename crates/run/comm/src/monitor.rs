@@ -1,36 +1,41 @@
 //! The thread of a rank that hears its peers: it notices who is gone or silent, and receives what they share.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::os::fd::AsFd;
 
-use crate::Fault;
 use crate::core::{BoardSent, Core};
 use crate::links::{Received, State};
 use crate::shared::segment::Segment;
 use crate::watch::OwnTime;
 use crate::wire::{Message, Purpose, Refusal, Reply, write_frame};
+use crate::{Call, Fault};
 
 /// A call that lasts this long is worth a flight record.
 const STALL: Duration = Duration::from_secs(15);
 
 struct Monitor<'a> {
-    core: &'a Core,
+    core: &'a Arc<Core>,
     time: OwnTime,
     /// How long each rank has been silent while this one ran.
     silent: Vec<Duration>,
     since_sign: Duration,
     since_record: Duration,
     has_recorded_fault: bool,
+    /// Writes a flight record: signs of life must not wait for a disk.
+    writer: Option<JoinHandle<()>>,
 }
 
-pub(crate) fn watch_over(core: &Core) {
+pub(crate) fn watch_over(core: &Arc<Core>) {
     let silent = vec![Duration::ZERO; core.links.len()];
     let time = OwnTime::start();
     let (since_sign, since_record) = (Duration::ZERO, Duration::ZERO);
-    let mut monitor = Monitor { core, time, silent, since_sign, since_record, has_recorded_fault: false };
+    let (has_recorded_fault, writer) = (false, None);
+    let mut monitor = Monitor { core, time, silent, since_sign, since_record, has_recorded_fault, writer };
     while !core.is_closing.load(Ordering::Acquire) {
         monitor.look();
     }
@@ -89,6 +94,7 @@ impl Monitor<'_> {
         match (message, descriptor) {
             (Message::Fault(fault), _) => self.take_fault(rank, fault),
             (Message::Leave, _) => self.core.note_left(rank),
+            (Message::Waits { group, number, call }, _) => self.answer(rank, &group, number, call),
             (Message::Forget { id }, _) => self.core.windows.remove_theirs(rank, id),
             (Message::Window { id, bytes }, Some(descriptor)) => {
                 match Segment::map(descriptor, bytes as usize) {
@@ -104,11 +110,35 @@ impl Monitor<'_> {
                 boards.push(BoardSent { group, members, descriptor });
                 self.core.board_came.notify_all();
             }
-            _ => {}
+            (Message::Window { .. } | Message::Board { .. }, None) => {
+                let reason = format!(
+                    "it could not take memory that rank {rank} shares: it has too many open files or mappings"
+                );
+                self.core.fail(Fault::Revoked { rank: self.core.rank, reason });
+            }
+            (Message::Alive, _) => {}
         }
     }
 
-    /// A rank that is told of its own loss has lost the one that tells it.
+    /// A rank waits in a call: this one may have made another under the same number.
+    fn answer(&self, rank: u32, group: &str, number: u64, theirs: Call) {
+        let Some((group, mine)) = self.core.recorder.find(group, number) else { return };
+        if mine != theirs {
+            let (a_rank, b_rank) = (self.core.rank, rank);
+            self.core.fail(Fault::Mismatch {
+                group,
+                number,
+                a_rank,
+                a: mine,
+                b_rank,
+                b_number: number,
+                b: theirs,
+            });
+        }
+    }
+
+    /// A rank that is told of its own loss has lost the one that tells it. Only the first fault says who is gone: where two
+    /// ranks have lost each other, each blames the other, and who hears both must not give up both.
     fn take_fault(&self, from: u32, fault: Fault) {
         let fault = match fault.lost_rank() {
             Some(lost) if lost == self.core.rank => {
@@ -116,7 +146,9 @@ impl Monitor<'_> {
             }
             _ => fault,
         };
-        if let Some(link) = fault.lost_rank().and_then(|lost| self.core.links[lost as usize].as_ref()) {
+        let lost = fault.lost_rank().and_then(|lost| self.core.links.get(lost as usize)?.as_ref());
+        // Before the fault is known: who learns of it asks who is left.
+        if let (Some(link), Ok(())) = (lost, self.core.watch.check()) {
             link.set_state(State::Gone);
         }
         self.core.watch.raise(fault);
@@ -173,15 +205,21 @@ impl Monitor<'_> {
         let is_stalled = self.since_record >= STALL
             && Duration::from_micros(self.core.recorder.longest_open_us()) >= STALL;
         let has_fault = self.core.watch.check().is_err() && !self.has_recorded_fault;
-        if is_stalled || has_fault {
+        let is_writing = self.writer.as_ref().is_some_and(|writer| !writer.is_finished());
+        if (is_stalled || has_fault) && !is_writing {
             self.has_recorded_fault |= has_fault;
             self.since_record = Duration::ZERO;
-            self.core.write_flight();
+            let core = Arc::clone(self.core);
+            let writer = thread::Builder::new().name("comm-flight".into());
+            self.writer = writer.spawn(move || core.write_flight()).ok();
         }
     }
 
     /// A world that ends after a fault leaves its record.
-    fn record(&self) {
+    fn record(self) {
+        if let Some(writer) = self.writer {
+            let _ = writer.join();
+        }
         if self.core.watch.check().is_err() && !self.has_recorded_fault {
             self.core.write_flight();
         }

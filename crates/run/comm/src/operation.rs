@@ -120,6 +120,12 @@ impl Call {
         Self { root, ..self }
     }
 
+    /// Whether sums on the way to the result can be too large for the format while the result is not: such a call is summed
+    /// in a wider format and divided before it is rounded.
+    pub(crate) fn is_narrow_average(&self) -> bool {
+        self.operation.reduces() && self.by == Reduction::Average && self.format == Format::F16
+    }
+
     /// Bytes of one part.
     pub(crate) fn part_bytes(&self) -> usize {
         self.len as usize * self.format.size()

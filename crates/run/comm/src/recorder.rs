@@ -54,10 +54,18 @@ pub(crate) struct Recorder {
 
 #[derive(Debug)]
 struct Ring {
-    groups: Vec<(String, Vec<u32>)>,
+    groups: Vec<NamedGroup>,
     entries: Vec<Entry>,
     next: usize,
     most: usize,
+}
+
+#[derive(Debug)]
+struct NamedGroup {
+    name: String,
+    /// The same on all members, and different for every group.
+    key: String,
+    ranks: Vec<u32>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -85,9 +93,10 @@ impl Recorder {
     }
 
     /// Names a group once, so that its calls need only a number.
-    pub(crate) fn add_group(&self, name: &str, ranks: &[u32]) -> usize {
+    pub(crate) fn add_group(&self, name: &str, key: &str, ranks: &[u32]) -> usize {
         let mut ring = self.lock();
-        ring.groups.push((name.to_owned(), ranks.to_vec()));
+        let (name, key) = (name.to_owned(), key.to_owned());
+        ring.groups.push(NamedGroup { name, key, ranks: ranks.to_vec() });
         ring.groups.len() - 1
     }
 
@@ -127,6 +136,17 @@ impl Recorder {
         open.map(|entry| now.saturating_sub(entry.entered_us)).max().unwrap_or(0)
     }
 
+    /// The collective that this rank made in a group under a number, with the group's name, if it did and still knows.
+    pub(crate) fn find(&self, key: &str, number: u64) -> Option<(String, Call)> {
+        let ring = self.lock();
+        let group = ring.groups.iter().position(|group| group.key == key)?;
+        let is_wanted = |entry: &&Entry| {
+            entry.group == group && entry.number == number && entry.call.operation.is_collective()
+        };
+        let entry = ring.entries.iter().find(is_wanted)?;
+        Some((ring.groups[group].name.clone(), entry.call))
+    }
+
     pub(crate) fn record(&self, rank: u32, world: u32, epoch: u64, fault: Option<Fault>) -> FlightRecord {
         let at_us = self.now();
         let ring = self.lock();
@@ -144,7 +164,8 @@ impl Recorder {
 impl Ring {
     fn recorded(&self, entry: &Entry) -> Recorded {
         let Entry { group, number, call, bytes, entered_us, left_us } = *entry;
-        let (group, ranks) = self.groups[group].clone();
+        let NamedGroup { name, ranks, .. } = &self.groups[group];
+        let (group, ranks) = (name.clone(), ranks.clone());
         Recorded { group, ranks, number, call, bytes, entered_us, left_us }
     }
 }

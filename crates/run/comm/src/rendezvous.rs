@@ -30,11 +30,11 @@ pub struct Rendezvous {
 pub struct Options {
     /// How long all ranks have to arrive.
     pub join: Duration,
-    /// A rank that is silent for this long is given up.
+    /// A rank that is silent for this long is given up. Of rank 0, used by all: each must speak often enough for the others.
     pub deadline: Duration,
     /// How long a call waits for ranks that live but do not make it.
     pub patience: Duration,
-    /// Connections between two ranks on different hosts.
+    /// Connections between two ranks on different hosts. Of rank 0, used by all.
     pub streams: u32,
     pub transport: Transport,
     /// The port at which peers reach this rank, where it is not the one that it listens on: a forwarded port, or a relay.
@@ -118,8 +118,7 @@ impl Rendezvous {
 
     /// The addresses of rank 0.
     pub(crate) fn addresses(&self) -> Result<Vec<SocketAddr>, JoinError> {
-        let name = self.address.trim_start_matches('[').trim_end_matches(']');
-        let found = (name, self.port).to_socket_addrs();
+        let found = (self.name(), self.port).to_socket_addrs();
         let found: Vec<SocketAddr> =
             found.map_err(|source| JoinError::Resolve { name: self.address.clone(), source })?.collect();
         if found.is_empty() {
@@ -132,10 +131,19 @@ impl Rendezvous {
     /// Where rank 0 listens. A host whose own name means loopback to itself listens on all its addresses, or nobody else
     /// could reach it.
     pub(crate) fn listening_address(&self) -> Result<SocketAddr, JoinError> {
-        let first = self.addresses()?[0];
-        let is_meant = self.address.parse::<IpAddr>().is_ok() || self.address == "localhost";
-        let any: IpAddr = if first.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
-        Ok(if first.ip().is_loopback() && !is_meant { SocketAddr::new(any, self.port) } else { first })
+        Ok(self.reachable(self.addresses()?[0]))
+    }
+
+    /// An address to listen on that others reach too, where they may be on other hosts.
+    pub(crate) fn reachable(&self, own: SocketAddr) -> SocketAddr {
+        let is_meant = self.name().parse::<IpAddr>().is_ok() || self.address == "localhost";
+        let any: IpAddr = if own.is_ipv4() { [0, 0, 0, 0].into() } else { [0u16; 8].into() };
+        if own.ip().is_loopback() && !is_meant { SocketAddr::new(any, own.port()) } else { own }
+    }
+
+    /// The address without the brackets that an IPv6 address may have.
+    fn name(&self) -> &str {
+        self.address.strip_prefix('[').and_then(|rest| rest.strip_suffix(']')).unwrap_or(&self.address)
     }
 }
 
@@ -247,8 +255,9 @@ fn read_secret(path: &Path) -> io::Result<Secret> {
     // Not waiting: the path may be a pipe.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     let facts = file.metadata()?;
-    if !facts.is_file() || facts.mode() & 0o077 != 0 {
-        let why = "it must be a file that only its owner can read (chmod 600)";
+    let is_trusted = facts.uid() == nix::unistd::geteuid().as_raw() || facts.uid() == 0;
+    if !facts.is_file() || facts.mode() & 0o077 != 0 || !is_trusted {
+        let why = "it must be a file of this user that only its owner can read (chmod 600)";
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
     }
     let mut bytes = Vec::new();
@@ -320,6 +329,24 @@ mod tests {
         check(&ranks, "`MASTER_PORT` is not set, so this process does not know which rank it is");
         let port = [&ranks[..], &[("MASTER_PORT", "70000")]].concat();
         check(&port, "`MASTER_PORT` is `70000`: it must be a port from 1 to 65535");
+    }
+
+    #[test]
+    fn ranks_listen_where_others_reach_them_unless_loopback_is_meant() {
+        let listens = |address: &str, own: &str| {
+            let rendezvous =
+                Rendezvous { address: address.into(), ..Rendezvous::on_this_machine(0, 2, 1, b"s") };
+            rendezvous.reachable(own.parse().expect("an address")).to_string()
+        };
+        assert_eq!(listens("node1", "127.0.1.1:5"), "0.0.0.0:5");
+        assert_eq!(listens("node1", "[::1]:5"), "[::]:5");
+        assert_eq!(listens("node1", "10.0.0.1:5"), "10.0.0.1:5");
+        for meant in ["127.0.0.1", "localhost"] {
+            assert_eq!(listens(meant, "127.0.0.1:5"), "127.0.0.1:5");
+        }
+        for meant in ["::1", "[::1]", "localhost"] {
+            assert_eq!(listens(meant, "[::1]:5"), "[::1]:5");
+        }
     }
 
     #[test]

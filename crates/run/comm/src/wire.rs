@@ -1,16 +1,19 @@
 //! Messages between ranks outside of calls, and how they travel: a length and JSON.
 
 use std::io::{self, Read, Write};
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, SocketAddr, TcpStream};
+use std::time::{Duration, Instant};
 
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::Fault;
 use crate::choice::Table;
+use crate::{Call, Fault};
 
 /// The longest message that is read.
 const LONGEST: usize = 4 << 20;
+/// The longest from somebody who has not proved anything yet.
+const SHORT: usize = 4 << 10;
 
 /// What a rank says of itself when it joins.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +60,10 @@ pub(crate) struct Welcome {
     /// By rank.
     pub(crate) members: Vec<Member>,
     pub(crate) table: Table,
+    /// Connections between two ranks on different hosts.
+    pub(crate) streams: u32,
+    /// How long a rank may be silent: each must speak often enough for all others.
+    pub(crate) deadline: Duration,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -106,6 +113,12 @@ pub(crate) enum Message {
     Forget {
         id: u64,
     },
+    /// The sender waits in this call of a group.
+    Waits {
+        group: String,
+        number: u64,
+        call: Call,
+    },
     /// The sender leaves in good order.
     Leave,
 }
@@ -123,16 +136,25 @@ pub(crate) fn frame<T: Serialize>(message: &T) -> io::Result<Vec<u8>> {
 }
 
 pub(crate) fn read_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    read_frame_of(from, LONGEST)
+}
+
+/// A message of a stranger.
+pub(crate) fn read_short_frame<T: DeserializeOwned>(from: &mut impl Read) -> io::Result<T> {
+    read_frame_of(from, SHORT)
+}
+
+fn read_frame_of<T: DeserializeOwned>(from: &mut impl Read, most: usize) -> io::Result<T> {
     let mut len = [0; 4];
     from.read_exact(&mut len)?;
-    let mut bytes = vec![0; checked(len)?];
+    let mut bytes = vec![0; checked(len, most)?];
     from.read_exact(&mut bytes)?;
     Ok(serde_json::from_slice(&bytes)?)
 }
 
-fn checked(len: [u8; 4]) -> io::Result<usize> {
+fn checked(len: [u8; 4], most: usize) -> io::Result<usize> {
     let len = u32::from_le_bytes(len) as usize;
-    if len > LONGEST {
+    if len > most {
         return Err(io::Error::new(io::ErrorKind::InvalidData, "a message is too long"));
     }
     Ok(len)
@@ -141,13 +163,48 @@ fn checked(len: [u8; 4]) -> io::Result<usize> {
 /// Takes the first whole message from bytes that have been read so far.
 pub(crate) fn take_frame<T: DeserializeOwned>(bytes: &mut Vec<u8>) -> io::Result<Option<T>> {
     let Some(len) = bytes.first_chunk::<4>() else { return Ok(None) };
-    let end = 4 + checked(*len)?;
+    let end = 4 + checked(*len, LONGEST)?;
     if bytes.len() < end {
         return Ok(None);
     }
     let message = serde_json::from_slice(&bytes[4..end])?;
     bytes.drain(..end);
     Ok(Some(message))
+}
+
+/// A connection whose other side has so long for all that it says, not for every byte of it.
+pub(crate) struct Timed<'a> {
+    stream: &'a TcpStream,
+    until: Instant,
+}
+
+impl<'a> Timed<'a> {
+    pub(crate) fn new(stream: &'a TcpStream, at_most: Duration) -> Self {
+        Self { stream, until: Instant::now() + at_most }
+    }
+
+    fn left(&self) -> io::Result<Duration> {
+        let left = self.until.saturating_duration_since(Instant::now());
+        if left.is_zero() { Err(io::ErrorKind::TimedOut.into()) } else { Ok(left) }
+    }
+}
+
+impl Read for Timed<'_> {
+    fn read(&mut self, bytes: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(self.left()?))?;
+        self.stream.read(bytes)
+    }
+}
+
+impl Write for Timed<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(self.left()?))?;
+        self.stream.write(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
+    }
 }
 
 impl Member {

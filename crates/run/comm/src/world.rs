@@ -11,12 +11,13 @@ use std::time::{Duration, Instant};
 
 use bedplate_kernels::{Buffer, Device};
 use bedplate_layout::{Dimension, RankMap};
-use nix::sys::eventfd::EventFd;
+use nix::sys::eventfd::{EfdFlags, EventFd};
 
 use crate::connect::{Connections, links};
 use crate::core::Core;
 use crate::door::Door;
 use crate::handshake::HandshakeError;
+use crate::links::Link;
 use crate::meeting::{Guests, Host, attend, introduce, knock};
 use crate::monitor::watch_over;
 use crate::recorder::{FlightRecord, Recorder};
@@ -71,6 +72,7 @@ impl World {
                 door: &door,
                 own: own(door.port()),
                 guests,
+                options,
                 table: options.table.clone(),
                 at_most: options.join,
             };
@@ -81,7 +83,7 @@ impl World {
         let (mut stream, door) = reach(rendezvous, options, began, &own)?;
         let meeting = stream.peer_addr().map(|address| address.ip());
         let meeting = meeting.map_err(|source| JoinError::Connection { who: "rank 0".into(), source })?;
-        let welcome = attend(&mut stream, "rank 0", options.join)?;
+        let welcome = attend(&mut stream, "rank 0", options.join, &|| false)?;
         Self::made(welcome, meeting, door, rendezvous, options)
     }
 
@@ -102,7 +104,7 @@ impl World {
         };
         let (mut stream, door) = reach(&at, options, Instant::now(), &own)?;
         let meeting = stream.peer_addr().map_err(lost)?.ip();
-        let welcome = attend(&mut stream, "the survivors", options.join)?;
+        let welcome = attend(&mut stream, "the survivors", options.join, &|| false)?;
         Self::made(welcome, meeting, door, rendezvous, options)
     }
 
@@ -113,17 +115,23 @@ impl World {
         rendezvous: &Rendezvous,
         options: &Options,
     ) -> Result<Self, JoinError> {
-        Self::assemble(welcome, meeting, door, rendezvous.secret.clone(), options.clone())
+        let who = |rank: u32| welcome.members[rank as usize].who.clone();
+        let (links, lost) = links(&welcome, meeting, &door, &rendezvous.secret, options.join)?;
+        if let Some((rank, source)) = lost.into_iter().next() {
+            return Err(JoinError::Connection { who: format!("rank {rank} ({})", who(rank)), source });
+        }
+        Self::assemble(welcome, links, meeting, door, rendezvous.secret.clone(), options.clone())
     }
 
     fn assemble(
         welcome: Welcome,
+        links: Vec<Option<Link>>,
         meeting: IpAddr,
         door: Arc<Door>,
         secret: crate::handshake::Secret,
         options: Options,
     ) -> Result<Self, JoinError> {
-        let links = links(&welcome, meeting, &door, &secret, options.join)?;
+        let options = Options { streams: welcome.streams.max(1), deadline: welcome.deadline, ..options };
         let here = |source| JoinError::Connection { who: "this rank".into(), source };
         let core = Core {
             rank: welcome.rank,
@@ -142,7 +150,7 @@ impl World {
             boards: Mutex::default(),
             board_came: Condvar::new(),
             is_closing: AtomicBool::new(false),
-            wake: EventFd::new().map_err(|error| here(error.into()))?,
+            wake: EventFd::from_flags(EfdFlags::EFD_CLOEXEC).map_err(|error| here(error.into()))?,
             left: AtomicU32::new(0),
             left_at: Mutex::default(),
         };
@@ -216,7 +224,9 @@ impl World {
         Connections::new(&self.core, name, ranks, count).group()
     }
 
-    /// Memory that the ranks of this host read and write in place: collectives on it copy nothing twice.
+    /// Memory that the ranks of this host read and write in place: collectives on it copy nothing twice. After a fault of the
+    /// world, a peer that was in a call may still write to what the call worked on, also when it was stopped and goes on much
+    /// later: numbers that are needed after a fault are copied elsewhere.
     pub fn shared<E: Number>(&self, device: &Device, len: usize) -> Result<Registered<E>, CommError> {
         let share = |error: io::Error| CommError::Share(error.to_string());
         let mut buffer = device.shareable::<E>(len).map_err(share)?;
@@ -225,7 +235,8 @@ impl World {
         let registered = Registered { core: Arc::clone(&self.core), buffer, span, id };
         if span.bytes > 0 {
             let message = Message::Window { id, bytes: span.bytes as u64 };
-            self.core.tell_host(&message, registered.buffer.descriptor()).map_err(share)?;
+            let told = self.core.tell_host(&message, registered.buffer.descriptor());
+            told.map_err(|error| self.core.explained().map_or_else(|| share(error), CommError::Fault))?;
         }
         Ok(registered)
     }
@@ -290,6 +301,7 @@ impl World {
                     door: &core.door,
                     own: own.clone(),
                     guests,
+                    options: &options,
                     table: core.table.clone(),
                     at_most: left,
                 };
@@ -303,15 +315,18 @@ impl World {
                 &Purpose::Arrive(own.clone()),
                 left.min(Duration::from_secs(2)),
             ) {
-                Ok(mut stream) => match attend(&mut stream, self.who(host), left) {
+                Ok(mut stream) => match attend(&mut stream, self.who(host), left, &|| core.is_gone(host)) {
                     Err(JoinError::Connection { .. }) if began.elapsed() < at_most => refused.push(host),
                     other => break (other?, address.ip()),
                 },
-                // The rank that would gather the others is gone too.
-                Err(_) if began.elapsed() < at_most => {
-                    thread::sleep(Duration::from_millis(10));
-                    refused.push(host);
+                // It lives, as far as this rank knows, and is slow. Who gave up on it now would gather others in its place.
+                Err(HandshakeError::Io(error))
+                    if error.kind() != io::ErrorKind::ConnectionRefused && began.elapsed() < at_most =>
+                {
+                    thread::sleep(AGAIN);
                 }
+                // The rank that would gather the others is gone too.
+                Err(_) if began.elapsed() < at_most => refused.push(host),
                 Err(HandshakeError::Io(source)) => {
                     return Err(JoinError::Connection { who: self.who(host).to_owned(), source });
                 }
@@ -321,7 +336,14 @@ impl World {
         let (door, secret) = (Arc::clone(&core.door), core.secret.clone());
         drop(self);
         let options = Options { join: core.options.join, ..options };
-        Self::assemble(welcome, meeting, door, secret, options)
+        let (links, lost) = links(&welcome, meeting, &door, &secret, options.join)?;
+        let world = Self::assemble(welcome, links, meeting, door, secret, options)?;
+        // A rank that ended since it was welcome is the first fault of the new world, which can be rebuilt in its turn.
+        for (rank, source) in lost {
+            let why = format!("{source} ({})", world.who(rank));
+            world.core.fail(Fault::Lost { rank, why });
+        }
+        Ok(world)
     }
 }
 
@@ -333,6 +355,10 @@ impl Drop for World {
         if let Some(monitor) = self.monitor.take() {
             let _ = monitor.join();
         }
+        // Nobody hears the peers any more, so calls of groups that are left would wait in vain.
+        self.core
+            .watch
+            .raise(Fault::Revoked { rank: self.core.rank, reason: "it has left the world".into() });
     }
 }
 
@@ -423,7 +449,8 @@ fn open_and_introduce(
     own: &dyn Fn(u16) -> Arrival,
 ) -> Result<(std::net::TcpStream, Arc<Door>), HandshakeError> {
     let mut stream = std::net::TcpStream::connect_timeout(&address, at_most)?;
-    let door = Door::open(SocketAddr::new(stream.local_addr()?.ip(), 0), rendezvous.secret.clone())?;
+    let reached_at = rendezvous.reachable(SocketAddr::new(stream.local_addr()?.ip(), 0));
+    let door = Door::open(reached_at, rendezvous.secret.clone())?;
     introduce(&mut stream, &rendezvous.secret, &Purpose::Arrive(own(door.port())), at_most)?;
     Ok((stream, Arc::new(door)))
 }
@@ -456,7 +483,10 @@ fn host_identity() -> String {
 /// A world has a connection or two for every pair of ranks.
 fn raise_file_limit() {
     use nix::sys::resource::{Resource, getrlimit, setrlimit};
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most.min(65_536), most);
+    const ENOUGH: u64 = 65_536;
+    if let Ok((now, most)) = getrlimit(Resource::RLIMIT_NOFILE)
+        && now < ENOUGH
+    {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most.min(ENOUGH), most);
     }
 }

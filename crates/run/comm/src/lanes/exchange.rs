@@ -120,6 +120,9 @@ impl Lanes {
             if sends.iter().chain(&receives).all(Parcel::is_done) {
                 return Ok(());
             }
+            if has_moved && idle > 0 {
+                waiting.note_movement();
+            }
             idle = if has_moved { 0 } else { idle + 1 };
             if idle > 0 {
                 self.rest(&sends, &receives, idle, waiting)?;
@@ -229,10 +232,9 @@ impl Lanes {
 
     /// What to say of a connection that failed; a fault that is known already says more.
     fn broken(&self, peer: usize, error: &io::Error, waiting: &Waiting<'_>) -> Fault {
-        // The peer may have closed its connections because of a fault that is still on its way to this rank.
-        std::thread::sleep(LOOK);
+        // The peer may have closed its connections because of a fault.
         let lost = Fault::Lost { rank: self.ranks[peer], why: format!("its connection ended ({error})") };
-        waiting.core.watch.fault().unwrap_or(lost)
+        waiting.core.explained().unwrap_or(lost)
     }
 
     /// Waits until something may move.
@@ -243,8 +245,10 @@ impl Lanes {
         idle: u32,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
-        let missing =
-            || receives.iter().filter(|each| !each.is_done()).map(|each| self.ranks[each.peer]).collect();
+        let missing = || {
+            let undone = receives.iter().chain(sends).filter(|each| !each.is_done());
+            undone.map(|each| self.ranks[each.peer]).collect()
+        };
         let mut check = waiting.checks(&missing);
         if idle <= self.pace.looks.min(64) {
             std::hint::spin_loop();

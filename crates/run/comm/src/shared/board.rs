@@ -114,7 +114,7 @@ impl Board {
         Ok(Self { segment: Segment::map(descriptor, bytes(members))?, members })
     }
 
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         self.segment.descriptor()
     }
 

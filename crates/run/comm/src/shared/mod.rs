@@ -27,6 +27,7 @@ use std::sync::Arc;
 use board::{Board, Entered, SLOT, Window};
 use deliver::{Pieces, Source, deliver, source_parts, sum, target_parts};
 use flag::{Pace, reached};
+use segment::Segment;
 use windows::Windows;
 
 use crate::span::{Span, copy};
@@ -53,12 +54,23 @@ pub(crate) struct Shared {
     slot: u64,
     /// The last seen clock of each member.
     seen: Vec<u32>,
+    unchecked: Option<Unchecked>,
     pace: Pace,
+}
+
+/// Memory of peers that a call works on, mapped until it is over.
+type Kept = Vec<Arc<Segment>>;
+
+/// A call in which this member did not wait for all others, and so has not compared them.
+struct Unchecked {
+    mine: Entered,
+    number: u64,
+    call: Call,
 }
 
 /// How a call that is not small is carried out; all members come to the same.
 enum Way {
-    Claimed(Vec<Source>, Vec<*mut u8>),
+    Claimed(Vec<Source>, Vec<*mut u8>, Kept),
     /// As above, and the others have done it all before this member saw where the numbers are.
     Done,
     Staged,
@@ -74,7 +86,8 @@ impl Shared {
     ) -> Self {
         let seen = vec![0; ranks.len()];
         assert_eq!(board.members(), ranks.len(), "a cell for each member");
-        Self { board, windows, me, ranks, number: 0, clock: 0, guard: 0, slot: 0, seen, pace }
+        let unchecked = None;
+        Self { board, windows, me, ranks, number: 0, clock: 0, guard: 0, slot: 0, seen, unchecked, pace }
     }
 
     pub(crate) fn set_pace(&mut self, pace: Pace) {
@@ -101,6 +114,7 @@ impl Shared {
         // What the member called, of which this may be a step.
         let mine = Entered::new(self.number, &waiting.call, window(source), window(target));
         self.wait_for_all(self.guard, waiting)?;
+        self.compare_last(waiting)?;
         if self.me == 0 {
             self.board.counter(self.number).reset();
         }
@@ -118,7 +132,9 @@ impl Shared {
         self.wait_for_all(self.clock, waiting)?;
         let entered = self.compare_all(&mine, waiting)?;
         match self.way(call, &entered, source, target, waiting)? {
-            Way::Claimed(sources, targets) => self.run_claimed(call, &mine, &sources, &targets, waiting),
+            Way::Claimed(sources, targets, _kept) => {
+                self.run_claimed(call, &mine, &sources, &targets, waiting)
+            }
             Way::Done => Ok(()),
             Way::Staged => self.run_staged(call, &entered, (source, parts), target, waiting),
         }
@@ -140,6 +156,9 @@ impl Shared {
         let from_root = matches!(call.operation, Operation::Broadcast | Operation::Scatter);
         let to_root = matches!(call.operation, Operation::Reduce | Operation::Gather);
         let (root, is_root) = (call.root as usize, call.root as usize == self.me);
+        if from_root || to_root {
+            self.unchecked = Some(Unchecked { mine: *mine, number: waiting.number, call: waiting.call });
+        }
         for member in 0..self.members() {
             let is_needed = match (from_root, to_root) {
                 (true, _) => member == root,
@@ -179,8 +198,8 @@ impl Shared {
                 break;
             }
             #[expect(unsafe_code, reason = "reads and writes memory of other members")]
-            // SAFETY: all members are in this call, so all sources and targets are alive and left alone; this piece was claimed
-            // by this member alone.
+            // SAFETY: all members are in this call, so all sources and targets are left alone; their memory is kept by the
+            // caller; this piece was claimed by this member alone.
             unsafe {
                 pieces.perform(piece, sources, targets);
             }
@@ -199,7 +218,8 @@ impl Shared {
         target: Span,
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
-        let direct = self.direct_sources(call, entered, source, &|| false, waiting)?;
+        let mut kept = Kept::new();
+        let direct = self.direct_sources(call, entered, source, &mut kept, &|| false, waiting)?;
         let (len, each) = (call.len as usize, self.segment_len(call));
         let mut start = 0;
         while start < len {
@@ -314,17 +334,18 @@ impl Shared {
         let done = &self.board.counter(entered[self.me].number).done;
         let count = Pieces::of(call, members).count();
         let is_over = || reached(done.value(), count);
-        let sources = self.direct_sources(call, entered, source, &is_over, waiting)?;
+        let mut kept = Kept::new();
+        let sources = self.direct_sources(call, entered, source, &mut kept, &is_over, waiting)?;
         let nowhere = Source { address: std::ptr::null(), stride: 0, origin: 0 };
         let sources = sources.into_iter().map(|source| source.unwrap_or(nowhere)).collect();
         let mut targets = Vec::with_capacity(members);
         for (member, entry) in entered.iter().enumerate() {
             let bytes = target_parts(call, member, members) * call.part_bytes();
-            let address = self.reach(member, entry.target, target, bytes, &is_over, waiting)?;
+            let address = self.reach(member, entry.target, target, bytes, &mut kept, &is_over, waiting)?;
             targets.push(address.unwrap_or(std::ptr::null_mut()));
         }
         // A window that is not there any more is not needed any more.
-        Ok(if is_over() { Way::Done } else { Way::Claimed(sources, targets) })
+        Ok(if is_over() { Way::Done } else { Way::Claimed(sources, targets, kept) })
     }
 
     /// The registered sources of all members.
@@ -333,6 +354,7 @@ impl Shared {
         call: &Call,
         entered: &[Entered],
         source: Span,
+        kept: &mut Kept,
         is_over: &dyn Fn() -> bool,
         waiting: &Waiting<'_>,
     ) -> Result<Vec<Option<Source>>, Fault> {
@@ -340,19 +362,21 @@ impl Shared {
         let mut sources = Vec::with_capacity(members);
         for (member, entry) in entered.iter().enumerate() {
             let bytes = source_parts(call, member, members) * call.part_bytes();
-            let address = self.reach(member, entry.source, source, bytes, is_over, waiting)?;
+            let address = self.reach(member, entry.source, source, bytes, kept, is_over, waiting)?;
             sources.push(address.map(|address| Source { address, stride: call.len as usize, origin: 0 }));
         }
         Ok(sources)
     }
 
     /// The address at which this process reaches a member's window.
+    #[expect(clippy::too_many_arguments, reason = "a place, and what a wait for it needs")]
     fn reach(
         &self,
         member: usize,
         window: Option<Window>,
         own: Span,
         bytes: usize,
+        kept: &mut Kept,
         is_over: &dyn Fn() -> bool,
         waiting: &Waiting<'_>,
     ) -> Result<Option<*mut u8>, Fault> {
@@ -361,7 +385,11 @@ impl Shared {
             Some(_) if member == self.me => Ok(Some(own.address)),
             Some(window) => {
                 let checks = waiting.checks(&|| Vec::new());
-                self.windows.find_theirs(self.ranks[member], window, bytes, is_over, checks)
+                let found = self.windows.find_theirs(self.ranks[member], window, bytes, is_over, checks)?;
+                Ok(found.map(|reached| {
+                    kept.push(reached.kept);
+                    reached.address
+                }))
             }
         }
     }
@@ -375,6 +403,19 @@ impl Shared {
     ) -> Vec<Source> {
         let staged = |member| Source { address: self.board.slot(member, slot), stride, origin };
         direct.iter().enumerate().map(|(member, source)| source.unwrap_or_else(|| staged(member))).collect()
+    }
+
+    /// Compares the last call with what the others entered under its number: all have, and none can have overwritten it.
+    fn compare_last(&mut self, waiting: &Waiting<'_>) -> Result<(), Fault> {
+        let Some(Unchecked { mine, number, call }) = self.unchecked.take() else { return Ok(()) };
+        for member in 0..self.members() {
+            let theirs = self.board.cell(member).entered(mine.number);
+            if !theirs.agrees(&mine) {
+                let theirs = theirs.call().unwrap_or(call);
+                return Err(waiting.mismatch_of((number, call), self.ranks[member], number, theirs));
+            }
+        }
+        Ok(())
     }
 
     /// What all members entered; a fault when they differ.

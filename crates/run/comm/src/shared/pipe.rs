@@ -92,3 +92,36 @@ fn around(position: u32, count: usize) -> (usize, usize) {
     let first = count.min(PIPE - position as usize % PIPE);
     (first, count - first)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn positions_go_on_after_four_gigabytes() {
+        let board = Arc::new(Board::new(2).expect("the system shares memory"));
+        let start = u32::MAX - 200_000;
+        let (ends, _) = board.pipe(0, 1);
+        ends.head.set(start);
+        ends.tail.set(start);
+        let pipe = |me: usize, peer: usize| Pipe {
+            written: start,
+            read: start,
+            ..Pipe::new(Arc::clone(&board), me, peer)
+        };
+        let (mut sender, mut receiver) = (pipe(0, 1), pipe(1, 0));
+        let byte = |at: usize| (at % 251) as u8;
+        let (mut sent, mut received) = (0, 0);
+        while received < 1_000_000 {
+            let outgoing: Vec<u8> = (sent..(sent + 70_001).min(1_000_000)).map(byte).collect();
+            sent += sender.try_send(&outgoing);
+            let never = |_: Duration| Err(());
+            receiver.wait_to_receive(Pace::BACKGROUND, never).expect("something was sent");
+            let mut incoming = vec![0; 50_003];
+            let count = receiver.try_receive(&mut incoming);
+            assert!(incoming[..count].iter().enumerate().all(|(at, found)| *found == byte(received + at)));
+            received += count;
+            sender.wait_to_send(Pace::BACKGROUND, never).expect("something was taken");
+        }
+    }
+}

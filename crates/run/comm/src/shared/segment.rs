@@ -7,7 +7,8 @@ use std::ptr::NonNull;
 /// A mapping of shared memory, all zero when new.
 #[derive(Debug)]
 pub(crate) struct Segment {
-    descriptor: OwnedFd,
+    /// Of memory that this process made, to be sent to others.
+    descriptor: Option<OwnedFd>,
     start: NonNull<u8>,
     bytes: usize,
 }
@@ -37,10 +38,13 @@ impl Segment {
         if sealed < 0 {
             return Err(io::Error::last_os_error());
         }
-        Self::map(file.into(), bytes)
+        let descriptor = OwnedFd::from(file);
+        let mut mapped = Self::map(descriptor.try_clone()?, bytes)?;
+        mapped.descriptor = Some(descriptor);
+        Ok(mapped)
     }
 
-    /// Maps what another process made.
+    /// Maps what another process made. The mapping needs no descriptor, so a process may have many.
     pub(crate) fn map(descriptor: OwnedFd, bytes: usize) -> io::Result<Self> {
         let file = std::fs::File::from(descriptor);
         if file.metadata()?.len() < bytes as u64 || bytes == 0 {
@@ -56,13 +60,14 @@ impl Segment {
         let start =
             unsafe { libc::mmap(anywhere, bytes, access, libc::MAP_SHARED, descriptor.as_raw_fd(), 0) };
         match NonNull::new(start.cast()) {
-            Some(first) if start != libc::MAP_FAILED => Ok(Self { descriptor, start: first, bytes }),
+            Some(first) if start != libc::MAP_FAILED => Ok(Self { descriptor: None, start: first, bytes }),
             _ => Err(io::Error::last_os_error()),
         }
     }
 
-    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
-        self.descriptor.as_fd()
+    /// None for memory that another process made.
+    pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
+        self.descriptor.as_ref().map(AsFd::as_fd)
     }
 
     /// The address of a byte. Panics when `len` bytes from there on are not inside.

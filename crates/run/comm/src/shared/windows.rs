@@ -1,12 +1,20 @@
 //! Memory that ranks of one host have registered, so that the others read and write it in place.
 
 use std::collections::BTreeMap;
-use std::sync::{Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::Duration;
 
 use super::board::Window;
 use super::segment::Segment;
 use crate::span::Span;
+
+/// A place in a peer's window. The memory stays mapped while this lives, also when its owner has given it up: after a fault
+/// owners do not wait for peers that still work on it.
+#[derive(Debug)]
+pub(crate) struct Reached {
+    pub(crate) address: *mut u8,
+    pub(crate) kept: Arc<Segment>,
+}
 
 /// How long a look for what has been announced lasts.
 const LOOK: Duration = Duration::from_millis(20);
@@ -23,7 +31,7 @@ struct Known {
     /// Own memory by the address of its end: identity and start.
     own: BTreeMap<usize, (u64, usize)>,
     /// Memory of peers, by rank and identity.
-    theirs: BTreeMap<(u32, u64), std::sync::Arc<Segment>>,
+    theirs: BTreeMap<(u32, u64), Arc<Segment>>,
 }
 
 impl Windows {
@@ -41,7 +49,7 @@ impl Windows {
     }
 
     pub(crate) fn add_theirs(&self, rank: u32, id: u64, segment: Segment) {
-        self.lock().theirs.insert((rank, id), std::sync::Arc::new(segment));
+        self.lock().theirs.insert((rank, id), Arc::new(segment));
         self.came.notify_all();
     }
 
@@ -66,11 +74,12 @@ impl Windows {
         bytes: usize,
         is_over: &dyn Fn() -> bool,
         mut check: impl FnMut(Duration) -> Result<(), E>,
-    ) -> Result<Option<*mut u8>, E> {
+    ) -> Result<Option<Reached>, E> {
         let mut known = self.lock();
         loop {
             if let Some(segment) = known.theirs.get(&(rank, window.id)) {
-                return Ok(Some(segment.at(window.offset as usize, bytes)));
+                let address = segment.at(window.offset as usize, bytes);
+                return Ok(Some(Reached { address, kept: Arc::clone(segment) }));
             }
             if is_over() {
                 return Ok(None);
@@ -82,5 +91,27 @@ impl Windows {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Known> {
         self.known.lock().expect("no holder of this lock panics")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    #[test]
+    fn memory_that_its_owner_gives_up_stays_mapped_for_who_has_reached_it() {
+        let windows = Windows::default();
+        windows.add_theirs(1, 7, Segment::new(4096).expect("the system shares memory"));
+        let window = Window { id: 7, offset: 100 };
+        let find = || windows.find_theirs(1, window, 8, &|| true, |_| Ok::<(), Infallible>(()));
+        let Ok(Some(reached)) = find() else { panic!("the window was announced") };
+        windows.remove_theirs(1, 7);
+        assert!(matches!(find(), Ok(None)));
+        #[expect(unsafe_code, reason = "reads shared memory")]
+        // SAFETY: the place lies in memory that is kept.
+        let byte = unsafe { reached.address.read() };
+        assert_eq!((byte, Arc::strong_count(&reached.kept)), (0, 1));
     }
 }

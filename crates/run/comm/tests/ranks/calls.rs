@@ -331,3 +331,27 @@ fn every_call_gives_what_the_reference_gives_on_every_transport() {
         }
     }
 }
+
+#[test]
+fn worlds_of_many_ranks_sum_and_exchange() {
+    for transport in TRANSPORTS {
+        ranks(20, &options(transport), |world| {
+            let (device, group) = (Device::cpu(1), world.everyone().unwrap());
+            let own = world.rank();
+            for len in [1, 777, 50_001] {
+                let mut numbers = device.zeros::<u32>(len);
+                device.write(numbers.view_mut(), &vec![own; len]);
+                group.all_reduce(&device, numbers.view_mut(), Reduction::Sum).unwrap();
+                let mut found = vec![0; len];
+                device.read(numbers.view(), &mut found);
+                assert!(found.iter().all(|number| *number == 190));
+            }
+            let (mut from, mut to) = (device.zeros::<u32>(20 * 999), device.zeros::<u32>(20 * 999));
+            device.write(from.view_mut(), &vec![own; 20 * 999]);
+            group.all_to_all(&device, from.view(), to.view_mut()).unwrap();
+            let mut found = vec![0; 20 * 999];
+            device.read(to.view(), &mut found);
+            assert!(found.iter().enumerate().all(|(at, number)| *number == (at / 999) as u32));
+        });
+    }
+}

@@ -142,3 +142,50 @@ fn groups_of_strange_ranks_are_refused() {
         world.everyone().unwrap().barrier().unwrap();
     });
 }
+
+#[test]
+fn members_that_each_believe_to_give_or_that_another_takes_are_told() {
+    for transport in TRANSPORTS {
+        for gives in [true, false] {
+            let errors = ranks(2, &options(transport), |world| {
+                let (device, group) = (Device::cpu(1), world.everyone().unwrap());
+                let mut numbers = device.zeros::<f32>(10);
+                let (me, other) = (group.member(), 1 - group.member());
+                let outcome = if gives {
+                    group.broadcast(&device, numbers.view_mut(), me)
+                } else {
+                    group.reduce(&device, numbers.view(), None, other, Reduction::Sum)
+                };
+                outcome
+                    .and_then(|()| group.barrier())
+                    .and_then(|()| group.barrier())
+                    .map_err(|error| error.to_string())
+            });
+            for error in errors {
+                let error = error.expect_err("both believe something else");
+                let operation = if gives { "broadcast of 10 f32" } else { "reduce of 10 f32" };
+                assert!(error.contains("ranks disagree") && error.contains(operation), "{error}");
+            }
+        }
+    }
+}
+
+#[test]
+fn calls_that_travel_by_different_means_are_compared_too() {
+    for transport in TRANSPORTS {
+        let errors = ranks(3, &options(transport), |world| {
+            let (device, group) = (Device::cpu(1), world.everyone().unwrap());
+            let mut numbers = device.zeros::<f32>(3);
+            let from = device.zeros::<f32>(3);
+            let outcome = if world.rank() == 2 {
+                group.all_to_all_v(&device, from.view(), &[1; 3], numbers.view_mut(), &[1; 3])
+            } else {
+                group.all_reduce(&device, numbers.view_mut(), Reduction::Sum)
+            };
+            outcome.expect_err("ranks disagree").to_string()
+        });
+        for error in errors {
+            assert!(error.contains("all_to_all_v") && error.contains("all_reduce of 3 f32"), "{error}");
+        }
+    }
+}

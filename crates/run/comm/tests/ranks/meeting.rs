@@ -60,6 +60,37 @@ fn ranks_that_disagree_on_the_size_of_the_world_learn_both() {
 }
 
 #[test]
+fn a_rank_that_the_world_does_not_have_is_an_error_on_all() {
+    let port = free_port();
+    let own = |rank| Rendezvous::on_this_machine(rank, 2, port, SECRET);
+    let found = texts(join(&[own(0), own(7)], &quick()));
+    assert!(found.iter().all(|text| text.contains("a world of 2 ranks has no rank 7")), "{found:?}");
+}
+
+#[test]
+fn ranks_use_the_streams_and_the_deadline_of_rank_0() {
+    let port = free_port();
+    thread::scope(|scope| {
+        for rank in 0..2 {
+            scope.spawn(move || {
+                let options = Options {
+                    streams: 1 + 3 * rank,
+                    deadline: Duration::from_secs(if rank == 0 { 1 } else { 600 }),
+                    ..options(bedplate_comm::Transport::Tcp)
+                };
+                let own = Rendezvous::on_this_machine(rank, 2, port, SECRET);
+                let world = World::join(&own, &options).unwrap();
+                let (device, group) = (bedplate_kernels::Device::cpu(1), world.everyone().unwrap());
+                // Rank 1 would speak once in a minute by its own deadline.
+                thread::sleep(Duration::from_secs(3));
+                let mut numbers = device.zeros::<f32>(1_000_000);
+                group.all_reduce(&device, numbers.view_mut(), bedplate_comm::Reduction::Sum).unwrap();
+            });
+        }
+    });
+}
+
+#[test]
 fn a_port_in_use_and_an_absent_rank_are_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = taken.local_addr().unwrap().port();
@@ -96,6 +127,31 @@ fn strangers_that_say_nothing_or_nonsense_keep_nobody_from_joining() {
         (first.join().unwrap().map(|world| world.size()).ok(), second.map(|world| world.size()).ok())
     });
     assert_eq!(found, (Some(2), Some(2)));
+}
+
+#[test]
+fn a_stranger_that_speaks_very_slowly_is_hung_up_on() {
+    let port = free_port();
+    let options = Options { join: Duration::from_secs(16), ..quick() };
+    thread::scope(|scope| {
+        let host = scope.spawn(|| World::join(&Rendezvous::on_this_machine(0, 2, port, SECRET), &options));
+        let mut stranger = loop {
+            match TcpStream::connect(("127.0.0.1", port)) {
+                Ok(stream) => break stream,
+                Err(_) => thread::sleep(Duration::from_millis(5)),
+            }
+        };
+        // A long message, one byte after the other: each comes soon enough, the whole never.
+        let mut sent = 0;
+        stranger.write_all(&4000u32.to_le_bytes()).unwrap();
+        while stranger.write_all(b" ").is_ok() {
+            sent += 1;
+            assert!(sent < 28, "the stranger is heard for more than 14 s");
+            thread::sleep(Duration::from_millis(500));
+        }
+        drop(stranger);
+        assert!(host.join().unwrap().is_err());
+    });
 }
 
 #[test]

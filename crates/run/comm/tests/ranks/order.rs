@@ -3,6 +3,7 @@
 use bedplate_comm::{Algorithm, Operation, Options, Reduction, Table, Transport};
 use bedplate_kernels::{Bf16, Device};
 use bedplate_random::Random;
+use half::f16;
 
 use crate::fixture::{TRANSPORTS, options, ranks};
 
@@ -102,5 +103,22 @@ fn a_number_that_is_not_one_stays_visible_in_maximum_and_minimum() {
             own
         });
         assert!(found.iter().flatten().all(|number| number.is_nan()), "{by}: {found:?}");
+    }
+}
+
+#[test]
+fn averages_of_narrow_numbers_do_not_overflow_on_the_way() {
+    for transport in TRANSPORTS {
+        ranks(4, &options(transport), |world| {
+            let (device, group) = (Device::cpu(1), world.everyone().unwrap());
+            for len in [5, 100_000] {
+                let mut numbers = device.zeros::<f16>(len);
+                device.write(numbers.view_mut(), &vec![f16::from_f32(60_000.0); len]);
+                group.all_reduce(&device, numbers.view_mut(), Reduction::Average).unwrap();
+                let mut found = vec![f16::ZERO; len];
+                device.read(numbers.view(), &mut found);
+                assert!(found.iter().all(|number| number.to_f32() == 60_000.0), "{}", found[0]);
+            }
+        });
     }
 }

@@ -36,6 +36,7 @@ impl Lanes {
         waiting: &Waiting<'_>,
     ) -> Result<(), Fault> {
         let ends = Ends { source, target };
+        let algorithm = if call.is_narrow_average() { Algorithm::Pairwise } else { algorithm };
         match (call.operation, algorithm) {
             (Operation::AllReduce, Algorithm::Ring) => self.ring_all_reduce(call, ends, waiting),
             (Operation::AllReduce, Algorithm::Halving) if self.members().is_power_of_two() => {
