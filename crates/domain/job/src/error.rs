@@ -25,10 +25,16 @@ pub enum JobError {
     OpenQuote { place: Option<Place> },
     #[error("the file name pattern `{pattern}` cannot be used: {reason}")]
     BadPattern { pattern: String, reason: String },
+    #[error("`{key}` cannot be written for Slurm: {reason}")]
+    NotForSlurm {
+        /// The key of the job file.
+        key: String,
+        reason: String,
+    },
 }
 
 pub const PAGES: &[&Page] =
-    &[&TOO_LARGE, &NOT_A_SCRIPT, &UNKNOWN_OPTION, &BAD_OPTION, &OPEN_QUOTE, &BAD_PATTERN];
+    &[&TOO_LARGE, &NOT_A_SCRIPT, &UNKNOWN_OPTION, &BAD_OPTION, &OPEN_QUOTE, &BAD_PATTERN, &NOT_FOR_SLURM];
 
 static TOO_LARGE: Page = Page {
     code: "job/too-large",
@@ -67,6 +73,13 @@ static BAD_PATTERN: Page = Page {
     remedy: "use the letters listed in docs/job.md, and `%%` for a per cent sign",
 };
 
+static NOT_FOR_SLURM: Page = Page {
+    code: "job/not-for-slurm",
+    class: Class::User,
+    meaning: "The job asks for something that no option of sbatch says, and without it the job would be another one. So no batch script is written. What can be left out without harm is left out with a remark instead.",
+    remedy: "change the key as the message says; docs/slurm.md lists what becomes of each key",
+};
+
 impl JobError {
     /// The same error at a place.
     pub(crate) fn at(mut self, at: Place) -> Self {
@@ -76,7 +89,7 @@ impl JobError {
             | JobError::UnknownOption { place, .. }
             | JobError::BadOption { place, .. }
             | JobError::OpenQuote { place } => *place = Some(at),
-            JobError::Document(_) | JobError::BadPattern { .. } => {}
+            JobError::Document(_) | JobError::BadPattern { .. } | JobError::NotForSlurm { .. } => {}
         }
         self
     }
@@ -92,6 +105,7 @@ impl Diagnostic for JobError {
             JobError::BadOption { .. } => &BAD_OPTION,
             JobError::OpenQuote { .. } => &OPEN_QUOTE,
             JobError::BadPattern { .. } => &BAD_PATTERN,
+            JobError::NotForSlurm { .. } => &NOT_FOR_SLURM,
         }
     }
 
@@ -111,7 +125,7 @@ impl Diagnostic for JobError {
             | JobError::UnknownOption { place, .. }
             | JobError::BadOption { place, .. }
             | JobError::OpenQuote { place } => place.as_ref(),
-            JobError::BadPattern { .. } => None,
+            JobError::BadPattern { .. } | JobError::NotForSlurm { .. } => None,
         }
     }
 }

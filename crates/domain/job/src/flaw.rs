@@ -58,6 +58,8 @@ pub enum Flaw {
     BadDuration { what: &'static str, duration: Seconds },
     #[error("the start lies after the year 9999")]
     BeginTooLate,
+    #[error("the job asks for {nodes} spare nodes; ask for at most {MOST_NODES}")]
+    SpareCount { nodes: u32 },
     #[error("the probe has no command")]
     ProbeWithoutCommand,
     #[error("the file of {stream} cannot be named: {reason}")]
@@ -189,6 +191,9 @@ impl Job {
         let probe = self.health.probe.as_ref();
         if probe.is_some_and(|probe| probe.command.first().is_none_or(String::is_empty)) {
             flaws.push(Flaw::ProbeWithoutCommand);
+        }
+        if self.health.spare_nodes > MOST_NODES {
+            flaws.push(Flaw::SpareCount { nodes: self.health.spare_nodes });
         }
         let nothing = Seconds::ZERO;
         let durations = [

@@ -8,6 +8,8 @@ pub struct HealthPolicy {
     /// A rank that has signalled no progress for so long is stuck.
     pub stuck_after: Option<Seconds>,
     pub probe: Option<Probe>,
+    /// Nodes that the job holds beyond its gang, so that one that is lost is replaced at once.
+    pub spare_nodes: u32,
 }
 
 /// A command run on every node of the gang; where it fails, the node is unwell.

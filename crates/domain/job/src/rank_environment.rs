@@ -3,12 +3,15 @@
 //! What the job sets overrides what is inherited. What identifies a rank and says what it may use overrides both.
 //! Defaults of the network only fill gaps: a job or site that sets one knows the machines better.
 
+#[cfg(test)]
+mod tests;
+
 use std::collections::BTreeMap;
 
 use bedplate_topology::compress_hostlist;
 use serde::{Deserialize, Serialize};
 
-use crate::RankBlocks;
+use crate::{Array, RankBlocks};
 
 /// What all processes of a run on one node have in common.
 #[derive(Debug, Clone)]
@@ -72,11 +75,43 @@ pub struct Facts {
     pub gpus_per_node: u32,
     /// Number of the array and index in it.
     pub array: Option<(u64, u32)>,
+    /// All indices of the array.
+    #[serde(default)]
+    pub array_span: Option<ArraySpan>,
+    #[serde(default)]
+    pub accelerator: Option<String>,
+    /// Memory that was asked for on each node.
+    #[serde(default)]
+    pub memory_mib: Option<u64>,
+    /// The name of the cluster.
+    #[serde(default)]
+    pub cluster: String,
     /// Milliseconds since 1970.
     pub started_ms: u64,
     pub ends_ms: u64,
     /// Runs before this one.
     pub restarts: u32,
+}
+
+/// The indices of an array, as Slurm describes them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ArraySpan {
+    pub count: u64,
+    pub first: u32,
+    pub last: u32,
+    pub step: u32,
+}
+
+impl ArraySpan {
+    pub fn of(array: &Array) -> Option<Self> {
+        Some(Self {
+            count: array.count(),
+            first: array.ranges.iter().map(|range| range.first).min()?,
+            last: array.ranges.iter().filter_map(|range| range.indices().last()).max()?,
+            // Slurm tells of a step where the whole array has one.
+            step: if let [range] = array.ranges.as_slice() { range.step } else { 1 },
+        })
+    }
 }
 
 /// What the program that starts a rank knows about its node.
@@ -92,6 +127,8 @@ pub struct Surroundings {
     pub programs: String,
     /// The host has an EFA device.
     pub has_efa: bool,
+    /// User and group as whom the rank runs.
+    pub user: Option<(u32, u32)>,
 }
 
 /// `PATH` where it is not set.
@@ -127,6 +164,7 @@ pub fn variables(
     };
     let mut variables = Variables::new(part, &BTreeMap::new(), around);
     variables.add_all(part, &place, master_port);
+    variables.set("SLURM_GTIDS", list(part.ranks));
     variables.0
 }
 
@@ -154,6 +192,10 @@ pub fn step_variables(
     let mut variables = Variables::new(part, step.set, around);
     variables.add_all(part, &place, master_port);
     variables.keep_meeting_point(part, step, master_port);
+    variables.set("SLURM_GTIDS", list(step.tasks));
+    variables.set("SLURM_STEP_TASKS_PER_NODE", counts_in_runs(&tasks));
+    variables.set_or_remove("SLURM_STEP_GPUS", (!part.devices.is_empty()).then(|| list(part.devices)));
+    variables.default("SLURM_DISTRIBUTION", "block");
     variables.set("SLURM_STEP_ID", step.number);
     variables.set("SLURM_STEPID", step.number);
     variables.set("SLURM_STEP_NUM_NODES", step.nodes.len());
@@ -201,6 +243,8 @@ impl Variables {
         let mut variables = Self(set);
         variables.set("BEDPLATE_AGENT", &around.agent_socket);
         variables.set("BEDPLATE_REPORT", &around.report);
+        variables.set_or_remove("SLURM_JOB_UID", around.user.map(|(user, _)| user));
+        variables.set_or_remove("SLURM_JOB_GID", around.user.map(|(_, group)| group));
         variables.add_network(part, around.has_efa);
         variables
     }
@@ -253,11 +297,10 @@ impl Variables {
 
     /// Empty, not absent, when nothing is leased: then nothing may be seen.
     fn add_devices(&mut self, part: &NodePart<'_>) {
-        let devices: Vec<String> = part.devices.iter().map(u32::to_string).collect();
-        let list = devices.join(",");
-        self.set("CUDA_VISIBLE_DEVICES", &list);
-        self.set("SLURM_GPUS_ON_NODE", devices.len());
-        self.set_or_remove("SLURM_JOB_GPUS", (!devices.is_empty()).then_some(list));
+        let devices = list(part.devices);
+        self.set("CUDA_VISIBLE_DEVICES", &devices);
+        self.set("SLURM_GPUS_ON_NODE", part.devices.len());
+        self.set_or_remove("SLURM_JOB_GPUS", (!devices.is_empty()).then_some(devices));
     }
 
     fn add_slurm_job(&mut self, part: &NodePart<'_>, place: &Place<'_>) {
@@ -284,8 +327,33 @@ impl Variables {
         self.set_or_remove("SLURM_JOB_END_TIME", (facts.ends_ms > 0).then_some(facts.ends_ms / 1000));
         self.set("SLURM_RESTART_COUNT", facts.restarts);
         self.set_or_remove("SLURM_SUBMIT_DIR", facts.submit_directory.as_ref());
+        self.set_or_remove("SLURM_CLUSTER_NAME", Some(&facts.cluster).filter(|name| !name.is_empty()));
+        self.set_or_remove("SLURM_MEM_PER_NODE", facts.memory_mib);
+        self.add_array(facts);
+        self.add_shape(part);
+    }
+
+    fn add_array(&mut self, facts: &Facts) {
         self.set_or_remove("SLURM_ARRAY_JOB_ID", facts.array.map(|(array, _)| array));
         self.set_or_remove("SLURM_ARRAY_TASK_ID", facts.array.map(|(_, index)| index));
+        let span = facts.array_span.filter(|_| facts.array.is_some());
+        self.set_or_remove("SLURM_ARRAY_TASK_COUNT", span.map(|span| span.count));
+        self.set_or_remove("SLURM_ARRAY_TASK_MIN", span.map(|span| span.first));
+        self.set_or_remove("SLURM_ARRAY_TASK_MAX", span.map(|span| span.last));
+        self.set_or_remove("SLURM_ARRAY_TASK_STEP", span.map(|span| span.step));
+    }
+
+    /// CPUs and GPUs of the nodes, as they were asked for.
+    fn add_shape(&mut self, part: &NodePart<'_>) {
+        let facts = part.facts;
+        let cpus: Vec<u32> =
+            part.peers.iter().map(|peer| peer.tasks.saturating_mul(facts.cpus_per_task.max(1))).collect();
+        self.set("SLURM_JOB_CPUS_PER_NODE", counts_in_runs(&cpus));
+        let gpus = (facts.gpus_per_node > 0).then(|| match &facts.accelerator {
+            Some(kind) => format!("{kind}:{}", facts.gpus_per_node),
+            None => facts.gpus_per_node.to_string(),
+        });
+        self.set_or_remove("SLURM_GPUS_PER_NODE", gpus);
     }
 
     fn add_slurm_task(&mut self, part: &NodePart<'_>, place: &Place<'_>) {
@@ -293,7 +361,8 @@ impl Variables {
         self.set("SLURM_PROCID", place.rank);
         self.set("SLURM_LOCALID", place.local_rank);
         self.set("SLURM_NODEID", place.node);
-        self.set("SLURM_TASKS_PER_NODE", tasks_per_node(place.tasks));
+        self.set("SLURM_TASKS_PER_NODE", counts_in_runs(place.tasks));
+        self.set("SLURM_PRIO_PROCESS", 0);
         let some = |count: u32| (count > 0).then_some(count);
         self.set_or_remove("SLURM_NTASKS_PER_NODE", some(facts.tasks_per_node));
         self.set_or_remove("SLURM_CPUS_PER_TASK", some(facts.cpus_per_task));
@@ -338,9 +407,14 @@ impl Variables {
     }
 }
 
+/// Numbers with commas between them.
+fn list(numbers: &[u32]) -> String {
+    numbers.iter().map(u32::to_string).collect::<Vec<String>>().join(",")
+}
+
 /// In Slurm's notation: `8(x2),4`.
-fn tasks_per_node(tasks: &[u32]) -> String {
-    let runs = tasks.chunk_by(|left, right| left == right);
+fn counts_in_runs(counts: &[u32]) -> String {
+    let runs = counts.chunk_by(|left, right| left == right);
     let written = runs.map(|run| match run.len() {
         1 => run[0].to_string(),
         times => format!("{}(x{times})", run[0]),
@@ -352,227 +426,4 @@ fn tasks_per_node(tasks: &[u32]) -> String {
 fn addresses(peers: &[Peer]) -> String {
     let pairs: Vec<String> = peers.iter().map(|peer| format!("{}={}", peer.name, peer.address)).collect();
     pairs.join(",")
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use expect_test::{Expect, expect};
-
-    fn peer(name: &str, address: &str, tasks: u32) -> Peer {
-        Peer {
-            name: name.to_owned(),
-            address: address.to_owned(),
-            role: "trainer".to_owned(),
-            tasks,
-            gpus: 2,
-        }
-    }
-
-    /// What the parts of the tests borrow.
-    struct Fixture {
-        peers: Vec<Peer>,
-        devices: Vec<u32>,
-        set: BTreeMap<String, String>,
-        facts: Facts,
-    }
-
-    impl Fixture {
-        fn new() -> Self {
-            let facts = Facts {
-                partition: "main".to_owned(),
-                account: "lab".to_owned(),
-                qos: "normal".to_owned(),
-                tasks_per_node: 2,
-                started_ms: 5_000,
-                ..Facts::default()
-            };
-            let peers = vec![peer("n1", "127.0.0.1", 2), peer("n2", "127.0.0.2", 2)];
-            Self { peers, devices: vec![4, 5], set: BTreeMap::new(), facts }
-        }
-
-        fn part(&self) -> NodePart<'_> {
-            NodePart {
-                job: 17,
-                run: 2,
-                job_name: "gpt",
-                user: "ada",
-                node_index: 1,
-                peers: &self.peers,
-                devices: &self.devices,
-                cpus: 8,
-                ranks: &[2, 3],
-                world_size: 4,
-                set: &self.set,
-                facts: &self.facts,
-                checkpoint: None,
-            }
-        }
-    }
-
-    fn around() -> Surroundings {
-        Surroundings {
-            inherited: BTreeMap::from([("PATH".to_owned(), "/bin".to_owned())]),
-            agent_socket: "/run/a.sock".to_owned(),
-            report: "/run/report-3".to_owned(),
-            programs: "/run/bin".to_owned(),
-            has_efa: true,
-        }
-    }
-
-    fn check(variables: &BTreeMap<String, String>, expected: Expect) {
-        let lines: Vec<String> = variables.iter().map(|(name, value)| format!("{name}={value}")).collect();
-        expected.assert_eq(&lines.join("\n"));
-    }
-
-    fn only(variables: &BTreeMap<String, String>, names: &[&str]) -> Vec<String> {
-        names.iter().map(|name| variables.get(*name).cloned().unwrap_or("-".to_owned())).collect()
-    }
-
-    #[test]
-    fn a_rank_learns_its_place_its_devices_and_what_slurm_would_say() {
-        check(
-            &variables(&Fixture::new().part(), 3, 29500, &around()),
-            expect![[r#"
-            BEDPLATE_ADDRESS=127.0.0.2
-            BEDPLATE_ADDRESSES=n1=127.0.0.1,n2=127.0.0.2
-            BEDPLATE_AGENT=/run/a.sock
-            BEDPLATE_JOB=17
-            BEDPLATE_NODE=n2
-            BEDPLATE_REPORT=/run/report-3
-            BEDPLATE_RESTARTS=0
-            BEDPLATE_ROLE=trainer
-            BEDPLATE_RUN=17.2@n2
-            CUDA_VISIBLE_DEVICES=4,5
-            GLOO_SOCKET_IFNAME=lo
-            GROUP_RANK=1
-            LOCAL_RANK=1
-            LOCAL_WORLD_SIZE=2
-            MASTER_ADDR=127.0.0.1
-            MASTER_PORT=29500
-            NCCL_SOCKET_IFNAME=lo
-            NODE_RANK=1
-            PATH=/run/bin:/bin
-            RANK=3
-            SLURMD_NODENAME=n2
-            SLURM_CPUS_ON_NODE=8
-            SLURM_GPUS_ON_NODE=2
-            SLURM_JOBID=17
-            SLURM_JOB_ACCOUNT=lab
-            SLURM_JOB_GPUS=4,5
-            SLURM_JOB_ID=17
-            SLURM_JOB_NAME=gpt
-            SLURM_JOB_NODELIST=n[1-2]
-            SLURM_JOB_NUM_NODES=2
-            SLURM_JOB_PARTITION=main
-            SLURM_JOB_QOS=normal
-            SLURM_JOB_START_TIME=5
-            SLURM_JOB_USER=ada
-            SLURM_LAUNCH_NODE_IPADDR=127.0.0.1
-            SLURM_LOCALID=1
-            SLURM_NNODES=2
-            SLURM_NODEID=1
-            SLURM_NODELIST=n[1-2]
-            SLURM_NPROCS=4
-            SLURM_NTASKS=4
-            SLURM_NTASKS_PER_NODE=2
-            SLURM_PROCID=3
-            SLURM_RESTART_COUNT=0
-            SLURM_TASKS_PER_NODE=2(x2)
-            WORLD_SIZE=4"#]],
-        );
-    }
-
-    #[test]
-    fn what_the_job_sets_beats_the_inherited_but_not_its_identity() {
-        let mut fixture = Fixture::new();
-        let set =
-            [("RANK", "99"), ("NCCL_SOCKET_IFNAME", "eth1"), ("PATH", "/opt/bin"), ("SLURM_JOB_ID", "1")];
-        fixture.set = set.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
-        let found = variables(&fixture.part(), 2, 1, &around());
-        let names = ["RANK", "NCCL_SOCKET_IFNAME", "PATH", "SLURM_JOB_ID"];
-        assert_eq!(only(&found, &names), ["2", "eth1", "/run/bin:/opt/bin", "17"]);
-    }
-
-    #[test]
-    fn nothing_leased_means_nothing_visible() {
-        let fixture = Fixture { devices: Vec::new(), ..Fixture::new() };
-        let found = variables(&fixture.part(), 2, 1, &around());
-        let names = ["CUDA_VISIBLE_DEVICES", "SLURM_GPUS_ON_NODE", "SLURM_JOB_GPUS"];
-        assert_eq!(only(&found, &names), ["", "0", "-"]);
-    }
-
-    #[test]
-    fn network_defaults_follow_where_the_peers_are() {
-        let names = ["NCCL_SOCKET_IFNAME", "GLOO_SOCKET_IFNAME", "FI_PROVIDER"];
-        for (addresses, has_efa, expected) in [
-            (["127.0.0.1", "127.0.0.1"], true, ["lo", "lo", "-"]),
-            (["10.0.0.1", "10.0.0.2"], true, ["^docker,lo,veth", "-", "efa"]),
-            (["10.0.0.1", "10.0.0.2"], false, ["^docker,lo,veth", "-", "-"]),
-            (["10.0.0.1", "10.0.0.1"], true, ["-", "-", "-"]),
-        ] {
-            let peers = vec![peer("n1", addresses[0], 2), peer("n2", addresses[1], 2)];
-            let fixture = Fixture { peers, ..Fixture::new() };
-            let found = variables(&fixture.part(), 2, 1, &Surroundings { has_efa, ..around() });
-            assert_eq!(only(&found, &names), expected, "{addresses:?}");
-        }
-    }
-
-    #[test]
-    fn arrays_checkpoints_and_limits_are_told_when_there_are_any() {
-        let mut fixture = Fixture::new();
-        fixture.facts.array = Some((16, 7));
-        fixture.facts.ends_ms = 65_000;
-        fixture.facts.cpus_per_task = 4;
-        fixture.facts.submit_directory = Some("/home/ada".to_owned());
-        let names = [
-            "BEDPLATE_CHECKPOINT_STEP",
-            "BEDPLATE_CHECKPOINT_PATH",
-            "SLURM_ARRAY_JOB_ID",
-            "SLURM_ARRAY_TASK_ID",
-            "SLURM_JOB_END_TIME",
-            "SLURM_CPUS_PER_TASK",
-            "SLURM_SUBMIT_DIR",
-        ];
-        let part = NodePart { checkpoint: Some((120, Some("/c/120"))), ..fixture.part() };
-        let found = variables(&part, 2, 1, &around());
-        assert_eq!(only(&found, &names), ["120", "/c/120", "16", "7", "65", "4", "/home/ada"]);
-    }
-
-    #[test]
-    fn a_task_of_a_step_has_its_place_in_the_step_and_its_job_in_the_gang() {
-        let (fixture, nodes) = (Fixture::new(), ["n2".to_owned()]);
-        let set = |name: &str, value: &str| BTreeMap::from([(name.to_owned(), value.to_owned())]);
-        let found = |set: &BTreeMap<String, String>| {
-            let step =
-                StepPart { number: 5, node_index: 0, nodes: &nodes, tasks: &[0, 1, 2], task_count: 3, set };
-            step_variables(&fixture.part(), &step, 1, 29500, &around())
-        };
-        let names = [
-            "RANK",
-            "LOCAL_RANK",
-            "WORLD_SIZE",
-            "NODE_RANK",
-            "MASTER_ADDR",
-            "SLURM_STEP_ID",
-            "SLURM_NTASKS",
-            "SLURM_TASKS_PER_NODE",
-            "SLURM_NNODES",
-            "SLURM_STEP_NODELIST",
-            "COLOUR",
-            "BEDPLATE_RUN",
-        ];
-        let expected = ["1", "1", "3", "0", "127.0.0.2", "5", "3", "3", "2", "n2", "red", "17.2@n2"];
-        assert_eq!(only(&found(&set("COLOUR", "red")), &names), expected);
-        for port in ["29500", "4711"] {
-            assert_eq!(found(&set("MASTER_PORT", port))["MASTER_PORT"], port);
-        }
-    }
-
-    #[test]
-    fn tasks_are_spread_evenly_and_written_as_slurm_does() {
-        for (tasks, nodes, expected) in [(8, 2, "4(x2)"), (5, 2, "3,2"), (7, 3, "3,2(x2)"), (1, 1, "1")] {
-            assert_eq!(tasks_per_node(&RankBlocks::spread(tasks, nodes).counts()), expected);
-        }
-    }
 }

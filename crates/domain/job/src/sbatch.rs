@@ -6,6 +6,7 @@
 
 mod draft;
 mod options;
+mod render;
 mod scan;
 mod setters;
 mod shape;
@@ -14,6 +15,7 @@ use bedplate_diag::Source;
 
 pub use draft::{Draft, Imported, Remark};
 pub use options::{OPTIONS, SbatchOption, Takes};
+pub use render::{Rendered, Setting, render};
 
 use crate::{Job, JobError, Workload};
 
@@ -91,55 +93,63 @@ impl Draft {
 
     /// Applies the options among the words of one line.
     fn apply_words(&mut self, words: Vec<String>) -> Result<(), JobError> {
-        let mut words = words.into_iter();
-        while let Some(word) = words.next() {
-            if let Some(long) = word.strip_prefix("--") {
-                match long.split_once('=') {
-                    Some((name, value)) => self.apply(name, Some(value))?,
-                    None => self.apply_with_next(long, &mut words)?,
-                }
-            } else if let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
-                self.apply_letters(letters, &mut words)?;
-            } else if word == "hetjob" || word == "packjob" {
-                return Err(JobError::BadOption {
-                    option: word,
-                    reason: "jobs of several parts are written as a job file with a `[[role]]` for each part"
+        for (name, value) in settings(words)? {
+            self.apply(&name, value.as_deref())?;
+        }
+        Ok(())
+    }
+}
+
+/// The options among the words of one line, by their long names.
+fn settings(words: Vec<String>) -> Result<Vec<Setting>, JobError> {
+    let mut words = words.into_iter();
+    let mut found = Vec::new();
+    while let Some(word) = words.next() {
+        if let Some(long) = word.strip_prefix("--") {
+            found.push(long_option(long, &mut words)?);
+        } else if let Some(letters) = word.strip_prefix('-').filter(|letters| !letters.is_empty()) {
+            add_letters(letters, &mut words, &mut found)?;
+        } else if word == "hetjob" || word == "packjob" {
+            return Err(JobError::BadOption {
+                option: word,
+                reason:
+                    "a job of several unequal parts (a heterogeneous job) is written as a job file with a \
+                         `[[role]]` for each part"
                         .into(),
-                    place: None,
-                });
-            } else {
-                return Err(options::unknown(&word, word.clone()));
-            }
+                place: None,
+            });
+        } else {
+            return Err(options::unknown(&word, word.clone()));
         }
-        Ok(())
     }
+    Ok(found)
+}
 
-    /// An option whose value, where it must have one, is the next word.
-    fn apply_with_next(
-        &mut self,
-        name: &str,
-        words: &mut impl Iterator<Item = String>,
-    ) -> Result<(), JobError> {
-        let row = options::find(name)?;
-        let value = if row.takes == Takes::Value { words.next() } else { None };
-        self.apply(name, value.as_deref())
+/// `nodes=2`, or `nodes` with the next word as its value, where it must have one.
+fn long_option(long: &str, words: &mut impl Iterator<Item = String>) -> Result<Setting, JobError> {
+    if let Some((name, value)) = long.split_once('=') {
+        return Ok((options::find(name)?.name.to_owned(), Some(value.to_owned())));
     }
+    let row = options::find(long)?;
+    let value = if row.takes == Takes::Value { words.next() } else { None };
+    Ok((row.name.to_owned(), value))
+}
 
-    /// `-N2`, `-N 2`, `-Hk`: letters without values up to one that takes the rest.
-    fn apply_letters(
-        &mut self,
-        letters: &str,
-        words: &mut impl Iterator<Item = String>,
-    ) -> Result<(), JobError> {
-        for (at, letter) in letters.char_indices() {
-            let name = &letters[at..at + letter.len_utf8()];
-            let rest = &letters[at + letter.len_utf8()..];
-            if options::find(name)?.takes == Takes::Value {
-                let value = if rest.is_empty() { words.next() } else { Some(rest.to_owned()) };
-                return self.apply(name, value.as_deref());
-            }
-            self.apply(name, None)?;
+/// `-N2`, `-N 2`, `-Hk`: letters without values up to one that takes the rest.
+fn add_letters(
+    letters: &str,
+    words: &mut impl Iterator<Item = String>,
+    found: &mut Vec<Setting>,
+) -> Result<(), JobError> {
+    for (at, letter) in letters.char_indices() {
+        let row = options::find(&letters[at..at + letter.len_utf8()])?;
+        let rest = &letters[at + letter.len_utf8()..];
+        if row.takes == Takes::Value {
+            let value = if rest.is_empty() { words.next() } else { Some(rest.to_owned()) };
+            found.push((row.name.to_owned(), value));
+            return Ok(());
         }
-        Ok(())
+        found.push((row.name.to_owned(), None));
     }
+    Ok(())
 }

@@ -337,10 +337,10 @@ fn wrong_options_name_the_line_and_the_nearest_option() {
     check_refused(
         "hetjob",
         expect![[r#"
-        error[job/bad-option]: hetjob cannot be used: jobs of several parts are written as a job file with a `[[role]]` for each part
-          in   job.sh:3: #SBATCH hetjob
-        help:  change the option as the message says; docs/job.md lists all options
-    "#]],
+            error[job/bad-option]: hetjob cannot be used: a job of several unequal parts (a heterogeneous job) is written as a job file with a `[[role]]` for each part
+              in   job.sh:3: #SBATCH hetjob
+            help:  change the option as the message says; docs/job.md lists all options
+        "#]],
     );
     let no_script = Job::from_sbatch("name = 'a'\n", "job.toml").unwrap_err();
     expect![[r#"

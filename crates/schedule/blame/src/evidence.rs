@@ -27,16 +27,19 @@ pub enum FaultKind {
     Overdue,
     /// The ranks on this node fell behind those of the others and made no progress.
     Stalled,
+    /// A rank on this node was the first to end with an error.
+    Crashed,
 }
 
 impl FaultKind {
-    pub const ALL: [FaultKind; 6] = [
+    pub const ALL: [FaultKind; 7] = [
         FaultKind::Probe,
         FaultKind::Prolog,
         FaultKind::Epilog,
         FaultKind::Unready,
         FaultKind::Overdue,
         FaultKind::Stalled,
+        FaultKind::Crashed,
     ];
 
     pub fn named(name: &str) -> Option<Self> {
@@ -51,6 +54,7 @@ impl FaultKind {
             FaultKind::Unready => "unready",
             FaultKind::Overdue => "overdue",
             FaultKind::Stalled => "stalled",
+            FaultKind::Crashed => "crashed",
         }
     }
 }

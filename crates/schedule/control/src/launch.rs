@@ -1,6 +1,7 @@
 //! What a node must know to play its part in a run.
 
 use bedplate_gangs::{JobId, NodeShare};
+use bedplate_job::rank_environment::ArraySpan;
 use bedplate_job::{Workload, devices_in};
 use bedplate_topology::NodeId;
 
@@ -76,6 +77,10 @@ impl Control {
             tasks_per_node: first.tasks_per_node,
             cpus_per_task: first.cpus_per_task,
             gpus_per_node: first.gpus_per_node,
+            array_span: live.job.policy.array.as_ref().and_then(ArraySpan::of),
+            accelerator: first.accelerator.clone(),
+            memory_mib: first.memory_per_node.map(|bytes| (bytes.get() / 1_048_576.0).ceil() as u64),
+            cluster: self.scheduler.cluster().name().to_owned(),
             array: live.row.array.map(|place| (place.array.0, place.index)),
             started_ms: run.started.0,
             ends_ms: ends.0,

@@ -228,8 +228,8 @@ impl Control {
             return;
         }
         let run = self.run(job);
-        run.steps += 1;
         let number = run.steps;
+        run.steps += 1;
         let nodes: Vec<String> =
             names.iter().take(layout.iter().len()).map(|(_, name)| name.clone()).collect();
         for (index, ((node, _), tasks)) in names.iter().zip(layout.iter()).enumerate() {

@@ -36,6 +36,7 @@ mod metrics;
 mod openb;
 mod philly;
 mod policy;
+mod sacct;
 mod series;
 mod simulate;
 mod swf;

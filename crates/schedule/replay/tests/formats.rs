@@ -25,6 +25,15 @@ const JSONL: &str = concat!(
     "{\"submit_s\":5,\"duration_s\":60,\"gpus\":1,\"gpu_share\":0.25,\"accelerators\":\"h100\",\"outcome\":\"failed\"}\n"
 );
 
+/// As Slurm 22.05 printed it: `sacct --allusers --allocations --parsable2 --format=…`.
+const SACCT: &str = "JobID|JobName|User|Account|Partition|QOS|State|Submit|Start|End|TimelimitRaw|NNodes|ReqTRES|AllocTRES|NodeList\n\
+    4|wrap|root|root|main|normal|CANCELLED by 0|2026-11-16T06:04:35|None|2026-11-16T06:06:09|Partition_Limit|9|billing=9,cpu=9,mem=36000M,node=9||None assigned\n\
+    2_0|wrap|root|root|main|normal|COMPLETED|2026-11-16T06:04:35|2026-11-16T06:04:36|2026-11-16T06:04:39|10|8|billing=8,cpu=8,gres/gpu=64,mem=32000M,node=8|billing=8,cpu=8,gres/gpu=64,node=8|n[1-8]\n\
+    1013|a|b c|ada|lab|main|urgent|TIMEOUT|2026-11-16T06:10:19|2026-11-16T06:11:19|2026-11-16T06:21:19|10|2|billing=2,cpu=2,gres/gpu=3,mem=8000M,node=2|billing=2,cpu=2,gres/gpu=3,mem=8000M,node=2|n[1-2]\n\
+    1013.batch|batch|||||FAILED|2026-11-16T06:11:19|2026-11-16T06:11:19|2026-11-16T06:21:19||1||cpu=1,node=1|n1\n\
+    1014|sh|root|root|main|normal|RUNNING|2026-11-16T06:43:14|2026-11-16T06:43:14|Unknown|10|2|cpu=4,node=2|cpu=4,node=2|n[1-2]\n\
+    1015|sh|root|root|main|normal|REQUEUED|2026-11-16T06:43:14|2026-11-16T06:43:14|2026-11-16T06:43:15|10|2|cpu=4,node=2|cpu=4,node=2|n[1-2]\n";
+
 fn source(text: &str) -> Source<'_> {
     Source::new("trace", text)
 }
@@ -43,6 +52,48 @@ fn check(text: &str, expected: Expect) {
         Err(error) => render_text(&error),
     };
     expected.assert_eq(&result);
+}
+
+#[test]
+fn the_history_of_a_slurm_has_what_ran_and_counts_what_did_not() {
+    check(
+        SACCT,
+        expect![[r#"
+        {"id":"2_0","submit_s":0,"duration_s":3,"nodes":8,"gpus_per_node":8,"cpus_per_node":1,"time_limit_s":600,"user":"root","account":"root","qos":"normal","partition":"main"}
+        {"id":"1013","submit_s":344,"duration_s":600,"gpus":3,"cpus_per_node":1,"memory_gib_per_node":3.90625,"time_limit_s":600,"user":"ada","account":"lab","qos":"urgent","partition":"main","outcome":"failed"}
+        1 jobs never started and are left out
+        1 jobs have not ended yet and are left out
+        1 runs were put back into the queue and are left out; the last run of a job counts
+    "#]],
+    );
+}
+
+#[test]
+fn moments_in_seconds_and_limits_as_clocks_are_read_too() {
+    let text = "JobID|State|Submit|Start|End|Timelimit|NNodes\n7|FAILED|100|200|260|1-00:00:00|2\n";
+    check(
+        text,
+        expect![[r#"
+        {"id":"7","submit_s":0,"duration_s":60,"nodes":2,"gpus_per_node":0,"time_limit_s":86400,"outcome":"failed"}
+    "#]],
+    );
+}
+
+#[test]
+fn a_history_that_cannot_be_says_where() {
+    let header = "JobID|State|Submit|Start|End|AllocTRES\n";
+    for row in [
+        "7|COMPLETED|100|200",
+        "7|COMPLETED|soon|200|260|node=1",
+        "7|COMPLETED|1|9|5|node=1",
+        "7|COMPLETED|1|2|5|node=x",
+        "7|COMPLETED|1|2|5|node=9999999999",
+    ] {
+        let text = format!("{header}{row}\n");
+        let error = read(source(&text), None).unwrap_err();
+        assert!(error.place().is_some_and(|place| place.to_string().contains(":2")), "{row}: {error}");
+    }
+    assert!(read(source("JobID|State|Submit|Start\n"), Some(Format::Sacct)).is_err());
 }
 
 #[test]

@@ -240,7 +240,11 @@ fn health(table: &Table) -> Read<HealthPolicy> {
         return Err(table.bad_value("probe_every", "there is no `probe` to run"));
     }
     let probe = command.map(|command| Probe { command, every: every.unwrap_or(Probe::EVERY) });
-    let health = HealthPolicy { stuck_after: table.optional("stuck_after")?, probe };
+    let health = HealthPolicy {
+        stuck_after: table.optional("stuck_after")?,
+        probe,
+        spare_nodes: table.or("spare_nodes", 0)?,
+    };
     table.finish()?;
     Ok(health)
 }

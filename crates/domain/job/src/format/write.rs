@@ -178,6 +178,7 @@ fn health(health: &HealthPolicy) -> Object {
         put(&mut object, "probe", json!(probe.command));
         put_duration(&mut object, "probe_every", probe.every, Probe::EVERY);
     }
+    put_unless(&mut object, "spare_nodes", health.spare_nodes, 0);
     object
 }
 

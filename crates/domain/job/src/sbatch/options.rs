@@ -93,6 +93,8 @@ const CHIP: &str = "not honoured; CPUs are counted and not chosen by socket, cor
 const MAIL: &str = "not honoured; no mail is sent, watch with `bedplate job show`";
 const CLIENT: &str = "not honoured; it is about sbatch itself and changes nothing in the job";
 const SITE: &str = "not honoured; it is left out, because this cluster has no such thing";
+const CONTAINER: &str =
+    "not honoured here, and passed on to Slurm with pyxis; start the container in the script";
 const FOREVER: &str = "not honoured; it is left out, and the job waits for as long as it takes";
 
 /// Every option, honoured ones first.
@@ -213,6 +215,21 @@ pub const OPTIONS: &[SbatchOption] = &[
     idle("x11", Perhaps, "not honoured; no display is forwarded"),
     idle("container", Value, "not honoured; start the container in the script"),
     idle("container-id", Value, "not honoured; start the container in the script"),
+    idle("container-image", Value, CONTAINER),
+    idle("container-mounts", Value, CONTAINER),
+    idle("container-workdir", Value, CONTAINER),
+    idle("container-name", Value, CONTAINER),
+    idle("container-save", Value, CONTAINER),
+    idle("container-env", Value, CONTAINER),
+    idle("container-mount-home", Nothing, CONTAINER),
+    idle("no-container-mount-home", Nothing, CONTAINER),
+    idle("container-remap-root", Nothing, CONTAINER),
+    idle("no-container-remap-root", Nothing, CONTAINER),
+    idle("container-entrypoint", Nothing, CONTAINER),
+    idle("no-container-entrypoint", Nothing, CONTAINER),
+    idle("container-entrypoint-log", Nothing, CONTAINER),
+    idle("container-writable", Nothing, CONTAINER),
+    idle("container-readonly", Nothing, CONTAINER),
     idle("get-user-env", Perhaps, "not honoured; the variables are those of the submission"),
     idle("export-file", Value, "not honoured; name the variables with `--export`"),
     idle("propagate", Perhaps, "not honoured; the limits are those of the agent"),

@@ -213,6 +213,7 @@ pub(super) fn begin(draft: &mut Draft, value: &str) -> Set {
     let begin = match value.strip_prefix("now") {
         Some("") => None,
         Some(wait) => Some(Begin::After(wait_after_now(wait)?)),
+        None if value.starts_with("uts") => Some(Begin::At { unix_seconds: seconds_since_1970(value)? }),
         None => {
             let shown = NotationError::shown(value);
             let Calendar { begin, has_zone } = Begin::from_calendar(value).ok_or_else(|| {
@@ -226,6 +227,14 @@ pub(super) fn begin(draft: &mut Draft, value: &str) -> Set {
     };
     draft.job.policy.begin = begin;
     Ok(())
+}
+
+/// `uts1794794400`: seconds since 1970, the one notation of sbatch that no time zone changes.
+fn seconds_since_1970(text: &str) -> Result<u64, String> {
+    let shown = NotationError::shown(text);
+    text.trim_start_matches("uts")
+        .parse()
+        .map_err(|_| format!("`{shown}` is not `uts` and seconds since 1970"))
 }
 
 /// `+60`, in seconds, or `+2hours`.

@@ -158,8 +158,9 @@ prop_compose! {
     fn health()(
         stuck_after in of(seconds()),
         probe in of((texts(), seconds()).prop_map(|(command, every)| Probe { command, every })),
+        spare_nodes in prop_oneof![Just(0), any::<u32>()],
     ) -> HealthPolicy {
-        HealthPolicy { stuck_after, probe }
+        HealthPolicy { stuck_after, probe, spare_nodes }
     }
 }
 

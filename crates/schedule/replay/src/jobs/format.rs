@@ -3,7 +3,7 @@
 use bedplate_diag::Source;
 
 use super::lines::lines;
-use super::{Trace, TraceError, jsonl, openb, philly, swf};
+use super::{Trace, TraceError, jsonl, openb, philly, sacct, swf};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Format {
@@ -13,15 +13,18 @@ pub enum Format {
     Philly,
     /// The pod list of Alibaba's GPU trace of 2023.
     Openb,
+    /// The history of a Slurm.
+    Sacct,
     /// Our own: a JSON object per line.
     Jsonl,
 }
 
 impl Format {
-    pub const ALL: [(&'static str, Format); 4] = [
+    pub const ALL: [(&'static str, Format); 5] = [
         ("swf", Format::Swf),
         ("philly", Format::Philly),
         ("openb", Format::Openb),
+        ("sacct", Format::Sacct),
         ("jsonl", Format::Jsonl),
     ];
 
@@ -37,6 +40,10 @@ pub fn detect(source: Source<'_>) -> Option<Format> {
         let titles: Vec<&str> = first.split(',').map(str::trim).collect();
         columns.iter().all(|column| titles.contains(column))
     };
+    let is_sacct = || {
+        let titles: Vec<&str> = first.split('|').map(str::trim).collect();
+        sacct::COLUMNS.iter().all(|column| titles.contains(column))
+    };
     let is_swf_row = || {
         let fields: Vec<&str> = first.split_whitespace().collect();
         fields.len() == 18 && fields.iter().all(|field| field.parse::<f64>().is_ok())
@@ -46,6 +53,7 @@ pub fn detect(source: Source<'_>) -> Option<Format> {
         comment if comment.starts_with(';') => Some(Format::Swf),
         _ if has(&philly::COLUMNS) => Some(Format::Philly),
         _ if has(&openb::COLUMNS) => Some(Format::Openb),
+        _ if is_sacct() => Some(Format::Sacct),
         _ if is_swf_row() => Some(Format::Swf),
         _ => None,
     }
@@ -61,6 +69,7 @@ pub fn read(source: Source<'_>, format: Option<Format>) -> Result<Trace, TraceEr
         Format::Swf => swf::read(source)?,
         Format::Philly => philly::read(source)?,
         Format::Openb => openb::read(source)?,
+        Format::Sacct => sacct::read(source)?,
         Format::Jsonl => jsonl::read(source)?,
     };
     match trace.jobs.is_empty() {
