@@ -1,12 +1,11 @@
 //! The same stories on our scheduler and on a real Slurm: who runs where, who waits until when.
 
 mod fixture;
-mod slurm;
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
-use slurm::Slurm;
+use bedplate_peers::{Slurm, SlurmShape};
 
 const STORIES: [(&str, &str); 3] = [
     ("backfill", include_str!("scenarios/backfill.story")),
@@ -16,7 +15,7 @@ const STORIES: [(&str, &str); 3] = [
 
 #[test]
 fn stories_go_as_on_a_real_slurm() {
-    let slurm = match Slurm::start(8, 4) {
+    let slurm = match Slurm::start(&SlurmShape { memory_mib: 2000, ..SlurmShape::default() }) {
         Ok(slurm) => slurm,
         Err(why) => return println!("SKIPPED: comparison with a real Slurm: {why}"),
     };

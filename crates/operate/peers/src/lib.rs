@@ -1,0 +1,16 @@
+//! Other systems, started on this machine from its packages, so that tests and measurements meet the real thing.
+//!
+//! [`Slurm`] is a controller and a daemon for each node in a temporary folder, with accounting and the REST server where
+//! they are wanted. Nothing of it survives the value. It needs no root.
+//!
+//! ```no_run
+//! use bedplate_peers::{Slurm, SlurmShape};
+//!
+//! let slurm = Slurm::start(&SlurmShape { nodes: 8, accounting: true, rest: true, ..SlurmShape::default() })?;
+//! println!("{}", slurm.ask("sinfo", &[]));
+//! # Ok::<(), String>(())
+//! ```
+
+mod slurm;
+
+pub use slurm::{NodeLoss, Slurm, SlurmShape};
