@@ -12,6 +12,10 @@
 //! [contexts.here]
 //! kind = "local"
 //! state_dir = "/home/ada/.local/state/bedplate"
+//!
+//! [contexts.site]
+//! kind = "slurm"
+//! url = "unix:/run/slurmrestd.sock"   # left out: Slurm's commands
 //! ```
 //!
 //! The file is written with access for its owner alone, because it may hold tokens. Where it lies is decided by the
@@ -22,11 +26,12 @@ use std::fs::{self, File, OpenOptions, Permissions};
 use std::io::{self, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use bedplate_diag::{Class, Diagnostic, Page, Source, nearest, shown};
 use bedplate_document::{DocumentError, Table};
 
-use crate::{DriverError, Place, StateDirectory};
+use crate::{DriverError, Place, SlurmPlace, StateDirectory};
 
 /// No file of contexts is longer.
 const LONGEST: u64 = 16 << 20;
@@ -78,18 +83,27 @@ pub struct Context {
     pub token: Option<Token>,
     /// Of a cluster that was started on this machine; instead of the rest.
     pub state_dir: Option<PathBuf>,
+    /// Of a Slurm: the file that its commands read, where it is not the usual one.
+    pub slurm_conf: Option<PathBuf>,
+    /// Of a Slurm: how many seconds an answer may take.
+    pub patience_s: Option<u64>,
 }
 
 impl Context {
     /// A cluster of our own at an address.
     pub fn at(url: String, fingerprint: Option<String>, token: Option<Token>) -> Self {
-        Self { kind: ClusterKind::Local, url: Some(url), fingerprint, token, state_dir: None }
+        Self { url: Some(url), fingerprint, token, ..Self::of_kind(ClusterKind::Local) }
     }
 
     /// A cluster of our own that was started on this machine.
     pub fn of_state(directory: PathBuf) -> Self {
-        let state_dir = Some(directory);
-        Self { kind: ClusterKind::Local, url: None, fingerprint: None, token: None, state_dir }
+        Self { state_dir: Some(directory), ..Self::of_kind(ClusterKind::Local) }
+    }
+
+    /// A cluster of a kind of which nothing more is known.
+    pub fn of_kind(kind: ClusterKind) -> Self {
+        let (url, fingerprint, token, state_dir) = (None, None, None, None);
+        Self { kind, url, fingerprint, token, state_dir, slurm_conf: None, patience_s: None }
     }
 
     /// How to reach it. Reads the token and, for a cluster of this machine, its address.
@@ -97,16 +111,35 @@ impl Context {
         if let Some(directory) = &self.state_dir {
             return StateDirectory(directory.clone()).place();
         }
-        let token = match &self.token {
-            None => None,
-            Some(Token::Text(text)) => Some(text.clone()),
+        let token = self.read_token()?;
+        Place::from_url(self.url.as_deref().unwrap_or_default(), token, self.fingerprint.clone())
+    }
+
+    /// How to reach a Slurm. Its token is the one that the context names, else the one in `SLURM_JWT`.
+    pub fn slurm_place(&self) -> Result<SlurmPlace, DriverError> {
+        let usual = SlurmPlace::default();
+        let from_environment = || std::env::var("SLURM_JWT").ok().filter(|token| !token.is_empty());
+        Ok(SlurmPlace {
+            rest: self.url.clone(),
+            fingerprint: self.fingerprint.clone(),
+            token: self.read_token()?.or_else(from_environment),
+            configuration: self.slurm_conf.clone(),
+            patience: self.patience_s.map_or(usual.patience, Duration::from_secs),
+            ..usual
+        })
+    }
+
+    fn read_token(&self) -> Result<Option<String>, DriverError> {
+        match &self.token {
+            None => Ok(None),
+            Some(Token::Text(text)) => Ok(Some(text.clone())),
             Some(Token::File(path)) => {
                 let read = fs::read_to_string(path);
                 let text = read.map_err(|source| DriverError::State { path: path.clone(), source })?;
-                Some(text.trim().to_owned())
+                // As `scontrol token` prints it.
+                Ok(Some(text.trim().trim_start_matches("SLURM_JWT=").to_owned()))
             }
-        };
-        Place::from_url(self.url.as_deref().unwrap_or_default(), token, self.fingerprint.clone())
+        }
     }
 }
 
@@ -153,19 +186,19 @@ pub(crate) static NAME: Page = Page {
 pub(crate) static NOT_YET: Page = Page {
     code: "context/not-yet",
     class: Class::User,
-    meaning: "The program drives clusters of its own control plane (kind `local`, on this machine or elsewhere). Slurm and Kubernetes are foreseen and not there yet.",
-    remedy: "use a context of the kind `local`; `bedplate up` starts such a cluster here",
+    meaning: "The program drives clusters of its own control plane (kind `local`, on this machine or elsewhere) and Slurm. Kubernetes is foreseen and not there yet.",
+    remedy: "use a context of the kind `local` or `slurm`; `bedplate up` starts a cluster of the first kind here",
 };
 pub(crate) static OTHER_KIND: Page = Page {
     code: "context/other-kind",
     class: Class::User,
-    meaning: "Tokens, usage by SQL, chaos and starting nodes are features of our own control plane. Clusters of another kind have their own tools for them.",
+    meaning: "Tokens, chaos, pruning history and starting nodes are features of our own control plane. Clusters of another kind have their own tools for them.",
     remedy: "name a context of the kind `local` with `--context`; `bedplate context list` shows the kinds",
 };
 pub(crate) static INCOMPLETE: Page = Page {
     code: "context/incomplete",
     class: Class::User,
-    meaning: "A context of the kind `local` has either a `url`, with a token and beyond loopback a fingerprint, or a `state_dir`.",
+    meaning: "A context of the kind `local` has either a `url`, with a token and beyond loopback a fingerprint, or a `state_dir`. One of the kind `slurm` may have a `url`, that of its REST server.",
     remedy: "give it one of the two: `bedplate context add NAME --url URL --token-file FILE`, or `--state-dir DIR`",
 };
 pub(crate) static READABLE: Page = Page {
@@ -268,10 +301,13 @@ impl Contexts {
                 ("token_file", file),
                 ("token", inline),
                 ("state_dir", context.state_dir.as_ref().map(path)),
+                ("slurm_conf", context.slurm_conf.as_ref().map(path)),
             ];
             for (key, value) in entries {
                 text += &value.map(|value| format!("{key} = {}\n", quoted(&value))).unwrap_or_default();
             }
+            text +=
+                &context.patience_s.map(|seconds| format!("patience_s = {seconds}\n")).unwrap_or_default();
         }
         text
     }
@@ -326,8 +362,11 @@ impl Contexts {
             return Err(ContextsError::Name { name: shown(name) });
         }
         match (context.kind, &context.url, &context.state_dir) {
-            (ClusterKind::Slurm | ClusterKind::Kubernetes, ..) => {
+            (ClusterKind::Kubernetes, ..) => {
                 return Err(ContextsError::NotYet { kind: context.kind });
+            }
+            (ClusterKind::Slurm, _, Some(_)) => {
+                return Err(incomplete("a Slurm has no state directory of ours"));
             }
             (ClusterKind::Local, None, None) => {
                 return Err(incomplete("it has neither a URL nor a state directory"));
@@ -377,6 +416,8 @@ fn context(entry: &Table) -> Result<Context, DocumentError> {
         fingerprint: entry.optional("fingerprint")?,
         token,
         state_dir: path("state_dir")?,
+        slurm_conf: path("slurm_conf")?,
+        patience_s: entry.optional("patience_s")?,
     };
     entry.finish()?;
     Ok(context)
@@ -391,6 +432,13 @@ mod tests {
         let token = Some(Token::File("/home/ada/lab.token".into()));
         contexts.add("lab", Context::at("https://lab:7431".into(), Some("ab".into()), token)).unwrap();
         contexts.add("here", Context::of_state("/var/lib/bedplate".into())).unwrap();
+        let slurm = Context {
+            url: Some("unix:/run/rest.sock".into()),
+            slurm_conf: Some("/etc/slurm/slurm.conf".into()),
+            patience_s: Some(30),
+            ..Context::of_kind(ClusterKind::Slurm)
+        };
+        contexts.add("site", slurm).unwrap();
         contexts.current = Some("lab".into());
         contexts
     }
@@ -417,8 +465,10 @@ mod tests {
     fn contexts_are_found_added_and_removed() {
         let mut contexts = two();
         assert_eq!(contexts.find("labb").unwrap_err().help().unwrap(), "did you mean `lab`?");
+        let pods = Context::of_kind(ClusterKind::Kubernetes);
+        assert_eq!(contexts.add("k", pods).unwrap_err().page().code, "context/not-yet");
         let slurm = Context { kind: ClusterKind::Slurm, ..Context::of_state("/x".into()) };
-        assert_eq!(contexts.add("s", slurm).unwrap_err().page().code, "context/not-yet");
+        assert_eq!(contexts.add("s", slurm).unwrap_err().page().code, "context/incomplete");
         let bare = Context::at("insecure+http://lab:1".into(), None, None);
         assert_eq!(contexts.add("b", bare).unwrap_err().page().code, "context/incomplete");
         for name in ["", " ", "a b", "-x", "../x", "a\nb", "\x1b[31m", &"x".repeat(65)] {
@@ -426,7 +476,7 @@ mod tests {
             assert_eq!(refused.page().code, "context/name", "{name:?}");
         }
         contexts.remove("lab").unwrap();
-        assert_eq!((contexts.current.as_deref(), contexts.all.len()), (None, 1));
+        assert_eq!((contexts.current.as_deref(), contexts.all.len()), (None, 2));
     }
 
     #[test]

@@ -4,11 +4,11 @@
 //!
 //! | method | our control plane | Slurm | Kubernetes |
 //! |---|---|---|---|
-//! | `submit` | `POST /v1/jobs` with the key | `sbatch --parsable`, the key in `--comment` | create a JobSet named by the key |
+//! | `submit` | `POST /v1/jobs` with the key | `sbatch --parsable` or REST, the key in the comment | create a JobSet named by the key |
 //! | `jobs`, `job` | `GET /v1/jobs…` | `squeue --json`, ended ones by `sacct --json` | list JobSets, their Workloads and pods |
 //! | `order` | `DELETE`, `POST …/hold` | `scancel`, `scontrol hold\|release\|requeue` | delete; `suspend: true\|false`; no requeue |
 //! | `explain` | the scheduler's reason and remedies | the reason code and `squeue --start` | conditions of the Workload |
-//! | `watch` | server-sent events | cannot: callers ask again | the watch API |
+//! | `watch` | server-sent events | asks again and again, and compares | the watch API |
 //! | `logs` | from the node, by rank | the files of `StdOut`, where they can be read | logs of the rank's pod |
 //! | `ranks` | from the run | `scontrol show job -d` | pods by their index |
 //! | `nodes`, `node` | `GET /v1/nodes…` | `scontrol show node --json` | list nodes |
@@ -19,6 +19,7 @@
 
 use std::io::Write;
 use std::ops::ControlFlow;
+use std::time::Duration;
 
 use bedplate_job::Job;
 
@@ -33,7 +34,7 @@ pub trait Driver: Send + Sync {
     fn name(&self) -> String;
 
     /// What the cluster can do beyond taking, listing and cancelling jobs and listing nodes.
-    fn capabilities(&self) -> &'static [Capability];
+    fn capabilities(&self) -> &[Capability];
 
     fn can(&self, capability: Capability) -> bool {
         self.capabilities().contains(&capability)
@@ -42,6 +43,16 @@ pub trait Driver: Send + Sync {
     /// The refusal of what the cluster cannot do.
     fn cannot(&self, capability: Capability) -> DriverError {
         DriverError::Cannot { cluster: self.name(), capability }
+    }
+
+    /// What should be said beside the answers given since it was last asked: what they leave out and why.
+    fn remarks(&self) -> Vec<String> {
+        Vec::new()
+    }
+
+    /// How long callers that look again and again should wait in between.
+    fn pause(&self) -> Duration {
+        Duration::from_millis(500)
     }
 
     /// Takes a job in. The same key by the same user is the same job, so asking again does no harm.

@@ -4,7 +4,9 @@ use std::io;
 use std::path::PathBuf;
 
 use bedplate_diag::{Class, Diagnostic, Page, Place, Reason};
+use bedplate_job::JobError;
 
+use crate::slurm::SlurmError;
 use crate::{Capability, ContextsError, contexts};
 
 #[derive(Debug, thiserror::Error)]
@@ -29,6 +31,10 @@ pub enum DriverError {
     Cannot { cluster: String, capability: Capability },
     #[error(transparent)]
     Contexts(#[from] ContextsError),
+    #[error(transparent)]
+    Slurm(#[from] SlurmError),
+    #[error(transparent)]
+    Job(#[from] JobError),
     #[error("the cluster at {server} met a fault of its own: {message}")]
     Fault { server: String, message: String },
     #[error("the answer of {server} is not that of a cluster: {reason}")]
@@ -40,7 +46,11 @@ impl DriverError {
     pub fn is_refusal(&self) -> bool {
         matches!(
             self,
-            DriverError::Refused { .. } | DriverError::NotAllowed { .. } | DriverError::Cannot { .. }
+            DriverError::Refused { .. }
+                | DriverError::NotAllowed { .. }
+                | DriverError::Cannot { .. }
+                | DriverError::Job(_)
+                | DriverError::Slurm(SlurmError::NoField { .. } | SlurmError::Option { .. })
         )
     }
 }
@@ -150,6 +160,8 @@ impl Diagnostic for DriverError {
             DriverError::NotUnderstood { .. } => &NOT_UNDERSTOOD,
             DriverError::Cannot { .. } => &CANNOT,
             DriverError::Contexts(error) => error.page(),
+            DriverError::Slurm(error) => error.page(),
+            DriverError::Job(error) => error.page(),
         }
     }
 
@@ -158,6 +170,7 @@ impl Diagnostic for DriverError {
             DriverError::NotAllowed { help, .. } | DriverError::Refused { help, .. } => help.clone(),
             DriverError::Cannot { capability, .. } => Some(capability.instead().to_owned()),
             DriverError::Contexts(error) => error.help(),
+            DriverError::Job(error) => error.help(),
             _ => None,
         }
     }
@@ -172,6 +185,7 @@ impl Diagnostic for DriverError {
     fn place(&self) -> Option<&Place> {
         match self {
             DriverError::Contexts(error) => error.place(),
+            DriverError::Job(error) => error.place(),
             _ => None,
         }
     }

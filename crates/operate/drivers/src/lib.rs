@@ -2,24 +2,30 @@
 //!
 //! A [`Driver`] does to a cluster what every orchestrator can do: take a job in, list, cancel; and, where it can, watch,
 //! show output, hold, explain, drain. [`Local`] drives a cluster of our own through its daemon's HTTP API, whether that
-//! is on this machine or elsewhere. [`Contexts`] is the file in which people name the clusters they use. All calls
+//! is on this machine or elsewhere; [`Slurm`] drives a Slurm by its REST server or its commands. [`Contexts`] is the file in which people name the clusters they use. All calls
 //! block. Which job runs where is decided by the cluster that is driven.
 
 mod capability;
 mod contexts;
 mod driver;
 mod error;
+mod http;
 mod local;
 mod place;
+mod slurm;
 mod state;
+mod tls;
 mod views;
 
 pub use capability::Capability;
 pub use contexts::{ClusterKind, Context, Contexts, ContextsError, Token};
 pub use driver::{Driver, JobOrder, JobQuery, LogQuery, Stream, Watched};
 pub use error::{DriverError, PAGES};
-pub use local::{Body, JobFormat, Local, Pruned, TokenMade, TokenView, UsageBy, UsageRow};
+pub use local::{JobFormat, Local, Pruned, TokenMade, TokenView, UsageBy, UsageRow};
 pub use place::{Beacon, Place, StateDirectory};
+pub use slurm::{
+    SLURM_PAGES, Slurm, SlurmError, SlurmNode, SlurmPlace, SlurmSwitch, SlurmTopology, WayFound,
+};
 pub use state::{JobId, JobState, NodeId, NodeState};
 pub use views::{
     ClusterView, Explained, Host, JobDetail, JobSummary, NodeDetail, NodeSummary, Note, RankPlace, RunView,

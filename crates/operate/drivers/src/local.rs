@@ -5,8 +5,6 @@
 
 mod account;
 mod events;
-mod http;
-mod tls;
 
 use std::io::{self, BufReader, Read, Write};
 use std::ops::ControlFlow;
@@ -21,9 +19,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-pub use http::Body;
-use http::{Connection, Request};
-
+use crate::http::{Body, Caller, Connection, Request};
 use crate::{
     Capability, ClusterView, Driver, DriverError, Explained, JobDetail, JobId, JobOrder, JobQuery,
     JobSummary, LogQuery, NodeDetail, NodeId, NodeSummary, Place, RankPlace, Seen, Submitted, Watched,
@@ -34,6 +30,8 @@ pub use account::{Pruned, TokenMade, TokenView, UsageBy, UsageRow};
 const PATIENCE: Duration = Duration::from_secs(4);
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// How long an ordinary answer may take.
+const ANSWER: Duration = Duration::from_secs(60);
 /// Jobs asked for at a time.
 const PAGE: usize = 1000;
 /// An answer beyond this is read no further.
@@ -246,13 +244,17 @@ impl Local {
 
     /// Asks on a kept connection, or on a new one when that has been closed meanwhile.
     fn ask_once(&self, request: &Request<'_>) -> io::Result<Body> {
+        let token = format!("Bearer {}", self.place.token);
+        let credentials = [("authorization", token.as_str())];
+        let caller = Caller { host: &self.place.address, credentials: &credentials };
         let kept = self.idle.lock().expect("no panic while it is held").pop();
         if let Some(connection) = kept
-            && let Ok(body) = connection.ask(request, &self.place)
+            && let Ok(body) = connection.ask(request, &caller)
         {
             return Ok(body);
         }
-        Connection::open(&self.place)?.ask(request, &self.place)
+        let fingerprint = self.place.fingerprint.as_deref();
+        Connection::open(&self.place.address, fingerprint, ANSWER)?.ask(request, &caller)
     }
 
     fn complaint(&self, body: Body) -> DriverError {
@@ -286,7 +288,7 @@ impl Driver for Local {
         format!("the cluster at {}", self.place.url())
     }
 
-    fn capabilities(&self) -> &'static [Capability] {
+    fn capabilities(&self) -> &[Capability] {
         &Capability::ALL
     }
 

@@ -59,7 +59,7 @@ impl Driver for Fake {
         "the cluster in memory".to_owned()
     }
 
-    fn capabilities(&self) -> &'static [Capability] {
+    fn capabilities(&self) -> &[Capability] {
         self.capabilities
     }
 
@@ -76,7 +76,7 @@ impl Driver for Fake {
             account: String::new(),
             partition: String::new(),
             qos: String::new(),
-            submitted_ms: 0,
+            submitted_ms: number as u64,
             state: JobState::Waiting,
             is_held: job.policy.is_held,
             runs: 0,
@@ -105,9 +105,17 @@ impl Driver for Fake {
         let jobs = self.jobs.lock().expect("no panic");
         let is_wanted = |job: &&JobSummary| {
             query.name.as_ref().is_none_or(|name| *name == job.name)
+                && query.user.as_ref().is_none_or(|user| *user == job.user)
+                && (query.states.is_empty() || query.states.contains(&job.state))
                 && (query.with_ended || !job.state.is_final())
         };
-        Ok(jobs.values().filter(is_wanted).cloned().collect())
+        let mut found: Vec<JobSummary> = jobs.values().filter(is_wanted).cloned().collect();
+        found.sort_by_key(|job| job.submitted_ms);
+        if query.with_ended {
+            found.reverse();
+        }
+        found.truncate(query.limit.unwrap_or(usize::MAX));
+        Ok(found)
     }
 
     fn job(&self, id: &JobId) -> Result<JobDetail, DriverError> {
@@ -199,25 +207,29 @@ impl Driver for Fake {
         Ok(())
     }
 
-    fn logs(&self, _id: &JobId, query: &LogQuery, to: &mut dyn Write) -> Result<u64, DriverError> {
+    fn logs(&self, id: &JobId, query: &LogQuery, to: &mut dyn Write) -> Result<u64, DriverError> {
         self.needs(Capability::Logs)?;
+        self.summary(id)?;
         to.write_all(b"hello\n").expect("the test reads it");
         Ok(query.offset + 6)
     }
 
-    fn ranks(&self, _id: &JobId) -> Result<Vec<RankPlace>, DriverError> {
+    fn ranks(&self, id: &JobId) -> Result<Vec<RankPlace>, DriverError> {
         self.needs(Capability::Ranks)?;
+        self.summary(id)?;
         Ok(vec![RankPlace { rank: 0, node: NodeId::from("n1"), address: String::new(), devices: Vec::new() }])
     }
 
-    fn drain(&self, _node: &NodeId, reason: &str) -> Result<(), DriverError> {
+    fn drain(&self, node: &NodeId, reason: &str) -> Result<(), DriverError> {
         self.needs(Capability::Drain)?;
+        self.node(node)?;
         *self.drained.lock().expect("no panic") = Some(reason.to_owned());
         Ok(())
     }
 
-    fn resume(&self, _node: &NodeId) -> Result<(), DriverError> {
+    fn resume(&self, node: &NodeId) -> Result<(), DriverError> {
         self.needs(Capability::Drain)?;
+        self.node(node)?;
         *self.drained.lock().expect("no panic") = None;
         Ok(())
     }

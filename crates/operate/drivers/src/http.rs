@@ -1,23 +1,30 @@
-//! As much of HTTP/1.1 as a client of the daemon needs: one request at a time on a connection that is kept.
+//! As much of HTTP/1.1 as a client of a control plane needs: one request at a time on a connection that is kept.
 
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+use std::sync::mpsc;
+use std::thread;
 use std::time::Duration;
 
-use crate::Place;
-use crate::local::tls;
+use crate::tls;
 
 /// A head of an answer beyond this is not from a daemon of ours.
 const LONGEST_HEAD: u64 = 64 << 10;
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long an ordinary answer may take.
-const ANSWER: Duration = Duration::from_secs(60);
 
 trait Transport: Read + Write + Send {
     fn set_patience(&self, patience: Option<Duration>) -> io::Result<()>;
 }
 
 impl Transport for TcpStream {
+    fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
+        self.set_read_timeout(patience)
+    }
+}
+
+impl Transport for UnixStream {
     fn set_patience(&self, patience: Option<Duration>) -> io::Result<()> {
         self.set_read_timeout(patience)
     }
@@ -30,22 +37,28 @@ impl Transport for tls::Stream {
 }
 
 /// A connection on which nothing is under way.
-pub(super) struct Connection {
+pub(crate) struct Connection {
     stream: BufReader<Box<dyn Transport>>,
 }
 
 /// A request; the rest of its head is the same for all.
-pub(super) struct Request<'a> {
-    pub(super) method: &'a str,
+pub(crate) struct Request<'a> {
+    pub(crate) method: &'a str,
     /// With its query.
-    pub(super) path: &'a str,
-    pub(super) headers: &'a [(&'a str, &'a str)],
-    pub(super) body: &'a [u8],
+    pub(crate) path: &'a str,
+    pub(crate) headers: &'a [(&'a str, &'a str)],
+    pub(crate) body: &'a [u8],
+}
+
+/// What goes with every request to a server.
+pub(crate) struct Caller<'a> {
+    pub(crate) host: &'a str,
+    pub(crate) credentials: &'a [(&'a str, &'a str)],
 }
 
 /// The head of an answer, and its body while it comes.
-pub struct Body {
-    pub(super) status: u16,
+pub(crate) struct Body {
+    pub(crate) status: u16,
     headers: Vec<(String, String)>,
     left: Left,
     connection: Connection,
@@ -62,40 +75,53 @@ enum Left {
 }
 
 impl Connection {
-    pub(super) fn open(place: &Place) -> io::Result<Self> {
+    /// Connects to `host:port`, encrypted where the fingerprint of a certificate is known. No answer may take longer
+    /// than `patience`.
+    pub(crate) fn open(address: &str, fingerprint: Option<&str>, patience: Duration) -> io::Result<Self> {
         let mut last = io::Error::new(io::ErrorKind::NotFound, "the host has no address");
-        for address in place.address.to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, CONNECT) {
-                Ok(stream) => return Self::over(stream, place),
+        for address in address.to_socket_addrs()? {
+            match TcpStream::connect_timeout(&address, CONNECT.min(patience)) {
+                Ok(stream) => return Self::over(stream, fingerprint, patience),
                 Err(error) => last = error,
             }
         }
         Err(last)
     }
 
-    fn over(stream: TcpStream, place: &Place) -> io::Result<Self> {
+    fn over(stream: TcpStream, fingerprint: Option<&str>, patience: Duration) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(ANSWER))?;
-        stream.set_read_timeout(Some(ANSWER))?;
-        let stream: Box<dyn Transport> = match &place.fingerprint {
+        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(patience))?;
+        let stream: Box<dyn Transport> = match fingerprint {
             Some(fingerprint) => Box::new(tls::wrap(stream, fingerprint)?),
             None => Box::new(stream),
         };
         Ok(Self { stream: BufReader::new(stream) })
     }
 
+    /// Connects to a socket in the file system.
+    pub(crate) fn open_socket(path: &Path, patience: Duration) -> io::Result<Self> {
+        // A server that accepts nothing lets `connect` wait without end.
+        let (send, connected) = mpsc::channel();
+        let path = path.to_owned();
+        thread::spawn(move || send.send(UnixStream::connect(path)));
+        let stream = connected.recv_timeout(CONNECT.min(patience)).map_err(|_| io::ErrorKind::TimedOut)??;
+        stream.set_write_timeout(Some(patience))?;
+        stream.set_read_timeout(Some(patience))?;
+        Ok(Self { stream: BufReader::new(Box::new(stream)) })
+    }
+
     /// Sends a request and reads the head of its answer.
-    pub(super) fn ask(mut self, request: &Request<'_>, place: &Place) -> io::Result<Body> {
+    pub(crate) fn ask(mut self, request: &Request<'_>, caller: &Caller<'_>) -> io::Result<Body> {
         let mut message = format!(
-            "{} {} HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer {}\r\ncontent-length: {}\r\n",
+            "{} {} HTTP/1.1\r\nhost: {}\r\ncontent-length: {}\r\n",
             request.method,
             request.path,
-            place.address,
-            place.token,
+            caller.host,
             request.body.len()
         )
         .into_bytes();
-        for (name, value) in request.headers {
+        for (name, value) in caller.credentials.iter().chain(request.headers) {
             message.extend_from_slice(format!("{name}: {value}\r\n").as_bytes());
         }
         message.extend_from_slice(b"\r\n");
@@ -167,17 +193,17 @@ fn garbled(what: &str) -> io::Error {
 }
 
 impl Body {
-    pub(super) fn header(&self, name: &str) -> Option<&str> {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
         self.headers.iter().find(|(known, _)| known == name).map(|(_, value)| value.as_str())
     }
 
     /// From now on the next byte may take as long as it likes.
-    pub(super) fn wait_forever(&self) -> io::Result<()> {
+    pub(crate) fn wait_forever(&self) -> io::Result<()> {
         self.connection.stream.get_ref().set_patience(None)
     }
 
-    /// The connection, once the body has been read to its end and the other side keeps it open.
-    pub(super) fn into_connection(self) -> Option<Connection> {
+    /// The connection, once the body has been read to its end and the server keeps it open.
+    pub(crate) fn into_connection(self) -> Option<Connection> {
         let closes = self.header("connection").is_some_and(|value| value.eq_ignore_ascii_case("close"));
         (self.left == Left::Nothing && !closes).then_some(self.connection)
     }
