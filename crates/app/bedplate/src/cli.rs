@@ -4,7 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     agent, bench, catalog, chaos, cluster, comm, completions, context, daemon, data, down, error, history,
-    job, layout, man, model, node, plan, queue, replay, submit, token, top, tour, train, unit, up, usage,
+    job, launch, layout, man, model, node, plan, queue, replay, submit, token, top, tour, train, unit, up,
+    usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -98,6 +99,11 @@ pub(crate) enum Command {
     /// The process of a node that runs ranks; `bedplate up` starts it
     #[command(hide = true)]
     Agent(Box<agent::Arguments>),
+    /// Run a gang inside a job of Slurm; it heals on spare nodes without going back to the queue
+    Launch(launch::Arguments),
+    /// What `launch` starts on each node
+    #[command(hide = true)]
+    LaunchHelper(launch::HelperArguments),
     /// What an error code means and what to do about it
     Error(error::Arguments),
     /// Print a completion script for your shell

@@ -14,6 +14,7 @@ pub(crate) mod down;
 pub(crate) mod error;
 pub(crate) mod history;
 pub(crate) mod job;
+pub(crate) mod launch;
 pub(crate) mod layout;
 pub(crate) mod man;
 pub(crate) mod model;
@@ -48,6 +49,8 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Replay(arguments) => replay::run(arguments, context, console),
         Command::Bench(arguments) => bench::run(arguments, context, console),
         Command::Data(arguments) => data::run(&arguments, console),
+        Command::Launch(arguments) => launch::run(arguments, console),
+        Command::LaunchHelper(arguments) => launch::help(arguments),
         Command::Layout(arguments) => layout::run(&arguments, console),
         Command::Error(arguments) => error::run(&arguments, console),
         Command::Completions(arguments) => completions::run(&arguments, console),

@@ -5,7 +5,7 @@ use std::env;
 use std::path::PathBuf;
 
 use bedplate_drivers::{
-    ClusterKind, Context as ClusterContext, Contexts, ContextsError, Driver, DriverError, Local,
+    ClusterKind, Context as ClusterContext, Contexts, ContextsError, Driver, DriverError, Local, Slurm,
     StateDirectory, Token,
 };
 
@@ -41,13 +41,33 @@ impl Connection {
         Self { context: None, server: None, state_dir: Some(directory) }
     }
 
+    /// A cluster of the contexts file.
+    pub(crate) fn named(name: &str) -> Self {
+        Self { context: Some(name.to_owned()), ..Self::default() }
+    }
+
     /// The cluster, whatever kind it is; nothing has been asked yet.
     pub(crate) fn driver(&self) -> Result<Box<dyn Driver>, Stop> {
         let Chosen { context, .. } = self.choose()?;
         match context.kind {
             ClusterKind::Local => Ok(Box::new(Local::new(context.place()?))),
+            ClusterKind::Slurm => Ok(Box::new(context.slurm_place()?.driver()?)),
             kind => Err(DriverError::from(ContextsError::NotYet { kind }).into()),
         }
+    }
+
+    /// The Slurm that is meant; nothing where the cluster is of another kind.
+    pub(crate) fn slurm(&self) -> Result<Option<Slurm>, Stop> {
+        let Chosen { context, .. } = self.choose()?;
+        match context.kind {
+            ClusterKind::Slurm => Ok(Some(context.slurm_place()?.driver()?)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Whether a cluster was named on the command line, by whichever option.
+    pub(crate) fn is_named(&self) -> bool {
+        self.context.is_some() || self.server.is_some() || self.state_dir.is_some()
     }
 
     /// A cluster of our own, because only those have `what`.

@@ -87,6 +87,11 @@ impl Console {
         self.say_raw(&format!("{}\n", printable(remark)));
     }
 
+    /// What a cluster says beside its answers.
+    pub(crate) fn say_notes(&self, notes: Vec<String>) {
+        notes.iter().for_each(|note| self.say(&format!("note: {note}")));
+    }
+
     /// Remarks that draw, such as a meter.
     pub(crate) fn say_raw(&self, text: &str) {
         // If standard error is closed there is nowhere left to report to.

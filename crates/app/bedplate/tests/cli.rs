@@ -26,6 +26,17 @@ macro_rules! golden {
 golden! {
     help: ["--help", "help catalog", "catalog instances --help", "cluster --help", "model show --help", "layout --help", "replay jobs --help"]
     cluster_help: ["up --help", "submit --help", "queue --help", "job --help", "node --help", "chaos --help"]
+    slurm_jobs: [
+        "job render heals.toml --for slurm",
+        "job render job.sbatch --for slurm",
+        "--json job render heals.toml --for slurm",
+        "job render missing.toml --for slurm",
+        "job render heals.toml --for pbs",
+        "launch -- true",
+        "launch --here 1 --spares 1 -- true",
+        "launch --here 1 -- true",
+    ]
+    slurm_help: ["launch --help", "job render --help", "unit --help"]
     tour: ["tour --no-cluster"]
     catalog_lists: ["catalog", "catalog accelerators", "catalog instances", "catalog ultraservers", "catalog fabrics", "catalog storage"]
     catalog_by_need: [

@@ -1,6 +1,8 @@
 //! The real program with real processes: a cluster comes up, works, breaks, heals and leaves nothing behind.
 
 mod faults;
+#[path = "../../../operate/drivers/tests/working/mod.rs"]
+mod working;
 
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, PermissionsExt};
@@ -491,4 +493,12 @@ fn the_last_chapter_of_the_tour_trains_a_model_that_comes_back_and_learns() {
     assert!(losses[299] < 0.6 * losses[0], "{} -> {}", losses[0], losses[299]);
     assert_ne!(happened["samples"][0], happened["samples"][1]);
     assert!(happened["explanation"]["wait"]["code"].is_string(), "{happened:#}");
+}
+
+#[test]
+fn a_cluster_of_ours_passes_the_suite_of_all_drivers_that_run_jobs() {
+    let cluster = Cluster::up(&["--nodes", "2", "--like", "p5.48xlarge"]);
+    let place = bedplate_drivers::StateDirectory(cluster.folder.join("state")).place().expect("it is up");
+    working::conforms(&bedplate_drivers::Local::new(place), &cluster.folder);
+    cluster.down();
 }

@@ -45,7 +45,7 @@ pub enum Unreadable {
 /// Reads a job of at most so many tasks.
 pub fn read(format: JobFormat, body: &[u8], most_tasks: u64) -> Result<Read, Unreadable> {
     let text = std::str::from_utf8(body).map_err(|_| Unreadable::NotText)?;
-    let read = match format {
+    let mut read = match format {
         JobFormat::Toml => Read { job: Job::from_toml(text, "job")?, remarks: Vec::new() },
         JobFormat::Json => Read { job: Job::from_json(text, "job")?, remarks: Vec::new() },
         JobFormat::Script => {
@@ -53,6 +53,11 @@ pub fn read(format: JobFormat, body: &[u8], most_tasks: u64) -> Result<Read, Unr
             Read { job, remarks: remarks.iter().map(ToString::to_string).collect() }
         }
     };
+    if read.job.health.spare_nodes > 0 {
+        let text =
+            "health.spare_nodes: no nodes are held as spares here; a lost node is replaced by any free one";
+        read.remarks.push(text.to_owned());
+    }
     let tasks = read.job.policy.array.as_ref().map_or(1, bedplate_job::Array::count);
     if tasks > most_tasks {
         return Err(Unreadable::TooManyTasks { tasks, limit: most_tasks });
@@ -75,6 +80,13 @@ mod tests {
         ] {
             assert_eq!(JobFormat::of(content_type), format, "{content_type}");
         }
+    }
+
+    #[test]
+    fn spare_nodes_are_remarked_upon_because_a_cluster_of_ours_holds_none() {
+        let text = "name = \"a\"\ncommand = [\"true\"]\n[health]\nspare_nodes = 2\n";
+        let remarks = read(JobFormat::Toml, text.as_bytes(), 100).unwrap().remarks;
+        assert!(remarks[0].starts_with("health.spare_nodes: no nodes are held"), "{remarks:?}");
     }
 
     #[test]

@@ -45,6 +45,7 @@ const DEEPSEEK: &str = include_str!("../../../../data/models/deepseek-v3.json");
 const GPT_OSS: &str = include_str!("../../../../data/models/gpt-oss-20b.json");
 const JOBS_JSONL: &str = include_str!("../../../app/bedplate/tests/inputs/jobs.jsonl");
 const JOBS_CSV: &str = include_str!("../../../app/bedplate/tests/inputs/jobs.csv");
+const JOBS_SACCT: &str = include_str!("../seeds/sacct.txt");
 const JOBS_SWF: &str = include_str!("../seeds/jobs.swf");
 const JOBS_PODS: &str = include_str!("../seeds/pods.csv");
 const JOBS_NODES: &str = include_str!("../seeds/pod-nodes.csv");
@@ -134,7 +135,7 @@ pub const TARGETS: &[Target] = &[
     Target {
         name: "job_trace",
         run: job_trace,
-        seeds: &[JOBS_JSONL, JOBS_CSV, JOBS_SWF, JOBS_PODS, JOBS_NODES],
+        seeds: &[JOBS_JSONL, JOBS_CSV, JOBS_SWF, JOBS_PODS, JOBS_NODES, JOBS_SACCT],
         rounds: 3000,
     },
     Target { name: "job_toml", run: job_toml, seeds: &[JOB_TOML], rounds: 3000 },

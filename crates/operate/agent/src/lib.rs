@@ -21,7 +21,7 @@ mod options;
 mod outputs;
 mod places;
 mod ports;
-mod processes;
+pub mod processes;
 mod random;
 mod relay;
 mod reports;
@@ -35,6 +35,7 @@ mod weather;
 pub use error::{AgentError, PAGES};
 pub use identity::JobUsers;
 pub use options::{LogRules, Options, Remark};
+pub use reports::ReportFile;
 
 /// Runs the agent on this thread until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run
 /// is left when it returns.

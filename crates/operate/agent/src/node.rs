@@ -343,6 +343,10 @@ impl Node {
             report,
             programs: self.places.programs.display().to_string(),
             has_efa: self.has_efa,
+            user: Some(match &local.identity {
+                Some(identity) => (identity.uid, identity.gid),
+                None => (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw()),
+            }),
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn descendants(root: i32, processes: &[Process]) -> Vec<Process> {
 }
 
 /// Kills all that descends from `root` but what `is_spared` and what is below that; true when there was something.
-pub(crate) fn kill_below(root: i32, is_spared: impl Fn(&i32) -> bool) -> bool {
+pub fn kill_below(root: i32, is_spared: impl Fn(&i32) -> bool) -> bool {
     let processes = all();
     let children = processes.iter().filter(|process| process.parent == root && !is_spared(&process.pid));
     let mut killed = false;

@@ -18,7 +18,7 @@ const MOST_STEPS: usize = 32;
 
 /// The report file of one rank and how far it has been read.
 #[derive(Debug)]
-pub(crate) struct ReportFile {
+pub struct ReportFile {
     path: PathBuf,
     offset: u64,
     /// The beginning of a line whose end is not there yet.
@@ -28,12 +28,18 @@ pub(crate) struct ReportFile {
 }
 
 impl ReportFile {
+    /// A file that is read from its end: what stands there already was said by others.
+    pub fn from_now(path: PathBuf) -> Self {
+        let offset = untrusted::open(&path, Links::Refuse).and_then(|file| file.metadata());
+        Self { offset: offset.map_or(0, |metadata| metadata.len()), ..Self::new(path) }
+    }
+
     pub(crate) fn new(path: PathBuf) -> Self {
         Self { path, offset: 0, partial: Vec::new(), is_skipping: false }
     }
 
     /// What is new: of each kind of report the last, and of steps the last few.
-    pub(crate) fn read(&mut self) -> Vec<Report> {
+    pub fn read(&mut self) -> Vec<Report> {
         let Ok(mut file) = untrusted::open(&self.path, Links::Refuse) else { return Vec::new() };
         let Ok(metadata) = file.metadata() else { return Vec::new() };
         if metadata.len() < self.offset {

@@ -5,6 +5,7 @@ mod export;
 mod import;
 mod meet;
 mod show;
+pub(crate) mod slurm;
 mod source;
 
 use bedplate_catalog::Catalog;
@@ -24,8 +25,9 @@ Examples:
   bedplate cluster export cluster.toml --as slurm-tree
   bedplate cluster meet cluster.toml n01 n05
   bedplate cluster check cluster.toml
+  bedplate cluster show context:site
 
-A cluster is INSTANCE:COUNT (several joined by `+`), or a file: cluster.toml, Slurm's topology.conf
+A cluster is INSTANCE:COUNT (several joined by `+`), context:NAME for what a Slurm tells of itself, or a file: cluster.toml, Slurm's topology.conf
 or topology.yaml with slurm.conf, EC2 DescribeInstanceTopology JSON, a Kubernetes node list, or the
 output of `nvidia-smi topo -m`. See docs/cluster.md.")]
 pub(crate) struct Arguments {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use bedplate_drivers::{
-    Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Place, Token,
+    Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Place, Token, WayFound,
 };
 use serde_json::{Value, json};
 
@@ -18,6 +18,7 @@ use crate::stop::Stop;
 Examples:
   bedplate context add here --state-dir ~/.local/state/bedplate
   bedplate context add lab --url http://127.0.0.1:7431 --token-file lab.token
+  bedplate context add site slurm
   bedplate context use lab
   bedplate queue                     the queue of lab
   bedplate queue --context here      the queue of another one
@@ -51,17 +52,34 @@ Examples:
   bedplate context add here --state-dir ~/.local/state/bedplate
   bedplate context add lab --url http://127.0.0.1:7431 --token-file lab.token
   BEDPLATE_TOKEN=… bedplate context add lab --url http://127.0.0.1:7431
+  bedplate context add site slurm
+  bedplate context add site slurm --rest unix:/run/slurmrestd.sock
+  bedplate context add site slurm --rest http://127.0.0.1:6820 --token-file jwt
 
 Without --token-file the token in BEDPLATE_TOKEN is kept in the contexts file,
-which is for you alone to read.")]
+which is for you alone to read. A Slurm is asked at once, by its REST server
+where --rest names one and by its commands, and what works is said. Its token
+(JWT) is read from the file or from SLURM_JWT whenever it is used.")]
 struct AddArguments {
     name: String,
-    /// Which control plane the cluster has
-    #[arg(long, value_parser = choice(&ClusterKind::ALL), default_value = "local")]
-    kind: ClusterKind,
+    /// Which control plane the cluster has [default: local]
+    #[arg(value_name = "KIND", value_parser = choice(&ClusterKind::ALL), conflicts_with = "kind")]
+    of_kind: Option<ClusterKind>,
+    /// The same as an option
+    #[arg(long, value_parser = choice(&ClusterKind::ALL), hide = true)]
+    kind: Option<ClusterKind>,
     /// Where the cluster is
     #[arg(long)]
     url: Option<String>,
+    /// Where the REST server of a Slurm is: unix:/PATH or http://HOST:PORT
+    #[arg(long, value_name = "PLACE", conflicts_with = "url")]
+    rest: Option<String>,
+    /// The slurm.conf of a Slurm that is not the usual one of this machine
+    #[arg(long, value_name = "FILE")]
+    slurm_conf: Option<PathBuf>,
+    /// How many seconds an answer of Slurm may take [default: 10]
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    patience: Option<u64>,
     /// SHA-256 of its certificate, as `bedplate up` printed it
     #[arg(long, value_name = "HEX")]
     fingerprint: Option<String>,
@@ -89,7 +107,9 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         }
         Command::Add(arguments) => {
             let context = context(arguments);
-            if let (Some(url), Some(_)) = (&context.url, &context.token) {
+            if context.kind == ClusterKind::Slurm {
+                say_ways(&context.slurm_place()?.check()?, console);
+            } else if let (Some(url), Some(_)) = (&context.url, &context.token) {
                 Place::from_url(url, Some(String::new()), context.fingerprint.clone())?;
             }
             let name = &arguments.name;
@@ -111,12 +131,27 @@ fn context(arguments: &AddArguments) -> ClusterContext {
     let absolute = |path: &PathBuf| std::path::absolute(path).unwrap_or_else(|_| path.clone());
     let inline = || variable("BEDPLATE_TOKEN").map(Token::Text);
     let token = arguments.token_file.as_ref().map(|path| Token::File(absolute(path)));
+    let kind = arguments.of_kind.or(arguments.kind).unwrap_or(ClusterKind::Local);
+    let url = arguments.url.clone().or_else(|| arguments.rest.clone());
     ClusterContext {
-        kind: arguments.kind,
-        url: arguments.url.clone(),
+        kind,
         fingerprint: arguments.fingerprint.clone(),
-        token: token.or_else(inline).filter(|_| arguments.url.is_some()),
+        // A JWT expires, so it is not kept.
+        token: token.or_else(|| inline().filter(|_| kind == ClusterKind::Local)).filter(|_| url.is_some()),
+        url,
         state_dir: arguments.state_dir.as_ref().map(absolute),
+        slurm_conf: arguments.slurm_conf.as_ref().map(absolute),
+        patience_s: arguments.patience,
+    }
+}
+
+/// Which ways to a Slurm work, and which would be taken first.
+fn say_ways(ways: &[WayFound], console: &Console) {
+    for way in ways {
+        console.say(&match &way.outcome {
+            Ok(version) => format!("{}: works, Slurm {version}", way.way),
+            Err(reason) => format!("{}: does not work: {reason}", way.way),
+        });
     }
 }
 
@@ -158,8 +193,13 @@ fn show(contexts: &Contexts, name: Option<&str>, console: &mut Console) -> Resul
     facts.add("kind", context.kind.name()).add("where", place(context));
     facts.add_known("fingerprint", context.fingerprint.as_ref());
     facts.add_known("token", context.token.as_ref().map(token_text));
+    facts.add_known("slurm.conf", context.slurm_conf.as_ref().map(|path| path.display().to_string()));
+    facts.add_known("patience", context.patience_s.map(|seconds| format!("{seconds} s")));
     for capability in capabilities(context.kind) {
         facts.add("can", capability.text());
+    }
+    if context.kind == ClusterKind::Slurm {
+        say_ways(&context.slurm_place()?.try_ways()?, console);
     }
     let title =
         name.map_or("no context is current; the default is".to_owned(), |name| format!("context {name}"));
@@ -169,14 +209,16 @@ fn show(contexts: &Contexts, name: Option<&str>, console: &mut Console) -> Resul
 /// What clusters of a kind can do; nothing for those that cannot be driven yet.
 fn capabilities(kind: ClusterKind) -> &'static [Capability] {
     match kind {
-        ClusterKind::Local => &Capability::ALL,
-        ClusterKind::Slurm | ClusterKind::Kubernetes => &[],
+        // What REST cannot do, Slurm's commands can.
+        ClusterKind::Local | ClusterKind::Slurm => &Capability::ALL,
+        ClusterKind::Kubernetes => &[],
     }
 }
 
 fn place(context: &ClusterContext) -> String {
     let directory = context.state_dir.as_ref().map(|path| path.display().to_string());
-    context.url.clone().or(directory).unwrap_or_default()
+    let commands = (context.kind == ClusterKind::Slurm).then(|| "Slurm's commands".to_owned());
+    context.url.clone().or(directory).or(commands).unwrap_or_default()
 }
 
 fn token_text(token: &Token) -> String {
@@ -201,6 +243,8 @@ fn one_json(name: Option<&str>, context: &ClusterContext, contexts: &Contexts) -
         "fingerprint": context.fingerprint,
         "token": context.token.as_ref().map(token_text),
         "state_dir": context.state_dir,
+        "slurm_conf": context.slurm_conf,
+        "patience_s": context.patience_s,
         "can": capabilities(context.kind),
     })
 }

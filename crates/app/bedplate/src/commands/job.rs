@@ -4,6 +4,7 @@ mod attach;
 mod explain;
 mod logs;
 mod orders;
+mod render;
 mod show;
 mod steps;
 
@@ -19,7 +20,8 @@ Examples:
   bedplate job show 12
   bedplate job logs 12 -f
   bedplate job explain 12
-  bedplate job cancel 12 13 14_3")]
+  bedplate job cancel 12 13 14_3
+  bedplate job render --for slurm job.toml > job.sbatch")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
     command: Command,
@@ -43,6 +45,8 @@ enum Command {
     Requeue(orders::Arguments),
     /// Open a shell beside one of its ranks
     Attach(attach::Arguments),
+    /// Write a job file as a batch script of Slurm
+    Render(render::Arguments),
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
@@ -56,5 +60,6 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         Command::Release(arguments) => orders::run(arguments, JobOrder::Release, console),
         Command::Requeue(arguments) => orders::run(arguments, JobOrder::Requeue, console),
         Command::Attach(arguments) => attach::run(arguments, console),
+        Command::Render(arguments) => render::run(arguments, console),
     }
 }

@@ -7,6 +7,7 @@ mod choose;
 mod constants;
 mod explanation;
 mod launch;
+mod offer;
 mod page;
 mod posttrain;
 mod question;

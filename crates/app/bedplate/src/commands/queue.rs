@@ -51,7 +51,9 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         states: arguments.state.clone(),
         limit: arguments.limit,
     };
-    let jobs = arguments.connection.driver()?.jobs(&query)?;
+    let driver = arguments.connection.driver()?;
+    let jobs = driver.jobs(&query)?;
+    console.say_notes(driver.remarks());
     if console.is_json() {
         return console.json(&json!({ "jobs": jobs }));
     }

@@ -121,6 +121,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     }
     let driver = arguments.connection.driver()?;
     let submitted = driver.submit(&job, &new_key())?;
+    console.say_notes(driver.remarks());
     report(&submitted, arguments, console)?;
     match (arguments.follow, arguments.wait) {
         (true, _) => follow(&*driver, &submitted, console),
@@ -129,22 +130,34 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     }
 }
 
-/// Submits a job file or a batch script with a prediction attached.
+/// The job of a job file or a batch script that can run, and remarks on the script.
+pub(crate) fn read_file(path: &str) -> Result<(Job, Vec<Remark>), Stop> {
+    let text = files::read_text(path)?;
+    let (job, remarks) = match text.starts_with("#!") {
+        true => {
+            let imported = Draft::from_script(&text, path)?.finish()?;
+            (imported.job, imported.remarks)
+        }
+        false => (from_file(&text, path)?, Vec::new()),
+    };
+    match job.flaws() {
+        flaws if flaws.is_empty() => Ok((job, remarks)),
+        flaws => Err(SubmitError::Flawed { flaws }.into()),
+    }
+}
+
+/// A job file or a batch script that is to be planned.
+pub(crate) fn planned_job(path: &str) -> Result<Job, Stop> {
+    Ok(read_file(path)?.0)
+}
+
+/// Submits a job with a prediction attached.
 pub(crate) fn submit_planned(
-    path: &str,
+    mut job: Job,
     expected: Breakdown<Predicted>,
     driver: &dyn Driver,
 ) -> Result<Submitted, Stop> {
-    let text = files::read_text(path)?;
-    let mut job = match text.starts_with("#!") {
-        true => Draft::from_script(&text, path)?.finish()?.job,
-        false => from_file(&text, path)?,
-    };
     job.expected = Some(expected);
-    let flaws = job.flaws();
-    if !flaws.is_empty() {
-        return Err(SubmitError::Flawed { flaws }.into());
-    }
     surroundings::add(&mut job);
     Ok(driver.submit(&job, &new_key())?)
 }

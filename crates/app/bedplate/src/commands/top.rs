@@ -4,7 +4,7 @@ mod frame;
 mod screen;
 
 use std::io;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use bedplate_drivers::{Driver, JobQuery};
 use serde_json::json;
@@ -32,8 +32,6 @@ pub(crate) struct Arguments {
     connection: Connection,
 }
 
-/// Between two looks at the cluster.
-const REFRESH: Duration = Duration::from_millis(500);
 /// What a pipe gets, and a terminal that does not tell its size.
 const SIZE: (usize, usize) = (80, 24);
 
@@ -63,17 +61,18 @@ enum Trouble {
 fn watch(driver: &dyn Driver, mut picture: Picture, screen: &Screen) -> Result<(), Trouble> {
     let mut view = View::default();
     let mut looked = Instant::now();
+    let refresh = driver.pause();
     loop {
         let text = frame::draw(&picture, &view, screen.size().unwrap_or(SIZE), now_ms());
         screen.show(&text).map_err(Trouble::Output)?;
-        match screen.key(REFRESH.saturating_sub(looked.elapsed())) {
+        match screen.key(refresh.saturating_sub(looked.elapsed())) {
             Some(Key::Quit) => return Ok(()),
             Some(Key::Down) => view.first = (view.first + 1).min(picture.jobs.len().saturating_sub(1)),
             Some(Key::Up) => view.first = view.first.saturating_sub(1),
             Some(Key::Sort) => view.order = view.order.next(),
             None => {}
         }
-        if looked.elapsed() >= REFRESH {
+        if looked.elapsed() >= refresh {
             picture = look(driver).map_err(Trouble::Stop)?;
             looked = Instant::now();
         }

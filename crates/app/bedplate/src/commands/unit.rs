@@ -1,4 +1,7 @@
-//! `bedplate unit daemon|agent`: systemd units for machines that are nodes for good.
+//! `bedplate unit daemon|agent`: systemd units for machines that are nodes for good; `bedplate unit slurm-health`: a health
+//! check for Slurm.
+
+mod health;
 
 use bedplate_diag::{Class, Diagnostic, Page};
 use serde_json::json;
@@ -13,6 +16,7 @@ Examples:
       > /etc/systemd/system/bedplate-daemon.service
   bedplate unit agent --server 10.0.0.1:7431 --fingerprint HEX --node n7 --address 10.0.0.7 \\
       > /etc/systemd/system/bedplate-agent.service
+  bedplate unit slurm-health --check 'nvidia-smi -L' > /etc/slurm/bedplate-health
 
 The agent reads its token from /etc/bedplate/agent.env, a file of mode 0600 with
 the line BEDPLATE_AGENT_TOKEN=…; `bedplate token add n7 --role agent` makes one.
@@ -51,6 +55,21 @@ enum Command {
         #[arg(long, default_value = "127.0.0.1")]
         address: String,
     },
+    /// A health check for Slurm that drains a node with the reason
+    SlurmHealth {
+        /// A shell command that fails where the node is not well, or prints findings, one JSON object a line
+        #[arg(long, value_name = "COMMAND")]
+        check: String,
+    },
+    /// The reason to drain a node, from what a check printed
+    #[command(hide = true)]
+    DrainReason {
+        #[arg(long)]
+        node: String,
+        /// The exit status of the check
+        #[arg(long, default_value_t = 0)]
+        status: i32,
+    },
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +101,8 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         Command::Agent { server, fingerprint, node, address } => {
             agent(&program, server, fingerprint.as_deref(), node, address)?
         }
+        Command::SlurmHealth { check } => health::script(&command_line(&[&program])?, check),
+        Command::DrainReason { node, status } => health::reason_from_input(node, *status).unwrap_or_default(),
     };
     match console.is_json() {
         true => console.json(&json!({ "unit": text })),

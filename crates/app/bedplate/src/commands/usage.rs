@@ -32,7 +32,11 @@ pub(crate) struct Arguments {
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     let since = arguments.since.map(|since| now_ms().saturating_sub((since.get() * 1000.0) as u64));
-    let rows = arguments.connection.local("usage")?.usage(arguments.by, since, arguments.user.as_deref())?;
+    let user = arguments.user.as_deref();
+    let rows = match arguments.connection.slurm()? {
+        Some(slurm) => slurm.usage(arguments.by, since, user)?,
+        None => arguments.connection.local("usage")?.usage(arguments.by, since, user)?,
+    };
     if console.is_json() {
         return console.json(&json!({ "by": arguments.by.name(), "since_ms": since, "usage": rows }));
     }

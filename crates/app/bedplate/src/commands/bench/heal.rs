@@ -1,5 +1,7 @@
 //! `bedplate bench heal`: how long a gang is down after the loss of a node, and the control plane after a crash.
 
+mod slurm;
+
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -20,20 +22,39 @@ use crate::stop::{ProgramError, Stop};
 Examples:
   bedplate bench heal
   bedplate bench heal --repeats 5 --json
+  bedplate bench heal --on slurm
 
 Starts a temporary cluster of four nodes with a gang of two on it. A
 node of the gang is lost in two ways, several times each: its agent is killed,
 so that the connection closes; it is cut off, so that it goes silent.
 The result is the time until the gang runs again on a spare node, with the
 default settings. Then the daemon is killed with many jobs in its journal and
-started again: the time until it answers and all nodes are back.")]
+started again: the time until it answers and all nodes are back.
+
+With --on slurm a real Slurm of four nodes is started from the packages of this
+system, with a gang of two nodes that `bedplate launch` runs. A node of it
+is killed, then stopped, with a spare node in the job; then one is killed without
+a spare, and the job goes through the queue. The result is the time until
+all ranks run again from their checkpoint.")]
 pub(super) struct Arguments {
     /// How often a node is lost in each way
     #[arg(long, value_name = "COUNT", default_value_t = 3)]
     repeats: u32,
+    /// Measure `bedplate launch` on this scheduler instead of a cluster of ours
+    #[arg(long, value_name = "SCHEDULER")]
+    on: Option<Scheduler>,
+    /// With --on: the user whose job it is; another than yours takes root
+    #[arg(long, value_name = "NAME", requires = "on")]
+    user: Option<String>,
     /// Jobs in the journal when the daemon is killed
     #[arg(long, value_name = "COUNT", default_value_t = 10_000)]
     jobs: u32,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Scheduler {
+    /// A real Slurm, from the packages of this system
+    Slurm,
 }
 
 /// The time taken, with the project's own targets as limits.
@@ -55,14 +76,19 @@ const PAUSE: Duration = Duration::from_millis(5);
 const CUT_MS: u64 = 8_000;
 
 pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let repeats = arguments.repeats.max(1);
+    if let Some(Scheduler::Slurm) = arguments.on {
+        let figures = slurm::measure(repeats, arguments.user.as_deref(), console)?;
+        return show(&figures, &[("repeats", json!(repeats))], console);
+    }
     let up = Up { nodes: Some(4), like: Some("p5.48xlarge".into()), ..Up::default() };
     let cluster = TemporaryCluster::start(&up, context, console)?;
     let gang = submit(&cluster.driver, sleeper(2, 8))?;
     wait_until(&cluster.driver, &gang, 1)?;
     let mut closed = Figure { name: "closed_s", seconds: Vec::new(), limit: 3.0 };
     let mut silent = Figure { name: "silent_s", seconds: Vec::new(), limit: 6.0 };
-    for round in 0..arguments.repeats.max(1) {
-        console.say(&format!("round {} of {}", round + 1, arguments.repeats.max(1)));
+    for round in 0..repeats {
+        console.say(&format!("round {} of {}", round + 1, repeats));
         closed.seconds.push(lose(&cluster, &gang, &Chaos::Die)?);
         silent.seconds.push(lose(&cluster, &gang, &Chaos::Cut { for_ms: CUT_MS })?);
     }
@@ -70,14 +96,16 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let restart = restart(&cluster, arguments.jobs, context, console)?;
     let figures = [closed, silent, restart];
     cluster.stop()?;
-    if console.is_json() {
-        let pair = |figure: &Figure| (figure.name.to_owned(), json!(figure.worst()));
-        let mut object: serde_json::Map<String, serde_json::Value> = figures.iter().map(pair).collect();
-        object.insert("jobs".into(), json!(arguments.jobs));
-        object.insert("repeats".into(), json!(arguments.repeats.max(1)));
-        return console.json(&serde_json::Value::Object(object));
+    show(&figures, &[("jobs", json!(arguments.jobs)), ("repeats", json!(repeats))], console)
+}
+
+fn show(figures: &[Figure], others: &[(&str, serde_json::Value)], console: &mut Console) -> Result<(), Stop> {
+    if !console.is_json() {
+        return console.table(&table(figures));
     }
-    console.table(&table(&figures))
+    let pair = |figure: &Figure| (figure.name.to_owned(), json!(figure.worst()));
+    let others = others.iter().map(|(name, value)| ((*name).to_owned(), value.clone()));
+    console.json(&serde_json::Value::Object(figures.iter().map(pair).chain(others).collect()))
 }
 
 /// Loses the gang's first node, measures until the gang runs again, and puts the node back.

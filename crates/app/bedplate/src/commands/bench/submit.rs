@@ -32,7 +32,7 @@ more while four clients ask without pause why a job waits: explained_p99_ms. Wit
 --ended the daemon begins with a history of so many jobs; daemon_mib is the memory
 that it holds in the end. --peer
 slurm starts a Slurm of the same shape from the system's packages and does the
-same there with sbatch.")]
+same there with sbatch, and again with its REST server where that is installed.")]
 pub(super) struct Arguments {
     /// How many jobs
     #[arg(long, value_name = "COUNT", default_value_t = 2000)]
@@ -55,7 +55,7 @@ enum Peer {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum SubmitBenchError {
+pub(super) enum SubmitBenchError {
     #[error("Slurm cannot be measured: {why}")]
     Slurm { why: String },
     #[error("{done} of {jobs} jobs have ended after {seconds} s")]
@@ -93,18 +93,18 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         slurm::check_installed().map_err(|why| SubmitBenchError::Slurm { why })?;
     }
     let ours = measure(arguments, context, console)?;
-    let peer = match arguments.peer {
-        None => None,
-        Some(Peer::Slurm) => {
-            console.say("now Slurm");
-            let measured = slurm::measure(arguments.jobs, arguments.clients);
-            Some(measured.map_err(|why| SubmitBenchError::Slurm { why })?)
+    let mut peers = Vec::new();
+    if let Some(Peer::Slurm) = arguments.peer {
+        for way in slurm::Way::installed() {
+            console.say(&format!("now Slurm by {}", way.name()));
+            let measured = slurm::measure(way, arguments.jobs, arguments.clients);
+            peers.push((way, measured.map_err(|why| SubmitBenchError::Slurm { why })?));
         }
-    };
-    if console.is_json() {
-        return console.json(&as_json(arguments, &ours, peer.as_ref()));
     }
-    console.table(&table(&ours, peer.as_ref()))
+    if console.is_json() {
+        return console.json(&as_json(arguments, &ours, &peers));
+    }
+    console.table(&table(&ours, &peers))
 }
 
 fn measure(arguments: &Arguments, context: &Context, console: &Console) -> Result<Measured, Stop> {
@@ -126,7 +126,7 @@ fn measure(arguments: &Arguments, context: &Context, console: &Console) -> Resul
     Ok(Measured { daemon_mib: cluster.daemon_mib(), ..measured })
 }
 
-fn as_json(arguments: &Arguments, ours: &Measured, peer: Option<&Measured>) -> Value {
+fn as_json(arguments: &Arguments, ours: &Measured, peers: &[(slurm::Way, Measured)]) -> Value {
     let mut object = Map::new();
     object.insert("jobs".into(), json!(arguments.jobs));
     object.insert("clients".into(), json!(arguments.clients));
@@ -134,11 +134,12 @@ fn as_json(arguments: &Arguments, ours: &Measured, peer: Option<&Measured>) -> V
     for (name, value) in ours.figures() {
         object.insert(name.into(), json!(value));
     }
-    if let Some(peer) = peer {
+    for (way, peer) in peers {
         object.insert("peer".into(), json!("slurm"));
+        let mark = way.mark();
         for ((name, value), (_, own)) in peer.figures().into_iter().zip(ours.figures()) {
-            object.insert(format!("peer_{name}"), json!(value));
-            object.insert(format!("ratio_{name}"), json!(ratio(own, value)));
+            object.insert(format!("peer_{mark}{name}"), json!(value));
+            object.insert(format!("ratio_{mark}{name}"), json!(ratio(own, value)));
         }
     }
     Value::Object(object)
@@ -149,16 +150,16 @@ fn ratio(own: Option<f64>, peer: Option<f64>) -> Option<f64> {
     Some(own? / peer?).filter(|ratio| ratio.is_finite())
 }
 
-fn table(ours: &Measured, peer: Option<&Measured>) -> Table {
+fn table(ours: &Measured, peers: &[(slurm::Way, Measured)]) -> Table {
     let mut columns = vec![Column::left("FIGURE", 0), Column::right("BEDPLATE", 0)];
-    if peer.is_some() {
-        columns.extend([Column::right("SLURM", 0), Column::right("RATIO", 0)]);
+    for (way, _) in peers {
+        columns.extend([Column::right(way.title(), 0), Column::right("RATIO", 0)]);
     }
     let mut table = Table::new(columns);
     let shown = |value: Option<f64>| value.map(|value| format!("{value:.2}")).unwrap_or_default();
     for (at, (name, own)) in ours.figures().into_iter().enumerate() {
         let mut row = vec![name.to_owned(), shown(own)];
-        if let Some(peer) = peer {
+        for (_, peer) in peers {
             let other = peer.figures()[at].1;
             row.extend([shown(other), shown(ratio(own, other))]);
         }

@@ -5,6 +5,7 @@ use bedplate_topology::{Cluster, Health, Level, NodeRange, Stage, Summary, compr
 use bedplate_units::grouped;
 use serde_json::{Value, json};
 
+use super::slurm;
 use super::source::{Reading, load_all};
 use crate::console::Console;
 use crate::present::{Column, Facts, Table};
@@ -16,9 +17,12 @@ Examples:
   bedplate cluster show p5.48xlarge:64
   bedplate cluster show u-p6e-gb200x72:4
   bedplate cluster show p5.48xlarge:64+p5en.48xlarge:8
-  bedplate cluster show cluster.toml --json")]
+  bedplate cluster show cluster.toml --json
+  bedplate cluster show context:site
+
+Of a Slurm (context:NAME) partitions, QOS and fair shares are shown too.")]
 pub(super) struct Arguments {
-    /// INSTANCE:COUNT, several joined by `+`, or the files of one description
+    /// INSTANCE:COUNT, several joined by `+`, context:NAME, or the files of one description
     #[arg(required = true, value_name = "CLUSTER")]
     cluster: Vec<String>,
     #[command(flatten)]
@@ -28,8 +32,16 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
     let cluster = load_all(&arguments.cluster, &arguments.reading, catalog)?;
     let summary = cluster.summary();
+    let slurm = match arguments.cluster.as_slice() {
+        [only] => slurm::named(only)?,
+        _ => None,
+    };
     if console.is_json() {
-        return console.json(&cluster_json(&cluster, &summary));
+        let mut json = cluster_json(&cluster, &summary);
+        if let Some(slurm) = &slurm {
+            json["slurm"] = slurm::site_json(slurm)?;
+        }
+        return console.json(&json);
     }
     let mut facts = Facts::default();
     facts.add("nodes", grouped(summary.nodes.into())).add(
@@ -47,7 +59,8 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     console.line("")?;
     console.table(&kind_table(&cluster, &summary))?;
     console.line("")?;
-    console.table(&level_table(&summary))
+    console.table(&level_table(&summary))?;
+    slurm.map_or(Ok(()), |slurm| slurm::show_site(&slurm, console))
 }
 
 /// The sizes of scale-up domains; their bandwidth is in the table of kinds.

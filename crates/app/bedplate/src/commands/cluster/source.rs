@@ -4,6 +4,7 @@ use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
 use bedplate_topology::{Blocks, Cluster, Format, ImportOptions, import, import_detected};
 
+use super::slurm;
 use crate::choice::choice;
 use crate::console::Console;
 use crate::files;
@@ -61,6 +62,11 @@ impl Reading {
 
 /// A cluster from a specification or from files of one description.
 pub(super) fn load_all(inputs: &[String], reading: &Reading, catalog: &Catalog) -> Result<Cluster, Stop> {
+    if let [only] = inputs
+        && let Some(slurm) = slurm::named(only)?
+    {
+        return slurm::load(&slurm, &[], reading.options(), catalog);
+    }
     if let [spec] = inputs
         && !is_file(spec)
     {

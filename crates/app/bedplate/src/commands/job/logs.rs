@@ -58,11 +58,13 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     if console.is_json() {
         let mut bytes = Vec::new();
         let next = driver.logs(&arguments.job, &query, &mut bytes)?;
+        console.say_notes(driver.remarks());
         let text = String::from_utf8_lossy(&bytes);
         return console
             .json(&json!({ "job": arguments.job, "rank": query.rank, "text": text, "next_offset": next }));
     }
     driver.logs(&arguments.job, &query, &mut io::stdout().lock())?;
+    console.say_notes(driver.remarks());
     Ok(())
 }
 

@@ -27,6 +27,7 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     let driver = arguments.connection.driver()?;
     let details = arguments.jobs.iter().map(|label| driver.job(label)).collect::<Result<Vec<_>, _>>()?;
+    console.say_notes(driver.remarks());
     if console.is_json() {
         return match details.as_slice() {
             [only] => console.json(&json!(only)),

@@ -1,6 +1,6 @@
 //! `bedplate node show NODE`
 
-use bedplate_drivers::{JobId, NodeDetail, NodeId};
+use bedplate_drivers::{JobId, NodeDetail, NodeId, NodeSummary};
 use serde_json::json;
 
 use super::list::why;
@@ -27,7 +27,6 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 
 fn page(detail: &NodeDetail, width: Option<usize>) -> String {
     let node = &detail.summary;
-    let host = &node.host;
     let mut facts = Facts::default();
     facts.add("state", node.state.name());
     facts.add_known("why", Some(why(node)).filter(|why| !why.is_empty()));
@@ -37,17 +36,7 @@ fn page(detail: &NodeDetail, width: Option<usize>) -> String {
             format!("{}: {} GPUs, {} vCPUs, {} GiB", node.kind, node.gpus, node.cpus, node.memory_mib / 1024),
         )
         .add("free", format!("{} GPUs", node.gpus_free))
-        .add(
-            "host",
-            format!(
-                "{}: really {} cores, {} GiB, {} GPUs{}",
-                host.name,
-                host.cores,
-                host.memory_mib / 1024,
-                host.gpus,
-                if host.gpus < node.gpus { " (the others are pretended slots)" } else { "" }
-            ),
-        )
+        .add("host", host_text(node))
         .add("address", node.address.clone());
     let jobs: Vec<String> = node.jobs.iter().map(JobId::to_string).collect();
     facts.add_known("jobs", (!jobs.is_empty()).then(|| jobs.join(", ")));
@@ -63,4 +52,15 @@ fn page(detail: &NodeDetail, width: Option<usize>) -> String {
         }
     }
     text
+}
+
+/// The machine, with what it really has where the node pretends to be another.
+fn host_text(node: &NodeSummary) -> String {
+    let host = &node.host;
+    if (host.cores, host.memory_mib, host.gpus) == (node.cpus, node.memory_mib, node.gpus) {
+        return host.name.clone();
+    }
+    let pretended = if host.gpus < node.gpus { " (the others are pretended slots)" } else { "" };
+    let memory = host.memory_mib / 1024;
+    format!("{}: really {} cores, {memory} GiB, {} GPUs{pretended}", host.name, host.cores, host.gpus)
 }

@@ -13,7 +13,7 @@ use bedplate_units::Tokens;
 use super::batch::{sequences, usual_sequence, usual_tokens};
 use super::constants::Choice;
 use crate::choice::choice;
-use crate::commands::{cluster, model};
+use crate::commands::model;
 use crate::length::length;
 use crate::stop::Stop;
 
@@ -23,9 +23,9 @@ pub(super) struct Question {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
     pub(super) model: String,
-    /// INSTANCE:COUNT, several joined by `+`, or a cluster file
-    #[arg(long, value_name = "CLUSTER")]
-    pub(super) cluster: String,
+    /// INSTANCE:COUNT, several joined by `+`, context:NAME of a Slurm, or a cluster file [default with --context: that]
+    #[arg(long, value_name = "CLUSTER", required_unless_present = "context")]
+    pub(super) cluster: Option<String>,
     /// Tokens per sequence [default: 8192, or the model's context if shorter]
     #[arg(long, value_parser = length::<u64>(100_000_000))]
     pub(super) seq: Option<u64>,
@@ -137,9 +137,8 @@ impl Loaded {
 }
 
 impl Question {
-    pub(super) fn load(&self, catalog: &Catalog) -> Result<Loaded, Stop> {
+    pub(super) fn load(&self, cluster: Cluster, catalog: &Catalog) -> Result<Loaded, Stop> {
         let model = model::load(&self.model)?;
-        let cluster = cluster::load(&self.cluster, catalog)?;
         let mut hardware = Hardware::from_cluster(&cluster, catalog)?;
         if self.no_rdma {
             hardware = hardware.without_rdma();

@@ -16,8 +16,8 @@ use serde_json::{Map, Value, json};
 use super::question::{Loaded, Question};
 use super::waterfall::waterfall;
 use super::whole_run::{RunArguments, WholeRun};
-use super::{explanation, launch, page};
-use crate::commands::submit::submit_planned;
+use super::{explanation, launch, offer, page};
+use crate::commands::submit::{planned_job, submit_planned};
 use crate::connection::Connection;
 use crate::console::Console;
 use crate::files;
@@ -34,10 +34,16 @@ Examples:
   bedplate plan train --model llama-3.1-8b --cluster p5.48xlarge:2 --no-rdma
   bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --scaling strong
   bedplate plan train --model llama-3.1-70b --cluster p5.48xlarge:64 --tokens 2T --report plan.html
-  bedplate plan train --model llama-3.1-8b --cluster p5.48xlarge:2 --submit job.toml")]
+  bedplate plan train --model llama-3.1-8b --cluster p5.48xlarge:2 --submit job.toml
+  bedplate plan train --model llama-3.1-8b --submit job.sbatch --context site
+
+For a Slurm (--context NAME, or --cluster context:NAME) the plan is for nodes that
+it could give now: as many as the job asks for, free ones under as few switches as
+possible. The prediction goes into the job's comment, and the layout into its
+variable BEDPLATE_LAYOUT.")]
 pub(super) struct Arguments {
     #[command(flatten)]
-    question: Question,
+    pub(super) question: Question,
     /// Price this layout instead of the best one
     #[arg(long)]
     layout: Option<String>,
@@ -69,6 +75,17 @@ pub(super) struct Arguments {
     run: RunArguments,
     #[command(flatten)]
     connection: Connection,
+}
+
+impl Arguments {
+    /// Where a job goes: the cluster that is named, else the one that was planned for.
+    pub(super) fn connection(&self) -> Result<Connection, Stop> {
+        let planned = self.question.cluster.as_deref().and_then(|text| text.strip_prefix("context:"));
+        Ok(match planned.filter(|_| !self.connection.is_named()) {
+            Some(name) => Connection::named(name),
+            None => self.connection.clone(),
+        })
+    }
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -106,7 +123,9 @@ impl Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
-    let loaded = arguments.question.load(catalog)?;
+    let planned = arguments.submit.as_deref().map(planned_job).transpose()?;
+    let cluster = offer::cluster(arguments, planned.as_ref(), catalog, console)?;
+    let loaded = arguments.question.load(cluster, catalog)?;
     let plan = Plan::make(arguments, &loaded, catalog)?;
     if let Some(path) = &arguments.report {
         files::write_text(path, &plan.page().html())?;
@@ -115,8 +134,16 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let is_within_limits = plan.whole_run.as_ref().is_none_or(WholeRun::is_within_limits);
     let is_possible = is_within_limits && plan.step.fit.is_possible();
     // What cannot run as planned is not submitted.
-    let submitted = match arguments.submit.as_ref().filter(|_| is_possible) {
-        Some(path) => Some(submit_planned(path, plan.step.time, &*arguments.connection.driver()?)?),
+    let submitted = match planned.filter(|_| is_possible) {
+        Some(mut job) => {
+            // For the job's own script: which layout it was planned with.
+            let layout = plan.layout.to_string();
+            job.environment.set.entry("BEDPLATE_LAYOUT".to_owned()).or_insert(layout);
+            let driver = arguments.connection()?.driver()?;
+            let submitted = submit_planned(job, plan.step.time, &*driver)?;
+            console.say_notes(driver.remarks());
+            Some(submitted)
+        }
         None => None,
     };
     if console.is_json() {

@@ -28,6 +28,7 @@ Examples:
   bedplate replay jobs --generate llm --jobs 5000 --cluster p5.48xlarge:64 --load 0.9 --seeds 10
   bedplate replay jobs trace.swf --cluster p5.48xlarge:16 --failures meta-h100 --report replay.html
   bedplate replay jobs --generate llm --cluster p5.48xlarge:64 --save load.jsonl
+  bedplate replay jobs --from-slurm --since 90d --context site
 
 Virtual time: nothing runs, and equal seeds give equal results. Traces without time limits get
 assigned ones, the same for every policy. See docs/replay.md for formats, policies and figures.")]

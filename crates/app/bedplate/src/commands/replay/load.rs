@@ -2,27 +2,37 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
+use bedplate_drivers::Slurm;
 use bedplate_gangs::Span;
 use bedplate_goodput::Published;
 use bedplate_replay::jobs::{Failures, Format, Generator, Mixture, Trace, openb_cluster, read};
 use bedplate_topology::{Cluster, ImportOptions, import_detected};
+use bedplate_units::Seconds;
 
 use crate::choice::choice;
 use crate::commands::cluster;
+use crate::connection::Connection;
 use crate::files;
-use crate::stop::Stop;
+use crate::present::now_ms;
+use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 pub(super) struct Load {
-    /// A trace: SWF, the Philly CSV, the Alibaba GPU pod list, or JSON lines; `-` reads standard input
-    #[arg(value_name = "TRACE", required_unless_present = "generate")]
+    /// A trace: SWF, the Philly CSV, the Alibaba GPU pod list, sacct's table, or JSON lines; `-` reads standard input
+    #[arg(value_name = "TRACE", required_unless_present_any = ["generate", "from_slurm"])]
     trace: Option<String>,
+    /// Take the history that a Slurm keeps in its accounting (sacct)
+    #[arg(long, conflicts_with_all = ["trace", "generate"])]
+    from_slurm: bool,
+    /// With --from-slurm: how far back, as 12h or 90d [default: 30d]
+    #[arg(long, value_name = "TIME", requires = "from_slurm")]
+    since: Option<Seconds>,
     /// The format of the trace; detected from its content by default
     #[arg(long, value_parser = choice(&Format::ALL))]
     format: Option<Format>,
-    /// INSTANCE:COUNT, several joined by `+`, a cluster file, or the Alibaba node list
-    #[arg(long, value_name = "CLUSTER")]
-    cluster: String,
+    /// INSTANCE:COUNT, several joined by `+`, a cluster file, or the Alibaba node list [default with --from-slurm: its own]
+    #[arg(long, value_name = "CLUSTER", required_unless_present = "from_slurm")]
+    cluster: Option<String>,
     /// Generate a load instead of reading one
     #[arg(long, value_enum, conflicts_with = "trace")]
     generate: Option<Kind>,
@@ -37,6 +47,8 @@ pub(super) struct Load {
     load: Option<f64>,
     #[arg(long, value_name = "KEY", help = failures_help())]
     failures: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -50,6 +62,8 @@ const ALIASES: [(&str, &str); 1] = [("meta-h100", "llama3")];
 /// The catalog has none of the GPUs of the Alibaba trace; this one stands in for all of them.
 const STAND_IN: &str = "a100-40gb";
 const USUAL_LOAD: f64 = 0.85;
+/// How far back a history is read.
+const USUAL_PAST_S: u64 = 30 * 86_400;
 
 /// Names the published rates, other names last.
 fn failures_help() -> String {
@@ -67,22 +81,35 @@ fn positive(text: &str) -> Result<f64, String> {
 
 impl Load {
     pub(super) fn cluster(&self, catalog: &Catalog) -> Result<Cluster, Stop> {
-        if !self.cluster.ends_with(".csv") {
-            return cluster::load(&self.cluster, catalog);
+        let Some(name) = &self.cluster else {
+            return cluster::slurm::load(&self.slurm()?, &[], ImportOptions::default(), catalog);
+        };
+        if !name.ends_with(".csv") {
+            return cluster::load(name, catalog);
         }
-        let text = files::read_text(&self.cluster)?;
-        let toml = openb_cluster(Source::new(&self.cluster, &text), STAND_IN)?;
-        Ok(import_detected(&[Source::new(&self.cluster, &toml)], &ImportOptions::default(), catalog)?)
+        let text = files::read_text(name)?;
+        let toml = openb_cluster(Source::new(name, &text), STAND_IN)?;
+        Ok(import_detected(&[Source::new(name, &toml)], &ImportOptions::default(), catalog)?)
+    }
+
+    fn slurm(&self) -> Result<Slurm, Stop> {
+        let message = "--from-slurm needs a context of the kind slurm: name one with --context".to_owned();
+        self.connection.slurm()?.ok_or_else(|| ProgramError::Usage { message }.into())
     }
 
     /// Reads the text of the trace, once for all seeds.
     pub(super) fn text(&self) -> Result<String, Stop> {
+        if self.from_slurm {
+            let seconds = self.since.map_or(USUAL_PAST_S, |since| since.get() as u64);
+            return Ok(self.slurm()?.trace((now_ms() / 1000).saturating_sub(seconds))?);
+        }
         Ok(self.trace.as_ref().map(|path| files::read_text(path)).transpose()?.unwrap_or_default())
     }
 
     /// The jobs; a seed changes only generated ones.
     pub(super) fn trace(&self, text: &str, cluster: &Cluster, seed: u64) -> Result<Trace, Stop> {
-        if let Some(path) = &self.trace {
+        let slurm = "the history of Slurm".to_owned();
+        if let Some(path) = self.trace.as_ref().or(self.from_slurm.then_some(&slurm)) {
             let trace = read(Source::new(path, text), self.format)?;
             return Ok(match self.load {
                 Some(load) => trace.scaled_to_load(load, cluster.gpu_count()),
@@ -104,7 +131,7 @@ impl Load {
 
     /// Whether every seed has different jobs.
     pub(super) fn is_generated(&self) -> bool {
-        self.trace.is_none()
+        self.trace.is_none() && !self.from_slurm
     }
 
     pub(super) fn failures(&self) -> Result<Option<Failures>, Stop> {
@@ -127,7 +154,8 @@ impl Load {
     }
 
     pub(super) fn title(&self) -> String {
-        let name = self.trace.as_deref().unwrap_or("a generated load");
+        let untold = if self.from_slurm { "the history of Slurm" } else { "a generated load" };
+        let name = self.trace.as_deref().unwrap_or(untold);
         name.rsplit('/').next().unwrap_or(name).to_owned()
     }
 }

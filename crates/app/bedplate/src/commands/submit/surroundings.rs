@@ -1,6 +1,7 @@
 //! What a job takes from the user who submits it: variables and the folder.
 
 use std::env;
+use std::path::Path;
 
 use bedplate_job::{Inherited, Job};
 
@@ -12,9 +13,19 @@ pub(super) fn add(job: &mut Job) {
     let variables = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
     fill(job, variables);
-    if job.working_directory.is_none() {
-        let directory = env::current_dir().ok();
-        job.working_directory = directory.and_then(|path| path.to_str().map(str::to_owned));
+    if let Ok(here) = env::current_dir() {
+        place(job, &here);
+    }
+}
+
+/// A folder that is not absolute is one below the folder of submission, as for sbatch.
+fn place(job: &mut Job, here: &Path) {
+    let directory = match job.working_directory.as_deref() {
+        None | Some(".") => here.to_owned(),
+        Some(directory) => here.join(directory),
+    };
+    if let Some(directory) = directory.to_str() {
+        job.working_directory = Some(directory.to_owned());
     }
 }
 
@@ -53,6 +64,21 @@ mod tests {
         fill(&mut job, pairs.into_iter().map(|(name, value)| (name.to_owned(), value.to_owned())));
         assert_eq!(job.environment.inherited, Inherited::Nothing);
         job.environment.set.into_iter().map(|(name, value)| format!("{name}={value}")).collect()
+    }
+
+    #[test]
+    fn a_folder_is_below_that_of_the_submission_unless_it_is_absolute() {
+        for (given, expected) in [
+            (None, "/home/ada"),
+            (Some("."), "/home/ada"),
+            (Some("run"), "/home/ada/run"),
+            (Some("/fsx"), "/fsx"),
+        ] {
+            let mut job = Job::new("x", Workload::command(["true"]), Gang::of(Role::named(Role::ONLY)));
+            job.working_directory = given.map(str::to_owned);
+            place(&mut job, Path::new("/home/ada"));
+            assert_eq!(job.working_directory.as_deref(), Some(expected));
+        }
     }
 
     #[test]
