@@ -38,8 +38,9 @@ pub struct Workspace {
 
 /// The root of the repository.
 pub fn root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.ancestors().nth(3).expect("the crate is in crates/dev/testkit").to_owned()
+    // Where the test runs, which cargo says, and not where this crate was compiled: clones may share a target directory.
+    let here = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&here).ancestors().nth(3).expect("the crate is in crates/dev/testkit").to_owned()
 }
 
 impl Workspace {
