@@ -16,7 +16,7 @@ use std::os::fd::AsFd;
 
 use crate::core::Core;
 use crate::door::Door;
-use crate::group::Engine;
+use crate::engine::Engine;
 use crate::handshake::{HandshakeError, Secret};
 use crate::lanes::{Lane, Lanes, Streams};
 use crate::layered::Layered;

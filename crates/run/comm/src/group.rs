@@ -4,92 +4,22 @@
 //! [started](Group::start_all_reduce) returns at once, is carried out by a thread of the group, and calls after it wait for it.
 //! Roots and peers are *members*: places in the group, not ranks of the world.
 
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex};
-use std::thread;
+use std::sync::Arc;
 
 use bedplate_kernels::{Buffer, Device, View, ViewMut};
 
-use crate::choice::{Algorithm, Table};
+use crate::choice::Algorithm;
 use crate::core::Core;
-use crate::lanes::Lanes;
-use crate::layered::{Layered, alone};
-use crate::pending::{Completion, Pending};
-use crate::shared::Shared;
+use crate::engine::{Engine, Request};
+use crate::pending::Pending;
 use crate::shared::flag::Pace;
 use crate::span::Span;
-use crate::waiting::Waiting;
+use crate::turns::{Place, Turns};
 use crate::{Call, CommError, Fault, Number, Operation, Reduction, Registered};
 
 /// Some ranks of a world, in an order that all of them use.
 pub struct Group {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    core: Arc<Core>,
-    name: String,
-    /// The same on all members, and different for every group.
-    key: String,
-    ranks: Vec<u32>,
-    me: usize,
-    /// Its number in the flight recorder.
-    recorded: usize,
-    pace: Pace,
-    turn: Mutex<Turn>,
-    changed: Condvar,
-}
-
-/// Whose turn it is: the machinery is here, or with whoever carries out a call.
-struct Turn {
-    engine: Option<Box<Engine>>,
-    queue: VecDeque<Task>,
-    has_worker: bool,
-    /// Callers that wait for the machinery.
-    waiters: u32,
-    is_closing: bool,
-}
-
-/// What carries calls out.
-pub(crate) struct Engine {
-    pub(crate) shared: Option<Shared>,
-    pub(crate) layered: Option<Layered>,
-    pub(crate) lanes: Option<Lanes>,
-    pub(crate) table: Table,
-    pub(crate) number: u64,
-}
-
-struct Task {
-    request: Request,
-    completion: Arc<Completion>,
-}
-
-/// A call with the addresses that it works on.
-#[derive(Debug, Clone)]
-enum Request {
-    Collective { call: Call, source: Span, target: Span },
-    Unequal { call: Call, source: Span, sent: Vec<usize>, target: Span, received: Vec<usize> },
-    Between { call: Call, to: Option<(usize, Span)>, from: Option<(usize, Span)> },
-}
-
-impl Request {
-    fn call(&self) -> Call {
-        match self {
-            Request::Collective { call, .. }
-            | Request::Unequal { call, .. }
-            | Request::Between { call, .. } => *call,
-        }
-    }
-
-    fn bytes(&self) -> usize {
-        match self {
-            Request::Collective { source, target, .. } | Request::Unequal { source, target, .. } => {
-                source.bytes.max(target.bytes)
-            }
-            Request::Between { to, from, .. } => to.iter().chain(from).map(|(_, span)| span.bytes).sum(),
-        }
-    }
+    inner: Arc<Turns>,
 }
 
 /// Numbers that a started call may keep: a buffer of a device, registered or not.
@@ -128,51 +58,32 @@ impl Group {
         engine: Engine,
     ) -> Self {
         let recorded = core.recorder.add_group(name, &key, &ranks);
-        let turn = Turn {
-            engine: Some(Box::new(engine)),
-            queue: VecDeque::new(),
-            has_worker: false,
-            waiters: 0,
-            is_closing: false,
-        };
-        let inner = Inner {
-            core,
-            name: name.to_owned(),
-            key,
-            ranks,
-            me,
-            recorded,
-            pace,
-            turn: Mutex::new(turn),
-            changed: Condvar::new(),
-        };
+        let name = name.to_owned();
+        let inner = Turns::new(Place { core, name, key, ranks, me, recorded, pace }, engine);
         Self { inner: Arc::new(inner) }
     }
 
     pub fn name(&self) -> &str {
-        &self.inner.name
+        &self.inner.place.name
     }
 
     /// This rank's place in the group.
     pub fn member(&self) -> usize {
-        self.inner.me
+        self.inner.place.me
     }
 
     pub fn members(&self) -> usize {
-        self.inner.ranks.len()
+        self.inner.place.ranks.len()
     }
 
     /// The ranks of the members in the world.
     pub fn ranks(&self) -> &[u32] {
-        &self.inner.ranks
+        &self.inner.place.ranks
     }
 
     /// How a call of this size would be carried out.
     pub fn algorithm(&self, operation: Operation, bytes: u64) -> Algorithm {
-        let turn = self.inner.lock();
-        turn.engine
-            .as_ref()
-            .map_or(Algorithm::Shared, |engine| engine.algorithm(operation, bytes, self.members()))
+        self.inner.algorithm(operation, bytes)
     }
 
     /// Combines the numbers of all members, in place.
@@ -617,199 +528,23 @@ impl Group {
             return Ok(());
         }
         let what = format!("{} (group `{}`)", what(), self.name());
-        Err(self.inner.core.fail(Fault::Arguments { rank: self.inner.core.rank, what }).into())
+        Err(self.inner.place.core.fail(Fault::Arguments { rank: self.inner.place.core.rank, what }).into())
     }
 
     /// Carries a call out here, after those that were started before.
     fn run(&self, request: Request) -> Result<(), CommError> {
-        let mut engine = self.inner.take_engine();
-        let outcome = self.inner.carry_out(&mut engine, &request, self.inner.pace);
-        self.inner.put_back(engine);
-        outcome
+        self.inner.run(&request)
     }
 
     /// Has the group's thread carry a call out. The buffers that it works on stay with the pending call.
     fn start<B>(&self, request: Request, buffers: B) -> Pending<B> {
-        let completion = Arc::new(Completion::default());
-        let mut turn = self.inner.lock();
-        turn.queue.push_back(Task { request, completion: Arc::clone(&completion) });
-        if !turn.has_worker {
-            let inner = Arc::clone(&self.inner);
-            let name = format!("comm-{}", self.inner.name);
-            turn.has_worker = thread::Builder::new().name(name).spawn(move || inner.work()).is_ok();
-        }
-        let is_alone = !turn.has_worker;
-        drop(turn);
-        self.inner.changed.notify_all();
-        if is_alone {
-            // The system gives no thread: the call is carried out here.
-            self.inner.work_off();
-        }
-        Pending::new(buffers, completion)
+        Pending::new(buffers, Turns::start(&self.inner, request))
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        self.inner.lock().is_closing = true;
-        self.inner.changed.notify_all();
-    }
-}
-
-impl Inner {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Turn> {
-        self.turn.lock().expect("no holder of this lock panics")
-    }
-
-    /// The machinery, once all that was started has been carried out.
-    fn take_engine(&self) -> Box<Engine> {
-        self.take_engine_when(|turn| turn.queue.is_empty())
-    }
-
-    fn take_engine_when(&self, is_due: impl Fn(&Turn) -> bool) -> Box<Engine> {
-        let mut turn = self.lock();
-        loop {
-            if is_due(&turn)
-                && let Some(engine) = turn.engine.take()
-            {
-                return engine;
-            }
-            turn.waiters += 1;
-            turn = self.changed.wait(turn).expect("no holder of this lock panics");
-            turn.waiters -= 1;
-        }
-    }
-
-    fn put_back(&self, engine: Box<Engine>) {
-        let mut turn = self.lock();
-        turn.engine = Some(engine);
-        let has_waiters = turn.has_worker || turn.waiters > 0;
-        drop(turn);
-        if has_waiters {
-            self.changed.notify_all();
-        }
-    }
-
-    /// Carries out what is started until the group is dropped.
-    fn work(&self) {
-        let mut turn = self.lock();
-        loop {
-            if !turn.queue.is_empty() {
-                drop(turn);
-                self.work_off();
-                turn = self.lock();
-            } else if turn.is_closing && turn.queue.is_empty() {
-                return;
-            } else {
-                turn = self.changed.wait(turn).expect("no holder of this lock panics");
-            }
-        }
-    }
-
-    fn work_off(&self) {
-        let mut engine = self.take_engine_when(|_| true);
-        let mut turn = self.lock();
-        while let Some(task) = turn.queue.pop_front() {
-            drop(turn);
-            task.completion.complete(self.carry_out(&mut engine, &task.request, Pace::BACKGROUND));
-            turn = self.lock();
-        }
-        drop(turn);
-        self.put_back(engine);
-    }
-
-    fn carry_out(&self, engine: &mut Engine, request: &Request, pace: Pace) -> Result<(), CommError> {
-        let core = &*self.core;
-        core.watch.check()?;
-        let (call, number) = (request.call(), engine.number);
-        if call.operation.is_collective() {
-            engine.number += 1;
-        }
-        let waiting = Waiting {
-            core,
-            patience: core.options.patience,
-            ranks: &self.ranks,
-            group: &self.name,
-            key: &self.key,
-            number,
-            call,
-            waited: RefCell::new(None),
-            has_asked: Cell::new(false),
-        };
-        let line = core.recorder.enter(self.recorded, number, call, request.bytes());
-        engine.set_pace(pace);
-        match engine.run(request, &waiting) {
-            Ok(()) => {
-                core.recorder.leave(line);
-                Ok(())
-            }
-            Err(fault) => Err(core.fail(fault).into()),
-        }
-    }
-}
-
-impl Engine {
-    fn set_pace(&mut self, pace: Pace) {
-        self.shared.iter_mut().for_each(|shared| shared.set_pace(pace));
-        self.layered.iter_mut().for_each(|layered| layered.set_pace(pace));
-        self.lanes.iter_mut().for_each(|lanes| lanes.set_pace(pace));
-    }
-
-    fn algorithm(&self, operation: Operation, bytes: u64, members: usize) -> Algorithm {
-        let call = Call::new(operation, crate::Format::F32, 0);
-        let is_equal = operation.is_collective() && operation != Operation::AllToAllV;
-        if self.shared.is_some() && is_equal {
-            Algorithm::Shared
-        } else if self.layered.as_ref().is_some_and(|layered| is_equal && layered.takes(&call)) {
-            Algorithm::Layered
-        } else {
-            self.table.choose(operation, bytes, members as u32)
-        }
-    }
-
-    fn run(&mut self, request: &Request, waiting: &Waiting<'_>) -> Result<(), Fault> {
-        match request {
-            Request::Collective { call, source, target } => {
-                self.run_collective(call, *source, *target, waiting)
-            }
-            Request::Unequal { call, source, sent, target, received } => match &mut self.lanes {
-                Some(lanes) => lanes.all_to_all_v(call, *source, sent, *target, received, waiting),
-                None => {
-                    alone(*source, *target);
-                    Ok(())
-                }
-            },
-            Request::Between { call, to, from } => {
-                let lanes = self.lanes.as_mut().expect("a peer was checked to be another member");
-                lanes.between(call, *to, *from, waiting)
-            }
-        }
-    }
-
-    fn run_collective(
-        &mut self,
-        call: &Call,
-        source: Span,
-        target: Span,
-        waiting: &Waiting<'_>,
-    ) -> Result<(), Fault> {
-        let bytes = source.bytes.max(target.bytes) as u64;
-        if let Some(shared) = &mut self.shared {
-            return shared.run(call, source, target, waiting);
-        }
-        if let Some(layered) = self.layered.as_mut().filter(|layered| layered.takes(call)) {
-            return layered.run(call, source, target, waiting);
-        }
-        match &mut self.lanes {
-            Some(lanes) => {
-                let algorithm = self.table.choose(call.operation, bytes, lanes.members() as u32);
-                lanes.run(call, source, target, algorithm, waiting)
-            }
-            None => {
-                alone(source, target);
-                Ok(())
-            }
-        }
+        self.inner.close();
     }
 }
 

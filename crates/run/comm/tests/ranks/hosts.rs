@@ -100,7 +100,7 @@ fn rank_on_a_host() {
 #[test]
 fn ranks_on_two_hosts_sum_and_a_cut_link_is_noticed_on_both_sides() {
     let Some(hosts) = TwoHosts::make() else {
-        println!("skipped: network namespaces need root and the program `ip`");
+        println!("SKIPPED: network namespaces need root and the program `ip`");
         return;
     };
     let mut ranks = start();

@@ -157,7 +157,7 @@ fn a_stranger_that_speaks_very_slowly_is_hung_up_on() {
 #[test]
 fn ranks_meet_over_ipv6() {
     if TcpListener::bind("[::1]:0").is_err() {
-        println!("skipped: this machine has no IPv6");
+        println!("SKIPPED: this machine has no IPv6");
         return;
     }
     let port = TcpListener::bind("[::1]:0").unwrap().local_addr().unwrap().port();
