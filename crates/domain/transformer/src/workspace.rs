@@ -262,7 +262,7 @@ pub struct Stage<'a> {
     pub model_layers: usize,
     /// Distinct reaches of the model's attention.
     pub reaches: usize,
-    /// Tokens of a micro-batch.
+    /// Tokens of a micro-batch that a rank has: with context parallelism its share of all.
     pub rows: usize,
     /// Micro-batches whose backward pass is still to come, at most.
     pub in_flight: usize,
@@ -271,8 +271,24 @@ pub struct Stage<'a> {
     pub has_gradients: bool,
     pub has_embedding: bool,
     pub has_head: bool,
-    /// Whether the matrices are cut over ranks.
-    pub is_sliced: bool,
+    pub ranks: Ranks,
+}
+
+/// Over how many ranks a stage is cut, by what is divided among them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Ranks {
+    /// The matrices.
+    pub tensor: usize,
+    /// Whether each tensor rank has a share of the rows of residual streams and norms.
+    pub has_cut_rows: bool,
+    /// The rows of sequences.
+    pub context: usize,
+    /// The routed experts.
+    pub experts: usize,
+}
+
+impl Ranks {
+    pub const ONE: Self = Self { tensor: 1, has_cut_rows: false, context: 1, experts: 1 };
 }
 
 /// All buffers of a stage.
@@ -333,7 +349,7 @@ impl<H: Hold> Rooms<H> {
                 cheap: shared(own_cheap).into_iter().map(|widths| Cheap::new(make, rows, widths)).collect(),
                 gradients: stage.has_gradients.then(|| StreamGradients::new(make, rows, stage.hidden)),
                 inner: stage.has_gradients.then(|| InnerGradients::new(make, rows, &widest)),
-                partial: stage.is_sliced.then(|| Partial::new(make, rows, &widest)),
+                partial: (stage.ranks.tensor > 1).then(|| Partial::new(make, rows, &widest)),
                 head: stage.has_head.then(|| Head::new(make, rows, stage)),
             },
         }

@@ -16,8 +16,8 @@ pub enum NetworkError {
     NotComputed(Box<Remark>),
     #[error("sequences of {longest} tokens are asked for, but the model has {positions} learned positions")]
     TooLong { longest: usize, positions: u64 },
-    #[error("{count} {what} cannot be divided evenly among {degree} tensor-parallel ranks")]
-    Uneven { what: &'static str, count: u64, degree: u64 },
+    #[error("{count} {what} cannot be divided evenly among {degree} {among}")]
+    Uneven { what: &'static str, count: u64, degree: u64, among: &'static str },
     #[error("cannot read weights from {}", path.display())]
     ReadWeights { path: PathBuf, source: io::Error },
     #[error("{} is not a usable safetensors file: {what}", path.display())]
@@ -74,8 +74,10 @@ static UNEVEN: Page = Page {
     code: "network/uneven-slices",
     class: Class::User,
     meaning: "Tensor parallelism gives every rank the same number of query heads, of key and value heads, and of columns of each \
-              MLP and expert. The degree must divide all of them; key and value heads are not replicated.",
-    remedy: "choose a degree that divides the model's heads and widths, or use pipeline stages instead",
+              MLP and expert; key and value heads are not replicated. Expert parallelism gives every rank the same number of routed \
+              experts, context parallelism two equal chunks of every sequence, and sequence parallelism equally many rows of a \
+              micro-batch. The degree must divide each of them.",
+    remedy: "choose a degree that divides the model's heads, widths and experts and the sequence, or use pipeline stages instead",
 };
 
 static READ_WEIGHTS: Page = Page {

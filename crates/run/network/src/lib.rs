@@ -4,10 +4,11 @@
 //! them. It holds no numbers: [`Weights`] are one flat buffer per block, and a [`Workspace`] holds everything a step needs
 //! beside them, allocated once. The block is the unit of everything: its forward and backward pass are given its own weights, its own
 //! gradient and a [`Room`], so a caller can gather a block's weights before it runs and free them after. Consecutive blocks with a workspace
-//! of their own are a pipeline stage; a [`Slice`] of a network is one rank's part of every layer.
+//! of their own are a pipeline stage; a [`Cut`] says which part of every block a rank has, and [`Peers`] are how it reaches the others.
 //!
 //! This crate does not know optimizers, requests, transports or where tokens come from.
 
+mod cut;
 mod error;
 mod head;
 mod initialise;
@@ -19,12 +20,12 @@ mod norm;
 mod numerics;
 mod safetensors;
 mod sample;
-mod slice;
 mod table;
 mod weights;
 mod workspace;
 
 pub use bedplate_transformer::workspace::Recompute;
+pub use cut::{Among, Cut, Peers, Share, cut_rows};
 pub use error::{NetworkError, PAGES};
 pub use head::HeadWeights;
 pub use network::{Network, NonFinite};
@@ -34,7 +35,6 @@ pub use safetensors::{
     write_tensors,
 };
 pub use sample::Sampler;
-pub use slice::{Reduce, Slice};
-pub use table::{Block, Kind, Tensor};
+pub use table::{Block, Kind, Section, Tensor};
 pub use weights::Weights;
 pub use workspace::{Room, Tokens, Workspace, WorkspaceShape};

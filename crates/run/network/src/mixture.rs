@@ -25,14 +25,14 @@ impl<E: Element> LayerRun<'_, E> {
         let (rows, hidden, slots) = (self.rows, self.hidden(), self.rows * parts.per_token);
         self.device.expert_linear(
             slotted(&cheap.gathered, slots, hidden),
-            kept.offsets.range(0..parts.experts + 1),
+            kept.offsets.range(0..parts.here + 1),
             self.weights.range(parts.gate_up.clone()),
             kept.expert_gate_up.range_mut(0..slots * 2 * parts.width).matrix(slots, 2 * parts.width),
         );
         self.activate_experts(parts, kept, cheap);
         self.device.expert_linear(
             slotted(&cheap.expert_activated, slots, parts.width),
-            kept.offsets.range(0..parts.experts + 1),
+            kept.offsets.range(0..parts.here + 1),
             self.weights.range(parts.down.clone()),
             kept.expert_outputs.range_mut(0..slots * hidden).matrix(slots, hidden),
         );
@@ -184,7 +184,7 @@ impl<E: Element> LayerRun<'_, E> {
         mut gradient: BlockGradient<'_>,
     ) {
         let (hidden, width, slots) = (self.hidden(), parts.width, self.rows * parts.per_token);
-        let offsets = kept.offsets.range(0..parts.experts + 1);
+        let offsets = kept.offsets.range(0..parts.here + 1);
         self.device.combine_backward(
             self.matrix(d_output, hidden),
             slotted(&kept.expert_outputs, slots, hidden),
@@ -268,7 +268,7 @@ impl<E: Element> LayerRun<'_, E> {
             let d_weight = gradient.range(weight.clone());
             self.device.linear_backward_weight(d_logits, input, d_weight, None);
         }
-        if self.network.slice().rank == 0 {
+        if self.network.part().tensor.rank == 0 {
             let weight = self.weights.range(weight.clone());
             self.device.linear_backward_input(d_logits, weight, Put::Add, self.matrix_mut(d_normed, hidden));
         }

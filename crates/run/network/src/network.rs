@@ -11,13 +11,13 @@ use bedplate_transformer::Positions;
 use crate::layer::LayerRun;
 use crate::table::{self, Block, EmbeddingParts, LayerParts, MlpParts, Parts};
 use crate::workspace::{HAS_GRADIENTS, LayerRoom, Room};
-use crate::{Architecture, NetworkError, Recompute, Reduce, Slice, Weights};
+use crate::{Among, Architecture, Cut, NetworkError, Peers, Recompute, Weights, WorkspaceShape};
 
 /// A model's blocks and how to compute them. Holds no weights.
 pub struct Network {
     architecture: Architecture,
-    slice: Slice,
-    reduce: Option<Box<dyn Reduce>>,
+    part: Cut,
+    peers: Option<Box<dyn Peers>>,
     blocks: Vec<Block>,
     rotary: Option<Rotary>,
     longest: usize,
@@ -34,26 +34,31 @@ pub struct NonFinite {
 impl Network {
     /// For sequences of at most `longest` tokens.
     pub fn new(device: &Device, architecture: Architecture, longest: usize) -> Result<Self, NetworkError> {
-        Self::build(device, architecture, longest, Slice::WHOLE, None)
+        Self::build(device, architecture, longest, Cut::WHOLE, None)
     }
 
-    /// One rank's part of a network whose layers are cut over several ranks; `reduce` adds up the partial sums of all of them.
-    pub fn sliced(
+    /// One rank's part of a network that is cut over several ranks, which `peers` reaches.
+    pub fn cut(
         device: &Device,
         architecture: Architecture,
         longest: usize,
-        slice: Slice,
-        reduce: Box<dyn Reduce>,
+        part: Cut,
+        peers: Box<dyn Peers>,
     ) -> Result<Self, NetworkError> {
-        Self::build(device, architecture, longest, slice, (slice.degree > 1).then_some(reduce))
+        let part = Cut { has_cut_rows: part.has_cut_rows && !part.tensor.is_whole(), ..part };
+        if part.has_cut_rows || !part.context.is_whole() || !part.experts.is_whole() {
+            let feature = "networks cut by sequence, context or expert parallelism".into();
+            return Err(NetworkError::Unsupported { feature });
+        }
+        Self::build(device, architecture, longest, part, (!part.is_whole()).then_some(peers))
     }
 
     fn build(
         device: &Device,
         architecture: Architecture,
         longest: usize,
-        slice: Slice,
-        reduce: Option<Box<dyn Reduce>>,
+        part: Cut,
+        peers: Option<Box<dyn Peers>>,
     ) -> Result<Self, NetworkError> {
         let model = &architecture.transformer;
         if let Positions::Learned { count } = model.positions
@@ -61,12 +66,12 @@ impl Network {
         {
             return Err(NetworkError::TooLong { longest, positions: count });
         }
-        let blocks = table::blocks(model, slice)?;
+        let blocks = table::blocks(model, &part)?;
         let rotary = architecture.numerics.rotary.as_ref();
         let rotary = rotary.map(|scheme| {
             Rotary::new(device, 2 * scheme.frequencies.len(), &scheme.frequencies, longest, 1.0)
         });
-        Ok(Self { architecture, slice, reduce, blocks, rotary, longest })
+        Ok(Self { architecture, part, peers, blocks, rotary, longest })
     }
 
     pub fn architecture(&self) -> &Architecture {
@@ -86,9 +91,14 @@ impl Network {
         remarks
     }
 
-    /// The part of each layer that this network has.
-    pub fn slice(&self) -> Slice {
-        self.slice
+    /// The part that this network has of the whole.
+    pub fn part(&self) -> &Cut {
+        &self.part
+    }
+
+    /// Refuses micro-batches that cannot be cut evenly as this network is. A workspace of such a shape panics.
+    pub fn check_shape(&self, shape: &WorkspaceShape) -> Result<(), NetworkError> {
+        self.part.check_rows(shape.sequences, shape.sequence)
     }
 
     /// The tables of the embedding, the layers and the head, in this order.
@@ -126,10 +136,15 @@ impl Network {
         self.rotary.as_ref()
     }
 
-    /// Adds up what the ranks have, where layers are cut over them.
+    /// The other ranks, where one of the axes has any.
+    pub(crate) fn peers(&self) -> Option<&dyn Peers> {
+        self.peers.as_deref()
+    }
+
+    /// Adds up what the tensor ranks have, where layers are cut over them.
     pub(crate) fn sum_over_ranks(&self, device: &Device, partial: ViewMut<'_, f32>) {
-        if let Some(reduce) = &self.reduce {
-            reduce.sum(device, partial);
+        if let Some(peers) = self.peers().filter(|_| !self.part.tensor.is_whole()) {
+            peers.sum(device, Among::Tensor, partial);
         }
     }
 

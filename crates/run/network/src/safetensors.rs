@@ -272,6 +272,7 @@ pub fn load<E: Element>(
             }
             used.insert(name);
         }
+        used.extend(block.elsewhere.iter().filter_map(|name| find(name)).map(|(_, name)| name));
     }
     let all = files.iter().flat_map(|file| file.tensors.keys());
     Ok(Loaded { unused: all.filter(|name| !used.contains(*name)).cloned().collect() })
@@ -359,8 +360,10 @@ pub fn save<E: Element>(
     weights: &Weights<E>,
     folder: &Path,
 ) -> Result<(), NetworkError> {
-    if network.slice().degree > 1 {
-        return Err(NetworkError::Unsupported { feature: "writing one rank's slice as a model".into() });
+    if !network.part().is_whole() {
+        return Err(NetworkError::Unsupported {
+            feature: "writing one rank's part of a network as a model".into(),
+        });
     }
     let cannot = |source| NetworkError::WriteWeights { path: folder.to_owned(), source };
     fs::create_dir_all(folder).map_err(cannot)?;

@@ -13,7 +13,7 @@ use bedplate_transformer::{
 };
 
 use crate::names::Names;
-use crate::{NetworkError, Slice};
+use crate::{Cut, NetworkError};
 
 /// A tensor of a block, under the name it has in Hugging Face's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,8 @@ pub struct Tensor {
     /// Rows and columns of the whole, as a matrix of outputs by inputs, that are here; a vector has one column.
     rows: Vec<Range<usize>>,
     columns: Range<usize>,
+    /// Whether each tensor rank has the gradient of its own rows of the micro-batch only, so that the ranks' are to be added up.
+    pub is_partial: bool,
 }
 
 impl Tensor {
@@ -37,12 +39,26 @@ impl Tensor {
         [self.rows.iter().map(Range::len).sum(), self.columns.len()]
     }
 
-    /// The places of its numbers in the whole tensor, as a matrix of outputs by inputs.
-    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+    /// Where its numbers lie in the whole tensor, as a matrix of outputs by inputs: neighbours of the whole together, in the order
+    /// in which they lie in the block's buffer.
+    pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
         let inputs =
             if self.is_transposed { self.shape[0] } else { self.shape.get(1).map_or(1, |inputs| *inputs) };
-        let rows = self.rows.iter().cloned().flatten();
-        rows.flat_map(move |row| self.columns.clone().map(move |column| row * inputs + column))
+        let has_all_columns = self.columns.len() == inputs;
+        let columns = self.columns.clone();
+        self.rows.iter().flat_map(move |rows| {
+            let (pieces, rows_of_piece) = if has_all_columns { (1, rows.len()) } else { (rows.len(), 1) };
+            let columns = columns.clone();
+            (0..pieces).map(move |piece| {
+                let first = rows.start + piece;
+                first * inputs + columns.start..(first + rows_of_piece - 1) * inputs + columns.end
+            })
+        })
+    }
+
+    /// The place of each of its numbers in the whole tensor.
+    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
+        self.runs().flatten()
     }
 }
 
@@ -70,7 +86,19 @@ pub struct Block {
     pub name: String,
     pub tensors: Vec<Tensor>,
     pub len: usize,
+    /// Its buffer from beginning to end, by the ranks that have copies of the numbers.
+    pub sections: Vec<Section>,
+    /// Names of tensors that only other ranks have.
+    pub(crate) elsewhere: Vec<String>,
     pub(crate) parts: Parts,
+}
+
+/// Neighbouring numbers of a block of which the same ranks have copies.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Section {
+    pub range: Range<usize>,
+    /// Whether these are the routed experts of a layer whose experts are cut over ranks.
+    pub is_expert: bool,
 }
 
 #[derive(Debug, Clone)]
@@ -141,10 +169,12 @@ pub(crate) struct DenseParts {
 #[derive(Debug, Clone)]
 pub(crate) struct MixtureParts {
     pub(crate) experts: usize,
+    /// Experts that this rank has.
+    pub(crate) here: usize,
     pub(crate) per_token: usize,
     pub(crate) width: usize,
     pub(crate) router: Range<usize>,
-    /// Of all experts, one after the other.
+    /// Of all experts that are here, one after the other.
     pub(crate) gate_up: Range<usize>,
     pub(crate) down: Range<usize>,
     pub(crate) shared: Option<DenseParts>,
@@ -161,39 +191,42 @@ impl DenseParts {
 /// Parts begin at multiples of a cache line.
 const ALIGNMENT: usize = 32;
 
-/// The blocks of a slice of a model, from the embedding to the head.
-pub(crate) fn blocks(model: &Transformer, slice: Slice) -> Result<Vec<Block>, NetworkError> {
+/// The least number that the alignment and `unit` divide.
+fn common_multiple(unit: usize) -> usize {
+    (unit * ALIGNMENT) >> unit.trailing_zeros().min(ALIGNMENT.trailing_zeros())
+}
+
+/// The blocks of one rank's part of a model, from the embedding to the head.
+pub(crate) fn blocks(model: &Transformer, cut: &Cut) -> Result<Vec<Block>, NetworkError> {
     let names = Names::of(model.family);
-    let mut blocks = vec![embedding(model, &names)];
+    let mut blocks = vec![embedding(model, Plan::new(&names, cut))];
     for (index, layer) in model.layers().enumerate() {
-        let widths = Widths::of(model.hidden, &slice.layer(layer)?);
-        blocks.push(self::layer(model, layer, widths, index, Plan::new(&names, slice)));
+        let widths = Widths::of(model.hidden, &cut.layer(layer)?);
+        blocks.push(self::layer(model, layer, widths, index, Plan::new(&names, cut)));
     }
-    blocks.push(head(model, &names));
+    blocks.push(head(model, Plan::new(&names, cut)));
     Ok(blocks)
 }
 
-fn embedding(model: &Transformer, names: &Names) -> Block {
-    let hidden = model.hidden as usize;
-    let mut plan = Plan::new(names, Slice::WHOLE);
-    let table = plan.whole(names.embedding(), &[model.vocab as usize, hidden], Kind::Embedding);
+fn embedding(model: &Transformer, mut plan: Plan<'_>) -> Block {
+    let (hidden, names) = (model.hidden as usize, plan.names);
+    let table = plan.of_stream(names.embedding(), &[model.vocab as usize, hidden], Kind::Embedding);
     let positions = match model.positions {
         Positions::Learned { count } => {
             plan.align();
-            Some(plan.whole(names.positions(), &[count as usize, hidden], Kind::Embedding))
+            Some(plan.of_stream(names.positions(), &[count as usize, hidden], Kind::Embedding))
         }
         _ => None,
     };
     plan.into_block("embedding".into(), Parts::Embedding(EmbeddingParts { table, positions }))
 }
 
-fn head(model: &Transformer, names: &Names) -> Block {
-    let hidden = model.hidden as usize;
-    let mut plan = Plan::new(names, Slice::WHOLE);
+fn head(model: &Transformer, mut plan: Plan<'_>) -> Block {
+    let (hidden, names) = (model.hidden as usize, plan.names);
     let norm = plan.norm(model.norm, names.final_norm(), hidden);
     plan.align();
     let weight = (!model.has_tied_embeddings)
-        .then(|| plan.whole(names.head(), &[model.vocab as usize, hidden], Kind::Matrix));
+        .then(|| plan.of_stream(names.head(), &[model.vocab as usize, hidden], Kind::Matrix));
     plan.into_block("head".into(), Parts::Head(HeadParts { norm, weight }))
 }
 
@@ -221,23 +254,43 @@ fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut p
 /// A block under construction. Sizes that its functions take are those of the whole.
 struct Plan<'a> {
     names: &'a Names,
-    slice: Slice,
+    cut: &'a Cut,
     tensors: Vec<Tensor>,
     len: usize,
+    sections: Vec<Section>,
+    elsewhere: Vec<String>,
 }
 
 impl<'a> Plan<'a> {
-    fn new(names: &'a Names, slice: Slice) -> Self {
-        Self { names, slice, tensors: Vec::new(), len: 0 }
+    fn new(names: &'a Names, cut: &'a Cut) -> Self {
+        let (tensors, sections, elsewhere) = (Vec::new(), Vec::new(), Vec::new());
+        Self { names, cut, tensors, len: 0, sections, elsewhere }
     }
 
     fn align(&mut self) {
         self.len = self.len.next_multiple_of(ALIGNMENT);
     }
 
+    /// Ends a section after what was planned so far.
+    fn end_section(&mut self, is_expert: bool) {
+        let start = self.sections.last().map_or(0, |section| section.range.end);
+        self.len = self.len.next_multiple_of(common_multiple(self.cut.unit));
+        if self.len > start {
+            self.sections.push(Section { range: start..self.len, is_expert });
+        }
+    }
+
     fn into_block(mut self, name: String, parts: Parts) -> Block {
-        self.align();
-        Block { name, tensors: self.tensors, len: self.len, parts }
+        self.end_section(false);
+        let Self { tensors, len, sections, elsewhere, .. } = self;
+        Block { name, tensors, len, sections, elsewhere, parts }
+    }
+
+    /// A tensor that is whole on every rank and works on rows of the residual stream.
+    fn of_stream(&mut self, name: String, shape: &[usize], kind: Kind) -> Range<usize> {
+        let range = self.whole(name, shape, kind);
+        self.tensors.last_mut().expect("just pushed").is_partial = self.cut.has_cut_rows;
+        range
     }
 
     /// A tensor that every rank has as a whole.
@@ -258,17 +311,18 @@ impl<'a> Plan<'a> {
         let len = rows.iter().map(Range::len).sum::<usize>() * columns.len();
         let range = self.len..self.len + len;
         self.len = range.end;
-        let is_transposed = false;
-        self.tensors.push(Tensor { name, shape, kind, is_transposed, range: range.clone(), rows, columns });
+        let (is_transposed, is_partial) = (false, false);
+        let at = range.clone();
+        self.tensors.push(Tensor { name, shape, kind, is_transposed, range: at, rows, columns, is_partial });
         range
     }
 
     fn norm(&mut self, norm: Norm, name: String, width: usize) -> NormParts {
         self.align();
-        let weight = self.whole(format!("{name}.weight"), &[width], Kind::Norm);
+        let weight = self.of_stream(format!("{name}.weight"), &[width], Kind::Norm);
         self.align();
         let bias =
-            (norm == Norm::LayerNorm).then(|| self.whole(format!("{name}.bias"), &[width], Kind::Bias));
+            (norm == Norm::LayerNorm).then(|| self.of_stream(format!("{name}.bias"), &[width], Kind::Bias));
         NormParts { weight, bias }
     }
 
@@ -276,7 +330,7 @@ impl<'a> Plan<'a> {
     fn rows(&self, sections: &[usize], kind: Kind) -> Vec<Range<usize>> {
         let mut start = 0;
         let mut section = |len: &usize| {
-            let share = if kind == Kind::Residual { 0..*len } else { self.slice.share(*len) };
+            let share = if kind == Kind::Residual { 0..*len } else { self.cut.tensor.of(*len) };
             start += len;
             start - len + share.start..start - len + share.end
         };
@@ -285,7 +339,7 @@ impl<'a> Plan<'a> {
 
     fn matrix(&mut self, name: String, sections: &[usize], inputs: usize, kind: Kind) {
         let outputs = sections.iter().sum();
-        let columns = if kind == Kind::Residual { self.slice.share(inputs) } else { 0..inputs };
+        let columns = if kind == Kind::Residual { self.cut.tensor.of(inputs) } else { 0..inputs };
         let rows = self.rows(sections, kind);
         self.tensor(name, vec![outputs, inputs], kind, rows, columns);
     }
@@ -348,16 +402,56 @@ impl<'a> Plan<'a> {
         let first: Vec<_> = gate.into_iter().chain([stems.up]).map(|stem| (stem, vec![width])).collect();
         let gate_up = self.linears(&first, hidden, dense.has_bias, Kind::Matrix);
         let down = self.linears(&[(stems.down, vec![hidden])], width, dense.has_bias, Kind::Residual);
-        DenseParts { width: width / self.slice.degree, is_gated: dense.is_gated, gate_up, down }
+        DenseParts { width: width / self.cut.tensor.degree, is_gated: dense.is_gated, gate_up, down }
     }
 
+    /// The routed experts lie behind everything else.
     fn mixture(&mut self, mixture: &Mixture, hidden: usize, index: usize) -> MixtureParts {
         let (experts, width) = (mixture.experts as usize, mixture.expert.width as usize);
         self.align();
         let router = self.whole(self.names.router(index), &[experts, hidden], Kind::Matrix);
+        let shared = mixture.shared.map(|shared| self.dense(&shared, hidden, self.names.shared(index)));
+        self.align();
+        let shared_gate = mixture
+            .has_shared_gate
+            .then(|| self.whole(self.names.shared_gate(index), &[1, hidden], Kind::Matrix));
+        let (here, is_cut) = (self.cut.experts.of(experts), !self.cut.experts.is_whole());
+        if is_cut {
+            self.end_section(false);
+        }
+        let [gate_up, down] = self.experts(here.clone(), width, hidden, index);
+        if is_cut {
+            self.end_section(true);
+        }
+        for expert in (0..experts).filter(|expert| !here.contains(expert)) {
+            let MlpNames { gate, up, down } = self.names.expert(index, expert);
+            let stems = gate.into_iter().chain([up, down]);
+            self.elsewhere.extend(stems.map(|stem| format!("{stem}.weight")));
+        }
+        MixtureParts {
+            experts,
+            here: here.len(),
+            per_token: mixture.per_token as usize,
+            width: width / self.cut.tensor.degree,
+            router,
+            gate_up,
+            down,
+            shared,
+            shared_gate,
+        }
+    }
+
+    /// The first and the second product of some routed experts.
+    fn experts(
+        &mut self,
+        here: Range<usize>,
+        width: usize,
+        hidden: usize,
+        index: usize,
+    ) -> [Range<usize>; 2] {
         self.align();
         let start = self.len;
-        for expert in 0..experts {
+        for expert in here.clone() {
             let stems = self.names.expert(index, expert);
             let gate = stems.gate.expect("experts of known families are gated");
             self.matrix(format!("{gate}.weight"), &[width], hidden, Kind::Matrix);
@@ -366,26 +460,11 @@ impl<'a> Plan<'a> {
         let gate_up = start..self.len;
         self.align();
         let start = self.len;
-        for expert in 0..experts {
+        for expert in here {
             let stem = self.names.expert(index, expert).down;
             self.matrix(format!("{stem}.weight"), &[hidden], width, Kind::Residual);
         }
-        let down = start..self.len;
-        let shared = mixture.shared.map(|shared| self.dense(&shared, hidden, self.names.shared(index)));
-        self.align();
-        let shared_gate = mixture
-            .has_shared_gate
-            .then(|| self.whole(self.names.shared_gate(index), &[1, hidden], Kind::Matrix));
-        MixtureParts {
-            experts,
-            per_token: mixture.per_token as usize,
-            width: width / self.slice.degree,
-            router,
-            gate_up,
-            down,
-            shared,
-            shared_gate,
-        }
+        [gate_up, start..self.len]
     }
 }
 

@@ -15,7 +15,7 @@ use bedplate_transformer::workspace::{
 
 use crate::Network;
 
-/// How many tokens a workspace holds.
+/// How many tokens a micro-batch has, over all ranks that share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct WorkspaceShape {
     /// Sequences of a micro-batch.
@@ -129,6 +129,9 @@ impl<E: Element> Workspace<E> {
         in_flight: usize,
         shape: WorkspaceShape,
     ) -> Self {
+        network
+            .check_shape(&shape)
+            .expect("the network cuts these micro-batches evenly: Network::check_shape");
         let model = &network.architecture().transformer;
         let layers: Vec<Widths> = network.layers(&blocks).map(|layer| layer.widths).collect();
         let reaches = model.reaches();
@@ -144,7 +147,7 @@ impl<E: Element> Workspace<E> {
             has_gradients: shape.has_gradients,
             has_embedding: blocks.start == 0,
             has_head: blocks.end == network.blocks().len(),
-            is_sliced: network.slice().degree > 1,
+            ranks: network.part().ranks(),
         };
         let bytes = Cell::new(0);
         let make = Make {

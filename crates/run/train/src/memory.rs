@@ -5,7 +5,7 @@ use std::fmt;
 
 use bedplate_network::Network;
 use bedplate_transformer::Transformer;
-use bedplate_transformer::workspace::{Make, Recompute, Rooms, Stage, Widths, packed};
+use bedplate_transformer::workspace::{Make, Ranks, Recompute, Rooms, Stage, Widths, packed};
 use bedplate_units::Bytes;
 
 use crate::adapter;
@@ -152,7 +152,7 @@ fn workspace(
         has_gradients,
         has_embedding: true,
         has_head: true,
-        is_sliced: false,
+        ranks: Ranks::ONE,
     };
     let total = Cell::new(0.0);
     let add = |bytes: f64| -> usize {

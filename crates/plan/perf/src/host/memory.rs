@@ -3,7 +3,7 @@
 use std::cell::Cell;
 
 use bedplate_layout::Recompute;
-use bedplate_transformer::workspace::{self, Make, Rooms, Stage};
+use bedplate_transformer::workspace::{self, Make, Ranks, Rooms, Stage};
 use bedplate_units::Bytes;
 
 use super::{Host, WIDE, element_bytes};
@@ -52,7 +52,7 @@ impl Host {
             has_gradients: true,
             has_embedding: true,
             has_head: true,
-            is_sliced: false,
+            ranks: Ranks::ONE,
         }
     }
 

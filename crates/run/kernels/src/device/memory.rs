@@ -153,6 +153,15 @@ impl<'a, E> View<'a, E> {
         Self { address: self.address + range.start * size_of::<E>(), len: range.len(), ..self }
     }
 
+    /// The same memory as bytes, for transports, which move numbers whatever they mean.
+    pub fn bytes(self) -> View<'a, u8>
+    where
+        E: Value,
+    {
+        let len = self.len * size_of::<E>();
+        View { place: self.place, address: self.address, len, numbers: PhantomData }
+    }
+
     /// `rows x columns`, one row after the other. Panics when the view has another size.
     pub fn matrix(self, rows: usize, columns: usize) -> Matrix<'a, E> {
         Rows::new(self, rows, columns)
@@ -191,6 +200,14 @@ impl<'a, E> ViewMut<'a, E> {
     pub fn split_at(self, middle: usize) -> (Self, Self) {
         let right = self.again().range(middle..self.len());
         (self.range(0..middle), right)
+    }
+
+    /// The same memory as bytes; all bits are a valid value of any format.
+    pub fn bytes(self) -> ViewMut<'a, u8>
+    where
+        E: Value,
+    {
+        ViewMut(self.0.bytes(), PhantomData)
     }
 
     /// `rows x columns`, one row after the other. Panics when the view has another size.
