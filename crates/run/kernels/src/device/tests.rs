@@ -18,6 +18,20 @@ fn numbers_that_are_written_are_read_again() {
 }
 
 #[test]
+fn numbers_are_bytes_to_transports() {
+    let device = Device::apart(1);
+    let mut numbers = device.zeros::<f32>(3);
+    let mut bytes = [0; 4];
+    device.write(numbers.view_mut(), &[0.0, 1.5, 0.0]);
+    device.read(numbers.view().bytes().range(4..8), &mut bytes);
+    assert_eq!(bytes, 1.5f32.to_ne_bytes());
+    device.write(numbers.view_mut().bytes().range(8..12), &bytes);
+    let mut read = [0.0; 3];
+    device.read(numbers.view(), &mut read);
+    assert_eq!(read, [0.0, 1.5, 1.5]);
+}
+
+#[test]
 #[should_panic(expected = "this view belongs to another device")]
 fn a_view_of_another_device_is_refused() {
     let (host, apart) = (Device::cpu(1), Device::apart(1));
