@@ -125,6 +125,11 @@ impl Widths {
         (self.heads + self.kv_heads) * self.head_dim
     }
 
+    /// Columns of keys and values.
+    pub fn keys_values(&self) -> usize {
+        2 * self.kv_heads * self.head_dim
+    }
+
     /// Gate and up of all experts that a token visits.
     pub fn expert_gate_up(&self) -> usize {
         2 * self.expert_activated()
@@ -156,91 +161,140 @@ macro_rules! rooms {
 
 rooms! {
     /// What a layer's backward pass needs of its forward pass and is costly to make again: products and attention.
-    Kept(rows: usize, w: &Widths) {
-        inverse_attention: wide[2 * rows],
+    Kept(stage: &Stage<'_>, w: &Widths) {
+        inverse_attention: wide[2 * stage.own_rows()],
         /// Queries and keys before their norms.
-        unnormed: element[rows * w.unnormed],
-        query_inverses: wide[if w.unnormed > 0 { rows * w.heads } else { 0 }],
-        key_inverses: wide[if w.unnormed > 0 { rows * w.kv_heads } else { 0 }],
-        qkv: element[rows * w.qkv],
-        attended: element[rows * w.attended],
-        log_sums: wide[rows * w.heads],
+        unnormed: element[stage.rows * w.unnormed],
+        query_inverses: wide[if w.unnormed > 0 { stage.rows * w.heads } else { 0 }],
+        key_inverses: wide[if w.unnormed > 0 { stage.rows * w.kv_heads } else { 0 }],
+        qkv: element[stage.rows * w.qkv],
+        attended: element[stage.rows * w.attended],
+        log_sums: wide[stage.rows * w.heads],
         /// The residual stream between attention and MLP.
-        middle: element[rows * w.hidden],
-        inverse_mlp: wide[2 * rows],
+        middle: element[stage.own_rows() * w.hidden],
+        inverse_mlp: wide[2 * stage.own_rows()],
         /// Of a dense MLP or of the shared expert.
-        gate_up: element[rows * w.gate_up],
-        router_logits: wide[rows * w.experts],
-        probabilities: wide[rows * w.experts],
-        experts: index[rows * w.choices],
-        choice_weights: wide[rows * w.choices],
-        order: index[rows * w.choices],
-        slots: index[rows * w.choices],
+        gate_up: element[stage.rows * w.gate_up],
+        router_logits: wide[stage.rows * w.experts],
+        probabilities: wide[stage.rows * w.experts],
+        experts: index[stage.rows * w.choices],
+        choice_weights: wide[stage.rows * w.choices],
+        order: index[stage.rows * w.choices],
+        slots: index[stage.rows * w.choices],
         offsets: index[if w.experts > 0 { w.experts + 1 } else { 0 }],
-        expert_gate_up: element[rows * w.expert_gate_up()],
-        expert_outputs: element[rows * w.choices * w.hidden],
-        shared_outputs: element[rows * w.shared * w.hidden],
-        shared_logits: wide[rows * w.shared],
+        expert_gate_up: element[stage.visits(w) * 2 * w.expert],
+        expert_outputs: element[stage.rows * w.choices * w.hidden],
+        shared_outputs: element[stage.rows * w.shared * w.hidden],
+        shared_logits: wide[stage.rows * w.shared],
+        /// How many rows come from each rank to each expert that is here.
+        arrivals: index[stage.if_experts_are_cut(w.experts)],
+        visit_offsets: index[stage.if_experts_are_cut(if w.experts > 0 { stage.experts_here(w) + 1 } else { 0 })],
+        /// Which row, of those that came, visits an expert in a place of the order by expert; and the place of each row.
+        visit_order: index[stage.if_experts_are_cut(stage.visits(w))],
+        visit_slots: index[stage.if_experts_are_cut(stage.visits(w))],
     }
 
     /// The rest of what it needs: norms and activations.
-    Cheap(rows: usize, w: &Widths) {
-        before_attention: element[rows * w.hidden],
-        before_mlp: element[rows * w.hidden],
-        activated: element[rows * w.activated],
-        /// Tokens in the order of their experts.
-        gathered: element[rows * w.choices * w.hidden],
-        expert_activated: element[rows * w.expert_activated()],
+    Cheap(stage: &Stage<'_>, w: &Widths) {
+        before_attention: element[stage.own_rows() * w.hidden],
+        before_mlp: element[stage.own_rows() * w.hidden],
+        activated: element[stage.rows * w.activated],
+        /// Tokens in the order of the experts that are here.
+        gathered: element[stage.visits(w) * w.hidden],
+        expert_activated: element[stage.visits(w) * w.expert],
     }
 
     /// Gradients that are passed from block to block, and through a layer's norms.
-    StreamGradients(rows: usize, hidden: usize) {
+    StreamGradients(stage: &Stage<'_>) {
         /// Of the residual stream; turned in place from the gradient of a block's output into that of its input.
-        stream: element[rows * hidden],
-        normed: element[rows * hidden],
+        stream: element[stage.own_rows() * stage.hidden],
+        normed: element[stage.own_rows() * stage.hidden],
     }
 
     /// Gradients of what one layer computes inside.
-    InnerGradients(rows: usize, w: &Widths) {
-        attended: element[rows * w.attended],
-        qkv: element[rows * w.qkv],
-        activated: element[rows * w.activated],
-        gate_up: element[rows * w.gate_up],
-        expert_outputs: element[rows * w.choices * w.hidden],
-        expert_activated: element[rows * w.expert_activated()],
-        expert_gate_up: element[rows * w.expert_gate_up()],
-        gathered: element[rows * w.choices * w.hidden],
-        choice_weights: wide[rows * w.choices],
-        router_logits: wide[rows * w.experts],
-        shared_outputs: element[rows * w.shared * w.hidden],
-        shared_logits: wide[rows * w.shared],
+    InnerGradients(stage: &Stage<'_>, w: &Widths) {
+        attended: element[stage.rows * w.attended],
+        qkv: element[stage.rows * w.qkv],
+        activated: element[stage.rows * w.activated],
+        gate_up: element[stage.rows * w.gate_up],
+        expert_outputs: element[stage.rows * w.choices * w.hidden],
+        expert_activated: element[stage.visits(w) * w.expert],
+        expert_gate_up: element[stage.visits(w) * 2 * w.expert],
+        gathered: element[stage.visits(w) * w.hidden],
+        choice_weights: wide[stage.rows * w.choices],
+        router_logits: wide[stage.rows * w.experts],
+        shared_outputs: element[stage.rows * w.shared * w.hidden],
+        shared_logits: wide[stage.rows * w.shared],
     }
 
     /// Sums that a rank of a tensor-parallel group has only its share of.
-    Partial(rows: usize, w: &Widths) {
+    Partial(stage: &Stage<'_>, w: &Widths) {
         /// Of a product whose inputs are cut over ranks, or of the gradient of one whose outputs are.
-        sums: wide[rows * w.hidden],
+        sums: wide[stage.rows * w.hidden],
+        /// The same of own rows, added up, where rows are cut.
+        own_sums: wide[stage.if_rows_are_cut(stage.own_rows() * w.hidden)],
         /// Gradients of the norms over heads.
         head_norms: wide[if w.unnormed > 0 { 2 * w.head_dim } else { 0 }],
     }
 
-    Head(rows: usize, stage: &Stage<'_>) {
-        normed: element[rows * stage.hidden],
-        inverses: wide[2 * rows],
+    /// Rows of all tensor ranks, gathered where each has its own.
+    Gathered(stage: &Stage<'_>) {
+        /// A normed input.
+        normed: element[stage.if_rows_are_cut(stage.rows * stage.hidden)],
+        /// The gradient of the residual stream.
+        gradient: element[stage.if_rows_are_cut(if stage.has_gradients { stage.rows * stage.hidden } else { 0 })],
+    }
+
+    /// Tokens on their way to experts of other ranks and back.
+    Travel(stage: &Stage<'_>, w: &Widths) {
+        /// Rows for each expert, to be sent.
+        counts: index[w.experts],
+        /// In the order of all experts, as a rank sends them.
+        leaving: element[stage.rows * w.choices * w.hidden],
+        /// In the order of the ranks they come from.
+        arrived: element[stage.visits(w) * w.hidden],
+        /// What experts give for them, or gradients of that, in the order of the experts.
+        visiting: element[stage.visits(w) * w.hidden],
+    }
+
+    /// Keys and values that go round the ranks of a context group, and what each adds to attention.
+    Ring(stage: &Stage<'_>, w: &Widths) {
+        here: element[stage.rows * w.keys_values()],
+        incoming: element[stage.rows * w.keys_values()],
+        /// Of the queries over one rank's keys; also the gradient of queries.
+        attended: element[stage.rows * w.attended],
+        log_sums: wide[stage.rows * w.heads],
+        /// Over all ranks so far.
+        sums: wide[stage.rows * w.attended],
+    }
+
+    /// The gradients of keys and values that go round with them.
+    RingGradients(stage: &Stage<'_>, w: &Widths) {
+        /// What this rank's queries add.
+        own: element[stage.rows * w.keys_values()],
+        here: wide[stage.rows * w.keys_values()],
+        incoming: wide[stage.rows * w.keys_values()],
+    }
+
+    Head(stage: &Stage<'_>) {
+        normed: element[stage.own_rows() * stage.hidden],
+        inverses: wide[2 * stage.own_rows()],
         /// Of some rows at a time.
-        logits: wide[logits_at_once(stage.vocab, rows) * stage.vocab],
-        losses: wide[rows],
+        logits: wide[logits_at_once(stage.vocab, stage.own_rows()) * stage.vocab],
+        losses: wide[stage.own_rows()],
     }
 
     /// A micro-batch as data gives it, and where its tokens go.
-    Given(rows: usize, stage: &Stage<'_>) {
-        tokens: index[if stage.has_embedding { rows } else { 0 }],
-        targets: index[if stage.has_head { rows } else { 0 }],
-        positions: index[rows],
+    Given(stage: &Stage<'_>) {
+        tokens: index[if stage.has_embedding { stage.rows } else { 0 }],
+        targets: index[if stage.has_head { stage.rows } else { 0 }],
+        positions: index[stage.rows],
         /// 1 for each token of a mixture that is not padding.
-        counted: index[if stage.experts() > 0 { rows } else { 0 }],
+        counted: index[if stage.experts() > 0 { stage.rows } else { 0 }],
         /// The share of choices that each expert has in each layer of the model.
         shares: wide[stage.model_layers * stage.experts()],
+        /// A position behind all keys, for queries over an earlier rank's.
+        behind: index[if stage.ranks.context > 1 { 1 } else { 0 }],
     }
 }
 
@@ -248,6 +302,29 @@ impl Stage<'_> {
     /// Experts of a layer, at most.
     pub fn experts(&self) -> usize {
         self.layers.iter().map(|layer| layer.experts).max().unwrap_or(0)
+    }
+
+    /// Rows whose residual stream a rank has.
+    pub fn own_rows(&self) -> usize {
+        if self.ranks.has_cut_rows { self.rows / self.ranks.tensor } else { self.rows }
+    }
+
+    /// Routed experts of a layer that a rank has.
+    pub fn experts_here(&self, widths: &Widths) -> usize {
+        widths.experts / self.ranks.experts
+    }
+
+    /// Rows that visit the experts of a rank, at most: no token is dropped, so all ranks' tokens may come, each once to an expert.
+    pub fn visits(&self, widths: &Widths) -> usize {
+        widths.choices.min(self.experts_here(widths)) * self.rows * self.ranks.experts
+    }
+
+    fn if_rows_are_cut(&self, len: usize) -> usize {
+        if self.ranks.has_cut_rows { len } else { 0 }
+    }
+
+    fn if_experts_are_cut(&self, len: usize) -> usize {
+        if self.ranks.experts > 1 { len } else { 0 }
     }
 }
 
@@ -301,7 +378,7 @@ pub struct Rooms<H: Hold> {
 /// What a micro-batch has for itself.
 pub struct BatchRoom<H: Hold> {
     pub given: Given<H>,
-    /// First keys that the queries see, for each reach.
+    /// First keys that the queries see, for each reach: among those of each rank of the context group in turn.
     pub first_keys: Vec<H::Index>,
     /// The residual stream before each layer, and after the last.
     pub streams: Vec<H::Element>,
@@ -318,12 +395,16 @@ pub struct SharedRoom<H: Hold> {
     pub gradients: Option<StreamGradients<H>>,
     pub inner: Option<InnerGradients<H>>,
     pub partial: Option<Partial<H>>,
+    pub gathered: Gathered<H>,
+    pub travel: Option<Travel<H>>,
+    pub ring: Option<Ring<H>>,
+    pub ring_gradients: Option<RingGradients<H>>,
     pub head: Option<Head<H>>,
 }
 
 impl<H: Hold> Rooms<H> {
     pub fn new(make: &Make<'_, H>, stage: &Stage<'_>) -> Self {
-        let Stage { rows, layers, .. } = *stage;
+        let Stage { layers, ranks, .. } = *stage;
         let widest = Widths { hidden: stage.hidden, ..Widths::default() };
         let widest = layers.iter().fold(widest, |widest, layer| widest.max(*layer));
         let (own_kept, own_cheap) = match stage.recompute {
@@ -336,21 +417,27 @@ impl<H: Hold> Rooms<H> {
         let shared = |is_own: bool| if is_own { None } else { Some(&widest) };
         let streams = if stage.has_gradients { layers.len() + 1 } else { 2 };
         let batch = |_| BatchRoom {
-            given: Given::new(make, rows, stage),
-            first_keys: (0..stage.reaches).map(|_| (make.index)(rows)).collect(),
-            streams: (0..streams).map(|_| (make.element)(rows * stage.hidden)).collect(),
-            kept: own(own_kept).iter().map(|widths| Kept::new(make, rows, widths)).collect(),
-            cheap: own(own_cheap).iter().map(|widths| Cheap::new(make, rows, widths)).collect(),
+            given: Given::new(make, stage),
+            first_keys: (0..stage.reaches).map(|_| (make.index)(stage.rows * ranks.context)).collect(),
+            streams: (0..streams).map(|_| (make.element)(stage.own_rows() * stage.hidden)).collect(),
+            kept: own(own_kept).iter().map(|widths| Kept::new(make, stage, widths)).collect(),
+            cheap: own(own_cheap).iter().map(|widths| Cheap::new(make, stage, widths)).collect(),
         };
+        let has_ring = ranks.context > 1;
         Self {
             batches: (0..stage.in_flight).map(batch).collect(),
             shared: SharedRoom {
-                kept: shared(own_kept).into_iter().map(|widths| Kept::new(make, rows, widths)).collect(),
-                cheap: shared(own_cheap).into_iter().map(|widths| Cheap::new(make, rows, widths)).collect(),
-                gradients: stage.has_gradients.then(|| StreamGradients::new(make, rows, stage.hidden)),
-                inner: stage.has_gradients.then(|| InnerGradients::new(make, rows, &widest)),
-                partial: (stage.ranks.tensor > 1).then(|| Partial::new(make, rows, &widest)),
-                head: stage.has_head.then(|| Head::new(make, rows, stage)),
+                kept: shared(own_kept).into_iter().map(|widths| Kept::new(make, stage, widths)).collect(),
+                cheap: shared(own_cheap).into_iter().map(|widths| Cheap::new(make, stage, widths)).collect(),
+                gradients: stage.has_gradients.then(|| StreamGradients::new(make, stage)),
+                inner: stage.has_gradients.then(|| InnerGradients::new(make, stage, &widest)),
+                partial: (ranks.tensor > 1).then(|| Partial::new(make, stage, &widest)),
+                gathered: Gathered::new(make, stage),
+                travel: (ranks.experts > 1).then(|| Travel::new(make, stage, &widest)),
+                ring: has_ring.then(|| Ring::new(make, stage, &widest)),
+                ring_gradients: (has_ring && stage.has_gradients)
+                    .then(|| RingGradients::new(make, stage, &widest)),
+                head: stage.has_head.then(|| Head::new(make, stage)),
             },
         }
     }
@@ -360,13 +447,14 @@ impl<H: Hold> Rooms<H> {
 pub fn packed(stage: &Stage<'_>) -> f64 {
     let (rows, hidden) = (stage.rows as f64, stage.hidden as f64);
     let product = |rows: f64, outputs: f64, inputs: f64| inputs * outputs.max(rows);
-    let head = product(logits_at_once(stage.vocab, stage.rows) as f64, stage.vocab as f64, hidden);
+    let head = product(logits_at_once(stage.vocab, stage.own_rows()) as f64, stage.vocab as f64, hidden);
     let layer = |widths: &Widths| {
         let dense = product(rows, (widths.qkv as f64).max(widths.gate_up as f64), hidden);
         let output = product(rows, hidden, widths.attended as f64);
-        // Slots are spread evenly over experts, of which few are visited where there are few slots.
+        // Slots are spread evenly over experts, of which few are visited where there are few slots. Ranks that share the experts
+        // also send each other their slots.
         let slots = rows * widths.choices as f64;
-        let per_expert = (slots / (widths.experts as f64).max(1.0)).max(1.0);
+        let per_expert = (slots / (stage.experts_here(widths) as f64).max(1.0)).max(1.0);
         let (groups, expert) = (slots / per_expert, widths.expert as f64);
         let up = groups * product(per_expert, 2.0 * expert, hidden);
         let down = groups * product(per_expert, hidden, expert);

@@ -5,7 +5,7 @@ use bedplate_kernels::{Device, Element, HeadGradients, Put, View, ViewMut};
 use crate::norm;
 use crate::table::{EmbeddingParts, HeadParts, Parts};
 use crate::workspace::{HAS_GRADIENTS, HeadRoom, Room};
-use crate::{Network, Weights};
+use crate::{Among, Network, Weights};
 
 /// What the head computes with.
 #[derive(Debug, Clone, Copy)]
@@ -152,7 +152,8 @@ impl Network {
         device.sum(head.losses.view())
     }
 
-    /// The logits of one row, after [`Network::forward`].
+    /// The logits of one row of the whole micro-batch, after [`Network::forward`]. All ranks that share the micro-batch ask for the
+    /// same row, and all get them.
     pub fn logits<E: Element>(
         &self,
         device: &Device,
@@ -161,12 +162,24 @@ impl Network {
         row: usize,
         logits: &mut [f32],
     ) {
+        let own = room.here.find_own(row);
         let HeadRoom { stream, head, .. } = &mut self.normed_head(device, weights.own, room);
         let (_, hidden) = stream.shape();
-        let row = head.normed.range(row * hidden..(row + 1) * hidden).matrix(1, hidden);
-        let vocab = logits.len();
-        let out = head.logits.range_mut(0..vocab).matrix(1, vocab);
-        device.linear(row, weights.matrix(self.head_parts()), None, None, out);
-        device.read(head.logits.range(0..vocab), logits);
+        let mut out = head.logits.range_mut(0..logits.len());
+        match own {
+            None => device.fill(out.reborrow(), 0.0),
+            Some(row) => {
+                let row = head.normed.range(row * hidden..(row + 1) * hidden).matrix(1, hidden);
+                let out = out.reborrow().matrix(1, logits.len());
+                device.linear(row, weights.matrix(self.head_parts()), None, None, out);
+            }
+        }
+        if let Some(peers) = self.peers().filter(|_| self.part().has_cut_rows) {
+            peers.sum(device, Among::Tensor, out.reborrow());
+        }
+        if let Some(peers) = self.peers().filter(|_| !self.part().context.is_whole()) {
+            peers.sum(device, Among::Context, out.reborrow());
+        }
+        device.read(out.view(), logits);
     }
 }

@@ -8,8 +8,11 @@
 //!
 //! This crate does not know optimizers, requests, transports or where tokens come from.
 
+mod attention;
 mod cut;
+mod dense;
 mod error;
+mod experts;
 mod head;
 mod initialise;
 mod layer;

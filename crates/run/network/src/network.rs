@@ -27,7 +27,7 @@ pub struct Network {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NonFinite {
     pub block: String,
-    /// Row of the micro-batch.
+    /// Row of what the rank was given of the micro-batch.
     pub row: usize,
 }
 
@@ -46,8 +46,8 @@ impl Network {
         peers: Box<dyn Peers>,
     ) -> Result<Self, NetworkError> {
         let part = Cut { has_cut_rows: part.has_cut_rows && !part.tensor.is_whole(), ..part };
-        if part.has_cut_rows || !part.context.is_whole() || !part.experts.is_whole() {
-            let feature = "networks cut by sequence, context or expert parallelism".into();
+        if !part.context.is_whole() {
+            let feature = "networks cut by context parallelism".into();
             return Err(NetworkError::Unsupported { feature });
         }
         Self::build(device, architecture, longest, part, (!part.is_whole()).then_some(peers))
@@ -259,16 +259,16 @@ impl Network {
         weights: View<'_, E>,
         room: &mut Room<'_, E>,
     ) {
-        let (rows, hidden) = (room.shape.rows(), self.hidden());
+        let (own, hidden) = (room.here.own.clone(), self.hidden());
         let table = weights.range(parts.table.clone());
-        let mut stream = room.batch.streams[0].view_mut().matrix(rows, hidden);
+        let mut stream = room.batch.streams[0].view_mut().matrix(own.len(), hidden);
         let given = &room.batch.given;
         let table = table.matrix(table.len() / hidden, hidden);
-        device.embedding(given.tokens.view(), table, Put::Replace, stream.reborrow());
+        device.embedding(given.tokens.range(own.clone()), table, Put::Replace, stream.reborrow());
         if let Some(positions) = &parts.positions {
             let table = weights.range(positions.clone());
             let table = table.matrix(table.len() / hidden, hidden);
-            device.embedding(given.positions.view(), table, Put::Add, stream);
+            device.embedding(given.positions.range(own), table, Put::Add, stream);
         }
     }
 
@@ -279,15 +279,16 @@ impl Network {
         room: &mut Room<'_, E>,
         mut gradient: ViewMut<'_, f32>,
     ) {
-        let (rows, hidden) = (room.shape.rows(), self.hidden());
-        let stream = room.shared.gradients.as_ref().expect(HAS_GRADIENTS).stream.view().matrix(rows, hidden);
+        let (own, hidden) = (room.here.own.clone(), self.hidden());
+        let stream = &room.shared.gradients.as_ref().expect(HAS_GRADIENTS).stream;
+        let stream = stream.view().matrix(own.len(), hidden);
         let mut add = |indices, range: &Range<usize>| {
             let table = gradient.reborrow().range(range.clone());
             device.embedding_backward(indices, stream, table.matrix(range.len() / hidden, hidden));
         };
-        add(room.batch.given.tokens.view(), &parts.table);
+        add(room.batch.given.tokens.range(own.clone()), &parts.table);
         if let Some(positions) = &parts.positions {
-            add(room.batch.given.positions.view(), positions);
+            add(room.batch.given.positions.range(own), positions);
         }
     }
 
@@ -301,7 +302,7 @@ impl Network {
         room: &'a mut Room<'_, E>,
         balance: f32,
     ) -> (LayerRun<'a, E>, LayerRoom<'a, E>) {
-        let (rows, sequence) = (room.shape.rows(), room.shape.sequence);
+        let (rows, own_rows, sequence) = (room.here.rows, room.here.own.len(), room.shape.sequence);
         let room = room.layer(index, parts.reach);
         let (positions, first_keys) = (room.positions, room.first_keys);
         let (network, layer) = (self, index - 1);
@@ -312,6 +313,7 @@ impl Network {
             layer,
             weights,
             rows,
+            own_rows,
             sequence,
             positions,
             first_keys,
@@ -320,21 +322,34 @@ impl Network {
         (run, room)
     }
 
-    /// The first block after whose forward pass a number is not finite. Computes the room's micro-batch again.
+    /// The first block after whose forward pass a number is not finite. Computes the room's micro-batch again, with all ranks that
+    /// share it; each looks at its own rows.
     pub fn find_non_finite<E: Element>(
         &self,
         device: &Device,
         weights: &Weights<E>,
         room: &mut Room<'_, E>,
     ) -> Option<NonFinite> {
+        let (first, mut found) = (room.here.own.start, None);
         for index in self.before_head(room) {
             self.forward_block(device, index, weights.block(index), room);
-            if let Some(at) = device.first_non_finite(room.stream_before(index + 1).view()) {
-                return Some(NonFinite { block: self.blocks[index].name.clone(), row: at / self.hidden() });
+            let at = device.first_non_finite(room.stream_before(index + 1).view());
+            let here = at.map(|at| self.non_finite(index, first + at / self.hidden()));
+            found = found.or(here);
+            // Other ranks may have found nothing and need this one to go on.
+            if found.is_some() && self.part.is_whole() {
+                return found;
             }
+        }
+        if found.is_some() {
+            return found;
         }
         self.head_loss(device, self.head_weights(weights), room);
         let at = device.first_non_finite(room.head(self.hidden()).head.losses.view())?;
-        Some(NonFinite { block: self.blocks.last().expect("a network has a head").name.clone(), row: at })
+        Some(self.non_finite(self.blocks.len() - 1, first + at))
+    }
+
+    fn non_finite(&self, block: usize, row: usize) -> NonFinite {
+        NonFinite { block: self.blocks[block].name.clone(), row }
     }
 }

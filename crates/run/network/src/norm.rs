@@ -75,7 +75,7 @@ impl<E: Element> LayerRun<'_, E> {
         output: &mut Buffer<E>,
         statistics: &mut Buffer<f32>,
     ) {
-        let (input, output) = (self.matrix(input, self.hidden()), self.matrix_mut(output, self.hidden()));
+        let (input, output) = (self.own(input, self.hidden()), self.own_mut(output, self.hidden()));
         forward(self.device, self.network.architecture(), parts, self.weights, input, output, statistics);
     }
 
@@ -93,11 +93,11 @@ impl<E: Element> LayerRun<'_, E> {
             self.device,
             parts,
             self.weights,
-            self.matrix(&room.normed, hidden),
-            self.matrix(input, hidden),
+            self.own(&room.normed, hidden),
+            self.own(input, hidden),
             statistics,
             Put::Add,
-            self.matrix_mut(&mut room.stream, hidden),
+            self.own_mut(&mut room.stream, hidden),
             gradient,
         );
     }

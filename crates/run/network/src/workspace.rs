@@ -13,7 +13,8 @@ use bedplate_transformer::workspace::{
     self, BatchRoom, Hold, Make, Recompute, Rooms, SharedRoom, Stage, Widths,
 };
 
-use crate::Network;
+use crate::cut::context_chunks;
+use crate::{Cut, Network, Share, cut_rows};
 
 /// How many tokens a micro-batch has, over all ranks that share it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -30,6 +31,46 @@ pub struct WorkspaceShape {
 impl WorkspaceShape {
     pub fn rows(&self) -> usize {
         self.sequences * self.sequence
+    }
+}
+
+/// What a rank has of a micro-batch.
+#[derive(Debug, Clone)]
+pub(crate) struct Here {
+    /// Rows that products and attention work on; the same on all ranks of a tensor group.
+    pub(crate) rows: usize,
+    /// Those of them whose residual stream is here.
+    pub(crate) own: Range<usize>,
+    /// Tokens of a sequence over all ranks, and this rank's share of them.
+    sequence: usize,
+    context: Share,
+}
+
+impl Here {
+    fn new(shape: &WorkspaceShape, part: &Cut) -> Self {
+        let rows = shape.rows() / part.context.degree;
+        let own = if part.has_cut_rows { part.tensor.of(rows) } else { 0..rows };
+        Self { rows, own, sequence: shape.sequence, context: part.context }
+    }
+
+    /// Tokens of a sequence that are here.
+    pub(crate) fn of_sequence(&self) -> usize {
+        self.sequence / self.context.degree
+    }
+
+    /// Where in its sequence a row is that is here.
+    fn place_of(&self, row: usize) -> usize {
+        let [front, back] = context_chunks(self.context, self.sequence);
+        let at = row % self.of_sequence();
+        if at < front.len() { front.start + at } else { back.start + at - front.len() }
+    }
+
+    /// Which of the own rows is a row of the whole micro-batch, where it is one of them.
+    pub(crate) fn find_own(&self, row: usize) -> Option<usize> {
+        let (sequence, place) = (row / self.sequence, row % self.sequence);
+        let at = cut_rows(self.context, self.sequence).position(|of| of == place)?;
+        let row = sequence * self.of_sequence() + at;
+        self.own.contains(&row).then(|| row - self.own.start)
     }
 }
 
@@ -61,10 +102,13 @@ pub(crate) type StreamGradients<E> = workspace::StreamGradients<Memory<E>>;
 pub(crate) type InnerGradients<E> = workspace::InnerGradients<Memory<E>>;
 type Head<E> = workspace::Head<Memory<E>>;
 pub(crate) type Partial<E> = workspace::Partial<Memory<E>>;
+pub(crate) type Gathered<E> = workspace::Gathered<Memory<E>>;
+pub(crate) type Travel<E> = workspace::Travel<Memory<E>>;
 
 /// Buffers for some blocks of a network.
 pub struct Workspace<E: Element> {
     shape: WorkspaceShape,
+    here: Here,
     blocks: Range<usize>,
     /// The distinct reaches of the network's layers, as [`BatchRoom::first_keys`] has them.
     reaches: Vec<Reach>,
@@ -77,6 +121,7 @@ pub struct Workspace<E: Element> {
 /// One micro-batch's part of a workspace, with what all its micro-batches use in turn.
 pub struct Room<'a, E: Element> {
     pub(crate) shape: WorkspaceShape,
+    pub(crate) here: Here,
     pub(crate) blocks: Range<usize>,
     pub(crate) reaches: &'a [Reach],
     pub(crate) batch: &'a mut BatchRoom<Memory<E>>,
@@ -94,6 +139,9 @@ pub(crate) struct LayerRoom<'a, E: Element> {
     pub(crate) inner: Option<&'a mut InnerGradients<E>>,
     /// Present where layers are cut over ranks.
     pub(crate) partial: Option<&'a mut Partial<E>>,
+    pub(crate) gathered: &'a mut Gathered<E>,
+    /// Present where experts are.
+    pub(crate) travel: Option<&'a mut Travel<E>>,
     pub(crate) positions: View<'a, u32>,
     pub(crate) first_keys: View<'a, u32>,
     pub(crate) routing: Routing<'a>,
@@ -132,6 +180,7 @@ impl<E: Element> Workspace<E> {
         network
             .check_shape(&shape)
             .expect("the network cuts these micro-batches evenly: Network::check_shape");
+        let here = Here::new(&shape, network.part());
         let model = &network.architecture().transformer;
         let layers: Vec<Widths> = network.layers(&blocks).map(|layer| layer.widths).collect();
         let reaches = model.reaches();
@@ -141,7 +190,7 @@ impl<E: Element> Workspace<E> {
             layers: &layers,
             model_layers: network.layer_count(),
             reaches: reaches.len(),
-            rows: shape.rows(),
+            rows: here.rows,
             in_flight,
             recompute: shape.recompute,
             has_gradients: shape.has_gradients,
@@ -156,8 +205,8 @@ impl<E: Element> Workspace<E> {
             index: &|len| zeros(device, len, &bytes),
         };
         let rooms = Rooms::new(&make, &stage);
-        let staged = Vec::with_capacity(shape.rows());
-        Self { shape, blocks, reaches, rooms, staged, bytes: bytes.get() }
+        let staged = Vec::with_capacity(here.rows);
+        Self { shape, here, blocks, reaches, rooms, staged, bytes: bytes.get() }
     }
 
     pub fn shape(&self) -> WorkspaceShape {
@@ -173,6 +222,7 @@ impl<E: Element> Workspace<E> {
     pub fn room(&mut self, micro_batch: usize) -> Room<'_, E> {
         Room {
             shape: self.shape,
+            here: self.here.clone(),
             blocks: self.blocks.clone(),
             reaches: &self.reaches,
             batch: &mut self.rooms.batches[micro_batch],
@@ -202,14 +252,15 @@ impl<E: Element> Room<'_, E> {
             device.write(given.targets.view_mut(), batch.targets);
         }
         device.write(given.positions.view_mut(), batch.positions);
-        let sequence = self.shape.sequence;
+        let (here, sequence) = (&self.here, self.shape.sequence);
         if !given.counted.is_empty() {
             let is_counted = |row: usize| {
-                let padding = batch.padding.get(row / sequence).map_or(0, |padding| *padding as usize);
-                u32::from(row % sequence + padding < sequence)
+                let padding = batch.padding.get(row / here.of_sequence());
+                let padding = padding.map_or(0, |padding| *padding as usize);
+                u32::from(here.place_of(row) + padding < sequence)
             };
             self.staged.clear();
-            self.staged.extend((0..self.shape.rows()).map(is_counted));
+            self.staged.extend((0..self.here.rows).map(is_counted));
             device.write(given.counted.view_mut(), self.staged);
             device.fill(given.shares.view_mut(), 0.0);
         }
@@ -218,7 +269,7 @@ impl<E: Element> Room<'_, E> {
                 Reach::Window(size) => (*size).min(sequence as u64) as usize,
                 Reach::Full | Reach::Chunk(_) => sequence,
             };
-            let first_seen = |row: usize| (row % sequence + 1).saturating_sub(window) as u32;
+            let first_seen = |row: usize| (here.place_of(row) + 1).saturating_sub(window) as u32;
             self.staged.clear();
             let given = batch.first_keys.iter().enumerate();
             self.staged.extend(given.map(|(row, first)| (*first).max(first_seen(row))));
@@ -226,7 +277,7 @@ impl<E: Element> Room<'_, E> {
         }
     }
 
-    /// The residual stream that the first layer starts from: made by the embedding, or put here by the stage before.
+    /// The residual stream of own rows that the first layer starts from: made by the embedding, or put here by the stage before.
     pub fn input_mut(&mut self) -> ViewMut<'_, E> {
         self.batch.streams[0].view_mut()
     }
@@ -272,8 +323,8 @@ impl<E: Element> Room<'_, E> {
     pub(crate) fn head(&mut self, hidden: usize) -> HeadRoom<'_, E> {
         let last = self.stream_index(self.layer_of(self.blocks.end - 1));
         HeadRoom {
-            stream: self.batch.streams[last].view().matrix(self.shape.rows(), hidden),
-            targets: self.batch.given.targets.view(),
+            stream: self.batch.streams[last].view().matrix(self.here.own.len(), hidden),
+            targets: self.batch.given.targets.range(self.here.own.clone()),
             head: self.shared.head.as_mut().expect("the workspace of the last stage has the head"),
             gradients: self.shared.gradients.as_mut(),
         }
@@ -284,7 +335,7 @@ impl<E: Element> Room<'_, E> {
         assert!(self.blocks.contains(&index), "block {index} in a workspace for {:?}", self.blocks);
         let layer = self.layer_of(index);
         let (from, to) = (self.stream_index(layer), self.stream_index(layer + 1));
-        let SharedRoom { kept, cheap, gradients, inner, partial, .. } = &mut *self.shared;
+        let SharedRoom { kept, cheap, gradients, inner, partial, gathered, travel, .. } = &mut *self.shared;
         let BatchRoom { given, first_keys, streams, kept: own_kept, cheap: own_cheap } = &mut *self.batch;
         let [input, output] = streams.get_disjoint_mut([from, to]).expect("a layer's two streams");
         let reach = self.reaches.iter().position(|of| *of == reach).expect("a reach of the network");
@@ -296,6 +347,8 @@ impl<E: Element> Room<'_, E> {
             gradients: gradients.as_mut(),
             inner: inner.as_mut(),
             partial: partial.as_mut(),
+            gathered,
+            travel: travel.as_mut(),
             positions: given.positions.view(),
             first_keys: first_keys[reach].view(),
             routing: Routing { counted: given.counted.view(), shares: &mut given.shares },

@@ -1,12 +1,15 @@
 //! What ranks learn together is what one rank learns.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use bedplate_diag::Diagnostic;
 use bedplate_kernels::Device;
-use bedplate_network::{Cut, Network, Recompute, Share, Tensor, Weights, load, save};
+use bedplate_network::{
+    Cut, Network, Recompute, Share, Tensor, Weights, Workspace, WorkspaceShape, load, save,
+};
 
-use crate::batch::{MODELS, Outcome, SEQUENCE, architecture, batches, folder, learn, outcome};
+use crate::batch::{MODELS, Outcome, SEQUENCE, architecture, batches, folder, learn, outcome, shape};
 use crate::world::{Layout, Place, alone, on_ranks};
 
 const EVERY: [Recompute; 3] = [Recompute::None, Recompute::Cheap, Recompute::Full];
@@ -44,7 +47,7 @@ fn join(whole: &mut BTreeMap<String, Vec<f32>>, part: &Found) {
 
 /// Compares what ranks learn with the whole: parts join to its gradients, and copies are the same on all.
 fn check(name: &str, layout: Layout, recompute: Recompute) {
-    let (device, count) = (Device::apart(1), 3.max(layout.data));
+    let (device, count) = (Device::apart(1), 3usize.next_multiple_of(layout.data));
     let network = Network::new(&device, architecture(name), SEQUENCE).unwrap();
     let whole = learn(&device, &network, Recompute::None, &batches(&network, count), count);
     let ranks = on_ranks(name, layout, |device, network, place| {
@@ -93,9 +96,38 @@ fn two_tensor_ranks_learn_what_one_learns() {
 }
 
 #[test]
+fn tensor_ranks_with_their_own_rows_learn_what_one_learns() {
+    for name in MODELS {
+        for recompute in EVERY {
+            check(name, Layout { tensor: 2, has_cut_rows: true, ..Layout::ONE }, recompute);
+        }
+    }
+}
+
+const MIXTURES: [&str; 6] =
+    ["mixtral", "qwen2_moe", "qwen3_moe", "mixtral_balance", "qwen3_moe_balance", "qwen3_moe_windows"];
+
+#[test]
+fn ranks_with_their_own_experts_learn_what_one_learns() {
+    for name in MIXTURES {
+        for recompute in EVERY {
+            check(name, Layout { data: 2, experts: 2, ..Layout::ONE }, recompute);
+        }
+        check(name, Layout { data: 4, experts: 4, ..Layout::ONE }, Recompute::None);
+        check(name, Layout { data: 4, experts: 2, ..Layout::ONE }, Recompute::None);
+        check(name, Layout { tensor: 2, data: 2, experts: 2, ..Layout::ONE }, Recompute::None);
+        let cut_rows = Layout { tensor: 2, has_cut_rows: true, data: 2, experts: 2, ..Layout::ONE };
+        check(name, cut_rows, Recompute::Cheap);
+    }
+}
+
+#[test]
 fn parts_of_files_and_of_fresh_weights_are_those_of_the_whole() {
     let device = Device::apart(1);
-    for name in ["llama", "gpt2", "qwen2_moe"] {
+    let tensor = Layout { tensor: 2, ..Layout::ONE };
+    let experts = Layout { tensor: 2, data: 2, experts: 2, ..Layout::ONE };
+    for (name, layout) in [("llama", tensor), ("gpt2", tensor), ("qwen2_moe", tensor), ("qwen2_moe", experts)]
+    {
         let read = |device: &Device, network: &Network, is_fresh: bool| {
             let mut weights = Weights::<f32>::zeros(device, network);
             if is_fresh {
@@ -107,23 +139,111 @@ fn parts_of_files_and_of_fresh_weights_are_those_of_the_whole() {
         };
         for is_fresh in [false, true] {
             let network = Network::new(&device, architecture(name), SEQUENCE).unwrap();
-            let whole = read(&device, &network, is_fresh);
-            let layout = Layout { tensor: 2, ..Layout::ONE };
+            let whole: BTreeMap<String, Vec<f32>> = read(&device, &network, is_fresh)
+                .into_iter()
+                .map(|found| (found.tensor.name, found.values))
+                .collect();
             let ranks = on_ranks(name, layout, |device, network, _| read(device, network, is_fresh));
-            let mut joined = BTreeMap::new();
-            for (part, is_first) in ranks
-                .iter()
-                .enumerate()
-                .flat_map(|(rank, parts)| parts.iter().map(move |part| (part, rank == 0)))
-            {
-                if part.is_cut() || is_first {
-                    join(&mut joined, part);
-                }
+            let mut seen = BTreeMap::new();
+            for part in ranks.into_iter().flatten() {
+                let whole = &whole[&part.tensor.name];
+                let expected: Vec<f32> = part.tensor.runs().flatten().map(|place| whole[place]).collect();
+                assert_eq!(part.values, expected, "{}", part.tensor.name);
+                let counts = seen.entry(part.tensor.name.clone()).or_insert_with(|| vec![0; whole.len()]);
+                part.tensor.runs().flatten().for_each(|place| counts[place] += 1);
             }
-            for expected in whole {
-                assert_eq!(joined[&expected.tensor.name], expected.values, "{}", expected.tensor.name);
-            }
+            assert!(seen.keys().eq(whole.keys()) && seen.values().flatten().all(|count| *count > 0));
         }
+    }
+}
+
+#[test]
+fn sections_cover_a_block_at_multiples_of_the_unit_and_experts_are_the_last() {
+    let layout = Layout { data: 2, experts: 2, ..Layout::ONE };
+    let blocks = on_ranks("qwen2_moe", layout, |_, network, _| network.blocks().to_vec());
+    for block in blocks.iter().flatten() {
+        let borders: Vec<usize> = block.sections.iter().map(|section| section.range.end).collect();
+        assert!(borders.iter().all(|border| border.is_multiple_of(6) && border.is_multiple_of(32)));
+        assert_eq!(borders.last(), Some(&block.len));
+        let of_experts: Vec<bool> = block.sections.iter().map(|section| section.is_expert).collect();
+        let is_layer = block.name.starts_with("layer");
+        assert_eq!(of_experts, if is_layer { vec![false, true] } else { vec![false] });
+        for tensor in &block.tensors {
+            let is_inside =
+                |range: &Range<usize>| range.start <= tensor.range.start && tensor.range.end <= range.end;
+            let section = block.sections.iter().find(|section| is_inside(&section.range)).unwrap();
+            assert_eq!(section.is_expert, tensor.name.contains(".experts."), "{}", tensor.name);
+        }
+    }
+    let device = Device::apart(1);
+    let whole = Network::new(&device, architecture("qwen2_moe"), SEQUENCE).unwrap();
+    assert!(whole.blocks().iter().all(|block| block.sections.len() == 1 && !block.sections[0].is_expert));
+}
+
+#[test]
+fn all_ranks_get_the_logits_of_any_row() {
+    let device = Device::apart(1);
+    let cut_rows = Layout { tensor: 2, has_cut_rows: true, ..Layout::ONE };
+    for (name, layout) in [("llama", cut_rows)] {
+        let logits = |device: &Device, network: &Network, context: Share| {
+            let mut weights = Weights::<f32>::zeros(device, network);
+            network.initialise(device, 5, &mut weights);
+            let mut workspace = Workspace::new(device, network, shape(Recompute::None));
+            let mut room = workspace.room(0);
+            let batch = batches(network, 1).remove(0).cut(context);
+            room.load(device, batch.tokens());
+            network.forward(device, &weights, &mut room);
+            let row = |row: usize| {
+                let mut logits = vec![0.0; network.architecture().transformer.vocab as usize];
+                network.logits(device, network.head_weights(&weights), &mut room, row, &mut logits);
+                logits
+            };
+            [0, 5, 15, 16, 27, 31].map(row).concat()
+        };
+        let whole = Network::new(&device, architecture(name), SEQUENCE).unwrap();
+        let whole = logits(&device, &whole, Share::WHOLE);
+        let on_rank = |device: &Device, network: &Network, _| logits(device, network, network.part().context);
+        for found in on_ranks(name, layout, on_rank) {
+            let apart = found.iter().zip(&whole).fold(0.0f32, |most, (a, b)| most.max((a - b).abs()));
+            assert!(apart < 1e-5, "{layout:?}: logits differ by {apart:.1e}");
+        }
+    }
+}
+
+#[test]
+fn a_number_that_is_not_finite_is_found_by_the_rank_that_has_its_row() {
+    let layout = Layout { tensor: 2, has_cut_rows: true, ..Layout::ONE };
+    let found = on_ranks("gpt2", layout, |device, network, _| {
+        let mut weights = Weights::<f32>::zeros(device, network);
+        network.initialise(device, 5, &mut weights);
+        // The position of the third token of every sequence.
+        let positions = network.blocks()[0].tensors[1].range.start;
+        let hidden = network.architecture().transformer.hidden as usize;
+        let at = positions + 2 * hidden;
+        device.write(weights.block_mut(0).range(at..at + 1), &[f32::NAN]);
+        let mut workspace = Workspace::new(device, network, shape(Recompute::None));
+        let mut room = workspace.room(0);
+        room.load(device, batches(network, 1)[0].tokens());
+        network.find_non_finite(device, &weights, &mut room).map(|found| (found.block, found.row))
+    });
+    let at = |row| Some(("embedding".to_owned(), row));
+    assert_eq!(found, [at(2), at(SEQUENCE + 2)]);
+}
+
+#[test]
+fn rows_that_cannot_be_cut_evenly_are_refused() {
+    let device = Device::apart(1);
+    let share = |degree| Share { degree, rank: 0 };
+    let shape =
+        WorkspaceShape { sequences: 1, sequence: 15, recompute: Recompute::None, has_gradients: true };
+    for (cut, said) in [(
+        Cut { tensor: share(2), has_cut_rows: true, ..Cut::WHOLE },
+        "15 rows of a micro-batch cannot be divided evenly among 2 tensor-parallel ranks",
+    )] {
+        let network = Network::cut(&device, architecture("llama"), SEQUENCE, cut, alone()).unwrap();
+        let refused = network.check_shape(&shape).unwrap_err();
+        assert_eq!(refused.page().code, "network/uneven-slices");
+        assert!(refused.to_string().contains(said), "{refused}");
     }
 }
 
@@ -134,6 +254,7 @@ fn a_degree_that_does_not_divide_is_refused_by_name() {
     for (name, cut, said) in [
         ("llama", Cut { tensor: share(3), ..Cut::WHOLE }, "4 query heads"),
         ("llama", Cut { tensor: share(4), ..Cut::WHOLE }, "2 key and value heads"),
+        ("mixtral", Cut { experts: share(3), ..Cut::WHOLE }, "4 routed experts"),
     ] {
         let refused = Network::cut(&device, architecture(name), SEQUENCE, cut, alone()).err().unwrap();
         assert_eq!(refused.page().code, "network/uneven-slices");

@@ -87,7 +87,7 @@ impl Meeting {
             round.number += 1;
             self.is_over.notify_all();
         }
-        let deadline = Duration::from_secs(300);
+        let deadline = Duration::from_secs(60);
         let is_waiting = |round: &mut Round| round.number == number;
         let (round, waited) = self.is_over.wait_timeout_while(round, deadline, is_waiting).unwrap();
         assert!(!waited.timed_out(), "a rank did not come");

@@ -1,0 +1,188 @@
+//! Attention of a layer: queries, keys and values from the normed input, and the way back to it.
+
+use std::ops::Range;
+
+use bedplate_kernels::{AttentionShape, Buffer, Element, Heads, Matrix, Put, Qkv, Seen, Turn};
+
+use crate::layer::{BlockGradient, LayerRun, reborrow};
+use crate::table::LinearParts;
+use crate::workspace::{InnerGradients, Kept, Partial};
+
+impl<E: Element> LayerRun<'_, E> {
+    fn attention_shape(&self) -> AttentionShape {
+        let widths = &self.parts.widths;
+        AttentionShape {
+            queries: self.sequence,
+            keys: self.sequence,
+            heads: widths.heads,
+            kv_heads: widths.kv_heads,
+            head_dim: widths.head_dim,
+            scale: self.network.architecture().numerics.attention_scale.of(widths.head_dim, self.layer),
+        }
+    }
+
+    /// The heads of the queries and those of the keys, as they lie in a row.
+    fn query_and_key_heads(&self) -> [Heads; 2] {
+        let (heads, count, dim) =
+            (self.parts.widths.heads, self.parts.widths.kv_heads, self.parts.widths.head_dim);
+        [Heads { first: 0, count: heads, dim }, Heads { first: heads, count, dim }]
+    }
+
+    /// Queries, keys and values; with norms over heads, queries and keys go through them.
+    pub(crate) fn project(&self, input: Matrix<'_, E>, kept: &mut Kept<E>) {
+        let (columns, unnormed) = (self.parts.widths.qkv, self.parts.widths.unnormed);
+        let Some(norms) = &self.parts.head_norms else {
+            return self.linear(&self.parts.qkv, input, self.matrix_mut(&mut kept.qkv, columns));
+        };
+        let [queries_keys, values] = self.parts.qkv.split(unnormed, self.hidden());
+        self.linear(&queries_keys, input, self.matrix_mut(&mut kept.unnormed, unnormed));
+        let qkv = self.matrix_mut(&mut kept.qkv, columns);
+        self.linear(&values, input, qkv.columns(unnormed..columns));
+        let inverses = [&mut kept.query_inverses, &mut kept.key_inverses];
+        let norms = [&norms.queries, &norms.keys].into_iter().zip(inverses);
+        for (heads, (norm, inverses)) in self.query_and_key_heads().iter().zip(norms) {
+            self.device.head_norm(
+                heads,
+                self.matrix(&kept.unnormed, unnormed),
+                self.weights.range(norm.clone()),
+                self.network.architecture().numerics.norm_epsilon,
+                self.matrix_mut(&mut kept.qkv, columns),
+                inverses.range_mut(0..self.rows * heads.count),
+            );
+        }
+    }
+
+    fn rotate(&self, turn: Turn, qkv: &mut Buffer<E>) {
+        let Some(rotary) = self.network.rotary() else { return };
+        let [queries, keys] = self.query_and_key_heads();
+        let heads = Heads { count: queries.count + keys.count, ..queries };
+        self.device.rotate(&heads, self.positions, rotary, turn, self.matrix_mut(qkv, self.parts.widths.qkv));
+    }
+
+    pub(crate) fn attend(&self, kept: &mut Kept<E>) {
+        let widths = &self.parts.widths;
+        self.rotate(Turn::Forward, &mut kept.qkv);
+        let shape = self.attention_shape();
+        self.device.attention(
+            &shape,
+            Qkv::columns(&shape, self.matrix(&kept.qkv, widths.qkv)),
+            Seen { first_keys: self.first_keys, positions: None },
+            self.matrix_mut(&mut kept.attended, widths.attended),
+            kept.log_sums.range_mut(0..self.rows * widths.heads),
+        );
+    }
+
+    /// From the gradient of attention's output to that of queries, keys and values.
+    pub(crate) fn attended_backward(
+        &self,
+        kept: &Kept<E>,
+        d_output: Matrix<'_, E>,
+        inner: &mut InnerGradients<E>,
+        gradient: BlockGradient<'_>,
+    ) {
+        let (widths, output) = (&self.parts.widths, &self.parts.output);
+        let attended = self.matrix(&kept.attended, widths.attended);
+        self.linear_gradient(output, d_output, attended, gradient);
+        self.device.linear_backward_input(
+            d_output,
+            self.weights.range(output.weight.clone()),
+            Put::Replace,
+            self.matrix_mut(&mut inner.attended, widths.attended),
+        );
+        let shape = self.attention_shape();
+        self.device.attention_backward(
+            &shape,
+            Qkv::columns(&shape, self.matrix(&kept.qkv, widths.qkv)),
+            Seen { first_keys: self.first_keys, positions: None },
+            attended,
+            kept.log_sums.range(0..self.rows * widths.heads),
+            self.matrix(&inner.attended, widths.attended),
+            Qkv::columns_mut(&shape, self.matrix_mut(&mut inner.qkv, widths.qkv)),
+        );
+        self.rotate(Turn::Backward, &mut inner.qkv);
+    }
+
+    /// The way back through the norms over heads. Where heads are cut over ranks, each rank has a share of their gradient.
+    pub(crate) fn head_norms_backward(
+        &self,
+        kept: &Kept<E>,
+        d_qkv: &mut Buffer<E>,
+        partial: &mut Option<&mut Partial<E>>,
+        mut gradient: BlockGradient<'_>,
+    ) {
+        let Some(norms) = &self.parts.head_norms else { return };
+        let norms = [norms.queries.clone(), norms.keys.clone()];
+        let Some(Partial { head_norms: shares, .. }) = partial else {
+            return self.each_head_norm_backward(kept, d_qkv, &norms, gradient);
+        };
+        let dim = self.parts.widths.head_dim;
+        let places = [0..dim, dim..2 * dim];
+        self.device.fill(shares.view_mut(), 0.0);
+        self.each_head_norm_backward(kept, d_qkv, &places, gradient.is_some().then(|| shares.view_mut()));
+        if gradient.is_some() {
+            self.network.sum_over_ranks(self.device, shares.view_mut());
+        }
+        for (place, norm) in places.into_iter().zip(norms) {
+            if let Some(gradient) = reborrow(&mut gradient) {
+                self.device.add(shares.range(place), gradient.range(norm));
+            }
+        }
+    }
+
+    /// Adds the gradients of the two norms' weights to two places of `sums`.
+    fn each_head_norm_backward(
+        &self,
+        kept: &Kept<E>,
+        d_qkv: &mut Buffer<E>,
+        places: &[Range<usize>; 2],
+        mut sums: BlockGradient<'_>,
+    ) {
+        let Some(norms) = &self.parts.head_norms else { return };
+        let inverses = [&kept.query_inverses, &kept.key_inverses];
+        for (index, norm) in [&norms.queries, &norms.keys].into_iter().enumerate() {
+            let heads = &self.query_and_key_heads()[index];
+            self.device.head_norm_backward(
+                heads,
+                self.matrix_mut(d_qkv, self.parts.widths.qkv),
+                self.matrix(&kept.unnormed, self.parts.widths.unnormed),
+                self.weights.range(norm.clone()),
+                inverses[index].range(0..self.rows * heads.count),
+                reborrow(&mut sums).map(|sums| sums.range(places[index].clone())),
+            );
+        }
+    }
+
+    /// From the gradient of queries, keys and values to that of the normed input.
+    pub(crate) fn project_backward<T: Element>(
+        &self,
+        input: Matrix<'_, E>,
+        inner: &InnerGradients<E>,
+        d_normed: &mut Buffer<T>,
+        gradient: BlockGradient<'_>,
+    ) {
+        let d_qkv = self.matrix(&inner.qkv, self.parts.widths.qkv);
+        self.linear_gradient(&self.parts.qkv, d_qkv, input, gradient);
+        let weight = self.weights.range(self.parts.qkv.weight.clone());
+        let d_normed = self.matrix_mut(d_normed, self.hidden());
+        self.device.linear_backward_input(d_qkv, weight, Put::Replace, d_normed);
+    }
+}
+
+impl LinearParts {
+    /// The layers of the first `outputs` outputs and of the rest.
+    fn split(&self, outputs: usize, inputs: usize) -> [LinearParts; 2] {
+        let middle = self.weight.start + outputs * inputs;
+        let bias = self.bias.clone();
+        let between = bias.clone().map(|bias| bias.start + outputs);
+        [
+            LinearParts {
+                weight: self.weight.start..middle,
+                bias: bias.clone().zip(between).map(|(bias, between)| bias.start..between),
+            },
+            LinearParts {
+                weight: middle..self.weight.end,
+                bias: bias.zip(between).map(|(bias, between)| between..bias.end),
+            },
+        ]
+    }
+}
