@@ -208,9 +208,9 @@ impl<E: Element> Buffers<E> {
         let (probabilities, d_logits) = (all(&self.probabilities, ROWS), all_mut(&mut self.logits, ROWS));
         let (chosen, d_weights) = (self.chosen.view(), self.d_weights.view());
         let (counted, shares) = (self.counted.view(), self.shares.view_mut());
-        device.expert_shares(chosen, PER_TOKEN, counted, shares);
+        device.expert_shares(chosen, PER_TOKEN, counted, ROWS, shares);
         let shares = self.shares.view().matrix(1, EXPERTS);
-        let balance = Some(Balance { coefficient: 0.01, shares, layers: 1, counted });
+        let balance = Some(Balance { coefficient: 0.01, shares, layers: 1, counted, tokens: ROWS });
         device.route_backward(probabilities, chosen, weights, PER_TOKEN, true, d_weights, balance, d_logits);
         device.gate_rows(x, self.losses.view(), Put::Replace, all_mut(&mut self.out, ROWS));
         let (gates, to_logits) = (self.losses.view(), self.d_weights.range_mut(0..ROWS));

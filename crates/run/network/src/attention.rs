@@ -6,10 +6,10 @@ use bedplate_kernels::{AttentionShape, Buffer, Element, Heads, Matrix, Put, Qkv,
 
 use crate::layer::{BlockGradient, LayerRun, reborrow};
 use crate::table::LinearParts;
-use crate::workspace::{InnerGradients, Kept, Partial};
+use crate::workspace::{InnerGradients, Kept, Partial, Ring, RingGradients};
 
 impl<E: Element> LayerRun<'_, E> {
-    fn attention_shape(&self) -> AttentionShape {
+    pub(crate) fn attention_shape(&self) -> AttentionShape {
         let widths = &self.parts.widths;
         AttentionShape {
             queries: self.sequence,
@@ -59,9 +59,12 @@ impl<E: Element> LayerRun<'_, E> {
         self.device.rotate(&heads, self.positions, rotary, turn, self.matrix_mut(qkv, self.parts.widths.qkv));
     }
 
-    pub(crate) fn attend(&self, kept: &mut Kept<E>) {
+    pub(crate) fn attend(&self, kept: &mut Kept<E>, ring: &mut Option<&mut Ring<E>>) {
         let widths = &self.parts.widths;
         self.rotate(Turn::Forward, &mut kept.qkv);
+        if let Some(ring) = ring {
+            return self.attend_in_ring(kept, ring);
+        }
         let shape = self.attention_shape();
         self.device.attention(
             &shape,
@@ -72,12 +75,13 @@ impl<E: Element> LayerRun<'_, E> {
         );
     }
 
-    /// From the gradient of attention's output to that of queries, keys and values.
+    /// From the gradient of the layer's first half to that of queries, keys and values.
     pub(crate) fn attended_backward(
         &self,
         kept: &Kept<E>,
         d_output: Matrix<'_, E>,
         inner: &mut InnerGradients<E>,
+        ring: Option<(&mut Ring<E>, &mut RingGradients<E>)>,
         gradient: BlockGradient<'_>,
     ) {
         let (widths, output) = (&self.parts.widths, &self.parts.output);
@@ -89,17 +93,24 @@ impl<E: Element> LayerRun<'_, E> {
             Put::Replace,
             self.matrix_mut(&mut inner.attended, widths.attended),
         );
-        let shape = self.attention_shape();
+        match ring {
+            None => self.attention_backward(kept, inner),
+            Some((ring, gradients)) => self.ring_backward(kept, inner, ring, gradients),
+        }
+        self.rotate(Turn::Backward, &mut inner.qkv);
+    }
+
+    fn attention_backward(&self, kept: &Kept<E>, inner: &mut InnerGradients<E>) {
+        let (widths, shape) = (&self.parts.widths, self.attention_shape());
         self.device.attention_backward(
             &shape,
             Qkv::columns(&shape, self.matrix(&kept.qkv, widths.qkv)),
             Seen { first_keys: self.first_keys, positions: None },
-            attended,
+            self.matrix(&kept.attended, widths.attended),
             kept.log_sums.range(0..self.rows * widths.heads),
             self.matrix(&inner.attended, widths.attended),
             Qkv::columns_mut(&shape, self.matrix_mut(&mut inner.qkv, widths.qkv)),
         );
-        self.rotate(Turn::Backward, &mut inner.qkv);
     }
 
     /// The way back through the norms over heads. Where heads are cut over ranks, each rank has a share of their gradient.

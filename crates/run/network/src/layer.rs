@@ -25,9 +25,13 @@ pub(crate) struct LayerRun<'a, E: Element> {
     pub(crate) rows: usize,
     /// Those of them whose residual stream is here.
     pub(crate) own_rows: usize,
+    /// Rows of a sequence.
     pub(crate) sequence: usize,
     pub(crate) positions: View<'a, u32>,
+    /// For the keys of each rank of the context group in turn.
     pub(crate) first_keys: View<'a, u32>,
+    /// A position behind all keys of a rank.
+    pub(crate) behind: View<'a, u32>,
     /// This micro-batch's share of the step, by which the load-balancing loss counts.
     pub(crate) balance: f32,
 }
@@ -120,10 +124,10 @@ impl<E: Element> LayerRun<'_, E> {
 
     /// From the residual stream before the layer to the one after it.
     pub(crate) fn forward(&self, room: &mut LayerRoom<'_, E>) {
-        let LayerRoom { input, output, kept, cheap, partial, gathered, travel, routing, .. } = room;
+        let LayerRoom { input, output, kept, cheap, partial, gathered, travel, ring, routing, .. } = room;
         self.norm_before_attention(input, kept, cheap);
         self.project(self.of_all_ranks(&cheap.before_attention, &mut gathered.normed), kept);
-        self.attend(kept);
+        self.attend(kept, ring);
         let attended = self.matrix(&kept.attended, self.parts.widths.attended);
         self.add_product(&self.parts.output, attended, input, partial, &mut kept.middle);
         self.norm_before_mlp(kept, cheap);
@@ -159,6 +163,7 @@ impl<E: Element> LayerRun<'_, E> {
     /// Turns the gradient of the layer's output into that of its input, and adds to the gradient of its weights.
     pub(crate) fn backward(&self, room: &mut LayerRoom<'_, E>, mut gradient: BlockGradient<'_>) {
         let LayerRoom { input, kept, cheap, gradients, inner, partial, gathered, travel, routing, .. } = room;
+        let ring = room.ring.as_deref_mut().zip(room.ring_gradients.as_deref_mut());
         let outer = gradients.as_deref_mut().expect(HAS_GRADIENTS);
         let inner = inner.as_deref_mut().expect(HAS_GRADIENTS);
         let StreamGradients { stream, normed: d_normed } = &mut *outer;
@@ -177,7 +182,7 @@ impl<E: Element> LayerRun<'_, E> {
         self.norm_backward(parts, &kept.middle, &kept.inverse_mlp, outer, reborrow(&mut gradient));
         let StreamGradients { stream, normed: d_normed } = &mut *outer;
         let d_output = self.of_all_ranks(stream, &mut gathered.gradient);
-        self.attended_backward(kept, d_output, inner, reborrow(&mut gradient));
+        self.attended_backward(kept, d_output, inner, ring, reborrow(&mut gradient));
         self.head_norms_backward(kept, &mut inner.qkv, partial, reborrow(&mut gradient));
         let normed = self.of_all_ranks(&cheap.before_attention, &mut gathered.normed);
         match partial {

@@ -21,6 +21,7 @@ mod names;
 mod network;
 mod norm;
 mod numerics;
+mod ring;
 mod safetensors;
 mod sample;
 mod table;

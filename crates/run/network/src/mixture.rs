@@ -5,6 +5,7 @@
 
 use bedplate_kernels::{Balance, Buffer, Element, Matrix, Put};
 
+use crate::Among;
 use crate::dense::DenseRooms;
 use crate::layer::{BlockGradient, Given, LayerRun, Made, reborrow};
 use crate::table::MixtureParts;
@@ -101,8 +102,17 @@ impl<E: Element> LayerRun<'_, E> {
             kept.choice_weights.range_mut(0..choices),
         );
         let row = self.layer * experts..(self.layer + 1) * experts;
-        let shares = routing.shares.range_mut(row);
-        self.device.expert_shares(kept.experts.range(0..choices), parts.per_token, routing.counted, shares);
+        let mut shares = routing.shares.range_mut(row);
+        self.device.expert_shares(
+            kept.experts.range(0..choices),
+            parts.per_token,
+            routing.counted,
+            routing.tokens,
+            shares.reborrow(),
+        );
+        if let Some(peers) = self.network.peers().filter(|_| !self.network.part().context.is_whole()) {
+            peers.sum(self.device, Among::Context, shares);
+        }
         self.device.dispatch(
             kept.experts.range(0..choices),
             experts,
@@ -192,6 +202,7 @@ impl<E: Element> LayerRun<'_, E> {
             shares: routing.shares.view().matrix(self.network.layer_count(), parts.experts),
             layers: self.network.sparse_layers(),
             counted: routing.counted,
+            tokens: routing.tokens,
         };
         self.device.route_backward(
             self.matrix(&kept.probabilities, parts.experts),

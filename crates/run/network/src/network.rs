@@ -46,10 +46,6 @@ impl Network {
         peers: Box<dyn Peers>,
     ) -> Result<Self, NetworkError> {
         let part = Cut { has_cut_rows: part.has_cut_rows && !part.tensor.is_whole(), ..part };
-        if !part.context.is_whole() {
-            let feature = "networks cut by context parallelism".into();
-            return Err(NetworkError::Unsupported { feature });
-        }
         Self::build(device, architecture, longest, part, (!part.is_whole()).then_some(peers))
     }
 
@@ -302,9 +298,9 @@ impl Network {
         room: &'a mut Room<'_, E>,
         balance: f32,
     ) -> (LayerRun<'a, E>, LayerRoom<'a, E>) {
-        let (rows, own_rows, sequence) = (room.here.rows, room.here.own.len(), room.shape.sequence);
+        let (rows, own_rows, sequence) = (room.here.rows, room.here.own.len(), room.here.of_sequence());
         let room = room.layer(index, parts.reach);
-        let (positions, first_keys) = (room.positions, room.first_keys);
+        let (positions, first_keys, behind) = (room.positions, room.first_keys, room.behind);
         let (network, layer) = (self, index - 1);
         let run = LayerRun {
             device,
@@ -317,6 +313,7 @@ impl Network {
             sequence,
             positions,
             first_keys,
+            behind,
             balance,
         };
         (run, room)

@@ -65,12 +65,28 @@ impl Here {
         if at < front.len() { front.start + at } else { back.start + at - front.len() }
     }
 
+    /// The ranks that share each sequence, by what they have of it.
+    fn sources(&self) -> impl Iterator<Item = Chunks> {
+        let (sequence, degree) = (self.sequence, self.context.degree);
+        (0..degree).map(move |rank| Chunks(context_chunks(Share { degree, rank }, sequence)))
+    }
+
     /// Which of the own rows is a row of the whole micro-batch, where it is one of them.
     pub(crate) fn find_own(&self, row: usize) -> Option<usize> {
         let (sequence, place) = (row / self.sequence, row % self.sequence);
         let at = cut_rows(self.context, self.sequence).position(|of| of == place)?;
         let row = sequence * self.of_sequence() + at;
         self.own.contains(&row).then(|| row - self.own.start)
+    }
+}
+
+/// What a rank has of a sequence.
+struct Chunks([Range<usize>; 2]);
+
+impl Chunks {
+    /// How many of the rank's keys lie before a place of the sequence.
+    fn first_among(&self, place: usize) -> usize {
+        self.0.iter().map(|chunk| place.clamp(chunk.start, chunk.end) - chunk.start).sum()
     }
 }
 
@@ -103,6 +119,8 @@ pub(crate) type InnerGradients<E> = workspace::InnerGradients<Memory<E>>;
 type Head<E> = workspace::Head<Memory<E>>;
 pub(crate) type Partial<E> = workspace::Partial<Memory<E>>;
 pub(crate) type Gathered<E> = workspace::Gathered<Memory<E>>;
+pub(crate) type Ring<E> = workspace::Ring<Memory<E>>;
+pub(crate) type RingGradients<E> = workspace::RingGradients<Memory<E>>;
 pub(crate) type Travel<E> = workspace::Travel<Memory<E>>;
 
 /// Buffers for some blocks of a network.
@@ -113,6 +131,8 @@ pub struct Workspace<E: Element> {
     /// The distinct reaches of the network's layers, as [`BatchRoom::first_keys`] has them.
     reaches: Vec<Reach>,
     rooms: Rooms<Memory<E>>,
+    /// Tokens of each micro-batch that are not padding, on all ranks that share it.
+    tokens: Vec<usize>,
     /// First keys on their way to the device.
     staged: Vec<u32>,
     bytes: usize,
@@ -126,6 +146,7 @@ pub struct Room<'a, E: Element> {
     pub(crate) reaches: &'a [Reach],
     pub(crate) batch: &'a mut BatchRoom<Memory<E>>,
     pub(crate) shared: &'a mut SharedRoom<Memory<E>>,
+    tokens: &'a mut usize,
     staged: &'a mut Vec<u32>,
 }
 
@@ -142,6 +163,10 @@ pub(crate) struct LayerRoom<'a, E: Element> {
     pub(crate) gathered: &'a mut Gathered<E>,
     /// Present where experts are.
     pub(crate) travel: Option<&'a mut Travel<E>>,
+    /// Present where sequences are.
+    pub(crate) ring: Option<&'a mut Ring<E>>,
+    pub(crate) ring_gradients: Option<&'a mut RingGradients<E>>,
+    pub(crate) behind: View<'a, u32>,
     pub(crate) positions: View<'a, u32>,
     pub(crate) first_keys: View<'a, u32>,
     pub(crate) routing: Routing<'a>,
@@ -151,6 +176,8 @@ pub(crate) struct LayerRoom<'a, E: Element> {
 pub(crate) struct Routing<'a> {
     /// 1 for each token that is not padding.
     pub(crate) counted: View<'a, u32>,
+    /// How many these are, on all ranks that share the micro-batch.
+    pub(crate) tokens: usize,
     /// The share of choices that each expert has, a row per layer of the model.
     pub(crate) shares: &'a mut Buffer<f32>,
 }
@@ -205,8 +232,9 @@ impl<E: Element> Workspace<E> {
             index: &|len| zeros(device, len, &bytes),
         };
         let rooms = Rooms::new(&make, &stage);
-        let staged = Vec::with_capacity(here.rows);
-        Self { shape, here, blocks, reaches, rooms, staged, bytes: bytes.get() }
+        let (staged, tokens) =
+            (Vec::with_capacity(here.rows * network.part().context.degree), vec![0; in_flight]);
+        Self { shape, here, blocks, reaches, rooms, tokens, staged, bytes: bytes.get() }
     }
 
     pub fn shape(&self) -> WorkspaceShape {
@@ -227,6 +255,7 @@ impl<E: Element> Workspace<E> {
             reaches: &self.reaches,
             batch: &mut self.rooms.batches[micro_batch],
             shared: &mut self.rooms.shared,
+            tokens: &mut self.tokens[micro_batch],
             staged: &mut self.staged,
         }
     }
@@ -264,15 +293,24 @@ impl<E: Element> Room<'_, E> {
             device.write(given.counted.view_mut(), self.staged);
             device.fill(given.shares.view_mut(), 0.0);
         }
+        if !given.behind.is_empty() {
+            device.write(given.behind.view_mut(), &[sequence as u32]);
+        }
+        let padding: usize = batch.padding.iter().map(|padding| *padding as usize).sum();
+        *self.tokens = self.shape.rows().saturating_sub(padding);
         for (reach, first_keys) in self.reaches.iter().zip(&mut self.batch.first_keys) {
             let window = match reach {
                 Reach::Window(size) => (*size).min(sequence as u64) as usize,
                 Reach::Full | Reach::Chunk(_) => sequence,
             };
-            let first_seen = |row: usize| (here.place_of(row) + 1).saturating_sub(window) as u32;
             self.staged.clear();
-            let given = batch.first_keys.iter().enumerate();
-            self.staged.extend(given.map(|(row, first)| (*first).max(first_seen(row))));
+            for source in here.sources() {
+                let given = batch.first_keys.iter().enumerate();
+                self.staged.extend(given.map(|(row, first)| {
+                    let first_seen = (here.place_of(row) + 1).saturating_sub(window);
+                    source.first_among(first_seen.max(*first as usize)) as u32
+                }));
+            }
             device.write(first_keys.view_mut(), self.staged);
         }
     }
@@ -335,7 +373,9 @@ impl<E: Element> Room<'_, E> {
         assert!(self.blocks.contains(&index), "block {index} in a workspace for {:?}", self.blocks);
         let layer = self.layer_of(index);
         let (from, to) = (self.stream_index(layer), self.stream_index(layer + 1));
-        let SharedRoom { kept, cheap, gradients, inner, partial, gathered, travel, .. } = &mut *self.shared;
+        let SharedRoom {
+            kept, cheap, gradients, inner, partial, gathered, travel, ring, ring_gradients, ..
+        } = &mut *self.shared;
         let BatchRoom { given, first_keys, streams, kept: own_kept, cheap: own_cheap } = &mut *self.batch;
         let [input, output] = streams.get_disjoint_mut([from, to]).expect("a layer's two streams");
         let reach = self.reaches.iter().position(|of| *of == reach).expect("a reach of the network");
@@ -349,9 +389,16 @@ impl<E: Element> Room<'_, E> {
             partial: partial.as_mut(),
             gathered,
             travel: travel.as_mut(),
+            ring: ring.as_mut(),
+            ring_gradients: ring_gradients.as_mut(),
+            behind: given.behind.view(),
             positions: given.positions.view(),
             first_keys: first_keys[reach].view(),
-            routing: Routing { counted: given.counted.view(), shares: &mut given.shares },
+            routing: Routing {
+                counted: given.counted.view(),
+                tokens: *self.tokens,
+                shares: &mut given.shares,
+            },
         }
     }
 }

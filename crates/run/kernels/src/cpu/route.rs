@@ -40,9 +40,9 @@ impl Cpu {
         let pressures = pressures.first(probabilities.columns);
         let counted = balance.map(|balance| self.slice(balance.counted));
         pressures.fill(0.0);
-        if let (Some(balance), Some(counted)) = (balance, counted) {
+        if let Some(balance) = balance {
             let (shares, layers) = (self.rows(balance.shares), balance.layers as f32);
-            let scale = balance.coefficient * shares.columns as f32 / number_counted(counted);
+            let scale = balance.coefficient * shares.columns as f32 / balance.tokens.max(1) as f32;
             add_scaled(scale / (layers * layers), shares, pressures);
         }
         let pressures = &*pressures;
@@ -63,6 +63,7 @@ impl Cpu {
         experts: View<'_, u32>,
         per_token: usize,
         counted: View<'_, u32>,
+        tokens: usize,
         shares: ViewMut<'_, f32>,
     ) {
         let (experts, counted, shares) = (self.slice(experts), self.slice(counted), self.slice_mut(shares));
@@ -70,14 +71,9 @@ impl Cpu {
         for (experts, _) in experts.chunks(per_token).zip(counted).filter(|(_, counted)| **counted > 0) {
             experts.iter().for_each(|expert| shares[*expert as usize] += 1.0);
         }
-        let tokens = number_counted(counted);
+        let tokens = tokens.max(1) as f32;
         shares.iter_mut().for_each(|share| *share /= tokens);
     }
-}
-
-/// Tokens that count, at least one.
-fn number_counted(counted: &[u32]) -> f32 {
-    counted.iter().filter(|counted| **counted > 0).count().max(1) as f32
 }
 
 /// Adds all rows, times a number.

@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::Cpu;
-use crate::{Element, Value, View, ViewMut};
+use crate::{Element, Matrix, MatrixMut, Put, Value, View, ViewMut};
 
 /// Numbers that one member takes at a time: large enough to stream, small enough to share out.
 pub(crate) const CHUNK: usize = 1 << 15;
@@ -25,6 +25,15 @@ impl Cpu {
         inlined!(self.in_chunks(x.len(), CHUNK, self.shared(to, 1), |range, to| {
             for (to, x) in to.iter_mut().zip(&x[range]) {
                 *to = B::narrow(to.widen() + x.widen());
+            }
+        }));
+    }
+
+    pub(crate) fn put_rows<A: Element, B: Element>(&self, x: Matrix<'_, A>, put: Put, to: MatrixMut<'_, B>) {
+        let x = self.rows(x);
+        inlined!(self.in_rows(x.shape(), self.rows_mut(to), |row, to| {
+            for (to, x) in to.iter_mut().zip(x.row(row)) {
+                put.put(to, x.widen());
             }
         }));
     }

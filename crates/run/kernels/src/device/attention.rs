@@ -30,7 +30,7 @@ pub struct Qkv<M> {
 }
 
 /// Which keys each query sees: from its first one to the one at its own position, or to the last where that lies behind.
-/// Every query must see at least one.
+/// Where it sees none, attention gives zeros and a sum whose logarithm is minus infinity.
 #[derive(Debug, Clone, Copy)]
 pub struct Seen<'a> {
     /// An entry per query, counted from the first key of its sequence; entries never fall within a sequence. They say
@@ -116,7 +116,24 @@ impl Device {
         in_room!(self, Compute, attention(shape, qkv, seen, out, log_sums));
     }
 
-    /// Replaces `d_qkv` by the gradients of queries, keys and values.
+    /// Puts attention over some keys together with attention over others, of the same queries and heads: `whole` and `log_sums`
+    /// are what [`Device::attention`] gave for the keys so far, or zeros and minus infinity, and then for all of them.
+    pub fn merge<E: Element, O: Element>(
+        &self,
+        part: Matrix<'_, E>,
+        part_log_sums: View<'_, f32>,
+        whole: MatrixMut<'_, O>,
+        log_sums: ViewMut<'_, f32>,
+    ) {
+        assert_eq!(whole.shape(), part.shape(), "attention over parts of the keys");
+        assert_eq!(log_sums.len(), part_log_sums.len(), "sums of attention");
+        let heads = log_sums.len() / part.rows.max(1);
+        assert!(log_sums.len() == heads * part.rows && part.columns.is_multiple_of(heads.max(1)), "heads");
+        in_room!(self, Memory, merge(part, part_log_sums, whole, log_sums));
+    }
+
+    /// Replaces `d_qkv` by the gradients of queries, keys and values. Where `qkv` holds some of the keys, `out` and `log_sums` are
+    /// those over all, and the gradients of queries are what these keys add to them.
     #[expect(clippy::too_many_arguments, reason = "what the forward pass took and gave, and two gradients")]
     pub fn attention_backward<E: Element>(
         &self,

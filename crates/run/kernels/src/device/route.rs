@@ -16,6 +16,8 @@ pub struct Balance<'a> {
     pub layers: usize,
     /// 1 for each token that counts, 0 for padding.
     pub counted: View<'a, u32>,
+    /// Tokens that count, here and wherever else the same sequences are.
+    pub tokens: usize,
 }
 
 impl Device {
@@ -64,16 +66,17 @@ impl Device {
         );
     }
 
-    /// Each expert's choices over the number of tokens, among those that are `counted`.
+    /// Each expert's choices by those that are `counted` over the number of all `tokens` that count, of which some may be elsewhere.
     pub fn expert_shares(
         &self,
         experts: View<'_, u32>,
         per_token: usize,
         counted: View<'_, u32>,
+        tokens: usize,
         shares: ViewMut<'_, f32>,
     ) {
         assert_eq!(experts.len(), counted.len() * per_token, "chosen experts");
-        in_room!(self, Memory, expert_shares(experts, per_token, counted, shares));
+        in_room!(self, Memory, expert_shares(experts, per_token, counted, tokens, shares));
     }
 }
 

@@ -1,6 +1,6 @@
 //! Operators that pass over memory once: filling, copying, adding, converting, sums of squares, looking for NaN.
 
-use crate::{Device, Element, Value, View, ViewMut};
+use crate::{Device, Element, Matrix, MatrixMut, Put, Value, View, ViewMut};
 
 impl Device {
     pub fn fill<E: Element>(&self, to: ViewMut<'_, E>, value: f32) {
@@ -17,6 +17,12 @@ impl Device {
     pub fn add<A: Element, B: Element>(&self, x: View<'_, A>, to: ViewMut<'_, B>) {
         assert_eq!(x.len(), to.len(), "numbers to add");
         in_room!(self, Memory, add(x, to));
+    }
+
+    /// `to = x` or `to += x`, row by row, whatever lies between the rows and in whatever format. Panics when the shapes differ.
+    pub fn put_rows<A: Element, B: Element>(&self, x: Matrix<'_, A>, put: Put, to: MatrixMut<'_, B>) {
+        assert_eq!(x.shape(), to.shape(), "rows to put");
+        in_room!(self, Memory, put_rows(x, put, to));
     }
 
     /// `to = factor * x`, rounded or widened from one format to another. Panics when the lengths differ.

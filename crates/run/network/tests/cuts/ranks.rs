@@ -121,6 +121,34 @@ fn ranks_with_their_own_experts_learn_what_one_learns() {
     }
 }
 
+const WINDOWS: [&str; 3] = ["qwen2_windows", "qwen2_moe_windows", "qwen3_moe_windows"];
+
+/// Documents, windows and padding are in the micro-batches and models.
+#[test]
+fn ranks_that_share_sequences_learn_what_one_learns() {
+    for name in MODELS.into_iter().chain(WINDOWS).chain(["mixtral_balance", "qwen3_moe_balance"]) {
+        for recompute in EVERY {
+            check(name, Layout { context: 2, ..Layout::ONE }, recompute);
+        }
+        check(name, Layout { context: 4, ..Layout::ONE }, Recompute::None);
+    }
+}
+
+#[test]
+fn axes_combine() {
+    let all = Layout { tensor: 2, has_cut_rows: true, context: 2, ..Layout::ONE };
+    for name in MODELS.into_iter().chain(WINDOWS) {
+        check(name, all, Recompute::Cheap);
+        check(name, Layout { has_cut_rows: false, ..all }, Recompute::None);
+        check(name, Layout { tensor: 1, data: 2, ..all }, Recompute::None);
+    }
+    for name in MIXTURES {
+        check(name, Layout { context: 2, experts: 2, ..Layout::ONE }, Recompute::Full);
+        check(name, Layout { context: 2, data: 2, experts: 4, ..Layout::ONE }, Recompute::None);
+        check(name, Layout { experts: 2, ..all }, Recompute::Full);
+    }
+}
+
 #[test]
 fn parts_of_files_and_of_fresh_weights_are_those_of_the_whole() {
     let device = Device::apart(1);
@@ -184,7 +212,9 @@ fn sections_cover_a_block_at_multiples_of_the_unit_and_experts_are_the_last() {
 fn all_ranks_get_the_logits_of_any_row() {
     let device = Device::apart(1);
     let cut_rows = Layout { tensor: 2, has_cut_rows: true, ..Layout::ONE };
-    for (name, layout) in [("llama", cut_rows)] {
+    let context = Layout { context: 4, ..Layout::ONE };
+    let both = Layout { context: 2, ..cut_rows };
+    for (name, layout) in [("llama", cut_rows), ("gpt2", context), ("qwen3", both)] {
         let logits = |device: &Device, network: &Network, context: Share| {
             let mut weights = Weights::<f32>::zeros(device, network);
             network.initialise(device, 5, &mut weights);
@@ -236,10 +266,16 @@ fn rows_that_cannot_be_cut_evenly_are_refused() {
     let share = |degree| Share { degree, rank: 0 };
     let shape =
         WorkspaceShape { sequences: 1, sequence: 15, recompute: Recompute::None, has_gradients: true };
-    for (cut, said) in [(
-        Cut { tensor: share(2), has_cut_rows: true, ..Cut::WHOLE },
-        "15 rows of a micro-batch cannot be divided evenly among 2 tensor-parallel ranks",
-    )] {
+    for (cut, said) in [
+        (
+            Cut { tensor: share(2), has_cut_rows: true, ..Cut::WHOLE },
+            "15 rows of a micro-batch cannot be divided evenly among 2 tensor-parallel ranks",
+        ),
+        (
+            Cut { context: share(2), ..Cut::WHOLE },
+            "15 tokens of a sequence cannot be divided evenly among 4 chunks, two for each context-parallel rank",
+        ),
+    ] {
         let network = Network::cut(&device, architecture("llama"), SEQUENCE, cut, alone()).unwrap();
         let refused = network.check_shape(&shape).unwrap_err();
         assert_eq!(refused.page().code, "network/uneven-slices");

@@ -209,9 +209,12 @@ impl<E: Element> Forward<'_, E> {
             #[expect(unsafe_code, reason = "results are shared out by queries and heads")]
             // SAFETY: each chunk is done once, and no query of a head is in two of them.
             let log_sum = unsafe { results.log_sums.range(at..at + 1) };
+            // Minus infinity where no key was seen.
             log_sum[0] = softmax.most[lane] * LN_2 + softmax.sum[lane].ln();
         }
-        inlined!(self.level.vectorized(|| scale_lanes(out, &softmax.sum.map(|sum| 1.0 / sum))));
+        // What saw no key stays zero.
+        let inverses = softmax.sum.map(|sum| if sum == 0.0 { 0.0 } else { 1.0 / sum });
+        inlined!(self.level.vectorized(|| scale_lanes(out, &inverses)));
         self.setting.turn(out, buffer, |lane, dim, values| {
             if lane < queries.range.len() {
                 let (row, column) = (first_row + lane, queries.head * shape.head_dim + dim);

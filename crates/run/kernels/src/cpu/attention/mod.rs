@@ -6,6 +6,7 @@
 mod backward;
 mod forward;
 mod lines;
+mod merge;
 
 use std::ops::Range;
 

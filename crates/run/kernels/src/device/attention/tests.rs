@@ -4,7 +4,7 @@ use proptest::prelude::*;
 
 use crate::reference::{self, Grid, Sight, devices, random};
 use crate::testing::{lend, lend_mut};
-use crate::{AttentionShape, Bf16, Device, Element, Qkv, Seen};
+use crate::{AttentionShape, Bf16, Device, Element, Matrix, Qkv, Seen};
 
 /// Sequences one after the other, with room between rows, and which keys their queries see.
 struct Case<E> {
@@ -62,13 +62,51 @@ impl<E: Element> Case<E> {
     }
 
     fn run(&self, device: &Device) -> Results<E> {
-        let AttentionShape { heads, kv_heads, head_dim, .. } = self.shape;
-        let (rows, of_keys) = (self.first_keys.len(), self.positions.len() * self.shape.keys);
+        let AttentionShape { heads, head_dim, .. } = self.shape;
+        let rows = self.first_keys.len();
         let mut out = vec![E::default(); rows * heads * head_dim];
         let mut log_sums = vec![0.0; rows * heads];
+        self.on(device, |qkv, seen| {
+            device.attention(
+                &self.shape,
+                qkv,
+                seen,
+                lend_mut(device, &mut out).by_rows(rows, 0).matrix_mut(),
+                lend_mut(device, &mut log_sums).view_mut(),
+            );
+        });
+        let d_qkv = self.backward(device, &out, &log_sums);
+        Results { out, log_sums, d_qkv }
+    }
+
+    /// The gradients, where all keys gave this output.
+    fn backward(&self, device: &Device, out: &[E], log_sums: &[f32]) -> Qkv<Vec<E>> {
+        let AttentionShape { heads, kv_heads, head_dim, .. } = self.shape;
+        let (rows, of_keys) = (self.first_keys.len(), self.positions.len() * self.shape.keys);
         let d = |rows: usize, heads: usize| vec![E::narrow(7.0); rows * heads * head_dim];
         let mut d_qkv =
             Qkv { queries: d(rows, heads), keys: d(of_keys, kv_heads), values: d(of_keys, kv_heads) };
+        self.on(device, |qkv, seen| {
+            device.attention_backward(
+                &self.shape,
+                qkv,
+                seen,
+                lend(device, out).by_rows(rows, 0).matrix(),
+                lend(device, log_sums).view(),
+                lend(device, &self.d_out).by_rows(rows, 0).matrix(),
+                Qkv {
+                    queries: lend_mut(device, &mut d_qkv.queries).by_rows(rows, 0).matrix_mut(),
+                    keys: lend_mut(device, &mut d_qkv.keys).by_rows(of_keys, 0).matrix_mut(),
+                    values: lend_mut(device, &mut d_qkv.values).by_rows(of_keys, 0).matrix_mut(),
+                },
+            );
+        });
+        d_qkv
+    }
+
+    /// Calls an operator with the inputs on a device.
+    fn on(&self, device: &Device, operator: impl FnOnce(Qkv<Matrix<'_, E>>, Seen<'_>)) {
+        let (rows, of_keys) = (self.first_keys.len(), self.positions.len() * self.shape.keys);
         let (queries, keys, values) = (
             lend(device, &self.qkv.queries).by_rows(rows, self.gap),
             lend(device, &self.qkv.keys).by_rows(of_keys, self.gap),
@@ -78,31 +116,14 @@ impl<E: Element> Case<E> {
         let (first_keys, positions) = (lend(device, &self.first_keys), lend(device, &self.positions));
         let is_usual = self.positions.iter().all(|at| *at as usize + self.shape.queries == self.shape.keys);
         let positions = (!is_usual).then_some(positions.view());
-        let seen = Seen { first_keys: first_keys.view(), positions };
-        device.attention(
-            &self.shape,
-            qkv,
-            seen,
-            lend_mut(device, &mut out).by_rows(rows, 0).matrix_mut(),
-            lend_mut(device, &mut log_sums).view_mut(),
-        );
-        device.attention_backward(
-            &self.shape,
-            qkv,
-            seen,
-            lend(device, &out).by_rows(rows, 0).matrix(),
-            lend(device, &log_sums).view(),
-            lend(device, &self.d_out).by_rows(rows, 0).matrix(),
-            Qkv {
-                queries: lend_mut(device, &mut d_qkv.queries).by_rows(rows, 0).matrix_mut(),
-                keys: lend_mut(device, &mut d_qkv.keys).by_rows(of_keys, 0).matrix_mut(),
-                values: lend_mut(device, &mut d_qkv.values).by_rows(of_keys, 0).matrix_mut(),
-            },
-        );
-        Results { out, log_sums, d_qkv }
+        operator(qkv, Seen { first_keys: first_keys.view(), positions });
     }
 
     fn check(&self, device: &Device) {
+        self.check_results(device, self.run(device));
+    }
+
+    fn check_results(&self, device: &Device, results: Results<E>) {
         let AttentionShape { heads, kv_heads, head_dim, .. } = self.shape;
         let name = format!("{} {} {:?}", device.instructions(), E::NAME, self.shape);
         let stride = |heads: usize| heads * head_dim + self.gap;
@@ -115,7 +136,6 @@ impl<E: Element> Case<E> {
         let sight = Sight { first_keys: &self.first_keys, positions: &self.positions };
         let expected = reference::attention(&self.shape, qkv, sight);
         let expected_d = reference::attention_backward(&self.shape, qkv, sight, d_out);
-        let results = self.run(device);
         // Weights, gradients of scores and results are rounded to bf16 on the way.
         let (tolerance, of_sums) = if E::NAME == "bf16" { (0.02, 1e-4) } else { (1e-5, 1e-5) };
         assert_close(&results.out, &expected.out, tolerance, &format!("output of {name}"));
@@ -255,6 +275,74 @@ fn a_chunk_of_queries_gives_what_all_queries_give_for_it() {
     let (whole, chunk) = (whole.run(&device), chunk.run(&device));
     assert_eq!(whole.out[128 * 64..], chunk.out);
     assert_eq!(whole.log_sums[128 * 4..], chunk.log_sums);
+}
+
+/// Attention over two sets of keys, as ranks have them, in the order `[late, early]`.
+fn in_two_parts<E: Element>(device: &Device, case: &Case<E>, border: usize) -> Results<E> {
+    let AttentionShape { queries, keys, heads, kv_heads, head_dim, .. } = case.shape;
+    let (inner, outer) = (heads * head_dim, kv_heads * head_dim);
+    let (mut whole, mut log_sums) = (vec![0.0f32; queries * inner], vec![f32::NEG_INFINITY; queries * heads]);
+    let part = |keys: std::ops::Range<usize>, position: u32| Case::<E> {
+        shape: AttentionShape { keys: keys.len(), ..case.shape },
+        gap: 0,
+        first_keys: case.first_keys.iter().map(|first| first.saturating_sub(keys.start as u32)).collect(),
+        positions: vec![position],
+        qkv: Qkv {
+            queries: case.qkv.queries.clone(),
+            keys: case.qkv.keys[keys.start * outer..keys.end * outer].to_vec(),
+            values: case.qkv.values[keys.start * outer..keys.end * outer].to_vec(),
+        },
+        d_out: case.d_out.clone(),
+    };
+    // All queries stand behind the early keys; of the late ones they see those up to their own.
+    let parts = [part(border..keys, 0), part(0..border, border as u32)];
+    for part in &parts {
+        let Results { out, log_sums: more, .. } = part.run(device);
+        device.merge(
+            lend(device, &out).by_rows(queries, 0).matrix(),
+            lend(device, &more).view(),
+            lend_mut(device, &mut whole).by_rows(queries, 0).matrix_mut(),
+            lend_mut(device, &mut log_sums).view_mut(),
+        );
+    }
+    let out: Vec<E> = whole.iter().map(|number| E::narrow(*number)).collect();
+    let [late, early] = parts.map(|part| part.backward(device, &out, &log_sums));
+    let sums = late.queries.iter().zip(&early.queries).map(|(a, b)| E::narrow(a.widen() + b.widen()));
+    let d_qkv = Qkv {
+        queries: sums.collect(),
+        keys: [early.keys, late.keys].concat(),
+        values: [early.values, late.values].concat(),
+    };
+    Results { out, log_sums, d_qkv }
+}
+
+#[test]
+fn attention_over_parts_of_the_keys_merges_to_attention_over_all() {
+    let over = |queries, keys| AttentionShape { queries, keys, ..shape(1, 4, 2, 16) };
+    for device in devices() {
+        // Everything is seen, windows that end in the early keys, and documents that begin in the late ones.
+        for first_key in [|_| 0, |position: usize| position.saturating_sub(20), |position| position / 90 * 90]
+        {
+            let case = Case::<f32>::new(over(90, 150), 1, 0, first_key);
+            case.check_results(&device, in_two_parts(&device, &case, 60));
+            let case = Case::<Bf16>::new(over(90, 150), 1, 0, first_key);
+            case.check_results(&device, in_two_parts(&device, &case, 60));
+        }
+    }
+}
+
+#[test]
+fn queries_that_see_no_key_give_nothing() {
+    let shape = AttentionShape { queries: 70, keys: 40, ..shape(1, 2, 1, 16) };
+    for device in devices() {
+        let seen = 23 * 2;
+        let case = Case::<f32>::at(shape, vec![40], 0, |position| if position < 63 { 3 } else { 40 });
+        let Results { out, log_sums, d_qkv } = case.run(&device);
+        assert!(log_sums[..seen].iter().all(|sum| sum.is_finite()));
+        assert!(log_sums[seen..].iter().all(|sum| *sum == f32::NEG_INFINITY));
+        assert!(out[seen * 16..].iter().chain(&d_qkv.queries[seen * 16..]).all(|number| *number == 0.0));
+        assert!(d_qkv.keys.iter().chain(&d_qkv.values).all(|number| number.is_finite()));
+    }
 }
 
 #[test]

@@ -48,19 +48,21 @@ impl Case {
         counted: &[u32],
         others: &[Vec<u32>],
     ) -> Vec<f32> {
+        let tokens = counted.iter().filter(|counted| **counted > 0).count();
         let counted = lend(device, counted);
         let layers: Vec<&Vec<u32>> = [&routed.experts].into_iter().chain(others).collect();
         let mut shares = lend(device, &vec![0.0; layers.len() * self.count]);
         for (layer, experts) in layers.iter().enumerate() {
             let experts = lend(device, experts);
             let row = shares.view_mut().range(layer * self.count..(layer + 1) * self.count);
-            device.expert_shares(experts.view(), self.per_token, counted.view(), row);
+            device.expert_shares(experts.view(), self.per_token, counted.view(), tokens, row);
         }
         let balance = (coefficient > 0.0).then(|| Balance {
             coefficient,
             shares: shares.view().matrix(layers.len(), self.count),
             layers: layers.len(),
             counted: counted.view(),
+            tokens,
         });
         let mut d_logits = Spaced::zeros(self.tokens, self.count, 1);
         device.route_backward(
@@ -185,8 +187,9 @@ fn padding_has_no_share_and_feels_no_pressure() {
     let routed = case.route(device, &Spaced::of(3, 2, &[2.0, 0.0, 0.0, 2.0, 0.0, 2.0]));
     let mut shares = lend(device, &[9.0; 2]);
     for (counted, expected) in [([1, 1, 0], [0.5, 0.5]), ([1, 0, 0], [1.0, 0.0]), ([0, 0, 0], [0.0, 0.0])] {
+        let tokens = counted.iter().sum::<u32>() as usize;
         let (experts, counted) = (lend(device, &routed.experts), lend(device, &counted));
-        device.expert_shares(experts.view(), 1, counted.view(), shares.view_mut());
+        device.expert_shares(experts.view(), 1, counted.view(), tokens, shares.view_mut());
         assert_eq!(shares.numbers(), expected);
     }
     let d_logits = case.backward(device, &routed, &[0.0; 3], 1.0, &[1, 0, 0], &[]);

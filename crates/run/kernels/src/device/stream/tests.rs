@@ -2,8 +2,8 @@
 
 use proptest::prelude::*;
 
-use crate::testing::{Random, lend, lend_mut, on_any_processor};
-use crate::{Bf16, Device, Element};
+use crate::testing::{Random, Spaced, lend, lend_mut, on_any_processor};
+use crate::{Bf16, Device, Element, Put};
 
 fn check_sum<E: Element>(len: usize) {
     let random = &mut Random::new(len as u64);
@@ -40,6 +40,23 @@ proptest! {
         let rounded: Vec<Bf16> = numbers.iter().map(|number| Bf16::from_f32(number * 0.5)).collect();
         prop_assert_eq!(on_any_processor(|device| device.first_non_finite(lend(device, &rounded).view())), first);
     }
+}
+
+#[test]
+fn rows_are_put_where_they_belong_in_either_format() {
+    let random = &mut Random::new(3);
+    let (x, before) = (Spaced::<Bf16>::random(70, 33, 3, random), Spaced::<f32>::random(70, 33, 5, random));
+    let [replaced, added] = on_any_processor(|device| {
+        [Put::Replace, Put::Add].map(|put| {
+            let mut to = before.clone();
+            device.put_rows(x.on(device).matrix(), put, to.on_mut(device).matrix_mut());
+            to.numbers()
+        })
+    });
+    let x = x.numbers();
+    assert_eq!(replaced, x);
+    let sums: Vec<f32> = x.iter().zip(before.numbers()).map(|(x, before)| before + x).collect();
+    assert_eq!(added, sums);
 }
 
 #[test]
