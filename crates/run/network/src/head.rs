@@ -82,7 +82,7 @@ impl Network {
         room
     }
 
-    /// The sum of the losses of all targets, after [`Network::forward`].
+    /// The sum of the losses of all targets of own rows, after [`Network::forward`].
     pub fn head_loss<E: Element>(
         &self,
         device: &Device,

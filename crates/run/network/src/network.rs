@@ -106,7 +106,7 @@ impl Network {
         self.longest
     }
 
-    /// Numbers that are trained.
+    /// Numbers of the part that is here.
     pub fn parameters(&self) -> usize {
         self.blocks.iter().flat_map(|block| &block.tensors).map(|tensor| tensor.range.len()).sum()
     }
@@ -319,8 +319,8 @@ impl Network {
         (run, room)
     }
 
-    /// The first block after whose forward pass a number is not finite. Computes the room's micro-batch again, with all ranks that
-    /// share it; each looks at its own rows.
+    /// The first of the room's blocks after whose forward pass a number is not finite. Computes the micro-batch again, with all ranks
+    /// that share it; each looks at its own rows.
     pub fn find_non_finite<E: Element>(
         &self,
         device: &Device,
@@ -338,7 +338,7 @@ impl Network {
                 return found;
             }
         }
-        if found.is_some() {
+        if found.is_some() || room.shared.head.is_none() {
             return found;
         }
         self.head_loss(device, self.head_weights(weights), room);

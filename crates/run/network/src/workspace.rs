@@ -90,16 +90,17 @@ impl Chunks {
     }
 }
 
-/// A micro-batch as data gives it; each slice has an entry per row.
+/// A micro-batch as data gives it; each slice has an entry per row. A rank that has a share of every sequence is given those rows
+/// ([`cut_rows`]) of each of them; all ranks of a tensor group are given the same.
 #[derive(Debug, Clone, Copy)]
 pub struct Tokens<'a> {
     pub tokens: &'a [u32],
     /// What is to be predicted; `u32::MAX` where nothing is.
     pub targets: &'a [u32],
     pub positions: &'a [u32],
-    /// The first key of its sequence that a row may see.
+    /// The first key of its sequence, counted over all ranks, that a row may see.
     pub first_keys: &'a [u32],
-    /// Tokens of padding at the end of each sequence; empty where there is none.
+    /// Tokens of padding at the end of each whole sequence; empty where there is none.
     pub padding: &'a [u32],
 }
 

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::PathBuf;
 
 use bedplate_diag::Source;
-use bedplate_kernels::{Device, IGNORED};
+use bedplate_kernels::{Device, Element, IGNORED};
 use bedplate_network::{
     Architecture, Network, Recompute, Share, Tokens, Weights, Workspace, WorkspaceShape, cut_rows,
 };
@@ -114,7 +114,18 @@ pub(crate) fn learn(
     batches: &[Batch],
     count: usize,
 ) -> Outcome {
-    let mut weights = Weights::<f32>::zeros(device, network);
+    learn_in::<f32>(device, network, recompute, batches, count)
+}
+
+/// The same in a format.
+pub(crate) fn learn_in<E: Element>(
+    device: &Device,
+    network: &Network,
+    recompute: Recompute,
+    batches: &[Batch],
+    count: usize,
+) -> Outcome {
+    let mut weights = Weights::<E>::zeros(device, network);
     network.initialise(device, 5, &mut weights);
     let mut gradients = Weights::zeros(device, network);
     let mut workspace = Workspace::new(device, network, shape(recompute));

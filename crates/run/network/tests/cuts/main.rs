@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod batch;
+mod edges;
 mod ranks;
 mod stages;
 mod world;

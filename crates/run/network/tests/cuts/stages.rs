@@ -3,12 +3,20 @@
 use bedplate_kernels::Device;
 use bedplate_network::{Network, Recompute, Weights, Workspace};
 
-use crate::batch::{MODELS, Outcome, SEQUENCE, architecture, batches, learn, outcome, shape, weights_of};
+use crate::batch::{
+    Batch, MODELS, Outcome, SEQUENCE, architecture, batches, learn, outcome, shape, weights_of,
+};
 
 const COUNT: usize = 3;
 
 /// The same in two stages with three micro-batches in flight: all forward passes come before the first backward pass.
-fn learn_in_stages(device: &Device, network: &Network, cut: usize, recompute: Recompute) -> Outcome {
+pub(crate) fn learn_in_stages(
+    device: &Device,
+    network: &Network,
+    cut: usize,
+    recompute: Recompute,
+    batches: &[Batch],
+) -> Outcome {
     let (count, last) = (network.blocks().len(), network.blocks().len() - 1);
     let is_tied = network.architecture().transformer.has_tied_embeddings;
     let has: [Box<dyn Fn(usize) -> bool>; 2] =
@@ -19,7 +27,6 @@ fn learn_in_stages(device: &Device, network: &Network, cut: usize, recompute: Re
         (weights, Weights::<f32>::of_blocks(device, network, &has[stage]))
     };
     let ((weights, mut gradients), (late_weights, mut late_gradients)) = (make(0), make(1));
-    let batches = batches(network, COUNT);
     let stage = |blocks| Workspace::of_stage(device, network, blocks, batches.len(), shape(recompute));
     let (mut early, mut late) = (stage(0..cut), stage(cut..count));
     for (number, batch) in batches.iter().enumerate() {
@@ -38,7 +45,7 @@ fn learn_in_stages(device: &Device, network: &Network, cut: usize, recompute: Re
             device.copy(shares.view(), next.expert_shares_mut());
         }
     }
-    let (scale, balance) = weights_of(COUNT);
+    let (scale, balance) = weights_of(batches.len());
     let mut loss = 0.0;
     for number in 0..batches.len() {
         let (mut room, mut next) = (early.room(number), late.room(number));
@@ -70,9 +77,10 @@ fn two_stages_give_the_bits_of_one_with_several_micro_batches_in_flight() {
     for name in MODELS {
         let network = Network::new(&device, architecture(name), SEQUENCE).unwrap();
         for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
-            let whole = learn(&device, &network, recompute, &batches(&network, COUNT), COUNT);
+            let batches = batches(&network, COUNT);
+            let whole = learn(&device, &network, recompute, &batches, COUNT);
             for cut in [1, 2, network.blocks().len() - 1] {
-                let staged = learn_in_stages(&device, &network, cut, recompute);
+                let staged = learn_in_stages(&device, &network, cut, recompute, &batches);
                 assert_eq!(whole.loss, staged.loss, "{name}, cut before block {cut}, {recompute:?}");
                 assert!(whole.gradients == staged.gradients, "{name}, cut before block {cut}, {recompute:?}");
             }
