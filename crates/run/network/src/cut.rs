@@ -120,6 +120,19 @@ impl Cut {
         self.tensor.is_whole() && self.context.is_whole() && self.experts.is_whole()
     }
 
+    /// Whether a rank has all weights of its blocks, though others may share its sequences.
+    pub fn has_all_numbers(&self) -> bool {
+        self.tensor.is_whole() && self.experts.is_whole()
+    }
+
+    /// Panics where a rank is none of those that there are.
+    pub(crate) fn check(&self) {
+        for share in [self.tensor, self.context, self.experts] {
+            assert!(share.rank < share.degree, "rank {} of {}", share.rank, share.degree);
+        }
+        assert!(self.unit > 0, "sections have lengths that are multiples of something");
+    }
+
     /// The numbers of ranks, by which buffers are sized.
     pub fn ranks(&self) -> Ranks {
         Ranks {

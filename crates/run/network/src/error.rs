@@ -77,7 +77,7 @@ static UNEVEN: Page = Page {
               MLP and expert; key and value heads are not replicated. Expert parallelism gives every rank the same number of routed \
               experts, context parallelism two equal chunks of every sequence, and sequence parallelism equally many rows of a \
               micro-batch. The degree must divide each of them.",
-    remedy: "choose a degree that divides the model's heads, widths and experts and the sequence, or use pipeline stages instead",
+    remedy: "choose a degree that divides the number that is named, or use pipeline stages instead",
 };
 
 static READ_WEIGHTS: Page = Page {

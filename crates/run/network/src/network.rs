@@ -37,7 +37,7 @@ impl Network {
         Self::build(device, architecture, longest, Cut::WHOLE, None)
     }
 
-    /// One rank's part of a network that is cut over several ranks, which `peers` reaches.
+    /// One rank's part of a network that is cut over several ranks, which `peers` reaches. Panics where `part` is none of the parts.
     pub fn cut(
         device: &Device,
         architecture: Architecture,
@@ -45,6 +45,7 @@ impl Network {
         part: Cut,
         peers: Box<dyn Peers>,
     ) -> Result<Self, NetworkError> {
+        part.check();
         let part = Cut { has_cut_rows: part.has_cut_rows && !part.tensor.is_whole(), ..part };
         Self::build(device, architecture, longest, part, (!part.is_whole()).then_some(peers))
     }

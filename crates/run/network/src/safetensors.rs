@@ -360,7 +360,7 @@ pub fn save<E: Element>(
     weights: &Weights<E>,
     folder: &Path,
 ) -> Result<(), NetworkError> {
-    if !network.part().is_whole() {
+    if !network.part().has_all_numbers() {
         return Err(NetworkError::Unsupported {
             feature: "writing one rank's part of a network as a model".into(),
         });
