@@ -127,6 +127,17 @@ pub(crate) fn learn_in<E: Element>(
 ) -> Outcome {
     let mut weights = Weights::<E>::zeros(device, network);
     network.initialise(device, 5, &mut weights);
+    learn_with(device, network, recompute, &weights, batches, count)
+}
+
+pub(crate) fn learn_with<E: Element>(
+    device: &Device,
+    network: &Network,
+    recompute: Recompute,
+    weights: &Weights<E>,
+    batches: &[Batch],
+    count: usize,
+) -> Outcome {
     let mut gradients = Weights::zeros(device, network);
     let mut workspace = Workspace::new(device, network, shape(recompute));
     let mut room = workspace.room(0);
@@ -134,7 +145,7 @@ pub(crate) fn learn_in<E: Element>(
     let mut loss = 0.0;
     for batch in batches {
         room.load(device, batch.tokens());
-        loss += network.learn(device, &weights, &mut room, &mut gradients, scale, balance);
+        loss += network.learn(device, weights, &mut room, &mut gradients, scale, balance);
     }
     outcome(device, network, &gradients, loss)
 }

@@ -9,7 +9,9 @@ use bedplate_network::{
     Cut, Network, Recompute, Share, Tensor, Weights, Workspace, WorkspaceShape, load, save,
 };
 
-use crate::batch::{MODELS, Outcome, SEQUENCE, architecture, batches, folder, learn, outcome, shape};
+use crate::batch::{
+    Batch, MODELS, Outcome, SEQUENCE, architecture, batches, folder, learn, learn_with, outcome, shape,
+};
 use crate::world::{Layout, Place, alone, on_ranks};
 
 const EVERY: [Recompute; 3] = [Recompute::None, Recompute::Cheap, Recompute::Full];
@@ -45,8 +47,16 @@ fn join(whole: &mut BTreeMap<String, Vec<f32>>, part: &Found) {
     places.zip(&part.values).for_each(|(place, value)| sums[place] += value);
 }
 
-/// Compares what ranks learn with the whole: parts join to its gradients, and copies are the same on all.
+/// Compares what ranks learn from fresh weights with the whole.
 fn check(name: &str, layout: Layout, recompute: Recompute) {
+    check_by(name, layout, recompute, learn);
+}
+
+/// How some of the micro-batches of a step are learned from.
+type Learn = fn(&Device, &Network, Recompute, &[Batch], usize) -> Outcome;
+
+/// Parts must join to the gradients of the whole, and copies must be the same on all ranks.
+fn check_by(name: &str, layout: Layout, recompute: Recompute, learn: Learn) {
     let (device, count) = (Device::apart(1), 3usize.next_multiple_of(layout.data));
     let network = Network::new(&device, architecture(name), SEQUENCE).unwrap();
     let whole = learn(&device, &network, Recompute::None, &batches(&network, count), count);
@@ -118,6 +128,29 @@ fn ranks_with_their_own_experts_learn_what_one_learns() {
         check(name, Layout { tensor: 2, data: 2, experts: 2, ..Layout::ONE }, Recompute::None);
         let cut_rows = Layout { tensor: 2, has_cut_rows: true, data: 2, experts: 2, ..Layout::ONE };
         check(name, cut_rows, Recompute::Cheap);
+    }
+}
+
+/// As many rows as there can be come to the first rank, and none to the others.
+#[test]
+fn tokens_that_all_choose_the_experts_of_one_rank_are_none_of_them_dropped() {
+    let learn: Learn = |device, network, recompute, batches, count| {
+        let mut weights = Weights::<f32>::zeros(device, network);
+        network.initialise(device, 5, &mut weights);
+        for (index, block) in network.blocks().iter().enumerate() {
+            let is_router = |tensor: &&Tensor| tensor.name.ends_with("gate.weight") && tensor.shape[0] == 4;
+            for tensor in block.tensors.iter().filter(is_router) {
+                // Equal probabilities: the experts with the lowest numbers are chosen.
+                device.fill(weights.block_mut(index).range(tensor.range.clone()), 0.0);
+            }
+        }
+        learn_with(device, network, recompute, &weights, batches, count)
+    };
+    for name in MIXTURES {
+        for recompute in EVERY {
+            check_by(name, Layout { data: 2, experts: 2, ..Layout::ONE }, recompute, learn);
+        }
+        check_by(name, Layout { data: 4, experts: 4, ..Layout::ONE }, Recompute::None, learn);
     }
 }
 
