@@ -1,0 +1,1 @@
+//! Rules that turn readings of a node into findings.
