@@ -1,32 +1,16 @@
 //! An HTTP endpoint with the metrics of a run, for Prometheus to scrape.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use crate::http::answer;
-use crate::{Metrics, RecordError};
-
-/// How long a client may take for its request, and again for reading the answer.
-const PATIENCE: Duration = Duration::from_secs(2);
-
-/// Who may read the metrics.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Exposure {
-    /// Only programs on this machine.
-    Loopback,
-    /// Anyone who can reach the address.
-    Anybody,
-}
+use crate::server::PATIENCE;
+use crate::{Exposure, Metrics, MetricsServer, RecordError};
 
 /// Answers `GET /metrics` from a background thread until it is dropped.
 pub struct Endpoint {
-    address: SocketAddr,
     metrics: Arc<Metrics>,
-    is_ending: Arc<AtomicBool>,
-    server: Option<JoinHandle<()>>,
+    server: MetricsServer,
 }
 
 impl Endpoint {
@@ -36,61 +20,20 @@ impl Endpoint {
     }
 
     fn start_with(address: SocketAddr, exposure: Exposure, patience: Duration) -> Result<Self, RecordError> {
-        if exposure == Exposure::Loopback && !address.ip().is_loopback() {
-            return Err(RecordError::NotLoopback { address });
-        }
-        let failing = |source| RecordError::Listen { address, source };
-        let listener = TcpListener::bind(address).map_err(failing)?;
-        let address = listener.local_addr().map_err(failing)?;
-        let (metrics, is_ending) = (Arc::new(Metrics::default()), Arc::new(AtomicBool::new(false)));
-        let server = thread::Builder::new().name("metrics".into()).spawn({
-            let (metrics, is_ending) = (Arc::clone(&metrics), Arc::clone(&is_ending));
-            move || serve(&listener, patience, &metrics, &is_ending)
-        });
-        Ok(Self { address, metrics, is_ending, server: Some(server.map_err(failing)?) })
+        let metrics = Arc::new(Metrics::default());
+        let read = Arc::clone(&metrics);
+        let server = MetricsServer::start_with(address, exposure, patience, move || read.text())?;
+        Ok(Self { metrics, server })
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.server.address()
     }
 
     /// The metrics, set by the training thread without ever waiting for readers.
     pub fn metrics(&self) -> &Metrics {
         &self.metrics
     }
-}
-
-/// One connection after the other: a scrape takes less than a millisecond, and a slow client is cut off.
-fn serve(listener: &TcpListener, patience: Duration, metrics: &Metrics, is_ending: &AtomicBool) {
-    while !is_ending.load(Ordering::Acquire) {
-        match listener.accept() {
-            // A client that disconnects early harms only itself.
-            Ok((stream, _)) => drop(answer(stream, patience, || metrics.text())),
-            // Out of file descriptors, for example: wait instead of spinning.
-            Err(_) => thread::sleep(Duration::from_millis(100)),
-        }
-    }
-}
-
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        self.is_ending.store(true, Ordering::Release);
-        // A connection to ourselves unblocks `accept`.
-        let _ = TcpStream::connect_timeout(&reachable(self.address), Duration::from_secs(1));
-        if let Some(server) = self.server.take() {
-            let _ = server.join();
-        }
-    }
-}
-
-/// The address at which this machine reaches its own listener.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    address
 }
 
 #[cfg(test)]

@@ -7,6 +7,20 @@ use std::fmt::Write;
 pub struct Exposition(String);
 
 impl Exposition {
+    pub fn with_room(bytes: usize) -> Self {
+        Self(String::with_capacity(bytes))
+    }
+
+    /// A value of a label as it stands between quotation marks.
+    pub fn escape(value: &str) -> String {
+        value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+    }
+
+    /// Lines that are in the format already.
+    pub fn raw(&mut self, lines: &str) {
+        self.0.push_str(lines);
+    }
+
     pub fn into_string(self) -> String {
         self.0
     }
@@ -17,14 +31,16 @@ impl Exposition {
     }
 
     pub fn sample(&mut self, name: &str, labels: &str, value: f64) {
-        let value = match value {
-            f64::INFINITY => "+Inf".to_owned(),
-            f64::NEG_INFINITY => "-Inf".to_owned(),
-            value => value.to_string(),
-        };
-        let _ = match labels {
-            "" => writeln!(self.0, "{name} {value}"),
-            labels => writeln!(self.0, "{name}{{{labels}}} {value}"),
+        self.0.push_str(name);
+        if !labels.is_empty() {
+            self.0.push('{');
+            self.0.push_str(labels);
+            self.0.push('}');
+        }
+        let _ = match value {
+            f64::INFINITY => writeln!(self.0, " +Inf"),
+            f64::NEG_INFINITY => writeln!(self.0, " -Inf"),
+            value => writeln!(self.0, " {value}"),
         };
     }
 

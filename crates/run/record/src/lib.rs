@@ -34,8 +34,9 @@ mod metrics;
 mod progress;
 mod progress_line;
 mod record;
+mod server;
 
-pub use endpoint::{Endpoint, Exposure};
+pub use endpoint::Endpoint;
 pub use error::{PAGES, RecordError};
 pub use event_file::EventFile;
 pub use exposition::Exposition;
@@ -44,3 +45,4 @@ pub use metrics::Metrics;
 pub use progress::Progress;
 pub use progress_line::ProgressLine;
 pub use record::{EvaluationRecord, StepRecord};
+pub use server::{Exposure, MetricsServer};

@@ -1,6 +1,7 @@
 //! The endpoint with well-behaved and hostile clients.
 
 use std::io::{Read, Write};
+use std::net::TcpStream;
 
 use super::*;
 use crate::StepRecord;
