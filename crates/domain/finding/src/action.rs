@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Finding, Subject};
 
 /// Actions from the mildest to the strongest; the order decides between findings.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Action {
     /// Only record it.
     Record,
@@ -36,6 +39,10 @@ impl Action {
         Action::Reboot,
         Action::Replace,
     ];
+
+    pub fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|action| action.name() == name)
+    }
 
     pub const fn name(self) -> &'static str {
         match self {

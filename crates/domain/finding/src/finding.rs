@@ -2,10 +2,13 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Action, Subject};
 
 /// How bad it is for running work.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Severity {
     Info,
     Warning,
@@ -23,7 +26,8 @@ impl fmt::Display for Severity {
 }
 
 /// The answer to "is it hardware, network, storage or the application?".
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Layer {
     Hardware,
     Network,
@@ -46,7 +50,7 @@ impl fmt::Display for Layer {
 }
 
 /// A reading that supports the finding.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Evidence {
     /// Name of the metric or the log line.
     pub what: String,
@@ -56,7 +60,7 @@ pub struct Evidence {
     pub expected: Option<String>,
 }
 
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Finding {
     /// Stable name of the rule, `area/what`.
     pub rule: String,
@@ -108,4 +112,15 @@ impl fmt::Display for Finding {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} [{}] {}: {}", self.severity, self.rule, self.subject, self.summary)
     }
+}
+
+/// A finding that still holds: since when, when it was last seen, how often.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct OpenFinding {
+    #[serde(flatten)]
+    pub finding: Finding,
+    /// Milliseconds since 1970.
+    pub since_ms: u64,
+    pub seen_ms: u64,
+    pub times: u64,
 }

@@ -21,5 +21,5 @@ mod finding;
 mod subject;
 
 pub use action::{Action, strongest_action};
-pub use finding::{Evidence, Finding, Layer, Severity};
+pub use finding::{Evidence, Finding, Layer, OpenFinding, Severity};
 pub use subject::Subject;

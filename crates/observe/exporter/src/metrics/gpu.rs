@@ -140,6 +140,8 @@ table! { GPU:
         "Whether a GPU that was there does not answer any more."
     GPU_RECOVERY_ACTION "bedplate_gpu_recovery_action" Gauge LABELS
         "What the driver asks for: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 drain P2P, 4 drain and reset."
+    GPUS_MISSING "bedplate_gpus_missing" Gauge NODE_LABELS
+        "NVIDIA GPUs on the PCI bus that NVML does not list."
     GPUS "bedplate_gpus" Gauge NODE_LABELS
         "GPUs that answer."
 }
