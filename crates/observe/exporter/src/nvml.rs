@@ -4,8 +4,8 @@ mod ffi;
 
 use std::path::Path;
 
-use crate::metrics::gpu as metric;
 use crate::metrics::Metric;
+use crate::metrics::gpu as metric;
 
 use ffi::{Code, GpmSample, Handle, Library};
 

@@ -303,14 +303,7 @@ impl Library {
     pub(crate) fn remapped(&self, device: Handle) -> Result<[u32; 4], Code> {
         let mut rows: [c_uint; 4] = [0; 4];
         let [correctable, uncorrectable, pending, failed] = &mut rows;
-        call!(
-            self.functions.remapped,
-            device.raw(),
-            correctable,
-            uncorrectable,
-            pending,
-            failed
-        )?;
+        call!(self.functions.remapped, device.raw(), correctable, uncorrectable, pending, failed)?;
         Ok(rows)
     }
 

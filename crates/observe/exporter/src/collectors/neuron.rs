@@ -1,0 +1,242 @@
+//! AWS Neuron devices, by the JSON that `neuron-monitor` prints.
+//!
+//! The command is started once and prints a report every few seconds; its counts are those of a period and are added up here, as
+//! neuron-monitor-prometheus does.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use crate::collectors::{Collector, Failed};
+use crate::metrics::Metric;
+use crate::metrics::host as metric;
+use crate::series::{Batch, Naming, Spot};
+
+/// The longest report that is read.
+const LONGEST: u64 = 4 << 20;
+/// A report older than this says nothing about now.
+const STALE: Duration = Duration::from_secs(30);
+const MOST_SERIES: usize = 4096;
+
+/// One value of a report, with its labels.
+#[derive(Debug, Clone, PartialEq)]
+pub struct NeuronValue {
+    pub metric: &'static Metric,
+    pub labels: Vec<(&'static str, String)>,
+    pub value: f64,
+    /// It counts a period and is to be added up.
+    pub is_of_period: bool,
+    pub device: Option<u32>,
+}
+
+/// Reads one report; nothing where the text is no JSON object.
+pub fn values(report: &str) -> Option<Vec<NeuronValue>> {
+    let report: Value = serde_json::from_str(report).ok()?;
+    report.as_object()?;
+    let mut values = Vec::new();
+    for runtime in items(&report["neuron_runtime_data"]) {
+        of_runtime(runtime, &mut values);
+    }
+    for device in items(&report["system_data"]["neuron_hw_counters"]["neuron_devices"]) {
+        of_device(device, &mut values);
+    }
+    values.truncate(MOST_SERIES);
+    Some(values)
+}
+
+fn items(value: &Value) -> impl Iterator<Item = &Value> {
+    value.as_array().into_iter().flatten()
+}
+
+fn of_runtime(runtime: &Value, values: &mut Vec<NeuronValue>) {
+    let tag = match &runtime["neuron_runtime_tag"] {
+        Value::String(tag) => tag.clone(),
+        other => other.as_u64().map_or(String::new(), |number| number.to_string()),
+    };
+    let mut put = |metric, label: Option<(&'static str, &str)>, value: Option<f64>, is_of_period| {
+        let mut labels = vec![("runtime_tag", tag.clone())];
+        labels.extend(label.map(|(key, value)| (key, value.to_owned())));
+        let value = value.filter(|value| value.is_finite());
+        values.extend(value.map(|value| NeuronValue { metric, labels, value, is_of_period, device: None }));
+    };
+    let is_failing = runtime["error"].as_str().is_some_and(|error| !error.is_empty());
+    put(&metric::NEURON_RUNTIME_ERROR, None, Some(f64::from(u8::from(is_failing))), false);
+    let report = &runtime["report"];
+    for (core, counters) in fields(&report["neuroncore_counters"]["neuroncores_in_use"]) {
+        let percent = counters["neuroncore_utilization"].as_f64();
+        put(
+            &metric::NEURON_UTILIZATION,
+            Some(("neuroncore", core)),
+            percent.map(|value| value / 100.0),
+            false,
+        );
+    }
+    for (place, bytes) in fields(&report["memory_used"]["neuron_runtime_used_bytes"]) {
+        put(&metric::NEURON_MEMORY, Some(("memory_location", place)), bytes.as_f64(), false);
+    }
+    let stats = &report["execution_stats"];
+    for (status, count) in fields(&stats["execution_summary"]) {
+        put(&metric::NEURON_STATUS, Some(("status_type", status)), count.as_f64(), true);
+    }
+    for (kind, count) in fields(&stats["error_summary"]) {
+        put(&metric::NEURON_ERRORS, Some(("error_type", kind)), count.as_f64(), true);
+    }
+    for (percentile, seconds) in fields(&stats["latency_stats"]["total_latency"]) {
+        put(&metric::NEURON_LATENCY, Some(("percentile", percentile)), seconds.as_f64(), false);
+    }
+}
+
+fn of_device(device: &Value, values: &mut Vec<NeuronValue>) {
+    let Some(index) = device["neuron_device_index"].as_u64().and_then(|index| u32::try_from(index).ok())
+    else {
+        return;
+    };
+    for (kind, count) in fields(device).filter(|(kind, _)| kind.contains("_ecc_")) {
+        let labels = vec![("neuron_device_index", index.to_string()), ("event_type", kind.to_owned())];
+        values.extend(count.as_f64().map(|value| NeuronValue {
+            metric: &metric::NEURON_ECC,
+            labels,
+            value,
+            is_of_period: false,
+            device: Some(index),
+        }));
+    }
+}
+
+fn fields(value: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    value.as_object().into_iter().flatten().map(|(key, value)| (key.as_str(), value))
+}
+
+/// The newest report, and when it came.
+type Newest = Arc<Mutex<Option<(Instant, Vec<NeuronValue>)>>>;
+
+pub(crate) struct Neuron {
+    naming: Naming,
+    program: PathBuf,
+    child: Option<Child>,
+    newest: Newest,
+    taken: Option<Instant>,
+    totals: BTreeMap<(&'static str, String), f64>,
+    started: Option<Instant>,
+}
+
+impl Neuron {
+    pub(crate) fn new(program: PathBuf, naming: Naming) -> Self {
+        Self {
+            naming,
+            program,
+            child: None,
+            newest: Arc::default(),
+            taken: None,
+            totals: BTreeMap::new(),
+            started: None,
+        }
+    }
+
+    /// Starts the command, again after a minute when it has ended.
+    fn start(&mut self) -> Result<(), Failed> {
+        let is_running = self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
+        let is_soon = self.started.is_some_and(|started| started.elapsed() < Duration::from_secs(60));
+        if is_running {
+            return Ok(());
+        }
+        if is_soon {
+            return Err(Failed);
+        }
+        self.started = Some(Instant::now());
+        let mut command = Command::new(&self.program);
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        let mut child = command.spawn().map_err(|_| Failed)?;
+        let output = child.stdout.take().ok_or(Failed)?;
+        let newest = Arc::clone(&self.newest);
+        let reader = thread::Builder::new().name("neuron".into());
+        reader.spawn(move || read_reports(output, &newest)).map_err(|_| Failed)?;
+        self.child = Some(child);
+        Ok(())
+    }
+}
+
+fn read_reports(output: impl Read, newest: &Newest) {
+    let mut output = BufReader::new(output);
+    let mut line = Vec::new();
+    loop {
+        line.clear();
+        match (&mut output).take(LONGEST).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if let Some(values) = values(&String::from_utf8_lossy(&line)) {
+            *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), values));
+        }
+    }
+}
+
+impl Drop for Neuron {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.child {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Collector for Neuron {
+    fn name(&self) -> &'static str {
+        "neuron"
+    }
+
+    fn collect(&mut self, to: &mut Batch) -> Result<(), Failed> {
+        self.start()?;
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let Some((at, values)) = newest.filter(|(at, _)| at.elapsed() < STALE) else { return Ok(()) };
+        let is_new = self.taken.replace(at) != Some(at);
+        for value in values {
+            let pairs: Vec<(&str, &str)> =
+                value.labels.iter().map(|(key, text)| (*key, text.as_str())).collect();
+            let labels = self.naming.labels(&pairs);
+            let mut number = value.value;
+            if value.is_of_period {
+                let total = self.totals.entry((value.metric.name, labels.to_string())).or_default();
+                *total += if is_new { value.value } else { 0.0 };
+                number = *total;
+            }
+            to.put(value.metric, &labels, &value.device.map_or(Spot::Node, Spot::Gpu), number);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_report_gives_utilisation_memory_latency_and_errors() {
+        let report = r#"{"neuron_runtime_data":[{"pid":1,"neuron_runtime_tag":"7","error":"","report":{
+            "execution_stats":{"error_summary":{"generic":1},"execution_summary":{"completed":120},
+              "latency_stats":{"total_latency":{"p50":0.002}}},
+            "memory_used":{"neuron_runtime_used_bytes":{"host":1000,"neuron_device":2000}},
+            "neuroncore_counters":{"neuroncores_in_use":{"0":{"neuroncore_utilization":42.5}}}}}],
+            "system_data":{"neuron_hw_counters":{"neuron_devices":[{"neuron_device_index":3,"mem_ecc_uncorrected":2}]}}}"#;
+        let values = values(report).unwrap();
+        let find = |name: &str| values.iter().find(|value| value.metric.name == name).unwrap();
+        assert_eq!(find("neuroncore_utilization_ratio").value, 0.425);
+        assert!(find("execution_status_total").is_of_period);
+        assert_eq!(find("hardware_ecc_events_total").device, Some(3));
+        assert_eq!(values.len(), 8);
+    }
+
+    #[test]
+    fn what_is_no_report_gives_nothing() {
+        assert_eq!(super::values(""), None);
+        assert_eq!(super::values("[1,2]"), None);
+        assert_eq!(super::values("{}"), Some(Vec::new()));
+        assert_eq!(super::values(r#"{"neuron_runtime_data":{"a":1},"system_data":3}"#), Some(Vec::new()));
+    }
+}

@@ -1,0 +1,62 @@
+//! Where the kernel's files are: `/`, or a tree that a test made.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// The largest file that is read; those of the kernel are far smaller.
+const LARGEST: u64 = 1 << 20;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Root(PathBuf);
+
+impl Default for Root {
+    fn default() -> Self {
+        Self(PathBuf::from("/"))
+    }
+}
+
+impl Root {
+    pub fn at(path: &Path) -> Self {
+        Self(path.to_owned())
+    }
+
+    /// Whether it is the host's own.
+    pub(crate) fn is_real(&self) -> bool {
+        self.0 == Path::new("/")
+    }
+
+    /// A path of the host, within.
+    pub(crate) fn path(&self, path: &str) -> PathBuf {
+        self.0.join(path.trim_start_matches('/'))
+    }
+
+    pub(crate) fn read(&self, path: &str) -> Option<String> {
+        read(&self.path(path))
+    }
+
+    /// The names in a folder, in order; none where there is no such folder.
+    pub(crate) fn list(&self, path: &str) -> Vec<String> {
+        list(&self.path(path))
+    }
+}
+
+pub(crate) fn read(path: &Path) -> Option<String> {
+    let mut bytes = Vec::new();
+    File::open(path).ok()?.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).into_owned())
+}
+
+pub(crate) fn read_number(path: &Path) -> Option<f64> {
+    let text = read(path)?;
+    let value: f64 = text.trim().parse().ok()?;
+    value.is_finite().then_some(value)
+}
+
+pub(crate) fn list(path: &Path) -> Vec<String> {
+    let entries = std::fs::read_dir(path).into_iter().flatten().flatten();
+    let mut names: Vec<String> =
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).take(4096).collect();
+    names.sort();
+    names
+}

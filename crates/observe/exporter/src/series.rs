@@ -1,0 +1,93 @@
+//! What collectors hand over: values of metrics with their labels.
+
+use std::sync::Arc;
+
+use bedplate_health::{Place, Reading};
+use bedplate_record::Exposition;
+
+use crate::metrics::Metric;
+
+/// One value of one metric.
+#[derive(Debug, Clone)]
+pub(crate) struct Series {
+    pub(crate) metric: &'static Metric,
+    /// `key="value"` pairs, escaped.
+    pub(crate) labels: Arc<str>,
+    pub(crate) spot: Spot,
+    pub(crate) value: f64,
+}
+
+/// The part of the node that a value is about.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Spot {
+    Node,
+    Gpu(u32),
+    Card(Arc<str>),
+    Mount(Arc<str>),
+}
+
+impl Series {
+    pub(crate) fn reading(&self) -> Reading<'_> {
+        let place = match &self.spot {
+            Spot::Node => Place::Node,
+            Spot::Gpu(index) => Place::Gpu(*index),
+            Spot::Card(card) => Place::Card(card),
+            Spot::Mount(mount) => Place::Mount(mount),
+        };
+        Reading { metric: self.metric.name, place, value: self.value }
+    }
+}
+
+/// How the host is called in labels. dcgm-exporter spells it `Hostname`, and since May 2026 `hostname`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum HostnameLabel {
+    #[default]
+    Capital,
+    Small,
+    Both,
+}
+
+/// Makes labels of a node.
+#[derive(Debug, Clone)]
+pub(crate) struct Naming {
+    host: String,
+}
+
+impl Naming {
+    pub(crate) fn new(host: &str, style: HostnameLabel) -> Self {
+        let host = Exposition::escape(host);
+        let host = match style {
+            HostnameLabel::Capital => format!("Hostname=\"{host}\""),
+            HostnameLabel::Small => format!("hostname=\"{host}\""),
+            HostnameLabel::Both => format!("Hostname=\"{host}\",hostname=\"{host}\""),
+        };
+        Self { host }
+    }
+
+    /// Labels with that of the host at the end.
+    pub(crate) fn labels(&self, pairs: &[(&str, &str)]) -> Arc<str> {
+        let mut text = String::with_capacity(160);
+        for (key, value) in pairs {
+            text += key;
+            text += "=\"";
+            text += &Exposition::escape(value);
+            text += "\",";
+        }
+        text += &self.host;
+        text.into()
+    }
+}
+
+/// A list that a collector fills.
+#[derive(Debug, Default)]
+pub(crate) struct Batch(pub(crate) Vec<Series>);
+
+impl Batch {
+    /// A value; one that is not a number is left out.
+    pub(crate) fn put(&mut self, metric: &'static Metric, labels: &Arc<str>, spot: &Spot, value: f64) {
+        if value.is_finite() {
+            let (labels, spot) = (Arc::clone(labels), spot.clone());
+            self.0.push(Series { metric, labels, spot, value });
+        }
+    }
+}
