@@ -223,7 +223,7 @@ fn play_agent(address: SocketAddr, secret: &str, node: &str) -> Result<(), Failu
             }
         }
         beat = Instant::now();
-        say(&mut stream, &FromAgent::Heartbeat { sequence, held: held.clone() })?;
+        say(&mut stream, &FromAgent::Heartbeat { sequence, held: held.clone(), findings: Vec::new() })?;
     }
     Ok(())
 }

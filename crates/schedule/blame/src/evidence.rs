@@ -27,18 +27,21 @@ pub enum FaultKind {
     Overdue,
     /// The ranks on this node fell behind those of the others and made no progress.
     Stalled,
+    /// A device reported a fault that an application can cause.
+    Device,
     /// A rank on this node was the first to end with an error.
     Crashed,
 }
 
 impl FaultKind {
-    pub const ALL: [FaultKind; 7] = [
+    pub const ALL: [FaultKind; 8] = [
         FaultKind::Probe,
         FaultKind::Prolog,
         FaultKind::Epilog,
         FaultKind::Unready,
         FaultKind::Overdue,
         FaultKind::Stalled,
+        FaultKind::Device,
         FaultKind::Crashed,
     ];
 
@@ -54,6 +57,7 @@ impl FaultKind {
             FaultKind::Unready => "unready",
             FaultKind::Overdue => "overdue",
             FaultKind::Stalled => "stalled",
+            FaultKind::Device => "device",
             FaultKind::Crashed => "crashed",
         }
     }

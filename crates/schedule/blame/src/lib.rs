@@ -8,6 +8,8 @@
 //! - A job avoids a node that failed it twice, unless it failed on so many that the fault is its own.
 //! - Every distinct node on which a job failed counts against the job; too many end it.
 //! - Restarts have a budget, and the pause before each one doubles. A newer checkpoint or a long run refills the budget.
+//! - What a node finds about its own hardware takes it out at once. When more than half of the cluster finds something, the cause is not
+//!   in the nodes: none is taken out, and an operator is told.
 //! - A node that comes and goes is taken out, and only a part of the cluster may be out at once on our word alone.
 //!
 //! Evidence expires after [`Policy::window`]. This crate decides nothing about placement and holds no clock; control planes ask it
@@ -81,6 +83,8 @@ pub enum NodeVerdict {
     Flapping { losses: usize },
     /// Its own check fails.
     Unhealthy,
+    /// This many nodes, more than half of the cluster, have findings at once: the cause is not in them.
+    Common { nodes: usize },
     /// It should go, but too many nodes are out already: an operator must look.
     TooManyOut { out: usize },
 }
@@ -97,7 +101,7 @@ pub enum JobVerdict {
 
 impl NodeVerdict {
     pub fn takes_out(self) -> bool {
-        !matches!(self, NodeVerdict::Keep | NodeVerdict::TooManyOut { .. })
+        !matches!(self, NodeVerdict::Keep | NodeVerdict::Common { .. } | NodeVerdict::TooManyOut { .. })
     }
 }
 
@@ -120,6 +124,16 @@ impl Blame {
     /// The node's own check fails.
     pub fn check_failed(&self, around: Surroundings) -> NodeVerdict {
         self.capped(NodeVerdict::Unhealthy, around)
+    }
+
+    /// The node found something about itself that calls for taking it out of service. `accused` nodes have such findings now, this one
+    /// included.
+    pub fn found(&self, accused: usize, around: Surroundings) -> NodeVerdict {
+        let is_common = accused > 1 && accused as f64 > around.nodes as f64 * self.policy.most_accused;
+        match is_common {
+            true => NodeVerdict::Common { nodes: accused },
+            false => self.capped(NodeVerdict::Unhealthy, around),
+        }
     }
 
     /// A node was lost: its link closed or fell silent.

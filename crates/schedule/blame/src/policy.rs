@@ -25,6 +25,8 @@ pub struct Policy {
     pub flapping_window: Span,
     /// The part of the cluster that may be out of service before we stop taking out more, at least one node.
     pub most_out: f64,
+    /// More than this part of the cluster with findings at once accuses something that all have in common.
+    pub most_accused: f64,
 }
 
 impl Policy {
@@ -52,6 +54,7 @@ impl Default for Policy {
             most_losses: 3,
             flapping_window: Span::minutes(10),
             most_out: 0.25,
+            most_accused: 0.5,
         }
     }
 }

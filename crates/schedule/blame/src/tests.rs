@@ -136,3 +136,17 @@ proptest! {
         prop_assert!(ends);
     }
 }
+
+#[test]
+fn a_nodes_finding_takes_it_out_unless_half_of_the_cluster_has_one() {
+    let blame = Blame::new(Policy::default());
+    let around = |nodes, nodes_out| Surroundings { users: 1, nodes, nodes_out };
+    assert_eq!(blame.found(1, around(8, 0)), NodeVerdict::Unhealthy);
+    assert_eq!(blame.found(2, around(8, 1)), NodeVerdict::Unhealthy);
+    assert_eq!(blame.found(3, around(8, 2)), NodeVerdict::TooManyOut { out: 2 });
+    assert_eq!(blame.found(4, around(8, 2)), NodeVerdict::TooManyOut { out: 2 });
+    assert_eq!(blame.found(5, around(8, 2)), NodeVerdict::Common { nodes: 5 });
+    assert!(!NodeVerdict::Common { nodes: 5 }.takes_out());
+    // A cluster of one has nothing to compare with.
+    assert_eq!(blame.found(1, around(1, 0)), NodeVerdict::Unhealthy);
+}

@@ -9,6 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+use bedplate_finding::OpenFinding;
 use bedplate_gangs::{Span, Time};
 use bedplate_report::Report;
 
@@ -89,6 +90,8 @@ pub enum Happened {
         reason: String,
     },
     ProbeRecovered,
+    /// What is wrong with the node, all of it.
+    Found(Vec<OpenFinding>),
     StepWanted(Box<StepRequest>),
 }
 
@@ -138,6 +141,8 @@ pub struct Agent {
     over_in_order: VecDeque<RunId>,
     lease: Lease,
     is_linked: bool,
+    /// What is wrong with the node; every heartbeat says it.
+    findings: Vec<OpenFinding>,
     acts: Vec<Act>,
 }
 
@@ -212,6 +217,7 @@ impl Agent {
             over_in_order: VecDeque::new(),
             lease,
             is_linked: false,
+            findings: Vec::new(),
             acts: Vec::new(),
         }
     }
@@ -276,7 +282,11 @@ impl Agent {
             ToAgent::Step(step) => self.if_running(step.run, Act::Step(step)),
             ToAgent::Forget { run } => self.forget(run),
             // The shell reads logs, removes old ones, breaks things and ends the process.
-            ToAgent::Retain { .. } | ToAgent::ReadLog { .. } | ToAgent::Chaos(_) | ToAgent::End => {}
+            ToAgent::Retain { .. }
+            | ToAgent::ReadLog { .. }
+            | ToAgent::Acknowledge { .. }
+            | ToAgent::Chaos(_)
+            | ToAgent::End => {}
         }
     }
 
@@ -292,9 +302,16 @@ impl Agent {
             Happened::Report { run, rank, report } => self.send(FromAgent::Report { run, rank, report }),
             Happened::ProbeFailed { run, reason } => self.send(FromAgent::Unhealthy { reason, run }),
             Happened::ProbeRecovered => self.send(FromAgent::Healthy),
+            Happened::Found(findings) => self.found(findings),
             Happened::StepWanted(request) => self.send(FromAgent::StepWanted(request)),
         }
         self.tick(now);
+    }
+
+    /// Findings do not wait for the next heartbeat.
+    fn found(&mut self, findings: Vec<OpenFinding>) {
+        self.findings = findings.clone();
+        self.send(FromAgent::Findings { findings });
     }
 
     /// The link is lost, or could not be made.
@@ -324,7 +341,8 @@ impl Agent {
         if self.is_linked && now >= self.lease.next_heartbeat {
             let sequence = self.lease.beat(now);
             let held = self.held();
-            self.send(FromAgent::Heartbeat { sequence, held });
+            let findings = self.findings.clone();
+            self.send(FromAgent::Heartbeat { sequence, held, findings });
         }
         self.obey_lease(now);
         self.kill_what_had_its_grace(now);

@@ -15,6 +15,7 @@ pub mod wire;
 mod control;
 mod decisions;
 mod faults;
+mod findings;
 mod launch;
 mod membership;
 mod names;

@@ -88,17 +88,19 @@ impl Control {
         self.nodes[node.0 as usize].presence = Presence::Linked { link, heard: now };
         match message {
             FromAgent::Hello(_) | FromAgent::Chunk { .. } => {}
-            FromAgent::Heartbeat { sequence, held } => {
+            FromAgent::Heartbeat { sequence, held, findings } => {
                 let message = ToAgent::Alive { sequence };
                 self.output.urgent.push(Command::Send { link, message });
                 self.compare(node, &held, Patience::UntilRepeat, now);
                 self.forget_rests(node, &held);
+                self.found(node, findings, now);
             }
             FromAgent::Prepared { run, master_port } => self.prepared(node, run, master_port, now),
             FromAgent::NotPrepared { run, why } => self.not_prepared(node, run, why, now),
             FromAgent::RankFailed { run, rank, end } => self.rank_failed(node, run, rank, end, now),
             FromAgent::Released { run, end } => self.released(node, run, end, now),
             FromAgent::Report { run, rank, report } => self.reported(run, rank, report, now),
+            FromAgent::Findings { findings } => self.found(node, findings, now),
             FromAgent::Unhealthy { reason, run: None } => self.check_failed(node, &reason, now),
             FromAgent::Unhealthy { reason, run: Some(run) } => self.probe_failed(node, run, &reason, now),
             FromAgent::Healthy => self.note_node(node, "its probe succeeds again".into(), now),
@@ -220,6 +222,7 @@ impl Control {
 
     /// The node works again; earlier losses no longer count.
     pub(crate) fn undrain(&mut self, node: NodeId, now: Time) {
+        self.acknowledge_findings(node);
         self.nodes[node.0 as usize].drained = None;
         self.blame.forgive(node);
         self.record_node(node);

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use bedplate_diag::Reason;
+use bedplate_finding::{Action, OpenFinding};
 use bedplate_gangs::Time;
 
 use crate::record::NodeRow;
@@ -18,6 +19,12 @@ pub(crate) struct Node {
     pub(crate) presence: Presence,
     /// Takes no work, and why; only people change it back.
     pub(crate) drained: Option<Reason>,
+    /// What it found about itself.
+    pub(crate) findings: Vec<OpenFinding>,
+    /// Findings until then, by the node's clock, are known to an operator and call for nothing.
+    pub(crate) acknowledged_ms: u64,
+    /// When it was taken out of service for a finding.
+    pub(crate) found_out: Option<Time>,
     /// Runs that must end there before it works again.
     pub(crate) rests: BTreeSet<RunId>,
 }
@@ -41,6 +48,9 @@ impl Node {
             incarnation: 0,
             presence: Presence::Away,
             drained: None,
+            findings: Vec::new(),
+            acknowledged_ms: 0,
+            found_out: None,
             rests: BTreeSet::new(),
         }
     }
@@ -50,6 +60,19 @@ impl Node {
             Presence::Linked { link, .. } => Some(link),
             Presence::Closed { .. } | Presence::Away => None,
         }
+    }
+
+    /// The finding that calls for the strongest action, of those that no operator knows of.
+    pub(crate) fn worst(&self) -> Option<&OpenFinding> {
+        let news = self.findings.iter().filter(|open| open.since_ms > self.acknowledged_ms);
+        // Of several, the first.
+        news.rev().max_by_key(|open| open.finding.action)
+    }
+
+    /// Whether something that it found calls for taking it out of service.
+    pub(crate) fn is_accused(&self) -> bool {
+        let action = self.worst().map(|open| open.finding.action);
+        action.is_some_and(Action::takes_node_out_of_service)
     }
 
     /// When it counts as lost if nothing is heard of it, and why.

@@ -1,6 +1,7 @@
 //! Why runs end, each reason with its code, its fields and its one sentence.
 
 use bedplate_diag::Reason;
+use bedplate_finding::Finding;
 use bedplate_gangs::{JobId, Span};
 
 use crate::wire::RankEnd;
@@ -80,6 +81,20 @@ pub(crate) fn suspected(jobs: usize, last: JobId, why: &str) -> Reason {
 
 pub(crate) fn check_failed(why: &str) -> Reason {
     Reason::new("check_failed", why)
+}
+
+/// What a node found about itself.
+pub(crate) fn found(finding: &Finding) -> Reason {
+    let text = format!("{}: {} [{}]", finding.subject, finding.summary, finding.rule);
+    let evidence =
+        finding.evidence.first().map(|evidence| format!("{}: {}", evidence.what, evidence.reading));
+    let reason = Reason::new("finding", text)
+        .with("rule", finding.rule.as_str())
+        .with("action", finding.action.name());
+    match evidence {
+        Some(evidence) => reason.with("evidence", evidence),
+        None => reason,
+    }
 }
 
 pub(crate) fn control_restarted() -> Reason {

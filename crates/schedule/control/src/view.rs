@@ -1,6 +1,7 @@
 //! What people see of jobs and nodes.
 
 use bedplate_diag::Reason;
+use bedplate_finding::OpenFinding;
 use bedplate_gangs::{Explanation, JobId, NodeState, Question, Time};
 use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
@@ -56,6 +57,8 @@ pub struct NodeView {
     pub is_linked: bool,
     pub heard_ms: Option<u64>,
     pub losses: usize,
+    /// What it found about itself, by rule.
+    pub findings: Vec<OpenFinding>,
 }
 
 /// What to list.
@@ -91,6 +94,10 @@ pub struct Counts {
     pub nodes_by_state: std::collections::BTreeMap<&'static str, usize>,
     pub gpus: u64,
     pub gpus_free: u64,
+    /// Open findings of all nodes by severity.
+    pub findings_by_severity: std::collections::BTreeMap<String, usize>,
+    /// Nodes that found something which calls for taking them out of service, while so many do that none is.
+    pub common_cause_nodes: usize,
 }
 
 impl Control {
@@ -213,6 +220,7 @@ impl Control {
             is_linked,
             heard_ms,
             losses: self.blame.losses(id).len(),
+            findings: node.findings.clone(),
         }
     }
 
@@ -253,6 +261,10 @@ impl Control {
             *counts.nodes_by_state.entry(self.node_state_name(id, now)).or_default() += 1;
             counts.gpus += u64::from(self.scheduler.cluster().node(id).kind().accelerators);
         }
+        for open in self.nodes.iter().flat_map(|node| &node.findings) {
+            *counts.findings_by_severity.entry(open.finding.severity.to_string()).or_default() += 1;
+        }
+        counts.common_cause_nodes = self.common_cause().unwrap_or(0);
         counts.gpus_free = self.scheduler.free_gpus(now.max(self.now));
         counts
     }

@@ -6,6 +6,7 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_finding::OpenFinding;
 use bedplate_job::rank_environment::{NodePart, StepPart};
 use bedplate_report::Report;
 use serde::{Deserialize, Serialize};
@@ -75,6 +76,10 @@ pub enum ToAgent {
         age_ms: u64,
         bytes: u64,
     },
+    /// An operator knows of what the node found until then, by the node's own clock, and trusts it again.
+    Acknowledge {
+        until_ms: u64,
+    },
     /// The end of the run is on disk; the agent may forget it.
     Forget {
         run: RunId,
@@ -113,6 +118,9 @@ pub enum FromAgent {
     Heartbeat {
         sequence: u64,
         held: Vec<Held>,
+        /// What is wrong with the node, all of it.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        findings: Vec<OpenFinding>,
     },
     /// The node could start the run at once. Its first node names a free port for the ranks to meet at.
     Prepared {
@@ -140,6 +148,10 @@ pub enum FromAgent {
         run: RunId,
         rank: u32,
         report: Report,
+    },
+    /// What is wrong with the node has changed; this is all of it.
+    Findings {
+        findings: Vec<OpenFinding>,
     },
     /// The node's own probe has failed, or that of a run.
     Unhealthy {
@@ -457,6 +469,8 @@ pub enum Chaos {
     Delay { by_ms: u64, for_ms: u64 },
     /// One rank dies as by `kill -9`; the first found when none is named.
     KillRank { run: Option<RunId>, rank: Option<u32> },
+    /// The node behaves as if this XID had been seen on a GPU.
+    Xid { gpu: u32, xid: u32 },
     /// Makes the node's own probe fail from now on, or stops that.
     Probe { fails: bool },
 }

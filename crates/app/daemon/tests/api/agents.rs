@@ -259,7 +259,7 @@ fn a_decision_that_takes_long_ends_no_lease_and_is_named_as_the_cause() {
     let mut sequence = 1_000;
     while began.elapsed() < Duration::from_secs(4) {
         sequence += 1;
-        agent.say(&FromAgent::Heartbeat { sequence, held: held.clone() });
+        agent.say(&FromAgent::Heartbeat { sequence, held: held.clone(), findings: Vec::new() });
         while agent.hear_any() != Some(ToAgent::Alive { sequence }) {}
         std::thread::sleep(Duration::from_millis(100));
     }
@@ -268,7 +268,7 @@ fn a_decision_that_takes_long_ends_no_lease_and_is_named_as_the_cause() {
     let refused = daemon.admin().get("/v1/jobs");
     assert_eq!((refused.status, &refused.code()[..]), (503, "api/deciding"));
     gate.set(false);
-    agent.say(&FromAgent::Heartbeat { sequence: sequence + 1, held });
+    agent.say(&FromAgent::Heartbeat { sequence: sequence + 1, held, findings: Vec::new() });
     let job = until("the control plane to answer", || {
         let job = daemon.admin().get("/v1/jobs/1");
         (job.status == 200).then(|| job.json())

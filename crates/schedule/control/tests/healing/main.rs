@@ -1,5 +1,7 @@
 //! What the control plane does about nodes and ranks that misbehave, told step by step.
 
+mod findings;
+
 use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
