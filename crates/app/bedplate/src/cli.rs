@@ -3,9 +3,9 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, cluster, comm, completions, context, daemon, data, down, error, history,
-    job, launch, layout, man, model, node, plan, queue, replay, submit, token, top, tour, train, unit, up,
-    usage,
+    agent, bench, catalog, chaos, cluster, comm, completions, context, daemon, data, down, error, export,
+    health, history, job, launch, layout, man, model, node, plan, queue, replay, submit, token, top, tour,
+    train, unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -76,6 +76,10 @@ pub(crate) enum Command {
     Node(node::Arguments),
     /// Nodes and jobs on one screen, live
     Top(top::Arguments),
+    /// Metrics of this machine for Prometheus, and what is wrong with it
+    Export(Box<export::Arguments>),
+    /// Rules, the XID catalog, and a deep check of this machine
+    Health(health::Arguments),
     /// Who used how many GPU-hours
     Usage(usage::Arguments),
     /// What ended long ago: prune it

@@ -12,6 +12,8 @@ pub(crate) mod daemon;
 pub(crate) mod data;
 pub(crate) mod down;
 pub(crate) mod error;
+pub(crate) mod export;
+pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod job;
 pub(crate) mod launch;
@@ -52,6 +54,8 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Launch(arguments) => launch::run(arguments, console),
         Command::LaunchHelper(arguments) => launch::help(arguments),
         Command::Layout(arguments) => layout::run(&arguments, console),
+        Command::Export(arguments) => export::run(&arguments, console),
+        Command::Health(arguments) => health::run(&arguments, console),
         Command::Error(arguments) => error::run(&arguments, console),
         Command::Completions(arguments) => completions::run(&arguments, console),
         Command::Man(arguments) => man::run(&arguments, console),

@@ -100,6 +100,7 @@ mod tests {
             Report::Step(Box::new(bare)),
             Report::Predicted { breakdown: Box::new(Breakdown::default().with(Part::Host, exposed)) },
             Report::Phase { phase: Phase::Saving },
+            Report::Metrics { address: "127.0.0.1:8000/metrics".into() },
         ]
     }
 

@@ -17,6 +17,8 @@ pub enum Report {
     Predicted { breakdown: Box<Breakdown<Predicted>> },
     /// What the rank does from now on.
     Phase { phase: Phase },
+    /// Where the rank offers metrics for Prometheus, on its own node: `127.0.0.1:8000/metrics`.
+    Metrics { address: String },
 }
 
 /// A state that a job said it can start from.
@@ -94,6 +96,7 @@ impl Report {
             }
             Report::Predicted { breakdown } => is_time(breakdown.total().get()),
             Report::Phase { .. } => true,
+            Report::Metrics { address } => is_own_address(address),
         }
     }
 
@@ -102,7 +105,20 @@ impl Report {
         match self {
             Report::Progress { step } => Some(*step),
             Report::Step(report) => Some(report.step),
-            Report::Checkpoint(_) | Report::Predicted { .. } | Report::Phase { .. } => None,
+            Report::Checkpoint(_)
+            | Report::Predicted { .. }
+            | Report::Phase { .. }
+            | Report::Metrics { .. } => None,
         }
     }
+}
+
+/// Only the node itself: what a job says must not send the agent to other machines.
+fn is_own_address(address: &str) -> bool {
+    const LONGEST: usize = 200;
+    let host_and_port = address.split('/').next().unwrap_or("");
+    let Some((host, port)) = host_and_port.rsplit_once(':') else { return false };
+    let is_own = host == "localhost" || host == "[::1]" || host.starts_with("127.");
+    let is_plain = address.chars().all(|each| each.is_ascii_graphic() && !"\",{}\\".contains(each));
+    is_own && port.parse::<u16>().is_ok_and(|port| port > 0) && is_plain && address.len() <= LONGEST
 }

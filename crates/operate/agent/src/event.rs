@@ -2,6 +2,7 @@
 
 use bedplate_control::agent::LinkLoss;
 use bedplate_control::wire::{FromAgent, RunId, StepRequest, ToAgent, Unready};
+use bedplate_finding::OpenFinding;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::oneshot;
 
@@ -54,6 +55,8 @@ pub(crate) enum Event {
     Overdue {
         id: u64,
     },
+    /// What is wrong with the node, all of it.
+    Found(Vec<OpenFinding>),
     ProbeDue {
         run: Option<RunId>,
     },

@@ -34,7 +34,7 @@ mod weather;
 
 pub use error::{AgentError, PAGES};
 pub use identity::JobUsers;
-pub use options::{LogRules, Options, Remark};
+pub use options::{LogRules, Observe, Options, Remark};
 pub use reports::ReportFile;
 
 /// Runs the agent on this thread until it is told to end (`SIGTERM`, `SIGINT`) or cannot go on. No process of any run

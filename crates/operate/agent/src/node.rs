@@ -6,6 +6,7 @@
 mod chaos;
 mod clean;
 mod keeping;
+mod observing;
 mod prepare;
 mod probes;
 mod ranks;
@@ -59,6 +60,7 @@ pub(crate) async fn run(options: Options) -> Result<(), AgentError> {
     let mut node = Node::begin(options, places, program, events.clone())?;
     node.await_keeper(&mut incoming).await?;
     node.begin_node_probe();
+    node.begin_observing();
     socket::listen(&node.places.socket, node.options.users, events.clone())?;
     tokio::spawn(link::keep(node.options.clone(), tls, node.weather.clone(), events));
     let outcome = node.attend(incoming).await;
@@ -100,6 +102,7 @@ struct Node {
     looks: u32,
     slow: SlowWork,
     retained: clean::Retained,
+    observing: Option<observing::Observing>,
 }
 
 /// Why a process was started.
@@ -161,6 +164,7 @@ impl Node {
             looks: 0,
             slow: SlowWork::default(),
             retained: clean::Retained::default(),
+            observing: None,
             options,
             places,
             program,
@@ -211,6 +215,7 @@ impl Node {
             Event::Identified { run, outcome } => self.identified(run, outcome),
             Event::Checked { run, outcome } => self.checked(run, outcome),
             Event::Overdue { id } => self.overdue(id),
+            Event::Found(findings) => self.happened(Happened::Found(findings)),
             Event::ProbeDue { run } => self.start_probe(run),
             Event::StepAsked { request, uid, answer } => drop(answer.send(self.ask_for_step(request, uid))),
             Event::StepSignal { run, step, signal } => self.signal_step(run, step, signal),
@@ -298,6 +303,7 @@ impl Node {
                 self.read_log(request, &log, offset, most_bytes);
             }
             ToAgent::Retain { age_ms, bytes } => self.retain(Duration::from_millis(age_ms), bytes),
+            ToAgent::Acknowledge { until_ms } => self.acknowledge(until_ms),
             ToAgent::Chaos(chaos) => self.break_on_purpose(chaos),
             ToAgent::Unwelcome { why } => {
                 (self.options.remark)(&format!("the control plane does not let this node join: {why}"));

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -35,6 +36,8 @@ pub struct Options {
     pub environment: BTreeMap<String, String>,
     pub users: JobUsers,
     pub logs: LogRules,
+    /// What the node reads about itself; nothing when absent.
+    pub observe: Option<Observe>,
     /// Where remarks for people go.
     pub remark: Remark,
 }
@@ -52,6 +55,14 @@ impl Default for LogRules {
     fn default() -> Self {
         Self { portion_bytes: 64 << 20, portions: 4 }
     }
+}
+
+/// What a node reads about itself, and who may read it.
+#[derive(Clone)]
+pub struct Observe {
+    pub exporter: bedplate_exporter::Options,
+    /// Where Prometheus finds it; nowhere when absent.
+    pub listen: Option<(SocketAddr, bedplate_record::Exposure)>,
 }
 
 /// Takes remarks for people.
@@ -74,6 +85,7 @@ impl Options {
             environment: std::env::vars().collect(),
             users: JobUsers::here(false),
             logs: LogRules::default(),
+            observe: None,
             remark: Arc::new(|_| {}),
         }
     }

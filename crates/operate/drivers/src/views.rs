@@ -2,6 +2,7 @@
 
 use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_diag::Reason;
+use bedplate_finding::OpenFinding;
 use bedplate_report::{Checkpoint, StepHistory};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
@@ -224,6 +225,9 @@ pub struct NodeSummary {
     /// How often it was lost lately.
     #[serde(default)]
     pub losses: usize,
+    /// What it found about itself.
+    #[serde(default)]
+    pub findings: Vec<OpenFinding>,
 }
 
 /// The machine that a node really is.

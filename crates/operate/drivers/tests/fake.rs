@@ -170,6 +170,7 @@ impl Driver for Fake {
             is_linked: true,
             heard_ms: None,
             losses: 0,
+            findings: Vec::new(),
         }])
     }
 

@@ -51,6 +51,10 @@ impl Telemetry {
     pub fn announcing(self, report: Option<PathBuf>) -> Self {
         let telemetry = Self { report, ..self };
         telemetry.announce(&Report::Phase { phase: Phase::Loading });
+        if let Some(endpoint) = &telemetry.endpoint {
+            let address = format!("127.0.0.1:{}/metrics", endpoint.address().port());
+            telemetry.announce(&Report::Metrics { address });
+        }
         telemetry
     }
 

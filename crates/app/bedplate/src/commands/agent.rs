@@ -1,12 +1,14 @@
 //! `bedplate agent`: the process of a node that runs ranks. People start it through `bedplate up`.
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use bedplate_agent::{JobUsers, Options};
+use bedplate_agent::{JobUsers, Observe, Options};
 use bedplate_control::wire::Probe;
 use bedplate_topology::expand_hostlist;
 
+use crate::commands::export::Watching;
 use crate::console::Console;
 use crate::stop::{ProgramError, Stop};
 
@@ -48,6 +50,17 @@ pub(crate) struct Arguments {
     /// Seconds between two probes
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     probe_every: u64,
+    /// Read nothing about this node
+    #[arg(long)]
+    unwatched: bool,
+    /// Offer the node's metrics to Prometheus here; without encryption or passwords
+    #[arg(long, value_name = "ADDRESS")]
+    export: Option<SocketAddr>,
+    /// Let other machines read them
+    #[arg(long, requires = "export")]
+    export_public: bool,
+    #[command(flatten)]
+    watching: Watching,
 }
 
 pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), Stop> {
@@ -60,6 +73,15 @@ pub(crate) fn run(arguments: Arguments, console: &Console) -> Result<(), Stop> {
     options.memory_mib = arguments.memory;
     options.probe =
         arguments.probe.map(|command| Probe { command, every_ms: arguments.probe_every.max(1) * 1000 });
+    if !arguments.unwatched {
+        let exporter = arguments.watching.options(&arguments.node)?;
+        let exposure = match arguments.export_public {
+            true => bedplate_record::Exposure::Anybody,
+            false => bedplate_record::Exposure::Loopback,
+        };
+        let listen = arguments.export.map(|address| (address, exposure));
+        options.observe = Some(Observe { exporter, listen });
+    }
     options.users = JobUsers::here(arguments.allow_root_jobs);
     options.environment.retain(|name, _| !name.starts_with("BEDPLATE_"));
     let console = console.clone();

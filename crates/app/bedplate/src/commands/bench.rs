@@ -6,6 +6,7 @@ mod heal;
 mod host_file;
 mod kernels;
 mod machine;
+mod observe;
 mod peer;
 mod schedule;
 mod search;
@@ -25,6 +26,7 @@ Examples:
   bedplate bench schedule --nodes 1000 --pending 10000
   bedplate bench submit --peer slurm
   bedplate bench heal
+  bedplate bench observe
   bedplate bench comm --peer gloo,openmpi
   bedplate bench machine
   bedplate bench kernels --peer torch --peer-python venv/bin/python")]
@@ -49,6 +51,8 @@ enum Command {
     Training(training::Arguments),
     /// Seconds until a gang runs again after the loss of a node, and until a killed daemon is back
     Heal(heal::Arguments),
+    /// Seconds from an XID to a drained node, and what the exporter costs
+    Observe(observe::Arguments),
     /// Collectives between ranks of this machine, next to Gloo and Open MPI
     Comm(comm::Arguments),
     /// A rank of `bench comm`
@@ -68,6 +72,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Kernels(arguments) => kernels::run(&arguments, console),
         Command::Training(arguments) => training::run(&arguments, context, console),
         Command::Heal(arguments) => heal::run(&arguments, context, console),
+        Command::Observe(arguments) => observe::run(&arguments, context, console),
         Command::Comm(arguments) => comm::run(&arguments, context, console),
         Command::CommRank(arguments) => comm::rank::run(&arguments),
         Command::Machine(arguments) => machine::run(&arguments, console),

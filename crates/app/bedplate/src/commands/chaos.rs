@@ -27,6 +27,7 @@ Examples:
   bedplate chaos kill-node n2              its agent dies as by kill -9, and its ranks with it
   bedplate chaos cut n2 --for 10s          no message passes, either way
   bedplate chaos kill-rank 12 --rank 3
+  bedplate chaos xid n2 --xid 79           as if a GPU had fallen off the bus
   bedplate chaos kill-control              the daemon dies and is started again
   bedplate chaos storm --seed 7 --for 60s
 
@@ -98,6 +99,17 @@ enum Command {
         fail: bool,
         #[arg(long)]
         heal: bool,
+        #[command(flatten)]
+        connection: Connection,
+    },
+    /// A node behaves as if the kernel log had shown an XID of a GPU
+    Xid {
+        node: NodeId,
+        /// The code
+        #[arg(long, default_value_t = 79)]
+        xid: u32,
+        #[arg(long, default_value_t = 0)]
+        gpu: u32,
         #[command(flatten)]
         connection: Connection,
     },
@@ -180,6 +192,10 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         Command::Probe { node, heal, connection, .. } => {
             connection.local("chaos")?.chaos(node, &Chaos::Probe { fails: !heal })?;
             format!("{node}: its probe {}", if *heal { "succeeds again" } else { "fails from now on" })
+        }
+        Command::Xid { node, xid, gpu, connection } => {
+            connection.local("chaos")?.chaos(node, &Chaos::Xid { gpu: *gpu, xid: *xid })?;
+            format!("{node}: as if XID {xid} had been seen on GPU {gpu}")
         }
         Command::Storm(arguments) => return storm::run(arguments, context, console),
     };

@@ -70,6 +70,18 @@ pub(crate) struct Arguments {
     /// A command that says by its exit code, every few seconds, whether a node is well
     #[arg(long, value_name = "COMMAND")]
     pub(crate) probe: Option<String>,
+    /// Health rules of your own, over the built-in ones
+    #[arg(long, value_name = "FILE")]
+    pub(crate) health_rules: Option<PathBuf>,
+    /// Whose advice about XIDs is followed
+    #[arg(long, value_name = "PROFILE")]
+    pub(crate) profile: Option<crate::commands::export::ProfileName>,
+    /// Offer the metrics of each node to Prometheus on loopback: the first at this port, the next at the following ones
+    #[arg(long, value_name = "PORT")]
+    pub(crate) export: Option<u16>,
+    /// Nodes read the folder of their name in this one instead of this machine
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub(crate) observe_root: Option<PathBuf>,
     /// Where the cluster keeps its journal, tokens and logs [default: ~/.local/state/bedplate]
     #[arg(long, visible_alias = "state", value_name = "DIR", env = "BEDPLATE_STATE", hide_env_values = true)]
     pub(crate) state_dir: Option<PathBuf>,

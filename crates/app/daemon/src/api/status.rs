@@ -69,6 +69,15 @@ fn write_counts(text: &mut Exposition, counts: &Counts) {
         text.sample("bedplate_nodes", &format!("state=\"{state}\""), *count as f64);
     }
     text.gauge("bedplate_gpus", "GPUs of the cluster.", counts.gpus as f64);
+    text.head("bedplate_node_findings", "gauge", "Open findings of nodes by severity.");
+    for (severity, count) in &counts.findings_by_severity {
+        text.sample("bedplate_node_findings", &format!("severity=\"{severity}\""), *count as f64);
+    }
+    text.gauge(
+        "bedplate_common_cause_nodes",
+        "Nodes with grave findings while more than half of the cluster has such; 0 otherwise.",
+        counts.common_cause_nodes as f64,
+    );
     text.gauge("bedplate_gpus_free", "GPUs that are in service and not taken.", counts.gpus_free as f64);
 }
 

@@ -19,6 +19,7 @@ impl Node {
                 self.weather.delay(Duration::from_millis(by_ms), Duration::from_millis(for_ms));
             }
             Chaos::KillRank { run, rank } => self.kill_rank(run, rank),
+            Chaos::Xid { gpu, xid } => self.pretend_xid(gpu, xid),
             Chaos::Probe { fails } => self.force_probe(fails),
         }
     }

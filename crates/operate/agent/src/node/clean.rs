@@ -86,7 +86,8 @@ impl Node {
 
     fn cleaned(&mut self, run: RunId) {
         self.read_reports(run);
-        let Some(local) = self.runs.remove(&run) else { return };
+        let Some(mut local) = self.runs.remove(&run) else { return };
+        local.spent.energy_joules = self.observe_end(run);
         self.places.tidy(run);
         self.happened(Happened::Cleaned { run, spent: local.spent });
         self.remove_old_folders();

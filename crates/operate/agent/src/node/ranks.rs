@@ -9,6 +9,7 @@ use std::time::Duration;
 use bedplate_control::agent::Happened;
 use bedplate_control::wire::{FromAgent, LogName, Program, RankEnd, RunId, Stream};
 use bedplate_job::rank_environment;
+use bedplate_report::Report;
 
 use super::{LOOKS_PER_TRIM, Local, Node, Purpose};
 use crate::keeper::orders::Start;
@@ -43,6 +44,7 @@ impl Node {
             }
         }
         self.begin_run_probe(run);
+        self.observe_start(run);
     }
 
     fn start_rank(&mut self, run: RunId, rank: u32, arguments: &[String], master_port: u16) {
@@ -93,7 +95,14 @@ impl Node {
                 report,
             }));
         }
-        reported.into_iter().for_each(|report| self.happened(report));
+        for happened in reported {
+            match happened {
+                Happened::Report { rank, report: Report::Metrics { address }, .. } => {
+                    self.observe_rank(run, rank, &address);
+                }
+                happened => self.happened(happened),
+            }
+        }
     }
 
     fn trim_logs(&self) {

@@ -141,6 +141,7 @@ impl NodeRecord {
             is_linked: !self.has("NOT_RESPONDING") && self.state() != NodeState::Down,
             heard_ms: None,
             losses: 0,
+            findings: Vec::new(),
         }
     }
 

@@ -82,6 +82,7 @@ mod tests {
             is_linked,
             heard_ms: None,
             losses: 0,
+            findings: Vec::new(),
         }
     }
 

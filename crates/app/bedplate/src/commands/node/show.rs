@@ -1,6 +1,7 @@
 //! `bedplate node show NODE`
 
 use bedplate_drivers::{JobId, NodeDetail, NodeId, NodeSummary};
+use bedplate_finding::OpenFinding;
 use serde_json::json;
 
 use super::list::why;
@@ -45,10 +46,31 @@ fn page(detail: &NodeDetail, width: Option<usize>) -> String {
         facts.add("lost lately", format!("{} times", node.losses));
     }
     let mut text = format!("node {}\n{}", node.name, facts.render(width));
+    text += &findings(&node.findings);
     if !detail.notes.is_empty() {
         text += "\nwhat happened\n";
         for note in &detail.notes {
             text += &format!("  {}  {}\n", moment(note.at_ms), printable_line(&note.text));
+        }
+    }
+    text
+}
+
+/// What the node found about itself, with what it was read from.
+fn findings(findings: &[OpenFinding]) -> String {
+    if findings.is_empty() {
+        return String::new();
+    }
+    let mut text = "\nfindings\n".to_owned();
+    for OpenFinding { finding, since_ms, times, .. } in findings {
+        let often = if *times > 1 { format!(", {times} times") } else { String::new() };
+        let line = format!("{finding}; calls for: {}", finding.action);
+        text += &format!("  {}{often}  {}\n", moment(*since_ms), printable_line(&line));
+        for evidence in finding.evidence.iter().filter(|evidence| !evidence.reading.is_empty()) {
+            let expected =
+                evidence.expected.as_ref().map_or(String::new(), |text| format!(" (expected: {text})"));
+            let line = format!("{}: {}{expected}", evidence.what, evidence.reading);
+            text += &format!("      {}\n", printable_line(&line));
         }
     }
     text

@@ -1,6 +1,7 @@
 //! One picture of a cluster: nodes with their devices, jobs with their progress and their reasons.
 
 use bedplate_drivers::{JobState, JobSummary, NodeState, NodeSummary};
+use bedplate_finding::Action;
 
 use crate::commands::queue::{shortened, state_text, where_or_why};
 use crate::present::{bar, clock, moment};
@@ -99,7 +100,7 @@ fn node_lines(nodes: &[NodeSummary], width: usize, most: usize) -> Vec<String> {
     lines
 }
 
-/// A node with a mark for each device: `#` used, `.` free, `x` out of service.
+/// A node with a mark for each device: `#` used, `.` free, `x` out of service; and `!` where it found something.
 fn node_cell(node: &NodeSummary) -> String {
     let is_out = !node.is_linked || matches!(node.state, NodeState::Down | NodeState::Drained);
     let used = node.gpus.saturating_sub(node.gpus_free) as usize;
@@ -107,7 +108,10 @@ fn node_cell(node: &NodeSummary) -> String {
         true => "x".repeat(node.gpus as usize),
         false => "#".repeat(used) + &".".repeat(node.gpus as usize - used),
     };
-    format!("{} [{map}] {}", node.name, node.state.name())
+    // Findings that matter to people: one mark, whatever their number.
+    let is_told = node.findings.iter().any(|open| open.finding.action >= Action::Alert);
+    let mark = if is_told { " !" } else { "" };
+    format!("{} [{map}] {}{mark}", node.name, node.state.name())
 }
 
 fn ordered(jobs: &[JobSummary], order: Order) -> Vec<&JobSummary> {
@@ -169,6 +173,7 @@ mod tests {
             is_linked,
             heard_ms: None,
             losses: 0,
+            findings: Vec::new(),
         }
     }
 

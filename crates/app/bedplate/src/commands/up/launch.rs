@@ -130,6 +130,8 @@ pub(crate) fn start_agent(
     if let Some(address) = shape.address().or_else(|| loopback_address(driver, node)) {
         command.args(["--address", &address]);
     }
+    let number = shape.nodes.iter().position(|share| share.node == node).unwrap_or(0);
+    command.args(shape.watch.arguments(node, number));
     allow_root_jobs(&mut command);
     if let Some(probe) = &shape.probe {
         command.args(["--probe", probe, "--probe-every", "5"]);

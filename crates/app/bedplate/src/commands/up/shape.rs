@@ -32,6 +32,33 @@ pub(crate) struct Shape {
     pub(crate) site: Option<String>,
     pub(crate) probe: Option<String>,
     pub(crate) listen: Option<String>,
+    pub(crate) watch: Watch,
+}
+
+/// How nodes watch themselves.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(crate) struct Watch {
+    pub(crate) rules: Option<String>,
+    pub(crate) profile: Option<String>,
+    /// The first node's port for Prometheus.
+    pub(crate) export: Option<u16>,
+    pub(crate) root: Option<String>,
+}
+
+impl Watch {
+    /// What an agent is told, the `number`th of its machine.
+    pub(crate) fn arguments(&self, node: &str, number: usize) -> Vec<String> {
+        let mut arguments = Vec::new();
+        let mut add = |flag: &str, value: Option<String>| {
+            arguments.extend(value.into_iter().flat_map(|value| [flag.to_owned(), value]));
+        };
+        add("--health-rules", self.rules.clone());
+        add("--profile", self.profile.clone());
+        let port = self.export.and_then(|first| first.checked_add(u16::try_from(number).ok()?));
+        add("--export", port.map(|port| format!("127.0.0.1:{port}")));
+        add("--observe-root", self.root.as_ref().map(|root| format!("{root}/{node}")));
+        arguments
+    }
 }
 
 impl Shape {
@@ -46,6 +73,7 @@ impl Shape {
             site: None,
             probe: None,
             listen: None,
+            watch: Watch::default(),
         };
         shape.with_rules(arguments)
     }
@@ -66,6 +94,12 @@ impl Shape {
             site: arguments.site.as_ref().map(absolute).transpose()?.or(self.site),
             probe: arguments.probe.clone().or(self.probe),
             listen: arguments.listen.clone().or(self.listen),
+            watch: Watch {
+                rules: arguments.health_rules.as_ref().map(absolute).transpose()?.or(self.watch.rules),
+                profile: arguments.profile.map(|name| name.profile().to_string()).or(self.watch.profile),
+                export: arguments.export.or(self.watch.export),
+                root: arguments.observe_root.as_ref().map(absolute).transpose()?.or(self.watch.root),
+            },
             ..self
         })
     }
@@ -154,6 +188,12 @@ impl Shape {
             "site": self.site,
             "probe": self.probe,
             "listen": self.listen,
+            "watch": {
+                "rules": self.watch.rules,
+                "profile": self.watch.profile,
+                "export": self.watch.export,
+                "root": self.watch.root,
+            },
         })
     }
 
@@ -167,6 +207,12 @@ impl Shape {
             site: text("site"),
             probe: text("probe"),
             listen: text("listen"),
+            watch: Watch {
+                rules: value["watch"]["rules"].as_str().map(str::to_owned),
+                profile: value["watch"]["profile"].as_str().map(str::to_owned),
+                export: value["watch"]["export"].as_u64().and_then(|port| u16::try_from(port).ok()),
+                root: value["watch"]["root"].as_str().map(str::to_owned),
+            },
         })
     }
 }

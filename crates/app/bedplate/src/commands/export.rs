@@ -1,0 +1,233 @@
+//! `bedplate export`: the metrics of this machine for Prometheus, and what the rules find in them.
+
+mod act;
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bedplate_diag::Page;
+use bedplate_exporter::{Exporter, HostnameLabel, Options, Root, Target, watchable};
+use bedplate_finding::OpenFinding;
+use bedplate_health::{Profile, Rules};
+use bedplate_record::{Exposure, MetricsServer};
+use bedplate_units::Seconds;
+use nix::sys::signal::{SigSet, Signal};
+use serde_json::json;
+
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::files;
+use crate::present::printable_line;
+use crate::stop::Stop;
+
+pub(crate) const PAGES: &[&Page] = act::PAGES;
+
+/// The port of dcgm-exporter, so that existing scrape configurations fit.
+const ADDRESS: &str = "127.0.0.1:9400";
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate export                                  http://127.0.0.1:9400/metrics, until Ctrl-C
+  bedplate export --once | grep XID                one reading, as text
+  bedplate export --listen 0.0.0.0:9400 --public   also for a Prometheus elsewhere
+  bedplate export --hostname-label both --scrape http://127.0.0.1:8000/metrics,job=12,rank=0
+  bedplate export --drain --context site           on a node of Slurm: drain it when a finding asks for it
+
+Names and labels are those of dcgm-exporter, node_exporter and the vendors; docs/metrics.md
+lists them. Hardware that is not there is absent. Nodes of `bedplate up` watch themselves
+and need no exporter of their own.")]
+pub(crate) struct Arguments {
+    /// Where Prometheus finds it; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS)]
+    listen: SocketAddr,
+    /// Let other machines read it; it has neither encryption nor passwords
+    #[arg(long)]
+    public: bool,
+    /// Print one reading as text and end
+    #[arg(long, conflicts_with_all = ["listen", "public", "drain"])]
+    once: bool,
+    /// Take this node out of service in its cluster when a finding asks for it
+    #[arg(long)]
+    drain: bool,
+    /// Metrics of a rank to pass on: http://host:port/path, with ,job= and ,rank= behind it; may be repeated
+    #[arg(long, value_name = "URL")]
+    scrape: Vec<String>,
+    /// A folder of files named after GPUs, with the job of each inside, as dcgm-exporter has it
+    #[arg(long, value_name = "FOLDER", visible_alias = "hpc-job-mapping-dir")]
+    job_mapping_dir: Option<PathBuf>,
+    /// The program that reads Neuron devices [default: neuron-monitor, where it is installed]
+    #[arg(long, value_name = "PROGRAM")]
+    neuron_monitor: Option<PathBuf>,
+    #[command(flatten)]
+    watching: Watching,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+/// What is read about a node, and by which rules it is judged.
+#[derive(clap::Args, Clone, Default)]
+#[command(next_help_heading = "What is read, and how it is judged")]
+pub(crate) struct Watching {
+    /// The node's name [default: the host's]
+    #[arg(long = "node-name", value_name = "NAME")]
+    name: Option<String>,
+    /// Time between two readings
+    #[arg(long, value_name = "TIME", default_value = "1s")]
+    interval: Option<Seconds>,
+    /// How labels spell the host: newer versions of dcgm-exporter write it small
+    #[arg(long, value_name = "SPELLING", default_value = "Hostname")]
+    hostname_label: Option<Spelling>,
+    /// Whose advice about XIDs is followed
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<ProfileName>,
+    /// Rules of your own, over the built-in ones
+    #[arg(long, value_name = "FILE")]
+    health_rules: Option<PathBuf>,
+    /// The NVML library [default: the driver's]
+    #[arg(long, value_name = "LIBRARY")]
+    nvml: Option<PathBuf>,
+    /// Read a tree of files instead of this machine
+    #[arg(long, value_name = "FOLDER", hide = true)]
+    pub(crate) observe_root: Option<PathBuf>,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum Spelling {
+    #[value(name = "Hostname")]
+    Capital,
+    #[value(name = "hostname")]
+    Small,
+    #[value(name = "both")]
+    Both,
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+pub(crate) enum ProfileName {
+    /// As NVIDIA's catalog says
+    Nvidia,
+    /// As EKS does: replace the instance on more codes
+    AwsEc2,
+    /// Replace the node on 63, 64, 79, 94 and 95
+    Strict,
+}
+
+impl ProfileName {
+    pub(crate) fn profile(self) -> Profile {
+        match self {
+            ProfileName::Nvidia => Profile::Nvidia,
+            ProfileName::AwsEc2 => Profile::AwsEc2,
+            ProfileName::Strict => Profile::Strict,
+        }
+    }
+}
+
+impl Watching {
+    pub(crate) fn options(&self, node: &str) -> Result<Options, Stop> {
+        let mut options = Options::new(self.name.as_deref().unwrap_or(node));
+        let interval = self.interval.map_or(1.0, Seconds::get).clamp(0.05, 3600.0);
+        options.interval = Duration::from_secs_f64(interval);
+        options.hostname_label = match self.hostname_label {
+            Some(Spelling::Small) => HostnameLabel::Small,
+            Some(Spelling::Both) => HostnameLabel::Both,
+            Some(Spelling::Capital) | None => HostnameLabel::Capital,
+        };
+        options.rules = rules(self.profile, self.health_rules.as_deref())?;
+        options.nvml.clone_from(&self.nvml);
+        if let Some(root) = &self.observe_root {
+            options.root = Root::at(root);
+        }
+        Ok(options)
+    }
+}
+
+/// The built-in rules with a site's own; the command line's profile counts more than the file's.
+pub(crate) fn rules(profile: Option<ProfileName>, own: Option<&std::path::Path>) -> Result<Rules, Stop> {
+    let mut rules = Rules::built_in(Profile::default());
+    if let Some(path) = own {
+        let path = path.display().to_string();
+        rules = rules.with_own(&files::read_text(&path)?, &path, &watchable())?;
+    }
+    if let Some(profile) = profile {
+        rules.profile = profile.profile();
+    }
+    Ok(rules)
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let mut options = arguments.watching.options(&host_name())?;
+    options.targets = arguments.scrape.iter().map(|text| Target::parse(text)).collect::<Result<_, _>>()?;
+    options.job_folder.clone_from(&arguments.job_mapping_dir);
+    options.neuron_monitor = arguments.neuron_monitor.clone().or_else(neuron_monitor);
+    if arguments.once {
+        return once(options, console);
+    }
+    let actor = match arguments.drain {
+        true => Some(act::Actor::new(arguments.connection.driver()?, &options.node, console.clone())?),
+        false => None,
+    };
+    serve(arguments, options, actor, console)
+}
+
+/// Two readings, because some metrics compare the newest with the one before.
+fn once(mut options: Options, console: &mut Console) -> Result<(), Stop> {
+    let interval = options.interval.min(Duration::from_secs(1));
+    options.interval = interval;
+    let exporter = Exporter::start(options)?;
+    thread::sleep(interval * 2 + Duration::from_millis(100));
+    if console.is_json() {
+        return console.json(&json!({ "metrics": exporter.text(), "findings": exporter.findings() }));
+    }
+    console.text(&exporter.text())
+}
+
+fn serve(
+    arguments: &Arguments,
+    mut options: Options,
+    actor: Option<act::Actor>,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    // Blocked before threads are started, which inherit it.
+    let signals = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect::<SigSet>();
+    let _ = signals.thread_block();
+    let told = console.clone();
+    let actor = actor.map(Arc::new);
+    options.on_findings = Some(Arc::new(move |findings: Vec<OpenFinding>| {
+        for open in &findings {
+            told.say(&printable_line(&format!("{}; calls for: {}", open.finding, open.finding.action)));
+        }
+        if let Some(actor) = &actor {
+            actor.hear(findings);
+        }
+    }));
+    let exporter = Exporter::start(options)?;
+    let exposure = if arguments.public { Exposure::Anybody } else { Exposure::Loopback };
+    let server = MetricsServer::start(arguments.listen, exposure, exporter.reader())
+        .map_err(bedplate_exporter::ExportError::from)?;
+    let url = format!("http://{}/metrics", server.address());
+    if console.is_json() {
+        console.json(&json!({ "url": url }))?;
+    } else {
+        console.line(&url)?;
+    }
+    let began = Instant::now();
+    // Whatever this returns, the exporter ends.
+    let _ = signals.wait();
+    console.say(&format!("ends after {:.0} s", began.elapsed().as_secs_f64()));
+    Ok(())
+}
+
+pub(crate) fn host_name() -> String {
+    let name = nix::unistd::gethostname().map(|name| name.to_string_lossy().into_owned());
+    name.unwrap_or_else(|_| "localhost".to_owned())
+}
+
+/// Where AWS installs it, or where the path has it.
+fn neuron_monitor() -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let folders = std::env::split_paths(&path).chain(["/opt/aws/neuron/bin".into()]);
+    folders.map(|folder| folder.join("neuron-monitor")).find(|program| program.is_file())
+}

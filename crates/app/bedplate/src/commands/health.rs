@@ -1,0 +1,42 @@
+//! `bedplate health …`: the rules, the XID catalog, and a deep check of this machine.
+
+mod check;
+mod rules;
+mod xid;
+
+use bedplate_diag::Page;
+
+use crate::console::Console;
+use crate::stop::Stop;
+
+pub(crate) const PAGES: &[&Page] = &[&xid::UNKNOWN_XID, &check::FAILED];
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate health rules                     what is watched, and what it calls for
+  bedplate health rules --own site.toml     check rules of your own
+  bedplate health xid 79                    what a code means, by profile
+  bedplate health check                     burn in this machine: it should be idle")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// All rules, or one explained
+    Rules(rules::Arguments),
+    /// All XIDs, or one explained
+    Xid(xid::Arguments),
+    /// Work this machine hard and compare every result: for idle nodes
+    Check(check::Arguments),
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    match &arguments.command {
+        Command::Rules(arguments) => rules::run(arguments, console),
+        Command::Xid(arguments) => xid::run(arguments, console),
+        Command::Check(arguments) => check::run(arguments, console),
+    }
+}

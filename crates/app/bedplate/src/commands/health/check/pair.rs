@@ -1,0 +1,67 @@
+//! Two ranks of this machine that add up numbers together.
+
+use std::net::TcpListener;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bedplate_comm::{Options, Reduction, Rendezvous, World};
+use bedplate_kernels::Device;
+
+use super::{Outcome, Verdict};
+
+const NUMBERS: usize = 1 << 20;
+
+pub(super) fn check(lasts: Duration) -> Outcome {
+    let outcome = free_port().and_then(|port| sum_together(port, lasts.min(Duration::from_secs(2))));
+    let (verdict, rate, remark) = match outcome {
+        Ok(Sums { wrong: 0, rounds, seconds }) => {
+            let rate = 4.0 * NUMBERS as f64 * rounds as f64 / seconds;
+            (Verdict::Pass, Some(format!("{:.2} GB/s", rate / 1e9)), format!("{rounds} sums agreed"))
+        }
+        Ok(Sums { wrong, rounds, .. }) => {
+            (Verdict::Fail, None, format!("{wrong} numbers of {rounds} sums were wrong"))
+        }
+        Err(why) => (Verdict::Fail, None, why),
+    };
+    Outcome { name: "pair of ranks".to_owned(), verdict, rate, remark }
+}
+
+struct Sums {
+    wrong: usize,
+    rounds: u64,
+    seconds: f64,
+}
+
+fn free_port() -> Result<u16, String> {
+    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
+    listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
+}
+
+fn sum_together(port: u16, lasts: Duration) -> Result<Sums, String> {
+    let rounds = 1 + (lasts.as_millis() as u64 / 50).min(40);
+    thread::scope(|scope| {
+        let other = scope.spawn(move || one_rank(1, port, rounds));
+        let own = one_rank(0, port, rounds);
+        let other = other.join().map_err(|_| "a rank ended early".to_owned())?;
+        let (own, other) = (own?, other?);
+        Ok(Sums { wrong: own.wrong + other.wrong, ..own })
+    })
+}
+
+fn one_rank(rank: u32, port: u16, rounds: u64) -> Result<Sums, String> {
+    let device = Device::cpu(1);
+    let place = Rendezvous::on_this_machine(rank as _, 2, port, b"health check of this machine");
+    let world = World::join(&place, &Options::default()).map_err(|error| error.to_string())?;
+    let group = world.everyone().map_err(|error| error.to_string())?;
+    let mut numbers = world.shared::<f32>(&device, NUMBERS).map_err(|error| error.to_string())?;
+    let own: Vec<f32> = (0..NUMBERS).map(|index| (index % 1000) as f32 + rank as f32).collect();
+    let (mut wrong, mut back) = (0, vec![0.0_f32; NUMBERS]);
+    let began = Instant::now();
+    for _ in 0..rounds {
+        device.write(numbers.view_mut(), &own);
+        group.all_reduce(&device, numbers.view_mut(), Reduction::Sum).map_err(|error| error.to_string())?;
+        device.read(numbers.view(), &mut back);
+        wrong += back.iter().enumerate().filter(|(at, sum)| **sum != 2.0 * (at % 1000) as f32 + 1.0).count();
+    }
+    Ok(Sums { wrong, rounds, seconds: began.elapsed().as_secs_f64() })
+}

@@ -1,0 +1,134 @@
+//! `bedplate health rules [NAME]`
+
+use std::path::PathBuf;
+
+use bedplate_health::{Condition, Limit, Profile, Rule};
+use serde_json::{Value, json};
+
+use crate::commands::export::{ProfileName, rules};
+use crate::console::Console;
+use crate::present::{Column, Facts, Table};
+use crate::stop::{ProgramError, Stop};
+
+#[derive(clap::Args)]
+pub(super) struct Arguments {
+    /// One rule, explained
+    rule: Option<String>,
+    /// With rules of your own over the built-in ones
+    #[arg(long, value_name = "FILE")]
+    own: Option<PathBuf>,
+    /// Whose advice is followed
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<ProfileName>,
+}
+
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let rules = rules(arguments.profile, arguments.own.as_deref())?;
+    let profile = rules.profile;
+    if let Some(name) = &arguments.rule {
+        let Some(rule) = rules.all().iter().find(|rule| rule.name == *name) else {
+            let names = rules.all().iter().map(|rule| rule.name.as_str());
+            let hint = bedplate_diag::nearest(name, names)
+                .map_or(String::new(), |name| format!("; did you mean `{name}`?"));
+            return Err(ProgramError::Usage { message: format!("no rule is called `{name}`{hint}") }.into());
+        };
+        return if console.is_json() {
+            console.json(&rule_json(rule))
+        } else {
+            console.text(&page(rule, console.width()))
+        };
+    }
+    if console.is_json() {
+        return console.json(&Value::Array(rules.all().iter().map(rule_json).collect()));
+    }
+    let mut table =
+        Table::new(vec![Column::left("RULE", 0), Column::left("ACTION", 0), Column::left("WHEN", 1)]);
+    for rule in rules.all() {
+        table.row(vec![rule.name.clone(), rule.action(profile).to_string(), when(rule)]);
+    }
+    console.table(&table)
+}
+
+fn page(rule: &Rule, width: Option<usize>) -> String {
+    let mut facts = Facts::default();
+    let actions: Vec<String> =
+        Profile::ALL.iter().map(|profile| format!("{} ({profile})", rule.action(*profile))).collect();
+    facts
+        .add("finds", rule.summary.clone())
+        .add("when", when(rule))
+        .add("why", rule.why.clone())
+        .add("remedy", rule.remedy.clone())
+        .add("calls for", actions.join(", "))
+        .add("severity", rule.severity.to_string())
+        .add("layer", rule.layer.to_string());
+    format!("{}\n{}", rule.name, facts.render(width))
+}
+
+fn rule_json(rule: &Rule) -> Value {
+    let actions: serde_json::Map<String, Value> =
+        Profile::ALL.iter().map(|profile| (profile.to_string(), json!(rule.action(*profile)))).collect();
+    json!({
+        "name": rule.name,
+        "summary": rule.summary,
+        "when": when(rule),
+        "why": rule.why,
+        "remedy": rule.remedy,
+        "actions": actions,
+        "severity": rule.severity,
+        "layer": rule.layer,
+        "confidence": rule.confidence,
+    })
+}
+
+/// The condition in words.
+pub(crate) fn when(rule: &Rule) -> String {
+    match &rule.condition {
+        Condition::Level { metric, limit, lasts_ms, during } => {
+            let during = during
+                .as_ref()
+                .map_or(String::new(), |(metric, limit)| format!(" while {metric} {}", limit_text(limit)));
+            let lasts = if *lasts_ms == 0 { String::new() } else { format!(" for {}", span(*lasts_ms)) };
+            format!("{metric} {}{during}{lasts}", limit_text(limit))
+        }
+        Condition::Increase { metric, at_least, within_ms, trend } => {
+            let trend = trend.map_or(String::new(), |trend| {
+                format!(", {} times as fast as over {}", trend.faster_than, span(trend.baseline_ms))
+            });
+            format!("{metric} grows by {at_least} within {}{trend}", span(*within_ms))
+        }
+        Condition::Log { words, times, within_ms } => {
+            let words: Vec<String> = words.iter().map(|word| format!("`{}`", word.trim())).collect();
+            let times = if *times == 1 {
+                String::new()
+            } else {
+                format!(", {times} times within {}", span(*within_ms))
+            };
+            format!("the kernel log has {}{times}", words.join(" and "))
+        }
+        Condition::Xid { codes, times, within_ms, near, by_processes } => {
+            let list = |codes: &[u32]| codes.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            let near = if near.is_empty() { String::new() } else { format!(" with {}", list(near)) };
+            let whose = if *by_processes { " by different processes" } else { "" };
+            let times = if *times == 1 { String::new() } else { format!(" {times} times{whose}") };
+            format!("XID {}{near}{times} on one GPU within {}", list(codes), span(*within_ms))
+        }
+    }
+}
+
+fn limit_text(limit: &Limit) -> String {
+    match limit {
+        Limit::Above(value) => format!("> {value}"),
+        Limit::Below(value) => format!("< {value}"),
+        Limit::BelowMetric(metric) => format!("< {metric}"),
+        Limit::Bits(bits) => format!("has a bit of {bits:#x}"),
+    }
+}
+
+fn span(ms: u64) -> String {
+    match ms {
+        ms if ms >= 86_400_000 && ms % 86_400_000 == 0 => format!("{} d", ms / 86_400_000),
+        ms if ms >= 3_600_000 && ms % 3_600_000 == 0 => format!("{} h", ms / 3_600_000),
+        ms if ms >= 60_000 && ms % 60_000 == 0 => format!("{} min", ms / 60_000),
+        ms => format!("{} s", ms as f64 / 1000.0),
+    }
+}
