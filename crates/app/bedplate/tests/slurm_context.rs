@@ -93,6 +93,7 @@ fn every_command_works_on_a_slurm_by_rest_and_by_commands() {
     for context in ["commands", "token"] {
         jobs_and_nodes(&site, context);
     }
+    a_finding_drains_its_node(&site);
     a_plan_goes_with_its_job(&site);
     the_past_is_used_and_replayed(&site);
 }
@@ -152,6 +153,40 @@ fn jobs_and_nodes(site: &Site, context: &str) {
     let failed = site.run(&format!("submit {on} --nodes 1 --time 10 --wait -- false"));
     assert!(!failed.status.success());
     assert_eq!(site.refused(&format!("job show 999999 {on}")), "cluster/refused");
+}
+
+/// An exporter beside slurmd sees an XID in the kernel log, and Slurm drains the node with the reason.
+fn a_finding_drains_its_node(site: &Site) {
+    let root = site.folder().join("host");
+    fs::create_dir_all(root.join("dev")).expect("the folder of a Slurm is its starter's");
+    fs::write(root.join("dev/kmsg"), "").expect("the folder of a Slurm is its starter's");
+    let mut command = Command::new(PROGRAM);
+    command.args([
+        "export",
+        "--drain",
+        "--context",
+        "commands",
+        "--node-name",
+        "n3",
+        "--listen",
+        "127.0.0.1:0",
+    ]);
+    command.arg("--observe-root").arg(&root).current_dir(site.folder());
+    command.env("BEDPLATE_CONTEXTS", site.folder().join("contexts.toml")).env_remove("SLURM_CONF");
+    let mut exporter = command.stdout(std::process::Stdio::piped()).spawn().expect("the program was built");
+    let mut url = String::new();
+    let output = exporter.stdout.take().expect("it was asked for");
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(output), &mut url).expect("it says where it is");
+    // The log is read from its end on, which its thread may not have found yet.
+    std::thread::sleep(Duration::from_millis(500));
+    let line = "4,1,1,-;NVRM: Xid (PCI:0000:10:00): 79, pid=1, name=x, GPU has fallen off the bus.\n";
+    fs::write(root.join("dev/kmsg"), line).expect("the folder of a Slurm is its starter's");
+    let node = site.until("node show n3 --context commands", |node| node["state"] == "drained");
+    exporter.kill().expect("it is our child");
+    exporter.wait().expect("it is our child");
+    assert!(node["reason"]["text"].as_str().is_some_and(|text| text.contains("gpu/xid-79")), "{node:#}");
+    site.tell("node resume n3 --context commands");
+    site.until("node show n3 --context commands", |node| node["state"] == "idle");
 }
 
 fn a_plan_goes_with_its_job(site: &Site) {

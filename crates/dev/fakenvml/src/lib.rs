@@ -44,6 +44,11 @@ impl FakeNvml {
         Ok(fake)
     }
 
+    /// One that was installed before.
+    pub fn at(folder: &Path) -> Self {
+        Self { folder: folder.to_owned() }
+    }
+
     pub fn library(&self) -> PathBuf {
         self.folder.join(LIBRARY)
     }

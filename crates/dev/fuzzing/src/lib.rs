@@ -5,6 +5,7 @@
 //! crate runs them on mutated seeds with an ordinary toolchain, so that CI does too.
 
 mod mutate;
+mod observe;
 mod targets;
 
 pub use mutate::Mutator;

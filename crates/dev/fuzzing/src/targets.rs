@@ -24,6 +24,8 @@ use bedplate_train::TrainConfig;
 use bedplate_transformer::{from_config, to_config_json};
 use bedplate_units::{Bandwidth, Bytes, DollarRate, Dollars, FlopRate, Flops, Seconds, Tokens, Watts};
 
+use crate::observe;
+
 /// A parser under test, with seeds for mutation.
 pub struct Target {
     pub name: &'static str,
@@ -62,6 +64,7 @@ const WIRE: &[&str] = &[
     r#"{"type":"welcome","keep":[{"job":1,"number":1}],"heartbeat_ms":500,"silence_ms":3000}"#,
     r#"{"type":"read_log","request":1,"log":{"run":{"job":1,"number":1},"rank":0,"stream":"stderr"},"offset":0,"most_bytes":9}"#,
     r#"{"type":"chaos","kind":"cut","for_ms":5000}"#,
+    r#"{"type":"findings","findings":[{"rule":"gpu/xid-79","severity":"critical","layer":"hardware","subject":{"kind":"gpu","node":"n1","index":3},"summary":"it is gone","evidence":[],"confidence":1.0,"action":"reboot","since_ms":5,"seen_ms":5,"times":1}]}"#,
 ];
 const REPORTS: &[&str] = &[
     "progress 1200",
@@ -69,6 +72,7 @@ const REPORTS: &[&str] = &[
     r#"{"version":1,"report":"step","step":7,"seconds":0.5,"tokens":4096,"loss":3.25,"breakdown":{"compute":{"exposed_s":0.25,"hidden_s":0.1},"host":0.2}}"#,
     r#"{"version":1,"report":"predicted","breakdown":{"host":0.25}}"#,
     r#"{"version":1,"report":"phase","phase":"saving"}"#,
+    r#"{"version":1,"report":"metrics","address":"127.0.0.1:8000/metrics"}"#,
 ];
 const TRAIN: &str = "[model]\nconfig = \"c.json\"\n[data]\ncorpora = [\"a\", \"b\"]\nweights = [1.0, 2.0]\n[adapter]\nrank = 4\n";
 const LLAMA: &str = include_str!("../../../run/network/tests/reference/llama/config.json");
@@ -84,6 +88,17 @@ const CORPUS_INDEX: &str = include_str!("../seeds/corpus-index.json");
 const TOKENIZER: &str = include_str!("../seeds/tokenizer.json");
 
 pub const TARGETS: &[Target] = &[
+    Target { name: "kernel_log", run: observe::kernel_log, seeds: observe::KMSG, rounds: 1000 },
+    Target { name: "lustre_files", run: observe::lustre_files, seeds: observe::LUSTRE, rounds: 3000 },
+    Target { name: "mount_table", run: observe::mount_table, seeds: observe::MOUNTS, rounds: 2000 },
+    Target { name: "neuron_report", run: observe::neuron_report, seeds: observe::NEURON, rounds: 2000 },
+    Target {
+        name: "foreign_metrics",
+        run: observe::foreign_metrics,
+        seeds: observe::EXPOSITION,
+        rounds: 3000,
+    },
+    Target { name: "health_rules", run: observe::health_rules, seeds: &[observe::RULES], rounds: 300 },
     Target {
         name: "units",
         run: units,

@@ -1,0 +1,192 @@
+//! A cluster whose nodes watch pretended hardware: findings take nodes out, jobs label GPUs, energy is booked.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::PathBuf;
+use std::process::{Command, Output};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bedplate_fakenvml::FakeNvml;
+use serde_json::{Value, json};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
+const PATIENCE: Duration = Duration::from_secs(90);
+
+/// A cluster in a temporary folder, with a tree of files for each node; always taken down.
+struct Watched {
+    folder: PathBuf,
+    port: u16,
+}
+
+impl Watched {
+    fn up(name: &str, nodes: u32) -> Self {
+        let folder = std::env::temp_dir().join(format!("bp-observe-{}-{name}", std::process::id()));
+        fs::create_dir_all(&folder).unwrap();
+        let folder = fs::canonicalize(folder).unwrap();
+        for number in 1..=nodes {
+            let root = folder.join(format!("trees/n{number}"));
+            fs::create_dir_all(root.join("dev")).unwrap();
+            fs::write(root.join("dev/kmsg"), "").unwrap();
+            FakeNvml::install(&root, 8).unwrap();
+        }
+        let watched = Self { folder, port: free_ports(nodes) };
+        let trees = watched.folder.join("trees").display().to_string();
+        let (nodes, port) = (nodes.to_string(), watched.port.to_string());
+        watched.tell(&[
+            "up",
+            "--nodes",
+            &nodes,
+            "--like",
+            "p5.48xlarge",
+            "--observe-root",
+            &trees,
+            "--export",
+            &port,
+        ]);
+        watched
+    }
+
+    fn run(&self, arguments: &[&str]) -> Output {
+        let mut command = Command::new(PROGRAM);
+        command.args(arguments).current_dir(&self.folder).env("BEDPLATE_STATE", self.folder.join("state"));
+        command.env_remove("BEDPLATE_SERVER").env_remove("COLUMNS");
+        command.output().unwrap()
+    }
+
+    fn tell(&self, arguments: &[&str]) -> String {
+        let output = self.run(arguments);
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        assert!(output.status.success(), "{arguments:?}\n{}\n{}", text(&output.stdout), text(&output.stderr));
+        text(&output.stdout)
+    }
+
+    fn json(&self, arguments: &[&str]) -> Value {
+        let arguments: Vec<&str> = ["--json"].into_iter().chain(arguments.iter().copied()).collect();
+        serde_json::from_str(&self.tell(&arguments)).unwrap()
+    }
+
+    fn until(&self, arguments: &[&str], is_so: impl Fn(&Value) -> bool) -> Value {
+        let began = Instant::now();
+        loop {
+            let shown = self.json(arguments);
+            if is_so(&shown) {
+                return shown;
+            }
+            assert!(began.elapsed() < PATIENCE, "{arguments:?} stands still: {shown:#}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
+    fn nvml(&self, node: &str) -> FakeNvml {
+        FakeNvml::at(&self.folder.join("trees").join(node))
+    }
+
+    fn log(&self, node: &str, text: &str) {
+        let path = self.folder.join("trees").join(node).join("dev/kmsg");
+        writeln!(fs::OpenOptions::new().append(true).open(path).unwrap(), "4,1,1,-;{text}").unwrap();
+    }
+
+    /// The metrics of a node, once they are as wanted.
+    fn metrics(&self, number: u16, is_so: impl Fn(&str) -> bool) -> String {
+        let began = Instant::now();
+        loop {
+            let text = scrape(self.port + number - 1).unwrap_or_default();
+            if is_so(&text) {
+                return text;
+            }
+            assert!(began.elapsed() < PATIENCE, "the metrics stand still:\n{text}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.run(&["down", "--force"]);
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+/// The first of several ports that are free now.
+fn free_ports(count: u32) -> u16 {
+    loop {
+        let first = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        let all =
+            (0..count as u16).map(|offset| TcpListener::bind(("127.0.0.1", first.checked_add(offset)?)).ok());
+        if all.collect::<Option<Vec<_>>>().is_some() {
+            return first;
+        }
+    }
+}
+
+fn scrape(port: u16) -> Option<String> {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
+    stream.write_all(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
+}
+
+#[test]
+fn an_xid_drains_its_node_and_the_gang_moves() {
+    let cluster = Watched::up("xid", 5);
+    let job = cluster.tell(&["submit", "--nodes", "1", "--gpus-per-node", "8", "--", "sleep", "600"]);
+    let job = job.trim();
+    let shown = cluster.until(&["job", "show", job], |job| job["state"] == "running");
+    let node = shown["nodes"][0].as_str().unwrap().to_owned();
+    let number: u16 = node.trim_start_matches('n').parse().unwrap();
+    // The exporter says whose GPUs they are.
+    cluster.metrics(number, |text| text.contains(&format!("hpc_job=\"{job}\"")));
+    cluster.nvml(&node).raise_xid(3, 79).unwrap();
+    let drained = cluster.until(&["node", "show", &node], |node| node["state"] == "drained");
+    assert_eq!(drained["reason"]["code"], "finding", "{drained:#}");
+    assert_eq!(drained["findings"][0]["rule"], "gpu/xid-79");
+    assert_eq!(drained["findings"][0]["subject"], json!({ "kind": "gpu", "node": node, "index": 3 }));
+    let page = cluster.tell(&["node", "show", &node]);
+    assert!(page.contains("critical [gpu/xid-79] GPU 3 of node"), "{page}");
+    let moved = cluster.until(&["job", "show", job], |job| {
+        job["state"] == "running" && job["runs"].as_array().is_some_and(|runs| runs.len() == 2)
+    });
+    assert_ne!(moved["nodes"][0], node.as_str());
+    // The energy of its first run is known.
+    cluster.tell(&["job", "cancel", job]);
+    let began = Instant::now();
+    while cluster.json(&["usage"]).to_string().contains("\"energy_joules\":null") {
+        assert!(began.elapsed() < PATIENCE, "{:#}", cluster.json(&["usage"]));
+        thread::sleep(Duration::from_millis(100));
+    }
+    cluster.tell(&["node", "resume", &node]);
+    cluster.until(&["node", "show", &node], |node| {
+        node["state"] == "idle" && node["findings"].as_array().is_some_and(Vec::is_empty)
+    });
+    // What was known stays known; what is new counts.
+    thread::sleep(Duration::from_secs(2));
+    assert_eq!(cluster.json(&["node", "show", &node])["state"], "idle");
+    cluster.log(&node, "NVRM: Xid (PCI:0000:10:00): 95, pid=1, name=x, Uncontained memory error");
+    cluster.until(&["node", "show", &node], |node| node["state"] == "drained");
+}
+
+#[test]
+fn most_of_a_cluster_failing_at_once_drains_nobody() {
+    let cluster = Watched::up("common", 4);
+    for number in 1..=3 {
+        cluster.log(&format!("n{number}"), "NVRM: Xid (PCI:0000:10:00): 74, pid=1, name=x, NVLink error");
+    }
+    let nodes = cluster.until(&["node", "list"], |list| {
+        let nodes = list["nodes"].as_array().unwrap();
+        let found =
+            nodes.iter().filter(|node| node["findings"].as_array().is_some_and(|all| !all.is_empty()));
+        found.count() == 3 && nodes.iter().all(|node| node["state"] == "idle")
+    });
+    assert_eq!(nodes["nodes"].as_array().unwrap().len(), 4);
+    let page = cluster.tell(&["node", "show", "n3"])
+        + &cluster.tell(&["node", "show", "n1"])
+        + &cluster.tell(&["node", "show", "n2"]);
+    assert!(page.contains("the cause is not in them"), "{page}");
+    assert!(cluster.tell(&["top", "--once"]).contains('!'));
+}
