@@ -28,9 +28,33 @@ pub struct JobOnGpu {
 #[derive(Debug, Default)]
 pub(crate) struct GpuBoard {
     jobs: Mutex<BTreeMap<u32, JobOnGpu>>,
-    /// The newest energy counters, in millijoules.
-    energy: Mutex<BTreeMap<u32, u64>>,
+    energy: Mutex<BTreeMap<u32, Energy>>,
     addresses: Mutex<BTreeMap<PciAddress, u32>>,
+}
+
+/// The energy counter of a GPU. It is read seldom, and continued by the power drawn since.
+#[derive(Debug, Clone, Copy)]
+struct Energy {
+    counter_mj: f64,
+    /// What was drawn since the counter changed.
+    since_mj: f64,
+    watts: f64,
+    at: Instant,
+}
+
+impl Energy {
+    fn now_mj(&self) -> u64 {
+        (self.counter_mj + self.since_mj + self.watts * 1000.0 * self.at.elapsed().as_secs_f64()) as u64
+    }
+
+    /// A reading after the one before.
+    fn follow(before: Option<&Energy>, counter_mj: f64, watts: f64) -> Self {
+        let is_same = before.filter(|before| before.counter_mj == counter_mj);
+        let since_mj = is_same.map_or(0.0, |before| {
+            before.since_mj + before.watts * 1000.0 * before.at.elapsed().as_secs_f64()
+        });
+        Self { counter_mj, since_mj, watts, at: Instant::now() }
+    }
 }
 
 impl GpuBoard {
@@ -38,8 +62,9 @@ impl GpuBoard {
         *locked(&self.jobs) = jobs;
     }
 
+    /// In millijoules.
     pub(crate) fn energy_mj(&self) -> BTreeMap<u32, u64> {
-        locked(&self.energy).clone()
+        locked(&self.energy).iter().map(|(gpu, energy)| (*gpu, energy.now_mj())).collect()
     }
 
     pub(crate) fn index_of(&self, address: PciAddress) -> Option<u32> {
@@ -171,6 +196,7 @@ impl Gpus {
         let jobs = self.jobs();
         let count = self.nvml.as_ref().map_or(0, |nvml| nvml.gpus.len());
         let mut answering = 0;
+        let before = locked(&self.board.energy).clone();
         let mut energy = BTreeMap::new();
         for at in 0..count {
             let Some(nvml) = &mut self.nvml else { return };
@@ -183,10 +209,14 @@ impl Gpus {
                 continue;
             }
             answering += 1;
+            let find = |name: &str| {
+                self.said.iter().find(|(metric, _)| metric.name == name).map(|(_, value)| *value)
+            };
+            if let Some(counter) = find(metric::TOTAL_ENERGY_CONSUMPTION.name) {
+                let watts = find(metric::POWER_USAGE.name).unwrap_or(0.0);
+                energy.insert(index, Energy::follow(before.get(&index), counter, watts));
+            }
             for (metric, value) in &self.said {
-                if std::ptr::eq(*metric, &raw const metric::TOTAL_ENERGY_CONSUMPTION) {
-                    energy.insert(index, *value as u64);
-                }
                 to.put(metric, &labels, &spot, *value);
             }
             if let Some(driver) = self.nvml.as_ref().and_then(|nvml| nvml.driver.as_deref()) {
