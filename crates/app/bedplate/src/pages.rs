@@ -125,6 +125,88 @@ mod tests {
         }
     }
 
+    /// The files of a folder of the book are those that were generated, and no others.
+    fn check_folder(folder: &str, expected: &[String]) {
+        let root = bedplate_testkit::root().join("docs").join(folder);
+        for area in fs::read_dir(&root).unwrap().flatten().filter(|entry| entry.path().is_dir()) {
+            for file in fs::read_dir(area.path()).unwrap().flatten() {
+                let [area, file] =
+                    [area.file_name(), file.file_name()].map(|name| name.into_string().unwrap());
+                let path = format!("{folder}/{area}/{file}");
+                assert!(expected.contains(&path), "{path} belongs to nothing");
+            }
+        }
+    }
+
+    #[test]
+    fn every_rule_and_every_xid_has_its_page_in_the_book() {
+        use bedplate_health::{Profile, Rules, XidCatalog};
+        let mut index = String::from(
+            "# Health rules and XIDs\n\nGenerated from `data/health`. `bedplate health rules NAME` and `bedplate health xid CODE` print the same; \
+             [../health.md](../health.md) is the guide.\n\n## Rules\n\n| rule | calls for | finds |\n|---|---|---|\n",
+        );
+        let mut expected = Vec::new();
+        for rule in Rules::built_in(Profile::Nvidia).all() {
+            let [nvidia, aws, strict] = Profile::ALL.map(|profile| rule.action(profile));
+            let path = format!("health/{}.md", rule.name);
+            let text = format!(
+                "# {}\n\n**Finds:** {}.\n\n**When:** {}.\n\n**Why it matters:** {}\n\n**Remedy:** {}.\n\n\
+                 **Calls for:** {nvidia} (profile nvidia), {aws} (aws-ec2), {strict} (strict). Severity {}, layer {}.\n",
+                rule.name,
+                rule.summary,
+                crate::commands::health::when(rule),
+                rule.why,
+                rule.remedy,
+                rule.severity,
+                rule.layer
+            );
+            check_book(&path, &text);
+            index += &format!("| [{0}]({0}.md) | {nvidia} | {1} |\n", rule.name, rule.summary);
+            expected.push(path);
+        }
+        index += "\n## XIDs\n\n| XID | nvidia | aws-ec2 | strict | meaning |\n|---|---|---|---|---|\n";
+        for entry in XidCatalog::default().entries() {
+            let [nvidia, aws, strict] = Profile::ALL.map(|profile| entry.action(profile));
+            let path = format!("health/xid/{}.md", entry.xid);
+            let follows = if entry.follows_another {
+                "\n\nIt usually follows another XID of the same GPU; then that one counts."
+            } else {
+                ""
+            };
+            let text = format!(
+                "# XID {}\n\n{} (`{}`).\n\nNVIDIA's action: {}. Layer: {}.\n\n| profile | calls for |\n|---|---|\n\
+                 | nvidia | {nvidia} |\n| aws-ec2 | {aws} |\n| strict | {strict} |{follows}\n\nSources: {} (data/health/sources.md).\n",
+                entry.xid, entry.meaning, entry.mnemonic, entry.nvidia_says, entry.layer, entry.sources
+            );
+            check_book(&path, &text);
+            index += &format!(
+                "| [{0}](xid/{0}.md) | {nvidia} | {aws} | {strict} | {1} |\n",
+                entry.xid, entry.meaning
+            );
+            expected.push(path);
+        }
+        check_book("health/README.md", &index);
+        check_folder("health", &expected);
+    }
+
+    #[test]
+    fn every_metric_is_in_the_book() {
+        let mut text = String::from(
+            "# Metrics\n\nEvery metric that `bedplate export` and the nodes of a cluster write, generated from the program. Series appear where the \
+             hardware is there. The daemon's own metrics are in [daemon.md](daemon.md), those of a training run in [train.md](train.md).\n",
+        );
+        let areas = ["GPUs", "Network cards", "Storage", "Host and Neuron", "The exporter itself"];
+        for (title, area) in areas.into_iter().zip(bedplate_exporter::metrics::ALL) {
+            text += &format!("\n## {title}\n\n| metric | kind | labels | meaning |\n|---|---|---|---|\n");
+            for metric in *area {
+                let labels = metric.labels.join(", ");
+                text +=
+                    &format!("| `{}` | {} | {labels} | {} |\n", metric.name, metric.kind.name(), metric.help);
+            }
+        }
+        check_book("metrics.md", &text);
+    }
+
     #[test]
     fn codes_are_unique_and_texts_are_of_one_form() {
         let pages = all();

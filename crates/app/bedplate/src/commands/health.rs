@@ -9,6 +9,9 @@ use bedplate_diag::Page;
 use crate::console::Console;
 use crate::stop::Stop;
 
+#[cfg(test)]
+pub(crate) use rules::when;
+
 pub(crate) const PAGES: &[&Page] = &[&xid::UNKNOWN_XID, &check::FAILED];
 
 #[derive(clap::Args)]
