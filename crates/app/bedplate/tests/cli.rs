@@ -36,6 +36,21 @@ golden! {
         "launch --here 1 --spares 1 -- true",
         "launch --here 1 -- true",
     ]
+    health: [
+        "health --help",
+        "health xid 63",
+        "health xid 154",
+        "health xid 9999",
+        "--json health xid 79",
+        "health rules gpu/ecc-single-bit-accelerating",
+        "health rules gpu/hott",
+        "health rules gpu/hot --own health.toml",
+        "health rules --own health-wrong.toml",
+        "export --help",
+        "export --scrape ftp://x",
+        "export --listen 0.0.0.0:1",
+        "export --once --health-rules missing.toml",
+    ]
     slurm_help: ["launch --help", "job render --help", "unit --help"]
     tour: ["tour --no-cluster"]
     catalog_lists: ["catalog", "catalog accelerators", "catalog instances", "catalog ultraservers", "catalog fabrics", "catalog storage"]
