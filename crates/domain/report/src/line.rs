@@ -114,6 +114,7 @@ mod tests {
             {"version":1,"report":"step","step":7,"seconds":0.5}
             {"version":1,"report":"predicted","breakdown":{"host":{"exposed_s":0.25,"hidden_s":0.0}}}
             {"version":1,"report":"phase","phase":"saving"}
+            {"version":1,"report":"metrics","address":"127.0.0.1:8000/metrics"}
         "#]]
         .assert_eq(&(lines.join("\n") + "\n"));
         for (line, report) in lines.iter().zip(reports()) {

@@ -44,10 +44,12 @@ struct Rates {
 
 fn write_and_read(path: &Path, mib: u64) -> io::Result<Rates> {
     let bytes = (mib * PIECE as u64) as f64;
+    let mut piece = pattern();
     let began = Instant::now();
     let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     for number in 0..mib {
-        file.write_all(&piece(number))?;
+        stamp(&mut piece, number);
+        file.write_all(&piece)?;
     }
     file.sync_all()?;
     let written = bytes / began.elapsed().as_secs_f64();
@@ -58,7 +60,8 @@ fn write_and_read(path: &Path, mib: u64) -> io::Result<Rates> {
     let (mut wrong, mut read) = (0, vec![0; PIECE]);
     for number in 0..mib {
         file.read_exact(&mut read)?;
-        wrong += u64::from(read != piece(number));
+        stamp(&mut piece, number);
+        wrong += u64::from(read != piece);
     }
     Ok(Rates { written, read: bytes / began.elapsed().as_secs_f64(), wrong })
 }
@@ -69,9 +72,9 @@ fn forget_cached(file: &File, bytes: i64) {
     let _ = posix_fadvise(file, 0, bytes, PosixFadviseAdvice::POSIX_FADV_DONTNEED);
 }
 
-/// A piece that no other one is like.
-fn piece(number: u64) -> Vec<u8> {
-    let mut state = number.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+/// Bytes that look random.
+fn pattern() -> Vec<u8> {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
     let mut bytes = Vec::with_capacity(PIECE);
     while bytes.len() < PIECE {
         state ^= state << 13;
@@ -80,4 +83,10 @@ fn piece(number: u64) -> Vec<u8> {
         bytes.extend(state.to_le_bytes());
     }
     bytes
+}
+
+/// Makes a piece unlike all others: its number is in each of its pages.
+fn stamp(piece: &mut [u8], number: u64) {
+    const PAGE: usize = 4096;
+    piece.chunks_mut(PAGE).for_each(|page| page[..8].copy_from_slice(&number.to_le_bytes()));
 }
