@@ -1,0 +1,114 @@
+//! Reading a node: files under roots that tests can replace, and commands that are given up after a while.
+//!
+//! No library of the stack is loaded and no Python is started: versions are read from file names, package metadata and the
+//! text inside libraries. What is missing is left out; nothing here fails.
+
+mod command;
+mod devices;
+mod gpus;
+mod libraries;
+mod limits;
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+pub use gpus::parse_nvidia_smi;
+
+use crate::facts::{Facts, Remark};
+
+/// Where a node is read from.
+#[derive(Debug, Clone)]
+pub struct Sources {
+    /// Everything is below it: `/`, or a folder of a test.
+    pub root: PathBuf,
+    pub environment: BTreeMap<String, String>,
+    /// The commands `nvidia-smi`, by name or path.
+    pub nvidia_smi: PathBuf,
+    /// How long a command may take.
+    pub patience: Duration,
+    pub node: String,
+    /// A process whose limits count: `self`, or a pid.
+    pub process: String,
+}
+
+impl Sources {
+    /// This machine, as this process sees it.
+    pub fn this(node: String) -> Self {
+        Self {
+            root: PathBuf::from("/"),
+            environment: std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                .collect(),
+            nvidia_smi: PathBuf::from("nvidia-smi"),
+            patience: Duration::from_secs(20),
+            node,
+            process: "self".to_owned(),
+        }
+    }
+
+    /// A path below the root.
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    /// A small text file, trimmed; the files of a kernel have no size to trust.
+    fn text(&self, path: &str) -> Option<String> {
+        read_text(&self.at(path))
+    }
+}
+
+const LARGEST_TEXT: u64 = 4 << 20;
+
+/// The text of a regular file of a sensible size. A pipe, or a device in its place, is not waited for.
+fn read_text(path: &Path) -> Option<String> {
+    use std::io::Read;
+    use std::os::unix::fs::OpenOptionsExt;
+    let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
+    let file = std::fs::OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
+    let mut bytes = Vec::new();
+    file.take(LARGEST_TEXT).read_to_end(&mut bytes).ok()?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// Names in a folder, sorted; none where it cannot be read.
+fn names(folder: &Path) -> Vec<String> {
+    const MOST: usize = 100_000;
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut names: Vec<String> =
+        entries.flatten().take(MOST).filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort_unstable();
+    names
+}
+
+/// Reads a node.
+pub fn gather(sources: &Sources) -> Facts {
+    let mut facts = Facts { node: sources.node.clone(), ..Facts::default() };
+    devices::gather(sources, &mut facts);
+    limits::gather(sources, &mut facts);
+    libraries::gather(sources, &mut facts);
+    facts.environment = of_interest(&sources.environment);
+    if facts.has_gpus() || facts.has_module("nvidia") {
+        gpus::gather(sources, &mut facts);
+    }
+    facts
+}
+
+/// Variables that concern the stack; others may hold secrets and are not kept.
+fn of_interest(environment: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    const PREFIXES: [&str; 10] =
+        ["NCCL_", "FI_", "OFI_NCCL_", "CUDA_", "UCX_", "TORCH_", "PYTORCH_", "NVIDIA_", "RDMAV_", "EFA_"];
+    let is_wanted =
+        |name: &str| PREFIXES.iter().any(|prefix| name.starts_with(prefix)) || name == "LD_LIBRARY_PATH";
+    let is_secret =
+        |name: &str| ["TOKEN", "SECRET", "PASSWORD", "KEY"].iter().any(|word| name.contains(word));
+    let wanted = environment.iter().filter(|(name, _)| is_wanted(name) && !is_secret(name));
+    wanted.map(|(name, value)| (name.clone(), value.chars().take(1000).collect())).collect()
+}
+
+fn remark(facts: &mut Facts, source: &str, told: impl Into<String>) {
+    facts.remarks.push(Remark { source: source.to_owned(), told: told.into() });
+}
