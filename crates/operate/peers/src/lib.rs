@@ -1,7 +1,8 @@
 //! Other systems, started on this machine from its packages, so that tests and measurements meet the real thing.
 //!
 //! [`Slurm`] is a controller and a daemon for each node in a temporary folder, with accounting and the REST server where
-//! they are wanted. Nothing of it survives the value. It needs no root.
+//! they are wanted; [`Prometheus`] scrapes and judges, with an Alertmanager that calls a [`Webhook`]. Nothing of them survives the
+//! value. They need no root.
 //!
 //! ```no_run
 //! use bedplate_peers::{Slurm, SlurmShape};
@@ -11,6 +12,8 @@
 //! # Ok::<(), String>(())
 //! ```
 
+mod prometheus;
 mod slurm;
 
+pub use prometheus::{Prometheus, PrometheusShape, Request, Webhook};
 pub use slurm::{NodeLoss, Slurm, SlurmShape};
