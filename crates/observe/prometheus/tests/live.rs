@@ -1,21 +1,24 @@
-//! A real Prometheus scrapes every metric; every query of every dashboard parses and returns series, every rule evaluates,
+//! A real Prometheus scrapes the exporter; every query of every dashboard parses and returns series, every rule evaluates,
 //! and Grafana's model takes every dashboard.
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 use std::collections::BTreeSet;
+use std::fs;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_breakdown::{Breakdown, Part, Span};
-use bedplate_exporter::metrics::{self, Kind};
+use bedplate_exporter::{Exporter, JobOnGpu, Options, Root, metrics};
+use bedplate_fakenvml::FakeNvml;
 use bedplate_peers::{Prometheus, PrometheusShape};
 use bedplate_prometheus::grafana::flaws;
 use bedplate_prometheus::{RECORDINGS, RuleOptions, dashboards, names, rules_file};
-use bedplate_record::{EvaluationRecord, Exposition, Exposure, Metrics, MetricsServer, StepRecord};
+use bedplate_record::{EvaluationRecord, Exposure, Metrics, MetricsServer, StepRecord};
 use bedplate_units::Seconds;
 use serde_json::{Value, json};
 
@@ -24,24 +27,83 @@ const DAEMON: &str = include_str!("metrics/daemon.prom");
 const VLLM: &str = include_str!("metrics/vllm.prom");
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// Every metric of the exporter's table for two hosts; counters grow with each scrape.
-fn exporter_text(scrape: u64) -> String {
-    let mut text = Exposition::default();
-    for metric in metrics::all() {
-        text.head(metric.name, metric.kind.name(), metric.help);
-        for host in ["n1", "n2"] {
-            let label = |name: &&str| match *name {
-                "Hostname" => format!("Hostname=\"{host}\""),
-                "gpu" => "gpu=\"0\"".to_owned(),
-                other => format!("{other}=\"some\""),
-            };
-            let labels: Vec<String> = metric.labels.iter().map(label).collect();
-            let value = if metric.kind == Kind::Counter { scrape as f64 } else { 1.0 };
-            text.sample(metric.name, &labels.join(","), value);
-        }
-    }
-    text.into_string()
+/// The exporter over a pretended host: eight GPUs of a pretended NVML, network cards, Lustre, disks, and one XID.
+struct Host {
+    folder: PathBuf,
+    exporter: Arc<Exporter>,
 }
+
+impl Host {
+    fn start() -> Self {
+        let folder = std::env::temp_dir().join(format!("bedplate-boards-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&folder);
+        for (path, text) in FILES {
+            write(&folder, path, text);
+        }
+        for metric in metrics::all() {
+            if let Some(counter) = metric.name.strip_prefix("node_amazonefa_") {
+                write(
+                    &folder,
+                    &format!("sys/class/infiniband/rdmap0s6/ports/1/hw_counters/{counter}"),
+                    "10\n",
+                );
+            }
+        }
+        let nvml = FakeNvml::install(&folder, 8).unwrap();
+        let mut options = Options::new("n1");
+        options.root = Root::at(&folder);
+        options.interval = Duration::from_millis(500);
+        let exporter = Arc::new(Exporter::start(options).unwrap());
+        exporter.set_jobs([(0, JobOnGpu { job: "12".into(), rank: Some("0".into()) })].into());
+        // Events count from when the exporter listens to them.
+        let began = Instant::now();
+        while !exporter.text().contains("DCGM_FI_DEV_XID_ERRORS{") && began.elapsed() < PATIENCE {
+            thread::sleep(Duration::from_millis(50));
+        }
+        nvml.raise_xid(3, 79).unwrap();
+        Self { folder, exporter }
+    }
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.folder);
+    }
+}
+
+fn write(folder: &Path, path: &str, text: &str) {
+    let path = folder.join(path);
+    fs::create_dir_all(path.parent().unwrap()).unwrap();
+    fs::write(path, text).unwrap();
+}
+
+const FILES: &[(&str, &str)] = &[
+    ("dev/kmsg", ""),
+    ("sys/class/infiniband/mlx5_0/ports/1/counters/port_xmit_data", "1000\n"),
+    ("sys/class/infiniband/mlx5_0/ports/1/counters/symbol_error", "0\n"),
+    ("sys/class/infiniband/mlx5_0/ports/1/state", "4: ACTIVE\n"),
+    ("sys/class/infiniband/mlx5_0/ports/1/rate", "400 Gb/sec (4X NDR)\n"),
+    (
+        "sys/kernel/debug/lustre/llite/fsx-ffff9a/stats",
+        "snapshot_time 1.0 secs.nsecs\nread_bytes 2 samples [bytes] 1 4096 8192\nwrite_bytes 2 samples [bytes] 1 4096 8192\nopen 3 samples [usecs] 1 2 3000000\n",
+    ),
+    (
+        "sys/kernel/debug/lustre/osc/fsx-OST0000-osc-ffff9a/rpc_stats",
+        "read RPCs in flight:  3\nwrite RPCs in flight: 4\npending write pages:  20\npending read pages:   2\n",
+    ),
+    ("sys/fs/lustre/osc/fsx-OST0000-osc-ffff9a/import", "import:\n    state: FULL\n"),
+    ("sys/class/nvme/nvme0/state", "live\n"),
+    ("sys/class/nvme/nvme0/hwmon1/temp1_input", "41000\n"),
+    ("proc/pressure/cpu", "some avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\n"),
+    (
+        "proc/pressure/io",
+        "some avg10=0.00 avg60=0.00 avg300=0.00 total=2500000\nfull avg10=0.00 total=1000000\n",
+    ),
+    ("proc/stat", "cpu  100 0 50 900 10 0 0 0 0 0\n"),
+    ("proc/meminfo", "MemTotal:       1000 kB\nMemAvailable:    500 kB\n"),
+    ("proc/diskstats", " 259 0 nvme0n1 5 0 16 250 7 0 8 100 0 300 350 0 0 0 0\n"),
+    ("proc/self/mounts", "/dev/root / ext4 rw 0 0\n"),
+];
 
 /// The numbers of a recorded text grow with each scrape, so that rates are not empty.
 fn growing(text: &str, scrape: u64) -> String {
@@ -106,8 +168,10 @@ fn series(answer: &str) -> usize {
 
 #[test]
 fn every_query_of_every_dashboard_returns_series_and_every_rule_evaluates() {
+    let host = Host::start();
+    let exporter = Arc::clone(&host.exporter);
     let servers = [
-        ("bedplate", serve(exporter_text)),
+        ("bedplate", serve(move |_| exporter.text())),
         ("bedplate-daemon", serve(|scrape| growing(DAEMON, scrape))),
         ("bedplate-training", serve(training())),
         ("bedplate-serving", serve(|scrape| growing(VLLM, scrape))),
