@@ -3,9 +3,9 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, cluster, comm, completions, context, daemon, data, down, error, export,
-    health, history, job, launch, layout, man, model, node, plan, queue, replay, submit, token, top, tour,
-    train, unit, up, usage,
+    agent, bench, catalog, chaos, cluster, comm, completions, context, daemon, dashboards, data, doctor,
+    down, error, history, job, launch, layout, man, model, node, plan, queue, replay, rules, scrape_config,
+    submit, token, top, tour, train, unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -76,10 +76,14 @@ pub(crate) enum Command {
     Node(node::Arguments),
     /// Nodes and jobs on one screen, live
     Top(top::Arguments),
-    /// Metrics of this machine for Prometheus, and what is wrong with it
-    Export(Box<export::Arguments>),
-    /// Rules, the XID catalog, and a deep check of this machine
-    Health(health::Arguments),
+    /// What is wrong with this node, a job's NCCL or some nodes of a cluster, what it costs, how to fix it
+    Doctor(doctor::Arguments),
+    /// Recording and alerting rules for Prometheus, with their unit tests
+    Rules(rules::Arguments),
+    /// Dashboards for Grafana
+    Dashboards(dashboards::Arguments),
+    /// How Prometheus finds the nodes: a list, a cluster, EC2, Kubernetes
+    ScrapeConfig(scrape_config::Arguments),
     /// Who used how many GPU-hours
     Usage(usage::Arguments),
     /// What ended long ago: prune it

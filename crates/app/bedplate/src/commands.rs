@@ -9,7 +9,9 @@ pub(crate) mod comm;
 pub(crate) mod completions;
 pub(crate) mod context;
 pub(crate) mod daemon;
+pub(crate) mod dashboards;
 pub(crate) mod data;
+pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod error;
 pub(crate) mod export;
@@ -24,6 +26,8 @@ pub(crate) mod node;
 pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod replay;
+pub(crate) mod rules;
+pub(crate) mod scrape_config;
 pub(crate) mod submit;
 pub(crate) mod token;
 pub(crate) mod top;
@@ -72,6 +76,10 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Top(arguments) => top::run(&arguments, console),
         Command::Usage(arguments) => usage::run(&arguments, console),
         Command::History(arguments) => history::run(&arguments, console),
+        Command::Doctor(arguments) => doctor::run(&arguments, context, console),
+        Command::Rules(arguments) => rules::run(&arguments, console),
+        Command::Dashboards(arguments) => dashboards::run(&arguments, console),
+        Command::ScrapeConfig(arguments) => scrape_config::run(&arguments, console),
         Command::Token(arguments) => token::run(&arguments, console),
         Command::Context(arguments) => context::run(&arguments, console),
         Command::Chaos(arguments) => chaos::run(&arguments, context, console),

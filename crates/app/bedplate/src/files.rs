@@ -1,13 +1,14 @@
 //! Reading what the user names: a file, or standard input as `-`.
 
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, Read, Write};
+use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
 
 use bedplate_diag::{Diagnostic, Page, Place, Source, pages};
 
 /// The node list of a very large cluster has a few hundred megabytes; more is a mistake.
 const LARGEST: u64 = 1 << 30;
+const LONGEST_LINE: u64 = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum FileError {
@@ -74,6 +75,26 @@ fn text_of(path: &str, bytes: Vec<u8>) -> Result<String, FileError> {
         let good = String::from_utf8_lossy(&error.as_bytes()[..offset]).into_owned();
         FileError::NotText { path: path.to_owned(), offset, place: Source::new(path, &good).place(offset) }
     })
+}
+
+/// Hands over the lines of a text that may be larger than memory; bytes that are not UTF-8 are replaced. A line without end
+/// is cut into pieces.
+pub(crate) fn read_lines(path: &str, mut line: impl FnMut(&str)) -> Result<(), FileError> {
+    let failed = |source| FileError::Read { path: path.to_owned(), source };
+    let source: Box<dyn Read> = match path {
+        "-" => Box::new(io::stdin().lock()),
+        _ => Box::new(File::open(path).map_err(failed)?),
+    };
+    let mut reader = BufReader::new(source);
+    let mut bytes = Vec::new();
+    loop {
+        bytes.clear();
+        let count = reader.by_ref().take(LONGEST_LINE).read_until(b'\n', &mut bytes).map_err(failed)?;
+        if count == 0 {
+            return Ok(());
+        }
+        line(&String::from_utf8_lossy(&bytes));
+    }
 }
 
 /// A file in which the operating system describes itself; `None` if it is missing.

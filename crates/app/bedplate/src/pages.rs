@@ -42,6 +42,8 @@ pub(crate) fn all() -> Vec<&'static Page> {
         commands::chaos::PAGES,
         commands::cluster::PAGES,
         commands::comm::PAGES,
+        commands::dashboards::PAGES,
+        commands::doctor::PAGES,
         commands::error::PAGES,
         commands::export::PAGES,
         commands::health::PAGES,

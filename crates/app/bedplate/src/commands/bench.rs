@@ -1,5 +1,6 @@
 //! `bedplate bench …`: how fast the program's own parts are, next to a named peer.
 
+mod alert;
 mod comm;
 mod deploy;
 mod heal;
@@ -26,7 +27,7 @@ Examples:
   bedplate bench schedule --nodes 1000 --pending 10000
   bedplate bench submit --peer slurm
   bedplate bench heal
-  bedplate bench observe
+  bedplate bench alert
   bedplate bench comm --peer gloo,openmpi
   bedplate bench machine
   bedplate bench kernels --peer torch --peer-python venv/bin/python")]
@@ -51,8 +52,8 @@ enum Command {
     Training(training::Arguments),
     /// Seconds until a gang runs again after the loss of a node, and until a killed daemon is back
     Heal(heal::Arguments),
-    /// Seconds from an XID to a drained node, and what the exporter costs
-    Observe(observe::Arguments),
+    /// Seconds from an XID to an alert at a webhook, through a real Prometheus and Alertmanager
+    Alert(alert::Arguments),
     /// Collectives between ranks of this machine, next to Gloo and Open MPI
     Comm(comm::Arguments),
     /// A rank of `bench comm`
@@ -72,7 +73,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Kernels(arguments) => kernels::run(&arguments, console),
         Command::Training(arguments) => training::run(&arguments, context, console),
         Command::Heal(arguments) => heal::run(&arguments, context, console),
-        Command::Observe(arguments) => observe::run(&arguments, context, console),
+        Command::Alert(arguments) => alert::run(&arguments, console),
         Command::Comm(arguments) => comm::run(&arguments, context, console),
         Command::CommRank(arguments) => comm::rank::run(&arguments),
         Command::Machine(arguments) => machine::run(&arguments, console),
@@ -83,4 +84,5 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
 pub(crate) const PAGES: &[&[&bedplate_diag::Page]] = &[
     &[&peer::PEER_FAILED, &kernels::TORCH, &training::NOT_MEASURED, &submit::SLURM, &submit::STUCK],
     comm::PAGES,
+    &[&alert::PEERS, &alert::NO_ALERT],
 ];

@@ -151,6 +151,12 @@ pub(crate) fn planned_job(path: &str) -> Result<Job, Stop> {
     Ok(read_file(path)?.0)
 }
 
+/// Submits a job with what surrounds the user: variables and folder.
+pub(crate) fn submit_here(mut job: Job, driver: &dyn Driver) -> Result<Submitted, Stop> {
+    surroundings::add(&mut job);
+    Ok(driver.submit(&job, &new_key())?)
+}
+
 /// Submits a job with a prediction attached.
 pub(crate) fn submit_planned(
     mut job: Job,
@@ -158,8 +164,7 @@ pub(crate) fn submit_planned(
     driver: &dyn Driver,
 ) -> Result<Submitted, Stop> {
     job.expected = Some(expected);
-    surroundings::add(&mut job);
-    Ok(driver.submit(&job, &new_key())?)
+    submit_here(job, driver)
 }
 
 fn from_file(text: &str, path: &str) -> Result<Job, JobError> {

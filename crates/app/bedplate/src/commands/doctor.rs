@@ -1,0 +1,137 @@
+//! `bedplate doctor`: what is wrong with this node, with a job's NCCL, or with some nodes of a cluster.
+
+mod cluster;
+mod log;
+mod page;
+
+use std::path::PathBuf;
+
+use bedplate_catalog::Catalog;
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_doctor::{Check, Facts, Sources, Verdict, examine, gather, worst};
+use serde_json::{Value, json};
+
+use crate::connection::Connection;
+use crate::console::Console;
+use crate::context::Context;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate doctor
+  bedplate doctor --like p5.48xlarge
+  bedplate doctor --nccl-log slurm-4711.out --like p5.48xlarge
+  bedplate doctor --cluster
+  bedplate doctor --json | jq '.checks[] | select(.verdict != \"pass\")'
+
+Reads the five layers of the software under a training job: hardware and its settings, the kernel,
+the CUDA runtime, communication libraries, frameworks and variables. Nothing is changed, no library
+is loaded, and no Python is started. Costs are predictions for one reference job; see docs/doctor.md.
+Exits with 1 when something fails; warnings alone exit with 0.")]
+pub(crate) struct Arguments {
+    /// The instance of the catalog that the node should be; found by the firmware's name where it is one
+    #[arg(long, value_name = "INSTANCE")]
+    like: Option<String>,
+    /// Tell from logs written with NCCL_DEBUG=INFO what a job really used; `-` reads standard input
+    #[arg(long, value_name = "FILE", num_args = 1.., conflicts_with_all = ["cluster", "facts"])]
+    nccl_log: Vec<String>,
+    /// Examine every node by a small job, and show the odd ones out
+    #[arg(long, conflicts_with = "facts")]
+    cluster: bool,
+    /// Seconds to wait for the jobs of --cluster
+    #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    patience: u64,
+    /// Print what was read, as JSON, and judge nothing
+    #[arg(long)]
+    facts: bool,
+    /// Read a machine whose file system is mounted here; %N stands for the node's name
+    #[arg(long, value_name = "DIR", default_value = "/")]
+    root: String,
+    /// The node's name, where it is not the machine's
+    #[arg(long, hide = true)]
+    node: Option<String>,
+    #[command(flatten)]
+    connection: Connection,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum DoctorError {
+    #[error("no node of the cluster could be examined")]
+    NoNodes,
+}
+
+pub(crate) const PAGES: &[&Page] = &[&NO_NODES];
+
+static NO_NODES: Page = Page {
+    code: "doctor/no-nodes",
+    class: Class::Transient,
+    meaning: "Every node is down or drained, or the jobs that should have examined them did not run in time.",
+    remedy: "see `bedplate node list`; give the jobs more time with --patience",
+};
+
+impl Diagnostic for DoctorError {
+    fn page(&self) -> &'static Page {
+        match self {
+            DoctorError::NoNodes => &NO_NODES,
+        }
+    }
+}
+
+pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    let catalog = context.load_catalog()?;
+    if let Some(like) = &arguments.like {
+        catalog.instance(like)?;
+    }
+    let like = arguments.like.as_deref();
+    if !arguments.nccl_log.is_empty() {
+        return log::run(&arguments.nccl_log, like, &catalog, console);
+    }
+    if arguments.cluster {
+        return cluster::run(arguments, &catalog, console);
+    }
+    let facts = gather(&sources(arguments));
+    if arguments.facts {
+        return console.json(&json!(facts));
+    }
+    node(&facts, like, &catalog, console)
+}
+
+fn sources(arguments: &Arguments) -> Sources {
+    let name = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let node = arguments.node.clone().or_else(name).unwrap_or_else(|| "this-node".to_owned());
+    let root = PathBuf::from(arguments.root.replace("%N", &node));
+    let nvidia_smi = match root.as_os_str() == "/" {
+        true => PathBuf::from("nvidia-smi"),
+        false => root.join("usr/bin/nvidia-smi"),
+    };
+    Sources { root, nvidia_smi, ..Sources::this(node) }
+}
+
+fn node(facts: &Facts, like: Option<&str>, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    let examination = examine(facts, catalog, like);
+    let checks = &examination.checks;
+    if console.is_json() {
+        console.json(&json!({
+            "node": facts.node,
+            "instance": examination.instance,
+            "verdict": worst(checks),
+            "checks": checks,
+        }))?;
+    } else {
+        let against = examination.instance.map_or_else(String::new, |name| format!(", held against {name}"));
+        console.line(&format!("{}: {}{against}", facts.node, page::count(checks)))?;
+        console.text(&page::checks(checks, console.width()))?;
+    }
+    end(checks)
+}
+
+/// What fails makes the command fail.
+fn end(checks: &[Check]) -> Result<(), Stop> {
+    if worst(checks) == Verdict::Fail { Err(Stop::Refused) } else { Ok(()) }
+}
+
+fn verdicts(checks: &[Check]) -> Value {
+    let count = |verdict| checks.iter().filter(|check| check.verdict == verdict).count();
+    json!({ "pass": count(Verdict::Pass), "warn": count(Verdict::Warn), "fail": count(Verdict::Fail) })
+}

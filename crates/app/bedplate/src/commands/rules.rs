@@ -1,0 +1,54 @@
+//! `bedplate rules`: recording and alerting rules for Prometheus, and their unit tests.
+
+use bedplate_health::Profile;
+use bedplate_prometheus::{RuleOptions, rules_file, tests_file};
+use serde_json::json;
+
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate rules > rules.yml
+  bedplate rules --tests > rules_test.yml
+  promtool check rules rules.yml && promtool test rules rules_test.yml
+  bedplate rules --profile aws-ec2 --interval 2
+
+Alerts on nodes are the health rules of `bedplate export`, translated; alerts on training, serving
+and the scheduler come with them. For Prometheus 2.42 and later.")]
+pub(crate) struct Arguments {
+    /// Print unit tests for promtool instead of the rules
+    #[arg(long)]
+    tests: bool,
+    /// Whose advice alerts follow: nvidia, aws-ec2 or strict
+    #[arg(long, default_value = "nvidia", value_parser = profile)]
+    profile: Profile,
+    /// The label that carries the node's name
+    #[arg(long, value_name = "LABEL", default_value = "Hostname", value_parser = ["Hostname", "hostname"])]
+    hostname_label: String,
+    /// Seconds between evaluations; Prometheus's own setting where absent
+    #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(1..=3600))]
+    interval: Option<u64>,
+    /// What the unit tests call the rule file
+    #[arg(long, value_name = "FILE", default_value = "rules.yml", requires = "tests")]
+    rule_file: String,
+}
+
+fn profile(text: &str) -> Result<Profile, String> {
+    let names = Profile::ALL.map(Profile::name).join(", ");
+    Profile::named(text).ok_or_else(|| format!("there is no profile `{text}`; profiles are {names}"))
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let options = RuleOptions {
+        profile: arguments.profile,
+        hostname: arguments.hostname_label.clone(),
+        interval_s: arguments.interval,
+    };
+    let text = match arguments.tests {
+        true => tests_file(&options, &arguments.rule_file),
+        false => rules_file(&options),
+    };
+    if console.is_json() { console.json(&json!({ "yaml": text })) } else { console.text(&text) }
+}
