@@ -36,20 +36,26 @@ golden! {
         "launch --here 1 --spares 1 -- true",
         "launch --here 1 -- true",
     ]
-    health: [
-        "health --help",
-        "health xid 63",
-        "health xid 154",
-        "health xid 9999",
-        "--json health xid 79",
-        "health rules gpu/ecc-single-bit-accelerating",
-        "health rules gpu/hott",
-        "health rules gpu/hot --own health.toml",
-        "health rules --own health-wrong.toml",
-        "export --help",
-        "export --scrape ftp://x",
-        "export --listen 0.0.0.0:1",
-        "export --once --health-rules missing.toml",
+    doctor: [
+        "doctor --root doctor-node --node n1",
+        "doctor --nccl-log nccl-good.log",
+        "doctor --nccl-log nccl-sockets.log --like p5.48xlarge",
+        "--json doctor --nccl-log nccl-sockets.log",
+        "doctor --like p5.49xlarge",
+        "doctor --nccl-log missing.log",
+        "doctor --help",
+    ]
+    observe: [
+        "dashboards",
+        "dashboards gpu-health",
+        "rules --help",
+        "rules --profile mine",
+        "scrape-config static 'n[01-03]' gpu.example.com:9500 --daemon head:7431 --rules rules.yml --alertmanager head:9093",
+        "scrape-config cluster --interval 2",
+        "scrape-config ec2 --region us-east-1 --tag cluster=train --amp https://aps-workspaces.us-east-1.amazonaws.com/workspaces/ws-1/api/v1/remote_write",
+        "scrape-config ec2 --region us-east-1 --tag cluster",
+        "scrape-config ec2 --region us-east-1 --tag a=b --amp https://example.com",
+        "scrape-config kubernetes",
     ]
     slurm_help: ["launch --help", "job render --help", "unit --help"]
     tour: ["tour --no-cluster"]

@@ -9,6 +9,8 @@ use bedplate_daemon::intake::{self, JobFormat, Unreadable};
 use bedplate_data::{DataError, Digest, Header, Index, Tokenizer, Width};
 use bedplate_deploy::Pattern;
 use bedplate_diag::{Diagnostic, Source, render_json, render_text};
+use bedplate_doctor::nccl::{LogReader, judge_log};
+use bedplate_doctor::{Facts, examine, parse_nvidia_smi};
 use bedplate_gangs::Settings;
 use bedplate_job::{FileNames, Job};
 use bedplate_layout::Layout;
@@ -82,6 +84,11 @@ const SAFETENSORS: &str =
 const TOPOLOGY_YAML: &str = include_str!("../seeds/topology.yaml");
 const EC2: &str = include_str!("../seeds/ec2.json");
 const KUBERNETES: &str = include_str!("../seeds/nodes.json");
+const NCCL_GOOD: &str = include_str!("../../../observe/doctor/tests/logs/good-2.28.3-efa-timestamps.log");
+const NCCL_BAD: &str = include_str!("../../../observe/doctor/tests/logs/bad-2.24.3-no-efa-provider.log");
+const NCCL_OLD: &str = include_str!("../../../observe/doctor/tests/logs/bad-2.18.5-plugin-not-found.log");
+const GPU_SETTINGS: &str =
+    "0, NVIDIA H200, Enabled, Enabled, Disabled, Default, 1980, 1980, 700.00, 700.00, 16, 16, 143771, 0x1";
 const NVIDIA_SMI: &str = include_str!("../seeds/nvidia-smi.txt");
 
 const CORPUS_INDEX: &str = include_str!("../seeds/corpus-index.json");
@@ -117,6 +124,8 @@ pub const TARGETS: &[Target] = &[
         seeds: &["tp4.pp2.fp8.kv-fp8.chunk8192", "tp2+tp1.ep16.adp16.bf16"],
         rounds: 3000,
     },
+    Target { name: "nccl_log", run: nccl_log, seeds: &[NCCL_GOOD, NCCL_BAD, NCCL_OLD], rounds: 600 },
+    Target { name: "gpu_settings", run: gpu_settings, seeds: &[GPU_SETTINGS], rounds: 2000 },
     Target { name: "serving_rows", run: serving_rows, seeds: &[LATENCIES], rounds: 150 },
     Target { name: "serving_site", run: serving_site, seeds: &[SITE], rounds: 1000 },
     Target { name: "site_rules", run: site_rules, seeds: &[SITE_RULES], rounds: 1000 },
@@ -541,4 +550,22 @@ fn tokenizer(data: &[u8]) {
         },
         Err(error) => tell(&error),
     }
+}
+
+fn nccl_log(data: &[u8]) {
+    let mut reader = LogReader::default();
+    String::from_utf8_lossy(data).lines().for_each(|line| reader.line(line));
+    let log = reader.finish();
+    let checks = judge_log(&log, None);
+    assert!(!checks.is_empty(), "every log is judged");
+    assert!(serde_json::to_string(&checks).is_ok() && serde_json::to_string(&log).is_ok());
+}
+
+fn gpu_settings(data: &[u8]) {
+    let gpus = parse_nvidia_smi(&String::from_utf8_lossy(data));
+    let facts = Facts { node: "n1".to_owned(), gpus, ..Facts::default() };
+    let text = serde_json::to_string(&facts).expect("facts are plain data");
+    assert_eq!(serde_json::from_str::<Facts>(&text).ok(), Some(facts.clone()));
+    static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
+    examine(&facts, &CATALOG, None);
 }

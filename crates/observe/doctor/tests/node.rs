@@ -181,7 +181,7 @@ fn a_good_node_passes_in_all_five_layers() {
         communication library/aws-ofi-nccl: aws-ofi-nccl 1.13.2-aws
         communication library/libfabric: libfabric 1.22.0amzn4.0
         framework framework/pytorch: PyTorch 2.6.0+cu124 for CUDA 12.4
-        framework environment/variables: none of 0 variables does harm
+        framework environment/variables: no variable of NCCL, libfabric, CUDA or PyTorch does harm
     "#]]
     .assert_eq(&(told.join("\n") + "\n"));
 }

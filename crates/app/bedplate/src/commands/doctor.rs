@@ -4,6 +4,7 @@ mod cluster;
 mod log;
 mod page;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use bedplate_catalog::Catalog;
@@ -101,11 +102,12 @@ fn sources(arguments: &Arguments) -> Sources {
     let name = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
     let node = arguments.node.clone().or_else(name).unwrap_or_else(|| "this-node".to_owned());
     let root = PathBuf::from(arguments.root.replace("%N", &node));
-    let nvidia_smi = match root.as_os_str() == "/" {
-        true => PathBuf::from("nvidia-smi"),
-        false => root.join("usr/bin/nvidia-smi"),
-    };
-    Sources { root, nvidia_smi, ..Sources::this(node) }
+    if root.as_os_str() == "/" {
+        return Sources::this(node);
+    }
+    // Variables of this process say nothing about another machine.
+    let nvidia_smi = root.join("usr/bin/nvidia-smi");
+    Sources { root, nvidia_smi, environment: BTreeMap::new(), ..Sources::this(node) }
 }
 
 fn node(facts: &Facts, like: Option<&str>, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {

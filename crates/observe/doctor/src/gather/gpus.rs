@@ -117,6 +117,21 @@ mod tests {
     }
 
     #[test]
+    fn a_line_of_a_real_h200_is_read_whole() {
+        // Driver 580.159.04, nothing running.
+        let text = "0, NVIDIA H200, Enabled, Enabled, Disabled, Default, 1980, 1980, 700.00, 700.00, 16, 16, 143771, 0x0000000000000001\n";
+        let gpu = &parse_nvidia_smi(text)[0];
+        assert_eq!(
+            (gpu.name.as_str(), gpu.clock_limit, gpu.power_default),
+            ("NVIDIA H200", Some(1980.0), Some(700.0))
+        );
+        assert_eq!(
+            (gpu.memory_mib, gpu.link_width, gpu.throttle_reasons),
+            (Some(143_771.0), Some(16.0), Some(1))
+        );
+    }
+
+    #[test]
     fn links_are_counted_by_gpu() {
         let text = "GPU 0: NVIDIA H100 80GB HBM3 (UUID: GPU-1)\n\t Link 0: 26.562 GB/s\n\t Link 1: <inactive>\nGPU 1: NVIDIA H100\n\t Link 0: 26.562 GB/s\n";
         assert_eq!(nvlinks(text), [(0, (1, 2)), (1, (1, 1))]);

@@ -106,6 +106,8 @@ pub struct LogReader {
     hosts: BTreeMap<String, u32>,
     network_pairs: Vec<(u32, u32)>,
     started: BTreeMap<(u32, u32, u32), u32>,
+    /// Warnings are told once.
+    warned: BTreeSet<String>,
 }
 
 impl LogReader {
@@ -169,7 +171,7 @@ impl LogReader {
             Event::SetByEnvironment { .. } => {}
             Event::Warning(told) => {
                 let told = cut(told);
-                if log.warnings.len() < MOST_KEPT && !log.warnings.contains(&told) {
+                if log.warnings.len() < MOST_KEPT && self.warned.insert(told.clone()) {
                     log.warnings.push(told);
                 }
             }
