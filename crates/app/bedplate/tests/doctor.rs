@@ -3,9 +3,14 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
+use bedplate_prometheus::names;
 use serde_json::Value;
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_bedplate");
@@ -17,7 +22,9 @@ struct Cluster {
 
 impl Cluster {
     fn up(nodes: u32) -> Self {
-        let folder = std::env::temp_dir().join(format!("bp-doctor-{}", std::process::id()));
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        let folder = std::env::temp_dir().join(format!("bp-doctor-{}-{number}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let cluster = Self { folder: fs::canonicalize(folder).unwrap() };
         let output = cluster.run(&["up", "--nodes", &nodes.to_string(), "--like", "p5.48xlarge"]);
@@ -99,4 +106,28 @@ fn every_node_is_examined_by_a_job_and_the_odd_one_out_is_named() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains(&format!("locked memory: most have unlimited; {odd} has 65536")), "{text}");
+}
+
+#[test]
+fn the_daemon_writes_the_metrics_that_rules_and_dashboards_use() {
+    let cluster = Cluster::up(1);
+    assert!(cluster.run(&["submit", "--wait", "--", "true"]).status.success());
+    let beacon: Value =
+        serde_json::from_str(&fs::read_to_string(cluster.folder.join("state/daemon.json")).unwrap()).unwrap();
+    let token = fs::read_to_string(cluster.folder.join("state/admin.token")).unwrap();
+    let port = u16::try_from(beacon["port"].as_u64().unwrap()).unwrap();
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    let head =
+        format!("Host: localhost\r\nAuthorization: Bearer {}\r\nConnection: close\r\n\r\n", token.trim());
+    write!(stream, "GET /metrics HTTP/1.1\r\n{head}").unwrap();
+    let mut text = String::new();
+    stream.read_to_string(&mut text).unwrap();
+    for name in names::DAEMON.iter().filter(|name| **name != "bedplate_jobs") {
+        let is_there = text
+            .lines()
+            .any(|line| line.starts_with(&format!("{name}{{")) || line.starts_with(&format!("{name} ")));
+        assert!(is_there, "{name} is missing:\n{text}");
+    }
+    assert!(text.contains("# TYPE bedplate_jobs gauge"), "{text}");
 }

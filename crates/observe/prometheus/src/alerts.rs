@@ -5,7 +5,7 @@ mod jobs;
 mod node;
 mod xid;
 
-use bedplate_health::{Profile, Rules};
+use bedplate_health::Rules;
 
 use crate::alert::Alert;
 
@@ -15,9 +15,9 @@ pub struct Group {
     pub alerts: Vec<Alert>,
 }
 
-/// Every alert under a profile.
-pub fn groups(profile: Profile) -> Vec<Group> {
-    let rules = Rules::built_in(profile);
+/// Every alert of the health rules under their profile, and those on jobs and the cluster.
+pub fn groups(rules: &Rules) -> Vec<Group> {
+    let profile = rules.profile;
     vec![
         Group { name: "bedplate-xid", alerts: xid::alerts(profile) },
         Group { name: "bedplate-node", alerts: node::alerts(rules.all(), profile) },

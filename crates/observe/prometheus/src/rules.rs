@@ -2,16 +2,17 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_health::Profile;
+use bedplate_health::{Profile, Rules};
 
 use crate::alert::{Alert, Example, duration};
 use crate::alerts::{Group, groups};
 use crate::yaml;
 
 /// What a rule file is made for.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct RuleOptions {
-    pub profile: Profile,
+    /// The health rules of the site, with their profile.
+    pub rules: Rules,
     /// The label that carries the node's name: `Hostname`, or `hostname` as dcgm-exporter has it since 2026.
     pub hostname: String,
     /// Seconds between evaluations; Prometheus's own default where absent.
@@ -20,7 +21,7 @@ pub struct RuleOptions {
 
 impl Default for RuleOptions {
     fn default() -> Self {
-        Self { profile: Profile::Nvidia, hostname: "Hostname".to_owned(), interval_s: None }
+        Self { rules: Rules::built_in(Profile::default()), hostname: "Hostname".to_owned(), interval_s: None }
     }
 }
 
@@ -85,7 +86,7 @@ pub fn rules_file(options: &RuleOptions) -> String {
             yaml::quoted(recording.expression)
         );
     }
-    for Group { name, alerts } in groups(options.profile) {
+    for Group { name, alerts } in groups(&options.rules) {
         text += &head(name, options);
         alerts.iter().for_each(|alert| text += &rule(alert));
     }
@@ -121,7 +122,7 @@ pub fn tests_file(options: &RuleOptions, rule_file: &str) -> String {
         "# Made by `bedplate rules --tests`: every alert fires and keeps silent as it should.\nrule_files:\n  - {}\nevaluation_interval: 1m\ntests:\n",
         yaml::quoted(rule_file)
     );
-    let groups = groups(options.profile);
+    let groups = groups(&options.rules);
     for test in merged(&groups) {
         text += &test.to_yaml();
     }

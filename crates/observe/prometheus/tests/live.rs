@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use bedplate_breakdown::{Breakdown, Part, Span};
 use bedplate_exporter::{Exporter, JobOnGpu, Options, Root, metrics};
 use bedplate_fakenvml::FakeNvml;
-use bedplate_peers::{Prometheus, PrometheusShape};
+use bedplate_peers::{Prometheus, PrometheusShape, Webhook};
 use bedplate_prometheus::grafana::flaws;
 use bedplate_prometheus::{RECORDINGS, RuleOptions, dashboards, names, rules_file};
 use bedplate_record::{EvaluationRecord, Exposure, Metrics, MetricsServer, StepRecord};
@@ -31,11 +31,12 @@ const PATIENCE: Duration = Duration::from_secs(120);
 struct Host {
     folder: PathBuf,
     exporter: Arc<Exporter>,
+    nvml: FakeNvml,
 }
 
 impl Host {
-    fn start() -> Self {
-        let folder = std::env::temp_dir().join(format!("bedplate-boards-{}", std::process::id()));
+    fn start(name: &str) -> Self {
+        let folder = std::env::temp_dir().join(format!("bedplate-boards-{}-{name}", std::process::id()));
         let _ = fs::remove_dir_all(&folder);
         for (path, text) in FILES {
             write(&folder, path, text);
@@ -60,8 +61,12 @@ impl Host {
         while !exporter.text().contains("DCGM_FI_DEV_XID_ERRORS{") && began.elapsed() < PATIENCE {
             thread::sleep(Duration::from_millis(50));
         }
-        nvml.raise_xid(3, 79).unwrap();
-        Self { folder, exporter }
+        Self { folder, exporter, nvml }
+    }
+
+    fn serve(&self) -> MetricsServer {
+        let exporter = Arc::clone(&self.exporter);
+        serve(move |_| exporter.text())
     }
 }
 
@@ -168,10 +173,10 @@ fn series(answer: &str) -> usize {
 
 #[test]
 fn every_query_of_every_dashboard_returns_series_and_every_rule_evaluates() {
-    let host = Host::start();
-    let exporter = Arc::clone(&host.exporter);
+    let host = Host::start("boards");
+    host.nvml.raise_xid(3, 79).unwrap();
     let servers = [
-        ("bedplate", serve(move |_| exporter.text())),
+        ("bedplate", host.serve()),
         ("bedplate-daemon", serve(|scrape| growing(DAEMON, scrape))),
         ("bedplate-training", serve(training())),
         ("bedplate-serving", serve(|scrape| growing(VLLM, scrape))),
@@ -209,6 +214,45 @@ fn every_query_of_every_dashboard_returns_series_and_every_rule_evaluates() {
         .flat_map(|group| group["rules"].as_array().unwrap())
     {
         assert_ne!(rule["health"], json!("err"), "{rule:#}");
+    }
+}
+
+#[test]
+fn an_xid_becomes_an_alert_at_a_webhook() {
+    let host = Host::start("alert");
+    let server = host.serve();
+    let webhook = Webhook::listen().unwrap();
+    let shape = PrometheusShape {
+        targets: vec![("bedplate".to_owned(), server.address().to_string())],
+        interval_s: 1,
+        rules: Some(rules_file(&RuleOptions { interval_s: Some(1), ..RuleOptions::default() })),
+        webhook: Some(webhook.url()),
+    };
+    if let Some(missing) = shape.missing() {
+        println!("SKIPPED: {missing} is not installed");
+        return;
+    }
+    let _prometheus = Prometheus::start(&shape).unwrap();
+    host.nvml.raise_xid(5, 79).unwrap();
+    let began = Instant::now();
+    loop {
+        let request = webhook.next(PATIENCE.saturating_sub(began.elapsed())).expect("an alert comes");
+        let told: Value = serde_json::from_str(&request.body).unwrap();
+        let alerts = told["alerts"].as_array().unwrap();
+        let of_xid = alerts.iter().find(|alert| alert["labels"]["alertname"] == "GpuXid79");
+        if let Some(alert) = of_xid {
+            let label = |name: &str| alert["labels"][name].as_str().unwrap_or_default().to_owned();
+            assert_eq!(
+                (label("Hostname"), label("gpu"), label("severity")),
+                ("n1".into(), "5".into(), "critical".into())
+            );
+            assert_eq!(label("action"), "reboot");
+            assert!(
+                alert["annotations"]["summary"].as_str().unwrap().starts_with("n1 GPU 5: XID 79"),
+                "{alert:#}"
+            );
+            return;
+        }
     }
 }
 

@@ -6,7 +6,7 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
-use bedplate_health::Profile;
+use bedplate_health::{Profile, Rules};
 use bedplate_prometheus::{Finding, RuleOptions, Scrape, groups, names, rules_file, tests_file};
 
 /// A folder of its own for each test.
@@ -47,7 +47,7 @@ impl Drop for Folder {
 }
 
 fn options(profile: Profile, hostname: &str) -> RuleOptions {
-    RuleOptions { profile, hostname: hostname.to_owned(), interval_s: None }
+    RuleOptions { rules: Rules::built_in(profile), hostname: hostname.to_owned(), interval_s: None }
 }
 
 #[test]
@@ -86,8 +86,20 @@ fn a_rule_that_is_wrong_fails_its_tests() {
 }
 
 #[test]
+fn a_sites_own_rule_becomes_an_alert_with_its_tests() {
+    let own = "[[rule]]\nname = \"site/load\"\nmetric = \"node_load1\"\nabove = 500\nlayer = \"application\"\nseverity = \"warning\"\nlasts = \"2 min\"\naction = \"alert\"\nsummary = \"too many processes\"\nwhy = \"it swaps\"\nremedy = \"look\"\n";
+    let rules = Rules::built_in(Profile::Nvidia).with_own(own, "own.toml", &[]).expect("the rule is right");
+    let options = RuleOptions { rules, ..RuleOptions::default() };
+    assert!(
+        rules_file(&options)
+            .contains("alert: SiteLoad\n        expr: \"node_load1 > 500\"\n        for: 2m\n")
+    );
+    assert!(tests_file(&options, "rules.yml").contains("alertname: SiteLoad"));
+}
+
+#[test]
 fn every_alert_has_an_example_that_fires_and_one_that_does_not() {
-    for alert in groups(Profile::Nvidia).iter().flat_map(|group| &group.alerts) {
+    for alert in groups(&Rules::built_in(Profile::Nvidia)).iter().flat_map(|group| &group.alerts) {
         let fires = alert.examples.iter().filter(|example| !example.fires.is_empty()).count();
         assert!(fires > 0 && fires < alert.examples.len(), "{}", alert.name);
     }
@@ -97,7 +109,7 @@ fn every_alert_has_an_example_that_fires_and_one_that_does_not() {
 fn alerts_use_metrics_that_exist_and_names_are_unique() {
     let known = names::known();
     let mut seen = std::collections::BTreeSet::new();
-    for alert in groups(Profile::Nvidia).iter().flat_map(|group| &group.alerts) {
+    for alert in groups(&Rules::built_in(Profile::Nvidia)).iter().flat_map(|group| &group.alerts) {
         assert!(seen.insert(alert.name.clone()), "{} is there twice", alert.name);
         for name in names::metrics_in(&alert.expression) {
             let exists = known.contains(&name) || names::is_of_others(&name);

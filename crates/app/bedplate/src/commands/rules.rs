@@ -1,9 +1,11 @@
 //! `bedplate rules`: recording and alerting rules for Prometheus, and their unit tests.
 
-use bedplate_health::Profile;
+use std::path::PathBuf;
+
 use bedplate_prometheus::{RuleOptions, rules_file, tests_file};
 use serde_json::json;
 
+use super::export::{self, ProfileName};
 use crate::console::Console;
 use crate::stop::Stop;
 
@@ -13,7 +15,7 @@ Examples:
   bedplate rules > rules.yml
   bedplate rules --tests > rules_test.yml
   promtool check rules rules.yml && promtool test rules rules_test.yml
-  bedplate rules --profile aws-ec2 --interval 2
+  bedplate rules --profile aws-ec2 --health-rules own.toml --interval 2
 
 Alerts on nodes are the health rules of `bedplate export`, translated; alerts on training, serving
 and the scheduler come with them. For Prometheus 2.42 and later.")]
@@ -21,9 +23,12 @@ pub(crate) struct Arguments {
     /// Print unit tests for promtool instead of the rules
     #[arg(long)]
     tests: bool,
-    /// Whose advice alerts follow: nvidia, aws-ec2 or strict
-    #[arg(long, default_value = "nvidia", value_parser = profile)]
-    profile: Profile,
+    /// Whose advice about XIDs is followed
+    #[arg(long, value_name = "PROFILE")]
+    profile: Option<ProfileName>,
+    /// Rules of your own, over the built-in ones
+    #[arg(long, value_name = "FILE")]
+    health_rules: Option<PathBuf>,
     /// The label that carries the node's name
     #[arg(long, value_name = "LABEL", default_value = "Hostname", value_parser = ["Hostname", "hostname"])]
     hostname_label: String,
@@ -35,14 +40,9 @@ pub(crate) struct Arguments {
     rule_file: String,
 }
 
-fn profile(text: &str) -> Result<Profile, String> {
-    let names = Profile::ALL.map(Profile::name).join(", ");
-    Profile::named(text).ok_or_else(|| format!("there is no profile `{text}`; profiles are {names}"))
-}
-
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     let options = RuleOptions {
-        profile: arguments.profile,
+        rules: export::rules(arguments.profile, arguments.health_rules.as_deref())?,
         hostname: arguments.hostname_label.clone(),
         interval_s: arguments.interval,
     };

@@ -115,10 +115,10 @@ fn measure(round: u32, source: &Source, webhook: &Webhook, interval: u64) -> Res
 fn is_about(body: &str, gpu: u32) -> bool {
     let document: Value = serde_json::from_str(body).unwrap_or_default();
     let alerts = document["alerts"].as_array().cloned().unwrap_or_default();
-    let name = format!("GpuXid{XID}");
+    let (name, gpu) = (format!("GpuXid{XID}"), gpu.to_string());
     alerts
         .iter()
-        .any(|alert| alert["labels"]["alertname"] == name && alert["labels"]["gpu"] == gpu.to_string())
+        .any(|alert| alert["labels"]["alertname"] == name.as_str() && alert["labels"]["gpu"] == gpu.as_str())
 }
 
 fn show(seconds: &mut [f64], arguments: &Arguments, mib: f64, console: &mut Console) -> Result<(), Stop> {
