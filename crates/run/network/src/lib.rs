@@ -21,7 +21,7 @@ mod names;
 mod network;
 mod norm;
 mod numerics;
-mod ring;
+mod region;
 mod safetensors;
 mod sample;
 mod table;
@@ -34,6 +34,7 @@ pub use error::{NetworkError, PAGES};
 pub use head::HeadWeights;
 pub use network::{Network, NonFinite};
 pub use numerics::{Activation, Architecture, AttentionScale, Numerics, RotaryScheme};
+pub use region::Region;
 pub use safetensors::{
     CONFIG_FILE, Format, Loaded, SafetensorsFile, StoredTensor, TensorLayout, WEIGHTS_FILE, load, save,
     write_tensors,

@@ -39,9 +39,18 @@ impl Tensor {
         [self.rows.iter().map(Range::len).sum(), self.columns.len()]
     }
 
-    /// Where its numbers lie in the whole tensor, as a matrix of outputs by inputs: neighbours of the whole together, in the order
-    /// in which they lie in the block's buffer.
-    pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
+    /// Runs of rows of the whole that are here, one after the other.
+    pub(crate) fn sections(&self) -> &[Range<usize>] {
+        &self.rows
+    }
+
+    /// Columns of the whole that are here.
+    pub(crate) fn columns(&self) -> &Range<usize> {
+        &self.columns
+    }
+
+    /// The places of its numbers in the whole tensor, as a matrix of outputs by inputs.
+    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
         let inputs =
             if self.is_transposed { self.shape[0] } else { self.shape.get(1).map_or(1, |inputs| *inputs) };
         let has_all_columns = self.columns.len() == inputs;
