@@ -91,6 +91,22 @@ impl Saving {
             .storage()
             .part(attempt, &file, cut)
             .map_err(|source| CheckpointError::Write { place: place.clone(), source })?;
+        let entry = PartEntry {
+            file: store.storage().path_in_checkpoint(attempt, &file),
+            bytes,
+            chunk: cut.chunk,
+            checksums: Vec::new(),
+            regions,
+        };
+        Self::of_part(part, cut, entry, place)
+    }
+
+    fn of_part(
+        part: Box<dyn PartFile>,
+        cut: Cut,
+        entry: PartEntry,
+        place: String,
+    ) -> Result<Self, CheckpointError> {
         let (give_back, free) = mpsc::channel();
         let (filled, work) = mpsc::channel();
         let (tell, outcome) = mpsc::channel();
@@ -104,13 +120,6 @@ impl Saving {
             writers: AtomicUsize::new(writers),
         });
         let work = Arc::new(Mutex::new(work));
-        let entry = PartEntry {
-            file: store.storage().path_in_checkpoint(attempt, &file),
-            bytes,
-            chunk: cut.chunk,
-            checksums: Vec::new(),
-            regions,
-        };
         for _ in 0..writers {
             let writer = Writer {
                 shared: Arc::clone(&shared),
@@ -125,19 +134,17 @@ impl Saving {
                 return Err(CheckpointError::Write { place, source });
             }
         }
-        let waited = Duration::ZERO;
-        let filled = Some(filled);
         Ok(Self {
-            sequence,
+            sequence: Sequence::new(&entry.regions),
             cut,
             place,
             next: 0,
             made: 0,
             free,
-            filled,
+            filled: Some(filled),
             outcome,
             shared,
-            waited,
+            waited: Duration::ZERO,
             is_told: false,
         })
     }
@@ -301,5 +308,77 @@ impl Shared {
             self.part.abandon();
         }
         outcome.map(|()| PartEntry { checksums: std::mem::take(&mut lock(&self.checksums)), ..entry })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Fails from a chunk on.
+    #[derive(Debug)]
+    struct Failing {
+        from: u64,
+        is_abandoned: Arc<AtomicBool>,
+    }
+
+    impl PartFile for Failing {
+        fn put(&self, index: u64, _: usize, _: &mut Buffer) -> io::Result<()> {
+            if index < self.from { Ok(()) } else { Err(io::ErrorKind::StorageFull.into()) }
+        }
+
+        fn finish(&self) -> io::Result<()> {
+            Err(io::Error::other("it was finished"))
+        }
+
+        fn abandon(&self) {
+            self.is_abandoned.store(true, Ordering::Relaxed);
+        }
+    }
+
+    struct Ones;
+
+    impl Held for Ones {
+        fn read(&self, _: usize, _: std::ops::Range<usize>, values: &mut [f32]) {
+            values.fill(1.0);
+        }
+    }
+
+    fn saving(from: u64, is_abandoned: &Arc<AtomicBool>) -> Saving {
+        let regions = vec![Region::whole("weights/a", [1 << 10, 1 << 10])];
+        let cut = Cut::new(4 << 20, 1 << 18, 0);
+        assert!(cut.chunks() > 10 && cut.buffers < 10);
+        let entry =
+            PartEntry { file: "p".into(), bytes: 4 << 20, chunk: cut.chunk, checksums: Vec::new(), regions };
+        let part = Failing { from, is_abandoned: Arc::clone(is_abandoned) };
+        Saving::of_part(Box::new(part), cut, entry, "there".into()).unwrap()
+    }
+
+    #[test]
+    fn a_failed_write_ends_the_part_and_holds_nobody_up() {
+        for from in [0, 5, 63] {
+            let is_abandoned = Arc::new(AtomicBool::new(false));
+            let mut saving = saving(from, &is_abandoned);
+            saving.advance(&Ones);
+            saving.complete(&Ones);
+            let error = saving.wait().unwrap_err();
+            assert!(
+                matches!(error, CheckpointError::Write { ref source, .. } if source.kind() == io::ErrorKind::StorageFull)
+            );
+            assert!(is_abandoned.load(Ordering::Relaxed), "its files go");
+        }
+    }
+
+    #[test]
+    fn a_part_that_is_dropped_half_way_is_removed() {
+        let is_abandoned = Arc::new(AtomicBool::new(false));
+        let mut dropped = saving(u64::MAX, &is_abandoned);
+        dropped.advance(&Ones);
+        drop(dropped);
+        let began = Instant::now();
+        while !is_abandoned.load(Ordering::Relaxed) {
+            assert!(began.elapsed() < Duration::from_secs(60));
+            thread::sleep(Duration::from_millis(1));
+        }
     }
 }

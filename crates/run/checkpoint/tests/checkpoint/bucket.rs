@@ -1,0 +1,1 @@
+//! The same on object stores: moto, and a real server where one is named.
