@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::path::Path;
 
 use bedplate_kernels::{AdamW, Buffer, Device, Element, Matrix, Put, ViewMut};
-use bedplate_network::{Format, Kind, Network, SafetensorsFile, Tensor, Weights, write_tensors};
+use bedplate_network::{Format, Kind, Network, Region, SafetensorsFile, Tensor, Weights, write_tensors};
 use bedplate_random::{Random, STEP};
 use bedplate_transformer::Family;
 use serde_json::json;
@@ -103,6 +103,21 @@ impl<E: Trained> Adapters<E> {
         let own =
             [&self.values, &self.gradient, &self.first, &self.second, &self.block_gradient, &self.scaled];
         own.map(Buffer::bytes).iter().sum::<usize>() + self.base.bytes()
+    }
+
+    /// The trained numbers, and their first and second moments.
+    pub(crate) fn parts(&self) -> [&Buffer<f32>; 3] {
+        [&self.values, &self.first, &self.second]
+    }
+
+    pub(crate) fn parts_mut(&mut self) -> [&mut Buffer<f32>; 3] {
+        [&mut self.values, &mut self.first, &mut self.second]
+    }
+
+    /// The matrices of the adapters, each with where it lies in their buffers.
+    pub(crate) fn regions(&self) -> Vec<(Region, Range<usize>)> {
+        let matrix = |part: Part| (Region::whole(part.name, part.shape), part.range);
+        self.entries.iter().flat_map(|entry| entry.parts(self.config.rank)).map(matrix).collect()
     }
 
     /// Room for a block's gradient, set to zero; `None` where the block has no adapted matrices and needs none.

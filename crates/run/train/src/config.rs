@@ -117,6 +117,10 @@ pub struct CheckpointConfig {
     pub every: u64,
     /// How many are kept.
     pub keep: usize,
+    /// Younger ones are kept too.
+    pub keep_hours: f64,
+    /// A folder or `s3://bucket/prefix`; a folder of the output where this is absent.
+    pub store: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -345,8 +349,12 @@ fn evaluation(table: &Table) -> Result<EvaluationConfig, DocumentError> {
 }
 
 fn checkpoint(table: &Table) -> Result<CheckpointConfig, DocumentError> {
-    let read =
-        CheckpointConfig { every: table.or("every", 100)?, keep: positive(table, "keep", 2)? as usize };
+    let read = CheckpointConfig {
+        every: table.or("every", 100)?,
+        keep: positive(table, "keep", 2)? as usize,
+        keep_hours: bounded(table, "keep_hours", 0.0, 1e6)?,
+        store: table.optional("store")?,
+    };
     finished(table, read)
 }
 

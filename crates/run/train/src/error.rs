@@ -3,6 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
+use bedplate_checkpoint::CheckpointError;
 use bedplate_data::DataError;
 use bedplate_diag::{Class, Diagnostic, Page, Place};
 use bedplate_document::DocumentError;
@@ -22,6 +23,8 @@ pub enum TrainError {
     Data(DataError),
     #[error(transparent)]
     Record(RecordError),
+    #[error(transparent)]
+    Checkpoint(CheckpointError),
     #[error("cannot read the model's configuration {}", path.display())]
     ReadModel { path: PathBuf, source: io::Error },
     #[error("step {step}: the loss is {loss}, the norm of the gradient {gradient_norm}{}", began(block, *sample))]
@@ -52,14 +55,8 @@ pub enum TrainError {
     TiedTarget { target: String },
     #[error("{} is of another adapter: it has no `{tensor}` of this size", path.display())]
     OtherAdapter { path: PathBuf, tensor: String },
-    #[error("the checkpoint {} is of another run: {what}", path.display())]
-    OtherCheckpoint { path: PathBuf, what: String },
-    #[error("the checkpoint {} is not good: {what}", path.display())]
-    DamagedCheckpoint { path: PathBuf, what: String },
     #[error("the checkpoint {} was made with other settings: {}", path.display(), listed(changes))]
     ChangedSettings { path: PathBuf, changes: Vec<Change> },
-    #[error("cannot read the checkpoint {}", path.display())]
-    ReadCheckpoint { path: PathBuf, source: io::Error },
     #[error("there is no checkpoint to resume from in {}", folder.display())]
     NothingToResume { folder: PathBuf },
     #[error("{} holds a run of {step} steps already", folder.display())]
@@ -76,6 +73,17 @@ impl From<NetworkError> for TrainError {
         match error {
             NetworkError::WriteWeights { path, source } => TrainError::WriteOutput { path, source },
             error => TrainError::Network(error),
+        }
+    }
+}
+
+impl From<CheckpointError> for TrainError {
+    fn from(error: CheckpointError) -> Self {
+        match error {
+            CheckpointError::Write { place, source } => {
+                TrainError::WriteOutput { path: place.into(), source }
+            }
+            error => TrainError::Checkpoint(error),
         }
     }
 }
@@ -136,11 +144,7 @@ pub const PAGES: &[&Page] = &[
     &MANY_RANKS,
     &TIED_TARGET,
     &OTHER_ADAPTER,
-    &OTHER_CHECKPOINT,
-    &DAMAGED_CHECKPOINT,
     &CHANGED_SETTINGS,
-    &READ_CHECKPOINT,
-    &UNREADABLE_CHECKPOINT,
     &NOTHING_TO_RESUME,
     &FOLDER_IN_USE,
     &FOLDER_LOCKED,
@@ -213,42 +217,12 @@ static OTHER_ADAPTER: Page = Page {
     remedy: "use the rank and the targets that the adapters were made with",
 };
 
-static OTHER_CHECKPOINT: Page = Page {
-    code: "train/other-checkpoint",
-    class: Class::User,
-    meaning: "The numbers of the checkpoint are those of another model or of other adapters: their names or sizes differ.",
-    remedy: "use the configuration that the checkpoint was made with, or start from its weights with `model.weights`",
-};
-
-static DAMAGED_CHECKPOINT: Page = Page {
-    code: "train/damaged-checkpoint",
-    class: Class::User,
-    meaning: "Every file of a checkpoint is listed in its manifest.json with size and checksum. A file is missing, was cut off or \
-              has changed since it was written, so the run would go on from wrong numbers. `--resume` without a name uses the \
-              newest good checkpoint; this message means that the named one, or every one, is damaged.",
-    remedy: "resume from another checkpoint with `--resume PATH`, or copy this one again from where it is whole",
-};
-
 static CHANGED_SETTINGS: Page = Page {
     code: "train/changed-settings",
     class: Class::User,
     meaning: "A resumed run is to give the loss curve of a run that was never stopped. The settings named differ from those that the \
               checkpoint was made with, and the steps done would have gone otherwise with them.",
     remedy: "restore the settings, or give `--accept-changes` to go on with the new ones from here",
-};
-
-static UNREADABLE_CHECKPOINT: Page = Page {
-    code: "train/unreadable-checkpoint",
-    class: Class::User,
-    meaning: "A file or folder of checkpoints exists, but this user may not read it, or it is not what it should be.",
-    remedy: "check the owner and the permissions of the folder, or name another `output.folder`",
-};
-
-static READ_CHECKPOINT: Page = Page {
-    code: "train/cannot-read-checkpoint",
-    class: Class::Transient,
-    meaning: "A file or folder of checkpoints could not be read.",
-    remedy: "check that the file system is there, then resume again",
 };
 
 static NOTHING_TO_RESUME: Page = Page {
@@ -294,6 +268,7 @@ impl Diagnostic for TrainError {
             TrainError::Network(error) => error.page(),
             TrainError::Data(error) => error.page(),
             TrainError::Record(error) => error.page(),
+            TrainError::Checkpoint(error) => error.page(),
             TrainError::ReadModel { .. } => &READ_MODEL,
             TrainError::NotFinite { .. } => &NOT_FINITE,
             TrainError::NoSuchTarget { .. } => &NO_SUCH_TARGET,
@@ -302,11 +277,7 @@ impl Diagnostic for TrainError {
             TrainError::ManyRanks { .. } => &MANY_RANKS,
             TrainError::TiedTarget { .. } => &TIED_TARGET,
             TrainError::OtherAdapter { .. } => &OTHER_ADAPTER,
-            TrainError::OtherCheckpoint { .. } => &OTHER_CHECKPOINT,
-            TrainError::DamagedCheckpoint { .. } => &DAMAGED_CHECKPOINT,
             TrainError::ChangedSettings { .. } => &CHANGED_SETTINGS,
-            TrainError::ReadCheckpoint { source, .. } if is_permanent(source) => &UNREADABLE_CHECKPOINT,
-            TrainError::ReadCheckpoint { .. } => &READ_CHECKPOINT,
             TrainError::NothingToResume { .. } => &NOTHING_TO_RESUME,
             TrainError::FolderInUse { .. } => &FOLDER_IN_USE,
             TrainError::FolderLocked { .. } => &FOLDER_LOCKED,
@@ -321,6 +292,7 @@ impl Diagnostic for TrainError {
             TrainError::Network(error) => error.help(),
             TrainError::Data(error) => error.help(),
             TrainError::Record(error) => error.help(),
+            TrainError::Checkpoint(error) => error.help(),
             TrainError::TooLarge { fits: Some(fits), .. } => Some(format!("it fits with {fits}")),
             TrainError::TooLarge { fits: None, .. } => Some(
                 "no setting makes this model fit; choose a smaller one or a machine with more memory"

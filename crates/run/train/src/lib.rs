@@ -26,7 +26,8 @@ mod telemetry;
 mod trainer;
 
 pub use adapter::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, Adapters};
-pub use checkpoint::{Change, Checkpoints, Published};
+pub use bedplate_checkpoint::Published;
+pub use checkpoint::Change;
 pub use config::{
     AdapterConfig, CheckpointConfig, CorpusConfig, DataConfig, EvaluationConfig, ModelConfig,
     OptimizerConfig, OutputConfig, Precision, TrainConfig, TrainingConfig,

@@ -17,8 +17,8 @@ pub struct Optimizer {
 
 /// A range of a block, with the moments of its numbers.
 pub(crate) struct Owned {
-    block: usize,
-    range: Range<usize>,
+    pub(crate) block: usize,
+    pub(crate) range: Range<usize>,
     pub(crate) first: Buffer<f32>,
     pub(crate) second: Buffer<f32>,
     /// Parts of the range that are decayed alike, by their place in the block.
@@ -32,10 +32,9 @@ struct Stretch {
 }
 
 impl Owned {
-    /// Its name in a checkpoint: the block, and where in it the range begins.
-    pub(crate) fn name(&self, part: &str) -> String {
-        let Self { block, range, .. } = self;
-        if range.start == 0 { format!("{part}.{block}") } else { format!("{part}.{block}.{}", range.start) }
+    /// Where in the block a part of the range lies.
+    pub(crate) fn in_block(&self, part: Range<usize>) -> Range<usize> {
+        self.range.start + part.start..self.range.start + part.end
     }
 }
 

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
+use bedplate_checkpoint::{Attempt, Checkpoint, CheckpointError, Checkpoints, Facts, PartEntry, Published};
 use bedplate_data::Batches;
 use bedplate_kernels::{Bf16, Device};
 use bedplate_network::{Network, Sampler};
@@ -13,7 +14,7 @@ use bedplate_report::Phase;
 use bedplate_transformer::FlopsConvention;
 use bedplate_units::{Bytes, Seconds};
 
-use crate::checkpoint::{Checkpoints, Facts, MODEL_FOLDER, Published, Settings, Verified};
+use crate::checkpoint::{self, METRICS_FILE, MODEL_FOLDER, Settings};
 use crate::export;
 use crate::free_memory::free_memory;
 use crate::generate::Generator;
@@ -158,7 +159,7 @@ impl<'a, E: Trained> Run<'a, E> {
         let network = Network::new(&device, architecture, config.data.sequence)?;
         memory::check(&network, config, free)?;
         let lock = OutputLock::take(&config.output.folder)?;
-        let checkpoints = Checkpoints::new(&config.output.folder, config.checkpoint.keep);
+        let checkpoints = checkpoint::checkpoints(config)?;
         let (from, of_resuming) = starting_point(&checkpoints, config, &options.resume)?;
         let mut remarks = network.remarks();
         remarks.extend(of_resuming);
@@ -166,15 +167,26 @@ impl<'a, E: Trained> Run<'a, E> {
         let architecture = trainer.network.architecture();
         let settings = Settings::of(config, architecture, &data, trainer.given_weights);
         let (mut newest, mut abandoned, mut is_taken_over) = (None, None, false);
-        if let Some(Verified { checkpoint, facts }) = from {
-            remarks.extend(changes(&checkpoint, &facts, &settings, options.accepts_changes)?);
-            trainer.restore(&checkpoint.path, &facts)?;
+        if let Some(checkpoint) = from {
+            remarks.extend(changes(&checkpoint, &settings, options.accepts_changes)?);
+            trainer.restore(&checkpoint)?;
             is_taken_over = !checkpoints.holds(&checkpoint);
+            let (model, metrics) =
+                (config.output.folder.join(MODEL_FOLDER), config.output.folder.join(METRICS_FILE));
+            // Records move with the telemetry that writes them; here they only count as something that is left.
+            let along = [model.as_path(), metrics.as_path()];
             let (own, aside) = match is_taken_over {
-                true => checkpoints.take_over(&trainer, &settings)?,
+                true => {
+                    trainer.begin_snapshot(&checkpoints, &settings)?;
+                    publish(&mut trainer, &checkpoints, true, |attempt, parts, facts| {
+                        checkpoints.publish_taken_over(attempt, parts, facts, &along)
+                    })?
+                    .expect("a checkpoint was begun")
+                }
                 false => {
-                    let aside = checkpoints.branch_off(&checkpoint, false)?;
-                    (checkpoint, aside)
+                    let own = checkpoint.published();
+                    let aside = checkpoints.branch_off(&own, false, &along)?;
+                    (own, aside)
                 }
             };
             (newest, abandoned) = (Some(own), aside);
@@ -215,13 +227,18 @@ impl<'a, E: Trained> Run<'a, E> {
         }
         let mut batches = self.data.batches(self.config, self.trainer.samples)?;
         while self.trainer.step < self.config.training.steps && !self.is_stopped() {
-            self.step(&mut batches, observer)?;
+            if let Err(error) = self.step(&mut batches, observer) {
+                // The state is still that of the checkpoint that is being made.
+                let _ = self.settle(observer, true);
+                return Err(error);
+            }
+            self.settle(observer, false)?;
             let is_last = self.trainer.step == self.config.training.steps;
             if is_last || is_due(self.trainer.step, self.config.evaluation.every) {
                 self.evaluate(observer)?;
             }
             if is_last || is_due(self.trainer.step, self.config.checkpoint.every) {
-                self.publish(observer)?;
+                self.publish(observer, is_last)?;
             }
         }
         self.finish(observer)
@@ -320,20 +337,33 @@ impl<'a, E: Trained> Run<'a, E> {
         Ok(Some(format!("{}{}", evaluation.prompt, self.data.tokenizer.decode(&tokens)?)))
     }
 
-    fn publish(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+    /// Begins a checkpoint, once the one before it is finished. The next steps write it, unless this `waits` for it.
+    fn publish(&mut self, observer: &mut dyn Observer, waits: bool) -> Result<(), TrainError> {
         observer.turned_to(Phase::Saving);
-        let checkpoint = self.checkpoints.publish(&self.trainer, &self.settings)?;
-        observer.published(&checkpoint)?;
+        self.settle(observer, true)?;
+        self.trainer.begin_snapshot(&self.checkpoints, &self.settings)?;
+        self.settle(observer, waits)?;
         observer.turned_to(Phase::Training);
-        self.newest = Some(checkpoint);
+        Ok(())
+    }
+
+    /// Publishes the checkpoint that is being made, if it is all written or is to be waited for.
+    fn settle(&mut self, observer: &mut dyn Observer, waits: bool) -> Result<(), TrainError> {
+        let Self { trainer, checkpoints, .. } = self;
+        let publishing = |attempt: &_, parts, facts| checkpoints.publish(attempt, parts, facts);
+        if let Some(checkpoint) = publish(trainer, checkpoints, waits, publishing)? {
+            observer.published(&checkpoint)?;
+            self.newest = Some(checkpoint);
+        }
         Ok(())
     }
 
     fn finish(mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
         let was_stopped = self.trainer.step < self.config.training.steps;
+        self.settle(observer, true)?;
         let is_published = self.newest.as_ref().is_some_and(|newest| newest.step == self.trainer.step);
         if !is_published {
-            self.publish(observer)?;
+            self.publish(observer, true)?;
         }
         let weights = if was_stopped { None } else { Some(self.export()?) };
         Ok(Summary {
@@ -375,14 +405,19 @@ fn starting_point(
     checkpoints: &Checkpoints,
     config: &TrainConfig,
     resume: &Resume,
-) -> Result<(Option<Verified>, Vec<String>), TrainError> {
+) -> Result<(Option<Checkpoint>, Vec<String>), TrainError> {
     let folder = || config.output.folder.clone();
     match resume {
         Resume::No => match checkpoints.newest_step()? {
             Some(step) => Err(TrainError::FolderInUse { folder: folder(), step }),
             None => Ok((None, Vec::new())),
         },
-        Resume::From(named) => Ok((Some(checkpoints.named(named)?), Vec::new())),
+        Resume::From(named) => match checkpoints.named(named) {
+            Err(CheckpointError::Nothing { .. }) => {
+                Err(TrainError::NothingToResume { folder: named.clone() })
+            }
+            named => Ok((Some(named?), Vec::new())),
+        },
         Resume::IfPossible | Resume::Newest => match checkpoints.newest_good()? {
             Some((newest, flaws)) => Ok((Some(newest), flaws)),
             None if *resume == Resume::Newest => Err(TrainError::NothingToResume { folder: folder() }),
@@ -393,16 +428,26 @@ fn starting_point(
 
 /// Remarks on settings that have changed since a checkpoint; an error unless they are accepted.
 fn changes(
-    checkpoint: &Published,
-    facts: &Facts,
+    checkpoint: &Checkpoint,
     settings: &Settings,
     is_accepted: bool,
 ) -> Result<Vec<String>, TrainError> {
-    let changes = facts.changes(settings);
+    let changes = checkpoint::changes(checkpoint.facts(), settings);
     if changes.is_empty() || is_accepted {
         return Ok(changes.iter().map(|change| format!("changed and accepted: {change}")).collect());
     }
-    Err(TrainError::ChangedSettings { path: checkpoint.path.clone(), changes })
+    Err(TrainError::ChangedSettings { path: checkpoint.published().path, changes })
+}
+
+/// Publishes the checkpoint that a trainer is making, if it is all written or is to be waited for.
+fn publish<E: Trained, T>(
+    trainer: &mut Trainer<E>,
+    checkpoints: &Checkpoints,
+    waits: bool,
+    publishing: impl FnOnce(&Attempt, Vec<PartEntry>, Facts) -> Result<T, CheckpointError>,
+) -> Result<Option<T>, TrainError> {
+    let snapshot = trainer.take_snapshot(waits);
+    snapshot.map(|snapshot| snapshot.publish(checkpoints, publishing)).transpose()
 }
 
 /// What the process holds in memory, as the system counts it.

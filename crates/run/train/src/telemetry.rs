@@ -9,7 +9,8 @@ use bedplate_record::{Endpoint, EvaluationRecord, EventFile, Exposure, Lines, Pr
 use bedplate_report::{Checkpoint, Phase, Report, StepReport};
 use bedplate_units::Count;
 
-use crate::checkpoint::{METRICS_FILE, Published};
+use crate::Published;
+use crate::checkpoint::METRICS_FILE;
 use crate::run::{Observer, Setup};
 use crate::{OutputConfig, TrainConfig, TrainError};
 

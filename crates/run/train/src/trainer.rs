@@ -10,6 +10,7 @@ use bedplate_network::{Network, NonFinite, Room, Tokens, Weights, Workspace, Wor
 use bedplate_units::{Bytes, Seconds};
 
 use crate::adapter::Adapters;
+use crate::checkpoint::{Snapshot, State};
 use crate::optimizer::{self, Optimizer};
 use crate::parameters::{Parameters, Trained};
 use crate::{TrainConfig, TrainError};
@@ -30,6 +31,8 @@ pub struct Trainer<E: Trained> {
     pub(crate) samples: u64,
     /// The checksum of the weights that were given to start from.
     pub(crate) given_weights: Option<u32>,
+    /// A checkpoint that is being made of the state.
+    pub(crate) snapshot: Option<Snapshot>,
 }
 
 /// What is trained: all weights, or adapters of them.
@@ -95,6 +98,7 @@ impl<E: Trained> Trainer<E> {
             step: 0,
             samples: 0,
             given_weights,
+            snapshot: None,
         })
     }
 
@@ -146,6 +150,7 @@ impl<E: Trained> Trainer<E> {
             return Err(self.explain_non_finite(batches, loss, gradient_norm));
         }
         let learning_rate = self.config.learning_rate().at(self.step);
+        self.complete_snapshot();
         self.update(learning_rate, gradient_norm);
         self.step += 1;
         self.samples += batches.iter().map(|batch| batch.rows as u64).sum::<u64>();
@@ -159,7 +164,7 @@ impl<E: Trained> Trainer<E> {
     fn learn(&mut self, batches: &[Batch], targets: usize) -> f64 {
         let scale = 1.0 / targets.max(1) as f32;
         let balance = 1.0 / batches.len() as f32;
-        let Self { device, network, parameters, learner, workspace, .. } = self;
+        let Self { device, network, parameters, learner, workspace, snapshot, .. } = self;
         match learner {
             Learner::All { gradients, .. } => gradients.fill(device, 0.0),
             Learner::Adapters(adapters) => device.fill(adapters.gradient.view_mut(), 0.0),
@@ -170,8 +175,18 @@ impl<E: Trained> Trainer<E> {
         for batch in batches {
             room.load(device, tokens_of(batch));
             loss += match learner {
-                Learner::All { gradients, .. } => {
-                    network.learn(device, weights, &mut room, gradients, scale, balance)
+                Learner::All { gradients, optimizer } => {
+                    let state = State::of_weights(device, parameters.master(), optimizer);
+                    let mut between = || snapshot.iter_mut().for_each(|snapshot| snapshot.advance(&state));
+                    learn_weights(
+                        device,
+                        network,
+                        weights,
+                        &mut room,
+                        gradients,
+                        [scale, balance],
+                        &mut between,
+                    )
                 }
                 Learner::Adapters(adapters) => {
                     learn_adapters(device, network, weights, &mut room, adapters, scale, balance)
@@ -263,6 +278,32 @@ fn tokens_of(batch: &Batch) -> Tokens<'_> {
         first_keys: &batch.first_keys,
         padding: &batch.padding,
     }
+}
+
+/// Forward and backward where all weights learn, block by block, with something to do between blocks.
+fn learn_weights<E: Trained>(
+    device: &Device,
+    network: &Network,
+    weights: &Weights<E>,
+    room: &mut Room<'_, E>,
+    gradients: &mut Weights<f32>,
+    [scale, balance]: [f32; 2],
+    between: &mut dyn FnMut(),
+) -> f64 {
+    let last = network.blocks().len() - 1;
+    for index in 0..last {
+        between();
+        network.forward_block(device, index, weights.block(index), room);
+    }
+    between();
+    let (own, table) = network.head_gradients(gradients);
+    let loss = network.head_backward(device, network.head_weights(weights), room, scale, Some(own), table);
+    for index in (0..last).rev() {
+        between();
+        let gradient = Some(gradients.block_mut(index));
+        network.backward_block(device, index, weights.block(index), room, gradient, balance);
+    }
+    loss
 }
 
 /// Forward and backward where only adapters learn: a block's gradient becomes that of its adapters before the next block.

@@ -55,8 +55,8 @@ fn a_checkpoint_is_written_within_the_plan() {
     config.evaluation.every = 0;
     let mut watch = Watch::default();
     let summary = run(&config, &RunOptions::default(), &mut watch).unwrap();
-    let state = fs::metadata(summary.checkpoint.unwrap().path.join("state.safetensors")).unwrap().len();
+    let state = fs::metadata(summary.checkpoint.unwrap().path.join("part-00000.data")).unwrap().len();
     let grown = watch.grown.unwrap();
     assert!(state > 24 << 20, "the state has {state} bytes");
-    assert!(grown < 8 << 20, "writing {state} bytes took {grown} bytes of memory");
+    assert!(grown < state / 20 + (4 << 20), "writing {state} bytes took {grown} bytes of memory");
 }

@@ -89,6 +89,14 @@ impl TrainConfig {
         file.section("checkpoint");
         file.key("every", self.checkpoint.every, "steps; 0: only after the last");
         file.key("keep", self.checkpoint.keep, "newest ones that stay");
+        file.key("keep_hours", number(self.checkpoint.keep_hours), "younger ones stay too");
+        let store = self.checkpoint.store.as_ref().map(|store| quoted(store));
+        file.optional(
+            "store",
+            store,
+            "s3://bucket/prefix",
+            "a folder or a bucket for them; none: in the output folder",
+        );
         if let Some(adapter) = &self.adapter {
             file.section("adapter");
             file.key("rank", adapter.rank, "of the low-rank update");

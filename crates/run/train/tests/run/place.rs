@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bedplate_checkpoint::Checkpoint;
 use bedplate_data::{CorpusOptions, CorpusWriter, Kind, TrainingOptions, generate, train_tokenizer};
 use bedplate_diag::Diagnostic;
 use bedplate_record::{EvaluationRecord, StepRecord};
@@ -127,6 +128,13 @@ pub(crate) fn code(result: Result<Summary, TrainError>) -> &'static str {
     result.unwrap_err().page().code
 }
 
-pub(crate) fn state(folder: &Path, step: u64) -> Vec<u8> {
-    fs::read(folder.join(format!("checkpoints/step-{step:08}/state.safetensors"))).unwrap()
+/// Every number of a checkpoint's state, by tensor, as bits.
+pub(crate) fn state(folder: &Path, step: u64) -> Vec<(String, Vec<u32>)> {
+    state_in(&folder.join(format!("checkpoints/step-{step:08}")))
+}
+
+pub(crate) fn state_in(folder: &Path) -> Vec<(String, Vec<u32>)> {
+    let checkpoint = Checkpoint::open(&folder.to_string_lossy()).unwrap();
+    let bits = |name: &String| checkpoint.read(name).unwrap().into_iter().map(f32::to_bits).collect();
+    checkpoint.manifest().tensors().keys().map(|name| (name.clone(), bits(name))).collect()
 }

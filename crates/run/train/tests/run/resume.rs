@@ -11,7 +11,7 @@ use bedplate_train::{
     AdapterConfig, Decay, Observer, Precision, Resume, RunOptions, Telemetry, TrainConfig, TrainError, run,
 };
 
-use crate::place::{Notes, Place, code, go, state};
+use crate::place::{Notes, Place, code, go, state, state_in};
 
 #[test]
 fn a_run_that_was_stopped_goes_on_to_the_same_bits() {
@@ -79,7 +79,7 @@ fn going_back_sets_aside_what_came_after_and_later_resumes_follow_the_branch() {
     assert_eq!(names(&checkpoints), ["step-00000010", "step-00000015"], "what is new stays");
     let aside = config.output.folder.join("abandoned/after-step-00000010");
     assert_eq!(names(&aside), ["metrics.jsonl", "model", "step-00000020", "step-00000030"]);
-    assert!(fs::read(aside.join("step-00000030/state.safetensors")).unwrap() == old);
+    assert!(state_in(&aside.join("step-00000030")) == old);
     assert_eq!(recorded(&aside.join("metrics.jsonl")), (11..=30).collect::<Vec<_>>());
     assert_eq!(recorded(&config.output.folder.join("metrics.jsonl")), (1..=15).collect::<Vec<_>>());
 
@@ -157,10 +157,12 @@ fn nothing_moves_before_the_checkpoint_of_another_run_is_written() {
     }
     let [one, two] = configs;
     let checkpoints = two.output.folder.join("checkpoints");
-    // Neither the system nor this program can write there.
-    fs::write(checkpoints.join("unfinished-00000010"), "in the way").unwrap();
+    // Nobody can give a folder the name of a file.
+    fs::write(checkpoints.join("step-00000010.taken-over"), "in the way").unwrap();
+    fs::write(two.output.folder.join("abandoned"), "in the way").unwrap();
     assert!(go(&two, Resume::From(checkpoint(&one, 10))).0.is_err());
-    assert_eq!(names(&checkpoints), ["step-00000010", "step-00000020", "unfinished-00000010"]);
+    fs::remove_file(two.output.folder.join("abandoned")).unwrap();
+    assert_eq!(names(&checkpoints), ["step-00000010", "step-00000010.taken-over", "step-00000020"]);
     assert!(!two.output.folder.join("abandoned").exists());
 }
 
@@ -184,35 +186,24 @@ type Damage = (&'static str, fn(&Path), &'static str);
 type Edit<'a> = (&'a str, &'a dyn Fn(&mut TrainConfig));
 
 /// What can happen to a checkpoint's files, with what is said about it.
-const DAMAGES: [Damage; 7] = [
-    (
-        "flip",
-        |folder| flip(&folder.join("state.safetensors"), 5000),
-        "state.safetensors is damaged: its checksum is wrong",
-    ),
-    ("flip facts", |folder| flip(&folder.join("state.json"), 30), "state.json"),
+const DAMAGES: [Damage; 6] = [
+    ("flip", |folder| flip(&folder.join(DATA), 5000), "part-00000.data is damaged: the checksum of bytes"),
     ("flip manifest", |folder| flip(&folder.join("manifest.json"), 60), ""),
+    ("cut", |folder| cut(&folder.join(DATA), 4000), "part-00000.data has 4000 bytes instead of"),
     (
-        "cut",
-        |folder| cut(&folder.join("state.safetensors"), 4000),
-        "state.safetensors has 4000 bytes instead of",
+        "cut manifest",
+        |folder| cut(&folder.join("manifest.json"), 40),
+        "manifest.json is damaged: it is not JSON",
     ),
-    ("cut facts", |folder| cut(&folder.join("state.json"), 40), "state.json is damaged: it is not JSON"),
-    (
-        "lost",
-        |folder| fs::remove_file(folder.join("state.safetensors")).unwrap(),
-        "state.safetensors is missing",
-    ),
+    ("lost", |folder| fs::remove_file(folder.join(DATA)).unwrap(), "part-00000.data is missing"),
     (
         "empty",
-        |folder| {
-            ["state.safetensors", "state.json", "manifest.json"]
-                .iter()
-                .for_each(|file| fs::remove_file(folder.join(file)).unwrap())
-        },
-        "state.json is missing",
+        |folder| [DATA, "manifest.json"].iter().for_each(|file| fs::remove_file(folder.join(file)).unwrap()),
+        "manifest.json is missing",
     ),
 ];
+
+const DATA: &str = "part-00000.data";
 
 fn flip(path: &Path, place: usize) {
     let mut bytes = fs::read(path).unwrap();
@@ -234,7 +225,7 @@ fn a_damaged_checkpoint_is_passed_over_with_a_reason_and_refused_by_name() {
         let path = checkpoint(&config, 30);
         damage(&path);
         let error = go(&config, Resume::From(path.clone())).0.unwrap_err();
-        assert_eq!(error.page().code, "train/damaged-checkpoint", "{name}: {error}");
+        assert_eq!(error.page().code, "checkpoint/damaged", "{name}: {error}");
         assert!(error.to_string().contains(said), "{name}: {error}");
         assert_eq!(code(go(&config, Resume::No).0), "train/folder-in-use", "{name}");
         let (summary, notes) = go(&config, Resume::Newest);
@@ -246,14 +237,10 @@ fn a_damaged_checkpoint_is_passed_over_with_a_reason_and_refused_by_name() {
         assert!(state(&config.output.folder, 30) == old, "{name}");
     }
     for step in [20, 30] {
-        flip(&checkpoint(&config, step).join("state.safetensors"), 5000);
+        flip(&checkpoint(&config, step).join(DATA), 5000);
     }
     for resume in [Resume::Newest, Resume::IfPossible] {
-        assert_eq!(
-            code(go(&config, resume).0),
-            "train/damaged-checkpoint",
-            "never from the start over a run"
-        );
+        assert_eq!(code(go(&config, resume).0), "checkpoint/damaged", "never from the start over a run");
     }
 }
 
@@ -264,9 +251,9 @@ fn what_a_killed_run_left_half_written_is_not_a_checkpoint() {
     config.optimizer.decay = Decay::Constant;
     config.training.steps = 10;
     go(&config, Resume::No).0.unwrap();
-    let unfinished = config.output.folder.join("checkpoints/unfinished-00000020");
+    let unfinished = config.output.folder.join("checkpoints/unfinished-00000020-1");
     fs::create_dir(&unfinished).unwrap();
-    fs::write(unfinished.join("state.safetensors"), "half").unwrap();
+    fs::write(unfinished.join(DATA), "half").unwrap();
     config.training.steps = 12;
     let (_, notes) = go(&config, Resume::Newest);
     assert_eq!((notes.steps[0].step, notes.remarks.len()), (11, 0));
@@ -366,27 +353,6 @@ fn samples_go_on_where_they_were_with_another_batch() {
     let mut notes = Notes::default();
     run(&config, &options, &mut notes).unwrap();
     assert_eq!(notes.steps[0].tokens, (10 * 4 + 8) * 48);
-}
-
-/// Checkpoints had no checksums and three settings before they had a manifest.
-#[test]
-fn a_checkpoint_of_the_version_before_resumes() {
-    let place = Place::new("version-1");
-    let mut config = place.config("out");
-    config.optimizer.decay = Decay::Constant;
-    config.training.steps = 10;
-    go(&config, Resume::No).0.unwrap();
-    let folder = checkpoint(&config, 10);
-    fs::remove_file(folder.join("manifest.json")).unwrap();
-    let error = go(&config, Resume::Newest).0.unwrap_err();
-    assert!(error.to_string().contains("manifest.json is missing"), "{error}");
-    let facts = r#"{"version": 1, "step": 10, "samples": 40, "trained": 1, "data_seed": 1, "sequence": 48, "batch": 4}"#;
-    fs::write(folder.join("state.json"), facts).unwrap();
-    config.training.steps = 12;
-    assert_eq!(go(&config, Resume::Newest).1.steps[0].step, 11);
-    cut(&checkpoint(&config, 12).join("state.safetensors"), 4000);
-    cut(&folder.join("state.safetensors"), 4000);
-    assert_eq!(code(go(&config, Resume::Newest).0), "train/damaged-checkpoint");
 }
 
 /// Runs the same configuration again from within its first step.

@@ -1,82 +1,30 @@
-//! What a checkpoint says of the run that wrote it: how far it was, and every setting that shapes the loss curve.
+//! Every setting that shapes the loss curve, as a checkpoint records it, and what has changed since.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use bedplate_checkpoint::Facts;
 use bedplate_data::Packing;
 use bedplate_network::Architecture;
-use serde_json::{Map, Value, json};
+use serde_json::{Map, Value};
 
 use crate::setup::Data;
 use crate::{Decay, LearningRate, TrainConfig};
 
-const VERSION: u64 = 2;
-/// The version before, without checksums and with three settings only; it is still read.
-pub(super) const WITHOUT_MANIFEST: u64 = 1;
-
-/// What is stored beside the numbers.
-#[derive(Debug, Clone, PartialEq)]
-pub(crate) struct Facts {
-    pub(super) version: u64,
-    pub(crate) step: u64,
-    /// Samples that the run has learned from, by which the order of data continues.
-    pub(crate) samples: u64,
-    settings: Settings,
-}
-
-impl Facts {
-    pub(super) fn new(step: u64, samples: u64, settings: Settings) -> Self {
-        Self { version: VERSION, step, samples, settings }
-    }
-
-    pub(super) fn to_json(&self) -> Value {
-        json!({
-            "version": self.version,
-            "step": self.step,
-            "samples": self.samples,
-            "settings": self.settings.0,
-        })
-    }
-
-    /// Reads facts; in words what is wrong with them.
-    pub(super) fn parse(value: &Value) -> Result<Self, String> {
-        let number =
-            |key: &str| value[key].as_u64().ok_or_else(|| format!("its facts have no number `{key}`"));
-        let version = number("version")?;
-        let settings = match version {
-            VERSION => value["settings"].as_object().cloned().ok_or("its facts have no `settings`")?,
-            WITHOUT_MANIFEST => first_settings(value),
-            other => return Err(format!("it is of version {other}, which this program does not know")),
-        };
-        let settings = Settings(settings.into_iter().collect());
-        Ok(Self { version, step: number("step")?, samples: number("samples")?, settings })
-    }
-
-    /// The settings that differ from those of now in a way that the steps so far would have noticed.
-    pub(crate) fn changes(&self, now: &Settings) -> Vec<Change> {
-        let mut then = self.settings.clone();
-        if self.version == WITHOUT_MANIFEST {
-            for (key, value) in &now.0 {
-                then.0.entry(key.clone()).or_insert_with(|| value.clone());
-            }
-        }
-        let has_same_rates = match (then.learning_rate(), now.learning_rate()) {
-            (Some(then), Some(now)) => (0..self.step).all(|step| then.at(step) == now.at(step)),
-            _ => false,
-        };
-        let keys: BTreeSet<&String> = then.0.keys().chain(now.0.keys()).collect();
-        let of = |settings: &Settings, key: &String| settings.0.get(key).cloned().unwrap_or(Value::Null);
-        keys.into_iter()
-            .filter(|key| !(has_same_rates && SCHEDULE.contains(&key.as_str())))
-            .map(|key| Change { key: key.clone(), was: of(&then, key), is: of(now, key) })
-            .filter(|change| change.was != change.is)
-            .collect()
-    }
-}
-
-fn first_settings(value: &Value) -> Map<String, Value> {
-    let keys = [("data_seed", "data.seed"), ("sequence", "data.sequence"), ("batch", "training.batch")];
-    keys.into_iter().map(|(old, new)| (new.to_owned(), value[old].clone())).collect()
+/// The settings that differ from those of now in a way that the steps done before a checkpoint would have noticed.
+pub(crate) fn changes(facts: &Facts, now: &Settings) -> Vec<Change> {
+    let then = Settings(facts.settings.clone());
+    let has_same_rates = match (then.learning_rate(), now.learning_rate()) {
+        (Some(then), Some(now)) => (0..facts.step).all(|step| then.at(step) == now.at(step)),
+        _ => false,
+    };
+    let keys: BTreeSet<&String> = then.0.keys().chain(now.0.keys()).collect();
+    let of = |settings: &Settings, key: &String| settings.0.get(key).cloned().unwrap_or(Value::Null);
+    keys.into_iter()
+        .filter(|key| !(has_same_rates && SCHEDULE.contains(&key.as_str())))
+        .map(|key| Change { key: key.clone(), was: of(&then, key), is: of(now, key) })
+        .filter(|change| change.was != change.is)
+        .collect()
 }
 
 /// A setting that is not what it was when a checkpoint was written.
@@ -99,7 +47,7 @@ impl fmt::Display for Change {
 
 /// Everything that decides the loss curve, by key. Where files are and how fast the run is do not.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub(crate) struct Settings(BTreeMap<String, Value>);
+pub(crate) struct Settings(pub(super) BTreeMap<String, Value>);
 
 /// Keys that count by the learning rates they give: a change that leaves the rates of all past steps as they were is none.
 const SCHEDULE: [&str; 6] = [
@@ -190,6 +138,7 @@ fn model_settings(architecture: &Architecture) -> Vec<(String, Value)> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use serde_json::json;
 
     fn settings(changes: &[(&str, Value)]) -> Settings {
         let mut settings = BTreeMap::from([
@@ -206,10 +155,8 @@ mod tests {
     }
 
     fn changes(then: &[(&str, Value)], now: &[(&str, Value)], step: u64) -> String {
-        let facts = Facts::new(step, 4 * step, settings(then));
-        let read = Facts::parse(&facts.to_json()).unwrap();
-        assert_eq!(read, facts);
-        let changes = read.changes(&settings(now));
+        let facts = Facts { step, settings: settings(then).0, ..Facts::default() };
+        let changes = super::changes(&facts, &settings(now));
         changes.iter().map(Change::to_string).collect::<Vec<_>>().join("; ")
     }
 
@@ -226,13 +173,5 @@ mod tests {
         let longer = [("optimizer.decay", json!("cosine")), ("training.steps", json!(200))];
         assert_eq!(changes(&cosine, &longer, 50), "`training.steps` was 100 and is 200");
         assert_eq!(changes(&cosine, &longer, 2), "", "only the warm-up is done");
-    }
-
-    #[test]
-    fn facts_that_are_none_are_told() {
-        let said = |value: Value| Facts::parse(&value).unwrap_err();
-        assert!(said(json!({})).contains("no number `version`"));
-        assert!(said(json!({"version": 9, "step": 1})).contains("version 9"));
-        assert!(said(json!({"version": 2, "step": 1})).contains("no `settings`"));
     }
 }
