@@ -274,7 +274,18 @@ impl Checkpoints {
     /// Makes room for a checkpoint of a step. One rank does this and tells the others; one attempt is under way at a time.
     pub fn begin(&self, step: u64) -> Result<Attempt, CheckpointError> {
         let attempt = Attempt::new(step);
-        self.store.storage().begin(&attempt).map_err(self.write_error(&attempt.name()))?;
+        let storage = self.store.storage();
+        storage
+            .clear()
+            .and_then(|()| storage.make_room(&attempt))
+            .map_err(self.write_error(&attempt.name()))?;
+        Ok(attempt)
+    }
+
+    /// The same for a folder that is not a run's, where others may write too.
+    pub(crate) fn begin_beside(&self, step: u64) -> Result<Attempt, CheckpointError> {
+        let attempt = Attempt::new(step);
+        self.store.storage().make_room(&attempt).map_err(self.write_error(&attempt.name()))?;
         Ok(attempt)
     }
 
@@ -312,7 +323,7 @@ impl Checkpoints {
         Ok((Published { step: first.step, path: self.store.path(&name) }, aside))
     }
 
-    fn publish_as(
+    pub(crate) fn publish_as(
         &self,
         name: &str,
         attempt: &Attempt,

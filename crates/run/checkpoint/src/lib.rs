@@ -23,6 +23,7 @@
 
 mod buffer;
 mod checkpoint;
+mod convert;
 mod cut;
 mod error;
 mod facts;
@@ -35,6 +36,7 @@ mod storage;
 
 pub use bedplate_network::Region;
 pub use checkpoint::Checkpoint;
+pub use convert::{Kind, Shards, from_hugging_face, from_old, to_hugging_face};
 pub use error::{CheckpointError, PAGES};
 pub use facts::Facts;
 pub use history::{Checkpoints, Keep, Listed, Published};

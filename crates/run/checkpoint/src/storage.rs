@@ -29,8 +29,9 @@ pub(crate) trait Storage: Send + Sync + Debug {
     fn size(&self, path: &str) -> io::Result<u64>;
     /// Bytes from an offset on, as many as fit.
     fn read(&self, path: &str, offset: u64, into: &mut [u8]) -> io::Result<()>;
-    /// Makes room for an attempt, and removes what was left of earlier ones.
-    fn begin(&self, attempt: &Attempt) -> io::Result<()>;
+    /// Removes what was left of earlier attempts.
+    fn clear(&self) -> io::Result<()>;
+    fn make_room(&self, attempt: &Attempt) -> io::Result<()>;
     fn part(&self, attempt: &Attempt, file: &str, cut: Cut) -> io::Result<Box<dyn PartFile>>;
     /// A file of an attempt, as the published checkpoint will call it.
     fn path_in_checkpoint(&self, attempt: &Attempt, file: &str) -> String;

@@ -25,6 +25,7 @@ mod region;
 mod safetensors;
 mod sample;
 mod table;
+mod weight_files;
 mod weights;
 mod workspace;
 
@@ -36,10 +37,12 @@ pub use network::{Network, NonFinite};
 pub use numerics::{Activation, Architecture, AttentionScale, Numerics, RotaryScheme};
 pub use region::Region;
 pub use safetensors::{
-    CONFIG_FILE, Format, Loaded, SafetensorsFile, StoredTensor, TensorLayout, WEIGHTS_FILE, load, save,
-    write_tensors,
+    CONFIG_FILE, Format, INDEX_FILE, Loaded, SafetensorsFile, StoredTensor, TensorLayout, WEIGHTS_FILE,
+    config_with_dtype, load, save, write_tensors,
 };
 pub use sample::Sampler;
-pub use table::{Block, Kind, Section, Tensor};
+pub use slice::{Reduce, Slice};
+pub use table::{Block, Kind, Tensor, tables};
+pub use weight_files::WeightFiles;
 pub use weights::Weights;
 pub use workspace::{Room, Tokens, Workspace, WorkspaceShape};

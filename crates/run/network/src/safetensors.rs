@@ -22,7 +22,7 @@ use crate::{Network, NetworkError, Weights};
 const LONGEST_HEADER: u64 = 100_000_000;
 
 pub const WEIGHTS_FILE: &str = "model.safetensors";
-const INDEX_FILE: &str = "model.safetensors.index.json";
+pub const INDEX_FILE: &str = "model.safetensors.index.json";
 pub const CONFIG_FILE: &str = "config.json";
 
 /// An open file whose header has been checked.
@@ -67,7 +67,7 @@ impl Format {
         }
     }
 
-    fn bytes(self) -> usize {
+    pub fn bytes(self) -> usize {
         if self == Format::F32 { 4 } else { 2 }
     }
 }
@@ -295,7 +295,7 @@ fn repeated_head<'a>(
     if is_same { Ok(Some(head)) } else { Err(NetworkError::DistinctHead { path: path.to_owned(), head }) }
 }
 
-fn files_of(path: &Path) -> Result<Vec<PathBuf>, NetworkError> {
+pub(crate) fn files_of(path: &Path) -> Result<Vec<PathBuf>, NetworkError> {
     if !path.is_dir() {
         return Ok(vec![path.to_owned()]);
     }
@@ -318,7 +318,11 @@ fn files_of(path: &Path) -> Result<Vec<PathBuf>, NetworkError> {
     Ok(names.into_iter().map(|name| path.join(name)).collect())
 }
 
-fn read_tensor(file: &SafetensorsFile, name: &str, tensor: &Tensor) -> Result<Vec<f32>, NetworkError> {
+pub(crate) fn read_tensor(
+    file: &SafetensorsFile,
+    name: &str,
+    tensor: &Tensor,
+) -> Result<Vec<f32>, NetworkError> {
     let stored = &file.tensors[name];
     if stored.shape != tensor.shape {
         return Err(NetworkError::WrongShape {
@@ -405,7 +409,7 @@ fn read_whole<E: Element>(device: &Device, from: View<'_, E>) -> Vec<f32> {
 
 /// The configuration, saying the format of the weights beside it under the key that it uses; without either key under the one
 /// that every version of transformers reads.
-fn config_with_dtype(config: &str, format: Format) -> String {
+pub fn config_with_dtype(config: &str, format: Format) -> String {
     let Ok(Value::Object(mut keys)) = serde_json::from_str::<Value>(config) else { return config.to_owned() };
     let dtype = match format {
         Format::F32 => "float32",

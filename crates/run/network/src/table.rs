@@ -13,7 +13,7 @@ use bedplate_transformer::{
 };
 
 use crate::names::Names;
-use crate::{Cut, NetworkError};
+use crate::{Architecture, NetworkError, Slice};
 
 /// A tensor of a block, under the name it has in Hugging Face's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -200,13 +200,13 @@ impl DenseParts {
 /// Parts begin at multiples of a cache line.
 const ALIGNMENT: usize = 32;
 
-/// The least number that the alignment and `unit` divide.
-fn common_multiple(unit: usize) -> usize {
-    (unit * ALIGNMENT) >> unit.trailing_zeros().min(ALIGNMENT.trailing_zeros())
+/// The tables of a whole model, without anything to compute it.
+pub fn tables(architecture: &Architecture) -> Result<Vec<Block>, NetworkError> {
+    blocks(&architecture.transformer, Slice::WHOLE)
 }
 
-/// The blocks of one rank's part of a model, from the embedding to the head.
-pub(crate) fn blocks(model: &Transformer, cut: &Cut) -> Result<Vec<Block>, NetworkError> {
+/// The blocks of a slice of a model, from the embedding to the head.
+pub(crate) fn blocks(model: &Transformer, slice: Slice) -> Result<Vec<Block>, NetworkError> {
     let names = Names::of(model.family);
     let mut blocks = vec![embedding(model, Plan::new(&names, cut))];
     for (index, layer) in model.layers().enumerate() {

@@ -140,6 +140,10 @@ fn plain(error: object_store::Error) -> io::Error {
     let kind = match &error {
         NotFound { .. } => io::ErrorKind::NotFound,
         PermissionDenied { .. } | Unauthenticated { .. } => io::ErrorKind::PermissionDenied,
+        // Requests other than for an object have no error of their own for this.
+        Generic { source, .. } if source.to_string().contains("403 Forbidden") => {
+            io::ErrorKind::PermissionDenied
+        }
         _ => io::ErrorKind::Other,
     };
     io::Error::new(kind, error)
@@ -180,10 +184,14 @@ impl Storage for Bucket {
         Ok(())
     }
 
-    fn begin(&self, _attempt: &Attempt) -> io::Result<()> {
+    fn clear(&self) -> io::Result<()> {
         for folder in self.list("")?.1.iter().filter(|name| name.starts_with("step-")) {
             self.remove_unnamed(folder)?;
         }
+        Ok(())
+    }
+
+    fn make_room(&self, _attempt: &Attempt) -> io::Result<()> {
         Ok(())
     }
 

@@ -23,14 +23,6 @@ impl Folder {
     fn join(&self, path: &str) -> PathBuf {
         if path.is_empty() { self.0.clone() } else { self.0.join(path) }
     }
-
-    fn remove_unfinished(&self) {
-        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
-            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
-                let _ = fs::remove_dir_all(entry.path());
-            }
-        }
-    }
 }
 
 impl Storage for Folder {
@@ -68,8 +60,16 @@ impl Storage for Folder {
         open(&self.join(path))?.read_exact_at(into, offset)
     }
 
-    fn begin(&self, attempt: &Attempt) -> io::Result<()> {
-        self.remove_unfinished();
+    fn clear(&self) -> io::Result<()> {
+        for entry in fs::read_dir(&self.0).into_iter().flatten().flatten() {
+            if entry.file_name().to_string_lossy().starts_with(UNFINISHED) {
+                let _ = fs::remove_dir_all(entry.path());
+            }
+        }
+        Ok(())
+    }
+
+    fn make_room(&self, attempt: &Attempt) -> io::Result<()> {
         fs::create_dir_all(self.join(&attempt.unfinished()))
     }
 
