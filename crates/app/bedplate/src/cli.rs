@@ -3,9 +3,9 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, cluster, comm, completions, context, daemon, dashboards, data, doctor,
-    down, error, history, job, launch, layout, man, model, node, plan, queue, replay, rules, scrape_config,
-    submit, token, top, tour, train, unit, up, usage,
+    agent, bench, catalog, chaos, checkpoint, cluster, comm, completions, context, daemon, data, down, error,
+    history, job, launch, layout, man, model, node, plan, queue, replay, submit, token, top, tour, train,
+    unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -60,6 +60,8 @@ pub(crate) enum Command {
     Replay(replay::Arguments),
     /// Train a model in this process; also what a native training job runs
     Train(train::Arguments),
+    /// What is in checkpoints, whether they are good, and other tools' formats: show, verify, convert
+    Checkpoint(checkpoint::Arguments),
     /// Start a cluster on this machine
     Up(up::Arguments),
     /// Make this machine a node of a cluster on another one

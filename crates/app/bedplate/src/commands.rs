@@ -4,6 +4,7 @@ pub(crate) mod agent;
 pub(crate) mod bench;
 pub(crate) mod catalog;
 pub(crate) mod chaos;
+pub(crate) mod checkpoint;
 pub(crate) mod cluster;
 pub(crate) mod comm;
 pub(crate) mod completions;
@@ -48,6 +49,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Tour(arguments) => tour::run(&arguments, context, console),
         Command::Train(arguments) => train::run(&arguments, context, console),
         Command::Catalog(arguments) => catalog::run(arguments, context, console),
+        Command::Checkpoint(arguments) => checkpoint::run(&arguments, console),
         Command::Cluster(arguments) => cluster::run(arguments, context, console),
         Command::Comm(arguments) => comm::run(&arguments, console),
         Command::Model(arguments) => model::run(arguments, console),

@@ -27,6 +27,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_data::PAGES,
         bedplate_network::PAGES,
         bedplate_comm::PAGES,
+        bedplate_checkpoint::PAGES,
         bedplate_train::PAGES,
         bedplate_journal::PAGES,
         bedplate_agent::PAGES,

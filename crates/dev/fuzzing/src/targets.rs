@@ -4,6 +4,7 @@ use std::sync::LazyLock;
 
 use bedplate_calibrate::serving::ServingCases;
 use bedplate_catalog::{Bound, Catalog};
+use bedplate_checkpoint::{Manifest, PartEntry};
 use bedplate_control::wire::{FromAgent, ToAgent};
 use bedplate_daemon::intake::{self, JobFormat, Unreadable};
 use bedplate_data::{DataError, Digest, Header, Index, Tokenizer, Width};
@@ -185,6 +186,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "report_line", run: report_line, seeds: REPORTS, rounds: 3000 },
     Target { name: "train_config", run: train_config, seeds: &[TRAIN], rounds: 2000 },
     Target { name: "network_config", run: network_config, seeds: &[LLAMA, GPT2], rounds: 2000 },
+    Target { name: "checkpoint_manifest", run: checkpoint_manifest, seeds: &[MANIFEST, PART], rounds: 3000 },
     Target { name: "safetensors", run: safetensors, seeds: &[SAFETENSORS], rounds: 3000 },
     Target {
         name: "shard_header",
@@ -198,6 +200,9 @@ pub const TARGETS: &[Target] = &[
 
 const AZURE: &str = "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:15:46.6805900,374,44\n2023-11-16 18:15:50.9951690,396,109\n";
 const MOONCAKE: &str = "{\"timestamp\": 0, \"input_length\": 1100, \"output_length\": 52, \"hash_ids\": [46, 47, 48]}\n{\"timestamp\": 3000, \"input_length\": 900, \"output_length\": 7, \"hash_ids\": [46, 9], \"samples\": 2, \"tenant\": 1}\n";
+
+const MANIFEST: &str = r#"{"format":"bedplate-checkpoint","version":3,"written":9,"facts":{"step":7,"samples":28,"layout":"dp2","settings":{"data.seed":1},"model":null},"tensors":[["first/a",4,6],["weights/a",4,6]],"files":[{"file":"part-00000.data","bytes":144,"chunk":4096,"crc32c":[1],"regions":[[0,0,4,0,6],[1,0,2,0,6]]},{"file":"x/part-00001.data","bytes":48,"chunk":16,"crc32c":[1,2,3],"regions":[[1,2,4,0,3],[1,2,4,3,6]]}],"crc32c":0}"#;
+const PART: &str = r#"{"file":"part-00000.data","bytes":96,"chunk":64,"crc32c":[1,2],"regions":[["weights/a",4,6,0,4,0,6]]}"#;
 
 static CATALOG: LazyLock<Catalog> = LazyLock::new(Catalog::builtin);
 
@@ -459,6 +464,18 @@ fn network_config(data: &[u8]) {
 }
 
 /// The header of a file whose tensors have a hundred bytes.
+/// The checksum of a mutated manifest is put right, so that what it says is read too.
+fn checkpoint_manifest(data: &[u8]) {
+    for text in [data.to_vec(), Manifest::with_checksum(data).unwrap_or_default()] {
+        if let Ok(manifest) = Manifest::parse(&text) {
+            assert_eq!(Manifest::parse(manifest.to_text().as_bytes()).as_ref(), Ok(&manifest));
+        }
+    }
+    if let Some(part) = PartEntry::from_text(&String::from_utf8_lossy(data)) {
+        assert_eq!(PartEntry::from_text(&part.to_text()).as_ref(), Some(&part));
+    }
+}
+
 fn safetensors(data: &[u8]) {
     match SafetensorsFile::check_header(data, 100) {
         Ok(tensors) => assert!(tensors.values().all(|tensor| tensor.shape.iter().product::<usize>() <= 50)),

@@ -59,7 +59,14 @@ impl Manifest {
         self.parts.iter().map(|part| part.checksums.len()).sum()
     }
 
-    pub(crate) fn to_text(&self) -> String {
+    /// A manifest's text with the checksum that belongs to it; nothing where it is no JSON object. For tests.
+    pub fn with_checksum(text: &[u8]) -> Option<Vec<u8>> {
+        let Ok(Value::Object(mut body)) = serde_json::from_slice(text) else { return None };
+        body.shift_remove(CHECKSUM);
+        Some(sealed(body).into_bytes())
+    }
+
+    pub fn to_text(&self) -> String {
         let numbers: BTreeMap<&str, usize> =
             self.tensors.keys().enumerate().map(|(number, name)| (name.as_str(), number)).collect();
         let region = |region: &Region| {
@@ -80,9 +87,7 @@ impl Manifest {
         body.insert("facts".into(), self.facts.to_json());
         body.insert("tensors".into(), tensors.into());
         body.insert("files".into(), self.parts.iter().map(file).collect());
-        let checksum = crc32c::crc32c(Value::Object(body.clone()).to_string().as_bytes());
-        body.insert(CHECKSUM.into(), checksum.into());
-        format!("{}\n", Value::Object(body))
+        sealed(body)
     }
 
     /// Reads a manifest; in words what is wrong with it.
@@ -138,6 +143,13 @@ impl Manifest {
         check_cover(&tensors, &parts).map_err(|what| bad(&format!("gaps: {what}")))?;
         Ok(Self { facts, written, parts, tensors })
     }
+}
+
+/// The text of a manifest, with its checksum at the end.
+fn sealed(body: Map<String, Value>) -> String {
+    let mut body = Value::Object(body);
+    body[CHECKSUM] = crc32c::crc32c(body.to_string().as_bytes()).into();
+    format!("{body}\n")
 }
 
 fn region(value: &Value, tensors: &[(String, [usize; 2])]) -> Option<Region> {

@@ -5,11 +5,13 @@
 mod settings;
 mod state;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bedplate_checkpoint::{
     Attempt, CheckpointError, Checkpoints, Facts, Keep, PartEntry, Saving, SavingOptions, Store,
 };
+
+use bedplate_units::Seconds;
 
 pub use settings::Change;
 pub(crate) use settings::{Settings, changes};
@@ -111,12 +113,14 @@ impl<E: Trained> Trainer<E> {
         }
     }
 
-    /// Copies the rest of the state, if a checkpoint is being made.
-    pub(crate) fn complete_snapshot(&mut self) {
+    /// Copies the rest of the state, if a checkpoint is being made; gives how long that took.
+    pub(crate) fn complete_snapshot(&mut self) -> Seconds {
+        let began = Instant::now();
         if let Some(mut snapshot) = self.snapshot.take() {
             snapshot.complete(&self.state());
             self.snapshot = Some(snapshot);
         }
+        Seconds::new(began.elapsed().as_secs_f64())
     }
 
     /// The checkpoint that is being made, if it only needs to be published or this `waits` for that.

@@ -150,13 +150,15 @@ impl<E: Trained> Trainer<E> {
             return Err(self.explain_non_finite(batches, loss, gradient_norm));
         }
         let learning_rate = self.config.learning_rate().at(self.step);
-        self.complete_snapshot();
+        let held_up = self.complete_snapshot();
         self.update(learning_rate, gradient_norm);
         self.step += 1;
         self.samples += batches.iter().map(|batch| batch.rows as u64).sum::<u64>();
         let seconds = Seconds::new(began.elapsed().as_secs_f64());
         let tokens = batches.iter().map(|batch| batch.tokens.len()).sum();
-        let breakdown = with_rest(self.device.take_measured(), seconds);
+        let mut breakdown = self.device.take_measured();
+        breakdown[Part::Storage] = breakdown[Part::Storage] + Span::exposed(held_up);
+        let breakdown = with_rest(breakdown, seconds);
         Ok(StepOutcome { loss, gradient_norm, learning_rate, tokens, targets, breakdown, seconds })
     }
 

@@ -1,6 +1,6 @@
 //! `bedplate bench …`: how fast the program's own parts are, next to a named peer.
 
-mod alert;
+mod checkpoint;
 mod comm;
 mod deploy;
 mod heal;
@@ -29,6 +29,7 @@ Examples:
   bedplate bench heal
   bedplate bench alert
   bedplate bench comm --peer gloo,openmpi
+  bedplate bench checkpoint --seconds 300
   bedplate bench machine
   bedplate bench kernels --peer torch --peer-python venv/bin/python")]
 pub(crate) struct Arguments {
@@ -59,6 +60,8 @@ enum Command {
     /// A rank of `bench comm`
     #[command(hide = true)]
     CommRank(comm::rank::Arguments),
+    /// Checkpoints written per second, next to fio, and what they cost a training run
+    Checkpoint(checkpoint::Arguments),
     /// Measure this host with the program's own operators, as a catalog file to plan with
     Machine(machine::Arguments),
 }
@@ -76,13 +79,21 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Alert(arguments) => alert::run(&arguments, console),
         Command::Comm(arguments) => comm::run(&arguments, context, console),
         Command::CommRank(arguments) => comm::rank::run(&arguments),
+        Command::Checkpoint(arguments) => checkpoint::run(&arguments, console),
         Command::Machine(arguments) => machine::run(&arguments, console),
     }
 }
 
 /// The pages of this command and of its larger parts.
 pub(crate) const PAGES: &[&[&bedplate_diag::Page]] = &[
-    &[&peer::PEER_FAILED, &kernels::TORCH, &training::NOT_MEASURED, &submit::SLURM, &submit::STUCK],
+    &[
+        &peer::PEER_FAILED,
+        &kernels::TORCH,
+        &training::NOT_MEASURED,
+        &submit::SLURM,
+        &submit::STUCK,
+        &checkpoint::NO_FIO,
+    ],
     comm::PAGES,
     &[&alert::PEERS, &alert::NO_ALERT],
 ];

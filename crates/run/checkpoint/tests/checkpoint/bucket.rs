@@ -17,13 +17,15 @@ use crate::place::{Place, check, newest, save, simple};
 use crate::servers::{self, BUCKET, Server};
 
 const ADDRESS: &str = "BEDPLATE_CHECKPOINT_BUCKET";
+/// The output folder; that of the parent, because the process may be killed.
+const OUTPUT: &str = "BEDPLATE_CHECKPOINT_OUTPUT";
 
-fn in_process(server: &Server, test: &str, secret: &str) -> Command {
+fn in_process(server: &Server, place: &Place, test: &str, secret: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", test, "--nocapture"]).env(ADDRESS, format!("s3://{BUCKET}/a run"));
     command.env("AWS_ENDPOINT_URL", &server.endpoint).env("AWS_REGION", server.region);
     command.env("AWS_ACCESS_KEY_ID", &server.key).env("AWS_SECRET_ACCESS_KEY", secret);
-    command.env_remove("AWS_PROFILE").stdout(Stdio::piped()).stderr(Stdio::piped());
+    command.env(OUTPUT, &place.0).env_remove("AWS_PROFILE").stdout(Stdio::piped()).stderr(Stdio::piped());
     command
 }
 
@@ -31,15 +33,15 @@ fn shown(output: &Output) -> String {
     format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
 }
 
-fn go(server: &Server) {
-    let output = in_process(server, "bucket::suite", &server.secret).output().unwrap();
+fn go(server: &Server, place: &Place) {
+    let output = in_process(server, place, "bucket::suite", &server.secret).output().unwrap();
     assert!(output.status.success(), "{}", shown(&output));
     for number in 0..4 {
-        let mut writer = in_process(server, "bucket::writer", &server.secret).spawn().unwrap();
+        let mut writer = in_process(server, place, "bucket::writer", &server.secret).spawn().unwrap();
         thread::sleep(Duration::from_millis(300 + 137 * number));
         writer.kill().unwrap();
         writer.wait().unwrap();
-        let output = in_process(server, "bucket::after_a_kill", &server.secret).output().unwrap();
+        let output = in_process(server, place, "bucket::after_a_kill", &server.secret).output().unwrap();
         assert!(output.status.success(), "{}", shown(&output));
     }
 }
@@ -50,7 +52,7 @@ fn checkpoints_in_a_bucket_of_moto() {
         println!("SKIPPED: checkpoints in a bucket: moto_server is not installed");
         return;
     };
-    go(&server);
+    go(&server, &Place::new("moto"));
 }
 
 #[test]
@@ -58,8 +60,8 @@ fn checkpoints_in_a_bucket_of_garage() {
     let Ok(program) = std::env::var("BEDPLATE_GARAGE") else { return };
     let place = Place::new("garage");
     let server = servers::garage(&program, &place.0);
-    go(&server);
-    let output = in_process(&server, "bucket::refused", &"4".repeat(64)).output().unwrap();
+    go(&server, &place);
+    let output = in_process(&server, &place, "bucket::refused", &"4".repeat(64)).output().unwrap();
     assert!(output.status.success(), "{}", shown(&output));
 }
 
@@ -67,8 +69,9 @@ fn address() -> Option<String> {
     std::env::var(ADDRESS).ok()
 }
 
-fn checkpoints(place: &Place, address: &str, count: usize) -> Checkpoints {
-    Checkpoints::new(&place.0, Store::open(address).unwrap(), Keep { count, age: Duration::ZERO })
+fn checkpoints(address: &str, count: usize) -> Checkpoints {
+    let output = std::env::var_os(OUTPUT).unwrap();
+    Checkpoints::new(Path::new(&output), Store::open(address).unwrap(), Keep { count, age: Duration::ZERO })
 }
 
 /// Twelve megabytes, so that an object has several parts.
@@ -80,8 +83,7 @@ fn large() -> Vec<Vec<Region>> {
 #[test]
 fn suite() {
     let Some(address) = address() else { return };
-    let place = Place::new("suite");
-    let checkpoints = checkpoints(&place, &format!("{address}/suite"), 2);
+    let checkpoints = checkpoints(&format!("{address}/suite"), 2);
     assert_eq!(checkpoints.newest_step().unwrap(), None);
     let halves = |rows: usize| {
         let whole = simple(rows).remove(0);
@@ -140,8 +142,7 @@ fn damage(checkpoints: &Checkpoints, address: &str) {
 #[test]
 fn writer() {
     let Some(address) = address() else { return };
-    let place = Place::new("writer");
-    let checkpoints = checkpoints(&place, &format!("{address}/killed"), 2);
+    let checkpoints = checkpoints(&format!("{address}/killed"), 2);
     let first = checkpoints.newest_good().unwrap().map_or(1, |(newest, _)| newest.facts().step + 1);
     for step in first.. {
         save(&checkpoints, &large(), step).unwrap();
@@ -152,8 +153,7 @@ fn writer() {
 #[test]
 fn after_a_kill() {
     let Some(address) = address() else { return };
-    let place = Place::new("after");
-    let checkpoints = checkpoints(&place, &format!("{address}/killed"), 2);
+    let checkpoints = checkpoints(&format!("{address}/killed"), 2);
     if let Some((found, remarks)) = checkpoints.newest_good().unwrap() {
         assert!(remarks.is_empty(), "{remarks:?}");
         check(&found, &large());
@@ -192,8 +192,7 @@ fn stored(address: &str) -> u64 {
 #[test]
 fn refused() {
     let Some(address) = address() else { return };
-    let place = Place::new("refused");
-    let error = checkpoints(&place, &address, 2).newest_good().unwrap_err();
+    let error = checkpoints(&address, 2).newest_good().unwrap_err();
     assert_eq!(error.page().code, "checkpoint/unreadable", "{error}");
 }
 

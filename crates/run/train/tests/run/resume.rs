@@ -355,6 +355,20 @@ fn samples_go_on_where_they_were_with_another_batch() {
     assert_eq!(notes.steps[0].tokens, (10 * 4 + 8) * 48);
 }
 
+#[test]
+fn checkpoints_may_lie_in_another_folder() {
+    let place = Place::new("store");
+    let mut config = place.config("out");
+    config.optimizer.decay = Decay::Constant;
+    config.checkpoint.store = Some(place.path("elsewhere").to_string_lossy().into_owned());
+    go(&config, Resume::No).0.unwrap();
+    assert_eq!(names(&place.path("elsewhere")), ["step-00000020", "step-00000030"]);
+    config.training.steps = 32;
+    let (_, notes) = go(&config, Resume::From("step-20".into()));
+    assert_eq!(notes.steps[0].step, 21);
+    assert!(notes.abandoned.unwrap().join("step-00000030").exists());
+}
+
 /// Runs the same configuration again from within its first step.
 struct Second(TrainConfig, Option<TrainError>);
 

@@ -1,0 +1,85 @@
+//! `bedplate checkpoint convert FROM TO`
+
+use std::path::{Path, PathBuf};
+
+use bedplate_checkpoint::{
+    CheckpointError, Kind, Look, Shards, from_hugging_face, from_old, to_hugging_face,
+};
+use bedplate_network::Format;
+use bedplate_units::Bytes;
+use serde_json::json;
+
+use crate::console::Console;
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate checkpoint convert run weights
+  bedplate checkpoint convert s3://bucket/run/step-00000100 weights --format bf16 --shard 2GB
+  bedplate checkpoint convert ~/models/own first
+  bedplate checkpoint convert old/checkpoints/step-00000040 step-00000040
+
+What FROM is, is seen from its files. A checkpoint becomes a Hugging Face folder with its weights, of a run the newest good one; a
+Hugging Face folder becomes a checkpoint of step 0 without moments; a checkpoint of an earlier release becomes one of this.
+PyTorch's distributed checkpoints read and write the folders with HuggingFaceStorageReader and HuggingFaceStorageWriter.")]
+pub(super) struct Arguments {
+    /// A checkpoint, the output folder of a run, or a Hugging Face folder
+    from: String,
+    /// A folder that does not exist yet
+    to: PathBuf,
+    /// Numbers of the weights in a Hugging Face folder
+    #[arg(long, value_enum, default_value = "f32")]
+    format: Numbers,
+    /// Size of a weights file at most
+    #[arg(long, value_name = "BYTES", default_value = "5GB")]
+    shard: Bytes,
+}
+
+#[derive(Clone, Copy, clap::ValueEnum)]
+enum Numbers {
+    F32,
+    Bf16,
+    F16,
+}
+
+impl Numbers {
+    fn format(self) -> Format {
+        match self {
+            Numbers::F32 => Format::F32,
+            Numbers::Bf16 => Format::Bf16,
+            Numbers::F16 => Format::F16,
+        }
+    }
+}
+
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let (from, to) = (Path::new(&arguments.from), arguments.to.as_path());
+    if to.exists() {
+        let source = std::io::ErrorKind::AlreadyExists.into();
+        return Err(CheckpointError::Write { place: to.display().to_string(), source }.into());
+    }
+    let (what, files) = match Kind::of(from) {
+        Some(Kind::HuggingFace) => {
+            from_hugging_face(from, to)?;
+            ("a checkpoint of step 0", Vec::new())
+        }
+        Some(Kind::Old) => {
+            from_old(from, to)?;
+            ("a checkpoint of this release", Vec::new())
+        }
+        _ => {
+            let checkpoint = Look::at(&arguments.from)?.newest()?;
+            let shards = Shards { format: arguments.format.format(), bytes: arguments.shard.get() as u64 };
+            ("a Hugging Face folder", to_hugging_face(&checkpoint, to, shards)?)
+        }
+    };
+    if console.is_json() {
+        return console.json(&json!({"place": to, "what": what, "files": files}));
+    }
+    console.line(&format!("{} is {what}", to.display()))?;
+    if !files.is_empty() {
+        console.say("note: checkpoints hold no tokenizer; a finished run has it in its `model` folder");
+    }
+    Ok(())
+}
