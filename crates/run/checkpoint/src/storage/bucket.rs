@@ -135,18 +135,29 @@ fn manifest_of(name: &str) -> (String, String) {
     (folder.to_owned(), key)
 }
 
+/// An error in one line: what the server says, or the innermost cause.
 fn plain(error: object_store::Error) -> io::Error {
     use object_store::Error::*;
+    let mut cause: &dyn std::error::Error = &error;
+    while let Some(inner) = cause.source() {
+        cause = inner;
+    }
+    let text = cause.to_string();
     let kind = match &error {
         NotFound { .. } => io::ErrorKind::NotFound,
         PermissionDenied { .. } | Unauthenticated { .. } => io::ErrorKind::PermissionDenied,
-        // Requests other than for an object have no error of their own for this.
-        Generic { source, .. } if source.to_string().contains("403 Forbidden") => {
-            io::ErrorKind::PermissionDenied
-        }
+        // Requests other than for an object have no errors of their own for these.
+        _ if text.contains("403 Forbidden") => io::ErrorKind::PermissionDenied,
+        _ if text.contains("<Code>NoSuchBucket</Code>") => io::ErrorKind::NotADirectory,
         _ => io::ErrorKind::Other,
     };
-    io::Error::new(kind, error)
+    io::Error::new(kind, format!("the object store: {}", said(&text).unwrap_or(&text)))
+}
+
+/// The message in a server's answer.
+fn said(answer: &str) -> Option<&str> {
+    let (_, rest) = answer.split_once("<Message>")?;
+    Some(rest.split_once("</Message>")?.0)
 }
 
 impl Storage for Bucket {

@@ -85,6 +85,8 @@ fn suite() {
     let Some(address) = address() else { return };
     let checkpoints = checkpoints(&format!("{address}/suite"), 2);
     assert_eq!(checkpoints.newest_step().unwrap(), None);
+    let error = self::checkpoints("s3://no-such-bucket/x", 1).newest_step().unwrap_err();
+    assert!(["checkpoint/unreadable"].contains(&error.page().code), "{error:?}");
     let halves = |rows: usize| {
         let whole = simple(rows).remove(0);
         let half = |rows: std::ops::Range<usize>| Region { rows, ..whole[0].clone() };
@@ -194,6 +196,8 @@ fn refused() {
     let Some(address) = address() else { return };
     let error = checkpoints(&address, 2).newest_good().unwrap_err();
     assert_eq!(error.page().code, "checkpoint/unreadable", "{error}");
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.starts_with("the object store: ") && cause.lines().count() == 1, "{cause}");
 }
 
 #[test]
