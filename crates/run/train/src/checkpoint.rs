@@ -46,6 +46,8 @@ pub(crate) struct Snapshot {
     saving: Saving,
     /// Where the numbers of each region lie.
     lying: Vec<Lying>,
+    /// How long copying has taken so far.
+    copying: Duration,
     /// This rank's part, once it is durable or has failed.
     part: Option<Result<PartEntry, CheckpointError>>,
 }
@@ -53,12 +55,16 @@ pub(crate) struct Snapshot {
 impl Snapshot {
     /// Copies what there is room for.
     pub(crate) fn advance(&mut self, state: &State<'_>) {
+        let began = Instant::now();
         self.saving.advance(&state.held(&self.lying));
+        self.copying += began.elapsed();
     }
 
     /// Copies the rest; afterwards the state may change.
     pub(crate) fn complete(&mut self, state: &State<'_>) {
+        let began = Instant::now();
         self.saving.complete(&state.held(&self.lying));
+        self.copying += began.elapsed();
     }
 
     /// Waits for this rank's part to be durable, and makes it a checkpoint with what `publish` does.
@@ -96,7 +102,7 @@ impl<E: Trained> Trainer<E> {
             }
         };
         let facts = self.facts(settings);
-        let mut snapshot = Snapshot { attempt, facts, saving, lying, part: None };
+        let mut snapshot = Snapshot { attempt, facts, saving, lying, copying: Duration::ZERO, part: None };
         snapshot.advance(&self.state());
         self.snapshot = Some(snapshot);
         Ok(())
@@ -113,14 +119,13 @@ impl<E: Trained> Trainer<E> {
         }
     }
 
-    /// Copies the rest of the state, if a checkpoint is being made; gives how long that took.
+    /// Copies the rest of the state, if a checkpoint is being made; gives how long copying has taken since this was asked last.
     pub(crate) fn complete_snapshot(&mut self) -> Seconds {
-        let began = Instant::now();
-        if let Some(mut snapshot) = self.snapshot.take() {
-            snapshot.complete(&self.state());
-            self.snapshot = Some(snapshot);
-        }
-        Seconds::new(began.elapsed().as_secs_f64())
+        let Some(mut snapshot) = self.snapshot.take() else { return Seconds::ZERO };
+        snapshot.complete(&self.state());
+        let copying = std::mem::take(&mut snapshot.copying);
+        self.snapshot = Some(snapshot);
+        Seconds::new(copying.as_secs_f64())
     }
 
     /// The checkpoint that is being made, if it only needs to be published or this `waits` for that.
