@@ -4,6 +4,7 @@
 //! [started](Group::start_all_reduce) returns at once, is carried out by a thread of the group, and calls after it wait for it.
 //! Roots and peers are *members*: places in the group, not ranks of the world.
 
+use std::borrow::BorrowMut;
 use std::sync::Arc;
 
 use bedplate_kernels::{Buffer, Device, View, ViewMut};
@@ -45,6 +46,18 @@ impl<E: Number> Numbers<E> for Registered<E> {
 
     fn view_mut(&mut self) -> ViewMut<'_, E> {
         Buffer::view_mut(self)
+    }
+}
+
+/// A buffer of either kind.
+impl<E: Number> Numbers<E> for Box<dyn BorrowMut<Buffer<E>> + Send + Sync> {
+    fn view(&self) -> View<'_, E> {
+        let buffer: &Buffer<E> = (**self).borrow();
+        buffer.view()
+    }
+
+    fn view_mut(&mut self) -> ViewMut<'_, E> {
+        (**self).borrow_mut().view_mut()
     }
 }
 
@@ -420,6 +433,29 @@ impl Group {
         let (source, target) = (Span::of(device, mine.view())?, Span::of_mut(device, all.view_mut())?);
         let request = self.all_gathering::<E>(source, target)?;
         Ok(self.start(request, (mine, all)))
+    }
+
+    /// As [`all_gather_in_place`](Self::all_gather_in_place), while this rank computes.
+    pub fn start_all_gather_in_place<E: Number, B: Numbers<E>>(
+        &self,
+        device: &Device,
+        mut all: B,
+    ) -> Result<Pending<B>, CommError> {
+        let target = Span::of_mut(device, all.view_mut())?;
+        let request = self.all_gathering::<E>(self.own_part::<E>(target)?, target)?;
+        Ok(self.start(request, all))
+    }
+
+    /// As [`reduce_scatter_in_place`](Self::reduce_scatter_in_place), while this rank computes.
+    pub fn start_reduce_scatter_in_place<E: Number, B: Numbers<E>>(
+        &self,
+        device: &Device,
+        mut all: B,
+        by: Reduction,
+    ) -> Result<Pending<B>, CommError> {
+        let source = Span::of_mut(device, all.view_mut())?;
+        let request = self.reduce_scattering::<E>(source, self.own_part::<E>(source)?, by)?;
+        Ok(self.start(request, all))
     }
 
     /// As [`reduce_scatter`](Self::reduce_scatter), while this rank computes.

@@ -15,6 +15,10 @@ pub(crate) struct Span {
 // SAFETY: a span is an address; it is followed only while its owner waits for the call or has given its buffers to it.
 unsafe impl Send for Span {}
 
+#[expect(unsafe_code, reason = "an owner of memory that is shared knows its address")]
+// SAFETY: a shared span gives nothing but its address and its length.
+unsafe impl Sync for Span {}
+
 impl Span {
     /// For members that give or get nothing.
     pub(crate) const NOTHING: Self = Self { address: std::ptr::without_provenance_mut(64), bytes: 0 };

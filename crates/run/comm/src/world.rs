@@ -1,5 +1,6 @@
 //! A world: ranks that have met, at one epoch. After a fault it can do no more, and the survivors make the next one.
 
+use std::borrow::{Borrow, BorrowMut};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -380,6 +381,18 @@ impl<E: Number> Deref for Registered<E> {
 
 impl<E: Number> DerefMut for Registered<E> {
     fn deref_mut(&mut self) -> &mut Buffer<E> {
+        &mut self.buffer
+    }
+}
+
+impl<E: Number> Borrow<Buffer<E>> for Registered<E> {
+    fn borrow(&self) -> &Buffer<E> {
+        &self.buffer
+    }
+}
+
+impl<E: Number> BorrowMut<Buffer<E>> for Registered<E> {
+    fn borrow_mut(&mut self) -> &mut Buffer<E> {
         &mut self.buffer
     }
 }

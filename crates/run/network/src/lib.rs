@@ -22,6 +22,7 @@ mod network;
 mod norm;
 mod numerics;
 mod region;
+mod ring;
 mod safetensors;
 mod sample;
 mod table;
@@ -41,8 +42,7 @@ pub use safetensors::{
     config_with_dtype, load, save, write_tensors,
 };
 pub use sample::Sampler;
-pub use slice::{Reduce, Slice};
-pub use table::{Block, Kind, Tensor, tables};
+pub use table::{Block, Kind, Section, Tensor, tables};
 pub use weight_files::WeightFiles;
-pub use weights::Weights;
+pub use weights::{Held, Weights};
 pub use workspace::{Room, Tokens, Workspace, WorkspaceShape};

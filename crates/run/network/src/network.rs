@@ -103,6 +103,14 @@ impl Network {
         &self.blocks
     }
 
+    /// Numbers that say how busy all experts of all layers are, where the loss depends on it; 0 where it does not.
+    pub fn balanced_shares(&self) -> usize {
+        let experts = |layer: &LayerParts| layer.widths.experts;
+        let most = self.layers(&(0..self.blocks.len())).map(experts).max().unwrap_or(0);
+        let counts = self.architecture.numerics.balance_coefficient > 0.0;
+        if counts { self.layer_count() * most } else { 0 }
+    }
+
     pub fn longest(&self) -> usize {
         self.longest
     }

@@ -13,7 +13,7 @@ use bedplate_transformer::{
 };
 
 use crate::names::Names;
-use crate::{Architecture, NetworkError, Slice};
+use crate::{Architecture, Cut, NetworkError};
 
 /// A tensor of a block, under the name it has in Hugging Face's files.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -40,19 +40,24 @@ impl Tensor {
     }
 
     /// Runs of rows of the whole that are here, one after the other.
-    pub(crate) fn sections(&self) -> &[Range<usize>] {
+    pub fn sections(&self) -> &[Range<usize>] {
         &self.rows
     }
 
     /// Columns of the whole that are here.
-    pub(crate) fn columns(&self) -> &Range<usize> {
+    pub fn columns(&self) -> &Range<usize> {
         &self.columns
     }
 
-    /// The places of its numbers in the whole tensor, as a matrix of outputs by inputs.
-    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
-        let inputs =
-            if self.is_transposed { self.shape[0] } else { self.shape.get(1).map_or(1, |inputs| *inputs) };
+    /// Whether other ranks have other parts of it.
+    pub fn is_cut(&self) -> bool {
+        self.size() != self.matrix_shape()
+    }
+
+    /// Where its numbers lie in the whole tensor, as a matrix of outputs by inputs: neighbours of the whole together, in the order
+    /// in which they lie in the block's buffer.
+    pub fn runs(&self) -> impl Iterator<Item = Range<usize>> {
+        let [_, inputs] = self.matrix_shape();
         let has_all_columns = self.columns.len() == inputs;
         let columns = self.columns.clone();
         self.rows.iter().flat_map(move |rows| {
@@ -200,13 +205,18 @@ impl DenseParts {
 /// Parts begin at multiples of a cache line.
 const ALIGNMENT: usize = 32;
 
-/// The tables of a whole model, without anything to compute it.
-pub fn tables(architecture: &Architecture) -> Result<Vec<Block>, NetworkError> {
-    blocks(&architecture.transformer, Slice::WHOLE)
+/// The least number that the alignment and `unit` divide.
+fn common_multiple(unit: usize) -> usize {
+    (unit * ALIGNMENT) >> unit.trailing_zeros().min(ALIGNMENT.trailing_zeros())
 }
 
-/// The blocks of a slice of a model, from the embedding to the head.
-pub(crate) fn blocks(model: &Transformer, slice: Slice) -> Result<Vec<Block>, NetworkError> {
+/// The tables of a whole model, without anything to compute it.
+pub fn tables(architecture: &Architecture) -> Result<Vec<Block>, NetworkError> {
+    blocks(&architecture.transformer, &Cut::WHOLE)
+}
+
+/// The blocks of one rank's part of a model, from the embedding to the head.
+pub(crate) fn blocks(model: &Transformer, cut: &Cut) -> Result<Vec<Block>, NetworkError> {
     let names = Names::of(model.family);
     let mut blocks = vec![embedding(model, Plan::new(&names, cut))];
     for (index, layer) in model.layers().enumerate() {

@@ -209,23 +209,8 @@ impl<E: Element> Workspace<E> {
             .check_shape(&shape)
             .expect("the network cuts these micro-batches evenly: Network::check_shape");
         let here = Here::new(&shape, network.part());
-        let model = &network.architecture().transformer;
-        let layers: Vec<Widths> = network.layers(&blocks).map(|layer| layer.widths).collect();
-        let reaches = model.reaches();
-        let stage = Stage {
-            hidden: model.hidden as usize,
-            vocab: model.vocab as usize,
-            layers: &layers,
-            model_layers: network.layer_count(),
-            reaches: reaches.len(),
-            rows: here.rows,
-            in_flight,
-            recompute: shape.recompute,
-            has_gradients: shape.has_gradients,
-            has_embedding: blocks.start == 0,
-            has_head: blocks.end == network.blocks().len(),
-            ranks: network.part().ranks(),
-        };
+        let layers = widths(network, &blocks);
+        let stage = stage(network, &blocks, &layers, in_flight, &shape);
         let bytes = Cell::new(0);
         let make = Make {
             element: &|len| zeros(device, len, &bytes),
@@ -233,9 +218,29 @@ impl<E: Element> Workspace<E> {
             index: &|len| zeros(device, len, &bytes),
         };
         let rooms = Rooms::new(&make, &stage);
+        let reaches = network.architecture().transformer.reaches();
         let (staged, tokens) =
             (Vec::with_capacity(here.rows * network.part().context.degree), vec![0; in_flight]);
         Self { shape, here, blocks, reaches, rooms, tokens, staged, bytes: bytes.get() }
+    }
+
+    /// The bytes that a workspace of some blocks takes.
+    pub fn bytes_of_stage(
+        network: &Network,
+        blocks: Range<usize>,
+        in_flight: usize,
+        shape: &WorkspaceShape,
+    ) -> usize {
+        let layers = widths(network, &blocks);
+        let bytes = Cell::new(0);
+        let add = |len: usize, size: usize| {
+            bytes.set(bytes.get() + len * size);
+            0
+        };
+        let (element, wide) = (|len| add(len, size_of::<E>()), |len| add(len, 4));
+        let make = Make::<usize> { element: &element, wide: &wide, index: &wide };
+        drop(Rooms::new(&make, &stage(network, &blocks, &layers, in_flight, shape)));
+        bytes.get()
     }
 
     pub fn shape(&self) -> WorkspaceShape {
@@ -259,6 +264,35 @@ impl<E: Element> Workspace<E> {
             tokens: &mut self.tokens[micro_batch],
             staged: &mut self.staged,
         }
+    }
+}
+
+fn widths(network: &Network, blocks: &Range<usize>) -> Vec<Widths> {
+    network.layers(blocks).map(|layer| layer.widths).collect()
+}
+
+/// Some blocks of a network as the description of buffers has them.
+fn stage<'a>(
+    network: &Network,
+    blocks: &Range<usize>,
+    layers: &'a [Widths],
+    in_flight: usize,
+    shape: &WorkspaceShape,
+) -> Stage<'a> {
+    let model = &network.architecture().transformer;
+    Stage {
+        hidden: model.hidden as usize,
+        vocab: model.vocab as usize,
+        layers,
+        model_layers: network.layer_count(),
+        reaches: model.reaches().len(),
+        rows: Here::new(shape, network.part()).rows,
+        in_flight,
+        recompute: shape.recompute,
+        has_gradients: shape.has_gradients,
+        has_embedding: blocks.start == 0,
+        has_head: blocks.end == network.blocks().len(),
+        ranks: network.part().ranks(),
     }
 }
 
@@ -340,6 +374,11 @@ impl<E: Element> Room<'_, E> {
     /// their backward passes, stages add up what they have, as the load-balancing loss is one over all layers.
     pub fn expert_shares_mut(&mut self) -> ViewMut<'_, f32> {
         self.batch.given.shares.view_mut()
+    }
+
+    /// The residual stream after a block other than the head.
+    pub fn stream_after(&self, index: usize) -> View<'_, E> {
+        self.stream_before(index + 1).view()
     }
 
     /// The residual stream before a block of the network.
