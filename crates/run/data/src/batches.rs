@@ -12,7 +12,8 @@ use crate::stream::{Sample, Stream};
 pub const IGNORED: u32 = u32::MAX;
 
 /// Which samples a rank takes, in micro-batches. A global batch of `global_batch` samples is one optimizer
-/// step; every rank takes an equal, contiguous share of it, `rows` samples at a time.
+/// step; every rank takes a contiguous share of it, `rows` samples at a time. Where micro-batches do not divide evenly some ranks
+/// have one more than others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Schedule {
     /// The first sample of the first global batch: all that a checkpoint must store about the data.
@@ -31,28 +32,33 @@ impl Schedule {
 
     /// Micro-batches of this rank in an optimizer step.
     pub fn micro_batches(&self) -> u64 {
-        self.global_batch / (self.rows * self.ranks)
+        self.border(self.rank + 1) - self.border(self.rank)
+    }
+
+    /// Micro-batches of the ranks before one.
+    fn border(&self, rank: u64) -> u64 {
+        self.global_batch / self.rows * rank / self.ranks
     }
 
     /// The first sample of the rank's `number`th micro-batch, counted over all steps.
     pub fn first_of(&self, number: u64) -> u64 {
         let (step, within) = (number / self.micro_batches(), number % self.micro_batches());
-        let share = self.global_batch / self.ranks;
-        self.first_sample + step * self.global_batch + self.rank * share + within * self.rows
+        let before = self.border(self.rank) + within;
+        self.first_sample + step * self.global_batch + before * self.rows
     }
 
     fn check(&self) -> Result<(), DataError> {
-        let portion = self.rows.checked_mul(self.ranks).filter(|portion| *portion > 0);
-        let divides = portion.is_some_and(|portion| self.global_batch.is_multiple_of(portion));
-        if divides && self.global_batch > 0 && self.rank < self.ranks {
+        let divides = self.rows > 0 && self.global_batch.is_multiple_of(self.rows);
+        let is_enough = divides && self.ranks > 0 && self.global_batch / self.rows >= self.ranks;
+        if is_enough && self.rank < self.ranks {
             return Ok(());
         }
         Err(DataError::BadChoice {
             what: format!(
-                "a global batch of {} samples does not divide evenly over {} ranks with {} rows at a time (rank {})",
+                "a global batch of {} samples cannot be shared out over {} ranks with {} rows at a time (rank {})",
                 self.global_batch, self.ranks, self.rows, self.rank
             ),
-            remedy: "choose a global batch that is a multiple of ranks times rows",
+            remedy: "choose a global batch that is a multiple of the rows, with at least one micro-batch for each rank",
         })
     }
 }
