@@ -66,5 +66,6 @@ fn record(step: u64) -> StepRecord {
             .with(Part::Optimizer, exposed(0.01)),
         predicted: Some(Breakdown::default().with(Part::Compute, exposed(0.025))),
         seconds: 0.03,
+        ranks: None,
     }
 }

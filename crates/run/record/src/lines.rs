@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use bedplate_breakdown::Breakdown;
 use serde_json::{Map, Value, json};
 
-use crate::{EvaluationRecord, RecordError, StepRecord};
+use crate::{EvaluationRecord, RankTimes, RecordError, StepRecord};
 
 /// A file with a line for each record. Every record is in the file when its method returns.
 pub struct Lines {
@@ -56,7 +56,7 @@ impl Lines {
 
 /// Numbers that JSON does not have, such as the loss of a run that has diverged, are null.
 fn step_object(record: &StepRecord) -> Value {
-    json!({
+    let mut object = json!({
         "kind": "step",
         "step": record.step,
         "tokens": record.tokens,
@@ -69,7 +69,11 @@ fn step_object(record: &StepRecord) -> Value {
         "seconds": record.seconds,
         "measured": seconds_by_part(&record.breakdown),
         "predicted": record.predicted.as_ref().map(seconds_by_part),
-    })
+    });
+    if let Some(RankTimes { slowest, imbalance, communication }) = record.ranks {
+        object["ranks"] = json!({"slowest": slowest, "imbalance": imbalance, "communication": communication});
+    }
+    object
 }
 
 /// Exposed seconds of the parts that took any, and hidden ones under their own name.

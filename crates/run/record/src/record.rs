@@ -24,6 +24,19 @@ pub struct StepRecord {
     pub predicted: Option<Breakdown<Predicted>>,
     /// From the start of the step to its end.
     pub seconds: f64,
+    /// Where several ranks train together.
+    pub ranks: Option<RankTimes>,
+}
+
+/// How the ranks of a run compare in a step.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct RankTimes {
+    /// The rank that was busy longest.
+    pub slowest: u32,
+    /// By how much longer than ranks are on average; 0 where all are alike.
+    pub imbalance: f64,
+    /// Seconds that ranks waited for numbers of others, on average.
+    pub communication: f64,
 }
 
 /// One pass over data that is not trained on.

@@ -130,6 +130,7 @@ fn an_independent_reader_finds_what_was_written() {
         breakdown: Breakdown::default().with(Part::Compute, exposed(1.5)),
         predicted: Some(Breakdown::default().with(Part::Memory, exposed(0.5))),
         seconds: 2.0,
+        ranks: None,
     };
     events.write_step(&record).unwrap();
     let sample = Some("Once upon a time\nthere was ä".to_owned());
