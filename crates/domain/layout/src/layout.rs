@@ -70,24 +70,27 @@ pub enum ComputePrecision {
 
 impl Default for Layout {
     fn default() -> Self {
-        Self {
-            data: 1,
-            tensor: 1,
-            is_sequence_parallel: false,
-            context: 1,
-            pipeline: 1,
-            virtual_stages: 1,
-            expert: 1,
-            expert_tensor: 1,
-            sharding: Sharding::None,
-            micro_batch: 1,
-            recompute: Recompute::None,
-            precision: ComputePrecision::Bf16,
-        }
+        Self::ONE
     }
 }
 
 impl Layout {
+    /// One rank that does everything.
+    pub const ONE: Self = Self {
+        data: 1,
+        tensor: 1,
+        is_sequence_parallel: false,
+        context: 1,
+        pipeline: 1,
+        virtual_stages: 1,
+        expert: 1,
+        expert_tensor: 1,
+        sharding: Sharding::None,
+        micro_batch: 1,
+        recompute: Recompute::None,
+        precision: ComputePrecision::Bf16,
+    };
+
     /// Accelerators used. Saturates; the rules refuse such layouts.
     pub fn world(&self) -> u64 {
         let degrees = [self.data, self.tensor, self.context, self.pipeline];

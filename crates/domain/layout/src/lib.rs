@@ -19,10 +19,12 @@
 
 mod grammar;
 mod layout;
+mod pipeline;
 mod ranks;
 mod rules;
 
 pub use grammar::{PAGES, ParseLayoutError};
 pub use layout::{ComputePrecision, Layout, Recompute, Sharding};
+pub use pipeline::{Direction, Pass, PipelineStage, in_flight};
 pub use ranks::{Coordinates, Dimension, Group, RankMap};
 pub use rules::{Batch, LayoutRefusal};

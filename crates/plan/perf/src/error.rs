@@ -19,9 +19,9 @@ pub enum PerfError {
     #[error("the software {stack} does not train on {on}")]
     UnsupportedStack { stack: &'static str, on: &'static str },
     #[error(
-        "collectives between {ranks} ranks of this host were not measured, so a step on them has no price"
+        "{operation} between {ranks} ranks of this host was not measured, so a step with it has no price"
     )]
-    CollectivesNotMeasured { ranks: u32 },
+    CollectivesNotMeasured { operation: &'static str, ranks: u32 },
     #[error("a host cannot train a model with {what}")]
     UnsupportedModel { what: &'static str },
     #[error("a routing skew of {peak} is not possible")]
@@ -46,8 +46,8 @@ pages! { pub PAGES "plan":
         "On a host without accelerators only this program's own runtime can be priced, and that runtime has no operators for accelerators yet."
         "leave out --stack to choose what the cluster can run"
     COLLECTIVES_NOT_MEASURED "collectives-not-measured" User
-        "On `host:N` the host is shared by N ranks, which add up their gradients in its memory. How long that takes comes from the table that `bedplate bench comm` measures, and the catalog has none for this number of ranks."
-        "run `bedplate bench machine`, then `bedplate bench comm --ranks N --save`; or plan for one rank: `--cluster host:1`"
+        "On `host:N` the host is shared by N ranks, which exchange numbers in its memory. How long that takes comes from the table that `bedplate bench comm` measures, and the catalog has none of this operation for this number of ranks."
+        "run `bedplate bench machine`, then `bedplate bench comm --ranks N --save` for the ranks of every group; or plan for one rank: `--cluster host:1`"
     UNSUPPORTED_MODEL "unsupported-model" User
         "The model has a part that this program's own runtime, which trains on hosts, has no operator for."
         "choose another model, or a cluster of accelerators"

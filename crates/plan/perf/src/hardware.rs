@@ -3,11 +3,11 @@
 //! Rates are per GPU and one way, in FLOP/s and bytes/s. Everything that the catalog or the topology may
 //! not know is resolved here once, so that the inner model is arithmetic on plain numbers.
 
-use bedplate_catalog::{Accelerator, Catalog, CollectiveCurve, CollectiveTimes, MeasuredRates};
+use bedplate_catalog::{Accelerator, Catalog, MeasuredRates};
 use bedplate_layout::ComputePrecision;
 use bedplate_topology::{Cluster, GpuId, NodeId, NodeKind};
 
-use crate::PerfError;
+use crate::{LocalCollectives, PerfError};
 
 /// One GPU, its neighbours and its network.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -38,8 +38,8 @@ pub struct Hardware {
     pub host_link: f64,
     /// What was measured on a host.
     pub measured: Option<MeasuredRates>,
-    /// All-reduce between the ranks of a host, where there are several.
-    pub all_reduce: Option<CollectiveCurve>,
+    /// Between the ranks of a host, where there are several.
+    pub collectives: LocalCollectives,
 }
 
 /// Chips whose kernels reach similar shares of their peaks.
@@ -109,10 +109,8 @@ impl Hardware {
     }
 
     /// A host as its ranks see it: each has an equal part of its cores, memory and rates, and they meet in its memory.
-    fn among_local_ranks(self, entry: Option<&Accelerator>) -> Self {
+    pub(crate) fn among_local_ranks(self, entry: Option<&Accelerator>) -> Self {
         let share = 1.0 / f64::from(self.gpus);
-        let is_it = |times: &&CollectiveTimes| times.operation == "all_reduce" && times.ranks == self.gpus;
-        let times = entry.and_then(|entry| entry.collectives.iter().find(is_it));
         Self {
             domain: self.gpus,
             peak_fp32: self.peak_fp32 * share,
@@ -122,7 +120,8 @@ impl Hardware {
             memory_bandwidth: self.memory_bandwidth * share,
             memory: self.memory * share,
             measured: self.measured.map(|rates| rates.for_share(share)),
-            all_reduce: times.map(|times| times.curve),
+            collectives: entry
+                .map_or(self.collectives, |entry| LocalCollectives::of(&entry.collectives, self.gpus)),
             ..self
         }
     }
@@ -211,7 +210,7 @@ impl Hardware {
             network: Network::Rdma,
             host_link,
             measured,
-            all_reduce: None,
+            collectives: LocalCollectives::default(),
         })
     }
 
@@ -233,7 +232,7 @@ impl Hardware {
             gpus: self.gpus.min(other.gpus),
             generation: slower.generation,
             measured: slower.measured,
-            all_reduce: slower.all_reduce,
+            collectives: slower.collectives,
             peak_fp32: self.peak_fp32.min(other.peak_fp32),
             has_fp8: self.has_fp8 && other.has_fp8,
             has_fp4: self.has_fp4 && other.has_fp4,

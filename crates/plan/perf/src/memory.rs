@@ -119,7 +119,7 @@ impl Problem {
     /// Memory of the heavier of the first and the last stage. About fifty flops.
     pub fn memory(&self, costs: &LayerCosts, grid: &Grid) -> Memory {
         if let Some(host) = &self.host {
-            return host.memory(&costs.key);
+            return host.memory(&costs.key, grid, self.micro_batches(costs, grid));
         }
         let first = self.stage_memory(costs, grid, Stage::First);
         if grid.pipeline == 1 {

@@ -139,8 +139,10 @@ impl Problem {
         if let Some(refusal) = layout.refusals_without_model(None).first() {
             return Err(impossible(refusal.to_string()));
         }
-        if self.host.is_some() && !is_plain_data_parallel(layout) {
-            return Err(impossible("ranks of a host divide the batch and nothing else".to_owned()));
+        let missing =
+            self.host.as_ref().and_then(|host| host.unmeasured(&LayerKey::of(layout), &Grid::of(layout)));
+        if let Some((operation, ranks)) = missing {
+            return Err(PerfError::CollectivesNotMeasured { operation: operation.name(), ranks });
         }
         let ranks = u64::from(layout.data) * u64::from(layout.micro_batch);
         if ranks > self.workload.global_batch {
@@ -154,11 +156,6 @@ impl Problem {
         }
         Ok(())
     }
-}
-
-fn is_plain_data_parallel(layout: &Layout) -> bool {
-    let degrees = [layout.tensor, layout.context, layout.pipeline, layout.expert, layout.expert_tensor];
-    degrees == [1; 5] && layout.sharding == Sharding::None
 }
 
 const FORMATS: [(&str, ComputePrecision); 5] = [

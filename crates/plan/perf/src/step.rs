@@ -166,16 +166,15 @@ impl Problem {
         clock
     }
 
-    /// One process: all micro-batches through all layers, then the update.
+    /// A host that trains by itself, in one process or on ranks that share it.
     fn time_on_host(&self, host: &Host, costs: &LayerCosts, grid: &Grid) -> Clock {
-        let micro_batches = self.micro_batches(costs, grid);
-        let each = self.layers * micro_batches;
-        let update = host.update(&costs.key);
+        let time = host.time(costs, grid, self.micro_batches(costs, grid));
         Clock {
-            compute: each * costs.compute.both() + micro_batches * costs.head_compute + update.compute,
-            memory: each * costs.memory.both() + micro_batches * costs.head_memory + update.memory,
-            optimizer: update.optimizer,
-            up: update.scale_up,
+            compute: time.compute,
+            memory: time.memory,
+            up: time.scale_up,
+            bubble: time.bubble,
+            optimizer: time.optimizer,
             ..Clock::default()
         }
     }

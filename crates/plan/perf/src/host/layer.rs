@@ -1,6 +1,6 @@
 //! A layer's operators, in the order in which the runtime calls them.
 
-use bedplate_transformer::workspace::Widths;
+use bedplate_transformer::workspace::{Ranks, Widths};
 
 use super::operators::{Linear, Operators, Stream, Work};
 
@@ -17,9 +17,13 @@ pub(super) struct LayerWork {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Place<'a> {
     pub(super) operators: &'a Operators,
+    /// Tokens that a rank computes layers of.
     pub(super) rows: f64,
+    /// Those whose residual stream it has.
+    pub(super) own_rows: f64,
     pub(super) hidden: usize,
     pub(super) is_rotary: bool,
+    pub(super) ranks: Ranks,
     /// Bytes of all activations, among which those of a layer lie until its backward pass.
     pub(super) held: f64,
 }
@@ -27,10 +31,28 @@ pub(super) struct Place<'a> {
 impl Place<'_> {
     pub(super) fn layer(&self, widths: &Widths, keys: f64) -> LayerWork {
         LayerWork {
-            forward: self.attention_forward(widths, keys) + self.mlp_forward(widths),
-            backward: self.attention_backward(widths, keys) + self.mlp_backward(widths),
+            forward: self.attention_forward(widths, keys) + self.mlp_forward(widths) + self.sums(2.0),
+            backward: self.attention_backward(widths, keys) + self.mlp_backward(widths) + self.sums(1.0),
             cheap: self.norm() * 2.0 + self.recompute_mlp(widths),
         }
+    }
+
+    /// What tensor ranks have added up, twice: read in fp32, with `streams` streams read or written.
+    fn sums(&self, streams: f64) -> Work {
+        if self.ranks.tensor == 1 {
+            return Work::default();
+        }
+        let bytes = self.own_rows * self.hidden as f64 * (super::WIDE + streams * self.operators.element);
+        self.operators.stream(Stream { fresh: bytes, kept: 0.0 }, self.held) * 2.0
+    }
+
+    /// Attention over the keys of each context rank in turn, added up in fp32.
+    fn ring(&self, widths: &Widths) -> Work {
+        if self.ranks.context == 1 {
+            return Work::default();
+        }
+        let bytes = self.rows * widths.attended as f64 * (self.operators.element + 2.0 * super::WIDE);
+        self.operators.stream(Stream { fresh: bytes, kept: 0.0 }, self.held) * self.ranks.context as f64
     }
 
     fn attention_forward(&self, widths: &Widths, keys: f64) -> Work {
@@ -44,7 +66,9 @@ impl Place<'_> {
         } else {
             work += self.operators.product(self.linear(widths.qkv, self.hidden));
         }
-        work + self.rotation(widths) + self.operators.attention(self.rows * widths.attended as f64, keys)
+        work + self.rotation(widths)
+            + self.operators.attention(self.rows * widths.attended as f64, keys)
+            + self.ring(widths)
     }
 
     fn attention_backward(&self, widths: &Widths, keys: f64) -> Work {
@@ -64,7 +88,7 @@ impl Place<'_> {
             return self.norm() + self.dense_forward(widths);
         }
         let (choices, hidden) = (widths.choices, self.hidden);
-        let [up, down] = expert_linears(widths, self.rows);
+        let [up, down] = expert_linears(widths, self.rows, self.ranks.experts);
         let mut work = self.norm()
             + self.stream(2 * hidden, 0)
             + self.operators.product(self.linear(widths.experts, hidden))
@@ -94,7 +118,7 @@ impl Place<'_> {
             return self.norm_backward() + self.dense_backward(widths);
         }
         let (choices, hidden) = (widths.choices, self.hidden);
-        let [up, down] = expert_linears(widths, self.rows);
+        let [up, down] = expert_linears(widths, self.rows, self.ranks.experts);
         let mut work = self.norm_backward()
             + self.stream((choices + 1) * hidden, choices * hidden)
             + self.both_gradients(down)
@@ -139,12 +163,16 @@ impl Place<'_> {
     }
 
     pub(super) fn norm(&self) -> Work {
-        self.stream(2 * self.hidden, 0)
+        self.of_own_rows().stream(2 * self.hidden, 0)
+    }
+
+    fn of_own_rows(&self) -> Self {
+        Self { rows: self.own_rows, ..*self }
     }
 
     /// Reads the gradient and what was normed, and adds to the gradient of the stream.
     fn norm_backward(&self) -> Work {
-        self.stream(3 * self.hidden, self.hidden)
+        self.of_own_rows().stream(3 * self.hidden, self.hidden)
     }
 
     fn activation(&self, widths: &Widths) -> Work {
@@ -178,10 +206,11 @@ impl Place<'_> {
 }
 
 /// The products of all experts over the rows of a micro-batch: gate and up, and down.
-pub(super) fn expert_linears(widths: &Widths, rows: f64) -> [Linear; 2] {
+pub(super) fn expert_linears(widths: &Widths, rows: f64, ranks: usize) -> [Linear; 2] {
     let (expert, hidden) = (widths.expert as f64, widths.hidden as f64);
     let slots = rows * widths.choices as f64;
-    let rows = (slots / widths.experts as f64).max(1.0);
+    // Ranks that share the experts send each other as many slots as they have.
+    let rows = (slots * ranks as f64 / widths.experts as f64).max(1.0);
     let groups = slots / rows;
     [
         Linear { rows, outputs: 2.0 * expert, inputs: hidden, groups },

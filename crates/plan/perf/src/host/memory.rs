@@ -1,94 +1,186 @@
-//! What training on a host allocates: weights and their state, and the runtime's workspace buffer by buffer.
+//! What training on a host allocates on a rank: weights and their state, and the runtime's workspace buffer by buffer.
 
 use std::cell::Cell;
 
-use bedplate_layout::Recompute;
-use bedplate_transformer::workspace::{self, Make, Ranks, Rooms, Stage};
+use bedplate_layout::{PipelineStage, Recompute, Sharding, in_flight};
+use bedplate_transformer::workspace::{self, Make, Rooms, Stage, Widths};
 use bedplate_units::Bytes;
 
+use super::part::{self, Block, Blocks, Sharers, splits_gradients, splits_weights};
 use super::{Host, WIDE, element_bytes};
-use crate::{LayerKey, Memory};
+use crate::{Grid, LayerKey, Memory};
 
 /// Bytes of the workspace.
+#[derive(Debug, Clone, Copy, Default)]
 pub(super) struct Buffers {
     pub(super) activations: f64,
     logits: f64,
+    panels: f64,
+}
+
+/// Numbers that a rank holds of the blocks of its stage.
+struct Sizes {
+    all: f64,
+    /// What it owns of them: all, or its share.
+    owned: f64,
+    /// Split blocks that are here at once, and this rank's shares of as many.
+    gathered: f64,
+    parts: f64,
+}
+
+impl Sizes {
+    fn of(blocks: &[Block], [dense, expert]: [Sharers; 2]) -> Self {
+        let share =
+            |block: &Block| block.dense / f64::from(dense.split) + block.expert / f64::from(expert.split);
+        let mut lengths: Vec<(f64, f64)> =
+            blocks.iter().map(|block| (block.numbers(), share(block))).collect();
+        lengths.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // One is computed while the next one of its size comes.
+        let at_once = |of: fn(&(f64, f64)) -> f64| {
+            let same = lengths.chunk_by(|a, b| a.0 == b.0);
+            same.map(|same| of(&same[0]) * same.len().min(2) as f64).sum::<f64>()
+        };
+        Self {
+            all: lengths.iter().map(|length| length.0).sum(),
+            owned: blocks.iter().map(share).sum(),
+            gathered: at_once(|length| length.0),
+            parts: at_once(|length| length.1),
+        }
+    }
 }
 
 impl Host {
-    pub(crate) fn memory(&self, key: &LayerKey) -> Memory {
+    /// Of the rank that needs most.
+    pub(crate) fn memory(&self, key: &LayerKey, grid: &Grid, micro_batches: f64) -> Memory {
+        let (widths, blocks) = (part::widths(&self.model, key.tensor), Blocks::of(&self.model, key));
+        let of = |stage| self.stage_memory(key, grid, &widths, &blocks.of_stage(stage), stage, micro_batches);
+        let largest = part::stages(grid).map(of).max_by(|a, b| a.total().get().total_cmp(&b.total().get()));
+        largest.expect("a layout has a stage")
+    }
+
+    fn stage_memory(
+        &self,
+        key: &LayerKey,
+        grid: &Grid,
+        widths: &[Widths],
+        blocks: &[Block],
+        stage: PipelineStage,
+        micro_batches: f64,
+    ) -> Memory {
         let element = element_bytes(key.precision);
-        let (state, buffers) = (self.state(element), self.buffers(key));
+        let sizes = Sizes::of(blocks, part::sharers(key, grid));
+        let state = self.state(element, grid.sharding, &sizes, key);
+        let buffers = self.stage_buffers(key, widths, stage, micro_batches);
         Memory {
-            weights: Bytes::new(self.parameters * element),
+            weights: Bytes::new(state.weights),
             gradients: Bytes::new(state.gradients),
             optimizer: Bytes::new(state.optimizer),
             activations: Bytes::new(buffers.activations),
             logits: Bytes::new(buffers.logits),
-            communication: Bytes::ZERO,
-            workspace: Bytes::new(PROGRAM + element * workspace::packed(&self.stage(key))),
+            communication: Bytes::new(state.gathered),
+            workspace: Bytes::new(PROGRAM + element * buffers.panels),
         }
     }
 
+    /// Tokens of a micro-batch that a rank has.
     pub(super) fn rows(&self, key: &LayerKey) -> usize {
-        key.micro_batch as usize * self.sequence
+        key.micro_batch as usize * self.sequence / key.context as usize
     }
 
-    fn stage(&self, key: &LayerKey) -> Stage<'_> {
-        Stage {
-            hidden: self.hidden,
-            vocab: self.vocab,
-            layers: &self.widths,
-            model_layers: self.widths.len(),
-            reaches: self.reaches,
-            rows: self.rows(key),
-            in_flight: 1,
-            recompute: match key.recompute {
-                Recompute::None => workspace::Recompute::None,
-                // What the runtime has between all and nothing.
-                Recompute::Selective => workspace::Recompute::Cheap,
-                Recompute::Full => workspace::Recompute::Full,
-            },
-            has_gradients: true,
-            has_embedding: true,
-            has_head: true,
-            ranks: Ranks::ONE,
+    /// The buffers of all chunks of a stage.
+    fn stage_buffers(
+        &self,
+        key: &LayerKey,
+        widths: &[Widths],
+        at: PipelineStage,
+        micro_batches: f64,
+    ) -> Buffers {
+        let passes = at.passes(micro_batches.ceil() as usize);
+        let mut all = Buffers::default();
+        for chunk in 0..at.chunks {
+            let blocks = at.blocks(chunk, widths.len());
+            let layers = &widths[blocks.start.max(1) - 1..(blocks.end - 1).min(widths.len())];
+            let stage = Stage {
+                hidden: self.hidden,
+                vocab: self.vocab,
+                layers,
+                model_layers: widths.len(),
+                reaches: self.reaches,
+                rows: self.rows(key),
+                in_flight: in_flight(&passes, chunk),
+                recompute: match key.recompute {
+                    Recompute::None => workspace::Recompute::None,
+                    // What the runtime has between all and nothing.
+                    Recompute::Selective => workspace::Recompute::Cheap,
+                    Recompute::Full => workspace::Recompute::Full,
+                },
+                has_gradients: true,
+                has_embedding: at.is_first(chunk),
+                has_head: at.is_last(chunk),
+                ranks: part::ranks(key),
+            };
+            let buffers = buffers(&stage, element_bytes(key.precision) as usize);
+            all.activations += buffers.activations;
+            all.logits += buffers.logits;
+            all.panels = all.panels.max(buffers.panels);
         }
+        all
     }
 
-    pub(super) fn buffers(&self, key: &LayerKey) -> Buffers {
-        let (total, element) = (Cell::new(0), element_bytes(key.precision) as usize);
-        let add = |bytes: usize| {
-            total.set(total.get() + bytes);
-            bytes
-        };
-        let wide = |len| add(WIDE as usize * len);
-        let make = Make::<usize> { element: &|len| add(element * len), wide: &wide, index: &wide };
-        let logits = Rooms::new(&make, &self.stage(key)).shared.head.map_or(0, |head| head.logits);
-        Buffers { activations: (total.get() - logits) as f64, logits: logits as f64 }
+    /// Of a rank that has all layers, among which those of one layer lie until its backward pass.
+    pub(super) fn held(&self, key: &LayerKey, widths: &[Widths]) -> f64 {
+        let whole = PipelineStage { stage: 0, stages: 1, chunks: 1 };
+        self.stage_buffers(key, widths, whole, 1.0).activations
     }
 
-    /// Gradients and what the optimizer keeps beside the weights to compute with.
-    fn state(&self, element: f64) -> State {
+    /// Weights, gradients and what the optimizer keeps.
+    fn state(&self, element: f64, sharding: Sharding, sizes: &Sizes, key: &LayerKey) -> State {
+        let Sizes { all, owned, gathered, parts } = *sizes;
+        let (is_split, has_split_gradients) = (splits_weights(sharding), splits_gradients(sharding));
+        let weights = element * if is_split { owned } else { all };
+        let coming = if is_split { element * gathered } else { 0.0 };
+        if let Some(adapters) = &self.adapters {
+            let trained = adapters.parameters / f64::from(key.tensor);
+            // The weights before adaptation stay beside the merged ones, unless those come and go.
+            let frozen = if is_split { 0.0 } else { element * all };
+            let largest = adapters.largest_block.min(all);
+            return State {
+                weights,
+                gradients: (trained + largest) * WIDE,
+                optimizer: frozen + trained * (WIDE + self.moments),
+                gathered: coming,
+            };
+        }
         // In fp32 the weights to compute with are the master weights.
-        let master = if element < WIDE { self.parameters * WIDE } else { 0.0 };
-        match &self.adapters {
-            None => State {
-                gradients: self.parameters * WIDE,
-                optimizer: master + self.parameters * self.moments,
-            },
-            // The weights before adaptation stay beside the merged ones.
-            Some(adapters) => State {
-                gradients: (adapters.parameters + adapters.largest_block) * WIDE,
-                optimizer: master + self.parameters * element + adapters.parameters * (WIDE + self.moments),
-            },
+        let master = if element < WIDE { WIDE } else { 0.0 };
+        State {
+            weights,
+            gradients: WIDE * if has_split_gradients { owned } else { all },
+            optimizer: (master + self.moments) * owned,
+            gathered: coming + if has_split_gradients { WIDE * (gathered + parts) } else { 0.0 },
         }
     }
 }
 
+fn buffers(stage: &Stage<'_>, element: usize) -> Buffers {
+    let total = Cell::new(0);
+    let add = |bytes: usize| {
+        total.set(total.get() + bytes);
+        bytes
+    };
+    let wide = |len| add(WIDE as usize * len);
+    let make = Make::<usize> { element: &|len| add(element * len), wide: &wide, index: &wide };
+    let logits = Rooms::new(&make, stage).shared.head.map_or(0, |head| head.logits);
+    let activations = (total.get() - logits) as f64;
+    Buffers { activations, logits: logits as f64, panels: workspace::packed(stage) }
+}
+
 struct State {
+    weights: f64,
     gradients: f64,
     optimizer: f64,
+    /// Split weights and gradients on their way.
+    gathered: f64,
 }
 
 /// Code, stacks of threads, batches that wait.

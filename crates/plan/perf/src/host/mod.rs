@@ -1,22 +1,24 @@
 //! A host that trains by itself, with this program's own runtime.
 //!
 //! Nothing here is fitted: rates are those that `bedplate bench machine` measured on the host, work is counted operator by
-//! operator as `run/network` calls them, and memory is added up from the description that `run/network` allocates by. The only layouts are data-parallel
-//! ones: each rank has its share of the host, holds the whole model and computes micro-batch after micro-batch; then the ranks add
-//! up their gradients, in the time that `bedplate bench comm` measured.
+//! operator as `run/network` calls them, and memory is added up from the description that `run/network` allocates by. Each of several
+//! ranks has its share of the host; what they exchange takes the time that `bedplate bench comm` measured.
 
 mod adapters;
+mod collectives;
+mod exchange;
 mod layer;
 mod memory;
 mod operators;
+mod part;
 mod run;
 mod step;
 
-pub use run::{HostRun, predict_on_host};
+pub use collectives::{Collective, LocalCollectives};
+pub use run::{HostRun, memory_on_host, predict_on_host};
 
-use bedplate_catalog::{CollectiveCurve, MeasuredRates};
+use bedplate_catalog::MeasuredRates;
 use bedplate_layout::ComputePrecision;
-use bedplate_transformer::workspace::Widths;
 use bedplate_transformer::{Attention, Positions, Reach, Transformer};
 
 use crate::{Generation, Hardware, PerfError, Stack, Task, Workload};
@@ -26,32 +28,21 @@ use operators::Operators;
 /// A model on a host, as plain numbers.
 #[derive(Debug, Clone)]
 pub(crate) struct Host {
+    model: Transformer,
+    /// Of one rank.
     rates: MeasuredRates,
     hidden: usize,
     vocab: usize,
     sequence: usize,
-    /// Of each layer, from first to last.
-    widths: Vec<Widths>,
-    /// Each kind of layer with how many there are of it.
-    kinds: Vec<Kind>,
     /// Distinct reaches of the layers.
     reaches: usize,
     positions: Positions,
-    parameters: f64,
     /// Bytes that the optimizer keeps per trainable parameter.
     moments: f64,
     /// Where only adapters are trained.
     adapters: Option<Adapters>,
-    /// Between several ranks.
-    all_reduce: Option<CollectiveCurve>,
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Kind {
-    count: f64,
-    widths: Widths,
-    /// Keys that a query sees, on average.
-    keys: f64,
+    ranks: f64,
+    collectives: LocalCollectives,
 }
 
 impl Host {
@@ -70,37 +61,36 @@ impl Host {
         if workload.stack != Stack::Bedplate {
             return Err(PerfError::UnsupportedStack { stack: workload.stack.name(), on: "a host" });
         }
-        if hardware.gpus > 1 && hardware.all_reduce.is_none() {
-            return Err(PerfError::CollectivesNotMeasured { ranks: hardware.gpus });
+        if hardware.gpus > 1 && !hardware.collectives.has(Collective::AllReduce, hardware.gpus) {
+            let operation = Collective::AllReduce.name();
+            return Err(PerfError::CollectivesNotMeasured { operation, ranks: hardware.gpus });
         }
         if model.runs.iter().any(|run| matches!(run.layer.attention, Attention::Latent(_))) {
             return Err(PerfError::UnsupportedModel { what: "latent attention" });
         }
-        Ok(Some(Self { all_reduce: hardware.all_reduce, ..Self::new(model, rates, workload) }))
+        Ok(Some(Self {
+            ranks: f64::from(hardware.gpus),
+            collectives: hardware.collectives,
+            ..Self::new(model, rates, workload)
+        }))
     }
 
     fn new(model: &Transformer, rates: MeasuredRates, workload: &Workload) -> Self {
-        let kinds = model.layer_kinds().into_iter().map(|run| Kind {
-            count: run.count as f64,
-            widths: Widths::of(model.hidden, &run.layer),
-            keys: mean_keys(run.layer.reach, workload.sequence),
-        });
         Self {
+            model: model.clone(),
             rates,
             hidden: model.hidden as usize,
             vocab: model.vocab as usize,
             sequence: workload.sequence as usize,
-            widths: model.layers().map(|layer| Widths::of(model.hidden, layer)).collect(),
-            kinds: kinds.collect(),
             reaches: model.reaches().len(),
             positions: model.positions,
-            parameters: model.parameters().total as f64,
             moments: workload.optimizer.bytes_per_parameter(),
             adapters: match workload.task {
                 Task::Lora { rank } => Some(Adapters::of(model, rank)),
                 Task::Pretrain | Task::FineTune => None,
             },
-            all_reduce: None,
+            ranks: 1.0,
+            collectives: LocalCollectives::default(),
         }
     }
 

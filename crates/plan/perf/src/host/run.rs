@@ -1,12 +1,14 @@
 //! The question of `bedplate train`: how long will a step of this run take on this host?
 
-use bedplate_catalog::{Accelerator, Catalog};
+use bedplate_catalog::{Accelerator, Catalog, MeasuredRates};
 use bedplate_layout::{ComputePrecision, Layout, Recompute};
 use bedplate_transformer::Transformer;
+use bedplate_units::{Bandwidth, Bytes, Seconds};
 
-use crate::{Constants, Hardware, PerfError, Stack, Step, Task, Workload, predict};
+use super::Host;
+use crate::{Constants, Grid, Hardware, LayerKey, Memory, PerfError, Stack, Step, Task, Workload, predict};
 
-/// A training run in one process.
+/// A training run on a host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HostRun {
     /// Tokens per sequence.
@@ -18,24 +20,52 @@ pub struct HostRun {
     pub precision: ComputePrecision,
     pub recompute: Recompute,
     pub task: Task,
+    /// How its ranks share the work; what is computed at once, and how, is above.
+    pub layout: Layout,
 }
 
-/// Time and memory of one step of a run on a host, as [`predict`] gives them for its only layout.
-pub fn predict_on_host(model: &Transformer, host: &Accelerator, run: &HostRun) -> Result<Step, PerfError> {
-    // A host has no links, so the catalog is not needed.
-    let hardware = Hardware::from_accelerator(host, &Catalog::default())?;
-    let workload = Workload {
+/// What the rank that needs most holds, which does not depend on how fast a host is.
+pub fn memory_on_host(model: &Transformer, run: &HostRun) -> Memory {
+    let one = Bandwidth::new(1.0);
+    let rates = MeasuredRates {
+        threads: 1,
+        fp32: None,
+        bf16: None,
+        copy: one,
+        cache: Bytes::ZERO,
+        losses: one,
+        optimizer: one,
+        operator: Seconds::ZERO,
+    };
+    let (layout, workload) = (layout(run), workload(run));
+    let at_once = f64::from(layout.data) * f64::from(layout.micro_batch);
+    let micro_batches = (run.global_batch as f64 / at_once).max(1.0);
+    Host::new(model, rates, &workload).memory(&LayerKey::of(&layout), &Grid::of(&layout), micro_batches)
+}
+
+fn workload(run: &HostRun) -> Workload {
+    Workload {
         sequence: run.sequence,
         global_batch: run.global_batch,
         task: run.task,
         stack: Stack::Bedplate,
         ..Workload::default()
+    }
+}
+
+fn layout(run: &HostRun) -> Layout {
+    Layout { micro_batch: run.micro_batch, precision: run.precision, recompute: run.recompute, ..run.layout }
+}
+
+/// Time and memory of one step of a run on a host, as [`predict`] gives them for its layout.
+pub fn predict_on_host(model: &Transformer, host: &Accelerator, run: &HostRun) -> Result<Step, PerfError> {
+    // A host has no links, so the catalog is not needed.
+    let gpus = u32::try_from(run.layout.world()).unwrap_or(u32::MAX);
+    let alone = Hardware::from_accelerator(host, &Catalog::default())?;
+    let hardware = match gpus {
+        1 => alone,
+        _ => Hardware { gpus, ..alone }.among_local_ranks(Some(host)),
     };
-    let layout = Layout {
-        micro_batch: run.micro_batch,
-        precision: run.precision,
-        recompute: run.recompute,
-        ..Layout::default()
-    };
+    let (layout, workload) = (layout(run), workload(run));
     predict(model, &hardware, &layout, &workload, &Constants::builtin())
 }
