@@ -7,17 +7,21 @@
 //! An embedding is a matrix like any other here, its rows being outputs; PEFT keeps the adapters of embeddings transposed and under
 //! other names, and so do the files.
 
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::path::Path;
 
+use bedplate_comm::{CommError, Reduction};
 use bedplate_kernels::{AdamW, Buffer, Device, Element, Matrix, Put, ViewMut};
 use bedplate_network::{Format, Kind, Network, Region, SafetensorsFile, Tensor, Weights, write_tensors};
-use bedplate_random::{Random, STEP};
+use bedplate_random::{STEP, fraction, mix, nth};
 use bedplate_transformer::Family;
 use serde_json::json;
 
-use crate::parameters::{Parameters, Trained};
+use crate::ranks::Ranks;
+use crate::store::Store;
+use crate::trained::Trained;
 use crate::{AdapterConfig, TrainError};
 
 pub const ADAPTER_FILE: &str = "adapter_model.safetensors";
@@ -30,15 +34,15 @@ pub struct Adapters<E: Element> {
     /// Files hold the transposed matrices of the model.
     is_transposed: bool,
     entries: Vec<Entry>,
-    /// The weights before adaptation.
-    base: Weights<E>,
+    /// The weights before adaptation; absent where they are gathered anew for each use.
+    base: Option<Weights<E>>,
     pub(crate) values: Buffer<f32>,
     pub(crate) gradient: Buffer<f32>,
     pub(crate) first: Buffer<f32>,
     pub(crate) second: Buffer<f32>,
     /// The gradient of one block's weights at a time.
     block_gradient: Buffer<f32>,
-    scaled: Buffer<f32>,
+    scaled: RefCell<Buffer<f32>>,
 }
 
 /// One adapted matrix of `outputs x inputs`.
@@ -55,25 +59,84 @@ struct Entry {
     a: Range<usize>,
     /// `outputs x rank`, right behind.
     b: Range<usize>,
+    /// Whether the gradient of `A` on a tensor rank is a share of the whole, and whether all these ranks have the same `A`.
+    a_sharing: Sharing,
+    b_sharing: Sharing,
+    places: Places,
+    is_expert: bool,
+}
+
+/// Where a matrix lies in the whole.
+struct Places {
+    /// The outputs that are here; several runs where a matrix has several sections.
+    outputs: Vec<Range<usize>>,
+    inputs: Range<usize>,
+    whole: [usize; 2],
+}
+
+/// How tensor ranks have one of an adapter's matrices.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sharing {
+    /// Each has a part of its own.
+    Cut,
+    /// All have the same, with the same gradient.
+    Same,
+    /// All have the same, each with a share of the gradient.
+    Partial,
+}
+
+impl Sharing {
+    /// Of `A` and of `B`: where outputs are cut, `B` is, and each rank has a share of the gradient of `A`; where inputs are, the
+    /// other way round.
+    fn of(tensor: &Tensor) -> [Self; 2] {
+        let ([outputs, inputs], [all_outputs, all_inputs]) = (tensor.size(), tensor.matrix_shape());
+        match (outputs < all_outputs, inputs < all_inputs) {
+            (true, _) => [Sharing::Partial, Sharing::Cut],
+            (_, true) => [Sharing::Cut, Sharing::Partial],
+            _ if tensor.is_partial => [Sharing::Partial; 2],
+            _ => [Sharing::Same; 2],
+        }
+    }
+}
+
+/// Has a block's weights here to compute with, and the next ones on their way.
+pub(crate) fn enter<E: Trained>(
+    device: &Device,
+    network: &Network,
+    store: &mut Store<E>,
+    adapters: Option<&Adapters<E>>,
+    ranks: &Ranks,
+    block: usize,
+    next: Option<usize>,
+) -> Result<(), CommError> {
+    let is_new = store.need(device, network, ranks, block);
+    if let Some(next) = next {
+        store.prefetch(device, network, ranks, next);
+    }
+    ranks.check()?;
+    if let Some(adapters) = adapters.filter(|_| is_new) {
+        adapters.add_to(device, block, store.working_mut());
+    }
+    Ok(())
 }
 
 impl<E: Trained> Adapters<E> {
     /// Adapters for the weights as they are: `A` random from the seed, `B` zero, so that nothing changes at first.
-    pub fn new(
+    pub(crate) fn new(
         network: &Network,
         device: &Device,
         config: &AdapterConfig,
         seed: u64,
-        parameters: &Parameters,
+        store: &Store<E>,
     ) -> Result<Self, TrainError> {
-        let entries = entries(network, config)?;
+        let is_here = |block: usize| store.owned().iter().any(|owned| owned.block == block);
+        let entries = entries(network, config, &is_here)?;
         let (len, widest) = count(&entries);
         let largest = network.blocks().iter().map(|block| block.len).max().unwrap_or(0);
-        let mut base = Weights::zeros(device, network);
-        base.convert_from(device, parameters.master());
+        let base = store.copy_of_whole(device, network);
         let mut values = device.zeros(len);
-        for (index, entry) in entries.iter().enumerate() {
-            device.write(values.range_mut(entry.a.clone()), &draw(seed, index as u64, entry));
+        for entry in &entries {
+            device.write(values.range_mut(entry.a.clone()), &entry.first_a(network, config.rank, seed));
         }
         Ok(Self {
             config: config.clone(),
@@ -85,7 +148,7 @@ impl<E: Trained> Adapters<E> {
             first: device.zeros(len),
             second: device.zeros(len),
             block_gradient: device.zeros(largest),
-            scaled: device.zeros(widest),
+            scaled: RefCell::new(device.zeros(widest)),
             entries,
         })
     }
@@ -100,12 +163,12 @@ impl<E: Trained> Adapters<E> {
     }
 
     pub fn bytes(&self) -> usize {
-        let own =
-            [&self.values, &self.gradient, &self.first, &self.second, &self.block_gradient, &self.scaled];
-        own.map(Buffer::bytes).iter().sum::<usize>() + self.base.bytes()
+        let scaled = self.scaled.borrow();
+        let own = [&self.values, &self.gradient, &self.first, &self.second, &self.block_gradient, &*scaled];
+        own.map(Buffer::bytes).iter().sum::<usize>() + self.base.as_ref().map_or(0, Weights::bytes)
     }
 
-    /// The trained numbers, and their first and second moments.
+    /// Values and moments.
     pub(crate) fn parts(&self) -> [&Buffer<f32>; 3] {
         [&self.values, &self.first, &self.second]
     }
@@ -114,10 +177,21 @@ impl<E: Trained> Adapters<E> {
         [&mut self.values, &mut self.first, &mut self.second]
     }
 
-    /// The matrices of the adapters, each with where it lies in their buffers.
-    pub(crate) fn regions(&self) -> Vec<(Region, Range<usize>)> {
-        let matrix = |part: Part| (Region::whole(part.name, part.shape), part.range);
-        self.entries.iter().flat_map(|entry| entry.parts(self.config.rank)).map(matrix).collect()
+    /// The matrices of the adapters that this rank holds, each with where it lies in their buffers. With `given`, without those that
+    /// another rank gives to a checkpoint.
+    pub(crate) fn regions(&self, ranks: &Ranks, given: bool) -> Vec<(Region, Range<usize>)> {
+        let rank = self.config.rank;
+        let mut regions = Vec::new();
+        for entry in &self.entries {
+            let is_first = ranks.sharers(entry.is_expert).is_first();
+            for part in entry.parts(rank) {
+                let sharing = if part.range == entry.a { entry.a_sharing } else { entry.b_sharing };
+                if !given || is_first && (sharing == Sharing::Cut || ranks.at().tensor == 0) {
+                    entry.add_regions(part, rank, &mut regions);
+                }
+            }
+        }
+        regions
     }
 
     /// Room for a block's gradient, set to zero; `None` where the block has no adapted matrices and needs none.
@@ -146,17 +220,58 @@ impl<E: Trained> Adapters<E> {
             let b = self.values.range(entry.b.clone()).matrix(entry.outputs, rank);
             device.linear_backward_weight(b, of_sum, self.gradient.range_mut(entry.a.clone()), None);
             let a = self.values.range(entry.a.clone());
-            let so_far = self.scaled.range_mut(0..entry.b.len());
-            device.copy(self.gradient.range(entry.b.clone()), so_far);
-            let so_far: Matrix<'_, f32> = self.scaled.range(0..entry.b.len()).matrix(entry.outputs, rank);
+            let scaled = self.scaled.get_mut();
+            device.copy(self.gradient.range(entry.b.clone()), scaled.range_mut(0..entry.b.len()));
+            let so_far: Matrix<'_, f32> = scaled.range(0..entry.b.len()).matrix(entry.outputs, rank);
             let d_b = self.gradient.range_mut(entry.b.clone()).matrix(entry.outputs, rank);
             device.linear(of_sum, a, None, Some(so_far), d_b);
         }
     }
 
-    /// The norm of the adapters' gradients.
-    pub(crate) fn gradient_norm(&self, device: &Device) -> f64 {
-        self.scale() * device.sum_of_squares(self.gradient.view()).sqrt()
+    pub(crate) fn clear_gradient(&mut self, device: &Device) {
+        device.fill(self.gradient.view_mut(), 0.0);
+    }
+
+    /// Adds up the gradients of all ranks.
+    pub(crate) fn reduce(&mut self, device: &Device, ranks: &Ranks) -> Result<(), CommError> {
+        if ranks.count() == 1 {
+            return Ok(());
+        }
+        for entry in &self.entries {
+            let sharers = ranks.sharers(entry.is_expert);
+            for group in [&sharers.split, &sharers.copies].into_iter().flatten() {
+                let both = self.gradient.range_mut(entry.a.start..entry.b.end);
+                ranks.waits.time(|| group.all_reduce(device, both, Reduction::Sum))?;
+            }
+            for (range, sharing) in [(&entry.a, entry.a_sharing), (&entry.b, entry.b_sharing)] {
+                if let Some(group) = ranks.tensor.as_ref().filter(|_| sharing == Sharing::Partial) {
+                    let numbers = self.gradient.range_mut(range.clone());
+                    ranks.waits.time(|| group.all_reduce(device, numbers, Reduction::Sum))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Of what counts here: what several ranks have counts on the first of them.
+    pub(crate) fn sum_of_squares(&self, device: &Device, ranks: &Ranks) -> f64 {
+        if ranks.count() == 1 {
+            return device.sum_of_squares(self.gradient.view());
+        }
+        let squares = |range: &Range<usize>| device.sum_of_squares(self.gradient.range(range.clone()));
+        let of = |entry: &Entry| {
+            let is_first = ranks.sharers(entry.is_expert).is_first();
+            let parts = [(&entry.a, entry.a_sharing), (&entry.b, entry.b_sharing)];
+            let counts = |sharing| is_first && (sharing == Sharing::Cut || ranks.at().tensor == 0);
+            let counted = parts.into_iter().filter(|(_, sharing)| counts(*sharing));
+            counted.map(|(range, _)| squares(range)).sum::<f64>()
+        };
+        self.entries.iter().map(of).sum()
+    }
+
+    /// The norm that gradients have with this sum of squares.
+    pub(crate) fn norm(&self, squares: f64) -> f64 {
+        self.scale() * squares.sqrt()
     }
 
     pub(crate) fn step(&mut self, device: &Device, step: &AdamW) {
@@ -171,19 +286,31 @@ impl<E: Trained> Adapters<E> {
         );
     }
 
-    /// Makes the weights to compute with: those before adaptation and the adapters' part.
-    pub(crate) fn merge(&mut self, device: &Device, parameters: &mut Parameters) {
-        let scale = self.scale() as f32;
+    /// Makes the weights to compute with, those before adaptation and the adapters' part; where weights are gathered, each
+    /// block's are made when it comes.
+    pub(crate) fn merge(&self, device: &Device, store: &mut Store<E>) {
+        let Some(base) = &self.base else { return };
         for entry in &self.entries {
-            let len = entry.b.len();
-            device.scale(self.values.range(entry.b.clone()), scale, self.scaled.range_mut(0..len));
-            let scaled = self.scaled.range(0..len).matrix(entry.outputs, self.config.rank);
-            let weights = E::working_mut(parameters);
-            let mut to = weights.block_mut(entry.block).range(entry.weight.clone());
-            device.copy(self.base.block(entry.block).range(entry.weight.clone()), to.reborrow());
-            let to = to.matrix(entry.outputs, entry.inputs);
-            device.linear_backward_input(scaled, self.values.range(entry.a.clone()), Put::Add, to);
+            let to = store.working_mut().block_mut(entry.block).range(entry.weight.clone());
+            device.copy(base.block(entry.block).range(entry.weight.clone()), to);
+            self.add(device, entry, store.working_mut());
         }
+    }
+
+    /// Adds the adapters' part to a block that has just been gathered.
+    fn add_to(&self, device: &Device, block: usize, weights: &mut Weights<E>) {
+        let of_block = self.entries.iter().filter(|entry| entry.block == block);
+        of_block.for_each(|entry| self.add(device, entry, weights));
+    }
+
+    fn add(&self, device: &Device, entry: &Entry, weights: &mut Weights<E>) {
+        let (scale, len) = (self.scale() as f32, entry.b.len());
+        let mut scaled = self.scaled.borrow_mut();
+        device.scale(self.values.range(entry.b.clone()), scale, scaled.range_mut(0..len));
+        let scaled = scaled.range(0..len).matrix(entry.outputs, self.config.rank);
+        let to = weights.block_mut(entry.block).range(entry.weight.clone());
+        let to = to.matrix(entry.outputs, entry.inputs);
+        device.linear_backward_input(scaled, self.values.range(entry.a.clone()), Put::Add, to);
     }
 
     /// Writes the adapters as PEFT reads them.
@@ -232,7 +359,7 @@ impl<E: Trained> Adapters<E> {
 
 /// Numbers of all adapters, and of the `B` of the largest.
 pub(crate) fn numbers(network: &Network, config: &AdapterConfig) -> Result<(usize, usize), TrainError> {
-    Ok(count(&entries(network, config)?))
+    Ok(count(&entries(network, config, &|_| true)?))
 }
 
 fn count(entries: &[Entry]) -> (usize, usize) {
@@ -265,6 +392,25 @@ impl Entry {
             part(format!("{stem}.lora_A.weight"), a, a_shape, false),
             part(format!("{stem}.lora_B.weight"), b, b_shape, false),
         ]
+    }
+}
+
+impl Entry {
+    /// One of the two matrices as parts of the whole adapter's.
+    fn add_regions(&self, part: Part, rank: usize, regions: &mut Vec<(Region, Range<usize>)>) {
+        let Places { outputs, inputs, whole: [all_outputs, all_inputs] } = &self.places;
+        if part.range == self.a {
+            let shape = [rank, *all_inputs];
+            let region = Region { tensor: part.name, shape, rows: 0..rank, columns: inputs.clone() };
+            return regions.push((region, part.range));
+        }
+        let mut start = part.range.start;
+        for rows in outputs {
+            let (end, shape) = (start + rows.len() * rank, [*all_outputs, rank]);
+            let region = Region { tensor: part.name.clone(), shape, rows: rows.clone(), columns: 0..rank };
+            regions.push((region, start..end));
+            start = end;
+        }
     }
 }
 
@@ -301,8 +447,12 @@ fn targets(network: &Network, config: &AdapterConfig) -> Vec<String> {
     usual.iter().map(|target| (*target).to_owned()).collect()
 }
 
-/// The adapted matrices, and where the numbers of their adapters lie.
-fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, TrainError> {
+/// The adapted matrices of the blocks that are here, and where the numbers of their adapters lie.
+fn entries(
+    network: &Network,
+    config: &AdapterConfig,
+    is_here: &dyn Fn(usize) -> bool,
+) -> Result<Vec<Entry>, TrainError> {
     let (targets, rank) = (targets(network, config), config.rank);
     let is_tied = network.architecture().transformer.has_tied_embeddings;
     let tied = targets.iter().find(|target| ["lm_head", "embed_tokens", "wte"].contains(&target.as_str()));
@@ -322,12 +472,21 @@ fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, Trai
             if !targets.iter().any(|target| is_wanted(tensor, target)) {
                 continue;
             }
-            let [outputs, inputs] = tensor.size();
-            let most = outputs.min(inputs);
+            let ([outputs, inputs], [all_outputs, all_inputs]) = (tensor.size(), tensor.matrix_shape());
+            let most = all_outputs.min(all_inputs);
             if config.rank > most {
                 let matrix = tensor.name.clone();
                 return Err(TrainError::RankTooLarge { rank: config.rank, matrix, most });
             }
+            if !is_here(block) {
+                continue;
+            }
+            let [a_sharing, b_sharing] = Sharing::of(tensor);
+            let places = Places {
+                outputs: tensor.sections().to_vec(),
+                inputs: tensor.columns().clone(),
+                whole: tensor.matrix_shape(),
+            };
             let start = entries.last().map_or(0, |entry| entry.b.end);
             let middle = start + rank * inputs;
             entries.push(Entry {
@@ -339,6 +498,13 @@ fn entries(network: &Network, config: &AdapterConfig) -> Result<Vec<Entry>, Trai
                 inputs,
                 a: start..middle,
                 b: middle..middle + rank * outputs,
+                a_sharing,
+                b_sharing,
+                places,
+                is_expert: table
+                    .sections
+                    .iter()
+                    .any(|section| section.is_expert && section.range.contains(&tensor.range.start)),
             });
         }
     }
@@ -350,12 +516,22 @@ fn module(tensor: &Tensor) -> &str {
     tensor.name.trim_end_matches(".weight")
 }
 
-/// Uniform within one over the root of the inputs, as PEFT draws it.
-fn draw(seed: u64, index: u64, entry: &Entry) -> Vec<f32> {
-    let bound = 1.0 / (entry.inputs as f64).sqrt();
-    let seed = seed.wrapping_mul(STEP) ^ (index + 1).wrapping_mul(0xd1b5_4a32_d192_ed03);
-    let mut random = Random::new(seed);
-    entry.a.clone().map(|_| ((2.0 * random.uniform() - 1.0) * bound) as f32).collect()
+impl Entry {
+    /// The first `A`: uniform within one over the root of the inputs, as PEFT draws it. It depends on the seed and the name of
+    /// the matrix alone, however that is cut.
+    fn first_a(&self, network: &Network, rank: usize, seed: u64) -> Vec<f32> {
+        let mut tensors = network.blocks()[self.block].tensors.iter();
+        let tensor = tensors.find(|tensor| tensor.range == self.weight).expect("an adapter is of a tensor");
+        let ([_, inputs], columns) = (tensor.matrix_shape(), tensor.columns().clone());
+        let bound = 1.0 / (inputs as f64).sqrt();
+        let start = seed.wrapping_mul(STEP) ^ 0xd1b5_4a32_d192_ed03;
+        let key = self.name.bytes().fold(start, |key, byte| mix(key ^ u64::from(byte)));
+        let value = |place: usize| ((2.0 * fraction(nth(key, place as u64)) - 1.0) * bound) as f32;
+        (0..rank)
+            .flat_map(|row| columns.clone().map(move |column| row * inputs + column))
+            .map(value)
+            .collect()
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,8 @@
 //! A run's checkpoints: what of a trainer goes into one, when the copy advances, and what a run's settings have to do with it.
 //!
-//! The crate `checkpoint` has everything about files. Here is which regions of which tensors a trainer holds and where their numbers lie.
+//! The crate `checkpoint` has everything about files. Here is which regions of which tensors a rank holds and where their numbers lie, and
+//! how ranks make one checkpoint together: the first begins it and tells the others, each writes its part, and when all parts are
+//! durable the first publishes them.
 
 mod settings;
 mod state;
@@ -15,18 +17,17 @@ use bedplate_units::Seconds;
 
 pub use settings::Change;
 pub(crate) use settings::{Settings, changes};
-pub(crate) use state::{Lying, State};
+pub(crate) use state::Lying;
 
-use crate::parameters::Trained;
+use crate::trained::Trained;
 use crate::trainer::Trainer;
+use crate::upkeep::State;
 use crate::{TrainConfig, TrainError};
 
 /// The finished weights, in the output folder.
 pub(crate) const MODEL_FOLDER: &str = "model";
 /// The records of steps, in the output folder.
 pub(crate) const METRICS_FILE: &str = "metrics.jsonl";
-/// How a run of one process is spread over ranks.
-const ALONE: &str = "dp1";
 
 /// Where a configuration's checkpoints lie.
 pub(crate) fn checkpoints(config: &TrainConfig) -> Result<Checkpoints, TrainError> {
@@ -54,46 +55,48 @@ pub(crate) struct Snapshot {
 
 impl Snapshot {
     /// Copies what there is room for.
-    pub(crate) fn advance(&mut self, state: &State<'_>) {
+    pub(crate) fn advance<E: Trained>(&mut self, state: &State<'_, E>) {
         let began = Instant::now();
         self.saving.advance(&state.held(&self.lying));
         self.copying += began.elapsed();
     }
 
     /// Copies the rest; afterwards the state may change.
-    pub(crate) fn complete(&mut self, state: &State<'_>) {
+    pub(crate) fn complete<E: Trained>(&mut self, state: &State<'_, E>) {
         let began = Instant::now();
         self.saving.complete(&state.held(&self.lying));
         self.copying += began.elapsed();
     }
 
-    /// Waits for this rank's part to be durable, and makes it a checkpoint with what `publish` does.
-    pub(crate) fn publish<T>(
-        self,
-        checkpoints: &Checkpoints,
-        publish: impl FnOnce(&Attempt, Vec<PartEntry>, Facts) -> Result<T, CheckpointError>,
-    ) -> Result<T, TrainError> {
-        let Self { attempt, facts, saving, part, .. } = self;
-        match part.unwrap_or_else(|| saving.wait()) {
-            Ok(part) => Ok(publish(&attempt, vec![part], facts)?),
-            Err(error) => {
-                checkpoints.discard(&attempt);
-                Err(error.into())
-            }
+    /// Whether this rank's part is durable or has failed.
+    fn is_over(&mut self) -> bool {
+        if self.part.is_none() {
+            self.part = self.saving.finished();
         }
+        self.part.is_some()
     }
 }
 
 impl<E: Trained> Trainer<E> {
-    /// Begins a checkpoint of the state as it is now. Steps go on copying it, and it is complete before the next change.
+    /// Begins a checkpoint of the state as it is now. Steps go on copying it, and it is complete before the next change. All ranks
+    /// call it.
     pub(crate) fn begin_snapshot(
         &mut self,
         checkpoints: &Checkpoints,
         settings: &Settings,
     ) -> Result<(), TrainError> {
-        let attempt = checkpoints.begin(self.step)?;
-        let (regions, lying) = self.regions().into_iter().unzip();
-        let saving = Saving::start(checkpoints.store(), &attempt, 0, regions, SavingOptions::default());
+        let begun = self.ranks.is_first().then(|| checkpoints.begin(self.step)).transpose();
+        let text = match &begun {
+            Ok(attempt) => attempt.as_ref().map(Attempt::to_text).unwrap_or_default(),
+            Err(_) => String::new(),
+        };
+        let text = self.ranks.broadcast(&self.device, text.into_bytes())?;
+        begun?;
+        let attempt = String::from_utf8(text).ok().and_then(|text| Attempt::from_text(&text));
+        let attempt = attempt.ok_or(TrainError::Elsewhere { rank: 0 })?;
+        let (regions, lying) = self.regions(true).into_iter().unzip();
+        let rank = self.ranks.rank() as usize;
+        let saving = Saving::start(checkpoints.store(), &attempt, rank, regions, SavingOptions::default());
         let saving = match saving {
             Ok(saving) => saving,
             Err(error) => {
@@ -113,7 +116,7 @@ impl<E: Trained> Trainer<E> {
         Facts {
             step: self.step,
             samples: self.samples,
-            layout: ALONE.to_owned(),
+            layout: self.ranks.layout().to_string(),
             settings: settings.0.clone(),
             model: model.filter(|_| self.config.adapter.is_none()),
         }
@@ -128,15 +131,51 @@ impl<E: Trained> Trainer<E> {
         Seconds::new(copying.as_secs_f64())
     }
 
-    /// The checkpoint that is being made, if it only needs to be published or this `waits` for that.
-    pub(crate) fn take_snapshot(&mut self, waits: bool) -> Option<Snapshot> {
+    /// Publishes the checkpoint that is being made, if all ranks have written their parts or this `waits` for that. All ranks call
+    /// it; the first does `publish` and gives what that gave.
+    pub(crate) fn publish_snapshot<T>(
+        &mut self,
+        checkpoints: &Checkpoints,
+        waits: bool,
+        publish: impl FnOnce(&Attempt, Vec<PartEntry>, Facts) -> Result<T, CheckpointError>,
+    ) -> Result<Option<T>, TrainError> {
         if waits {
             self.complete_snapshot();
-            return self.snapshot.take();
         }
-        self.snapshot.take_if(|snapshot| {
-            snapshot.part = snapshot.saving.finished();
-            snapshot.part.is_some()
-        })
+        let Some(snapshot) = &mut self.snapshot else { return Ok(None) };
+        if !waits {
+            let is_over = f64::from(u8::from(snapshot.is_over()));
+            let all = self.ranks.gather(&self.device, &[is_over])?;
+            if all.contains(&0.0) {
+                return Ok(None);
+            }
+        }
+        let Some(Snapshot { attempt, facts, saving, part, .. }) = self.snapshot.take() else {
+            return Ok(None);
+        };
+        let part = part.unwrap_or_else(|| saving.wait());
+        let text = part.as_ref().map(PartEntry::to_text).unwrap_or_default();
+        let all = self.ranks.gather_bytes(&self.device, text.as_bytes())?;
+        let failed = all.iter().position(Vec::is_empty);
+        if self.ranks.is_first() && failed.is_some() {
+            checkpoints.discard(&attempt);
+        }
+        part?;
+        if let Some(rank) = failed {
+            return Err(TrainError::Elsewhere { rank: rank as u32 });
+        }
+        let read = |bytes: &Vec<u8>| PartEntry::from_text(str::from_utf8(bytes).ok()?);
+        let parts: Option<Vec<PartEntry>> = all.iter().map(read).collect();
+        let published = match parts {
+            _ if !self.ranks.is_first() => Ok(None),
+            Some(parts) => publish(&attempt, parts, facts).map(Some),
+            None => return Err(TrainError::Elsewhere { rank: self.ranks.rank() }),
+        };
+        let is_published = [u8::from(published.is_ok())];
+        let told = self.ranks.broadcast(&self.device, is_published.to_vec())?;
+        match published {
+            Ok(None) if told != [1] => Err(TrainError::Elsewhere { rank: 0 }),
+            published => Ok(published?),
+        }
     }
 }

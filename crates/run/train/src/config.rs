@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use bedplate_data::Packing;
 use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
+use bedplate_layout::Layout;
 use bedplate_network::Recompute;
 
 use crate::schedule::{Decay, LearningRate};
@@ -61,8 +62,14 @@ pub struct TrainingConfig {
     pub micro_batch: u64,
     pub precision: Precision,
     pub recompute: Recompute,
-    /// Threads; 0 stands for one per processor.
+    /// Threads of a rank; 0 stands for an equal share of the machine's processors.
     pub threads: usize,
+    /// How the run is spread over ranks; none given: every rank is a data rank that holds everything.
+    pub layout: Option<Layout>,
+    /// Steps between copies of a rank's state in its neighbour's memory; 0 for none.
+    pub copy_every: u64,
+    /// With split weights: whether gathered ones stay from the forward pass to the backward pass.
+    pub keeps_gathered: bool,
 }
 
 /// The format of activations and of the weights that are computed with.
@@ -302,6 +309,9 @@ fn training(table: &Table) -> Result<TrainingConfig, DocumentError> {
         precision: choice(table, "precision", &Precision::ALL, Precision::F32)?,
         recompute: choice(table, "recompute", &RECOMPUTES, Recompute::None)?,
         threads: threads(table)?,
+        layout: layout(table)?,
+        copy_every: table.or("copy_every", 1)?,
+        keeps_gathered: table.or("keep_gathered", false)?,
     };
     if !read.batch.is_multiple_of(read.micro_batch) {
         return Err(
@@ -312,6 +322,22 @@ fn training(table: &Table) -> Result<TrainingConfig, DocumentError> {
 }
 
 /// Zero means as many as there are processors.
+/// Only how ranks share the work: what is computed at once, and how, are keys of their own.
+fn layout(table: &Table) -> Result<Option<Layout>, DocumentError> {
+    let Some(text) = table.optional::<String>("layout")? else { return Ok(None) };
+    let layout: Layout = text.parse().map_err(|error| table.bad_value("layout", format!("{error}")))?;
+    let plain = Layout::default();
+    let others = [
+        (layout.micro_batch != plain.micro_batch, "micro_batch"),
+        (layout.recompute != plain.recompute, "recompute"),
+        (layout.precision != plain.precision, "precision"),
+    ];
+    match others.into_iter().find(|(is_given, _)| *is_given) {
+        Some((_, key)) => Err(table.bad_value("layout", format!("give `{key}` as a key of its own"))),
+        None => Ok(Some(layout)),
+    }
+}
+
 fn threads(table: &Table) -> Result<usize, DocumentError> {
     const MOST: usize = 1024;
     match table.or("threads", 0_u64)? as usize {

@@ -4,9 +4,11 @@ use std::io;
 use std::path::PathBuf;
 
 use bedplate_checkpoint::CheckpointError;
+use bedplate_comm::{CommError, JoinError};
 use bedplate_data::DataError;
 use bedplate_diag::{Class, Diagnostic, Page, Place};
 use bedplate_document::DocumentError;
+use bedplate_layout::{Layout, LayoutRefusal};
 use bedplate_network::NetworkError;
 use bedplate_record::RecordError;
 use bedplate_units::Bytes;
@@ -25,6 +27,9 @@ pub enum TrainError {
     Record(RecordError),
     #[error(transparent)]
     Checkpoint(CheckpointError),
+    /// Another rank has failed, and says why.
+    #[error("rank {rank} has failed")]
+    Elsewhere { rank: u32 },
     #[error("cannot read the model's configuration {}", path.display())]
     ReadModel { path: PathBuf, source: io::Error },
     #[error("step {step}: the loss is {loss}, the norm of the gradient {gradient_norm}{}", began(block, *sample))]
@@ -49,8 +54,16 @@ pub enum TrainError {
         /// Options with which the run fits.
         fits: Option<String>,
     },
-    #[error("{variable} is {value}, but training runs in one process")]
-    ManyRanks { variable: &'static str, value: u64 },
+    #[error("the layout cannot be used: {}", reasons.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
+    Layout { reasons: Vec<LayoutRefusal> },
+    #[error("the layout {layout} cannot be trained with: {why}")]
+    UnsupportedLayout { layout: Layout, why: String },
+    #[error("the run cannot go on from the memory of its ranks: {why}")]
+    StateLost { why: String },
+    #[error(transparent)]
+    Ranks(#[from] CommError),
+    #[error(transparent)]
+    Join(#[from] JoinError),
     #[error("`{target}` can have no adapter of its own: embedding and head of this model are one matrix")]
     TiedTarget { target: String },
     #[error("{} is of another adapter: it has no `{tensor}` of this size", path.display())]
@@ -141,7 +154,10 @@ pub const PAGES: &[&Page] = &[
     &NO_SUCH_TARGET,
     &RANK_TOO_LARGE,
     &TOO_LARGE,
-    &MANY_RANKS,
+    &LAYOUT,
+    &UNSUPPORTED_LAYOUT,
+    &STATE_LOST,
+    &ELSEWHERE,
     &TIED_TARGET,
     &OTHER_ADAPTER,
     &CHANGED_SETTINGS,
@@ -202,12 +218,34 @@ static TOO_LARGE: Page = Page {
     remedy: "choose a smaller model, `training.micro_batch` or `data.sequence`, `training.recompute = \"full\"`, or adapters",
 };
 
-static MANY_RANKS: Page = Page {
-    code: "train/many-ranks",
+static LAYOUT: Page = Page {
+    code: "train/bad-layout",
     class: Class::User,
-    meaning: "The environment says that this process is one of several that train together. `bedplate train` does not train on \
-              several ranks yet: each would train the whole model by itself and write to the same folder.",
-    remedy: "start one process (`--ntasks 1`); for runs that are independent of each other remove the variable with `env -u`",
+    meaning: "The layout of the run (`training.layout` or `--layout`) breaks a rule: its degrees do not multiply to the number of ranks, or do not \
+              divide what they cut of this model, its sequence or its batch. The message has every reason.",
+    remedy: "change the layout, the number of ranks, or what it divides; `bedplate layout` checks one, `--layout auto` chooses one",
+};
+
+static UNSUPPORTED_LAYOUT: Page = Page {
+    code: "train/unsupported-layout",
+    class: Class::User,
+    meaning: "The layout is legal, and this program can plan with it, but it does not train with it yet.",
+    remedy: "choose another layout; the message says what is missing",
+};
+
+static ELSEWHERE: Page = Page {
+    code: "train/another-rank-failed",
+    class: Class::Transient,
+    meaning: "This rank ended because another one could not go on. What went wrong there is said there.",
+    remedy: "look at the output of the rank that is named",
+};
+
+static STATE_LOST: Page = Page {
+    code: "train/state-lost",
+    class: Class::Transient,
+    meaning: "Ranks were lost together with every copy of a part of the state that they held: a rank and the neighbour that kept its \
+              copy, or ranks of a run without copies.",
+    remedy: "start the run again with `--resume`; it goes on from its newest checkpoint",
 };
 
 static OTHER_ADAPTER: Page = Page {
@@ -269,12 +307,17 @@ impl Diagnostic for TrainError {
             TrainError::Data(error) => error.page(),
             TrainError::Record(error) => error.page(),
             TrainError::Checkpoint(error) => error.page(),
+            TrainError::Elsewhere { .. } => &ELSEWHERE,
             TrainError::ReadModel { .. } => &READ_MODEL,
             TrainError::NotFinite { .. } => &NOT_FINITE,
             TrainError::NoSuchTarget { .. } => &NO_SUCH_TARGET,
             TrainError::RankTooLarge { .. } => &RANK_TOO_LARGE,
             TrainError::TooLarge { .. } => &TOO_LARGE,
-            TrainError::ManyRanks { .. } => &MANY_RANKS,
+            TrainError::Layout { .. } => &LAYOUT,
+            TrainError::UnsupportedLayout { .. } => &UNSUPPORTED_LAYOUT,
+            TrainError::StateLost { .. } => &STATE_LOST,
+            TrainError::Ranks(error) => error.page(),
+            TrainError::Join(error) => error.page(),
             TrainError::TiedTarget { .. } => &TIED_TARGET,
             TrainError::OtherAdapter { .. } => &OTHER_ADAPTER,
             TrainError::ChangedSettings { .. } => &CHANGED_SETTINGS,

@@ -9,21 +9,32 @@
 //! This crate does not know clusters, plans or command lines.
 
 mod adapter;
+mod carry;
 mod checkpoint;
+mod clock;
 mod config;
+mod copies;
 mod error;
 mod export;
 mod free_memory;
 mod generate;
+mod links;
 mod memory;
 mod optimizer;
 mod output_lock;
-mod parameters;
+mod passes;
+mod peers;
+mod pipeline;
+mod ranks;
+mod roster;
 mod run;
 mod schedule;
 mod setup;
+mod store;
 mod telemetry;
+mod trained;
 mod trainer;
+mod upkeep;
 
 pub use adapter::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, Adapters};
 pub use bedplate_checkpoint::Published;
@@ -35,10 +46,11 @@ pub use config::{
 pub use error::{PAGES, TrainError};
 pub use generate::Generator;
 pub use memory::Needs;
-pub use optimizer::Optimizer;
-pub use parameters::{Parameters, Trained};
-pub use run::{Observer, Resume, RunOptions, Setup, Summary, run};
+pub use ranks::Ranks;
+pub use roster::Roster;
+pub use run::{Observer, Resume, RunOptions, Setup, Summary, run, run_on};
 pub use schedule::{Decay, LearningRate};
 pub use setup::read_architecture;
 pub use telemetry::Telemetry;
+pub use trained::Trained;
 pub use trainer::{StepOutcome, Trainer};

@@ -3,12 +3,18 @@
 use std::cell::Cell;
 use std::fmt;
 
-use bedplate_network::Network;
+use bedplate_kernels::Bf16;
+use bedplate_layout::Sharding;
+use bedplate_network::{Block, Network, Section, Workspace, WorkspaceShape};
 use bedplate_transformer::Transformer;
-use bedplate_transformer::workspace::{Make, Ranks, Recompute, Rooms, Stage, Widths, packed};
+use bedplate_transformer::workspace::{self, Make, Recompute, Rooms, Stage, Widths, packed};
 use bedplate_units::Bytes;
 
 use crate::adapter;
+use crate::pipeline::in_flight;
+use crate::ranks::Ranks;
+use crate::store::{splits_gradients, splits_weights};
+use crate::trainer::micro_batches;
 use crate::{AdapterConfig, Precision, TrainConfig, TrainError};
 
 /// Bytes of a run by purpose.
@@ -24,58 +30,111 @@ pub struct Needs {
 
 const PROGRAM: f64 = 32e6;
 
-/// Numbers of a model.
-#[derive(Debug, Clone, Copy)]
+/// Numbers that a rank has.
+#[derive(Debug, Clone, Copy, Default)]
 struct Sizes {
-    /// In the buffers of all blocks.
+    /// In the buffers of all its blocks.
     weights: f64,
+    /// What it owns of them: all, or its share.
+    owned: f64,
+    /// Split blocks that are here at once.
+    gathered: f64,
     largest_block: f64,
     /// Of all adapters, and of the `B` of the largest.
     adapters: f64,
     largest_adapter: f64,
 }
 
-impl Needs {
-    /// Of a network, to the byte.
-    pub fn of(network: &Network, config: &TrainConfig) -> Result<Self, TrainError> {
-        let blocks = || network.blocks().iter().map(|block| block.len as f64);
+impl Sizes {
+    fn of(network: &Network, config: &TrainConfig, ranks: &Ranks) -> Result<Self, TrainError> {
         let (adapters, largest_adapter) = match &config.adapter {
             Some(given) => adapter::numbers(network, given)?,
             None => (0, 0),
         };
-        let sizes = Sizes {
-            weights: blocks().sum(),
-            largest_block: blocks().fold(0.0, f64::max),
+        let stage = ranks.stage();
+        let chunks = (0..stage.chunks).flat_map(|chunk| stage.blocks(chunk, network.layer_count()));
+        let blocks: Vec<&Block> = chunks.map(|block| &network.blocks()[block]).collect();
+        let owned = |block: &&Block| {
+            let share = |section: &Section| section.range.len() / ranks.sharers(section.is_expert).share().1;
+            block.sections.iter().map(share).sum::<usize>() as f64
+        };
+        let mut lengths: Vec<usize> = blocks.iter().map(|block| block.len).collect();
+        lengths.sort_unstable();
+        // One is computed while the next one of its size comes.
+        let gathered = lengths.chunk_by(|a, b| a == b).map(|same| same[0] * same.len().min(2)).sum::<usize>();
+        Ok(Self {
+            weights: lengths.iter().sum::<usize>() as f64,
+            owned: blocks.iter().map(owned).sum(),
+            gathered: gathered as f64,
+            largest_block: lengths.last().map_or(0.0, |len| *len as f64),
             adapters: adapters as f64,
             largest_adapter: largest_adapter as f64,
+        })
+    }
+
+    /// Bytes of weights, gradients and moments.
+    fn state(&self, config: &TrainConfig, sharding: Sharding) -> f64 {
+        let (element, master) = match config.training.precision {
+            Precision::F32 => (4.0, 0.0),
+            Precision::Bf16 => (2.0, 4.0),
         };
-        Ok(Self::new(&network.architecture().transformer, sizes, config))
+        let working = match splits_weights(sharding) {
+            true => element * (self.owned + self.gathered),
+            false => element * self.weights,
+        };
+        if config.adapter.is_some() {
+            // The frozen weights, and all that is trained with its gradient and moments.
+            let frozen = if splits_weights(sharding) { 0.0 } else { element * self.weights };
+            let trained = 16.0 * self.adapters + 4.0 * (self.largest_block + self.largest_adapter);
+            return working + frozen + trained;
+        }
+        let gradients = match splits_gradients(sharding) {
+            // What is added up arrives in parts beside the sums.
+            true => 4.0 * (self.owned + self.gathered * (1.0 + self.owned / self.weights.max(1.0))),
+            false => 4.0 * self.weights,
+        };
+        working + gradients + (master + 8.0) * self.owned
+    }
+}
+
+impl Needs {
+    /// Of a rank's part of a network, to the byte where it is all of it.
+    pub fn of(network: &Network, config: &TrainConfig, ranks: &Ranks) -> Result<Self, TrainError> {
+        let sizes = Sizes::of(network, config, ranks)?;
+        let shape = WorkspaceShape {
+            sequences: config.training.micro_batch as usize,
+            sequence: config.data.sequence,
+            recompute: config.training.recompute,
+            has_gradients: true,
+        };
+        network.check_shape(&shape)?;
+        let stage = ranks.stage();
+        let passes = stage.passes(micro_batches(config, ranks));
+        let workspace = |chunk: usize| {
+            let blocks = stage.blocks(chunk, network.layer_count());
+            let in_flight = in_flight(&passes, chunk);
+            match config.training.precision {
+                Precision::F32 => Workspace::<f32>::bytes_of_stage(network, blocks, in_flight, &shape),
+                Precision::Bf16 => Workspace::<Bf16>::bytes_of_stage(network, blocks, in_flight, &shape),
+            }
+        };
+        let whole = Self::of_shape(&network.architecture().transformer, config);
+        let activations = match ranks.count() {
+            1 => whole.activations,
+            _ => Bytes::new((0..stage.chunks).map(workspace).sum::<usize>() as f64),
+        };
+        let state = Bytes::new(sizes.state(config, ranks.layout().sharding));
+        Ok(Self { state, activations, ..whole })
     }
 
     /// Of a model of which there is only the shape: slightly less than it will be.
     fn of_shape(model: &Transformer, config: &TrainConfig) -> Self {
         let weights = model.parameters().total as f64;
-        Self::new(model, Sizes { weights, largest_block: 0.0, adapters: 0.0, largest_adapter: 0.0 }, config)
-    }
-
-    fn new(model: &Transformer, sizes: Sizes, config: &TrainConfig) -> Self {
-        let (element, copy) = match config.training.precision {
-            Precision::F32 => (4.0, 0.0),
-            Precision::Bf16 => (2.0, 2.0),
-        };
-        let learner = match &config.adapter {
-            // Gradients and two moments.
-            None => 12.0 * sizes.weights,
-            // The frozen weights, and all that is trained with its gradient and moments.
-            Some(_) => {
-                element * sizes.weights
-                    + 16.0 * sizes.adapters
-                    + 4.0 * (sizes.largest_block + sizes.largest_adapter)
-            }
-        };
+        let sizes = Sizes { weights, owned: weights, ..Sizes::default() };
+        let element = if config.training.precision == Precision::F32 { 4.0 } else { 2.0 };
         let Workspaces { buffers, panels } = workspaces(model, config, element);
         Self {
-            state: Bytes::new((4.0 + copy) * sizes.weights + learner),
+            state: Bytes::new(sizes.state(config, Sharding::None)),
             activations: Bytes::new(buffers),
             program: Bytes::new(PROGRAM + panels + batches(config)),
         }
@@ -152,7 +211,7 @@ fn workspace(
         has_gradients,
         has_embedding: true,
         has_head: true,
-        ranks: Ranks::ONE,
+        ranks: workspace::Ranks::ONE,
     };
     let total = Cell::new(0.0);
     let add = |bytes: f64| -> usize {
@@ -172,21 +231,34 @@ fn widest(widths: &Widths) -> f64 {
     hidden as f64 + qkv as f64 + gate_up as f64 + experts as f64 + choices * (hidden as f64 + 2.0 * expert)
 }
 
-/// Refuses a run that is too large for the memory that is free, judged by the shape of its model alone.
+/// Refuses a run that is too large for the memory that is free, judged by the shape of its model alone. Of a run on several ranks
+/// only what it needs in all is known yet.
 pub(crate) fn check_shape(
     model: &Transformer,
     config: &TrainConfig,
+    ranks: &Ranks,
     free: Option<Bytes>,
 ) -> Result<(), TrainError> {
+    if ranks.count() > 1 {
+        return Ok(());
+    }
     let needs = |config: &TrainConfig| Needs::of_shape(model, config);
     refuse_too_large(needs(config), free, || nearest_fit(config, free, &needs))
 }
 
 /// The same to the byte.
-pub(crate) fn check(network: &Network, config: &TrainConfig, free: Option<Bytes>) -> Result<(), TrainError> {
+pub(crate) fn check(
+    network: &Network,
+    config: &TrainConfig,
+    ranks: &Ranks,
+    free: Option<Bytes>,
+) -> Result<(), TrainError> {
     let model = &network.architecture().transformer;
     let others = |config: &TrainConfig| Needs::of_shape(model, config);
-    refuse_too_large(Needs::of(network, config)?, free, || nearest_fit(config, free, &others))
+    // The ranks of a machine share its memory.
+    let free = free.map(|free| free / ranks.on_this_host() as f64);
+    let nearest = || if ranks.count() == 1 { nearest_fit(config, free, &others) } else { None };
+    refuse_too_large(Needs::of(network, config, ranks)?, free, nearest)
 }
 
 fn refuse_too_large(
@@ -317,7 +389,7 @@ mod tests {
     fn check_allocated<E: Trained>(model: &str, config: &TrainConfig) {
         let device = Device::cpu(1);
         let network = Network::new(&device, architecture(model), 96).unwrap();
-        let needs = Needs::of(&network, config).unwrap();
+        let needs = Needs::of(&network, config, &Ranks::alone()).unwrap();
         let trainer = Trainer::<E>::new(network, device, config.clone()).unwrap();
         assert_eq!(trainer.memory(), needs.state + needs.activations, "{model} {config:?}");
     }
@@ -342,7 +414,7 @@ mod tests {
 
     fn refusal(model: &str, config: &TrainConfig, free: f64) -> String {
         let model = architecture(model).transformer;
-        render_text(&check_shape(&model, config, Some(Bytes::new(free))).unwrap_err())
+        render_text(&check_shape(&model, config, &Ranks::alone(), Some(Bytes::new(free))).unwrap_err())
     }
 
     /// A refusal is made from the shape alone: nothing of the model is allocated.
@@ -351,7 +423,12 @@ mod tests {
         let text = refusal(LARGEST_LLAMA, &config(), 64e9);
         assert!(text.contains("6.494 TB for weights, gradients and moments"), "{text}");
         assert!(text.contains("64 GB is free") && text.contains("no setting"), "{text}");
-        let error = check_shape(&architecture(LARGEST_LLAMA).transformer, &config(), Some(Bytes::new(64e9)));
+        let error = check_shape(
+            &architecture(LARGEST_LLAMA).transformer,
+            &config(),
+            &Ranks::alone(),
+            Some(Bytes::new(64e9)),
+        );
         assert_eq!(error.unwrap_err().page().code, "train/too-large");
     }
 
@@ -389,8 +466,8 @@ mod tests {
         }));
         assert!(adapted.contains("--set adapter.rank=8"), "{adapted}");
         assert!(
-            check_shape(&model, &config, None).is_ok()
-                && check_shape(&model, &config, Some(Bytes::new(1e12))).is_ok()
+            check_shape(&model, &config, &Ranks::alone(), None).is_ok()
+                && check_shape(&model, &config, &Ranks::alone(), Some(Bytes::new(1e12))).is_ok()
         );
     }
 }

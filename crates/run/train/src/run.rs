@@ -1,29 +1,33 @@
-//! A whole run: from the configuration to finished weights.
+//! A whole run: from the configuration to finished weights, on one rank or many, in one world or several.
+
+mod regroup;
+mod start;
 
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::Instant;
 
 use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
-use bedplate_checkpoint::{Attempt, Checkpoint, CheckpointError, Checkpoints, Facts, PartEntry, Published};
+use bedplate_checkpoint::{Checkpoints, Published};
+use bedplate_comm::World;
 use bedplate_data::Batches;
-use bedplate_kernels::{Bf16, Device};
-use bedplate_network::{Network, Sampler};
+use bedplate_kernels::Bf16;
+use bedplate_layout::Layout;
+use bedplate_network::Sampler;
 use bedplate_record::{EvaluationRecord, StepRecord};
 use bedplate_report::Phase;
-use bedplate_transformer::FlopsConvention;
 use bedplate_units::{Bytes, Seconds};
 
-use crate::checkpoint::{self, METRICS_FILE, MODEL_FOLDER, Settings};
+use crate::carry::Carried;
+use crate::checkpoint::{MODEL_FOLDER, Settings};
 use crate::export;
-use crate::free_memory::free_memory;
 use crate::generate::Generator;
-use crate::memory;
 use crate::output_lock::OutputLock;
-use crate::parameters::Trained;
-use crate::setup::{Data, read_architecture};
-use crate::trainer::{Learner, StepOutcome, Trainer};
-use crate::{Precision, TrainConfig, TrainError};
+use crate::setup::Data;
+use crate::trained::Trained;
+use crate::trainer::{StepOutcome, Trainer};
+use crate::{Precision, Roster, TrainConfig, TrainError};
 
 /// Receives the events of a run as they happen.
 pub trait Observer {
@@ -68,6 +72,9 @@ pub struct Setup {
     pub abandoned: Option<PathBuf>,
     /// The history of this folder is not that of the checkpoint.
     pub is_taken_over: bool,
+    /// Ranks that train together, and how they share the work.
+    pub ranks: usize,
+    pub layout: Layout,
 }
 
 /// Whether to continue an earlier run.
@@ -97,6 +104,10 @@ pub struct RunOptions<'a> {
     pub accepts_changes: bool,
     /// Memory that is free; as the system says where this is absent.
     pub free_memory: Option<Bytes>,
+    /// Where ranks that come later are found; with it a run goes on when ranks are lost.
+    pub roster: Option<Roster>,
+    /// Ranks that the run was begun with.
+    pub ranks: Option<u32>,
 }
 
 /// How a run ended.
@@ -112,18 +123,73 @@ pub struct Summary {
     pub weights: Option<PathBuf>,
     /// What a person should know of how the run was set up and resumed.
     pub remarks: Vec<String>,
+    /// Whether this rank speaks for the run.
+    pub is_first: bool,
 }
 
-/// Runs a configuration to its end.
+/// Runs a configuration to its end in this process.
 pub fn run(
     config: &TrainConfig,
     options: &RunOptions<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Summary, TrainError> {
+    run_on(None, config, options, observer)
+}
+
+/// Runs a configuration to its end as a rank of a world. Only the first rank tells its observer anything.
+pub fn run_on(
+    world: Option<World>,
+    config: &TrainConfig,
+    options: &RunOptions<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Summary, TrainError> {
     match config.training.precision {
-        Precision::F32 => Run::<f32>::prepare(config, options)?.go(observer),
-        Precision::Bf16 => Run::<Bf16>::prepare(config, options)?.go(observer),
+        Precision::F32 => drive::<f32>(world, config, options, observer),
+        Precision::Bf16 => drive::<Bf16>(world, config, options, observer),
     }
+}
+
+/// Runs until the end, in as many worlds as it takes.
+fn drive<E: Trained>(
+    mut world: Option<World>,
+    config: &TrainConfig,
+    options: &RunOptions<'_>,
+    observer: &mut dyn Observer,
+) -> Result<Summary, TrainError> {
+    let mut past = Past::default();
+    loop {
+        let mut run = Run::<E>::prepare(world.take(), config, options, &mut past)?;
+        match run.go(observer) {
+            Ok(Some(summary)) => return Ok(summary),
+            // Ranks wait that make the run larger.
+            Ok(None) => {}
+            Err(error) if run.survives(&error) => {}
+            Err(error) => {
+                run.tell_others(&error);
+                return Err(error);
+            }
+        }
+        world = Some(run.regroup(&mut past)?);
+    }
+}
+
+/// What the ranks want before the next step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Wish {
+    GoOn,
+    Stop,
+    Grow,
+}
+
+/// What outlives a world.
+#[derive(Default)]
+struct Past {
+    carried: Carried,
+    /// Nobody else writes to the output while the run lasts.
+    lock: Option<OutputLock>,
+    /// The last step that was told.
+    told: Option<u64>,
+    newest: Option<Published>,
 }
 
 struct Run<'a, E: Trained> {
@@ -134,6 +200,8 @@ struct Run<'a, E: Trained> {
     checkpoints: Checkpoints,
     settings: Settings,
     generator: Option<Generator<E>>,
+    /// Of the whole network.
+    parameters: usize,
     flops_per_token: f64,
     newest: Option<Published>,
     remarks: Vec<String>,
@@ -142,94 +210,36 @@ struct Run<'a, E: Trained> {
     is_taken_over: bool,
     loss: Option<f64>,
     evaluation_loss: Option<f64>,
-    /// Nobody else writes to the output while the run lasts.
-    _lock: OutputLock,
+    told: Option<u64>,
+    lock: Option<OutputLock>,
 }
 
-impl<'a, E: Trained> Run<'a, E> {
-    fn prepare(config: &'a TrainConfig, options: &'a RunOptions<'a>) -> Result<Self, TrainError> {
-        let architecture = read_architecture(&config.model.config)?;
-        let free = options.free_memory.or_else(free_memory);
-        memory::check_shape(&architecture.transformer, config, free)?;
-        let model = &architecture.transformer;
-        let data = Data::open(config, model.vocab)?;
-        let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
-        let flops_per_token = flops.training().get();
-        let device = Device::cpu(threads(config.training.threads));
-        let network = Network::new(&device, architecture, config.data.sequence)?;
-        memory::check(&network, config, free)?;
-        let lock = OutputLock::take(&config.output.folder)?;
-        let checkpoints = checkpoint::checkpoints(config)?;
-        let (from, of_resuming) = starting_point(&checkpoints, config, &options.resume)?;
-        let mut remarks = network.remarks();
-        remarks.extend(of_resuming);
-        let mut trainer = Trainer::new(network, device, config.clone())?;
-        let architecture = trainer.network.architecture();
-        let settings = Settings::of(config, architecture, &data, trainer.given_weights);
-        let (mut newest, mut abandoned, mut is_taken_over) = (None, None, false);
-        if let Some(checkpoint) = from {
-            remarks.extend(changes(&checkpoint, &settings, options.accepts_changes)?);
-            trainer.restore(&checkpoint)?;
-            is_taken_over = !checkpoints.holds(&checkpoint);
-            let (model, metrics) =
-                (config.output.folder.join(MODEL_FOLDER), config.output.folder.join(METRICS_FILE));
-            // Records move with the telemetry that writes them; here they only count as something that is left.
-            let along = [model.as_path(), metrics.as_path()];
-            let (own, aside) = match is_taken_over {
-                true => {
-                    trainer.begin_snapshot(&checkpoints, &settings)?;
-                    publish(&mut trainer, &checkpoints, true, |attempt, parts, facts| {
-                        checkpoints.publish_taken_over(attempt, parts, facts, &along)
-                    })?
-                    .expect("a checkpoint was begun")
-                }
-                false => {
-                    let own = checkpoint.published();
-                    let aside = checkpoints.branch_off(&own, false, &along)?;
-                    (own, aside)
-                }
-            };
-            (newest, abandoned) = (Some(own), aside);
-        }
-        if let Some(first) = trainer.unused.first() {
-            let count = trainer.unused.len();
-            remarks.push(format!(
-                "the model does not use {count} tensors of the given weights, first `{first}`"
-            ));
-        }
-        remarks.extend(abandoned.iter().map(|to| format!("what came after it is now in {}", to.display())));
-        Ok(Self {
-            config,
-            options,
-            data,
-            trainer,
-            checkpoints,
-            settings,
-            generator: None,
-            flops_per_token,
-            newest,
-            remarks,
-            abandoned,
-            is_taken_over,
-            loss: None,
-            evaluation_loss: None,
-            _lock: lock,
-        })
-    }
-
-    fn go(mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
-        observer.began(&self.setup())?;
-        if let Some(newest) = self.newest.as_ref().filter(|_| self.is_taken_over) {
-            observer.published(newest)?;
+impl<E: Trained> Run<'_, E> {
+    /// Trains to the end; gives nothing where the run is to go on in a larger world.
+    fn go(&mut self, observer: &mut dyn Observer) -> Result<Option<Summary>, TrainError> {
+        let is_first = self.trainer.ranks().is_first();
+        if is_first && self.told.is_none() {
+            observer.began(&self.setup())?;
+            self.told = Some(self.trainer.step);
+            if let Some(newest) = self.newest.as_ref().filter(|_| self.is_taken_over) {
+                observer.published(newest)?;
+            }
         }
         if self.trainer.step == 0 {
             self.evaluate(observer)?;
         }
-        let mut batches = self.data.batches(self.config, self.trainer.samples)?;
-        while self.trainer.step < self.config.training.steps && !self.is_stopped() {
+        let mut batches = self.data.batches(self.config, self.trainer.ranks(), self.trainer.samples)?;
+        while self.trainer.step < self.config.training.steps {
+            match self.agree()? {
+                Wish::GoOn => {}
+                Wish::Stop => break,
+                Wish::Grow => return Ok(None),
+            }
             if let Err(error) = self.step(&mut batches, observer) {
-                // The state is still that of the checkpoint that is being made.
-                let _ = self.settle(observer, true);
+                // The state is still that of the checkpoint that is being made, and other ranks may be gone.
+                if self.trainer.ranks().count() == 1 {
+                    let _ = self.settle(observer, true);
+                }
                 return Err(error);
             }
             self.settle(observer, false)?;
@@ -238,17 +248,20 @@ impl<'a, E: Trained> Run<'a, E> {
                 self.evaluate(observer)?;
             }
             if is_last || is_due(self.trainer.step, self.config.checkpoint.every) {
-                self.publish(observer, is_last)?;
+                self.publish(observer)?;
             }
         }
-        self.finish(observer)
+        self.finish(observer).map(Some)
     }
 
     fn setup(&self) -> Setup {
         let training = &self.config.training;
         Setup {
-            parameters: self.trainer.network.parameters(),
-            trained: self.trainer.trained(),
+            parameters: self.parameters,
+            trained: match &self.trainer.adapters {
+                None => self.parameters,
+                Some(adapters) => adapters.len(),
+            },
             step: self.trainer.step,
             steps: training.steps,
             tokens_per_step: training.batch * self.config.data.sequence as u64,
@@ -258,23 +271,26 @@ impl<'a, E: Trained> Run<'a, E> {
             remarks: self.remarks.clone(),
             abandoned: self.abandoned.clone(),
             is_taken_over: self.is_taken_over,
+            ranks: self.trainer.ranks().count(),
+            layout: *self.trainer.ranks().layout(),
         }
-    }
-
-    fn is_stopped(&self) -> bool {
-        self.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed))
     }
 
     fn step(&mut self, batches: &mut Batches, observer: &mut dyn Observer) -> Result<(), TrainError> {
         let began = Instant::now();
-        let training = &self.config.training;
-        let count = training.batch / training.micro_batch;
+        let count = self.data.schedule(self.config, self.trainer.ranks(), 0).micro_batches();
         let waited = batches.waited();
         let taken = (0..count).map(|_| batches.next()).collect::<Result<Vec<_>, _>>()?;
         let waited = Seconds::new((batches.waited() - waited).as_secs_f64());
         let outcome = self.trainer.step(&taken)?;
         taken.into_iter().for_each(|batch| batches.recycle(batch));
         self.loss = Some(outcome.loss);
+        // After a loss of ranks a step may be done again, with the same result.
+        let is_news = self.told.is_none_or(|told| self.trainer.step > told);
+        if !self.trainer.ranks().is_first() || !is_news {
+            return Ok(());
+        }
+        self.told = Some(self.trainer.step);
         observer.step(&self.record(&outcome, waited, Seconds::new(began.elapsed().as_secs_f64())))
     }
 
@@ -294,6 +310,7 @@ impl<'a, E: Trained> Run<'a, E> {
             breakdown,
             predicted: self.options.predicted,
             seconds: seconds.get(),
+            ranks: outcome.ranks,
         }
     }
 
@@ -301,49 +318,59 @@ impl<'a, E: Trained> Run<'a, E> {
         if self.config.evaluation.every == 0 {
             return Ok(());
         }
-        observer.turned_to(Phase::Evaluating);
-        let loss =
-            self.data.evaluation(self.config).map(|batches| self.trainer.evaluate(batches)).transpose()?;
+        let is_first = self.trainer.ranks().is_first();
+        if is_first {
+            observer.turned_to(Phase::Evaluating);
+        }
+        let ranks = Arc::clone(&self.trainer.ranks);
+        let batches = self.data.evaluation(self.config, &ranks);
+        let loss = batches.map(|batches| self.trainer.evaluate(batches)).transpose()?;
         let sample = self.sample()?;
-        observer.turned_to(Phase::Training);
-        if loss.is_none() && sample.is_none() {
-            return Ok(());
+        if is_first {
+            observer.turned_to(Phase::Training);
         }
         self.evaluation_loss = loss;
+        if !is_first || loss.is_none() && sample.is_none() {
+            return Ok(());
+        }
         let perplexity = loss.map(f64::exp);
         observer.evaluated(&EvaluationRecord { step: self.trainer.step, loss, perplexity, sample })
     }
 
-    /// How the network continues the prompt; every sample uses the same random draws, so that samples can be compared.
+    /// How the network continues the prompt; every sample uses the same random draws, so that samples can be compared. Ranks with a
+    /// part of the network write it together; otherwise the first does.
     fn sample(&mut self) -> Result<Option<String>, TrainError> {
         let evaluation = &self.config.evaluation;
         if evaluation.prompt.is_empty() {
             return Ok(None);
         }
         let prompt = self.data.tokenizer.encode(&evaluation.prompt)?;
-        let Trainer { device, network, parameters, .. } = &self.trainer;
-        let longest = self.config.data.sequence.min(prompt.len() + evaluation.sample_tokens);
-        let generator = self.generator.get_or_insert_with(|| Generator::new(device, network, longest));
         let mut sampler = Sampler::new(evaluation.temperature, 0.95, self.config.data.seed);
-        let tokens = generator.generate(
-            device,
-            network,
-            E::working(parameters),
-            &prompt,
-            evaluation.sample_tokens,
-            self.data.tokenizer.end(),
-            &mut sampler,
-        );
+        let (count, end) = (evaluation.sample_tokens, self.data.tokenizer.end());
+        let tokens = if !self.trainer.has_whole_network() {
+            self.trainer.write_together(&prompt, count, end, &mut sampler)?
+        } else if self.trainer.ranks().is_first() {
+            let Trainer { device, network, .. } = &self.trainer;
+            let longest = self.config.data.sequence.min(prompt.len() + count);
+            let generator = self.generator.get_or_insert_with(|| Generator::new(device, network, longest));
+            generator.generate(device, network, self.trainer.weights(), &prompt, count, end, &mut sampler)
+        } else {
+            return Ok(None);
+        };
         Ok(Some(format!("{}{}", evaluation.prompt, self.data.tokenizer.decode(&tokens)?)))
     }
 
-    /// Begins a checkpoint, once the one before it is finished. The next steps write it, unless this `waits` for it.
-    fn publish(&mut self, observer: &mut dyn Observer, waits: bool) -> Result<(), TrainError> {
-        observer.turned_to(Phase::Saving);
+    /// Begins a checkpoint, once the one before it is finished; the next steps write it.
+    fn publish(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
         self.settle(observer, true)?;
+        let is_first = self.trainer.ranks().is_first();
+        if is_first {
+            observer.turned_to(Phase::Saving);
+        }
         self.trainer.begin_snapshot(&self.checkpoints, &self.settings)?;
-        self.settle(observer, waits)?;
-        observer.turned_to(Phase::Training);
+        if is_first {
+            observer.turned_to(Phase::Training);
+        }
         Ok(())
     }
 
@@ -351,103 +378,65 @@ impl<'a, E: Trained> Run<'a, E> {
     fn settle(&mut self, observer: &mut dyn Observer, waits: bool) -> Result<(), TrainError> {
         let Self { trainer, checkpoints, .. } = self;
         let publishing = |attempt: &_, parts, facts| checkpoints.publish(attempt, parts, facts);
-        if let Some(checkpoint) = publish(trainer, checkpoints, waits, publishing)? {
+        if let Some(checkpoint) = trainer.publish_snapshot(checkpoints, waits, publishing)? {
             observer.published(&checkpoint)?;
             self.newest = Some(checkpoint);
         }
         Ok(())
     }
 
-    fn finish(mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
+    fn finish(&mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
         let was_stopped = self.trainer.step < self.config.training.steps;
-        self.settle(observer, true)?;
-        let is_published = self.newest.as_ref().is_some_and(|newest| newest.step == self.trainer.step);
-        if !is_published {
-            self.publish(observer, true)?;
+        let is_first = self.trainer.ranks().is_first();
+        if is_first {
+            observer.turned_to(Phase::Saving);
         }
-        let weights = if was_stopped { None } else { Some(self.export()?) };
+        self.settle(observer, true)?;
+        if !self.is_published()? {
+            self.publish(observer)?;
+            self.settle(observer, true)?;
+        }
+        let weights = if was_stopped || !is_first { None } else { Some(self.export()?) };
+        self.trainer.ranks.part(&self.trainer.device)?;
         Ok(Summary {
             steps: self.trainer.step,
             was_stopped,
             loss: self.loss,
             evaluation_loss: self.evaluation_loss,
-            checkpoint: self.newest,
+            checkpoint: self.newest.clone(),
             weights,
-            remarks: self.remarks,
+            remarks: self.remarks.clone(),
+            is_first,
         })
+    }
+
+    /// Whether the newest checkpoint is of the state as it is; the first rank knows.
+    fn is_published(&self) -> Result<bool, TrainError> {
+        let is_it = self.newest.as_ref().is_some_and(|newest| newest.step == self.trainer.step);
+        let told = self.trainer.ranks.broadcast(&self.trainer.device, vec![u8::from(is_it)])?;
+        Ok(told == [1])
     }
 
     /// Weights, configuration and tokenizer as other tools read them; adapters also on their own.
     fn export(&self) -> Result<PathBuf, TrainError> {
         let folder = self.config.output.folder.join(MODEL_FOLDER);
         let Trainer { device, network, .. } = &self.trainer;
-        bedplate_network::save(network, device, self.trainer.weights(), &folder)?;
+        if self.trainer.has_whole_network() {
+            bedplate_network::save(network, device, self.trainer.weights(), &folder)?;
+            if let Some(adapters) = &self.trainer.adapters {
+                adapters.save(device, &self.config.output.folder.join("adapter"))?;
+            }
+        } else {
+            self.export_checkpoint(&folder)?;
+        }
         let longest = network.architecture().transformer.max_context;
         export::save_tokenizer(&self.data.tokenizer, self.data.is_chat(), longest, &folder)?;
-        if let Learner::Adapters(adapters) = &self.trainer.learner {
-            adapters.save(device, &self.config.output.folder.join("adapter"))?;
-        }
         Ok(folder)
     }
 }
 
 fn is_due(step: u64, every: u64) -> bool {
     every > 0 && step.is_multiple_of(every)
-}
-
-fn threads(asked: usize) -> usize {
-    if asked > 0 { asked } else { std::thread::available_parallelism().map_or(1, |count| count.get()) }
-}
-
-/// The checkpoint to start from, and what is to be said about newer ones; an error when the folder holds a run that is not
-/// to be resumed.
-fn starting_point(
-    checkpoints: &Checkpoints,
-    config: &TrainConfig,
-    resume: &Resume,
-) -> Result<(Option<Checkpoint>, Vec<String>), TrainError> {
-    let folder = || config.output.folder.clone();
-    match resume {
-        Resume::No => match checkpoints.newest_step()? {
-            Some(step) => Err(TrainError::FolderInUse { folder: folder(), step }),
-            None => Ok((None, Vec::new())),
-        },
-        Resume::From(named) => match checkpoints.named(named) {
-            Err(CheckpointError::Nothing { .. }) => {
-                Err(TrainError::NothingToResume { folder: named.clone() })
-            }
-            named => Ok((Some(named?), Vec::new())),
-        },
-        Resume::IfPossible | Resume::Newest => match checkpoints.newest_good()? {
-            Some((newest, flaws)) => Ok((Some(newest), flaws)),
-            None if *resume == Resume::Newest => Err(TrainError::NothingToResume { folder: folder() }),
-            None => Ok((None, Vec::new())),
-        },
-    }
-}
-
-/// Remarks on settings that have changed since a checkpoint; an error unless they are accepted.
-fn changes(
-    checkpoint: &Checkpoint,
-    settings: &Settings,
-    is_accepted: bool,
-) -> Result<Vec<String>, TrainError> {
-    let changes = checkpoint::changes(checkpoint.facts(), settings);
-    if changes.is_empty() || is_accepted {
-        return Ok(changes.iter().map(|change| format!("changed and accepted: {change}")).collect());
-    }
-    Err(TrainError::ChangedSettings { path: checkpoint.published().path, changes })
-}
-
-/// Publishes the checkpoint that a trainer is making, if it is all written or is to be waited for.
-fn publish<E: Trained, T>(
-    trainer: &mut Trainer<E>,
-    checkpoints: &Checkpoints,
-    waits: bool,
-    publishing: impl FnOnce(&Attempt, Vec<PartEntry>, Facts) -> Result<T, CheckpointError>,
-) -> Result<Option<T>, TrainError> {
-    let snapshot = trainer.take_snapshot(waits);
-    snapshot.map(|snapshot| snapshot.publish(checkpoints, publishing)).transpose()
 }
 
 /// What the process holds in memory, as the system counts it.

@@ -5,13 +5,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bedplate_data::{
-    Batch, Batches, Content, Corpus, DocumentMask, Order, Packing, Sample, Schedule, Source as CorpusSource,
-    Stream, StreamOptions, Tokenizer,
+    Batch, Batches, Content, Corpus, DocumentMask, IGNORED, Order, Packing, Sample, Schedule,
+    Source as CorpusSource, Stream, StreamOptions, Tokenizer,
 };
 use bedplate_diag::Source;
 use bedplate_network::{Architecture, CONFIG_FILE};
 use bedplate_transformer::builtin;
 
+use crate::ranks::Ranks;
 use crate::{TrainConfig, TrainError};
 
 /// The architecture that `model.config` names: a file, a folder with a `config.json`, or a built-in shape.
@@ -81,25 +82,50 @@ impl Data {
         self.mask == DocumentMask::Own
     }
 
-    /// Micro-batches after some samples, read ahead.
-    pub(crate) fn batches(&self, config: &TrainConfig, samples: u64) -> Result<Batches, TrainError> {
+    /// Which samples a rank takes, after some samples.
+    pub(crate) fn schedule(&self, config: &TrainConfig, ranks: &Ranks, samples: u64) -> Schedule {
         let training = &config.training;
-        let schedule = Schedule::alone(samples, training.batch, training.micro_batch);
-        let ahead = (training.batch / training.micro_batch) as usize + 1;
+        Schedule {
+            first_sample: samples,
+            global_batch: training.batch,
+            rows: training.micro_batch,
+            rank: ranks.at().data.into(),
+            ranks: ranks.layout().data.into(),
+        }
+    }
+
+    /// A rank's micro-batches after some samples, read ahead.
+    pub(crate) fn batches(
+        &self,
+        config: &TrainConfig,
+        ranks: &Ranks,
+        samples: u64,
+    ) -> Result<Batches, TrainError> {
+        let schedule = self.schedule(config, ranks, samples);
+        let ahead = schedule.micro_batches() as usize + 1;
         Ok(Batches::start(Arc::clone(&self.stream), schedule, self.mask, ahead)?)
     }
 
-    /// The micro-batches of an evaluation, always the same, one at a time; nothing without a corpus for it.
+    /// A rank's micro-batches of an evaluation, always the same, one at a time; nothing without a corpus for it. Every rank has as
+    /// many: where they do not divide, some that do not count.
     pub(crate) fn evaluation(
         &self,
         config: &TrainConfig,
+        ranks: &Ranks,
     ) -> Option<impl Iterator<Item = Result<Batch, TrainError>>> {
         let stream = self.evaluation.as_ref()?;
         let rows = config.training.micro_batch;
+        let (place, count) = (u64::from(ranks.at().data), u64::from(ranks.layout().data));
+        let total = config.evaluation.batches;
         let mut sample = Sample::default();
-        Some((0..config.evaluation.batches).map(move |number| {
+        Some((0..total.div_ceil(count)).map(move |turn| {
+            let number = turn * count + place;
             let mut batch = Batch::default();
-            batch.fill(stream, number * rows, rows, self.mask, &mut sample)?;
+            batch.fill(stream, number.min(total - 1) * rows, rows, self.mask, &mut sample)?;
+            if number >= total {
+                batch.targets.fill(IGNORED);
+                batch.counted = 0;
+            }
             Ok(batch)
         }))
     }

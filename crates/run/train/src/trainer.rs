@@ -1,47 +1,50 @@
-//! The trainer: the state of a run, and one step of it.
+//! The trainer: the state of a run on one rank, and one step of it.
 
 use std::borrow::Borrow;
+use std::sync::Arc;
 use std::time::Instant;
 
 use bedplate_breakdown::{Breakdown, Measured, Part, Span};
 use bedplate_data::Batch;
 use bedplate_kernels::Device;
-use bedplate_network::{Network, NonFinite, Room, Tokens, Weights, Workspace, WorkspaceShape};
+use bedplate_network::{Network, Sampler, Weights, WorkspaceShape};
+use bedplate_record::RankTimes;
 use bedplate_units::{Bytes, Seconds};
 
 use crate::adapter::Adapters;
-use crate::checkpoint::{Snapshot, State};
-use crate::optimizer::{self, Optimizer};
-use crate::parameters::{Parameters, Trained};
+use crate::checkpoint::Snapshot;
+use crate::copies::Copies;
+use crate::optimizer;
+use crate::passes::{Chunks, Weighing};
+use crate::ranks::Ranks;
+use crate::store::Store;
+use crate::trained::Trained;
 use crate::{TrainConfig, TrainError};
 
-/// A network in training. Computes in `E`.
+/// A network in training, or the part of it that is this rank's. Computes in `E`.
 pub struct Trainer<E: Trained> {
     pub(crate) device: Device,
     pub(crate) network: Network,
     pub(crate) config: TrainConfig,
-    pub(crate) parameters: Parameters,
     /// Tensors of the files of first weights that the network does not use.
     pub(crate) unused: Vec<String>,
-    pub(crate) learner: Learner<E>,
-    pub(crate) workspace: Workspace<E>,
+    pub(crate) store: Store<E>,
+    /// What is trained instead of all weights.
+    pub(crate) adapters: Option<Box<Adapters<E>>>,
+    pub(crate) chunks: Chunks<E>,
+    /// Of the state, in other ranks' memory.
+    pub(crate) copies: Option<Copies>,
+    /// A checkpoint that is being made of the state.
+    pub(crate) snapshot: Option<Snapshot>,
     /// Steps done.
     pub(crate) step: u64,
     /// Samples learned from.
     pub(crate) samples: u64,
-    /// The checksum of the weights that were given to start from.
-    pub(crate) given_weights: Option<u32>,
-    /// A checkpoint that is being made of the state.
-    pub(crate) snapshot: Option<Snapshot>,
+    /// Last: what is shared with other ranks ends before they part.
+    pub(crate) ranks: Arc<Ranks>,
 }
 
-/// What is trained: all weights, or adapters of them.
-pub(crate) enum Learner<E: Trained> {
-    All { gradients: Box<Weights<f32>>, optimizer: Box<Optimizer> },
-    Adapters(Box<Adapters<E>>),
-}
-
-/// What a step did.
+/// What a step did, over all ranks.
 #[derive(Debug, Clone, Copy)]
 pub struct StepOutcome {
     /// Mean over the targets of the step, in nats.
@@ -52,53 +55,59 @@ pub struct StepOutcome {
     /// Positions computed, and those among them that counted.
     pub tokens: usize,
     pub targets: usize,
+    /// Of this rank.
     pub breakdown: Breakdown<Measured>,
     pub seconds: Seconds,
+    /// Where there are several.
+    pub ranks: Option<RankTimes>,
 }
 
 impl<E: Trained> Trainer<E> {
-    /// Allocates everything and puts the first weights in place: those that the configuration names, or fresh ones.
+    /// Trains a whole network in this process.
     pub fn new(network: Network, device: Device, config: TrainConfig) -> Result<Self, TrainError> {
-        let mut parameters = Parameters::zeros::<E>(&device, &network);
-        let mut unused = Vec::new();
-        match &config.model.weights {
-            Some(path) => {
-                unused = bedplate_network::load(&network, &device, path, parameters.master_mut())?.unused;
-            }
-            None => network.initialise(&device, config.model.seed, parameters.master_mut()),
-        }
-        parameters.round(&device);
-        let given_weights =
-            config.model.weights.is_some().then(|| checksum(&device, &network, parameters.master()));
-        let learner = match &config.adapter {
-            None => Learner::All {
-                gradients: Box::new(Weights::zeros(&device, &network)),
-                optimizer: Box::new(Optimizer::new(&device, &network)),
-            },
-            Some(adapter) => {
-                let adapters = Adapters::new(&network, &device, adapter, config.model.seed, &parameters)?;
-                Learner::Adapters(Box::new(adapters))
-            }
-        };
+        Self::on(Arc::new(Ranks::alone()), network, device, config)
+    }
+
+    /// Allocates everything and puts the first weights in place: those that the configuration names, or fresh ones. `network` is
+    /// this rank's part.
+    pub fn on(
+        ranks: Arc<Ranks>,
+        network: Network,
+        device: Device,
+        config: TrainConfig,
+    ) -> Result<Self, TrainError> {
         let shape = WorkspaceShape {
             sequences: config.training.micro_batch as usize,
             sequence: config.data.sequence,
             recompute: config.training.recompute,
             has_gradients: true,
         };
-        let workspace = Workspace::new(&device, &network, shape);
+        let micro_batches = micro_batches(&config, &ranks);
+        let chunks = Chunks::new(&device, &network, &ranks, shape, micro_batches);
+        let (learns, keeps) = (config.adapter.is_none(), config.training.keeps_gathered);
+        let blocks = chunks.blocks(&network);
+        let mut store = Store::new(&device, &network, &ranks, &blocks, learns, keeps)?;
+        let unused = first_weights(&device, &network, &config, &blocks, &mut store)?;
+        let adapters = match &config.adapter {
+            None => None,
+            Some(adapter) => {
+                let seed = config.model.seed;
+                Some(Box::new(Adapters::new(&network, &device, adapter, seed, &store)?))
+            }
+        };
         Ok(Self {
-            parameters,
-            unused,
-            learner,
-            workspace,
             device,
             network,
             config,
+            unused,
+            store,
+            adapters,
+            chunks,
+            copies: None,
+            snapshot: None,
             step: 0,
             samples: 0,
-            given_weights,
-            snapshot: None,
+            ranks,
         })
     }
 
@@ -110,232 +119,217 @@ impl<E: Trained> Trainer<E> {
         &self.device
     }
 
+    pub fn ranks(&self) -> &Ranks {
+        &self.ranks
+    }
+
     /// Steps done.
     pub fn steps_done(&self) -> u64 {
         self.step
     }
 
-    /// The weights as they are now, adapters merged.
+    /// The weights as they are now, adapters merged. Only of runs whose ranks have whole weights.
     pub fn weights(&self) -> &Weights<E> {
-        E::working(&self.parameters)
+        self.store.working()
     }
 
-    /// Numbers that are trained.
+    /// Numbers that this rank trains.
     pub fn trained(&self) -> usize {
-        match &self.learner {
-            Learner::All { .. } => self.network.parameters(),
-            Learner::Adapters(adapters) => adapters.len(),
+        match &self.adapters {
+            None => self.network.parameters(),
+            Some(adapters) => adapters.len(),
         }
     }
 
-    /// Bytes of weights, gradients, moments and activations.
+    /// Bytes of weights, gradients, moments and activations on this rank.
     pub fn memory(&self) -> Bytes {
-        let learner = match &self.learner {
-            Learner::All { gradients, optimizer } => gradients.bytes() + optimizer.bytes(),
-            Learner::Adapters(adapters) => adapters.bytes(),
-        };
-        Bytes::new((self.parameters.bytes() + learner + self.workspace.bytes()) as f64)
+        let adapters = self.adapters.as_ref().map_or(0, |adapters| adapters.bytes());
+        let copies = self.copies.as_ref().map_or(0, Copies::bytes);
+        Bytes::new((self.store.bytes() + adapters + copies + self.chunks.bytes()) as f64)
     }
 
-    /// One optimizer step over the micro-batches of a global batch.
+    /// One optimizer step. `batches` are this rank's share of the global batch's micro-batches.
     ///
     /// On a number that is not finite nothing is updated, and the error says where it began.
     pub fn step(&mut self, batches: &[Batch]) -> Result<StepOutcome, TrainError> {
         let began = Instant::now();
         self.device.take_measured();
-        let targets: usize = batches.iter().map(|batch| batch.counted).sum();
-        let loss = self.learn(batches, targets) / targets.max(1) as f64;
-        let gradient_norm = self.gradient_norm();
+        self.ranks.waits.take();
+        let own = [
+            batches.iter().map(|batch| batch.counted).sum::<usize>(),
+            batches.len(),
+            batches.iter().map(|batch| batch.tokens.len()).sum(),
+            batches.iter().map(|batch| batch.rows).sum(),
+        ];
+        let mut totals = own.map(|count| count as f64);
+        self.ranks.sum_over_data(&self.device, &mut totals)?;
+        let [targets, micro_batches, tokens, rows] = totals.map(|total| total as usize);
+        let weighing =
+            Weighing { scale: 1.0 / targets.max(1) as f32, balance: 1.0 / micro_batches.max(1) as f32 };
+        let own_loss = self.learn(batches, weighing)?;
+        let mut sums = [own_loss, self.own_squares()];
+        self.ranks.sum_over_all(&self.device, &mut sums)?;
+        let (loss, gradient_norm) = (sums[0] / targets.max(1) as f64, self.norm(sums[1]));
         if !loss.is_finite() || !gradient_norm.is_finite() {
-            return Err(self.explain_non_finite(batches, loss, gradient_norm));
+            return Err(self.explain_non_finite(batches, loss, gradient_norm)?);
         }
         let learning_rate = self.config.learning_rate().at(self.step);
+        self.complete_copies()?;
         let held_up = self.complete_snapshot();
-        self.update(learning_rate, gradient_norm);
-        self.step += 1;
-        self.samples += batches.iter().map(|batch| batch.rows as u64).sum::<u64>();
+        self.update(learning_rate, gradient_norm, rows as u64)?;
+        self.begin_copy();
         let seconds = Seconds::new(began.elapsed().as_secs_f64());
-        let tokens = batches.iter().map(|batch| batch.tokens.len()).sum();
-        let mut breakdown = self.device.take_measured();
-        breakdown[Part::Storage] = breakdown[Part::Storage] + Span::exposed(held_up);
-        let breakdown = with_rest(breakdown, seconds);
-        Ok(StepOutcome { loss, gradient_norm, learning_rate, tokens, targets, breakdown, seconds })
+        let breakdown = self.measured(seconds, held_up);
+        let ranks = self.compare_ranks(&breakdown)?;
+        Ok(StepOutcome { loss, gradient_norm, learning_rate, tokens, targets, breakdown, seconds, ranks })
     }
 
-    /// Forward and backward of all micro-batches; gives the sum of losses.
-    fn learn(&mut self, batches: &[Batch], targets: usize) -> f64 {
-        let scale = 1.0 / targets.max(1) as f32;
-        let balance = 1.0 / batches.len() as f32;
-        let Self { device, network, parameters, learner, workspace, snapshot, .. } = self;
-        match learner {
-            Learner::All { gradients, .. } => gradients.fill(device, 0.0),
-            Learner::Adapters(adapters) => device.fill(adapters.gradient.view_mut(), 0.0),
-        }
-        let weights = E::working(parameters);
-        let mut room = workspace.room(0);
-        let mut loss = 0.0;
-        for batch in batches {
-            room.load(device, tokens_of(batch));
-            loss += match learner {
-                Learner::All { gradients, optimizer } => {
-                    let state = State::of_weights(device, parameters.master(), optimizer);
-                    let mut between = || snapshot.iter_mut().for_each(|snapshot| snapshot.advance(&state));
-                    learn_weights(
-                        device,
-                        network,
-                        weights,
-                        &mut room,
-                        gradients,
-                        [scale, balance],
-                        &mut between,
-                    )
-                }
-                Learner::Adapters(adapters) => {
-                    learn_adapters(device, network, weights, &mut room, adapters, scale, balance)
-                }
-            };
-        }
-        loss
-    }
-
-    fn gradient_norm(&self) -> f64 {
-        match &self.learner {
-            Learner::All { gradients, optimizer } => optimizer.sum_of_squares(&self.device, gradients).sqrt(),
-            Learner::Adapters(adapters) => adapters.gradient_norm(&self.device),
+    fn own_squares(&self) -> f64 {
+        match &self.adapters {
+            None => self.store.sum_of_squares(&self.device, &self.network, &self.ranks),
+            Some(adapters) => adapters.sum_of_squares(&self.device, &self.ranks),
         }
     }
 
-    fn update(&mut self, learning_rate: f64, gradient_norm: f64) {
+    fn norm(&self, squares: f64) -> f64 {
+        match &self.adapters {
+            None => squares.sqrt(),
+            Some(adapters) => adapters.norm(squares),
+        }
+    }
+
+    /// The step counts as done when this rank's own numbers have changed, before the others have them.
+    fn update(&mut self, learning_rate: f64, gradient_norm: f64, samples: u64) -> Result<(), TrainError> {
         let scale = optimizer::clip_scale(gradient_norm, self.config.optimizer.clip);
         let step = optimizer::adamw(&self.config.optimizer, learning_rate, self.step, scale);
-        let Self { device, parameters, learner, .. } = self;
-        match learner {
-            Learner::All { gradients, optimizer } => optimizer.step(device, &step, gradients, parameters),
-            Learner::Adapters(adapters) => {
-                adapters.step(device, &step);
-                adapters.merge(device, parameters);
+        match &mut self.adapters {
+            None => self.store.update(&self.device, &step),
+            Some(adapters) => adapters.step(&self.device, &step),
+        }
+        self.step += 1;
+        self.samples += samples;
+        self.spread()
+    }
+
+    /// Makes the weights to compute with from state that has changed.
+    pub(crate) fn spread(&mut self) -> Result<(), TrainError> {
+        let Self { device, store, adapters, ranks, .. } = self;
+        match adapters {
+            None => Ok(store.publish(device, ranks)?),
+            Some(adapters) => {
+                adapters.merge(device, store);
+                Ok(())
             }
         }
     }
 
-    /// Computes the micro-batches again and checks the output of every block.
-    fn explain_non_finite(&mut self, batches: &[Batch], loss: f64, gradient_norm: f64) -> TrainError {
-        let Self { device, network, parameters, workspace, .. } = self;
-        let weights = E::working(parameters);
-        let sequence = workspace.shape().sequence;
-        let mut room = workspace.room(0);
-        let found = batches.iter().find_map(|batch| {
-            room.load(device, tokens_of(batch));
-            let NonFinite { block, row } = network.find_non_finite(device, weights, &mut room)?;
-            Some((block, batch.first_sample + (row / sequence) as u64))
-        });
-        let (block, sample) = found.unzip();
-        let first_sample = batches.first().map_or(0, |batch| batch.first_sample);
-        TrainError::NotFinite { step: self.step, loss, gradient_norm, first_sample, block, sample }
+    /// The time of operators by part, of waiting for other ranks, and the rest as the host's: moving batches, bookkeeping, waking
+    /// threads.
+    fn measured(&self, whole: Seconds, held_up: Seconds) -> Breakdown<Measured> {
+        let mut measured = self.device.take_measured();
+        let waited = self.ranks.waits.take();
+        let mut add = |part: Part, seconds: f64| {
+            measured[part] = measured[part] + Span::exposed(Seconds::new(seconds));
+        };
+        let part = if self.ranks.is_on_one_host() { Part::ScaleUp } else { Part::ScaleOut };
+        add(part, waited.communication.as_secs_f64());
+        add(Part::Bubble, waited.bubble.as_secs_f64());
+        add(Part::Storage, held_up.get());
+        let rest = (whole - measured.total()).max(Seconds::ZERO);
+        measured[Part::Host] = measured[Part::Host] + Span::exposed(rest);
+        measured
     }
 
-    /// The mean loss of some micro-batches, without learning from them.
-    pub fn evaluate<B: Borrow<Batch>, Error>(
+    /// What all ranks have measured: who was busy longest, and how long ranks waited for each other.
+    fn compare_ranks(&self, own: &Breakdown<Measured>) -> Result<Option<RankTimes>, TrainError> {
+        if self.ranks.count() == 1 {
+            return Ok(None);
+        }
+        let exposed = |part: Part| own[part].exposed.get();
+        let communication = exposed(Part::ScaleUp) + exposed(Part::ScaleOut);
+        let waited = communication + exposed(Part::Bubble);
+        let all = self.ranks.gather(&self.device, &[own.total().get() - waited, communication])?;
+        let busy = || all.chunks(2).map(|of| of[0]);
+        let slowest = busy().enumerate().max_by(|a, b| a.1.total_cmp(&b.1)).map_or(0, |(rank, _)| rank);
+        let mean = busy().sum::<f64>() / self.ranks.count() as f64;
+        let communication = all.chunks(2).map(|of| of[1]).sum::<f64>() / self.ranks.count() as f64;
+        let most = busy().fold(0.0, f64::max);
+        Ok(Some(RankTimes {
+            slowest: slowest as u32,
+            imbalance: if mean > 0.0 { most / mean - 1.0 } else { 0.0 },
+            communication,
+        }))
+    }
+
+    /// Whether this rank has all weights of the whole network.
+    pub(crate) fn has_whole_network(&self) -> bool {
+        let (layout, part) = (self.ranks.layout(), self.network.part());
+        part.is_whole() && layout.pipeline == 1 && !crate::store::splits_weights(layout.sharding)
+    }
+
+    /// The tokens that follow a prompt, by all ranks together: at most `count`, ended by `end`. The whole context is computed for
+    /// each of them.
+    pub(crate) fn write_together(
+        &mut self,
+        prompt: &[u32],
+        count: usize,
+        end: Option<u32>,
+        sampler: &mut Sampler,
+    ) -> Result<Vec<u32>, TrainError> {
+        let mut text = prompt.to_vec();
+        while text.len() < prompt.len() + count {
+            let next = sampler.draw(&self.logits_after(&text)?);
+            if Some(next) == end {
+                break;
+            }
+            text.push(next);
+        }
+        Ok(text.split_off(prompt.len()))
+    }
+
+    /// The mean loss of some micro-batches, without learning from them. They are this rank's share; all ranks have as many.
+    pub fn evaluate<B: Borrow<Batch>, Error: From<TrainError>>(
         &mut self,
         batches: impl Iterator<Item = Result<B, Error>>,
     ) -> Result<f64, Error> {
-        let Self { device, network, parameters, workspace, .. } = self;
-        let weights = E::working(parameters);
-        let mut room = workspace.room(0);
         let (mut loss, mut targets) = (0.0, 0);
         for batch in batches {
             let batch = batch?;
             let batch = batch.borrow();
             targets += batch.counted;
-            room.load(device, tokens_of(batch));
-            network.forward(device, weights, &mut room);
-            loss += network.head_loss(device, network.head_weights(weights), &mut room);
+            loss += self.assess(batch)?;
         }
-        Ok(loss / targets.max(1) as f64)
+        let mut of_data = [targets as f64];
+        self.ranks.sum_over_data(&self.device, &mut of_data).map_err(TrainError::from)?;
+        let mut of_all = [loss];
+        self.ranks.sum_over_all(&self.device, &mut of_all).map_err(TrainError::from)?;
+        Ok(of_all[0] / of_data[0].max(1.0))
     }
 }
 
-fn checksum(device: &Device, network: &Network, weights: &Weights<f32>) -> u32 {
-    const PIECE: usize = 1 << 18;
-    let (mut sum, mut values) = (crc32fast::Hasher::new(), vec![0.0_f32; PIECE]);
-    let mut bytes = Vec::new();
-    for (index, block) in network.blocks().iter().enumerate() {
-        for start in (0..block.len).step_by(PIECE) {
-            let range = start..block.len.min(start + PIECE);
-            let values = &mut values[..range.len()];
-            device.read(weights.block(index).range(range), values);
-            bytes.clear();
-            bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
-            sum.update(&bytes);
-        }
-    }
-    sum.finalize()
+/// Micro-batches of a step on the ranks that have most of them. Ranks with fewer compute one that does not count, so that all
+/// take part in the same calls.
+pub(crate) fn micro_batches(config: &TrainConfig, ranks: &Ranks) -> usize {
+    let total = config.training.batch / config.training.micro_batch;
+    total.div_ceil(u64::from(ranks.layout().data)) as usize
 }
 
-fn tokens_of(batch: &Batch) -> Tokens<'_> {
-    Tokens {
-        tokens: &batch.tokens,
-        targets: &batch.targets,
-        positions: &batch.positions,
-        first_keys: &batch.first_keys,
-        padding: &batch.padding,
-    }
-}
-
-/// Forward and backward where all weights learn, block by block, with something to do between blocks.
-fn learn_weights<E: Trained>(
+/// Puts the first weights in place, a block at a time. Gives the tensors of files that the network does not use.
+fn first_weights<E: Trained>(
     device: &Device,
     network: &Network,
-    weights: &Weights<E>,
-    room: &mut Room<'_, E>,
-    gradients: &mut Weights<f32>,
-    [scale, balance]: [f32; 2],
-    between: &mut dyn FnMut(),
-) -> f64 {
-    let last = network.blocks().len() - 1;
-    for index in 0..last {
-        between();
-        network.forward_block(device, index, weights.block(index), room);
+    config: &TrainConfig,
+    blocks: &[usize],
+    store: &mut Store<E>,
+) -> Result<Vec<String>, TrainError> {
+    let mut unused = Vec::new();
+    for block in blocks {
+        let mut weights = Weights::<f32>::of_blocks(device, network, |index| index == *block);
+        match &config.model.weights {
+            Some(path) => unused = bedplate_network::load(network, device, path, &mut weights)?.unused,
+            None => network.initialise(device, config.model.seed, &mut weights),
+        }
+        store.set_block(device, *block, weights.block(*block));
     }
-    between();
-    let (own, table) = network.head_gradients(gradients);
-    let loss = network.head_backward(device, network.head_weights(weights), room, scale, Some(own), table);
-    for index in (0..last).rev() {
-        between();
-        let gradient = Some(gradients.block_mut(index));
-        network.backward_block(device, index, weights.block(index), room, gradient, balance);
-    }
-    loss
-}
-
-/// Forward and backward where only adapters learn: a block's gradient becomes that of its adapters before the next block.
-fn learn_adapters<E: Trained>(
-    device: &Device,
-    network: &Network,
-    weights: &Weights<E>,
-    room: &mut Room<'_, E>,
-    adapters: &mut Adapters<E>,
-    scale: f32,
-    balance: f32,
-) -> f64 {
-    network.forward(device, weights, room);
-    let last = network.blocks().len() - 1;
-    let head = network.head_weights(weights);
-    let gradient = adapters.cleared_gradient(device, last, weights.block(last).len());
-    let loss = network.head_backward(device, head, room, scale, gradient, None);
-    adapters.project(device, last);
-    for index in (0..last).rev() {
-        let block = weights.block(index);
-        let gradient = adapters.cleared_gradient(device, index, block.len());
-        network.backward_block(device, index, block, room, gradient, balance);
-        adapters.project(device, index);
-    }
-    loss
-}
-
-/// Books the time outside operators under the host: moving batches, bookkeeping, waking threads.
-fn with_rest(mut measured: Breakdown<Measured>, whole: Seconds) -> Breakdown<Measured> {
-    let rest = (whole - measured.total()).max(Seconds::ZERO);
-    measured[Part::Host] = measured[Part::Host] + Span::exposed(rest);
-    measured
+    Ok(unused)
 }

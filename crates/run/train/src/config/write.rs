@@ -54,7 +54,11 @@ impl TrainConfig {
             word(&RECOMPUTES, &training.recompute),
             "none, cheap (norms and activations) or full",
         );
-        file.key("threads", training.threads, "0: one per processor");
+        file.key("threads", training.threads, "of a rank; 0: its share of the processors");
+        let layout = training.layout.map(|layout| quoted(&layout.to_string()));
+        file.optional("layout", layout, "dp4.zero3", "how ranks share the work; none: data parallel");
+        file.key("copy_every", training.copy_every, "steps; copies for the survival of lost ranks, 0: none");
+        file.key("keep_gathered", training.keeps_gathered, "zero3: keep gathered weights for the way back");
     }
 
     fn write_optimizer(&self, file: &mut File) {

@@ -1,0 +1,414 @@
+//! This process's place among the ranks of a run, and the groups that it works with.
+//!
+//! A run in one process is a run of one rank: it has no groups, and everything that would go through one is done at once.
+
+use std::sync::{Arc, OnceLock};
+
+use bedplate_comm::{CommError, Group, Reduction, World};
+use bedplate_kernels::Device;
+use bedplate_layout::{Coordinates, Dimension, Layout, RankMap, Sharding};
+use bedplate_network::{Architecture, Cut, Held, Network, NetworkError, Share};
+
+use crate::TrainError;
+use crate::clock::Waits;
+use crate::peers::Company;
+use crate::pipeline::Stage;
+
+/// A rank of a run, with its groups. A group of one rank is absent.
+pub struct Ranks {
+    layout: Layout,
+    at: Coordinates,
+    rank: u32,
+    everyone: Option<Arc<Group>>,
+    pub(crate) tensor: Option<Arc<Group>>,
+    pub(crate) context: Option<Arc<Group>>,
+    pub(crate) experts: Option<Arc<Group>>,
+    data: Option<Arc<Group>>,
+    dense: Sharers,
+    expert: Sharers,
+    /// First and last stage, where embedding and head are one matrix.
+    pub(crate) tied: Option<Arc<Group>>,
+    /// To and from the neighbouring stages.
+    pub(crate) links: Option<Links>,
+    /// The ranks before and after this one, where ranks keep copies of each other.
+    pub(crate) ring: Option<Neighbours>,
+    /// Why the ranks can no longer work together.
+    fault: OnceLock<CommError>,
+    pub(crate) waits: Waits,
+    /// Last: groups and shared memory end before the world does.
+    world: Option<World>,
+}
+
+/// The ranks that learn the same weights: those that split them, and those that hold the same part.
+#[derive(Clone, Default)]
+pub(crate) struct Sharers {
+    pub(crate) split: Option<Arc<Group>>,
+    pub(crate) copies: Option<Arc<Group>>,
+}
+
+impl Sharers {
+    /// This rank's place among the ranks that split, and how many they are.
+    pub(crate) fn share(&self) -> (usize, usize) {
+        self.split.as_ref().map_or((0, 1), |group| (group.member(), group.members()))
+    }
+
+    /// Whether this rank speaks for all that learn the same weights.
+    pub(crate) fn is_first(&self) -> bool {
+        self.is_first_copy() && self.share().0 == 0
+    }
+
+    /// Whether this rank speaks for those that hold the same numbers.
+    pub(crate) fn is_first_copy(&self) -> bool {
+        self.copies.as_ref().is_none_or(|group| group.member() == 0)
+    }
+}
+
+/// One group for each neighbour and kind of message, so that messages of one kind stay in order and none waits for another kind.
+pub(crate) struct Links {
+    /// Streams go forward and their gradients back.
+    pub(crate) streams: Neighbours,
+    /// So does how busy experts are.
+    pub(crate) shares: Neighbours,
+}
+
+pub(crate) struct Neighbours {
+    /// Forward.
+    pub(crate) from_before: Arc<Group>,
+    pub(crate) to_next: Arc<Group>,
+    /// Back.
+    pub(crate) from_next: Arc<Group>,
+    pub(crate) to_before: Arc<Group>,
+}
+
+/// A group of two: the other member.
+pub(crate) fn other(group: &Group) -> usize {
+    1 - group.member()
+}
+
+impl Ranks {
+    /// One rank that does everything.
+    pub fn alone() -> Self {
+        let layout = Layout::default();
+        let map = RankMap::new(&layout).expect("one rank is a layout");
+        Self {
+            layout,
+            at: map.coordinates(0),
+            rank: 0,
+            everyone: None,
+            tensor: None,
+            context: None,
+            experts: None,
+            data: None,
+            dense: Sharers::default(),
+            expert: Sharers::default(),
+            tied: None,
+            links: None,
+            ring: None,
+            fault: OnceLock::new(),
+            waits: Waits::default(),
+            world: None,
+        }
+    }
+
+    /// The rank that a process has in a world, by a layout of as many ranks. All ranks call it.
+    pub fn of(
+        world: World,
+        layout: Layout,
+        has_tied_ends: bool,
+        has_copies: bool,
+    ) -> Result<Self, TrainError> {
+        let map = RankMap::new(&layout).map_err(|refusal| TrainError::Layout { reasons: vec![refusal] })?;
+        if world.size() == 1 {
+            return Ok(Self { layout, world: Some(world), ..Self::alone() });
+        }
+        let (rank, at) = (world.rank(), map.coordinates(world.rank()));
+        let along = |dimension| -> Result<Option<Arc<Group>>, CommError> {
+            Ok((map.size(dimension) > 1).then(|| world.along(&map, dimension)).transpose()?.map(Arc::new))
+        };
+        let everyone = Some(Arc::new(world.everyone()?));
+        let (tensor, context) = (along(Dimension::Tensor)?, along(Dimension::Context)?);
+        let (data, experts) = (along(Dimension::Data)?, along(Dimension::Expert)?);
+        let learners: Vec<u32> = map.group(Dimension::DataWithContext, rank).ranks().collect();
+        let dense = sharers(&world, "dense", &learners, layout.sharding)?;
+        let expert = match layout.expert > 1 {
+            true => {
+                let copies: Vec<u32> = map.group(Dimension::ExpertData, rank).ranks().collect();
+                let sharding = match layout.sharding {
+                    Sharding::WeightsWithin(_) => Sharding::Weights,
+                    other => other,
+                };
+                sharers(&world, "expert", &copies, sharding)?
+            }
+            false => dense.clone(),
+        };
+        let stages: Vec<u32> = map.group(Dimension::Pipeline, rank).ranks().collect();
+        let links = || -> Result<Links, CommError> {
+            let of = |what| neighbours(&world, &stages, what);
+            Ok(Links { streams: of("streams")?, shares: of("shares")? })
+        };
+        let links = (stages.len() > 1).then(links).transpose()?;
+        let all: Vec<u32> = (0..world.size()).collect();
+        let ring = has_copies.then(|| neighbours(&world, &all, "copies")).transpose()?;
+        let (first, last) = (stages[0], stages[stages.len() - 1]);
+        let is_tied = has_tied_ends && first != last && (rank == first || rank == last);
+        let tied = is_tied.then(|| world.group("tied", &[first, last])).transpose()?.map(Arc::new);
+        Ok(Self {
+            layout,
+            at,
+            rank,
+            everyone,
+            tensor,
+            context,
+            experts,
+            data,
+            dense,
+            expert,
+            tied,
+            links,
+            ring,
+            fault: OnceLock::new(),
+            waits: Waits::default(),
+            world: Some(world),
+        })
+    }
+
+    pub fn layout(&self) -> &Layout {
+        &self.layout
+    }
+
+    /// This process's number among all.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    pub fn count(&self) -> usize {
+        self.everyone.as_ref().map_or(1, |group| group.members())
+    }
+
+    /// The first rank speaks for the run: records, manifests, finished weights.
+    pub fn is_first(&self) -> bool {
+        self.rank == 0
+    }
+
+    pub fn at(&self) -> &Coordinates {
+        &self.at
+    }
+
+    pub fn world(&self) -> Option<&World> {
+        self.world.as_ref()
+    }
+
+    /// The world, for the next one to be made of it.
+    pub(crate) fn into_world(self) -> Option<World> {
+        let Self { world, .. } = self;
+        world
+    }
+
+    pub(crate) fn stage(&self) -> Stage {
+        Stage {
+            stage: self.at.pipeline as usize,
+            stages: self.layout.pipeline as usize,
+            chunks: self.layout.virtual_stages as usize,
+        }
+    }
+
+    /// Whether other ranks hold everything that this one holds.
+    pub(crate) fn is_copied(&self) -> bool {
+        let is_copied = |sharers: &Sharers| sharers.copies.is_some();
+        is_copied(&self.dense) && is_copied(&self.expert)
+    }
+
+    pub(crate) fn sharers(&self, is_expert: bool) -> &Sharers {
+        if is_expert { &self.expert } else { &self.dense }
+    }
+
+    pub(crate) fn everyone(&self) -> Option<&Arc<Group>> {
+        self.everyone.as_ref()
+    }
+
+    /// Ranks on this machine.
+    pub(crate) fn on_this_host(&self) -> usize {
+        self.world.as_ref().map_or(1, |world| world.host_ranks().len())
+    }
+
+    /// Waits for all before anybody leaves.
+    pub(crate) fn part(&self, device: &Device) -> Result<(), CommError> {
+        self.sum_over_all(device, &mut [0.0])
+    }
+
+    /// Whether all ranks share a machine.
+    pub(crate) fn is_on_one_host(&self) -> bool {
+        self.world.as_ref().is_none_or(|world| world.host_ranks().len() == world.size() as usize)
+    }
+
+    /// This rank's part of a network, for sequences of at most `longest` tokens.
+    pub fn network(
+        self: &Arc<Self>,
+        device: &Device,
+        architecture: Architecture,
+        longest: usize,
+    ) -> Result<Network, NetworkError> {
+        Network::cut(device, architecture, longest, self.cut(), Box::new(Company(Arc::clone(self))))
+    }
+
+    fn cut(&self) -> Cut {
+        let (layout, at) = (&self.layout, &self.at);
+        let share = |degree: u32, rank: u32| Share { degree: degree as usize, rank: rank as usize };
+        let sharers = [&self.dense, &self.expert].map(|sharers| sharers.share().1);
+        Cut {
+            tensor: share(layout.tensor, at.tensor),
+            has_cut_rows: layout.is_sequence_parallel,
+            context: share(layout.context, at.context),
+            experts: share(layout.expert, at.expert),
+            unit: sharers.into_iter().fold(1, least_common_multiple),
+        }
+    }
+
+    /// Memory that the other ranks of this host reach too, where there are any.
+    pub(crate) fn memory<E: bedplate_comm::Number>(
+        &self,
+        device: &Device,
+        len: usize,
+    ) -> Result<Held<E>, CommError> {
+        Ok(match &self.world {
+            Some(world) if world.size() > 1 => Box::new(world.shared::<E>(device, len)?),
+            _ => Box::new(device.zeros::<E>(len)),
+        })
+    }
+
+    /// Remembers the first reason why ranks cannot go on; calls made inside a pass cannot return it.
+    pub(crate) fn note<T>(&self, outcome: Result<T, CommError>) -> Option<T> {
+        match outcome {
+            Ok(value) => Some(value),
+            Err(error) => {
+                let _ = self.fault.set(error);
+                None
+            }
+        }
+    }
+
+    /// An error when something has been noted.
+    pub(crate) fn check(&self) -> Result<(), CommError> {
+        self.fault.get().map_or(Ok(()), |error| Err(error.clone()))
+    }
+
+    /// Adds up some totals over all ranks.
+    pub(crate) fn sum_over_all(&self, device: &Device, totals: &mut [f64]) -> Result<(), CommError> {
+        self.combine(device, self.everyone.as_ref(), totals, Reduction::Sum)
+    }
+
+    /// Adds up over the ranks that see different samples.
+    pub(crate) fn sum_over_data(&self, device: &Device, totals: &mut [f64]) -> Result<(), CommError> {
+        self.combine(device, self.data.as_ref(), totals, Reduction::Sum)
+    }
+
+    fn combine(
+        &self,
+        device: &Device,
+        group: Option<&Arc<Group>>,
+        totals: &mut [f64],
+        by: Reduction,
+    ) -> Result<(), CommError> {
+        let Some(group) = group else { return Ok(()) };
+        let mut numbers = device.zeros::<f64>(totals.len());
+        device.write(numbers.view_mut(), totals);
+        self.waits.time(|| group.all_reduce(device, numbers.view_mut(), by))?;
+        device.read(numbers.view(), totals);
+        Ok(())
+    }
+
+    /// What every rank gives, one after the other.
+    pub(crate) fn gather(&self, device: &Device, own: &[f64]) -> Result<Vec<f64>, CommError> {
+        let Some(group) = &self.everyone else { return Ok(own.to_vec()) };
+        let (mut mine, mut all) =
+            (device.zeros::<f64>(own.len()), device.zeros::<f64>(own.len() * self.count()));
+        device.write(mine.view_mut(), own);
+        self.waits.time(|| group.all_gather(device, mine.view(), all.view_mut()))?;
+        let mut found = vec![0.0; all.len()];
+        device.read(all.view(), &mut found);
+        Ok(found)
+    }
+
+    /// Bytes of the first rank for all; the others give any.
+    pub(crate) fn broadcast(&self, device: &Device, bytes: Vec<u8>) -> Result<Vec<u8>, CommError> {
+        let Some(group) = &self.everyone else { return Ok(bytes) };
+        let mut len = device.zeros::<u64>(1);
+        device.write(len.view_mut(), &[bytes.len() as u64]);
+        group.broadcast(device, len.view_mut(), 0)?;
+        let mut count = [0];
+        device.read(len.view(), &mut count);
+        let mut numbers = device.zeros::<u8>(count[0] as usize);
+        if self.is_first() {
+            device.write(numbers.view_mut(), &bytes);
+        }
+        group.broadcast(device, numbers.view_mut(), 0)?;
+        let mut found = vec![0; numbers.len()];
+        device.read(numbers.view(), &mut found);
+        Ok(found)
+    }
+
+    /// The bytes of every rank, on all of them.
+    pub(crate) fn gather_bytes(&self, device: &Device, own: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
+        let Some(group) = &self.everyone else { return Ok(vec![own.to_vec()]) };
+        let lengths = self.gather(device, &[own.len() as f64])?;
+        let longest = lengths.iter().fold(0.0, |most: f64, len| most.max(*len)) as usize;
+        let (mut mine, mut all) = (device.zeros::<u8>(longest), device.zeros::<u8>(longest * self.count()));
+        device.write(mine.range_mut(0..own.len()), own);
+        group.all_gather(device, mine.view(), all.view_mut())?;
+        let mut found = vec![0; all.len()];
+        device.read(all.view(), &mut found);
+        let of = |(rank, len): (usize, &f64)| found[rank * longest..rank * longest + *len as usize].to_vec();
+        Ok(lengths.iter().enumerate().map(of).collect())
+    }
+}
+
+fn least_common_multiple(a: usize, b: usize) -> usize {
+    let (mut larger, mut smaller) = (a, b);
+    while smaller > 0 {
+        (larger, smaller) = (smaller, larger % smaller);
+    }
+    a / larger * b
+}
+
+/// Groups among the ranks that learn the same weights.
+fn sharers(world: &World, name: &str, ranks: &[u32], sharding: Sharding) -> Result<Sharers, CommError> {
+    let make = |kind: &str, ranks: &[u32]| -> Result<Option<Arc<Group>>, CommError> {
+        let name = format!("{name} {kind}");
+        Ok((ranks.len() > 1).then(|| world.group(&name, ranks)).transpose()?.map(Arc::new))
+    };
+    let within = match sharding {
+        Sharding::None => 1,
+        Sharding::WeightsWithin(within) => within as usize,
+        Sharding::Optimizer | Sharding::Gradients | Sharding::Weights => ranks.len(),
+    };
+    let me = ranks.iter().position(|rank| *rank == world.rank()).expect("a rank learns its own weights");
+    let first = me / within * within;
+    let split = make("shards", &ranks[first..first + within])?;
+    let copies: Vec<u32> = ranks.iter().skip(me % within).step_by(within).copied().collect();
+    Ok(Sharers { split, copies: make("copies", &copies)? })
+}
+
+/// The groups of two with both neighbours; the last stage's next is the first. Pairs are made in the order of stages, so
+/// that nobody waits in a circle.
+fn neighbours(world: &World, stages: &[u32], what: &str) -> Result<Neighbours, CommError> {
+    let count = stages.len();
+    let me = stages.iter().position(|rank| *rank == world.rank()).expect("a rank is on its own pipeline");
+    let (mut before, mut next) = (None, None);
+    for stage in 0..count {
+        let after = (stage + 1) % count;
+        if me != stage && me != after {
+            continue;
+        }
+        let pair = [stages[stage], stages[after]];
+        let forward = Arc::new(world.group(&format!("{what} forward"), &pair)?);
+        let back = Arc::new(world.group(&format!("{what} back"), &pair)?);
+        if me == stage {
+            next = Some((forward, back));
+        } else {
+            before = Some((forward, back));
+        }
+    }
+    let missing = "a stage has two neighbours";
+    let ((to_next, from_next), (from_before, to_before)) = (next.expect(missing), before.expect(missing));
+    Ok(Neighbours { from_before, to_next, from_next, to_before })
+}

@@ -1,0 +1,316 @@
+//! How a run begins in a world: the layout, the data, the network, and the state to start from.
+
+use std::fs::{self, File};
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use bedplate_checkpoint::{Checkpoint, CheckpointError, Checkpoints, Published};
+use bedplate_comm::World;
+use bedplate_kernels::Device;
+use bedplate_layout::{Batch, Layout};
+use bedplate_network::Network;
+use bedplate_transformer::{FlopsConvention, Transformer};
+use serde_json::{Value, json};
+
+use super::{Past, Resume, Run, RunOptions};
+use crate::checkpoint::{self, METRICS_FILE, MODEL_FOLDER, Settings};
+use crate::free_memory::free_memory;
+use crate::memory;
+use crate::output_lock::OutputLock;
+use crate::ranks::Ranks;
+use crate::setup::{Data, read_architecture};
+use crate::trained::Trained;
+use crate::trainer::Trainer;
+use crate::{TrainConfig, TrainError};
+
+/// What the first rank has found out about where to begin.
+struct Beginning {
+    checkpoint: Option<Checkpoint>,
+    remarks: Vec<String>,
+}
+
+/// What became of the checkpoint that a run begins from.
+#[derive(Default)]
+struct Resumed {
+    newest: Option<Published>,
+    abandoned: Option<PathBuf>,
+    is_taken_over: bool,
+    remarks: Vec<String>,
+}
+
+impl<'a, E: Trained> Run<'a, E> {
+    pub(super) fn prepare(
+        world: Option<World>,
+        config: &'a TrainConfig,
+        options: &'a RunOptions<'a>,
+        past: &mut Past,
+    ) -> Result<Self, TrainError> {
+        let architecture = read_architecture(&config.model.config)?;
+        let model = architecture.transformer.clone();
+        let free = options.free_memory.or_else(free_memory);
+        let is_anew = world.as_ref().is_some_and(|world| world.epoch() > 0);
+        let ranks = Arc::new(match world {
+            None => Ranks::alone(),
+            Some(world) => {
+                let layout = layout(config, &model, world.size(), is_anew)?;
+                if let (Some(roster), 0) = (&options.roster, world.rank()) {
+                    let path = config.output.folder.clone();
+                    let point = world.next_meeting_point();
+                    roster.meet_at(point).map_err(|source| TrainError::WriteOutput { path, source })?;
+                }
+                let has_copies = options.roster.is_some() && config.training.copy_every > 0;
+                Ranks::of(world, layout, model.has_tied_embeddings, has_copies)?
+            }
+        });
+        memory::check_shape(&model, config, &ranks, free)?;
+        let data = Data::open(config, model.vocab)?;
+        let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
+        let device = Device::cpu(threads(config.training.threads, &ranks));
+        let whole = Network::new(&device, architecture.clone(), config.data.sequence)?;
+        let (parameters, mut remarks) = (whole.parameters(), whole.remarks());
+        let network = ranks.network(&device, architecture, config.data.sequence)?;
+        memory::check(&network, config, &ranks, free)?;
+        if ranks.is_first() && past.lock.is_none() {
+            past.lock = take_lock(config, is_anew)?;
+        }
+        let checkpoints = checkpoint::checkpoints(config)?;
+        let mut trainer = Trainer::on(Arc::clone(&ranks), network, device, config.clone())?;
+        let weights = match &config.model.weights {
+            Some(path) if ranks.is_first() => Some(fingerprint(path)?),
+            _ => None,
+        };
+        let settings = Settings::of(config, trainer.network.architecture(), &data, weights);
+        let mut resumed = Resumed { newest: past.newest.take(), ..Resumed::default() };
+        if is_anew {
+            trainer.take_over(&past.carried)?;
+            past.carried = Default::default();
+        } else {
+            resumed = resume(&mut trainer, &checkpoints, config, options, &settings)?;
+        }
+        if options.roster.is_some() {
+            trainer.keep_copies(config.training.copy_every)?;
+            trainer.begin_copy();
+        }
+        remarks.extend(resumed.remarks);
+        if let Some(first) = trainer.unused.first() {
+            let count = trainer.unused.len();
+            remarks.push(format!(
+                "the model does not use {count} tensors of the given weights, first `{first}`"
+            ));
+        }
+        let aside = resumed.abandoned.iter();
+        remarks.extend(aside.map(|to| format!("what came after it is now in {}", to.display())));
+        Ok(Self {
+            config,
+            options,
+            data,
+            trainer,
+            checkpoints,
+            settings,
+            generator: None,
+            parameters,
+            flops_per_token: flops.training().get(),
+            newest: resumed.newest,
+            remarks,
+            abandoned: resumed.abandoned,
+            is_taken_over: resumed.is_taken_over,
+            loss: None,
+            evaluation_loss: None,
+            told: past.told,
+            lock: past.lock.take(),
+        })
+    }
+}
+
+/// The layout of a run on so many ranks. Where ranks were lost or came it is that of the configuration with another number of
+/// data ranks.
+fn layout(
+    config: &TrainConfig,
+    model: &Transformer,
+    ranks: u32,
+    is_anew: bool,
+) -> Result<Layout, TrainError> {
+    let asked = config.training.layout.unwrap_or(Layout { data: ranks, ..Layout::default() });
+    let training = &config.training;
+    let asked = Layout { micro_batch: training.micro_batch as u32, ..asked };
+    let batch = Batch { sequence: config.data.sequence as u64, global_batch: training.batch };
+    if !is_anew {
+        let mut reasons = asked.refusals(model, Some(ranks.into()), Some(batch));
+        // Ranks with fewer micro-batches wait for the others.
+        reasons.retain(|reason| !is_uneven_batch(reason));
+        if !reasons.is_empty() {
+            return Err(TrainError::Layout { reasons });
+        }
+        return supported(asked, model, config);
+    }
+    let others = asked.tensor * asked.context * asked.pipeline;
+    let data = ranks / others;
+    let fits = |data: u32| {
+        let layout = Layout { data, ..asked };
+        let reasons = layout.refusals(model, None, None);
+        (data * others == ranks && reasons.is_empty()).then_some(layout)
+    };
+    let found = fits(data).filter(|layout| u64::from(layout.data) <= training.batch / training.micro_batch);
+    found.ok_or_else(|| TrainError::StateLost {
+        why: format!("{ranks} ranks are left, which is no whole number of replicas of {asked}"),
+    })
+}
+
+fn is_uneven_batch(reason: &bedplate_layout::LayoutRefusal) -> bool {
+    matches!(reason, bedplate_layout::LayoutRefusal::BatchDoesNotDivide { .. })
+}
+
+/// Refuses what the runtime does not do.
+fn supported(layout: Layout, model: &Transformer, config: &TrainConfig) -> Result<Layout, TrainError> {
+    let no = |why: &str| Err(TrainError::UnsupportedLayout { layout, why: why.to_owned() });
+    if model.is_mixture() && layout.tensor != layout.expert_tensor && layout.tensor > 1 {
+        return no("experts are cut over the same ranks as the other matrices: give `etp` the value of `tp`");
+    }
+    if layout.expert_tensor > 1 && layout.tensor == 1 {
+        return no("experts are cut over the same ranks as the other matrices: `etp` needs `tp`");
+    }
+    let micro_batches = config.training.batch / config.training.micro_batch;
+    if micro_batches < u64::from(layout.data) {
+        return no(&format!("a step has {micro_batches} micro-batches, fewer than data ranks"));
+    }
+    Ok(layout)
+}
+
+fn take_lock(config: &TrainConfig, is_anew: bool) -> Result<Option<OutputLock>, TrainError> {
+    match OutputLock::take(&config.output.folder) {
+        // Its holder was first before and stands still; it cannot publish anything without the others.
+        Err(TrainError::FolderLocked { .. }) if is_anew => Ok(None),
+        taken => taken.map(Some),
+    }
+}
+
+fn threads(asked: usize, ranks: &Ranks) -> usize {
+    if asked > 0 {
+        return asked;
+    }
+    let all = std::thread::available_parallelism().map_or(1, |count| count.get());
+    (all / ranks.on_this_host()).max(1)
+}
+
+/// Finds where to begin and puts the state in place. The first rank decides.
+fn resume<E: Trained>(
+    trainer: &mut Trainer<E>,
+    checkpoints: &Checkpoints,
+    config: &TrainConfig,
+    options: &RunOptions<'_>,
+    settings: &Settings,
+) -> Result<Resumed, TrainError> {
+    let is_first = trainer.ranks.is_first();
+    let found = is_first.then(|| starting_point(checkpoints, config, options, settings)).transpose();
+    let told = match &found {
+        Ok(Some(Beginning { checkpoint, .. })) => {
+            let taken_over = checkpoint.as_ref().map(|checkpoint| !checkpoints.holds(checkpoint));
+            json!({"place": checkpoint.as_ref().map(Checkpoint::place), "is_taken_over": taken_over})
+        }
+        _ => Value::Null,
+    };
+    let told = trainer.ranks.broadcast(&trainer.device, told.to_string().into_bytes())?;
+    let told: Value = serde_json::from_slice(&told).unwrap_or_default();
+    let found = found?;
+    if told.is_null() {
+        return Err(TrainError::Elsewhere { rank: 0 });
+    }
+    let mut resumed = Resumed::default();
+    let checkpoint = match found {
+        Some(Beginning { checkpoint, remarks }) => {
+            resumed.remarks = remarks;
+            checkpoint
+        }
+        None => told["place"].as_str().map(Checkpoint::open).transpose()?,
+    };
+    let Some(checkpoint) = checkpoint else { return Ok(resumed) };
+    trainer.restore(&checkpoint)?;
+    resumed.is_taken_over = told["is_taken_over"] == true;
+    let output = &config.output.folder;
+    let (model, metrics) = (output.join(MODEL_FOLDER), output.join(METRICS_FILE));
+    // Records move with the telemetry that writes them; here they only count as something that is left.
+    let along = [model.as_path(), metrics.as_path()];
+    if resumed.is_taken_over {
+        trainer.begin_snapshot(checkpoints, settings)?;
+        let published = trainer.publish_snapshot(checkpoints, true, |attempt, parts, facts| {
+            checkpoints.publish_taken_over(attempt, parts, facts, &along)
+        })?;
+        (resumed.newest, resumed.abandoned) =
+            published.map_or((None, None), |(newest, aside)| (Some(newest), aside));
+    } else if is_first {
+        let own = checkpoint.published();
+        resumed.abandoned = checkpoints.branch_off(&own, false, &along)?;
+        resumed.newest = Some(own);
+    }
+    Ok(resumed)
+}
+
+/// The checkpoint to start from, and what is to be said about newer ones and changed settings; an error when the folder holds a
+/// run that is not to be resumed.
+fn starting_point(
+    checkpoints: &Checkpoints,
+    config: &TrainConfig,
+    options: &RunOptions<'_>,
+    settings: &Settings,
+) -> Result<Beginning, TrainError> {
+    let folder = || config.output.folder.clone();
+    let (checkpoint, mut remarks) = match &options.resume {
+        Resume::No => match checkpoints.newest_step()? {
+            Some(step) => return Err(TrainError::FolderInUse { folder: folder(), step }),
+            None => (None, Vec::new()),
+        },
+        Resume::From(named) => match checkpoints.named(named) {
+            Err(CheckpointError::Nothing { .. }) => {
+                return Err(TrainError::NothingToResume { folder: named.clone() });
+            }
+            named => (Some(named?), Vec::new()),
+        },
+        resume @ (Resume::IfPossible | Resume::Newest) => match checkpoints.newest_good()? {
+            Some((newest, flaws)) => (Some(newest), flaws),
+            None if *resume == Resume::Newest => {
+                return Err(TrainError::NothingToResume { folder: folder() });
+            }
+            None => (None, Vec::new()),
+        },
+    };
+    if let Some(checkpoint) = &checkpoint {
+        remarks.extend(changes(checkpoint, settings, options.accepts_changes)?);
+    }
+    Ok(Beginning { checkpoint, remarks })
+}
+
+/// Remarks on settings that have changed since a checkpoint; an error unless they are accepted.
+fn changes(
+    checkpoint: &Checkpoint,
+    settings: &Settings,
+    is_accepted: bool,
+) -> Result<Vec<String>, TrainError> {
+    let changes = checkpoint::changes(checkpoint.facts(), settings);
+    if changes.is_empty() || is_accepted {
+        return Ok(changes.iter().map(|change| format!("changed and accepted: {change}")).collect());
+    }
+    Err(TrainError::ChangedSettings { path: checkpoint.published().path, changes })
+}
+
+/// A checksum of the files of given weights, whatever their names.
+fn fingerprint(path: &Path) -> Result<u32, TrainError> {
+    let cannot = |source| TrainError::ReadModel { path: path.to_owned(), source };
+    let mut files = vec![path.to_owned()];
+    if path.is_dir() {
+        let entries = fs::read_dir(path).map_err(cannot)?.flatten().map(|entry| entry.path());
+        files = entries.filter(|file| file.extension().is_some_and(|end| end == "safetensors")).collect();
+        files.sort();
+    }
+    let (mut sum, mut buffer) = (crc32fast::Hasher::new(), vec![0; 1 << 20]);
+    for file in files {
+        let mut file = File::open(file).map_err(cannot)?;
+        loop {
+            match file.read(&mut buffer).map_err(cannot)? {
+                0 => break,
+                count => sum.update(&buffer[..count]),
+            }
+        }
+    }
+    Ok(sum.finalize())
+}

@@ -1,0 +1,239 @@
+//! What a rank owns of a section of a block: master weights, moments, and the sum of its gradient.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bedplate_comm::{CommError, Numbers};
+use bedplate_kernels::{AdamW, Buffer, Device, View, ViewMut};
+use bedplate_network::{Block, Held, Network, Section, Weights};
+
+use super::{splits_gradients, splits_weights};
+use crate::ranks::{Ranks, Sharers};
+use crate::trained::Trained;
+
+/// A range of a block, with the optimizer's state of its numbers.
+pub(crate) struct Owned<E: Trained> {
+    pub(crate) block: usize,
+    /// The section that it is a share of, in the block.
+    pub(crate) section: Range<usize>,
+    is_expert: bool,
+    /// In the block.
+    pub(crate) range: Range<usize>,
+    /// Numbers of the range that are of tensors; behind them there is only padding, as much as the number of ranks asks for.
+    pub(crate) used: usize,
+    /// Where weights are split: what is gathered.
+    pub(super) shard: Option<Arc<Held<E>>>,
+    /// Whether the section has been gathered.
+    pub(super) is_here: bool,
+    /// Where weights are computed with in another format.
+    master: Option<Buffer<f32>>,
+    /// Where gradients are split: the sum over all ranks so far.
+    pub(super) gradient: Option<Buffer<f32>>,
+    pub(crate) first: Buffer<f32>,
+    pub(crate) second: Buffer<f32>,
+    /// Parts of the range that are decayed alike, by their place in the block.
+    stretches: Vec<Stretch>,
+}
+
+#[derive(Debug, PartialEq)]
+struct Stretch {
+    range: Range<usize>,
+    is_decayed: bool,
+}
+
+impl<E: Trained> Owned<E> {
+    pub(super) fn new(
+        device: &Device,
+        table: &Block,
+        block: usize,
+        section: &Section,
+        ranks: &Ranks,
+        learns: bool,
+    ) -> Result<Self, CommError> {
+        let (place, count) = ranks.sharers(section.is_expert).share();
+        let each = section.range.len() / count;
+        let start = section.range.start + place * each;
+        let range = start..start + each;
+        let sharding = ranks.layout().sharding;
+        let shard = splits_weights(sharding).then(|| ranks.memory(device, each)).transpose()?.map(Arc::new);
+        let zeros = |is_wanted: bool| device.zeros(if is_wanted { each } else { 0 });
+        let of_section = table.tensors.iter().filter(|tensor| section.range.contains(&tensor.range.start));
+        let last = of_section.map(|tensor| tensor.range.end).max().unwrap_or(section.range.start);
+        Ok(Self {
+            block,
+            used: last.saturating_sub(range.start).min(each),
+            section: section.range.clone(),
+            is_expert: section.is_expert,
+            shard,
+            is_here: false,
+            master: (E::has_copy() && learns).then(|| device.zeros(each)),
+            gradient: (learns && splits_gradients(sharding)).then(|| device.zeros(each)),
+            first: zeros(learns),
+            second: zeros(learns),
+            stretches: stretches(table, &range),
+            range,
+        })
+    }
+
+    pub(super) fn sharers<'a>(&self, ranks: &'a Ranks) -> &'a Sharers {
+        ranks.sharers(self.is_expert)
+    }
+
+    pub(crate) fn is_expert(&self) -> bool {
+        self.is_expert
+    }
+
+    /// Whether this rank gives a tensor of this range to a checkpoint: numbers that several ranks have are given by the first.
+    pub(crate) fn is_given(&self, ranks: &Ranks, is_cut: bool) -> bool {
+        let is_second_table = ranks.tied.is_some() && self.block == 0 && ranks.at().pipeline > 0;
+        self.sharers(ranks).is_first_copy() && !is_second_table && (is_cut || ranks.at().tensor == 0)
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        let moments = self.first.bytes() + self.second.bytes();
+        let shard = self.shard.as_ref().map_or(0, |shard| Numbers::view(&**shard).len() * size_of::<E>());
+        let others = [&self.master, &self.gradient].into_iter().flatten().map(Buffer::bytes).sum::<usize>();
+        moments + shard + others
+    }
+
+    /// The gradient of what is owned, once it has been added up over ranks.
+    pub(crate) fn gradient<'a>(&'a self, gradients: &'a Weights<f32>) -> View<'a, f32> {
+        match &self.gradient {
+            Some(gradient) => gradient.view(),
+            None => gradients.block(self.block).range(self.range.clone()),
+        }
+    }
+
+    pub(super) fn gradient_mut<'a>(&'a mut self, gradients: &'a mut Weights<f32>) -> ViewMut<'a, f32> {
+        match &mut self.gradient {
+            Some(gradient) => gradient.view_mut(),
+            None => gradients.block_mut(self.block).range(self.range.clone()),
+        }
+    }
+
+    /// Adds a micro-batch's gradient to the sum.
+    pub(super) fn add(&mut self, device: &Device, part: View<'_, f32>) {
+        if let Some(gradient) = &mut self.gradient {
+            device.add(part, gradient.view_mut());
+        }
+    }
+
+    /// Of what counts here: numbers that several ranks hold count on the first of them.
+    pub(super) fn sum_of_squares(
+        &self,
+        device: &Device,
+        network: &Network,
+        ranks: &Ranks,
+        gradients: &Weights<f32>,
+    ) -> f64 {
+        if !self.is_given(ranks, true) {
+            return 0.0;
+        }
+        let all = self.gradient(gradients);
+        if ranks.tensor.is_none() {
+            return device.sum_of_squares(all);
+        }
+        let tensors = network.blocks()[self.block].tensors.iter();
+        let counted = tensors.filter(|tensor| tensor.is_cut() || ranks.at().tensor == 0);
+        let ranges = counted
+            .map(|tensor| tensor.range.start.max(self.range.start)..tensor.range.end.min(self.range.end));
+        let within = |range: Range<usize>| range.start - self.range.start..range.end - self.range.start;
+        let some = ranges.filter(|range| !range.is_empty());
+        some.map(|range| device.sum_of_squares(all.range(within(range)))).sum()
+    }
+
+    /// Takes over master weights; whole weights to compute with are the store's.
+    pub(super) fn set_master(&mut self, device: &Device, values: View<'_, f32>) {
+        if let Some(master) = &mut self.master {
+            device.copy(values, master.view_mut());
+        }
+        if let Some(shard) = &mut self.shard {
+            device.convert(values, Numbers::view_mut(alone(shard)));
+        }
+    }
+
+    pub(super) fn write_master(
+        &mut self,
+        device: &Device,
+        working: &mut Weights<E>,
+        range: Range<usize>,
+        values: &[f32],
+    ) {
+        if let Some(master) = &mut self.master {
+            device.write(master.range_mut(range.clone()), values);
+        }
+        let rounded: Vec<E> = values.iter().map(|value| E::narrow(*value)).collect();
+        match &mut self.shard {
+            Some(shard) => device.write(Numbers::view_mut(alone(shard)).range(range), &rounded),
+            None => device.write(working.block_mut(self.block).range(self.in_block(range)), &rounded),
+        }
+    }
+
+    pub(super) fn read_master(
+        &self,
+        device: &Device,
+        working: &Weights<E>,
+        range: Range<usize>,
+        values: &mut [f32],
+    ) {
+        if let Some(master) = &self.master {
+            return device.read(master.range(range), values);
+        }
+        let mut numbers = vec![E::default(); range.len()];
+        match &self.shard {
+            Some(shard) => device.read(Numbers::view(&**shard).range(range), &mut numbers),
+            None => device.read(working.block(self.block).range(self.in_block(range)), &mut numbers),
+        }
+        values.iter_mut().zip(numbers).for_each(|(value, number)| *value = number.widen());
+    }
+
+    fn in_block(&self, range: Range<usize>) -> Range<usize> {
+        self.range.start + range.start..self.range.start + range.end
+    }
+
+    pub(super) fn update(
+        &mut self,
+        device: &Device,
+        step: &AdamW,
+        gradients: &Weights<f32>,
+        working: &mut Weights<E>,
+    ) {
+        let Self { block, range: owned, shard, master, gradient, first, second, stretches, .. } = self;
+        for Stretch { range, is_decayed } in stretches {
+            let weight_decay = if *is_decayed { step.weight_decay } else { 0.0 };
+            let within = range.start - owned.start..range.end - owned.start;
+            let numbers = match shard {
+                Some(shard) => Numbers::view_mut(alone(shard)).range(within.clone()),
+                None => working.block_mut(*block).range(range.clone()),
+            };
+            let (weights, copy) = E::apart(numbers, master.as_mut().map(|all| all.range_mut(within.clone())));
+            let gradient = match gradient {
+                Some(gradient) => gradient.range(within.clone()),
+                None => gradients.block(*block).range(range.clone()),
+            };
+            let (first, second) = (first.range_mut(within.clone()), second.range_mut(within));
+            device.adamw(&AdamW { weight_decay, ..*step }, weights, gradient, first, second, copy);
+        }
+    }
+}
+
+/// A part that nobody reads now.
+fn alone<E: Trained>(shard: &mut Arc<Held<E>>) -> &mut Held<E> {
+    Arc::get_mut(shard).expect("weights are changed when no rank gathers them")
+}
+
+/// Neighbouring tensors that are decayed alike become one stretch, the padding between them included: it is zero and
+/// stays so.
+fn stretches(block: &Block, owned: &Range<usize>) -> Vec<Stretch> {
+    let mut found: Vec<Stretch> = Vec::new();
+    for tensor in &block.tensors {
+        let range = tensor.range.start.max(owned.start)..tensor.range.end.min(owned.end);
+        let is_decayed = tensor.kind.is_matrix();
+        match found.last_mut() {
+            _ if range.is_empty() => {}
+            Some(last) if last.is_decayed == is_decayed => last.range.end = range.end,
+            _ => found.push(Stretch { range, is_decayed }),
+        }
+    }
+    found
+}

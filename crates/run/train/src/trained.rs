@@ -1,0 +1,42 @@
+//! The formats that training can compute in.
+
+use bedplate_comm::Number;
+use bedplate_kernels::{Bf16, Element, ViewMut};
+
+/// A format that training can compute in. The weights that are trained are f32: the same numbers, or beside a rounded copy.
+pub trait Trained: Element + Number {
+    /// Whether weights to compute with are a rounded copy.
+    fn has_copy() -> bool;
+
+    /// The weights to be trained and their copy, from the numbers that are computed with and the master weights beside them.
+    fn apart<'a>(
+        numbers: ViewMut<'a, Self>,
+        master: Option<ViewMut<'a, f32>>,
+    ) -> (ViewMut<'a, f32>, Option<ViewMut<'a, Bf16>>);
+}
+
+impl Trained for f32 {
+    fn has_copy() -> bool {
+        false
+    }
+
+    fn apart<'a>(
+        numbers: ViewMut<'a, Self>,
+        _: Option<ViewMut<'a, f32>>,
+    ) -> (ViewMut<'a, f32>, Option<ViewMut<'a, Bf16>>) {
+        (numbers, None)
+    }
+}
+
+impl Trained for Bf16 {
+    fn has_copy() -> bool {
+        true
+    }
+
+    fn apart<'a>(
+        numbers: ViewMut<'a, Self>,
+        master: Option<ViewMut<'a, f32>>,
+    ) -> (ViewMut<'a, f32>, Option<ViewMut<'a, Bf16>>) {
+        (master.expect("bf16 weights have master weights beside them"), Some(numbers))
+    }
+}

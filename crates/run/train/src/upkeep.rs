@@ -1,0 +1,186 @@
+//! What goes on beside the passes of a step: copies of the state for other ranks, and checkpoints.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use bedplate_comm::CommError;
+use bedplate_kernels::Device;
+
+use crate::adapter::Adapters;
+use crate::carry::{Carried, Holding, Key, Piece};
+use crate::copies::{Copies, Source};
+use crate::store::Store;
+use crate::trained::Trained;
+use crate::trainer::Trainer;
+
+/// The parts of the state, as their tensors are called: master weights and two moments.
+pub(crate) const PARTS: [&str; 3] = ["weights", "first", "second"];
+
+/// The trained numbers of a rank as they are now.
+pub(crate) struct State<'a, E: Trained> {
+    pub(crate) device: &'a Device,
+    pub(crate) store: &'a Store<E>,
+    pub(crate) adapters: Option<&'a Adapters<E>>,
+}
+
+impl<E: Trained> State<'_, E> {
+    /// Numbers of each thing that has weights and moments.
+    fn lengths(&self) -> Vec<usize> {
+        match self.adapters {
+            Some(adapters) => vec![adapters.len()],
+            None => self.store.owned().iter().map(|owned| owned.used).collect(),
+        }
+    }
+
+    /// Numbers of one part of one thing.
+    pub(crate) fn read_part(&self, part: usize, index: usize, range: Range<usize>, values: &mut [f32]) {
+        let device = self.device;
+        match (self.adapters, part) {
+            (Some(adapters), part) => device.read(adapters.parts()[part].range(range), values),
+            (None, 0) => self.store.read_master(device, index, range, values),
+            (None, 1) => device.read(self.store.owned()[index].first.range(range), values),
+            (None, _) => device.read(self.store.owned()[index].second.range(range), values),
+        }
+    }
+}
+
+impl<E: Trained> Source for State<'_, E> {
+    fn len(&self) -> usize {
+        PARTS.len() * self.lengths().iter().sum::<usize>()
+    }
+
+    fn read(&self, range: Range<usize>, values: &mut [f32]) {
+        let lengths = self.lengths();
+        let mut start = 0;
+        for part in 0..PARTS.len() {
+            for (index, len) in lengths.iter().enumerate() {
+                let own = range.start.max(start)..range.end.min(start + len);
+                if !own.is_empty() {
+                    let to = &mut values[own.start - range.start..own.end - range.start];
+                    self.read_part(part, index, own.start - start..own.end - start, to);
+                }
+                start += len;
+            }
+        }
+    }
+}
+
+impl<E: Trained> Trainer<E> {
+    pub(crate) fn state(&self) -> State<'_, E> {
+        State { device: &self.device, store: &self.store, adapters: self.adapters.as_deref() }
+    }
+
+    /// What this rank holds, in the order in which [`State`] reads it.
+    pub(crate) fn pieces(&self) -> Vec<Piece> {
+        let at = self.ranks.at();
+        let key = |part: usize, expert, block| Key {
+            stage: at.pipeline,
+            tensor: at.tensor,
+            expert,
+            block,
+            part: part as u32,
+        };
+        if let Some(adapters) = &self.adapters {
+            let expert = Some(at.expert).filter(|_| self.ranks.layout().expert > 1);
+            let piece = |part| Piece { key: key(part, expert, None), range: 0..adapters.len() };
+            return (0..PARTS.len()).map(piece).collect();
+        }
+        let owned = || self.store.owned().iter();
+        let piece = |part| {
+            owned().map(move |owned| {
+                let start = owned.range.start - owned.section.start;
+                let expert = owned.is_expert().then_some(at.expert);
+                let range = start..start + owned.used;
+                Piece { key: key(part, expert, Some(owned.block as u32)), range }
+            })
+        };
+        (0..PARTS.len()).flat_map(piece).collect()
+    }
+
+    /// Writes numbers of one part of one thing; [`spread`](Self::spread) comes afterwards.
+    pub(crate) fn write_part(&mut self, part: usize, index: usize, range: Range<usize>, values: &[f32]) {
+        let Self { device, store, adapters, .. } = self;
+        match (adapters.as_deref_mut(), part) {
+            (Some(adapters), part) => device.write(adapters.parts_mut()[part].range_mut(range), values),
+            (None, 0) => store.write_master(device, index, range, values),
+            (None, 1) => device.write(store.owned_mut()[index].first.range_mut(range), values),
+            (None, _) => device.write(store.owned_mut()[index].second.range_mut(range), values),
+        }
+    }
+
+    /// Starts to keep copies of the state in the neighbour's memory, where no other rank has it.
+    pub(crate) fn keep_copies(&mut self, every: u64) -> Result<(), CommError> {
+        if every > 0 && !self.ranks.is_copied() {
+            self.copies = Copies::new(&self.device, &self.ranks, every, &self.pieces())?;
+        }
+        Ok(())
+    }
+
+    /// Begins the copy of the state after a step.
+    pub(crate) fn begin_copy(&mut self) {
+        if let Some(copies) = &mut self.copies {
+            copies.begin(self.step);
+        }
+    }
+
+    /// Waits for what must have the state before it changes.
+    pub(crate) fn complete_copies(&mut self) -> Result<(), CommError> {
+        let Self { device, store, adapters, copies, ranks, .. } = self;
+        let state = State { device, store, adapters: adapters.as_deref() };
+        copies.as_mut().map_or(Ok(()), |copies| copies.complete(device, ranks, &state))
+    }
+
+    /// Ends this trainer and keeps its state and the copies of others.
+    pub(crate) fn carry(mut self, carried_before: &mut Carried) -> Carried {
+        let mut holdings = Vec::new();
+        for (number, piece) in self.pieces().into_iter().enumerate() {
+            let len = piece.range.len();
+            let count = self.state().lengths().len();
+            let mut values = vec![0.0; len];
+            self.state().read_part(number / count, number % count, 0..len, &mut values);
+            let mut numbers = self.device.zeros(len);
+            self.device.write(numbers.view_mut(), &values);
+            holdings.push(Holding { piece, step: self.step, numbers });
+        }
+        if let Some(copies) = self.copies.take() {
+            holdings.extend(copies.into_holdings(&self.device));
+        }
+        let mut samples_at = std::mem::take(&mut carried_before.samples_at);
+        samples_at.extend(self.samples_at());
+        Carried { holdings, samples_at }
+    }
+
+    /// Samples after the last few steps; every step takes the same number.
+    fn samples_at(&self) -> BTreeMap<u64, u64> {
+        let batch = self.config.training.batch;
+        let at = |back: u64| Some((self.step.checked_sub(back)?, self.samples.checked_sub(back * batch)?));
+        (0..=64).filter_map(at).collect()
+    }
+
+    /// Takes over the state that the ranks of the world before still have.
+    pub(crate) fn take_over(&mut self, carried: &Carried) -> Result<(), crate::TrainError> {
+        let (wanted, ranks) = (self.pieces(), std::sync::Arc::clone(&self.ranks));
+        let count = self.state().lengths().len();
+        let places: BTreeMap<Key, (usize, usize, usize)> = wanted
+            .iter()
+            .enumerate()
+            .map(|(number, piece)| (piece.key.clone(), (number / count, number % count, piece.range.start)))
+            .collect();
+        let mut taken: Vec<(usize, usize, Range<usize>, Vec<f32>)> = Vec::new();
+        let agreed = carried.share_out(&self.device, &ranks, wanted, &mut |piece, values| {
+            if let Some((part, index, first)) = places.get(&piece.key).copied() {
+                taken.push((
+                    part,
+                    index,
+                    piece.range.start - first..piece.range.end - first,
+                    values.to_vec(),
+                ));
+            }
+        })?;
+        for (part, index, range, values) in taken {
+            self.write_part(part, index, range, &values);
+        }
+        (self.step, self.samples) = (agreed.step, agreed.samples);
+        self.spread()
+    }
+}
