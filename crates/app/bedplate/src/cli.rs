@@ -3,9 +3,9 @@
 use clap::{Parser, Subcommand};
 
 use crate::commands::{
-    agent, bench, catalog, chaos, checkpoint, cluster, comm, completions, context, daemon, data, down, error,
-    history, job, launch, layout, man, model, node, plan, queue, replay, submit, token, top, tour, train,
-    unit, up, usage,
+    agent, bench, catalog, chaos, checkpoint, cluster, comm, completions, context, daemon, dashboards, data,
+    doctor, down, error, export, health, history, job, launch, layout, man, model, node, plan, queue, replay,
+    rules, scrape_config, submit, token, top, tour, train, unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -86,6 +86,10 @@ pub(crate) enum Command {
     Dashboards(dashboards::Arguments),
     /// How Prometheus finds the nodes: a list, a cluster, EC2, Kubernetes
     ScrapeConfig(scrape_config::Arguments),
+    /// Metrics of this machine for Prometheus, and what is wrong with it
+    Export(Box<export::Arguments>),
+    /// Rules, the XID catalog, and a deep check of this machine
+    Health(health::Arguments),
     /// Who used how many GPU-hours
     Usage(usage::Arguments),
     /// What ended long ago: prune it

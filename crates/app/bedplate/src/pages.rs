@@ -53,6 +53,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         commands::plan::PAGES,
         commands::replay::PAGES,
         commands::submit::PAGES,
+        commands::train::PAGES,
         commands::unit::PAGES,
         commands::up::PAGES,
     ]

@@ -57,6 +57,21 @@ golden! {
         "scrape-config ec2 --region us-east-1 --tag a=b --amp https://example.com",
         "scrape-config kubernetes",
     ]
+    health: [
+        "health --help",
+        "health xid 63",
+        "health xid 154",
+        "health xid 9999",
+        "--json health xid 79",
+        "health rules gpu/ecc-single-bit-accelerating",
+        "health rules gpu/hott",
+        "health rules gpu/hot --own health.toml",
+        "health rules --own health-wrong.toml",
+        "export --help",
+        "export --scrape ftp://x",
+        "export --listen 0.0.0.0:1",
+        "export --once --health-rules missing.toml",
+    ]
     slurm_help: ["launch --help", "job render --help", "unit --help"]
     tour: ["tour --no-cluster"]
     catalog_lists: ["catalog", "catalog accelerators", "catalog instances", "catalog ultraservers", "catalog fabrics", "catalog storage"]

@@ -4,7 +4,7 @@ use crate::alert::duration;
 use crate::yaml;
 
 /// The port of `bedplate export`.
-pub const PORT: u16 = 9401;
+pub const PORT: u16 = 9400;
 
 /// Where the nodes are.
 #[derive(Debug, Clone, PartialEq, Eq)]

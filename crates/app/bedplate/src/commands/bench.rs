@@ -1,5 +1,6 @@
 //! `bedplate bench …`: how fast the program's own parts are, next to a named peer.
 
+mod alert;
 mod checkpoint;
 mod comm;
 mod deploy;
@@ -28,6 +29,7 @@ Examples:
   bedplate bench submit --peer slurm
   bedplate bench heal
   bedplate bench alert
+  bedplate bench observe
   bedplate bench comm --peer gloo,openmpi
   bedplate bench checkpoint --seconds 300
   bedplate bench machine
@@ -55,6 +57,8 @@ enum Command {
     Heal(heal::Arguments),
     /// Seconds from an XID to an alert at a webhook, through a real Prometheus and Alertmanager
     Alert(alert::Arguments),
+    /// Seconds from an XID to a drained node, and what the exporter costs
+    Observe(observe::Arguments),
     /// Collectives between ranks of this machine, next to Gloo and Open MPI
     Comm(comm::Arguments),
     /// A rank of `bench comm`
@@ -62,6 +66,9 @@ enum Command {
     CommRank(comm::rank::Arguments),
     /// Checkpoints written per second, next to fio, and what they cost a training run
     Checkpoint(checkpoint::Arguments),
+    /// A rank of `bench training`
+    #[command(hide = true)]
+    TrainingRank(training::rank::Arguments),
     /// Measure this host with the program's own operators, as a catalog file to plan with
     Machine(machine::Arguments),
 }
@@ -75,8 +82,10 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Submit(arguments) => submit::run(&arguments, context, console),
         Command::Kernels(arguments) => kernels::run(&arguments, console),
         Command::Training(arguments) => training::run(&arguments, context, console),
+        Command::TrainingRank(arguments) => training::rank::run(&arguments),
         Command::Heal(arguments) => heal::run(&arguments, context, console),
         Command::Alert(arguments) => alert::run(&arguments, console),
+        Command::Observe(arguments) => observe::run(&arguments, context, console),
         Command::Comm(arguments) => comm::run(&arguments, context, console),
         Command::CommRank(arguments) => comm::rank::run(&arguments),
         Command::Checkpoint(arguments) => checkpoint::run(&arguments, console),

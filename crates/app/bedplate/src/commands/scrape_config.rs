@@ -17,7 +17,7 @@ Examples:
   bedplate scrape-config ec2 --region us-east-1 --tag cluster=train --amp URL
   bedplate scrape-config kubernetes --namespace monitoring | kubectl apply -f -
 
-`bedplate export` listens on port 9401. The daemon's metrics need a token of the role reader in
+`bedplate export` listens on port 9400. The daemon's metrics need a token of the role reader in
 /etc/prometheus/bedplate.token.")]
 pub(crate) struct Arguments {
     #[command(subcommand)]

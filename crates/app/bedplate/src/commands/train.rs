@@ -1,15 +1,21 @@
-//! `bedplate train config.toml`: trains a model in this process; also what a native training job runs.
+//! `bedplate train config.toml`: trains a model in this process, as a rank of several, or on ranks that it starts; also what a native
+//! training job runs.
 
 mod announce;
+mod choice;
+mod layout;
 mod prediction;
+mod ranks;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use bedplate_breakdown::{Breakdown, Predicted};
+use bedplate_comm::World;
 use bedplate_diag::Source;
 use bedplate_document::Table;
-use bedplate_train::{Published, RunOptions, Summary, Telemetry, TrainConfig};
+use bedplate_train::{Published, Roster, RunOptions, Summary, Telemetry, TrainConfig, TrainError};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
@@ -21,6 +27,7 @@ use crate::stop::{ProgramError, Stop};
 
 pub(crate) use prediction::host_run;
 use prediction::predict;
+pub(crate) use ranks::PAGES;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -30,9 +37,14 @@ Examples:
   bedplate train config.toml --set training.steps=2000 --set training.precision=bf16
   bedplate train config.toml --resume            from the newest good checkpoint
   bedplate train config.toml --resume step-40    back to step 40; later checkpoints are set aside
+  bedplate train config.toml --ranks 4 --layout dp4.zero3
+  bedplate train config.toml --ranks 4 --spares 1 --layout auto
+  srun --ntasks 16 bedplate train config.toml --layout dp8.tp2.sp
   bedplate submit --nodes 1 --follow -- bedplate train config.toml
 
-In a job the run goes on from its newest checkpoint by itself, and says how far it is.")]
+In a job the run goes on from its newest checkpoint by itself, and says how far it is.
+Ranks are found in the variables of the cluster, srun or torchrun, or started here with
+--ranks; ranks that are killed are replaced, from the memory of the others.")]
 pub(crate) struct Arguments {
     /// The configuration; `docs/train.md` describes its keys
     #[arg(value_name = "CONFIG", required_unless_present = "defaults")]
@@ -49,6 +61,26 @@ pub(crate) struct Arguments {
     /// Replace a key of the configuration: `training.steps=20`
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
+
+    /// Start this many ranks on this machine
+    #[arg(long, value_name = "COUNT", value_parser = clap::value_parser!(u32).range(1..=256))]
+    ranks: Option<u32>,
+
+    /// Start processes that wait to take the place of ranks that are lost
+    #[arg(long, value_name = "COUNT", default_value_t = 0, requires = "ranks", value_parser = clap::value_parser!(u32).range(0..=64))]
+    spares: u32,
+
+    /// How often ranks that were killed are started again
+    #[arg(long, value_name = "COUNT", default_value_t = 3, requires = "ranks")]
+    restarts: u32,
+
+    /// How ranks share the work, such as dp4.zero3 or dp2.tp2.sp; `auto` asks the plan
+    #[arg(long, value_name = "LAYOUT")]
+    layout: Option<String>,
+
+    /// Go on without ranks that are lost, and with those that come; ranks started here always do
+    #[arg(long)]
+    survive: bool,
 
     /// Print a configuration with every key, its default and its meaning
     #[arg(long, conflicts_with_all = ["config", "resume", "accept_changes", "set", "expected"])]
@@ -67,33 +99,109 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     if arguments.defaults {
         return console.text(&TrainConfig::new("config.json", "corpus").to_toml());
     }
-    announce::refuse_many_ranks(&announce::variable)?;
+    let variables = ranks::variables();
+    let stop = stop_on_signals()?;
+    if let Some(count) = arguments.ranks.filter(|count| *count > 1 && !ranks::is_launched(&variables)) {
+        ranks::refuse_nested(count, &variables)?;
+        // What is wrong with the configuration is said once, before there are ranks.
+        let told = Some(&*console).filter(|_| !arguments.quiet);
+        let config = read_config(arguments, context, Some(count), told)?;
+        let layout = config.training.layout.filter(|_| arguments.layout.as_deref() == Some("auto"));
+        let Arguments { spares, restarts, .. } = *arguments;
+        return ranks::Launch {
+            ranks: count,
+            spares,
+            restarts,
+            layout,
+            output: config.output.folder,
+            stop: &stop,
+        }
+        .run(console);
+    }
+    if ranks::is_launched(&variables) {
+        ranks::end_with_launcher();
+    }
+    let world = variables.get("WORLD_SIZE").and_then(|world| world.trim().parse().ok());
+    let is_first = variables.get("RANK").is_none_or(|rank| rank.trim() == "0");
+    let told = Some(&*console).filter(|_| is_first && !arguments.quiet);
+    let config = read_config(arguments, context, world, told)?;
+    let expected = arguments.expected.as_deref().map(expected::read).transpose()?;
+    let part = ranks::join(&variables, &config.output.folder, &stop)?;
+    let (world, rank) = match part {
+        ranks::Part::NotNeeded => return Ok(()),
+        ranks::Part::Alone => (None, 0),
+        ranks::Part::Rank(world) => {
+            let rank = world.rank();
+            (Some(world), rank)
+        }
+    };
+    train(arguments, context, console, &config, expected, world, &stop)
+        .map_err(|error| ranks::once(error, rank, ranks::is_launched(&variables)))
+        .and_then(|summary| if summary.is_first { show(&summary, console) } else { Ok(()) })
+}
+
+/// Tells which layout was chosen, and why, where one is to be.
+fn read_config(
+    arguments: &Arguments,
+    context: &Context,
+    ranks: Option<u32>,
+    told: Option<&Console>,
+) -> Result<TrainConfig, Stop> {
     let path = arguments.config.as_deref().unwrap_or_default();
     let text = files::read_text(path)?;
-    let changes = arguments.set.iter().map(|change| toml_line(change)).collect::<Result<Vec<_>, _>>()?;
-    let config = TrainConfig::from_toml_with(Source::new(path, &text), &changes)?;
-    let host = predict(&config, context)?;
-    let expected = arguments.expected.as_deref().map(expected::read).transpose()?;
-    let stop = stop_on_signals()?;
+    let mut changes = arguments.set.iter().map(|change| toml_line(change)).collect::<Result<Vec<_>, _>>()?;
+    let read = |changes: &[String]| TrainConfig::from_toml_with(Source::new(path, &text), changes);
+    if let Some(layout) = &arguments.layout {
+        let asked = match layout.as_str() {
+            "auto" => {
+                let choice = choice::choose(&read(&changes)?, context, ranks.unwrap_or(1))?;
+                if let Some(console) = told {
+                    console.say(&format!("layout {}", choice.why));
+                }
+                choice.layout.to_string()
+            }
+            given => given.to_owned(),
+        };
+        changes.extend(layout::as_settings(&asked)?);
+    }
+    Ok(read(&changes)?)
+}
+
+fn train(
+    arguments: &Arguments,
+    context: &Context,
+    console: &mut Console,
+    config: &TrainConfig,
+    expected: Option<Breakdown<Predicted>>,
+    world: Option<World>,
+    stop: &AtomicBool,
+) -> Result<Summary, TrainError> {
+    let host = predict(config, context, world.as_ref())?;
+    let is_rank = world.is_some();
+    let survives = is_rank && (arguments.survive || ranks::is_launched(&ranks::variables()));
     let options = RunOptions {
         resume: announce::resume(arguments.resume.as_ref(), &config.output.folder, &announce::variable),
         predicted: expected.or(host.as_ref().map(|host| host.breakdown)),
         peak: host.as_ref().and_then(|host| host.peak),
-        stop: Some(&stop),
+        stop: Some(stop),
         accepts_changes: arguments.accept_changes,
         free_memory: None,
+        roster: survives.then(|| Roster::of(&config.output.folder)),
+        ranks: world.as_ref().map(World::size),
     };
-    if let Some(host) = host.as_ref().filter(|_| !arguments.quiet) {
+    let is_first = world.as_ref().is_none_or(|world| world.rank() == 0);
+    if let Some(host) = host.as_ref().filter(|_| !arguments.quiet && is_first) {
         let step = host.breakdown.total();
         console.say(&format!("predicted: {step} a step, {} of memory", host.memory));
     }
-    let mut telemetry = Telemetry::open(&config, arguments.quiet)?.announcing(announce::from_environment());
-    let summary = bedplate_train::run(&config, &options, &mut telemetry)?;
+    let report = announce::from_environment().filter(|_| is_first);
+    let mut telemetry = Telemetry::open(config, arguments.quiet)?.announcing(report);
+    let summary = bedplate_train::run_on(world, config, &options, &mut telemetry)?;
     telemetry.finish();
-    if arguments.quiet {
+    if arguments.quiet && summary.is_first {
         summary.remarks.iter().for_each(|remark| console.say(remark));
     }
-    show(&summary, console)
+    Ok(summary)
 }
 
 /// `key=value` as a line of TOML; what is no TOML value is taken as a text, unless it begins like a list or a quoted text.

@@ -89,10 +89,10 @@ const ALERTS: &[Written] = &[
         summary: "{{ $labels.instance }} cannot be scraped",
         why: "Either the machine is gone, or nobody watches it.",
         remedy: "`bedplate node list` shows whether the node is there; then look at its exporter",
-        bad: &[("up", "{instance=\"n1:9401\",job=\"bedplate\"", "0x20")],
-        good: &[("up", "{instance=\"n1:9401\",job=\"bedplate\"", "1x20")],
+        bad: &[("up", "{instance=\"n1:9400\",job=\"bedplate\"", "0x20")],
+        good: &[("up", "{instance=\"n1:9400\",job=\"bedplate\"", "1x20")],
         at_minute: 10,
-        labels: &[("instance", "n1:9401"), ("job", "bedplate")],
+        labels: &[("instance", "n1:9400"), ("job", "bedplate")],
     },
     Written {
         rule: "cluster/collector-failing",

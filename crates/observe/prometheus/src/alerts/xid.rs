@@ -56,7 +56,7 @@ fn of_many(entries: &[&XidEntry], action: Action) -> Option<Alert> {
         layer,
         action,
         summary: format!("{PLACE}: XID {{{{ $labels.xid }}}}"),
-        why: "The XID catalog says what the code means: docs/health.md.".to_owned(),
+        why: "`bedplate health xid CODE` says what the code means.".to_owned(),
         remedy: remedy(action).to_owned(),
         examples: examples(&first, "12345"),
     })
@@ -74,7 +74,7 @@ fn remedy(action: Action) -> &'static str {
             "the job starts again from its newest checkpoint; look at the GPU when another job meets the same"
         }
         Action::Record | Action::Watch | Action::Alert => {
-            "look it up with `bedplate error`'s XID pages, and watch whether it comes again"
+            "`bedplate health xid CODE` says what it means; watch whether it comes again"
         }
     }
 }

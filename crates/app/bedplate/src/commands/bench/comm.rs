@@ -1,9 +1,9 @@
 //! `bedplate bench comm`: collectives between local ranks, in the table that nccl-tests made common.
 
-mod crew;
+pub(super) mod crew;
 mod link;
 mod overlap;
-mod peers;
+pub(super) mod peers;
 mod prediction;
 mod question;
 pub(super) mod rank;

@@ -1,9 +1,15 @@
-//! `bedplate bench training`: predicted and measured steps of six models on this host.
+//! `bedplate bench training`: predicted and measured steps of six models on this host; with `--ranks`, of layouts.
+
+pub(super) mod rank;
+mod ranks;
+
+use std::path::PathBuf;
 
 use bedplate_breakdown::{Breakdown, Measured, Part, Predicted};
 use bedplate_catalog::Accelerator;
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_kernels::{Bf16, Device};
+use bedplate_layout::Layout;
 use bedplate_network::{Network, Recompute};
 use bedplate_perf::{Step, predict_on_host};
 use bedplate_train::{Precision, TrainConfig, Trained, Trainer};
@@ -23,13 +29,34 @@ use crate::stop::Stop;
 Examples:
   bedplate bench machine && bedplate bench training
   bedplate bench training --rounds 10 --json
+  bedplate bench machine && bedplate bench comm --save && bedplate bench training --ranks 2,4
+  bedplate bench training --ranks 2 --layout dp2,dp2.zero3 --peer torch
+  bedplate bench training --ranks 2 --peer torch --parity
 
 The prediction is `plan train`'s, from the rates that `bench machine` measured; a step is forward, backward,
-clipping and AdamW. Memory is what the run allocates for state and activations.")]
+clipping and AdamW. Memory is what the run allocates for state and activations.
+
+With --ranks, layouts train a model of 25 million parameters in turns with one process that has all threads, at the
+same global batch; COST is how much longer their step takes. Peers train the same shapes with as many threads.")]
 pub(super) struct Arguments {
     /// Steps per model, of which the fastest counts
     #[arg(long, value_name = "N", default_value_t = 5)]
     rounds: usize,
+    /// Compare layouts on so many ranks with one process, one number after the other
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(2..=64))]
+    ranks: Vec<u32>,
+    /// Layouts instead of dp, zero1, zero2, zero3, tp and pp
+    #[arg(long, value_name = "LAYOUTS", value_delimiter = ',', requires = "ranks")]
+    layout: Vec<Layout>,
+    /// Measure another program beside us
+    #[arg(long, value_enum, requires = "ranks")]
+    peer: Option<ranks::Peer>,
+    /// A Python with torch
+    #[arg(long, value_name = "PATH", requires = "peer")]
+    peer_python: Option<PathBuf>,
+    /// Instead of times, compare twenty losses from the same weights and data
+    #[arg(long, requires = "peer")]
+    parity: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -136,6 +163,9 @@ impl Row {
 }
 
 pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
+    if !arguments.ranks.is_empty() {
+        return ranks::run(arguments, context, console);
+    }
     let host = host_entry(context).ok_or(NotMeasured)?;
     let mut rows = Vec::new();
     for shape in &SHAPES {
@@ -154,7 +184,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
 fn measure<E: Trained>(shape: &'static Shape, host: &Accelerator, rounds: usize) -> Result<Row, Stop> {
     let config = config(shape);
     let architecture = architecture(shape.model, shape.sequence);
-    let Step { time, memory, .. } = predict_on_host(&architecture.transformer, host, &host_run(&config))?;
+    let Step { time, memory, .. } = predict_on_host(&architecture.transformer, host, &host_run(&config, 1))?;
     let vocab = architecture.transformer.vocab as usize;
     let batches = vec![batch(vocab, shape.sequences, shape.sequence)];
     let threads = host.measured.as_ref().map_or(1, |measured| measured.threads as usize);

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
-use bedplate_train::{Resume, TrainError};
+use bedplate_train::Resume;
 
 type Variable<'a> = &'a dyn Fn(&str) -> Option<OsString>;
 
@@ -38,53 +38,12 @@ fn is_inside(path: &Path, folder: &Path) -> bool {
     real(path).zip(real(folder)).is_some_and(|(path, folder)| path.starts_with(folder))
 }
 
-/// Variables that launchers set, and the least value that means several processes.
-const RANKS: [(&str, u64); 5] = [
-    ("WORLD_SIZE", 2),
-    ("RANK", 1),
-    // Tasks that `srun` started together. A batch script has `SLURM_NTASKS`, but is one process.
-    ("SLURM_STEP_NUM_TASKS", 2),
-    ("OMPI_COMM_WORLD_SIZE", 2),
-    ("PMI_SIZE", 2),
-];
-
-/// Training on several ranks does not exist yet; each would train the whole model and write to the same folder.
-pub(super) fn refuse_many_ranks(variable: Variable<'_>) -> Result<(), TrainError> {
-    for (name, least) in RANKS {
-        let value = variable(name).and_then(|value| value.to_str()?.trim().parse().ok());
-        if let Some(value) = value.filter(|value| *value >= least) {
-            return Err(TrainError::ManyRanks { variable: name, value });
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn with(set: &[(&str, &str)]) -> impl Fn(&str) -> Option<OsString> {
         move |name| set.iter().find(|(set, _)| *set == name).map(|(_, value)| value.into())
-    }
-
-    #[test]
-    fn one_process_trains_and_one_of_several_does_not() {
-        for alone in [
-            &[][..],
-            &[("WORLD_SIZE", "1"), ("RANK", "0"), ("SLURM_NTASKS", "8")],
-            &[("WORLD_SIZE", "many"), ("SLURM_STEP_NUM_TASKS", "1")],
-        ] {
-            assert!(refuse_many_ranks(&with(alone)).is_ok(), "{alone:?}");
-        }
-        for (several, said) in [
-            (&[("WORLD_SIZE", "8"), ("RANK", "0")][..], "WORLD_SIZE is 8"),
-            (&[("RANK", "3")], "RANK is 3"),
-            (&[("SLURM_NTASKS", "4"), ("SLURM_STEP_NUM_TASKS", "4")], "SLURM_STEP_NUM_TASKS is 4"),
-            (&[("OMPI_COMM_WORLD_SIZE", "2")], "OMPI_COMM_WORLD_SIZE is 2"),
-        ] {
-            let error = refuse_many_ranks(&with(several)).unwrap_err().to_string();
-            assert!(error.contains(said), "{error}");
-        }
     }
 
     #[test]

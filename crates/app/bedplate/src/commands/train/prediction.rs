@@ -2,7 +2,8 @@
 
 use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_catalog::Accelerator;
-use bedplate_layout::{ComputePrecision, Recompute};
+use bedplate_comm::World;
+use bedplate_layout::{ComputePrecision, Layout, Recompute};
 use bedplate_perf::{HostRun, Step, Task, predict_on_host};
 use bedplate_train::{Precision, TrainConfig, TrainError, read_architecture};
 use bedplate_units::Bytes;
@@ -17,11 +18,21 @@ pub(crate) struct HostPrediction {
     pub(crate) peak: Option<f64>,
 }
 
-/// Absent when this machine has not been measured (`bedplate bench machine`).
-pub(super) fn predict(config: &TrainConfig, context: &Context) -> Result<Option<HostPrediction>, TrainError> {
+/// Absent when this machine has not been measured (`bedplate bench machine` and `bench comm --save`), and for ranks on several
+/// machines.
+pub(super) fn predict(
+    config: &TrainConfig,
+    context: &Context,
+    world: Option<&World>,
+) -> Result<Option<HostPrediction>, TrainError> {
+    let ranks = world.map_or(1, World::size);
+    if world.is_some_and(|world| world.host_ranks().len() != ranks as usize) {
+        return Ok(None);
+    }
     let Some(host) = host_entry(context) else { return Ok(None) };
     let model = read_architecture(&config.model.config)?.transformer;
-    let Ok(Step { time: breakdown, memory, .. }) = predict_on_host(&model, &host, &host_run(config)) else {
+    let Ok(Step { time: breakdown, memory, .. }) = predict_on_host(&model, &host, &host_run(config, ranks))
+    else {
         return Ok(None);
     };
     Ok(Some(HostPrediction {
@@ -31,7 +42,8 @@ pub(super) fn predict(config: &TrainConfig, context: &Context) -> Result<Option<
     }))
 }
 
-pub(crate) fn host_run(config: &TrainConfig) -> HostRun {
+/// A run as the plan sees it, on ranks of this machine.
+pub(crate) fn host_run(config: &TrainConfig, ranks: u32) -> HostRun {
     let training = &config.training;
     HostRun {
         sequence: config.data.sequence as u64,
@@ -50,6 +62,7 @@ pub(crate) fn host_run(config: &TrainConfig) -> HostRun {
             None => Task::Pretrain,
             Some(adapter) => Task::Lora { rank: adapter.rank as u32 },
         },
+        layout: training.layout.unwrap_or(Layout { data: ranks, ..Layout::ONE }),
     }
 }
 

@@ -26,7 +26,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 const FAREWELL: Duration = Duration::from_secs(5);
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum CrewError {
+pub(in super::super) enum CrewError {
     #[error("cannot start {what}")]
     Start { what: String, source: io::Error },
     #[error("the ranks of {crew} {what}{}", said(log))]
@@ -53,10 +53,10 @@ impl Diagnostic for CrewError {
 }
 
 /// A folder of this run that only its user reaches; gone with its owner.
-pub(super) struct Folder(PathBuf);
+pub(in super::super) struct Folder(PathBuf);
 
 impl Folder {
-    pub(super) fn make() -> Result<Self, CrewError> {
+    pub(in super::super) fn make() -> Result<Self, CrewError> {
         static MADE: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = MADE.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         let name = format!("bedplate-comm-{}-{number}", std::process::id());
@@ -65,7 +65,7 @@ impl Folder {
         Ok(Self(path))
     }
 
-    pub(super) fn path(&self) -> &Path {
+    pub(in super::super) fn path(&self) -> &Path {
         &self.0
     }
 }
@@ -77,7 +77,7 @@ impl Drop for Folder {
 }
 
 /// Processes that have all connected.
-pub(super) struct Crew {
+pub(in super::super) struct Crew {
     name: String,
     folder: Folder,
     processes: Vec<Child>,
@@ -101,7 +101,7 @@ pub(super) enum Answer {
 
 impl Crew {
     /// Starts what `commands` gives for a socket's path and waits until all ranks have connected and are ready.
-    pub(super) fn start(
+    pub(in super::super) fn start(
         name: &str,
         ranks: u32,
         commands: impl FnOnce(&Path) -> Result<Vec<Command>, CrewError>,
@@ -194,7 +194,7 @@ impl Crew {
     }
 
     /// Gives every rank a line and takes their answers, by rank.
-    pub(super) fn ask(&mut self, line: &str) -> Result<Vec<String>, CrewError> {
+    pub(in super::super) fn ask(&mut self, line: &str) -> Result<Vec<String>, CrewError> {
         for rank in 0..self.links.len() {
             let sent = self.links[rank].get_mut().write_all(format!("{line}\n").as_bytes());
             sent.map_err(|error| self.failed(format!("are gone: {error}")))?;
@@ -217,7 +217,7 @@ impl Crew {
         self.folder.path().join("log")
     }
 
-    fn failed(&self, what: String) -> CrewError {
+    pub(in super::super) fn failed(&self, what: String) -> CrewError {
         let log = fs::read(self.log_path()).unwrap_or_default();
         let tail = String::from_utf8_lossy(&log[log.len().saturating_sub(4096)..]).into_owned();
         let last = tail.lines().map(str::trim).rfind(|line| !line.is_empty()).unwrap_or_default();

@@ -50,7 +50,7 @@ impl Transport {
 }
 
 #[derive(Debug, thiserror::Error)]
-pub(super) enum InstallError {
+pub(in super::super) enum InstallError {
     #[error("{peer} is not installed, and installing it failed at `{step}`: {why}")]
     Step { peer: &'static str, step: String, why: String },
     #[error("{peer} is not installed, and only root can install {packages} here")]
@@ -111,7 +111,7 @@ impl Ours {
 }
 
 /// Where the ranks of a crew meet.
-pub(super) struct Meeting {
+pub(in super::super) struct Meeting {
     address: String,
     port: u16,
     secret: String,
@@ -119,7 +119,7 @@ pub(super) struct Meeting {
 
 impl Meeting {
     /// A free port of this machine, and a secret for this crew alone.
-    pub(super) fn here() -> io::Result<Self> {
+    pub(in super::super) fn here() -> io::Result<Self> {
         let listener = TcpListener::bind(("127.0.0.1", 0))?;
         let mut random = [0u8; 16];
         std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
@@ -132,7 +132,7 @@ impl Meeting {
         Self { address: address.to_owned(), ..self }
     }
 
-    fn tell(&self, command: &mut Command, rank: u32, ranks: u32) {
+    pub(in super::super) fn tell(&self, command: &mut Command, rank: u32, ranks: u32) {
         command
             .env("RANK", rank.to_string())
             .env("WORLD_SIZE", ranks.to_string())
@@ -202,7 +202,7 @@ pub(super) fn install(peer: Peer, python: Option<&Path>, console: &Console) -> R
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-fn torch(named: Option<&Path>, console: &Console) -> Result<PathBuf, InstallError> {
+pub(in super::super) fn torch(named: Option<&Path>, console: &Console) -> Result<PathBuf, InstallError> {
     let folder = cache().join("torch");
     let own = folder.join("bin/python");
     let named: Vec<PathBuf> = named.map_or(vec!["python3".into(), own.clone()], |path| vec![path.to_owned()]);

@@ -43,7 +43,7 @@ pub(super) fn algorithm(word: &str) -> Result<Algorithm, String> {
 
 /// What a rank says on standard error before it ends.
 #[derive(Debug, thiserror::Error)]
-enum RankError {
+pub(in super::super) enum RankError {
     #[error("the command that started this rank cannot be reached")]
     Socket(#[source] std::io::Error),
 }
