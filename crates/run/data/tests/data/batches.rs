@@ -94,11 +94,11 @@ fn any_number_of_ranks_replays_the_same_global_batches() {
 }
 
 #[test]
-fn a_schedule_that_does_not_come_out_even_is_refused() {
+fn a_schedule_without_a_micro_batch_for_each_rank_is_refused() {
     let folder = Folder::new();
     let stream = stream(&folder, &numbered(&[70]), 16, Packing::Windows);
     for (global_batch, rows, rank, ranks) in
-        [(8, 3, 0, 1), (8, 2, 0, 3), (0, 1, 0, 1), (8, 0, 0, 1), (8, 1, 2, 2)]
+        [(8, 3, 0, 1), (8, 2, 0, 5), (0, 1, 0, 1), (8, 0, 0, 1), (8, 1, 2, 2)]
     {
         let schedule = Schedule { first_sample: 0, global_batch, rows, rank, ranks };
         let error = Batches::start(Arc::clone(&stream), schedule, DocumentMask::Own, 1).err().unwrap();
