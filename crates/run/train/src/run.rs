@@ -388,9 +388,6 @@ impl<E: Trained> Run<'_, E> {
     fn finish(&mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
         let was_stopped = self.trainer.step < self.config.training.steps;
         let is_first = self.trainer.ranks().is_first();
-        if is_first {
-            observer.turned_to(Phase::Saving);
-        }
         self.settle(observer, true)?;
         if !self.is_published()? {
             self.publish(observer)?;
