@@ -14,6 +14,7 @@ mod files;
 mod host;
 mod length;
 mod machine;
+mod meeting;
 mod pages;
 mod present;
 mod report;

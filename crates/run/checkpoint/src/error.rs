@@ -59,7 +59,7 @@ impl CheckpointError {
 }
 
 /// Whether trying again without changing anything must fail the same way.
-fn is_permanent(source: &io::Error) -> bool {
+pub fn is_permanent(source: &io::Error) -> bool {
     use io::ErrorKind::*;
     matches!(
         source.kind(),

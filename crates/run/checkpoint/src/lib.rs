@@ -38,7 +38,7 @@ mod storage;
 pub use bedplate_network::Region;
 pub use checkpoint::Checkpoint;
 pub use convert::{Kind, Shards, from_hugging_face, from_old, to_hugging_face};
-pub use error::{CheckpointError, PAGES};
+pub use error::{CheckpointError, PAGES, is_permanent};
 pub use facts::Facts;
 pub use history::{Checkpoints, Keep, Listed, Published};
 pub use loading::Wanted;

@@ -112,8 +112,8 @@ pub(crate) fn accept(stream: &mut (impl Read + Write), secret: &Secret) -> Resul
     if is_welcome { Ok(()) } else { Err(HandshakeError::WrongSecret) }
 }
 
-/// 128 random bits.
-pub(crate) fn random_text() -> io::Result<String> {
+/// 128 random bits in hexadecimal, such as a secret for ranks that are about to be started.
+pub fn random_text() -> io::Result<String> {
     let mut bytes = [0; 16];
     SystemRandom::new()
         .fill(&mut bytes)

@@ -59,7 +59,7 @@ pub use choice::{Algorithm, Rule, Table};
 pub use error::{CommError, Fault, JoinError, PAGES};
 pub use flight::{LastCall, Standstill, compare};
 pub use group::{Group, Numbers};
-pub use handshake::Secret;
+pub use handshake::{Secret, random_text};
 pub use number::{Format, Number, Reduction};
 pub use operation::{Call, Operation};
 pub use pending::Pending;

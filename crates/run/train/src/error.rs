@@ -3,7 +3,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use bedplate_checkpoint::CheckpointError;
+use bedplate_checkpoint::{CheckpointError, is_permanent};
 use bedplate_comm::{CommError, JoinError};
 use bedplate_data::DataError;
 use bedplate_diag::{Class, Diagnostic, Page, Place};
@@ -130,21 +130,6 @@ fn began(block: &Option<String>, sample: Option<u64>) -> String {
 
 fn listed(changes: &[Change]) -> String {
     changes.iter().map(Change::to_string).collect::<Vec<_>>().join("; ")
-}
-
-/// Whether trying again without changing anything must fail the same way.
-fn is_permanent(source: &io::Error) -> bool {
-    use io::ErrorKind::*;
-    matches!(
-        source.kind(),
-        NotADirectory
-            | IsADirectory
-            | AlreadyExists
-            | PermissionDenied
-            | ReadOnlyFilesystem
-            | InvalidFilename
-            | InvalidInput
-    )
 }
 
 /// The documentation of every code of this crate.

@@ -8,7 +8,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, SystemTime};
 
 use bedplate_comm::{JoinError, MeetingPoint, Options, Rendezvous, World};
@@ -36,6 +36,21 @@ impl Roster {
     /// In the folder of a run.
     pub fn of(output: &Path) -> Self {
         Self { folder: output.join(FOLDER) }
+    }
+
+    /// Whether the ranks have met since some time.
+    pub fn has_met_since(&self, time: SystemTime) -> bool {
+        let note = fs::metadata(self.folder.join(MEETING)).and_then(|note| note.modified());
+        note.is_ok_and(|written| written >= time)
+    }
+
+    /// Whether a process waits to join.
+    pub fn waits(&self, process: u32) -> bool {
+        self.sign_of(process).exists()
+    }
+
+    fn sign_of(&self, process: u32) -> PathBuf {
+        self.folder.join(format!("{WAITING}{process}"))
     }
 
     /// How many processes wait to join.
@@ -81,8 +96,7 @@ impl Roster {
     ) -> Result<Option<World>, TrainError> {
         let cannot = |source| TrainError::WriteOutput { path: self.folder.clone(), source };
         fs::create_dir_all(&self.folder).map_err(cannot)?;
-        let sign =
-            Sign::raise(self.folder.join(format!("{WAITING}{}", std::process::id()))).map_err(cannot)?;
+        let sign = Sign::raise(self.sign_of(std::process::id())).map_err(cannot)?;
         let options = Options { join: ATTEMPT, ..options.clone() };
         loop {
             if stop.load(Ordering::Relaxed) {
@@ -107,6 +121,7 @@ impl Roster {
 struct Sign {
     path: PathBuf,
     is_down: Arc<AtomicBool>,
+    keeper: Option<JoinHandle<()>>,
 }
 
 impl Sign {
@@ -114,20 +129,25 @@ impl Sign {
         fs::write(&path, "")?;
         let is_down = Arc::new(AtomicBool::new(false));
         let (own, down) = (path.clone(), Arc::clone(&is_down));
-        thread::Builder::new().name("waiting".into()).spawn(move || {
+        let keep = move || {
             while !down.load(Ordering::Relaxed) {
                 let _ = fs::write(&own, "");
-                thread::sleep(FRESHENED);
+                thread::park_timeout(FRESHENED);
             }
-            let _ = fs::remove_file(&own);
-        })?;
-        Ok(Self { path, is_down })
+        };
+        let keeper = thread::Builder::new().name("waiting".into()).spawn(keep)?;
+        Ok(Self { path, is_down, keeper: Some(keeper) })
     }
 }
 
 impl Drop for Sign {
     fn drop(&mut self) {
         self.is_down.store(true, Ordering::Relaxed);
+        // Who keeps it fresh could write it once more.
+        if let Some(keeper) = self.keeper.take() {
+            keeper.thread().unpark();
+            let _ = keeper.join();
+        }
         let _ = fs::remove_file(&self.path);
     }
 }

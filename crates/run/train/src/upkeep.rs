@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use bedplate_comm::CommError;
 use bedplate_kernels::Device;
 
+use crate::TrainError;
 use crate::adapter::Adapters;
 use crate::carry::{Carried, Holding, Key, Piece};
 use crate::copies::{Copies, Source};
@@ -100,12 +102,7 @@ impl<E: Trained> Trainer<E> {
     /// Writes numbers of one part of one thing; [`spread`](Self::spread) comes afterwards.
     pub(crate) fn write_part(&mut self, part: usize, index: usize, range: Range<usize>, values: &[f32]) {
         let Self { device, store, adapters, .. } = self;
-        match (adapters.as_deref_mut(), part) {
-            (Some(adapters), part) => device.write(adapters.parts_mut()[part].range_mut(range), values),
-            (None, 0) => store.write_master(device, index, range, values),
-            (None, 1) => device.write(store.owned_mut()[index].first.range_mut(range), values),
-            (None, _) => device.write(store.owned_mut()[index].second.range_mut(range), values),
-        }
+        write_part(device, store, adapters.as_deref_mut(), [part, index], range, values);
     }
 
     /// Starts to keep copies of the state in the neighbour's memory, where no other rank has it.
@@ -131,7 +128,7 @@ impl<E: Trained> Trainer<E> {
     }
 
     /// Ends this trainer and keeps its state and the copies of others.
-    pub(crate) fn carry(mut self, carried_before: &mut Carried) -> Carried {
+    pub(crate) fn carry(mut self) -> Carried {
         let mut holdings = Vec::new();
         for (number, piece) in self.pieces().into_iter().enumerate() {
             let len = piece.range.len();
@@ -145,42 +142,49 @@ impl<E: Trained> Trainer<E> {
         if let Some(copies) = self.copies.take() {
             holdings.extend(copies.into_holdings(&self.device));
         }
-        let mut samples_at = std::mem::take(&mut carried_before.samples_at);
-        samples_at.extend(self.samples_at());
+        let samples_at = holdings.iter().filter_map(|holding| self.samples_at(holding.step)).collect();
         Carried { holdings, samples_at }
     }
 
-    /// Samples after the last few steps; every step takes the same number.
-    fn samples_at(&self) -> BTreeMap<u64, u64> {
-        let batch = self.config.training.batch;
-        let at = |back: u64| Some((self.step.checked_sub(back)?, self.samples.checked_sub(back * batch)?));
-        (0..=64).filter_map(at).collect()
+    /// Samples after a step that has been done; every step takes the same number.
+    fn samples_at(&self, step: u64) -> Option<(u64, u64)> {
+        let since = self.step.checked_sub(step)? * self.config.training.batch;
+        Some((step, self.samples.checked_sub(since)?))
     }
 
     /// Takes over the state that the ranks of the world before still have.
-    pub(crate) fn take_over(&mut self, carried: &Carried) -> Result<(), crate::TrainError> {
-        let (wanted, ranks) = (self.pieces(), std::sync::Arc::clone(&self.ranks));
+    pub(crate) fn take_over(&mut self, carried: &Carried) -> Result<(), TrainError> {
+        let (wanted, ranks) = (self.pieces(), Arc::clone(&self.ranks));
         let count = self.state().lengths().len();
         let places: BTreeMap<Key, (usize, usize, usize)> = wanted
             .iter()
             .enumerate()
             .map(|(number, piece)| (piece.key.clone(), (number / count, number % count, piece.range.start)))
             .collect();
-        let mut taken: Vec<(usize, usize, Range<usize>, Vec<f32>)> = Vec::new();
-        let agreed = carried.share_out(&self.device, &ranks, wanted, &mut |piece, values| {
+        let Self { device, store, adapters, .. } = self;
+        let agreed = carried.share_out(device, &ranks, wanted, &mut |piece, values| {
             if let Some((part, index, first)) = places.get(&piece.key).copied() {
-                taken.push((
-                    part,
-                    index,
-                    piece.range.start - first..piece.range.end - first,
-                    values.to_vec(),
-                ));
+                let range = piece.range.start - first..piece.range.end - first;
+                write_part(device, store, adapters.as_deref_mut(), [part, index], range, values);
             }
         })?;
-        for (part, index, range, values) in taken {
-            self.write_part(part, index, range, &values);
-        }
         (self.step, self.samples) = (agreed.step, agreed.samples);
         self.spread()
+    }
+}
+
+fn write_part<E: Trained>(
+    device: &Device,
+    store: &mut Store<E>,
+    adapters: Option<&mut Adapters<E>>,
+    [part, index]: [usize; 2],
+    range: Range<usize>,
+    values: &[f32],
+) {
+    match (adapters, part) {
+        (Some(adapters), part) => device.write(adapters.parts_mut()[part].range_mut(range), values),
+        (None, 0) => store.write_master(device, index, range, values),
+        (None, 1) => device.write(store.owned_mut()[index].first.range_mut(range), values),
+        (None, _) => device.write(store.owned_mut()[index].second.range_mut(range), values),
     }
 }

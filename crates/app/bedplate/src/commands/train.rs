@@ -3,6 +3,7 @@
 
 mod announce;
 mod choice;
+mod launch;
 mod layout;
 mod prediction;
 mod ranks;
@@ -25,9 +26,9 @@ use crate::context::Context;
 use crate::files;
 use crate::stop::{ProgramError, Stop};
 
+pub(crate) use launch::PAGES;
 pub(crate) use prediction::host_run;
 use prediction::predict;
-pub(crate) use ranks::PAGES;
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -102,13 +103,13 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let variables = ranks::variables();
     let stop = stop_on_signals()?;
     if let Some(count) = arguments.ranks.filter(|count| *count > 1 && !ranks::is_launched(&variables)) {
-        ranks::refuse_nested(count, &variables)?;
+        launch::refuse_nested(count, &variables)?;
         // What is wrong with the configuration is said once, before there are ranks.
         let told = Some(&*console).filter(|_| !arguments.quiet);
         let config = read_config(arguments, context, Some(count), told)?;
         let layout = config.training.layout.filter(|_| arguments.layout.as_deref() == Some("auto"));
         let Arguments { spares, restarts, .. } = *arguments;
-        return ranks::Launch {
+        return launch::Launch {
             ranks: count,
             spares,
             restarts,

@@ -68,8 +68,7 @@ impl<E: Trained> Run<'_, E> {
         let Self { trainer, options, newest, told, lock, .. } = self;
         (past.newest, past.told, past.lock) = (newest, told, lock);
         let ranks = Arc::clone(&trainer.ranks);
-        let carried = trainer.carry(&mut past.carried);
-        past.carried = carried;
+        past.carried = trainer.carry();
         let ranks = Arc::into_inner(ranks).expect("nobody else works with ranks that part");
         let world = ranks.into_world().expect("ranks of a world regroup");
         // A rank that stood still for too long finds that the others have gone on without it.

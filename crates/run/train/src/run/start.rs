@@ -9,7 +9,6 @@ use bedplate_checkpoint::{Checkpoint, CheckpointError, Checkpoints, Published};
 use bedplate_comm::World;
 use bedplate_kernels::Device;
 use bedplate_layout::{Batch, Layout};
-use bedplate_network::Network;
 use bedplate_transformer::{FlopsConvention, Transformer};
 use serde_json::{Value, json};
 
@@ -67,9 +66,10 @@ impl<'a, E: Trained> Run<'a, E> {
         let data = Data::open(config, model.vocab)?;
         let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
         let device = Device::cpu(threads(config.training.threads, &ranks));
-        let whole = Network::new(&device, architecture.clone(), config.data.sequence)?;
-        let (parameters, mut remarks) = (whole.parameters(), whole.remarks());
+        let whole = bedplate_network::tables(&architecture)?;
+        let parameters = whole.iter().flat_map(|block| &block.tensors).map(|tensor| tensor.range.len()).sum();
         let network = ranks.network(&device, architecture, config.data.sequence)?;
+        let mut remarks = network.remarks();
         memory::check(&network, config, &ranks, free)?;
         if ranks.is_first() && past.lock.is_none() {
             past.lock = take_lock(config, is_anew)?;

@@ -6,7 +6,8 @@ use std::time::Duration;
 use bedplate_diag::{Class, Diagnostic, Page};
 
 use super::crew::{Crew, CrewError};
-use super::peers::{Meeting, Ours, Transport, run_within};
+use super::peers::{Ours, Transport, run_within};
+use crate::meeting::Meeting;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum LinkError {

@@ -1,7 +1,6 @@
 //! Who is measured, and how its ranks are started. Peers are installed by package name when they are asked for and missing.
 
-use std::io::{self, Read};
-use std::net::TcpListener;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::thread;
@@ -13,6 +12,7 @@ use bedplate_diag::{Class, Diagnostic, Page};
 use super::crew::{Crew, CrewError, Folder};
 use crate::console::Console;
 use crate::machine::Machine;
+use crate::meeting::Meeting;
 use crate::stop::Stop;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
@@ -107,39 +107,6 @@ impl Ours {
         meeting.tell(&mut command, rank, ranks);
         command.env("BEDPLATE_COMM_TRANSPORT", self.transport.name()).env("BEDPLATE_COMM_JOIN", "120");
         Ok(command)
-    }
-}
-
-/// Where the ranks of a crew meet.
-pub(in super::super) struct Meeting {
-    address: String,
-    port: u16,
-    secret: String,
-}
-
-impl Meeting {
-    /// A free port of this machine, and a secret for this crew alone.
-    pub(in super::super) fn here() -> io::Result<Self> {
-        let listener = TcpListener::bind(("127.0.0.1", 0))?;
-        let mut random = [0u8; 16];
-        std::fs::File::open("/dev/urandom")?.read_exact(&mut random)?;
-        let secret = random.iter().map(|byte| format!("{byte:02x}")).collect();
-        Ok(Self { address: "127.0.0.1".to_owned(), port: listener.local_addr()?.port(), secret })
-    }
-
-    /// The same at another address of rank 0.
-    pub(super) fn at(self, address: &str) -> Self {
-        Self { address: address.to_owned(), ..self }
-    }
-
-    pub(in super::super) fn tell(&self, command: &mut Command, rank: u32, ranks: u32) {
-        command
-            .env("RANK", rank.to_string())
-            .env("WORLD_SIZE", ranks.to_string())
-            .env("MASTER_ADDR", &self.address)
-            .env("MASTER_PORT", self.port.to_string())
-            .env("BEDPLATE_SECRET", &self.secret)
-            .env_remove("TORCHELASTIC_USE_AGENT_STORE");
     }
 }
 

@@ -12,13 +12,14 @@ use serde_json::{Value, json};
 
 use super::Arguments;
 use crate::commands::bench::comm::crew::{Crew, CrewError, Folder};
-use crate::commands::bench::comm::peers::{Meeting, torch};
+use crate::commands::bench::comm::peers::torch;
 use crate::commands::bench::kernels::models::architecture;
 use crate::commands::train::host_run;
 use crate::console::Console;
 use crate::context::Context;
 use crate::host::host_entry;
 use crate::machine::{self, Machine};
+use crate::meeting::Meeting;
 use crate::present::{Column, Table};
 use crate::stop::{ProgramError, Stop};
 

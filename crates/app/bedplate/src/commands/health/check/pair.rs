@@ -1,18 +1,18 @@
 //! Two ranks of this machine that add up numbers together.
 
-use std::net::TcpListener;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use bedplate_comm::{Options, Reduction, Rendezvous, World};
+use bedplate_comm::{Options, Reduction, World};
 use bedplate_kernels::Device;
 
 use super::{Outcome, Verdict};
+use crate::meeting::Meeting;
 
 const NUMBERS: usize = 1 << 20;
 
 pub(super) fn check(lasts: Duration) -> Outcome {
-    let outcome = free_port().and_then(|port| sum_together(port, lasts.min(Duration::from_secs(2))));
+    let outcome = sum_together(lasts.min(Duration::from_secs(2)));
     let (verdict, rate, remark) = match outcome {
         Ok(Sums { wrong: 0, rounds, seconds }) => {
             let rate = 4.0 * NUMBERS as f64 * rounds as f64 / seconds;
@@ -32,26 +32,22 @@ struct Sums {
     seconds: f64,
 }
 
-fn free_port() -> Result<u16, String> {
-    let listener = TcpListener::bind("127.0.0.1:0").map_err(|error| error.to_string())?;
-    listener.local_addr().map(|address| address.port()).map_err(|error| error.to_string())
-}
-
-fn sum_together(port: u16, lasts: Duration) -> Result<Sums, String> {
+fn sum_together(lasts: Duration) -> Result<Sums, String> {
     let rounds = 1 + (lasts.as_millis() as u64 / 50).min(40);
+    let meeting = Meeting::here().map_err(|error| error.to_string())?;
     thread::scope(|scope| {
-        let other = scope.spawn(move || one_rank(1, port, rounds));
-        let own = one_rank(0, port, rounds);
+        let other = scope.spawn(|| one_rank(1, &meeting, rounds));
+        let own = one_rank(0, &meeting, rounds);
         let other = other.join().map_err(|_| "a rank ended early".to_owned())?;
         let (own, other) = (own?, other?);
         Ok(Sums { wrong: own.wrong + other.wrong, ..own })
     })
 }
 
-fn one_rank(rank: u32, port: u16, rounds: u64) -> Result<Sums, String> {
+fn one_rank(rank: u32, meeting: &Meeting, rounds: u64) -> Result<Sums, String> {
     let device = Device::cpu(1);
-    let place = Rendezvous::on_this_machine(rank as _, 2, port, b"health check of this machine");
-    let world = World::join(&place, &Options::default()).map_err(|error| error.to_string())?;
+    let world =
+        World::join(&meeting.rendezvous(rank, 2), &Options::default()).map_err(|error| error.to_string())?;
     let group = world.everyone().map_err(|error| error.to_string())?;
     let mut numbers = world.shared::<f32>(&device, NUMBERS).map_err(|error| error.to_string())?;
     let own: Vec<f32> = (0..NUMBERS).map(|index| (index % 1000) as f32 + rank as f32).collect();
