@@ -4,10 +4,12 @@
 //! [started](Group::start_all_reduce) returns at once, is carried out by a thread of the group, and calls after it wait for it.
 //! Roots and peers are *members*: places in the group, not ranks of the world.
 
-use std::borrow::BorrowMut;
+mod numbers;
+mod started;
+
 use std::sync::Arc;
 
-use bedplate_kernels::{Buffer, Device, View, ViewMut};
+use bedplate_kernels::{Device, View, ViewMut};
 
 use crate::choice::Algorithm;
 use crate::core::Core;
@@ -16,49 +18,13 @@ use crate::pending::Pending;
 use crate::shared::flag::Pace;
 use crate::span::Span;
 use crate::turns::{Place, Turns};
-use crate::{Call, CommError, Fault, Number, Operation, Reduction, Registered};
+use crate::{Call, CommError, Fault, Number, Operation, Reduction};
+
+pub use numbers::Numbers;
 
 /// Some ranks of a world, in an order that all of them use.
 pub struct Group {
     inner: Arc<Turns>,
-}
-
-/// Numbers that a started call may keep: a buffer of a device, registered or not.
-pub trait Numbers<E: Number>: Send + 'static {
-    fn view(&self) -> View<'_, E>;
-    fn view_mut(&mut self) -> ViewMut<'_, E>;
-}
-
-impl<E: Number> Numbers<E> for Buffer<E> {
-    fn view(&self) -> View<'_, E> {
-        Buffer::view(self)
-    }
-
-    fn view_mut(&mut self) -> ViewMut<'_, E> {
-        Buffer::view_mut(self)
-    }
-}
-
-impl<E: Number> Numbers<E> for Registered<E> {
-    fn view(&self) -> View<'_, E> {
-        Buffer::view(self)
-    }
-
-    fn view_mut(&mut self) -> ViewMut<'_, E> {
-        Buffer::view_mut(self)
-    }
-}
-
-/// A buffer of either kind.
-impl<E: Number> Numbers<E> for Box<dyn BorrowMut<Buffer<E>> + Send + Sync> {
-    fn view(&self) -> View<'_, E> {
-        let buffer: &Buffer<E> = (**self).borrow();
-        buffer.view()
-    }
-
-    fn view_mut(&mut self) -> ViewMut<'_, E> {
-        (**self).borrow_mut().view_mut()
-    }
 }
 
 impl Group {
@@ -410,126 +376,6 @@ impl Group {
         let bytes = to.iter().chain(&from).map(|(_, span)| span.bytes).max().unwrap_or(0);
         let call = Call::new(operation, E::FORMAT, bytes / size_of::<E>());
         Ok(Request::Between { call, to, from })
-    }
-
-    /// As [`all_reduce`](Self::all_reduce), while this rank computes.
-    pub fn start_all_reduce<E: Number, B: Numbers<E>>(
-        &self,
-        device: &Device,
-        mut numbers: B,
-        by: Reduction,
-    ) -> Result<Pending<B>, CommError> {
-        let span = Span::of_mut(device, numbers.view_mut())?;
-        Ok(self.start(self.all_reducing::<E>(span, span, by), numbers))
-    }
-
-    /// As [`all_gather`](Self::all_gather), while this rank computes.
-    pub fn start_all_gather<E: Number, A: Numbers<E>, B: Numbers<E>>(
-        &self,
-        device: &Device,
-        mine: A,
-        mut all: B,
-    ) -> Result<Pending<(A, B)>, CommError> {
-        let (source, target) = (Span::of(device, mine.view())?, Span::of_mut(device, all.view_mut())?);
-        let request = self.all_gathering::<E>(source, target)?;
-        Ok(self.start(request, (mine, all)))
-    }
-
-    /// As [`all_gather_in_place`](Self::all_gather_in_place), while this rank computes.
-    pub fn start_all_gather_in_place<E: Number, B: Numbers<E>>(
-        &self,
-        device: &Device,
-        mut all: B,
-    ) -> Result<Pending<B>, CommError> {
-        let target = Span::of_mut(device, all.view_mut())?;
-        let request = self.all_gathering::<E>(self.own_part::<E>(target)?, target)?;
-        Ok(self.start(request, all))
-    }
-
-    /// As [`reduce_scatter_in_place`](Self::reduce_scatter_in_place), while this rank computes.
-    pub fn start_reduce_scatter_in_place<E: Number, B: Numbers<E>>(
-        &self,
-        device: &Device,
-        mut all: B,
-        by: Reduction,
-    ) -> Result<Pending<B>, CommError> {
-        let source = Span::of_mut(device, all.view_mut())?;
-        let request = self.reduce_scattering::<E>(source, self.own_part::<E>(source)?, by)?;
-        Ok(self.start(request, all))
-    }
-
-    /// As [`reduce_scatter`](Self::reduce_scatter), while this rank computes.
-    pub fn start_reduce_scatter<E: Number, A: Numbers<E>, B: Numbers<E>>(
-        &self,
-        device: &Device,
-        all: A,
-        mut mine: B,
-        by: Reduction,
-    ) -> Result<Pending<(A, B)>, CommError> {
-        let (source, target) = (Span::of(device, all.view())?, Span::of_mut(device, mine.view_mut())?);
-        let request = self.reduce_scattering::<E>(source, target, by)?;
-        Ok(self.start(request, (all, mine)))
-    }
-
-    /// As [`all_to_all_v`](Self::all_to_all_v), while this rank computes.
-    pub fn start_all_to_all_v<E: Number, A: Numbers<E>, B: Numbers<E>>(
-        &self,
-        device: &Device,
-        (from, sent): (A, &[usize]),
-        (mut to, received): (B, &[usize]),
-    ) -> Result<Pending<(A, B)>, CommError> {
-        let (source, target) = (Span::of(device, from.view())?, Span::of_mut(device, to.view_mut())?);
-        let request = self.unequal::<E>(source, sent, target, received)?;
-        Ok(self.start(request, (from, to)))
-    }
-
-    /// As [`broadcast`](Self::broadcast), while this rank computes.
-    pub fn start_broadcast<E: Number, B: Numbers<E>>(
-        &self,
-        device: &Device,
-        mut numbers: B,
-        root: usize,
-    ) -> Result<Pending<B>, CommError> {
-        let span = Span::of_mut(device, numbers.view_mut())?;
-        let request = self.broadcasting::<E>(span, root)?;
-        Ok(self.start(request, numbers))
-    }
-
-    /// As [`send`](Self::send), while this rank computes.
-    pub fn start_send<E: Number, B: Numbers<E>>(
-        &self,
-        device: &Device,
-        numbers: B,
-        to: usize,
-    ) -> Result<Pending<B>, CommError> {
-        let span = Span::of(device, numbers.view())?;
-        let request = self.between::<E>(Operation::Send, Some((to, span)), None)?;
-        Ok(self.start(request, numbers))
-    }
-
-    /// As [`receive`](Self::receive), while this rank computes.
-    pub fn start_receive<E: Number, B: Numbers<E>>(
-        &self,
-        device: &Device,
-        mut numbers: B,
-        from: usize,
-    ) -> Result<Pending<B>, CommError> {
-        let span = Span::of_mut(device, numbers.view_mut())?;
-        let request = self.between::<E>(Operation::Receive, None, Some((from, span)))?;
-        Ok(self.start(request, numbers))
-    }
-
-    /// As [`exchange`](Self::exchange), while this rank computes.
-    pub fn start_exchange<E: Number, A: Numbers<E>, B: Numbers<E>>(
-        &self,
-        device: &Device,
-        (outgoing, to): (A, usize),
-        (mut incoming, from): (B, usize),
-    ) -> Result<Pending<(A, B)>, CommError> {
-        let (source, target) =
-            (Span::of(device, outgoing.view())?, Span::of_mut(device, incoming.view_mut())?);
-        let request = self.between::<E>(Operation::Exchange, Some((to, source)), Some((from, target)))?;
-        Ok(self.start(request, (outgoing, incoming)))
     }
 
     /// This member's part of a whole.

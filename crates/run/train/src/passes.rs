@@ -1,125 +1,36 @@
 //! A micro-batch's way through this rank's blocks and back.
 
+mod assess;
+mod chunks;
+mod mail;
+
 use std::ops::Range;
 
 use bedplate_comm::CommError;
-use bedplate_data::{Batch, IGNORED};
-use bedplate_kernels::{Buffer, Device};
-use bedplate_network::{Network, Room, Tokens, Workspace, WorkspaceShape, cut_rows};
+use bedplate_data::Batch;
+use bedplate_kernels::Device;
+use bedplate_network::{Network, Room, Tokens};
 
 use crate::adapter::Adapters;
 use crate::checkpoint::Snapshot;
 use crate::copies::Copies;
-use crate::links::Exchange;
-use crate::pipeline::{self, Direction, Pass};
+use crate::pipeline::{Direction, Pass};
 use crate::ranks::Ranks;
 use crate::store::Store;
 use crate::trained::Trained;
 use crate::trainer::{Trainer, micro_batches};
 use crate::upkeep::State;
 use crate::{TrainError, adapter};
+use chunks::Chunk;
+use mail::expect;
+
+pub(crate) use chunks::Chunks;
 
 /// What a target's loss counts in a step, and a micro-batch's share of it by which the load-balancing loss counts.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Weighing {
     pub(crate) scale: f32,
     pub(crate) balance: f32,
-}
-
-/// The chunks of blocks that a rank computes, and its connections to neighbouring stages.
-pub(crate) struct Chunks<E: Trained> {
-    chunks: Vec<Chunk<E>>,
-    mail: Option<Mail<E>>,
-    /// A micro-batch that does not count.
-    idle: Batch,
-    /// The rows of a micro-batch that are this rank's.
-    own: Batch,
-    /// Which those are; none where all are.
-    rows: Vec<usize>,
-}
-
-struct Chunk<E: Trained> {
-    blocks: Range<usize>,
-    workspace: Workspace<E>,
-    in_flight: usize,
-    /// How busy experts are, of this chunk's layers and those before, for each micro-batch in flight; empty where it does not
-    /// matter.
-    shares: Vec<Buffer<f32>>,
-}
-
-struct Mail<E: Trained> {
-    /// And their gradients.
-    streams: Exchange<E>,
-    /// How busy experts are goes along with streams, and all of it comes back with gradients.
-    shares: Option<Exchange<f32>>,
-}
-
-impl<E: Trained> Chunks<E> {
-    pub(crate) fn new(
-        device: &Device,
-        network: &Network,
-        ranks: &Ranks,
-        shape: WorkspaceShape,
-        micro_batches: usize,
-    ) -> Self {
-        let (stage, layers) = (ranks.stage(), network.layer_count());
-        let passes = stage.passes(micro_batches);
-        let shares = if stage.stages > 1 { network.balanced_shares() } else { 0 };
-        let chunk = |chunk| {
-            let blocks = stage.blocks(chunk, layers);
-            let in_flight = pipeline::in_flight(&passes, chunk);
-            let workspace = Workspace::of_stage(device, network, blocks.clone(), in_flight, shape);
-            let shares = (0..in_flight).map(|_| device.zeros(shares)).collect();
-            Chunk { blocks, workspace, in_flight, shares }
-        };
-        let mut chunks: Vec<Chunk<E>> = (0..stage.chunks).map(chunk).collect();
-        let stream = chunks[0].workspace.room(0).output().len();
-        let mail = ranks.links.as_ref().map(|links| Mail {
-            streams: Exchange::new(&links.streams, stream),
-            shares: (shares > 0).then(|| Exchange::new(&links.shares, shares)),
-        });
-        let (rows, own) = (own_rows(network, shape), Batch::default());
-        Self { chunks, mail, idle: idle_batch(shape), own, rows }
-    }
-
-    pub(crate) fn bytes(&self) -> usize {
-        self.chunks.iter().map(|chunk| chunk.workspace.bytes()).sum()
-    }
-
-    /// The blocks whose weights this rank needs, in order: its own, and the embedding's where its table serves as the head's matrix.
-    pub(crate) fn blocks(&self, network: &Network) -> Vec<usize> {
-        let mut blocks: Vec<usize> = self.chunks.iter().flat_map(|chunk| chunk.blocks.clone()).collect();
-        let has_head = blocks.contains(&(network.blocks().len() - 1));
-        let is_tied = network.architecture().transformer.has_tied_embeddings;
-        if has_head && is_tied && !blocks.contains(&0) {
-            blocks.push(0);
-        }
-        blocks.sort_unstable();
-        blocks
-    }
-}
-
-/// The rows of a micro-batch that a rank has where sequences are cut; empty where it has all.
-fn own_rows(network: &Network, shape: WorkspaceShape) -> Vec<usize> {
-    let (context, sequence) = (network.part().context, shape.sequence);
-    if context.is_whole() {
-        return Vec::new();
-    }
-    let of = |number: usize| cut_rows(context, sequence).map(move |row| number * sequence + row);
-    (0..shape.sequences).flat_map(of).collect()
-}
-
-fn idle_batch(shape: WorkspaceShape) -> Batch {
-    let rows = shape.rows();
-    Batch {
-        tokens: vec![0; rows],
-        targets: vec![IGNORED; rows],
-        first_keys: vec![0; rows],
-        positions: (0..rows).map(|row| (row % shape.sequence) as u32).collect(),
-        padding: vec![0; shape.sequences],
-        rows: shape.sequences,
-        ..Batch::default()
-    }
 }
 
 /// Takes over the rows of a batch that are a rank's.
@@ -350,117 +261,6 @@ impl<E: Trained> Trainer<E> {
         }
         Ok(ranks.check().map(|()| loss)?)
     }
-
-    /// The sum of the losses of this rank's rows of a micro-batch, without learning.
-    pub(crate) fn assess(&mut self, batch: &Batch) -> Result<f64, TrainError> {
-        let mut loss = 0.0;
-        let head = self.network.blocks().len() - 1;
-        for chunk in 0..self.chunks.chunks.len() {
-            let pass = Pass { direction: Direction::Forward, chunk, micro_batch: 0 };
-            let blocks: Vec<usize> =
-                before_head(&self.chunks.chunks[chunk].blocks, &self.network).skip(1).collect();
-            self.forward_pass(pass, Some(batch), None, &mut blocks.into_iter())?;
-            if self.ranks.stage().is_last(chunk) {
-                self.enter_head()?;
-                let Self { device, network, store, chunks, .. } = self;
-                let mut room = chunks.chunks[chunk].workspace.room(0);
-                loss += network.head_loss(device, network.head_weights(store.working()), &mut room);
-                store.release(head, false);
-            }
-        }
-        // What was kept for a backward pass that does not come.
-        self.release_all();
-        self.ranks.check()?;
-        let counts = self.network.part().has_cut_rows || self.ranks.at().tensor == 0;
-        Ok(if counts { loss } else { 0.0 })
-    }
-
-    /// The logits after the last token of a text, on all ranks. A text that is too long loses its beginning.
-    pub(crate) fn logits_after(&mut self, text: &[u32]) -> Result<Vec<f32>, TrainError> {
-        let sequence = self.config.data.sequence;
-        let context = if text.len() <= sequence { text } else { &text[text.len() - sequence / 2..] };
-        let mut batch = self.chunks.idle.clone();
-        batch.tokens[..context.len()].copy_from_slice(context);
-        self.assess(&batch)?;
-        let last = context.len().max(1) - 1;
-        let vocab = self.network.architecture().transformer.vocab as usize;
-        let mut logits = vec![0.0_f32; vocab];
-        let chunk = self.chunks.chunks.len() - 1;
-        if self.ranks.stage().is_last(chunk) {
-            self.enter_head()?;
-            let Self { device, network, store, chunks, .. } = self;
-            let mut room = chunks.chunks[chunk].workspace.room(0);
-            network.logits(device, network.head_weights(store.working()), &mut room, last, &mut logits);
-        }
-        self.release_all();
-        // All ranks of the last stage have them; one tells the others.
-        let at = self.ranks.at();
-        let is_giver = self.ranks.stage().is_last(chunk) && [at.data, at.tensor, at.context] == [0; 3];
-        let given = |logit: &f32| if is_giver { f64::from(*logit) } else { 0.0 };
-        let mut sums: Vec<f64> = logits.iter().map(given).collect();
-        self.ranks.sum_over_all(&self.device, &mut sums)?;
-        Ok(sums.into_iter().map(|sum| sum as f32).collect())
-    }
-
-    fn enter_head(&mut self) -> Result<(), CommError> {
-        let Self { device, network, store, adapters, ranks, .. } = self;
-        let is_tied = network.architecture().transformer.has_tied_embeddings;
-        for block in is_tied.then_some(0).into_iter().chain([network.blocks().len() - 1]) {
-            adapter::enter(device, network, store, adapters.as_deref(), ranks, block, None)?;
-        }
-        Ok(())
-    }
-
-    fn release_all(&mut self) {
-        (0..self.network.blocks().len()).for_each(|block| self.store.release(block, false));
-    }
-
-    /// Computes the micro-batches again and looks at the output of every block.
-    pub(crate) fn explain_non_finite(
-        &mut self,
-        batches: &[Batch],
-        loss: f64,
-        gradient_norm: f64,
-    ) -> Result<TrainError, TrainError> {
-        let count = micro_batches(&self.config, &self.ranks).max(batches.len());
-        let mut found = None;
-        for number in 0..count {
-            let batch = batches.get(number).cloned().unwrap_or_else(|| self.chunks.idle.clone());
-            self.assess(&batch)?;
-            found = found.or_else(|| self.first_non_finite(&batch));
-        }
-        // The first block of all ranks that has one; blocks and samples are small enough to be exact.
-        let nothing = [f64::INFINITY, f64::INFINITY];
-        let own = found.map_or(nothing, |(block, sample)| [block as f64, sample as f64]);
-        let all = self.ranks.gather(&self.device, &own)?;
-        let first = all.chunks(2).min_by(|a, b| a[0].total_cmp(&b[0]).then(a[1].total_cmp(&b[1])));
-        let first = first.filter(|first| first[0].is_finite());
-        Ok(TrainError::NotFinite {
-            step: self.step,
-            loss,
-            gradient_norm,
-            first_sample: self.samples,
-            block: first.map(|first| self.network.blocks()[first[0] as usize].name.clone()),
-            sample: first.map(|first| first[1] as u64),
-        })
-    }
-
-    /// The first of this rank's blocks whose output is not finite, and the sample.
-    fn first_non_finite(&mut self, batch: &Batch) -> Option<(usize, u64)> {
-        let Self { device, network, chunks, .. } = self;
-        let hidden = network.architecture().transformer.hidden as usize;
-        let sequence = chunks.chunks[0].workspace.shape().sequence;
-        let own = sequence / network.part().context.degree;
-        for chunk in &mut chunks.chunks {
-            let room = chunk.workspace.room(0);
-            for block in before_head(&chunk.blocks, network) {
-                if let Some(at) = device.first_non_finite(room.stream_after(block)) {
-                    return Some((block, batch.first_sample + (at / hidden / own) as u64));
-                }
-            }
-        }
-        None
-    }
 }
 
 /// Goes on with what is done beside the passes.
@@ -489,79 +289,4 @@ fn load<E: Trained>(device: &Device, room: &mut Room<'_, E>, batch: &Batch, rows
     }
     pick(batch, rows, own);
     room.load(device, tokens_of(own));
-}
-
-/// Has the message come that the next pass begins with.
-fn expect<E: Trained>(
-    device: &Device,
-    ranks: &Ranks,
-    mail: &mut Option<Mail<E>>,
-    next: Option<&Pass>,
-) -> Result<(), CommError> {
-    let (Some(mail), Some(next)) = (mail, next) else { return Ok(()) };
-    match next.direction {
-        Direction::Forward if !ranks.stage().is_first(next.chunk) => {
-            mail.streams.forward_in.expect(device, ranks)
-        }
-        Direction::Backward if !ranks.stage().is_last(next.chunk) => {
-            mail.streams.back_in.expect(device, ranks)
-        }
-        _ => Ok(()),
-    }
-}
-
-impl<E: Trained> Mail<E> {
-    fn finish(&mut self, ranks: &Ranks) -> Result<(), CommError> {
-        self.streams.finish(ranks)?;
-        self.shares.as_mut().map_or(Ok(()), |shares| shares.finish(ranks))
-    }
-
-    /// Adds the shares of this chunk's layers to those of the layers before.
-    fn forward_shares(
-        &mut self,
-        device: &Device,
-        ranks: &Ranks,
-        room: &mut Room<'_, E>,
-        shares: &mut Buffer<f32>,
-        is_first: bool,
-        is_last: bool,
-    ) -> Result<(), CommError> {
-        let Some(mail) = &mut self.shares else { return Ok(()) };
-        match is_first {
-            true => device.fill(shares.view_mut(), 0.0),
-            false => mail.forward_in.take(device, ranks, shares.view_mut())?,
-        }
-        let own = room.expert_shares_mut();
-        if !own.is_empty() {
-            device.add(own.view(), shares.view_mut());
-        }
-        if !is_last {
-            mail.forward_out.send(device, ranks, shares.view())?;
-        }
-        Ok(())
-    }
-
-    /// Puts the shares of all layers in place before the backward pass.
-    fn backward_shares(
-        &mut self,
-        device: &Device,
-        ranks: &Ranks,
-        room: &mut Room<'_, E>,
-        shares: &mut Buffer<f32>,
-        is_first: bool,
-        is_last: bool,
-    ) -> Result<(), CommError> {
-        let Some(mail) = &mut self.shares else { return Ok(()) };
-        if !is_last {
-            mail.back_in.take(device, ranks, shares.view_mut())?;
-        }
-        let own = room.expert_shares_mut();
-        if !own.is_empty() {
-            device.copy(shares.view(), own);
-        }
-        if !is_first {
-            mail.back_out.send(device, ranks, shares.view())?;
-        }
-        Ok(())
-    }
 }
