@@ -30,7 +30,7 @@ use crate::wire::{Message, Purpose, Welcome};
 use crate::{CommError, Fault, Group, JoinError};
 
 /// How long ranks that have met have to connect to each other.
-const CONNECTING: Duration = Duration::from_secs(30);
+pub(crate) const CONNECTING: Duration = Duration::from_secs(30);
 const LOOK: Duration = Duration::from_millis(20);
 /// How often a rank that is waited for is asked whether it still listens.
 const PROBE: Duration = Duration::from_millis(500);

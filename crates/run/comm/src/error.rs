@@ -35,6 +35,9 @@ pub enum Fault {
     Arguments { rank: u32, what: String },
     #[error("rank {rank} revoked the world: {reason}")]
     Revoked { rank: u32, reason: String },
+    /// A rank makes the next world; all ranks that are left are to do the same.
+    #[error("rank {rank} rebuilds the world")]
+    Rebuilt { rank: u32 },
 }
 
 impl Fault {
@@ -45,7 +48,8 @@ impl Fault {
             | Fault::Silent { rank, .. }
             | Fault::Stalled { rank, .. }
             | Fault::Arguments { rank, .. }
-            | Fault::Revoked { rank, .. } => *rank,
+            | Fault::Revoked { rank, .. }
+            | Fault::Rebuilt { rank } => *rank,
             Fault::Mismatch { b_rank, .. } => *b_rank,
             Fault::UnequalParts { sender, .. } => *sender,
         }
@@ -310,7 +314,7 @@ impl Diagnostic for Fault {
             Fault::Mismatch { .. } | Fault::UnequalParts { .. } => &MISMATCH,
             Fault::Stalled { .. } => &STALLED,
             Fault::Arguments { .. } => &ARGUMENTS,
-            Fault::Revoked { .. } => &REVOKED,
+            Fault::Revoked { .. } | Fault::Rebuilt { .. } => &REVOKED,
         }
     }
 }

@@ -65,4 +65,4 @@ pub use operation::{Call, Operation};
 pub use pending::Pending;
 pub use recorder::{FlightRecord, Recorded};
 pub use rendezvous::{Options, Rendezvous, Transport};
-pub use world::{MeetingPoint, Numbering, Registered, World};
+pub use world::{Gap, MeetingPoint, Numbering, Registered, World};

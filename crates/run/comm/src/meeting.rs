@@ -11,6 +11,7 @@ use crate::door::{Door, Visitor};
 use crate::handshake::{self, HandshakeError, Secret, random_text};
 use crate::rendezvous::Options;
 use crate::wire::{Arrival, Member, Purpose, Refusal, Reply, Timed, Welcome, read_frame, write_frame};
+use crate::world::{Gap, Numbering};
 
 /// How often a rank that waits looks up.
 const LOOK: Duration = Duration::from_millis(20);
@@ -22,8 +23,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 pub(crate) enum Guests<'a> {
     /// A new world of this size.
     World(u32),
-    /// A world after this one: its ranks, unless they are gone, and `newcomers`.
-    Survivors { ranks: u32, is_gone: &'a dyn Fn(u32) -> bool, newcomers: u32, keeps_numbers: bool },
+    /// A world after this one: its ranks, unless they are gone, and newcomers. `numbering` is asked again and again, because more
+    /// ranks may be lost while the others gather.
+    Survivors { ranks: u32, is_gone: &'a dyn Fn(u32) -> bool, numbering: &'a dyn Fn(Gap) -> Numbering },
 }
 
 pub(crate) struct Host<'a> {
@@ -93,12 +95,20 @@ impl Host<'_> {
         matches!(&self.guests, Guests::Survivors { is_gone, .. } if rank.is_some_and(is_gone))
     }
 
-    fn newcomers_missing(&self, guests: &[Guest]) -> usize {
-        let Guests::Survivors { ranks, is_gone, newcomers, keeps_numbers } = &self.guests else { return 0 };
-        let wanted = match keeps_numbers {
-            true => (0..*ranks).filter(|rank| is_gone(*rank)).count(),
-            false => *newcomers as usize,
+    /// How the next world is numbered, and the newcomers that it takes.
+    fn wanted(&self) -> (Numbering, usize) {
+        let Guests::Survivors { ranks, is_gone, numbering } = &self.guests else {
+            return (Numbering::Kept, 0);
         };
+        let gone = (0..*ranks).filter(|rank| is_gone(*rank)).count() as u32;
+        match numbering(Gap { left: *ranks - gone, gone }) {
+            Numbering::Kept => (Numbering::Kept, gone as usize),
+            compact @ Numbering::Compact { newcomers } => (compact, newcomers as usize),
+        }
+    }
+
+    fn newcomers_missing(&self, guests: &[Guest]) -> usize {
+        let (_, wanted) = self.wanted();
         wanted.saturating_sub(guests.iter().filter(|guest| guest.arrival.rank.is_none()).count())
     }
 
@@ -175,14 +185,18 @@ impl Host<'_> {
     /// Numbers the ranks and tells each its own.
     fn welcome(&self, mut guests: Vec<Guest>) -> Result<Welcome, JoinError> {
         guests.sort_by_key(|guest| guest.arrival.rank.unwrap_or(u32::MAX));
-        if let Guests::Survivors { keeps_numbers: true, ranks, .. } = &self.guests {
-            // Newcomers fill the gaps that the lost ranks left.
+        if let Guests::Survivors { ranks, .. } = &self.guests {
             let taken: Vec<u32> = guests.iter().filter_map(|guest| guest.arrival.rank).collect();
-            let mut gaps = (0..*ranks).filter(|rank| !taken.contains(rank));
-            for guest in guests.iter_mut().filter(|guest| guest.arrival.rank.is_none()) {
-                guest.arrival.rank = gaps.next();
+            let (numbering, wanted) = self.wanted();
+            // Those for whom there is no place any more look for another world.
+            guests.truncate(taken.len() + wanted);
+            // Newcomers fill the gaps that the lost ranks left, if they are as many.
+            let gaps: Vec<u32> = (0..*ranks).filter(|rank| !taken.contains(rank)).collect();
+            if numbering == Numbering::Kept && guests.len() == *ranks as usize {
+                let newcomers = guests.iter_mut().filter(|guest| guest.arrival.rank.is_none());
+                newcomers.zip(gaps).for_each(|(guest, gap)| guest.arrival.rank = Some(gap));
+                guests.sort_by_key(|guest| guest.arrival.rank.unwrap_or(u32::MAX));
             }
-            guests.sort_by_key(|guest| guest.arrival.rank.unwrap_or(u32::MAX));
         }
         let members: Vec<Member> = guests.iter().map(Guest::member).collect();
         let id = random_text().map_err(|source| JoinError::Connection { who: "this rank".into(), source })?;

@@ -14,7 +14,7 @@ use bedplate_kernels::{Buffer, Device};
 use bedplate_layout::{Dimension, RankMap};
 use nix::sys::eventfd::{EfdFlags, EventFd};
 
-use crate::connect::{Connections, links};
+use crate::connect::{CONNECTING, Connections, links};
 use crate::core::Core;
 use crate::door::Door;
 use crate::handshake::HandshakeError;
@@ -44,6 +44,13 @@ pub enum Numbering {
     Compact { newcomers: u32 },
     /// Survivors keep their ranks; a newcomer takes the place of each rank that is gone.
     Kept,
+}
+
+/// How many ranks of a world are left, and how many are gone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Gap {
+    pub left: u32,
+    pub gone: u32,
 }
 
 /// What newcomers need to [join](World::join_next) the next world: the address of the rank that gathers them.
@@ -106,7 +113,7 @@ impl World {
         let (mut stream, door) = reach(&at, options, Instant::now(), &own)?;
         let meeting = stream.peer_addr().map_err(lost)?.ip();
         let welcome = attend(&mut stream, "the survivors", options.join, &|| false)?;
-        Self::made(welcome, meeting, door, rendezvous, options)
+        Self::made_again(welcome, meeting, door, rendezvous.secret.clone(), options.clone())
     }
 
     fn made(
@@ -122,6 +129,23 @@ impl World {
             return Err(JoinError::Connection { who: format!("rank {rank} ({})", who(rank)), source });
         }
         Self::assemble(welcome, links, meeting, door, rendezvous.secret.clone(), options.clone())
+    }
+
+    /// A rank that ended since it was welcome is the first fault of the new world, which can be rebuilt in its turn.
+    fn made_again(
+        welcome: Welcome,
+        meeting: IpAddr,
+        door: Arc<Door>,
+        secret: crate::handshake::Secret,
+        options: Options,
+    ) -> Result<Self, JoinError> {
+        let (links, lost) = links(&welcome, meeting, &door, &secret, CONNECTING)?;
+        let world = Self::assemble(welcome, links, meeting, door, secret, options)?;
+        for (rank, source) in lost {
+            let why = format!("{source} ({})", world.who(rank));
+            world.core.fail(Fault::Lost { rank, why });
+        }
+        Ok(world)
     }
 
     fn assemble(
@@ -268,6 +292,20 @@ impl World {
         MeetingPoint { address: self.address_of(host), epoch: self.epoch() + 1 }
     }
 
+    /// The same where this rank gathers the others.
+    pub fn own_meeting_point(&self) -> MeetingPoint {
+        MeetingPoint { address: self.address_of(self.rank()), epoch: self.epoch() + 1 }
+    }
+
+    /// What this process needs to come back as a newcomer, once it has left.
+    pub fn as_newcomer(&self) -> (Rendezvous, Options) {
+        let Core { secret, options, epoch, .. } = &*self.core;
+        let (address, port) = (self.core.meeting.to_string(), 0);
+        let rendezvous =
+            Rendezvous { rank: u32::MAX, world: 0, address, port, secret: secret.clone(), epoch: *epoch };
+        (rendezvous, options.clone())
+    }
+
     fn address_of(&self, rank: u32) -> SocketAddr {
         let member = &self.core.members[rank as usize];
         if rank == self.rank() && member.address.is_none() {
@@ -279,9 +317,19 @@ impl World {
     /// Makes the next world with the ranks that are left; all of them call it. Groups and shared memory of this world end
     /// with it.
     pub fn rebuild(self, numbering: Numbering, at_most: Duration) -> Result<World, JoinError> {
+        self.rebuild_with(&|_| numbering, at_most)
+    }
+
+    /// The same with newcomers as the rank that gathers the others wants them at each moment, which may depend on how many are
+    /// left by then. The numbering of the other ranks is not asked for.
+    pub fn rebuild_with(
+        self,
+        numbering: &dyn Fn(Gap) -> Numbering,
+        at_most: Duration,
+    ) -> Result<World, JoinError> {
         let core = Arc::clone(&self.core);
         // Who is still in a call leaves it.
-        self.core.fail(Fault::Revoked { rank: core.rank, reason: "the world is being rebuilt".into() });
+        self.core.fail(Fault::Rebuilt { rank: core.rank });
         let began = Instant::now();
         let options = Options { join: at_most, ..core.options.clone() };
         let own = arrival(Some(core.rank), None, core.epoch + 1, core.door.port(), &options);
@@ -291,12 +339,7 @@ impl World {
             let host =
                 (0..self.size()).find(|rank| *rank == core.rank || !is_lost(*rank)).unwrap_or(core.rank);
             if host == core.rank {
-                let (newcomers, keeps_numbers) = match numbering {
-                    Numbering::Compact { newcomers } => (newcomers, false),
-                    Numbering::Kept => (0, true),
-                };
-                let guests =
-                    Guests::Survivors { ranks: self.size(), is_gone: &is_lost, newcomers, keeps_numbers };
+                let guests = Guests::Survivors { ranks: self.size(), is_gone: &is_lost, numbering };
                 let left = at_most.saturating_sub(began.elapsed());
                 let host = Host {
                     door: &core.door,
@@ -337,14 +380,7 @@ impl World {
         let (door, secret) = (Arc::clone(&core.door), core.secret.clone());
         drop(self);
         let options = Options { join: core.options.join, ..options };
-        let (links, lost) = links(&welcome, meeting, &door, &secret, options.join)?;
-        let world = Self::assemble(welcome, links, meeting, door, secret, options)?;
-        // A rank that ended since it was welcome is the first fault of the new world, which can be rebuilt in its turn.
-        for (rank, source) in lost {
-            let why = format!("{source} ({})", world.who(rank));
-            world.core.fail(Fault::Lost { rank, why });
-        }
-        Ok(world)
+        Self::made_again(welcome, meeting, door, secret, options)
     }
 }
 

@@ -44,5 +44,5 @@ pub use lines::Lines;
 pub use metrics::Metrics;
 pub use progress::Progress;
 pub use progress_line::ProgressLine;
-pub use record::{EvaluationRecord, RankTimes, StepRecord};
+pub use record::{EvaluationRecord, RankTimes, RanksRecord, StepRecord};
 pub use server::{Exposure, MetricsServer};

@@ -7,31 +7,74 @@ use std::path::{Path, PathBuf};
 use bedplate_breakdown::Breakdown;
 use serde_json::{Map, Value, json};
 
-use crate::{EvaluationRecord, RankTimes, RecordError, StepRecord};
+use crate::{EvaluationRecord, RankTimes, RanksRecord, RecordError, StepRecord};
 
 /// A file with a line for each record. Every record is in the file when its method returns.
 pub struct Lines {
     path: PathBuf,
     file: File,
+    told: Told,
+}
+
+/// The last steps that a file has lines for.
+#[derive(Debug, Clone, Copy, Default)]
+struct Told {
+    step: Option<u64>,
+    evaluation: Option<u64>,
+}
+
+impl Told {
+    fn note(&mut self, object: &Value) {
+        let last = match object["kind"].as_str() {
+            Some("step") => &mut self.step,
+            Some("evaluation") => &mut self.evaluation,
+            _ => return,
+        };
+        *last = (*last).max(object["step"].as_u64());
+    }
+}
+
+impl StepRecord {
+    /// The record as a line of JSON, without its end.
+    pub fn to_line(&self) -> String {
+        step_object(self).to_string()
+    }
 }
 
 impl Lines {
     /// An empty file, whatever was there before.
     pub fn create(path: &Path) -> Result<Self, RecordError> {
         let file = File::create(path).map_err(RecordError::creating(path))?;
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file, told: Told::default() })
     }
 
     /// The file of an earlier run without its lines for steps after `step` and without a truncated last line. A missing
     /// file is created. The lines taken out are appended to `aside`; without it they are dropped, as those of steps that
     /// will be repeated.
     pub fn resume(path: &Path, step: u64, aside: Option<&Path>) -> Result<Self, RecordError> {
-        if path.exists() {
-            take_back(path, step, aside)?;
-        }
+        let told = if path.exists() { take_back(path, step, aside)? } else { Told::default() };
         let file =
             OpenOptions::new().append(true).create(true).open(path).map_err(RecordError::creating(path))?;
-        Ok(Self { path: path.to_owned(), file })
+        Ok(Self { path: path.to_owned(), file, told })
+    }
+
+    /// Whether there is a line for an evaluation after a step.
+    pub fn has_evaluation(&self, step: u64) -> bool {
+        self.told.evaluation.is_some_and(|told| told >= step)
+    }
+
+    /// Adds lines of steps that the file lacks at its end.
+    pub fn complete(&mut self, steps: &[String]) -> Result<(), RecordError> {
+        let objects = steps.iter().filter_map(|line| serde_json::from_str::<Value>(line).ok());
+        let mut missing: Vec<(u64, Value)> =
+            objects.filter_map(|object| Some((object["step"].as_u64()?, object))).collect();
+        missing.sort_by_key(|(step, _)| *step);
+        for (step, object) in missing {
+            if self.told.step.is_none_or(|told| told < step) {
+                self.write(&object)?;
+            }
+        }
+        Ok(())
     }
 
     pub fn path(&self) -> &Path {
@@ -49,7 +92,13 @@ impl Lines {
         }))
     }
 
+    pub fn write_ranks(&mut self, record: &RanksRecord) -> Result<(), RecordError> {
+        let RanksRecord { step, ranks, layout } = record;
+        self.write(&json!({"kind": "ranks", "step": step, "ranks": ranks, "layout": layout}))
+    }
+
     fn write(&mut self, object: &Value) -> Result<(), RecordError> {
+        self.told.note(object);
         self.file.write_all(format!("{object}\n").as_bytes()).map_err(RecordError::writing(&self.path))
     }
 }
@@ -70,6 +119,9 @@ fn step_object(record: &StepRecord) -> Value {
         "measured": seconds_by_part(&record.breakdown),
         "predicted": record.predicted.as_ref().map(seconds_by_part),
     });
+    if let Some(samples) = &record.samples {
+        object["samples"] = json!([samples.start, samples.end]);
+    }
     if let Some(RankTimes { slowest, imbalance, communication }) = record.ranks {
         object["ranks"] = json!({"slowest": slowest, "imbalance": imbalance, "communication": communication});
     }
@@ -91,13 +143,13 @@ fn seconds_by_part<Origin>(breakdown: &Breakdown<Origin>) -> Map<String, Value> 
 }
 
 /// Writes the kept lines to a temporary file and renames it, so that there is a complete file at any time.
-fn take_back(path: &Path, step: u64, aside: Option<&Path>) -> Result<(), RecordError> {
+fn take_back(path: &Path, step: u64, aside: Option<&Path>) -> Result<Told, RecordError> {
     let failing = |source| RecordError::Resume { path: path.to_owned(), step, source };
     let append = |aside| OpenOptions::new().append(true).create(true).open(aside).map(BufWriter::new);
     let mut rest = aside.map(append).transpose().map_err(failing)?;
     let beside = path.with_extension("resuming");
     let mut kept = BufWriter::new(File::create(&beside).map_err(failing)?);
-    let outcome = split(path, step, &mut kept, rest.as_mut()).and_then(|()| {
+    let outcome = split(path, step, &mut kept, rest.as_mut()).and_then(|told| {
         if let Some(rest) = rest {
             rest.into_inner()
                 .map_err(|error| error.into_error())
@@ -106,7 +158,8 @@ fn take_back(path: &Path, step: u64, aside: Option<&Path>) -> Result<(), RecordE
         }
         let file = kept.into_inner().map_err(|error| failing(error.into_error()))?;
         file.sync_all().map_err(failing)?;
-        std::fs::rename(&beside, path).map_err(failing)
+        std::fs::rename(&beside, path).map_err(failing)?;
+        Ok(told)
     });
     if outcome.is_err() {
         // What the earlier run wrote is untouched; only our own file is removed.
@@ -121,17 +174,18 @@ fn split<W: Write>(
     step: u64,
     kept: &mut W,
     mut rest: Option<&mut W>,
-) -> Result<(), RecordError> {
+) -> Result<Told, RecordError> {
     let failing = |source| RecordError::Resume { path: path.to_owned(), step, source };
     let mut from = BufReader::new(File::open(path).map_err(failing)?);
-    let mut line = Vec::new();
+    let (mut line, mut told) = (Vec::new(), Told::default());
     for number in 1.. {
         line.clear();
         if from.read_until(b'\n', &mut line).map_err(failing)? == 0 {
             break;
         }
         match step_of(&line) {
-            Some(found) if found <= step && line.ends_with(b"\n") => {
+            Some((found, object)) if found <= step && line.ends_with(b"\n") => {
+                told.note(&object);
                 kept.write_all(&line).map_err(failing)?
             }
             Some(_) => {
@@ -143,11 +197,12 @@ fn split<W: Write>(
             None => return Err(RecordError::NotARecord { path: path.to_owned(), line: number }),
         }
     }
-    Ok(())
+    Ok(told)
 }
 
-fn step_of(line: &[u8]) -> Option<u64> {
-    serde_json::from_slice::<Value>(line).ok()?.get("step")?.as_u64()
+fn step_of(line: &[u8]) -> Option<(u64, Value)> {
+    let object = serde_json::from_slice::<Value>(line).ok()?;
+    Some((object.get("step")?.as_u64()?, object))
 }
 
 fn is_last(from: &mut impl BufRead) -> io::Result<bool> {

@@ -1,5 +1,7 @@
 //! The records of one step and of one evaluation.
 
+use std::ops::Range;
+
 use bedplate_breakdown::{Breakdown, Measured, Predicted};
 use bedplate_units::Bytes;
 
@@ -8,6 +10,8 @@ use bedplate_units::Bytes;
 pub struct StepRecord {
     /// The first step of a run is 1.
     pub step: u64,
+    /// The numbers of its samples, where each of them is known to have been used exactly once.
+    pub samples: Option<Range<u64>>,
     /// Tokens trained on since the run began, this step included.
     pub tokens: u64,
     /// Mean over the tokens of the step, in nats.
@@ -37,6 +41,15 @@ pub struct RankTimes {
     pub imbalance: f64,
     /// Seconds that ranks waited for numbers of others, on average.
     pub communication: f64,
+}
+
+/// Ranks were lost or came, and the run went on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RanksRecord {
+    /// The step from which it went on.
+    pub step: u64,
+    pub ranks: usize,
+    pub layout: String,
 }
 
 /// One pass over data that is not trained on.

@@ -1,8 +1,8 @@
 //! Worlds that are made anew: after faults, with fewer ranks, with newcomers.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use bedplate_comm::{CommError, Fault, Group, MeetingPoint, Numbering, Reduction, Rendezvous, World};
+use bedplate_comm::{CommError, Fault, Gap, Group, MeetingPoint, Numbering, Reduction, Rendezvous, World};
 use bedplate_kernels::Device;
 
 use crate::fixture::{SECRET, TRANSPORTS, options, ranks};
@@ -35,7 +35,9 @@ fn a_world_is_rebuilt_many_times_in_a_row() {
                 match sum(&group, &device, world.rank() + 1) {
                     Ok(total) => assert_eq!(total, 6),
                     Err(error) => {
-                        assert!(matches!(error, CommError::Fault(Fault::Revoked { .. })), "{error}")
+                        let is_revoked =
+                            matches!(error, CommError::Fault(Fault::Revoked { .. } | Fault::Rebuilt { .. }));
+                        assert!(is_revoked, "{error}")
                     }
                 }
                 drop(group);
@@ -109,4 +111,33 @@ fn a_newcomer_takes_the_place_of_a_rank_that_left() {
         });
         assert_eq!(found, [(0, 3, 6), (1, 3, 6), (2, 3, 6)]);
     }
+}
+
+/// The rank that gathers the others is asked again and again whom to wait for.
+#[test]
+fn a_newcomer_that_does_not_come_is_given_up() {
+    let found = ranks(3, &options(TRANSPORTS[0]), |world| {
+        let device = Device::cpu(1);
+        let group = world.everyone().unwrap();
+        group.barrier().unwrap();
+        if world.rank() == 1 {
+            return None;
+        }
+        sum(&group, &device, 1).expect_err("a rank is missing");
+        drop(group);
+        let began = Instant::now();
+        let numbering = |gap: Gap| {
+            assert_eq!(gap, Gap { left: 2, gone: 1 });
+            match began.elapsed() < Duration::from_millis(300) {
+                true => Numbering::Kept,
+                false => Numbering::Compact { newcomers: 0 },
+            }
+        };
+        let world = world.rebuild_with(&numbering, AT_MOST).unwrap();
+        let group = world.everyone().unwrap();
+        let total = sum(&group, &device, 1).unwrap();
+        group.barrier().unwrap();
+        Some((world.rank(), world.size(), total))
+    });
+    assert_eq!(found, [Some((0, 2, 2)), None, Some((1, 2, 2))]);
 }

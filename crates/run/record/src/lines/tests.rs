@@ -47,7 +47,7 @@ fn resumed(folder: &Folder, before: &str, resumes_after: u64) -> Result<Vec<u64>
     lines.write_step(&step(resumes_after + 1))?;
     let text = std::fs::read_to_string(&path).unwrap();
     assert!(text.ends_with('\n'));
-    Ok(text.lines().map(|line| step_of(line.as_bytes()).expect("every line is a record")).collect())
+    Ok(text.lines().map(|line| step_of(line.as_bytes()).expect("every line is a record").0).collect())
 }
 
 #[test]
@@ -94,4 +94,21 @@ fn a_file_of_something_else_is_left_as_it_is() {
     assert!(matches!(error, RecordError::NotARecord { line: 2, .. }), "{error}");
     assert_eq!(std::fs::read_to_string(folder.0.join("train.jsonl")).unwrap(), text);
     assert_eq!(std::fs::read_dir(&folder.0).unwrap().count(), 1);
+}
+
+#[test]
+fn a_step_that_was_lost_is_added_once_and_in_order() {
+    let folder = Folder::new("completed-lines");
+    let path = folder.0.join("train.jsonl");
+    let mut lines = Lines::create(&path).unwrap();
+    lines.write_step(&step(1)).unwrap();
+    lines.write_evaluation(&EvaluationRecord { step: 1, ..EvaluationRecord::default() }).unwrap();
+    let mut lines = Lines::resume(&path, 3, None).unwrap();
+    assert!(lines.has_evaluation(1) && !lines.has_evaluation(2));
+    let told = [3, 2, 3, 1].map(|number| step(number).to_line());
+    lines.complete(&told).unwrap();
+    lines.complete(&["no record".to_owned(), String::new()]).unwrap();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let steps: Vec<u64> = text.lines().map(|line| step_of(line.as_bytes()).unwrap().0).collect();
+    assert_eq!(steps, [1, 1, 2, 3]);
 }
