@@ -73,6 +73,54 @@ struct Transfer {
 }
 
 impl Carried {
+    /// Adds what was held before, as far as it is not the same.
+    pub(crate) fn add(&mut self, older: Carried) {
+        for holding in older.holdings {
+            let is_same = |own: &Holding| own.piece == holding.piece && own.step == holding.step;
+            if !self.holdings.iter().any(is_same) {
+                self.holdings.push(holding);
+            }
+        }
+        for (step, samples) in older.samples_at {
+            self.samples_at.entry(step).or_insert(samples);
+        }
+    }
+
+    /// Gives what the ranks from `kept` on hold to those before them, which go on alone. All ranks call it.
+    pub(crate) fn hand_over(
+        &mut self,
+        device: &Device,
+        ranks: &Ranks,
+        kept: usize,
+    ) -> Result<(), TrainError> {
+        let Some(group) = ranks.everyone() else { return Ok(()) };
+        let me = ranks.rank() as usize;
+        let held = self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step));
+        let held = if me < kept { Vec::new() } else { held.collect() };
+        let own = Told { held, wanted: Vec::new(), samples_at: self.samples_at.clone() };
+        for (from, told) in own.share(device, ranks)?.into_iter().enumerate().skip(kept) {
+            let to = from % kept;
+            for (number, (piece, step)) in told.held.into_iter().enumerate() {
+                let len = piece.range.len();
+                let counts = |is_mine: bool, other: usize| {
+                    (0..ranks.count()).map(|rank| if is_mine && rank == other { len } else { 0 }).collect()
+                };
+                let (sent, received): (Vec<usize>, Vec<usize>) =
+                    (counts(me == from, to), counts(me == to, from));
+                let nothing = device.zeros::<f32>(0);
+                let given = if me == from { &self.holdings[number].numbers } else { &nothing };
+                let mut taken = device.zeros::<f32>(if me == to { len } else { 0 });
+                group.all_to_all_v(device, given.view(), &sent, taken.view_mut(), &received)?;
+                if me == to {
+                    let given = Holding { piece, step, numbers: taken };
+                    self.add(Carried { holdings: vec![given], samples_at: BTreeMap::new() });
+                }
+            }
+            self.add(Carried { holdings: Vec::new(), samples_at: told.samples_at });
+        }
+        Ok(ranks.part(device)?)
+    }
+
     /// Gives every rank what it wants, `place` being called with each piece and its numbers. All ranks call it.
     pub(crate) fn share_out(
         &self,
@@ -83,9 +131,7 @@ impl Carried {
     ) -> Result<Agreed, TrainError> {
         let held = self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step)).collect();
         let own = Told { held, wanted, samples_at: self.samples_at.clone() };
-        let all = ranks.gather_bytes(device, own.to_json().to_string().as_bytes())?;
-        let all = all.iter().map(|bytes| Told::parse(bytes)).collect::<Option<Vec<Told>>>();
-        let all = all.ok_or(TrainError::StateLost { why: "a rank told what no rank tells".into() })?;
+        let all = own.share(device, ranks)?;
         let agreed = agree(&all)?;
         let keys: BTreeSet<&Key> = all.iter().flat_map(|told| &told.wanted).map(|piece| &piece.key).collect();
         for key in keys {
@@ -237,6 +283,13 @@ impl Piece {
 }
 
 impl Told {
+    /// What every rank tells.
+    fn share(&self, device: &Device, ranks: &Ranks) -> Result<Vec<Told>, TrainError> {
+        let all = ranks.gather_bytes(device, self.to_json().to_string().as_bytes())?;
+        let all = all.iter().map(|bytes| Told::parse(bytes)).collect::<Option<Vec<Told>>>();
+        all.ok_or_else(|| TrainError::StateLost { why: "a rank told what no rank tells".into() })
+    }
+
     fn to_json(&self) -> Value {
         json!({
             "held": self.held.iter().map(|(held, step)| json!([held.to_json(), step])).collect::<Vec<_>>(),

@@ -68,6 +68,8 @@ pub struct TrainingConfig {
     pub layout: Option<Layout>,
     /// Steps between copies of a rank's state in its neighbour's memory; 0 for none.
     pub copy_every: u64,
+    /// How long ranks that are too few to go on wait for others to come.
+    pub wait_seconds: u64,
     /// With split weights: whether gathered ones stay from the forward pass to the backward pass.
     pub keeps_gathered: bool,
 }
@@ -311,6 +313,7 @@ fn training(table: &Table) -> Result<TrainingConfig, DocumentError> {
         threads: threads(table)?,
         layout: layout(table)?,
         copy_every: table.or("copy_every", 1)?,
+        wait_seconds: table.or("wait_seconds", 300)?,
         keeps_gathered: table.or("keep_gathered", false)?,
     };
     if !read.batch.is_multiple_of(read.micro_batch) {

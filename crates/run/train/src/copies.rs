@@ -92,11 +92,15 @@ impl Copies {
     /// Begins a copy of the state after a step, where one is due.
     pub(crate) fn begin(&mut self, step: u64) {
         if step.is_multiple_of(self.every) {
-            // The older one gives way.
-            let slot = usize::from(self.slots[0].step > self.slots[1].step);
-            self.slots[slot].step = None;
-            self.making = Some(Making { step, slot, sent: 0, received: 0, sending: None, receiving: None });
+            self.begin_now(step);
         }
+    }
+
+    pub(crate) fn begin_now(&mut self, step: u64) {
+        // The older one gives way.
+        let slot = usize::from(self.slots[0].step > self.slots[1].step);
+        self.slots[slot].step = None;
+        self.making = Some(Making { step, slot, sent: 0, received: 0, sending: None, receiving: None });
     }
 
     /// Goes on with what can be done without waiting.

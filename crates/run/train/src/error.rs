@@ -60,6 +60,8 @@ pub enum TrainError {
     UnsupportedLayout { layout: Layout, why: String },
     #[error("the run cannot go on from the memory of its ranks: {why}")]
     StateLost { why: String },
+    #[error("{left} ranks are left, and {layout} needs at least {needed} to go on")]
+    TooFewRanks { left: u32, needed: u32, layout: Layout },
     #[error(transparent)]
     Ranks(#[from] CommError),
     #[error(transparent)]
@@ -142,6 +144,7 @@ pub const PAGES: &[&Page] = &[
     &LAYOUT,
     &UNSUPPORTED_LAYOUT,
     &STATE_LOST,
+    &TOO_FEW_RANKS,
     &ELSEWHERE,
     &TIED_TARGET,
     &OTHER_ADAPTER,
@@ -233,6 +236,15 @@ static STATE_LOST: Page = Page {
     remedy: "start the run again with `--resume`; it goes on from its newest checkpoint",
 };
 
+static TOO_FEW_RANKS: Page = Page {
+    code: "train/too-few-ranks",
+    class: Class::Transient,
+    meaning: "Ranks were lost, and those that are left are not one whole replica of the layout. No other rank came within \
+              `training.wait_seconds`, or none was to come.",
+    remedy: "start the run again with `--resume`; it goes on from its newest checkpoint, also on fewer ranks with another `--layout`. \
+             With `--spares` or more `--restarts` it would have gone on",
+};
+
 static OTHER_ADAPTER: Page = Page {
     code: "train/other-adapter",
     class: Class::User,
@@ -301,6 +313,7 @@ impl Diagnostic for TrainError {
             TrainError::Layout { .. } => &LAYOUT,
             TrainError::UnsupportedLayout { .. } => &UNSUPPORTED_LAYOUT,
             TrainError::StateLost { .. } => &STATE_LOST,
+            TrainError::TooFewRanks { .. } => &TOO_FEW_RANKS,
             TrainError::Ranks(error) => error.page(),
             TrainError::Join(error) => error.page(),
             TrainError::TiedTarget { .. } => &TIED_TARGET,

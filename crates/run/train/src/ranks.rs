@@ -117,9 +117,24 @@ impl Ranks {
         has_tied_ends: bool,
         has_copies: bool,
     ) -> Result<Self, TrainError> {
+        let ranks = Self::among(&world, layout, has_tied_ends, has_copies)?;
+        Ok(ranks.in_world(world))
+    }
+
+    pub(crate) fn in_world(self, world: World) -> Self {
+        Self { world: Some(world), ..self }
+    }
+
+    /// The same where the world outlives a failure; [`in_world`](Self::in_world) comes next.
+    pub(crate) fn among(
+        world: &World,
+        layout: Layout,
+        has_tied_ends: bool,
+        has_copies: bool,
+    ) -> Result<Self, TrainError> {
         let map = RankMap::new(&layout).map_err(|refusal| TrainError::Layout { reasons: vec![refusal] })?;
         if world.size() == 1 {
-            return Ok(Self { layout, world: Some(world), ..Self::alone() });
+            return Ok(Self { layout, ..Self::alone() });
         }
         let (rank, at) = (world.rank(), map.coordinates(world.rank()));
         let along = |dimension| -> Result<Option<Arc<Group>>, CommError> {
@@ -129,7 +144,7 @@ impl Ranks {
         let (tensor, context) = (along(Dimension::Tensor)?, along(Dimension::Context)?);
         let (data, experts) = (along(Dimension::Data)?, along(Dimension::Expert)?);
         let learners: Vec<u32> = map.group(Dimension::DataWithContext, rank).ranks().collect();
-        let dense = sharers(&world, "dense", &learners, layout.sharding)?;
+        let dense = sharers(world, "dense", &learners, layout.sharding)?;
         let expert = match layout.expert > 1 {
             true => {
                 let copies: Vec<u32> = map.group(Dimension::ExpertData, rank).ranks().collect();
@@ -137,18 +152,18 @@ impl Ranks {
                     Sharding::WeightsWithin(_) => Sharding::Weights,
                     other => other,
                 };
-                sharers(&world, "expert", &copies, sharding)?
+                sharers(world, "expert", &copies, sharding)?
             }
             false => dense.clone(),
         };
         let stages: Vec<u32> = map.group(Dimension::Pipeline, rank).ranks().collect();
         let links = || -> Result<Links, CommError> {
-            let of = |what| neighbours(&world, &stages, what);
+            let of = |what| neighbours(world, &stages, what);
             Ok(Links { streams: of("streams")?, shares: of("shares")? })
         };
         let links = (stages.len() > 1).then(links).transpose()?;
         let all: Vec<u32> = (0..world.size()).collect();
-        let ring = has_copies.then(|| neighbours(&world, &all, "copies")).transpose()?;
+        let ring = has_copies.then(|| neighbours(world, &all, "copies")).transpose()?;
         let (first, last) = (stages[0], stages[stages.len() - 1]);
         let is_tied = has_tied_ends && first != last && (rank == first || rank == last);
         let tied = is_tied.then(|| world.group("tied", &[first, last])).transpose()?.map(Arc::new);
@@ -168,7 +183,7 @@ impl Ranks {
             ring,
             fault: OnceLock::new(),
             waits: Waits::default(),
-            world: Some(world),
+            world: None,
         })
     }
 
@@ -216,6 +231,11 @@ impl Ranks {
     pub(crate) fn is_copied(&self) -> bool {
         let is_copied = |sharers: &Sharers| sharers.copies.is_some();
         is_copied(&self.dense) && is_copied(&self.expert)
+    }
+
+    /// Whether ranks keep copies of each other's state, because no other has it.
+    pub(crate) fn keeps_copies(&self) -> bool {
+        self.ring.is_some() && !self.is_copied()
     }
 
     pub(crate) fn sharers(&self, is_expert: bool) -> &Sharers {

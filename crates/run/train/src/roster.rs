@@ -19,6 +19,7 @@ use crate::TrainError;
 const FOLDER: &str = "ranks";
 const MEETING: &str = "meeting.json";
 const WAITING: &str = "waiting-";
+const CLOSED: &str = "closed";
 /// Who waits says so this often, and is believed for a little longer.
 const FRESHENED: Duration = Duration::from_millis(500);
 const STALE: Duration = Duration::from_secs(3);
@@ -67,10 +68,54 @@ impl Roster {
 
     /// Says where the next world gathers.
     pub(crate) fn meet_at(&self, point: MeetingPoint) -> io::Result<()> {
+        self.note(json!({"address": point.address.to_string(), "epoch": point.epoch}))
+    }
+
+    /// Says the same, and that this many ranks must come before the run can go on.
+    pub(crate) fn await_at(&self, point: MeetingPoint, missing: u32) -> io::Result<()> {
+        self.note(json!({"address": point.address.to_string(), "epoch": point.epoch, "missing": missing}))
+    }
+
+    /// Says that the run is over, so that nobody waits for a place any more.
+    pub(crate) fn end(&self) {
+        let _ = self.note(json!({"is_over": true}));
+    }
+
+    fn note(&self, note: Value) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
         let aside = self.folder.join(format!("{MEETING}.{}", std::process::id()));
-        fs::write(&aside, json!({"address": point.address.to_string(), "epoch": point.epoch}).to_string())?;
+        fs::write(&aside, note.to_string())?;
         fs::rename(aside, self.folder.join(MEETING))
+    }
+
+    fn read_note(&self) -> Option<Value> {
+        serde_json::from_str(&fs::read_to_string(self.folder.join(MEETING)).ok()?).ok()
+    }
+
+    /// How many ranks must come before the run can go on.
+    pub fn missing(&self) -> u32 {
+        let missing = self.read_note().and_then(|note| note["missing"].as_u64());
+        missing.map_or(0, |missing| missing as u32)
+    }
+
+    fn is_over_since(&self, time: SystemTime) -> bool {
+        self.read_note().is_some_and(|note| note["is_over"] == true) && self.has_met_since(time)
+    }
+
+    /// Says whether anybody may still come who does not wait yet. Ranks that are too few do not wait for nobody.
+    pub fn set_closed(&self, is_closed: bool) -> io::Result<()> {
+        let path = self.folder.join(CLOSED);
+        match is_closed {
+            true => fs::create_dir_all(&self.folder).and_then(|()| fs::write(path, "")),
+            false => match fs::remove_file(path) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+                _ => Ok(()),
+            },
+        }
+    }
+
+    pub(crate) fn is_closed(&self) -> bool {
+        self.folder.join(CLOSED).exists()
     }
 
     /// Whether a world at a later epoch than the next one has been made: the run went on without whoever asks.
@@ -79,15 +124,14 @@ impl Roster {
     }
 
     fn meeting(&self) -> Option<MeetingPoint> {
-        let text = fs::read_to_string(self.folder.join(MEETING)).ok()?;
-        let value: Value = serde_json::from_str(&text).ok()?;
+        let value = self.read_note()?;
         Some(MeetingPoint {
             address: value["address"].as_str()?.parse().ok()?,
             epoch: value["epoch"].as_u64()?,
         })
     }
 
-    /// Waits for a place in the run and takes it. Gives nothing when it is told to `stop`.
+    /// Waits for a place in the run and takes it. Gives nothing when it is told to `stop`, or the run is over.
     pub fn join(
         &self,
         rendezvous: &Rendezvous,
@@ -98,8 +142,9 @@ impl Roster {
         fs::create_dir_all(&self.folder).map_err(cannot)?;
         let sign = Sign::raise(self.sign_of(std::process::id())).map_err(cannot)?;
         let options = Options { join: ATTEMPT, ..options.clone() };
+        let began = SystemTime::now();
         loop {
-            if stop.load(Ordering::Relaxed) {
+            if stop.load(Ordering::Relaxed) || self.is_over_since(began) {
                 return Ok(None);
             }
             let joined = self.meeting().map(|point| World::join_next(point, rendezvous, &options));

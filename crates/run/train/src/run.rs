@@ -1,6 +1,8 @@
 //! A whole run: from the configuration to finished weights, on one rank or many, in one world or several.
 
+mod finish;
 mod regroup;
+mod shapes;
 mod start;
 
 use std::path::PathBuf;
@@ -20,14 +22,16 @@ use bedplate_report::Phase;
 use bedplate_units::{Bytes, Seconds};
 
 use crate::carry::Carried;
-use crate::checkpoint::{MODEL_FOLDER, Settings};
-use crate::export;
+use crate::checkpoint::Settings;
 use crate::generate::Generator;
 use crate::output_lock::OutputLock;
-use crate::setup::Data;
+use crate::ranks::Ranks;
+use crate::setup::{Data, read_architecture};
 use crate::trained::Trained;
 use crate::trainer::{StepOutcome, Trainer};
 use crate::{Precision, Roster, TrainConfig, TrainError};
+use regroup::{Next, Regrouping, is_survived, tell_others};
+use shapes::Shapes;
 
 /// Receives the events of a run as they happen.
 pub trait Observer {
@@ -49,6 +53,15 @@ pub trait Observer {
     fn published(&mut self, _checkpoint: &Published) -> Result<(), TrainError> {
         Ok(())
     }
+
+    /// Ranks were lost or came, and the run goes on. `steps` are the [lines](StepRecord::to_line) of the last step of all ranks: the
+    /// rank that told steps before may have been lost with the last of them.
+    fn went_on(&mut self, _setup: &Setup, _steps: &[String]) -> Result<(), TrainError> {
+        Ok(())
+    }
+
+    /// The run waits for ranks; the text is for people.
+    fn waits(&mut self, _text: &str) {}
 }
 
 /// What a run is about to do.
@@ -125,6 +138,25 @@ pub struct Summary {
     pub remarks: Vec<String>,
     /// Whether this rank speaks for the run.
     pub is_first: bool,
+    /// Whether this process was a rank when the run ended.
+    pub had_place: bool,
+}
+
+impl Summary {
+    /// Of a process for which there was no place at the end.
+    fn not_needed() -> Self {
+        Self {
+            steps: 0,
+            was_stopped: true,
+            loss: None,
+            evaluation_loss: None,
+            checkpoint: None,
+            weights: None,
+            remarks: Vec::new(),
+            is_first: false,
+            had_place: false,
+        }
+    }
 }
 
 /// Runs a configuration to its end in this process.
@@ -156,20 +188,57 @@ fn drive<E: Trained>(
     options: &RunOptions<'_>,
     observer: &mut dyn Observer,
 ) -> Result<Summary, TrainError> {
-    let mut past = Past::default();
+    let model = read_architecture(&config.model.config)?.transformer;
+    let shapes = Shapes::new(config, model, options.ranks);
+    let regrouping = Regrouping { config, options, shapes: &shapes };
+    let mut past =
+        Past { is_fresh: world.as_ref().is_none_or(|world| world.epoch() == 0), ..Past::default() };
     loop {
-        let mut run = Run::<E>::prepare(world.take(), config, options, &mut past)?;
-        match run.go(observer) {
-            Ok(Some(summary)) => return Ok(summary),
-            // Ranks wait that make the run larger.
-            Ok(None) => {}
-            Err(error) if run.survives(&error) => {}
-            Err(error) => {
-                run.tell_others(&error);
-                return Err(error);
-            }
+        let (outcome, parted) = live::<E>(world, config, options, &shapes, observer, &mut past);
+        let parted = match (outcome, parted) {
+            (Ok(Some(summary)), _) => return Ok(summary),
+            (Ok(None), Some(parted)) => parted,
+            (Err(error), Some(parted)) if is_survived(&error, &parted, options) => parted,
+            (Err(error), parted) => return Err(fatal(error, parted.as_ref(), options)),
+            (Ok(None), None) => unreachable!("only a world grows"),
+        };
+        match regrouping.next(parted, &mut past, observer)? {
+            Next::World(next) => world = Some(next),
+            Next::NotNeeded => return Ok(Summary::not_needed()),
         }
-        world = Some(run.regroup(&mut past)?);
+    }
+}
+
+/// One world of a run, and that world, for the next one to be made of it.
+fn live<E: Trained>(
+    world: Option<World>,
+    config: &TrainConfig,
+    options: &RunOptions<'_>,
+    shapes: &Shapes<'_>,
+    observer: &mut dyn Observer,
+    past: &mut Past,
+) -> (Result<Option<Summary>, TrainError>, Option<World>) {
+    let ranks = match world {
+        None => Ranks::alone(),
+        Some(world) => match start::meet(&world, config, options, shapes) {
+            Ok(ranks) => ranks.in_world(world),
+            Err(error) => return (Err(error), Some(world)),
+        },
+    };
+    let ranks = Arc::new(ranks);
+    let prepared = Run::<E>::prepare(Arc::clone(&ranks), config, options, shapes, past);
+    let outcome = prepared.and_then(|run| run.live(observer, past));
+    let ranks = Arc::into_inner(ranks).expect("nobody else works with ranks that part");
+    (outcome, ranks.into_world())
+}
+
+/// What all ranks find together, one of them says.
+fn fatal(error: TrainError, world: Option<&World>, options: &RunOptions<'_>) -> TrainError {
+    let Some(world) = world else { return error };
+    tell_others(world, &error, options);
+    match error {
+        TrainError::StateLost { .. } if world.rank() > 0 => TrainError::Elsewhere { rank: 0 },
+        error => error,
     }
 }
 
@@ -185,18 +254,27 @@ enum Wish {
 #[derive(Default)]
 struct Past {
     carried: Carried,
+    /// One of the ranks that the run was begun with, which never had a state: while there is one, no step was done.
+    is_fresh: bool,
     /// Nobody else writes to the output while the run lasts.
     lock: Option<OutputLock>,
     /// The last step that was told.
     told: Option<u64>,
+    /// The record of the last step, told or not.
+    last: Option<StepRecord>,
     newest: Option<Published>,
 }
 
 struct Run<'a, E: Trained> {
     config: &'a TrainConfig,
     options: &'a RunOptions<'a>,
+    shapes: &'a Shapes<'a>,
     data: Data,
     trainer: Trainer<E>,
+    /// What this rank held in the world before, until the ranks of this one have copies of each other.
+    older: Option<Carried>,
+    /// Whether ranks were lost or came.
+    is_anew: bool,
     checkpoints: Checkpoints,
     settings: Settings,
     generator: Option<Generator<E>>,
@@ -211,23 +289,35 @@ struct Run<'a, E: Trained> {
     loss: Option<f64>,
     evaluation_loss: Option<f64>,
     told: Option<u64>,
+    last: Option<StepRecord>,
     lock: Option<OutputLock>,
 }
 
 impl<E: Trained> Run<'_, E> {
+    /// Trains until the run or its world ends; then what outlives the world is in `past`.
+    fn live(mut self, observer: &mut dyn Observer, past: &mut Past) -> Result<Option<Summary>, TrainError> {
+        let outcome = self.go(observer);
+        let survives = |error: &TrainError| {
+            self.trainer.ranks().world().is_some_and(|world| is_survived(error, world, self.options))
+        };
+        if matches!(outcome, Ok(None)) || outcome.as_ref().is_err_and(survives) {
+            self.leave(past);
+        }
+        outcome
+    }
+
+    fn leave(self, past: &mut Past) {
+        let Self { trainer, older, newest, told, last, lock, .. } = self;
+        (past.newest, past.told, past.last, past.lock) = (newest, told, last, lock);
+        past.carried = trainer.carry();
+        if let Some(older) = older {
+            past.carried.add(older);
+        }
+    }
+
     /// Trains to the end; gives nothing where the run is to go on in a larger world.
     fn go(&mut self, observer: &mut dyn Observer) -> Result<Option<Summary>, TrainError> {
-        let is_first = self.trainer.ranks().is_first();
-        if is_first && self.told.is_none() {
-            observer.began(&self.setup())?;
-            self.told = Some(self.trainer.step);
-            if let Some(newest) = self.newest.as_ref().filter(|_| self.is_taken_over) {
-                observer.published(newest)?;
-            }
-        }
-        if self.trainer.step == 0 {
-            self.evaluate(observer)?;
-        }
+        self.begin(observer)?;
         let mut batches = self.data.batches(self.config, self.trainer.ranks(), self.trainer.samples)?;
         while self.trainer.step < self.config.training.steps {
             match self.agree()? {
@@ -252,6 +342,42 @@ impl<E: Trained> Run<'_, E> {
             }
         }
         self.finish(observer).map(Some)
+    }
+
+    /// Tells that the run begins or goes on, and does what is due at its step.
+    fn begin(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let is_first = self.trainer.ranks().is_first();
+        if is_first && self.told.is_none() {
+            observer.began(&self.setup())?;
+            self.told = Some(self.trainer.step);
+            if let Some(newest) = self.newest.as_ref().filter(|_| self.is_taken_over) {
+                observer.published(newest)?;
+            }
+        }
+        if self.trainer.step == 0 {
+            self.evaluate(observer)?;
+        }
+        if self.is_anew { self.go_on(observer) } else { Ok(()) }
+    }
+
+    /// Completes the records, and repeats what the ranks were doing after the last step.
+    fn go_on(&mut self, observer: &mut dyn Observer) -> Result<(), TrainError> {
+        let own = self.last.as_ref().filter(|last| last.step <= self.trainer.step);
+        let own = own.map(StepRecord::to_line).unwrap_or_default();
+        let all = self.trainer.ranks.gather_bytes(&self.trainer.device, own.as_bytes())?;
+        if self.trainer.ranks().is_first() {
+            let lines: Vec<String> =
+                all.into_iter().filter_map(|line| String::from_utf8(line).ok()).collect();
+            observer.went_on(&self.setup(), &lines)?;
+        }
+        let (step, steps) = (self.trainer.step, self.config.training.steps);
+        if step > 0 && (step == steps || is_due(step, self.config.evaluation.every)) {
+            self.evaluate(observer)?;
+        }
+        if step > 0 && step < steps && is_due(step, self.config.checkpoint.every) && !self.is_published()? {
+            self.publish(observer)?;
+        }
+        Ok(())
     }
 
     fn setup(&self) -> Setup {
@@ -283,15 +409,18 @@ impl<E: Trained> Run<'_, E> {
         let taken = (0..count).map(|_| batches.next()).collect::<Result<Vec<_>, _>>()?;
         let waited = Seconds::new((batches.waited() - waited).as_secs_f64());
         let outcome = self.trainer.step(&taken)?;
+        self.older = None;
         taken.into_iter().for_each(|batch| batches.recycle(batch));
         self.loss = Some(outcome.loss);
+        let record = self.record(&outcome, waited, Seconds::new(began.elapsed().as_secs_f64()));
+        let record = &*self.last.insert(record);
         // After a loss of ranks a step may be done again, with the same result.
         let is_news = self.told.is_none_or(|told| self.trainer.step > told);
         if !self.trainer.ranks().is_first() || !is_news {
             return Ok(());
         }
         self.told = Some(self.trainer.step);
-        observer.step(&self.record(&outcome, waited, Seconds::new(began.elapsed().as_secs_f64())))
+        observer.step(record)
     }
 
     fn record(&self, outcome: &StepOutcome, waited: Seconds, seconds: Seconds) -> StepRecord {
@@ -300,6 +429,7 @@ impl<E: Trained> Run<'_, E> {
         let tokens_per_second = outcome.tokens as f64 / seconds.get();
         StepRecord {
             step: self.trainer.step,
+            samples: outcome.samples.clone(),
             tokens: self.trainer.samples * self.config.data.sequence as u64,
             loss: outcome.loss,
             gradient_norm: outcome.gradient_norm,
@@ -383,52 +513,6 @@ impl<E: Trained> Run<'_, E> {
             self.newest = Some(checkpoint);
         }
         Ok(())
-    }
-
-    fn finish(&mut self, observer: &mut dyn Observer) -> Result<Summary, TrainError> {
-        let was_stopped = self.trainer.step < self.config.training.steps;
-        let is_first = self.trainer.ranks().is_first();
-        self.settle(observer, true)?;
-        if !self.is_published()? {
-            self.publish(observer)?;
-            self.settle(observer, true)?;
-        }
-        let weights = if was_stopped || !is_first { None } else { Some(self.export()?) };
-        self.trainer.ranks.part(&self.trainer.device)?;
-        Ok(Summary {
-            steps: self.trainer.step,
-            was_stopped,
-            loss: self.loss,
-            evaluation_loss: self.evaluation_loss,
-            checkpoint: self.newest.clone(),
-            weights,
-            remarks: self.remarks.clone(),
-            is_first,
-        })
-    }
-
-    /// Whether the newest checkpoint is of the state as it is; the first rank knows.
-    fn is_published(&self) -> Result<bool, TrainError> {
-        let is_it = self.newest.as_ref().is_some_and(|newest| newest.step == self.trainer.step);
-        let told = self.trainer.ranks.broadcast(&self.trainer.device, vec![u8::from(is_it)])?;
-        Ok(told == [1])
-    }
-
-    /// Weights, configuration and tokenizer as other tools read them; adapters also on their own.
-    fn export(&self) -> Result<PathBuf, TrainError> {
-        let folder = self.config.output.folder.join(MODEL_FOLDER);
-        let Trainer { device, network, .. } = &self.trainer;
-        if self.trainer.has_whole_network() {
-            bedplate_network::save(network, device, self.trainer.weights(), &folder)?;
-            if let Some(adapters) = &self.trainer.adapters {
-                adapters.save(device, &self.config.output.folder.join("adapter"))?;
-            }
-        } else {
-            self.export_checkpoint(&folder)?;
-        }
-        let longest = network.architecture().transformer.max_context;
-        export::save_tokenizer(&self.data.tokenizer, self.data.is_chat(), longest, &folder)?;
-        Ok(folder)
     }
 }
 

@@ -5,7 +5,9 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use bedplate_record::{Endpoint, EvaluationRecord, EventFile, Exposure, Lines, Progress, StepRecord};
+use bedplate_record::{
+    Endpoint, EvaluationRecord, EventFile, Exposure, Lines, Progress, RanksRecord, StepRecord,
+};
 use bedplate_report::{Checkpoint, Phase, Report, StepReport};
 use bedplate_units::Count;
 
@@ -166,6 +168,9 @@ impl Observer for Telemetry {
     }
 
     fn evaluated(&mut self, record: &EvaluationRecord) -> Result<(), TrainError> {
+        if self.lines.as_ref().is_some_and(|lines| lines.has_evaluation(record.step)) {
+            return Ok(());
+        }
         if let Some(lines) = &mut self.lines {
             lines.write_evaluation(record)?;
         }
@@ -183,6 +188,25 @@ impl Observer for Telemetry {
             self.say(&format!("step {step} writes: {}", one_line(sample)));
         }
         Ok(())
+    }
+
+    fn went_on(&mut self, setup: &Setup, steps: &[String]) -> Result<(), TrainError> {
+        if let Some(lines) = &mut self.lines {
+            lines.complete(steps)?;
+            let (step, ranks) = (setup.step, setup.ranks);
+            lines.write_ranks(&RanksRecord { step, ranks, layout: setup.layout.to_string() })?;
+        }
+        let Setup { ranks, layout, step, .. } = setup;
+        self.say(&format!("{ranks} ranks go on from step {step} as {layout}"));
+        Ok(())
+    }
+
+    fn waits(&mut self, text: &str) {
+        match &mut self.progress {
+            Some(progress) => progress.say(text),
+            None if self.is_quiet => {}
+            None => self.progress.insert(Progress::on_stderr(0, PROGRESS_EVERY)).say(text),
+        }
     }
 
     fn published(&mut self, checkpoint: &Published) -> Result<(), TrainError> {

@@ -1,6 +1,7 @@
 //! The trainer: the state of a run on one rank, and one step of it.
 
 use std::borrow::Borrow;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -44,8 +45,17 @@ pub struct Trainer<E: Trained> {
     pub(crate) ranks: Arc<Ranks>,
 }
 
+/// What a trainer begins with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum First {
+    /// Those that the configuration names, or fresh ones.
+    Weights,
+    /// Zeros in place of what is trained.
+    Nothing,
+}
+
 /// What a step did, over all ranks.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct StepOutcome {
     /// Mean over the targets of the step, in nats.
     pub loss: f64,
@@ -55,6 +65,8 @@ pub struct StepOutcome {
     /// Positions computed, and those among them that counted.
     pub tokens: usize,
     pub targets: usize,
+    /// The samples of the step, where each of them was in exactly one micro-batch of one rank.
+    pub samples: Option<Range<u64>>,
     /// Of this rank.
     pub breakdown: Breakdown<Measured>,
     pub seconds: Seconds,
@@ -76,6 +88,17 @@ impl<E: Trained> Trainer<E> {
         device: Device,
         config: TrainConfig,
     ) -> Result<Self, TrainError> {
+        Self::with(ranks, network, device, config, First::Weights)
+    }
+
+    /// The same where what is trained may be left [empty](First::Nothing), because it is about to be taken over.
+    pub(crate) fn with(
+        ranks: Arc<Ranks>,
+        network: Network,
+        device: Device,
+        config: TrainConfig,
+        first: First,
+    ) -> Result<Self, TrainError> {
         let shape = WorkspaceShape {
             sequences: config.training.micro_batch as usize,
             sequence: config.data.sequence,
@@ -87,7 +110,10 @@ impl<E: Trained> Trainer<E> {
         let (learns, keeps) = (config.adapter.is_none(), config.training.keeps_gathered);
         let blocks = chunks.blocks(&network);
         let mut store = Store::new(&device, &network, &ranks, &blocks, learns, keeps)?;
-        let unused = first_weights(&device, &network, &config, &blocks, &mut store)?;
+        let unused = match first {
+            First::Nothing if learns => Vec::new(),
+            _ => first_weights(&device, &network, &config, &blocks, &mut store)?,
+        };
         let adapters = match &config.adapter {
             None => None,
             Some(adapter) => {
@@ -161,9 +187,12 @@ impl<E: Trained> Trainer<E> {
             batches.iter().map(|batch| batch.tokens.len()).sum(),
             batches.iter().map(|batch| batch.rows).sum(),
         ];
-        let mut totals = own.map(|count| count as f64);
+        let seen = Seen::of(batches, self.samples);
+        let mut totals = [&own.map(|count| count as f64)[..], &seen.0[..]].concat();
         self.ranks.sum_over_data(&self.device, &mut totals)?;
-        let [targets, micro_batches, tokens, rows] = totals.map(|total| total as usize);
+        let (counts, seen) = totals.split_at(own.len());
+        let [targets, micro_batches, tokens, rows] = [0, 1, 2, 3].map(|index| counts[index] as usize);
+        let samples = Seen([seen[0], seen[1]]).range(self.samples, rows as u64);
         let weighing =
             Weighing { scale: 1.0 / targets.max(1) as f32, balance: 1.0 / micro_batches.max(1) as f32 };
         let own_loss = self.learn(batches, weighing)?;
@@ -181,7 +210,17 @@ impl<E: Trained> Trainer<E> {
         let seconds = Seconds::new(began.elapsed().as_secs_f64());
         let breakdown = self.measured(seconds, held_up);
         let ranks = self.compare_ranks(&breakdown)?;
-        Ok(StepOutcome { loss, gradient_norm, learning_rate, tokens, targets, breakdown, seconds, ranks })
+        Ok(StepOutcome {
+            loss,
+            gradient_norm,
+            learning_rate,
+            tokens,
+            targets,
+            samples,
+            breakdown,
+            seconds,
+            ranks,
+        })
     }
 
     fn own_squares(&self) -> f64 {
@@ -304,6 +343,26 @@ impl<E: Trained> Trainer<E> {
         let mut of_all = [loss];
         self.ranks.sum_over_all(&self.device, &mut of_all).map_err(TrainError::from)?;
         Ok(of_all[0] / of_data[0].max(1.0))
+    }
+}
+
+/// Which samples were seen, as sums over ranks: of their numbers after the first of the step, and of the squares of these.
+struct Seen([f64; 2]);
+
+impl Seen {
+    fn of(batches: &[Batch], first: u64) -> Self {
+        let numbers =
+            batches.iter().flat_map(|batch| (0..batch.rows as u64).map(|row| batch.first_sample + row));
+        let after = |number: u64| number as f64 - first as f64;
+        Self(numbers.map(after).fold([0.0; 2], |[sum, squares], at| [sum + at, squares + at * at]))
+    }
+
+    /// The samples from `first` on, if these are what was seen: as many numbers with the same sums. A sample that is missing or
+    /// doubled changes them, as would two of each.
+    fn range(&self, first: u64, count: u64) -> Option<Range<u64>> {
+        let numbers = || (0..count).map(|at| at as f64);
+        let expected = [numbers().sum::<f64>(), numbers().map(|at| at * at).sum()];
+        (self.0 == expected).then_some(first..first + count)
     }
 }
 

@@ -106,11 +106,18 @@ impl<E: Trained> Trainer<E> {
     }
 
     /// Starts to keep copies of the state in the neighbour's memory, where no other rank has it.
-    pub(crate) fn keep_copies(&mut self, every: u64) -> Result<(), CommError> {
-        if every > 0 && !self.ranks.is_copied() {
+    pub fn keep_copies(&mut self, every: u64) -> Result<(), CommError> {
+        if every > 0 && self.ranks.keeps_copies() {
             self.copies = Copies::new(&self.device, &self.ranks, every, &self.pieces())?;
         }
         Ok(())
+    }
+
+    /// Begins the copy of the state with which the ranks of a world begin, whatever its step.
+    pub(crate) fn begin_first_copy(&mut self) {
+        if let Some(copies) = &mut self.copies {
+            copies.begin_now(self.step);
+        }
     }
 
     /// Begins the copy of the state after a step.

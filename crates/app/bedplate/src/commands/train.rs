@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     let expected = arguments.expected.as_deref().map(expected::read).transpose()?;
     let part = ranks::join(&variables, &config.output.folder, &stop)?;
     let (world, rank) = match part {
-        ranks::Part::NotNeeded => return Ok(()),
+        ranks::Part::NotNeeded => return ranks::not_needed(&variables),
         ranks::Part::Alone => (None, 0),
         ranks::Part::Rank(world) => {
             let rank = world.rank();
@@ -138,7 +138,11 @@ pub(crate) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     };
     train(arguments, context, console, &config, expected, world, &stop)
         .map_err(|error| ranks::once(error, rank, ranks::is_launched(&variables)))
-        .and_then(|summary| if summary.is_first { show(&summary, console) } else { Ok(()) })
+        .and_then(|summary| match summary.had_place {
+            true if summary.is_first => show(&summary, console),
+            true => Ok(()),
+            false => ranks::not_needed(&variables),
+        })
 }
 
 /// Tells which layout was chosen, and why, where one is to be.
@@ -155,7 +159,8 @@ fn read_config(
     if let Some(layout) = &arguments.layout {
         let asked = match layout.as_str() {
             "auto" => {
-                let choice = choice::choose(&read(&changes)?, context, ranks.unwrap_or(1))?;
+                let choice =
+                    choice::choose(&read(&changes)?, context, ranks.unwrap_or(1), survives(arguments))?;
                 if let Some(console) = told {
                     console.say(&format!("layout {}", choice.why));
                 }
@@ -168,6 +173,11 @@ fn read_config(
     Ok(read(&changes)?)
 }
 
+/// Whether ranks go on without those that are lost.
+fn survives(arguments: &Arguments) -> bool {
+    arguments.survive || arguments.ranks.is_some() || ranks::is_launched(&ranks::variables())
+}
+
 fn train(
     arguments: &Arguments,
     context: &Context,
@@ -177,9 +187,8 @@ fn train(
     world: Option<World>,
     stop: &AtomicBool,
 ) -> Result<Summary, TrainError> {
-    let host = predict(config, context, world.as_ref())?;
-    let is_rank = world.is_some();
-    let survives = is_rank && (arguments.survive || ranks::is_launched(&ranks::variables()));
+    let survives = world.is_some() && survives(arguments);
+    let host = predict(config, context, world.as_ref(), survives)?;
     let options = RunOptions {
         resume: announce::resume(arguments.resume.as_ref(), &config.output.folder, &announce::variable),
         predicted: expected.or(host.as_ref().map(|host| host.breakdown)),

@@ -58,6 +58,7 @@ impl TrainConfig {
         let layout = training.layout.map(|layout| quoted(&layout.to_string()));
         file.optional("layout", layout, "dp4.zero3", "how ranks share the work; none: data parallel");
         file.key("copy_every", training.copy_every, "steps; copies for the survival of lost ranks, 0: none");
+        file.key("wait_seconds", training.wait_seconds, "how long ranks that are too few wait for others");
         file.key("keep_gathered", training.keeps_gathered, "zero3: keep gathered weights for the way back");
     }
 

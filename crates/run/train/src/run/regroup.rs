@@ -1,29 +1,30 @@
-//! How a run goes on when ranks are lost or come.
+//! How a run goes on when ranks are lost or come: the next world, and who takes part in it.
 
-use std::path::Path;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
-use bedplate_checkpoint::{Checkpoint, Shards};
-use bedplate_comm::{CommError, Numbering, World};
+use bedplate_comm::{CommError, Fault, Gap, JoinError, Numbering, World};
 use bedplate_kernels::Device;
-use bedplate_network::{Format, Network};
+use bedplate_layout::Layout;
 
-use super::{Past, Run, Wish};
+use super::shapes::Shapes;
+use super::{Observer, Past, Run, RunOptions, Wish};
+use crate::ranks::Ranks;
 use crate::trained::Trained;
-use crate::trainer::Trainer;
-use crate::{Precision, TrainError};
+use crate::{Roster, TrainConfig, TrainError};
 
-/// How long the ranks that are left, and those that come, have to meet.
+/// How long the ranks that are left have to meet.
 const MEETING: Duration = Duration::from_secs(60);
+/// How long those that wait for a place have to take it, where the others can go on without them.
+const PROMPT: Duration = Duration::from_secs(10);
 
 impl<E: Trained> Run<'_, E> {
     /// What the ranks want before the next step: any may ask to stop, the first one knows who waits to join.
     pub(super) fn agree(&self) -> Result<Wish, TrainError> {
         let is_stopped = self.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
         let ranks = self.trainer.ranks();
-        let grows = ranks.is_first() && self.newcomers() > 0;
+        let grows = ranks.is_first() && self.can_grow();
         let mut wishes = [f64::from(u8::from(is_stopped)), f64::from(u8::from(grows))];
         ranks.sum_over_all(&self.trainer.device, &mut wishes)?;
         Ok(match wishes {
@@ -33,90 +34,224 @@ impl<E: Trained> Run<'_, E> {
         })
     }
 
-    /// Ranks among those that wait which make whole replicas, up to the layout that was asked for.
-    fn newcomers(&self) -> u32 {
-        let (Some(roster), Some(asked)) = (&self.options.roster, self.wanted_ranks()) else { return 0 };
-        let layout = self.trainer.ranks().layout();
-        let replica = layout.tensor * layout.context * layout.pipeline;
-        let missing = asked.saturating_sub(self.trainer.ranks().count() as u32);
-        if missing == 0 { 0 } else { roster.waiting().min(missing) / replica * replica }
-    }
-
-    /// How many ranks the run was begun with.
-    fn wanted_ranks(&self) -> Option<u32> {
-        self.config.training.layout.map(|layout| layout.world() as u32).or(self.options.ranks)
-    }
-
-    /// Whether the run can go on with the ranks that are left.
-    pub(super) fn survives(&self, error: &TrainError) -> bool {
-        let TrainError::Ranks(CommError::Fault(_)) = error else { return false };
-        let fault = self.trainer.ranks().world().and_then(World::fault);
-        self.options.roster.is_some() && fault.is_some_and(|fault| fault.lost_rank().is_some())
-    }
-
-    /// Ends the work of the other ranks with the reason of this one.
-    pub(super) fn tell_others(&self, error: &TrainError) {
-        let is_own = !matches!(error, TrainError::Ranks(_) | TrainError::Elsewhere { .. });
-        if let Some(world) = self.trainer.ranks().world().filter(|_| is_own) {
-            world.revoke(&error.to_string());
-        }
-    }
-
-    /// Makes the next world with the ranks that are left and those that wait.
-    pub(super) fn regroup(self, past: &mut Past) -> Result<World, TrainError> {
-        let newcomers = self.newcomers();
-        let Self { trainer, options, newest, told, lock, .. } = self;
-        (past.newest, past.told, past.lock) = (newest, told, lock);
-        let ranks = Arc::clone(&trainer.ranks);
-        past.carried = trainer.carry();
-        let ranks = Arc::into_inner(ranks).expect("nobody else works with ranks that part");
-        let world = ranks.into_world().expect("ranks of a world regroup");
-        // A rank that stood still for too long finds that the others have gone on without it.
-        if options.roster.as_ref().is_some_and(|roster| roster.has_passed(world.epoch())) {
-            return Err(TrainError::Elsewhere { rank: world.rank() });
-        }
-        let gone = world.gone();
-        let waiting = options.roster.as_ref().map_or(0, |roster| roster.waiting());
-        let numbering = match gone.len() as u32 {
-            0 => Numbering::Compact { newcomers },
-            gone if waiting >= gone => Numbering::Kept,
-            _ => Numbering::Compact { newcomers: 0 },
+    /// Whether those that wait make more whole replicas, up to the layout that was asked for.
+    fn can_grow(&self) -> bool {
+        let count = self.trainer.ranks().count() as u32;
+        let Some(roster) = self.options.roster.as_ref().filter(|_| count < self.shapes.asked()) else {
+            return false;
         };
-        let lowest = (0..world.size()).find(|rank| !gone.contains(rank));
-        if let Some(roster) = options.roster.as_ref().filter(|_| lowest == Some(world.rank())) {
+        self.shapes.largest(count + roster.waiting()).is_some_and(|layout| layout.world() > u64::from(count))
+    }
+}
+
+/// Whether the ranks that are left can make another world after an error in this one.
+pub(super) fn is_survived(error: &TrainError, world: &World, options: &RunOptions<'_>) -> bool {
+    let TrainError::Ranks(error) = error else { return false };
+    let own = if let CommError::Fault(fault) = error { Some(fault.clone()) } else { None };
+    let is_about_ranks = |fault: Fault| fault.lost_rank().is_some() || matches!(fault, Fault::Rebuilt { .. });
+    options.roster.is_some() && world.fault().or(own).is_some_and(is_about_ranks)
+}
+
+/// Ends the work of the other ranks with the reason of this one, and the patience of those that wait for a place.
+pub(super) fn tell_others(world: &World, error: &TrainError, options: &RunOptions<'_>) {
+    let is_known = matches!(
+        error,
+        TrainError::Ranks(_)
+            | TrainError::Elsewhere { .. }
+            // All ranks find these together.
+            | TrainError::NotFinite { .. }
+            | TrainError::StateLost { .. }
+            | TrainError::Layout { .. }
+    );
+    if !is_known {
+        world.revoke(&error.to_string());
+    }
+    if let Some(roster) = options.roster.as_ref().filter(|_| world.rank() == 0) {
+        roster.end();
+    }
+}
+
+/// What became of the ranks that met again.
+pub(super) enum Next {
+    World(World),
+    /// There was no place for this process until the end of the run.
+    NotNeeded,
+}
+
+/// How the next world is made.
+pub(super) struct Regrouping<'a> {
+    pub(super) config: &'a TrainConfig,
+    pub(super) options: &'a RunOptions<'a>,
+    pub(super) shapes: &'a Shapes<'a>,
+}
+
+impl Regrouping<'_> {
+    /// Makes the next world with the ranks that are left and those that wait. More may be lost meanwhile: then it is done again.
+    pub(super) fn next(
+        &self,
+        mut world: World,
+        past: &mut Past,
+        observer: &mut dyn Observer,
+    ) -> Result<Next, TrainError> {
+        let roster = self.options.roster.as_ref().expect("only runs that go on regroup");
+        loop {
+            // A rank that stood still for too long finds that the others have gone on without it.
+            if roster.has_passed(world.epoch()) {
+                return self.wait_for_a_place(world, past, roster);
+            }
+            let newcomer = world.as_newcomer();
+            let place = Waiting::new(self, &world, roster, observer);
+            let at_most = MEETING + self.patience();
+            world = match world.rebuild_with(&|gap| place.numbering(gap), at_most) {
+                Err(JoinError::LeftOut { .. }) => return self.rejoin(newcomer, past, roster),
+                made => made?,
+            };
+            let (ranks, fits) = (world.size(), self.shapes.on(world.size()));
+            if fits.is_some() {
+                return Ok(Next::World(world));
+            }
+            let Some(kept) = self.shapes.largest(ranks).map(|layout: Layout| layout.world() as u32) else {
+                return Err(self.too_few(&world, roster));
+            };
+            match self.hand_over(&world, past, kept) {
+                Ok(()) if world.rank() >= kept => return self.wait_for_a_place(world, past, roster),
+                Ok(()) => {}
+                Err(error) if is_survived(&error, &world, self.options) => {}
+                Err(error) => {
+                    tell_others(&world, &error, self.options);
+                    return Err(error);
+                }
+            }
+        }
+    }
+
+    fn patience(&self) -> Duration {
+        Duration::from_secs(self.config.training.wait_seconds)
+    }
+
+    /// One of the ranks says it.
+    fn too_few(&self, world: &World, roster: &Roster) -> TrainError {
+        roster.end();
+        let error = TrainError::TooFewRanks {
+            left: world.size(),
+            needed: self.shapes.fewest(),
+            layout: self.shapes.asked_layout(),
+        };
+        if world.rank() == 0 { error } else { TrainError::Elsewhere { rank: 0 } }
+    }
+
+    /// Ranks beyond whole replicas give what they hold to the others before they leave.
+    fn hand_over(&self, world: &World, past: &mut Past, kept: u32) -> Result<(), TrainError> {
+        let layout = Layout { data: world.size(), ..Layout::default() };
+        let ranks = Ranks::among(world, layout, false, false)?;
+        past.carried.hand_over(&Device::cpu(1), &ranks, kept as usize)
+    }
+
+    /// Leaves the others and comes back when they need this process.
+    fn wait_for_a_place(&self, world: World, past: &mut Past, roster: &Roster) -> Result<Next, TrainError> {
+        let newcomer = world.as_newcomer();
+        drop(world);
+        self.rejoin(newcomer, past, roster)
+    }
+
+    fn rejoin(
+        &self,
+        (rendezvous, options): (bedplate_comm::Rendezvous, bedplate_comm::Options),
+        past: &mut Past,
+        roster: &Roster,
+    ) -> Result<Next, TrainError> {
+        // What it held is of another time than what the others hold by then.
+        *past = Past::default();
+        let never = AtomicBool::new(false);
+        let joined = roster.join(&rendezvous, &options, self.options.stop.unwrap_or(&never))?;
+        Ok(joined.map_or(Next::NotNeeded, Next::World))
+    }
+}
+
+/// Decides, while the ranks that are left gather, which newcomers are waited for.
+struct Waiting<'a> {
+    regrouping: &'a Regrouping<'a>,
+    roster: &'a Roster,
+    point: bedplate_comm::MeetingPoint,
+    began: Instant,
+    /// Who waited when it was last looked.
+    seen: Cell<Option<(Instant, u32)>>,
+    has_noted: Cell<bool>,
+    missing: Cell<u32>,
+    observer: RefCell<&'a mut dyn Observer>,
+}
+
+/// How often it is looked who waits.
+const LOOK: Duration = Duration::from_millis(50);
+
+impl<'a> Waiting<'a> {
+    fn new(
+        regrouping: &'a Regrouping<'a>,
+        world: &World,
+        roster: &'a Roster,
+        observer: &'a mut dyn Observer,
+    ) -> Self {
+        Self {
+            regrouping,
+            roster,
+            point: world.own_meeting_point(),
+            began: Instant::now(),
+            seen: Cell::new(None),
+            has_noted: Cell::new(false),
+            missing: Cell::new(0),
+            observer: RefCell::new(observer),
+        }
+    }
+
+    /// Asked only on the rank that gathers the others.
+    fn numbering(&self, Gap { left, gone }: Gap) -> Numbering {
+        if !self.has_noted.replace(true) {
             // Without the note nobody comes, and the others go on alone.
-            let _ = roster.meet_at(world.next_meeting_point());
+            let _ = self.roster.meet_at(self.point);
         }
-        Ok(world.rebuild(numbering, MEETING)?)
+        let shapes = self.regrouping.shapes;
+        let is_early = self.began.elapsed() < PROMPT;
+        let waiting = if is_early { self.waiting() } else { 0 };
+        if gone > 0 && waiting >= gone && shapes.on(left + gone).is_some() {
+            return Numbering::Kept;
+        }
+        if let Some(layout) = shapes.largest(left + waiting) {
+            return Numbering::Compact { newcomers: (layout.world() as u32).saturating_sub(left) };
+        }
+        if self.began.elapsed() >= self.regrouping.patience() || self.is_hopeless() {
+            return Numbering::Compact { newcomers: 0 };
+        }
+        let newcomers = shapes.fewest().saturating_sub(left);
+        self.tell(left, newcomers);
+        Numbering::Compact { newcomers }
     }
 
-    /// Writes the finished weights from the newest checkpoint, where no rank has all of them.
-    pub(super) fn export_checkpoint(&self, folder: &Path) -> Result<(), TrainError> {
-        let Some(newest) = &self.newest else { return Ok(()) };
-        let checkpoint = Checkpoint::open(&newest.path.to_string_lossy())?;
-        if self.trainer.adapters.is_some() {
-            return self.export_adapted(&checkpoint, folder);
+    fn waiting(&self) -> u32 {
+        match self.seen.get().filter(|(when, _)| when.elapsed() < LOOK) {
+            Some((_, waiting)) => waiting,
+            None => {
+                let waiting = self.roster.waiting();
+                self.seen.set(Some((Instant::now(), waiting)));
+                waiting
+            }
         }
-        let format = match self.config.training.precision {
-            Precision::F32 => Format::F32,
-            Precision::Bf16 => Format::Bf16,
-        };
-        let shards = Shards { format, ..Shards::default() };
-        bedplate_checkpoint::to_hugging_face(&checkpoint, folder, shards)?;
-        Ok(())
     }
 
-    /// Adapters are merged into the weights that they were trained for, in this process alone.
-    fn export_adapted(&self, checkpoint: &Checkpoint, folder: &Path) -> Result<(), TrainError> {
-        let device = Device::cpu(self.trainer.device.threads());
-        let architecture = self.trainer.network.architecture().clone();
-        let network = Network::new(&device, architecture, self.config.data.sequence)?;
-        let mut alone = Trainer::<E>::new(network, device, self.config.clone())?;
-        alone.restore(checkpoint)?;
-        bedplate_network::save(&alone.network, &alone.device, alone.weights(), folder)?;
-        match &alone.adapters {
-            Some(adapters) => adapters.save(&alone.device, &self.config.output.folder.join("adapter")),
-            None => Ok(()),
+    /// Whether nobody can come any more, or the run is to stop.
+    fn is_hopeless(&self) -> bool {
+        let is_stopped = self.regrouping.options.stop.is_some_and(|stop| stop.load(Ordering::Relaxed));
+        is_stopped || self.roster.is_closed() && self.waiting() == 0
+    }
+
+    /// Says once for whom the run waits.
+    fn tell(&self, left: u32, missing: u32) {
+        if self.missing.replace(missing) != missing {
+            let _ = self.roster.await_at(self.point, missing);
+            let seconds = self.regrouping.patience().as_secs();
+            let layout = self.regrouping.shapes.asked_layout();
+            self.observer.borrow_mut().waits(&format!(
+                "{left} ranks are left of {layout}, which is no whole replica; the run waits up to {seconds} s for {missing} more"
+            ));
         }
     }
 }

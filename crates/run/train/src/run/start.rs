@@ -8,10 +8,10 @@ use std::sync::Arc;
 use bedplate_checkpoint::{Checkpoint, CheckpointError, Checkpoints, Published};
 use bedplate_comm::World;
 use bedplate_kernels::Device;
-use bedplate_layout::{Batch, Layout};
-use bedplate_transformer::{FlopsConvention, Transformer};
+use bedplate_transformer::FlopsConvention;
 use serde_json::{Value, json};
 
+use super::shapes::Shapes;
 use super::{Past, Resume, Run, RunOptions};
 use crate::checkpoint::{self, METRICS_FILE, MODEL_FOLDER, Settings};
 use crate::free_memory::free_memory;
@@ -20,7 +20,7 @@ use crate::output_lock::OutputLock;
 use crate::ranks::Ranks;
 use crate::setup::{Data, read_architecture};
 use crate::trained::Trained;
-use crate::trainer::Trainer;
+use crate::trainer::{First, Trainer};
 use crate::{TrainConfig, TrainError};
 
 /// What the first rank has found out about where to begin.
@@ -38,30 +38,37 @@ struct Resumed {
     remarks: Vec<String>,
 }
 
+/// The place of this rank in a world, by the layout that its ranks make. The first says where the next world would gather.
+pub(super) fn meet(
+    world: &World,
+    config: &TrainConfig,
+    options: &RunOptions<'_>,
+    shapes: &Shapes<'_>,
+) -> Result<Ranks, TrainError> {
+    let layout = match world.epoch() {
+        0 => shapes.first(world.size())?,
+        _ => shapes.on(world.size()).expect("ranks regroup as whole replicas"),
+    };
+    if let (Some(roster), 0) = (&options.roster, world.rank()) {
+        let path = config.output.folder.clone();
+        let point = world.next_meeting_point();
+        roster.meet_at(point).map_err(|source| TrainError::WriteOutput { path, source })?;
+    }
+    let has_copies = options.roster.is_some() && config.training.copy_every > 0;
+    Ranks::among(world, layout, shapes.has_tied_ends(), has_copies)
+}
+
 impl<'a, E: Trained> Run<'a, E> {
     pub(super) fn prepare(
-        world: Option<World>,
+        ranks: Arc<Ranks>,
         config: &'a TrainConfig,
         options: &'a RunOptions<'a>,
+        shapes: &'a Shapes<'a>,
         past: &mut Past,
     ) -> Result<Self, TrainError> {
         let architecture = read_architecture(&config.model.config)?;
         let model = architecture.transformer.clone();
         let free = options.free_memory.or_else(free_memory);
-        let is_anew = world.as_ref().is_some_and(|world| world.epoch() > 0);
-        let ranks = Arc::new(match world {
-            None => Ranks::alone(),
-            Some(world) => {
-                let layout = layout(config, &model, world.size(), is_anew)?;
-                if let (Some(roster), 0) = (&options.roster, world.rank()) {
-                    let path = config.output.folder.clone();
-                    let point = world.next_meeting_point();
-                    roster.meet_at(point).map_err(|source| TrainError::WriteOutput { path, source })?;
-                }
-                let has_copies = options.roster.is_some() && config.training.copy_every > 0;
-                Ranks::of(world, layout, model.has_tied_embeddings, has_copies)?
-            }
-        });
         memory::check_shape(&model, config, &ranks, free)?;
         let data = Data::open(config, model.vocab)?;
         let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
@@ -71,11 +78,15 @@ impl<'a, E: Trained> Run<'a, E> {
         let network = ranks.network(&device, architecture, config.data.sequence)?;
         let mut remarks = network.remarks();
         memory::check(&network, config, &ranks, free)?;
+        let mut fresh = [f64::from(u8::from(past.is_fresh))];
+        ranks.sum_over_all(&device, &mut fresh)?;
+        let is_anew = fresh == [0.0];
         if ranks.is_first() && past.lock.is_none() {
-            past.lock = take_lock(config, is_anew)?;
+            past.lock = take_lock(config, ranks.world().is_some_and(|world| world.epoch() > 0))?;
         }
         let checkpoints = checkpoint::checkpoints(config)?;
-        let mut trainer = Trainer::on(Arc::clone(&ranks), network, device, config.clone())?;
+        let first = if is_anew { First::Nothing } else { First::Weights };
+        let mut trainer = Trainer::with(Arc::clone(&ranks), network, device, config.clone(), first)?;
         let weights = match &config.model.weights {
             Some(path) if ranks.is_first() => Some(fingerprint(path)?),
             _ => None,
@@ -84,13 +95,15 @@ impl<'a, E: Trained> Run<'a, E> {
         let mut resumed = Resumed { newest: past.newest.take(), ..Resumed::default() };
         if is_anew {
             trainer.take_over(&past.carried)?;
-            past.carried = Default::default();
+            if ranks.is_first() && resumed.newest.is_none() {
+                resumed.newest = newest_here(&checkpoints)?;
+            }
         } else {
             resumed = resume(&mut trainer, &checkpoints, config, options, &settings)?;
         }
         if options.roster.is_some() {
             trainer.keep_copies(config.training.copy_every)?;
-            trainer.begin_copy();
+            trainer.begin_first_copy();
         }
         remarks.extend(resumed.remarks);
         if let Some(first) = trainer.unused.first() {
@@ -101,11 +114,15 @@ impl<'a, E: Trained> Run<'a, E> {
         }
         let aside = resumed.abandoned.iter();
         remarks.extend(aside.map(|to| format!("what came after it is now in {}", to.display())));
+        past.is_fresh = false;
         Ok(Self {
             config,
             options,
+            shapes,
             data,
             trainer,
+            older: is_anew.then(|| std::mem::take(&mut past.carried)),
+            is_anew,
             checkpoints,
             settings,
             generator: None,
@@ -118,63 +135,16 @@ impl<'a, E: Trained> Run<'a, E> {
             loss: None,
             evaluation_loss: None,
             told: past.told,
+            last: past.last.take(),
             lock: past.lock.take(),
         })
     }
 }
 
-/// The layout of a run on so many ranks. Where ranks were lost or came it is that of the configuration with another number of
-/// data ranks.
-fn layout(
-    config: &TrainConfig,
-    model: &Transformer,
-    ranks: u32,
-    is_anew: bool,
-) -> Result<Layout, TrainError> {
-    let asked = config.training.layout.unwrap_or(Layout { data: ranks, ..Layout::default() });
-    let training = &config.training;
-    let asked = Layout { micro_batch: training.micro_batch as u32, ..asked };
-    let batch = Batch { sequence: config.data.sequence as u64, global_batch: training.batch };
-    if !is_anew {
-        let mut reasons = asked.refusals(model, Some(ranks.into()), Some(batch));
-        // Ranks with fewer micro-batches wait for the others.
-        reasons.retain(|reason| !is_uneven_batch(reason));
-        if !reasons.is_empty() {
-            return Err(TrainError::Layout { reasons });
-        }
-        return supported(asked, model, config);
-    }
-    let others = asked.tensor * asked.context * asked.pipeline;
-    let data = ranks / others;
-    let fits = |data: u32| {
-        let layout = Layout { data, ..asked };
-        let reasons = layout.refusals(model, None, None);
-        (data * others == ranks && reasons.is_empty()).then_some(layout)
-    };
-    let found = fits(data).filter(|layout| u64::from(layout.data) <= training.batch / training.micro_batch);
-    found.ok_or_else(|| TrainError::StateLost {
-        why: format!("{ranks} ranks are left, which is no whole number of replicas of {asked}"),
-    })
-}
-
-fn is_uneven_batch(reason: &bedplate_layout::LayoutRefusal) -> bool {
-    matches!(reason, bedplate_layout::LayoutRefusal::BatchDoesNotDivide { .. })
-}
-
-/// Refuses what the runtime does not do.
-fn supported(layout: Layout, model: &Transformer, config: &TrainConfig) -> Result<Layout, TrainError> {
-    let no = |why: &str| Err(TrainError::UnsupportedLayout { layout, why: why.to_owned() });
-    if model.is_mixture() && layout.tensor != layout.expert_tensor && layout.tensor > 1 {
-        return no("experts are cut over the same ranks as the other matrices: give `etp` the value of `tp`");
-    }
-    if layout.expert_tensor > 1 && layout.tensor == 1 {
-        return no("experts are cut over the same ranks as the other matrices: `etp` needs `tp`");
-    }
-    let micro_batches = config.training.batch / config.training.micro_batch;
-    if micro_batches < u64::from(layout.data) {
-        return no(&format!("a step has {micro_batches} micro-batches, fewer than data ranks"));
-    }
-    Ok(layout)
+/// The newest checkpoint of this run, for a rank that has become the first.
+fn newest_here(checkpoints: &Checkpoints) -> Result<Option<Published>, TrainError> {
+    let newest = checkpoints.list()?.into_iter().rev().find_map(|listed| listed.opened.ok());
+    Ok(newest.map(|checkpoint| checkpoint.published()))
 }
 
 fn take_lock(config: &TrainConfig, is_anew: bool) -> Result<Option<OutputLock>, TrainError> {

@@ -1,5 +1,6 @@
 //! The ranks of this machine: started, watched, started again when they are killed, and ended together.
 
+use std::fmt;
 use std::io::Read;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
@@ -28,6 +29,8 @@ pub(super) const ANOTHER_FAILED: u8 = 75;
 /// How long ranks have to end after one of them has failed, or has reached the end.
 const GRACE: Duration = Duration::from_secs(15);
 const LOOK: Duration = Duration::from_millis(20);
+/// The note of the ranks is read this seldom.
+const LOOKS_PER_NOTE: u32 = 10;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum RanksError {
@@ -39,7 +42,7 @@ pub(crate) enum RanksError {
 
 pages! { pub(crate) PAGES "ranks":
     KILLED "killed" Transient
-        "A rank of the run was killed from outside: by a person, or by the system where memory ran out. Too few ranks were left to go on."
+        "Ranks of the run were killed from outside: by a person, or by the system where memory ran out. No rank was left that could go on."
         "look at `dmesg` for the kernel's out-of-memory killer; then start the run again with `--resume`"
     START "cannot-start" Transient
         "The processes of the ranks could not be started, or no port was free for them to meet."
@@ -75,9 +78,9 @@ impl Launch<'_> {
         while !watch.is_over() {
             std::thread::sleep(LOOK);
             watch.pass_on_the_wish_to_stop();
-            for lost in watch.look() {
-                watch.replace(lost, console)?;
-            }
+            let lost = watch.look();
+            watch.replace(lost, console)?;
+            watch.tell_who_is_waited_for(console);
             watch.end_those_who_stand_still();
         }
         watch.end(console)
@@ -128,6 +131,12 @@ struct Lost {
     signal: String,
 }
 
+impl fmt::Display for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "rank {} was killed by {}", self.rank, self.signal)
+    }
+}
+
 impl From<Lost> for Stop {
     fn from(Lost { rank, signal }: Lost) -> Self {
         RanksError::Killed { rank, signal }.into()
@@ -151,6 +160,9 @@ struct Watch<'a> {
     done: Option<Instant>,
     /// When a rank was last seen that does not only wait for a place.
     last_work: Instant,
+    /// Ranks that must come before the run goes on, as was last told, and how often it was looked.
+    missing: u32,
+    looks: u32,
 }
 
 impl<'a> Watch<'a> {
@@ -168,11 +180,29 @@ impl<'a> Watch<'a> {
             first_lost: None,
             done: None,
             last_work: Instant::now(),
+            missing: 0,
+            looks: 0,
         };
-        for rank in 0..launch.ranks + launch.spares {
-            watch.start(rank, rank >= launch.ranks)?;
-        }
+        watch.start_all()?;
         Ok(watch)
+    }
+
+    fn start_all(&mut self) -> Result<(), Stop> {
+        // A folder that cannot be written to is the ranks' to tell.
+        let _ = self.roster.set_closed(false);
+        let Launch { ranks, spares, .. } = *self.launch;
+        (0..ranks + spares).try_for_each(|rank| self.start(rank, rank >= ranks))
+    }
+
+    /// Ranks that have not met yet have nothing to lose: all begin again, at another place.
+    fn start_over(&mut self) -> Result<(), Stop> {
+        for mut started in self.all.drain(..) {
+            started.send(Signal::SIGKILL);
+            let _ = started.child.wait();
+        }
+        self.meeting = Meeting::here().map_err(|source| RanksError::Start { source })?;
+        self.began = SystemTime::now();
+        self.start_all()
     }
 
     fn start(&mut self, rank: u32, is_spare: bool) -> Result<(), Stop> {
@@ -224,19 +254,43 @@ impl<'a> Watch<'a> {
         killed
     }
 
-    fn replace(&mut self, lost: Lost, console: &Console) -> Result<(), Stop> {
-        if self.done.is_some() || self.is_told_to_stop {
-            return Ok(());
+    fn replace(&mut self, lost: Vec<Lost>, console: &Console) -> Result<(), Stop> {
+        for lost in lost {
+            if self.done.is_some() || self.is_told_to_stop || self.failed.is_some() {
+                return Ok(());
+            }
+            self.first_lost.get_or_insert(lost.clone());
+            let has_met = self.roster.has_met_since(self.began);
+            match self.restarts {
+                0 if !has_met => self.failed = Some((Instant::now(), lost.into())),
+                0 => {
+                    console.say(&format!("{lost}; the others go on without it"));
+                    // Those that are too few without it need not wait for another.
+                    self.roster.set_closed(true).map_err(|source| RanksError::Start { source })?;
+                }
+                _ => {
+                    self.restarts -= 1;
+                    console.say(&format!("{lost}; it is started again"));
+                    if !has_met {
+                        return self.start_over();
+                    }
+                    self.start(lost.rank, true)?;
+                }
+            }
         }
-        self.first_lost.get_or_insert(lost.clone());
-        if self.failed.is_some() || self.restarts == 0 {
-            self.failed.get_or_insert_with(|| (Instant::now(), lost.into()));
-            return Ok(());
+        Ok(())
+    }
+
+    fn tell_who_is_waited_for(&mut self, console: &Console) {
+        let missing =
+            if self.looks.is_multiple_of(LOOKS_PER_NOTE) { self.roster.missing() } else { self.missing };
+        self.looks = self.looks.wrapping_add(1);
+        if missing > self.missing {
+            console.say(&format!(
+                "the ranks that are left are no whole replica; the run waits for {missing} more (training.wait_seconds)"
+            ));
         }
-        self.restarts -= 1;
-        console.say(&format!("rank {} was killed by {}; it is started again", lost.rank, lost.signal));
-        // Before the ranks have met it is itself that they wait for.
-        self.start(lost.rank, self.roster.has_met_since(self.began))
+        self.missing = missing;
     }
 
     /// Ranks end together; one that does not stands still. Processes that all wait for a place wait for nobody.
@@ -256,7 +310,8 @@ impl<'a> Watch<'a> {
 
     /// Ranks that were spares may be all that is left of a run; they end with it.
     fn is_over(&self) -> bool {
-        let is_at_work = |started: &Started| started.ended.is_none() && !started.is_spare;
+        let waits = |started: &Started| started.is_spare || self.roster.waits(started.child.id());
+        let is_at_work = |started: &Started| started.ended.is_none() && !waits(started);
         let is_decided = self.failed.is_some() || self.done.is_some();
         let has_ended = |started: &Started| started.ended.is_some();
         !self.all.iter().any(is_at_work) && (is_decided || self.all.iter().all(has_ended))
@@ -275,11 +330,18 @@ impl<'a> Watch<'a> {
         let spoke = self.all.iter().any(|started| started.said.is_none() && started.failure().is_some());
         for started in &mut self.all {
             let said = started.said.take().and_then(|said| said.join().ok()).unwrap_or_default();
-            if self.first_failed == Some(started.rank) && !spoke {
-                console.say(String::from_utf8_lossy(&said).trim_end());
+            let said = String::from_utf8_lossy(&said);
+            if self.first_failed == Some(started.rank) && !spoke && !said.trim_end().is_empty() {
+                console.say(said.trim_end());
             }
         }
-        self.failed.map_or(Ok(()), |(_, stop)| Err(stop))
+        match (self.done, self.failed, self.first_lost) {
+            // A rank that has reached the end has left when all had done their work.
+            (Some(_), _, _) | (None, None, None) => Ok(()),
+            (None, Some((_, stop)), _) => Err(stop),
+            (None, None, Some(_)) if self.is_told_to_stop => Ok(()),
+            (None, None, Some(lost)) => Err(lost.into()),
+        }
     }
 }
 

@@ -53,6 +53,12 @@ pub(super) fn is_launched(variables: &Variables) -> bool {
     variables.contains_key(LAUNCHED)
 }
 
+/// The end of a process that had no place in the run when it was over. Its launcher must not take it for a rank that has
+/// reached the end.
+pub(super) fn not_needed(variables: &Variables) -> Result<(), Stop> {
+    if is_launched(variables) { Err(Stop::Job(ANOTHER_FAILED)) } else { Ok(()) }
+}
+
 /// Ends this process when the one that started it is gone.
 pub(super) fn end_with_launcher() {
     let watch = || {
@@ -68,7 +74,7 @@ pub(super) fn once(error: TrainError, rank: u32, is_launched: bool) -> Stop {
     let is_silent = match &error {
         TrainError::Elsewhere { .. } => true,
         // All ranks find these together.
-        TrainError::NotFinite { .. } | TrainError::StateLost { .. } | TrainError::Layout { .. } => rank != 0,
+        TrainError::NotFinite { .. } | TrainError::Layout { .. } => rank != 0,
         TrainError::Ranks(CommError::Fault(Fault::Revoked { rank: by, .. })) => *by != rank,
         // The launcher has seen it end.
         TrainError::Ranks(CommError::Fault(fault)) if is_launched => fault.lost_rank().is_some(),
