@@ -134,6 +134,7 @@ pub(crate) fn workload(record: &Record, stack: Stack, hardware: &Hardware) -> Re
             Scaling::PerTensor
         },
         trains_prediction: !record.text("model").contains("w/o MTP") && stack != Stack::Fsdp,
+        keeps_copies: false,
     })
 }
 

@@ -23,6 +23,8 @@ pub struct Memory {
     pub communication: Bytes,
     /// Context, libraries, and what an allocator loses.
     pub workspace: Bytes,
+    /// Of the state of another rank, and of its own as it was, where ranks survive each other.
+    pub copies: Bytes,
 }
 
 impl Memory {
@@ -30,8 +32,10 @@ impl Memory {
         self.parts().into_iter().map(|(_, bytes)| bytes).sum()
     }
 
-    pub fn parts(&self) -> [(&'static str, Bytes); 7] {
-        [
+    /// All that every run has, and copies where there are any.
+    pub fn parts(&self) -> Vec<(&'static str, Bytes)> {
+        let copies = ("copies", self.copies);
+        let mut parts = vec![
             ("weights", self.weights),
             ("gradients", self.gradients),
             ("optimizer", self.optimizer),
@@ -39,7 +43,9 @@ impl Memory {
             ("logits", self.logits),
             ("communication", self.communication),
             ("workspace", self.workspace),
-        ]
+        ];
+        parts.extend((!self.copies.is_zero()).then_some(copies));
+        parts
     }
 }
 
@@ -172,6 +178,7 @@ impl Problem {
             // The current layer and the next one, both gathered in full.
             communication: Bytes::new(if splits_weights { 2.0 * layer * WEIGHT_BYTES } else { 0.0 }),
             workspace: Bytes::new(workspace),
+            copies: Bytes::ZERO,
         }
     }
 

@@ -19,6 +19,8 @@ pub struct Workload {
     pub scaling: Scaling,
     /// Multi-token prediction modules are trained too, where the model has them.
     pub trains_prediction: bool,
+    /// Ranks keep copies of each other's state, to go on when some of them are lost; only the runtime of this program does.
+    pub keeps_copies: bool,
 }
 
 impl Default for Workload {
@@ -35,6 +37,7 @@ impl Default for Workload {
             offload: Offload::Nothing,
             scaling: Scaling::PerTensor,
             trains_prediction: true,
+            keeps_copies: false,
         }
     }
 }

@@ -97,6 +97,7 @@ const RUN: HostRun = HostRun {
     precision: ComputePrecision::Fp32,
     recompute: Recompute::None,
     task: Task::Pretrain,
+    keeps_copies: false,
     layout: Layout::ONE,
 };
 

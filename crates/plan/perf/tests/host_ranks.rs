@@ -72,6 +72,7 @@ fn run(layout: &str) -> HostRun {
         precision: ComputePrecision::Fp32,
         recompute: Recompute::None,
         task: Task::Pretrain,
+        keeps_copies: false,
         layout: layout.parse::<Layout>().unwrap(),
     }
 }

@@ -89,7 +89,7 @@ pub fn explain(
 
 fn too_large(setup: &Setup<'_>, layout: &Layout, step: Step, over: Bytes) -> Verdict {
     let parts = step.memory.parts();
-    let largest = parts.into_iter().max_by_key(|(_, bytes)| *bytes).unwrap_or(parts[0]);
+    let largest = parts.into_iter().max_by_key(|(_, bytes)| *bytes).expect("memory has parts");
     Verdict::DoesNotFit { step: Box::new(step), over, largest, remedies: remedies(setup, layout, 5) }
 }
 

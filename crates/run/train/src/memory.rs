@@ -26,9 +26,13 @@ pub struct Needs {
     pub activations: Bytes,
     /// Panels of the largest product; code, stacks of threads, batches that wait.
     pub program: Bytes,
+    /// Of the state of another rank, and of the own one as it was, where ranks survive each other.
+    pub copies: Bytes,
 }
 
 const PROGRAM: f64 = 32e6;
+/// Bytes for each number that a rank learns: the master weight and both moments, twice of the rank before and once of its own.
+const COPIES: f64 = 36.0;
 
 /// Numbers that a rank has.
 #[derive(Debug, Clone, Copy, Default)]
@@ -124,7 +128,9 @@ impl Needs {
             _ => Bytes::new((0..stage.chunks).map(workspace).sum::<usize>() as f64),
         };
         let state = Bytes::new(sizes.state(config, ranks.layout().sharding));
-        Ok(Self { state, activations, ..whole })
+        let learned = if config.adapter.is_some() { sizes.adapters } else { sizes.owned };
+        let copies = if ranks.keeps_copies() { COPIES * learned } else { 0.0 };
+        Ok(Self { state, activations, copies: Bytes::new(copies), ..whole })
     }
 
     /// Of a model of which there is only the shape: slightly less than it will be.
@@ -137,11 +143,12 @@ impl Needs {
             state: Bytes::new(sizes.state(config, Sharding::None)),
             activations: Bytes::new(buffers),
             program: Bytes::new(PROGRAM + panels + batches(config)),
+            copies: Bytes::ZERO,
         }
     }
 
     pub fn total(&self) -> Bytes {
-        self.state + self.activations + self.program
+        self.state + self.activations + self.program + self.copies
     }
 }
 
@@ -152,7 +159,11 @@ impl fmt::Display for Needs {
         write!(
             f,
             "{total} of memory: {state} for weights, gradients and moments, {activations} for activations"
-        )
+        )?;
+        match self.copies.is_zero() {
+            true => Ok(()),
+            false => write!(f, ", {} for copies that survive lost ranks", self.copies),
+        }
     }
 }
 

@@ -76,6 +76,7 @@ fn planned(network: &Network, config: &TrainConfig, precision: ComputePrecision)
             Recompute::Full => bedplate_layout::Recompute::Full,
         },
         task: Task::Pretrain,
+        keeps_copies: false,
         layout: Layout::ONE,
     };
     predict_on_host(&network.architecture().transformer, &host(), &run).unwrap().memory

@@ -80,7 +80,13 @@ fn architecture(config: &str) -> Architecture {
     Architecture::from_config(Source::new("config.json", config)).unwrap()
 }
 
-fn planned(model: &str, layout: Layout, precision: ComputePrecision, micro_batch: usize) -> f64 {
+fn planned(
+    model: &str,
+    layout: Layout,
+    precision: ComputePrecision,
+    micro_batch: usize,
+    survives: bool,
+) -> f64 {
     let run = HostRun {
         sequence: SEQUENCE as u64,
         global_batch: BATCH as u64,
@@ -88,6 +94,7 @@ fn planned(model: &str, layout: Layout, precision: ComputePrecision, micro_batch
         precision,
         recompute: bedplate_layout::Recompute::None,
         task: Task::Pretrain,
+        keeps_copies: survives,
         layout,
     };
     let memory = predict_on_host(&architecture(model).transformer, &host(), &run).unwrap().memory;
@@ -109,7 +116,7 @@ fn micro_batch(rows: usize) -> Batch {
 }
 
 /// Bytes that each rank holds after a step.
-fn held<E: Trained>(model: &str, layout: Layout, rows: usize) -> Vec<f64> {
+fn held<E: Trained>(model: &str, layout: Layout, rows: usize, survives: bool) -> Vec<f64> {
     let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let count = layout.world() as u32;
     let wait = Duration::from_secs(120);
@@ -122,13 +129,14 @@ fn held<E: Trained>(model: &str, layout: Layout, rows: usize) -> Vec<f64> {
                 let world = World::join(&rendezvous, &options).unwrap();
                 let (device, architecture) = (Device::cpu(1), architecture(model));
                 let is_tied = architecture.transformer.has_tied_embeddings;
-                let ranks = Arc::new(Ranks::of(world, layout, is_tied, false).unwrap());
+                let ranks = Arc::new(Ranks::of(world, layout, is_tied, survives).unwrap());
                 let network = ranks.network(&device, architecture, SEQUENCE).unwrap();
                 let mut config = TrainConfig::new("config.json", "corpus");
                 config.data.sequence = SEQUENCE;
                 config.training.micro_batch = rows as u64;
                 config.training.batch = BATCH as u64;
                 let mut trainer = Trainer::<E>::on(ranks, network, device, config).unwrap();
+                trainer.keep_copies(1).unwrap();
                 let own = BATCH / rows / layout.data as usize;
                 trainer.step(&vec![micro_batch(rows); own]).unwrap();
                 trainer.memory().get()
@@ -142,8 +150,8 @@ fn held<E: Trained>(model: &str, layout: Layout, rows: usize) -> Vec<f64> {
 fn check<E: Trained>(model: &str, layouts: &[&str], precision: ComputePrecision) {
     for text in layouts {
         let layout: Layout = text.parse().unwrap();
-        let found = held::<E>(model, layout, 2).into_iter().fold(0.0, f64::max);
-        let planned = planned(model, layout, precision, 2);
+        let found = held::<E>(model, layout, 2, false).into_iter().fold(0.0, f64::max);
+        let planned = planned(model, layout, precision, 2, false);
         let off = found / planned - 1.0;
         assert!(off.abs() <= WITHIN, "{text}: {found} bytes held, {planned} planned");
     }
@@ -163,4 +171,26 @@ fn cut_models_take_what_the_plan_says() {
     check::<f32>(LLAMA, &layouts, ComputePrecision::Fp32);
     check::<f32>(QWEN3, &["tp2", "pp2", "pp4"], ComputePrecision::Fp32);
     check::<f32>(MIXTRAL, &["dp2.ep2", "dp4.ep2.zero1", "dp2.ep2.zero3"], ComputePrecision::Fp32);
+}
+
+/// 36 bytes more for each number that a rank learns, where no other rank has it.
+#[test]
+fn copies_that_survive_a_lost_rank_take_what_the_plan_says() {
+    let check = |layout: &str, ranks: f64| {
+        let layout: Layout = layout.parse().unwrap();
+        let most = |survives| held::<f32>(LLAMA, layout, 2, survives).into_iter().fold(0.0, f64::max);
+        let plan = |survives| planned(LLAMA, layout, ComputePrecision::Fp32, 2, survives);
+        let (held, planned) = (most(true) - most(false), plan(true) - plan(false));
+        assert_eq!(held, planned, "{layout}");
+        let parameters = architecture(LLAMA).transformer.parameters().total as f64;
+        assert_eq!(held, 36.0 * parameters / ranks, "{layout}");
+    };
+    check("dp2.zero1", 2.0);
+    check("dp4.zero2", 4.0);
+    check("dp4.zero3", 4.0);
+    let layout: Layout = "dp4".parse().unwrap();
+    let held = |survives| held::<f32>(LLAMA, layout, 2, survives);
+    assert_eq!(held(true), held(false), "others hold all of it");
+    let plan = |survives| planned(LLAMA, layout, ComputePrecision::Fp32, 2, survives);
+    assert_eq!(plan(true), plan(false));
 }

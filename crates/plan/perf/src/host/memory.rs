@@ -68,8 +68,12 @@ impl Host {
         micro_batches: f64,
     ) -> Memory {
         let element = element_bytes(key.precision);
-        let sizes = Sizes::of(blocks, part::sharers(key, grid));
+        let sharers = part::sharers(key, grid);
+        let sizes = Sizes::of(blocks, sharers);
         let state = self.state(element, grid.sharding, &sizes, key);
+        // What several ranks hold needs no copy.
+        let is_copied = sharers.iter().all(|sharers| sharers.copies > 1);
+        let has_copies = self.keeps_copies && self.ranks > 1.0 && !is_copied;
         let buffers = self.stage_buffers(key, widths, stage, micro_batches);
         Memory {
             weights: Bytes::new(state.weights),
@@ -79,6 +83,7 @@ impl Host {
             logits: Bytes::new(buffers.logits),
             communication: Bytes::new(state.gathered),
             workspace: Bytes::new(PROGRAM + element * buffers.panels),
+            copies: Bytes::new(if has_copies { COPIES * state.learned } else { 0.0 }),
         }
     }
 
@@ -149,6 +154,7 @@ impl Host {
                 gradients: (trained + largest) * WIDE,
                 optimizer: frozen + trained * (WIDE + self.moments),
                 gathered: coming,
+                learned: trained,
             };
         }
         // In fp32 the weights to compute with are the master weights.
@@ -158,6 +164,7 @@ impl Host {
             gradients: WIDE * if has_split_gradients { owned } else { all },
             optimizer: (master + self.moments) * owned,
             gathered: coming + if has_split_gradients { WIDE * (gathered + parts) } else { 0.0 },
+            learned: owned,
         }
     }
 }
@@ -181,7 +188,13 @@ struct State {
     optimizer: f64,
     /// Split weights and gradients on their way.
     gathered: f64,
+    /// Numbers whose master weights and moments this rank has.
+    learned: f64,
 }
+
+/// Bytes of copies for each number that a rank learns: the master weight and both moments, twice of the rank before and once of its own
+/// as they were.
+const COPIES: f64 = 3.0 * 3.0 * WIDE;
 
 /// Code, stacks of threads, batches that wait.
 const PROGRAM: f64 = 32e6;

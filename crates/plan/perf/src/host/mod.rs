@@ -39,6 +39,8 @@ pub(crate) struct Host {
     positions: Positions,
     /// Bytes that the optimizer keeps per trainable parameter.
     moments: f64,
+    /// Ranks survive each other.
+    keeps_copies: bool,
     /// Where only adapters are trained.
     adapters: Option<Adapters>,
     ranks: f64,
@@ -85,6 +87,7 @@ impl Host {
             reaches: model.reaches().len(),
             positions: model.positions,
             moments: workload.optimizer.bytes_per_parameter(),
+            keeps_copies: workload.keeps_copies,
             adapters: match workload.task {
                 Task::Lora { rank } => Some(Adapters::of(model, rank)),
                 Task::Pretrain | Task::FineTune => None,

@@ -20,6 +20,8 @@ pub struct HostRun {
     pub precision: ComputePrecision,
     pub recompute: Recompute,
     pub task: Task,
+    /// Ranks keep copies of each other's state where no other rank has it.
+    pub keeps_copies: bool,
     /// How its ranks share the work; what is computed at once, and how, is above.
     pub layout: Layout,
 }
@@ -40,7 +42,8 @@ pub fn memory_on_host(model: &Transformer, run: &HostRun) -> Memory {
     let (layout, workload) = (layout(run), workload(run));
     let at_once = f64::from(layout.data) * f64::from(layout.micro_batch);
     let micro_batches = (run.global_batch as f64 / at_once).max(1.0);
-    Host::new(model, rates, &workload).memory(&LayerKey::of(&layout), &Grid::of(&layout), micro_batches)
+    let host = Host { ranks: layout.world() as f64, ..Host::new(model, rates, &workload) };
+    host.memory(&LayerKey::of(&layout), &Grid::of(&layout), micro_batches)
 }
 
 fn workload(run: &HostRun) -> Workload {
@@ -49,6 +52,7 @@ fn workload(run: &HostRun) -> Workload {
         global_batch: run.global_batch,
         task: run.task,
         stack: Stack::Bedplate,
+        keeps_copies: run.keeps_copies,
         ..Workload::default()
     }
 }

@@ -184,7 +184,8 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
 fn measure<E: Trained>(shape: &'static Shape, host: &Accelerator, rounds: usize) -> Result<Row, Stop> {
     let config = config(shape);
     let architecture = architecture(shape.model, shape.sequence);
-    let Step { time, memory, .. } = predict_on_host(&architecture.transformer, host, &host_run(&config, 1))?;
+    let Step { time, memory, .. } =
+        predict_on_host(&architecture.transformer, host, &host_run(&config, 1, false))?;
     let vocab = architecture.transformer.vocab as usize;
     let batches = vec![batch(vocab, shape.sequences, shape.sequence)];
     let threads = host.measured.as_ref().map_or(1, |measured| measured.threads as usize);

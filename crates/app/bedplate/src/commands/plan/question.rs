@@ -15,7 +15,7 @@ use super::constants::Choice;
 use crate::choice::choice;
 use crate::commands::model;
 use crate::length::length;
-use crate::stop::Stop;
+use crate::stop::{ProgramError, Stop};
 
 /// The arguments that every question about a training run shares.
 #[derive(clap::Args)]
@@ -61,6 +61,9 @@ pub(super) struct Question {
     /// Keep optimizer state in host memory
     #[arg(long)]
     offload_optimizer: bool,
+    /// Count the copies that ranks of `bedplate train` keep of each other's state to survive losses
+    #[arg(long)]
+    survive: bool,
     /// What if there were no EFA or InfiniBand: TCP on the same network cards
     #[arg(long)]
     no_rdma: bool,
@@ -140,6 +143,11 @@ impl Question {
     pub(super) fn load(&self, cluster: Cluster, catalog: &Catalog) -> Result<Loaded, Stop> {
         let model = model::load(&self.model)?;
         let mut hardware = Hardware::from_cluster(&cluster, catalog)?;
+        if self.survive && hardware.generation != Generation::Host {
+            let message =
+                "--survive counts what `bedplate train` keeps, which trains on hosts only".to_owned();
+            return Err(ProgramError::Usage { message }.into());
+        }
         if self.no_rdma {
             hardware = hardware.without_rdma();
         }
@@ -194,6 +202,7 @@ impl Question {
                 false => ExpertOverlap::Serial,
             },
             offload: if self.offload_optimizer { Offload::Optimizer } else { Offload::Nothing },
+            keeps_copies: self.survive,
             ..Workload::default()
         }
     }

@@ -23,10 +23,15 @@ pub(super) struct Choice {
 }
 
 /// Chooses for ranks that share this machine; all of them come to the same result.
-pub(super) fn choose(config: &TrainConfig, context: &Context, ranks: u32) -> Result<Choice, TrainError> {
+pub(super) fn choose(
+    config: &TrainConfig,
+    context: &Context,
+    ranks: u32,
+    survives: bool,
+) -> Result<Choice, TrainError> {
     let model = read_architecture(&config.model.config)?.transformer;
     let each = Bytes::new(memory_for_programs_mib() as f64 * 1024.0 * 1024.0) / f64::from(ranks);
-    let question = Question { config, model: &model, ranks, each };
+    let question = Question { config, model: &model, ranks, survives, each };
     let priced = host_entry(context).map_or(Vec::new(), |host| question.priced(&host));
     match best(&priced) {
         Some(choice) => Ok(choice),
@@ -38,6 +43,7 @@ struct Question<'a> {
     config: &'a TrainConfig,
     model: &'a Transformer,
     ranks: u32,
+    survives: bool,
     /// Memory of a rank.
     each: Bytes,
 }
@@ -50,7 +56,7 @@ struct Priced {
 
 impl Question<'_> {
     fn run(&self, layout: Layout) -> HostRun {
-        HostRun { layout, ..host_run(self.config, self.ranks) }
+        HostRun { layout, ..host_run(self.config, self.ranks, self.survives) }
     }
 
     /// Layouts that can be used, the simplest first.
@@ -119,6 +125,7 @@ fn needs(memory: &Memory) -> Needs {
         state: memory.weights + memory.gradients + memory.optimizer + memory.communication,
         activations: memory.activations + memory.logits,
         program: memory.workspace,
+        copies: memory.copies,
     }
 }
 

@@ -24,6 +24,7 @@ pub(super) fn predict(
     config: &TrainConfig,
     context: &Context,
     world: Option<&World>,
+    survives: bool,
 ) -> Result<Option<HostPrediction>, TrainError> {
     let ranks = world.map_or(1, World::size);
     if world.is_some_and(|world| world.host_ranks().len() != ranks as usize) {
@@ -31,8 +32,8 @@ pub(super) fn predict(
     }
     let Some(host) = host_entry(context) else { return Ok(None) };
     let model = read_architecture(&config.model.config)?.transformer;
-    let Ok(Step { time: breakdown, memory, .. }) = predict_on_host(&model, &host, &host_run(config, ranks))
-    else {
+    let run = host_run(config, ranks, survives);
+    let Ok(Step { time: breakdown, memory, .. }) = predict_on_host(&model, &host, &run) else {
         return Ok(None);
     };
     Ok(Some(HostPrediction {
@@ -43,7 +44,7 @@ pub(super) fn predict(
 }
 
 /// A run as the plan sees it, on ranks of this machine.
-pub(crate) fn host_run(config: &TrainConfig, ranks: u32) -> HostRun {
+pub(crate) fn host_run(config: &TrainConfig, ranks: u32, survives: bool) -> HostRun {
     let training = &config.training;
     HostRun {
         sequence: config.data.sequence as u64,
@@ -62,6 +63,7 @@ pub(crate) fn host_run(config: &TrainConfig, ranks: u32) -> HostRun {
             None => Task::Pretrain,
             Some(adapter) => Task::Lora { rank: adapter.rank as u32 },
         },
+        keeps_copies: survives && training.copy_every > 0,
         layout: training.layout.unwrap_or(Layout { data: ranks, ..Layout::ONE }),
     }
 }

@@ -131,7 +131,7 @@ fn predict(layout: &Layout, context: &Context) -> Option<Step> {
     let model = architecture(MODEL, Question::SEQUENCE).transformer;
     let mut config = config();
     config.training.layout = Some(*layout);
-    let mut run = host_run(&config, layout.world() as u32);
+    let mut run = host_run(&config, layout.world() as u32, false);
     run.precision = ComputePrecision::Fp32;
     predict_on_host(&model, &host, &run).ok()
 }
