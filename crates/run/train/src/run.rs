@@ -408,7 +408,13 @@ impl<E: Trained> Run<'_, E> {
         let waited = batches.waited();
         let taken = (0..count).map(|_| batches.next()).collect::<Result<Vec<_>, _>>()?;
         let waited = Seconds::new((batches.waited() - waited).as_secs_f64());
-        let outcome = self.trainer.step(&taken)?;
+        let before = self.trainer.step;
+        let outcome = self.trainer.step(&taken).inspect_err(|_| {
+            // This rank's numbers have changed, and what failed came after that.
+            let done = self.trainer.done.take().filter(|_| self.trainer.step > before);
+            let record = done.map(|done| self.record(&done, waited, done.seconds));
+            self.last = record.or(self.last.take());
+        })?;
         self.older = None;
         taken.into_iter().for_each(|batch| batches.recycle(batch));
         self.loss = Some(outcome.loss);

@@ -41,6 +41,8 @@ pub struct Trainer<E: Trained> {
     pub(crate) step: u64,
     /// Samples learned from.
     pub(crate) samples: u64,
+    /// What the last step did, as far as it was known when this rank's numbers changed: ranks may be lost before all know the rest.
+    pub(crate) done: Option<StepOutcome>,
     /// Last: what is shared with other ranks ends before they part.
     pub(crate) ranks: Arc<Ranks>,
 }
@@ -133,6 +135,7 @@ impl<E: Trained> Trainer<E> {
             snapshot: None,
             step: 0,
             samples: 0,
+            done: None,
             ranks,
         })
     }
@@ -205,12 +208,9 @@ impl<E: Trained> Trainer<E> {
         let learning_rate = self.config.learning_rate().at(self.step);
         self.complete_copies()?;
         let held_up = self.complete_snapshot();
-        self.update(learning_rate, gradient_norm, rows as u64)?;
-        self.begin_copy();
+        let (breakdown, ranks) = (Breakdown::default(), None);
         let seconds = Seconds::new(began.elapsed().as_secs_f64());
-        let breakdown = self.measured(seconds, held_up);
-        let ranks = self.compare_ranks(&breakdown)?;
-        Ok(StepOutcome {
+        let so_far = StepOutcome {
             loss,
             gradient_norm,
             learning_rate,
@@ -220,7 +220,14 @@ impl<E: Trained> Trainer<E> {
             breakdown,
             seconds,
             ranks,
-        })
+        };
+        self.done = Some(so_far.clone());
+        self.update(learning_rate, gradient_norm, rows as u64)?;
+        self.begin_copy();
+        let seconds = Seconds::new(began.elapsed().as_secs_f64());
+        let breakdown = self.measured(seconds, held_up);
+        let ranks = self.compare_ranks(&breakdown)?;
+        Ok(StepOutcome { breakdown, seconds, ranks, ..so_far })
     }
 
     fn own_squares(&self) -> f64 {
