@@ -13,6 +13,7 @@ mod peer;
 mod schedule;
 mod search;
 mod submit;
+mod survival;
 mod training;
 
 use crate::console::Console;
@@ -32,6 +33,7 @@ Examples:
   bedplate bench observe
   bedplate bench comm --peer gloo,openmpi
   bedplate bench checkpoint --seconds 300
+  bedplate bench survival --kills 50
   bedplate bench machine
   bedplate bench kernels --peer torch --peer-python venv/bin/python")]
 pub(crate) struct Arguments {
@@ -66,6 +68,8 @@ enum Command {
     CommRank(comm::rank::Arguments),
     /// Checkpoints written per second, next to fio, and what they cost a training run
     Checkpoint(checkpoint::Arguments),
+    /// What killed ranks cost a training run, next to a restart from a checkpoint
+    Survival(survival::Arguments),
     /// A rank of `bench training`
     #[command(hide = true)]
     TrainingRank(training::rank::Arguments),
@@ -89,6 +93,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Comm(arguments) => comm::run(&arguments, context, console),
         Command::CommRank(arguments) => comm::rank::run(&arguments),
         Command::Checkpoint(arguments) => checkpoint::run(&arguments, console),
+        Command::Survival(arguments) => survival::run(&arguments, console),
         Command::Machine(arguments) => machine::run(&arguments, console),
     }
 }
@@ -102,6 +107,7 @@ pub(crate) const PAGES: &[&[&bedplate_diag::Page]] = &[
         &submit::SLURM,
         &submit::STUCK,
         &checkpoint::NO_FIO,
+        &survival::NOT_SURVIVED,
     ],
     comm::PAGES,
     &[&alert::PEERS, &alert::NO_ALERT],
