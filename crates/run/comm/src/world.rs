@@ -95,7 +95,8 @@ impl World {
         Self::made(welcome, meeting, door, rendezvous, options)
     }
 
-    /// Takes part in a world that survivors rebuild: as a spare, or in place of a rank that is gone.
+    /// Takes part in a world that survivors rebuild: as a spare, or in place of a rank that is gone. It knocks once: those who gather may
+    /// do so elsewhere by now.
     pub fn join_next(
         point: MeetingPoint,
         rendezvous: &Rendezvous,
@@ -110,7 +111,7 @@ impl World {
             rank: u32::MAX,
             ..rendezvous.clone()
         };
-        let (mut stream, door) = reach(&at, options, Instant::now(), &own)?;
+        let (mut stream, door) = reach_once(&at, options, &own)?;
         let meeting = stream.peer_addr().map_err(lost)?.ip();
         let welcome = attend(&mut stream, "the survivors", options.join, &|| false)?;
         Self::made_again(welcome, meeting, door, rendezvous.secret.clone(), options.clone())
@@ -448,26 +449,33 @@ fn reach(
     began: Instant,
     own: &dyn Fn(u16) -> Arrival,
 ) -> Result<(std::net::TcpStream, Arc<Door>), JoinError> {
-    let at = format!("{}:{}", rendezvous.address, rendezvous.port);
-    let who = || format!("what listens at {at}");
     loop {
-        let source = match attempt(rendezvous, options, own) {
-            Ok(found) => return Ok(found),
-            Err(Attempt::Final(error)) => return Err(error),
-            Err(Attempt::Again(HandshakeError::WrongSecret)) => {
-                return Err(JoinError::WrongSecret { who: format!("rank 0 at {at}") });
-            }
-            Err(Attempt::Again(HandshakeError::Protocol(why))) => {
-                return Err(JoinError::Protocol { who: who(), why });
-            }
-            Err(Attempt::Again(HandshakeError::Io(source))) => source,
-        };
-        if began.elapsed() > options.join {
-            let (rank, seconds) = (rendezvous.rank, options.join.as_secs());
-            return Err(JoinError::Unreachable { rank, address: at, seconds, source });
+        match reach_once(rendezvous, options, own) {
+            Err(JoinError::Unreachable { .. }) if began.elapsed() <= options.join => thread::sleep(AGAIN),
+            outcome => return outcome,
         }
-        thread::sleep(AGAIN);
     }
+}
+
+fn reach_once(
+    rendezvous: &Rendezvous,
+    options: &Options,
+    own: &dyn Fn(u16) -> Arrival,
+) -> Result<(std::net::TcpStream, Arc<Door>), JoinError> {
+    let at = format!("{}:{}", rendezvous.address, rendezvous.port);
+    attempt(rendezvous, options, own).map_err(|error| match error {
+        Attempt::Final(error) => error,
+        Attempt::Again(HandshakeError::WrongSecret) => {
+            JoinError::WrongSecret { who: format!("rank 0 at {at}") }
+        }
+        Attempt::Again(HandshakeError::Protocol(why)) => {
+            JoinError::Protocol { who: format!("what listens at {at}"), why }
+        }
+        Attempt::Again(HandshakeError::Io(source)) => {
+            let (rank, seconds) = (rendezvous.rank, options.join.as_secs());
+            JoinError::Unreachable { rank, address: at, seconds, source }
+        }
+    })
 }
 
 enum Attempt {
