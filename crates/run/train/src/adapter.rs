@@ -121,6 +121,11 @@ impl<E: Trained> Adapters<E> {
         [&self.values, &self.first, &self.second]
     }
 
+    /// The same where the adapters end.
+    pub(crate) fn into_parts(self) -> [Buffer<f32>; 3] {
+        [self.values, self.first, self.second]
+    }
+
     pub(crate) fn parts_mut(&mut self) -> [&mut Buffer<f32>; 3] {
         [&mut self.values, &mut self.first, &mut self.second]
     }

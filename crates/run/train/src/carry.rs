@@ -6,8 +6,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
-use bedplate_kernels::{Buffer, Device};
+use bedplate_kernels::{Buffer, Device, View};
 use serde_json::{Value, json};
 
 use crate::TrainError;
@@ -38,7 +39,15 @@ pub(crate) struct Holding {
     pub(crate) piece: Piece,
     /// Steps that had been done.
     pub(crate) step: u64,
-    pub(crate) numbers: Buffer<f32>,
+    /// Where the piece begins in these numbers, which may be of several.
+    pub(crate) start: usize,
+    pub(crate) numbers: Arc<Buffer<f32>>,
+}
+
+impl Holding {
+    pub(crate) fn view(&self) -> View<'_, f32> {
+        self.numbers.range(self.start..self.start + self.piece.range.len())
+    }
 }
 
 /// What a rank takes from one world to the next.
@@ -108,11 +117,11 @@ impl Carried {
                 let (sent, received): (Vec<usize>, Vec<usize>) =
                     (counts(me == from, to), counts(me == to, from));
                 let nothing = device.zeros::<f32>(0);
-                let given = if me == from { &self.holdings[number].numbers } else { &nothing };
+                let given = if me == from { self.holdings[number].view() } else { nothing.view() };
                 let mut taken = device.zeros::<f32>(if me == to { len } else { 0 });
-                group.all_to_all_v(device, given.view(), &sent, taken.view_mut(), &received)?;
+                group.all_to_all_v(device, given, &sent, taken.view_mut(), &received)?;
                 if me == to {
-                    let given = Holding { piece, step, numbers: taken };
+                    let given = Holding { piece, step, start: 0, numbers: Arc::new(taken) };
                     self.add(Carried { holdings: vec![given], samples_at: BTreeMap::new() });
                 }
             }
@@ -127,7 +136,7 @@ impl Carried {
         device: &Device,
         ranks: &Ranks,
         wanted: Vec<Piece>,
-        place: &mut dyn FnMut(&Piece, &[f32]),
+        place: &mut dyn FnMut(&Piece, View<'_, f32>),
     ) -> Result<Agreed, TrainError> {
         let held = self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step)).collect();
         let own = Told { held, wanted, samples_at: self.samples_at.clone() };
@@ -149,48 +158,43 @@ impl Carried {
         key: &Key,
         step: u64,
         transfers: &[Transfer],
-        place: &mut dyn FnMut(&Piece, &[f32]),
+        place: &mut dyn FnMut(&Piece, View<'_, f32>),
     ) -> Result<(), TrainError> {
         let me = ranks.rank() as usize;
-        let mut values = Vec::new();
         for own in transfers.iter().filter(|transfer| transfer.from == me && transfer.to == me) {
-            values.clear();
-            self.read(device, key, step, &own.range, &mut values);
-            place(&Piece { key: key.clone(), range: own.range.clone() }, &values);
+            place(&Piece { key: key.clone(), range: own.range.clone() }, self.held(key, step, &own.range));
         }
         let Some(group) = ranks.everyone() else { return Ok(()) };
         let between = || transfers.iter().filter(|transfer| transfer.from != transfer.to);
         if between().next().is_none() {
             return Ok(());
         }
-        let (mut outgoing, mut sent, mut received) = (Vec::new(), Vec::new(), Vec::new());
-        for rank in 0..ranks.count() {
-            let start = outgoing.len();
-            for transfer in between().filter(|transfer| transfer.from == me && transfer.to == rank) {
-                self.read(device, key, step, &transfer.range, &mut outgoing);
-            }
-            sent.push(outgoing.len() - start);
-            let to_me = between().filter(|transfer| transfer.from == rank && transfer.to == me);
-            received.push(to_me.map(|transfer| transfer.range.len()).sum::<usize>());
-        }
-        let (mut from, mut to) =
-            (device.zeros::<f32>(outgoing.len()), device.zeros::<f32>(received.iter().sum()));
-        device.write(from.view_mut(), &outgoing);
-        group.all_to_all_v(device, from.view(), &sent, to.view_mut(), &received)?;
+        let along = |from: usize, to: usize| {
+            between().filter(move |transfer| transfer.from == from && transfer.to == to)
+        };
+        let numbers = |from, to| along(from, to).map(|transfer| transfer.range.len()).sum::<usize>();
+        let sent: Vec<usize> = (0..ranks.count()).map(|rank| numbers(me, rank)).collect();
+        let received: Vec<usize> = (0..ranks.count()).map(|rank| numbers(rank, me)).collect();
+        let mut from = device.zeros::<f32>(sent.iter().sum());
+        let mut to = device.zeros::<f32>(received.iter().sum());
         let mut start = 0;
-        for rank in 0..ranks.count() {
-            for transfer in between().filter(|transfer| transfer.from == rank && transfer.to == me) {
-                values.resize(transfer.range.len(), 0.0);
-                device.read(to.range(start..start + values.len()), &mut values);
-                place(&Piece { key: key.clone(), range: transfer.range.clone() }, &values);
-                start += values.len();
-            }
+        for transfer in (0..ranks.count()).flat_map(|rank| along(me, rank)) {
+            let end = start + transfer.range.len();
+            device.copy(self.held(key, step, &transfer.range), from.range_mut(start..end));
+            start = end;
+        }
+        group.all_to_all_v(device, from.view(), &sent, to.view_mut(), &received)?;
+        start = 0;
+        for transfer in (0..ranks.count()).flat_map(|rank| along(rank, me)) {
+            let end = start + transfer.range.len();
+            place(&Piece { key: key.clone(), range: transfer.range.clone() }, to.range(start..end));
+            start = end;
         }
         Ok(())
     }
 
-    /// Appends numbers that this rank holds.
-    fn read(&self, device: &Device, key: &Key, step: u64, range: &Range<usize>, values: &mut Vec<f32>) {
+    /// Numbers that this rank holds.
+    fn held(&self, key: &Key, step: u64, range: &Range<usize>) -> View<'_, f32> {
         let holds = |holding: &&Holding| {
             let of = &holding.piece;
             holding.step == step
@@ -200,9 +204,7 @@ impl Carried {
         };
         let holding = self.holdings.iter().find(holds).expect("a rank gives what it said that it holds");
         let first = range.start - holding.piece.range.start;
-        let start = values.len();
-        values.resize(start + range.len(), 0.0);
-        device.read(holding.numbers.range(first..first + range.len()), &mut values[start..]);
+        holding.view().range(first..first + range.len())
     }
 }
 

@@ -89,6 +89,11 @@ impl Copies {
         self.slots.iter().chain([&self.before]).map(|slot| slot.numbers.bytes()).sum()
     }
 
+    /// The steps of the whole copies.
+    pub(crate) fn steps(&self) -> Vec<u64> {
+        self.slots.iter().chain([&self.before]).filter_map(|slot| slot.step).collect()
+    }
+
     /// Begins a copy of the state after a step, where one is due.
     pub(crate) fn begin(&mut self, step: u64) {
         if step.is_multiple_of(self.every) {
@@ -235,18 +240,15 @@ impl Copies {
     }
 
     /// The whole copies, as things that this rank holds.
-    pub(crate) fn into_holdings(self, device: &Device) -> Vec<Holding> {
+    pub(crate) fn into_holdings(self) -> Vec<Holding> {
         let mut holdings = Vec::new();
         let Self { theirs, slots, own, before, .. } = self;
-        for (pieces, slot) in slots.iter().map(|slot| (&theirs, slot)).chain([(&own, &before)]) {
+        for (pieces, slot) in slots.into_iter().map(|slot| (&theirs, slot)).chain([(&own, before)]) {
             let Some(step) = slot.step else { continue };
-            let mut start = 0;
+            let (mut start, numbers) = (0, Arc::new(slot.numbers));
             for piece in pieces {
-                let len = piece.range.len();
-                let mut numbers = device.zeros(len);
-                device.copy(slot.numbers.range(start..start + len), numbers.view_mut());
-                start += len;
-                holdings.push(Holding { piece: piece.clone(), step, numbers });
+                holdings.push(Holding { piece: piece.clone(), step, start, numbers: Arc::clone(&numbers) });
+                start += piece.range.len();
             }
         }
         holdings

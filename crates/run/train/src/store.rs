@@ -12,7 +12,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use bedplate_comm::{CommError, Group, Numbers, Pending};
-use bedplate_kernels::{AdamW, Device, View, ViewMut};
+use bedplate_kernels::{AdamW, Buffer, Device, View, ViewMut};
 use bedplate_layout::Sharding;
 use bedplate_network::{Held, Network, Weights};
 
@@ -178,6 +178,31 @@ impl<E: Trained> Store<E> {
     ) {
         let Self { owned: all, working, .. } = self;
         all[owned].write_master(device, working, range, values);
+    }
+
+    /// The same with numbers that lie on the device.
+    pub(crate) fn place_master(
+        &mut self,
+        device: &Device,
+        owned: usize,
+        range: Range<usize>,
+        values: View<'_, f32>,
+    ) {
+        let Self { owned: all, working, .. } = self;
+        all[owned].place_master(device, working, range, values);
+    }
+
+    /// Master weights of all that is owned, then first moments, then second ones.
+    pub(crate) fn into_parts(self, device: &Device) -> Vec<Buffer<f32>> {
+        let Self { owned, working, .. } = self;
+        let (mut masters, mut firsts, mut seconds) = (Vec::new(), Vec::new(), Vec::new());
+        for owned in owned {
+            let [master, first, second] = owned.into_parts(device, &working);
+            masters.push(master);
+            firsts.push(first);
+            seconds.push(second);
+        }
+        masters.into_iter().chain(firsts).chain(seconds).collect()
     }
 
     pub(crate) fn read_master(&self, device: &Device, owned: usize, range: Range<usize>, values: &mut [f32]) {

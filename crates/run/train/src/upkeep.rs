@@ -134,22 +134,22 @@ impl<E: Trained> Trainer<E> {
         copies.as_mut().map_or(Ok(()), |copies| copies.complete(device, ranks, &state))
     }
 
-    /// Ends this trainer and keeps its state and the copies of others.
+    /// Ends this trainer and keeps its state and the copies of others. Only weights are copied: they may lie in memory that other
+    /// ranks reach.
     pub(crate) fn carry(mut self) -> Carried {
-        let mut holdings = Vec::new();
-        for (number, piece) in self.pieces().into_iter().enumerate() {
-            let len = piece.range.len();
-            let count = self.state().lengths().len();
-            let mut values = vec![0.0; len];
-            self.state().read_part(number / count, number % count, 0..len, &mut values);
-            let mut numbers = self.device.zeros(len);
-            self.device.write(numbers.view_mut(), &values);
-            holdings.push(Holding { piece, step: self.step, numbers });
-        }
-        if let Some(copies) = self.copies.take() {
-            holdings.extend(copies.into_holdings(&self.device));
-        }
-        let samples_at = holdings.iter().filter_map(|holding| self.samples_at(holding.step)).collect();
+        let (pieces, step) = (self.pieces(), self.step);
+        let copies = self.copies.take();
+        let mut samples_at = BTreeMap::from_iter(self.samples_at(step));
+        let before = copies.iter().flat_map(Copies::steps).filter_map(|step| self.samples_at(step));
+        samples_at.extend(before);
+        let Self { device, store, adapters, .. } = self;
+        let buffers = match adapters {
+            Some(adapters) => adapters.into_parts().into_iter().collect(),
+            None => store.into_parts(&device),
+        };
+        let holding = |(piece, numbers)| Holding { piece, step, start: 0, numbers: Arc::new(numbers) };
+        let mut holdings: Vec<Holding> = pieces.into_iter().zip(buffers).map(holding).collect();
+        holdings.extend(copies.into_iter().flat_map(Copies::into_holdings));
         Carried { holdings, samples_at }
     }
 
@@ -170,9 +170,13 @@ impl<E: Trained> Trainer<E> {
             .collect();
         let Self { device, store, adapters, .. } = self;
         let agreed = carried.share_out(device, &ranks, wanted, &mut |piece, values| {
-            if let Some((part, index, first)) = places.get(&piece.key).copied() {
-                let range = piece.range.start - first..piece.range.end - first;
-                write_part(device, store, adapters.as_deref_mut(), [part, index], range, values);
+            let Some((part, index, first)) = places.get(&piece.key).copied() else { return };
+            let range = piece.range.start - first..piece.range.end - first;
+            match (adapters.as_deref_mut(), part) {
+                (Some(adapters), part) => device.copy(values, adapters.parts_mut()[part].range_mut(range)),
+                (None, 0) => store.place_master(device, index, range, values),
+                (None, 1) => device.copy(values, store.owned_mut()[index].first.range_mut(range)),
+                (None, _) => device.copy(values, store.owned_mut()[index].second.range_mut(range)),
             }
         })?;
         (self.step, self.samples) = (agreed.step, agreed.samples);

@@ -169,6 +169,39 @@ impl<E: Trained> Owned<E> {
         }
     }
 
+    pub(super) fn place_master(
+        &mut self,
+        device: &Device,
+        working: &mut Weights<E>,
+        range: Range<usize>,
+        values: View<'_, f32>,
+    ) {
+        if let Some(master) = &mut self.master {
+            device.copy(values, master.range_mut(range.clone()));
+        }
+        let to = match &mut self.shard {
+            Some(shard) => Numbers::view_mut(alone(shard)).range(range),
+            None => working.block_mut(self.block).range(self.in_block(range)),
+        };
+        device.convert(values, to);
+    }
+
+    /// Master weights, copied where they are what is computed with, and both moments.
+    pub(super) fn into_parts(self, device: &Device, working: &Weights<E>) -> [Buffer<f32>; 3] {
+        let (used, in_block) = (self.used, self.in_block(0..self.used));
+        let Self { block, shard, master, first, second, .. } = self;
+        let master = master.unwrap_or_else(|| {
+            let mut copied = device.zeros(used);
+            let from = match &shard {
+                Some(shard) => Numbers::view(&**shard).range(0..used),
+                None => working.block(block).range(in_block),
+            };
+            device.convert(from, copied.view_mut());
+            copied
+        });
+        [master, first, second]
+    }
+
     pub(super) fn read_master(
         &self,
         device: &Device,
