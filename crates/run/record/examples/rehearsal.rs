@@ -53,6 +53,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 fn record(step: u64) -> StepRecord {
     let exposed = |seconds| Span::exposed(Seconds::new(seconds));
     StepRecord {
+        samples: None,
         step,
         tokens: 4096 * step,
         loss: 2.0 + 8.0 / (step as f64).sqrt(),

@@ -119,6 +119,7 @@ fn an_independent_reader_finds_what_was_written() {
     let mut events = EventFile::create(&folder.0.join("deep/below"), None).unwrap();
     let exposed = |seconds| Span::exposed(Seconds::new(seconds));
     let record = StepRecord {
+        samples: Some(0..16),
         step: 300,
         tokens: 1 << 20,
         loss: 2.5,
