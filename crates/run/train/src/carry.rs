@@ -130,24 +130,49 @@ impl Carried {
         Ok(ranks.part(device)?)
     }
 
-    /// Gives every rank what it wants, `place` being called with each piece and its numbers. All ranks call it.
+    /// Gives every rank what it wants, `place` being called with each piece and its numbers. What this rank itself holds as it is wanted
+    /// stays where it is if `keeps` says so, and is given. All ranks call it.
     pub(crate) fn share_out(
         &self,
         device: &Device,
         ranks: &Ranks,
         wanted: Vec<Piece>,
+        keeps: &dyn Fn(&Holding) -> bool,
         place: &mut dyn FnMut(&Piece, View<'_, f32>),
-    ) -> Result<Agreed, TrainError> {
+    ) -> Result<(Agreed, Vec<Piece>), TrainError> {
         let held = self.holdings.iter().map(|holding| (holding.piece.clone(), holding.step)).collect();
         let own = Told { held, wanted, samples_at: self.samples_at.clone() };
         let all = own.share(device, ranks)?;
         let agreed = agree(&all)?;
         let keys: BTreeSet<&Key> = all.iter().flat_map(|told| &told.wanted).map(|piece| &piece.key).collect();
+        let me = ranks.rank() as usize;
+        let mut kept = Vec::new();
         for key in keys {
-            let transfers = transfers(&all, key, agreed.step).ok_or_else(|| lost(key))?;
+            let mut transfers = transfers(&all, key, agreed.step).ok_or_else(|| lost(key))?;
+            transfers.retain(|transfer| {
+                let own = Piece { key: key.clone(), range: transfer.range.clone() };
+                let is_own = transfer.from == me && transfer.to == me;
+                let stays = is_own && self.find(&own, agreed.step).is_some_and(keeps);
+                kept.extend(stays.then_some(own));
+                !stays
+            });
             self.exchange(device, ranks, key, agreed.step, &transfers, place)?;
         }
-        Ok(agreed)
+        Ok((agreed, kept))
+    }
+
+    fn find(&self, piece: &Piece, step: u64) -> Option<&Holding> {
+        self.holdings.iter().find(|holding| holding.piece == *piece && holding.step == step)
+    }
+
+    /// The numbers of a piece, which are not held here any more. None where others use them too.
+    pub(crate) fn take(&mut self, piece: &Piece, step: u64) -> Option<Buffer<f32>> {
+        let is_it = |holding: &Holding| holding.piece == *piece && holding.step == step;
+        let at = self
+            .holdings
+            .iter()
+            .position(|holding| is_it(holding) && Arc::strong_count(&holding.numbers) == 1)?;
+        Arc::into_inner(self.holdings.swap_remove(at).numbers)
     }
 
     /// Moves the numbers of one key.

@@ -13,6 +13,7 @@ use bedplate_record::RankTimes;
 use bedplate_units::{Bytes, Seconds};
 
 use crate::adapter::Adapters;
+use crate::carry::Piece;
 use crate::checkpoint::Snapshot;
 use crate::copies::Copies;
 use crate::optimizer;
@@ -41,6 +42,8 @@ pub struct Trainer<E: Trained> {
     pub(crate) step: u64,
     /// Samples learned from.
     pub(crate) samples: u64,
+    /// Moments that moved over from the world before and have not changed since.
+    pub(crate) moved: Vec<Piece>,
     /// What the last step did, as far as it was known when this rank's numbers changed: ranks may be lost before all know the rest.
     pub(crate) done: Option<StepOutcome>,
     /// Last: what is shared with other ranks ends before they part.
@@ -135,6 +138,7 @@ impl<E: Trained> Trainer<E> {
             snapshot: None,
             step: 0,
             samples: 0,
+            moved: Vec::new(),
             done: None,
             ranks,
         })

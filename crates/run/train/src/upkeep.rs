@@ -159,8 +159,9 @@ impl<E: Trained> Trainer<E> {
         Some((step, self.samples.checked_sub(since)?))
     }
 
-    /// Takes over the state that the ranks of the world before still have.
-    pub(crate) fn take_over(&mut self, carried: &Carried) -> Result<(), TrainError> {
+    /// Takes over the state that the ranks of the world before still have. Moments that this rank holds as it is to have them move over;
+    /// if this fails they are back where they were.
+    pub(crate) fn take_over(&mut self, carried: &mut Carried) -> Result<(), TrainError> {
         let (wanted, ranks) = (self.pieces(), Arc::clone(&self.ranks));
         let count = self.state().lengths().len();
         let places: BTreeMap<Key, (usize, usize, usize)> = wanted
@@ -168,8 +169,15 @@ impl<E: Trained> Trainer<E> {
             .enumerate()
             .map(|(number, piece)| (piece.key.clone(), (number / count, number % count, piece.range.start)))
             .collect();
+        let rooms: Vec<usize> = self.store.owned().iter().map(|owned| owned.first.len()).collect();
         let Self { device, store, adapters, .. } = self;
-        let agreed = carried.share_out(device, &ranks, wanted, &mut |piece, values| {
+        let learns_all = adapters.is_none();
+        let keeps = |holding: &Holding| {
+            let place = places.get(&holding.piece.key).filter(|(part, ..)| learns_all && *part > 0);
+            let fits = place.is_some_and(|(_, index, _)| holding.numbers.len() == rooms[*index]);
+            fits && Arc::strong_count(&holding.numbers) == 1
+        };
+        let (agreed, kept) = carried.share_out(device, &ranks, wanted, &keeps, &mut |piece, values| {
             let Some((part, index, first)) = places.get(&piece.key).copied() else { return };
             let range = piece.range.start - first..piece.range.end - first;
             match (adapters.as_deref_mut(), part) {
@@ -179,8 +187,27 @@ impl<E: Trained> Trainer<E> {
                 (None, _) => device.copy(values, store.owned_mut()[index].second.range_mut(range)),
             }
         })?;
+        for piece in &kept {
+            let numbers = carried.take(piece, agreed.step).expect("what is kept is held by this rank alone");
+            let (part, index, _) = places[&piece.key];
+            let owned = &mut self.store.owned_mut()[index];
+            *(if part == 1 { &mut owned.first } else { &mut owned.second }) = numbers;
+        }
         (self.step, self.samples) = (agreed.step, agreed.samples);
+        self.moved = kept;
         self.spread()
+    }
+
+    /// Gives moments back that moved over, where the ranks of the new world do not begin after all.
+    pub(crate) fn give_back(mut self, carried: &mut Carried) {
+        let (pieces, count) = (self.pieces(), self.state().lengths().len());
+        for piece in std::mem::take(&mut self.moved) {
+            let Some(number) = pieces.iter().position(|own| *own == piece) else { continue };
+            let owned = &mut self.store.owned_mut()[number % count];
+            let moment = if number / count == 1 { &mut owned.first } else { &mut owned.second };
+            let numbers = Arc::new(std::mem::replace(moment, self.device.zeros(0)));
+            carried.holdings.push(Holding { piece, step: self.step, start: 0, numbers });
+        }
     }
 }
 

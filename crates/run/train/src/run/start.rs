@@ -93,17 +93,23 @@ impl<'a, E: Trained> Run<'a, E> {
         };
         let settings = Settings::of(config, trainer.network.architecture(), &data, weights);
         let mut resumed = Resumed { newest: past.newest.take(), ..Resumed::default() };
-        if is_anew {
-            trainer.take_over(&past.carried)?;
-            if ranks.is_first() && resumed.newest.is_none() {
-                resumed.newest = newest_here(&checkpoints)?;
+        let begun = match is_anew {
+            true => trainer.take_over(&mut past.carried),
+            false => {
+                resume(&mut trainer, &checkpoints, config, options, &settings).map(|found| resumed = found)
             }
-        } else {
-            resumed = resume(&mut trainer, &checkpoints, config, options, &settings)?;
+        };
+        let copied = begun.and_then(|()| match &options.roster {
+            Some(_) => Ok(trainer.keep_copies(config.training.copy_every)?),
+            None => Ok(()),
+        });
+        if let Err(error) = copied {
+            trainer.give_back(&mut past.carried);
+            return Err(error);
         }
-        if options.roster.is_some() {
-            trainer.keep_copies(config.training.copy_every)?;
-            trainer.begin_first_copy();
+        trainer.begin_first_copy();
+        if is_anew && ranks.is_first() && resumed.newest.is_none() {
+            resumed.newest = newest_here(&checkpoints)?;
         }
         remarks.extend(resumed.remarks);
         if let Some(first) = trainer.unused.first() {
