@@ -81,6 +81,7 @@ struct Figure {
 #[derive(Clone, Copy)]
 enum Aim {
     AtMost(f64),
+    AtLeast(f64),
     Exactly(f64),
 }
 
@@ -93,6 +94,10 @@ impl Figure {
         Self { aim: Some(Aim::AtMost(most)), ..self }
     }
 
+    fn at_least(self, least: f64) -> Self {
+        Self { aim: Some(Aim::AtLeast(least)), ..self }
+    }
+
     fn exactly(self, value: f64) -> Self {
         Self { aim: Some(Aim::Exactly(value)), ..self }
     }
@@ -101,6 +106,7 @@ impl Figure {
         match self.aim {
             None => true,
             Some(Aim::AtMost(most)) => self.value <= most,
+            Some(Aim::AtLeast(least)) => self.value >= least,
             Some(Aim::Exactly(value)) => self.value == value,
         }
     }
@@ -108,6 +114,7 @@ impl Figure {
     fn to_json(&self) -> Value {
         let aim = self.aim.map(|aim| match aim {
             Aim::AtMost(most) => json!({"at_most": most}),
+            Aim::AtLeast(least) => json!({"at_least": least}),
             Aim::Exactly(value) => json!({"exactly": value}),
         });
         let Self { of, name, value, unit, .. } = self;
@@ -123,6 +130,7 @@ impl Figure {
         let aim = match self.aim {
             None => "-".to_owned(),
             Some(Aim::AtMost(most)) => format!("<= {}", shown(most)),
+            Some(Aim::AtLeast(least)) => format!(">= {}", shown(least)),
             Some(Aim::Exactly(value)) => shown(value),
         };
         let is_met = if self.aim.is_none() {

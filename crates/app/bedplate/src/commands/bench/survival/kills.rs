@@ -1,7 +1,7 @@
 //! Ranks that are killed one after the other, or two at a time, while a small model is trained.
 
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use bedplate_random::Random;
 
@@ -40,6 +40,8 @@ struct Costs {
     /// Steps that were done again.
     repeated: u64,
     kills: u32,
+    /// Losses after which the run went on with fewer ranks.
+    shrunk: u32,
 }
 
 pub(super) fn measure(
@@ -105,27 +107,37 @@ impl Round {
         random: &mut Random,
     ) -> Result<(), NotMeasured> {
         let (ranks, spares) = (RANKS as usize, self.spares as usize);
-        let has_all = |run: &Run| run.records.ranks.is_none_or(|now| now == ranks as u64);
+        let has_all = |run: &Run| run.records.ranks.last().is_none_or(|now| *now == ranks as u64);
         run.wait_until("all ranks", |run| {
             has_all(run) && run.working().len() == ranks && run.waiting() >= spares
         })?;
         thread::sleep(Duration::from_secs_f64(2.0 * step * random.uniform()));
         run.records.look();
         let (before, seen, worlds) = (run.records.newest, run.records.seen, run.records.went_on.len());
-        let mut kill = |run: &Run| {
-            let working = run.working();
-            run.kill_one(random.pick(&working));
+        let mut victims = run.working();
+        let known = victims.clone();
+        let mut kill = |run: &Run, random: &mut Random| {
+            run.kill_one(victims.swap_remove(random.below(victims.len())));
             costs.kills += 1;
-            random.uniform()
         };
-        let later = kill(run);
+        kill(run, random);
         if self.is_double && kills_left > 1 {
-            thread::sleep(Duration::from_secs_f64(0.3 * later));
-            kill(run);
+            let until = Instant::now() + Duration::from_secs_f64(0.3 * random.uniform());
+            while Instant::now() < until {
+                run.hold_newcomers(&known);
+                thread::sleep(Duration::from_millis(1));
+            }
+            kill(run, random);
         }
         run.wait_until("the step after a loss", |run| {
+            // Without a spare the others go on before the launcher's new process is there.
+            if self.spares == 0 {
+                run.hold_newcomers(&known);
+            }
             run.records.went_on.len() > worlds && run.records.newest > before
         })?;
+        run.let_newcomers_go();
+        costs.shrunk += u32::from(run.records.ranks[worlds..].iter().any(|now| *now < ranks as u64));
         costs.seconds.push(((run.records.seen - seen).as_secs_f64() - step).max(0.0));
         let from = run.records.went_on[worlds..].iter().min().copied().unwrap_or(before);
         costs.repeated += before.saturating_sub(from);
@@ -134,12 +146,14 @@ impl Round {
 
     fn figures(&self, costs: &Costs, steps: u64, apart: f64, off: f64) -> Vec<Figure> {
         let of = |name, value, unit| Figure::new(self.name, name, value, unit);
+        let fewest = if self.spares == 0 { costs.seconds.len() as f64 } else { 0.0 };
         let weights = of("largest difference of weights", apart, "");
         vec![
             of("ranks killed", costs.kills.into(), ""),
             of("steps recorded exactly once", steps as f64, "").exactly(steps as f64),
             of("samples used exactly once", (steps * BATCH) as f64, "").exactly((steps * BATCH) as f64),
             of("steps done again", costs.repeated as f64, ""),
+            of("losses after which it shrank", costs.shrunk.into(), "").at_least(fewest),
             of("cost of a loss, median", median(&costs.seconds), "s").at_most(3.0),
             of("cost of a loss, longest", longest(&costs.seconds), "s").at_most(3.0),
             of("largest difference of losses", off, "").at_most(self.tolerance),

@@ -18,13 +18,13 @@ pub(super) struct Records {
     pub(super) seen: Instant,
     /// The steps from which the run went on in another world.
     pub(super) went_on: Vec<u64>,
-    /// Ranks of the world that it went on in last.
-    pub(super) ranks: Option<u64>,
+    /// Ranks of the worlds that it went on in.
+    pub(super) ranks: Vec<u64>,
 }
 
 impl Records {
     pub(super) fn of(path: PathBuf) -> Self {
-        Self { path, length: 0, newest: 0, seen: Instant::now(), went_on: Vec::new(), ranks: None }
+        Self { path, length: 0, newest: 0, seen: Instant::now(), went_on: Vec::new(), ranks: Vec::new() }
     }
 
     /// Looks for new steps.
@@ -40,7 +40,7 @@ impl Records {
             wanted.filter_map(|line| line["step"].as_u64()).collect()
         };
         self.went_on = of("ranks");
-        self.ranks = lines.iter().rev().find_map(|line| line["ranks"].as_u64());
+        self.ranks = lines.iter().filter_map(|line| line["ranks"].as_u64()).collect();
         let newest = of("step").into_iter().max().unwrap_or(0);
         if newest > self.newest {
             (self.newest, self.seen) = (newest, Instant::now());

@@ -109,6 +109,19 @@ impl Run {
         self.children().len() - self.working().len()
     }
 
+    /// Stops processes that are not `known` yet, so that they come later.
+    pub(super) fn hold_newcomers(&self, known: &[i32]) {
+        for pid in self.children().into_iter().filter(|pid| !known.contains(pid)) {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGSTOP);
+        }
+    }
+
+    pub(super) fn let_newcomers_go(&self) {
+        for pid in self.children() {
+            let _ = kill(Pid::from_raw(pid), Signal::SIGCONT);
+        }
+    }
+
     fn children(&self) -> Vec<i32> {
         let id = self.launcher.id();
         let text = fs::read_to_string(format!("/proc/{id}/task/{id}/children")).unwrap_or_default();
