@@ -127,15 +127,13 @@ impl Copies {
         Ok(())
     }
 
-    /// Waits until the copy is whole on both sides, and keeps the state that it is of.
+    /// Waits until the copy is whole on both sides of this rank. Once all ranks have done so, [`keep`](Self::keep) comes.
     pub(crate) fn complete(
         &mut self,
         device: &Device,
         ranks: &Ranks,
         state: &dyn Source,
     ) -> Result<(), CommError> {
-        let newest = self.slots.iter().filter_map(|slot| slot.step).max();
-        let step = self.making.as_ref().map(|making| making.step).or(newest);
         while self.making.is_some() {
             // Receiving goes on by itself while sending waits, and the other way round.
             ranks.waits.time(|| -> Result<(), CommError> {
@@ -144,15 +142,17 @@ impl Copies {
             })?;
             self.close();
         }
-        if step != self.before.step {
-            self.keep(device, state);
-            self.before.step = step;
-        }
         Ok(())
     }
 
-    /// Copies this rank's own state, which is about to change.
-    fn keep(&mut self, device: &Device, state: &dyn Source) {
+    /// Copies this rank's own state, which is about to change, if it is that of the newest copy. While the copy of any rank was not
+    /// whole, all might have had to go back to the one before.
+    pub(crate) fn keep(&mut self, device: &Device, state: &dyn Source) {
+        let newest = self.slots.iter().filter_map(|slot| slot.step).max();
+        if newest == self.before.step {
+            return;
+        }
+        self.before.step = newest;
         let mut values = vec![0.0; CHUNK.min(state.len())];
         for start in (0..state.len()).step_by(CHUNK) {
             let range = start..state.len().min(start + CHUNK);

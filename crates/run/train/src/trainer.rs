@@ -203,6 +203,8 @@ impl<E: Trained> Trainer<E> {
         let weighing =
             Weighing { scale: 1.0 / targets.max(1) as f32, balance: 1.0 / micro_batches.max(1) as f32 };
         let own_loss = self.learn(batches, weighing)?;
+        // Before a call of all ranks: who comes out of that knows that all copies are whole.
+        self.complete_copies()?;
         let mut sums = [own_loss, self.own_squares()];
         self.ranks.sum_over_all(&self.device, &mut sums)?;
         let (loss, gradient_norm) = (sums[0] / targets.max(1) as f64, self.norm(sums[1]));
@@ -210,7 +212,7 @@ impl<E: Trained> Trainer<E> {
             return Err(self.explain_non_finite(batches, loss, gradient_norm)?);
         }
         let learning_rate = self.config.learning_rate().at(self.step);
-        self.complete_copies()?;
+        self.keep_copied();
         let held_up = self.complete_snapshot();
         let (breakdown, ranks) = (Breakdown::default(), None);
         let seconds = Seconds::new(began.elapsed().as_secs_f64());

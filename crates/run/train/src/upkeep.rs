@@ -127,6 +127,15 @@ impl<E: Trained> Trainer<E> {
         }
     }
 
+    /// Keeps the state that all ranks have whole copies of by now, before it changes.
+    pub(crate) fn keep_copied(&mut self) {
+        let Self { device, store, adapters, copies, .. } = self;
+        let state = State { device, store, adapters: adapters.as_deref() };
+        if let Some(copies) = copies {
+            copies.keep(device, &state);
+        }
+    }
+
     /// Waits for what must have the state before it changes.
     pub(crate) fn complete_copies(&mut self) -> Result<(), CommError> {
         let Self { device, store, adapters, copies, ranks, .. } = self;
