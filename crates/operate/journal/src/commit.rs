@@ -35,7 +35,7 @@ fn latest(record: &Record) -> Time {
         Record::Submitted(row) => row.submitted.max(of_life(&row.life)),
         Record::Job { life, .. } => of_life(life),
         Record::Run(row) => row.started.max(row.running.max(row.ended).unwrap_or_default()),
-        Record::Node(row) => row.losses.iter().copied().max().unwrap_or_default(),
+        Record::Node(row) => row.losses.iter().copied().chain(row.found_out).max().unwrap_or_default(),
         Record::Share(row) => row.at,
         Record::Note(row) => Time(row.at_ms),
     }
@@ -191,7 +191,8 @@ fn replace_shares(connection: &Connection, row: &RunRow) -> rusqlite::Result<()>
 
 fn node(connection: &Connection, row: &NodeRow) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(
-        "INSERT OR REPLACE INTO nodes (name, drained, address, incarnation, losses_ms, why) VALUES (?1, ?2, ?3, ?4, ?5, ?6)",
+        "INSERT OR REPLACE INTO nodes (name, drained, address, incarnation, losses_ms, why, acknowledged_ms, found_out_ms)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8)",
     )?;
     let incarnation = row.incarnation.cast_signed();
     statement.execute(params![
@@ -201,6 +202,8 @@ fn node(connection: &Connection, row: &NodeRow) -> rusqlite::Result<()> {
         incarnation,
         rows::times_text(&row.losses),
         rows::json_text(row.drained.as_ref())?,
+        row.acknowledged_ms.cast_signed(),
+        row.found_out.map(|time| time.0),
     ])?;
     Ok(())
 }

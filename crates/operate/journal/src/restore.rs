@@ -24,7 +24,9 @@ pub(crate) fn restore(connection: &Connection) -> Result<Restored, JournalError>
     })
 }
 
-const NODES: &str = "SELECT name, drained, address, incarnation, losses_ms, why FROM nodes ORDER BY name";
+const NODES: &str =
+    "SELECT name, drained, address, incarnation, losses_ms, why, acknowledged_ms, found_out_ms
+    FROM nodes ORDER BY name";
 const SHARES: &str = "SELECT account, user, gpu_ms, faded, at_ms FROM shares ORDER BY account, user";
 
 fn number(connection: &Connection, sql: &str) -> rusqlite::Result<u64> {

@@ -135,7 +135,7 @@ fn phase(row: &Row<'_>, at: usize) -> rusqlite::Result<RunPhase> {
     found.map(|(_, phase)| *phase).ok_or_else(|| unknown(at, name))
 }
 
-/// `name, drained, address, incarnation, losses_ms, why`.
+/// `name, drained, address, incarnation, losses_ms, why, acknowledged_ms, found_out_ms`.
 pub(crate) fn node(row: &Row<'_>) -> rusqlite::Result<NodeRow> {
     Ok(NodeRow {
         name: row.get(0)?,
@@ -143,6 +143,8 @@ pub(crate) fn node(row: &Row<'_>) -> rusqlite::Result<NodeRow> {
         address: row.get(2)?,
         incarnation: row.get::<_, i64>(3)?.cast_unsigned(),
         losses: times(row, 4)?,
+        acknowledged_ms: row.get::<_, i64>(6)?.cast_unsigned(),
+        found_out: row.get::<_, Option<u64>>(7)?.map(Time),
     })
 }
 

@@ -10,8 +10,12 @@ use rusqlite::Connection;
 use crate::JournalError;
 
 /// Step `i` leads from format `i` to format `i + 1`.
-const STEPS: [&str; 3] =
-    [include_str!("schema/1.sql"), include_str!("schema/2.sql"), include_str!("schema/3.sql")];
+const STEPS: [&str; 4] = [
+    include_str!("schema/1.sql"),
+    include_str!("schema/2.sql"),
+    include_str!("schema/3.sql"),
+    include_str!("schema/4.sql"),
+];
 /// Marks the file as ours: "bedj".
 const APPLICATION: i32 = 0x6265_646a;
 

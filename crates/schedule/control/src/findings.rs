@@ -24,7 +24,15 @@ impl Control {
         if known.findings.is_empty() && findings.is_empty() {
             return;
         }
+        let told = findings.len();
+        let until_ms = known.acknowledged_ms;
+        findings.retain(|open| open.since_ms > until_ms);
+        let is_unheard = findings.len() < told;
         let before = std::mem::replace(&mut known.findings, findings);
+        if is_unheard {
+            // What an operator said was lost with a link, or is still on its way.
+            self.send(node, ToAgent::Acknowledge { until_ms });
+        }
         self.tell_changes(node, &before, now);
         self.restart_jobs(node, &before, now);
         self.judge(node, &before, now);
@@ -83,8 +91,8 @@ impl Control {
             NodeVerdict::Common { nodes } => self.alert_common_cause(node, nodes, is_news, now),
             verdict if verdict.takes_out() => {
                 if is_in_service {
-                    self.mark_drained(node, reason::found(&worst.finding), now);
                     self.nodes[node.0 as usize].found_out = Some(now);
+                    self.mark_drained(node, reason::found(&worst.finding), now);
                 }
                 if is_in_service || is_news {
                     self.order_out(node, &worst.finding);

@@ -26,6 +26,10 @@ impl Control {
         let known = &mut self.nodes[node.0 as usize];
         known.address = hello.address;
         known.host = hello.host;
+        if known.incarnation != hello.incarnation {
+            // An agent that was started anew finds everything anew, by a clock that may have been set.
+            known.acknowledged_ms = 0;
+        }
         known.incarnation = hello.incarnation;
         let was_away = known.presence == Presence::Away;
         known.presence = Presence::Linked { link, heard: now };

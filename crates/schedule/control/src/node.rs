@@ -62,11 +62,9 @@ impl Node {
         }
     }
 
-    /// The finding that calls for the strongest action, of those that no operator knows of.
+    /// The finding that calls for the strongest action; of several, the first.
     pub(crate) fn worst(&self) -> Option<&OpenFinding> {
-        let news = self.findings.iter().filter(|open| open.since_ms > self.acknowledged_ms);
-        // Of several, the first.
-        news.rev().max_by_key(|open| open.finding.action)
+        self.findings.iter().rev().max_by_key(|open| open.finding.action)
     }
 
     /// Whether something that it found calls for taking it out of service.
@@ -92,6 +90,8 @@ impl Node {
             address: self.address.clone(),
             incarnation: self.incarnation,
             losses: losses.to_vec(),
+            acknowledged_ms: self.acknowledged_ms,
+            found_out: self.found_out,
         }
     }
 }

@@ -235,6 +235,10 @@ pub struct NodeRow {
     pub incarnation: u64,
     /// When it was lost lately: a node that comes and goes is kept out.
     pub losses: Vec<Time>,
+    /// Findings until then, by the node's clock, are known to an operator who trusts it all the same.
+    pub acknowledged_ms: u64,
+    /// When it was taken out of service for a finding.
+    pub found_out: Option<Time>,
 }
 
 /// GPU time of a user in an account, for fair share.

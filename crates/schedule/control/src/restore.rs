@@ -63,6 +63,7 @@ impl Control {
             node.address = row.address.clone();
             node.drained = row.drained.clone();
             node.incarnation = row.incarnation;
+            (node.acknowledged_ms, node.found_out) = (row.acknowledged_ms, row.found_out);
             node.presence = Presence::Closed { until };
             self.blame.restore_losses(id, row.losses.clone());
             // Gangs may stand on it; new ones come once its agent does.

@@ -283,6 +283,8 @@ impl Control {
             }
             Order::Drain { node, reason } => {
                 let node = self.node(&node)?;
+                // It stays out whatever becomes of a finding that took it out before.
+                self.nodes[node.0 as usize].found_out = None;
                 self.drain(node, reason::drained_by(&reason, by), now);
             }
             Order::Resume { node } => {

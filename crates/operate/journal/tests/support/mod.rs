@@ -75,8 +75,8 @@ impl Reference {
                 self.runs.insert(row.run, row);
             }
             Record::Node(row) => {
-                for loss in &row.losses {
-                    self.see([Some(loss.0), None, None]);
+                for time in row.losses.iter().chain(&row.found_out) {
+                    self.see([Some(time.0), None, None]);
                 }
                 self.nodes.insert(row.name.clone(), row);
             }
@@ -250,6 +250,8 @@ impl Records {
             address: self.name("10.0.0.", 250),
             incarnation: self.draw.number(),
             losses: (0..self.draw.below(3)).map(|_| Time(self.time())).collect(),
+            acknowledged_ms: self.draw.number(),
+            found_out: self.some(|it| Time(it.time())),
         }
     }
 

@@ -126,3 +126,39 @@ fn an_operator_who_resumes_a_node_is_not_contradicted_by_what_was_known() {
     finds(&mut story, "n1", vec![finding("n1", "gpu/xid-79", 0, Action::Reboot, 90)]);
     assert_eq!(story.node("n1").0, "drained");
 }
+
+#[test]
+fn a_node_that_an_operator_drained_stays_out_when_most_of_the_cluster_complains() {
+    let mut story = Story::new(8);
+    let broken = |node: &str| vec![finding(node, "gpu/nvlink-errors", 0, Action::Drain, 5)];
+    finds(&mut story, "n1", broken("n1"));
+    let order = Order::Drain { node: "n1".into(), reason: "its fan is loud".into() };
+    story.control.order(order, "ada", Time(story.now)).expect("it is there");
+    for number in 2..=5 {
+        let node = format!("n{number}");
+        finds(&mut story, &node, broken(&node));
+    }
+    story.wait(1_000);
+    assert_eq!(story.control.counts(Time(story.now)).common_cause_nodes, 5);
+    let (state, reason) = story.node("n1");
+    assert_eq!((state.as_str(), reason.as_deref()), ("drained", Some("its fan is loud (ada)")));
+}
+
+#[test]
+fn a_node_that_did_not_hear_what_an_operator_knows_is_told_again() {
+    let mut story = Story::new(5);
+    let old = finding("n1", "gpu/xid-79", 0, Action::Reboot, 5);
+    finds(&mut story, "n1", vec![old.clone()]);
+    story.control.order(Order::Resume { node: "n1".into() }, "ada", Time(story.now)).expect("it is drained");
+    story.play();
+    let told = |story: &Story| {
+        let is_it = |(node, message): &&(String, ToAgent)| {
+            node == "n1" && *message == ToAgent::Acknowledge { until_ms: 5 }
+        };
+        story.sent.iter().filter(is_it).count()
+    };
+    let before = told(&story);
+    beats(&mut story, "n1", vec![old]);
+    assert_eq!(told(&story), before + 1);
+    assert!(story.control.nodes(Time(story.now))[0].findings.is_empty(), "it is known");
+}

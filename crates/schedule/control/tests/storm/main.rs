@@ -2,9 +2,12 @@
 //!
 //! *Storm*: crashes, partitions, slow disks that lose what was not synced, clocks that differ, messages that come
 //! late, twice or in another order, agents and keepers that stand still and go on with old news, nodes whose prologs fail,
-//! ranks that fail or ignore signals, users whose jobs fail their probes, hang and lie. After every event:
-//! no device has two owners, no gang runs twice, no rank starts before every node of its gang was ready. *Calm*: the
-//! faults stop, and everything that was acknowledged ends, every node is idle, and no process is left.
+//! ranks that fail or ignore signals, users whose jobs fail their probes, hang and lie, nodes that find something about
+//! themselves, one by one or most of them at once. After every event:
+//! no device has two owners, no gang runs twice, no rank starts before every node of its gang was ready, a node that is out
+//! of service is given no new gang, findings take out no more nodes than they may, and no restart makes the control plane
+//! forget a drain or what an operator knew. *Calm*: the faults stop, and everything that was acknowledged ends, every node is idle
+//! or broken and out of service with a reason, and no process is left.
 //!
 //! `STORM_SEED=n cargo test -p bedplate-control --test storm -- --nocapture one_seed` tells the story of one seed;
 //! `STORM_SEEDS=0..50000 cargo test --release -p bedplate-control --test storm -- --nocapture many_seeds` tries many.

@@ -2,6 +2,7 @@
 
 mod clients;
 mod laws;
+mod sensors;
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +10,7 @@ use bedplate_catalog::Catalog;
 use bedplate_control::agent::{Act, Agent, AgentRules, Happened, LinkLoss, Spent};
 use bedplate_control::record::JobState;
 use bedplate_control::wire::{Checkpoint, FromAgent, Hello, Host, Launch, RankEnd, RunId, ToAgent, Unready};
-use bedplate_control::{Command, Control, LinkId, Order, Past, Rules, Submission, Unlinked};
+use bedplate_control::{Command, Control, LinkId, Order, Output, Past, Rules, Submission, Unlinked};
 use bedplate_gangs::{JobId, Qos, QosId, Settings, Span, Time};
 use bedplate_job::{Dependency, DependencyKind, Elastic, Gang, Job, Preemption, Role, Workload};
 use bedplate_report::Report;
@@ -17,11 +18,14 @@ use bedplate_topology::{Cluster, NodeId};
 
 use crate::disk::Disk;
 use crate::random::Random;
+use sensors::{Findings, Sensor};
 
 const NODES: usize = 5;
 const GPUS: u32 = 8;
 const STORM: u64 = 240_000;
 const CALM: u64 = 1_500_000;
+/// How long into the calm the last broken node is repaired: a job that avoids others may need it.
+const LAST_REPAIR: u64 = 300_000;
 
 /// Mistakes put into the world on purpose, to see that the laws notice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -34,11 +38,24 @@ pub(crate) enum Bug {
     StartsAlone,
     /// Keepers do not end runs whose agent stands still.
     TrustsAgents,
+    /// Every finding takes its node out, whatever else is out.
+    DrainsAll,
+    /// A control plane that starts again does not know who was out of service.
+    ForgetsDrains,
+    /// Nor what an operator knew of when he put a node back.
+    ForgetsTrust,
 }
 
 impl Bug {
-    pub(crate) const ALL: [Bug; 4] =
-        [Bug::AnswersEarly, Bug::IgnoresLease, Bug::StartsAlone, Bug::TrustsAgents];
+    pub(crate) const ALL: [Bug; 7] = [
+        Bug::AnswersEarly,
+        Bug::IgnoresLease,
+        Bug::StartsAlone,
+        Bug::TrustsAgents,
+        Bug::DrainsAll,
+        Bug::ForgetsDrains,
+        Bug::ForgetsTrust,
+    ];
 }
 
 /// Something that will happen.
@@ -49,6 +66,7 @@ enum Coming {
     Fault,
     ControlTick,
     ControlBack,
+    ControlDies,
     Synced {
         epoch: u64,
     },
@@ -96,6 +114,22 @@ enum Coming {
         node: usize,
         incarnation: u64,
     },
+    /// Something breaks, is repaired, or is told again.
+    Wear,
+    /// A part of a node breaks.
+    Breaks {
+        node: usize,
+        flaw: sensors::Flaw,
+    },
+    /// An agent that stood still tells what it finds.
+    Tells {
+        node: usize,
+    },
+    /// A new agent has read its node for the first time.
+    Reads {
+        node: usize,
+        incarnation: u64,
+    },
 }
 
 struct Node {
@@ -114,6 +148,7 @@ struct Node {
     keeper: Keeper,
     /// Stopped in place: they hold no devices meanwhile.
     suspended: BTreeSet<RunId>,
+    sensor: Sensor,
 }
 
 /// The second process of a node: it starts and ends ranks, and ends all of them when the agent does not renew the lease.
@@ -147,6 +182,8 @@ struct Link {
 struct Waiting {
     acknowledged: Vec<(JobId, String)>,
     cancelled: Vec<JobId>,
+    /// Nodes that an operator put back, knowing of what they had found until then by their clocks.
+    trusted: Vec<(usize, u64)>,
     commands: Vec<Command>,
 }
 
@@ -181,6 +218,7 @@ pub(crate) struct World {
     is_hostile: bool,
     /// Agents and keepers stand still now and then.
     freezes: bool,
+    findings: Findings,
     /// A job that was acknowledged and that the disk does not have.
     lost: Option<JobId>,
     hash: u64,
@@ -202,12 +240,14 @@ impl World {
             frozen_until: 0,
             keeper: Keeper::default(),
             suspended: BTreeSet::new(),
+            sensor: Sensor::default(),
         };
         let nodes = (0..NODES).map(|at| node(at, &mut random)).collect();
         let is_wild = random.percent(30);
         // Not drawn, so that the stories of plain seeds stay as they were.
         let is_hostile = matches!(seed % 8, 0 | 2 | 3 | 6);
         let freezes = matches!(seed % 8, 1 | 2 | 3 | 7);
+        let wears = matches!(seed % 16, 1 | 4 | 6 | 7 | 11 | 14 | 15);
         let mut world = Self {
             random,
             bug,
@@ -232,6 +272,7 @@ impl World {
             is_wild,
             is_hostile,
             freezes,
+            findings: Findings::default(),
             lost: None,
             hash: 0,
             is_told: false,
@@ -244,6 +285,9 @@ impl World {
         (0..NODES).for_each(|at| world.start_agent(at));
         world.after(100, Coming::Client);
         world.after(3_000, Coming::Fault);
+        if wears {
+            world.after(2_000, Coming::Wear);
+        }
         world
     }
 
@@ -262,20 +306,26 @@ impl World {
             node.cut_until = 0;
             node.frozen_until = node.frozen_until.min(self.now);
         }
+        self.repair_most();
         let mut resumed = 0;
         while self.now < STORM + CALM && !(self.is_over() && resumed >= STORM + 60_000) {
             // Somebody puts nodes back that were taken out, and lets go what was held.
             if self.now > resumed + 30_000 && self.control.is_some() {
                 resumed = self.now;
-                let nodes: Vec<String> = self.nodes.iter().map(|node| node.name.clone()).collect();
                 self.with_control(|control, now| {
-                    for node in nodes {
+                    // What still finds something grave is left to those who repair it.
+                    let well =
+                        control.nodes(now).into_iter().filter(|node| !sensors::is_grave(&node.findings));
+                    for node in well.map(|node| node.name) {
                         drop(control.order(Order::Resume { node }, "calm", now));
                     }
                     for job in control.jobs(&Default::default()) {
                         drop(control.order(Order::Release(JobId(job.id)), "calm", now));
                     }
                 });
+            }
+            if self.now > STORM + LAST_REPAIR {
+                self.repair_last()?;
             }
             self.step()?;
         }
@@ -328,6 +378,7 @@ impl World {
                 self.after(50, Coming::ControlTick);
             }
             Coming::ControlBack => self.start_control(),
+            Coming::ControlDies => self.crash_control(),
             Coming::Synced { epoch } => self.synced(epoch),
             Coming::AgentTick { node } => {
                 if !self.is_frozen(node) {
@@ -354,6 +405,10 @@ impl World {
             Coming::Swept { node, incarnation } => {
                 self.nodes[node].alive.retain(|_, (owner, _)| *owner != incarnation);
             }
+            Coming::Wear => self.wear(),
+            Coming::Breaks { node, flaw } => self.breaks(node, flaw),
+            Coming::Tells { node } => self.tell_findings(node),
+            Coming::Reads { node, incarnation } => self.reads(node, incarnation),
         }
     }
 
@@ -367,8 +422,9 @@ impl World {
         }
         let now = Time(self.now + self.control_skew);
         let (control, unreadable) =
-            Control::restore(cluster(), settings(), rules(), self.disk.restored(), now);
+            Control::restore(cluster(), settings(), rules(self.bug), self.remembered(), now);
         assert_eq!(unreadable, []);
+        self.check_restored(&control, now);
         self.lost =
             self.acknowledged.iter().find(|(job, mark)| !self.disk.holds(**job, mark)).map(|(job, _)| *job);
         let is_first = self.control.is_none() && self.epoch == 1;
@@ -397,20 +453,26 @@ impl World {
         let now = Time(self.now + self.control_skew);
         if let Some(control) = &mut self.control {
             act(control, now);
-            self.carry_out(Vec::new(), Vec::new());
+            self.carry_out(Vec::new(), Vec::new(), Vec::new());
         }
     }
 
     /// Writes the records, sends what is urgent, and keeps the rest until they are synced.
-    fn carry_out(&mut self, acknowledged: Vec<(JobId, String)>, cancelled: Vec<JobId>) {
+    fn carry_out(
+        &mut self,
+        acknowledged: Vec<(JobId, String)>,
+        cancelled: Vec<JobId>,
+        trusted: Vec<(usize, u64)>,
+    ) {
         let output = self.control.as_mut().expect("callers checked").take_output();
+        self.check_output(&output);
         output.urgent.into_iter().for_each(|command| self.command(command));
         let is_idle = output.records.is_empty() && output.commands.is_empty();
         if is_idle && acknowledged.is_empty() && cancelled.is_empty() {
             return;
         }
         self.disk.write(output.records);
-        let mut waiting = Waiting { acknowledged, cancelled, commands: output.commands };
+        let mut waiting = Waiting { acknowledged, cancelled, trusted, commands: output.commands };
         if self.bug == Some(Bug::AnswersEarly) {
             self.acknowledge(&mut waiting);
         }
@@ -434,6 +496,9 @@ impl World {
     fn acknowledge(&mut self, waiting: &mut Waiting) {
         self.acknowledged.extend(std::mem::take(&mut waiting.acknowledged));
         self.cancelled.extend(std::mem::take(&mut waiting.cancelled));
+        for (node, until_ms) in std::mem::take(&mut waiting.trusted) {
+            self.findings.trust(node, until_ms);
+        }
     }
 
     // The network.
@@ -535,6 +600,9 @@ impl World {
         if self.is_frozen(node) {
             return self.when_thawed(node, Coming::ToNode { link, message: Box::new(message) });
         }
+        if let ToAgent::Acknowledge { until_ms } = message {
+            return self.is_acknowledged(node, until_ms);
+        }
         self.with_agent(node, |agent, now| agent.told(message, now));
     }
 
@@ -564,6 +632,7 @@ impl World {
         self.nodes[node].agent = Some(Agent::new(rules, now));
         self.nodes[node].launches.clear();
         self.after(10, Coming::Connect { node });
+        self.starts_reading(node);
         if is_first {
             self.after(50, Coming::AgentTick { node });
         }
@@ -874,6 +943,11 @@ fn name_of(coming: &Coming) -> u64 {
         Coming::Swept { node, .. } => 500 + *node as u64,
         Coming::Heard { node, .. } => 600 + *node as u64,
         Coming::KeeperBack { node, .. } => 700 + *node as u64,
+        Coming::Wear => 800,
+        Coming::ControlDies => 801,
+        Coming::Breaks { node, .. } => 810 + *node as u64,
+        Coming::Reads { node, .. } => 820 + *node as u64,
+        Coming::Tells { node } => 830 + *node as u64,
     }
 }
 
@@ -890,6 +964,10 @@ fn settings() -> Settings {
 }
 
 /// Nodes that take too long are given up within the storm.
-fn rules() -> Rules {
-    Rules { prepare_within: Span::seconds(20), ..Rules::default() }
+fn rules(bug: Option<Bug>) -> Rules {
+    let mut rules = Rules { prepare_within: Span::seconds(20), ..Rules::default() };
+    if bug == Some(Bug::DrainsAll) {
+        (rules.blame.most_out, rules.blame.most_accused) = (1.0, 2.0);
+    }
+    rules
 }

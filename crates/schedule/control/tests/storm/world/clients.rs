@@ -22,10 +22,11 @@ impl World {
         let node = self.nodes[self.random.between(0, NODES as u64) as usize].name.clone();
         let now = Time(self.now + self.control_skew);
         let past = self.past_of(&job);
+        let known_until = self.known_until(&node);
         let Some(control) = &mut self.control else {
             return;
         };
-        let (mut acknowledged, mut cancelled) = (Vec::new(), Vec::new());
+        let (mut acknowledged, mut cancelled, mut trusted) = (Vec::new(), Vec::new(), Vec::new());
         match (what, some_job) {
             (0..75, _) => {
                 if let Ok(accepted) = control.submit(Submission { past, ..Submission::new(user, job) }, now) {
@@ -41,10 +42,13 @@ impl World {
             (86..88, Some(job)) => drop(control.order(Order::Hold(job), "ada", now)),
             (88..92, Some(job)) => drop(control.order(Order::Release(job), "ada", now)),
             (92..95, _) => drop(control.order(Order::Drain { node, reason: "test".into() }, "ada", now)),
-            (95.., _) => drop(control.order(Order::Resume { node }, "ada", now)),
+            (95.., _) => {
+                let is_done = control.order(Order::Resume { node }, "ada", now).is_ok();
+                trusted.extend(known_until.filter(|_| is_done));
+            }
             _ => {}
         }
-        self.carry_out(acknowledged, cancelled);
+        self.carry_out(acknowledged, cancelled, trusted);
     }
 
     /// What the journal says of jobs that a dependency names.

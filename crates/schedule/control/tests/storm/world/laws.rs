@@ -1,11 +1,16 @@
 //! What must hold at every step, and what must be so in the end.
 
+use bedplate_control::NodeView;
+
 use super::*;
 
 impl World {
     pub(super) fn check(&self) -> Result<(), String> {
         if let Some(job) = self.lost {
             return Err(format!("{job} was acknowledged and is lost"));
+        }
+        if let Some(broken) = self.findings.broken_law() {
+            return Err(broken.to_owned());
         }
         let mut owners: BTreeMap<u64, u32> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
@@ -48,8 +53,12 @@ impl World {
             return false;
         };
         let now = Time(self.now + self.control_skew);
-        // A node that was taken out late is put back before the end.
-        let serve = control.nodes(now).iter().all(|node| node.state == "idle");
+        // A node that was taken out late is put back before the end, unless it is broken.
+        let serve = control
+            .nodes(now)
+            .iter()
+            .zip(&self.nodes)
+            .all(|(view, node)| view.state == if node.sensor.is_grave() { "drained" } else { "idle" });
         control.is_idle() && serve && self.nodes.iter().all(|node| node.alive.is_empty())
     }
 
@@ -74,9 +83,18 @@ impl World {
                 return Err(format!("{job} was cancelled and is {state:?}"));
             }
         }
-        for node in control.nodes(now) {
-            if node.state != "idle" || node.gpus_free != GPUS {
-                return Err(format!("{} is {} with {} free GPUs", node.name, node.state, node.gpus_free));
+        for (view, node) in control.nodes(now).iter().zip(&self.nodes) {
+            if node.sensor.is_grave() {
+                check_broken(view)?;
+            } else if view.state != "idle"
+                || view.gpus_free != GPUS
+                || view.findings.len() != node.sensor.count()
+            {
+                let (state, free, found) = (view.state, view.gpus_free, view.findings.len());
+                return Err(format!(
+                    "{} is well and {state} with {free} free GPUs and {found} findings",
+                    view.name
+                ));
             }
         }
         for node in &self.nodes {
@@ -104,4 +122,14 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// A node that finds something to the end is out of service, and people can read why.
+pub(super) fn check_broken(view: &NodeView) -> Result<(), String> {
+    let has_reason = view.reason.as_ref().is_some_and(|reason| !reason.text.is_empty());
+    if view.state != "drained" || !has_reason || view.findings.is_empty() {
+        let (state, reason, found) = (view.state, &view.reason, view.findings.len());
+        return Err(format!("{} is broken and {state} for {reason:?} with {found} findings", view.name));
+    }
+    Ok(())
 }
