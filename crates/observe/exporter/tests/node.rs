@@ -106,7 +106,7 @@ fn gpus_are_told_in_the_units_and_labels_of_dcgm_exporter() {
     assert_eq!(of("DCGM_FI_PROF_PCIE_TX_BYTES{gpu=\"0\"}"), 104_857_600.0);
     assert_eq!(of("DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS{gpu=\"0\"}"), 3.0);
     assert_eq!(of("DCGM_FI_DEV_GPU_UTIL{gpu=\"1\"}"), 0.0);
-    assert_eq!(of("bedplate_gpus"), 2.0);
+    assert_eq!(of("bedplate_gpus_answering"), 2.0);
     let line = text.lines().find(|line| line.starts_with("DCGM_FI_DEV_GPU_TEMP{gpu=\"0\"")).unwrap();
     assert_eq!(
         line,
@@ -181,10 +181,10 @@ fn a_driver_that_does_not_work_is_told_from_one_that_is_not_there() {
 fn a_lost_gpu_is_told_as_lost_and_found() {
     let host = Host::new("lost", 2);
     let exporter = host.start();
-    text_when(&exporter, |text| value(text, "bedplate_gpus") == Some(2.0));
+    text_when(&exporter, |text| value(text, "bedplate_gpus_answering") == Some(2.0));
     host.nvml.change(|script| script["gpus"][1]["lost"] = json!(true)).unwrap();
     let text = text_when(&exporter, |text| value(text, "bedplate_gpu_lost{gpu=\"1\"}") == Some(1.0));
-    assert_eq!(value(&text, "bedplate_gpus"), Some(1.0));
+    assert_eq!(value(&text, "bedplate_gpus_answering"), Some(1.0));
     assert!(!text.contains("DCGM_FI_DEV_GPU_TEMP{gpu=\"1\""), "{text}");
     assert!(text.contains("rule=\"gpu/lost\""), "{text}");
     assert_eq!(exporter.findings()[0].finding.action, Action::Reboot);
@@ -198,7 +198,11 @@ fn xids_of_the_driver_and_of_the_kernel_log_are_counted_once() {
     let into = Arc::clone(&heard);
     options.on_findings = Some(Arc::new(move |findings| *into.lock().unwrap() = findings));
     let exporter = Exporter::start(options).unwrap();
-    let text = text_when(&exporter, |text| text.contains("DCGM_FI_DEV_XID_ERRORS{"));
+    // What stands in the log before it is opened is no news.
+    let text = text_when(&exporter, |text| {
+        text.contains("DCGM_FI_DEV_XID_ERRORS{")
+            && value(text, "bedplate_collector_up{collector=\"kernel-log\"}") == Some(1.0)
+    });
     assert_eq!(value(&text, "DCGM_FI_DEV_XID_ERRORS{gpu=\"1\"}"), Some(0.0));
     host.nvml.raise_xid(1, 79).unwrap();
     host.log("NVRM: Xid (PCI:0000:11:00): 79, pid=77, name=python, GPU has fallen off the bus.");

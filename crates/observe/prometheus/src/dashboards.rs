@@ -22,7 +22,11 @@ pub fn all() -> Vec<(&'static str, Dashboard)> {
 }
 
 fn hosts() -> Variable {
-    Variable { name: "Hostname", label: "Host", query: "label_values(bedplate_gpus, Hostname)".to_owned() }
+    Variable {
+        name: "Hostname",
+        label: "Host",
+        query: "label_values(bedplate_gpus_answering, Hostname)".to_owned(),
+    }
 }
 
 fn instances(metric: &str) -> Variable {

@@ -8,6 +8,7 @@ mod disk;
 mod drivers;
 mod encryption;
 mod hostile;
+mod metrics;
 mod past;
 mod support;
 mod watching;

@@ -226,7 +226,7 @@ impl Gpus {
         }
         *locked(&self.board.energy) = energy;
         let labels = self.naming.labels(&[]);
-        to.put(&metric::GPUS, &labels, &Spot::Node, f64::from(answering));
+        to.put(&metric::GPUS_ANSWERING, &labels, &Spot::Node, f64::from(answering));
     }
 
     /// GPUs on the bus that the driver does not list.

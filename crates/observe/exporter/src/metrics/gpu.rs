@@ -142,6 +142,6 @@ table! { GPU:
         "What the driver asks for: 0 nothing, 1 reset the GPU, 2 reboot the node, 3 drain P2P, 4 drain and reset."
     GPUS_MISSING "bedplate_gpus_missing" Gauge NODE_LABELS
         "NVIDIA GPUs on the PCI bus that NVML does not list."
-    GPUS "bedplate_gpus" Gauge NODE_LABELS
+    GPUS_ANSWERING "bedplate_gpus_answering" Gauge NODE_LABELS
         "GPUs that answer."
 }

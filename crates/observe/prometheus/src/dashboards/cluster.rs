@@ -102,14 +102,14 @@ fn presence() -> Row {
     let missing = Panel::new("Missing GPUs", Kind::StateTimeline, "short")
         .says("How many fewer GPUs answer than at the best moment of a day")
         .query(
-            "clamp_min(max_over_time(bedplate_gpus{Hostname=~\"$Hostname\",Hostname!=\"\"}[1d]) - bedplate_gpus{Hostname=~\"$Hostname\",Hostname!=\"\"}, 0)",
+            "clamp_min(max_over_time(bedplate_gpus_answering{Hostname=~\"$Hostname\"}[1d]) - bedplate_gpus_answering{Hostname=~\"$Hostname\"}, 0)",
             "{{Hostname}}",
         )
         .limits(1.0, 2.0);
     let reporting = Panel::new("Instances reporting", Kind::Gauge, "short")
         .says("Hosts by model of GPU, and by instance type where the scrape configuration adds it")
         .query("count by (instance_type, modelName) (max by (instance_type, modelName, Hostname) (DCGM_FI_DEV_GPU_TEMP))", "{{instance_type}} {{modelName}}")
-        .query("count(max by (Hostname) (bedplate_gpus{Hostname!=\"\"}))", "total");
+        .query("count(max by (Hostname) (bedplate_gpus_answering))", "total");
     let lost = Panel::new("Lost GPUs", Kind::Stat, "short")
         .says("GPUs that were there and do not answer any more")
         .query("sum by (Hostname) (bedplate_gpu_lost{Hostname=~\"$Hostname\"})", "{{Hostname}}")

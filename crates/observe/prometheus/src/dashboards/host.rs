@@ -44,7 +44,7 @@ fn health() -> Row {
             stat("Uncorrectable remapped rows", "DCGM_FI_DEV_UNCORRECTABLE_REMAPPED_ROWS"),
             stat("Correctable remapped rows", "DCGM_FI_DEV_CORRECTABLE_REMAPPED_ROWS"),
             Panel::new("GPUs that answer", Kind::Stat, "short")
-                .query("bedplate_gpus{Hostname=~\"$Hostname\",Hostname!=\"\"}", "{{Hostname}}"),
+                .query("bedplate_gpus_answering{Hostname=~\"$Hostname\"}", "{{Hostname}}"),
             stat("Row remap pending", "DCGM_FI_DEV_ROW_REMAP_PENDING"),
             stat("Double-bit ECC errors", "DCGM_FI_DEV_ECC_DBE_VOL_TOTAL"),
             stat("Single-bit ECC errors", "DCGM_FI_DEV_ECC_SBE_VOL_TOTAL"),

@@ -26,7 +26,7 @@ fn graph(title: &'static str, unit: &'static str, expression: String, legend: &'
 }
 
 fn jobs() -> Row {
-    let used = "1 - sum by (instance) (bedplate_gpus_free{instance=~\"$instance\"}) / sum by (instance) (bedplate_gpus{instance=~\"$instance\",Hostname=\"\"})";
+    let used = "1 - sum by (instance) (bedplate_gpus_free{instance=~\"$instance\"}) / sum by (instance) (bedplate_gpus{instance=~\"$instance\"})";
     Row {
         title: "Jobs and nodes",
         panels: vec![

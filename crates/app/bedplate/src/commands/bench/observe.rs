@@ -18,7 +18,7 @@ use crate::stop::Stop;
 #[command(after_help = "\
 Examples:
   bedplate bench observe
-  bedplate bench observe --for 1h --nvml target/release/libbedplate_fakenvml.so
+  bedplate bench observe --only cost --seconds 3600 --nvml target/release/libbedplate_fakenvml.so
   bedplate bench observe --nodes 150 --failing 30 --json
 
 First a temporary cluster of five nodes: an XID is written to the kernel log of one of
@@ -37,8 +37,8 @@ pub(super) struct Arguments {
     /// How many of them see an XID at once
     #[arg(long, value_name = "COUNT", default_value_t = 150)]
     failing: u32,
-    /// How long the exporter runs
-    #[arg(long = "for", value_name = "TIME", default_value = "60s")]
+    /// How long the exporter runs: a time such as 1h, or a number of seconds
+    #[arg(long = "for", visible_alias = "seconds", value_name = "TIME", default_value = "60s", value_parser = lasts)]
     lasts: Seconds,
     /// The NVML library that the exporter reads [default: the driver's]
     #[arg(long, value_name = "LIBRARY")]
@@ -47,6 +47,21 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "PART")]
     only: Option<Part>,
 }
+
+/// A time with its unit, or a bare number of seconds.
+fn lasts(text: &str) -> Result<Seconds, String> {
+    let seconds = match text.parse::<f64>() {
+        Ok(seconds) => Seconds::new(seconds),
+        Err(_) => text.parse().map_err(|error: bedplate_units::UnitError| error.to_string())?,
+    };
+    match seconds.get() {
+        seconds if (SHORTEST_S..=LONGEST_S).contains(&seconds) => Ok(Seconds::new(seconds)),
+        _ => Err(format!("it is between {SHORTEST_S} seconds and a day")),
+    }
+}
+
+const SHORTEST_S: f64 = 5.0;
+const LONGEST_S: f64 = 86_400.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 enum Part {

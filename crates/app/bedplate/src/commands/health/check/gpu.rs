@@ -22,8 +22,9 @@ pub(super) fn check() -> Vec<Outcome> {
     };
     thread::sleep(INTERVAL * READINGS);
     let text = exporter.text();
-    let gpus =
-        text.lines().find_map(|line| line.strip_prefix("bedplate_gpus{")?.rsplit_once(' ')?.1.parse().ok());
+    let gpus = text
+        .lines()
+        .find_map(|line| line.strip_prefix("bedplate_gpus_answering{")?.rsplit_once(' ')?.1.parse().ok());
     let gpus: f64 = gpus.unwrap_or(0.0);
     let mut outcomes: Vec<Outcome> = exporter
         .findings()
