@@ -13,6 +13,8 @@ pub enum HealthError {
     NoLimit { rule: String, metric: String, place: Place },
     #[error("two rules are called `{rule}`")]
     Duplicate { rule: String, place: Place },
+    #[error("rule `{rule}` is called nearly as `{known}`")]
+    Alike { rule: String, known: String, place: Place },
     #[error("rule `{rule}` watches `{metric}`, which is no metric of the exporter")]
     UnknownMetric { rule: String, metric: String, nearest: Option<String>, place: Place },
 }
@@ -27,6 +29,9 @@ pages! { pub PAGES "health":
     DUPLICATE "duplicate" User
         "Rules are told apart by their names, in findings and in metrics. A site's rule may have the name of a built-in one, which it then replaces; two in one file may not."
         "rename one of the two"
+    ALIKE "alike" User
+        "Rules become alerts of Prometheus, whose names have no signs in them: `gpu/hot` and `gpu-hot` would both be `GpuHot`. A rule with exactly the name of a built-in one replaces it."
+        "take exactly the other rule's name to replace it, or another name"
     UNKNOWN_METRIC "unknown-metric" User
         "A rule can only watch metrics that the exporter writes, so a name that it does not know would never fire. Metrics that ranks offer themselves are not watched."
         "take a name from docs/metrics.md"
@@ -39,6 +44,7 @@ impl Diagnostic for HealthError {
             HealthError::Condition { .. } => &CONDITION,
             HealthError::NoLimit { .. } => &NO_LIMIT,
             HealthError::Duplicate { .. } => &DUPLICATE,
+            HealthError::Alike { .. } => &ALIKE,
             HealthError::UnknownMetric { .. } => &UNKNOWN_METRIC,
         }
     }
@@ -49,6 +55,7 @@ impl Diagnostic for HealthError {
             HealthError::Condition { place, .. }
             | HealthError::NoLimit { place, .. }
             | HealthError::Duplicate { place, .. }
+            | HealthError::Alike { place, .. }
             | HealthError::UnknownMetric { place, .. } => Some(place),
         }
     }

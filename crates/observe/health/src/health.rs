@@ -50,6 +50,8 @@ struct Open {
 struct Level {
     bad_since_ms: Option<u64>,
     seen_ms: u64,
+    /// Between the last two readings.
+    pause_ms: u64,
 }
 
 impl Health {
@@ -152,10 +154,16 @@ impl Health {
 
     /// How long a value has been bad; nothing when it is not.
     fn level(&mut self, at: usize, part: &Part, is_bad: bool, now_ms: u64) -> Option<u64> {
-        let level =
-            self.levels.entry((at, part.clone())).or_insert(Level { bad_since_ms: None, seen_ms: now_ms });
-        level.seen_ms = now_ms;
-        level.bad_since_ms = is_bad.then(|| level.bad_since_ms.unwrap_or(now_ms));
+        let level = self.levels.entry((at, part.clone())).or_insert(Level {
+            bad_since_ms: None,
+            seen_ms: now_ms,
+            pause_ms: 0,
+        });
+        // What was in a pause that is longer than usual is not known: the reader may have been stopped.
+        let pause_ms = now_ms.saturating_sub(level.seen_ms);
+        let before = level.bad_since_ms.filter(|_| pause_ms <= STALE_MS.max(2 * level.pause_ms));
+        (level.seen_ms, level.pause_ms) = (now_ms, pause_ms);
+        level.bad_since_ms = is_bad.then(|| before.unwrap_or(now_ms));
         level.bad_since_ms.map(|since| now_ms.saturating_sub(since))
     }
 
@@ -254,6 +262,9 @@ impl Health {
             self.levels.remove(&(at, part.clone()));
             self.settle(at, &part);
         }
+        // A counter that comes back within its window goes on; others are forgotten with the part that they were of.
+        self.histories
+            .retain(|_, (history, seen)| now_ms.saturating_sub(*seen) <= STALE_MS + history.window_ms());
     }
 
     /// An operator knows of everything that was found until then and trusts the node again.

@@ -22,6 +22,10 @@ impl History {
         Self { window_ms, points, last: value, total: 0.0, first_ms: now_ms }
     }
 
+    pub(crate) fn window_ms(&self) -> u64 {
+        self.window_ms
+    }
+
     pub(crate) fn take(&mut self, value: f64, now_ms: u64) {
         let grown = if value >= self.last { value - self.last } else { value };
         (self.last, self.total) = (value, self.total + grown);

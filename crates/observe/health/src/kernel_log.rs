@@ -108,6 +108,31 @@ mod tests {
         assert_eq!(PciAddress::parse("00000000:3B:00.0"), Some(address));
     }
 
+    proptest::proptest! {
+        /// What is written as the driver writes it is read as it was.
+        #[test]
+        fn an_xid_is_read_as_the_driver_writes_it(
+            domain in 0u32..0x10000, bus: u8, device in 0u8..32, xid in 0u32..1000,
+            process in proptest::option::of(1u32..4_194_304), sequence: u64, at_us: u64, level in 0u8..8,
+        ) {
+            let bus = PciAddress { domain, bus, device };
+            proptest::prop_assert_eq!(PciAddress::parse(&bus.to_string()), Some(bus));
+            let pid = process.map_or("'<unknown>'".to_owned(), |pid| pid.to_string());
+            let text = format!("pid={pid}, name=python, Ch 00000008");
+            let record = format!("{level},{sequence},{at_us},-;NVRM: Xid (PCI:{bus}): {xid}, {text}\n SUBSYSTEM=pci\n");
+            let line = KernelLine::parse(&record).expect("it is a record");
+            proptest::prop_assert_eq!((line.level, line.sequence, line.at_us), (level, sequence, at_us));
+            let wanted = XidLine { bus, xid, is_switch: false, process, text: &text };
+            proptest::prop_assert_eq!(XidLine::parse(line.text), Some(wanted));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_harm(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..500)) {
+            let text = String::from_utf8_lossy(&bytes);
+            let _ = (KernelLine::parse(&text), XidLine::parse(&text), PciAddress::parse(&text));
+        }
+    }
+
     #[test]
     fn faults_of_switches_are_told_from_those_of_gpus() {
         let line = "nvidia-nvswitch3: SXid (PCI:0000:c1:00.0): 20034, Fatal, Link 30 LTSSM Fault Up";

@@ -1,6 +1,6 @@
 //! Rules from TOML: the built-in ones, and a site's own over them.
 
-use bedplate_diag::{Source, nearest};
+use bedplate_diag::{Place, Source, nearest};
 use bedplate_document::{DocumentError, Table};
 use bedplate_finding::{Action, Layer, Severity};
 use bedplate_units::Seconds;
@@ -16,6 +16,12 @@ const DEFAULT_WINDOW_MS: u64 = 3_600_000;
 const LONGEST_WINDOW_S: f64 = 30.0 * 86_400.0;
 const MOST_TIMES: u64 = 1000;
 const MOST_RULES: usize = 1000;
+/// Texts, codes and letters that a rule has at most.
+const MOST_WORDS: usize = 100;
+const LONGEST_SUMMARY: usize = 300;
+const LONGEST_PROSE: usize = 4000;
+/// Metrics are numbers that hold this many bits exactly.
+const BITS: u32 = 52;
 
 /// The rules of a site, in order.
 #[derive(Debug, Clone, PartialEq)]
@@ -34,9 +40,13 @@ impl Rules {
     /// can be watched; any when empty.
     pub fn with_own(mut self, text: &str, source: &str, metrics: &[&str]) -> Result<Self, HealthError> {
         let file = Table::parse(Source::new(source, text))?;
-        for rule in read_table(&file, metrics)? {
-            match self.rules.iter_mut().find(|known| known.name == rule.name) {
-                Some(known) => *known = rule,
+        for (rule, place) in read_table(&file, metrics)? {
+            let is_alike = |known: &&mut Rule| same_words(&known.name, &rule.name);
+            match self.rules.iter_mut().find(is_alike) {
+                Some(known) if known.name == rule.name => *known = rule,
+                Some(known) => {
+                    return Err(HealthError::Alike { rule: rule.name, known: known.name.clone(), place });
+                }
                 None => self.rules.push(rule),
             }
         }
@@ -70,33 +80,44 @@ fn read(text: &str, source: &str) -> Result<Vec<Rule>, HealthError> {
     let file = Table::parse(Source::new(source, text))?;
     let rules = read_table(&file, &[])?;
     file.finish()?;
-    Ok(rules)
+    Ok(rules.into_iter().map(|(rule, _)| rule).collect())
 }
 
-fn read_table(file: &Table, metrics: &[&str]) -> Result<Vec<Rule>, HealthError> {
+/// Rules with the places of their names.
+fn read_table(file: &Table, metrics: &[&str]) -> Result<Vec<(Rule, Place)>, HealthError> {
     file.allow("profile");
-    let mut rules: Vec<Rule> = Vec::new();
+    let mut rules: Vec<(Rule, Place)> = Vec::new();
     for table in file.tables("rule")? {
         let table = table.titled("rule");
         let name: String = table.required("name")?;
         let table = table.titled(format!("rule `{name}`"));
-        if name.is_empty() || name.len() > 100 || name.chars().any(|each| !is_in_name(each)) {
+        let has_letter = name.chars().any(|each| each.is_ascii_lowercase());
+        if !has_letter || name.len() > 100 || name.chars().any(|each| !is_in_name(each)) {
             let reason = "a name has small letters, digits, `-` and `/`, such as `site/fans`";
             return Err(table.bad_value("name", reason).into());
         }
-        if rules.iter().any(|known| known.name == name) {
+        if rules.iter().any(|(known, _)| known.name == name) {
             return Err(HealthError::Duplicate { rule: name, place: table.place_of("name") });
         }
         if rules.len() == MOST_RULES {
             return Err(table.bad_value("name", format!("there are more than {MOST_RULES} rules")).into());
         }
-        rules.push(rule(&table, name, metrics)?);
+        let place = table.place_of("name");
+        rules.push((rule(&table, name, metrics)?, place));
     }
     Ok(rules)
 }
 
 fn is_in_name(character: char) -> bool {
     character.is_ascii_lowercase() || character.is_ascii_digit() || "-/_".contains(character)
+}
+
+/// Names that differ only in their signs would become one alert.
+fn same_words(one: &str, other: &str) -> bool {
+    fn words(name: &str) -> impl Iterator<Item = &str> {
+        name.split(|each: char| !each.is_ascii_alphanumeric()).filter(|word| !word.is_empty())
+    }
+    words(one).eq(words(other))
 }
 
 fn rule(table: &Table, name: String, metrics: &[&str]) -> Result<Rule, HealthError> {
@@ -110,8 +131,12 @@ fn rule(table: &Table, name: String, metrics: &[&str]) -> Result<Rule, HealthErr
     }
     table.allow("severity");
     rule.summary = table.or("summary", rule.name.clone())?;
-    rule.why = table.or("why", String::new())?;
-    rule.remedy = table.or("remedy", String::new())?;
+    if rule.summary.len() > LONGEST_SUMMARY || rule.summary.chars().any(char::is_control) {
+        let reason = format!("it is one line of at most {LONGEST_SUMMARY} letters");
+        return Err(table.bad_value("summary", reason).into());
+    }
+    rule.why = prose(table, "why")?;
+    rule.remedy = prose(table, "remedy")?;
     rule.confidence = table.or("confidence", 1.0)?;
     if !(0.0..=1.0).contains(&rule.confidence) {
         return Err(table.bad_value("confidence", "it is between 0 and 1").into());
@@ -119,6 +144,14 @@ fn rule(table: &Table, name: String, metrics: &[&str]) -> Result<Rule, HealthErr
     table.finish()?;
     check_metrics(&rule, table, metrics)?;
     Ok(rule)
+}
+
+fn prose(table: &Table, key: &str) -> Result<String, DocumentError> {
+    let text: String = table.or(key, String::new())?;
+    match text.len() {
+        0..=LONGEST_PROSE => Ok(text),
+        _ => Err(table.bad_value(key, format!("it has at most {LONGEST_PROSE} letters"))),
+    }
 }
 
 fn check_metrics(rule: &Rule, table: &Table, metrics: &[&str]) -> Result<(), HealthError> {
@@ -176,6 +209,10 @@ fn level(table: &Table, rule: &str) -> Result<Condition, HealthError> {
             let Some(limit) = self::limit(&inner)? else {
                 return Err(HealthError::NoLimit { rule: rule.to_owned(), metric, place: inner.place() });
             };
+            if matches!(limit, Limit::BelowMetric(_)) {
+                let reason = "beside `while` a metric is held against a number: `above`, `below` or `bits`";
+                return Err(inner.bad_value("below_metric", reason).into());
+            }
             inner.finish()?;
             Some((metric, limit))
         }
@@ -188,6 +225,11 @@ fn limit(table: &Table) -> Result<Option<Limit>, HealthError> {
     let below = table.optional::<f64>("below")?.map(Limit::Below);
     let metric = table.optional::<String>("below_metric")?.map(Limit::BelowMetric);
     let bits = table.optional::<u64>("bits")?.map(Limit::Bits);
+    if let Some(Limit::Bits(bits)) = bits
+        && (bits == 0 || bits >> BITS != 0)
+    {
+        return Err(table.bad_value("bits", format!("it names some of the lowest {BITS} bits")).into());
+    }
     let mut limits = [above, below, metric, bits].into_iter().flatten();
     let limit = limits.next();
     if limits.next().is_some() {
@@ -204,10 +246,13 @@ fn increase(table: &Table) -> Result<Condition, HealthError> {
         return Err(table.bad_value("increase", "it is more than zero").into());
     }
     let _: Seconds = table.required("within")?;
-    let within_ms = milliseconds(table, "within", DEFAULT_WINDOW_MS)?;
+    let within_ms = window(table, DEFAULT_WINDOW_MS)?;
     let trend = match table.optional::<f64>("faster_than")? {
         None => None,
         Some(faster_than) => {
+            if faster_than <= 0.0 {
+                return Err(table.bad_value("faster_than", "it is more than zero").into());
+            }
             let _: Seconds = table.required("baseline")?;
             let baseline_ms = milliseconds(table, "baseline", within_ms)?;
             if baseline_ms < within_ms.saturating_mul(2) {
@@ -221,20 +266,19 @@ fn increase(table: &Table) -> Result<Condition, HealthError> {
 
 fn log(table: &Table) -> Result<Condition, HealthError> {
     let words: Vec<String> = table.required("log")?;
-    if words.is_empty() || words.iter().any(String::is_empty) {
-        return Err(table.bad_value("log", "it names at least one text, and none is empty").into());
+    if words.is_empty() || words.len() > MOST_WORDS || words.iter().any(String::is_empty) {
+        let reason = format!("it names at least one text and at most {MOST_WORDS}, and none is empty");
+        return Err(table.bad_value("log", reason).into());
     }
-    Ok(Condition::Log {
-        words,
-        times: times(table)?,
-        within_ms: milliseconds(table, "within", DEFAULT_WINDOW_MS)?,
-    })
+    Ok(Condition::Log { words, times: times(table)?, within_ms: window(table, DEFAULT_WINDOW_MS)? })
 }
 
 fn xid(table: &Table) -> Result<Condition, HealthError> {
     let codes: Vec<u32> = table.required("xid")?;
-    if codes.is_empty() {
-        return Err(table.bad_value("xid", "it names at least one code").into());
+    let near: Vec<u32> = table.or("near", Vec::new())?;
+    if codes.is_empty() || codes.len().max(near.len()) > MOST_WORDS {
+        let reason = format!("it names at least one code, and at most {MOST_WORDS} as `near` does");
+        return Err(table.bad_value("xid", reason).into());
     }
     let by_processes = match table.optional::<String>("distinct")?.as_deref() {
         None => false,
@@ -244,8 +288,8 @@ fn xid(table: &Table) -> Result<Condition, HealthError> {
     Ok(Condition::Xid {
         codes,
         times: times(table)?,
-        within_ms: milliseconds(table, "within", 24 * DEFAULT_WINDOW_MS)?,
-        near: table.or("near", Vec::new())?,
+        within_ms: window(table, 24 * DEFAULT_WINDOW_MS)?,
+        near,
         by_processes,
     })
 }
@@ -254,6 +298,14 @@ fn times(table: &Table) -> Result<u64, DocumentError> {
     match table.or("times", 1_u64)? {
         times @ 1..=MOST_TIMES => Ok(times),
         _ => Err(table.bad_value("times", format!("it is between 1 and {MOST_TIMES}"))),
+    }
+}
+
+/// How far back a rule looks. Prometheus, for which rules are written out too, counts in seconds.
+fn window(table: &Table, default: u64) -> Result<u64, DocumentError> {
+    match milliseconds(table, "within", default)? {
+        ..1000 => Err(table.bad_value("within", "it is at least a second")),
+        window => Ok(window),
     }
 }
 

@@ -55,10 +55,19 @@ impl Alert {
 
     /// An annotation as Prometheus writes it for a series with these labels.
     pub(crate) fn filled(text: &str, labels: &[(String, String)]) -> String {
-        labels.iter().fold(text.to_owned(), |text, (name, value)| {
+        let text = labels.iter().fold(text.to_owned(), |text, (name, value)| {
             text.replace(&format!("{{{{ $labels.{name} }}}}"), value)
-        })
+        });
+        text.replace(OPENING, "{{")
     }
+}
+
+/// What opens a template, as a template that writes it.
+const OPENING: &str = "{{ \"{{\" }}";
+
+/// A person's text, in which Prometheus shall find no template.
+pub(crate) fn literal(text: &str) -> String {
+    text.replace("{{", OPENING)
 }
 
 /// `gpu/xid-fatal` becomes `GpuXidFatal`.

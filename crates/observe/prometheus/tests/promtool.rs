@@ -98,6 +98,49 @@ fn a_sites_own_rule_becomes_an_alert_with_its_tests() {
 }
 
 #[test]
+fn promtool_takes_whatever_a_site_writes_into_its_rules() {
+    let folder = Folder::new("hostile");
+    let own = r#"
+        [[rule]]
+        name = "site/quotes"
+        metric = "node_load1"
+        below = -3.5
+        lasts = "90 s"
+        layer = "application"
+        action = "alert"
+        summary = "{{ $labels.nothing }} {{ or 100 % of \"it\" \\ 'too' : # - ü"
+        why = """
+        - a: {{ template }}
+        # two lines"""
+        remedy = "{{{{ }} |"
+        [[rule]]
+        name = "site/bits"
+        metric = "DCGM_FI_DEV_CLOCK_THROTTLE_REASONS"
+        bits = 9
+        layer = "hardware"
+        action = "drain"
+        [[rule]]
+        name = "site/huge"
+        metric = "node_load1"
+        above = 1e300
+        layer = "hardware"
+        action = "drain"
+        [[rule]]
+        name = "site/zero"
+        metric = "node_load1"
+        below = 0
+        layer = "hardware"
+        action = "drain"
+    "#;
+    let rules = Rules::built_in(Profile::Nvidia).with_own(own, "own.toml", &[]).expect("the rules are right");
+    let options = RuleOptions { rules, ..RuleOptions::default() };
+    folder.write("rules.yml", &rules_file(&options));
+    folder.write("rules_test.yml", &tests_file(&options, "rules.yml"));
+    folder.passes(&["check", "rules", "rules.yml"]);
+    folder.passes(&["test", "rules", "rules_test.yml"]);
+}
+
+#[test]
 fn every_alert_has_an_example_that_fires_and_one_that_does_not() {
     for alert in groups(&Rules::built_in(Profile::Nvidia)).iter().flat_map(|group| &group.alerts) {
         let fires = alert.examples.iter().filter(|example| !example.fires.is_empty()).count();

@@ -272,3 +272,32 @@ fn a_reading_that_stops_says_nothing_any_more() {
     health.tick(61_001);
     check(&health, expect![""]);
 }
+
+#[test]
+fn a_value_that_was_not_read_in_between_has_not_lasted() {
+    let mut health = health(Profile::Nvidia);
+    let hot = |health: &mut Health, now_s| read(health, "DCGM_FI_DEV_GPU_TEMP", Place::Gpu(0), 99.0, now_s);
+    hot(&mut health, 0);
+    // The exporter was stopped for an hour.
+    hot(&mut health, 3600);
+    assert_eq!(health.findings(), []);
+    (1..=120).for_each(|more| hot(&mut health, 3600 + 5 * more));
+    assert_eq!(health.findings().len(), 1);
+}
+
+#[test]
+fn readings_at_long_intervals_last_too() {
+    let mut health = health(Profile::Nvidia);
+    (0..6).for_each(|number| read(&mut health, "DCGM_FI_DEV_GPU_TEMP", Place::Gpu(0), 99.0, 300 * number));
+    assert_eq!(health.findings().len(), 1);
+}
+
+#[test]
+fn counters_of_parts_that_are_gone_are_forgotten() {
+    let mut health = health(Profile::Nvidia);
+    for number in 0..1000 {
+        let card = format!("card{number}");
+        read(&mut health, "node_amazonefa_retrans_pkts", Place::Card(&card), 1.0, 3600 * number);
+    }
+    assert!((1..100).contains(&health.histories.len()), "{}", health.histories.len());
+}

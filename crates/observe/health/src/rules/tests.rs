@@ -112,3 +112,73 @@ fn mistakes_are_named_with_place_and_remedy() {
         "#]],
     );
 }
+
+/// A rule that is taken in and can never fire is worse than none.
+#[test]
+fn what_could_not_be_honoured_is_refused() {
+    let long = "x".repeat(5000);
+    for (lines, code, told) in [
+        ("metric = \"node_load1\"\nabove = nan", "document/bad-value", "finite"),
+        ("metric = \"node_load1\"\nabove = inf", "document/bad-value", "finite"),
+        ("metric = \"node_load1\"\nbits = 0", "document/bad-value", "52 bits"),
+        ("metric = \"node_load1\"\nbits = 1152921504606846976", "document/bad-value", "52 bits"),
+        (
+            "metric = \"node_load1\"\nincrease = -1\nwithin = \"1 min\"",
+            "document/bad-value",
+            "more than zero",
+        ),
+        ("metric = \"node_load1\"\nincrease = 1\nwithin = \"0 s\"", "document/bad-value", "a second"),
+        (
+            "metric = \"node_load1\"\nincrease = 1\nwithin = \"1 min\"\nfaster_than = 0\nbaseline = \"1 h\"",
+            "document/bad-value",
+            "more than zero",
+        ),
+        ("log = [\"x\"]\nwithin = \"1 ms\"", "document/bad-value", "a second"),
+        ("log = [\"x\"]\nwithin = \"999 d\"", "document/bad-value", "30 days"),
+        ("log = []", "document/bad-value", "at least one"),
+        ("xid = []", "document/bad-value", "at least one"),
+        (
+            "metric = \"node_load1\"\nabove = 1\nwhile = { metric = \"node_load1\", below_metric = \"node_load1\" }",
+            "document/bad-value",
+            "number",
+        ),
+        ("metric = \"node_load1\"\nabove = 1\nsummary = \"two\\nlines\"", "document/bad-value", "one line"),
+        (&format!("metric = \"node_load1\"\nabove = 1\nwhy = \"{long}\""), "document/bad-value", "letters"),
+    ] {
+        let text =
+            format!("[[rule]]\nname = \"site/x\"\n{lines}\nlayer = \"hardware\"\naction = \"alert\"\n");
+        let error = own(&text).expect_err(lines);
+        let shown = render_text(&error);
+        assert!(
+            shown.contains(code) && shown.contains(told) && shown.contains("own.toml:"),
+            "{lines}\n{shown}"
+        );
+    }
+}
+
+#[test]
+fn names_that_would_become_one_alert_are_refused() {
+    let named = |name: &str| {
+        own(&format!(
+            "[[rule]]\nname = \"{name}\"\nlog = [\"x\"]\nlayer = \"hardware\"\naction = \"alert\"\n"
+        ))
+    };
+    assert!(named("gpu/hot").is_ok() && named("site/hot").is_ok());
+    for name in ["gpu-hot", "gpu//hot", "gpu/hot/"] {
+        assert!(matches!(named(name), Err(HealthError::Alike { .. })), "{name}");
+    }
+    for name in ["", "-", "///", "7", "Gpu", "a b", &"x".repeat(101)] {
+        assert!(matches!(named(name), Err(HealthError::Document(_))), "{name}");
+    }
+}
+
+#[test]
+fn a_file_of_very_many_rules_is_refused_at_once() {
+    let rule = |number: usize| {
+        format!(
+            "[[rule]]\nname = \"site/x{number}\"\nxid = [{number}]\nlayer = \"hardware\"\naction = \"alert\"\n"
+        )
+    };
+    let many: String = (0..=MOST_RULES).map(rule).collect();
+    assert!(render_text(&own(&many).unwrap_err()).contains("more than 1000 rules"));
+}

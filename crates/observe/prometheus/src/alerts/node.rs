@@ -6,7 +6,7 @@
 use bedplate_exporter::metrics;
 use bedplate_health::{Condition, Limit, Profile, Rule, Trend};
 
-use crate::alert::{Alert, Example, camel_case, duration};
+use crate::alert::{Alert, Example, camel_case, duration, literal};
 
 pub(super) fn alerts(rules: &[Rule], profile: Profile) -> Vec<Alert> {
     rules.iter().map(|rule| alert(rule, profile)).collect()
@@ -23,9 +23,9 @@ fn alert(rule: &Rule, profile: Profile) -> Alert {
         severity: rule.severity,
         layer: rule.layer,
         action: rule.action(profile),
-        summary: format!("{}: {}", place(metric), rule.summary),
-        why: rule.why.clone(),
-        remedy: rule.remedy.clone(),
+        summary: format!("{}: {}", place(metric), literal(&rule.summary)),
+        why: literal(&rule.why),
+        remedy: literal(&rule.remedy),
         examples: examples(rule),
     }
 }
@@ -141,14 +141,19 @@ fn of_level(
 /// A value beyond the limit, or just on it.
 fn value(limit: &Limit, is_bad: bool) -> f64 {
     match (limit, is_bad) {
-        (Limit::Above(limit), true) => limit + 1.0,
+        (Limit::Above(limit), true) => limit + step(*limit),
         (Limit::Above(limit) | Limit::Below(limit), false) => *limit,
-        (Limit::Below(limit), true) => limit / 2.0,
+        (Limit::Below(limit), true) => limit - step(*limit),
         (Limit::BelowMetric(_), true) => 8.0,
         (Limit::BelowMetric(_), false) => 16.0,
         (Limit::Bits(bits), true) => (bits & bits.wrapping_neg()) as f64,
-        (Limit::Bits(_), false) => 1.0,
+        (Limit::Bits(_), false) => 0.0,
     }
+}
+
+/// Far enough from a limit to be told from it.
+fn step(limit: f64) -> f64 {
+    (limit.abs() / 100.0).max(1.0)
 }
 
 fn of_increase(metric: &str, at_least: f64, within_s: u64, trend: Option<&Trend>) -> Vec<Example> {
