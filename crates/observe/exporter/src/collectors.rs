@@ -1,11 +1,11 @@
 //! Collectors: each reads one kind of hardware or software. What is not there gives no series, and is no error.
 
 pub(crate) mod gpu;
-pub(crate) mod host;
+pub mod host;
 pub mod lustre;
 pub mod mounts;
 pub mod neuron;
-pub(crate) mod ports;
+pub mod ports;
 
 use crate::series::Batch;
 

@@ -3,9 +3,10 @@
 //! A collector that hangs holds up only its own thread: what it knew is shown as stale, and everything else goes on. Threads
 //! end soon after the exporter is dropped; one that hangs in the kernel is left behind.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -23,19 +24,20 @@ use crate::collectors::mounts::{Ask, Mounts, ask_kernel};
 use crate::collectors::neuron::Neuron;
 use crate::collectors::ports::Ports;
 use crate::error::ExportError;
-use crate::foreign::Families;
 use crate::kernel_log::KernelLog;
 use crate::metrics;
 use crate::nvml::{self, Events};
 use crate::root::Root;
 use crate::series::{Batch, HostnameLabel, Naming, Series};
-use crate::targets::Target;
+use crate::targets::{Ranks, Target};
 use crate::watch::{OnFindings, Watch};
 
 /// How long one wait for an event of NVML lasts, so that its thread can end.
 const EVENT_WAIT_MS: u32 = 500;
 /// How long to wait before a log or a driver that fails is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
+/// How long the end of commands is waited for.
+const COMMANDS_END_WITHIN: Duration = Duration::from_secs(1);
 
 /// What the exporter reads, and under which names.
 #[derive(Clone)]
@@ -92,6 +94,8 @@ pub fn watchable() -> Vec<&'static str> {
 /// Reads the node until it is dropped.
 pub struct Exporter {
     shared: Arc<Shared>,
+    /// Closes when the thread has ended that keeps a command running.
+    commands: Option<Mutex<Receiver<()>>>,
 }
 
 struct Shared {
@@ -148,7 +152,7 @@ impl Exporter {
             naming: naming.clone(),
             ending: Ending::default(),
         });
-        let exporter = Self { shared };
+        let mut exporter = Self { shared, commands: None };
         exporter.start_gpus(&options, &naming)?;
         let root = &options.root;
         let files: Vec<Box<dyn Collector>> = vec![
@@ -162,7 +166,12 @@ impl Exporter {
         exporter.thread("export-ranks", |shared| shared.fetch_targets())?;
         if let Some(program) = options.neuron_monitor.clone() {
             let neuron: Box<dyn Collector> = Box::new(Neuron::new(program, naming));
-            exporter.thread("export-neuron", move |shared| shared.collect_all(vec![neuron]))?;
+            let (ends, ended) = channel();
+            exporter.commands = Some(Mutex::new(ended));
+            exporter.thread("export-neuron", move |shared| {
+                let _ends: Sender<()> = ends;
+                shared.collect_all(vec![neuron]);
+            })?;
         }
         if options.reads_kernel_log {
             let path = root.path("dev/kmsg");
@@ -236,6 +245,8 @@ impl Exporter {
 impl Drop for Exporter {
     fn drop(&mut self) {
         self.shared.ending.come();
+        // A process that ends at once would leave its commands behind.
+        let _ = self.commands.as_ref().map(|ended| locked(ended).recv_timeout(COMMANDS_END_WITHIN));
     }
 }
 
@@ -338,17 +349,12 @@ impl Shared {
 
     fn fetch_targets(&self) {
         let mut next = Instant::now();
+        let mut ranks = Ranks::default();
         while !self.ending.has_come() {
-            let targets = locked(&self.targets).clone();
-            let host = self.naming.labels(&[]);
-            let mut families = Families::default();
-            let mut told = Vec::new();
-            for target in targets.iter().take_while(|_| !self.ending.has_come()) {
-                let fetched = target.fetch(&host);
-                told.push((self.target_labels(target), fetched.is_some()));
-                fetched.into_iter().for_each(|fetched| families.merge(fetched));
-            }
-            self.board.post_foreign(families, told);
+            let targets: BTreeSet<Target> = locked(&self.targets).iter().cloned().collect();
+            let (families, answered) = ranks.fetch(&targets, &self.naming.labels(&[]));
+            let told = targets.iter().map(|target| (self.target_labels(target), answered.contains(target)));
+            self.board.post_foreign(families, told.collect());
             self.pause(&mut next);
         }
     }

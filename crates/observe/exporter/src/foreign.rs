@@ -1,19 +1,75 @@
 //! Metrics of other programs, in the text format of Prometheus: read, labelled with their job and rank, and passed on.
+//!
+//! One line that Prometheus refuses makes it refuse the whole scrape, and with it everything that the node says about itself. So
+//! nothing is passed on that was not understood, and nothing under a name that is ours.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::LazyLock;
 
 use bedplate_record::Exposition;
 
+use crate::metrics;
+
 /// Lines of one program that are passed on; a program with more is cut off.
 const MOST_LINES: usize = 20_000;
+/// A longer line is none of a metric that anybody reads.
+const LONGEST_LINE: usize = 16 << 10;
+/// How Prometheus calls a label of a program that has a name of the scraper's own.
+const MOVED: &str = "exported_";
+
+/// What the series of a metric are.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+enum Kind {
+    Counter,
+    Gauge,
+    Histogram,
+    Summary,
+    #[default]
+    Untyped,
+}
+
+impl Kind {
+    const ALL: [Kind; 5] = [Kind::Counter, Kind::Gauge, Kind::Histogram, Kind::Summary, Kind::Untyped];
+
+    fn named(name: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.name() == name)
+    }
+
+    const fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram => "histogram",
+            Kind::Summary => "summary",
+            Kind::Untyped => "untyped",
+        }
+    }
+
+    /// What may stand behind the name of a metric in the names of its series.
+    const fn endings(self) -> &'static [&'static str] {
+        match self {
+            Kind::Counter | Kind::Gauge | Kind::Untyped => &[""],
+            Kind::Histogram => &["_bucket", "_sum", "_count"],
+            Kind::Summary => &["", "_sum", "_count"],
+        }
+    }
+}
 
 /// A metric with the lines of all its series.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Family {
-    kind: Option<String>,
-    help: Option<String>,
-    /// Name, labels without braces, and the value as it was written.
-    samples: Vec<(String, String, String)>,
+    kind: Kind,
+    help: String,
+    samples: Vec<Sample>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Sample {
+    name: String,
+    /// Without braces.
+    labels: String,
+    /// As it was written.
+    value: String,
 }
 
 /// Metrics by name.
@@ -21,50 +77,74 @@ pub struct Family {
 pub struct Families(BTreeMap<String, Family>);
 
 impl Families {
-    /// Reads a text and adds `labels` to every series. Lines that are not in the format are skipped.
+    /// Reads a text and adds `labels` to every series. Lines that are not in the format are skipped, and so is what has a name of
+    /// this exporter's own; of two lines for one series the first counts.
     pub fn read(text: &str, labels: &str) -> Self {
+        let added = pairs(labels).unwrap_or_default();
         let mut families = Families::default();
-        let mut current = String::new();
-        for line in text.lines().take(MOST_LINES) {
-            match comment(line) {
-                Some((name, what)) => {
-                    let family = families.0.entry(name.to_owned()).or_default();
-                    match what {
-                        Comment::Kind(kind) => family.kind = Some(kind.to_owned()),
-                        Comment::Help(help) => family.help = Some(help.to_owned()),
-                    }
-                    current = name.to_owned();
+        let mut seen = BTreeSet::new();
+        for line in text.lines().take(MOST_LINES).filter(|line| is_plain(line)) {
+            if let Some((name, what)) = comment(line) {
+                families.describe(name, what);
+            } else if let Some((name, own, value)) = sample(line)
+                && !is_ours(name)
+            {
+                let labels = labelled(&own, &added);
+                if seen.insert((name, labels.clone())) {
+                    families.add(name, &own, labels, value);
                 }
-                None => families.add(&current, line, labels),
             }
         }
-        families.0.retain(|_, family| !family.samples.is_empty());
+        families.0.retain(|name, family| !family.samples.is_empty() && !is_ours(name));
         families
     }
 
-    fn add(&mut self, current: &str, line: &str, labels: &str) {
-        let Some((name, own, value)) = sample(line) else { return };
-        let is_part = !current.is_empty()
-            && name
-                .strip_prefix(current)
-                .is_some_and(|rest| ["", "_bucket", "_sum", "_count", "_total", "_created"].contains(&rest));
-        let family = if is_part { current } else { name };
-        let own = own.trim_end_matches(',');
-        let labels = match (own.is_empty(), labels.is_empty()) {
-            (true, _) => labels.to_owned(),
-            (_, true) => own.to_owned(),
-            _ => format!("{own},{labels}"),
-        };
-        let sample = (name.to_owned(), labels, value.to_owned());
-        self.0.entry(family.to_owned()).or_default().samples.push(sample);
+    /// What is said first about a metric counts; after its series it is too late.
+    fn describe(&mut self, name: &str, what: Comment<'_>) {
+        let family = self.0.entry(name.to_owned()).or_default();
+        match what {
+            Comment::Kind(kind) if family.samples.is_empty() && family.kind == Kind::Untyped => {
+                family.kind = kind;
+            }
+            Comment::Help(help) if family.help.is_empty() => family.help = one_line(help),
+            Comment::Kind(_) | Comment::Help(_) => {}
+        }
     }
 
+    fn add(&mut self, name: &str, own: &[(&str, &str)], labels: String, value: &str) {
+        let (family, ending) = self.family_of(name);
+        let family = self.0.entry(family.to_owned()).or_default();
+        let bound = |key: &str| own.iter().find(|(known, _)| *known == key).map(|(_, text)| *text);
+        let is_legal = match (family.kind, ending) {
+            (Kind::Histogram, "_bucket") => bound("le").is_some_and(|le| number(le).is_some()),
+            (Kind::Summary, "") => bound("quantile").is_some_and(|part| number(part).is_some()),
+            (kind, ending) => kind.endings().contains(&ending),
+        };
+        if is_legal {
+            family.samples.push(Sample { name: name.to_owned(), labels, value: value.to_owned() });
+        }
+    }
+
+    /// The metric that a series belongs to, and what the series' name has behind the metric's.
+    fn family_of<'a>(&self, name: &'a str) -> (&'a str, &'a str) {
+        let is_described = self.0.get(name).is_some_and(|family| family.kind != Kind::Untyped);
+        let part = |ending: &str| {
+            let base = name.strip_suffix(ending)?;
+            let kind = self.0.get(base)?.kind;
+            kind.endings().contains(&ending).then(|| name.split_at(base.len()))
+        };
+        let of_another = ["_bucket", "_sum", "_count"].into_iter().find_map(part);
+        of_another.filter(|_| !is_described).unwrap_or((name, ""))
+    }
+
+    /// Adds what another program offers. A metric that is something else there, and a series that is known, are left out.
     pub fn merge(&mut self, other: Families) {
         for (name, family) in other.0 {
-            let known = self.0.entry(name).or_default();
-            known.kind = known.kind.take().or(family.kind);
-            known.help = known.help.take().or(family.help);
-            known.samples.extend(family.samples);
+            match self.0.get_mut(&name) {
+                None => drop(self.0.insert(name, family)),
+                Some(known) if known.kind == family.kind => known.merge(family),
+                Some(_) => {}
+            }
         }
     }
 
@@ -72,11 +152,15 @@ impl Families {
         self.0.is_empty()
     }
 
+    /// How many series there are.
+    pub fn len(&self) -> usize {
+        self.0.values().map(|family| family.samples.len()).sum()
+    }
+
     pub fn write(&self, text: &mut Exposition) {
         for (name, family) in &self.0 {
-            let help = family.help.as_deref().unwrap_or("");
-            text.head(name, family.kind.as_deref().unwrap_or("untyped"), help);
-            for (name, labels, value) in &family.samples {
+            text.head(name, family.kind.name(), &family.help);
+            for Sample { name, labels, value } in &family.samples {
                 match labels.is_empty() {
                     true => text.raw(&format!("{name} {value}\n")),
                     false => text.raw(&format!("{name}{{{labels}}} {value}\n")),
@@ -86,8 +170,38 @@ impl Families {
     }
 }
 
+impl Family {
+    fn merge(&mut self, other: Family) {
+        if self.help.is_empty() {
+            self.help = other.help;
+        }
+        let known: BTreeSet<(&str, &str)> = self.samples.iter().map(Sample::series).collect();
+        let new = |sample: &Sample| !known.contains(&sample.series());
+        let new: Vec<Sample> = other.samples.into_iter().filter(new).collect();
+        self.samples.extend(new);
+    }
+}
+
+impl Sample {
+    fn series(&self) -> (&str, &str) {
+        (&self.name, &self.labels)
+    }
+}
+
+/// Whether the exporter itself writes a metric of this name: what a rank says under it would pass for the node's.
+fn is_ours(name: &str) -> bool {
+    static OURS: LazyLock<BTreeSet<&str>> =
+        LazyLock::new(|| metrics::all().map(|metric| metric.name).collect());
+    OURS.contains(name)
+}
+
+/// A line of sensible length without control characters.
+fn is_plain(line: &str) -> bool {
+    line.len() <= LONGEST_LINE && !line.chars().any(|each| each.is_control() && each != '\t')
+}
+
 enum Comment<'a> {
-    Kind(&'a str),
+    Kind(Kind),
     Help(&'a str),
 }
 
@@ -95,17 +209,29 @@ fn comment(line: &str) -> Option<(&str, Comment<'_>)> {
     let rest = line.strip_prefix("# ")?;
     let (keyword, rest) = rest.split_once(' ')?;
     let (name, text) = rest.split_once(' ').unwrap_or((rest, ""));
-    let is_kind = ["counter", "gauge", "histogram", "summary", "untyped"].contains(&text.trim());
     match keyword {
         _ if !is_name(name) => None,
-        "TYPE" if is_kind => Some((name, Comment::Kind(text.trim()))),
+        "TYPE" => Some((name, Comment::Kind(Kind::named(text.trim())?))),
         "HELP" => Some((name, Comment::Help(text))),
         _ => None,
     }
 }
 
+/// An explanation in which every backslash means something.
+fn one_line(help: &str) -> String {
+    let mut text = String::with_capacity(help.len());
+    let mut rest = help.trim().chars().peekable();
+    while let Some(character) = rest.next() {
+        text.push(character);
+        if character == '\\' {
+            text.push(rest.next_if(|next| ['\\', 'n'].contains(next)).unwrap_or('\\'));
+        }
+    }
+    text
+}
+
 /// Name, labels and value of a line; a timestamp at its end is left out.
-fn sample(line: &str) -> Option<(&str, &str, &str)> {
+fn sample(line: &str) -> Option<(&str, Vec<(&str, &str)>, &str)> {
     let name_end = line.find(['{', ' ', '\t'])?;
     let (name, rest) = line.split_at(name_end);
     let (labels, rest) = match rest.strip_prefix('{') {
@@ -115,9 +241,22 @@ fn sample(line: &str) -> Option<(&str, &str, &str)> {
         }
         None => ("", rest),
     };
-    let value = rest.split_whitespace().next()?;
-    let is_number = matches!(value, "+Inf" | "-Inf" | "NaN") || value.parse::<f64>().is_ok();
-    (is_name(name) && is_number && are_labels(labels)).then_some((name, labels.trim(), value))
+    let value = number(rest.split_whitespace().next()?)?;
+    is_name(name).then_some(())?;
+    Some((name, pairs(labels)?, value))
+}
+
+/// A number as Prometheus reads it too: out of range and in other spellings it refuses them.
+fn number(text: &str) -> Option<&str> {
+    match text {
+        "NaN" | "+Inf" | "-Inf" => Some(text),
+        "Inf" => Some("+Inf"),
+        _ => {
+            let is_digits = text.bytes().all(|byte| byte.is_ascii_digit() || b"+-.eE".contains(&byte));
+            let value: f64 = text.parse().ok().filter(|_| is_digits)?;
+            value.is_finite().then_some(text)
+        }
+    }
 }
 
 /// Where the labels end: at the first brace that is not within quotation marks.
@@ -135,30 +274,52 @@ fn closing_brace(text: &str) -> Option<usize> {
     None
 }
 
-/// Whether a text is `key="value"` pairs.
-fn are_labels(text: &str) -> bool {
+/// `key="value"` pairs with values as they are escaped; nothing where a key is there twice or may not be a label.
+fn pairs(text: &str) -> Option<Vec<(&str, &str)>> {
+    let mut found: Vec<(&str, &str)> = Vec::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
-        let Some((key, after)) = rest.split_once("=\"") else { return false };
-        if !is_name(key.trim()) {
-            return false;
+        let (key, after) = rest.split_once("=\"")?;
+        let (key, end) = (key.trim(), closing_quote(after)?);
+        let is_label = is_name(key) && !key.contains(':') && key != "__name__";
+        if !is_label || found.iter().any(|(known, _)| *known == key) {
+            return None;
         }
-        let Some(end) = closing_quote(after) else { return false };
+        found.push((key, &after[..end]));
         rest = after[end + 1..].trim_start();
         match rest.strip_prefix(',') {
             Some(more) => rest = more.trim_start(),
             None if rest.is_empty() => {}
-            None => return false,
+            None => return None,
         }
     }
-    true
+    Some(found)
 }
 
+/// A program's labels and ours behind them; one of the same name steps aside, as in Prometheus.
+fn labelled(own: &[(&str, &str)], added: &[(&str, &str)]) -> String {
+    let is_taken = |key: &str| own.iter().chain(added).any(|(known, _)| *known == key);
+    let mut written: Vec<String> = Vec::with_capacity(own.len() + added.len());
+    for (key, value) in own {
+        let mut key = (*key).to_owned();
+        if added.iter().any(|(ours, _)| *ours == key) {
+            while is_taken(&key) {
+                key.insert_str(0, MOVED);
+            }
+        }
+        written.push(format!("{key}=\"{value}\""));
+    }
+    written.extend(added.iter().map(|(key, value)| format!("{key}=\"{value}\"")));
+    written.join(",")
+}
+
+/// Where a value ends; nothing where something is escaped that cannot be.
 fn closing_quote(text: &str) -> Option<usize> {
     let mut is_escaped = false;
     for (at, character) in text.char_indices() {
         match character {
-            _ if is_escaped => is_escaped = false,
+            '\\' | '"' | 'n' if is_escaped => is_escaped = false,
+            _ if is_escaped => return None,
             '\\' => is_escaped = true,
             '"' => return Some(at),
             _ => {}
@@ -175,47 +336,4 @@ fn is_name(name: &str) -> bool {
 }
 
 #[cfg(test)]
-mod tests {
-    use expect_test::expect;
-
-    use super::*;
-
-    #[test]
-    fn metrics_of_ranks_are_labelled_and_grouped() {
-        let text = "# HELP vllm:num_requests_running Running.\n# TYPE vllm:num_requests_running gauge\nvllm:num_requests_running{model_name=\"a}b\"} 3.0\n# TYPE ttft histogram\nttft_bucket{le=\"0.1\"} 1\nttft_bucket{le=\"+Inf\"} 2\nttft_sum 0.5\nttft_count 2 1700000000\nup 1\n";
-        let mut families = Families::read(text, "hpc_job=\"7\",rank=\"0\"");
-        families.merge(Families::read(text, "hpc_job=\"7\",rank=\"1\""));
-        let mut out = Exposition::default();
-        families.write(&mut out);
-        expect![[r#"
-            # HELP ttft 
-            # TYPE ttft histogram
-            ttft_bucket{le="0.1",hpc_job="7",rank="0"} 1
-            ttft_bucket{le="+Inf",hpc_job="7",rank="0"} 2
-            ttft_sum{hpc_job="7",rank="0"} 0.5
-            ttft_count{hpc_job="7",rank="0"} 2
-            ttft_bucket{le="0.1",hpc_job="7",rank="1"} 1
-            ttft_bucket{le="+Inf",hpc_job="7",rank="1"} 2
-            ttft_sum{hpc_job="7",rank="1"} 0.5
-            ttft_count{hpc_job="7",rank="1"} 2
-            # HELP up 
-            # TYPE up untyped
-            up{hpc_job="7",rank="0"} 1
-            up{hpc_job="7",rank="1"} 1
-            # HELP vllm:num_requests_running Running.
-            # TYPE vllm:num_requests_running gauge
-            vllm:num_requests_running{model_name="a}b",hpc_job="7",rank="0"} 3.0
-            vllm:num_requests_running{model_name="a}b",hpc_job="7",rank="1"} 3.0
-        "#]]
-        .assert_eq(&out.into_string());
-    }
-
-    #[test]
-    fn lines_that_would_break_the_text_are_left_out() {
-        for line in ["x{a=\"b\" 1", "x{a=b} 1", "x one", "9x 1", "x{a=\"1\"b=\"2\"} 1", "x{}", "<html>", "x"]
-        {
-            assert!(Families::read(line, "").is_empty(), "{line}");
-        }
-        assert!(!Families::read("x{a=\"1\",} NaN", "").is_empty());
-    }
-}
+mod tests;

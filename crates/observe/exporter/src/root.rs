@@ -1,7 +1,8 @@
 //! Where the kernel's files are: `/`, or a tree that a test made.
 
-use std::fs::File;
+use std::fs::OpenOptions;
 use std::io::Read;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
 /// The largest file that is read; those of the kernel are far smaller.
@@ -41,14 +42,24 @@ impl Root {
     }
 }
 
+/// The text of a file of the kernel, or of a person. A pipe or a device in its place is not waited for.
 pub(crate) fn read(path: &Path) -> Option<String> {
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_CLOEXEC;
+    let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
+    if !file.metadata().ok()?.is_file() {
+        return None;
+    }
     let mut bytes = Vec::new();
-    File::open(path).ok()?.take(LARGEST).read_to_end(&mut bytes).ok()?;
+    file.take(LARGEST).read_to_end(&mut bytes).ok()?;
     Some(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 pub(crate) fn read_number(path: &Path) -> Option<f64> {
-    let text = read(path)?;
+    number(&read(path)?)
+}
+
+/// The one number in a file of the kernel.
+pub(crate) fn number(text: &str) -> Option<f64> {
     let value: f64 = text.trim().parse().ok()?;
     value.is_finite().then_some(value)
 }

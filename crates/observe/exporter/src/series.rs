@@ -90,4 +90,21 @@ impl Batch {
             self.0.push(Series { metric, labels, spot, value });
         }
     }
+
+    /// A value of something that may be there twice under one name: it joins the one that is known.
+    pub(crate) fn join(
+        &mut self,
+        metric: &'static Metric,
+        labels: &Arc<str>,
+        spot: &Spot,
+        value: f64,
+        join: fn(f64, f64) -> f64,
+    ) {
+        let known = self.0.iter_mut().find(|one| std::ptr::eq(one.metric, metric) && one.labels == *labels);
+        match known {
+            Some(known) if value.is_finite() => known.value = join(known.value, value),
+            Some(_) => {}
+            None => self.put(metric, labels, spot, value),
+        }
+    }
 }

@@ -1,7 +1,10 @@
 //! Metrics that ranks offer themselves: vLLM, SGLang, `bedplate train`, or any program with a Prometheus endpoint.
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{TcpStream, ToSocketAddrs};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_record::Exposition;
@@ -13,6 +16,10 @@ use crate::foreign::Families;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest answer that is read.
 const LONGEST: u64 = 8 << 20;
+/// The longest address that is taken for one.
+const LONGEST_ADDRESS: usize = 1000;
+/// Series of all endpoints together; one that would bring more is left out.
+const MOST_SERIES: usize = 100_000;
 
 /// An endpoint, and whose it is.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -38,7 +45,8 @@ impl Target {
         let has_port = address
             .rsplit_once(':')
             .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok_and(|port| port > 0));
-        if !has_port || url.contains([' ', '\r', '\n']) {
+        let is_odd = |each: char| each == ' ' || each.is_control();
+        if !has_port || url.contains(is_odd) || url.len() > LONGEST_ADDRESS {
             return Err(refuse("it is not of the form http://host:port/metrics"));
         }
         let mut target =
@@ -70,6 +78,60 @@ impl Target {
     }
 }
 
+/// The endpoints of ranks, each asked by a thread of its own: one that hangs, be it in the resolver, holds up none of the others.
+#[derive(Default)]
+pub(crate) struct Ranks {
+    asked: BTreeMap<Target, Receiver<Option<Families>>>,
+}
+
+impl Ranks {
+    /// Asks all of them once; returns what they offer, and who answered in time.
+    pub(crate) fn fetch(
+        &mut self,
+        targets: &BTreeSet<Target>,
+        host_label: &str,
+    ) -> (Families, BTreeSet<Target>) {
+        self.asked.retain(|target, _| targets.contains(target));
+        for target in targets {
+            if !self.asked.contains_key(target)
+                && let Some(answer) = ask(target, host_label)
+            {
+                self.asked.insert(target.clone(), answer);
+            }
+        }
+        let deadline = Instant::now() + PATIENCE;
+        let (mut families, mut answered) = (Families::default(), BTreeSet::new());
+        for target in targets {
+            let fetched = self.answer_of(target, deadline);
+            if let Some(fetched) = fetched.filter(|fetched| families.len() + fetched.len() <= MOST_SERIES) {
+                families.merge(fetched);
+                answered.insert(target.clone());
+            }
+        }
+        (families, answered)
+    }
+
+    /// One that has not answered by then is not asked again until its thread is back.
+    fn answer_of(&mut self, target: &Target, deadline: Instant) -> Option<Families> {
+        let answer = self.asked.get(target)?;
+        match answer.recv_timeout(deadline.saturating_duration_since(Instant::now())) {
+            Err(RecvTimeoutError::Timeout) => None,
+            outcome => {
+                self.asked.remove(target);
+                outcome.ok().flatten()
+            }
+        }
+    }
+}
+
+fn ask(target: &Target, host_label: &str) -> Option<Receiver<Option<Families>>> {
+    let (answer, receiver) = sync_channel(1);
+    let (target, host_label) = (target.clone(), host_label.to_owned());
+    let asking = thread::Builder::new().name("export-rank".into()).stack_size(256 << 10);
+    asking.spawn(move || drop(answer.try_send(target.fetch(&host_label)))).ok()?;
+    Some(receiver)
+}
+
 /// The body of an answer with status 200. HTTP/1.0, so that the body ends with the connection and comes in one piece.
 fn get(address: &str, path: &str) -> Option<String> {
     let deadline = Instant::now() + PATIENCE;
@@ -81,9 +143,26 @@ fn get(address: &str, path: &str) -> Option<String> {
     );
     stream.write_all(request.as_bytes()).ok()?;
     let answer = read_until(&mut stream, deadline)?;
+    body_of(&answer).map(str::to_owned)
+}
+
+/// What a good answer says, in whole lines: a number of which the end is missing would be another number.
+fn body_of(answer: &str) -> Option<&str> {
     let (head, body) = answer.split_once("\r\n\r\n")?;
-    let status = head.split_whitespace().nth(1)?;
-    (status == "200").then(|| body.to_owned())
+    let field = |wanted: &str| {
+        let fields = head.lines().skip(1).filter_map(|line| line.split_once(':'));
+        fields
+            .filter(|(name, _)| name.trim().eq_ignore_ascii_case(wanted))
+            .map(|(_, value)| value.trim())
+            .next()
+    };
+    let is_whole = match field("content-length") {
+        Some(length) => length.parse::<usize>().is_ok_and(|length| length <= body.len()),
+        None => true,
+    };
+    let is_good =
+        head.split_whitespace().nth(1)? == "200" && field("transfer-encoding").is_none() && is_whole;
+    is_good.then(|| body.rsplit_once('\n').map_or("", |(lines, _)| lines))
 }
 
 fn read_until(stream: &mut TcpStream, deadline: Instant) -> Option<String> {
@@ -116,6 +195,23 @@ mod tests {
         assert_eq!(Target::parse("localhost:9100").unwrap().path, "/metrics");
         for wrong in ["", "localhost", "https://x:1", "x:0", "x:1,colour=red", ":80", "a b:1"] {
             assert!(Target::parse(wrong).is_err(), "{wrong}");
+        }
+        assert!(Target::parse(&format!("x:1/{}", "y".repeat(2000))).is_err());
+        assert!(Target::parse("x:1/\u{1b}[31m").is_err());
+    }
+
+    #[test]
+    fn an_answer_that_is_cut_off_or_in_chunks_is_none() {
+        let body = |head: &str, body: &str| body_of(&format!("{head}\r\n\r\n{body}")).map(str::to_owned);
+        assert_eq!(body("HTTP/1.0 200 OK", "x 1\ny 23"), Some("x 1".into()));
+        assert_eq!(body("HTTP/1.1 200 OK\r\nContent-Length: 4", "x 1\n"), Some("x 1".into()));
+        for (head, text) in [
+            ("HTTP/1.0 404 Not Found", "x 1\n"),
+            ("HTTP/1.1 200 OK\r\ncontent-length: 9", "x 1\n"),
+            ("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked", "4\r\nx 1\n\r\n0\r\n\r\n"),
+            ("", ""),
+        ] {
+            assert_eq!(body(head, text), None, "{head}");
         }
     }
 }

@@ -78,15 +78,9 @@ impl Host {
             to.put(&metric::LOAD1, &labels, &Spot::Node, load);
         }
         let text = self.root.read("proc/stat").unwrap_or_default();
-        if let Some(line) = text.lines().next().and_then(|line| line.strip_prefix("cpu ")) {
-            let ticks: Vec<f64> = line.split_whitespace().map_while(|word| word.parse().ok()).collect();
-            // user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
-            if ticks.len() >= 8 {
-                let busy = ticks[0] + ticks[1] + ticks[2] + ticks[5] + ticks[6] + ticks[7];
-                to.put(&metric::CPU_BUSY_SECONDS, &labels, &Spot::Node, busy / self.ticks_per_second);
-                let waiting = ticks[4] / self.ticks_per_second;
-                to.put(&metric::CPU_IOWAIT_SECONDS, &labels, &Spot::Node, waiting);
-            }
+        if let Some(Ticks { busy, waiting }) = processor_ticks(&text) {
+            to.put(&metric::CPU_BUSY_SECONDS, &labels, &Spot::Node, busy / self.ticks_per_second);
+            to.put(&metric::CPU_IOWAIT_SECONDS, &labels, &Spot::Node, waiting / self.ticks_per_second);
         }
         let blocked =
             text.lines().find_map(|line| line.strip_prefix("procs_blocked ")).and_then(first_number);
@@ -97,26 +91,19 @@ impl Host {
 
     fn disks(&self, to: &mut Batch) {
         let text = self.root.read("proc/diskstats").unwrap_or_default();
-        for line in text.lines() {
-            let words: Vec<&str> = line.split_whitespace().collect();
-            let (Some(name), true) = (words.get(2), words.len() >= 14) else { continue };
-            if !is_whole_disk(name) {
-                continue;
-            }
-            let labels = self.naming.labels(&[("device", name)]);
-            let spot = Spot::Mount((*name).into());
-            for (at, metric, factor) in [
-                (3, &storage::DISK_READS, 1.0),
-                (5, &storage::DISK_READ_BYTES, SECTOR),
-                (6, &storage::DISK_READ_SECONDS, 0.001),
-                (7, &storage::DISK_WRITES, 1.0),
-                (9, &storage::DISK_WRITTEN_BYTES, SECTOR),
-                (10, &storage::DISK_WRITE_SECONDS, 0.001),
-                (12, &storage::DISK_BUSY_SECONDS, 0.001),
+        for disk in disks(&text) {
+            let labels = self.naming.labels(&[("device", disk.name)]);
+            let spot = Spot::Mount(disk.name.into());
+            for (metric, value) in [
+                (&storage::DISK_READS, disk.reads),
+                (&storage::DISK_READ_BYTES, disk.read_sectors * SECTOR),
+                (&storage::DISK_READ_SECONDS, disk.read_ms / 1000.0),
+                (&storage::DISK_WRITES, disk.writes),
+                (&storage::DISK_WRITTEN_BYTES, disk.written_sectors * SECTOR),
+                (&storage::DISK_WRITE_SECONDS, disk.write_ms / 1000.0),
+                (&storage::DISK_BUSY_SECONDS, disk.busy_ms / 1000.0),
             ] {
-                if let Ok(value) = words[at].parse::<f64>() {
-                    to.put(metric, &labels, &spot, value * factor);
-                }
+                to.put(metric, &labels, &spot, value);
             }
         }
     }
@@ -155,6 +142,58 @@ impl Collector for Host {
     }
 }
 
+/// What all processors did, in ticks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Ticks {
+    pub busy: f64,
+    /// Idle while something waited for a disk.
+    pub waiting: f64,
+}
+
+/// The first line of `/proc/stat`.
+pub fn processor_ticks(text: &str) -> Option<Ticks> {
+    let line = text.lines().next()?.strip_prefix("cpu ")?;
+    let ticks: Vec<f64> = line.split_whitespace().map_while(finite).collect();
+    // user, nice, system, idle, iowait, irq, softirq, steal; guests are part of user.
+    let [user, nice, system, _, waiting, irq, softirq, steal, ..] = ticks[..] else { return None };
+    Some(Ticks { busy: user + nice + system + irq + softirq + steal, waiting })
+}
+
+/// A whole disk in `/proc/diskstats`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Disk<'a> {
+    pub name: &'a str,
+    pub reads: f64,
+    pub read_sectors: f64,
+    pub read_ms: f64,
+    pub writes: f64,
+    pub written_sectors: f64,
+    pub write_ms: f64,
+    pub busy_ms: f64,
+}
+
+/// The lines of `/proc/diskstats` that are whole disks; the others are skipped.
+pub fn disks(text: &str) -> impl Iterator<Item = Disk<'_>> {
+    text.lines().filter_map(disk)
+}
+
+fn disk(line: &str) -> Option<Disk<'_>> {
+    let mut words = line.split_whitespace().skip(2);
+    let name = words.next().filter(|name| is_whole_disk(name))?;
+    let numbers: Vec<f64> = words.map_while(finite).collect();
+    // Merged requests and those in flight are left out.
+    let [reads, _, read_sectors, read_ms, writes, _, written_sectors, write_ms, _, busy_ms, _, ..] =
+        numbers[..]
+    else {
+        return None;
+    };
+    Some(Disk { name, reads, read_sectors, read_ms, writes, written_sectors, write_ms, busy_ms })
+}
+
+fn finite(word: &str) -> Option<f64> {
+    word.parse().ok().filter(|value: &f64| value.is_finite())
+}
+
 /// Not partitions, loops and memory disks.
 fn is_whole_disk(name: &str) -> bool {
     let is_partition = match name.strip_prefix("nvme") {
@@ -165,12 +204,52 @@ fn is_whole_disk(name: &str) -> bool {
     !is_partition && !is_pretended
 }
 
-/// `total=` of the line `some …` or `full …`, in microseconds.
-fn total_us(text: &str, kind: &str) -> Option<f64> {
+/// `total=` of the line `some …` or `full …` of a file in `/proc/pressure`, in microseconds.
+pub fn total_us(text: &str, kind: &str) -> Option<f64> {
     let line = text.lines().find(|line| line.split_whitespace().next() == Some(kind))?;
-    line.split_whitespace().find_map(|word| word.strip_prefix("total="))?.parse().ok()
+    finite(line.split_whitespace().find_map(|word| word.strip_prefix("total="))?)
 }
 
-fn first_number(text: &str) -> Option<f64> {
-    text.split_whitespace().next()?.parse().ok()
+/// The number behind the name of a field, as in `/proc/meminfo`.
+pub fn first_number(text: &str) -> Option<f64> {
+    finite(text.split_whitespace().next()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        /// What is written as the kernel writes it is read as it was.
+        #[test]
+        fn a_disk_is_read_as_the_kernel_writes_it(numbers in prop::collection::vec(0u64..1 << 50, 11..18), number in 0u32..100) {
+            let words: Vec<String> = numbers.iter().map(u64::to_string).collect();
+            let line = format!(" 259       0 nvme{number}n1 {}\n", words.join(" "));
+            let found: Vec<Disk<'_>> = disks(&line).collect();
+            prop_assert_eq!(found.len(), 1);
+            let Disk { name, reads, read_sectors, writes, busy_ms, .. } = found[0];
+            prop_assert_eq!(name, format!("nvme{number}n1"));
+            let at = |place: usize| numbers[place] as f64;
+            prop_assert_eq!((reads, read_sectors, writes, busy_ms), (at(0), at(2), at(4), at(9)));
+        }
+
+        #[test]
+        fn processors_and_pressure_are_read_as_the_kernel_writes_them(ticks in prop::collection::vec(0u32..u32::MAX, 10), total in 0u64..1 << 50) {
+            let words: Vec<String> = ticks.iter().map(u32::to_string).collect();
+            let read = processor_ticks(&format!("cpu  {}\ncpu0 1 2\n", words.join(" "))).expect("it is a line of the kernel");
+            prop_assert_eq!(read.waiting, f64::from(ticks[4]));
+            let idle = f64::from(ticks[3]) + f64::from(ticks[4]);
+            prop_assert_eq!(read.busy, ticks[..8].iter().map(|tick| f64::from(*tick)).sum::<f64>() - idle);
+            let text = format!("some avg10=0.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=0.00 total=7\n");
+            prop_assert_eq!((total_us(&text, "some"), total_us(&text, "full")), (Some(total as f64), Some(7.0)));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_harm(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let text = String::from_utf8_lossy(&bytes);
+            let _ = (processor_ticks(&text), disks(&text).count(), total_us(&text, "some"), first_number(&text));
+        }
+    }
 }

@@ -1,8 +1,11 @@
 //! Lustre clients: statistics of mounts (`llite`) and of the connections to targets (`osc`, `mdc`).
 //!
+//! A file system that is mounted twice is told once: what both mounts did is added up.
+//!
 //! The files have been below `/proc/fs/lustre` and are below `/sys/kernel/debug/lustre` and `/sys/fs/lustre` now; all are looked at.
 
 use std::collections::BTreeMap;
+use std::ops::Add;
 use std::sync::Arc;
 
 use crate::collectors::{Collector, Failed};
@@ -105,14 +108,14 @@ impl Lustre {
             let samples = statistic.samples as f64;
             match (statistic.name, statistic.range) {
                 ("read_bytes", Some((_, most, sum))) => {
-                    to.put(&metric::LUSTRE_READ_SAMPLES, &labels, &spot, samples);
-                    to.put(&metric::LUSTRE_READ_MAXIMUM, &labels, &spot, most);
-                    to.put(&metric::LUSTRE_READ_BYTES, &labels, &spot, sum);
+                    to.join(&metric::LUSTRE_READ_SAMPLES, &labels, &spot, samples, f64::add);
+                    to.join(&metric::LUSTRE_READ_MAXIMUM, &labels, &spot, most, f64::max);
+                    to.join(&metric::LUSTRE_READ_BYTES, &labels, &spot, sum, f64::add);
                 }
                 ("write_bytes", Some((_, most, sum))) => {
-                    to.put(&metric::LUSTRE_WRITE_SAMPLES, &labels, &spot, samples);
-                    to.put(&metric::LUSTRE_WRITE_MAXIMUM, &labels, &spot, most);
-                    to.put(&metric::LUSTRE_WRITE_BYTES, &labels, &spot, sum);
+                    to.join(&metric::LUSTRE_WRITE_SAMPLES, &labels, &spot, samples, f64::add);
+                    to.join(&metric::LUSTRE_WRITE_MAXIMUM, &labels, &spot, most, f64::max);
+                    to.join(&metric::LUSTRE_WRITE_BYTES, &labels, &spot, sum, f64::add);
                 }
                 (operation, range) => self.operation(target, operation, &statistic, range, &spot, to),
             }
@@ -130,9 +133,9 @@ impl Lustre {
     ) {
         let pairs = [("component", "client"), ("target", target), ("operation", operation)];
         let labels = self.naming.labels(&pairs);
-        to.put(&metric::LUSTRE_STATS, &labels, spot, statistic.samples as f64);
+        to.join(&metric::LUSTRE_STATS, &labels, spot, statistic.samples as f64, f64::add);
         if let (Some((_, _, sum)), true) = (range, statistic.unit.starts_with("usec")) {
-            to.put(&metric::LUSTRE_STATS_SECONDS, &labels, spot, sum / 1e6);
+            to.join(&metric::LUSTRE_STATS_SECONDS, &labels, spot, sum / 1e6, f64::add);
         }
     }
 
@@ -144,18 +147,18 @@ impl Lustre {
         let find = |file: &str| folders.iter().find_map(|folder| read(&folder.join(file)));
         let rpcs = find("rpc_stats").map(|text| rpc_statistics(&text)).unwrap_or_default();
         if let Some(in_flight) = rpcs.in_flight {
-            to.put(&metric::LUSTRE_RPCS_IN_FLIGHT, &labels, &spot, in_flight as f64);
+            to.join(&metric::LUSTRE_RPCS_IN_FLIGHT, &labels, &spot, in_flight as f64, f64::add);
         }
         if let Some(pages) = rpcs.pending_pages {
-            to.put(&metric::LUSTRE_PENDING_PAGES, &labels, &spot, pages as f64);
+            to.join(&metric::LUSTRE_PENDING_PAGES, &labels, &spot, pages as f64, f64::add);
         }
         let connected = find("import").or_else(|| find("state")).and_then(|text| is_connected(&text));
         if let Some(is_connected) = connected {
-            to.put(&metric::LUSTRE_IMPORT_FULL, &labels, &spot, f64::from(u8::from(is_connected)));
+            to.join(&metric::LUSTRE_IMPORT_FULL, &labels, &spot, f64::from(u8::from(is_connected)), f64::min);
         }
         let active = folders.iter().find_map(|folder| read_number(&folder.join("active")));
         if connected.is_none() && active == Some(0.0) {
-            to.put(&metric::LUSTRE_IMPORT_FULL, &labels, &spot, 0.0);
+            to.join(&metric::LUSTRE_IMPORT_FULL, &labels, &spot, 0.0, f64::min);
         }
     }
 }
@@ -209,6 +212,29 @@ ioctl                     5 samples [reqs]
         assert_eq!(read, RpcStatistics { in_flight: Some(7), pending_pages: Some(22) });
         assert_eq!(rpc_statistics("modify_RPCs_in_flight:  1\n").in_flight, Some(1));
         assert_eq!(rpc_statistics("nothing"), RpcStatistics::default());
+    }
+
+    proptest::proptest! {
+        /// What is written as Lustre writes it is read as it was.
+        #[test]
+        fn statistics_are_read_as_lustre_writes_them(
+            name in "[a-z_]{1,20}", samples in 0u64..1 << 60, unit in "[a-z]{1,8}",
+            range in proptest::option::of((0u32..u32::MAX, 0u32..u32::MAX, 0u64..1 << 52)),
+        ) {
+            let tail = range.map_or(String::new(), |(least, most, sum)| format!(" {least} {most} {sum} 99"));
+            let line = format!("{name:<25} {samples} samples [{unit}]{tail}\n");
+            let text = format!("snapshot_time 1.2 secs.nsecs\n{line}");
+            let read: Vec<Statistic<'_>> = statistics(&text).collect();
+            let range = range.map(|(least, most, sum)| (f64::from(least), f64::from(most), sum as f64));
+            let wanted = Statistic { name: &name, samples, unit: &unit, range };
+            proptest::prop_assert_eq!(read, [wanted]);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_harm(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..2000)) {
+            let text = String::from_utf8_lossy(&bytes);
+            let _ = (statistics(&text).count(), rpc_statistics(&text), is_connected(&text));
+        }
     }
 
     #[test]

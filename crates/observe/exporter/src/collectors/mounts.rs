@@ -38,6 +38,8 @@ const ON_DISK: [&str; 4] = ["ext4", "xfs", "btrfs", "zfs"];
 const MOST_MOUNTS: usize = 64;
 /// How often each is asked.
 const EVERY: Duration = Duration::from_secs(5);
+/// Of a longer time between two looks only this much counts as waiting.
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 
 /// One line of `/proc/self/mounts`.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -119,9 +121,20 @@ pub(crate) struct Mounts {
 struct Asked {
     since: Instant,
     answer: Option<Receiver<io::Result<Space>>>,
+    /// How long the answer has been waited for, as of the last look. Time in which nobody looked does not count: the whole
+    /// exporter may have been stopped.
+    waited: Duration,
+    looked: Instant,
     space: Option<Space>,
     /// It was writable when it was first seen.
     was_writable: bool,
+}
+
+impl Asked {
+    fn count_wait(&mut self, is_waiting: bool) {
+        let passed = std::mem::replace(&mut self.looked, Instant::now()).elapsed().min(LONGEST_PAUSE);
+        self.waited = if is_waiting { self.waited + passed } else { Duration::ZERO };
+    }
 }
 
 impl Mounts {
@@ -143,11 +156,20 @@ impl Mounts {
             None => {
                 let answer = self.ask(&mount.folder);
                 let was_writable = !mount.is_read_only;
-                let asked = Asked { since: Instant::now(), answer, space: None, was_writable };
+                let now = Instant::now();
+                let asked = Asked {
+                    since: now,
+                    answer,
+                    waited: Duration::ZERO,
+                    looked: now,
+                    space: None,
+                    was_writable,
+                };
                 self.asked.insert(mount.folder.clone(), asked);
             }
             Some(asked) => {
                 let told = asked.answer.as_ref().map(Receiver::try_recv);
+                asked.count_wait(matches!(told, Some(Err(TryRecvError::Empty))));
                 match told {
                     Some(Ok(space)) => (asked.answer, asked.space) = (None, space.ok()),
                     Some(Err(TryRecvError::Empty)) => return,
@@ -173,7 +195,7 @@ impl Mounts {
         ]);
         let spot = Spot::Mount(mount.folder.as_str().into());
         // A thread that has not been scheduled yet is no stall.
-        let waiting = asked.answer.as_ref().map_or(0.0, |_| asked.since.elapsed().as_secs_f64());
+        let waiting = asked.waited.as_secs_f64();
         to.put(&metric::MOUNT_STALLED_SECONDS, &labels, &spot, if waiting < 1.0 { 0.0 } else { waiting });
         if ON_DISK.contains(&mount.kind.as_str()) && asked.was_writable {
             to.put(&metric::FILESYSTEM_READONLY, &labels, &spot, f64::from(u8::from(mount.is_read_only)));
@@ -216,6 +238,23 @@ mod tests {
         let folders: Vec<&str> = found.iter().map(|mount| mount.folder.as_str()).collect();
         assert_eq!(folders, ["/", "/fs x", "/ro"]);
         assert!(found[2].is_read_only);
+    }
+
+    #[test]
+    fn an_exporter_that_was_stopped_takes_no_mount_for_stalled() {
+        let began = Instant::now().checked_sub(Duration::from_secs(60)).expect("the machine is up that long");
+        let mut asked = Asked {
+            since: began,
+            answer: None,
+            waited: Duration::ZERO,
+            looked: began,
+            space: None,
+            was_writable: true,
+        };
+        asked.count_wait(true);
+        assert_eq!(asked.waited, LONGEST_PAUSE);
+        asked.count_wait(false);
+        assert_eq!(asked.waited, Duration::ZERO);
     }
 
     #[test]

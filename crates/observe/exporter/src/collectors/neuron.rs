@@ -3,14 +3,17 @@
 //! The command is started once and prints a report every few seconds; its counts are those of a period and are added up here, as
 //! neuron-monitor-prometheus does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read};
+use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
 use serde_json::Value;
 
 use crate::collectors::{Collector, Failed};
@@ -22,6 +25,10 @@ use crate::series::{Batch, Naming, Spot};
 const LONGEST: u64 = 4 << 20;
 /// A report older than this says nothing about now.
 const STALE: Duration = Duration::from_secs(30);
+/// A command that has not reported for this long hangs, and is started again.
+const HANGS: Duration = Duration::from_secs(300);
+/// How long to wait before a command that ended is started again.
+const START_AGAIN: Duration = Duration::from_secs(60);
 const MOST_SERIES: usize = 4096;
 
 /// One value of a report, with its labels.
@@ -47,6 +54,8 @@ pub fn values(report: &str) -> Option<Vec<NeuronValue>> {
         of_device(device, &mut values);
     }
     values.truncate(MOST_SERIES);
+    let mut seen = BTreeSet::new();
+    values.retain(|value| seen.insert((value.metric.name, value.labels.clone())));
     Some(values)
 }
 
@@ -120,6 +129,8 @@ pub(crate) struct Neuron {
     naming: Naming,
     program: PathBuf,
     child: Option<Child>,
+    /// Commands that were killed and have not ended yet.
+    killed: Vec<Child>,
     newest: Newest,
     taken: Option<Instant>,
     totals: BTreeMap<(&'static str, String), f64>,
@@ -132,6 +143,7 @@ impl Neuron {
             naming,
             program,
             child: None,
+            killed: Vec::new(),
             newest: Arc::default(),
             taken: None,
             totals: BTreeMap::new(),
@@ -139,19 +151,22 @@ impl Neuron {
         }
     }
 
-    /// Starts the command, again after a minute when it has ended.
+    /// Starts the command, again after a minute when it has ended or hangs.
     fn start(&mut self) -> Result<(), Failed> {
         let is_running = self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None)));
-        let is_soon = self.started.is_some_and(|started| started.elapsed() < Duration::from_secs(60));
-        if is_running {
+        let since = |at: Option<Instant>| at.map(|at| at.elapsed());
+        let silence = since(self.heard().or(self.started)).unwrap_or_default();
+        if is_running && silence < HANGS {
             return Ok(());
         }
-        if is_soon {
+        self.end();
+        if since(self.started).is_some_and(|since| since < START_AGAIN) {
             return Err(Failed);
         }
         self.started = Some(Instant::now());
         let mut command = Command::new(&self.program);
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
+        // In a group of its own: what it starts dies with it.
+        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
         let mut child = command.spawn().map_err(|_| Failed)?;
         let output = child.stdout.take().ok_or(Failed)?;
         let newest = Arc::clone(&self.newest);
@@ -159,6 +174,21 @@ impl Neuron {
         reader.spawn(move || read_reports(output, &newest)).map_err(|_| Failed)?;
         self.child = Some(child);
         Ok(())
+    }
+
+    /// When the last report of this command came.
+    fn heard(&self) -> Option<Instant> {
+        let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner);
+        newest.as_ref().map(|(at, _)| *at).filter(|at| self.started.is_none_or(|started| *at >= started))
+    }
+
+    /// It is not waited for: a command in the middle of a call to a broken driver cannot even be killed.
+    fn end(&mut self) {
+        if let Some(child) = self.child.take() {
+            let _ = killpg(Pid::from_raw(child.id() as i32), Signal::SIGKILL);
+            self.killed.push(child);
+        }
+        self.killed.retain_mut(|child| matches!(child.try_wait(), Ok(None)));
     }
 }
 
@@ -179,10 +209,7 @@ fn read_reports(output: impl Read, newest: &Newest) {
 
 impl Drop for Neuron {
     fn drop(&mut self) {
-        if let Some(child) = &mut self.child {
-            let _ = child.kill();
-            let _ = child.wait();
-        }
+        self.end();
     }
 }
 
@@ -194,27 +221,118 @@ impl Collector for Neuron {
     fn collect(&mut self, to: &mut Batch) -> Result<(), Failed> {
         self.start()?;
         let newest = self.newest.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        let Some((at, values)) = newest.filter(|(at, _)| at.elapsed() < STALE) else { return Ok(()) };
+        let Some((at, values)) = newest.filter(|(at, _)| at.elapsed() < STALE) else {
+            // At first it takes a moment; later silence means that it hangs.
+            let is_new = self.started.is_some_and(|started| started.elapsed() < STALE);
+            return if is_new { Ok(()) } else { Err(Failed) };
+        };
         let is_new = self.taken.replace(at) != Some(at);
+        let mut totals = BTreeMap::new();
         for value in values {
             let pairs: Vec<(&str, &str)> =
                 value.labels.iter().map(|(key, text)| (*key, text.as_str())).collect();
             let labels = self.naming.labels(&pairs);
             let mut number = value.value;
             if value.is_of_period {
-                let total = self.totals.entry((value.metric.name, labels.to_string())).or_default();
-                *total += if is_new { value.value } else { 0.0 };
-                number = *total;
+                let key = (value.metric.name, labels.to_string());
+                number =
+                    self.totals.get(&key).copied().unwrap_or(0.0) + if is_new { value.value } else { 0.0 };
+                totals.insert(key, number);
             }
             to.put(value.metric, &labels, &value.device.map_or(Spot::Node, Spot::Gpu), number);
         }
+        // Those of runtimes that are gone are forgotten.
+        self.totals = totals;
         Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+    use serde_json::json;
+
     use super::*;
+    use crate::HostnameLabel;
+
+    /// A command that starts another and says nothing for ever is given up with everything it started.
+    #[test]
+    fn a_monitor_that_hangs_is_told_and_ended_with_its_children() {
+        let folder = std::env::temp_dir().join(format!("bedplate-neuron-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let (program, pid) = (folder.join("monitor"), folder.join("pid"));
+        // Another process writes it: what this one has open when a test thread forks cannot be executed.
+        let script = format!("#!/bin/sh\nsleep 600 &\necho $! > {}\nwait\n", pid.display());
+        let write = "printf %s \"$1\" > \"$0\" && chmod 755 \"$0\"";
+        let written = Command::new("sh").args(["-c", write]).arg(&program).arg(script).status();
+        assert!(written.unwrap().success());
+        let mut neuron = Neuron::new(program, Naming::new("n1", HostnameLabel::Capital));
+        let began = Instant::now();
+        let child = loop {
+            neuron.collect(&mut Batch::default()).unwrap();
+            let text = std::fs::read_to_string(&pid).unwrap_or_default();
+            if let Ok(pid) = text.trim().parse::<i32>() {
+                break pid;
+            }
+            assert!(began.elapsed() < Duration::from_secs(60), "the command does not start");
+            thread::sleep(Duration::from_millis(20));
+        };
+        assert_eq!(neuron.collect(&mut Batch::default()), Ok(()), "at first it may be silent");
+        neuron.started = Instant::now().checked_sub(STALE);
+        assert_eq!(neuron.collect(&mut Batch::default()), Err(Failed));
+        neuron.end();
+        let is_there = || nix::sys::signal::kill(Pid::from_raw(child), None).is_ok() && !is_zombie(child);
+        while is_there() {
+            assert!(began.elapsed() < Duration::from_secs(60), "its child is left");
+            thread::sleep(Duration::from_millis(20));
+        }
+        std::fs::remove_dir_all(folder).unwrap();
+    }
+
+    fn is_zombie(pid: i32) -> bool {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        status.rsplit(')').next().is_some_and(|rest| rest.trim_start().starts_with('Z'))
+    }
+
+    proptest! {
+        /// What is written as neuron-monitor writes it is read as it was.
+        #[test]
+        fn a_report_is_read_as_it_was_written(
+            cores in prop::collection::btree_map(0u32..128, 0.0f64..100.0, 0..8),
+            bytes in 0u64..1 << 50,
+            completed in 0u32..1_000_000,
+            ecc in 0u32..1000,
+        ) {
+            let in_use: serde_json::Map<String, Value> = cores
+                .iter()
+                .map(|(core, percent)| (core.to_string(), json!({ "neuroncore_utilization": percent })))
+                .collect();
+            let report = json!({
+                "neuron_runtime_data": [{ "neuron_runtime_tag": "7", "error": "", "report": {
+                    "neuroncore_counters": { "neuroncores_in_use": in_use },
+                    "memory_used": { "neuron_runtime_used_bytes": { "host": bytes } },
+                    "execution_stats": { "execution_summary": { "completed": completed } },
+                }}],
+                "system_data": { "neuron_hw_counters": { "neuron_devices": [
+                    { "neuron_device_index": 3, "mem_ecc_corrected": ecc } ] } },
+            });
+            let read = super::values(&report.to_string()).expect("it is a report");
+            let of = |name: &str| -> Vec<f64> {
+                read.iter().filter(|value| value.metric.name == name).map(|value| value.value).collect()
+            };
+            prop_assert_eq!(of("neuroncore_utilization_ratio").len(), cores.len());
+            prop_assert_eq!(of("neuron_runtime_memory_used_bytes"), [bytes as f64]);
+            prop_assert_eq!(of("execution_status_total"), [f64::from(completed)]);
+            prop_assert_eq!(of("hardware_ecc_events_total"), [f64::from(ecc)]);
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_harm(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
+            let newest = Newest::default();
+            read_reports(&bytes[..], &newest);
+            let _ = super::values(&String::from_utf8_lossy(&bytes));
+        }
+    }
 
     #[test]
     fn a_report_gives_utilisation_memory_latency_and_errors() {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::collectors::{Collector, Failed};
 use crate::metrics::Metric;
 use crate::metrics::network as metric;
-use crate::root::{Root, list, read, read_number};
+use crate::root::{Root, list, number, read, read_number};
 use crate::series::{Batch, Naming, Spot};
 
 const CARDS: &str = "sys/class/infiniband";
@@ -89,14 +89,44 @@ fn infiniband(folder: &Path, labels: &Arc<str>, spot: &Spot, to: &mut Batch) {
             to.put(metric, labels, spot, value * factor);
         }
     }
-    // `4: ACTIVE` and `400 Gb/sec (4X NDR)`.
-    let state = read(&folder.join("state")).and_then(|text| text.split(':').next()?.trim().parse().ok());
-    if let Some(state) = state {
+    if let Some(state) = read(&folder.join("state")).as_deref().and_then(state_id) {
         to.put(&metric::IB_STATE_ID, labels, spot, state);
     }
-    let rate: Option<f64> =
-        read(&folder.join("rate")).and_then(|text| text.split_whitespace().next()?.parse().ok());
-    if let Some(gigabits) = rate {
-        to.put(&metric::IB_RATE, labels, spot, gigabits * 1e9 / 8.0);
+    if let Some(rate) = read(&folder.join("rate")).as_deref().and_then(bytes_per_second) {
+        to.put(&metric::IB_RATE, labels, spot, rate);
+    }
+}
+
+/// The number in `4: ACTIVE`.
+pub fn state_id(text: &str) -> Option<f64> {
+    number(text.split(':').next()?)
+}
+
+/// The rate in `400 Gb/sec (4X NDR)`.
+pub fn bytes_per_second(text: &str) -> Option<f64> {
+    let gigabits = number(text.split_whitespace().next()?)?;
+    Some(gigabits * 1e9 / 8.0).filter(|rate| rate.is_finite())
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    proptest! {
+        #[test]
+        fn states_and_rates_are_read_as_the_kernel_writes_them(state in 0u32..8, rate in 1u32..2000) {
+            prop_assert_eq!(state_id(&format!("{state}: ACTIVE\n")), Some(f64::from(state)));
+            let read = bytes_per_second(&format!("{rate} Gb/sec (4X NDR)\n"));
+            prop_assert_eq!(read, Some(f64::from(rate) * 1.25e8));
+        }
+
+        #[test]
+        fn arbitrary_bytes_never_harm(bytes in prop::collection::vec(any::<u8>(), 0..500)) {
+            let text = String::from_utf8_lossy(&bytes);
+            let read = [state_id(&text), bytes_per_second(&text)];
+            prop_assert!(read.iter().flatten().all(|value| value.is_finite()));
+        }
     }
 }

@@ -196,6 +196,10 @@ impl Library {
     pub(crate) fn open(path: &Path) -> Result<Self, NoLibrary> {
         let name = CString::new(path.as_os_str().as_bytes())
             .map_err(|_| NoLibrary::Absent("its path has a zero byte".into()))?;
+        if path.is_absolute() && !path.is_file() {
+            // The loader would wait for a pipe in its place.
+            return Err(NoLibrary::Absent("it is not a file".into()));
+        }
         // SAFETY: loading runs the library's constructors; an administrator has installed it, or named it.
         let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if library.is_null() {
