@@ -98,6 +98,8 @@ const TOKENIZER: &str = include_str!("../seeds/tokenizer.json");
 pub const TARGETS: &[Target] = &[
     Target { name: "kernel_log", run: observe::kernel_log, seeds: observe::KMSG, rounds: 1000 },
     Target { name: "lustre_files", run: observe::lustre_files, seeds: observe::LUSTRE, rounds: 3000 },
+    Target { name: "kernel_files", run: observe::kernel_files, seeds: observe::KERNEL_FILES, rounds: 3000 },
+    Target { name: "node_files", run: observe::node_files, seeds: observe::NODE_FILES, rounds: 150 },
     Target { name: "mount_table", run: observe::mount_table, seeds: observe::MOUNTS, rounds: 2000 },
     Target { name: "neuron_report", run: observe::neuron_report, seeds: observe::NEURON, rounds: 2000 },
     Target {

@@ -22,6 +22,9 @@ pub struct Facts {
     pub libraries: Vec<Library>,
     pub limits: Limits,
     pub gpus: Vec<Gpu>,
+    /// The node's GPUs belong to other jobs and could not be seen.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub hides_gpus: bool,
     pub pci: Pci,
     pub cards: Vec<Card>,
     /// Device files that matter and are there.

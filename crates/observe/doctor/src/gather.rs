@@ -60,8 +60,13 @@ impl Sources {
 
 const LARGEST_TEXT: u64 = 4 << 20;
 
-/// The text of a regular file of a sensible size. A pipe, or a device in its place, is not waited for.
 fn read_text(path: &Path) -> Option<String> {
+    let bytes = read_bytes(path, LARGEST_TEXT)?;
+    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+}
+
+/// The beginning of a regular file. A pipe, or a device in its place, is not waited for.
+fn read_bytes(path: &Path, most: u64) -> Option<Vec<u8>> {
     use std::io::Read;
     use std::os::unix::fs::OpenOptionsExt;
     let flags = nix::fcntl::OFlag::O_NONBLOCK.bits();
@@ -70,8 +75,8 @@ fn read_text(path: &Path) -> Option<String> {
         return None;
     }
     let mut bytes = Vec::new();
-    file.take(LARGEST_TEXT).read_to_end(&mut bytes).ok()?;
-    Some(String::from_utf8_lossy(&bytes).trim().to_owned())
+    file.take(most).read_to_end(&mut bytes).ok()?;
+    Some(bytes)
 }
 
 /// Names in a folder, sorted; none where it cannot be read.

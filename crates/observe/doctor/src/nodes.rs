@@ -23,6 +23,8 @@ pub struct OddNode {
 }
 
 const ABSENT: &str = "-";
+const GPU_COUNT: &str = "GPUs";
+const GPU_KIND: &str = "GPU";
 
 /// Every property in which some node differs from most, those with the fewest odd nodes first.
 pub fn differences(nodes: &[Facts]) -> Vec<Difference> {
@@ -40,9 +42,11 @@ pub fn differences(nodes: &[Facts]) -> Vec<Difference> {
 
 fn difference(what: String, values: &BTreeMap<&str, String>, nodes: &[Facts]) -> Option<Difference> {
     let value = |facts: &Facts| values.get(facts.node.as_str()).cloned().unwrap_or_else(|| ABSENT.to_owned());
-    let all: Vec<String> = nodes.iter().map(value).collect();
+    let compared: Vec<&Facts> =
+        nodes.iter().filter(|facts| !(facts.hides_gpus && is_of_gpus(&what))).collect();
+    let all: Vec<String> = compared.iter().map(|facts| value(facts)).collect();
     let most = most_common(&all)?;
-    let mut odd: Vec<OddNode> = nodes
+    let mut odd: Vec<OddNode> = compared
         .iter()
         .zip(all)
         .filter(|(_, has)| *has != most)
@@ -50,6 +54,10 @@ fn difference(what: String, values: &BTreeMap<&str, String>, nodes: &[Facts]) ->
         .collect();
     odd.sort_unstable();
     (!odd.is_empty()).then_some(Difference { what, most, odd })
+}
+
+fn is_of_gpus(what: &str) -> bool {
+    [GPU_COUNT, GPU_KIND].contains(&what)
 }
 
 /// The most frequent value; of equally frequent ones the first in order.
@@ -68,7 +76,6 @@ fn properties(facts: &Facts) -> Vec<(String, String)> {
         ("product".to_owned(), shown(facts.product.as_ref())),
         ("kernel".to_owned(), shown(facts.kernel.as_ref())),
         ("driver".to_owned(), shown(facts.driver.as_ref().map(|driver| &driver.version))),
-        ("GPUs".to_owned(), facts.gpus.len().to_string()),
         ("network cards".to_owned(), facts.cards.len().to_string()),
         ("locked memory".to_owned(), limit(facts.limits.locked_memory)),
         ("open files".to_owned(), limit(facts.limits.open_files)),
@@ -83,8 +90,11 @@ fn properties(facts: &Facts) -> Vec<(String, String)> {
         let version = library.version.as_ref().map_or_else(|| "?".to_owned(), ToString::to_string);
         found.push((format!("{} in {}", library.name, library.path), version));
     }
-    let names = facts.gpus.iter().map(|gpu| gpu.name.clone()).collect::<Vec<_>>();
-    found.push(("GPU".to_owned(), most_common(&names).unwrap_or_else(|| ABSENT.to_owned())));
+    if !facts.hides_gpus {
+        let names = facts.gpus.iter().map(|gpu| gpu.name.clone()).collect::<Vec<_>>();
+        found.push((GPU_COUNT.to_owned(), names.len().to_string()));
+        found.push((GPU_KIND.to_owned(), most_common(&names).unwrap_or_else(|| ABSENT.to_owned())));
+    }
     for (name, value) in &facts.environment {
         if is_setting(name) {
             found.push((format!("variable {name}"), value.clone()));
@@ -132,5 +142,16 @@ mod tests {
         assert_eq!(told, ["kernel: most 6.1.0, n2 has 5.15.0", "locked memory: most -, n4 has 65536"]);
         assert_eq!(differences(&nodes[..1]), []);
         assert_eq!(differences(&[]), []);
+    }
+
+    #[test]
+    fn a_node_whose_gpus_belong_to_others_is_not_odd_for_having_none() {
+        let gpu = crate::facts::Gpu { name: "H100".into(), ..Default::default() };
+        let node =
+            |name: &str| Facts { node: name.to_owned(), gpus: vec![gpu.clone(); 8], ..Facts::default() };
+        let busy = Facts { node: "n3".into(), hides_gpus: true, ..Facts::default() };
+        assert_eq!(differences(&[node("n1"), node("n2"), busy.clone()]), []);
+        let bare = Facts { hides_gpus: false, ..busy };
+        assert_eq!(differences(&[node("n1"), node("n2"), bare]).len(), 2);
     }
 }

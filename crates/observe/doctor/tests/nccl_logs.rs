@@ -9,6 +9,7 @@ use bedplate_catalog::Catalog;
 use bedplate_doctor::nccl::{LogReader, NcclLog, judge_log};
 use bedplate_doctor::{Check, Price, Verdict, worst};
 use expect_test::expect;
+use proptest::prelude::*;
 
 fn folder() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/logs")
@@ -156,4 +157,36 @@ fn any_text_is_read_without_harm() {
         reader.line(line);
     }
     judge_log(&reader.finish(), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
+
+    /// What a launcher puts before lines and what other programs write between them changes no verdict.
+    #[test]
+    fn labels_and_other_programs_change_no_verdict(
+        label in "(|[0-9]{1,4}: |\\[1,[0-9]{1,3}\\]<stdout>:)",
+        noise in prop::collection::vec("[ -MO-~]{0,60}", 1..5),
+        every in 1usize..6,
+    ) {
+        for name in names("good-").into_iter().chain(names("bad-")) {
+            let mut reader = LogReader::default();
+            let text = fs::read_to_string(folder().join(&name)).unwrap();
+            for (at, line) in text.lines().enumerate() {
+                reader.line(&format!("{label}{line}"));
+                if at % every == 0 {
+                    reader.line(&noise[at % noise.len()]);
+                }
+            }
+            let told = flaws(&judge_log(&reader.finish(), None));
+            prop_assert_eq!(told, flaws(&judge_log(&read(&name), None)), "{}", name);
+        }
+    }
+
+    #[test]
+    fn arbitrary_bytes_never_harm(bytes in prop::collection::vec(any::<u8>(), 0..4000)) {
+        let mut reader = LogReader::default();
+        String::from_utf8_lossy(&bytes).lines().for_each(|line| reader.line(line));
+        prop_assert!(!judge_log(&reader.finish(), None).is_empty());
+    }
 }

@@ -331,3 +331,23 @@ fn a_machine_without_anything_is_read_too() {
     assert_eq!(examination.instance, None);
     assert!(!Path::new(&root).exists());
 }
+
+#[test]
+fn pipes_in_the_place_of_files_hold_nothing_up() {
+    let node = FakeNode::new("pipes");
+    let files = [
+        "opt/amazon/ofi-nccl/lib/libnccl-net.so",
+        "proc/modules",
+        "proc/self/limits",
+        "usr/local/cuda/version.json",
+    ];
+    for file in files {
+        let path = node.root.join(file);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let _ = fs::remove_file(&path);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    }
+    let facts = node.facts();
+    assert_eq!(facts.gpus.len(), 8);
+    assert_eq!(facts.limits.locked_memory, None);
+}

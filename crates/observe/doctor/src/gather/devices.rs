@@ -91,6 +91,7 @@ fn card(folder: &Path, name: &str) -> Card {
     // `4: ACTIVE` and `100 Gb/sec (4X EDR)`
     let state = read("state").and_then(|text| Some(text.split_once(": ")?.1.to_owned()));
     let rate = read("rate").and_then(|text| text.split_whitespace().next()?.parse().ok());
+    let rate = rate.filter(|rate: &f64| rate.is_finite());
     Card { name: name.to_owned(), driver, state, rate_gbps: rate }
 }
 

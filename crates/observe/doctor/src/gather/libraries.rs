@@ -1,10 +1,8 @@
 //! Libraries and their versions, without loading any: from file names, package metadata and the text inside them.
 
-use std::fs::File;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use super::{Sources, names, read_text};
+use super::{Sources, names, read_bytes, read_text};
 use crate::facts::{Facts, Library};
 use crate::version::Version;
 
@@ -103,12 +101,7 @@ fn library(sources: &Sources, name: &str, version: Option<Version>, path: &Path)
 
 /// The word after a mark inside a file.
 fn text_inside(path: &Path, mark: &[u8]) -> Option<Version> {
-    let file = File::open(path).ok()?;
-    if !file.metadata().ok()?.is_file() {
-        return None;
-    }
-    let mut bytes = Vec::new();
-    file.take(LARGEST_PLUGIN).read_to_end(&mut bytes).ok()?;
+    let bytes = read_bytes(path, LARGEST_PLUGIN)?;
     let at = bytes.windows(mark.len()).position(|window| window == mark)? + mark.len();
     let word: Vec<u8> = bytes[at..].iter().copied().take(40).take_while(u8::is_ascii_graphic).collect();
     Version::parse(&String::from_utf8_lossy(&word))

@@ -105,8 +105,15 @@ pub(super) fn read(line: &str) -> Option<(Option<Writer<'_>>, Event<'_>)> {
             return Some((writer(head), event));
         }
     }
-    let version = line.trim().strip_prefix("NCCL version ")?;
-    Some((None, Event::Version(version)))
+    bare_version(line).map(|version| (None, Event::Version(version)))
+}
+
+/// `NCCL version 2.28.3+cuda13.0`, which rank 0 writes without its name; a launcher may have put a label before it.
+fn bare_version(line: &str) -> Option<&str> {
+    let (label, version) = line.trim().split_once("NCCL version ")?;
+    let label = label.trim_end();
+    let is_label = label.is_empty() || label.ends_with([':', '>', ']']);
+    (is_label && !version.contains(' ')).then_some(version)
 }
 
 /// `host:pid:tid`, the word before `[0]`, whatever stands before it.
