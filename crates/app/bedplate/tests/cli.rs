@@ -70,6 +70,8 @@ golden! {
         "export --help",
         "export --scrape ftp://x",
         "export --listen 0.0.0.0:1",
+        "export --listen localhost:9400",
+        "export --listen 127.0.0.1:99999",
         "export --once --health-rules missing.toml",
     ]
     slurm_help: ["launch --help", "job render --help", "unit --help"]

@@ -6,7 +6,7 @@ use std::fs;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
 use std::path::PathBuf;
-use std::process::{Command, Output};
+use std::process::{Child, Command, Output, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -189,4 +189,65 @@ fn most_of_a_cluster_failing_at_once_drains_nobody() {
         + &cluster.tell(&["node", "show", "n2"]);
     assert!(page.contains("the cause is not in them"), "{page}");
     assert!(cluster.tell(&["top", "--once"]).contains('!'));
+}
+
+/// A child that is ended with the test, and its folder.
+struct Running(Child, PathBuf);
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = fs::remove_dir_all(&self.1);
+    }
+}
+
+#[test]
+fn an_exporter_that_was_stopped_goes_on_and_takes_the_pause_for_no_fault() {
+    let folder = std::env::temp_dir().join(format!("bp-observe-{}-stopped", std::process::id()));
+    fs::create_dir_all(folder.join("dev")).unwrap();
+    fs::write(folder.join("dev/kmsg"), "").unwrap();
+    fs::create_dir_all(folder.join("proc/self")).unwrap();
+    fs::write(folder.join("proc/self/mounts"), "/dev/root / ext4 rw 0 0\n").unwrap();
+    FakeNvml::install(&folder, 2).unwrap();
+    let port = free_ports(1);
+    let mut command = Command::new(PROGRAM);
+    command.args([
+        "export",
+        "--listen",
+        &format!("127.0.0.1:{port}"),
+        "--interval",
+        "100ms",
+        "--observe-root",
+    ]);
+    command.arg(&folder).stdout(Stdio::null()).stderr(Stdio::null());
+    let exporter = Running(command.spawn().unwrap(), folder);
+    let until = |is_so: &dyn Fn(&str) -> bool| {
+        let began = Instant::now();
+        loop {
+            let text = scrape(port).unwrap_or_default();
+            if is_so(&text) {
+                return text;
+            }
+            assert!(began.elapsed() < PATIENCE, "the metrics stand still:\n{text}");
+            thread::sleep(Duration::from_millis(50));
+        }
+    };
+    let is_up = |text: &str| {
+        let up = |name: &str| text.contains(&format!("bedplate_collector_up{{collector=\"{name}\""));
+        up("gpu") && up("filesystem") && text.contains("DCGM_FI_DEV_GPU_TEMP{")
+    };
+    until(&is_up);
+    let pid = nix::unistd::Pid::from_raw(exporter.0.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGSTOP).unwrap();
+    thread::sleep(Duration::from_secs(3));
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGCONT).unwrap();
+    let text = until(&is_up);
+    assert!(!text.contains("bedplate_finding{"), "{text}");
+    // A second one on its port is told so, and the first goes on.
+    let second =
+        Command::new(PROGRAM).args(["export", "--listen", &format!("127.0.0.1:{port}")]).output().unwrap();
+    assert_eq!(second.status.code(), Some(1), "{second:?}");
+    assert!(String::from_utf8_lossy(&second.stderr).contains("record/cannot-listen"), "{second:?}");
+    until(&is_up);
 }

@@ -93,6 +93,8 @@ fn every_command_works_on_a_slurm_by_rest_and_by_commands() {
     for context in ["commands", "token"] {
         jobs_and_nodes(&site, context);
     }
+    the_odd_node_is_found_by_jobs(&site);
+    nodes_without_the_program_are_told(&site);
     a_finding_drains_its_node(&site);
     a_plan_goes_with_its_job(&site);
     the_past_is_used_and_replayed(&site);
@@ -153,6 +155,88 @@ fn jobs_and_nodes(site: &Site, context: &str) {
     let failed = site.run(&format!("submit {on} --nodes 1 --time 10 --wait -- false"));
     assert!(!failed.status.success());
     assert_eq!(site.refused(&format!("job show 999999 {on}")), "cluster/refused");
+}
+
+/// A file of the tree that `--root` shows a node as its own.
+fn node_file(site: &Site, node: &str, path: &str, text: &str) {
+    let path = site.folder().join("roots").join(node).join(path);
+    fs::create_dir_all(path.parent().expect("it is in a folder")).expect("the folder is the test's");
+    fs::write(path, text).expect("the folder is the test's");
+}
+
+fn check_of<'a>(row: &'a Value, rule: &str) -> &'a Value {
+    let checks = row["checks"].as_array().unwrap_or_else(|| panic!("{row:#}"));
+    &checks.iter().find(|check| check["rule"] == rule).unwrap_or_else(|| panic!("{row:#}"))["verdict"]
+}
+
+/// Each node examines itself in a job of Slurm; a busy one too, and one that is drained is named.
+fn the_odd_node_is_found_by_jobs(site: &Site) {
+    let limit = |most: &str| format!("Max locked memory         {most:<20} {most:<20} bytes\n");
+    for node in ["n1", "n2", "n3", "n4"] {
+        node_file(site, node, "proc/sys/kernel/osrelease", "6.1.0\n");
+        node_file(site, node, "proc/self/limits", &limit(if node == "n3" { "65536" } else { "unlimited" }));
+    }
+    site.tell("node drain n4 --reason test --context commands");
+    let busy = "submit --context commands --nodelist n2 --nodes 1 --gpus-per-node 8 --mem 1000 --time 10 -- sleep 600";
+    let busy = site.tell(busy);
+    let busy = busy.trim();
+    site.until(&format!("job show {busy} --context commands"), |shown| shown["state"] == "running");
+    let root = site.folder().join("roots/%N").display().to_string();
+    for context in ["commands", "token"] {
+        let words =
+            format!("doctor --cluster --context {context} --root {root} --like p5.48xlarge --patience 100");
+        let output = site.run(&format!("--json {words}"));
+        assert_eq!(output.status.code(), Some(1), "a check fails: {output:?}");
+        let told: Value = serde_json::from_slice(&output.stdout).expect("it prints one document");
+        let rows = told["nodes"].as_array().expect("it has nodes");
+        assert_eq!(rows.len(), 4, "{told:#}");
+        assert!(rows[3]["not_examined"].as_str().is_some_and(|why| why.contains("drained")), "{told:#}");
+        let limits: Vec<&Value> = rows[..3].iter().map(|row| check_of(row, "limit/locked-memory")).collect();
+        assert_eq!(limits, ["pass", "pass", "fail"], "{told:#}");
+        // The busy one is not blamed for GPUs that its job could not see.
+        assert_eq!(check_of(&rows[1], "gpu/count"), "pass", "{told:#}");
+        let odd = told["odd_ones_out"].as_array().expect("there is one");
+        let found = odd.iter().find(|it| it["what"] == "locked memory").expect("it differs");
+        assert_eq!((&found["most"], &found["odd"][0]["node"]), (&"unlimited".into(), &"n3".into()));
+    }
+    let words = format!("doctor --cluster --context commands --root {root} --like p5.48xlarge");
+    let page = site.run(&words).stdout;
+    let page = String::from_utf8_lossy(&page).into_owned();
+    assert!(page.contains("locked memory: most have unlimited; n3 has 65536"), "{page}");
+    site.tell(&format!("job cancel {busy} --context commands"));
+    site.tell("node resume n4 --context commands");
+    let left: Vec<_> = fs::read_dir(site.folder().join(".bedplate"))
+        .into_iter()
+        .flatten()
+        .flatten()
+        .map(|entry| entry.file_name())
+        .filter(|name| name.to_string_lossy().starts_with("doctor"))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+/// A program that is nowhere is one error with a remedy; one that a single node lacks is told of that node.
+fn nodes_without_the_program_are_told(site: &Site) {
+    let words = "doctor --cluster --context commands --program /no/such/bedplate";
+    assert_eq!(site.refused(words), "doctor/no-program");
+    let said = String::from_utf8_lossy(&site.run(words).stderr).into_owned();
+    assert!(said.contains("/no/such/bedplate") && said.contains("--program"), "{said}");
+    let script = format!(
+        "#!/bin/sh\necho Welcome to the site\n[ \"$SLURMD_NODENAME\" = n2 ] && exit 127\nexec {PROGRAM} \"$@\"\n"
+    );
+    let program = site.folder().join("on-most-nodes");
+    fs::write(&program, script).expect("the folder is the test's");
+    let executable = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+    fs::set_permissions(&program, executable).expect("the folder is the test's");
+    let root = site.folder().join("roots/%N").display().to_string();
+    let program = program.display();
+    let output = site.run(&format!(
+        "--json doctor --cluster --context commands --root {root} --like p5.48xlarge --program {program}"
+    ));
+    let told: Value = serde_json::from_slice(&output.stdout).expect("it prints one document");
+    let why = told["nodes"][1]["not_examined"].as_str().unwrap_or_else(|| panic!("{told:#}"));
+    assert_eq!(why, format!("the program {program} is not there"));
+    assert_eq!(check_of(&told["nodes"][0], "limit/locked-memory"), "pass", "{told:#}");
 }
 
 /// An exporter beside slurmd sees an XID in the kernel log, and Slurm drains the node with the reason.

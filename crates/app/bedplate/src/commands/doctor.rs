@@ -1,6 +1,7 @@
 //! `bedplate doctor`: what is wrong with this node, with a job's NCCL, or with some nodes of a cluster.
 
 mod cluster;
+mod errand;
 mod log;
 mod page;
 
@@ -24,6 +25,7 @@ Examples:
   bedplate doctor --like p5.48xlarge
   bedplate doctor --nccl-log slurm-4711.out --like p5.48xlarge
   bedplate doctor --cluster
+  bedplate doctor --cluster --context site --like p5.48xlarge
   bedplate doctor --json | jq '.checks[] | select(.verdict != \"pass\")'
 
 Reads the five layers of the software under a training job: hardware and its settings, the kernel,
@@ -43,6 +45,15 @@ pub(crate) struct Arguments {
     /// Seconds to wait for the jobs of --cluster
     #[arg(long, value_name = "SECONDS", default_value_t = 120, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     patience: u64,
+    /// Where the nodes of --cluster have this program [default: where it is here]
+    #[arg(long, value_name = "PATH", requires = "cluster")]
+    program: Option<String>,
+    /// The partition for the jobs of --cluster, where the default one has not all nodes
+    #[arg(long, value_name = "NAME", requires = "cluster")]
+    partition: Option<String>,
+    /// The account for the jobs of --cluster
+    #[arg(long, value_name = "NAME", requires = "cluster")]
+    account: Option<String>,
     /// Print what was read, as JSON, and judge nothing
     #[arg(long)]
     facts: bool,
@@ -58,11 +69,15 @@ pub(crate) struct Arguments {
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum DoctorError {
-    #[error("no node of the cluster could be examined")]
-    NoNodes,
+    #[error("no node of the cluster could be examined: {why}")]
+    NoNodes { why: String },
+    #[error("{nodes} nodes were asked, and `{program}` is on none of them")]
+    NoProgram { program: String, nodes: usize },
+    #[error("cannot make a folder for what the nodes print")]
+    Folder { source: std::io::Error },
 }
 
-pub(crate) const PAGES: &[&Page] = &[&NO_NODES];
+pub(crate) const PAGES: &[&Page] = &[&NO_NODES, &NO_PROGRAM, &FOLDER];
 
 static NO_NODES: Page = Page {
     code: "doctor/no-nodes",
@@ -71,10 +86,26 @@ static NO_NODES: Page = Page {
     remedy: "see `bedplate node list`; give the jobs more time with --patience",
 };
 
+static NO_PROGRAM: Page = Page {
+    code: "doctor/no-program",
+    class: Class::User,
+    meaning: "Every node examines itself by running this program in a small job, so the nodes must have it, and at the path that the job names: by default the one it has here. The jobs found no such program there, or one that they may not execute.",
+    remedy: "put the program on a file system that the nodes share, or name the path that it has there with `--program`",
+};
+
+static FOLDER: Page = Page {
+    code: "doctor/folder",
+    class: Class::User,
+    meaning: "On a Slurm the output of jobs goes to files, for which a folder `.bedplate` is made where the command runs, and removed when it ends. It could not be made.",
+    remedy: "run the command in a folder of your own that the nodes see too, such as your home",
+};
+
 impl Diagnostic for DoctorError {
     fn page(&self) -> &'static Page {
         match self {
-            DoctorError::NoNodes => &NO_NODES,
+            DoctorError::NoNodes { .. } => &NO_NODES,
+            DoctorError::NoProgram { .. } => &NO_PROGRAM,
+            DoctorError::Folder { .. } => &FOLDER,
         }
     }
 }

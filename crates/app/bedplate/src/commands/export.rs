@@ -42,7 +42,7 @@ lists them. Hardware that is not there is absent. Nodes of `bedplate up` watch t
 and need no exporter of their own.")]
 pub(crate) struct Arguments {
     /// Where Prometheus finds it; port 0 takes a free one
-    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS)]
+    #[arg(long, value_name = "ADDRESS", default_value = ADDRESS, value_parser = address)]
     listen: SocketAddr,
     /// Let other machines read it; it has neither encryption nor passwords
     #[arg(long)]
@@ -66,6 +66,10 @@ pub(crate) struct Arguments {
     watching: Watching,
     #[command(flatten)]
     connection: Connection,
+}
+
+fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| "it is an IP address and a port, such as 127.0.0.1:9400 or [::]:9400".to_owned())
 }
 
 /// What is read about a node, and by which rules it is judged.

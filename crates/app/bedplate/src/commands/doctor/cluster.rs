@@ -1,19 +1,21 @@
 //! `bedplate doctor --cluster`: every node examines itself in a small job, and the odd ones out are shown.
 
-use std::thread;
+use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use bedplate_catalog::Catalog;
 use bedplate_doctor::{Check, Difference, Facts, Verdict, differences, examine, worst};
-use bedplate_drivers::{Driver, JobId, JobOrder, LogQuery, NodeState, NodeSummary};
-use bedplate_job::{Gang, Job, Role, Workload};
+use bedplate_drivers::Driver;
 use serde_json::{Value, json};
 
+use super::errand::{Errand, NotExamined, Sent};
 use super::{Arguments, DoctorError, page, verdicts};
-use crate::commands::submit::submit_here;
 use crate::console::Console;
 use crate::present::{Column, Table};
 use crate::stop::Stop;
+
+/// Different reasons that are told when no node was examined.
+const MOST_REASONS: usize = 3;
 
 /// A node, and what became of its examination.
 struct Examined {
@@ -21,28 +23,19 @@ struct Examined {
     outcome: Result<(Facts, Vec<Check>), String>,
 }
 
-/// A job that examines a node.
-struct Sent {
-    node: String,
-    job: Result<JobId, String>,
-}
-
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
-    let driver = arguments.connection.driver()?;
-    let nodes = driver.nodes()?;
-    let sent: Vec<Sent> = nodes.iter().map(|node| send(node, arguments, &*driver)).collect();
-    let deadline = Instant::now() + Duration::from_secs(arguments.patience);
-    let facts: Vec<(String, Result<Facts, String>)> =
-        sent.into_iter().map(|sent| (sent.node.clone(), collect(sent, &*driver, deadline))).collect();
-    let examined: Vec<Examined> = facts
-        .into_iter()
-        .map(|(node, facts)| Examined { node, outcome: facts.map(|facts| judged(facts, arguments, catalog)) })
-        .collect();
+    let slurm = arguments.connection.slurm()?;
+    let is_slurm = slurm.is_some();
+    let driver: Box<dyn Driver> = match slurm {
+        Some(slurm) => Box::new(slurm),
+        None => arguments.connection.driver()?,
+    };
+    let errand = Errand::new(arguments, &*driver, is_slurm)?;
+    let examined = examine_all(&errand, arguments, catalog, &*driver)?;
+    drop(errand);
+    console.say_notes(driver.remarks());
     let known: Vec<Facts> =
         examined.iter().filter_map(|it| Some(it.outcome.as_ref().ok()?.0.clone())).collect();
-    if known.is_empty() {
-        return Err(DoctorError::NoNodes.into());
-    }
     let odd = differences(&known);
     if console.is_json() {
         console.json(&report(&examined, &odd))?;
@@ -56,49 +49,46 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     if fails { Err(Stop::Refused) } else { Ok(()) }
 }
 
-fn judged(facts: Facts, arguments: &Arguments, catalog: &Catalog) -> (Facts, Vec<Check>) {
-    let checks = examine(&facts, catalog, arguments.like.as_deref()).checks;
-    (facts, checks)
-}
-
-/// Only nodes that take work are asked; a job for another one would wait for ever.
-fn send(node: &NodeSummary, arguments: &Arguments, driver: &dyn Driver) -> Sent {
-    let name = node.name.to_string();
-    let takes_work = matches!(node.state, NodeState::Idle | NodeState::Allocated | NodeState::Planned);
-    let job = match takes_work {
-        false => Err(format!("it is {}", node.state.name())),
-        true => submit_here(job(&name, arguments), driver).map_err(|stop| stop.summary()),
-    };
-    Sent { node: name, job: job.map(|submitted| submitted.id) }
-}
-
-fn job(node: &str, arguments: &Arguments) -> Job {
-    let program =
-        std::env::current_exe().map_or_else(|_| "bedplate".to_owned(), |path| path.display().to_string());
-    let words = [program.as_str(), "doctor", "--facts", "--node", node, "--root", &arguments.root];
-    let role = Role { nodes: 1, ..Role::named(Role::ONLY) };
-    let mut job = Job::new("doctor", Workload::command(words), Gang::of(role));
-    job.placement.only_nodes = vec![node.to_owned()];
-    job
-}
-
-/// The facts that the job printed, or why there are none.
-fn collect(sent: Sent, driver: &dyn Driver, deadline: Instant) -> Result<Facts, String> {
-    let id = sent.job?;
-    loop {
-        let job = driver.job(&id).map_err(|error| error.to_string())?.summary;
-        if job.state.is_final() {
-            break;
-        }
-        if Instant::now() >= deadline {
-            let _ = driver.order(&id, JobOrder::Cancel);
-            return Err(format!("its job {} did not end in time: {}", job.label, job.state.name()));
-        }
-        thread::sleep(driver.pause().min(Duration::from_millis(200)));
+/// Every node with what came back of it; at least one was examined.
+fn examine_all(
+    errand: &Errand<'_>,
+    arguments: &Arguments,
+    catalog: &Catalog,
+    driver: &dyn Driver,
+) -> Result<Vec<Examined>, Stop> {
+    let sent: Vec<Sent> = driver.nodes()?.iter().map(|node| errand.send(node)).collect();
+    let deadline = Instant::now() + Duration::from_secs(arguments.patience);
+    let read: Vec<(String, Result<Facts, NotExamined>)> =
+        sent.into_iter().map(|sent| (sent.node.clone(), errand.collect(sent, deadline))).collect();
+    if read.iter().all(|(_, facts)| facts.is_err()) {
+        return Err(nothing(&read, errand).into());
     }
-    let mut text = Vec::new();
-    driver.logs(&id, &LogQuery::default(), &mut text).map_err(|error| error.to_string())?;
-    serde_json::from_slice(&text).map_err(|error| format!("its job printed no facts: {error}"))
+    let judged = |facts: Facts| {
+        let checks = examine(&facts, catalog, arguments.like.as_deref()).checks;
+        (facts, checks)
+    };
+    let examined = |(node, facts): (String, Result<Facts, NotExamined>)| Examined {
+        node,
+        outcome: facts.map(judged).map_err(|why| why.text(&errand.program)),
+    };
+    Ok(read.into_iter().map(examined).collect())
+}
+
+/// Why no node was examined: what most likely has one remedy for all of them comes first.
+fn nothing(read: &[(String, Result<Facts, NotExamined>)], errand: &Errand<'_>) -> DoctorError {
+    let reasons = || read.iter().filter_map(|(node, facts)| Some((node, facts.as_ref().err()?)));
+    let without = reasons().filter(|(_, why)| **why == NotExamined::NoProgram).count();
+    if without > 0 {
+        return DoctorError::NoProgram { program: errand.program.clone(), nodes: without };
+    }
+    let mut told = BTreeSet::new();
+    let different = reasons().filter(|(_, why)| told.insert(why.text(&errand.program)));
+    let why: Vec<String> = different
+        .take(MOST_REASONS)
+        .map(|(node, why)| format!("{node}: {}", why.text(&errand.program)))
+        .collect();
+    let why = if why.is_empty() { "it has none".to_owned() } else { why.join("; ") };
+    DoctorError::NoNodes { why }
 }
 
 fn show(examined: &[Examined], odd: &[Difference], console: &mut Console) -> Result<(), Stop> {
