@@ -83,29 +83,26 @@ impl Families {
         let added = pairs(labels).unwrap_or_default();
         let mut families = Families::default();
         let mut seen = BTreeSet::new();
-        for line in text.lines().take(MOST_LINES).filter(|line| is_plain(line)) {
-            if let Some((name, what)) = comment(line) {
-                families.describe(name, what);
-            } else if let Some((name, own, value)) = sample(line)
-                && !is_ours(name)
-            {
-                let labels = labelled(&own, &added);
-                if seen.insert((name, labels.clone())) {
-                    families.add(name, &own, labels, value);
-                }
+        let lines = || text.lines().take(MOST_LINES).filter(|line| is_plain(line));
+        // What a name stands for is known before its series, wherever it is said.
+        for (name, what) in lines().filter_map(comment) {
+            families.describe(name, what);
+        }
+        for (name, own, value) in lines().filter_map(sample).filter(|(name, ..)| !is_ours(name)) {
+            let labels = labelled(&own, &added);
+            if seen.insert((name, labels.clone())) {
+                families.add(name, &own, labels, value);
             }
         }
         families.0.retain(|name, family| !family.samples.is_empty() && !is_ours(name));
         families
     }
 
-    /// What is said first about a metric counts; after its series it is too late.
+    /// What is said first about a metric counts.
     fn describe(&mut self, name: &str, what: Comment<'_>) {
         let family = self.0.entry(name.to_owned()).or_default();
         match what {
-            Comment::Kind(kind) if family.samples.is_empty() && family.kind == Kind::Untyped => {
-                family.kind = kind;
-            }
+            Comment::Kind(kind) if family.kind == Kind::Untyped => family.kind = kind,
             Comment::Help(help) if family.help.is_empty() => family.help = one_line(help),
             Comment::Kind(_) | Comment::Help(_) => {}
         }
@@ -200,6 +197,9 @@ fn is_plain(line: &str) -> bool {
     line.len() <= LONGEST_LINE && !line.chars().any(|each| each.is_control() && each != '\t')
 }
 
+/// Labels with their values as they are escaped.
+type Pairs<'a> = Vec<(&'a str, &'a str)>;
+
 enum Comment<'a> {
     Kind(Kind),
     Help(&'a str),
@@ -231,7 +231,7 @@ fn one_line(help: &str) -> String {
 }
 
 /// Name, labels and value of a line; a timestamp at its end is left out.
-fn sample(line: &str) -> Option<(&str, Vec<(&str, &str)>, &str)> {
+fn sample(line: &str) -> Option<(&str, Pairs<'_>, &str)> {
     let name_end = line.find(['{', ' ', '\t'])?;
     let (name, rest) = line.split_at(name_end);
     let (labels, rest) = match rest.strip_prefix('{') {
@@ -275,8 +275,8 @@ fn closing_brace(text: &str) -> Option<usize> {
 }
 
 /// `key="value"` pairs with values as they are escaped; nothing where a key is there twice or may not be a label.
-fn pairs(text: &str) -> Option<Vec<(&str, &str)>> {
-    let mut found: Vec<(&str, &str)> = Vec::new();
+fn pairs(text: &str) -> Option<Pairs<'_>> {
+    let mut found = Pairs::new();
     let mut rest = text.trim();
     while !rest.is_empty() {
         let (key, after) = rest.split_once("=\"")?;

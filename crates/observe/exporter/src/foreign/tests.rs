@@ -1,3 +1,5 @@
+//! Metrics of ranks, right, wrong and hostile.
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 
@@ -115,7 +117,7 @@ fn series_that_do_not_fit_their_kind_are_left_out() {
         # TYPE g gauge
         g{rank="0",Hostname="n1"} 1
         # HELP g_count 
-        # TYPE g_count untyped
+        # TYPE g_count gauge
         g_count{rank="0",Hostname="n1"} 2
         g_count{a="b",rank="0",Hostname="n1"} 3
         # HELP h 
