@@ -205,7 +205,7 @@ impl Exporter {
     }
 
     /// The same, for another thread to call.
-    pub fn reader(&self) -> impl Fn() -> String + Send + 'static {
+    pub fn reader(&self) -> impl Fn() -> String + Send + Sync + 'static {
         let shared = Arc::clone(&self.shared);
         move || shared.text()
     }

@@ -150,7 +150,7 @@ fn training() -> impl Fn(u64) -> String {
     }
 }
 
-fn serve(text: impl Fn(u64) -> String + Send + 'static) -> MetricsServer {
+fn serve(text: impl Fn(u64) -> String + Send + Sync + 'static) -> MetricsServer {
     let scrapes = Arc::new(AtomicU64::new(1));
     let address: SocketAddr = "127.0.0.1:0".parse().unwrap();
     MetricsServer::start(address, Exposure::Loopback, move || text(scrapes.fetch_add(1, Ordering::Relaxed)))

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -11,6 +11,12 @@ use crate::http::answer;
 
 /// How long a client may take for its request, and again for reading the answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
+
+/// Clients that are answered at once; others wait.
+const MOST_CLIENTS: usize = 32;
+/// How long to wait where nobody more can be served.
+const FULL: Duration = Duration::from_millis(20);
+const STACK: usize = 256 << 10;
 
 /// Who may read the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,7 +39,7 @@ impl MetricsServer {
     pub fn start(
         address: SocketAddr,
         exposure: Exposure,
-        text: impl Fn() -> String + Send + 'static,
+        text: impl Fn() -> String + Send + Sync + 'static,
     ) -> Result<Self, RecordError> {
         Self::start_with(address, exposure, PATIENCE, text)
     }
@@ -42,7 +48,7 @@ impl MetricsServer {
         address: SocketAddr,
         exposure: Exposure,
         patience: Duration,
-        text: impl Fn() -> String + Send + 'static,
+        text: impl Fn() -> String + Send + Sync + 'static,
     ) -> Result<Self, RecordError> {
         if exposure == Exposure::Loopback && !address.ip().is_loopback() {
             return Err(RecordError::NotLoopback { address });
@@ -63,16 +69,37 @@ impl MetricsServer {
     }
 }
 
-/// One connection after the other: a scrape takes milliseconds, and a slow client is cut off.
-fn serve(listener: &TcpListener, patience: Duration, text: &dyn Fn() -> String, is_ending: &AtomicBool) {
-    while !is_ending.load(Ordering::Acquire) {
-        match listener.accept() {
-            // A client that disconnects early harms only itself.
-            Ok((stream, _)) => drop(answer(stream, patience, text)),
+/// Each client has a thread of its own, so that those that say nothing do not hold up Prometheus; a slow one is cut off.
+fn serve(
+    listener: &TcpListener,
+    patience: Duration,
+    text: &(dyn Fn() -> String + Sync),
+    is_ending: &AtomicBool,
+) {
+    let clients = AtomicUsize::new(0);
+    thread::scope(|scope| {
+        while !is_ending.load(Ordering::Acquire) {
+            if clients.load(Ordering::Acquire) >= MOST_CLIENTS {
+                thread::sleep(FULL);
+                continue;
+            }
             // Out of file descriptors, for example: wait instead of spinning.
-            Err(_) => thread::sleep(Duration::from_millis(100)),
+            let Ok((stream, _)) = listener.accept() else {
+                thread::sleep(FULL);
+                continue;
+            };
+            clients.fetch_add(1, Ordering::AcqRel);
+            let answering = || {
+                // A client that disconnects early harms only itself.
+                drop(answer(stream, patience, text));
+                clients.fetch_sub(1, Ordering::AcqRel);
+            };
+            let thread = thread::Builder::new().name("metrics-client".into()).stack_size(STACK);
+            if thread.spawn_scoped(scope, answering).is_err() {
+                clients.fetch_sub(1, Ordering::AcqRel);
+            }
         }
-    }
+    });
 }
 
 impl Drop for MetricsServer {

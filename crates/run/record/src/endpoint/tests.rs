@@ -65,6 +65,15 @@ fn slow_or_vanished_clients_do_not_keep_others_waiting() {
 }
 
 #[test]
+fn clients_that_say_nothing_hold_nobody_up() {
+    let address = "127.0.0.1:0".parse().unwrap();
+    let endpoint = Endpoint::start_with(address, Exposure::Loopback, Duration::from_secs(120)).unwrap();
+    let silent: Vec<TcpStream> = (0..10).map(|_| TcpStream::connect(endpoint.address()).unwrap()).collect();
+    assert!(ask(&endpoint, GET).starts_with("HTTP/1.1 200 OK"));
+    drop(silent);
+}
+
+#[test]
 fn an_address_for_other_machines_is_refused_unless_that_is_meant() {
     let everywhere = "0.0.0.0:0".parse().unwrap();
     let error = Endpoint::start(everywhere, Exposure::Loopback).err().unwrap();

@@ -234,7 +234,7 @@ fn wait_for_gpus(exporter: &Exporter) -> Result<(), String> {
     Err("the exporter shows no GPU of the scripted NVML".to_owned())
 }
 
-fn serve(text: impl Fn() -> String + Send + 'static) -> Result<MetricsServer, String> {
+fn serve(text: impl Fn() -> String + Send + Sync + 'static) -> Result<MetricsServer, String> {
     let address = SocketAddr::from(([127, 0, 0, 1], 0));
     MetricsServer::start(address, Exposure::Loopback, text).map_err(|error| error.to_string())
 }
