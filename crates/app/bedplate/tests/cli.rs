@@ -71,6 +71,7 @@ golden! {
         "export --scrape ftp://x",
         "export --listen 0.0.0.0:1",
         "export --listen localhost:9400",
+        "export --once --interval 0s",
         "export --listen 127.0.0.1:99999",
         "export --once --health-rules missing.toml",
     ]

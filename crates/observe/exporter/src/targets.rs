@@ -16,6 +16,8 @@ use crate::foreign::Families;
 const PATIENCE: Duration = Duration::from_secs(2);
 /// The longest answer that is read.
 const LONGEST: u64 = 8 << 20;
+/// How long one that failed is left alone: what it sent may have been megabytes.
+const AFTER_FAILURE: Duration = Duration::from_secs(5);
 /// The longest address that is taken for one.
 const LONGEST_ADDRESS: usize = 1000;
 /// Series of all endpoints together; one that would bring more is left out.
@@ -82,6 +84,7 @@ impl Target {
 #[derive(Default)]
 pub(crate) struct Ranks {
     asked: BTreeMap<Target, Receiver<Option<Families>>>,
+    failed: BTreeMap<Target, Instant>,
 }
 
 impl Ranks {
@@ -92,8 +95,10 @@ impl Ranks {
         host_label: &str,
     ) -> (Families, BTreeSet<Target>) {
         self.asked.retain(|target, _| targets.contains(target));
+        self.failed.retain(|target, at| targets.contains(target) && at.elapsed() < AFTER_FAILURE);
         for target in targets {
             if !self.asked.contains_key(target)
+                && !self.failed.contains_key(target)
                 && let Some(answer) = ask(target, host_label)
             {
                 self.asked.insert(target.clone(), answer);
@@ -118,7 +123,11 @@ impl Ranks {
             Err(RecvTimeoutError::Timeout) => None,
             outcome => {
                 self.asked.remove(target);
-                outcome.ok().flatten()
+                let fetched = outcome.ok().flatten();
+                if fetched.is_none() {
+                    self.failed.insert(target.clone(), Instant::now());
+                }
+                fetched
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::connection::Connection;
 use crate::console::Console;
 use crate::files;
 use crate::present::printable_line;
-use crate::stop::Stop;
+use crate::stop::{ProgramError, Stop};
 
 pub(crate) const PAGES: &[&Page] = act::PAGES;
 
@@ -132,7 +132,11 @@ impl ProfileName {
 impl Watching {
     pub(crate) fn options(&self, node: &str) -> Result<Options, Stop> {
         let mut options = Options::new(self.name.as_deref().unwrap_or(node));
-        let interval = self.interval.map_or(1.0, Seconds::get).clamp(0.05, 3600.0);
+        let interval = self.interval.map_or(1.0, Seconds::get);
+        if !(0.05..=3600.0).contains(&interval) {
+            let message = "--interval is between 50ms and 1h".to_owned();
+            return Err(ProgramError::Usage { message }.into());
+        }
         options.interval = Duration::from_secs_f64(interval);
         options.hostname_label = match self.hostname_label {
             Some(Spelling::Small) => HostnameLabel::Small,

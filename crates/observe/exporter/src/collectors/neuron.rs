@@ -30,6 +30,8 @@ const HANGS: Duration = Duration::from_secs(300);
 /// How long to wait before a command that ended is started again.
 const START_AGAIN: Duration = Duration::from_secs(60);
 const MOST_SERIES: usize = 4096;
+/// More often than neuron-monitor can be told to report.
+const BETWEEN_REPORTS: Duration = Duration::from_millis(100);
 
 /// One value of a report, with its labels.
 #[derive(Debug, Clone, PartialEq)]
@@ -171,7 +173,7 @@ impl Neuron {
         let output = child.stdout.take().ok_or(Failed)?;
         let newest = Arc::clone(&self.newest);
         let reader = thread::Builder::new().name("neuron".into());
-        reader.spawn(move || read_reports(output, &newest)).map_err(|_| Failed)?;
+        reader.spawn(move || read_reports(output, &newest, BETWEEN_REPORTS)).map_err(|_| Failed)?;
         self.child = Some(child);
         Ok(())
     }
@@ -192,7 +194,8 @@ impl Neuron {
     }
 }
 
-fn read_reports(output: impl Read, newest: &Newest) {
+/// Reads lines until there are no more, at most one in so much time: a command that never stops talking waits for us.
+fn read_reports(output: impl Read, newest: &Newest, between: Duration) {
     let mut output = BufReader::new(output);
     let mut line = Vec::new();
     loop {
@@ -204,6 +207,7 @@ fn read_reports(output: impl Read, newest: &Newest) {
         if let Some(values) = values(&String::from_utf8_lossy(&line)) {
             *newest.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), values));
         }
+        thread::sleep(between);
     }
 }
 
@@ -329,7 +333,7 @@ mod tests {
         #[test]
         fn arbitrary_bytes_never_harm(bytes in prop::collection::vec(any::<u8>(), 0..2000)) {
             let newest = Newest::default();
-            read_reports(&bytes[..], &newest);
+            read_reports(&bytes[..], &newest, Duration::ZERO);
             let _ = super::values(&String::from_utf8_lossy(&bytes));
         }
     }
