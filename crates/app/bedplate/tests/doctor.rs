@@ -106,6 +106,18 @@ fn every_node_is_examined_by_a_job_and_the_odd_one_out_is_named() {
     let text = String::from_utf8_lossy(&output.stdout);
     assert_eq!(output.status.code(), Some(1), "{text}");
     assert!(text.contains(&format!("locked memory: most have unlimited; {odd} has 65536")), "{text}");
+    let without = cluster.run(&["doctor", "--cluster", "--program", "/no/such/bedplate"]);
+    let told = String::from_utf8_lossy(&without.stderr);
+    assert!(told.contains("doctor/no-program") && told.contains("/no/such/bedplate"), "{told}");
+    for name in &names {
+        assert!(cluster.run(&["node", "drain", name, "--reason", "test"]).status.success());
+    }
+    let nobody = cluster.run(&["doctor", "--cluster"]);
+    let told = String::from_utf8_lossy(&nobody.stderr);
+    assert!(
+        told.contains("doctor/no-nodes") && told.contains(&format!("{}: it is drained", names[0])),
+        "{told}"
+    );
 }
 
 #[test]
