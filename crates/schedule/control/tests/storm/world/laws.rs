@@ -127,7 +127,9 @@ impl World {
 /// A node that finds something to the end is out of service, and people can read why.
 pub(super) fn check_broken(view: &NodeView) -> Result<(), String> {
     let has_reason = view.reason.as_ref().is_some_and(|reason| !reason.text.is_empty());
-    if view.state != "drained" || !has_reason || view.findings.is_empty() {
+    // What runs there may finish.
+    let is_out = matches!(view.state, "drained" | "draining");
+    if !is_out || !has_reason || view.findings.is_empty() {
         let (state, reason, found) = (view.state, &view.reason, view.findings.len());
         return Err(format!("{} is broken and {state} for {reason:?} with {found} findings", view.name));
     }
