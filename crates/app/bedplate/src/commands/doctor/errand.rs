@@ -64,7 +64,8 @@ pub(super) struct Errand<'a> {
 pub(super) struct Sent {
     pub(super) node: String,
     job: Result<JobId, NotExamined>,
-    has_gpus: bool,
+    /// It holds all that the cluster knows of.
+    sees_gpus: bool,
 }
 
 /// Gone with what jobs wrote there.
@@ -119,7 +120,7 @@ impl<'a> Errand<'a> {
                 .map(|submitted| submitted.id)
                 .map_err(|stop| NotExamined::Because(stop.summary())),
         };
-        Sent { node: name, job, has_gpus: gpus > 0 }
+        Sent { node: name, job, sees_gpus: gpus == node.gpus }
     }
 
     /// A Slurm may hide the GPUs that a job does not hold; those of an idle node can be had for a moment.
@@ -152,7 +153,7 @@ impl<'a> Errand<'a> {
             return Err(NotExamined::NoProgram);
         }
         let mut facts = self.read(&id, &job)?;
-        facts.hides_gpus = self.folder.is_some() && !sent.has_gpus && facts.gpus.is_empty();
+        facts.hides_gpus = self.folder.is_some() && !sent.sees_gpus && facts.gpus.is_empty();
         if facts.hides_gpus {
             // It fails where it may see none.
             facts.remarks.retain(|remark| remark.source != "nvidia-smi");
