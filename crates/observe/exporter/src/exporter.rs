@@ -33,7 +33,7 @@ use crate::targets::{Ranks, Target};
 use crate::watch::{OnFindings, Watch};
 
 /// How long one wait for an event of NVML lasts, so that its thread can end.
-const EVENT_WAIT_MS: u32 = 500;
+const EVENT_WAIT_MS: u32 = 1_000;
 /// How long to wait before a log or a driver that fails is tried again.
 const TRY_AGAIN: Duration = Duration::from_secs(10);
 /// How long the end of commands is waited for.
@@ -184,7 +184,8 @@ impl Exporter {
     fn start_gpus(&self, options: &Options, naming: &Naming) -> Result<(), ExportError> {
         let board = Arc::clone(&self.shared.gpus);
         let folder = options.job_folder.clone();
-        let gpus = Gpus::new(options.root.clone(), options.library(), naming.clone(), board, folder);
+        let (root, library, interval) = (options.root.clone(), options.library(), options.interval);
+        let gpus = Gpus::new(root, library, naming.clone(), interval, board, folder);
         self.thread("export-gpu", move |shared| shared.collect_gpus(gpus))
     }
 

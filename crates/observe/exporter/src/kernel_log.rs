@@ -12,7 +12,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 /// The longest record that the kernel writes, and some more.
 const LONGEST: usize = 16 << 10;
 /// How long one wait lasts, so that the thread can end.
-const WAIT_MS: u16 = 200;
+const WAIT_MS: u16 = 1_000;
 
 pub(crate) struct KernelLog {
     file: File,

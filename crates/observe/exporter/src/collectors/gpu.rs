@@ -15,6 +15,8 @@ use crate::series::{Batch, Naming, Spot};
 
 /// How long to wait before looking for the driver again.
 const LOOK_AGAIN: Duration = Duration::from_secs(30);
+/// GPUs on the bus are counted in one of so many samples.
+const COUNT_SAMPLES: u32 = 10;
 
 /// Which job has a GPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -99,10 +101,12 @@ pub(crate) struct Gpus {
     root: Root,
     library: PathBuf,
     naming: Naming,
+    interval: Duration,
     board: Arc<GpuBoard>,
     /// Files named after GPUs, with the job of each in its first line, as dcgm-exporter's HPC mapping has them.
     job_folder: Option<PathBuf>,
     nvml: Option<Nvml>,
+    on_the_bus: Option<(Instant, u32)>,
     looked: Option<Instant>,
     /// There is a driver that does not work.
     is_broken: bool,
@@ -115,6 +119,7 @@ impl Gpus {
         root: Root,
         library: PathBuf,
         naming: Naming,
+        interval: Duration,
         board: Arc<GpuBoard>,
         job_folder: Option<PathBuf>,
     ) -> Self {
@@ -124,9 +129,11 @@ impl Gpus {
             root,
             library,
             naming,
+            interval,
             board,
             job_folder,
             nvml: None,
+            on_the_bus: None,
             looked: None,
             is_broken: false,
             said: Said::new(),
@@ -140,7 +147,7 @@ impl Gpus {
             return None;
         }
         self.looked = Some(Instant::now());
-        let opened = Nvml::open(&self.library);
+        let opened = Nvml::open(&self.library, self.interval);
         self.is_broken = matches!(opened, Err(NoLibrary::Foreign | NoLibrary::Refuses(_)));
         match opened {
             Ok(nvml) => {
@@ -229,9 +236,21 @@ impl Gpus {
         to.put(&metric::GPUS_ANSWERING, &labels, &Spot::Node, f64::from(answering));
     }
 
+    /// GPUs on the bus, counted seldom: that takes many small files.
+    fn count_on_the_bus(&mut self) -> u32 {
+        match self.on_the_bus {
+            Some((counted, count)) if counted.elapsed() < self.interval * COUNT_SAMPLES => count,
+            _ => {
+                let count = on_the_bus(&self.root).len() as u32;
+                self.on_the_bus = Some((Instant::now(), count));
+                count
+            }
+        }
+    }
+
     /// GPUs on the bus that the driver does not list.
-    fn count_missing(&self, to: &mut Batch) {
-        let on_the_bus = on_the_bus(&self.root).len() as u32;
+    fn count_missing(&mut self, to: &mut Batch) {
+        let on_the_bus = self.count_on_the_bus();
         let listed = self.nvml.as_ref().and_then(Nvml::listed);
         if let Some(listed) = listed.filter(|_| on_the_bus > 0) {
             let labels = self.naming.labels(&[]);

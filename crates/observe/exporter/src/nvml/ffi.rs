@@ -374,28 +374,27 @@ impl Library {
     }
 
     /// Metrics between two samples of one device.
-    pub(crate) fn gpm<const N: usize>(
+    pub(crate) fn gpm(
         &self,
         older: &GpmSample,
         newer: &GpmSample,
-        ids: [u32; N],
-    ) -> Result<[Option<f64>; N], Code> {
-        const { assert!(N <= GPM_MOST) };
+        ids: impl Iterator<Item = u32>,
+    ) -> Result<Vec<Option<f64>>, Code> {
         let none = GpmMetric { id: 0, outcome: -1, value: 0.0, names: [std::ptr::null(); 3] };
         let mut asked = GpmMetrics {
             version: 1,
-            count: N as c_uint,
+            count: 0,
             samples: [older.sample as Raw, newer.sample as Raw],
             metrics: [none; GPM_MOST],
         };
         for (metric, id) in asked.metrics.iter_mut().zip(ids) {
             metric.id = id;
+            asked.count += 1;
         }
         call!(self.functions.gpm_metrics, &raw mut asked)?;
-        Ok(std::array::from_fn(|at| {
-            let metric = asked.metrics[at];
-            (metric.outcome == 0 && metric.value.is_finite()).then_some(metric.value)
-        }))
+        let value =
+            |metric: &GpmMetric| (metric.outcome == 0 && metric.value.is_finite()).then_some(metric.value);
+        Ok(asked.metrics[..asked.count as usize].iter().map(value).collect())
     }
 
     pub(crate) fn event_set(&self) -> Result<Handle, Code> {
