@@ -20,6 +20,8 @@ pub struct Policy {
     pub retries: u32,
     /// Whether it comes back after the loss of a node; that is no failure of its own.
     pub is_requeued: bool,
+    /// Whether its ranks go on by themselves when a node is lost, and take in those of a node that comes.
+    pub survives: bool,
     pub is_held: bool,
     /// Not before this.
     pub begin: Option<Begin>,
@@ -43,6 +45,7 @@ impl Default for Policy {
             grace: Seconds::new(30.0),
             retries: 0,
             is_requeued: true,
+            survives: false,
             is_held: false,
             begin: None,
             dependencies: Vec::new(),

@@ -36,6 +36,10 @@ pub struct NodePart<'a> {
     pub facts: &'a Facts,
     /// Step and path of the checkpoint from which the job goes on.
     pub checkpoint: Option<(u64, Option<&'a str>)>,
+    /// The ranks go on without those that are lost.
+    pub survives: bool,
+    /// The others have met already: these ranks join them.
+    pub is_newcomer: bool,
 }
 
 /// A step's part on one node: tasks that `srun` started inside a gang.
@@ -384,6 +388,8 @@ impl Variables {
         let role = place.nodes.get(place.node as usize).map_or("", |peer| peer.role.as_str());
         self.set("BEDPLATE_ROLE", role);
         self.set("BEDPLATE_RESTARTS", part.facts.restarts);
+        self.set_or_remove("BEDPLATE_SURVIVE", part.survives.then_some(1));
+        self.set_or_remove("BEDPLATE_NEWCOMER", part.is_newcomer.then_some(1));
         self.set_or_remove("BEDPLATE_CHECKPOINT_STEP", part.checkpoint.map(|(step, _)| step));
         self.set_or_remove("BEDPLATE_CHECKPOINT_PATH", part.checkpoint.and_then(|(_, path)| path));
     }

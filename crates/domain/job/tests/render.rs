@@ -297,7 +297,8 @@ fn comparable(job: &Job, remarks: &[Remark]) -> Value {
     for remark in remarks {
         forget(&mut value, &remark.option);
         match remark.option.as_str() {
-            "health.spare_nodes" => forget(&mut value, "nodes"),
+            // They are nodes there, and the launcher on the others must not be killed.
+            "health.spare_nodes" => ["nodes", "survive"].iter().for_each(|key| forget(&mut value, key)),
             "environment" => forget(&mut value, "inherit_environment"),
             // A segment lies in a level, and `preferred` comes back as what `--switches` says.
             "placement.segment" => forget(&mut value, "placement.required"),

@@ -137,7 +137,12 @@ pub enum Decision {
         job: JobId,
         shares: Vec<NodeShare>,
     },
-    /// Lost nodes are replaced inside the gang, which restarts from its newest checkpoint.
+    /// The elastic gang goes on without a node that is lost.
+    GoOnWithout {
+        job: JobId,
+        lost: NodeId,
+    },
+    /// Lost nodes are replaced inside the gang, which restarts from its newest checkpoint unless it survives the loss.
     Swap {
         job: JobId,
         lost: Vec<NodeId>,

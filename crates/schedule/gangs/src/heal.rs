@@ -148,7 +148,7 @@ impl Scheduler {
         if run.leaving.contains(&node) {
             return self.left(job, &[node], now);
         }
-        if run.stopping.is_none() && self.swap(job, node, now) {
+        if run.stopping.is_none() && (self.swap(job, node, now) || self.go_on_without(job, node, now)) {
             return;
         }
         let then =
@@ -192,6 +192,19 @@ impl Scheduler {
         run.shares.iter_mut().filter(|share| share.node == lost).for_each(|share| *share = new.clone());
         self.decisions.push(Decision::Swap { job, lost: vec![lost], shares: vec![new] });
         true
+    }
+
+    /// An elastic gang whose ranks survive a loss gets smaller where nobody can take the place.
+    fn go_on_without(&mut self, job: JobId, lost: NodeId, now: Time) -> bool {
+        let entry = &self.jobs[job];
+        let smaller = entry.run().expect("it runs").nodes() - 1;
+        let may = entry.request.survives
+            && self.elastic_range(&entry.request).is_some_and(|elastic| elastic.allows(smaller));
+        if may {
+            self.left(job, &[lost], now);
+            self.decisions.push(Decision::GoOnWithout { job, lost });
+        }
+        may
     }
 
     /// A node in the same neighbourhood that is free for as long as the gang still has.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use bedplate_job::{Job, Role};
+use bedplate_job::{Job, Role, Workload};
 use bedplate_topology::{Cluster, NodeId};
 
 use crate::{
@@ -67,6 +67,7 @@ impl Request {
             },
             is_held: policy.is_held,
             is_requeued: policy.is_requeued,
+            survives: policy.survives && !matches!(job.workload, Workload::Script { .. }),
             retries: policy.retries,
             dependencies,
             preemption: policy.preemption,

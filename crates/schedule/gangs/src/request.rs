@@ -75,6 +75,8 @@ pub struct Request {
     pub is_held: bool,
     /// Whether it comes back after the loss of a node.
     pub is_requeued: bool,
+    /// Whether its ranks go on by themselves without a node that is lost.
+    pub survives: bool,
     /// How often it comes back after a failure of its own.
     pub retries: u32,
     pub dependencies: Vec<Dependency>,
@@ -110,6 +112,7 @@ impl Request {
             begin: Time::ZERO,
             is_held: false,
             is_requeued: true,
+            survives: false,
             retries: 0,
             dependencies: Vec::new(),
             array: None,

@@ -162,6 +162,7 @@ fn policy(table: &Table) -> Read<Policy> {
         grace: table.or("grace", usual.grace)?,
         retries: table.or("retries", usual.retries)?,
         is_requeued: table.or("requeue", usual.is_requeued)?,
+        survives: table.or("survive", usual.survives)?,
         is_held: table.or("hold", usual.is_held)?,
         begin: parsed(table, "begin")?,
         dependencies: dependencies(table)?,

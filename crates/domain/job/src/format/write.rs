@@ -122,6 +122,7 @@ fn put_policy(object: &mut Object, policy: &Policy) {
     put_duration(object, "grace", policy.grace, usual.grace);
     put_unless(object, "retries", policy.retries, usual.retries);
     put_unless(object, "requeue", policy.is_requeued, usual.is_requeued);
+    put_unless(object, "survive", policy.survives, usual.survives);
     put_unless(object, "hold", policy.is_held, usual.is_held);
     put_some(object, "begin", policy.begin.map(|begin| begin.to_string()));
     let dependencies: Vec<String> = policy.dependencies.iter().map(ToString::to_string).collect();

@@ -44,6 +44,8 @@ impl Fixture {
             set: &self.set,
             facts: &self.facts,
             checkpoint: None,
+            survives: false,
+            is_newcomer: false,
         }
     }
 }

@@ -164,6 +164,7 @@ pub const OPTIONS: &[SbatchOption] = &[
     flag("spread-job", spread, "`spread = \"leaf\"`"),
     flag("requeue", requeue, "`requeue = true`"),
     flag("no-requeue", no_requeue, "`requeue = false`"),
+    with('k', perhaps(flag("no-kill", no_kill, "`survive = true`; with `off` `survive = false`"))),
     long(
         "signal",
         signal,
@@ -198,10 +199,6 @@ pub const OPTIONS: &[SbatchOption] = &[
         perhaps(idle("oversubscribe", Perhaps, "not honoured; CPUs and GPUs are not shared with other jobs")),
     ),
     with('O', idle("overcommit", Nothing, "not honoured; every task gets its CPUs")),
-    with(
-        'k',
-        perhaps(idle("no-kill", Perhaps, "not honoured; a gang that loses a node is stopped and comes back")),
-    ),
     idle(
         "kill-on-invalid-dep",
         Value,

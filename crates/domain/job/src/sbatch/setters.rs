@@ -351,6 +351,11 @@ pub(super) fn no_requeue(draft: &mut Draft, _: &str) -> Set {
     Ok(())
 }
 
+pub(super) fn no_kill(draft: &mut Draft, value: &str) -> Set {
+    draft.job.policy.survives = value != "off";
+    Ok(())
+}
+
 /// `[B:|R:]signal[@seconds]`; sent a minute before the end where no time is given.
 pub(super) fn signal(draft: &mut Draft, value: &str) -> Set {
     let (prefix, rest) = value.rsplit_once(':').unwrap_or(("", value));

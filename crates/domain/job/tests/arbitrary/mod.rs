@@ -126,7 +126,7 @@ prop_compose! {
         (partition, account, qos) in (of(text()), of(text()), of(text())),
         (priority, nice, retries) in any::<(i64, i32, u32)>(),
         (time_limit, grace, minimum_run_time) in (of(seconds()), seconds(), seconds()),
-        (is_requeued, is_held) in any::<(bool, bool)>(),
+        (is_requeued, survives, is_held) in any::<(bool, bool, bool)>(),
         begin in of(begin()),
         dependencies in vec(dependency(), 0..3),
         array in of(array()),
@@ -134,8 +134,8 @@ prop_compose! {
         preemption in prop::sample::select(&Preemption::ALL[..]),
     ) -> Policy {
         Policy {
-            partition, account, qos, priority, nice, time_limit, grace, retries, is_requeued, is_held, begin,
-            dependencies, array, checkpoint_signal, preemption, minimum_run_time,
+            partition, account, qos, priority, nice, time_limit, grace, retries, is_requeued, survives, is_held,
+            begin, dependencies, array, checkpoint_signal, preemption, minimum_run_time,
         }
     }
 }

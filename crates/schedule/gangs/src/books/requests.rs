@@ -114,5 +114,6 @@ fn say_what_may_be_done_to_it(request: &mut Request, random: &mut Random) {
     request.minimum_run_time = random.pick(&[Span::ZERO, Span::ZERO, Span::minutes(10)]);
     request.grace = random.pick(&[Span::ZERO, Span::seconds(1), Span::seconds(30), Span::minutes(5)]);
     request.is_requeued = !random.chance(20);
+    request.survives = random.chance(30);
     request.retries = random.few(3);
 }

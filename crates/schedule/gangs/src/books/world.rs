@@ -110,6 +110,7 @@ impl World {
                 self.departures.push(Departure { at, job, nodes });
             }
             Decision::Grow { .. }
+            | Decision::GoOnWithout { .. }
             | Decision::Swap { .. }
             | Decision::Reject { .. }
             | Decision::Disown { .. }

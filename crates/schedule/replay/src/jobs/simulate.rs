@@ -454,6 +454,7 @@ impl<'a> Simulation<'a> {
             Decision::Resume { job } => self.resume(self.index(job)),
             Decision::Shrink { job, nodes, grace, .. } => self.shrink(self.index(job), nodes, grace),
             Decision::Grow { job, shares } => self.grow(self.index(job), shares),
+            Decision::GoOnWithout { .. } => unreachable!("no job of a trace survives the loss of a node"),
             Decision::Swap { job, lost, shares } => self.swap(self.index(job), &lost, shares),
             Decision::Reject { job, why } => self.reject(self.index(job), &why),
             Decision::Disown { .. } => unreachable!("a replay adopts no gangs"),

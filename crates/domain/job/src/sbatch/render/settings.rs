@@ -93,8 +93,10 @@ impl Settings {
         let spares = job.health.spare_nodes;
         self.put("nodes", "nodes", u64::from(role.nodes) + u64::from(spares))?;
         self.put("tasks_per_node", "ntasks-per-node", role.tasks_per_node)?;
-        if spares > 0 {
+        if spares > 0 || job.policy.survives {
             self.flag("no-kill");
+        }
+        if spares > 0 {
             self.remark("health.spare_nodes", format!("the job asks for {} nodes and lives on when one is lost; `bedplate launch` keeps {spares} as spares", u64::from(role.nodes) + u64::from(spares)));
         }
         self.add_resources(role)?;
