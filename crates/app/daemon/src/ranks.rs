@@ -8,6 +8,8 @@ use serde::Serialize;
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub(crate) struct RankPlace {
     pub(crate) rank: u32,
+    /// The number of the run by which its node knows it.
+    pub(crate) run: u32,
     pub(crate) node: String,
     pub(crate) address: String,
     pub(crate) devices: Vec<u32>,
@@ -18,8 +20,11 @@ pub(crate) fn places(job: &Job, run: &RunRow) -> Vec<RankPlace> {
     let blocks = RankBlocks::of_gang(job, run.shares.iter().map(|share| share.role));
     let mut places = Vec::new();
     for (share, block) in run.shares.iter().zip(blocks.iter()) {
+        let run = share.joined.map_or(run.run.number, |joined| joined.run);
+        let first = share.joined.map_or(block.start, |joined| joined.first_rank);
         places.extend(block.clone().map(|rank| RankPlace {
-            rank,
+            rank: rank - block.start + first,
+            run,
             node: share.node.clone(),
             address: String::new(),
             devices: devices_of(rank - block.start, block.end - block.start, share.devices),
@@ -40,7 +45,7 @@ mod tests {
     fn check(workload: Workload, tasks_per_node: u32, expected: &[(u32, &str, &[u32])]) {
         let role = Role { nodes: 2, tasks_per_node, gpus_per_node: 2, ..Role::named("main") };
         let job = Job::new("a", workload, Gang::of(role));
-        let share = |node: &str, devices| Share { node: node.into(), role: 0, devices };
+        let share = |node: &str, devices| Share { node: node.into(), role: 0, devices, joined: None };
         let run = RunRow {
             run: RunId { job: 1, number: 1 },
             phase: RunPhase::Running,
@@ -54,6 +59,8 @@ mod tests {
             cpu_ms: 0,
             energy_joules: None,
             steps: None,
+            began: 1,
+            master_port: None,
         };
         let places = places(&job, &run);
         let found: Vec<(u32, &str, &[u32])> =

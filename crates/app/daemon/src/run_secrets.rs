@@ -33,7 +33,9 @@ impl RunSecrets {
     /// Adds the secret to what a node is told of a run, unless the job has one of its own.
     pub(crate) fn add_to(&self, message: &mut ToAgent) {
         if let ToAgent::Prepare(launch) = message {
-            let secret = self.of(&launch.run);
+            // Newcomers know what those know whom they join.
+            let number = launch.joins.unwrap_or(launch.run.number);
+            let secret = self.of(&RunId { number, ..launch.run });
             launch.environment.entry(VARIABLE.to_owned()).or_insert(secret);
         }
     }

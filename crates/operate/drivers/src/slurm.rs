@@ -423,6 +423,7 @@ fn rank_places(record: &JobRecord, addresses: &BTreeMap<&str, &str>) -> Vec<Rank
         for rank in block.clone() {
             places.push(RankPlace {
                 rank,
+                run: None,
                 node: NodeId(name.to_owned()),
                 address: (*addresses.get(name).unwrap_or(&name)).to_owned(),
                 devices: bedplate_job::devices_of(rank - block.start, tasks, bits),

@@ -198,6 +198,9 @@ pub struct Explained {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct RankPlace {
     pub rank: u32,
+    /// The number of the run by which its node knows it, where nodes may come and go.
+    #[serde(default)]
+    pub run: Option<u32>,
     pub node: NodeId,
     pub address: String,
     #[serde(default)]

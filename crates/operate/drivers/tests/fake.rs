@@ -218,7 +218,13 @@ impl Driver for Fake {
     fn ranks(&self, id: &JobId) -> Result<Vec<RankPlace>, DriverError> {
         self.needs(Capability::Ranks)?;
         self.summary(id)?;
-        Ok(vec![RankPlace { rank: 0, node: NodeId::from("n1"), address: String::new(), devices: Vec::new() }])
+        Ok(vec![RankPlace {
+            run: None,
+            rank: 0,
+            node: NodeId::from("n1"),
+            address: String::new(),
+            devices: Vec::new(),
+        }])
     }
 
     fn drain(&self, node: &NodeId, reason: &str) -> Result<(), DriverError> {

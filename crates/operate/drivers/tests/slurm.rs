@@ -196,8 +196,9 @@ fn a_forgotten_job_is_found_in_accounting(slurm: &RealSlurm, drivers: &[&Slurm])
             (job.state, job.name.as_str(), job.nodes_asked, job.runs),
             (JobState::Failed, "fails", 2, 1)
         );
-        // REST of this version tells 0 for every job, which is not believed.
-        assert!(matches!(job.exit_status, Some(3) | None), "{job:?}");
+        // REST of this version tells 0 for every job, which is not believed. Slurm ends the task of the other node by SIGTERM
+        // where that one is late, and then tells 15 for the job.
+        assert!(matches!(job.exit_status, Some(3 | 15) | None), "{job:?}");
         let query = JobQuery { with_ended: true, ..JobQuery::default() };
         assert!(driver.jobs(&query).expect("it lists").iter().any(|job| job.id == id));
         let again = driver.submit(&sleeper("fails", 0), "fails").expect("the same job");
@@ -207,7 +208,8 @@ fn a_forgotten_job_is_found_in_accounting(slurm: &RealSlurm, drivers: &[&Slurm])
         let trace = driver.trace(0).expect("there is accounting");
         assert!(trace.lines().any(|row| row.starts_with(&format!("{id}|fails|"))), "{trace}");
     }
-    assert_eq!(drivers[0].job(&id).expect("accounting knows it").summary.exit_status, Some(3));
+    let told = drivers[0].job(&id).expect("accounting knows it").summary.exit_status;
+    assert!(matches!(told, Some(3 | 15)), "{told:?}");
 }
 
 fn a_restarted_controller_is_gone_and_comes_back(slurm: &RealSlurm, running: &JobId, drivers: &[&Slurm]) {

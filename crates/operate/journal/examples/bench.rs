@@ -137,7 +137,7 @@ fn life_of(id: u64) -> [Record; 3] {
     let run = RunRow {
         run: RunId { job: id, number: 1 },
         phase,
-        shares: vec![Share { node: format!("node-{}", id % 500), role: 0, devices: 0xff }],
+        shares: vec![Share { node: format!("node-{}", id % 500), role: 0, devices: 0xff, joined: None }],
         started: Time(id),
         ends: Time(0),
         stops_as: None,
@@ -147,6 +147,8 @@ fn life_of(id: u64) -> [Record; 3] {
         cpu_ms: 1,
         energy_joules: None,
         steps: None,
+        began: 1,
+        master_port: None,
     };
     let state = if has_ended { JobState::Succeeded } else { JobState::Running };
     let life = Life {

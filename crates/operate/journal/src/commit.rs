@@ -1,6 +1,8 @@
 //! Records into rows. A record replaces the row that it is about.
 
-use bedplate_control::record::{JobRow, JobState, Life, NodeRow, Note, Record, RunRow, Share, ShareRow};
+use bedplate_control::record::{
+    JobRow, JobState, Joined, Life, NodeRow, Note, Record, RunRow, Share, ShareRow,
+};
 use bedplate_gangs::Time;
 use rusqlite::{Connection, named_params, params};
 
@@ -144,12 +146,13 @@ fn update_job(connection: &Connection, job: u64, life: &Life) -> rusqlite::Resul
 fn run(connection: &Connection, row: &RunRow) -> rusqlite::Result<()> {
     let mut statement = connection.prepare_cached(
         "INSERT INTO runs (job, number, phase, gpus, started_ms, running_ms, ended_ms, reason, cpu_ms,
-            energy_joules, ends_ms, stops_as, steps, why)
-         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14)
+            energy_joules, ends_ms, stops_as, steps, why, began, master_port)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9, ?10, ?11, ?12, ?13, ?14, ?15, ?16)
          ON CONFLICT (job, number) DO UPDATE SET phase = excluded.phase, gpus = excluded.gpus,
             started_ms = excluded.started_ms, running_ms = excluded.running_ms, ended_ms = excluded.ended_ms,
             reason = excluded.reason, cpu_ms = excluded.cpu_ms, energy_joules = excluded.energy_joules,
-            ends_ms = excluded.ends_ms, stops_as = excluded.stops_as, steps = excluded.steps, why = excluded.why",
+            ends_ms = excluded.ends_ms, stops_as = excluded.stops_as, steps = excluded.steps, why = excluded.why,
+            began = excluded.began, master_port = excluded.master_port",
     )?;
     statement.execute(params![
         row.run.job,
@@ -166,6 +169,8 @@ fn run(connection: &Connection, row: &RunRow) -> rusqlite::Result<()> {
         row.stops_as.map(JobState::name),
         rows::json_text(row.steps.as_ref())?,
         rows::json_text(row.reason.as_ref())?,
+        (row.began != row.run.number).then_some(row.began),
+        row.master_port,
     ])?;
     // The devices of a run do not change, so all but the first write find them as they are.
     if rows::shares_of(connection, row.run)? != row.shares {
@@ -180,11 +185,13 @@ fn replace_shares(connection: &Connection, row: &RunRow) -> rusqlite::Result<()>
         .prepare_cached("DELETE FROM run_nodes WHERE job = ?1 AND number = ?2")?
         .execute(params![job, number])?;
     let mut statement = connection.prepare_cached(
-        "INSERT INTO run_nodes (job, number, place, node, role, devices, gpus) VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7)",
+        "INSERT INTO run_nodes (job, number, place, node, role, devices, gpus, joined, first_rank)
+         VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, ?8, ?9)",
     )?;
-    for (place, Share { node, role, devices }) in row.shares.iter().enumerate() {
-        let gpus = devices.count_ones();
-        statement.execute(params![job, number, place, node, role, devices.cast_signed(), gpus])?;
+    for (place, Share { node, role, devices, joined }) in row.shares.iter().enumerate() {
+        let (devices, gpus) = (devices.cast_signed(), devices.count_ones());
+        let (run, first_rank) = joined.map(|Joined { run, first_rank }| (run, first_rank)).unzip();
+        statement.execute(params![job, number, place, node, role, devices, gpus, run, first_rank])?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use bedplate_control::record::{
-    ArrayPlace, JobRow, JobState, Life, NodeRow, Note, RunPhase, RunRow, Share, ShareRow,
+    ArrayPlace, JobRow, JobState, Joined, Life, NodeRow, Note, RunPhase, RunRow, Share, ShareRow,
 };
 use bedplate_control::wire::{Checkpoint, RunId};
 use bedplate_diag::Reason;
@@ -20,7 +20,8 @@ pub(crate) const JOB_COLUMNS: &str = "jobs.id, array_id, array_index, user, name
 pub(crate) const JOB_COLUMN_COUNT: usize = 20;
 /// The columns that [`run`] reads, in its order.
 pub(crate) const RUN_COLUMNS: &str = "runs.job, runs.number, runs.phase, runs.started_ms, runs.running_ms, \
-     runs.ended_ms, runs.reason, runs.cpu_ms, runs.energy_joules, runs.ends_ms, runs.stops_as, runs.steps, runs.why";
+     runs.ended_ms, runs.reason, runs.cpu_ms, runs.energy_joules, runs.ends_ms, runs.stops_as, runs.steps, runs.why, \
+     runs.began, runs.master_port";
 /// The states of [`JobState`] that are not final, as the index `jobs_live` has them.
 pub(crate) const IS_LIVE: &str = "state IN ('waiting', 'starting', 'running', 'stopping', 'suspended')";
 
@@ -81,6 +82,8 @@ pub(crate) fn run(row: &Row<'_>, connection: &Connection) -> rusqlite::Result<Ru
         ends: Time(row.get(9)?),
         stops_as: row.get::<_, Option<String>>(10)?.map(|_| state(row, 10)).transpose()?,
         steps: json(row, 11)?,
+        began: row.get::<_, Option<u32>>(13)?.unwrap_or(run.number),
+        master_port: row.get(14)?,
     })
 }
 
@@ -105,10 +108,16 @@ fn reason(row: &Row<'_>, sentence: usize, whole: usize) -> rusqlite::Result<Opti
 /// What a run holds, in the order of its ranks.
 pub(crate) fn shares_of(connection: &Connection, run: RunId) -> rusqlite::Result<Vec<Share>> {
     let mut statement = connection.prepare_cached(
-        "SELECT node, role, devices FROM run_nodes WHERE job = ?1 AND number = ?2 ORDER BY place",
+        "SELECT node, role, devices, joined, first_rank FROM run_nodes WHERE job = ?1 AND number = ?2 ORDER BY place",
     )?;
     let rows = statement.query_map(params![run.job, run.number], |row| {
-        Ok(Share { node: row.get(0)?, role: row.get(1)?, devices: row.get::<_, i64>(2)?.cast_unsigned() })
+        let joined = row.get::<_, Option<u32>>(3)?.zip(row.get(4)?);
+        Ok(Share {
+            node: row.get(0)?,
+            role: row.get(1)?,
+            devices: row.get::<_, i64>(2)?.cast_unsigned(),
+            joined: joined.map(|(run, first_rank)| Joined { run, first_rank }),
+        })
     })?;
     rows.collect()
 }

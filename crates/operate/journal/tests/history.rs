@@ -144,7 +144,7 @@ fn run(number: usize, worked: &Worked) -> Record {
     Record::Run(RunRow {
         run: RunId { job: worked.job, number: number as u32 },
         phase: if worked.to.is_some() { RunPhase::Ended } else { RunPhase::Running },
-        shares: vec![Share { node: "n1".into(), role: 0, devices: (1 << worked.gpus) - 1 }],
+        shares: vec![Share { node: "n1".into(), role: 0, devices: (1 << worked.gpus) - 1, joined: None }],
         started: Time(MIDNIGHT + worked.from * HOUR),
         ends: Time(0),
         stops_as: None,
@@ -154,6 +154,8 @@ fn run(number: usize, worked: &Worked) -> Record {
         cpu_ms: 0,
         energy_joules: worked.energy,
         steps: None,
+        began: 1,
+        master_port: None,
     })
 }
 
@@ -271,7 +273,7 @@ fn devices_can_be_listed_one_by_one() {
             break run;
         }
     };
-    run.shares = vec![Share { node: "n1".into(), role: 0, devices: 1 << 63 | 0b101 }];
+    run.shares = vec![Share { node: "n1".into(), role: 0, devices: 1 << 63 | 0b101, joined: None }];
     journal.commit(&[Record::Run(run)]).unwrap();
     let connection = rusqlite::Connection::open(folder.journal()).unwrap();
     let mut statement = connection.prepare("SELECT device FROM run_devices ORDER BY device").unwrap();

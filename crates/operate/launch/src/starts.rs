@@ -196,6 +196,8 @@ fn environment(start: &Start, rank: u32, here: &Here, report: &std::path::Path) 
         set: &start.set,
         facts: &facts,
         checkpoint,
+        survives: false,
+        is_newcomer: false,
     };
     let around = Surroundings {
         inherited: here.inherited.clone(),

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use bedplate_blame::Blame;
 use bedplate_diag::Reason;
-use bedplate_gangs::{Event, JobId, Outcome, Scheduler, Settings, Time, UsageRecord, UserId};
+use bedplate_gangs::{Event, JobId, NodeShare, Outcome, Scheduler, Settings, Time, UsageRecord, UserId};
 use bedplate_job::Job;
 use bedplate_topology::{Cluster, NodeId};
 
@@ -219,16 +219,17 @@ impl Control {
     }
 
     fn run_row(&self, run: &Run, phase: RunPhase, now: Time) -> RunRow {
-        let name = |node: NodeId| self.nodes[node.0 as usize].name.clone();
+        let record_of = |share: &NodeShare| Share {
+            node: self.nodes[share.node.0 as usize].name.clone(),
+            role: share.role,
+            devices: share.devices,
+            joined: run.joined(share.node),
+        };
         let ends = run.members.values().filter_map(|member| member.end());
         RunRow {
             run: run.id,
             phase,
-            shares: run
-                .shares
-                .iter()
-                .map(|share| Share { node: name(share.node), role: share.role, devices: share.devices })
-                .collect(),
+            shares: run.shares.iter().map(record_of).collect(),
             started: run.started,
             running: run.running,
             ends: self.scheduler.ends_at(run.job()).unwrap_or(run.started),
@@ -238,6 +239,8 @@ impl Control {
             cpu_ms: ends.clone().map(|end| end.cpu_ms).sum(),
             energy_joules: ends.filter_map(|end| end.energy_joules).reduce(|sum, each| sum + each),
             steps: (!run.history.is_empty()).then(|| Box::new(run.history.clone())),
+            began: run.began,
+            master_port: run.master_port,
         }
     }
 

@@ -29,6 +29,10 @@ impl Control {
                 self.note_job(job, format!("gives up {}{for_whom}", self.count_nodes(nodes.len())), now);
                 self.regroup(job, &nodes, Vec::new(), grace, now);
             }
+            Decision::Grow { job, shares } if self.goes_on_in_place(job) => {
+                self.note_job(job, format!("grows by {}", self.count_nodes(shares.len())), now);
+                self.grow_in_place(job, shares, now);
+            }
             Decision::Grow { job, shares } => {
                 self.note_job(job, format!("grows by {}", self.count_nodes(shares.len())), now);
                 let grace = self.grace_of(job);
@@ -38,9 +42,15 @@ impl Control {
                 let names = |nodes: Vec<NodeId>| self.names_of(&nodes);
                 let new = names(shares.iter().map(|share| share.node).collect());
                 self.note_job(job, format!("{} replaced by {new}", names(lost.clone())), now);
-                let grace = self.rules.loss_grace.min(self.grace_of(job));
                 if self.spend_restart(job, "a node was lost", now).is_some() {
-                    self.replace_lost(job, &lost, shares, grace, now);
+                    self.replace_lost(job, &lost, shares, now);
+                }
+            }
+            Decision::GoOnWithout { job, lost } => {
+                self.note_job(job, format!("goes on without {}", self.names_of(&[lost])), now);
+                match self.goes_on_in_place(job) {
+                    true => self.replace_in_place(job, lost, None, now),
+                    false => self.regroup(job, &[lost], Vec::new(), self.grace_after_loss(job), now),
                 }
             }
             // Its run is not kept: its agents are told to end it when they come back.
@@ -107,7 +117,7 @@ impl Control {
         let run = self.run(job);
         run.phase = Phase::Running;
         run.running = Some(now);
-        let (id, master_port, nodes) = (run.id, run.named_port(), run.holders());
+        let (master_port, nodes) = (run.named_port(), run.holders());
         run.master_port = Some(master_port);
         self.change(job, now, |life| {
             life.state = JobState::Running;
@@ -118,7 +128,8 @@ impl Control {
             let member = self.member(job, node);
             member.state = MemberState::Running;
             member.told = now;
-            self.send(node, ToAgent::Go { run: id, master_port });
+            let run = member.id;
+            self.send(node, ToAgent::Go { run, master_port });
         }
     }
 
@@ -187,13 +198,15 @@ impl Control {
             Phase::Stopping { since, grace: before } if since + before <= now + grace => run.phase,
             _ => Phase::Stopping { since: now, grace },
         };
-        let (id, holders) = (run.id, run.holders());
+        let holders = run.holders();
         if matches!(&run.then, Then::Report | Then::Restart { .. }) {
             self.change(job, now, |life| life.state = JobState::Stopping);
         }
         for node in holders {
-            self.member(job, node).told = now;
-            self.send(node, ToAgent::Stop { run: id, grace_ms: grace.0 });
+            let member = self.member(job, node);
+            member.told = now;
+            let run = member.id;
+            self.send(node, ToAgent::Stop { run, grace_ms: grace.0 });
         }
         self.finish_if_gone(job, now);
     }
@@ -229,8 +242,10 @@ impl Control {
 
     /// Tells a node to let a run stand still or go on; repeated for as long as its heartbeats say otherwise.
     pub(crate) fn order_suspension(&mut self, job: JobId, node: NodeId, now: Time) {
-        let (run, is_suspended) = (self.runs[&job].id, self.runs[&job].phase == Phase::Suspended);
-        self.member(job, node).told = now;
+        let is_suspended = self.runs[&job].phase == Phase::Suspended;
+        let member = self.member(job, node);
+        member.told = now;
+        let run = member.id;
         self.send(node, if is_suspended { ToAgent::Suspend { run } } else { ToAgent::Resume { run } });
     }
 
@@ -278,7 +293,12 @@ impl Control {
     }
 
     /// Each lost node's place is taken by a new one, so that ranks keep their order.
-    fn replace_lost(&mut self, job: JobId, lost: &[NodeId], new: Vec<NodeShare>, grace: Span, now: Time) {
+    fn replace_lost(&mut self, job: JobId, lost: &[NodeId], new: Vec<NodeShare>, now: Time) {
+        if self.goes_on_in_place(job) {
+            let pairs = lost.iter().zip(new);
+            return pairs.for_each(|(lost, new)| self.replace_in_place(job, *lost, Some(new), now));
+        }
+        let grace = self.grace_after_loss(job);
         let Some(run) = self.runs.get_mut(&job) else {
             return;
         };
@@ -329,8 +349,8 @@ impl Control {
         }
         self.record_run(job, RunPhase::Ended, now);
         let run = self.runs.remove(&job).expect("it was just looked up");
-        for node in run.members.keys() {
-            self.send(*node, ToAgent::Forget { run: run.id });
+        for (node, member) in &run.members {
+            self.send(*node, ToAgent::Forget { run: member.id });
         }
         match run.then.clone() {
             Then::Discard => {}
@@ -368,6 +388,11 @@ impl Control {
 
     pub(crate) fn grace_of(&self, job: JobId) -> Span {
         self.jobs.get(&job).map_or(Span::ZERO, |live| live.job.policy.grace.into())
+    }
+
+    /// What is left of a gang that cannot go on has less time to end.
+    pub(crate) fn grace_after_loss(&self, job: JobId) -> Span {
+        self.rules.loss_grace.min(self.grace_of(job))
     }
 
     pub(crate) fn names_of(&self, nodes: &[NodeId]) -> String {

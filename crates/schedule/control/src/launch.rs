@@ -19,8 +19,11 @@ impl Control {
         let bits = here.iter().fold(0, |bits, share| bits | share.devices);
         let memory = roles().filter_map(|role| role.memory_per_node).map(|bytes| bytes.get() / 1_048_576.0);
         let node_index = run.shares.iter().position(|share| share.node == node).unwrap_or(0);
+        let id = run.members[&node].id;
         Launch {
-            run: run.id,
+            run: id,
+            joins: (id.number > run.began).then_some(run.began),
+            survives: self.scheduler.request(job).is_some_and(|request| request.survives),
             job_name: live.job.name.clone(),
             user: live.row.user.clone(),
             node_index: node_index as u32,

@@ -16,6 +16,7 @@ mod control;
 mod decisions;
 mod faults;
 mod findings;
+mod in_place;
 mod launch;
 mod membership;
 mod names;

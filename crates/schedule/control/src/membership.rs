@@ -67,9 +67,9 @@ impl Control {
         self.output.commands.push(Command::Send { link, message });
     }
 
-    fn is_member(&self, id: RunId, node: NodeId) -> bool {
-        let run = self.runs.get(&JobId(id.job)).filter(|run| run.id == id);
-        run.and_then(|run| run.members.get(&node)).is_some_and(|member| member.state != MemberState::Lost)
+    pub(crate) fn is_member(&self, id: RunId, node: NodeId) -> bool {
+        let member = self.runs.get(&JobId(id.job)).and_then(|run| run.members.get(&node));
+        member.is_some_and(|member| member.id == id && member.state != MemberState::Lost)
     }
 
     /// A node works again once nothing is left of the runs that had to end there.
@@ -246,9 +246,9 @@ impl Control {
             }
         }
         let members: Vec<JobId> =
-            self.runs.values().filter(|run| self.is_member(run.id, node)).map(|run| run.job()).collect();
+            self.runs.values().filter(|run| run.holds(node)).map(|run| run.job()).collect();
         for job in members {
-            let id = self.runs[&job].id;
+            let id = self.runs[&job].members[&node].id;
             let held = held.iter().find(|held| held.run == id);
             self.compare_run(job, node, held, patience, now);
         }
@@ -256,7 +256,8 @@ impl Control {
 
     fn compare_run(&mut self, job: JobId, node: NodeId, held: Option<&Held>, patience: Patience, now: Time) {
         let run = &self.runs[&job];
-        let (id, run_phase, member) = (run.id, run.phase, &run.members[&node]);
+        let (run_phase, member) = (run.phase, &run.members[&node]);
+        let id = member.id;
         // An order of a moment ago may not have arrived when this was sent.
         if patience == Patience::UntilRepeat && now.since(member.told) < self.rules.repeat_after {
             return;
@@ -265,7 +266,7 @@ impl Control {
         match (held.map(|held| &held.phase), &member.state) {
             (_, MemberState::Released(_) | MemberState::Lost) => {}
             (Some(HeldPhase::Released { end }), _) => self.released(node, id, end.clone(), now),
-            (None, MemberState::Asked) if run_phase == Phase::Preparing => {
+            (None, MemberState::Asked) if matches!(run_phase, Phase::Preparing | Phase::Running) => {
                 self.ask_to_prepare(job, node, now)
             }
             (None, _) => self.vanished(job, node, now),

@@ -23,9 +23,7 @@ const MOST_TASKS: u32 = 65_536;
 impl Control {
     /// The run of this very number, with this node in it and not given up.
     fn run_on(&mut self, node: NodeId, id: RunId) -> Option<&mut Run> {
-        let run = self.runs.get_mut(&JobId(id.job)).filter(|run| run.id == id)?;
-        let is_member = run.members.get(&node).is_some_and(|member| member.state != MemberState::Lost);
-        is_member.then_some(run)
+        if self.is_member(id, node) { self.runs.get_mut(&JobId(id.job)) } else { None }
     }
 
     pub(crate) fn prepared(&mut self, node: NodeId, id: RunId, master_port: Option<u16>, now: Time) {
@@ -34,11 +32,14 @@ impl Control {
             return;
         };
         let member = run.members.get_mut(&node).expect("run_on checked it");
-        if member.state == MemberState::Asked {
-            member.state = MemberState::Prepared { master_port };
+        if member.state != MemberState::Asked {
+            return;
         }
-        if run.phase == Phase::Preparing && run.is_all_prepared() {
-            self.let_go(job, now);
+        member.state = MemberState::Prepared { master_port };
+        match run.phase {
+            Phase::Preparing if run.is_all_prepared() => self.let_go(job, now),
+            Phase::Running => self.let_newcomer_go(job, node, now),
+            _ => {}
         }
     }
 
@@ -47,7 +48,8 @@ impl Control {
         let Some(run) = self.run_on(node, id) else {
             return;
         };
-        if run.phase != Phase::Preparing {
+        let is_expected = run.members.get(&node).is_some_and(|member| member.state == MemberState::Asked);
+        if !is_expected || !matches!(run.phase, Phase::Preparing | Phase::Running) {
             return;
         }
         match why {
@@ -78,8 +80,23 @@ impl Control {
             return;
         }
         let reason = reason::rank_failed(rank, &self.names_of(&[node]), end);
+        if end.is_from_outside() && self.goes_on_in_place(job) {
+            return self.renew_in_place(job, node, &reason.text, now);
+        }
+        if self.is_missing_nodes(job) {
+            self.note_job(job, format!("{reason}, after the loss of a node"), now);
+            return self.restart_elsewhere(job, Vec::new(), &reason.text, now);
+        }
         let grace = self.grace_of(job);
         self.fail_run(job, reason, end.status(), grace, now);
+    }
+
+    /// Whether a run has gone on without nodes that it had, or is about to lose one: a rank that fails then may fail because
+    /// of that, and the checkpoint is still there.
+    fn is_missing_nodes(&self, job: JobId) -> bool {
+        let run = &self.runs[&job];
+        let is_away = |node: &NodeId| self.nodes[node.0 as usize].link().is_none();
+        run.has_lost_nodes() || run.members.keys().any(is_away)
     }
 
     /// The run has failed by itself; what is left of it is stopped.
@@ -136,12 +153,15 @@ impl Control {
             // Its turn comes again, and it starts anew then.
             return self.discard_run(job, now);
         }
+        if self.goes_on_in_place(job) {
+            return self.renew_in_place(job, node, &reason, now);
+        }
         match self.spend_restart(job, &reason, now) {
             None => {}
             Some(Span::ZERO) => {
                 let run = self.run(job);
                 run.then = Then::Restart { shares: run.shares.clone(), left: Vec::new() };
-                let grace = self.grace_of(job).min(self.rules.loss_grace);
+                let grace = self.grace_after_loss(job);
                 self.stop_run(job, grace, now);
             }
             Some(pause) => {
@@ -156,8 +176,9 @@ impl Control {
         let Some(master_port) = self.runs[&job].master_port else {
             return self.lost_ranks(job, node, now);
         };
-        let run = self.runs[&job].id;
-        self.member(job, node).told = now;
+        let member = self.member(job, node);
+        member.told = now;
+        let run = member.id;
         self.send(node, ToAgent::Go { run, master_port });
     }
 
@@ -166,13 +187,14 @@ impl Control {
             return;
         };
         let grace_ms = (since + grace).since(now).0;
-        let run = self.runs[&job].id;
-        self.member(job, node).told = now;
+        let member = self.member(job, node);
+        member.told = now;
+        let run = member.id;
         self.send(node, ToAgent::Stop { run, grace_ms });
     }
 
     pub(crate) fn reported(&mut self, id: RunId, rank: u32, report: Report, now: Time) {
-        let run = self.runs.get_mut(&JobId(id.job)).filter(|run| run.id == id);
+        let run = self.runs.get_mut(&JobId(id.job)).filter(|run| run.is_known_as(id));
         let Some(run) = run else {
             return;
         };
@@ -198,7 +220,7 @@ impl Control {
         let newest = self.jobs.get(&job).and_then(|live| live.row.life.checkpoint.as_ref());
         let is_older = newest.is_some_and(|newest| newest.step >= checkpoint.step);
         let is_too_large = checkpoint.step > LARGEST_STEP;
-        if is_older || is_too_large || self.runs.get(&job).is_none_or(|run| run.id != id) {
+        if is_older || is_too_large || self.runs.get(&job).is_none_or(|run| !run.is_known_as(id)) {
             return;
         }
         self.note_job(job, format!("checkpoint at step {}", checkpoint.step), now);

@@ -37,6 +37,10 @@ pub(crate) fn node_lost(node: &str) -> Reason {
     Reason::new("node_lost", format!("node {node} was lost")).with("node", node)
 }
 
+pub(crate) fn grew(nodes: usize) -> Reason {
+    Reason::new("grew", format!("it goes on with {nodes} more nodes")).with("nodes", nodes)
+}
+
 pub(crate) fn node_leaves(node: &str) -> Reason {
     Reason::new("node_leaves", format!("node {node} goes out of service")).with("node", node)
 }

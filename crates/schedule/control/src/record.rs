@@ -197,6 +197,10 @@ pub struct RunRow {
     pub energy_joules: Option<u64>,
     /// What its ranks reported about their training steps; absent when they reported none.
     pub steps: Option<Box<StepHistory>>,
+    /// The run in which its ranks first met; itself, unless they went on while nodes came and went.
+    pub began: u32,
+    /// Where its ranks meet, once they were let go.
+    pub master_port: Option<u16>,
 }
 
 impl RunRow {
@@ -223,6 +227,17 @@ pub struct Share {
     pub role: u16,
     /// One bit for each device.
     pub devices: u64,
+    /// Where it did not begin together with all others.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joined: Option<Joined>,
+}
+
+/// How a node takes part in a run that goes on while nodes come and go.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Joined {
+    /// The number of the run by which its agent knows it.
+    pub run: u32,
+    pub first_rank: u32,
 }
 
 /// What is remembered about a node.

@@ -12,13 +12,13 @@ use bedplate_gangs::{
     Then as After, Time, UsageRecord,
 };
 use bedplate_job::{Job, RankBlocks};
-use bedplate_topology::Cluster;
+use bedplate_topology::{Cluster, NodeId};
 
 use crate::Rules;
 use crate::control::{Control, Live, outcome_of};
 use crate::node::Presence;
 use crate::reason;
-use crate::record::{JobRow, JobState, Record, Restored, RunPhase, RunRow, Share};
+use crate::record::{JobRow, JobState, Joined, Record, Restored, RunPhase, RunRow, Share};
 use crate::run::{MemberState, Phase, Run};
 use crate::submit::earliest_start;
 
@@ -172,7 +172,14 @@ impl Control {
         };
         self.news.push_back(Event::Adopt(Box::new(adopted)));
         let ranks = RankBlocks::of_gang(&self.jobs[&job].job, shares.iter().map(|share| share.role));
+        let joined: Vec<(NodeId, Joined)> = shares
+            .iter()
+            .zip(&row.shares)
+            .filter_map(|(share, record)| Some((share.node, record.joined?)))
+            .collect();
         let mut run = Run::new(row.run, shares, &ranks, now);
+        run.rejoin(row.began, joined);
+        run.master_port = row.master_port;
         run.started = row.started;
         run.running = Some(row.running.unwrap_or(now).max(now));
         run.stops_as = row.stops_as;

@@ -8,12 +8,14 @@ use bedplate_job::RankBlocks;
 use bedplate_report::StepHistory;
 use bedplate_topology::NodeId;
 
-use crate::record::JobState;
+use crate::record::{JobState, Joined};
 use crate::wire::{NodeEnd, RunId};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Run {
     pub(crate) id: RunId,
+    /// The number of the run in which its ranks first met; newcomers join them.
+    pub(crate) began: u32,
     pub(crate) shares: Vec<NodeShare>,
     pub(crate) members: BTreeMap<NodeId, Member>,
     pub(crate) phase: Phase,
@@ -34,7 +36,7 @@ pub(crate) struct Run {
     pub(crate) steps: u32,
     /// Whether its ranks were told that their time is nearly up.
     pub(crate) was_signalled: bool,
-    /// Where its ranks meet; unknown after a restart of the control plane.
+    /// Where its ranks meet; unknown until they are let go.
     pub(crate) master_port: Option<u16>,
 }
 
@@ -53,6 +55,8 @@ pub(crate) enum Phase {
 /// What a node of a run was last known to do.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Member {
+    /// What the node knows the run by: nodes that stay keep the number while others come.
+    pub(crate) id: RunId,
     pub(crate) state: MemberState,
     /// When it was last told something; without an answer it is told again.
     pub(crate) told: Time,
@@ -96,7 +100,7 @@ pub(crate) struct Progress {
 impl Run {
     /// A run whose nodes are to be asked; ranks are numbered in the order of the shares.
     pub(crate) fn new(id: RunId, shares: Vec<NodeShare>, ranks: &RankBlocks, now: Time) -> Self {
-        let asked = Member { state: MemberState::Asked, told: now, ranks: Vec::new() };
+        let asked = Member::asked(id, Vec::new(), now);
         let mut members: BTreeMap<NodeId, Member> = BTreeMap::new();
         for (share, block) in shares.iter().zip(ranks.iter()) {
             // Two roles of a gang may stand on one node.
@@ -105,6 +109,7 @@ impl Run {
         }
         Self {
             id,
+            began: id.number,
             shares,
             members,
             phase: Phase::Preparing,
@@ -172,12 +177,61 @@ impl Run {
         self.verdict.outcome.unwrap_or(Outcome::Succeeded)
     }
 
+    /// Whether a node has a part in it that is not lost.
+    pub(crate) fn holds(&self, node: NodeId) -> bool {
+        self.members.get(&node).is_some_and(|member| member.state != MemberState::Lost)
+    }
+
+    /// Whether one of its nodes knows it by this name.
+    pub(crate) fn is_known_as(&self, id: RunId) -> bool {
+        self.id == id || self.members.values().any(|member| member.id == id)
+    }
+
+    /// How a node takes part, where the ranks did not begin together.
+    pub(crate) fn joined(&self, node: NodeId) -> Option<Joined> {
+        let member = self.members.get(&node).filter(|_| self.has_lost_nodes())?;
+        Some(Joined { run: member.id.number, first_rank: *member.ranks.first()? })
+    }
+
+    /// Takes up how nodes took part, as it was recorded.
+    pub(crate) fn rejoin(&mut self, began: u32, joined: impl IntoIterator<Item = (NodeId, Joined)>) {
+        self.began = began;
+        for (node, Joined { run, first_rank }) in joined {
+            if let Some(member) = self.members.get_mut(&node) {
+                member.id.number = run;
+                member.ranks = (first_rank..).take(member.ranks.len()).collect();
+            }
+        }
+    }
+
+    /// Whether its ranks have gone on without nodes that they had.
+    pub(crate) fn has_lost_nodes(&self) -> bool {
+        self.id.number > self.began
+    }
+
+    /// The nodes that have been asked and are not ready.
+    pub(crate) fn asked(&self) -> Vec<NodeId> {
+        let asked = self.members.iter().filter(|(_, member)| member.state == MemberState::Asked);
+        asked.map(|(node, _)| *node).collect()
+    }
+
+    /// The lowest numbers that no rank has.
+    pub(crate) fn free_ranks(&self, count: u32) -> Vec<u32> {
+        let is_free = |rank: &u32| self.members.values().all(|member| !member.ranks.contains(rank));
+        (0..).filter(is_free).take(count as usize).collect()
+    }
+
     pub(crate) fn node_of_rank(&self, rank: u32) -> Option<NodeId> {
         self.members.iter().find(|(_, member)| member.ranks.contains(&rank)).map(|(node, _)| *node)
     }
 }
 
 impl Member {
+    /// One that has been asked to make its part ready.
+    pub(crate) fn asked(id: RunId, ranks: Vec<u32>, now: Time) -> Self {
+        Self { id, state: MemberState::Asked, told: now, ranks }
+    }
+
     pub(crate) fn end(&self) -> Option<&NodeEnd> {
         match &self.state {
             MemberState::Released(end) => Some(end),

@@ -9,7 +9,7 @@ use bedplate_topology::NodeId;
 
 use crate::Control;
 use crate::run::{MemberState, Phase, Progress, Run};
-use crate::wire::{Audience, RunId, ToAgent};
+use crate::wire::{Audience, ToAgent};
 
 impl Control {
     pub(crate) fn watch_runs(&mut self, now: Time) {
@@ -23,8 +23,8 @@ impl Control {
                     self.give_up_unready(job, now);
                 }
                 Phase::Stopping { since, grace } if now >= since + grace + self.rules.overdue => {
-                    let (id, holders) = (run.id, run.holders());
-                    holders.into_iter().for_each(|node| self.give_up_overdue(job, id, node, now));
+                    let holders = run.holders();
+                    holders.into_iter().for_each(|node| self.give_up_overdue(job, node, now));
                 }
                 Phase::Running => self.watch_running(job, now),
                 _ => {}
@@ -35,7 +35,12 @@ impl Control {
     /// When a running run must be checked although nothing happens.
     pub(crate) fn next_watch(&self, run: &Run) -> Option<Time> {
         let stuck = self.stuck_after(run).map(|patience| oldest_progress(run) + patience);
-        stuck.into_iter().chain(self.signal_at(run)).min()
+        stuck.into_iter().chain(self.signal_at(run)).chain(self.newcomers_due(run)).min()
+    }
+
+    /// Until when nodes that join a run must be ready.
+    fn newcomers_due(&self, run: &Run) -> Option<Time> {
+        (!run.asked().is_empty()).then(|| run.started + self.rules.prepare_within)
     }
 
     fn give_up_unready(&mut self, job: JobId, now: Time) {
@@ -48,7 +53,8 @@ impl Control {
     }
 
     /// A node that does not end a run takes nothing new, and nothing waits for it any more.
-    fn give_up_overdue(&mut self, job: JobId, run: RunId, node: NodeId, now: Time) {
+    fn give_up_overdue(&mut self, job: JobId, node: NodeId, now: Time) {
+        let run = self.member(job, node).id;
         self.nodes[node.0 as usize].rests.insert(run);
         let reason = format!("it has not ended {run}");
         self.note_node(node, reason.clone(), now);
@@ -63,6 +69,9 @@ impl Control {
             self.signal(job, now);
         }
         let run = &self.runs[&job];
+        if self.newcomers_due(run).is_some_and(|at| at <= now) {
+            return self.give_up_unready(job, now);
+        }
         if let Some(patience) = self.stuck_after(run)
             && now >= oldest_progress(run) + patience
         {
@@ -97,9 +106,10 @@ impl Control {
         self.note_job(job, format!("is told by signal {} that its time is nearly up", signal.signal), now);
         let run = self.run(job);
         run.was_signalled = true;
-        let (id, nodes) = (run.id, run.holders());
+        let nodes = run.holders();
         for node in nodes {
-            self.send(node, ToAgent::Signal { run: id, signal: signal.signal, to });
+            let run = self.member(job, node).id;
+            self.send(node, ToAgent::Signal { run, signal: signal.signal, to });
         }
     }
 

@@ -278,6 +278,11 @@ impl RankEnd {
         self == RankEnd::Exit(0)
     }
 
+    /// Whether something other than the process itself ended it.
+    pub fn is_from_outside(self) -> bool {
+        matches!(self, RankEnd::Signal(_) | RankEnd::Unguarded | RankEnd::OutOfMemory { .. })
+    }
+
     /// As a shell would say it.
     pub fn status(self) -> i32 {
         match self {
@@ -328,6 +333,8 @@ impl Launch {
             set: &self.environment,
             facts: &self.facts,
             checkpoint: checkpoint.map(|checkpoint| (checkpoint.step, checkpoint.path.as_deref())),
+            survives: self.survives,
+            is_newcomer: self.joins.is_some(),
         }
     }
 }
@@ -350,6 +357,12 @@ impl Step {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Launch {
     pub run: RunId,
+    /// The number of the run whose ranks it joins, which have met already.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub joins: Option<u32>,
+    /// The ranks go on without nodes that are lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub survives: bool,
     pub job_name: String,
     pub user: String,
     /// This node's place among `peers`.

@@ -14,6 +14,8 @@ fn launch(run: RunId) -> Box<Launch> {
     }));
     Box::new(Launch {
         run,
+        joins: None,
+        survives: false,
         job_name: "job".into(),
         user: "ada".into(),
         node_index: 0,

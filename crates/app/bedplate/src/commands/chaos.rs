@@ -215,7 +215,7 @@ fn kill_rank(driver: &Local, job: &JobId, rank: u32) -> Result<String, Stop> {
     }
     let place = driver.ranks(job)?.into_iter().find(|place| place.rank == rank).ok_or_else(no_rank)?;
     let number = summary.id.as_str().parse().map_err(|_| no_rank())?;
-    let run = RunId { job: number, number: summary.runs };
+    let run = RunId { job: number, number: place.run.unwrap_or(summary.runs) };
     driver.chaos(&place.node, &Chaos::KillRank { run: Some(run), rank: Some(rank) })?;
     Ok(format!("job {job}: rank {rank} on {} dies", place.node))
 }

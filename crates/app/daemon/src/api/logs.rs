@@ -172,7 +172,7 @@ async fn locate(app: &App, wanted: Wanted) -> Result<Option<Located>, ApiError> 
     let places = ranks::places(&Job::from_toml(&text, "journal")?, row);
     let place = places.into_iter().find(|place| place.rank == rank);
     let place = place.ok_or_else(|| ApiError::NotThere { what: "rank", name: rank.to_string() })?;
-    let log = LogName { run: RunId { job: job.0, number: row.run.number }, rank, stream };
+    let log = LogName { run: RunId { job: job.0, number: place.run }, rank, stream };
     Ok(Some(Located { log, node: place.node }))
 }
 

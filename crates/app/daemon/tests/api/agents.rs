@@ -89,7 +89,10 @@ fn a_job_is_prepared_let_go_and_succeeds() {
     assert_eq!((&shown["state"], &shown["nodes"]), (&json!("running"), &json!(["n1"])));
     let ranks = admin.get("/v1/jobs/1/ranks").json();
     let devices: Vec<u32> = (0..8).collect();
-    assert_eq!(ranks, json!([{ "rank": 0, "node": "n1", "address": "127.0.0.1", "devices": devices }]));
+    assert_eq!(
+        ranks,
+        json!([{ "rank": 0, "run": 1, "node": "n1", "address": "127.0.0.1", "devices": devices }])
+    );
     let cluster = admin.get("/v1/cluster").json();
     assert_eq!(cluster["hosts"][0]["is_overcommitted"], true, "{cluster}");
     agent.say(&FromAgent::Released { run, end: NodeEnd { cpu_ms: 5, ..NodeEnd::default() } });

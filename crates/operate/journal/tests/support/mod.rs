@@ -236,11 +236,19 @@ impl Records {
                 let steps = StepHistory { steps: it.draw.number(), mean_s: 0.25, ..StepHistory::default() };
                 Box::new(steps)
             }),
+            began: self.draw.below(9) as u32,
+            master_port: self.some(|it| it.draw.below(65_536) as u16),
         }
     }
 
     fn share_of_node(&mut self) -> Share {
-        Share { node: self.name("n", 6), role: self.draw.below(3) as u16, devices: self.draw.number() }
+        Share {
+            node: self.name("n", 6),
+            role: self.draw.below(3) as u16,
+            devices: self.draw.number(),
+            joined: self
+                .some(|it| Joined { run: it.draw.below(9) as u32, first_rank: it.draw.below(64) as u32 }),
+        }
     }
 
     fn node(&mut self) -> NodeRow {

@@ -1,15 +1,16 @@
 //! What the control plane does about nodes and ranks that misbehave, told step by step.
 
 mod findings;
+mod survival;
 
 use std::collections::BTreeMap;
 
 use bedplate_catalog::Catalog;
-use bedplate_control::record::{JobRow, JobState, Life, Record, Restored};
+use bedplate_control::record::{JobRow, JobState, Life, NodeRow, Record, Restored};
 use bedplate_control::wire::{
     Checkpoint, FromAgent, Held, HeldPhase, Hello, Host, Launch, NodeEnd, RankEnd, RunId, ToAgent, Unready,
 };
-use bedplate_control::{Command, Control, LinkId, Order, Rules, Submission, Unlinked};
+use bedplate_control::{Command, Control, LinkId, NodeView, Order, Rules, Submission, Unlinked};
 use bedplate_gangs::{JobId, Settings, Time};
 use bedplate_job::{CheckpointSignal, Gang, Job, Receiver, Role, Workload};
 use bedplate_report::{Report, StepReport};
@@ -31,6 +32,8 @@ struct Story {
     /// Nodes that say nothing of their own.
     is_mute: Vec<String>,
     bad_prolog: Option<String>,
+    /// A node that never makes anything ready.
+    unready: Option<String>,
     ended: BTreeMap<JobId, JobState>,
 }
 
@@ -47,6 +50,7 @@ impl Story {
             sent: Vec::new(),
             is_mute: Vec::new(),
             bad_prolog: None,
+            unready: None,
             ended: BTreeMap::new(),
         };
         (1..=nodes).for_each(|number| story.join(&format!("n{number}")));
@@ -54,17 +58,70 @@ impl Story {
     }
 
     fn join(&mut self, node: &str) {
+        self.join_holding(node, Vec::new());
+    }
+
+    fn join_holding(&mut self, node: &str, held: Vec<Held>) {
         let link = LinkId(self.now * 100 + self.links.len() as u64);
         self.links.insert(link, node.into());
         let hello = Hello {
             node: node.into(),
             address: "127.0.0.1".into(),
             incarnation: self.now,
-            held: Vec::new(),
+            held,
             host: Host::default(),
         };
         self.control.linked(link, hello, Time(self.now));
         self.play();
+    }
+
+    /// A control plane that was started again with what the journal has of all that was recorded.
+    fn restarted(&self, records: Vec<Record>) -> Self {
+        let mut restored = Restored { next_job: 100, latest: Time(self.now), ..Restored::default() };
+        let mut jobs: BTreeMap<JobId, JobRow> = BTreeMap::new();
+        let mut runs = BTreeMap::new();
+        let known = |node: NodeView| NodeRow {
+            name: node.name,
+            drained: None,
+            address: node.address,
+            incarnation: 1,
+            losses: Vec::new(),
+            acknowledged_ms: 0,
+            found_out: None,
+        };
+        let nodes = self.control.nodes(Time(self.now)).into_iter().map(known);
+        let mut nodes: BTreeMap<String, NodeRow> = nodes.map(|row| (row.name.clone(), row)).collect();
+        for record in records {
+            match record {
+                Record::Submitted(row) => drop(jobs.insert(row.id, row)),
+                Record::Job { job, life } => jobs.get_mut(&job).expect("it was submitted").life = life,
+                Record::Run(row) => drop(runs.insert(row.run.job, row)),
+                Record::Node(row) => drop(nodes.insert(row.name.clone(), row)),
+                Record::Share(_) | Record::Note(_) => {}
+            }
+        }
+        restored.jobs.extend(jobs.into_values());
+        restored.runs.extend(runs.into_values());
+        restored.nodes.extend(nodes.into_values());
+        let cluster = Cluster::from_spec(
+            &format!("p5.48xlarge:{}", self.control.nodes(Time(0)).len()),
+            &Catalog::builtin(),
+        );
+        let cluster = cluster.expect("the fixture is right");
+        let (control, unreadable) =
+            Control::restore(cluster, Settings::default(), Rules::default(), restored, Time(self.now));
+        assert!(unreadable.is_empty());
+        Self {
+            control,
+            now: self.now,
+            links: BTreeMap::new(),
+            launches: BTreeMap::new(),
+            sent: Vec::new(),
+            is_mute: Vec::new(),
+            bad_prolog: None,
+            unready: None,
+            ended: BTreeMap::new(),
+        }
     }
 
     fn link(&self, node: &str) -> LinkId {
@@ -93,8 +150,15 @@ impl Story {
 
     /// Agents do what they are told until nobody has anything to say.
     fn play(&mut self) {
+        self.play_and_record();
+    }
+
+    /// The same; gives what was to be recorded.
+    fn play_and_record(&mut self) -> Vec<Record> {
+        let mut records = Vec::new();
         loop {
             let output = self.control.take_output();
+            records.extend(output.records.iter().cloned());
             for record in &output.records {
                 if let Record::Job { job, life } = record
                     && life.state.is_final()
@@ -104,7 +168,7 @@ impl Story {
             }
             let commands: Vec<Command> = output.urgent.into_iter().chain(output.commands).collect();
             if commands.is_empty() {
-                return;
+                return records;
             }
             for command in commands {
                 let Command::Send { link, message } = command else { continue };
@@ -125,6 +189,9 @@ impl Story {
             ToAgent::Prepare(launch) => {
                 let run = launch.run;
                 self.launches.insert(node.into(), *launch);
+                if self.unready.as_deref() == Some(node) {
+                    return None;
+                }
                 if self.bad_prolog.as_deref() == Some(node) {
                     let why = Unready::Prolog { status: 3, output: "ECC errors on GPU 5".into() };
                     return Some(FromAgent::NotPrepared { run, why });

@@ -209,6 +209,8 @@ pub(crate) struct World {
     /// Ranks that ended by themselves and well.
     done: BTreeMap<RunId, BTreeSet<u32>>,
     world_sizes: BTreeMap<RunId, u32>,
+    /// Jobs whose ranks go on without nodes that are lost.
+    survivors: BTreeSet<JobId>,
     /// Runs that each node said it was ready for.
     prepared: BTreeSet<(RunId, usize)>,
     is_stormy: bool,
@@ -267,6 +269,7 @@ impl World {
             cancelled: BTreeSet::new(),
             done: BTreeMap::new(),
             world_sizes: BTreeMap::new(),
+            survivors: BTreeSet::new(),
             prepared: BTreeSet::new(),
             is_stormy: true,
             is_wild,
@@ -766,6 +769,9 @@ impl World {
         self.nodes[node].alive.insert(run, (incarnation, launch.ranks.iter().copied().collect()));
         // A gang's ranks end at about the same time; the job's name says when.
         self.world_sizes.insert(run, launch.world_size);
+        if launch.survives {
+            self.survivors.insert(JobId(run.job));
+        }
         let hostility = self.hostility(node, run);
         let length: u64 = match hostility {
             Some("hangs") => 2 * (STORM + CALM),
@@ -781,6 +787,8 @@ impl World {
             let end = RankEnd::Exit(i32::from(fails));
             self.happens(node, delay, Happened::RankEnded { run, rank, end });
             if rank == 0 {
+                let begun = Happened::Report { run, rank: 0, report: Report::Progress { step: 1 } };
+                self.happens(node, 20, begun);
                 let step = if hostility == Some("lies") { u64::MAX } else { self.now };
                 let checkpoint = Checkpoint { step, path: None };
                 self.happens(

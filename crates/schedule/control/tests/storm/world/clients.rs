@@ -91,6 +91,7 @@ impl World {
         job.policy.grace = bedplate_units::Seconds::new(2.0);
         job.policy.retries = self.random.between(0, 4) as u32;
         job.policy.is_requeued = self.random.percent(90);
+        job.policy.survives = self.random.percent(30);
         if self.random.percent(20) {
             job.policy.preemption = Preemption::Suspend;
         }

@@ -13,14 +13,23 @@ impl World {
             return Err(broken.to_owned());
         }
         let mut owners: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut places: BTreeMap<(u64, u32), &str> = BTreeMap::new();
         for (at, node) in self.nodes.iter().enumerate() {
             let mut taken = BTreeMap::new();
             for (run, (_, ranks)) in &node.alive {
                 if ranks.is_empty() {
                     continue;
                 }
-                if let Some(other) = owners.insert(run.job, run.number).filter(|other| *other != run.number) {
-                    return Err(format!("job {} runs twice: runs {other} and {}", run.job, run.number));
+                // Ranks that joined others are of the same world.
+                let world = node.launches.get(run).and_then(|launch| launch.joins).unwrap_or(run.number);
+                if let Some(other) = owners.insert(run.job, world).filter(|other| *other != world) {
+                    return Err(format!("job {} runs twice: runs {other} and {world}", run.job));
+                }
+                for rank in ranks {
+                    if let Some(other) = places.insert((run.job, *rank), &node.name) {
+                        let name = &node.name;
+                        return Err(format!("rank {rank} of job {} runs on {other} and {name}", run.job));
+                    }
                 }
                 let Some(launch) = node.launches.get(run).filter(|_| !node.suspended.contains(run)) else {
                     continue;
@@ -38,6 +47,9 @@ impl World {
 
     /// No rank runs before every node of its gang was ready.
     fn check_whole(&self, at: usize, launch: &Launch) -> Result<(), String> {
+        if launch.joins.is_some() {
+            return Ok(());
+        }
         for peer in &launch.peers {
             let node = self.nodes.iter().position(|node| node.name == peer.name).expect("peers are nodes");
             if !self.prepared.contains(&(launch.run, node)) {
@@ -113,8 +125,10 @@ impl World {
         for job in self.acknowledged.keys() {
             let mut runs =
                 self.done.range(RunId { job: job.0, number: 0 }..RunId { job: job.0 + 1, number: 0 });
+            // The last ranks of a gang that survives losses may be fewer than it began with.
+            let survives = self.survivors.contains(job);
             let is_whole = |(run, ranks): (&RunId, &BTreeSet<u32>)| {
-                self.world_sizes.get(run).is_some_and(|size| ranks.len() as u32 == *size)
+                survives || self.world_sizes.get(run).is_some_and(|size| ranks.len() as u32 == *size)
             };
             if self.ended(control, *job) == Some(JobState::Succeeded) && !runs.any(is_whole) {
                 return Err(format!("{job} counts as succeeded, and no run of it was done"));

@@ -52,7 +52,7 @@ fn life_of(number: u64, text: &std::sync::Arc<str>, ended_ms: u64) -> [Record; 4
     let run = RunRow {
         run: RunId { job: number, number: 1 },
         phase: RunPhase::Ended,
-        shares: vec![Share { node: format!("n{}", 1 + number % 8), role: 0, devices: 0 }],
+        shares: vec![Share { node: format!("n{}", 1 + number % 8), role: 0, devices: 0, joined: None }],
         started: Time(began),
         running: Some(Time(began)),
         ends: Time(ended_ms),
@@ -62,6 +62,8 @@ fn life_of(number: u64, text: &std::sync::Arc<str>, ended_ms: u64) -> [Record; 4
         cpu_ms: 1,
         energy_joules: None,
         steps: None,
+        began: 1,
+        master_port: None,
     };
     let note =
         |text: &str, at_ms| Record::Note(Note { at_ms, job: Some(number), node: None, text: text.into() });
