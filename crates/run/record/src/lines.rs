@@ -122,8 +122,10 @@ fn step_object(record: &StepRecord) -> Value {
     if let Some(samples) = &record.samples {
         object["samples"] = json!([samples.start, samples.end]);
     }
-    if let Some(RankTimes { slowest, imbalance, communication }) = record.ranks {
-        object["ranks"] = json!({"slowest": slowest, "imbalance": imbalance, "communication": communication});
+    if let Some(RankTimes { count, slowest, imbalance, communication }) = record.ranks {
+        object["ranks"] = json!({
+            "count": count, "slowest": slowest, "imbalance": imbalance, "communication": communication
+        });
     }
     object
 }

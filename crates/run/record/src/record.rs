@@ -35,6 +35,7 @@ pub struct StepRecord {
 /// How the ranks of a run compare in a step.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct RankTimes {
+    pub count: u32,
     /// The rank that was busy longest.
     pub slowest: u32,
     /// By how much longer than ranks are on average; 0 where all are alike.

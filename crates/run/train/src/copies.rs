@@ -65,10 +65,9 @@ impl Copies {
         own: &[Piece],
     ) -> Result<Option<Self>, CommError> {
         let Some(ring) = ranks.ring.as_ref() else { return Ok(None) };
-        let (to, from) = (Arc::clone(&ring.to_next), Arc::clone(&ring.from_before));
+        let (to, from) = (Arc::clone(&ring.links.to_next), Arc::clone(&ring.links.from_before));
         let all = ranks.gather_bytes(device, crate::carry::to_bytes(own).as_slice())?;
-        let before = (ranks.rank() as usize + ranks.count() - 1) % ranks.count();
-        let theirs = crate::carry::from_bytes(&all[before]).unwrap_or_default();
+        let theirs = crate::carry::from_bytes(&all[ring.before as usize]).unwrap_or_default();
         let len = theirs.iter().map(|piece| piece.range.len()).sum();
         let slot = |len| Slot { step: None, numbers: device.zeros(len) };
         let own_len = own.iter().map(|piece| piece.range.len()).sum();

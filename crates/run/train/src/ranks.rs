@@ -4,7 +4,7 @@
 
 use std::sync::{Arc, OnceLock};
 
-use bedplate_comm::{CommError, Group, Reduction, World};
+use bedplate_comm::{CommError, Group, Number, Reduction, World};
 use bedplate_kernels::Device;
 use bedplate_layout::{Coordinates, Dimension, Layout, RankMap, Sharding};
 use bedplate_network::{Architecture, Cut, Held, Network, NetworkError, Share};
@@ -31,12 +31,18 @@ pub struct Ranks {
     /// To and from the neighbouring stages.
     pub(crate) links: Option<Links>,
     /// The ranks before and after this one, where ranks keep copies of each other.
-    pub(crate) ring: Option<Neighbours>,
+    pub(crate) ring: Option<Ring>,
     /// Why the ranks can no longer work together.
     fault: OnceLock<CommError>,
     pub(crate) waits: Waits,
     /// Last: groups and shared memory end before the world does.
     world: Option<World>,
+}
+
+/// The circle in which each rank keeps the state of the one before it.
+pub(crate) struct Ring {
+    pub(crate) before: u32,
+    pub(crate) links: Neighbours,
 }
 
 /// The ranks that learn the same weights: those that split them, and those that hold the same part.
@@ -110,14 +116,15 @@ impl Ranks {
         }
     }
 
-    /// The rank that a process has in a world, by a layout of as many ranks. All ranks call it.
+    /// The rank that a process has in a world, by a layout of as many ranks. All ranks call it, and all with their node where
+    /// they keep copies of each other's state.
     pub fn of(
         world: World,
         layout: Layout,
         has_tied_ends: bool,
-        has_copies: bool,
+        node: Option<&str>,
     ) -> Result<Self, TrainError> {
-        let ranks = Self::among(&world, layout, has_tied_ends, has_copies)?;
+        let ranks = Self::among(&world, layout, has_tied_ends, node)?;
         Ok(ranks.in_world(world))
     }
 
@@ -130,7 +137,7 @@ impl Ranks {
         world: &World,
         layout: Layout,
         has_tied_ends: bool,
-        has_copies: bool,
+        node: Option<&str>,
     ) -> Result<Self, TrainError> {
         let map = RankMap::new(&layout).map_err(|refusal| TrainError::Layout { reasons: vec![refusal] })?;
         if world.size() == 1 {
@@ -162,8 +169,15 @@ impl Ranks {
             Ok(Links { streams: of("streams")?, shares: of("shares")? })
         };
         let links = (stages.len() > 1).then(links).transpose()?;
-        let all: Vec<u32> = (0..world.size()).collect();
-        let ring = has_copies.then(|| neighbours(world, &all, "copies")).transpose()?;
+        let ring = match (node, &everyone) {
+            (Some(node), Some(everyone)) => {
+                let order = ring_order(&gather_bytes(everyone, &Device::cpu(1), node.as_bytes())?);
+                let me = order.iter().position(|each| *each == rank).expect("every rank is in the ring");
+                let before = order[(me + order.len() - 1) % order.len()];
+                Some(Ring { before, links: neighbours(world, &order, "copies")? })
+            }
+            _ => None,
+        };
         let (first, last) = (stages[0], stages[stages.len() - 1]);
         let is_tied = has_tied_ends && first != last && (rank == first || rank == last);
         let tied = is_tied.then(|| world.group("tied", &[first, last])).transpose()?.map(Arc::new);
@@ -340,13 +354,7 @@ impl Ranks {
     /// What every rank gives, one after the other.
     pub(crate) fn gather(&self, device: &Device, own: &[f64]) -> Result<Vec<f64>, CommError> {
         let Some(group) = &self.everyone else { return Ok(own.to_vec()) };
-        let (mut mine, mut all) =
-            (device.zeros::<f64>(own.len()), device.zeros::<f64>(own.len() * self.count()));
-        device.write(mine.view_mut(), own);
-        self.waits.time(|| group.all_gather(device, mine.view(), all.view_mut()))?;
-        let mut found = vec![0.0; all.len()];
-        device.read(all.view(), &mut found);
-        Ok(found)
+        self.waits.time(|| gather(group, device, own))
     }
 
     /// Bytes of the first rank for all; the others give any.
@@ -369,17 +377,40 @@ impl Ranks {
 
     /// The bytes of every rank, on all of them.
     pub(crate) fn gather_bytes(&self, device: &Device, own: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
-        let Some(group) = &self.everyone else { return Ok(vec![own.to_vec()]) };
-        let lengths = self.gather(device, &[own.len() as f64])?;
-        let longest = lengths.iter().fold(0.0, |most: f64, len| most.max(*len)) as usize;
-        let (mut mine, mut all) = (device.zeros::<u8>(longest), device.zeros::<u8>(longest * self.count()));
-        device.write(mine.range_mut(0..own.len()), own);
-        group.all_gather(device, mine.view(), all.view_mut())?;
-        let mut found = vec![0; all.len()];
-        device.read(all.view(), &mut found);
-        let of = |(rank, len): (usize, &f64)| found[rank * longest..rank * longest + *len as usize].to_vec();
-        Ok(lengths.iter().enumerate().map(of).collect())
+        match &self.everyone {
+            Some(group) => self.waits.time(|| gather_bytes(group, device, own)),
+            None => Ok(vec![own.to_vec()]),
+        }
     }
+}
+
+fn gather_bytes(group: &Group, device: &Device, own: &[u8]) -> Result<Vec<Vec<u8>>, CommError> {
+    let lengths = gather(group, device, &[own.len() as u64])?;
+    let longest = lengths.iter().copied().max().unwrap_or(0) as usize;
+    let mut mine = own.to_vec();
+    mine.resize(longest, 0);
+    let found = gather(group, device, &mine)?;
+    let of = |(rank, len): (usize, &u64)| found[rank * longest..][..*len as usize].to_vec();
+    Ok(lengths.iter().enumerate().map(of).collect())
+}
+
+/// What every member gives, one after the other.
+fn gather<T: Number + Default>(group: &Group, device: &Device, own: &[T]) -> Result<Vec<T>, CommError> {
+    let (mut mine, mut all) = (device.zeros::<T>(own.len()), device.zeros::<T>(own.len() * group.members()));
+    device.write(mine.view_mut(), own);
+    group.all_gather(device, mine.view(), all.view_mut())?;
+    let mut found = vec![T::default(); all.len()];
+    device.read(all.view(), &mut found);
+    Ok(found)
+}
+
+/// Ranks in a circle in which neighbours are on different nodes, as far as that is possible: the first of every node, then
+/// the second of every node, and so on.
+fn ring_order(nodes: &[Vec<u8>]) -> Vec<u32> {
+    let turn = |rank: usize| nodes[..rank].iter().filter(|node| **node == nodes[rank]).count();
+    let mut order: Vec<u32> = (0..nodes.len() as u32).collect();
+    order.sort_by_key(|rank| turn(*rank as usize));
+    order
 }
 
 fn least_common_multiple(a: usize, b: usize) -> usize {
@@ -431,4 +462,19 @@ fn neighbours(world: &World, stages: &[u32], what: &str) -> Result<Neighbours, C
     let missing = "a stage has two neighbours";
     let ((to_next, from_next), (from_before, to_before)) = (next.expect(missing), before.expect(missing));
     Ok(Neighbours { from_before, to_next, from_next, to_before })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn copies_go_to_another_node_wherever_there_is_one() {
+        let order = |nodes: &str| ring_order(&nodes.bytes().map(|node| vec![node]).collect::<Vec<_>>());
+        assert_eq!(order("aaaa"), [0, 1, 2, 3]);
+        assert_eq!(order("abcd"), [0, 1, 2, 3]);
+        assert_eq!(order("aabb"), [0, 2, 1, 3]);
+        assert_eq!(order("aaabbb"), [0, 3, 1, 4, 2, 5]);
+        assert_eq!(order("aabbc"), [0, 2, 4, 1, 3]);
+    }
 }

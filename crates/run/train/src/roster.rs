@@ -31,12 +31,23 @@ const AGAIN: Duration = Duration::from_millis(100);
 #[derive(Debug, Clone)]
 pub struct Roster {
     folder: PathBuf,
+    /// The node of this process: what is there is lost together.
+    node: String,
 }
 
 impl Roster {
     /// In the folder of a run.
     pub fn of(output: &Path) -> Self {
-        Self { folder: output.join(FOLDER) }
+        Self { folder: output.join(FOLDER), node: String::new() }
+    }
+
+    /// For a process on this node; ranks keep their copies on other nodes where there are any.
+    pub fn on(self, node: String) -> Self {
+        Self { node, ..self }
+    }
+
+    pub(crate) fn node(&self) -> &str {
+        &self.node
     }
 
     /// Whether the ranks have met since some time.
@@ -131,20 +142,21 @@ impl Roster {
         })
     }
 
-    /// Waits for a place in the run and takes it. Gives nothing when it is told to `stop`, or the run is over.
+    /// Waits for a place in the run and takes it. Gives nothing when it is told to `stop`, or the run is over, as was said after
+    /// some time: earlier runs may have used the folder.
     pub fn join(
         &self,
         rendezvous: &Rendezvous,
         options: &Options,
         stop: &AtomicBool,
+        since: SystemTime,
     ) -> Result<Option<World>, TrainError> {
         let cannot = |source| TrainError::WriteOutput { path: self.folder.clone(), source };
         fs::create_dir_all(&self.folder).map_err(cannot)?;
         let sign = Sign::raise(self.sign_of(std::process::id())).map_err(cannot)?;
         let options = Options { join: ATTEMPT, ..options.clone() };
-        let began = SystemTime::now();
         loop {
-            if stop.load(Ordering::Relaxed) || self.is_over_since(began) {
+            if stop.load(Ordering::Relaxed) || self.is_over_since(since) {
                 return Ok(None);
             }
             let joined = self.meeting().map(|point| World::join_next(point, rendezvous, &options));

@@ -308,6 +308,7 @@ impl<E: Trained> Trainer<E> {
         let most = busy().fold(0.0, f64::max);
         Ok(Some(RankTimes {
             slowest: slowest as u32,
+            count: self.ranks.count() as u32,
             imbalance: if mean > 0.0 { most / mean - 1.0 } else { 0.0 },
             communication,
         }))

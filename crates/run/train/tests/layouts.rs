@@ -143,7 +143,7 @@ fn on_ranks<E: Trained>(
                 let world = World::join(&rendezvous, &options(transport)).unwrap();
                 let (device, architecture) = (Device::cpu(1), architecture(model));
                 let is_tied = architecture.transformer.has_tied_embeddings;
-                let ranks = Arc::new(Ranks::of(world, layout, is_tied, false).unwrap());
+                let ranks = Arc::new(Ranks::of(world, layout, is_tied, None).unwrap());
                 let network = ranks.network(&device, architecture, SEQUENCE).unwrap();
                 let mut trainer = Trainer::<E>::on(ranks, network, device, config.clone()).unwrap();
                 train(&mut trainer, config.training.micro_batch as usize)

@@ -129,7 +129,7 @@ fn held<E: Trained>(model: &str, layout: Layout, rows: usize, survives: bool) ->
                 let world = World::join(&rendezvous, &options).unwrap();
                 let (device, architecture) = (Device::cpu(1), architecture(model));
                 let is_tied = architecture.transformer.has_tied_embeddings;
-                let ranks = Arc::new(Ranks::of(world, layout, is_tied, survives).unwrap());
+                let ranks = Arc::new(Ranks::of(world, layout, is_tied, survives.then_some("")).unwrap());
                 let network = ranks.network(&device, architecture, SEQUENCE).unwrap();
                 let mut config = TrainConfig::new("config.json", "corpus");
                 config.data.sequence = SEQUENCE;

@@ -175,7 +175,7 @@ fn read_config(
 
 /// Whether ranks go on without those that are lost.
 fn survives(arguments: &Arguments) -> bool {
-    arguments.survive || arguments.ranks.is_some() || ranks::is_launched(&ranks::variables())
+    arguments.survive || arguments.ranks.is_some() || ranks::survives(&ranks::variables())
 }
 
 fn train(
@@ -196,7 +196,7 @@ fn train(
         stop: Some(stop),
         accepts_changes: arguments.accept_changes,
         free_memory: None,
-        roster: survives.then(|| Roster::of(&config.output.folder)),
+        roster: survives.then(|| Roster::of(&config.output.folder).on(ranks::node())),
         ranks: world.as_ref().map(World::size),
     };
     let is_first = world.as_ref().is_none_or(|world| world.rank() == 0);
@@ -204,8 +204,11 @@ fn train(
         let step = host.breakdown.total();
         console.say(&format!("predicted: {step} a step, {} of memory", host.memory));
     }
-    let report = announce::from_environment().filter(|_| is_first);
-    let mut telemetry = Telemetry::open(config, arguments.quiet)?.announcing(report);
+    // Another rank may become the first one.
+    let report = announce::from_environment().filter(|_| is_first || survives);
+    let mut own = config.clone();
+    own.output.metrics_address = own.output.metrics_address.filter(|_| is_first);
+    let mut telemetry = Telemetry::open(&own, arguments.quiet)?.announcing(report);
     let summary = bedplate_train::run_on(world, config, &options, &mut telemetry)?;
     telemetry.finish();
     if arguments.quiet && summary.is_first {

@@ -95,12 +95,11 @@ fn script(python: &Path, arguments: &[&str], place: &Path) -> Result<String, Str
     if status.success() { Ok(printed) } else { Err(said) }
 }
 
-/// A Python with PyTorch and safetensors: the one that is named, that of `bench comm`, that of `./test`, or the system's.
+/// A Python with PyTorch and safetensors: the one that is named, that of `bench comm`, or the system's.
 fn python(place: &Path) -> Option<PathBuf> {
     let named = std::env::var_os("BEDPLATE_TORCH_PYTHON").map(PathBuf::from);
     let cached = std::env::home_dir().map(|home| home.join(".cache/bedplate/peers/torch/bin/python"));
-    let own = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../target/torch/bin/python");
-    let all = named.into_iter().chain(cached).chain([own, "python3".into()]);
+    let all = named.into_iter().chain(cached).chain(["python3".into()]);
     all.into_iter().find(|python| script(python, &["check"], place).is_ok())
 }
 

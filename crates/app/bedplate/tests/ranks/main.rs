@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod adapters;
+mod cluster;
 mod place;
 mod survival;
 mod too_few;

@@ -2,7 +2,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use bedplate_comm::{CommError, Fault, Gap, JoinError, Numbering, World};
 use bedplate_kernels::Device;
@@ -143,7 +143,7 @@ impl Regrouping<'_> {
     /// Ranks beyond whole replicas give what they hold to the others before they leave.
     fn hand_over(&self, world: &World, past: &mut Past, kept: u32) -> Result<(), TrainError> {
         let layout = Layout { data: world.size(), ..Layout::default() };
-        let ranks = Ranks::among(world, layout, false, false)?;
+        let ranks = Ranks::among(world, layout, false, None)?;
         past.carried.hand_over(&Device::cpu(1), &ranks, kept as usize)
     }
 
@@ -163,7 +163,8 @@ impl Regrouping<'_> {
         // What it held is of another time than what the others hold by then.
         *past = Past::default();
         let never = AtomicBool::new(false);
-        let joined = roster.join(&rendezvous, &options, self.options.stop.unwrap_or(&never))?;
+        let stop = self.options.stop.unwrap_or(&never);
+        let joined = roster.join(&rendezvous, &options, stop, SystemTime::UNIX_EPOCH)?;
         Ok(joined.map_or(Next::NotNeeded, Next::World))
     }
 }

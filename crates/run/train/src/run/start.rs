@@ -21,7 +21,7 @@ use crate::ranks::Ranks;
 use crate::setup::{Data, read_architecture};
 use crate::trained::Trained;
 use crate::trainer::{First, Trainer};
-use crate::{TrainConfig, TrainError};
+use crate::{Roster, TrainConfig, TrainError};
 
 /// What the first rank has found out about where to begin.
 struct Beginning {
@@ -54,8 +54,8 @@ pub(super) fn meet(
         let point = world.next_meeting_point();
         roster.meet_at(point).map_err(|source| TrainError::WriteOutput { path, source })?;
     }
-    let has_copies = options.roster.is_some() && config.training.copy_every > 0;
-    Ranks::among(world, layout, shapes.has_tied_ends(), has_copies)
+    let copying = options.roster.as_ref().filter(|_| config.training.copy_every > 0);
+    Ranks::among(world, layout, shapes.has_tied_ends(), copying.map(Roster::node))
 }
 
 impl<'a, E: Trained> Run<'a, E> {

@@ -4,12 +4,17 @@ use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 use std::sync::atomic::AtomicBool;
+use std::time::SystemTime;
 
 use bedplate_comm::{CommError, Fault, Options, Rendezvous, World};
 use bedplate_train::{Roster, TrainError};
 
 use super::launch::{ANOTHER_FAILED, LAUNCHED, SPARE};
 use crate::stop::Stop;
+
+/// Set by a cluster for ranks that join others, and for ranks that go on when others are lost.
+const NEWCOMER: &str = "BEDPLATE_NEWCOMER";
+const SURVIVE: &str = "BEDPLATE_SURVIVE";
 
 pub(super) type Variables = BTreeMap<String, String>;
 
@@ -31,8 +36,11 @@ pub(super) fn join(variables: &Variables, output: &Path, stop: &AtomicBool) -> R
     let rendezvous = Rendezvous::from_environment(&without_batch_script(variables))?;
     let mut options = Options::from_environment(variables)?;
     options.flight.get_or_insert_with(|| output.join("flight"));
-    if variables.contains_key(SPARE) {
-        let joined = Roster::of(output).join(&rendezvous, &options, stop)?;
+    let is_newcomer = variables.contains_key(NEWCOMER);
+    if is_newcomer || variables.contains_key(SPARE) {
+        // A cluster lets newcomers come once the others have met; a spare may find what an earlier run left.
+        let since = if is_newcomer { SystemTime::UNIX_EPOCH } else { SystemTime::now() };
+        let joined = Roster::of(output).join(&rendezvous, &options, stop, since)?;
         return Ok(joined.map_or(Part::NotNeeded, Part::Rank));
     }
     if rendezvous.world == 1 {
@@ -47,6 +55,17 @@ fn without_batch_script(variables: &Variables) -> Variables {
     let is_slurms = |name: &str| name == "SLURM_PROCID" || name == "SLURM_NTASKS";
     let all = variables.iter().filter(|(name, _)| is_step || !is_slurms(name));
     all.map(|(name, value)| (name.clone(), value.clone())).collect()
+}
+
+/// The node of this process: pretended ones have a name of their own.
+pub(super) fn node() -> String {
+    let name = std::env::var("BEDPLATE_NODE").ok();
+    name.or_else(|| nix::unistd::gethostname().ok()?.into_string().ok()).unwrap_or_default()
+}
+
+/// Whether whoever started this process replaces ranks that are lost.
+pub(super) fn survives(variables: &Variables) -> bool {
+    is_launched(variables) || variables.contains_key(SURVIVE)
 }
 
 pub(super) fn is_launched(variables: &Variables) -> bool {
