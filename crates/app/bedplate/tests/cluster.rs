@@ -481,7 +481,7 @@ fn a_context_names_a_cluster_and_its_commands_go_there() {
 }
 
 #[test]
-fn the_last_chapter_of_the_tour_trains_a_model_that_comes_back_and_learns() {
+fn the_last_chapter_of_the_tour_trains_on_four_nodes_loses_one_and_learns() {
     let output = Command::new(PROGRAM).args(["tour", "--json"]).output().unwrap();
     succeeded(&output);
     let told: Value = serde_json::from_slice(&output.stdout).unwrap();
@@ -490,6 +490,9 @@ fn the_last_chapter_of_the_tour_trains_a_model_that_comes_back_and_learns() {
     assert!(happened["from_step"].as_u64().unwrap() >= 60, "{happened:#}");
     let losses: Vec<f64> = serde_json::from_value(happened["losses"].clone()).unwrap();
     assert_eq!(losses.len(), 300, "every step is reported once, before and after the loss");
+    let ranks: Vec<u64> = serde_json::from_value(happened["ranks"].clone()).unwrap();
+    assert_eq!((ranks.len(), ranks[0]), (300, 4));
+    assert!(ranks.contains(&3), "those that were left went on: {ranks:?}");
     assert!(losses[299] < 0.6 * losses[0], "{} -> {}", losses[0], losses[299]);
     assert_ne!(happened["samples"][0], happened["samples"][1]);
     assert!(happened["explanation"]["wait"]["code"].is_string(), "{happened:#}");

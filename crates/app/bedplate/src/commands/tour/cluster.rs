@@ -1,4 +1,4 @@
-//! The chapter with a cluster in it: a model is trained, its node is killed, and training continues.
+//! The chapter with a cluster in it: a model is trained on four nodes, one of them is killed, and training goes on.
 //!
 //! The cluster is in a temporary folder and is removed at the end, whatever happens in between.
 
@@ -7,7 +7,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use bedplate_control::wire::Chaos;
-use bedplate_drivers::{Driver, JobId, JobState, JobSummary, Local};
+use bedplate_drivers::{Driver, JobId, JobSummary, Local};
 use bedplate_job::{Inherited, Job};
 use clap::Parser;
 use serde_json::{Value, json};
@@ -24,8 +24,9 @@ use crate::stop::{ProgramError, Stop};
 
 pub(super) const TITLE: &str = "the work itself";
 
-/// The node is lost once there is a checkpoint to come back to.
-const STEPS_BEFORE_THE_LOSS: u64 = 60;
+const RANKS: u64 = 4;
+/// A node is lost in the middle of training.
+const STEPS_BEFORE_THE_LOSS: usize = 60;
 /// Far longer than anything here takes.
 const PATIENCE: Duration = Duration::from_secs(240);
 const PAUSE: Duration = Duration::from_millis(5);
@@ -35,11 +36,11 @@ pub(super) fn tell(context: &Context, console: &mut Console, width: usize) -> Re
     let story = Story { width, is_json: console.is_json() };
     story.remark(
         console,
-        "So far nothing ran. Now a cluster starts on this machine: a daemon, four agents, and device slots that \
+        "So far nothing ran. Now a cluster starts on this machine: a daemon, five agents, and device slots that \
          pretend to be GPUs where there are none.",
     )?;
-    story.command(console, "up --nodes 4 --like p5.48xlarge")?;
-    let up = Up { nodes: Some(4), like: Some("p5.48xlarge".into()), ..Up::default() };
+    story.command(console, "up --nodes 5 --like p5.48xlarge")?;
+    let up = Up { nodes: Some(5), like: Some("p5.48xlarge".into()), ..Up::default() };
     let began = Instant::now();
     let cluster = TemporaryCluster::start(&up, context, console)?;
     let up_s = began.elapsed().as_secs_f64();
@@ -72,33 +73,50 @@ impl Story {
         self.prepare(&folder, context, console)?;
         self.remark(
             console,
-            "The training is a job like any other. It reports every checkpoint that it can resume from:",
+            "The training is a job like any other, on four nodes with a rank on each. The ranks share weights, gradients and \
+             optimizer state (ZeRO-3), and each keeps a copy of its neighbour's part in memory. So the job asks not to be \
+             killed when a node is lost:",
         )?;
-        self.command(console, "submit --nodes 1 --gpus-per-node 8 -- bedplate train train.toml")?;
+        self.command(
+            console,
+            "submit --nodes 4 --gpus-per-node 8 --no-kill -- bedplate train train.toml --layout dp4.zero3",
+        )?;
         let training = submit_training(driver, &folder)?;
         self.line(console, training.as_str())?;
-        let before = wait_until(driver, &training, |job| step(job) >= STEPS_BEFORE_THE_LOSS)?;
-        let lost = before.nodes.first().cloned().unwrap_or_default();
+        let recorded = |_: &JobSummary| Learned::read(&folder).losses.len();
+        let before = wait_until(driver, &training, |job| recorded(job) >= STEPS_BEFORE_THE_LOSS)?;
+        let lost = before.nodes.last().cloned().unwrap_or_default();
         self.remark(
             console,
             &format!(
-                "It runs on {} and is at step {}. Now one of its nodes dies:",
+                "It runs on {} and has made {} steps. Now one of its nodes dies:",
                 where_or_why(&before, now_ms()),
-                step(&before)
+                recorded(&before)
             ),
         )?;
         self.command(console, &format!("chaos kill-node {lost}"))?;
         let began = Instant::now();
+        let made = recorded(&before);
         driver.chaos(&lost, &Chaos::Die)?;
-        let after = wait_until(driver, &training, |job| job.runs > 1 && job.state == JobState::Running)?;
+        let has_gone_on = |ranks: &[u64]| ranks.iter().skip(made).any(|ranks| *ranks < RANKS);
+        let has_grown = |ranks: &[u64]| has_gone_on(ranks) && ranks.last() == Some(&RANKS);
+        let is_over = |job: &JobSummary| job.state.is_final();
+        wait_until(driver, &training, |job| is_over(job) || has_gone_on(&Learned::read(&folder).ranks))?;
         let recovery_s = began.elapsed().as_secs_f64();
+        let ranks = Learned::read(&folder).ranks;
+        let from_step = 1 + ranks.iter().take_while(|ranks| **ranks == RANKS).count();
         self.line(
             console,
             &format!(
-                "job {training} runs again after {recovery_s:.1} s, on {}, from step {}",
-                where_or_why(&after, now_ms()),
-                step(&after)
+                "after {recovery_s:.1} s the ranks that are left go on with step {from_step}, from their copies: no step is lost"
             ),
+        )?;
+        let after =
+            wait_until(driver, &training, |job| is_over(job) || has_grown(&Learned::read(&folder).ranks))?;
+        let whole_s = began.elapsed().as_secs_f64();
+        self.line(
+            console,
+            &format!("after {whole_s:.1} s there are four again, on {}", where_or_why(&after, now_ms()),),
         )?;
         let explanation = self.explain(cluster, context, console)?;
         let end = wait_until(driver, &training, |job| job.state.is_final())?;
@@ -109,7 +127,9 @@ impl Story {
         Ok(json!({
             "lost": lost,
             "recovery_s": recovery_s,
-            "from_step": step(&after),
+            "from_step": from_step,
+            "whole_s": whole_s,
+            "ranks": learned.ranks,
             "end": end.state,
             "explanation": explanation,
             "losses": learned.losses,
@@ -158,9 +178,9 @@ impl Story {
         context: &Context,
         console: &mut Console,
     ) -> Result<Value, Stop> {
-        self.remark(console, "Another job needs all four nodes, and one of them is lost. Why does it wait?")?;
-        self.command(console, "submit --nodes 4 --gpus-per-node 8 --time 10 -- hostname")?;
-        let options = ["--nodes=4", "--gpus-per-node=8", "--time=10"];
+        self.remark(console, "Another job needs all five nodes, and one of them is lost. Why does it wait?")?;
+        self.command(console, "submit --nodes 5 --gpus-per-node 8 --time 10 -- hostname")?;
+        let options = ["--nodes=5", "--gpus-per-node=8", "--time=10"];
         let waiting = submit(&cluster.driver, &options, &["hostname"], "/")?;
         self.line(console, waiting.as_str())?;
         self.command(console, &format!("job explain {waiting}"))?;
@@ -204,8 +224,8 @@ fn submit_training(driver: &Local, folder: &Path) -> Result<JobId, Stop> {
     let program = program.display().to_string();
     submit(
         driver,
-        &["--nodes=1", "--gpus-per-node=8"],
-        &[&program, "train", "train.toml"],
+        &["--nodes=4", "--gpus-per-node=8", "--no-kill"],
+        &[&program, "train", "train.toml", "--layout", "dp4.zero3"],
         &folder.display().to_string(),
     )
 }
@@ -220,10 +240,6 @@ fn submit(driver: &Local, options: &[&str], command: &[&str], folder: &str) -> R
     job.environment.inherited = Inherited::Nothing;
     job.working_directory = Some(folder.into());
     Ok(driver.submit(&job, &new_key())?.id)
-}
-
-fn step(job: &JobSummary) -> u64 {
-    job.checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.step)
 }
 
 fn wait_until(

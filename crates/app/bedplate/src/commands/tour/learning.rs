@@ -33,7 +33,8 @@ sequence = 128
 [training]
 steps = 300
 batch = 8
-micro_batch = 8
+micro_batch = 2
+threads = 1
 [optimizer]
 learning_rate = 4e-3
 warmup = 20
@@ -45,7 +46,7 @@ prompt = "One day"
 sample_tokens = 40
 temperature = 0.6
 [checkpoint]
-every = 20
+every = 100
 [output]
 folder = "run"
 "#;
@@ -68,6 +69,8 @@ pub(super) fn write_configuration(folder: &Path) -> Result<PathBuf, Stop> {
 /// The records of a run.
 pub(super) struct Learned {
     pub(super) losses: Vec<f64>,
+    /// How many ranks made each step.
+    pub(super) ranks: Vec<u64>,
     /// Samples of the evaluations, from first to last.
     samples: Vec<String>,
 }
@@ -79,6 +82,7 @@ impl Learned {
         let of_kind = |kind: &'static str| records.iter().filter(move |record| record["kind"] == kind);
         Self {
             losses: of_kind("step").filter_map(|record| record["loss"].as_f64()).collect(),
+            ranks: of_kind("step").filter_map(|record| record["ranks"]["count"].as_u64()).collect(),
             samples: of_kind("evaluation")
                 .filter_map(|record| Some(record["sample"].as_str()?.to_owned()))
                 .collect(),
@@ -107,6 +111,10 @@ mod tests {
     #[test]
     fn the_settings_are_a_configuration() {
         let config = TrainConfig::from_toml(Source::new("the tour's settings", SETTINGS)).unwrap();
-        assert!(config.checkpoint.every < config.training.steps / 4, "the loss of a node costs few steps");
+        assert_eq!(
+            config.training.batch % (4 * config.training.micro_batch),
+            0,
+            "four ranks share it evenly"
+        );
     }
 }
