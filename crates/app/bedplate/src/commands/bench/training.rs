@@ -31,13 +31,15 @@ Examples:
   bedplate bench training --rounds 10 --json
   bedplate bench machine && bedplate bench comm --save && bedplate bench training --ranks 2,4
   bedplate bench training --ranks 2 --layout dp2,dp2.zero3 --peer torch
+  bedplate bench training --ranks 4 --precision bf16 --peer torch
   bedplate bench training --ranks 2 --peer torch --parity
 
 The prediction is `plan train`'s, from the rates that `bench machine` measured; a step is forward, backward,
 clipping and AdamW. Memory is what the run allocates for state and activations.
 
 With --ranks, layouts train a model of 25 million parameters in turns with one process that has all threads, at the
-same global batch; COST is how much longer their step takes. Peers train the same shapes with as many threads.")]
+same global batch; COST is how much longer their step takes. BESIDE ONE PROCESS is the prediction's error once the
+error of the one process in the same turns is taken out: hosts that others share drift after `bench machine`. Peers train the same shapes with as many threads.")]
 pub(super) struct Arguments {
     /// Steps per model, of which the fastest counts
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -48,6 +50,9 @@ pub(super) struct Arguments {
     /// Layouts instead of dp, zero1, zero2, zero3, tp and pp
     #[arg(long, value_name = "LAYOUTS", value_delimiter = ',', requires = "ranks")]
     layout: Vec<Layout>,
+    /// What the ranks compute with; the peer then computes with it too, by autocast or FSDP's mixed precision
+    #[arg(long, value_enum, default_value = "f32", requires = "ranks")]
+    precision: ranks::Numbers,
     /// Measure another program beside us
     #[arg(long, value_enum, requires = "ranks")]
     peer: Option<ranks::Peer>,

@@ -11,11 +11,11 @@ use std::sync::Arc;
 
 use bedplate_comm::{Options, Rendezvous, World};
 use bedplate_data::Batch;
-use bedplate_kernels::Device;
+use bedplate_kernels::{Bf16, Device};
 use bedplate_layout::Layout;
-use bedplate_train::{Decay, Ranks, TrainConfig, TrainError, Trainer};
+use bedplate_train::{Decay, Ranks, TrainConfig, TrainError, Trained, Trainer};
 
-use super::ranks::{MODEL, Question, config};
+use super::ranks::{MODEL, Numbers, Question, config};
 use crate::commands::bench::comm::rank::RankError;
 use crate::commands::bench::kernels::models::architecture;
 use crate::stop::Stop;
@@ -33,6 +33,8 @@ pub(in super::super) struct Arguments {
     /// First weights; fresh ones without
     #[arg(long)]
     weights: Option<PathBuf>,
+    #[arg(long, value_enum)]
+    precision: Numbers,
 }
 
 pub(in super::super) fn run(arguments: &Arguments) -> Result<(), Stop> {
@@ -41,7 +43,13 @@ pub(in super::super) fn run(arguments: &Arguments) -> Result<(), Stop> {
     let options = Options::from_environment(&variables)?;
     let mut socket = UnixStream::connect(&arguments.socket).map_err(RankError::Socket)?;
     tell(&mut socket, &format!("rank {} {}", rendezvous.rank, std::process::id()))?;
-    let mut trainer = trainer(arguments, &rendezvous, &options)?;
+    match arguments.precision {
+        Numbers::F32 => obey(trainer::<f32>(arguments, &rendezvous, &options)?, socket),
+        Numbers::Bf16 => obey(trainer::<Bf16>(arguments, &rendezvous, &options)?, socket),
+    }
+}
+
+fn obey<E: Trained>(mut trainer: Trainer<E>, mut socket: UnixStream) -> Result<(), Stop> {
     tell(&mut socket, "ready")?;
     let lines = BufReader::new(socket.try_clone().map_err(RankError::Socket)?).lines();
     for line in lines {
@@ -59,26 +67,30 @@ fn tell(socket: &mut UnixStream, line: &str) -> Result<(), RankError> {
     socket.write_all(format!("{line}\n").as_bytes()).map_err(RankError::Socket)
 }
 
-fn trainer(arguments: &Arguments, rendezvous: &Rendezvous, options: &Options) -> Result<Trainer<f32>, Stop> {
+fn trainer<E: Trained>(
+    arguments: &Arguments,
+    rendezvous: &Rendezvous,
+    options: &Options,
+) -> Result<Trainer<E>, Stop> {
     let device = Device::cpu(arguments.threads);
     let architecture = architecture(MODEL, Question::SEQUENCE);
     let ranks = match rendezvous.world {
         1 => Ranks::alone(),
         _ => {
             let is_tied = architecture.transformer.has_tied_embeddings;
-            Ranks::of(World::join(rendezvous, options)?, arguments.layout, is_tied, false)?
+            Ranks::of(World::join(rendezvous, options)?, arguments.layout, is_tied, None)?
         }
     };
     let ranks = Arc::new(ranks);
     let network = ranks.network(&device, architecture, Question::SEQUENCE).map_err(TrainError::from)?;
-    let mut config: TrainConfig = config();
+    let mut config: TrainConfig = config(arguments.precision);
     config.model.weights.clone_from(&arguments.weights);
     config.optimizer.decay = Decay::Constant;
     config.optimizer.warmup = 0;
     Ok(Trainer::on(ranks, network, device, config)?)
 }
 
-fn answer(trainer: &mut Trainer<f32>, line: &str) -> Result<String, String> {
+fn answer<E: Trained>(trainer: &mut Trainer<E>, line: &str) -> Result<String, String> {
     let words: Vec<&str> = line.split_whitespace().collect();
     let number = |word: &str| word.parse::<f64>().map_err(|error| error.to_string());
     match words[..] {
@@ -97,7 +109,7 @@ fn answer(trainer: &mut Trainer<f32>, line: &str) -> Result<String, String> {
     }
 }
 
-fn timed(trainer: &mut Trainer<f32>, count: usize) -> Result<String, TrainError> {
+fn timed<E: Trained>(trainer: &mut Trainer<E>, count: usize) -> Result<String, TrainError> {
     let mut answer = "ok".to_owned();
     for _ in 0..count {
         let outcome = trainer.step(&share(trainer))?;
@@ -107,7 +119,7 @@ fn timed(trainer: &mut Trainer<f32>, count: usize) -> Result<String, TrainError>
 }
 
 /// The rate is the configuration's; another one would not be compared.
-fn loss_at(trainer: &mut Trainer<f32>, rate: f64) -> Result<f64, String> {
+fn loss_at<E: Trained>(trainer: &mut Trainer<E>, rate: f64) -> Result<f64, String> {
     let outcome = trainer.step(&share(trainer)).map_err(|error| error.to_string())?;
     match outcome.learning_rate == rate {
         true => Ok(outcome.loss),
@@ -116,7 +128,7 @@ fn loss_at(trainer: &mut Trainer<f32>, rate: f64) -> Result<f64, String> {
 }
 
 /// This rank's micro-batches of the step that comes.
-fn share(trainer: &Trainer<f32>) -> Vec<Batch> {
+fn share<E: Trained>(trainer: &Trainer<E>) -> Vec<Batch> {
     let (at, of) = (trainer.ranks().at().data as usize, trainer.ranks().layout().data as usize);
     let count = Question::BATCH / Question::MICRO_BATCH;
     let own = count * at / of..count * (at + 1) / of;

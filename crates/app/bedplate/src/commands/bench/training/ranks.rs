@@ -5,9 +5,9 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bedplate_layout::{ComputePrecision, Layout};
+use bedplate_layout::Layout;
 use bedplate_perf::{Step, predict_on_host};
-use bedplate_train::TrainConfig;
+use bedplate_train::{Precision, TrainConfig};
 use serde_json::{Value, json};
 
 use super::Arguments;
@@ -49,8 +49,28 @@ pub(super) enum Peer {
     Torch,
 }
 
-pub(super) fn config() -> TrainConfig {
+/// What is computed with; weights and moments are kept in f32.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+pub(super) enum Numbers {
+    F32,
+    Bf16,
+}
+
+impl Numbers {
+    fn name(self) -> &'static str {
+        match self {
+            Numbers::F32 => "f32",
+            Numbers::Bf16 => "bf16",
+        }
+    }
+}
+
+pub(super) fn config(numbers: Numbers) -> TrainConfig {
     let mut config = TrainConfig::new("config.json", "corpus");
+    config.training.precision = match numbers {
+        Numbers::F32 => Precision::F32,
+        Numbers::Bf16 => Precision::Bf16,
+    };
     config.data.sequence = Question::SEQUENCE;
     config.training.micro_batch = Question::MICRO_BATCH as u64;
     config.training.batch = Question::BATCH as u64;
@@ -66,12 +86,19 @@ struct Row {
     relative: f64,
     /// Its fastest step over the prediction, where this host was measured.
     predicted: Option<f64>,
+    /// The same of the one process in the same turns: how far the host has drifted since it was measured.
+    drift: Option<f64>,
 }
 
 impl Row {
     /// Positive when the prediction is too long.
     fn error(&self) -> Option<f64> {
         self.predicted.map(|over| 1.0 / over - 1.0)
+    }
+
+    /// The same where the host is as fast as the one process finds it.
+    fn error_beside_one(&self) -> Option<f64> {
+        self.predicted.zip(self.drift).map(|(over, drift)| drift / over - 1.0)
     }
 }
 
@@ -84,27 +111,40 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         return parity(arguments, python.as_deref(), console);
     }
     let load = machine::load();
-    let mut alone = ours(&Layout::ONE, None)?;
+    let numbers = arguments.precision;
+    let mut alone = ours(&Layout::ONE, numbers, None)?;
     let mut rows = Vec::new();
     for ranks in &arguments.ranks {
         for layout in layouts(arguments, *ranks)? {
             console.say(&format!("{layout} on {ranks} ranks"));
-            let (own, one) = turns(&mut ours(&layout, None)?, &mut alone, arguments.rounds)?;
-            let predicted = predict(&layout, context).map(|step| own / step.seconds().get());
+            let (own, one) = turns(&mut ours(&layout, numbers, None)?, &mut alone, arguments.rounds)?;
+            let over = |layout: &Layout, seconds: f64| {
+                predict(layout, numbers, context).map(|step| seconds / step.seconds().get())
+            };
+            let (predicted, drift) = (over(&layout, own), over(&Layout::ONE, one));
             rows.push(Row {
                 ranks: *ranks,
                 name: layout.to_string(),
                 is_ours: true,
                 relative: own / one,
                 predicted,
+                drift,
             });
         }
         for kind in PEERS {
             let Some(python) = &python else { continue };
             console.say(&format!("{kind} on {ranks} ranks"));
-            let (own, one) = turns(&mut theirs(python, kind, *ranks, None)?, &mut alone, arguments.rounds)?;
+            let (own, one) =
+                turns(&mut theirs(python, kind, *ranks, numbers, None)?, &mut alone, arguments.rounds)?;
             let name = format!("torch {kind}");
-            rows.push(Row { ranks: *ranks, name, is_ours: false, relative: own / one, predicted: None });
+            rows.push(Row {
+                ranks: *ranks,
+                name,
+                is_ours: false,
+                relative: own / one,
+                predicted: None,
+                drift: None,
+            });
         }
     }
     if console.is_json() {
@@ -126,14 +166,12 @@ fn layouts(arguments: &Arguments, ranks: u32) -> Result<Vec<Layout>, Stop> {
     Ok(LAYOUTS.into_iter().map(parse).collect::<Result<Vec<_>, _>>()?)
 }
 
-fn predict(layout: &Layout, context: &Context) -> Option<Step> {
+fn predict(layout: &Layout, numbers: Numbers, context: &Context) -> Option<Step> {
     let host = host_entry(context)?;
     let model = architecture(MODEL, Question::SEQUENCE).transformer;
-    let mut config = config();
+    let mut config = config(numbers);
     config.training.layout = Some(*layout);
-    let mut run = host_run(&config, layout.world() as u32, false);
-    run.precision = ComputePrecision::Fp32;
-    predict_on_host(&model, &host, &run).ok()
+    predict_on_host(&model, &host, &host_run(&config, layout.world() as u32, false)).ok()
 }
 
 /// The fastest step of a crew and of the one process, in seconds.
@@ -171,7 +209,7 @@ fn threads(ranks: u32) -> u32 {
     (Machine::this().cores / ranks).max(1)
 }
 
-fn ours(layout: &Layout, weights: Option<&Path>) -> Result<Crew, CrewError> {
+fn ours(layout: &Layout, numbers: Numbers, weights: Option<&Path>) -> Result<Crew, CrewError> {
     let start = |source| CrewError::Start { what: "a rank".to_owned(), source };
     let (meeting, ranks) = (Meeting::here().map_err(start)?, layout.world() as u32);
     Crew::start(&format!("bedplate, {layout}"), ranks, |socket| {
@@ -180,6 +218,7 @@ fn ours(layout: &Layout, weights: Option<&Path>) -> Result<Crew, CrewError> {
             let mut command = Command::new(&program);
             command.args(["bench", "training-rank", "--socket"]).arg(socket);
             command.args(["--layout", &layout.to_string(), "--threads", &threads(ranks).to_string()]);
+            command.args(["--precision", numbers.name()]);
             if let Some(weights) = weights {
                 command.arg("--weights").arg(weights);
             }
@@ -191,7 +230,13 @@ fn ours(layout: &Layout, weights: Option<&Path>) -> Result<Crew, CrewError> {
     })
 }
 
-fn theirs(python: &Path, kind: &str, ranks: u32, weights: Option<&Path>) -> Result<Crew, CrewError> {
+fn theirs(
+    python: &Path,
+    kind: &str,
+    ranks: u32,
+    numbers: Numbers,
+    weights: Option<&Path>,
+) -> Result<Crew, CrewError> {
     let start = |source| CrewError::Start { what: kind.to_owned(), source };
     let meeting = Meeting::here().map_err(start)?;
     let asked = json!({
@@ -199,7 +244,7 @@ fn theirs(python: &Path, kind: &str, ranks: u32, weights: Option<&Path>) -> Resu
         "sequence": Question::SEQUENCE, "batch": Question::BATCH,
         // A rank's share may be less than what one process computes at once.
         "micro_batch": Question::MICRO_BATCH.min(Question::BATCH / ranks as usize),
-        "threads": threads(ranks), "weights": weights,
+        "threads": threads(ranks), "weights": weights, "precision": numbers.name(),
     });
     Crew::start(&format!("torch {kind}"), ranks, |socket| {
         let command = |rank| {
@@ -226,11 +271,11 @@ fn parity(arguments: &Arguments, python: Option<&Path>, console: &mut Console) -
     for ranks in &arguments.ranks {
         for (kind, layout) in [("ddp", format!("dp{ranks}")), ("fsdp", format!("dp{ranks}.zero3"))] {
             console.say(&format!("{kind} and {layout}"));
-            let mut crew = theirs(python, kind, *ranks, Some(&weights))?;
+            let mut crew = theirs(python, kind, *ranks, arguments.precision, Some(&weights))?;
             let answers = crew.ask(&order)?;
             let expected = slowest(&crew, &answers)?;
             drop(crew);
-            let mut crew = ours(&layout.parse::<Layout>()?, Some(&weights))?;
+            let mut crew = ours(&layout.parse::<Layout>()?, arguments.precision, Some(&weights))?;
             let answers = crew.ask(&order)?;
             let losses = slowest(&crew, &answers)?;
             let off = |(a, b): (&f64, &f64)| (a - b).abs();
@@ -270,6 +315,7 @@ fn show(rows: &[Row], load: Option<f64>, console: &mut Console) -> Result<(), St
         Column::right("TOKENS/S TO ONE PROCESS", 0),
         Column::right("COST", 0),
         Column::right("PREDICTED OFF BY", 0),
+        Column::right("BESIDE ONE PROCESS", 0),
         Column::right("TO THE FASTER OF TORCH", 1),
     ]);
     let none = || "-".to_owned();
@@ -281,6 +327,7 @@ fn show(rows: &[Row], load: Option<f64>, console: &mut Console) -> Result<(), St
             format!("{:.2}x", 1.0 / row.relative),
             format!("{:+.0} %", 100.0 * (row.relative - 1.0)),
             row.error().map_or_else(none, |error| format!("{:+.0} %", 100.0 * error)),
+            row.error_beside_one().map_or_else(none, |error| format!("{:+.0} %", 100.0 * error)),
             peer.map_or_else(none, |peer| format!("{:.2}x", peer / row.relative)),
         ]);
     }
@@ -301,6 +348,7 @@ fn as_json(rows: &[Row], load: Option<f64>) -> Value {
             "is_ours": row.is_ours,
             "cost": row.relative - 1.0,
             "prediction_error": row.error(),
+            "prediction_error_beside_one_process": row.error_beside_one(),
             "to_torch": best_peer(rows, row.ranks).filter(|_| row.is_ours).map(|peer| peer / row.relative),
         })
     };

@@ -18,6 +18,7 @@ asked = json.loads(sys.argv[2])
 rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 torch.set_num_threads(asked["threads"])
 torch.manual_seed(7)
+is_bf16 = asked["precision"] == "bf16"
 link = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
 link.connect(sys.argv[1])
 
@@ -120,11 +121,13 @@ class Run:
         self.is_fsdp = asked["kind"] == "fsdp"
         if self.is_fsdp:
             from torch.distributed.device_mesh import init_device_mesh
-            from torch.distributed.fsdp import fully_shard
+            from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
             mesh = init_device_mesh("cpu", (ranks,))
+            mixed = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
+            policy = {"mp_policy": mixed} if is_bf16 else {}
             for block in model.blocks:
-                fully_shard(block, mesh=mesh)
-            self.model = fully_shard(model, mesh=mesh)
+                fully_shard(block, mesh=mesh, **policy)
+            self.model = fully_shard(model, mesh=mesh, **policy)
         else:
             self.model = torch.nn.parallel.DistributedDataParallel(model)
         matrices = [weight for weight in self.model.parameters() if weight.dim() > 1]
@@ -142,8 +145,11 @@ class Run:
             rows = torch.stack([tokens_of(self.done, first + row) for row in range(at_once)])
             is_last = number + 1 == count
             quiet = contextlib.nullcontext() if self.is_fsdp or is_last else self.model.no_sync()
+            # FSDP casts by itself.
+            cast = torch.autocast("cpu", torch.bfloat16, enabled=is_bf16 and not self.is_fsdp)
             with quiet:
-                loss = self.model(rows[:, :-1], rows[:, 1:], self.cos, self.sin) / count
+                with cast:
+                    loss = self.model(rows[:, :-1], rows[:, 1:], self.cos, self.sin) / count
                 loss.backward()
             total += loss.item()
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
