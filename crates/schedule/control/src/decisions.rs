@@ -49,7 +49,10 @@ impl Control {
             Decision::GoOnWithout { job, lost } => {
                 self.note_job(job, format!("goes on without {}", self.names_of(&[lost])), now);
                 match self.goes_on_in_place(job) {
-                    true => self.replace_in_place(job, lost, None, now),
+                    true => {
+                        let why = reason::node_lost(&self.names_of(&[lost]));
+                        self.replace_in_place(job, lost, None, why, now);
+                    }
                     false => self.regroup(job, &[lost], Vec::new(), self.grace_after_loss(job), now),
                 }
             }
@@ -295,8 +298,11 @@ impl Control {
     /// Each lost node's place is taken by a new one, so that ranks keep their order.
     fn replace_lost(&mut self, job: JobId, lost: &[NodeId], new: Vec<NodeShare>, now: Time) {
         if self.goes_on_in_place(job) {
-            let pairs = lost.iter().zip(new);
-            return pairs.for_each(|(lost, new)| self.replace_in_place(job, *lost, Some(new), now));
+            for (lost, new) in lost.iter().zip(new) {
+                let why = reason::node_lost(&self.names_of(&[*lost]));
+                self.replace_in_place(job, *lost, Some(new), why, now);
+            }
+            return;
         }
         let grace = self.grace_after_loss(job);
         let Some(run) = self.runs.get_mut(&job) else {

@@ -14,20 +14,27 @@ use crate::run::{Member, MemberState, Phase, Run};
 use crate::wire::{RunId, ToAgent};
 
 impl Control {
-    /// Whether the ranks of a run go on by themselves without some of its nodes: they have met, and say how far they are.
+    /// Whether the ranks of a run go on by themselves without some of its nodes: they have met, as they said how far they are.
     pub(crate) fn goes_on_in_place(&self, job: JobId) -> bool {
         let survives = self.scheduler.request(job).is_some_and(|request| request.survives);
-        let is_at_work =
-            |run: &Run| run.phase == Phase::Running && !run.progress.is_empty() && run.shares.len() > 1;
+        let has_met = |run: &Run| !run.progress.is_empty() || run.has_lost_nodes();
+        let is_at_work = |run: &Run| run.phase == Phase::Running && has_met(run) && run.shares.len() > 1;
         survives && self.runs.get(&job).is_some_and(is_at_work)
     }
 
     /// A node has left; another one takes its place where one is named.
-    pub(crate) fn replace_in_place(&mut self, job: JobId, lost: NodeId, new: Option<NodeShare>, now: Time) {
+    pub(crate) fn replace_in_place(
+        &mut self,
+        job: JobId,
+        lost: NodeId,
+        new: Option<NodeShare>,
+        why: Reason,
+        now: Time,
+    ) {
         let Some(ranks) = self.runs[&job].members.get(&lost).map(|member| member.ranks.clone()) else {
             return;
         };
-        let number = self.begin_anew(job, reason::node_lost(&self.names_of(&[lost])), now);
+        let number = self.begin_anew(job, why, now);
         self.dismiss(job, lost);
         let run = self.run(job);
         match new {
@@ -66,14 +73,14 @@ impl Control {
     }
 
     /// The ranks of a node are gone although the node is there: they start again on it and join the others.
-    pub(crate) fn renew_in_place(&mut self, job: JobId, node: NodeId, why: &str, now: Time) {
+    pub(crate) fn renew_in_place(&mut self, job: JobId, node: NodeId, why: Reason, now: Time) {
         self.note_job(job, format!("{why}; the others go on, and new ones join them"), now);
-        if self.spend_restart(job, why, now).is_none() {
+        if self.spend_restart(job, &why.text, now).is_none() {
             return;
         }
         let share = self.runs[&job].shares.iter().find(|share| share.node == node).cloned();
         if let Some(share) = share {
-            self.replace_in_place(job, node, Some(share), now);
+            self.replace_in_place(job, node, Some(share), why, now);
         }
     }
 
@@ -98,9 +105,12 @@ impl Control {
 
     /// What a node holds of a run must go. It takes nothing new until then.
     fn dismiss(&mut self, job: JobId, node: NodeId) {
-        let Some(member) = self.run(job).members.remove(&node) else {
+        let run = self.run(job);
+        let Some(member) = run.members.remove(&node) else {
             return;
         };
+        // Another rank speaks for the run now; nobody waits for what these would have said.
+        run.progress.retain(|rank, _| !member.ranks.contains(rank));
         let message = match member.is_gone() {
             true => ToAgent::Forget { run: member.id },
             false => {

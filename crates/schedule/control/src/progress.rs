@@ -81,7 +81,7 @@ impl Control {
         }
         let reason = reason::rank_failed(rank, &self.names_of(&[node]), end);
         if end.is_from_outside() && self.goes_on_in_place(job) {
-            return self.renew_in_place(job, node, &reason.text, now);
+            return self.renew_in_place(job, node, reason, now);
         }
         if self.is_missing_nodes(job) {
             self.note_job(job, format!("{reason}, after the loss of a node"), now);
@@ -147,16 +147,16 @@ impl Control {
 
     /// The node is there, but its ranks are not: the gang starts again.
     fn lost_ranks(&mut self, job: JobId, node: NodeId, now: Time) {
-        let reason = format!("its ranks on {} were lost", self.names_of(&[node]));
-        self.note_job(job, reason.clone(), now);
+        let reason = reason::ranks_lost(&self.names_of(&[node]));
+        if self.goes_on_in_place(job) {
+            return self.renew_in_place(job, node, reason, now);
+        }
+        self.note_job(job, reason.to_string(), now);
         if self.runs[&job].phase == Phase::Suspended {
             // Its turn comes again, and it starts anew then.
             return self.discard_run(job, now);
         }
-        if self.goes_on_in_place(job) {
-            return self.renew_in_place(job, node, &reason, now);
-        }
-        match self.spend_restart(job, &reason, now) {
+        match self.spend_restart(job, &reason.text, now) {
             None => {}
             Some(Span::ZERO) => {
                 let run = self.run(job);

@@ -37,8 +37,13 @@ pub(crate) fn node_lost(node: &str) -> Reason {
     Reason::new("node_lost", format!("node {node} was lost")).with("node", node)
 }
 
+pub(crate) fn ranks_lost(node: &str) -> Reason {
+    Reason::new("ranks_lost", format!("its ranks on {node} were lost")).with("node", node)
+}
+
 pub(crate) fn grew(nodes: usize) -> Reason {
-    Reason::new("grew", format!("it goes on with {nodes} more nodes")).with("nodes", nodes)
+    let more = if nodes == 1 { "one more node".to_owned() } else { format!("{nodes} more nodes") };
+    Reason::new("grew", format!("it goes on with {more}")).with("nodes", nodes)
 }
 
 pub(crate) fn node_leaves(node: &str) -> Reason {

@@ -197,3 +197,22 @@ fn a_newcomer_that_is_never_ready_is_given_up_and_the_gang_starts_elsewhere() {
     story.wait(400_000);
     assert_eq!(story.stands(job), "running on n1 n3 n5");
 }
+
+#[test]
+fn a_rank_that_is_gone_does_not_make_its_gang_look_stuck() {
+    let mut story = Story::new(4);
+    let mut job = gang(3);
+    job.policy.survives = true;
+    job.health.stuck_after = Some(Seconds::new(10.0));
+    let job = story.submit(job);
+    let run = story.run_of(job);
+    story.says("n1", reports(run, 0, Report::Progress { step: 1 }));
+    // The first rank, which spoke for all, is lost; from then on another one speaks.
+    loses(&mut story, "n1");
+    for step in 2..8 {
+        story.says("n2", reports(run, 1, Report::Progress { step }));
+        story.wait(5_000);
+    }
+    assert_eq!(story.stands(job), "running on n4 n2 n3");
+    assert_eq!(story.run_of(job).number, 2, "it was replaced once, and never started again");
+}
