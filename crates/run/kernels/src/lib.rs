@@ -32,5 +32,6 @@ mod testing;
 
 pub use device::{
     AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, IGNORED,
-    MappedFile, Matrix, MatrixMut, Put, Qkv, Rotary, Rows, Seen, Turn, Value, View, ViewMut,
+    MappedFile, Matrix, MatrixMut, Packed, PagedRows, PagedShape, Put, Qkv, Rotary, Rows, Seen, Sight, Turn,
+    Value, View, ViewMut, WeightFormat,
 };

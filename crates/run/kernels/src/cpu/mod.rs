@@ -34,6 +34,8 @@ mod linear;
 mod memory;
 mod meter;
 mod multiply;
+mod packed;
+mod paged;
 mod rms_norm;
 mod rotary;
 mod route;
@@ -56,6 +58,7 @@ pub(crate) use memory::Memory;
 pub(crate) use memory::Traffic;
 use meter::Meter;
 use multiply::Scratch;
+pub(crate) use packed::PackedBody;
 use scratch::Grown;
 use team::Team;
 

@@ -27,6 +27,8 @@ mod heads;
 mod linear;
 mod memory;
 mod norm;
+mod packed;
+mod paged;
 mod rotary;
 mod route;
 mod stream;
@@ -48,6 +50,9 @@ pub use heads::Heads;
 pub use linear::Put;
 pub use memory::{Buffer, MappedFile, Matrix, MatrixMut, Rows, View, ViewMut};
 pub(crate) use memory::{Owner, Place};
+pub(crate) use packed::Body;
+pub use packed::{Packed, WeightFormat};
+pub use paged::{PagedRows, PagedShape, Sight};
 pub use rotary::{Rotary, Turn};
 pub use route::Balance;
 

@@ -1,0 +1,120 @@
+//! Weights laid out once for products with any number of rows, in their own format or a smaller one.
+//!
+//! Training changes its weights at every step and reads them as they lie; a model that answers requests multiplies by the same
+//! matrix millions of times, often with a single row. A packed matrix is in the order in which the device's product reads it. The sum
+//! behind an output depends on its row of `x` and on the matrix alone, not on how many other rows there are: an answer
+//! does not change with the requests beside it.
+
+use crate::cpu;
+use crate::{Device, Element, Matrix, MatrixMut, View};
+
+/// The numbers of a packed matrix.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightFormat {
+    F32,
+    Bf16,
+    F16,
+    /// Whole numbers of 8 bits with an f16 scale for every 32 neighbours of a row.
+    Int8,
+    /// Whole numbers of 4 bits with an f16 scale for every 32 neighbours of a row.
+    Int4,
+}
+
+impl WeightFormat {
+    pub const ALL: [WeightFormat; 5] = [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Int4];
+
+    /// As configurations and command lines spell it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::F16 => "f16",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+        }
+    }
+}
+
+/// The weight of a linear layer, `outputs x inputs`, laid out for products.
+pub struct Packed {
+    pub(crate) outputs: usize,
+    pub(crate) inputs: usize,
+    pub(crate) format: WeightFormat,
+    pub(crate) body: Body,
+}
+
+/// What the device's room keeps of it.
+pub(crate) enum Body {
+    Cpu(cpu::PackedBody),
+}
+
+impl Packed {
+    pub fn outputs(&self) -> usize {
+        self.outputs
+    }
+
+    pub fn inputs(&self) -> usize {
+        self.inputs
+    }
+
+    pub fn format(&self) -> WeightFormat {
+        self.format
+    }
+
+    /// Bytes of memory that it takes, and that a product with one row reads.
+    pub fn bytes(&self) -> usize {
+        let Body::Cpu(body) = &self.body;
+        body.bytes()
+    }
+}
+
+impl Device {
+    /// Lays out a matrix of `outputs` rows. Numbers are rounded to the format.
+    pub fn pack<W: Element>(&self, weight: View<'_, W>, outputs: usize, format: WeightFormat) -> Packed {
+        let inputs = weight.len() / outputs.max(1);
+        let weight = weight.matrix(outputs, inputs);
+        let body = in_room!(self, Memory, pack(weight, format));
+        Packed { outputs, inputs, format, body: Body::Cpu(body) }
+    }
+
+    /// `out = x W^T + bias + residual`, as [`Device::linear`] does.
+    pub fn linear_packed<X: Element, O: Element>(
+        &self,
+        x: Matrix<'_, X>,
+        weight: &Packed,
+        bias: Option<View<'_, X>>,
+        residual: Option<Matrix<'_, O>>,
+        out: MatrixMut<'_, O>,
+    ) {
+        assert_eq!(x.rows, out.rows, "rows of a linear layer");
+        assert_eq!((out.columns, x.columns), (weight.outputs, weight.inputs), "the weight of a linear layer");
+        assert!(bias.is_none_or(|bias| bias.len() == out.columns), "the bias of a linear layer");
+        let is_fitting = |residual: Matrix<'_, O>| residual.shape() == out.shape();
+        assert!(residual.is_none_or(is_fitting), "the residual of a linear layer");
+        in_room!(self, Compute, linear_packed(x, weight, bias, residual, out));
+    }
+
+    /// `out[r] = x[r] W_e^T` for the rows `r` of each expert `e`: `offsets[e]..offsets[e + 1]`.
+    pub fn expert_linear_packed<X: Element, O: Element>(
+        &self,
+        x: Matrix<'_, X>,
+        offsets: View<'_, u32>,
+        weights: &[Packed],
+        out: MatrixMut<'_, O>,
+    ) {
+        assert_eq!(x.rows, out.rows, "rows of experts");
+        assert_eq!(offsets.len(), weights.len() + 1, "offsets of experts");
+        let is_fitting = |weight: &Packed| (weight.outputs, weight.inputs) == (out.columns, x.columns);
+        assert!(weights.iter().all(is_fitting), "weights of experts");
+        in_room!(self, Compute, expert_linear_packed(x, offsets, weights, out));
+    }
+
+    /// `out[t] = W[tokens[t]]`: rows of a packed matrix that is also a table. Panics at a token beyond it.
+    pub fn unpack_rows<O: Element>(&self, tokens: View<'_, u32>, table: &Packed, out: MatrixMut<'_, O>) {
+        assert_eq!(out.shape(), (tokens.len(), table.inputs), "rows of a packed matrix");
+        in_room!(self, Memory, unpack_rows(tokens, table, out));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! Packed products against plain ones.

@@ -1,0 +1,116 @@
+//! Keys and values in blocks, and attention over the blocks of a sequence wherever they lie.
+//!
+//! A layer's *pool* is one buffer of blocks of equal size. A block holds the keys and values of [`PagedShape::block_tokens`] neighbouring
+//! tokens of one sequence, in an order that is the device's own: to everyone else it is [`PagedShape::block_len`] numbers that can be copied
+//! as they are. A sequence has a table of blocks; what lies in them is the same for every sequence that shares a prefix.
+
+use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
+
+/// The heads of a layer and the size of its blocks.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct PagedShape {
+    pub heads: usize,
+    /// Divides `heads`; that many neighbours share a key and a value.
+    pub kv_heads: usize,
+    pub head_dim: usize,
+    /// What scores are multiplied by; usually one over the square root of `head_dim`.
+    pub scale: f32,
+    pub block_tokens: usize,
+}
+
+impl PagedShape {
+    /// Numbers of a block: keys and values.
+    pub fn block_len(&self) -> usize {
+        2 * self.kv_heads * self.head_dim * self.block_tokens
+    }
+}
+
+/// The rows of a step: those of each sequence lie together and are consecutive tokens of it.
+#[derive(Debug, Clone, Copy)]
+pub struct PagedRows<'a> {
+    /// The first row of each sequence, and behind the last one the number of rows.
+    pub starts: View<'a, u32>,
+    /// The position of each sequence's first row: how many tokens lie before it.
+    pub contexts: View<'a, u32>,
+    /// Where the blocks of each sequence begin in `tables`, and behind the last one how many there are.
+    pub table_starts: View<'a, u32>,
+    /// The blocks of all sequences, each in the order of its tokens.
+    pub tables: View<'a, u32>,
+}
+
+impl PagedRows<'_> {
+    fn check(&self) {
+        let sequences = self.contexts.len();
+        assert_eq!([self.starts.len(), self.table_starts.len()], [sequences + 1; 2], "sequences of a step");
+    }
+}
+
+/// Which earlier tokens a row sees, itself included.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sight {
+    All,
+    /// The last so many.
+    Window(usize),
+    /// Those since the last multiple of so many.
+    Chunk(usize),
+}
+
+impl Sight {
+    /// The first position that a row at `position` sees.
+    pub fn first(self, position: usize) -> usize {
+        match self {
+            Sight::All => 0,
+            Sight::Window(size) => (position + 1).saturating_sub(size),
+            Sight::Chunk(size) => position / size * size,
+        }
+    }
+}
+
+impl Device {
+    /// Puts the keys and values of all rows into the blocks of their sequences. Panics where a table lacks a block.
+    pub fn store_kv<E: Element>(
+        &self,
+        shape: &PagedShape,
+        keys: Matrix<'_, E>,
+        values: Matrix<'_, E>,
+        rows: PagedRows<'_>,
+        pool: ViewMut<'_, E>,
+    ) {
+        rows.check();
+        assert_eq!(keys.columns, shape.kv_heads * shape.head_dim, "columns of keys");
+        assert_eq!(keys.shape(), values.shape(), "keys and values");
+        assert_eq!(pool.len() % shape.block_len(), 0, "a pool has whole blocks");
+        in_room!(self, Memory, store_kv(shape, keys, values, rows, pool));
+    }
+
+    /// Attention of each row over the tokens of its sequence up to its own, whose keys and values are in the pool. A row's result
+    /// depends on its sequence alone, not on which rows are computed with it.
+    pub fn paged_attention<E: Element>(
+        &self,
+        shape: &PagedShape,
+        queries: Matrix<'_, E>,
+        rows: PagedRows<'_>,
+        sight: Sight,
+        pool: View<'_, E>,
+        out: MatrixMut<'_, E>,
+    ) {
+        rows.check();
+        assert_eq!(shape.heads % shape.kv_heads, 0, "query heads per key head");
+        assert_eq!(queries.columns, shape.heads * shape.head_dim, "columns of queries");
+        assert_eq!(out.shape(), queries.shape(), "attention's output");
+        assert_eq!(pool.len() % shape.block_len(), 0, "a pool has whole blocks");
+        in_room!(self, Compute, paged_attention(shape, queries, rows, sight, pool, out));
+    }
+
+    /// Copies blocks of a pool, `from` to `to`, one pair after the other.
+    pub fn copy_blocks<E: Element>(&self, block_len: usize, pairs: &[(u32, u32)], pool: ViewMut<'_, E>) {
+        assert_eq!(pool.len() % block_len, 0, "a pool has whole blocks");
+        let blocks = pool.len() / block_len;
+        let is_inside = |block: u32| (block as usize) < blocks;
+        assert!(pairs.iter().all(|(from, to)| is_inside(*from) && is_inside(*to)), "blocks of a pool");
+        in_room!(self, Memory, copy_blocks(block_len, pairs, pool));
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,1 @@
+//! Attention over blocks against attention over a plain sequence.

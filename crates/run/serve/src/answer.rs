@@ -1,0 +1,95 @@
+//! What a model answers: tokens as they are drawn, and how each sample ended.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+/// The running answer to one request. Dropping it cancels what is not finished.
+#[derive(Debug)]
+pub struct Answer {
+    events: UnboundedReceiver<Event>,
+    cancelled: Arc<AtomicBool>,
+}
+
+/// Something that happened to a sample.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Event {
+    /// The request runs: its prompt's tokens that were found computed.
+    Admitted {
+        cached_tokens: u32,
+    },
+    Token {
+        sample: u16,
+        token: u32,
+        logprobs: Option<Logprobs>,
+    },
+    /// The sample has no more tokens.
+    End {
+        sample: u16,
+        reason: EndReason,
+    },
+    Embedding(Vec<f32>),
+    /// The request can not be finished.
+    Failed(String),
+}
+
+/// Log-probabilities where a token was drawn, after penalties and temperature have had no say in them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Logprobs {
+    pub of_token: f32,
+    /// The likeliest tokens first.
+    pub top: Vec<(u32, f32)>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum EndReason {
+    /// The model's end, a stop token, or a grammar that allows nothing more.
+    Stop,
+    /// As many tokens as were asked for.
+    Length,
+}
+
+/// The engine's end of an [`Answer`].
+#[derive(Debug, Clone)]
+pub struct Teller {
+    events: UnboundedSender<Event>,
+    cancelled: Arc<AtomicBool>,
+}
+
+impl Answer {
+    /// An answer and the end that tells it.
+    pub fn new() -> (Teller, Self) {
+        let (sender, events) = unbounded_channel();
+        let cancelled = Arc::new(AtomicBool::new(false));
+        (Teller { events: sender, cancelled: cancelled.clone() }, Self { events, cancelled })
+    }
+
+    /// The next event; none after the last sample has ended, or where the engine has gone.
+    pub async fn next(&mut self) -> Option<Event> {
+        self.events.recv().await
+    }
+
+    /// As [`next`](Self::next), for a thread that may wait.
+    pub fn wait(&mut self) -> Option<Event> {
+        self.events.blocking_recv()
+    }
+}
+
+impl Drop for Answer {
+    fn drop(&mut self) {
+        self.cancelled.store(true, Ordering::Relaxed);
+    }
+}
+
+impl Teller {
+    pub fn tell(&self, event: Event) {
+        // Nobody listens any more where this fails, and that is found out by `is_cancelled`.
+        let _ = self.events.send(event);
+    }
+
+    /// Whether nobody wants the answer any more.
+    pub fn is_cancelled(&self) -> bool {
+        self.cancelled.load(Ordering::Relaxed)
+    }
+}
