@@ -181,7 +181,7 @@ impl<E: Element> LayerRun<'_, E> {
 
 impl LinearParts {
     /// The layers of the first `outputs` outputs and of the rest.
-    fn split(&self, outputs: usize, inputs: usize) -> [LinearParts; 2] {
+    pub(crate) fn split(&self, outputs: usize, inputs: usize) -> [LinearParts; 2] {
         let middle = self.weight.start + outputs * inputs;
         let bias = self.bias.clone();
         let between = bias.clone().map(|bias| bias.start + outputs);

@@ -25,6 +25,7 @@ mod region;
 mod ring;
 mod safetensors;
 mod sample;
+mod serving;
 mod table;
 mod weight_files;
 mod weights;
@@ -42,6 +43,7 @@ pub use safetensors::{
     config_with_dtype, load, save, write_tensors,
 };
 pub use sample::Sampler;
+pub use serving::{Adapter, Adapters, KvPool, PackedWeights, ServingRoom, ServingShape, StepRows};
 pub use table::{Block, Kind, Section, Tensor, tables};
 pub use weight_files::WeightFiles;
 pub use weights::{Held, Weights};

@@ -10,7 +10,7 @@ use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-use bedplate_kernels::{Bf16, Device, Element, View};
+use bedplate_kernels::{Bf16, Device, Element, View, ViewMut};
 use half::f16;
 use serde_json::{Map, Value, json};
 
@@ -229,6 +229,100 @@ pub struct Loaded {
     pub unused: Vec<String>,
 }
 
+/// The files of a network's weights, whose tensors are all there.
+pub(crate) struct Loader {
+    path: PathBuf,
+    files: Vec<SafetensorsFile>,
+    prefix: &'static str,
+}
+
+impl Loader {
+    /// Opens a file, or a folder with `model.safetensors` or an index of several files.
+    pub(crate) fn open(network: &Network, path: &Path) -> Result<Self, NetworkError> {
+        Self::with_blocks(network, path, |_| true)
+    }
+
+    /// As [`Loader::open`], for some of the blocks.
+    fn with_blocks(
+        network: &Network,
+        path: &Path,
+        is_wanted: impl Fn(usize) -> bool,
+    ) -> Result<Self, NetworkError> {
+        let files =
+            files_of(path)?.iter().map(|file| SafetensorsFile::open(file)).collect::<Result<Vec<_>, _>>()?;
+        let prefix = Names::of(network.architecture().transformer.family).optional_prefix();
+        let loader = Self { path: path.to_owned(), files, prefix };
+        let blocks = network.blocks().iter().enumerate();
+        let wanted = blocks.filter(|(index, _)| is_wanted(*index)).flat_map(|(_, block)| &block.tensors);
+        let missing: Vec<&Tensor> = wanted.filter(|tensor| loader.find(&tensor.name).is_none()).collect();
+        match missing.first() {
+            None => Ok(loader),
+            Some(first) => Err(NetworkError::MissingTensors {
+                path: loader.path,
+                first: first.name.clone(),
+                count: missing.len(),
+            }),
+        }
+    }
+
+    /// The file of a tensor, and its name there.
+    fn find<'a>(&'a self, name: &'a str) -> Option<(&'a SafetensorsFile, &'a str)> {
+        let named = |wanted: &'a str| {
+            self.files.iter().find(|file| file.tensors.contains_key(wanted)).map(|file| (file, wanted))
+        };
+        named(name).or_else(|| named(name.strip_prefix(self.prefix)?))
+    }
+
+    /// Reads the tensors of a block into its numbers.
+    pub(crate) fn read_block<E: Element>(
+        &self,
+        network: &Network,
+        device: &Device,
+        index: usize,
+        mut numbers: ViewMut<'_, E>,
+    ) -> Result<(), NetworkError> {
+        for tensor in &network.blocks()[index].tensors {
+            let Some((file, name)) = self.find(&tensor.name) else { continue };
+            let whole = read_tensor(file, name, tensor)?;
+            let values: Vec<E> = tensor.places().map(|place| E::narrow(whole[place])).collect();
+            device.write(numbers.reborrow().range(tensor.range.clone()), &values);
+        }
+        Ok(())
+    }
+
+    /// The names in the files that the network has no use for.
+    pub(crate) fn unused(&self, network: &Network) -> Result<Vec<String>, NetworkError> {
+        let mut used = BTreeSet::new();
+        if network.architecture().transformer.has_tied_embeddings {
+            used.extend(self.repeated_head(network)?);
+        }
+        for block in network.blocks() {
+            let names = block.tensors.iter().map(|tensor| &tensor.name).chain(&block.elsewhere);
+            used.extend(names.filter_map(|name| self.find(name)).map(|(_, name)| name.to_owned()));
+        }
+        let all = self.files.iter().flat_map(|file| file.tensors.keys());
+        Ok(all.filter(|name| !used.contains(*name)).cloned().collect())
+    }
+
+    /// The head's name where the files hold it beside the embedding that serves as it. An error where the two differ: which of them is
+    /// meant, the files do not say.
+    fn repeated_head(&self, network: &Network) -> Result<Option<String>, NetworkError> {
+        let names = Names::of(network.architecture().transformer.family);
+        let (head, embedding) = (names.head(), names.embedding());
+        let (Some((file, head)), Some((other, embedding))) = (self.find(&head), self.find(&embedding)) else {
+            return Ok(None);
+        };
+        let is_same = file.tensors[head].shape == other.tensors[embedding].shape
+            && file.read(head)? == other.read(embedding)?;
+        let head = head.to_owned();
+        if is_same {
+            Ok(Some(head))
+        } else {
+            Err(NetworkError::DistinctHead { path: self.path.clone(), head })
+        }
+    }
+}
+
 /// Reads weights from a file, or from a folder with `model.safetensors` or an index of several files. Of a network that is cut
 /// over ranks or stages, only what is here is kept.
 pub fn load<E: Element>(
@@ -237,62 +331,14 @@ pub fn load<E: Element>(
     path: &Path,
     weights: &mut Weights<E>,
 ) -> Result<Loaded, NetworkError> {
-    let files =
-        files_of(path)?.iter().map(|file| SafetensorsFile::open(file)).collect::<Result<Vec<_>, _>>()?;
-    let prefix = Names::of(network.architecture().transformer.family).optional_prefix();
-    let find = |name: &str| {
-        let short = name.strip_prefix(prefix);
-        let named = |wanted: &str| files.iter().find(|file| file.tensors.contains_key(wanted));
-        let full = named(name).map(|file| (file, name.to_owned()));
-        full.or_else(|| short.and_then(|short| named(short).map(|file| (file, short.to_owned()))))
-    };
-    let blocks = || network.blocks().iter().enumerate();
-    let wanted =
-        blocks().filter(|(index, _)| weights.has_block(*index)).flat_map(|(_, block)| &block.tensors);
-    let missing: Vec<String> =
-        wanted.map(|tensor| tensor.name.clone()).filter(|name| find(name).is_none()).collect();
-    if let Some(first) = missing.first() {
-        return Err(NetworkError::MissingTensors {
-            path: path.to_owned(),
-            first: first.clone(),
-            count: missing.len(),
-        });
-    }
-    let mut used = BTreeSet::new();
-    if network.architecture().transformer.has_tied_embeddings {
-        used.extend(repeated_head(network, path, &find)?);
-    }
-    for (index, block) in blocks() {
-        for tensor in &block.tensors {
-            let Some((file, name)) = find(&tensor.name) else { continue };
-            if weights.has_block(index) {
-                let whole = read_tensor(file, &name, tensor)?;
-                let values: Vec<E> = tensor.places().map(|place| E::narrow(whole[place])).collect();
-                device.write(weights.block_mut(index).range(tensor.range.clone()), &values);
-            }
-            used.insert(name);
+    let loader = Loader::with_blocks(network, path, |index| weights.has_block(index))?;
+    let unused = loader.unused(network)?;
+    for index in 0..network.blocks().len() {
+        if weights.has_block(index) {
+            loader.read_block(network, device, index, weights.block_mut(index))?;
         }
-        used.extend(block.elsewhere.iter().filter_map(|name| find(name)).map(|(_, name)| name));
     }
-    let all = files.iter().flat_map(|file| file.tensors.keys());
-    Ok(Loaded { unused: all.filter(|name| !used.contains(*name)).cloned().collect() })
-}
-
-/// The head's name where the files hold it beside the embedding that serves as it. An error where the two differ: which of them is
-/// meant, the files do not say.
-fn repeated_head<'a>(
-    network: &Network,
-    path: &Path,
-    find: &dyn Fn(&str) -> Option<(&'a SafetensorsFile, String)>,
-) -> Result<Option<String>, NetworkError> {
-    let names = Names::of(network.architecture().transformer.family);
-    let (Some((file, head)), Some((other, embedding))) = (find(&names.head()), find(&names.embedding()))
-    else {
-        return Ok(None);
-    };
-    let is_same = file.tensors[&head].shape == other.tensors[&embedding].shape
-        && file.read(&head)? == other.read(&embedding)?;
-    if is_same { Ok(Some(head)) } else { Err(NetworkError::DistinctHead { path: path.to_owned(), head }) }
+    Ok(Loaded { unused })
 }
 
 pub(crate) fn files_of(path: &Path) -> Result<Vec<PathBuf>, NetworkError> {

@@ -9,9 +9,10 @@ use std::fs;
 use std::path::PathBuf;
 
 use bedplate_diag::Source;
-use bedplate_kernels::{Device, IGNORED};
+use bedplate_kernels::{Device, IGNORED, WeightFormat};
 use bedplate_network::{
-    Architecture, Network, Recompute, SafetensorsFile, Tokens, Weights, Workspace, WorkspaceShape, load, save,
+    Adapters, Architecture, KvPool, Network, PackedWeights, Recompute, SafetensorsFile, ServingRoom,
+    ServingShape, StepRows, Tokens, Weights, Workspace, WorkspaceShape, load, save,
 };
 use serde_json::Value;
 
@@ -107,6 +108,7 @@ fn check_on(device: &Device, name: &str) {
     let network = &reference.network;
     let weights = reference.weights(device);
     check_logits(&reference, device, &weights);
+    check_answers(&reference, device);
     for recompute in [Recompute::None, Recompute::Cheap, Recompute::Full] {
         let mut workspace = reference.workspace(device, recompute);
         let mut gradients = Weights::zeros(device, network);
@@ -122,6 +124,64 @@ fn check_on(device: &Device, name: &str) {
             reference.loss
         );
         check_gradients(&reference, device, &gradients);
+    }
+}
+
+/// The same logits where sequences are computed in steps over keys and values in blocks: whole, in chunks and token by token.
+fn check_answers(reference: &Reference, device: &Device) {
+    const BLOCK: usize = 4;
+    let (network, sequences) = (&reference.network, reference.sequences);
+    let (sequence, vocab) =
+        (reference.tokens.len() / sequences, reference.logits.len() / reference.tokens.len());
+    let weights = PackedWeights::<f32>::load(network, device, &reference.folder, WeightFormat::F32).unwrap();
+    let blocks = sequence.div_ceil(BLOCK);
+    let rows = sequences * sequence;
+    let shape =
+        ServingShape { rows, sequences, table_entries: sequences * blocks, wanted: rows, adapter_rank: 0 };
+    for chunk in [sequence, 3, 1] {
+        let mut pool = KvPool::new(device, network, sequences * blocks, BLOCK);
+        let mut room = ServingRoom::new(device, network, shape);
+        let mut logits = vec![0.0; reference.logits.len()];
+        for first in (0..sequence).step_by(chunk) {
+            let count = chunk.min(sequence - first);
+            let here = |each: &dyn Fn(usize, usize) -> u32| -> Vec<u32> {
+                (0..sequences)
+                    .flat_map(|of| (first..first + count).map(move |at| (of, at)))
+                    .map(|(of, at)| each(of, at))
+                    .collect()
+            };
+            let used = (first + count).div_ceil(BLOCK);
+            // Blocks of the sequences take turns, from the last to the first.
+            let table = |of: usize| {
+                (0..used).map(move |block| (sequences * blocks - 1 - block * sequences - of) as u32)
+            };
+            let starts = |each: usize| (0..=sequences).map(|of| (of * each) as u32).collect::<Vec<_>>();
+            let step = StepRows {
+                tokens: &here(&|of, at| reference.tokens[of * sequence + at]),
+                positions: &here(&|_, at| at as u32),
+                starts: &starts(count),
+                contexts: &vec![first as u32; sequences],
+                table_starts: &starts(used),
+                tables: &(0..sequences).flat_map(table).collect::<Vec<_>>(),
+                wanted: &(0..(sequences * count) as u32).collect::<Vec<_>>(),
+            };
+            network.answer(device, &weights, &mut pool, &step, Adapters::NONE, &mut room);
+            for row in 0..sequences * count {
+                let at = row / count * sequence + first + row % count;
+                room.read_logits(device, row, &mut logits[at * vocab..(at + 1) * vocab]);
+            }
+        }
+        let mut expected = reference.logits.clone();
+        for row in (0..reference.tokens.len()).filter(|row| reference.is_padding(*row)) {
+            let place = row * vocab..(row + 1) * vocab;
+            expected[place.clone()].copy_from_slice(&logits[place]);
+        }
+        let apart = difference(&logits, &expected);
+        assert!(
+            apart < 1e-4,
+            "{}: in chunks of {chunk}, logits differ by {apart}",
+            reference.folder.display()
+        );
     }
 }
 

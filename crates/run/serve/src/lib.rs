@@ -6,10 +6,25 @@
 
 mod answer;
 mod ask;
+mod compose;
+mod core;
+mod draw;
+mod engine;
+mod error;
+mod guess;
+mod keys;
+mod live;
+mod model;
+mod options;
 mod replica;
 mod sampling;
+mod spill;
 
 pub use answer::{Answer, EndReason, Event, Logprobs, Teller};
 pub use ask::{Ask, Continuation, Grammar, Parser, Wants};
+pub use engine::{AdapterFolder, Engine, Memory};
+pub use error::{PAGES, ServeError};
+pub use model::Model;
+pub use options::{Activations, EngineOptions};
 pub use replica::{About, Refusal, Replica, State};
 pub use sampling::Sampling;

@@ -3,7 +3,7 @@
 //! A block is in exactly one of the three places. Only the tree shares blocks; a sequence's private blocks
 //! are never visible to another. Free blocks run out before idle prefixes are evicted.
 
-use crate::prefix::{BlockId, Cached, Held, PrefixTree};
+use crate::prefix::{BlockId, Cached, Evicted, Held, PrefixTree};
 use crate::request::BlockKey;
 
 /// Where the blocks of a replica are.
@@ -35,11 +35,14 @@ pub(crate) struct KvCache {
     free: Vec<BlockId>,
     tree: PrefixTree,
     keeps_prefixes: bool,
+    /// What was evicted since it was last asked for, where anybody asks.
+    evicted: Option<Vec<Evicted>>,
 }
 
 impl KvCache {
     pub(crate) fn new(total: u32, keeps_prefixes: bool) -> Self {
-        Self { total, free: (0..total).rev().map(BlockId).collect(), tree: PrefixTree::new(), keeps_prefixes }
+        let free = (0..total).rev().map(BlockId).collect();
+        Self { total, free, tree: PrefixTree::new(), keeps_prefixes, evicted: None }
     }
 
     pub(crate) fn occupancy(&self) -> Occupancy {
@@ -65,7 +68,7 @@ impl KvCache {
     pub(crate) fn allocate(&mut self, count: u32, table: &mut Vec<BlockId>) {
         let missing = count.saturating_sub(self.free.len() as u32);
         if missing > 0 {
-            self.tree.evict(missing, &mut self.free);
+            self.tree.evict(missing, &mut self.free, self.evicted.as_mut());
         }
         let kept =
             self.free.len().checked_sub(count as usize).expect("the caller has checked what is available");
@@ -89,7 +92,7 @@ impl KvCache {
     pub(crate) fn release(&mut self, held: Held) {
         self.tree.release(held);
         if !self.keeps_prefixes {
-            self.tree.evict(self.tree.idle_blocks(), &mut self.free);
+            self.tree.evict(self.tree.idle_blocks(), &mut self.free, None);
         }
     }
 
@@ -98,6 +101,26 @@ impl KvCache {
         let held = self.tree.extend(held, keys, &table[..keys.len()], &mut self.free);
         table.drain(..keys.len());
         held
+    }
+
+    pub(crate) fn watch_evictions(&mut self) {
+        self.evicted.get_or_insert_default();
+    }
+
+    pub(crate) fn take_evicted(&mut self) -> Vec<Evicted> {
+        self.evicted.as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    /// Gives the tree idle blocks for the keys behind those that it has, at most `most` new ones.
+    pub(crate) fn adopt(&mut self, keys: &[BlockKey], most: u32) -> (u32, Vec<BlockId>) {
+        let held = self.tree.hold(keys);
+        let rest = &keys[held.blocks as usize..];
+        let rest = &rest[..rest.len().min(most.min(self.available()) as usize)];
+        let mut blocks = Vec::new();
+        self.allocate(rest.len() as u32, &mut blocks);
+        let all = self.tree.extend(held, rest, &blocks, &mut self.free);
+        self.tree.release(all);
+        (held.blocks, blocks)
     }
 
     pub(crate) fn shared_blocks_of(&self, held: Held) -> Vec<BlockId> {

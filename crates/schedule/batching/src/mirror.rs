@@ -28,7 +28,7 @@ impl PrefixMirror {
         let held = self.tree.extend(held, rest, &vec![BlockId(0); rest.len()], &mut self.evicted);
         self.tree.release(held);
         let excess = self.tree.idle_blocks().saturating_sub(self.capacity);
-        self.tree.evict(excess, &mut self.evicted);
+        self.tree.evict(excess, &mut self.evicted, None);
         self.evicted.clear();
     }
 

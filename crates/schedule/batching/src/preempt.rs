@@ -6,6 +6,7 @@ use crate::reason::{PreemptReason, Preemption};
 use crate::request::SequenceId;
 use crate::scheduler::Scheduler;
 use crate::sequence::{Phase, Resume, Sequence};
+use crate::step::SwapOut;
 
 impl Scheduler {
     /// The running sequence that is due last.
@@ -18,6 +19,11 @@ impl Scheduler {
     pub(crate) fn preempt(&mut self, slot: u32, reason: PreemptReason) {
         let resume = self.way_back(slot);
         let was_decoding = self.sequences[slot].phase == Phase::Decoding;
+        if let Resume::SwapIn { host_blocks } = resume {
+            let mut blocks = self.table(SequenceId(slot));
+            blocks.truncate(host_blocks as usize);
+            self.step.swapped_out.push(SwapOut { sequence: SequenceId(slot), blocks });
+        }
         self.take_out(slot);
         let sequence = &mut self.sequences[slot];
         let is_swapped = matches!(resume, Resume::SwapIn { .. });

@@ -16,6 +16,13 @@ use crate::request::BlockKey;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct BlockId(pub u32);
 
+/// A block that the tree gave up, with the prefix that it was. Its numbers are there until the next step writes to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Evicted {
+    pub key: BlockKey,
+    pub block: BlockId,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct NodeId(u32);
 
@@ -177,8 +184,13 @@ impl PrefixTree {
         Held { node, blocks: held.blocks + keys.len() as u32 }
     }
 
-    /// Takes up to `wanted` blocks from the nodes that have been idle longest, ends of prefixes first.
-    pub(crate) fn evict(&mut self, wanted: u32, freed: &mut Vec<BlockId>) {
+    /// Takes up to `wanted` blocks from the nodes that have been idle longest, ends of prefixes first. `log` gets their keys too.
+    pub(crate) fn evict(
+        &mut self,
+        wanted: u32,
+        freed: &mut Vec<BlockId>,
+        mut log: Option<&mut Vec<Evicted>>,
+    ) {
         let mut missing = wanted.min(self.idle_blocks);
         self.idle_blocks -= missing;
         while missing > 0 {
@@ -186,6 +198,10 @@ impl PrefixTree {
             let node = self.node_mut(id);
             let kept = node.blocks.len().saturating_sub(missing as usize);
             missing -= (node.blocks.len() - kept) as u32;
+            if let Some(log) = &mut log {
+                let entries = node.keys[kept..].iter().zip(&node.blocks[kept..]);
+                log.extend(entries.map(|(key, block)| Evicted { key: *key, block: *block }));
+            }
             freed.extend(node.blocks.drain(kept..).rev());
             if kept > 0 {
                 node.keys.truncate(kept);

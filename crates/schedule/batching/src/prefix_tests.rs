@@ -123,7 +123,7 @@ proptest! {
                 Operation::Release(_) => {}
                 Operation::Evict(wanted) => {
                     let mut freed = Vec::new();
-                    tree.evict(wanted, &mut freed);
+                    tree.evict(wanted, &mut freed, None);
                     let mut expected = Vec::new();
                     for _ in 0..wanted {
                         let Some(victim) = naive.victim() else { break };

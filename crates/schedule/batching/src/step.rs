@@ -2,6 +2,7 @@
 
 use bedplate_breakdown::StepShape;
 
+use crate::prefix::BlockId;
 use crate::reason::{Admission, Drop, Preemption, Wait};
 use crate::request::{RequestId, SequenceId};
 
@@ -12,6 +13,13 @@ pub struct Chunk {
     /// Tokens already in the KV.
     pub start: u32,
     pub tokens: u32,
+}
+
+/// A sequence whose KV goes to host memory before a step, and the blocks that it had, in the order of its tokens.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwapOut {
+    pub sequence: SequenceId,
+    pub blocks: Vec<BlockId>,
 }
 
 /// One step to be run, or several equal ones that hold decodes only.
@@ -33,6 +41,8 @@ pub struct Step {
     pub swapped_in_tokens: u64,
     /// Tokens of KV to bring to host memory before the step.
     pub swapped_out_tokens: u64,
+    /// Whose they are. Their blocks may have been given to others already: they are copied before anything is written.
+    pub swapped_out: Vec<SwapOut>,
 }
 
 impl Step {
@@ -52,6 +62,7 @@ impl Step {
         self.wait = None;
         self.swapped_in_tokens = 0;
         self.swapped_out_tokens = 0;
+        self.swapped_out.clear();
     }
 }
 

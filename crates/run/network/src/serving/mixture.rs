@@ -1,0 +1,136 @@
+//! The mixture of experts of a layer in a step of serving: only the experts that a token of the step visits are read.
+
+use bedplate_kernels::{Buffer, Element};
+
+use super::packed::{PackedDense, PackedMixture};
+use super::pass::LayerPass;
+use super::room::{MixtureRoom, ServingRoom};
+use crate::table::{DenseParts, MixtureParts};
+
+impl<E: Element> LayerPass<'_, E> {
+    /// The second stream becomes the first plus what experts give.
+    pub(super) fn mixture(
+        &self,
+        weights: &PackedMixture<E>,
+        parts: &MixtureParts,
+        room: &mut ServingRoom<E>,
+    ) {
+        self.choose(weights, parts, room);
+        self.experts(weights, parts, room);
+        self.copy_stream(&mut room.streams);
+        let (hidden, slots) = (self.hidden(), self.rows * parts.per_token);
+        let ServingRoom { mixture, streams, partial, .. } = room;
+        let mixture = mixture.as_mut().expect(HAS_EXPERTS);
+        let outputs = mixture.outputs.range(0..slots * hidden).matrix(slots, hidden);
+        let (places, shares) = (mixture.slots.range(0..slots), mixture.choice_weights.range(0..slots));
+        match partial {
+            None => {
+                let to = self.matrix_mut(&mut streams[1], hidden);
+                self.device.combine(outputs, places, shares, parts.per_token, Self::ADD, to);
+            }
+            Some(partial) => {
+                let to = self.matrix_mut(partial, hidden);
+                let put = bedplate_kernels::Put::Replace;
+                self.device.combine(outputs, places, shares, parts.per_token, put, to);
+            }
+        }
+        if let (Some(shared), Some(dense)) = (&weights.shared, &parts.shared) {
+            self.shared(weights, shared, dense, room);
+        }
+        self.add_partial(room);
+    }
+
+    /// Adds what ranks have in part, where they are several.
+    fn add_partial(&self, room: &mut ServingRoom<E>) {
+        let hidden = self.hidden();
+        let Some(partial) = room.partial.as_mut() else { return };
+        self.network.sum_over_ranks(self.device, partial.range_mut(0..self.rows * hidden));
+        let numbers = 0..self.rows * hidden;
+        self.device.add(partial.range(numbers.clone()), room.streams[1].range_mut(numbers));
+    }
+
+    /// Which experts each row visits, and the order by expert.
+    fn choose(&self, weights: &PackedMixture<E>, parts: &MixtureParts, room: &mut ServingRoom<E>) {
+        let (experts, choices) = (parts.experts, self.rows * parts.per_token);
+        let ServingRoom { normed, mixture, .. } = room;
+        let mixture = mixture.as_mut().expect(HAS_EXPERTS);
+        let normed = self.matrix(normed, self.hidden());
+        let logits = self.matrix_mut(&mut mixture.router_logits, experts);
+        self.device.linear_packed(normed, &weights.router, None, None, logits);
+        self.device.route(
+            self.matrix(&mixture.router_logits, experts),
+            parts.per_token,
+            self.network.architecture().numerics.normalises_experts,
+            self.matrix_mut(&mut mixture.probabilities, experts),
+            mixture.experts.range_mut(0..choices),
+            mixture.choice_weights.range_mut(0..choices),
+        );
+        self.device.dispatch(
+            mixture.experts.range(0..choices),
+            experts,
+            mixture.order.range_mut(0..choices),
+            mixture.slots.range_mut(0..choices),
+            mixture.offsets.range_mut(0..experts + 1),
+        );
+    }
+
+    fn experts(&self, weights: &PackedMixture<E>, parts: &MixtureParts, room: &mut ServingRoom<E>) {
+        let (hidden, width, slots) = (self.hidden(), parts.width, self.rows * parts.per_token);
+        let ServingRoom { normed, mixture, .. } = room;
+        let MixtureRoom { order, offsets, gathered, gate_up, activated, outputs, .. } =
+            mixture.as_mut().expect(HAS_EXPERTS);
+        let of = |buffer: &mut Buffer<E>, columns: usize| slots * columns <= buffer.len();
+        debug_assert!(of(gathered, hidden) && of(gate_up, 2 * width));
+        let normed = self.matrix(normed, hidden);
+        let to = gathered.range_mut(0..slots * hidden).matrix(slots, hidden);
+        self.device.gather_rows(normed, order.range(0..slots), parts.per_token, to);
+        let offsets = offsets.range(0..parts.experts + 1);
+        let from = gathered.range(0..slots * hidden).matrix(slots, hidden);
+        let to = gate_up.range_mut(0..slots * 2 * width).matrix(slots, 2 * width);
+        self.device.expert_linear_packed(from, offsets, &weights.gate_up, to);
+        let from = gate_up.range(0..slots * 2 * width).matrix(slots, 2 * width);
+        self.device.swiglu(from, activated.range_mut(0..slots * width).matrix(slots, width));
+        let from = activated.range(0..slots * width).matrix(slots, width);
+        let to = outputs.range_mut(0..slots * hidden).matrix(slots, hidden);
+        self.device.expert_linear_packed(from, offsets, &weights.down, to);
+    }
+
+    /// Adds what the shared expert gives.
+    fn shared(
+        &self,
+        weights: &PackedMixture<E>,
+        shared: &PackedDense<E>,
+        parts: &DenseParts,
+        room: &mut ServingRoom<E>,
+    ) {
+        let hidden = self.hidden();
+        self.dense_inner(shared, parts, room);
+        let ServingRoom { normed, activated, mixture, streams, partial, .. } = room;
+        let mixture = mixture.as_mut().expect(HAS_EXPERTS);
+        let activated = self.matrix(activated, parts.width);
+        self.linear(&shared.down, activated, self.matrix_mut(&mut mixture.shared_outputs, hidden));
+        let gates = weights.shared_gate.as_ref().map(|gate| {
+            let logits = self.matrix_mut(&mut mixture.shared_logits, 1);
+            self.device.linear_packed(self.matrix(normed, hidden), gate, None, None, logits);
+            mixture.shared_logits.range(0..self.rows)
+        });
+        let outputs = self.matrix(&mixture.shared_outputs, hidden);
+        match (gates, partial) {
+            (Some(gates), None) => {
+                let to = self.matrix_mut(&mut streams[1], hidden);
+                self.device.gate_rows(outputs, gates, Self::ADD, to);
+            }
+            (Some(gates), Some(partial)) => {
+                self.device.gate_rows(outputs, gates, Self::ADD, self.matrix_mut(partial, hidden));
+            }
+            (None, None) => {
+                self.device.put_rows(outputs, Self::ADD, self.matrix_mut(&mut streams[1], hidden));
+            }
+            (None, Some(partial)) => {
+                self.device.put_rows(outputs, Self::ADD, self.matrix_mut(partial, hidden));
+            }
+        }
+    }
+}
+
+const HAS_EXPERTS: &str = "a network with experts has a room for them";

@@ -1,0 +1,309 @@
+//! A step's way through the network.
+
+use bedplate_kernels::{Buffer, Device, Element, Heads, Matrix, MatrixMut, PagedShape, Put, Sight, Turn};
+use bedplate_transformer::Reach;
+
+use super::adapters::{AdapterTarget, Adapters};
+use super::packed::{PackedDense, PackedLayer, PackedLinear, PackedMlp, PackedNorm};
+use super::room::{ServingRoom, StepRows};
+use super::{KvPool, PackedWeights};
+use crate::Network;
+use crate::numerics::Activation;
+use crate::table::{DenseParts, LayerParts, MlpParts};
+
+impl Network {
+    /// Computes the rows of a step. Their keys and values are put into the pool, and the room then has the logits after the wanted
+    /// rows. `adapters` are those that some of the rows go through.
+    pub fn answer<E: Element>(
+        &self,
+        device: &Device,
+        weights: &PackedWeights<E>,
+        pool: &mut KvPool<E>,
+        step: &StepRows<'_>,
+        adapters: Adapters<'_>,
+        room: &mut ServingRoom<E>,
+    ) {
+        room.given.load(device, step);
+        self.look_up(device, weights, room);
+        let all = 0..self.blocks().len();
+        for (layer, parts) in self.layers(&all).enumerate() {
+            let pass = LayerPass {
+                device,
+                network: self,
+                parts,
+                weights: &weights.layers[layer],
+                shape: pool.shapes[layer],
+                layer,
+                adapters,
+                rows: room.given.rows,
+            };
+            pass.run(&mut pool.layers[layer], room);
+        }
+        self.read_out(device, weights, room);
+    }
+
+    fn look_up<E: Element>(&self, device: &Device, weights: &PackedWeights<E>, room: &mut ServingRoom<E>) {
+        let hidden = self.architecture().transformer.hidden as usize;
+        let ServingRoom { given, streams: [stream, other], .. } = room;
+        let rows = given.rows;
+        let matrix = |buffer| first_rows(buffer, rows, hidden);
+        device.unpack_rows(given.tokens(), &weights.table, matrix(&mut *stream));
+        if let Some(positions) = &weights.positions {
+            device.unpack_rows(given.positions(), positions, matrix(other));
+            device.add(other.range(0..rows * hidden), stream.range_mut(0..rows * hidden));
+        }
+    }
+
+    /// The logits after the wanted rows.
+    fn read_out<E: Element>(&self, device: &Device, weights: &PackedWeights<E>, room: &mut ServingRoom<E>) {
+        let hidden = self.architecture().transformer.hidden as usize;
+        let vocab = self.architecture().transformer.vocab as usize;
+        let ServingRoom { given, streams, normed, statistics, wanted_rows, logits, .. } = room;
+        let (rows, count) = (given.rows, given.wanted_count);
+        if count == 0 {
+            return;
+        }
+        let wanted = given.wanted.range(0..count);
+        let stream = streams[0].range(0..rows * hidden).matrix(rows, hidden);
+        device.gather_rows(stream, wanted, 1, first_rows(&mut *normed, count, hidden));
+        let gathered = normed.range(0..count * hidden).matrix(count, hidden);
+        self.norm(device, &weights.norm, gathered, first_rows(&mut *wanted_rows, count, hidden), statistics);
+        let gathered = wanted_rows.range(0..count * hidden).matrix(count, hidden);
+        let head = weights.head.as_ref().unwrap_or(&weights.table);
+        device.linear_packed(gathered, head, None, None, first_rows(logits, count, vocab));
+    }
+
+    fn norm<E: Element>(
+        &self,
+        device: &Device,
+        norm: &PackedNorm<E>,
+        input: Matrix<'_, E>,
+        output: MatrixMut<'_, E>,
+        statistics: &mut Buffer<f32>,
+    ) {
+        let (rows, epsilon) = (input.shape().0, self.architecture().numerics.norm_epsilon);
+        let weight = norm.weight.view();
+        match &norm.bias {
+            None => device.rms_norm(input, weight, epsilon, output, statistics.range_mut(0..rows)),
+            Some(bias) => {
+                let statistics = statistics.range_mut(0..2 * rows);
+                device.layer_norm(input, weight, Some(bias.view()), epsilon, output, statistics);
+            }
+        }
+    }
+}
+
+/// The first rows of a buffer that may have room for more.
+pub(super) fn first_rows<T: Element>(
+    buffer: &mut Buffer<T>,
+    rows: usize,
+    columns: usize,
+) -> MatrixMut<'_, T> {
+    buffer.range_mut(0..rows * columns).matrix(rows, columns)
+}
+
+/// What all functions of a layer share.
+pub(super) struct LayerPass<'a, E: Element> {
+    pub(super) device: &'a Device,
+    pub(super) network: &'a Network,
+    pub(super) parts: &'a LayerParts,
+    pub(super) weights: &'a PackedLayer<E>,
+    shape: PagedShape,
+    layer: usize,
+    adapters: Adapters<'a>,
+    pub(super) rows: usize,
+}
+
+impl<E: Element> LayerPass<'_, E> {
+    pub(super) fn matrix<'b, T: Element>(&self, buffer: &'b Buffer<T>, columns: usize) -> Matrix<'b, T> {
+        buffer.range(0..self.rows * columns).matrix(self.rows, columns)
+    }
+
+    pub(super) fn matrix_mut<'b, T: Element>(
+        &self,
+        buffer: &'b mut Buffer<T>,
+        columns: usize,
+    ) -> MatrixMut<'b, T> {
+        first_rows(buffer, self.rows, columns)
+    }
+
+    pub(super) fn hidden(&self) -> usize {
+        self.parts.widths.hidden
+    }
+
+    /// From the stream before the layer to the one after it; both are the first of the room's two.
+    fn run(&self, pool: &mut Buffer<E>, room: &mut ServingRoom<E>) {
+        self.norm_into(&self.weights.before_attention, room);
+        self.project(room);
+        self.attend(pool, room);
+        self.add_attended(room);
+        room.streams.swap(0, 1);
+        self.norm_into(&self.weights.before_mlp, room);
+        match (&self.weights.mlp, &self.parts.mlp) {
+            (PackedMlp::Dense(weights), MlpParts::Dense(parts)) => {
+                self.dense_inner(weights, parts, room);
+                self.add_down(weights, parts, room);
+            }
+            (PackedMlp::Mixture(weights), MlpParts::Mixture(parts)) => self.mixture(weights, parts, room),
+            _ => unreachable!("weights are packed by the table"),
+        }
+        room.streams.swap(0, 1);
+    }
+
+    fn norm_into(&self, norm: &PackedNorm<E>, room: &mut ServingRoom<E>) {
+        let ServingRoom { streams, normed, statistics, .. } = room;
+        let (input, output) =
+            (self.matrix(&streams[0], self.hidden()), self.matrix_mut(normed, self.hidden()));
+        self.network.norm(self.device, norm, input, output, statistics);
+    }
+
+    /// Queries, keys and values of the normed rows, turned by their positions.
+    fn project(&self, room: &mut ServingRoom<E>) {
+        let (columns, unnormed, hidden) = (self.parts.widths.qkv, self.parts.widths.unnormed, self.hidden());
+        let input = self.matrix(&room.normed, hidden);
+        match (&self.weights.values, &self.weights.head_norms) {
+            (Some(values), Some(norms)) => {
+                self.linear(&self.weights.qkv, input, self.matrix_mut(&mut room.unnormed, unnormed));
+                let rest = self.matrix_mut(&mut room.qkv, columns).columns(unnormed..columns);
+                self.linear(values, input, rest);
+                let adapted = room.adapters.as_mut();
+                let to = self.matrix_mut(&mut room.unnormed, unnormed);
+                self.adapters.add(self.device, self.layer, AdapterTarget::QueriesKeys, input, to, adapted);
+                let rest = self.matrix_mut(&mut room.qkv, columns).columns(unnormed..columns);
+                let adapted = room.adapters.as_mut();
+                self.adapters.add(self.device, self.layer, AdapterTarget::Values, input, rest, adapted);
+                self.norm_heads(norms, room);
+            }
+            _ => {
+                self.linear(&self.weights.qkv, input, self.matrix_mut(&mut room.qkv, columns));
+                let to = self.matrix_mut(&mut room.qkv, columns);
+                let adapted = room.adapters.as_mut();
+                self.adapters.add(self.device, self.layer, AdapterTarget::Qkv, input, to, adapted);
+            }
+        }
+        self.rotate(room);
+    }
+
+    fn norm_heads(&self, norms: &[Buffer<E>; 2], room: &mut ServingRoom<E>) {
+        let (columns, unnormed) = (self.parts.widths.qkv, self.parts.widths.unnormed);
+        let epsilon = self.network.architecture().numerics.norm_epsilon;
+        for (heads, norm) in self.query_and_key_heads().iter().zip(norms) {
+            self.device.head_norm(
+                heads,
+                self.matrix(&room.unnormed, unnormed),
+                norm.view(),
+                epsilon,
+                self.matrix_mut(&mut room.qkv, columns),
+                room.statistics.range_mut(0..self.rows * heads.count),
+            );
+        }
+    }
+
+    fn query_and_key_heads(&self) -> [Heads; 2] {
+        let PagedShape { heads, kv_heads, head_dim: dim, .. } = self.shape;
+        [Heads { first: 0, count: heads, dim }, Heads { first: heads, count: kv_heads, dim }]
+    }
+
+    fn rotate(&self, room: &mut ServingRoom<E>) {
+        let Some(rotary) = self.network.rotary() else { return };
+        let [queries, keys] = self.query_and_key_heads();
+        let heads = Heads { count: queries.count + keys.count, ..queries };
+        let qkv = self.matrix_mut(&mut room.qkv, self.parts.widths.qkv);
+        self.device.rotate(&heads, room.given.positions(), rotary, Turn::Forward, qkv);
+    }
+
+    fn attend(&self, pool: &mut Buffer<E>, room: &mut ServingRoom<E>) {
+        let PagedShape { heads, kv_heads, head_dim, .. } = self.shape;
+        let (first, width) = (heads * head_dim, kv_heads * head_dim);
+        let qkv = self.matrix(&room.qkv, self.parts.widths.qkv);
+        let (keys, values) =
+            (qkv.columns(first..first + width), qkv.columns(first + width..first + 2 * width));
+        let rows = room.given.paged();
+        self.device.store_kv(&self.shape, keys, values, rows, pool.view_mut());
+        let sight = match self.parts.reach {
+            Reach::Full => Sight::All,
+            Reach::Window(size) => Sight::Window(size as usize),
+            Reach::Chunk(size) => Sight::Chunk(size as usize),
+        };
+        let out = self.matrix_mut(&mut room.attended, self.parts.widths.attended);
+        self.device.paged_attention(&self.shape, qkv.columns(0..first), rows, sight, pool.view(), out);
+    }
+
+    fn add_attended(&self, room: &mut ServingRoom<E>) {
+        let ServingRoom { attended, streams, partial, adapters, .. } = room;
+        let attended = self.matrix(attended, self.parts.widths.attended);
+        self.add_product(&self.weights.output, AdapterTarget::Output, attended, streams, partial, adapters);
+    }
+
+    /// Up to the activations.
+    pub(super) fn dense_inner(
+        &self,
+        weights: &PackedDense<E>,
+        parts: &DenseParts,
+        room: &mut ServingRoom<E>,
+    ) {
+        let ServingRoom { normed, gate_up, activated, adapters, .. } = room;
+        let input = self.matrix(normed, self.hidden());
+        self.linear(&weights.gate_up, input, self.matrix_mut(gate_up, parts.outputs()));
+        let to = self.matrix_mut(gate_up, parts.outputs());
+        self.adapters.add(self.device, self.layer, AdapterTarget::GateUp, input, to, adapters.as_mut());
+        let gate_up = self.matrix(gate_up, parts.outputs());
+        let activated = self.matrix_mut(activated, parts.width);
+        match self.network.architecture().numerics.activation {
+            Activation::SwiGlu => self.device.swiglu(gate_up, activated),
+            Activation::Gelu(kind) => self.device.gelu(kind, gate_up, activated),
+        }
+    }
+
+    fn add_down(&self, weights: &PackedDense<E>, parts: &DenseParts, room: &mut ServingRoom<E>) {
+        let ServingRoom { activated, streams, partial, adapters, .. } = room;
+        let activated = self.matrix(activated, parts.width);
+        self.add_product(&weights.down, AdapterTarget::Down, activated, streams, partial, adapters);
+    }
+
+    pub(super) fn linear(&self, linear: &PackedLinear<E>, input: Matrix<'_, E>, output: MatrixMut<'_, E>) {
+        let bias = linear.bias.as_ref().map(Buffer::view);
+        self.device.linear_packed(input, &linear.weight, bias, None, output);
+    }
+
+    /// The second stream becomes the first plus a product, whose inputs may be cut over ranks.
+    fn add_product(
+        &self,
+        linear: &PackedLinear<E>,
+        target: AdapterTarget,
+        input: Matrix<'_, E>,
+        streams: &mut [Buffer<E>; 2],
+        partial: &mut Option<Buffer<f32>>,
+        adapters: &mut Option<super::room::AdapterRoom<E>>,
+    ) {
+        let hidden = self.hidden();
+        let [residual, output] = streams;
+        let bias = linear.bias.as_ref().map(Buffer::view);
+        match partial {
+            None => {
+                let residual = Some(self.matrix(residual, hidden));
+                let to = self.matrix_mut(output, hidden);
+                self.device.linear_packed(input, &linear.weight, bias, residual, to);
+            }
+            Some(partial) => {
+                let sums = self.matrix_mut(partial, hidden);
+                self.device.linear_packed(input, &linear.weight, None, None, sums);
+                self.network.sum_over_ranks(self.device, partial.range_mut(0..self.rows * hidden));
+                let sums = self.matrix(partial, hidden);
+                let (residual, output) = (self.matrix(residual, hidden), self.matrix_mut(output, hidden));
+                self.device.add_sums(sums, bias, residual, output);
+            }
+        }
+        let to = self.matrix_mut(output, hidden);
+        self.adapters.add(self.device, self.layer, target, input, to, adapters.as_mut());
+    }
+
+    /// The second stream becomes the first.
+    pub(super) fn copy_stream(&self, streams: &mut [Buffer<E>; 2]) {
+        let numbers = 0..self.rows * self.hidden();
+        let [from, to] = streams;
+        self.device.copy(from.range(numbers.clone()), to.range_mut(numbers));
+    }
+
+    pub(super) const ADD: Put = Put::Add;
+}

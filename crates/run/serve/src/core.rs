@@ -1,0 +1,582 @@
+//! The engine's own thread: plan a step, compute its rows, draw tokens, tell them.
+//!
+//! The scheduler counts one token per sequence and step. Where guesses ahead were right a sequence has more: they are told at once, their keys
+//! and values are in place already, and the scheduler catches up in steps that need no rows for the sequence.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Instant;
+
+use bedplate_batching::{Request, RequestId, Scheduler, SequenceId, Start};
+use bedplate_kernels::{Device, Element};
+use bedplate_network::{Adapter, Adapters, KvPool, Network, PackedWeights, ServingRoom};
+
+use crate::ask::Wants;
+use crate::compose::{Composed, Run};
+use crate::guess::guess;
+use crate::keys::Keys;
+use crate::live::{Job, Live, Spare};
+use crate::spill::Spill;
+use crate::{Ask, EndReason, Event, Logprobs, Refusal, State, Teller, draw};
+
+/// Sequences that are guessed ahead at most, and the blocks that stand in for theirs.
+pub(crate) const MOST_GUESSED: usize = 8;
+
+/// What an engine computes with.
+pub(crate) struct Parts<E: Element> {
+    pub(crate) device: Device,
+    pub(crate) network: Network,
+    pub(crate) weights: PackedWeights<E>,
+    pub(crate) pool: KvPool<E>,
+    pub(crate) room: ServingRoom<E>,
+    pub(crate) scheduler: Scheduler,
+    pub(crate) adapters: Vec<(String, Adapter)>,
+    pub(crate) spill: Spill,
+    pub(crate) keys: Keys,
+    pub(crate) end_tokens: Vec<u32>,
+    pub(crate) guesses: usize,
+    pub(crate) seed: u64,
+}
+
+pub(crate) struct Core<E: Element> {
+    parts: Parts<E>,
+    jobs: BTreeMap<u64, Job>,
+    slots: Vec<Option<Live>>,
+    swapped: BTreeMap<u32, Vec<Box<[u8]>>>,
+    spares: Vec<u32>,
+    composed: Composed,
+    logits: Logits,
+    /// Requests that have finished and were not asked for.
+    finished: u32,
+    began: Instant,
+    state: State,
+    shared: Arc<Mutex<State>>,
+}
+
+/// What became of a draw.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Drawn {
+    Token(u32),
+    /// A token after which the sample has ended.
+    Last(u32),
+    /// The sample has ended without another token.
+    Ended,
+}
+
+/// Room for drawing.
+#[derive(Default)]
+struct Logits {
+    row: Vec<f32>,
+    changed: Vec<f32>,
+    mask: Vec<u32>,
+}
+
+impl<E: Element> Core<E> {
+    pub(crate) fn new(parts: Parts<E>, shared: Arc<Mutex<State>>) -> Self {
+        let blocks = parts.scheduler.options().blocks;
+        let vocab = parts.network.architecture().transformer.vocab as usize;
+        let spares = if parts.guesses > 0 { MOST_GUESSED } else { 0 };
+        let logits = Logits { row: vec![0.0; vocab], changed: Vec::new(), mask: vec![0; vocab.div_ceil(32)] };
+        Self {
+            parts,
+            jobs: BTreeMap::new(),
+            slots: Vec::new(),
+            swapped: BTreeMap::new(),
+            spares: (blocks..blocks + spares as u32).collect(),
+            composed: Composed::default(),
+            logits,
+            finished: 0,
+            began: Instant::now(),
+            state: State::default(),
+            shared,
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.jobs.is_empty()
+    }
+
+    fn now(&self) -> u64 {
+        self.began.elapsed().as_nanos() as u64
+    }
+
+    /// Takes a request that the handle has checked.
+    pub(crate) fn submit(&mut self, id: u64, ask: Ask, adapter: Option<usize>, teller: Teller) {
+        let (output_tokens, samples, seed) = match &ask.wants {
+            Wants::Text(text) => (text.most, text.samples, text.sampling.seed),
+            Wants::Embedding => (1, 1, None),
+        };
+        let keys = self.parts.keys.of(&ask.prompt, adapter);
+        self.restore(&keys);
+        let request = Request {
+            id: RequestId(id),
+            tenant: ask.tenant,
+            priority: ask.priority,
+            prompt_tokens: ask.prompt.len() as u32,
+            output_tokens,
+            samples,
+            deadline: None,
+            keys: keys.clone(),
+            start: Start::Prompt,
+        };
+        let now = self.now();
+        match self.parts.scheduler.submit(request, now) {
+            Err(refusal) => {
+                teller.tell(Event::Failed(Refusal::Never(refusal).to_string()));
+                self.finished += 1;
+            }
+            Ok(sequence) => {
+                let seed = seed.unwrap_or_else(|| bedplate_random::mix(self.parts.seed ^ id));
+                let mut job = Job { ask, teller, seed, adapter, begun: 0, left: samples, is_admitted: false };
+                let live = job.begin_sample(id, &keys);
+                self.put(sequence, live);
+                self.jobs.insert(id, job);
+            }
+        }
+    }
+
+    fn put(&mut self, sequence: SequenceId, live: Live) {
+        let at = sequence.0 as usize;
+        if self.slots.len() <= at {
+            self.slots.resize_with(at + 1, || None);
+        }
+        debug_assert!(self.slots[at].is_none(), "a sequence's number is used once at a time");
+        self.slots[at] = Some(live);
+    }
+
+    fn live(&mut self, sequence: SequenceId) -> &mut Live {
+        self.slots[sequence.0 as usize].as_mut().expect("the scheduler names sequences that are here")
+    }
+
+    /// Stops what nobody waits for any more.
+    pub(crate) fn cancel_left(&mut self) {
+        let is_left = |job: &Job| job.teller.is_cancelled();
+        let gone: Vec<u64> = self.jobs.iter().filter(|(_, job)| is_left(job)).map(|(id, _)| *id).collect();
+        for id in gone {
+            self.close(id);
+            self.stop_sequences(|live| live.request == id);
+        }
+    }
+
+    /// A request is done with.
+    fn close(&mut self, request: u64) -> Option<Job> {
+        let job = self.jobs.remove(&request);
+        self.finished += u32::from(job.is_some());
+        job
+    }
+
+    fn stop_sequences(&mut self, is_meant: impl Fn(&Live) -> bool) {
+        for at in 0..self.slots.len() {
+            if self.slots[at].as_ref().is_some_and(&is_meant) {
+                self.parts.scheduler.stop(SequenceId(at as u32));
+                self.forget(SequenceId(at as u32));
+            }
+        }
+    }
+
+    /// Gives up a sequence that the scheduler no longer has.
+    fn forget(&mut self, sequence: SequenceId) {
+        self.swapped.remove(&sequence.0);
+        let live = self.slots[sequence.0 as usize].take();
+        self.spares.extend(live.and_then(|live| live.spare).map(|spare| spare.block));
+    }
+
+    /// One step: from plan to tokens.
+    pub(crate) fn step(&mut self) {
+        let begun = Instant::now();
+        let now = self.now();
+        self.parts.scheduler.step(now, 1);
+        self.move_blocks();
+        self.tell_admissions();
+        if self.parts.scheduler.last_step().is_idle() {
+            return;
+        }
+        let decoding = self.decoding();
+        let mut runs = self.runs(&decoding);
+        self.composed.fill(&self.parts.scheduler, &mut runs);
+        let prepared = begun.elapsed();
+        self.compute();
+        let computed = begun.elapsed();
+        self.finish_step(&decoding, &runs);
+        let whole = begun.elapsed();
+        self.state.steps += 1;
+        self.state.step_nanoseconds += whole.as_nanos() as u64;
+        self.state.host_nanoseconds += (prepared + (whole - computed)).as_nanos() as u64;
+    }
+
+    fn decoding(&self) -> Vec<SequenceId> {
+        let scheduler = &self.parts.scheduler;
+        if scheduler.last_step().decodes { scheduler.decoding().collect() } else { Vec::new() }
+    }
+
+    /// Carries out what the plan says about blocks, before anything is written to them.
+    fn move_blocks(&mut self) {
+        let Parts { device, pool, scheduler, spill, .. } = &mut self.parts;
+        for evicted in scheduler.take_evicted() {
+            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
+        }
+        for out in &scheduler.last_step().swapped_out {
+            let blocks = out.blocks.iter().map(|block| read_block(device, pool, block.0)).collect();
+            self.swapped.insert(out.sequence.0, blocks);
+        }
+        for admission in &scheduler.last_step().admitted {
+            if let Some(blocks) = self.swapped.remove(&admission.sequence.0) {
+                // What the prefix tree still had is in the table already, and equal.
+                for (block, bytes) in scheduler.table(admission.sequence).iter().zip(&blocks) {
+                    pool.write(device, block.0, bytes);
+                }
+            }
+        }
+        self.settle_spares();
+    }
+
+    /// Blocks that stood in for others, where the scheduler has given these now; those of preempted sequences are of no use.
+    fn settle_spares(&mut self) {
+        let preempted: Vec<SequenceId> =
+            self.parts.scheduler.last_step().preempted.iter().map(|preemption| preemption.sequence).collect();
+        self.state.preemptions += preempted.len() as u64;
+        for (at, live) in self.slots.iter_mut().enumerate() {
+            let Some(Live { spare: spare @ Some(_), .. }) = live else { continue };
+            let Some(Spare { index, block }) = *spare else { continue };
+            let sequence = SequenceId(at as u32);
+            if preempted.contains(&sequence) {
+                *spare = None;
+                self.spares.push(block);
+            } else if let Some(given) = self.parts.scheduler.table(sequence).get(index) {
+                self.parts.pool.copy(&self.parts.device, &[(block, given.0)]);
+                *spare = None;
+                self.spares.push(block);
+            }
+        }
+    }
+
+    fn tell_admissions(&mut self) {
+        for admission in &self.parts.scheduler.last_step().admitted {
+            let Some(job) = self.jobs.get_mut(&admission.request.0) else { continue };
+            if let bedplate_batching::AdmitReason::Turn { cached_tokens } = admission.reason
+                && !job.is_admitted
+            {
+                job.is_admitted = true;
+                self.state.prompt_tokens += job.ask.prompt.len() as u64;
+                self.state.cached_tokens += u64::from(cached_tokens);
+                job.tell(Event::Admitted { cached_tokens });
+            }
+        }
+    }
+
+    /// The tokens that the step computes.
+    fn runs(&mut self, decoding: &[SequenceId]) -> Vec<Run> {
+        let chunks = self.parts.scheduler.last_step().chunks.clone();
+        let mut runs: Vec<Run> = chunks
+            .iter()
+            .map(|chunk| {
+                let live = self.live(chunk.sequence);
+                let range = chunk.start as usize..(chunk.start + chunk.tokens) as usize;
+                // Guesses that were right before a preemption need not be drawn again.
+                let is_wanted = range.end == live.tokens.len();
+                Run {
+                    sequence: chunk.sequence,
+                    first: range.start,
+                    tokens: live.tokens[range].to_vec(),
+                    wanted: usize::from(is_wanted),
+                    adapter: live.adapter,
+                    spare: None,
+                }
+            })
+            .collect();
+        let guesses = if decoding.len() <= MOST_GUESSED { self.parts.guesses } else { 0 };
+        for sequence in decoding {
+            if self.live(*sequence).ahead == 0 {
+                let run = self.decode_run(*sequence, guesses);
+                runs.push(run);
+            }
+        }
+        runs
+    }
+
+    /// The last token of a sequence, and what is guessed to follow it.
+    fn decode_run(&mut self, sequence: SequenceId, guesses: usize) -> Run {
+        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
+        let limit = self.parts.network.longest();
+        let has_text = |job: &Job| job.continuation().map(|text| text.most as usize);
+        let request = self.live(sequence).request;
+        let most = self.jobs.get(&request).and_then(has_text).unwrap_or(1);
+        let live = self.live(sequence);
+        let first = live.tokens.len() - 1;
+        let guesses = guesses.min((most - live.generated()).saturating_sub(1)).min(limit - live.tokens.len());
+        let mut tokens = vec![live.tokens[first]];
+        if guesses > 0 {
+            tokens.extend(guess(&live.tokens, guesses));
+        }
+        let adapter = live.adapter;
+        let mut spare = None;
+        if tokens.len() > 1 {
+            let blocks = self.parts.scheduler.table(sequence).len();
+            if first + tokens.len() > blocks * block_tokens {
+                match self.spares.pop() {
+                    Some(block) => {
+                        spare = Some(block);
+                        self.live(sequence).spare = Some(Spare { index: blocks, block });
+                    }
+                    None => tokens.truncate(blocks * block_tokens - first),
+                }
+            }
+            let room = (blocks + usize::from(spare.is_some())) * block_tokens - first;
+            tokens.truncate(room);
+            self.state.drafted_tokens += tokens.len() as u64 - 1;
+        }
+        Run { sequence, first, wanted: tokens.len(), tokens, adapter, spare }
+    }
+
+    fn compute(&mut self) {
+        if self.composed.is_empty() {
+            return;
+        }
+        let Parts { device, network, weights, pool, room, adapters, .. } = &mut self.parts;
+        let rows: Vec<_> =
+            self.composed.adapted.iter().map(|(rows, at)| (rows.clone(), &adapters[*at].1)).collect();
+        network.answer(device, weights, pool, &self.composed.rows(), Adapters { rows: &rows }, room);
+    }
+
+    /// Tells the scheduler, draws and tells tokens, and ends what has ended.
+    fn finish_step(&mut self, decoding: &[SequenceId], runs: &[Run]) {
+        self.report_keys(decoding);
+        self.parts.scheduler.complete(1);
+        let completion = self.parts.scheduler.completion().clone();
+        self.start_samples(&completion);
+        let mut ended: Vec<SequenceId> = Vec::new();
+        let started = completion.started.iter().map(|progress| progress.sequence);
+        for sequence in decoding.iter().copied().chain(started) {
+            if self.slots[sequence.0 as usize].is_some() && self.advance(sequence, runs) {
+                ended.push(sequence);
+            }
+        }
+        for progress in &completion.finished {
+            self.end_counted(progress.sequence);
+        }
+        let is_gone =
+            |sequence: &SequenceId| completion.finished.iter().any(|progress| progress.sequence == *sequence);
+        for sequence in ended {
+            if !is_gone(&sequence) {
+                self.parts.scheduler.stop(sequence);
+            }
+            if self.slots[sequence.0 as usize].is_some() {
+                self.forget(sequence);
+            }
+        }
+    }
+
+    /// Keys of the blocks that this step filled.
+    fn report_keys(&mut self, decoding: &[SequenceId]) {
+        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
+        for sequence in decoding {
+            let keys = self.parts.keys;
+            let live = self.live(*sequence);
+            let computed = live.counted();
+            let new = live.take_keys(&keys, block_tokens, computed);
+            if !new.is_empty() {
+                self.parts.scheduler.add_keys(*sequence, &new);
+            }
+        }
+    }
+
+    /// Gives samples that were forked a state of their own, and the block that their prompt fills in part.
+    fn start_samples(&mut self, completion: &bedplate_batching::Completion) {
+        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
+        let started = completion.started.iter().map(|progress| (progress.sequence, progress.request, true));
+        let waiting =
+            completion.preempted.iter().map(|preemption| (preemption.sequence, preemption.request, false));
+        let mut origin = None;
+        for (sequence, request, runs) in started.chain(waiting) {
+            let at = sequence.0 as usize;
+            if self.slots.get(at).is_some_and(Option::is_some) {
+                origin = Some((sequence, request));
+                continue;
+            }
+            let Some(job) = self.jobs.get_mut(&request.0) else { continue };
+            let full = job.ask.prompt.len() / block_tokens;
+            let keys = self.parts.keys.of(&job.ask.prompt[..full * block_tokens], job.adapter);
+            let live = job.begin_sample(request.0, &keys);
+            let has_part = !live.prompt.is_multiple_of(block_tokens);
+            self.put(sequence, live);
+            let Some((from, _)) = origin.filter(|(_, of)| *of == request && runs && has_part) else {
+                continue;
+            };
+            let of = |sequence| {
+                self.parts.scheduler.running_table(sequence).and_then(|table| table.get(full).copied())
+            };
+            if let (Some(from), Some(to)) = (of(from), of(sequence)) {
+                self.parts.pool.copy(&self.parts.device, &[(from.0, to.0)]);
+            }
+        }
+    }
+
+    /// A token more for a sequence. Whether it has ended.
+    fn advance(&mut self, sequence: SequenceId, runs: &[Run]) -> bool {
+        let live = self.live(sequence);
+        if live.ahead > 0 {
+            live.ahead -= 1;
+            return false;
+        }
+        let request = live.request;
+        let run = runs.iter().find(|run| run.sequence == sequence);
+        let guessed: &[u32] = run.map_or(&[], |run| &run.tokens[run.tokens.len() + 1 - run.wanted.max(1)..]);
+        let origin = run.map(|run| run.sequence).or_else(|| self.origin_of(request, runs));
+        let Some(place) = origin.and_then(|origin| self.composed.place(origin)) else { return true };
+        if self.jobs.get(&request).is_none_or(|job| job.continuation().is_none()) {
+            self.tell_embedding(request, place);
+            return true;
+        }
+        for at in 0..=guessed.len() {
+            let drawn = self.draw(sequence, place + at);
+            if at > 0 && drawn != Drawn::Ended {
+                self.live(sequence).ahead += 1;
+                self.state.accepted_tokens += 1;
+            }
+            match drawn {
+                Drawn::Token(token) if guessed.get(at) == Some(&token) => {}
+                Drawn::Token(_) => break,
+                Drawn::Last(_) | Drawn::Ended => return true,
+            }
+        }
+        false
+    }
+
+    /// The sequence from which samples of a request are forked in this step.
+    fn origin_of(&self, request: u64, runs: &[Run]) -> Option<SequenceId> {
+        let is_of = |run: &&Run| {
+            let live = self.slots[run.sequence.0 as usize].as_ref();
+            live.is_some_and(|live| live.request == request) && run.wanted > 0
+        };
+        runs.iter().find(is_of).map(|run| run.sequence)
+    }
+
+    /// Draws and tells the next token of a sequence.
+    fn draw(&mut self, sequence: SequenceId, place: usize) -> Drawn {
+        let outcome = self.outcome(sequence, place);
+        let Some(live) = self.slots[sequence.0 as usize].as_mut() else { return Drawn::Ended };
+        let Some(job) = self.jobs.get_mut(&live.request) else { return Drawn::Ended };
+        let (token, reason) = match outcome {
+            Ok(Some((token, logprobs))) => {
+                live.tokens.push(token);
+                self.state.generated_tokens += 1;
+                job.tell(Event::Token { sample: live.sample, token, logprobs });
+                let most = job.continuation().map_or(0, |text| text.most as usize);
+                if live.generated() < most {
+                    return Drawn::Token(token);
+                }
+                (Some(token), EndReason::Length)
+            }
+            Ok(None) => (None, EndReason::Stop),
+            Err(reason) => {
+                job.tell(Event::Failed(format!("the grammar cannot be followed: {reason}")));
+                (None, EndReason::Stop)
+            }
+        };
+        job.tell(Event::End { sample: live.sample, reason });
+        job.left -= 1;
+        if job.left == 0 {
+            let request = live.request;
+            self.close(request);
+        }
+        token.map_or(Drawn::Ended, Drawn::Last)
+    }
+
+    /// The next token of a sequence; none where its text ends instead.
+    fn outcome(
+        &mut self,
+        sequence: SequenceId,
+        place: usize,
+    ) -> Result<Option<(u32, Option<Logprobs>)>, String> {
+        let Self { parts, jobs, slots, logits: Logits { row, changed, mask }, .. } = self;
+        let Some(live) = slots[sequence.0 as usize].as_mut() else { return Ok(None) };
+        let Some(text) = jobs.get(&live.request).and_then(Job::continuation) else { return Ok(None) };
+        let row: &[f32] = match parts.room.lend_logits(&parts.device, place) {
+            Some(row) => row,
+            None => {
+                parts.room.read_logits(&parts.device, place, row);
+                row
+            }
+        };
+        let ends = if text.ignores_end { &[][..] } else { &parts.end_tokens[..] };
+        let is_early = live.generated() < text.least as usize;
+        let forbidden: Vec<u32> = match is_early {
+            true => ends.iter().chain(&text.stop_tokens).copied().collect(),
+            false => Vec::new(),
+        };
+        let mut allowed = None;
+        if let Some(parser) = &mut live.parser {
+            mask.fill(0);
+            parser.allow(mask)?;
+            allowed = Some(&mask[..]);
+        }
+        let Some(drawer) = live.drawer.as_mut() else { return Ok(None) };
+        let drawn = drawer.draw(row, allowed, &forbidden, changed);
+        let is_end = |token: &u32| ends.contains(token) || text.stop_tokens.contains(token);
+        let Some(token) = drawn.filter(|token| !is_end(token)) else { return Ok(None) };
+        if let Some(parser) = &mut live.parser {
+            parser.accept(token)?;
+        }
+        Ok(Some((token, text.logprobs.map(|top| draw::logprobs(row, token, top)))))
+    }
+
+    fn tell_embedding(&mut self, request: u64, place: usize) {
+        let Some(job) = self.close(request) else { return };
+        let hidden = self.parts.network.architecture().transformer.hidden as usize;
+        let mut row = vec![E::default(); hidden];
+        self.parts.room.read_hidden(&self.parts.device, place, &mut row);
+        let row: Vec<f32> = row.into_iter().map(Element::widen).collect();
+        let length = row.iter().map(|number| number * number).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
+        job.tell(Event::Embedding(row.into_iter().map(|number| number / length).collect()));
+    }
+
+    /// The scheduler has counted a sequence's last token.
+    fn end_counted(&mut self, sequence: SequenceId) {
+        if self.slots[sequence.0 as usize].is_some() {
+            self.forget(sequence);
+        }
+    }
+
+    /// Brings blocks of a prompt back that fell out of the pool.
+    fn restore(&mut self, keys: &[bedplate_batching::BlockKey]) {
+        let Parts { device, pool, scheduler, spill, .. } = &mut self.parts;
+        if !spill.is_used() {
+            return;
+        }
+        let cached = (scheduler.cached_tokens(keys) / scheduler.options().block_tokens) as usize;
+        let kept: Vec<Box<[u8]>> = keys[cached..].iter().map_while(|key| spill.take(*key)).collect();
+        let (_, blocks) = scheduler.adopt(&keys[..cached + kept.len()]);
+        // Blocks that had to leave for these are read before they are overwritten.
+        for evicted in scheduler.take_evicted() {
+            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
+        }
+        let mut kept = keys[cached..].iter().zip(kept);
+        for (block, (_, bytes)) in blocks.iter().zip(&mut kept) {
+            pool.write(device, block.0, &bytes);
+        }
+        kept.for_each(|(key, bytes)| spill.put(*key, bytes));
+    }
+
+    /// Requests that have finished since this was last asked.
+    pub(crate) fn take_finished(&mut self) -> u32 {
+        std::mem::take(&mut self.finished)
+    }
+
+    pub(crate) fn publish(&mut self) {
+        let (load, occupancy) = (self.parts.scheduler.load(), self.parts.scheduler.occupancy());
+        self.state.requests = self.jobs.len() as u32;
+        self.state.waiting = load.waiting;
+        self.state.running = load.sequences - load.waiting;
+        self.state.used_blocks = occupancy.used();
+        self.state.idle_blocks = occupancy.idle;
+        self.state.total_blocks = occupancy.total;
+        let mut shared = self.shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        shared.clone_from(&self.state);
+    }
+}
+
+fn read_block<E: Element>(device: &Device, pool: &KvPool<E>, block: u32) -> Box<[u8]> {
+    let mut bytes = vec![0; pool.block_bytes()].into_boxed_slice();
+    pool.read(device, block, &mut bytes);
+    bytes
+}

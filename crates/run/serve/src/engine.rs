@@ -1,0 +1,349 @@
+//! A model that answers on this machine: its weights and memory, and the thread that runs its steps.
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bedplate_batching::{Request, Scheduler};
+use bedplate_kernels::{Bf16, Device, Element, WeightFormat};
+use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, ServingShape};
+use bedplate_units::Bytes;
+
+use crate::core::{Core, MOST_GUESSED, Parts};
+use crate::keys::Keys;
+use crate::spill::Spill;
+use crate::{
+    About, Activations, Answer, Ask, EngineOptions, Model, Refusal, Replica, ServeError, State, Teller, Wants,
+};
+
+/// An adapter to serve beside the model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdapterFolder {
+    pub name: String,
+    pub folder: PathBuf,
+}
+
+/// The handle of a running engine. Dropping it ends the engine, and with it what is unfinished.
+pub struct Engine {
+    about: About,
+    limits: Limits,
+    commands: Sender<Command>,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the handle and the engine's thread both see.
+#[derive(Default)]
+struct Shared {
+    state: Arc<Mutex<State>>,
+    /// Requests that were sent and are not finished.
+    requests: AtomicU32,
+    is_draining: AtomicBool,
+    stopped: Mutex<Option<String>>,
+}
+
+/// What a request is checked against before it is sent.
+struct Limits {
+    scheduler: Scheduler,
+    waiting: u32,
+    next: AtomicU64,
+}
+
+enum Command {
+    Ask { id: u64, ask: Box<Ask>, adapter: Option<usize>, teller: Teller },
+    Stop,
+}
+
+/// What was allocated, for people.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Memory {
+    pub weights: u64,
+    /// What decoding one token reads of the weights.
+    pub product: u64,
+    pub kv: u64,
+    pub room: u64,
+    pub weight_format: &'static str,
+    pub activations: &'static str,
+    pub threads: usize,
+    pub instructions: String,
+}
+
+impl Engine {
+    /// Loads a model and starts its thread.
+    pub fn start(
+        model: &Model,
+        adapters: &[AdapterFolder],
+        options: &EngineOptions,
+    ) -> Result<(Self, Memory), ServeError> {
+        match options.activations {
+            Activations::F32 => Self::start_as::<f32>(model, adapters, options),
+            Activations::Bf16 => Self::start_as::<Bf16>(model, adapters, options),
+        }
+    }
+
+    fn start_as<E: Element>(
+        model: &Model,
+        adapters: &[AdapterFolder],
+        options: &EngineOptions,
+    ) -> Result<(Self, Memory), ServeError> {
+        let context = u64::from(options.context_limit).min(model.max_context()) as u32;
+        let threads = match options.threads {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let device = Device::cpu(threads);
+        let network = Network::new(&device, model.architecture.clone(), context as usize)?;
+        let format = options.weights.unwrap_or_else(|| format_of(model));
+        let weights = PackedWeights::<E>::load(&network, &device, &model.folder, format)?;
+        let adapters = adapters
+            .iter()
+            .map(|adapter| Ok((adapter.name.clone(), Adapter::load(&network, &device, &adapter.folder)?)))
+            .collect::<Result<Vec<_>, ServeError>>()?;
+        Self::with_weights(device, network, weights, adapters, &model.end_tokens, options)
+    }
+
+    /// An engine over weights that are packed already.
+    pub fn with_weights<E: Element>(
+        device: Device,
+        network: Network,
+        weights: PackedWeights<E>,
+        adapters: Vec<(String, Adapter)>,
+        end_tokens: &[u32],
+        options: &EngineOptions,
+    ) -> Result<(Self, Memory), ServeError> {
+        let context = network.longest() as u32;
+        let block_bytes = KvPool::<E>::bytes_of_block(&network, options.block_tokens.max(1) as usize) as u64;
+        let blocks = blocks_for(options, context, block_bytes)?;
+        let in_bytes = |bytes: u64| (bytes / block_bytes.max(1)) as usize;
+        let scheduler = options.scheduler(blocks, in_bytes(options.swap_bytes) as u32, context);
+        let mut scheduler = Scheduler::new(scheduler).map_err(ServeError::Options)?;
+        let folder = options.spill_folder.as_ref();
+        let on_disk = folder.map(|(folder, bytes)| (folder.clone(), in_bytes(*bytes)));
+        let spill =
+            Spill::new(in_bytes(options.spill_bytes), on_disk).map_err(|source| ServeError::SpillFolder {
+                path: folder.map(|(folder, _)| folder.clone()).unwrap_or_default(),
+                source,
+            })?;
+        if spill.is_used() {
+            scheduler.watch_evictions();
+        }
+        let guesses = match options.preemption {
+            // Guesses that were right have keys and values that the scheduler does not know of, so they are not swapped.
+            bedplate_batching::PreemptionMode::Swap => 0,
+            bedplate_batching::PreemptionMode::Recompute => {
+                options.draft_tokens.min(options.block_tokens.saturating_sub(1)) as usize
+            }
+        };
+        let spares = if guesses > 0 { MOST_GUESSED } else { 0 };
+        let pool = KvPool::new(&device, &network, blocks as usize + spares, options.block_tokens as usize);
+        let room = ServingRoom::new(&device, &network, room_shape(options, context, guesses, &adapters));
+        let about = About {
+            context_limit: context,
+            vocabulary: network.architecture().transformer.vocab as u32,
+            end_tokens: end_tokens.to_vec(),
+            adapters: adapters.iter().map(|(name, _)| name.clone()).collect(),
+            hidden: network.architecture().transformer.hidden as u32,
+            blocks,
+            block_tokens: options.block_tokens,
+        };
+        let memory = Memory {
+            weights: weights.bytes() as u64,
+            product: weights.product_bytes() as u64,
+            kv: u64::from(blocks) * block_bytes,
+            room: room.bytes() as u64,
+            weight_format: weights.format().name(),
+            activations: E::NAME,
+            threads: device.threads(),
+            instructions: device.instructions(),
+        };
+        let parts = Parts {
+            device,
+            network,
+            weights,
+            pool,
+            room,
+            scheduler: scheduler.clone(),
+            adapters,
+            spill,
+            keys: Keys::new(options.seed, options.block_tokens as usize),
+            end_tokens: end_tokens.to_vec(),
+            guesses,
+            seed: options.seed,
+        };
+        Ok((
+            Self::run(parts, about, Limits { scheduler, waiting: options.waiting_limit, next: 0.into() }),
+            memory,
+        ))
+    }
+
+    fn run<E: Element>(parts: Parts<E>, about: About, limits: Limits) -> Self {
+        let (commands, received) = channel();
+        let shared = Arc::new(Shared::default());
+        let seen = shared.clone();
+        let thread = thread::Builder::new().name("engine".into()).spawn(move || {
+            let core = Core::new(parts, seen.state.clone());
+            let ended = catch_unwind(AssertUnwindSafe(|| serve(core, &received, &seen)));
+            let reason = match ended {
+                Ok(()) => "it was ended",
+                Err(_) => "a fault of the program in its engine",
+            };
+            *seen.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+        });
+        let thread = thread.expect("a thread can be started");
+        Self { about, limits, commands, shared, thread: Some(thread) }
+    }
+
+    fn check(&self, ask: &Ask) -> Result<Option<usize>, Refusal> {
+        let vocabulary = self.about.vocabulary;
+        if let Some(token) = ask.prompt.iter().find(|token| **token >= vocabulary) {
+            return Err(Refusal::NoSuchToken { token: *token, vocabulary });
+        }
+        let adapter = match &ask.adapter {
+            None => None,
+            Some(name) => match self.about.adapters.iter().position(|known| known == name) {
+                Some(adapter) => Some(adapter),
+                None => return Err(Refusal::NoSuchAdapter { name: name.clone() }),
+            },
+        };
+        match self.limits.scheduler.refusal(&to_request(ask)) {
+            Some(refusal) => Err(Refusal::Never(refusal)),
+            None => Ok(adapter),
+        }
+    }
+
+    fn stopped(&self) -> Option<Refusal> {
+        let stopped = self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner);
+        stopped.clone().map(|reason| Refusal::Stopped { reason })
+    }
+}
+
+/// A request as the scheduler counts it.
+fn to_request(ask: &Ask) -> Request {
+    let (output_tokens, samples) = match &ask.wants {
+        Wants::Text(text) => (text.most, text.samples),
+        Wants::Embedding => (1, 1),
+    };
+    let prompt = u32::try_from(ask.prompt.len()).unwrap_or(u32::MAX);
+    Request { samples, ..Request::new(0, prompt, output_tokens) }
+}
+
+impl Replica for Engine {
+    fn about(&self) -> &About {
+        &self.about
+    }
+
+    fn ask(&self, ask: Ask) -> Result<Answer, Refusal> {
+        if let Some(refusal) = self.stopped() {
+            return Err(refusal);
+        }
+        if self.shared.is_draining.load(Ordering::Acquire) {
+            return Err(Refusal::Draining);
+        }
+        let adapter = self.check(&ask)?;
+        let limit = self.limits.waiting;
+        if self.shared.requests.load(Ordering::Acquire) >= limit {
+            return Err(Refusal::Full { limit });
+        }
+        let (teller, answer) = Answer::new();
+        let id = self.limits.next.fetch_add(1, Ordering::Relaxed);
+        self.shared.requests.fetch_add(1, Ordering::AcqRel);
+        let command = Command::Ask { id, ask: Box::new(ask), adapter, teller };
+        match self.commands.send(command) {
+            Ok(()) => Ok(answer),
+            Err(_) => Err(self.stopped().unwrap_or(Refusal::Draining)),
+        }
+    }
+
+    fn state(&self) -> State {
+        let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        State { requests: self.shared.requests.load(Ordering::Acquire), ..state }
+    }
+
+    fn drain(&self) {
+        self.shared.is_draining.store(true, Ordering::Release);
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        let _ = self.commands.send(Command::Stop);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// How long an idle engine sleeps before it looks for answers that nobody waits for.
+const IDLE: Duration = Duration::from_millis(100);
+
+fn serve<E: Element>(mut core: Core<E>, commands: &Receiver<Command>, shared: &Shared) {
+    loop {
+        let is_idle = core.is_empty();
+        loop {
+            let command = match is_idle && core.is_empty() {
+                true => commands.recv_timeout(IDLE).map_err(|error| match error {
+                    RecvTimeoutError::Timeout => TryRecvError::Empty,
+                    RecvTimeoutError::Disconnected => TryRecvError::Disconnected,
+                }),
+                false => commands.try_recv(),
+            };
+            match command {
+                Ok(Command::Ask { id, ask, adapter, teller }) => core.submit(id, *ask, adapter, teller),
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
+                Err(TryRecvError::Empty) => break,
+            }
+        }
+        core.cancel_left();
+        if !core.is_empty() {
+            core.step();
+        }
+        core.publish();
+        shared.requests.fetch_sub(core.take_finished(), Ordering::AcqRel);
+    }
+}
+
+/// The format in which the files have most of their numbers.
+fn format_of(model: &Model) -> WeightFormat {
+    match model.dtype.as_deref() {
+        Some("bfloat16") => WeightFormat::Bf16,
+        Some("float16") => WeightFormat::F16,
+        _ => WeightFormat::F32,
+    }
+}
+
+/// Blocks that fit into the memory given for them, at most as many as all seats can use.
+fn blocks_for(options: &EngineOptions, context: u32, block_bytes: u64) -> Result<u32, ServeError> {
+    let needed = u64::from(context).div_ceil(u64::from(options.block_tokens.max(1)));
+    let blocks = options.kv_bytes / block_bytes.max(1);
+    if blocks < needed {
+        return Err(ServeError::TooFewBlocks {
+            given: Bytes::new(options.kv_bytes as f64),
+            block: Bytes::new(block_bytes as f64),
+            blocks,
+            needed,
+            context,
+        });
+    }
+    Ok(blocks.min(u64::from(u32::MAX / 2)) as u32)
+}
+
+fn room_shape(
+    options: &EngineOptions,
+    context: u32,
+    guesses: usize,
+    adapters: &[(String, Adapter)],
+) -> ServingShape {
+    let seats = options.seats as usize;
+    let guessed = MOST_GUESSED * guesses;
+    ServingShape {
+        rows: options.token_budget as usize + guessed,
+        sequences: seats,
+        table_entries: seats * (context.div_ceil(options.block_tokens) as usize + 1),
+        wanted: seats + guessed,
+        adapter_rank: adapters.iter().map(|(_, adapter)| adapter.rank()).max().unwrap_or(0),
+    }
+}

@@ -1,0 +1,95 @@
+//! What keeps a model from being served.
+
+use std::io;
+use std::path::PathBuf;
+
+use bedplate_batching::OptionsFlaw;
+use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_network::NetworkError;
+use bedplate_units::Bytes;
+
+#[derive(Debug, thiserror::Error)]
+pub enum ServeError {
+    #[error("cannot read {}", path.display())]
+    ReadModel { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Network(Box<NetworkError>),
+    #[error("the settings do not fit together: {0}")]
+    Options(OptionsFlaw),
+    #[error(
+        "{given} for keys and values hold {blocks} blocks of {block}; a text of {context} tokens needs {needed}"
+    )]
+    TooFewBlocks { given: Bytes, block: Bytes, blocks: u64, needed: u64, context: u32 },
+    #[error("cannot keep prefixes in {}", path.display())]
+    SpillFolder { path: PathBuf, source: io::Error },
+    #[error("a {part} and the model do not belong together: {reason}")]
+    Mismatch { part: &'static str, reason: String },
+}
+
+/// The documentation of every code of this crate.
+pub const PAGES: &[&Page] = &[&READ_MODEL, &OPTIONS, &TOO_FEW_BLOCKS, &SPILL_FOLDER, &MISMATCH];
+
+static READ_MODEL: Page = Page {
+    code: "serve/cannot-read-model",
+    class: Class::User,
+    meaning: "A model is served from a folder in Hugging Face's format: config.json, safetensors in one file or many, \
+              tokenizer.json and its configuration. A file of it could not be read.",
+    remedy: "give the folder that holds config.json; `bedplate checkpoint convert` makes one of a training run",
+};
+
+static OPTIONS: Page = Page {
+    code: "serve/settings",
+    class: Class::User,
+    meaning: "Settings of the request scheduler contradict each other.",
+    remedy: "change the setting that is named",
+};
+
+static TOO_FEW_BLOCKS: Page = Page {
+    code: "serve/too-little-memory-for-keys",
+    class: Class::User,
+    meaning: "Keys and values of a text are kept in memory while it is generated. The memory given for them cannot hold one text of \
+              the longest length that is to be served.",
+    remedy: "give more memory (`--kv-memory`) or serve shorter texts (`--context`)",
+};
+
+static SPILL_FOLDER: Page = Page {
+    code: "serve/spill-folder",
+    class: Class::User,
+    meaning: "The folder for prefixes that no longer fit into memory cannot be made or written.",
+    remedy: "give a folder on a disk with room, owned by you (`--spill-folder`)",
+};
+
+static MISMATCH: Page = Page {
+    code: "serve/mismatch",
+    class: Class::User,
+    meaning: "Something that is to work beside the model was made for another one: a draft model must have the same vocabulary, an \
+              adapter the same matrices.",
+    remedy: "use the one that was made for this model",
+};
+
+impl Diagnostic for ServeError {
+    fn page(&self) -> &'static Page {
+        match self {
+            ServeError::Network(error) => error.page(),
+            ServeError::ReadModel { .. } => &READ_MODEL,
+            ServeError::Options(_) => &OPTIONS,
+            ServeError::TooFewBlocks { .. } => &TOO_FEW_BLOCKS,
+            ServeError::SpillFolder { .. } => &SPILL_FOLDER,
+            ServeError::Mismatch { .. } => &MISMATCH,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            ServeError::Network(error) => error.help(),
+            _ => None,
+        }
+    }
+
+    fn place(&self) -> Option<&Place> {
+        match self {
+            ServeError::Network(error) => error.place(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Requests and sequences that are being answered.
+
+use bedplate_batching::BlockKey;
+
+use crate::ask::{Continuation, Parser, Wants};
+use crate::draw::Drawer;
+use crate::keys::Keys;
+use crate::{Ask, Event, Teller};
+
+/// A request that has samples left.
+pub(crate) struct Job {
+    pub(crate) ask: Ask,
+    pub(crate) teller: Teller,
+    pub(crate) seed: u64,
+    pub(crate) adapter: Option<usize>,
+    /// Samples that have a sequence, and those that have not ended.
+    pub(crate) begun: u16,
+    pub(crate) left: u16,
+    pub(crate) is_admitted: bool,
+}
+
+impl Job {
+    pub(crate) fn continuation(&self) -> Option<&Continuation> {
+        match &self.ask.wants {
+            Wants::Text(continuation) => Some(continuation),
+            Wants::Embedding => None,
+        }
+    }
+
+    /// The next of its samples.
+    pub(crate) fn begin_sample(&mut self, request: u64, keys: &[BlockKey]) -> Live {
+        let sample = self.begun;
+        self.begun += 1;
+        let prompt = &self.ask.prompt;
+        let text = self.continuation();
+        Live {
+            request,
+            sample,
+            prompt: prompt.len(),
+            drawer: text.map(|text| Drawer::new(text.sampling.clone(), self.seed, sample, prompt)),
+            parser: text.and_then(|text| text.grammar.as_ref()).map(|grammar| grammar.parser()),
+            tokens: prompt.clone(),
+            ahead: 0,
+            keyed: keys.len(),
+            last_key: keys.last().copied(),
+            adapter: self.adapter,
+            spare: None,
+        }
+    }
+}
+
+/// A block that stands in for one that the scheduler has not given yet.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Spare {
+    /// Which block of the table it stands in for.
+    pub(crate) index: usize,
+    pub(crate) block: u32,
+}
+
+/// A sequence that waits or runs.
+pub(crate) struct Live {
+    pub(crate) request: u64,
+    pub(crate) sample: u16,
+    pub(crate) prompt: usize,
+    /// The prompt and what was generated.
+    pub(crate) tokens: Vec<u32>,
+    /// Generated tokens that the scheduler does not count yet: guesses that were right.
+    pub(crate) ahead: usize,
+    pub(crate) drawer: Option<Drawer>,
+    pub(crate) parser: Option<Box<dyn Parser>>,
+    /// Blocks whose keys the scheduler knows, and the last of them.
+    keyed: usize,
+    last_key: Option<BlockKey>,
+    pub(crate) adapter: Option<usize>,
+    /// Holds keys and values of right guesses that lie behind its blocks.
+    pub(crate) spare: Option<Spare>,
+}
+
+impl Live {
+    pub(crate) fn generated(&self) -> usize {
+        self.tokens.len() - self.prompt
+    }
+
+    /// Tokens that the scheduler counts.
+    pub(crate) fn counted(&self) -> usize {
+        self.tokens.len() - self.ahead
+    }
+
+    /// Keys of blocks that are full once the first `computed` tokens are in the pool.
+    pub(crate) fn take_keys(&mut self, keys: &Keys, block_tokens: usize, computed: usize) -> Vec<BlockKey> {
+        let mut new = Vec::new();
+        while (self.keyed + 1) * block_tokens <= computed {
+            let block = &self.tokens[self.keyed * block_tokens..(self.keyed + 1) * block_tokens];
+            let key = keys.next(self.last_key, block, self.adapter);
+            (self.keyed, self.last_key) = (self.keyed + 1, Some(key));
+            new.push(key);
+        }
+        new
+    }
+}
+
+impl Job {
+    pub(crate) fn tell(&self, event: Event) {
+        self.teller.tell(event);
+    }
+}

@@ -1,0 +1,87 @@
+//! How a model is served.
+
+use bedplate_batching::{PreemptionMode, SchedulerOptions};
+use bedplate_kernels::WeightFormat;
+
+/// The settings of an engine.
+#[derive(Debug, Clone, PartialEq)]
+pub struct EngineOptions {
+    /// Threads of the processor; 0 is all of them.
+    pub threads: usize,
+    pub activations: Activations,
+    /// The format of matrices in memory; without one, that of the files.
+    pub weights: Option<WeightFormat>,
+    /// Most tokens of prompt and answer together; at most what the model was made for.
+    pub context_limit: u32,
+    pub block_tokens: u32,
+    /// Bytes for keys and values.
+    pub kv_bytes: u64,
+    /// Most tokens of a step.
+    pub token_budget: u32,
+    /// Most tokens of one prompt in a step.
+    pub chunk_tokens: u32,
+    /// Most sequences that run at once.
+    pub seats: u32,
+    /// Most requests that wait before others are refused.
+    pub waiting_limit: u32,
+    pub keeps_prefixes: bool,
+    pub preemption: PreemptionMode,
+    /// Bytes of host memory for sequences that are swapped out, and for prefixes that fell out of the pool.
+    pub swap_bytes: u64,
+    pub spill_bytes: u64,
+    /// A folder for prefixes that fell out of host memory, and how many bytes may be there.
+    pub spill_folder: Option<(std::path::PathBuf, u64)>,
+    /// Tokens guessed ahead from what the text has already; 0 is none.
+    pub draft_tokens: u32,
+    pub seed: u64,
+}
+
+/// The format of activations, and of keys and values.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Activations {
+    F32,
+    Bf16,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            threads: 0,
+            activations: Activations::Bf16,
+            weights: None,
+            context_limit: u32::MAX,
+            block_tokens: 16,
+            kv_bytes: 1 << 30,
+            token_budget: 512,
+            chunk_tokens: 512,
+            seats: 64,
+            waiting_limit: 4096,
+            keeps_prefixes: true,
+            preemption: PreemptionMode::Recompute,
+            swap_bytes: 0,
+            spill_bytes: 0,
+            spill_folder: None,
+            draft_tokens: 0,
+            seed: 0,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// The scheduler's settings, given the blocks that there are.
+    pub(crate) fn scheduler(&self, blocks: u32, host_blocks: u32, context_limit: u32) -> SchedulerOptions {
+        SchedulerOptions {
+            block_tokens: self.block_tokens,
+            blocks,
+            token_budget: self.token_budget,
+            chunk_tokens: self.chunk_tokens,
+            seats: self.seats,
+            context_limit,
+            preemption: self.preemption,
+            host_blocks,
+            watermark_blocks: (blocks / 100).min(160),
+            keeps_prefixes: self.keeps_prefixes,
+            ..SchedulerOptions::default()
+        }
+    }
+}

@@ -1,0 +1,168 @@
+//! Blocks outside the pool: those of sequences that were swapped out, and prefixes that fell out of it.
+//!
+//! Prefixes go to host memory and, where that is full, to files of a folder; the least recently used are forgotten. They are found again by
+//! their key, which follows from all tokens before them.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::PathBuf;
+
+use bedplate_batching::BlockKey;
+
+/// Prefixes that fell out of the pool.
+#[derive(Debug, Default)]
+pub(crate) struct Spill {
+    memory: Tier<Box<[u8]>>,
+    disk: Option<Disk>,
+}
+
+/// Entries by key, the least recently used first in `order`.
+#[derive(Debug)]
+struct Tier<T> {
+    entries: BTreeMap<BlockKey, (u64, T)>,
+    order: BTreeMap<u64, BlockKey>,
+    clock: u64,
+    most: usize,
+}
+
+#[derive(Debug)]
+struct Disk {
+    folder: PathBuf,
+    files: Tier<()>,
+}
+
+impl<T> Default for Tier<T> {
+    fn default() -> Self {
+        Self { entries: BTreeMap::new(), order: BTreeMap::new(), clock: 0, most: 0 }
+    }
+}
+
+impl<T> Tier<T> {
+    fn new(most: usize) -> Self {
+        Self { most, ..Self::default() }
+    }
+
+    fn take(&mut self, key: BlockKey) -> Option<T> {
+        let (used, entry) = self.entries.remove(&key)?;
+        self.order.remove(&used);
+        Some(entry)
+    }
+
+    /// Adds an entry, and gives the one that has to leave for it.
+    fn put(&mut self, key: BlockKey, entry: T) -> Option<(BlockKey, T)> {
+        if self.most == 0 {
+            return Some((key, entry));
+        }
+        self.take(key);
+        self.clock += 1;
+        self.order.insert(self.clock, key);
+        self.entries.insert(key, (self.clock, entry));
+        if self.entries.len() <= self.most {
+            return None;
+        }
+        let (_, oldest) = self.order.pop_first()?;
+        self.entries.remove(&oldest).map(|(_, entry)| (oldest, entry))
+    }
+}
+
+impl Spill {
+    /// For so many blocks in memory, and so many in a folder, whose earlier content is of no use and removed.
+    pub(crate) fn new(in_memory: usize, on_disk: Option<(PathBuf, usize)>) -> io::Result<Self> {
+        let disk = match on_disk {
+            None => None,
+            Some((folder, most)) => {
+                fs::create_dir_all(&folder)?;
+                for entry in fs::read_dir(&folder)?.flatten() {
+                    if entry.path().extension().is_some_and(|extension| extension == EXTENSION) {
+                        fs::remove_file(entry.path())?;
+                    }
+                }
+                Some(Disk { folder, files: Tier::new(most) })
+            }
+        };
+        Ok(Self { memory: Tier::new(in_memory), disk })
+    }
+
+    pub(crate) fn is_used(&self) -> bool {
+        self.memory.most > 0 || self.disk.is_some()
+    }
+
+    /// Keeps a block.
+    pub(crate) fn put(&mut self, key: BlockKey, block: Box<[u8]>) {
+        let Some((key, block)) = self.memory.put(key, block) else { return };
+        if let Some(disk) = &mut self.disk {
+            disk.put(key, &block);
+        }
+    }
+
+    #[cfg(test)]
+    fn has(&self, key: BlockKey) -> bool {
+        let is_on_disk = |disk: &Disk| disk.files.entries.contains_key(&key);
+        self.memory.entries.contains_key(&key) || self.disk.as_ref().is_some_and(is_on_disk)
+    }
+
+    /// Takes a block back. None where it was not kept, or its file can no longer be read.
+    pub(crate) fn take(&mut self, key: BlockKey) -> Option<Box<[u8]>> {
+        self.memory.take(key).or_else(|| self.disk.as_mut()?.take(key))
+    }
+}
+
+const EXTENSION: &str = "kv";
+
+impl Disk {
+    fn path(&self, key: BlockKey) -> PathBuf {
+        self.folder.join(format!("{:016x}.{EXTENSION}", key.0))
+    }
+
+    fn put(&mut self, key: BlockKey, block: &[u8]) {
+        // A full disk costs a prefix, not an answer.
+        if fs::write(self.path(key), block).is_err() {
+            let _ = fs::remove_file(self.path(key));
+            return;
+        }
+        if let Some((oldest, ())) = self.files.put(key, ()) {
+            let _ = fs::remove_file(self.path(oldest));
+        }
+    }
+
+    fn take(&mut self, key: BlockKey) -> Option<Box<[u8]>> {
+        self.files.take(key)?;
+        let path = self.path(key);
+        let block = fs::read(&path).ok();
+        let _ = fs::remove_file(path);
+        block.map(Vec::into_boxed_slice)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        for key in self.files.entries.keys() {
+            let _ = fs::remove_file(self.path(*key));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn block(number: u8) -> Box<[u8]> {
+        vec![number; 8].into_boxed_slice()
+    }
+
+    #[test]
+    fn the_least_recently_used_leave_memory_for_the_disk_and_then_for_good() {
+        let folder = std::env::temp_dir().join(format!("bedplate-spill-{}", std::process::id()));
+        let mut spill = Spill::new(2, Some((folder.clone(), 1))).unwrap();
+        (1..=4).for_each(|number| spill.put(BlockKey(number), block(number as u8)));
+        assert_eq!([1, 2, 3, 4].map(|key| spill.has(BlockKey(key))), [false, true, true, true]);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        assert_eq!(spill.take(BlockKey(2)), Some(block(2)));
+        assert_eq!(spill.take(BlockKey(2)), None);
+        assert_eq!(spill.take(BlockKey(4)), Some(block(4)));
+        drop(spill);
+        assert_eq!(fs::read_dir(&folder).unwrap().count(), 0);
+        fs::remove_dir_all(folder).unwrap();
+    }
+}
