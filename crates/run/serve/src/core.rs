@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use bedplate_batching::{Request, RequestId, Scheduler, SequenceId, Start};
+use bedplate_batching::{Completion, Progress, Request, RequestId, Scheduler, SequenceId, Start};
 use bedplate_kernels::{Device, Element};
 use bedplate_network::{Adapter, Adapters, KvPool, Network, PackedWeights, ServingRoom};
 
@@ -343,26 +343,35 @@ impl<E: Element> Core<E> {
         self.report_keys(decoding);
         self.parts.scheduler.complete(1);
         let completion = self.parts.scheduler.completion().clone();
-        self.start_samples(&completion);
-        let mut ended: Vec<SequenceId> = Vec::new();
-        let started = completion.started.iter().map(|progress| progress.sequence);
-        for sequence in decoding.iter().copied().chain(started) {
-            if self.slots[sequence.0 as usize].is_some() && self.advance(sequence, runs) {
-                ended.push(sequence);
-            }
+        // A number is free for a forked sample as soon as its sequence is finished, so those that decoded come first.
+        for sequence in decoding {
+            self.advance_or_end(*sequence, runs, &completion);
         }
-        for progress in &completion.finished {
-            self.end_counted(progress.sequence);
+        let mut origin = None;
+        for Progress { sequence, request, .. } in completion.started.iter().copied() {
+            match self.slots.get(sequence.0 as usize).is_some_and(Option::is_some) {
+                true => origin = Some(sequence),
+                false => self.start_sample(sequence, request, origin),
+            }
+            self.advance_or_end(sequence, runs, &completion);
         }
-        let is_gone =
-            |sequence: &SequenceId| completion.finished.iter().any(|progress| progress.sequence == *sequence);
-        for sequence in ended {
-            if !is_gone(&sequence) {
-                self.parts.scheduler.stop(sequence);
-            }
-            if self.slots[sequence.0 as usize].is_some() {
-                self.forget(sequence);
-            }
+        for preemption in &completion.preempted {
+            self.start_sample(preemption.sequence, preemption.request, None);
+        }
+    }
+
+    /// A token more for a sequence, and its end where that was the last.
+    fn advance_or_end(&mut self, sequence: SequenceId, runs: &[Run], completion: &Completion) {
+        let Some(live) = &self.slots[sequence.0 as usize] else { return };
+        let request = RequestId(live.request);
+        let has_ended = self.advance(sequence, runs);
+        let is_this = |progress: &&Progress| (progress.sequence, progress.request) == (sequence, request);
+        let is_finished = completion.finished.iter().any(|progress| is_this(&progress));
+        if has_ended && !is_finished {
+            self.parts.scheduler.stop(sequence);
+        }
+        if has_ended || is_finished {
+            self.forget(sequence);
         }
     }
 
@@ -380,34 +389,19 @@ impl<E: Element> Core<E> {
         }
     }
 
-    /// Gives samples that were forked a state of their own, and the block that their prompt fills in part.
-    fn start_samples(&mut self, completion: &bedplate_batching::Completion) {
+    /// Gives a forked sample a state of its own and, where it runs, its own copy of the block that the prompt fills in part.
+    fn start_sample(&mut self, sequence: SequenceId, request: RequestId, origin: Option<SequenceId>) {
         let block_tokens = self.parts.scheduler.options().block_tokens as usize;
-        let started = completion.started.iter().map(|progress| (progress.sequence, progress.request, true));
-        let waiting =
-            completion.preempted.iter().map(|preemption| (preemption.sequence, preemption.request, false));
-        let mut origin = None;
-        for (sequence, request, runs) in started.chain(waiting) {
-            let at = sequence.0 as usize;
-            if self.slots.get(at).is_some_and(Option::is_some) {
-                origin = Some((sequence, request));
-                continue;
-            }
-            let Some(job) = self.jobs.get_mut(&request.0) else { continue };
-            let full = job.ask.prompt.len() / block_tokens;
-            let keys = self.parts.keys.of(&job.ask.prompt[..full * block_tokens], job.adapter);
-            let live = job.begin_sample(request.0, &keys);
-            let has_part = !live.prompt.is_multiple_of(block_tokens);
-            self.put(sequence, live);
-            let Some((from, _)) = origin.filter(|(_, of)| *of == request && runs && has_part) else {
-                continue;
-            };
-            let of = |sequence| {
-                self.parts.scheduler.running_table(sequence).and_then(|table| table.get(full).copied())
-            };
-            if let (Some(from), Some(to)) = (of(from), of(sequence)) {
-                self.parts.pool.copy(&self.parts.device, &[(from.0, to.0)]);
-            }
+        let Some(job) = self.jobs.get_mut(&request.0) else { return };
+        let full = job.ask.prompt.len() / block_tokens;
+        let keys = self.parts.keys.of(&job.ask.prompt[..full * block_tokens], job.adapter);
+        let live = job.begin_sample(request.0, &keys);
+        let has_part = !live.prompt.is_multiple_of(block_tokens);
+        self.put(sequence, live);
+        let scheduler = &self.parts.scheduler;
+        let part_of = |sequence| scheduler.running_table(sequence)?.get(full).copied();
+        if let (Some(from), Some(to), true) = (origin.and_then(part_of), part_of(sequence), has_part) {
+            self.parts.pool.copy(&self.parts.device, &[(from.0, to.0)]);
         }
     }
 
@@ -528,13 +522,6 @@ impl<E: Element> Core<E> {
         let row: Vec<f32> = row.into_iter().map(Element::widen).collect();
         let length = row.iter().map(|number| number * number).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
         job.tell(Event::Embedding(row.into_iter().map(|number| number / length).collect()));
-    }
-
-    /// The scheduler has counted a sequence's last token.
-    fn end_counted(&mut self, sequence: SequenceId) {
-        if self.slots[sequence.0 as usize].is_some() {
-            self.forget(sequence);
-        }
     }
 
     /// Brings blocks of a prompt back that fell out of the pool.

@@ -1,0 +1,92 @@
+//! Clients that go away, and more of them than there is room for.
+
+use std::thread;
+
+use bedplate_batching::PreemptionMode;
+use bedplate_random::Random;
+use bedplate_serve::{Ask, Continuation, EngineOptions, Refusal, Replica, Sampling};
+
+use crate::fixture::{LLAMA, assert_nothing_left, engine, greedy, kv_bytes, listen, options, prompts};
+
+#[test]
+fn an_answer_that_is_dropped_frees_its_blocks() {
+    let engine = engine(LLAMA, &options());
+    for tokens in [0, 1, 5, 30] {
+        let mut answer = engine.ask(greedy(&prompts(3)[2], 200)).unwrap();
+        for _ in 0..tokens {
+            answer.wait();
+        }
+        drop(answer);
+        assert_nothing_left(&engine);
+    }
+}
+
+/// A storm of requests of all kinds, of which many are given up; then the calm, in which nothing is left and answers are right.
+#[test]
+fn a_thousand_requests_with_random_disconnects_leak_nothing() {
+    let kinds = [
+        options(),
+        EngineOptions { kv_bytes: kv_bytes(LLAMA, 24, &options()), draft_tokens: 3, ..options() },
+        EngineOptions {
+            kv_bytes: kv_bytes(LLAMA, 24, &options()),
+            preemption: PreemptionMode::Swap,
+            swap_bytes: 1 << 20,
+            spill_bytes: 1 << 20,
+            ..options()
+        },
+    ];
+    for options in kinds {
+        let engine = engine(LLAMA, &options);
+        let prompts = prompts(5);
+        let expected = listen(engine.ask(greedy(&prompts[3], 20)).unwrap());
+        thread::scope(|scope| {
+            for client in 0..8 {
+                let (engine, prompts) = (&engine, &prompts);
+                scope.spawn(move || {
+                    let mut random = Random::stream(20_261_116, client);
+                    for _ in 0..45 {
+                        let text = Continuation {
+                            most: 1 + random.below(30) as u32,
+                            samples: 1 + random.below(3) as u16,
+                            sampling: Sampling { temperature: 0.5, ..Sampling::default() },
+                            ..Continuation::default()
+                        };
+                        let mut answer = engine
+                            .ask(Ask::text(
+                                random.pick(&[0, 1, 2, 3, 4].map(|at| prompts[at].as_slice())).to_vec(),
+                                text,
+                            ))
+                            .unwrap();
+                        if random.chance(50) {
+                            let heard = random.below(20);
+                            (0..heard).for_each(|_| drop(answer.wait()));
+                        } else {
+                            assert_eq!(listen(answer).failed, None);
+                        }
+                    }
+                });
+            }
+        });
+        assert_nothing_left(&engine);
+        assert_eq!(listen(engine.ask(greedy(&prompts[3], 20)).unwrap()).samples, expected.samples);
+    }
+}
+
+#[test]
+fn more_requests_than_may_wait_are_refused() {
+    let engine = engine(LLAMA, &EngineOptions { waiting_limit: 3, ..options() });
+    let answers: Vec<_> = (0..3).map(|_| engine.ask(greedy(&prompts(1)[0], 250)).unwrap()).collect();
+    assert_eq!(engine.ask(greedy(&[1], 1)).expect_err("three are here"), Refusal::Full { limit: 3 });
+    drop(answers);
+    assert_nothing_left(&engine);
+    assert!(engine.ask(greedy(&[1], 1)).is_ok());
+}
+
+#[test]
+fn an_engine_that_is_dropped_ends_its_answers() {
+    let engine = engine(LLAMA, &options());
+    let answer = engine.ask(greedy(&prompts(1)[0], 250)).unwrap();
+    drop(engine);
+    let told = listen(answer);
+    assert!(told.samples.iter().all(|(_, end)| end.is_none()), "{told:?}");
+}

@@ -1,0 +1,205 @@
+//! Tiny models with random weights, engines over them, and the reference.
+
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use bedplate_diag::Source;
+use bedplate_kernels::{Device, WeightFormat};
+use bedplate_network::{
+    Architecture, Network, PackedWeights, Recompute, Tokens, Weights, Workspace, WorkspaceShape,
+};
+use bedplate_serve::{
+    Activations, Answer, Ask, Continuation, EndReason, Engine, EngineOptions, Event, Replica, Sampling,
+};
+
+pub(crate) const CONTEXT: usize = 320;
+
+pub(crate) const LLAMA: &str = r#"{"model_type": "llama", "hidden_size": 48, "intermediate_size": 96, "num_hidden_layers": 3,
+    "num_attention_heads": 6, "num_key_value_heads": 2, "vocab_size": 131, "max_position_embeddings": 320,
+    "rms_norm_eps": 1e-5, "hidden_act": "silu", "initializer_range": 0.3}"#;
+pub(crate) const QWEN3: &str = r#"{"model_type": "qwen3", "hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 131, "max_position_embeddings": 320,
+    "rms_norm_eps": 1e-6, "hidden_act": "silu", "tie_word_embeddings": true, "initializer_range": 0.3}"#;
+pub(crate) const MIXTRAL: &str = r#"{"model_type": "mixtral", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 131, "max_position_embeddings": 320, "num_local_experts": 4,
+    "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "hidden_act": "silu", "initializer_range": 0.3, "sliding_window": null}"#;
+
+/// A model in memory.
+pub(crate) struct Tiny {
+    pub(crate) device: Device,
+    pub(crate) network: Network,
+    pub(crate) weights: Weights<f32>,
+}
+
+impl Tiny {
+    pub(crate) fn new(config: &str) -> Self {
+        let device = Device::cpu(1);
+        let network = Network::new(&device, architecture(config), CONTEXT).unwrap();
+        let mut weights = Weights::zeros(&device, &network);
+        network.initialise(&device, 5, &mut weights);
+        Self { device, network, weights }
+    }
+
+    /// The likeliest tokens after a prompt, and how clear each choice is.
+    pub(crate) fn continued(&self, prompt: &[u32], count: usize) -> Vec<u32> {
+        let shape = WorkspaceShape {
+            sequences: 1,
+            sequence: prompt.len() + count,
+            recompute: Recompute::None,
+            has_gradients: false,
+        };
+        let mut workspace = Workspace::new(&self.device, &self.network, shape);
+        let mut text = prompt.to_vec();
+        let mut logits = vec![0.0; self.network.architecture().transformer.vocab as usize];
+        for _ in 0..count {
+            let mut tokens = text.clone();
+            tokens.resize(shape.sequence, 0);
+            let positions: Vec<u32> = (0..shape.sequence as u32).collect();
+            let (targets, first_keys) = (vec![u32::MAX; shape.sequence], vec![0; shape.sequence]);
+            let given = Tokens {
+                tokens: &tokens,
+                targets: &targets,
+                positions: &positions,
+                first_keys: &first_keys,
+                padding: &[],
+            };
+            let mut room = workspace.room(0);
+            room.load(&self.device, given);
+            self.network.forward(&self.device, &self.weights, &mut room);
+            let head = self.network.head_weights(&self.weights);
+            self.network.logits(&self.device, head, &mut room, text.len() - 1, &mut logits);
+            let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+            text.push(logits.iter().position(|logit| *logit == most).unwrap() as u32);
+        }
+        text.split_off(prompt.len())
+    }
+}
+
+pub(crate) fn architecture(config: &str) -> Architecture {
+    Architecture::from_config(Source::new("config.json", config)).unwrap()
+}
+
+/// An engine with the weights of [`Tiny`].
+pub(crate) fn engine(config: &str, options: &EngineOptions) -> Engine {
+    engine_ending(config, &[], options)
+}
+
+pub(crate) fn engine_ending(config: &str, ends: &[u32], options: &EngineOptions) -> Engine {
+    let device = Device::cpu(options.threads.max(1));
+    let network = Network::new(&device, architecture(config), CONTEXT).unwrap();
+    let mut weights = Weights::<f32>::zeros(&device, &network);
+    network.initialise(&device, 5, &mut weights);
+    match options.activations {
+        Activations::F32 => {
+            let packed = PackedWeights::<f32>::of(&network, &device, &weights, WeightFormat::F32);
+            Engine::with_weights(device, network, packed, Vec::new(), ends, options).unwrap().0
+        }
+        Activations::Bf16 => {
+            let format = options.weights.unwrap_or(WeightFormat::Bf16);
+            let packed = PackedWeights::<bedplate_kernels::Bf16>::of(&network, &device, &weights, format);
+            Engine::with_weights(device, network, packed, Vec::new(), ends, options).unwrap().0
+        }
+    }
+}
+
+/// Room for `blocks` blocks of a model with the settings of the tests.
+pub(crate) fn kv_bytes(config: &str, blocks: u64, options: &EngineOptions) -> u64 {
+    let device = Device::cpu(1);
+    let network = Network::new(&device, architecture(config), CONTEXT).unwrap();
+    let tokens = options.block_tokens as usize;
+    let bytes = match options.activations {
+        Activations::F32 => bedplate_network::KvPool::<f32>::bytes_of_block(&network, tokens),
+        Activations::Bf16 => {
+            bedplate_network::KvPool::<bedplate_kernels::Bf16>::bytes_of_block(&network, tokens)
+        }
+    };
+    blocks * bytes as u64
+}
+
+pub(crate) fn options() -> EngineOptions {
+    EngineOptions {
+        threads: 1,
+        activations: Activations::F32,
+        kv_bytes: 8 << 20,
+        token_budget: 64,
+        chunk_tokens: 64,
+        seats: 8,
+        ..EngineOptions::default()
+    }
+}
+
+/// Prompts that begin alike and differ in length.
+pub(crate) fn prompts(count: u32) -> Vec<Vec<u32>> {
+    (0..count)
+        .map(|of| {
+            (0..20 + of * 7).map(|at| if at < 18 { at * 5 % 131 } else { (at * 7 + of * 13) % 131 }).collect()
+        })
+        .collect()
+}
+
+pub(crate) fn greedy(prompt: &[u32], most: u32) -> Ask {
+    let continuation = Continuation { most, sampling: Sampling::greedy(), ..Continuation::default() };
+    Ask::text(prompt.to_vec(), continuation)
+}
+
+/// Everything that an answer tells.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Told {
+    pub(crate) samples: Vec<(Vec<u32>, Option<EndReason>)>,
+    pub(crate) cached: u32,
+    pub(crate) failed: Option<String>,
+    pub(crate) embedding: Vec<f32>,
+}
+
+pub(crate) fn listen(mut answer: Answer) -> Told {
+    let mut told = Told::default();
+    while let Some(event) = answer.wait() {
+        let mut of = |sample: u16| {
+            let count = told.samples.len().max(usize::from(sample) + 1);
+            told.samples.resize_with(count, Default::default);
+            usize::from(sample)
+        };
+        match event {
+            Event::Admitted { cached_tokens } => told.cached = cached_tokens,
+            Event::Token { sample, token, .. } => {
+                let at = of(sample);
+                assert_eq!(told.samples[at].1, None, "no token comes after the end");
+                told.samples[at].0.push(token);
+            }
+            Event::End { sample, reason } => {
+                let at = of(sample);
+                assert_eq!(told.samples[at].1.replace(reason), None, "a sample ends once");
+            }
+            Event::Embedding(embedding) => told.embedding = embedding,
+            Event::Failed(reason) => told.failed = Some(reason),
+        }
+    }
+    told
+}
+
+/// The only sample of an answer.
+pub(crate) fn tokens(answer: Answer) -> Vec<u32> {
+    let told = listen(answer);
+    assert_eq!(told.failed, None);
+    assert_eq!(told.samples.len(), 1);
+    told.samples.into_iter().next().unwrap().0
+}
+
+/// Waits until the engine has nothing to do and asserts that no block is held.
+pub(crate) fn assert_nothing_left(engine: &Engine) {
+    loop {
+        let state = engine.state();
+        if state.requests == 0 && state.running == 0 && state.waiting == 0 {
+            assert_eq!(state.used_blocks, 0, "no block is leaked: {state:?}");
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+}
+
+/// A folder of its own.
+pub(crate) fn folder(name: &str) -> PathBuf {
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    std::env::temp_dir().join(format!("bedplate-serve-{name}-{}-{number}", std::process::id()))
+}

@@ -1,0 +1,9 @@
+//! The engine against the slow and obvious: the whole text computed anew for each token, as training computes it.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod ends;
+mod faults;
+mod fixture;
+mod same;
+mod samples;

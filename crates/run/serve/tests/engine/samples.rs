@@ -1,0 +1,81 @@
+//! Several samples of one prompt, and how tokens are drawn.
+
+use std::collections::BTreeSet;
+
+use bedplate_serve::{Ask, Continuation, EngineOptions, Event, Replica, Sampling};
+
+use crate::fixture::{LLAMA, QWEN3, assert_nothing_left, engine, kv_bytes, listen, options, prompts};
+
+fn ask(prompt: &[u32], samples: u16, sampling: Sampling, most: u32) -> Ask {
+    Ask::text(prompt.to_vec(), Continuation { most, samples, sampling, ..Continuation::default() })
+}
+
+/// Of 17 tokens: each sample continues in a block that the prompt fills in part.
+#[test]
+fn samples_that_share_a_prompt_are_what_each_would_be_alone() {
+    let sampling = Sampling { seed: Some(3), temperature: 0.8, ..Sampling::default() };
+    for config in [LLAMA, QWEN3] {
+        for len in [17, 32] {
+            let prompt: Vec<u32> = (0..len).map(|at| at * 3 % 131).collect();
+            let roomy = engine(config, &options());
+            let together = listen(roomy.ask(ask(&prompt, 4, sampling.clone(), 40)).unwrap());
+            assert_eq!(together.samples.len(), 4);
+            let distinct: BTreeSet<_> = together.samples.iter().map(|(tokens, _)| tokens.clone()).collect();
+            assert_eq!(distinct.len(), 4, "samples differ");
+            assert_nothing_left(&roomy);
+            // Where blocks are short, samples wait, start alone or are computed again.
+            let few = EngineOptions { kv_bytes: kv_bytes(config, 21, &options()), ..options() };
+            let narrow = engine(config, &few);
+            assert_eq!(
+                listen(narrow.ask(ask(&prompt, 4, sampling.clone(), 40)).unwrap()).samples,
+                together.samples
+            );
+            assert_nothing_left(&narrow);
+        }
+    }
+}
+
+#[test]
+fn a_seed_gives_the_same_answer_whatever_else_runs() {
+    let engine = engine(LLAMA, &options());
+    let seeded = Sampling { seed: Some(9), ..Sampling::default() };
+    let prompts = prompts(4);
+    let alone = listen(engine.ask(ask(&prompts[1], 1, seeded.clone(), 30)).unwrap());
+    let others: Vec<_> =
+        prompts.iter().map(|prompt| engine.ask(ask(prompt, 1, Sampling::default(), 50)).unwrap()).collect();
+    let among = listen(engine.ask(ask(&prompts[1], 1, seeded, 30)).unwrap());
+    assert_eq!(alone.samples, among.samples);
+    drop(others);
+    assert_nothing_left(&engine);
+}
+
+#[test]
+fn guesses_draw_from_the_same_distribution_as_without() {
+    let sampling =
+        Sampling { seed: Some(4), temperature: 0.3, repetition_penalty: 1.1, ..Sampling::default() };
+    let prompt: Vec<u32> = (0..60).map(|at| at % 7).collect();
+    let without = listen(engine(LLAMA, &options()).ask(ask(&prompt, 1, sampling.clone(), 80)).unwrap());
+    let guessing = engine(LLAMA, &EngineOptions { draft_tokens: 6, ..options() });
+    let with = listen(guessing.ask(ask(&prompt, 1, sampling, 80)).unwrap());
+    assert_eq!(without.samples, with.samples);
+    assert!(guessing.state().drafted_tokens > 0);
+}
+
+#[test]
+fn log_probabilities_come_with_tokens_that_asked_for_them() {
+    let engine = engine(LLAMA, &options());
+    let text =
+        Continuation { most: 5, logprobs: Some(3), sampling: Sampling::greedy(), ..Continuation::default() };
+    let mut answer = engine.ask(Ask::text(prompts(1)[0].clone(), text)).unwrap();
+    let mut seen = 0;
+    while let Some(event) = answer.wait() {
+        if let Event::Token { token, logprobs, .. } = event {
+            let logprobs = logprobs.unwrap();
+            assert_eq!(logprobs.top.len(), 3);
+            assert_eq!(logprobs.top[0], (token, logprobs.of_token), "the greedy token is the likeliest");
+            assert!(logprobs.top[0].1 >= logprobs.top[1].1 && logprobs.top[0].1 <= 0.0);
+            seen += 1;
+        }
+    }
+    assert_eq!(seen, 5);
+}
