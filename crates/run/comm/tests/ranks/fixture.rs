@@ -1,6 +1,7 @@
 //! Ranks as threads of the test: each joins the world as a process would.
 
-use std::net::TcpListener;
+use std::net::{IpAddr, TcpListener, TcpStream};
+use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
@@ -12,9 +13,21 @@ pub(crate) const SECRET: &[u8] = b"a secret of the tests";
 pub(crate) const TRANSPORTS: [Transport; 4] =
     [Transport::Automatic, Transport::Tcp, Transport::Hosts(2), Transport::Hosts(3)];
 
-/// A port that was free a moment ago.
+/// A port that rank 0 can listen on.
 pub(crate) fn free_port() -> u16 {
-    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+    free_port_at(IpAddr::from([127, 0, 0, 1]))
+}
+
+/// The port stays ours until the test program ends: the end of a connection that was accepted there keeps the system from
+/// giving it to others, and lets those listen that ask for this very port.
+pub(crate) fn free_port_at(address: IpAddr) -> u16 {
+    static KEPT: Mutex<Vec<[TcpStream; 2]>> = Mutex::new(Vec::new());
+    let listener = TcpListener::bind((address, 0)).unwrap();
+    let place = listener.local_addr().unwrap();
+    let caller = TcpStream::connect(place).unwrap();
+    let (callee, _) = listener.accept().unwrap();
+    KEPT.lock().unwrap().push([caller, callee]);
+    place.port()
 }
 
 pub(crate) fn options(transport: Transport) -> Options {

@@ -1,13 +1,13 @@
 //! Ranks that cannot become a world learn why.
 
 use std::io::Write;
-use std::net::{TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv6Addr, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
 use bedplate_comm::{JoinError, Options, Rendezvous, World};
 
-use crate::fixture::{SECRET, free_port, options};
+use crate::fixture::{SECRET, free_port, free_port_at, options};
 
 fn quick() -> Options {
     Options { join: Duration::from_secs(3), ..options(bedplate_comm::Transport::Automatic) }
@@ -160,7 +160,7 @@ fn ranks_meet_over_ipv6() {
         println!("SKIPPED: this machine has no IPv6");
         return;
     }
-    let port = TcpListener::bind("[::1]:0").unwrap().local_addr().unwrap().port();
+    let port = free_port_at(IpAddr::from(Ipv6Addr::LOCALHOST));
     for transport in [bedplate_comm::Transport::Automatic, bedplate_comm::Transport::Tcp] {
         let own =
             |rank| Rendezvous { address: "::1".into(), ..Rendezvous::on_this_machine(rank, 2, port, SECRET) };
