@@ -36,10 +36,11 @@ fn survivors_leave_records_that_name_who_was_missing() {
         ..Launch::new("flight::rank_that_stays_away", 3, Transport::Automatic, Duration::from_secs(10))
     };
     let mut ranks = launch.start();
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line().as_deref(), Some("runs")));
+    ranks.iter_mut().for_each(|rank| rank.expect_line("runs"));
     ranks[2].signal(Signal::SIGKILL);
     for rank in &mut ranks[..2] {
-        assert!(rank.line().unwrap().contains("rank 2 is gone"));
+        let line = rank.line();
+        assert!(line.contains("rank 2 is gone"), "{line}");
     }
     let read = |rank| {
         let bytes = std::fs::read(folder.join(FlightRecord::file_name(rank))).unwrap();

@@ -68,7 +68,7 @@ fn start() -> Vec<RankProcess> {
     let usual = Launch::new("hosts::rank_on_a_host", 4, Transport::Automatic, Duration::from_secs(3));
     let address = ADDRESSES[0].to_owned();
     let mut ranks = Launch { address, port: 23_457, prefix, ..usual }.start();
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line().as_deref(), Some("runs")));
+    ranks.iter_mut().for_each(|rank| rank.expect_line("runs"));
     ranks
 }
 
@@ -106,7 +106,7 @@ fn ranks_on_two_hosts_sum_and_a_cut_link_is_noticed_on_both_sides() {
     let mut ranks = start();
     hosts.cut();
     for (rank, process) in ranks.iter_mut().enumerate() {
-        let line = process.line().expect("the rank says what happened");
+        let line = process.line();
         // Each side misses a rank of the other.
         let others = if rank < 2 { ["rank 2", "rank 3"] } else { ["rank 0", "rank 1"] };
         let names = others.iter().any(|other| line.contains(&format!("{other} has been silent for 3 s")));

@@ -42,15 +42,15 @@ fn rank_that_sums_until_a_fault() {
 
 fn running(world_size: u32, transport: Transport, deadline: Duration) -> Vec<RankProcess> {
     let mut ranks = start("loss::rank_that_sums_until_a_fault", world_size, transport, deadline);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line().as_deref(), Some("runs")));
+    ranks.iter_mut().for_each(|rank| rank.expect_line("runs"));
     ranks
 }
 
-fn after_rounds(rank: &mut RankProcess) -> Option<String> {
+fn after_rounds(rank: &mut RankProcess) -> String {
     loop {
-        let line = rank.line()?;
+        let line = rank.line();
         if !line.starts_with("round ") {
-            return Some(line);
+            return line;
         }
     }
 }
@@ -59,13 +59,12 @@ fn after_rounds(rank: &mut RankProcess) -> Option<String> {
 fn survivors_say(mut ranks: Vec<RankProcess>, lost: usize, began: Instant, part: &str) -> Duration {
     let _lost = ranks.remove(lost);
     for rank in &mut ranks {
-        let line = after_rounds(rank).expect("a survivor says what happened");
+        let line = after_rounds(rank);
         assert!(line.starts_with("error ") && line.contains(part), "{line}");
     }
     let took = began.elapsed();
     for (index, rank) in ranks.iter_mut().enumerate() {
-        let expected = format!("rebuilt {index} of 3");
-        assert_eq!(after_rounds(rank).as_deref(), Some(expected.as_str()));
+        assert_eq!(after_rounds(rank), format!("rebuilt {index} of 3"));
     }
     took
 }
@@ -116,12 +115,12 @@ fn a_gang_that_is_suspended_and_resumed_raises_no_alarm() {
         // All go on: each says rounds and nothing else.
         for rank in &mut ranks {
             for _ in 0..3 {
-                let line = rank.line().expect("the rank runs");
+                let line = rank.line();
                 assert!(line.starts_with("round "), "{line}");
             }
         }
         ranks[0].signal(Signal::SIGKILL);
-        let names = after_rounds(&mut ranks[1]).expect("a survivor says what happened");
+        let names = after_rounds(&mut ranks[1]);
         assert!(names.contains("rank 0 is gone"), "{names}");
     }
 }

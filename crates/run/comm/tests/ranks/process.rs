@@ -1,8 +1,8 @@
 //! Ranks as processes of their own: this test program, started again for one of its tests.
 
-use std::io::{BufRead, BufReader};
+use std::io::{self, BufRead, BufReader, PipeReader};
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use bedplate_comm::{Options, Rendezvous, Transport, World};
@@ -11,10 +11,13 @@ use nix::unistd::Pid;
 
 use crate::fixture::{SECRET, free_port, options};
 
-/// A rank, and the lines that it prints.
+/// A rank, and what it prints.
 pub(crate) struct RankProcess {
+    rank: u32,
     child: Child,
-    lines: BufReader<ChildStdout>,
+    lines: BufReader<PipeReader>,
+    /// What it has printed so far: also what is not for the test, such as why it panics.
+    printed: String,
 }
 
 impl RankProcess {
@@ -22,19 +25,24 @@ impl RankProcess {
         kill(Pid::from_raw(self.child.id() as i32), signal).expect("the rank has not been waited for");
     }
 
-    /// The next line that the rank prints for the test; none when it has ended.
-    pub(crate) fn line(&mut self) -> Option<String> {
-        let mut line = String::new();
+    /// The next line that the rank says to the test.
+    pub(crate) fn line(&mut self) -> String {
         loop {
-            line.clear();
-            if self.lines.read_line(&mut line).expect("a pipe can be read") == 0 {
-                return None;
-            }
+            let mut line = Vec::new();
+            let length = self.lines.read_until(b'\n', &mut line).expect("a pipe can be read");
+            assert!(length > 0, "rank {} ended with nothing more to say:\n{}", self.rank, self.printed);
+            let line = String::from_utf8_lossy(&line);
+            self.printed += &line;
             // The test program prints lines of its own, and may leave one open.
             if let Some((_, said)) = line.split_once("RANK ") {
-                return Some(said.trim_end().to_owned());
+                return said.trim_end().to_owned();
             }
         }
+    }
+
+    pub(crate) fn expect_line(&mut self, expected: &str) {
+        let said = self.line();
+        assert_eq!(said, expected, "of rank {}, which printed:\n{}", self.rank, self.printed);
     }
 }
 
@@ -87,10 +95,11 @@ impl Launch {
         if let Some(folder) = &self.flight {
             command.env("BEDPLATE_FLIGHT", folder);
         }
-        command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null());
-        let mut child = command.spawn().expect("a rank starts");
-        let lines = BufReader::new(child.stdout.take().expect("its output is a pipe"));
-        RankProcess { child, lines }
+        let (lines, printing) = io::pipe().expect("the test may open files");
+        let errors = printing.try_clone().expect("the test may open files");
+        command.stdin(Stdio::null()).stdout(printing).stderr(errors);
+        let child = command.spawn().expect("a rank starts");
+        RankProcess { rank, child, lines: BufReader::new(lines), printed: String::new() }
     }
 }
 
@@ -123,6 +132,7 @@ pub(crate) fn world() -> Option<World> {
 
 /// Says something to the test.
 pub(crate) fn say(what: &str) {
-    // On a line of its own, whatever the test program has printed.
-    println!("\nRANK {what}");
+    // On a line of its own, whatever the test program has printed, and in one piece: errors go to the same pipe.
+    let line = format!("\nRANK {what}\n");
+    print!("{line}");
 }

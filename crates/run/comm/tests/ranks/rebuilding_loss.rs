@@ -35,11 +35,11 @@ fn rank_that_rebuilds() {
 fn after(signal: Signal, to: usize, transport: Transport) -> Vec<String> {
     let test = "rebuilding_loss::rank_that_rebuilds";
     let mut ranks = start(test, 3, transport, DEADLINE);
-    ranks.iter_mut().for_each(|rank| assert_eq!(rank.line().as_deref(), Some("runs")));
+    ranks.iter_mut().for_each(|rank| rank.expect_line("runs"));
     thread::sleep(Duration::from_secs(1));
     ranks[to].signal(signal);
     let _lost = ranks.remove(to);
-    ranks.iter_mut().map(|rank: &mut RankProcess| rank.line().unwrap_or_default()).collect()
+    ranks.iter_mut().map(RankProcess::line).collect()
 }
 
 #[test]
