@@ -1,7 +1,7 @@
 //! Ranks as threads of the test: each joins the world as a process would.
 
 use std::net::{IpAddr, TcpListener, TcpStream};
-use std::sync::Mutex;
+use std::sync::{Condvar, Mutex};
 use std::thread;
 use std::time::Duration;
 
@@ -49,4 +49,27 @@ pub(crate) fn ranks<R: Send>(count: u32, options: &Options, work: impl Fn(World)
         let threads: Vec<_> = (0..count).map(start).collect();
         threads.into_iter().map(|thread| thread.join().expect("no rank panics")).collect()
     })
+}
+
+/// Where ranks wait for each other without a call of their world. A rank that leaves or rebuilds ends the calls of others, also the
+/// barrier that it has left itself.
+pub(crate) struct Together {
+    ranks: u32,
+    here: Mutex<u32>,
+    came: Condvar,
+}
+
+impl Together {
+    pub(crate) fn new(ranks: u32) -> Self {
+        Self { ranks, here: Mutex::new(0), came: Condvar::new() }
+    }
+
+    pub(crate) fn wait(&self) {
+        let mut here = self.here.lock().unwrap();
+        *here += 1;
+        self.came.notify_all();
+        let is_incomplete = |here: &mut u32| *here < self.ranks;
+        let waited = self.came.wait_timeout_while(here, Duration::from_secs(60), is_incomplete).unwrap();
+        assert!(!waited.1.timed_out(), "only {} of {} ranks came", waited.0, self.ranks);
+    }
 }

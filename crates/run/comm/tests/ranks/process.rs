@@ -1,8 +1,8 @@
 //! Ranks as processes of their own: this test program, started again for one of its tests.
 
-use std::io::{self, BufRead, BufReader, PipeReader};
+use std::io::{self, BufRead, BufReader, PipeReader, Write};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
 use std::time::Duration;
 
 use bedplate_comm::{Options, Rendezvous, Transport, World};
@@ -15,6 +15,7 @@ use crate::fixture::{SECRET, free_port, options};
 pub(crate) struct RankProcess {
     rank: u32,
     child: Child,
+    orders: ChildStdin,
     lines: BufReader<PipeReader>,
     /// What it has printed so far: also what is not for the test, such as why it panics.
     printed: String,
@@ -43,6 +44,11 @@ impl RankProcess {
     pub(crate) fn expect_line(&mut self, expected: &str) {
         let said = self.line();
         assert_eq!(said, expected, "of rank {}, which printed:\n{}", self.rank, self.printed);
+    }
+
+    /// Lets a rank that [awaits its turn](await_turn) go on.
+    pub(crate) fn give_turn(&mut self) {
+        self.orders.write_all(b"go on\n").expect("the rank lives");
     }
 }
 
@@ -97,9 +103,10 @@ impl Launch {
         }
         let (lines, printing) = io::pipe().expect("the test may open files");
         let errors = printing.try_clone().expect("the test may open files");
-        command.stdin(Stdio::null()).stdout(printing).stderr(errors);
-        let child = command.spawn().expect("a rank starts");
-        RankProcess { rank, child, lines: BufReader::new(lines), printed: String::new() }
+        command.stdin(Stdio::piped()).stdout(printing).stderr(errors);
+        let mut child = command.spawn().expect("a rank starts");
+        let orders = child.stdin.take().expect("its input is a pipe");
+        RankProcess { rank, child, orders, lines: BufReader::new(lines), printed: String::new() }
     }
 }
 
@@ -135,4 +142,10 @@ pub(crate) fn say(what: &str) {
     // On a line of its own, whatever the test program has printed, and in one piece: errors go to the same pipe.
     let line = format!("\nRANK {what}\n");
     print!("{line}");
+}
+
+/// Waits until the test lets this rank go on.
+pub(crate) fn await_turn() {
+    let length = io::stdin().read_line(&mut String::new()).expect("a pipe can be read");
+    assert!(length > 0, "the test is over");
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use bedplate_comm::{CommError, Fault, Gap, Group, MeetingPoint, Numbering, Reduction, Rendezvous, World};
 use bedplate_kernels::Device;
 
-use crate::fixture::{SECRET, TRANSPORTS, options, ranks};
+use crate::fixture::{SECRET, TRANSPORTS, Together, options, ranks};
 
 const AT_MOST: Duration = Duration::from_secs(60);
 
@@ -54,10 +54,12 @@ fn a_world_is_rebuilt_many_times_in_a_row() {
 fn survivors_go_on_in_their_order_without_a_rank_that_left() {
     for transport in TRANSPORTS {
         for leaver in 0..4 {
+            let together = Together::new(4);
             let found = ranks(4, &options(transport), |world| {
                 let device = Device::cpu(1);
                 let group = world.everyone().unwrap();
                 group.barrier().unwrap();
+                together.wait();
                 if world.rank() == leaver {
                     return None;
                 }
@@ -89,10 +91,12 @@ fn survivors_go_on_in_their_order_without_a_rank_that_left() {
 fn a_newcomer_takes_the_place_of_a_rank_that_left() {
     for transport in TRANSPORTS {
         let options = options(transport);
+        let together = Together::new(3);
         let found = ranks(3, &options, |world| {
             let device = Device::cpu(1);
             let group = world.everyone().unwrap();
             group.barrier().unwrap();
+            together.wait();
             let world = if world.rank() == 1 {
                 // It comes back as somebody else, knowing only where to meet.
                 let point = MeetingPoint { epoch: 1, ..world.next_meeting_point() };
@@ -116,10 +120,12 @@ fn a_newcomer_takes_the_place_of_a_rank_that_left() {
 /// The rank that gathers the others is asked again and again whom to wait for.
 #[test]
 fn a_newcomer_that_does_not_come_is_given_up() {
+    let together = Together::new(3);
     let found = ranks(3, &options(TRANSPORTS[0]), |world| {
         let device = Device::cpu(1);
         let group = world.everyone().unwrap();
         group.barrier().unwrap();
+        together.wait();
         if world.rank() == 1 {
             return None;
         }
