@@ -1,9 +1,10 @@
 //! The flight recorder: from the records of all ranks follows which rank has not entered which call.
 
 use std::path::PathBuf;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
-use bedplate_comm::{FlightRecord, Reduction, Standstill, Transport, compare};
+use bedplate_comm::{FlightRecord, Reduction, Standstill, Transport, World, compare};
 use bedplate_kernels::Device;
 use nix::sys::signal::Signal;
 
@@ -20,12 +21,25 @@ fn rank_that_stays_away() {
     group.all_reduce(&device, numbers.view_mut(), Reduction::Sum).unwrap();
     say("runs");
     if world.rank() == 2 {
-        std::thread::sleep(Duration::from_secs(600));
+        thread::sleep(Duration::from_secs(600));
     }
-    let error = group.barrier().expect_err("rank 2 stays away");
+    let error = thread::scope(|scope| {
+        scope.spawn(|| say_when_it_waits(&world));
+        group.barrier().expect_err("rank 2 stays away")
+    });
     // The record is written before the world is left.
     drop((group, world));
     say(&format!("error {error}"));
+}
+
+/// Its second call is the barrier. A fault that comes before would keep the rank from entering it.
+fn say_when_it_waits(world: &World) {
+    let began = Instant::now();
+    while !world.flight_record().calls.iter().any(|call| call.number == 1) {
+        assert!(began.elapsed() < Duration::from_secs(60), "the rank does not come to its barrier");
+        thread::sleep(Duration::from_millis(5));
+    }
+    say("waits");
 }
 
 #[test]
@@ -37,6 +51,7 @@ fn survivors_leave_records_that_name_who_was_missing() {
     };
     let mut ranks = launch.start();
     ranks.iter_mut().for_each(|rank| rank.expect_line("runs"));
+    ranks[..2].iter_mut().for_each(|rank| rank.expect_line("waits"));
     ranks[2].signal(Signal::SIGKILL);
     for rank in &mut ranks[..2] {
         let line = rank.line();
