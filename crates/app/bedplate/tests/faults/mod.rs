@@ -4,6 +4,8 @@
 //! that two runs of one job at once are seen where they would do harm. What is drawn follows from a seed; what happens
 //! also depends on the machine, so nothing is asserted about when.
 
+mod account;
+
 use std::fs;
 use std::path::Path;
 use std::process::Command;
@@ -13,6 +15,8 @@ use std::time::{Duration, Instant};
 
 use bedplate_random::Random;
 use serde_json::Value;
+
+use account::Faults;
 
 use super::{Cluster, PROGRAM, process_with, signal, succeeded};
 
@@ -51,14 +55,14 @@ fn one_bad_job_harms_only_itself_while_everything_else_is_killed_and_frozen() {
     cluster.start(&["--nodes", &NODES.to_string(), "--like", "p5.48xlarge", "--site", "site.toml"]);
     let mut supervisor = patient_supervisor(&cluster);
 
-    let injected = AtomicUsize::new(0);
+    let (injected, faults) = (AtomicUsize::new(0), Faults::default());
     let jobs = thread::scope(|scope| {
         for index in 0..INJECTORS {
-            let (cluster, injected) = (&cluster, &injected);
+            let (cluster, injected, faults) = (&cluster, &injected, &faults);
             scope.spawn(move || {
                 let mut random = Random::stream(SEED, index);
                 while injected.fetch_add(1, Ordering::Relaxed) < FAULTS {
-                    inject(cluster, &mut random);
+                    inject(cluster, faults, &mut random);
                 }
             });
         }
@@ -69,22 +73,27 @@ fn one_bad_job_harms_only_itself_while_everything_else_is_killed_and_frozen() {
 
     let began = Instant::now();
     for job in &jobs.honest {
-        let end = until_ended(&cluster, job, began);
-        assert_eq!(end["state"], "succeeded", "{end:#}");
+        let end = until_ended(&cluster, &faults, job, began);
+        assert_eq!(end["state"], "succeeded", "{}", account::of_job(&cluster, &faults, &end));
     }
     for job in &jobs.hostile {
         let _ = cluster.run(&["job", "cancel", job]);
-        until_ended(&cluster, job, began);
+        until_ended(&cluster, &faults, job, began);
     }
     let overlaps = fs::read_to_string(locks.join("overlaps")).unwrap_or_default();
     assert_eq!(overlaps, "", "ranks of two runs of one job lived at once");
     let nodes = cluster.json(&["node", "list"]);
     for node in nodes["nodes"].as_array().expect("a list of nodes") {
         let is_in_service = node["state"] == "idle" || node["state"] == "busy";
-        assert!(is_in_service && node["reason"].is_null(), "no job takes a node out of service: {node:#}");
+        let account = || account::of_node(&cluster, &faults, node);
+        assert!(
+            is_in_service && node["reason"].is_null(),
+            "no job takes a node out of service: {}",
+            account()
+        );
     }
     let all = cluster.submit(&["--nodes", &NODES.to_string(), "--gpus-per-node", "8", "--", "true"]);
-    assert_eq!(until_ended(&cluster, &all, began)["state"], "succeeded");
+    assert_eq!(until_ended(&cluster, &faults, &all, began)["state"], "succeeded");
     cluster.down();
     supervisor.wait().expect("it was started here");
 }
@@ -124,45 +133,72 @@ fn submit_while(cluster: &Cluster, locks: &Path, is_storm: impl Fn() -> bool) ->
 }
 
 /// Kills or freezes a daemon, an agent or a keeper, for less or for longer than a lease lasts.
-fn inject(cluster: &Cluster, random: &mut Random) {
+fn inject(cluster: &Cluster, faults: &Faults, random: &mut Random) {
     let victims = victims(cluster);
     if !victims.is_empty() {
-        let victim = random.pick(&victims);
+        let Victim { pid, what } = &victims[random.below(victims.len())];
         match random.remainder(3) {
-            0 => try_signal(victim, "-KILL"),
+            0 => {
+                faults.note(format!("{what} is killed"));
+                try_signal(*pid, "-KILL");
+            }
             kind => {
-                try_signal(victim, "-STOP");
                 let long = if kind == 1 { 0 } else { 4_000 };
-                thread::sleep(Duration::from_millis(long + random.remainder(1_000)));
-                try_signal(victim, "-CONT");
+                let frozen_ms = long + random.remainder(1_000);
+                faults.note(format!("{what} is frozen for {frozen_ms} ms"));
+                try_signal(*pid, "-STOP");
+                thread::sleep(Duration::from_millis(frozen_ms));
+                try_signal(*pid, "-CONT");
             }
         }
     }
     thread::sleep(Duration::from_millis(200 + random.remainder(600)));
 }
 
+/// A process that faults happen to.
+struct Victim {
+    pid: u32,
+    /// For people.
+    what: String,
+}
+
 /// The daemon, all agents and all keepers of the cluster. Guardians, which are keepers' children, are part of a run.
-fn victims(cluster: &Cluster) -> Vec<u32> {
+fn victims(cluster: &Cluster) -> Vec<Victim> {
     let mark = format!("BEDPLATE_CLUSTER={}", cluster.folder.display());
-    let read = |pid: u32, file: &str| {
-        let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
-        String::from_utf8_lossy(&text).replace('\0', " ")
-    };
-    let is_agent = |pid: u32| read(pid, "cmdline").contains(" agent ");
     let pids = fs::read_dir("/proc").expect("Linux has it").flatten();
     let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
-    let is_victim = |pid: &u32| {
-        let line = read(*pid, "cmdline");
-        let is_keeper = || line.trim_end().ends_with(" keeper") && parent(*pid).is_some_and(is_agent);
-        let is_ours = || read(*pid, "environ").contains(&mark);
-        (line.contains(" daemon ") || line.contains(" agent ") || is_keeper()) && is_ours()
-    };
-    pids.filter(is_victim).collect()
+    let victim = |pid| Some(Victim { pid, what: format!("{} (process {pid})", role(pid)?) });
+    pids.filter(|pid| read(*pid, "environ").contains(&mark)).filter_map(victim).collect()
+}
+
+/// What a process is, if it is one that faults happen to.
+fn role(pid: u32) -> Option<String> {
+    let line = read(pid, "cmdline");
+    if line.contains(" daemon ") {
+        return Some("the daemon".to_owned());
+    }
+    if let Some(node) = node_of_agent(&line) {
+        return Some(format!("the agent of {node}"));
+    }
+    let node = node_of_agent(&read(parent(pid)?, "cmdline"))?;
+    line.trim_end().ends_with(" keeper").then(|| format!("the keeper of {node}"))
+}
+
+fn node_of_agent(line: &str) -> Option<String> {
+    let (_, arguments) = line.split_once(" agent ")?;
+    let mut words = arguments.split(' ').skip_while(|word| *word != "--node");
+    words.nth(1).map(str::to_owned)
 }
 
 fn parent(pid: u32) -> Option<u32> {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    let status = read(pid, "status");
     status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+}
+
+/// A file of a process, which may have ended meanwhile.
+fn read(pid: u32, file: &str) -> String {
+    let text = fs::read(format!("/proc/{pid}/{file}")).unwrap_or_default();
+    String::from_utf8_lossy(&text).replace('\0', " ")
 }
 
 /// The victim may have ended meanwhile.
@@ -184,7 +220,7 @@ fn patient_supervisor(cluster: &Cluster) -> std::process::Child {
 }
 
 /// The job once it has ended. Commands may fail while a daemon comes back.
-fn until_ended(cluster: &Cluster, job: &str, began: Instant) -> Value {
+fn until_ended(cluster: &Cluster, faults: &Faults, job: &str, began: Instant) -> Value {
     loop {
         let output = cluster.run(&["--json", "job", "show", job]);
         if output.status.success() {
@@ -195,7 +231,8 @@ fn until_ended(cluster: &Cluster, job: &str, began: Instant) -> Value {
         }
         if began.elapsed() > CALM {
             succeeded(&output);
-            panic!("job {job} does not end: {}", String::from_utf8_lossy(&output.stdout));
+            let shown: Value = serde_json::from_slice(&output.stdout).expect("JSON was asked for");
+            panic!("job {job} does not end: {}", account::of_job(cluster, faults, &shown));
         }
         thread::sleep(Duration::from_millis(100));
     }
