@@ -162,7 +162,7 @@ struct Victim {
     what: String,
 }
 
-/// The daemon, all agents and all keepers of the cluster. Guardians, which are keepers' children, are part of a run.
+/// The daemon, all agents and all keepers of the cluster.
 fn victims(cluster: &Cluster) -> Vec<Victim> {
     let mark = format!("BEDPLATE_CLUSTER={}", cluster.folder.display());
     let pids = fs::read_dir("/proc").expect("Linux has it").flatten();
@@ -180,8 +180,9 @@ fn role(pid: u32) -> Option<String> {
     if let Some(node) = node_of_agent(&line) {
         return Some(format!("the agent of {node}"));
     }
-    let node = node_of_agent(&read(parent(pid)?, "cmdline"))?;
-    line.trim_end().ends_with(" keeper").then(|| format!("the keeper of {node}"))
+    let kin = Kin::of(pid)?;
+    let node = node_of_agent(&read(kin.parent, "cmdline"))?;
+    (line.trim_end().ends_with(" keeper") && kin.is_keeper(pid)).then(|| format!("the keeper of {node}"))
 }
 
 fn node_of_agent(line: &str) -> Option<String> {
@@ -190,9 +191,27 @@ fn node_of_agent(line: &str) -> Option<String> {
     words.nth(1).map(str::to_owned)
 }
 
-fn parent(pid: u32) -> Option<u32> {
-    let status = read(pid, "status");
-    status.lines().find_map(|line| line.strip_prefix("PPid:"))?.trim().parse().ok()
+/// Where a process belongs.
+struct Kin {
+    parent: u32,
+    group: u32,
+    session: u32,
+}
+
+impl Kin {
+    fn of(pid: u32) -> Option<Self> {
+        let stat = read(pid, "stat");
+        // The name of the program is in parentheses.
+        let mut numbers = stat.rsplit_once(") ")?.1.split(' ').skip(1).map_while(|word| word.parse().ok());
+        Some(Self { parent: numbers.next()?, group: numbers.next()?, session: numbers.next()? })
+    }
+
+    /// A guardian is a fork of a keeper, has its command line, and becomes a child of the agent when that keeper dies. It
+    /// is part of a run, and a job whose guardian is killed fails, so it must not be taken for a keeper. A keeper leads a
+    /// process group and no session; a guardian stays in the group of its keeper until it leads a session.
+    fn is_keeper(&self, pid: u32) -> bool {
+        self.group == pid && self.session != pid
+    }
 }
 
 /// A file of a process, which may have ended meanwhile.
