@@ -345,26 +345,33 @@ impl<E: Element> Core<E> {
         let completion = self.parts.scheduler.completion().clone();
         // A number is free for a forked sample as soon as its sequence is finished, so those that decoded come first.
         for sequence in decoding {
-            self.advance_or_end(*sequence, runs, &completion);
+            self.advance_or_end(*sequence, *sequence, runs, &completion);
         }
-        let mut origin = None;
+        // Samples follow the sequence that they are forked from.
+        let mut origin = SequenceId(0);
         for Progress { sequence, request, .. } in completion.started.iter().copied() {
             match self.slots.get(sequence.0 as usize).is_some_and(Option::is_some) {
-                true => origin = Some(sequence),
-                false => self.start_sample(sequence, request, origin),
+                true => origin = sequence,
+                false => self.start_sample(sequence, request, Some(origin)),
             }
-            self.advance_or_end(sequence, runs, &completion);
+            self.advance_or_end(sequence, origin, runs, &completion);
         }
         for preemption in &completion.preempted {
             self.start_sample(preemption.sequence, preemption.request, None);
         }
     }
 
-    /// A token more for a sequence, and its end where that was the last.
-    fn advance_or_end(&mut self, sequence: SequenceId, runs: &[Run], completion: &Completion) {
+    /// A token more for a sequence, drawn after the last row of `origin`, and its end where that was the last.
+    fn advance_or_end(
+        &mut self,
+        sequence: SequenceId,
+        origin: SequenceId,
+        runs: &[Run],
+        completion: &Completion,
+    ) {
         let Some(live) = &self.slots[sequence.0 as usize] else { return };
         let request = RequestId(live.request);
-        let has_ended = self.advance(sequence, runs);
+        let has_ended = self.advance(sequence, origin, runs);
         let is_this = |progress: &&Progress| (progress.sequence, progress.request) == (sequence, request);
         let is_finished = completion.finished.iter().any(|progress| is_this(&progress));
         if has_ended && !is_finished {
@@ -406,7 +413,7 @@ impl<E: Element> Core<E> {
     }
 
     /// A token more for a sequence. Whether it has ended.
-    fn advance(&mut self, sequence: SequenceId, runs: &[Run]) -> bool {
+    fn advance(&mut self, sequence: SequenceId, origin: SequenceId, runs: &[Run]) -> bool {
         let live = self.live(sequence);
         if live.ahead > 0 {
             live.ahead -= 1;
@@ -415,8 +422,7 @@ impl<E: Element> Core<E> {
         let request = live.request;
         let run = runs.iter().find(|run| run.sequence == sequence);
         let guessed: &[u32] = run.map_or(&[], |run| &run.tokens[run.tokens.len() + 1 - run.wanted.max(1)..]);
-        let origin = run.map(|run| run.sequence).or_else(|| self.origin_of(request, runs));
-        let Some(place) = origin.and_then(|origin| self.composed.place(origin)) else { return true };
+        let Some(place) = self.composed.place(origin) else { return true };
         if self.jobs.get(&request).is_none_or(|job| job.continuation().is_none()) {
             self.tell_embedding(request, place);
             return true;
@@ -434,15 +440,6 @@ impl<E: Element> Core<E> {
             }
         }
         false
-    }
-
-    /// The sequence from which samples of a request are forked in this step.
-    fn origin_of(&self, request: u64, runs: &[Run]) -> Option<SequenceId> {
-        let is_of = |run: &&Run| {
-            let live = self.slots[run.sequence.0 as usize].as_ref();
-            live.is_some_and(|live| live.request == request) && run.wanted > 0
-        };
-        runs.iter().find(is_of).map(|run| run.sequence)
     }
 
     /// Draws and tells the next token of a sequence.
