@@ -9,11 +9,11 @@ use crate::{Element, Matrix, MatrixMut, Put, View};
 
 /// Which rows belong to which expert.
 #[derive(Clone, Copy)]
-struct Experts<'a>(&'a [u32]);
+pub(crate) struct Experts<'a>(&'a [u32]);
 
 impl<'a> Experts<'a> {
     /// Panics unless the offsets ascend from zero to `rows`.
-    fn new(offsets: &'a [u32], rows: usize) -> Self {
+    pub(crate) fn new(offsets: &'a [u32], rows: usize) -> Self {
         assert!(offsets.is_sorted() && offsets.first() == Some(&0), "offsets of experts ascend from zero");
         assert_eq!(offsets.last().map(|end| *end as usize), Some(rows), "experts have all rows");
         Self(offsets)
@@ -23,7 +23,7 @@ impl<'a> Experts<'a> {
         self.0.len() - 1
     }
 
-    fn rows(self, expert: usize) -> Range<usize> {
+    pub(crate) fn rows(self, expert: usize) -> Range<usize> {
         self.0[expert] as usize..self.0[expert + 1] as usize
     }
 }

@@ -11,8 +11,8 @@ pub(crate) type Products<'f, 'a> =
 /// Where a line of sums belongs in the output.
 #[derive(Clone, Copy)]
 pub(crate) struct At {
-    row: usize,
-    column: usize,
+    pub(crate) row: usize,
+    pub(crate) column: usize,
 }
 
 impl Cpu {
@@ -133,7 +133,7 @@ impl Cpu {
 
 /// A line of sums with bias and residual.
 #[inline(always)]
-fn finish<W: Element, O: Element>(
+pub(crate) fn finish<W: Element, O: Element>(
     at: At,
     sums: &[f32],
     bias: Option<&[W]>,

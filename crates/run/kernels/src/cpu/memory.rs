@@ -84,6 +84,15 @@ impl Addresses {
         assert!(place == self.place, "this view belongs to another device: {place:?}, not {:?}", self.place);
         address - self.offset
     }
+
+    /// The numbers of a view. Panics when the view is of another device.
+    #[expect(unsafe_code, reason = "addresses become slices here")]
+    pub(crate) fn slice<'a, E: Value>(&self, view: View<'a, E>) -> &'a [E] {
+        let start = std::ptr::with_exposed_provenance(self.find(view.place, view.address));
+        // SAFETY: only buffers and mapped files make views, of memory in this place that holds values of `E` and is borrowed
+        // for as long as the view lives; a part of a view lies inside it.
+        unsafe { std::slice::from_raw_parts(start, view.len()) }
+    }
 }
 
 impl Cpu {
@@ -144,12 +153,8 @@ impl Cpu {
     }
 
     /// The numbers of a view. Panics when the view is of another device.
-    #[expect(unsafe_code, reason = "addresses become slices here")]
     pub(crate) fn slice<'a, E: Value>(&self, view: View<'a, E>) -> &'a [E] {
-        let start = std::ptr::with_exposed_provenance(self.addresses.find(view.place, view.address));
-        // SAFETY: only buffers and mapped files make views, of memory in this place that holds values of `E` and is borrowed
-        // for as long as the view lives; a part of a view lies inside it.
-        unsafe { std::slice::from_raw_parts(start, view.len()) }
+        self.addresses.slice(view)
     }
 
     /// The numbers of a view. Panics when the view is of another device.

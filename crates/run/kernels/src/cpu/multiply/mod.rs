@@ -17,10 +17,14 @@ mod vectors;
 
 pub(crate) use multiplier::{Multiplier, Panels, Right, Side, Tile};
 pub(crate) use operand::{Numbers, Operand};
+#[cfg(target_arch = "x86_64")]
+pub(crate) use vectors::{Avx2, Avx512};
+pub(crate) use vectors::{Portable, Vector};
 
 use std::ops::Range;
 
 use super::Cpu;
+use super::packed::Job;
 use super::scratch::Grown;
 use super::share::Shared;
 use crate::Put;
@@ -34,6 +38,8 @@ pub(crate) struct Scratch {
     /// Sums of tiles and the like, a part for each member.
     pub(crate) sums: Grown,
     cuts: Vec<Cut>,
+    /// Products with packed weights.
+    pub(crate) jobs: Vec<Job>,
 }
 
 /// `sums[i, j]`: the sum over the depth of lane `i` of the left side times lane `j` of the right side.
@@ -82,7 +88,7 @@ impl Cpu {
         finish: &(dyn Fn(Finished<'_>) + Sync),
     ) {
         let tile = multiplier.tile();
-        let Scratch { panels, sums, cuts } = &mut *self.scratch.borrow_mut();
+        let Scratch { panels, sums, cuts, .. } = &mut *self.scratch.borrow_mut();
         cuts.clear();
         for index in 0..count {
             cuts.push(Cut::after(cuts.last(), product(index).shape(), tile));

@@ -1,0 +1,111 @@
+//! Products with packed weights, for any number of rows.
+//!
+//! Each sum is made in one order that depends on nothing but the unit and the number of inputs, whichever rows are computed with it. A
+//! chunk of work is some rows of one product and some panels of its weight; a panel is unfolded block by block of the depth into the
+//! nearest cache, where all rows of the chunk use it. Products with experts differ in their rows and go to the team together.
+
+mod lanes;
+mod layout;
+mod round;
+#[cfg(target_arch = "x86_64")]
+mod tiles;
+#[cfg(target_arch = "x86_64")]
+mod unfold;
+mod unit;
+mod widen;
+mod work;
+
+pub(crate) use work::Job;
+
+use super::Cpu;
+use super::expert_linear::Experts;
+use super::linear::finish;
+use super::memory::Addresses;
+use crate::device::Body;
+use crate::{Buffer, Element, Matrix, MatrixMut, Packed, Put, View, WeightFormat};
+use layout::{LANES, Weight};
+
+/// A matrix as the processor multiplies by it.
+pub(crate) struct PackedBody {
+    bytes: Buffer<u8>,
+}
+
+impl PackedBody {
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.bytes()
+    }
+}
+
+impl Cpu {
+    pub(crate) fn pack<W: Element>(&self, weight: Matrix<'_, W>, format: WeightFormat) -> PackedBody {
+        let weight = self.rows(weight);
+        let (panels, each) = (weight.rows.div_ceil(LANES), layout::panel_bytes(format, weight.columns));
+        let mut bytes = self.zeros(panels * each);
+        let to = self.shared(bytes.view_mut(), each);
+        inlined!(self.in_chunks(panels, 1, to, |panel, to| {
+            layout::write_panel(format, panel.start, weight, to);
+        }));
+        PackedBody { bytes }
+    }
+
+    pub(crate) fn linear_packed<X: Element, O: Element>(
+        &self,
+        x: Matrix<'_, X>,
+        weight: &Packed,
+        bias: Option<View<'_, X>>,
+        residual: Option<Matrix<'_, O>>,
+        out: MatrixMut<'_, O>,
+    ) {
+        let bias = bias.map(|bias| self.slice(bias));
+        let residual = residual.map(|residual| self.rows(residual));
+        let (rows, weight) = (x.rows, weight.weight(&self.addresses));
+        let product = (0..1).map(|_| (0, 0..rows));
+        inlined!(self.multiply_packed(
+            (self.rows(x), &|_| weight),
+            (weight.format, product),
+            out,
+            |at, sums, out| finish(at, sums, bias, residual, out)
+        ));
+    }
+
+    pub(crate) fn expert_linear_packed<X: Element, O: Element>(
+        &self,
+        x: Matrix<'_, X>,
+        offsets: View<'_, u32>,
+        weights: &[Packed],
+        out: MatrixMut<'_, O>,
+    ) {
+        let experts = Experts::new(self.slice(offsets), x.rows);
+        let Some(first) = weights.first() else { return };
+        assert!(weights.iter().all(|weight| weight.format == first.format), "experts have one format");
+        let addresses = &self.addresses;
+        let products = (0..weights.len()).map(|expert| (expert, experts.rows(expert)));
+        inlined!(self.multiply_packed(
+            (self.rows(x), &|expert| weights[expert].weight(addresses)),
+            (first.format, products),
+            out,
+            |_, sums, out| Put::Replace.put_all(sums, out)
+        ));
+    }
+
+    pub(crate) fn unpack_rows<O: Element>(
+        &self,
+        tokens: View<'_, u32>,
+        table: &Packed,
+        out: MatrixMut<'_, O>,
+    ) {
+        let (tokens, table) = (self.slice(tokens), table.weight(&self.addresses));
+        let (shape, out) = (out.shape(), self.rows_mut(out));
+        inlined!(self.in_rows(shape, out, |row, out| {
+            table.output(tokens[row] as usize, |input, number| out[input] = O::narrow(number));
+        }));
+    }
+}
+
+impl Packed {
+    fn weight(&self, addresses: &Addresses) -> Weight<'_> {
+        let Self { outputs, inputs, format, body: Body::Cpu(body) } = self;
+        let bytes = addresses.slice(body.bytes.view());
+        Weight { format: *format, outputs: *outputs, inputs: *inputs, bytes }
+    }
+}

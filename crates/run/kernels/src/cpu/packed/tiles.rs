@@ -1,0 +1,152 @@
+//! Products of bf16 rows with panels by the tile unit (AMX), summed in `f32`.
+//!
+//! A step of a panel fills two registers. Up to sixteen rows take one more, which has just these rows: a single row costs little
+//! more than reading the panel. More rows go as left panels of 32 by the tiles of `multiply`. Sums that are stored between
+//! blocks of the depth go on exactly where they were, so that blocks may be of any size.
+
+use std::arch::asm;
+
+use super::layout::{LANES, STEP};
+use crate::{Bf16, Put, Rows};
+
+/// Rows that are multiplied by a register of their own.
+pub(super) const FEW: usize = 16;
+/// Cells of a step of a panel.
+const STEP_CELLS: usize = LANES * STEP / 2;
+/// Bytes ahead of those in use that are asked for.
+const AHEAD: usize = 4096;
+
+/// Rows of bf16 as a left panel: step by step, and in a step row by row. Inputs that are lacking become zero.
+pub(super) fn pack_few(x: Rows<&[Bf16]>, to: &mut [f32]) {
+    let rows = x.rows;
+    for row in 0..rows {
+        let (whole, rest) = x.row(row).as_chunks::<STEP>();
+        let mut last = [Bf16::default(); STEP];
+        last[..rest.len()].copy_from_slice(rest);
+        let rest = (!rest.is_empty()).then_some(&last);
+        let cells = to.as_chunks_mut::<{ STEP / 2 }>().0.iter_mut().skip(row).step_by(rows);
+        for (to, from) in cells.zip(whole.iter().chain(rest)) {
+            let pairs = from.as_chunks::<2>().0;
+            *to = std::array::from_fn(|cell| join(pairs[cell]));
+        }
+    }
+}
+
+/// A cell of the tile unit.
+#[inline(always)]
+fn join([low, high]: [Bf16; 2]) -> f32 {
+    f32::from_bits(u32::from(low.to_bits()) | u32::from(high.to_bits()) << 16)
+}
+
+/// Palette 1: registers of 16 rows of 64 bytes, but for those of sums and of the left side, which have fewer rows.
+#[repr(C, align(64))]
+struct Configuration([u8; 64]);
+
+const fn configuration(rows: u8) -> Configuration {
+    let mut bytes = [0; 64];
+    bytes[0] = 1;
+    let mut register = 0;
+    while register < 8 {
+        bytes[16 + 2 * register] = 64;
+        bytes[48 + register] = if register < 6 { rows } else { 16 };
+        register += 1;
+    }
+    Configuration(bytes)
+}
+
+static CONFIGURATIONS: [Configuration; FEW] = {
+    let mut all = [const { configuration(1) }; FEW];
+    let mut rows = 1;
+    while rows <= FEW {
+        all[rows - 1] = configuration(rows as u8);
+        rows += 1;
+    }
+    all
+};
+
+/// Multiplies a left panel of `rows` rows, at most [`FEW`], by `steps` steps of bf16. What is not near is asked for ahead. All that needs the tile registers is one
+/// block of assembler, as in `multiply`.
+#[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
+pub(super) fn multiply_few(
+    rows: usize,
+    steps: usize,
+    left: &[f32],
+    (right, is_near): (&[f32], bool),
+    put: Put,
+    strip: &mut [f32],
+) {
+    assert!(left.len() >= steps * rows * STEP / 2 && strip.len() >= rows * LANES);
+    assert!(right.len() >= steps * STEP_CELLS);
+    let wanted = &CONFIGURATIONS[rows - 1];
+    let mut found = Configuration([0; 64]);
+    // SAFETY: reads `steps` registers of `rows` rows of the left side and twice as many of 16 rows of the right one; writes and reads
+    // a configuration; reads and writes `rows` rows of 128 bytes of sums. All are that long, as asserted. Fetching ahead touches
+    // no memory. The process has been allowed to use tiles.
+    unsafe {
+        asm!(
+            "sttilecfg [{found}]",
+            "vmovdqu64 zmm16, [{found}]",
+            "vpcmpeqd k1, zmm16, [{wanted}]",
+            "kortestw k1, k1",
+            "jc 2f",
+            "ldtilecfg [{wanted}]",
+            "2:",
+            "mov {stride:e}, 128",
+            "test {adds}, {adds}",
+            "jnz 3f",
+            "tilezero tmm0",
+            "tilezero tmm1",
+            "jmp 4f",
+            "3:",
+            "tileloadd tmm0, [{sums} + {stride}]",
+            "tileloadd tmm1, [{sums} + {stride} + 64]",
+            "4:",
+            "mov {stride:e}, 64",
+            "test {steps}, {steps}",
+            "jz 6f",
+            "5:",
+            "mov {line}, {lines}",
+            "test {line}, {line}",
+            "jz 8f",
+            "7:",
+            "prefetcht0 [{ahead}]",
+            "prefetcht0 [{ahead} + 64]",
+            "prefetcht0 [{ahead} + 128]",
+            "prefetcht0 [{ahead} + 192]",
+            "add {ahead}, 256",
+            "sub {line}, 4",
+            "jnz 7b",
+            "8:",
+            "tileloadd tmm4, [{left} + {stride}]",
+            "tileloadd tmm6, [{right} + {stride}]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{right} + {stride} + 1024]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "add {left}, {left_step}",
+            "add {right}, 2048",
+            "dec {steps}",
+            "jnz 5b",
+            "6:",
+            "mov {stride:e}, 128",
+            "tilestored [{sums} + {stride}], tmm0",
+            "tilestored [{sums} + {stride} + 64], tmm1",
+            found = in(reg) found.0.as_mut_ptr(),
+            wanted = in(reg) wanted.0.as_ptr(),
+            stride = out(reg) _,
+            line = out(reg) _,
+            lines = in(reg) if is_near { 0 } else { STEP_CELLS / 16 },
+            adds = in(reg) usize::from(put == Put::Add),
+            sums = in(reg) strip.as_mut_ptr(),
+            steps = inout(reg) steps => _,
+            left = inout(reg) left.as_ptr() => _,
+            left_step = in(reg) rows * 64,
+            right = inout(reg) right.as_ptr() => _,
+            ahead = inout(reg) right.as_ptr().wrapping_byte_add(AHEAD) => _,
+            out("zmm16") _,
+            out("k1") _,
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        );
+    }
+}

@@ -1,0 +1,168 @@
+//! What multiplies by a packed matrix: the tile unit for rows of bf16 by formats that bf16 can hold, vectors for everything else.
+
+use super::lanes;
+use super::layout::{LANES, STEP, Weight, step_bytes};
+use super::widen::widen;
+#[cfg(target_arch = "x86_64")]
+use super::{tiles, unfold};
+use crate::cpu::multiply::{Multiplier, Numbers, Operand, Panels, Side};
+use crate::cpu::{Cpu, Level};
+use crate::{Element, Put, Rows, WeightFormat};
+
+/// Cells of the buffer in which a block of a panel is unfolded.
+pub(super) const BUFFER: usize = 512 * LANES / 2;
+
+#[derive(Clone, Copy)]
+pub(super) enum Unit {
+    #[cfg(target_arch = "x86_64")]
+    Tiles(&'static dyn Multiplier),
+    Lanes(Level, &'static dyn Multiplier),
+}
+
+impl Cpu {
+    /// The unit for rows of `X`. Rows of `f32` are never rounded, and neither are weights.
+    pub(super) fn unit<X: Element>(&self, format: WeightFormat) -> Unit {
+        #[cfg(target_arch = "x86_64")]
+        {
+            let is_narrow = matches!(X::numbers(&[]), Numbers::Bf16(_));
+            let fits = matches!(format, WeightFormat::Bf16 | WeightFormat::Int8 | WeightFormat::Int4);
+            if is_narrow && fits && self.has_tiles {
+                return Unit::Tiles(self.multiplier::<X, X>());
+            }
+        }
+        Unit::Lanes(self.level, self.multiplier::<f32, f32>())
+    }
+}
+
+impl Unit {
+    /// Rows of a left panel, where there are `rows` in all.
+    pub(super) fn panel_rows(self, rows: usize) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Unit::Tiles(many) if rows > tiles::FEW => many.tile().rows,
+            #[cfg(target_arch = "x86_64")]
+            Unit::Tiles(_) => rows.max(1),
+            Unit::Lanes(..) if rows == 1 => 1,
+            Unit::Lanes(_, many) => many.tile().rows,
+        }
+    }
+
+    /// Cells of one row of a left panel.
+    pub(super) fn row_cells(self, depth: usize) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Unit::Tiles(_) => depth.div_ceil(STEP) * STEP / 2,
+            Unit::Lanes(..) => depth,
+        }
+    }
+
+    /// Inputs of a block: what is unfolded of a panel at a time.
+    pub(super) fn block(self, rows: usize) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Unit::Tiles(_) if rows > tiles::FEW => 512,
+            #[cfg(target_arch = "x86_64")]
+            Unit::Tiles(_) => 256,
+            Unit::Lanes(..) => lanes::BLOCK,
+        }
+    }
+
+    /// Packs the rows from `first` on as a left panel; `panel_rows` of them, fewer where there are no more.
+    pub(super) fn pack_left<X: Element>(
+        self,
+        x: Rows<&[X]>,
+        first: usize,
+        panel_rows: usize,
+        to: &mut [f32],
+    ) {
+        let end = (first + panel_rows).min(x.rows);
+        match (self, X::numbers(x.numbers)) {
+            #[cfg(target_arch = "x86_64")]
+            (Unit::Tiles(_), Numbers::Bf16(numbers)) if panel_rows <= tiles::FEW => {
+                let Rows { rows, columns, stride, .. } = x;
+                tiles::pack_few(Rows { numbers, rows, columns, stride }.rows(first..end), to);
+            }
+            (Unit::Lanes(level, _), _) if panel_rows == 1 => {
+                inlined!(level.vectorized(|| {
+                    to.iter_mut().zip(x.row(first)).for_each(|(to, x)| *to = x.widen());
+                }));
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Unit::Tiles(many), _) => many.pack(Side::Left, &Operand::rows_of(x), first, to),
+            (Unit::Lanes(_, many), _) => many.pack(Side::Left, &Operand::rows_of(x), first, to),
+        }
+    }
+
+    /// Multiplies left panels of `panel_rows` rows by a block of a panel, `depth` inputs from `first` on.
+    pub(super) fn multiply(
+        self,
+        (panel_rows, left): (usize, Panels<'_>),
+        (weight, panel): (&Weight<'_>, usize),
+        (first, depth): (usize, usize),
+        buffer: &mut [f32],
+        strip: &mut [f32],
+    ) {
+        let put = if first == 0 { Put::Replace } else { Put::Add };
+        let steps = weight.steps(panel, first);
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Unit::Tiles(many) => {
+                let (right, is_near) = as_tiles(weight.format, steps, depth, buffer);
+                if panel_rows > tiles::FEW {
+                    return many.multiply(depth, left, right.into(), put, strip);
+                }
+                let steps = depth.div_ceil(STEP);
+                tiles::multiply_few(panel_rows, steps, left.cells, (right, is_near), put, strip);
+            }
+            Unit::Lanes(level, _) => {
+                let right = as_wide(level, weight.format, steps, depth, buffer);
+                lanes::multiply(level, panel_rows, depth, left, right, put, strip);
+            }
+        }
+    }
+}
+
+/// Some steps in the order of the tile unit, and whether they were unfolded.
+#[cfg(target_arch = "x86_64")]
+#[expect(unsafe_code, reason = "calls code for instructions that the processor has")]
+fn as_tiles<'a>(
+    format: WeightFormat,
+    steps: &'a [u8],
+    depth: usize,
+    buffer: &'a mut [f32],
+) -> (&'a [f32], bool) {
+    let to = &mut buffer[..depth.div_ceil(STEP) * LANES * STEP / 2];
+    match format {
+        // SAFETY: this unit is chosen only where the processor has tiles, and then it has these instructions.
+        WeightFormat::Int8 => unsafe { unfold::int8(steps, to) },
+        // SAFETY: as above.
+        WeightFormat::Int4 => unsafe { unfold::int4(steps, to) },
+        WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::F16 => return (cells(steps), false),
+    }
+    (to, true)
+}
+
+/// Some steps as `f32`.
+fn as_wide<'a>(
+    level: Level,
+    format: WeightFormat,
+    steps: &'a [u8],
+    depth: usize,
+    buffer: &'a mut [f32],
+) -> &'a [f32] {
+    if format == WeightFormat::F32 {
+        return cells(steps);
+    }
+    let to = &mut buffer[..depth.div_ceil(STEP) * LANES * STEP];
+    inlined!(level.vectorized(|| widen(format, steps, step_bytes(format), to)));
+    to
+}
+
+/// Bytes as cells of four.
+#[expect(unsafe_code, reason = "names the same bits by another type")]
+fn cells(bytes: &[u8]) -> &[f32] {
+    // SAFETY: all bits are valid numbers.
+    let (before, cells, after) = unsafe { bytes.align_to() };
+    assert!(before.is_empty() && after.is_empty(), "steps begin at cache lines and fill them");
+    cells
+}
