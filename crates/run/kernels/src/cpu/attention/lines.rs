@@ -10,13 +10,13 @@ use crate::Element;
 
 /// `x * y + z`
 #[inline(always)]
-fn multiply_add<const FUSED: bool>(x: f32, y: f32, z: f32) -> f32 {
+pub(crate) fn multiply_add<const FUSED: bool>(x: f32, y: f32, z: f32) -> f32 {
     if FUSED { x.mul_add(y, z) } else { x * y + z }
 }
 
 /// Two to the power of `x`, to about one unit in the last place, for `x` up to 127; zero below -126.
 #[inline(always)]
-pub(super) fn power_of_two<const FUSED: bool>(x: f32) -> f32 {
+pub(crate) fn power_of_two<const FUSED: bool>(x: f32) -> f32 {
     /// Adding it leaves the nearest integer in the lowest bits.
     const ROUND: f32 = 12_582_912.0;
     /// Least relative error over half a unit to either side, found by reweighted least squares: 2e-9. The second
@@ -42,7 +42,7 @@ pub(super) struct Softmax<const COLUMNS: usize> {
 }
 
 /// Below any score; the difference of two of them is a number, unlike that of infinities.
-pub(super) const NO_SCORE: f32 = -1e30;
+pub(crate) const NO_SCORE: f32 = -1e30;
 
 impl<const COLUMNS: usize> Softmax<COLUMNS> {
     pub(super) const NEW: Self = Self { most: [NO_SCORE; COLUMNS], sum: [0.0; COLUMNS] };

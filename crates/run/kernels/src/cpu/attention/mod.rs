@@ -8,6 +8,8 @@ mod forward;
 mod lines;
 mod merge;
 
+pub(crate) use lines::{NO_SCORE, multiply_add, power_of_two};
+
 use std::ops::Range;
 
 use crate::cpu::Cpu;
@@ -104,10 +106,10 @@ impl Setting<'_> {
 }
 
 /// Cuts scratch memory into parts.
-struct Parts<'a>(&'a mut [f32]);
+pub(crate) struct Parts<'a>(pub(crate) &'a mut [f32]);
 
 impl<'a> Parts<'a> {
-    fn take(&mut self, len: usize) -> &'a mut [f32] {
+    pub(crate) fn take(&mut self, len: usize) -> &'a mut [f32] {
         let (part, rest) = std::mem::take(&mut self.0).split_at_mut(len);
         self.0 = rest;
         part

@@ -40,6 +40,8 @@ pub(crate) struct Scratch {
     cuts: Vec<Cut>,
     /// Products with packed weights.
     pub(crate) jobs: Vec<Job>,
+    /// Sequences of attention over blocks.
+    pub(crate) sequences: Vec<super::paged::Job>,
 }
 
 /// `sums[i, j]`: the sum over the depth of lane `i` of the left side times lane `j` of the right side.
