@@ -6,7 +6,10 @@
 
 use std::time::Instant;
 
-use bedplate_kernels::{Bf16, Buffer, Device, Element, Packed, WeightFormat};
+use bedplate_kernels::{
+    AttentionShape, Bf16, Buffer, Device, Element, Packed, PagedRows, PagedShape, Qkv, Seen, Sight,
+    WeightFormat,
+};
 
 const INPUTS: usize = 4096;
 const OUTPUTS: usize = 4096;
@@ -34,7 +37,9 @@ fn numbers<E: Element>(device: &Device, len: usize) -> Buffer<E> {
 
 /// Bytes per second of a plain read with all threads.
 fn streaming(device: &Device) -> f64 {
-    let numbers = device.zeros::<f32>(BYTES / 4);
+    let mut numbers = device.zeros::<f32>(BYTES / 4);
+    // Memory that was never written is one page of zeros.
+    device.fill(numbers.view_mut(), 1.0);
     let seconds = fastest(|| assert_eq!(device.first_non_finite(numbers.view()), None));
     BYTES as f64 / seconds
 }
@@ -85,12 +90,93 @@ fn products<X: Element>(device: &Device, formats: &[WeightFormat], rows: &[usize
     }
 }
 
+/// Seconds of attention of `rows` new rows of each of `sequences` sequences, behind `context` tokens.
+fn attention<E: Element>(
+    device: &Device,
+    shape: &PagedShape,
+    sequences: usize,
+    context: usize,
+    rows: usize,
+) -> f64 {
+    let (count, blocks) = (sequences * rows, (context + rows).div_ceil(shape.block_tokens));
+    let pool = numbers::<E>(device, sequences * blocks * shape.block_len());
+    let of = |numbers: Vec<u32>| {
+        let mut buffer = device.zeros::<u32>(numbers.len());
+        device.write(buffer.view_mut(), &numbers);
+        buffer
+    };
+    let (starts, contexts, table_starts, tables) = (
+        of((0..=sequences).map(|sequence| (sequence * rows) as u32).collect()),
+        of(vec![context as u32; sequences]),
+        of((0..=sequences).map(|sequence| (sequence * blocks) as u32).collect()),
+        of((0..sequences * blocks).map(|block| (block * 7919 % (sequences * blocks)) as u32).collect()),
+    );
+    let steps = PagedRows {
+        starts: starts.view(),
+        contexts: contexts.view(),
+        table_starts: table_starts.view(),
+        tables: tables.view(),
+    };
+    let width = shape.heads * shape.head_dim;
+    let (queries, mut out) = (numbers::<E>(device, count * width), device.zeros::<E>(count * width));
+    fastest(|| {
+        let (queries, out) = (queries.view().matrix(count, width), out.view_mut().matrix(count, width));
+        device.paged_attention(shape, queries, steps, Sight::All, pool.view(), out);
+    })
+}
+
+/// Attention as training does it, of one sequence.
+fn attention_in_training<E: Element>(device: &Device, shape: &PagedShape, tokens: usize) -> f64 {
+    let PagedShape { heads, kv_heads, head_dim, scale, .. } = *shape;
+    let shape = AttentionShape { queries: tokens, keys: tokens, heads, kv_heads, head_dim, scale };
+    let qkv = numbers::<E>(device, tokens * (heads + 2 * kv_heads) * head_dim);
+    let mut out = device.zeros::<E>(tokens * heads * head_dim);
+    let (first_keys, mut log_sums) = (device.zeros::<u32>(tokens), device.zeros::<f32>(tokens * heads));
+    fastest(|| {
+        let qkv = Qkv::columns(&shape, qkv.view().matrix(tokens, (heads + 2 * kv_heads) * head_dim));
+        let seen = Seen { first_keys: first_keys.view(), positions: None };
+        let to = out.view_mut().matrix(tokens, heads * head_dim);
+        device.attention(&shape, qkv, seen, to, log_sums.view_mut());
+    })
+}
+
+fn attentions<E: Element>(device: &Device) {
+    let shape = PagedShape { heads: 32, kv_heads: 8, head_dim: 128, scale: 0.088, block_tokens: 16 };
+    let bandwidth = streaming(device);
+    for (sequences, context) in [(1, 100_000), (16, 8_000), (64, 1_000), (16, 100)] {
+        let seconds = attention::<E>(device, &shape, sequences, context, 1);
+        let bytes = sequences * (context + 1) * shape.block_len() / shape.block_tokens * size_of::<E>();
+        let share = 100.0 * bytes as f64 / seconds / bandwidth;
+        println!(
+            "{} attention of {sequences} rows over {context}: {:.0} us, {share:.0} % of reading",
+            E::NAME,
+            1e6 * seconds
+        );
+    }
+    for tokens in [512, 2048] {
+        let (paged, plain) = (
+            attention::<E>(device, &shape, 1, 0, tokens),
+            attention_in_training::<E>(device, &shape, tokens),
+        );
+        println!(
+            "{} attention of a prompt of {tokens}: {:.0} us, {:.2} x attention",
+            E::NAME,
+            1e6 * paged,
+            plain / paged
+        );
+    }
+}
+
 fn main() {
     let device = Device::cpu(2);
     println!("{}, {} threads, {OUTPUTS} x {INPUTS}", device.instructions(), device.threads());
     let only = std::env::args().nth(1).unwrap_or_default();
     if only.is_empty() || only == "--bench" || only == "bf16" {
         products::<Bf16>(&device, &WeightFormat::ALL, &[1, 2, 4, 8, 16, 32, 64]);
+    }
+    if only.is_empty() || only == "--bench" || only == "attention" {
+        attentions::<Bf16>(&device);
+        attentions::<f32>(&device);
     }
     if only.is_empty() || only == "--bench" || only == "f32" {
         products::<f32>(&device, &WeightFormat::ALL, &[1, 8]);

@@ -1,4 +1,4 @@
-//! Steps of whole numbers as bf16 in the order of the tile unit (AVX-512).
+//! Steps of whole numbers as bf16 in the order of the tile unit, and of f16 as `f32` (AVX-512).
 //!
 //! Numbers are multiplied by their scale in `f32` and rounded once. Two vectors of eight outputs with two inputs each make a row of
 //! a tile register.
@@ -42,6 +42,21 @@ fn fetch_ahead(step: &[u8]) {
         // SAFETY: it changes nothing but what the cache holds, and ignores addresses that are not valid.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(step.as_ptr().wrapping_add(AHEAD + line).cast());
+        }
+    }
+}
+
+/// Widens as many f16 as `to` has room for.
+#[target_feature(enable = "avx512f")]
+#[expect(unsafe_code, reason = "vector loads and stores take a pointer")]
+pub(super) fn f16(steps: &[u8], to: &mut [f32]) {
+    for (bits, to) in steps.as_chunks::<{ 4 * HALF }>().0.iter().zip(to.as_chunks_mut::<{ 2 * HALF }>().0) {
+        fetch_ahead(bits);
+        for half in 0..2 {
+            // SAFETY: sixteen numbers of two bytes are read.
+            let bits = unsafe { _mm256_loadu_si256(bits.as_ptr().add(32 * half).cast()) };
+            // SAFETY: sixteen numbers of four bytes are written.
+            unsafe { _mm512_storeu_ps(to.as_mut_ptr().add(HALF * half), _mm512_cvtph_ps(bits)) };
         }
     }
 }

@@ -154,6 +154,15 @@ fn as_wide<'a>(
         return cells(steps);
     }
     let to = &mut buffer[..depth.div_ceil(STEP) * LANES * STEP];
+    #[cfg(target_arch = "x86_64")]
+    if level == Level::Avx512 && format == WeightFormat::F16 {
+        #[expect(unsafe_code, reason = "calls code for instructions that the processor has")]
+        // SAFETY: the processor has the instructions of its level.
+        unsafe {
+            unfold::f16(steps, to);
+        };
+        return to;
+    }
     inlined!(level.vectorized(|| widen(format, steps, step_bytes(format), to)));
     to
 }

@@ -74,7 +74,7 @@ struct Room<'s> {
     /// The queries of all tiles as the unit wants them.
     queries: &'s mut [f32],
     scores: &'s mut [f32],
-    /// Weights as the tile unit wants them, and values of a group that has tokens to hide.
+    /// Weights as the tile unit wants them, and values of a group that has tokens to hide; or what was widened.
     weights: &'s mut [f32],
     total: State<'s>,
     part: State<'s>,
@@ -155,7 +155,7 @@ impl<E: Element> Setting<'_, E> {
     fn member_cells(&self, lanes: usize) -> usize {
         let lanes = lanes.next_multiple_of(TILE);
         let dim = self.shape.head_dim;
-        let cells = lanes * self.query_cells() + TILE * PIECE + TILE * PIECE / 2 + dim * TILE / 2;
+        let cells = lanes * self.query_cells() + TILE * PIECE + TILE * PIECE / 2 + dim * TILE;
         (cells + 2 * lanes * (dim + 2)).next_multiple_of(16)
     }
 
@@ -164,7 +164,7 @@ impl<E: Element> Setting<'_, E> {
         Room {
             queries: parts.take(lanes * self.query_cells()),
             scores: parts.take(TILE * PIECE),
-            weights: parts.take(TILE * PIECE / 2 + dim * TILE / 2),
+            weights: parts.take(TILE * PIECE / 2 + dim * TILE),
             total: State { seen: parts.take(2 * lanes), out: parts.take(lanes * dim) },
             part: State { seen: parts.take(2 * lanes), out: parts.take(lanes * dim) },
         }
@@ -371,7 +371,7 @@ impl<E: Element> Setting<'_, E> {
         let columns = tokens.len().next_multiple_of(softmax::LANES);
         match self.order {
             Order::Plain => {
-                lanes::score(self.level, self.shape, &tokens, &block, (tile.len(), queries), scores)
+                lanes::score(self.level, self.shape, &tokens, &block, (tile.len(), queries), weights, scores)
             }
             #[cfg(target_arch = "x86_64")]
             Order::Tiles => tiles::score(self.shape, &tokens, &block, (tile.len(), queries), scores),
@@ -394,7 +394,7 @@ impl<E: Element> Setting<'_, E> {
         }
         match self.order {
             Order::Plain => {
-                lanes::add_values(self.level, self.shape, &tokens, &block, (tile.len(), scores), out)
+                lanes::add_values(self.level, self.shape, &tokens, &block, (tile.len(), scores), weights, out)
             }
             #[cfg(target_arch = "x86_64")]
             Order::Tiles => {

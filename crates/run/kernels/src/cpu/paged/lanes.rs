@@ -1,18 +1,21 @@
 //! Scores and sums of values by vector instructions, in `f32`, for blocks in plain order.
 //!
-//! A score is summed dimension by dimension, a value token by token; lanes do not meet.
+//! A score is summed dimension by dimension, a value token by token; lanes do not meet. Sixteen tokens go at a time; those of another
+//! format than `f32`, and fewer of them, are widened into a buffer first.
 
 use std::ops::Range;
 
 use super::attend::PIECE;
 use crate::cpu::Level;
 use crate::cpu::attention::multiply_add;
+#[cfg(target_arch = "x86_64")]
+use crate::cpu::multiply::{Avx2, Avx512};
+use crate::cpu::multiply::{Portable, Vector};
+use crate::device::Numbers;
 use crate::{Element, PagedShape};
 
-/// Tokens of a vector of scores.
-const TOKENS: usize = 16;
-/// Dimensions that are summed at a time.
-const DIMS: usize = 32;
+/// Tokens that go at a time.
+pub(super) const TOKENS: usize = 16;
 /// Lanes that share what is read.
 const TOGETHER: usize = 4;
 
@@ -22,15 +25,31 @@ pub(super) fn pack_query<E: Element>(level: Level, query: &[E], index: usize, to
     inlined!(level.vectorized(|| to.iter_mut().zip(query).for_each(|(to, from)| *to = from.widen())));
 }
 
-/// The parts of some tokens that lie in one block: its index, the slots there, and how many tokens lie before.
+/// Up to sixteen of some tokens that lie in one block: its index, the slots there, and how many tokens lie before.
 fn parts(tokens: &Range<usize>, block_tokens: usize) -> impl Iterator<Item = (usize, Range<usize>, usize)> {
-    let tokens = tokens.clone();
-    (tokens.start / block_tokens..tokens.end.div_ceil(block_tokens)).map(move |block| {
-        let first = (block * block_tokens).max(tokens.start);
-        let end = ((block + 1) * block_tokens).min(tokens.end);
-        let slots = first - block * block_tokens..end - block * block_tokens;
-        (block, slots, first - tokens.start)
+    let (start, end) = (tokens.start, tokens.end);
+    let blocks = start / block_tokens..end.div_ceil(block_tokens);
+    blocks.flat_map(move |block| {
+        let of_block = block * block_tokens..(block + 1) * block_tokens;
+        let tokens = of_block.start.max(start)..of_block.end.min(end);
+        tokens.clone().step_by(TOKENS).map(move |first| {
+            let last = (first + TOKENS).min(tokens.end);
+            (block, first - of_block.start..last - of_block.start, first - start)
+        })
     })
+}
+
+/// Runs a function for the vectors of a level; all these are compiled for it.
+macro_rules! at_level {
+    ($level:expr, $function:ident $arguments:tt) => {
+        match $level {
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => $function::<Avx512, 1, 2> $arguments,
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => $function::<Avx2, 2, 2> $arguments,
+            _ => $function::<Portable, 4, 2> $arguments,
+        }
+    };
 }
 
 /// The scores of `count` queries, a row of [`PIECE`] for each.
@@ -39,73 +58,87 @@ pub(super) fn score<'a, E: Element>(
     shape: &PagedShape,
     tokens: &Range<usize>,
     block: &dyn Fn(usize) -> (&'a [E], &'a [E]),
-    (count, queries): (usize, &[f32]),
+    lanes: (usize, &[f32]),
+    buffer: &mut [f32],
     scores: &mut [f32],
 ) {
     for (index, slots, before) in parts(tokens, shape.block_tokens) {
         let keys = block(index).0;
-        for start in slots.clone().step_by(TOKENS) {
-            let chunk = start..(start + TOKENS).min(slots.end);
-            let column = before + start - slots.start;
-            let keys = Keys { keys, stride: shape.block_tokens, chunk };
-            match level {
-                Level::Portable => keys.score_all::<false>(count, queries, column, scores),
-                level => {
-                    inlined!(level.vectorized(|| keys.score_all::<true>(count, queries, column, scores)))
-                }
+        let (keys, stride) = match E::numbers(keys) {
+            Numbers::F32(keys) if slots.len() == TOKENS => (&keys[slots.start..], shape.block_tokens),
+            _ => {
+                inlined!(level.vectorized(|| widen_keys(keys, shape.block_tokens, &slots, buffer)));
+                (&*buffer, TOKENS)
             }
+        };
+        at_level!(level, score_all((keys, stride), shape.head_dim, lanes, (before, slots.len()), scores));
+    }
+}
+
+/// The keys of some slots: dimension by dimension, room for sixteen tokens each.
+#[inline(always)]
+fn widen_keys<E: Element>(keys: &[E], stride: usize, slots: &Range<usize>, to: &mut [f32]) {
+    for (keys, to) in keys.chunks_exact(stride).zip(to.as_chunks_mut::<TOKENS>().0) {
+        match keys[slots.clone()].first_chunk::<TOKENS>() {
+            Some(keys) => to.iter_mut().zip(keys).for_each(|(to, key)| *to = key.widen()),
+            None => to.iter_mut().zip(&keys[slots.clone()]).for_each(|(to, key)| *to = key.widen()),
         }
     }
 }
 
-/// Some neighbouring tokens of a head's keys.
-struct Keys<'a, E> {
-    keys: &'a [E],
-    stride: usize,
-    chunk: Range<usize>,
-}
-
-impl<E: Element> Keys<'_, E> {
-    #[inline(always)]
-    fn score_all<const FUSED: bool>(&self, count: usize, queries: &[f32], column: usize, scores: &mut [f32]) {
-        let dim = self.keys.len() / self.stride;
-        let whole = count / TOGETHER * TOGETHER;
+fn score_all<V: Vector, const VECTORS: usize, const DIMS: usize>(
+    keys: (&[f32], usize),
+    dim: usize,
+    (count, queries): (usize, &[f32]),
+    (column, columns): (usize, usize),
+    scores: &mut [f32],
+) {
+    let (level, whole) = (V::LEVEL, count / TOGETHER * TOGETHER);
+    inlined!(level.vectorized(|| {
         for lane in (0..whole).step_by(TOGETHER) {
-            self.score_some::<TOGETHER, FUSED>(dim, lane, queries, column, scores);
+            let sums = score_some::<V, TOGETHER, VECTORS>(keys, dim, &queries[lane * dim..]);
+            put::<V, TOGETHER, VECTORS>(sums, &mut scores[lane * PIECE + column..], columns);
         }
         for lane in whole..count {
-            self.score_some::<1, FUSED>(dim, lane, queries, column, scores);
+            let sums = score_some::<V, 1, VECTORS>(keys, dim, &queries[lane * dim..]);
+            put::<V, 1, VECTORS>(sums, &mut scores[lane * PIECE + column..], columns);
+        }
+    }));
+}
+
+#[inline(always)]
+fn score_some<V: Vector, const LANES: usize, const VECTORS: usize>(
+    (keys, stride): (&[f32], usize),
+    dim: usize,
+    queries: &[f32],
+) -> [[V; VECTORS]; LANES] {
+    let mut sums = [[V::splat(0.0); VECTORS]; LANES];
+    assert!(queries.len() >= LANES * dim);
+    for at in 0..dim {
+        let keys = &keys[at * stride..][..TOKENS];
+        for vector in 0..VECTORS {
+            let keys = V::load(&keys[vector * V::LANES..]);
+            for (lane, sums) in sums.iter_mut().enumerate() {
+                sums[vector] = V::splat(queries[lane * dim + at]).multiply_add(keys, sums[vector]);
+            }
         }
     }
+    sums
+}
 
-    #[inline(always)]
-    fn score_some<const LANES: usize, const FUSED: bool>(
-        &self,
-        dim: usize,
-        first: usize,
-        queries: &[f32],
-        column: usize,
-        scores: &mut [f32],
-    ) {
-        let queries: [&[f32]; LANES] = std::array::from_fn(|lane| &queries[(first + lane) * dim..][..dim]);
-        let mut sums = [[0.0f32; TOKENS]; LANES];
-        for at in 0..dim {
-            let mut keys = [0.0; TOKENS];
-            let row = &self.keys[at * self.stride..][self.chunk.clone()];
-            match row.first_chunk::<TOKENS>() {
-                Some(row) => keys = row.map(E::widen),
-                None => keys.iter_mut().zip(row).for_each(|(to, from)| *to = from.widen()),
-            }
-            for (sums, query) in sums.iter_mut().zip(queries) {
-                for (sum, key) in sums.iter_mut().zip(keys) {
-                    *sum = multiply_add::<FUSED>(query[at], key, *sum);
-                }
-            }
+/// Writes the scores of some lanes, a piece apart.
+#[inline(always)]
+fn put<V: Vector, const LANES: usize, const VECTORS: usize>(
+    sums: [[V; VECTORS]; LANES],
+    scores: &mut [f32],
+    columns: usize,
+) {
+    for (lane, sums) in sums.into_iter().enumerate() {
+        let mut row = [0.0; TOKENS];
+        for (vector, sum) in sums.into_iter().enumerate() {
+            sum.store(&mut row[vector * V::LANES..]);
         }
-        for (lane, sums) in sums.iter().enumerate() {
-            let to = &mut scores[(first + lane) * PIECE + column..][..self.chunk.len()];
-            to.copy_from_slice(&sums[..self.chunk.len()]);
-        }
+        scores[lane * PIECE..][..columns].copy_from_slice(&row[..columns]);
     }
 }
 
@@ -116,67 +149,86 @@ pub(super) fn add_values<'a, E: Element>(
     tokens: &Range<usize>,
     block: &dyn Fn(usize) -> (&'a [E], &'a [E]),
     (count, weights): (usize, &[f32]),
+    buffer: &mut [f32],
     out: &mut [f32],
 ) {
     let dim = shape.head_dim;
     for (index, slots, before) in parts(tokens, shape.block_tokens) {
         let values = &block(index).1[slots.start * dim..slots.end * dim];
-        let weights = &weights[before..];
-        match level {
-            Level::Portable => add_all::<E, false>(values, dim, count, weights, out),
-            level => inlined!(level.vectorized(|| add_all::<E, true>(values, dim, count, weights, out))),
+        let values = match E::numbers(values) {
+            Numbers::F32(values) => values,
+            Numbers::Bf16(_) => {
+                let to = &mut buffer[..values.len()];
+                inlined!(level.vectorized(|| {
+                    to.iter_mut().zip(values).for_each(|(to, value)| *to = value.widen());
+                }));
+                &*to
+            }
+        };
+        at_level!(level, add_all(values, dim, (count, &weights[before..]), out));
+    }
+}
+
+fn add_all<V: Vector, const VECTORS: usize, const DIMS: usize>(
+    values: &[f32],
+    dim: usize,
+    (count, weights): (usize, &[f32]),
+    out: &mut [f32],
+) {
+    let (level, whole) = (V::LEVEL, count / TOGETHER * TOGETHER);
+    inlined!(level.vectorized(|| {
+        for lane in (0..whole).step_by(TOGETHER) {
+            add_some::<V, TOGETHER, DIMS>(values, dim, &weights[lane * PIECE..], &mut out[lane * dim..]);
         }
-    }
+        for lane in whole..count {
+            add_some::<V, 1, DIMS>(values, dim, &weights[lane * PIECE..], &mut out[lane * dim..]);
+        }
+    }));
 }
 
+/// Sums of some vectors of dimensions stay in registers while all tokens are added.
 #[inline(always)]
-fn add_all<E: Element, const FUSED: bool>(
-    values: &[E],
-    dim: usize,
-    count: usize,
-    weights: &[f32],
-    out: &mut [f32],
-) {
-    let whole = count / TOGETHER * TOGETHER;
-    for lane in (0..whole).step_by(TOGETHER) {
-        add_some::<E, TOGETHER, FUSED>(values, dim, &weights[lane * PIECE..], &mut out[lane * dim..]);
-    }
-    for lane in whole..count {
-        add_some::<E, 1, FUSED>(values, dim, &weights[lane * PIECE..], &mut out[lane * dim..]);
-    }
-}
-
-#[inline(always)]
-fn add_some<E: Element, const LANES: usize, const FUSED: bool>(
-    values: &[E],
+fn add_some<V: Vector, const LANES: usize, const VECTORS: usize>(
+    values: &[f32],
     dim: usize,
     weights: &[f32],
     out: &mut [f32],
 ) {
-    for first in (0..dim / DIMS * DIMS).step_by(DIMS) {
-        let mut sums: [[f32; DIMS]; LANES] = std::array::from_fn(|lane| {
-            let sums = &out[lane * dim + first..];
-            *sums.first_chunk().expect("as many dimensions are left")
-        });
-        for (token, values) in values.chunks_exact(dim).enumerate() {
-            let values = values[first..].first_chunk::<DIMS>().expect("as many are left").map(E::widen);
-            for (lane, sums) in sums.iter_mut().enumerate() {
-                let weight = weights[lane * PIECE + token];
-                for (sum, value) in sums.iter_mut().zip(values) {
-                    *sum = multiply_add::<FUSED>(weight, value, *sum);
+    let (width, tokens) = (VECTORS * V::LANES, values.len() / dim);
+    let whole = dim / width * width;
+    assert!(weights.len() >= (LANES - 1) * PIECE + tokens && out.len() >= LANES * dim);
+    for first in (0..whole).step_by(width) {
+        let mut sums = [[V::splat(0.0); VECTORS]; LANES];
+        for (lane, sums) in sums.iter_mut().enumerate() {
+            for (vector, sum) in sums.iter_mut().enumerate() {
+                *sum = V::load(&out[lane * dim + first + vector * V::LANES..]);
+            }
+        }
+        for token in 0..tokens {
+            let values = &values[token * dim + first..][..width];
+            for vector in 0..VECTORS {
+                let values = V::load(&values[vector * V::LANES..]);
+                for (lane, sums) in sums.iter_mut().enumerate() {
+                    sums[vector] = V::splat(weights[lane * PIECE + token]).multiply_add(values, sums[vector]);
                 }
             }
         }
-        for (lane, sums) in sums.iter().enumerate() {
-            out[lane * dim + first..][..DIMS].copy_from_slice(sums);
+        for (lane, sums) in sums.into_iter().enumerate() {
+            for (vector, sum) in sums.into_iter().enumerate() {
+                sum.store(&mut out[lane * dim + first + vector * V::LANES..]);
+            }
         }
     }
-    for at in dim / DIMS * DIMS..dim {
-        for lane in 0..LANES {
-            let sum = &mut out[lane * dim + at];
-            for (token, values) in values.chunks_exact(dim).enumerate() {
-                *sum = multiply_add::<FUSED>(weights[lane * PIECE + token], values[at].widen(), *sum);
+    for lane in 0..LANES {
+        for at in whole..dim {
+            let (mut sum, weights) = (out[lane * dim + at], &weights[lane * PIECE..][..tokens]);
+            for (weight, values) in weights.iter().zip(values.chunks_exact(dim)) {
+                sum = match V::LEVEL {
+                    Level::Portable => multiply_add::<false>(*weight, values[at], sum),
+                    _ => multiply_add::<true>(*weight, values[at], sum),
+                };
             }
+            out[lane * dim + at] = sum;
         }
     }
 }
