@@ -16,7 +16,6 @@
 
 mod api;
 mod clock;
-mod connection;
 mod control_thread;
 mod error;
 mod hub;

@@ -1,11 +1,11 @@
 //! What the daemon counts about itself, in the text format of Prometheus.
 
 use std::collections::BTreeMap;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use bedplate_record::Exposition;
+use bedplate_http::Connections;
+use bedplate_record::{Counter, Exposition, Histogram};
 
 /// Upper bounds of the classes of times, in seconds.
 const TIMES: [f64; 14] =
@@ -17,8 +17,6 @@ pub(crate) struct Metrics {
     pub(crate) started: Instant,
     pub(crate) submissions: Counter,
     pub(crate) submissions_refused: Counter,
-    pub(crate) connections: Gauge,
-    pub(crate) connections_refused: Counter,
     pub(crate) panics: Counter,
     pub(crate) run_restarts: Counter,
     pub(crate) control_turn: Histogram,
@@ -39,8 +37,6 @@ impl Metrics {
             started: Instant::now(),
             submissions: Counter::default(),
             submissions_refused: Counter::default(),
-            connections: Gauge::default(),
-            connections_refused: Counter::default(),
             panics: Counter::default(),
             run_restarts: Counter::default(),
             control_turn: Histogram::of(&TIMES),
@@ -60,7 +56,7 @@ impl Metrics {
     }
 
     /// The figures that are counted here.
-    pub(crate) fn write(&self, text: &mut Exposition) {
+    pub(crate) fn write(&self, text: &mut Exposition, connections: &Connections) {
         text.counter("bedplate_submissions_total", "Jobs taken in.", self.submissions.get());
         text.counter(
             "bedplate_submissions_refused_total",
@@ -77,11 +73,11 @@ impl Metrics {
             "Requests that ended in a flaw of the program.",
             self.panics.get(),
         );
-        text.gauge("bedplate_http_connections", "Open connections.", self.connections.get() as f64);
+        text.gauge("bedplate_http_connections", "Open connections.", connections.open() as f64);
         text.counter(
             "bedplate_http_connections_refused_total",
             "Connections closed at once because there were too many.",
-            self.connections_refused.get(),
+            connections.refused() as u64,
         );
         text.head(
             "bedplate_control_turn_seconds",
@@ -144,105 +140,10 @@ impl Metrics {
     }
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Counter(AtomicU64);
-
-impl Counter {
-    pub(crate) fn add(&self, count: u64) {
-        self.0.fetch_add(count, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[derive(Debug, Default)]
-pub(crate) struct Gauge(AtomicU64);
-
-impl Gauge {
-    /// Adds one and says how many there were.
-    pub(crate) fn enter(&self) -> u64 {
-        self.0.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(crate) fn leave(&self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
-#[derive(Debug)]
-pub(crate) struct Histogram {
-    bounds: &'static [f64],
-    counts: Vec<AtomicU64>,
-    sum_millionths: AtomicU64,
-}
-
-impl Histogram {
-    fn of(bounds: &'static [f64]) -> Self {
-        let counts = (0..=bounds.len()).map(|_| AtomicU64::new(0)).collect();
-        Self { bounds, counts, sum_millionths: AtomicU64::new(0) }
-    }
-
-    pub(crate) fn observe(&self, took: Duration) {
-        self.observe_number(took.as_secs_f64());
-    }
-
-    pub(crate) fn observe_number(&self, value: f64) {
-        let class = self.bounds.partition_point(|bound| *bound < value);
-        self.counts[class].fetch_add(1, Ordering::Relaxed);
-        self.sum_millionths.fetch_add((value * 1e6) as u64, Ordering::Relaxed);
-    }
-
-    fn cumulative(&self) -> Vec<(f64, u64)> {
-        let bounds = self.bounds.iter().copied().chain([f64::INFINITY]);
-        let mut sum = 0;
-        let mut up_to = |count: &AtomicU64| {
-            sum += count.load(Ordering::Relaxed);
-            sum
-        };
-        bounds.zip(&self.counts).map(|(bound, count)| (bound, up_to(count))).collect()
-    }
-
-    fn sum(&self) -> f64 {
-        self.sum_millionths.load(Ordering::Relaxed) as f64 / 1e6
-    }
-}
-
 /// Memory of this process, where the system tells.
 fn resident_bytes() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"))?;
     let kibibytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     Some(kibibytes * 1024)
-}
-
-#[cfg(test)]
-mod tests {
-    use expect_test::expect;
-
-    use super::*;
-
-    #[test]
-    fn a_histogram_is_written_with_its_sums() {
-        let histogram = Histogram::of(&SIZES[..2]);
-        [1.0, 2.0, 2.0, 9.0].into_iter().for_each(|value| histogram.observe_number(value));
-        let mut text = Exposition::default();
-        text.head("size", "histogram", "How many.");
-        text.histogram("size", "path=\"/\"", &histogram.cumulative(), histogram.sum());
-        expect![[r#"
-            # HELP size How many.
-            # TYPE size histogram
-            size_bucket{path="/",le="1"} 1
-            size_bucket{path="/",le="2"} 3
-            size_bucket{path="/",le="+Inf"} 4
-            size_sum{path="/"} 14
-            size_count{path="/"} 4
-        "#]]
-        .assert_eq(&text.into_string());
-    }
 }

@@ -97,6 +97,22 @@ pub struct Limits {
     pub events_behind: usize,
 }
 
+impl Limits {
+    /// Those that concern connections.
+    pub(crate) fn of_connections(&self) -> bedplate_http::Limits {
+        bedplate_http::Limits {
+            connections: self.connections,
+            head_bytes: self.head_bytes,
+            body_bytes: self.body_bytes,
+            idle: self.idle,
+            head: self.head,
+            body: self.body,
+            stall: self.stall,
+            ..bedplate_http::Limits::default()
+        }
+    }
+}
+
 impl Default for Limits {
     fn default() -> Self {
         Self {

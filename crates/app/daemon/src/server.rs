@@ -1,7 +1,6 @@
 //! Starting the daemon, accepting connections, and ending it in good order.
 
-use std::net::{IpAddr, SocketAddr};
-use std::pin::pin;
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -9,13 +8,10 @@ use std::time::Duration;
 use bedplate_control::Control;
 use bedplate_control::wire::ToAgent;
 use bedplate_gangs::JobId;
+use bedplate_http::{Handler, Request, Server};
 use bedplate_journal::{Journal, Reader, Writer};
-use hyper::server::conn::http1;
-use hyper::service::service_fn;
-use hyper_util::rt::TokioIo;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpSocket};
+use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{Semaphore, mpsc, oneshot, watch};
@@ -23,7 +19,6 @@ use tokio::time::{sleep, timeout};
 
 use crate::api::{self, App, MOST_READS, Shutdown};
 use crate::clock::Clock;
-use crate::connection::{Activity, Watched};
 use crate::control_thread::{ControlThread, Surroundings};
 use crate::error::DaemonError;
 use crate::hub::Hub;
@@ -40,9 +35,8 @@ use crate::tls::Encryption;
 use crate::tokens::{Role, Tokens, Wanted};
 
 const ADMIN_TOKEN: &str = "admin.token";
-const BACKLOG: u32 = 4096;
-/// Answers under way have so long when the daemon ends.
-const LAST_ANSWERS: Duration = Duration::from_secs(2);
+/// Agents have so long to hear that they are to end.
+const LAST_WORDS: Duration = Duration::from_secs(2);
 /// Jobs and agents have so long to end when they are to end with the daemon.
 const LAST_JOBS: Duration = Duration::from_secs(60);
 
@@ -164,7 +158,7 @@ fn raise_file_limit() {
 struct Daemon {
     app: Arc<App>,
     listener: TcpListener,
-    encryption: Option<Encryption>,
+    fingerprint: Option<String>,
     control_thread: JoinHandle<()>,
     failures: mpsc::UnboundedReceiver<DaemonError>,
 }
@@ -186,7 +180,13 @@ impl Daemon {
             true => Some(Encryption::prepare(state, &options.names, address.ip())?),
             false => None,
         };
-        let listener = listen(address).map_err(|source| DaemonError::Listen { address, source })?;
+        let server = Server::new(options.limits.of_connections());
+        let (server, fingerprint) = match encryption {
+            Some(Encryption { acceptor, fingerprint }) => (server.encrypted(acceptor), Some(fingerprint)),
+            None => (server, None),
+        };
+        let listener =
+            bedplate_http::bind(address).map_err(|source| DaemonError::Listen { address, source })?;
         let leases = Arc::new(Leases::new(clock.clone(), options.rules.silence));
         let links = Arc::new(Links::new(leases.clone(), RunSecrets::open(state)?));
         let hub = Arc::new(Hub::new(clock.now().0, options.limits.events_behind));
@@ -218,9 +218,10 @@ impl Daemon {
             hub,
             tokens,
             metrics,
+            server,
             shutdown,
         });
-        Ok(Self { app, listener, encryption, control_thread, failures })
+        Ok(Self { app, listener, fingerprint, control_thread, failures })
     }
 
     async fn run(
@@ -232,13 +233,12 @@ impl Daemon {
         let address = self.listener.local_addr();
         let address =
             address.map_err(|source| DaemonError::Listen { address: self.app.options.listen, source })?;
-        let fingerprint = self.encryption.as_ref().map(|encryption| encryption.fingerprint.clone());
-        state.announce(address, fingerprint)?;
+        state.announce(address, self.fingerprint)?;
         // Nobody may be waiting for it.
         let _ = ready.send(address);
         let mut stopping = self.app.shutdown.subscribe();
         let result = tokio::select! {
-            () = accept(&self.app, &self.listener, self.encryption.as_ref()) => Ok(()),
+            () = self.app.server.accept(&self.listener, handler(&self.app)) => Ok(()),
             () = retention::keep_within_limits(&self.app) => Ok(()),
             _ = stopping.wait_for(Option::is_some) => Ok(()),
             () = interrupted(signals) => Ok(()),
@@ -249,12 +249,13 @@ impl Daemon {
             // Agents must still be heard while their jobs end.
             let stopped = timeout(LAST_JOBS, stop_jobs(&self.app));
             tokio::select! {
-                () = accept(&self.app, &self.listener, self.encryption.as_ref()) => {}
+                () = self.app.server.accept(&self.listener, handler(&self.app)) => {}
                 _ = stopped => {}
             }
         }
         drop(self.listener);
         self.app.shutdown.send_replace(Some(Shutdown::LeaveJobs));
+        self.app.server.begin_end();
         self.app.control.stop().await;
         let control_thread = self.control_thread;
         // Its panic, if any, is the result already.
@@ -276,16 +277,6 @@ fn keep_admin_token(state: &StateDirectory, tokens: &Tokens, user: &str) -> Resu
     state.write(ADMIN_TOKEN, format!("{}\n", made.secret).as_bytes())
 }
 
-fn listen(address: SocketAddr) -> std::io::Result<TcpListener> {
-    let socket = match address {
-        SocketAddr::V4(_) => TcpSocket::new_v4()?,
-        SocketAddr::V6(_) => TcpSocket::new_v6()?,
-    };
-    socket.set_reuseaddr(true)?;
-    socket.bind(address)?;
-    socket.listen(BACKLOG)
-}
-
 async fn interrupted(signals: Signals) {
     let streams = (signal(SignalKind::terminate()), signal(SignalKind::interrupt()));
     match (signals, streams) {
@@ -299,76 +290,9 @@ async fn interrupted(signals: Signals) {
     }
 }
 
-async fn accept(app: &Arc<App>, listener: &TcpListener, encryption: Option<&Encryption>) {
-    loop {
-        let Ok((stream, peer)) = listener.accept().await else {
-            // Out of files or memory: others must end first.
-            sleep(Duration::from_millis(50)).await;
-            continue;
-        };
-        let counted = Counted::enter(&app.metrics);
-        if app.metrics.connections.get() > app.options.limits.connections as u64 {
-            app.metrics.connections_refused.add(1);
-            continue;
-        }
-        let app = app.clone();
-        let acceptor = encryption.map(|encryption| encryption.acceptor.clone());
-        tokio::spawn(async move {
-            let _counted = counted;
-            let _ = stream.set_nodelay(true);
-            match acceptor {
-                None => converse(&app, stream, peer.ip()).await,
-                Some(acceptor) => {
-                    if let Ok(Ok(stream)) = timeout(app.options.limits.head, acceptor.accept(stream)).await {
-                        converse(&app, stream, peer.ip()).await;
-                    }
-                }
-            }
-        });
-    }
-}
-
-/// A connection that counts.
-struct Counted(Arc<Metrics>);
-
-impl Counted {
-    fn enter(metrics: &Arc<Metrics>) -> Self {
-        metrics.connections.enter();
-        Self(metrics.clone())
-    }
-}
-
-impl Drop for Counted {
-    fn drop(&mut self) {
-        self.0.connections.leave();
-    }
-}
-
-/// Answers the requests of one connection until it ends or holds things up.
-async fn converse(
-    app: &Arc<App>,
-    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
-    peer: IpAddr,
-) {
-    let activity = Activity::new();
-    let limits = &app.options.limits;
-    let watched = Watched::new(stream, activity.clone());
-    let service = service_fn(|request| api::answer(app.clone(), peer, activity.clone(), request));
-    let connection = http1::Builder::new()
-        .max_buf_size(limits.head_bytes)
-        .header_read_timeout(None)
-        .serve_connection(TokioIo::new(watched), service)
-        .with_upgrades();
-    let mut connection = pin!(connection);
-    tokio::select! {
-        // Clients that break off concern nobody.
-        _ = connection.as_mut() => {}
-        () = activity.overdue(limits) => {}
-        () = app.ends() => {
-            connection.as_mut().graceful_shutdown();
-            let _ = timeout(LAST_ANSWERS, connection).await;
-        }
-    }
+fn handler(app: &Arc<App>) -> impl Handler {
+    let app = app.clone();
+    move |request: Request| api::answer(app.clone(), request)
 }
 
 /// Sends every running job back to the queue, waits until nothing runs, then ends the agents.
@@ -387,7 +311,7 @@ async fn stop_jobs(app: &App) {
     for link in links.await.unwrap_or_default() {
         app.links.send(link, ToAgent::End);
     }
-    let _ = timeout(LAST_ANSWERS, async {
+    let _ = timeout(LAST_WORDS, async {
         while app.links.count() > 0 {
             sleep(Duration::from_millis(20)).await;
         }

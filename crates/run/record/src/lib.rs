@@ -22,13 +22,13 @@
 //! # Ok::<(), bedplate_record::RecordError>(())
 //! ```
 
+mod counting;
 mod endpoint;
 mod error;
 mod event;
 mod event_file;
 mod exposition;
 mod framing;
-mod http;
 mod lines;
 mod metrics;
 mod progress;
@@ -36,6 +36,7 @@ mod progress_line;
 mod record;
 mod server;
 
+pub use counting::{Counter, Histogram};
 pub use endpoint::Endpoint;
 pub use error::{PAGES, RecordError};
 pub use event_file::EventFile;

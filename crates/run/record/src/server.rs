@@ -1,22 +1,19 @@
 //! An HTTP server of one path, `/metrics`, for Prometheus to scrape.
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::SocketAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use bedplate_http::header::{ALLOW, HeaderValue};
+use bedplate_http::{Answer, Background, Body, Limits, Method, Request, StatusCode, typed};
+
 use crate::RecordError;
-use crate::http::answer;
 
 /// How long a client may take for its request, and again for reading the answer.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(2);
 
-/// Clients that are answered at once; others wait.
-const MOST_CLIENTS: usize = 32;
-/// How long to wait where nobody more can be served.
-const FULL: Duration = Duration::from_millis(20);
-const STACK: usize = 256 << 10;
+/// Clients that are answered at once.
+const MOST_CLIENTS: usize = 128;
 
 /// Who may read the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,11 +25,7 @@ pub enum Exposure {
 }
 
 /// Answers `GET /metrics` from a background thread until it is dropped.
-pub struct MetricsServer {
-    address: SocketAddr,
-    is_ending: Arc<AtomicBool>,
-    server: Option<JoinHandle<()>>,
-}
+pub struct MetricsServer(Background);
 
 impl MetricsServer {
     /// Answers with what `text` returns. Port 0 takes one that is free; [`address`](MetricsServer::address) says which.
@@ -53,72 +46,43 @@ impl MetricsServer {
         if exposure == Exposure::Loopback && !address.ip().is_loopback() {
             return Err(RecordError::NotLoopback { address });
         }
-        let failing = |source| RecordError::Listen { address, source };
-        let listener = TcpListener::bind(address).map_err(failing)?;
-        let address = listener.local_addr().map_err(failing)?;
-        let is_ending = Arc::new(AtomicBool::new(false));
-        let server = thread::Builder::new().name("metrics".into()).spawn({
-            let is_ending = Arc::clone(&is_ending);
-            move || serve(&listener, patience, &text, &is_ending)
-        });
-        Ok(Self { address, is_ending, server: Some(server.map_err(failing)?) })
+        let text = Arc::new(text);
+        let handler = move |request: Request| std::future::ready(answer(&request, &*text));
+        let server = Background::start(address, limits(patience), handler);
+        server.map(Self).map_err(|source| RecordError::Listen { address, source })
     }
 
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address()
     }
 }
 
-/// Each client has a thread of its own, so that those that say nothing do not hold up Prometheus; a slow one is cut off.
-fn serve(
-    listener: &TcpListener,
-    patience: Duration,
-    text: &(dyn Fn() -> String + Sync),
-    is_ending: &AtomicBool,
-) {
-    let clients = AtomicUsize::new(0);
-    thread::scope(|scope| {
-        while !is_ending.load(Ordering::Acquire) {
-            if clients.load(Ordering::Acquire) >= MOST_CLIENTS {
-                thread::sleep(FULL);
-                continue;
-            }
-            // Out of file descriptors, for example: wait instead of spinning.
-            let Ok((stream, _)) = listener.accept() else {
-                thread::sleep(FULL);
-                continue;
-            };
-            clients.fetch_add(1, Ordering::AcqRel);
-            let answering = || {
-                // A client that disconnects early harms only itself.
-                drop(answer(stream, patience, text));
-                clients.fetch_sub(1, Ordering::AcqRel);
-            };
-            let thread = thread::Builder::new().name("metrics-client".into()).stack_size(STACK);
-            if thread.spawn_scoped(scope, answering).is_err() {
-                clients.fetch_sub(1, Ordering::AcqRel);
-            }
-        }
-    });
+/// One request per connection, and nothing larger than a scrape's.
+fn limits(patience: Duration) -> Limits {
+    Limits {
+        connections: MOST_CLIENTS,
+        head_bytes: 8 << 10,
+        body_bytes: 0,
+        idle: patience,
+        head: patience,
+        body: patience,
+        stall: patience,
+        grace: patience,
+        keeps_alive: false,
+    }
 }
 
-impl Drop for MetricsServer {
-    fn drop(&mut self) {
-        self.is_ending.store(true, Ordering::Release);
-        // A connection to ourselves unblocks `accept`.
-        let _ = TcpStream::connect_timeout(&reachable(self.address), Duration::from_secs(1));
-        if let Some(server) = self.server.take() {
-            let _ = server.join();
+fn answer(request: &Request, text: &dyn Fn() -> String) -> Answer {
+    let plain = |status| typed(status, "text/plain; charset=utf-8", Body::whole("GET /metrics\n"));
+    match (request.method(), request.uri().path()) {
+        (&Method::GET | &Method::HEAD, "/metrics") => {
+            typed(StatusCode::OK, "text/plain; version=0.0.4; charset=utf-8", Body::whole(text()))
+        }
+        (&Method::GET | &Method::HEAD, _) => plain(StatusCode::NOT_FOUND),
+        _ => {
+            let mut answer = plain(StatusCode::METHOD_NOT_ALLOWED);
+            answer.headers_mut().insert(ALLOW, HeaderValue::from_static("GET, HEAD"));
+            answer
         }
     }
-}
-
-/// The address at which this machine reaches its own listener.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
-    match address.ip() {
-        IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
-        IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
-        _ => {}
-    }
-    address
 }

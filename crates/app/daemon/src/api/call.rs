@@ -2,13 +2,12 @@
 
 use std::sync::Arc;
 
+use bedplate_http::{BodyError, read_body};
 use bytes::Bytes;
-use http_body_util::{BodyExt, Limited};
 use hyper::body::Incoming;
 use hyper::header::{CONTENT_TYPE, HeaderMap};
 use hyper::upgrade::OnUpgrade;
 use serde::de::DeserializeOwned;
-use tokio::time::timeout;
 
 use super::dispatch::App;
 use super::error::ApiError;
@@ -42,22 +41,12 @@ impl Call {
 
     /// The whole body, if it comes in time and is not too large.
     pub(crate) async fn take_body(&mut self) -> Result<Bytes, ApiError> {
-        let limits = &self.app.options.limits;
-        let limit = limits.body_bytes;
-        if self.declared_length().is_some_and(|length| length > limit as u64) {
-            return Err(ApiError::TooLarge { limit });
-        }
-        let collected = timeout(limits.body, Limited::new(&mut self.body, limit).collect()).await;
-        let seconds = limits.body.as_secs();
-        match collected.map_err(|_| ApiError::TooSlow { what: "the body", seconds })? {
-            Ok(body) => Ok(body.to_bytes()),
-            Err(error) if error.is::<http_body_util::LengthLimitError>() => Err(ApiError::TooLarge { limit }),
-            Err(error) => Err(ApiError::Malformed { what: "the body", why: error.to_string() }),
-        }
-    }
-
-    fn declared_length(&self) -> Option<u64> {
-        self.header("content-length")?.parse().ok()
+        let read = read_body(&self.headers, &mut self.body, self.app.server.limits()).await;
+        read.map_err(|error| match error {
+            BodyError::TooLarge { limit } => ApiError::TooLarge { limit },
+            BodyError::TooSlow { seconds } => ApiError::TooSlow { what: "the body", seconds },
+            BodyError::Broken { why } => ApiError::Malformed { what: "the body", why },
+        })
     }
 
     /// The body as JSON; an empty one counts as `{}`.

@@ -1,16 +1,15 @@
 //! From a request to its answer: route, token, role, limits, handler.
 
-use std::convert::Infallible;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::time::Instant;
 
 use bedplate_diag::{Diagnostic, render_json};
+use bedplate_http::{Peer, Request, Server, bearer};
 use bedplate_journal::Writer;
 use bedplate_topology::Cluster;
-use hyper::body::Incoming;
-use hyper::header::{ALLOW, AUTHORIZATION, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
-use hyper::{Method, Request, StatusCode};
+use hyper::header::{ALLOW, HeaderMap, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use hyper::{Method, StatusCode};
 use tokio::sync::{Semaphore, watch};
 
 use super::answer::{self, Answer};
@@ -19,7 +18,6 @@ use super::error::ApiError;
 use super::query::{self, Query};
 use super::routes::{ROUTES, Route};
 use crate::clock::Clock;
-use crate::connection::Activity;
 use crate::control_thread::ControlThread;
 use crate::hub::Hub;
 use crate::limits::{Client, Clients};
@@ -41,6 +39,7 @@ pub(crate) struct App {
     pub(crate) hub: Arc<Hub>,
     pub(crate) tokens: Arc<Tokens>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) server: Server,
     pub(crate) clients: Arc<Clients>,
     pub(crate) at_once: Arc<Semaphore>,
     /// Explanations search the plan: a few at a time.
@@ -67,14 +66,10 @@ pub(crate) enum Shutdown {
 }
 
 /// Answers a request, whatever happens to its handler.
-pub(crate) async fn answer(
-    app: Arc<App>,
-    peer: IpAddr,
-    activity: Arc<Activity>,
-    request: Request<Incoming>,
-) -> Result<Answer, Infallible> {
+pub(crate) async fn answer(app: Arc<App>, request: Request) -> Answer {
     let began = Instant::now();
-    let working = activity.work();
+    let peer =
+        request.extensions().get::<Peer>().map_or(Ipv4Addr::UNSPECIFIED.into(), |Peer(address)| *address);
     let path = request.uri().path().to_owned();
     let found = find(request.method(), &path);
     let (method_name, path_name) =
@@ -84,16 +79,15 @@ pub(crate) async fn answer(
         Ok((route, parameters)) => handle(app, peer, request, route, parameters).await,
         Err(error) => Err(error),
     };
-    let mut answer = answered.unwrap_or_else(|error| refusal(&error));
+    let answer = answered.unwrap_or_else(|error| refusal(&error));
     metrics.answered(method_name, path_name, answer.status().as_u16(), began.elapsed());
-    answer.body_mut().hold(working);
-    Ok(answer)
+    answer
 }
 
 async fn handle(
     app: Arc<App>,
     peer: IpAddr,
-    mut request: Request<Incoming>,
+    mut request: Request,
     route: &'static Route,
     parameters: Vec<String>,
 ) -> Result<Answer, ApiError> {
@@ -148,8 +142,7 @@ fn authorize(
     let Some(needed) = route.role else {
         return Ok(None);
     };
-    let secret = headers.get(AUTHORIZATION).and_then(|value| value.to_str().ok()).and_then(bearer);
-    let Some(identity) = secret.and_then(|secret| app.tokens.identify(secret)) else {
+    let Some(identity) = bearer(headers).and_then(|secret| app.tokens.identify(secret)) else {
         // Guessing is slowed down; those with a good token do not notice.
         drop(app.clients.enter(Client::Refused(peer), Instant::now())?);
         return Err(ApiError::Unauthorized);
@@ -163,11 +156,6 @@ fn authorize(
         });
     }
     Ok(Some(identity))
-}
-
-fn bearer(value: &str) -> Option<&str> {
-    let (scheme, secret) = value.split_once(' ')?;
-    scheme.eq_ignore_ascii_case("bearer").then(|| secret.trim())
 }
 
 fn refusal(error: &ApiError) -> Answer {

@@ -54,7 +54,7 @@ pub(crate) async fn metrics(call: Call) -> Result<Answer, ApiError> {
         app.control.queued() as f64,
     );
     write_journal(&mut text, app);
-    app.metrics.write(&mut text);
+    app.metrics.write(&mut text, app.server.connections());
     Ok(answer::typed(StatusCode::OK, "text/plain; version=0.0.4", Body::whole(text.into_string())))
 }
 
