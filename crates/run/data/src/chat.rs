@@ -1,8 +1,9 @@
 //! Conversations: rendered by a model's chat template, with the assistant's tokens marked.
 
+mod dialect;
 mod shape;
 
-use minijinja::{Environment, Error, ErrorKind, context};
+use minijinja::{Environment, Error, context};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
@@ -32,6 +33,18 @@ impl Message {
     pub fn new(role: &str, content: &str) -> Self {
         Self { role: role.to_owned(), content: content.to_owned(), more: Map::new() }
     }
+}
+
+/// What a template renders.
+#[derive(Debug, Clone)]
+pub struct Conversation<'a, M> {
+    pub messages: &'a [M],
+    /// The definitions of functions that the model may call.
+    pub tools: Option<&'a [Value]>,
+    /// Whether the text ends where the assistant's answer begins.
+    pub asks: bool,
+    /// What else the template reads, such as `enable_thinking`.
+    pub variables: Map<String, Value>,
 }
 
 /// A compiled chat template.
@@ -64,23 +77,30 @@ impl ChatTemplate {
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.set_fuel(Some(MOST_STEPS));
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", |message: String| -> Result<String, Error> {
-            Err(Error::new(ErrorKind::InvalidOperation, message))
-        });
-        environment.add_template_owned("chat", source).map_err(failed)?;
+        dialect::extend(&mut environment);
+        environment.add_template_owned("chat", dialect::without_marks(&source)).map_err(failed)?;
         Ok(Self { environment, begin, end })
     }
 
     /// The text of a conversation; with `asks` it ends where the assistant's answer begins.
     pub fn render(&self, messages: &[Message], asks: bool) -> Result<String, DataError> {
+        self.render_conversation(&Conversation { messages, tools: None, asks, variables: Map::new() })
+    }
+
+    /// The same with tools, variables of the template's own, and messages of any shape that the template knows.
+    pub fn render_conversation<M: Serialize>(
+        &self,
+        conversation: &Conversation<'_, M>,
+    ) -> Result<String, DataError> {
         let template = self.environment.get_template("chat").map_err(failed)?;
-        let variables = context! {
-            messages => messages,
-            add_generation_prompt => asks,
+        let fixed = context! {
+            messages => conversation.messages,
+            tools => conversation.tools,
+            add_generation_prompt => conversation.asks,
             bos_token => self.begin,
             eos_token => self.end,
         };
+        let variables = context! { ..fixed, ..minijinja::Value::from_serialize(&conversation.variables) };
         template.render(variables).map_err(failed)
     }
 
@@ -247,6 +267,25 @@ mod tests {
         assert!(answers(&messages).is_err(), "nothing is left to learn");
         messages[2].content = "4".to_owned();
         assert_eq!(counted(&template, &tokenizer, &messages), ["4<|im_end|>"]);
+    }
+
+    /// In the style of Qwen's, with tools.
+    const TOOLS: &str = "{% if tools %}{% for tool in tools %}{{ tool | tojson }}\n{% endfor %}{% endif %}\
+        {% if thinking is defined and thinking %}<think>{% endif %}{{ strftime_now('%Y')[:2] }}{{ messages[0].content }}";
+
+    #[test]
+    fn tools_and_variables_reach_the_template_in_pythons_json() {
+        let template = ChatTemplate::compile(TOOLS.to_owned(), String::new(), String::new()).unwrap();
+        let tool: Value = serde_json::from_str(r#"{"name":"é<&>","more":[1,{"a":null}]}"#).unwrap();
+        let variables: Map<String, Value> =
+            serde_json::from_str(r#"{"thinking":true,"messages":0}"#).unwrap();
+        let messages = [Message::new("user", "hi")];
+        let tools = [tool];
+        let conversation = Conversation { messages: &messages, tools: Some(&tools), asks: true, variables };
+        let text = template.render_conversation(&conversation).unwrap();
+        assert_eq!(text, "{\"name\": \"é<&>\", \"more\": [1, {\"a\": null}]}\n<think>20hi");
+        let plain = template.render(&messages, true).unwrap();
+        assert_eq!(plain, "20hi");
     }
 
     #[test]

@@ -45,7 +45,7 @@ mod tokenize;
 mod tokenizer;
 
 pub use batches::{Batch, Batches, DocumentMask, IGNORED, Schedule};
-pub use chat::{Answers, ChatTemplate, Message};
+pub use chat::{Answers, ChatTemplate, Conversation, Message};
 pub use corpus::{Content, Corpus, CorpusOptions, CorpusWriter, Index, Lengths, ShardEntry, TokenizerEntry};
 pub use digest::Digest;
 pub use error::{DataError, PAGES};
@@ -54,4 +54,4 @@ pub use input::{TextUnit, read_texts};
 pub use shard::{Header, Shard, ShardWriter, Width};
 pub use stream::{Order, Packing, Sample, Source, SourceSummary, Stream, StreamOptions};
 pub use tokenize::{Progress, Skip, Skipped, TokenizeOptions, Tokenized, VALIDATION_FOLDER, tokenize};
-pub use tokenizer::{Encoder, Tokenizer, TrainingOptions, train_tokenizer};
+pub use tokenizer::{Encoder, Pieces, Tokenizer, TrainingOptions, train_tokenizer};

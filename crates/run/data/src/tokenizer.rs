@@ -2,17 +2,22 @@
 
 mod byte_level;
 mod bytes;
+mod pieces;
+mod spelling;
 mod splitter;
 mod training;
 
+use std::collections::BTreeMap;
 use std::path::Path;
 
 use bedplate_diag::Source;
 use serde_json::Value;
 
+pub use pieces::Pieces;
 pub use training::{TrainingOptions, train_tokenizer};
 
 use byte_level::{ByteLevel, Cache};
+use spelling::{Added, Spelling};
 
 use crate::digest::Digest;
 use crate::disk;
@@ -44,6 +49,8 @@ pub struct Tokenizer {
     vocabulary: u32,
     begin: Option<u32>,
     end: Option<u32>,
+    spelling: Spelling,
+    added: BTreeMap<u32, Added>,
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -92,6 +99,8 @@ impl Tokenizer {
             end: mark(&inner, &settings, "eos_token", &KNOWN_ENDS),
             inner,
             byte_level: ByteLevel::from_document(&document),
+            spelling: Spelling::of(&document),
+            added: spelling::added(&document),
             json: json.to_owned(),
             config: config.map(str::to_owned),
             template: None,
@@ -172,6 +181,36 @@ impl Tokenizer {
         let encoded =
             self.inner.encode_fast(text, false).map_err(|error| self.failed(&format!("{error}")))?;
         Ok(encoded.get_ids().to_vec())
+    }
+
+    /// The ids of a text with the marks that the tokenizer puts around one, such as a beginning.
+    pub fn encode_marked(&self, text: &str) -> Result<Vec<u32>, DataError> {
+        let encoded = self.inner.encode_fast(text, true).map_err(|error| self.failed(&format!("{error}")))?;
+        Ok(encoded.get_ids().to_vec())
+    }
+
+    /// The spelling of a token in the vocabulary, where there is such a token.
+    pub fn spelled(&self, id: u32) -> Option<String> {
+        self.inner.id_to_token(id)
+    }
+
+    /// Whether a token is for control and no part of the text, such as the end.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.added.get(&id) == Some(&Added::Special)
+    }
+
+    /// The bytes that a token stands for in a text; a special token spells its name, an unknown one nothing. In a byte-level
+    /// text they may be a part of a character.
+    pub fn token_bytes(&self, id: u32) -> Vec<u8> {
+        let Some(token) = self.inner.id_to_token(id) else { return Vec::new() };
+        // The decoder treats added tokens of byte-level tokenizers like any other.
+        let is_plain = self.spelling != Spelling::ByteLevel && self.added.contains_key(&id);
+        if is_plain { token.into_bytes() } else { self.spelling.bytes(&token) }
+    }
+
+    /// The text of tokens that come one by one.
+    pub fn pieces(&self) -> Pieces<'_> {
+        Pieces::new(self)
     }
 
     /// The text of ids, special tokens spelled out. Bytes that are not UTF-8 become `U+FFFD`.
