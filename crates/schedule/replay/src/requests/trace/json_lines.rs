@@ -2,7 +2,7 @@
 //!
 //! `timestamp` is in milliseconds, `input_length` and `output_length` in tokens; `hash_ids` are optional, one
 //! per block of prompt tokens, each standing for that block and everything before it. `block_size`, `tenant`,
-//! `priority` and `samples` may be given too.
+//! `priority` and `samples` may be given too. `measured` is what a server that wrote the trace says it took; it is not replayed.
 
 use bedplate_diag::{Source, shown};
 use serde_json::{Map, Value};
@@ -12,8 +12,17 @@ use super::super::error::TraceError;
 use super::super::planned::{Planned, Prefix};
 use super::{LONGEST, TOKENS_PER_HASH, lines, malformed, tokens};
 
-const KNOWN: [&str; 8] =
-    ["timestamp", "input_length", "output_length", "hash_ids", "block_size", "tenant", "priority", "samples"];
+const KNOWN: [&str; 9] = [
+    "timestamp",
+    "input_length",
+    "output_length",
+    "hash_ids",
+    "block_size",
+    "tenant",
+    "priority",
+    "samples",
+    "measured",
+];
 
 pub(super) fn read(source: Source<'_>) -> Result<Vec<Planned>, TraceError> {
     lines(source)

@@ -1,0 +1,204 @@
+//! From a generation to its answer: whole, or as a stream of events.
+
+use std::sync::Arc;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bedplate_http::header::{CACHE_CONTROL, HeaderValue};
+use bedplate_http::{Answer, Body, StatusCode, json, typed};
+use bytes::Bytes;
+use serde_json::Value;
+use tokio::sync::mpsc;
+use tokio::time::{Instant, timeout_at};
+
+use crate::account::Account;
+use crate::choice::Delta;
+use crate::gateway::{Gateway, Visitor};
+use crate::generation::{Generation, Streaming};
+use crate::refusal::ApiError;
+use crate::running::{Running, Sources, Step};
+use crate::wire::{Head, Shape, Usage, Whole};
+
+/// Events that may wait for a client that reads slowly; the engine does not wait for it.
+const MOST_WAITING: usize = 64;
+
+pub(crate) async fn answer(
+    gateway: &Arc<Gateway>,
+    generation: Generation,
+    shape: Shape,
+    visitor: Visitor,
+) -> Result<Answer, ApiError> {
+    let sources = Sources::start(&generation, visitor.tenant)?;
+    let metrics = gateway.metrics_of(&generation.model);
+    let account = Account::open(&generation, visitor.tenant, visitor.arrived, metrics, gateway.trace.clone());
+    let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
+    let head = Head { id: shape.id(&visitor.id), created, model: generation.name.clone() };
+    match generation.streaming {
+        None => whole(&generation, shape, &head, sources, account).await,
+        Some(streaming) => {
+            let (events, receiver) = mpsc::channel(MOST_WAITING);
+            let deadline = Instant::now() + gateway.options.bounds.request;
+            tokio::spawn(stream(
+                generation,
+                shape,
+                head,
+                streaming,
+                sources,
+                account,
+                Events { events, deadline },
+            ));
+            let mut answer =
+                typed(StatusCode::OK, "text/event-stream; charset=utf-8", Body::stream(receiver));
+            answer.headers_mut().insert(CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+            Ok(answer)
+        }
+    }
+}
+
+async fn whole(
+    generation: &Generation,
+    shape: Shape,
+    head: &Head,
+    sources: Sources,
+    account: Account,
+) -> Result<Answer, ApiError> {
+    let mut running = Running::new(generation, sources, account);
+    let mut deltas: Vec<Delta> = running.choices.iter().map(|_| Delta::default()).collect();
+    while let Some(Step { choice, delta }) = running.next().await? {
+        let collected = &mut deltas[choice];
+        collected.text.push_str(&delta.text);
+        collected.calls.extend(delta.calls);
+        collected.tokens.extend(delta.tokens);
+        collected.finish = delta.finish.or(collected.finish.take());
+    }
+    let usage = usage(generation, &running);
+    let choices = best(generation, &running, deltas);
+    Ok(json(StatusCode::OK, &shape.whole(head, generation, &choices, usage)))
+}
+
+/// The choices that are shown, of each prompt the best ones first where there are more.
+fn best(generation: &Generation, running: &Running<'_>, deltas: Vec<Delta>) -> Vec<Whole> {
+    let samples = usize::from(generation.continuation.samples);
+    let shown = usize::from(generation.shown);
+    let mut all: Vec<Option<Delta>> = deltas.into_iter().map(Some).collect();
+    let mut choices = Vec::new();
+    for prompt in 0..generation.prompts.len() {
+        let mut order: Vec<usize> = (prompt * samples..(prompt + 1) * samples).collect();
+        if shown < samples {
+            order.sort_by(|one, other| {
+                running.choices[*other].score().total_cmp(&running.choices[*one].score())
+            });
+        }
+        for at in order.into_iter().take(shown) {
+            let delta = all[at].take().unwrap_or_default();
+            choices.push(Whole { index: choices.len(), echo: echo(generation, prompt), delta });
+        }
+    }
+    choices
+}
+
+fn echo(generation: &Generation, prompt: usize) -> String {
+    generation.echoes.as_ref().map(|echoes| echoes[prompt].clone()).unwrap_or_default()
+}
+
+fn usage(generation: &Generation, running: &Running<'_>) -> Usage {
+    Usage {
+        prompt: generation.prompt_tokens(),
+        completion: running.completion_tokens(),
+        cached: running.account.cached_tokens(),
+    }
+}
+
+/// Server-sent events to a client.
+struct Events {
+    events: mpsc::Sender<Bytes>,
+    deadline: Instant,
+}
+
+/// The client has gone.
+struct Gone;
+
+impl Events {
+    async fn send(&self, value: &Value) -> Result<(), Gone> {
+        self.send_text(&value.to_string()).await
+    }
+
+    async fn send_text(&self, text: &str) -> Result<(), Gone> {
+        let event = Bytes::from(format!("data: {text}\n\n"));
+        self.events.send(event).await.map_err(|_| Gone)
+    }
+
+    /// The next step, an error, or the news that the client has gone, which ends the answer.
+    async fn next(&self, running: &mut Running<'_>) -> Result<Result<Option<Step>, ApiError>, Gone> {
+        tokio::select! {
+            step = timeout_at(self.deadline, running.next()) => {
+                Ok(step.unwrap_or(Err(ApiError::TookTooLong { seconds: 0 })))
+            }
+            () = self.events.closed() => Err(Gone),
+        }
+    }
+}
+
+async fn stream(
+    generation: Generation,
+    shape: Shape,
+    head: Head,
+    streaming: Streaming,
+    sources: Sources,
+    account: Account,
+    events: Events,
+) {
+    let running = Running::new(&generation, sources, account);
+    // A client that has gone needs no more; what it asked for ends with `running`.
+    let _ = tell(&generation, shape, &head, streaming, running, &events).await;
+}
+
+async fn tell(
+    generation: &Generation,
+    shape: Shape,
+    head: &Head,
+    streaming: Streaming,
+    mut running: Running<'_>,
+    events: &Events,
+) -> Result<(), Gone> {
+    let samples = usize::from(generation.continuation.samples);
+    // Where each choice's text or calls have got to; none for those that have not begun.
+    let mut places: Vec<Option<usize>> = vec![None; running.choices.len()];
+    loop {
+        let Step { choice, delta } = match events.next(&mut running).await? {
+            Ok(Some(step)) => step,
+            Ok(None) => break,
+            Err(error) => {
+                events.send(&error.to_json()).await?;
+                return events.send_text("[DONE]").await;
+            }
+        };
+        let whole = Whole { index: choice, echo: String::new(), delta };
+        let place = match &mut places[choice] {
+            Some(place) => place,
+            begun => {
+                let first = Whole {
+                    index: choice,
+                    echo: echo(generation, choice / samples),
+                    delta: Delta::default(),
+                };
+                if let Some(beginning) = shape.beginning(head, &first) {
+                    events.send(&beginning).await?;
+                }
+                begun.insert(0)
+            }
+        };
+        let mut chunk = shape.addition(head, generation, &whole, place);
+        if streaming.shows_usage_always {
+            chunk["usage"] = usage(generation, &running).to_json();
+        } else if streaming.shows_usage {
+            chunk["usage"] = Value::Null;
+        }
+        events.send(&chunk).await?;
+    }
+    if streaming.shows_usage {
+        events.send(&shape.usage(head, usage(generation, &running))).await?;
+    }
+    // Books the request before the client knows that it has ended.
+    drop(running);
+    events.send_text("[DONE]").await
+}

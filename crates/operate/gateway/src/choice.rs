@@ -1,0 +1,162 @@
+//! One choice as it grows: tokens become text, text may end by a stop string or contain calls.
+
+use bedplate_data::{Pieces, Tokenizer};
+use bedplate_serve::{EndReason, Logprobs};
+
+use crate::calls::{Call, CallSearch, Part};
+use crate::generation::Generation;
+use crate::stops::{StopSearch, Stops};
+
+/// A token as clients see it.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct TokenShown {
+    pub(crate) token: u32,
+    pub(crate) logprobs: Logprobs,
+}
+
+/// How a choice ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Finish {
+    /// By the model, or by the stop string that is named.
+    Stop(Option<String>),
+    Length,
+    Calls,
+}
+
+impl Finish {
+    pub(crate) fn name(&self) -> &'static str {
+        match self {
+            Finish::Stop(_) => "stop",
+            Finish::Length => "length",
+            Finish::Calls => "tool_calls",
+        }
+    }
+}
+
+/// What a choice has to show since it was last asked.
+#[derive(Debug, Default, PartialEq)]
+pub(crate) struct Delta {
+    pub(crate) text: String,
+    pub(crate) calls: Vec<Call>,
+    pub(crate) tokens: Vec<TokenShown>,
+    pub(crate) finish: Option<Finish>,
+}
+
+impl Delta {
+    pub(crate) fn is_empty(&self) -> bool {
+        self.text.is_empty() && self.calls.is_empty() && self.finish.is_none()
+    }
+}
+
+pub(crate) struct Choice<'a> {
+    tokenizer: &'a Tokenizer,
+    stops: &'a Stops,
+    shows_special: bool,
+    shows_logprobs: bool,
+    least: u32,
+    pieces: Pieces<'a>,
+    search: StopSearch,
+    calls: Option<CallSearch>,
+    has_called: bool,
+    /// Tokens whose text has not been shown yet.
+    waiting: Vec<TokenShown>,
+    pub(crate) tokens: u32,
+    logprob_sum: f64,
+    pub(crate) has_ended: bool,
+}
+
+impl<'a> Choice<'a> {
+    pub(crate) fn new(generation: &'a Generation) -> Self {
+        let tokenizer = generation.model.tokenizer();
+        Self {
+            tokenizer,
+            stops: &generation.stops,
+            shows_special: generation.shows_special,
+            shows_logprobs: generation.logprobs.is_some(),
+            least: generation.continuation.least,
+            pieces: tokenizer.pieces(),
+            search: StopSearch::default(),
+            calls: generation.calls.map(CallSearch::new),
+            has_called: false,
+            waiting: Vec::new(),
+            tokens: 0,
+            logprob_sum: 0.0,
+            has_ended: false,
+        }
+    }
+
+    /// Mean log-probability of its tokens, where they are known.
+    pub(crate) fn score(&self) -> f64 {
+        self.logprob_sum / f64::from(self.tokens.max(1))
+    }
+
+    /// Takes a token.
+    pub(crate) fn push(&mut self, token: u32, logprobs: Option<Logprobs>) -> Delta {
+        self.tokens += 1;
+        self.logprob_sum += logprobs.as_ref().map_or(0.0, |logprobs| f64::from(logprobs.of_token));
+        if let Some(logprobs) = logprobs.filter(|_| self.shows_logprobs) {
+            self.waiting.push(TokenShown { token, logprobs });
+        }
+        let is_shown = self.shows_special || !self.tokenizer.is_special(token);
+        let piece = if is_shown { self.pieces.push(token) } else { String::new() };
+        let none = Stops::default();
+        let stops = if self.tokens > self.least { self.stops } else { &none };
+        let released = self.search.push(&piece, stops);
+        let mut delta = self.show(&released.text);
+        if let Some(stop) = released.stop {
+            self.end(&mut delta, Finish::Stop(Some(self.stops.strings[stop].clone())));
+        }
+        delta
+    }
+
+    /// The engine has no more tokens.
+    pub(crate) fn finish(&mut self, reason: EndReason) -> Delta {
+        let rest = self.pieces.finish();
+        let released = self.search.push(&rest, self.stops);
+        let mut text = released.text;
+        let finish = match (released.stop, reason) {
+            (Some(stop), _) => Finish::Stop(Some(self.stops.strings[stop].clone())),
+            (None, EndReason::Stop) => Finish::Stop(None),
+            (None, EndReason::Length) => Finish::Length,
+        };
+        text.push_str(&self.search.finish());
+        let mut delta = self.show(&text);
+        self.end(&mut delta, finish);
+        delta
+    }
+
+    fn end(&mut self, delta: &mut Delta, finish: Finish) {
+        self.has_ended = true;
+        let parts = self.calls.as_mut().map(CallSearch::finish).unwrap_or_default();
+        self.take_parts(parts, delta);
+        delta.tokens.append(&mut self.waiting);
+        let has_called = self.has_called && finish != Finish::Length;
+        delta.finish = Some(if has_called { Finish::Calls } else { finish });
+    }
+
+    fn show(&mut self, text: &str) -> Delta {
+        let mut delta = Delta::default();
+        let parts = match &mut self.calls {
+            Some(calls) => calls.push(text),
+            None if text.is_empty() => Vec::new(),
+            None => vec![Part::Text(text.to_owned())],
+        };
+        self.take_parts(parts, &mut delta);
+        if !delta.is_empty() {
+            delta.tokens.append(&mut self.waiting);
+        }
+        delta
+    }
+
+    fn take_parts(&mut self, parts: Vec<Part>, delta: &mut Delta) {
+        for part in parts {
+            match part {
+                Part::Text(text) => delta.text.push_str(&text),
+                Part::Call(call) => {
+                    self.has_called = true;
+                    delta.calls.push(call);
+                }
+            }
+        }
+    }
+}

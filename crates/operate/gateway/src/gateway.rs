@@ -1,0 +1,286 @@
+//! The gateway: models, limits and counters that requests share, and the way from a request to its answer.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
+
+use bedplate_batching::TenantId;
+use bedplate_diag::nearest;
+use bedplate_http::header::{HeaderName, HeaderValue};
+use bedplate_http::{Answer, HeaderMap, Request, Server, read_body};
+use bedplate_random::mix;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::task::JoinHandle;
+use tokio::time::timeout;
+
+use crate::answering;
+use crate::cross_origin::CrossOrigin;
+use crate::error::GatewayError;
+use crate::fields::{self, Fields};
+use crate::keys::Keys;
+use crate::metrics::{Metrics, ModelMetrics};
+use crate::model::Model;
+use crate::options::Options;
+use crate::refusal::ApiError;
+use crate::routes::{self, Action, chat, completions, embeddings, status, tokens};
+use crate::trace::Trace;
+use crate::wire::Shape;
+
+const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
+
+/// Everything that handlers need.
+pub(crate) struct Gateway {
+    pub(crate) options: Options,
+    pub(crate) models: Vec<(Arc<Model>, Arc<ModelMetrics>)>,
+    pub(crate) metrics: Metrics,
+    pub(crate) trace: Option<Arc<Trace>>,
+    pub(crate) server: Server,
+    keys: Keys,
+    cross_origin: CrossOrigin,
+    room: Arc<Semaphore>,
+    is_draining: AtomicBool,
+    seed: u64,
+    ids: AtomicU64,
+}
+
+impl Gateway {
+    pub(crate) fn new(models: Vec<Model>, options: Options, server: Server) -> Result<Self, GatewayError> {
+        let mut names: Vec<String> = models.iter().flat_map(Model::names).map(str::to_owned).collect();
+        names.sort();
+        if let Some(same) = names.windows(2).find(|two| two[0] == two[1]) {
+            return Err(GatewayError::SameName { name: same[0].clone() });
+        }
+        let trace = options.trace.as_deref().map(Trace::open).transpose()?.map(Arc::new);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
+        let with_metrics = |model| (Arc::new(model), Arc::new(ModelMetrics::new()));
+        Ok(Self {
+            keys: Keys::load(&options)?,
+            cross_origin: CrossOrigin::new(&options.origins),
+            room: Arc::new(Semaphore::new(options.bounds.requests)),
+            models: models.into_iter().map(with_metrics).collect(),
+            metrics: Metrics::default(),
+            trace,
+            server,
+            is_draining: AtomicBool::new(false),
+            seed: mix(now ^ u64::from(std::process::id())),
+            ids: AtomicU64::new(0),
+            options,
+        })
+    }
+
+    pub(crate) fn models(&self) -> impl Iterator<Item = &Arc<Model>> {
+        self.models.iter().map(|(model, _)| model)
+    }
+
+    pub(crate) fn metrics_of(&self, wanted: &Arc<Model>) -> Arc<ModelMetrics> {
+        let found = self.models.iter().find(|(model, _)| Arc::ptr_eq(model, wanted));
+        found.map_or_else(|| Arc::new(ModelMetrics::new()), |(_, metrics)| metrics.clone())
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.is_draining.load(Ordering::Relaxed)
+    }
+
+    /// Takes no more requests and lets the models finish what they have.
+    pub(crate) fn drain(&self) {
+        self.is_draining.store(true, Ordering::Relaxed);
+        self.models().for_each(|model| model.drain());
+    }
+
+    /// The model that a request names, the name, and the adapter if it is one's.
+    pub(crate) fn model(
+        &self,
+        fields: &Fields<'_>,
+    ) -> Result<(Arc<Model>, String, Option<String>), ApiError> {
+        let name = fields::text(fields.required("model")?, "model")?;
+        let found = self.models().find(|model| model.names().any(|known| known == name));
+        let Some(model) = found else {
+            return Err(ApiError::NoSuchModel { model: name.to_owned(), nearest: self.nearest(name) });
+        };
+        let is_adapter = model.about().adapters.iter().any(|adapter| adapter == name);
+        Ok((model.clone(), name.to_owned(), is_adapter.then(|| name.to_owned())))
+    }
+
+    /// The same where a server of one model need not be told.
+    pub(crate) fn model_or_only(
+        &self,
+        fields: &Fields<'_>,
+    ) -> Result<(Arc<Model>, String, Option<String>), ApiError> {
+        match (&self.models[..], fields.get("model")) {
+            ([(only, _)], None) => Ok((only.clone(), only.name().to_owned(), None)),
+            _ => self.model(fields),
+        }
+    }
+
+    pub(crate) fn nearest(&self, name: &str) -> Option<String> {
+        let names: Vec<&str> = self.models().flat_map(|model| model.names()).collect();
+        nearest(name, names.iter().copied()).map(str::to_owned)
+    }
+
+    /// A text that no other request of this server has.
+    pub(crate) fn unique(&self) -> String {
+        let number = self.ids.fetch_add(1, Ordering::Relaxed);
+        format!("{:016x}{:08x}", mix(self.seed ^ number), number as u32)
+    }
+
+    fn enter(&self) -> Result<OwnedSemaphorePermit, ApiError> {
+        if self.is_draining() {
+            return Err(ApiError::Draining);
+        }
+        let limit = self.options.bounds.requests;
+        self.room.clone().try_acquire_owned().map_err(|_| ApiError::TooMany { limit })
+    }
+}
+
+/// Answers a request, whatever happens to its handler.
+pub(crate) async fn answer(gateway: Arc<Gateway>, request: Request) -> Answer {
+    let id = request_id(request.headers()).unwrap_or_else(|| gateway.unique());
+    let origin = request.headers().get("origin").cloned();
+    if let Some(answer) = gateway.cross_origin.preflight(&request) {
+        return answer;
+    }
+    let (path, handled) = route(&gateway, request, &id).await;
+    let mut answer = handled.unwrap_or_else(ApiError::into_answer);
+    gateway.metrics.answered(path, answer.status().as_u16());
+    gateway.cross_origin.permit(origin.as_ref(), answer.headers_mut());
+    if let Ok(id) = HeaderValue::from_str(&id) {
+        answer.headers_mut().insert(REQUEST_ID, id);
+    }
+    answer
+}
+
+/// A client's own name for its request, where it can be repeated.
+fn request_id(headers: &HeaderMap) -> Option<String> {
+    let id = headers.get(REQUEST_ID)?.to_str().ok()?;
+    let is_fine = (1..=128).contains(&id.len()) && id.bytes().all(|byte| byte.is_ascii_graphic());
+    is_fine.then(|| id.to_owned())
+}
+
+async fn route(
+    gateway: &Arc<Gateway>,
+    request: Request,
+    id: &str,
+) -> (&'static str, Result<Answer, ApiError>) {
+    let path = request.uri().path().to_owned();
+    let found = match routes::find(request.method(), &path) {
+        Ok(found) => found,
+        Err(allowed) => {
+            let path: String = path.chars().take(200).collect();
+            let method = request.method().to_string();
+            let error = allowed.map_or(ApiError::NoSuchPath { path: path.clone() }, |allowed| {
+                ApiError::WrongMethod { method, path, allowed }
+            });
+            return ("unknown", Err(error));
+        }
+    };
+    let tenant = match found.needs_key {
+        true => gateway.keys.identify(request.headers()),
+        false => Ok(TenantId::default()),
+    };
+    let name = found.name.map(str::to_owned);
+    let handled = match tenant {
+        Ok(tenant) => handle(gateway, request, found.action, name, tenant, id).await,
+        Err(error) => Err(error),
+    };
+    (found.path, handled)
+}
+
+async fn handle(
+    gateway: &Arc<Gateway>,
+    request: Request,
+    action: Action,
+    name: Option<String>,
+    tenant: TenantId,
+    id: &str,
+) -> Result<Answer, ApiError> {
+    match action {
+        Action::Page => return Ok(status::page()),
+        Action::Health => return status::health(gateway),
+        Action::Ready => return status::ready(gateway),
+        Action::Metrics => return Ok(status::metrics(gateway)),
+        Action::Version => return Ok(status::version()),
+        Action::Models => return status::models(gateway, name.as_deref()),
+        _ => {}
+    }
+    let arrived = Instant::now();
+    let permit = gateway.enter()?;
+    let (head, mut body) = request.into_parts();
+    let body = read_body(&head.headers, &mut body, gateway.server.limits()).await?;
+    let task = Aborting(tokio::spawn(work(
+        gateway.clone(),
+        action,
+        body,
+        Visitor { tenant, arrived, id: id.to_owned() },
+    )));
+    let limit = gateway.options.bounds.request;
+    let ended = timeout(limit, task).await.map_err(|_| ApiError::TookTooLong { seconds: limit.as_secs() })?;
+    let mut answer = ended?;
+    answer.body_mut().hold(permit);
+    Ok(answer)
+}
+
+/// Who asks, and since when.
+pub(crate) struct Visitor {
+    pub(crate) tenant: TenantId,
+    pub(crate) arrived: Instant,
+    pub(crate) id: String,
+}
+
+/// A request that generates. Reading it may take long, for large prompts and schemas, so that is done on a thread that may be kept busy.
+async fn work(
+    gateway: Arc<Gateway>,
+    action: Action,
+    body: bytes::Bytes,
+    visitor: Visitor,
+) -> Result<Answer, ApiError> {
+    let reader = gateway.clone();
+    let read = tokio::task::spawn_blocking(move || read(&reader, action, &body)).await;
+    match read.unwrap_or_else(|_| Err(panicked()))? {
+        Read::Done(answer) => Ok(answer),
+        Read::Generation(generation, shape) => answering::answer(&gateway, *generation, shape, visitor).await,
+        Read::Embeddings(embeddings) => embeddings::answer(embeddings, visitor.tenant).await,
+    }
+}
+
+enum Read {
+    Done(Answer),
+    Generation(Box<crate::generation::Generation>, Shape),
+    Embeddings(embeddings::Embeddings),
+}
+
+fn read(gateway: &Gateway, action: Action, body: &[u8]) -> Result<Read, ApiError> {
+    let body = fields::parse(body)?;
+    let fields = Fields::of_body(&body)?;
+    let generation = |generation, shape| Read::Generation(Box::new(generation), shape);
+    match action {
+        Action::Chat => Ok(generation(chat::read(gateway, &fields)?, Shape::Chat)),
+        Action::Completions => Ok(generation(completions::read(gateway, &fields)?, Shape::Completion)),
+        Action::Embeddings => embeddings::read(gateway, &fields).map(Read::Embeddings),
+        Action::Detokenize => tokens::detokenize(gateway, &fields).map(Read::Done),
+        _ => tokens::tokenize(gateway, &fields).map(Read::Done),
+    }
+}
+
+fn panicked() -> ApiError {
+    ApiError::Failed { reason: "a flaw of the program ended this request".into() }
+}
+
+/// A task that ends with the request: a client that goes away ends it.
+struct Aborting(JoinHandle<Result<Answer, ApiError>>);
+
+impl Future for Aborting {
+    type Output = Result<Answer, ApiError>;
+
+    fn poll(
+        mut self: std::pin::Pin<&mut Self>,
+        context: &mut std::task::Context<'_>,
+    ) -> std::task::Poll<Self::Output> {
+        std::pin::Pin::new(&mut self.0).poll(context).map(|ended| ended.unwrap_or_else(|_| Err(panicked())))
+    }
+}
+
+impl Drop for Aborting {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}

@@ -1,0 +1,47 @@
+//! The OpenAI-compatible API over running models.
+//!
+//! [`start`] serves [`Model`]s, each a tokenizer with one or more replicas that answer in tokens (`bedplate_serve::Replica`). This crate
+//! turns requests into prompts and tokens into answers: chat templates, stop strings, calls of tools, structured output, streams,
+//! log-probabilities, usage. It counts under vLLM's names and writes a trace that `bedplate replay requests` reads. How tokens are
+//! computed and scheduled is not known here. `docs/serving.md` is the contract.
+//!
+//! ```no_run
+//! # fn replica() -> std::sync::Arc<dyn bedplate_serve::Replica> { unimplemented!() }
+//! use bedplate_data::Tokenizer;
+//! use bedplate_gateway::{Model, Options, start};
+//!
+//! let tokenizer = Tokenizer::load("model/tokenizer.json".as_ref())?;
+//! let model = Model::new("tiny", vec![replica()], tokenizer.into())?;
+//! let running = start(vec![model], Options::default())?;
+//! println!("http://{}", running.address());
+//! running.wait();
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod account;
+mod answering;
+mod calls;
+mod choice;
+mod cross_origin;
+mod error;
+mod fields;
+mod gateway;
+mod generation;
+mod guide;
+mod keys;
+mod metrics;
+mod model;
+mod options;
+mod refusal;
+mod routes;
+mod running;
+mod sampling;
+mod serving;
+mod stops;
+mod trace;
+mod wire;
+
+pub use error::{GatewayError, PAGES};
+pub use model::Model;
+pub use options::{Bounds, DEFAULT_PORT, Options};
+pub use serving::{Running, start};

@@ -1,0 +1,133 @@
+//! A model that is served: its replicas, its tokenizer, its template, its names.
+
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use bedplate_data::{ChatTemplate, Tokenizer};
+use bedplate_serve::{About, Answer, Ask, Grammar, Refusal, Replica, State};
+
+use crate::calls::CallStyle;
+use crate::error::GatewayError;
+use crate::guide::{Guide, Language};
+use crate::refusal::ApiError;
+
+/// A model with the replicas that answer for it.
+pub struct Model {
+    name: String,
+    aliases: Vec<String>,
+    replicas: Vec<Arc<dyn Replica>>,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    call_style: CallStyle,
+    guide: OnceLock<Result<Guide, String>>,
+    turn: AtomicUsize,
+    has_stopped: AtomicBool,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+}
+
+impl Model {
+    /// A model under a name. Its chat template and the way it calls tools are those of its tokenizer.
+    pub fn new(
+        name: impl Into<String>,
+        replicas: Vec<Arc<dyn Replica>>,
+        tokenizer: Arc<Tokenizer>,
+    ) -> Result<Self, GatewayError> {
+        let name = name.into();
+        if replicas.is_empty() {
+            return Err(GatewayError::NoReplica { name });
+        }
+        let source = ChatTemplate::source_of(&tokenizer);
+        let template = source.as_ref().map(|_| ChatTemplate::of(&tokenizer)).transpose()?;
+        Ok(Self {
+            name,
+            aliases: Vec::new(),
+            replicas,
+            template,
+            call_style: CallStyle::of_template(source.as_deref().unwrap_or_default()),
+            tokenizer,
+            guide: OnceLock::new(),
+            turn: AtomicUsize::new(0),
+            has_stopped: AtomicBool::new(false),
+            created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
+        })
+    }
+
+    /// Other names that requests may use, such as the name that a program has built in.
+    pub fn with_aliases(mut self, aliases: Vec<String>) -> Self {
+        self.aliases = aliases;
+        self
+    }
+
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its names, and those of its adapters.
+    pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
+        std::iter::once(&self.name).chain(&self.aliases).chain(&self.about().adapters).map(String::as_str)
+    }
+
+    pub(crate) fn about(&self) -> &About {
+        self.replicas[0].about()
+    }
+
+    pub(crate) fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    pub(crate) fn call_style(&self) -> CallStyle {
+        self.call_style
+    }
+
+    pub(crate) fn template(&self) -> Result<&ChatTemplate, ApiError> {
+        self.template.as_ref().ok_or_else(|| ApiError::Invalid {
+            message: format!("the model `{}` has no chat template; use /v1/completions", self.name),
+            param: Some("model".into()),
+            code: None,
+        })
+    }
+
+    /// A compiled language for this model's tokens. May take a while.
+    pub(crate) fn compile(&self, language: Language, param: &str) -> Result<Arc<dyn Grammar>, ApiError> {
+        let guide = self.guide.get_or_init(|| Guide::new(&self.tokenizer, self.about()));
+        let guide = guide.as_ref().map_err(|reason| ApiError::Failed { reason: reason.clone() })?;
+        let invalid = |reason| ApiError::field(param, format!("`{param}` cannot be followed: {reason}"));
+        guide.compile(language).map_err(invalid)
+    }
+
+    /// Asks the replica with the fewest requests; one that is full or has stopped is passed over.
+    pub(crate) fn ask(&self, ask: Ask) -> Result<Answer, Refusal> {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
+        let count = self.replicas.len();
+        let mut order: Vec<usize> = (0..count).map(|at| (turn + at) % count).collect();
+        if count > 1 {
+            order.sort_by_key(|at| self.replicas[*at].state().requests);
+        }
+        let mut refused = Refusal::Draining;
+        for at in order {
+            match self.replicas[at].ask(ask.clone()) {
+                Err(refusal @ (Refusal::Full { .. } | Refusal::Draining | Refusal::Stopped { .. })) => {
+                    refused = refusal
+                }
+                decided => return decided,
+            }
+        }
+        self.has_stopped.store(matches!(refused, Refusal::Stopped { .. }), Ordering::Relaxed);
+        Err(refused)
+    }
+
+    /// Whether no replica runs any more, as far as is known from the last request.
+    pub(crate) fn has_stopped(&self) -> bool {
+        self.has_stopped.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn states(&self) -> Vec<State> {
+        self.replicas.iter().map(|replica| replica.state()).collect()
+    }
+
+    pub(crate) fn drain(&self) {
+        self.replicas.iter().for_each(|replica| replica.drain());
+    }
+}

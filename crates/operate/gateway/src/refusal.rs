@@ -1,0 +1,144 @@
+//! Why a request gets no answer, in the shape that OpenAI's clients read.
+
+use bedplate_batching::RequestRefusal;
+use bedplate_http::header::{CONNECTION, HeaderValue, RETRY_AFTER, WWW_AUTHENTICATE};
+use bedplate_http::{Answer, BodyError, StatusCode, json};
+use bedplate_serve::Refusal;
+use serde_json::{Value, json};
+
+/// A request that is refused or failed.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub(crate) enum ApiError {
+    #[error("{message}")]
+    Invalid { message: String, param: Option<String>, code: Option<&'static str> },
+    #[error("the model `{model}` does not exist{}", nearest_hint(.nearest.as_deref()))]
+    NoSuchModel { model: String, nearest: Option<String> },
+    #[error("there is nothing at {path}")]
+    NoSuchPath { path: String },
+    #[error("{path} does not take {method}; it takes {allowed}")]
+    WrongMethod { method: String, path: String, allowed: &'static str },
+    #[error("the request has no API key, or a wrong one: send `Authorization: Bearer KEY`")]
+    Unauthorized,
+    #[error("{0}")]
+    Body(BodyError),
+    #[error("{limit} requests are under way, as many as this server takes; try again in a moment")]
+    TooMany { limit: usize },
+    #[error("the server is about to end and takes no more requests")]
+    Draining,
+    #[error("the model has stopped: {reason}")]
+    Stopped { reason: String },
+    #[error("the answer took longer than {seconds} s and was given up")]
+    TookTooLong { seconds: u64 },
+    #[error("the answer failed: {reason}")]
+    Failed { reason: String },
+}
+
+fn nearest_hint(nearest: Option<&str>) -> String {
+    nearest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+}
+
+impl ApiError {
+    /// A field that cannot be used as it is.
+    pub(crate) fn field(param: impl Into<String>, message: impl Into<String>) -> Self {
+        Self::Invalid { message: message.into(), param: Some(param.into()), code: None }
+    }
+
+    pub(crate) fn coded(param: &str, code: &'static str, message: String) -> Self {
+        Self::Invalid { message, param: Some(param.to_owned()), code: Some(code) }
+    }
+
+    pub(crate) fn status(&self) -> StatusCode {
+        match self {
+            ApiError::Invalid { .. } => StatusCode::BAD_REQUEST,
+            ApiError::NoSuchModel { .. } | ApiError::NoSuchPath { .. } => StatusCode::NOT_FOUND,
+            ApiError::WrongMethod { .. } => StatusCode::METHOD_NOT_ALLOWED,
+            ApiError::Unauthorized => StatusCode::UNAUTHORIZED,
+            ApiError::Body(error) => error.status(),
+            ApiError::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
+            ApiError::Draining | ApiError::Stopped { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            ApiError::TookTooLong { .. } => StatusCode::GATEWAY_TIMEOUT,
+            ApiError::Failed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
+        }
+    }
+
+    fn kind(&self) -> &'static str {
+        match self.status().as_u16() {
+            401 => "authentication_error",
+            429 => "rate_limit_error",
+            400..500 => "invalid_request_error",
+            _ => "server_error",
+        }
+    }
+
+    fn param(&self) -> Option<&str> {
+        match self {
+            ApiError::Invalid { param, .. } => param.as_deref(),
+            ApiError::NoSuchModel { .. } => Some("model"),
+            _ => None,
+        }
+    }
+
+    fn code(&self) -> Option<&'static str> {
+        match self {
+            ApiError::Invalid { code, .. } => *code,
+            ApiError::NoSuchModel { .. } => Some("model_not_found"),
+            ApiError::NoSuchPath { .. } => Some("unknown_url"),
+            ApiError::WrongMethod { .. } => Some("method_not_supported"),
+            ApiError::Unauthorized => Some("invalid_api_key"),
+            ApiError::Body(BodyError::TooLarge { .. }) => Some("request_too_large"),
+            ApiError::Body(_) => None,
+            ApiError::TooMany { .. } => Some("rate_limit_exceeded"),
+            ApiError::Draining | ApiError::Stopped { .. } => Some("service_unavailable"),
+            ApiError::TookTooLong { .. } => Some("timeout"),
+            ApiError::Failed { .. } => None,
+        }
+    }
+
+    /// `{"error": …}`.
+    pub(crate) fn to_json(&self) -> Value {
+        let (kind, param, code) = (self.kind(), self.param(), self.code());
+        json!({ "error": { "message": self.to_string(), "type": kind, "param": param, "code": code } })
+    }
+
+    pub(crate) fn into_answer(self) -> Answer {
+        let mut answer = json(self.status(), &self.to_json());
+        let headers = answer.headers_mut();
+        match &self {
+            ApiError::Unauthorized => {
+                headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            ApiError::TooMany { .. } | ApiError::Draining | ApiError::Stopped { .. } => {
+                headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+            }
+            // The rest of the body is not read.
+            ApiError::Body(_) => {
+                headers.insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            _ => {}
+        }
+        answer
+    }
+}
+
+impl From<BodyError> for ApiError {
+    fn from(error: BodyError) -> Self {
+        ApiError::Body(error)
+    }
+}
+
+impl From<Refusal> for ApiError {
+    fn from(refusal: Refusal) -> Self {
+        let message = refusal.to_string();
+        match refusal {
+            Refusal::Never(RequestRefusal::ContextTooLong { .. }) => {
+                ApiError::coded("messages", "context_length_exceeded", message)
+            }
+            Refusal::Never(_) => ApiError::Invalid { message, param: None, code: None },
+            Refusal::NoSuchToken { .. } => ApiError::field("prompt", message),
+            Refusal::NoSuchAdapter { name } => ApiError::NoSuchModel { model: name, nearest: None },
+            Refusal::Full { limit } => ApiError::TooMany { limit: limit as usize },
+            Refusal::Draining => ApiError::Draining,
+            Refusal::Stopped { reason } => ApiError::Stopped { reason },
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! `POST /v1/chat/completions`
+
+use std::sync::Arc;
+
+use bedplate_serve::Grammar;
+
+use super::messages::{self, ToolChoice, Tools};
+use crate::calls::{CallStyle, schema_of_calls};
+use crate::fields::Fields;
+use crate::gateway::Gateway;
+use crate::generation::{Generation, LogprobsShown};
+use crate::guide::Language;
+use crate::model::Model;
+use crate::refusal::ApiError;
+use crate::sampling;
+
+/// Reads a request for a chat.
+pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation, ApiError> {
+    let (model, name, adapter) = gateway.model(fields)?;
+    let bounds = &gateway.options.bounds;
+    let tools = messages::tools(fields)?;
+    let mut continuation = sampling::continuation(fields, bounds)?;
+    continuation.grammar = grammar(&model, fields, &tools)?;
+    let logprobs = logprobs(fields)?;
+    continuation.logprobs = logprobs.map(|shown| shown.top);
+    let shown_tools = if tools.choice == ToolChoice::None { &[][..] } else { &tools.shown[..] };
+    let prompt = messages::prompt(&model, fields, shown_tools)?;
+    let calls = match tools.choice {
+        ToolChoice::None => None,
+        ToolChoice::Auto => Some(model.call_style()),
+        ToolChoice::Required => Some(CallStyle::Forced),
+    };
+    // Mistral and Llama mark calls by special tokens.
+    let shows_special = calls.is_some() || !fields.flag("skip_special_tokens")?.unwrap_or(true);
+    let most = fields.whole("max_completion_tokens", 1..=i64::from(u32::MAX))?;
+    let most = most.or(fields.whole("max_tokens", 1..=i64::from(u32::MAX))?);
+    let mut generation = Generation {
+        model,
+        name,
+        adapter,
+        prompts: vec![prompt],
+        echoes: None,
+        shown: continuation.samples,
+        continuation,
+        stops: sampling::stops(fields, bounds)?,
+        shows_special,
+        calls,
+        logprobs,
+        streaming: sampling::streaming(fields)?,
+        priority: sampling::priority(fields)?,
+    };
+    generation.bound(most.map(|most| most as u32), None, "messages")?;
+    Ok(generation)
+}
+
+fn logprobs(fields: &Fields<'_>) -> Result<Option<LogprobsShown>, ApiError> {
+    let top = fields.whole("top_logprobs", 0..=20)?;
+    match (fields.flag("logprobs")?.unwrap_or(false), top) {
+        (false, Some(1..)) => {
+            Err(ApiError::field("top_logprobs", "`top_logprobs` needs `logprobs` to be true"))
+        }
+        (false, _) => Ok(None),
+        (true, top) => Ok(Some(LogprobsShown { top: top.unwrap_or(0) as u8 })),
+    }
+}
+
+/// A call that must be made is enforced; otherwise the format that was asked for is.
+fn grammar(model: &Model, fields: &Fields<'_>, tools: &Tools) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+    if tools.choice != ToolChoice::Required {
+        return sampling::grammar(fields, model);
+    }
+    if let Some((_, param)) = sampling::language(fields)? {
+        return Err(ApiError::field(
+            &param,
+            format!("`{param}` and a `tool_choice` that asks for a call exclude each other"),
+        ));
+    }
+    let is_named = fields.get("tool_choice").is_some_and(serde_json::Value::is_object);
+    let most = (is_named || !tools.is_parallel).then_some(1);
+    let schema = schema_of_calls(&tools.functions, most);
+    model.compile(Language::Schema(schema), "tools").map(Some)
+}

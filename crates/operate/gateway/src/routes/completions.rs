@@ -1,0 +1,149 @@
+//! `POST /v1/completions`
+
+use serde_json::Value;
+
+use crate::fields::{self, Fields};
+use crate::gateway::Gateway;
+use crate::generation::{Generation, LogprobsShown};
+use crate::model::Model;
+use crate::refusal::ApiError;
+use crate::sampling;
+
+/// Tokens of an answer where the request does not say: OpenAI's.
+const DEFAULT_TOKENS: u32 = 16;
+
+/// Reads a request for completions.
+pub(crate) fn read(gateway: &Gateway, fields: &Fields<'_>) -> Result<Generation, ApiError> {
+    let (model, name, adapter) = gateway.model(fields)?;
+    let bounds = &gateway.options.bounds;
+    if fields.get("suffix").is_some_and(|suffix| suffix != "") {
+        return Err(ApiError::field(
+            "suffix",
+            "`suffix` is not supported: these models write at the end only",
+        ));
+    }
+    let prompts =
+        prompts(&model, fields.required("prompt")?, fields.flag("add_special_tokens")?.unwrap_or(true))?;
+    if prompts.len() > bounds.prompts {
+        return Err(ApiError::field(
+            "prompt",
+            format!("`prompt` has {} prompts, more than {}", prompts.len(), bounds.prompts),
+        ));
+    }
+    let mut continuation = sampling::continuation(fields, bounds)?;
+    let shown = continuation.samples;
+    let best_of =
+        fields.whole("best_of", 1..=i64::from(bounds.choices))?.map_or(shown, |best_of| best_of as u16);
+    let streaming = sampling::streaming(fields)?;
+    if best_of < shown {
+        return Err(ApiError::field(
+            "best_of",
+            format!("`best_of` is {best_of}, less than `n`, which is {shown}"),
+        ));
+    }
+    if best_of > shown && streaming.is_some() {
+        return Err(ApiError::field(
+            "best_of",
+            "`best_of` above `n` cannot be streamed: which are best is known at the end",
+        ));
+    }
+    let logprobs = fields.whole("logprobs", 0..=20)?.map(|top| LogprobsShown { top: top as u8 });
+    continuation.samples = best_of;
+    continuation.grammar = sampling::grammar(fields, &model)?;
+    // The best ones are chosen by their log-probabilities.
+    let ranked = (best_of > shown).then_some(0);
+    continuation.logprobs = logprobs.map(|shown| shown.top).or(ranked);
+    let echoes = echoes(&model, fields, &prompts, logprobs.is_some())?;
+    let most = fields.whole("max_tokens", 1..=i64::from(u32::MAX))?;
+    let mut generation = Generation {
+        model,
+        name,
+        adapter,
+        prompts,
+        echoes,
+        continuation,
+        shown,
+        stops: sampling::stops(fields, bounds)?,
+        shows_special: !fields.flag("skip_special_tokens")?.unwrap_or(true),
+        calls: None,
+        logprobs,
+        streaming,
+        priority: sampling::priority(fields)?,
+    };
+    generation.bound(most.map(|most| most as u32), Some(DEFAULT_TOKENS), "prompt")?;
+    Ok(generation)
+}
+
+fn echoes(
+    model: &Model,
+    fields: &Fields<'_>,
+    prompts: &[Vec<u32>],
+    has_logprobs: bool,
+) -> Result<Option<Vec<String>>, ApiError> {
+    if !fields.flag("echo")?.unwrap_or(false) {
+        return Ok(None);
+    }
+    if has_logprobs {
+        return Err(ApiError::field(
+            "echo",
+            "`echo` with `logprobs` is not supported: log-probabilities are those of the answer",
+        ));
+    }
+    let tokenizer = model.tokenizer();
+    let text = |prompt: &Vec<u32>| {
+        let shown: Vec<u32> = prompt.iter().copied().filter(|token| !tokenizer.is_special(*token)).collect();
+        tokenizer.decode(&shown).map_err(|error| ApiError::Failed { reason: error.to_string() })
+    };
+    prompts.iter().map(text).collect::<Result<Vec<String>, ApiError>>().map(Some)
+}
+
+/// A text, token numbers, or a list of either.
+pub(crate) fn prompts(model: &Model, value: &Value, is_marked: bool) -> Result<Vec<Vec<u32>>, ApiError> {
+    inputs(model, value, "prompt", is_marked)
+}
+
+/// The same under another name.
+pub(crate) fn inputs(
+    model: &Model,
+    value: &Value,
+    path: &str,
+    is_marked: bool,
+) -> Result<Vec<Vec<u32>>, ApiError> {
+    let all = match value {
+        Value::Array(listed) if listed.is_empty() => {
+            return Err(ApiError::field(path, format!("`{path}` is empty")));
+        }
+        Value::Array(listed) if listed.iter().all(Value::is_number) => {
+            vec![one(model, value, path, is_marked)?]
+        }
+        Value::Array(listed) => {
+            let each = |(at, value)| one(model, value, &format!("{path}[{at}]"), is_marked);
+            listed.iter().enumerate().map(each).collect::<Result<Vec<_>, ApiError>>()?
+        }
+        single => vec![one(model, single, path, is_marked)?],
+    };
+    Ok(all)
+}
+
+fn one(model: &Model, value: &Value, path: &str, is_marked: bool) -> Result<Vec<u32>, ApiError> {
+    let tokens = match value {
+        Value::String(text) => {
+            let tokenizer = model.tokenizer();
+            let encoded = if is_marked { tokenizer.encode_marked(text) } else { tokenizer.encode(text) };
+            encoded.map_err(|error| ApiError::field(path, error.to_string()))?
+        }
+        Value::Array(listed) => sampling::tokens(listed, path)?,
+        other => return Err(fields::wrong(path, "a string or a list of tokens", other)),
+    };
+    let vocabulary = model.about().vocabulary;
+    if let Some(token) = tokens.iter().find(|token| **token >= vocabulary) {
+        return Err(ApiError::field(
+            path,
+            format!("`{path}` has the token {token}; the model has {vocabulary}"),
+        ));
+    }
+    if tokens.is_empty() {
+        return Err(ApiError::field(path, format!("`{path}` has no token")));
+    }
+    Ok(tokens)
+}

@@ -1,0 +1,46 @@
+//! `POST /tokenize` and `POST /detokenize`, as vLLM has them.
+
+use bedplate_http::{Answer, StatusCode, json};
+use serde_json::json;
+
+use super::{completions, messages};
+use crate::fields::Fields;
+use crate::gateway::Gateway;
+use crate::refusal::ApiError;
+use crate::sampling;
+
+/// The tokens of a text or of a chat.
+pub(crate) fn tokenize(gateway: &Gateway, fields: &Fields<'_>) -> Result<Answer, ApiError> {
+    let (model, ..) = gateway.model_or_only(fields)?;
+    let is_marked = fields.flag("add_special_tokens")?;
+    let tokens = if fields.get("messages").is_some() {
+        messages::prompt(&model, fields, &messages::tools(fields)?.shown)?
+    } else {
+        let prompt = fields.required("prompt")?;
+        let is_text = prompt.is_string();
+        if !is_text {
+            return Err(crate::fields::wrong("prompt", "a string", prompt));
+        }
+        completions::prompts(&model, prompt, is_marked.unwrap_or(true))?.concat()
+    };
+    let spelled = fields.flag("return_token_strs")?.unwrap_or(false).then(|| {
+        tokens
+            .iter()
+            .map(|token| model.tokenizer().spelled(*token).unwrap_or_default())
+            .collect::<Vec<String>>()
+    });
+    let limit = model.about().context_limit;
+    let body =
+        json!({ "count": tokens.len(), "max_model_len": limit, "tokens": tokens, "token_strs": spelled });
+    Ok(json(StatusCode::OK, &body))
+}
+
+/// The text of tokens.
+pub(crate) fn detokenize(gateway: &Gateway, fields: &Fields<'_>) -> Result<Answer, ApiError> {
+    let (model, ..) = gateway.model_or_only(fields)?;
+    fields.required("tokens")?;
+    let tokens = sampling::tokens(fields.list("tokens")?.unwrap_or_default(), "tokens")?;
+    let text =
+        model.tokenizer().decode(&tokens).map_err(|error| ApiError::field("tokens", error.to_string()))?;
+    Ok(json(StatusCode::OK, &json!({ "prompt": text })))
+}

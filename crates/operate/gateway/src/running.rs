@@ -1,0 +1,141 @@
+//! A generation under way: events of the engine become steps of choices.
+
+use std::time::Instant;
+
+use bedplate_batching::TenantId;
+use bedplate_serve::{Answer, Ask, Event, Wants};
+use tokio::sync::mpsc;
+
+use crate::account::Account;
+use crate::choice::{Choice, Delta};
+use crate::generation::Generation;
+use crate::refusal::ApiError;
+
+/// Answers to all prompts of a generation. Dropping it cancels them.
+pub(crate) enum Sources {
+    One(Box<Answer>),
+    /// Events with the number of their prompt.
+    Many(mpsc::UnboundedReceiver<(usize, Event)>),
+}
+
+impl Sources {
+    /// Asks for every prompt, or for none.
+    pub(crate) fn start(generation: &Generation, tenant: TenantId) -> Result<Self, ApiError> {
+        let ask = |prompt: &Vec<u32>| {
+            let ask = Ask {
+                prompt: prompt.clone(),
+                wants: Wants::Text(generation.continuation.clone()),
+                tenant,
+                priority: generation.priority,
+                adapter: generation.adapter.clone(),
+            };
+            generation.model.ask(ask).map_err(ApiError::from)
+        };
+        let mut answers = generation.prompts.iter().map(ask).collect::<Result<Vec<Answer>, ApiError>>()?;
+        match (answers.len(), answers.pop()) {
+            (1, Some(answer)) => Ok(Sources::One(Box::new(answer))),
+            (_, last) => {
+                answers.extend(last);
+                let (sender, events) = mpsc::unbounded_channel();
+                for (prompt, answer) in answers.into_iter().enumerate() {
+                    tokio::spawn(forward(prompt, answer, sender.clone()));
+                }
+                Ok(Sources::Many(events))
+            }
+        }
+    }
+
+    async fn next(&mut self) -> Option<(usize, Event)> {
+        match self {
+            Sources::One(answer) => answer.next().await.map(|event| (0, event)),
+            Sources::Many(events) => events.recv().await,
+        }
+    }
+}
+
+/// Hands on the events of one prompt for as long as they are wanted.
+async fn forward(prompt: usize, mut answer: Answer, events: mpsc::UnboundedSender<(usize, Event)>) {
+    loop {
+        let event = tokio::select! {
+            event = answer.next() => event,
+            () = events.closed() => None,
+        };
+        let Some(event) = event else { return };
+        if events.send((prompt, event)).is_err() {
+            return;
+        }
+    }
+}
+
+/// What happened to one choice.
+#[derive(Debug)]
+pub(crate) struct Step {
+    pub(crate) choice: usize,
+    pub(crate) delta: Delta,
+}
+
+pub(crate) struct Running<'a> {
+    sources: Sources,
+    samples: usize,
+    pub(crate) choices: Vec<Choice<'a>>,
+    pub(crate) account: Account,
+}
+
+impl<'a> Running<'a> {
+    pub(crate) fn new(generation: &'a Generation, sources: Sources, account: Account) -> Self {
+        let samples = usize::from(generation.continuation.samples);
+        let choices = (0..generation.prompts.len() * samples).map(|_| Choice::new(generation)).collect();
+        Self { sources, samples, choices, account }
+    }
+
+    /// The next step; none once every choice has ended.
+    pub(crate) async fn next(&mut self) -> Result<Option<Step>, ApiError> {
+        while self.choices.iter().any(|choice| !choice.has_ended) {
+            let Some((prompt, event)) = self.sources.next().await else {
+                return Err(ApiError::Failed { reason: "the engine broke the answer off".into() });
+            };
+            if let Some(step) = self.take(prompt, event)? {
+                return Ok(Some(step));
+            }
+        }
+        Ok(None)
+    }
+
+    fn take(&mut self, prompt: usize, event: Event) -> Result<Option<Step>, ApiError> {
+        match event {
+            Event::Admitted { cached_tokens } => self.account.admitted(cached_tokens, Instant::now()),
+            Event::Token { sample, token, logprobs } => {
+                let at = prompt * self.samples + usize::from(sample);
+                // A choice that ended by its text has no more tokens, whatever the engine still draws.
+                let Some(choice) = self.choices.get_mut(at).filter(|choice| !choice.has_ended) else {
+                    return Ok(None);
+                };
+                self.account.token(at, Instant::now());
+                let delta = choice.push(token, logprobs);
+                return Ok(self.step(at, delta));
+            }
+            Event::End { sample, reason } => {
+                let at = prompt * self.samples + usize::from(sample);
+                let Some(choice) = self.choices.get_mut(at).filter(|choice| !choice.has_ended) else {
+                    return Ok(None);
+                };
+                let delta = choice.finish(reason);
+                return Ok(self.step(at, delta));
+            }
+            Event::Failed(reason) => return Err(ApiError::Failed { reason }),
+            Event::Embedding(_) => {}
+        }
+        Ok(None)
+    }
+
+    fn step(&mut self, choice: usize, delta: Delta) -> Option<Step> {
+        if let Some(finish) = &delta.finish {
+            self.account.ended(choice, finish.name());
+        }
+        (!delta.is_empty()).then_some(Step { choice, delta })
+    }
+
+    pub(crate) fn completion_tokens(&self) -> usize {
+        self.choices.iter().map(|choice| choice.tokens as usize).sum()
+    }
+}

@@ -1,0 +1,208 @@
+//! Settings that all generating requests share, under OpenAI's and vLLM's names.
+
+use std::sync::Arc;
+
+use bedplate_serve::{Continuation, Grammar, Sampling};
+use serde_json::Value;
+
+use crate::fields::{self, Fields};
+use crate::generation::Streaming;
+use crate::guide::Language;
+use crate::model::Model;
+use crate::options::Bounds;
+use crate::refusal::ApiError;
+use crate::stops::Stops;
+
+const LONGEST_STOP: usize = 1024;
+const MOST_BIASES: usize = 1024;
+
+/// Reads what the engine draws by; `most` is set later, when the prompt is known.
+pub(crate) fn continuation(fields: &Fields<'_>, bounds: &Bounds) -> Result<Continuation, ApiError> {
+    let samples = fields.whole("n", 1..=i64::from(bounds.choices))?.unwrap_or(1);
+    Ok(Continuation {
+        most: 1,
+        least: fields.whole("min_tokens", 0..=i64::from(u32::MAX))?.unwrap_or(0) as u32,
+        samples: samples as u16,
+        sampling: sampling(fields)?,
+        stop_tokens: stop_tokens(fields)?,
+        ignores_end: fields.flag("ignore_eos")?.unwrap_or(false),
+        logprobs: None,
+        grammar: None,
+    })
+}
+
+fn sampling(fields: &Fields<'_>) -> Result<Sampling, ApiError> {
+    let defaults = Sampling::default();
+    let number = |key, range, default: f32| {
+        Ok::<f32, ApiError>(fields.number(key, range)?.map_or(default, |read| read as f32))
+    };
+    Ok(Sampling {
+        temperature: number("temperature", 0.0..=2.0, defaults.temperature)?,
+        // vLLM spells "all of them" as -1.
+        top_k: fields.whole("top_k", -1..=i64::from(u32::MAX))?.unwrap_or(0).max(0) as u32,
+        top_p: number("top_p", 0.0..=1.0, defaults.top_p)?.max(f32::MIN_POSITIVE),
+        min_p: number("min_p", 0.0..=1.0, defaults.min_p)?,
+        repetition_penalty: number("repetition_penalty", 1e-3..=100.0, defaults.repetition_penalty)?,
+        presence_penalty: number("presence_penalty", -2.0..=2.0, defaults.presence_penalty)?,
+        frequency_penalty: number("frequency_penalty", -2.0..=2.0, defaults.frequency_penalty)?,
+        bias: bias(fields)?,
+        seed: fields.whole("seed", i64::MIN..=i64::MAX)?.map(|seed| seed as u64),
+    })
+}
+
+fn bias(fields: &Fields<'_>) -> Result<Vec<(u32, f32)>, ApiError> {
+    let Some(biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
+    if biases.map().len() > MOST_BIASES {
+        return Err(ApiError::field(
+            "logit_bias",
+            format!("`logit_bias` has more than {MOST_BIASES} tokens"),
+        ));
+    }
+    let one = |(token, value): (&String, &Value)| {
+        let path = biases.path(token);
+        let not_a_token =
+            || ApiError::field(&path, format!("`{path}` must have a token's number as its name"));
+        Ok((
+            token.parse().map_err(|_| not_a_token())?,
+            fields::number(value, &path, &(-100.0..=100.0))? as f32,
+        ))
+    };
+    biases.map().iter().map(one).collect()
+}
+
+fn stop_tokens(fields: &Fields<'_>) -> Result<Vec<u32>, ApiError> {
+    let listed = fields.list("stop_token_ids")?.unwrap_or_default();
+    if listed.len() > 256 {
+        return Err(ApiError::field("stop_token_ids", "`stop_token_ids` has more than 256 tokens"));
+    }
+    tokens(listed, "stop_token_ids")
+}
+
+/// Token numbers.
+pub(crate) fn tokens(listed: &[Value], path: &str) -> Result<Vec<u32>, ApiError> {
+    let one = |(at, value): (usize, &Value)| {
+        let read = value.as_u64().and_then(|token| u32::try_from(token).ok());
+        read.ok_or_else(|| fields::wrong(&format!("{path}[{at}]"), "the number of a token", value))
+    };
+    listed.iter().enumerate().map(one).collect()
+}
+
+pub(crate) fn stops(fields: &Fields<'_>, bounds: &Bounds) -> Result<Stops, ApiError> {
+    let strings = match fields.get("stop") {
+        None => Vec::new(),
+        Some(Value::String(one)) => vec![one.clone()],
+        Some(Value::Array(listed)) => {
+            let one = |(at, value)| fields::text(value, &format!("stop[{at}]")).map(str::to_owned);
+            listed.iter().enumerate().map(one).collect::<Result<Vec<String>, ApiError>>()?
+        }
+        Some(other) => return Err(fields::wrong("stop", "a string or a list of strings", other)),
+    };
+    if strings.len() > bounds.stops {
+        return Err(ApiError::field(
+            "stop",
+            format!("`stop` has {} strings, more than {}", strings.len(), bounds.stops),
+        ));
+    }
+    if let Some(at) = strings.iter().position(|string| string.is_empty() || string.len() > LONGEST_STOP) {
+        return Err(ApiError::field(
+            format!("stop[{at}]"),
+            format!("stop strings have 1 to {LONGEST_STOP} bytes"),
+        ));
+    }
+    Ok(Stops { strings, are_shown: fields.flag("include_stop_str_in_output")?.unwrap_or(false) })
+}
+
+pub(crate) fn streaming(fields: &Fields<'_>) -> Result<Option<Streaming>, ApiError> {
+    let options = fields.object("stream_options")?;
+    let flag = |key| options.as_ref().map_or(Ok(None), |options| options.flag(key));
+    let (usage, always) = (flag("include_usage")?, flag("continuous_usage_stats")?);
+    if !fields.flag("stream")?.unwrap_or(false) {
+        return match options {
+            Some(_) => {
+                Err(ApiError::field("stream_options", "`stream_options` is for requests with `stream` set"))
+            }
+            None => Ok(None),
+        };
+    }
+    let always = always.unwrap_or(false);
+    Ok(Some(Streaming { shows_usage: usage.unwrap_or(false), shows_usage_always: always }))
+}
+
+pub(crate) fn priority(fields: &Fields<'_>) -> Result<i8, ApiError> {
+    Ok(fields.whole("priority", i64::from(i8::MIN)..=i64::from(i8::MAX))?.unwrap_or(0) as i8)
+}
+
+/// The language that an answer must be in, and the field that said so. A request has at most one.
+pub(crate) fn language(fields: &Fields<'_>) -> Result<Option<(Language, String)>, ApiError> {
+    let mut found = Vec::new();
+    found.extend(response_format(fields)?);
+    found.extend(guided(fields, "guided_")?);
+    if let Some(outputs) = fields.object("structured_outputs")? {
+        found.extend(guided(&outputs, "")?);
+    }
+    if let [(_, first), (_, second), ..] = &found[..] {
+        return Err(ApiError::field(second, format!("`{second}` and `{first}` exclude each other")));
+    }
+    Ok(found.pop())
+}
+
+fn response_format(fields: &Fields<'_>) -> Result<Option<(Language, String)>, ApiError> {
+    let Some(format) = fields.object("response_format")? else { return Ok(None) };
+    let path = "response_format".to_owned();
+    match format.text("type")? {
+        Some("text") => Ok(None),
+        Some("json_object") => Ok(Some((Language::any_object(), path))),
+        Some("json_schema") => {
+            let wrapped = format.object("json_schema")?;
+            let wrapped = wrapped.ok_or_else(|| {
+                ApiError::field("response_format.json_schema", "`response_format.json_schema` is missing")
+            })?;
+            let schema = wrapped.required("schema")?.clone();
+            Ok(Some((Language::Schema(schema), wrapped.path("schema"))))
+        }
+        other => {
+            let found = other.unwrap_or("missing");
+            Err(ApiError::field(
+                "response_format.type",
+                format!("`response_format.type` is `{found}`; it may be text, json_object or json_schema"),
+            ))
+        }
+    }
+}
+
+/// vLLM's fields: `guided_json` and so on, or the same names without the prefix.
+fn guided(fields: &Fields<'_>, prefix: &str) -> Result<Vec<(Language, String)>, ApiError> {
+    let mut found = Vec::new();
+    let key = |name: &str| format!("{prefix}{name}");
+    if let Some(schema) = fields.get(&key("json")) {
+        let path = fields.path(&key("json"));
+        // A schema may come as a text.
+        let schema = match schema.as_str() {
+            Some(text) => serde_json::from_str(text).map_err(|error| {
+                ApiError::field(&path, format!("`{path}` is a string that is not JSON: {error}"))
+            })?,
+            None => schema.clone(),
+        };
+        found.push((Language::Schema(schema), path));
+    }
+    if let Some(text) = fields.text(&key("regex"))? {
+        found.push((Language::Regex(text.to_owned()), fields.path(&key("regex"))));
+    }
+    if let Some(text) = fields.text(&key("grammar"))? {
+        found.push((Language::Lark(text.to_owned()), fields.path(&key("grammar"))));
+    }
+    if let Some(listed) = fields.list(&key("choice"))? {
+        let path = fields.path(&key("choice"));
+        let one = |(at, value)| fields::text(value, &format!("{path}[{at}]")).map(str::to_owned);
+        found.push((Language::Choice(listed.iter().enumerate().map(one).collect::<Result<_, _>>()?), path));
+    }
+    if fields.flag(&key("json_object"))? == Some(true) {
+        found.push((Language::any_object(), fields.path(&key("json_object"))));
+    }
+    Ok(found)
+}
+
+/// The grammar of the request's language, if it has one.
+pub(crate) fn grammar(fields: &Fields<'_>, model: &Model) -> Result<Option<Arc<dyn Grammar>>, ApiError> {
+    language(fields)?.map(|(language, param)| model.compile(language, &param)).transpose()
+}

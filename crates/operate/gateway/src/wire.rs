@@ -1,0 +1,130 @@
+//! Answers as clients read them.
+
+pub(crate) mod base64;
+mod chat;
+mod completion;
+mod logprobs;
+
+use serde_json::{Value, json};
+
+use crate::choice::Delta;
+use crate::generation::Generation;
+
+/// What every object of an answer repeats.
+pub(crate) struct Head {
+    pub(crate) id: String,
+    /// Seconds since 1970.
+    pub(crate) created: u64,
+    pub(crate) model: String,
+}
+
+/// Which API the answer belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Shape {
+    Chat,
+    Completion,
+}
+
+/// What an answer used.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Usage {
+    pub(crate) prompt: usize,
+    pub(crate) completion: usize,
+    pub(crate) cached: u64,
+}
+
+impl Usage {
+    pub(crate) fn to_json(self) -> Value {
+        json!({
+            "prompt_tokens": self.prompt,
+            "completion_tokens": self.completion,
+            "total_tokens": self.prompt + self.completion,
+            "prompt_tokens_details": { "cached_tokens": self.cached },
+        })
+    }
+}
+
+/// A choice that is complete.
+#[derive(Debug, Default)]
+pub(crate) struct Whole {
+    pub(crate) index: usize,
+    /// The text in front of it, where the prompt is repeated.
+    pub(crate) echo: String,
+    pub(crate) delta: Delta,
+}
+
+impl Shape {
+    fn prefix(self) -> &'static str {
+        match self {
+            Shape::Chat => "chatcmpl",
+            Shape::Completion => "cmpl",
+        }
+    }
+
+    pub(crate) fn id(self, unique: &str) -> String {
+        format!("{}-{unique}", self.prefix())
+    }
+
+    /// The whole answer.
+    pub(crate) fn whole(
+        self,
+        head: &Head,
+        generation: &Generation,
+        choices: &[Whole],
+        usage: Usage,
+    ) -> Value {
+        let (object, choices): (_, Vec<Value>) = match self {
+            Shape::Chat => (
+                "chat.completion",
+                choices.iter().map(|whole| chat::message(head, generation, whole)).collect(),
+            ),
+            Shape::Completion => (
+                "text_completion",
+                choices.iter().map(|whole| completion::choice(generation, whole, &mut 0)).collect(),
+            ),
+        };
+        json!({ "id": head.id, "object": object, "created": head.created, "model": head.model,
+                "choices": choices, "usage": usage.to_json(), "system_fingerprint": null })
+    }
+
+    /// What announces a choice of a stream.
+    pub(crate) fn beginning(self, head: &Head, whole: &Whole) -> Option<Value> {
+        match self {
+            Shape::Chat => Some(self.chunk(head, chat::role(whole.index))),
+            Shape::Completion if whole.echo.is_empty() => None,
+            Shape::Completion => Some(self.chunk(head, completion::echo(whole))),
+        }
+    }
+
+    /// What a step adds. `place` is where the choice's text and calls have got to.
+    pub(crate) fn addition(
+        self,
+        head: &Head,
+        generation: &Generation,
+        whole: &Whole,
+        place: &mut usize,
+    ) -> Value {
+        match self {
+            Shape::Chat => self.chunk(head, chat::delta(head, generation, whole, place)),
+            Shape::Completion => self.chunk(head, completion::choice(generation, whole, place)),
+        }
+    }
+
+    fn chunk(self, head: &Head, choice: Value) -> Value {
+        json!({ "id": head.id, "object": self.chunk_name(), "created": head.created, "model": head.model,
+                "choices": [choice] })
+    }
+
+    /// The last chunk, with what was used.
+    pub(crate) fn usage(self, head: &Head, usage: Usage) -> Value {
+        json!({ "id": head.id, "object": self.chunk_name(), "created": head.created, "model": head.model,
+                "choices": [], "usage": usage.to_json() })
+    }
+
+    fn chunk_name(self) -> &'static str {
+        match self {
+            Shape::Chat => "chat.completion.chunk",
+            Shape::Completion => "text_completion",
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! What well-formed requests get.
+
+use std::io::{BufRead, BufReader, Write};
+use std::sync::Arc;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use crate::support::{Fixture, Parrot, TOKENIZER, chat, request, until};
+
+#[test]
+fn a_chat_is_answered_whole() {
+    let fixture = Fixture::start(Parrot::echoing());
+    let reply = fixture.chat("the garden é 日本語 🌍", json!({}));
+    let body = reply.json();
+    assert_eq!(reply.status, 200, "{body}");
+    assert_eq!(body["object"], "chat.completion");
+    assert_eq!(body["model"], "parrot");
+    assert_eq!(
+        body["choices"][0]["message"],
+        json!({ "role": "assistant", "content": "the garden é 日本語 🌍", "refusal": null })
+    );
+    assert_eq!(body["choices"][0]["finish_reason"], "stop");
+    assert_eq!(body["choices"][0]["logprobs"], Value::Null);
+    let usage = &body["usage"];
+    let answered = TOKENIZER.encode("the garden é 日本語 🌍").unwrap().len();
+    assert_eq!(usage["completion_tokens"], answered);
+    assert_eq!(
+        usage["total_tokens"].as_u64(),
+        Some(usage["prompt_tokens"].as_u64().unwrap() + answered as u64)
+    );
+    assert!(body["id"].as_str().unwrap().starts_with("chatcmpl-"));
+    let own = fixture.send(
+        "POST",
+        "/v1/chat/completions",
+        &[("X-Request-Id", "mine-1")],
+        chat("x", json!({})).to_string().as_bytes(),
+    );
+    assert_eq!(
+        (own.headers["x-request-id"].as_str(), own.json()["id"].as_str()),
+        ("mine-1", Some("chatcmpl-mine-1"))
+    );
+}
+
+#[test]
+fn a_stream_has_the_text_of_the_whole_answer_then_usage_then_done() {
+    let fixture = Fixture::start(Parrot::echoing());
+    let text = "the lamp é 日本語 🌍 is in the garden";
+    let reply =
+        fixture.chat(text, json!({ "stream": true, "n": 2, "stream_options": { "include_usage": true } }));
+    assert_eq!(reply.headers["content-type"], "text/event-stream; charset=utf-8");
+    let events = reply.events();
+    let (last, chunks) = events.split_last().unwrap();
+    for choice in 0..2 {
+        let of_choice: Vec<&Value> =
+            chunks.iter().map(|chunk| &chunk["choices"][0]).filter(|part| part["index"] == choice).collect();
+        assert_eq!(of_choice[0]["delta"], json!({ "role": "assistant", "content": "" }));
+        let joined: String = of_choice.iter().filter_map(|part| part["delta"]["content"].as_str()).collect();
+        assert_eq!(joined, text);
+        let finishes: Vec<&Value> =
+            of_choice.iter().map(|part| &part["finish_reason"]).filter(|reason| !reason.is_null()).collect();
+        assert_eq!(finishes, ["stop"]);
+    }
+    assert!(
+        chunks.iter().all(|chunk| chunk["usage"].is_null() && chunk["object"] == "chat.completion.chunk")
+    );
+    assert_eq!(last["choices"], json!([]));
+    assert_eq!(last["usage"]["completion_tokens"], 2 * TOKENIZER.encode(text).unwrap().len());
+}
+
+#[test]
+fn completions_take_texts_tokens_and_lists_of_either() {
+    let fixture = Fixture::start(Parrot::new(|prompt| format!("<{prompt}>")));
+    let tokens = TOKENIZER.encode("lamp").unwrap();
+    let texts = |prompt: Value, more: Value| {
+        let mut body = json!({ "model": "parrot", "prompt": prompt, "max_tokens": 50 });
+        for (key, value) in more.as_object().unwrap() {
+            body[key] = value.clone();
+        }
+        let body = fixture.post("/v1/completions", &body).json();
+        let choices = body["choices"].as_array().unwrap_or_else(|| panic!("{body}")).clone();
+        let indices: Vec<u64> = choices.iter().map(|choice| choice["index"].as_u64().unwrap()).collect();
+        assert_eq!(indices, (0..choices.len() as u64).collect::<Vec<_>>());
+        choices.iter().map(|choice| choice["text"].as_str().unwrap().to_owned()).collect::<Vec<_>>()
+    };
+    assert_eq!(texts(json!("a"), json!({})), ["<a>"]);
+    assert_eq!(texts(json!(tokens), json!({})), ["<lamp>"]);
+    assert_eq!(texts(json!(["a", "b"]), json!({ "n": 2 })), ["<a>", "<a>", "<b>", "<b>"]);
+    assert_eq!(texts(json!([tokens, tokens]), json!({ "echo": true })), ["lamp<lamp>", "lamp<lamp>"]);
+    assert_eq!(texts(json!("a"), json!({ "best_of": 3 })), ["<a>"]);
+    let short =
+        fixture.post("/v1/completions", &json!({ "model": "parrot", "prompt": "a", "max_tokens": 1 })).json();
+    assert_eq!(short["choices"][0]["finish_reason"], "length");
+    assert_eq!(short["object"], "text_completion");
+    let streamed = fixture.post(
+        "/v1/completions",
+        &json!({ "model": "parrot", "prompt": ["a", "b"], "echo": true, "stream": true }),
+    );
+    let mut joined = [String::new(), String::new()];
+    for event in streamed.events() {
+        let choice = &event["choices"][0];
+        joined[choice["index"].as_u64().unwrap() as usize] += choice["text"].as_str().unwrap();
+    }
+    assert_eq!(joined, ["a<a>", "b<b>"]);
+}
+
+#[test]
+fn a_stop_string_ends_the_answer_and_the_work_and_never_shows() {
+    let parrot = Arc::new(Parrot::new(|_| "the garden is green ".repeat(200)).slow(Duration::from_millis(1)));
+    let fixture = Fixture::start_many(vec![parrot.clone()], |_| {});
+    let asked = json!({ "stop": ["is gr", "zebra"], "stream": true });
+    let events = fixture.chat("x", asked).events();
+    let text: String =
+        events.iter().filter_map(|event| event["choices"][0]["delta"]["content"].as_str()).collect();
+    assert_eq!(text, "the garden ");
+    let last = &events.last().unwrap()["choices"][0];
+    assert_eq!((&last["finish_reason"], &last["stop_reason"]), (&json!("stop"), &json!("is gr")));
+    until("the engine was told", || parrot.cancelled.load(std::sync::atomic::Ordering::Relaxed) == 1);
+    let shown = fixture.chat("x", json!({ "stop": "is gr", "include_stop_str_in_output": true })).json();
+    assert_eq!(shown["choices"][0]["message"]["content"], "the garden is gr");
+    let later = fixture.chat("x", json!({ "stop": "is gr", "min_tokens": 20 })).json();
+    assert!(later["choices"][0]["message"]["content"].as_str().unwrap().len() > 30);
+}
+
+#[test]
+fn log_probabilities_have_openais_shapes() {
+    let fixture = Fixture::start(Parrot::echoing());
+    let body = fixture.chat("é!", json!({ "logprobs": true, "top_logprobs": 2 })).json();
+    let content = body["choices"][0]["logprobs"]["content"].as_array().unwrap().clone();
+    let bytes: Vec<u8> = content
+        .iter()
+        .flat_map(|entry| entry["bytes"].as_array().unwrap())
+        .map(|byte| byte.as_u64().unwrap() as u8)
+        .collect();
+    assert_eq!(String::from_utf8(bytes).unwrap(), "é!");
+    assert!(
+        content
+            .iter()
+            .all(|entry| entry["logprob"] == -0.5 && entry["top_logprobs"].as_array().unwrap().len() == 2)
+    );
+    let streamed = fixture.chat("é!", json!({ "logprobs": true, "stream": true })).events();
+    let entries: usize = streamed
+        .iter()
+        .filter_map(|event| event["choices"][0]["logprobs"]["content"].as_array().map(Vec::len))
+        .sum();
+    assert_eq!(entries, content.len(), "a token held back comes with the text that it completes");
+    let body = fixture
+        .post(
+            "/v1/completions",
+            &json!({ "model": "parrot", "prompt": "the lamp", "logprobs": 1, "max_tokens": 3, "best_of": 2 }),
+        )
+        .json();
+    let logprobs = &body["choices"][0]["logprobs"];
+    assert_eq!(logprobs["token_logprobs"], json!([-0.5, -0.5, -0.5]), "the better sample is shown");
+    assert_eq!(logprobs["text_offset"][0], 0);
+    assert_eq!(logprobs["tokens"].as_array().unwrap().len(), 3);
+}
+
+#[test]
+fn embeddings_come_as_numbers_or_as_base64() {
+    let fixture = Fixture::start(Parrot::echoing());
+    let body = fixture
+        .post("/v1/embeddings", &json!({ "model": "parrot", "input": ["a", "the garden is green"] }))
+        .json();
+    assert_eq!(body["data"][0]["embedding"], json!([0.5, 0.5, 0.5, 1.0]));
+    assert_eq!(body["data"][1]["index"], 1);
+    assert!(body["usage"]["prompt_tokens"].as_u64() > Some(1));
+    let encoded = fixture
+        .post("/v1/embeddings", &json!({ "model": "parrot", "input": "a", "encoding_format": "base64" }))
+        .json();
+    assert_eq!(encoded["data"][0]["embedding"], "AAAAPwAAAD8AAAA/AACAPw==");
+}
+
+const WEATHER: &str = r#"{"type": "function", "function": {"name": "weather", "description": "The weather.",
+    "parameters": {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"], "additionalProperties": false}}}"#;
+
+fn weather() -> Value {
+    serde_json::from_str(WEATHER).unwrap()
+}
+
+#[test]
+fn calls_of_tools_are_parsed_whole_and_in_streams() {
+    let fixture = Fixture::start(Parrot::new(|_| {
+        "Let me look.<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>"
+            .to_owned()
+    }));
+    let body = fixture.chat("Oslo?", json!({ "tools": [weather()] })).json();
+    let choice = &body["choices"][0];
+    assert_eq!(
+        (&choice["finish_reason"], &choice["message"]["content"]),
+        (&json!("tool_calls"), &json!("Let me look."))
+    );
+    let call = &choice["message"]["tool_calls"][0];
+    assert_eq!(call["function"], json!({ "name": "weather", "arguments": "{\"city\":\"Oslo\"}" }));
+    assert_eq!(
+        (&call["type"], call["id"].as_str().unwrap().starts_with("call_")),
+        (&json!("function"), true)
+    );
+    let events = fixture.chat("Oslo?", json!({ "tools": [weather()], "stream": true })).events();
+    let deltas: Vec<&Value> = events.iter().map(|event| &event["choices"][0]["delta"]).collect();
+    let text: String = deltas.iter().filter_map(|delta| delta["content"].as_str()).collect();
+    assert_eq!(text, "Let me look.");
+    let calls: Vec<&Value> =
+        deltas.iter().filter_map(|delta| delta["tool_calls"].as_array()).flatten().collect();
+    assert_eq!(
+        (calls.len(), &calls[0]["index"], &calls[0]["function"]["name"]),
+        (1, &json!(0), &json!("weather"))
+    );
+    let none = fixture.chat("Oslo?", json!({ "tools": [weather()], "tool_choice": "none" })).json();
+    assert!(none["choices"][0]["message"]["content"].as_str().unwrap().contains("<tool_call>"));
+}
+
+#[test]
+fn a_call_that_must_be_made_is_made() {
+    let fixture = Fixture::start(Parrot::echoing());
+    let named = json!({ "type": "function", "function": { "name": "weather" } });
+    for choice in [json!("required"), named] {
+        for stream in [false, true] {
+            let reply = fixture.chat(
+                "I would rather talk.",
+                json!({ "tools": [weather()], "tool_choice": choice, "stream": stream }),
+            );
+            let call = match stream {
+                false => reply.json()["choices"][0]["message"]["tool_calls"][0].clone(),
+                true => {
+                    let events = reply.events();
+                    let calls =
+                        events.iter().find(|event| event["choices"][0]["delta"]["tool_calls"].is_array());
+                    calls.expect("a call")["choices"][0]["delta"]["tool_calls"][0].clone()
+                }
+            };
+            assert_eq!(call["function"]["name"], "weather");
+            let arguments: Value =
+                serde_json::from_str(call["function"]["arguments"].as_str().unwrap()).unwrap();
+            assert!(arguments["city"].is_string(), "{arguments}");
+        }
+    }
+}
+
+#[test]
+fn formats_are_enforced() {
+    let fixture = Fixture::start(Parrot::echoing());
+    let schema = json!({ "type": "object", "properties": { "name": { "type": "string" }, "age": { "type": "integer" } },
+                         "required": ["name", "age"], "additionalProperties": false });
+    let content = |more: Value| {
+        let body = fixture.chat("I would rather talk.", more).json();
+        body["choices"][0]["message"]["content"].as_str().unwrap_or_else(|| panic!("{body}")).to_owned()
+    };
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "person", "schema": schema } });
+    for more in [
+        json!({ "response_format": format }),
+        json!({ "guided_json": schema }),
+        json!({ "structured_outputs": { "json": schema } }),
+    ] {
+        let person: Value = serde_json::from_str(&content(more)).unwrap();
+        assert!(person["name"].is_string() && person["age"].is_i64(), "{person}");
+    }
+    let object: Value =
+        serde_json::from_str(&content(json!({ "response_format": { "type": "json_object" } }))).unwrap();
+    assert!(object.is_object());
+    assert_eq!(
+        content(json!({ "guided_choice": ["yes", "no"] })).len().clamp(2, 3),
+        content(json!({ "guided_choice": ["yes", "no"] })).len()
+    );
+    assert_eq!(content(json!({ "guided_regex": "1{3}" })), "111");
+    assert_eq!(content(json!({ "guided_grammar": "start: \"}\" \"]\"" })), "}]");
+    assert_eq!(content(json!({ "response_format": { "type": "text" } })), "I would rather talk.");
+}
+
+#[test]
+fn a_client_that_goes_away_ends_its_answer() {
+    for stream in [true, false] {
+        let parrot =
+            Arc::new(Parrot::new(|_| "the garden is green ".repeat(400)).slow(Duration::from_millis(20)));
+        let fixture = Fixture::start_many(vec![parrot.clone()], |_| {});
+        let mut client = fixture.connect();
+        let body = chat("x", json!({ "stream": stream })).to_string();
+        client.write_all(&request("POST", "/v1/chat/completions", &[], body.as_bytes())).unwrap();
+        if stream {
+            BufReader::new(&mut client).read_line(&mut String::new()).unwrap();
+        } else {
+            until("the request runs", || bedplate_serve::Replica::state(&*parrot).running == 1);
+        }
+        drop(client);
+        until("the answer is cancelled", || parrot.cancelled.load(std::sync::atomic::Ordering::Relaxed) == 1);
+    }
+}
+
+#[test]
+fn an_end_finishes_what_runs_and_takes_nothing_new() {
+    let mut fixture =
+        Fixture::start(Parrot::new(|_| "the garden is green ".repeat(5)).slow(Duration::from_millis(20)));
+    let address = fixture.address;
+    let mut client = fixture.connect();
+    let body = chat("x", json!({ "stream": true })).to_string();
+    client.write_all(&request("POST", "/v1/chat/completions", &[], body.as_bytes())).unwrap();
+    let mut reader = BufReader::new(client);
+    let mut lines = String::new();
+    while !lines.contains("data: ") {
+        reader.read_line(&mut lines).unwrap();
+    }
+    let running = fixture.running.take().unwrap();
+    running.stop();
+    std::io::Read::read_to_string(&mut reader, &mut lines).unwrap();
+    assert!(lines.contains("data: [DONE]"), "{lines}");
+    assert!(std::net::TcpStream::connect(address).is_err());
+}
+
+#[test]
+fn two_replicas_share_the_requests() {
+    let slow = || Arc::new(Parrot::echoing().slow(Duration::from_millis(50)).seats(1));
+    let (one, two) = (slow(), slow());
+    let fixture = Fixture::start_many(vec![one, two], |_| {});
+    let bodies: Vec<u16> = std::thread::scope(|scope| {
+        let ask = || fixture.chat("the garden is green", json!({})).status;
+        let threads: Vec<_> = (0..2).map(|_| scope.spawn(ask)).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    assert_eq!(bodies, [200, 200]);
+}
+
+#[test]
+fn the_server_says_what_it_serves_and_counts_under_vllms_names() {
+    let fixture = Fixture::start(Parrot::echoing());
+    let models = fixture.get("/v1/models").json();
+    let names: Vec<&str> =
+        models["data"].as_array().unwrap().iter().map(|model| model["id"].as_str().unwrap()).collect();
+    assert_eq!(names, ["parrot", "gpt-4o", "parrot-lora"]);
+    assert_eq!(fixture.get("/v1/models/parrot").json()["max_model_len"], 2048);
+    assert_eq!(fixture.get("/health").status, 200);
+    assert_eq!(fixture.get("/ready").status, 200);
+    fixture.chat("the garden", json!({}));
+    let text = fixture.get("/metrics").text();
+    for line in [
+        "vllm:num_requests_running{model_name=\"parrot\"} 0",
+        "vllm:kv_cache_usage_perc{model_name=\"parrot\"} 0.25",
+        "vllm:request_success_total{model_name=\"parrot\",finished_reason=\"stop\"} 1",
+        "vllm:time_to_first_token_seconds_count{model_name=\"parrot\"} 1",
+        "vllm:e2e_request_latency_seconds_count{model_name=\"parrot\"} 1",
+        "bedplate_gateway_requests_total{path=\"/v1/chat/completions\",status=\"200\"} 1",
+    ] {
+        assert!(text.contains(line), "{line} is not in\n{text}");
+    }
+    let tokens = fixture.post("/tokenize", &json!({ "prompt": "the garden" })).json();
+    assert_eq!(
+        fixture.post("/detokenize", &json!({ "tokens": tokens["tokens"] })).json()["prompt"],
+        "the garden"
+    );
+    assert!(fixture.post("/tokenize", &chat("x", json!({}))).json()["count"].as_u64() > Some(3));
+}
+
+#[test]
+fn a_trace_can_be_replayed() {
+    let folder = std::env::temp_dir().join(format!("bedplate-gateway-trace-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let path = folder.join("trace.jsonl");
+    let mut fixture = Fixture::start_with(Parrot::echoing(), |options| options.trace = Some(path.clone()));
+    for _ in 0..3 {
+        fixture.chat(&"the garden is green ".repeat(10), json!({}));
+    }
+    fixture.running.take().unwrap().stop();
+    let text = std::fs::read_to_string(&path).unwrap();
+    let requests = bedplate_replay::requests::read_trace(bedplate_diag::Source::new("trace", &text)).unwrap();
+    assert_eq!(requests.len(), 3);
+    assert!(requests[0].prompt_tokens > 40 && requests[0].output_tokens > 20, "{text}");
+    let hashes: Vec<Value> =
+        text.lines().map(|line| serde_json::from_str::<Value>(line).unwrap()["hash_ids"].clone()).collect();
+    assert_eq!(hashes[0], hashes[1]);
+    assert!(!hashes[0].as_array().unwrap().is_empty());
+    std::fs::remove_dir_all(&folder).unwrap();
+}

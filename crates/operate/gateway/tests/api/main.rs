@@ -1,0 +1,7 @@
+//! The API over a made-up model.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+mod answers;
+mod refusals;
+mod support;
