@@ -4,8 +4,8 @@ use clap::{Parser, Subcommand};
 
 use crate::commands::{
     agent, bench, catalog, chaos, checkpoint, cluster, comm, completions, context, daemon, dashboards, data,
-    doctor, down, error, export, health, history, job, launch, layout, man, model, node, plan, queue, replay,
-    rules, scrape_config, submit, token, top, tour, train, unit, up, usage,
+    doctor, down, error, export, generate, health, history, job, launch, layout, man, model, node, plan,
+    queue, replay, rules, scrape_config, serve, submit, token, top, tour, train, unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -60,6 +60,10 @@ pub(crate) enum Command {
     Replay(replay::Arguments),
     /// Train a model in this process; also what a native training job runs
     Train(train::Arguments),
+    /// Serve a model: an OpenAI-compatible API on this machine
+    Serve(Box<serve::Arguments>),
+    /// Continue one prompt with a model
+    Generate(generate::Arguments),
     /// What is in checkpoints, whether they are good, and other tools' formats: show, verify, convert
     Checkpoint(checkpoint::Arguments),
     /// Start a cluster on this machine

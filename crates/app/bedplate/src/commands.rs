@@ -16,6 +16,7 @@ pub(crate) mod doctor;
 pub(crate) mod down;
 pub(crate) mod error;
 pub(crate) mod export;
+pub(crate) mod generate;
 pub(crate) mod health;
 pub(crate) mod history;
 pub(crate) mod job;
@@ -29,6 +30,7 @@ pub(crate) mod queue;
 pub(crate) mod replay;
 pub(crate) mod rules;
 pub(crate) mod scrape_config;
+pub(crate) mod serve;
 pub(crate) mod submit;
 pub(crate) mod token;
 pub(crate) mod top;
@@ -48,6 +50,8 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Agent(arguments) => agent::run(*arguments, console),
         Command::Tour(arguments) => tour::run(&arguments, context, console),
         Command::Train(arguments) => train::run(&arguments, context, console),
+        Command::Serve(arguments) => serve::run(&arguments, console),
+        Command::Generate(arguments) => generate::run(&arguments, console),
         Command::Catalog(arguments) => catalog::run(arguments, context, console),
         Command::Checkpoint(arguments) => checkpoint::run(&arguments, console),
         Command::Cluster(arguments) => cluster::run(arguments, context, console),

@@ -68,6 +68,21 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
+    /// Bytes that a token's keys and values take.
+    pub fn kv_bytes_per_token(&self, model: &crate::Model) -> u64 {
+        let size = match self.activations {
+            Activations::F32 => 4,
+            Activations::Bf16 => 2,
+        };
+        let attention = |layer: &bedplate_transformer::Layer| match layer.attention {
+            bedplate_transformer::Attention::GroupedQuery(attention) => {
+                2 * attention.kv_heads * attention.head_dim
+            }
+            _ => 0,
+        };
+        model.architecture.transformer.layers().map(attention).sum::<u64>() * size
+    }
+
     /// The scheduler's settings, given the blocks that there are.
     pub(crate) fn scheduler(&self, blocks: u32, host_blocks: u32, context_limit: u32) -> SchedulerOptions {
         SchedulerOptions {

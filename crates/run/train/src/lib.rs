@@ -16,7 +16,6 @@ mod config;
 mod copies;
 mod error;
 mod export;
-mod free_memory;
 mod generate;
 mod links;
 mod memory;

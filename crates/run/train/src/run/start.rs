@@ -8,13 +8,13 @@ use std::sync::Arc;
 use bedplate_checkpoint::{Checkpoint, CheckpointError, Checkpoints, Published};
 use bedplate_comm::World;
 use bedplate_kernels::Device;
+use bedplate_serve::free_memory;
 use bedplate_transformer::FlopsConvention;
 use serde_json::{Value, json};
 
 use super::shapes::Shapes;
 use super::{Past, Resume, Run, RunOptions};
 use crate::checkpoint::{self, METRICS_FILE, MODEL_FOLDER, Settings};
-use crate::free_memory::free_memory;
 use crate::memory;
 use crate::output_lock::OutputLock;
 use crate::ranks::Ranks;

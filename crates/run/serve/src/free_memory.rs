@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use bedplate_units::Bytes;
 
 /// `None` where the system does not say.
-pub(crate) fn free_memory() -> Option<Bytes> {
+pub fn free_memory() -> Option<Bytes> {
     free_below(Path::new("/")).map(|bytes| Bytes::new(bytes as f64))
 }
 

@@ -1,0 +1,298 @@
+//! `bedplate serve`: a model behind an OpenAI-compatible API.
+
+use std::net::{IpAddr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_batching::PreemptionMode;
+use bedplate_data::Tokenizer;
+use bedplate_gateway::{Bounds, Model as Served, Options};
+use bedplate_kernels::WeightFormat;
+use bedplate_serve::{Activations, AdapterFolder, Engine, EngineOptions, Memory, Model, free_memory};
+use bedplate_units::{Bytes, Seconds};
+use nix::sys::signal::{SigSet, Signal};
+use serde_json::json;
+
+use crate::console::Console;
+use crate::stop::{ProgramError, Stop};
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate serve runs/first/export                 http://127.0.0.1:8000, until Ctrl-C
+  bedplate serve ./Qwen3-0.6B --weights int8       a quarter of the memory, twice the speed
+  bedplate serve ./Llama-3.2-1B --adapter sql=./lora-sql --guess 4
+  bedplate serve ./Llama-3.2-1B --listen 0.0.0.0:8000 --public --api-key-file keys.txt
+
+The folder is in Hugging Face's format: config.json, safetensors, tokenizer.json and its chat
+template. A browser finds a chat page at the address itself; docs/serving.md has the API.")]
+pub(crate) struct Arguments {
+    #[command(flatten)]
+    pub(crate) engine: EngineArguments,
+    /// Where it listens; port 0 takes a free one
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8000")]
+    listen: SocketAddr,
+    /// Let other machines reach it; give API keys, or everybody may use it
+    #[arg(long)]
+    public: bool,
+    /// The model's name in requests [default: the folder's]
+    #[arg(long, value_name = "NAME")]
+    name: Option<String>,
+    /// A file of API keys, one on a line; requests must show one of them
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Web pages from this origin may send requests; may be repeated
+    #[arg(long, value_name = "ORIGIN")]
+    cors_origin: Vec<String>,
+    /// A file that gets a line for each request, for `bedplate replay requests`
+    #[arg(long, value_name = "FILE")]
+    trace: Option<PathBuf>,
+    /// Most requests that wait or run; more are refused
+    #[arg(long, value_name = "N", default_value_t = 1024)]
+    requests: usize,
+    /// How long running requests may take to finish at the end
+    #[arg(long, value_name = "TIME", default_value = "60s")]
+    grace: Seconds,
+}
+
+/// How a model is loaded and run.
+#[derive(clap::Args, Clone)]
+pub(crate) struct EngineArguments {
+    /// A model's folder in Hugging Face's format
+    #[arg(value_name = "MODEL_DIR")]
+    pub(crate) folder: PathBuf,
+    /// The format of matrices in memory [default: that of the files]
+    #[arg(long, value_name = "FORMAT", help_heading = "Engine")]
+    weights: Option<FormatName>,
+    /// The format of activations, keys and values
+    #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Engine")]
+    precision: Precision,
+    /// Most tokens of prompt and answer together [default: what the model was made for, at most 32768]
+    #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
+    context: Option<u32>,
+    /// Memory for keys and values [default: a third of what is free, at most what all seats can use]
+    #[arg(long, value_name = "BYTES", help_heading = "Engine")]
+    kv_memory: Option<Bytes>,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", help_heading = "Engine")]
+    threads: Option<usize>,
+    /// Most sequences that run at once
+    #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Engine")]
+    seats: u32,
+    /// Most tokens of a step
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, help_heading = "Engine")]
+    token_budget: u32,
+    /// Most tokens of one prompt in a step
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, help_heading = "Engine")]
+    chunk: u32,
+    /// Tokens of a block of keys and values
+    #[arg(long, value_name = "TOKENS", default_value_t = 16, help_heading = "Engine")]
+    block: u32,
+    /// Compute every prompt anew, also where it begins like another one
+    #[arg(long, help_heading = "Engine")]
+    no_prefix_cache: bool,
+    /// Memory for sequences that have to make room; without it they are computed again
+    #[arg(long, value_name = "BYTES", help_heading = "Engine")]
+    swap_memory: Option<Bytes>,
+    /// Memory for prefixes that fell out of the cache
+    #[arg(long, value_name = "BYTES", help_heading = "Engine")]
+    spill_memory: Option<Bytes>,
+    /// A folder for prefixes that fell out of memory
+    #[arg(long, value_name = "FOLDER", requires = "spill_disk", help_heading = "Engine")]
+    spill_folder: Option<PathBuf>,
+    /// How much of that folder's disk they may take
+    #[arg(long, value_name = "BYTES", requires = "spill_folder", help_heading = "Engine")]
+    spill_disk: Option<Bytes>,
+    /// Guess so many tokens ahead from the text itself
+    #[arg(long, value_name = "TOKENS", default_value_t = 0, help_heading = "Engine")]
+    guess: u32,
+    /// A LoRA adapter that requests may name as their model: NAME=FOLDER; may be repeated
+    #[arg(long, value_name = "NAME=FOLDER", value_parser = adapter, help_heading = "Engine")]
+    adapter: Vec<AdapterFolder>,
+}
+
+fn adapter(text: &str) -> Result<AdapterFolder, String> {
+    let (name, folder) = text.split_once('=').ok_or("it is NAME=FOLDER")?;
+    if name.is_empty() || folder.is_empty() {
+        return Err("it is NAME=FOLDER, and neither is empty".to_owned());
+    }
+    Ok(AdapterFolder { name: name.to_owned(), folder: folder.into() })
+}
+
+#[derive(Debug, Clone, Copy, clap::ValueEnum)]
+enum FormatName {
+    F32,
+    Bf16,
+    F16,
+    /// 8 bits with a scale for every 32 numbers
+    Int8,
+    /// 4 bits with a scale for every 32 numbers
+    Int4,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+enum Precision {
+    /// f32 for weights in f32, otherwise bf16
+    Auto,
+    F32,
+    Bf16,
+}
+
+impl FormatName {
+    fn format(self) -> WeightFormat {
+        match self {
+            FormatName::F32 => WeightFormat::F32,
+            FormatName::Bf16 => WeightFormat::Bf16,
+            FormatName::F16 => WeightFormat::F16,
+            FormatName::Int8 => WeightFormat::Int8,
+            FormatName::Int4 => WeightFormat::Int4,
+        }
+    }
+}
+
+/// The context that is served where nobody says: longer ones take memory that few need.
+const USUAL_CONTEXT: u64 = 32_768;
+
+impl EngineArguments {
+    pub(crate) fn options(&self, model: &Model) -> EngineOptions {
+        let bytes = |bytes: Option<Bytes>| bytes.map_or(0, |bytes| bytes.get() as u64);
+        let weights = self.weights.map(FormatName::format);
+        let stays_f32 = match weights {
+            Some(format) => format == WeightFormat::F32,
+            None => !matches!(model.dtype.as_deref(), Some("bfloat16" | "float16")),
+        };
+        let activations = match self.precision {
+            Precision::F32 => Activations::F32,
+            Precision::Bf16 => Activations::Bf16,
+            Precision::Auto if stays_f32 => Activations::F32,
+            Precision::Auto => Activations::Bf16,
+        };
+        let context = self.context.unwrap_or(model.max_context().min(USUAL_CONTEXT) as u32);
+        let options = EngineOptions {
+            threads: self.threads.unwrap_or(0),
+            activations,
+            weights,
+            context_limit: context,
+            block_tokens: self.block,
+            token_budget: self.token_budget.max(self.seats),
+            chunk_tokens: self.chunk,
+            seats: self.seats,
+            keeps_prefixes: !self.no_prefix_cache,
+            preemption: if self.swap_memory.is_some() {
+                PreemptionMode::Swap
+            } else {
+                PreemptionMode::Recompute
+            },
+            swap_bytes: bytes(self.swap_memory),
+            spill_bytes: bytes(self.spill_memory),
+            spill_folder: self.spill_folder.clone().zip(self.spill_disk.map(|bytes| bytes.get() as u64)),
+            draft_tokens: self.guess,
+            seed: seed(),
+            ..EngineOptions::default()
+        };
+        let kv_bytes = match self.kv_memory {
+            Some(bytes) => bytes.get() as u64,
+            None => usual_kv_bytes(model, &options),
+        };
+        EngineOptions { kv_bytes, ..options }
+    }
+
+    /// The engine, and the tokenizer of its model.
+    pub(crate) fn start(&self) -> Result<(Engine, Memory, Tokenizer), Stop> {
+        let model = Model::open(&self.folder)?;
+        let options = self.options(&model);
+        let tokenizer = Tokenizer::load(&self.folder.join("tokenizer.json"))?;
+        let (engine, memory) = Engine::start(&model, &self.adapter, &options)?;
+        Ok((engine, memory, tokenizer))
+    }
+}
+
+/// A third of the free memory, at most what all seats can use.
+fn usual_kv_bytes(model: &Model, options: &EngineOptions) -> u64 {
+    let tokens = u64::from(options.seats) * u64::from(options.context_limit);
+    let all = tokens.saturating_mul(options.kv_bytes_per_token(model));
+    let one = u64::from(options.context_limit + options.block_tokens) * options.kv_bytes_per_token(model);
+    let third = free_memory().map_or(1 << 30, |free| free.get() as u64 / 3);
+    all.min(third.max(one))
+}
+
+/// Different in every process: it also keeps keys of prefixes from being guessed.
+fn seed() -> u64 {
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+    bedplate_random::mix(now.map_or(0, |since| since.as_nanos() as u64) ^ u64::from(std::process::id()) << 32)
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    check_exposure(arguments)?;
+    // Blocked before threads are started, which inherit it.
+    let signals = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect::<SigSet>();
+    let _ = signals.thread_block();
+    console.say(&format!("loads {}", arguments.engine.folder.display()));
+    let (engine, memory, tokenizer) = arguments.engine.start()?;
+    let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.engine.folder));
+    describe(&engine, &memory, console);
+    let model = Served::new(name.clone(), vec![Arc::new(engine)], Arc::new(tokenizer))?;
+    let options = Options {
+        listen: arguments.listen,
+        key_file: arguments.api_key_file.clone(),
+        origins: arguments.cors_origin.clone(),
+        bounds: Bounds { requests: arguments.requests, ..Bounds::default() },
+        trace: arguments.trace.clone(),
+        grace: Duration::from_secs_f64(arguments.grace.get().clamp(0.0, 86_400.0)),
+        ..Options::default()
+    };
+    let running = bedplate_gateway::start(vec![model], options)?;
+    let url = format!("http://{}", running.address());
+    match console.is_json() {
+        true => console.json(&json!({ "url": url, "model": name }))?,
+        false => console.line(&url)?,
+    }
+    // Whatever this returns, serving ends.
+    let _ = signals.wait();
+    console.say("finishes running requests; Ctrl-C again ends at once");
+    let ending = std::thread::spawn(move || running.stop());
+    std::thread::spawn(move || {
+        let _ = signals.wait();
+        std::process::exit(1);
+    });
+    let _ = ending.join();
+    Ok(())
+}
+
+fn check_exposure(arguments: &Arguments) -> Result<(), Stop> {
+    let is_loopback = match arguments.listen.ip() {
+        IpAddr::V4(address) => address.is_loopback(),
+        IpAddr::V6(address) => address.is_loopback(),
+    };
+    if is_loopback || arguments.public {
+        return Ok(());
+    }
+    let message = format!(
+        "{} can be reached from other machines; say --public if that is meant, and give --api-key-file",
+        arguments.listen.ip()
+    );
+    Err(ProgramError::Usage { message }.into())
+}
+
+/// The folder's own name.
+fn name_of(folder: &Path) -> String {
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    folder.file_name().map_or_else(|| "model".to_owned(), |name| name.to_string_lossy().into_owned())
+}
+
+fn describe(engine: &Engine, memory: &Memory, console: &Console) {
+    use bedplate_serve::Replica;
+    let about = engine.about();
+    let bytes = |bytes: u64| Bytes::new(bytes as f64).to_string();
+    console.say(&format!(
+        "weights {} in {}, keys and values {} in {} for {} tokens, {} threads with {}",
+        bytes(memory.weights),
+        memory.weight_format,
+        bytes(memory.kv),
+        memory.activations,
+        u64::from(about.blocks) * u64::from(about.block_tokens),
+        memory.threads,
+        memory.instructions,
+    ));
+}
