@@ -30,6 +30,11 @@ pub enum Event {
         reason: EndReason,
     },
     Embedding(Vec<f32>),
+    /// Neighbouring blocks of the prompt, from the one with this number on, as another engine of the same model adopts them.
+    Blocks {
+        first: usize,
+        blocks: Vec<Box<[u8]>>,
+    },
     /// The request can not be finished.
     Failed(String),
 }

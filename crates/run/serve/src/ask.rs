@@ -24,6 +24,8 @@ pub enum Wants {
     Text(Continuation),
     /// One vector for the prompt, of length 1.
     Embedding,
+    /// The keys and values of the prompt's full blocks, for an engine elsewhere.
+    Blocks,
 }
 
 /// How a prompt is continued.

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use bedplate_batching::{Completion, Progress, Request, RequestId, Scheduler, SequenceId, Start};
+use bedplate_batching::{BlockId, Completion, Progress, Request, RequestId, Scheduler, SequenceId, Start};
 use bedplate_kernels::{Device, Element};
 use bedplate_network::{Adapter, Adapters, KvPool, Network, PackedWeights, ServingRoom};
 
@@ -51,6 +51,15 @@ pub(crate) struct Core<E: Element> {
     began: Instant,
     state: State,
     shared: Arc<Mutex<State>>,
+}
+
+/// Blocks of a prompt that another engine computed.
+pub(crate) struct Adopted {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) adapter: Option<usize>,
+    /// The number of the first block.
+    pub(crate) first: usize,
+    pub(crate) blocks: Vec<Box<[u8]>>,
 }
 
 /// What became of a draw.
@@ -104,7 +113,7 @@ impl<E: Element> Core<E> {
     pub(crate) fn submit(&mut self, id: u64, ask: Ask, adapter: Option<usize>, teller: Teller) {
         let (output_tokens, samples, seed) = match &ask.wants {
             Wants::Text(text) => (text.most, text.samples, text.sampling.seed),
-            Wants::Embedding => (1, 1, None),
+            Wants::Embedding | Wants::Blocks => (1, 1, None),
         };
         let keys = self.parts.keys.of(&ask.prompt, adapter);
         self.restore(&keys);
@@ -127,7 +136,16 @@ impl<E: Element> Core<E> {
             }
             Ok(sequence) => {
                 let seed = seed.unwrap_or_else(|| bedplate_random::mix(self.parts.seed ^ id));
-                let mut job = Job { ask, teller, seed, adapter, begun: 0, left: samples, is_admitted: false };
+                let mut job = Job {
+                    ask,
+                    teller,
+                    seed,
+                    adapter,
+                    begun: 0,
+                    left: samples,
+                    is_admitted: false,
+                    told_blocks: 0,
+                };
                 let live = job.begin_sample(id, &keys);
                 self.put(sequence, live);
                 self.jobs.insert(id, job);
@@ -197,6 +215,7 @@ impl<E: Element> Core<E> {
         let prepared = begun.elapsed();
         self.compute();
         let computed = begun.elapsed();
+        self.tell_blocks(&runs);
         self.finish_step(&decoding, &runs);
         let whole = begun.elapsed();
         self.state.steps += 1;
@@ -424,7 +443,7 @@ impl<E: Element> Core<E> {
         let guessed: &[u32] = run.map_or(&[], |run| &run.tokens[run.tokens.len() + 1 - run.wanted.max(1)..]);
         let Some(place) = self.composed.place(origin) else { return true };
         if self.jobs.get(&request).is_none_or(|job| job.continuation().is_none()) {
-            self.tell_embedding(request, place);
+            self.tell_end_of_prompt(request, place);
             return true;
         }
         for at in 0..=guessed.len() {
@@ -511,14 +530,61 @@ impl<E: Element> Core<E> {
         Ok(Some((token, text.logprobs.map(|top| draw::logprobs(row, token, top)))))
     }
 
-    fn tell_embedding(&mut self, request: u64, place: usize) {
+    /// Tells blocks that this step filled to those who want them.
+    fn tell_blocks(&mut self, runs: &[Run]) {
+        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
+        for run in runs {
+            let Some(live) = &self.slots[run.sequence.0 as usize] else { continue };
+            let Some(job) = self.jobs.get_mut(&live.request) else { continue };
+            if !matches!(job.ask.wants, Wants::Blocks) {
+                continue;
+            }
+            let (first, end) = (job.told_blocks, (run.first + run.tokens.len()) / block_tokens);
+            let table = self.parts.scheduler.table(run.sequence);
+            let read = |block: &BlockId| read_block(&self.parts.device, &self.parts.pool, block.0);
+            if end > first {
+                job.told_blocks = end;
+                job.tell(Event::Blocks { first, blocks: table[first..end].iter().map(read).collect() });
+            }
+        }
+    }
+
+    /// A prompt that is not continued has been computed.
+    fn tell_end_of_prompt(&mut self, request: u64, place: usize) {
         let Some(job) = self.close(request) else { return };
+        if let Wants::Blocks = job.ask.wants {
+            return job.tell(Event::End { sample: 0, reason: EndReason::Stop });
+        }
         let hidden = self.parts.network.architecture().transformer.hidden as usize;
         let mut row = vec![E::default(); hidden];
         self.parts.room.read_hidden(&self.parts.device, place, &mut row);
         let row: Vec<f32> = row.into_iter().map(Element::widen).collect();
         let length = row.iter().map(|number| number * number).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
         job.tell(Event::Embedding(row.into_iter().map(|number| number / length).collect()));
+    }
+
+    /// Takes over blocks from elsewhere.
+    pub(crate) fn adopt(&mut self, adopted: Adopted) {
+        let Adopted { prompt, adapter, first, blocks } = adopted;
+        let Parts { device, pool, scheduler, spill, keys, .. } = &mut self.parts;
+        let is_whole = |block: &Box<[u8]>| block.len() == pool.block_bytes();
+        let end = (first + blocks.len()) * scheduler.options().block_tokens as usize;
+        if end > prompt.len() || !blocks.iter().all(is_whole) {
+            return;
+        }
+        let keys = keys.of(&prompt[..end], adapter);
+        // Without the blocks before them, these are nobody's prefix.
+        let cached = (scheduler.cached_tokens(&keys) / scheduler.options().block_tokens) as usize;
+        if cached < first {
+            return;
+        }
+        let (cached, given) = scheduler.adopt(&keys);
+        for evicted in scheduler.take_evicted() {
+            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
+        }
+        for (block, bytes) in given.iter().zip(&blocks[cached as usize - first..]) {
+            pool.write(device, block.0, bytes);
+        }
     }
 
     /// Brings blocks of a prompt back that fell out of the pool.

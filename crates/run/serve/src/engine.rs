@@ -13,9 +13,10 @@ use bedplate_kernels::{Bf16, Device, Element, WeightFormat};
 use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, ServingShape};
 use bedplate_units::Bytes;
 
-use crate::core::{Core, MOST_GUESSED, Parts};
+use crate::core::{Adopted, Core, MOST_GUESSED, Parts};
 use crate::keys::Keys;
 use crate::spill::Spill;
+use crate::transfer::KvKind;
 use crate::{
     About, Activations, Answer, Ask, EngineOptions, Model, Refusal, Replica, ServeError, State, Teller, Wants,
 };
@@ -30,6 +31,7 @@ pub struct AdapterFolder {
 /// The handle of a running engine. Dropping it ends the engine, and with it what is unfinished.
 pub struct Engine {
     about: About,
+    kind: KvKind,
     limits: Limits,
     commands: Sender<Command>,
     shared: Arc<Shared>,
@@ -55,6 +57,7 @@ struct Limits {
 
 enum Command {
     Ask { id: u64, ask: Box<Ask>, adapter: Option<usize>, teller: Teller },
+    Adopt(Adopted),
     Stop,
 }
 
@@ -174,13 +177,18 @@ impl Engine {
             guesses,
             seed: options.seed,
         };
-        Ok((
-            Self::run(parts, about, Limits { scheduler, waiting: options.waiting_limit, next: 0.into() }),
-            memory,
-        ))
+        let kind = KvKind {
+            config: parts.network.architecture().config_json().to_owned(),
+            weights: memory.weight_format.to_owned(),
+            activations: E::NAME.to_owned(),
+            block_tokens: options.block_tokens,
+            block_bytes,
+        };
+        let limits = Limits { scheduler, waiting: options.waiting_limit, next: 0.into() };
+        Ok((Self::run(parts, about, kind, limits), memory))
     }
 
-    fn run<E: Element>(parts: Parts<E>, about: About, limits: Limits) -> Self {
+    fn run<E: Element>(parts: Parts<E>, about: About, kind: KvKind, limits: Limits) -> Self {
         let (commands, received) = channel();
         let shared = Arc::new(Shared::default());
         let seen = shared.clone();
@@ -194,7 +202,35 @@ impl Engine {
             *seen.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
         });
         let thread = thread.expect("a thread can be started");
-        Self { about, limits, commands, shared, thread: Some(thread) }
+        Self { about, kind, limits, commands, shared, thread: Some(thread) }
+    }
+
+    /// Takes over keys and values of a prompt that another engine of the same model computed. A request that is asked afterwards finds
+    /// them as a cached prefix, as far as there was room.
+    pub fn adopt(&self, prompt: Vec<u32>, adapter: Option<&str>, first: usize, blocks: Vec<Box<[u8]>>) {
+        let adapter = adapter.and_then(|name| self.about.adapters.iter().position(|known| known == name));
+        // An engine that has stopped needs none.
+        let _ = self.commands.send(Command::Adopt(Adopted { prompt, adapter, first, blocks }));
+    }
+
+    /// What engines must have in common to take over each other's blocks.
+    pub fn kind(&self) -> &KvKind {
+        &self.kind
+    }
+
+    /// The adapter that a request names, or why it is refused.
+    pub(crate) fn can_answer(&self, ask: &Ask) -> Result<Option<usize>, Refusal> {
+        if let Some(refusal) = self.stopped() {
+            return Err(refusal);
+        }
+        if self.shared.is_draining.load(Ordering::Acquire) {
+            return Err(Refusal::Draining);
+        }
+        let limit = self.limits.waiting;
+        if self.shared.requests.load(Ordering::Acquire) >= limit {
+            return Err(Refusal::Full { limit });
+        }
+        self.check(ask)
     }
 
     fn check(&self, ask: &Ask) -> Result<Option<usize>, Refusal> {
@@ -225,7 +261,7 @@ impl Engine {
 fn to_request(ask: &Ask) -> Request {
     let (output_tokens, samples) = match &ask.wants {
         Wants::Text(text) => (text.most, text.samples),
-        Wants::Embedding => (1, 1),
+        Wants::Embedding | Wants::Blocks => (1, 1),
     };
     let prompt = u32::try_from(ask.prompt.len()).unwrap_or(u32::MAX);
     Request { samples, ..Request::new(0, prompt, output_tokens) }
@@ -237,17 +273,7 @@ impl Replica for Engine {
     }
 
     fn ask(&self, ask: Ask) -> Result<Answer, Refusal> {
-        if let Some(refusal) = self.stopped() {
-            return Err(refusal);
-        }
-        if self.shared.is_draining.load(Ordering::Acquire) {
-            return Err(Refusal::Draining);
-        }
-        let adapter = self.check(&ask)?;
-        let limit = self.limits.waiting;
-        if self.shared.requests.load(Ordering::Acquire) >= limit {
-            return Err(Refusal::Full { limit });
-        }
+        let adapter = self.can_answer(&ask)?;
         let (teller, answer) = Answer::new();
         let id = self.limits.next.fetch_add(1, Ordering::Relaxed);
         self.shared.requests.fetch_add(1, Ordering::AcqRel);
@@ -293,6 +319,7 @@ fn serve<E: Element>(mut core: Core<E>, commands: &Receiver<Command>, shared: &S
             };
             match command {
                 Ok(Command::Ask { id, ask, adapter, teller }) => core.submit(id, *ask, adapter, teller),
+                Ok(Command::Adopt(adopted)) => core.adopt(adopted),
                 Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
                 Err(TryRecvError::Empty) => break,
             }

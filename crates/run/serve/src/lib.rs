@@ -20,6 +20,7 @@ mod options;
 mod replica;
 mod sampling;
 mod spill;
+mod transfer;
 
 pub use answer::{Answer, EndReason, Event, Logprobs, Teller};
 pub use ask::{Ask, Continuation, Grammar, Parser, Wants};
@@ -30,3 +31,4 @@ pub use model::Model;
 pub use options::{Activations, EngineOptions};
 pub use replica::{About, Refusal, Replica, State};
 pub use sampling::Sampling;
+pub use transfer::{Disaggregated, KvKind, KvServer, Secret};

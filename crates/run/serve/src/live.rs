@@ -17,13 +17,15 @@ pub(crate) struct Job {
     pub(crate) begun: u16,
     pub(crate) left: u16,
     pub(crate) is_admitted: bool,
+    /// Blocks that were told to whoever wants them.
+    pub(crate) told_blocks: usize,
 }
 
 impl Job {
     pub(crate) fn continuation(&self) -> Option<&Continuation> {
         match &self.ask.wants {
             Wants::Text(continuation) => Some(continuation),
-            Wants::Embedding => None,
+            Wants::Embedding | Wants::Blocks => None,
         }
     }
 

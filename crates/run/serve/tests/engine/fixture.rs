@@ -172,6 +172,7 @@ pub(crate) fn listen(mut answer: Answer) -> Told {
             }
             Event::Embedding(embedding) => told.embedding = embedding,
             Event::Failed(reason) => told.failed = Some(reason),
+            Event::Blocks { .. } => panic!("nobody asked for blocks"),
         }
     }
     told
