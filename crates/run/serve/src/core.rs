@@ -13,11 +13,14 @@ use bedplate_network::{Adapter, Adapters, KvPool, Network, PackedWeights, Servin
 
 use crate::ask::Wants;
 use crate::compose::{Composed, Run};
+use crate::draft::{Draft, Guess};
 use crate::guess::guess;
 use crate::keys::Keys;
 use crate::live::{Job, Live, Spare};
 use crate::spill::Spill;
 use crate::{Ask, EndReason, Event, Logprobs, Refusal, State, Teller, draw};
+
+const IS_HERE: &str = "the scheduler names sequences that are here";
 
 /// Sequences that are guessed ahead at most, and the blocks that stand in for theirs.
 pub(crate) const MOST_GUESSED: usize = 8;
@@ -34,6 +37,7 @@ pub(crate) struct Parts<E: Element> {
     pub(crate) spill: Spill,
     pub(crate) keys: Keys,
     pub(crate) end_tokens: Vec<u32>,
+    pub(crate) draft: Option<Draft<E>>,
     pub(crate) guesses: usize,
     pub(crate) seed: u64,
 }
@@ -163,7 +167,7 @@ impl<E: Element> Core<E> {
     }
 
     fn live(&mut self, sequence: SequenceId) -> &mut Live {
-        self.slots[sequence.0 as usize].as_mut().expect("the scheduler names sequences that are here")
+        self.slots[sequence.0 as usize].as_mut().expect(IS_HERE)
     }
 
     /// Stops what nobody waits for any more.
@@ -254,6 +258,9 @@ impl<E: Element> Core<E> {
         let preempted: Vec<SequenceId> =
             self.parts.scheduler.last_step().preempted.iter().map(|preemption| preemption.sequence).collect();
         self.state.preemptions += preempted.len() as u64;
+        for sequence in &preempted {
+            self.live(*sequence).seen = 0;
+        }
         for (at, live) in self.slots.iter_mut().enumerate() {
             let Some(Live { spare: spare @ Some(_), .. }) = live else { continue };
             let Some(Spare { index, block }) = *spare else { continue };
@@ -304,47 +311,67 @@ impl<E: Element> Core<E> {
             })
             .collect();
         let guesses = if decoding.len() <= MOST_GUESSED { self.parts.guesses } else { 0 };
-        for sequence in decoding {
-            if self.live(*sequence).ahead == 0 {
-                let run = self.decode_run(*sequence, guesses);
-                runs.push(run);
-            }
+        let waiting = decoding.iter().copied().filter(|sequence| self.ahead_of(*sequence) == 0);
+        let mut guessed: Vec<Guess> =
+            waiting.collect::<Vec<_>>().into_iter().map(|of| self.room_to_guess(of, guesses)).collect();
+        let Parts { device, scheduler, draft, .. } = &mut self.parts;
+        match draft {
+            Some(draft) => draft.guess(device, scheduler, &mut guessed),
+            None => guessed.iter_mut().for_each(|of| of.tokens = guess(&of.text, of.most)),
         }
+        runs.extend(guessed.into_iter().map(|guess| self.decode_run(guess)));
         runs
     }
 
-    /// The last token of a sequence, and what is guessed to follow it.
-    fn decode_run(&mut self, sequence: SequenceId, guesses: usize) -> Run {
+    fn ahead_of(&self, sequence: SequenceId) -> usize {
+        self.slots[sequence.0 as usize].as_ref().map_or(0, |live| live.ahead)
+    }
+
+    /// How many tokens may be guessed for a sequence: those for which it has blocks, or a spare one.
+    fn room_to_guess(&mut self, sequence: SequenceId, guesses: usize) -> Guess {
         let block_tokens = self.parts.scheduler.options().block_tokens as usize;
         let limit = self.parts.network.longest();
-        let has_text = |job: &Job| job.continuation().map(|text| text.most as usize);
+        let blocks = if guesses > 0 { self.parts.scheduler.table(sequence).len() } else { 0 };
         let request = self.live(sequence).request;
-        let most = self.jobs.get(&request).and_then(has_text).unwrap_or(1);
+        let most = self.jobs.get(&request).and_then(Job::continuation).map_or(1, |text| text.most as usize);
+        let live = self.slots[sequence.0 as usize].as_mut().expect(IS_HERE);
+        let left = most.saturating_sub(live.generated() + 1).min(limit - live.tokens.len());
+        let mut most = guesses.min(left);
+        let mut room = (blocks * block_tokens).saturating_sub(live.tokens.len());
+        if most > room
+            && let Some(block) = self.spares.pop()
+        {
+            live.spare = Some(Spare { index: blocks, block });
+            room += block_tokens;
+        }
+        most = most.min(room);
+        let spare = live.spare.map(|spare| spare.block);
+        Guess { sequence, text: live.tokens.clone(), seen: live.seen, spare, most, tokens: Vec::new() }
+    }
+
+    /// The last token of a sequence, and what is guessed to follow it.
+    fn decode_run(&mut self, guess: Guess) -> Run {
+        let Guess { sequence, text, seen, spare, tokens: guessed, .. } = guess;
+        let first = text.len() - 1;
+        self.state.drafted_tokens += guessed.len() as u64;
         let live = self.live(sequence);
-        let first = live.tokens.len() - 1;
-        let guesses = guesses.min((most - live.generated()).saturating_sub(1)).min(limit - live.tokens.len());
-        let mut tokens = vec![live.tokens[first]];
-        if guesses > 0 {
-            tokens.extend(guess(&live.tokens, guesses));
+        // Guesses that turn out wrong are not part of the text that was seen.
+        live.seen = seen.min(text.len());
+        let tokens: Vec<u32> = text[first..].iter().chain(&guessed).copied().collect();
+        Run { sequence, first, wanted: tokens.len(), tokens, adapter: live.adapter, spare }
+    }
+
+    /// Gives spare blocks back that no right guess lies in.
+    fn free_spare(&mut self, sequence: SequenceId) {
+        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
+        let Some(live) = &mut self.slots[sequence.0 as usize] else { return };
+        // The last token is not in the pool.
+        if let Some(spare) = live.spare
+            && live.tokens.len() <= spare.index * block_tokens + 1
+        {
+            live.spare = None;
+            self.spares.push(spare.block);
         }
-        let adapter = live.adapter;
-        let mut spare = None;
-        if tokens.len() > 1 {
-            let blocks = self.parts.scheduler.table(sequence).len();
-            if first + tokens.len() > blocks * block_tokens {
-                match self.spares.pop() {
-                    Some(block) => {
-                        spare = Some(block);
-                        self.live(sequence).spare = Some(Spare { index: blocks, block });
-                    }
-                    None => tokens.truncate(blocks * block_tokens - first),
-                }
-            }
-            let room = (blocks + usize::from(spare.is_some())) * block_tokens - first;
-            tokens.truncate(room);
-            self.state.drafted_tokens += tokens.len() as u64 - 1;
-        }
-        Run { sequence, first, wanted: tokens.len(), tokens, adapter, spare }
     }
 
     fn compute(&mut self) {
@@ -398,6 +425,8 @@ impl<E: Element> Core<E> {
         }
         if has_ended || is_finished {
             self.forget(sequence);
+        } else {
+            self.free_spare(sequence);
         }
     }
 

@@ -13,7 +13,9 @@ use bedplate_kernels::{Bf16, Device, Element, WeightFormat};
 use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, ServingShape};
 use bedplate_units::Bytes;
 
+use crate::compose::Composed;
 use crate::core::{Adopted, Core, MOST_GUESSED, Parts};
+use crate::draft::Draft;
 use crate::keys::Keys;
 use crate::spill::Spill;
 use crate::transfer::KvKind;
@@ -79,17 +81,19 @@ impl Engine {
     /// Loads a model and starts its thread.
     pub fn start(
         model: &Model,
+        draft: Option<&Model>,
         adapters: &[AdapterFolder],
         options: &EngineOptions,
     ) -> Result<(Self, Memory), ServeError> {
         match options.activations {
-            Activations::F32 => Self::start_as::<f32>(model, adapters, options),
-            Activations::Bf16 => Self::start_as::<Bf16>(model, adapters, options),
+            Activations::F32 => Self::start_as::<f32>(model, draft, adapters, options),
+            Activations::Bf16 => Self::start_as::<Bf16>(model, draft, adapters, options),
         }
     }
 
     fn start_as<E: Element>(
         model: &Model,
+        draft: Option<&Model>,
         adapters: &[AdapterFolder],
         options: &EngineOptions,
     ) -> Result<(Self, Memory), ServeError> {
@@ -106,7 +110,14 @@ impl Engine {
             .iter()
             .map(|adapter| Ok((adapter.name.clone(), Adapter::load(&network, &device, &adapter.folder)?)))
             .collect::<Result<Vec<_>, ServeError>>()?;
-        Self::with_weights(device, network, weights, adapters, &model.end_tokens, options)
+        let load = |draft: &Model| -> Result<_, ServeError> {
+            let network = Network::new(&device, draft.architecture.clone(), context as usize)?;
+            let format = options.weights.unwrap_or_else(|| format_of(draft));
+            let weights = PackedWeights::<E>::load(&network, &device, &draft.folder, format)?;
+            Ok((network, weights))
+        };
+        let draft = draft.map(load).transpose()?;
+        Self::with_weights(device, network, weights, draft, adapters, &model.end_tokens, options)
     }
 
     /// An engine over weights that are packed already.
@@ -114,6 +125,7 @@ impl Engine {
         device: Device,
         network: Network,
         weights: PackedWeights<E>,
+        draft: Option<(Network, PackedWeights<E>)>,
         adapters: Vec<(String, Adapter)>,
         end_tokens: &[u32],
         options: &EngineOptions,
@@ -142,7 +154,12 @@ impl Engine {
             }
         };
         let spares = if guesses > 0 { MOST_GUESSED } else { 0 };
-        let pool = KvPool::new(&device, &network, blocks as usize + spares, options.block_tokens as usize);
+        let all_blocks = blocks as usize + spares;
+        let draft = draft.filter(|_| guesses > 0);
+        let draft = draft
+            .map(|(of, weights)| draft_of(&device, &network, of, weights, options, all_blocks))
+            .transpose()?;
+        let pool = KvPool::new(&device, &network, all_blocks, options.block_tokens as usize);
         let room = ServingRoom::new(&device, &network, room_shape(options, context, guesses, &adapters));
         let about = About {
             context_limit: context,
@@ -174,6 +191,7 @@ impl Engine {
             spill,
             keys: Keys::new(options.seed, options.block_tokens as usize),
             end_tokens: end_tokens.to_vec(),
+            draft,
             guesses,
             seed: options.seed,
         };
@@ -373,4 +391,39 @@ fn room_shape(
         wanted: seats + guessed,
         adapter_rank: adapters.iter().map(|(_, adapter)| adapter.rank()).max().unwrap_or(0),
     }
+}
+
+/// The draft model beside a model of the same vocabulary.
+fn draft_of<E: Element>(
+    device: &Device,
+    model: &Network,
+    network: Network,
+    weights: PackedWeights<E>,
+    options: &EngineOptions,
+    blocks: usize,
+) -> Result<Draft<E>, ServeError> {
+    let vocabulary = |network: &Network| network.architecture().transformer.vocab;
+    let (own, others) = (vocabulary(&network), vocabulary(model));
+    if own != others {
+        let reason = format!("its vocabulary has {own} tokens, the model's {others}");
+        return Err(ServeError::Mismatch { part: "draft model", reason });
+    }
+    let rows = options.token_budget as usize;
+    let table = network.longest().div_ceil(options.block_tokens as usize) + 1;
+    let shape = ServingShape {
+        rows,
+        sequences: MOST_GUESSED,
+        table_entries: MOST_GUESSED * table,
+        wanted: MOST_GUESSED,
+        adapter_rank: 0,
+    };
+    Ok(Draft {
+        pool: KvPool::new(device, &network, blocks, options.block_tokens as usize),
+        room: ServingRoom::new(device, &network, shape),
+        weights,
+        network,
+        composed: Composed::default(),
+        logits: vec![0.0; own as usize],
+        rows,
+    })
 }

@@ -8,6 +8,7 @@ mod answer;
 mod ask;
 mod compose;
 mod core;
+mod draft;
 mod draw;
 mod engine;
 mod error;

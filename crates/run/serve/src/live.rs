@@ -46,6 +46,7 @@ impl Job {
             keyed: keys.len(),
             last_key: keys.last().copied(),
             adapter: self.adapter,
+            seen: 0,
             spare: None,
         }
     }
@@ -74,6 +75,8 @@ pub(crate) struct Live {
     keyed: usize,
     last_key: Option<BlockKey>,
     pub(crate) adapter: Option<usize>,
+    /// Tokens that the draft model has seen.
+    pub(crate) seen: usize,
     /// Holds keys and values of right guesses that lie behind its blocks.
     pub(crate) spare: Option<Spare>,
 }

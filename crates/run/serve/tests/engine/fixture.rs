@@ -92,14 +92,28 @@ pub(crate) fn engine_ending(config: &str, ends: &[u32], options: &EngineOptions)
     match options.activations {
         Activations::F32 => {
             let packed = PackedWeights::<f32>::of(&network, &device, &weights, WeightFormat::F32);
-            Engine::with_weights(device, network, packed, Vec::new(), ends, options).unwrap().0
+            Engine::with_weights(device, network, packed, None, Vec::new(), ends, options).unwrap().0
         }
         Activations::Bf16 => {
             let format = options.weights.unwrap_or(WeightFormat::Bf16);
             let packed = PackedWeights::<bedplate_kernels::Bf16>::of(&network, &device, &weights, format);
-            Engine::with_weights(device, network, packed, Vec::new(), ends, options).unwrap().0
+            Engine::with_weights(device, network, packed, None, Vec::new(), ends, options).unwrap().0
         }
     }
+}
+
+/// The same with a draft model: the model itself, or one with other weights.
+pub(crate) fn engine_with_draft(config: &str, seed: u64, options: &EngineOptions) -> Engine {
+    let device = Device::cpu(1);
+    let make = |seed| {
+        let network = Network::new(&device, architecture(config), CONTEXT).unwrap();
+        let mut weights = Weights::<f32>::zeros(&device, &network);
+        network.initialise(&device, seed, &mut weights);
+        let packed = PackedWeights::<f32>::of(&network, &device, &weights, WeightFormat::F32);
+        (network, packed)
+    };
+    let ((network, packed), draft) = (make(5), make(seed));
+    Engine::with_weights(device, network, packed, Some(draft), Vec::new(), &[], options).unwrap().0
 }
 
 /// Room for `blocks` blocks of a model with the settings of the tests.

@@ -4,8 +4,8 @@ use bedplate_batching::PreemptionMode;
 use bedplate_serve::{Activations, Engine, EngineOptions, Replica};
 
 use crate::fixture::{
-    LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, engine, folder, greedy, kv_bytes, options, prompts,
-    tokens,
+    LLAMA, MIXTRAL, QWEN3, Tiny, assert_nothing_left, engine, engine_with_draft, folder, greedy, kv_bytes,
+    options, prompts, tokens,
 };
 
 /// Asks for all prompts at once and gives the answers.
@@ -67,6 +67,31 @@ fn batching_chunks_preemption_swaps_and_guesses_change_nothing() {
             }
             // Once more, with what the first time left behind.
             assert_eq!(at_once(&engine, &prompts, 60), expected, "{way}, again");
+        }
+    }
+}
+
+#[test]
+fn a_draft_model_changes_nothing_but_the_steps() {
+    let prompts = prompts(6);
+    for config in [LLAMA, MIXTRAL] {
+        let tiny = Tiny::new(config);
+        let expected: Vec<_> = prompts.iter().map(|prompt| tiny.continued(prompt, 60)).collect();
+        for draft_tokens in [1, 4, 9] {
+            let base = EngineOptions { draft_tokens, ..options() };
+            let few = EngineOptions { kv_bytes: kv_bytes(config, 26, &base), ..base.clone() };
+            // The model itself guesses everything right; another one next to nothing.
+            let itself = engine_with_draft(config, 5, &base);
+            assert_eq!(at_once(&itself, &prompts, 60), expected);
+            let state = itself.state();
+            assert_eq!(state.accepted_tokens, state.drafted_tokens, "{state:?}");
+            assert!(state.drafted_tokens > 100, "{state:?}");
+            for options in [base, few] {
+                let stranger = engine_with_draft(config, 6, &options);
+                assert_eq!(at_once(&stranger, &prompts, 60), expected);
+                assert_eq!(at_once(&stranger, &prompts, 60), expected);
+                assert!(stranger.state().drafted_tokens > stranger.state().accepted_tokens);
+            }
         }
     }
 }

@@ -1,0 +1,85 @@
+//! Guessing the next tokens with a smaller model of the same vocabulary.
+//!
+//! The draft model has a pool of its own in which a sequence has the blocks with the same numbers, so its keys and values need no tables of their
+//! own. It computes what it has not seen of a sequence when it is asked to guess; where a block holds something else than it thinks, its guess is
+//! bad and nothing worse.
+
+use bedplate_batching::{Scheduler, SequenceId};
+use bedplate_kernels::{Device, Element};
+use bedplate_network::{Adapters, KvPool, Network, PackedWeights, ServingRoom};
+
+use crate::compose::{Composed, Run};
+use crate::draw::likeliest;
+
+/// The draft model.
+pub(crate) struct Draft<E: Element> {
+    pub(crate) network: Network,
+    pub(crate) weights: PackedWeights<E>,
+    pub(crate) pool: KvPool<E>,
+    pub(crate) room: ServingRoom<E>,
+    pub(crate) composed: Composed,
+    pub(crate) logits: Vec<f32>,
+    /// Most rows of a step of it.
+    pub(crate) rows: usize,
+}
+
+/// What is guessed for a sequence.
+#[derive(Debug, Clone)]
+pub(crate) struct Guess {
+    pub(crate) sequence: SequenceId,
+    /// The text that it has.
+    pub(crate) text: Vec<u32>,
+    /// Tokens of the text that the draft model has seen.
+    pub(crate) seen: usize,
+    /// A block behind the sequence's own.
+    pub(crate) spare: Option<u32>,
+    pub(crate) most: usize,
+    pub(crate) tokens: Vec<u32>,
+}
+
+impl<E: Element> Draft<E> {
+    /// Guesses for all sequences together, token by token.
+    pub(crate) fn guess(&mut self, device: &Device, scheduler: &Scheduler, guesses: &mut [Guess]) {
+        while let Some(runs) = self.next_runs(guesses) {
+            let is_last = |run: &Run| run.wanted > 0;
+            let mut runs = runs;
+            self.composed.fill(scheduler, &mut runs);
+            let Self { network, weights, pool, room, composed, logits, .. } = self;
+            network.answer(device, weights, pool, &composed.rows(), Adapters::NONE, room);
+            for guess in guesses.iter_mut() {
+                let Some(run) = runs.iter().find(|run| run.sequence == guess.sequence) else { continue };
+                guess.seen = run.first + run.tokens.len();
+                let Some(place) = composed.place(run.sequence).filter(|_| is_last(run)) else { continue };
+                room.read_logits(device, place, logits);
+                match likeliest(logits) {
+                    Some((token, _)) => guess.tokens.push(token),
+                    None => guess.most = guess.tokens.len(),
+                }
+            }
+        }
+    }
+
+    /// The rows of the next step: of each sequence what the model has not seen, as much as fits.
+    fn next_runs(&self, guesses: &[Guess]) -> Option<Vec<Run>> {
+        let mut left = self.rows;
+        let mut runs = Vec::new();
+        for guess in guesses.iter().filter(|guess| guess.tokens.len() < guess.most) {
+            let known = guess.text.len() + guess.tokens.len();
+            let end = known.min(guess.seen + left);
+            if end == guess.seen {
+                break;
+            }
+            left -= end - guess.seen;
+            let all = || guess.text.iter().chain(&guess.tokens).copied();
+            runs.push(Run {
+                sequence: guess.sequence,
+                first: guess.seen,
+                tokens: all().skip(guess.seen).take(end - guess.seen).collect(),
+                wanted: usize::from(end == known),
+                adapter: None,
+                spare: guess.spare,
+            });
+        }
+        (!runs.is_empty()).then_some(runs)
+    }
+}
