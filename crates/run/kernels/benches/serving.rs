@@ -174,6 +174,39 @@ fn main() {
     if only.is_empty() || only == "--bench" || only == "bf16" {
         products::<Bf16>(&device, &WeightFormat::ALL, &[1, 2, 4, 8, 16, 32, 64]);
     }
+    if only == "near" {
+        let device = Device::cpu(1);
+        for format in [WeightFormat::Bf16, WeightFormat::Int8, WeightFormat::Int4] {
+            let weight = numbers::<Bf16>(&device, INPUTS * 256);
+            let packed = device.pack(weight.view(), 256, format);
+            print!("{}", format.name());
+            for rows in [1, 16] {
+                let (x, mut out) =
+                    (numbers::<Bf16>(&device, rows * INPUTS), device.zeros::<Bf16>(rows * 256));
+                let mut best = f64::INFINITY;
+                for _ in 0..3000 {
+                    let began = Instant::now();
+                    device.linear_packed(
+                        x.view().matrix(rows, INPUTS),
+                        &packed,
+                        None,
+                        None,
+                        out.view_mut().matrix(rows, 256),
+                    );
+                    best = best.min(began.elapsed().as_secs_f64());
+                }
+                print!(
+                    "  {rows}: {:.1} ns a step, {:.1} GB/s",
+                    1e9 * best / (8.0 * 128.0),
+                    packed.bytes() as f64 / best / 1e9
+                );
+            }
+            println!();
+        }
+    }
+    if only == "whole" {
+        products::<Bf16>(&device, &[WeightFormat::Int8, WeightFormat::Int4], &[1, 16]);
+    }
     if only.is_empty() || only == "--bench" || only == "attention" {
         attentions::<Bf16>(&device);
         attentions::<f32>(&device);

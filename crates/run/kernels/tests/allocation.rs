@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bedplate_kernels::{
     AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, Matrix,
-    MatrixMut, Put, Qkv, Rotary, Seen, Turn, Value,
+    MatrixMut, Packed, PagedRows, PagedShape, Put, Qkv, Rotary, Seen, Sight, Turn, Value, WeightFormat,
 };
 
 static ALLOCATIONS: AtomicUsize = AtomicUsize::new(0);
@@ -74,7 +74,18 @@ struct Buffers<E> {
     second: Buffer<f32>,
     rounded: Buffer<Bf16>,
     rotary: Rotary,
+    /// A matrix in each format, one after the other for each expert.
+    packed: Vec<Vec<Packed>>,
+    pool: Buffer<E>,
+    /// One sequence that has all rows, and its blocks.
+    starts: Buffer<u32>,
+    contexts: Buffer<u32>,
+    table_starts: Buffer<u32>,
+    blocks: Buffer<u32>,
 }
+
+const PAGED: PagedShape = PagedShape { heads: 2, kv_heads: 2, head_dim: 32, scale: 0.2, block_tokens: 16 };
+const BLOCKS: usize = ROWS.div_ceil(PAGED.block_tokens);
 
 impl<E: Element> Buffers<E> {
     fn new(device: &Device) -> Self {
@@ -115,6 +126,12 @@ impl<E: Element> Buffers<E> {
             second: device.zeros(100_000),
             rounded: device.zeros(100_000),
             rotary: Rotary::new(device, 16, &[1.0; 8], ROWS, 1.0),
+            packed: WeightFormat::ALL.map(|format| pack::<E>(device, format)).into(),
+            pool: device.zeros(BLOCKS * PAGED.block_len()),
+            starts: numbers(device, &[0, ROWS as u32]),
+            contexts: device.zeros(1),
+            table_starts: numbers(device, &[0, BLOCKS as u32]),
+            blocks: numbers(device, &(0..BLOCKS as u32).collect::<Vec<_>>()),
         }
     }
 
@@ -125,7 +142,35 @@ impl<E: Element> Buffers<E> {
         self.run_loss(device);
         self.run_experts(device);
         self.run_products(device);
+        self.run_packed(device);
+        self.run_paged(device);
         self.run_optimizer(device);
+    }
+
+    /// After `run_experts`, which made the offsets.
+    fn run_packed(&mut self, device: &Device) {
+        for weights in &self.packed {
+            let (x, out) = (all(&self.x, ROWS), all_mut(&mut self.out, ROWS));
+            device.linear_packed(x, &weights[0], None, Some(all(&self.d, ROWS)), out);
+            let x = all(&self.x, ROWS).rows(0..1);
+            device.linear_packed(x, &weights[0], None, None, all_mut(&mut self.out, ROWS).rows(0..1));
+            let (x, out) = (all(&self.slot_rows, CHOICES), all_mut(&mut self.d_slot_rows, CHOICES));
+            device.expert_linear_packed(x, self.offsets.view(), weights, out);
+            device.unpack_rows(self.tokens.view(), &weights[0], all_mut(&mut self.out, ROWS));
+        }
+    }
+
+    fn run_paged(&mut self, device: &Device) {
+        let rows = PagedRows {
+            starts: self.starts.view(),
+            contexts: self.contexts.view(),
+            table_starts: self.table_starts.view(),
+            tables: self.blocks.view(),
+        };
+        device.store_kv(&PAGED, all(&self.x, ROWS), all(&self.d, ROWS), rows, self.pool.view_mut());
+        let (queries, out) = (all(&self.x, ROWS), all_mut(&mut self.out, ROWS));
+        device.paged_attention(&PAGED, queries, rows, Sight::All, self.pool.view(), out);
+        device.copy_blocks(PAGED.block_len(), &[(0, 1)], self.pool.view_mut());
     }
 
     fn run_streams(&mut self, device: &Device) {
@@ -251,6 +296,17 @@ impl<E: Element> Buffers<E> {
         let copy = Some(self.rounded.view_mut());
         device.adamw(&step, self.master.view_mut(), self.gradient.view(), first, second, copy);
     }
+}
+
+fn pack<E: Element>(device: &Device, format: WeightFormat) -> Vec<Packed> {
+    let weight = device.zeros::<E>(COLUMNS * COLUMNS);
+    (0..EXPERTS).map(|_| device.pack(weight.view(), COLUMNS, format)).collect()
+}
+
+fn numbers(device: &Device, numbers: &[u32]) -> Buffer<u32> {
+    let mut buffer = device.zeros(numbers.len());
+    device.write(buffer.view_mut(), numbers);
+    buffer
 }
 
 fn all<T: Value>(buffer: &Buffer<T>, rows: usize) -> Matrix<'_, T> {

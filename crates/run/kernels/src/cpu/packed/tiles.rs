@@ -6,11 +6,15 @@
 
 use std::arch::asm;
 
-use super::layout::{LANES, STEP};
-use crate::{Bf16, Put, Rows};
+use super::layout::{LANES, STEP, step_bytes};
+use super::unfold::unfold;
+use super::unit::cells;
+use crate::{Bf16, Put, Rows, WeightFormat};
 
 /// Rows that are multiplied by a register of their own.
 pub(super) const FEW: usize = 16;
+/// Steps that are unfolded at a time for few rows.
+const TURN: usize = 4;
 /// Cells of a step of a panel.
 const STEP_CELLS: usize = LANES * STEP / 2;
 /// Bytes ahead of those in use that are asked for.
@@ -64,10 +68,66 @@ static CONFIGURATIONS: [Configuration; FEW] = {
     all
 };
 
-/// Multiplies a left panel of `rows` rows, at most [`FEW`], by `steps` steps of bf16. What is not near is asked for ahead. All that needs the tile registers is one
-/// block of assembler, as in `multiply`.
+/// Sums the products of a left panel of `rows` rows, at most [`FEW`], with all of a panel's steps.
+///
+/// Whole numbers are unfolded a few steps at a time, in turn to one of two places: while the tile unit multiplies by the one,
+/// the vectors fill the other.
+pub(super) fn sum_few(
+    rows: usize,
+    format: WeightFormat,
+    left: &[f32],
+    steps: &[u8],
+    buffer: &mut [f32],
+    strip: &mut [f32],
+) {
+    configure(rows);
+    let each = step_bytes(format);
+    if format == WeightFormat::Bf16 {
+        return multiply_few(rows, steps.len() / each, left, (cells(steps), false), Put::Replace, strip);
+    }
+    if steps.is_empty() {
+        return strip[..rows * LANES].fill(0.0);
+    }
+    let mut put = Put::Replace;
+    let left = left.chunks(TURN * rows * STEP / 2);
+    for (turn, (steps, left)) in steps.chunks(TURN * each).zip(left).enumerate() {
+        let count = steps.len() / each;
+        let to = &mut buffer[turn % 2 * TURN * STEP_CELLS..][..count * STEP_CELLS];
+        unfold(format, steps, to);
+        multiply_few(rows, count, left, (to, true), put, strip);
+        put = Put::Add;
+    }
+}
+
+/// Sets the tile registers up for this many rows.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
-pub(super) fn multiply_few(
+fn configure(rows: usize) {
+    let wanted = &CONFIGURATIONS[rows - 1];
+    let mut found = Configuration([0; 64]);
+    // SAFETY: writes and reads a configuration. The process has been allowed to use tiles.
+    unsafe {
+        asm!(
+            // Looking is ten times as fast as setting up.
+            "sttilecfg [{found}]",
+            "vmovdqu64 zmm16, [{found}]",
+            "vpcmpeqd k1, zmm16, [{wanted}]",
+            "kortestw k1, k1",
+            "jc 2f",
+            "ldtilecfg [{wanted}]",
+            "2:",
+            found = in(reg) found.0.as_mut_ptr(),
+            wanted = in(reg) wanted.0.as_ptr(),
+            out("zmm16") _,
+            out("k1") _,
+            options(nostack),
+        );
+    }
+}
+
+/// Multiplies a left panel of `rows` rows, at most [`FEW`], by `steps` steps of bf16. What is not near is asked for ahead. All that needs what
+/// the tile registers hold is one block of assembler, as in `multiply`.
+#[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
+fn multiply_few(
     rows: usize,
     steps: usize,
     left: &[f32],
@@ -77,20 +137,11 @@ pub(super) fn multiply_few(
 ) {
     assert!(left.len() >= steps * rows * STEP / 2 && strip.len() >= rows * LANES);
     assert!(right.len() >= steps * STEP_CELLS);
-    let wanted = &CONFIGURATIONS[rows - 1];
-    let mut found = Configuration([0; 64]);
-    // SAFETY: reads `steps` registers of `rows` rows of the left side and twice as many of 16 rows of the right one; writes and reads
-    // a configuration; reads and writes `rows` rows of 128 bytes of sums. All are that long, as asserted. Fetching ahead touches
-    // no memory. The process has been allowed to use tiles.
+    // SAFETY: reads `steps` registers of `rows` rows of the left side and twice as many of 16 rows of the right one; reads and
+    // writes `rows` rows of 128 bytes of sums. All are that long, as asserted. Fetching ahead touches no memory. `sum_few` has set
+    // the registers up, and nothing but products uses them.
     unsafe {
         asm!(
-            "sttilecfg [{found}]",
-            "vmovdqu64 zmm16, [{found}]",
-            "vpcmpeqd k1, zmm16, [{wanted}]",
-            "kortestw k1, k1",
-            "jc 2f",
-            "ldtilecfg [{wanted}]",
-            "2:",
             "mov {stride:e}, 128",
             "test {adds}, {adds}",
             "jnz 3f",
@@ -130,8 +181,6 @@ pub(super) fn multiply_few(
             "mov {stride:e}, 128",
             "tilestored [{sums} + {stride}], tmm0",
             "tilestored [{sums} + {stride} + 64], tmm1",
-            found = in(reg) found.0.as_mut_ptr(),
-            wanted = in(reg) wanted.0.as_ptr(),
             stride = out(reg) _,
             line = out(reg) _,
             lines = in(reg) if is_near { 0 } else { STEP_CELLS / 16 },
@@ -142,8 +191,6 @@ pub(super) fn multiply_few(
             left_step = in(reg) rows * 64,
             right = inout(reg) right.as_ptr() => _,
             ahead = inout(reg) right.as_ptr().wrapping_byte_add(AHEAD) => _,
-            out("zmm16") _,
-            out("k1") _,
             out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
             out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
             options(nostack),

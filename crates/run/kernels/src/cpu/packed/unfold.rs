@@ -6,11 +6,26 @@
 use std::arch::x86_64::*;
 
 use super::layout::{HALF, LANES, SCALES, STEP};
+use crate::WeightFormat;
 
 /// Bytes ahead of those in use that are asked for.
-const AHEAD: usize = 3072;
+const AHEAD: usize = 4096;
 /// Cells of a step in the order of the tile unit.
 const STEP_CELLS: usize = LANES * STEP / 2;
+
+/// Unfolds as many steps of whole numbers as `to` has room for. The processor has a tile unit, and then these instructions.
+#[expect(unsafe_code, reason = "calls code for instructions that the processor has")]
+pub(super) fn unfold(format: WeightFormat, steps: &[u8], to: &mut [f32]) {
+    match format {
+        // SAFETY: the tile unit is used only where the processor has tiles, and then it has these instructions.
+        WeightFormat::Int8 => unsafe { int8(steps, to) },
+        // SAFETY: as above.
+        WeightFormat::Int4 => unsafe { int4(steps, to) },
+        WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::F16 => {
+            unreachable!("these are used as they lie")
+        }
+    }
+}
 
 /// The scales of a half: of its first eight outputs and of the others, each twice.
 #[inline]
@@ -64,7 +79,7 @@ pub(super) fn f16(steps: &[u8], to: &mut [f32]) {
 /// Unfolds as many steps as `to` has room for.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 #[expect(unsafe_code, reason = "vector loads take a pointer")]
-pub(super) fn int8(steps: &[u8], to: &mut [f32]) {
+fn int8(steps: &[u8], to: &mut [f32]) {
     let steps = steps.as_chunks::<{ SCALES + LANES * STEP }>().0;
     for (step, to) in steps.iter().zip(to.as_chunks_mut::<STEP_CELLS>().0) {
         fetch_ahead(step);
@@ -88,15 +103,16 @@ pub(super) fn int8(steps: &[u8], to: &mut [f32]) {
 /// Unfolds as many steps as `to` has room for.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
 #[expect(unsafe_code, reason = "vector loads take a pointer")]
-pub(super) fn int4(steps: &[u8], to: &mut [f32]) {
+fn int4(steps: &[u8], to: &mut [f32]) {
     // Looked up by the lowest four bits.
     let numbers = _mm512_set_ps(7., 6., 5., 4., 3., 2., 1., 0., -1., -2., -3., -4., -5., -6., -7., -8.);
     let steps = steps.as_chunks::<{ SCALES + LANES * STEP / 2 }>().0;
     for (step, to) in steps.iter().zip(to.as_chunks_mut::<STEP_CELLS>().0) {
         fetch_ahead(step);
         let rows = to.as_chunks_mut::<{ 4 * HALF }>().0;
+        let of_halves = [scales(step, 0), scales(step, 1)];
         for (line, (rows, bytes)) in rows.iter_mut().zip(step[SCALES..].as_chunks::<64>().0).enumerate() {
-            let [first, others] = scales(step, line / 4);
+            let [first, others] = of_halves[line / 4];
             // SAFETY: 64 bytes are read.
             let words = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
             let [a, b, c, d] = rows.as_chunks_mut::<HALF>().0 else { unreachable!("a line has four pairs") };

@@ -56,13 +56,13 @@ impl Unit {
         }
     }
 
-    /// Inputs of a block: what is unfolded of a panel at a time.
+    /// Inputs of a block: what is multiplied of a panel at a time.
     pub(super) fn block(self, rows: usize) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
             Unit::Tiles(_) if rows > tiles::FEW => 512,
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(_) => 256,
+            Unit::Tiles(_) => usize::MAX,
             Unit::Lanes(..) => lanes::BLOCK,
         }
     }
@@ -107,12 +107,11 @@ impl Unit {
         match self {
             #[cfg(target_arch = "x86_64")]
             Unit::Tiles(many) => {
-                let (right, is_near) = as_tiles(weight.format, steps, depth, buffer);
-                if panel_rows > tiles::FEW {
-                    return many.multiply(depth, left, right.into(), put, strip);
+                if panel_rows <= tiles::FEW {
+                    return tiles::sum_few(panel_rows, weight.format, left.cells, steps, buffer, strip);
                 }
-                let steps = depth.div_ceil(STEP);
-                tiles::multiply_few(panel_rows, steps, left.cells, (right, is_near), put, strip);
+                let right = as_tiles(weight.format, steps, depth, buffer);
+                many.multiply(depth, left, right.into(), put, strip);
             }
             Unit::Lanes(level, _) => {
                 let right = as_wide(level, weight.format, steps, depth, buffer);
@@ -122,24 +121,15 @@ impl Unit {
     }
 }
 
-/// Some steps in the order of the tile unit, and whether they were unfolded.
+/// Some steps in the order of the tile unit.
 #[cfg(target_arch = "x86_64")]
-#[expect(unsafe_code, reason = "calls code for instructions that the processor has")]
-fn as_tiles<'a>(
-    format: WeightFormat,
-    steps: &'a [u8],
-    depth: usize,
-    buffer: &'a mut [f32],
-) -> (&'a [f32], bool) {
-    let to = &mut buffer[..depth.div_ceil(STEP) * LANES * STEP / 2];
-    match format {
-        // SAFETY: this unit is chosen only where the processor has tiles, and then it has these instructions.
-        WeightFormat::Int8 => unsafe { unfold::int8(steps, to) },
-        // SAFETY: as above.
-        WeightFormat::Int4 => unsafe { unfold::int4(steps, to) },
-        WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::F16 => return (cells(steps), false),
+fn as_tiles<'a>(format: WeightFormat, steps: &'a [u8], depth: usize, buffer: &'a mut [f32]) -> &'a [f32] {
+    if format == WeightFormat::Bf16 {
+        return cells(steps);
     }
-    (to, true)
+    let to = &mut buffer[..depth.div_ceil(STEP) * LANES * STEP / 2];
+    unfold::unfold(format, steps, to);
+    to
 }
 
 /// Some steps as `f32`.
@@ -169,7 +159,7 @@ fn as_wide<'a>(
 
 /// Bytes as cells of four.
 #[expect(unsafe_code, reason = "names the same bits by another type")]
-fn cells(bytes: &[u8]) -> &[f32] {
+pub(super) fn cells(bytes: &[u8]) -> &[f32] {
     // SAFETY: all bits are valid numbers.
     let (before, cells, after) = unsafe { bytes.align_to() };
     assert!(before.is_empty() && after.is_empty(), "steps begin at cache lines and fill them");
