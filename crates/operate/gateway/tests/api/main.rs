@@ -3,5 +3,8 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
 
 mod answers;
+mod browser;
+mod conformance;
+mod page;
 mod refusals;
 mod support;
