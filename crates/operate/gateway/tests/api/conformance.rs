@@ -26,7 +26,8 @@ fn the_openai_package_finds_what_it_expects() {
         let asked = prompt.rsplit("<|im_start|>user\n").next().unwrap_or_default();
         match asked.split("<|im_end|>").next().unwrap_or_default() {
             "Weather in Oslo?" if !prompt.contains("<|im_start|>tool") => {
-                "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>".to_owned()
+                "<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Oslo\"}}\n</tool_call>"
+                    .to_owned()
             }
             asked => asked.to_owned(),
         }
@@ -34,7 +35,11 @@ fn the_openai_package_finds_what_it_expects() {
     let fixture = Fixture::start_with(parrot, |options| options.keys = vec!["secret".into()]);
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/api/client.py");
     let mut client = Command::new(python);
-    client.arg(script).arg(format!("http://{}", fixture.address)).stdout(Stdio::piped()).stderr(Stdio::piped());
+    client
+        .arg(script)
+        .arg(format!("http://{}", fixture.address))
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
     client.env_remove("OPENAI_API_KEY").env("NO_PROXY", "127.0.0.1").env("no_proxy", "127.0.0.1");
     let mut client = client.spawn().unwrap();
     let began = Instant::now();

@@ -94,6 +94,19 @@ impl Default for GeneratedLoad {
     }
 }
 
+impl GeneratedLoad {
+    /// All requests of a load without turns, for a server that is measured instead of simulated. Those of a closed loop have no times
+    /// of their own.
+    pub fn planned(&self) -> Vec<Planned> {
+        let arrivals = match self.arrivals {
+            Arrivals::Closed { .. } => Arrivals::Closed { users: self.requests },
+            open => open,
+        };
+        let mut generator = Generator::new(Self { arrivals, turns: None, ..self.clone() });
+        std::iter::from_fn(|| generator.arrival()).collect()
+    }
+}
+
 /// Draws the requests of a load one by one.
 #[derive(Debug, Clone)]
 pub(crate) struct Generator {

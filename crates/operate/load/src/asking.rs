@@ -1,0 +1,209 @@
+//! One request to a server, and when the parts of its answer came.
+
+use std::time::{Duration, Instant};
+
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::client::conn::http1::{SendRequest, handshake};
+use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST};
+use hyper::{Method, Request, Response};
+use hyper_util::rt::TokioIo;
+use serde_json::Value;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::events::Events;
+use crate::target::Target;
+
+const CONNECT: Duration = Duration::from_secs(30);
+/// The most of an error's text that is read.
+const MOST_TEXT: usize = 64 << 10;
+
+/// What became of a request. Times count from when it was sent.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Asked {
+    pub(crate) first: Option<Duration>,
+    /// Between pieces of text.
+    pub(crate) gaps: Vec<Duration>,
+    pub(crate) whole: Duration,
+    pub(crate) prompt_tokens: u64,
+    pub(crate) output_tokens: u64,
+    pub(crate) cached_tokens: u64,
+    /// Why it failed.
+    pub(crate) failure: Option<String>,
+}
+
+/// A connection that requests are sent over, opened anew where it was closed.
+pub(crate) struct Client<'a> {
+    target: &'a Target,
+    connection: Option<SendRequest<Full<Bytes>>>,
+}
+
+impl<'a> Client<'a> {
+    pub(crate) fn new(target: &'a Target) -> Self {
+        Self { target, connection: None }
+    }
+
+    /// Sends a request and reads its stream to the end.
+    pub(crate) async fn ask(&mut self, path: &str, body: Bytes, patience: Duration) -> Asked {
+        let mut asked = Asked::default();
+        let began = Instant::now();
+        let ended = timeout(patience, self.read(path, body, began, &mut asked)).await;
+        asked.whole = began.elapsed();
+        asked.failure = match ended {
+            Ok(Ok(())) => None,
+            Ok(Err(why)) => Some(why),
+            Err(_) => Some(format!("no end after {} s", patience.as_secs())),
+        };
+        if asked.failure.is_some() {
+            self.connection = None;
+        }
+        asked
+    }
+
+    /// The answer to a `GET` as JSON.
+    pub(crate) async fn get(&mut self, path: &str) -> Result<Value, String> {
+        let asked = async {
+            let response = self.send(Method::GET, path, Bytes::new()).await?;
+            let status = response.status();
+            let text = text(response).await?;
+            if !status.is_success() {
+                return Err(complaint(status.as_u16(), &text));
+            }
+            serde_json::from_slice(&text).map_err(|error| format!("it is not JSON: {error}"))
+        };
+        timeout(CONNECT, asked).await.unwrap_or_else(|_| Err("no answer in 30 s".into()))
+    }
+
+    async fn read(
+        &mut self,
+        path: &str,
+        body: Bytes,
+        began: Instant,
+        asked: &mut Asked,
+    ) -> Result<(), String> {
+        let response = self.send(Method::POST, path, body).await?;
+        let status = response.status().as_u16();
+        if status != 200 {
+            return Err(complaint(status, &text(response).await?));
+        }
+        let mut body = response.into_body();
+        let mut events = Events::default();
+        let mut reading = Reading { asked, began, last: None, failure: None, is_done: false };
+        while let Some(frame) = body.frame().await {
+            let frame = frame.map_err(|error| format!("the answer broke off: {error}"))?;
+            if let Some(bytes) = frame.data_ref() {
+                let now = Instant::now();
+                events.push(bytes, |data| reading.take(data, now));
+            }
+        }
+        match reading {
+            Reading { failure: Some(failure), .. } => Err(failure),
+            Reading { is_done: false, .. } => Err("the answer ended without [DONE]".into()),
+            Reading { asked: Asked { first: None, .. }, .. } => Err("the answer is empty".into()),
+            _ => Ok(()),
+        }
+    }
+
+    async fn send(&mut self, method: Method, path: &str, body: Bytes) -> Result<Response<Incoming>, String> {
+        let mut request = Request::builder()
+            .method(method)
+            .uri(format!("{}{path}", self.target.prefix))
+            .header(HOST, &self.target.authority)
+            .header(CONTENT_TYPE, "application/json");
+        if let Some(key) = &self.target.key {
+            request = request.header(AUTHORIZATION, format!("Bearer {key}"));
+        }
+        let request = request.body(Full::new(body)).map_err(|error| error.to_string())?;
+        let is_open = match &mut self.connection {
+            Some(connection) => connection.ready().await.is_ok(),
+            None => false,
+        };
+        if !is_open {
+            self.connection = Some(connect(&self.target.authority).await?);
+        }
+        let connection = self.connection.as_mut().expect("it was just opened");
+        connection.send_request(request).await.map_err(|error| format!("the connection broke: {error}"))
+    }
+}
+
+async fn connect(authority: &str) -> Result<SendRequest<Full<Bytes>>, String> {
+    let opened = timeout(CONNECT, TcpStream::connect(authority)).await;
+    let stream =
+        opened.map_err(|_| "no connection in 30 s".to_owned())?.map_err(|error| error.to_string())?;
+    let _ = stream.set_nodelay(true);
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(|error| error.to_string())?;
+    tokio::spawn(async move {
+        // What breaks it is told to whoever reads from it.
+        let _ = connection.await;
+    });
+    Ok(sender)
+}
+
+async fn text(response: Response<Incoming>) -> Result<Vec<u8>, String> {
+    let limited = http_body_util::Limited::new(response.into_body(), MOST_TEXT * 16).collect().await;
+    limited.map(|body| body.to_bytes().to_vec()).map_err(|error| error.to_string())
+}
+
+/// What a server says of a request that it refuses, in one line.
+fn complaint(status: u16, text: &[u8]) -> String {
+    let value: Value = serde_json::from_slice(text).unwrap_or(Value::Null);
+    let message =
+        value["error"]["message"].as_str().or(value["message"].as_str()).or(value["detail"].as_str());
+    let said = message.map_or_else(|| String::from_utf8_lossy(text).into_owned(), str::to_owned);
+    let line: String = said.chars().map(|c| if c.is_control() { ' ' } else { c }).take(200).collect();
+    format!("status {status}: {line}")
+}
+
+/// A stream that is being read.
+struct Reading<'a> {
+    asked: &'a mut Asked,
+    began: Instant,
+    last: Option<Instant>,
+    failure: Option<String>,
+    is_done: bool,
+}
+
+impl Reading<'_> {
+    fn take(&mut self, data: &[u8], now: Instant) {
+        if data == b"[DONE]" {
+            self.is_done = true;
+            return;
+        }
+        let Ok(event) = serde_json::from_slice::<Value>(data) else {
+            self.failure = Some("an event is not JSON".into());
+            return;
+        };
+        if let Some(error) = event.get("error").filter(|error| !error.is_null()) {
+            self.failure =
+                Some(error["message"].as_str().unwrap_or("the server failed").chars().take(200).collect());
+        }
+        self.take_usage(&event["usage"]);
+        if event["choices"].as_array().is_some_and(|choices| choices.iter().any(has_text)) {
+            match self.last {
+                None => self.asked.first = Some(now - self.began),
+                Some(last) => self.asked.gaps.push(now - last),
+            }
+            self.last = Some(now);
+        }
+    }
+
+    fn take_usage(&mut self, usage: &Value) {
+        if let Some(output) = usage["completion_tokens"].as_u64() {
+            self.asked.output_tokens = output;
+            self.asked.prompt_tokens = usage["prompt_tokens"].as_u64().unwrap_or(0);
+            self.asked.cached_tokens = usage["prompt_tokens_details"]["cached_tokens"].as_u64().unwrap_or(0);
+        }
+    }
+}
+
+/// Whether a choice of an event brings anything that was generated. A piece may be empty: bytes of a character that is not complete.
+fn has_text(choice: &Value) -> bool {
+    let is_text = |value: &Value| value.as_str().is_some_and(|text| !text.is_empty());
+    let delta = &choice["delta"];
+    is_text(&choice["text"])
+        || is_text(&delta["content"])
+        || is_text(&delta["reasoning_content"])
+        || delta["tool_calls"].is_array()
+}
