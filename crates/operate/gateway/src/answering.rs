@@ -15,8 +15,9 @@ use crate::choice::Delta;
 use crate::gateway::{Gateway, Visitor};
 use crate::generation::{Generation, Streaming};
 use crate::refusal::ApiError;
+use crate::responding;
 use crate::running::{Running, Sources, Step};
-use crate::wire::{Head, Shape, Usage, Whole};
+use crate::wire::{Form, Head, Shape, Usage, Whole};
 
 /// Events that may wait for a client that reads slowly; the engine does not wait for it.
 const MOST_WAITING: usize = 64;
@@ -24,22 +25,22 @@ const MOST_WAITING: usize = 64;
 pub(crate) async fn answer(
     gateway: &Arc<Gateway>,
     generation: Generation,
-    shape: Shape,
+    form: Form,
     visitor: Visitor,
 ) -> Result<Answer, ApiError> {
     let sources = Sources::start(&generation, visitor.tenant)?;
     let metrics = gateway.metrics_of(&generation.model);
     let account = Account::open(&generation, visitor.tenant, visitor.arrived, metrics, gateway.trace.clone());
     let created = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs());
-    let head = Head { id: shape.id(&visitor.id), created, model: generation.name.clone() };
+    let head = Head { id: form.id(&visitor.id), created, model: generation.name.clone() };
     match generation.streaming {
-        None => whole(&generation, shape, &head, sources, account).await,
+        None => whole(&generation, form, &head, sources, account).await,
         Some(streaming) => {
             let (events, receiver) = mpsc::channel(MOST_WAITING);
             let deadline = Instant::now() + gateway.options.bounds.request;
             tokio::spawn(stream(
                 generation,
-                shape,
+                form,
                 head,
                 streaming,
                 sources,
@@ -56,7 +57,7 @@ pub(crate) async fn answer(
 
 async fn whole(
     generation: &Generation,
-    shape: Shape,
+    form: Form,
     head: &Head,
     sources: Sources,
     account: Account,
@@ -71,8 +72,11 @@ async fn whole(
         collected.finish = delta.finish.or(collected.finish.take());
     }
     let usage = usage(generation, &running);
-    let choices = best(generation, &running, deltas);
-    Ok(json(StatusCode::OK, &shape.whole(head, generation, &choices, usage)))
+    let body = match form {
+        Form::Response => responding::whole(head, generation, &deltas.pop().unwrap_or_default(), usage),
+        Form::Choices(shape) => shape.whole(head, generation, &best(generation, &running, deltas), usage),
+    };
+    Ok(json(StatusCode::OK, &body))
 }
 
 /// The choices that are shown, of each prompt the best ones first where there are more.
@@ -100,7 +104,7 @@ fn echo(generation: &Generation, prompt: usize) -> String {
     generation.echoes.as_ref().map(|echoes| echoes[prompt].clone()).unwrap_or_default()
 }
 
-fn usage(generation: &Generation, running: &Running<'_>) -> Usage {
+pub(crate) fn usage(generation: &Generation, running: &Running<'_>) -> Usage {
     Usage {
         prompt: generation.prompt_tokens(),
         completion: running.completion_tokens(),
@@ -109,13 +113,13 @@ fn usage(generation: &Generation, running: &Running<'_>) -> Usage {
 }
 
 /// Server-sent events to a client.
-struct Events {
+pub(crate) struct Events {
     events: mpsc::Sender<Bytes>,
     deadline: Instant,
 }
 
 /// The client has gone.
-struct Gone;
+pub(crate) struct Gone;
 
 impl Events {
     async fn send(&self, value: &Value) -> Result<(), Gone> {
@@ -127,8 +131,17 @@ impl Events {
         self.events.send(event).await.map_err(|_| Gone)
     }
 
+    /// An event with a type of its own.
+    pub(crate) async fn send_named(&self, kind: &str, value: &Value) -> Result<(), Gone> {
+        let event = Bytes::from(format!("event: {kind}\ndata: {value}\n\n"));
+        self.events.send(event).await.map_err(|_| Gone)
+    }
+
     /// The next step, an error, or the news that the client has gone, which ends the answer.
-    async fn next(&self, running: &mut Running<'_>) -> Result<Result<Option<Step>, ApiError>, Gone> {
+    pub(crate) async fn next(
+        &self,
+        running: &mut Running<'_>,
+    ) -> Result<Result<Option<Step>, ApiError>, Gone> {
         tokio::select! {
             step = timeout_at(self.deadline, running.next()) => {
                 Ok(step.unwrap_or(Err(ApiError::TookTooLong { seconds: 0 })))
@@ -140,7 +153,7 @@ impl Events {
 
 async fn stream(
     generation: Generation,
-    shape: Shape,
+    form: Form,
     head: Head,
     streaming: Streaming,
     sources: Sources,
@@ -149,7 +162,10 @@ async fn stream(
 ) {
     let running = Running::new(&generation, sources, account);
     // A client that has gone needs no more; what it asked for ends with `running`.
-    let _ = tell(&generation, shape, &head, streaming, running, &events).await;
+    let _ = match form {
+        Form::Response => responding::tell(&generation, &head, running, &events).await,
+        Form::Choices(shape) => tell(&generation, shape, &head, streaming, running, &events).await,
+    };
 }
 
 async fn tell(

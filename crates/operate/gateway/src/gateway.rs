@@ -22,9 +22,9 @@ use crate::metrics::{Metrics, ModelMetrics};
 use crate::model::Model;
 use crate::options::Options;
 use crate::refusal::ApiError;
-use crate::routes::{self, Action, chat, completions, embeddings, status, tokens};
+use crate::routes::{self, Action, chat, completions, embeddings, responses, status, tokens};
 use crate::trace::Trace;
-use crate::wire::Shape;
+use crate::wire::{Form, Shape};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 
@@ -237,24 +237,27 @@ async fn work(
     let read = tokio::task::spawn_blocking(move || read(&reader, action, &body)).await;
     match read.unwrap_or_else(|_| Err(panicked()))? {
         Read::Done(answer) => Ok(answer),
-        Read::Generation(generation, shape) => answering::answer(&gateway, *generation, shape, visitor).await,
+        Read::Generation(generation, form) => answering::answer(&gateway, *generation, form, visitor).await,
         Read::Embeddings(embeddings) => embeddings::answer(embeddings, visitor.tenant).await,
     }
 }
 
 enum Read {
     Done(Answer),
-    Generation(Box<crate::generation::Generation>, Shape),
+    Generation(Box<crate::generation::Generation>, Form),
     Embeddings(embeddings::Embeddings),
 }
 
 fn read(gateway: &Gateway, action: Action, body: &[u8]) -> Result<Read, ApiError> {
     let body = fields::parse(body)?;
     let fields = Fields::of_body(&body)?;
-    let generation = |generation, shape| Read::Generation(Box::new(generation), shape);
+    let generation = |generation, form| Read::Generation(Box::new(generation), form);
     match action {
-        Action::Chat => Ok(generation(chat::read(gateway, &fields)?, Shape::Chat)),
-        Action::Completions => Ok(generation(completions::read(gateway, &fields)?, Shape::Completion)),
+        Action::Chat => Ok(generation(chat::read(gateway, &fields)?, Form::Choices(Shape::Chat))),
+        Action::Completions => {
+            Ok(generation(completions::read(gateway, &fields)?, Form::Choices(Shape::Completion)))
+        }
+        Action::Responses => Ok(generation(responses::read(gateway, &fields)?, Form::Response)),
         Action::Embeddings => embeddings::read(gateway, &fields).map(Read::Embeddings),
         Action::Detokenize => tokens::detokenize(gateway, &fields).map(Read::Done),
         _ => tokens::tokenize(gateway, &fields).map(Read::Done),

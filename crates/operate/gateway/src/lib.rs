@@ -33,6 +33,7 @@ mod metrics;
 mod model;
 mod options;
 mod refusal;
+mod responding;
 mod routes;
 mod running;
 mod sampling;

@@ -4,6 +4,7 @@ pub(crate) mod chat;
 pub(crate) mod completions;
 pub(crate) mod embeddings;
 pub(crate) mod messages;
+pub(crate) mod responses;
 pub(crate) mod status;
 pub(crate) mod tokens;
 
@@ -20,13 +21,14 @@ pub(crate) enum Action {
     Models,
     Chat,
     Completions,
+    Responses,
     Embeddings,
     Tokenize,
     Detokenize,
 }
 
 /// Method, path, and whether a key is needed.
-const ROUTES: [(Method, &str, Action, bool); 15] = [
+const ROUTES: [(Method, &str, Action, bool); 16] = [
     (Method::GET, "/", Action::Page, false),
     (Method::GET, "/health", Action::Health, false),
     (Method::GET, "/ping", Action::Health, false),
@@ -36,6 +38,7 @@ const ROUTES: [(Method, &str, Action, bool); 15] = [
     (Method::GET, "/v1/models", Action::Models, true),
     (Method::POST, "/v1/chat/completions", Action::Chat, true),
     (Method::POST, "/v1/completions", Action::Completions, true),
+    (Method::POST, "/v1/responses", Action::Responses, true),
     (Method::POST, "/v1/embeddings", Action::Embeddings, true),
     (Method::POST, "/tokenize", Action::Tokenize, true),
     (Method::POST, "/detokenize", Action::Detokenize, true),

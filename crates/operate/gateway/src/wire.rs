@@ -4,6 +4,7 @@ pub(crate) mod base64;
 mod chat;
 mod completion;
 mod logprobs;
+pub(crate) mod response;
 
 use serde_json::{Value, json};
 
@@ -19,6 +20,25 @@ pub(crate) struct Head {
 }
 
 /// Which API the answer belongs to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Choices, and chunks of them.
+    Choices(Shape),
+    /// Items of a response, and events about them.
+    Response,
+}
+
+impl Form {
+    pub(crate) fn id(self, unique: &str) -> String {
+        match self {
+            Form::Choices(Shape::Chat) => format!("chatcmpl-{unique}"),
+            Form::Choices(Shape::Completion) => format!("cmpl-{unique}"),
+            Form::Response => format!("resp_{unique}"),
+        }
+    }
+}
+
+/// What choices look like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Shape {
     Chat,
@@ -54,17 +74,6 @@ pub(crate) struct Whole {
 }
 
 impl Shape {
-    fn prefix(self) -> &'static str {
-        match self {
-            Shape::Chat => "chatcmpl",
-            Shape::Completion => "cmpl",
-        }
-    }
-
-    pub(crate) fn id(self, unique: &str) -> String {
-        format!("{}-{unique}", self.prefix())
-    }
-
     /// The whole answer.
     pub(crate) fn whole(
         self,

@@ -87,6 +87,28 @@ except ImportError:
 client.chat.completions.create(model="parrot", messages=question, response_format={"type": "json_schema", "json_schema": schema})
 client.chat.completions.create(model="parrot", messages=question, response_format={"type": "json_object"})
 
+response = client.responses.create(model="parrot", input="the lamp", instructions="Repeat.", max_output_tokens=50)
+check("response", (response.output_text, response.status), ("the lamp", "completed"))
+check("usage of a response", response.usage.output_tokens, response.usage.total_tokens - response.usage.input_tokens)
+short = client.responses.create(model="parrot", input=question, max_output_tokens=1)
+check("incomplete", (short.status, short.incomplete_details.reason), ("incomplete", "max_output_tokens"))
+flat = [{"type": "function", "name": "weather", "description": "The weather.", "parameters": parameters, "strict": True}]
+used = client.responses.create(model="parrot", input=asked, tools=flat)
+check("call of a response", (used.output[0].name, used.output[0].arguments), ("weather", '{"city":"Oslo"}'))
+back = asked + [used.output[0], {"type": "function_call_output", "call_id": used.output[0].call_id, "output": "rain"}]
+client.responses.create(model="parrot", input=back, tools=flat)
+with client.responses.stream(model="parrot", input="the garden") as stream:
+    pieces = "".join(event.delta for event in stream if event.type == "response.output_text.delta")
+    check("stream of a response", (pieces, stream.get_final_response().output_text), ("the garden", "the garden"))
+with client.responses.stream(model="parrot", input=asked, tools=flat) as stream:
+    for _ in stream:
+        pass
+    check("streamed call of a response", stream.get_final_response().output[0].arguments, '{"city":"Oslo"}')
+person = {"type": "json_schema", "name": "person", "schema": schema["schema"], "strict": True}
+client.responses.create(model="parrot", input="the lamp", text={"format": person})
+raises(openai.BadRequestError, None, lambda: client.responses.create(model="parrot", input="x", previous_response_id="resp_1"))
+raises(openai.BadRequestError, "context_length_exceeded", lambda: client.responses.create(model="parrot", input="x", max_output_tokens=99999))
+
 # Asks for base64 and decodes it.
 embedding = client.embeddings.create(model="parrot", input=["a", "the garden"])
 check("embeddings", [len(entry.embedding) for entry in embedding.data], [4, 4])

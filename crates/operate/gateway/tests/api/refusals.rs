@@ -234,7 +234,7 @@ proptest! {
             Just("echo"), Just("best_of"), Just("tokens"), Just("chat_template_kwargs"), Just("stop_token_ids"),
         ], any_value()), 0..6),
         is_valid in any::<bool>(),
-        path in prop_oneof![Just("/v1/chat/completions"), Just("/v1/completions"), Just("/v1/embeddings"), Just("/tokenize"), Just("/detokenize")],
+        path in prop_oneof![Just("/v1/chat/completions"), Just("/v1/completions"), Just("/v1/responses"), Just("/v1/embeddings"), Just("/tokenize"), Just("/detokenize")],
     ) {
         let mut body = json!({ "model": "parrot", "max_tokens": 8 });
         if is_valid {
