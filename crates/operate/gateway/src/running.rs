@@ -123,7 +123,7 @@ impl<'a> Running<'a> {
                 return Ok(self.step(at, delta));
             }
             Event::Failed(reason) => return Err(ApiError::Failed { reason }),
-            Event::Embedding(_) => {}
+            Event::Embedding(_) | Event::Blocks { .. } => {}
         }
         Ok(None)
     }

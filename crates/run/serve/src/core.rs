@@ -5,9 +5,11 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-use bedplate_batching::{BlockId, Completion, Progress, Request, RequestId, Scheduler, SequenceId, Start};
+use bedplate_batching::{
+    BlockId, Completion, Progress, Request, RequestId, Scheduler, SequenceId, Start, StepShape,
+};
 use bedplate_kernels::{Device, Element};
 use bedplate_network::{Adapter, Adapters, KvPool, Network, PackedWeights, ServingRoom};
 
@@ -55,6 +57,7 @@ pub(crate) struct Core<E: Element> {
     began: Instant,
     state: State,
     shared: Arc<Mutex<State>>,
+    log: StepLog,
 }
 
 /// Blocks of a prompt that another engine computed.
@@ -65,6 +68,16 @@ pub(crate) struct Adopted {
     pub(crate) first: usize,
     pub(crate) blocks: Vec<Box<[u8]>>,
 }
+
+/// What a step held and how long it took, from its plan to the last token told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StepRecord {
+    pub shape: StepShape,
+    pub took: Duration,
+}
+
+/// Steps since they were asked for; none where nobody asked.
+pub(crate) type StepLog = Arc<Mutex<Option<Vec<StepRecord>>>>;
 
 /// What became of a draw.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -85,7 +98,7 @@ struct Logits {
 }
 
 impl<E: Element> Core<E> {
-    pub(crate) fn new(parts: Parts<E>, shared: Arc<Mutex<State>>) -> Self {
+    pub(crate) fn new(parts: Parts<E>, shared: Arc<Mutex<State>>, log: StepLog) -> Self {
         let blocks = parts.scheduler.options().blocks;
         let vocab = parts.network.architecture().transformer.vocab as usize;
         let spares = if parts.guesses > 0 { MOST_GUESSED } else { 0 };
@@ -102,6 +115,7 @@ impl<E: Element> Core<E> {
             began: Instant::now(),
             state: State::default(),
             shared,
+            log,
         }
     }
 
@@ -223,6 +237,9 @@ impl<E: Element> Core<E> {
         self.finish_step(&decoding, &runs);
         let whole = begun.elapsed();
         self.state.steps += 1;
+        if let Some(log) = &mut *self.log.lock().unwrap_or_else(std::sync::PoisonError::into_inner) {
+            log.push(StepRecord { shape: self.parts.scheduler.last_step().shape, took: whole });
+        }
         self.state.step_nanoseconds += whole.as_nanos() as u64;
         self.state.host_nanoseconds += (prepared + (whole - computed)).as_nanos() as u64;
     }

@@ -14,7 +14,7 @@ use bedplate_network::{Adapter, KvPool, Network, PackedWeights, ServingRoom, Ser
 use bedplate_units::Bytes;
 
 use crate::compose::Composed;
-use crate::core::{Adopted, Core, MOST_GUESSED, Parts};
+use crate::core::{Adopted, Core, MOST_GUESSED, Parts, StepLog, StepRecord};
 use crate::draft::Draft;
 use crate::keys::Keys;
 use crate::spill::Spill;
@@ -48,6 +48,7 @@ struct Shared {
     requests: AtomicU32,
     is_draining: AtomicBool,
     stopped: Mutex<Option<String>>,
+    log: StepLog,
 }
 
 /// What a request is checked against before it is sent.
@@ -211,7 +212,7 @@ impl Engine {
         let shared = Arc::new(Shared::default());
         let seen = shared.clone();
         let thread = thread::Builder::new().name("engine".into()).spawn(move || {
-            let core = Core::new(parts, seen.state.clone());
+            let core = Core::new(parts, seen.state.clone(), seen.log.clone());
             let ended = catch_unwind(AssertUnwindSafe(|| serve(core, &received, &seen)));
             let reason = match ended {
                 Ok(()) => "it was ended",
@@ -229,6 +230,12 @@ impl Engine {
         let adapter = adapter.and_then(|name| self.about.adapters.iter().position(|known| known == name));
         // An engine that has stopped needs none.
         let _ = self.commands.send(Command::Adopt(Adopted { prompt, adapter, first, blocks }));
+    }
+
+    /// The steps since this was last asked, or since the first time.
+    pub fn take_steps(&self) -> Vec<StepRecord> {
+        let mut log = self.shared.log.lock().unwrap_or_else(PoisonError::into_inner);
+        log.replace(Vec::new()).unwrap_or_default()
     }
 
     /// What engines must have in common to take over each other's blocks.

@@ -23,6 +23,7 @@ mod sampling;
 mod spill;
 mod transfer;
 
+pub use self::core::StepRecord;
 pub use answer::{Answer, EndReason, Event, Logprobs, Teller};
 pub use ask::{Ask, Continuation, Grammar, Parser, Wants};
 pub use engine::{AdapterFolder, Engine, Memory};

@@ -4,6 +4,7 @@ mod alert;
 mod checkpoint;
 mod comm;
 mod deploy;
+mod engine;
 mod heal;
 mod host_file;
 mod kernels;
@@ -34,6 +35,7 @@ Examples:
   bedplate bench comm --peer gloo,openmpi
   bedplate bench checkpoint --seconds 300
   bedplate bench survival --kills 50
+  bedplate bench engine --model qwen2.5-0.5b --weights int8
   bedplate bench machine
   bedplate bench kernels --peer torch --peer-python venv/bin/python")]
 pub(crate) struct Arguments {
@@ -73,6 +75,8 @@ enum Command {
     /// A rank of `bench training`
     #[command(hide = true)]
     TrainingRank(training::rank::Arguments),
+    /// A model that answers on this host: next to the memory's limit, by batch, and as `replay` predicts it
+    Engine(Box<engine::Arguments>),
     /// Measure this host with the program's own operators, as a catalog file to plan with
     Machine(machine::Arguments),
 }
@@ -94,6 +98,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::CommRank(arguments) => comm::rank::run(&arguments),
         Command::Checkpoint(arguments) => checkpoint::run(&arguments, console),
         Command::Survival(arguments) => survival::run(&arguments, console),
+        Command::Engine(arguments) => engine::run(&arguments, console),
         Command::Machine(arguments) => machine::run(&arguments, console),
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
             }
             Event::End { reason, .. } => end = reason,
             Event::Failed(reason) => return Err(refused(&reason)),
-            Event::Admitted { .. } | Event::Embedding(_) => {}
+            Event::Admitted { .. } | Event::Embedding(_) | Event::Blocks { .. } => {}
         }
     }
     let rest = stream.finish();

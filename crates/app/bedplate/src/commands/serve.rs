@@ -9,12 +9,16 @@ use bedplate_batching::PreemptionMode;
 use bedplate_data::Tokenizer;
 use bedplate_gateway::{Bounds, Model as Served, Options};
 use bedplate_kernels::WeightFormat;
-use bedplate_serve::{Activations, AdapterFolder, Engine, EngineOptions, Memory, Model, free_memory};
+use bedplate_serve::{
+    Activations, AdapterFolder, Disaggregated, Engine, EngineOptions, KvServer, Memory, Model, Replica,
+    Secret, free_memory,
+};
 use bedplate_units::{Bytes, Seconds};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
 use crate::console::Console;
+use crate::files;
 use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
@@ -51,6 +55,28 @@ pub(crate) struct Arguments {
     /// Most requests that wait or run; more are refused
     #[arg(long, value_name = "N", default_value_t = 1024)]
     requests: usize,
+    /// Also compute prompts for other servers, which find it at this address
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        requires = "kv_secret_file",
+        help_heading = "Prefill and decode apart"
+    )]
+    kv_listen: Option<SocketAddr>,
+    /// Have long prompts computed by a server with --kv-listen; may be repeated
+    #[arg(
+        long,
+        value_name = "ADDRESS",
+        requires = "kv_secret_file",
+        help_heading = "Prefill and decode apart"
+    )]
+    prefill: Vec<SocketAddr>,
+    /// A file with the secret that both know
+    #[arg(long, value_name = "FILE", help_heading = "Prefill and decode apart")]
+    kv_secret_file: Option<PathBuf>,
+    /// Prompts with fewer tokens are computed here
+    #[arg(long, value_name = "TOKENS", default_value_t = 256, help_heading = "Prefill and decode apart")]
+    prefill_least: usize,
     /// How long running requests may take to finish at the end
     #[arg(long, value_name = "TIME", default_value = "60s")]
     grace: Seconds,
@@ -104,9 +130,12 @@ pub(crate) struct EngineArguments {
     /// How much of that folder's disk they may take
     #[arg(long, value_name = "BYTES", requires = "spill_folder", help_heading = "Engine")]
     spill_disk: Option<Bytes>,
-    /// Guess so many tokens ahead from the text itself
-    #[arg(long, value_name = "TOKENS", default_value_t = 0, help_heading = "Engine")]
-    guess: u32,
+    /// Guess so many tokens ahead from the text itself [default: 0; 4 with --draft]
+    #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
+    guess: Option<u32>,
+    /// Guess with a smaller model of the same vocabulary instead
+    #[arg(long, value_name = "MODEL_DIR", help_heading = "Engine")]
+    draft: Option<PathBuf>,
     /// A LoRA adapter that requests may name as their model: NAME=FOLDER; may be repeated
     #[arg(long, value_name = "NAME=FOLDER", value_parser = adapter, help_heading = "Engine")]
     adapter: Vec<AdapterFolder>,
@@ -121,7 +150,7 @@ fn adapter(text: &str) -> Result<AdapterFolder, String> {
 }
 
 #[derive(Debug, Clone, Copy, clap::ValueEnum)]
-enum FormatName {
+pub(crate) enum FormatName {
     F32,
     Bf16,
     F16,
@@ -140,7 +169,7 @@ enum Precision {
 }
 
 impl FormatName {
-    fn format(self) -> WeightFormat {
+    pub(crate) fn format(self) -> WeightFormat {
         match self {
             FormatName::F32 => WeightFormat::F32,
             FormatName::Bf16 => WeightFormat::Bf16,
@@ -150,6 +179,9 @@ impl FormatName {
         }
     }
 }
+
+/// Tokens that a draft model guesses where nobody says.
+const DRAFTED: u32 = 4;
 
 /// The context that is served where nobody says: longer ones take memory that few need.
 const USUAL_CONTEXT: u64 = 32_768;
@@ -187,7 +219,7 @@ impl EngineArguments {
             swap_bytes: bytes(self.swap_memory),
             spill_bytes: bytes(self.spill_memory),
             spill_folder: self.spill_folder.clone().zip(self.spill_disk.map(|bytes| bytes.get() as u64)),
-            draft_tokens: self.guess,
+            draft_tokens: self.guess.unwrap_or(if self.draft.is_some() { DRAFTED } else { 0 }),
             seed: seed(),
             ..EngineOptions::default()
         };
@@ -203,7 +235,8 @@ impl EngineArguments {
         let model = Model::open(&self.folder)?;
         let options = self.options(&model);
         let tokenizer = Tokenizer::load(&self.folder.join("tokenizer.json"))?;
-        let (engine, memory) = Engine::start(&model, &self.adapter, &options)?;
+        let draft = self.draft.as_deref().map(Model::open).transpose()?;
+        let (engine, memory) = Engine::start(&model, draft.as_ref(), &self.adapter, &options)?;
         Ok((engine, memory, tokenizer))
     }
 }
@@ -232,7 +265,11 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     let (engine, memory, tokenizer) = arguments.engine.start()?;
     let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.engine.folder));
     describe(&engine, &memory, console);
-    let model = Served::new(name.clone(), vec![Arc::new(engine)], Arc::new(tokenizer))?;
+    let (replica, kv) = arguments.apart(Arc::new(engine))?;
+    if let Some(kv) = &kv {
+        console.say(&format!("computes prompts for others at {}", kv.address()));
+    }
+    let model = Served::new(name.clone(), vec![replica], Arc::new(tokenizer))?;
     let options = Options {
         listen: arguments.listen,
         key_file: arguments.api_key_file.clone(),
@@ -260,12 +297,38 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     Ok(())
 }
 
+impl Arguments {
+    /// The replica that answers, and what computes prompts for others.
+    fn apart(&self, engine: Arc<Engine>) -> Result<(Arc<dyn Replica>, Option<KvServer>), Stop> {
+        let Some(path) = &self.kv_secret_file else { return Ok((engine, None)) };
+        let secret = files::read_text(&path.display().to_string())?;
+        if secret.trim().len() < 16 {
+            let message = "the secret between prefill and decode has fewer than 16 characters".to_owned();
+            return Err(ProgramError::Usage { message }.into());
+        }
+        let secret = Secret::new(secret.trim().as_bytes());
+        let start = |address| {
+            let started = KvServer::start(address, engine.clone(), secret.clone());
+            started.map_err(|error| ProgramError::Usage {
+                message: format!("cannot listen on {address}: {error}"),
+            })
+        };
+        let server = self.kv_listen.map(start).transpose()?;
+        if self.prefill.is_empty() {
+            return Ok((engine, server));
+        }
+        let apart = Disaggregated::new(engine, self.prefill.clone(), secret, self.prefill_least);
+        Ok((Arc::new(apart), server))
+    }
+}
+
 fn check_exposure(arguments: &Arguments) -> Result<(), Stop> {
     let is_loopback = match arguments.listen.ip() {
         IpAddr::V4(address) => address.is_loopback(),
         IpAddr::V6(address) => address.is_loopback(),
     };
-    if is_loopback || arguments.public {
+    let is_kv_loopback = arguments.kv_listen.is_none_or(|address| address.ip().is_loopback());
+    if (is_loopback && is_kv_loopback) || arguments.public {
         return Ok(());
     }
     let message = format!(
@@ -282,7 +345,6 @@ fn name_of(folder: &Path) -> String {
 }
 
 fn describe(engine: &Engine, memory: &Memory, console: &Console) {
-    use bedplate_serve::Replica;
     let about = engine.about();
     let bytes = |bytes: u64| Bytes::new(bytes as f64).to_string();
     console.say(&format!(

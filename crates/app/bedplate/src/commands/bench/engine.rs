@@ -1,0 +1,181 @@
+//! `bedplate bench engine`: a model that answers on this host, without HTTP.
+//!
+//! Weights are random where only a shape is named: speed does not depend on what they say. Every figure is a ratio to a limit of this machine
+//! or to another figure of the same run.
+
+mod load;
+mod predict;
+
+use std::path::PathBuf;
+use std::time::Instant;
+
+use bedplate_kernels::{Bf16, Device, Element, WeightFormat};
+use bedplate_network::{Architecture, Network, PackedWeights, Weights};
+use bedplate_serve::{Activations, Engine, EngineOptions, Memory, Model, Replica};
+use bedplate_units::Bytes;
+use serde_json::{Value, json};
+
+use crate::commands::serve::FormatName;
+use crate::console::Console;
+use crate::present::{Column, Table};
+use crate::stop::Stop;
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate bench engine
+  bedplate bench engine --model llama-3.2-1b --weights int4
+  bedplate bench engine ./Qwen3-0.6B --threads 8 --requests 200
+
+A token of one sequence reads all weights, so the memory's bandwidth limits it. The last part runs a load of its own, fits the
+time of a step to it, and then has `replay`, which runs the same scheduler, predict another load before it is measured.")]
+pub(super) struct Arguments {
+    /// A model's folder in Hugging Face's format
+    #[arg(value_name = "MODEL_DIR", conflicts_with = "model")]
+    folder: Option<PathBuf>,
+    /// A built-in shape with random weights
+    #[arg(long, value_name = "NAME", default_value = "qwen2.5-0.5b")]
+    model: String,
+    /// The format of matrices in memory
+    #[arg(long, value_name = "FORMAT", default_value = "bf16")]
+    weights: FormatName,
+    /// Threads [default: all cores]
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    threads: usize,
+    /// Requests of each load of the prediction; 0 leaves it out
+    #[arg(long, value_name = "N", default_value_t = 60)]
+    requests: u32,
+}
+
+/// Tokens of prompt and answer together.
+const CONTEXT: u32 = 4096;
+
+pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    let options = options(arguments);
+    let (engine, memory) = start(arguments, &options)?;
+    console.say(&format!(
+        "weights {} in {}, activations {}, {} threads with {}",
+        Bytes::new(memory.weights as f64),
+        memory.weight_format,
+        memory.activations,
+        memory.threads,
+        memory.instructions
+    ));
+    let bandwidth = copy_bandwidth(memory.threads);
+    let speed = load::Speed::measure(&engine, console);
+    let prediction =
+        (arguments.requests > 0).then(|| predict::compare(&engine, &options, arguments.requests, console));
+    if console.is_json() {
+        return console.json(&json!({
+            "copy_bytes_per_s": bandwidth,
+            "weight_bytes": memory.product,
+            "weights": memory.weight_format,
+            "speed": speed.json(),
+            "prediction": prediction.as_ref().map(predict::Comparison::json),
+        }));
+    }
+    show(&speed, bandwidth, &memory, console)?;
+    match prediction {
+        None => Ok(()),
+        Some(prediction) => prediction.show(console),
+    }
+}
+
+fn options(arguments: &Arguments) -> EngineOptions {
+    let format = arguments.weights.format();
+    EngineOptions {
+        threads: arguments.threads,
+        activations: if format == WeightFormat::F32 { Activations::F32 } else { Activations::Bf16 },
+        weights: Some(format),
+        context_limit: CONTEXT,
+        kv_bytes: 2 << 30,
+        ..EngineOptions::default()
+    }
+}
+
+fn start(arguments: &Arguments, options: &EngineOptions) -> Result<(Engine, Memory), Stop> {
+    if let Some(folder) = &arguments.folder {
+        return Ok(Engine::start(&Model::open(folder)?, None, &[], options)?);
+    }
+    match options.activations {
+        Activations::F32 => random::<f32>(arguments, options),
+        Activations::Bf16 => random::<Bf16>(arguments, options),
+    }
+}
+
+/// An engine with random weights, a block at a time.
+fn random<E: Element>(arguments: &Arguments, options: &EngineOptions) -> Result<(Engine, Memory), Stop> {
+    let shape = bedplate_transformer::builtin(&arguments.model)?;
+    let architecture = Architecture::from_shape(shape)?;
+    let threads = match options.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    };
+    let device = Device::cpu(threads);
+    let network = Network::new(&device, architecture, CONTEXT as usize)?;
+    let mut weights = Weights::<E>::zeros(&device, &network);
+    network.initialise(&device, 1, &mut weights);
+    let packed =
+        PackedWeights::<E>::of(&network, &device, &weights, options.weights.unwrap_or(WeightFormat::Bf16));
+    drop(weights);
+    Ok(Engine::with_weights(device, network, packed, None, Vec::new(), &[], options)?)
+}
+
+/// Bytes read and written per second by a copy that fits no cache of one core.
+fn copy_bandwidth(threads: usize) -> f64 {
+    const NUMBERS: usize = 128 << 20;
+    let device = Device::cpu(threads);
+    let (from, mut to) = (device.zeros::<f32>(NUMBERS), device.zeros::<f32>(NUMBERS));
+    let mut best = 0.0f64;
+    for _ in 0..5 {
+        let began = Instant::now();
+        device.copy(from.view(), to.view_mut());
+        best = best.max(2.0 * from.bytes() as f64 / began.elapsed().as_secs_f64());
+    }
+    best
+}
+
+fn show(speed: &load::Speed, bandwidth: f64, memory: &Memory, console: &mut Console) -> Result<(), Stop> {
+    let alone = speed.decode(1);
+    let bound = bandwidth / memory.product as f64;
+    let columns = [
+        Column::left("what", 0),
+        Column::right("tokens/s", 0),
+        Column::right("ratio", 0),
+        Column::left("to", 1),
+    ];
+    let mut table = Table::new(columns.into());
+    let mut row = |what: String, rate: f64, ratio: f64, to: &str| {
+        table.row(vec![what, format!("{rate:.1}"), format!("{ratio:.2}"), to.to_owned()]);
+    };
+    row("one sequence".into(), alone, alone / bound, "copy bandwidth over bytes of weights");
+    for (sequences, rate) in &speed.decodes[1..] {
+        row(format!("{sequences} sequences"), *rate, rate / alone, "one sequence");
+    }
+    row("a prompt of 1024".into(), speed.prefill, speed.prefill / alone, "one sequence");
+    console.table(&table)?;
+    console.line(&format!(
+        "first token of a prompt of 2,000 tokens that is cached: {:.3} of the time without\nscheduling, preparing and drawing: {:.1} % of steps",
+        speed.cached_first / speed.cold_first,
+        100.0 * speed.host_share
+    ))
+}
+
+impl load::Speed {
+    fn json(&self) -> Value {
+        json!({
+            "decode_tokens_per_s": self.decodes.iter().map(|(sequences, rate)| json!({"sequences": sequences, "rate": rate})).collect::<Vec<_>>(),
+            "prefill_tokens_per_s": self.prefill,
+            "cold_first_token_s": self.cold_first,
+            "cached_first_token_s": self.cached_first,
+            "host_share": self.host_share,
+        })
+    }
+}
+
+/// A prompt that shares nothing with another of a different number.
+fn prompt(engine: &Engine, number: u64, tokens: u32) -> Vec<u32> {
+    let vocabulary = u64::from(engine.about().vocabulary);
+    let mut random = bedplate_random::Random::stream(7, number);
+    (0..tokens).map(|_| random.remainder(vocabulary) as u32).collect()
+}

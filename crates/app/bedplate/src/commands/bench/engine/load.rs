@@ -1,0 +1,125 @@
+//! Requests to an engine, and when their tokens came.
+
+use std::thread;
+use std::time::{Duration, Instant};
+
+use bedplate_serve::{Answer, Ask, Continuation, Engine, Event, Replica, Sampling};
+
+use super::prompt;
+use crate::console::Console;
+
+/// When the tokens of one request came, since it was asked.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Times {
+    pub(super) first: f64,
+    pub(super) last: f64,
+    pub(super) tokens: u32,
+}
+
+impl Times {
+    /// Mean time between tokens.
+    pub(super) fn between(&self) -> Option<f64> {
+        (self.tokens > 1).then(|| (self.last - self.first) / f64::from(self.tokens - 1))
+    }
+}
+
+pub(super) fn ask(engine: &Engine, prompt: Vec<u32>, tokens: u32) -> Answer {
+    let continuation = Continuation {
+        most: tokens,
+        ignores_end: true,
+        sampling: Sampling::greedy(),
+        ..Continuation::default()
+    };
+    engine.ask(Ask::text(prompt, continuation)).expect("it fits")
+}
+
+pub(super) fn times(began: Instant, mut answer: Answer) -> Times {
+    let mut times = Times::default();
+    while let Some(event) = answer.wait() {
+        if let Event::Token { .. } = event {
+            times.last = began.elapsed().as_secs_f64();
+            if times.tokens == 0 {
+                times.first = times.last;
+            }
+            times.tokens += 1;
+        }
+    }
+    times
+}
+
+/// Tokens per second in the ways that users meet.
+pub(super) struct Speed {
+    /// Sequences at once, and tokens per second of all of them.
+    pub(super) decodes: Vec<(u32, f64)>,
+    pub(super) prefill: f64,
+    pub(super) cold_first: f64,
+    pub(super) cached_first: f64,
+    /// What of the steps of many sequences was not computing.
+    pub(super) host_share: f64,
+}
+
+impl Speed {
+    pub(super) fn measure(engine: &Engine, console: &Console) -> Self {
+        let mut number = 0;
+        let mut fresh = |tokens| {
+            number += 1;
+            prompt(engine, number, tokens)
+        };
+        // Pages are touched and caches are warm.
+        times(Instant::now(), ask(engine, fresh(64), 8));
+        let mut decodes = Vec::new();
+        let before = engine.state();
+        for sequences in [1u32, 4, 16, 32] {
+            console.say(&format!("{sequences} sequences at once"));
+            let prompts: Vec<_> = (0..sequences).map(|_| fresh(32)).collect();
+            decodes.push((sequences, together(engine, prompts, 64)));
+        }
+        let after = engine.state();
+        let share = |of: fn(&bedplate_serve::State) -> u64| (of(&after) - of(&before)) as f64;
+        let host_share =
+            share(|state| state.host_nanoseconds) / share(|state| state.step_nanoseconds).max(1.0);
+        console.say("prompts");
+        let first = |prompt: Vec<u32>| times(Instant::now(), ask(engine, prompt, 1)).first;
+        let prefill = 1024.0 / (0..3).map(|_| first(fresh(1024))).fold(f64::INFINITY, f64::min);
+        let long = fresh(2000);
+        let cold_first = first(long.clone());
+        let cached_first = (0..3).map(|_| first(long.clone())).fold(f64::INFINITY, f64::min);
+        Self { decodes, prefill, cold_first, cached_first, host_share }
+    }
+
+    pub(super) fn decode(&self, sequences: u32) -> f64 {
+        self.decodes.iter().find(|(of, _)| *of == sequences).map_or(0.0, |(_, rate)| *rate)
+    }
+}
+
+/// Tokens per second while all sequences decode: from the last first token to the first last one.
+fn together(engine: &Engine, prompts: Vec<Vec<u32>>, tokens: u32) -> f64 {
+    let sequences = prompts.len() as f64;
+    let began = Instant::now();
+    let answers: Vec<_> = prompts.into_iter().map(|prompt| ask(engine, prompt, tokens)).collect();
+    let times: Vec<Times> = thread::scope(|scope| {
+        let threads: Vec<_> =
+            answers.into_iter().map(|answer| scope.spawn(move || times(began, answer))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+    });
+    let between = times.iter().filter_map(Times::between).sum::<f64>() / sequences;
+    sequences / between
+}
+
+/// Sends requests when they are due and gives their times, in the same order.
+pub(super) fn play(engine: &Engine, due: &[(f64, Vec<u32>, u32)]) -> Vec<Times> {
+    let began = Instant::now();
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for (at, prompt, tokens) in due {
+            let wait = *at - began.elapsed().as_secs_f64();
+            if wait > 0.0 {
+                thread::sleep(Duration::from_secs_f64(wait));
+            }
+            let asked = Instant::now();
+            let answer = ask(engine, prompt.clone(), *tokens);
+            threads.push(scope.spawn(move || times(asked, answer)));
+        }
+        threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
+    })
+}

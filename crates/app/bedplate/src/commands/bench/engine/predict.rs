@@ -1,0 +1,209 @@
+//! A load as `replay` predicts it and as the engine then has it.
+
+use bedplate_batching::SchedulerOptions;
+use bedplate_random::Random;
+use bedplate_replay::requests::{
+    Fleet, LinearEngine, Planned, Pool, Traffic, picoseconds, seconds, simulate,
+};
+use bedplate_serve::{Engine, EngineOptions, Replica, StepRecord};
+use serde_json::{Value, json};
+
+use super::load::{self, Times};
+use super::prompt;
+use crate::console::Console;
+use crate::present::{Column, Table};
+use crate::stop::Stop;
+
+/// Percentiles of first tokens and of the time between tokens.
+pub(super) struct Comparison {
+    rows: Vec<(String, f64, f64)>,
+    fitted: LinearEngine,
+}
+
+/// A request: when, prompt and answer.
+type Due = (f64, Vec<u32>, u32);
+
+pub(super) fn compare(
+    engine: &Engine,
+    options: &EngineOptions,
+    requests: u32,
+    console: &Console,
+) -> Comparison {
+    // Two requests alone say how much work there is, so that the load is neither nothing nor too much.
+    console.say("a first load, to fit the time of a step");
+    engine.take_steps();
+    let alone = load::play(engine, &requests_at(engine, 1, 4, 1000.0));
+    let service = alone.iter().map(|times| times.last).sum::<f64>() / alone.len() as f64;
+    let rate = 2.5 / service;
+    load::play(engine, &requests_at(engine, 2, requests, rate));
+    let fitted = fit(&engine.take_steps());
+    let due = requests_at(engine, 3, requests, rate);
+    let predicted = predict(engine, options, &fitted, &due);
+    console.say("another load, as predicted and as measured");
+    let measured = load::play(engine, &due);
+    let mut rows = Vec::new();
+    for (name, of) in
+        [("first token", first as fn(&Times) -> Option<f64>), ("between tokens", Times::between)]
+    {
+        for percent in [50, 90, 99] {
+            let at = |times: &[Times]| percentile(times.iter().filter_map(of).collect(), percent);
+            rows.push((format!("{name}, p{percent}"), at(&predicted), at(&measured)));
+        }
+    }
+    Comparison { rows, fitted }
+}
+
+fn first(times: &Times) -> Option<f64> {
+    (times.tokens > 0).then_some(times.first)
+}
+
+/// Requests that arrive by chance, with prompts and answers of many lengths.
+fn requests_at(engine: &Engine, seed: u64, count: u32, rate: f64) -> Vec<Due> {
+    let mut random = Random::stream(seed, 0);
+    let mut at = 0.0;
+    (0..count)
+        .map(|number| {
+            at += random.exponential(1.0 / rate);
+            let tokens = 32 + random.below(480) as u32;
+            (at, prompt(engine, seed * 100_000 + u64::from(number), tokens), 16 + random.below(80) as u32)
+        })
+        .collect()
+}
+
+/// The load by `replay`, under the engine's own settings.
+fn predict(engine: &Engine, options: &EngineOptions, fitted: &LinearEngine, due: &[Due]) -> Vec<Times> {
+    let planned =
+        due.iter().map(|(at, prompt, output)| Planned::new(picoseconds(*at), prompt.len() as u32, *output));
+    let blocks = engine.about().blocks;
+    let scheduler = SchedulerOptions {
+        block_tokens: options.block_tokens,
+        blocks,
+        token_budget: options.token_budget,
+        chunk_tokens: options.chunk_tokens,
+        seats: options.seats,
+        watermark_blocks: (blocks / 100).min(160),
+        ..SchedulerOptions::default()
+    };
+    let fleet = Fleet::aggregated(Pool { scheduler, ..Pool::new(1, fitted) });
+    let outcome =
+        simulate(Traffic::Trace(planned.collect()), &fleet).expect("the engine runs with these settings");
+    let times = outcome.records.iter().map(|record| Times {
+        first: seconds(record.ttft()),
+        last: seconds(record.end_to_end()),
+        tokens: record.longest_tokens,
+    });
+    times.collect()
+}
+
+/// The time of a step as a sum of linear terms, by least squares over relative errors; no term is negative.
+fn fit(steps: &[StepRecord]) -> LinearEngine {
+    let terms = |step: &StepRecord| {
+        let shape = step.shape;
+        [
+            1.0,
+            shape.prefill_tokens as f64,
+            shape.prefill_pairs as f64 / 1000.0,
+            f64::from(shape.decodes),
+            shape.decode_context as f64,
+        ]
+    };
+    let mut used = [true; 5];
+    loop {
+        let found = solve(steps, &terms, used);
+        let lowest = (0..5).filter(|at| used[*at]).min_by(|a, b| found[*a].total_cmp(&found[*b]));
+        match lowest.filter(|at| found[*at] < 0.0) {
+            Some(at) => used[at] = false,
+            None => {
+                let [step, prefill_token, thousand_pairs, decode, context_token] = found.map(picoseconds);
+                return LinearEngine { step, prefill_token, thousand_pairs, decode, context_token };
+            }
+        }
+    }
+}
+
+fn solve(steps: &[StepRecord], terms: &dyn Fn(&StepRecord) -> [f64; 5], used: [bool; 5]) -> [f64; 5] {
+    let mut matrix = [[0.0f64; 6]; 5];
+    for step in steps {
+        let took = step.took.as_secs_f64().max(1e-9);
+        let of = terms(step);
+        for row in 0..5 {
+            for column in 0..5 {
+                matrix[row][column] += of[row] * of[column] / took / took;
+            }
+            matrix[row][5] += of[row] / took;
+        }
+    }
+    let scale: [f64; 5] = std::array::from_fn(|at| matrix[at][at].sqrt().max(1e-30));
+    for row in 0..5 {
+        for column in 0..5 {
+            matrix[row][column] /= scale[row] * scale[column];
+        }
+        matrix[row][5] /= scale[row];
+        if !used[row] {
+            matrix[row] = [0.0; 6];
+            (0..5).for_each(|other| matrix[other][row] = 0.0);
+        }
+        matrix[row][row] += if used[row] { 1e-9 } else { 1.0 };
+    }
+    for pivot in 0..5 {
+        let best = (pivot..5)
+            .max_by(|a, b| matrix[*a][pivot].abs().total_cmp(&matrix[*b][pivot].abs()))
+            .unwrap_or(pivot);
+        matrix.swap(pivot, best);
+        for row in 0..5 {
+            if row != pivot {
+                let factor = matrix[row][pivot] / matrix[pivot][pivot];
+                for column in pivot..6 {
+                    matrix[row][column] -= factor * matrix[pivot][column];
+                }
+            }
+        }
+    }
+    std::array::from_fn(|at| matrix[at][5] / matrix[at][at] / scale[at])
+}
+
+fn percentile(mut values: Vec<f64>, percent: usize) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let at = (values.len() * percent).div_ceil(100).saturating_sub(1);
+    values.get(at).copied().unwrap_or(0.0)
+}
+
+impl Comparison {
+    pub(super) fn show(&self, console: &mut Console) -> Result<(), Stop> {
+        let columns = [
+            Column::left("time", 0),
+            Column::right("predicted, ms", 0),
+            Column::right("measured, ms", 0),
+            Column::right("error", 0),
+        ];
+        let mut table = Table::new(columns.into());
+        for (name, predicted, measured) in &self.rows {
+            let error = format!("{:+.0} %", 100.0 * (predicted / measured - 1.0));
+            table.row(vec![
+                name.clone(),
+                format!("{:.1}", 1e3 * predicted),
+                format!("{:.1}", 1e3 * measured),
+                error,
+            ]);
+        }
+        console.line("")?;
+        console.table(&table)?;
+        let LinearEngine { step, prefill_token, thousand_pairs, decode, context_token } = self.fitted;
+        let ns = |time| format!("{:.0}ns", 1e9 * seconds(time));
+        console.line(&format!(
+            "step time for `bedplate replay requests --step-time`:\n  step={},token={},kilopairs={},decode={},context={}",
+            ns(step),
+            ns(prefill_token),
+            ns(thousand_pairs),
+            ns(decode),
+            ns(context_token)
+        ))
+    }
+
+    pub(super) fn json(&self) -> Value {
+        let rows = self.rows.iter().map(|(name, predicted, measured)| {
+            json!({"what": name, "predicted_s": predicted, "measured_s": measured})
+        });
+        json!({ "rows": rows.collect::<Vec<_>>() })
+    }
+}
