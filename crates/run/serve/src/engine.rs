@@ -16,6 +16,7 @@ use bedplate_units::Bytes;
 use crate::compose::Composed;
 use crate::core::{Adopted, Core, MOST_GUESSED, Parts, StepLog, StepRecord};
 use crate::draft::Draft;
+use crate::free_memory::free_memory;
 use crate::keys::Keys;
 use crate::spill::Spill;
 use crate::transfer::KvKind;
@@ -106,6 +107,7 @@ impl Engine {
         let device = Device::cpu(threads);
         let network = Network::new(&device, model.architecture.clone(), context as usize)?;
         let format = options.weights.unwrap_or_else(|| format_of(model));
+        check_memory(network.parameters(), format, options.kv_bytes)?;
         let weights = PackedWeights::<E>::load(&network, &device, &model.folder, format)?;
         let adapters = adapters
             .iter()
@@ -355,6 +357,26 @@ fn serve<E: Element>(mut core: Core<E>, commands: &Receiver<Command>, shared: &S
         }
         core.publish();
         shared.requests.fetch_sub(core.take_finished(), Ordering::AcqRel);
+    }
+}
+
+/// Refuses a model that is larger than the memory that is left, before anything of it is read.
+fn check_memory(parameters: usize, format: WeightFormat, kv_bytes: u64) -> Result<(), ServeError> {
+    let bits = match format {
+        WeightFormat::F32 => 32.0,
+        WeightFormat::Bf16 | WeightFormat::F16 => 16.0,
+        WeightFormat::Int8 => 8.5,
+        WeightFormat::Int4 => 4.5,
+    };
+    let (weights, kv) = (parameters as f64 * bits / 8.0, kv_bytes as f64);
+    match free_memory() {
+        Some(free) if weights + kv > free.get() => Err(ServeError::TooLarge {
+            needed: Bytes::new(weights + kv),
+            free,
+            weights: Bytes::new(weights),
+            kv: Bytes::new(kv),
+        }),
+        _ => Ok(()),
     }
 }
 

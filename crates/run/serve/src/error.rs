@@ -20,6 +20,8 @@ pub enum ServeError {
         "{given} for keys and values hold {blocks} blocks of {block}; a text of {context} tokens needs {needed}"
     )]
     TooFewBlocks { given: Bytes, block: Bytes, blocks: u64, needed: u64, context: u32 },
+    #[error("{needed} are needed and {free} are free: weights {weights}, keys and values {kv}")]
+    TooLarge { needed: Bytes, free: Bytes, weights: Bytes, kv: Bytes },
     #[error("cannot keep prefixes in {}", path.display())]
     SpillFolder { path: PathBuf, source: io::Error },
     #[error("a {part} and the model do not belong together: {reason}")]
@@ -27,7 +29,7 @@ pub enum ServeError {
 }
 
 /// The documentation of every code of this crate.
-pub const PAGES: &[&Page] = &[&READ_MODEL, &OPTIONS, &TOO_FEW_BLOCKS, &SPILL_FOLDER, &MISMATCH];
+pub const PAGES: &[&Page] = &[&READ_MODEL, &OPTIONS, &TOO_FEW_BLOCKS, &TOO_LARGE, &SPILL_FOLDER, &MISMATCH];
 
 static READ_MODEL: Page = Page {
     code: "serve/cannot-read-model",
@@ -52,6 +54,14 @@ static TOO_FEW_BLOCKS: Page = Page {
     remedy: "give more memory (`--kv-memory`) or serve shorter texts (`--context`)",
 };
 
+static TOO_LARGE: Page = Page {
+    code: "serve/too-large",
+    class: Class::User,
+    meaning: "Weights and the memory for keys and values are more than this process may take, by what the system has free and by the limits of \
+              its control group. Nothing was loaded.",
+    remedy: "choose a smaller format (`--weights int8` or `int4`), less memory for keys and values (`--kv-memory`) or a smaller model",
+};
+
 static SPILL_FOLDER: Page = Page {
     code: "serve/spill-folder",
     class: Class::User,
@@ -74,6 +84,7 @@ impl Diagnostic for ServeError {
             ServeError::ReadModel { .. } => &READ_MODEL,
             ServeError::Options(_) => &OPTIONS,
             ServeError::TooFewBlocks { .. } => &TOO_FEW_BLOCKS,
+            ServeError::TooLarge { .. } => &TOO_LARGE,
             ServeError::SpillFolder { .. } => &SPILL_FOLDER,
             ServeError::Mismatch { .. } => &MISMATCH,
         }

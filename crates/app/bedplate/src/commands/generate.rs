@@ -14,7 +14,7 @@ use crate::stop::{ProgramError, Stop};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  bedplate generate runs/first/export 'Once upon a time'
+  bedplate generate runs/first/model 'Once upon a time'
   bedplate generate ./Qwen3-0.6B --chat 'Why is the sky blue?' --tokens 200
   cat report.txt | bedplate generate ./Llama-3.2-1B - --temperature 0")]
 pub(crate) struct Arguments {

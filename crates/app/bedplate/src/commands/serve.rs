@@ -24,7 +24,7 @@ use crate::stop::{ProgramError, Stop};
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  bedplate serve runs/first/export                 http://127.0.0.1:8000, until Ctrl-C
+  bedplate serve runs/first/model                 http://127.0.0.1:8000, until Ctrl-C
   bedplate serve ./Qwen3-0.6B --weights int8       a quarter of the memory, twice the speed
   bedplate serve ./Llama-3.2-1B --adapter sql=./lora-sql --guess 4
   bedplate serve ./Llama-3.2-1B --listen 0.0.0.0:8000 --public --api-key-file keys.txt

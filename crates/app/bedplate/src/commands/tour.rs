@@ -5,6 +5,7 @@
 
 mod cluster;
 mod learning;
+mod serving;
 
 use bedplate_catalog::Catalog;
 use bedplate_transformer::{TrainingState, builtin};

@@ -8,3 +8,4 @@ mod faults;
 mod fixture;
 mod same;
 mod samples;
+mod shared;

@@ -124,6 +124,7 @@ impl Story {
         self.run(&format!("job show {training}"), cluster, context, console)?;
         let learned = Learned::read(&folder);
         self.show_learned(&learned, console)?;
+        let answer = self.serve(&folder.join("run/model"), console)?;
         Ok(json!({
             "lost": lost,
             "recovery_s": recovery_s,
@@ -134,6 +135,7 @@ impl Story {
             "explanation": explanation,
             "losses": learned.losses,
             "samples": learned.before_and_after(),
+            "answer": answer,
         }))
     }
 
@@ -169,6 +171,21 @@ impl Story {
             )?;
         }
         Ok(())
+    }
+
+    /// The trained model behind an API, and a question to it.
+    fn serve(&self, folder: &Path, console: &mut Console) -> Result<String, Stop> {
+        self.remark(
+            console,
+            "What was trained is a folder in Hugging Face's format, and can be served like any other: an OpenAI-compatible API, by the \
+             request scheduler that `replay` simulates. A client asks it to continue a story:",
+        )?;
+        self.command(console, "serve run/model")?;
+        let answer = super::serving::continued(folder, "One day")?;
+        let text = format!("One day{}", answer.trim_end());
+        let text: Vec<&str> = text.split_whitespace().collect();
+        self.line(console, &wrap(&format!("  {}", text.join(" ")), self.width).join("\n  "))?;
+        Ok(answer)
     }
 
     /// A job that cannot start now, and the reason.
