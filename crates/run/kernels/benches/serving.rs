@@ -16,6 +16,7 @@ const OUTPUTS: usize = 4096;
 /// Bytes of all weights of a format.
 const BYTES: usize = 600 << 20;
 const ROUNDS: usize = 7;
+const NEAR: usize = 1024;
 
 /// The shortest of some rounds, in seconds.
 fn fastest(mut work: impl FnMut()) -> f64 {
@@ -177,27 +178,27 @@ fn main() {
     if only == "near" {
         let device = Device::cpu(1);
         for format in [WeightFormat::Bf16, WeightFormat::Int8, WeightFormat::Int4] {
-            let weight = numbers::<Bf16>(&device, INPUTS * 256);
-            let packed = device.pack(weight.view(), 256, format);
+            let weight = numbers::<Bf16>(&device, INPUTS * NEAR);
+            let packed = device.pack(weight.view(), NEAR, format);
             print!("{}", format.name());
             for rows in [1, 16] {
                 let (x, mut out) =
-                    (numbers::<Bf16>(&device, rows * INPUTS), device.zeros::<Bf16>(rows * 256));
+                    (numbers::<Bf16>(&device, rows * INPUTS), device.zeros::<Bf16>(rows * NEAR));
                 let mut best = f64::INFINITY;
-                for _ in 0..3000 {
+                for _ in 0..1000 {
                     let began = Instant::now();
                     device.linear_packed(
                         x.view().matrix(rows, INPUTS),
                         &packed,
                         None,
                         None,
-                        out.view_mut().matrix(rows, 256),
+                        out.view_mut().matrix(rows, NEAR),
                     );
                     best = best.min(began.elapsed().as_secs_f64());
                 }
                 print!(
                     "  {rows}: {:.1} ns a step, {:.1} GB/s",
-                    1e9 * best / (8.0 * 128.0),
+                    1e9 * best / (NEAR / 32 * 128) as f64,
                     packed.bytes() as f64 / best / 1e9
                 );
             }

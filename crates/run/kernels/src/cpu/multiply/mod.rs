@@ -18,6 +18,8 @@ mod vectors;
 pub(crate) use multiplier::{Multiplier, Panels, Right, Side, Tile};
 pub(crate) use operand::{Numbers, Operand};
 #[cfg(target_arch = "x86_64")]
+pub(crate) use transpose::transpose;
+#[cfg(target_arch = "x86_64")]
 pub(crate) use vectors::{Avx2, Avx512};
 pub(crate) use vectors::{Portable, Vector};
 

@@ -4,10 +4,10 @@
 //! of bytes everywhere. Steps of a panel follow each other, and so do panels: a product with one row reads memory from
 //! front to back. Outputs and inputs that the matrix lacks are zero.
 //!
-//! Inside a step, f32 and f16 lie input by input, the outputs side by side. The other formats lie as the tile unit wants its right side: a half of
-//! sixteen outputs after the other, in it pairs of inputs, in these the outputs with two numbers each. Whole numbers come behind
-//! the 32 scales of the step, as f16. A cache line of 4-bit numbers holds four pairs: the 32-bit word `l` has, from its lowest
-//! bits on, number `l` of the first eight outputs of each pair and number `l` of the other eight.
+//! Inside a step, f32 and f16 lie input by input, the outputs side by side. Bf16 and 8-bit numbers lie as the tile unit wants its right side: a
+//! half of sixteen outputs after the other, in it pairs of inputs, in these the outputs with two numbers each. A cache line of 4-bit
+//! numbers holds four outputs: its 16-bit word `i` has their numbers for input `i`, the first in the lowest bits. Whole numbers come behind the
+//! 32 scales of the step, as f16.
 
 use half::f16;
 
@@ -103,10 +103,7 @@ fn in_pairs(lane: usize, input: usize) -> usize {
 
 /// The byte of a 4-bit number behind the scales, and by how much it is shifted there.
 fn in_nibbles(lane: usize, input: usize) -> (usize, usize) {
-    let (half, lane, pair) = (lane / HALF, lane % HALF, input / 2);
-    let line = half * 4 + pair / 4;
-    let word = 2 * (lane % 8) + input % 2;
-    (64 * line + 4 * word + pair % 4, 4 * (lane / 8))
+    (64 * (lane / 4) + 2 * input + lane % 4 / 2, 4 * (lane % 2))
 }
 
 /// Writes a panel, step by step.

@@ -10,6 +10,8 @@ mod round;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]
+mod turned;
+#[cfg(target_arch = "x86_64")]
 mod unfold;
 mod unit;
 mod widen;

@@ -38,13 +38,13 @@ pub(super) fn pack_few(x: Rows<&[Bf16]>, to: &mut [f32]) {
 
 /// A cell of the tile unit.
 #[inline(always)]
-fn join([low, high]: [Bf16; 2]) -> f32 {
+pub(super) fn join([low, high]: [Bf16; 2]) -> f32 {
     f32::from_bits(u32::from(low.to_bits()) | u32::from(high.to_bits()) << 16)
 }
 
 /// Palette 1: registers of 16 rows of 64 bytes, but for those of sums and of the left side, which have fewer rows.
 #[repr(C, align(64))]
-struct Configuration([u8; 64]);
+pub(super) struct Configuration(pub(super) [u8; 64]);
 
 const fn configuration(rows: u8) -> Configuration {
     let mut bytes = [0; 64];
@@ -80,7 +80,7 @@ pub(super) fn sum_few(
     buffer: &mut [f32],
     strip: &mut [f32],
 ) {
-    configure(rows);
+    configure(&CONFIGURATIONS[rows - 1]);
     let each = step_bytes(format);
     if format == WeightFormat::Bf16 {
         return multiply_few(rows, steps.len() / each, left, (cells(steps), false), Put::Replace, strip);
@@ -99,10 +99,9 @@ pub(super) fn sum_few(
     }
 }
 
-/// Sets the tile registers up for this many rows.
+/// Sets the tile registers up.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
-fn configure(rows: usize) {
-    let wanted = &CONFIGURATIONS[rows - 1];
+pub(super) fn configure(wanted: &'static Configuration) {
     let mut found = Configuration([0; 64]);
     // SAFETY: writes and reads a configuration. The process has been allowed to use tiles.
     unsafe {

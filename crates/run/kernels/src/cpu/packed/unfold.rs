@@ -1,12 +1,12 @@
 //! Steps of whole numbers as bf16 in the order of the tile unit, and of f16 as `f32` (AVX-512).
 //!
-//! Numbers are multiplied by their scale in `f32` and rounded once. Two vectors of eight outputs with two inputs each make a row of
-//! a tile register.
+//! Numbers are multiplied by their scale in `f32` and rounded once.
 
 use std::arch::x86_64::*;
 
 use super::layout::{HALF, LANES, SCALES, STEP};
 use crate::WeightFormat;
+use crate::cpu::multiply::transpose;
 
 /// Bytes ahead of those in use that are asked for.
 const AHEAD: usize = 4096;
@@ -20,11 +20,18 @@ pub(super) fn unfold(format: WeightFormat, steps: &[u8], to: &mut [f32]) {
         // SAFETY: the tile unit is used only where the processor has tiles, and then it has these instructions.
         WeightFormat::Int8 => unsafe { int8(steps, to) },
         // SAFETY: as above.
-        WeightFormat::Int4 => unsafe { int4(steps, to) },
+        WeightFormat::Int4 => unsafe { int4::<false>(steps, to) },
         WeightFormat::F32 | WeightFormat::Bf16 | WeightFormat::F16 => {
             unreachable!("these are used as they lie")
         }
     }
+}
+
+/// Unfolds as many steps of 4-bit numbers as `to` has room for, with an output per row of a register.
+#[expect(unsafe_code, reason = "calls code for instructions that the processor has")]
+pub(super) fn int4_rows(steps: &[u8], to: &mut [f32]) {
+    // SAFETY: as above.
+    unsafe { int4::<true>(steps, to) }
 }
 
 /// The scales of a half: of its first eight outputs and of the others, each twice.
@@ -100,28 +107,69 @@ fn int8(steps: &[u8], to: &mut [f32]) {
     }
 }
 
-/// Unfolds as many steps as `to` has room for.
+/// Unfolds as many steps as `to` has room for: in the order of a right side, or with an output per row.
 #[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
-#[expect(unsafe_code, reason = "vector loads take a pointer")]
-fn int4(steps: &[u8], to: &mut [f32]) {
-    // Looked up by the lowest four bits.
-    let numbers = _mm512_set_ps(7., 6., 5., 4., 3., 2., 1., 0., -1., -2., -3., -4., -5., -6., -7., -8.);
+#[expect(unsafe_code, reason = "vector stores take a pointer")]
+fn int4<const BY_ROWS: bool>(steps: &[u8], to: &mut [f32]) {
     let steps = steps.as_chunks::<{ SCALES + LANES * STEP / 2 }>().0;
     for (step, to) in steps.iter().zip(to.as_chunks_mut::<STEP_CELLS>().0) {
         fetch_ahead(step);
-        let rows = to.as_chunks_mut::<{ 4 * HALF }>().0;
-        let of_halves = [scales(step, 0), scales(step, 1)];
-        for (line, (rows, bytes)) in rows.iter_mut().zip(step[SCALES..].as_chunks::<64>().0).enumerate() {
-            let [first, others] = of_halves[line / 4];
-            // SAFETY: 64 bytes are read.
-            let words = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
-            let [a, b, c, d] = rows.as_chunks_mut::<HALF>().0 else { unreachable!("a line has four pairs") };
-            let low = |words| _mm512_mul_ps(_mm512_permutexvar_ps(words, numbers), first);
-            let high = |words| _mm512_mul_ps(_mm512_permutexvar_ps(words, numbers), others);
-            store(low(words), high(_mm512_srli_epi32::<4>(words)), a);
-            store(low(_mm512_srli_epi32::<8>(words)), high(_mm512_srli_epi32::<12>(words)), b);
-            store(low(_mm512_srli_epi32::<16>(words)), high(_mm512_srli_epi32::<20>(words)), c);
-            store(low(_mm512_srli_epi32::<24>(words)), high(_mm512_srli_epi32::<28>(words)), d);
+        // In memory, from where they are broadcast by the multiplication itself; the compiler would shuffle them out of a register, and
+        // shuffles are what this is short of.
+        let scales = std::hint::black_box(all_scales(step));
+        let lines = step[SCALES..].as_chunks::<64>().0.as_chunks::<4>().0;
+        let halves = to.as_chunks_mut::<{ STEP_CELLS / 2 }>().0.iter_mut().zip(lines);
+        for (half, (to, lines)) in halves.enumerate() {
+            let mut rows = [_mm512_setzero_si512(); HALF];
+            let scales = scales.as_chunks::<4>().0[half * 4..].iter();
+            for ((rows, line), scales) in rows.as_chunks_mut::<4>().0.iter_mut().zip(lines).zip(scales) {
+                *rows = int4_line(line, *scales);
+            }
+            let rows = if BY_ROWS { rows } else { transpose(rows) };
+            for (row, to) in rows.into_iter().zip(to.as_chunks_mut::<HALF>().0) {
+                // SAFETY: sixteen cells are written.
+                unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), row) };
+            }
         }
     }
+}
+
+/// The numbers of four outputs that share a cache line. Each is looked up in a table of its output's sixteen scaled numbers;
+/// two outputs share a register for their tables.
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,avx512vl,avx512bf16")]
+#[expect(unsafe_code, reason = "vector loads take a pointer")]
+fn int4_line(bytes: &[u8; 64], scales: [f32; 4]) -> [__m512i; 4] {
+    let numbers = _mm512_set_ps(7., 6., 5., 4., 3., 2., 1., 0., -1., -2., -3., -4., -5., -6., -7., -8.);
+    let scaled = scales.map(|scale| _mm512_mul_ps(numbers, _mm512_set1_ps(scale)));
+    // SAFETY: both types are 512 plain bits.
+    let table =
+        |low, high| unsafe { std::mem::transmute::<__m512bh, __m512i>(_mm512_cvtne2ps_pbh(high, low)) };
+    let tables = [table(scaled[0], scaled[1]), table(scaled[2], scaled[3])];
+    // SAFETY: 64 bytes are read.
+    let words = unsafe { _mm512_loadu_si512(bytes.as_ptr().cast()) };
+    let (lowest, second) = (_mm512_set1_epi16(15), _mm512_set1_epi16(16));
+    let first_of = |words| _mm512_and_si512(words, lowest);
+    let second_of = |words| _mm512_or_si512(_mm512_and_si512(words, lowest), second);
+    [
+        _mm512_permutexvar_epi16(first_of(words), tables[0]),
+        _mm512_permutexvar_epi16(second_of(_mm512_srli_epi16::<4>(words)), tables[0]),
+        _mm512_permutexvar_epi16(first_of(_mm512_srli_epi16::<8>(words)), tables[1]),
+        _mm512_permutexvar_epi16(second_of(_mm512_srli_epi16::<12>(words)), tables[1]),
+    ]
+}
+
+/// The scales of all outputs of a step.
+#[inline]
+#[target_feature(enable = "avx512f")]
+#[expect(unsafe_code, reason = "vector loads and stores take a pointer")]
+fn all_scales(step: &[u8]) -> [f32; LANES] {
+    let (bits, mut scales) = (&step[..SCALES], [0.0; LANES]);
+    for half in 0..2 {
+        // SAFETY: sixteen numbers of two bytes are read.
+        let bits = unsafe { _mm256_loadu_si256(bits.as_ptr().add(2 * HALF * half).cast()) };
+        // SAFETY: sixteen numbers of four bytes are written.
+        unsafe { _mm512_storeu_ps(scales.as_mut_ptr().add(HALF * half), _mm512_cvtph_ps(bits)) };
+    }
+    scales
 }

@@ -4,18 +4,26 @@ use super::lanes;
 use super::layout::{LANES, STEP, Weight, step_bytes};
 use super::widen::widen;
 #[cfg(target_arch = "x86_64")]
-use super::{tiles, unfold};
+use super::{tiles, turned, unfold};
 use crate::cpu::multiply::{Multiplier, Numbers, Operand, Panels, Side};
 use crate::cpu::{Cpu, Level};
 use crate::{Element, Put, Rows, WeightFormat};
 
 /// Cells of the buffer in which a block of a panel is unfolded.
-pub(super) const BUFFER: usize = 512 * LANES / 2;
+pub(super) const BUFFER: usize = 512 * LANES / 2 + 16 * LANES;
+
+/// On which side of a tile product few rows are.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Few {
+    Left,
+    Right,
+}
 
 #[derive(Clone, Copy)]
 pub(super) enum Unit {
     #[cfg(target_arch = "x86_64")]
-    Tiles(&'static dyn Multiplier),
+    Tiles(&'static dyn Multiplier, Few),
     Lanes(Level, &'static dyn Multiplier),
 }
 
@@ -27,7 +35,8 @@ impl Cpu {
             let is_narrow = matches!(X::numbers(&[]), Numbers::Bf16(_));
             let fits = matches!(format, WeightFormat::Bf16 | WeightFormat::Int8 | WeightFormat::Int4);
             if is_narrow && fits && self.has_tiles {
-                return Unit::Tiles(self.multiplier::<X, X>());
+                let few = if format == WeightFormat::Int4 { Few::Right } else { Few::Left };
+                return Unit::Tiles(self.multiplier::<X, X>(), few);
             }
         }
         Unit::Lanes(self.level, self.multiplier::<f32, f32>())
@@ -39,9 +48,9 @@ impl Unit {
     pub(super) fn panel_rows(self, rows: usize) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(many) if rows > tiles::FEW => many.tile().rows,
+            Unit::Tiles(many, _) if rows > tiles::FEW => many.tile().rows,
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(_) => rows.max(1),
+            Unit::Tiles(..) => rows.max(1),
             Unit::Lanes(..) if rows == 1 => 1,
             Unit::Lanes(_, many) => many.tile().rows,
         }
@@ -51,7 +60,7 @@ impl Unit {
     pub(super) fn row_cells(self, depth: usize) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(_) => depth.div_ceil(STEP) * STEP / 2,
+            Unit::Tiles(..) => depth.div_ceil(STEP) * STEP / 2,
             Unit::Lanes(..) => depth,
         }
     }
@@ -60,9 +69,9 @@ impl Unit {
     pub(super) fn block(self, rows: usize) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(_) if rows > tiles::FEW => 512,
+            Unit::Tiles(..) if rows > tiles::FEW => 512,
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(_) => usize::MAX,
+            Unit::Tiles(..) => usize::MAX,
             Unit::Lanes(..) => lanes::BLOCK,
         }
     }
@@ -78,9 +87,10 @@ impl Unit {
         let end = (first + panel_rows).min(x.rows);
         match (self, X::numbers(x.numbers)) {
             #[cfg(target_arch = "x86_64")]
-            (Unit::Tiles(_), Numbers::Bf16(numbers)) if panel_rows <= tiles::FEW => {
+            (Unit::Tiles(_, few), Numbers::Bf16(numbers)) if panel_rows <= tiles::FEW => {
                 let Rows { rows, columns, stride, .. } = x;
-                tiles::pack_few(Rows { numbers, rows, columns, stride }.rows(first..end), to);
+                let x = Rows { numbers, rows, columns, stride }.rows(first..end);
+                if few == Few::Left { tiles::pack_few(x, to) } else { turned::pack(x, to) }
             }
             (Unit::Lanes(level, _), _) if panel_rows == 1 => {
                 inlined!(level.vectorized(|| {
@@ -88,7 +98,7 @@ impl Unit {
                 }));
             }
             #[cfg(target_arch = "x86_64")]
-            (Unit::Tiles(many), _) => many.pack(Side::Left, &Operand::rows_of(x), first, to),
+            (Unit::Tiles(many, _), _) => many.pack(Side::Left, &Operand::rows_of(x), first, to),
             (Unit::Lanes(_, many), _) => many.pack(Side::Left, &Operand::rows_of(x), first, to),
         }
     }
@@ -106,9 +116,14 @@ impl Unit {
         let steps = weight.steps(panel, first);
         match self {
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(many) => {
+            Unit::Tiles(many, few) => {
                 if panel_rows <= tiles::FEW {
-                    return tiles::sum_few(panel_rows, weight.format, left.cells, steps, buffer, strip);
+                    return match few {
+                        Few::Left => {
+                            tiles::sum_few(panel_rows, weight.format, left.cells, steps, buffer, strip);
+                        }
+                        Few::Right => turned::sum(panel_rows, left.cells, steps, buffer, strip),
+                    };
                 }
                 let right = as_tiles(weight.format, steps, depth, buffer);
                 many.multiply(depth, left, right.into(), put, strip);

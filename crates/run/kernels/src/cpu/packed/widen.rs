@@ -87,22 +87,17 @@ fn widen_int8(step: &[u8], to: &mut [f32]) {
 
 #[inline(always)]
 fn widen_int4(step: &[u8], to: &mut [f32]) {
-    let (scales, lines) = (scales(step), step[SCALES..].as_chunks::<4>().0.as_chunks::<HALF>().0);
-    in_pairs(
-        to,
-        #[inline(always)]
-        |half, pair, even, odd| {
-            let words = lines[half * 4 + pair / 4].map(|word| u32::from_le_bytes(word) >> (8 * (pair % 4)));
-            let number = |word: usize, shift: u32| ((words[word] >> shift & 15) as i32 - 8) as f32;
-            for lane in 0..HALF / 2 {
-                let other = HALF / 2 + lane;
-                even[lane] = number(2 * lane, 0) * scales[half][lane];
-                odd[lane] = number(2 * lane + 1, 0) * scales[half][lane];
-                even[other] = number(2 * lane, 4) * scales[half][other];
-                odd[other] = number(2 * lane + 1, 4) * scales[half][other];
+    let [low, high] = scales(step);
+    let lines = step[SCALES..].as_chunks::<2>().0.as_chunks::<STEP>().0;
+    for (input, row) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        for (line, row) in row.as_chunks_mut::<4>().0.iter_mut().enumerate() {
+            let word = u32::from(u16::from_le_bytes(lines[line][input]));
+            for (lane, to) in row.iter_mut().enumerate() {
+                *to = ((word >> (4 * lane) & 15) as i32 - 8) as f32;
             }
-        },
-    );
+        }
+        row.iter_mut().zip(low.iter().chain(&high)).for_each(|(number, scale)| *number *= scale);
+    }
 }
 
 #[cfg(test)]
