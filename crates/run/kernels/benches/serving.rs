@@ -1,6 +1,9 @@
 //! How fast the operators of serving are, as shares of what memory and the products of training give in the same run.
 //!
-//! Weights are hundreds of megabytes, as a model's are, so that no cache holds them from one use to the next.
+//! Weights are hundreds of megabytes, as a model's are, so that no cache holds them from one use to the next. Times are those of the
+//! fastest call: others were disturbed by what else the machine does.
+//!
+//! `cargo bench -p bedplate-kernels`, with `-- bf16`, `-- f32` or `-- attention` for a part of it.
 
 #![expect(clippy::print_stdout, reason = "prints what it measures")]
 
@@ -15,18 +18,22 @@ const INPUTS: usize = 4096;
 const OUTPUTS: usize = 4096;
 /// Bytes of all weights of a format.
 const BYTES: usize = 600 << 20;
-const ROUNDS: usize = 7;
-const NEAR: usize = 1024;
+/// Bytes of a plain read that is timed.
+const PART: usize = 32 << 20;
+const ROUNDS: usize = 5;
 
-/// The shortest of some rounds, in seconds.
-fn fastest(mut work: impl FnMut()) -> f64 {
-    let round = |work: &mut dyn FnMut()| {
+/// The shortest of some rounds over some things, in seconds.
+fn fastest_of<T>(things: impl Iterator<Item = T> + Clone, mut work: impl FnMut(T)) -> f64 {
+    let mut call = |thing: T| {
         let began = Instant::now();
-        work();
+        work(thing);
         began.elapsed().as_secs_f64()
     };
-    work();
-    (0..ROUNDS).map(|_| round(&mut work)).fold(f64::INFINITY, f64::min)
+    (0..ROUNDS).flat_map(|_| things.clone()).map(&mut call).skip(1).fold(f64::INFINITY, f64::min)
+}
+
+fn fastest(mut work: impl FnMut()) -> f64 {
+    fastest_of(0..2, |_| work())
 }
 
 fn numbers<E: Element>(device: &Device, len: usize) -> Buffer<E> {
@@ -41,8 +48,11 @@ fn streaming(device: &Device) -> f64 {
     let mut numbers = device.zeros::<f32>(BYTES / 4);
     // Memory that was never written is one page of zeros.
     device.fill(numbers.view_mut(), 1.0);
-    let seconds = fastest(|| assert_eq!(device.first_non_finite(numbers.view()), None));
-    BYTES as f64 / seconds
+    let seconds = fastest_of(0..BYTES / PART, |part| {
+        let part = numbers.range(part * PART / 4..(part + 1) * PART / 4);
+        assert_eq!(device.first_non_finite(part), None);
+    });
+    PART as f64 / seconds
 }
 
 fn weights(device: &Device, format: WeightFormat) -> Vec<Packed> {
@@ -56,13 +66,10 @@ fn weights(device: &Device, format: WeightFormat) -> Vec<Packed> {
 fn product<X: Element>(device: &Device, weights: &[Packed], rows: usize) -> f64 {
     let (x, mut out) = (numbers::<X>(device, rows * INPUTS), device.zeros::<X>(rows * OUTPUTS));
     let some = if rows > 64 { 2.min(weights.len()) } else { weights.len() };
-    let seconds = fastest(|| {
-        for weight in &weights[..some] {
-            let to = out.view_mut().matrix(rows, OUTPUTS);
-            device.linear_packed(x.view().matrix(rows, INPUTS), weight, None, None, to);
-        }
-    });
-    seconds / some as f64
+    fastest_of(weights[..some].iter(), |weight| {
+        let to = out.view_mut().matrix(rows, OUTPUTS);
+        device.linear_packed(x.view().matrix(rows, INPUTS), weight, None, None, to);
+    })
 }
 
 fn in_training<X: Element>(device: &Device, rows: usize) -> f64 {
@@ -171,48 +178,16 @@ fn attentions<E: Element>(device: &Device) {
 fn main() {
     let device = Device::cpu(2);
     println!("{}, {} threads, {OUTPUTS} x {INPUTS}", device.instructions(), device.threads());
-    let only = std::env::args().nth(1).unwrap_or_default();
-    if only.is_empty() || only == "--bench" || only == "bf16" {
+    let only: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
+    let is_asked = |name: &str| only.is_empty() || only.iter().any(|asked| asked == name);
+    if is_asked("bf16") {
         products::<Bf16>(&device, &WeightFormat::ALL, &[1, 2, 4, 8, 16, 32, 64]);
     }
-    if only == "near" {
-        let device = Device::cpu(1);
-        for format in [WeightFormat::Bf16, WeightFormat::Int8, WeightFormat::Int4] {
-            let weight = numbers::<Bf16>(&device, INPUTS * NEAR);
-            let packed = device.pack(weight.view(), NEAR, format);
-            print!("{}", format.name());
-            for rows in [1, 16] {
-                let (x, mut out) =
-                    (numbers::<Bf16>(&device, rows * INPUTS), device.zeros::<Bf16>(rows * NEAR));
-                let mut best = f64::INFINITY;
-                for _ in 0..1000 {
-                    let began = Instant::now();
-                    device.linear_packed(
-                        x.view().matrix(rows, INPUTS),
-                        &packed,
-                        None,
-                        None,
-                        out.view_mut().matrix(rows, NEAR),
-                    );
-                    best = best.min(began.elapsed().as_secs_f64());
-                }
-                print!(
-                    "  {rows}: {:.1} ns a step, {:.1} GB/s",
-                    1e9 * best / (NEAR / 32 * 128) as f64,
-                    packed.bytes() as f64 / best / 1e9
-                );
-            }
-            println!();
-        }
-    }
-    if only == "whole" {
-        products::<Bf16>(&device, &[WeightFormat::Int8, WeightFormat::Int4], &[1, 16]);
-    }
-    if only.is_empty() || only == "--bench" || only == "attention" {
+    if is_asked("attention") {
         attentions::<Bf16>(&device);
         attentions::<f32>(&device);
     }
-    if only.is_empty() || only == "--bench" || only == "f32" {
+    if is_asked("f32") {
         products::<f32>(&device, &WeightFormat::ALL, &[1, 8]);
     }
 }

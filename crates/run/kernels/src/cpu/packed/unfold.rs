@@ -9,7 +9,7 @@ use crate::WeightFormat;
 use crate::cpu::multiply::transpose;
 
 /// Bytes ahead of those in use that are asked for.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 2048;
 /// Cells of a step in the order of the tile unit.
 const STEP_CELLS: usize = LANES * STEP / 2;
 
