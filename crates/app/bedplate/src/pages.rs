@@ -31,6 +31,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_serve::PAGES,
         bedplate_train::PAGES,
         bedplate_gateway::PAGES,
+        bedplate_load::PAGES,
         bedplate_journal::PAGES,
         bedplate_agent::PAGES,
         bedplate_launch::PAGES,

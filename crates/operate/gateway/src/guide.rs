@@ -18,6 +18,8 @@ const MOST_BYTES: usize = 256 << 10;
 /// The deepest nesting of brackets in a regular expression or grammar.
 const DEEPEST: usize = 128;
 const MOST_CHOICES: usize = 4096;
+/// White space between parts of JSON: a space, or a new line with an indent. A model that has nothing to say would write it without end.
+const WHITE_SPACE: &str = r"( |\n[ \t]{0,64})";
 /// Compiling recurses as deep as the text is nested.
 const STACK: usize = 64 << 20;
 
@@ -60,7 +62,7 @@ impl Language {
 
     fn into_grammar(self) -> TopLevelGrammar {
         match self {
-            Language::Schema(schema) => TopLevelGrammar::from_json_schema(schema),
+            Language::Schema(schema) => TopLevelGrammar::from_json_schema(with_white_space(schema)),
             Language::Regex(text) => TopLevelGrammar::from_regex(&text),
             Language::Lark(text) => TopLevelGrammar::from_lark(text),
             Language::Choice(texts) => {
@@ -70,6 +72,14 @@ impl Language {
             }
         }
     }
+}
+
+/// The schema with llguidance's own key for its options.
+fn with_white_space(mut schema: Value) -> Value {
+    if let Some(object) = schema.as_object_mut() {
+        object.insert("x-guidance".into(), serde_json::json!({ "whitespace_pattern": WHITE_SPACE }));
+    }
+    schema
 }
 
 /// How deep brackets are nested at most, whatever they mean.
@@ -229,6 +239,9 @@ mod tests {
         assert!(takes(person(), r#"{"name": "Ada", "age": 36}"#));
         assert!(!takes(person(), r#"{"name": "Ada"}"#));
         assert!(!takes(person(), "Ada"));
+        assert!(takes(person(), "{\n  \"name\": \"Ada\",\n  \"age\": 36\n}"));
+        assert!(takes(person(), "{\"name\":\"Ada\",\"age\":36}"));
+        assert!(!takes(person(), "{  \"name\": \"Ada\", \"age\": 36}"), "white space has an end");
         assert!(takes(Language::any_object(), r#"{"a": [1, {"b": null}]}"#));
         assert!(takes(Language::Regex("a{2,3}[0-9]".into()), "aaa7"));
         assert!(!takes(Language::Regex("a{2,3}[0-9]".into()), "a7"));

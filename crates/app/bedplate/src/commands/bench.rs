@@ -13,6 +13,7 @@ mod observe;
 mod peer;
 mod schedule;
 mod search;
+mod serve;
 mod submit;
 mod survival;
 mod training;
@@ -37,6 +38,7 @@ Examples:
   bedplate bench survival --kills 50
   bedplate bench engine --model qwen2.5-0.5b --weights int8
   bedplate bench machine
+  bedplate bench serve http://127.0.0.1:8000 --concurrency 32
   bedplate bench kernels --peer torch --peer-python venv/bin/python")]
 pub(crate) struct Arguments {
     #[command(subcommand)]
@@ -77,6 +79,8 @@ enum Command {
     TrainingRank(training::rank::Arguments),
     /// A model that answers on this host: next to the memory's limit, by batch, and as `replay` predicts it
     Engine(Box<engine::Arguments>),
+    /// What clients of a server of models experience under load: ours, vLLM, SGLang
+    Serve(Box<serve::Arguments>),
     /// Measure this host with the program's own operators, as a catalog file to plan with
     Machine(machine::Arguments),
 }
@@ -99,6 +103,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::Checkpoint(arguments) => checkpoint::run(&arguments, console),
         Command::Survival(arguments) => survival::run(&arguments, console),
         Command::Engine(arguments) => engine::run(&arguments, console),
+        Command::Serve(arguments) => serve::run(&arguments, console),
         Command::Machine(arguments) => machine::run(&arguments, console),
     }
 }
