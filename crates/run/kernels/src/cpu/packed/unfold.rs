@@ -56,16 +56,13 @@ fn store(low: __m512, high: __m512, to: &mut [f32; HALF]) {
     unsafe { _mm512_storeu_si512(to.as_mut_ptr().cast(), std::mem::transmute::<__m512bh, __m512i>(row)) };
 }
 
-/// Asks for the cache lines of what lies ahead of a step.
+/// Asks for the cache line that lies ahead of some bytes. Line by line: many requests at once would wait for each other, and all work
+/// behind them.
 #[inline(always)]
-fn fetch_ahead(step: &[u8]) {
-    for line in (0..step.len()).step_by(64) {
-        #[expect(unsafe_code, reason = "an instruction that takes an address")]
-        // SAFETY: it changes nothing but what the cache holds, and ignores addresses that are not valid.
-        unsafe {
-            _mm_prefetch::<_MM_HINT_T0>(step.as_ptr().wrapping_add(AHEAD + line).cast());
-        }
-    }
+#[expect(unsafe_code, reason = "an instruction that takes an address")]
+fn fetch_ahead(bytes: &[u8]) {
+    // SAFETY: it changes nothing but what the cache holds, and ignores addresses that are not valid.
+    unsafe { _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().wrapping_add(AHEAD).cast()) };
 }
 
 /// Widens as many f16 as `to` has room for.
@@ -95,6 +92,7 @@ fn int8(steps: &[u8], to: &mut [f32]) {
         for (half, (rows, numbers)) in rows.zip(numbers).enumerate() {
             let [first, others] = scales(step, half);
             for (row, numbers) in rows.iter_mut().zip(numbers) {
+                fetch_ahead(numbers);
                 // SAFETY: the first sixteen bytes of 32.
                 let low = unsafe { _mm_loadu_si128(numbers.as_ptr().cast()) };
                 // SAFETY: the others.
@@ -123,6 +121,7 @@ fn int4<const BY_ROWS: bool>(steps: &[u8], to: &mut [f32]) {
             let mut rows = [_mm512_setzero_si512(); HALF];
             let scales = scales.as_chunks::<4>().0[half * 4..].iter();
             for ((rows, line), scales) in rows.as_chunks_mut::<4>().0.iter_mut().zip(lines).zip(scales) {
+                fetch_ahead(line);
                 *rows = int4_line(line, *scales);
             }
             let rows = if BY_ROWS { rows } else { transpose(rows) };
