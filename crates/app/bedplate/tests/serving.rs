@@ -1,0 +1,234 @@
+//! `bedplate serve` with a small model, and `bedplate bench serve` against it.
+
+#![expect(clippy::unwrap_used, reason = "helpers of tests fail like tests")]
+
+use std::fs;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use serde_json::{Value, json};
+
+/// Longer than anything here takes, on any machine.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// A folder with a model of random weights, gone with the test.
+struct Desk(PathBuf);
+
+impl Desk {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("bedplate-serving-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        let desk = Self(path);
+        let model = r#"{"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_attention_heads": 2,
+            "num_hidden_layers": 2, "vocab_size": 400, "max_position_embeddings": 512, "tie_word_embeddings": false}"#;
+        fs::write(desk.0.join("config.json"), model).unwrap();
+        fs::write(
+            desk.0.join("train.toml"),
+            "[model]\nconfig = \"config.json\"\n[data]\ncorpora = [\"corpus\"]\n",
+        )
+        .unwrap();
+        desk.run("data generate --chat --documents 60 --validation 5 --vocabulary 400 --seed 3 --out corpus");
+        let keys =
+            "training.steps=1 training.batch=1 training.micro_batch=1 data.sequence=32 evaluation.every=0";
+        let set: String = keys.split(' ').map(|key| format!(" --set {key}")).collect();
+        desk.run(&format!("train train.toml{set}"));
+        desk
+    }
+
+    fn command(&self, arguments: &str) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_bedplate"));
+        command.args(arguments.split(' ')).current_dir(&self.0);
+        command
+    }
+
+    fn run(&self, arguments: &str) -> Output {
+        let output = self.command(arguments).output().unwrap();
+        assert!(output.status.success(), "{arguments}: {}", String::from_utf8_lossy(&output.stderr));
+        output
+    }
+
+    fn json(&self, arguments: &str) -> Value {
+        serde_json::from_slice(&self.run(arguments).stdout).unwrap()
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.0);
+    }
+}
+
+/// A server, killed with the test where it has not ended by itself.
+struct Server {
+    process: Child,
+    url: String,
+}
+
+impl Server {
+    fn start(desk: &Desk, more: &str) -> Self {
+        let arguments =
+            format!("serve run/model --listen 127.0.0.1:0 --name tiny --threads 2 --kv-memory 64MiB{more}");
+        let mut process =
+            desk.command(&arguments).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut url = String::new();
+        BufReader::new(process.stdout.take().unwrap()).read_line(&mut url).unwrap();
+        let url = url.trim().to_owned();
+        assert!(url.starts_with("http://127.0.0.1:"), "{url}");
+        Self { process, url }
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.url.trim_start_matches("http://")).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+
+    /// Sends a request and returns all that comes back.
+    fn ask(&self, path: &str, body: &Value) -> String {
+        let mut stream = self.connect();
+        stream.write_all(&request(path, body)).unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    fn chat(&self, more: Value) -> Value {
+        let answer = self.ask("/v1/chat/completions", &chat(more));
+        let (head, body) = answer.split_once("\r\n\r\n").unwrap();
+        assert!(head.starts_with("HTTP/1.1 200"), "{answer}");
+        serde_json::from_str(body).unwrap()
+    }
+
+    fn metric(&self, name: &str) -> f64 {
+        let text = self.ask("/metrics", &Value::Null);
+        let line =
+            text.lines().find(|line| line.starts_with(&format!("{name}{{model_name=\"tiny\"}}"))).unwrap();
+        line.rsplit(' ').next().unwrap().parse().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn request(path: &str, body: &Value) -> Vec<u8> {
+    let (method, body) = if body.is_null() { ("GET", String::new()) } else { ("POST", body.to_string()) };
+    let length = body.len();
+    format!(
+        "{method} {path} HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
+    .into_bytes()
+}
+
+fn chat(more: Value) -> Value {
+    let mut body =
+        json!({ "model": "tiny", "messages": [{ "role": "user", "content": "Where is the lamp?" }] });
+    for (key, value) in more.as_object().unwrap() {
+        body[key] = value.clone();
+    }
+    body
+}
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !is_so() {
+        assert!(began.elapsed() < PATIENCE, "{what} did not happen");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn a_served_model_answers_in_the_forms_that_are_asked_for() {
+    let desk = Desk::new("answers");
+    let server = Server::start(&desk, "");
+    let greedy = json!({ "temperature": 0, "max_tokens": 24 });
+    let first = server.chat(greedy.clone());
+    let text = first["choices"][0]["message"]["content"].as_str().unwrap().to_owned();
+    assert_eq!(server.chat(greedy)["choices"][0]["message"]["content"], json!(text), "greedy answers repeat");
+    let stream = server
+        .ask("/v1/chat/completions", &chat(json!({ "temperature": 0, "max_tokens": 24, "stream": true })));
+    let pieces = stream.lines().filter_map(|line| line.strip_prefix("data: {"));
+    let pieces = pieces.map(|event| serde_json::from_str::<Value>(&format!("{{{event}")).unwrap());
+    let joined: String = pieces
+        .filter_map(|event| event["choices"][0]["delta"]["content"].as_str().map(str::to_owned))
+        .collect();
+    assert_eq!(joined, text, "a stream has the same text");
+    let shown = server.chat(json!({ "max_tokens": 8, "ignore_eos": true, "logprobs": true, "top_logprobs": 3, "n": 2, "seed": 7 }));
+    for choice in shown["choices"].as_array().unwrap() {
+        let tokens = choice["logprobs"]["content"].as_array().unwrap();
+        assert_eq!((tokens.len(), tokens[0]["top_logprobs"].as_array().unwrap().len()), (8, 3));
+    }
+    let schema = json!({ "type": "object", "properties": { "ok": { "type": "boolean" }, "kind": { "enum": ["a", "b"] } },
+                         "required": ["ok", "kind"], "additionalProperties": false });
+    let format = json!({ "type": "json_schema", "json_schema": { "name": "x", "schema": schema } });
+    for seed in 0..5 {
+        let answer = server.chat(json!({ "response_format": format, "max_tokens": 300, "seed": seed }));
+        let value: Value =
+            serde_json::from_str(answer["choices"][0]["message"]["content"].as_str().unwrap()).unwrap();
+        assert!(value["ok"].is_boolean() && value["kind"].is_string(), "{value}");
+    }
+    let word = server.chat(json!({ "guided_choice": ["left", "right"] }))["choices"][0]["message"]["content"]
+        .clone();
+    assert!(word == "left" || word == "right", "{word}");
+    let long = server.ask("/v1/completions", &json!({ "model": "tiny", "prompt": vec![40; 600] }));
+    assert!(long.contains("context_length_exceeded"), "{long}");
+}
+
+#[test]
+fn clients_that_go_away_leave_nothing_behind_and_an_end_is_orderly() {
+    let desk = Desk::new("leaves");
+    let mut server = Server::start(&desk, " --trace trace.jsonl");
+    for _ in 0..20 {
+        let mut client = server.connect();
+        let body = json!({ "model": "tiny", "prompt": "the lamp", "max_tokens": 400, "ignore_eos": true, "stream": true, "n": 3 });
+        client.write_all(&request("/v1/completions", &body)).unwrap();
+        BufReader::new(&mut client).read_line(&mut String::new()).unwrap();
+    }
+    until("all of them have ended", || server.metric("vllm:num_requests_running") == 0.0);
+    until("their blocks are free", || server.metric("vllm:kv_cache_usage_perc") == 0.0);
+    let pid = nix::unistd::Pid::from_raw(server.process.id() as i32);
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    until("it ends", || server.process.try_wait().unwrap().is_some());
+    assert!(server.process.wait().unwrap().success());
+    let replayed = desk.json("replay requests trace.jsonl --step-time step=1ms --json");
+    assert!(replayed["finished"].as_u64() > Some(0), "{replayed}");
+}
+
+#[test]
+fn a_server_is_measured_and_compared() {
+    let desk = Desk::new("measured");
+    let server = Server::start(&desk, "");
+    let load = "--requests 12 --prompt 16..32 --output 6 --shared-prefix 50 --warmup 1 --json";
+    let closed = desk.json(&format!("bench serve {} --concurrency 3 {load}", server.url));
+    let one = &closed["servers"][0];
+    assert_eq!(
+        (&one["finished"], &one["output_tokens"], &one["model"]),
+        (&json!(12), &json!(72), &json!("tiny"))
+    );
+    assert!(
+        one["ttft"]["p50_s"].as_f64() > Some(0.0)
+            && one["e2e"]["p99_s"].as_f64() >= one["e2e"]["p50_s"].as_f64()
+    );
+    assert!(closed["client_alone"]["finished"].as_u64() > Some(0));
+    let open = desk.json(&format!("bench serve {0} {0} --rate 50/s {load}", server.url));
+    assert_eq!(open["servers"].as_array().unwrap().len(), 2);
+    assert!(open["ratios"]["ttft_p50"].as_f64() > Some(0.0), "{open}");
+    let chats =
+        desk.json(&format!("bench serve {} --chat --requests 4 --output 4 --prompt 8 --json", server.url));
+    assert_eq!(chats["servers"][0]["output_tokens"], 16);
+    fs::write(desk.0.join("trace.csv"), "TIMESTAMP,ContextTokens,GeneratedTokens\n0,8,3\n0.05,16,2\n")
+        .unwrap();
+    let traced = desk.json(&format!("bench serve {} --trace trace.csv --speed 2 --json", server.url));
+    assert_eq!(traced["servers"][0]["output_tokens"], 5);
+    let text = String::from_utf8(
+        desk.run(&format!("bench serve {0} {0} --requests 4 --prompt 8 --output 4", server.url)).stdout,
+    )
+    .unwrap();
+    assert!(text.contains("RATIO") && text.contains("client alone"), "{text}");
+}
