@@ -10,7 +10,6 @@ use bedplate_control::wire::ToAgent;
 use bedplate_gangs::JobId;
 use bedplate_http::{Handler, Request, Server};
 use bedplate_journal::{Journal, Reader, Writer};
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::net::TcpListener;
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
@@ -110,7 +109,7 @@ fn run(
     shutdown: watch::Sender<Option<Shutdown>>,
     ready: oneshot::Sender<SocketAddr>,
 ) -> Result<(), DaemonError> {
-    raise_file_limit();
+    bedplate_http::raise_file_limit();
     let state = StateDirectory::open(&options.state_directory)?;
     let clock = Arc::new(Clock::start());
     let mut journal = Journal::open_with(&state.journal(), &options.journal)?;
@@ -145,14 +144,6 @@ fn restore(options: &Options, journal: &mut Journal, clock: &Clock) -> Result<Co
         (options.remark)(&format!("job {job} cannot be read from the journal and is left out: {why}"));
     }
     Ok(control)
-}
-
-/// As many files as the system allows: every connection is one.
-fn raise_file_limit() {
-    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
-        // Without it fewer connections are possible.
-        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
-    }
 }
 
 struct Daemon {

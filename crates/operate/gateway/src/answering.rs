@@ -1,7 +1,7 @@
 //! From a generation to its answer: whole, or as a stream of events.
 
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bedplate_http::header::{CACHE_CONTROL, HeaderValue};
 use bedplate_http::{Answer, Body, StatusCode, json, typed};
@@ -37,7 +37,8 @@ pub(crate) async fn answer(
         None => whole(&generation, form, &head, sources, account).await,
         Some(streaming) => {
             let (events, receiver) = mpsc::channel(MOST_WAITING);
-            let deadline = Instant::now() + gateway.options.bounds.request;
+            let limit = gateway.options.bounds.request;
+            let deadline = Instant::now() + limit;
             tokio::spawn(stream(
                 generation,
                 form,
@@ -45,7 +46,7 @@ pub(crate) async fn answer(
                 streaming,
                 sources,
                 account,
-                Events { events, deadline },
+                Events { events, deadline, limit },
             ));
             let mut answer =
                 typed(StatusCode::OK, "text/event-stream; charset=utf-8", Body::stream(receiver));
@@ -116,6 +117,8 @@ pub(crate) fn usage(generation: &Generation, running: &Running<'_>) -> Usage {
 pub(crate) struct Events {
     events: mpsc::Sender<Bytes>,
     deadline: Instant,
+    /// From the beginning to the deadline.
+    limit: Duration,
 }
 
 /// The client has gone.
@@ -144,7 +147,7 @@ impl Events {
     ) -> Result<Result<Option<Step>, ApiError>, Gone> {
         tokio::select! {
             step = timeout_at(self.deadline, running.next()) => {
-                Ok(step.unwrap_or(Err(ApiError::TookTooLong { seconds: 0 })))
+                Ok(step.unwrap_or(Err(ApiError::TookTooLong { seconds: self.limit.as_secs() })))
             }
             () = self.events.closed() => Err(Gone),
         }

@@ -76,6 +76,7 @@ impl Ender {
 
 /// Serves models and returns once it listens.
 pub fn start(models: Vec<Model>, options: Options) -> Result<Running, GatewayError> {
+    bedplate_http::raise_file_limit();
     let address = options.listen;
     let server = Server::new(limits(&options));
     let gateway = Arc::new(Gateway::new(models, options, server)?);

@@ -19,6 +19,7 @@ use crate::target::Target;
 
 /// Sends all requests of a plan to a server and says what they took.
 pub fn measure(target: &Target, plan: &Plan) -> Result<Summary, LoadError> {
+    bedplate_http::raise_file_limit();
     let threads = |source| LoadError::Threads { source };
     let runtime = Builder::new_multi_thread()
         .worker_threads(2)

@@ -369,3 +369,62 @@ fn a_trace_can_be_replayed() {
     assert!(!hashes[0].as_array().unwrap().is_empty());
     std::fs::remove_dir_all(&folder).unwrap();
 }
+
+#[test]
+fn an_answer_that_takes_too_long_is_given_up() {
+    for stream in [false, true] {
+        let parrot =
+            Arc::new(Parrot::new(|_| "the garden is green ".repeat(400)).slow(Duration::from_millis(20)));
+        let fixture = Fixture::start_many(vec![parrot.clone()], |options| {
+            options.bounds.request = Duration::from_millis(300)
+        });
+        let reply = fixture.chat("x", json!({ "stream": stream }));
+        if stream {
+            let events = reply.events();
+            assert_eq!(events.last().unwrap()["error"]["code"], "timeout");
+        } else {
+            assert_eq!(reply.error(), (504, "server_error".into(), "timeout".into(), String::new()));
+        }
+        until("the engine was told", || parrot.cancelled.load(std::sync::atomic::Ordering::Relaxed) == 1);
+    }
+}
+
+/// A client that takes nothing of a stream holds up neither the engine nor other clients.
+#[test]
+fn a_client_that_does_not_read_holds_nobody_up() {
+    let parrot = Arc::new(Parrot::new(|_| "the garden is green ".repeat(300)));
+    let fixture = Fixture::start_many(vec![parrot.clone()], |_| {});
+    let idle: Vec<_> = (0..8)
+        .map(|_| {
+            let mut client = fixture.connect();
+            let body = chat("x", json!({ "stream": true, "n": 20, "logprobs": true, "top_logprobs": 20 }))
+                .to_string();
+            client.write_all(&request("POST", "/v1/chat/completions", &[], body.as_bytes())).unwrap();
+            client
+        })
+        .collect();
+    until("the engine is done with them", || bedplate_serve::Replica::state(&*parrot).running == 0);
+    assert_eq!(fixture.chat("x", json!({ "max_tokens": 3 })).status, 200);
+    drop(idle);
+}
+
+#[test]
+fn promtool_takes_the_metrics() {
+    use std::process::{Command, Stdio};
+    let fixture = Fixture::start(Parrot::echoing());
+    fixture.chat("the garden", json!({}));
+    // Its lint frowns on vLLM's colons; they are legal.
+    let text = fixture.get("/metrics").text().replace("vllm:", "vllm_");
+    let checked = Command::new("promtool")
+        .args(["check", "metrics"])
+        .stdin(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let Ok(mut promtool) = checked else {
+        println!("SKIPPED: promtool is not installed");
+        return;
+    };
+    promtool.stdin.take().unwrap().write_all(text.as_bytes()).unwrap();
+    let output = promtool.wait_with_output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+}

@@ -108,6 +108,7 @@ impl Replica for Parrot {
         std::thread::spawn(move || {
             teller.tell(Event::Admitted { cached_tokens: 0 });
             match &ask.wants {
+                Wants::Blocks => teller.tell(Event::Failed("it has no blocks".into())),
                 Wants::Embedding => {
                     teller.tell(Event::Embedding(vec![0.5, 0.5, 0.5, ask.prompt.len() as f32]))
                 }
