@@ -7,6 +7,7 @@ use std::time::Duration;
 use crate::browser::Browser;
 use crate::support::{Fixture, Parrot, until};
 
+#[expect(clippy::print_stdout, reason = "a test that skips says so")]
 fn open(fixture: &Fixture, name: &str) -> Option<Browser> {
     let browser = Browser::open(&format!("http://{}/", fixture.address), name);
     if browser.is_none() {
