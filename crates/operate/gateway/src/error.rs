@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use bedplate_data::DataError;
 use bedplate_diag::{Diagnostic, Page, pages};
 
+use crate::router::UrlFlaw;
+
 #[derive(Debug, thiserror::Error)]
 pub enum GatewayError {
     #[error("cannot listen at {address}")]
@@ -23,6 +25,12 @@ pub enum GatewayError {
     NoReplica { name: String },
     #[error("the server's threads cannot be started")]
     Threads { source: io::Error },
+    #[error("cannot read the replicas in {}", .path.display())]
+    ReplicasFile { path: PathBuf, source: io::Error },
+    #[error("{}:{line}: {flaw}", .path.display())]
+    ReplicaLine { path: PathBuf, line: usize, flaw: UrlFlaw },
+    #[error("the key of the replicas has characters that no header may have")]
+    ReplicaKey,
     #[error(transparent)]
     Data(#[from] DataError),
 }
@@ -49,6 +57,15 @@ pages! { pub PAGES "gateway":
     THREADS "no-threads" Transient
         "The system refused threads for the server."
         "check the limits of processes and memory of this user, then try again"
+    REPLICAS_FILE "cannot-read-replicas" User
+        "The file with the URLs of replicas cannot be read. It has one URL on a line; lines that begin with `#` are remarks."
+        "check that the file exists and that this user may read it"
+    REPLICA_LINE "bad-replica" User
+        "A line of the file of replicas is not the URL of a replica, such as `http://10.0.0.5:8000`."
+        "correct the line, or begin it with `#`"
+    REPLICA_KEY "bad-replica-key" User
+        "The key that replicas are shown is sent as a header and cannot hold line breaks or control characters."
+        "give the key alone, without a line break at its end"
 }
 
 impl Diagnostic for GatewayError {
@@ -61,6 +78,9 @@ impl Diagnostic for GatewayError {
             GatewayError::SameName { .. } => &SAME_NAME,
             GatewayError::NoReplica { .. } => &NO_REPLICA,
             GatewayError::Threads { .. } => &THREADS,
+            GatewayError::ReplicasFile { .. } => &REPLICAS_FILE,
+            GatewayError::ReplicaLine { .. } => &REPLICA_LINE,
+            GatewayError::ReplicaKey => &REPLICA_KEY,
             GatewayError::Data(error) => error.page(),
         }
     }

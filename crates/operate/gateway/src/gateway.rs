@@ -54,7 +54,7 @@ impl Gateway {
         let now = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_nanos() as u64);
         let with_metrics = |model| (Arc::new(model), Arc::new(ModelMetrics::new()));
         Ok(Self {
-            keys: Keys::load(&options)?,
+            keys: Keys::load(&options.keys, options.key_file.as_deref())?,
             cross_origin: CrossOrigin::new(&options.origins),
             room: Arc::new(Semaphore::new(options.bounds.requests)),
             models: models.into_iter().map(with_metrics).collect(),

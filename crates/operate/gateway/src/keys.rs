@@ -6,19 +6,18 @@ use bedplate_batching::TenantId;
 use bedplate_http::{HeaderMap, bearer, is_same_secret};
 
 use crate::error::GatewayError;
-use crate::options::Options;
 use crate::refusal::ApiError;
 
 /// The keys of which a request shows one. Each is a tenant of its own.
 pub(crate) struct Keys(Vec<String>);
 
 impl Keys {
-    pub(crate) fn load(options: &Options) -> Result<Self, GatewayError> {
-        let mut keys = options.keys.clone();
-        if let Some(path) = &options.key_file {
+    pub(crate) fn load(given: &[String], file: Option<&Path>) -> Result<Self, GatewayError> {
+        let mut keys = given.to_vec();
+        if let Some(path) = file {
             let read = read(path)?;
             if read.is_empty() {
-                return Err(GatewayError::NoKeys { path: path.clone() });
+                return Err(GatewayError::NoKeys { path: path.to_owned() });
             }
             keys.extend(read);
         }

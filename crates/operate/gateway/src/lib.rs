@@ -3,7 +3,7 @@
 //! [`start`] serves [`Model`]s, each a tokenizer with one or more replicas that answer in tokens (`bedplate_serve::Replica`). This crate
 //! turns requests into prompts and tokens into answers: chat templates, stop strings, calls of tools, structured output, streams,
 //! log-probabilities, usage. It counts under vLLM's names and writes a trace that `bedplate replay requests` reads. How tokens are
-//! computed and scheduled is not known here. `docs/serving.md` is the contract.
+//! computed and scheduled is not known here. [`route`] puts a router in front of many such servers. `docs/serving.md` is the contract.
 //!
 //! ```no_run
 //! # fn replica() -> std::sync::Arc<dyn bedplate_serve::Replica> { unimplemented!() }
@@ -34,6 +34,7 @@ mod model;
 mod options;
 mod refusal;
 mod responding;
+mod router;
 mod routes;
 mod running;
 mod sampling;
@@ -45,4 +46,5 @@ mod wire;
 pub use error::{GatewayError, PAGES};
 pub use model::Model;
 pub use options::{Bounds, DEFAULT_PORT, Options};
-pub use serving::{Running, start};
+pub use router::{Checks, Members, Remark, ReplicaUrl, RouteOptions, Routing, Standing, UrlFlaw, route};
+pub use serving::{Ender, Running, start};

@@ -25,6 +25,10 @@ pub(crate) enum ApiError {
     TooMany { limit: usize },
     #[error("the server is about to end and takes no more requests")]
     Draining,
+    #[error("no replica is ready to answer; try again in a moment")]
+    NoReplica,
+    #[error("the replica that answered {why}")]
+    ReplicaLost { why: String },
     #[error("the model has stopped: {reason}")]
     Stopped { reason: String },
     #[error("the answer took longer than {seconds} s and was given up")]
@@ -55,7 +59,10 @@ impl ApiError {
             ApiError::Unauthorized => StatusCode::UNAUTHORIZED,
             ApiError::Body(error) => error.status(),
             ApiError::TooMany { .. } => StatusCode::TOO_MANY_REQUESTS,
-            ApiError::Draining | ApiError::Stopped { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            ApiError::Draining | ApiError::Stopped { .. } | ApiError::NoReplica => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            ApiError::ReplicaLost { .. } => StatusCode::BAD_GATEWAY,
             ApiError::TookTooLong { .. } => StatusCode::GATEWAY_TIMEOUT,
             ApiError::Failed { .. } => StatusCode::INTERNAL_SERVER_ERROR,
         }
@@ -88,7 +95,10 @@ impl ApiError {
             ApiError::Body(BodyError::TooLarge { .. }) => Some("request_too_large"),
             ApiError::Body(_) => None,
             ApiError::TooMany { .. } => Some("rate_limit_exceeded"),
-            ApiError::Draining | ApiError::Stopped { .. } => Some("service_unavailable"),
+            ApiError::Draining | ApiError::Stopped { .. } | ApiError::NoReplica => {
+                Some("service_unavailable")
+            }
+            ApiError::ReplicaLost { .. } => Some("replica_lost"),
             ApiError::TookTooLong { .. } => Some("timeout"),
             ApiError::Failed { .. } => None,
         }
@@ -107,7 +117,11 @@ impl ApiError {
             ApiError::Unauthorized => {
                 headers.insert(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
             }
-            ApiError::TooMany { .. } | ApiError::Draining | ApiError::Stopped { .. } => {
+            ApiError::TooMany { .. }
+            | ApiError::Draining
+            | ApiError::Stopped { .. }
+            | ApiError::NoReplica
+            | ApiError::ReplicaLost { .. } => {
                 headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
             }
             // The rest of the body is not read.

@@ -66,7 +66,7 @@ impl Drop for Running {
 
 /// Ends a gateway.
 #[derive(Clone)]
-pub struct Ender(watch::Sender<bool>);
+pub struct Ender(pub(crate) watch::Sender<bool>);
 
 impl Ender {
     pub fn end(&self) {

@@ -7,4 +7,5 @@ mod browser;
 mod conformance;
 mod page;
 mod refusals;
+mod router;
 mod support;

@@ -228,12 +228,7 @@ impl Fixture {
     }
 
     pub(crate) fn send(&self, method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Reply {
-        let mut stream = self.connect();
-        // A server that refuses a body may not read all of it.
-        let _ = stream.write_all(&request(method, path, headers, body));
-        let mut bytes = Vec::new();
-        stream.read_to_end(&mut bytes).unwrap();
-        Reply::parse(&bytes)
+        exchange(self.address, &request(method, path, headers, body))
     }
 
     pub(crate) fn connect(&self) -> TcpStream {
@@ -246,6 +241,17 @@ impl Fixture {
     pub(crate) fn chat(&self, text: &str, more: Value) -> Reply {
         self.post("/v1/chat/completions", &chat(text, more))
     }
+}
+
+/// Sends a request and reads the answer to its end.
+pub(crate) fn exchange(address: SocketAddr, request: &[u8]) -> Reply {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(PATIENCE)).unwrap();
+    // A server that refuses a body may not read all of it.
+    let _ = stream.write_all(request);
+    let mut bytes = Vec::new();
+    stream.read_to_end(&mut bytes).unwrap();
+    Reply::parse(&bytes)
 }
 
 pub(crate) fn request(method: &str, path: &str, headers: &[(&str, &str)], body: &[u8]) -> Vec<u8> {

@@ -1,0 +1,81 @@
+//! Asking a replica, again and again, whether it is in order.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bedplate_http::{HeaderValue, StatusCode};
+use serde_json::Value;
+use tokio::time::{sleep, timeout};
+
+use super::member::{Member, Standing};
+use super::options::{Checks, Remark};
+use super::upstream::{self, Call, UpstreamError};
+
+/// Where servers tell whether they take requests: ours first, then what others have.
+const PATHS: [&str; 3] = ["/ready", "/health", "/v1/models"];
+const MODELS: &str = "/v1/models";
+/// A list of models is not larger.
+const MOST_LIST: usize = 1 << 20;
+const FIRST_PAUSE: Duration = Duration::from_millis(100);
+
+/// Checks a replica until it is retired. One that starts is asked more often.
+pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<HeaderValue>, remark: Remark) {
+    let mut path = 0;
+    let mut first_pause = FIRST_PAUSE;
+    while member.standing() != Standing::Retired {
+        let checked = timeout(checks.timeout, check(&member, &mut path, key.as_ref())).await;
+        match checked.unwrap_or(Err(UpstreamError::Silent { seconds: checks.timeout.as_secs() })) {
+            Ok(models) => {
+                if member.passes(models) {
+                    remark.tell(&format!("replica {} is in service", member.url));
+                }
+            }
+            Err(error) => {
+                member.counts.failed_checks.add(1);
+                if member.fails() {
+                    remark.tell(&format!("replica {} is out of service: it {error}", member.url));
+                }
+            }
+        }
+        let pause = if member.standing() == Standing::Starting { first_pause } else { checks.interval };
+        first_pause = (first_pause * 2).min(checks.interval);
+        tokio::select! {
+            () = sleep(pause.min(checks.interval)) => {}
+            () = member.becomes(&[Standing::Retired]) => {}
+        }
+    }
+}
+
+/// Whether it takes requests, and for which models, if it tells.
+async fn check(
+    member: &Member,
+    path: &mut usize,
+    key: Option<&HeaderValue>,
+) -> Result<Option<Vec<Value>>, UpstreamError> {
+    while PATHS[*path] != MODELS {
+        let reply = upstream::call(&member.url, Call::get(PATHS[*path], key)).await?;
+        match reply.status {
+            StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => *path += 1,
+            status if status.is_success() => break,
+            status => return Err(refused(status)),
+        }
+    }
+    let mut reply = upstream::call(&member.url, Call::get(MODELS, key)).await?;
+    let needs_no_list = PATHS[*path] != MODELS;
+    match reply.status {
+        status if status.is_success() => Ok(models(&reply.whole(MOST_LIST).await?)),
+        // It is there and wants a key that only clients have.
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => Ok(None),
+        _ if needs_no_list => Ok(None),
+        status => Err(refused(status)),
+    }
+}
+
+fn refused(status: StatusCode) -> UpstreamError {
+    UpstreamError::Broken { why: format!("a check was answered with status {}", status.as_u16()) }
+}
+
+fn models(body: &[u8]) -> Option<Vec<Value>> {
+    let list: Value = serde_json::from_slice(body).ok()?;
+    Some(list.get("data")?.as_array()?.iter().filter(|entry| entry["id"].is_string()).cloned().collect())
+}

@@ -1,0 +1,210 @@
+//! One replica: whether it is in service, what it probably has cached, and what it was given to do.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bedplate_batching::{Candidate, Load, PrefixMirror, RouteReason};
+use bedplate_record::Counter;
+use serde_json::Value;
+use tokio::sync::watch;
+
+use super::asked::{Asked, BLOCK_TOKENS};
+use super::url::ReplicaUrl;
+
+/// Whether a replica gets requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Standing {
+    /// It has not passed a check yet.
+    Starting,
+    In,
+    /// It failed too often; it is back after a check that it passes.
+    Out,
+    /// It gets no more requests and finishes those that it has.
+    Retired,
+}
+
+impl Standing {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Standing::Starting => "starting",
+            Standing::In => "in",
+            Standing::Out => "out",
+            Standing::Retired => "retired",
+        }
+    }
+}
+
+pub(super) struct Member {
+    pub(super) url: ReplicaUrl,
+    standing: watch::Sender<Standing>,
+    inner: Mutex<Inner>,
+    blocks: u32,
+    most_failures: u32,
+    pub(super) counts: Counts,
+}
+
+#[derive(Default)]
+pub(super) struct Counts {
+    pub(super) requests: Counter,
+    /// Attempts that ended without a whole answer.
+    pub(super) failures: Counter,
+    /// Attempts that it refused or lost before an answer began.
+    pub(super) given_up: Counter,
+    pub(super) failed_checks: Counter,
+}
+
+struct Inner {
+    load: Load,
+    mirror: PrefixMirror,
+    failures: u32,
+    /// Entries of its list of models; none where it does not tell.
+    models: Option<Vec<Value>>,
+    reasons: BTreeMap<&'static str, u64>,
+}
+
+impl Member {
+    pub(super) fn new(url: ReplicaUrl, remembered_tokens: u32, most_failures: u32) -> Self {
+        let blocks = remembered_tokens / BLOCK_TOKENS;
+        let inner = Inner {
+            load: Load::default(),
+            mirror: PrefixMirror::new(blocks),
+            failures: 0,
+            models: None,
+            reasons: REASONS.iter().map(|reason| (*reason, 0)).collect(),
+        };
+        let (standing, _) = watch::channel(Standing::Starting);
+        Self { url, standing, inner: Mutex::new(inner), blocks, most_failures, counts: Counts::default() }
+    }
+
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn standing(&self) -> Standing {
+        *self.standing.borrow()
+    }
+
+    /// Returns once it is in one of these.
+    pub(super) async fn becomes(&self, wanted: &[Standing]) {
+        // The sender is in this very value.
+        let _ = self.standing.subscribe().wait_for(|standing| wanted.contains(standing)).await;
+    }
+
+    pub(super) fn candidate(&self, asked: &Asked, is_allowed: bool) -> Candidate {
+        let inner = self.inner();
+        let cached_tokens = inner.mirror.cached_blocks(&asked.keys).saturating_mul(BLOCK_TOKENS);
+        Candidate {
+            load: inner.load,
+            cached_tokens: cached_tokens.min(asked.prompt_tokens),
+            is_open: is_allowed && self.standing() == Standing::In,
+        }
+    }
+
+    pub(super) fn load(&self) -> Load {
+        self.inner().load
+    }
+
+    pub(super) fn reasons(&self) -> BTreeMap<&'static str, u64> {
+        self.inner().reasons.clone()
+    }
+
+    pub(super) fn models(&self) -> Option<Vec<Value>> {
+        self.inner().models.clone()
+    }
+
+    /// Whether it has a model, as far as it tells.
+    pub(super) fn may_have(&self, model: &str) -> bool {
+        self.inner().models.as_ref().is_none_or(|models| models.iter().any(|entry| entry["id"] == *model))
+    }
+
+    /// A check was passed. True where that brings it into service.
+    pub(super) fn passes(&self, models: Option<Vec<Value>>) -> bool {
+        let mut inner = self.inner();
+        inner.failures = 0;
+        inner.models = models;
+        let is_back =
+            self.change(Standing::In, |standing| matches!(standing, Standing::Starting | Standing::Out));
+        if is_back {
+            // It may be another process than before, with nothing cached.
+            inner.mirror = PrefixMirror::new(self.blocks);
+        }
+        is_back
+    }
+
+    /// A check or a request failed. True where that takes it out of service.
+    pub(super) fn fails(&self) -> bool {
+        let mut inner = self.inner();
+        inner.failures = inner.failures.saturating_add(1);
+        inner.failures >= self.most_failures
+            && self.change(Standing::Out, |standing| standing == Standing::In)
+    }
+
+    pub(super) fn retire(&self) {
+        self.change(Standing::Retired, |standing| standing != Standing::Retired);
+    }
+
+    fn change(&self, to: Standing, from: impl FnOnce(Standing) -> bool) -> bool {
+        self.standing.send_if_modified(|standing| {
+            let changes = from(*standing);
+            if changes {
+                *standing = to;
+            }
+            changes
+        })
+    }
+
+    /// Counts a request that is sent here, until the result is dropped.
+    pub(super) fn take(self: &Arc<Self>, asked: &Asked, cached_tokens: u32, reason: RouteReason) -> Trip {
+        let mut inner = self.inner();
+        let pending = u64::from(asked.prompt_tokens.saturating_sub(cached_tokens));
+        inner.load.pending_tokens += pending;
+        inner.load.held_tokens += u64::from(asked.prompt_tokens);
+        inner.load.sequences = inner.load.sequences.saturating_add(asked.sequences);
+        inner.mirror.observe(&asked.keys);
+        *inner.reasons.entry(reason_name(reason)).or_default() += 1;
+        self.counts.requests.add(1);
+        Trip {
+            member: self.clone(),
+            pending,
+            held: u64::from(asked.prompt_tokens),
+            sequences: asked.sequences,
+        }
+    }
+}
+
+/// A request that a replica works on.
+pub(super) struct Trip {
+    pub(super) member: Arc<Member>,
+    pending: u64,
+    held: u64,
+    sequences: u32,
+}
+
+impl Trip {
+    /// Its first token is there: the prompt has been computed.
+    pub(super) fn begins(&mut self) {
+        let pending = std::mem::take(&mut self.pending);
+        self.member.inner().load.pending_tokens -= pending;
+    }
+}
+
+impl Drop for Trip {
+    fn drop(&mut self) {
+        self.begins();
+        let mut inner = self.member.inner();
+        inner.load.held_tokens -= self.held;
+        inner.load.sequences = inner.load.sequences.saturating_sub(self.sequences);
+    }
+}
+
+const REASONS: [&str; 5] = ["least_work", "prefix", "prefix_outweighed", "holder_overloaded", "turn"];
+
+fn reason_name(reason: RouteReason) -> &'static str {
+    match reason {
+        RouteReason::LeastWork { .. } => REASONS[0],
+        RouteReason::Prefix { .. } => REASONS[1],
+        RouteReason::PrefixOutweighed { .. } => REASONS[2],
+        RouteReason::HolderOverloaded { .. } => REASONS[3],
+        RouteReason::Turn => REASONS[4],
+    }
+}

@@ -1,0 +1,175 @@
+//! The replicas of a router, and the choice among them.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use bedplate_batching::{Candidate, Router};
+use bedplate_diag::nearest;
+use bedplate_http::HeaderValue;
+use serde_json::Value;
+use tokio::runtime::Handle;
+
+use super::asked::Asked;
+use super::checks;
+use super::member::{Member, Standing, Trip};
+use super::options::{Checks, Remark, RouteOptions};
+use super::url::{ReplicaUrl, UrlFlaw};
+use crate::error::GatewayError;
+use crate::refusal::ApiError;
+
+/// Who may be asked. Clones are the same set; replicas are added and removed while requests run.
+#[derive(Clone)]
+pub struct Members(Arc<Shared>);
+
+struct Shared {
+    set: Mutex<Set>,
+    checks: Checks,
+    remembered_tokens: u32,
+    key: Option<HeaderValue>,
+    remark: Remark,
+    runtime: Handle,
+}
+
+struct Set {
+    list: Vec<Arc<Member>>,
+    router: Router,
+}
+
+impl Members {
+    pub(super) fn new(options: &RouteOptions, key: Option<HeaderValue>, runtime: Handle) -> Self {
+        Self(Arc::new(Shared {
+            set: Mutex::new(Set { list: Vec::new(), router: Router::new(options.policy) }),
+            checks: options.checks.clone(),
+            remembered_tokens: options.remembered_tokens,
+            key,
+            remark: options.remark.clone(),
+            runtime,
+        }))
+    }
+
+    fn set(&self) -> MutexGuard<'_, Set> {
+        self.0.set.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn list(&self) -> Vec<Arc<Member>> {
+        self.set().list.clone()
+    }
+
+    /// A replica that gets requests from its first passed check on. One that is here already stays as it is.
+    pub fn add(&self, url: &ReplicaUrl) {
+        let mut set = self.set();
+        if set.list.iter().any(|member| member.url == *url) {
+            return;
+        }
+        let Shared { checks, remembered_tokens, key, remark, runtime, .. } = &*self.0;
+        let member = Arc::new(Member::new(url.clone(), *remembered_tokens, checks.failures.max(1)));
+        set.list.push(member.clone());
+        runtime.spawn(checks::watch(member, checks.clone(), key.clone(), remark.clone()));
+    }
+
+    /// A replica that gets no more requests; those that it has go on.
+    pub fn remove(&self, url: &ReplicaUrl) {
+        self.keep(|member| member.url != *url);
+    }
+
+    /// These and no others.
+    pub fn replace(&self, urls: &[ReplicaUrl]) {
+        self.keep(|member| urls.contains(&member.url));
+        urls.iter().for_each(|url| self.add(url));
+    }
+
+    fn keep(&self, stays: impl Fn(&Member) -> bool) {
+        self.set().list.retain(|member| {
+            let stays = stays(member);
+            if !stays {
+                member.retire();
+            }
+            stays
+        });
+    }
+
+    /// Whether a replica gets requests; nothing for one that is not here.
+    pub fn standing(&self, url: &ReplicaUrl) -> Option<Standing> {
+        self.set().list.iter().find(|member| member.url == *url).map(|member| member.standing())
+    }
+
+    /// Sequences under way on all replicas.
+    pub fn sequences(&self) -> u32 {
+        self.set().list.iter().map(|member| member.load().sequences).sum()
+    }
+
+    /// The replica for a request, among those that it was not tried on.
+    pub(super) fn choose(&self, asked: &Asked, tried: &[ReplicaUrl]) -> Result<Option<Trip>, ApiError> {
+        let mut set = self.set();
+        if let Some(model) = &asked.model {
+            self.require(model, &set.list)?;
+        }
+        let may = |member: &Member| {
+            !tried.contains(&member.url) && asked.model.as_ref().is_none_or(|model| member.may_have(model))
+        };
+        let candidates: Vec<Candidate> =
+            set.list.iter().map(|member| member.candidate(asked, may(member))).collect();
+        let route = set.router.route(asked.prompt_tokens, &candidates);
+        Ok(route.map(|route| {
+            let cached_tokens = candidates[route.replica].cached_tokens;
+            set.list[route.replica].take(asked, cached_tokens, route.reason)
+        }))
+    }
+
+    /// Refuses a model that no replica has.
+    fn require(&self, model: &str, list: &[Arc<Member>]) -> Result<(), ApiError> {
+        let is_in = |member: &&Arc<Member>| member.standing() == Standing::In;
+        if !list.iter().any(|member| is_in(&member)) || list.iter().any(|member| member.may_have(model)) {
+            return Ok(());
+        }
+        let names: Vec<String> = list
+            .iter()
+            .flat_map(|member| member.models().unwrap_or_default())
+            .filter_map(|entry| entry["id"].as_str().map(str::to_owned))
+            .collect();
+        let nearest = nearest(model, names.iter().map(String::as_str)).map(str::to_owned);
+        Err(ApiError::NoSuchModel { model: model.to_owned(), nearest })
+    }
+
+    /// The models of replicas that are in service, each once.
+    pub(super) fn models(&self) -> Vec<Value> {
+        let mut all: Vec<Value> = Vec::new();
+        for member in self.list().iter().filter(|member| member.standing() == Standing::In) {
+            for entry in member.models().unwrap_or_default() {
+                if all.iter().all(|known| known["id"] != entry["id"]) {
+                    all.push(entry);
+                }
+            }
+        }
+        all
+    }
+
+    pub(super) fn has_one_in(&self) -> bool {
+        self.set().list.iter().any(|member| member.standing() == Standing::In)
+    }
+
+    pub(super) fn tell(&self, remark: &str) {
+        self.0.remark.tell(remark);
+    }
+}
+
+/// How often a file of replicas is looked at.
+pub(super) const LOOK: Duration = Duration::from_secs(1);
+const MOST_BYTES: u64 = 1 << 20;
+
+/// The replicas that a file names, a URL on a line; lines that begin with `#` are remarks.
+pub(super) fn read_file(path: &Path) -> Result<Vec<ReplicaUrl>, GatewayError> {
+    let cannot = |source| GatewayError::ReplicasFile { path: path.to_owned(), source };
+    let kind = std::fs::metadata(path).map_err(cannot)?;
+    if !kind.is_file() || kind.len() > MOST_BYTES {
+        return Err(cannot(std::io::Error::other("it is no file of text, or larger than 1 MiB")));
+    }
+    let text = std::fs::read_to_string(path).map_err(cannot)?;
+    let lines = text.lines().enumerate().map(|(at, line)| (at + 1, line.trim()));
+    let lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+    let read = |(line, text): (usize, &str)| {
+        text.parse().map_err(|flaw: UrlFlaw| GatewayError::ReplicaLine { path: path.to_owned(), line, flaw })
+    };
+    lines.map(read).collect()
+}

@@ -1,0 +1,185 @@
+//! Starting a router on threads of its own, and ending it in good order.
+
+use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::{self, JoinHandle};
+use std::time::Duration;
+
+use bedplate_http::{HeaderValue, Limits, Request, Server, bind};
+use bedplate_record::Counter;
+use tokio::net::TcpListener;
+use tokio::runtime::{Builder, Runtime};
+use tokio::sync::{Semaphore, watch};
+use tokio::time::sleep;
+
+use super::front::{self, Front};
+use super::members::{self, Members};
+use super::options::RouteOptions;
+use super::url::ReplicaUrl;
+use crate::cross_origin::CrossOrigin;
+use crate::error::GatewayError;
+use crate::keys::Keys;
+use crate::metrics::Metrics;
+use crate::serving::Ender;
+
+/// A router that listens. Dropping it ends it.
+pub struct Routing {
+    address: SocketAddr,
+    members: Members,
+    end: watch::Sender<bool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Routing {
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The replicas, to be changed.
+    pub fn members(&self) -> &Members {
+        &self.members
+    }
+
+    /// Takes no more requests, finishes those that run, within the grace, and returns.
+    pub fn stop(mut self) {
+        self.end();
+    }
+
+    /// Returns when it has ended: after [`Ender::end`], or never.
+    pub fn wait(mut self) {
+        self.join();
+    }
+
+    /// Ends it from elsewhere, such as a handler of signals.
+    pub fn ender(&self) -> Ender {
+        Ender(self.end.clone())
+    }
+
+    fn end(&mut self) {
+        self.end.send_replace(true);
+        self.join();
+    }
+
+    fn join(&mut self) {
+        if let Some(thread) = self.thread.take() {
+            // A panic of a handler ends its request and not the thread.
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Drop for Routing {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Routes to replicas and returns once it listens.
+pub fn route(options: RouteOptions) -> Result<Routing, GatewayError> {
+    let address = options.listen;
+    let threads = |source| GatewayError::Threads { source };
+    let workers = thread::available_parallelism().map_or(2, |cores| cores.get().clamp(2, 8) / 2).max(1);
+    let runtime =
+        Builder::new_multi_thread().worker_threads(workers).thread_name("router").enable_all().build();
+    let runtime = runtime.map_err(threads)?;
+    let front = Arc::new(front(&options, &runtime)?);
+    let listed = options.replicas_file.as_deref().map(members::read_file).transpose()?;
+    front.members.replace(&together(&options.replicas, listed.unwrap_or_default()));
+    let listen = |source| GatewayError::Listen { address, source };
+    let listener = runtime.block_on(async { bind(address) }).map_err(listen)?;
+    let address = listener.local_addr().map_err(listen)?;
+    if let Some(path) = options.replicas_file {
+        runtime.spawn(follow(path, options.replicas, front.members.clone()));
+    }
+    let (end, ending) = watch::channel(false);
+    let members = front.members.clone();
+    let run = move || run(runtime, front, listener, ending);
+    let thread = thread::Builder::new().name("router".into()).spawn(run).map_err(threads)?;
+    Ok(Routing { address, members, end, thread: Some(thread) })
+}
+
+fn front(options: &RouteOptions, runtime: &Runtime) -> Result<Front, GatewayError> {
+    let bearer = |key: &String| -> Result<HeaderValue, GatewayError> {
+        let mut value =
+            HeaderValue::from_str(&format!("Bearer {key}")).map_err(|_| GatewayError::ReplicaKey)?;
+        value.set_sensitive(true);
+        Ok(value)
+    };
+    let replica_key = options.replica_key.as_ref().map(bearer).transpose()?;
+    Ok(Front {
+        members: Members::new(options, replica_key.clone(), runtime.handle().clone()),
+        server: Server::new(limits(options)),
+        metrics: Metrics::default(),
+        retries: Counter::default(),
+        replica_key,
+        keys: Keys::load(&options.keys, options.key_file.as_deref())?,
+        cross_origin: CrossOrigin::new(&options.origins),
+        room: Arc::new(Semaphore::new(options.requests)),
+        requests: options.requests,
+        request: options.request,
+        tries: options.tries,
+        is_draining: AtomicBool::new(false),
+    })
+}
+
+fn limits(options: &RouteOptions) -> Limits {
+    Limits {
+        connections: options.connections,
+        body_bytes: options.body_bytes,
+        grace: options.grace,
+        ..Limits::default()
+    }
+}
+
+fn together(named: &[ReplicaUrl], listed: Vec<ReplicaUrl>) -> Vec<ReplicaUrl> {
+    named.iter().cloned().chain(listed).collect()
+}
+
+fn run(runtime: Runtime, front: Arc<Front>, listener: TcpListener, mut ending: watch::Receiver<bool>) {
+    let shared = front.clone();
+    let handler = move |request: Request| front::answer(shared.clone(), request);
+    runtime.block_on(async {
+        let told = async {
+            let _ = ending.wait_for(|is_ending| *is_ending).await;
+            front.is_draining.store(true, Ordering::Relaxed);
+            front.server.begin_end();
+        };
+        tokio::join!(front.server.serve(listener, handler), told);
+    });
+    runtime.shutdown_timeout(Duration::from_secs(1));
+}
+
+/// Reads a file of replicas again when it changes. One that cannot be read changes nothing.
+async fn follow(path: PathBuf, named: Vec<ReplicaUrl>, members: Members) {
+    let mut before = stamp(&path);
+    let mut is_told = false;
+    loop {
+        sleep(members::LOOK).await;
+        let now = stamp(&path);
+        if now == before && !is_told {
+            continue;
+        }
+        before = now;
+        let read = path.clone();
+        let read = tokio::task::spawn_blocking(move || members::read_file(&read)).await;
+        match read {
+            Ok(Ok(listed)) => {
+                members.replace(&together(&named, listed));
+                is_told = false;
+            }
+            Ok(Err(error)) if !is_told => {
+                members.tell(&format!("{error}; the replicas stay as they are"));
+                is_told = true;
+            }
+            _ => {}
+        }
+    }
+}
+
+/// What differs when a file has changed.
+fn stamp(path: &Path) -> Option<(std::time::SystemTime, u64)> {
+    let about = std::fs::metadata(path).ok()?;
+    Some((about.modified().ok()?, about.len()))
+}
