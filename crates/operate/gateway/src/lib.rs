@@ -3,7 +3,8 @@
 //! [`start`] serves [`Model`]s, each a tokenizer with one or more replicas that answer in tokens (`bedplate_serve::Replica`). This crate
 //! turns requests into prompts and tokens into answers: chat templates, stop strings, calls of tools, structured output, streams,
 //! log-probabilities, usage. It counts under vLLM's names and writes a trace that `bedplate replay requests` reads. How tokens are
-//! computed and scheduled is not known here. [`route`] puts a router in front of many such servers. `docs/serving.md` is the contract.
+//! computed and scheduled is not known here. [`route`] puts a router in front of many such servers, and a
+//! [`Fleet`] keeps such servers running as processes. `docs/serving.md` is the contract.
 //!
 //! ```no_run
 //! # fn replica() -> std::sync::Arc<dyn bedplate_serve::Replica> { unimplemented!() }
@@ -25,6 +26,7 @@ mod choice;
 mod cross_origin;
 mod error;
 mod fields;
+mod fleet;
 mod gateway;
 mod generation;
 mod guide;
@@ -44,7 +46,10 @@ mod trace;
 mod wire;
 
 pub use error::{GatewayError, PAGES};
+pub use fleet::{Fleet, FleetOptions, FleetState};
 pub use model::Model;
 pub use options::{Bounds, DEFAULT_PORT, Options};
-pub use router::{Checks, Members, Remark, ReplicaUrl, RouteOptions, Routing, Standing, UrlFlaw, route};
+pub use router::{
+    Checks, Departure, Members, Remark, ReplicaUrl, RouteOptions, Routing, Standing, UrlFlaw, route,
+};
 pub use serving::{Ender, Running, start};

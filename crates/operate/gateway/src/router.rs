@@ -18,7 +18,7 @@ mod upstream;
 mod url;
 
 pub use member::Standing;
-pub use members::Members;
+pub use members::{Departure, Members};
 pub use options::{Checks, Remark, RouteOptions};
 pub use running::{Routing, route};
 pub use url::{ReplicaUrl, UrlFlaw};

@@ -69,8 +69,12 @@ impl Members {
     }
 
     /// A replica that gets no more requests; those that it has go on.
-    pub fn remove(&self, url: &ReplicaUrl) {
-        self.keep(|member| member.url != *url);
+    pub fn remove(&self, url: &ReplicaUrl) -> Option<Departure> {
+        let mut set = self.set();
+        let at = set.list.iter().position(|member| member.url == *url)?;
+        let member = set.list.remove(at);
+        member.retire();
+        Some(Departure(member))
     }
 
     /// These and no others.
@@ -151,6 +155,16 @@ impl Members {
 
     pub(super) fn tell(&self, remark: &str) {
         self.0.remark.tell(remark);
+    }
+}
+
+/// A replica that was removed.
+pub struct Departure(Arc<Member>);
+
+impl Departure {
+    /// Sequences that it still has; no more come.
+    pub fn sequences(&self) -> u32 {
+        self.0.load().sequences
     }
 }
 

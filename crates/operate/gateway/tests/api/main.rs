@@ -6,6 +6,7 @@ mod answers;
 mod browser;
 mod conformance;
 mod page;
+mod fleet;
 mod refusals;
 mod router;
 mod support;

@@ -280,7 +280,7 @@ pub(crate) struct Reply {
 }
 
 impl Reply {
-    fn parse(bytes: &[u8]) -> Self {
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         let at = bytes.windows(4).position(|four| four == b"\r\n\r\n").expect("an answer has a head");
         let head = String::from_utf8(bytes[..at].to_vec()).unwrap();
         let mut lines = head.lines();

@@ -1,0 +1,71 @@
+//! A place of a fleet: the process that has it, the one that will, and those that leave it.
+
+use std::time::{Duration, Instant};
+
+use super::FleetOptions;
+use super::process::Process;
+use crate::router::Departure;
+
+/// A process that is in service for so long has recovered.
+const RECOVERED: Duration = Duration::from_secs(60);
+
+#[derive(Default)]
+pub(super) struct Place {
+    pub(super) current: Option<Process>,
+    pub(super) next: Option<Process>,
+    /// In a row.
+    deaths: u32,
+    not_before: Option<Instant>,
+}
+
+impl Place {
+    pub(super) fn may_start(&self) -> bool {
+        self.current.is_none() && self.not_before.is_none_or(|time| Instant::now() >= time)
+    }
+
+    /// Notes that its process is gone, and returns how long it stays empty.
+    pub(super) fn dies(&mut self, options: &FleetOptions) -> Duration {
+        let delay = options.first_delay.saturating_mul(1 << self.deaths.min(16)).min(options.longest_delay);
+        self.deaths += 1;
+        self.current = None;
+        self.not_before = Some(Instant::now() + delay);
+        delay
+    }
+
+    pub(super) fn note_recovery(&mut self) {
+        let since = self.current.as_ref().and_then(|process| process.ready_since);
+        if since.is_some_and(|since| since.elapsed() > RECOVERED) {
+            self.deaths = 0;
+        }
+    }
+
+    pub(super) fn has_died(&self) -> bool {
+        self.deaths > 0
+    }
+}
+
+/// A process that gets no more requests.
+pub(super) struct Leaver {
+    process: Process,
+    departure: Option<Departure>,
+    /// When it is told to end, with what it has or without.
+    told_at: Instant,
+    is_told: bool,
+}
+
+impl Leaver {
+    pub(super) fn new(process: Process, departure: Option<Departure>, grace: Duration) -> Self {
+        Self { process, departure, told_at: Instant::now() + grace, is_told: false }
+    }
+
+    /// Tells it to end once it has nothing to do; true until it has ended. It is killed after the grace.
+    pub(super) fn is_here(&mut self, grace: Duration) -> bool {
+        let is_idle = self.departure.as_ref().is_none_or(|departure| departure.sequences() == 0);
+        if !self.is_told && (is_idle || Instant::now() >= self.told_at) {
+            self.process.terminate();
+            self.is_told = true;
+            self.told_at = Instant::now();
+        }
+        !self.process.has_ended() && !(self.is_told && self.told_at.elapsed() > grace)
+    }
+}
