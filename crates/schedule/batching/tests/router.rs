@@ -112,6 +112,49 @@ fn a_mirror_remembers_what_was_sent_until_it_is_full() {
     assert_eq!(cached, [5, 10, 10], "the oldest lost its end");
 }
 
+/// All of the above at once, for a while: prompts of some conversations arrive at replicas that work them off. Most of each
+/// prompt is found where it goes, and no replica is ever given more work than a prompt computed anew elsewhere would cost.
+#[test]
+fn over_time_prefixes_stay_together_and_work_stays_even() {
+    const REPLICAS: usize = 4;
+    let keys = |conversation: u64| -> Vec<BlockKey> {
+        (0..u64::from(PROMPT) / 16)
+            .scan(BlockKey(conversation), |key, at| {
+                *key = key.then(at);
+                Some(*key)
+            })
+            .collect()
+    };
+    for conversations in [1, 3, 32] {
+        let mut router = router(conversations);
+        let mut mirrors = vec![PrefixMirror::new(3000); REPLICAS];
+        let (mut pending, mut counts, mut cached) = ([0u64; REPLICAS], [0u64; REPLICAS], 0u64);
+        let requests = 4000;
+        for request in 0..requests {
+            let keys = keys(bedplate_random::mix(request) % conversations);
+            let candidates: Vec<Candidate> =
+                (0..REPLICAS).map(|at| replica(pending[at], mirrors[at].cached_blocks(&keys) * 16)).collect();
+            let chosen = router.route(PROMPT, &candidates).unwrap().replica;
+            cached += u64::from(candidates[chosen].cached_tokens);
+            // An answer takes a tenth of its prompt, cached or not.
+            pending[chosen] += u64::from(PROMPT - candidates[chosen].cached_tokens) + 400;
+            mirrors[chosen].observe(&keys);
+            counts[chosen] += 1;
+            let (least, most) = (pending.iter().min().unwrap(), pending.iter().max().unwrap());
+            assert!(
+                most - least <= 2 * u64::from(PROMPT) + 400,
+                "{conversations} conversations: {pending:?}"
+            );
+            pending.iter_mut().for_each(|work| *work = work.saturating_sub(150));
+        }
+        let hits = cached * 100 / (requests * u64::from(PROMPT));
+        assert!(hits >= 90, "{conversations} conversations: {hits} % cached");
+        // A few conversations need no more than the replicas that can keep up with them.
+        let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+        assert!(conversations < 32 || most < &(least * 2), "{conversations} conversations: {counts:?}");
+    }
+}
+
 proptest! {
     #[test]
     fn the_choice_is_never_worse_than_a_replica_that_is_not_overloaded(
