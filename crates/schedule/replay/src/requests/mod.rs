@@ -43,6 +43,7 @@ pub use fleet::{Arrangement, Disaggregated, Fleet, Objectives, Pool, Scaling, Tr
 pub use load::{Arrivals, GeneratedLoad, Lengths, SharedPrefix, Thinking, Turns};
 pub use outcome::{Fate, Outcome, Record, Spread};
 pub use planned::{Planned, Prefix};
+pub use scaling::replica_to_close;
 pub use series::{Series, Window};
 pub use simulate::simulate;
 pub use source::Traffic;

@@ -20,7 +20,7 @@ use super::next::NextEnd;
 use super::outcome::{Fate, Outcome, Record, Tally};
 use super::planned::Planned;
 use super::replica::{Replica, Running, State};
-use super::scaling::desired_replicas;
+use super::scaling::{desired_replicas, replica_to_close};
 use super::series::{Series, Span};
 use super::source::{Source, Traffic};
 
@@ -405,11 +405,8 @@ impl<'a> Simulation<'a> {
     fn drain_one(&mut self, pool: usize) {
         let open = self.replicas.iter().enumerate();
         let open = open.filter(|(_, replica)| replica.pool == pool && replica.is_open());
-        let Some((index, _)) =
-            open.min_by_key(|(index, replica)| (replica.scheduler.load().sequences, Reverse(*index)))
-        else {
-            return;
-        };
+        let loads = open.map(|(index, replica)| (index, replica.scheduler.load().sequences));
+        let Some(index) = replica_to_close(loads) else { return };
         self.replicas[index].state = State::Draining;
         self.close_if_drained(index);
     }
