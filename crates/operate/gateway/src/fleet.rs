@@ -3,6 +3,7 @@
 //! A process that dies is started again after a delay that grows; one that stops answering is killed first. An update starts the new
 //! process, waits until it is ready, and only then lets the old one finish. All of them end with the fleet.
 
+mod jobs;
 mod place;
 mod process;
 mod supervisor;
@@ -15,6 +16,8 @@ use std::time::Duration;
 use crate::error::GatewayError;
 use crate::router::{Members, Remark};
 use supervisor::Supervisor;
+
+pub use jobs::{JobFleet, JobFleetOptions, JobFleetState};
 
 /// How processes are looked after.
 #[derive(Debug, Clone)]

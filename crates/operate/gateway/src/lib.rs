@@ -46,7 +46,7 @@ mod trace;
 mod wire;
 
 pub use error::{GatewayError, PAGES};
-pub use fleet::{Fleet, FleetOptions, FleetState};
+pub use fleet::{Fleet, FleetOptions, FleetState, JobFleet, JobFleetOptions, JobFleetState};
 pub use model::Model;
 pub use options::{Bounds, DEFAULT_PORT, Options};
 pub use router::{

@@ -66,6 +66,7 @@ impl Leaver {
             self.is_told = true;
             self.told_at = Instant::now();
         }
-        !self.process.has_ended() && !(self.is_told && self.told_at.elapsed() > grace)
+        let is_overdue = self.is_told && self.told_at.elapsed() > grace;
+        !is_overdue && !self.process.has_ended()
     }
 }

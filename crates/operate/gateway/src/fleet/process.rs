@@ -1,6 +1,7 @@
 //! One process of a fleet.
 
 use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::mpsc;
 use std::time::Instant;
@@ -32,7 +33,9 @@ pub(super) struct Ended {
 
 impl Process {
     pub(super) fn start(mut command: Command) -> std::io::Result<Self> {
-        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        // In a group of its own, because Ctrl-C is for us: replicas end after the router.
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).process_group(0);
+        let mut child = command.spawn()?;
         let (sender, printed) = mpsc::channel();
         if let Some(output) = child.stdout.take() {
             std::thread::Builder::new().name("replica".into()).spawn(move || listen(output, &sender))?;

@@ -16,6 +16,7 @@ const PATHS: [&str; 3] = ["/ready", "/health", "/v1/models"];
 const MODELS: &str = "/v1/models";
 /// A list of models is not larger.
 const MOST_LIST: usize = 1 << 20;
+const MOST_METRICS: usize = 8 << 20;
 const FIRST_PAUSE: Duration = Duration::from_millis(100);
 
 /// Checks a replica until it is retired. One that starts is asked more often.
@@ -27,6 +28,7 @@ pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<Heade
         match checked.unwrap_or(Err(UpstreamError::Silent { seconds: checks.timeout.as_secs() })) {
             Ok(models) => {
                 if member.passes(models) {
+                    learn_room(&member, &checks, key.as_ref()).await;
                     remark.tell(&format!("replica {} is in service", member.url));
                 }
             }
@@ -44,6 +46,27 @@ pub(super) async fn watch(member: Arc<Member>, checks: Checks, key: Option<Heade
             () = member.becomes(&[Standing::Retired]) => {}
         }
     }
+}
+
+/// Asks how much a replica can remember, which our engine and vLLM tell among their metrics; others are taken to have plenty.
+async fn learn_room(member: &Member, checks: &Checks, key: Option<&HeaderValue>) {
+    let ask = async {
+        let mut reply = upstream::call(&member.url, Call::get("/metrics", key)).await?;
+        reply.whole(MOST_METRICS).await
+    };
+    if let Ok(Ok(text)) = timeout(checks.timeout, ask).await
+        && let Some(tokens) = cache_tokens(&String::from_utf8_lossy(&text))
+    {
+        member.remembers(tokens);
+    }
+}
+
+/// Tokens of the cache for keys and values, from the labels of `vllm:cache_config_info`.
+fn cache_tokens(metrics: &str) -> Option<u32> {
+    let line = metrics.lines().find(|line| line.starts_with("vllm:cache_config_info{"))?;
+    let label = |name: &str| line.split_once(&format!("{name}=\""))?.1.split_once('"')?.0.parse::<u32>().ok();
+    let tokens = label("block_size")?.checked_mul(label("num_gpu_blocks")?)?;
+    (tokens > 0).then_some(tokens)
 }
 
 /// Whether it takes requests, and for which models, if it tells.
@@ -78,4 +101,22 @@ fn refused(status: StatusCode) -> UpstreamError {
 fn models(body: &[u8]) -> Option<Vec<Value>> {
     let list: Value = serde_json::from_slice(body).ok()?;
     Some(list.get("data")?.as_array()?.iter().filter(|entry| entry["id"].is_string()).cloned().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_size_of_a_cache_is_read_from_the_labels_of_a_metric() {
+        let line = "vllm:cache_config_info{model_name=\"m\",block_size=\"16\",num_gpu_blocks=\"651\"} 1";
+        assert_eq!(cache_tokens(&format!("# HELP x\n{line}\n")), Some(10_416));
+        for text in [
+            "",
+            "vllm:cache_config_info{block_size=\"16\"} 1",
+            "vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"None\"} 1",
+        ] {
+            assert_eq!(cache_tokens(text), None, "{text}");
+        }
+    }
 }

@@ -38,7 +38,6 @@ pub(super) struct Member {
     pub(super) url: ReplicaUrl,
     standing: watch::Sender<Standing>,
     inner: Mutex<Inner>,
-    blocks: u32,
     most_failures: u32,
     pub(super) counts: Counts,
 }
@@ -56,6 +55,8 @@ pub(super) struct Counts {
 struct Inner {
     load: Load,
     mirror: PrefixMirror,
+    /// Blocks that the replica can remember.
+    blocks: u32,
     failures: u32,
     /// Entries of its list of models; none where it does not tell.
     models: Option<Vec<Value>>,
@@ -68,12 +69,13 @@ impl Member {
         let inner = Inner {
             load: Load::default(),
             mirror: PrefixMirror::new(blocks),
+            blocks,
             failures: 0,
             models: None,
             reasons: REASONS.iter().map(|reason| (*reason, 0)).collect(),
         };
         let (standing, _) = watch::channel(Standing::Starting);
-        Self { url, standing, inner: Mutex::new(inner), blocks, most_failures, counts: Counts::default() }
+        Self { url, standing, inner: Mutex::new(inner), most_failures, counts: Counts::default() }
     }
 
     fn inner(&self) -> MutexGuard<'_, Inner> {
@@ -126,9 +128,16 @@ impl Member {
             self.change(Standing::In, |standing| matches!(standing, Standing::Starting | Standing::Out));
         if is_back {
             // It may be another process than before, with nothing cached.
-            inner.mirror = PrefixMirror::new(self.blocks);
+            inner.mirror = PrefixMirror::new(inner.blocks);
         }
         is_back
+    }
+
+    /// How many tokens of prompts the replica can remember; what it was sent before is forgotten.
+    pub(super) fn remembers(&self, tokens: u32) {
+        let mut inner = self.inner();
+        inner.blocks = tokens / BLOCK_TOKENS;
+        inner.mirror = PrefixMirror::new(inner.blocks);
     }
 
     /// A check or a request failed. True where that takes it out of service.

@@ -103,6 +103,12 @@ impl Members {
         self.set().list.iter().map(|member| member.load().sequences).sum()
     }
 
+    /// Sequences under way on one.
+    pub fn sequences_of(&self, url: &ReplicaUrl) -> u32 {
+        let set = self.set();
+        set.list.iter().find(|member| member.url == *url).map_or(0, |member| member.load().sequences)
+    }
+
     /// The replica for a request, among those that it was not tried on.
     pub(super) fn choose(&self, asked: &Asked, tried: &[ReplicaUrl]) -> Result<Option<Trip>, ApiError> {
         let mut set = self.set();
@@ -149,7 +155,8 @@ impl Members {
         all
     }
 
-    pub(super) fn has_one_in(&self) -> bool {
+    /// Whether any replica gets requests.
+    pub fn has_one_in(&self) -> bool {
         self.set().list.iter().any(|member| member.standing() == Standing::In)
     }
 

@@ -37,7 +37,7 @@ pub struct RouteOptions {
     pub request: Duration,
     /// Replicas that a request is tried on.
     pub tries: usize,
-    /// Tokens of prompts that a replica is believed to remember.
+    /// Tokens of prompts that a replica is taken to remember where it does not tell.
     pub remembered_tokens: u32,
     /// How long running requests may take to finish when the router ends.
     pub grace: Duration,

@@ -5,8 +5,9 @@
 mod answers;
 mod browser;
 mod conformance;
-mod page;
 mod fleet;
+mod jobs;
+mod page;
 mod refusals;
 mod router;
 mod support;
