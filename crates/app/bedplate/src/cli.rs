@@ -5,7 +5,7 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     agent, bench, catalog, chaos, checkpoint, cluster, comm, completions, context, daemon, dashboards, data,
     doctor, down, error, export, generate, health, history, job, launch, layout, man, model, node, plan,
-    queue, replay, rules, scrape_config, serve, submit, token, top, tour, train, unit, up, usage,
+    queue, replay, route, rules, scrape_config, serve, submit, token, top, tour, train, unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -62,6 +62,8 @@ pub(crate) enum Command {
     Train(train::Arguments),
     /// Serve a model: an OpenAI-compatible API on this machine
     Serve(Box<serve::Arguments>),
+    /// One address in front of many servers of models: prefixes, load, checks, retries
+    Route(Box<route::Arguments>),
     /// Continue one prompt with a model
     Generate(generate::Arguments),
     /// What is in checkpoints, whether they are good, and other tools' formats: show, verify, convert

@@ -28,6 +28,7 @@ pub(crate) mod node;
 pub(crate) mod plan;
 pub(crate) mod queue;
 pub(crate) mod replay;
+pub(crate) mod route;
 pub(crate) mod rules;
 pub(crate) mod scrape_config;
 pub(crate) mod serve;
@@ -51,6 +52,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Tour(arguments) => tour::run(&arguments, context, console),
         Command::Train(arguments) => train::run(&arguments, context, console),
         Command::Serve(arguments) => serve::run(&arguments, console),
+        Command::Route(arguments) => route::run(&arguments, console),
         Command::Generate(arguments) => generate::run(&arguments, console),
         Command::Catalog(arguments) => catalog::run(arguments, context, console),
         Command::Checkpoint(arguments) => checkpoint::run(&arguments, console),

@@ -1,8 +1,11 @@
 //! Reading what the user names: a file, or standard input as `-`.
 
+use std::collections::BTreeMap;
+use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use bedplate_diag::{Diagnostic, Page, Place, Source, pages};
 
@@ -95,6 +98,18 @@ pub(crate) fn read_lines(path: &str, mut line: impl FnMut(&str)) -> Result<(), F
         }
         line(&String::from_utf8_lossy(&bytes));
     }
+}
+
+/// The files of a folder, with the time and size that tell whether one has changed.
+pub(crate) type Seen = BTreeMap<OsString, (Option<SystemTime>, u64)>;
+
+/// What a folder has now; nothing where it cannot be read.
+pub(crate) fn seen(folder: &Path) -> Seen {
+    let about = |entry: fs::DirEntry| {
+        let about = fs::metadata(entry.path()).ok()?;
+        Some((entry.file_name(), (about.modified().ok(), about.len())))
+    };
+    fs::read_dir(folder).into_iter().flatten().flatten().filter_map(about).collect()
 }
 
 /// A file in which the operating system describes itself; `None` if it is missing.

@@ -55,6 +55,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         commands::job::LOGS_PAGES,
         commands::plan::PAGES,
         commands::replay::PAGES,
+        commands::serve::PAGES,
         commands::submit::PAGES,
         commands::train::PAGES,
         commands::unit::PAGES,

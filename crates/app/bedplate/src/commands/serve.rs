@@ -1,5 +1,8 @@
 //! `bedplate serve`: a model behind an OpenAI-compatible API.
 
+pub(crate) mod ending;
+pub(crate) mod replicas;
+
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -7,6 +10,7 @@ use std::time::Duration;
 
 use bedplate_batching::PreemptionMode;
 use bedplate_data::Tokenizer;
+use bedplate_diag::Page;
 use bedplate_gateway::{Bounds, Model as Served, Options};
 use bedplate_kernels::WeightFormat;
 use bedplate_serve::{
@@ -14,19 +18,20 @@ use bedplate_serve::{
     Secret, free_memory,
 };
 use bedplate_units::{Bytes, Seconds};
-use nix::sys::signal::{SigSet, Signal};
 use serde_json::json;
 
 use crate::console::Console;
 use crate::files;
 use crate::stop::{ProgramError, Stop};
+use ending::Told;
 
-#[derive(clap::Args)]
+#[derive(clap::Args, Clone)]
 #[command(after_help = "\
 Examples:
   bedplate serve runs/first/model                 http://127.0.0.1:8000, until Ctrl-C
   bedplate serve ./Qwen3-0.6B --weights int8       a quarter of the memory, twice the speed
   bedplate serve ./Llama-3.2-1B --adapter sql=./lora-sql --guess 4
+  bedplate serve ./Llama-3.2-1B --replicas 4       four processes behind a router; SIGHUP replaces them
   bedplate serve ./Llama-3.2-1B --listen 0.0.0.0:8000 --public --api-key-file keys.txt
 
 The folder is in Hugging Face's format: config.json, safetensors, tokenizer.json and its chat
@@ -80,6 +85,15 @@ pub(crate) struct Arguments {
     /// How long running requests may take to finish at the end
     #[arg(long, value_name = "TIME", default_value = "60s")]
     grace: Seconds,
+    /// Run this many processes behind a router; cores and memory are shared out where nothing is said
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256), conflicts_with_all = ["trace", "kv_listen"])]
+    replicas: Option<u32>,
+    /// Replace the replicas one after the other when the model's files change
+    #[arg(long, requires = "replicas")]
+    watch: bool,
+    /// Set for a replica of a router, which alone knows it
+    #[arg(skip)]
+    replica_key: Option<String>,
 }
 
 /// How a model is loaded and run.
@@ -139,6 +153,9 @@ pub(crate) struct EngineArguments {
     /// A LoRA adapter that requests may name as their model: NAME=FOLDER; may be repeated
     #[arg(long, value_name = "NAME=FOLDER", value_parser = adapter, help_heading = "Engine")]
     adapter: Vec<AdapterFolder>,
+    /// How many processes share this machine, this one included
+    #[arg(skip = 1u32)]
+    sharers: u32,
 }
 
 fn adapter(text: &str) -> Result<AdapterFolder, String> {
@@ -225,7 +242,7 @@ impl EngineArguments {
         };
         let kv_bytes = match self.kv_memory {
             Some(bytes) => bytes.get() as u64,
-            None => usual_kv_bytes(model, &options),
+            None => usual_kv_bytes(model, &options, self.sharers),
         };
         EngineOptions { kv_bytes, ..options }
     }
@@ -241,26 +258,39 @@ impl EngineArguments {
     }
 }
 
-/// A third of the free memory, at most what all seats can use.
-fn usual_kv_bytes(model: &Model, options: &EngineOptions) -> u64 {
+/// A third of the free memory, or this process's share of it, and at most what all seats can use.
+fn usual_kv_bytes(model: &Model, options: &EngineOptions, sharers: u32) -> u64 {
     let tokens = u64::from(options.seats) * u64::from(options.context_limit);
     let all = tokens.saturating_mul(options.kv_bytes_per_token(model));
     let one = u64::from(options.context_limit + options.block_tokens) * options.kv_bytes_per_token(model);
-    let third = free_memory().map_or(1 << 30, |free| free.get() as u64 / 3);
+    let third = free_memory().map_or(1 << 30, |free| free.get() as u64 / 3) / u64::from(sharers.max(1));
     all.min(third.max(one))
 }
 
 /// Different in every process: it also keeps keys of prefixes from being guessed.
-fn seed() -> u64 {
+pub(crate) fn seed() -> u64 {
     let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
     bedplate_random::mix(now.map_or(0, |since| since.as_nanos() as u64) ^ u64::from(std::process::id()) << 32)
 }
 
+pub(crate) const PAGES: &[&Page] = replicas::PAGES;
+
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
-    check_exposure(arguments)?;
+    if let Some(arguments) = arguments.of_replica() {
+        return serve(&arguments, console);
+    }
+    for address in std::iter::once(arguments.listen).chain(arguments.kv_listen) {
+        check_exposure(address, arguments.public)?;
+    }
+    match arguments.replicas {
+        Some(count) => replicas::run(arguments, count, console),
+        None => serve(arguments, console),
+    }
+}
+
+fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     // Blocked before threads are started, which inherit it.
-    let signals = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect::<SigSet>();
-    let _ = signals.thread_block();
+    let told = ending::block();
     console.say(&format!("loads {}", arguments.engine.folder.display()));
     let (engine, memory, tokenizer) = arguments.engine.start()?;
     let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.engine.folder));
@@ -272,28 +302,25 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     let model = Served::new(name.clone(), vec![replica], Arc::new(tokenizer))?;
     let options = Options {
         listen: arguments.listen,
+        keys: arguments.replica_key.iter().cloned().collect(),
         key_file: arguments.api_key_file.clone(),
         origins: arguments.cors_origin.clone(),
         bounds: Bounds { requests: arguments.requests, ..Bounds::default() },
         trace: arguments.trace.clone(),
         grace: Duration::from_secs_f64(arguments.grace.get().clamp(0.0, 86_400.0)),
-        ..Options::default()
     };
     let running = bedplate_gateway::start(vec![model], options)?;
     let url = format!("http://{}", running.address());
-    match console.is_json() {
+    match console.is_json() && arguments.replica_key.is_none() {
         true => console.json(&json!({ "url": url, "model": name }))?,
         false => console.line(&url)?,
     }
-    // Whatever this returns, serving ends.
-    let _ = signals.wait();
-    console.say("finishes running requests; Ctrl-C again ends at once");
-    let ending = std::thread::spawn(move || running.stop());
-    std::thread::spawn(move || {
-        let _ = signals.wait();
-        std::process::exit(1);
-    });
-    let _ = ending.join();
+    // A single process has nothing to update.
+    while told.recv() == Ok(Told::Update) {}
+    match arguments.replica_key {
+        Some(_) => running.stop(),
+        None => ending::end(told, console, move || running.stop()),
+    }
     Ok(())
 }
 
@@ -322,18 +349,17 @@ impl Arguments {
     }
 }
 
-fn check_exposure(arguments: &Arguments) -> Result<(), Stop> {
-    let is_loopback = match arguments.listen.ip() {
+pub(crate) fn check_exposure(listen: SocketAddr, is_public: bool) -> Result<(), Stop> {
+    let is_loopback = match listen.ip() {
         IpAddr::V4(address) => address.is_loopback(),
         IpAddr::V6(address) => address.is_loopback(),
     };
-    let is_kv_loopback = arguments.kv_listen.is_none_or(|address| address.ip().is_loopback());
-    if (is_loopback && is_kv_loopback) || arguments.public {
+    if is_loopback || is_public {
         return Ok(());
     }
     let message = format!(
         "{} can be reached from other machines; say --public if that is meant, and give --api-key-file",
-        arguments.listen.ip()
+        listen.ip()
     );
     Err(ProgramError::Usage { message }.into())
 }

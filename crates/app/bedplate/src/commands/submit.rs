@@ -151,6 +151,11 @@ pub(crate) fn planned_job(path: &str) -> Result<Job, Stop> {
     Ok(read_file(path)?.0)
 }
 
+/// Gives a job what surrounds the user: variables and folder.
+pub(crate) fn surround(job: &mut Job) {
+    surroundings::add(job);
+}
+
 /// Submits a job with what surrounds the user: variables and folder.
 pub(crate) fn submit_here(mut job: Job, driver: &dyn Driver) -> Result<Submitted, Stop> {
     surroundings::add(&mut job);

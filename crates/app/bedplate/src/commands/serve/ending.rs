@@ -1,0 +1,46 @@
+//! Serving until a signal says otherwise.
+
+use std::sync::mpsc::{self, Receiver};
+use std::thread;
+
+use nix::sys::signal::{SigSet, Signal};
+
+use crate::console::Console;
+
+/// What a signal asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    End,
+    /// `SIGHUP`
+    Update,
+}
+
+/// Takes signals from here on; to be called before threads are started, which inherit that they are blocked.
+pub(crate) fn block() -> Receiver<Told> {
+    let signals = [Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP].into_iter().collect::<SigSet>();
+    let _ = signals.thread_block();
+    let (sender, told) = mpsc::channel();
+    thread::spawn(move || {
+        while let Ok(signal) = signals.wait() {
+            let what = if signal == Signal::SIGHUP { Told::Update } else { Told::End };
+            if sender.send(what).is_err() {
+                return;
+            }
+        }
+    });
+    told
+}
+
+/// Finishes running requests; a second signal ends at once.
+pub(crate) fn end(told: Receiver<Told>, console: &Console, stop: impl FnOnce() + Send + 'static) {
+    console.say("finishes running requests; Ctrl-C again ends at once");
+    let ending = thread::spawn(stop);
+    thread::spawn(move || {
+        while let Ok(told) = told.recv() {
+            if told == Told::End {
+                std::process::exit(1);
+            }
+        }
+    });
+    let _ = ending.join();
+}
