@@ -139,7 +139,7 @@ fn check_answers(reference: &Reference, device: &Device) {
     let shape =
         ServingShape { rows, sequences, table_entries: sequences * blocks, wanted: rows, adapter_rank: 0 };
     for chunk in [sequence, 3, 1] {
-        let mut pool = KvPool::new(device, network, sequences * blocks, BLOCK);
+        let mut pool = KvPool::new(device, network, sequences * blocks, BLOCK).unwrap();
         let mut room = ServingRoom::new(device, network, shape);
         let mut logits = vec![0.0; reference.logits.len()];
         for first in (0..sequence).step_by(chunk) {

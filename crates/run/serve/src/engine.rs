@@ -162,7 +162,8 @@ impl Engine {
         let draft = draft
             .map(|(of, weights)| draft_of(&device, &network, of, weights, options, all_blocks))
             .transpose()?;
-        let pool = KvPool::new(&device, &network, all_blocks, options.block_tokens as usize);
+        let pool = KvPool::new(&device, &network, all_blocks, options.block_tokens as usize)
+            .map_err(ServeError::NoMemory)?;
         let room = ServingRoom::new(&device, &network, room_shape(options, context, guesses, &adapters));
         let about = About {
             context_limit: context,
@@ -447,7 +448,8 @@ fn draft_of<E: Element>(
         adapter_rank: 0,
     };
     Ok(Draft {
-        pool: KvPool::new(device, &network, blocks, options.block_tokens as usize),
+        pool: KvPool::new(device, &network, blocks, options.block_tokens as usize)
+            .map_err(ServeError::NoMemory)?,
         room: ServingRoom::new(device, &network, shape),
         weights,
         network,

@@ -22,6 +22,8 @@ pub enum ServeError {
     TooFewBlocks { given: Bytes, block: Bytes, blocks: u64, needed: u64, context: u32 },
     #[error("{needed} are needed and {free} are free: weights {weights}, keys and values {kv}")]
     TooLarge { needed: Bytes, free: Bytes, weights: Bytes, kv: Bytes },
+    #[error("the system gives no memory for keys and values")]
+    NoMemory(#[source] io::Error),
     #[error("cannot keep prefixes in {}", path.display())]
     SpillFolder { path: PathBuf, source: io::Error },
     #[error("a {part} and the model do not belong together: {reason}")]
@@ -84,7 +86,7 @@ impl Diagnostic for ServeError {
             ServeError::ReadModel { .. } => &READ_MODEL,
             ServeError::Options(_) => &OPTIONS,
             ServeError::TooFewBlocks { .. } => &TOO_FEW_BLOCKS,
-            ServeError::TooLarge { .. } => &TOO_LARGE,
+            ServeError::TooLarge { .. } | ServeError::NoMemory(_) => &TOO_LARGE,
             ServeError::SpillFolder { .. } => &SPILL_FOLDER,
             ServeError::Mismatch { .. } => &MISMATCH,
         }

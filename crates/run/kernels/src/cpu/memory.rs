@@ -30,6 +30,11 @@ pub(crate) struct Memory {
 enum Kind {
     Heap,
     Mapped,
+    /// Anonymous memory that becomes real where it is written, inside a larger range.
+    Reserved {
+        base: usize,
+        bytes: usize,
+    },
     /// Mapped, and other processes may map it too.
     Shareable(OwnedFd),
 }
@@ -98,6 +103,10 @@ impl Addresses {
 impl Cpu {
     pub(crate) fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
         self.buffer(len, Memory::zeros(bytes_of::<E>(len)))
+    }
+
+    pub(crate) fn reserve<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
+        Ok(self.buffer(len, Memory::reserve(bytes_of::<E>(len))?))
     }
 
     pub(crate) fn shareable<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
@@ -207,6 +216,25 @@ impl Memory {
         Self { start, bytes, kind: Kind::Heap, counts: None }
     }
 
+    fn reserve(bytes: usize) -> io::Result<Self> {
+        let whole = bytes.max(1) + HUGE_PAGE;
+        let (anywhere, protection) = (std::ptr::null_mut(), libc::PROT_READ | libc::PROT_WRITE);
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE;
+        // SAFETY: a new range is asked for, so no other memory is touched.
+        let base = unsafe { libc::mmap(anywhere, whole, protection, flags, -1, 0) };
+        if base == libc::MAP_FAILED {
+            return Err(io::Error::last_os_error());
+        }
+        let offset = base.cast::<u8>().align_offset(HUGE_PAGE);
+        // SAFETY: the range is longer than the offset, which is less than a huge page.
+        let start = unsafe { base.cast::<u8>().add(offset) };
+        // SAFETY: the range was mapped above; the call gives advice and changes no content.
+        unsafe { libc::madvise(start.cast(), bytes.max(1), libc::MADV_HUGEPAGE) };
+        let start = NonNull::new(start).ok_or_else(io::Error::last_os_error)?;
+        let kind = Kind::Reserved { base: base.expose_provenance(), bytes: whole };
+        Ok(Self { start, bytes, kind, counts: None })
+    }
+
     fn shareable(bytes: usize) -> io::Result<Self> {
         // SAFETY: the name ends with a zero; the call makes a new descriptor or none.
         let descriptor = unsafe { libc::memfd_create(c"bedplate".as_ptr(), libc::MFD_CLOEXEC) };
@@ -253,7 +281,7 @@ impl Memory {
     pub(crate) fn descriptor(&self) -> Option<BorrowedFd<'_>> {
         match &self.kind {
             Kind::Shareable(descriptor) => Some(descriptor.as_fd()),
-            Kind::Heap | Kind::Mapped => None,
+            Kind::Heap | Kind::Mapped | Kind::Reserved { .. } => None,
         }
     }
 
@@ -287,6 +315,10 @@ impl Drop for Memory {
         match self.kind {
             // SAFETY: `start` was allocated with this layout, which follows from the bytes alone.
             Kind::Heap => unsafe { dealloc(self.start.as_ptr(), layout(self.bytes)) },
+            Kind::Reserved { base, bytes } => {
+                // SAFETY: the range was mapped with this size, and nothing borrows it any more.
+                unsafe { libc::munmap(std::ptr::with_exposed_provenance_mut(base), bytes) };
+            }
             Kind::Mapped | Kind::Shareable(_) => {
                 // SAFETY: the range was mapped with this size, and nothing borrows it any more.
                 unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes.max(1)) };

@@ -132,6 +132,14 @@ impl Device {
         }
     }
 
+    /// Private memory that is taken from the system where it is written for the first time; all numbers are zero. For what may be
+    /// large and is rarely full.
+    pub fn reserve<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
+        match &self.room {
+            Room::Cpu(cpu) => cpu.reserve(len),
+        }
+    }
+
     /// Memory that other processes can map by its [descriptor](Buffer::descriptor); all numbers are zero.
     pub fn shareable<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
         match &self.room {

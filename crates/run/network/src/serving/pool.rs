@@ -1,5 +1,7 @@
 //! The keys and values of all sequences, in blocks.
 
+use std::io;
+
 use bedplate_kernels::{Buffer, Device, Element, PagedShape};
 
 use crate::Network;
@@ -13,10 +15,11 @@ pub struct KvPool<E: Element> {
 }
 
 impl<E: Element> KvPool<E> {
-    pub fn new(device: &Device, network: &Network, blocks: usize, block_tokens: usize) -> Self {
+    /// Memory is taken from the system as blocks are used.
+    pub fn new(device: &Device, network: &Network, blocks: usize, block_tokens: usize) -> io::Result<Self> {
         let shapes = shapes(network, block_tokens);
-        let layers = shapes.iter().map(|shape| device.zeros(blocks * shape.block_len())).collect();
-        Self { layers, shapes, blocks }
+        let layers = shapes.iter().map(|shape| device.reserve(blocks * shape.block_len()));
+        Ok(Self { layers: layers.collect::<io::Result<_>>()?, shapes, blocks })
     }
 
     /// Bytes of one block over all layers.
