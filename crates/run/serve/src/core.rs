@@ -3,24 +3,28 @@
 //! The scheduler counts one token per sequence and step. Where guesses ahead were right a sequence has more: they are told at once, their keys
 //! and values are in place already, and the scheduler catches up in steps that need no rows for the sequence.
 
+mod blocks;
+mod drawing;
+mod guessing;
+
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use bedplate_batching::{
-    BlockId, Completion, Progress, Request, RequestId, Scheduler, SequenceId, Start, StepShape,
-};
+use bedplate_batching::{Completion, Progress, Request, RequestId, Scheduler, SequenceId, Start, StepShape};
 use bedplate_kernels::{Device, Element};
 use bedplate_network::{Adapter, Adapters, KvPool, Network, PackedWeights, ServingRoom};
+
+pub(crate) use blocks::Adopted;
 
 use crate::ask::Wants;
 use crate::compose::{Composed, Run};
 use crate::draft::{Draft, Guess};
 use crate::guess::guess;
 use crate::keys::Keys;
-use crate::live::{Job, Live, Spare};
+use crate::live::{Job, Live};
 use crate::spill::Spill;
-use crate::{Ask, EndReason, Event, Logprobs, Refusal, State, Teller, draw};
+use crate::{Ask, Event, Refusal, State, Teller};
 
 const IS_HERE: &str = "the scheduler names sequences that are here";
 
@@ -60,15 +64,6 @@ pub(crate) struct Core<E: Element> {
     log: StepLog,
 }
 
-/// Blocks of a prompt that another engine computed.
-pub(crate) struct Adopted {
-    pub(crate) prompt: Vec<u32>,
-    pub(crate) adapter: Option<usize>,
-    /// The number of the first block.
-    pub(crate) first: usize,
-    pub(crate) blocks: Vec<Box<[u8]>>,
-}
-
 /// What a step held and how long it took, from its plan to the last token told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StepRecord {
@@ -78,16 +73,6 @@ pub struct StepRecord {
 
 /// Steps since they were asked for; none where nobody asked.
 pub(crate) type StepLog = Arc<Mutex<Option<Vec<StepRecord>>>>;
-
-/// What became of a draw.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Drawn {
-    Token(u32),
-    /// A token after which the sample has ended.
-    Last(u32),
-    /// The sample has ended without another token.
-    Ended,
-}
 
 /// Room for drawing.
 #[derive(Default)]
@@ -249,50 +234,6 @@ impl<E: Element> Core<E> {
         if scheduler.last_step().decodes { scheduler.decoding().collect() } else { Vec::new() }
     }
 
-    /// Carries out what the plan says about blocks, before anything is written to them.
-    fn move_blocks(&mut self) {
-        let Parts { device, pool, scheduler, spill, .. } = &mut self.parts;
-        for evicted in scheduler.take_evicted() {
-            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
-        }
-        for out in &scheduler.last_step().swapped_out {
-            let blocks = out.blocks.iter().map(|block| read_block(device, pool, block.0)).collect();
-            self.swapped.insert(out.sequence.0, blocks);
-        }
-        for admission in &scheduler.last_step().admitted {
-            if let Some(blocks) = self.swapped.remove(&admission.sequence.0) {
-                // What the prefix tree still had is in the table already, and equal.
-                for (block, bytes) in scheduler.table(admission.sequence).iter().zip(&blocks) {
-                    pool.write(device, block.0, bytes);
-                }
-            }
-        }
-        self.settle_spares();
-    }
-
-    /// Blocks that stood in for others, where the scheduler has given these now; those of preempted sequences are of no use.
-    fn settle_spares(&mut self) {
-        let preempted: Vec<SequenceId> =
-            self.parts.scheduler.last_step().preempted.iter().map(|preemption| preemption.sequence).collect();
-        self.state.preemptions += preempted.len() as u64;
-        for sequence in &preempted {
-            self.live(*sequence).seen = 0;
-        }
-        for (at, live) in self.slots.iter_mut().enumerate() {
-            let Some(Live { spare: spare @ Some(_), .. }) = live else { continue };
-            let Some(Spare { index, block }) = *spare else { continue };
-            let sequence = SequenceId(at as u32);
-            if preempted.contains(&sequence) {
-                *spare = None;
-                self.spares.push(block);
-            } else if let Some(given) = self.parts.scheduler.table(sequence).get(index) {
-                self.parts.pool.copy(&self.parts.device, &[(block, given.0)]);
-                *spare = None;
-                self.spares.push(block);
-            }
-        }
-    }
-
     fn tell_admissions(&mut self) {
         for admission in &self.parts.scheduler.last_step().admitted {
             let Some(job) = self.jobs.get_mut(&admission.request.0) else { continue };
@@ -338,57 +279,6 @@ impl<E: Element> Core<E> {
         }
         runs.extend(guessed.into_iter().map(|guess| self.decode_run(guess)));
         runs
-    }
-
-    fn ahead_of(&self, sequence: SequenceId) -> usize {
-        self.slots[sequence.0 as usize].as_ref().map_or(0, |live| live.ahead)
-    }
-
-    /// How many tokens may be guessed for a sequence: those for which it has blocks, or a spare one.
-    fn room_to_guess(&mut self, sequence: SequenceId, guesses: usize) -> Guess {
-        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
-        let limit = self.parts.network.longest();
-        let blocks = if guesses > 0 { self.parts.scheduler.table(sequence).len() } else { 0 };
-        let request = self.live(sequence).request;
-        let most = self.jobs.get(&request).and_then(Job::continuation).map_or(1, |text| text.most as usize);
-        let live = self.slots[sequence.0 as usize].as_mut().expect(IS_HERE);
-        let left = most.saturating_sub(live.generated() + 1).min(limit - live.tokens.len());
-        let mut most = guesses.min(left);
-        let mut room = (blocks * block_tokens).saturating_sub(live.tokens.len());
-        if most > room
-            && let Some(block) = self.spares.pop()
-        {
-            live.spare = Some(Spare { index: blocks, block });
-            room += block_tokens;
-        }
-        most = most.min(room);
-        let spare = live.spare.map(|spare| spare.block);
-        Guess { sequence, text: live.tokens.clone(), seen: live.seen, spare, most, tokens: Vec::new() }
-    }
-
-    /// The last token of a sequence, and what is guessed to follow it.
-    fn decode_run(&mut self, guess: Guess) -> Run {
-        let Guess { sequence, text, seen, spare, tokens: guessed, .. } = guess;
-        let first = text.len() - 1;
-        self.state.drafted_tokens += guessed.len() as u64;
-        let live = self.live(sequence);
-        // Guesses that turn out wrong are not part of the text that was seen.
-        live.seen = seen.min(text.len());
-        let tokens: Vec<u32> = text[first..].iter().chain(&guessed).copied().collect();
-        Run { sequence, first, wanted: tokens.len(), tokens, adapter: live.adapter, spare }
-    }
-
-    /// Gives spare blocks back that no right guess lies in.
-    fn free_spare(&mut self, sequence: SequenceId) {
-        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
-        let Some(live) = &mut self.slots[sequence.0 as usize] else { return };
-        // The last token is not in the pool.
-        if let Some(spare) = live.spare
-            && live.tokens.len() <= spare.index * block_tokens + 1
-        {
-            live.spare = None;
-            self.spares.push(spare.block);
-        }
     }
 
     fn compute(&mut self) {
@@ -477,182 +367,6 @@ impl<E: Element> Core<E> {
         }
     }
 
-    /// A token more for a sequence. Whether it has ended.
-    fn advance(&mut self, sequence: SequenceId, origin: SequenceId, runs: &[Run]) -> bool {
-        let live = self.live(sequence);
-        if live.ahead > 0 {
-            live.ahead -= 1;
-            return false;
-        }
-        let request = live.request;
-        let run = runs.iter().find(|run| run.sequence == sequence);
-        let guessed: &[u32] = run.map_or(&[], |run| &run.tokens[run.tokens.len() + 1 - run.wanted.max(1)..]);
-        let Some(place) = self.composed.place(origin) else { return true };
-        if self.jobs.get(&request).is_none_or(|job| job.continuation().is_none()) {
-            self.tell_end_of_prompt(request, place);
-            return true;
-        }
-        for at in 0..=guessed.len() {
-            let drawn = self.draw(sequence, place + at);
-            if at > 0 && drawn != Drawn::Ended {
-                self.live(sequence).ahead += 1;
-                self.state.accepted_tokens += 1;
-            }
-            match drawn {
-                Drawn::Token(token) if guessed.get(at) == Some(&token) => {}
-                Drawn::Token(_) => break,
-                Drawn::Last(_) | Drawn::Ended => return true,
-            }
-        }
-        false
-    }
-
-    /// Draws and tells the next token of a sequence.
-    fn draw(&mut self, sequence: SequenceId, place: usize) -> Drawn {
-        let outcome = self.outcome(sequence, place);
-        let Some(live) = self.slots[sequence.0 as usize].as_mut() else { return Drawn::Ended };
-        let Some(job) = self.jobs.get_mut(&live.request) else { return Drawn::Ended };
-        let (token, reason) = match outcome {
-            Ok(Some((token, logprobs))) => {
-                live.tokens.push(token);
-                self.state.generated_tokens += 1;
-                job.tell(Event::Token { sample: live.sample, token, logprobs });
-                let most = job.continuation().map_or(0, |text| text.most as usize);
-                if live.generated() < most {
-                    return Drawn::Token(token);
-                }
-                (Some(token), EndReason::Length)
-            }
-            Ok(None) => (None, EndReason::Stop),
-            Err(reason) => {
-                job.tell(Event::Failed(format!("the grammar cannot be followed: {reason}")));
-                (None, EndReason::Stop)
-            }
-        };
-        job.tell(Event::End { sample: live.sample, reason });
-        job.left -= 1;
-        if job.left == 0 {
-            let request = live.request;
-            self.close(request);
-        }
-        token.map_or(Drawn::Ended, Drawn::Last)
-    }
-
-    /// The next token of a sequence; none where its text ends instead.
-    fn outcome(
-        &mut self,
-        sequence: SequenceId,
-        place: usize,
-    ) -> Result<Option<(u32, Option<Logprobs>)>, String> {
-        let Self { parts, jobs, slots, logits: Logits { row, changed, mask }, .. } = self;
-        let Some(live) = slots[sequence.0 as usize].as_mut() else { return Ok(None) };
-        let Some(text) = jobs.get(&live.request).and_then(Job::continuation) else { return Ok(None) };
-        let row: &[f32] = match parts.room.lend_logits(&parts.device, place) {
-            Some(row) => row,
-            None => {
-                parts.room.read_logits(&parts.device, place, row);
-                row
-            }
-        };
-        let ends = if text.ignores_end { &[][..] } else { &parts.end_tokens[..] };
-        let is_early = live.generated() < text.least as usize;
-        let forbidden: Vec<u32> = match is_early {
-            true => ends.iter().chain(&text.stop_tokens).copied().collect(),
-            false => Vec::new(),
-        };
-        let mut allowed = None;
-        if let Some(parser) = &mut live.parser {
-            mask.fill(0);
-            parser.allow(mask)?;
-            allowed = Some(&mask[..]);
-        }
-        let Some(drawer) = live.drawer.as_mut() else { return Ok(None) };
-        let drawn = drawer.draw(row, allowed, &forbidden, changed);
-        let is_end = |token: &u32| ends.contains(token) || text.stop_tokens.contains(token);
-        let Some(token) = drawn.filter(|token| !is_end(token)) else { return Ok(None) };
-        if let Some(parser) = &mut live.parser {
-            parser.accept(token)?;
-        }
-        Ok(Some((token, text.logprobs.map(|top| draw::logprobs(row, token, top)))))
-    }
-
-    /// Tells blocks that this step filled to those who want them.
-    fn tell_blocks(&mut self, runs: &[Run]) {
-        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
-        for run in runs {
-            let Some(live) = &self.slots[run.sequence.0 as usize] else { continue };
-            let Some(job) = self.jobs.get_mut(&live.request) else { continue };
-            if !matches!(job.ask.wants, Wants::Blocks) {
-                continue;
-            }
-            let (first, end) = (job.told_blocks, (run.first + run.tokens.len()) / block_tokens);
-            let table = self.parts.scheduler.table(run.sequence);
-            let read = |block: &BlockId| read_block(&self.parts.device, &self.parts.pool, block.0);
-            if end > first {
-                job.told_blocks = end;
-                job.tell(Event::Blocks { first, blocks: table[first..end].iter().map(read).collect() });
-            }
-        }
-    }
-
-    /// A prompt that is not continued has been computed.
-    fn tell_end_of_prompt(&mut self, request: u64, place: usize) {
-        let Some(job) = self.close(request) else { return };
-        if let Wants::Blocks = job.ask.wants {
-            return job.tell(Event::End { sample: 0, reason: EndReason::Stop });
-        }
-        let hidden = self.parts.network.architecture().transformer.hidden as usize;
-        let mut row = vec![E::default(); hidden];
-        self.parts.room.read_hidden(&self.parts.device, place, &mut row);
-        let row: Vec<f32> = row.into_iter().map(Element::widen).collect();
-        let length = row.iter().map(|number| number * number).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
-        job.tell(Event::Embedding(row.into_iter().map(|number| number / length).collect()));
-    }
-
-    /// Takes over blocks from elsewhere.
-    pub(crate) fn adopt(&mut self, adopted: Adopted) {
-        let Adopted { prompt, adapter, first, blocks } = adopted;
-        let Parts { device, pool, scheduler, spill, keys, .. } = &mut self.parts;
-        let is_whole = |block: &Box<[u8]>| block.len() == pool.block_bytes();
-        let end = (first + blocks.len()) * scheduler.options().block_tokens as usize;
-        if end > prompt.len() || !blocks.iter().all(is_whole) {
-            return;
-        }
-        let keys = keys.of(&prompt[..end], adapter);
-        // Without the blocks before them, these are nobody's prefix.
-        let cached = (scheduler.cached_tokens(&keys) / scheduler.options().block_tokens) as usize;
-        if cached < first {
-            return;
-        }
-        let (cached, given) = scheduler.adopt(&keys);
-        for evicted in scheduler.take_evicted() {
-            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
-        }
-        for (block, bytes) in given.iter().zip(&blocks[cached as usize - first..]) {
-            pool.write(device, block.0, bytes);
-        }
-    }
-
-    /// Brings blocks of a prompt back that fell out of the pool.
-    fn restore(&mut self, keys: &[bedplate_batching::BlockKey]) {
-        let Parts { device, pool, scheduler, spill, .. } = &mut self.parts;
-        if !spill.is_used() {
-            return;
-        }
-        let cached = (scheduler.cached_tokens(keys) / scheduler.options().block_tokens) as usize;
-        let kept: Vec<Box<[u8]>> = keys[cached..].iter().map_while(|key| spill.take(*key)).collect();
-        let (_, blocks) = scheduler.adopt(&keys[..cached + kept.len()]);
-        // Blocks that had to leave for these are read before they are overwritten.
-        for evicted in scheduler.take_evicted() {
-            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
-        }
-        let mut kept = keys[cached..].iter().zip(kept);
-        for (block, (_, bytes)) in blocks.iter().zip(&mut kept) {
-            pool.write(device, block.0, &bytes);
-        }
-        kept.for_each(|(key, bytes)| spill.put(*key, bytes));
-    }
-
     /// Requests that have finished since this was last asked.
     pub(crate) fn take_finished(&mut self) -> u32 {
         std::mem::take(&mut self.finished)
@@ -669,10 +383,4 @@ impl<E: Element> Core<E> {
         let mut shared = self.shared.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         shared.clone_from(&self.state);
     }
-}
-
-fn read_block<E: Element>(device: &Device, pool: &KvPool<E>, block: u32) -> Box<[u8]> {
-    let mut bytes = vec![0; pool.block_bytes()].into_boxed_slice();
-    pool.read(device, block, &mut bytes);
-    bytes
 }

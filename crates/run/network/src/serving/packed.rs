@@ -44,8 +44,8 @@ pub(crate) struct PackedLinear<E: Element> {
 }
 
 pub(crate) enum PackedMlp<E: Element> {
-    Dense(PackedDense<E>),
-    Mixture(PackedMixture<E>),
+    Dense(Box<PackedDense<E>>),
+    Mixture(Box<PackedMixture<E>>),
 }
 
 pub(crate) struct PackedDense<E: Element> {
@@ -194,8 +194,8 @@ impl<'a, E: Element> Packer<'a, E> {
         let output = self.linear(&parts.output, flat, hidden);
         let before_mlp = self.norm(&parts.before_mlp, flat);
         let mlp = match &parts.mlp {
-            MlpParts::Dense(dense) => PackedMlp::Dense(self.dense(dense, flat, hidden)),
-            MlpParts::Mixture(mixture) => PackedMlp::Mixture(self.mixture(mixture, flat, hidden)),
+            MlpParts::Dense(dense) => PackedMlp::Dense(Box::new(self.dense(dense, flat, hidden))),
+            MlpParts::Mixture(mixture) => PackedMlp::Mixture(Box::new(self.mixture(mixture, flat, hidden))),
         };
         PackedLayer { before_attention, qkv, values, head_norms, output, before_mlp, mlp }
     }

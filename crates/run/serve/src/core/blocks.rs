@@ -1,0 +1,147 @@
+//! Blocks on their way: evicted, swapped, spare, told to others and taken over from them.
+
+use bedplate_batching::{BlockId, BlockKey, SequenceId};
+use bedplate_kernels::{Device, Element};
+use bedplate_network::KvPool;
+
+use super::{Core, Parts};
+use crate::Event;
+use crate::ask::Wants;
+use crate::compose::Run;
+use crate::live::{Live, Spare};
+
+/// Blocks of a prompt that another engine computed.
+pub(crate) struct Adopted {
+    pub(crate) prompt: Vec<u32>,
+    pub(crate) adapter: Option<usize>,
+    /// The number of the first block.
+    pub(crate) first: usize,
+    pub(crate) blocks: Vec<Box<[u8]>>,
+}
+
+impl<E: Element> Core<E> {
+    /// Carries out what the plan says about blocks, before anything is written to them.
+    pub(super) fn move_blocks(&mut self) {
+        let Parts { device, pool, scheduler, spill, .. } = &mut self.parts;
+        for evicted in scheduler.take_evicted() {
+            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
+        }
+        for out in &scheduler.last_step().swapped_out {
+            let blocks = out.blocks.iter().map(|block| read_block(device, pool, block.0)).collect();
+            self.swapped.insert(out.sequence.0, blocks);
+        }
+        for admission in &scheduler.last_step().admitted {
+            if let Some(blocks) = self.swapped.remove(&admission.sequence.0) {
+                // What the prefix tree still had is in the table already, and equal.
+                for (block, bytes) in scheduler.table(admission.sequence).iter().zip(&blocks) {
+                    pool.write(device, block.0, bytes);
+                }
+            }
+        }
+        self.settle_spares();
+    }
+
+    /// Blocks that stood in for others, where the scheduler has given these now; those of preempted sequences are of no use.
+    pub(super) fn settle_spares(&mut self) {
+        let preempted: Vec<SequenceId> =
+            self.parts.scheduler.last_step().preempted.iter().map(|preemption| preemption.sequence).collect();
+        self.state.preemptions += preempted.len() as u64;
+        for sequence in &preempted {
+            self.live(*sequence).seen = 0;
+        }
+        for (at, live) in self.slots.iter_mut().enumerate() {
+            let Some(Live { spare: spare @ Some(_), .. }) = live else { continue };
+            let Some(Spare { index, block }) = *spare else { continue };
+            let sequence = SequenceId(at as u32);
+            if preempted.contains(&sequence) {
+                *spare = None;
+                self.spares.push(block);
+            } else if let Some(given) = self.parts.scheduler.table(sequence).get(index) {
+                self.parts.pool.copy(&self.parts.device, &[(block, given.0)]);
+                *spare = None;
+                self.spares.push(block);
+            }
+        }
+    }
+
+    /// Gives spare blocks back that no right guess lies in.
+    pub(super) fn free_spare(&mut self, sequence: SequenceId) {
+        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
+        let Some(live) = &mut self.slots[sequence.0 as usize] else { return };
+        // The last token is not in the pool.
+        if let Some(spare) = live.spare
+            && live.tokens.len() <= spare.index * block_tokens + 1
+        {
+            live.spare = None;
+            self.spares.push(spare.block);
+        }
+    }
+
+    /// Tells blocks that this step filled to those who want them.
+    pub(super) fn tell_blocks(&mut self, runs: &[Run]) {
+        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
+        for run in runs {
+            let Some(live) = &self.slots[run.sequence.0 as usize] else { continue };
+            let Some(job) = self.jobs.get_mut(&live.request) else { continue };
+            if !matches!(job.ask.wants, Wants::Blocks) {
+                continue;
+            }
+            let (first, end) = (job.told_blocks, (run.first + run.tokens.len()) / block_tokens);
+            let table = self.parts.scheduler.table(run.sequence);
+            let read = |block: &BlockId| read_block(&self.parts.device, &self.parts.pool, block.0);
+            if end > first {
+                job.told_blocks = end;
+                job.tell(Event::Blocks { first, blocks: table[first..end].iter().map(read).collect() });
+            }
+        }
+    }
+
+    /// Takes over blocks from elsewhere.
+    pub(crate) fn adopt(&mut self, adopted: Adopted) {
+        let Adopted { prompt, adapter, first, blocks } = adopted;
+        let Parts { device, pool, scheduler, spill, keys, .. } = &mut self.parts;
+        let end = (first + blocks.len()) * scheduler.options().block_tokens as usize;
+        if end > prompt.len() || blocks.iter().any(|block| block.len() != pool.block_bytes()) {
+            return;
+        }
+        let keys = keys.of(&prompt[..end], adapter);
+        // Without the blocks before them, these are nobody's prefix.
+        let cached = (scheduler.cached_tokens(&keys) / scheduler.options().block_tokens) as usize;
+        if cached < first {
+            return;
+        }
+        let (cached, given) = scheduler.adopt(&keys);
+        for evicted in scheduler.take_evicted() {
+            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
+        }
+        for (block, bytes) in given.iter().zip(&blocks[cached as usize - first..]) {
+            pool.write(device, block.0, bytes);
+        }
+    }
+
+    /// Brings blocks of a prompt back that fell out of the pool.
+    pub(super) fn restore(&mut self, keys: &[BlockKey]) {
+        let Parts { device, pool, scheduler, spill, .. } = &mut self.parts;
+        if !spill.is_used() {
+            return;
+        }
+        let cached = (scheduler.cached_tokens(keys) / scheduler.options().block_tokens) as usize;
+        let kept: Vec<Box<[u8]>> = keys[cached..].iter().map_while(|key| spill.take(*key)).collect();
+        let (_, blocks) = scheduler.adopt(&keys[..cached + kept.len()]);
+        // Blocks that had to leave for these are read before they are overwritten.
+        for evicted in scheduler.take_evicted() {
+            spill.put(evicted.key, read_block(device, pool, evicted.block.0));
+        }
+        let mut kept = keys[cached..].iter().zip(kept);
+        for (block, (_, bytes)) in blocks.iter().zip(&mut kept) {
+            pool.write(device, block.0, &bytes);
+        }
+        kept.for_each(|(key, bytes)| spill.put(*key, bytes));
+    }
+}
+
+fn read_block<E: Element>(device: &Device, pool: &KvPool<E>, block: u32) -> Box<[u8]> {
+    let mut bytes = vec![0; pool.block_bytes()].into_boxed_slice();
+    pool.read(device, block, &mut bytes);
+    bytes
+}

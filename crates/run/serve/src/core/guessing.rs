@@ -1,0 +1,49 @@
+//! What is guessed ahead of a sequence, and the rows that check it.
+
+use bedplate_batching::SequenceId;
+use bedplate_kernels::Element;
+
+use super::{Core, IS_HERE};
+use crate::compose::Run;
+use crate::draft::Guess;
+use crate::live::{Job, Spare};
+
+impl<E: Element> Core<E> {
+    pub(super) fn ahead_of(&self, sequence: SequenceId) -> usize {
+        self.slots[sequence.0 as usize].as_ref().map_or(0, |live| live.ahead)
+    }
+
+    /// How many tokens may be guessed for a sequence: those for which it has blocks, or a spare one.
+    pub(super) fn room_to_guess(&mut self, sequence: SequenceId, guesses: usize) -> Guess {
+        let block_tokens = self.parts.scheduler.options().block_tokens as usize;
+        let limit = self.parts.network.longest();
+        let blocks = if guesses > 0 { self.parts.scheduler.table(sequence).len() } else { 0 };
+        let request = self.live(sequence).request;
+        let most = self.jobs.get(&request).and_then(Job::continuation).map_or(1, |text| text.most as usize);
+        let live = self.slots[sequence.0 as usize].as_mut().expect(IS_HERE);
+        let left = most.saturating_sub(live.generated() + 1).min(limit - live.tokens.len());
+        let mut most = guesses.min(left);
+        let mut room = (blocks * block_tokens).saturating_sub(live.tokens.len());
+        if most > room
+            && let Some(block) = self.spares.pop()
+        {
+            live.spare = Some(Spare { index: blocks, block });
+            room += block_tokens;
+        }
+        most = most.min(room);
+        let spare = live.spare.map(|spare| spare.block);
+        Guess { sequence, text: live.tokens.clone(), seen: live.seen, spare, most, tokens: Vec::new() }
+    }
+
+    /// The last token of a sequence, and what is guessed to follow it.
+    pub(super) fn decode_run(&mut self, guess: Guess) -> Run {
+        let Guess { sequence, text, seen, spare, tokens: guessed, .. } = guess;
+        let first = text.len() - 1;
+        self.state.drafted_tokens += guessed.len() as u64;
+        let live = self.live(sequence);
+        // Guesses that turn out wrong are not part of the text that was seen.
+        live.seen = seen.min(text.len());
+        let tokens: Vec<u32> = text[first..].iter().chain(&guessed).copied().collect();
+        Run { sequence, first, wanted: tokens.len(), tokens, adapter: live.adapter, spare }
+    }
+}
