@@ -203,6 +203,23 @@ fn replicas_of_a_model_survive_a_kill_an_update_under_load_and_end_with_their_pa
 }
 
 #[test]
+fn a_model_whose_files_change_is_loaded_anew_where_it_is_watched() {
+    let desk = Desk::new("replicas-watched");
+    let serving = Serving::start(
+        &desk,
+        "serve run/model --replicas 1 --watch --listen 127.0.0.1:0 --kv-memory 4MB --seats 8",
+    );
+    let before = children(serving.child.id());
+    assert_eq!(before.len(), 1);
+    fs::write(desk.folder.join("run/model/note.txt"), "newer").unwrap();
+    until("it is replaced", || {
+        let now = children(serving.child.id());
+        now.len() == 1 && now != before
+    });
+    assert_eq!(serving.complete("").0, 200);
+}
+
+#[test]
 fn a_model_that_cannot_be_loaded_ends_the_command_with_the_reason() {
     let desk = Desk::new("replicas-broken");
     fs::remove_file(desk.folder.join("run/model/tokenizer.json")).unwrap();

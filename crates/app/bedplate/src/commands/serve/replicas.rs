@@ -98,6 +98,8 @@ fn end_with_parent() {
 pub(super) fn run(arguments: &Arguments, count: u32, console: &mut Console) -> Result<(), Stop> {
     let told = ending::block();
     let key = secret();
+    // From before the model is loaded, so that no change is missed.
+    let watch = arguments.watch.then(|| Watch::begin(&arguments.engine.folder));
     let routing = route(routing(arguments, &key, console))?;
     let fleet = fleet(arguments, count, &key, &routing, console)?;
     if begin(&routing, &fleet, &told)? {
@@ -106,7 +108,7 @@ pub(super) fn run(arguments: &Arguments, count: u32, console: &mut Console) -> R
             true => console.json(&json!({ "url": url, "replicas": count }))?,
             false => console.line(&url)?,
         }
-        go_on(arguments, &fleet, &told, console)?;
+        go_on(watch, &fleet, &told, console)?;
     }
     ending::end(told, console, move || {
         routing.stop();
@@ -171,12 +173,11 @@ fn check(fleet: &Fleet) -> Result<(), ReplicasError> {
 
 /// Serves until it is told to end, and updates when it is told to or when the model has changed.
 fn go_on(
-    arguments: &Arguments,
+    mut watch: Option<Watch<'_>>,
     fleet: &Fleet,
     told: &Receiver<Told>,
     console: &Console,
 ) -> Result<(), ReplicasError> {
-    let mut watch = arguments.watch.then(|| Watch::begin(&arguments.engine.folder));
     loop {
         check(fleet)?;
         match told.recv_timeout(LOOK) {
