@@ -112,7 +112,6 @@ impl Replica for Parrot {
                 Wants::Embedding => {
                     teller.tell(Event::Embedding(vec![0.5, 0.5, 0.5, ask.prompt.len() as f32]))
                 }
-                Wants::Blocks => unreachable!("a gateway asks for texts and vectors"),
                 Wants::Text(continuation) => {
                     let prompt = TOKENIZER.decode(&ask.prompt).unwrap();
                     let text = TOKENIZER.encode(&rule(&prompt)).unwrap();

@@ -153,9 +153,8 @@ fn solve(steps: &[StepRecord], terms: &dyn Fn(&StepRecord) -> [f64; 5], used: [b
         for row in 0..5 {
             if row != pivot {
                 let factor = matrix[row][pivot] / matrix[pivot][pivot];
-                for column in pivot..6 {
-                    matrix[row][column] -= factor * matrix[pivot][column];
-                }
+                let below = matrix[pivot];
+                matrix[row].iter_mut().zip(below).for_each(|(number, under)| *number -= factor * under);
             }
         }
     }
