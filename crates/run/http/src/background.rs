@@ -23,7 +23,18 @@ impl Background {
 
     pub fn start_server(address: SocketAddr, server: Server, handler: impl Handler) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_io().enable_time().build()?;
-        let listener = runtime.block_on(async { bind(address) })?;
+        // The caller may be a task of another runtime, which must not wait for this one, not even for its end.
+        let bound = {
+            let _entered = runtime.enter();
+            bind(address)
+        };
+        let listener = match bound {
+            Ok(listener) => listener,
+            Err(error) => {
+                runtime.shutdown_background();
+                return Err(error);
+            }
+        };
         let address = listener.local_addr()?;
         let serving = server.clone();
         let serve = move || serve(runtime, async move { serving.serve(listener, handler).await });

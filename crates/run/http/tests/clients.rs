@@ -157,3 +157,15 @@ fn a_server_that_ends_finishes_what_it_was_asked() {
     assert!(answer.starts_with("HTTP/1.1 200 OK") && answer.ends_with("\"slow\""), "{answer}");
     assert!(TcpStream::connect(address).is_err(), "it listens no more");
 }
+
+#[test]
+fn a_task_of_another_runtime_can_start_and_end_a_server_of_its_own() {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let (server, _) = start(Limits::default());
+        let taken = server.address();
+        let handler =
+            |_: Request| std::future::ready(typed(StatusCode::OK, "text/plain", Body::whole("never")));
+        assert!(Background::start(taken, Limits::default(), handler).is_err(), "{taken} is taken");
+    });
+}
