@@ -7,16 +7,17 @@
 //! [`Fleet`] keeps such servers running as processes. `docs/serving.md` is the contract.
 //!
 //! ```no_run
-//! # fn replica() -> std::sync::Arc<dyn bedplate_serve::Replica> { unimplemented!() }
+//! # fn example(replica: std::sync::Arc<dyn bedplate_serve::Replica>) -> Result<(), Box<dyn std::error::Error>> {
 //! use bedplate_data::Tokenizer;
 //! use bedplate_gateway::{Model, Options, start};
 //!
 //! let tokenizer = Tokenizer::load("model/tokenizer.json".as_ref())?;
-//! let model = Model::new("tiny", vec![replica()], tokenizer.into())?;
+//! let model = Model::new("tiny", vec![replica], tokenizer.into())?;
 //! let running = start(vec![model], Options::default())?;
 //! println!("http://{}", running.address());
 //! running.wait();
-//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! # Ok(())
+//! # }
 //! ```
 
 mod account;

@@ -4,9 +4,10 @@
 //! their key, which follows from all tokens before them.
 
 use std::collections::BTreeMap;
-use std::fs;
-use std::io;
-use std::path::PathBuf;
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
 
 use bedplate_batching::BlockKey;
 
@@ -117,7 +118,7 @@ impl Disk {
 
     fn put(&mut self, key: BlockKey, block: &[u8]) {
         // A full disk costs a prefix, not an answer.
-        if fs::write(self.path(key), block).is_err() {
+        if write_private(&self.path(key), block).is_err() {
             let _ = fs::remove_file(self.path(key));
             return;
         }
@@ -135,6 +136,11 @@ impl Disk {
     }
 }
 
+/// Keys and values tell what was asked, so nobody else may read them.
+fn write_private(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(path)?.write_all(bytes)
+}
+
 impl Drop for Disk {
     fn drop(&mut self) {
         for key in self.files.entries.keys() {
@@ -145,6 +151,8 @@ impl Drop for Disk {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     fn block(number: u8) -> Box<[u8]> {
@@ -157,7 +165,9 @@ mod tests {
         let mut spill = Spill::new(2, Some((folder.clone(), 1))).unwrap();
         (1..=4).for_each(|number| spill.put(BlockKey(number), block(number as u8)));
         assert_eq!([1, 2, 3, 4].map(|key| spill.has(BlockKey(key))), [false, true, true, true]);
-        assert_eq!(fs::read_dir(&folder).unwrap().count(), 1);
+        let files: Vec<_> = fs::read_dir(&folder).unwrap().flatten().collect();
+        assert_eq!(files.len(), 1);
+        assert_eq!(files[0].metadata().unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(spill.take(BlockKey(2)), Some(block(2)));
         assert_eq!(spill.take(BlockKey(2)), None);
         assert_eq!(spill.take(BlockKey(4)), Some(block(4)));

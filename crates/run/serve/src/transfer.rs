@@ -50,8 +50,10 @@ const MOST_TOKENS: usize = 16 << 20;
 const LONGEST: usize = 1 << 20;
 /// How long a silent peer is waited for.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a connection may take: a worker that does not answer must not delay the prompt for longer than computing it would.
+/// How long a connection and the proofs of the secret may take: a worker that does not answer must not delay the prompt for longer than computing it would.
 const CONNECTING: Duration = Duration::from_secs(2);
+/// Blocks of one message.
+const MOST_BLOCKS: usize = 256;
 /// Connections that a prefill worker serves at once.
 const MOST_CONNECTIONS: usize = 256;
 
@@ -116,7 +118,7 @@ struct Link {
 impl Link {
     fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(PATIENCE))?;
+        stream.set_read_timeout(Some(CONNECTING))?;
         stream.set_write_timeout(Some(PATIENCE))?;
         Ok(Self { reader: BufReader::new(stream.try_clone()?), writer: BufWriter::new(stream) })
     }
@@ -151,7 +153,9 @@ impl Link {
         self.send(tag.as_ref())?;
         self.writer.flush()?;
         let answer = self.receive(64)?;
-        hmac::verify(&secret.0, &[others, &challenge].concat(), &answer).map_err(denied)
+        hmac::verify(&secret.0, &[others, &challenge].concat(), &answer).map_err(denied)?;
+        // From now on the other side may have to compute before it answers.
+        self.reader.get_ref().set_read_timeout(Some(PATIENCE))
     }
 }
 
@@ -182,7 +186,8 @@ fn give(stream: TcpStream, engine: &Engine, secret: &Secret) -> io::Result<()> {
     link.send(b"")?;
     while let Some(event) = answer.wait() {
         if let Event::Blocks { blocks, .. } = event {
-            blocks.iter().try_for_each(|block| link.send(block))?;
+            let groups = blocks.chunks(MOST_BLOCKS);
+            groups.map(|group| group.concat()).try_for_each(|group| link.send(&group))?;
             link.writer.flush()?;
         }
     }
@@ -284,13 +289,17 @@ fn take(
     if !refusal.is_empty() {
         return Err(io::Error::other(String::from_utf8_lossy(&refusal).into_owned()));
     }
-    for number in 0.. {
-        let block = link.receive(kind.block_bytes as usize)?;
-        if block.is_empty() {
-            break;
+    let size = (kind.block_bytes as usize).max(1);
+    let mut first = 0;
+    loop {
+        let group = link.receive(MOST_BLOCKS * size)?;
+        if group.is_empty() {
+            return Ok(());
         }
-        engine.adopt(ask.prompt.clone(), ask.adapter.as_deref(), number, vec![block.into_boxed_slice()]);
-        transferred.fetch_add(1, Ordering::Relaxed);
+        let blocks: Vec<Box<[u8]>> = group.chunks_exact(size).map(Box::from).collect();
+        let count = blocks.len();
+        engine.adopt(ask.prompt.clone(), ask.adapter.as_deref(), first, blocks);
+        first += count;
+        transferred.fetch_add(count, Ordering::Relaxed);
     }
-    Ok(())
 }

@@ -29,7 +29,7 @@ use ending::Told;
 #[command(after_help = "\
 Examples:
   bedplate serve runs/first/model                 http://127.0.0.1:8000, until Ctrl-C
-  bedplate serve ./Qwen3-0.6B --weights int8       a quarter of the memory, twice the speed
+  bedplate serve ./Qwen3-0.6B --weights int8       about half the memory of bf16
   bedplate serve ./Llama-3.2-1B --adapter sql=./lora-sql --guess 4
   bedplate serve ./Llama-3.2-1B --replicas 4       four processes behind a router; SIGHUP replaces them
   bedplate serve ./Llama-3.2-1B --listen 0.0.0.0:8000 --public --api-key-file keys.txt
@@ -145,10 +145,10 @@ pub(crate) struct EngineArguments {
     #[arg(long, value_name = "BYTES", requires = "spill_folder", help_heading = "Engine")]
     spill_disk: Option<Bytes>,
     /// Guess so many tokens ahead from the text itself [default: 0; 4 with --draft]
-    #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
+    #[arg(long, value_name = "TOKENS", conflicts_with = "swap_memory", help_heading = "Engine")]
     guess: Option<u32>,
     /// Guess with a smaller model of the same vocabulary instead
-    #[arg(long, value_name = "MODEL_DIR", help_heading = "Engine")]
+    #[arg(long, value_name = "MODEL_DIR", conflicts_with = "swap_memory", help_heading = "Engine")]
     draft: Option<PathBuf>,
     /// A LoRA adapter that requests may name as their model: NAME=FOLDER; may be repeated
     #[arg(long, value_name = "NAME=FOLDER", value_parser = adapter, help_heading = "Engine")]
@@ -224,7 +224,7 @@ impl EngineArguments {
             weights,
             context_limit: context,
             block_tokens: self.block,
-            token_budget: self.token_budget.max(self.seats),
+            token_budget: self.token_budget,
             chunk_tokens: self.chunk,
             seats: self.seats,
             keeps_prefixes: !self.no_prefix_cache,

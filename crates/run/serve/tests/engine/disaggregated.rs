@@ -66,6 +66,17 @@ fn a_client_that_goes_away_while_blocks_come_leaves_nothing() {
     assert_nothing_left(&decode);
 }
 
+/// A frozen worker takes connections too.
+#[test]
+fn a_worker_that_says_nothing_costs_no_answer() {
+    let silent = TcpListener::bind(ANY).unwrap();
+    let decode = Arc::new(engine(LLAMA, &options()));
+    let both = Disaggregated::new(decode, vec![silent.local_addr().unwrap()], Secret::new(b"kv"), 32);
+    let prompt = &prompts()[0];
+    let expected = Tiny::new(LLAMA).continued(prompt, 20);
+    assert_eq!(listen(both.ask(greedy(prompt, 20)).unwrap()).samples[0].0, expected);
+}
+
 #[test]
 fn blocks_for_which_there_is_no_room_are_computed_here() {
     let tiny = Tiny::new(LLAMA);

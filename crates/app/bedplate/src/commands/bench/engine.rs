@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use crate::commands::serve::FormatName;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
+use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -47,6 +47,9 @@ pub(super) struct Arguments {
     requests: u32,
 }
 
+/// The longest prompt that is measured, and its answer.
+const LEAST_CONTEXT: u32 = 2_001;
+
 /// Tokens of prompt and answer together.
 const CONTEXT: u32 = 4096;
 
@@ -61,6 +64,12 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         memory.threads,
         memory.instructions
     ));
+    let context = engine.about().context_limit;
+    if context < LEAST_CONTEXT {
+        let message =
+            format!("the measurements need a context of {LEAST_CONTEXT} tokens, and the model has {context}");
+        return Err(ProgramError::Usage { message }.into());
+    }
     let bandwidth = copy_bandwidth(memory.threads);
     let speed = load::Speed::measure(&engine, console);
     let prediction =
