@@ -65,15 +65,15 @@ fn with_avx2<R>(work: impl FnOnce() -> R) -> R {
     work()
 }
 
-/// Whether the processor multiplies bf16 tiles (AMX) and the kernel lets this process do so. Asks for permission.
+/// Whether the processor multiplies tiles of bf16 and of whole numbers (AMX) and the kernel lets this process do so. Asks for permission.
 pub(crate) fn has_tiles() -> bool {
     #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
     {
         const ARCH_REQ_XCOMP_PERM: libc::c_long = 0x1023;
         const XFEATURE_XTILEDATA: libc::c_long = 18;
-        // Leaf 7 of the processor's description: bit 22 of EDX is AMX-BF16, bit 24 AMX-TILE.
+        // Leaf 7 of the processor's description: bit 22 of EDX is AMX-BF16, bit 24 AMX-TILE, bit 25 AMX-INT8.
         let leaf = std::arch::x86_64::__cpuid_count(7, 0);
-        let has_unit = leaf.edx >> 22 & 1 == 1 && leaf.edx >> 24 & 1 == 1;
+        let has_unit = [22, 24, 25].into_iter().all(|bit| leaf.edx >> bit & 1 == 1);
         // Packing for tiles converts with vectors, by instructions that every such processor has so far.
         let has_conversion = Level::detect() == Level::Avx512 && is_x86_feature_detected!("avx512bf16");
         if !has_unit || !has_conversion {

@@ -4,10 +4,10 @@
 //! of bytes everywhere. Steps of a panel follow each other, and so do panels: a product with one row reads memory from
 //! front to back. Outputs and inputs that the matrix lacks are zero.
 //!
-//! Inside a step, f32 and f16 lie input by input, the outputs side by side. Bf16 and 8-bit numbers lie as the tile unit wants its right side: a
-//! half of sixteen outputs after the other, in it pairs of inputs, in these the outputs with two numbers each. A cache line of 4-bit
-//! numbers holds four outputs: its 16-bit word `i` has their numbers for input `i`, the first in the lowest bits. Whole numbers come behind the
-//! 32 scales of the step, as f16.
+//! Inside a step, f32 and f16 lie input by input, the outputs side by side. Bf16 and whole numbers lie as the tile unit wants its right side: a
+//! half of sixteen outputs after the other, in it pairs of inputs, in these the outputs with two numbers each; of 8-bit numbers four
+//! inputs instead of pairs. 4-bit numbers share a byte with the one sixteen inputs on. Whole numbers come behind the 32 scales of the
+//! step, as f16.
 
 use half::f16;
 
@@ -88,7 +88,7 @@ fn number(format: WeightFormat, step: &[u8], lane: usize, input: usize) -> f32 {
         }
         WeightFormat::F16 => f16::from_bits(pair(input * LANES + lane)).to_f32(),
         WeightFormat::Bf16 => Bf16::from_bits(pair(in_pairs(lane, input))).to_f32(),
-        WeightFormat::Int8 => f32::from(step[SCALES + in_pairs(lane, input)].cast_signed()) * scale(),
+        WeightFormat::Int8 => f32::from(step[SCALES + in_fours(lane, input)].cast_signed()) * scale(),
         WeightFormat::Int4 => {
             let (byte, shift) = in_nibbles(lane, input);
             (i32::from(step[SCALES + byte] >> shift & 15) - OFFSET) as f32 * scale()
@@ -101,9 +101,15 @@ fn in_pairs(lane: usize, input: usize) -> usize {
     (lane / HALF * STEP / 2 + input / 2) * 2 * HALF + 2 * (lane % HALF) + input % 2
 }
 
+/// Where an 8-bit number lies in a step of halves and fours, behind the scales.
+fn in_fours(lane: usize, input: usize) -> usize {
+    (lane / HALF * STEP / 4 + input / 4) * 4 * HALF + 4 * (lane % HALF) + input % 4
+}
+
 /// The byte of a 4-bit number behind the scales, and by how much it is shifted there.
 fn in_nibbles(lane: usize, input: usize) -> (usize, usize) {
-    (64 * (lane / 4) + 2 * input + lane % 4 / 2, 4 * (lane % 2))
+    let (half, input, shift) = (lane / HALF, input % (STEP / 2), input / (STEP / 2) * 4);
+    ((half * STEP / 8 + input / 4) * 4 * HALF + 4 * (lane % HALF) + input % 4, shift)
 }
 
 /// Writes a panel, step by step.
@@ -138,7 +144,7 @@ fn write_step(format: WeightFormat, wide: &Wide, to: &mut [u8]) {
             to[2 * in_pairs(lane, input)..][..2].copy_from_slice(&bits.to_le_bytes());
         }),
         WeightFormat::Int8 => write_whole(wide, round::to_8_bits, to, |to, lane, input, number| {
-            to[in_pairs(lane, input)] = (number as i8).cast_unsigned();
+            to[in_fours(lane, input)] = (number as i8).cast_unsigned();
         }),
         WeightFormat::Int4 => write_whole(wide, round::to_4_bits, to, |to, lane, input, number| {
             let (byte, shift) = in_nibbles(lane, input);

@@ -10,10 +10,10 @@ mod round;
 #[cfg(target_arch = "x86_64")]
 mod tiles;
 #[cfg(target_arch = "x86_64")]
-mod turned;
-#[cfg(target_arch = "x86_64")]
 mod unfold;
 mod unit;
+#[cfg(target_arch = "x86_64")]
+mod whole;
 mod widen;
 mod work;
 

@@ -6,15 +6,12 @@
 
 use std::arch::asm;
 
-use super::layout::{LANES, STEP, step_bytes};
-use super::unfold::unfold;
+use super::layout::{LANES, STEP};
 use super::unit::cells;
-use crate::{Bf16, Put, Rows, WeightFormat};
+use crate::{Bf16, Rows};
 
 /// Rows that are multiplied by a register of their own.
 pub(super) const FEW: usize = 16;
-/// Steps that are unfolded at a time for few rows.
-const TURN: usize = 4;
 /// Cells of a step of a panel.
 const STEP_CELLS: usize = LANES * STEP / 2;
 /// Bytes ahead of those in use that are asked for.
@@ -68,37 +65,6 @@ static CONFIGURATIONS: [Configuration; FEW] = {
     all
 };
 
-/// Sums the products of a left panel of `rows` rows, at most [`FEW`], with all of a panel's steps.
-///
-/// Whole numbers are unfolded a few steps at a time, in turn to one of two places: while the tile unit multiplies by the one,
-/// the vectors fill the other.
-pub(super) fn sum_few(
-    rows: usize,
-    format: WeightFormat,
-    left: &[f32],
-    steps: &[u8],
-    buffer: &mut [f32],
-    strip: &mut [f32],
-) {
-    configure(&CONFIGURATIONS[rows - 1]);
-    let each = step_bytes(format);
-    if format == WeightFormat::Bf16 {
-        return multiply_few(rows, steps.len() / each, left, (cells(steps), false), Put::Replace, strip);
-    }
-    if steps.is_empty() {
-        return strip[..rows * LANES].fill(0.0);
-    }
-    let mut put = Put::Replace;
-    let left = left.chunks(TURN * rows * STEP / 2);
-    for (turn, (steps, left)) in steps.chunks(TURN * each).zip(left).enumerate() {
-        let count = steps.len() / each;
-        let to = &mut buffer[turn % 2 * TURN * STEP_CELLS..][..count * STEP_CELLS];
-        unfold(format, steps, to);
-        multiply_few(rows, count, left, (to, true), put, strip);
-        put = Put::Add;
-    }
-}
-
 /// Sets the tile registers up.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
 pub(super) fn configure(wanted: &'static Configuration) {
@@ -123,41 +89,26 @@ pub(super) fn configure(wanted: &'static Configuration) {
     }
 }
 
-/// Multiplies a left panel of `rows` rows, at most [`FEW`], by `steps` steps of bf16. What is not near is asked for ahead. All that needs what
-/// the tile registers hold is one block of assembler, as in `multiply`.
+/// Sums the products of a left panel of `rows` rows, at most [`FEW`], with all of a panel's steps. What comes next is asked for ahead. All
+/// that needs what the tile registers hold is one block of assembler, as in `multiply`.
 #[expect(unsafe_code, reason = "tile instructions have no stable intrinsics")]
-fn multiply_few(
-    rows: usize,
-    steps: usize,
-    left: &[f32],
-    (right, is_near): (&[f32], bool),
-    put: Put,
-    strip: &mut [f32],
-) {
+pub(super) fn sum_few(rows: usize, left: &[f32], steps: &[u8], strip: &mut [f32]) {
+    configure(&CONFIGURATIONS[rows - 1]);
+    let right = cells(steps);
+    let steps = right.len() / STEP_CELLS;
     assert!(left.len() >= steps * rows * STEP / 2 && strip.len() >= rows * LANES);
-    assert!(right.len() >= steps * STEP_CELLS);
-    // SAFETY: reads `steps` registers of `rows` rows of the left side and twice as many of 16 rows of the right one; reads and
-    // writes `rows` rows of 128 bytes of sums. All are that long, as asserted. Fetching ahead touches no memory. `sum_few` has set
-    // the registers up, and nothing but products uses them.
+    // SAFETY: reads `steps` registers of `rows` rows of the left side and twice as many of 16 rows of the right one; writes
+    // `rows` rows of 128 bytes of sums. All are that long, as asserted. Fetching ahead touches no memory. The registers have
+    // been set up, and nothing but products uses them.
     unsafe {
         asm!(
-            "mov {stride:e}, 128",
-            "test {adds}, {adds}",
-            "jnz 3f",
             "tilezero tmm0",
             "tilezero tmm1",
-            "jmp 4f",
-            "3:",
-            "tileloadd tmm0, [{sums} + {stride}]",
-            "tileloadd tmm1, [{sums} + {stride} + 64]",
-            "4:",
             "mov {stride:e}, 64",
             "test {steps}, {steps}",
             "jz 6f",
             "5:",
-            "mov {line}, {lines}",
-            "test {line}, {line}",
-            "jz 8f",
+            "mov {line:e}, 32",
             "7:",
             "prefetcht0 [{ahead}]",
             "prefetcht0 [{ahead} + 64]",
@@ -166,7 +117,6 @@ fn multiply_few(
             "add {ahead}, 256",
             "sub {line}, 4",
             "jnz 7b",
-            "8:",
             "tileloadd tmm4, [{left} + {stride}]",
             "tileloadd tmm6, [{right} + {stride}]",
             "tdpbf16ps tmm0, tmm4, tmm6",
@@ -182,8 +132,6 @@ fn multiply_few(
             "tilestored [{sums} + {stride} + 64], tmm1",
             stride = out(reg) _,
             line = out(reg) _,
-            lines = in(reg) if is_near { 0 } else { STEP_CELLS / 16 },
-            adds = in(reg) usize::from(put == Put::Add),
             sums = in(reg) strip.as_mut_ptr(),
             steps = inout(reg) steps => _,
             left = inout(reg) left.as_ptr() => _,

@@ -1,10 +1,10 @@
-//! What multiplies by a packed matrix: the tile unit for rows of bf16 by formats that bf16 can hold, vectors for everything else.
+//! What multiplies by a packed matrix: the tile unit for rows of bf16 by bf16 and by whole numbers, vectors for everything else.
 
 use super::lanes;
 use super::layout::{LANES, STEP, Weight, step_bytes};
 use super::widen::widen;
 #[cfg(target_arch = "x86_64")]
-use super::{tiles, turned, unfold};
+use super::{tiles, unfold, whole};
 use crate::cpu::multiply::{Multiplier, Numbers, Operand, Panels, Side};
 use crate::cpu::{Cpu, Level};
 use crate::{Element, Put, Rows, WeightFormat};
@@ -12,31 +12,25 @@ use crate::{Element, Put, Rows, WeightFormat};
 /// Cells of the buffer in which a block of a panel is unfolded.
 pub(super) const BUFFER: usize = 512 * LANES / 2 + 16 * LANES;
 
-/// On which side of a tile product few rows are.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Few {
-    Left,
-    Right,
-}
-
 #[derive(Clone, Copy)]
 pub(super) enum Unit {
     #[cfg(target_arch = "x86_64")]
-    Tiles(&'static dyn Multiplier, Few),
+    Tiles(&'static dyn Multiplier),
+    /// The tile unit, with rows that are rounded to whole numbers.
+    #[cfg(target_arch = "x86_64")]
+    Whole(Level),
     Lanes(Level, &'static dyn Multiplier),
 }
 
 impl Cpu {
-    /// The unit for rows of `X`. Rows of `f32` are never rounded, and neither are weights.
+    /// The unit for rows of `X`. Rows of `f32` are never rounded.
     pub(super) fn unit<X: Element>(&self, format: WeightFormat) -> Unit {
         #[cfg(target_arch = "x86_64")]
-        {
-            let is_narrow = matches!(X::numbers(&[]), Numbers::Bf16(_));
-            let fits = matches!(format, WeightFormat::Bf16 | WeightFormat::Int8 | WeightFormat::Int4);
-            if is_narrow && fits && self.has_tiles {
-                let few = if format == WeightFormat::Int4 { Few::Right } else { Few::Left };
-                return Unit::Tiles(self.multiplier::<X, X>(), few);
+        if matches!(X::numbers(&[]), Numbers::Bf16(_)) && self.has_tiles {
+            match format {
+                WeightFormat::Bf16 => return Unit::Tiles(self.multiplier::<X, X>()),
+                WeightFormat::Int8 | WeightFormat::Int4 => return Unit::Whole(self.level),
+                WeightFormat::F32 | WeightFormat::F16 => {}
             }
         }
         Unit::Lanes(self.level, self.multiplier::<f32, f32>())
@@ -48,9 +42,11 @@ impl Unit {
     pub(super) fn panel_rows(self, rows: usize) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(many, _) if rows > tiles::FEW => many.tile().rows,
+            Unit::Tiles(many) if rows > tiles::FEW => many.tile().rows,
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(..) => rows.max(1),
+            Unit::Tiles(_) => rows.max(1),
+            #[cfg(target_arch = "x86_64")]
+            Unit::Whole(_) => rows.clamp(1, tiles::FEW),
             Unit::Lanes(..) if rows == 1 => 1,
             Unit::Lanes(_, many) => many.tile().rows,
         }
@@ -60,7 +56,9 @@ impl Unit {
     pub(super) fn row_cells(self, depth: usize) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(..) => depth.div_ceil(STEP) * STEP / 2,
+            Unit::Tiles(_) => depth.div_ceil(STEP) * STEP / 2,
+            #[cfg(target_arch = "x86_64")]
+            Unit::Whole(_) => whole::row_cells(depth),
             Unit::Lanes(..) => depth,
         }
     }
@@ -69,9 +67,11 @@ impl Unit {
     pub(super) fn block(self, rows: usize) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(..) if rows > tiles::FEW => 512,
+            Unit::Tiles(_) if rows > tiles::FEW => 512,
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(..) => usize::MAX,
+            Unit::Tiles(_) => usize::MAX,
+            #[cfg(target_arch = "x86_64")]
+            Unit::Whole(_) => whole::BLOCK,
             Unit::Lanes(..) => lanes::BLOCK,
         }
     }
@@ -87,10 +87,15 @@ impl Unit {
         let end = (first + panel_rows).min(x.rows);
         match (self, X::numbers(x.numbers)) {
             #[cfg(target_arch = "x86_64")]
-            (Unit::Tiles(_, few), Numbers::Bf16(numbers)) if panel_rows <= tiles::FEW => {
+            (Unit::Tiles(_), Numbers::Bf16(numbers)) if panel_rows <= tiles::FEW => {
+                let Rows { rows, columns, stride, .. } = x;
+                tiles::pack_few(Rows { numbers, rows, columns, stride }.rows(first..end), to);
+            }
+            #[cfg(target_arch = "x86_64")]
+            (Unit::Whole(level), Numbers::Bf16(numbers)) => {
                 let Rows { rows, columns, stride, .. } = x;
                 let x = Rows { numbers, rows, columns, stride }.rows(first..end);
-                if few == Few::Left { tiles::pack_few(x, to) } else { turned::pack(x, to) }
+                inlined!(level.vectorized(|| whole::pack(x, panel_rows, to)));
             }
             (Unit::Lanes(level, _), _) if panel_rows == 1 => {
                 inlined!(level.vectorized(|| {
@@ -98,7 +103,9 @@ impl Unit {
                 }));
             }
             #[cfg(target_arch = "x86_64")]
-            (Unit::Tiles(many, _), _) => many.pack(Side::Left, &Operand::rows_of(x), first, to),
+            (Unit::Whole(_), _) => unreachable!("only bf16 is rounded to whole numbers"),
+            #[cfg(target_arch = "x86_64")]
+            (Unit::Tiles(many), _) => many.pack(Side::Left, &Operand::rows_of(x), first, to),
             (Unit::Lanes(_, many), _) => many.pack(Side::Left, &Operand::rows_of(x), first, to),
         }
     }
@@ -116,17 +123,15 @@ impl Unit {
         let steps = weight.steps(panel, first);
         match self {
             #[cfg(target_arch = "x86_64")]
-            Unit::Tiles(many, few) => {
-                if panel_rows <= tiles::FEW {
-                    return match few {
-                        Few::Left => {
-                            tiles::sum_few(panel_rows, weight.format, left.cells, steps, buffer, strip);
-                        }
-                        Few::Right => turned::sum(panel_rows, left.cells, steps, buffer, strip),
-                    };
-                }
-                let right = as_tiles(weight.format, steps, depth, buffer);
-                many.multiply(depth, left, right.into(), put, strip);
+            Unit::Tiles(_) if panel_rows <= tiles::FEW => {
+                tiles::sum_few(panel_rows, left.cells, steps, strip);
+            }
+            #[cfg(target_arch = "x86_64")]
+            Unit::Tiles(many) => many.multiply(depth, left, cells(steps).into(), put, strip),
+            #[cfg(target_arch = "x86_64")]
+            Unit::Whole(_) => {
+                let steps = &steps[..depth.div_ceil(STEP) * step_bytes(weight.format)];
+                whole::multiply(panel_rows, left, (weight.format, steps), buffer, put, strip);
             }
             Unit::Lanes(level, _) => {
                 let right = as_wide(level, weight.format, steps, depth, buffer);
@@ -134,17 +139,6 @@ impl Unit {
             }
         }
     }
-}
-
-/// Some steps in the order of the tile unit.
-#[cfg(target_arch = "x86_64")]
-fn as_tiles<'a>(format: WeightFormat, steps: &'a [u8], depth: usize, buffer: &'a mut [f32]) -> &'a [f32] {
-    if format == WeightFormat::Bf16 {
-        return cells(steps);
-    }
-    let to = &mut buffer[..depth.div_ceil(STEP) * LANES * STEP / 2];
-    unfold::unfold(format, steps, to);
-    to
 }
 
 /// Some steps as `f32`.

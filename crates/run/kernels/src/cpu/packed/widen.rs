@@ -71,32 +71,28 @@ fn scales(step: &[u8]) -> [[f32; HALF]; 2] {
 
 #[inline(always)]
 fn widen_int8(step: &[u8], to: &mut [f32]) {
-    let (scales, cells) = (scales(step), step[SCALES..].as_chunks::<2>().0.as_chunks::<HALF>().0);
-    in_pairs(
-        to,
-        #[inline(always)]
-        |half, pair, even, odd| {
-            let cells = &cells[half * STEP / 2 + pair];
-            for lane in 0..HALF {
-                even[lane] = f32::from(cells[lane][0].cast_signed()) * scales[half][lane];
-                odd[lane] = f32::from(cells[lane][1].cast_signed()) * scales[half][lane];
+    let (scales, fours) = (scales(step), step[SCALES..].as_chunks::<4>().0.as_chunks::<HALF>().0);
+    for (input, row) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
+        for (half, row) in row.as_chunks_mut::<HALF>().0.iter_mut().enumerate() {
+            let fours = &fours[half * STEP / 4 + input / 4];
+            for (lane, to) in row.iter_mut().enumerate() {
+                *to = f32::from(fours[lane][input % 4].cast_signed()) * scales[half][lane];
             }
-        },
-    );
+        }
+    }
 }
 
 #[inline(always)]
 fn widen_int4(step: &[u8], to: &mut [f32]) {
-    let [low, high] = scales(step);
-    let lines = step[SCALES..].as_chunks::<2>().0.as_chunks::<STEP>().0;
+    let (scales, fours) = (scales(step), step[SCALES..].as_chunks::<4>().0.as_chunks::<HALF>().0);
     for (input, row) in to.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-        for (line, row) in row.as_chunks_mut::<4>().0.iter_mut().enumerate() {
-            let word = u32::from(u16::from_le_bytes(lines[line][input]));
+        let shift = input / (STEP / 2) * 4;
+        for (half, row) in row.as_chunks_mut::<HALF>().0.iter_mut().enumerate() {
+            let fours = &fours[half * STEP / 8 + input % (STEP / 2) / 4];
             for (lane, to) in row.iter_mut().enumerate() {
-                *to = ((word >> (4 * lane) & 15) as i32 - 8) as f32;
+                *to = (i32::from(fours[lane][input % 4] >> shift & 15) - 8) as f32 * scales[half][lane];
             }
         }
-        row.iter_mut().zip(low.iter().chain(&high)).for_each(|(number, scale)| *number *= scale);
     }
 }
 
