@@ -4,6 +4,7 @@
 //! or to another figure of the same run.
 
 mod load;
+mod peers;
 mod predict;
 
 use std::path::PathBuf;
@@ -26,9 +27,13 @@ Examples:
   bedplate bench engine
   bedplate bench engine --model llama-3.2-1b --weights int4
   bedplate bench engine ./Qwen3-0.6B --threads 8 --requests 200
+  bedplate bench engine --peer llama.cpp,torch --requests 0
 
 A token of one sequence reads all weights, so the memory's bandwidth limits it. The last part runs a load of its own, fits the
-time of a step to it, and then has `replay`, which runs the same scheduler, predict another load before it is measured.")]
+time of a step to it, and then has `replay`, which runs the same scheduler, predict another load before it is measured.
+
+Peers have random weights of the same shape and bits (int8 is llama.cpp's Q8_0, int4 its Q4_0), the same threads, and are measured in turn
+with the engine. They are installed by package name when they are asked for.")]
 pub(super) struct Arguments {
     /// A model's folder in Hugging Face's format
     #[arg(value_name = "MODEL_DIR", conflicts_with = "model")]
@@ -45,6 +50,12 @@ pub(super) struct Arguments {
     /// Requests of each load of the prediction; 0 leaves it out
     #[arg(long, value_name = "N", default_value_t = 60)]
     requests: u32,
+    /// Other programs to measure in turn with the engine
+    #[arg(long, value_enum, value_delimiter = ',', value_name = "PEERS")]
+    peer: Vec<peers::Peer>,
+    /// A Python that has what the peers need
+    #[arg(long, value_name = "PATH", requires = "peer")]
+    peer_python: Option<PathBuf>,
 }
 
 /// The longest prompt that is measured, and its answer.
@@ -70,20 +81,33 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
             format!("the measurements need a context of {LEAST_CONTEXT} tokens, and the model has {context}");
         return Err(ProgramError::Usage { message }.into());
     }
+    let shape = match arguments.peer.is_empty() {
+        true => Value::Null,
+        false => {
+            let architecture = architecture(arguments)?;
+            peers::shape(&architecture, memory.weight_format, memory.threads, &arguments.peer)?
+        }
+    };
     let bandwidth = copy_bandwidth(memory.threads);
     let speed = load::Speed::measure(&engine, console);
     let prediction =
         (arguments.requests > 0).then(|| predict::compare(&engine, &options, arguments.requests, console));
+    let python = arguments.peer_python.as_deref();
+    let compared = peers::compare(&arguments.peer, python, &engine, &shape, console)?;
     if console.is_json() {
         return console.json(&json!({
             "copy_bytes_per_s": bandwidth,
             "weight_bytes": memory.product,
             "weights": memory.weight_format,
             "speed": speed.json(),
+            "peers": peers::json(&compared),
             "prediction": prediction.as_ref().map(predict::Comparison::json),
         }));
     }
     show(&speed, bandwidth, &memory, console)?;
+    if !compared.is_empty() {
+        peers::show(&compared, console)?;
+    }
     match prediction {
         None => Ok(()),
         Some(prediction) => prediction.show(console),
@@ -112,10 +136,16 @@ fn start(arguments: &Arguments, options: &EngineOptions) -> Result<(Engine, Memo
     }
 }
 
+fn architecture(arguments: &Arguments) -> Result<Architecture, Stop> {
+    match &arguments.folder {
+        Some(folder) => Ok(Model::open(folder)?.architecture),
+        None => Ok(Architecture::from_shape(bedplate_transformer::builtin(&arguments.model)?)?),
+    }
+}
+
 /// An engine with random weights, a block at a time.
 fn random<E: Element>(arguments: &Arguments, options: &EngineOptions) -> Result<(Engine, Memory), Stop> {
-    let shape = bedplate_transformer::builtin(&arguments.model)?;
-    let architecture = Architecture::from_shape(shape)?;
+    let architecture = architecture(arguments)?;
     let threads = match options.threads {
         0 => std::thread::available_parallelism().map_or(1, usize::from),
         threads => threads,

@@ -1,6 +1,10 @@
 //! Python programs measured as peers on this machine, from an embedded script.
 
-use std::process::Command;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::thread;
+use std::time::Duration;
 
 use bedplate_diag::{Class, Diagnostic, Page};
 
@@ -17,13 +21,15 @@ enum PeerTrouble {
     NotStarted { python: String, error: std::io::Error },
     #[error("it printed no figures; its last line was: {0}")]
     NoFigures(String),
+    #[error("it said nothing for {} s", .0.as_secs())]
+    Silent(Duration),
 }
 
 pub(super) static PEER_FAILED: Page = Page {
     code: "bench/peer-failed",
     class: Class::User,
     meaning: "The peer program did not run: it is missing, incomplete, or lacks a package.",
-    remedy: "check --peer-path or --peer-python, and that this Python has the packages the peer needs (calculon: numpy, pandas, psutil; torch: torch)",
+    remedy: "check --peer-path or --peer-python, and that this Python has the packages the peer needs (calculon: numpy, pandas, psutil; torch: torch; llama.cpp: llama-cpp-python, gguf)",
 };
 
 impl Diagnostic for PeerFailed {
@@ -57,5 +63,76 @@ impl Script<'_> {
             let told = format!("{text}{}", String::from_utf8_lossy(&output.stderr));
             PeerFailed { why: PeerTrouble::NoFigures(told.lines().last().unwrap_or("nothing").to_owned()) }
         })
+    }
+}
+
+/// How long an answer may take.
+const PATIENCE: Duration = Duration::from_secs(600);
+
+/// A script that runs beside us and answers questions line by line.
+pub(super) struct Companion {
+    child: Child,
+    questions: Option<ChildStdin>,
+    answers: Receiver<String>,
+    errors: thread::JoinHandle<String>,
+}
+
+impl Companion {
+    /// Starts a script, which says "ready" before it is asked.
+    pub(super) fn start(script: &Script<'_>) -> Result<Self, PeerFailed> {
+        let mut command = Command::new(script.python);
+        command.arg("-c").arg(script.text).args(&script.arguments).current_dir(script.directory);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let failed =
+            |error| PeerFailed { why: PeerTrouble::NotStarted { python: script.python.to_owned(), error } };
+        let mut child = command.spawn().map_err(failed)?;
+        let (questions, said, errors) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+        let (send, answers) = channel();
+        thread::spawn(move || {
+            let lines = said.into_iter().flat_map(|said| BufReader::new(said).lines());
+            lines.map_while(Result::ok).try_for_each(|line| send.send(line))
+        });
+        let errors = thread::spawn(move || {
+            let mut text = String::new();
+            if let Some(mut errors) = errors {
+                // What is no text is not shown.
+                let _ = errors.read_to_string(&mut text);
+            }
+            text
+        });
+        let mut companion = Self { child, questions, answers, errors };
+        match companion.hear()?.as_str() {
+            "ready" => Ok(companion),
+            other => Err(PeerFailed { why: PeerTrouble::NoFigures(other.to_owned()) }),
+        }
+    }
+
+    pub(super) fn ask(&mut self, question: &str) -> Result<f64, PeerFailed> {
+        if let Some(questions) = &mut self.questions {
+            // One that has gone is found when it does not answer.
+            let _ = writeln!(questions, "{question}");
+        }
+        let answer = self.hear()?;
+        answer.trim().parse().map_err(|_| PeerFailed { why: PeerTrouble::NoFigures(answer) })
+    }
+
+    fn hear(&mut self) -> Result<String, PeerFailed> {
+        match self.answers.recv_timeout(PATIENCE) {
+            Ok(line) => Ok(line),
+            Err(RecvTimeoutError::Timeout) => Err(PeerFailed { why: PeerTrouble::Silent(PATIENCE) }),
+            Err(RecvTimeoutError::Disconnected) => {
+                let silent = thread::spawn(String::new);
+                let errors = std::mem::replace(&mut self.errors, silent).join().unwrap_or_default();
+                let last = errors.lines().last().unwrap_or("nothing").to_owned();
+                Err(PeerFailed { why: PeerTrouble::NoFigures(last) })
+            }
+        }
+    }
+}
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
     }
 }

@@ -61,8 +61,8 @@ pub(in super::super) static NOT_INSTALLED: Page = Page {
     code: "bench/not-installed",
     class: Class::User,
     meaning: "A peer was asked for that this machine does not have, and it could not be installed.",
-    remedy: "install it yourself: `pip install torch` (then name that Python with --peer-python), or the packages openmpi-bin and \
-             libopenmpi-dev",
+    remedy: "install it yourself: `pip install torch`, or llama-cpp-python and gguf (then name that Python with --peer-python), or the \
+             packages openmpi-bin and libopenmpi-dev",
 };
 
 impl Diagnostic for InstallError {
@@ -218,18 +218,30 @@ fn openmpi(console: &Console) -> Result<Installed, Stop> {
 }
 
 /// Where what is installed for the user goes.
-fn cache() -> PathBuf {
+pub(in super::super) fn cache() -> PathBuf {
     let home = |name: &str| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
     let cache = home("XDG_CACHE_HOME").or_else(|| Some(home("HOME")?.join(".cache")));
     cache.unwrap_or_else(std::env::temp_dir).join("bedplate/peers")
 }
 
 fn step(peer: Peer, program: &Path, arguments: &[&str], at_most: Duration) -> Result<String, InstallError> {
-    run_within(Command::new(program).args(arguments), at_most).map_err(|why| InstallError::Step {
-        peer: peer.name(),
-        step: format!("{} {}", program.display(), arguments.join(" ").lines().next().unwrap_or_default()),
-        why,
-    })
+    step_of(peer.name(), Command::new(program).args(arguments), at_most)
+}
+
+/// A command of an installation.
+pub(in super::super) fn step_of(
+    peer: &'static str,
+    command: &mut Command,
+    at_most: Duration,
+) -> Result<String, InstallError> {
+    run_within(command, at_most).map_err(|why| InstallError::Step { peer, step: told(command), why })
+}
+
+/// The first line of a command, for people.
+fn told(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
+    words.join(" ").lines().next().unwrap_or_default().to_owned()
 }
 
 /// What a command printed, if it succeeds in time; otherwise its last line.

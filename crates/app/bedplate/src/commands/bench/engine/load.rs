@@ -79,7 +79,7 @@ impl Speed {
         let host_share =
             share(|state| state.host_nanoseconds) / share(|state| state.step_nanoseconds).max(1.0);
         console.say("prompts");
-        let first = |prompt: Vec<u32>| times(Instant::now(), ask(engine, prompt, 1)).first;
+        let first = |prompt| first(engine, prompt);
         let prefill = 1024.0 / (0..3).map(|_| first(fresh(1024))).fold(f64::INFINITY, f64::min);
         let long = fresh(2000);
         let cold_first = first(long.clone());
@@ -92,8 +92,13 @@ impl Speed {
     }
 }
 
+/// Seconds to the first token after a prompt.
+pub(super) fn first(engine: &Engine, prompt: Vec<u32>) -> f64 {
+    times(Instant::now(), ask(engine, prompt, 1)).first
+}
+
 /// Tokens per second while all sequences decode: from the last first token to the first last one.
-fn together(engine: &Engine, prompts: Vec<Vec<u32>>, tokens: u32) -> f64 {
+pub(super) fn together(engine: &Engine, prompts: Vec<Vec<u32>>, tokens: u32) -> f64 {
     let sequences = prompts.len() as f64;
     let began = Instant::now();
     let answers: Vec<_> = prompts.into_iter().map(|prompt| ask(engine, prompt, tokens)).collect();
