@@ -19,6 +19,7 @@ pub(crate) use blocks::Adopted;
 
 use crate::ask::Wants;
 use crate::compose::{Composed, Run};
+use crate::crew::{Crew, Order};
 use crate::draft::{Draft, Guess};
 use crate::guess::guess;
 use crate::keys::Keys;
@@ -46,6 +47,8 @@ pub(crate) struct Parts<E: Element> {
     pub(crate) draft: Option<Draft<E>>,
     pub(crate) guesses: usize,
     pub(crate) seed: u64,
+    /// The other ranks, where the model is cut.
+    pub(crate) crew: Option<Crew>,
 }
 
 pub(crate) struct Core<E: Element> {
@@ -217,6 +220,9 @@ impl<E: Element> Core<E> {
         self.composed.fill(&self.parts.scheduler, &mut runs);
         let prepared = begun.elapsed();
         self.compute();
+        if self.trouble().is_err() {
+            return;
+        }
         let computed = begun.elapsed();
         self.tell_blocks(&runs);
         self.finish_step(&decoding, &runs);
@@ -285,10 +291,28 @@ impl<E: Element> Core<E> {
         if self.composed.is_empty() {
             return;
         }
-        let Parts { device, network, weights, pool, room, adapters, .. } = &mut self.parts;
+        let Parts { device, network, weights, pool, room, adapters, crew, .. } = &mut self.parts;
+        if let Some(crew) = crew {
+            crew.say(&Order::step(&self.composed.rows()));
+        }
         let rows: Vec<_> =
             self.composed.adapted.iter().map(|(rows, at)| (rows.clone(), &adapters[*at].1)).collect();
         network.answer(device, weights, pool, &self.composed.rows(), Adapters { rows: &rows }, room);
+    }
+
+    /// Why the ranks of the model cannot go on, if they cannot.
+    pub(crate) fn trouble(&self) -> Result<(), String> {
+        self.parts.crew.as_ref().and_then(Crew::trouble).map_or(Ok(()), Err)
+    }
+
+    /// Nothing is to be done for now.
+    pub(crate) fn rest(&self) {
+        self.parts.crew.iter().for_each(|crew| crew.say(&Order::Rest));
+    }
+
+    /// The other ranks are not needed any more.
+    pub(crate) fn dismiss(&self) {
+        self.parts.crew.iter().for_each(|crew| crew.say(&Order::End));
     }
 
     /// Tells the scheduler, draws and tells tokens, and ends what has ended.
@@ -363,7 +387,7 @@ impl<E: Element> Core<E> {
         let scheduler = &self.parts.scheduler;
         let part_of = |sequence| scheduler.running_table(sequence)?.get(full).copied();
         if let (Some(from), Some(to), true) = (origin.and_then(part_of), part_of(sequence), has_part) {
-            self.parts.pool.copy(&self.parts.device, &[(from.0, to.0)]);
+            self.copy_block(from.0, to.0);
         }
     }
 

@@ -15,6 +15,7 @@ use bedplate_units::Bytes;
 
 use crate::compose::Composed;
 use crate::core::{Adopted, Core, MOST_GUESSED, Parts, StepLog, StepRecord};
+use crate::crew::{Crew, Order};
 use crate::draft::Draft;
 use crate::free_memory::free_memory;
 use crate::keys::Keys;
@@ -99,22 +100,14 @@ impl Engine {
         adapters: &[AdapterFolder],
         options: &EngineOptions,
     ) -> Result<(Self, Memory), ServeError> {
-        let context = u64::from(options.context_limit).min(model.max_context()) as u32;
-        let threads = match options.threads {
-            0 => thread::available_parallelism().map_or(1, usize::from),
-            threads => threads,
-        };
-        let device = Device::cpu(threads);
-        let network = Network::new(&device, model.architecture.clone(), context as usize)?;
-        let format = options.weights.unwrap_or_else(|| format_of(model));
-        check_memory(network.parameters(), format, options.kv_bytes)?;
-        let weights = PackedWeights::<E>::load(&network, &device, &model.folder, format)?;
+        let Loaded { device, network, weights } = Loaded::<E>::new(model, options, None)?;
+        let context = network.longest();
         let adapters = adapters
             .iter()
             .map(|adapter| Ok((adapter.name.clone(), Adapter::load(&network, &device, &adapter.folder)?)))
             .collect::<Result<Vec<_>, ServeError>>()?;
         let load = |draft: &Model| -> Result<_, ServeError> {
-            let network = Network::new(&device, draft.architecture.clone(), context as usize)?;
+            let network = Network::new(&device, draft.architecture.clone(), context)?;
             let format = options.weights.unwrap_or_else(|| format_of(draft));
             let weights = PackedWeights::<E>::load(&network, &device, &draft.folder, format)?;
             Ok((network, weights))
@@ -132,6 +125,42 @@ impl Engine {
         adapters: Vec<(String, Adapter)>,
         end_tokens: &[u32],
         options: &EngineOptions,
+    ) -> Result<(Self, Memory), ServeError> {
+        let loaded = Loaded { device, network, weights };
+        Self::assemble(loaded, draft, adapters, end_tokens, options, None)
+    }
+
+    /// Rank 0 of a model that is cut over ranks. Nothing is swapped or spilled.
+    pub fn lead(model: &Model, crew: Crew, options: &EngineOptions) -> Result<(Self, Memory), ServeError> {
+        match options.activations {
+            Activations::F32 => Self::lead_as::<f32>(model, crew, options),
+            Activations::Bf16 => Self::lead_as::<Bf16>(model, crew, options),
+        }
+    }
+
+    fn lead_as<E: Element>(
+        model: &Model,
+        crew: Crew,
+        options: &EngineOptions,
+    ) -> Result<(Self, Memory), ServeError> {
+        let options = EngineOptions {
+            preemption: bedplate_batching::PreemptionMode::Recompute,
+            swap_bytes: 0,
+            spill_bytes: 0,
+            spill_folder: None,
+            ..options.clone()
+        };
+        let loaded = Loaded::<E>::new(model, &options, Some(&crew))?;
+        Self::assemble(loaded, None, Vec::new(), &model.end_tokens, &options, Some(crew))
+    }
+
+    fn assemble<E: Element>(
+        Loaded { device, network, weights }: Loaded<E>,
+        draft: Option<(Network, PackedWeights<E>)>,
+        adapters: Vec<(String, Adapter)>,
+        end_tokens: &[u32],
+        options: &EngineOptions,
+        crew: Option<Crew>,
     ) -> Result<(Self, Memory), ServeError> {
         let context = network.longest() as u32;
         let block_bytes = KvPool::<E>::bytes_of_block(&network, options.block_tokens.max(1) as usize) as u64;
@@ -162,9 +191,13 @@ impl Engine {
         let draft = draft
             .map(|(of, weights)| draft_of(&device, &network, of, weights, options, all_blocks))
             .transpose()?;
-        let pool = KvPool::new(&device, &network, all_blocks, options.block_tokens as usize)
-            .map_err(ServeError::NoMemory)?;
-        let room = ServingRoom::new(&device, &network, room_shape(options, context, guesses, &adapters));
+        let shape = room_shape(options, context, guesses, &adapters);
+        let block_tokens = options.block_tokens as usize;
+        if let Some(crew) = &crew {
+            crew.say(&Order::Start { blocks: all_blocks, block_tokens, shape });
+        }
+        let pool = KvPool::new(&device, &network, all_blocks, block_tokens).map_err(ServeError::NoMemory)?;
+        let room = ServingRoom::new(&device, &network, shape);
         let about = About {
             context_limit: context,
             vocabulary: network.architecture().transformer.vocab as u32,
@@ -198,6 +231,7 @@ impl Engine {
             draft,
             guesses,
             seed: options.seed,
+            crew,
         };
         let kind = KvKind {
             config: parts.network.architecture().config_json().to_owned(),
@@ -218,10 +252,11 @@ impl Engine {
             let core = Core::new(parts, seen.state.clone(), seen.log.clone());
             let ended = catch_unwind(AssertUnwindSafe(|| serve(core, &received, &seen)));
             let reason = match ended {
-                Ok(()) => "it was ended",
-                Err(_) => "a fault of the program in its engine",
+                Ok(Ok(())) => "it was ended".to_owned(),
+                Ok(Err(trouble)) => trouble,
+                Err(_) => "a fault of the program in its engine".to_owned(),
             };
-            *seen.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason.to_owned());
+            *seen.stopped.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
         });
         let thread = thread.expect("a thread can be started");
         Self { about, kind, limits, commands, shared, thread: Some(thread) }
@@ -331,10 +366,51 @@ impl Drop for Engine {
     }
 }
 
+/// A rank of a model other than the first: computes what rank 0 says, until it ends.
+pub fn follow(model: &Model, crew: Crew, options: &EngineOptions) -> Result<(), ServeError> {
+    match options.activations {
+        Activations::F32 => follow_as::<f32>(model, crew, options),
+        Activations::Bf16 => follow_as::<Bf16>(model, crew, options),
+    }
+}
+
+fn follow_as<E: Element>(model: &Model, crew: Crew, options: &EngineOptions) -> Result<(), ServeError> {
+    let Loaded { device, network, weights } = Loaded::<E>::new(model, options, Some(&crew))?;
+    crew.follow(&device, &network, &weights)
+}
+
+/// A model in memory, or this rank's part of it.
+struct Loaded<E: Element> {
+    device: Device,
+    network: Network,
+    weights: PackedWeights<E>,
+}
+
+impl<E: Element> Loaded<E> {
+    fn new(model: &Model, options: &EngineOptions, crew: Option<&Crew>) -> Result<Self, ServeError> {
+        let context = u64::from(options.context_limit).min(model.max_context()) as usize;
+        let threads = match options.threads {
+            0 => thread::available_parallelism().map_or(1, usize::from),
+            threads => threads,
+        };
+        let device = Device::cpu(threads);
+        let architecture = model.architecture.clone();
+        let network = match crew {
+            None => Network::new(&device, architecture, context)?,
+            Some(crew) => Network::cut(&device, architecture, context, crew.cut(), crew.peers())?,
+        };
+        let format = options.weights.unwrap_or_else(|| format_of(model));
+        check_memory(network.parameters(), format, options.kv_bytes)?;
+        let weights = PackedWeights::load(&network, &device, &model.folder, format)?;
+        Ok(Self { device, network, weights })
+    }
+}
+
 /// How long an idle engine sleeps before it looks for answers that nobody waits for.
 const IDLE: Duration = Duration::from_millis(100);
 
-fn serve<E: Element>(mut core: Core<E>, commands: &Receiver<Command>, shared: &Shared) {
+/// Runs until it is told to stop, or until the ranks of the model cannot work together any more.
+fn serve<E: Element>(mut core: Core<E>, commands: &Receiver<Command>, shared: &Shared) -> Result<(), String> {
     loop {
         let is_idle = core.is_empty();
         loop {
@@ -348,14 +424,20 @@ fn serve<E: Element>(mut core: Core<E>, commands: &Receiver<Command>, shared: &S
             match command {
                 Ok(Command::Ask { id, ask, adapter, teller }) => core.submit(id, *ask, adapter, teller),
                 Ok(Command::Adopt(adopted)) => core.adopt(adopted),
-                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => return,
+                Ok(Command::Stop) | Err(TryRecvError::Disconnected) => {
+                    core.dismiss();
+                    return Ok(());
+                }
                 Err(TryRecvError::Empty) => break,
             }
         }
         core.cancel_left();
-        if !core.is_empty() {
+        if core.is_empty() {
+            core.rest();
+        } else {
             core.step();
         }
+        core.trouble()?;
         core.publish();
         shared.requests.fetch_sub(core.take_finished(), Ordering::AcqRel);
     }

@@ -4,6 +4,7 @@ use std::io;
 use std::path::PathBuf;
 
 use bedplate_batching::OptionsFlaw;
+use bedplate_comm::CommError;
 use bedplate_diag::{Class, Diagnostic, Page, Place};
 use bedplate_network::NetworkError;
 use bedplate_units::Bytes;
@@ -28,6 +29,8 @@ pub enum ServeError {
     SpillFolder { path: PathBuf, source: io::Error },
     #[error("a {part} and the model do not belong together: {reason}")]
     Mismatch { part: &'static str, reason: String },
+    #[error("the ranks of the model cannot work together any more")]
+    Ranks(#[source] Box<CommError>),
 }
 
 /// The documentation of every code of this crate.
@@ -83,6 +86,7 @@ impl Diagnostic for ServeError {
     fn page(&self) -> &'static Page {
         match self {
             ServeError::Network(error) => error.page(),
+            ServeError::Ranks(error) => error.page(),
             ServeError::ReadModel { .. } => &READ_MODEL,
             ServeError::Options(_) => &OPTIONS,
             ServeError::TooFewBlocks { .. } => &TOO_FEW_BLOCKS,

@@ -8,6 +8,7 @@ use super::{Core, Parts};
 use crate::Event;
 use crate::ask::Wants;
 use crate::compose::Run;
+use crate::crew::Order;
 use crate::live::{Live, Spare};
 
 /// Blocks of a prompt that another engine computed.
@@ -49,6 +50,7 @@ impl<E: Element> Core<E> {
         for sequence in &preempted {
             self.live(*sequence).seen = 0;
         }
+        let mut copies = Vec::new();
         for (at, live) in self.slots.iter_mut().enumerate() {
             let Some(Live { spare: spare @ Some(_), .. }) = live else { continue };
             let Some(Spare { index, block }) = *spare else { continue };
@@ -57,11 +59,21 @@ impl<E: Element> Core<E> {
                 *spare = None;
                 self.spares.push(block);
             } else if let Some(given) = self.parts.scheduler.table(sequence).get(index) {
-                self.parts.pool.copy(&self.parts.device, &[(block, given.0)]);
+                copies.push((block, given.0));
                 *spare = None;
                 self.spares.push(block);
             }
         }
+        copies.into_iter().for_each(|(from, to)| self.copy_block(from, to));
+    }
+
+    /// Copies a block on all ranks.
+    pub(super) fn copy_block(&mut self, from: u32, to: u32) {
+        let Parts { device, pool, crew, .. } = &mut self.parts;
+        if let Some(crew) = crew {
+            crew.say(&Order::Copy(vec![(from, to)]));
+        }
+        pool.copy(device, &[(from, to)]);
     }
 
     /// Gives spare blocks back that no right guess lies in.
