@@ -232,3 +232,20 @@ fn a_server_is_measured_and_compared() {
     .unwrap();
     assert!(text.contains("RATIO") && text.contains("client alone"), "{text}");
 }
+
+#[test]
+fn two_ranks_with_half_of_the_model_each_give_its_answers_and_end_together() {
+    let desk = Desk::new("ranks");
+    let exact = " --precision f32";
+    let (whole, cut) = (Server::start(&desk, exact), Server::start(&desk, &format!("{exact} --ranks 2")));
+    let said = |server: &Server| {
+        server.chat(json!({ "temperature": 0, "max_tokens": 20 }))["choices"][0]["message"].clone()
+    };
+    assert_eq!(said(&cut), said(&whole));
+    let first = nix::unistd::Pid::from_raw(cut.process.id() as i32);
+    let others = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
+    let others: Vec<&str> = others.split_whitespace().collect();
+    assert_eq!(others.len(), 1, "one rank was started beside the first");
+    nix::sys::signal::kill(first, nix::sys::signal::Signal::SIGTERM).unwrap();
+    until("both ranks end", || !fs::exists(format!("/proc/{}/exe", others[0])).unwrap_or(false));
+}

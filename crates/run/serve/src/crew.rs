@@ -24,7 +24,7 @@ pub struct Crew {
 struct Links {
     group: Group,
     trouble: Mutex<Option<CommError>>,
-    _world: World,
+    world: World,
 }
 
 /// What rank 0 says.
@@ -46,7 +46,7 @@ pub(crate) enum Order {
 impl Crew {
     pub fn new(world: World) -> Result<Self, CommError> {
         let group = world.everyone()?;
-        let links = Links { group, trouble: Mutex::new(None), _world: world };
+        let links = Links { group, trouble: Mutex::new(None), world };
         Ok(Self { links: Arc::new(links), device: Device::cpu(1) })
     }
 
@@ -56,6 +56,11 @@ impl Crew {
 
     pub fn ranks(&self) -> usize {
         self.links.group.members()
+    }
+
+    /// Ranks on this host, this one included.
+    pub fn ranks_here(&self) -> usize {
+        self.links.world.host_ranks().len()
     }
 
     /// What this rank has of a network.

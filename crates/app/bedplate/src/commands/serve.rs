@@ -1,6 +1,7 @@
 //! `bedplate serve`: a model behind an OpenAI-compatible API.
 
 pub(crate) mod ending;
+mod ranks;
 pub(crate) mod replicas;
 
 use std::net::{IpAddr, SocketAddr};
@@ -14,7 +15,7 @@ use bedplate_diag::Page;
 use bedplate_gateway::{Bounds, Model as Served, Options};
 use bedplate_kernels::WeightFormat;
 use bedplate_serve::{
-    Activations, AdapterFolder, Disaggregated, Engine, EngineOptions, KvServer, Memory, Model, Replica,
+    Activations, AdapterFolder, Crew, Disaggregated, Engine, EngineOptions, KvServer, Memory, Model, Replica,
     Secret, free_memory,
 };
 use bedplate_units::{Bytes, Seconds};
@@ -32,6 +33,7 @@ Examples:
   bedplate serve ./Qwen3-0.6B --weights int8       about half the memory of bf16
   bedplate serve ./Llama-3.2-1B --adapter sql=./lora-sql --guess 4
   bedplate serve ./Llama-3.2-1B --replicas 4       four processes behind a router; SIGHUP replaces them
+  bedplate serve ./Llama-3.1-8B --ranks 2          one model, each of two processes with half of every matrix
   bedplate serve ./Llama-3.2-1B --listen 0.0.0.0:8000 --public --api-key-file keys.txt
 
 The folder is in Hugging Face's format: config.json, safetensors, tokenizer.json and its chat
@@ -88,6 +90,9 @@ pub(crate) struct Arguments {
     /// Run this many processes behind a router; cores and memory are shared out where nothing is said
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=256), conflicts_with_all = ["trace", "kv_listen"])]
     replicas: Option<u32>,
+    /// Cut every matrix over this many ranks: those that the environment names (a cluster, srun, torchrun), or processes started here
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64), conflicts_with_all = ["replicas", "kv_listen", "prefill", "draft", "adapter", "swap_memory", "spill_memory", "spill_folder"])]
+    ranks: Option<u32>,
     /// Replace the replicas one after the other when the model's files change
     #[arg(long, requires = "replicas")]
     watch: bool,
@@ -247,6 +252,16 @@ impl EngineArguments {
         EngineOptions { kv_bytes, ..options }
     }
 
+    /// The model and its settings on one of several ranks, with its share of the cores and of the memory.
+    fn on_ranks(&self, crew: &Crew) -> Result<(Model, EngineOptions), Stop> {
+        let model = Model::open(&self.folder)?;
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = self.threads.unwrap_or((cores / crew.ranks_here()).max(1));
+        let sharers = crew.ranks_here() as u32;
+        let options = Self { threads: Some(threads), sharers, ..self.clone() }.options(&model);
+        Ok((model, options))
+    }
+
     /// The engine, and the tokenizer of its model.
     pub(crate) fn start(&self) -> Result<(Engine, Memory, Tokenizer), Stop> {
         let model = Model::open(&self.folder)?;
@@ -291,8 +306,25 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     // Blocked before threads are started, which inherit it.
     let told = ending::block();
+    let part = ranks::Part::of(arguments.ranks.unwrap_or(1))?;
+    if let ranks::Part::Other(crew) = part {
+        ending::end_with_first_rank(told);
+        let (model, options) = arguments.engine.on_ranks(&crew)?;
+        return Ok(bedplate_serve::follow(&model, *crew, &options)?);
+    }
     console.say(&format!("loads {}", arguments.engine.folder.display()));
-    let (engine, memory, tokenizer) = arguments.engine.start()?;
+    let (engine, memory, tokenizer, _others) = match part {
+        ranks::Part::First(crew, others) => {
+            let (model, options) = arguments.engine.on_ranks(&crew)?;
+            let tokenizer = Tokenizer::load(&arguments.engine.folder.join("tokenizer.json"))?;
+            let (engine, memory) = Engine::lead(&model, *crew, &options)?;
+            (engine, memory, tokenizer, Some(others))
+        }
+        _ => {
+            let (engine, memory, tokenizer) = arguments.engine.start()?;
+            (engine, memory, tokenizer, None)
+        }
+    };
     let name = arguments.name.clone().unwrap_or_else(|| name_of(&arguments.engine.folder));
     describe(&engine, &memory, console);
     let (replica, kv) = arguments.apart(Arc::new(engine))?;

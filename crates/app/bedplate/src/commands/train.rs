@@ -3,10 +3,10 @@
 
 mod announce;
 mod choice;
-mod launch;
+pub(in crate::commands) mod launch;
 mod layout;
 mod prediction;
-mod ranks;
+pub(in crate::commands) mod ranks;
 
 use std::path::PathBuf;
 use std::sync::Arc;

@@ -31,6 +31,15 @@ pub(crate) fn block() -> Receiver<Told> {
     told
 }
 
+/// Leaves the end to rank 0, which lets running requests finish; a second signal ends at once.
+pub(crate) fn end_with_first_rank(told: Receiver<Told>) {
+    thread::spawn(move || {
+        if told.iter().filter(|told| *told == Told::End).nth(1).is_some() {
+            std::process::exit(1);
+        }
+    });
+}
+
 /// Finishes running requests; a second signal ends at once.
 pub(crate) fn end(told: Receiver<Told>, console: &Console, stop: impl FnOnce() + Send + 'static) {
     console.say("finishes running requests; Ctrl-C again ends at once");

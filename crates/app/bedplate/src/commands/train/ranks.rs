@@ -16,9 +16,9 @@ use crate::stop::Stop;
 const NEWCOMER: &str = "BEDPLATE_NEWCOMER";
 const SURVIVE: &str = "BEDPLATE_SURVIVE";
 
-pub(super) type Variables = BTreeMap<String, String>;
+pub(in crate::commands) type Variables = BTreeMap<String, String>;
 
-pub(super) fn variables() -> Variables {
+pub(in crate::commands) fn variables() -> Variables {
     let all = std::env::vars_os();
     all.filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?))).collect()
 }
@@ -50,7 +50,7 @@ pub(super) fn join(variables: &Variables, output: &Path, stop: &AtomicBool) -> R
 }
 
 /// A batch script of Slurm has the variables of a task, but is one process.
-fn without_batch_script(variables: &Variables) -> Variables {
+pub(in crate::commands) fn without_batch_script(variables: &Variables) -> Variables {
     let is_step = variables.get("SLURM_STEP_NUM_TASKS").is_some_and(|tasks| tasks.trim() != "1");
     let is_slurms = |name: &str| name == "SLURM_PROCID" || name == "SLURM_NTASKS";
     let all = variables.iter().filter(|(name, _)| is_step || !is_slurms(name));
