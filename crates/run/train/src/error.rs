@@ -22,6 +22,8 @@ pub enum TrainError {
     #[error(transparent)]
     Network(NetworkError),
     #[error(transparent)]
+    Serve(#[from] bedplate_serve::ServeError),
+    #[error(transparent)]
     Data(DataError),
     #[error(transparent)]
     Record(RecordError),
@@ -301,6 +303,7 @@ impl Diagnostic for TrainError {
         match self {
             TrainError::Config(error) => error.page(),
             TrainError::Network(error) => error.page(),
+            TrainError::Serve(error) => error.page(),
             TrainError::Data(error) => error.page(),
             TrainError::Record(error) => error.page(),
             TrainError::Checkpoint(error) => error.page(),
@@ -331,6 +334,7 @@ impl Diagnostic for TrainError {
         match self {
             TrainError::Config(error) => error.help(),
             TrainError::Network(error) => error.help(),
+            TrainError::Serve(error) => error.help(),
             TrainError::Data(error) => error.help(),
             TrainError::Record(error) => error.help(),
             TrainError::Checkpoint(error) => error.help(),
@@ -347,6 +351,7 @@ impl Diagnostic for TrainError {
         match self {
             TrainError::Config(error) => error.place(),
             TrainError::Network(error) => error.place(),
+            TrainError::Serve(error) => error.place(),
             TrainError::Data(error) => error.place(),
             TrainError::Record(error) => error.place(),
             _ => None,

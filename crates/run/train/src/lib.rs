@@ -16,7 +16,6 @@ mod config;
 mod copies;
 mod error;
 mod export;
-mod generate;
 mod links;
 mod memory;
 mod optimizer;
@@ -34,6 +33,7 @@ mod telemetry;
 mod trained;
 mod trainer;
 mod upkeep;
+mod written;
 
 pub use adapter::{ADAPTER_CONFIG_FILE, ADAPTER_FILE, Adapters};
 pub use bedplate_checkpoint::Published;
@@ -43,7 +43,6 @@ pub use config::{
     OptimizerConfig, OutputConfig, Precision, TrainConfig, TrainingConfig,
 };
 pub use error::{PAGES, TrainError};
-pub use generate::Generator;
 pub use memory::Needs;
 pub use ranks::Ranks;
 pub use roster::Roster;

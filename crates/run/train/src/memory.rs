@@ -184,25 +184,18 @@ struct Workspaces {
 /// Those of steps and of samples.
 fn workspaces(model: &Transformer, config: &TrainConfig, element: f64) -> Workspaces {
     let layers: Vec<Widths> = model.layers().map(|layer| Widths::of(model.hidden, layer)).collect();
-    let of = |sequences, has_gradients| workspace(model, config, &layers, element, sequences, has_gradients);
-    let mut all = of(config.training.micro_batch as f64, true);
+    let mut all = workspace(model, config, &layers, element);
     if !config.evaluation.prompt.is_empty() {
-        all.buffers += of(1.0, false).buffers;
+        let tokens = (model.max_context as usize).min(config.data.sequence + config.evaluation.sample_tokens);
+        all.buffers += crate::written::bytes(model, tokens, element);
     }
     all
 }
 
 /// Sizes that no machine has are estimated from below: counted exactly they would overflow.
-fn workspace(
-    model: &Transformer,
-    config: &TrainConfig,
-    layers: &[Widths],
-    element: f64,
-    sequences: f64,
-    has_gradients: bool,
-) -> Workspaces {
+fn workspace(model: &Transformer, config: &TrainConfig, layers: &[Widths], element: f64) -> Workspaces {
     const COUNTABLE: f64 = 1e17;
-    let rows = sequences * config.data.sequence as f64;
+    let rows = config.training.micro_batch as f64 * config.data.sequence as f64;
     let widest = layers.iter().map(widest).fold(model.vocab as f64, f64::max);
     if rows * widest * layers.len() as f64 > COUNTABLE {
         return Workspaces {
@@ -219,7 +212,7 @@ fn workspace(
         rows: rows as usize,
         in_flight: 1,
         recompute: config.training.recompute,
-        has_gradients,
+        has_gradients: true,
         has_embedding: true,
         has_head: true,
         ranks: workspace::Ranks::ONE,

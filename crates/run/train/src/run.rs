@@ -22,12 +22,12 @@ use bedplate_units::{Bytes, Seconds};
 
 use crate::carry::Carried;
 use crate::checkpoint::Settings;
-use crate::generate::Generator;
 use crate::output_lock::OutputLock;
 use crate::ranks::Ranks;
 use crate::setup::{Data, read_architecture};
 use crate::trained::Trained;
 use crate::trainer::{StepOutcome, Trainer};
+use crate::written::Text;
 use crate::{Precision, TrainConfig, TrainError};
 use regroup::{Next, Regrouping, is_survived, tell_others};
 use shapes::Shapes;
@@ -152,7 +152,6 @@ struct Run<'a, E: Trained> {
     is_anew: bool,
     checkpoints: Checkpoints,
     settings: Settings,
-    generator: Option<Generator<E>>,
     /// Of the whole network.
     parameters: usize,
     flops_per_token: f64,
@@ -356,15 +355,19 @@ impl<E: Trained> Run<'_, E> {
             return Ok(None);
         }
         let prompt = self.data.tokenizer.encode(&evaluation.prompt)?;
-        let mut sampler = Sampler::new(evaluation.temperature, 0.95, self.config.data.seed);
-        let (count, end) = (evaluation.sample_tokens, self.data.tokenizer.end());
+        let text = Text {
+            prompt: &prompt,
+            count: evaluation.sample_tokens,
+            end: self.data.tokenizer.end(),
+            temperature: evaluation.temperature,
+            seed: self.config.data.seed,
+        };
         let tokens = if !self.trainer.has_whole_network() {
-            self.trainer.write_together(&prompt, count, end, &mut sampler)?
+            let mut sampler = Sampler::new(text.temperature, 0.95, text.seed);
+            self.trainer.write_together(&prompt, text.count, text.end, &mut sampler)?
         } else if self.trainer.ranks().is_first() {
             let Trainer { device, network, .. } = &self.trainer;
-            let longest = self.config.data.sequence.min(prompt.len() + count);
-            let generator = self.generator.get_or_insert_with(|| Generator::new(device, network, longest));
-            generator.generate(device, network, self.trainer.weights(), &prompt, count, end, &mut sampler)
+            text.write(device, network, self.trainer.weights())?
         } else {
             return Ok(None);
         };

@@ -131,7 +131,6 @@ impl<'a, E: Trained> Run<'a, E> {
             is_anew,
             checkpoints,
             settings,
-            generator: None,
             parameters,
             flops_per_token: flops.training().get(),
             newest: resumed.newest,
