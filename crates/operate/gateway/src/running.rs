@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use bedplate_batching::TenantId;
-use bedplate_serve::{Answer, Ask, Event, Wants};
+use bedplate_serve::{Answer, Ask, Ender, Event, Wants};
 use tokio::sync::mpsc;
 
 use crate::account::Account;
@@ -12,7 +12,13 @@ use crate::generation::Generation;
 use crate::refusal::ApiError;
 
 /// Answers to all prompts of a generation. Dropping it cancels them.
-pub(crate) enum Sources {
+pub(crate) struct Sources {
+    events: Events,
+    /// Of each prompt.
+    enders: Vec<Ender>,
+}
+
+enum Events {
     One(Box<Answer>),
     /// Events with the number of their prompt.
     Many(mpsc::UnboundedReceiver<(usize, Event)>),
@@ -32,23 +38,25 @@ impl Sources {
             generation.model.ask(ask).map_err(ApiError::from)
         };
         let mut answers = generation.prompts.iter().map(ask).collect::<Result<Vec<Answer>, ApiError>>()?;
-        match (answers.len(), answers.pop()) {
-            (1, Some(answer)) => Ok(Sources::One(Box::new(answer))),
+        let enders = answers.iter().map(Answer::ender).collect();
+        let events = match (answers.len(), answers.pop()) {
+            (1, Some(answer)) => Events::One(Box::new(answer)),
             (_, last) => {
                 answers.extend(last);
                 let (sender, events) = mpsc::unbounded_channel();
                 for (prompt, answer) in answers.into_iter().enumerate() {
                     tokio::spawn(forward(prompt, answer, sender.clone()));
                 }
-                Ok(Sources::Many(events))
+                Events::Many(events)
             }
-        }
+        };
+        Ok(Self { events, enders })
     }
 
     async fn next(&mut self) -> Option<(usize, Event)> {
-        match self {
-            Sources::One(answer) => answer.next().await.map(|event| (0, event)),
-            Sources::Many(events) => events.recv().await,
+        match &mut self.events {
+            Events::One(answer) => answer.next().await.map(|event| (0, event)),
+            Events::Many(events) => events.recv().await,
         }
     }
 }
@@ -106,12 +114,15 @@ impl<'a> Running<'a> {
             Event::Admitted { cached_tokens } => self.account.admitted(cached_tokens, Instant::now()),
             Event::Token { sample, token, logprobs } => {
                 let at = prompt * self.samples + usize::from(sample);
-                // A choice that ended by its text has no more tokens, whatever the engine still draws.
+                // A choice that ended by its text has no more tokens, though some may be on their way.
                 let Some(choice) = self.choices.get_mut(at).filter(|choice| !choice.has_ended) else {
                     return Ok(None);
                 };
                 self.account.token(at, Instant::now());
                 let delta = choice.push(token, logprobs);
+                if choice.has_ended {
+                    self.sources.enders[prompt].end(sample);
+                }
                 return Ok(self.step(at, delta));
             }
             Event::End { sample, reason } => {

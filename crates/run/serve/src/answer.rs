@@ -1,7 +1,7 @@
 //! What a model answers: tokens as they are drawn, and how each sample ended.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -9,7 +9,16 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 #[derive(Debug)]
 pub struct Answer {
     events: UnboundedReceiver<Event>,
-    cancelled: Arc<AtomicBool>,
+    wish: Arc<Wish>,
+}
+
+/// What is no longer wanted of an answer.
+#[derive(Debug, Default)]
+struct Wish {
+    is_cancelled: AtomicBool,
+    /// Whether some samples are to end, and which.
+    has_ended: AtomicBool,
+    ended: Mutex<Vec<u16>>,
 }
 
 /// Something that happened to a sample.
@@ -59,15 +68,15 @@ pub enum EndReason {
 #[derive(Debug, Clone)]
 pub struct Teller {
     events: UnboundedSender<Event>,
-    cancelled: Arc<AtomicBool>,
+    wish: Arc<Wish>,
 }
 
 impl Answer {
     /// An answer and the end that tells it.
     pub fn new() -> (Teller, Self) {
         let (sender, events) = unbounded_channel();
-        let cancelled = Arc::new(AtomicBool::new(false));
-        (Teller { events: sender, cancelled: cancelled.clone() }, Self { events, cancelled })
+        let wish = Arc::new(Wish::default());
+        (Teller { events: sender, wish: wish.clone() }, Self { events, wish })
     }
 
     /// The next event; none after the last sample has ended, or where the engine has gone.
@@ -79,11 +88,28 @@ impl Answer {
     pub fn wait(&mut self) -> Option<Event> {
         self.events.blocking_recv()
     }
+
+    /// What ends single samples, wherever the answer is listened to.
+    pub fn ender(&self) -> Ender {
+        Ender(self.wish.clone())
+    }
+}
+
+/// Ends samples of an answer while others go on.
+#[derive(Debug, Clone)]
+pub struct Ender(Arc<Wish>);
+
+impl Ender {
+    /// No more tokens of a sample that has begun are wanted. Tokens and an end that are on their way may still come.
+    pub fn end(&self, sample: u16) {
+        self.0.ended.lock().unwrap_or_else(PoisonError::into_inner).push(sample);
+        self.0.has_ended.store(true, Ordering::Release);
+    }
 }
 
 impl Drop for Answer {
     fn drop(&mut self) {
-        self.cancelled.store(true, Ordering::Relaxed);
+        self.wish.is_cancelled.store(true, Ordering::Relaxed);
     }
 }
 
@@ -95,6 +121,14 @@ impl Teller {
 
     /// Whether nobody wants the answer any more.
     pub fn is_cancelled(&self) -> bool {
-        self.cancelled.load(Ordering::Relaxed)
+        self.wish.is_cancelled.load(Ordering::Relaxed)
+    }
+
+    /// Samples that were ended since this was last asked.
+    pub fn take_ended(&self) -> Vec<u16> {
+        match self.wish.has_ended.swap(false, Ordering::Acquire) {
+            true => std::mem::take(&mut self.wish.ended.lock().unwrap_or_else(PoisonError::into_inner)),
+            false => Vec::new(),
+        }
     }
 }

@@ -180,6 +180,21 @@ impl<E: Element> Core<E> {
             self.close(id);
             self.stop_sequences(|live| live.request == id);
         }
+        self.end_samples();
+    }
+
+    /// Ends samples of which no more is wanted, while others of their request go on.
+    fn end_samples(&mut self) {
+        let ended =
+            self.jobs.iter().flat_map(|(id, job)| job.teller.take_ended().into_iter().map(|of| (*id, of)));
+        for (id, sample) in ended.collect::<Vec<_>>() {
+            let stopped = self.stop_sequences(|live| (live.request, live.sample) == (id, sample));
+            let Some(job) = self.jobs.get_mut(&id) else { continue };
+            job.left -= stopped;
+            if job.left == 0 {
+                self.close(id);
+            }
+        }
     }
 
     /// A request is done with.
@@ -189,13 +204,17 @@ impl<E: Element> Core<E> {
         job
     }
 
-    fn stop_sequences(&mut self, is_meant: impl Fn(&Live) -> bool) {
+    /// How many were stopped.
+    fn stop_sequences(&mut self, is_meant: impl Fn(&Live) -> bool) -> u16 {
+        let mut stopped = 0;
         for at in 0..self.slots.len() {
             if self.slots[at].as_ref().is_some_and(&is_meant) {
                 self.parts.scheduler.stop(SequenceId(at as u32));
                 self.forget(SequenceId(at as u32));
+                stopped += 1;
             }
         }
+        stopped
     }
 
     /// Gives up a sequence that the scheduler no longer has.

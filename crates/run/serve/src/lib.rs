@@ -25,7 +25,7 @@ mod spill;
 mod transfer;
 
 pub use self::core::StepRecord;
-pub use answer::{Answer, EndReason, Event, Logprobs, Teller};
+pub use answer::{Answer, EndReason, Ender, Event, Logprobs, Teller};
 pub use ask::{Ask, Continuation, Grammar, Parser, Wants};
 pub use crew::Crew;
 pub use engine::{AdapterFolder, Engine, Memory, follow};

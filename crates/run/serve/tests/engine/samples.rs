@@ -79,3 +79,30 @@ fn log_probabilities_come_with_tokens_that_asked_for_them() {
     }
     assert_eq!(seen, 5);
 }
+
+#[test]
+fn a_sample_that_is_ended_draws_no_more_and_the_others_are_what_they_would_have_been() {
+    let sampling = Sampling { seed: Some(3), temperature: 0.8, ..Sampling::default() };
+    let engine = engine(LLAMA, &options());
+    let prompt = &prompts(1)[0];
+    let whole = listen(engine.ask(ask(prompt, 3, sampling.clone(), 200)).unwrap());
+    assert_nothing_left(&engine);
+    let before = engine.state().generated_tokens;
+    let mut answer = engine.ask(ask(prompt, 3, sampling, 200)).unwrap();
+    let mut told = vec![Vec::new(); 3];
+    while let Some(event) = answer.wait() {
+        if let Event::Token { sample, token, .. } = event {
+            told[usize::from(sample)].push(token);
+            if sample == 1 && told[1].len() == 5 {
+                answer.ender().end(1);
+            }
+        }
+    }
+    let expected: Vec<_> = whole.samples.into_iter().map(|(tokens, _)| tokens).collect();
+    assert_eq!((&told[0], &told[2]), (&expected[0], &expected[2]));
+    // How many more come depends on how soon the engine looks.
+    assert!(expected[1].starts_with(&told[1]) && told[1].len() >= 5);
+    assert_nothing_left(&engine);
+    let drawn: usize = told.iter().map(Vec::len).sum();
+    assert_eq!(engine.state().generated_tokens - before, drawn as u64);
+}
