@@ -89,6 +89,12 @@ impl Answer {
         self.events.blocking_recv()
     }
 
+    /// An event that has come already.
+    #[cfg(test)]
+    pub(crate) fn try_next(&mut self) -> Option<Event> {
+        self.events.try_recv().ok()
+    }
+
     /// What ends single samples, wherever the answer is listened to.
     pub fn ender(&self) -> Ender {
         Ender(self.wish.clone())

@@ -6,6 +6,8 @@
 mod blocks;
 mod drawing;
 mod guessing;
+#[cfg(test)]
+mod predicted_tests;
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};

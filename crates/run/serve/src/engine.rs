@@ -155,96 +155,20 @@ impl Engine {
     }
 
     fn assemble<E: Element>(
-        Loaded { device, network, weights }: Loaded<E>,
+        loaded: Loaded<E>,
         draft: Option<(Network, PackedWeights<E>)>,
         adapters: Vec<(String, Adapter)>,
         end_tokens: &[u32],
         options: &EngineOptions,
         crew: Option<Crew>,
     ) -> Result<(Self, Memory), ServeError> {
-        let context = network.longest() as u32;
-        let block_bytes = KvPool::<E>::bytes_of_block(&network, options.block_tokens.max(1) as usize) as u64;
-        let blocks = blocks_for(options, context, block_bytes)?;
-        let in_bytes = |bytes: u64| (bytes / block_bytes.max(1)) as usize;
-        let scheduler = options.scheduler(blocks, in_bytes(options.swap_bytes) as u32, context);
-        let mut scheduler = Scheduler::new(scheduler).map_err(ServeError::Options)?;
-        let folder = options.spill_folder.as_ref();
-        let on_disk = folder.map(|(folder, bytes)| (folder.clone(), in_bytes(*bytes)));
-        let spill =
-            Spill::new(in_bytes(options.spill_bytes), on_disk).map_err(|source| ServeError::SpillFolder {
-                path: folder.map(|(folder, _)| folder.clone()).unwrap_or_default(),
-                source,
-            })?;
-        if spill.is_used() {
-            scheduler.watch_evictions();
-        }
-        let guesses = match options.preemption {
-            // Guesses that were right have keys and values that the scheduler does not know of, so they are not swapped.
-            bedplate_batching::PreemptionMode::Swap => 0,
-            bedplate_batching::PreemptionMode::Recompute => {
-                options.draft_tokens.min(options.block_tokens.saturating_sub(1)) as usize
-            }
-        };
-        let spares = if guesses > 0 { MOST_GUESSED } else { 0 };
-        let all_blocks = blocks as usize + spares;
-        let draft = draft.filter(|_| guesses > 0);
-        let draft = draft
-            .map(|(of, weights)| draft_of(&device, &network, of, weights, options, all_blocks))
-            .transpose()?;
-        let shape = room_shape(options, context, guesses, &adapters);
-        let block_tokens = options.block_tokens as usize;
-        if let Some(crew) = &crew {
-            crew.say(&Order::Start { blocks: all_blocks, block_tokens, shape });
-        }
-        let pool = KvPool::new(&device, &network, all_blocks, block_tokens).map_err(ServeError::NoMemory)?;
-        let room = ServingRoom::new(&device, &network, shape);
-        let about = About {
-            context_limit: context,
-            vocabulary: network.architecture().transformer.vocab as u32,
-            end_tokens: end_tokens.to_vec(),
-            adapters: adapters.iter().map(|(name, _)| name.clone()).collect(),
-            hidden: network.architecture().transformer.hidden as u32,
-            blocks,
-            block_tokens: options.block_tokens,
-        };
-        let memory = Memory {
-            weights: weights.bytes() as u64,
-            product: weights.product_bytes() as u64,
-            kv: u64::from(blocks) * block_bytes,
-            room: room.bytes() as u64,
-            weight_format: weights.format().name(),
-            activations: E::NAME,
-            threads: device.threads(),
-            instructions: device.instructions(),
-        };
-        let parts = Parts {
-            device,
-            network,
-            weights,
-            pool,
-            room,
-            scheduler: scheduler.clone(),
-            adapters,
-            spill,
-            keys: Keys::new(options.seed, options.block_tokens as usize),
-            end_tokens: end_tokens.to_vec(),
-            draft,
-            guesses,
-            seed: options.seed,
-            crew,
-        };
-        let kind = KvKind {
-            config: parts.network.architecture().config_json().to_owned(),
-            weights: memory.weight_format.to_owned(),
-            activations: E::NAME.to_owned(),
-            block_tokens: options.block_tokens,
-            block_bytes,
-        };
-        let limits = Limits { scheduler, waiting: options.waiting_limit, next: 0.into() };
-        Ok((Self::run(parts, about, kind, limits), memory))
+        let prepared = Prepared::new(loaded, draft, adapters, end_tokens, options, crew)?;
+        let memory = prepared.memory.clone();
+        Ok((Self::run(prepared), memory))
     }
 
-    fn run<E: Element>(parts: Parts<E>, about: About, kind: KvKind, limits: Limits) -> Self {
+    fn run<E: Element>(prepared: Prepared<E>) -> Self {
+        let Prepared { parts, about, kind, limits, .. } = prepared;
         let (commands, received) = channel();
         let shared = Arc::new(Shared::default());
         let seen = shared.clone();
@@ -380,10 +304,10 @@ fn follow_as<E: Element>(model: &Model, crew: Crew, options: &EngineOptions) -> 
 }
 
 /// A model in memory, or this rank's part of it.
-struct Loaded<E: Element> {
-    device: Device,
-    network: Network,
-    weights: PackedWeights<E>,
+pub(crate) struct Loaded<E: Element> {
+    pub(crate) device: Device,
+    pub(crate) network: Network,
+    pub(crate) weights: PackedWeights<E>,
 }
 
 impl<E: Element> Loaded<E> {
@@ -403,6 +327,107 @@ impl<E: Element> Loaded<E> {
         check_memory(network.parameters(), format, options.kv_bytes)?;
         let weights = PackedWeights::load(&network, &device, &model.folder, format)?;
         Ok(Self { device, network, weights })
+    }
+}
+
+/// An engine that only needs a thread.
+pub(crate) struct Prepared<E: Element> {
+    pub(crate) parts: Parts<E>,
+    about: About,
+    kind: KvKind,
+    limits: Limits,
+    memory: Memory,
+}
+
+impl<E: Element> Prepared<E> {
+    pub(crate) fn new(
+        Loaded { device, network, weights }: Loaded<E>,
+        draft: Option<(Network, PackedWeights<E>)>,
+        adapters: Vec<(String, Adapter)>,
+        end_tokens: &[u32],
+        options: &EngineOptions,
+        crew: Option<Crew>,
+    ) -> Result<Self, ServeError> {
+        let context = network.longest() as u32;
+        let block_bytes = KvPool::<E>::bytes_of_block(&network, options.block_tokens.max(1) as usize) as u64;
+        let blocks = blocks_for(options, context, block_bytes)?;
+        let in_bytes = |bytes: u64| (bytes / block_bytes.max(1)) as usize;
+        let scheduler = options.scheduler(blocks, in_bytes(options.swap_bytes) as u32, context);
+        let mut scheduler = Scheduler::new(scheduler).map_err(ServeError::Options)?;
+        let folder = options.spill_folder.as_ref();
+        let on_disk = folder.map(|(folder, bytes)| (folder.clone(), in_bytes(*bytes)));
+        let spill =
+            Spill::new(in_bytes(options.spill_bytes), on_disk).map_err(|source| ServeError::SpillFolder {
+                path: folder.map(|(folder, _)| folder.clone()).unwrap_or_default(),
+                source,
+            })?;
+        if spill.is_used() {
+            scheduler.watch_evictions();
+        }
+        let guesses = match options.preemption {
+            // Guesses that were right have keys and values that the scheduler does not know of, so they are not swapped.
+            bedplate_batching::PreemptionMode::Swap => 0,
+            bedplate_batching::PreemptionMode::Recompute => {
+                options.draft_tokens.min(options.block_tokens.saturating_sub(1)) as usize
+            }
+        };
+        let spares = if guesses > 0 { MOST_GUESSED } else { 0 };
+        let all_blocks = blocks as usize + spares;
+        let draft = draft.filter(|_| guesses > 0);
+        let draft = draft
+            .map(|(of, weights)| draft_of(&device, &network, of, weights, options, all_blocks))
+            .transpose()?;
+        let shape = room_shape(options, context, guesses, &adapters);
+        let block_tokens = options.block_tokens as usize;
+        if let Some(crew) = &crew {
+            crew.say(&Order::Start { blocks: all_blocks, block_tokens, shape });
+        }
+        let pool = KvPool::new(&device, &network, all_blocks, block_tokens).map_err(ServeError::NoMemory)?;
+        let room = ServingRoom::new(&device, &network, shape);
+        let about = About {
+            context_limit: context,
+            vocabulary: network.architecture().transformer.vocab as u32,
+            end_tokens: end_tokens.to_vec(),
+            adapters: adapters.iter().map(|(name, _)| name.clone()).collect(),
+            hidden: network.architecture().transformer.hidden as u32,
+            blocks,
+            block_tokens: options.block_tokens,
+        };
+        let memory = Memory {
+            weights: weights.bytes() as u64,
+            product: weights.product_bytes() as u64,
+            kv: u64::from(blocks) * block_bytes,
+            room: room.bytes() as u64,
+            weight_format: weights.format().name(),
+            activations: E::NAME,
+            threads: device.threads(),
+            instructions: device.instructions(),
+        };
+        let parts = Parts {
+            device,
+            network,
+            weights,
+            pool,
+            room,
+            scheduler: scheduler.clone(),
+            adapters,
+            spill,
+            keys: Keys::new(options.seed, options.block_tokens as usize),
+            end_tokens: end_tokens.to_vec(),
+            draft,
+            guesses,
+            seed: options.seed,
+            crew,
+        };
+        let kind = KvKind {
+            config: parts.network.architecture().config_json().to_owned(),
+            weights: memory.weight_format.to_owned(),
+            activations: E::NAME.to_owned(),
+            block_tokens: options.block_tokens,
+            block_bytes,
+        };
+        let limits = Limits { scheduler, waiting: options.waiting_limit, next: 0.into() };
+        Ok(Self { parts, about, kind, limits, memory })
     }
 }
 
