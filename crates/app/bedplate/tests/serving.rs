@@ -9,6 +9,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 /// Longer than anything here takes, on any machine.
@@ -184,6 +186,8 @@ fn a_served_model_answers_in_the_forms_that_are_asked_for() {
 fn clients_that_go_away_leave_nothing_behind_and_an_end_is_orderly() {
     let desk = Desk::new("leaves");
     let mut server = Server::start(&desk, " --trace trace.jsonl");
+    // The others may leave before they have a token.
+    server.chat(json!({ "max_tokens": 3 }));
     for _ in 0..20 {
         let mut client = server.connect();
         let body = json!({ "model": "tiny", "prompt": "the lamp", "max_tokens": 400, "ignore_eos": true, "stream": true, "n": 3 });
@@ -242,10 +246,30 @@ fn two_ranks_with_half_of_the_model_each_give_its_answers_and_end_together() {
         server.chat(json!({ "temperature": 0, "max_tokens": 20 }))["choices"][0]["message"].clone()
     };
     assert_eq!(said(&cut), said(&whole));
-    let first = nix::unistd::Pid::from_raw(cut.process.id() as i32);
-    let others = fs::read_to_string(format!("/proc/{first}/task/{first}/children")).unwrap();
-    let others: Vec<&str> = others.split_whitespace().collect();
+    let others = children(&cut);
     assert_eq!(others.len(), 1, "one rank was started beside the first");
-    nix::sys::signal::kill(first, nix::sys::signal::Signal::SIGTERM).unwrap();
+    kill(Pid::from_raw(cut.process.id() as i32), Signal::SIGTERM).unwrap();
     until("both ranks end", || !fs::exists(format!("/proc/{}/exe", others[0])).unwrap_or(false));
+}
+
+#[test]
+fn a_server_whose_rank_is_killed_ends_with_an_error_instead_of_refusing_for_ever() {
+    let desk = Desk::new("rank-killed");
+    let mut server = Server::start(&desk, " --ranks 2");
+    server.chat(json!({ "max_tokens": 2 }));
+    kill(children(&server)[0], Signal::SIGKILL).unwrap();
+    let mut ended = None;
+    until("the server ends", || {
+        ended = server.process.try_wait().unwrap();
+        ended.is_some()
+    });
+    assert!(!ended.unwrap().success());
+}
+
+/// The processes that a server started.
+fn children(server: &Server) -> Vec<Pid> {
+    let first = server.process.id();
+    let threads = fs::read_dir(format!("/proc/{first}/task")).unwrap().flatten();
+    let lists = threads.map(|thread| fs::read_to_string(thread.path().join("children")).unwrap_or_default());
+    lists.collect::<String>().split_whitespace().map(|child| Pid::from_raw(child.parse().unwrap())).collect()
 }

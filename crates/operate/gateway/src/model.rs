@@ -1,6 +1,6 @@
 //! A model that is served: its replicas, its tokenizer, its template, its names.
 
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -22,7 +22,6 @@ pub struct Model {
     call_style: CallStyle,
     guide: OnceLock<Result<Guide, String>>,
     turn: AtomicUsize,
-    has_stopped: AtomicBool,
     /// Seconds since 1970.
     pub(crate) created: u64,
 }
@@ -49,7 +48,6 @@ impl Model {
             tokenizer,
             guide: OnceLock::new(),
             turn: AtomicUsize::new(0),
-            has_stopped: AtomicBool::new(false),
             created: SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs()),
         })
     }
@@ -114,13 +112,12 @@ impl Model {
                 decided => return decided,
             }
         }
-        self.has_stopped.store(matches!(refused, Refusal::Stopped { .. }), Ordering::Relaxed);
         Err(refused)
     }
 
-    /// Whether no replica runs any more, as far as is known from the last request.
+    /// Whether no replica runs any more.
     pub(crate) fn has_stopped(&self) -> bool {
-        self.has_stopped.load(Ordering::Relaxed)
+        self.replicas.iter().all(|replica| replica.state().stopped.is_some())
     }
 
     pub(crate) fn states(&self) -> Vec<State> {

@@ -273,7 +273,8 @@ impl Replica for Engine {
 
     fn state(&self) -> State {
         let state = self.shared.state.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        State { requests: self.shared.requests.load(Ordering::Acquire), ..state }
+        let stopped = self.shared.stopped.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        State { requests: self.shared.requests.load(Ordering::Acquire), stopped, ..state }
     }
 
     fn drain(&self) {

@@ -31,10 +31,13 @@ pub enum ServeError {
     Mismatch { part: &'static str, reason: String },
     #[error("the ranks of the model cannot work together any more")]
     Ranks(#[source] Box<CommError>),
+    #[error("the model has stopped: {reason}")]
+    Stopped { reason: String },
 }
 
 /// The documentation of every code of this crate.
-pub const PAGES: &[&Page] = &[&READ_MODEL, &OPTIONS, &TOO_FEW_BLOCKS, &TOO_LARGE, &SPILL_FOLDER, &MISMATCH];
+pub const PAGES: &[&Page] =
+    &[&READ_MODEL, &OPTIONS, &TOO_FEW_BLOCKS, &TOO_LARGE, &SPILL_FOLDER, &MISMATCH, &STOPPED];
 
 static READ_MODEL: Page = Page {
     code: "serve/cannot-read-model",
@@ -82,6 +85,14 @@ static MISMATCH: Page = Page {
     remedy: "use the one that was made for this model",
 };
 
+static STOPPED: Page = Page {
+    code: "serve/stopped",
+    class: Class::Transient,
+    meaning: "The engine of a model cannot go on: a rank of it was lost or is silent, or the program has a fault. Requests that were running \
+              have failed.",
+    remedy: "look at what was said before, then start it again; a cluster, a router or `--replicas` does so by itself",
+};
+
 impl Diagnostic for ServeError {
     fn page(&self) -> &'static Page {
         match self {
@@ -93,6 +104,7 @@ impl Diagnostic for ServeError {
             ServeError::TooLarge { .. } | ServeError::NoMemory(_) => &TOO_LARGE,
             ServeError::SpillFolder { .. } => &SPILL_FOLDER,
             ServeError::Mismatch { .. } => &MISMATCH,
+            ServeError::Stopped { .. } => &STOPPED,
         }
     }
 

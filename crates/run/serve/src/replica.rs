@@ -76,4 +76,6 @@ pub struct State {
     /// Nanoseconds of all steps, and what of them went into scheduling, preparing and drawing.
     pub step_nanoseconds: u64,
     pub host_nanoseconds: u64,
+    /// Why it answers nothing any more, if it does not.
+    pub stopped: Option<String>,
 }

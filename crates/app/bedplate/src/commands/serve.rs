@@ -7,6 +7,7 @@ pub(crate) mod replicas;
 use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::mpsc::RecvTimeoutError;
 use std::time::Duration;
 
 use bedplate_batching::PreemptionMode;
@@ -16,7 +17,7 @@ use bedplate_gateway::{Bounds, Model as Served, Options};
 use bedplate_kernels::WeightFormat;
 use bedplate_serve::{
     Activations, AdapterFolder, Crew, Disaggregated, Engine, EngineOptions, KvServer, Memory, Model, Replica,
-    Secret, free_memory,
+    Secret, ServeError, free_memory,
 };
 use bedplate_units::{Bytes, Seconds};
 use serde_json::json;
@@ -202,6 +203,9 @@ impl FormatName {
     }
 }
 
+/// How often a server looks whether its engine goes on.
+const LOOK: Duration = Duration::from_millis(500);
+
 /// Tokens that a draft model guesses where nobody says.
 const DRAFTED: u32 = 4;
 
@@ -331,6 +335,7 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     if let Some(kv) = &kv {
         console.say(&format!("computes prompts for others at {}", kv.address()));
     }
+    let watched = replica.clone();
     let model = Served::new(name.clone(), vec![replica], Arc::new(tokenizer))?;
     let options = Options {
         listen: arguments.listen,
@@ -347,8 +352,19 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
         true => console.json(&json!({ "url": url, "model": name }))?,
         false => console.line(&url)?,
     }
-    // A single process has nothing to update.
-    while told.recv() == Ok(Told::Update) {}
+    loop {
+        match told.recv_timeout(LOOK) {
+            // A single process has nothing to update.
+            Ok(Told::Update) => {}
+            Err(RecvTimeoutError::Timeout) => {
+                if let Some(reason) = watched.state().stopped {
+                    running.stop();
+                    return Err(ServeError::Stopped { reason }.into());
+                }
+            }
+            Ok(Told::End) | Err(RecvTimeoutError::Disconnected) => break,
+        }
+    }
     match arguments.replica_key {
         Some(_) => running.stop(),
         None => ending::end(told, console, move || running.stop()),
