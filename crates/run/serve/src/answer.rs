@@ -39,9 +39,12 @@ pub enum Event {
         reason: EndReason,
     },
     Embedding(Vec<f32>),
-    /// Neighbouring blocks of the prompt, from the one with this number on, as another engine of the same model adopts them.
+    /// What a layer has of neighbouring blocks of the prompt, from the one with this number on. Put together, an engine of the same model
+    /// adopts them.
     Blocks {
         first: usize,
+        /// Where these bytes lie in their block.
+        offset: usize,
         blocks: Vec<Box<[u8]>>,
     },
     /// The request can not be finished.

@@ -240,12 +240,11 @@ impl<E: Element> Core<E> {
         let mut runs = self.runs(&decoding);
         self.composed.fill(&self.parts.scheduler, &mut runs);
         let prepared = begun.elapsed();
-        self.compute();
+        self.compute(&runs);
         if self.trouble().is_err() {
             return;
         }
         let computed = begun.elapsed();
-        self.tell_blocks(&runs);
         self.finish_step(&decoding, &runs);
         let whole = begun.elapsed();
         self.state.steps += 1;
@@ -308,17 +307,21 @@ impl<E: Element> Core<E> {
         runs
     }
 
-    fn compute(&mut self) {
+    fn compute(&mut self, runs: &[Run]) {
         if self.composed.is_empty() {
             return;
         }
+        let filled = self.take_filled(runs);
         let Parts { device, network, weights, pool, room, adapters, crew, .. } = &mut self.parts;
         if let Some(crew) = crew {
             crew.say(&Order::step(&self.composed.rows()));
         }
         let rows: Vec<_> =
             self.composed.adapted.iter().map(|(rows, at)| (rows.clone(), &adapters[*at].1)).collect();
-        network.answer(device, weights, pool, &self.composed.rows(), Adapters { rows: &rows }, room);
+        let (step, adapters) = (self.composed.rows(), Adapters { rows: &rows });
+        network.answer_by_layer(device, weights, pool, &step, adapters, room, |layer, pool| {
+            filled.iter().for_each(|filled| filled.tell(device, pool, layer));
+        });
     }
 
     /// Why the ranks of the model cannot go on, if they cannot.

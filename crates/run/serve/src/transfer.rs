@@ -1,11 +1,15 @@
 //! Keys and values from one process to another: a prefill worker computes prompts, a decode worker continues them.
 //!
-//! A decode worker sends a prompt's tokens and gets its blocks while later ones are still being computed; it adopts them and then asks its own
+//! A decode worker sends a prompt's tokens and gets its blocks layer by layer, while later layers and chunks are still being computed: through
+//! shared memory on one host, over the connection between hosts. It adopts them and then asks its own
 //! engine, which finds them as a cached prefix and computes the few tokens behind the last full block. Whatever goes wrong on the way costs
 //! time and never an answer: what has not come is computed where it is needed. Both sides show that they know a secret, without sending it;
 //! what follows is not encrypted.
 
-use std::io::{self, BufReader, BufWriter, Read, Write};
+mod link;
+mod pieces;
+
+use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
@@ -13,9 +17,10 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use ring::hmac;
-use ring::rand::{SecureRandom, SystemRandom};
 use serde_json::{Value, json};
 
+use self::link::{CONNECTING, Link};
+use self::pieces::{Arriving, Piece, SharedBlocks};
 use crate::{About, Answer, Ask, Engine, Event, Refusal, Replica, State, Teller, Wants};
 
 /// What engines must have in common to take over each other's blocks.
@@ -31,7 +36,7 @@ pub struct KvKind {
 impl KvKind {
     fn text(&self) -> String {
         let Self { config, weights, activations, block_tokens, block_bytes } = self;
-        format!("1 {weights} {activations} {block_tokens} {block_bytes} {config}")
+        format!("2 {weights} {activations} {block_tokens} {block_bytes} {config}")
     }
 }
 
@@ -48,10 +53,6 @@ impl Secret {
 /// The longest prompt that is taken, in tokens, and the longest message otherwise.
 const MOST_TOKENS: usize = 16 << 20;
 const LONGEST: usize = 1 << 20;
-/// How long a silent peer is waited for.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// How long a connection and the proofs of the secret may take: a worker that does not answer must not delay the prompt for longer than computing it would.
-const CONNECTING: Duration = Duration::from_secs(2);
 /// Blocks of one message.
 const MOST_BLOCKS: usize = 256;
 /// Connections that a prefill worker serves at once.
@@ -109,56 +110,6 @@ impl Drop for KvServer {
     }
 }
 
-/// Both directions of a connection with a deadline for each read and write.
-struct Link {
-    reader: BufReader<TcpStream>,
-    writer: BufWriter<TcpStream>,
-}
-
-impl Link {
-    fn new(stream: TcpStream) -> io::Result<Self> {
-        stream.set_nodelay(true)?;
-        stream.set_read_timeout(Some(CONNECTING))?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Self { reader: BufReader::new(stream.try_clone()?), writer: BufWriter::new(stream) })
-    }
-
-    fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
-        self.writer.write_all(&(bytes.len() as u64).to_le_bytes())?;
-        self.writer.write_all(bytes)
-    }
-
-    fn receive(&mut self, most: usize) -> io::Result<Vec<u8>> {
-        let mut length = [0; 8];
-        self.reader.read_exact(&mut length)?;
-        let length = u64::from_le_bytes(length);
-        if length > most as u64 {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "a message that is too long"));
-        }
-        let mut bytes = vec![0; length as usize];
-        self.reader.read_exact(&mut bytes)?;
-        Ok(bytes)
-    }
-
-    /// Each side proves that it knows the secret, about a number that the other one made up.
-    fn prove(&mut self, secret: &Secret, own: &[u8], others: &[u8]) -> io::Result<()> {
-        let denied =
-            |_| io::Error::new(io::ErrorKind::PermissionDenied, "the other side does not know the secret");
-        let mut challenge = [0; 32];
-        SystemRandom::new().fill(&mut challenge).map_err(|_| io::Error::other("no randomness"))?;
-        self.send(&challenge)?;
-        self.writer.flush()?;
-        let asked = self.receive(32)?;
-        let tag = hmac::sign(&secret.0, &[own, &asked].concat());
-        self.send(tag.as_ref())?;
-        self.writer.flush()?;
-        let answer = self.receive(64)?;
-        hmac::verify(&secret.0, &[others, &challenge].concat(), &answer).map_err(denied)?;
-        // From now on the other side may have to compute before it answers.
-        self.reader.get_ref().set_read_timeout(Some(PATIENCE))
-    }
-}
-
 const GIVER: &[u8] = b"gives";
 const TAKER: &[u8] = b"takes";
 
@@ -168,10 +119,11 @@ fn give(stream: TcpStream, engine: &Engine, secret: &Secret) -> io::Result<()> {
     link.prove(secret, GIVER, TAKER)?;
     let header: Value = serde_json::from_slice(&link.receive(LONGEST)?)?;
     if header["kind"].as_str() != Some(&engine.kind().text()) {
-        return link.send(b"another model").and_then(|()| link.writer.flush());
+        return refuse(&mut link, "another model");
     }
     let tokens = link.receive(4 * MOST_TOKENS)?;
-    let prompt = tokens.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let prompt: Vec<u32> = tokens.as_chunks::<4>().0.iter().map(|word| u32::from_le_bytes(*word)).collect();
+    let shared = header["shared"].as_str().and_then(|name| SharedBlocks::open(name).ok());
     let ask = Ask {
         prompt,
         wants: Wants::Blocks,
@@ -181,19 +133,26 @@ fn give(stream: TcpStream, engine: &Engine, secret: &Secret) -> io::Result<()> {
     };
     let mut answer = match engine.ask(ask) {
         Ok(answer) => answer,
-        Err(refusal) => return link.send(refusal.to_string().as_bytes()).and_then(|()| link.writer.flush()),
+        Err(refusal) => return refuse(&mut link, &refusal.to_string()),
     };
-    link.send(b"")?;
+    link.send(json!({ "is_shared": shared.is_some() }).to_string().as_bytes())?;
     while let Some(event) = answer.wait() {
-        if let Event::Blocks { blocks, .. } = event {
-            let groups = blocks.chunks(MOST_BLOCKS);
-            groups.map(|group| group.concat()).try_for_each(|group| link.send(&group))?;
-            link.writer.flush()?;
+        if let Event::Blocks { first, offset, blocks } = event {
+            for (at, group) in blocks.chunks(MOST_BLOCKS).enumerate() {
+                let piece = Piece { first: first + at * MOST_BLOCKS, offset, blocks: group.to_vec() };
+                piece.send(&mut link, shared.as_ref(), engine.kind())?;
+            }
+            link.flush()?;
         }
     }
     // Nothing more comes.
     link.send(b"")?;
-    link.writer.flush()
+    link.flush()
+}
+
+fn refuse(link: &mut Link, reason: &str) -> io::Result<()> {
+    link.send(json!({ "refused": reason }).to_string().as_bytes())?;
+    link.flush()
 }
 
 /// An engine that has long prompts computed by a prefill worker.
@@ -264,6 +223,7 @@ fn forward(engine: &Engine, ask: Ask, teller: &Teller) {
                 if teller.is_cancelled() {
                     return;
                 }
+                teller.take_ended().into_iter().for_each(|sample| answer.ender().end(sample));
                 teller.tell(event);
             }
         }
@@ -281,25 +241,25 @@ fn take(
     let kind = engine.kind();
     let mut link = Link::new(TcpStream::connect_timeout(&worker, CONNECTING)?)?;
     link.prove(secret, TAKER, GIVER)?;
-    link.send(json!({ "kind": kind.text(), "adapter": ask.adapter }).to_string().as_bytes())?;
+    let bytes = (ask.prompt.len() as u64 / u64::from(kind.block_tokens.max(1))) * kind.block_bytes;
+    let shared = if link.is_local() { SharedBlocks::make(bytes).ok() } else { None };
+    let name = shared.as_ref().map(SharedBlocks::name);
+    let header = json!({ "kind": kind.text(), "adapter": ask.adapter, "shared": name });
+    link.send(header.to_string().as_bytes())?;
     let tokens: Vec<u8> = ask.prompt.iter().flat_map(|token| token.to_le_bytes()).collect();
     link.send(&tokens)?;
-    link.writer.flush()?;
-    let refusal = link.receive(LONGEST)?;
-    if !refusal.is_empty() {
-        return Err(io::Error::other(String::from_utf8_lossy(&refusal).into_owned()));
+    link.flush()?;
+    let reply: Value = serde_json::from_slice(&link.receive(LONGEST)?)?;
+    if let Some(reason) = reply["refused"].as_str() {
+        return Err(io::Error::other(reason.to_owned()));
     }
-    let size = (kind.block_bytes as usize).max(1);
-    let mut first = 0;
-    loop {
-        let group = link.receive(MOST_BLOCKS * size)?;
-        if group.is_empty() {
-            return Ok(());
+    let shared = shared.filter(|_| reply["is_shared"] == true);
+    let mut arriving = Arriving::new(kind, ask.prompt.len());
+    while let Some(piece) = Piece::receive(&mut link, shared.as_ref(), kind)? {
+        if let Some((first, blocks)) = arriving.add(piece)? {
+            transferred.fetch_add(blocks.len(), Ordering::Relaxed);
+            engine.adopt(ask.prompt.clone(), ask.adapter.as_deref(), first, blocks);
         }
-        let blocks: Vec<Box<[u8]>> = group.chunks_exact(size).map(Box::from).collect();
-        let count = blocks.len();
-        engine.adopt(ask.prompt.clone(), ask.adapter.as_deref(), first, blocks);
-        first += count;
-        transferred.fetch_add(count, Ordering::Relaxed);
     }
+    Ok(())
 }

@@ -23,6 +23,21 @@ impl Network {
         adapters: Adapters<'_>,
         room: &mut ServingRoom<E>,
     ) {
+        self.answer_by_layer(device, weights, pool, step, adapters, room, |_, _| {});
+    }
+
+    /// The same, and calls `stored` after each layer, which then has its keys and values in the pool.
+    #[expect(clippy::too_many_arguments, reason = "a network is its table, its weights and where it runs")]
+    pub fn answer_by_layer<E: Element>(
+        &self,
+        device: &Device,
+        weights: &PackedWeights<E>,
+        pool: &mut KvPool<E>,
+        step: &StepRows<'_>,
+        adapters: Adapters<'_>,
+        room: &mut ServingRoom<E>,
+        mut stored: impl FnMut(usize, &KvPool<E>),
+    ) {
         room.given.load(device, step);
         self.look_up(device, weights, room);
         let all = 0..self.blocks().len();
@@ -38,6 +53,7 @@ impl Network {
                 rows: room.given.rows,
             };
             pass.run(&mut pool.layers[layer], room);
+            stored(layer, pool);
         }
         self.read_out(device, weights, room);
     }

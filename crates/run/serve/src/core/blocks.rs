@@ -5,11 +5,11 @@ use bedplate_kernels::{Device, Element};
 use bedplate_network::KvPool;
 
 use super::{Core, Parts};
-use crate::Event;
 use crate::ask::Wants;
 use crate::compose::Run;
 use crate::crew::Order;
 use crate::live::{Live, Spare};
+use crate::{Event, Teller};
 
 /// Blocks of a prompt that another engine computed.
 pub(crate) struct Adopted {
@@ -89,23 +89,21 @@ impl<E: Element> Core<E> {
         }
     }
 
-    /// Tells blocks that this step filled to those who want them.
-    pub(super) fn tell_blocks(&mut self, runs: &[Run]) {
+    /// The blocks that this step fills and somebody wants.
+    pub(super) fn take_filled(&mut self, runs: &[Run]) -> Vec<Filled> {
         let block_tokens = self.parts.scheduler.options().block_tokens as usize;
+        let mut all = Vec::new();
         for run in runs {
             let Some(live) = &self.slots[run.sequence.0 as usize] else { continue };
             let Some(job) = self.jobs.get_mut(&live.request) else { continue };
-            if !matches!(job.ask.wants, Wants::Blocks) {
-                continue;
-            }
             let (first, end) = (job.told_blocks, (run.first + run.tokens.len()) / block_tokens);
-            let table = self.parts.scheduler.table(run.sequence);
-            let read = |block: &BlockId| read_block(&self.parts.device, &self.parts.pool, block.0);
-            if end > first {
+            if matches!(job.ask.wants, Wants::Blocks) && end > first {
                 job.told_blocks = end;
-                job.tell(Event::Blocks { first, blocks: table[first..end].iter().map(read).collect() });
+                let blocks = self.parts.scheduler.table(run.sequence)[first..end].to_vec();
+                all.push(Filled { first, blocks, teller: job.teller.clone() });
             }
         }
+        all
     }
 
     /// Takes over blocks from elsewhere.
@@ -149,6 +147,29 @@ impl<E: Element> Core<E> {
             pool.write(device, block.0, &bytes);
         }
         kept.for_each(|(key, bytes)| spill.put(*key, bytes));
+    }
+}
+
+/// Blocks that a step fills, told layer by layer.
+pub(super) struct Filled {
+    first: usize,
+    blocks: Vec<BlockId>,
+    teller: Teller,
+}
+
+impl Filled {
+    pub(super) fn tell<E: Element>(&self, device: &Device, pool: &KvPool<E>, layer: usize) {
+        let offset = (0..layer).map(|before| pool.layer_bytes(before)).sum();
+        let read = |block: &BlockId| {
+            let mut bytes = vec![0; pool.layer_bytes(layer)].into_boxed_slice();
+            pool.read_layer(device, layer, block.0, &mut bytes);
+            bytes
+        };
+        self.teller.tell(Event::Blocks {
+            first: self.first,
+            offset,
+            blocks: self.blocks.iter().map(read).collect(),
+        });
     }
 }
 
