@@ -48,7 +48,10 @@ mod workload;
 pub use constants::{Constants, Field, Origin};
 pub use error::{PAGES, PerfError};
 pub use hardware::{Generation, Hardware, Network};
-pub use host::{Collective, HostRun, LocalCollectives, memory_on_host, predict_on_host};
+pub use host::{
+    Collective, HostFormats, HostRun, HostStep, LocalCollectives, memory_on_host, predict_on_host,
+    serve_on_host,
+};
 pub use layer::{LayerCosts, LayerKey};
 pub use memory::{Fit, Memory};
 pub use overlap::Contention;

@@ -102,7 +102,7 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
         Command::CommRank(arguments) => comm::rank::run(&arguments),
         Command::Checkpoint(arguments) => checkpoint::run(&arguments, console),
         Command::Survival(arguments) => survival::run(&arguments, console),
-        Command::Engine(arguments) => engine::run(&arguments, console),
+        Command::Engine(arguments) => engine::run(&arguments, context, console),
         Command::Serve(arguments) => serve::run(&arguments, console),
         Command::Machine(arguments) => machine::run(&arguments, console),
     }

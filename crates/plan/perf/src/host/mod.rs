@@ -12,10 +12,12 @@ mod memory;
 mod operators;
 mod part;
 mod run;
+mod serving;
 mod step;
 
 pub use collectives::{Collective, LocalCollectives};
 pub use run::{HostRun, memory_on_host, predict_on_host};
+pub use serving::{HostFormats, HostStep, serve_on_host};
 
 use bedplate_catalog::MeasuredRates;
 use bedplate_layout::ComputePrecision;

@@ -5,6 +5,7 @@
 
 mod load;
 mod peers;
+mod planned;
 mod predict;
 
 use std::path::PathBuf;
@@ -18,6 +19,7 @@ use serde_json::{Value, json};
 
 use crate::commands::serve::FormatName;
 use crate::console::Console;
+use crate::context::Context;
 use crate::present::{Column, Table};
 use crate::stop::{ProgramError, Stop};
 
@@ -64,7 +66,7 @@ const LEAST_CONTEXT: u32 = 2_001;
 /// Tokens of prompt and answer together.
 const CONTEXT: u32 = 4096;
 
-pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
     let options = options(arguments);
     let (engine, memory) = start(arguments, &options)?;
     console.say(&format!(
@@ -75,19 +77,18 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         memory.threads,
         memory.instructions
     ));
-    let context = engine.about().context_limit;
-    if context < LEAST_CONTEXT {
+    let longest = engine.about().context_limit;
+    if longest < LEAST_CONTEXT {
         let message =
-            format!("the measurements need a context of {LEAST_CONTEXT} tokens, and the model has {context}");
+            format!("the measurements need a context of {LEAST_CONTEXT} tokens, and the model has {longest}");
         return Err(ProgramError::Usage { message }.into());
     }
+    let architecture = architecture(arguments)?;
     let shape = match arguments.peer.is_empty() {
         true => Value::Null,
-        false => {
-            let architecture = architecture(arguments)?;
-            peers::shape(&architecture, memory.weight_format, memory.threads, &arguments.peer)?
-        }
+        false => peers::shape(&architecture, memory.weight_format, memory.threads, &arguments.peer)?,
     };
+    let planned = planned::Planned::new(&architecture, &memory, context);
     let bandwidth = copy_bandwidth(memory.threads);
     let speed = load::Speed::measure(&engine, console);
     let prediction =
@@ -100,11 +101,16 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
             "weight_bytes": memory.product,
             "weights": memory.weight_format,
             "speed": speed.json(),
+            "planned": planned.as_ref().map(|planned| planned.json(&speed)),
             "peers": peers::json(&compared),
             "prediction": prediction.as_ref().map(predict::Comparison::json),
         }));
     }
     show(&speed, bandwidth, &memory, console)?;
+    match &planned {
+        Some(planned) => planned.show(&speed, console)?,
+        None => console.say("run `bedplate bench machine` to see what the plan predicts for this host"),
+    }
     if !compared.is_empty() {
         peers::show(&compared, console)?;
     }

@@ -47,6 +47,10 @@ pub(super) fn times(began: Instant, mut answer: Answer) -> Times {
     times
 }
 
+/// Tokens of the prompts before what is decoded, and of what is.
+pub(super) const PROMPT: u32 = 32;
+pub(super) const TOKENS: u32 = 64;
+
 /// Tokens per second in the ways that users meet.
 pub(super) struct Speed {
     /// Sequences at once, and tokens per second of all of them.
@@ -71,8 +75,8 @@ impl Speed {
         let before = engine.state();
         for sequences in [1u32, 4, 16, 32] {
             console.say(&format!("{sequences} sequences at once"));
-            let prompts: Vec<_> = (0..sequences).map(|_| fresh(32)).collect();
-            decodes.push((sequences, together(engine, prompts, 64)));
+            let prompts: Vec<_> = (0..sequences).map(|_| fresh(PROMPT)).collect();
+            decodes.push((sequences, together(engine, prompts, TOKENS)));
         }
         let after = engine.state();
         let share = |of: fn(&bedplate_serve::State) -> u64| (of(&after) - of(&before)) as f64;

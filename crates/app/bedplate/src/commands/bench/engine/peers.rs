@@ -9,7 +9,7 @@ use bedplate_serve::Engine;
 use bedplate_transformer::{Attention, Mlp};
 use serde_json::{Value, json};
 
-use super::load;
+use super::load::{self, PROMPT, TOKENS};
 use crate::commands::bench::comm::crew::Folder;
 use crate::commands::bench::comm::peers::{InstallError, cache, step_of, torch};
 use crate::commands::bench::peer::{Companion, Script};
@@ -64,9 +64,6 @@ enum Case {
     Prefill,
 }
 
-/// Tokens of the prompts before what is decoded, and of what is.
-const PROMPT: u32 = 32;
-const TOKENS: u32 = 64;
 /// Tokens of a prompt that is measured.
 const LONG: u32 = 1024;
 /// Both are measured in turn so often, and each counts with its fastest.
