@@ -4,7 +4,7 @@
 
 use bedplate_diag::{Source, shown};
 use bedplate_document::{DocumentError, Table};
-use bedplate_units::Seconds;
+use bedplate_units::{Bandwidth, Seconds};
 
 use crate::GoodputError;
 
@@ -46,6 +46,12 @@ pub struct PublishedRate {
     pub nodes: u32,
     /// Unplanned interruptions of a job per participating node and day.
     pub per_node_day: f64,
+    /// Planned interruptions per node and day, which come on top.
+    pub planned_per_node_day: f64,
+    /// Key of the downtime that the same operator published.
+    pub downtime: Option<String>,
+    /// What the run's storage sustained, where that is published.
+    pub store: Option<Bandwidth>,
     pub provenance: Provenance,
 }
 
@@ -116,7 +122,17 @@ impl Published {
     }
 
     pub fn downtime(&self, key: &str) -> Option<Seconds> {
-        self.downtimes.iter().find(|figure| figure.key == key).map(|figure| Seconds::new(figure.value))
+        self.find_downtime(key).map(|figure| Seconds::new(figure.value))
+    }
+
+    fn find_downtime(&self, key: &str) -> Option<&Figure> {
+        self.downtimes.iter().find(|figure| figure.key == key)
+    }
+
+    /// How long a restart takes where a run failed at this rate: as its operator published, else the usual one.
+    pub fn restart_of(&self, rate: &PublishedRate) -> Option<&Figure> {
+        let own = rate.downtime.as_deref().and_then(|key| self.find_downtime(key));
+        own.or_else(|| self.find_downtime("restart"))
     }
 
     pub fn figure(&self, key: &str) -> Option<&Figure> {
@@ -155,12 +171,17 @@ fn read_rate(table: &Table) -> Result<PublishedRate, DocumentError> {
     if !per_node_day.is_finite() || per_node_day < 0.0 {
         return Err(table.bad_value("nodes", "nodes and days must be positive and failures not negative"));
     }
+    let planned = table.optional::<f64>("planned")?.unwrap_or(0.0);
+    let days = table.optional::<f64>("days")?.unwrap_or(1.0);
     Ok(PublishedRate {
         key: table.required("key")?,
         cluster: table.required("cluster")?,
         accelerator: table.required("accelerator")?,
         nodes,
         per_node_day,
+        planned_per_node_day: planned / (days * f64::from(nodes)),
+        downtime: table.optional("downtime")?,
+        store: table.optional::<f64>("store_bytes_per_second")?.map(Bandwidth::new),
         provenance: read_provenance(table)?,
     })
 }
@@ -202,6 +223,17 @@ mod tests {
         assert_eq!(published.causes.iter().map(|cause| cause.count).sum::<u64>(), 419);
         assert!((published.node_loss_share() - 321.0 / 419.0).abs() < 1e-12);
         assert!(published.downtime("peers").unwrap() < published.downtime("restart").unwrap());
+        for key in published.rates.iter().filter_map(|rate| rate.downtime.as_deref()) {
+            assert!(published.downtime(key).is_some(), "{key}");
+        }
+    }
+
+    #[test]
+    fn a_run_restarts_as_its_operator_published_else_as_usual() {
+        let published = Published::builtin();
+        let restart = |key| published.restart_of(published.rate(key).unwrap()).unwrap();
+        assert_eq!(restart("llama3").key, "meta");
+        assert_eq!(restart("crusoe").key, "restart");
     }
 
     #[test]

@@ -38,7 +38,11 @@ impl Recovery {
     /// Everything restarts from the last durable checkpoint, on a warm spare. The published middle of 15 to 30
     /// minutes.
     pub fn restart(published: &Published) -> Self {
-        let downtime = published.downtime("restart").unwrap_or(Seconds::new(1350.0));
+        Self::restart_in(published.downtime("restart").unwrap_or(Seconds::new(1350.0)))
+    }
+
+    /// The same with another downtime: a site's own, or that of a published run.
+    pub fn restart_in(downtime: Seconds) -> Self {
         Self { downtime, replacement: Seconds::ZERO, copies: None, elastic: None }
     }
 
