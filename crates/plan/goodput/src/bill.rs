@@ -30,6 +30,26 @@ impl Rent {
         Ok(Self { purchase, per_node: price.per_hour, nodes })
     }
 
+    /// The same for machines bought in a named way; without one, on demand where that has a price, else as a
+    /// capacity block: UltraServers are sold in no other way.
+    pub fn offered(
+        machine: &str,
+        prices: &Prices,
+        purchase: Option<Purchase>,
+        region: Option<&str>,
+        nodes: u32,
+    ) -> Result<Self, GoodputError> {
+        let wanted = purchase.unwrap_or(Purchase::OnDemand);
+        let rent = Self::from_prices(machine, prices, wanted, region, nodes);
+        match (rent, purchase) {
+            (Err(unknown), None) => {
+                let block = Self::from_prices(machine, prices, Purchase::CapacityBlock, region, nodes);
+                block.map_err(|_| unknown)
+            }
+            (rent, _) => rent,
+        }
+    }
+
     /// Dollars for a time. Capacity blocks are sold by whole days; reserved machines count for the time they
     /// are used here, as if other work paid the rest of their term.
     pub fn cost(&self, time: Seconds) -> Dollars {

@@ -43,7 +43,7 @@ mod store;
 pub use bill::{Bill, Judgement, Limits, Rent, Verdict, bill, interruptions};
 pub use error::{GoodputError, PAGES};
 pub use interval::Process;
-pub use published::{Cause, Checked, Figure, Provenance, Published, PublishedRate};
+pub use published::{Cause, Checked, Downtime, Figure, Provenance, Published, PublishedRate};
 pub use recovery::{Copies, Elastic, Recovery};
 pub use run::{Checkpoint, Losses, Outlook, Run};
 pub use simulate::{Simulated, simulate};

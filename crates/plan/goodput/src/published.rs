@@ -78,13 +78,22 @@ pub struct Figure {
     pub provenance: Provenance,
 }
 
+/// How long a recovery takes.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Downtime {
+    pub key: String,
+    pub time: Seconds,
+    /// Whether the checkpoint is read within this time; else that comes on top.
+    pub includes_reading: bool,
+    pub provenance: Provenance,
+}
+
 /// The whole table.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Published {
     pub rates: Vec<PublishedRate>,
     pub causes: Vec<Cause>,
-    /// Seconds that a recovery takes, besides reading a checkpoint.
-    pub downtimes: Vec<Figure>,
+    pub downtimes: Vec<Downtime>,
     pub figures: Vec<Figure>,
 }
 
@@ -101,8 +110,8 @@ impl Published {
         let published = Self {
             rates: read_all(&document, "rate", read_rate)?,
             causes: read_all(&document, "cause", read_cause)?,
-            downtimes: read_all(&document, "downtime", |table| read_figure(table, "seconds"))?,
-            figures: read_all(&document, "figure", |table| read_figure(table, "value"))?,
+            downtimes: read_all(&document, "downtime", read_downtime)?,
+            figures: read_all(&document, "figure", read_figure)?,
         };
         document.finish()?;
         Ok(published)
@@ -122,15 +131,15 @@ impl Published {
     }
 
     pub fn downtime(&self, key: &str) -> Option<Seconds> {
-        self.find_downtime(key).map(|figure| Seconds::new(figure.value))
+        self.find_downtime(key).map(|downtime| downtime.time)
     }
 
-    fn find_downtime(&self, key: &str) -> Option<&Figure> {
-        self.downtimes.iter().find(|figure| figure.key == key)
+    fn find_downtime(&self, key: &str) -> Option<&Downtime> {
+        self.downtimes.iter().find(|downtime| downtime.key == key)
     }
 
     /// How long a restart takes where a run failed at this rate: as its operator published, else the usual one.
-    pub fn restart_of(&self, rate: &PublishedRate) -> Option<&Figure> {
+    pub fn restart_of(&self, rate: &PublishedRate) -> Option<&Downtime> {
         let own = rate.downtime.as_deref().and_then(|key| self.find_downtime(key));
         own.or_else(|| self.find_downtime("restart"))
     }
@@ -194,10 +203,19 @@ fn read_cause(table: &Table) -> Result<Cause, DocumentError> {
     })
 }
 
-fn read_figure(table: &Table, value: &str) -> Result<Figure, DocumentError> {
+fn read_downtime(table: &Table) -> Result<Downtime, DocumentError> {
+    Ok(Downtime {
+        key: table.required("key")?,
+        time: Seconds::new(table.required("seconds")?),
+        includes_reading: table.optional("includes_reading")?.unwrap_or(false),
+        provenance: read_provenance(table)?,
+    })
+}
+
+fn read_figure(table: &Table) -> Result<Figure, DocumentError> {
     Ok(Figure {
         key: table.required("key")?,
-        value: table.required(value)?,
+        value: table.required("value")?,
         provenance: read_provenance(table)?,
     })
 }

@@ -2,13 +2,15 @@
 
 use bedplate_units::Seconds;
 
-use crate::Published;
+use crate::{Downtime, Published};
 
 /// What happens after a failure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Recovery {
     /// Detection, restart and communicators, before a durable checkpoint is read.
     pub downtime: Seconds,
+    /// Whether `downtime` already includes reading that checkpoint.
+    pub includes_reading: bool,
     /// Until a lost node is replaced; zero with a warm spare.
     pub replacement: Seconds,
     pub copies: Option<Copies>,
@@ -41,9 +43,22 @@ impl Recovery {
         Self::restart_in(published.downtime("restart").unwrap_or(Seconds::new(1350.0)))
     }
 
-    /// The same with another downtime: a site's own, or that of a published run.
+    /// The same with a site's own downtime.
     pub fn restart_in(downtime: Seconds) -> Self {
-        Self { downtime, replacement: Seconds::ZERO, copies: None, elastic: None }
+        Self { downtime, includes_reading: false, replacement: Seconds::ZERO, copies: None, elastic: None }
+    }
+
+    /// The same as published for a run.
+    pub fn restart_as(downtime: &Downtime) -> Self {
+        Self { includes_reading: downtime.includes_reading, ..Self::restart_in(downtime.time) }
+    }
+
+    /// From a failure until work goes on from a durable checkpoint that takes `restore` to read, on a warm spare.
+    pub fn until_restored(&self, restore: Seconds) -> Seconds {
+        match self.includes_reading {
+            true => self.downtime.max(restore),
+            false => self.downtime + restore,
+        }
     }
 
     /// The same, with a copy of the state in the memory of peers after every `every` of work (*checkpointless*).

@@ -168,7 +168,7 @@ impl Run {
     /// acts on the outer one as a constant slowdown.
     fn levels(&self) -> Levels {
         let wait = if self.recovery.elastic.is_some() { Seconds::ZERO } else { self.recovery.replacement };
-        let recovery = self.recovery.downtime + wait + self.checkpoint.restore;
+        let recovery = self.recovery.until_restored(self.checkpoint.restore) + wait;
         let rate = 1.0 / self.mtbf().get();
         let process = |share: f64, recovery: Seconds, dilation: f64| Process {
             mtbf: Seconds::new(1.0 / (rate * share)),

@@ -140,7 +140,7 @@ impl<'a> Played<'a> {
                     self.draining = None;
                     self.done = self.durable;
                     self.copied = self.durable;
-                    (self.run.recovery.downtime + self.run.checkpoint.restore).get() + wait
+                    self.run.recovery.until_restored(self.run.checkpoint.restore).get() + wait
                 }
             };
             self.due = self.due.min(self.durable_or_draining() + self.interval);

@@ -40,7 +40,7 @@ fn run(checkpoint: Checkpoint, recovery: Recovery) -> Run {
 }
 
 fn restart(downtime: f64) -> Recovery {
-    Recovery { downtime: seconds(downtime), replacement: Seconds::ZERO, copies: None, elastic: None }
+    Recovery::restart_in(seconds(downtime))
 }
 
 /// The mean of simulated runs agrees with the formula within four standard errors and `slack` of itself.
@@ -106,7 +106,7 @@ fn llama3(recovery: Recovery) -> Run {
 fn the_run_of_llama_3_comes_out_as_published() {
     let published = Published::builtin();
     let downtime = published.restart_of(published.rate("llama3").unwrap()).unwrap();
-    let outlook = llama3(restart(downtime.value)).outlook().unwrap();
+    let outlook = llama3(Recovery::restart_as(downtime)).outlook().unwrap();
     assert!((outlook.mtbf.as_hours() - 3.09).abs() < 0.01, "{}", outlook.mtbf);
     assert!((outlook.interruptions / 419.0 - 1.0).abs() < 0.05, "{}", outlook.interruptions);
     assert!((0.90..0.95).contains(&outlook.goodput), "{}", outlook.goodput);
@@ -124,7 +124,7 @@ fn planned_interruptions_leave_llama_3_above_nine_tenths_on_its_own_storage() {
     let run = Run {
         failures_per_node_day: rate.per_node_day + rate.planned_per_node_day,
         checkpoint: own,
-        ..llama3(restart(published.restart_of(rate).unwrap().value))
+        ..llama3(Recovery::restart_as(published.restart_of(rate).unwrap()))
     };
     let outlook = run.outlook().unwrap();
     assert!((outlook.interruptions / 466.0 - 1.0).abs() < 0.05, "{}", outlook.interruptions);
@@ -218,6 +218,18 @@ fn machines_are_billed_by_how_they_are_bought() {
     let p5e = catalog.instance("p5e.48xlarge").unwrap();
     let unknown = Rent::from_prices(&p5e.name, &p5e.prices, Purchase::OnDemand, None, 2).unwrap_err();
     assert_eq!(unknown.page().code, "plan/unknown-price");
+}
+
+#[test]
+fn machines_that_are_only_sold_in_one_way_have_its_price_unless_another_is_named() {
+    let catalog = Catalog::builtin();
+    let rack = catalog.ultraserver("u-p6e-gb200x72").unwrap();
+    let rent = |purchase| Rent::offered(&rack.name, &rack.prices, purchase, None, 1);
+    assert_eq!(rent(None).unwrap().purchase, Purchase::CapacityBlock);
+    assert!(rent(Some(Purchase::OnDemand)).is_err());
+    let p5 = catalog.instance("p5.48xlarge").unwrap();
+    let rent = Rent::offered(&p5.name, &p5.prices, None, None, 1).unwrap();
+    assert_eq!(rent.purchase, Purchase::OnDemand);
 }
 
 #[test]

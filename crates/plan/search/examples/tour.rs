@@ -8,8 +8,8 @@ use bedplate_goodput::Limits;
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::{Constants, Hardware, Workload};
 use bedplate_search::{
-    Axes, Means, Need, Objection, Remedy, Scaling, Setup, Space, Uncalibrated, Verdict, WhatIf, budget,
-    choose, explain, scaling, search, what_if_best,
+    Axes, BatchSize, Means, Need, Objection, Remedy, Scaling, Setup, Space, Uncalibrated, Verdict, WhatIf,
+    budget, choose, explain, scaling, search, what_if_best,
 };
 use bedplate_topology::Cluster;
 use bedplate_transformer::builtin;
@@ -102,9 +102,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         model: &model,
         tokens: "15T".parse::<Tokens>()?,
         workload: setup.workload,
+        batch: BatchSize::Sequences(setup.workload.global_batch),
         constants: &constants,
         limits: Limits { deadline: Some(Seconds::days(90.0)), budget: None },
-        purchase: Purchase::CapacityBlock,
+        purchase: Some(Purchase::CapacityBlock),
         region: None,
         precision: ComputePrecision::Bf16,
         max_gpus: 65_536,

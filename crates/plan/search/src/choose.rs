@@ -13,17 +13,20 @@ use bedplate_perf::{Constants, Hardware, Workload};
 use bedplate_transformer::{FlopsConvention, Transformer};
 use bedplate_units::{Dollars, Seconds, Tokens, grouped};
 
-use crate::{Axes, Candidate, Job, Machine, Reliability, SearchError, Setup, Space, pareto};
+use crate::{Axes, BatchSize, Candidate, Job, Machine, Reliability, SearchError, Setup, Space, pareto};
 
 /// What is to be trained, by when, for how much.
 #[derive(Debug, Clone, Copy)]
 pub struct Need<'a> {
     pub model: &'a Transformer,
     pub tokens: Tokens,
+    /// Its batch is that of no number of GPUs yet: see `batch`.
     pub workload: Workload,
+    pub batch: BatchSize,
     pub constants: &'a Constants,
     pub limits: Limits,
-    pub purchase: Purchase,
+    /// How machines are bought; `None`: on demand, or as a capacity block where nothing else is sold.
+    pub purchase: Option<Purchase>,
     /// Only prices of this region.
     pub region: Option<&'a str>,
     pub precision: ComputePrecision,
@@ -49,6 +52,8 @@ pub struct Offer {
     /// Units of the machine.
     pub units: u32,
     pub gpus: u32,
+    /// Sequences per optimizer step on these GPUs.
+    pub global_batch: u64,
     pub candidate: Candidate,
     /// The whole run, failures included.
     pub time: Seconds,
@@ -56,6 +61,8 @@ pub struct Offer {
     pub goodput: f64,
     /// `None` when no price is known.
     pub cost: Option<Dollars>,
+    /// How the machines are bought at that cost.
+    pub purchase: Option<Purchase>,
 }
 
 /// Why a machine was not chosen.
@@ -160,22 +167,33 @@ fn offer(
     axes: &Axes,
 ) -> Result<Option<Offer>, Objection> {
     let gpus = machine.gpus * units;
+    let workload = need.workload_on(gpus);
     let setup = Setup {
         model: need.model,
         hardware: Hardware { gpus, ..hardware },
-        workload: need.workload,
+        workload,
         constants: need.constants,
     };
     if need.is_hopeless(&hardware, gpus) {
         return Ok(None);
     }
     let Some(candidate) = search_quietly(&setup, axes) else { return Ok(None) };
-    let goodput = need.goodput(&candidate, machine, units);
+    let steps = need.tokens.get() / workload.tokens();
+    let goodput = need.goodput(&candidate, machine, units, steps);
     let goodput = goodput.map_err(|error| Objection::MissingFigure { what: error.to_string() })?;
-    let time = candidate.seconds * (need.steps() / goodput);
-    let rent = Rent::from_prices(&machine.name, &machine.prices, need.purchase, need.region, units).ok();
-    let cost = rent.map(|rent| rent.cost(time));
-    Ok(Some(Offer { machine: machine.name.clone(), units, gpus, candidate, time, goodput, cost }))
+    let time = candidate.seconds * (steps / goodput);
+    let rent = Rent::offered(&machine.name, &machine.prices, need.purchase, need.region, units).ok();
+    Ok(Some(Offer {
+        machine: machine.name.clone(),
+        units,
+        gpus,
+        global_batch: workload.global_batch,
+        candidate,
+        time,
+        goodput,
+        cost: rent.map(|rent| rent.cost(time)),
+        purchase: rent.map(|rent| rent.purchase),
+    }))
 }
 
 /// The best candidate, without the costly search for alternatives.
@@ -191,21 +209,29 @@ impl Need<'_> {
     }
 
     /// The goodput on this many units.
-    fn goodput(&self, candidate: &Candidate, machine: &Machine, units: u32) -> Result<f64, GoodputError> {
+    fn goodput(
+        &self,
+        candidate: &Candidate,
+        machine: &Machine,
+        units: u32,
+        steps: f64,
+    ) -> Result<f64, GoodputError> {
         let Some(reliability) = self.reliability else { return Ok(1.0) };
         let job = Job {
             model: self.model,
             optimizer: self.workload.optimizer,
             step: candidate.seconds,
-            steps: self.steps(),
+            steps,
             nodes: machine.nodes.saturating_mul(units),
             gpus_per_node: machine.gpus / machine.nodes.max(1),
         };
         Ok(reliability.outlook(&job)?.goodput)
     }
 
-    fn steps(&self) -> f64 {
-        self.tokens.get() / self.workload.tokens()
+    /// The workload with the batch that a plan for this many GPUs would have.
+    fn workload_on(&self, gpus: u32) -> Workload {
+        let global_batch = self.batch.sequences(self.workload.sequence, gpus);
+        Workload { global_batch, ..self.workload }
     }
 
     /// Whether the deadline is missed even at the chips' peak: then nothing needs to be searched.

@@ -33,6 +33,7 @@
 
 mod answer;
 mod axes;
+mod batch_size;
 mod best;
 mod budget;
 mod candidate;
@@ -53,6 +54,7 @@ mod what_if;
 
 pub use answer::{Answer, search};
 pub use axes::{Axes, ShardingKind};
+pub use batch_size::BatchSize;
 pub use budget::{BudgetPlan, Law, Means, Optimum, budget};
 pub use candidate::Candidate;
 pub use choose::{Choice, Need, Objection, Offer, Uncalibrated, choose};

@@ -6,7 +6,9 @@ use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::Diagnostic;
 use bedplate_goodput::{Limits, Published, Recovery, Store};
 use bedplate_layout::ComputePrecision;
-use bedplate_search::{Axes, Machine, Need, Objection, Reliability, Scaling, Uncalibrated, choose, scaling};
+use bedplate_search::{
+    Axes, BatchSize, Machine, Need, Objection, Reliability, Scaling, Uncalibrated, choose, scaling,
+};
 use bedplate_units::{Bytes, Dollars, Seconds, Tokens};
 use support::{Bench, bench};
 
@@ -35,9 +37,10 @@ fn need<'a>(bench: &'a Bench, limits: Limits) -> Need<'a> {
         model: &bench.model,
         tokens: Tokens::new(100e9),
         workload: bench.workload,
+        batch: BatchSize::Sequences(bench.workload.global_batch),
         constants: &bench.constants,
         limits,
-        purchase: Purchase::OnDemand,
+        purchase: Some(Purchase::OnDemand),
         region: None,
         precision: ComputePrecision::Bf16,
         max_gpus: 256,
@@ -84,6 +87,20 @@ fn a_budget_alone_buys_the_fastest_and_a_tight_one_names_the_cheapest() {
     let error = choose(&need(&bench, poor), &catalog).unwrap_err();
     assert_eq!(error.page().code, "plan/no-machine");
     assert!(error.help().unwrap().starts_with("the cheapest is"), "{:?}", error.help());
+}
+
+#[test]
+fn every_offer_has_the_batch_of_a_plan_for_its_gpus_and_ultraservers_their_only_price() {
+    let bench = bench("llama-3-8b", "p5.48xlarge:1", 8192, 512);
+    let batch = BatchSize::Tokens(Tokens::new(4_194_304.0));
+    let need = Need { batch, purchase: None, ..need(&bench, Limits::default()) };
+    let choice = choose(&need, &Catalog::builtin()).unwrap();
+    for offer in &choice.front {
+        assert_eq!(offer.global_batch, batch.sequences(8192, offer.gpus), "{offer:?}");
+    }
+    let beaten = choice.others.iter().find(|(name, _)| name == "u-p6e-gb200x72").unwrap();
+    let Objection::Beaten { offer } = &beaten.1 else { panic!("{beaten:?}") };
+    assert_eq!(offer.purchase, Some(Purchase::CapacityBlock));
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! `bedplate plan …`: predict and choose.
 
-mod batch;
 mod budget;
 mod calibrate;
 mod choose;
@@ -14,6 +13,7 @@ mod question;
 mod serve;
 pub(crate) mod served;
 mod serving;
+mod task;
 mod train;
 mod validate;
 mod waterfall;

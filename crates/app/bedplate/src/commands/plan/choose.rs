@@ -1,19 +1,20 @@
 //! `bedplate plan choose`: which machines to use.
 
-use bedplate_catalog::Catalog;
+use bedplate_catalog::{Catalog, Purchase};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_goodput::{Limits, checkpoint_bytes};
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::Workload;
-use bedplate_search::{Choice, Need, Objection, Offer, Uncalibrated, choose};
+use bedplate_search::{BatchSize, Choice, Need, Objection, Offer, Uncalibrated, choose};
 use bedplate_units::{Dollars, Tokens, grouped};
 use serde_json::{Value, json};
 
-use super::batch::{sequences, usual_sequence, usual_tokens};
 use super::constants;
+use super::task::{TaskArguments, usual_batch, usual_sequence};
 use super::whole_run::RunArguments;
 use crate::commands::model;
 use crate::console::Console;
+use crate::length::length;
 use crate::present::{Column, Table};
 use crate::stop::Stop;
 
@@ -30,10 +31,12 @@ pub(super) struct Arguments {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
     model: String,
-    /// Tokens per sequence [default: 8192, or the model's context if shorter]
-    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=100_000_000))]
+    #[command(flatten)]
+    task: TaskArguments,
+    /// Tokens per sequence, as 8192 or 8k [default: 8192, for fine-tuning 4096, or the model's context if shorter]
+    #[arg(long, value_parser = length::<u64>(100_000_000))]
     seq: Option<u64>,
-    /// Tokens per optimizer step [default: 4M, 16M from 100B parameters]
+    /// Tokens per optimizer step, in whole sequences that divide well [default: as for `plan train`]
     #[arg(long, value_name = "TOKENS")]
     batch_tokens: Option<Tokens>,
     /// Train in fp8; chips without it are skipped
@@ -73,15 +76,15 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let constants = arguments.constants.load()?;
     let run = &arguments.run;
     run.refuse_unknown_region(catalog)?;
-    let sequence = arguments.seq.unwrap_or_else(|| usual_sequence(&model));
-    let tokens = arguments.batch_tokens.unwrap_or_else(|| usual_tokens(&model));
-    let workload =
-        Workload { sequence, global_batch: sequences(tokens, sequence, None), ..Workload::default() };
+    let task = arguments.task.task();
+    let sequence = arguments.seq.unwrap_or_else(|| usual_sequence(&model, task));
+    let workload = Workload { sequence, task, ..Workload::default() };
     let reliability = run.reliability(checkpoint_bytes(&model, workload.optimizer), catalog)?;
     let need = Need {
         model: &model,
         tokens: run.tokens.ok_or(NoTokens)?,
         workload,
+        batch: arguments.batch_tokens.map_or_else(|| usual_batch(&model, task), BatchSize::Tokens),
         constants: &constants,
         limits: Limits { deadline: run.deadline, budget: run.budget },
         purchase: run.purchase,
@@ -98,7 +101,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let best = &choice.best;
     console.line(&format!(
         "{} sequences of {} tokens a step\n{} x {} ({} GPUs): {}, {}, layout {}",
-        grouped(need.workload.global_batch),
+        grouped(best.global_batch),
         grouped(need.workload.sequence),
         best.units,
         best.machine,
@@ -110,17 +113,29 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     console.line("")?;
     console.table(&front_table(&choice.front))?;
     console.line("")?;
-    console.table(&others_table(&choice))
+    console.table(&others_table(&choice))?;
+    if run.purchase.is_none() {
+        console.say(
+            "prices are on-demand, capacity-block where nothing else is sold; --purchase compares like with like",
+        );
+    }
+    Ok(())
 }
 
+/// The cost, and how the machine is bought where that is not on demand.
 fn cost_text(offer: &Offer) -> String {
-    offer.cost.map_or("no price known".into(), |cost| cost.to_string())
+    match (offer.cost, offer.purchase) {
+        (Some(cost), Some(Purchase::OnDemand) | None) => cost.to_string(),
+        (Some(cost), Some(purchase)) => format!("{cost} {}", purchase.name()),
+        (None, _) => "no price known".into(),
+    }
 }
 
 fn front_table(front: &[Offer]) -> Table {
     let mut table = Table::new(vec![
         Column::left("NOT BEATEN IN TIME, COST AND MEMORY", 0),
         Column::right("GPUS", 0),
+        Column::right("SEQUENCES", 2),
         Column::right("TIME", 0),
         Column::right("COST", 0),
         Column::left("LAYOUT", 1),
@@ -129,6 +144,7 @@ fn front_table(front: &[Offer]) -> Table {
         table.row(vec![
             format!("{} x {}", offer.units, offer.machine),
             offer.gpus.to_string(),
+            offer.global_batch.to_string(),
             format!("{:.3}", offer.time),
             cost_text(offer),
             offer.candidate.layout.to_string(),
@@ -167,11 +183,13 @@ fn choice_json(choice: &Choice) -> Value {
             "machine": offer.machine,
             "units": offer.units,
             "gpus": offer.gpus,
+            "global_batch": offer.global_batch,
             "layout": offer.candidate.layout.to_string(),
             "step_s": offer.candidate.seconds.get(),
             "time_s": offer.time.get(),
             "goodput": offer.goodput,
             "cost_usd": offer.cost.map(Dollars::get),
+            "purchase": offer.purchase.map(Purchase::name),
         })
     };
     let others = choice

@@ -3,15 +3,15 @@
 use bedplate_catalog::Catalog;
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::{
-    Constants, Dispatcher, ExpertOverlap, Generation, Hardware, Offload, Routing, Stack, Task, Workload,
+    Constants, Dispatcher, ExpertOverlap, Generation, Hardware, Offload, Routing, Stack, Workload,
 };
-use bedplate_search::{Axes, Setup};
+use bedplate_search::{Axes, BatchSize, Setup};
 use bedplate_topology::Cluster;
 use bedplate_transformer::{Optimizer, Transformer};
 use bedplate_units::Tokens;
 
-use super::batch::{sequences, usual_sequence, usual_tokens};
 use super::constants::Choice;
+use super::task::{TaskArguments, usual_batch, usual_sequence};
 use crate::choice::choice;
 use crate::commands::model;
 use crate::length::length;
@@ -26,10 +26,11 @@ pub(super) struct Question {
     /// INSTANCE:COUNT, several joined by `+`, context:NAME of a Slurm, or a cluster file [default with --context: that]
     #[arg(long, value_name = "CLUSTER", required_unless_present = "context")]
     pub(super) cluster: Option<String>,
-    /// Tokens per sequence [default: 8192, or the model's context if shorter]
+    /// Tokens per sequence, as 8192 or 8k [default: 8192, for fine-tuning 4096, or the model's context if shorter]
     #[arg(long, value_parser = length::<u64>(100_000_000))]
     pub(super) seq: Option<u64>,
-    /// Sequences per optimizer step [default: 4M tokens per step, 16M from 100B parameters]
+    /// Sequences per optimizer step [default: 4M tokens per step, 16M from 100B parameters; 128 sequences to
+    /// fine-tune, 32 for adapters]
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000), conflicts_with = "batch_tokens")]
     pub(super) global_batch: Option<u64>,
     /// Tokens per optimizer step, in whole sequences that divide well; instead of --global-batch
@@ -38,12 +39,8 @@ pub(super) struct Question {
     /// Number format of the large matrix products
     #[arg(long, value_enum, default_value = "bf16")]
     precision: Format,
-    /// What is trained: all weights from scratch, all weights, or adapters
-    #[arg(long, value_enum, default_value = "pretrain")]
-    task: TaskKind,
-    /// Rank of the adapters with --task lora
-    #[arg(long, default_value_t = 16)]
-    lora_rank: u32,
+    #[command(flatten)]
+    task: TaskArguments,
     #[arg(long, value_enum, default_value = "adamw")]
     optimizer: OptimizerKind,
     /// The training software [default: megatron; on a host bedplate, which is this program]
@@ -81,13 +78,6 @@ enum Format {
     Fp8,
     Fp4,
     Fp32,
-}
-
-#[derive(Clone, Copy, clap::ValueEnum)]
-enum TaskKind {
-    Pretrain,
-    FineTune,
-    Lora,
 }
 
 #[derive(Clone, Copy, clap::ValueEnum)]
@@ -173,18 +163,17 @@ impl Question {
     }
 
     fn workload(&self, model: &Transformer, hardware: &Hardware) -> Workload {
-        let sequence = self.seq.unwrap_or_else(|| usual_sequence(model));
-        let tokens = self.batch_tokens.unwrap_or_else(|| usual_tokens(model));
-        let global_batch =
-            self.global_batch.unwrap_or_else(|| sequences(tokens, sequence, Some(hardware.gpus)));
+        let task = self.task.task();
+        let sequence = self.seq.unwrap_or_else(|| usual_sequence(model, task));
+        let batch = match (self.global_batch, self.batch_tokens) {
+            (Some(sequences), _) => BatchSize::Sequences(sequences),
+            (None, Some(tokens)) => BatchSize::Tokens(tokens),
+            (None, None) => usual_batch(model, task),
+        };
         Workload {
             sequence,
-            global_batch,
-            task: match self.task {
-                TaskKind::Pretrain => Task::Pretrain,
-                TaskKind::FineTune => Task::FineTune,
-                TaskKind::Lora => Task::Lora { rank: self.lora_rank },
-            },
+            global_batch: batch.sequences(sequence, hardware.gpus),
+            task,
             optimizer: match self.optimizer {
                 OptimizerKind::Adamw => Optimizer::AdamW,
                 OptimizerKind::Adamw8bit => Optimizer::AdamW8bit,

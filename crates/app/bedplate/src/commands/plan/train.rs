@@ -348,12 +348,12 @@ impl<'a> Plan<'a> {
             .add("throughput", format!("{all} tokens/s, {each:.0} per GPU"));
         // Frozen weights have no gradients, so the usual FLOPs count would overstate MFU for adapters.
         if !matches!(self.loaded.workload.task, Task::Lora { .. }) {
-            facts.add("MFU", format!("{:.1}% of the bf16 peak, causal attention", self.mfu(each) * 100.0));
+            facts.add("MFU", self.mfu_text(each));
         }
         if let Some(part) = step.time.limit() {
             facts.add("limited by", format!("{part}, {:.0}% of the step", step.time.share(part) * 100.0));
         }
-        facts.add("memory", fit_text(step));
+        facts.add("memory", fit_text(step, Bytes::new(self.loaded.hardware.memory)));
         let left_out = Hardware::left_out_of(&self.loaded.cluster);
         if left_out > 0 {
             facts.add("left out", format!("{left_out} GPUs on nodes that take no work or have failed GPUs"));
@@ -375,6 +375,28 @@ impl<'a> Plan<'a> {
         let sequence = self.loaded.workload.sequence;
         let flops = self.loaded.model.flops_per_token(sequence, FlopsConvention::default()).training();
         tokens_per_second * flops.get() / self.loaded.hardware.peak(self.layout.precision)
+    }
+
+    /// The same over the peak of the number format, where that is higher than the one that papers refer to.
+    fn format_mfu(&self, tokens_per_second: f64) -> Option<(&'static str, f64)> {
+        let hardware = &self.loaded.hardware;
+        let (name, peak) = match self.layout.precision {
+            ComputePrecision::Fp8 => ("fp8", hardware.peak_fp8),
+            ComputePrecision::Fp4 => ("fp4", hardware.peak_fp4),
+            _ => return None,
+        };
+        let usual = hardware.peak(self.layout.precision);
+        (peak > usual).then(|| (name, self.mfu(tokens_per_second) * usual / peak))
+    }
+
+    fn mfu_text(&self, tokens_per_second: f64) -> String {
+        let is_wide = self.layout.precision == ComputePrecision::Fp32 && self.holder() != "GPU";
+        let name = if is_wide { "fp32" } else { "bf16" };
+        let mut text = format!("{:.1}% of the {name} peak", self.mfu(tokens_per_second) * 100.0);
+        if let Some((name, share)) = self.format_mfu(tokens_per_second) {
+            text += &format!(", {:.1}% of the {name} peak", share * 100.0);
+        }
+        text + ", causal attention"
     }
 
     fn ranking(&self) -> Table {
@@ -473,10 +495,12 @@ impl<'a> Plan<'a> {
             ]),
             "tokens_per_s_per_gpu": step.tokens_per_second_per_gpu(),
             "mfu": self.mfu(step.tokens_per_second_per_gpu()),
+            "mfu_of_format_peak": self.format_mfu(step.tokens_per_second_per_gpu()).map(|(_, share)| share),
             "limited_by": step.time.limit().map(|part| part.name()),
             "breakdown": parts.collect::<Map<_, _>>(),
             "memory_bytes": memory.collect::<Map<_, _>>(),
             "memory_total_bytes": step.memory.total().get(),
+            "memory_usable_bytes": self.loaded.hardware.memory,
             "fit": fit_name(step.fit),
             "run": self.whole_run.as_ref().map(WholeRun::json),
             "best": list(&self.answer.best),
@@ -574,14 +598,25 @@ fn fit_name(fit: Fit) -> &'static str {
     }
 }
 
-fn fit_text(step: &Step) -> String {
+fn fit_text(step: &Step, usable: Bytes) -> String {
+    let share = share_text(step.memory.total(), usable);
     match step.fit {
-        Fit::Fits { spare } => format!("fits, {spare} to spare"),
-        Fit::Tight { spare } => format!("tight: {spare} to spare, less than the prediction error"),
+        Fit::Fits { .. } => format!("fits: {share}"),
+        Fit::Tight { spare } => format!("tight: {share}; {spare} to spare is less than the prediction error"),
         Fit::DoesNotFit { over } if step.is_near_miss() => {
-            format!("does not fit: {over} too much, but within the prediction error, so it may still fit")
+            format!(
+                "does not fit: {share}; {over} too much is within the prediction error, so it may still fit"
+            )
         }
-        Fit::DoesNotFit { over } => format!("does not fit: {over} too much"),
+        Fit::DoesNotFit { over } => format!("does not fit: {share}, {over} too much"),
+    }
+}
+
+/// `68.7 of 84.9 GB usable`.
+fn share_text(used: Bytes, usable: Bytes) -> String {
+    match usable.get() >= 1e9 {
+        true => format!("{:.1} of {:.1} GB usable", used.get() / 1e9, usable.get() / 1e9),
+        false => format!("{used} of {usable} usable"),
     }
 }
 

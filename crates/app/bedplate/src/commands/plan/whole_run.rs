@@ -1,9 +1,9 @@
 //! The whole run: failures, checkpoints, recovery, days and dollars.
 
-use bedplate_catalog::{Catalog, Purchase, StorageTier};
+use bedplate_catalog::{Catalog, Purchase, StorageTier, UltraServer};
 use bedplate_goodput::{
-    Bill, Checkpoint, Judgement, Limits, Outlook, Published, Recovery, Rent, Run, Store, Verdict,
-    checkpoint_bytes, interruptions,
+    Bill, Checkpoint, Judgement, Limits, Outlook, Published, PublishedRate, Recovery, Rent, Run, Store,
+    Verdict, checkpoint_bytes, interruptions,
 };
 use bedplate_layout::Layout;
 use bedplate_perf::Step;
@@ -23,9 +23,9 @@ pub(super) struct RunArguments {
     /// Tokens of the whole run, for days and dollars
     #[arg(long)]
     pub(super) tokens: Option<Tokens>,
-    /// How machines are bought
-    #[arg(long, value_parser = choice(&Purchase::ALL), default_value = "on-demand")]
-    pub(super) purchase: Purchase,
+    /// How machines are bought [default: on-demand; for UltraServers capacity-block, which is how they are sold]
+    #[arg(long, value_parser = choice(&Purchase::ALL))]
+    pub(super) purchase: Option<Purchase>,
     /// Only prices of this region
     #[arg(long)]
     pub(super) region: Option<String>,
@@ -35,9 +35,15 @@ pub(super) struct RunArguments {
     /// Spend no more than this
     #[arg(long, value_name = "DOLLARS")]
     pub(super) budget: Option<Dollars>,
-    /// Interruptions per 1,000 nodes and day [default: the published rate of the largest run]
+    /// The published run whose failures and restarts are expected [default: the largest, llama3]
+    #[arg(long, value_name = "RUN")]
+    like: Option<String>,
+    /// Interruptions per 1,000 nodes and day [default: as in that run]
     #[arg(long, value_name = "RATE")]
     failures: Option<f64>,
+    /// From a failure until all ranks read the checkpoint [default: as published for that run, else 22.5 min]
+    #[arg(long, value_name = "TIME")]
+    restart_time: Option<Seconds>,
     /// Spot interruptions per 1,000 nodes and day; no figures are published
     #[arg(long, value_name = "RATE")]
     spot_interruptions: Option<f64>,
@@ -81,6 +87,16 @@ pub(super) struct WholeRun {
     judgement: Judgement,
     failures_per_node_day: f64,
     store: String,
+    restart: Restart,
+    restore: Seconds,
+    /// How the machines are bought at that cost.
+    purchase: Option<Purchase>,
+}
+
+/// What a restart takes, and who says so.
+struct Restart {
+    recovery: Recovery,
+    source: String,
 }
 
 impl RunArguments {
@@ -99,10 +115,12 @@ impl RunArguments {
         let nodes = loaded.cluster.node_count();
         let bytes = checkpoint_bytes(&loaded.model, loaded.workload.optimizer);
         let store = self.store(bytes, catalog, &published)?;
-        let usual = published.usual_rate().map_or(0.0, |rate| rate.per_node_day);
+        let usual = self.example(&published)?.map_or(0.0, |rate| rate.per_node_day);
         let failures = self.failures.map_or(usual, |per_thousand| per_thousand / 1000.0);
         let taken = self.spot_interruptions.map(|per_thousand| per_thousand / 1000.0);
-        let failures = interruptions(failures, self.purchase, taken, machine.unwrap_or("this machine"))?;
+        let purchase = self.purchase.unwrap_or(Purchase::OnDemand);
+        let failures = interruptions(failures, purchase, taken, machine.unwrap_or("this machine"))?;
+        let restart = self.restart(&published)?;
         let run = Run {
             step: step.seconds(),
             steps: tokens.get() / step.tokens,
@@ -110,50 +128,104 @@ impl RunArguments {
             gpus_per_node: (step.gpus / u64::from(nodes.max(1))) as u32,
             failures_per_node_day: failures,
             checkpoint: Checkpoint::asynchronous(bytes, &store, nodes, self.stall)?,
-            recovery: self.recovery(layout, step, nodes, &published),
+            recovery: self.recovery(layout, step, nodes, &restart, &published),
             interval: self.interval,
         };
         let outlook = run.outlook()?;
+        let rents = self.rents(loaded, catalog, outlook.expected);
         let bill = Bill {
-            machines: self.machines_cost(loaded, catalog, outlook.expected),
+            machines: rents.as_ref().map(|rents| rents.iter().map(|rent| rent.cost(outlook.expected)).sum()),
             // The last checkpoint and the one being written.
             storage: store.cost(bytes * 2.0, outlook.expected),
         };
         let limits = Limits { deadline: self.deadline, budget: self.budget };
         let judgement = limits.judge(&outlook, &bill);
-        Ok(Some(WholeRun { outlook, bill, judgement, failures_per_node_day: failures, store: store.name }))
+        Ok(Some(WholeRun {
+            outlook,
+            bill,
+            judgement,
+            failures_per_node_day: failures,
+            store: store.name,
+            restart,
+            restore: run.checkpoint.restore,
+            purchase: rents.and_then(|rents| rents.first().map(|rent| rent.purchase)),
+        }))
     }
 
     pub(super) fn refuse_unknown_region(&self, catalog: &Catalog) -> Result<(), Stop> {
         Ok(refuse_unknown("region", &self.region, regions(catalog))?)
     }
 
-    /// What all kinds of nodes cost together; unknown where the price of one is.
-    fn machines_cost(&self, loaded: &Loaded, catalog: &Catalog, time: Seconds) -> Option<Dollars> {
+    /// The published run that this one is expected to be like.
+    fn example<'a>(&self, published: &'a Published) -> Result<Option<&'a PublishedRate>, Stop> {
+        Ok(match &self.like {
+            Some(key) => Some(published.rate(key)?),
+            None => published.usual_rate(),
+        })
+    }
+
+    /// The given time of a restart, else that of the operator of the published run.
+    fn restart(&self, published: &Published) -> Result<Restart, Stop> {
+        if let Some(downtime) = self.restart_time {
+            return Ok(Restart { recovery: Recovery::restart_in(downtime), source: "as given".into() });
+        }
+        Ok(match self.example(published)?.and_then(|rate| published.restart_of(rate)) {
+            Some(downtime) => Restart {
+                recovery: Recovery::restart_as(downtime),
+                source: downtime.provenance.source.clone(),
+            },
+            None => Restart { recovery: Recovery::restart(published), source: "as usual".into() },
+        })
+    }
+
+    /// How all kinds of nodes are rented; `None` where the price of one is unknown.
+    fn rents(&self, loaded: &Loaded, catalog: &Catalog, time: Seconds) -> Option<Vec<Rent>> {
         let kinds = loaded.cluster.kinds().iter().zip(loaded.cluster.count_by_kind());
-        let costs = kinds.map(|(kind, count)| {
+        let rents = kinds.map(|(kind, count)| {
             let instance = catalog.instance(kind.instance.as_deref()?).ok()?;
             let region = self.region.as_deref();
             let rent =
-                Rent::from_prices(&instance.name, &instance.prices, self.purchase, region, count.nodes);
-            rent.ok().map(|rent| rent.cost(time))
+                Rent::offered(&instance.name, &instance.prices, self.purchase, region, count.nodes).ok();
+            rent.or_else(|| self.rented_racks(&instance.name, count.nodes, loaded, catalog, time))
         });
-        costs.sum()
+        rents.collect()
+    }
+
+    /// Nodes that are sold only as parts of UltraServers are rented as whole ones: those of the cluster's NVLink
+    /// domain, else the cheapest that hold them.
+    fn rented_racks(
+        &self,
+        instance: &str,
+        nodes: u32,
+        loaded: &Loaded,
+        catalog: &Catalog,
+        time: Seconds,
+    ) -> Option<Rent> {
+        let racks = catalog.ultraservers.iter().filter(|rack| rack.instance == instance);
+        let (same, other): (Vec<&UltraServer>, Vec<&UltraServer>) =
+            racks.partition(|rack| rack.accelerators == loaded.hardware.domain);
+        let racks = if same.is_empty() { other } else { same };
+        let rents = racks.into_iter().filter_map(|rack| {
+            let count = nodes.div_ceil(rack.instances.max(1));
+            Rent::offered(&rack.name, &rack.prices, self.purchase, self.region.as_deref(), count).ok()
+        });
+        rents.min_by_key(|rent| rent.cost(time))
     }
 
     /// Failures and checkpoints for runs whose number of nodes is still open.
     pub(super) fn reliability(&self, bytes: Bytes, catalog: &Catalog) -> Result<Reliability, Stop> {
         let published = Published::builtin();
-        let usual = published.usual_rate().map_or(0.0, |rate| rate.per_gpu_day());
+        let usual = self.example(&published)?.map_or(0.0, PublishedRate::per_gpu_day);
+        let restart = self.restart(&published)?.recovery;
         Ok(Reliability {
             // Published rates are those of nodes with eight GPUs.
             failures_per_gpu_day: self.failures.map_or(usual, |per_thousand| per_thousand / 8000.0),
             store: self.store(bytes, catalog, &published)?,
             stall: self.stall,
             recovery: match self.recovery {
-                RecoveryKind::Restart => Recovery::restart(&published),
+                RecoveryKind::Restart => restart,
                 RecoveryKind::Peers | RecoveryKind::Elastic => {
-                    Recovery::from_peers(&published, Seconds::new(10.0), Seconds::ZERO)
+                    from_peers(restart, Seconds::new(10.0), &published)
                 }
             },
         })
@@ -170,19 +242,31 @@ impl RunArguments {
         })
     }
 
-    fn recovery(&self, layout: &Layout, step: &Step, nodes: u32, published: &Published) -> Recovery {
+    fn recovery(
+        &self,
+        layout: &Layout,
+        step: &Step,
+        nodes: u32,
+        restart: &Restart,
+        published: &Published,
+    ) -> Recovery {
+        let restart = restart.recovery;
         match self.recovery {
-            RecoveryKind::Restart => Recovery::restart(published),
-            // A copy is sent during the next step, which hides it.
-            RecoveryKind::Peers => Recovery::from_peers(published, step.seconds(), Seconds::ZERO),
+            RecoveryKind::Restart => restart,
+            RecoveryKind::Peers => from_peers(restart, step.seconds(), published),
             RecoveryKind::Elastic => {
                 let copies = f64::from(layout.data).max(1.0);
-                let replacement = published.downtime("restart").unwrap_or(Seconds::hours(0.5));
-                Recovery::from_peers(published, step.seconds(), Seconds::ZERO)
-                    .with_elastic(f64::from(nodes) / copies, replacement)
+                from_peers(restart, step.seconds(), published)
+                    .with_elastic(f64::from(nodes) / copies, restart.downtime)
             }
         }
     }
+}
+
+/// A restart that is needed only where the peers' copies are lost too. A copy is sent during the next step, which
+/// hides it.
+fn from_peers(restart: Recovery, every: Seconds, published: &Published) -> Recovery {
+    Recovery { copies: Recovery::from_peers(published, every, Seconds::ZERO).copies, ..restart }
 }
 
 impl WholeRun {
@@ -217,7 +301,8 @@ impl WholeRun {
                     percent(losses.shrunk)
                 ),
             )
-            .add("machines cost", dollars(self.bill.machines))
+            .add("restart", self.restart_text())
+            .add("machines cost", self.machines_text())
             .add("storage costs", dollars(self.bill.storage));
         if let Some(verdict) = self.judgement.deadline {
             facts.add("deadline", verdict_text(verdict));
@@ -226,6 +311,24 @@ impl WholeRun {
             facts.add("budget", verdict_text(verdict));
         }
         facts
+    }
+
+    fn restart_text(&self) -> String {
+        let recovery = &self.restart.recovery;
+        let reading = match recovery.includes_reading {
+            true => "reading the checkpoint included".to_owned(),
+            false => format!("and {:.3} to read the checkpoint", self.restore),
+        };
+        format!("{:.3}, {reading} ({})", recovery.downtime, self.restart.source)
+    }
+
+    /// The cost, and how the machines are bought where that is not on demand.
+    fn machines_text(&self) -> String {
+        match (self.bill.machines, self.purchase) {
+            (Some(cost), Some(Purchase::OnDemand) | None) => cost.to_string(),
+            (Some(cost), Some(purchase)) => format!("{cost}, bought {}", purchase.name()),
+            (None, _) => "unknown, no price".into(),
+        }
     }
 
     /// Whether every limit that was set is met.
@@ -252,6 +355,9 @@ impl WholeRun {
             "checkpoint_interval_s": outlook.interval.get(),
             "checkpoint_interval_young_s": outlook.young_interval.get(),
             "checkpoint_interval_daly_s": outlook.daly_interval.get(),
+            "restart_s": self.restart.recovery.until_restored(self.restore).get(),
+            "restart_source": self.restart.source,
+            "purchase": self.purchase.map(Purchase::name),
             "machines_usd": self.bill.machines.map(Dollars::get),
             "storage_usd": self.bill.storage.map(Dollars::get),
             "total_usd": self.bill.total().map(Dollars::get),
