@@ -5,7 +5,7 @@
 //! plans, in one pool or two, until one holds. It also finds the front of tokens per second and user
 //! against tokens per second and GPU. [`explain`] gives the verdict on everything else; a question without an
 //! answer is a [`DeployError`] that names the limit and the nearest question that has one. [`launch`] writes a
-//! plan as flags of engines. [`posttrain`] plans reinforcement learning on the same models, and [`test_time`]
+//! plan as flags of engines, [`training`] a training plan as settings of trainers. [`posttrain`] plans reinforcement learning on the same models, and [`test_time`]
 //! prices best-of-n and long thinking.
 //!
 //! ```
@@ -52,6 +52,7 @@ mod verify;
 pub mod launch;
 pub mod posttrain;
 pub mod test_time;
+pub mod training;
 
 pub use candidate::fit;
 pub use cut::{Cut, CutRefusal};

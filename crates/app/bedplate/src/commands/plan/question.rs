@@ -90,6 +90,8 @@ enum OptimizerKind {
 
 /// The question with everything loaded.
 pub(super) struct Loaded {
+    /// The model as it was named: a built-in name or a path.
+    pub(super) named: String,
     pub(super) model: Transformer,
     pub(super) cluster: Cluster,
     pub(super) hardware: Hardware,
@@ -143,6 +145,7 @@ impl Question {
         }
         Ok(Loaded {
             workload: self.workload(&model, &hardware),
+            named: self.model.clone(),
             is_complete: self.complete,
             constants: self.constants.load()?,
             precision: self.precision(),

@@ -1,5 +1,7 @@
 //! `bedplate plan train`: the best layouts for a training run.
 
+use std::collections::BTreeMap;
+
 use bedplate_calibrate::{ErrorBars, Interval, Similar};
 use bedplate_catalog::Catalog;
 use bedplate_diag::{Class, Diagnostic, Page};
@@ -62,7 +64,7 @@ pub(super) struct Arguments {
     /// The best layout at other numbers of GPUs
     #[arg(long, value_enum)]
     scaling: Option<ScalingKind>,
-    /// Print settings for Megatron-LM, torchtitan and bedplate train
+    /// Print settings for Megatron-LM, Megatron-Bridge, torchtitan, Accelerate, DeepSpeed and bedplate train
     #[arg(long)]
     launch: bool,
     /// Write an HTML page with plots: step, memory, scaling, front, sensitivity
@@ -321,13 +323,8 @@ impl<'a> Plan<'a> {
         Ok(())
     }
 
-    fn launch_settings(&self) -> [(&'static str, String); 3] {
-        let (layout, workload) = (&self.layout, &self.loaded.workload);
-        [
-            ("Megatron-LM", launch::megatron(layout, workload, &self.loaded.model)),
-            ("torchtitan, TOML configuration", launch::torchtitan(layout, workload, &self.loaded.model)),
-            ("bedplate train", launch::bedplate(layout, workload)),
-        ]
+    fn launch_settings(&self) -> Vec<(&'static str, String)> {
+        launch::settings(&self.layout, self.loaded)
     }
 
     fn facts(&self) -> Facts {
@@ -512,6 +509,7 @@ impl<'a> Plan<'a> {
                 "too_large": counts.too_large,
                 "refused_branches": self.answer.refusals.branches(),
             },
+            "launch": self.launch_settings().into_iter().collect::<BTreeMap<_, _>>(),
             "scaling": self.scaling.iter().map(scaling_json).collect::<Vec<_>>(),
             "sensitivity": self.sensitivity.as_ref().map(explanation::json),
             "explanation": self.explanation.as_ref().map(explanation::json),
