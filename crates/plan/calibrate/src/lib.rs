@@ -3,7 +3,7 @@
 //! A CSV file of measurements becomes [`Cases`]: rows that can be predicted, and rows that cannot, each with
 //! its reason. [`validate`] scores constants on them, [`fit()`] finds better ones, and
 //! [`leave_one_source_out`] scores each publication by a fit that has not seen it, which is what error bars
-//! need. Nothing here reads files, and the publisher of a row is used only to group scores.
+//! need. [`fit_host`] moves the measured rates of a host to what training runs reached on it. Nothing here reads files, and the publisher of a row is used only to group scores.
 //!
 //! ```
 //! use bedplate_calibrate::validate;
@@ -27,6 +27,7 @@ mod error;
 mod fill;
 mod fit;
 mod holdout;
+mod host;
 mod interval;
 mod kendall;
 mod least_squares;
@@ -40,6 +41,7 @@ pub use efa_tcp::{EFA_TCP_FIGURES, EfaTcpFigure, fit_efa_tcp};
 pub use error::{CalibrateError, PAGES};
 pub use fit::{FitOptions, Prior, fit, fit_memory};
 pub use holdout::{holdout_report, leave_one_source_out};
+pub use host::{HostCase, HostFactor, HostFit, fit_host};
 pub use interval::{ErrorBars, Interval, Similar};
 pub use report::{Outcome, Report, Score, quantile, report, validate};
 pub use skip::Skip;

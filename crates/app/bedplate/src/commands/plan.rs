@@ -7,7 +7,9 @@ mod constants;
 mod explanation;
 mod launch;
 mod offer;
+mod own_runs;
 mod page;
+mod planned_jobs;
 mod posttrain;
 mod question;
 mod serve;
@@ -69,5 +71,15 @@ pub(crate) fn run(arguments: Arguments, context: &Context, console: &mut Console
     }
 }
 
-pub(crate) const PAGES: &[&bedplate_diag::Page] =
-    &[&budget::IMPOSSIBLE_MFU, &train::REFUSED_LAYOUT, &choose::NO_TOKENS];
+pub(crate) const PAGES: &[&bedplate_diag::Page] = &[
+    &budget::IMPOSSIBLE_MFU,
+    &train::REFUSED_LAYOUT,
+    &choose::NO_TOKENS,
+    &own_runs::NO_STEPS,
+    &own_runs::NO_HOST,
+    &own_runs::NOTHING_PRICED,
+    &planned_jobs::NOT_A_PLAN,
+    &planned_jobs::NO_REPORTS,
+];
+
+pub(crate) use own_runs::SETTINGS as RUN_SETTINGS;

@@ -20,6 +20,7 @@ use bedplate_train::{Published, Roster, RunOptions, Summary, Telemetry, TrainCon
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
 
+use crate::commands::plan::RUN_SETTINGS;
 use crate::commands::submit::expected;
 use crate::console::Console;
 use crate::context::Context;
@@ -211,10 +212,25 @@ fn train(
     let mut telemetry = Telemetry::open(&own, arguments.quiet)?.announcing(report);
     let summary = bedplate_train::run_on(world, config, &options, &mut telemetry)?;
     telemetry.finish();
+    if summary.is_first {
+        keep_settings(config);
+    }
     if arguments.quiet && summary.is_first {
         summary.remarks.iter().for_each(|remark| console.say(remark));
     }
     Ok(summary)
+}
+
+/// Leaves the configuration as it was used next to what it led to, for `plan calibrate --runs`. A run that has ended well
+/// does not fail for it.
+fn keep_settings(config: &TrainConfig) {
+    let mut used = config.clone();
+    if let Ok(whole) = std::path::absolute(&used.model.config)
+        && whole.exists()
+    {
+        used.model.config = whole.display().to_string();
+    }
+    let _ = files::write_own(&config.output.folder.join(RUN_SETTINGS), &used.to_toml());
 }
 
 /// `key=value` as a line of TOML; what is no TOML value is taken as a text, unless it begins like a list or a quoted text.

@@ -6,11 +6,13 @@ use bedplate_perf::Constants;
 use serde_json::json;
 
 use super::constants::Choice;
+use super::own_runs::{self, Place};
+use super::planned_jobs::PlannedJob;
 use super::serving;
 use super::validate::Kind;
 use crate::console::Console;
 use crate::files;
-use crate::stop::Stop;
+use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -18,19 +20,36 @@ Examples:
   bedplate plan calibrate --data runs.csv -o site.toml
   bedplate plan train --constants site.toml --model llama-3.1-70b --cluster p5.48xlarge:64
   bedplate plan calibrate --kind serving --data latencies.csv -o deployments.toml
+  bedplate plan calibrate --runs run-a run-b --save
+  bedplate plan calibrate --jobs plan-1.json=reports-1 plan-2.json=reports-2 -o site.toml
 
 The result holds the constants that moved; name it with --constants or in BEDPLATE_CONSTANTS. A handful of runs
 moves the constants only as far as the runs agree: the built-in values are the prior.
 
 With --kind serving the result holds a factor on step time and seconds on the first token for every deployment of
-the file; one measured row of a deployment is enough.")]
+the file; one measured row of a deployment is enough.
+
+With --runs the rates of this host move to what runs of `bedplate train` reached on it, part by part. With --jobs
+the constants are fitted to jobs that ran as planned: their plans, and what they reported of their steps.")]
 pub(super) struct Arguments {
     /// What was measured
     #[arg(long, value_enum, default_value_t = Kind::Training)]
     kind: Kind,
     /// A CSV file of measured runs, as for `plan validate`
-    #[arg(long, value_name = "FILE")]
-    data: String,
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["runs", "jobs"], conflicts_with_all = ["runs", "jobs"])]
+    data: Option<String>,
+    /// Jobs that ran here: what `plan train --json` printed, and the file that the job reports to; may be repeated
+    #[arg(long, value_name = "PLAN=REPORTS", num_args = 1.., conflicts_with = "runs")]
+    jobs: Vec<PlannedJob>,
+    /// Output folders of runs of `bedplate train` on this host; may be repeated
+    #[arg(long, value_name = "FOLDER", num_args = 1..)]
+    runs: Vec<String>,
+    /// With --runs: the file that `bedplate bench machine` wrote [default: its usual place]
+    #[arg(long, value_name = "FILE", requires = "runs")]
+    host: Option<String>,
+    /// With --runs: put the rates into the host's file, where plans and `bedplate train` find them
+    #[arg(long, requires = "runs", conflicts_with = "out")]
+    save: bool,
     #[command(flatten)]
     constants: Choice,
     /// Write here instead of to standard output
@@ -38,14 +57,33 @@ pub(super) struct Arguments {
     out: Option<String>,
 }
 
+impl Arguments {
+    fn cases(&self, catalog: &Catalog) -> Result<Cases, Stop> {
+        if let Some(data) = &self.data {
+            return Ok(Cases::read(&files::read_text(data)?, catalog)?);
+        }
+        let used = self.jobs.iter().map(|job| job.case(catalog)).collect::<Result<Vec<_>, Stop>>()?;
+        Ok(Cases { used, skipped: Vec::new() })
+    }
+}
+
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
+    if !arguments.runs.is_empty() {
+        let place =
+            Place { host: arguments.host.as_deref(), out: arguments.out.as_deref(), saves: arguments.save };
+        return own_runs::calibrate(&arguments.runs, &place, console);
+    }
     if arguments.kind == Kind::Serving {
         let constants = arguments.constants.load_serving()?;
-        let text = files::read_text(&arguments.data)?;
+        let data = arguments.data.as_deref().ok_or_else(|| {
+            let message = "--kind serving takes --data, a file of latencies".to_owned();
+            Stop::from(ProgramError::Usage { message })
+        })?;
+        let text = files::read_text(data)?;
         return serving::calibrate(&text, &constants, arguments.out.as_deref(), catalog, console);
     }
     let start = arguments.constants.load()?;
-    let cases = Cases::read(&files::read_text(&arguments.data)?, catalog)?;
+    let cases = arguments.cases(catalog)?;
     let rows: Vec<&Case> = cases.used.iter().collect();
     console.say(&format!("fitting to {} rows ({} skipped)", rows.len(), cases.skipped.len()));
     let fitted = fit(&rows, &start, &FitOptions::default());

@@ -92,6 +92,8 @@ enum OptimizerKind {
 pub(super) struct Loaded {
     /// The model as it was named: a built-in name or a path.
     pub(super) named: String,
+    /// The cluster as it was named; `None` for the nodes that a scheduler offered.
+    pub(super) named_cluster: Option<String>,
     pub(super) model: Transformer,
     pub(super) cluster: Cluster,
     pub(super) hardware: Hardware,
@@ -146,6 +148,7 @@ impl Question {
         Ok(Loaded {
             workload: self.workload(&model, &hardware),
             named: self.model.clone(),
+            named_cluster: self.cluster.clone().filter(|text| !text.starts_with("context:")),
             is_complete: self.complete,
             constants: self.constants.load()?,
             precision: self.precision(),

@@ -15,6 +15,7 @@ use bedplate_transformer::FlopsConvention;
 use bedplate_units::{Bytes, Count, grouped};
 use serde_json::{Map, Value, json};
 
+use super::planned_jobs::question_json;
 use super::question::{Loaded, Question};
 use super::waterfall::waterfall;
 use super::whole_run::{RunArguments, WholeRun};
@@ -482,6 +483,7 @@ impl<'a> Plan<'a> {
             "model": self.loaded.model.name,
             "cluster": self.loaded.cluster.name(),
             "gpus": step.gpus,
+            "question": question_json(self.loaded),
             "sequence": self.loaded.workload.sequence,
             "global_batch": self.loaded.workload.global_batch,
             "layout": self.layout.to_string(),
