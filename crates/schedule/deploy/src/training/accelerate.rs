@@ -23,10 +23,8 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
             "# train.py adds the adapters: peft.LoraConfig(r={rank}, target_modules=\"all-linear\")"
         ));
     }
-    lines.push(format!(
-        "# train.py is yours; its loader gives each rank {} sequences of {} tokens",
-        job.layout.micro_batch, job.workload.sequence
-    ));
+    let (sequences, tokens) = (job.layout.micro_batch, job.workload.sequence);
+    lines.push(format!("# train.py is yours; a micro-batch has {sequences} x {tokens} tokens"));
     let mut command = vec!["accelerate launch --config_file plan.yaml".to_owned()];
     if job.nodes > 1 {
         command.push(

@@ -68,6 +68,11 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     text.push(
         "# in a checkout of Megatron-Bridge; the data set is an example, your own goes into dataset.*".into(),
     );
+    if job.workload.task != Task::Pretrain {
+        text.push(
+            "# add checkpoint.pretrained_checkpoint=FOLDER, the converted weights to start from".into(),
+        );
+    }
     let is_ordered = (job.layout.tensor > 1 || job.layout.context > 1) && !job.is_blackwell;
     text.extend(match (job.uses_megatron_fsdp(), is_ordered) {
         (true, _) => Some("unset CUDA_DEVICE_MAX_CONNECTIONS".to_owned()),

@@ -19,7 +19,8 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     if job.layout.recompute != Recompute::None {
         lines.push("# train.py turns recomputation on: model.gradient_checkpointing_enable()".into());
     }
-    lines.push(format!("# train.py is yours; sequences have {} tokens", job.workload.sequence));
+    let (sequences, tokens) = (job.layout.micro_batch, job.workload.sequence);
+    lines.push(format!("# train.py is yours; a micro-batch has {sequences} x {tokens} tokens"));
     lines.push(format!("{} train.py --deepspeed plan.json", job.torchrun()));
     Ok(lines.join("\n"))
 }

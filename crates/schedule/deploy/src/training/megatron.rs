@@ -17,6 +17,9 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
         "# the last two lines train on made-up data: replace them by your data, tokenizer and schedule"
             .into(),
     );
+    if job.workload.task == Task::FineTune {
+        text.push("# to fine-tune, add --finetune --load CHECKPOINT, and your samples".into());
+    }
     text.extend(job.connections());
     let mut lines = vec![format!("{} pretrain_gpt.py", job.torchrun())];
     lines.extend(megatron_model::flags(job.model, job.workload.sequence)?);

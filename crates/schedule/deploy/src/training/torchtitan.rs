@@ -72,6 +72,9 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     file.push("    return config".into());
     let mut command = vec![String::new()];
     command.extend(job.node_remark());
+    if job.workload.task == Task::FineTune {
+        command.push("# to fine-tune, set config.checkpoint.initial_load_path and config.dataloader".into());
+    }
     if job.titan_converter().is_some() {
         command.push("# needs the package torchao".into());
     }

@@ -24,6 +24,8 @@ pub(crate) const SETTINGS: &str = "settings.toml";
 
 #[derive(Debug, thiserror::Error)]
 enum OwnRunsError {
+    #[error("`{folder}` has no {SETTINGS}")]
+    NoSettings { folder: String },
     #[error("`{folder}` has no steps to learn from")]
     NoSteps { folder: String },
     #[error("`{path}` does not describe this host")]
@@ -31,6 +33,13 @@ enum OwnRunsError {
     #[error("no run could be priced on this host; the first was `{folder}`")]
     NothingPriced { folder: String },
 }
+
+pub(super) static NO_SETTINGS: Page = Page {
+    code: "plan/no-settings",
+    class: Class::User,
+    meaning: "A run is predicted again by the configuration that `bedplate train` leaves in its output folder when it ends.",
+    remedy: "name the output folder of a run that ended; runs of earlier releases do not have it",
+};
 
 pub(super) static NO_STEPS: Page = Page {
     code: "plan/no-steps",
@@ -56,6 +65,7 @@ pub(super) static NOTHING_PRICED: Page = Page {
 impl Diagnostic for OwnRunsError {
     fn page(&self) -> &'static Page {
         match self {
+            OwnRunsError::NoSettings { .. } => &NO_SETTINGS,
             OwnRunsError::NoSteps { .. } => &NO_STEPS,
             OwnRunsError::NoHost { .. } => &NO_HOST,
             OwnRunsError::NothingPriced { .. } => &NOTHING_PRICED,
@@ -84,7 +94,7 @@ pub(super) fn calibrate(folders: &[String], place: &Place<'_>, console: &mut Con
     if fit.factors.is_empty() {
         return Err(OwnRunsError::NothingPriced { folder: folders[0].clone() }.into());
     }
-    let moved = rewritten(&text, &fit.host, cases.len());
+    let moved = rewritten(&text, host, &fit.host, cases.len());
     let out = if place.saves { Some(path) } else { place.out.map(PathBuf::from) };
     if let Some(out) = &out {
         files::write_own(out, &moved)?;
@@ -159,7 +169,9 @@ fn factor_json(factor: &HostFactor) -> Value {
 fn read_run(folder: &str) -> Result<HostCase, Stop> {
     let place = Path::new(folder);
     let settings = place.join(SETTINGS).display().to_string();
-    let config = TrainConfig::from_toml(Source::new(&settings, &files::read_text(&settings)?))?;
+    let text =
+        files::read_text(&settings).map_err(|_| OwnRunsError::NoSettings { folder: folder.to_owned() })?;
+    let config = TrainConfig::from_toml(Source::new(&settings, &text))?;
     let model = read_architecture(&config.model.config)?.transformer;
     let mut steps = Vec::new();
     files::read_lines(&place.join("metrics.jsonl").display().to_string(), |line| {
@@ -214,9 +226,9 @@ fn usual(steps: &[Step]) -> Breakdown<Measured> {
 }
 
 /// The host's file with the moved rates in place of the old ones; everything else stays as it is.
-fn rewritten(text: &str, host: &Accelerator, runs: usize) -> String {
+fn rewritten(text: &str, before: &Accelerator, host: &Accelerator, runs: usize) -> String {
     let mut section = String::new();
-    let mut collectives = host.collectives.iter();
+    let mut collectives = host.collectives.iter().zip(&before.collectives);
     let mut collective = None;
     let mut lines: Vec<String> = Vec::new();
     for line in text.lines() {
@@ -226,11 +238,15 @@ fn rewritten(text: &str, host: &Accelerator, runs: usize) -> String {
                 collective = collectives.next();
             }
         }
-        lines.push(moved_line(&section, line, host, collective).unwrap_or_else(|| line.to_owned()));
+        let of =
+            |host: &Accelerator, times: Option<&CollectiveTimes>| moved_line(&section, line, host, times);
+        let moved = of(host, collective.map(|(moved, _)| moved));
+        // A rate that stays keeps its line as it was written.
+        let is_same = moved == of(before, collective.map(|(_, before)| before));
+        lines.push(moved.filter(|_| !is_same).unwrap_or_else(|| line.to_owned()));
     }
-    let note = format!(
-        "# Rates moved to what {runs} runs of `bedplate train` reached, by `bedplate plan calibrate`."
-    );
+    let note =
+        format!("# Rates moved to what {runs} of `bedplate train` reached, by `bedplate plan calibrate`.");
     if !lines.iter().any(|line| line.starts_with("# Rates moved to what")) {
         lines.insert(0, note);
     } else if let Some(old) = lines.iter_mut().find(|line| line.starts_with("# Rates moved to what")) {
@@ -298,12 +314,12 @@ mod tests {
         let rates = moved.measured.as_mut().unwrap();
         rates.optimizer = rates.optimizer / 2.0;
         rates.fp32.as_mut().unwrap().products = rates.fp32.unwrap().products / 1.25;
-        let text = rewritten(HOST, &moved, 3);
+        let text = rewritten(HOST, &host(HOST), &moved, 3);
         let found = host(&text).measured.unwrap();
         assert_eq!(found.optimizer, moved.measured.unwrap().optimizer);
         assert_eq!(found.fp32, moved.measured.unwrap().fp32);
         assert_eq!(host(&text).collectives.len(), host(HOST).collectives.len());
-        assert_eq!(rewritten(&text, &host(&text), 3), text);
+        assert_eq!(rewritten(&text, &host(&text), &host(&text), 3), text);
     }
 
     #[test]
