@@ -111,9 +111,11 @@ impl Job<'_> {
         lines.extend(self.bridge_sharding()?);
         lines.extend(self.bridge_optimizer()?);
         lines.push(match layout.recompute {
-            Recompute::None => "model.recompute_granularity=null".into(),
+            Recompute::None => {
+                "model.recompute_granularity=null model.recompute_method=null model.recompute_num_layers=null".into()
+            }
             Recompute::Selective => {
-                "model.recompute_granularity=selective model.recompute_method=null".into()
+                "model.recompute_granularity=selective model.recompute_method=null model.recompute_num_layers=null".into()
             }
             Recompute::Full => {
                 "model.recompute_granularity=full model.recompute_method=uniform model.recompute_num_layers=1"
