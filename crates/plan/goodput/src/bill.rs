@@ -50,6 +50,22 @@ impl Rent {
         }
     }
 
+    /// The cheapest way to have machines for a time: the named purchase, else on demand or as a capacity block.
+    pub fn cheapest(
+        machine: &str,
+        prices: &Prices,
+        purchase: Option<Purchase>,
+        region: Option<&str>,
+        nodes: u32,
+        time: Seconds,
+    ) -> Option<Self> {
+        let usual = [Purchase::OnDemand, Purchase::CapacityBlock];
+        let ways = purchase.map_or(usual.to_vec(), |named| vec![named]);
+        let rents =
+            ways.into_iter().filter_map(|way| Self::from_prices(machine, prices, way, region, nodes).ok());
+        rents.min_by_key(|rent| rent.cost(time))
+    }
+
     /// Dollars for a time. Capacity blocks are sold by whole days; reserved machines count for the time they
     /// are used here, as if other work paid the rest of their term.
     pub fn cost(&self, time: Seconds) -> Dollars {

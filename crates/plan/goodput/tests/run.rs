@@ -230,6 +230,10 @@ fn machines_that_are_only_sold_in_one_way_have_its_price_unless_another_is_named
     let p5 = catalog.instance("p5.48xlarge").unwrap();
     let rent = Rent::offered(&p5.name, &p5.prices, None, None, 1).unwrap();
     assert_eq!(rent.purchase, Purchase::OnDemand);
+    let month = Seconds::days(30.0);
+    let cheapest = Rent::cheapest(&p5.name, &p5.prices, None, None, 1, month).unwrap();
+    assert!(cheapest.cost(month) < rent.cost(month));
+    assert!(Rent::cheapest(&rack.name, &rack.prices, Some(Purchase::OnDemand), None, 1, month).is_none());
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub struct Need<'a> {
     pub batch: BatchSize,
     pub constants: &'a Constants,
     pub limits: Limits,
-    /// How machines are bought; `None`: on demand, or as a capacity block where nothing else is sold.
+    /// How machines are bought; `None`: on demand or as a capacity block, whichever is cheaper.
     pub purchase: Option<Purchase>,
     /// Only prices of this region.
     pub region: Option<&'a str>,
@@ -182,7 +182,7 @@ fn offer(
     let goodput = need.goodput(&candidate, machine, units, steps);
     let goodput = goodput.map_err(|error| Objection::MissingFigure { what: error.to_string() })?;
     let time = candidate.seconds * (steps / goodput);
-    let rent = Rent::offered(&machine.name, &machine.prices, need.purchase, need.region, units).ok();
+    let rent = Rent::cheapest(&machine.name, &machine.prices, need.purchase, need.region, units, time);
     Ok(Some(Offer {
         machine: machine.name.clone(),
         units,

@@ -26,7 +26,8 @@ Examples:
   bedplate plan choose --model mixtral-8x7b --tokens 1T --deadline 14d --budget '$2M'
 
 Every machine of the catalog is tried in growing numbers with its best layout, failures included. The
-cheapest that meets the deadline is chosen; without a deadline the fastest within the budget.")]
+cheapest that meets the deadline is chosen; without a deadline the fastest within the budget. Without
+--purchase each machine is bought on demand or as a capacity block, whichever is cheaper.")]
 pub(super) struct Arguments {
     /// A built-in name, a config.json or its folder
     #[arg(long, value_name = "NAME|FILE")]
@@ -116,7 +117,7 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     console.table(&others_table(&choice))?;
     if run.purchase.is_none() {
         console.say(
-            "prices are on-demand, capacity-block where nothing else is sold; --purchase compares like with like",
+            "each machine at the cheaper of its on-demand and capacity-block prices; blocks must be available",
         );
     }
     Ok(())
