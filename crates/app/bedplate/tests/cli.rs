@@ -160,6 +160,24 @@ golden! {
         "plan train --model mixtral-8x7b --cluster p5.48xlarge:2 --explain dp4.tp4.sp.ep3 --top 2",
         "plan train --model llama-3.1-70b --cluster p5.48xlarge:8 --explain dp64.zero1 --top 2 --what-if",
         "plan train --model llama-3.1-8b --cluster p5.48xlarge:1 --scaling weak --top 1 --launch",
+        "plan train --model llama-3.1-70b --cluster u-p6e-gb200x72:1 --precision fp8 --seq 4k --tokens 100B --top 1",
+        "plan train --model llama-3.1-8b --cluster p5.48xlarge:1 --task lora --top 1",
+        "plan train --model llama-3.1-8b --cluster p5.48xlarge:1 --tokens 1T --like opt-175b --restart-time 5m --top 1",
+    ]
+    plan_launch: [
+        "plan train --model llama-3.1-70b --cluster p5.48xlarge:8 --layout dp64.zero3.recompute-full --top 1 --launch",
+        "plan train --model qwen3-30b-a3b --cluster p6-b200.48xlarge:2 --layout dp16.ep8.zero1 --precision fp8 --top 1 --launch",
+        "plan train --model llama-3.1-405b --cluster p5en.48xlarge:128 --layout dp8.tp8.sp.pp16.zero1 --global-batch 256 --top 1 --launch",
+    ]
+    plan_calibrate: [
+        "plan calibrate --runs run-a run-c run-d --host host.toml",
+        "plan calibrate --runs run-a --host host-ranks.toml",
+        "plan calibrate --jobs job-plan.json=job-reports.jsonl",
+        "plan calibrate --runs run-z --host host.toml",
+        "plan calibrate --runs run-a --host own.toml",
+        "plan calibrate --jobs job-plan.json",
+        "plan calibrate --jobs job-plan.json=job-plan.json",
+        "plan calibrate --jobs config.json=job-reports.jsonl",
     ]
     plan_host: [
         "--catalog host.toml catalog show host",
