@@ -11,10 +11,10 @@ mod pieces;
 
 use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use ring::hmac;
 use serde_json::{Value, json};
@@ -155,10 +155,32 @@ fn refuse(link: &mut Link, reason: &str) -> io::Result<()> {
     link.flush()
 }
 
+/// How long a worker that failed is left alone: finding out costs the prompt some seconds.
+const LEFT_ALONE: Duration = Duration::from_secs(15);
+
+/// Computes prompts elsewhere.
+struct Worker {
+    address: SocketAddr,
+    /// When it last failed.
+    failed: Mutex<Option<Instant>>,
+}
+
+impl Worker {
+    fn is_usable(&self) -> bool {
+        let failed = self.failed.lock().unwrap_or_else(PoisonError::into_inner);
+        failed.is_none_or(|when| when.elapsed() > LEFT_ALONE)
+    }
+
+    fn note(&self, outcome: &io::Result<()>) {
+        let failed = outcome.is_err().then(Instant::now);
+        *self.failed.lock().unwrap_or_else(PoisonError::into_inner) = failed;
+    }
+}
+
 /// An engine that has long prompts computed by a prefill worker.
 pub struct Disaggregated {
     engine: Arc<Engine>,
-    workers: Vec<SocketAddr>,
+    workers: Vec<Arc<Worker>>,
     secret: Secret,
     /// Prompts with fewer new tokens are computed here.
     least_tokens: usize,
@@ -168,6 +190,8 @@ pub struct Disaggregated {
 
 impl Disaggregated {
     pub fn new(engine: Arc<Engine>, workers: Vec<SocketAddr>, secret: Secret, least_tokens: usize) -> Self {
+        let worker = |address| Arc::new(Worker { address, failed: Mutex::new(None) });
+        let workers = workers.into_iter().map(worker).collect();
         Self { engine, workers, secret, least_tokens, turn: 0.into(), transferred: Arc::default() }
     }
 
@@ -183,18 +207,19 @@ impl Replica for Disaggregated {
     }
 
     fn ask(&self, ask: Ask) -> Result<Answer, Refusal> {
-        if ask.prompt.len() < self.least_tokens || self.workers.is_empty() {
+        let turn = self.turn.fetch_add(1, Ordering::Relaxed) % self.workers.len().max(1);
+        let mut in_turn = self.workers[turn..].iter().chain(&self.workers[..turn]);
+        let worker = in_turn.find(|worker| worker.is_usable()).cloned();
+        let Some(worker) = worker.filter(|_| ask.prompt.len() >= self.least_tokens) else {
             return self.engine.ask(ask);
-        }
-        let turn = self.turn.fetch_add(1, Ordering::Relaxed);
-        let worker = self.workers[turn % self.workers.len()];
+        };
         self.engine.can_answer(&ask)?;
         let (teller, answer) = Answer::new();
         let (engine, secret, transferred) =
             (self.engine.clone(), self.secret.clone(), self.transferred.clone());
         let fetch = move || {
             // What does not come is computed here.
-            let _ = take(worker, &engine, &secret, &ask, &transferred);
+            worker.note(&take(worker.address, &engine, &secret, &ask, &transferred));
             if !teller.is_cancelled() {
                 forward(&engine, ask, &teller);
             }
