@@ -1,6 +1,6 @@
 //! This host as the catalog describes it, once `bedplate bench machine` has measured it.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use bedplate_catalog::{Accelerator, Catalog};
 use bedplate_diag::Source;
@@ -15,6 +15,31 @@ pub(crate) const NAME: &str = "host";
 /// Where `bedplate bench machine` keeps what it measured, by default: next to the state of a cluster.
 pub(crate) fn overlay_path() -> PathBuf {
     state_directory(variable("BEDPLATE_STATE").map(PathBuf::from)).path().join("host.toml")
+}
+
+/// The output folders of training runs on this host, one a line, the newest last; `plan calibrate --recent` reads them.
+fn runs_path() -> PathBuf {
+    overlay_path().with_file_name("runs")
+}
+
+/// Folders that are remembered.
+const MOST_RUNS: usize = 50;
+
+/// Remembers the output folder of a run that ended on this host. A run does not fail for it.
+pub(crate) fn remember_run(folder: &Path) {
+    let Ok(folder) = std::path::absolute(folder) else { return };
+    let mut folders = recent_runs();
+    folders.retain(|known| *known != folder);
+    folders.push(folder);
+    let newest = &folders[folders.len().saturating_sub(MOST_RUNS)..];
+    let lines: String = newest.iter().map(|folder| format!("{}\n", folder.display())).collect();
+    let _ = files::write_own(&runs_path(), &lines);
+}
+
+/// The remembered folders that are still there, the newest last.
+pub(crate) fn recent_runs() -> Vec<PathBuf> {
+    let text = files::read_text(&runs_path().display().to_string()).unwrap_or_default();
+    text.lines().map(PathBuf::from).filter(|folder| folder.is_dir()).collect()
 }
 
 /// What is known of this host: from an overlay that the user names, or from the default place. `None` if it has not been

@@ -75,6 +75,7 @@ pub(crate) const PAGES: &[&bedplate_diag::Page] = &[
     &budget::IMPOSSIBLE_MFU,
     &train::REFUSED_LAYOUT,
     &choose::NO_TOKENS,
+    &own_runs::NO_RUNS,
     &own_runs::NO_SETTINGS,
     &own_runs::NO_STEPS,
     &own_runs::NO_HOST,

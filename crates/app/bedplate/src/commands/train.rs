@@ -25,6 +25,7 @@ use crate::commands::submit::expected;
 use crate::console::Console;
 use crate::context::Context;
 use crate::files;
+use crate::host::remember_run;
 use crate::stop::{ProgramError, Stop};
 
 pub(crate) use launch::PAGES;
@@ -214,12 +215,18 @@ fn train(
     telemetry.finish();
     if summary.is_first {
         keep_settings(config);
+        if host.is_some() && summary.steps >= STEPS_WORTH_REMEMBERING {
+            remember_run(&config.output.folder);
+        }
     }
     if arguments.quiet && summary.is_first {
         summary.remarks.iter().for_each(|remark| console.say(remark));
     }
     Ok(summary)
 }
+
+/// A shorter run says little about the usual step.
+const STEPS_WORTH_REMEMBERING: u64 = 20;
 
 /// Leaves the configuration as it was used next to what it led to, for `plan calibrate --runs`. A run that has ended well
 /// does not fail for it.

@@ -20,7 +20,8 @@ Examples:
   bedplate plan calibrate --data runs.csv -o site.toml
   bedplate plan train --constants site.toml --model llama-3.1-70b --cluster p5.48xlarge:64
   bedplate plan calibrate --kind serving --data latencies.csv -o deployments.toml
-  bedplate plan calibrate --runs run-a run-b --save
+  bedplate plan calibrate --recent --save
+  bedplate plan calibrate --runs run-a run-b -o host.toml
   bedplate plan calibrate --jobs plan-1.json=reports-1 plan-2.json=reports-2 -o site.toml
 
 The result holds the constants that moved; name it with --constants or in BEDPLATE_CONSTANTS. A handful of runs
@@ -36,19 +37,22 @@ pub(super) struct Arguments {
     #[arg(long, value_enum, default_value_t = Kind::Training)]
     kind: Kind,
     /// A CSV file of measured runs, as for `plan validate`
-    #[arg(long, value_name = "FILE", required_unless_present_any = ["runs", "jobs"], conflicts_with_all = ["runs", "jobs"])]
+    #[arg(long, value_name = "FILE", required_unless_present_any = ["runs", "recent", "jobs"], conflicts_with_all = ["runs", "recent", "jobs"])]
     data: Option<String>,
     /// Jobs that ran here: what `plan train --json` printed, and the file that the job reports to; may be repeated
-    #[arg(long, value_name = "PLAN=REPORTS", num_args = 1.., conflicts_with = "runs")]
+    #[arg(long, value_name = "PLAN=REPORTS", num_args = 1.., conflicts_with_all = ["runs", "recent"])]
     jobs: Vec<PlannedJob>,
     /// Output folders of runs of `bedplate train` on this host; may be repeated
     #[arg(long, value_name = "FOLDER", num_args = 1..)]
     runs: Vec<String>,
+    /// The latest runs of `bedplate train` on this host that had at least 20 steps, instead of --runs
+    #[arg(long, conflicts_with = "runs")]
+    recent: bool,
     /// With --runs: the file that `bedplate bench machine` wrote [default: its usual place]
-    #[arg(long, value_name = "FILE", requires = "runs")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["data", "jobs"])]
     host: Option<String>,
     /// With --runs: put the rates into the host's file, where plans and `bedplate train` find them
-    #[arg(long, requires = "runs", conflicts_with = "out")]
+    #[arg(long, conflicts_with_all = ["out", "data", "jobs"])]
     save: bool,
     #[command(flatten)]
     constants: Choice,
@@ -68,10 +72,11 @@ impl Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
-    if !arguments.runs.is_empty() {
+    if arguments.recent || !arguments.runs.is_empty() {
         let place =
             Place { host: arguments.host.as_deref(), out: arguments.out.as_deref(), saves: arguments.save };
-        return own_runs::calibrate(&arguments.runs, &place, console);
+        let folders = if arguments.recent { own_runs::recent()? } else { arguments.runs.clone() };
+        return own_runs::calibrate(&folders, &place, console);
     }
     if arguments.kind == Kind::Serving {
         let constants = arguments.constants.load_serving()?;

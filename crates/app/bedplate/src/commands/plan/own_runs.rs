@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::commands::train::host_run;
 use crate::console::Console;
 use crate::files;
-use crate::host::{NAME, overlay_path};
+use crate::host::{NAME, overlay_path, recent_runs};
 use crate::present::{Column, Table};
 use crate::stop::Stop;
 
@@ -24,6 +24,8 @@ pub(crate) const SETTINGS: &str = "settings.toml";
 
 #[derive(Debug, thiserror::Error)]
 enum OwnRunsError {
+    #[error("no run of `bedplate train` is remembered on this host")]
+    NoRuns,
     #[error("`{folder}` has no {SETTINGS}")]
     NoSettings { folder: String },
     #[error("`{folder}` has no steps to learn from")]
@@ -33,6 +35,13 @@ enum OwnRunsError {
     #[error("no run could be priced on this host; the first was `{folder}`")]
     NothingPriced { folder: String },
 }
+
+pub(super) static NO_RUNS: Page = Page {
+    code: "plan/no-runs",
+    class: Class::User,
+    meaning: "Runs of at least 20 steps are remembered once `bedplate bench machine` has measured the host, as long as their folders exist.",
+    remedy: "name folders with `--runs`, or train first",
+};
 
 pub(super) static NO_SETTINGS: Page = Page {
     code: "plan/no-settings",
@@ -65,6 +74,7 @@ pub(super) static NOTHING_PRICED: Page = Page {
 impl Diagnostic for OwnRunsError {
     fn page(&self) -> &'static Page {
         match self {
+            OwnRunsError::NoRuns => &NO_RUNS,
             OwnRunsError::NoSettings { .. } => &NO_SETTINGS,
             OwnRunsError::NoSteps { .. } => &NO_STEPS,
             OwnRunsError::NoHost { .. } => &NO_HOST,
@@ -100,6 +110,14 @@ pub(super) fn calibrate(folders: &[String], place: &Place<'_>, console: &mut Con
         files::write_own(out, &moved)?;
     }
     show(&fit, cases.len(), &moved, out.as_deref(), console)
+}
+
+/// The remembered runs on this host.
+pub(super) fn recent() -> Result<Vec<String>, Stop> {
+    let has_settings = |folder: &PathBuf| folder.join(SETTINGS).is_file();
+    let folders = recent_runs().into_iter().filter(has_settings).map(|folder| folder.display().to_string());
+    let folders: Vec<String> = folders.collect();
+    if folders.is_empty() { Err(OwnRunsError::NoRuns.into()) } else { Ok(folders) }
 }
 
 fn show(
