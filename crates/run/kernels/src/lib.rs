@@ -24,14 +24,18 @@
 //! ```
 
 mod cpu;
+mod cuda;
 mod device;
 #[cfg(test)]
 mod reference;
+mod selftest;
 #[cfg(test)]
 mod testing;
 
+pub use cuda::{CudaError, PAGES, Recording};
 pub use device::{
     AdamW, AttentionShape, Balance, Bf16, Buffer, Device, Element, Gelu, HeadGradients, Heads, IGNORED,
     MappedFile, Matrix, MatrixMut, Packed, PagedRows, PagedShape, Put, Qkv, Rotary, Rows, Seen, Sight, Turn,
     Value, View, ViewMut, WeightFormat,
 };
+pub use selftest::{Finding, selftest};

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::os::fd::BorrowedFd;
 
-use crate::{Value, cpu};
+use crate::{Value, cpu, cuda};
 
 /// The address space that numbers lie in; an address of one means nothing in another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -22,6 +22,8 @@ pub(crate) struct Place(pub(crate) u32);
 /// What owns memory and gives it back.
 pub(crate) enum Owner {
     Cpu(cpu::Memory),
+    #[expect(dead_code, reason = "gives the memory back when it is dropped")]
+    Cuda(cuda::Memory),
 }
 
 /// Numbers on a device.
@@ -83,6 +85,12 @@ impl<E: Value> Buffer<E> {
         Self { place, address, len, owner, numbers: PhantomData }
     }
 
+    /// The same memory as what a file holds.
+    pub(crate) fn into_file(self) -> MappedFile {
+        let bytes = self.bytes();
+        MappedFile::new(self.place, self.address, bytes, self.owner)
+    }
+
     pub fn len(&self) -> usize {
         self.len
     }
@@ -115,8 +123,10 @@ impl<E: Value> Buffer<E> {
 
     /// What a peer process needs to map the same memory; only shareable memory has it.
     pub fn descriptor(&self) -> Option<BorrowedFd<'_>> {
-        let Owner::Cpu(memory) = &self.owner;
-        memory.descriptor()
+        match &self.owner {
+            Owner::Cpu(memory) => memory.descriptor(),
+            Owner::Cuda(_) => None,
+        }
     }
 }
 

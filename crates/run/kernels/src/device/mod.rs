@@ -11,6 +11,9 @@ macro_rules! in_room {
             crate::device::Room::Cpu(cpu) => {
                 cpu.time(bedplate_breakdown::Part::$part, || cpu.$operator $arguments)
             }
+            crate::device::Room::Cuda(cuda) => {
+                cuda.time(bedplate_breakdown::Part::$part, || cuda.$operator $arguments)
+            }
         }
     };
 }
@@ -40,6 +43,7 @@ use std::os::fd::OwnedFd;
 use bedplate_breakdown::{Breakdown, Measured};
 
 use crate::cpu::{Cpu, Traffic};
+use crate::cuda::{Cuda, CudaError, Recording};
 pub use activation::Gelu;
 pub use adamw::AdamW;
 pub use attention::{AttentionShape, Qkv, Seen};
@@ -63,12 +67,24 @@ pub struct Device {
 
 enum Room {
     Cpu(Cpu),
+    Cuda(Box<Cuda>),
 }
 
 impl Device {
     /// The processor with `threads` threads, at least one.
     pub fn cpu(threads: usize) -> Self {
         Self { room: Room::Cpu(Cpu::new(threads)) }
+    }
+
+    /// NVIDIA's GPU of this number. Driver, compiler (NVRTC) and cuBLASLt are looked for now; kernels are compiled when they are first used, and
+    /// kept in the user's cache.
+    pub fn cuda(ordinal: usize) -> Result<Self, CudaError> {
+        Ok(Self { room: Room::Cuda(Box::new(Cuda::new(ordinal)?)) })
+    }
+
+    /// Whether this is the processor, which reaches the device's memory.
+    pub fn is_cpu(&self) -> bool {
+        matches!(self.room, Room::Cpu(_))
     }
 
     /// A device for tests: the processor with memory that only it can find, so that a caller who takes a shortcut past the
@@ -83,45 +99,88 @@ impl Device {
         Self { room: Room::Cpu(cpu) }
     }
 
-    fn processor(&self) -> &Cpu {
-        let Room::Cpu(cpu) = &self.room;
-        cpu
+    fn processor(&self) -> Option<&Cpu> {
+        match &self.room {
+            Room::Cpu(cpu) => Some(cpu),
+            Room::Cuda(_) => None,
+        }
     }
 
     /// What a device for tests has counted.
     #[doc(hidden)]
     pub fn traffic(&self) -> Traffic {
-        self.processor().traffic()
+        self.processor().map(Cpu::traffic).unwrap_or_default()
     }
 
+    /// Threads of the processor that do the work; a GPU has one that starts it.
     pub fn threads(&self) -> usize {
-        self.processor().threads()
+        self.processor().map_or(1, Cpu::threads)
     }
 
     /// Whether bf16 products use the processor's tile unit (AMX).
     pub fn has_tiles(&self) -> bool {
-        self.processor().has_tiles()
+        self.processor().is_some_and(Cpu::has_tiles)
     }
 
     /// What the operators are compiled for, as people say it.
     pub fn instructions(&self) -> String {
-        self.processor().instructions()
+        match &self.room {
+            Room::Cpu(cpu) => cpu.instructions(),
+            Room::Cuda(cuda) => cuda.instructions(),
+        }
     }
 
-    /// FLOP/s of multiply-adds on f32 that stay in registers, all threads at work. Takes some tenths of a second.
+    /// FLOP/s of multiply-adds on f32 that stay in registers, all threads at work; 0 for a GPU, whose limit is not measured so. Takes some
+    /// tenths of a second.
     pub fn arithmetic_limit(&self) -> f64 {
-        self.processor().arithmetic_limit()
+        self.processor().map_or(0.0, Cpu::arithmetic_limit)
     }
 
     /// The same for products of bf16: more where there is a tile unit, as many where they are made in f32.
     pub fn arithmetic_limit_bf16(&self, of_f32: f64) -> f64 {
-        self.processor().arithmetic_limit_bf16(of_f32)
+        self.processor().map_or(0.0, |cpu| cpu.arithmetic_limit_bf16(of_f32))
+    }
+
+    /// Bytes of the device's own memory that are free; none for the processor, whose memory is the system's.
+    pub fn free_memory(&self) -> Option<usize> {
+        match &self.room {
+            Room::Cpu(_) => None,
+            Room::Cuda(cuda) => Some(cuda.memory().0),
+        }
+    }
+
+    /// Waits until everything that was started is done.
+    pub fn synchronize(&self) {
+        match &self.room {
+            Room::Cpu(_) => {}
+            Room::Cuda(cuda) => cuda.wait(),
+        }
+    }
+
+    /// Records the operators that `work` calls, without running them, so that [`replay`](Self::replay) can start them all at once; none where the
+    /// device has nothing to gain from it, and then `work` is not called. The same work must have been done once before, so that
+    /// kernels are compiled and scratch memory is there; inside it nothing may be read, written or allocated, and all views must stay where they are
+    /// for as long as the recording is replayed.
+    pub fn record(&self, work: impl FnOnce(&Device)) -> Option<Recording> {
+        match &self.room {
+            Room::Cpu(_) => None,
+            Room::Cuda(cuda) => Some(cuda.record(|| work(self))),
+        }
+    }
+
+    /// Starts what was recorded, on the numbers that its views have now. Its time is booked under [`Part::Compute`](bedplate_breakdown::Part::Compute).
+    pub fn replay(&self, recording: &Recording) {
+        match &self.room {
+            Room::Cpu(_) => unreachable!("the processor makes no recordings"),
+            Room::Cuda(cuda) => cuda.time(bedplate_breakdown::Part::Compute, || cuda.replay(recording)),
+        }
     }
 
     /// The time of operators by part since this was last asked.
     pub fn take_measured(&self) -> Breakdown<Measured> {
         match &self.room {
             Room::Cpu(cpu) => cpu.take_measured(),
+            Room::Cuda(cuda) => cuda.take_measured(),
         }
     }
 
@@ -129,6 +188,7 @@ impl Device {
     pub fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
         match &self.room {
             Room::Cpu(cpu) => cpu.zeros(len),
+            Room::Cuda(cuda) => cuda.zeros(len),
         }
     }
 
@@ -137,6 +197,7 @@ impl Device {
     pub fn reserve<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
         match &self.room {
             Room::Cpu(cpu) => cpu.reserve(len),
+            Room::Cuda(cuda) => cuda.reserve(len),
         }
     }
 
@@ -144,6 +205,7 @@ impl Device {
     pub fn shareable<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
         match &self.room {
             Room::Cpu(cpu) => cpu.shareable(len),
+            Room::Cuda(_) => Err(not_shared()),
         }
     }
 
@@ -158,10 +220,11 @@ impl Device {
         match &self.room {
             // SAFETY: as the caller upholds.
             Room::Cpu(cpu) => unsafe { cpu.map_shared(descriptor, len) },
+            Room::Cuda(_) => Err(not_shared()),
         }
     }
 
-    /// Maps a file read-only; what of it is never looked at is never loaded.
+    /// Maps a file read-only; what of it is never looked at is never loaded. A GPU loads it whole.
     ///
     /// # Safety
     ///
@@ -171,6 +234,7 @@ impl Device {
         match &self.room {
             // SAFETY: as the caller upholds.
             Room::Cpu(cpu) => unsafe { cpu.map_file(file) },
+            Room::Cuda(cuda) => cuda.load_file(file),
         }
     }
 
@@ -178,6 +242,7 @@ impl Device {
     pub fn lend<'a, E: Value>(&self, view: View<'a, E>) -> Option<&'a [E]> {
         match &self.room {
             Room::Cpu(cpu) => Some(cpu.slice(view)),
+            Room::Cuda(_) => None,
         }
     }
 
@@ -185,6 +250,7 @@ impl Device {
     pub fn lend_mut<'a, E: Value>(&self, view: ViewMut<'a, E>) -> Option<&'a mut [E]> {
         match &self.room {
             Room::Cpu(cpu) => Some(cpu.slice_mut(view)),
+            Room::Cuda(_) => None,
         }
     }
 
@@ -192,6 +258,7 @@ impl Device {
     pub fn write<E: Value>(&self, to: ViewMut<'_, E>, from: &[E]) {
         match &self.room {
             Room::Cpu(cpu) => cpu.write(to, from),
+            Room::Cuda(cuda) => cuda.write(to, from),
         }
     }
 
@@ -199,8 +266,13 @@ impl Device {
     pub fn read<E: Value>(&self, from: View<'_, E>, to: &mut [E]) {
         match &self.room {
             Room::Cpu(cpu) => cpu.read(from, to),
+            Room::Cuda(cuda) => cuda.read(from, to),
         }
     }
+}
+
+fn not_shared() -> io::Error {
+    io::Error::new(io::ErrorKind::Unsupported, "memory of a GPU is not shared between processes")
 }
 
 #[cfg(test)]

@@ -5,8 +5,10 @@
 //! behind an output depends on its row of `x` and on the matrix alone, not on how many other rows there are: an answer
 //! does not change with the requests beside it.
 
-use crate::cpu;
+use crate::device::Room;
 use crate::{Device, Element, Matrix, MatrixMut, View};
+use crate::{cpu, cuda};
+use bedplate_breakdown::Part;
 
 /// The numbers of a packed matrix.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,6 +48,7 @@ pub struct Packed {
 /// What the device's room keeps of it.
 pub(crate) enum Body {
     Cpu(cpu::PackedBody),
+    Cuda(cuda::PackedBody),
 }
 
 impl Packed {
@@ -63,8 +66,10 @@ impl Packed {
 
     /// Bytes of memory that it takes, and that a product with one row reads.
     pub fn bytes(&self) -> usize {
-        let Body::Cpu(body) = &self.body;
-        body.bytes()
+        match &self.body {
+            Body::Cpu(body) => body.bytes(),
+            Body::Cuda(body) => body.bytes(),
+        }
     }
 }
 
@@ -73,8 +78,11 @@ impl Device {
     pub fn pack<W: Element>(&self, weight: View<'_, W>, outputs: usize, format: WeightFormat) -> Packed {
         let inputs = weight.len() / outputs.max(1);
         let weight = weight.matrix(outputs, inputs);
-        let body = in_room!(self, Memory, pack(weight, format));
-        Packed { outputs, inputs, format, body: Body::Cpu(body) }
+        let body = match &self.room {
+            Room::Cpu(cpu) => Body::Cpu(cpu.time(Part::Memory, || cpu.pack(weight, format))),
+            Room::Cuda(cuda) => Body::Cuda(cuda.time(Part::Memory, || cuda.pack(weight, format))),
+        };
+        Packed { outputs, inputs, format, body }
     }
 
     /// `out = x W^T + bias + residual`, as [`Device::linear`] does.

@@ -106,7 +106,9 @@ impl Cpu {
 
 impl Packed {
     fn weight(&self, addresses: &Addresses) -> Weight<'_> {
-        let Self { outputs, inputs, format, body: Body::Cpu(body) } = self;
+        let Self { outputs, inputs, format, body: Body::Cpu(body) } = self else {
+            panic!("this matrix was packed by another device");
+        };
         let bytes = addresses.slice(body.bytes.view());
         Weight { format: *format, outputs: *outputs, inputs: *inputs, bytes }
     }

@@ -1,0 +1,529 @@
+//! What a GPU computes and how fast: every operator against the processor, then the rates of products, copies and attention, a layer of a 7B model
+//! forward and backward, and a decoding step of an 8B model. `cargo run --release --example gpu -- [selftest] [rates] [layer] [decode]`
+#![expect(clippy::print_stdout, reason = "a program for people")]
+
+use std::time::Instant;
+
+use bedplate_kernels::{
+    AdamW, AttentionShape, Bf16, Buffer, Device, Element, Heads, Packed, PagedRows, PagedShape, Put, Qkv,
+    Rotary, Seen, Sight, Turn, Value, WeightFormat, selftest,
+};
+
+fn main() {
+    let wanted: Vec<String> = std::env::args().skip(1).collect();
+    let is_wanted = |name: &str| wanted.is_empty() || wanted.iter().any(|wanted| wanted == name);
+    let device = match Device::cuda(0) {
+        Ok(device) => device,
+        Err(error) => return println!("no GPU: {error}"),
+    };
+    println!("{}", device.instructions());
+    if is_wanted("selftest") {
+        let mut right = 0;
+        let findings = selftest(&device, |finding| {
+            right += usize::from(finding.is_right());
+            if !finding.is_right() {
+                println!("WRONG {finding:?}");
+            }
+        });
+        let worst = |format| {
+            let of_format =
+                findings.iter().filter(move |finding| finding.format == format && finding.is_right());
+            of_format.map(|finding| finding.distance).fold(0.0, f64::max)
+        };
+        println!(
+            "{right} of {} right; largest distance f32 {:.1e}, bf16 {:.1e}",
+            findings.len(),
+            worst("f32"),
+            worst("bf16")
+        );
+    }
+    if is_wanted("rates") {
+        rates(&device);
+    }
+    if is_wanted("layer") {
+        layer(&device);
+    }
+    if is_wanted("decode") {
+        decode(&device, is_wanted("long"));
+    }
+}
+
+/// Milliseconds of one time, of several after some that do not count.
+fn time(device: &Device, times: u32, mut work: impl FnMut()) -> f64 {
+    (0..3).for_each(|_| work());
+    device.synchronize();
+    let began = Instant::now();
+    (0..times).for_each(|_| work());
+    device.synchronize();
+    began.elapsed().as_secs_f64() * 1000.0 / f64::from(times)
+}
+
+/// Random numbers between plus and minus `size`, as many as wanted by copying.
+fn random<E: Element>(device: &Device, len: usize, size: f32) -> Buffer<E> {
+    let mut state = 0x9e37_79b9_7f4a_7c15u64;
+    let some: Vec<E> = (0..len.min(1 << 20))
+        .map(|_| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            E::narrow(size * ((state >> 40) as f32 / (1 << 23) as f32 - 1.0))
+        })
+        .collect();
+    let (mut buffer, source) = (device.zeros::<E>(len), given(device, &some));
+    for start in (0..len).step_by(some.len().max(1)) {
+        let count = some.len().min(len - start);
+        device.copy(source.range(0..count), buffer.range_mut(start..start + count));
+    }
+    buffer
+}
+
+fn given<E: Value>(device: &Device, numbers: &[E]) -> Buffer<E> {
+    let mut buffer = device.zeros(numbers.len());
+    device.write(buffer.view_mut(), numbers);
+    buffer
+}
+
+fn rates(device: &Device) {
+    for size in [4096, 8192] {
+        let (x, w, mut out) = (
+            random::<Bf16>(device, size * size, 1.0),
+            random::<Bf16>(device, size * size, 0.02),
+            device.zeros::<Bf16>(size * size),
+        );
+        let ms = time(device, 20, || {
+            device.linear(
+                x.view().matrix(size, size),
+                w.view(),
+                None,
+                None,
+                out.view_mut().matrix(size, size),
+            );
+        });
+        println!("gemm bf16 {size}: {:.1} TFLOP/s", 2.0 * (size as f64).powi(3) / ms / 1e9);
+    }
+    let (from, mut to) = (random::<f32>(device, 1 << 30, 1.0), device.zeros::<f32>(1 << 30));
+    let ms = time(device, 10, || device.copy(from.view(), to.view_mut()));
+    println!("copy: {:.2} TB/s", 2.0 * 4.0 * f64::from(1 << 30) / ms / 1e9);
+    drop((from, to));
+    let len = 1 << 28;
+    let [mut weights, gradient, mut first] = [(); 3].map(|()| random::<f32>(device, len, 1.0));
+    let (mut second, mut copy) = (device.zeros::<f32>(len), device.zeros::<Bf16>(len));
+    let step = AdamW {
+        learning_rate: 1e-3,
+        beta1: 0.9,
+        beta2: 0.95,
+        epsilon: 1e-8,
+        weight_decay: 0.1,
+        step: 3,
+        gradient_scale: 1.0,
+    };
+    let ms = time(device, 10, || {
+        device.adamw(
+            &step,
+            weights.view_mut(),
+            gradient.view(),
+            first.view_mut(),
+            second.view_mut(),
+            Some(copy.view_mut()),
+        );
+    });
+    println!("adamw: {:.2} TB/s", 30.0 * len as f64 / ms / 1e9);
+    drop((weights, gradient, first, second, copy));
+    for (batch, heads, kv_heads, tokens, dim) in
+        [(8, 32, 8, 2048, 128), (2, 32, 8, 8192, 128), (8, 32, 32, 2048, 64), (8, 32, 8, 2048, 64)]
+    {
+        let mut attention = Attention::new(device, batch, heads, kv_heads, tokens, dim);
+        let flops = 2.0 * (batch * heads * tokens * tokens * dim) as f64;
+        let forward = time(device, 20, || attention.forward(device));
+        let backward = time(device, 20, || attention.backward(device));
+        println!(
+            "attention {batch} x {tokens}, heads {heads}/{kv_heads} of {dim}: forward {forward:.3} ms {:.0} TFLOP/s, backward {backward:.3} ms {:.0}, both {:.0}",
+            flops / forward / 1e9,
+            2.5 * flops / backward / 1e9,
+            3.5 * flops / (forward + backward) / 1e9
+        );
+    }
+}
+
+/// Queries, keys and values as columns of one matrix.
+struct Attention {
+    shape: AttentionShape,
+    rows: usize,
+    qkv: Buffer<Bf16>,
+    d_qkv: Buffer<Bf16>,
+    out: Buffer<Bf16>,
+    d_out: Buffer<Bf16>,
+    log_sums: Buffer<f32>,
+    first_keys: Buffer<u32>,
+}
+
+impl Attention {
+    fn new(
+        device: &Device,
+        batch: usize,
+        heads: usize,
+        kv_heads: usize,
+        tokens: usize,
+        head_dim: usize,
+    ) -> Self {
+        let scale = 1.0 / (head_dim as f32).sqrt();
+        let shape = AttentionShape { queries: tokens, keys: tokens, heads, kv_heads, head_dim, scale };
+        let rows = batch * tokens;
+        Self {
+            shape,
+            rows,
+            qkv: random(device, rows * shape.columns(), 1.0),
+            d_qkv: device.zeros(rows * shape.columns()),
+            out: device.zeros(rows * shape.attended()),
+            d_out: random(device, rows * shape.attended(), 1.0),
+            log_sums: device.zeros(rows * heads),
+            first_keys: device.zeros(rows),
+        }
+    }
+
+    fn forward(&mut self, device: &Device) {
+        let (shape, rows) = (self.shape, self.rows);
+        let qkv = Qkv::columns(&shape, self.qkv.view().matrix(rows, shape.columns()));
+        let seen = Seen { first_keys: self.first_keys.view(), positions: None };
+        let out = self.out.view_mut().matrix(rows, shape.attended());
+        device.attention(&shape, qkv, seen, out, self.log_sums.view_mut());
+    }
+
+    fn backward(&mut self, device: &Device) {
+        let (shape, rows) = (self.shape, self.rows);
+        let qkv = Qkv::columns(&shape, self.qkv.view().matrix(rows, shape.columns()));
+        let seen = Seen { first_keys: self.first_keys.view(), positions: None };
+        let [out, d_out] = [&self.out, &self.d_out].map(|of| of.view().matrix(rows, shape.attended()));
+        let d_qkv = Qkv::columns_mut(&shape, self.d_qkv.view_mut().matrix(rows, shape.columns()));
+        device.attention_backward(&shape, qkv, seen, out, self.log_sums.view(), d_out, d_qkv);
+    }
+}
+
+/// A layer of a 7B model: 4096 wide, 32 heads, 11008 in the middle, 8 sequences of 2048 tokens.
+fn layer(device: &Device) {
+    let (rows, hidden, inner) = (8 * 2048, 4096, 11008);
+    let mut attention = Attention::new(device, 8, 32, 32, 2048, 128);
+    let columns = attention.shape.columns();
+    let weight = |outputs: usize, inputs: usize| random::<Bf16>(device, outputs * inputs, 0.02);
+    let [w_qkv, w_out, w_up, w_down] =
+        [weight(columns, hidden), weight(hidden, hidden), weight(2 * inner, hidden), weight(hidden, inner)];
+    let gradient = |of: &Buffer<Bf16>| device.zeros::<f32>(of.len());
+    let [mut g_qkv, mut g_out, mut g_up, mut g_down] = [&w_qkv, &w_out, &w_up, &w_down].map(gradient);
+    let norm = random::<Bf16>(device, hidden, 1.0);
+    let [mut g_norm1, mut g_norm2] = [(); 2].map(|()| device.zeros::<f32>(hidden));
+    let x = random::<Bf16>(device, rows * hidden, 1.0);
+    let wide = |columns: usize| device.zeros::<Bf16>(rows * columns);
+    let [mut normed1, mut middle, mut normed2, mut y, mut d_normed, mut d_middle, mut d_x] =
+        [(); 7].map(|()| wide(hidden));
+    let [mut gate_up, mut d_gate_up] = [(); 2].map(|()| wide(2 * inner));
+    let [mut activated, mut d_activated] = [(); 2].map(|()| wide(inner));
+    let [mut inverses1, mut inverses2] = [(); 2].map(|()| device.zeros::<f32>(rows));
+    let d_y = random::<Bf16>(device, rows * hidden, 1.0);
+    let frequencies: Vec<f64> = (0..64).map(|pair| 10_000f64.powf(-f64::from(pair) / 64.0)).collect();
+    let rotary = Rotary::new(device, 128, &frequencies, 2048, 1.0);
+    let positions: Vec<u32> = (0..rows as u32).map(|row| row % 2048).collect();
+    let positions = given(device, &positions);
+    let heads = Heads { first: 0, count: 64, dim: 128 };
+    let mut forward =
+        |attention: &mut Attention, gate_up: &mut Buffer<Bf16>, activated: &mut Buffer<Bf16>| {
+            device.rms_norm(
+                x.view().matrix(rows, hidden),
+                norm.view(),
+                1e-5,
+                normed1.view_mut().matrix(rows, hidden),
+                inverses1.view_mut(),
+            );
+            device.linear(
+                normed1.view().matrix(rows, hidden),
+                w_qkv.view(),
+                None,
+                None,
+                attention.qkv.view_mut().matrix(rows, columns),
+            );
+            device.rotate(
+                &heads,
+                positions.view(),
+                &rotary,
+                Turn::Forward,
+                attention.qkv.view_mut().matrix(rows, columns),
+            );
+            attention.forward(device);
+            let residual = Some(x.view().matrix(rows, hidden));
+            device.linear(
+                attention.out.view().matrix(rows, hidden),
+                w_out.view(),
+                None,
+                residual,
+                middle.view_mut().matrix(rows, hidden),
+            );
+            device.rms_norm(
+                middle.view().matrix(rows, hidden),
+                norm.view(),
+                1e-5,
+                normed2.view_mut().matrix(rows, hidden),
+                inverses2.view_mut(),
+            );
+            device.linear(
+                normed2.view().matrix(rows, hidden),
+                w_up.view(),
+                None,
+                None,
+                gate_up.view_mut().matrix(rows, 2 * inner),
+            );
+            device.swiglu(gate_up.view().matrix(rows, 2 * inner), activated.view_mut().matrix(rows, inner));
+            let residual = Some(middle.view().matrix(rows, hidden));
+            device.linear(
+                activated.view().matrix(rows, inner),
+                w_down.view(),
+                None,
+                residual,
+                y.view_mut().matrix(rows, hidden),
+            );
+        };
+    let ms = time(device, 5, || forward(&mut attention, &mut gate_up, &mut activated));
+    println!("7B layer forward: {ms:.2} ms");
+    let mut both = || {
+        forward(&mut attention, &mut gate_up, &mut activated);
+        let d_out = d_y.view().matrix(rows, hidden);
+        device.linear_backward_input(
+            d_out,
+            w_down.view(),
+            Put::Replace,
+            d_activated.view_mut().matrix(rows, inner),
+        );
+        device.linear_backward_weight(d_out, activated.view().matrix(rows, inner), g_down.view_mut(), None);
+        device.swiglu_backward(
+            gate_up.view().matrix(rows, 2 * inner),
+            d_activated.view().matrix(rows, inner),
+            d_gate_up.view_mut().matrix(rows, 2 * inner),
+        );
+        device.linear_backward_input(
+            d_gate_up.view().matrix(rows, 2 * inner),
+            w_up.view(),
+            Put::Replace,
+            d_normed.view_mut().matrix(rows, hidden),
+        );
+        device.linear_backward_weight(
+            d_gate_up.view().matrix(rows, 2 * inner),
+            x.view().matrix(rows, hidden),
+            g_up.view_mut(),
+            None,
+        );
+        device.copy(d_y.view(), d_middle.view_mut());
+        device.rms_norm_backward(
+            d_normed.view().matrix(rows, hidden),
+            x.view().matrix(rows, hidden),
+            norm.view(),
+            g_norm_inverses(&attention),
+            Put::Add,
+            d_middle.view_mut().matrix(rows, hidden),
+            Some(g_norm2.view_mut()),
+        );
+        device.linear_backward_input(
+            d_middle.view().matrix(rows, hidden),
+            w_out.view(),
+            Put::Replace,
+            attention.d_out.view_mut().matrix(rows, hidden),
+        );
+        device.linear_backward_weight(
+            d_middle.view().matrix(rows, hidden),
+            attention.out.view().matrix(rows, hidden),
+            g_out.view_mut(),
+            None,
+        );
+        attention.backward(device);
+        device.rotate(
+            &heads,
+            positions.view(),
+            &rotary,
+            Turn::Backward,
+            attention.d_qkv.view_mut().matrix(rows, columns),
+        );
+        device.linear_backward_input(
+            attention.d_qkv.view().matrix(rows, columns),
+            w_qkv.view(),
+            Put::Replace,
+            d_normed.view_mut().matrix(rows, hidden),
+        );
+        device.linear_backward_weight(
+            attention.d_qkv.view().matrix(rows, columns),
+            x.view().matrix(rows, hidden),
+            g_qkv.view_mut(),
+            None,
+        );
+        device.copy(d_middle.view(), d_x.view_mut());
+        device.rms_norm_backward(
+            d_normed.view().matrix(rows, hidden),
+            x.view().matrix(rows, hidden),
+            norm.view(),
+            g_norm_inverses(&attention),
+            Put::Add,
+            d_x.view_mut().matrix(rows, hidden),
+            Some(g_norm1.view_mut()),
+        );
+    };
+    let ms = time(device, 5, &mut both);
+    println!("7B layer forward and backward: {ms:.2} ms");
+    device.take_measured();
+    both();
+    println!("{:?}", device.take_measured());
+}
+
+/// Any numbers, one a row: what they are does not change the time.
+fn g_norm_inverses(attention: &Attention) -> bedplate_kernels::View<'_, f32> {
+    attention.log_sums.range(0..attention.rows)
+}
+
+struct Block {
+    qkv: Packed,
+    out: Packed,
+    up: Packed,
+    down: Packed,
+    pool: Buffer<Bf16>,
+}
+
+/// A step of a model with the shape of Llama 3.1 8B.
+fn decode(device: &Device, is_long: bool) {
+    let (hidden, inner, vocabulary, layers) = (4096, 14336, 128_256, 32);
+    let source = random::<Bf16>(device, vocabulary * hidden, 0.02);
+    let pack = |outputs: usize, inputs: usize| {
+        device.pack(source.range(0..outputs * inputs), outputs, WeightFormat::Bf16)
+    };
+    let shape = PagedShape { heads: 32, kv_heads: 8, head_dim: 128, scale: 0.088, block_tokens: 64 };
+    let head = pack(vocabulary, hidden);
+    let most_blocks = 128 * 2112 / 64;
+    let mut blocks: Vec<Block> = (0..layers)
+        .map(|_| Block {
+            qkv: pack(6144, hidden),
+            out: pack(hidden, hidden),
+            up: pack(2 * inner, hidden),
+            down: pack(hidden, inner),
+            pool: random(device, most_blocks * shape.block_len(), 1.0),
+        })
+        .collect();
+    let weight_bytes: usize = head.bytes()
+        + blocks.iter().map(|b| b.qkv.bytes() + b.out.bytes() + b.up.bytes() + b.down.bytes()).sum::<usize>();
+    let norm = random::<Bf16>(device, hidden, 1.0);
+    let frequencies: Vec<f64> = (0..64).map(|pair| 500_000f64.powf(-f64::from(pair) / 64.0)).collect();
+    let rotary = Rotary::new(device, 128, &frequencies, 16_384, 1.0);
+    let mut cases: Vec<(usize, usize, usize)> =
+        vec![(1, 1, 1024), (2, 1, 1024), (8, 1, 1024), (32, 1, 1024), (64, 1, 2048), (128, 1, 2048)];
+    if is_long {
+        cases.push((1, 8192, 0));
+    }
+    for (sequences, each, context) in cases {
+        let rows = sequences * each;
+        let per = (context + each).div_ceil(64);
+        let list = |of: &dyn Fn(usize) -> usize, count: usize| -> Vec<u32> {
+            (0..count).map(|index| of(index) as u32).collect()
+        };
+        let starts = given(device, &list(&|s| s * each, sequences + 1));
+        let contexts = given(device, &list(&|_| context, sequences));
+        let table_starts = given(device, &list(&|s| s * per, sequences + 1));
+        let tables = given(device, &list(&|block| block, sequences * per));
+        let positions = given(device, &list(&|row| context + row % each, rows));
+        let paged = PagedRows {
+            starts: starts.view(),
+            contexts: contexts.view(),
+            table_starts: table_starts.view(),
+            tables: tables.view(),
+        };
+        let wide = |columns: usize| random::<Bf16>(device, rows * columns, 1.0);
+        let (mut x, mut y, mut normed, mut qkv) = (wide(hidden), wide(hidden), wide(hidden), wide(6144));
+        let (mut attended, mut up, mut activated) = (wide(hidden), wide(2 * inner), wide(inner));
+        let (mut inverses, mut logits) =
+            (device.zeros::<f32>(rows), device.zeros::<f32>(sequences * vocabulary));
+        let mut step = |device: &Device| {
+            for block in &mut blocks {
+                device.rms_norm(
+                    x.view().matrix(rows, hidden),
+                    norm.view(),
+                    1e-5,
+                    normed.view_mut().matrix(rows, hidden),
+                    inverses.view_mut(),
+                );
+                device.linear_packed(
+                    normed.view().matrix(rows, hidden),
+                    &block.qkv,
+                    None,
+                    None,
+                    qkv.view_mut().matrix(rows, 6144),
+                );
+                device.rotate(
+                    &Heads { first: 0, count: 40, dim: 128 },
+                    positions.view(),
+                    &rotary,
+                    Turn::Forward,
+                    qkv.view_mut().matrix(rows, 6144),
+                );
+                let all = qkv.view().matrix(rows, 6144);
+                device.store_kv(
+                    &shape,
+                    all.columns(4096..5120),
+                    all.columns(5120..6144),
+                    paged,
+                    block.pool.view_mut(),
+                );
+                device.paged_attention(
+                    &shape,
+                    all.columns(0..4096),
+                    paged,
+                    Sight::All,
+                    block.pool.view(),
+                    attended.view_mut().matrix(rows, hidden),
+                );
+                device.linear_packed(
+                    attended.view().matrix(rows, hidden),
+                    &block.out,
+                    None,
+                    Some(x.view().matrix(rows, hidden)),
+                    y.view_mut().matrix(rows, hidden),
+                );
+                device.rms_norm(
+                    y.view().matrix(rows, hidden),
+                    norm.view(),
+                    1e-5,
+                    normed.view_mut().matrix(rows, hidden),
+                    inverses.view_mut(),
+                );
+                device.linear_packed(
+                    normed.view().matrix(rows, hidden),
+                    &block.up,
+                    None,
+                    None,
+                    up.view_mut().matrix(rows, 2 * inner),
+                );
+                device.swiglu(up.view().matrix(rows, 2 * inner), activated.view_mut().matrix(rows, inner));
+                device.linear_packed(
+                    activated.view().matrix(rows, inner),
+                    &block.down,
+                    None,
+                    Some(y.view().matrix(rows, hidden)),
+                    x.view_mut().matrix(rows, hidden),
+                );
+            }
+            device.linear_packed(
+                x.range((rows - sequences) * hidden..rows * hidden).matrix(sequences, hidden),
+                &head,
+                None,
+                None,
+                logits.view_mut().matrix(sequences, vocabulary),
+            );
+        };
+        let plain = time(device, 5, || step(device));
+        let cache = 2 * layers * 8 * 128 * 2 * sequences * (context + each);
+        let bytes = (weight_bytes + if each == 1 { cache } else { 0 }) as f64;
+        let line = format!("8B, {sequences} x {each} behind {context}: {plain:.3} ms started one by one");
+        match device.record(&mut step) {
+            Some(recording) => {
+                let ms = time(device, 10, || device.replay(&recording));
+                println!(
+                    "{line}, {ms:.3} ms recorded, {:.0} tokens/s, {:.2} TB/s",
+                    rows as f64 / ms * 1000.0,
+                    bytes / ms / 1e9
+                );
+            }
+            None => println!("{line}"),
+        }
+    }
+}

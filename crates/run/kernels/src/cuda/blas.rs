@@ -1,0 +1,202 @@
+//! Matrix products by cuBLASLt: a plan for each shape, made once.
+#![expect(unsafe_code, reason = "calls the library")]
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::c_void;
+
+use super::CudaError;
+use super::library::{BLAS, Library, functions};
+use super::source::Format;
+
+functions! {
+    /// cuBLASLt's functions.
+    Functions {
+        create = c"cublasLtCreate"(handle: &mut usize);
+        product_create = c"cublasLtMatmulDescCreate"(product: &mut usize, compute: i32, scale: i32);
+        product_set = c"cublasLtMatmulDescSetAttribute"(product: usize, attribute: i32, value: *const c_void, bytes: usize);
+        layout_create = c"cublasLtMatrixLayoutCreate"(layout: &mut usize, format: i32, rows: u64, columns: u64, stride: i64);
+        wish_create = c"cublasLtMatmulPreferenceCreate"(wish: &mut usize);
+        wish_set = c"cublasLtMatmulPreferenceSetAttribute"(wish: usize, attribute: i32, value: *const c_void, bytes: usize);
+        choose = c"cublasLtMatmulAlgoGetHeuristic"(
+            handle: usize, product: usize, a: usize, b: usize, c: usize, d: usize, wish: usize, wanted: i32,
+            choices: *mut Choice, found: &mut i32,
+        );
+        multiply = c"cublasLtMatmul"(
+            handle: usize, product: usize, alpha: &f32, a: u64, a_layout: usize, b: u64, b_layout: usize, beta: &f32,
+            c: u64, c_layout: usize, d: u64, d_layout: usize, algorithm: *const [u64; 8], workspace: u64,
+            workspace_bytes: usize, stream: usize,
+        );
+    }
+}
+
+/// What the library proposes: an algorithm, the workspace it wants, and more that is not looked at.
+#[derive(Clone, Copy, Default)]
+#[repr(C)]
+pub(super) struct Choice {
+    algorithm: [u64; 8],
+    workspace: usize,
+    state: i32,
+    waves: f32,
+    reserved: [i32; 4],
+}
+
+/// `d = alpha a b + beta c` as the library sees it: columns first, each side turned or not.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) struct Shape {
+    pub(super) m: usize,
+    pub(super) n: usize,
+    pub(super) k: usize,
+    pub(super) turned: [bool; 2],
+    /// Of `a`, `b`, `c` and `d`.
+    pub(super) strides: [usize; 4],
+    /// Of both sides, and of `c` and `d`.
+    pub(super) formats: [Format; 2],
+    /// The largest power of two up to 16 that divides all addresses, of each matrix.
+    pub(super) alignments: [u32; 4],
+    pub(super) has_bias: bool,
+}
+
+struct Plan {
+    product: usize,
+    layouts: [usize; 4],
+    algorithms: Vec<[u64; 8]>,
+}
+
+pub(super) struct Blas {
+    functions: Functions,
+    handle: usize,
+    plans: RefCell<HashMap<Shape, Option<Plan>>>,
+}
+
+/// Addresses of a product.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Sides {
+    pub(super) a: u64,
+    pub(super) b: u64,
+    pub(super) c: u64,
+    pub(super) d: u64,
+    pub(super) beta: f32,
+    pub(super) bias: u64,
+}
+
+/// What cuBLASLt may use between its kernels.
+pub(super) const WORKSPACE: usize = 32 << 20;
+
+impl Blas {
+    pub(super) fn new() -> Result<Self, CudaError> {
+        let functions = Functions::load(&Library::open(&BLAS)?)?;
+        let mut handle = 0;
+        match functions.create(&mut handle) {
+            0 => Ok(Self { functions, handle, plans: RefCell::default() }),
+            code => Err(CudaError::Refused { what: "start cuBLASLt", why: format!("status {code}") }),
+        }
+    }
+
+    /// Whether the library could do it; it may have no algorithm for odd addresses and strides.
+    pub(super) fn multiply(&self, shape: &Shape, sides: &Sides, workspace: u64, stream: usize) -> bool {
+        let mut plans = self.plans.borrow_mut();
+        let plan = plans.entry(*shape).or_insert_with(|| self.plan(shape));
+        let Some(plan) = plan else { return false };
+        if shape.has_bias {
+            self.set(plan.product, BIAS_POINTER, &sides.bias);
+        }
+        self.run(plan, &plan.algorithms[0], sides, workspace, stream) == 0
+    }
+
+    fn run(&self, plan: &Plan, algorithm: &[u64; 8], sides: &Sides, workspace: u64, stream: usize) -> i32 {
+        let [a, b, c, d] = plan.layouts;
+        self.functions.multiply(
+            self.handle,
+            plan.product,
+            &1.0,
+            sides.a,
+            a,
+            sides.b,
+            b,
+            &sides.beta,
+            sides.c,
+            c,
+            sides.d,
+            d,
+            algorithm,
+            workspace,
+            WORKSPACE,
+            stream,
+        )
+    }
+
+    fn plan(&self, shape: &Shape) -> Option<Plan> {
+        const COMPUTE_F32: i32 = 68;
+        let (mut product, mut wish) = (0, 0);
+        let created = self.functions.product_create(&mut product, COMPUTE_F32, kind(Format::F32));
+        assert_eq!(created, 0, "cuBLASLt describes a product");
+        for (attribute, turned) in [TURN_A, TURN_B].into_iter().zip(shape.turned) {
+            self.set(product, attribute, &i32::from(turned));
+        }
+        if shape.has_bias {
+            const WITH_BIAS: i32 = 4;
+            self.set(product, EPILOGUE, &WITH_BIAS);
+            self.set(product, BIAS_FORMAT, &kind(shape.formats[1]));
+        }
+        let (Shape { m, n, k, .. }, [from, to]) = (*shape, shape.formats);
+        let side = |rows, columns, turned| if turned { (columns, rows) } else { (rows, columns) };
+        let sizes = [side(m, k, shape.turned[0]), side(k, n, shape.turned[1]), (m, n), (m, n)];
+        let formats = [from, from, to, to];
+        let mut layouts = [0; 4];
+        for (index, layout) in layouts.iter_mut().enumerate() {
+            let ((rows, columns), stride) = (sizes[index], shape.strides[index] as i64);
+            self.functions.layout_create(layout, kind(formats[index]), rows as u64, columns as u64, stride);
+        }
+        self.functions.wish_create(&mut wish);
+        self.wish(wish, WORKSPACE_BYTES, &(WORKSPACE as u64));
+        for (attribute, alignment) in (FIRST_ALIGNMENT..).zip(shape.alignments) {
+            self.wish(wish, attribute, &alignment);
+        }
+        let (mut choices, mut found) = ([Choice::default(); 8], 0);
+        let [a, b, c, d] = layouts;
+        let code = self.functions.choose(
+            self.handle,
+            product,
+            a,
+            b,
+            c,
+            d,
+            wish,
+            choices.len() as i32,
+            choices.as_mut_ptr(),
+            &mut found,
+        );
+        let usable = choices[..found.max(0) as usize].iter().filter(|choice| choice.state == 0);
+        let algorithms: Vec<[u64; 8]> = usable.map(|choice| choice.algorithm).collect();
+        (code == 0 && !algorithms.is_empty()).then_some(Plan { product, layouts, algorithms })
+    }
+
+    fn set<T>(&self, product: usize, attribute: i32, value: &T) {
+        let pointer = std::ptr::from_ref(value).cast();
+        let code = self.functions.product_set(product, attribute, pointer, size_of::<T>());
+        assert_eq!(code, 0, "cuBLASLt takes attribute {attribute} of a product");
+    }
+
+    fn wish<T>(&self, wish: usize, attribute: i32, value: &T) {
+        self.functions.wish_set(wish, attribute, std::ptr::from_ref(value).cast(), size_of::<T>());
+    }
+}
+
+const TURN_A: i32 = 3;
+const TURN_B: i32 = 4;
+const EPILOGUE: i32 = 7;
+const BIAS_POINTER: i32 = 8;
+const BIAS_FORMAT: i32 = 26;
+const WORKSPACE_BYTES: i32 = 1;
+const FIRST_ALIGNMENT: i32 = 5;
+
+/// How the library numbers formats.
+fn kind(format: Format) -> i32 {
+    match format {
+        Format::F32 => 0,
+        Format::F16 => 2,
+        Format::Bf16 => 14,
+        Format::Int8 | Format::Int4 => unreachable!("whole numbers are widened before a product"),
+    }
+}

@@ -1,0 +1,242 @@
+//! NVIDIA's driver: a context, a stream, memory, kernels, events, graphs.
+#![expect(unsafe_code, reason = "calls the driver")]
+
+use std::cell::Cell;
+use std::ffi::{CStr, c_char, c_void};
+use std::sync::Arc;
+
+use super::CudaError;
+use super::library::{DRIVER, Library, functions};
+
+functions! {
+    /// The driver's functions, by the names of their current versions. Handles are numbers; 0 is none.
+    Functions {
+        init = c"cuInit"(flags: u32);
+        driver_version = c"cuDriverGetVersion"(version: &mut i32);
+        device_count = c"cuDeviceGetCount"(count: &mut i32);
+        device = c"cuDeviceGet"(device: &mut i32, ordinal: i32);
+        device_name = c"cuDeviceGetName"(name: *mut c_char, length: i32, device: i32);
+        attribute = c"cuDeviceGetAttribute"(value: &mut i32, attribute: i32, device: i32);
+        retain = c"cuDevicePrimaryCtxRetain"(context: &mut usize, device: i32);
+        set_current = c"cuCtxSetCurrent"(context: usize);
+        error_text = c"cuGetErrorString"(code: i32, text: &mut *const c_char);
+        stream_create = c"cuStreamCreate"(stream: &mut usize, flags: u32);
+        stream_synchronize = c"cuStreamSynchronize"(stream: usize);
+        memory_info = c"cuMemGetInfo_v2"(free: &mut usize, total: &mut usize);
+        allocate = c"cuMemAlloc_v2"(address: &mut u64, bytes: usize);
+        free = c"cuMemFree_v2"(address: u64);
+        host_allocate = c"cuMemHostAlloc"(pointer: &mut *mut c_void, bytes: usize, flags: u32);
+        host_free = c"cuMemFreeHost"(pointer: *mut c_void);
+        host_to_device = c"cuMemcpyHtoDAsync_v2"(to: u64, from: *const c_void, bytes: usize, stream: usize);
+        device_to_host = c"cuMemcpyDtoHAsync_v2"(to: *mut c_void, from: u64, bytes: usize, stream: usize);
+        device_to_device = c"cuMemcpyDtoDAsync_v2"(to: u64, from: u64, bytes: usize, stream: usize);
+        set_bytes = c"cuMemsetD8Async"(to: u64, value: u8, bytes: usize, stream: usize);
+        module_load = c"cuModuleLoadData"(module: &mut usize, image: *const c_void);
+        module_function = c"cuModuleGetFunction"(function: &mut usize, module: usize, name: *const c_char);
+        function_attribute = c"cuFuncSetAttribute"(function: usize, attribute: i32, value: i32);
+        launch = c"cuLaunchKernel"(
+            function: usize, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
+            shared: u32, stream: usize, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+        );
+        event_create = c"cuEventCreate"(event: &mut usize, flags: u32);
+        event_record = c"cuEventRecord"(event: usize, stream: usize);
+        event_elapsed = c"cuEventElapsedTime"(milliseconds: &mut f32, from: usize, to: usize);
+        begin_capture = c"cuStreamBeginCapture_v2"(stream: usize, mode: i32);
+        end_capture = c"cuStreamEndCapture"(stream: usize, graph: &mut usize);
+        instantiate = c"cuGraphInstantiateWithFlags"(executable: &mut usize, graph: usize, flags: u64);
+        graph_launch = c"cuGraphLaunch"(executable: usize, stream: usize);
+        graph_destroy = c"cuGraphDestroy"(graph: usize);
+        executable_destroy = c"cuGraphExecDestroy"(executable: usize);
+        encode_tiles = c"cuTensorMapEncodeTiled"(
+            map: &mut TileMap, format: i32, rank: u32, address: u64, extents: *const u64, strides: *const u64,
+            tile: *const u32, steps: *const u32, interleave: i32, swizzle: i32, promotion: i32, fill: i32,
+        );
+    }
+}
+
+/// How a tile of a matrix is found by the copy engine.
+#[derive(Clone, Copy)]
+#[repr(C, align(128))]
+pub(super) struct TileMap([u64; 16]);
+
+/// What a kernel is called with.
+pub(super) enum Argument<'a> {
+    Word(u64),
+    /// A struct, eight bytes at a time.
+    Words(&'a [u64]),
+    Map(&'a TileMap),
+}
+
+/// Blocks, threads and shared bytes of a launch.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Launch {
+    pub(super) grid: [usize; 3],
+    pub(super) block: [usize; 3],
+    pub(super) shared: usize,
+}
+
+/// A GPU's primary context with the one stream that everything runs on.
+pub(super) struct Context {
+    functions: Functions,
+    handle: usize,
+    stream: usize,
+    pub(super) name: String,
+    pub(super) major: i32,
+    pub(super) minor: i32,
+    pub(super) processors: usize,
+    pub(super) driver_version: i32,
+}
+
+thread_local! {
+    /// The context that is current in this thread.
+    static CURRENT: Cell<usize> = const { Cell::new(0) };
+}
+
+impl Context {
+    pub(super) fn new(ordinal: usize) -> Result<Arc<Self>, CudaError> {
+        let functions = Functions::load(&Library::open(&DRIVER)?)?;
+        let check = |code, what| refused(&functions, code, what);
+        check(functions.init(0), "start")?;
+        let (mut count, mut device, mut handle, mut stream, mut driver_version) = (0, 0, 0, 0, 0);
+        check(functions.driver_version(&mut driver_version), "tell its version")?;
+        check(functions.device_count(&mut count), "count GPUs")?;
+        if ordinal >= count as usize {
+            return Err(CudaError::NoSuchDevice { ordinal, count: count as usize });
+        }
+        check(functions.device(&mut device, ordinal as i32), "open the GPU")?;
+        let mut text = [0 as c_char; 128];
+        check(functions.device_name(text.as_mut_ptr(), 128, device), "tell the GPU's name")?;
+        // SAFETY: the driver wrote a text that ends with a zero within the array.
+        let name = unsafe { CStr::from_ptr(text.as_ptr()) }.to_string_lossy().into_owned();
+        let attribute = |which| {
+            let mut value = 0;
+            refused(&functions, functions.attribute(&mut value, which, device), "tell an attribute")?;
+            Ok::<i32, CudaError>(value)
+        };
+        let (major, minor, processors) = (attribute(75)?, attribute(76)?, attribute(16)?);
+        if major < 8 {
+            return Err(CudaError::OldDevice { ordinal, name, major, minor });
+        }
+        check(functions.retain(&mut handle, device), "make a context")?;
+        check(functions.set_current(handle), "use its context")?;
+        CURRENT.set(handle);
+        check(functions.stream_create(&mut stream, 1), "make a stream")?;
+        let processors = processors as usize;
+        Ok(Arc::new(Self { functions, handle, stream, name, major, minor, processors, driver_version }))
+    }
+
+    /// The functions, with the context current in this thread.
+    pub(super) fn driver(&self) -> &Functions {
+        if CURRENT.get() != self.handle {
+            self.must(self.functions.set_current(self.handle), "use its context");
+            CURRENT.set(self.handle);
+        }
+        &self.functions
+    }
+
+    pub(super) fn stream(&self) -> usize {
+        self.stream
+    }
+
+    pub(super) fn check(&self, code: i32, what: &'static str) -> Result<(), CudaError> {
+        refused(&self.functions, code, what)
+    }
+
+    /// Panics where the driver refuses: an operator has no one to tell.
+    #[track_caller]
+    pub(super) fn must(&self, code: i32, what: &'static str) {
+        if let Err(error) = self.check(code, what) {
+            panic!("{error}");
+        }
+    }
+
+    pub(super) fn synchronize(&self) {
+        self.must(self.driver().stream_synchronize(self.stream), "finish its work");
+    }
+
+    pub(super) fn launch(&self, function: usize, launch: Launch, arguments: &[Argument<'_>]) {
+        let mut pointers = [std::ptr::null_mut::<c_void>(); 24];
+        assert!(arguments.len() <= pointers.len(), "a kernel has at most 24 arguments");
+        for (pointer, argument) in pointers.iter_mut().zip(arguments) {
+            *pointer = match argument {
+                Argument::Word(word) => std::ptr::from_ref(word).cast_mut().cast(),
+                Argument::Words(words) => words.as_ptr().cast_mut().cast(),
+                Argument::Map(map) => std::ptr::from_ref(*map).cast_mut().cast(),
+            };
+        }
+        let ([gx, gy, gz], [bx, by, bz]) = (launch.grid.map(|n| n as u32), launch.block.map(|n| n as u32));
+        if gx == 0 || gy == 0 || gz == 0 {
+            return;
+        }
+        let (pointers, none) = (pointers.as_mut_ptr(), std::ptr::null_mut());
+        let code = self.driver().launch(
+            function,
+            gx,
+            gy,
+            gz,
+            bx,
+            by,
+            bz,
+            launch.shared as u32,
+            self.stream,
+            pointers,
+            none,
+        );
+        self.must(code, "start a kernel");
+    }
+
+    /// Tiles of 64 columns and `tile_rows` rows of a bf16 matrix whose rows lie `stride` numbers apart.
+    pub(super) fn tiles(
+        &self,
+        address: u64,
+        rows: usize,
+        columns: usize,
+        stride: usize,
+        tile_rows: u32,
+    ) -> TileMap {
+        const BF16: i32 = 9;
+        const SWIZZLE_128: i32 = 3;
+        const PROMOTE_128: i32 = 2;
+        let mut map = TileMap([0; 16]);
+        let (extents, strides) = ([columns as u64, rows as u64], [2 * stride as u64]);
+        let (tile, steps) = ([64, tile_rows], [1, 1]);
+        let code = self.driver().encode_tiles(
+            &mut map,
+            BF16,
+            2,
+            address,
+            extents.as_ptr(),
+            strides.as_ptr(),
+            tile.as_ptr(),
+            steps.as_ptr(),
+            0,
+            SWIZZLE_128,
+            PROMOTE_128,
+            0,
+        );
+        self.must(code, "describe tiles");
+        map
+    }
+
+    /// Bytes that are free on the GPU, and all.
+    pub(super) fn memory(&self) -> (usize, usize) {
+        let (mut free, mut total) = (0, 0);
+        self.must(self.driver().memory_info(&mut free, &mut total), "tell its memory");
+        (free, total)
+    }
+}
+
+fn refused(functions: &Functions, code: i32, what: &'static str) -> Result<(), CudaError> {
+    if code == 0 {
+        return Ok(());
+    }
+    let mut text = std::ptr::null();
+    functions.error_text(code, &mut text);
+    let why = if text.is_null() {
+        format!("error {code}")
+    } else {
+        // SAFETY: the driver's texts are constants that end with a zero.
+        unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
+    };
+    Err(CudaError::Refused { what, why })
+}

@@ -1,0 +1,62 @@
+//! Why a GPU cannot be used.
+
+use bedplate_diag::{Diagnostic, Page, pages};
+
+#[derive(Debug, thiserror::Error)]
+pub enum CudaError {
+    #[error("cannot load {what} ({file}): {why}")]
+    Missing { what: &'static str, file: &'static str, package: &'static str, why: String },
+    #[error("{what} lacks the function `{symbol}`")]
+    TooOld { what: &'static str, symbol: &'static str },
+    #[error("there is no GPU {ordinal}: the driver shows {count}")]
+    NoSuchDevice { ordinal: usize, count: usize },
+    #[error(
+        "GPU {ordinal} ({name}) has compute capability {major}.{minor}, but 8.0 is the least that is used"
+    )]
+    OldDevice { ordinal: usize, name: String, major: i32, minor: i32 },
+    #[error("the GPU refused to {what}: {why}")]
+    Refused { what: &'static str, why: String },
+    #[error("cannot compile kernel {kernel} for {architecture}: {log}")]
+    Compile { kernel: &'static str, architecture: String, log: String },
+}
+
+pages! { pub PAGES "cuda":
+    MISSING "library-missing" User
+        "A GPU needs three libraries, which are loaded when it is asked for: NVIDIA's driver (libcuda.so.1), the run-time compiler NVRTC and cuBLASLt. One of them was found neither by the system's loader nor in the active Python environment, whose packages (`site-packages/nvidia/*/lib`) are searched too."
+        "install the package that is named, or use `--device cpu`"
+    TOO_OLD "library-too-old" User
+        "A library was found but lacks a function that this program calls: it is older than CUDA 12.0."
+        "install a driver and libraries of CUDA 12 or later"
+    NO_SUCH_DEVICE "no-such-device" User
+        "The driver shows fewer GPUs than the number asks for. GPUs are counted from 0; `CUDA_VISIBLE_DEVICES` may hide some."
+        "choose a lower number, or look at `nvidia-smi` and CUDA_VISIBLE_DEVICES"
+    OLD_DEVICE "old-device" User
+        "Kernels use bf16 and copies of Ampere and later chips, compute capability 8.0."
+        "use another GPU, or `--device cpu`"
+    REFUSED "refused" Transient
+        "The driver or a library answered a call with an error. Memory may be used up by another program, or the GPU may have failed."
+        "look at `nvidia-smi` for other programs and at the kernel's log for Xid errors, then try again"
+    COMPILE "kernel-does-not-compile" Bug
+        "A kernel of this program is refused by the compiler that was found."
+        "report it with the versions that `nvidia-smi` shows; until then use `--device cpu`"
+}
+
+impl Diagnostic for CudaError {
+    fn page(&self) -> &'static Page {
+        match self {
+            CudaError::Missing { .. } => &MISSING,
+            CudaError::TooOld { .. } => &TOO_OLD,
+            CudaError::NoSuchDevice { .. } => &NO_SUCH_DEVICE,
+            CudaError::OldDevice { .. } => &OLD_DEVICE,
+            CudaError::Refused { .. } => &REFUSED,
+            CudaError::Compile { .. } => &COMPILE,
+        }
+    }
+
+    fn help(&self) -> Option<String> {
+        match self {
+            CudaError::Missing { package, .. } => Some(format!("install {package}, or use `--device cpu`")),
+            _ => None,
+        }
+    }
+}

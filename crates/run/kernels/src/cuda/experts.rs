@@ -1,0 +1,165 @@
+//! Tokens on their way to experts and back.
+
+use super::kernel::{THREADS, address, blocks_of, flag, word};
+use super::source::{Format, Source::Experts};
+use super::{Cuda, format_of};
+use crate::{Element, Matrix, MatrixMut, Put, View, ViewMut};
+
+impl Cuda {
+    pub(crate) fn dispatch(
+        &self,
+        experts: View<'_, u32>,
+        order: ViewMut<'_, u32>,
+        slots: ViewMut<'_, u32>,
+        offsets: ViewMut<'_, u32>,
+    ) {
+        let count = offsets.len() - 1;
+        self.kernel(Experts, [Format::F32; 3], "dispatch").launch(
+            blocks_of(count + 1, 256),
+            &[
+                address(self.at(experts)),
+                word(experts.len()),
+                word(count),
+                address(self.at_mut(&order)),
+                address(self.at_mut(&slots)),
+                address(self.at_mut(&offsets)),
+                address(self.report.address()),
+            ],
+        );
+    }
+
+    pub(crate) fn gather_rows<E: Element>(
+        &self,
+        x: Matrix<'_, E>,
+        order: View<'_, u32>,
+        per_token: usize,
+        out: MatrixMut<'_, E>,
+    ) {
+        let (from, to, columns) = (self.rows(&x), self.rows_mut(&out), x.columns);
+        let wide = from.is_aligned() && to.is_aligned() && columns.is_multiple_of(8);
+        self.kernel(Experts, [format_of::<E>(); 3], "gather_rows").launch(
+            blocks_of(order.len(), 128),
+            &[
+                address(from.address),
+                word(from.stride),
+                word(x.rows),
+                address(self.at(order)),
+                word(per_token),
+                address(to.address),
+                word(to.stride),
+                word(columns),
+                flag(wide),
+                address(self.report.address()),
+            ],
+        );
+    }
+
+    pub(crate) fn sum_slots<E: Element, O: Element>(
+        &self,
+        y: Matrix<'_, E>,
+        slots: View<'_, u32>,
+        weights: Option<View<'_, f32>>,
+        per_token: usize,
+        put: Put,
+        out: MatrixMut<'_, O>,
+    ) {
+        let (from, to) = (self.rows(&y), self.rows_mut(&out));
+        let formats = [format_of::<E>(), format_of::<O>(), format_of::<O>()];
+        self.kernel(Experts, formats, "sum_slots").launch(
+            blocks_of(out.rows, THREADS),
+            &[
+                address(from.address),
+                word(from.stride),
+                word(y.rows),
+                address(self.at(slots)),
+                address(weights.map_or(0, |weights| self.at(weights))),
+                word(per_token),
+                flag(put == Put::Add),
+                address(to.address),
+                word(to.stride),
+                word(out.columns),
+                address(self.report.address()),
+            ],
+        );
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
+    pub(crate) fn combine_backward<E: Element>(
+        &self,
+        d_out: Matrix<'_, E>,
+        y: Matrix<'_, E>,
+        slots: View<'_, u32>,
+        weights: View<'_, f32>,
+        per_token: usize,
+        d_y: MatrixMut<'_, E>,
+        d_weights: ViewMut<'_, f32>,
+    ) {
+        let (d, from, to) = (self.rows(&d_out), self.rows(&y), self.rows_mut(&d_y));
+        self.kernel(Experts, [format_of::<E>(); 3], "combine_backward").launch(
+            blocks_of(slots.len(), THREADS),
+            &[
+                address(d.address),
+                word(d.stride),
+                address(from.address),
+                word(from.stride),
+                address(self.at(slots)),
+                address(self.at(weights)),
+                word(per_token),
+                word(y.columns),
+                address(to.address),
+                word(to.stride),
+                address(self.at_mut(&d_weights)),
+                word(y.rows),
+                address(self.report.address()),
+            ],
+        );
+    }
+
+    pub(crate) fn gate_rows<E: Element, O: Element>(
+        &self,
+        x: Matrix<'_, E>,
+        logits: View<'_, f32>,
+        put: Put,
+        out: MatrixMut<'_, O>,
+    ) {
+        let (from, to) = (self.rows(&x), self.rows_mut(&out));
+        let formats = [format_of::<E>(), format_of::<O>(), format_of::<O>()];
+        self.kernel(Experts, formats, "gate_rows").launch(
+            blocks_of(x.rows, THREADS),
+            &[
+                address(from.address),
+                word(from.stride),
+                address(self.at(logits)),
+                flag(put == Put::Add),
+                address(to.address),
+                word(to.stride),
+                word(x.columns),
+            ],
+        );
+    }
+
+    pub(crate) fn gate_rows_backward<E: Element>(
+        &self,
+        d_out: Matrix<'_, E>,
+        x: Matrix<'_, E>,
+        logits: View<'_, f32>,
+        d_x: MatrixMut<'_, E>,
+        d_logits: ViewMut<'_, f32>,
+    ) {
+        let (d, from, to) = (self.rows(&d_out), self.rows(&x), self.rows_mut(&d_x));
+        self.kernel(Experts, [format_of::<E>(); 3], "gate_rows_backward").launch(
+            blocks_of(x.rows, THREADS),
+            &[
+                address(d.address),
+                word(d.stride),
+                address(from.address),
+                word(from.stride),
+                address(self.at(logits)),
+                address(to.address),
+                word(to.stride),
+                address(self.at_mut(&d_logits)),
+                word(x.columns),
+            ],
+        );
+    }
+}

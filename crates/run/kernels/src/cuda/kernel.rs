@@ -1,0 +1,131 @@
+//! Kernels by name: compiled when they are called for the first time, and how they are launched.
+
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::ffi::CString;
+use std::sync::Arc;
+
+use super::Cuda;
+use super::compile::Compiler;
+use super::driver::{Argument, Context, Launch};
+use super::source::{Format, Source, Variant, architecture};
+
+/// Threads of a block where nothing else is said.
+pub(super) const THREADS: usize = 256;
+
+pub(super) struct Kernels {
+    compiler: Compiler,
+    architecture: String,
+    context: Arc<Context>,
+    modules: RefCell<HashMap<Variant, usize>>,
+    functions: RefCell<HashMap<(Variant, &'static str), usize>>,
+}
+
+impl Kernels {
+    pub(super) fn new(context: &Arc<Context>, compiler: Compiler) -> Self {
+        Self {
+            compiler,
+            architecture: architecture(context.major, context.minor),
+            context: context.clone(),
+            modules: RefCell::default(),
+            functions: RefCell::default(),
+        }
+    }
+
+    pub(super) fn architecture(&self) -> &str {
+        &self.architecture
+    }
+
+    pub(super) fn compiler_version(&self) -> (i32, i32) {
+        self.compiler.version()
+    }
+
+    fn function(&self, variant: Variant, name: &'static str) -> usize {
+        if let Some(function) = self.functions.borrow().get(&(variant, name)) {
+            return *function;
+        }
+        let (module, mut function) = (self.module(variant), 0);
+        let symbol = CString::new(name).expect("names of kernels have no zeros");
+        let code = self.context.driver().module_function(&mut function, module, symbol.as_ptr());
+        self.context.must(code, "find a kernel");
+        // More shared memory than 48 KiB has to be asked for; no kernel of ours uses more than a block can have.
+        const MOST_SHARED: i32 = 8;
+        let most = if self.context.major >= 9 { 227 << 10 } else { 99 << 10 };
+        self.context.driver().function_attribute(function, MOST_SHARED, most - STATIC_SHARED);
+        self.functions.borrow_mut().insert((variant, name), function);
+        function
+    }
+
+    fn module(&self, variant: Variant) -> usize {
+        if let Some(module) = self.modules.borrow().get(&variant) {
+            return *module;
+        }
+        let (source, mut module) = (variant.source, 0);
+        let image = self.compiler.image(source.name(), &self.architecture, source.text(), &variant.options());
+        let image = image.unwrap_or_else(|error| panic!("{error}"));
+        let code = self.context.driver().module_load(&mut module, image.as_ptr().cast());
+        self.context.must(code, "load a kernel");
+        self.modules.borrow_mut().insert(variant, module);
+        module
+    }
+}
+
+/// What kernels have of shared memory besides what a launch asks for, at most where they ask for more.
+const STATIC_SHARED: i32 = 1 << 10;
+
+/// A kernel that is about to be launched.
+pub(super) struct Call<'a> {
+    cuda: &'a Cuda,
+    variant: Variant,
+    name: &'static str,
+}
+
+impl Cuda {
+    pub(super) fn kernel(&self, source: Source, formats: [Format; 3], name: &'static str) -> Call<'_> {
+        Call { cuda: self, variant: Variant { source, formats, dim: 0, group: 0 }, name }
+    }
+}
+
+impl Call<'_> {
+    pub(super) fn sized(mut self, dim: usize, group: usize) -> Self {
+        (self.variant.dim, self.variant.group) = (dim, group);
+        self
+    }
+
+    pub(super) fn launch(self, launch: Launch, arguments: &[Argument<'_>]) {
+        let function = self.cuda.kernels.function(self.variant, self.name);
+        self.cuda.context.launch(function, launch, arguments);
+    }
+
+    /// A thread for each of `pieces`, or several pieces where there are very many.
+    pub(super) fn over(self, pieces: usize, arguments: &[Argument<'_>]) {
+        let blocks = pieces.div_ceil(THREADS).min(self.cuda.context.processors * 32);
+        self.launch(blocks_of(blocks, THREADS), arguments);
+    }
+}
+
+/// A line of blocks.
+pub(super) fn blocks_of(blocks: usize, threads: usize) -> Launch {
+    Launch { grid: [blocks, 1, 1], block: [threads, 1, 1], shared: 0 }
+}
+
+pub(super) fn word(number: usize) -> Argument<'static> {
+    Argument::Word(number as u64)
+}
+
+pub(super) fn address(of: u64) -> Argument<'static> {
+    Argument::Word(of)
+}
+
+pub(super) fn float(number: f32) -> Argument<'static> {
+    Argument::Word(u64::from(number.to_bits()))
+}
+
+pub(super) fn flag(is: bool) -> Argument<'static> {
+    Argument::Word(u64::from(is))
+}
+
+/// Two values of four bytes as a struct has them.
+pub(super) fn two(first: u32, second: u32) -> u64 {
+    u64::from(first) | u64::from(second) << 32
+}

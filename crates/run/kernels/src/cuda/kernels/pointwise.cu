@@ -1,0 +1,119 @@
+// Functions of single numbers or pairs of them, by rows. A is the format.
+#define PIECES(rows, columns) i64 pieces = ((columns) + 7) / 8; for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < (rows) * pieces; at += (i64)gridDim.x * blockDim.x)
+
+template <bool WIDE> DEVICE void swiglu_all(const A* x, i64 xs, A* out, i64 os, i64 rows, i64 columns) {
+  PIECES(rows, columns) {
+    i64 row = at / pieces, c = at % pieces * 8, n = columns - c;
+    float g[8], u[8];
+    get<WIDE>(x + row * xs + c, n, g); get<WIDE>(x + row * xs + columns + c, n, u);
+#pragma unroll
+    for (int j = 0; j < 8; j++) g[j] = g[j] * sigmoid(g[j]) * u[j];
+    put<WIDE>(out + row * os + c, n, g);
+  }
+}
+KERNEL swiglu(const A* x, i64 xs, A* out, i64 os, i64 rows, i64 columns, int wide) { if (wide) swiglu_all<true>(x, xs, out, os, rows, columns); else swiglu_all<false>(x, xs, out, os, rows, columns); }
+
+template <bool WIDE> DEVICE void swiglu_back(const A* x, i64 xs, const A* d, i64 ds, A* dx, i64 dxs, i64 rows, i64 columns) {
+  PIECES(rows, columns) {
+    i64 row = at / pieces, c = at % pieces * 8, n = columns - c;
+    float g[8], u[8], v[8];
+    get<WIDE>(x + row * xs + c, n, g); get<WIDE>(x + row * xs + columns + c, n, u); get<WIDE>(d + row * ds + c, n, v);
+#pragma unroll
+    for (int j = 0; j < 8; j++) { float s = sigmoid(g[j]), up = u[j]; u[j] = v[j] * g[j] * s; g[j] = v[j] * up * (s + g[j] * (s * (1.f - s))); }
+    put<WIDE>(dx + row * dxs + c, n, g); put<WIDE>(dx + row * dxs + columns + c, n, u);
+  }
+}
+KERNEL swiglu_backward(const A* x, i64 xs, const A* d, i64 ds, A* dx, i64 dxs, i64 rows, i64 columns, int wide) { if (wide) swiglu_back<true>(x, xs, d, ds, dx, dxs, rows, columns); else swiglu_back<false>(x, xs, d, ds, dx, dxs, rows, columns); }
+
+// The share of the normal distribution below x, and its slope.
+DEVICE void share_of(int exact, float x, float& share, float& slope) {
+  if (exact) { share = 0.5f * erfcf(-x * 0.70710678f); slope = 0.39894228f * expf(-0.5f * x * x); return; }
+  x = fminf(fmaxf(x, -20.f), 20.f);
+  share = sigmoid(1.5957692f * (x + 0.044715f * x * x * x));
+  slope = share * (1.f - share) * 1.5957692f * (1.f + 3.f * 0.044715f * x * x);
+}
+KERNEL gelu(int exact, const A* x, i64 xs, A* out, i64 os, i64 rows, i64 columns) {
+  PIECES(rows, columns) {
+    i64 row = at / pieces, c = at % pieces * 8, n = columns - c;
+    float v[8], share, slope;
+    get<false>(x + row * xs + c, n, v);
+#pragma unroll
+    for (int j = 0; j < 8; j++) { share_of(exact, v[j], share, slope); v[j] *= share; }
+    put<false>(out + row * os + c, n, v);
+  }
+}
+KERNEL gelu_backward(int exact, const A* x, i64 xs, const A* d, i64 ds, A* dx, i64 dxs, i64 rows, i64 columns) {
+  PIECES(rows, columns) {
+    i64 row = at / pieces, c = at % pieces * 8, n = columns - c;
+    float v[8], a[8], share, slope;
+    get<false>(x + row * xs + c, n, v); get<false>(d + row * ds + c, n, a);
+#pragma unroll
+    for (int j = 0; j < 8; j++) { share_of(exact, v[j], share, slope); v[j] = a[j] * (share + v[j] * slope); }
+    put<false>(dx + row * dxs + c, n, v);
+  }
+}
+
+// A thread turns one pair of a head; neighbours have neighbouring pairs.
+KERNEL rotate(A* x, i64 xs, i64 rows, i64 heads, i64 dim, const u32* positions, const float* cosines, const float* sines, i64 pairs, i64 longest, int back, u32* report) {
+  for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * heads * pairs; at += (i64)gridDim.x * blockDim.x) {
+    i64 pair = at % pairs, head = at / pairs % heads, row = at / pairs / heads;
+    u32 position = positions[row];
+    if (position >= longest) { complain(report, POSITION, position, (u32)longest); continue; }
+    float c = cosines[position * pairs + pair], s = sines[position * pairs + pair];
+    A* first = x + row * xs + head * dim + pair; A* second = first + pairs;
+    float a = widen(*first), b = widen(*second);
+    if (back) s = -s;
+    *first = narrow<A>(a * c - b * s); *second = narrow<A>(b * c + a * s);
+  }
+}
+
+struct AdamW { float gradient, decay, first, kept_second, second, rate, inverse_root, epsilon; };
+KERNEL adamw(AdamW f, float* weights, const float* gradient, float* first, float* second, bf16* copy, i64 n) {
+  i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4;
+  for (; at < n; at += (i64)gridDim.x * blockDim.x * 4)
+    for (int j = 0; j < 4; j++) if (at + j < n) {
+      i64 i = at + j;
+      float g = gradient[i] * f.gradient, m = first[i], v = second[i];
+      m += (g - m) * f.first; v = v * f.kept_second + g * g * f.second;
+      float w = weights[i] * f.decay - f.rate * (m / (sqrtf(v) * f.inverse_root + f.epsilon));
+      first[i] = m; second[i] = v; weights[i] = w;
+      if (copy) copy[i] = narrow<bf16>(w);
+    }
+}
+DEVICE void move(const AdamW& f, float& w, float g, float& m, float& v) {
+  g *= f.gradient; m += (g - m) * f.first; v = v * f.kept_second + g * g * f.second;
+  w = w * f.decay - f.rate * (m / (sqrtf(v) * f.inverse_root + f.epsilon));
+}
+// The same for addresses that are multiples of sixteen bytes and whole fours.
+KERNEL adamw_wide(AdamW f, float4* weights, const float4* gradient, float4* first, float4* second, uint2* copy, i64 fours) {
+  i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (i >= fours) return;
+  float4 w = weights[i], g = __ldcs(gradient + i), m = __ldcs(first + i), v = __ldcs(second + i);
+  move(f, w.x, g.x, m.x, v.x); move(f, w.y, g.y, m.y, v.y); move(f, w.z, g.z, m.z, v.z); move(f, w.w, g.w, m.w, v.w);
+  weights[i] = w; __stcs(first + i, m); __stcs(second + i, v);
+  if (copy) copy[i] = make_uint2(pack(w.x, w.y), pack(w.z, w.w));
+}
+
+// The loss of each row of logits, and its gradient in their place.
+KERNEL cross_entropy(float* logits, i64 ls, i64 vocabulary, const u32* targets, int wanted, float scale, float* losses, u32* report) {
+  __shared__ float shared[32];
+  float* row = logits + blockIdx.x * ls;
+  u32 target = targets[blockIdx.x];
+  if (target == ~0u) { for (i64 i = threadIdx.x; i < vocabulary; i += blockDim.x) row[i] = 0; if (threadIdx.x == 0) losses[blockIdx.x] = 0; return; }
+  if (target >= vocabulary) { if (threadIdx.x == 0) complain(report, TARGET, target, (u32)vocabulary); return; }
+  // One pass: the largest so far, and the sum relative to it.
+  float most = -INFINITE, sum = 0;
+  for (i64 i = threadIdx.x; i < vocabulary; i += blockDim.x) {
+    float v = row[i];
+    if (v > most) { sum = sum * expf(most - v) + 1.f; most = v; } else sum += expf(v - most);
+  }
+  float all = block_max(most, shared);
+  sum = block_sum(most == -INFINITE ? 0.f : sum * expf(most - all), shared);
+  float aimed = row[target] - all;
+  __syncthreads();
+  if (wanted) {
+    float factor = scale / sum;
+    for (i64 i = threadIdx.x; i < vocabulary; i += blockDim.x) { float p = expf(row[i] - all) * factor; row[i] = i == target ? p - scale : p; }
+  }
+  if (threadIdx.x == 0) losses[blockIdx.x] = logf(sum) - aimed;
+}

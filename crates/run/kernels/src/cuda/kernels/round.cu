@@ -1,0 +1,59 @@
+// Rounding of weights to whole numbers with a scale for every 32 neighbours, as the processor does it. A is the weight's format.
+DEVICE float farthest(const float (&v)[32]) {
+  float far = 0;
+  for (int i = 0; i < 32; i++) if (fabsf(v[i]) > fabsf(far)) far = v[i];
+  return far;
+}
+DEVICE float whole(float v, float inverse, float most) {
+  float least = most == 7.f ? -8.f : -most;
+  return rintf(fminf(fmaxf(v * inverse, least), most));
+}
+DEVICE float inverse_of(float scale) { return scale == 0.f ? 0.f : 1.f / scale; }
+DEVICE float rounded(float scale) { return widen(narrow<f16>(scale)); }
+DEVICE float error_of(const float (&v)[32], float scale) {
+  float inverse = inverse_of(scale), error = 0;
+  for (int i = 0; i < 32; i++) { float d = v[i] - whole(v[i], inverse, 7.f) * scale; error += d * d; }
+  return error;
+}
+DEVICE void get_group(const A* w, i64 ws, i64 inputs, i64 groups, i64 at, float (&v)[32]) {
+  const A* row = w + at / groups * ws; i64 k = at % groups * 32;
+#pragma unroll
+  for (int i = 0; i < 32; i++) v[i] = k + i < inputs ? widen(row[k + i]) : 0.f;
+}
+KERNEL to_8_bits(const A* w, i64 ws, i64 outputs, i64 inputs, i64 groups, u8* numbers, f16* scales) {
+  i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (at >= outputs * groups) return;
+  float v[32];
+  get_group(w, ws, inputs, groups, at, v);
+  f16 scale = narrow<f16>(fabsf(farthest(v)) / 127.f);
+  float inverse = inverse_of(widen(scale));
+  scales[at] = scale;
+#pragma unroll
+  for (int i = 0; i < 32; i++) numbers[at * 32 + i] = (u8)(signed char)(int)whole(v[i], inverse, 127.f);
+}
+KERNEL to_4_bits(const A* w, i64 ws, i64 outputs, i64 inputs, i64 groups, u8* numbers, f16* scales) {
+  i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
+  if (at >= outputs * groups) return;
+  const float places[9] = {-8.5f, -8.f, -7.5f, -7.f, -6.5f, -6.f, 6.f, 6.8f, 7.4f};
+  float v[32];
+  get_group(w, ws, inputs, groups, at, v);
+  float far = farthest(v), best = 0, least = INFINITE;
+#pragma unroll 1
+  for (int p = 0; p < 9; p++) {
+    float scale = far / places[p], inverse = inverse_of(scale), product = 0, square = 0;
+    for (int i = 0; i < 32; i++) { float n = whole(v[i], inverse, 7.f); product += v[i] * n; square += n * n; }
+    float second = square == 0.f ? 0.f : product / square;
+    float a = rounded(scale), ea = error_of(v, a), b = rounded(second), eb = error_of(v, b);
+    if (ea < least) { least = ea; best = a; }
+    if (eb < least) { least = eb; best = b; }
+  }
+  scales[at] = narrow<f16>(best);
+  float inverse = inverse_of(best);
+#pragma unroll
+  for (int word = 0; word < 4; word++) {
+    u32 bits = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++) bits |= (u32)((int)whole(v[8 * word + i], inverse, 7.f) + 8) << (4 * i);
+    ((u32*)numbers)[at * 4 + word] = bits;
+  }
+}

@@ -1,0 +1,226 @@
+//! Memory of a GPU: buffers, scratch that grows, copies in and out, and what kernels report.
+#![expect(unsafe_code, reason = "reads what kernels report")]
+
+use std::cell::RefCell;
+use std::ffi::c_void;
+use std::fs::File;
+use std::io::{self, Read};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use super::driver::Context;
+use super::{Cuda, CudaError};
+use crate::device::{MappedFile, Owner, Place};
+use crate::{Buffer, Matrix, MatrixMut, Value, View, ViewMut};
+
+/// Bytes of a GPU's memory; they are given back when this is dropped.
+pub(crate) struct Memory {
+    context: Arc<Context>,
+    address: u64,
+}
+
+impl Memory {
+    fn new(context: &Arc<Context>, bytes: usize) -> Result<Self, CudaError> {
+        let mut address = 0;
+        let code = context.driver().allocate(&mut address, bytes.max(16));
+        context.check(code, "give memory")?;
+        Ok(Self { context: context.clone(), address })
+    }
+
+    fn clear(&self, bytes: usize) {
+        let code = self.context.driver().set_bytes(self.address, 0, bytes.max(16), self.context.stream());
+        self.context.must(code, "clear memory");
+    }
+}
+
+impl Drop for Memory {
+    fn drop(&mut self) {
+        // The driver waits for kernels that use it. Nothing can be done where it refuses.
+        self.context.driver().free(self.address);
+    }
+}
+
+/// Places of GPUs are apart from those of the processor's test devices.
+pub(super) fn new_place() -> Place {
+    static NEXT: AtomicU32 = AtomicU32::new(1 << 31);
+    Place(NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
+/// Memory between kernels of one operator; it grows to what the largest step needs and stays.
+#[derive(Default)]
+pub(super) struct Scratch(RefCell<Option<(Memory, usize)>>);
+
+impl Scratch {
+    pub(super) fn of(&self, context: &Arc<Context>, bytes: usize) -> u64 {
+        let mut held = self.0.borrow_mut();
+        match &*held {
+            Some((memory, size)) if *size >= bytes => memory.address,
+            _ => {
+                *held = None;
+                let size = bytes.next_multiple_of(1 << 21);
+                let memory = Memory::new(context, size)
+                    .unwrap_or_else(|error| panic!("{error}: {size} bytes of scratch"));
+                let address = memory.address;
+                *held = Some((memory, size));
+                address
+            }
+        }
+    }
+}
+
+/// Host memory that kernels write to: three words about bad input, then eight bytes for a result.
+pub(super) struct Report {
+    pointer: *mut u32,
+    context: Arc<Context>,
+}
+
+impl Report {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Self, CudaError> {
+        let mut pointer: *mut c_void = std::ptr::null_mut();
+        // 2: mapped into the GPU's addresses, which are the host's.
+        context.check(context.driver().host_allocate(&mut pointer, 64, 2), "give host memory")?;
+        // SAFETY: 64 bytes were allocated just now.
+        unsafe { pointer.cast::<u8>().write_bytes(0, 64) };
+        Ok(Self { pointer: pointer.cast(), context: context.clone() })
+    }
+
+    pub(super) fn address(&self) -> u64 {
+        self.pointer.expose_provenance() as u64
+    }
+
+    /// Where a result of eight bytes goes.
+    pub(super) fn result_address(&self) -> u64 {
+        self.address() + 32
+    }
+
+    /// The result, after the stream has been waited for.
+    pub(super) fn result(&self) -> u64 {
+        // SAFETY: inside the allocation; no kernel runs, as the caller has waited.
+        unsafe { self.pointer.cast::<u64>().add(4).read_volatile() }
+    }
+
+    /// Panics where a kernel met bad input.
+    pub(super) fn check(&self) {
+        // SAFETY: inside the allocation; a kernel writes the first word once, after the others are of no interest until it has.
+        let [what, number, limit] = [0, 1, 2].map(|at| unsafe { self.pointer.add(at).read_volatile() });
+        if what == 0 {
+            return;
+        }
+        // SAFETY: as above.
+        unsafe { self.pointer.write_volatile(0) };
+        let what = match what {
+            1 => "token",
+            2 => "target",
+            3 => "position",
+            4 => "expert",
+            5 => "slot",
+            6 => "block or position",
+            _ => "row",
+        };
+        panic!("{what} {number} is beyond the {limit} that there are");
+    }
+}
+
+impl Drop for Report {
+    fn drop(&mut self) {
+        self.context.driver().host_free(self.pointer.cast());
+    }
+}
+
+// SAFETY: the pointer is to memory that this alone owns.
+unsafe impl Send for Report {}
+
+impl Cuda {
+    pub(crate) fn zeros<E: Value>(&self, len: usize) -> Buffer<E> {
+        self.allocate(len)
+            .unwrap_or_else(|error| panic!("{error}: {len} numbers of {} bytes", size_of::<E>()))
+    }
+
+    pub(crate) fn reserve<E: Value>(&self, len: usize) -> io::Result<Buffer<E>> {
+        self.allocate(len).map_err(|error| io::Error::new(io::ErrorKind::OutOfMemory, error))
+    }
+
+    fn allocate<E: Value>(&self, len: usize) -> Result<Buffer<E>, CudaError> {
+        let bytes = len.checked_mul(size_of::<E>()).expect("a buffer is smaller than the address space");
+        let memory = Memory::new(&self.context, bytes)?;
+        memory.clear(bytes);
+        let address = memory.address as usize;
+        Ok(Buffer::new(self.place, address, len, Owner::Cuda(memory)))
+    }
+
+    /// Brings a file to the GPU.
+    pub(crate) fn load_file(&self, mut file: &File) -> io::Result<MappedFile> {
+        let bytes = usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?;
+        let mut buffer = self.reserve::<u8>(bytes)?;
+        let mut chunk = vec![0; (64 << 20).min(bytes.max(1))];
+        let mut done = 0;
+        while done < bytes {
+            let count = file.read(&mut chunk[..(bytes - done).min(64 << 20)])?;
+            if count == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            self.write(buffer.range_mut(done..done + count), &chunk[..count]);
+            done += count;
+        }
+        Ok(buffer.into_file())
+    }
+
+    pub(crate) fn write<E: Value>(&self, to: ViewMut<'_, E>, from: &[E]) {
+        assert_eq!(to.len(), from.len(), "numbers to write");
+        let (to, driver) = (self.at_mut(&to), self.context.driver());
+        let code = driver.host_to_device(to, from.as_ptr().cast(), size_of_val(from), self.context.stream());
+        self.context.must(code, "take numbers");
+    }
+
+    pub(crate) fn read<E: Value>(&self, from: View<'_, E>, to: &mut [E]) {
+        assert_eq!(from.len(), to.len(), "numbers to read");
+        let (from, driver) = (self.at(from), self.context.driver());
+        let code =
+            driver.device_to_host(to.as_mut_ptr().cast(), from, size_of_val(to), self.context.stream());
+        self.context.must(code, "give numbers");
+        self.wait();
+    }
+
+    /// Waits for everything that was started, and panics where a kernel met bad input.
+    pub(crate) fn wait(&self) {
+        self.timeline.pause(&self.context);
+        self.context.synchronize();
+        self.report.check();
+    }
+
+    /// The address of a view. Panics when the view is of another device.
+    pub(super) fn at<E>(&self, view: View<'_, E>) -> u64 {
+        let found = view.place;
+        assert!(found == self.place, "this view belongs to another device: {found:?}, not {:?}", self.place);
+        view.address as u64
+    }
+
+    pub(super) fn at_mut<E>(&self, view: &ViewMut<'_, E>) -> u64 {
+        self.at(view.view())
+    }
+
+    /// The address of a matrix and the distance of its rows.
+    pub(super) fn rows<E: Value>(&self, matrix: &Matrix<'_, E>) -> Lines {
+        Lines { address: self.at(matrix.numbers), stride: matrix.stride, bytes: size_of::<E>() }
+    }
+
+    pub(super) fn rows_mut<E: Value>(&self, matrix: &MatrixMut<'_, E>) -> Lines {
+        assert!(matrix.stride >= matrix.columns || matrix.rows <= 1, "rows of a matrix overlap");
+        Lines { address: self.at_mut(&matrix.numbers), stride: matrix.stride, bytes: size_of::<E>() }
+    }
+}
+
+/// Where the rows of a matrix lie.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Lines {
+    pub(super) address: u64,
+    pub(super) stride: usize,
+    pub(super) bytes: usize,
+}
+
+impl Lines {
+    /// Whether every row begins at a multiple of sixteen bytes.
+    pub(super) fn is_aligned(&self) -> bool {
+        self.address.is_multiple_of(16) && (self.stride * self.bytes).is_multiple_of(16)
+    }
+}

@@ -1,0 +1,131 @@
+//! The room of NVIDIA GPUs: driver, compiler and cuBLASLt found at run time, and the operators as kernels that are compiled at first use.
+//!
+//! Everything runs on one stream in the order of the calls; a call returns before its work is done, and [`read`](Cuda::read) waits. What
+//! the processor's room checks by looking at numbers (tokens, targets, positions, blocks) kernels check and report, and the next wait panics with it.
+//! Products of bf16 are summed in f32 by the tensor cores, those of f32 in f32 without rounding to shorter formats.
+//!
+//! Batches: norms, activations, decoding attention and products with packed whole numbers of up to eight rows give a row the same bits whatever rows are
+//! beside it. cuBLASLt chooses by the number of rows, and one or two rows of bf16 have a kernel of their own, so there the last bit may change with the batch.
+//! The gradients of queries are added in no fixed order where Hopper's attention kernel computes them; all else is the same in every run.
+
+mod activation;
+mod adamw;
+mod attention;
+mod blas;
+mod compile;
+mod cross_entropy;
+mod driver;
+mod embedding;
+mod error;
+mod expert_linear;
+mod experts;
+mod kernel;
+mod library;
+mod linear;
+mod memory;
+mod norm;
+mod packed;
+mod paged;
+mod record;
+mod rotary;
+mod route;
+mod source;
+mod stream;
+#[cfg(test)]
+mod tests;
+mod timeline;
+
+use std::cell::Cell;
+use std::sync::Arc;
+
+use bedplate_breakdown::{Breakdown, Measured, Part};
+
+use crate::Element;
+use crate::device::Place;
+use blas::Blas;
+use compile::Compiler;
+use driver::Context;
+pub use error::{CudaError, PAGES};
+use kernel::Kernels;
+pub(crate) use memory::Memory;
+use memory::{Report, Scratch};
+pub(crate) use packed::PackedBody;
+pub use record::Recording;
+use source::Format;
+use timeline::Timeline;
+
+pub(crate) struct Cuda {
+    context: Arc<Context>,
+    place: Place,
+    kernels: Kernels,
+    blas: Blas,
+    timeline: Timeline,
+    report: Report,
+    /// For cuBLASLt.
+    workspace: Scratch,
+    /// Sides of products that were rounded or widened.
+    sides: [Scratch; 2],
+    /// Sums between two kernels.
+    partial: Scratch,
+    small: Scratch,
+    is_recording: Cell<bool>,
+}
+
+impl Cuda {
+    pub(crate) fn new(ordinal: usize) -> Result<Self, CudaError> {
+        let context = Context::new(ordinal)?;
+        let kernels = Kernels::new(&context, Compiler::new()?);
+        let (blas, report) = (Blas::new()?, Report::new(&context)?);
+        Ok(Self {
+            place: memory::new_place(),
+            kernels,
+            blas,
+            timeline: Timeline::default(),
+            report,
+            workspace: Scratch::default(),
+            sides: [Scratch::default(), Scratch::default()],
+            partial: Scratch::default(),
+            small: Scratch::default(),
+            is_recording: Cell::new(false),
+            context,
+        })
+    }
+
+    /// The chip, what kernels are compiled for, and the versions that were found.
+    pub(crate) fn instructions(&self) -> String {
+        let (driver, (major, minor)) = (self.context.driver_version, self.kernels.compiler_version());
+        let architecture = self.kernels.architecture();
+        let name = &self.context.name;
+        format!(
+            "{name}, {architecture}, CUDA {}.{}, NVRTC {major}.{minor}",
+            driver / 1000,
+            driver % 1000 / 10
+        )
+    }
+
+    /// Bytes that are free on the GPU, and all.
+    pub(crate) fn memory(&self) -> (usize, usize) {
+        self.context.memory()
+    }
+
+    pub(crate) fn take_measured(&self) -> Breakdown<Measured> {
+        self.timeline.take(&self.context)
+    }
+
+    /// Books what an operator takes under a part; what is recorded has no time yet.
+    pub(crate) fn time<R>(&self, part: Part, operator: impl FnOnce() -> R) -> R {
+        if !self.is_recording.get() {
+            self.timeline.enter(&self.context, part);
+        }
+        operator()
+    }
+
+    fn is_hopper(&self) -> bool {
+        (self.context.major, self.context.minor) == (9, 0)
+    }
+}
+
+/// The format of an element in kernels.
+fn format_of<E: Element>() -> Format {
+    if E::NAME == "f32" { Format::F32 } else { Format::Bf16 }
+}

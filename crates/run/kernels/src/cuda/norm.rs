@@ -1,0 +1,220 @@
+//! Norms of rows and of heads in them.
+
+use super::driver::Argument::Words;
+use super::driver::Launch;
+use super::kernel::{address, flag, float, word};
+use super::source::Source::Norm;
+use super::{Cuda, format_of};
+use crate::{Element, Heads, Matrix, MatrixMut, Put, View, ViewMut};
+
+/// Blocks that share the units of a backward pass, each with sums of its own.
+const SHARERS: usize = 264;
+
+/// Rows, heads of a row, numbers of a head.
+struct Units([usize; 3]);
+
+impl Units {
+    fn count(&self) -> usize {
+        self.0[0] * self.0[1]
+    }
+
+    fn words(&self) -> [u64; 3] {
+        self.0.map(|number| number as u64)
+    }
+
+    /// Threads of a unit, and units of a block.
+    fn block(&self) -> [usize; 3] {
+        let threads = (self.0[2].div_ceil(8).next_multiple_of(32)).min(256);
+        [threads, if threads == 32 { 8 } else { 1 }, 1]
+    }
+}
+
+/// How a norm differs from others.
+struct Kind {
+    forward: &'static str,
+    backward: &'static str,
+    /// Sums of gradients that each column has: weight, and bias.
+    sums: usize,
+}
+
+const RMS: Kind = Kind { forward: "rms_norm", backward: "rms_norm_backward", sums: 1 };
+const LAYER: Kind = Kind { forward: "layer_norm", backward: "layer_norm_backward", sums: 2 };
+
+impl Cuda {
+    pub(crate) fn rms_norm<E: Element>(
+        &self,
+        x: Matrix<'_, E>,
+        weight: View<'_, E>,
+        epsilon: f32,
+        out: MatrixMut<'_, E>,
+        inverses: ViewMut<'_, f32>,
+    ) {
+        let units = Units([x.rows, 1, x.columns]);
+        self.norm(&RMS, units, (x, weight, None), epsilon, out, inverses);
+    }
+
+    pub(crate) fn head_norm<E: Element>(
+        &self,
+        heads: &Heads,
+        x: Matrix<'_, E>,
+        weight: View<'_, E>,
+        epsilon: f32,
+        out: MatrixMut<'_, E>,
+        inverses: ViewMut<'_, f32>,
+    ) {
+        let units = Units([x.rows, heads.count, heads.dim]);
+        self.norm(&RMS, units, (x, weight, None), epsilon, out, inverses);
+    }
+
+    pub(crate) fn layer_norm<E: Element>(
+        &self,
+        x: Matrix<'_, E>,
+        weight: View<'_, E>,
+        bias: Option<View<'_, E>>,
+        epsilon: f32,
+        out: MatrixMut<'_, E>,
+        statistics: ViewMut<'_, f32>,
+    ) {
+        let units = Units([x.rows, 1, x.columns]);
+        self.norm(&LAYER, units, (x, weight, bias), epsilon, out, statistics);
+    }
+
+    fn norm<E: Element>(
+        &self,
+        kind: &Kind,
+        units: Units,
+        (x, weight, bias): (Matrix<'_, E>, View<'_, E>, Option<View<'_, E>>),
+        epsilon: f32,
+        out: MatrixMut<'_, E>,
+        statistics: ViewMut<'_, f32>,
+    ) {
+        let (from, to, weight) = (self.rows(&x), self.rows_mut(&out), self.at(weight));
+        let bias = bias.map_or(0, |bias| self.at(bias));
+        let wide = from.is_aligned() && to.is_aligned() && units.0[2].is_multiple_of(8);
+        let wide = wide && weight.is_multiple_of(16) && bias.is_multiple_of(16);
+        let block = units.block();
+        let launch = Launch { grid: [units.count().div_ceil(block[1]), 1, 1], block, shared: 0 };
+        self.kernel(Norm, [format_of::<E>(); 3], kind.forward).launch(
+            launch,
+            &[
+                Words(&units.words()),
+                address(from.address),
+                word(from.stride),
+                address(weight),
+                address(bias),
+                float(epsilon),
+                address(to.address),
+                word(to.stride),
+                address(self.at_mut(&statistics)),
+                flag(wide),
+            ],
+        );
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
+    pub(crate) fn rms_norm_backward<E: Element>(
+        &self,
+        d_out: Matrix<'_, E>,
+        x: Matrix<'_, E>,
+        weight: View<'_, E>,
+        inverses: View<'_, f32>,
+        put: Put,
+        d_x: MatrixMut<'_, E>,
+        d_weight: Option<ViewMut<'_, f32>>,
+    ) {
+        let units = Units([x.rows, 1, x.columns]);
+        self.norm_backward(&RMS, units, (d_out, x, weight, inverses), put, d_x, [d_weight, None]);
+    }
+
+    pub(crate) fn head_norm_backward<E: Element>(
+        &self,
+        heads: &Heads,
+        d_out_then_d_x: MatrixMut<'_, E>,
+        x: Matrix<'_, E>,
+        weight: View<'_, E>,
+        inverses: View<'_, f32>,
+        d_weight: Option<ViewMut<'_, f32>>,
+    ) {
+        let units = Units([x.rows, heads.count, heads.dim]);
+        let sides = (d_out_then_d_x.matrix(), x, weight, inverses);
+        let to = self.rows_mut(&d_out_then_d_x);
+        self.norm_backward_to(&RMS, units, sides, Put::Replace, to, [d_weight, None]);
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "as the operator has it")]
+    pub(crate) fn layer_norm_backward<E: Element>(
+        &self,
+        d_out: Matrix<'_, E>,
+        x: Matrix<'_, E>,
+        weight: View<'_, E>,
+        statistics: View<'_, f32>,
+        put: Put,
+        d_x: MatrixMut<'_, E>,
+        d_weight_and_bias: [Option<ViewMut<'_, f32>>; 2],
+    ) {
+        let units = Units([x.rows, 1, x.columns]);
+        self.norm_backward(&LAYER, units, (d_out, x, weight, statistics), put, d_x, d_weight_and_bias);
+    }
+
+    fn norm_backward<E: Element>(
+        &self,
+        kind: &Kind,
+        units: Units,
+        sides: (Matrix<'_, E>, Matrix<'_, E>, View<'_, E>, View<'_, f32>),
+        put: Put,
+        d_x: MatrixMut<'_, E>,
+        sums: [Option<ViewMut<'_, f32>>; 2],
+    ) {
+        let to = self.rows_mut(&d_x);
+        self.norm_backward_to(kind, units, sides, put, to, sums);
+    }
+
+    fn norm_backward_to<E: Element>(
+        &self,
+        kind: &Kind,
+        units: Units,
+        (d_out, x, weight, statistics): (Matrix<'_, E>, Matrix<'_, E>, View<'_, E>, View<'_, f32>),
+        put: Put,
+        to: super::memory::Lines,
+        sums: [Option<ViewMut<'_, f32>>; 2],
+    ) {
+        let (d, from, weight, dim) = (self.rows(&d_out), self.rows(&x), self.at(weight), units.0[2]);
+        let wide = [d, from, to].iter().all(super::memory::Lines::is_aligned);
+        let wide = wide && dim.is_multiple_of(8) && weight.is_multiple_of(16);
+        let (block, columns) = (units.block(), kind.sums * dim);
+        let sharers = units.count().div_ceil(block[1]).min(SHARERS);
+        let partial = self.partial.of(&self.context, 4 * (sharers * columns).max(1));
+        let launch = Launch { grid: [sharers, 1, 1], block, shared: 4 * block[1] * columns };
+        let formats = [format_of::<E>(); 3];
+        self.kernel(Norm, formats, kind.backward).launch(
+            launch,
+            &[
+                Words(&units.words()),
+                address(d.address),
+                word(d.stride),
+                address(from.address),
+                word(from.stride),
+                address(weight),
+                address(self.at(statistics)),
+                flag(put == Put::Add),
+                address(to.address),
+                word(to.stride),
+                address(partial),
+                flag(wide),
+            ],
+        );
+        for (index, sums) in sums.iter().enumerate() {
+            let Some(sums) = sums else { continue };
+            let launch = Launch { grid: [dim.div_ceil(32), 1, 1], block: [32, 8, 1], shared: 0 };
+            let arguments = [
+                address(partial),
+                word(sharers),
+                word(columns),
+                word(index * dim),
+                word(dim),
+                address(self.at_mut(sums)),
+            ];
+            self.kernel(Norm, formats, "add_partial").launch(launch, &arguments);
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Packed weights: dense formats as they are, whole numbers by rows with their scales behind.
+
+use super::driver::Argument::Words;
+use super::kernel::{THREADS, address, blocks_of, flag, word};
+use super::linear::{Cut, Extras, Side, Steps};
+use super::memory::Lines;
+use super::source::Format;
+use super::source::Source::{Packed as Few, Round, Stream, Vector};
+use super::{Cuda, format_of};
+use crate::device::Body;
+use crate::{Buffer, Element, Matrix, MatrixMut, Packed, View, WeightFormat};
+
+/// Whole numbers that share a scale.
+const GROUP: usize = 32;
+/// Rows up to which a product reads whole numbers as they are.
+const FEW_ROWS: usize = 8;
+/// Shared memory for the rows of a product with few of them.
+const STAGED: usize = 200 << 10;
+
+/// A matrix as the GPU multiplies by it.
+pub(crate) struct PackedBody {
+    bytes: Buffer<u8>,
+    /// Where the scales begin.
+    scales: usize,
+}
+
+impl PackedBody {
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.bytes()
+    }
+}
+
+impl WeightFormat {
+    fn kernel_format(self) -> Format {
+        match self {
+            WeightFormat::F32 => Format::F32,
+            WeightFormat::Bf16 => Format::Bf16,
+            WeightFormat::F16 => Format::F16,
+            WeightFormat::Int8 => Format::Int8,
+            WeightFormat::Int4 => Format::Int4,
+        }
+    }
+
+    fn is_whole(self) -> bool {
+        matches!(self, WeightFormat::Int8 | WeightFormat::Int4)
+    }
+
+    /// Bytes of a row.
+    fn row_bytes(self, inputs: usize) -> usize {
+        match self {
+            WeightFormat::F32 => 4 * inputs,
+            WeightFormat::Bf16 | WeightFormat::F16 => 2 * inputs,
+            WeightFormat::Int8 => inputs.next_multiple_of(GROUP),
+            WeightFormat::Int4 => inputs.next_multiple_of(GROUP) / 2,
+        }
+    }
+}
+
+impl Cuda {
+    pub(crate) fn pack<W: Element>(&self, weight: Matrix<'_, W>, format: WeightFormat) -> PackedBody {
+        let (outputs, inputs) = weight.shape();
+        let (numbers, groups) = (outputs * format.row_bytes(inputs), inputs.div_ceil(GROUP));
+        let scales = numbers.next_multiple_of(16);
+        let more = if format.is_whole() { 2 * outputs * groups } else { 0 };
+        let body = PackedBody { bytes: self.zeros(scales + more), scales };
+        let (from, to) = (self.rows(&weight), self.at(body.bytes.view()));
+        if format.is_whole() {
+            let name = if format == WeightFormat::Int8 { "to_8_bits" } else { "to_4_bits" };
+            let launch = blocks_of((outputs * groups).div_ceil(128), 128);
+            self.kernel(Round, [format_of::<W>(); 3], name).launch(
+                launch,
+                &[
+                    address(from.address),
+                    word(from.stride),
+                    word(outputs),
+                    word(inputs),
+                    word(groups),
+                    address(to),
+                    address(to + scales as u64),
+                ],
+            );
+        } else {
+            let kind = format.kernel_format();
+            let arguments = [
+                address(from.address),
+                word(from.stride),
+                address(to),
+                word(inputs),
+                word(outputs),
+                word(inputs),
+                word(0),
+                word(0),
+            ];
+            let pieces = outputs * inputs.div_ceil(8);
+            self.kernel(Stream, [format_of::<W>(), kind, kind], "put_rows").over(pieces, &arguments);
+        }
+        body
+    }
+
+    pub(crate) fn linear_packed<X: Element, O: Element>(
+        &self,
+        x: Matrix<'_, X>,
+        weight: &Packed,
+        bias: Option<View<'_, X>>,
+        residual: Option<Matrix<'_, O>>,
+        out: MatrixMut<'_, O>,
+    ) {
+        let bias = bias.map(|bias| (self.at(bias), format_of::<X>()));
+        let residual = residual.map(|residual| self.rows(&residual));
+        let (x, out, extras) = (self.side(&x), self.side_mut(&out), Extras { bias, residual, add: false });
+        if x.rows == 0 {
+            return;
+        }
+        if self.is_vector(x, weight) {
+            return self.multiply_vectors(x, weight, extras, out);
+        }
+        if x.rows <= FEW_ROWS && weight.format.is_whole() {
+            return self.multiply_few(x, weight, extras, out);
+        }
+        self.forward(x, self.dense(weight, x.format), extras, out);
+    }
+
+    /// Whether the kernel for one or two rows of bf16 can do it.
+    fn is_vector(&self, x: Side, weight: &Packed) -> bool {
+        let is_narrow = x.format == Format::Bf16 && weight.format == WeightFormat::Bf16;
+        let fits = weight.inputs.is_multiple_of(256) && 2 * x.rows * weight.inputs <= STAGED;
+        is_narrow && x.rows <= 2 && fits && x.lines.is_aligned()
+    }
+
+    fn multiply_vectors(&self, x: Side, weight: &Packed, extras: Extras, out: Side) {
+        let name = if x.rows == 1 { "one_row" } else { "two_rows" };
+        let mut launch = blocks_of(weight.outputs.div_ceil(16), THREADS);
+        launch.shared = 2 * x.rows * weight.inputs;
+        let arguments = [address(self.numbers(weight)), word(weight.outputs), word(weight.inputs)];
+        let [w, n, k] = arguments;
+        let (residual, distance) = extras.residual.map_or((0, 0), |lines| (lines.address, lines.stride));
+        self.kernel(Vector, [x.format, out.format, Format::Bf16], name).launch(
+            launch,
+            &[
+                w,
+                n,
+                k,
+                address(x.lines.address),
+                word(x.lines.stride),
+                address(extras.bias.map_or(0, |(bias, _)| bias)),
+                address(residual),
+                word(distance),
+                address(out.lines.address),
+                word(out.lines.stride),
+            ],
+        );
+    }
+
+    fn multiply_few(&self, x: Side, weight: &Packed, extras: Extras, out: Side) {
+        let outputs_of_warp = if weight.format == WeightFormat::Int4 && x.rows > 4 { 1 } else { 2 };
+        let launch = blocks_of(weight.outputs.div_ceil(8 * outputs_of_warp), THREADS);
+        let (residual, distance) = extras.residual.map_or((0, 0), |lines| (lines.address, lines.stride));
+        let formats = [x.format, out.format, weight.format.kernel_format()];
+        self.kernel(Few, formats, "few_rows").launch(
+            launch,
+            &[
+                Words(&self.words_of(weight)),
+                address(x.lines.address),
+                word(x.lines.stride),
+                word(x.rows),
+                address(extras.bias.map_or(0, |(bias, _)| bias)),
+                address(residual),
+                word(distance),
+                address(out.lines.address),
+                word(out.lines.stride),
+                flag(true),
+            ],
+        );
+    }
+
+    /// The matrix in a format that products take: as it is, or widened into scratch memory.
+    fn dense(&self, weight: &Packed, format: Format) -> Side {
+        let (outputs, inputs) = (weight.outputs, weight.inputs);
+        let kind = weight.format.kernel_format();
+        if weight.format.is_whole() {
+            let bytes = if format == Format::F32 { 4 } else { 2 };
+            let to = self.sides[1].of(&self.context, bytes * outputs * inputs);
+            self.widen(weight, 0, outputs, to, inputs, format);
+            let lines = Lines { address: to, stride: inputs, bytes };
+            return Side { lines, format, rows: outputs, columns: inputs };
+        }
+        let bytes = if kind == Format::F32 { 4 } else { 2 };
+        let lines = Lines { address: self.numbers(weight), stride: inputs, bytes };
+        let side = Side { lines, format: kind, rows: outputs, columns: inputs };
+        self.in_format(1, side, format)
+    }
+
+    /// Rows of a packed matrix: those of tokens, or all.
+    fn widen(&self, weight: &Packed, tokens: u64, rows: usize, to: u64, stride: usize, format: Format) {
+        let formats = [format, format, weight.format.kernel_format()];
+        let arguments = [
+            Words(&self.words_of(weight)),
+            address(tokens),
+            address(to),
+            word(stride),
+            address(self.report.address()),
+        ];
+        self.kernel(Few, formats, "widen_rows").launch(blocks_of(rows, THREADS), &arguments);
+    }
+
+    pub(crate) fn expert_linear_packed<X: Element, O: Element>(
+        &self,
+        x: Matrix<'_, X>,
+        offsets: View<'_, u32>,
+        weights: &[Packed],
+        out: MatrixMut<'_, O>,
+    ) {
+        let (x, out, offsets) = (self.side(&x), self.side_mut(&out), self.at(offsets));
+        let Some(first) = weights.first().filter(|_| x.rows > 0) else { return };
+        let (each, kind) = (first.outputs * first.inputs, first.format.kernel_format());
+        let mut cut = Cut { offsets, experts: weights.len(), each, table: 0, is_deep: false };
+        let lines = |address, bytes| Lines { address, stride: first.inputs, bytes };
+        let right = if kind == x.format {
+            cut.table = self.table(weights);
+            Side { lines: lines(0, 2), format: kind, rows: first.outputs, columns: first.inputs }
+        } else {
+            let bytes = x.lines.bytes;
+            let to = self.sides[1].of(&self.context, bytes * each * weights.len());
+            for (expert, weight) in weights.iter().enumerate() {
+                let to = to + (bytes * each * expert) as u64;
+                self.widen(weight, 0, first.outputs, to, first.inputs, x.format);
+            }
+            Side { lines: lines(to, bytes), format: x.format, rows: first.outputs, columns: first.inputs }
+        };
+        let steps = |side: Side| Steps { line: side.lines.stride, depth: 1 };
+        let sizes = [x.rows, first.outputs, first.inputs];
+        self.multiply_cut((x, steps(x)), (right, steps(right)), sizes, false, Some(cut), out);
+    }
+
+    /// The addresses of matrices, in scratch memory.
+    fn table(&self, weights: &[Packed]) -> u64 {
+        const AT_ONCE: usize = 32;
+        let to = self.small.of(&self.context, 8 * weights.len());
+        for (index, some) in weights.chunks(AT_ONCE).enumerate() {
+            let mut words = [0; AT_ONCE];
+            words.iter_mut().zip(some).for_each(|(word, weight)| *word = self.numbers(weight));
+            let arguments = [Words(&words), address(to + (8 * AT_ONCE * index) as u64), word(some.len())];
+            self.kernel(Stream, [Format::F32; 3], "words").launch(blocks_of(1, AT_ONCE), &arguments);
+        }
+        to
+    }
+
+    pub(crate) fn unpack_rows<O: Element>(
+        &self,
+        tokens: View<'_, u32>,
+        table: &Packed,
+        out: MatrixMut<'_, O>,
+    ) {
+        let to = self.rows_mut(&out);
+        self.widen(table, self.at(tokens), tokens.len(), to.address, to.stride, format_of::<O>());
+    }
+
+    fn body<'a>(&self, weight: &'a Packed) -> &'a PackedBody {
+        match &weight.body {
+            Body::Cuda(body) => body,
+            Body::Cpu(_) => panic!("this matrix was packed by another device"),
+        }
+    }
+
+    fn numbers(&self, weight: &Packed) -> u64 {
+        self.at(self.body(weight).bytes.view())
+    }
+
+    /// As the kernel's struct has it.
+    fn words_of(&self, weight: &Packed) -> [u64; 5] {
+        let numbers = self.numbers(weight);
+        let scales = numbers + self.body(weight).scales as u64;
+        let groups = weight.inputs.div_ceil(GROUP);
+        [numbers, scales, weight.outputs as u64, weight.inputs as u64, groups as u64]
+    }
+}

@@ -1,0 +1,36 @@
+//! Rotary positions.
+
+use super::kernel::{address, flag, word};
+use super::source::Source::Pointwise;
+use super::{Cuda, format_of};
+use crate::{Element, Heads, MatrixMut, Rotary, Turn, View};
+
+impl Cuda {
+    pub(crate) fn rotate<E: Element>(
+        &self,
+        heads: &Heads,
+        positions: View<'_, u32>,
+        rotary: &Rotary,
+        turn: Turn,
+        x: MatrixMut<'_, E>,
+    ) {
+        let (to, rows) = (self.rows_mut(&x), x.rows);
+        self.kernel(Pointwise, [format_of::<E>(); 3], "rotate").over(
+            rows * heads.count * rotary.pairs,
+            &[
+                address(to.address),
+                word(to.stride),
+                word(rows),
+                word(heads.count),
+                word(heads.dim),
+                address(self.at(positions)),
+                address(self.at(rotary.cosines.view())),
+                address(self.at(rotary.sines.view())),
+                word(rotary.pairs),
+                word(rotary.max_positions()),
+                flag(turn == Turn::Backward),
+                address(self.report.address()),
+            ],
+        );
+    }
+}

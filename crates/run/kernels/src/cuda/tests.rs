@@ -1,0 +1,1 @@
+//! Kernels without a GPU: every source is compiled for the chips it may run on.

@@ -1,0 +1,82 @@
+//! Where the GPU's time goes, by events on its stream.
+//!
+//! A mark is set where the part changes, and one where the host waits for the GPU; the time between two marks belongs to the part that began at
+//! the first. Between the end of a wait and the next operator the GPU is idle, and that time belongs to none.
+
+use std::cell::RefCell;
+
+use bedplate_breakdown::{Breakdown, Measured, Part, Span};
+use bedplate_units::Seconds;
+
+use super::driver::Context;
+
+/// Marks that are kept before they are added up.
+const MOST: usize = 4096;
+
+#[derive(Default)]
+pub(super) struct Timeline(RefCell<Marks>);
+
+#[derive(Default)]
+struct Marks {
+    events: Vec<usize>,
+    /// What begins at each event that is in use; none where the host waits.
+    begun: Vec<Option<Part>>,
+    sums: Breakdown<Measured>,
+}
+
+impl Timeline {
+    /// An operator of a part follows.
+    pub(super) fn enter(&self, context: &Context, part: Part) {
+        let mut marks = self.0.borrow_mut();
+        if marks.begun.last() != Some(&Some(part)) {
+            marks.mark(context, Some(part));
+        }
+    }
+
+    /// The host waits for what was started.
+    pub(super) fn pause(&self, context: &Context) {
+        let mut marks = self.0.borrow_mut();
+        if marks.begun.last().is_some_and(Option::is_some) {
+            marks.mark(context, None);
+        }
+    }
+
+    pub(super) fn take(&self, context: &Context) -> Breakdown<Measured> {
+        self.pause(context);
+        let mut marks = self.0.borrow_mut();
+        marks.add_up(context);
+        std::mem::take(&mut marks.sums)
+    }
+}
+
+impl Marks {
+    fn mark(&mut self, context: &Context, begins: Option<Part>) {
+        if self.begun.len() == MOST {
+            self.add_up(context);
+        }
+        if self.events.len() == self.begun.len() {
+            let mut event = 0;
+            context.must(context.driver().event_create(&mut event, 0), "make an event");
+            self.events.push(event);
+        }
+        let code = context.driver().event_record(self.events[self.begun.len()], context.stream());
+        context.must(code, "record an event");
+        self.begun.push(begins);
+    }
+
+    fn add_up(&mut self, context: &Context) {
+        if self.begun.is_empty() {
+            return;
+        }
+        context.synchronize();
+        let pairs = self.events.windows(2).zip(self.begun.windows(2));
+        for (events, begun) in pairs {
+            let Some(part) = begun[0] else { continue };
+            let mut milliseconds = 0.0;
+            let code = context.driver().event_elapsed(&mut milliseconds, events[0], events[1]);
+            context.must(code, "tell the time between events");
+            self.sums[part] = self.sums[part] + Span::exposed(Seconds::new(f64::from(milliseconds) / 1000.0));
+        }
+        self.begun.clear();
+    }
+}

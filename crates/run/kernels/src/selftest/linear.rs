@@ -1,0 +1,98 @@
+//! Linear layers, dense and packed.
+
+use super::sample::Sample;
+use super::{Check, checks};
+use crate::{Element, Put, WeightFormat};
+
+pub(super) const CHECKS: &[Check] = checks![
+    linear,
+    linear_odd,
+    linear_mixed,
+    add_sums,
+    packed_dense,
+    packed_8_bits,
+    packed_4_bits,
+    packed_vector
+];
+
+fn linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    linear_of::<E>(s, [130, 256, 192])
+}
+
+/// Sizes that no vector load fits.
+fn linear_odd<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    linear_of::<E>(s, [67, 91, 53])
+}
+
+fn linear_of<E: Element>(s: &Sample<'_>, [rows, inputs, outputs]: [usize; 3]) -> Vec<f32> {
+    let (x, weight, bias) =
+        (s.grid::<E>(rows, inputs), s.vector::<E>(outputs * inputs), s.vector::<E>(outputs));
+    let (residual, mut out, mut plain) =
+        (s.grid::<E>(rows, outputs), s.grid::<E>(rows, outputs), s.grid::<f32>(rows, outputs));
+    s.device.linear(x.matrix(), weight.view(), Some(bias.view()), Some(residual.matrix()), out.matrix_mut());
+    s.device.linear(x.matrix(), weight.view(), Some(bias.view()), None, plain.matrix_mut());
+    let (d_out, mut d_x) = (s.grid::<E>(rows, outputs), s.grid::<E>(rows, inputs));
+    s.device.linear_backward_input(d_out.matrix(), weight.view(), Put::Add, d_x.matrix_mut());
+    let (mut d_weight, mut d_bias) = (s.vector::<f32>(outputs * inputs), s.vector::<f32>(outputs));
+    s.device.linear_backward_weight(d_out.matrix(), x.matrix(), d_weight.view_mut(), Some(d_bias.view_mut()));
+    [out.read(), plain.read(), d_x.read(), s.read(&d_weight), s.read(&d_bias)].concat()
+}
+
+/// An activation in f32 with a weight in the other format.
+fn linear_mixed<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    let [rows, inputs, outputs] = [40, 64, 48];
+    let (x, weight) = (s.grid::<f32>(rows, inputs), s.vector::<E>(outputs * inputs));
+    let (mut out, mut d_x) = (s.grid::<f32>(rows, outputs), s.grid::<E>(rows, inputs));
+    s.device.linear::<f32, E, f32>(x.matrix(), weight.view(), None, None, out.matrix_mut());
+    let d_out = s.grid::<f32>(rows, outputs);
+    s.device.linear_backward_input(d_out.matrix(), weight.view(), Put::Replace, d_x.matrix_mut());
+    [out.read(), d_x.read()].concat()
+}
+
+fn add_sums<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    let (sums, residual, mut out) = (s.grid::<f32>(9, 50), s.grid::<E>(9, 50), s.grid::<E>(9, 50));
+    let bias = s.vector::<E>(50);
+    s.device.add_sums(sums.matrix(), Some(bias.view()), residual.matrix(), out.matrix_mut());
+    out.read()
+}
+
+fn packed_dense<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    let formats = [WeightFormat::F32, WeightFormat::Bf16, WeightFormat::F16];
+    formats.map(|format| packed::<E>(s, format, &[1, 2, 5, 40], [72, 80])).concat()
+}
+
+fn packed_8_bits<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    packed::<E>(s, WeightFormat::Int8, &[1, 2, 3, 8, 40], [72, 80])
+}
+
+fn packed_4_bits<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    packed::<E>(s, WeightFormat::Int4, &[1, 2, 3, 8, 40], [72, 96])
+}
+
+/// Sizes for the kernel of one or two rows.
+fn packed_vector<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    [[512, 131], [1280, 64]].map(|sizes| packed::<E>(s, WeightFormat::Bf16, &[1, 2], sizes)).concat()
+}
+
+fn packed<E: Element>(
+    s: &Sample<'_>,
+    format: WeightFormat,
+    rows: &[usize],
+    [inputs, outputs]: [usize; 2],
+) -> Vec<f32> {
+    let (weight, bias) = (s.vector::<E>(outputs * inputs), s.vector::<E>(outputs));
+    let packed = s.device.pack(weight.view(), outputs, format);
+    let (tokens, mut found) = (s.tokens(9, outputs), s.grid::<E>(9, inputs));
+    s.device.unpack_rows(tokens.view(), &packed, found.matrix_mut());
+    let mut all = found.read();
+    for rows in rows {
+        let (x, residual, mut out) =
+            (s.grid::<E>(*rows, inputs), s.grid::<E>(*rows, outputs), s.grid::<E>(*rows, outputs));
+        let (bias, residual) = (Some(bias.view()), Some(residual.matrix()));
+        s.device.linear_packed(x.matrix(), &packed, bias, residual, out.matrix_mut());
+        let mut wide = s.grid::<f32>(*rows, outputs);
+        s.device.linear_packed(x.matrix(), &packed, None, None, wide.matrix_mut());
+        all.extend([out.read(), wide.read()].concat());
+    }
+    all
+}
