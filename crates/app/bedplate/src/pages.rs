@@ -25,6 +25,7 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_exporter::PAGES,
         bedplate_record::PAGES,
         bedplate_data::PAGES,
+        bedplate_kernels::PAGES,
         bedplate_network::PAGES,
         bedplate_comm::PAGES,
         bedplate_checkpoint::PAGES,

@@ -98,9 +98,13 @@ fn difference(found: &[f32], expected: &[f32]) -> f64 {
     f64::from(apart / largest)
 }
 
-/// On the processor, and where memory lies apart, which a caller that goes past the device would not find.
+/// On the processor, where memory lies apart, which a caller that goes past the device would not find, and on a GPU where there is one.
 fn check(name: &str) {
     [Device::cpu(2), Device::apart(2)].iter().for_each(|device| check_on(device, name));
+    match Device::cuda(0) {
+        Ok(device) => check_on(&device, name),
+        Err(error) => println!("SKIPPED: {name} on a GPU: {error}"),
+    }
 }
 
 fn check_on(device: &Device, name: &str) {

@@ -76,6 +76,7 @@ pub struct Memory {
     pub room: u64,
     pub weight_format: &'static str,
     pub activations: &'static str,
+    pub is_on_gpu: bool,
     pub threads: usize,
     pub instructions: String,
 }
@@ -100,8 +101,8 @@ impl Engine {
         adapters: &[AdapterFolder],
         options: &EngineOptions,
     ) -> Result<(Self, Memory), ServeError> {
-        let Loaded { device, network, weights } = Loaded::<E>::new(model, options, None)?;
-        let context = network.longest();
+        let (Loaded { device, network, weights }, options) = Loaded::<E>::new(model, options, None)?;
+        let (context, options) = (network.longest(), &options);
         let adapters = adapters
             .iter()
             .map(|adapter| Ok((adapter.name.clone(), Adapter::load(&network, &device, &adapter.folder)?)))
@@ -150,7 +151,7 @@ impl Engine {
             spill_folder: None,
             ..options.clone()
         };
-        let loaded = Loaded::<E>::new(model, &options, Some(&crew))?;
+        let (loaded, options) = Loaded::<E>::new(model, &options, Some(&crew))?;
         Self::assemble(loaded, None, Vec::new(), &model.end_tokens, &options, Some(crew))
     }
 
@@ -300,7 +301,7 @@ pub fn follow(model: &Model, crew: Crew, options: &EngineOptions) -> Result<(), 
 }
 
 fn follow_as<E: Element>(model: &Model, crew: Crew, options: &EngineOptions) -> Result<(), ServeError> {
-    let Loaded { device, network, weights } = Loaded::<E>::new(model, options, Some(&crew))?;
+    let (Loaded { device, network, weights }, _) = Loaded::<E>::new(model, options, Some(&crew))?;
     crew.follow(&device, &network, &weights)
 }
 
@@ -312,22 +313,28 @@ pub(crate) struct Loaded<E: Element> {
 }
 
 impl<E: Element> Loaded<E> {
-    fn new(model: &Model, options: &EngineOptions, crew: Option<&Crew>) -> Result<Self, ServeError> {
+    /// With the settings as they are on the device.
+    fn new(
+        model: &Model,
+        options: &EngineOptions,
+        crew: Option<&Crew>,
+    ) -> Result<(Self, EngineOptions), ServeError> {
         let context = u64::from(options.context_limit).min(model.max_context()) as usize;
         let threads = match options.threads {
             0 => thread::available_parallelism().map_or(1, usize::from),
             threads => threads,
         };
-        let device = Device::cpu(threads);
+        let device = options.device.open(threads)?;
         let architecture = model.architecture.clone();
         let network = match crew {
             None => Network::new(&device, architecture, context)?,
             Some(crew) => Network::cut(&device, architecture, context, crew.cut(), crew.peers())?,
         };
         let format = options.weights.unwrap_or_else(|| format_of(model));
-        check_memory(network.parameters(), format, options.kv_bytes)?;
+        let kv_bytes = kv_bytes(&device, network.parameters(), format, options);
+        check_memory(&device, network.parameters(), format, kv_bytes)?;
         let weights = PackedWeights::load(&network, &device, &model.folder, format)?;
-        Ok(Self { device, network, weights })
+        Ok((Self { device, network, weights }, EngineOptions { kv_bytes, ..options.clone() }))
     }
 }
 
@@ -401,6 +408,7 @@ impl<E: Element> Prepared<E> {
             room: room.bytes() as u64,
             weight_format: weights.format().name(),
             activations: E::NAME,
+            is_on_gpu: !device.is_cpu(),
             threads: device.threads(),
             instructions: device.instructions(),
         };
@@ -470,15 +478,38 @@ fn serve<E: Element>(mut core: Core<E>, commands: &Receiver<Command>, shared: &S
 }
 
 /// Refuses a model that is larger than the memory that is left, before anything of it is read.
-fn check_memory(parameters: usize, format: WeightFormat, kv_bytes: u64) -> Result<(), ServeError> {
+/// Bytes for keys and values: on a GPU most of what the weights leave, unless it was said.
+fn kv_bytes(device: &Device, parameters: usize, format: WeightFormat, options: &EngineOptions) -> u64 {
+    /// Of what the weights leave: activations, logits and scratch memory take the rest.
+    const SHARE: f64 = 0.8;
+    match (device.free_memory(), options.kv_bytes_on_gpu) {
+        (Some(free), Some(most)) => {
+            let left = free as f64 - weight_bytes(parameters, format);
+            most.min((SHARE * left).max(0.0) as u64)
+        }
+        _ => options.kv_bytes,
+    }
+}
+
+fn weight_bytes(parameters: usize, format: WeightFormat) -> f64 {
     let bits = match format {
         WeightFormat::F32 => 32.0,
         WeightFormat::Bf16 | WeightFormat::F16 => 16.0,
         WeightFormat::Int8 => 8.5,
         WeightFormat::Int4 => 4.5,
     };
-    let (weights, kv) = (parameters as f64 * bits / 8.0, kv_bytes as f64);
-    match free_memory() {
+    parameters as f64 * bits / 8.0
+}
+
+fn check_memory(
+    device: &Device,
+    parameters: usize,
+    format: WeightFormat,
+    kv_bytes: u64,
+) -> Result<(), ServeError> {
+    let (weights, kv) = (weight_bytes(parameters, format), kv_bytes as f64);
+    let free = device.free_memory().map(|bytes| Bytes::new(bytes as f64));
+    match free.or_else(free_memory) {
         Some(free) if weights + kv > free.get() => Err(ServeError::TooLarge {
             needed: Bytes::new(weights + kv),
             free,

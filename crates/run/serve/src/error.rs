@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use bedplate_batching::OptionsFlaw;
 use bedplate_comm::CommError;
 use bedplate_diag::{Class, Diagnostic, Page, Place};
+use bedplate_kernels::CudaError;
 use bedplate_network::NetworkError;
 use bedplate_units::Bytes;
 
@@ -15,6 +16,8 @@ pub enum ServeError {
     ReadModel { path: PathBuf, source: io::Error },
     #[error(transparent)]
     Network(Box<NetworkError>),
+    #[error(transparent)]
+    Device(#[from] CudaError),
     #[error("the settings do not fit together: {0}")]
     Options(OptionsFlaw),
     #[error(
@@ -98,6 +101,7 @@ impl Diagnostic for ServeError {
         match self {
             ServeError::Network(error) => error.page(),
             ServeError::Ranks(error) => error.page(),
+            ServeError::Device(error) => error.page(),
             ServeError::ReadModel { .. } => &READ_MODEL,
             ServeError::Options(_) => &OPTIONS,
             ServeError::TooFewBlocks { .. } => &TOO_FEW_BLOCKS,
@@ -111,6 +115,7 @@ impl Diagnostic for ServeError {
     fn help(&self) -> Option<String> {
         match self {
             ServeError::Network(error) => error.help(),
+            ServeError::Device(error) => error.help(),
             _ => None,
         }
     }

@@ -1,11 +1,13 @@
 //! How a model is served.
 
 use bedplate_batching::{PreemptionMode, SchedulerOptions};
-use bedplate_kernels::WeightFormat;
+use bedplate_kernels::{DeviceChoice, WeightFormat};
 
 /// The settings of an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineOptions {
+    /// What computes.
+    pub device: DeviceChoice,
     /// Threads of the processor; 0 is all of them.
     pub threads: usize,
     pub activations: Activations,
@@ -16,6 +18,8 @@ pub struct EngineOptions {
     pub block_tokens: u32,
     /// Bytes for keys and values.
     pub kv_bytes: u64,
+    /// Most bytes for them on a GPU, which takes what is free beside the weights; without it, `kv_bytes`.
+    pub kv_bytes_on_gpu: Option<u64>,
     /// Most tokens of a step.
     pub token_budget: u32,
     /// Most tokens of one prompt in a step.
@@ -46,12 +50,14 @@ pub enum Activations {
 impl Default for EngineOptions {
     fn default() -> Self {
         Self {
+            device: DeviceChoice::Cpu,
             threads: 0,
             activations: Activations::Bf16,
             weights: None,
             context_limit: u32::MAX,
             block_tokens: 16,
             kv_bytes: 1 << 30,
+            kv_bytes_on_gpu: None,
             token_budget: 512,
             chunk_tokens: 512,
             seats: 64,

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use bedplate_data::Packing;
 use bedplate_diag::Source;
 use bedplate_document::{DocumentError, Table};
+use bedplate_kernels::{DeviceChoice, NoSuchChoice};
 use bedplate_layout::Layout;
 use bedplate_network::Recompute;
 
@@ -62,6 +63,8 @@ pub struct TrainingConfig {
     pub micro_batch: u64,
     pub precision: Precision,
     pub recompute: Recompute,
+    /// What computes; with several ranks `auto` is the processor.
+    pub device: DeviceChoice,
     /// Threads of a rank; 0 stands for an equal share of the machine's processors.
     pub threads: usize,
     /// How the run is spread over ranks; none given: every rank is a data rank that holds everything.
@@ -310,6 +313,7 @@ fn training(table: &Table) -> Result<TrainingConfig, DocumentError> {
         micro_batch: counted(table, "micro_batch", 4)?,
         precision: choice(table, "precision", &Precision::ALL, Precision::F32)?,
         recompute: choice(table, "recompute", &RECOMPUTES, Recompute::None)?,
+        device: device(table)?,
         threads: threads(table)?,
         layout: layout(table)?,
         copy_every: table.or("copy_every", 1)?,
@@ -339,6 +343,11 @@ fn layout(table: &Table) -> Result<Option<Layout>, DocumentError> {
         Some((_, key)) => Err(table.bad_value("layout", format!("give `{key}` as a key of its own"))),
         None => Ok(Some(layout)),
     }
+}
+
+fn device(table: &Table) -> Result<DeviceChoice, DocumentError> {
+    let Some(text) = table.optional::<String>("device")? else { return Ok(DeviceChoice::Auto) };
+    text.parse().map_err(|error: NoSuchChoice| table.bad_value("device", error.to_string()))
 }
 
 fn threads(table: &Table) -> Result<usize, DocumentError> {

@@ -8,6 +8,7 @@ use bedplate_comm::{CommError, JoinError};
 use bedplate_data::DataError;
 use bedplate_diag::{Class, Diagnostic, Page, Place};
 use bedplate_document::DocumentError;
+use bedplate_kernels::CudaError;
 use bedplate_layout::{Layout, LayoutRefusal};
 use bedplate_network::NetworkError;
 use bedplate_record::RecordError;
@@ -23,6 +24,8 @@ pub enum TrainError {
     Network(NetworkError),
     #[error(transparent)]
     Serve(#[from] bedplate_serve::ServeError),
+    #[error(transparent)]
+    Device(#[from] CudaError),
     #[error(transparent)]
     Data(DataError),
     #[error(transparent)]
@@ -304,6 +307,7 @@ impl Diagnostic for TrainError {
             TrainError::Config(error) => error.page(),
             TrainError::Network(error) => error.page(),
             TrainError::Serve(error) => error.page(),
+            TrainError::Device(error) => error.page(),
             TrainError::Data(error) => error.page(),
             TrainError::Record(error) => error.page(),
             TrainError::Checkpoint(error) => error.page(),
@@ -335,6 +339,7 @@ impl Diagnostic for TrainError {
             TrainError::Config(error) => error.help(),
             TrainError::Network(error) => error.help(),
             TrainError::Serve(error) => error.help(),
+            TrainError::Device(error) => error.help(),
             TrainError::Data(error) => error.help(),
             TrainError::Record(error) => error.help(),
             TrainError::Checkpoint(error) => error.help(),

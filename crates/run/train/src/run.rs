@@ -348,7 +348,7 @@ impl<E: Trained> Run<'_, E> {
     }
 
     /// How the network continues the prompt; every sample uses the same random draws, so that samples can be compared. Ranks with a
-    /// part of the network write it together; otherwise the first does.
+    /// part of the network, or with it on a GPU, write it together; otherwise the first does.
     fn sample(&mut self) -> Result<Option<String>, TrainError> {
         let evaluation = &self.config.evaluation;
         if evaluation.prompt.is_empty() {
@@ -362,7 +362,7 @@ impl<E: Trained> Run<'_, E> {
             temperature: evaluation.temperature,
             seed: self.config.data.seed,
         };
-        let tokens = if !self.trainer.has_whole_network() {
+        let tokens = if !self.trainer.has_whole_network() || !self.trainer.device.is_cpu() {
             let mut sampler = Sampler::new(text.temperature, 0.95, text.seed);
             self.trainer.write_together(&prompt, text.count, text.end, &mut sampler)?
         } else if self.trainer.ranks().is_first() {

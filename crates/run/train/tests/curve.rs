@@ -92,8 +92,16 @@ fn batch(sequences: &[Vec<u32>]) -> Batch {
 }
 
 fn check(name: &str) {
+    check_on(name, Device::cpu(2));
+    match Device::cuda(0) {
+        Ok(device) => check_on(name, device),
+        Err(error) => println!("SKIPPED: {name} on a GPU: {error}"),
+    }
+}
+
+fn check_on(name: &str, device: Device) {
     let curve = Curve::read(name);
-    let found = curve.train::<f32>(curve.config(), 2, Device::cpu(2));
+    let found = curve.train::<f32>(curve.config(), 2, device);
     for (step, ((loss, norm), (expected, expected_norm))) in
         found.iter().zip(curve.losses.iter().zip(&curve.norms)).enumerate()
     {
@@ -146,8 +154,10 @@ fn adapters_learn_the_same_bits_wherever_memory_lies() {
 #[test]
 fn mixed_precision_follows_the_curve_within_its_rounding() {
     let curve = Curve::read("llama");
-    let rough = curve.train::<Bf16>(curve.config(), 2, Device::apart(2));
-    for ((loss, _), expected) in rough.iter().zip(&curve.losses) {
-        assert!((loss / expected - 1.0).abs() < 0.03, "loss {loss}, in f32 {expected}");
+    for device in [Some(Device::apart(2)), Device::cuda(0).ok()].into_iter().flatten() {
+        let rough = curve.train::<Bf16>(curve.config(), 2, device);
+        for ((loss, _), expected) in rough.iter().zip(&curve.losses) {
+            assert!((loss / expected - 1.0).abs() < 0.03, "loss {loss}, in f32 {expected}");
+        }
     }
 }

@@ -14,7 +14,7 @@ use bedplate_batching::PreemptionMode;
 use bedplate_data::Tokenizer;
 use bedplate_diag::Page;
 use bedplate_gateway::{Bounds, Model as Served, Options};
-use bedplate_kernels::WeightFormat;
+use bedplate_kernels::{DeviceChoice, WeightFormat};
 use bedplate_serve::{
     Activations, AdapterFolder, Crew, Disaggregated, Engine, EngineOptions, KvServer, Memory, Model, Replica,
     Secret, ServeError, free_memory,
@@ -120,7 +120,10 @@ pub(crate) struct EngineArguments {
     /// Memory for keys and values [default: a third of what is free, at most what all seats can use]
     #[arg(long, value_name = "BYTES", help_heading = "Engine")]
     kv_memory: Option<Bytes>,
-    /// Threads [default: all cores]
+    /// What computes: `cpu`, a GPU such as `cuda:0`, or `auto`, which takes the first GPU that there is
+    #[arg(long, value_name = "DEVICE", default_value_t, help_heading = "Engine")]
+    device: DeviceChoice,
+    /// Threads of the processor [default: all cores]
     #[arg(long, value_name = "N", help_heading = "Engine")]
     threads: Option<usize>,
     /// Most sequences that run at once
@@ -228,6 +231,7 @@ impl EngineArguments {
         };
         let context = self.context.unwrap_or(model.max_context().min(USUAL_CONTEXT) as u32);
         let options = EngineOptions {
+            device: self.device,
             threads: self.threads.unwrap_or(0),
             activations,
             weights,
@@ -253,7 +257,8 @@ impl EngineArguments {
             Some(bytes) => bytes.get() as u64,
             None => usual_kv_bytes(model, &options, self.sharers),
         };
-        EngineOptions { kv_bytes, ..options }
+        let on_gpu = all_kv_bytes(model, &options);
+        EngineOptions { kv_bytes, kv_bytes_on_gpu: self.kv_memory.is_none().then_some(on_gpu), ..options }
     }
 
     /// The model and its settings on one of several ranks, with its share of the cores and of the memory.
@@ -279,11 +284,16 @@ impl EngineArguments {
 
 /// A third of the free memory, or this process's share of it, and at most what all seats can use.
 fn usual_kv_bytes(model: &Model, options: &EngineOptions, sharers: u32) -> u64 {
-    let tokens = u64::from(options.seats) * u64::from(options.context_limit);
-    let all = tokens.saturating_mul(options.kv_bytes_per_token(model));
+    let all = all_kv_bytes(model, options);
     let one = u64::from(options.context_limit + options.block_tokens) * options.kv_bytes_per_token(model);
     let third = free_memory().map_or(1 << 30, |free| free.get() as u64 / 3) / u64::from(sharers.max(1));
     all.min(third.max(one))
+}
+
+/// What all seats can use.
+fn all_kv_bytes(model: &Model, options: &EngineOptions) -> u64 {
+    let tokens = u64::from(options.seats) * u64::from(options.context_limit);
+    tokens.saturating_mul(options.kv_bytes_per_token(model))
 }
 
 /// Different in every process: it also keeps keys of prefixes from being guessed.
@@ -422,13 +432,13 @@ fn describe(engine: &Engine, memory: &Memory, console: &Console) {
     let about = engine.about();
     let bytes = |bytes: u64| Bytes::new(bytes as f64).to_string();
     console.say(&format!(
-        "weights {} in {}, keys and values {} in {} for {} tokens, {} threads with {}",
+        "weights {} in {}, keys and values {} in {} for {} tokens, {}{}",
         bytes(memory.weights),
         memory.weight_format,
         bytes(memory.kv),
         memory.activations,
         u64::from(about.blocks) * u64::from(about.block_tokens),
-        memory.threads,
+        if memory.is_on_gpu { String::new() } else { format!("{} threads with ", memory.threads) },
         memory.instructions,
     ));
 }

@@ -16,6 +16,7 @@ use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_comm::World;
 use bedplate_diag::Source;
 use bedplate_document::Table;
+use bedplate_kernels::DeviceChoice;
 use bedplate_train::{Published, Roster, RunOptions, Summary, Telemetry, TrainConfig, TrainError};
 use nix::sys::signal::{SigSet, Signal};
 use serde_json::{Value, json};
@@ -80,6 +81,10 @@ pub(crate) struct Arguments {
     /// How ranks share the work, such as dp4.zero3 or dp2.tp2.sp; `auto` asks the plan
     #[arg(long, value_name = "LAYOUT")]
     layout: Option<String>,
+
+    /// What computes: `cpu`, a GPU such as `cuda:0`, or `auto`; replaces `training.device`
+    #[arg(long, value_name = "DEVICE")]
+    device: Option<DeviceChoice>,
 
     /// Go on without ranks that are lost, and with those that come; ranks started here always do
     #[arg(long)]
@@ -157,6 +162,7 @@ fn read_config(
     let path = arguments.config.as_deref().unwrap_or_default();
     let text = files::read_text(path)?;
     let mut changes = arguments.set.iter().map(|change| toml_line(change)).collect::<Result<Vec<_>, _>>()?;
+    changes.extend(arguments.device.map(|device| format!("training.device = \"{device}\"")));
     let read = |changes: &[String]| TrainConfig::from_toml_with(Source::new(path, &text), changes);
     if let Some(layout) = &arguments.layout {
         let asked = match layout.as_str() {

@@ -67,7 +67,8 @@ impl Cuda {
         let (sequences, dim) = (rows / shape.queries, shape.head_dim);
         let [q, k, v] = self.maps(shape, rows, lines, QUERIES as u32);
         let (first, positions) = self.seen(seen);
-        let grid = [sequences * shape.heads, shape.queries.div_ceil(QUERIES), 1];
+        let tiles = sequences * shape.heads * shape.queries.div_ceil(QUERIES);
+        let grid = [tiles.min(self.context.processors), 1, 1];
         let shared = 5 * KEYS * dim * 2 + 1024;
         let launch = Launch { grid, shared, ..blocks_of(1, 384) };
         let words = flash_words(shape, shape.scale * std::f32::consts::LOG2_E);
@@ -78,6 +79,7 @@ impl Cuda {
                 Map(&k),
                 Map(&v),
                 Words(&words),
+                word(sequences),
                 address(first),
                 address(positions),
                 address(out.address),

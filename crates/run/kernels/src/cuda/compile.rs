@@ -45,7 +45,17 @@ pub(super) struct Compiled {
 
 impl Compiler {
     pub(super) fn new() -> Result<Self, CudaError> {
-        let functions = Functions::load(&Library::open(&NVRTC)?)?;
+        Self::of(&Library::open(&NVRTC)?)
+    }
+
+    /// Looks also in a Python environment that is not active.
+    #[cfg(test)]
+    pub(super) fn in_environment(environment: &std::path::Path) -> Result<Self, CudaError> {
+        Self::of(&Library::open_beside(&NVRTC, Some(environment))?)
+    }
+
+    fn of(library: &Library) -> Result<Self, CudaError> {
+        let functions = Functions::load(library)?;
         let mut version = (0, 0);
         functions.version(&mut version.0, &mut version.1);
         Ok(Self { functions, version, cache: cache_folder() })

@@ -4,6 +4,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::CudaError;
 use super::library::{DRIVER, Library, functions};
@@ -33,10 +34,10 @@ functions! {
         set_bytes = c"cuMemsetD8Async"(to: u64, value: u8, bytes: usize, stream: usize);
         module_load = c"cuModuleLoadData"(module: &mut usize, image: *const c_void);
         module_function = c"cuModuleGetFunction"(function: &mut usize, module: usize, name: *const c_char);
+        function_property = c"cuFuncGetAttribute"(value: &mut i32, attribute: i32, function: usize);
         function_attribute = c"cuFuncSetAttribute"(function: usize, attribute: i32, value: i32);
-        launch = c"cuLaunchKernel"(
-            function: usize, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32,
-            shared: u32, stream: usize, parameters: *mut *mut c_void, extra: *mut *mut c_void,
+        launch = c"cuLaunchKernelEx"(
+            how: &How, function: usize, parameters: *mut *mut c_void, extra: *mut *mut c_void,
         );
         event_create = c"cuEventCreate"(event: &mut usize, flags: u32);
         event_record = c"cuEventRecord"(event: usize, stream: usize);
@@ -59,6 +60,27 @@ functions! {
 #[repr(C, align(128))]
 pub(super) struct TileMap([u64; 16]);
 
+/// How a kernel is launched, as the driver has it.
+#[repr(C)]
+pub(super) struct How {
+    grid: [u32; 3],
+    block: [u32; 3],
+    shared: u32,
+    stream: usize,
+    attributes: *const Attribute,
+    count: u32,
+}
+
+/// Whether a kernel may be started while the one before it ends.
+#[repr(C)]
+struct Attribute {
+    id: u32,
+    unused: u32,
+    value: [u64; 8],
+}
+
+const STARTS_EARLY: Attribute = Attribute { id: 6, unused: 0, value: [1, 0, 0, 0, 0, 0, 0, 0] };
+
 /// What a kernel is called with.
 pub(super) enum Argument<'a> {
     Word(u64),
@@ -80,10 +102,14 @@ pub(super) struct Context {
     functions: Functions,
     handle: usize,
     stream: usize,
+    /// Whether the next kernel has to wait until everything before it is done.
+    is_fenced: AtomicBool,
     pub(super) name: String,
     pub(super) major: i32,
     pub(super) minor: i32,
     pub(super) processors: usize,
+    /// Bytes of shared memory that a block of threads can have.
+    pub(super) shared: usize,
     pub(super) driver_version: i32,
 }
 
@@ -114,6 +140,7 @@ impl Context {
             Ok::<i32, CudaError>(value)
         };
         let (major, minor, processors) = (attribute(75)?, attribute(76)?, attribute(16)?);
+        let shared = attribute(97)? as usize;
         if major < 8 {
             return Err(CudaError::OldDevice { ordinal, name, major, minor });
         }
@@ -122,7 +149,19 @@ impl Context {
         CURRENT.set(handle);
         check(functions.stream_create(&mut stream, 1), "make a stream")?;
         let processors = processors as usize;
-        Ok(Arc::new(Self { functions, handle, stream, name, major, minor, processors, driver_version }))
+        let is_fenced = AtomicBool::new(true);
+        Ok(Arc::new(Self {
+            functions,
+            handle,
+            stream,
+            is_fenced,
+            name,
+            major,
+            minor,
+            processors,
+            shared,
+            driver_version,
+        }))
     }
 
     /// The functions, with the context current in this thread.
@@ -168,21 +207,23 @@ impl Context {
         if gx == 0 || gy == 0 || gz == 0 {
             return;
         }
-        let (pointers, none) = (pointers.as_mut_ptr(), std::ptr::null_mut());
-        let code = self.driver().launch(
-            function,
-            gx,
-            gy,
-            gz,
-            bx,
-            by,
-            bz,
-            launch.shared as u32,
-            self.stream,
-            pointers,
-            none,
-        );
+        let is_early = !self.is_fenced.swap(false, Ordering::Relaxed) && self.major >= 9;
+        let how = How {
+            grid: [gx, gy, gz],
+            block: [bx, by, bz],
+            shared: launch.shared as u32,
+            stream: self.stream,
+            attributes: &STARTS_EARLY,
+            count: u32::from(is_early),
+        };
+        let code = self.driver().launch(&how, function, pointers.as_mut_ptr(), std::ptr::null_mut());
         self.must(code, "start a kernel");
+    }
+
+    /// The next kernel starts when everything before it is done. Kernels look at weights before they wait for the one before them, so weights are
+    /// written in front of a fence.
+    pub(super) fn fence(&self) {
+        self.is_fenced.store(true, Ordering::Relaxed);
     }
 
     /// Tiles of 64 columns and `tile_rows` rows of a bf16 matrix whose rows lie `stride` numbers apart.

@@ -20,6 +20,19 @@ pub enum CudaError {
     Compile { kernel: &'static str, architecture: String, log: String },
 }
 
+impl CudaError {
+    /// Whether there is no GPU at all, rather than one that cannot be used.
+    pub fn is_no_gpu(&self) -> bool {
+        match self {
+            CudaError::Missing { file, .. } => *file == "libcuda.so.1",
+            CudaError::NoSuchDevice { count, .. } => *count == 0,
+            // The driver is there and finds no GPU: `no CUDA-capable device is detected`.
+            CudaError::Refused { what, .. } => *what == "start",
+            _ => false,
+        }
+    }
+}
+
 pages! { pub PAGES "cuda":
     MISSING "library-missing" User
         "A GPU needs three libraries, which are loaded when it is asked for: NVIDIA's driver (libcuda.so.1), the run-time compiler NVRTC and cuBLASLt. One of them was found neither by the system's loader nor in the active Python environment, whose packages (`site-packages/nvidia/*/lib`) are searched too."

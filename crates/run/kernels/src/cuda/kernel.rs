@@ -48,12 +48,23 @@ impl Kernels {
         let symbol = CString::new(name).expect("names of kernels have no zeros");
         let code = self.context.driver().module_function(&mut function, module, symbol.as_ptr());
         self.context.must(code, "find a kernel");
-        // More shared memory than 48 KiB has to be asked for; no kernel of ours uses more than a block can have.
-        const MOST_SHARED: i32 = 8;
-        let most = if self.context.major >= 9 { 227 << 10 } else { 99 << 10 };
-        self.context.driver().function_attribute(function, MOST_SHARED, most - STATIC_SHARED);
+        self.allow_shared(function);
         self.functions.borrow_mut().insert((variant, name), function);
         function
+    }
+
+    /// More shared memory than 48 KiB has to be asked for: all that a block can have, besides what the kernel has anyway.
+    fn allow_shared(&self, function: usize) {
+        const STATIC: i32 = 1;
+        const MOST: i32 = 8;
+        let mut fixed = 0;
+        let code = self.context.driver().function_property(&mut fixed, STATIC, function);
+        self.context.must(code, "tell a kernel's shared memory");
+        let most = self.context.shared as i32;
+        self.context.must(
+            self.context.driver().function_attribute(function, MOST, most - fixed),
+            "give a kernel shared memory",
+        );
     }
 
     fn module(&self, variant: Variant) -> usize {
@@ -69,9 +80,6 @@ impl Kernels {
         module
     }
 }
-
-/// What kernels have of shared memory besides what a launch asks for, at most where they ask for more.
-const STATIC_SHARED: i32 = 1 << 10;
 
 /// A kernel that is about to be launched.
 pub(super) struct Call<'a> {

@@ -47,10 +47,15 @@ pub(super) const BLAS: Wanted = Wanted {
 
 impl Library {
     pub(super) fn open(wanted: &Wanted) -> Result<Self, CudaError> {
+        Self::open_beside(wanted, None)
+    }
+
+    /// Looks also under another Python environment.
+    pub(super) fn open_beside(wanted: &Wanted, environment: Option<&Path>) -> Result<Self, CudaError> {
         let by_loader = wanted.files.iter().find_map(|file| open(Path::new(file)));
         let handle = match by_loader {
             Some(handle) => Some(handle),
-            None => folders().iter().find_map(|folder| open_in(folder, wanted)),
+            None => folders(environment).iter().find_map(|folder| open_in(folder, wanted)),
         };
         let file = wanted.files[0];
         let missing =
@@ -98,7 +103,7 @@ fn last_error() -> String {
 }
 
 /// Where libraries may lie that the loader does not find.
-fn folders() -> Vec<PathBuf> {
+fn folders(environment: Option<&Path>) -> Vec<PathBuf> {
     let variable = |name: &str| env::var_os(name).map(PathBuf::from);
     let toolkits = [variable("CUDA_HOME"), variable("CUDA_PATH"), Some(PathBuf::from("/usr/local/cuda"))];
     let mut folders: Vec<PathBuf> = toolkits
@@ -112,6 +117,7 @@ fn folders() -> Vec<PathBuf> {
     let has_python = |folder: &PathBuf| folder.is_absolute() && folder.join("python3").exists();
     prefixes
         .extend(env::split_paths(&path).filter(has_python).filter_map(|bin| Some(bin.parent()?.to_owned())));
+    prefixes.extend(environment.map(Path::to_owned));
     for prefix in prefixes {
         folders.extend(packages_of(&prefix));
     }

@@ -94,6 +94,7 @@ impl Cuda {
             let pieces = outputs * inputs.div_ceil(8);
             self.kernel(Stream, [format_of::<W>(), kind, kind], "put_rows").over(pieces, &arguments);
         }
+        self.context.fence();
         body
     }
 
@@ -159,7 +160,7 @@ impl Cuda {
         self.kernel(Few, formats, "few_rows").launch(
             launch,
             &[
-                Words(&self.words_of(weight)),
+                Words(&self.weight_words(weight)),
                 address(x.lines.address),
                 word(x.lines.stride),
                 word(x.rows),
@@ -194,7 +195,7 @@ impl Cuda {
     fn widen(&self, weight: &Packed, tokens: u64, rows: usize, to: u64, stride: usize, format: Format) {
         let formats = [format, format, weight.format.kernel_format()];
         let arguments = [
-            Words(&self.words_of(weight)),
+            Words(&self.weight_words(weight)),
             address(tokens),
             address(to),
             word(stride),
@@ -267,7 +268,7 @@ impl Cuda {
     }
 
     /// As the kernel's struct has it.
-    fn words_of(&self, weight: &Packed) -> [u64; 5] {
+    fn weight_words(&self, weight: &Packed) -> [u64; 5] {
         let numbers = self.numbers(weight);
         let scales = numbers + self.body(weight).scales as u64;
         let groups = weight.inputs.div_ceil(GROUP);

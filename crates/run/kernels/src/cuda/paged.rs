@@ -1,16 +1,22 @@
 //! Keys and values in blocks, and attention over them.
 
 use super::attention::WARPS;
-use super::driver::Argument::Words;
+use super::driver::Argument::{Map, Words};
 use super::driver::Launch;
 use super::kernel::{THREADS, address, blocks_of, flag, two, word};
-use super::source::Source::{Decode, Paged};
+use super::memory::Lines;
+use super::source::Format;
+use super::source::Source::{Decode, FlashForward, Paged};
 use super::{Cuda, format_of};
 use crate::{Element, Matrix, MatrixMut, PagedRows, PagedShape, Sight, View, ViewMut};
 
 /// Tokens of a span, and rows of a sequence up to which its spans are shared out; the kernel has the same.
 const SPAN: usize = 128;
 const FEW_ROWS: usize = 4;
+/// Blocks of the kernel on tensor cores that a multiprocessor holds at once.
+const RESIDENT: usize = 2;
+/// Rows and keys of a tile where keys are gathered.
+const TILE: usize = 128;
 
 impl Cuda {
     pub(crate) fn store_kv<E: Element>(
@@ -22,7 +28,7 @@ impl Cuda {
         pool: ViewMut<'_, E>,
     ) {
         let (k, v) = (self.rows(&keys), self.rows(&values));
-        let words = words_of(shape, &rows, keys.rows, Sight::All, pool.len());
+        let words = self.words_of::<E>(shape, &rows, keys.rows, Sight::All, pool.len());
         self.kernel(Paged, [format_of::<E>(); 3], "store_kv").launch(
             blocks_of(keys.rows, THREADS),
             &[
@@ -47,64 +53,134 @@ impl Cuda {
         pool: View<'_, E>,
         out: MatrixMut<'_, E>,
     ) {
-        let (q, to, formats) = (self.rows(&queries), self.rows_mut(&out), [format_of::<E>(); 3]);
-        let (words, steps) = (words_of(shape, &rows, queries.rows, sight, pool.len()), self.steps(&rows));
-        let group = shape.heads / shape.kv_heads;
-        let has_kernel = matches!(shape.head_dim, 64 | 128 | 256) && matches!(group, 1..=8);
-        let sequences = rows.contexts.len();
+        let task = Task {
+            shape,
+            format: format_of::<E>(),
+            words: self.words_of::<E>(shape, &rows, queries.rows, sight, pool.len()),
+            steps: self.steps(&rows),
+            q: self.rows(&queries),
+            pool: self.at(pool),
+            out: self.rows_mut(&out),
+            rows: queries.rows,
+            sequences: rows.contexts.len(),
+            entries: rows.tables.len(),
+            is_turned: self.is_turned::<E>(shape),
+        };
+        let has_kernel = if task.is_turned { task.q.is_aligned() } else { has_size(shape) };
         // As many rows as sequences: one each, or the kernel reports it.
-        let is_decoding = queries.rows <= FEW_ROWS || queries.rows == sequences;
+        let is_decoding = has_kernel && (task.rows <= FEW_ROWS || task.rows == task.sequences);
         if has_kernel {
-            let spans = (rows.tables.len() * shape.block_tokens).div_ceil(SPAN) + 2 * sequences;
-            let items = FEW_ROWS.min(queries.rows) * spans;
-            let partial = self.partial.of(&self.context, 4 * items * shape.heads * (shape.head_dim + 2));
-            let blocks = items.min((self.context.processors * 8).div_ceil(shape.kv_heads));
-            let launch = Launch {
-                grid: [blocks, shape.kv_heads, 1],
-                block: [SPAN, 1, 1],
-                shared: 4 * sequences.max(1),
-            };
-            self.kernel(Decode, formats, "decode").sized(shape.head_dim, group).launch(
-                launch,
-                &[
-                    Words(&words),
-                    Words(&steps),
-                    address(q.address),
-                    word(q.stride),
-                    address(self.at(pool)),
-                    address(partial),
-                ],
-            );
-            let block = [shape.head_dim.max(32), 1, 1];
-            let launch = Launch { grid: [sequences, shape.heads, 1], block, shared: 0 };
-            self.kernel(Decode, formats, "merge_spans").sized(shape.head_dim, group).launch(
-                launch,
-                &[
-                    Words(&words),
-                    Words(&steps),
-                    address(partial),
-                    address(to.address),
-                    word(to.stride),
-                    flag(is_decoding),
-                    address(self.report.address()),
-                ],
-            );
-            if is_decoding {
-                return;
-            }
+            self.attend_few(&task, is_decoding);
         }
-        let grid = [queries.rows.div_ceil(WARPS), shape.heads, 1];
-        self.kernel(Paged, formats, "attend_blocks").launch(
+        let is_flash = matches!(shape.head_dim, 64 | 128) && task.is_turned && has_kernel;
+        match is_decoding {
+            true => {}
+            false if is_flash && self.is_hopper() => self.attend_gathered(&task, sight),
+            false => self.attend_plainly(&task, if has_kernel { FEW_ROWS } else { 0 }),
+        }
+    }
+
+    /// Sequences with few rows: their spans are shared out, and merged.
+    fn attend_few(&self, task: &Task<'_>, is_alone: bool) {
+        let (shape, formats) = (task.shape, [task.format; 3]);
+        let group = shape.heads / shape.kv_heads;
+        let spans = (task.entries * shape.block_tokens).div_ceil(SPAN) + 2 * task.sequences;
+        let items = FEW_ROWS.min(task.rows) * spans;
+        let partial = self.partial.of(&self.context, 4 * items * shape.heads * (shape.head_dim + 2));
+        let of_processor = if task.is_turned { RESIDENT } else { 6 };
+        let blocks = items.min((self.context.processors * of_processor).div_ceil(shape.kv_heads));
+        let launch = Launch {
+            grid: [blocks, shape.kv_heads, 1],
+            block: [SPAN, 1, 1],
+            shared: (4 * task.sequences).next_multiple_of(16)
+                + if task.is_turned { staged(shape.head_dim) } else { 0 },
+        };
+        let name = if task.is_turned { "decode_tiles" } else { "decode" };
+        self.kernel(Decode, formats, name).sized(shape.head_dim, group).launch(
+            launch,
+            &[
+                Words(&task.words),
+                Words(&task.steps),
+                address(task.q.address),
+                word(task.q.stride),
+                address(task.pool),
+                address(partial),
+            ],
+        );
+        let block = [shape.head_dim.max(32), 1, 1];
+        let launch = Launch { grid: [task.sequences, shape.heads, 1], block, shared: 0 };
+        self.kernel(Decode, formats, "merge_spans").sized(shape.head_dim, group).launch(
+            launch,
+            &[
+                Words(&task.words),
+                Words(&task.steps),
+                address(partial),
+                address(task.out.address),
+                word(task.out.stride),
+                flag(is_alone),
+                address(self.report.address()),
+            ],
+        );
+    }
+
+    /// Sequences with many rows on Hopper: keys and values are gathered, and attended to as matrices.
+    fn attend_gathered(&self, task: &Task<'_>, sight: Sight) {
+        let shape = task.shape;
+        let (width, tokens) = (shape.kv_heads * shape.head_dim, task.entries * shape.block_tokens);
+        let keys = self.sides[0].of(&self.context, 4 * tokens * width);
+        let values = keys + (2 * tokens * width) as u64;
+        let common = [Words(&task.words), Words(&task.steps), address(task.pool), address(keys)];
+        let [words, steps, pool, to] = common;
+        self.kernel(Paged, [task.format; 3], "gather_blocks").launch(
+            blocks_of(task.entries, THREADS),
+            &[words, steps, pool, to, address(values), word(FEW_ROWS)],
+        );
+        let columns = shape.heads * shape.head_dim;
+        let q = self.context.tiles(task.q.address, task.rows, columns, task.q.stride, TILE as u32);
+        let [k, v] = [keys, values].map(|at| self.context.tiles(at, tokens, width, width, TILE as u32));
+        let tiles = task.rows.div_ceil(TILE) + task.sequences.min(task.rows / (FEW_ROWS + 1));
+        let shared = 5 * TILE * shape.head_dim * 2 + 1024;
+        let grid = [(shape.heads * tiles).min(self.context.processors), 1, 1];
+        let launch = Launch { grid, shared, ..blocks_of(1, 384) };
+        let (kind, reach) = numbers_of(sight);
+        let scale = u64::from((shape.scale * std::f32::consts::LOG2_E).to_bits());
+        let shape_words = [0, two(shape.heads as u32, shape.kv_heads as u32), scale];
+        let [starts, contexts, table_starts, _] = task.steps;
+        let ragged = [
+            starts,
+            contexts,
+            table_starts,
+            two(task.sequences as u32, shape.block_tokens as u32),
+            two(kind, reach as u32),
+            FEW_ROWS as u64,
+        ];
+        self.kernel(FlashForward, [task.format; 3], "flash_ragged").sized(shape.head_dim, 0).launch(
+            launch,
+            &[
+                Map(&q),
+                Map(&k),
+                Map(&v),
+                Words(&shape_words),
+                Words(&ragged),
+                address(task.out.address),
+                word(task.out.stride),
+            ],
+        );
+    }
+
+    fn attend_plainly(&self, task: &Task<'_>, skip: usize) {
+        let grid = [task.rows.div_ceil(WARPS), task.shape.heads, 1];
+        self.kernel(Paged, [task.format; 3], "attend_blocks").launch(
             Launch { grid, ..blocks_of(1, 32 * WARPS) },
             &[
-                Words(&words),
-                Words(&steps),
-                address(q.address),
-                word(q.stride),
-                address(self.at(pool)),
-                address(to.address),
-                word(to.stride),
-                word(if has_kernel { FEW_ROWS } else { 0 }),
+                Words(&task.words),
+                Words(&task.steps),
+                address(task.q.address),
+                word(task.q.stride),
+                address(task.pool),
+                address(task.out.address),
+                word(task.out.stride),
+                word(skip),
             ],
         );
     }
@@ -125,25 +201,72 @@ impl Cuda {
         }
     }
 
+    /// Whether values lie dimension by dimension, as the tensor cores read them.
+    fn is_turned<E: Element>(&self, shape: &PagedShape) -> bool {
+        let fits = has_size(shape) && shape.head_dim <= 128 && shape.block_tokens.is_multiple_of(16);
+        /// What the kernel has besides.
+        const FIXED: usize = 12 << 10;
+        let fits = fits && staged(shape.head_dim) + FIXED <= self.context.shared;
+        format_of::<E>() == Format::Bf16 && fits
+    }
+
+    /// As the kernels' struct has it.
+    fn words_of<E: Element>(
+        &self,
+        shape: &PagedShape,
+        rows: &PagedRows<'_>,
+        count: usize,
+        sight: Sight,
+        pool: usize,
+    ) -> [u64; 10] {
+        let PagedShape { heads, kv_heads, head_dim, scale, block_tokens } = *shape;
+        let (kind, reach) = numbers_of(sight);
+        let blocks = pool / shape.block_len();
+        let sizes = [heads, kv_heads, head_dim, block_tokens, blocks, rows.contexts.len(), count];
+        let mut words = [0; 10];
+        words.iter_mut().zip(sizes).for_each(|(word, size)| *word = size as u64);
+        words[7] = two(scale.to_bits(), kind);
+        words[8] = reach as u64;
+        words[9] = u64::from(self.is_turned::<E>(shape));
+        words
+    }
+
     /// As the kernels' struct has it.
     fn steps(&self, rows: &PagedRows<'_>) -> [u64; 4] {
         [rows.starts, rows.contexts, rows.table_starts, rows.tables].map(|view| self.at(view))
     }
 }
 
-/// As the kernels' struct has it.
-fn words_of(shape: &PagedShape, rows: &PagedRows<'_>, count: usize, sight: Sight, pool: usize) -> [u64; 9] {
-    let PagedShape { heads, kv_heads, head_dim, scale, block_tokens } = *shape;
-    let (kind, reach) = match sight {
+/// Attention over blocks.
+struct Task<'a> {
+    shape: &'a PagedShape,
+    format: Format,
+    words: [u64; 10],
+    steps: [u64; 4],
+    q: Lines,
+    pool: u64,
+    out: Lines,
+    rows: usize,
+    sequences: usize,
+    /// Blocks of all tables.
+    entries: usize,
+    is_turned: bool,
+}
+
+/// Shared bytes of the kernel on tensor cores: four warps with three steps of sixteen tokens each.
+fn staged(dim: usize) -> usize {
+    4 * 3 * (16 * (2 * dim + 16) + 32 * dim)
+}
+
+/// Whether there is a kernel for few rows with heads of this size.
+fn has_size(shape: &PagedShape) -> bool {
+    matches!(shape.head_dim, 64 | 128 | 256) && matches!(shape.heads / shape.kv_heads, 1..=8)
+}
+
+fn numbers_of(sight: Sight) -> (u32, usize) {
+    match sight {
         Sight::All => (0, 0),
         Sight::Window(size) => (1, size),
         Sight::Chunk(size) => (2, size),
-    };
-    let blocks = pool / shape.block_len();
-    let sizes = [heads, kv_heads, head_dim, block_tokens, blocks, rows.contexts.len(), count];
-    let mut words = [0; 9];
-    words.iter_mut().zip(sizes).for_each(|(word, size)| *word = size as u64);
-    words[7] = two(scale.to_bits(), kind);
-    words[8] = reach as u64;
-    words
+    }
 }

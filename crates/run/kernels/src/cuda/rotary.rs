@@ -15,8 +15,11 @@ impl Cuda {
         x: MatrixMut<'_, E>,
     ) {
         let (to, rows) = (self.rows_mut(&x), x.rows);
+        let wide = to.is_aligned() && heads.dim.is_multiple_of(8) && rotary.pairs.is_multiple_of(8);
+        let pieces = rows * heads.count * rotary.pairs;
+        assert!(u32::try_from(pieces).is_ok(), "{pieces} pairs are more than a kernel turns at once");
         self.kernel(Pointwise, [format_of::<E>(); 3], "rotate").over(
-            rows * heads.count * rotary.pairs,
+            if wide { pieces / 8 } else { pieces },
             &[
                 address(to.address),
                 word(to.stride),
@@ -29,6 +32,7 @@ impl Cuda {
                 word(rotary.pairs),
                 word(rotary.max_positions()),
                 flag(turn == Turn::Backward),
+                flag(wide),
                 address(self.report.address()),
             ],
         );

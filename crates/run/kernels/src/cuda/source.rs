@@ -114,31 +114,27 @@ pub(super) fn architecture(major: i32, minor: i32) -> String {
     if (major, minor) == (9, 0) { "sm_90a".to_owned() } else { format!("sm_{major}{minor}") }
 }
 
-/// The variants that models use, for tests that compile them all.
+/// Variants that show every kernel, for a test that compiles them: those of a bf16 model, and of f32 where `with_f32` says so.
 #[cfg(test)]
-pub(super) fn all() -> Vec<Variant> {
+pub(super) fn variants(with_f32: bool) -> Vec<Variant> {
     use Format::{Bf16, F16, F32, Int4, Int8};
+    use Source::{
+        Attention, Decode, Experts, FlashBackward, FlashForward, Gemm, Norm, Packed, Paged, Pointwise, Round,
+        Stream, Vector,
+    };
+    let plain = [Stream, Experts, Attention, Gemm, Norm, Pointwise, Round, Paged, Vector];
     let variant = |source, formats| Variant { source, formats, dim: 0, group: 0 };
-    let mut all = Vec::new();
-    for source in [Source::Stream, Source::Experts, Source::Attention, Source::Gemm] {
-        for [a, b] in [[F32, F32], [F32, Bf16], [Bf16, F32], [Bf16, Bf16]] {
-            all.push(variant(source, [a, b, b]));
-        }
-    }
-    for source in [Source::Norm, Source::Pointwise, Source::Round, Source::Paged] {
-        all.extend([F32, Bf16].map(|a| variant(source, [a; 3])));
-    }
-    for c in [F32, Bf16, F16, Int8, Int4] {
-        all.extend([[F32, F32], [Bf16, Bf16], [Bf16, F32]].map(|[a, b]| variant(Source::Packed, [a, b, c])));
-    }
-    all.extend([F32, Bf16].map(|b| variant(Source::Vector, [Bf16, b, Bf16])));
-    for a in [F32, Bf16] {
-        for (dim, group) in [(64, 1), (64, 4), (128, 1), (128, 4), (128, 8), (256, 2), (256, 8)] {
-            all.push(Variant { source: Source::Decode, formats: [a; 3], dim, group });
-        }
-    }
-    for source in [Source::FlashForward, Source::FlashBackward] {
+    let mut all: Vec<Variant> = plain.map(|source| variant(source, [Bf16; 3])).into();
+    all.extend([Bf16, F16, Int8, Int4].map(|weight| variant(Packed, [Bf16, Bf16, weight])));
+    let sizes = [(64, 4), (128, 4), (128, 8)];
+    all.extend(sizes.map(|(dim, group)| Variant { source: Decode, formats: [Bf16; 3], dim, group }));
+    for source in [FlashForward, FlashBackward] {
         all.extend([64, 128].map(|dim| Variant { source, formats: [Bf16; 3], dim, group: 0 }));
+    }
+    if with_f32 {
+        all.extend(plain[..8].iter().map(|source| variant(*source, [F32; 3])));
+        all.push(Variant { source: Decode, formats: [F32; 3], dim: 256, group: 8 });
+        all.push(variant(Packed, [F32, F32, Int4]));
     }
     all
 }

@@ -21,6 +21,7 @@ macro_rules! in_room {
 mod activation;
 mod adamw;
 mod attention;
+mod choice;
 mod cross_entropy;
 mod element;
 mod embedding;
@@ -47,6 +48,7 @@ use crate::cuda::{Cuda, CudaError, Recording};
 pub use activation::Gelu;
 pub use adamw::AdamW;
 pub use attention::{AttentionShape, Qkv, Seen};
+pub use choice::{DeviceChoice, NoSuchChoice};
 pub use cross_entropy::{HeadGradients, IGNORED};
 pub(crate) use element::Numbers;
 pub use element::{Bf16, Element, Value};

@@ -7,9 +7,10 @@ use std::sync::Arc;
 
 use bedplate_checkpoint::{Checkpoint, CheckpointError, Checkpoints, Published};
 use bedplate_comm::World;
-use bedplate_kernels::Device;
+use bedplate_kernels::{Device, DeviceChoice};
 use bedplate_serve::free_memory;
 use bedplate_transformer::FlopsConvention;
+use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
 use super::shapes::Shapes;
@@ -68,11 +69,12 @@ impl<'a, E: Trained> Run<'a, E> {
     ) -> Result<Self, TrainError> {
         let architecture = read_architecture(&config.model.config)?;
         let model = architecture.transformer.clone();
-        let free = options.free_memory.or_else(free_memory);
+        let device = open_device(config, &ranks)?;
+        let on_device = device.free_memory().map(|bytes| Bytes::new(bytes as f64));
+        let free = options.free_memory.or(on_device).or_else(free_memory);
         memory::check_shape(&model, config, &ranks, free)?;
         let data = Data::open(config, model.vocab)?;
         let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
-        let device = Device::cpu(threads(config.training.threads, &ranks));
         let whole = bedplate_network::tables(&architecture)?;
         let parameters = whole.iter().flat_map(|block| &block.tensors).map(|tensor| tensor.range.len()).sum();
         let network = ranks.network(&device, architecture, config.data.sequence)?;
@@ -158,6 +160,15 @@ fn take_lock(config: &TrainConfig, is_anew: bool) -> Result<Option<OutputLock>, 
         Err(TrainError::FolderLocked { .. }) if is_anew => Ok(None),
         taken => taken.map(Some),
     }
+}
+
+/// Ranks exchange numbers through the processor's memory, so several of them compute there unless a GPU is asked for.
+fn open_device(config: &TrainConfig, ranks: &Ranks) -> Result<Device, TrainError> {
+    let choice = match config.training.device {
+        DeviceChoice::Auto if ranks.world().is_some_and(|world| world.size() > 1) => DeviceChoice::Cpu,
+        choice => choice,
+    };
+    Ok(choice.open(threads(config.training.threads, ranks))?)
 }
 
 fn threads(asked: usize, ranks: &Ranks) -> usize {

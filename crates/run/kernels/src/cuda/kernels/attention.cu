@@ -18,7 +18,7 @@ DEVICE void nothing(Running& r) { r.most = -INFINITE; r.sum = 0;
 #pragma unroll
   for (int t = 0; t < MOST; t++) r.out[t] = 0; }
 // Takes in up to 32 keys, one for each lane; `value(i)` is where the value of lane i's key begins.
-template <class V> DEVICE void take_in(Running& r, float score, i64 dim, V value) {
+template <class V> DEVICE void take_in(Running& r, float score, i64 dim, V value, i64 step = 1) {
   int lane = threadIdx.x % 32;
   float most = fmaxf(r.most, warp_max(score));
   if (most == -INFINITE) return;
@@ -31,7 +31,7 @@ template <class V> DEVICE void take_in(Running& r, float score, i64 dim, V value
     if (weight == 0.f) continue;
     const A* v = value(i);
 #pragma unroll
-    for (int t = 0; t < MOST; t++) if (lane + 32 * t < dim) r.out[t] = fmaf(weight, widen(v[lane + 32 * t]), r.out[t]);
+    for (int t = 0; t < MOST; t++) if (lane + 32 * t < dim) r.out[t] = fmaf(weight, widen(v[(lane + 32 * t) * step]), r.out[t]);
   }
 }
 DEVICE void give(const Running& r, A* out, i64 dim) {
@@ -44,7 +44,7 @@ DEVICE Seen seen_by(const Shape& s, i64 row, const u32* first_keys, const u32* p
   i64 sequence = row / s.queries, position = (positions ? (i64)positions[sequence] : s.keys - s.queries) + row % s.queries;
   return Seen{(i64)first_keys[row], min(position + 1, s.keys)};
 }
-KERNEL attend(Shape s, const A* q, i64 qs, const A* k, i64 ks, const A* v, i64 vs, const u32* first_keys, const u32* positions, A* out, i64 os, float* log_sums) {
+KERNEL attend(Shape s, const A* q, i64 qs, const A* k, i64 ks, const A* v, i64 vs, const u32* first_keys, const u32* positions, A* out, i64 os, float* log_sums) { BEGIN;
   __shared__ float staged[WARPS][32 * MOST];
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   i64 row = (i64)blockIdx.x * WARPS + warp, head = blockIdx.y, kv = head / (s.heads / s.kv_heads);
@@ -65,7 +65,7 @@ KERNEL attend(Shape s, const A* q, i64 qs, const A* k, i64 ks, const A* v, i64 v
 }
 
 // delta = the sum of out * d_out of each row and head.
-KERNEL deltas(Shape s, const A* out, i64 os, const A* d, i64 ds, float* delta) {
+KERNEL deltas(Shape s, const A* out, i64 os, const A* d, i64 ds, float* delta) { BEGIN;
   int lane = threadIdx.x % 32; i64 row = (i64)blockIdx.x * WARPS + threadIdx.x / 32, head = blockIdx.y;
   if (row >= s.rows) return;
   float sum = 0;
@@ -74,7 +74,7 @@ KERNEL deltas(Shape s, const A* out, i64 os, const A* d, i64 ds, float* delta) {
   if (lane == 0) delta[row * s.heads + head] = sum;
 }
 DEVICE float weight_of(float score, float log_sum) { return log_sum == -INFINITE ? 0.f : expf(score - log_sum); }
-KERNEL attend_backward_queries(Shape s, const A* q, i64 qs, const A* k, i64 ks, const A* v, i64 vs, const u32* first_keys, const u32* positions, const float* log_sums, const float* delta, const A* d, i64 ds, A* dq, i64 dqs) {
+KERNEL attend_backward_queries(Shape s, const A* q, i64 qs, const A* k, i64 ks, const A* v, i64 vs, const u32* first_keys, const u32* positions, const float* log_sums, const float* delta, const A* d, i64 ds, A* dq, i64 dqs) { BEGIN;
   __shared__ float staged[WARPS][2][32 * MOST];
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   i64 row = (i64)blockIdx.x * WARPS + warp, head = blockIdx.y, kv = head / (s.heads / s.kv_heads);
@@ -98,7 +98,7 @@ KERNEL attend_backward_queries(Shape s, const A* q, i64 qs, const A* k, i64 ks, 
   for (int t = 0; t < MOST; t++) if (lane + 32 * t < s.dim) dq[row * dqs + head * s.dim + lane + 32 * t] = narrow<A>(sums[t]);
 }
 // A warp has a key of a key head and goes through the queries that see it, of all heads that share it.
-KERNEL attend_backward_keys(Shape s, const A* q, i64 qs, const A* k, i64 ks, const A* v, i64 vs, const u32* first_keys, const u32* positions, const float* log_sums, const float* delta, const A* d, i64 ds, A* dk, i64 dks, A* dv, i64 dvs) {
+KERNEL attend_backward_keys(Shape s, const A* q, i64 qs, const A* k, i64 ks, const A* v, i64 vs, const u32* first_keys, const u32* positions, const float* log_sums, const float* delta, const A* d, i64 ds, A* dk, i64 dks, A* dv, i64 dvs) { BEGIN;
   __shared__ float staged[WARPS][2][32 * MOST];
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   i64 row = (i64)blockIdx.x * WARPS + warp, kv = blockIdx.y, group = s.heads / s.kv_heads;
@@ -132,7 +132,7 @@ KERNEL attend_backward_keys(Shape s, const A* q, i64 qs, const A* k, i64 ks, con
 }
 
 // Attention over some keys, put together with that over others. B is the whole's format.
-KERNEL merge(const A* part, i64 ps, const float* part_log_sums, B* whole, i64 ws, float* log_sums, i64 heads, i64 dim) {
+KERNEL merge(const A* part, i64 ps, const float* part_log_sums, B* whole, i64 ws, float* log_sums, i64 heads, i64 dim) { BEGIN;
   i64 row = blockIdx.x, head = blockIdx.y;
   float old = log_sums[row * heads + head], more = part_log_sums[row * heads + head], most = fmaxf(old, more);
   __syncthreads();

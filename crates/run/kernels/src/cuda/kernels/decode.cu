@@ -1,16 +1,17 @@
 // Attention of sequences with few rows over keys and values in blocks: spans of tokens, fixed by position, go to different blocks of threads and are
 // merged in their order, so that a row's result does not depend on the rows beside it. DIM and GROUP (query heads of a key head) are fixed.
 // Behind `attention.cu` and `paged.cu`, whose layout it shares. A is the format.
-#define SPAN 128
+#define SPAN 128   // threads, and tokens of a span where values are not turned
+DEVICE i64 span_of(const Paged& p) { return p.turned ? 256 : SPAN; }
 #define FEW 4
-DEVICE i64 spans_before(const Paged& p, i64 context) { return first_seen(p, context) / SPAN; }
+DEVICE i64 spans_before(const Paged& p, i64 context) { return first_seen(p, context) / span_of(p); }
 DEVICE i64 items_of(const Paged& p, const Steps& s, i64 sequence) {
   i64 rows = s.starts[sequence + 1] - s.starts[sequence], context = s.contexts[sequence];
   if (rows == 0 || rows > FEW) return 0;
-  return rows * ((context + rows + SPAN - 1) / SPAN - spans_before(p, context));
+  return rows * ((context + rows + span_of(p) - 1) / span_of(p) - spans_before(p, context));
 }
 // A block of SPAN threads takes a span of a row and a key head: threads are tokens at first, and dimensions of values then.
-KERNEL __launch_bounds__(SPAN, 4) decode(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial) {
+KERNEL __launch_bounds__(SPAN, DIM == 256 ? 2 : 4) decode(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial) { BEGIN;
   extern __shared__ u32 ends[];   // where the items of each sequence end
   __shared__ u32 totals[SPAN];
   __shared__ __align__(16) float queries[GROUP][DIM], weights[GROUP][SPAN], sums[SPAN / 32][GROUP][DIM];
@@ -95,8 +96,114 @@ KERNEL __launch_bounds__(SPAN, 4) decode(Paged p, Steps s, const A* q, i64 qs, c
     }
   }
 }
+// The same on tensor cores, for bf16 whose values are turned: each warp has sixteen tokens at a time, and the heads of the group are the first rows of a tile.
+// Tokens and dimensions are taken in an order in which what a lane needs lies together: lane 4 r + l has the dimensions 8 l to 8 l + 7 of every 32 of token r's
+// key, and the tokens 4 l to 4 l + 3 of a dimension's values.
+#if DIM <= 128
+DEVICE void mma_low(float (&d)[2], u32 a0, u32 a2, u32 b0, u32 b1) {
+  asm volatile("{\n.reg .f32 x, y;\nmma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, x, y}, {%2, %6, %3, %6}, {%4, %5}, {%0, %1, %7, %7};\n}" : "+f"(d[0]), "+f"(d[1]) : "r"(a0), "r"(a2), "r"(b0), "r"(b1), "r"(0), "f"(0.f));
+}
+// A warp has room of its own for three steps, so that two are on their way while it works on one.
+constexpr int LINE = 2 * DIM + 16, STEP_BYTES = 16 * LINE + 32 * DIM, STAGES = 3;
+DEVICE void bring(u32 to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory"); }
+KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial) { BEGIN;
+  extern __shared__ u32 ends[];
+  __shared__ u32 totals[SPAN];
+  __shared__ float sums[SPAN / 32][GROUP][DIM + 4], mosts[SPAN / 32][GROUP], all[SPAN / 32][GROUP];
+  int t = threadIdx.x, warp = t / 32, lane = t % 32, r = lane / 4, l = lane % 4; i64 kv = blockIdx.y, half = (i64)DIM * p.tokens, len = block_len(p);
+  i64 each = (p.sequences + SPAN - 1) / SPAN, mine = 0;
+  for (i64 i = t * each; i < min((t + 1) * each, p.sequences); i++) { mine += items_of(p, s, i); ends[i] = (u32)mine; }
+  totals[t] = (u32)mine;
+  __syncthreads();
+  u32 before = 0;
+  for (int i = 0; i < t; i++) before += totals[i];
+  for (i64 i = t * each; i < min((t + 1) * each, p.sequences); i++) ends[i] += before;
+  __syncthreads();
+  u32 items = p.sequences ? ends[p.sequences - 1] : 0;
+  const float scale = p.scale * 1.44269504f;
+  u8* room = (u8*)ends + ((p.sequences * 4 + 15) & ~15ll) + warp * STAGES * STEP_BYTES;
+  u32 ring = (u32)__cvta_generic_to_shared(room);
+  for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
+    i64 low = 0, high = p.sequences - 1;
+    while (low < high) { i64 middle = (low + high) / 2; if (ends[middle] > item) high = middle; else low = middle + 1; }
+    i64 sequence = low, context = s.contexts[sequence], rows = s.starts[sequence + 1] - s.starts[sequence], first_span = spans_before(p, context);
+    i64 spans = (context + rows + 255) / 256 - first_span, local = item - (sequence ? ends[sequence - 1] : 0);
+    i64 index = local / spans, row = s.starts[sequence] + index; int position = (int)(context + index), span = (int)(first_span + local % spans) * 256, least = (int)first_seen(p, position);
+    uint4 qf[DIM / 32];
+#pragma unroll
+    for (int j = 0; j < DIM / 32; j++) qf[j] = r < GROUP ? *(const uint4*)(q + row * qs + (kv * GROUP + r) * DIM + 32 * j + 8 * l) : make_uint4(0, 0, 0, 0);
+    float most = -INFINITE, sum = 0, out[DIM / 8][2];
+#pragma unroll
+    for (int n = 0; n < DIM / 8; n++) out[n][0] = out[n][1] = 0;
+    auto fetch = [&](int step) {
+      int token = span + 64 * step + 16 * warp;
+      if (step < 4 && token <= position && token + 15 >= least) {
+        const A* block = pool + block_at(p, s, sequence, token) * len + kv * 2 * half; int slot = token % (int)p.tokens; u32 to = ring + step % STAGES * STEP_BYTES;
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) { int at = i * 32 + lane; bring(to + at / (DIM / 8) * LINE + at % (DIM / 8) * 16, block + (slot + at / (DIM / 8)) * DIM + at % (DIM / 8) * 8); }
+#pragma unroll
+        for (int i = 0; i < DIM / 16; i++) { int at = i * 32 + lane; bring(to + 16 * LINE + at * 16, block + half + at / 2 * (int)p.tokens + slot + at % 2 * 8); }
+      }
+      asm volatile("cp.async.commit_group;" ::: "memory");
+    };
+    fetch(0); fetch(1);
+#pragma unroll 1
+    for (int step = 0; step < 4; step++) {
+      int token = span + 64 * step + 16 * warp;
+      fetch(step + 2);
+      asm volatile("cp.async.wait_group 2;" ::: "memory");
+      __syncwarp();
+      if (token > position || token + 15 < least) continue;
+      const u8* here = room + step % STAGES * STEP_BYTES;
+      float score[2][2] = {};
+#pragma unroll
+      for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+        for (int j = 0; j < DIM / 32; j++) {
+          uint4 k = *(const uint4*)(here + (4 * (r / 2) + 2 * tile + r % 2) * LINE + 64 * j + 16 * l);
+          mma_low(score[tile], qf[j].x, qf[j].y, k.x, k.y); mma_low(score[tile], qf[j].z, qf[j].w, k.z, k.w);
+        }
+      float larger = most;
+#pragma unroll
+      for (int tile = 0; tile < 2; tile++)
+#pragma unroll
+        for (int e = 0; e < 2; e++) { int at = token + 4 * l + 2 * tile + e; if (at > position || at < least) score[tile][e] = -INFINITE; larger = fmaxf(larger, score[tile][e]); }
+      larger = fmaxf(larger, __shfl_xor_sync(~0u, larger, 1)); larger = fmaxf(larger, __shfl_xor_sync(~0u, larger, 2));
+      float base = larger == -INFINITE ? 0.f : larger * scale, alpha = exp2f(most * scale - base);
+      most = larger; sum *= alpha;
+      u32 weights[2];
+#pragma unroll
+      for (int tile = 0; tile < 2; tile++) { float a = exp2f(score[tile][0] * scale - base), b = exp2f(score[tile][1] * scale - base); sum += a + b; weights[tile] = pack(a, b); }
+      // What lies behind the last token may be anything, and counts nothing.
+      int left = position + 1 - token - 4 * l; u32 keep[2] = {left < 1 ? 0u : left < 2 ? 0xffffu : ~0u, left < 3 ? 0u : left < 4 ? 0xffffu : ~0u};
+#pragma unroll
+      for (int n = 0; n < DIM / 8; n++) {
+        uint2 v = *(const uint2*)(here + 16 * LINE + (8 * n + r) * 32 + 8 * l);
+        out[n][0] *= alpha; out[n][1] *= alpha; mma_low(out[n], weights[0], weights[1], v.x & keep[0], v.y & keep[1]);
+      }
+      __syncwarp();
+    }
+    sum += __shfl_xor_sync(~0u, sum, 1); sum += __shfl_xor_sync(~0u, sum, 2);
+    __syncthreads();
+    if (r < GROUP) {
+      if (l == 0) { mosts[warp][r] = most; all[warp][r] = sum; }
+#pragma unroll
+      for (int n = 0; n < DIM / 8; n++) { sums[warp][r][8 * n + 2 * l] = out[n][0]; sums[warp][r][8 * n + 2 * l + 1] = out[n][1]; }
+    }
+    __syncthreads();
+    float* to = partial + ((i64)item * p.kv_heads + kv) * GROUP * (DIM + 2);
+    for (int i = t; i < GROUP * DIM; i += SPAN) {
+      int g = i / DIM; float m = fmaxf(fmaxf(mosts[0][g], mosts[1][g]), fmaxf(mosts[2][g], mosts[3][g])), value = 0, total = 0;
+#pragma unroll
+      for (int w = 0; w < 4; w++) { float share = all[w][g] == 0.f ? 0.f : exp2f((mosts[w][g] - m) * scale); value += share * sums[w][g][i % DIM]; total += share * all[w][g]; }
+      to[g * (DIM + 2) + 2 + i % DIM] = value;
+      if (i % DIM == 0) { to[g * (DIM + 2)] = m * p.scale; to[g * (DIM + 2) + 1] = total; }
+    }
+  }
+}
+#endif
 // A block has a sequence and a head, its threads the dimensions.
-KERNEL merge_spans(Paged p, Steps s, const float* partial, A* out, i64 os, int alone, u32* report) {
+KERNEL merge_spans(Paged p, Steps s, const float* partial, A* out, i64 os, int alone, u32* report) { BEGIN;
   __shared__ float shared[32];
   i64 sequence = blockIdx.x, head = blockIdx.y, items = items_of(p, s, sequence);
   // Where no other kernel follows, no sequence may have more rows than these take.

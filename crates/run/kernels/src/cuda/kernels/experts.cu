@@ -9,13 +9,13 @@ template <bool WIDE> DEVICE void copy_row(const A* from, B* to, i64 columns, int
     put<WIDE>(to + c, columns - c, v);
   }
 }
-KERNEL embedding(const u32* tokens, const A* table, i64 ts, i64 entries, int add, B* out, i64 os, i64 columns, int wide, u32* report) {
+KERNEL embedding(const u32* tokens, const A* table, i64 ts, i64 entries, int add, B* out, i64 os, i64 columns, int wide, u32* report) { BEGIN;
   u32 token = tokens[blockIdx.x];
   if (token >= entries) { if (threadIdx.x == 0) complain(report, TOKEN, token, (u32)entries); return; }
   if (wide) copy_row<true>(table + token * ts, out + blockIdx.x * os, columns, add); else copy_row<false>(table + token * ts, out + blockIdx.x * os, columns, add);
 }
 // The block of a token's first row goes through all rows of that token, in order.
-KERNEL embedding_backward(const u32* tokens, i64 count, const A* d, i64 ds, float* table, i64 ts, i64 entries, i64 columns, u32* report) {
+KERNEL embedding_backward(const u32* tokens, i64 count, const A* d, i64 ds, float* table, i64 ts, i64 entries, i64 columns, u32* report) { BEGIN;
   __shared__ u32 found[256];
   u32 token = tokens[blockIdx.x];
   if (token >= entries) { if (threadIdx.x == 0) complain(report, TOKEN, token, (u32)entries); return; }
@@ -32,12 +32,12 @@ KERNEL embedding_backward(const u32* tokens, i64 count, const A* d, i64 ds, floa
     __syncthreads();
   }
 }
-KERNEL gather_rows(const A* x, i64 xs, i64 rows, const u32* order, i64 per_token, B* out, i64 os, i64 columns, int wide, u32* report) {
+KERNEL gather_rows(const A* x, i64 xs, i64 rows, const u32* order, i64 per_token, B* out, i64 os, i64 columns, int wide, u32* report) { BEGIN;
   u32 token = order[blockIdx.x] / (u32)per_token;
   if (token >= rows) { if (threadIdx.x == 0) complain(report, ROWS, token, (u32)rows); return; }
   if (wide) copy_row<true>(x + token * xs, out + blockIdx.x * os, columns, 0); else copy_row<false>(x + token * xs, out + blockIdx.x * os, columns, 0);
 }
-KERNEL sum_slots(const A* y, i64 ys, i64 rows, const u32* slots, const float* weights, i64 per_token, int add, B* out, i64 os, i64 columns, u32* report) {
+KERNEL sum_slots(const A* y, i64 ys, i64 rows, const u32* slots, const float* weights, i64 per_token, int add, B* out, i64 os, i64 columns, u32* report) { BEGIN;
   for (i64 c = threadIdx.x; c < columns; c += blockDim.x) {
     float sum = 0;
     for (i64 i = 0; i < per_token; i++) {
@@ -49,7 +49,7 @@ KERNEL sum_slots(const A* y, i64 ys, i64 rows, const u32* slots, const float* we
     *to = narrow<B>(add ? widen(*to) + sum : sum);
   }
 }
-KERNEL combine_backward(const A* d, i64 ds, const A* y, i64 ys, const u32* slots, const float* weights, i64 per_token, i64 columns, A* dy, i64 dys, float* d_weights, i64 rows, u32* report) {
+KERNEL combine_backward(const A* d, i64 ds, const A* y, i64 ys, const u32* slots, const float* weights, i64 per_token, i64 columns, A* dy, i64 dys, float* d_weights, i64 rows, u32* report) { BEGIN;
   __shared__ float shared[32];
   u32 slot = slots[blockIdx.x]; float weight = weights[blockIdx.x], sum = 0;
   if (slot >= rows) { if (threadIdx.x == 0) complain(report, SLOT, slot, (u32)rows); return; }
@@ -58,11 +58,11 @@ KERNEL combine_backward(const A* d, i64 ds, const A* y, i64 ys, const u32* slots
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0) d_weights[blockIdx.x] = sum;
 }
-KERNEL gate_rows(const A* x, i64 xs, const float* logits, int add, B* out, i64 os, i64 columns) {
+KERNEL gate_rows(const A* x, i64 xs, const float* logits, int add, B* out, i64 os, i64 columns) { BEGIN;
   float gate = sigmoid(logits[blockIdx.x]);
   for (i64 c = threadIdx.x; c < columns; c += blockDim.x) { float v = gate * widen(x[blockIdx.x * xs + c]); B* to = out + blockIdx.x * os + c; *to = narrow<B>(add ? widen(*to) + v : v); }
 }
-KERNEL gate_rows_backward(const A* d, i64 ds, const A* x, i64 xs, const float* logits, A* dx, i64 dxs, float* d_logits, i64 columns) {
+KERNEL gate_rows_backward(const A* d, i64 ds, const A* x, i64 xs, const float* logits, A* dx, i64 dxs, float* d_logits, i64 columns) { BEGIN;
   __shared__ float shared[32];
   float gate = sigmoid(logits[blockIdx.x]), sum = 0;
   for (i64 c = threadIdx.x; c < columns; c += blockDim.x) { float v = widen(d[blockIdx.x * ds + c]); sum += v * widen(x[blockIdx.x * xs + c]); dx[blockIdx.x * dxs + c] = narrow<A>(gate * v); }
@@ -71,7 +71,7 @@ KERNEL gate_rows_backward(const A* d, i64 ds, const A* x, i64 xs, const float* l
 }
 
 // A block has an expert: it counts the choices of lower ones, then gives its own their slots in order. The block behind the last expert writes the end.
-KERNEL dispatch(const u32* experts, i64 choices, u32 count, u32* order, u32* slots, u32* offsets, u32* report) {
+KERNEL dispatch(const u32* experts, i64 choices, u32 count, u32* order, u32* slots, u32* offsets, u32* report) { BEGIN;
   __shared__ float shared[32];
   __shared__ u32 warps[8], next;
   u32 mine = blockIdx.x;
@@ -96,7 +96,7 @@ KERNEL dispatch(const u32* experts, i64 choices, u32 count, u32* order, u32* slo
     __syncthreads();
   }
 }
-KERNEL expert_shares(const u32* experts, i64 per_token, i64 tokens, const u32* counted, float all, float* shares) {
+KERNEL expert_shares(const u32* experts, i64 per_token, i64 tokens, const u32* counted, float all, float* shares) { BEGIN;
   __shared__ float shared[32];
   float sum = 0;
   for (i64 i = threadIdx.x; i < tokens * per_token; i += blockDim.x) sum += counted[i / per_token] > 0 && experts[i] == blockIdx.x;
@@ -106,7 +106,7 @@ KERNEL expert_shares(const u32* experts, i64 per_token, i64 tokens, const u32* c
 // Order of floats as whole numbers, so that equal ones and NaN have their places too.
 DEVICE int key_of(float x) { int bits = __float_as_int(x); return bits ^ ((unsigned)(bits >> 31) >> 1); }
 // A warp has a row; `chosen` experts are marked in shared memory.
-KERNEL route(const float* logits, i64 ls, i64 rows, int experts, int per_token, int normalise, float* probabilities, i64 ps, u32* chosen, float* weights) {
+KERNEL route(const float* logits, i64 ls, i64 rows, int experts, int per_token, int normalise, float* probabilities, i64 ps, u32* chosen, float* weights) { BEGIN;
   extern __shared__ u8 taken[];
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   i64 row = (i64)blockIdx.x * (blockDim.x / 32) + warp;
@@ -132,14 +132,14 @@ KERNEL route(const float* logits, i64 ls, i64 rows, int experts, int per_token, 
   }
   for (int i = lane; i < per_token; i += 32) { float p = probabilities[chosen[i]]; weights[i] = normalise ? p / total : p; }
 }
-KERNEL pressures(const float* shares, i64 ss, i64 layers, int experts, float scale, float* out) {
+KERNEL pressures(const float* shares, i64 ss, i64 layers, int experts, float scale, float* out) { BEGIN;
   int e = blockIdx.x * blockDim.x + threadIdx.x;
   if (e >= experts) return;
   float sum = 0;
   for (i64 l = 0; l < layers; l++) sum += scale * shares[l * ss + e];
   out[e] = sum;
 }
-KERNEL route_backward(const float* probabilities, i64 ps, i64 rows, int experts, const u32* chosen, const float* weights, const float* d_weights, int per_token, int normalise, const float* pressure, const u32* counted, float* d, i64 ds) {
+KERNEL route_backward(const float* probabilities, i64 ps, i64 rows, int experts, const u32* chosen, const float* weights, const float* d_weights, int per_token, int normalise, const float* pressure, const u32* counted, float* d, i64 ds) { BEGIN;
   int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   i64 row = (i64)blockIdx.x * (blockDim.x / 32) + warp;
   if (row >= rows) return;

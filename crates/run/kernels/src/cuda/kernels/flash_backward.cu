@@ -3,7 +3,7 @@
 constexpr int KT = 128 * DIM * 2, KP = 128 * 64 * 2, QT = 64 * DIM * 2, QP = 64 * 64 * 2, PANELS = DIM / 64;
 DEVICE void both(int id) { asm volatile("bar.sync %0, 256;" :: "r"(id) : "memory"); }
 KERNEL __launch_bounds__(384, 1) flash_backward(const __grid_constant__ Map mq, const __grid_constant__ Map mk, const __grid_constant__ Map mv, const __grid_constant__ Map mo, Shape shape, int padded,
-    const u32* first_keys, const u32* positions, const float* log_sums, const float* delta, float* dq, bf16* dk, i64 dks, bf16* dv, i64 dvs) {
+    const u32* first_keys, const u32* positions, const float* log_sums, const float* delta, float* dq, bf16* dk, i64 dks, bf16* dv, i64 dvs) { BEGIN;
   extern __shared__ u8 raw[];
   __shared__ __align__(8) u64 bars[5];
   u32 base = (at(raw) + 1023) & ~1023u, bar = at(bars);
@@ -112,7 +112,7 @@ KERNEL __launch_bounds__(384, 1) flash_backward(const __grid_constant__ Map mq, 
     for (int j = 0; j < DIM / 8; j++) { int at = kv * DIM + 8 * j + (l % 4) * 2; *(u32*)(dk + r * dks + at) = pack(gk[4 * j + 2 * h] * shape.scale, gk[4 * j + 2 * h + 1] * shape.scale); *(u32*)(dv + r * dvs + at) = pack(gv[4 * j + 2 * h], gv[4 * j + 2 * h + 1]); } }
 }
 // A warp has a query of a head; sums and deltas go to where a head's queries are neighbours, those that are lacking see nothing.
-KERNEL prepare(Shape shape, int padded, const bf16* out, i64 os, const bf16* d, i64 ds, const float* log_sums, float* turned, float* delta) {
+KERNEL prepare(Shape shape, int padded, const bf16* out, i64 os, const bf16* d, i64 ds, const float* log_sums, float* turned, float* delta) { BEGIN;
   int lane = threadIdx.x % 32, head = blockIdx.y, sequence = blockIdx.z, query = blockIdx.x * 8 + threadIdx.x / 32;
   if (query >= padded) return;
   i64 r = (i64)sequence * shape.queries + query, to = ((i64)sequence * shape.heads + head) * padded + query;
@@ -128,7 +128,7 @@ KERNEL prepare(Shape shape, int padded, const bf16* out, i64 os, const bf16* d, 
   sum = warp_sum(sum);
   if (lane == 0) { turned[to] = log_sum; delta[to] = sum; }
 }
-KERNEL give_queries(const float* x, i64 columns, bf16* to, i64 ts, i64 rows, float scale) {
+KERNEL give_queries(const float* x, i64 columns, bf16* to, i64 ts, i64 rows, float scale) { BEGIN;
   i64 pieces = columns / 4, i = (i64)blockIdx.x * 256 + threadIdx.x;
   if (i >= rows * pieces) return;
   float4 v = *(const float4*)(x + i * 4);

@@ -33,7 +33,7 @@ DEVICE bool place_block(Product& p, i64 tile, i64& first, i64& end) {
 }
 
 // Multiply-adds on f32: 64 x 64, sixteen deep, 256 threads with 4 x 4 sums each.
-KERNEL __launch_bounds__(256) multiply(Product p) {
+KERNEL __launch_bounds__(256) multiply(Product p) { BEGIN;
   __shared__ float left[16][68], right[16][68];
   i64 first, end;
   if (!place_block(p, 64, first, end)) return;
@@ -114,7 +114,7 @@ DEVICE void tile_of_four(u32 (&r)[4], const u16* p) {
 DEVICE void mma(float (&d)[4], const u32 (&a)[4], u32 b0, u32 b1) {
   asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1));
 }
-KERNEL __launch_bounds__(256) multiply_tiles(Product p) {
+KERNEL __launch_bounds__(256) multiply_tiles(Product p) { BEGIN;
   __shared__ __align__(16) u16 left[128][40], right[128][40];
   i64 first, end;
   if (!place_block(p, 128, first, end)) return;

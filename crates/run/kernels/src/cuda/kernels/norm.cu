@@ -33,11 +33,50 @@ template <bool LAYER, bool WIDE> DEVICE void normalise(Units u, const A* x, i64 
     put<WIDE>(out + c, u.dim - c, v);
   }
 }
-KERNEL rms_norm(Units u, const A* x, i64 xs, const A* w, const A* bias, float epsilon, A* out, i64 os, float* statistics, int wide) {
-  if (wide) normalise<false, true>(u, x, xs, w, bias, epsilon, out, os, statistics); else normalise<false, false>(u, x, xs, w, bias, epsilon, out, os, statistics);
+// The same where a thread keeps its numbers, at most 32 of them.
+template <bool LAYER> DEVICE void normalise_held(Units u, const A* x, i64 xs, const A* w, const A* bias, float epsilon, A* out, i64 os, float* statistics) {
+  __shared__ float shared[32 * 8];
+  i64 unit = (i64)blockIdx.x * blockDim.y + threadIdx.y;
+  bool there = unit < u.rows * u.heads;
+  if (!there) unit = u.rows * u.heads - 1;
+  x += place(u, unit, xs); out += place(u, unit, os);
+  float v[4][8], ww[4][8], mean = 0, sum = 0;
+#pragma unroll
+  for (int k = 0; k < 4; k++) { int c = (threadIdx.x + k * blockDim.x) * 8; if (c < u.dim) { get8(x + c, v[k]); get8(w + c, ww[k]); } else {
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[k][j] = ww[k][j] = 0; } }
+  if (LAYER) {
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+      for (int j = 0; j < 8; j++) sum += v[k][j];
+    mean = block_sum(sum, shared) / u.dim;
+    sum = 0;
+  }
+#pragma unroll
+  for (int k = 0; k < 4; k++) if ((threadIdx.x + k * blockDim.x) * 8 < u.dim)
+#pragma unroll
+    for (int j = 0; j < 8; j++) sum += (v[k][j] - mean) * (v[k][j] - mean);
+  float inverse = 1.f / sqrtf(block_sum(sum, shared) / u.dim + epsilon);
+  if (!there) return;
+  if (threadIdx.x == 0) { if (LAYER) { statistics[2 * unit] = mean; statistics[2 * unit + 1] = inverse; } else statistics[unit] = inverse; }
+#pragma unroll
+  for (int k = 0; k < 4; k++) {
+    int c = (threadIdx.x + k * blockDim.x) * 8;
+    if (c >= u.dim) continue;
+#pragma unroll
+    for (int j = 0; j < 8; j++) v[k][j] = (v[k][j] - mean) * inverse * ww[k][j];
+    if (bias) { get8(bias + c, ww[k]);
+#pragma unroll
+      for (int j = 0; j < 8; j++) v[k][j] += ww[k][j]; }
+    put8(out + c, v[k]);
+  }
 }
-KERNEL layer_norm(Units u, const A* x, i64 xs, const A* w, const A* bias, float epsilon, A* out, i64 os, float* statistics, int wide) {
-  if (wide) normalise<true, true>(u, x, xs, w, bias, epsilon, out, os, statistics); else normalise<true, false>(u, x, xs, w, bias, epsilon, out, os, statistics);
+KERNEL rms_norm(Units u, const A* x, i64 xs, const A* w, const A* bias, float epsilon, A* out, i64 os, float* statistics, int wide) { BEGIN;
+  if (wide && u.dim <= blockDim.x * 32) normalise_held<false>(u, x, xs, w, bias, epsilon, out, os, statistics); else if (wide) normalise<false, true>(u, x, xs, w, bias, epsilon, out, os, statistics); else normalise<false, false>(u, x, xs, w, bias, epsilon, out, os, statistics);
+}
+KERNEL layer_norm(Units u, const A* x, i64 xs, const A* w, const A* bias, float epsilon, A* out, i64 os, float* statistics, int wide) { BEGIN;
+  if (wide && u.dim <= blockDim.x * 32) normalise_held<true>(u, x, xs, w, bias, epsilon, out, os, statistics); else if (wide) normalise<true, true>(u, x, xs, w, bias, epsilon, out, os, statistics); else normalise<true, false>(u, x, xs, w, bias, epsilon, out, os, statistics);
 }
 
 // Each block goes through some units and keeps its sums of the weight's gradient in shared memory, a row of `dim` for each y; where LAYER, those of the bias behind.
@@ -85,14 +124,14 @@ template <bool LAYER, bool WIDE> DEVICE void backward(Units u, const A* d, i64 d
     partial[blockIdx.x * wide + c] = total;
   }
 }
-KERNEL rms_norm_backward(Units u, const A* d, i64 ds, const A* x, i64 xs, const A* w, const float* statistics, int add, A* dx, i64 dxs, float* partial, int wide) {
+KERNEL rms_norm_backward(Units u, const A* d, i64 ds, const A* x, i64 xs, const A* w, const float* statistics, int add, A* dx, i64 dxs, float* partial, int wide) { BEGIN;
   if (wide) backward<false, true>(u, d, ds, x, xs, w, statistics, add, dx, dxs, partial); else backward<false, false>(u, d, ds, x, xs, w, statistics, add, dx, dxs, partial);
 }
-KERNEL layer_norm_backward(Units u, const A* d, i64 ds, const A* x, i64 xs, const A* w, const float* statistics, int add, A* dx, i64 dxs, float* partial, int wide) {
+KERNEL layer_norm_backward(Units u, const A* d, i64 ds, const A* x, i64 xs, const A* w, const float* statistics, int add, A* dx, i64 dxs, float* partial, int wide) { BEGIN;
   if (wide) backward<true, true>(u, d, ds, x, xs, w, statistics, add, dx, dxs, partial); else backward<true, false>(u, d, ds, x, xs, w, statistics, add, dx, dxs, partial);
 }
 // to[c] += the sum over rows of `partial` from column `first` on.
-KERNEL add_partial(const float* partial, i64 rows, i64 stride, i64 first, i64 columns, float* to) {
+KERNEL add_partial(const float* partial, i64 rows, i64 stride, i64 first, i64 columns, float* to) { BEGIN;
   __shared__ float parts[8][33];
   i64 c = (i64)blockIdx.x * 32 + threadIdx.x;
   float sum = 0;

@@ -37,7 +37,7 @@ DEVICE float number(const Weight& w, i64 output, i64 k, int8* t) { return scale_
 DEVICE float number(const Weight& w, i64 output, i64 k, int4q* t) { u8 two = w.numbers[output * w.groups * 16 + k / 2]; return scale_of(w, output, k, t) * (float)((two >> (4 * (k % 2)) & 15) - 8); }
 
 // Rows of the matrix: of each token, or all where there are none.
-KERNEL widen_rows(Weight w, const u32* tokens, B* out, i64 os, u32* report) {
+KERNEL widen_rows(Weight w, const u32* tokens, B* out, i64 os, u32* report) { BEGIN;
   u32 output = tokens ? tokens[blockIdx.x] : blockIdx.x;
   if (output >= w.outputs) { if (threadIdx.x == 0) complain(report, TOKEN, output, (u32)w.outputs); return; }
   for (i64 k = threadIdx.x; k < w.inputs; k += blockDim.x) out[blockIdx.x * os + k] = narrow<B>(number(w, output, k, (C*)0));
@@ -93,7 +93,7 @@ template <int M, int R> DEVICE void few(Weight w, const A* x, i64 xs, i64 rows, 
       }
     }
 }
-KERNEL __launch_bounds__(256) few_rows(Weight w, const A* x, i64 xs, i64 rows, const A* bias, const B* residual, i64 rs, B* out, i64 os, int wide) {
+KERNEL __launch_bounds__(256) few_rows(Weight w, const A* x, i64 xs, i64 rows, const A* bias, const B* residual, i64 rs, B* out, i64 os, int wide) { BEGIN;
   if (rows == 1) few<1, 2>(w, x, xs, rows, bias, residual, rs, out, os, wide);
   else if (rows == 2) few<2, 2>(w, x, xs, rows, bias, residual, rs, out, os, wide);
   else if (rows <= 4) few<4, 2>(w, x, xs, rows, bias, residual, rs, out, os, wide);

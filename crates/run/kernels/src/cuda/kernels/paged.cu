@@ -1,5 +1,6 @@
-// Keys and values in blocks. A block has the key heads one after the other, of each the keys token by token, then the values. A is the format.
-struct Paged { i64 heads, kv_heads, dim, tokens, blocks, sequences, rows; float scale; int sight; i64 reach; };   // sight: 0 all, 1 a window, 2 a chunk
+// Keys and values in blocks. A block has the key heads one after the other, of each the keys token by token, then the values: token by token as well, or,
+// where they are `turned`, dimension by dimension, as the tensor cores read them. A is the format.
+struct Paged { i64 heads, kv_heads, dim, tokens, blocks, sequences, rows; float scale; int sight; i64 reach, turned; };   // sight: 0 all, 1 a window, 2 a chunk
 struct Steps { const u32 *starts, *contexts, *table_starts, *tables; };
 DEVICE i64 first_seen(const Paged& p, i64 position) { return p.sight == 0 ? 0 : p.sight == 1 ? max((i64)0, position + 1 - p.reach) : position / p.reach * p.reach; }
 // The sequence of a row.
@@ -11,20 +12,22 @@ DEVICE i64 sequence_of(const Paged& p, const Steps& s, i64 row) {
 DEVICE i64 block_at(const Paged& p, const Steps& s, i64 sequence, i64 position) { return s.tables[s.table_starts[sequence] + position / p.tokens]; }
 DEVICE i64 block_len(const Paged& p) { return 2 * p.kv_heads * p.dim * p.tokens; }
 
-KERNEL store_kv(Paged p, Steps s, const A* keys, i64 ks, const A* values, i64 vs, A* pool, u32* report) {
+KERNEL store_kv(Paged p, Steps s, const A* keys, i64 ks, const A* values, i64 vs, A* pool, u32* report) { BEGIN;
   i64 row = blockIdx.x, sequence = sequence_of(p, s, row), position = s.contexts[sequence] + row - s.starts[sequence];
   if (position / p.tokens >= s.table_starts[sequence + 1] - s.table_starts[sequence]) { if (threadIdx.x == 0) complain(report, BLOCK, (u32)position, (u32)p.tokens); return; }
   i64 block = block_at(p, s, sequence, position), half = p.dim * p.tokens;
   if (block >= p.blocks) { if (threadIdx.x == 0) complain(report, BLOCK, (u32)block, (u32)p.blocks); return; }
-  A* to = pool + block * block_len(p) + position % p.tokens * p.dim;
-  for (i64 c = threadIdx.x; c < p.kv_heads * p.dim; c += blockDim.x) {
-    i64 at = c / p.dim * 2 * half + c % p.dim;
-    to[at] = keys[row * ks + c]; to[at + half] = values[row * vs + c];
+  A* to = pool + block * block_len(p);
+  u32 dim = (u32)p.dim, width = (u32)p.kv_heads * dim, slot = (u32)(position % p.tokens), tokens = (u32)p.tokens;
+  for (u32 c = threadIdx.x; c < width; c += blockDim.x) {
+    u32 head = c / dim * 2 * (u32)half, d = c % dim;
+    to[head + slot * dim + d] = keys[row * ks + c];
+    to[head + (u32)half + (p.turned ? d * tokens + slot : slot * dim + d)] = values[row * vs + c];
   }
 }
 
 // Any shape: a warp has a row and a head. Sequences with few rows are left out where `skip` says that another kernel has them.
-KERNEL attend_blocks(Paged p, Steps s, const A* q, i64 qs, const A* pool, A* out, i64 os, i64 skip) {
+KERNEL attend_blocks(Paged p, Steps s, const A* q, i64 qs, const A* pool, A* out, i64 os, i64 skip) { BEGIN;
   __shared__ float staged[WARPS][32 * MOST];
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   i64 row = p.rows - 1 - ((i64)blockIdx.x * WARPS + warp), head = blockIdx.y, kv = head / (p.heads / p.kv_heads);
@@ -38,10 +41,27 @@ KERNEL attend_blocks(Paged p, Steps s, const A* q, i64 qs, const A* pool, A* out
   Running r; nothing(r);
   for (i64 first = first_seen(p, position); first <= position; first += 32) {
     i64 key = min(first + lane, position);
-    const A* mine = pool + block_at(p, s, sequence, key) * block_len(p) + key % p.tokens * p.dim;
+    const A* block = pool + block_at(p, s, sequence, key) * block_len(p);
+    const A* mine = block + key % p.tokens * p.dim;
     float score = first + lane <= position ? p.scale * dot(staged[warp], mine, p.dim) : -INFINITE;
-    const u64 value = (u64)(mine + half);
-    take_in(r, score, p.dim, [&](int i) { return (const A*)__shfl_sync(~0u, value, i); });
+    const u64 value = (u64)(block + half + key % p.tokens * (p.turned ? 1 : p.dim));
+    take_in(r, score, p.dim, [&](int i) { return (const A*)__shfl_sync(~0u, value, i); }, p.turned ? p.tokens : 1);
   }
   give(r, out + row * os + head * p.dim, p.dim);
+}
+
+// All blocks of the sequences' tables, tokens as rows: what attention over matrices takes. Values come behind the keys.
+// Sequences with at most `few` rows are left out.
+KERNEL gather_blocks(Paged p, Steps s, const A* pool, A* keys, A* values, i64 few) { BEGIN;
+  i64 entry = blockIdx.x, half = p.dim * p.tokens, width = p.kv_heads * p.dim, low = 0, high = p.sequences - 1;
+  if (entry >= s.table_starts[p.sequences]) return;
+  while (low < high) { i64 middle = (low + high + 1) / 2; if (s.table_starts[middle] <= entry) low = middle; else high = middle - 1; }
+  if (s.starts[low + 1] - s.starts[low] <= few) return;
+  const A* block = pool + (i64)s.tables[entry] * block_len(p);
+  for (i64 i = threadIdx.x; i < p.tokens * width; i += blockDim.x) {
+    i64 token = i / width, c = i % width, head = c / p.dim, d = c % p.dim, at = (entry * p.tokens + token) * width + c;
+    const A* from = block + head * 2 * half;
+    keys[at] = from[token * p.dim + d];
+    values[at] = from[half + (p.turned ? d * p.tokens + token : token * p.dim + d)];
+  }
 }

@@ -11,7 +11,7 @@ template <bool WIDE> DEVICE void swiglu_all(const A* x, i64 xs, A* out, i64 os, 
     put<WIDE>(out + row * os + c, n, g);
   }
 }
-KERNEL swiglu(const A* x, i64 xs, A* out, i64 os, i64 rows, i64 columns, int wide) { if (wide) swiglu_all<true>(x, xs, out, os, rows, columns); else swiglu_all<false>(x, xs, out, os, rows, columns); }
+KERNEL swiglu(const A* x, i64 xs, A* out, i64 os, i64 rows, i64 columns, int wide) { BEGIN; if (wide) swiglu_all<true>(x, xs, out, os, rows, columns); else swiglu_all<false>(x, xs, out, os, rows, columns); }
 
 template <bool WIDE> DEVICE void swiglu_back(const A* x, i64 xs, const A* d, i64 ds, A* dx, i64 dxs, i64 rows, i64 columns) {
   PIECES(rows, columns) {
@@ -23,7 +23,7 @@ template <bool WIDE> DEVICE void swiglu_back(const A* x, i64 xs, const A* d, i64
     put<WIDE>(dx + row * dxs + c, n, g); put<WIDE>(dx + row * dxs + columns + c, n, u);
   }
 }
-KERNEL swiglu_backward(const A* x, i64 xs, const A* d, i64 ds, A* dx, i64 dxs, i64 rows, i64 columns, int wide) { if (wide) swiglu_back<true>(x, xs, d, ds, dx, dxs, rows, columns); else swiglu_back<false>(x, xs, d, ds, dx, dxs, rows, columns); }
+KERNEL swiglu_backward(const A* x, i64 xs, const A* d, i64 ds, A* dx, i64 dxs, i64 rows, i64 columns, int wide) { BEGIN; if (wide) swiglu_back<true>(x, xs, d, ds, dx, dxs, rows, columns); else swiglu_back<false>(x, xs, d, ds, dx, dxs, rows, columns); }
 
 // The share of the normal distribution below x, and its slope.
 DEVICE void share_of(int exact, float x, float& share, float& slope) {
@@ -32,7 +32,7 @@ DEVICE void share_of(int exact, float x, float& share, float& slope) {
   share = sigmoid(1.5957692f * (x + 0.044715f * x * x * x));
   slope = share * (1.f - share) * 1.5957692f * (1.f + 3.f * 0.044715f * x * x);
 }
-KERNEL gelu(int exact, const A* x, i64 xs, A* out, i64 os, i64 rows, i64 columns) {
+KERNEL gelu(int exact, const A* x, i64 xs, A* out, i64 os, i64 rows, i64 columns) { BEGIN;
   PIECES(rows, columns) {
     i64 row = at / pieces, c = at % pieces * 8, n = columns - c;
     float v[8], share, slope;
@@ -42,7 +42,7 @@ KERNEL gelu(int exact, const A* x, i64 xs, A* out, i64 os, i64 rows, i64 columns
     put<false>(out + row * os + c, n, v);
   }
 }
-KERNEL gelu_backward(int exact, const A* x, i64 xs, const A* d, i64 ds, A* dx, i64 dxs, i64 rows, i64 columns) {
+KERNEL gelu_backward(int exact, const A* x, i64 xs, const A* d, i64 ds, A* dx, i64 dxs, i64 rows, i64 columns) { BEGIN;
   PIECES(rows, columns) {
     i64 row = at / pieces, c = at % pieces * 8, n = columns - c;
     float v[8], a[8], share, slope;
@@ -53,22 +53,27 @@ KERNEL gelu_backward(int exact, const A* x, i64 xs, const A* d, i64 ds, A* dx, i
   }
 }
 
-// A thread turns one pair of a head; neighbours have neighbouring pairs.
-KERNEL rotate(A* x, i64 xs, i64 rows, i64 heads, i64 dim, const u32* positions, const float* cosines, const float* sines, i64 pairs, i64 longest, int back, u32* report) {
-  for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * heads * pairs; at += (i64)gridDim.x * blockDim.x) {
-    i64 pair = at % pairs, head = at / pairs % heads, row = at / pairs / heads;
-    u32 position = positions[row];
-    if (position >= longest) { complain(report, POSITION, position, (u32)longest); continue; }
-    float c = cosines[position * pairs + pair], s = sines[position * pairs + pair];
+// A thread turns one pair of a head, or eight neighbouring ones where they lie so.
+template <int N> DEVICE void turn(A* x, i64 xs, u32 rows, u32 heads, u32 dim, const u32* positions, const float* cosines, const float* sines, u32 pairs, u32 longest, int back, u32* report) {
+  u32 each = pairs / N, total = rows * heads * each;
+  for (u32 at = blockIdx.x * blockDim.x + threadIdx.x; at < total; at += gridDim.x * blockDim.x) {
+    u32 pair = at % each * N, head = at / each % heads, row = at / each / heads, position = positions[row];
+    if (position >= longest) { complain(report, POSITION, position, longest); continue; }
     A* first = x + row * xs + head * dim + pair; A* second = first + pairs;
-    float a = widen(*first), b = widen(*second);
-    if (back) s = -s;
-    *first = narrow<A>(a * c - b * s); *second = narrow<A>(b * c + a * s);
+    const float *cc = cosines + (u64)position * pairs + pair, *ss = sines + (u64)position * pairs + pair;
+    float a[8], b[8], c[8], s[8];
+    if constexpr (N == 8) { get8(first, a); get8(second, b); get8(cc, c); get8(ss, s); } else { a[0] = widen(*first); b[0] = widen(*second); c[0] = *cc; s[0] = *ss; }
+#pragma unroll
+    for (int i = 0; i < N; i++) { float sine = back ? -s[i] : s[i], old = a[i]; a[i] = old * c[i] - b[i] * sine; b[i] = b[i] * c[i] + old * sine; }
+    if constexpr (N == 8) { put8(first, a); put8(second, b); } else { *first = narrow<A>(a[0]); *second = narrow<A>(b[0]); }
   }
+}
+KERNEL rotate(A* x, i64 xs, u32 rows, u32 heads, u32 dim, const u32* positions, const float* cosines, const float* sines, u32 pairs, u32 longest, int back, int wide, u32* report) { BEGIN;
+  if (wide) turn<8>(x, xs, rows, heads, dim, positions, cosines, sines, pairs, longest, back, report); else turn<1>(x, xs, rows, heads, dim, positions, cosines, sines, pairs, longest, back, report);
 }
 
 struct AdamW { float gradient, decay, first, kept_second, second, rate, inverse_root, epsilon; };
-KERNEL adamw(AdamW f, float* weights, const float* gradient, float* first, float* second, bf16* copy, i64 n) {
+KERNEL adamw(AdamW f, float* weights, const float* gradient, float* first, float* second, bf16* copy, i64 n) { BEGIN;
   i64 at = ((i64)blockIdx.x * blockDim.x + threadIdx.x) * 4;
   for (; at < n; at += (i64)gridDim.x * blockDim.x * 4)
     for (int j = 0; j < 4; j++) if (at + j < n) {
@@ -85,7 +90,7 @@ DEVICE void move(const AdamW& f, float& w, float g, float& m, float& v) {
   w = w * f.decay - f.rate * (m / (sqrtf(v) * f.inverse_root + f.epsilon));
 }
 // The same for addresses that are multiples of sixteen bytes and whole fours.
-KERNEL adamw_wide(AdamW f, float4* weights, const float4* gradient, float4* first, float4* second, uint2* copy, i64 fours) {
+KERNEL adamw_wide(AdamW f, float4* weights, const float4* gradient, float4* first, float4* second, uint2* copy, i64 fours) { BEGIN;
   i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (i >= fours) return;
   float4 w = weights[i], g = __ldcs(gradient + i), m = __ldcs(first + i), v = __ldcs(second + i);
@@ -95,7 +100,7 @@ KERNEL adamw_wide(AdamW f, float4* weights, const float4* gradient, float4* firs
 }
 
 // The loss of each row of logits, and its gradient in their place.
-KERNEL cross_entropy(float* logits, i64 ls, i64 vocabulary, const u32* targets, int wanted, float scale, float* losses, u32* report) {
+KERNEL cross_entropy(float* logits, i64 ls, i64 vocabulary, const u32* targets, int wanted, float scale, float* losses, u32* report) { BEGIN;
   __shared__ float shared[32];
   float* row = logits + blockIdx.x * ls;
   u32 target = targets[blockIdx.x];

@@ -13,6 +13,15 @@ struct int4q {};
 
 #define KERNEL extern "C" __global__ void
 #define DEVICE __device__ __forceinline__
+// On chips that can, a kernel is started while the one before it ends, and waits here before it looks at memory. Its own successor may come at once.
+#if __CUDA_ARCH__ >= 900
+#define LET_NEXT asm volatile("griddepcontrol.launch_dependents;" ::: "memory")
+#define AWAIT asm volatile("griddepcontrol.wait;" ::: "memory")
+#else
+#define LET_NEXT
+#define AWAIT
+#endif
+#define BEGIN LET_NEXT; AWAIT
 #define INFINITE __int_as_float(0x7f800000)
 
 DEVICE float widen(float x) { return x; }

@@ -20,7 +20,7 @@ DEVICE void get_group(const A* w, i64 ws, i64 inputs, i64 groups, i64 at, float 
 #pragma unroll
   for (int i = 0; i < 32; i++) v[i] = k + i < inputs ? widen(row[k + i]) : 0.f;
 }
-KERNEL to_8_bits(const A* w, i64 ws, i64 outputs, i64 inputs, i64 groups, u8* numbers, f16* scales) {
+KERNEL to_8_bits(const A* w, i64 ws, i64 outputs, i64 inputs, i64 groups, u8* numbers, f16* scales) { BEGIN;
   i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (at >= outputs * groups) return;
   float v[32];
@@ -31,7 +31,7 @@ KERNEL to_8_bits(const A* w, i64 ws, i64 outputs, i64 inputs, i64 groups, u8* nu
 #pragma unroll
   for (int i = 0; i < 32; i++) numbers[at * 32 + i] = (u8)(signed char)(int)whole(v[i], inverse, 127.f);
 }
-KERNEL to_4_bits(const A* w, i64 ws, i64 outputs, i64 inputs, i64 groups, u8* numbers, f16* scales) {
+KERNEL to_4_bits(const A* w, i64 ws, i64 outputs, i64 inputs, i64 groups, u8* numbers, f16* scales) { BEGIN;
   i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x;
   if (at >= outputs * groups) return;
   const float places[9] = {-8.5f, -8.f, -7.5f, -7.f, -6.5f, -6.f, 6.f, 6.8f, 7.4f};

@@ -7,7 +7,7 @@ template <bool WIDE> DEVICE void fill_all(B* to, i64 n, float value) {
   for (int j = 0; j < 8; j++) v[j] = value;
   EACH8(n) { if (WIDE && i + 8 <= n) put<true>(to + i, 8, v); else put<false>(to + i, n - i, v); }
 }
-KERNEL fill(B* to, i64 n, float value, int wide) { if (wide) fill_all<true>(to, n, value); else fill_all<false>(to, n, value); }
+KERNEL fill(B* to, i64 n, float value, int wide) { BEGIN; if (wide) fill_all<true>(to, n, value); else fill_all<false>(to, n, value); }
 
 template <bool WIDE> DEVICE void scale_all(const A* x, float factor, float keep, B* to, i64 n) {
   EACH8(n) {
@@ -26,7 +26,7 @@ template <bool WIDE> DEVICE void scale_all(const A* x, float factor, float keep,
   }
 }
 // to = factor * x, or to += x where `keep` is not 0.
-KERNEL scale(const A* x, float factor, float keep, B* to, i64 n, int wide) {
+KERNEL scale(const A* x, float factor, float keep, B* to, i64 n, int wide) { BEGIN;
   if (wide) scale_all<true>(x, factor, keep, to, n); else scale_all<false>(x, factor, keep, to, n);
 }
 
@@ -45,12 +45,12 @@ template <bool WIDE> DEVICE void put_all_rows(const A* x, i64 xs, B* to, i64 ts,
     put<WIDE>(to + row * ts + column, columns - column, v);
   }
 }
-KERNEL put_rows(const A* x, i64 xs, B* to, i64 ts, i64 rows, i64 columns, int add, int wide) {
+KERNEL put_rows(const A* x, i64 xs, B* to, i64 ts, i64 rows, i64 columns, int add, int wide) { BEGIN;
   if (wide) put_all_rows<true>(x, xs, to, ts, rows, columns, add); else put_all_rows<false>(x, xs, to, ts, rows, columns, add);
 }
 
 // out = (sums in A) + bias + residual, both of B; residual and bias may be absent.
-KERNEL finish_rows(const A* sums, i64 ss, const C* bias, const B* residual, i64 rs, B* out, i64 os, i64 rows, i64 columns) {
+KERNEL finish_rows(const A* sums, i64 ss, const C* bias, const B* residual, i64 rs, B* out, i64 os, i64 rows, i64 columns) { BEGIN;
   i64 pieces = (columns + 7) / 8;
   for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * pieces; at += (i64)gridDim.x * blockDim.x) {
     i64 row = at / pieces, column = at % pieces * 8, count = columns - column;
@@ -67,7 +67,7 @@ KERNEL finish_rows(const A* sums, i64 ss, const C* bias, const B* residual, i64 
 }
 
 // sums[c] += the sum over rows: a block has some columns; each of its warps some rows, added in a fixed order at the end.
-KERNEL sum_rows(const A* x, i64 xs, float* sums, i64 rows, i64 columns) {
+KERNEL sum_rows(const A* x, i64 xs, float* sums, i64 rows, i64 columns) { BEGIN;
   __shared__ float parts[32][33];
   i64 column = (i64)blockIdx.x * 32 + threadIdx.x;
   float sum = 0;
@@ -82,7 +82,7 @@ KERNEL sum_rows(const A* x, i64 xs, float* sums, i64 rows, i64 columns) {
 }
 
 #define CHUNK 32768
-KERNEL squares(const A* x, i64 n, double* partial) {
+KERNEL squares(const A* x, i64 n, double* partial) { BEGIN;
   __shared__ double shared[32];
   i64 start = (i64)blockIdx.x * CHUNK, end = min(start + CHUNK, n);
   double sum = 0;
@@ -90,7 +90,7 @@ KERNEL squares(const A* x, i64 n, double* partial) {
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
-KERNEL plain_sum(const A* x, i64 n, double* partial) {
+KERNEL plain_sum(const A* x, i64 n, double* partial) { BEGIN;
   __shared__ double shared[32];
   i64 start = (i64)blockIdx.x * CHUNK, end = min(start + CHUNK, n);
   double sum = 0;
@@ -98,21 +98,21 @@ KERNEL plain_sum(const A* x, i64 n, double* partial) {
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
-KERNEL sum_partial(const double* partial, i64 n, double* out) {
+KERNEL sum_partial(const double* partial, i64 n, double* out) { BEGIN;
   __shared__ double shared[32];
   double sum = 0;
   for (i64 i = threadIdx.x; i < n; i += blockDim.x) sum += partial[i];
   sum = block_sum(sum, shared);
   if (threadIdx.x == 0) *out = sum;
 }
-KERNEL non_finite(const A* x, i64 n, u64* first) {
+KERNEL non_finite(const A* x, i64 n, u64* first) { BEGIN;
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x)
     if ((__float_as_uint(widen(x[i])) & 0x7f800000u) == 0x7f800000u) atomicMin(first, (u64)i);
 }
 // Numbers from the launch itself to memory, so that a recorded launch carries them.
 struct Words { u64 w[32]; };
-KERNEL words(const Words from, u64* to, int n) { if (threadIdx.x < n) to[threadIdx.x] = from.w[threadIdx.x]; }
+KERNEL words(const Words from, u64* to, int n) { BEGIN; if (threadIdx.x < n) to[threadIdx.x] = from.w[threadIdx.x]; }
 // Copies of blocks, one pair after the other within a thread's share of the block.
-KERNEL copy_block(uint4* pool, i64 block, u32 from, u32 to) {
+KERNEL copy_block(uint4* pool, i64 block, u32 from, u32 to) { BEGIN;
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < block; i += (i64)gridDim.x * blockDim.x) pool[to * block + i] = pool[from * block + i];
 }

@@ -3,7 +3,6 @@
 template <int M> DEVICE void vectors(const bf16* w, i64 n, i64 k, const bf16* x, i64 xs, const bf16* bias, const B* residual, i64 rs, B* y, i64 ys) {
   enum { R = 2, U = 4 };
   extern __shared__ uint4 staged[];
-  for (i64 i = threadIdx.x; i < M * k / 8; i += 256) staged[i] = *(const uint4*)(x + i / (k / 8) * xs + i % (k / 8) * 8);
   int warp = threadIdx.x / 32, lane = threadIdx.x % 32; i64 row = ((i64)blockIdx.x * 8 + warp) * R;
   bool there = row < n;
   const uint4* p = (const uint4*)(w + (there ? row : 0) * k) + lane;
@@ -17,6 +16,9 @@ template <int M> DEVICE void vectors(const bf16* w, i64 n, i64 k, const bf16* x,
   for (int u = 0; u < U; u++)
 #pragma unroll
     for (int r = 0; r < R; r++) a[u][r] = u < steps ? __ldcs(p + r * stride + 32 * u) : make_uint4(0, 0, 0, 0);
+  // The weight is there already: it is fetched while the kernel before this one makes x.
+  AWAIT;
+  for (int m = 0; m < M; m++) for (int i = threadIdx.x; i < (int)k / 8; i += 256) staged[m * (k / 8) + i] = *(const uint4*)(x + m * xs + i * 8);
   __syncthreads();
   if (!there) return;
   for (i64 s = 0; s < steps; s += U) {
@@ -51,5 +53,5 @@ template <int M> DEVICE void vectors(const bf16* w, i64 n, i64 k, const bf16* x,
       }
     }
 }
-KERNEL __launch_bounds__(256) one_row(const bf16* w, i64 n, i64 k, const bf16* x, i64 xs, const bf16* bias, const B* residual, i64 rs, B* y, i64 ys) { vectors<1>(w, n, k, x, xs, bias, residual, rs, y, ys); }
-KERNEL __launch_bounds__(256) two_rows(const bf16* w, i64 n, i64 k, const bf16* x, i64 xs, const bf16* bias, const B* residual, i64 rs, B* y, i64 ys) { vectors<2>(w, n, k, x, xs, bias, residual, rs, y, ys); }
+KERNEL __launch_bounds__(256) one_row(const bf16* w, i64 n, i64 k, const bf16* x, i64 xs, const bf16* bias, const B* residual, i64 rs, B* y, i64 ys) { LET_NEXT; vectors<1>(w, n, k, x, xs, bias, residual, rs, y, ys); }
+KERNEL __launch_bounds__(256) two_rows(const bf16* w, i64 n, i64 k, const bf16* x, i64 xs, const bf16* bias, const B* residual, i64 rs, B* y, i64 ys) { LET_NEXT; vectors<2>(w, n, k, x, xs, bias, residual, rs, y, ys); }
