@@ -59,6 +59,7 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     if job.workload.task != Task::Pretrain && PRETRAINING_ONLY.contains(&stem) {
         return Err(Lacks::Model);
     }
+    job.check_megatron_experts()?;
     let (mode, data, adapters) = match job.workload.task {
         Task::Pretrain => ("pretrain", "mock", None),
         Task::FineTune => ("sft", "squad", None),

@@ -2,7 +2,7 @@
 
 use bedplate_layout::{ComputePrecision, Recompute, Sharding};
 use bedplate_perf::{Dispatcher, ExpertOverlap, Offload, Task};
-use bedplate_transformer::Optimizer;
+use bedplate_transformer::{Mixture, Optimizer};
 
 use super::{Job, Lacks, megatron_model};
 
@@ -10,6 +10,7 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     if let Task::Lora { .. } = job.workload.task {
         return Err(Lacks::Adapters);
     }
+    job.check_megatron_experts()?;
     let mut text = Vec::new();
     text.extend(job.node_remark());
     text.extend(megatron_model::remarks(job.model).into_iter().map(String::from));
@@ -86,6 +87,13 @@ impl Job<'_> {
         }
         let chunk = self.model.layer_count() / self.chunks();
         (layout.virtual_stages > 1).then(|| format!("--num-layers-per-virtual-pipeline-stage {chunk}"))
+    }
+
+    /// Megatron splits the matrices of an expert only where they have no bias.
+    pub(super) fn check_megatron_experts(&self) -> Result<(), Lacks> {
+        let has_bias = |mixture: &Mixture| mixture.expert.has_bias;
+        let is_biased = self.model.layers().filter_map(|layer| layer.mlp.mixture()).any(has_bias);
+        if is_biased && self.layout.expert_tensor > 1 { Err(Lacks::ExpertTensor) } else { Ok(()) }
     }
 
     fn expert_flags(&self) -> Vec<String> {
