@@ -34,7 +34,8 @@ impl Place {
 
     pub(crate) fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_bedplate"));
-        command.args(arguments).current_dir(&self.0);
+        // What this machine was measured at, and which runs it remembers, is no part of a test.
+        command.args(arguments).current_dir(&self.0).env("BEDPLATE_STATE", self.0.join("state"));
         for name in ["RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "BEDPLATE_REPORT"] {
             command.env_remove(name);
         }
