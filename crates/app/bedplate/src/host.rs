@@ -25,9 +25,13 @@ fn runs_path() -> PathBuf {
 /// Folders that are remembered.
 const MOST_RUNS: usize = 50;
 
-/// Remembers the output folder of a run that ended on this host. A run does not fail for it.
+/// Remembers the output folder of a run that ended on this host, unless it is one for temporary files. A run does not
+/// fail for it.
 pub(crate) fn remember_run(folder: &Path) {
     let Ok(folder) = std::path::absolute(folder) else { return };
+    if folder.starts_with(std::env::temp_dir()) {
+        return;
+    }
     let mut folders = recent_runs();
     folders.retain(|known| *known != folder);
     folders.push(folder);

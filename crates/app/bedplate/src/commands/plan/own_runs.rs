@@ -39,7 +39,7 @@ enum OwnRunsError {
 pub(super) static NO_RUNS: Page = Page {
     code: "plan/no-runs",
     class: Class::User,
-    meaning: "Runs of at least 20 steps are remembered once `bedplate bench machine` has measured the host, as long as their folders exist.",
+    meaning: "Runs of at least 20 steps are remembered once `bedplate bench machine` has measured the host, as long as their folders exist; runs below the folder of temporary files are not.",
     remedy: "name folders with `--runs`, or train first",
 };
 
