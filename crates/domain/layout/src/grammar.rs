@@ -1,7 +1,7 @@
 //! The grammar: `dp8.tp4.pp2.ep8`, parts joined by dots.
 //!
-//! Numbered parts: `dp tp cp pp vpp ep etp mb hsdp`. Plain parts: `sp`, `zero1 zero2 zero3` (`fsdp`),
-//! `recompute-selective recompute-full`, `fp32 bf16 fp16 fp8 fp4`. On input the order is free and case does
+//! Numbered parts: `dp tp cp pp vpp first last ep etp mb hsdp`. Plain parts: `sp`, `zero-bubble dualpipe`,
+//! `zero1 zero2 zero3` (`fsdp`), `recompute-selective recompute-full`, `fp32 bf16 fp16 fp8 fp4`. On input the order is free and case does
 //! not matter; printing follows the order above and leaves defaults out.
 
 use std::fmt;
@@ -9,9 +9,11 @@ use std::str::FromStr;
 
 use bedplate_diag::{Class, Diagnostic, Page, nearest, shown};
 
-use crate::{ComputePrecision, Layout, Recompute, Sharding};
+use crate::{ComputePrecision, Layout, Recompute, Schedule, Sharding};
 
-const NUMBERED: [&str; 9] = ["dp", "tp", "cp", "pp", "vpp", "ep", "etp", "mb", "hsdp"];
+const NUMBERED: [&str; 11] = ["dp", "tp", "cp", "pp", "vpp", "first", "last", "ep", "etp", "mb", "hsdp"];
+const SCHEDULES: [(&str, Schedule); 2] =
+    [("zero-bubble", Schedule::ZeroBubble), ("dualpipe", Schedule::DualPipe)];
 const SHARDINGS: [(&str, Sharding); 4] = [
     ("zero1", Sharding::Optimizer),
     ("zero2", Sharding::Gradients),
@@ -45,7 +47,7 @@ pub const PAGES: &[&Page] = &[&BAD_LAYOUT];
 static BAD_LAYOUT: Page = Page {
     code: "layout/bad-spelling",
     class: Class::User,
-    meaning: "A layout could not be read. Layouts are parts joined by dots, in any order: dp8 (data), tp4 (tensor), sp (sequence parallel), cp2 (context), pp2 (pipeline), vpp2 (virtual stages), ep8 (expert), etp1 (expert tensor), zero1, zero2, zero3 or fsdp, hsdp8, mb1 (micro-batch), recompute-selective, recompute-full, fp32, bf16, fp16, fp8, fp4.",
+    meaning: "A layout could not be read. Layouts are parts joined by dots, in any order: dp8 (data), tp4 (tensor), sp (sequence parallel), cp2 (context), pp2 (pipeline), vpp2 (virtual stages), first7 and last6 (layers of the first and the last stage), zero-bubble or dualpipe (schedules), ep8 (expert), etp1 (expert tensor), zero1, zero2, zero3 or fsdp, hsdp8, mb1 (micro-batch), recompute-selective, recompute-full, fp32, bf16, fp16, fp8, fp4.",
     remedy: "write it like `dp8.tp4.pp2` or `dp64.tp8.sp.zero1.mb2`",
 };
 
@@ -59,6 +61,7 @@ impl Diagnostic for ParseLayoutError {
         let letters = part.trim_end_matches(|c: char| c.is_ascii_digit());
         let plain = SHARDINGS.iter().map(|(name, _)| *name);
         let plain = plain.chain(RECOMPUTES.iter().map(|(name, _)| *name));
+        let plain = plain.chain(SCHEDULES.iter().map(|(name, _)| *name));
         let plain = plain.chain(PRECISIONS.iter().map(|(name, _)| *name)).chain(["sp"]);
         let near = nearest(part, plain).or_else(|| nearest(letters, NUMBERED))?;
         Some(format!("did you mean `{near}`?"))
@@ -96,6 +99,9 @@ impl Reader {
         } else if let Some((_, sharding)) = SHARDINGS.iter().find(|(name, _)| *name == lower) {
             self.claim("sharding", part)?;
             self.layout.sharding = *sharding;
+        } else if let Some((_, schedule)) = SCHEDULES.iter().find(|(name, _)| *name == lower) {
+            self.claim("schedule", part)?;
+            self.layout.schedule = *schedule;
         } else if let Some((_, recompute)) = RECOMPUTES.iter().find(|(name, _)| *name == lower) {
             self.claim("recompute", part)?;
             self.layout.recompute = *recompute;
@@ -123,6 +129,8 @@ impl Reader {
             "cp" => self.layout.context = number,
             "pp" => self.layout.pipeline = number,
             "vpp" => self.layout.virtual_stages = number,
+            "first" => self.layout.ends.first = Some(number),
+            "last" => self.layout.ends.last = Some(number),
             "ep" => self.layout.expert = number,
             "etp" => self.layout.expert_tensor = number,
             "mb" => self.layout.micro_batch = number,
@@ -150,6 +158,9 @@ impl fmt::Display for Layout {
         parts.extend(numbered("cp", self.context));
         parts.extend(numbered("pp", self.pipeline));
         parts.extend(numbered("vpp", self.virtual_stages));
+        parts.extend(self.ends.first.map(|layers| format!("first{layers}")));
+        parts.extend(self.ends.last.map(|layers| format!("last{layers}")));
+        parts.extend(spelling(&SCHEDULES, &self.schedule));
         parts.extend(numbered("ep", self.expert));
         parts.extend(numbered("etp", self.expert_tensor));
         match self.sharding {

@@ -1,5 +1,7 @@
 //! The parts of a layout.
 
+use crate::Ends;
+
 /// How a training step is spread over accelerators. Degrees are at least 1; [`Layout::refusals`] checks them.
 ///
 /// Tensor, context, data and pipeline degrees multiply to the world. Experts are carved out of the same
@@ -19,6 +21,9 @@ pub struct Layout {
     pub pipeline: u32,
     /// `vpp`: chunks of layers that each stage holds in turn (interleaved schedule).
     pub virtual_stages: u32,
+    /// `first7`, `last6`: layers of the first and the last stage, where they are set by hand.
+    pub ends: Ends,
+    pub schedule: Schedule,
     /// `ep`: ranks over which routed experts are spread.
     pub expert: u32,
     /// `etp`: ranks that share the matrices of one expert.
@@ -28,6 +33,19 @@ pub struct Layout {
     pub micro_batch: u32,
     pub recompute: Recompute,
     pub precision: ComputePrecision,
+}
+
+/// In which order the stages of a pipeline work.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Schedule {
+    /// One forward, one backward; interleaved where a stage has several chunks.
+    #[default]
+    Alternating,
+    /// `zero-bubble`: gradients of weights are computed where a stage would wait (Qi et al., arXiv:2401.10241, ZB-H1).
+    ZeroBubble,
+    /// `dualpipe`: micro-batches enter at both ends, so every rank holds two stages, and the exchange of one direction
+    /// hides behind the work of the other (DeepSeek-V3, arXiv:2412.19437).
+    DualPipe,
 }
 
 /// What data-parallel ranks split instead of holding copies.
@@ -51,7 +69,8 @@ pub enum Sharding {
 pub enum Recompute {
     #[default]
     None,
-    /// The attention core only.
+    /// What is cheap to make again: the attention core, and depending on the stack norms, activation functions and
+    /// what latent attention projects up.
     Selective,
     /// Whole blocks, from their inputs.
     Full,
@@ -83,6 +102,8 @@ impl Layout {
         context: 1,
         pipeline: 1,
         virtual_stages: 1,
+        ends: Ends { first: None, last: None },
+        schedule: Schedule::Alternating,
         expert: 1,
         expert_tensor: 1,
         sharding: Sharding::None,

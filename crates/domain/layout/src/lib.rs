@@ -22,9 +22,11 @@ mod layout;
 mod pipeline;
 mod ranks;
 mod rules;
+mod stages;
 
 pub use grammar::{PAGES, ParseLayoutError};
-pub use layout::{ComputePrecision, Layout, Recompute, Sharding};
+pub use layout::{ComputePrecision, Layout, Recompute, Schedule, Sharding};
 pub use pipeline::{Direction, Pass, PipelineStage, in_flight};
 pub use ranks::{Coordinates, Dimension, Group, RankMap};
 pub use rules::{Batch, LayoutRefusal};
+pub use stages::{Ends, StageLayers};

@@ -5,7 +5,7 @@
 
 use bedplate_transformer::{Layer, Mlp, Transformer};
 
-use crate::{Layout, Sharding};
+use crate::{Layout, Schedule, Sharding, StageLayers};
 
 /// The sequences of one optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,8 +41,18 @@ pub enum LayoutRefusal {
     TensorDoesNotDivideWidth { tensor: u32, width: u64 },
     #[error("pp{pipeline} x vpp{virtual_stages} makes more chunks than the {layers} layers")]
     MoreStagesThanLayers { pipeline: u32, virtual_stages: u32, layers: u64 },
-    #[error("vpp{virtual_stages} needs equal chunks, but {layers} layers do not divide into {chunks}")]
-    UnevenVirtualStages { virtual_stages: u32, layers: u64, chunks: u64 },
+    #[error(
+        "{first} layers in the first and {last} in the last of pp{pipeline} stages do not go with {layers} layers"
+    )]
+    EndsDoNotFit { first: u32, last: u32, pipeline: u32, layers: u64 },
+    #[error("`{schedule}` orders the work of pipeline stages, so it needs pp2 or more")]
+    ScheduleAlone { schedule: &'static str },
+    #[error("`{schedule}` cuts no stage into chunks, so it does not go with vpp{virtual_stages}")]
+    ScheduleWithVirtualStages { schedule: &'static str, virtual_stages: u32 },
+    #[error("dualpipe lets micro-batches in at both ends, so pp{pipeline} must be even")]
+    DualPipeOfOddStages { pipeline: u32 },
+    #[error("dualpipe needs at least {needed} micro-batches, an even number; a step has {micro_batches}")]
+    TooFewForDualPipe { micro_batches: u64, needed: u64 },
     #[error("`{part}` spreads experts, and the model has none")]
     NoExperts { part: &'static str },
     #[error("ep{expert} does not divide the {experts} routed experts")]
@@ -121,10 +131,11 @@ impl Layout {
         let (pipeline, virtual_stages) = (self.pipeline, self.virtual_stages);
         let chunks = u64::from(pipeline) * u64::from(virtual_stages);
         let is_too_many = chunks > layers;
-        let is_uneven = !is_too_many && virtual_stages > 1 && !layers.is_multiple_of(chunks);
+        let fits = is_too_many || StageLayers::new(layers, pipeline, self.ends).is_some();
+        let (first, last) = (self.ends.first.unwrap_or(0), self.ends.last.unwrap_or(0));
         [
             is_too_many.then_some(LayoutRefusal::MoreStagesThanLayers { pipeline, virtual_stages, layers }),
-            is_uneven.then_some(LayoutRefusal::UnevenVirtualStages { virtual_stages, layers, chunks }),
+            (!fits).then_some(LayoutRefusal::EndsDoNotFit { first, last, pipeline, layers }),
         ]
     }
 
@@ -179,6 +190,11 @@ impl Layout {
             return;
         }
         let micro_batches = global_batch / per_round;
+        let needed = 2 * u64::from(self.pipeline);
+        if self.schedule == Schedule::DualPipe && (micro_batches < needed || !micro_batches.is_multiple_of(2))
+        {
+            refusals.push(LayoutRefusal::TooFewForDualPipe { micro_batches, needed });
+        }
         if self.virtual_stages > 1 && !micro_batches.is_multiple_of(self.pipeline.into()) {
             refusals
                 .push(LayoutRefusal::MicroBatchesDoNotFillStages { micro_batches, pipeline: self.pipeline });
@@ -223,6 +239,7 @@ pub(crate) fn fit_each_other(layout: &Layout) -> Vec<LayoutRefusal> {
     if layout.virtual_stages > 1 && layout.pipeline == 1 {
         refusals.push(LayoutRefusal::VirtualStagesAlone { virtual_stages: layout.virtual_stages });
     }
+    refusals.extend(misfits_of_schedule(layout));
     let (expert, expert_tensor) = (layout.expert, layout.expert_tensor);
     let expert_ranks = expert.checked_mul(expert_tensor);
     if !expert_ranks.is_some_and(|needed| ranks.is_multiple_of(needed)) {
@@ -234,4 +251,21 @@ pub(crate) fn fit_each_other(layout: &Layout) -> Vec<LayoutRefusal> {
         refusals.push(LayoutRefusal::ShardGroupDoesNotDivide { group, ranks: layout.data * layout.context });
     }
     refusals
+}
+
+fn misfits_of_schedule(layout: &Layout) -> Option<LayoutRefusal> {
+    let schedule = match layout.schedule {
+        Schedule::Alternating => return None,
+        Schedule::ZeroBubble => "zero-bubble",
+        Schedule::DualPipe => "dualpipe",
+    };
+    let (pipeline, virtual_stages) = (layout.pipeline, layout.virtual_stages);
+    if pipeline == 1 {
+        Some(LayoutRefusal::ScheduleAlone { schedule })
+    } else if virtual_stages > 1 {
+        Some(LayoutRefusal::ScheduleWithVirtualStages { schedule, virtual_stages })
+    } else {
+        let is_odd = layout.schedule == Schedule::DualPipe && !pipeline.is_multiple_of(2);
+        is_odd.then_some(LayoutRefusal::DualPipeOfOddStages { pipeline })
+    }
 }

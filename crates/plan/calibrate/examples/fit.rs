@@ -1,7 +1,8 @@
-//! Fits the constants to data/training/measured.csv and writes data/training/constants.toml.
+//! Fits the constants to data/training/{measured,collectives}.csv and writes data/training/constants.toml.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints and may stop")]
 use bedplate_calibrate::{
-    Case, Cases, ErrorBars, FitOptions, fit, fit_efa_tcp, fit_memory, leave_one_source_out, report,
+    Case, Cases, CollectiveRows, ErrorBars, FitOptions, fit, fit_collectives, fit_efa_tcp, fit_memory,
+    leave_one_source_out, report,
 };
 use bedplate_catalog::Catalog;
 use bedplate_perf::Constants;
@@ -13,7 +14,11 @@ fn main() {
     let rows: Vec<&Case> = cases.used.iter().collect();
     let before = report(&cases, &Constants::priors());
     println!("{} rows, from priors {:?}", rows.len(), before.total);
-    let constants = fit(&rows, &Constants::priors(), &FitOptions { iterations: 25, ..FitOptions::builtin() });
+    // Collectives first, by themselves; training rows then move what remains.
+    let collectives = std::fs::read_to_string(format!("{root}/collectives.csv")).unwrap();
+    let collectives = CollectiveRows::read(&collectives, &Catalog::builtin()).unwrap();
+    let start = fit_collectives(&collectives.used.iter().collect::<Vec<_>>(), &Constants::priors());
+    let constants = fit(&rows, &start, &FitOptions { iterations: 25, ..FitOptions::builtin() });
     let constants = fit_memory(&rows, &constants);
     let constants = fit_efa_tcp(&constants, &Catalog::builtin()).rounded();
     let after = report(&cases, &constants);

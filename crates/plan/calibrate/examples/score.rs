@@ -34,6 +34,31 @@ fn main() {
             );
         }
     }
+    if has("--memory") {
+        for case in &cases.used {
+            let step = case.predict(&constants).unwrap();
+            let parts: Vec<String> = step
+                .memory
+                .parts()
+                .iter()
+                .map(|(name, bytes)| format!("{name}={:.2}", bytes.get() / 1.073_741_824e9))
+                .collect();
+            println!(
+                "{}\t{}\t{}\t{}\t{}\t{:?}\ttotal={:.1}\tcap={:.1}\tmeasured={:?}\t{}\t{}",
+                case.id,
+                case.model.name,
+                case.accelerator,
+                case.layout,
+                case.workload.sequence,
+                case.workload.stack,
+                step.memory.total().get() / 1.073_741_824e9,
+                case.hardware.memory / 1.073_741_824e9,
+                case.memory_gb,
+                parts.join(" "),
+                if case.is_legal() { "" } else { "refused" },
+            );
+        }
+    }
     if has("--skipped") {
         for row in &fitted.rows_skipped {
             println!("{} {}", row.id, row.reason);
@@ -60,7 +85,12 @@ fn print(title: &str, report: &Report) {
         line(name, score);
     }
     line("memory", &report.memory);
-    println!("  rows that ran but are predicted not to fit: {}", report.false_refusals);
+    println!(
+        "  rows that ran but are predicted not to fit: {}; but are refused: {}; memory within 15 %: {:.0} %",
+        report.false_refusals,
+        report.illegal.len(),
+        100.0 * report.memory_within
+    );
     println!("  kendall tau {:?} over {} rows", report.kendall_tau, report.ranked_rows);
 }
 

@@ -136,7 +136,7 @@ fn printed_sizes(record: &Record) -> Result<Sizes, Skip> {
         Some(layers) => layers,
         None => layers_by_size(record, hidden, vocab).ok_or(Skip::UnknownModel)?,
     };
-    let heads = record.count("heads").unwrap_or_else(|| usual_heads(hidden));
+    let heads = record.count("heads").unwrap_or_else(|| usual_heads(hidden, record.count("tp").unwrap_or(1)));
     let width = record.count("ffn").unwrap_or(usual_width);
     let kv_heads = record.count("kv_heads").unwrap_or(heads);
     Ok(Sizes { name, layers, hidden, heads, kv_heads, width, vocab, is_gated: !is_plain, is_tied: is_plain })
@@ -152,11 +152,11 @@ fn layers_by_size(record: &Record, hidden: u64, vocab: u64) -> Option<u64> {
     Some(whole as u64)
 }
 
-/// The widest heads up to 128 that divide, else 64 heads.
-fn usual_heads(hidden: u64) -> u64 {
+/// The widest heads up to 128 of which a tensor group can take equal parts, else 64 heads.
+fn usual_heads(hidden: u64, tensor: u64) -> u64 {
     [128, 96, 64, 112, 120, 100, 80]
         .into_iter()
-        .find(|dim| hidden.is_multiple_of(*dim))
+        .find(|dim| hidden.is_multiple_of(*dim) && (hidden / dim).is_multiple_of(tensor))
         .map_or(64, |dim| hidden / dim)
 }
 

@@ -1,8 +1,8 @@
 //! A measured row as an input to the model: what was run, and how fast it was.
 
 use bedplate_catalog::Catalog;
-use bedplate_layout::{ComputePrecision, Layout};
-use bedplate_perf::{Constants, Hardware, PerfError, Stack, Step, Workload, predict};
+use bedplate_layout::{Batch, ComputePrecision, Layout, Recompute};
+use bedplate_perf::{Constants, Hardware, Offload, PerfError, Stack, Step, Workload, predict};
 use bedplate_transformer::{AttentionFlops, FlopsConvention, Prediction, RecomputeFlops, Transformer};
 
 use crate::record::{Record, read};
@@ -67,8 +67,13 @@ impl Case {
         let model = architecture::model(record)?;
         let stack = fill::stack(record, &model);
         let hardware = fill::hardware(record, stack, catalog)?;
-        let workload = fill::workload(record, stack, &hardware)?;
+        let workload = fill::workload(record, stack)?;
         let layout = fill::layout(record, &model, &workload, &hardware)?;
+        let (layout, workload) = if fill::says_recompute(record, &model, &workload) {
+            (layout, workload)
+        } else {
+            least_that_fits(&model, &hardware, layout, workload)
+        };
         let tokens_per_second =
             measured(record, &model, &workload, &layout, &hardware).ok_or(Skip::NoThroughput)?;
         let case = Self {
@@ -108,9 +113,42 @@ impl Case {
         (needed / self.hardware.memory).ln().max(0.0)
     }
 
+    /// Whether a search would accept the layout: rows and searches have one set of rules.
+    pub fn is_legal(&self) -> bool {
+        let batch = Batch { sequence: self.workload.sequence, global_batch: self.workload.global_batch };
+        self.layout.refusals(&self.model, Some(self.hardware.gpus.into()), Some(batch)).is_empty()
+    }
+
     pub fn is_mixture(&self) -> bool {
         self.model.is_mixture()
     }
+}
+
+/// The layout with the least recomputation that fits, by constants that no fit moves. Where the host is as near as on
+/// Grace, activations are moved there before whole layers are computed again.
+fn least_that_fits(
+    model: &Transformer,
+    hardware: &Hardware,
+    layout: Layout,
+    workload: Workload,
+) -> (Layout, Workload) {
+    let is_near = hardware.host_link >= 200e9;
+    let choices = [
+        (Recompute::None, Offload::Nothing, true),
+        (Recompute::Selective, Offload::Nothing, true),
+        (Recompute::None, Offload::Activations, is_near),
+        (Recompute::Full, Offload::Nothing, true),
+    ];
+    let choices = choices
+        .into_iter()
+        .filter(|(.., is_open)| *is_open)
+        .map(|(recompute, offload, _)| (Layout { recompute, ..layout }, Workload { offload, ..workload }));
+    let fits = |(layout, workload): &(Layout, Workload)| {
+        let step = predict(model, hardware, layout, workload, &Constants::priors());
+        step.is_ok_and(|step| step.memory.total().get() <= 0.97 * hardware.memory)
+    };
+    let full = (Layout { recompute: Recompute::Full, ..layout }, workload);
+    choices.into_iter().find(fits).unwrap_or(full)
 }
 
 /// Publications print GB and mean GiB, as `nvidia-smi` does.

@@ -8,15 +8,16 @@
 //! | dp | gpus / (tp pp cp) | printed dp is often inconsistent |
 //! | cp, ep | 1; ep = min(gpus, 64) for mixtures whose notes name DeepEP | DeepEP without ep makes no sense |
 //! | etp | as noted; else tp under `flops_rule` full, 1 otherwise | Megatron's default; Megatron-Bridge recipes |
-//! | vpp | L/pp, rounded up, for dense Megatron with pp > 1; else 1 | rows of the same models print it |
+//! | vpp | L/pp, rounded up, for dense Megatron with pp > 1, and at most 4 where the micro-batch is blank too; else 1 | rows of the same models print it; scaling studies used few |
 //! | sp | on with tp > 1, except in stacks of 2021–22 unless noted | stack practice |
 //! | sharding | optimizer state for Megatron since 2023, weights too where they fill the GPU; none before | distributed optimizer, Megatron-FSDP |
-//! | recompute | full in 2021–22, on the stock stack without expert overlap, and for LoRA of 30B and more on 80 GB; else none | notes of sibling rows; memory |
+//! | recompute | full in 2021–22, on the stock stack without expert overlap, and for adapters of 30B and more under FSDP; else the least that fits | notes of sibling rows; memory |
+//! | offload | activations, where they do not fit, over NVLink-C2C | recipes of Megatron-Bridge |
 //! | micro-batch | 8/4/2/1 by width in 2021–22; 2 without stages, else 1 | bubbles ask for small ones |
 //! | precision | fp8 on Hopper and later under Megatron, else bf16 | records are set in the narrower format |
 //! | stack | Megatron by the release in the notes; stock for fine-grained mixtures before Megatron-Bridge | no recipes yet |
 //! | dispatcher | NCCL where noted or under `flops_rule` full, else deduplicating | recipes since Megatron-Bridge |
-//! | expert overlap | as noted; on where a recipe's experts leave the domain and chunks interleave | recipes |
+//! | expert overlap | as noted; else off | rows fit better than with a guess |
 //! | global batch | micro-batch x gpus where the notes say "per GPU" | FSDP blog |
 //! | seq | 4096 nanotron, 8192 FSDP | their documentation |
 //! | domain | 72 in NVL72 racks, 64 of each where the job is several times 64 | assumed: placed by segments, so that groups stay inside |
@@ -24,7 +25,7 @@
 
 use bedplate_catalog::Catalog;
 use bedplate_diag::shown;
-use bedplate_layout::{ComputePrecision, Layout, Recompute, Sharding};
+use bedplate_layout::{ComputePrecision, Ends, Layout, Recompute, Schedule, Sharding};
 use bedplate_perf::{
     Dispatcher, ExpertOverlap, Hardware, Network, Offload, Routing, Scaling, Stack, Task, Workload,
 };
@@ -95,7 +96,7 @@ fn is_megatron(stack: Stack) -> bool {
     matches!(stack, Stack::Megatron | Stack::MegatronBefore2606 | Stack::MegatronStock)
 }
 
-pub(crate) fn workload(record: &Record, stack: Stack, hardware: &Hardware) -> Result<Workload, Skip> {
+pub(crate) fn workload(record: &Record, stack: Stack) -> Result<Workload, Skip> {
     let notes = record.notes();
     let sequence = record.count("seq_len").or(match stack {
         Stack::Nanotron => Some(4096),
@@ -107,11 +108,7 @@ pub(crate) fn workload(record: &Record, stack: Stack, hardware: &Hardware) -> Re
     } else {
         Dispatcher::Deduplicating
     };
-    // Recipes hide the all-to-all where experts leave the scale-up domain and the schedule allows it.
-    let leaves_domain = record.degree("ep").unwrap_or(1) > hardware.domain;
-    let can_interleave = record.degree("vpp").unwrap_or(1) > 1 || record.degree("pp") == Some(1);
-    let is_tuned = matches!(stack, Stack::Megatron | Stack::MegatronBefore2606);
-    let is_hidden = notes.contains("overlap on") || is_tuned && leaves_domain && can_interleave;
+    let is_hidden = notes.contains("overlap on");
     let overlap = if is_hidden { ExpertOverlap::Overlapped } else { ExpertOverlap::Serial };
     let is_forced = matches!(record.text("routing"), "" | "forced-balanced" | "unknown");
     Ok(Workload {
@@ -185,6 +182,8 @@ pub(crate) fn layout(
         context,
         pipeline,
         virtual_stages: virtual_stages(record, model, stack, pipeline),
+        ends: Ends::default(),
+        schedule: Schedule::default(),
         expert: 1,
         expert_tensor: 1,
         sharding: sharding(
@@ -194,7 +193,7 @@ pub(crate) fn layout(
             unsharded_share(model, hardware, tensor * pipeline, workload),
         ),
         micro_batch,
-        recompute: recompute(record, model, workload, hardware),
+        recompute: recompute(record, model, workload),
         precision: precision(record.text("precision"), stack, hardware),
     };
     if model.is_mixture() {
@@ -251,7 +250,10 @@ fn virtual_stages(record: &Record, model: &Transformer, stack: Stack, pipeline: 
     let per_stage = model.layer_count().div_ceil(u64::from(pipeline)).max(1) as u32;
     match record.degree("vpp") {
         Some(chunks) => chunks.min(per_stage),
-        None if is_megatron(stack) && !model.is_mixture() => per_stage,
+        None if is_megatron(stack) && !model.is_mixture() => match record.degree("micro_batch") {
+            Some(_) => per_stage,
+            None => per_stage.min(4),
+        },
         None => 1,
     }
 }
@@ -297,24 +299,20 @@ fn unsharded_share(model: &Transformer, hardware: &Hardware, ranks: u32, workloa
     model.parameters().total as f64 * bytes / f64::from(ranks) / hardware.memory
 }
 
-fn recompute(record: &Record, model: &Transformer, workload: &Workload, hardware: &Hardware) -> Recompute {
+/// Whether a row says what it recomputes, or its stack does.
+pub(crate) fn says_recompute(record: &Record, model: &Transformer, workload: &Workload) -> bool {
+    let is_stock = workload.stack == Stack::MegatronStock && workload.expert_overlap == ExpertOverlap::Serial;
+    let is_adapter = matches!(workload.task, Task::Lora { .. }) && workload.stack == Stack::Fsdp;
     let is_large = model.parameters().total > 30_000_000_000;
-    let is_small_card = hardware.memory < 100e9;
+    !record.text("recompute").is_empty() || is_old(workload.stack) || is_stock || is_adapter && is_large
+}
+
+fn recompute(record: &Record, model: &Transformer, workload: &Workload) -> Recompute {
     match record.text("recompute") {
-        "full" => Recompute::Full,
         "selective" => Recompute::Selective,
         "none" => Recompute::None,
-        _ if is_old(workload.stack) => Recompute::Full,
-        _ if workload.stack == Stack::MegatronStock && workload.expert_overlap == ExpertOverlap::Serial => {
-            Recompute::Full
-        }
-        _ if matches!(workload.task, Task::Lora { .. })
-            && workload.stack == Stack::Fsdp
-            && is_large
-            && is_small_card =>
-        {
-            Recompute::Full
-        }
+        "full" => Recompute::Full,
+        _ if says_recompute(record, model, workload) => Recompute::Full,
         _ => Recompute::None,
     }
 }

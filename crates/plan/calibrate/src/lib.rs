@@ -21,6 +21,7 @@
 
 mod architecture;
 mod case;
+mod collectives;
 mod csv;
 mod efa_tcp;
 mod error;
@@ -37,6 +38,7 @@ pub mod serving;
 mod skip;
 
 pub use case::{Case, Cases, Skipped};
+pub use collectives::{CollectiveReport, CollectiveRow, CollectiveRows, fit_collectives};
 pub use efa_tcp::{EFA_TCP_FIGURES, EfaTcpFigure, fit_efa_tcp};
 pub use error::{CalibrateError, PAGES};
 pub use fit::{FitOptions, Prior, fit, fit_memory};

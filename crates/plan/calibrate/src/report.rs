@@ -67,8 +67,12 @@ pub struct Report {
     /// Rows that `kendall_tau` is based on.
     pub ranked_rows: usize,
     pub memory: Score,
+    /// The share of predicted over measured memory within 0.85 to 1.15.
+    pub memory_within: f64,
     /// Rows predicted not to fit although they ran.
     pub false_refusals: usize,
+    /// Rows whose layouts the rules of `layout` refuse although they ran.
+    pub illegal: Vec<String>,
 }
 
 impl Report {
@@ -124,7 +128,10 @@ pub(crate) fn report_by<'a>(cases: &Cases, constants: impl Fn(&Case) -> &'a Cons
         kendall_tau: order.tau,
         ranked_rows: order.rows,
         memory: Score::of(&memory),
+        memory_within: memory.iter().filter(|error| error.abs() <= 0.15).count() as f64
+            / memory.len().max(1) as f64,
         false_refusals: refused,
+        illegal: cases.used.iter().filter(|case| !case.is_legal()).map(|case| case.id.clone()).collect(),
     }
 }
 

@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use bedplate_catalog::Catalog;
-use bedplate_layout::{Layout, Sharding};
+use bedplate_layout::{Ends, Layout, Schedule, Sharding};
 use bedplate_perf::{Constants, Grid, Hardware, LayerKey, Problem, Workload};
 use bedplate_topology::Cluster;
 use bedplate_transformer::builtin;
@@ -23,7 +23,14 @@ fn main() {
     let costs = problem.layer_costs(LayerKey::of(&layout));
     let grids: Vec<Grid> = (1..=126u32)
         .flat_map(|pipeline| (0..11).map(move |power| (pipeline, 1u32 << power)))
-        .map(|(pipeline, data)| Grid { pipeline, virtual_stages: 1, data, sharding: Sharding::Optimizer })
+        .map(|(pipeline, data)| Grid {
+            pipeline,
+            virtual_stages: 1,
+            ends: Ends::default(),
+            schedule: Schedule::default(),
+            data,
+            sharding: Sharding::Optimizer,
+        })
         .collect();
     let priced = per_second(grids.len(), || {
         for grid in &grids {

@@ -27,6 +27,11 @@ pub(crate) struct Sum {
     pub(crate) expert_parameters: f64,
     pub(crate) adapter_parameters: f64,
     pub(crate) kept: f64,
+    /// The part of `kept` that selective recomputation makes again: outputs of norms and of activation
+    /// functions, and what latent attention projects up.
+    pub(crate) cheap: f64,
+    /// Seconds of a forward pass that make it again.
+    pub(crate) again: f64,
 }
 
 /// How a layer is split, in numbers.
@@ -64,6 +69,9 @@ impl Problem {
         sum.attention = self.scores(layer, cut);
         let moved = self.profile.elementwise * (20.0 * self.hidden / cut.sequence_split + 8.0 * heads_wide);
         self.add_stream(sum, cut.tokens * moved, 1.3);
+        // Two norms, each read and written.
+        let norms = self.profile.elementwise * 8.0 * self.hidden / cut.sequence_split;
+        sum.again += self.kernels.stream(cut.tokens * norms);
         if is_narrow(cut.precision) {
             let cast = self.cast(cut) * 8.0 * self.hidden / cut.sequence_split;
             self.add_stream(sum, cut.tokens * cast, 1.5);
@@ -79,6 +87,7 @@ impl Problem {
         let (heads, kv_heads) = (attention.heads() as f64, attention.kv_heads() as f64);
         let (query_dim, value_dim) = (attention.query_dim() as f64, attention.value_dim() as f64);
         let local_heads = heads / cut.tensor;
+        let mut again = 0.0;
         let mut add = |outputs: f64, inputs: f64| self.add_matrix(sum, outputs, inputs, cut);
         let heads_wide = match attention {
             Attention::GroupedQuery(_) => {
@@ -97,11 +106,17 @@ impl Problem {
                 };
                 add(local_heads * query_dim, query_inputs);
                 add(kv_rank + rope, self.hidden);
-                add(local_heads * (latent.nope_dim + latent.value_dim) as f64, kv_rank);
+                let expanded = local_heads * (latent.nope_dim + latent.value_dim) as f64;
+                add(expanded, kv_rank);
+                again = [(local_heads * query_dim, query_inputs), (expanded, kv_rank)]
+                    .map(|(n, k)| self.kernels.product(Product::new(cut.tokens, n, k), cut.precision))
+                    .into_iter()
+                    .sum();
                 local_heads * (2.0 * query_dim + value_dim)
             }
         };
         add(self.hidden, local_heads * value_dim);
+        sum.again += again;
         heads_wide
     }
 
@@ -136,29 +151,45 @@ impl Problem {
     fn keep_attention(&self, sum: &mut Sum, attention: &Attention, heads_wide: f64, cut: &Cut) {
         let local_heads = attention.heads() as f64 / cut.tensor;
         let given_out = local_heads * attention.value_dim() as f64;
-        sum.kept +=
-            cut.tokens * (4.0 * self.hidden / cut.sequence_split + 2.0 * heads_wide + 2.0 * given_out);
+        self.keep_normed(sum, cut);
+        // Narrow products keep their own copy of the output of attention.
+        let copies = if is_narrow(cut.precision) { 3.0 } else { 2.0 };
+        sum.kept += cut.tokens * (2.0 * heads_wide + copies * given_out);
+        if matches!(attention, Attention::Latent(_)) {
+            sum.cheap += cut.tokens * 2.0 * heads_wide;
+        }
         if self.profile.attention == AttentionKernel::Unfused {
             sum.kept += cut.tokens * 5.0 * local_heads * self.workload.sequence as f64;
         }
+    }
+
+    /// The input of a norm, and its output, which is the input of a product.
+    fn keep_normed(&self, sum: &mut Sum, cut: &Cut) {
+        let split = if self.profile.keeps_gathered { 1.0 } else { cut.sequence_split };
+        let output = cut.tokens * input_bytes(cut) * self.hidden / split;
+        sum.kept += cut.tokens * 2.0 * self.hidden / cut.sequence_split + output;
+        sum.cheap += output;
     }
 
     fn add_dense(&self, sum: &mut Sum, dense: &Dense, cut: &Cut) {
         let width = dense.width as f64 / cut.tensor;
         self.add_mlp(sum, width, gates(dense), cut);
         sum.tensor = sum.tensor + self.tensor_exchange(cut);
-        sum.kept += cut.tokens * (4.0 * self.hidden / cut.sequence_split);
+        self.keep_normed(sum, cut);
     }
 
     /// The products, the activation and the casts of a dense MLP or a shared expert of local width.
     fn add_mlp(&self, sum: &mut Sum, width: f64, gates: f64, cut: &Cut) {
         self.add_matrix(sum, gates * width, self.hidden, cut);
         self.add_matrix(sum, self.hidden, width, cut);
-        self.add_stream(sum, cut.tokens * self.profile.elementwise * 2.0 * (1.0 + gates) * width, 1.6);
+        let activation = cut.tokens * self.profile.elementwise * 2.0 * (1.0 + gates) * width;
+        self.add_stream(sum, activation, 1.6);
+        sum.again += self.kernels.stream(activation);
         if is_narrow(cut.precision) {
             self.add_stream(sum, cut.tokens * self.cast(cut) * 4.0 * width, 1.5);
         }
         sum.kept += cut.tokens * (2.0 * gates + input_bytes(cut)) * width;
+        sum.cheap += cut.tokens * (input_bytes(cut) + narrowed(gates, cut)) * width;
     }
 
     fn add_mixture(&self, sum: &mut Sum, mixture: &Mixture, is_latent: bool, cut: &Cut) {
@@ -200,6 +231,7 @@ impl Problem {
         let unfused = if mixture.expert.has_bias { 2.0 } else { 1.0 };
         let activation = self.profile.elementwise * 2.0 * (1.0 + gates(&mixture.expert)) * width * unfused;
         self.add_stream(sum, routed * activation, 1.6);
+        sum.again += self.kernels.stream(routed * activation);
         self.add_stream(sum, routed * self.constants.permute * 12.0 * self.hidden, 1.5);
         if is_narrow(cut.precision) {
             let cast = self.cast(cut) * self.constants.cast_experts;
@@ -212,6 +244,8 @@ impl Problem {
         let width = mixture.expert.width as f64;
         let kept = input_bytes(cut) * (self.hidden + width) + 2.0 * gates(&mixture.expert) * width;
         sum.kept += entering * 4.0 * self.hidden + routed * kept;
+        let cheap = input_bytes(cut) + narrowed(gates(&mixture.expert), cut);
+        sum.cheap += entering * 2.0 * self.hidden + routed * cheap * width;
     }
 
     /// Routing that the host waits for; grows with the square root of a rank's experts.
@@ -258,6 +292,8 @@ impl Sum {
         self.expert_parameters += share * part.expert_parameters;
         self.adapter_parameters += share * part.adapter_parameters;
         self.kept += share * part.kept;
+        self.cheap += share * part.cheap;
+        self.again += share * part.again;
     }
 }
 
@@ -269,6 +305,11 @@ fn gates(dense: &Dense) -> f64 {
 /// Bytes per element of the inputs that products keep for their weight gradients.
 fn input_bytes(cut: &Cut) -> f64 {
     if is_narrow(cut.precision) { 1.0 } else { 2.0 }
+}
+
+/// Bytes per element of an MLP's width that are saved by keeping the inputs of its activation function in 8 bits.
+fn narrowed(gates: f64, cut: &Cut) -> f64 {
+    if is_narrow(cut.precision) { gates } else { 0.0 }
 }
 
 fn is_narrow(precision: ComputePrecision) -> bool {

@@ -3,7 +3,9 @@
 //! A ring over `n` ranks moves `(n-1)/n S` bytes past each rank in `n - 1` hops. Ranks are `stride` apart,
 //! so `domain / stride` of them share a domain; between domains such a ring uses the network cards of all
 //! its members there (multi-rail), and it never runs faster than the scale-up fabric. Hops inside and
-//! between domains have their own latencies. All-reduce is a reduce-scatter and an all-gather. Groups are laid
+//! between domains have their own latencies. All-reduce is a reduce-scatter and an all-gather, or goes over a tree of nodes
+//! where latency counts. Over EFA a ring goes at the pace of its slowest step, an all-to-all pays for every peer, and the
+//! host drives what the GPU drives itself over RDMA; `data/training/collectives.csv` has the measurements. Groups are laid
 //! out one after another, so where their span does not divide a domain some cross its border; a step waits
 //! for those.
 
@@ -20,7 +22,21 @@ pub(crate) struct Links {
     launch: f64,
     hop_up: f64,
     hop_out: f64,
+    /// Seconds of each step of a ring between domains, where all steps go at one pace.
+    step_out: Option<f64>,
+    /// Bandwidth of all-to-all, and of dispatch kernels, between domains.
     alltoall: f64,
+    dispatch: f64,
+    /// Seconds to start an all-to-all between domains, and for each peer.
+    alltoall_start: f64,
+    alltoall_peer: f64,
+    dispatch_start: f64,
+    /// The same inside a domain.
+    dispatch_start_up: f64,
+    /// Seconds of one message between domains without a protocol.
+    message: f64,
+    tree: f64,
+    device_rate: f64,
     /// Loss of network bandwidth per doubling of domains beyond sixteen.
     growth: f64,
     pub(crate) host: f64,
@@ -80,23 +96,40 @@ pub(crate) fn ring_reduce(ranks: f64, bytes: f64, bandwidth: f64, hop: f64) -> f
 impl Links {
     pub(crate) fn new(hardware: &Hardware, constants: &Constants) -> Self {
         let c = constants;
+        let cards = hardware.network_bandwidth();
         let (reach, hop, growth) = match hardware.network {
-            Network::Rdma => (1.0, 1.0, 0.0),
-            Network::EfaV1 => (c.efa_v1_reach, EFA_V1_HOP, c.network_growth),
-            Network::EfaV2 => (1.0, EFA_V2_HOP, 0.0),
-            Network::EfaV3 => (1.0, EFA_V3_HOP, 0.0),
-            Network::EfaV4 => (1.0, EFA_V4_HOP, 0.0),
-            Network::Tcp => (c.tcp_reach, TCP_HOP, c.network_growth),
+            Network::Rdma => (c.scale_out_reach, 1.0, 0.0),
+            Network::EfaV1 => (c.scale_out_reach * c.efa_v1_reach, EFA_V1_HOP, c.network_growth),
+            Network::EfaV2 => (c.efa_reach, EFA_V2_HOP, 0.0),
+            Network::EfaV3 => (c.efa_reach, EFA_V3_HOP, 0.0),
+            Network::EfaV4 => (c.efa_reach, EFA_V4_HOP, 0.0),
+            Network::Tcp => (c.scale_out_reach * c.tcp_reach, TCP_HOP, c.network_growth),
+        };
+        let out = cards * reach;
+        let is_efa = matches!(hardware.network, Network::EfaV2 | Network::EfaV3 | Network::EfaV4);
+        let (alltoall, dispatch) = if is_efa {
+            (cards * c.efa_alltoall, cards * c.efa_alltoall)
+        } else {
+            (out * c.alltoall_network, out)
         };
         Self {
             up: hardware.scale_up * c.scale_up_reach,
-            out: hardware.network_bandwidth() * c.scale_out_reach * reach,
+            out,
+            step_out: is_efa.then_some(c.efa_step * hop / EFA_V2_HOP),
+            alltoall,
+            dispatch,
+            alltoall_start: if is_efa { c.alltoall_start } else { 0.0 },
+            alltoall_peer: if is_efa { c.alltoall_peer } else { 0.0 },
+            dispatch_start: c.dispatch_start + if is_efa { c.dispatch_start_efa } else { 0.0 },
+            dispatch_start_up: c.dispatch_start,
+            message: c.network_latency,
+            tree: c.tree_reach,
+            device_rate: c.device_rate,
             domain: f64::from(hardware.domain.max(1)),
             is_one_domain: hardware.gpus <= hardware.domain,
             launch: c.collective_latency,
             hop_up: HOP_UP,
             hop_out: c.network_latency * hop,
-            alltoall: c.alltoall_network,
             growth,
             host: hardware.host_link * HOST_REACH,
         }
@@ -143,7 +176,10 @@ impl Links {
         }
         let domains = group.size / self.members_per_domain(group);
         let bandwidth = (self.thinned(domains) * rails).min(self.up);
-        let hops = (group.size - domains) * self.hop_up + domains * self.hop_out;
+        let hops = match self.step_out {
+            Some(step) => (group.size - 1.0) * step,
+            None => (group.size - domains) * self.hop_up + domains * self.hop_out,
+        };
         let out = self.launch + hops + (group.size - 1.0) / group.size * bytes / bandwidth;
         Traffic { up: 0.0, out }
     }
@@ -164,13 +200,58 @@ impl Links {
         let inside = self.members_per_domain(group);
         let near = (inside - 1.0) / group.size;
         let far = (group.size - inside) / group.size;
-        let (share, rate) = match copies {
-            Copies::PerExpert => (1.0, self.out * self.alltoall),
-            Copies::PerDomain { visits } => (deduplicated(group.size / inside, visits), self.out),
-        };
         let up = self.launch + near * bytes / self.up;
-        let out = if far > 0.0 { self.hop_out + far * share * bytes / rate } else { 0.0 };
+        if far <= 0.0 {
+            return Traffic { up, out: 0.0 };
+        }
+        let out = match copies {
+            Copies::PerExpert => {
+                let started = self.alltoall_start + group.size * self.alltoall_peer;
+                self.hop_out + started + far * bytes / self.alltoall
+            }
+            Copies::PerDomain { visits } => {
+                let share = deduplicated(group.size / inside, visits);
+                self.dispatch_start + far * share * bytes / self.dispatch
+            }
+        };
         Traffic { up, out }
+    }
+
+    /// All-reduce of `bytes` over whole domains: a ring, or a tree of domains inside which a switch adds up.
+    pub(crate) fn reduce(&self, group: Group, bytes: f64) -> f64 {
+        let ring = 2.0 * self.gather(group, bytes).busy();
+        if self.is_inside(group) {
+            return ring;
+        }
+        let rails = self.members_per_domain(group);
+        let domains = group.size / rails;
+        // Two domains swap what they have; in a deeper tree it crosses four times: up and down, between two pairs.
+        let share = if domains <= 2.0 { 4.0 * self.tree } else { self.tree };
+        let levels = 2.0 * domains.log2().ceil();
+        let tree = self.launch + levels * self.hop_out + bytes / (share * self.out * rails);
+        ring.min(tree)
+    }
+
+    /// All-to-all in which the host starts messages without a library's protocol.
+    pub(crate) fn put_by_host(&self, bytes: f64) -> f64 {
+        self.message + bytes / self.alltoall
+    }
+
+    /// The same where the GPU starts them: over RDMA at full rate, over EFA through a proxy.
+    pub(crate) fn put_by_device(&self, bytes: f64) -> f64 {
+        match self.step_out {
+            Some(_) => self.dispatch_start + bytes / self.device_rate * (1.0 + bytes / PROXY_HALF),
+            None => self.dispatch_start + bytes / self.dispatch,
+        }
+    }
+
+    /// Tokens to the ranks of their experts, or back: `far` bytes to other domains while `near` ones travel inside.
+    pub(crate) fn dispatch(&self, near: f64, far: f64) -> f64 {
+        let inside = near / self.up;
+        if far <= 0.0 {
+            return self.dispatch_start_up + inside;
+        }
+        self.dispatch_start + inside.max(far / self.dispatch)
     }
 
     /// One transfer between two ranks.
@@ -224,6 +305,8 @@ const EFA_V2_HOP: f64 = 3.0;
 const EFA_V3_HOP: f64 = 0.65 * EFA_V2_HOP;
 const EFA_V4_HOP: f64 = 0.82 * EFA_V3_HOP;
 const TCP_HOP: f64 = 10.0;
+/// Bytes at which the proxy that stands in for the GPU over EFA has half of its rate left.
+const PROXY_HALF: f64 = 16.0 * 1024.0 * 1024.0;
 /// Seconds per hop of a ring inside a domain.
 const HOP_UP: f64 = 0.7e-6;
 /// Share of the host link that pinned copies reach.

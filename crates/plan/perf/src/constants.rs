@@ -19,6 +19,8 @@ pub enum Origin {
     Memory,
     /// Fitted to the kernel and collective tables of aiconfigurator-core 0.12.0.
     KernelTable,
+    /// Fitted to the measured collectives of `data/training/collectives.csv`.
+    Collectives,
     /// Fitted to stated figures of GPT-3 175B on p4d over EFA and over TCP.
     EfaTcp,
     /// Counted or stated by a vendor or a paper.
@@ -33,6 +35,7 @@ impl Origin {
             Origin::SetByHand => "set by hand",
             Origin::Memory => "memory",
             Origin::KernelTable => "kernel table",
+            Origin::Collectives => "collectives",
             Origin::EfaTcp => "EFA and TCP",
             Origin::Stated => "stated",
         }
@@ -66,7 +69,10 @@ impl Field {
 }
 
 /// Constants that are shares of something.
-const SHARES: [&str; 28] = [
+const SHARES: [&str; 31] = [
+    "efa_reach",
+    "efa_alltoall",
+    "tree_reach",
     "gemm_ampere",
     "gemm_hopper",
     "gemm_blackwell",
@@ -237,7 +243,7 @@ constants! {
     tensor_uncovered = 0.2, Training, 0.5, "Share of tensor-parallel communication that finds no product to hide behind.";
     expert_uncovered = 0.7, Training, 0.2, "Share of expert all-to-all that is waited for.";
     expert_overlap = 0.4, Training, 0.25, "What is left of that share when micro-batches are interleaved to hide it.";
-    alltoall_network = 0.69, Training, 0.4, "Bandwidth of NCCL all-to-all between domains against other collectives.";
+    alltoall_network = 0.8, Training, 0.3, "Bandwidth of NCCL all-to-all between domains over RDMA against other collectives.";
     data_uncovered = 0.3, Training, 0.5, "Share of gradient and weight traffic of data parallelism that the last backward pass cannot cover.";
     stack_deepspeed = 0.79, Training, 0.2, "Rate of matrix products in Megatron-DeepSpeed against Megatron.";
     stack_eager = 0.87, Training, 0.2, "Rate of matrix products in FSDP and nanotron against Megatron.";
@@ -251,16 +257,25 @@ constants! {
     host_dispatcher = 1.3, Training, 0.3, "Overhead of deduplicating dispatchers against NCCL there.";
     expert_maturity = 0.72, Training, 0.3, "Time of MoE layers on Blackwell since Megatron Core 26.06 against before.";
     imbalance = 0.42, Training, 0.4, "How much of the difference between the longest and the mean stage costs time.";
-    straggler = 0.0055, Training, 0.5, "Growth of a step per doubling of GPUs beyond eight.";
+    straggler = 0.0055, Training, 0.2, "Growth of a step per doubling of GPUs beyond eight.";
     step_host = 14e-3, Stated, 0.5, "Seconds of fixed work per step.";
     ring_hop = 4e-6, Training, 0.5, "Seconds per rank of a ring for each unbucketed message (nanotron).";
     efa_v1_reach = 0.42, EfaTcp, 0.3, "Bandwidth of EFA v1 against RDMA of equal cards.";
     tcp_reach = 0.22, EfaTcp, 0.5, "Bandwidth of TCP against RDMA on the same cards.";
     network_growth = 0.37, EfaTcp, 0.5, "Loss of network bandwidth per doubling of nodes beyond sixteen, over EFA v1 and TCP.";
-    workspace = 3.0, Memory, 0.3, "GiB of context, libraries and communication buffers.";
-    workspace_deepspeed = 6.0, Memory, 0.5, "The same in stacks of 2021–22, with their flat buffers for gradients and gathers.";
-    eager_activations = 1.2, Memory, 0.3, "Activations that eager PyTorch keeps against what fused kernels keep.";
-    fragmentation = 0.06, Memory, 0.5, "Share of activations lost to fragmentation and temporaries.";
+    efa_reach = 0.88, Collectives, 0.2, "Share of the cards' bandwidth that rings reach over EFA since v2.";
+    efa_step = 10.4e-6, Collectives, 0.3, "Seconds of a ring's step over EFA v2, at whose pace the whole ring goes.";
+    efa_alltoall = 0.82, Collectives, 0.2, "Share of the cards' bandwidth that all-to-all and dispatch reach over EFA since v2.";
+    tree_reach = 0.25, Collectives, 0.3, "Share of a node's bandwidth that an all-reduce over a tree of nodes delivers, three of them or more.";
+    alltoall_start = 2.6e-4, Collectives, 0.3, "Seconds to start an NCCL all-to-all between domains over EFA.";
+    alltoall_peer = 2.6e-6, Collectives, 0.3, "Seconds that each peer adds to it.";
+    dispatch_start = 4.5e-5, Collectives, 0.3, "Seconds to start a dispatch of tokens by the GPU, over RDMA or inside a domain.";
+    dispatch_start_efa = 5e-5, Collectives, 0.3, "Seconds that the host adds to it over EFA, which the GPU cannot drive itself.";
+    device_rate = 2.3e9, Collectives, 0.3, "Bytes per second and GPU that GPU-initiated messages reach over EFA.";
+    workspace = 2.0, Memory, 0.3, "GiB of context, libraries and communication buffers.";
+    workspace_deepspeed = 9.0, Memory, 0.3, "The same in stacks of 2021–22: two flat buckets of 500 million numbers, and ten communicators of half a GiB.";
+    eager_activations = 1.0, Memory, 0.1, "Activations that eager PyTorch keeps against what fused kernels keep.";
+    fragmentation = 0.04, Memory, 0.5, "Share of activations lost to fragmentation and temporaries.";
 }
 
 /// Overrides `values` by the constants of a file.

@@ -41,13 +41,14 @@ impl Problem {
         work: f64,
         attention: f64,
         repeat: f64,
+        overlap: ExpertOverlap,
     ) -> Exchanges {
         let tensor = sum.tensor * (2.0 * repeat);
         let expert = sum.expert * repeat;
         let context = sum.context * repeat;
         let is_inside = self.links.is_inside(Group::new(cut.tensor, 1.0));
         let tensor_share = if is_inside { self.profile.tensor_uncovered } else { 1.0 };
-        let expert_share = match self.workload.expert_overlap {
+        let expert_share = match overlap {
             ExpertOverlap::Serial => self.constants.expert_uncovered,
             ExpertOverlap::Overlapped => self.constants.expert_uncovered * self.constants.expert_overlap,
         };

@@ -5,7 +5,7 @@
 //! thousands of layouts. Everything is a mean over the model's layers, weighted by the number of layers of
 //! each kind.
 
-use bedplate_layout::{ComputePrecision, Layout, Recompute};
+use bedplate_layout::{ComputePrecision, Layout, Recompute, Schedule};
 
 use crate::block::{Cut, Sum};
 use crate::exchange::Exchanges;
@@ -24,6 +24,8 @@ pub struct LayerKey {
     pub micro_batch: u32,
     pub precision: ComputePrecision,
     pub recompute: Recompute,
+    /// The schedule hides exchanges of experts behind the work of another micro-batch.
+    pub hides_experts: bool,
 }
 
 impl LayerKey {
@@ -37,6 +39,7 @@ impl LayerKey {
             micro_batch: layout.micro_batch,
             precision: layout.precision,
             recompute: layout.recompute,
+            hides_experts: layout.schedule == Schedule::DualPipe,
         }
     }
 }
@@ -134,11 +137,14 @@ impl Problem {
         let maturity = self.maturity();
         let attention = with_repeat(sum.attention, repeats.attention) * maturity;
         let compute = with_repeat(sum.products, repeats.products) * maturity + attention;
-        let memory = with_repeat(sum.memory, repeats.memory) * maturity;
+        let mut memory = with_repeat(sum.memory, repeats.memory) * maturity;
+        memory.backward += repeats.cheap * sum.again * maturity;
         let work = compute.both() + memory.both();
-        let exchanges = self.exchanges(&sum, cut, work, attention.both(), repeats.exchanges);
+        let overlap =
+            if key.hides_experts { ExpertOverlap::Overlapped } else { self.workload.expert_overlap };
+        let exchanges = self.exchanges(&sum, cut, work, attention.both(), repeats.exchanges, overlap);
         let busy = work + exchanges.exposed();
-        let host = self.waiting_for_host(sum.host * repeats.launches * maturity, busy);
+        let host = self.waiting_for_host(sum.host * repeats.launches * maturity, busy, overlap);
         let head = self.head(cut);
         LayerCosts {
             key,
@@ -158,33 +164,35 @@ impl Problem {
             trained_expert: if cut.is_frozen { 0.0 } else { sum.expert_parameters },
             kept_bytes: self.kept(&key, cut, &sum),
             working_bytes: sum.kept,
-            logits_bytes: cut.tokens * self.vocab / cut.tensor * LOGIT_MEMORY,
+            logits_bytes: cut.tokens * self.vocab / cut.tensor * self.profile.logit_memory,
         }
     }
 
     /// How much of the forward pass recomputation repeats.
     fn repeats(&self, recompute: Recompute) -> Repeats {
-        let none = Repeats { products: 0.0, attention: 0.0, memory: 0.0, exchanges: 1.0, launches: 1.0 };
+        let none =
+            Repeats { products: 0.0, attention: 0.0, memory: 0.0, cheap: 0.0, exchanges: 1.0, launches: 1.0 };
         match recompute {
             Recompute::None => none,
             Recompute::Full => {
-                Repeats { products: 1.0, attention: 1.0, memory: 1.0, exchanges: 1.5, launches: 4.0 / 3.0 }
+                let (exchanges, launches) = (1.5, 4.0 / 3.0);
+                Repeats { products: 1.0, attention: 1.0, memory: 1.0, cheap: 0.0, exchanges, launches }
             }
             Recompute::Selective if self.profile.attention == AttentionKernel::Unfused => {
                 Repeats { attention: 1.0, ..none }
             }
-            Recompute::Selective if self.profile.selective_products > 0.0 => {
-                Repeats { products: self.profile.selective_products, memory: 1.0, ..none }
-            }
             // Fused attention recomputes its core anyway.
-            Recompute::Selective => none,
+            Recompute::Selective => match self.profile.selective {
+                Some(selective) => Repeats { products: selective.products, memory: 1.0, ..none },
+                None => Repeats { cheap: 1.0, ..none },
+            },
         }
     }
 
     /// Routing makes the host wait for the GPU in every layer, so its time is exposed; with two micro-batches
     /// interleaved the host works for one while the GPU works for the other.
-    fn waiting_for_host(&self, launches: f64, busy: f64) -> f64 {
-        match self.workload.expert_overlap {
+    fn waiting_for_host(&self, launches: f64, busy: f64, overlap: ExpertOverlap) -> f64 {
+        match overlap {
             ExpertOverlap::Overlapped if self.is_mixture => self.contention.exposed(busy, launches),
             _ => launches,
         }
@@ -205,7 +213,10 @@ impl Problem {
                 let heads = self.heads / cut.tensor;
                 sum.kept - cut.tokens * 5.0 * heads * self.workload.sequence as f64
             }
-            Recompute::Selective => sum.kept * (1.0 - self.profile.selective_products),
+            Recompute::Selective => match self.profile.selective {
+                Some(selective) => sum.kept * selective.kept,
+                None => sum.kept - sum.cheap,
+            },
             Recompute::None => sum.kept,
         }
     }
@@ -235,6 +246,8 @@ struct Repeats {
     products: f64,
     attention: f64,
     memory: f64,
+    /// Of what makes cheap activations.
+    cheap: f64,
     exchanges: f64,
     launches: f64,
 }
@@ -244,9 +257,6 @@ struct Head {
     compute: f64,
     memory: f64,
 }
-
-/// Logits in fp32 and their gradient in bf16.
-const LOGIT_MEMORY: f64 = 6.0;
 
 /// The backward pass preceded by a repeated share of the forward pass.
 fn with_repeat(passes: Passes, share: f64) -> Passes {

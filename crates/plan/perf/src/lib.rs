@@ -30,6 +30,7 @@
 
 mod block;
 mod collective;
+mod collective_call;
 mod constants;
 mod error;
 mod exchange;
@@ -45,6 +46,7 @@ pub mod serving;
 mod step;
 mod workload;
 
+pub use collective_call::{CollectiveCall, Initiator, collective_seconds};
 pub use constants::{Constants, Field, Origin};
 pub use error::{PAGES, PerfError};
 pub use hardware::{Generation, Hardware, Network};

@@ -3,9 +3,10 @@
 //! Weights in bf16, gradients and master state by stack and optimizer, split as the layout says.
 //! Activations by schedule position: the first stage of 1F1B holds `min(pp, m)` micro-batches in flight,
 //! an interleaved one `1 + (pp-1)/(pp vpp)` times as many (Narayanan et al., arXiv:2104.04473); the last
-//! stage holds fewer, and the logits. The heavier of the two counts.
+//! stage holds fewer, and the logits. Where layers do not divide, the second stage may have one more than the first. The
+//! heaviest of the three counts.
 
-use bedplate_layout::{ComputePrecision, Recompute, Sharding};
+use bedplate_layout::{ComputePrecision, Recompute, Schedule, Sharding};
 use bedplate_units::Bytes;
 
 use crate::problem::{Grid, Problem};
@@ -127,21 +128,51 @@ impl Problem {
         if let Some(host) = &self.host {
             return host.memory(&costs.key, grid, self.micro_batches(costs, grid));
         }
-        let first = self.stage_memory(costs, grid, Stage::First);
+        let whole = self.memory_without_offload(costs, grid);
+        if self.workload.offload != Offload::Activations {
+            return whole;
+        }
+        let moved = whole.activations * self.offloaded_share(&whole);
+        Memory { activations: whole.activations - moved, ..whole }
+    }
+
+    fn memory_without_offload(&self, costs: &LayerCosts, grid: &Grid) -> Memory {
+        let split = self.stage_layers(grid);
+        let first = self.stage_memory(costs, grid, Stage::First, split.first as f64);
         if grid.pipeline == 1 {
             return first;
         }
-        let last = self.stage_memory(costs, grid, Stage::Last);
-        if last.total() > first.total() { last } else { first }
+        let heavier = |a: Memory, b: Memory| if b.total() > a.total() { b } else { a };
+        let last = self.stage_memory(costs, grid, Stage::Last, split.last as f64);
+        let ends = heavier(first, last);
+        if split.longest <= split.first {
+            return ends;
+        }
+        heavier(ends, self.stage_memory(costs, grid, Stage::Second, split.longest as f64))
+    }
+
+    /// The share of the activations that leaves for the host: what does not fit with room to spare.
+    fn offloaded_share(&self, whole: &Memory) -> f64 {
+        let over = whole.total().get() - (1.0 - TIGHT) * self.hardware.memory;
+        (over / whole.activations.get().max(1.0)).clamp(0.0, MOST_OFFLOADED)
+    }
+
+    /// Bytes of one micro-batch that travel to the host and back, over all layers of a stage.
+    pub(crate) fn offloaded_bytes(&self, costs: &LayerCosts, grid: &Grid, layers: f64) -> f64 {
+        let share = self.offloaded_share(&self.memory_without_offload(costs, grid));
+        2.0 * share * layers * costs.kept_bytes
     }
 
     pub fn fit(&self, memory: &Memory) -> Fit {
         Fit::new(memory.total(), Bytes::new(self.hardware.memory))
     }
 
-    fn stage_memory(&self, costs: &LayerCosts, grid: &Grid, stage: Stage) -> Memory {
-        let layers = (self.layers / f64::from(grid.pipeline)).ceil();
-        let tables = self.tables(costs, grid, stage);
+    fn stage_memory(&self, costs: &LayerCosts, grid: &Grid, stage: Stage, stage_layers: f64) -> Memory {
+        // DualPipe gives every rank a stage of each direction.
+        let (layers, tables) = match grid.schedule {
+            Schedule::DualPipe => (2.0 * stage_layers, self.table_parameters(costs)),
+            _ => (stage_layers, self.tables(costs, grid, stage)),
+        };
         let shards = self.shards(costs, grid);
         let splits_weights = matches!(grid.sharding, Sharding::Weights | Sharding::WeightsWithin(_));
         let splits_gradients = splits_weights || grid.sharding == Sharding::Gradients;
@@ -162,10 +193,12 @@ impl Problem {
             expert: layers * costs.trained_expert,
         };
         let optimizer = match self.workload.offload {
-            Offload::Nothing => per_rank(trained, true) * self.optimizer_bytes(splits_weights),
+            Offload::Nothing | Offload::Activations => {
+                per_rank(trained, true) * self.optimizer_bytes(splits_weights)
+            }
             Offload::Optimizer => 0.0,
         };
-        let activations = self.activations(costs, grid, stage, layers);
+        let activations = self.activations(costs, grid, stage, stage_layers);
         let logits = if has_head(grid, stage) { costs.logits_bytes } else { 0.0 };
         let layer = costs.dense_parameters + costs.expert_parameters;
         let workspace = self.profile.workspace * GIB + self.constants.fragmentation * (activations + logits);
@@ -202,14 +235,16 @@ impl Problem {
             (true, true) if self.has_tied_embeddings => costs.embedding_parameters,
             (true, true) => costs.embedding_parameters + costs.head_parameters,
             (true, false) => costs.embedding_parameters,
-            (false, _) => costs.head_parameters,
+            (false, true) => costs.head_parameters,
+            (false, false) => 0.0,
         }
     }
 
     /// Moments and master weights of one parameter. Sharded weights are kept in fp32 and gathered in bf16,
     /// so there the master copy counts only for its excess over the weight.
     fn optimizer_bytes(&self, splits_weights: bool) -> f64 {
-        self.workload.optimizer.bytes_per_parameter() + if splits_weights { 2.0 } else { 4.0 }
+        let master = if splits_weights { 2.0 } else { 4.0 };
+        self.workload.optimizer.bytes_per_parameter() + master + self.profile.extra_state
     }
 
     fn gradient_bytes(&self, costs: &LayerCosts) -> f64 {
@@ -227,12 +262,17 @@ impl Problem {
     }
 }
 
+/// Layers at work, and those that arrive and leave, stay.
+const MOST_OFFLOADED: f64 = 0.95;
+
 /// bf16 or fp16; master copies in fp32 belong to the optimizer.
 const WEIGHT_BYTES: f64 = 2.0;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Stage {
     First,
+    /// The first one without the embedding, which may have more layers.
+    Second,
     Last,
 }
 
@@ -241,13 +281,17 @@ fn has_head(grid: &Grid, stage: Stage) -> bool {
 }
 
 /// Micro-batches whose activations a stage holds at once. An interleaved schedule has `(v-1)p + 1` chunks in
-/// flight on the last stage and `2(p-1)` more on the first, each a `v`-th of the stage.
+/// flight on the last stage and `2(p-1)` more on the first, each a `v`-th of the stage. DualPipe has `p + 1` everywhere.
 fn in_flight(grid: &Grid, stage: Stage, micro_batches: f64) -> f64 {
     let (p, v) = (f64::from(grid.pipeline), f64::from(grid.virtual_stages));
-    let behind = if v > 1.0 { 2.0 * (p - 1.0) } else { p - 1.0 };
-    let chunks = match stage {
-        Stage::First => (v - 1.0) * p + 1.0 + behind,
-        Stage::Last => (v - 1.0) * p + 1.0,
+    if grid.schedule == Schedule::DualPipe {
+        return (p + 1.0).min(micro_batches);
+    }
+    let behind = match stage {
+        Stage::First => p - 1.0,
+        Stage::Second => p - 2.0,
+        Stage::Last => 0.0,
     };
+    let chunks = (v - 1.0) * p + 1.0 + if v > 1.0 { 2.0 * behind } else { behind };
     (chunks / v).min(micro_batches)
 }

@@ -1,6 +1,6 @@
 //! A model, a machine and a workload, prepared once and then priced under many layouts.
 
-use bedplate_layout::{ComputePrecision, Layout, Sharding};
+use bedplate_layout::{ComputePrecision, Ends, Layout, Schedule, Sharding, StageLayers};
 use bedplate_transformer::{Layer, Transformer};
 
 use crate::collective::Links;
@@ -41,6 +41,8 @@ pub struct Problem {
 pub struct Grid {
     pub pipeline: u32,
     pub virtual_stages: u32,
+    pub ends: Ends,
+    pub schedule: Schedule,
     pub data: u32,
     pub sharding: Sharding,
 }
@@ -50,6 +52,8 @@ impl Grid {
         Self {
             pipeline: layout.pipeline,
             virtual_stages: layout.virtual_stages,
+            ends: layout.ends,
+            schedule: layout.schedule,
             data: layout.data,
             sharding: layout.sharding,
         }
@@ -151,7 +155,7 @@ impl Problem {
                 "a batch of {batch} sequences has fewer than one for each of {ranks}"
             )));
         }
-        if f64::from(layout.pipeline) > self.layers {
+        if StageLayers::new(self.layers as u64, layout.pipeline, layout.ends).is_none() {
             return Err(impossible(format!("{} stages for {} layers", layout.pipeline, self.layers)));
         }
         Ok(())

@@ -26,6 +26,12 @@ pub(crate) struct Profile {
     pub(crate) workspace: f64,
     /// Activations kept, relative to what fused kernels must keep.
     pub(crate) activation_memory: f64,
+    /// Bytes of a logit at the worst moment.
+    pub(crate) logit_memory: f64,
+    /// Inputs gathered from a tensor group are kept whole instead of being gathered again.
+    pub(crate) keeps_gathered: bool,
+    /// Bytes of a parameter's state beyond moments and master weight, split like them.
+    pub(crate) extra_state: f64,
     /// Rings use one network card per domain.
     pub(crate) is_single_rail: bool,
     /// Messages per layer that each pay a full ring of latencies.
@@ -33,8 +39,15 @@ pub(crate) struct Profile {
     pub(crate) expert_maturity: f64,
     /// How often sharded weights are gathered per micro-batch.
     pub(crate) weight_gathers: f64,
-    /// Share of a layer's products that selective recomputation repeats besides the attention core.
-    pub(crate) selective_products: f64,
+    /// What selective recomputation repeats and keeps, where it does not go by norms and activation functions.
+    pub(crate) selective: Option<Selective>,
+}
+
+/// Shares of a layer: products that are repeated, and activations that are kept.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Selective {
+    pub(crate) products: f64,
+    pub(crate) kept: f64,
 }
 
 impl Profile {
@@ -53,12 +66,16 @@ impl Profile {
             gradient_memory_fp16: 2.0,
             workspace: c.workspace,
             activation_memory: 1.0,
+            // fp32, and the gradient in bf16.
+            logit_memory: 6.0,
+            keeps_gathered: false,
+            extra_state: 0.0,
             is_single_rail: false,
             unbucketed_messages: 0.0,
             expert_maturity: 1.0,
             // Megatron-FSDP gathers twice too, but its buffers hide one of the gathers.
             weight_gathers: 1.0,
-            selective_products: 0.0,
+            selective: None,
         };
         let old = Self {
             attention: AttentionKernel::Unfused,
@@ -70,6 +87,8 @@ impl Profile {
             gradient_memory: 6.0,
             weight_gathers: 2.0,
             workspace: c.workspace_deepspeed,
+            // The optimizer widens its share of the gradients before it uses them.
+            extra_state: 4.0,
             ..megatron
         };
         match stack {
@@ -86,13 +105,20 @@ impl Profile {
                 host: c.host_eager,
                 tensor_uncovered: 0.5,
                 // PyTorch's policy keeps every other product and no element-wise result (torchtitan).
-                selective_products: 0.5,
+                selective: Some(Selective { products: 0.5, kept: 0.5 }),
                 weight_gathers: 2.0,
                 gradient_memory: 4.0,
                 activation_memory: c.eager_activations,
+                // Fused losses keep bf16 logits and their gradient.
+                logit_memory: 4.0,
                 ..megatron
             },
-            Stack::MaxText => Self { rate: c.stack_eager, weight_gathers: 2.0, ..megatron },
+            // MaxText's policy keeps queries, keys, values and attention; the rest, most of it the MLP, is repeated.
+            Stack::MaxText => Self {
+                weight_gathers: 2.0,
+                selective: Some(Selective { products: 0.8, kept: 0.135 }),
+                ..megatron
+            },
             Stack::Nanotron => Self {
                 rate: c.stack_eager,
                 attention: AttentionKernel::Portable,
@@ -102,6 +128,9 @@ impl Profile {
                 unbucketed_messages: 12.0,
                 gradient_memory: 6.0,
                 activation_memory: c.eager_activations,
+                // bf16, fp32 and exponentials in fp32: its loss is not fused.
+                logit_memory: 10.0,
+                keeps_gathered: true,
                 ..megatron
             },
         }

@@ -7,7 +7,7 @@
 //! layout has more GPUs than a domain some hop between stages crosses the network, and the slowest hop counts.
 
 use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
-use bedplate_layout::Sharding;
+use bedplate_layout::{Schedule, Sharding, StageLayers};
 use bedplate_units::Seconds;
 
 use crate::collective::{Group, Traffic};
@@ -147,7 +147,7 @@ impl Problem {
 
         let mut stage = layers * costs.layer_seconds + (costs.head_compute + costs.head_memory) / pipeline;
         if pipeline > 1.0 {
-            let longest = self.longest_stage(costs, layers);
+            let longest = self.longest_stage(costs, grid);
             let uneven = self.constants.imbalance * (longest - stage).max(0.0);
             stage += uneven;
             clock.bubble += uneven * micro_batches;
@@ -157,8 +157,15 @@ impl Problem {
             clock.add(send, waited, 2.0 * chunks * micro_batches);
             stage += 2.0 * chunks * waited;
         }
+        if self.workload.offload == Offload::Activations {
+            // Copy engines do not slow computation down; only what takes longer than the stage is exposed.
+            let travel = self.offloaded_bytes(costs, grid, layers) / self.links.host;
+            let exposed = (travel - stage).max(0.0);
+            clock.memory += exposed * micro_batches;
+            stage += exposed;
+        }
         stage += self.add_sharded(&mut clock, costs, grid, stage, layers, micro_batches);
-        clock.bubble += stage * (pipeline - 1.0) / chunks;
+        clock.bubble += stage * bubble_stages(grid.schedule, pipeline, chunks);
         self.add_data_parallel(&mut clock, costs, grid, stage, layers);
         self.add_optimizer(&mut clock, costs, grid, layers);
         let gpus = data * pipeline * f64::from(costs.key.tensor) * f64::from(costs.key.context);
@@ -179,10 +186,19 @@ impl Problem {
         }
     }
 
-    /// The stage with one more layer than others, or the last one, which has the head.
-    fn longest_stage(&self, costs: &LayerCosts, layers: f64) -> f64 {
-        let with_head = layers.floor() * costs.layer_seconds + costs.head_compute + costs.head_memory;
-        (layers.ceil() * costs.layer_seconds).max(with_head)
+    /// A stage with more layers than others, or the last one, which has the head.
+    fn longest_stage(&self, costs: &LayerCosts, grid: &Grid) -> f64 {
+        let split = self.stage_layers(grid);
+        let head = costs.head_compute + costs.head_memory;
+        let longest = split.first.max(split.longest) as f64 * costs.layer_seconds;
+        longest.max(split.last as f64 * costs.layer_seconds + head)
+    }
+
+    pub(crate) fn stage_layers(&self, grid: &Grid) -> StageLayers {
+        let layers = self.layers as u64;
+        // Ends that do not fit are refused before.
+        let even = StageLayers { first: layers, longest: layers, last: layers };
+        StageLayers::new(layers, grid.pipeline, grid.ends).unwrap_or(even)
     }
 
     /// Gathers of sharded weights and scatters of sharded gradients behind each micro-batch; what they add to
@@ -280,9 +296,21 @@ impl Problem {
             + layers * costs.trained_expert / shards.expert;
         clock.optimizer = self.constants.step_host
             + match self.workload.offload {
-                Offload::Nothing => self.kernels.stream(parameters * OPTIMIZER_BYTES),
+                Offload::Nothing | Offload::Activations => self.kernels.stream(parameters * OPTIMIZER_BYTES),
                 Offload::Optimizer => parameters * OFFLOAD_BYTES / self.links.host,
             };
+    }
+}
+
+/// Time in which a stage waits for others, in stages of one micro-batch.
+///
+/// Forward, input gradients and weight gradients take a third each. Zero-bubble schedules wait `(p-1)(F + B - W)`, DualPipe
+/// `(p/2-1)(F&B + B - 3W)` with `F&B` both directions at once and `B` the whole backward pass.
+fn bubble_stages(schedule: Schedule, stages: f64, chunks: f64) -> f64 {
+    match schedule {
+        Schedule::Alternating => (stages - 1.0) / chunks,
+        Schedule::ZeroBubble => (stages - 1.0) / 3.0,
+        Schedule::DualPipe => (stages / 2.0 - 1.0) * 2.0 / 3.0,
     }
 }
 

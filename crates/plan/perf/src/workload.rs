@@ -148,6 +148,9 @@ pub enum Offload {
     Nothing,
     /// Optimizer state; gradients travel out and weights back once per step.
     Optimizer,
+    /// As many of the activations as do not fit otherwise: they travel out behind the forward and back behind the
+    /// backward pass. Only links as wide as NVLink-C2C make this worth while.
+    Activations,
 }
 
 /// How fp8 numbers share their scales. fp4 always scales blocks.

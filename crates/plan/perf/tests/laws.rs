@@ -3,7 +3,7 @@
 
 use bedplate_breakdown::Part;
 use bedplate_catalog::Catalog;
-use bedplate_layout::{ComputePrecision, Layout, Recompute, Sharding};
+use bedplate_layout::{ComputePrecision, Ends, Layout, Recompute, Schedule, Sharding};
 use bedplate_perf::{
     Constants, Dispatcher, ExpertOverlap, Grid, Hardware, LayerKey, Problem, Stack, Workload, predict,
 };
@@ -47,6 +47,8 @@ prop_compose! {
             context: 1 << context,
             pipeline: 1 << pipeline,
             virtual_stages: if pipeline > 0 { 2 } else { 1 },
+            ends: Ends::default(),
+            schedule: Schedule::default(),
             expert: 1 << expert.min(stage),
             expert_tensor: 1,
             sharding: [

@@ -31,7 +31,7 @@ impl Candidate {
 }
 
 /// Simple layouts first: the order among layouts of equal price.
-pub(crate) fn simplicity(layout: &Layout) -> [u32; 13] {
+pub(crate) fn simplicity(layout: &Layout) -> [u32; 16] {
     let (sharding, group) = match layout.sharding {
         Sharding::None => (0, 0),
         Sharding::Optimizer => (1, 0),
@@ -42,6 +42,9 @@ pub(crate) fn simplicity(layout: &Layout) -> [u32; 13] {
     [
         layout.recompute as u32,
         layout.precision as u32,
+        layout.schedule as u32,
+        layout.ends.first.unwrap_or(0),
+        layout.ends.last.unwrap_or(0),
         layout.virtual_stages,
         layout.context,
         layout.expert_tensor,

@@ -90,6 +90,8 @@ pub(crate) fn changed_parts(a: &Layout, b: &Layout) -> Vec<&'static str> {
         ("cp", a.context != b.context),
         ("pp", a.pipeline != b.pipeline),
         ("vpp", a.virtual_stages != b.virtual_stages),
+        ("first and last stage", a.ends != b.ends),
+        ("schedule", a.schedule != b.schedule),
         ("ep", a.expert != b.expert),
         ("etp", a.expert_tensor != b.expert_tensor),
         ("sharding", a.sharding != b.sharding),

@@ -10,7 +10,7 @@
 
 use std::ops::Range;
 
-use bedplate_layout::{Layout, LayoutRefusal, Sharding};
+use bedplate_layout::{Ends, Layout, LayoutRefusal, Schedule, Sharding};
 use bedplate_perf::{Generation, Grid, LayerKey, Problem};
 
 use crate::axes::{allowed, degrees};
@@ -136,6 +136,8 @@ pub(crate) fn layout_of(key: &LayerKey, grid: &Grid) -> Layout {
         context: key.context,
         pipeline: grid.pipeline,
         virtual_stages: grid.virtual_stages,
+        ends: grid.ends,
+        schedule: grid.schedule,
         expert: key.expert,
         expert_tensor: key.expert_tensor,
         sharding: grid.sharding,
@@ -248,23 +250,21 @@ impl<'a> Builder<'a> {
             .collect()
     }
 
-    /// Chunk counts beyond 1 that cut the layers of `pipeline` stages evenly.
-    fn legal_chunks(&mut self, pipeline: u32) -> Vec<u32> {
+    /// Chunk counts beyond 1 that are tried for `pipeline` stages. Where they cut the layers evenly, all that do; else
+    /// those of the longest stage, and powers of two.
+    fn legal_chunks(&self, pipeline: u32) -> Vec<u32> {
         if pipeline == 1 {
             return Vec::new();
         }
         let layers = self.setup.model.layer_count();
-        let per_stage = layers / u64::from(pipeline);
-        let (model, example) =
-            (self.setup.model, |virtual_stages| Layout { pipeline, virtual_stages, ..Layout::default() });
+        let mut chunks = degrees(layers.div_ceil(pipeline.into()));
         if !layers.is_multiple_of(pipeline.into()) {
-            if per_stage >= 2 {
-                self.refusals.add_first(example(2), &example(2).refusals(model, None, None));
-            }
-            return Vec::new();
+            chunks.extend([2, 4, 8, 16]);
+            chunks.sort_unstable();
+            chunks.dedup();
         }
-        let mut chunks = allowed(&self.axes.virtual_stages, degrees(per_stage));
-        chunks.retain(|chunk| *chunk > 1);
+        let mut chunks = allowed(&self.axes.virtual_stages, chunks);
+        chunks.retain(|chunk| *chunk > 1 && u64::from(*chunk) * u64::from(pipeline) <= layers);
         chunks
     }
 
@@ -367,7 +367,15 @@ impl<'a> Builder<'a> {
             let shardings =
                 shardings(&self.axes.sharding, tensor, data * context, self.setup.hardware.domain);
             for virtual_stages in plain.into_iter().chain(chunks) {
-                let grid = |sharding: &Sharding| Grid { pipeline, virtual_stages, data, sharding: *sharding };
+                let (ends, schedule) = (Ends::default(), Schedule::default());
+                let grid = |sharding: &Sharding| Grid {
+                    pipeline,
+                    virtual_stages,
+                    ends,
+                    schedule,
+                    data,
+                    sharding: *sharding,
+                };
                 self.grids.extend(shardings.iter().map(grid));
             }
         }
@@ -409,6 +417,7 @@ impl<'a> Builder<'a> {
                         micro_batch,
                         precision: *precision,
                         recompute: *recompute,
+                        hides_experts: false,
                     };
                     self.families.push(Family {
                         key,

@@ -3,7 +3,7 @@
 //! It begins with the one that was asked for. When ranks are lost or come, only the number of data ranks changes: the largest number
 //! of ranks that makes whole replicas goes on.
 
-use bedplate_layout::{Batch, Layout, LayoutRefusal};
+use bedplate_layout::{Batch, Ends, Layout, LayoutRefusal, Schedule};
 use bedplate_transformer::Transformer;
 
 use crate::{TrainConfig, TrainError};
@@ -47,6 +47,9 @@ impl<'a> Shapes<'a> {
         }
         if layout.expert_tensor > 1 && layout.tensor == 1 {
             return no("experts are cut over the same ranks as the other matrices: `etp` needs `tp`");
+        }
+        if layout.schedule != Schedule::Alternating || layout.ends != Ends::default() {
+            return no("stages alternate forward and backward passes and share the layers evenly");
         }
         let micro_batches = self.micro_batches();
         if micro_batches < u64::from(layout.data) {
