@@ -23,6 +23,9 @@ pub struct Case {
     pub tokens_per_second: f64,
     /// Measured memory of a GPU in GB, where printed.
     pub memory_gb: Option<f64>,
+    /// Whether the publication presents the layout as a recipe. Others vary something else at a fixed layout, explore, or
+    /// show a baseline.
+    pub is_recipe: bool,
 }
 
 /// A skipped row.
@@ -86,6 +89,7 @@ impl Case {
             workload,
             tokens_per_second,
             memory_gb: record.number("mem_gb"),
+            is_recipe: record.text("layout_is") != "fixed",
         };
         case.predict(&Constants::priors()).map_err(|error| Skip::NotPriced { reason: error.to_string() })?;
         Ok(case)

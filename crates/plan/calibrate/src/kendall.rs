@@ -10,7 +10,7 @@ pub(crate) struct Agreement {
     pub(crate) rows: usize,
 }
 
-/// Pairs of rows of one model, GPU and GPU count, counted as agreeing or not, in `n log n`. Rows that differ
+/// Pairs of rows of one model, GPU, GPU count and batch, counted as agreeing or not, in `n log n`. Rows that differ
 /// by less than 2 % are ties, as repeats differ by that much; so are equal predictions, which are one layout
 /// under two releases.
 pub(crate) fn agreement(cases: &[Case], errors: &[f64]) -> Agreement {
@@ -36,10 +36,11 @@ pub(crate) fn agreement(cases: &[Case], errors: &[f64]) -> Agreement {
     Agreement { tau, rows }
 }
 
-/// Rows with equal keys can be ranked against each other.
-fn comparable(case: &Case) -> (&str, &str, u32, u64, u64, u64) {
+/// Rows with equal keys can be ranked against each other. A sweep over the number of heads or the vocabulary has many models.
+fn comparable(case: &Case) -> (&str, &str, u32, u64, u64, String) {
     let (model, gpus) = (&case.model, case.hardware.gpus);
-    (&case.source, &case.accelerator, gpus, model.hidden, model.layer_count(), case.workload.sequence)
+    let shape = format!("{} {} {:?}", model.hidden, model.vocab, model.runs);
+    (&case.source, &case.accelerator, gpus, case.workload.sequence, case.workload.global_batch, shape)
 }
 
 /// Logarithms of a row's throughput.

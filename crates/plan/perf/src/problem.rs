@@ -111,6 +111,10 @@ impl Problem {
         &self.hardware
     }
 
+    pub fn is_mixture(&self) -> bool {
+        self.is_mixture
+    }
+
     pub fn workload(&self) -> &Workload {
         &self.workload
     }

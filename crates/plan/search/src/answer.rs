@@ -1,7 +1,9 @@
 //! The search itself: all layouts of a setup, the best of them, or why there is none.
 
 use crate::nearest::{nearest_fit, nearest_legal};
-use crate::{Axes, Candidate, Counts, Priced, Refusals, SearchError, Setup, Space};
+use crate::{
+    Axes, Candidate, Counts, Priced, Refusals, Reservation, SearchError, Setup, Space, reservations,
+};
 
 /// The best layouts, the front of time against memory, and a count of everything examined.
 #[derive(Debug, Clone, PartialEq)]
@@ -22,6 +24,37 @@ pub fn search(setup: &Setup<'_>, axes: &Axes, limit: usize) -> Result<Answer, Se
     let space = Space::new(setup, axes)?;
     let priced = space.price(space.whole(), limit);
     space.answer(setup, axes, priced)
+}
+
+/// The fastest prediction where another layout is preferred, and why it is not.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Tipped {
+    pub fastest: Candidate,
+    /// What is held against it and not, or less often, against the best one.
+    pub reservations: Vec<Reservation>,
+}
+
+impl Answer {
+    /// What tipped the choice; `None` where the fastest layout is the best.
+    pub fn tipped(&self, setup: &Setup<'_>) -> Option<Tipped> {
+        let (best, fastest) = (self.best.first()?, self.front.first()?);
+        if fastest.seconds >= best.seconds {
+            return None;
+        }
+        let question = setup.question();
+        let mut reservations = reservations(&fastest.layout, fastest.fit, &question);
+        for shared in crate::reservations(&best.layout, best.fit, &question) {
+            if let Some(at) = reservations.iter().position(|each| *each == shared) {
+                reservations.remove(at);
+            }
+        }
+        Some(Tipped { fastest: *fastest, reservations })
+    }
+
+    /// Layouts of the list that differ from the best one by less than the error of a comparison.
+    pub fn ties(&self) -> usize {
+        self.best.iter().skip(1).filter(|candidate| candidate.is_tie_of(&self.best[0])).count()
+    }
 }
 
 impl Space {

@@ -19,11 +19,11 @@ impl Best {
         Self { limit, candidates: Vec::with_capacity(limit.min(1 << 16) + 1) }
     }
 
-    /// Whether a candidate of this time could still enter.
+    /// Whether a candidate of this time, with its handicap, could still enter.
     #[inline]
-    pub(crate) fn admits(&self, seconds: Seconds) -> bool {
+    pub(crate) fn admits(&self, weighted: Seconds) -> bool {
         self.candidates.len() < self.limit
-            || self.candidates.last().is_some_and(|last| seconds <= last.seconds)
+            || self.candidates.last().is_some_and(|last| weighted <= last.weighted())
     }
 
     pub(crate) fn offer(&mut self, candidate: Candidate) {
@@ -68,7 +68,9 @@ impl Front {
         if !self.admits(candidate.seconds, candidate.memory) {
             return;
         }
-        if let Some(twin) = self.0.iter_mut().find(|known| known.is_twin_of(&candidate)) {
+        let has_same_price =
+            |known: &&mut Candidate| known.seconds == candidate.seconds && known.memory == candidate.memory;
+        if let Some(twin) = self.0.iter_mut().find(has_same_price) {
             if candidate.rank_order(twin).is_lt() {
                 *twin = candidate;
             }
@@ -101,6 +103,7 @@ mod tests {
             seconds: Seconds::new(f64::from(seconds)),
             memory: Bytes::new(f64::from(memory)),
             fit: Fit::Fits { spare: Bytes::ZERO },
+            handicap: 1.0,
         }
     }
 

@@ -15,20 +15,36 @@ pub struct Candidate {
     /// One GPU.
     pub memory: Bytes,
     pub fit: Fit,
+    /// The factor on its time by which it is ranked: 1 without [`crate::Reservation`]s.
+    pub handicap: f64,
 }
 
 impl Candidate {
-    /// Faster first, then smaller, then simpler. Total, so no rank depends on the order of enumeration.
+    /// What it is ranked by.
+    #[inline]
+    pub fn weighted(&self) -> Seconds {
+        self.seconds * self.handicap
+    }
+
+    /// Whether the two differ by less than predictions of one job do.
+    pub fn is_tie_of(&self, other: &Self) -> bool {
+        (self.seconds / other.seconds).ln().abs() <= TIE
+    }
+
+    /// Faster with its handicap first, then smaller, then simpler. Total, so no rank depends on the order of enumeration.
     pub fn rank_order(&self, other: &Self) -> Ordering {
-        let price = |each: &Self| (each.seconds, each.memory);
+        let price = |each: &Self| (each.weighted(), each.memory);
         price(self).cmp(&price(other)).then_with(|| simplicity(&self.layout).cmp(&simplicity(&other.layout)))
     }
 
     /// Exactly the same time and memory: the model cannot tell the two apart.
     pub(crate) fn is_twin_of(&self, other: &Self) -> bool {
-        self.seconds == other.seconds && self.memory == other.memory
+        self.seconds == other.seconds && self.memory == other.memory && self.handicap == other.handicap
     }
 }
+
+/// Median error of the ratio of two measured layouts of one job.
+const TIE: f64 = 0.05;
 
 /// Simple layouts first: the order among layouts of equal price.
 pub(crate) fn simplicity(layout: &Layout) -> [u32; 16] {

@@ -9,7 +9,8 @@ use bedplate_units::{Bytes, Seconds};
 
 use crate::remedy::nearest_in_space;
 use crate::{
-    Answer, Candidate, Counterfactual, Remedy, SearchError, Setup, Space, WhatIf, remedies, what_if,
+    Answer, Candidate, Counterfactual, Remedy, Reservation, SearchError, Setup, Space, WhatIf, remedies,
+    reservations, what_if,
 };
 
 /// The full explanation of one layout.
@@ -48,6 +49,8 @@ pub enum Verdict {
         limit: Option<Part>,
         /// Time over the best layout's time.
         ratio: f64,
+        /// By how much, and why, it must win before it is preferred.
+        reservations: Vec<Reservation>,
         /// The differences from the best layout, largest loss first. A gain is negative.
         losses: Vec<Loss>,
     },
@@ -102,8 +105,7 @@ fn ranked(
     spare: Bytes,
     is_tight: bool,
 ) -> Result<Verdict, SearchError> {
-    let candidate =
-        Candidate { layout: *layout, seconds: step.seconds(), memory: step.memory.total(), fit: step.fit };
+    let candidate = setup.candidate(layout, &step);
     let best = setup.predict(&answer.best[0].layout)?;
     Ok(Verdict::Runs {
         rank: space.count_better(space.whole(), &candidate) + 1,
@@ -112,6 +114,7 @@ fn ranked(
         is_tight,
         limit: step.time.limit(),
         ratio: step.seconds() / best.seconds(),
+        reservations: reservations(layout, step.fit, &setup.question()),
         losses: losses(&step, &best),
         step: Box::new(step),
     })

@@ -2,7 +2,7 @@
 //!
 //! A [`Setup`] is a model, a machine, a workload and constants. [`search`] enumerates every layout that the
 //! rules of `layout` allow within [`Axes`], checks memory first, prices the rest with `perf` and keeps the
-//! best; refusals are counted with their reasons, and a question without an answer gets the nearest one
+//! best; nearly equal layouts are ranked by [`Reservation`]s, refusals are counted with their reasons, and a question without an answer gets the nearest one
 //! that has one. [`explain`] says why a layout ranks where it does, [`what_if`] prices it in a changed setup,
 //! [`scaling`] follows the best layout over numbers of GPUs, [`choose`] compares every machine of the catalog
 //! under a deadline and a budget, and [`budget`] says which model size to train for the money.
@@ -43,8 +43,10 @@ mod explain;
 mod machine;
 mod nearest;
 mod pareto;
+mod preference;
 mod price;
 mod refusals;
+mod regret;
 mod reliability;
 mod remedy;
 mod scaling;
@@ -52,7 +54,7 @@ mod setup;
 mod space;
 mod what_if;
 
-pub use answer::{Answer, search};
+pub use answer::{Answer, Tipped, search};
 pub use axes::{Axes, ShardingKind};
 pub use batch_size::BatchSize;
 pub use budget::{BudgetPlan, Law, Means, Optimum, budget};
@@ -63,8 +65,10 @@ pub use explain::{Explanation, Loss, Verdict, explain};
 pub use machine::Machine;
 pub use nearest::{Nearest, fits_on, legal_gpu_counts, smallest_gpu_count};
 pub use pareto::pareto;
+pub use preference::{Question, Reservation, reservations};
 pub use price::{Counts, Priced};
 pub use refusals::{RefusalCount, Refusals};
+pub use regret::{Regret, regrets};
 pub use reliability::{Job, Reliability};
 pub use remedy::{Remedy, remedies};
 pub use scaling::{ScaledStep, Scaling, ScalingPoint, scaling};

@@ -2,10 +2,12 @@
 
 use std::ops::Range;
 
+use bedplate_layout::Layout;
 use bedplate_perf::Fit;
 use bedplate_units::{Bytes, Seconds};
 
 use crate::best::{Best, Front};
+use crate::preference::{Question, handicap};
 use crate::space::layout_of;
 use crate::{Candidate, Space};
 
@@ -70,7 +72,7 @@ impl Space {
             best: Best::new(limit.max(1)),
             front: Front::default(),
         };
-        self.visit(families, |visit| priced.take(visit));
+        self.visit(families, |visit| priced.take(self, visit));
         priced
     }
 
@@ -79,12 +81,26 @@ impl Space {
         let mut better = 0;
         self.visit(families, |visit| {
             let Visit::Passed(seconds, memory, fit, layout) = visit else { return };
-            if seconds <= candidate.seconds {
-                let other = Candidate { layout: layout(), seconds, memory, fit };
+            if seconds <= candidate.weighted() {
+                let other = self.candidate(layout(), seconds, memory, fit);
                 better += u64::from(other.rank_order(candidate).is_lt());
             }
         });
         better
+    }
+
+    fn question(&self) -> Question<'_> {
+        Question {
+            workload: self.problem.workload(),
+            domain: self.problem.hardware().domain,
+            is_mixture: self.problem.is_mixture(),
+        }
+    }
+
+    /// A priced layout with its handicap.
+    pub(crate) fn candidate(&self, layout: Layout, seconds: Seconds, memory: Bytes, fit: Fit) -> Candidate {
+        let handicap = handicap(&layout, fit, &self.question());
+        Candidate { layout, seconds, memory, fit, handicap }
     }
 
     /// Whether any layout of the space fits. Prices no time.
@@ -117,13 +133,13 @@ impl Space {
 
 /// One layout as it is priced; the layout itself is only built when it is kept.
 enum Visit<'a> {
-    Passed(Seconds, Bytes, Fit, &'a dyn Fn() -> bedplate_layout::Layout),
-    Failed(Bytes, Fit, &'a dyn Fn() -> bedplate_layout::Layout),
+    Passed(Seconds, Bytes, Fit, &'a dyn Fn() -> Layout),
+    Failed(Bytes, Fit, &'a dyn Fn() -> Layout),
 }
 
 impl Priced {
     #[inline]
-    fn take(&mut self, visit: Visit<'_>) {
+    fn take(&mut self, space: &Space, visit: Visit<'_>) {
         self.counts.priced += 1;
         match visit {
             Visit::Passed(seconds, memory, fit, layout) => {
@@ -132,11 +148,12 @@ impl Priced {
                 } else {
                     self.counts.fits += 1;
                 }
-                let enters = self.best.admits(seconds);
+                // A handicap is at least 1, so most layouts are passed over before it is computed.
+                let may_enter = self.best.admits(seconds);
                 let stands = self.front.admits(seconds, memory);
-                if enters || stands {
-                    let candidate = Candidate { layout: layout(), seconds, memory, fit };
-                    if enters {
+                if may_enter || stands {
+                    let candidate = space.candidate(layout(), seconds, memory, fit);
+                    if self.best.admits(candidate.weighted()) {
                         self.best.offer(candidate);
                     }
                     if stands {
@@ -147,7 +164,7 @@ impl Priced {
             Visit::Failed(memory, fit, layout) => {
                 self.counts.too_large += 1;
                 if self.smallest_misfit.is_none_or(|smallest| memory <= smallest.memory) {
-                    let misfit = Candidate { layout: layout(), seconds: Seconds::ZERO, memory, fit };
+                    let misfit = space.candidate(layout(), Seconds::ZERO, memory, fit);
                     let kept = self.smallest_misfit.into_iter().chain([misfit]);
                     self.smallest_misfit = kept.min_by(by_memory);
                 }

@@ -42,8 +42,7 @@ fn fitting(setup: &Setup<'_>, original: &Layout, layout: &Layout) -> Option<Reme
         return None;
     }
     let step = setup.predict(layout).ok().filter(|step| step.fit.is_possible())?;
-    let candidate =
-        Candidate { layout: *layout, seconds: step.seconds(), memory: step.memory.total(), fit: step.fit };
+    let candidate = setup.candidate(layout, &step);
     Some(Remedy { changed: changed_parts(original, layout), candidate })
 }
 

@@ -5,6 +5,9 @@ use bedplate_perf::{Constants, Hardware, PerfError, Problem, Step, Workload};
 use bedplate_transformer::{FlopsConvention, Transformer};
 use bedplate_units::{FlopRate, Seconds};
 
+use crate::Candidate;
+use crate::preference::{Question, handicap};
+
 /// A model, a machine with a number of GPUs, a workload, and the constants to predict with.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup<'a> {
@@ -31,6 +34,26 @@ impl<'a> Setup<'a> {
 
     pub fn problem(&self) -> Result<Problem, PerfError> {
         Problem::new(self.model, &self.hardware, &self.workload, self.constants)
+    }
+
+    /// What reservations about a layout depend on.
+    pub fn question(&self) -> Question<'_> {
+        Question {
+            workload: &self.workload,
+            domain: self.hardware.domain,
+            is_mixture: self.model.is_mixture(),
+        }
+    }
+
+    /// One priced layout as a candidate of a search.
+    pub fn candidate(&self, layout: &Layout, step: &Step) -> Candidate {
+        Candidate {
+            layout: *layout,
+            seconds: step.seconds(),
+            memory: step.memory.total(),
+            fit: step.fit,
+            handicap: handicap(layout, step.fit, &self.question()),
+        }
     }
 
     /// Prices one layout without any table.

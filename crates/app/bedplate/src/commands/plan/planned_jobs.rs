@@ -119,6 +119,7 @@ impl PlannedJob {
             layout,
             workload,
             memory_gb: None,
+            is_recipe: false,
         })
     }
 
