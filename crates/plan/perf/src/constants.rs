@@ -253,8 +253,9 @@ constants! {
     host_growth = 0.3, Training, 0.5, "Exponent with which routing overhead grows with local experts.";
     host_domain = 0.51, Training, 0.5, "Routing overhead in a rack-scale domain against eight-GPU domains.";
     host_stock = 9e-3, Training, 0.5, "Seconds of overhead per MoE layer and micro-batch without a recipe.";
-    host_latent = 0.3, Training, 0.5, "How much more overhead latent attention makes there.";
+    host_latent = 0.3, Stated, 0.5, "How much more overhead latent attention makes there.";
     host_dispatcher = 1.3, Training, 0.3, "Overhead of deduplicating dispatchers against NCCL there.";
+    host_stage = 5e-3, Training, 0.7, "Seconds of overhead per micro-batch and stage in Megatron-DeepSpeed's pipeline engine.";
     expert_maturity = 0.72, Training, 0.3, "Time of MoE layers on Blackwell since Megatron Core 26.06 against before.";
     imbalance = 0.42, Training, 0.4, "How much of the difference between the longest and the mean stage costs time.";
     straggler = 0.0055, Training, 0.2, "Growth of a step per doubling of GPUs beyond eight.";

@@ -11,6 +11,8 @@ pub(crate) struct Profile {
     pub(crate) elementwise: f64,
     /// Launch overhead per layer and micro-batch, in seconds.
     pub(crate) host: f64,
+    /// The same per stage and micro-batch.
+    pub(crate) host_stage: f64,
     /// MoE overhead per layer and micro-batch, in seconds, at eight local experts.
     pub(crate) host_experts: f64,
     /// Share of tensor-parallel traffic that is always exposed; 1 hides nothing.
@@ -58,6 +60,7 @@ impl Profile {
             attention: AttentionKernel::Native,
             elementwise: c.elementwise,
             host: c.host_tuned,
+            host_stage: 0.0,
             host_experts: c.host_experts,
             tensor_uncovered: c.tensor_uncovered,
             data_uncovered: c.data_uncovered,
@@ -97,7 +100,7 @@ impl Profile {
             Stack::MegatronBefore2606 | Stack::Bedplate => megatron,
             Stack::MegatronStock => Self { host_experts: c.host_stock, gradient_memory: 4.0, ..megatron },
             Stack::Megatron2021 => old,
-            Stack::MegatronDeepSpeed => Self { rate: c.stack_deepspeed, ..old },
+            Stack::MegatronDeepSpeed => Self { rate: c.stack_deepspeed, host_stage: c.host_stage, ..old },
             Stack::DeepSpeedZero3 => Self { rate: c.stack_deepspeed, is_single_rail: true, ..old },
             Stack::Fsdp => Self {
                 rate: c.stack_eager,

@@ -151,6 +151,8 @@ impl Problem {
             let uneven = self.constants.imbalance * (longest - stage).max(0.0);
             stage += uneven;
             clock.bubble += uneven * micro_batches;
+            clock.host += self.profile.host_stage * micro_batches;
+            stage += self.profile.host_stage;
             let ranks = f64::from(costs.key.tensor) * f64::from(costs.key.context) * data;
             let send = self.links.send(costs.stage_send, self.links.is_within_domain(pipeline * ranks));
             let waited = STAGE_SEND_EXPOSED * send.busy();
