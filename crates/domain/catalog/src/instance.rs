@@ -30,6 +30,8 @@ pub struct Instance {
     pub host_link: Option<String>,
     pub local_storage: Option<LocalStorage>,
     pub ultracluster: Option<String>,
+    /// It cannot be had by itself, only as part of an [`UltraServer`].
+    pub is_only_in_ultraservers: bool,
     pub prices: Prices,
     pub notes: Option<String>,
     pub evidence: Evidence,

@@ -2,7 +2,8 @@
 //!
 //! Each part is the name of a catalog instance or UltraServer and, after a colon, their number; one where the
 //! number is left out. An UltraServer counts as a whole: `u-p6e-gb200x72:4` is four NVLink domains of 18
-//! instances each. Nodes are called `n1`, `n2`, …, padded to one width. There is no tree of switches: all
+//! instances each. Instances that are only part of UltraServers become whole ones: `p6e-gb200.36xlarge:16` is one
+//! `u-p6e-gb200x72`, and [`Cluster::remarks_on_spec`] says so. Nodes are called `n1`, `n2`, …, padded to one width. There is no tree of switches: all
 //! nodes are attached to one flat, non-blocking fabric.
 
 use bedplate_catalog::{Catalog, CatalogError, Instance, UltraServer};
@@ -15,6 +16,24 @@ impl Cluster {
     /// Reads a cluster in one line, such as `p5.48xlarge:64` or `p5.48xlarge:64+u-p6e-gb200x72:4`.
     pub fn from_spec(spec: &str, catalog: &Catalog) -> Result<Self, TopologyError> {
         import(Format::Spec, &[Source::new("cluster", spec)], &ImportOptions::default(), catalog)
+    }
+
+    /// What a reader of a specification should know: which instances were taken for parts of UltraServers.
+    pub fn remarks_on_spec(spec: &str, catalog: &Catalog) -> Vec<String> {
+        let counted = spec.trim().split('+').filter_map(|part| {
+            let (name, count) =
+                part.rsplit_once(':').map_or((part, Ok(1)), |(name, count)| (name, read_count(count.trim())));
+            Some((name.trim(), count.ok()?))
+        });
+        counted
+            .filter_map(|(name, count)| {
+                let (server, servers) = whole(catalog.instance(name).ok()?, count, catalog)?;
+                let (gpus, server) = (u64::from(server.accelerators).saturating_mul(servers), &server.name);
+                Some(format!(
+                    "{name} comes only in UltraServers: {count} of them are taken for {servers} {server}, {gpus} GPUs"
+                ))
+            })
+            .collect()
     }
 }
 
@@ -153,10 +172,35 @@ fn parts<'a>(source: Source<'_>, catalog: &'a Catalog) -> Result<Vec<(Unit<'a>, 
         };
         let unit = Unit::find(name, catalog)
             .map_err(|error| TopologyError::unknown_hardware(error, catalog, place()))?;
-        parts.push((unit, count));
+        let whole = match unit {
+            Unit::Instance(instance) => whole(instance, count, catalog),
+            Unit::UltraServer(..) => None,
+        };
+        match whole {
+            Some((server, servers)) => {
+                let unit = Unit::ultraserver(server, catalog)
+                    .map_err(|error| TopologyError::unknown_hardware(error, catalog, place()))?;
+                parts.push((unit, servers));
+            }
+            None => parts.push((unit, count)),
+        }
         offset += part.len() + 1;
     }
     Ok(parts)
+}
+
+/// The UltraServers that hold `count` instances, where such instances come in no other form: the largest that they fill,
+/// else the smallest, as many as it takes.
+fn whole<'a>(instance: &Instance, count: u64, catalog: &'a Catalog) -> Option<(&'a UltraServer, u64)> {
+    if !instance.is_only_in_ultraservers {
+        return None;
+    }
+    let mut servers: Vec<&UltraServer> =
+        catalog.ultraservers.iter().filter(|server| server.instance == instance.name).collect();
+    servers.sort_by_key(|server| server.instances);
+    let filled = servers.iter().rev().find(|server| u64::from(server.instances) <= count);
+    let server = filled.or(servers.first())?;
+    Some((server, count.div_ceil(u64::from(server.instances.max(1)))))
 }
 
 fn read_count(text: &str) -> Result<u64, &'static str> {

@@ -214,6 +214,14 @@ impl Hardware {
         })
     }
 
+    /// The same machine with the largest power of two of each domain's GPUs, and the rest idle: groups of ranks then stay
+    /// inside domains. `None` where a domain is a power of two, small, or not whole.
+    pub fn with_idle_gpus(self) -> Option<Self> {
+        let used = 1u32 << self.domain.max(1).ilog2();
+        let is_rack = self.domain > 8 && used < self.domain && self.gpus.is_multiple_of(self.domain);
+        is_rack.then(|| Self { gpus: self.gpus / self.domain * used, domain: used, ..self })
+    }
+
     /// The same machine with TCP on the same network cards.
     pub fn without_rdma(self) -> Self {
         Self { network: Network::Tcp, ..self }

@@ -244,3 +244,11 @@ fn at_most_forty_five_constants_are_fitted_to_training_rows() {
     let fitted = Constants::FIELDS.iter().filter(|field| field.origin == Origin::Training).count();
     assert!(fitted <= 45, "{fitted}");
 }
+
+#[test]
+fn racks_can_be_used_in_part() {
+    let rack = machine("u-p6e-gb200x72:4");
+    let part = rack.with_idle_gpus().unwrap();
+    assert_eq!((part.gpus, part.domain), (256, 64));
+    assert_eq!(machine("p5.48xlarge:4").with_idle_gpus(), None);
+}

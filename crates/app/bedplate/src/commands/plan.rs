@@ -3,6 +3,7 @@
 mod budget;
 mod calibrate;
 mod choose;
+mod collectives;
 mod constants;
 mod explanation;
 mod launch;
@@ -12,6 +13,7 @@ mod page;
 mod planned_jobs;
 mod posttrain;
 mod question;
+mod regret;
 mod serve;
 pub(crate) mod served;
 mod serving;

@@ -119,6 +119,7 @@ impl<'a> Reader<'a> {
             host_link: self.fabric_name("host_link", FabricKind::HostLink)?,
             local_storage: self.local_storage()?,
             ultracluster: self.table.optional("ultracluster")?,
+            is_only_in_ultraservers: self.table.or("only_in_ultraservers", false)?,
             prices: self.prices()?,
             notes: self.table.optional("notes")?,
             evidence: self.evidence()?,

@@ -265,3 +265,21 @@ fn health_decides_what_is_usable() {
     cluster.set_failed(GpuId(3), false);
     assert_eq!(cluster, two_leaves());
 }
+
+#[test]
+fn instances_that_come_only_in_ultraservers_become_whole_ones() {
+    for (spec, gpus, domain, remark) in [
+        ("p6e-gb200.36xlarge:18", 72, 72, "18 of them are taken for 1 u-p6e-gb200x72, 72 GPUs"),
+        ("p6e-gb200.36xlarge:20", 144, 72, "20 of them are taken for 2 u-p6e-gb200x72, 144 GPUs"),
+        ("p6e-gb200.36xlarge:9", 36, 36, "9 of them are taken for 1 u-p6e-gb200x36, 36 GPUs"),
+        ("p6e-gb200.36xlarge", 36, 36, "1 of them are taken for 1 u-p6e-gb200x36, 36 GPUs"),
+    ] {
+        let cluster = Cluster::from_spec(spec, &CATALOG).unwrap();
+        assert_eq!(cluster.gpu_count(), gpus, "{spec}");
+        assert_eq!(cluster.domain_of(GpuId(0)).len(), domain, "{spec}");
+        let remarks = Cluster::remarks_on_spec(spec, &CATALOG);
+        assert!(remarks.len() == 1 && remarks[0].ends_with(remark), "{remarks:?}");
+    }
+    assert!(Cluster::remarks_on_spec("p5.48xlarge:2+u-p6e-gb200x72", &CATALOG).is_empty());
+    assert_eq!(Cluster::from_spec("trn2u.48xlarge:2", &CATALOG).unwrap().nodes().len(), 2);
+}

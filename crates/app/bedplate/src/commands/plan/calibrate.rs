@@ -8,8 +8,8 @@ use serde_json::json;
 use super::constants::Choice;
 use super::own_runs::{self, Place};
 use super::planned_jobs::PlannedJob;
-use super::serving;
 use super::validate::Kind;
+use super::{collectives, serving};
 use crate::console::Console;
 use crate::files;
 use crate::stop::{ProgramError, Stop};
@@ -69,6 +69,11 @@ impl Arguments {
         let used = self.jobs.iter().map(|job| job.case(catalog)).collect::<Result<Vec<_>, Stop>>()?;
         Ok(Cases { used, skipped: Vec::new() })
     }
+
+    fn needed_data(&self, message: &str) -> Result<&str, Stop> {
+        let missing = || Stop::from(ProgramError::Usage { message: message.to_owned() });
+        self.data.as_deref().ok_or_else(missing)
+    }
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
@@ -80,14 +85,17 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     }
     if arguments.kind == Kind::Serving {
         let constants = arguments.constants.load_serving()?;
-        let data = arguments.data.as_deref().ok_or_else(|| {
-            let message = "--kind serving takes --data, a file of latencies".to_owned();
-            Stop::from(ProgramError::Usage { message })
-        })?;
-        let text = files::read_text(data)?;
+        let text =
+            files::read_text(arguments.needed_data("--kind serving takes --data, a file of latencies")?)?;
         return serving::calibrate(&text, &constants, arguments.out.as_deref(), catalog, console);
     }
     let start = arguments.constants.load()?;
+    if arguments.kind == Kind::Collectives {
+        let text = files::read_text(
+            arguments.needed_data("--kind collectives takes --data, a file of collectives")?,
+        )?;
+        return collectives::calibrate(&text, &start, arguments.out.as_deref(), catalog, console);
+    }
     let cases = arguments.cases(catalog)?;
     let rows: Vec<&Case> = cases.used.iter().collect();
     console.say(&format!("fitting to {} rows ({} skipped)", rows.len(), cases.skipped.len()));

@@ -1,6 +1,6 @@
 //! `--explain LAYOUT`: why this one, why not that one, what would change it.
 
-use bedplate_search::{Counterfactual, Explanation, Outcome, Remedy, Verdict};
+use bedplate_search::{Counterfactual, Explanation, Outcome, Remedy, Reservation, Verdict};
 use serde_json::{Value, json};
 
 use crate::console::Console;
@@ -33,8 +33,14 @@ pub(super) fn facts(explanation: &Explanation) -> Facts {
                 facts.add("would fit", remedy_text(remedy));
             }
         }
-        Verdict::Runs { rank, of, spare, is_tight, limit, ratio, losses, .. } => {
+        Verdict::Runs { rank, of, spare, is_tight, limit, ratio, losses, reservations, .. } => {
             facts.add("rank", format!("{rank} of {of} layouts that fit"));
+            for (reservation, times) in counted(reservations) {
+                let margin = reservation.margin() * f64::from(times) * 100.0;
+                let more = if times > 1 { format!(", {times} times") } else { String::new() };
+                let text = format!("{}{more}: it must win by {margin:.0}%", reservation.reason());
+                facts.add("held against it", text);
+            }
             let tight = if *is_tight { ", which is tight" } else { "" };
             facts.add("memory", format!("{spare} to spare{tight}"));
             facts.add_known("limited by", *limit);
@@ -53,6 +59,18 @@ pub(super) fn facts(explanation: &Explanation) -> Facts {
         }
     }
     facts
+}
+
+/// Reservations with how often each applies. One that no win outweighs is about the stack.
+fn counted(reservations: &[Reservation]) -> Vec<(Reservation, u32)> {
+    let mut counts: Vec<(Reservation, u32)> = Vec::new();
+    for reservation in reservations {
+        match counts.iter_mut().find(|(known, _)| known == reservation) {
+            Some((_, times)) => *times += 1,
+            None => counts.push((*reservation, 1)),
+        }
+    }
+    counts
 }
 
 fn remedy_text(remedy: &Remedy) -> String {
@@ -99,12 +117,13 @@ pub(super) fn json(explanation: &Explanation) -> Value {
                 .map(|remedy| remedy.candidate.layout.to_string())
                 .collect::<Vec<_>>(),
         }),
-        Verdict::Runs { rank, of, spare, ratio, losses, .. } => json!({
+        Verdict::Runs { rank, of, spare, ratio, losses, reservations, .. } => json!({
             "verdict": "runs",
             "rank": rank,
             "of": of,
             "spare_bytes": spare.get(),
             "ratio_to_best": ratio,
+            "held_against_it": reservations.iter().map(|each| each.reason()).collect::<Vec<_>>(),
             "losses_s": losses
                 .iter()
                 .map(|loss| (loss.part.name().to_owned(), json!(loss.seconds.get())))

@@ -5,7 +5,7 @@ use bedplate_layout::ComputePrecision;
 use bedplate_perf::{
     Constants, Dispatcher, ExpertOverlap, Generation, Hardware, Offload, Routing, Stack, Workload,
 };
-use bedplate_search::{Axes, BatchSize, Setup};
+use bedplate_search::{Axes, BatchSize, Setup, search};
 use bedplate_topology::Cluster;
 use bedplate_transformer::{Optimizer, Transformer};
 use bedplate_units::Tokens;
@@ -100,6 +100,8 @@ pub(super) struct Loaded {
     pub(super) workload: Workload,
     pub(super) constants: Constants,
     pub(super) precision: ComputePrecision,
+    /// What a reader should know about the machine as it was taken.
+    pub(super) remarks: Vec<String>,
     /// Whether corners of the space that never win are searched too.
     is_complete: bool,
 }
@@ -152,10 +154,34 @@ impl Question {
             is_complete: self.complete,
             constants: self.constants.load()?,
             precision: self.precision(),
+            remarks: Cluster::remarks_on_spec(cluster.name(), catalog),
             model,
             cluster,
             hardware,
         })
+    }
+
+    /// The machine with some GPUs of each domain idle, where that is faster than with all of them.
+    pub(super) fn with_idle_gpus(&self, whole: Loaded) -> Loaded {
+        let Some(hardware) = whole.hardware.with_idle_gpus() else { return whole };
+        let workload = self.workload(&whole.model, &hardware);
+        let rate = |hardware: Hardware, workload: Workload| {
+            let setup = Setup { hardware, workload, ..whole.setup() };
+            let best = *search(&setup, &whole.small_axes(), 1).ok()?.best.first()?;
+            Some(workload.tokens() / best.weighted().get())
+        };
+        let (all, some) = (rate(whole.hardware, whole.workload), rate(hardware, workload));
+        let (used, domain) = (hardware.domain, whole.hardware.domain);
+        let remark = match (all, some) {
+            (Some(all), Some(some)) if some > all => {
+                format!("{:.0}% faster than with all of them", (some / all - 1.0) * 100.0)
+            }
+            (None, Some(_)) => "no layout of all of them fits".to_owned(),
+            _ => return whole,
+        };
+        let mut remarks = whole.remarks.clone();
+        remarks.push(format!("{used} of the {domain} GPUs of each scale-up domain are used: {remark}"));
+        Loaded { hardware, workload, remarks, ..whole }
     }
 
     fn precision(&self) -> ComputePrecision {

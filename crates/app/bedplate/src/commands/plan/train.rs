@@ -125,10 +125,21 @@ impl Arguments {
     }
 }
 
+impl Arguments {
+    /// Whether a layout is given that uses every GPU.
+    fn names_layout_of(&self, loaded: &Loaded) -> bool {
+        let given = [&self.layout, &self.explain].into_iter().flatten();
+        let mut layouts = given.filter_map(|text| text.parse::<Layout>().ok());
+        layouts.any(|layout| layout.world() == u64::from(loaded.hardware.gpus))
+    }
+}
+
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
     let planned = arguments.submit.as_deref().map(planned_job).transpose()?;
     let cluster = offer::cluster(arguments, planned.as_ref(), catalog, console)?;
     let loaded = arguments.question.load(cluster, catalog)?;
+    let loaded =
+        if arguments.names_layout_of(&loaded) { loaded } else { arguments.question.with_idle_gpus(loaded) };
     let plan = Plan::make(arguments, &loaded, catalog)?;
     if let Some(path) = &arguments.report {
         files::write_text(path, &plan.page().html())?;
@@ -299,6 +310,9 @@ impl<'a> Plan<'a> {
         console.line("")?;
         console.table(&self.ranking())?;
         console.say(&account(&self.answer));
+        for remark in self.loaded.remarks.iter().chain(&self.tipped()) {
+            console.say(&format!("note: {remark}"));
+        }
         if self.loaded.workload.sequence > self.loaded.model.max_context {
             console.say(&format!("note: the model's context is {} tokens", self.loaded.model.max_context));
         }
@@ -414,10 +428,27 @@ impl<'a> Plan<'a> {
                 candidate.seconds.to_string(),
                 format!("{:.1}%", self.mfu(each) * 100.0),
                 candidate.memory.to_string(),
-                fit_name(candidate.fit).into(),
+                self.note_on(candidate),
             ]);
         }
         table
+    }
+
+    /// How it fits, and whether the model can tell it from the first.
+    fn note_on(&self, candidate: &Candidate) -> String {
+        let best = &self.answer.best[0];
+        let is_tie = candidate.layout != best.layout && candidate.is_tie_of(best);
+        format!("{}{}", fit_name(candidate.fit), if is_tie { ", a tie" } else { "" })
+    }
+
+    /// Why the fastest prediction is not the answer, where it is not.
+    fn tipped(&self) -> Option<String> {
+        let tipped = self.answer.tipped(&self.loaded.setup())?;
+        let faster = (self.answer.best[0].seconds / tipped.fastest.seconds - 1.0) * 100.0;
+        let mut reasons: Vec<&str> = tipped.reservations.iter().map(|each| each.reason()).collect();
+        reasons.dedup();
+        let fastest = tipped.fastest.layout;
+        Some(format!("{fastest} is predicted {faster:.1}% faster, but {}", reasons.join(", ")))
     }
 
     /// The plan as a page with plots.
@@ -503,6 +534,8 @@ impl<'a> Plan<'a> {
             "fit": fit_name(step.fit),
             "run": self.whole_run.as_ref().map(WholeRun::json),
             "best": list(&self.answer.best),
+            "tipped": self.tipped(),
+            "remarks": self.loaded.remarks,
             "pareto_front": list(&self.answer.front),
             "searched": {
                 "layouts": counts.priced,

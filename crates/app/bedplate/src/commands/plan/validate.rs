@@ -7,7 +7,7 @@ use bedplate_catalog::Catalog;
 use serde_json::{Value, json};
 
 use super::constants::Choice;
-use super::serving;
+use super::{collectives, regret, serving};
 use crate::console::Console;
 use crate::files;
 use crate::present::{Column, Facts, Table};
@@ -20,6 +20,8 @@ pub(super) enum Kind {
     Training,
     /// Latency and throughput of serving engines
     Serving,
+    /// Collectives by themselves
+    Collectives,
 }
 
 #[derive(clap::Args)]
@@ -27,14 +29,18 @@ pub(super) enum Kind {
 Examples:
   bedplate plan validate --data runs.csv
   bedplate plan validate --data runs.csv --constants site.toml --json
+  bedplate plan validate --data runs.csv --regret
   bedplate plan validate --kind serving --data latencies.csv --json
+  bedplate plan validate --kind collectives --data collectives.csv
 
 The file has a header row with the columns of data/training/measured.csv: required are model or
 architecture, accelerator, layout, batch and one measured figure (tokens/s/GPU, step time, TFLOP/s or
 MFU with its FLOPs rule). Rows that cannot be predicted are listed with their reason.
 
 With --kind serving the columns are those of data/serving/README.md: model, accelerator, engine, precision,
-layout, isl, osl, concurrency, and the measured ttft_ms and itl_ms.")]
+layout, isl, osl, concurrency, and the measured ttft_ms and itl_ms.
+
+With --kind collectives they are those of data/training/collectives.csv; node counts are also left out of the fit in turn.")]
 pub(super) struct Arguments {
     /// What was measured
     #[arg(long, value_enum, default_value_t = Kind::Training)]
@@ -50,6 +56,9 @@ pub(super) struct Arguments {
     /// List every row with its error, the largest first
     #[arg(long)]
     rows: bool,
+    /// How far published recipes are from what `plan train` would propose for the same model, chips, batch and software
+    #[arg(long)]
+    regret: bool,
 }
 
 pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Console) -> Result<(), Stop> {
@@ -61,6 +70,12 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
         return serving::validate(&text, &constants, site.as_ref(), errors_of_rows, catalog, console);
     }
     let constants = arguments.constants.load()?;
+    if arguments.kind == Kind::Collectives {
+        return collectives::validate(&text, &constants, arguments.rows, catalog, console);
+    }
+    if arguments.regret {
+        return regret::show(&text, &constants, catalog, console);
+    }
     let report = validate(&text, &constants, catalog)?;
     if console.is_json() {
         return console.json(&report_json(&report));
@@ -78,8 +93,12 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     }
     if report.memory.rows > 0 {
         let memory = &report.memory;
-        facts.add("memory", format!("{} median over {} rows", percent(memory.median_abs_error), memory.rows));
+        let within = report.memory_within * 100.0;
+        let median = percent(memory.median_abs_error);
+        facts.add("memory", format!("{median} median over {} rows, {within:.0}% within 15%", memory.rows));
     }
+    facts.add("said not to fit", format!("{} rows that ran", report.false_refusals));
+    facts.add("refused", format!("{} rows that ran", report.illegal.len()));
     console.text(&format!("error of predicted tokens/s/GPU\n{}", facts.render(console.width())))?;
     for (title, scores) in [("SOURCE", owned(&report.by_source)), ("GPU", owned(&report.by_gpu))] {
         console.line("")?;
@@ -170,6 +189,9 @@ fn report_json(report: &Report) -> Value {
         "bias": report.total.bias,
         "kendall_tau": report.kendall_tau,
         "memory": score(&report.memory),
+        "memory_within_15_percent": report.memory_within,
+        "said_not_to_fit": report.false_refusals,
+        "refused": report.illegal,
         "by_source": by(&report.by_source),
         "by_gpu": by(&report.by_gpu),
         "by_parallelism": Value::Object(
