@@ -1,6 +1,8 @@
 //! Prints the scores; `--holdout` leaves out one source at a time, `--rows` lists every row.
 #![allow(clippy::print_stdout, clippy::unwrap_used, reason = "an example prints and may stop")]
-use bedplate_calibrate::{Cases, FitOptions, Report, Score, holdout_report, report};
+use bedplate_calibrate::{
+    Cases, ErrorBars, FitOptions, Report, Score, Similar, holdout_report, leave_one_source_out, report,
+};
 use bedplate_catalog::Catalog;
 use bedplate_perf::Constants;
 
@@ -62,6 +64,25 @@ fn main() {
     if has("--skipped") {
         for row in &fitted.rows_skipped {
             println!("{} {}", row.id, row.reason);
+        }
+    }
+    if has("--coverage") {
+        let errors = leave_one_source_out(&cases, &constants, &FitOptions::builtin());
+        let held = ErrorBars::held(&cases.used, &errors);
+        let mut groups: std::collections::BTreeMap<String, (usize, usize)> =
+            std::collections::BTreeMap::new();
+        for (case, is_held) in cases.used.iter().zip(held) {
+            let kind = Similar::of(&case.model, &case.layout).name().to_owned();
+            for name in ["all".to_owned(), kind, case.accelerator.clone()] {
+                let group = groups.entry(name).or_default();
+                *group = (group.0 + usize::from(is_held), group.1 + 1);
+            }
+        }
+        for (name, (inside, rows)) in groups {
+            println!(
+                "80 % interval holds {:>5.1} % of {rows:>4} {name}",
+                100.0 * inside as f64 / rows as f64
+            );
         }
     }
     if has("--holdout") {

@@ -46,8 +46,13 @@ pub struct Interval {
 }
 
 /// The share of rows between the two quantiles. More than the nominal 80 %: residuals of one publication are
-/// correlated, so quantiles of few publications are too narrow for another one.
-const SHARE: f64 = 0.82;
+/// correlated, so quantiles of few publications are too narrow for another one; mixtures have the fewest.
+fn share(similar: Similar) -> f64 {
+    match similar {
+        Similar::Mixture => 0.86,
+        Similar::Dense | Similar::DenseSharded => 0.82,
+    }
+}
 
 /// Intervals by kind of row.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -95,13 +100,18 @@ impl ErrorBars {
 
     /// The share of rows within bars made without their own publication.
     pub fn coverage(cases: &[Case], errors: &[f64]) -> f64 {
-        let held = cases.iter().zip(errors).filter(|(case, error)| {
+        let held = Self::held(cases, errors);
+        held.iter().filter(|is_held| **is_held).count() as f64 / cases.len().max(1) as f64
+    }
+
+    /// For each row, whether bars made without its publication hold it.
+    pub fn held(cases: &[Case], errors: &[f64]) -> Vec<bool> {
+        let is_held = |(case, error): (&Case, &f64)| {
             let similar = Similar::of(&case.model, &case.layout);
             let interval = interval_without(&case.source, similar, cases, errors);
-            let truth = 1.0 / (1.0 + *error);
-            (interval.low..=interval.high).contains(&truth)
-        });
-        held.count() as f64 / cases.len().max(1) as f64
+            (interval.low..=interval.high).contains(&(1.0 / (1.0 + error)))
+        };
+        cases.iter().zip(errors).map(is_held).collect()
     }
 }
 
@@ -120,8 +130,8 @@ fn interval_without(source: &str, similar: Similar, cases: &[Case], errors: &[f6
         chosen.iter().map(|(case, truth)| (*truth, rows(&case.source).powf(-0.5))).collect();
     truths.sort_by(|a, b| a.0.total_cmp(&b.0));
     Interval {
-        low: weighted_quantile(&truths, (1.0 - SHARE) / 2.0),
-        high: weighted_quantile(&truths, (1.0 + SHARE) / 2.0),
+        low: weighted_quantile(&truths, (1.0 - share(similar)) / 2.0),
+        high: weighted_quantile(&truths, (1.0 + share(similar)) / 2.0),
     }
 }
 
