@@ -67,6 +67,7 @@ pub struct Device {
     room: Room,
 }
 
+#[expect(clippy::large_enum_variant, reason = "a process has one device")]
 enum Room {
     Cpu(Cpu),
     Cuda(Box<Cuda>),

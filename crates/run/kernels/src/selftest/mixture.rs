@@ -5,9 +5,9 @@ use super::{Check, checks};
 use crate::{Balance, Buffer, Element, Put, WeightFormat};
 
 pub(super) const CHECKS: &[Check] =
-    checks![route, dispatch, combine, gate, expert_linear, expert_linear_packed];
+    checks![route in f32, dispatch in f32, combine, gate, expert_linear, expert_linear_packed];
 
-fn route<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn route(s: &Sample<'_>) -> Vec<f32> {
     let (rows, count, per_token) = (33, 40, 3);
     let (logits, mut probabilities) = (s.grid::<f32>(rows, count), s.grid::<f32>(rows, count));
     let (mut experts, mut weights) = (s.device.zeros(rows * per_token), s.device.zeros(rows * per_token));
@@ -54,7 +54,7 @@ fn sorted(s: &Sample<'_>, choices: usize, count: usize) -> Sorted {
     Sorted { order, slots, offsets }
 }
 
-fn dispatch<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+fn dispatch(s: &Sample<'_>) -> Vec<f32> {
     let Sorted { order, slots, offsets } = sorted(s, 700, 11);
     [&order, &slots, &offsets].map(|whole| s.read_whole(whole)).concat()
 }
