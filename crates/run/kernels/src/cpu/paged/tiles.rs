@@ -4,6 +4,8 @@
 //! Weights are rounded to bf16; a register of them has sixteen tokens. Sums are `f32`, and lanes do not meet.
 
 use std::arch::asm;
+use std::arch::x86_64::{__m512, __m512bh, _mm512_cvtne2ps_pbh, _mm512_loadu_ps, _mm512_storeu_ps};
+use std::mem::transmute;
 use std::ops::Range;
 
 use super::attend::{PIECE, TILE};
@@ -187,8 +189,11 @@ pub(super) fn add_values<'a, E: Element>(
     let (values, groups) = groups(shape, tokens, |index| block(index).1);
     let (narrow, last) = buffer.split_at_mut(TILE * PIECE / 2);
     for (weights, to) in weights.chunks_exact(PIECE).zip(narrow.chunks_exact_mut(PIECE / 2)).take(count) {
-        let pairs = weights.as_chunks::<2>().0.iter().take(groups * GROUP / 2);
-        to.iter_mut().zip(pairs).for_each(|(to, pair)| *to = join_wide(*pair));
+        #[expect(unsafe_code, reason = "calls code for instructions that the processor has")]
+        // SAFETY: blocks have this order only where the processor has tiles, and then it has these instructions.
+        unsafe {
+            round(&weights[..(groups * GROUP).next_multiple_of(32)], to);
+        }
     }
     let mut at = values.map(|group| group.as_ptr());
     if !tokens.len().is_multiple_of(GROUP) {
@@ -201,9 +206,17 @@ pub(super) fn add_values<'a, E: Element>(
     }
 }
 
-#[inline(always)]
-fn join_wide([low, high]: [f32; 2]) -> f32 {
-    join(Bf16::from_f32(low), Bf16::from_f32(high))
+/// Numbers rounded to bf16, two in a cell; whole multiples of 32.
+#[expect(unsafe_code, reason = "vector registers are read and written")]
+#[target_feature(enable = "avx512f,avx512bf16")]
+fn round(wide: &[f32], to: &mut [f32]) {
+    for (wide, to) in wide.as_chunks::<32>().0.iter().zip(to.as_chunks_mut::<16>().0) {
+        // SAFETY: 32 numbers are read and sixteen cells are written, as their types say.
+        unsafe {
+            let [low, high] = [0, 16].map(|at| _mm512_loadu_ps(wide.as_ptr().add(at)));
+            _mm512_storeu_ps(to.as_mut_ptr(), transmute::<__m512bh, __m512>(_mm512_cvtne2ps_pbh(high, low)));
+        }
+    }
 }
 
 /// The values of a group of which only some tokens exist; the others become zero, whatever their slots hold.
