@@ -117,7 +117,7 @@ impl Accounting {
     ) -> (Priority, Rank) {
         let fair_share = self.fair_shares.factor(request.account, request.user);
         let priority = priority(request, settings, self.scales, fair_share, submitted, now);
-        (priority, Rank::new(request, settings, priority.total(), submitted))
+        (priority, Rank::new(request, settings, priority.total(), submitted, now))
     }
 
     /// The queue by priority. Within a tier gangs that must borrow come after those that need not, and of them

@@ -86,7 +86,9 @@ pub use request::{
     NodeFilter, PartitionId, Preemption, QosId, QueueId, Request, RoleRequest, UserId,
 };
 pub use scheduler::Scheduler;
-pub use settings::{Backfill, ElasticRules, Packing, Partition, PreemptionRules, Qos, Settings, Weights};
+pub use settings::{
+    Backfill, ElasticRules, Order, Packing, Partition, PreemptionRules, Qos, Score, Settings, Weights,
+};
 pub use site::{PAGES, SettingsError};
 pub use time::{Span, Time};
 

@@ -1,6 +1,8 @@
 //! The order in which gangs are considered, as a sum whose terms can be shown.
 
-use crate::{Request, Settings, Time, Weights};
+use std::cmp::Reverse;
+
+use crate::{Order, Request, Score, Settings, Span, Time, Weights};
 
 /// The terms of a gang's priority. The sum decides; ties go to who came first.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -85,23 +87,66 @@ pub(crate) fn priority(
     }
 }
 
-/// Where a gang stands in the queue: tiers first, then points, then arrival, then a seeded tie.
+/// Where a gang stands in the queue: tiers first, then points, then size, then arrival, then a seeded tie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Rank {
-    tier: std::cmp::Reverse<u16>,
-    points: std::cmp::Reverse<i64>,
+    tier: Reverse<u16>,
+    points: Reverse<i64>,
+    /// Of GPU time, on a scale of its own; 0 where it does not matter.
+    size: u64,
     submitted: Time,
     tie: u64,
 }
 
 impl Rank {
-    pub(crate) fn new(request: &Request, settings: &Settings, points: i64, submitted: Time) -> Self {
+    pub(crate) fn new(
+        request: &Request,
+        settings: &Settings,
+        points: i64,
+        submitted: Time,
+        now: Time,
+    ) -> Self {
+        let waited = now.since(submitted.max(request.begin));
+        let (points, size) = match settings.order {
+            Order::SmallestFirst => (points, aged_size(request, waited, settings.weights.patience)),
+            Order::Arrival => (points, 0),
+            Order::Published(score) => (score.points(request, waited, submitted), 0),
+        };
         Self {
-            tier: std::cmp::Reverse(settings.partition(request).tier),
-            points: std::cmp::Reverse(points),
+            tier: Reverse(settings.partition(request).tier),
+            points: Reverse(points),
+            size,
             submitted,
             tie: scramble(settings.seed, request.id.0),
         }
+    }
+}
+
+/// GPU time over the cube of the time waited, in a million steps for each power of e. Limits below a minute count as a minute.
+fn aged_size(request: &Request, waited: Span, patience: Span) -> u64 {
+    const STEPS: f64 = 1e6;
+    // More than any logarithm that is taken away: a gang waits less than e^30 times the patience.
+    const ABOVE: f64 = 100.0;
+    let work = request.time_limit.max(Span::minutes(1)).as_seconds() * request.gpus().max(1) as f64;
+    let waited = 1.0 + waited.0 as f64 / patience.0.max(1) as f64;
+    ((work.ln() - 3.0 * waited.ln() + ABOVE) * STEPS) as u64
+}
+
+impl Score {
+    /// The higher, the earlier.
+    fn points(self, request: &Request, waited: Span, submitted: Time) -> i64 {
+        const STEPS: f64 = 1e6;
+        let (limit, gpus) = (request.time_limit.as_seconds().max(1.0), request.gpus().max(1) as f64);
+        let score = match self {
+            Score::Shortest => -limit,
+            Score::SmallestArea => -limit * gpus,
+            Score::WaitCubed => gpus * (waited.as_seconds() / limit).powi(3),
+            Score::Fitted => {
+                let submitted = submitted.since(Time::ZERO).as_seconds().max(1.0);
+                -(limit.log10() * gpus + 870.0 * submitted.log10())
+            }
+        };
+        (score * STEPS) as i64
     }
 }
 

@@ -10,6 +10,7 @@ use crate::{Accounts, QosId, Queues, Request, Span};
 pub struct Settings {
     /// Orders gangs that are equal in everything else.
     pub seed: u64,
+    pub order: Order,
     pub weights: Weights,
     /// The first is the default.
     pub partitions: Vec<Partition>,
@@ -28,6 +29,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             seed: 0,
+            order: Order::Arrival,
             weights: Weights::default(),
             partitions: vec![Partition::named("main")],
             qos: vec![Qos::named("normal")],
@@ -51,6 +53,31 @@ impl Settings {
     }
 }
 
+/// How waiting gangs of a tier are ordered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Order {
+    /// By the sum of [`Weights`], then by arrival.
+    Arrival,
+    /// By the sum of [`Weights`], then the smallest product of GPUs and time limit. Products shrink while gangs wait: to an eighth after
+    /// [`Weights::patience`], so that large gangs have their turn.
+    SmallestFirst,
+    /// By a score that others have published, to compare with. Such an order knows neither QOS nor fair shares.
+    Published(Score),
+}
+
+/// Orders from the literature, all by the limit that was asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Score {
+    /// The shortest first (SJF).
+    Shortest,
+    /// The smallest product of limit and GPUs first (SAF).
+    SmallestArea,
+    /// By GPUs times the cube of the time waited over the limit (WFP3; Tang et al., 2009).
+    WaitCubed,
+    /// By GPUs times the logarithm of the limit and 870 times that of the time of submission (F1; Carastan-Santos and de Camargo, 2017).
+    Fitted,
+}
+
 /// What each factor, a number from 0 to 1, is worth in points of priority. As Slurm's multifactor plugin.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Weights {
@@ -64,6 +91,8 @@ pub struct Weights {
     pub partition: i64,
     /// The age at which the age factor reaches 1.
     pub oldest: Span,
+    /// After this time a gang counts as an eighth of its size, after twice as long as a twenty-seventh.
+    pub patience: Span,
     /// Usage counts half after this long.
     pub half_life: Span,
     /// Small gangs get the size points instead of large ones.
@@ -80,6 +109,7 @@ impl Default for Weights {
             job_size: 0,
             partition: 1_000,
             oldest: Span::days(7),
+            patience: Span::days(1),
             half_life: Span::days(7),
             favours_small: false,
         }

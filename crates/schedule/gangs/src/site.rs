@@ -13,7 +13,7 @@ use bedplate_topology::{Cluster, NodeId, expand_hostlist};
 use bedplate_units::Seconds;
 
 use crate::{
-    ANY_GPU, Accounts, Backfill, ElasticRules, Grant, Packing, Partition, PreemptionRules, Qos, QosId,
+    ANY_GPU, Accounts, Backfill, ElasticRules, Grant, Order, Packing, Partition, PreemptionRules, Qos, QosId,
     Queues, Settings, Span, Weights,
 };
 
@@ -29,6 +29,7 @@ impl Settings {
         let default = Settings::default();
         let settings = Settings {
             seed: file.or("seed", default.seed)?,
+            order: order(&file)?,
             packing: packing(&file)?,
             weights: weights(&section(&file, "weights")?)?,
             partitions: or_default(partitions(&file, cluster)?, default.partitions),
@@ -75,6 +76,14 @@ fn named_tables(file: &Table, key: &'static str) -> Result<Vec<(String, Table)>,
     Ok(named)
 }
 
+fn order(file: &Table) -> Result<Order, DocumentError> {
+    if !file.has("order") {
+        file.allow("order");
+        return Ok(Settings::default().order);
+    }
+    file.choice("order", &[("arrival", Order::Arrival), ("smallest_first", Order::SmallestFirst)])
+}
+
 fn packing(file: &Table) -> Result<Packing, DocumentError> {
     if !file.has("packing") {
         file.allow("packing");
@@ -95,6 +104,7 @@ fn weights(table: &Option<Table>) -> Result<Weights, DocumentError> {
         job_size: weight("job_size", default.job_size)?,
         partition: weight("partition", default.partition)?,
         oldest: positive_span(table, "oldest")?.unwrap_or(default.oldest),
+        patience: positive_span(table, "patience")?.unwrap_or(default.patience),
         half_life: half_life(table)?.unwrap_or(default.half_life),
         favours_small: table.or("favours_small", default.favours_small)?,
     };

@@ -39,7 +39,8 @@ pub struct Summary {
     pub goodput: f64,
     pub delivered: f64,
     pub fragmentation: f64,
-    pub fairness: f64,
+    /// None where the trace names neither users nor accounts.
+    pub fairness: Option<f64>,
     pub gpu_time: GpuTime,
     pub preemptions: u64,
     pub swaps: u64,
@@ -246,8 +247,11 @@ fn gpu_time(trace: &Trace, records: &[Record]) -> GpuTime {
     sum
 }
 
-fn fairness(trace: &Trace, judged: &[Judged<'_>]) -> f64 {
+fn fairness(trace: &Trace, judged: &[Judged<'_>]) -> Option<f64> {
     let has_users = trace.users.iter().len() > 1;
+    if !has_users && trace.accounts.iter().len() <= 1 {
+        return None;
+    }
     let owner = |job: &TraceJob| if has_users { job.user } else { job.account };
     let mut owners: BTreeMap<u32, (f64, f64)> = BTreeMap::new();
     for each in judged {
@@ -255,7 +259,7 @@ fn fairness(trace: &Trace, judged: &[Judged<'_>]) -> f64 {
         *sum += each.slowdown;
         *count += 1.0;
     }
-    jain(&owners.values().map(|(sum, count)| sum / count).collect::<Vec<_>>())
+    Some(jain(&owners.values().map(|(sum, count)| sum / count).collect::<Vec<_>>()))
 }
 
 /// Jain, Chiu and Hawe 1984.

@@ -1,6 +1,6 @@
 //! The policies that a replay compares, each a row of one table.
 
-use bedplate_gangs::{Backfill, Expected, Packing, Settings, Span};
+use bedplate_gangs::{Backfill, Expected, Order, Packing, Score, Settings, Span};
 
 /// A way to schedule, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub struct Policy {
 enum BackfillKind {
     Fifo,
     Easy,
+    /// EASY's backfill in another order than that of arrival.
+    Ordered(Order),
     /// As Slurm's backfill: whole nodes are reserved, for as many jobs as large sites let it test.
     Slurm,
     Ours,
@@ -35,7 +37,7 @@ const fn policy(
 const SLURM_RESERVED: usize = 1_000;
 
 impl Policy {
-    pub const ALL: [Policy; 8] = [
+    pub const ALL: [Policy; 13] = [
         policy(
             "fifo",
             "strict order of arrival, first nodes that fit",
@@ -46,6 +48,36 @@ impl Policy {
             "easy",
             "backfill behind one reservation in order of arrival, first nodes that fit",
             BackfillKind::Easy,
+            [false, false, false],
+        ),
+        policy(
+            "sjf",
+            "EASY's backfill, the shortest limit first, first nodes that fit",
+            BackfillKind::Ordered(Order::Published(Score::Shortest)),
+            [false, false, false],
+        ),
+        policy(
+            "saf",
+            "EASY's backfill, the smallest product of limit and GPUs first, first nodes that fit",
+            BackfillKind::Ordered(Order::Published(Score::SmallestArea)),
+            [false, false, false],
+        ),
+        policy(
+            "wfp3",
+            "EASY's backfill, by GPUs and the cube of the time waited over the limit, first nodes that fit",
+            BackfillKind::Ordered(Order::Published(Score::WaitCubed)),
+            [false, false, false],
+        ),
+        policy(
+            "f1",
+            "EASY's backfill, by GPUs, limit and submission as learned from simulations, first nodes that fit",
+            BackfillKind::Ordered(Order::Published(Score::Fitted)),
+            [false, false, false],
+        ),
+        policy(
+            "smallest",
+            "EASY's backfill, QOS first, then the smallest product of limit and GPUs, which shrinks while a gang waits, first nodes that fit",
+            BackfillKind::Ordered(Order::SmallestFirst),
             [false, false, false],
         ),
         policy(
@@ -95,7 +127,7 @@ impl Policy {
     pub fn settings(&self) -> Settings {
         let backfill = match self.backfill {
             BackfillKind::Fifo => Backfill::fifo(),
-            BackfillKind::Easy => Backfill::easy(),
+            BackfillKind::Easy | BackfillKind::Ordered(_) => Backfill::easy(),
             BackfillKind::Slurm => {
                 Backfill { reserved: SLURM_RESERVED, whole_nodes: true, ..Backfill::default() }
             }
@@ -105,6 +137,10 @@ impl Policy {
         let mut settings = Settings { backfill, ..Settings::default() };
         if self.backfill != BackfillKind::Ours {
             settings.weights.expansion = 0;
+        }
+        if let BackfillKind::Ordered(order) = self.backfill {
+            settings.order = order;
+            settings.weights.age = 0;
         }
         settings.packing = if self.has_topology { Packing::Topology } else { Packing::FirstFit };
         settings.elastic.is_allowed = self.is_elastic;

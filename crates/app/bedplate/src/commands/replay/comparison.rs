@@ -75,6 +75,14 @@ impl Comparison<'_> {
         console.line(&wrap(&self.title(), console.width().unwrap_or(usize::MAX)).join("\n"))?;
         console.line("")?;
         console.table(&self.table())?;
+        if self.policies().len() > 1 {
+            let all = self.winners().into_iter().map(|(name, best)| {
+                let names: Vec<&str> = best.iter().map(|policy| policy.name).collect();
+                format!("{name}: {}", names.join(", "))
+            });
+            let line = format!("best, or within 5 % of it: {}", all.collect::<Vec<_>>().join("; "));
+            console.line(&wrap(&line, console.width().unwrap_or(usize::MAX)).join("\n"))?;
+        }
         let of_seed = if self.seeds() > 1 { " (the first seed)" } else { "" };
         console.line(&format!("\nMean wait, and mean bounded slowdown, by GPUs{of_seed}"))?;
         console.table(&self.by_size())?;
@@ -115,6 +123,7 @@ impl Comparison<'_> {
             Column::right("MEAN WAIT", 0),
             Column::right("P50", 2),
             Column::right("P99", 1),
+            Column::right("LONGEST", 1),
             Column::right("UTILISATION", 0),
             Column::right("GOODPUT", 1),
             Column::right("DELIVERED", 1),
@@ -136,11 +145,12 @@ impl Comparison<'_> {
                 self.mean_span(policy, |summary| summary.wait.mean),
                 self.mean_span(policy, |summary| summary.wait.p50),
                 self.mean_span(policy, |summary| summary.wait.p99),
+                self.mean_span(policy, |summary| summary.wait.longest),
                 percent(|summary| summary.utilisation),
                 percent(|summary| summary.goodput),
                 percent(|summary| summary.delivered),
                 percent(|summary| summary.fragmentation),
-                format!("{:.2}", self.mean(policy, |summary| summary.fairness).mean),
+                self.fairness(policy),
                 count(|summary| summary.preemptions as f64),
                 count(|summary| summary.requeues as f64),
                 count(|summary| summary.swaps as f64),
@@ -151,6 +161,32 @@ impl Comparison<'_> {
             ]);
         }
         table
+    }
+
+    fn fairness(&self, policy: Policy) -> String {
+        let known: Vec<f64> = self.summaries(policy).filter_map(|summary| summary.fairness).collect();
+        if known.is_empty() { "-".to_owned() } else { format!("{:.2}", Mean::of(&known).mean) }
+    }
+
+    /// Who is best at what, by means over seeds, with those within a twentieth of it.
+    pub(super) fn winners(&self) -> Vec<(&'static str, Vec<Policy>)> {
+        const CLOSE: f64 = 1.05;
+        let measures: [(&str, fn(&Summary) -> f64); 4] = [
+            ("mean wait", |summary| summary.wait.mean.0 as f64),
+            ("slowdown", |summary| summary.bounded_slowdown),
+            ("longest wait", |summary| summary.wait.longest.0 as f64),
+            // The less is idle, the better; so all four are better when smaller.
+            ("utilisation", |summary| 1.0 / summary.utilisation.max(1e-9)),
+        ];
+        let best = |(name, measure): (&'static str, fn(&Summary) -> f64)| {
+            let mut means: Vec<(f64, Policy)> =
+                self.policies().into_iter().map(|policy| (self.mean(policy, measure).mean, policy)).collect();
+            means.sort_by(|a, b| a.0.total_cmp(&b.0));
+            let least = means[0].0;
+            let close = means.into_iter().take_while(|(mean, _)| *mean <= least * CLOSE);
+            (name, close.map(|(_, policy)| policy).collect())
+        };
+        measures.map(best).into()
     }
 
     pub(super) fn by_size(&self) -> Table {
@@ -250,6 +286,10 @@ impl Comparison<'_> {
             },
             "estimates": self.estimates.name(),
             "failures": self.load.failures_key(),
+            "best": self.winners().into_iter().map(|(name, best)| json!({
+                "measure": name,
+                "policies": best.iter().map(|policy| policy.name).collect::<Vec<_>>(),
+            })).collect::<Vec<_>>(),
             "runs": self.runs.iter().map(run_json).collect::<Vec<_>>(),
             "comparison": self.policies().into_iter().map(|policy| self.policy_json(policy)).collect::<Vec<_>>(),
         })

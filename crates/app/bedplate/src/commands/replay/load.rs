@@ -5,7 +5,7 @@ use bedplate_diag::Source;
 use bedplate_drivers::Slurm;
 use bedplate_gangs::Span;
 use bedplate_goodput::Published;
-use bedplate_replay::jobs::{Failures, Format, Generator, Mixture, Trace, openb_cluster, read};
+use bedplate_replay::jobs::{Failures, Format, Generator, Lublin, Mixture, Trace, openb_cluster, read};
 use bedplate_topology::{Cluster, ImportOptions, import_detected};
 use bedplate_units::Seconds;
 
@@ -55,6 +55,8 @@ pub(super) struct Load {
 enum Kind {
     /// Pre-training, fine-tuning, evaluation and debugging, fitted to AcmeTrace
     Llm,
+    /// Parallel jobs of all sizes without users, after Lublin and Feitelson (2003)
+    Lublin,
 }
 
 /// Other names of published failure rates.
@@ -116,12 +118,20 @@ impl Load {
                 None => trace,
             });
         }
+        let (jobs, load) = (self.jobs as usize, self.load.unwrap_or(USUAL_LOAD));
+        if let Some(Kind::Lublin) = self.generate {
+            if self.days.is_some() {
+                let message = "--days goes with --generate llm only: the window of the other follows from --jobs and --load".to_owned();
+                return Err(ProgramError::Usage { message }.into());
+            }
+            return Ok(Lublin { jobs, processors: cluster.gpu_count(), load, seed }.generate());
+        }
         let per_node = cluster.kinds().iter().map(|kind| kind.accelerators).max().unwrap_or(1);
         let generator = Generator {
             mixture: Mixture::SEREN,
-            jobs: self.jobs as usize,
+            jobs,
             days: self.days,
-            load: self.load.unwrap_or(USUAL_LOAD),
+            load,
             gpus: cluster.gpu_count(),
             gpus_per_node: per_node.min(64) as u16,
             seed,
