@@ -146,6 +146,7 @@ impl Layout {
         let dense_width = match layer.mlp {
             Mlp::Dense(dense) => Some(dense.width),
             Mlp::Mixture(mixture) => mixture.shared.map(|shared| shared.width),
+            Mlp::Absent => None,
         };
         let width = dense_width.filter(|width| !width.is_multiple_of(tensor));
         let mixture = layer.mlp.mixture();

@@ -49,6 +49,22 @@ impl StageLayers {
     fn even(layers: u64) -> Self {
         Self { first: layers, longest: layers, last: layers }
     }
+
+    /// The layers of every stage, from first to last, with the longer ones in the middle.
+    pub fn of_each(layers: u64, stages: u32, ends: Ends) -> Option<Vec<u64>> {
+        let split = Self::new(layers, stages, ends)?;
+        let count = stages as usize;
+        if count == 1 {
+            return Some(vec![layers]);
+        }
+        let between = layers - split.first - split.last;
+        let inner = stages as u64 - 2;
+        let (few, longer) = between.checked_rem(inner).map_or((0, 0), |longer| (between / inner, longer));
+        let leading = (inner - longer) / 2;
+        let is_longer = |stage: u64| (leading..leading + longer).contains(&stage);
+        let inside = (0..inner).map(|stage| few + u64::from(is_longer(stage)));
+        Some(std::iter::once(split.first).chain(inside).chain([split.last]).collect())
+    }
 }
 
 #[cfg(test)]
@@ -68,6 +84,25 @@ mod tests {
         assert_eq!(split(61, 16, None, None), Some((3, 4, 3)));
         assert_eq!(split(5, 2, None, None), Some((3, 3, 2)));
         assert_eq!(split(7, 1, None, None), Some((7, 7, 7)));
+    }
+
+    #[test]
+    fn every_stage_has_its_layers_and_the_longest_are_inside() {
+        for (layers, stages) in [(126, 16), (61, 16), (5, 2), (7, 7), (10, 4), (62, 3)] {
+            for ends in
+                [Ends::default(), Ends { first: Some(1), last: None }, Ends { first: None, last: Some(1) }]
+            {
+                let Some(split) = StageLayers::new(layers, stages, ends) else { continue };
+                let each = StageLayers::of_each(layers, stages, ends).expect("the ends fit");
+                assert_eq!(each.iter().sum::<u64>(), layers);
+                assert_eq!((each[0], each[each.len() - 1]), (split.first, split.last));
+                let longest = each[1..each.len() - 1].iter().max();
+                assert!(longest.is_none_or(|longest| *longest == split.longest), "{each:?} {split:?}");
+            }
+        }
+        assert_eq!(StageLayers::of_each(6, 4, Ends::default()), Some(vec![1, 2, 2, 1]));
+        assert_eq!(StageLayers::of_each(6, 1, Ends::default()), Some(vec![6]));
+        assert_eq!(StageLayers::of_each(10, 2, Ends { first: Some(6), last: Some(3) }), None);
     }
 
     #[test]

@@ -79,6 +79,7 @@ builtins! {
     "qwen3-32b",
     "qwen3-30b-a3b",
     "qwen3-235b-a22b",
+    "qwen3-next-80b-a3b" ["qwen3-next-80b-a3b-instruct", "qwen3-next-80b-a3b-thinking"],
     "deepseek-v2",
     "deepseek-v2-lite",
     "deepseek-v3" ["deepseek-v3-0324"],
@@ -112,6 +113,9 @@ builtins! {
     "gemma-3-27b",
     "nemotron-4-15b" ["nemotron4-15b"],
     "nemotron-4-340b" ["nemotron4-340b"],
+    "nemotron-h-8b" ["nemotron-h-8b-base-8k"],
+    "nemotron-h-56b" ["nemotron-h-56b-base-8k"],
+    "nemotron-3-nano-30b-a3b" ["nemotron-3-nano"],
     "grok-1" ["grok1"],
 }
 

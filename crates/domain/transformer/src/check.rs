@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use crate::parameters::{Tally, prediction_total};
-use crate::{Attention, Dense, Mixture, Mlp, Positions, Reach, Shape};
+use crate::{Attention, Dense, Mixture, Mlp, Positions, Reach, Recurrent, Shape};
 
 /// The largest single size. Real ones stay below 2^24; products of three such sizes fit in 128 bits.
 pub(crate) const MOST_ELEMENTS: u64 = 1 << 31;
@@ -39,6 +39,7 @@ pub(crate) fn check(shape: &Shape) -> Result<(), Flaw> {
         match &run.layer.mlp {
             Mlp::Dense(dense) => check_dense(dense)?,
             Mlp::Mixture(mixture) => check_mixture(mixture)?,
+            Mlp::Absent => {}
         }
     }
     let parameters = Tally::of_shape(shape).total() + prediction_total(shape);
@@ -75,6 +76,22 @@ fn check_attention(attention: &Attention) -> Result<(), Flaw> {
             element("rotary head size", latent.rope_dim)?;
             element("value head size", latent.value_dim)
         }
+        Attention::Recurrent(recurrent) => {
+            let Recurrent { heads, value_dim, key_heads, key_dim, kernel, .. } = *recurrent;
+            element("number of heads with a state", heads)?;
+            element("number of heads of keys", key_heads)?;
+            element("size of a state", key_dim)?;
+            element("value head size", value_dim)?;
+            element("width of the convolution", kernel)?;
+            element("width of all values", heads.saturating_mul(value_dim))?;
+            element("width of all keys", key_heads.saturating_mul(key_dim))?;
+            if heads % key_heads == 0 {
+                Ok(())
+            } else {
+                Err(Flaw::UnevenKvHeads { heads, kv_heads: key_heads })
+            }
+        }
+        Attention::Absent => Ok(()),
     }
 }
 

@@ -37,7 +37,7 @@ pages! { pub PAGES "model":
         "A Hugging Face config.json is one JSON object whose keys describe the model. The file holds another kind of JSON value."
         "give the config.json of the model, not its index, tokenizer or list of files"
     UNKNOWN_TYPE "unknown-type" User
-        "The key `model_type` tells which keys describe the shape and what they mean. Bedplate does not know this type. Encoders, state-space models and hybrids are not described."
+        "The key `model_type` tells which keys describe the shape and what they mean. Bedplate does not know this type. Encoders, and state-space models other than `nemotron_h` and `qwen3_next`, are not described."
         "if the model is built like a known one, copy its config.json and set `model_type` to that one"
     MISSING_KEY "missing-key" User
         "The configuration lacks a key without which the shape of the model is not known. Where released configurations rely on a default of the transformers library, that default is used; other keys are never guessed."

@@ -54,6 +54,8 @@ families! {
     Gemma2 = "gemma2",
     Gemma3 = "gemma3_text" | "gemma3",
     Nemotron = "nemotron",
+    NemotronH = "nemotron_h",
+    Qwen3Next = "qwen3_next",
     Grok1 = "grok-1",
 }
 

@@ -101,8 +101,8 @@ impl Transformer {
     /// Forward FLOPs of one token in one layer.
     pub fn layer_flops(&self, layer: &Layer, sequence: u64, attention: AttentionFlops) -> FlopsByPart {
         let keys = layer.reach.mean_keys(sequence, attention);
-        let attention_scores = Flops::new(layer.attention.score_flops_per_key() * keys);
-        FlopsByPart { attention_scores, ..self.matrix_flops(layer) }
+        let scores = layer.attention.score_flops_per_key() * keys + layer.attention.state_flops();
+        FlopsByPart { attention_scores: Flops::new(scores), ..self.matrix_flops(layer) }
     }
 
     /// Forward FLOPs of the next token after `context` tokens, read from the KV cache.
@@ -111,8 +111,8 @@ impl Transformer {
     pub fn decode_flops_per_token(&self, context: u64) -> FlopsByPart {
         let decode = |layer: &Layer| {
             let keys = layer.reach.kept_tokens(context.saturating_add(1)) as f64;
-            let attention_scores = Flops::new(layer.attention.decode_flops_per_key() * keys);
-            FlopsByPart { attention_scores, ..self.matrix_flops(layer) }
+            let scores = layer.attention.decode_flops_per_key() * keys + layer.attention.state_flops();
+            FlopsByPart { attention_scores: Flops::new(scores), ..self.matrix_flops(layer) }
         };
         let layers: FlopsByPart = self.runs.iter().map(|run| decode(&run.layer) * run.count as f64).sum();
         FlopsByPart { logits: self.logits_flops(), ..layers }

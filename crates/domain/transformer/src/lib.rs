@@ -39,7 +39,7 @@ mod shape;
 mod transformer;
 pub mod workspace;
 
-pub use attention::{Attention, GroupedQuery, Latent, Reach};
+pub use attention::{Attention, GroupedQuery, Latent, Reach, Recurrent, StateRule};
 pub use builtin::{builtin, builtin_names};
 pub use bytes::{Optimizer, StateBytes, TrainingState};
 pub use check::Flaw;

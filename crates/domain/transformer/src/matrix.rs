@@ -1,6 +1,6 @@
 //! The weight matrices of a layer: the one list from which parameters and FLOPs are counted.
 
-use crate::{Attention, Dense, GroupedQuery, Latent, Layer, Mixture, Mlp, Part};
+use crate::{Attention, Dense, GroupedQuery, Latent, Layer, Mixture, Mlp, Part, Recurrent};
 
 /// One weight matrix, or `copies` identical ones of which each token uses `per_token`.
 ///
@@ -32,6 +32,8 @@ pub enum Role {
     KvDown,
     /// Restores the heads of keys and values from the latent.
     KvUp,
+    /// Makes queries, keys, values, their gate and what steers a state.
+    StateInputs,
     Output,
     Gate,
     Up,
@@ -64,24 +66,37 @@ impl Layer {
         let mut matrices = match &self.attention {
             Attention::GroupedQuery(grouped) => grouped_matrices(grouped, hidden),
             Attention::Latent(latent) => latent_matrices(latent, hidden),
+            Attention::Recurrent(recurrent) => recurrent_matrices(recurrent, hidden),
+            Attention::Absent => Vec::new(),
         };
         match &self.mlp {
             Mlp::Dense(dense) => matrices.extend(dense_matrices(Part::DenseMlp, dense, hidden)),
             Mlp::Mixture(mixture) => matrices.extend(mixture_matrices(mixture, hidden)),
+            Mlp::Absent => {}
         }
         matrices
     }
 }
 
 fn grouped_matrices(attention: &GroupedQuery, hidden: u64) -> Vec<Matrix> {
-    let GroupedQuery { heads, kv_heads, head_dim, has_qkv_bias, has_output_bias, .. } = *attention;
+    let GroupedQuery { heads, kv_heads, head_dim, has_qkv_bias, has_output_bias, has_gate, .. } = *attention;
     let matrix =
         |role, inputs, outputs, has_bias| Matrix::new(Part::Attention, role, inputs, outputs, has_bias);
+    let gate = if has_gate { 2 } else { 1 };
     vec![
-        matrix(Role::Query, hidden, heads * head_dim, has_qkv_bias),
+        matrix(Role::Query, hidden, gate * heads * head_dim, has_qkv_bias),
         matrix(Role::Key, hidden, kv_heads * head_dim, has_qkv_bias),
         matrix(Role::Value, hidden, kv_heads * head_dim, has_qkv_bias),
         matrix(Role::Output, heads * head_dim, hidden, has_output_bias),
+    ]
+}
+
+fn recurrent_matrices(state: &Recurrent, hidden: u64) -> Vec<Matrix> {
+    let (keys, values) = (state.keys_wide(), state.values_wide());
+    let made = 2 * keys + 2 * values + state.steering() * state.heads;
+    vec![
+        Matrix::new(Part::Attention, Role::StateInputs, hidden, made, state.has_bias),
+        Matrix::new(Part::Attention, Role::Output, values, hidden, state.has_bias),
     ]
 }
 

@@ -4,6 +4,8 @@
 pub enum Mlp {
     Dense(Dense),
     Mixture(Mixture),
+    /// The layer only mixes tokens (Nemotron-H).
+    Absent,
 }
 
 /// A plain MLP (`up`, `down`) or a gated one (`gate`, `up`, `down`).
@@ -34,7 +36,7 @@ pub struct Mixture {
 impl Mlp {
     pub fn mixture(&self) -> Option<&Mixture> {
         match self {
-            Mlp::Dense(_) => None,
+            Mlp::Dense(_) | Mlp::Absent => None,
             Mlp::Mixture(mixture) => Some(mixture),
         }
     }
@@ -43,6 +45,7 @@ impl Mlp {
     pub fn width_per_token(&self) -> u64 {
         match self {
             Mlp::Dense(dense) => dense.width,
+            Mlp::Absent => 0,
             Mlp::Mixture(mixture) => {
                 mixture.per_token * mixture.expert.width + mixture.shared.map_or(0, |shared| shared.width)
             }

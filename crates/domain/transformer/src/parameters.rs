@@ -141,9 +141,10 @@ impl Tally {
             self.add(matrix.part, times * u128::from(matrix.copies) * matrix.parameters_of_one());
             self.idle += times * idle_parameters(&matrix);
         }
-        let norms = shape.norm_placement.norms_per_layer() * shape.norm.parameters(shape.hidden);
+        let norms =
+            shape.norm_placement.norms_per_half() * layer.halves() * shape.norm.parameters(shape.hidden);
         self.add(Part::Norms, times * u128::from(norms + head_norms(&layer.attention)));
-        self.add(Part::Attention, times * u128::from(sinks(&layer.attention)));
+        self.add(Part::Attention, times * u128::from(outside_matrices(&layer.attention)));
         self.add(Part::Router, times * u128::from(correction_biases(&layer.mlp)));
     }
 }
@@ -177,20 +178,24 @@ fn head_norms(attention: &Attention) -> u64 {
         Attention::GroupedQuery(grouped) if grouped.has_qk_norm => 2 * grouped.head_dim,
         Attention::GroupedQuery(_) => 0,
         Attention::Latent(latent) => latent.query_rank.unwrap_or(0) + latent.kv_rank,
+        Attention::Recurrent(recurrent) => recurrent.norm_parameters(),
+        Attention::Absent => 0,
     }
 }
 
-fn sinks(attention: &Attention) -> u64 {
+/// Sinks, convolutions and what else is neither a matrix nor a norm.
+fn outside_matrices(attention: &Attention) -> u64 {
     match attention {
         Attention::GroupedQuery(grouped) if grouped.has_sinks => grouped.heads,
-        Attention::GroupedQuery(_) | Attention::Latent(_) => 0,
+        Attention::Recurrent(recurrent) => recurrent.small_parameters(),
+        Attention::GroupedQuery(_) | Attention::Latent(_) | Attention::Absent => 0,
     }
 }
 
 fn correction_biases(mlp: &Mlp) -> u64 {
     match mlp {
         Mlp::Mixture(mixture) if mixture.has_correction_bias => mixture.experts,
-        Mlp::Mixture(_) | Mlp::Dense(_) => 0,
+        Mlp::Mixture(_) | Mlp::Dense(_) | Mlp::Absent => 0,
     }
 }
 

@@ -67,11 +67,18 @@ pub enum NormPlacement {
 }
 
 impl NormPlacement {
-    pub fn norms_per_layer(self) -> u64 {
+    pub fn norms_per_half(self) -> u64 {
         match self {
-            NormPlacement::Before => 2,
-            NormPlacement::BeforeAndAfter => 4,
+            NormPlacement::Before => 1,
+            NormPlacement::BeforeAndAfter => 2,
         }
+    }
+}
+
+impl Layer {
+    /// Of mixing tokens and of the MLP, how many it has.
+    pub fn halves(&self) -> u64 {
+        u64::from(self.attention != Attention::Absent) + u64::from(self.mlp != Mlp::Absent)
     }
 }
 

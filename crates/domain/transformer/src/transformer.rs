@@ -3,7 +3,7 @@
 use std::ops::Deref;
 
 use crate::check::check;
-use crate::{Layer, LayerRun, ModelError, Reach, Shape};
+use crate::{Attention, Layer, LayerRun, ModelError, Reach, Shape};
 
 /// A [`Shape`] whose sizes have been checked, so that nothing computed from it overflows.
 ///
@@ -59,6 +59,13 @@ impl Transformer {
     /// Whether any layer routes tokens to experts.
     pub fn is_mixture(&self) -> bool {
         self.runs.iter().any(|run| run.layer.mlp.mixture().is_some())
+    }
+
+    /// Whether layers differ in more than reach and experts: some carry a state, or only mix tokens, or only have an MLP.
+    pub fn is_hybrid(&self) -> bool {
+        let is_whole =
+            |layer: &Layer| layer.halves() == 2 && !matches!(layer.attention, Attention::Recurrent(_));
+        self.runs.iter().any(|run| !is_whole(&run.layer))
     }
 
     /// The same model with only its first `count` layers, as benchmarks shrink a model to fit.

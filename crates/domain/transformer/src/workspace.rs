@@ -103,6 +103,7 @@ impl Widths {
         };
         let (plain, dense) = match &layer.mlp {
             Mlp::Dense(dense) => (plain, Some(*dense)),
+            Mlp::Absent => (plain, None),
             Mlp::Mixture(mixture) => {
                 let routed = Self {
                     choices: mixture.per_token as usize,

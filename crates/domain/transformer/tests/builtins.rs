@@ -44,10 +44,36 @@ fn grok_1_adds_up_by_hand() {
     assert_eq!(builtin("grok-1").unwrap().parameters().total, total);
 }
 
+/// Published sizes: 8.1, 56.3, 31.6 and 79.7 billion.
+const HYBRIDS: [(&str, u64, u64); 4] = [
+    ("nemotron-h-8b", 8_100_852_736, 8_100_852_736),
+    ("nemotron-h-56b", 56_324_350_464, 56_324_350_464),
+    ("nemotron-3-nano-30b-a3b", 31_577_940_288, 3_580_076_352),
+    ("qwen3-next-80b-a3b", 79_674_391_296, 3_874_929_408),
+];
+
+/// A Mamba-2 layer of Nemotron-H 8B: 128 heads of 64, 8 groups of 128.
+#[test]
+fn hybrids_add_up_by_hand() {
+    let (hidden, values, keys) = (4096u64, 128 * 64, 8 * 128);
+    let mamba =
+        hidden * (2 * keys + 2 * values + 128) + values * hidden + (2 * keys + values) * 5 + 3 * 128 + values;
+    let attention = 2 * hidden * 4096 + 2 * hidden * 1024;
+    let mlp = 2 * hidden * 21_504;
+    let layers = 24 * mamba + 4 * attention + 24 * mlp + 52 * hidden;
+    assert_eq!(builtin("nemotron-h-8b").unwrap().parameters().total, 2 * 131_072 * hidden + layers + hidden);
+    for (name, total, active) in HYBRIDS {
+        let parameters = builtin(name).unwrap().parameters();
+        assert_eq!((parameters.total, parameters.active), (total, active), "{name}");
+    }
+}
+
 #[test]
 fn every_name_is_checked_against_something() {
     let counted: Vec<&str> = COUNTED.lines().filter_map(|row| row.split(',').next()).collect();
-    let elsewhere: Vec<&str> = LLM_FOUNDRY.iter().map(|(name, _)| *name).chain(["grok-1"]).collect();
+    let hybrids = HYBRIDS.iter().map(|(name, ..)| *name);
+    let elsewhere: Vec<&str> =
+        LLM_FOUNDRY.iter().map(|(name, _)| *name).chain(["grok-1"]).chain(hybrids).collect();
     for name in builtin_names() {
         assert!(counted.contains(&name) || elsewhere.contains(&name), "{name} is not checked");
     }

@@ -23,7 +23,11 @@ fn config() -> impl Strategy<Value = Value> {
         let (flags, family, small) = choices;
         let heads = kv_heads * group;
         let hidden = heads * head_dim * scale;
-        let bounded = if family == Family::Llama4 { "chunked_attention" } else { "sliding_attention" };
+        let bounded = match family {
+            Family::Llama4 => "chunked_attention",
+            Family::Qwen3Next => "linear_attention",
+            _ => "sliding_attention",
+        };
         let alternate =
             |layer: u64| if (layer + small).is_multiple_of(3) { "full_attention" } else { bounded };
         let mut keys = json!({
@@ -40,6 +44,10 @@ fn config() -> impl Strategy<Value = Value> {
             "interleave_moe_layer_step": small / 2 + 1, "kv_lora_rank": width, "v_head_dim": head_dim,
             "qk_nope_head_dim": head_dim, "qk_rope_head_dim": 2, "sliding_window": width,
             "max_window_layers": small, "num_nextn_predict_layers": small / 3,
+            "hybrid_override_pattern": "ME*-".chars().cycle().take(layers as usize).collect::<String>(),
+            "mamba_num_heads": heads, "mamba_head_dim": head_dim, "n_groups": kv_heads, "ssm_state_size": small + 1,
+            "linear_num_value_heads": heads, "linear_num_key_heads": kv_heads, "linear_value_head_dim": head_dim,
+            "moe_shared_expert_intermediate_size": small, "use_conv_bias": flags[2],
             "attention_bias": flags[0], "mlp_bias": flags[1], "qkv_bias": flags[2], "no_bias": flags[3],
             "tie_word_embeddings": flags[4], "use_sliding_window": flags[5], "learned_pos_emb": flags[6],
             "attn_config": {"alibi": flags[7], "rope": flags[8]},
@@ -103,7 +111,8 @@ proptest! {
             let convention = FlopsConvention { attention, ..Default::default() };
             let flops = |sequence| model.flops_per_token(sequence, convention).training();
             // Chunks of unequal length may lower the mean by their remainder.
-            let has_chunks = model.family == Family::Llama4;
+            let families = [Family::Llama4, Family::Qwen3Next, Family::NemotronH];
+            let has_chunks = families.contains(&model.family);
             prop_assert!(has_chunks || flops(short).get() <= flops(short + more).get() * (1.0 + 1e-12));
         }
         let full = FlopsConvention { attention: AttentionFlops::Full, ..Default::default() };

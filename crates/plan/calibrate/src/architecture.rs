@@ -1,7 +1,7 @@
 //! The shape of a row's model: a built-in one by name, else from the row's own columns.
 //!
 //! Rules, in order:
-//! - hybrids with state-space layers and unpublished architectures are skipped;
+//! - unpublished architectures, and experts and attention of kinds that are not described, are skipped;
 //! - the longest built-in name found in the model's name wins, unless the row prints a different width; a
 //!   row's own layer count shortens or lengthens it, as benchmarks do;
 //! - otherwise layers, hidden and heads must be printed. The MLP is 4h and not gated for GPT, MPT, BLOOM
@@ -21,7 +21,7 @@ use crate::record::Record;
 /// The model that a row trained.
 pub(crate) fn model(record: &Record) -> Result<Transformer, Skip> {
     let name = squeezed(record.text("model"));
-    if HYBRIDS.iter().any(|hybrid| name.contains(hybrid)) {
+    if NOT_DESCRIBED.iter().any(|unknown| name.contains(unknown)) {
         return Err(Skip::UnpublishedArchitecture);
     }
     if let Some(known) = known_model(&name, record) {
@@ -33,24 +33,23 @@ pub(crate) fn model(record: &Record) -> Result<Transformer, Skip> {
     from_sizes(&printed_sizes(record)?)
 }
 
-/// Names whose layers the transformer crate does not describe.
-const HYBRIDS: [&str; 12] = [
-    "nemotronh",
-    "nemotronv3",
-    "nemotronnano",
-    "nemotron3nano",
+/// Names of architectures that are not published, or whose experts or attention the transformer crate does not describe.
+const NOT_DESCRIBED: [&str; 9] = [
+    "nemotronv3super",
+    "nemotronv3ultra",
     "nemotron3super",
     "nemotron3ultra",
     "nemotron35",
     "deepseekv4",
-    "qwen3next",
     "qwen35",
     "jamba",
     "mamba",
 ];
 
 /// Names that publications use for built-in models, beyond those that `squeeze` makes equal.
-const ALSO: [(&str, &str); 9] = [
+const ALSO: [(&str, &str); 11] = [
+    ("nemotron3nano", "nemotron-3-nano-30b-a3b"),
+    ("nemotronv3nano", "nemotron-3-nano-30b-a3b"),
     ("qwen3moe30b", "qwen3-30b-a3b"),
     ("qwen3moe235b", "qwen3-235b-a22b"),
     ("qwen3235b", "qwen3-235b-a22b"),
@@ -198,6 +197,7 @@ fn from_sizes(sizes: &Sizes) -> Result<Transformer, Skip> {
         has_output_bias: false,
         has_qk_norm: false,
         has_sinks: false,
+        has_gate: false,
     };
     let layer = Layer {
         attention: Attention::GroupedQuery(attention),

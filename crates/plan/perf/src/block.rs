@@ -3,10 +3,11 @@
 //! Each adds its products, its streaming work, its parameters and what it keeps for the backward pass.
 //! Bytes of streaming work are counted per token: norms and residuals read and write 20 bytes per hidden
 //! element, queries, keys and values 8 per element, activations 2 per element of each operand; backward
-//! passes move 1.3 to 1.6 times as much.
+//! passes move 1.3 to 1.6 times as much. A layer may lack either half. A state in place of attention is computed in
+//! chunks: like attention inside them, and between them through states that go through memory.
 
 use bedplate_layout::ComputePrecision;
-use bedplate_transformer::{Attention, AttentionFlops, Dense, Layer, Mixture, Mlp, Reach};
+use bedplate_transformer::{Attention, AttentionFlops, Dense, Layer, Mixture, Mlp, Reach, Recurrent};
 
 use crate::collective::Traffic;
 use crate::kernel::{AttentionKernel, Passes, Product};
@@ -52,33 +53,46 @@ impl Problem {
     /// Adds `share` layers of one kind.
     pub(crate) fn add_layer(&self, sum: &mut Sum, layer: &Layer, share: f64, cut: &Cut) {
         let mut part = Sum::default();
-        self.add_attention(&mut part, layer, cut);
+        let halves = layer.halves() as f64;
+        self.add_residuals(&mut part, halves, cut);
+        if layer.attention != Attention::Absent {
+            self.add_attention(&mut part, layer, cut);
+        }
         match &layer.mlp {
+            Mlp::Absent => {}
             Mlp::Dense(dense) => self.add_dense(&mut part, dense, cut),
             Mlp::Mixture(mixture) => {
                 self.add_mixture(&mut part, mixture, matches!(layer.attention, Attention::Latent(_)), cut);
             }
         }
-        part.host += self.profile.host;
-        sum.add(part, share);
+        part.host += self.profile.host * halves / 2.0;
+        sum.add(part.faster(self.maturity(layer)), share);
+    }
+
+    /// Norms and residuals around the halves of a layer, and the casts of what norms give out.
+    fn add_residuals(&self, sum: &mut Sum, halves: f64, cut: &Cut) {
+        let moved = self.profile.elementwise * 10.0 * halves * self.hidden / cut.sequence_split;
+        self.add_stream(sum, cut.tokens * moved, 1.3);
+        // Each norm is read and written.
+        let norms = self.profile.elementwise * 4.0 * halves * self.hidden / cut.sequence_split;
+        sum.again += self.kernels.stream(cut.tokens * norms);
+        if is_narrow(cut.precision) {
+            let cast = self.cast(cut) * 4.0 * halves * self.hidden / cut.sequence_split;
+            self.add_stream(sum, cut.tokens * cast, 1.5);
+        }
+        sum.dense_parameters += halves * self.hidden;
     }
 
     fn add_attention(&self, sum: &mut Sum, layer: &Layer, cut: &Cut) {
         let attention = &layer.attention;
         let heads_wide = self.add_projections(sum, attention, cut);
         sum.attention = self.scores(layer, cut);
-        let moved = self.profile.elementwise * (20.0 * self.hidden / cut.sequence_split + 8.0 * heads_wide);
-        self.add_stream(sum, cut.tokens * moved, 1.3);
-        // Two norms, each read and written.
-        let norms = self.profile.elementwise * 8.0 * self.hidden / cut.sequence_split;
-        sum.again += self.kernels.stream(cut.tokens * norms);
-        if is_narrow(cut.precision) {
-            let cast = self.cast(cut) * 8.0 * self.hidden / cut.sequence_split;
-            self.add_stream(sum, cut.tokens * cast, 1.5);
+        self.add_stream(sum, cut.tokens * self.profile.elementwise * 8.0 * heads_wide, 1.3);
+        if let (Attention::Recurrent(state), Reach::Chunk(chunk)) = (attention, layer.reach) {
+            self.add_states(sum, state, chunk, cut);
         }
         sum.tensor = sum.tensor + self.tensor_exchange(cut);
         sum.context = sum.context + self.context_exchange(attention, cut);
-        sum.dense_parameters += 2.0 * self.hidden;
         self.keep_attention(sum, attention, heads_wide, cut);
     }
 
@@ -90,11 +104,18 @@ impl Problem {
         let mut again = 0.0;
         let mut add = |outputs: f64, inputs: f64| self.add_matrix(sum, outputs, inputs, cut);
         let heads_wide = match attention {
-            Attention::GroupedQuery(_) => {
-                let wide = (heads + 2.0 * kv_heads.max(cut.tensor)) * query_dim / cut.tensor;
+            Attention::GroupedQuery(grouped) => {
+                let queries = if grouped.has_gate { 2.0 * heads } else { heads };
+                let wide = (queries + 2.0 * kv_heads.max(cut.tensor)) * query_dim / cut.tensor;
                 add(wide, self.hidden);
                 wide
             }
+            Attention::Recurrent(state) => {
+                let wide = 2.0 * (state.keys_wide() + state.values_wide()) as f64 / cut.tensor;
+                add(wide, self.hidden);
+                wide
+            }
+            Attention::Absent => 0.0,
             Attention::Latent(latent) => {
                 let (kv_rank, rope) = (latent.kv_rank as f64, latent.rope_dim as f64);
                 let query_inputs = match latent.query_rank {
@@ -128,6 +149,13 @@ impl Problem {
         sum.adapter_parameters += outputs + inputs;
     }
 
+    /// States of chunks in fp32: written, carried on from chunk to chunk, and read again.
+    fn add_states(&self, sum: &mut Sum, state: &Recurrent, chunk: u64, cut: &Cut) {
+        let states = cut.tokens / chunk.min(self.workload.sequence).max(1) as f64;
+        let values = state.state_values() as f64 / cut.tensor;
+        self.add_stream(sum, states * values * 16.0, 2.5);
+    }
+
     /// The products of queries, keys and values.
     fn scores(&self, layer: &Layer, cut: &Cut) -> Passes {
         let attention = &layer.attention;
@@ -140,10 +168,17 @@ impl Problem {
         // Kernels for sink logits do not skip keys outside a window.
         let has_sinks = matches!(attention, Attention::GroupedQuery(grouped) if grouped.has_sinks);
         let reach = if has_sinks { Reach::Full } else { layer.reach };
-        let keys = reach.mean_keys(sequence, AttentionFlops::CausalHalved);
+        let widths = query_dim + value_dim;
+        // Work on a state counts as that on so many keys more.
+        let as_keys = attention.state_flops() / attention.score_flops_per_key().max(1.0);
+        let keys = reach.mean_keys(sequence, AttentionFlops::CausalHalved) + as_keys;
         let at_once = if cut.context > 1.0 { keys.min(0.5 * sequence as f64 / cut.context) } else { keys };
-        let (widths, narrowest) = (query_dim + value_dim, query_dim.min(value_dim));
-        self.kernels.attention(cut.tokens, heads, widths, keys, at_once, narrowest)
+        let scores =
+            self.kernels.attention(cut.tokens, heads, widths, keys, at_once, query_dim.min(value_dim));
+        match attention {
+            Attention::Recurrent(_) => scores * (1.0 / self.constants.scan),
+            _ => scores,
+        }
     }
 
     /// Inputs of the norm and of the projections; queries, keys and values; the output of attention; and
@@ -227,8 +262,7 @@ impl Problem {
     /// Activation, permutation and casts of routed tokens.
     fn add_routed_streams(&self, sum: &mut Sum, mixture: &Mixture, routed: f64, cut: &Cut) {
         let width = mixture.expert.width as f64;
-        // Biases and clamps between the products are separate kernels.
-        let unfused = if mixture.expert.has_bias { 2.0 } else { 1.0 };
+        let unfused = if mixture.expert.has_bias { UNFUSED } else { 1.0 };
         let activation = self.profile.elementwise * 2.0 * (1.0 + gates(&mixture.expert)) * width * unfused;
         self.add_stream(sum, routed * activation, 1.6);
         sum.again += self.kernels.stream(routed * activation);
@@ -276,6 +310,18 @@ impl Problem {
 }
 
 impl Sum {
+    /// The same in a share of the time, exchanges and memory apart.
+    fn faster(self, share: f64) -> Self {
+        Self {
+            attention: self.attention * share,
+            products: self.products * share,
+            memory: self.memory * share,
+            host: self.host * share,
+            again: self.again * share,
+            ..self
+        }
+    }
+
     fn add(&mut self, part: Sum, share: f64) {
         let passes = |total: &mut Passes, part: Passes| {
             total.forward += share * part.forward;
@@ -296,6 +342,10 @@ impl Sum {
         self.again += share * part.again;
     }
 }
+
+/// Bytes moved between the products of an expert with biases against those of one kernel: two biases, a clamp and the
+/// gate are kernels of their own, which move 13 numbers per element of the width instead of 3.
+const UNFUSED: f64 = 13.0 / 3.0;
 
 /// Matrices between the input and the activation: two where one gates the other.
 fn gates(dense: &Dense) -> f64 {

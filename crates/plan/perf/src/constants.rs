@@ -220,6 +220,7 @@ constants! {
     attention_ramp = 200.0, KernelTable, 0.5, "Sequence length, in tokens, at which attention reaches half of its rate.";
     head_dim_exponent = 0.22, Training, 0.4, "How attention slows with heads narrower than 128.";
     head_misalignment = 5.0, Training, 0.3, "Slowdown of unfused attention whose heads are not a multiple of 8 wide, which tensor cores need.";
+    scan = 0.3, Training, 0.5, "Rate of scans over a state against fused attention on as many keys (Mamba-2, arXiv:2405.21060: as fast as attention over 2,048 tokens).";
     reduction_ampere = 100.0, KernelTable, 0.3, "Inner dimension at which a product reaches half of its rate on A100.";
     reduction_hopper = 120.0, KernelTable, 0.3, "The same on Hopper.";
     reduction_blackwell = 30.0, KernelTable, 0.3, "The same on Blackwell.";
@@ -255,12 +256,12 @@ constants! {
     host_stock = 9e-3, Training, 0.5, "Seconds of overhead per MoE layer and micro-batch without a recipe.";
     host_latent = 0.3, Stated, 0.5, "How much more overhead latent attention makes there.";
     host_dispatcher = 1.3, Training, 0.3, "Overhead of deduplicating dispatchers against NCCL there.";
-    host_stage = 5e-3, Training, 0.7, "Seconds of overhead per micro-batch and stage in Megatron-DeepSpeed's pipeline engine.";
+    host_unfused = 1.5e-3, Training, 0.7, "Seconds of launch overhead per layer and micro-batch in Megatron-DeepSpeed, whose kernels are not fused.";
     expert_maturity = 0.72, Training, 0.3, "Time of MoE layers on Blackwell since Megatron Core 26.06 against before.";
     imbalance = 0.42, Training, 0.4, "How much of the difference between the longest and the mean stage costs time.";
     straggler = 0.0055, Training, 0.2, "Growth of a step per doubling of GPUs beyond eight.";
     step_host = 14e-3, Stated, 0.5, "Seconds of fixed work per step.";
-    ring_hop = 4e-6, Training, 0.5, "Seconds per rank of a ring for each unbucketed message (nanotron).";
+    ring_hop = 4e-6, Stated, 0.5, "Seconds per rank of a ring for each unbucketed message (nanotron).";
     efa_v1_reach = 0.42, EfaTcp, 0.3, "Bandwidth of EFA v1 against RDMA of equal cards.";
     tcp_reach = 0.22, EfaTcp, 0.5, "Bandwidth of TCP against RDMA on the same cards.";
     network_growth = 0.37, EfaTcp, 0.5, "Loss of network bandwidth per doubling of nodes beyond sixteen, over EFA v1 and TCP.";

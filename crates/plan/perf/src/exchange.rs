@@ -75,10 +75,16 @@ impl Problem {
         self.links.gather(Group::new(cut.tensor, 1.0), bytes) * 2.0
     }
 
-    /// Keys and values of the other context ranks travel around a ring, forward and backward.
+    /// Keys and values of the other context ranks travel around a ring, forward and backward; heads with a state change ranks.
     pub(crate) fn context_exchange(&self, attention: &Attention, cut: &Cut) -> Traffic {
         if cut.context <= 1.0 {
             return Traffic::default();
+        }
+        if let Attention::Recurrent(state) = attention {
+            // Ranks swap tokens for heads before the scan and back after it.
+            let wide = 2.0 * (state.keys_wide() + state.values_wide()) as f64;
+            let bytes = cut.tokens * wide / cut.tensor * 2.0;
+            return self.links.alltoall(Group::new(cut.context, cut.tensor), bytes, Copies::PerExpert) * 4.0;
         }
         let kv = attention.kv_heads() as f64 * (attention.query_dim() + attention.value_dim()) as f64;
         let bytes = cut.tokens * kv / cut.tensor * 2.0;

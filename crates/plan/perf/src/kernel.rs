@@ -28,6 +28,8 @@ pub(crate) struct Kernels {
     head_dim_exponent: f64,
     head_misalignment: f64,
     grouped: f64,
+    /// Bytes of a weight's gradient that its product reads and writes.
+    gradient_write: f64,
 }
 
 /// A product of `m x k` by `k x n`, `groups` times.
@@ -99,6 +101,7 @@ impl Kernels {
         constants: &Constants,
         stack_rate: f64,
         attention: AttentionKernel,
+        gradient_write: f64,
     ) -> Self {
         let c = constants;
         let (bf16, fp8, fp4, reduction, attention_share) = match hardware.generation {
@@ -145,12 +148,14 @@ impl Kernels {
             head_dim_exponent: c.head_dim_exponent,
             head_misalignment: c.head_misalignment,
             grouped: c.grouped,
+            gradient_write,
         }
     }
 
     /// Forward and backward of a weight matrix; frozen weights need no weight gradient.
     pub(crate) fn matrix(&self, product: Product, precision: ComputePrecision, is_frozen: bool) -> Passes {
-        let weights = if is_frozen { 0.0 } else { self.product(product.of_weights(), precision) };
+        let of_weights = || self.product_writing(product.of_weights(), precision, self.gradient_write);
+        let weights = if is_frozen { 0.0 } else { of_weights() };
         Passes {
             forward: self.product(product, precision),
             backward: self.product(product.of_inputs(), precision) + weights,
@@ -159,6 +164,11 @@ impl Kernels {
 
     /// Seconds of one product.
     pub(crate) fn product(&self, product: Product, precision: ComputePrecision) -> f64 {
+        self.product_writing(product, precision, 2.0)
+    }
+
+    /// The same with this many bytes per number that comes out, read ones included.
+    fn product_writing(&self, product: Product, precision: ComputePrecision, written: f64) -> f64 {
         let Product { m, n, k, groups } = product;
         if m <= 0.0 || n <= 0.0 || k <= 0.0 {
             return 0.0;
@@ -172,7 +182,7 @@ impl Kernels {
         let rate = if groups > 1.0 { rate * self.grouped } else { rate };
         let arithmetic =
             groups * 2.0 * m * n * k / rate * (1.0 + self.half_reduction / k) * self.quantisation(product);
-        let traffic = groups * (bytes * (m * k + n * k) + 2.0 * m * n) / self.bandwidth;
+        let traffic = groups * (bytes * (m * k + n * k) + written * m * n) / self.bandwidth;
         rounded_max(arithmetic, traffic)
     }
 

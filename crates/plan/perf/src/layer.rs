@@ -3,9 +3,10 @@
 //! [`LayerCosts`] depends on how a layer is cut (tensor, context, expert degrees, micro-batch, precision,
 //! recompute) and not on how many stages or data ranks there are, so a search computes it once for
 //! thousands of layouts. Everything is a mean over the model's layers, weighted by the number of layers of
-//! each kind.
+//! each kind; where the first layers differ from all others, as in DeepSeek, stages have their own mix of the two.
 
 use bedplate_layout::{ComputePrecision, Layout, Recompute, Schedule};
+use bedplate_transformer::Layer;
 
 use crate::block::{Cut, Sum};
 use crate::exchange::Exchanges;
@@ -76,9 +77,77 @@ pub struct LayerCosts {
     /// Working memory of one layer.
     pub(crate) working_bytes: f64,
     pub(crate) logits_bytes: f64,
+    /// Where the first layers differ from the others: one of each.
+    pub(crate) kinds: Option<Kinds>,
+}
+
+/// A layer of the first ones and a mean layer of the others.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Kinds {
+    pub(crate) leading: LayerPart,
+    pub(crate) others: LayerPart,
+}
+
+/// What layers of a stage take and hold.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct LayerPart {
+    pub(crate) seconds: f64,
+    pub(crate) dense: f64,
+    pub(crate) expert: f64,
+    pub(crate) trained_dense: f64,
+    pub(crate) trained_expert: f64,
+    pub(crate) kept: f64,
+}
+
+impl std::ops::Add for LayerPart {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            seconds: self.seconds + other.seconds,
+            dense: self.dense + other.dense,
+            expert: self.expert + other.expert,
+            trained_dense: self.trained_dense + other.trained_dense,
+            trained_expert: self.trained_expert + other.trained_expert,
+            kept: self.kept + other.kept,
+        }
+    }
+}
+
+impl std::ops::Mul<f64> for LayerPart {
+    type Output = Self;
+    fn mul(self, factor: f64) -> Self {
+        Self {
+            seconds: self.seconds * factor,
+            dense: self.dense * factor,
+            expert: self.expert * factor,
+            trained_dense: self.trained_dense * factor,
+            trained_expert: self.trained_expert * factor,
+            kept: self.kept * factor,
+        }
+    }
 }
 
 impl LayerCosts {
+    /// A mean layer.
+    fn part(&self) -> LayerPart {
+        LayerPart {
+            seconds: self.layer_seconds,
+            dense: self.dense_parameters,
+            expert: self.expert_parameters,
+            trained_dense: self.trained_dense,
+            trained_expert: self.trained_expert,
+            kept: self.kept_bytes,
+        }
+    }
+
+    /// `layers` layers of a stage, `leading` of them of the first kind.
+    pub(crate) fn of_stage(&self, layers: f64, leading: f64) -> LayerPart {
+        match &self.kinds {
+            None => self.part() * layers,
+            Some(kinds) => kinds.leading * leading + kinds.others * (layers - leading),
+        }
+    }
+
     /// A layer that costs nothing.
     pub(crate) fn empty(key: LayerKey) -> Self {
         Self {
@@ -100,6 +169,7 @@ impl LayerCosts {
             kept_bytes: 0.0,
             working_bytes: 0.0,
             logits_bytes: 0.0,
+            kinds: None,
         }
     }
 }
@@ -115,7 +185,19 @@ impl Problem {
         for (layer, share) in &self.kinds {
             self.add_layer(&mut sum, layer, *share, &cut);
         }
-        self.finish(key, &cut, sum)
+        LayerCosts { kinds: self.layer_kinds(key, &cut), ..self.finish(key, &cut, sum) }
+    }
+
+    fn layer_kinds(&self, key: LayerKey, cut: &Cut) -> Option<Kinds> {
+        let ((first, share), others) = self.kinds.split_first().filter(|_| self.leading > 0.0)?;
+        let mut leading = Sum::default();
+        self.add_layer(&mut leading, first, 1.0, cut);
+        let mut later = Sum::default();
+        for (layer, other) in others {
+            self.add_layer(&mut later, layer, other / (1.0 - share), cut);
+        }
+        let part = |sum: Sum| self.finish(key, cut, sum).part();
+        Some(Kinds { leading: part(leading), others: part(later) })
     }
 
     fn cut(&self, key: &LayerKey) -> Cut {
@@ -134,17 +216,19 @@ impl Problem {
 
     fn finish(&self, key: LayerKey, cut: &Cut, sum: Sum) -> LayerCosts {
         let repeats = self.repeats(key.recompute);
-        let maturity = self.maturity();
-        let attention = with_repeat(sum.attention, repeats.attention) * maturity;
-        let compute = with_repeat(sum.products, repeats.products) * maturity + attention;
-        let mut memory = with_repeat(sum.memory, repeats.memory) * maturity;
-        memory.backward += repeats.cheap * sum.again * maturity;
+        let attention = with_repeat(sum.attention, repeats.attention);
+        let compute = with_repeat(sum.products, repeats.products) + attention;
+        let mut memory = with_repeat(sum.memory, repeats.memory);
+        memory.backward += repeats.cheap * sum.again;
+        let trained = self.trained(sum.dense_parameters, sum.adapter_parameters);
+        let trained_expert = if cut.is_frozen { 0.0 } else { sum.expert_parameters };
+        memory.backward += self.kernels.stream((trained + trained_expert) * self.profile.accumulation);
         let work = compute.both() + memory.both();
         let overlap =
             if key.hides_experts { ExpertOverlap::Overlapped } else { self.workload.expert_overlap };
         let exchanges = self.exchanges(&sum, cut, work, attention.both(), repeats.exchanges, overlap);
         let busy = work + exchanges.exposed();
-        let host = self.waiting_for_host(sum.host * repeats.launches * maturity, busy, overlap);
+        let host = self.waiting_for_host(sum.host * repeats.launches, busy, overlap);
         let head = self.head(cut);
         LayerCosts {
             key,
@@ -160,11 +244,12 @@ impl Problem {
             expert_parameters: sum.expert_parameters,
             embedding_parameters: self.vocab * self.hidden / cut.tensor,
             head_parameters: self.vocab * self.hidden / cut.tensor,
-            trained_dense: self.trained(sum.dense_parameters, sum.adapter_parameters),
-            trained_expert: if cut.is_frozen { 0.0 } else { sum.expert_parameters },
+            trained_dense: trained,
+            trained_expert,
             kept_bytes: self.kept(&key, cut, &sum),
             working_bytes: sum.kept,
             logits_bytes: cut.tokens * self.vocab / cut.tensor * self.profile.logit_memory,
+            kinds: None,
         }
     }
 
@@ -222,10 +307,11 @@ impl Problem {
     }
 
     /// Software since Megatron Core 26.06 runs MoE layers faster on Blackwell.
-    fn maturity(&self) -> f64 {
+    pub(crate) fn maturity(&self, layer: &Layer) -> f64 {
         let is_blackwell =
             matches!(self.hardware.generation, Generation::Blackwell | Generation::BlackwellUltra);
-        let applies = self.is_mixture && is_blackwell && self.workload.stack == Stack::Megatron;
+        let has_experts = layer.mlp.mixture().is_some();
+        let applies = has_experts && is_blackwell && self.workload.stack == Stack::Megatron;
         if applies { self.profile.expert_maturity } else { 1.0 }
     }
 

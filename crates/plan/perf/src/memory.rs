@@ -137,18 +137,19 @@ impl Problem {
     }
 
     fn memory_without_offload(&self, costs: &LayerCosts, grid: &Grid) -> Memory {
-        let split = self.stage_layers(grid);
-        let first = self.stage_memory(costs, grid, Stage::First, split.first as f64);
+        let split = self.stage_layers(costs, grid);
+        let leading = if grid.pipeline == 1 { self.leading } else { self.leading_of_first(grid, &split) };
+        let first = self.stage_memory(costs, grid, Stage::First, split.first as f64, leading);
         if grid.pipeline == 1 {
             return first;
         }
         let heavier = |a: Memory, b: Memory| if b.total() > a.total() { b } else { a };
-        let last = self.stage_memory(costs, grid, Stage::Last, split.last as f64);
+        let last = self.stage_memory(costs, grid, Stage::Last, split.last as f64, 0.0);
         let ends = heavier(first, last);
-        if split.longest <= split.first {
+        if grid.pipeline == 2 || split.longest <= split.first && leading == 0.0 {
             return ends;
         }
-        heavier(ends, self.stage_memory(costs, grid, Stage::Second, split.longest as f64))
+        heavier(ends, self.stage_memory(costs, grid, Stage::Second, split.longest as f64, 0.0))
     }
 
     /// The share of the activations that leaves for the host: what does not fit with room to spare.
@@ -167,12 +168,20 @@ impl Problem {
         Fit::new(memory.total(), Bytes::new(self.hardware.memory))
     }
 
-    fn stage_memory(&self, costs: &LayerCosts, grid: &Grid, stage: Stage, stage_layers: f64) -> Memory {
+    fn stage_memory(
+        &self,
+        costs: &LayerCosts,
+        grid: &Grid,
+        stage: Stage,
+        stage_layers: f64,
+        leading: f64,
+    ) -> Memory {
         // DualPipe gives every rank a stage of each direction.
         let (layers, tables) = match grid.schedule {
             Schedule::DualPipe => (2.0 * stage_layers, self.table_parameters(costs)),
             _ => (stage_layers, self.tables(costs, grid, stage)),
         };
+        let part = costs.of_stage(layers, leading);
         let shards = self.shards(costs, grid);
         let splits_weights = matches!(grid.sharding, Sharding::Weights | Sharding::WeightsWithin(_));
         let splits_gradients = splits_weights || grid.sharding == Sharding::Gradients;
@@ -183,14 +192,11 @@ impl Problem {
                 held.dense + held.expert
             }
         };
-        let held = Split {
-            dense: layers * costs.dense_parameters + tables,
-            expert: layers * costs.expert_parameters,
-        };
+        let held = Split { dense: part.dense + tables, expert: part.expert };
         let is_frozen = matches!(self.workload.task, Task::Lora { .. });
         let trained = Split {
-            dense: layers * costs.trained_dense + if is_frozen { 0.0 } else { tables },
-            expert: layers * costs.trained_expert,
+            dense: part.trained_dense + if is_frozen { 0.0 } else { tables },
+            expert: part.trained_expert,
         };
         let optimizer = match self.workload.offload {
             Offload::Nothing | Offload::Activations => {
@@ -198,7 +204,9 @@ impl Problem {
             }
             Offload::Optimizer => 0.0,
         };
-        let activations = self.activations(costs, grid, stage, stage_layers);
+        // Both of DualPipe's stages take their turns with the same micro-batches in flight.
+        let kept = if layers > stage_layers { 0.5 * part.kept } else { part.kept };
+        let activations = self.activations(costs, grid, stage, kept);
         let logits = if has_head(grid, stage) { costs.logits_bytes } else { 0.0 };
         let layer = costs.dense_parameters + costs.expert_parameters;
         let workspace = self.profile.workspace * GIB + self.constants.fragmentation * (activations + logits);
@@ -255,10 +263,10 @@ impl Problem {
     }
 
     /// What a stage keeps between forward and backward passes, and one layer's working memory where it is recomputed.
-    fn activations(&self, costs: &LayerCosts, grid: &Grid, stage: Stage, layers: f64) -> f64 {
+    fn activations(&self, costs: &LayerCosts, grid: &Grid, stage: Stage, kept: f64) -> f64 {
         let in_flight = in_flight(grid, stage, self.micro_batches(costs, grid));
         let working = if costs.key.recompute == Recompute::Full { costs.working_bytes } else { 0.0 };
-        (costs.kept_bytes * layers * in_flight + working) * self.profile.activation_memory
+        (kept * in_flight + working) * self.profile.activation_memory
     }
 }
 

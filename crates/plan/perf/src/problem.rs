@@ -26,6 +26,10 @@ pub struct Problem {
     pub(crate) kinds: Vec<(Layer, f64)>,
     /// Layers, including those of trained prediction modules.
     pub(crate) layers: f64,
+    /// Those of prediction modules, which are on the last stage.
+    pub(crate) modules: u32,
+    /// The first layers, where they are of a kind that no other is, such as the dense ones of DeepSeek; else none.
+    pub(crate) leading: f64,
     pub(crate) hidden: f64,
     pub(crate) vocab: f64,
     /// Query heads of the first layer.
@@ -89,7 +93,13 @@ impl Problem {
             workload: *workload,
             constants: *constants,
             profile,
-            kernels: Kernels::new(hardware, constants, profile.rate, profile.attention),
+            kernels: Kernels::new(
+                hardware,
+                constants,
+                profile.rate,
+                profile.attention,
+                profile.gradient_write,
+            ),
             links: Links::new(hardware, constants),
             contention: Contention {
                 compute: constants.contention_compute,
@@ -98,6 +108,11 @@ impl Problem {
             host,
             kinds: kinds.collect(),
             layers,
+            modules: modules as u32,
+            leading: match model.runs.as_slice() {
+                [first, _] => first.count as f64,
+                _ => 0.0,
+            },
             hidden: model.hidden as f64,
             vocab: model.vocab as f64,
             heads: model.runs.first().map_or(1.0, |run| run.layer.attention.heads() as f64),
@@ -141,6 +156,13 @@ impl Problem {
         Err(PerfError::UnsupportedPrecision { format, known: known.join(", ") })
     }
 
+    /// Layers of the stages. Prediction modules count as layers of the last one.
+    pub(crate) fn split(&self, pipeline: u32, ends: Ends) -> Option<StageLayers> {
+        let ends = Ends { last: ends.last.map(|last| last.saturating_add(self.modules)), ..ends };
+        let ends = if pipeline == 1 { Ends::default() } else { ends };
+        StageLayers::new(self.layers as u64, pipeline, ends)
+    }
+
     /// What pricing itself needs; all other rules are `Layout::refusals`.
     fn check(&self, layout: &Layout) -> Result<(), PerfError> {
         let impossible = |reason: String| PerfError::ImpossibleLayout { layout: layout.to_string(), reason };
@@ -159,7 +181,7 @@ impl Problem {
                 "a batch of {batch} sequences has fewer than one for each of {ranks}"
             )));
         }
-        if StageLayers::new(self.layers as u64, layout.pipeline, layout.ends).is_none() {
+        if self.split(layout.pipeline, layout.ends).is_none() {
             return Err(impossible(format!("{} stages for {} layers", layout.pipeline, self.layers)));
         }
         Ok(())

@@ -11,8 +11,6 @@ pub(crate) struct Profile {
     pub(crate) elementwise: f64,
     /// Launch overhead per layer and micro-batch, in seconds.
     pub(crate) host: f64,
-    /// The same per stage and micro-batch.
-    pub(crate) host_stage: f64,
     /// MoE overhead per layer and micro-batch, in seconds, at eight local experts.
     pub(crate) host_experts: f64,
     /// Share of tensor-parallel traffic that is always exposed; 1 hides nothing.
@@ -21,6 +19,10 @@ pub(crate) struct Profile {
     pub(crate) data_uncovered: f64,
     /// Bytes per gradient on the wire.
     pub(crate) gradient_bytes: f64,
+    /// Bytes per gradient and micro-batch that the product of a weight's gradient moves: more than 2 where it also adds up.
+    pub(crate) gradient_write: f64,
+    /// The same of a kernel that adds it up afterwards.
+    pub(crate) accumulation: f64,
     /// Bytes per gradient in memory, by whether training is in fp16.
     pub(crate) gradient_memory: f64,
     pub(crate) gradient_memory_fp16: f64,
@@ -34,6 +36,8 @@ pub(crate) struct Profile {
     pub(crate) keeps_gathered: bool,
     /// Bytes of a parameter's state beyond moments and master weight, split like them.
     pub(crate) extra_state: f64,
+    /// Stages are cut by what their layers and the head take, not by the number of layers.
+    pub(crate) balances_stages: bool,
     /// Rings use one network card per domain.
     pub(crate) is_single_rail: bool,
     /// Messages per layer that each pay a full ring of latencies.
@@ -60,11 +64,13 @@ impl Profile {
             attention: AttentionKernel::Native,
             elementwise: c.elementwise,
             host: c.host_tuned,
-            host_stage: 0.0,
             host_experts: c.host_experts,
             tensor_uncovered: c.tensor_uncovered,
             data_uncovered: c.data_uncovered,
             gradient_bytes: 2.0,
+            // Read and written in fp32 by the product itself.
+            gradient_write: 8.0,
+            accumulation: 0.0,
             gradient_memory: 2.0,
             gradient_memory_fp16: 2.0,
             workspace: c.workspace,
@@ -73,6 +79,7 @@ impl Profile {
             logit_memory: 6.0,
             keeps_gathered: false,
             extra_state: 0.0,
+            balances_stages: false,
             is_single_rail: false,
             unbucketed_messages: 0.0,
             expert_maturity: 1.0,
@@ -86,6 +93,9 @@ impl Profile {
             tensor_uncovered: 1.0,
             data_uncovered: 1.0,
             gradient_bytes: 4.0,
+            // The gradient is read, and the sum is read and written in fp32.
+            gradient_write: 2.0,
+            accumulation: 10.0,
             // DeepSpeed accumulates bf16 gradients in an extra fp32 copy.
             gradient_memory: 6.0,
             weight_gathers: 2.0,
@@ -100,7 +110,7 @@ impl Profile {
             Stack::MegatronBefore2606 | Stack::Bedplate => megatron,
             Stack::MegatronStock => Self { host_experts: c.host_stock, gradient_memory: 4.0, ..megatron },
             Stack::Megatron2021 => old,
-            Stack::MegatronDeepSpeed => Self { rate: c.stack_deepspeed, host_stage: c.host_stage, ..old },
+            Stack::MegatronDeepSpeed => Self { rate: c.stack_deepspeed, host: c.host_unfused, ..old },
             Stack::DeepSpeedZero3 => Self { rate: c.stack_deepspeed, is_single_rail: true, ..old },
             Stack::Fsdp => Self {
                 rate: c.stack_eager,
@@ -110,6 +120,8 @@ impl Profile {
                 // PyTorch's policy keeps every other product and no element-wise result (torchtitan).
                 selective: Some(Selective { products: 0.5, kept: 0.5 }),
                 weight_gathers: 2.0,
+                // Scattered before they are added up.
+                gradient_write: 2.0,
                 gradient_memory: 4.0,
                 activation_memory: c.eager_activations,
                 // Fused losses keep bf16 logits and their gradient.
@@ -119,6 +131,7 @@ impl Profile {
             // MaxText's policy keeps queries, keys, values and attention; the rest, most of it the MLP, is repeated.
             Stack::MaxText => Self {
                 weight_gathers: 2.0,
+                gradient_write: 2.0,
                 selective: Some(Selective { products: 0.8, kept: 0.135 }),
                 ..megatron
             },
@@ -128,12 +141,15 @@ impl Profile {
                 host: c.host_eager,
                 data_uncovered: 1.0,
                 gradient_bytes: 4.0,
+                gradient_write: 2.0,
+                accumulation: 10.0,
                 unbucketed_messages: 12.0,
                 gradient_memory: 6.0,
                 activation_memory: c.eager_activations,
                 // bf16, fp32 and exponentials in fp32: its loss is not fused.
                 logit_memory: 10.0,
                 keeps_gathered: true,
+                balances_stages: true,
                 ..megatron
             },
         }

@@ -7,7 +7,7 @@
 //! layout has more GPUs than a domain some hop between stages crosses the network, and the slowest hop counts.
 
 use bedplate_breakdown::{Breakdown, Part, Predicted, Span};
-use bedplate_layout::{Schedule, Sharding, StageLayers};
+use bedplate_layout::{Ends, Schedule, Sharding, StageLayers};
 use bedplate_units::Seconds;
 
 use crate::collective::{Group, Traffic};
@@ -151,8 +151,6 @@ impl Problem {
             let uneven = self.constants.imbalance * (longest - stage).max(0.0);
             stage += uneven;
             clock.bubble += uneven * micro_batches;
-            clock.host += self.profile.host_stage * micro_batches;
-            stage += self.profile.host_stage;
             let ranks = f64::from(costs.key.tensor) * f64::from(costs.key.context) * data;
             let send = self.links.send(costs.stage_send, self.links.is_within_domain(pipeline * ranks));
             let waited = STAGE_SEND_EXPOSED * send.busy();
@@ -190,17 +188,31 @@ impl Problem {
 
     /// A stage with more layers than others, or the last one, which has the head.
     fn longest_stage(&self, costs: &LayerCosts, grid: &Grid) -> f64 {
-        let split = self.stage_layers(grid);
+        let split = self.stage_layers(costs, grid);
         let head = costs.head_compute + costs.head_memory;
-        let longest = split.first.max(split.longest) as f64 * costs.layer_seconds;
-        longest.max(split.last as f64 * costs.layer_seconds + head)
+        let first = costs.of_stage(split.first as f64, self.leading_of_first(grid, &split)).seconds;
+        let inside = if grid.pipeline > 2 { split.longest as f64 } else { 0.0 };
+        let longest = first.max(costs.of_stage(inside, 0.0).seconds);
+        longest.max(costs.of_stage(split.last as f64, 0.0).seconds + head)
     }
 
-    pub(crate) fn stage_layers(&self, grid: &Grid) -> StageLayers {
+    /// Layers of the first kind on the first stage, whose first chunk has them.
+    pub(crate) fn leading_of_first(&self, grid: &Grid, split: &StageLayers) -> f64 {
+        self.leading.min(split.first as f64 / f64::from(grid.virtual_stages))
+    }
+
+    pub(crate) fn stage_layers(&self, costs: &LayerCosts, grid: &Grid) -> StageLayers {
         let layers = self.layers as u64;
+        if self.profile.balances_stages && grid.pipeline > 1 && grid.ends == Ends::default() {
+            return balanced(
+                layers,
+                grid.pipeline,
+                (costs.head_compute + costs.head_memory) / costs.layer_seconds,
+            );
+        }
         // Ends that do not fit are refused before.
         let even = StageLayers { first: layers, longest: layers, last: layers };
-        StageLayers::new(layers, grid.pipeline, grid.ends).unwrap_or(even)
+        self.split(grid.pipeline, grid.ends).unwrap_or(even)
     }
 
     /// Gathers of sharded weights and scatters of sharded gradients behind each micro-batch; what they add to
@@ -302,6 +314,14 @@ impl Problem {
                 Offload::Optimizer => parameters * OFFLOAD_BYTES / self.links.host,
             };
     }
+}
+
+/// Stages that take about the same time where the head takes as long as `head` layers: earlier ones have at least their share, the
+/// last one has what is left.
+fn balanced(layers: u64, stages: u32, head: f64) -> StageLayers {
+    let share = (layers as f64 + head) / f64::from(stages);
+    let each = share.ceil() as u64;
+    StageLayers { first: each, longest: each, last: (share - head).max(1.0) as u64 }
 }
 
 /// Time in which a stage waits for others, in stages of one micro-batch.

@@ -9,6 +9,7 @@ use std::fmt;
 
 use bedplate_layout::{Layout, LayoutRefusal};
 use bedplate_perf::{Hardware, Offload, Workload};
+use bedplate_transformer::Transformer;
 use bedplate_units::{Bytes, grouped};
 
 use crate::axes::{allowed, degrees};
@@ -47,7 +48,7 @@ impl fmt::Display for Nearest {
 pub fn legal_gpu_counts(setup: &Setup<'_>, axes: &Axes) -> Vec<u32> {
     let batch = Some(setup.batch());
     let is_legal = |layout: Layout| layout.refusals(setup.model, None, batch).is_empty();
-    let heads = setup.model.runs.first().map_or(1, |run| run.layer.attention.heads());
+    let heads = query_heads(setup.model);
     let mut tensors = allowed(&axes.tensor, degrees(heads));
     tensors.retain(|tensor| is_legal(Layout { tensor: *tensor, ..Layout::default() }));
     let mut contexts = allowed(&axes.context, degrees(setup.workload.sequence));
@@ -66,6 +67,11 @@ pub fn legal_gpu_counts(setup: &Setup<'_>, axes: &Axes) -> Vec<u32> {
     let domain = setup.hardware.domain.max(1);
     let is_whole = |count: &u32| *count <= domain || count.is_multiple_of(domain);
     counts.into_iter().filter(is_whole).collect()
+}
+
+/// Heads of the first layer that has some.
+fn query_heads(model: &Transformer) -> u64 {
+    model.runs.iter().map(|run| run.layer.attention.heads()).find(|heads| *heads > 0).unwrap_or(1)
 }
 
 /// Whether some layout fits on this many GPUs.
@@ -113,7 +119,7 @@ pub(crate) fn nearest_legal(setup: &Setup<'_>, axes: &Axes, worst: Option<&Layou
             let layout = Layout { tensor: *tensor, ..Layout::default() };
             layout.refusals(setup.model, None, None).is_empty()
         };
-        let heads = setup.model.runs.first().map_or(1, |run| run.layer.attention.heads());
+        let heads = query_heads(setup.model);
         let values: Vec<u32> = degrees(heads).into_iter().filter(legal).collect();
         nearest.push(Nearest::Degree { part: "tp", values });
     }

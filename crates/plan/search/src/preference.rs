@@ -154,8 +154,8 @@ fn stack_has(stack: Stack, layout: &Layout) -> bool {
         Stack::Megatron | Stack::MegatronBefore2606 | Stack::MegatronStock => {
             !splits_more || layout.pipeline == 1
         }
-        // Sequence parallelism and selective recomputation are of May 2022.
-        Stack::Megatron2021 => is_of_2021(layout),
+        // Sequence parallelism and selective recomputation are of May 2022, and the distributed optimizer came after them.
+        Stack::Megatron2021 => is_of_2021(layout) && layout.sharding == Sharding::None,
         Stack::MegatronDeepSpeed => is_of_2021(layout) && layout.virtual_stages == 1,
         Stack::DeepSpeedZero3 => {
             layout.tensor * layout.pipeline * layout.context == 1 && layout.recompute != Recompute::Selective

@@ -159,6 +159,7 @@ impl Cut {
         };
         let mlp = match layer.mlp {
             Mlp::Dense(dense) => Mlp::Dense(narrower("columns of the MLP", dense)?),
+            Mlp::Absent => unreachable!("layers without an MLP were refused with the architecture"),
             Mlp::Mixture(mixture) => {
                 self::divide(
                     "routed experts",

@@ -122,8 +122,13 @@ fn refuse_unsupported(model: &Transformer) -> Result<(), NetworkError> {
     for layer in model.layers() {
         match &layer.attention {
             Attention::Latent(_) => return refuse("latent attention".into()),
+            Attention::Recurrent(_) | Attention::Absent => return refuse("layers without attention".into()),
+            Attention::GroupedQuery(grouped) if grouped.has_gate => return refuse("gated attention".into()),
             Attention::GroupedQuery(grouped) if grouped.has_sinks => return refuse("attention sinks".into()),
             Attention::GroupedQuery(_) => {}
+        }
+        if layer.mlp == Mlp::Absent {
+            return refuse("layers without an MLP".into());
         }
         let head_dim = layer.attention.query_dim();
         if model.positions == Positions::Rotary && head_dim % 2 == 1 {
@@ -174,6 +179,7 @@ impl Numerics {
 fn activation(keys: &Keys<'_>, model: &Transformer) -> Result<Activation, NetworkError> {
     let is_gated = model.layers().all(|layer| match &layer.mlp {
         Mlp::Dense(dense) => dense.is_gated,
+        Mlp::Absent => true,
         Mlp::Mixture(mixture) => mixture.expert.is_gated,
     });
     let key = if model.family == Family::Gpt2 { "activation_function" } else { "hidden_act" };

@@ -264,6 +264,7 @@ fn layer(model: &Transformer, layer: &Layer, widths: Widths, index: usize, mut p
     let mlp = match &layer.mlp {
         Mlp::Dense(dense) => MlpParts::Dense(plan.dense(dense, hidden, names.dense(index))),
         Mlp::Mixture(mixture) => MlpParts::Mixture(plan.mixture(mixture, hidden, index)),
+        Mlp::Absent => unreachable!("layers without an MLP were refused with the architecture"),
     };
     let reach = layer.reach;
     let parts = LayerParts { widths, reach, before_attention, qkv, head_norms, output, before_mlp, mlp };

@@ -74,6 +74,8 @@ impl Trainer {
 pub enum Lacks {
     #[error("this model")]
     Model,
+    #[error("layers with a state in `pretrain_gpt.py`; `pretrain_hybrid.py` has them")]
+    Hybrid,
     #[error("adapters; take Megatron-Bridge, Accelerate or DeepSpeed")]
     Adapters,
     #[error("pipeline parallelism")]
@@ -90,6 +92,10 @@ pub enum Lacks {
     TensorAboveKvHeads,
     #[error("this number of chunks per pipeline stage")]
     Chunks,
+    #[error("stages with these numbers of layers")]
+    Ends,
+    #[error("the zero-bubble and dualpipe schedules in this form; take `vpp` for interleaved stages")]
+    Schedule,
     #[error("pipeline parallelism for a model whose output shares the input embedding")]
     TiedPipeline,
     #[error("ALiBi positions")]

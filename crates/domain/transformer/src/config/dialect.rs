@@ -11,6 +11,8 @@ pub(super) struct Dialect {
     pub(super) mlp_bias: Switch,
     pub(super) has_qk_norm: bool,
     pub(super) has_sinks: bool,
+    /// Attention has a gate, and other layers carry a state in its place.
+    pub(super) is_hybrid: bool,
     /// Multi-head latent attention in place of grouped queries.
     pub(super) is_latent: bool,
     pub(super) is_gated: bool,
@@ -40,6 +42,7 @@ const PLAIN: Dialect = Dialect {
     mlp_bias: Switch::Never,
     has_qk_norm: false,
     has_sinks: false,
+    is_hybrid: false,
     is_latent: false,
     is_gated: true,
     norm: Norm::Rms,
@@ -80,7 +83,7 @@ const DEEPSEEK: MixtureKeys = MixtureKeys {
 pub(super) fn of(family: Family) -> Dialect {
     match family {
         // These have their own modules.
-        Family::Gpt2 | Family::Bloom | Family::Mpt => PLAIN,
+        Family::Gpt2 | Family::Bloom | Family::Mpt | Family::NemotronH => PLAIN,
         Family::Llama => Dialect { mlp_bias: MLP_BIAS, ..BIASED },
         Family::Llama4 => Dialect {
             windows: Windows::Chunks,
@@ -108,6 +111,15 @@ pub(super) fn of(family: Family) -> Dialect {
         Family::Qwen3Moe => {
             Dialect { has_qk_norm: true, windows: Windows::Switched, mixture: Some(QWEN), ..BIASED }
         }
+        Family::Qwen3Next => Dialect {
+            has_qk_norm: true,
+            is_hybrid: true,
+            mixture: Some(MixtureKeys {
+                shared: Shared::Gated { key: "shared_expert_intermediate_size" },
+                ..QWEN
+            }),
+            ..BIASED
+        },
         Family::DeepseekV2 => Dialect { is_latent: true, mixture: Some(DEEPSEEK), ..BIASED },
         Family::DeepseekV3 => Dialect {
             is_latent: true,
@@ -186,6 +198,20 @@ pub(super) fn defaults(family: Family) -> Defaults {
             ("num_experts_per_tok", 8),
             ("moe_intermediate_size", 768),
         ],
+        Family::Qwen3Next => &[
+            ("num_key_value_heads", 2),
+            ("head_dim", 256),
+            ("linear_conv_kernel_dim", 4),
+            ("linear_key_head_dim", 128),
+            ("linear_value_head_dim", 128),
+            ("linear_num_key_heads", 16),
+            ("linear_num_value_heads", 32),
+            ("num_experts", 512),
+            ("num_experts_per_tok", 10),
+            ("moe_intermediate_size", 512),
+            ("shared_expert_intermediate_size", 512),
+        ],
+        Family::NemotronH => &[("n_shared_experts", 1), ("conv_kernel", 4), ("chunk_size", 128)],
         Family::DeepseekV2 => &[("n_routed_experts", 64), ("n_shared_experts", 2), ("q_lora_rank", 1536)],
         Family::DeepseekV3 => &[
             ("n_routed_experts", 256),

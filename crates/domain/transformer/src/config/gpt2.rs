@@ -60,5 +60,6 @@ pub(super) fn biased_attention(heads: u64, head_dim: u64) -> Attention {
         has_output_bias: true,
         has_qk_norm: false,
         has_sinks: false,
+        has_gate: false,
     })
 }

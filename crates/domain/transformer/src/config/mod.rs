@@ -11,7 +11,9 @@ mod known;
 mod latent;
 mod mixture;
 mod mpt;
+mod nemotron_h;
 mod reach;
+mod recurrent;
 mod remark;
 mod rotary;
 
@@ -107,6 +109,7 @@ fn read(keys: &Keys<'_>, family: Family) -> Result<Shape, ModelError> {
         Family::Gpt2 => gpt2::read(keys),
         Family::Bloom => bloom::read(keys),
         Family::Mpt => mpt::read(keys),
+        Family::NemotronH => nemotron_h::read(keys),
         rotary => rotary::read(keys, rotary, &dialect::of(rotary)),
     }
 }
@@ -116,6 +119,7 @@ fn write(model: &Transformer) -> Object {
         Family::Gpt2 => gpt2::write(model),
         Family::Bloom => bloom::write(model),
         Family::Mpt => mpt::write(model),
+        Family::NemotronH => nemotron_h::write(model),
         rotary => rotary::write(model, &dialect::of(rotary)),
     };
     object.insert("model_type".into(), model.family.model_type().into());
@@ -177,9 +181,11 @@ fn inconsistent(flaw: Flaw, keys: &Keys<'_>) -> ModelError {
 fn suspects(flaw: &Flaw) -> &'static [&'static str] {
     match flaw {
         Flaw::UnevenHeads { .. } => &["num_attention_heads", "n_head", "n_heads"],
-        Flaw::UnevenKvHeads { .. } => &["num_key_value_heads", "kv_n_heads"],
+        Flaw::UnevenKvHeads { .. } => {
+            &["num_key_value_heads", "kv_n_heads", "n_groups", "linear_num_key_heads"]
+        }
         Flaw::TooFewExperts { .. } => &["num_experts_per_tok", "experts_per_token"],
-        Flaw::LayerListLength { .. } => &["layer_types", "no_rope_layers"],
+        Flaw::LayerListLength { .. } => &["layer_types", "no_rope_layers", "hybrid_override_pattern"],
         Flaw::OutOfRange { .. } | Flaw::TooLarge { .. } => &[],
     }
 }

@@ -79,6 +79,7 @@ fn read_attention(keys: &Keys<'_>, hidden: u64, has_bias: bool) -> Result<Groupe
         has_output_bias: has_bias,
         has_qk_norm: false,
         has_sinks: false,
+        has_gate: false,
     })
 }
 

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use super::dialect::{Dialect, Switch};
 use super::keys::Keys;
-use super::{Object, even_head_dim, latent, mixture, reach};
+use super::{Object, even_head_dim, latent, mixture, reach, recurrent};
 use crate::{
     Attention, Dense, Family, GroupedQuery, Layer, LayerRun, Mlp, ModelError, Positions, Shape, Transformer,
 };
@@ -13,15 +13,20 @@ pub(super) fn read(keys: &Keys<'_>, family: Family, dialect: &Dialect) -> Result
     let hidden = keys.size("hidden_size")?;
     let layers = keys.layer_count("num_hidden_layers")?;
     let attention = read_attention(keys, dialect, hidden)?;
-    let reaches = reach::read(keys, dialect.windows, layers)?;
+    let mixers = match dialect.is_hybrid {
+        true => recurrent::read(keys, attention, layers)?,
+        false => {
+            reach::read(keys, dialect.windows, layers)?.into_iter().map(|reach| (attention, reach)).collect()
+        }
+    };
     let mlps = read_mlps(keys, dialect, layers)?;
-    let layer = |(reach, mlp)| Layer { attention, reach, mlp };
+    let layer = |((attention, reach), mlp)| Layer { attention, reach, mlp };
     Ok(Shape {
         name: String::new(),
         family,
         vocab: keys.size("vocab_size")?,
         hidden,
-        runs: LayerRun::gather(reaches.into_iter().zip(mlps).map(layer)),
+        runs: LayerRun::gather(mixers.into_iter().zip(mlps).map(layer)),
         norm: dialect.norm,
         norm_placement: dialect.norm_placement,
         has_embedding_norm: false,
@@ -48,7 +53,10 @@ pub(super) fn write(model: &Transformer, dialect: &Dialect) -> Object {
         write_attention(&mut object, dialect, &run.layer.attention);
         write_mlp(&mut object, dialect, &run.layer.mlp);
     }
-    reach::write(&mut object, dialect.windows, model);
+    match dialect.is_hybrid {
+        true => recurrent::write_types(&mut object, model),
+        false => reach::write(&mut object, dialect.windows, model),
+    }
     if let Some(keys) = &dialect.mixture {
         mixture::write_sparse(&mut object, keys, model);
     }
@@ -72,6 +80,7 @@ fn read_attention(keys: &Keys<'_>, dialect: &Dialect, hidden: u64) -> Result<Att
         has_output_bias: dialect.output_bias.read(keys)?,
         has_qk_norm: dialect.has_qk_norm,
         has_sinks: dialect.has_sinks,
+        has_gate: dialect.is_hybrid,
     }))
 }
 
@@ -88,6 +97,9 @@ fn write_attention(object: &mut Object, dialect: &Dialect, attention: &Attention
             latent::write(object, attention);
             dialect.qkv_bias.write(object, attention.has_bias);
         }
+        Attention::Recurrent(state) => recurrent::write(object, state),
+        // No rotary family has such layers; reading back will show it.
+        Attention::Absent => {}
     }
 }
 
@@ -118,7 +130,7 @@ fn write_mlp(object: &mut Object, dialect: &Dialect, mlp: &Mlp) {
         }
         (Mlp::Mixture(mixture), Some(keys)) => mixture::write(object, keys, mixture),
         // A mixture in a family without one cannot be written; reading back will show it.
-        (Mlp::Mixture(_), None) => {}
+        (Mlp::Mixture(_), None) | (Mlp::Absent, _) => {}
     }
 }
 

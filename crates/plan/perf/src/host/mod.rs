@@ -72,6 +72,9 @@ impl Host {
         if model.runs.iter().any(|run| matches!(run.layer.attention, Attention::Latent(_))) {
             return Err(PerfError::UnsupportedModel { what: "latent attention" });
         }
+        if model.is_hybrid() {
+            return Err(PerfError::UnsupportedModel { what: "layers with a state or with one half" });
+        }
         Ok(Some(Self {
             ranks: f64::from(hardware.gpus),
             collectives: hardware.collectives,

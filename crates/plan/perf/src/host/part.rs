@@ -81,7 +81,7 @@ pub(super) fn cut(layer: &Layer, tensor: u32) -> Layer {
             kv_heads: share(grouped.kv_heads),
             ..grouped
         }),
-        latent => latent,
+        other => other,
     };
     let mlp = match layer.mlp {
         Mlp::Dense(dense) => Mlp::Dense(narrower(dense)),
@@ -90,6 +90,7 @@ pub(super) fn cut(layer: &Layer, tensor: u32) -> Layer {
             shared: mixture.shared.map(narrower),
             ..mixture
         }),
+        Mlp::Absent => Mlp::Absent,
     };
     Layer { attention, mlp, ..*layer }
 }

@@ -96,6 +96,7 @@ impl Serving<'_> {
         };
         match mlp {
             Mlp::Dense(of) => dense(of, rows, 1.0),
+            Mlp::Absent => 0.0,
             Mlp::Mixture(mixture) => {
                 let (experts, chosen) = (mixture.experts as f64, mixture.per_token as f64);
                 // Experts that some row visits, where rows choose by chance.

@@ -134,6 +134,6 @@ pub(crate) fn kv_bytes_of_layer(deployment: &Deployment, attention: &Attention) 
         Attention::GroupedQuery(grouped) => {
             bytes / f64::from(deployment.parallel.tensor).min(grouped.kv_heads as f64)
         }
-        Attention::Latent(_) => bytes,
+        Attention::Latent(_) | Attention::Recurrent(_) | Attention::Absent => bytes,
     }
 }

@@ -28,7 +28,20 @@ pub struct LinearAttention {
 
 impl From<Transformer> for ServedModel {
     fn from(transformer: Transformer) -> Self {
-        Self { transformer, linear: None, sparse_keys: None }
+        let linear = LinearAttention::of(&transformer);
+        Self { transformer, linear, sparse_keys: None }
+    }
+}
+
+impl LinearAttention {
+    /// The layers of a model that carry a state, which is kept in fp32.
+    fn of(model: &Transformer) -> Option<Self> {
+        let states = model.layers().filter_map(|layer| match layer.attention {
+            Attention::Recurrent(recurrent) => Some(recurrent.state_values() as f64),
+            _ => None,
+        });
+        let (layers, values) = states.fold((0, 0.0), |(layers, sum), values| (layers + 1, sum + values));
+        (layers > 0).then(|| Self { layers, state_bytes: 4.0 * values / layers as f64, more_parameters: 0 })
     }
 }
 
@@ -77,6 +90,7 @@ fn minimax_m2() -> Result<Transformer, ModelError> {
         has_output_bias: false,
         has_qk_norm: true,
         has_sinks: false,
+        has_gate: false,
     };
     let layer = Layer {
         attention: Attention::GroupedQuery(attention),
@@ -122,6 +136,7 @@ fn qwen_3_5() -> Result<ServedModel, ModelError> {
             has_output_bias: false,
             has_qk_norm: true,
             has_sinks: false,
+            has_gate: false,
         })
     };
     let mlp = Mlp::Mixture(mixture(512, 10, 1024, Some(1024)));

@@ -57,6 +57,8 @@ pub(super) fn block_class(family: Family) -> Option<&'static str> {
         Family::Gemma2 => "Gemma2DecoderLayer",
         Family::Gemma3 => "Gemma3DecoderLayer",
         Family::Nemotron => "NemotronDecoderLayer",
+        Family::NemotronH => "NemotronHBlock",
+        Family::Qwen3Next => "Qwen3NextDecoderLayer",
         Family::Grok1 => return None,
     })
 }

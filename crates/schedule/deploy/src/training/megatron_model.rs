@@ -6,6 +6,9 @@ use super::Lacks;
 
 /// One group of flags a line.
 pub(super) fn flags(model: &Transformer, sequence: u64) -> Result<Vec<String>, Lacks> {
+    if model.is_hybrid() {
+        return Err(Lacks::Hybrid);
+    }
     let mut lines = vec![
         format!("--num-layers {} --hidden-size {}", model.layer_count(), model.hidden),
         format!("--max-position-embeddings {}", model.max_context.max(sequence)),
@@ -46,13 +49,15 @@ fn attention(model: &Transformer) -> Vec<String> {
             );
             vec![line, widths]
         }
+        // Refused before.
+        Attention::Recurrent(_) | Attention::Absent => Vec::new(),
     }
 }
 
 fn feed_forward(model: &Transformer) -> String {
     let dense = model.layers().find_map(|layer| match layer.mlp {
         Mlp::Dense(dense) => Some(dense),
-        Mlp::Mixture(_) => None,
+        Mlp::Mixture(_) | Mlp::Absent => None,
     });
     let routed = model.layers().find_map(|layer| layer.mlp.mixture()).map(|mixture| mixture.expert);
     let Some(mlp) = dense.or(routed) else { return String::new() };

@@ -148,11 +148,17 @@ fn attention_text(attention: &Attention) -> String {
             "latent (MLA): {} heads, {} + {} numbers kept per token",
             latent.heads, latent.kv_rank, latent.rope_dim
         ),
+        Attention::Recurrent(recurrent) => format!(
+            "none, a state instead: {} heads of {} x {}",
+            recurrent.heads, recurrent.key_dim, recurrent.value_dim
+        ),
+        Attention::Absent => "none".to_owned(),
     }
 }
 
 fn mlp_text(mlp: &Mlp) -> String {
     match mlp {
+        Mlp::Absent => "none".to_owned(),
         Mlp::Dense(dense) => {
             format!("{}{}", if dense.is_gated { "gated, width " } else { "width " }, dense.width)
         }

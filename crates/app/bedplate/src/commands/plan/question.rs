@@ -3,7 +3,7 @@
 use bedplate_catalog::Catalog;
 use bedplate_layout::ComputePrecision;
 use bedplate_perf::{
-    Constants, Dispatcher, ExpertOverlap, Generation, Hardware, Offload, Routing, Stack, Workload,
+    Constants, Dispatcher, ExpertOverlap, Generation, Hardware, Offload, Routing, Stack, Task, Workload,
 };
 use bedplate_search::{Axes, BatchSize, Setup, search};
 use bedplate_topology::Cluster;
@@ -223,6 +223,8 @@ impl Question {
                 false => ExpertOverlap::Serial,
             },
             offload: if self.offload_optimizer { Offload::Optimizer } else { Offload::Nothing },
+            // Modules that predict further tokens are made for pre-training.
+            trains_prediction: task == Task::Pretrain,
             keeps_copies: self.survive,
             ..Workload::default()
         }
