@@ -7,7 +7,7 @@ use bedplate_transformer::Optimizer;
 use super::{Job, Lacks};
 
 /// Our names, and the stem of the recipes of that model.
-const STEMS: [(&str, &str); 39] = [
+const STEMS: [(&str, &str); 43] = [
     ("llama-2-7b", "llama2_7b"),
     ("llama-3-8b", "llama3_8b"),
     ("llama-3-70b", "llama3_70b"),
@@ -47,6 +47,10 @@ const STEMS: [(&str, &str); 39] = [
     ("deepseek-r1", "deepseek_v3"),
     ("kimi-k2", "kimi_k2"),
     ("gpt3-175b", "gpt3_175b"),
+    ("qwen3-next-80b-a3b", "qwen3_next_80b_a3b"),
+    ("nemotron-h-8b", "nemotronh_8b"),
+    ("nemotron-h-56b", "nemotronh_56b"),
+    ("nemotron-3-nano-30b-a3b", "nemotron_3_nano"),
 ];
 
 /// Stems that have recipes for pre-training only.
@@ -60,6 +64,7 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
         return Err(Lacks::Model);
     }
     job.check_megatron_experts()?;
+    job.check_schedule()?;
     let (mode, data, adapters) = match job.workload.task {
         Task::Pretrain => ("pretrain", "mock", None),
         Task::FineTune => ("sft", "squad", None),
@@ -104,8 +109,9 @@ impl Job<'_> {
                 layout.tensor, layout.pipeline, layout.context
             ),
             format!("model.sequence_parallel={}", layout.is_sequence_parallel && layout.tensor > 1),
-            self.bridge_stages(),
+            self.bridge_stages()?,
         ];
+        lines.extend(self.bridge_prediction());
         if self.model.is_mixture() {
             lines.push(self.bridge_experts());
         }
@@ -127,15 +133,22 @@ impl Job<'_> {
         Ok(lines)
     }
 
-    fn bridge_stages(&self) -> String {
+    /// Recipes of models with prediction modules train them unless told otherwise.
+    fn bridge_prediction(&self) -> Option<String> {
+        let modules = self.prediction_layers();
+        let wanted = if modules > 0 { modules.to_string() } else { "null".into() };
+        (self.model.prediction_layers > 0).then(|| format!("model.mtp_num_layers={wanted}"))
+    }
+
+    fn bridge_stages(&self) -> Result<String, Lacks> {
         let layout = self.layout;
         let is_uneven = layout.pipeline > 1 && !self.divides_evenly();
         let chunks =
             if layout.virtual_stages > 1 { layout.virtual_stages.to_string() } else { "null".into() };
-        let dealt = if is_uneven { format!("\"{}\"", self.megatron_layout()) } else { "null".into() };
-        format!(
+        let dealt = if is_uneven { format!("\"{}\"", self.megatron_layout()?) } else { "null".into() };
+        Ok(format!(
             "model.virtual_pipeline_model_parallel_size={chunks} 'model.pipeline_model_parallel_layout={dealt}'"
-        )
+        ))
     }
 
     fn bridge_experts(&self) -> String {

@@ -1,6 +1,6 @@
 //! Megatron-LM: `pretrain_gpt.py` with the flags of a layout, with Megatron-FSDP where weights or gradients are split.
 
-use bedplate_layout::{ComputePrecision, Recompute, Sharding};
+use bedplate_layout::{ComputePrecision, Recompute, Schedule, Sharding};
 use bedplate_perf::{Dispatcher, ExpertOverlap, Offload, Task};
 use bedplate_transformer::{Mixture, Optimizer};
 
@@ -11,6 +11,7 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
         return Err(Lacks::Adapters);
     }
     job.check_megatron_experts()?;
+    job.check_schedule()?;
     let mut text = Vec::new();
     text.extend(job.node_remark());
     text.extend(megatron_model::remarks(job.model).into_iter().map(String::from));
@@ -24,7 +25,8 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     text.extend(job.connections());
     let mut lines = vec![format!("{} pretrain_gpt.py", job.torchrun())];
     lines.extend(megatron_model::flags(job.model, job.workload.sequence)?);
-    lines.extend(job.parallel_flags());
+    lines.extend(job.prediction_flags());
+    lines.extend(job.parallel_flags()?);
     if job.model.is_mixture() {
         lines.extend(job.expert_flags());
     }
@@ -54,7 +56,20 @@ impl Job<'_> {
         matches!(self.layout.sharding, Sharding::Gradients | Sharding::Weights | Sharding::WeightsWithin(_))
     }
 
-    fn parallel_flags(&self) -> Vec<String> {
+    fn prediction_flags(&self) -> Option<String> {
+        let modules = self.prediction_layers();
+        (modules > 0).then(|| format!("--mtp-num-layers {modules}"))
+    }
+
+    /// Megatron's pipelines alternate or interleave.
+    pub(super) fn check_schedule(&self) -> Result<(), Lacks> {
+        match self.layout.schedule {
+            Schedule::Alternating => Ok(()),
+            Schedule::ZeroBubble | Schedule::DualPipe => Err(Lacks::Schedule),
+        }
+    }
+
+    fn parallel_flags(&self) -> Result<Vec<String>, Lacks> {
         let (layout, workload) = (self.layout, self.workload);
         let mut lines = vec![
             format!(
@@ -72,21 +87,21 @@ impl Job<'_> {
             let overlap = if overlaps { " --tp-comm-overlap" } else { "" };
             lines.push(format!("--sequence-parallel{overlap}"));
         }
-        lines.extend(self.stage_flags());
-        lines
+        lines.extend(self.stage_flags()?);
+        Ok(lines)
     }
 
-    /// Interleaving, or chunks of unequal length where the layers do not divide.
-    fn stage_flags(&self) -> Option<String> {
+    /// Interleaving, or chunks of unequal length where the layers do not divide or the ends are set by hand.
+    fn stage_flags(&self) -> Result<Option<String>, Lacks> {
         let layout = self.layout;
         if layout.pipeline == 1 {
-            return None;
+            return Ok(None);
         }
         if !self.divides_evenly() {
-            return Some(format!("--pipeline-model-parallel-layout '{}'", self.megatron_layout()));
+            return Ok(Some(format!("--pipeline-model-parallel-layout '{}'", self.megatron_layout()?)));
         }
         let chunk = self.model.layer_count() / self.chunks();
-        (layout.virtual_stages > 1).then(|| format!("--num-layers-per-virtual-pipeline-stage {chunk}"))
+        Ok((layout.virtual_stages > 1).then(|| format!("--num-layers-per-virtual-pipeline-stage {chunk}")))
     }
 
     /// Megatron splits the matrices of an expert only where they have no bias.

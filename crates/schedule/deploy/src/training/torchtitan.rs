@@ -1,6 +1,6 @@
 //! torchtitan: a Python configuration, the form that its releases from 0.3 have.
 
-use bedplate_layout::{ComputePrecision, Recompute, Sharding};
+use bedplate_layout::{ComputePrecision, Ends, Recompute, Schedule, Sharding, StageLayers};
 use bedplate_perf::{Dispatcher, Offload, Task};
 use bedplate_transformer::{Optimizer, Transformer, builtin};
 
@@ -75,6 +75,9 @@ pub(super) fn settings(job: &Job<'_>) -> Result<String, Lacks> {
     if job.workload.task == Task::FineTune {
         command.push("# to fine-tune, set config.checkpoint.initial_load_path and config.dataloader".into());
     }
+    if job.prediction_layers() > 0 {
+        command.push("# trains without the module that predicts a further token".into());
+    }
     if job.titan_converter().is_some() {
         command.push("# needs the package torchao".into());
     }
@@ -98,6 +101,9 @@ impl Job<'_> {
             (layout.expert_tensor > 1, Lacks::ExpertTensor),
             (!kv_heads.is_multiple_of(layout.tensor.into()), Lacks::TensorAboveKvHeads),
             (layout.pipeline > 1 && self.model.has_tied_embeddings, Lacks::TiedPipeline),
+            // Its zero-bubble schedules deal at least two chunks to every rank.
+            (layout.schedule != Schedule::Alternating, Lacks::Schedule),
+            (layout.ends != Ends::default() && layout.virtual_stages > 1, Lacks::Ends),
             (layout.context > 1 && known.module == "gpt_oss", Lacks::Context),
             (layout.precision == ComputePrecision::Fp16, Lacks::Format),
             (layout.precision == ComputePrecision::Fp4 && !self.is_blackwell, Lacks::Format),
@@ -211,23 +217,68 @@ impl Job<'_> {
     }
 
     /// The schedule, and as many layers a chunk as give the wanted number of chunks. torchtitan rounds up, with the
-    /// embedding and the head counted as layers or not.
+    /// embedding and the head counted as so many layers.
     fn titan_stages(&self) -> Result<Vec<(&'static str, String)>, Lacks> {
-        let (layers, chunks) = (self.model.layer_count(), self.chunks());
-        let candidates = [1, 0].into_iter().flat_map(|weight| {
-            let layers = layers + 2 * weight;
-            (1..=layers).map(move |each| (weight, layers, each))
-        });
-        let fitting = candidates.into_iter().find(|(_, layers, each)| layers.div_ceil(*each) == chunks);
-        let (weight, _, each) = fitting.ok_or(Lacks::Chunks)?;
+        let TitanStages { input, output, each } = match self.layout.ends == Ends::default() {
+            true => self.titan_even_stages().ok_or(Lacks::Chunks)?,
+            false => self.titan_stages_by_hand().ok_or(Lacks::Ends)?,
+        };
         let schedule = if self.layout.virtual_stages > 1 { "Interleaved1F1B" } else { "1F1B" };
         Ok(vec![
             ("parallelism.pipeline_parallel_schedule", format!("\"{schedule}\"")),
             ("parallelism.pipeline_parallel_microbatch_size", self.layout.micro_batch.to_string()),
-            ("parallelism.pipeline_parallel_first_stage_less_layers", weight.to_string()),
-            ("parallelism.pipeline_parallel_last_stage_less_layers", weight.to_string()),
+            ("parallelism.pipeline_parallel_first_stage_less_layers", input.to_string()),
+            ("parallelism.pipeline_parallel_last_stage_less_layers", output.to_string()),
             ("parallelism.pipeline_parallel_layers_per_stage", each.to_string()),
         ])
+    }
+
+    fn titan_even_stages(&self) -> Option<TitanStages> {
+        let (layers, chunks) = (self.model.layer_count(), self.chunks());
+        let mut candidates = [1, 0].into_iter().flat_map(|weight| {
+            (1..=layers + 2 * weight).map(move |each| TitanStages { input: weight, output: weight, each })
+        });
+        candidates.find(|stages| stages.chunks(layers) == chunks)
+    }
+
+    /// Weights of the embedding and the head with which torchtitan deals the layers as they were set.
+    fn titan_stages_by_hand(&self) -> Option<TitanStages> {
+        let layers = self.model.layer_count();
+        let wanted = StageLayers::of_each(layers, self.layout.pipeline, self.layout.ends)?;
+        let longest = wanted.iter().copied().max()?;
+        let mut weights = (0..=longest).flat_map(|input| (0..=longest).map(move |output| (input, output)));
+        weights.find_map(|(input, output)| {
+            let stages =
+                TitanStages { input, output, each: (layers + input + output).div_ceil(self.chunks()) };
+            (stages.dealt(layers).as_ref() == Some(&wanted)).then_some(stages)
+        })
+    }
+}
+
+/// How torchtitan deals layers: the embedding and the head count as `input` and `output` layers.
+struct TitanStages {
+    input: u64,
+    output: u64,
+    each: u64,
+}
+
+impl TitanStages {
+    fn chunks(&self, layers: u64) -> u64 {
+        (layers + self.input + self.output).div_ceil(self.each)
+    }
+
+    /// Layers of every stage: those that are left over go to the first ones.
+    fn dealt(&self, layers: u64) -> Option<Vec<u64>> {
+        let (whole, chunks) = (layers + self.input + self.output, self.chunks(layers));
+        let (each, more) = (whole / chunks, whole % chunks);
+        if self.input > each || self.output > each {
+            return None;
+        }
+        let mut stages: Vec<u64> = (0..chunks).map(|stage| each + u64::from(stage < more)).collect();
+        *stages.first_mut()? -= self.input;
+        let last = stages.last_mut()?;
+        *last = last.checked_sub(self.output)?;
+        Some(stages)
     }
 }
 

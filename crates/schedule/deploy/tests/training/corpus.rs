@@ -28,12 +28,17 @@ impl Case {
         }
     }
 
+    /// Chunks of layers over all stages.
+    pub(crate) fn job_chunks(&self) -> u64 {
+        u64::from(self.layout.pipeline) * u64::from(self.layout.virtual_stages)
+    }
+
     pub(crate) fn name(&self) -> String {
         format!("{} {} {:?}", self.model.name, self.layout, self.workload)
     }
 }
 
-const MODELS: [&str; 17] = [
+const MODELS: [&str; 19] = [
     "llama-3.1-8b",
     "llama-3.1-70b",
     "llama-3.1-405b",
@@ -51,9 +56,11 @@ const MODELS: [&str; 17] = [
     "gpt2",
     "gemma-2-9b",
     "bloom-7b1",
+    "qwen3-next-80b-a3b",
+    "nemotron-h-8b",
 ];
 
-const LAYOUTS: [&str; 44] = [
+const LAYOUTS: [&str; 51] = [
     "dp8",
     "dp8.mb2",
     "dp8.zero1",
@@ -87,6 +94,13 @@ const LAYOUTS: [&str; 44] = [
     "dp2.tp2.pp2.vpp4",
     "dp4.tp4.sp.pp3.zero1",
     "dp4.tp2.sp.pp7.zero1",
+    "dp2.tp8.sp.pp4.vpp3.zero1",
+    "dp2.tp4.sp.pp4.last5.zero1",
+    "dp2.tp4.sp.pp4.first6.last5.zero1",
+    "dp2.tp4.sp.pp4.vpp2.first6.last6.zero1",
+    "dp4.pp2.first14.zero1",
+    "dp4.pp2.zero-bubble.zero1",
+    "dp8.pp4.dualpipe.ep8.zero1",
     "dp8.pp2.zero1",
     "dp8.pp2.zero1.fp8",
     "dp8.ep8.zero1",

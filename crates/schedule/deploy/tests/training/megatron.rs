@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_deploy::training::{Lacks, Trainer};
-use bedplate_layout::Sharding;
+use bedplate_layout::{Schedule, Sharding};
 use bedplate_perf::Task;
 
 use crate::corpus::{Case, cases};
@@ -80,10 +80,7 @@ fn broken_arithmetic(case: &Case, flags: &Flags) -> Option<String> {
             "layers",
             layout.is_some() || (layers / pipeline).is_multiple_of(chunk) && layers.is_multiple_of(pipeline),
         ),
-        (
-            "dealt layers",
-            layout.is_none_or(|text| dealt(text) == Some((layers, case.layout.pipeline.into()))),
-        ),
+        ("dealt layers", layout.is_none_or(|text| dealt(text) == Some((layers, case.job_chunks())))),
         (
             "interleaving",
             !flags.contains_key("--num-layers-per-virtual-pipeline-stage")
@@ -113,8 +110,8 @@ fn broken_arithmetic(case: &Case, flags: &Flags) -> Option<String> {
     checks.into_iter().find(|(_, is_right)| !is_right).map(|(what, _)| format!("the {what} do not work out"))
 }
 
-/// Layers and stages of a layout such as `Et*7|(t*8|)*14t*7L`, by Megatron's own rules: repetitions of groups, then of
-/// letters. Stages are counted per rank.
+/// Layers and chunks of a layout such as `Et*7|(t*8|)*14t*7L`, by Megatron's own rules: repetitions of groups, then of
+/// letters.
 fn dealt(text: &str) -> Option<(u64, u64)> {
     let mut flat = String::new();
     let mut rest = text;
@@ -142,7 +139,7 @@ fn dealt(text: &str) -> Option<(u64, u64)> {
         letters.extend(std::iter::repeat_n(last?, count - 1));
     }
     let is_framed = letters.starts_with('E') && letters.ends_with('L');
-    let has_empty_stage = letters.split('|').any(|stage| !stage.contains('t'));
+    let has_empty_stage = letters.split('|').any(|stage| !stage.contains(['t', 'm']));
     let layers = letters.chars().filter(|letter| *letter == 't').count() as u64;
     (is_framed && !has_empty_stage).then_some((layers, letters.split('|').count() as u64))
 }
@@ -194,7 +191,9 @@ fn what_the_program_lacks_is_said_instead() {
         if matches!(case.workload.task, Task::Lora { .. }) {
             assert_eq!(lacks, Some(Lacks::Adapters));
         }
-        if case.model.name.starts_with("bloom") && !matches!(case.workload.task, Task::Lora { .. }) {
+        if case.layout.schedule != Schedule::default() && !matches!(case.workload.task, Task::Lora { .. }) {
+            assert_eq!(lacks, Some(Lacks::Schedule));
+        } else if case.model.name.starts_with("bloom") && !matches!(case.workload.task, Task::Lora { .. }) {
             assert_eq!(lacks, Some(Lacks::Alibi));
         }
     }

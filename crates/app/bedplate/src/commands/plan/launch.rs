@@ -1,14 +1,19 @@
 //! A layout as settings for the software that will run it.
 
 use bedplate_deploy::training::{Job, Trainer};
-use bedplate_layout::{ComputePrecision, Layout, Recompute};
+use bedplate_layout::{ComputePrecision, Ends, Layout, Recompute, Schedule};
 use bedplate_perf::{Generation, Task, Workload};
+use bedplate_transformer::Transformer;
 
 use super::question::Loaded;
 
 /// Settings of every trainer, or what it lacks; on a host, which only this program trains on, of this program alone.
 pub(super) fn settings(layout: &Layout, loaded: &Loaded) -> Vec<(&'static str, String)> {
-    let own = ("bedplate train", bedplate(layout, &loaded.workload, &loaded.named));
+    let own = match own_lack(layout, &loaded.model) {
+        Some(lack) => format!("# cannot run this plan: it lacks {lack}"),
+        None => bedplate(layout, &loaded.workload, &loaded.named),
+    };
+    let own = ("bedplate train", own);
     if loaded.hardware.generation == Generation::Host {
         return vec![own];
     }
@@ -33,6 +38,20 @@ fn job<'a>(layout: &'a Layout, loaded: &'a Loaded) -> Job<'a> {
             loaded.hardware.generation,
             Generation::Blackwell | Generation::BlackwellUltra
         ),
+    }
+}
+
+/// What `bedplate train` lacks for a layout.
+fn own_lack(layout: &Layout, model: &Transformer) -> Option<&'static str> {
+    let is_plain = layout.schedule == Schedule::default() && layout.ends == Ends::default();
+    let cuts_alike = !model.is_mixture() || layout.tensor == layout.expert_tensor;
+    match (is_plain, cuts_alike, model.is_hybrid()) {
+        (.., true) => Some("layers with a state or with one half"),
+        (false, ..) => Some("schedules and stages other than alternating, even ones"),
+        (_, false, _) => {
+            Some("experts that are cut otherwise than the other matrices (`etp` and `tp` differ)")
+        }
+        _ => None,
     }
 }
 
