@@ -8,7 +8,7 @@
 //! | dp | gpus / (tp pp cp) | printed dp is often inconsistent |
 //! | cp, ep | 1; ep = min(gpus, 64) for mixtures whose notes name DeepEP | DeepEP without ep makes no sense |
 //! | etp | as noted; else tp under `flops_rule` full, 1 otherwise | Megatron's default; Megatron-Bridge recipes |
-//! | vpp | L/pp, rounded up, for dense Megatron with pp > 1, and at most 4 where the micro-batch is blank too; else 1 | rows of the same models print it; scaling studies used few |
+//! | vpp | L/pp, rounded up, for dense Megatron with pp > 1, and the most up to 4 that divide the stage where the micro-batch is blank too; else 1 | rows of the same models print it; scaling studies used few |
 //! | sp | on with tp > 1, except in stacks of 2021–22 unless noted | stack practice |
 //! | sharding | optimizer state for Megatron since 2023, weights too where they fill the GPU; none before | distributed optimizer, Megatron-FSDP |
 //! | recompute | full in 2021–22, on the stock stack without expert overlap, and for adapters of 30B and more under FSDP; else the least that fits | notes of sibling rows; memory |
@@ -252,7 +252,8 @@ fn virtual_stages(record: &Record, model: &Transformer, stack: Stack, pipeline: 
         Some(chunks) => chunks.min(per_stage),
         None if is_megatron(stack) && !model.is_mixture() => match record.degree("micro_batch") {
             Some(_) => per_stage,
-            None => per_stage.min(4),
+            // Chunks had to be of equal length.
+            None => (1..=4).rev().find(|chunks| per_stage.is_multiple_of(*chunks)).unwrap_or(1),
         },
         None => 1,
     }

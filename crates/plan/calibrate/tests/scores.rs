@@ -7,7 +7,7 @@ use bedplate_calibrate::{
 };
 use bedplate_catalog::Catalog;
 use bedplate_diag::Source;
-use bedplate_perf::{Constants, Origin};
+use bedplate_perf::{Constants, Generation, Origin};
 use proptest::prelude::*;
 
 const COLLECTIVES: &str = include_str!("../../../../data/training/collectives.csv");
@@ -16,13 +16,13 @@ const MEASURED: &str = include_str!("../../../../data/training/measured.csv");
 #[test]
 fn the_checked_in_constants_meet_the_targets() {
     let report = validate(MEASURED, &Constants::builtin(), &Catalog::builtin()).unwrap();
-    assert!(report.rows_used() >= 700, "{}", report.rows_used());
+    assert!(report.rows_used() >= 750, "{}", report.rows_used());
     assert_eq!(report.rows_used() + report.rows_skipped.len(), 786);
-    assert!(report.total.median_abs_error <= 0.05, "{:?}", report.total);
-    assert!(report.total.p90_abs_error <= 0.16, "{:?}", report.total);
+    assert!(report.total.median_abs_error <= 0.045, "{:?}", report.total);
+    assert!(report.total.p90_abs_error <= 0.145, "{:?}", report.total);
     assert!(report.total.bias.abs() <= 0.01, "{:?}", report.total);
     assert!(report.memory.median_abs_error <= 0.06, "{:?}", report.memory);
-    assert!(report.kendall_tau.unwrap() > 0.63);
+    assert!(report.kendall_tau.unwrap() > 0.72);
 }
 
 #[test]
@@ -128,7 +128,7 @@ fn error_bars_hold_rows_of_publications_that_did_not_make_them() {
     let errors = leave_one_source_out(&cases, &Constants::builtin(), &options);
     let coverage = ErrorBars::coverage(&cases.used, &errors);
     assert!((0.75..=0.85).contains(&coverage), "{coverage}");
-    let mixture = ErrorBars::builtin().interval(Similar::Mixture);
+    let mixture = ErrorBars::builtin().interval(Similar::Mixture, Generation::Hopper);
     assert!(mixture.low < 0.95 && mixture.high > 1.05);
 }
 
@@ -141,7 +141,7 @@ fn rows_are_skipped_with_their_reason() {
         a-4,Llama 3 8B,8,H100,,,8192,16,1.0,megatron\n\
         a-5,Llama 3 8B,8,H100,3,1,8192,16,1.0,megatron\n\
         a-6,Llama 3 8B,8,H100,1,1,8192,16,,megatron\n\
-        a-7,Nemotron-H 8B,8,H100,1,1,8192,16,1.0,megatron\n\
+        a-7,Jamba 52B,8,H100,1,1,8192,16,1.0,megatron\n\
         a-8,Llama 3 8B,8,H100,1,1,8192,16,NaN,megatron\n\
         a-9,Llama 3 8B,-8,H100,1,1,8192,16,1.0,megatron\n";
     let cases = Cases::read(csv, &Catalog::builtin()).unwrap();

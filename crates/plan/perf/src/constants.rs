@@ -220,7 +220,7 @@ constants! {
     attention_ramp = 200.0, KernelTable, 0.5, "Sequence length, in tokens, at which attention reaches half of its rate.";
     head_dim_exponent = 0.22, Training, 0.4, "How attention slows with heads narrower than 128.";
     head_misalignment = 5.0, Training, 0.3, "Slowdown of unfused attention whose heads are not a multiple of 8 wide, which tensor cores need.";
-    scan = 0.3, Training, 0.5, "Rate of scans over a state against fused attention on as many keys (Mamba-2, arXiv:2405.21060: as fast as attention over 2,048 tokens).";
+    scan = 0.3, Training, 1.0, "Rate of scans over a state against fused attention on as many keys (Mamba-2, arXiv:2405.21060: as fast as attention over 2,048 tokens).";
     reduction_ampere = 100.0, KernelTable, 0.3, "Inner dimension at which a product reaches half of its rate on A100.";
     reduction_hopper = 120.0, KernelTable, 0.3, "The same on Hopper.";
     reduction_blackwell = 30.0, KernelTable, 0.3, "The same on Blackwell.";

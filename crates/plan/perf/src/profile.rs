@@ -68,8 +68,8 @@ impl Profile {
             tensor_uncovered: c.tensor_uncovered,
             data_uncovered: c.data_uncovered,
             gradient_bytes: 2.0,
-            // Read and written in fp32 by the product itself.
-            gradient_write: 8.0,
+            // Read and written in bf16 by the product itself.
+            gradient_write: 4.0,
             accumulation: 0.0,
             gradient_memory: 2.0,
             gradient_memory_fp16: 2.0,
@@ -108,7 +108,9 @@ impl Profile {
             Stack::Megatron => Self { expert_maturity: c.expert_maturity, ..megatron },
             // Our own runtime is priced by `host` instead.
             Stack::MegatronBefore2606 | Stack::Bedplate => megatron,
-            Stack::MegatronStock => Self { host_experts: c.host_stock, gradient_memory: 4.0, ..megatron },
+            Stack::MegatronStock => {
+                Self { host_experts: c.host_stock, gradient_write: 8.0, gradient_memory: 4.0, ..megatron }
+            }
             Stack::Megatron2021 => old,
             Stack::MegatronDeepSpeed => Self { rate: c.stack_deepspeed, host: c.host_unfused, ..old },
             Stack::DeepSpeedZero3 => Self { rate: c.stack_deepspeed, is_single_rail: true, ..old },
@@ -142,7 +144,6 @@ impl Profile {
                 data_uncovered: 1.0,
                 gradient_bytes: 4.0,
                 gradient_write: 2.0,
-                accumulation: 10.0,
                 unbucketed_messages: 12.0,
                 gradient_memory: 6.0,
                 activation_memory: c.eager_activations,

@@ -266,11 +266,10 @@ impl<'a> Plan<'a> {
             (None, None) => Vec::new(),
         };
         let whole_run = arguments.run.whole_run(loaded, &layout, &step, catalog)?;
-        let interval = loaded
-            .hardware
-            .generation
-            .is_fitted()
-            .then(|| ErrorBars::builtin().interval(Similar::of(&loaded.model, &layout)));
+        let interval = loaded.hardware.generation.is_fitted().then(|| {
+            let similar = Similar::of(&loaded.model, &layout);
+            ErrorBars::builtin().interval(similar, loaded.hardware.generation)
+        });
         Ok(Self { loaded, layout, step, answer, interval, explanation, sensitivity, scaling, whole_run })
     }
 
