@@ -53,9 +53,9 @@ pub struct Interval {
 /// weights are mostly of one publication, whose others are predicted worse than its own.
 fn share(similar: Similar) -> f64 {
     match similar {
-        Similar::Mixture => 0.84,
+        Similar::Mixture => 0.86,
         Similar::Dense => 0.82,
-        Similar::DenseSharded => 0.74,
+        Similar::DenseSharded => 0.71,
     }
 }
 
