@@ -5,7 +5,7 @@
 
 use bedplate_transformer::{Layer, Mlp, Transformer};
 
-use crate::{Layout, Schedule, Sharding, StageLayers};
+use crate::{Ends, Layout, Schedule, Sharding, StageLayers};
 
 /// The sequences of one optimizer step.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,10 +41,8 @@ pub enum LayoutRefusal {
     TensorDoesNotDivideWidth { tensor: u32, width: u64 },
     #[error("pp{pipeline} x vpp{virtual_stages} makes more chunks than the {layers} layers")]
     MoreStagesThanLayers { pipeline: u32, virtual_stages: u32, layers: u64 },
-    #[error(
-        "{first} layers in the first and {last} in the last of pp{pipeline} stages do not go with {layers} layers"
-    )]
-    EndsDoNotFit { first: u32, last: u32, pipeline: u32, layers: u64 },
+    #[error("{ends} does not go with {layers} layers on pp{pipeline} stages, each of which needs one")]
+    EndsDoNotFit { ends: Ends, pipeline: u32, layers: u64 },
     #[error("`{schedule}` orders the work of pipeline stages, so it needs pp2 or more")]
     ScheduleAlone { schedule: &'static str },
     #[error("`{schedule}` cuts no stage into chunks, so it does not go with vpp{virtual_stages}")]
@@ -132,10 +130,9 @@ impl Layout {
         let chunks = u64::from(pipeline) * u64::from(virtual_stages);
         let is_too_many = chunks > layers;
         let fits = is_too_many || StageLayers::new(layers, pipeline, self.ends).is_some();
-        let (first, last) = (self.ends.first.unwrap_or(0), self.ends.last.unwrap_or(0));
         [
             is_too_many.then_some(LayoutRefusal::MoreStagesThanLayers { pipeline, virtual_stages, layers }),
-            (!fits).then_some(LayoutRefusal::EndsDoNotFit { first, last, pipeline, layers }),
+            (!fits).then_some(LayoutRefusal::EndsDoNotFit { ends: self.ends, pipeline, layers }),
         ]
     }
 

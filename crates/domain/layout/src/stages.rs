@@ -4,6 +4,8 @@
 //! ones with a layer less, as in Megatron's `--account-for-embedding-in-pipeline-split`, its
 //! `--pipeline-model-parallel-layout`, and in Llama 3's 126 layers over 16 stages. Either end can be set by hand.
 
+use std::fmt;
+
 /// Layers of the first and the last stage, where they are set by hand.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
 pub struct Ends {
@@ -11,6 +13,15 @@ pub struct Ends {
     pub first: Option<u32>,
     /// `last6`
     pub last: Option<u32>,
+}
+
+impl fmt::Display for Ends {
+    /// As the grammar has it: `first7.last6`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let first = self.first.map(|layers| format!("first{layers}"));
+        let last = self.last.map(|layers| format!("last{layers}"));
+        f.write_str(&first.into_iter().chain(last).collect::<Vec<_>>().join("."))
+    }
 }
 
 /// Layers of the first stage, of the longest stage between the ends, and of the last stage.

@@ -358,7 +358,7 @@ impl<'a> Plan<'a> {
             .add("step", format!("{}; {certainty}", step.seconds()))
             .add("throughput", format!("{all} tokens/s, {each:.0} per GPU"));
         // Frozen weights have no gradients, so the usual FLOPs count would overstate MFU for adapters.
-        if !matches!(self.loaded.workload.task, Task::Lora { .. }) {
+        if !self.trains_adapters() {
             facts.add("MFU", self.mfu_text(each));
         }
         if let Some(part) = step.time.limit() {
@@ -425,12 +425,17 @@ impl<'a> Plan<'a> {
                 (index + 1).to_string(),
                 candidate.layout.to_string(),
                 candidate.seconds.to_string(),
-                format!("{:.1}%", self.mfu(each) * 100.0),
+                if self.trains_adapters() { "-".into() } else { format!("{:.1}%", self.mfu(each) * 100.0) },
                 candidate.memory.to_string(),
                 self.note_on(candidate),
             ]);
         }
         table
+    }
+
+    /// Whether most weights are frozen, so that a token needs fewer FLOPs than MFU counts.
+    fn trains_adapters(&self) -> bool {
+        matches!(self.loaded.workload.task, Task::Lora { .. })
     }
 
     /// How it fits, and whether the model can tell it from the first.
@@ -523,7 +528,7 @@ impl<'a> Plan<'a> {
                 (step.seconds() / interval.low).get(),
             ]),
             "tokens_per_s_per_gpu": step.tokens_per_second_per_gpu(),
-            "mfu": self.mfu(step.tokens_per_second_per_gpu()),
+            "mfu": (!self.trains_adapters()).then(|| self.mfu(step.tokens_per_second_per_gpu())),
             "mfu_of_format_peak": self.format_mfu(step.tokens_per_second_per_gpu()).map(|(_, share)| share),
             "limited_by": step.time.limit().map(|part| part.name()),
             "breakdown": parts.collect::<Map<_, _>>(),
