@@ -56,7 +56,7 @@ fn every_rule_refuses_with_its_reason() {
         (
             "llama-3.1-70b",
             "pp4.first70.last9",
-            "70 layers in the first and 9 in the last of pp4 stages do not go with 80 layers",
+            "first70.last9 does not go with 80 layers on pp4 stages, each of which needs one",
         ),
         (
             "llama-3.1-70b",
