@@ -62,5 +62,10 @@ pub(super) fn write_types(object: &mut Object, model: &Transformer) {
     let name =
         |attention: &Attention| if matches!(attention, Attention::Recurrent(_)) { LINEAR } else { FULL };
     let types: Vec<&str> = model.layers().map(|layer| name(&layer.attention)).collect();
+    // The heads of attention are required, whether or not a layer has it.
+    if !types.contains(&FULL) {
+        object.insert("num_attention_heads".into(), 1.into());
+        object.insert("num_key_value_heads".into(), 1.into());
+    }
     object.insert("layer_types".into(), json!(types));
 }
