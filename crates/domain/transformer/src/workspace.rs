@@ -281,7 +281,7 @@ rooms! {
         normed: element[stage.own_rows() * stage.hidden],
         inverses: wide[2 * stage.own_rows()],
         /// Of some rows at a time.
-        logits: wide[logits_at_once(stage.vocab, stage.own_rows()) * stage.vocab],
+        logits: wide[stage.logits_at_once() * stage.vocab],
         losses: wide[stage.own_rows()],
     }
 
@@ -308,6 +308,11 @@ impl Stage<'_> {
     /// Rows whose residual stream a rank has.
     pub fn own_rows(&self) -> usize {
         if self.ranks.has_cut_rows { self.rows / self.ranks.tensor } else { self.rows }
+    }
+
+    /// Rows whose logits are made at once.
+    fn logits_at_once(&self) -> usize {
+        self.logits.rows(self.vocab, self.own_rows())
     }
 
     /// Routed experts of a layer that a rank has.
@@ -349,7 +354,28 @@ pub struct Stage<'a> {
     pub has_gradients: bool,
     pub has_embedding: bool,
     pub has_head: bool,
+    pub logits: LogitsAtOnce,
     pub ranks: Ranks,
+}
+
+/// Rows whose logits exist at the same time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum LogitsAtOnce {
+    /// About 16 MB of them, which a processor's last-level cache holds.
+    #[default]
+    Cached,
+    /// 2,048 rows, for a GPU: the gradient of the matrix is read and written once for all of them, which takes less time than their products.
+    Many,
+}
+
+impl LogitsAtOnce {
+    pub fn rows(self, vocab: usize, rows: usize) -> usize {
+        let wanted = match self {
+            LogitsAtOnce::Cached => (4 << 20) / vocab,
+            LogitsAtOnce::Many => 2048,
+        };
+        wanted.clamp(1, rows)
+    }
 }
 
 /// Over how many ranks a stage is cut, by what is divided among them.
@@ -448,7 +474,7 @@ impl<H: Hold> Rooms<H> {
 pub fn packed(stage: &Stage<'_>) -> f64 {
     let (rows, hidden) = (stage.rows as f64, stage.hidden as f64);
     let product = |rows: f64, outputs: f64, inputs: f64| inputs * outputs.max(rows);
-    let head = product(logits_at_once(stage.vocab, stage.own_rows()) as f64, stage.vocab as f64, hidden);
+    let head = product(stage.logits_at_once() as f64, stage.vocab as f64, hidden);
     let layer = |widths: &Widths| {
         let dense = product(rows, (widths.qkv as f64).max(widths.gate_up as f64), hidden);
         let output = product(rows, hidden, widths.attended as f64);
@@ -462,9 +488,4 @@ pub fn packed(stage: &Stage<'_>) -> f64 {
         [dense, output, up, down].into_iter().fold(0.0, f64::max)
     };
     stage.layers.iter().map(layer).fold(head, f64::max)
-}
-
-/// Rows whose logits are made at once: about 16 MB of them, which the last-level cache holds.
-pub fn logits_at_once(vocab: usize, rows: usize) -> usize {
-    ((4 << 20) / vocab).clamp(1, rows)
 }

@@ -1,5 +1,5 @@
 //! What a GPU computes and how fast: every operator against the processor, then the rates of products, copies and attention, a layer of a 7B model
-//! forward and backward, and a decoding step of an 8B model. `cargo run --release --example gpu -- [selftest] [rates] [layer] [decode]`
+//! forward and backward, and a decoding step of an 8B model. `cargo run --release --example gpu -- [selftest] [rates] [layer] [decode] [long]`
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
 use std::time::Instant;
@@ -439,38 +439,26 @@ fn decode(device: &Device, is_long: bool) {
             (device.zeros::<f32>(rows), device.zeros::<f32>(sequences * vocabulary));
         let mut step = |device: &Device| {
             for block in &mut blocks {
-                device.rms_norm(
+                device.rms_norm_linear(
                     x.view().matrix(rows, hidden),
                     norm.view(),
                     1e-5,
-                    normed.view_mut().matrix(rows, hidden),
-                    inverses.view_mut(),
-                );
-                device.linear_packed(
-                    normed.view().matrix(rows, hidden),
                     &block.qkv,
                     None,
-                    None,
+                    (normed.view_mut().matrix(rows, hidden), inverses.view_mut()),
                     qkv.view_mut().matrix(rows, 6144),
                 );
-                device.rotate(
-                    &Heads { first: 0, count: 40, dim: 128 },
+                device.turn_and_store(
+                    &shape,
                     positions.view(),
                     &rotary,
-                    Turn::Forward,
                     qkv.view_mut().matrix(rows, 6144),
-                );
-                let all = qkv.view().matrix(rows, 6144);
-                device.store_kv(
-                    &shape,
-                    all.columns(4096..5120),
-                    all.columns(5120..6144),
                     paged,
                     block.pool.view_mut(),
                 );
                 device.paged_attention(
                     &shape,
-                    all.columns(0..4096),
+                    qkv.view().matrix(rows, 6144).columns(0..4096),
                     paged,
                     Sight::All,
                     block.pool.view(),
@@ -483,26 +471,21 @@ fn decode(device: &Device, is_long: bool) {
                     Some(x.view().matrix(rows, hidden)),
                     y.view_mut().matrix(rows, hidden),
                 );
-                device.rms_norm(
+                device.rms_norm_linear(
                     y.view().matrix(rows, hidden),
                     norm.view(),
                     1e-5,
-                    normed.view_mut().matrix(rows, hidden),
-                    inverses.view_mut(),
-                );
-                device.linear_packed(
-                    normed.view().matrix(rows, hidden),
                     &block.up,
                     None,
-                    None,
+                    (normed.view_mut().matrix(rows, hidden), inverses.view_mut()),
                     up.view_mut().matrix(rows, 2 * inner),
                 );
-                device.swiglu(up.view().matrix(rows, 2 * inner), activated.view_mut().matrix(rows, inner));
-                device.linear_packed(
-                    activated.view().matrix(rows, inner),
+                device.swiglu_linear(
+                    up.view().matrix(rows, 2 * inner),
                     &block.down,
                     None,
                     Some(y.view().matrix(rows, hidden)),
+                    activated.view_mut().matrix(rows, inner),
                     x.view_mut().matrix(rows, hidden),
                 );
             }
@@ -520,7 +503,7 @@ fn decode(device: &Device, is_long: bool) {
         let line = format!("8B, {sequences} x {each} behind {context}: {plain:.3} ms started one by one");
         match device.record(&mut step) {
             Some(recording) => {
-                let ms = time(device, 10, || device.replay(&recording));
+                let ms = time(device, 10, || assert!(device.replay(&recording), "nothing else ran"));
                 println!(
                     "{line}, {ms:.3} ms recorded, {:.0} tokens/s, {:.2} TB/s",
                     rows as f64 / ms * 1000.0,

@@ -4,7 +4,7 @@
 //! network however it is cut over ranks and stages, on any number of threads.
 
 use bedplate_kernels::{Device, Element};
-use bedplate_random::{mix, nth};
+use bedplate_random::mix;
 
 use crate::table::Kind;
 use crate::{Network, Weights};
@@ -20,15 +20,21 @@ impl Network {
                 continue;
             }
             for tensor in &block.tensors {
-                let key = key(seed, &tensor.name);
-                let value = |place: usize| match tensor.kind {
-                    Kind::Norm => 1.0,
-                    Kind::Bias => 0.0,
-                    Kind::Embedding | Kind::Matrix => deviation * normal(key, place as u64),
-                    Kind::Residual => narrower * normal(key, place as u64),
+                let deviation = match tensor.kind {
+                    Kind::Norm | Kind::Bias => {
+                        let value = if tensor.kind == Kind::Norm { 1.0 } else { 0.0 };
+                        device.fill(weights.block_mut(index).range(tensor.range.clone()), value);
+                        continue;
+                    }
+                    Kind::Embedding | Kind::Matrix => deviation,
+                    Kind::Residual => narrower,
                 };
-                let values: Vec<E> = tensor.places().map(|place| E::narrow(value(place) as f32)).collect();
-                device.write(weights.block_mut(index).range(tensor.range.clone()), &values);
+                let (key, mut at) = (key(seed, &tensor.name), tensor.range.start);
+                for run in tensor.runs() {
+                    let to = weights.block_mut(index).range(at..at + run.len());
+                    device.fill_normal(to, key, run.start, deviation);
+                    at += run.len();
+                }
             }
         }
     }
@@ -40,24 +46,23 @@ fn key(seed: u64, name: &str) -> u64 {
     name.bytes().fold(start, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// The `place`-th number of a normal distribution, by Box and Muller.
-fn normal(key: u64, place: u64) -> f64 {
-    let bits = |offset: u64| nth(key, 2 * place + offset);
-    let uniform = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
-    (-2.0 * uniform(bits(0)).ln()).sqrt() * (std::f64::consts::TAU * uniform(bits(1))).cos()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn numbers_are_normal_and_differ_by_name_and_seed() {
-        let draw =
-            |seed, name| -> Vec<f64> { (0..20_000).map(|place| normal(key(seed, name), place)).collect() };
+        let device = Device::cpu(2);
+        let draw = |seed, name| -> Vec<f32> {
+            let mut numbers = vec![0.0; 20_000];
+            let mut buffer = device.zeros::<f32>(numbers.len());
+            device.fill_normal(buffer.view_mut(), key(seed, name), 0, 1.0);
+            device.read(buffer.view(), &mut numbers);
+            numbers
+        };
         let numbers = draw(1, "a");
-        let mean = numbers.iter().sum::<f64>() / 20_000.0;
-        let variance = numbers.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / 20_000.0;
+        let mean = numbers.iter().sum::<f32>() / 20_000.0;
+        let variance = numbers.iter().map(|x| (x - mean).powi(2)).sum::<f32>() / 20_000.0;
         assert!(mean.abs() < 0.02 && (variance - 1.0).abs() < 0.03, "mean {mean}, variance {variance}");
         assert_eq!(numbers, draw(1, "a"));
         assert_ne!(numbers, draw(2, "a"));

@@ -31,7 +31,7 @@ mod weight_files;
 mod weights;
 mod workspace;
 
-pub use bedplate_transformer::workspace::Recompute;
+pub use bedplate_transformer::workspace::{LogitsAtOnce, Recompute};
 pub use cut::{Among, Cut, Peers, Share, cut_rows};
 pub use error::{NetworkError, PAGES};
 pub use head::HeadWeights;
@@ -47,4 +47,4 @@ pub use serving::{Adapter, Adapters, KvPool, PackedWeights, ServingRoom, Serving
 pub use table::{Block, Kind, Section, Tensor, tables};
 pub use weight_files::WeightFiles;
 pub use weights::{Held, Weights};
-pub use workspace::{Room, Tokens, Workspace, WorkspaceShape};
+pub use workspace::{Room, Tokens, Workspace, WorkspaceShape, logits_on};

@@ -69,11 +69,6 @@ impl Tensor {
             })
         })
     }
-
-    /// The place of each of its numbers in the whole tensor.
-    pub(crate) fn places(&self) -> impl Iterator<Item = usize> {
-        self.runs().flatten()
-    }
 }
 
 /// What a tensor is, by which it is initialised and decayed.

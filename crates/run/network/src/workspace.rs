@@ -10,7 +10,7 @@ use std::ops::Range;
 use bedplate_kernels::{Buffer, Device, Element, Matrix, Value, View, ViewMut};
 use bedplate_transformer::Reach;
 use bedplate_transformer::workspace::{
-    self, BatchRoom, Hold, Make, Recompute, Rooms, SharedRoom, Stage, Widths,
+    self, BatchRoom, Hold, LogitsAtOnce, Make, Recompute, Rooms, SharedRoom, Stage, Widths,
 };
 
 use crate::cut::context_chunks;
@@ -210,7 +210,7 @@ impl<E: Element> Workspace<E> {
             .expect("the network cuts these micro-batches evenly: Network::check_shape");
         let here = Here::new(&shape, network.part());
         let layers = widths(network, &blocks);
-        let stage = stage(network, &blocks, &layers, in_flight, &shape);
+        let stage = stage(network, &blocks, &layers, in_flight, &shape, logits_on(device));
         let bytes = Cell::new(0);
         let make = Make {
             element: &|len| zeros(device, len, &bytes),
@@ -230,6 +230,7 @@ impl<E: Element> Workspace<E> {
         blocks: Range<usize>,
         in_flight: usize,
         shape: &WorkspaceShape,
+        logits: LogitsAtOnce,
     ) -> usize {
         let layers = widths(network, &blocks);
         let bytes = Cell::new(0);
@@ -239,7 +240,7 @@ impl<E: Element> Workspace<E> {
         };
         let (element, wide) = (|len| add(len, size_of::<E>()), |len| add(len, 4));
         let make = Make::<usize> { element: &element, wide: &wide, index: &wide };
-        drop(Rooms::new(&make, &stage(network, &blocks, &layers, in_flight, shape)));
+        drop(Rooms::new(&make, &stage(network, &blocks, &layers, in_flight, shape, logits)));
         bytes.get()
     }
 
@@ -271,6 +272,11 @@ fn widths(network: &Network, blocks: &Range<usize>) -> Vec<Widths> {
     network.layers(blocks).map(|layer| layer.widths).collect()
 }
 
+/// How many logits a device makes at once.
+pub fn logits_on(device: &Device) -> LogitsAtOnce {
+    if device.is_cpu() { LogitsAtOnce::Cached } else { LogitsAtOnce::Many }
+}
+
 /// Some blocks of a network as the description of buffers has them.
 fn stage<'a>(
     network: &Network,
@@ -278,6 +284,7 @@ fn stage<'a>(
     layers: &'a [Widths],
     in_flight: usize,
     shape: &WorkspaceShape,
+    logits: LogitsAtOnce,
 ) -> Stage<'a> {
     let model = &network.architecture().transformer;
     Stage {
@@ -292,6 +299,7 @@ fn stage<'a>(
         has_gradients: shape.has_gradients,
         has_embedding: blocks.start == 0,
         has_head: blocks.end == network.blocks().len(),
+        logits,
         ranks: network.part().ranks(),
     }
 }

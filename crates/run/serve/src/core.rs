@@ -85,6 +85,8 @@ struct Logits {
     row: Vec<f32>,
     changed: Vec<f32>,
     mask: Vec<u32>,
+    /// After each wanted row, where a GPU has found it.
+    likeliest: Vec<u32>,
 }
 
 impl<E: Element> Core<E> {
@@ -92,7 +94,8 @@ impl<E: Element> Core<E> {
         let blocks = parts.scheduler.options().blocks;
         let vocab = parts.network.architecture().transformer.vocab as usize;
         let spares = if parts.guesses > 0 { MOST_GUESSED } else { 0 };
-        let logits = Logits { row: vec![0.0; vocab], changed: Vec::new(), mask: vec![0; vocab.div_ceil(32)] };
+        let mask = vec![0; vocab.div_ceil(32)];
+        let logits = Logits { row: vec![0.0; vocab], mask, ..Logits::default() };
         Self {
             parts,
             jobs: BTreeMap::new(),
@@ -319,9 +322,13 @@ impl<E: Element> Core<E> {
         let rows: Vec<_> =
             self.composed.adapted.iter().map(|(rows, at)| (rows.clone(), &adapters[*at].1)).collect();
         let (step, adapters) = (self.composed.rows(), Adapters { rows: &rows });
-        network.answer_by_layer(device, weights, pool, &step, adapters, room, |layer, pool| {
-            filled.iter().for_each(|filled| filled.tell(device, pool, layer));
-        });
+        match filled.is_empty() {
+            true => network.answer(device, weights, pool, &step, adapters, room),
+            false => network.answer_by_layer(device, weights, pool, &step, adapters, room, |layer, pool| {
+                filled.iter().for_each(|filled| filled.tell(device, pool, layer));
+            }),
+        }
+        room.read_likeliest(device, &mut self.logits.likeliest);
     }
 
     /// Why the ranks of the model cannot go on, if they cannot.

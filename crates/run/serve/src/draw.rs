@@ -62,6 +62,15 @@ impl Drawer {
         Some(token)
     }
 
+    /// Whether it always draws the likeliest token of unchanged logits.
+    pub(crate) fn takes_likeliest(&self) -> bool {
+        !self.changes_logits() && self.is_greedy()
+    }
+
+    fn is_greedy(&self) -> bool {
+        self.sampling.temperature <= 0.0 || self.sampling.top_k == 1
+    }
+
     fn counts_tokens(&self) -> bool {
         let Sampling { repetition_penalty, presence_penalty, frequency_penalty, .. } = self.sampling;
         repetition_penalty != 1.0 || presence_penalty != 0.0 || frequency_penalty != 0.0
@@ -98,7 +107,7 @@ impl Drawer {
     fn choose(&mut self, logits: &[f32]) -> Option<u32> {
         let (likeliest, most) = likeliest(logits)?;
         let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
-        if temperature <= 0.0 || top_k == 1 {
+        if self.is_greedy() {
             return Some(likeliest);
         }
         let least = most - (REACH * temperature).min(-min_p.ln() * temperature);

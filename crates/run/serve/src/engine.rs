@@ -333,7 +333,10 @@ impl<E: Element> Loaded<E> {
         let format = options.weights.unwrap_or_else(|| format_of(model));
         let kv_bytes = kv_bytes(&device, network.parameters(), format, options);
         check_memory(&device, network.parameters(), format, kv_bytes)?;
-        let weights = PackedWeights::load(&network, &device, &model.folder, format)?;
+        let weights = match options.random_weights {
+            Some(seed) => PackedWeights::random(&network, &device, seed, format),
+            None => PackedWeights::load(&network, &device, &model.folder, format)?,
+        };
         Ok((Self { device, network, weights }, EngineOptions { kv_bytes, ..options.clone() }))
     }
 }

@@ -13,6 +13,8 @@ pub struct EngineOptions {
     pub activations: Activations,
     /// The format of matrices in memory; without one, that of the files.
     pub weights: Option<WeightFormat>,
+    /// Makes weights from this seed on the device instead of reading files, for measurements.
+    pub random_weights: Option<u64>,
     /// Most tokens of prompt and answer together; at most what the model was made for.
     pub context_limit: u32,
     pub block_tokens: u32,
@@ -54,6 +56,7 @@ impl Default for EngineOptions {
             threads: 0,
             activations: Activations::Bf16,
             weights: None,
+            random_weights: None,
             context_limit: u32::MAX,
             block_tokens: 16,
             kv_bytes: 1 << 30,

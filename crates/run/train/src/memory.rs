@@ -5,7 +5,7 @@ use std::fmt;
 
 use bedplate_kernels::Bf16;
 use bedplate_layout::Sharding;
-use bedplate_network::{Block, Network, Section, Workspace, WorkspaceShape};
+use bedplate_network::{Block, LogitsAtOnce, Network, Section, Workspace, WorkspaceShape};
 use bedplate_transformer::Transformer;
 use bedplate_transformer::workspace::{self, Make, Recompute, Rooms, Stage, Widths, packed};
 use bedplate_units::Bytes;
@@ -103,7 +103,12 @@ impl Sizes {
 
 impl Needs {
     /// Of a rank's part of a network, to the byte where it is all of it.
-    pub fn of(network: &Network, config: &TrainConfig, ranks: &Ranks) -> Result<Self, TrainError> {
+    pub fn of(
+        network: &Network,
+        config: &TrainConfig,
+        ranks: &Ranks,
+        logits: LogitsAtOnce,
+    ) -> Result<Self, TrainError> {
         let sizes = Sizes::of(network, config, ranks)?;
         let shape = WorkspaceShape {
             sequences: config.training.micro_batch as usize,
@@ -118,11 +123,15 @@ impl Needs {
             let blocks = stage.blocks(chunk, network.layer_count());
             let in_flight = in_flight(&passes, chunk);
             match config.training.precision {
-                Precision::F32 => Workspace::<f32>::bytes_of_stage(network, blocks, in_flight, &shape),
-                Precision::Bf16 => Workspace::<Bf16>::bytes_of_stage(network, blocks, in_flight, &shape),
+                Precision::F32 => {
+                    Workspace::<f32>::bytes_of_stage(network, blocks, in_flight, &shape, logits)
+                }
+                Precision::Bf16 => {
+                    Workspace::<Bf16>::bytes_of_stage(network, blocks, in_flight, &shape, logits)
+                }
             }
         };
-        let whole = Self::of_shape(&network.architecture().transformer, config);
+        let whole = Self::of_shape(&network.architecture().transformer, config, logits);
         let activations = match ranks.count() {
             1 => whole.activations,
             _ => Bytes::new((0..stage.chunks).map(workspace).sum::<usize>() as f64),
@@ -134,11 +143,11 @@ impl Needs {
     }
 
     /// Of a model of which there is only the shape: slightly less than it will be.
-    fn of_shape(model: &Transformer, config: &TrainConfig) -> Self {
+    fn of_shape(model: &Transformer, config: &TrainConfig, logits: LogitsAtOnce) -> Self {
         let weights = model.parameters().total as f64;
         let sizes = Sizes { weights, owned: weights, ..Sizes::default() };
         let element = if config.training.precision == Precision::F32 { 4.0 } else { 2.0 };
-        let Workspaces { buffers, panels } = workspaces(model, config, element);
+        let Workspaces { buffers, panels } = workspaces(model, config, element, logits);
         Self {
             state: Bytes::new(sizes.state(config, Sharding::None)),
             activations: Bytes::new(buffers),
@@ -182,9 +191,9 @@ struct Workspaces {
 }
 
 /// Those of steps and of samples.
-fn workspaces(model: &Transformer, config: &TrainConfig, element: f64) -> Workspaces {
+fn workspaces(model: &Transformer, config: &TrainConfig, element: f64, logits: LogitsAtOnce) -> Workspaces {
     let layers: Vec<Widths> = model.layers().map(|layer| Widths::of(model.hidden, layer)).collect();
-    let mut all = workspace(model, config, &layers, element);
+    let mut all = workspace(model, config, &layers, element, logits);
     if !config.evaluation.prompt.is_empty() {
         let tokens = (model.max_context as usize).min(config.data.sequence + config.evaluation.sample_tokens);
         all.buffers += crate::written::bytes(model, tokens, element);
@@ -193,7 +202,13 @@ fn workspaces(model: &Transformer, config: &TrainConfig, element: f64) -> Worksp
 }
 
 /// Sizes that no machine has are estimated from below: counted exactly they would overflow.
-fn workspace(model: &Transformer, config: &TrainConfig, layers: &[Widths], element: f64) -> Workspaces {
+fn workspace(
+    model: &Transformer,
+    config: &TrainConfig,
+    layers: &[Widths],
+    element: f64,
+    logits: LogitsAtOnce,
+) -> Workspaces {
     const COUNTABLE: f64 = 1e17;
     let rows = config.training.micro_batch as f64 * config.data.sequence as f64;
     let widest = layers.iter().map(widest).fold(model.vocab as f64, f64::max);
@@ -215,6 +230,7 @@ fn workspace(model: &Transformer, config: &TrainConfig, layers: &[Widths], eleme
         has_gradients: true,
         has_embedding: true,
         has_head: true,
+        logits,
         ranks: workspace::Ranks::ONE,
     };
     let total = Cell::new(0.0);
@@ -242,11 +258,12 @@ pub(crate) fn check_shape(
     config: &TrainConfig,
     ranks: &Ranks,
     free: Option<Bytes>,
+    logits: LogitsAtOnce,
 ) -> Result<(), TrainError> {
     if ranks.count() > 1 {
         return Ok(());
     }
-    let needs = |config: &TrainConfig| Needs::of_shape(model, config);
+    let needs = |config: &TrainConfig| Needs::of_shape(model, config, logits);
     refuse_too_large(needs(config), free, || nearest_fit(config, free, &needs))
 }
 
@@ -256,13 +273,14 @@ pub(crate) fn check(
     config: &TrainConfig,
     ranks: &Ranks,
     free: Option<Bytes>,
+    logits: LogitsAtOnce,
 ) -> Result<(), TrainError> {
     let model = &network.architecture().transformer;
-    let others = |config: &TrainConfig| Needs::of_shape(model, config);
+    let others = |config: &TrainConfig| Needs::of_shape(model, config, logits);
     // The ranks of a machine share its memory.
     let free = free.map(|free| free / ranks.on_this_host() as f64);
     let nearest = || if ranks.count() == 1 { nearest_fit(config, free, &others) } else { None };
-    refuse_too_large(Needs::of(network, config, ranks)?, free, nearest)
+    refuse_too_large(Needs::of(network, config, ranks, logits)?, free, nearest)
 }
 
 fn refuse_too_large(
@@ -393,7 +411,7 @@ mod tests {
     fn check_allocated<E: Trained>(model: &str, config: &TrainConfig) {
         let device = Device::cpu(1);
         let network = Network::new(&device, architecture(model), 96).unwrap();
-        let needs = Needs::of(&network, config, &Ranks::alone()).unwrap();
+        let needs = Needs::of(&network, config, &Ranks::alone(), LogitsAtOnce::Cached).unwrap();
         let trainer = Trainer::<E>::new(network, device, config.clone()).unwrap();
         assert_eq!(trainer.memory(), needs.state + needs.activations, "{model} {config:?}");
     }
@@ -416,9 +434,13 @@ mod tests {
         }
     }
 
+    fn check_small(model: &Transformer, config: &TrainConfig, free: Option<Bytes>) -> Result<(), TrainError> {
+        check_shape(model, config, &Ranks::alone(), free, LogitsAtOnce::Cached)
+    }
+
     fn refusal(model: &str, config: &TrainConfig, free: f64) -> String {
         let model = architecture(model).transformer;
-        render_text(&check_shape(&model, config, &Ranks::alone(), Some(Bytes::new(free))).unwrap_err())
+        render_text(&check_small(&model, config, Some(Bytes::new(free))).unwrap_err())
     }
 
     /// A refusal is made from the shape alone: nothing of the model is allocated.
@@ -427,12 +449,7 @@ mod tests {
         let text = refusal(LARGEST_LLAMA, &config(), 64e9);
         assert!(text.contains("6.494 TB for weights, gradients and moments"), "{text}");
         assert!(text.contains("64 GB is free") && text.contains("no setting"), "{text}");
-        let error = check_shape(
-            &architecture(LARGEST_LLAMA).transformer,
-            &config(),
-            &Ranks::alone(),
-            Some(Bytes::new(64e9)),
-        );
+        let error = check_small(&architecture(LARGEST_LLAMA).transformer, &config(), Some(Bytes::new(64e9)));
         assert_eq!(error.unwrap_err().page().code, "train/too-large");
     }
 
@@ -451,7 +468,7 @@ mod tests {
         let total = |change: &dyn Fn(&mut TrainConfig)| {
             let mut other = config.clone();
             change(&mut other);
-            Needs::of_shape(&model, &other).total().get()
+            Needs::of_shape(&model, &other, LogitsAtOnce::Cached).total().get()
         };
         let said = |free: f64| refusal(LLAMA, &config, free);
         let halved = said(total(&|config| config.training.micro_batch = 2));
@@ -470,8 +487,8 @@ mod tests {
         }));
         assert!(adapted.contains("--set adapter.rank=8"), "{adapted}");
         assert!(
-            check_shape(&model, &config, &Ranks::alone(), None).is_ok()
-                && check_shape(&model, &config, &Ranks::alone(), Some(Bytes::new(1e12))).is_ok()
+            check_small(&model, &config, None).is_ok()
+                && check_small(&model, &config, Some(Bytes::new(1e12))).is_ok()
         );
     }
 }

@@ -122,6 +122,7 @@ impl Host {
                 has_gradients: true,
                 has_embedding: at.is_first(chunk),
                 has_head: at.is_last(chunk),
+                logits: workspace::LogitsAtOnce::Cached,
                 ranks: part::ranks(key),
             };
             let buffers = buffers(&stage, element_bytes(key.precision) as usize);

@@ -2,7 +2,7 @@
 
 use bedplate_layout::Recompute;
 use bedplate_transformer::Positions;
-use bedplate_transformer::workspace::{Widths, logits_at_once};
+use bedplate_transformer::workspace::{LogitsAtOnce, Widths};
 
 use super::layer::{LayerWork, Place};
 use super::operators::{Stream, Work};
@@ -112,7 +112,7 @@ impl Host {
 
     /// Logits of some rows at a time, their losses and their gradients.
     fn head(&self, place: &Place<'_>, is_frozen: bool) -> Work {
-        let at_once = logits_at_once(self.vocab, place.rows as usize) as f64;
+        let at_once = LogitsAtOnce::Cached.rows(self.vocab, place.rows as usize) as f64;
         let product = Place { rows: at_once, ..*place }.linear(self.vocab, self.hidden);
         let mut work = place.operators.product(product)
             + place.operators.losses(at_once * self.vocab as f64)

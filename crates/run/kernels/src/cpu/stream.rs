@@ -2,7 +2,10 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use bedplate_random::nth;
+
 use super::Cpu;
+use crate::device::NONE;
 use crate::{Element, Matrix, MatrixMut, Put, Value, View, ViewMut};
 
 /// Numbers that one member takes at a time: large enough to stream, small enough to share out.
@@ -11,6 +14,27 @@ pub(crate) const CHUNK: usize = 1 << 15;
 impl Cpu {
     pub(crate) fn fill<E: Element>(&self, to: ViewMut<'_, E>, value: f32) {
         inlined!(self.in_chunks(to.len(), CHUNK, self.shared(to, 1), |_, to| to.fill(E::narrow(value))));
+    }
+
+    pub(crate) fn fill_normal<E: Element>(&self, to: ViewMut<'_, E>, key: u64, first: usize, deviation: f64) {
+        inlined!(self.in_chunks(to.len(), CHUNK, self.shared(to, 1), |range, to| {
+            for (place, to) in (first + range.start..).zip(to) {
+                *to = E::narrow((deviation * normal(key, place as u64)) as f32);
+            }
+        }));
+    }
+
+    pub(crate) fn likeliest(&self, logits: Matrix<'_, f32>, to: ViewMut<'_, u32>) {
+        let logits = self.rows(logits);
+        for (row, to) in self.slice_mut(to).iter_mut().enumerate() {
+            let mut most = f32::NEG_INFINITY;
+            *to = NONE;
+            for (place, logit) in (0..).zip(logits.row(row)) {
+                if *logit > most {
+                    (*to, most) = (place, *logit);
+                }
+            }
+        }
     }
 
     pub(crate) fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {
@@ -67,6 +91,13 @@ impl Cpu {
         }));
         Some(first.into_inner()).filter(|place| *place != usize::MAX)
     }
+}
+
+/// The `place`-th number of a normal distribution, by Box and Muller.
+fn normal(key: u64, place: u64) -> f64 {
+    let bits = |offset: u64| nth(key, 2 * place + offset);
+    let uniform = |bits: u64| ((bits >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    (-2.0 * uniform(bits(0)).ln()).sqrt() * (std::f64::consts::TAU * uniform(bits(1))).cos()
 }
 
 #[inline(always)]

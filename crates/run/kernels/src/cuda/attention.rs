@@ -216,7 +216,7 @@ impl Cuda {
         self.context.must(code, "clear memory");
         let [q, k, v] = self.maps(shape, rows, lines, QUERIES_BACKWARD as u32);
         let d = self.context.tiles(d_out.address, rows, columns, d_out.stride, QUERIES_BACKWARD as u32);
-        let shared = 2 * (2 * KEYS + 4 * QUERIES_BACKWARD) * dim + 2 * KEYS * QUERIES_BACKWARD + 1024;
+        let shared = 2 * (2 * KEYS + 4 * QUERIES_BACKWARD) * dim + 4 * KEYS * QUERIES_BACKWARD + 1024;
         let grid = [sequences * shape.kv_heads, shape.keys.div_ceil(KEYS), 1];
         let ([dk, dks], [dv, dvs], (first, positions)) = (at(gradients.keys), at(gradients.values), seen);
         self.kernel(FlashBackward, formats, "flash_backward").sized(dim, 0).launch(

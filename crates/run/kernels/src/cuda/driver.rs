@@ -4,7 +4,7 @@
 use std::cell::Cell;
 use std::ffi::{CStr, c_char, c_void};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use super::CudaError;
 use super::library::{DRIVER, Library, functions};
@@ -104,6 +104,8 @@ pub(super) struct Context {
     stream: usize,
     /// Whether the next kernel has to wait until everything before it is done.
     is_fenced: AtomicBool,
+    /// How often scratch memory was moved.
+    moves: AtomicU64,
     pub(super) name: String,
     pub(super) major: i32,
     pub(super) minor: i32,
@@ -155,6 +157,7 @@ impl Context {
             handle,
             stream,
             is_fenced,
+            moves: AtomicU64::new(0),
             name,
             major,
             minor,
@@ -224,6 +227,15 @@ impl Context {
     /// written in front of a fence.
     pub(super) fn fence(&self) {
         self.is_fenced.store(true, Ordering::Relaxed);
+    }
+
+    /// Scratch memory has moved: what was recorded may not be started again.
+    pub(super) fn note_move(&self) {
+        self.moves.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(super) fn moves(&self) -> u64 {
+        self.moves.load(Ordering::Relaxed)
     }
 
     /// Tiles of 64 columns and `tile_rows` rows of a bf16 matrix whose rows lie `stride` numbers apart.

@@ -56,8 +56,10 @@ impl Scratch {
         match &*held {
             Some((memory, size)) if *size >= bytes => memory.address,
             _ => {
-                *held = None;
-                let size = bytes.next_multiple_of(1 << 21);
+                // Somewhat more than what it had, so that what grows little by little rarely moves.
+                let grown = held.take().map_or(0, |(_, size)| size + size / 8);
+                context.note_move();
+                let size = bytes.max(grown).next_multiple_of(1 << 21);
                 let memory = Memory::new(context, size)
                     .unwrap_or_else(|error| panic!("{error}: {size} bytes of scratch"));
                 let address = memory.address;

@@ -103,6 +103,10 @@ impl Cuda {
         )
     }
 
+    pub(crate) fn name(&self) -> &str {
+        &self.context.name
+    }
+
     /// Bytes that are free on the GPU, and all.
     pub(crate) fn memory(&self) -> (usize, usize) {
         self.context.memory()

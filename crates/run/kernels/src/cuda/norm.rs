@@ -8,7 +8,7 @@ use super::{Cuda, format_of};
 use crate::{Element, Heads, Matrix, MatrixMut, Put, View, ViewMut};
 
 /// Blocks that share the units of a backward pass, each with sums of its own.
-const SHARERS: usize = 264;
+const SHARERS: usize = 528;
 
 /// Rows, heads of a row, numbers of a head.
 struct Units([usize; 3]);
@@ -32,13 +32,21 @@ impl Units {
 /// How a norm differs from others.
 struct Kind {
     forward: &'static str,
+    /// For few numbers a thread.
+    forward_short: Option<&'static str>,
     backward: &'static str,
     /// Sums of gradients that each column has: weight, and bias.
     sums: usize,
 }
 
-const RMS: Kind = Kind { forward: "rms_norm", backward: "rms_norm_backward", sums: 1 };
-const LAYER: Kind = Kind { forward: "layer_norm", backward: "layer_norm_backward", sums: 2 };
+const RMS: Kind = Kind {
+    forward: "rms_norm",
+    forward_short: Some("rms_norm_short"),
+    backward: "rms_norm_backward",
+    sums: 1,
+};
+const LAYER: Kind =
+    Kind { forward: "layer_norm", forward_short: None, backward: "layer_norm_backward", sums: 2 };
 
 impl Cuda {
     pub(crate) fn rms_norm<E: Element>(
@@ -94,7 +102,9 @@ impl Cuda {
         let wide = wide && weight.is_multiple_of(16) && bias.is_multiple_of(16);
         let block = units.block();
         let launch = Launch { grid: [units.count().div_ceil(block[1]), 1, 1], block, shared: 0 };
-        self.kernel(Norm, [format_of::<E>(); 3], kind.forward).launch(
+        let is_short = wide && units.0[2] <= 16 * block[0];
+        let name = kind.forward_short.filter(|_| is_short).unwrap_or(kind.forward);
+        self.kernel(Norm, [format_of::<E>(); 3], name).launch(
             launch,
             &[
                 Words(&units.words()),

@@ -1,7 +1,7 @@
 //! Packed weights: dense formats as they are, whole numbers by rows with their scales behind.
 
 use super::driver::Argument::Words;
-use super::kernel::{THREADS, address, blocks_of, flag, word};
+use super::kernel::{THREADS, address, blocks_of, flag, float, word};
 use super::linear::{Cut, Extras, Side, Steps};
 use super::memory::Lines;
 use super::source::Format;
@@ -14,8 +14,9 @@ use crate::{Buffer, Element, Matrix, MatrixMut, Packed, View, WeightFormat};
 const GROUP: usize = 32;
 /// Rows up to which a product reads whole numbers as they are.
 const FEW_ROWS: usize = 8;
-/// Shared memory for the rows of a product with few of them.
-const STAGED: usize = 200 << 10;
+/// Shared memory for one or two rows of a product, of which a multiprocessor holds some blocks at once.
+const STAGED: usize = 100 << 10;
+const RESIDENT: usize = 2;
 
 /// A matrix as the GPU multiplies by it.
 pub(crate) struct PackedBody {
@@ -28,6 +29,18 @@ impl PackedBody {
     pub(crate) fn bytes(&self) -> usize {
         self.bytes.bytes()
     }
+}
+
+/// What is done to rows before a product.
+#[derive(Debug, Clone, Copy)]
+enum Before {
+    Nothing,
+    Norm {
+        weight: u64,
+        epsilon: f32,
+    },
+    /// The first half of the columns is the gate of the second.
+    Gate,
 }
 
 impl WeightFormat {
@@ -113,7 +126,7 @@ impl Cuda {
             return;
         }
         if self.is_vector(x, weight) {
-            return self.multiply_vectors(x, weight, extras, out);
+            return self.multiply_vectors(x, Before::Nothing, weight, extras, out);
         }
         if x.rows <= FEW_ROWS && weight.format.is_whole() {
             return self.multiply_few(x, weight, extras, out);
@@ -128,9 +141,79 @@ impl Cuda {
         is_narrow && x.rows <= 2 && fits && x.lines.is_aligned()
     }
 
-    fn multiply_vectors(&self, x: Side, weight: &Packed, extras: Extras, out: Side) {
-        let name = if x.rows == 1 { "one_row" } else { "two_rows" };
-        let mut launch = blocks_of(weight.outputs.div_ceil(16), THREADS);
+    /// The same with something done to the rows first; whether there is a kernel for it.
+    fn multiply_after<X: Element, O: Element>(
+        &self,
+        x: Matrix<'_, X>,
+        before: Before,
+        weight: &Packed,
+        [bias, residual]: [Option<Lines>; 2],
+        out: &MatrixMut<'_, O>,
+    ) -> bool {
+        let bias = bias.map(|lines| (lines.address, format_of::<X>()));
+        let (x, out, extras) = (self.side(&x), self.side_mut(out), Extras { bias, residual, add: false });
+        let can = x.rows > 0 && self.is_vector(x, weight);
+        if can {
+            self.multiply_vectors(x, before, weight, extras, out);
+        }
+        can
+    }
+
+    /// Whether a product with a norm before it was made in one go.
+    pub(crate) fn rms_norm_linear<X: Element, O: Element>(
+        &self,
+        x: Matrix<'_, X>,
+        norm: View<'_, X>,
+        epsilon: f32,
+        weight: &Packed,
+        bias: Option<View<'_, X>>,
+        out: &MatrixMut<'_, O>,
+    ) -> bool {
+        let norm = self.at(norm);
+        let bias = bias.map(|bias| Lines { address: self.at(bias), stride: 0, bytes: 0 });
+        norm.is_multiple_of(16)
+            && self.multiply_after(x, Before::Norm { weight: norm, epsilon }, weight, [bias, None], out)
+    }
+
+    /// Whether a product with a gate before it was made in one go.
+    pub(crate) fn swiglu_linear<X: Element, O: Element>(
+        &self,
+        gate_up: Matrix<'_, X>,
+        weight: &Packed,
+        bias: Option<View<'_, X>>,
+        residual: Option<Matrix<'_, O>>,
+        out: &MatrixMut<'_, O>,
+    ) -> bool {
+        let bias = bias.map(|bias| Lines { address: self.at(bias), stride: 0, bytes: 0 });
+        let residual = residual.map(|residual| self.rows(&residual));
+        self.multiply_after(gate_up, Before::Gate, weight, [bias, residual], out)
+    }
+
+    fn multiply_vectors(&self, x: Side, before: Before, weight: &Packed, extras: Extras, out: Side) {
+        let warps = RESIDENT * self.context.processors * THREADS / 32;
+        // The share of the warps that have work to the end, with so many outputs at a time.
+        let share = |outputs: usize| {
+            let each = weight.outputs.div_ceil(outputs) as f64 / warps as f64;
+            each / each.ceil()
+        };
+        let is_by_one = share(2) < 0.9 * share(1);
+        let names = match before {
+            Before::Nothing => [["one_row", "one_row_by_one"], ["two_rows", "two_rows_by_one"]],
+            Before::Norm { .. } => {
+                [["one_row_normed", "one_row_normed_by_one"], ["two_rows_normed", "two_rows_normed_by_one"]]
+            }
+            Before::Gate => {
+                [["one_row_gated", "one_row_gated_by_one"], ["two_rows_gated", "two_rows_gated_by_one"]]
+            }
+        };
+        let name = names[x.rows - 1][usize::from(is_by_one)];
+        let (norm, epsilon) = match before {
+            Before::Norm { weight, epsilon } => (weight, epsilon),
+            _ => (0, 0.0),
+        };
+        let groups = weight.outputs.div_ceil(if is_by_one { 1 } else { 2 });
+        let blocks = groups.div_ceil(THREADS / 32).min(RESIDENT * self.context.processors);
+        let mut launch = blocks_of(blocks, THREADS);
         launch.shared = 2 * x.rows * weight.inputs;
         let arguments = [address(self.numbers(weight)), word(weight.outputs), word(weight.inputs)];
         let [w, n, k] = arguments;
@@ -143,6 +226,8 @@ impl Cuda {
                 k,
                 address(x.lines.address),
                 word(x.lines.stride),
+                address(norm),
+                float(epsilon),
                 address(extras.bias.map_or(0, |(bias, _)| bias)),
                 address(residual),
                 word(distance),

@@ -8,7 +8,7 @@ use super::memory::Lines;
 use super::source::Format;
 use super::source::Source::{Decode, FlashForward, Paged};
 use super::{Cuda, format_of};
-use crate::{Element, Matrix, MatrixMut, PagedRows, PagedShape, Sight, View, ViewMut};
+use crate::{Element, Matrix, MatrixMut, PagedRows, PagedShape, Rotary, Sight, View, ViewMut};
 
 /// Tokens of a span, and rows of a sequence up to which its spans are shared out; the kernel has the same.
 const SPAN: usize = 128;
@@ -42,6 +42,38 @@ impl Cuda {
                 address(self.report.address()),
             ],
         );
+    }
+
+    /// Whether queries and keys were turned, and keys and values stored, in one go.
+    pub(crate) fn turn_and_store<E: Element>(
+        &self,
+        shape: &PagedShape,
+        rotary: &Rotary,
+        qkv: &MatrixMut<'_, E>,
+        rows: PagedRows<'_>,
+        pool: &ViewMut<'_, E>,
+    ) -> bool {
+        let lines = self.rows_mut(qkv);
+        let is_whole = 2 * rotary.pairs == shape.head_dim && rotary.pairs.is_multiple_of(8);
+        if !is_whole || !lines.is_aligned() || !self.at_mut(pool).is_multiple_of(16) {
+            return false;
+        }
+        let words = self.words_of::<E>(shape, &rows, qkv.rows, Sight::All, pool.len());
+        self.kernel(Paged, [format_of::<E>(); 3], "turn_and_store").launch(
+            blocks_of(qkv.rows, THREADS),
+            &[
+                Words(&words),
+                Words(&self.steps(&rows)),
+                address(lines.address),
+                word(lines.stride),
+                address(self.at(rotary.cosines.view())),
+                address(self.at(rotary.sines.view())),
+                word(rotary.max_positions()),
+                address(self.at_mut(pool)),
+                address(self.report.address()),
+            ],
+        );
+        true
     }
 
     pub(crate) fn paged_attention<E: Element>(
@@ -84,7 +116,8 @@ impl Cuda {
     fn attend_few(&self, task: &Task<'_>, is_alone: bool) {
         let (shape, formats) = (task.shape, [task.format; 3]);
         let group = shape.heads / shape.kv_heads;
-        let spans = (task.entries * shape.block_tokens).div_ceil(SPAN) + 2 * task.sequences;
+        let span = if task.is_turned { 2 * SPAN } else { SPAN };
+        let spans = (task.entries * shape.block_tokens).div_ceil(span) + 2 * task.sequences;
         let items = FEW_ROWS.min(task.rows) * spans;
         let partial = self.partial.of(&self.context, 4 * items * shape.heads * (shape.head_dim + 2));
         let of_processor = if task.is_turned { RESIDENT } else { 6 };

@@ -9,6 +9,8 @@ use super::driver::Context;
 pub struct Recording {
     context: Arc<Context>,
     executable: usize,
+    /// How often scratch memory had moved by then.
+    moves: u64,
 }
 
 impl Cuda {
@@ -25,12 +27,17 @@ impl Cuda {
         self.context.must(driver.end_capture(stream, &mut graph), "end a recording");
         self.context.must(driver.instantiate(&mut executable, graph, 0), "prepare a recording");
         driver.graph_destroy(graph);
-        Recording { context: self.context.clone(), executable }
+        Recording { context: self.context.clone(), executable, moves: self.context.moves() }
     }
 
-    pub(crate) fn replay(&self, recording: &Recording) {
+    /// Whether it could be started: not where its scratch memory has moved.
+    pub(crate) fn replay(&self, recording: &Recording) -> bool {
+        if recording.moves != self.context.moves() {
+            return false;
+        }
         let code = self.context.driver().graph_launch(recording.executable, self.context.stream());
         self.context.must(code, "start a recording");
+        true
     }
 }
 

@@ -1,6 +1,8 @@
 //! Operators that pass over memory once.
 
+use super::driver::Argument;
 use super::kernel::{THREADS, address, blocks_of, flag, float, word};
+use super::source::Format;
 use super::source::Source::Stream;
 use super::{Cuda, format_of};
 use crate::{Element, Matrix, MatrixMut, Put, Value, View, ViewMut};
@@ -13,6 +15,19 @@ impl Cuda {
         let (at, len, formats) = (self.at_mut(&to), to.len(), [format_of::<E>(); 3]);
         let arguments = [address(at), word(len), float(value), flag(is_wide(&[at]))];
         self.kernel(Stream, formats, "fill").over(len.div_ceil(8), &arguments);
+    }
+
+    pub(crate) fn fill_normal<E: Element>(&self, to: ViewMut<'_, E>, key: u64, first: usize, deviation: f64) {
+        let (at, len) = (self.at_mut(&to), to.len());
+        let deviation = Argument::Word(deviation.to_bits());
+        let arguments = [address(at), word(len), Argument::Word(key), word(first), deviation];
+        self.kernel(Stream, [format_of::<E>(); 3], "normal").over(len, &arguments);
+    }
+
+    pub(crate) fn likeliest(&self, logits: Matrix<'_, f32>, to: ViewMut<'_, u32>) {
+        let (from, (rows, columns)) = (self.rows(&logits), logits.shape());
+        let arguments = [address(from.address), word(from.stride), word(columns), address(self.at_mut(&to))];
+        self.kernel(Stream, [Format::F32; 3], "likeliest").launch(blocks_of(rows, 1024), &arguments);
     }
 
     pub(crate) fn copy<E: Value>(&self, x: View<'_, E>, to: ViewMut<'_, E>) {

@@ -3,6 +3,9 @@
 //! Logits of a large vocabulary are the largest matrix of a step, so they exist for a few rows at a time only:
 //! [`Device::linear_cross_entropy`] computes them, their loss and their gradient, and goes on with the next rows.
 
+use bedplate_breakdown::Part;
+
+use super::Room;
 use crate::{Device, Element, Matrix, MatrixMut, Put, View, ViewMut};
 
 /// A target that has no loss: padding, or a prompt that is not trained on.
@@ -54,15 +57,40 @@ impl Device {
             let logits = workspace.reborrow().range(0..rows.len() * vocabulary);
             let mut logits = logits.matrix(rows.len(), vocabulary);
             self.linear(some_x, weight, None, None, logits.reborrow());
-            let scale = gradients.is_some().then_some(scale);
-            self.cross_entropy(logits.reborrow(), some_targets, scale, losses.reborrow().range(rows.clone()));
-            if let Some(HeadGradients { d_x, d_weight }) = &mut gradients {
-                let d_logits = logits.matrix();
-                self.linear_backward_input(d_logits, weight, Put::Replace, d_x.reborrow().rows(rows));
-                if let Some(d_weight) = d_weight {
-                    self.linear_backward_weight(d_logits, some_x, d_weight.reborrow(), None);
+            let some_losses = losses.reborrow().range(rows.clone());
+            let Some(HeadGradients { d_x, d_weight }) = &mut gradients else {
+                self.cross_entropy(logits, some_targets, None, some_losses);
+                continue;
+            };
+            let some = HeadGradients {
+                d_x: d_x.reborrow().rows(rows),
+                d_weight: d_weight.as_mut().map(ViewMut::reborrow),
+            };
+            match &self.room {
+                Room::Cuda(cuda) if size_of::<E>() == 2 => {
+                    cuda.time(Part::Memory, || {
+                        cuda.cross_entropy_narrow(logits.reborrow(), some_targets, scale, some_losses);
+                    });
+                    self.head_backward(logits.matrix().halves::<E>(), some_x, weight, some);
+                }
+                _ => {
+                    self.cross_entropy(logits.reborrow(), some_targets, Some(scale), some_losses);
+                    self.head_backward(logits.matrix(), some_x, weight, some);
                 }
             }
+        }
+    }
+
+    fn head_backward<D: Element, E: Element>(
+        &self,
+        d_logits: Matrix<'_, D>,
+        x: Matrix<'_, E>,
+        weight: View<'_, E>,
+        gradients: HeadGradients<'_, E>,
+    ) {
+        self.linear_backward_input(d_logits, weight, Put::Replace, gradients.d_x);
+        if let Some(d_weight) = gradients.d_weight {
+            self.linear_backward_weight(d_logits, x, d_weight, None);
         }
     }
 }

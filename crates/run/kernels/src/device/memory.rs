@@ -283,6 +283,16 @@ impl<N: Slice> Rows<N> {
     }
 }
 
+impl<'a> Matrix<'a, f32> {
+    /// Rows of numbers of two bytes that lie in the first half of each row's place.
+    pub(crate) fn halves<E: Value>(self) -> Matrix<'a, E> {
+        let Self { numbers: View { place, address, len, .. }, rows, columns, stride } = self;
+        assert_eq!(size_of::<E>(), 2, "half of an f32");
+        let numbers = View { place, address, len: 2 * len, numbers: PhantomData };
+        Rows { numbers, rows, columns, stride: 2 * stride }
+    }
+}
+
 impl<E> MatrixMut<'_, E> {
     /// The same with a shorter lifetime.
     pub fn reborrow(&mut self) -> MatrixMut<'_, E> {

@@ -61,6 +61,7 @@ pub use packed::{Packed, WeightFormat};
 pub use paged::{PagedRows, PagedShape, Sight};
 pub use rotary::{Rotary, Turn};
 pub use route::Balance;
+pub use stream::NONE;
 
 /// Something that operators run on. One thread calls them; they share the work out.
 pub struct Device {
@@ -144,6 +145,14 @@ impl Device {
         self.processor().map_or(0.0, |cpu| cpu.arithmetic_limit_bf16(of_f32))
     }
 
+    /// The name that a GPU's driver gives it.
+    pub fn gpu_name(&self) -> Option<&str> {
+        match &self.room {
+            Room::Cpu(_) => None,
+            Room::Cuda(cuda) => Some(cuda.name()),
+        }
+    }
+
     /// Bytes of the device's own memory that are free; none for the processor, whose memory is the system's.
     pub fn free_memory(&self) -> Option<usize> {
         match &self.room {
@@ -171,8 +180,10 @@ impl Device {
         }
     }
 
-    /// Starts what was recorded, on the numbers that its views have now. Its time is booked under [`Part::Compute`](bedplate_breakdown::Part::Compute).
-    pub fn replay(&self, recording: &Recording) {
+    /// Starts what was recorded, on the numbers that its views have now, and says whether it could: larger work in between may have moved scratch memory, and
+    /// then the recording is of no use any more. Its time is booked under [`Part::Compute`](bedplate_breakdown::Part::Compute).
+    #[must_use = "a recording may be out of date"]
+    pub fn replay(&self, recording: &Recording) -> bool {
         match &self.room {
             Room::Cpu(_) => unreachable!("the processor makes no recordings"),
             Room::Cuda(cuda) => cuda.time(bedplate_breakdown::Part::Compute, || cuda.replay(recording)),

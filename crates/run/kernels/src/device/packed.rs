@@ -6,7 +6,7 @@
 //! does not change with the requests beside it.
 
 use crate::device::Room;
-use crate::{Device, Element, Matrix, MatrixMut, View};
+use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
 use crate::{cpu, cuda};
 use bedplate_breakdown::Part;
 
@@ -100,6 +100,51 @@ impl Device {
         let is_fitting = |residual: Matrix<'_, O>| residual.shape() == out.shape();
         assert!(residual.is_none_or(is_fitting), "the residual of a linear layer");
         in_room!(self, Compute, linear_packed(x, weight, bias, residual, out));
+    }
+
+    /// A linear layer of the [norm](Device::rms_norm) of `x`. What is normed, and its statistics, may go to the room that is given, or nowhere.
+    #[expect(clippy::too_many_arguments, reason = "two operators in one")]
+    pub fn rms_norm_linear<X: Element, O: Element>(
+        &self,
+        x: Matrix<'_, X>,
+        norm: View<'_, X>,
+        epsilon: f32,
+        weight: &Packed,
+        bias: Option<View<'_, X>>,
+        (mut normed, inverses): (MatrixMut<'_, X>, ViewMut<'_, f32>),
+        out: MatrixMut<'_, O>,
+    ) {
+        assert_eq!((x.rows, x.columns), (out.rows, weight.inputs), "what is normed");
+        assert_eq!(norm.len(), x.columns, "the weight of a norm");
+        if let Room::Cuda(cuda) = &self.room {
+            let fused = || cuda.rms_norm_linear(x, norm, epsilon, weight, bias, &out);
+            if cuda.time(Part::Compute, fused) {
+                return;
+            }
+        }
+        self.rms_norm(x, norm, epsilon, normed.reborrow(), inverses);
+        self.linear_packed(normed.matrix(), weight, bias, None, out);
+    }
+
+    /// A linear layer of what [`swiglu`](Device::swiglu) makes of `gate_up`, which may go to the room that is given, or nowhere.
+    pub fn swiglu_linear<X: Element, O: Element>(
+        &self,
+        gate_up: Matrix<'_, X>,
+        weight: &Packed,
+        bias: Option<View<'_, X>>,
+        residual: Option<Matrix<'_, O>>,
+        mut activated: MatrixMut<'_, X>,
+        out: MatrixMut<'_, O>,
+    ) {
+        assert_eq!((gate_up.rows, gate_up.columns), (out.rows, 2 * weight.inputs), "gate and up");
+        if let Room::Cuda(cuda) = &self.room {
+            let fused = || cuda.swiglu_linear(gate_up, weight, bias, residual, &out);
+            if cuda.time(Part::Compute, fused) {
+                return;
+            }
+        }
+        self.swiglu(gate_up, activated.reborrow());
+        self.linear_packed(activated.matrix(), weight, bias, residual, out);
     }
 
     /// `out[r] = x[r] W_e^T` for the rows `r` of each expert `e`: `offsets[e]..offsets[e + 1]`.

@@ -4,7 +4,10 @@
 //! tokens of one sequence, in an order that is the device's own: to everyone else it is [`PagedShape::block_len`] numbers that can be copied
 //! as they are. A sequence has a table of blocks; what lies in them is the same for every sequence that shares a prefix.
 
-use crate::{Device, Element, Matrix, MatrixMut, View, ViewMut};
+use bedplate_breakdown::Part;
+
+use super::Room;
+use crate::{Device, Element, Heads, Matrix, MatrixMut, Rotary, Turn, View, ViewMut};
 
 /// The heads of a layer and the size of its blocks.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -81,6 +84,35 @@ impl Device {
         assert_eq!(keys.shape(), values.shape(), "keys and values");
         assert_eq!(pool.len() % shape.block_len(), 0, "a pool has whole blocks");
         in_room!(self, Memory, store_kv(shape, keys, values, rows, pool));
+    }
+
+    /// Turns the queries and keys of all rows by their positions, and puts keys and values into the blocks of their sequences. `qkv` has queries, keys and values side
+    /// by side, of which the keys may stay as they were. The position of a row is that in its sequence, as `positions` has it.
+    pub fn turn_and_store<E: Element>(
+        &self,
+        shape: &PagedShape,
+        positions: View<'_, u32>,
+        rotary: &Rotary,
+        mut qkv: MatrixMut<'_, E>,
+        rows: PagedRows<'_>,
+        pool: ViewMut<'_, E>,
+    ) {
+        let PagedShape { heads, kv_heads, head_dim: dim, .. } = *shape;
+        let (first, width) = (heads * dim, kv_heads * dim);
+        assert_eq!(qkv.columns, first + 2 * width, "queries, keys and values");
+        assert_eq!(pool.len() % shape.block_len(), 0, "a pool has whole blocks");
+        rows.check();
+        if let Room::Cuda(cuda) = &self.room {
+            let fused = || cuda.turn_and_store(shape, rotary, &qkv, rows, &pool);
+            if cuda.time(Part::Memory, fused) {
+                return;
+            }
+        }
+        let turned = Heads { first: 0, count: heads + kv_heads, dim };
+        self.rotate(&turned, positions, rotary, Turn::Forward, qkv.reborrow());
+        let (keys, values) = (first..first + width, first + width..first + 2 * width);
+        let all = qkv.matrix();
+        self.store_kv(shape, all.columns(keys), all.columns(values), rows, pool);
     }
 
     /// Attention of each row over the tokens of its sequence up to its own, whose keys and values are in the pool. A row's result

@@ -2,9 +2,18 @@
 
 use crate::{Device, Element, Matrix, MatrixMut, Put, Value, View, ViewMut};
 
+/// No place at all.
+pub const NONE: u32 = u32::MAX;
+
 impl Device {
     pub fn fill<E: Element>(&self, to: ViewMut<'_, E>, value: f32) {
         in_room!(self, Memory, fill(to, value));
+    }
+
+    /// Numbers of a normal distribution around zero. Each follows from the key and its place alone, whatever the device: the first has the
+    /// place `first`.
+    pub fn fill_normal<E: Element>(&self, to: ViewMut<'_, E>, key: u64, first: usize, deviation: f64) {
+        in_room!(self, Memory, fill_normal(to, key, first, deviation));
     }
 
     /// Panics when the lengths differ.
@@ -45,6 +54,12 @@ impl Device {
     /// The sum of squares, in an order that depends on the length alone.
     pub fn sum_of_squares<E: Element>(&self, of: View<'_, E>) -> f64 {
         in_room!(self, Memory, sum_of_squares(of))
+    }
+
+    /// The place of the largest number of each row, the first of several; [`NONE`](crate::NONE) where none is above minus infinity.
+    pub fn likeliest(&self, logits: Matrix<'_, f32>, to: ViewMut<'_, u32>) {
+        assert_eq!(to.len(), logits.rows, "a place for each row");
+        in_room!(self, Memory, likeliest(logits, to));
     }
 
     /// The place of the first infinity or NaN.

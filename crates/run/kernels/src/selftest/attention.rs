@@ -2,7 +2,7 @@
 
 use super::sample::Sample;
 use super::{Check, checks};
-use crate::{AttentionShape, Element, PagedRows, PagedShape, Qkv, Seen, Sight};
+use crate::{AttentionShape, Element, PagedRows, PagedShape, Qkv, Rotary, Seen, Sight};
 
 pub(super) const CHECKS: &[Check] = checks![
     attention_128,
@@ -12,6 +12,7 @@ pub(super) const CHECKS: &[Check] = checks![
     attention_behind,
     attention_40,
     merge,
+    turn_and_store,
     decode,
     prefill,
     copy_blocks
@@ -87,6 +88,32 @@ fn merge<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let (more, mut sums) = (s.vector::<f32>(rows * heads), s.vector::<f32>(rows * heads));
     s.device.merge(part.matrix(), more.view(), whole.matrix_mut(), sums.view_mut());
     [whole.read(), s.read(&sums)].concat()
+}
+
+/// Rows of three sequences, and what they then see.
+fn turn_and_store<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    let lists: [&[u32]; 5] = [&[0, 1, 3, 4], &[5, 30, 0], &[0, 1, 3, 4], &[2, 0, 3, 1], &[5, 30, 31, 0]];
+    let [starts, contexts, table_starts, tables, positions] = lists.map(|list| s.given(list));
+    let rows = PagedRows {
+        starts: starts.view(),
+        contexts: contexts.view(),
+        table_starts: table_starts.view(),
+        tables: tables.view(),
+    };
+    let each = [(64, 2), (128, 1)].map(|(head_dim, kv_heads)| {
+        let shape = PagedShape { heads: 4, kv_heads, head_dim, scale: 0.1, block_tokens: 16 };
+        let frequencies: Vec<f64> = (0..head_dim / 2).map(|pair| 1.0 / (1.0 + pair as f64)).collect();
+        let rotary = Rotary::new(s.device, head_dim, &frequencies, 64, 1.0);
+        let queries = 4 * head_dim;
+        let mut pool = s.device.zeros::<E>(4 * shape.block_len());
+        let mut qkv = s.grid::<E>(4, queries + 2 * kv_heads * head_dim);
+        let view = (positions.view(), pool.view_mut());
+        s.device.turn_and_store(&shape, view.0, &rotary, qkv.matrix_mut(), rows, view.1);
+        let (turned, mut out) = (qkv.matrix().columns(0..queries), s.grid::<E>(4, queries));
+        s.device.paged_attention(&shape, turned, rows, Sight::All, pool.view(), out.matrix_mut());
+        out.read()
+    });
+    each.concat()
 }
 
 fn decode<E: Element>(s: &Sample<'_>) -> Vec<f32> {

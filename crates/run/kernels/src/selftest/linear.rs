@@ -12,7 +12,9 @@ pub(super) const CHECKS: &[Check] = checks![
     packed_dense,
     packed_8_bits,
     packed_4_bits,
-    packed_vector
+    packed_vector,
+    rms_norm_linear,
+    swiglu_linear
 ];
 
 fn linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
@@ -72,6 +74,35 @@ fn packed_4_bits<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 /// Sizes for the kernel of one or two rows.
 fn packed_vector<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     [[512, 131], [1280, 64]].map(|sizes| packed::<E>(s, WeightFormat::Bf16, &[1, 2], sizes)).concat()
+}
+
+fn rms_norm_linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    let (inputs, outputs) = (768, 131);
+    let (weight, bias) = (s.vector::<E>(outputs * inputs), s.vector::<E>(outputs));
+    let (packed, norm) = (s.device.pack(weight.view(), outputs, WeightFormat::Bf16), s.vector::<E>(inputs));
+    let each = [1, 2, 5].map(|rows| {
+        let (x, mut normed) = (s.grid::<E>(rows, inputs), s.grid::<E>(rows, inputs));
+        let (mut inverses, mut out) = (s.device.zeros(rows), s.grid::<E>(rows, outputs));
+        let room = (normed.matrix_mut(), inverses.view_mut());
+        let (norm, bias) = (norm.view(), Some(bias.view()));
+        s.device.rms_norm_linear(x.matrix(), norm, 1e-5, &packed, bias, room, out.matrix_mut());
+        out.read()
+    });
+    each.concat()
+}
+
+fn swiglu_linear<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    let (inputs, outputs) = (512, 75);
+    let weight = s.vector::<E>(outputs * inputs);
+    let packed = s.device.pack(weight.view(), outputs, WeightFormat::Bf16);
+    let each = [1, 2, 5].map(|rows| {
+        let (gate_up, mut room) = (s.grid::<E>(rows, 2 * inputs), s.grid::<E>(rows, inputs));
+        let (residual, mut out) = (s.grid::<E>(rows, outputs), s.grid::<E>(rows, outputs));
+        let (residual, to) = (Some(residual.matrix()), out.matrix_mut());
+        s.device.swiglu_linear(gate_up.matrix(), &packed, None, residual, room.matrix_mut(), to);
+        out.read()
+    });
+    each.concat()
 }
 
 fn packed<E: Element>(

@@ -7,10 +7,12 @@ mod attention;
 mod layers;
 mod linear;
 mod mixture;
+mod rates;
 mod sample;
 mod stream;
 
 use crate::{Bf16, Device};
+pub use rates::{RateOf, rate};
 use sample::Sample;
 
 /// What an operator gave, compared.

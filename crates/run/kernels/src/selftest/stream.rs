@@ -4,12 +4,26 @@ use super::sample::Sample;
 use super::{Check, checks};
 use crate::{AdamW, Element, Put};
 
-pub(super) const CHECKS: &[Check] = checks![fill, add, scale, put_rows, sums, adamw];
+pub(super) const CHECKS: &[Check] =
+    checks![fill, fill_normal, likeliest in f32, add, scale, put_rows, sums, adamw];
 
 fn fill<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let mut buffer = s.vector::<E>(1003);
     s.device.fill(buffer.range_mut(s.gap..1003), 0.5);
     s.read(&buffer)
+}
+
+fn fill_normal<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    let mut buffer = s.vector::<E>(1003);
+    s.device.fill_normal(buffer.range_mut(s.gap..1003), 0x1234_5678, 17, 0.02);
+    s.read(&buffer)
+}
+
+fn likeliest(s: &Sample<'_>) -> Vec<f32> {
+    let (rows, columns) = (9, 5003);
+    let (logits, mut places) = (s.grid::<f32>(rows, columns), s.device.zeros(rows));
+    s.device.likeliest(logits.matrix(), places.view_mut());
+    s.read_whole(&places)
 }
 
 fn add<E: Element>(s: &Sample<'_>) -> Vec<f32> {

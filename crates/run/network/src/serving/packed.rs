@@ -95,6 +95,13 @@ impl<E: Element> PackedWeights<E> {
         packed.expect("nothing is read")
     }
 
+    /// Fresh weights from a seed, made on the device.
+    pub fn random(network: &Network, device: &Device, seed: u64, format: WeightFormat) -> Self {
+        let mut weights = Weights::<E>::zeros(device, network);
+        network.initialise(device, seed, &mut weights);
+        Self::of(network, device, &weights, format)
+    }
+
     fn pack(
         network: &Network,
         device: &Device,

@@ -1,11 +1,11 @@
 //! A step's way through the network.
 
-use bedplate_kernels::{Buffer, Device, Element, Heads, Matrix, MatrixMut, PagedShape, Put, Sight, Turn};
+use bedplate_kernels::{Buffer, Device, Element, Heads, Matrix, MatrixMut, PagedShape, Put, Sight};
 use bedplate_transformer::Reach;
 
 use super::adapters::{AdapterTarget, Adapters};
 use super::packed::{PackedDense, PackedLayer, PackedLinear, PackedMlp, PackedNorm};
-use super::room::{ServingRoom, StepRows};
+use super::room::{Recorded, ServingRoom, StepRows};
 use super::{KvPool, PackedWeights};
 use crate::Network;
 use crate::numerics::Activation;
@@ -23,7 +23,32 @@ impl Network {
         adapters: Adapters<'_>,
         room: &mut ServingRoom<E>,
     ) {
-        self.answer_by_layer(device, weights, pool, step, adapters, room, |_, _| {});
+        let is_plain = adapters.rows.is_empty() && self.peers().is_none();
+        if device.is_cpu() || !is_plain || !step.is_decoding() {
+            return self.answer_by_layer(device, weights, pool, step, adapters, room, |_, _| {});
+        }
+        room.given.load(device, step);
+        room.given.claim_all_tables();
+        let rows = room.given.rows;
+        let mut pass = |device: &Device, room: &mut ServingRoom<E>| {
+            self.pass(device, weights, pool, Adapters::NONE, room, |_, _| {});
+        };
+        match room.recorded.remove(&rows) {
+            Some(Recorded::Ready(recording)) if device.replay(&recording) => {
+                room.recorded.insert(rows, Recorded::Ready(recording));
+            }
+            // The first time, kernels are compiled and scratch memory grows.
+            None | Some(Recorded::Ready(_)) => {
+                pass(device, room);
+                room.recorded.insert(rows, Recorded::Done);
+            }
+            Some(Recorded::Done) => match device.record(|device| pass(device, room)) {
+                Some(recording) if device.replay(&recording) => {
+                    room.recorded.insert(rows, Recorded::Ready(recording));
+                }
+                _ => pass(device, room),
+            },
+        }
     }
 
     /// The same, and calls `stored` after each layer, which then has its keys and values in the pool.
@@ -36,9 +61,22 @@ impl Network {
         step: &StepRows<'_>,
         adapters: Adapters<'_>,
         room: &mut ServingRoom<E>,
-        mut stored: impl FnMut(usize, &KvPool<E>),
+        stored: impl FnMut(usize, &KvPool<E>),
     ) {
         room.given.load(device, step);
+        self.pass(device, weights, pool, adapters, room, stored);
+    }
+
+    /// From the tokens that the room was given to its logits.
+    fn pass<E: Element>(
+        &self,
+        device: &Device,
+        weights: &PackedWeights<E>,
+        pool: &mut KvPool<E>,
+        adapters: Adapters<'_>,
+        room: &mut ServingRoom<E>,
+        mut stored: impl FnMut(usize, &KvPool<E>),
+    ) {
         self.look_up(device, weights, room);
         let all = 0..self.blocks().len();
         for (layer, parts) in self.layers(&all).enumerate() {
@@ -74,19 +112,23 @@ impl Network {
     fn read_out<E: Element>(&self, device: &Device, weights: &PackedWeights<E>, room: &mut ServingRoom<E>) {
         let hidden = self.architecture().transformer.hidden as usize;
         let vocab = self.architecture().transformer.vocab as usize;
-        let ServingRoom { given, streams, normed, statistics, wanted_rows, logits, .. } = room;
+        let ServingRoom { given, streams, normed, statistics, wanted_rows, logits, likeliest, .. } = room;
         let (rows, count) = (given.rows, given.wanted_count);
         if count == 0 {
             return;
         }
-        let wanted = given.wanted.range(0..count);
+        let wanted = given.wanted();
         let stream = streams[0].range(0..rows * hidden).matrix(rows, hidden);
         device.gather_rows(stream, wanted, 1, first_rows(&mut *normed, count, hidden));
         let gathered = normed.range(0..count * hidden).matrix(count, hidden);
         self.norm(device, &weights.norm, gathered, first_rows(&mut *wanted_rows, count, hidden), statistics);
         let gathered = wanted_rows.range(0..count * hidden).matrix(count, hidden);
         let head = weights.head.as_ref().unwrap_or(&weights.table);
-        device.linear_packed(gathered, head, None, None, first_rows(logits, count, vocab));
+        device.linear_packed(gathered, head, None, None, first_rows(&mut *logits, count, vocab));
+        if !device.is_cpu() {
+            let logits = logits.range(0..count * vocab).matrix(count, vocab);
+            device.likeliest(logits, likeliest.range_mut(0..count));
+        }
     }
 
     fn norm<E: Element>(
@@ -149,18 +191,16 @@ impl<E: Element> LayerPass<'_, E> {
 
     /// From the stream before the layer to the one after it; both are the first of the room's two.
     fn run(&self, pool: &mut Buffer<E>, room: &mut ServingRoom<E>) {
-        self.norm_into(&self.weights.before_attention, room);
         self.project(room);
         self.attend(pool, room);
         self.add_attended(room);
         room.streams.swap(0, 1);
-        self.norm_into(&self.weights.before_mlp, room);
         match (&self.weights.mlp, &self.parts.mlp) {
-            (PackedMlp::Dense(weights), MlpParts::Dense(parts)) => {
-                self.dense_inner(weights, parts, room);
-                self.add_down(weights, parts, room);
+            (PackedMlp::Dense(weights), MlpParts::Dense(parts)) => self.dense(weights, parts, room),
+            (PackedMlp::Mixture(weights), MlpParts::Mixture(parts)) => {
+                self.norm_into(&self.weights.before_mlp, room);
+                self.mixture(weights, parts, room);
             }
-            (PackedMlp::Mixture(weights), MlpParts::Mixture(parts)) => self.mixture(weights, parts, room),
             _ => unreachable!("weights are packed by the table"),
         }
         room.streams.swap(0, 1);
@@ -173,12 +213,35 @@ impl<E: Element> LayerPass<'_, E> {
         self.network.norm(self.device, norm, input, output, statistics);
     }
 
-    /// Queries, keys and values of the normed rows, turned by their positions.
+    /// The linear layer of a normed stream. What is normed is in its room afterwards only where adapters want it.
+    fn normed_linear(
+        &self,
+        norm: &PackedNorm<E>,
+        linear: &PackedLinear<E>,
+        stream: &Buffer<E>,
+        (normed, statistics): (&mut Buffer<E>, &mut Buffer<f32>),
+        output: MatrixMut<'_, E>,
+    ) {
+        let (stream, hidden) = (self.matrix(stream, self.hidden()), self.hidden());
+        if norm.bias.is_some() || !self.adapters.rows.is_empty() {
+            let to = self.matrix_mut(&mut *normed, hidden);
+            self.network.norm(self.device, norm, stream, to, statistics);
+            return self.linear(linear, self.matrix(normed, hidden), output);
+        }
+        let epsilon = self.network.architecture().numerics.norm_epsilon;
+        let bias = linear.bias.as_ref().map(Buffer::view);
+        let room = (self.matrix_mut(normed, hidden), statistics.range_mut(0..self.rows));
+        let norm = norm.weight.view();
+        self.device.rms_norm_linear(stream, norm, epsilon, &linear.weight, bias, room, output);
+    }
+
+    /// Queries, keys and values of the normed rows.
     fn project(&self, room: &mut ServingRoom<E>) {
         let (columns, unnormed, hidden) = (self.parts.widths.qkv, self.parts.widths.unnormed, self.hidden());
-        let input = self.matrix(&room.normed, hidden);
         match (&self.weights.values, &self.weights.head_norms) {
             (Some(values), Some(norms)) => {
+                self.norm_into(&self.weights.before_attention, room);
+                let input = self.matrix(&room.normed, hidden);
                 self.linear(&self.weights.qkv, input, self.matrix_mut(&mut room.unnormed, unnormed));
                 let rest = self.matrix_mut(&mut room.qkv, columns).columns(unnormed..columns);
                 self.linear(values, input, rest);
@@ -191,13 +254,14 @@ impl<E: Element> LayerPass<'_, E> {
                 self.norm_heads(norms, room);
             }
             _ => {
-                self.linear(&self.weights.qkv, input, self.matrix_mut(&mut room.qkv, columns));
-                let to = self.matrix_mut(&mut room.qkv, columns);
-                let adapted = room.adapters.as_mut();
-                self.adapters.add(self.device, self.layer, AdapterTarget::Qkv, input, to, adapted);
+                let ServingRoom { streams, normed, statistics, qkv, adapters, .. } = room;
+                let (norm, linear) = (&self.weights.before_attention, &self.weights.qkv);
+                let to = self.matrix_mut(&mut *qkv, columns);
+                self.normed_linear(norm, linear, &streams[0], (&mut *normed, statistics), to);
+                let (input, to) = (self.matrix(normed, hidden), self.matrix_mut(qkv, columns));
+                self.adapters.add(self.device, self.layer, AdapterTarget::Qkv, input, to, adapters.as_mut());
             }
         }
-        self.rotate(room);
     }
 
     fn norm_heads(&self, norms: &[Buffer<E>; 2], room: &mut ServingRoom<E>) {
@@ -220,22 +284,24 @@ impl<E: Element> LayerPass<'_, E> {
         [Heads { first: 0, count: heads, dim }, Heads { first: heads, count: kv_heads, dim }]
     }
 
-    fn rotate(&self, room: &mut ServingRoom<E>) {
-        let Some(rotary) = self.network.rotary() else { return };
-        let [queries, keys] = self.query_and_key_heads();
-        let heads = Heads { count: queries.count + keys.count, ..queries };
-        let qkv = self.matrix_mut(&mut room.qkv, self.parts.widths.qkv);
-        self.device.rotate(&heads, room.given.positions(), rotary, Turn::Forward, qkv);
-    }
-
     fn attend(&self, pool: &mut Buffer<E>, room: &mut ServingRoom<E>) {
         let PagedShape { heads, kv_heads, head_dim, .. } = self.shape;
-        let (first, width) = (heads * head_dim, kv_heads * head_dim);
-        let qkv = self.matrix(&room.qkv, self.parts.widths.qkv);
-        let (keys, values) =
-            (qkv.columns(first..first + width), qkv.columns(first + width..first + 2 * width));
+        let (first, width, columns) = (heads * head_dim, kv_heads * head_dim, self.parts.widths.qkv);
         let rows = room.given.paged();
-        self.device.store_kv(&self.shape, keys, values, rows, pool.view_mut());
+        match self.network.rotary() {
+            Some(rotary) => {
+                let qkv = self.matrix_mut(&mut room.qkv, columns);
+                let positions = room.given.positions();
+                self.device.turn_and_store(&self.shape, positions, rotary, qkv, rows, pool.view_mut());
+            }
+            None => {
+                let qkv = self.matrix(&room.qkv, columns);
+                let (keys, values) =
+                    (qkv.columns(first..first + width), qkv.columns(first + width..first + 2 * width));
+                self.device.store_kv(&self.shape, keys, values, rows, pool.view_mut());
+            }
+        }
+        let qkv = self.matrix(&room.qkv, columns);
         let sight = match self.parts.reach {
             Reach::Full => Sight::All,
             Reach::Window(size) => Sight::Window(size as usize),
@@ -263,18 +329,36 @@ impl<E: Element> LayerPass<'_, E> {
         self.linear(&weights.gate_up, input, self.matrix_mut(gate_up, parts.outputs()));
         let to = self.matrix_mut(gate_up, parts.outputs());
         self.adapters.add(self.device, self.layer, AdapterTarget::GateUp, input, to, adapters.as_mut());
-        let gate_up = self.matrix(gate_up, parts.outputs());
-        let activated = self.matrix_mut(activated, parts.width);
+        self.activate(self.matrix(gate_up, parts.outputs()), self.matrix_mut(activated, parts.width));
+    }
+
+    /// From the stream to the stream.
+    fn dense(&self, weights: &PackedDense<E>, parts: &DenseParts, room: &mut ServingRoom<E>) {
+        let ServingRoom { streams, normed, statistics, gate_up, activated, partial, adapters, .. } = room;
+        let (norm, hidden, outputs) = (&self.weights.before_mlp, self.hidden(), parts.outputs());
+        let to = self.matrix_mut(&mut *gate_up, outputs);
+        self.normed_linear(norm, &weights.gate_up, &streams[0], (&mut *normed, statistics), to);
+        let (input, to) = (self.matrix(normed, hidden), self.matrix_mut(&mut *gate_up, outputs));
+        self.adapters.add(self.device, self.layer, AdapterTarget::GateUp, input, to, adapters.as_mut());
+        let gate_up = self.matrix(gate_up, outputs);
+        let is_swiglu = self.network.architecture().numerics.activation == Activation::SwiGlu;
+        if is_swiglu && partial.is_none() && self.adapters.rows.is_empty() {
+            let [residual, output] = streams;
+            let bias = weights.down.bias.as_ref().map(Buffer::view);
+            let residual = Some(self.matrix(residual, hidden));
+            let (room, out) = (self.matrix_mut(activated, parts.width), self.matrix_mut(output, hidden));
+            return self.device.swiglu_linear(gate_up, &weights.down.weight, bias, residual, room, out);
+        }
+        self.activate(gate_up, self.matrix_mut(&mut *activated, parts.width));
+        let activated = self.matrix(activated, parts.width);
+        self.add_product(&weights.down, AdapterTarget::Down, activated, streams, partial, adapters);
+    }
+
+    fn activate(&self, gate_up: Matrix<'_, E>, activated: MatrixMut<'_, E>) {
         match self.network.architecture().numerics.activation {
             Activation::SwiGlu => self.device.swiglu(gate_up, activated),
             Activation::Gelu(kind) => self.device.gelu(kind, gate_up, activated),
         }
-    }
-
-    fn add_down(&self, weights: &PackedDense<E>, parts: &DenseParts, room: &mut ServingRoom<E>) {
-        let ServingRoom { activated, streams, partial, adapters, .. } = room;
-        let activated = self.matrix(activated, parts.width);
-        self.add_product(&weights.down, AdapterTarget::Down, activated, streams, partial, adapters);
     }
 
     pub(super) fn linear(&self, linear: &PackedLinear<E>, input: Matrix<'_, E>, output: MatrixMut<'_, E>) {

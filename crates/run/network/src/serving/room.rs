@@ -1,6 +1,8 @@
 //! What a step needs beside weights and blocks, allocated once.
 
-use bedplate_kernels::{Buffer, Device, Element, PagedRows, View};
+use std::collections::BTreeMap;
+
+use bedplate_kernels::{Buffer, Device, Element, PagedRows, Recording, View};
 
 use crate::Network;
 use crate::table::MlpParts;
@@ -36,6 +38,13 @@ pub struct StepRows<'a> {
     pub wanted: &'a [u32],
 }
 
+impl StepRows<'_> {
+    /// Whether each sequence has one row, after which a token is wanted.
+    pub fn is_decoding(&self) -> bool {
+        [self.contexts.len(), self.wanted.len()] == [self.tokens.len(); 2] && !self.tokens.is_empty()
+    }
+}
+
 /// Buffers for steps.
 pub struct ServingRoom<E: Element> {
     pub(crate) shape: ServingShape,
@@ -54,23 +63,35 @@ pub struct ServingRoom<E: Element> {
     pub(crate) adapters: Option<AdapterRoom<E>>,
     pub(crate) wanted_rows: Buffer<E>,
     pub(crate) logits: Buffer<f32>,
+    /// Of a GPU: the likeliest token after each wanted row.
+    pub(crate) likeliest: Buffer<u32>,
+    /// By the number of rows.
+    pub(crate) recorded: BTreeMap<usize, Recorded>,
     bytes: usize,
 }
 
-/// The step as the device has it.
+/// Whether decoding so many rows was recorded.
+pub(crate) enum Recorded {
+    /// It was done once, so that it can be.
+    Done,
+    Ready(Recording),
+}
+
+/// The step as the device has it: lists behind each other, each at its own place, and tables last, as they are longest.
 pub(crate) struct Given {
-    pub(crate) tokens: Buffer<u32>,
-    pub(crate) positions: Buffer<u32>,
-    pub(crate) wanted: Buffer<u32>,
-    starts: Buffer<u32>,
-    contexts: Buffer<u32>,
-    table_starts: Buffer<u32>,
-    tables: Buffer<u32>,
+    numbers: Buffer<u32>,
+    /// The same numbers on their way.
+    staged: Vec<u32>,
+    /// Where the lists begin.
+    places: [usize; LISTS],
     pub(crate) rows: usize,
     pub(crate) wanted_count: usize,
     sequences: usize,
     entries: usize,
 }
+
+/// Tokens, positions, wanted rows, starts, contexts, starts of tables, tables.
+const LISTS: usize = 7;
 
 pub(crate) struct MixtureRoom<E: Element> {
     pub(crate) router_logits: Buffer<f32>,
@@ -128,6 +149,8 @@ impl<E: Element> ServingRoom<E> {
             }),
             wanted_rows: maker.numbers(shape.wanted * hidden),
             logits: maker.numbers(shape.wanted * vocab),
+            likeliest: maker.numbers(if device.is_cpu() { 0 } else { shape.wanted }),
+            recorded: BTreeMap::new(),
             bytes: maker.bytes.get(),
         }
     }
@@ -149,6 +172,15 @@ impl<E: Element> ServingRoom<E> {
         device.lend(self.logits.range(at * vocab..(at + 1) * vocab))
     }
 
+    /// Copies the likeliest token after each wanted row, which a GPU has found; leaves the list empty where the processor computes.
+    pub fn read_likeliest(&self, device: &Device, to: &mut Vec<u32>) {
+        to.clear();
+        if !device.is_cpu() {
+            to.resize(self.given.wanted_count, 0);
+            device.read(self.likeliest.range(0..to.len()), to);
+        }
+    }
+
     /// Copies the normed stream of a wanted row, which the head would multiply.
     pub fn read_hidden(&self, device: &Device, at: usize, to: &mut [E]) {
         let hidden = to.len();
@@ -158,14 +190,17 @@ impl<E: Element> ServingRoom<E> {
 
 impl Given {
     fn new(maker: &Maker<'_>, shape: &ServingShape) -> Self {
+        let ServingShape { rows, sequences, table_entries, wanted, .. } = *shape;
+        let lengths = [rows, rows, wanted, sequences + 1, sequences, sequences + 1, table_entries];
+        let mut places = [0; LISTS];
+        for list in 1..LISTS {
+            // At addresses that copies like.
+            places[list] = (places[list - 1] + lengths[list - 1]).next_multiple_of(4);
+        }
         Self {
-            tokens: maker.numbers(shape.rows),
-            positions: maker.numbers(shape.rows),
-            wanted: maker.numbers(shape.wanted),
-            starts: maker.numbers(shape.sequences + 1),
-            contexts: maker.numbers(shape.sequences),
-            table_starts: maker.numbers(shape.sequences + 1),
-            tables: maker.numbers(shape.table_entries),
+            numbers: maker.numbers(places[LISTS - 1] + table_entries),
+            staged: Vec::new(),
+            places,
             rows: 0,
             wanted_count: 0,
             sequences: 0,
@@ -175,32 +210,44 @@ impl Given {
 
     /// Brings a step to the device.
     pub(crate) fn load(&mut self, device: &Device, step: &StepRows<'_>) {
-        let put = |to: &mut Buffer<u32>, from: &[u32]| device.write(to.range_mut(0..from.len()), from);
-        put(&mut self.tokens, step.tokens);
-        put(&mut self.positions, step.positions);
-        put(&mut self.wanted, step.wanted);
-        put(&mut self.starts, step.starts);
-        put(&mut self.contexts, step.contexts);
-        put(&mut self.table_starts, step.table_starts);
-        put(&mut self.tables, step.tables);
-        (self.rows, self.wanted_count) = (step.tokens.len(), step.wanted.len());
-        (self.sequences, self.entries) = (step.contexts.len(), step.tables.len());
+        let StepRows { tokens, positions, starts, contexts, table_starts, tables, wanted } = *step;
+        let lists = [tokens, positions, wanted, starts, contexts, table_starts, tables];
+        self.staged.resize(self.places[LISTS - 1] + tables.len(), 0);
+        for (place, list) in self.places.into_iter().zip(lists) {
+            self.staged[place..place + list.len()].copy_from_slice(list);
+        }
+        device.write(self.numbers.range_mut(0..self.staged.len()), &self.staged);
+        (self.rows, self.wanted_count) = (tokens.len(), wanted.len());
+        (self.sequences, self.entries) = (contexts.len(), tables.len());
+    }
+
+    /// Lets operators make room for tables as long as they can be, so that what they do depends on the number of rows alone.
+    pub(crate) fn claim_all_tables(&mut self) {
+        self.entries = self.numbers.len() - self.places[LISTS - 1];
+    }
+
+    fn list(&self, list: usize, len: usize) -> View<'_, u32> {
+        self.numbers.range(self.places[list]..self.places[list] + len)
     }
 
     pub(crate) fn tokens(&self) -> View<'_, u32> {
-        self.tokens.range(0..self.rows)
+        self.list(0, self.rows)
     }
 
     pub(crate) fn positions(&self) -> View<'_, u32> {
-        self.positions.range(0..self.rows)
+        self.list(1, self.rows)
+    }
+
+    pub(crate) fn wanted(&self) -> View<'_, u32> {
+        self.list(2, self.wanted_count)
     }
 
     pub(crate) fn paged(&self) -> PagedRows<'_> {
         PagedRows {
-            starts: self.starts.range(0..self.sequences + 1),
-            contexts: self.contexts.range(0..self.sequences),
-            table_starts: self.table_starts.range(0..self.sequences + 1),
-            tables: self.tables.range(0..self.entries),
+            starts: self.list(3, self.sequences + 1),
+            contexts: self.list(4, self.sequences),
+            table_starts: self.list(5, self.sequences + 1),
+            tables: self.list(6, self.entries),
         }
     }
 }

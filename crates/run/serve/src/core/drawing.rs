@@ -1,7 +1,7 @@
 //! Tokens from logits, and the ends of samples.
 
 use bedplate_batching::SequenceId;
-use bedplate_kernels::Element;
+use bedplate_kernels::{Element, NONE};
 
 use super::{Core, Logits};
 use crate::ask::Wants;
@@ -87,16 +87,9 @@ impl<E: Element> Core<E> {
         sequence: SequenceId,
         place: usize,
     ) -> Result<Option<(u32, Option<Logprobs>)>, String> {
-        let Self { parts, jobs, slots, logits: Logits { row, changed, mask }, .. } = self;
+        let Self { parts, jobs, slots, logits: Logits { row, changed, mask, likeliest }, .. } = self;
         let Some(live) = slots[sequence.0 as usize].as_mut() else { return Ok(None) };
         let Some(text) = jobs.get(&live.request).and_then(Job::continuation) else { return Ok(None) };
-        let row: &[f32] = match parts.room.lend_logits(&parts.device, place) {
-            Some(row) => row,
-            None => {
-                parts.room.read_logits(&parts.device, place, row);
-                row
-            }
-        };
         let ends = if text.ignores_end { &[][..] } else { &parts.end_tokens[..] };
         let is_early = live.generated() < text.least as usize;
         let forbidden: Vec<u32> = match is_early {
@@ -110,8 +103,20 @@ impl<E: Element> Core<E> {
             allowed = Some(&mask[..]);
         }
         let Some(drawer) = live.drawer.as_mut() else { return Ok(None) };
-        let drawn = drawer.draw(row, allowed, &forbidden, changed);
         let is_end = |token: &u32| ends.contains(token) || text.stop_tokens.contains(token);
+        let found = likeliest.get(place).filter(|_| allowed.is_none() && forbidden.is_empty());
+        if let Some(token) = found.filter(|_| drawer.takes_likeliest() && text.logprobs.is_none()) {
+            let token = Some(*token).filter(|token| *token != NONE && !is_end(token));
+            return Ok(token.map(|token| (token, None)));
+        }
+        let row: &[f32] = match parts.room.lend_logits(&parts.device, place) {
+            Some(row) => row,
+            None => {
+                parts.room.read_logits(&parts.device, place, row);
+                row
+            }
+        };
+        let drawn = drawer.draw(row, allowed, &forbidden, changed);
         let Some(token) = drawn.filter(|token| !is_end(token)) else { return Ok(None) };
         if let Some(parser) = &mut live.parser {
             parser.accept(token)?;

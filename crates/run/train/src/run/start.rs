@@ -72,14 +72,15 @@ impl<'a, E: Trained> Run<'a, E> {
         let device = open_device(config, &ranks)?;
         let on_device = device.free_memory().map(|bytes| Bytes::new(bytes as f64));
         let free = options.free_memory.or(on_device).or_else(free_memory);
-        memory::check_shape(&model, config, &ranks, free)?;
+        let logits = bedplate_network::logits_on(&device);
+        memory::check_shape(&model, config, &ranks, free, logits)?;
         let data = Data::open(config, model.vocab)?;
         let flops = model.flops_per_token(config.data.sequence as u64, FlopsConvention::default());
         let whole = bedplate_network::tables(&architecture)?;
         let parameters = whole.iter().flat_map(|block| &block.tensors).map(|tensor| tensor.range.len()).sum();
         let network = ranks.network(&device, architecture, config.data.sequence)?;
         let mut remarks = network.remarks();
-        memory::check(&network, config, &ranks, free)?;
+        memory::check(&network, config, &ranks, free, logits)?;
         let mut fresh = [f64::from(u8::from(past.is_fresh))];
         ranks.sum_over_all(&device, &mut fresh)?;
         let is_anew = fresh == [0.0];

@@ -2,13 +2,29 @@
 // merged in their order, so that a row's result does not depend on the rows beside it. DIM and GROUP (query heads of a key head) are fixed.
 // Behind `attention.cu` and `paged.cu`, whose layout it shares. A is the format.
 #define SPAN 128   // threads, and tokens of a span where values are not turned
-DEVICE i64 span_of(const Paged& p) { return p.turned ? 256 : SPAN; }
 #define FEW 4
-DEVICE i64 spans_before(const Paged& p, i64 context) { return first_seen(p, context) / span_of(p); }
-DEVICE i64 items_of(const Paged& p, const Steps& s, i64 sequence) {
+// Tokens of a span are S: SPAN, or 256 where values are turned.
+template <int S> DEVICE i64 spans_before(const Paged& p, i64 context) { return first_seen(p, context) / S; }
+template <int S> DEVICE u32 items_of(const Paged& p, const Steps& s, i64 sequence) {
   i64 rows = s.starts[sequence + 1] - s.starts[sequence], context = s.contexts[sequence];
   if (rows == 0 || rows > FEW) return 0;
-  return rows * ((context + rows + span_of(p) - 1) / span_of(p) - spans_before(p, context));
+  return (u32)(rows * ((context + rows + S - 1) / S - spans_before<S>(p, context)));
+}
+// Where the items of each sequence end, and how many there are in all. Sequences are counted by all threads, some neighbours each.
+template <int S> DEVICE u32 count_items(const Paged& p, const Steps& s, u32* ends, u32* totals) {
+  int t = threadIdx.x, lane = t % 32, sequences = (int)p.sequences, each = (sequences + SPAN - 1) / SPAN, first = t * each, last = min(first + each, sequences);
+  u32 mine = 0;
+  for (int i = first; i < last; i++) { mine += items_of<S>(p, s, i); ends[i] = mine; }
+  u32 sum = mine;
+#pragma unroll
+  for (int o = 1; o < 32; o *= 2) { u32 below = __shfl_up_sync(~0u, sum, o); if (lane >= o) sum += below; }
+  if (lane == 31) totals[t / 32] = sum;
+  __syncthreads();
+  u32 before = sum - mine;
+  for (int w = 0; w < t / 32; w++) before += totals[w];
+  for (int i = first; i < last; i++) ends[i] += before;
+  __syncthreads();
+  return sequences ? ends[sequences - 1] : 0;
 }
 // A block of SPAN threads takes a span of a row and a key head: threads are tokens at first, and dimensions of values then.
 KERNEL __launch_bounds__(SPAN, DIM == 256 ? 2 : 4) decode(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial) { BEGIN;
@@ -17,20 +33,11 @@ KERNEL __launch_bounds__(SPAN, DIM == 256 ? 2 : 4) decode(Paged p, Steps s, cons
   __shared__ __align__(16) float queries[GROUP][DIM], weights[GROUP][SPAN], sums[SPAN / 32][GROUP][DIM];
   __shared__ float mosts[SPAN / 32][GROUP], all[SPAN / 32][GROUP];
   int t = threadIdx.x, warp = t / 32, lane = t % 32; i64 kv = blockIdx.y, half = (i64)DIM * p.tokens;
-  // Sequences are counted by all threads, some neighbours each.
-  i64 each = (p.sequences + SPAN - 1) / SPAN, mine = 0;
-  for (i64 i = t * each; i < min((t + 1) * each, p.sequences); i++) { mine += items_of(p, s, i); ends[i] = (u32)mine; }
-  totals[t] = (u32)mine;
-  __syncthreads();
-  u32 before = 0;
-  for (int i = 0; i < t; i++) before += totals[i];
-  for (i64 i = t * each; i < min((t + 1) * each, p.sequences); i++) ends[i] += before;
-  __syncthreads();
-  u32 items = p.sequences ? ends[p.sequences - 1] : 0;
+  u32 items = count_items<SPAN>(p, s, ends, totals);
   for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
     i64 low = 0, high = p.sequences - 1;
     while (low < high) { i64 middle = (low + high) / 2; if (ends[middle] > item) high = middle; else low = middle + 1; }
-    i64 sequence = low, context = s.contexts[sequence], rows = s.starts[sequence + 1] - s.starts[sequence], first_span = spans_before(p, context);
+    i64 sequence = low, context = s.contexts[sequence], rows = s.starts[sequence + 1] - s.starts[sequence], first_span = spans_before<SPAN>(p, context);
     i64 spans = (context + rows + SPAN - 1) / SPAN - first_span, local = item - (sequence ? ends[sequence - 1] : 0);
     i64 index = local / spans, row = s.starts[sequence] + index, position = context + index, token = (first_span + local % spans) * SPAN + t;
     bool seen = token <= position && token >= first_seen(p, position);
@@ -111,50 +118,62 @@ KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64
   __shared__ u32 totals[SPAN];
   __shared__ float sums[SPAN / 32][GROUP][DIM + 4], mosts[SPAN / 32][GROUP], all[SPAN / 32][GROUP];
   int t = threadIdx.x, warp = t / 32, lane = t % 32, r = lane / 4, l = lane % 4; i64 kv = blockIdx.y, half = (i64)DIM * p.tokens, len = block_len(p);
-  i64 each = (p.sequences + SPAN - 1) / SPAN, mine = 0;
-  for (i64 i = t * each; i < min((t + 1) * each, p.sequences); i++) { mine += items_of(p, s, i); ends[i] = (u32)mine; }
-  totals[t] = (u32)mine;
-  __syncthreads();
-  u32 before = 0;
-  for (int i = 0; i < t; i++) before += totals[i];
-  for (i64 i = t * each; i < min((t + 1) * each, p.sequences); i++) ends[i] += before;
-  __syncthreads();
-  u32 items = p.sequences ? ends[p.sequences - 1] : 0;
+  u32 items = count_items<256>(p, s, ends, totals);
   const float scale = p.scale * 1.44269504f;
   u8* room = (u8*)ends + ((p.sequences * 4 + 15) & ~15ll) + warp * STAGES * STEP_BYTES;
   u32 ring = (u32)__cvta_generic_to_shared(room);
-  for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
-    i64 low = 0, high = p.sequences - 1;
-    while (low < high) { i64 middle = (low + high) / 2; if (ends[middle] > item) high = middle; else low = middle + 1; }
-    i64 sequence = low, context = s.contexts[sequence], rows = s.starts[sequence + 1] - s.starts[sequence], first_span = spans_before(p, context);
-    i64 spans = (context + rows + 255) / 256 - first_span, local = item - (sequence ? ends[sequence - 1] : 0);
-    i64 index = local / spans, row = s.starts[sequence] + index; int position = (int)(context + index), span = (int)(first_span + local % spans) * 256, least = (int)first_seen(p, position);
-    uint4 qf[DIM / 32];
+  // What is copied runs ahead of what is computed, over the borders of items.
+  struct Item { i64 sequence, row; int position, span, least; } now, next;
+  auto find = [&](u32 item) {
+    int low = 0, high = (int)p.sequences - 1;
+    while (low < high) { int middle = (low + high) / 2; if (ends[middle] > item) high = middle; else low = middle + 1; }
+    u32 context = s.contexts[low], start = s.starts[low], rows = s.starts[low + 1] - start, first_span = (u32)spans_before<256>(p, context);
+    u32 spans = (context + rows + 255) / 256 - first_span, local = item - (low ? ends[low - 1] : 0), index = local / spans;
+    int position = (int)(context + index);
+    return Item{low, start + index, position, (int)(first_span + local % spans) * 256, (int)first_seen(p, position)};
+  };
+  auto query = [&](const Item& of, uint4 (&to)[DIM / 32]) {
 #pragma unroll
-    for (int j = 0; j < DIM / 32; j++) qf[j] = r < GROUP ? *(const uint4*)(q + row * qs + (kv * GROUP + r) * DIM + 32 * j + 8 * l) : make_uint4(0, 0, 0, 0);
+    for (int j = 0; j < DIM / 32; j++) to[j] = r < GROUP ? *(const uint4*)(q + of.row * qs + (kv * GROUP + r) * DIM + 32 * j + 8 * l) : make_uint4(0, 0, 0, 0);
+  };
+  u32 fetched = 0, used = 0;
+  auto fetch = [&](const Item& of, int step) {
+    int token = of.span + 64 * step + 16 * warp;
+    if (token <= of.position && token + 15 >= of.least) {
+      const A* block = pool + block_at(p, s, of.sequence, token) * len + kv * 2 * half; int slot = token % (int)p.tokens; u32 to = ring + fetched % STAGES * STEP_BYTES;
+#pragma unroll
+      for (int i = 0; i < DIM / 16; i++) { int at = i * 32 + lane; bring(to + at / (DIM / 8) * LINE + at % (DIM / 8) * 16, block + (slot + at / (DIM / 8)) * DIM + at % (DIM / 8) * 8); }
+#pragma unroll
+      for (int i = 0; i < DIM / 16; i++) { int at = i * 32 + lane; bring(to + 16 * LINE + at * 16, block + half + at / 2 * (int)p.tokens + slot + at % 2 * 8); }
+    }
+    fetched++;
+  };
+  uint4 qf[DIM / 32], qn[DIM / 32];
+  if (blockIdx.x < items) {
+    next = find(blockIdx.x); query(next, qn);
+    fetch(next, 0); asm volatile("cp.async.commit_group;" ::: "memory");
+    fetch(next, 1); asm volatile("cp.async.commit_group;" ::: "memory");
+  }
+  for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
+    bool more = item + gridDim.x < items;
+    now = next;
+#pragma unroll
+    for (int j = 0; j < DIM / 32; j++) qf[j] = qn[j];
+    if (more) next = find(item + gridDim.x);
+    int position = now.position, span = now.span, least = now.least;
     float most = -INFINITE, sum = 0, out[DIM / 8][2];
 #pragma unroll
     for (int n = 0; n < DIM / 8; n++) out[n][0] = out[n][1] = 0;
-    auto fetch = [&](int step) {
-      int token = span + 64 * step + 16 * warp;
-      if (step < 4 && token <= position && token + 15 >= least) {
-        const A* block = pool + block_at(p, s, sequence, token) * len + kv * 2 * half; int slot = token % (int)p.tokens; u32 to = ring + step % STAGES * STEP_BYTES;
-#pragma unroll
-        for (int i = 0; i < DIM / 16; i++) { int at = i * 32 + lane; bring(to + at / (DIM / 8) * LINE + at % (DIM / 8) * 16, block + (slot + at / (DIM / 8)) * DIM + at % (DIM / 8) * 8); }
-#pragma unroll
-        for (int i = 0; i < DIM / 16; i++) { int at = i * 32 + lane; bring(to + 16 * LINE + at * 16, block + half + at / 2 * (int)p.tokens + slot + at % 2 * 8); }
-      }
-      asm volatile("cp.async.commit_group;" ::: "memory");
-    };
-    fetch(0); fetch(1);
 #pragma unroll 1
     for (int step = 0; step < 4; step++) {
       int token = span + 64 * step + 16 * warp;
-      fetch(step + 2);
+      if (step < 2) fetch(now, step + 2); else if (more) fetch(next, step - 2);
+      asm volatile("cp.async.commit_group;" ::: "memory");
+      if (step == 2 && more) query(next, qn);
       asm volatile("cp.async.wait_group 2;" ::: "memory");
       __syncwarp();
+      const u8* here = room + used++ % STAGES * STEP_BYTES;
       if (token > position || token + 15 < least) continue;
-      const u8* here = room + step % STAGES * STEP_BYTES;
       float score[2][2] = {};
 #pragma unroll
       for (int tile = 0; tile < 2; tile++)
@@ -202,27 +221,31 @@ KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64
   }
 }
 #endif
-// A block has a sequence and a head, its threads the dimensions.
-KERNEL merge_spans(Paged p, Steps s, const float* partial, A* out, i64 os, int alone, u32* report) { BEGIN;
+// A block has a sequence and a head, its threads the dimensions. Loads of all spans are under way together.
+template <int S> DEVICE void merge(const Paged& p, const Steps& s, const float* partial, A* out, i64 os, int alone, u32* report) {
   __shared__ float shared[32];
-  i64 sequence = blockIdx.x, head = blockIdx.y, items = items_of(p, s, sequence);
+  i64 sequence = blockIdx.x, head = blockIdx.y; u32 start = s.starts[sequence], rows = s.starts[sequence + 1] - start, items = items_of<S>(p, s, sequence);
   // Where no other kernel follows, no sequence may have more rows than these take.
-  if (alone && s.starts[sequence + 1] - s.starts[sequence] > FEW) complain(report, ROWS, s.starts[sequence + 1] - s.starts[sequence], FEW);
+  if (alone && rows > FEW) complain(report, ROWS, rows, FEW);
   if (items == 0) return;
   float before = 0;
-  for (i64 i = threadIdx.x; i < sequence; i += blockDim.x) before += (float)items_of(p, s, i);
-  i64 first = (i64)block_sum(before, shared), rows = s.starts[sequence + 1] - s.starts[sequence], spans = items / rows;
-  int d = threadIdx.x;
-  for (i64 index = 0; index < rows; index++) {
-    const float* from = partial + ((first + index * spans) * p.kv_heads * GROUP + head) * (DIM + 2);
+  for (i64 i = threadIdx.x; i < sequence; i += blockDim.x) before += (float)items_of<S>(p, s, i);
+  u32 first = (u32)block_sum(before, shared), spans = items / rows;
+  int d = min((int)threadIdx.x, DIM - 1);
+  for (u32 index = 0; index < rows; index++) {
+    const float* from = partial + ((i64)(first + index * spans) * p.kv_heads * GROUP + head) * (DIM + 2);
     i64 step = p.kv_heads * GROUP * (DIM + 2);
     float most = -INFINITE, sum = 0, value = 0;
-    for (i64 span = 0; span < spans; span++) {
-      float m = from[span * step], l = from[span * step + 1], v = d < DIM ? from[span * step + 2 + d] : 0.f;
-      if (l == 0.f) continue;
-      float larger = fmaxf(most, m), a = expf(most - larger), b = expf(m - larger);
-      sum = sum * a + l * b; value = value * a + v * b; most = larger;
+#pragma unroll 4
+    for (u32 span = 0; span < spans; span++) most = fmaxf(most, from[span * step]);
+#pragma unroll 4
+    for (u32 span = 0; span < spans; span++) {
+      float l = from[span * step + 1], share = l == 0.f ? 0.f : expf(from[span * step] - most);
+      sum += l * share; value += from[span * step + 2 + d] * share;
     }
-    if (d < DIM) out[(s.starts[sequence] + index) * os + head * DIM + d] = narrow<A>(value / sum);
+    if (threadIdx.x < DIM) out[(start + index) * os + head * DIM + d] = narrow<A>(value / sum);
   }
+}
+KERNEL merge_spans(Paged p, Steps s, const float* partial, A* out, i64 os, int alone, u32* report) { BEGIN;
+  if (p.turned) merge<256>(p, s, partial, out, os, alone, report); else merge<SPAN>(p, s, partial, out, os, alone, report);
 }

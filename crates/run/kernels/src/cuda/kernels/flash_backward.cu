@@ -1,6 +1,6 @@
 // Attention backward on Hopper, heads of DIM: a block of 128 keys stays, blocks of 64 queries of all heads of its group pass by. The gradients of keys and
 // values are summed in registers, in one order; those of queries in memory by f32 additions, whose order is not fixed. Behind `hopper.cu`.
-constexpr int KT = 128 * DIM * 2, KP = 128 * 64 * 2, QT = 64 * DIM * 2, QP = 64 * 64 * 2, PANELS = DIM / 64;
+constexpr int KT = 128 * DIM * 2, KP = 128 * 64 * 2, QT = 64 * DIM * 2, QP = 64 * 64 * 2, DS = 128 * 64 * 2, PANELS = DIM / 64;
 DEVICE void both(int id) { asm volatile("bar.sync %0, 256;" :: "r"(id) : "memory"); }
 KERNEL __launch_bounds__(384, 1) flash_backward(const __grid_constant__ Map mq, const __grid_constant__ Map mk, const __grid_constant__ Map mv, const __grid_constant__ Map mo, Shape shape, int padded,
     const u32* first_keys, const u32* positions, const float* log_sums, const float* delta, float* dq, bf16* dk, i64 dks, bf16* dv, i64 dvs) { BEGIN;
@@ -67,7 +67,7 @@ KERNEL __launch_bounds__(384, 1) flash_backward(const __grid_constant__ Map mq, 
       }
     }
     finish<0>(); pin(dp);
-    both(1);
+    u32 dss = ds + s * DS;
 #pragma unroll
     for (int j = 0; j < 8; j++) {
       float2 e = __ldg((const float2*)(delta + r + 8 * j + (l % 4) * 2));
@@ -75,19 +75,20 @@ KERNEL __launch_bounds__(384, 1) flash_backward(const __grid_constant__ Map mq, 
       for (int h = 0; h < 2; h++) {
         u32 x = pack(st[4 * j + 2 * h] * (dp[4 * j + 2 * h] - e.x), st[4 * j + 2 * h + 1] * (dp[4 * j + 2 * h + 1] - e.y));
         da[2 * j + h] = x; pa[2 * j + h] = pack(st[4 * j + 2 * h], st[4 * j + 2 * h + 1]);
-        int row = local + 8 * h; asm volatile("st.shared.b32 [%0], %1;" :: "r"(ds + row * 128 + ((j ^ (row & 7)) << 4) + (l % 4) * 4), "r"(x) : "memory");
+        int row = local + 8 * h; asm volatile("st.shared.b32 [%0], %1;" :: "r"(dss + row * 128 + ((j ^ (row & 7)) << 4) + (l % 4) * 4), "r"(x) : "memory");
       }
     }
     asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
-    both(2);
+    // Both halves are there. The other buffer is free: who comes here has read it.
+    both(1);
     pin(gk); pin(gv); pin(dp); fence();
     // With heads of 128 each warpgroup has half of the columns; with 64, half of the keys.
 #if DIM == 128
 #pragma unroll
-    for (int j = 0; j < 8; j++) { u64 a = tile(ds + 2048 * j, 16, 1024), b = tile(k + c * KP + 2048 * j, 16, 1024); if (j == 0) first64_turned(dp, a, b); else more64_turned(dp, a, b); }
+    for (int j = 0; j < 8; j++) { u64 a = tile(dss + 2048 * j, 16, 1024), b = tile(k + c * KP + 2048 * j, 16, 1024); if (j == 0) first64_turned(dp, a, b); else more64_turned(dp, a, b); }
 #else
 #pragma unroll
-    for (int j = 0; j < 4; j++) { u64 a = tile(ds + 2048 * (4 * c + j), 16, 1024), b = tile(k + 2048 * (4 * c + j), 16, 1024); if (j == 0) first64_turned(dp, a, b); else more64_turned(dp, a, b); }
+    for (int j = 0; j < 4; j++) { u64 a = tile(dss + 2048 * (4 * c + j), 16, 1024), b = tile(k + 2048 * (4 * c + j), 16, 1024); if (j == 0) first64_turned(dp, a, b); else more64_turned(dp, a, b); }
 #endif
     commit();
 #pragma unroll

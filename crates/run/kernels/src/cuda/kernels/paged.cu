@@ -5,11 +5,13 @@ struct Steps { const u32 *starts, *contexts, *table_starts, *tables; };
 DEVICE i64 first_seen(const Paged& p, i64 position) { return p.sight == 0 ? 0 : p.sight == 1 ? max((i64)0, position + 1 - p.reach) : position / p.reach * p.reach; }
 // The sequence of a row.
 DEVICE i64 sequence_of(const Paged& p, const Steps& s, i64 row) {
+  // Where all decode, a row is a sequence.
+  if (p.rows == p.sequences && s.starts[row] == row && s.starts[row + 1] == row + 1) return row;
   i64 low = 0, high = p.sequences - 1;
   while (low < high) { i64 middle = (low + high + 1) / 2; if (s.starts[middle] <= row) low = middle; else high = middle - 1; }
   return low;
 }
-DEVICE i64 block_at(const Paged& p, const Steps& s, i64 sequence, i64 position) { return s.tables[s.table_starts[sequence] + position / p.tokens]; }
+DEVICE i64 block_at(const Paged& p, const Steps& s, i64 sequence, i64 position) { return s.tables[s.table_starts[sequence] + (u32)position / (u32)p.tokens]; }
 DEVICE i64 block_len(const Paged& p) { return 2 * p.kv_heads * p.dim * p.tokens; }
 
 KERNEL store_kv(Paged p, Steps s, const A* keys, i64 ks, const A* values, i64 vs, A* pool, u32* report) { BEGIN;
@@ -23,6 +25,33 @@ KERNEL store_kv(Paged p, Steps s, const A* keys, i64 ks, const A* values, i64 vs
     u32 head = c / dim * 2 * (u32)half, d = c % dim;
     to[head + slot * dim + d] = keys[row * ks + c];
     to[head + (u32)half + (p.turned ? d * tokens + slot : slot * dim + d)] = values[row * vs + c];
+  }
+}
+
+// Queries and keys of a row are turned by its position, queries where they lie, keys and values on their way to the pool. A block has a row.
+KERNEL turn_and_store(Paged p, Steps s, A* qkv, i64 stride, const float* cosines, const float* sines, u32 longest, A* pool, u32* report) { BEGIN;
+  i64 row = blockIdx.x, sequence = sequence_of(p, s, row), position = s.contexts[sequence] + row - s.starts[sequence];
+  u32 tokens = (u32)p.tokens, place = (u32)position / tokens, slot = (u32)position % tokens, dim = (u32)p.dim, pairs = dim / 2, pieces = pairs / 8;
+  if (place >= s.table_starts[sequence + 1] - s.table_starts[sequence]) { if (threadIdx.x == 0) complain(report, BLOCK, (u32)position, tokens); return; }
+  i64 block = s.tables[s.table_starts[sequence] + place], half = p.dim * p.tokens;
+  if (block >= p.blocks) { if (threadIdx.x == 0) complain(report, BLOCK, (u32)block, (u32)p.blocks); return; }
+  if (position >= longest) { if (threadIdx.x == 0) complain(report, POSITION, (u32)position, longest); return; }
+  A *from = qkv + row * stride, *to = pool + block * block_len(p);
+  u32 heads = (u32)p.heads, kv_heads = (u32)p.kv_heads;
+  for (u32 i = threadIdx.x; i < (heads + kv_heads) * pieces; i += blockDim.x) {
+    u32 head = i / pieces, pair = i % pieces * 8;
+    float a[8], b[8], c[8], v[8];
+    A* first = from + head * dim + pair;
+    get8(first, a); get8(first + pairs, b); get8(cosines + (u64)position * pairs + pair, c); get8(sines + (u64)position * pairs + pair, v);
+#pragma unroll
+    for (int j = 0; j < 8; j++) { float old = a[j]; a[j] = old * c[j] - b[j] * v[j]; b[j] = b[j] * c[j] + old * v[j]; }
+    if (head >= heads) first = to + (head - heads) * 2 * half + slot * dim + pair;
+    put8(first, a); put8(first + pairs, b);
+  }
+  const A* values = from + (heads + kv_heads) * dim;
+  for (u32 c = threadIdx.x; c < kv_heads * dim; c += blockDim.x) {
+    u32 d = c % dim;
+    to[c / dim * 2 * (u32)half + (u32)half + (p.turned ? d * tokens + slot : slot * dim + d)] = values[c];
   }
 }
 

@@ -1,5 +1,6 @@
 // Functions of single numbers or pairs of them, by rows. A is the format.
-#define PIECES(rows, columns) i64 pieces = ((columns) + 7) / 8; for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < (rows) * pieces; at += (i64)gridDim.x * blockDim.x)
+// Pieces of eight numbers, of which there are fewer than 2^32: long divisions would take longer than the memory.
+#define PIECES(rows, columns) u32 pieces = (u32)(((columns) + 7) / 8), all = (u32)(rows) * pieces; for (u32 at = blockIdx.x * blockDim.x + threadIdx.x; at < all; at += gridDim.x * blockDim.x)
 
 template <bool WIDE> DEVICE void swiglu_all(const A* x, i64 xs, A* out, i64 os, i64 rows, i64 columns) {
   PIECES(rows, columns) {
@@ -99,18 +100,26 @@ KERNEL adamw_wide(AdamW f, float4* weights, const float4* gradient, float4* firs
   if (copy) copy[i] = make_uint2(pack(w.x, w.y), pack(w.z, w.w));
 }
 
-// The loss of each row of logits, and its gradient in their place.
-KERNEL cross_entropy(float* logits, i64 ls, i64 vocabulary, const u32* targets, int wanted, float scale, float* losses, u32* report) { BEGIN;
+// The loss of each row of logits, and its gradient in their place: in T, which begins where the row begins. A block has a row; threads have four
+// neighbours at a time where that is `WIDE`. Numbers of two bytes are written where all have read: only the first ones of all lie where others still read.
+template <int V> DEVICE void some(const float* p, float (&v)[V]) {
+  if constexpr (V == 4) { float4 x = *(const float4*)p; v[0] = x.x; v[1] = x.y; v[2] = x.z; v[3] = x.w; } else v[0] = *p;
+}
+template <int V> DEVICE void give(float* p, const float (&v)[V]) { if constexpr (V == 4) *(float4*)p = make_float4(v[0], v[1], v[2], v[3]); else *p = v[0]; }
+template <int V> DEVICE void give(bf16* p, const float (&v)[V]) { if constexpr (V == 4) *(uint2*)p = make_uint2(pack(v[0], v[1]), pack(v[2], v[3])); else *p = narrow<bf16>(v[0]); }
+template <int V, class T> DEVICE void loss_of_row(float* logits, i64 ls, i64 vocabulary, const u32* targets, int wanted, float scale, float* losses, u32* report) {
   __shared__ float shared[32];
-  float* row = logits + blockIdx.x * ls;
-  u32 target = targets[blockIdx.x];
-  if (target == ~0u) { for (i64 i = threadIdx.x; i < vocabulary; i += blockDim.x) row[i] = 0; if (threadIdx.x == 0) losses[blockIdx.x] = 0; return; }
+  float* row = logits + blockIdx.x * ls; T* to = (T*)row;
+  u32 target = targets[blockIdx.x]; i64 first = threadIdx.x * V, step = blockDim.x * V;
+  if (target == ~0u) { float zeros[V] = {}; for (i64 i = first; i < vocabulary; i += step) give<V>(to + i, zeros); if (threadIdx.x == 0) losses[blockIdx.x] = 0; return; }
   if (target >= vocabulary) { if (threadIdx.x == 0) complain(report, TARGET, target, (u32)vocabulary); return; }
   // One pass: the largest so far, and the sum relative to it.
   float most = -INFINITE, sum = 0;
-  for (i64 i = threadIdx.x; i < vocabulary; i += blockDim.x) {
-    float v = row[i];
-    if (v > most) { sum = sum * expf(most - v) + 1.f; most = v; } else sum += expf(v - most);
+  for (i64 i = first; i < vocabulary; i += step) {
+    float v[V];
+    some<V>(row + i, v);
+#pragma unroll
+    for (int j = 0; j < V; j++) { if (v[j] > most) { sum = sum * expf(most - v[j]) + 1.f; most = v[j]; } else sum += expf(v[j] - most); }
   }
   float all = block_max(most, shared);
   sum = block_sum(most == -INFINITE ? 0.f : sum * expf(most - all), shared);
@@ -118,7 +127,22 @@ KERNEL cross_entropy(float* logits, i64 ls, i64 vocabulary, const u32* targets, 
   __syncthreads();
   if (wanted) {
     float factor = scale / sum;
-    for (i64 i = threadIdx.x; i < vocabulary; i += blockDim.x) { float p = expf(row[i] - all) * factor; row[i] = i == target ? p - scale : p; }
+    i64 rounds = (vocabulary + step - 1) / step;
+    for (i64 k = 0; k < rounds; k++) {
+      float v[V]; i64 i = first + k * step;
+      if (i < vocabulary) some<V>(row + i, v);
+      if (sizeof(T) < 4 && k == 0) __syncthreads();
+      if (i >= vocabulary) break;
+#pragma unroll
+      for (int j = 0; j < V; j++) { float p = expf(v[j] - all) * factor; v[j] = i + j == target ? p - scale : p; }
+      give<V>(to + i, v);
+    }
   }
   if (threadIdx.x == 0) losses[blockIdx.x] = logf(sum) - aimed;
+}
+KERNEL __launch_bounds__(1024) cross_entropy(float* logits, i64 ls, i64 vocabulary, const u32* targets, int wanted, float scale, float* losses, u32* report, int wide) { BEGIN;
+  if (wide) loss_of_row<4, float>(logits, ls, vocabulary, targets, wanted, scale, losses, report); else loss_of_row<1, float>(logits, ls, vocabulary, targets, wanted, scale, losses, report);
+}
+KERNEL __launch_bounds__(1024) cross_entropy_narrow(float* logits, i64 ls, i64 vocabulary, const u32* targets, int wanted, float scale, float* losses, u32* report, int wide) { BEGIN;
+  if (wide) loss_of_row<4, bf16>(logits, ls, vocabulary, targets, wanted, scale, losses, report); else loss_of_row<1, bf16>(logits, ls, vocabulary, targets, wanted, scale, losses, report);
 }

@@ -117,7 +117,7 @@ DEVICE float block_max(float x, float* shared) {
   for (int w = 1; w < warps; w++) most = fmaxf(most, shared[w]);
   return most;
 }
-DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
+DEVICE float sigmoid(float x) { return __fdividef(1.f, 1.f + __expf(-x)); }
 
 // Bad input: the first report stays until the host looks. `report` is three numbers: what is wrong, the number, the limit.
 DEVICE void complain(u32* report, u32 what, u32 number, u32 limit) {

@@ -9,6 +9,19 @@ template <bool WIDE> DEVICE void fill_all(B* to, i64 n, float value) {
 }
 KERNEL fill(B* to, i64 n, float value, int wide) { BEGIN; if (wide) fill_all<true>(to, n, value); else fill_all<false>(to, n, value); }
 
+// The numbers of a normal distribution by their places, as the processor makes them: bits by SplitMix64, Box and Muller in f64.
+DEVICE double uniform(u64 key, u64 place) {
+  u64 x = key + (place + 1) * 0x9e3779b97f4a7c15ull;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull; x = (x ^ (x >> 27)) * 0x94d049bb133111ebull; x ^= x >> 31;
+  return ((double)(x >> 11) + 0.5) / 9007199254740992.0;
+}
+KERNEL normal(B* to, i64 n, u64 key, i64 first, double deviation) { BEGIN;
+  for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x) {
+    u64 place = 2 * (u64)(first + i);
+    to[i] = narrow<B>((float)(deviation * (sqrt(-2.0 * log(uniform(key, place))) * cospi(2.0 * uniform(key, place + 1)))));
+  }
+}
+
 template <bool WIDE> DEVICE void scale_all(const A* x, float factor, float keep, B* to, i64 n) {
   EACH8(n) {
     float v[8], old[8];
@@ -32,8 +45,8 @@ KERNEL scale(const A* x, float factor, float keep, B* to, i64 n, int wide) { BEG
 
 // Rows of eight columns at a time; `add` keeps what is there.
 template <bool WIDE> DEVICE void put_all_rows(const A* x, i64 xs, B* to, i64 ts, i64 rows, i64 columns, int add) {
-  i64 pieces = (columns + 7) / 8;
-  for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * pieces; at += (i64)gridDim.x * blockDim.x) {
+  u32 pieces = (u32)((columns + 7) / 8), all = (u32)rows * pieces;
+  for (u32 at = blockIdx.x * blockDim.x + threadIdx.x; at < all; at += gridDim.x * blockDim.x) {
     i64 row = at / pieces, column = at % pieces * 8;
     float v[8], old[8];
     get<WIDE>(x + row * xs + column, columns - column, v);
@@ -51,8 +64,8 @@ KERNEL put_rows(const A* x, i64 xs, B* to, i64 ts, i64 rows, i64 columns, int ad
 
 // out = (sums in A) + bias + residual, both of B; residual and bias may be absent.
 KERNEL finish_rows(const A* sums, i64 ss, const C* bias, const B* residual, i64 rs, B* out, i64 os, i64 rows, i64 columns) { BEGIN;
-  i64 pieces = (columns + 7) / 8;
-  for (i64 at = (i64)blockIdx.x * blockDim.x + threadIdx.x; at < rows * pieces; at += (i64)gridDim.x * blockDim.x) {
+  u32 pieces = (u32)((columns + 7) / 8), all = (u32)rows * pieces;
+  for (u32 at = blockIdx.x * blockDim.x + threadIdx.x; at < all; at += gridDim.x * blockDim.x) {
     i64 row = at / pieces, column = at % pieces * 8, count = columns - column;
     float v[8], more[8];
     get<false>(sums + row * ss + column, count, v);
@@ -108,6 +121,21 @@ KERNEL sum_partial(const double* partial, i64 n, double* out) { BEGIN;
 KERNEL non_finite(const A* x, i64 n, u64* first) { BEGIN;
   for (i64 i = (i64)blockIdx.x * blockDim.x + threadIdx.x; i < n; i += (i64)gridDim.x * blockDim.x)
     if ((__float_as_uint(widen(x[i])) & 0x7f800000u) == 0x7f800000u) atomicMin(first, (u64)i);
+}
+// The place of the largest of each row, the first of several: a block has a row.
+KERNEL likeliest(const float* x, i64 xs, i64 columns, u32* to) { BEGIN;
+  __shared__ float mosts[32]; __shared__ u32 places[32];
+  const float* row = x + blockIdx.x * xs;
+  float most = -INFINITE; u32 place = ~0u;
+  for (i64 i = threadIdx.x; i < columns; i += blockDim.x) { float v = row[i]; if (v > most) { most = v; place = (u32)i; } }
+  auto take = [&](float other, u32 at) { if (other > most || (other == most && at < place)) { most = other; place = at; } };
+#pragma unroll
+  for (int o = 16; o; o /= 2) { float other = __shfl_xor_sync(~0u, most, o); u32 at = __shfl_xor_sync(~0u, place, o); take(other, at); }
+  if (threadIdx.x % 32 == 0) { mosts[threadIdx.x / 32] = most; places[threadIdx.x / 32] = place; }
+  __syncthreads();
+  if (threadIdx.x > 0) return;
+  for (int w = 1; w < blockDim.x / 32; w++) take(mosts[w], places[w]);
+  to[blockIdx.x] = place;
 }
 // Numbers from the launch itself to memory, so that a recorded launch carries them.
 struct Words { u64 w[32]; };
