@@ -5,7 +5,8 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     agent, bench, catalog, chaos, checkpoint, cluster, comm, completions, context, daemon, dashboards, data,
     doctor, down, error, export, generate, health, history, job, launch, layout, man, model, node, plan,
-    queue, replay, route, rules, scrape_config, serve, submit, token, top, tour, train, unit, up, usage,
+    queue, replay, route, rules, scrape_config, selftest, serve, submit, token, top, tour, train, unit, up,
+    usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -86,6 +87,8 @@ pub(crate) enum Command {
     Top(top::Arguments),
     /// What is wrong with this node, a job's NCCL or some nodes of a cluster, what it costs, how to fix it
     Doctor(doctor::Arguments),
+    /// Whether a GPU of this machine computes rightly, and as fast as its kind should
+    Selftest(selftest::Arguments),
     /// Recording and alerting rules for Prometheus, with their unit tests
     Rules(rules::Arguments),
     /// Dashboards for Grafana

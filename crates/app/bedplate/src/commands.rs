@@ -31,6 +31,7 @@ pub(crate) mod replay;
 pub(crate) mod route;
 pub(crate) mod rules;
 pub(crate) mod scrape_config;
+pub(crate) mod selftest;
 pub(crate) mod serve;
 pub(crate) mod submit;
 pub(crate) mod token;
@@ -85,6 +86,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Usage(arguments) => usage::run(&arguments, console),
         Command::History(arguments) => history::run(&arguments, console),
         Command::Doctor(arguments) => doctor::run(&arguments, context, console),
+        Command::Selftest(arguments) => selftest::run(&arguments, context, console),
         Command::Rules(arguments) => rules::run(&arguments, console),
         Command::Dashboards(arguments) => dashboards::run(&arguments, console),
         Command::ScrapeConfig(arguments) => scrape_config::run(&arguments, console),

@@ -45,6 +45,7 @@ golden! {
         "doctor --nccl-log missing.log",
         "doctor --help",
     ]
+    selftest: ["selftest --help", "selftest --device gpu"]
     observe: [
         "dashboards",
         "dashboards gpu-health",
@@ -422,6 +423,13 @@ fn output_fits_80_columns_and_pipes_lose_nothing() {
     }
     let piped = terminal().piped().run("catalog instances");
     assert!(piped.contains("HOST MEMORY") && !piped.contains("not shown"), "{piped}");
+}
+
+#[test]
+fn the_processor_passes_its_self_test() {
+    let run = terminal().run("selftest --device cpu --no-rates");
+    assert!(run.contains("checks agree with the processor"), "{run}");
+    assert!(run.contains("this processor computes rightly"), "{run}");
 }
 
 #[test]

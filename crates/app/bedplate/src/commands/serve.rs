@@ -111,6 +111,9 @@ pub(crate) struct EngineArguments {
     /// The format of matrices in memory [default: that of the files]
     #[arg(long, value_name = "FORMAT", help_heading = "Engine")]
     weights: Option<FormatName>,
+    /// Make weights from this seed instead of reading files, for measurements of a shape: the folder needs `config.json` and `tokenizer.json` only
+    #[arg(long, value_name = "SEED", help_heading = "Engine")]
+    random_weights: Option<u64>,
     /// The format of activations, keys and values
     #[arg(long, value_name = "FORMAT", default_value = "auto", help_heading = "Engine")]
     precision: Precision,
@@ -235,6 +238,7 @@ impl EngineArguments {
             threads: self.threads.unwrap_or(0),
             activations,
             weights,
+            random_weights: self.random_weights,
             context_limit: context,
             block_tokens: self.block,
             token_budget: self.token_budget,

@@ -11,9 +11,10 @@ mod predict;
 use std::path::PathBuf;
 use std::time::Instant;
 
-use bedplate_kernels::{Bf16, Device, Element, WeightFormat};
-use bedplate_network::{Architecture, Network, PackedWeights, Weights};
+use bedplate_kernels::{Bf16, Device, DeviceChoice, Element, WeightFormat};
+use bedplate_network::{Architecture, Network, PackedWeights};
 use bedplate_serve::{Activations, Engine, EngineOptions, Memory, Model, Replica};
+use bedplate_transformer::Precision;
 use bedplate_units::Bytes;
 use serde_json::{Value, json};
 
@@ -29,7 +30,8 @@ Examples:
   bedplate bench engine
   bedplate bench engine --model llama-3.2-1b --weights int4
   bedplate bench engine ./Qwen3-0.6B --threads 8 --requests 200
-  bedplate bench engine --peer llama.cpp,torch --requests 0
+  bedplate bench engine --device cuda:0 --model llama-3.1-8b --sequences 1,64,128 --prompt 2048
+  bedplate bench engine --device cpu --peer llama.cpp,torch --requests 0
 
 A token of one sequence reads all weights, so the memory's bandwidth limits it. The last part runs a load of its own, fits the
 time of a step to it, and then has `replay`, which runs the same scheduler, predict another load before it is measured.
@@ -46,9 +48,18 @@ pub(super) struct Arguments {
     /// The format of matrices in memory
     #[arg(long, value_name = "FORMAT", default_value = "bf16")]
     weights: FormatName,
-    /// Threads [default: all cores]
+    /// What computes: `cpu`, a GPU such as `cuda:0`, or `auto`, which takes the first GPU that there is
+    #[arg(long, value_name = "DEVICE", default_value_t)]
+    device: DeviceChoice,
+    /// Threads of the processor [default: all cores]
     #[arg(long, value_name = "N", default_value_t = 0)]
     threads: usize,
+    /// How many sequences are decoded at once, one measurement after the other
+    #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_values_t = [1, 4, 16, 32], value_parser = clap::value_parser!(u32).range(1..=1024))]
+    sequences: Vec<u32>,
+    /// Tokens of the prompts in front of what is decoded
+    #[arg(long, value_name = "TOKENS", default_value_t = load::PROMPT, value_parser = clap::value_parser!(u32).range(1..=3584))]
+    prompt: u32,
     /// Requests of each load of the prediction; 0 leaves it out
     #[arg(long, value_name = "N", default_value_t = 60)]
     requests: u32,
@@ -67,8 +78,15 @@ const LEAST_CONTEXT: u32 = 2_001;
 const CONTEXT: u32 = 4096;
 
 pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
-    let options = options(arguments);
-    let (engine, memory) = start(arguments, &options)?;
+    let device = arguments.device.open(threads(arguments))?;
+    if !device.is_cpu() && !arguments.peer.is_empty() {
+        let message = "peers compute on the processor: compare with them by --device cpu".to_owned();
+        return Err(ProgramError::Usage { message }.into());
+    }
+    let architecture = architecture(arguments)?;
+    let options = options(arguments, &device, &architecture);
+    let bandwidth = copy_bandwidth(&device);
+    let (engine, memory) = start(arguments, device, &architecture, &options)?;
     console.say(&format!(
         "weights {} in {}, activations {}, {} threads with {}",
         Bytes::new(memory.weights as f64),
@@ -83,14 +101,12 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
             format!("the measurements need a context of {LEAST_CONTEXT} tokens, and the model has {longest}");
         return Err(ProgramError::Usage { message }.into());
     }
-    let architecture = architecture(arguments)?;
     let shape = match arguments.peer.is_empty() {
         true => Value::Null,
         false => peers::shape(&architecture, memory.weight_format, memory.threads, &arguments.peer)?,
     };
     let planned = planned::Planned::new(&architecture, &memory, context);
-    let bandwidth = copy_bandwidth(memory.threads);
-    let speed = load::Speed::measure(&engine, console);
+    let speed = load::Speed::measure(&engine, &arguments.sequences, arguments.prompt, console);
     let prediction =
         (arguments.requests > 0).then(|| predict::compare(&engine, &options, arguments.requests, console));
     let python = arguments.peer_python.as_deref();
@@ -120,25 +136,48 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
     }
 }
 
-fn options(arguments: &Arguments) -> EngineOptions {
+fn threads(arguments: &Arguments) -> usize {
+    match arguments.threads {
+        0 => std::thread::available_parallelism().map_or(1, usize::from),
+        threads => threads,
+    }
+}
+
+fn options(arguments: &Arguments, device: &Device, architecture: &Architecture) -> EngineOptions {
     let format = arguments.weights.format();
+    let usual = EngineOptions::default();
+    let most = arguments.sequences.iter().copied().max().unwrap_or(1);
+    let precision = if format == WeightFormat::F32 { Precision::Fp32 } else { Precision::Bf16 };
+    let tokens = f64::from(most * (arguments.prompt + load::TOKENS + usual.block_tokens));
+    let all = 1.1 * tokens * architecture.transformer.kv_bytes_per_token(precision).get();
+    // A GPU has few steps for a prompt, as it reads all weights in each.
+    let at_once = if device.is_cpu() { usual.token_budget } else { 2048 };
     EngineOptions {
+        device: arguments.device,
+        seats: usual.seats.max(most),
+        token_budget: at_once,
+        chunk_tokens: at_once,
         threads: arguments.threads,
         activations: if format == WeightFormat::F32 { Activations::F32 } else { Activations::Bf16 },
         weights: Some(format),
         context_limit: CONTEXT,
-        kv_bytes: 2 << 30,
-        ..EngineOptions::default()
+        kv_bytes: (2 << 30).max(all as u64),
+        ..usual
     }
 }
 
-fn start(arguments: &Arguments, options: &EngineOptions) -> Result<(Engine, Memory), Stop> {
+fn start(
+    arguments: &Arguments,
+    device: Device,
+    architecture: &Architecture,
+    options: &EngineOptions,
+) -> Result<(Engine, Memory), Stop> {
     if let Some(folder) = &arguments.folder {
         return Ok(Engine::start(&Model::open(folder)?, None, &[], options)?);
     }
     match options.activations {
-        Activations::F32 => random::<f32>(arguments, options),
-        Activations::Bf16 => random::<Bf16>(arguments, options),
+        Activations::F32 => random::<f32>(device, architecture.clone(), options),
+        Activations::Bf16 => random::<Bf16>(device, architecture.clone(), options),
     }
 }
 
@@ -150,38 +189,34 @@ fn architecture(arguments: &Arguments) -> Result<Architecture, Stop> {
 }
 
 /// An engine with random weights, a block at a time.
-fn random<E: Element>(arguments: &Arguments, options: &EngineOptions) -> Result<(Engine, Memory), Stop> {
-    let architecture = architecture(arguments)?;
-    let threads = match options.threads {
-        0 => std::thread::available_parallelism().map_or(1, usize::from),
-        threads => threads,
-    };
-    let device = Device::cpu(threads);
+fn random<E: Element>(
+    device: Device,
+    architecture: Architecture,
+    options: &EngineOptions,
+) -> Result<(Engine, Memory), Stop> {
     let network = Network::new(&device, architecture, CONTEXT as usize)?;
-    let mut weights = Weights::<E>::zeros(&device, &network);
-    network.initialise(&device, 1, &mut weights);
-    let packed =
-        PackedWeights::<E>::of(&network, &device, &weights, options.weights.unwrap_or(WeightFormat::Bf16));
-    drop(weights);
+    let format = options.weights.unwrap_or(WeightFormat::Bf16);
+    let packed = PackedWeights::<E>::random(&network, &device, 1, format);
     Ok(Engine::with_weights(device, network, packed, None, Vec::new(), &[], options)?)
 }
 
 /// Bytes read and written per second by a copy that fits no cache of one core.
-fn copy_bandwidth(threads: usize) -> f64 {
+fn copy_bandwidth(device: &Device) -> f64 {
     const NUMBERS: usize = 128 << 20;
-    let device = Device::cpu(threads);
     let (from, mut to) = (device.zeros::<f32>(NUMBERS), device.zeros::<f32>(NUMBERS));
     let mut best = 0.0f64;
     for _ in 0..5 {
+        device.synchronize();
         let began = Instant::now();
         device.copy(from.view(), to.view_mut());
+        device.synchronize();
         best = best.max(2.0 * from.bytes() as f64 / began.elapsed().as_secs_f64());
     }
     best
 }
 
 fn show(speed: &load::Speed, bandwidth: f64, memory: &Memory, console: &mut Console) -> Result<(), Stop> {
-    let alone = speed.decode(1);
+    let (fewest, alone) = speed.decodes.first().copied().unwrap_or((1, f64::NAN));
     let bound = bandwidth / memory.product as f64;
     let columns = [
         Column::left("what", 0),
@@ -193,11 +228,16 @@ fn show(speed: &load::Speed, bandwidth: f64, memory: &Memory, console: &mut Cons
     let mut row = |what: String, rate: f64, ratio: f64, to: &str| {
         table.row(vec![what, format!("{rate:.1}"), format!("{ratio:.2}"), to.to_owned()]);
     };
-    row("one sequence".into(), alone, alone / bound, "copy bandwidth over bytes of weights");
-    for (sequences, rate) in &speed.decodes[1..] {
-        row(format!("{sequences} sequences"), *rate, rate / alone, "one sequence");
+    let name = |sequences: u32| match sequences {
+        1 => "one sequence".to_owned(),
+        more => format!("{more} sequences"),
+    };
+    let first = name(fewest);
+    row(first.clone(), alone, alone / f64::from(fewest) / bound, "copy bandwidth over bytes of weights");
+    for (sequences, rate) in speed.decodes.iter().skip(1) {
+        row(name(*sequences), *rate, rate / alone, &first);
     }
-    row("a prompt of 1024".into(), speed.prefill, speed.prefill / alone, "one sequence");
+    row("a prompt of 1024".into(), speed.prefill, speed.prefill / alone, &first);
     console.table(&table)?;
     console.line(&format!(
         "first token of a prompt of 2,000 tokens that is cached: {:.3} of the time without\nscheduling, preparing and drawing: {:.1} % of steps",

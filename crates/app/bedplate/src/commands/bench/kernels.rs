@@ -6,14 +6,14 @@ mod peer;
 
 use std::time::{Duration, Instant};
 
-use bedplate_kernels::{Bf16, Device};
+use bedplate_kernels::{Bf16, Device, DeviceChoice, Element};
 use serde_json::{Value, json};
 
 use self::cases::{Case, Pass, Work};
 use self::peer::Torch;
 use crate::console::Console;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
+use crate::stop::{ProgramError, Stop};
 
 pub(super) use peer::TORCH;
 
@@ -23,10 +23,12 @@ Examples:
   bedplate bench kernels
   bedplate bench kernels --peer torch --peer-python ~/venv/bin/python
   bedplate bench kernels --only block --precision bf16 --threads 2 --json
+  bedplate bench kernels --device cuda:0 --precision bf16
 
 Times are the best of several rounds; with a peer, ours and its take turns on the same operator, with the
 same number of threads. The limit of what computes is what multiply-adds that stay in registers reach (16 times
-that for bf16 on AMX tiles); of what streams, a copy of 256 MB, which what fits into the cache exceeds.")]
+that for bf16 on AMX tiles); of what streams, a copy of 256 MB, which what fits into the cache exceeds. On a GPU the first is a
+product of 8192 (in f32: 4096), and a time is that of one of twenty calls in a row; these sizes are small for it.")]
 pub(super) struct Arguments {
     /// Measure another program beside this one
     #[arg(long, value_enum)]
@@ -37,6 +39,9 @@ pub(super) struct Arguments {
     /// Also compile the block and the models with torch.compile, which takes minutes
     #[arg(long, requires = "peer")]
     compile: bool,
+    /// What computes: `cpu` or a GPU such as `cuda:0`
+    #[arg(long, value_name = "DEVICE", default_value_t = DeviceChoice::Cpu)]
+    device: DeviceChoice,
     /// Threads; all processors by default
     #[arg(long, value_name = "N")]
     threads: Option<usize>,
@@ -95,7 +100,12 @@ struct Limits {
 
 pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     let available = std::thread::available_parallelism().map_or(1, |count| count.get());
-    let device = Device::cpu(arguments.threads.unwrap_or(available));
+    let open = || arguments.device.open(arguments.threads.unwrap_or(available));
+    let device = open()?;
+    if !device.is_cpu() && arguments.peer.is_some() {
+        let message = "the peer computes on the processor: compare with it by --device cpu".to_owned();
+        return Err(ProgramError::Usage { message }.into());
+    }
     let mut torch = match arguments.peer {
         Some(Peer::Torch) => Some(Torch::start(&arguments.peer_python, device.threads(), arguments.compile)?),
         None => None,
@@ -107,8 +117,8 @@ pub(super) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
             continue;
         }
         let cases = match precision {
-            Format::F32 => cases::all::<f32>(&device),
-            Format::Bf16 => cases::all::<Bf16>(&device),
+            Format::F32 => cases::all::<f32>(&device, &open)?,
+            Format::Bf16 => cases::all::<Bf16>(&device, &open)?,
         };
         for case in cases {
             if arguments.only.as_ref().is_some_and(|only| !case.name.contains(only.as_str())) {
@@ -142,8 +152,8 @@ fn measure(
         compiled: None,
     };
     for _ in 0..rounds.max(1) {
-        row.forward = row.forward.min(best(&mut || (case.run)(device, Pass::Forward)));
-        row.both = row.both.min(best(&mut || (case.run)(device, Pass::Both)));
+        row.forward = row.forward.min(best(device, &mut || (case.run)(device, Pass::Forward)));
+        row.both = row.both.min(best(device, &mut || (case.run)(device, Pass::Both)));
         if let Some(torch) = &mut torch {
             let [eager, compiled] = torch.measure(case.name, precision.name())?;
             row.peer = faster(row.peer, eager);
@@ -160,13 +170,15 @@ fn faster(so_far: Option<PeerTimes>, now: Option<PeerTimes>) -> Option<PeerTimes
     }
 }
 
-/// Seconds of the fastest of as many calls as fit in a quarter of a second, at least two.
-fn best(work: &mut dyn FnMut()) -> f64 {
+/// Seconds of the fastest of as many calls as fit in a quarter of a second, at least two; of a GPU, several in a row.
+fn best(device: &Device, work: &mut dyn FnMut()) -> f64 {
+    let in_a_row = if device.is_cpu() { 1 } else { 20 };
     let (began, mut least, mut calls) = (Instant::now(), f64::INFINITY, 0);
     while calls < 2 || began.elapsed() < Duration::from_millis(250) {
         let start = Instant::now();
-        work();
-        least = least.min(start.elapsed().as_secs_f64());
+        (0..in_a_row).for_each(|_| work());
+        device.synchronize();
+        least = least.min(start.elapsed().as_secs_f64() / f64::from(in_a_row));
         calls += 1;
     }
     least
@@ -174,6 +186,13 @@ fn best(work: &mut dyn FnMut()) -> f64 {
 
 impl Limits {
     fn measure(device: &Device) -> Self {
+        if !device.is_cpu() {
+            return Self {
+                f32_flops: product_rate::<f32>(device, 4096),
+                bf16_flops: product_rate::<Bf16>(device, 8192),
+                copy_bytes: copy_rate(device),
+            };
+        }
         let f32_flops = device.arithmetic_limit();
         Self { f32_flops, bf16_flops: device.arithmetic_limit_bf16(f32_flops), copy_bytes: copy_rate(device) }
     }
@@ -188,6 +207,15 @@ impl Limits {
     }
 }
 
+/// FLOP/s of a product of square matrices.
+fn product_rate<E: Element>(device: &Device, side: usize) -> f64 {
+    let [x, weight] = [1, 2].map(|seed| cases::random::<E>(device, side * side, seed));
+    let mut out = device.zeros::<E>(side * side);
+    let x = x.view().matrix(side, side);
+    let mut product = || device.linear(x, weight.view(), None, None, out.view_mut().matrix(side, side));
+    2.0 * (side as f64).powi(3) / best(device, &mut product)
+}
+
 /// Bytes read and written per second by a copy of 256 MB.
 pub(super) fn copy_rate(device: &Device) -> f64 {
     const NUMBERS: usize = 64 << 20;
@@ -196,7 +224,7 @@ pub(super) fn copy_rate(device: &Device) -> f64 {
     device.fill(to.view_mut(), 1.0);
     let mut source = from;
     device.fill(source.view_mut(), 2.0);
-    let seconds = best(&mut || device.copy(source.view(), to.view_mut()));
+    let seconds = best(device, &mut || device.copy(source.view(), to.view_mut()));
     8.0 * NUMBERS as f64 / seconds
 }
 

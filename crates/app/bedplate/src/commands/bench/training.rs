@@ -1,5 +1,6 @@
 //! `bedplate bench training`: predicted and measured steps of six models on this host; with `--ranks`, of layouts.
 
+mod device;
 pub(super) mod rank;
 mod ranks;
 
@@ -8,7 +9,7 @@ use std::path::PathBuf;
 use bedplate_breakdown::{Breakdown, Measured, Part, Predicted};
 use bedplate_catalog::Accelerator;
 use bedplate_diag::{Class, Diagnostic, Page};
-use bedplate_kernels::{Bf16, Device};
+use bedplate_kernels::{Bf16, Device, DeviceChoice};
 use bedplate_layout::Layout;
 use bedplate_network::{Network, Recompute};
 use bedplate_perf::{Step, predict_on_host};
@@ -22,7 +23,7 @@ use crate::console::Console;
 use crate::context::Context;
 use crate::host::host_entry;
 use crate::present::{Column, Table};
-use crate::stop::Stop;
+use crate::stop::{ProgramError, Stop};
 
 #[derive(clap::Args)]
 #[command(after_help = "\
@@ -33,13 +34,17 @@ Examples:
   bedplate bench training --ranks 2 --layout dp2,dp2.zero3 --peer torch
   bedplate bench training --ranks 4 --precision bf16 --peer torch
   bedplate bench training --ranks 2 --peer torch --parity
+  bedplate bench training --device cuda:0 --model llama-3.2-1b --sequences 8 --precision bf16
 
 The prediction is `plan train`'s, from the rates that `bench machine` measured; a step is forward, backward,
 clipping and AdamW. Memory is what the run allocates for state and activations.
 
 With --ranks, layouts train a model of 25 million parameters in turns with one process that has all threads, at the
 same global batch; COST is how much longer their step takes. BESIDE ONE PROCESS is the prediction's error once the
-error of the one process in the same turns is taken out: hosts that others share drift after `bench machine`. Peers train the same shapes with as many threads.")]
+error of the one process in the same turns is taken out: hosts that others share drift after `bench machine`. Peers train the same shapes with as many threads.
+
+With --model, one shape is trained on any device with fresh weights, and nothing is predicted. TAKEN is what the process took of
+a GPU's memory.")]
 pub(super) struct Arguments {
     /// Steps per model, of which the fastest counts
     #[arg(long, value_name = "N", default_value_t = 5)]
@@ -50,18 +55,39 @@ pub(super) struct Arguments {
     /// Layouts instead of dp, zero1, zero2, zero3, tp and pp
     #[arg(long, value_name = "LAYOUTS", value_delimiter = ',', requires = "ranks")]
     layout: Vec<Layout>,
-    /// What the ranks compute with; the peer then computes with it too, by autocast or FSDP's mixed precision
-    #[arg(long, value_enum, default_value = "f32", requires = "ranks")]
-    precision: ranks::Numbers,
+    /// What the ranks or the model compute with [default: f32]; the peer then computes with it too, by autocast or FSDP's mixed precision
+    #[arg(long, value_enum)]
+    precision: Option<ranks::Numbers>,
     /// Measure another program beside us
     #[arg(long, value_enum, requires = "ranks")]
     peer: Option<ranks::Peer>,
     /// A Python with torch
     #[arg(long, value_name = "PATH", requires = "peer")]
     peer_python: Option<PathBuf>,
+    /// Train a built-in shape, or that of a config.json, instead of the six models
+    #[arg(long, value_name = "MODEL", conflicts_with = "ranks")]
+    model: Option<String>,
+    /// What trains the model: `cpu`, a GPU such as `cuda:0`, or `auto`, which takes the first GPU that there is
+    #[arg(long, value_name = "DEVICE", default_value_t, requires = "model")]
+    device: DeviceChoice,
+    /// Tokens of a sequence of the model
+    #[arg(long, value_name = "TOKENS", default_value_t = 2048, requires = "model")]
+    sequence: usize,
+    /// Sequences of a step of the model
+    #[arg(long, value_name = "N", default_value_t = 8, requires = "model")]
+    sequences: usize,
+    /// Keep only the inputs of the model's layers, and compute them again
+    #[arg(long, requires = "model")]
+    recompute: bool,
     /// Instead of times, compare twenty losses from the same weights and data
     #[arg(long, requires = "peer")]
     parity: bool,
+}
+
+impl Arguments {
+    fn precision(&self) -> ranks::Numbers {
+        self.precision.unwrap_or(ranks::Numbers::F32)
+    }
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -170,6 +196,13 @@ impl Row {
 pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Console) -> Result<(), Stop> {
     if !arguments.ranks.is_empty() {
         return ranks::run(arguments, context, console);
+    }
+    if let Some(model) = &arguments.model {
+        return device::run(arguments, model, console);
+    }
+    if arguments.precision.is_some() {
+        let message = "--precision is for --ranks or --model: the six models have theirs".to_owned();
+        return Err(ProgramError::Usage { message }.into());
     }
     let host = host_entry(context).ok_or(NotMeasured)?;
     let mut rows = Vec::new();

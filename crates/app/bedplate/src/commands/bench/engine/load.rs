@@ -47,12 +47,14 @@ pub(super) fn times(began: Instant, mut answer: Answer) -> Times {
     times
 }
 
-/// Tokens of the prompts before what is decoded, and of what is.
+/// Tokens of the prompts before what is decoded where nothing else is said, and of what is decoded.
 pub(super) const PROMPT: u32 = 32;
 pub(super) const TOKENS: u32 = 64;
 
 /// Tokens per second in the ways that users meet.
 pub(super) struct Speed {
+    /// Tokens of the prompts before what is decoded.
+    pub(super) prompt: u32,
     /// Sequences at once, and tokens per second of all of them.
     pub(super) decodes: Vec<(u32, f64)>,
     pub(super) prefill: f64,
@@ -63,7 +65,7 @@ pub(super) struct Speed {
 }
 
 impl Speed {
-    pub(super) fn measure(engine: &Engine, console: &Console) -> Self {
+    pub(super) fn measure(engine: &Engine, counts: &[u32], before: u32, console: &Console) -> Self {
         let mut number = 0;
         let mut fresh = |tokens| {
             number += 1;
@@ -72,14 +74,14 @@ impl Speed {
         // Pages are touched and caches are warm.
         times(Instant::now(), ask(engine, fresh(64), 8));
         let mut decodes = Vec::new();
-        let before = engine.state();
-        for sequences in [1u32, 4, 16, 32] {
+        let begun = engine.state();
+        for sequences in counts.iter().copied() {
             console.say(&format!("{sequences} sequences at once"));
-            let prompts: Vec<_> = (0..sequences).map(|_| fresh(PROMPT)).collect();
+            let prompts: Vec<_> = (0..sequences).map(|_| fresh(before)).collect();
             decodes.push((sequences, together(engine, prompts, TOKENS)));
         }
         let after = engine.state();
-        let share = |of: fn(&bedplate_serve::State) -> u64| (of(&after) - of(&before)) as f64;
+        let share = |of: fn(&bedplate_serve::State) -> u64| (of(&after) - of(&begun)) as f64;
         let host_share =
             share(|state| state.host_nanoseconds) / share(|state| state.step_nanoseconds).max(1.0);
         console.say("prompts");
@@ -88,11 +90,7 @@ impl Speed {
         let long = fresh(2000);
         let cold_first = first(long.clone());
         let cached_first = (0..3).map(|_| first(long.clone())).fold(f64::INFINITY, f64::min);
-        Self { decodes, prefill, cold_first, cached_first, host_share }
-    }
-
-    pub(super) fn decode(&self, sequences: u32) -> f64 {
-        self.decodes.iter().find(|(of, _)| *of == sequences).map_or(0.0, |(_, rate)| *rate)
+        Self { prompt: before, decodes, prefill, cold_first, cached_first, host_share }
     }
 }
 

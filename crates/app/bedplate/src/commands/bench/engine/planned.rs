@@ -24,7 +24,7 @@ pub(super) struct Planned {
 impl Planned {
     /// None where this host has not been measured, or by as many threads.
     pub(super) fn new(architecture: &Architecture, memory: &Memory, context: &Context) -> Option<Self> {
-        let rates = host_entry(context)?.measured?;
+        let rates = host_entry(context)?.measured.filter(|_| !memory.is_on_gpu)?;
         let bits = |format: &str| match format {
             "f32" => 32.0,
             "int8" => 8.5,
@@ -48,7 +48,7 @@ impl Planned {
         let mut rows = Vec::new();
         for (sequences, reached) in &speed.decodes {
             let count = f64::from(*sequences);
-            let context = count * f64::from(load::PROMPT + load::TOKENS / 2);
+            let context = count * f64::from(speed.prompt + load::TOKENS / 2);
             let step = HostStep { decodes: count, drawn: count, context, ..HostStep::default() };
             rows.push((format!("{sequences} sequences"), count / seconds(&step), *reached));
         }

@@ -1,8 +1,8 @@
 //! The operators at the sizes of a Llama block: width 512, 8 heads, 1408 inner, 4 sequences of 512 tokens.
 
 use bedplate_kernels::{
-    AdamW, AttentionShape, Buffer, Device, Element, Gelu, HeadGradients, Heads, Put, Qkv, Rotary, Seen, Turn,
-    Value,
+    AdamW, AttentionShape, Buffer, CudaError, Device, Element, Gelu, HeadGradients, Heads, Put, Qkv, Rotary,
+    Seen, Turn, Value,
 };
 
 use super::models;
@@ -45,7 +45,10 @@ pub(super) struct Case<'a> {
 }
 
 /// Every operator in a format, then the block and the models.
-pub(super) fn all<E: bedplate_train::Trained>(device: &Device) -> Vec<Case<'static>> {
+pub(super) fn all<E: bedplate_train::Trained>(
+    device: &Device,
+    open: &dyn Fn() -> Result<Device, CudaError>,
+) -> Result<Vec<Case<'static>>, CudaError> {
     let mut cases = vec![
         linear::<E>(device),
         attention::<E>(device),
@@ -61,8 +64,8 @@ pub(super) fn all<E: bedplate_train::Trained>(device: &Device) -> Vec<Case<'stat
     if E::NAME == "f32" {
         cases.push(adamw(device));
     }
-    cases.extend(models::all::<E>(device));
-    cases
+    cases.extend(models::all::<E>(device, open)?);
+    Ok(cases)
 }
 
 /// Numbers between -1 and 1 that are the same in every run.

@@ -2,7 +2,7 @@
 
 use bedplate_data::Batch;
 use bedplate_diag::Source;
-use bedplate_kernels::{Device, Element};
+use bedplate_kernels::{CudaError, Device, Element};
 use bedplate_network::{Architecture, Network, Recompute, Room, Tokens, Weights, Workspace, WorkspaceShape};
 use bedplate_train::{Precision, TrainConfig, Trained, Trainer};
 use bedplate_transformer::FlopsConvention;
@@ -16,12 +16,16 @@ const BLOCK: Size = Size(HIDDEN, INNER, 8, 1, 256);
 const SMALL: Size = Size(512, 1408, 8, 6, 12_000);
 const LARGE: Size = Size(768, 2048, 12, 12, 20_000);
 
-pub(super) fn all<E: Trained>(device: &Device) -> Vec<Case<'static>> {
-    vec![
+/// `open` opens the same device once more, for models own theirs.
+pub(super) fn all<E: Trained>(
+    device: &Device,
+    open: &dyn Fn() -> Result<Device, CudaError>,
+) -> Result<Vec<Case<'static>>, CudaError> {
+    Ok(vec![
         block::<E>(device),
-        model::<E>(device, "model_25m", &SMALL),
-        model::<E>(device, "model_100m", &LARGE),
-    ]
+        model::<E>(open()?, "model_25m", &SMALL),
+        model::<E>(open()?, "model_100m", &LARGE),
+    ])
 }
 
 /// The model of some keys of a configuration.
@@ -109,8 +113,8 @@ pub(in super::super) fn batch(vocab: usize, sequences: usize, sequence: usize) -
 }
 
 /// A whole step: forward, backward, clipping and AdamW. Without backward, the loss of the same batch.
-fn model<E: Trained>(device: &Device, name: &'static str, size: &Size) -> Case<'static> {
-    let network = network(device, size);
+fn model<E: Trained>(device: Device, name: &'static str, size: &Size) -> Case<'static> {
+    let network = network(&device, size);
     let work = Work::Flops { both: flops(&network) };
     let batch = vec![batch(size.4, ROWS / SEQUENCE, SEQUENCE)];
     let mut config = TrainConfig::new("config.json", "corpus");
@@ -118,13 +122,12 @@ fn model<E: Trained>(device: &Device, name: &'static str, size: &Size) -> Case<'
     config.training.micro_batch = (ROWS / SEQUENCE) as u64;
     config.training.batch = config.training.micro_batch;
     config.training.precision = if E::NAME == "f32" { Precision::F32 } else { Precision::Bf16 };
-    let mut network = Some(network);
+    let mut parts = Some((network, device));
     let mut trainer: Option<Trainer<E>> = None;
-    let run = move |device: &Device, pass: Pass| {
+    let run = move |_: &Device, pass: Pass| {
         let trainer = trainer.get_or_insert_with(|| {
-            let network = network.take().expect("the first call only");
-            Trainer::new(network, Device::cpu(device.threads()), config.clone())
-                .expect("fresh weights need no file")
+            let (network, device) = parts.take().expect("the first call only");
+            Trainer::new(network, device, config.clone()).expect("fresh weights need no file")
         });
         match pass {
             Pass::Forward => {

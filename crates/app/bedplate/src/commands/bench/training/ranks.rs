@@ -111,7 +111,7 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         return parity(arguments, python.as_deref(), console);
     }
     let load = machine::load();
-    let numbers = arguments.precision;
+    let numbers = arguments.precision();
     let mut alone = ours(&Layout::ONE, numbers, None)?;
     let mut rows = Vec::new();
     for ranks in &arguments.ranks {
@@ -271,11 +271,11 @@ fn parity(arguments: &Arguments, python: Option<&Path>, console: &mut Console) -
     for ranks in &arguments.ranks {
         for (kind, layout) in [("ddp", format!("dp{ranks}")), ("fsdp", format!("dp{ranks}.zero3"))] {
             console.say(&format!("{kind} and {layout}"));
-            let mut crew = theirs(python, kind, *ranks, arguments.precision, Some(&weights))?;
+            let mut crew = theirs(python, kind, *ranks, arguments.precision(), Some(&weights))?;
             let answers = crew.ask(&order)?;
             let expected = slowest(&crew, &answers)?;
             drop(crew);
-            let mut crew = ours(&layout.parse::<Layout>()?, arguments.precision, Some(&weights))?;
+            let mut crew = ours(&layout.parse::<Layout>()?, arguments.precision(), Some(&weights))?;
             let answers = crew.ask(&order)?;
             let losses = slowest(&crew, &answers)?;
             let off = |(a, b): (&f64, &f64)| (a - b).abs();
