@@ -43,6 +43,9 @@ impl Mean {
     }
 }
 
+/// A name, and what it measures.
+type Measure = (&'static str, fn(&Summary) -> f64);
+
 const GPU_HOUR: f64 = 3_600_000.0;
 
 impl Comparison<'_> {
@@ -171,14 +174,14 @@ impl Comparison<'_> {
     /// Who is best at what, by means over seeds, with those within a twentieth of it.
     pub(super) fn winners(&self) -> Vec<(&'static str, Vec<Policy>)> {
         const CLOSE: f64 = 1.05;
-        let measures: [(&str, fn(&Summary) -> f64); 4] = [
+        let measures: [Measure; 4] = [
             ("mean wait", |summary| summary.wait.mean.0 as f64),
             ("slowdown", |summary| summary.bounded_slowdown),
             ("longest wait", |summary| summary.wait.longest.0 as f64),
             // The less is idle, the better; so all four are better when smaller.
             ("utilisation", |summary| 1.0 / summary.utilisation.max(1e-9)),
         ];
-        let best = |(name, measure): (&'static str, fn(&Summary) -> f64)| {
+        let best = |(name, measure): Measure| {
             let mut means: Vec<(f64, Policy)> =
                 self.policies().into_iter().map(|policy| (self.mean(policy, measure).mean, policy)).collect();
             means.sort_by(|a, b| a.0.total_cmp(&b.0));
