@@ -119,7 +119,9 @@ impl Cuda {
         let span = if task.is_turned { 2 * SPAN } else { SPAN };
         let spans = (task.entries * shape.block_tokens).div_ceil(span) + 2 * task.sequences;
         let items = FEW_ROWS.min(task.rows) * spans;
-        let partial = self.partial.of(&self.context, 4 * items * shape.heads * (shape.head_dim + 2));
+        let sums = 4 * items * shape.heads * (shape.head_dim + 2);
+        let partial = self.partial.of(&self.context, sums + 4 * task.sequences);
+        let firsts = partial + sums as u64;
         let of_processor = if task.is_turned { RESIDENT } else { 6 };
         let blocks = items.min((self.context.processors * of_processor).div_ceil(shape.kv_heads));
         let launch = Launch {
@@ -138,6 +140,7 @@ impl Cuda {
                 word(task.q.stride),
                 address(task.pool),
                 address(partial),
+                address(firsts),
             ],
         );
         let block = [shape.head_dim.max(32), 1, 1];
@@ -148,6 +151,7 @@ impl Cuda {
                 Words(&task.words),
                 Words(&task.steps),
                 address(partial),
+                address(firsts),
                 address(task.out.address),
                 word(task.out.stride),
                 flag(is_alone),

@@ -58,7 +58,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "COUNTS", value_delimiter = ',', default_values_t = [1, 4, 16, 32], value_parser = clap::value_parser!(u32).range(1..=1024))]
     sequences: Vec<u32>,
     /// Tokens of the prompts in front of what is decoded
-    #[arg(long, value_name = "TOKENS", default_value_t = load::PROMPT, value_parser = clap::value_parser!(u32).range(1..=3584))]
+    #[arg(long, value_name = "TOKENS", default_value_t = load::PROMPT, value_parser = clap::value_parser!(u32).range(1..=2048))]
     prompt: u32,
     /// Requests of each load of the prediction; 0 leaves it out
     #[arg(long, value_name = "N", default_value_t = 60)]
@@ -106,7 +106,8 @@ pub(super) fn run(arguments: &Arguments, context: &Context, console: &mut Consol
         false => peers::shape(&architecture, memory.weight_format, memory.threads, &arguments.peer)?,
     };
     let planned = planned::Planned::new(&architecture, &memory, context);
-    let speed = load::Speed::measure(&engine, &arguments.sequences, arguments.prompt, console);
+    let speed =
+        load::Speed::measure(&engine, &arguments.sequences, arguments.prompt, options.token_budget, console);
     let prediction =
         (arguments.requests > 0).then(|| predict::compare(&engine, &options, arguments.requests, console));
     let python = arguments.peer_python.as_deref();
@@ -148,7 +149,8 @@ fn options(arguments: &Arguments, device: &Device, architecture: &Architecture) 
     let usual = EngineOptions::default();
     let most = arguments.sequences.iter().copied().max().unwrap_or(1);
     let precision = if format == WeightFormat::F32 { Precision::Fp32 } else { Precision::Bf16 };
-    let tokens = f64::from(most * (arguments.prompt + load::TOKENS + usual.block_tokens));
+    let answer = load::TOKENS + most * arguments.prompt / usual.token_budget;
+    let tokens = f64::from(most * (arguments.prompt + answer + usual.block_tokens));
     let all = 1.1 * tokens * architecture.transformer.kv_bytes_per_token(precision).get();
     // A GPU has few steps for a prompt, as it reads all weights in each.
     let at_once = if device.is_cpu() { usual.token_budget } else { 2048 };

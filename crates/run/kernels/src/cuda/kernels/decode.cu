@@ -10,8 +10,8 @@ template <int S> DEVICE u32 items_of(const Paged& p, const Steps& s, i64 sequenc
   if (rows == 0 || rows > FEW) return 0;
   return (u32)(rows * ((context + rows + S - 1) / S - spans_before<S>(p, context)));
 }
-// Where the items of each sequence end, and how many there are in all. Sequences are counted by all threads, some neighbours each.
-template <int S> DEVICE u32 count_items(const Paged& p, const Steps& s, u32* ends, u32* totals) {
+// Where the items of each sequence end, and how many there are in all; `firsts`, where they begin, is for who merges them. Sequences are counted by all threads, some neighbours each.
+template <int S> DEVICE u32 count_items(const Paged& p, const Steps& s, u32* ends, u32* totals, u32* firsts) {
   int t = threadIdx.x, lane = t % 32, sequences = (int)p.sequences, each = (sequences + SPAN - 1) / SPAN, first = t * each, last = min(first + each, sequences);
   u32 mine = 0;
   for (int i = first; i < last; i++) { mine += items_of<S>(p, s, i); ends[i] = mine; }
@@ -22,18 +22,20 @@ template <int S> DEVICE u32 count_items(const Paged& p, const Steps& s, u32* end
   __syncthreads();
   u32 before = sum - mine;
   for (int w = 0; w < t / 32; w++) before += totals[w];
-  for (int i = first; i < last; i++) ends[i] += before;
+  bool tells = blockIdx.x == 0 && blockIdx.y == 0;
+  if (tells && first < last) firsts[first] = before;
+  for (int i = first; i < last; i++) { ends[i] += before; if (tells && i + 1 < last) firsts[i + 1] = ends[i]; }
   __syncthreads();
   return sequences ? ends[sequences - 1] : 0;
 }
 // A block of SPAN threads takes a span of a row and a key head: threads are tokens at first, and dimensions of values then.
-KERNEL __launch_bounds__(SPAN, DIM == 256 ? 2 : 4) decode(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial) { BEGIN;
+KERNEL __launch_bounds__(SPAN, DIM == 256 ? 2 : 4) decode(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial, u32* firsts) { BEGIN;
   extern __shared__ u32 ends[];   // where the items of each sequence end
   __shared__ u32 totals[SPAN];
   __shared__ __align__(16) float queries[GROUP][DIM], weights[GROUP][SPAN], sums[SPAN / 32][GROUP][DIM];
   __shared__ float mosts[SPAN / 32][GROUP], all[SPAN / 32][GROUP];
   int t = threadIdx.x, warp = t / 32, lane = t % 32; i64 kv = blockIdx.y, half = (i64)DIM * p.tokens;
-  u32 items = count_items<SPAN>(p, s, ends, totals);
+  u32 items = count_items<SPAN>(p, s, ends, totals, firsts);
   for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
     i64 low = 0, high = p.sequences - 1;
     while (low < high) { i64 middle = (low + high) / 2; if (ends[middle] > item) high = middle; else low = middle + 1; }
@@ -112,35 +114,38 @@ DEVICE void mma_low(float (&d)[2], u32 a0, u32 a2, u32 b0, u32 b1) {
 }
 // A warp has room of its own for three steps, so that two are on their way while it works on one.
 constexpr int LINE = 2 * DIM + 16, STEP_BYTES = 16 * LINE + 32 * DIM, STAGES = 3;
-DEVICE void bring(u32 to, const void* from) { asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory"); }
-KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial) { BEGIN;
+// Values of a dimension lie in 32 bytes of a line, the rest of which the neighbouring warps want.
+DEVICE void bring(u32 to, const void* from) { asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" :: "r"(to), "l"(from) : "memory"); }
+KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64 qs, const A* pool, float* partial, u32* firsts) { BEGIN;
   extern __shared__ u32 ends[];
   __shared__ u32 totals[SPAN];
   __shared__ float sums[SPAN / 32][GROUP][DIM + 4], mosts[SPAN / 32][GROUP], all[SPAN / 32][GROUP];
   int t = threadIdx.x, warp = t / 32, lane = t % 32, r = lane / 4, l = lane % 4; i64 kv = blockIdx.y, half = (i64)DIM * p.tokens, len = block_len(p);
-  u32 items = count_items<256>(p, s, ends, totals);
+  u32 items = count_items<256>(p, s, ends, totals, firsts);
   const float scale = p.scale * 1.44269504f;
   u8* room = (u8*)ends + ((p.sequences * 4 + 15) & ~15ll) + warp * STAGES * STEP_BYTES;
   u32 ring = (u32)__cvta_generic_to_shared(room);
   // What is copied runs ahead of what is computed, over the borders of items.
-  struct Item { i64 sequence, row; int position, span, least; } now, next;
+  struct Item { i64 row; u32 table; int position, span, least; } now, next;   // `table` is where the sequence's blocks begin
   auto find = [&](u32 item) {
     int low = 0, high = (int)p.sequences - 1;
     while (low < high) { int middle = (low + high) / 2; if (ends[middle] > item) high = middle; else low = middle + 1; }
     u32 context = s.contexts[low], start = s.starts[low], rows = s.starts[low + 1] - start, first_span = (u32)spans_before<256>(p, context);
     u32 spans = (context + rows + 255) / 256 - first_span, local = item - (low ? ends[low - 1] : 0), index = local / spans;
     int position = (int)(context + index);
-    return Item{low, start + index, position, (int)(first_span + local % spans) * 256, (int)first_seen(p, position)};
+    return Item{start + index, s.table_starts[low], position, (int)(first_span + local % spans) * 256, (int)first_seen(p, position)};
   };
   auto query = [&](const Item& of, uint4 (&to)[DIM / 32]) {
 #pragma unroll
     for (int j = 0; j < DIM / 32; j++) to[j] = r < GROUP ? *(const uint4*)(q + of.row * qs + (kv * GROUP + r) * DIM + 32 * j + 8 * l) : make_uint4(0, 0, 0, 0);
   };
   u32 fetched = 0, used = 0;
-  auto fetch = [&](const Item& of, int step) {
+  // A step's block is looked up a step before it is fetched.
+  auto entry = [&](const Item& of, int step) { int token = of.span + 64 * step + 16 * warp; return token <= of.position ? s.tables[of.table + (u32)token / (u32)p.tokens] : 0u; };
+  auto fetch = [&](const Item& of, int step, u32 number) {
     int token = of.span + 64 * step + 16 * warp;
     if (token <= of.position && token + 15 >= of.least) {
-      const A* block = pool + block_at(p, s, of.sequence, token) * len + kv * 2 * half; int slot = token % (int)p.tokens; u32 to = ring + fetched % STAGES * STEP_BYTES;
+      const A* block = pool + (i64)number * len + kv * 2 * half; int slot = token % (int)p.tokens; u32 to = ring + fetched % STAGES * STEP_BYTES;
 #pragma unroll
       for (int i = 0; i < DIM / 16; i++) { int at = i * 32 + lane; bring(to + at / (DIM / 8) * LINE + at % (DIM / 8) * 16, block + (slot + at / (DIM / 8)) * DIM + at % (DIM / 8) * 8); }
 #pragma unroll
@@ -148,11 +153,12 @@ KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64
     }
     fetched++;
   };
-  uint4 qf[DIM / 32], qn[DIM / 32];
+  uint4 qf[DIM / 32], qn[DIM / 32]; u32 coming = 0;
   if (blockIdx.x < items) {
     next = find(blockIdx.x); query(next, qn);
-    fetch(next, 0); asm volatile("cp.async.commit_group;" ::: "memory");
-    fetch(next, 1); asm volatile("cp.async.commit_group;" ::: "memory");
+    u32 first = entry(next, 0), second = entry(next, 1); coming = entry(next, 2);
+    fetch(next, 0, first); asm volatile("cp.async.commit_group;" ::: "memory");
+    fetch(next, 1, second); asm volatile("cp.async.commit_group;" ::: "memory");
   }
   for (u32 item = blockIdx.x; item < items; item += gridDim.x) {
     bool more = item + gridDim.x < items;
@@ -167,7 +173,8 @@ KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64
 #pragma unroll 1
     for (int step = 0; step < 4; step++) {
       int token = span + 64 * step + 16 * warp;
-      if (step < 2) fetch(now, step + 2); else if (more) fetch(next, step - 2);
+      if (step < 2) fetch(now, step + 2, coming); else if (more) fetch(next, step - 2, coming);
+      if (step == 0) coming = entry(now, 3); else if (more) coming = entry(next, step - 1);
       asm volatile("cp.async.commit_group;" ::: "memory");
       if (step == 2 && more) query(next, qn);
       asm volatile("cp.async.wait_group 2;" ::: "memory");
@@ -222,15 +229,12 @@ KERNEL __launch_bounds__(SPAN, 2) decode_tiles(Paged p, Steps s, const A* q, i64
 }
 #endif
 // A block has a sequence and a head, its threads the dimensions. Loads of all spans are under way together.
-template <int S> DEVICE void merge(const Paged& p, const Steps& s, const float* partial, A* out, i64 os, int alone, u32* report) {
-  __shared__ float shared[32];
+template <int S> DEVICE void merge(const Paged& p, const Steps& s, const float* partial, const u32* firsts, A* out, i64 os, int alone, u32* report) {
   i64 sequence = blockIdx.x, head = blockIdx.y; u32 start = s.starts[sequence], rows = s.starts[sequence + 1] - start, items = items_of<S>(p, s, sequence);
   // Where no other kernel follows, no sequence may have more rows than these take.
   if (alone && rows > FEW) complain(report, ROWS, rows, FEW);
   if (items == 0) return;
-  float before = 0;
-  for (i64 i = threadIdx.x; i < sequence; i += blockDim.x) before += (float)items_of<S>(p, s, i);
-  u32 first = (u32)block_sum(before, shared), spans = items / rows;
+  u32 first = firsts[sequence], spans = items / rows;
   int d = min((int)threadIdx.x, DIM - 1);
   for (u32 index = 0; index < rows; index++) {
     const float* from = partial + ((i64)(first + index * spans) * p.kv_heads * GROUP + head) * (DIM + 2);
@@ -246,6 +250,6 @@ template <int S> DEVICE void merge(const Paged& p, const Steps& s, const float* 
     if (threadIdx.x < DIM) out[(start + index) * os + head * DIM + d] = narrow<A>(value / sum);
   }
 }
-KERNEL merge_spans(Paged p, Steps s, const float* partial, A* out, i64 os, int alone, u32* report) { BEGIN;
-  if (p.turned) merge<256>(p, s, partial, out, os, alone, report); else merge<SPAN>(p, s, partial, out, os, alone, report);
+KERNEL merge_spans(Paged p, Steps s, const float* partial, const u32* firsts, A* out, i64 os, int alone, u32* report) { BEGIN;
+  if (p.turned) merge<256>(p, s, partial, firsts, out, os, alone, report); else merge<SPAN>(p, s, partial, firsts, out, os, alone, report);
 }

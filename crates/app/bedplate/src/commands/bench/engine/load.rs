@@ -65,7 +65,14 @@ pub(super) struct Speed {
 }
 
 impl Speed {
-    pub(super) fn measure(engine: &Engine, counts: &[u32], before: u32, console: &Console) -> Self {
+    /// Of so many sequences each, behind prompts of which a step computes `at_once` tokens.
+    pub(super) fn measure(
+        engine: &Engine,
+        counts: &[u32],
+        before: u32,
+        at_once: u32,
+        console: &Console,
+    ) -> Self {
         let mut number = 0;
         let mut fresh = |tokens| {
             number += 1;
@@ -78,7 +85,9 @@ impl Speed {
         for sequences in counts.iter().copied() {
             console.say(&format!("{sequences} sequences at once"));
             let prompts: Vec<_> = (0..sequences).map(|_| fresh(before)).collect();
-            decodes.push((sequences, together(engine, prompts, TOKENS)));
+            // Those that have been prompted decode while others are, a token for each step that this takes.
+            let tokens = TOKENS + sequences * before / at_once;
+            decodes.push((sequences, together(engine, prompts, tokens)));
         }
         let after = engine.state();
         let share = |of: fn(&bedplate_serve::State) -> u64| (of(&after) - of(&begun)) as f64;
@@ -101,16 +110,29 @@ pub(super) fn first(engine: &Engine, prompt: Vec<u32>) -> f64 {
 
 /// Tokens per second while all sequences decode: from the last first token to the first last one.
 pub(super) fn together(engine: &Engine, prompts: Vec<Vec<u32>>, tokens: u32) -> f64 {
-    let sequences = prompts.len() as f64;
     let began = Instant::now();
     let answers: Vec<_> = prompts.into_iter().map(|prompt| ask(engine, prompt, tokens)).collect();
-    let times: Vec<Times> = thread::scope(|scope| {
+    let moments: Vec<Vec<f64>> = thread::scope(|scope| {
         let threads: Vec<_> =
-            answers.into_iter().map(|answer| scope.spawn(move || times(began, answer))).collect();
+            answers.into_iter().map(|answer| scope.spawn(move || moments(began, answer))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap_or_default()).collect()
     });
-    let between = times.iter().filter_map(Times::between).sum::<f64>() / sequences;
-    sequences / between
+    let edge = |of: fn(&Vec<f64>) -> Option<&f64>| moments.iter().filter_map(of).copied();
+    let from = edge(|of| of.first()).fold(f64::NEG_INFINITY, f64::max);
+    let until = edge(|of| of.last()).fold(f64::INFINITY, f64::min);
+    let within = moments.iter().flatten().filter(|moment| (from..until).contains(*moment)).count();
+    within as f64 / (until - from)
+}
+
+/// When each token came.
+fn moments(began: Instant, mut answer: Answer) -> Vec<f64> {
+    let mut moments = Vec::new();
+    while let Some(event) = answer.wait() {
+        if let Event::Token { .. } = event {
+            moments.push(began.elapsed().as_secs_f64());
+        }
+    }
+    moments
 }
 
 /// Sends requests when they are due and gives their times, in the same order.
