@@ -267,6 +267,23 @@ fn a_server_whose_rank_is_killed_ends_with_an_error_instead_of_refusing_for_ever
 }
 
 /// The processes that a server started.
+#[test]
+fn a_server_that_still_reads_its_model_ends_when_it_is_told_to() {
+    let folder = std::env::temp_dir().join(format!("bedplate-serving-endless-{}", std::process::id()));
+    fs::create_dir_all(&folder).unwrap();
+    let endless = folder.join("config.json");
+    nix::unistd::mkfifo(&endless, nix::sys::stat::Mode::S_IRWXU).unwrap();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_bedplate"));
+    command.arg("serve").arg(&folder).stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut process = command.spawn().unwrap();
+    let mut line = String::new();
+    BufReader::new(process.stderr.take().unwrap()).read_line(&mut line).unwrap();
+    assert!(line.starts_with("loads "), "{line}");
+    kill(Pid::from_raw(process.id() as i32), Signal::SIGTERM).unwrap();
+    until("the end", || process.try_wait().unwrap().is_some());
+    fs::remove_dir_all(&folder).unwrap();
+}
+
 fn children(server: &Server) -> Vec<Pid> {
     let first = server.process.id();
     let threads = fs::read_dir(format!("/proc/{first}/task")).unwrap().flatten();

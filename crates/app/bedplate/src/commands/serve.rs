@@ -323,9 +323,10 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 
 fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
     // Blocked before threads are started, which inherit it.
-    let told = ending::block();
+    let (told, loading) = ending::block_while_loading();
     let part = ranks::Part::of(arguments.ranks.unwrap_or(1))?;
     if let ranks::Part::Other(crew) = part {
+        loading.done();
         ending::end_with_first_rank(told);
         let (model, options) = arguments.engine.on_ranks(&crew)?;
         return Ok(bedplate_serve::follow(&model, *crew, &options)?);
@@ -361,6 +362,7 @@ fn serve(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
         grace: Duration::from_secs_f64(arguments.grace.get().clamp(0.0, 86_400.0)),
     };
     let running = bedplate_gateway::start(vec![model], options)?;
+    loading.done();
     let url = format!("http://{}", running.address());
     match console.is_json() && arguments.replica_key.is_none() {
         true => console.json(&json!({ "url": url, "model": name }))?,
