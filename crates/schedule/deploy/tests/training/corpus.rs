@@ -28,11 +28,6 @@ impl Case {
         }
     }
 
-    /// Chunks of layers over all stages.
-    pub(crate) fn job_chunks(&self) -> u64 {
-        u64::from(self.layout.pipeline) * u64::from(self.layout.virtual_stages)
-    }
-
     pub(crate) fn name(&self) -> String {
         format!("{} {} {:?}", self.model.name, self.layout, self.workload)
     }

@@ -69,6 +69,7 @@ fn broken_arithmetic(case: &Case, flags: &Flags) -> Option<String> {
     let data = world / (tensor * pipeline * context);
     let layers = number("--num-layers");
     let chunk = number("--num-layers-per-virtual-pipeline-stage");
+    let chunks = u64::from(case.layout.pipeline) * u64::from(case.layout.virtual_stages);
     let layout = flags.get("--pipeline-model-parallel-layout").and_then(Option::as_deref);
     let micro_batches = number("--global-batch-size") / (number("--micro-batch-size") * data.max(1));
     let checks = [
@@ -80,7 +81,7 @@ fn broken_arithmetic(case: &Case, flags: &Flags) -> Option<String> {
             "layers",
             layout.is_some() || (layers / pipeline).is_multiple_of(chunk) && layers.is_multiple_of(pipeline),
         ),
-        ("dealt layers", layout.is_none_or(|text| dealt(text) == Some((layers, case.job_chunks())))),
+        ("dealt layers", layout.is_none_or(|text| dealt(text) == Some((layers, chunks)))),
         (
             "interleaving",
             !flags.contains_key("--num-layers-per-virtual-pipeline-stage")
