@@ -125,7 +125,7 @@ impl Comparison<'_> {
             Column::right("SLOWDOWN", 0),
             Column::right("MEAN WAIT", 0),
             Column::right("P50", 2),
-            Column::right("P99", 1),
+            Column::right("P99", 2),
             Column::right("LONGEST", 1),
             Column::right("UTILISATION", 0),
             Column::right("GOODPUT", 1),
