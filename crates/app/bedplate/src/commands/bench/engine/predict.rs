@@ -18,6 +18,8 @@ use crate::stop::Stop;
 pub(super) struct Comparison {
     rows: Vec<(String, f64, f64)>,
     fitted: LinearEngine,
+    /// What the steps of the measured load took, over what the fit says of the same steps: not 1 where the machine has changed its speed.
+    pace: f64,
 }
 
 /// A request: when, prompt and answer.
@@ -41,6 +43,9 @@ pub(super) fn compare(
     let predicted = predict(engine, options, &fitted, &due);
     console.say("another load, as predicted and as measured");
     let measured = load::play(engine, &due);
+    let steps = engine.take_steps();
+    let took: f64 = steps.iter().map(|step| step.took.as_secs_f64()).sum();
+    let pace = took / steps.iter().map(|step| fitted_time(&fitted, step)).sum::<f64>().max(1e-9);
     let mut rows = Vec::new();
     for (name, of) in
         [("first token", first as fn(&Times) -> Option<f64>), ("between tokens", Times::between)]
@@ -50,7 +55,7 @@ pub(super) fn compare(
             rows.push((format!("{name}, p{percent}"), at(&predicted), at(&measured)));
         }
     }
-    Comparison { rows, fitted }
+    Comparison { rows, fitted, pace }
 }
 
 fn first(times: &Times) -> Option<f64> {
@@ -95,18 +100,27 @@ fn predict(engine: &Engine, options: &EngineOptions, fitted: &LinearEngine, due:
     times.collect()
 }
 
+/// What the time of a step is a sum of.
+fn terms(step: &StepRecord) -> [f64; 5] {
+    let shape = step.shape;
+    [
+        1.0,
+        shape.prefill_tokens as f64,
+        shape.prefill_pairs as f64 / 1000.0,
+        f64::from(shape.decodes),
+        shape.decode_context as f64,
+    ]
+}
+
+/// Seconds of a step, as fitted.
+fn fitted_time(fitted: &LinearEngine, step: &StepRecord) -> f64 {
+    let LinearEngine { step: each, prefill_token, thousand_pairs, decode, context_token } = *fitted;
+    let times = [each, prefill_token, thousand_pairs, decode, context_token].map(seconds);
+    terms(step).iter().zip(times).map(|(amount, time)| amount * time).sum()
+}
+
 /// The time of a step as a sum of linear terms, by least squares over relative errors; no term is negative.
 fn fit(steps: &[StepRecord]) -> LinearEngine {
-    let terms = |step: &StepRecord| {
-        let shape = step.shape;
-        [
-            1.0,
-            shape.prefill_tokens as f64,
-            shape.prefill_pairs as f64 / 1000.0,
-            f64::from(shape.decodes),
-            shape.decode_context as f64,
-        ]
-    };
     let mut used = [true; 5];
     loop {
         let found = solve(steps, &terms, used);
@@ -187,6 +201,10 @@ impl Comparison {
         }
         console.line("")?;
         console.table(&table)?;
+        console.line(&format!(
+            "steps of the measured load took {:.2} times what the fit says of them",
+            self.pace
+        ))?;
         let LinearEngine { step, prefill_token, thousand_pairs, decode, context_token } = self.fitted;
         let ns = |time| format!("{:.0}ns", 1e9 * seconds(time));
         console.line(&format!(
@@ -203,6 +221,6 @@ impl Comparison {
         let rows = self.rows.iter().map(|(name, predicted, measured)| {
             json!({"what": name, "predicted_s": predicted, "measured_s": measured})
         });
-        json!({ "rows": rows.collect::<Vec<_>>() })
+        json!({ "rows": rows.collect::<Vec<_>>(), "pace": self.pace })
     }
 }
