@@ -1,9 +1,7 @@
 //! The search itself: all layouts of a setup, the best of them, or why there is none.
 
 use crate::nearest::{nearest_fit, nearest_legal};
-use crate::{
-    Axes, Candidate, Counts, Priced, Refusals, Reservation, SearchError, Setup, Space, reservations,
-};
+use crate::{Axes, Candidate, Counts, Doubt, Priced, Refusals, SearchError, Setup, Space, doubts};
 
 /// The best layouts, the front of time against memory, and a count of everything examined.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +29,7 @@ pub fn search(setup: &Setup<'_>, axes: &Axes, limit: usize) -> Result<Answer, Se
 pub struct Tipped {
     pub fastest: Candidate,
     /// What is held against it and not, or less often, against the best one.
-    pub reservations: Vec<Reservation>,
+    pub doubts: Vec<Doubt>,
 }
 
 impl Answer {
@@ -42,13 +40,13 @@ impl Answer {
             return None;
         }
         let question = setup.question();
-        let mut reservations = reservations(&fastest.layout, fastest.fit, &question);
-        for shared in crate::reservations(&best.layout, best.fit, &question) {
-            if let Some(at) = reservations.iter().position(|each| *each == shared) {
-                reservations.remove(at);
+        let mut doubts = doubts(&fastest.layout, fastest.fit, &question);
+        for shared in crate::doubts(&best.layout, best.fit, &question) {
+            if let Some(at) = doubts.iter().position(|each| *each == shared) {
+                doubts.remove(at);
             }
         }
-        Some(Tipped { fastest: *fastest, reservations })
+        Some(Tipped { fastest: *fastest, doubts })
     }
 
     /// Layouts of the list that differ from the best one by less than the error of a comparison.

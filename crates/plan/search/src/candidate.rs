@@ -15,7 +15,7 @@ pub struct Candidate {
     /// One GPU.
     pub memory: Bytes,
     pub fit: Fit,
-    /// The factor on its time by which it is ranked: 1 without [`crate::Reservation`]s.
+    /// The factor on its time by which it is ranked: 1 without [`crate::Doubt`]s.
     pub handicap: f64,
 }
 

@@ -9,8 +9,8 @@ use bedplate_units::{Bytes, Seconds};
 
 use crate::remedy::nearest_in_space;
 use crate::{
-    Answer, Candidate, Counterfactual, Remedy, Reservation, SearchError, Setup, Space, WhatIf, remedies,
-    reservations, what_if,
+    Answer, Candidate, Counterfactual, Doubt, Remedy, SearchError, Setup, Space, WhatIf, doubts, remedies,
+    what_if,
 };
 
 /// The full explanation of one layout.
@@ -50,7 +50,7 @@ pub enum Verdict {
         /// Time over the best layout's time.
         ratio: f64,
         /// By how much, and why, it must win before it is preferred.
-        reservations: Vec<Reservation>,
+        doubts: Vec<Doubt>,
         /// The differences from the best layout, largest loss first. A gain is negative.
         losses: Vec<Loss>,
     },
@@ -114,7 +114,7 @@ fn ranked(
         is_tight,
         limit: step.time.limit(),
         ratio: step.seconds() / best.seconds(),
-        reservations: reservations(layout, step.fit, &setup.question()),
+        doubts: doubts(layout, step.fit, &setup.question()),
         losses: losses(&step, &best),
         step: Box::new(step),
     })

@@ -2,7 +2,7 @@
 //!
 //! A [`Setup`] is a model, a machine, a workload and constants. [`search`] enumerates every layout that the
 //! rules of `layout` allow within [`Axes`], checks memory first, prices the rest with `perf` and keeps the
-//! best; nearly equal layouts are ranked by [`Reservation`]s, refusals are counted with their reasons, and a question without an answer gets the nearest one
+//! best; nearly equal layouts are ranked by [`Doubt`]s, refusals are counted with their reasons, and a question without an answer gets the nearest one
 //! that has one. [`explain`] says why a layout ranks where it does, [`what_if`] prices it in a changed setup,
 //! [`scaling`] follows the best layout over numbers of GPUs, [`choose`] compares every machine of the catalog
 //! under a deadline and a budget, and [`budget`] says which model size to train for the money.
@@ -65,7 +65,7 @@ pub use explain::{Explanation, Loss, Verdict, explain};
 pub use machine::Machine;
 pub use nearest::{Nearest, fits_on, legal_gpu_counts, smallest_gpu_count};
 pub use pareto::pareto;
-pub use preference::{Question, Reservation, reservations};
+pub use preference::{Doubt, Question, doubts};
 pub use price::{Counts, Priced};
 pub use refusals::{RefusalCount, Refusals};
 pub use regret::{Regret, regrets};

@@ -1,16 +1,16 @@
 //! Which of nearly equal layouts to prefer, and why.
 //!
 //! Predictions of two layouts of one job differ by a few percent more or less than their measured times do, so the fastest
-//! prediction is one of several answers. Each reservation below says by how much a layout must win before it is
-//! preferred to one without it; the product of a layout's reservations is its *handicap*, and layouts are ranked by their
-//! time with it. Reservations never change a time that is shown.
+//! prediction is one of several answers. Each doubt below says by how much a layout must win before it is
+//! preferred to one without it; the product of a layout's doubts is its *handicap*, and layouts are ranked by their
+//! time with it. Doubts never change a time that is shown.
 
 use bedplate_layout::{Layout, Recompute, Sharding};
 use bedplate_perf::{Fit, Stack, Workload};
 
 /// Why a layout is preferred only if it wins clearly.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Reservation {
+pub enum Doubt {
     /// It fits by less than the error of predicted memory.
     Tight,
     /// The named software does not have it.
@@ -38,36 +38,36 @@ pub enum Reservation {
     OneMoreDimension,
 }
 
-impl Reservation {
+impl Doubt {
     /// By how much a layout with it must be faster.
     pub fn margin(self) -> f64 {
         match self {
             // Never, unless nothing else fits.
-            Reservation::NotInStack => 1e3,
-            Reservation::NotMeasured => 0.3,
-            Reservation::Tight => 0.2,
-            Reservation::ContextForShortSequences | Reservation::CutExperts => 0.06,
-            Reservation::ExpertsLeaveDomain | Reservation::OddTensorGroup | Reservation::ShardGroups => 0.04,
-            Reservation::WithoutSequenceParallelism | Reservation::ManyChunks => 0.03,
-            Reservation::Recomputes | Reservation::OneMoreDimension => 0.03,
+            Doubt::NotInStack => 1e3,
+            Doubt::NotMeasured => 0.3,
+            Doubt::Tight => 0.2,
+            Doubt::ContextForShortSequences | Doubt::CutExperts => 0.06,
+            Doubt::ExpertsLeaveDomain | Doubt::OddTensorGroup | Doubt::ShardGroups => 0.04,
+            Doubt::WithoutSequenceParallelism | Doubt::ManyChunks => 0.03,
+            Doubt::Recomputes | Doubt::OneMoreDimension => 0.03,
         }
     }
 
     /// What is said about a layout that has it.
     pub fn reason(self) -> &'static str {
         match self {
-            Reservation::Tight => "its memory is tight",
-            Reservation::NotInStack => "the stack does not have it",
-            Reservation::NotMeasured => "no measured run of the stack is like it",
-            Reservation::ShardGroups => "it splits weights within groups",
-            Reservation::ContextForShortSequences => "it cuts sequences that are short",
-            Reservation::CutExperts => "it cuts the matrices of experts",
-            Reservation::ExpertsLeaveDomain => "its experts leave the scale-up domain",
-            Reservation::OddTensorGroup => "its tensor groups are no power of two",
-            Reservation::WithoutSequenceParallelism => "it has tensor groups without sequence parallelism",
-            Reservation::ManyChunks => "its stages have more chunks than measured runs have",
-            Reservation::Recomputes => "it recomputes activations",
-            Reservation::OneMoreDimension => "it has one more kind of parallelism",
+            Doubt::Tight => "its memory is tight",
+            Doubt::NotInStack => "the stack does not have it",
+            Doubt::NotMeasured => "no measured run of the stack is like it",
+            Doubt::ShardGroups => "it splits weights within groups",
+            Doubt::ContextForShortSequences => "it cuts sequences that are short",
+            Doubt::CutExperts => "it cuts the matrices of experts",
+            Doubt::ExpertsLeaveDomain => "its experts leave the scale-up domain",
+            Doubt::OddTensorGroup => "its tensor groups are no power of two",
+            Doubt::WithoutSequenceParallelism => "it has tensor groups without sequence parallelism",
+            Doubt::ManyChunks => "its stages have more chunks than measured runs have",
+            Doubt::Recomputes => "it recomputes activations",
+            Doubt::OneMoreDimension => "it has one more kind of parallelism",
         }
     }
 }
@@ -79,7 +79,7 @@ const MOST_SEQUENCES: u32 = 8;
 /// Chunks per stage up to which runs have been measured.
 const MOST_CHUNKS: u32 = 12;
 
-/// What reservations depend on besides the layout.
+/// What doubts depend on besides the layout.
 #[derive(Debug, Clone, Copy)]
 pub struct Question<'a> {
     pub workload: &'a Workload,
@@ -88,10 +88,10 @@ pub struct Question<'a> {
     pub is_mixture: bool,
 }
 
-/// The reservations about a layout; one kind of parallelism each, as often as it has one.
-pub fn reservations(layout: &Layout, fit: Fit, job: &Question<'_>) -> Vec<Reservation> {
+/// The doubts about a layout; one kind of parallelism each, as often as it has one.
+pub fn doubts(layout: &Layout, fit: Fit, job: &Question<'_>) -> Vec<Doubt> {
     let mut all = Vec::new();
-    visit(layout, fit, job, |reservation| all.push(reservation));
+    visit(layout, fit, job, |doubt| all.push(doubt));
     all
 }
 
@@ -99,35 +99,35 @@ pub fn reservations(layout: &Layout, fit: Fit, job: &Question<'_>) -> Vec<Reserv
 #[inline]
 pub(crate) fn handicap(layout: &Layout, fit: Fit, job: &Question<'_>) -> f64 {
     let mut factor = 1.0;
-    visit(layout, fit, job, |reservation| factor *= 1.0 + reservation.margin());
+    visit(layout, fit, job, |doubt| factor *= 1.0 + doubt.margin());
     factor
 }
 
 #[inline]
-fn visit(layout: &Layout, fit: Fit, job: &Question<'_>, mut take: impl FnMut(Reservation)) {
+fn visit(layout: &Layout, fit: Fit, job: &Question<'_>, mut take: impl FnMut(Doubt)) {
     let Question { workload, domain, is_mixture } = *job;
-    let mut check = |applies: bool, reservation: Reservation| {
+    let mut check = |applies: bool, doubt: Doubt| {
         if applies {
-            take(reservation);
+            take(doubt);
         }
     };
-    check(matches!(fit, Fit::Tight { .. }), Reservation::Tight);
-    check(!stack_has(workload.stack, layout), Reservation::NotInStack);
-    check(!is_measured(workload.stack, layout, is_mixture), Reservation::NotMeasured);
-    check(matches!(layout.sharding, Sharding::WeightsWithin(_)), Reservation::ShardGroups);
-    check(layout.context > 1 && workload.sequence < LONG, Reservation::ContextForShortSequences);
-    check(layout.expert_tensor > 1, Reservation::CutExperts);
-    check(layout.expert > domain, Reservation::ExpertsLeaveDomain);
-    check(!layout.tensor.is_power_of_two(), Reservation::OddTensorGroup);
+    check(matches!(fit, Fit::Tight { .. }), Doubt::Tight);
+    check(!stack_has(workload.stack, layout), Doubt::NotInStack);
+    check(!is_measured(workload.stack, layout, is_mixture), Doubt::NotMeasured);
+    check(matches!(layout.sharding, Sharding::WeightsWithin(_)), Doubt::ShardGroups);
+    check(layout.context > 1 && workload.sequence < LONG, Doubt::ContextForShortSequences);
+    check(layout.expert_tensor > 1, Doubt::CutExperts);
+    check(layout.expert > domain, Doubt::ExpertsLeaveDomain);
+    check(!layout.tensor.is_power_of_two(), Doubt::OddTensorGroup);
     let has_sequence_parallelism = !matches!(workload.stack, Stack::Megatron2021 | Stack::MegatronDeepSpeed);
     check(
         has_sequence_parallelism && layout.tensor > 1 && !layout.is_sequence_parallel,
-        Reservation::WithoutSequenceParallelism,
+        Doubt::WithoutSequenceParallelism,
     );
-    check(layout.virtual_stages > MOST_CHUNKS, Reservation::ManyChunks);
-    check(layout.recompute != Recompute::None, Reservation::Recomputes);
+    check(layout.virtual_stages > MOST_CHUNKS, Doubt::ManyChunks);
+    check(layout.recompute != Recompute::None, Doubt::Recomputes);
     for degree in [layout.tensor, layout.context, layout.pipeline] {
-        check(degree > 1, Reservation::OneMoreDimension);
+        check(degree > 1, Doubt::OneMoreDimension);
     }
 }
 

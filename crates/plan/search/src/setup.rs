@@ -36,7 +36,7 @@ impl<'a> Setup<'a> {
         Problem::new(self.model, &self.hardware, &self.workload, self.constants)
     }
 
-    /// What reservations about a layout depend on.
+    /// What doubts about a layout depend on.
     pub fn question(&self) -> Question<'_> {
         Question {
             workload: &self.workload,

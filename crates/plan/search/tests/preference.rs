@@ -7,7 +7,7 @@ use bedplate_calibrate::{Case, Cases};
 use bedplate_catalog::Catalog;
 use bedplate_layout::Sharding;
 use bedplate_perf::{Constants, Fit, Stack};
-use bedplate_search::{Axes, Reservation, regrets, reservations, search};
+use bedplate_search::{Axes, Doubt, doubts, regrets, search};
 use support::bench;
 
 #[test]
@@ -47,8 +47,8 @@ fn an_answer_has_only_what_the_stack_has() {
         bench.workload.stack = stack;
         let setup = bench.setup();
         let best = search(&setup, &Axes::practical(8), 1).unwrap().best[0];
-        let held = reservations(&best.layout, best.fit, &setup.question());
-        assert!(!held.contains(&Reservation::NotInStack), "{stack:?}: {}", best.layout);
+        let held = doubts(&best.layout, best.fit, &setup.question());
+        assert!(!held.contains(&Doubt::NotInStack), "{stack:?}: {}", best.layout);
         if stack == Stack::Megatron && best.layout.pipeline > 1 {
             assert!(matches!(best.layout.sharding, Sharding::None | Sharding::Optimizer));
         }
@@ -62,9 +62,9 @@ fn what_tipped_the_choice_is_told() {
     let answer = search(&setup, &Axes::default(), 10).unwrap();
     let tipped = answer.tipped(&setup).unwrap();
     assert!(tipped.fastest.seconds < answer.best[0].seconds);
-    assert!(!tipped.reservations.is_empty());
-    // The preferred one is within what its reservations allow.
-    let margin: f64 = tipped.reservations.iter().map(|each| 1.0 + each.margin()).product();
+    assert!(!tipped.doubts.is_empty());
+    // The preferred one is within what its doubts allow.
+    let margin: f64 = tipped.doubts.iter().map(|each| 1.0 + each.margin()).product();
     assert!(answer.best[0].seconds / tipped.fastest.seconds <= margin);
 }
 

@@ -1,6 +1,6 @@
 //! `--explain LAYOUT`: why this one, why not that one, what would change it.
 
-use bedplate_search::{Counterfactual, Explanation, Outcome, Remedy, Reservation, Verdict};
+use bedplate_search::{Counterfactual, Doubt, Explanation, Outcome, Remedy, Verdict};
 use serde_json::{Value, json};
 
 use crate::console::Console;
@@ -33,12 +33,12 @@ pub(super) fn facts(explanation: &Explanation) -> Facts {
                 facts.add("would fit", remedy_text(remedy));
             }
         }
-        Verdict::Runs { rank, of, spare, is_tight, limit, ratio, losses, reservations, .. } => {
+        Verdict::Runs { rank, of, spare, is_tight, limit, ratio, losses, doubts, .. } => {
             facts.add("rank", format!("{rank} of {of} layouts that fit"));
-            for (reservation, times) in counted(reservations) {
-                let margin = reservation.margin() * f64::from(times) * 100.0;
+            for (doubt, times) in counted(doubts) {
+                let margin = doubt.margin() * f64::from(times) * 100.0;
                 let more = if times > 1 { format!(", {times} times") } else { String::new() };
-                let text = format!("{}{more}: it must win by {margin:.0}%", reservation.reason());
+                let text = format!("{}{more}: it must win by {margin:.0}%", doubt.reason());
                 facts.add("held against it", text);
             }
             let tight = if *is_tight { ", which is tight" } else { "" };
@@ -61,13 +61,13 @@ pub(super) fn facts(explanation: &Explanation) -> Facts {
     facts
 }
 
-/// Reservations with how often each applies. One that no win outweighs is about the stack.
-fn counted(reservations: &[Reservation]) -> Vec<(Reservation, u32)> {
-    let mut counts: Vec<(Reservation, u32)> = Vec::new();
-    for reservation in reservations {
-        match counts.iter_mut().find(|(known, _)| known == reservation) {
+/// Doubts with how often each applies. One that no win outweighs is about the stack.
+fn counted(doubts: &[Doubt]) -> Vec<(Doubt, u32)> {
+    let mut counts: Vec<(Doubt, u32)> = Vec::new();
+    for doubt in doubts {
+        match counts.iter_mut().find(|(known, _)| known == doubt) {
             Some((_, times)) => *times += 1,
-            None => counts.push((*reservation, 1)),
+            None => counts.push((*doubt, 1)),
         }
     }
     counts
@@ -117,13 +117,13 @@ pub(super) fn json(explanation: &Explanation) -> Value {
                 .map(|remedy| remedy.candidate.layout.to_string())
                 .collect::<Vec<_>>(),
         }),
-        Verdict::Runs { rank, of, spare, ratio, losses, reservations, .. } => json!({
+        Verdict::Runs { rank, of, spare, ratio, losses, doubts, .. } => json!({
             "verdict": "runs",
             "rank": rank,
             "of": of,
             "spare_bytes": spare.get(),
             "ratio_to_best": ratio,
-            "held_against_it": reservations.iter().map(|each| each.reason()).collect::<Vec<_>>(),
+            "held_against_it": doubts.iter().map(|each| each.reason()).collect::<Vec<_>>(),
             "losses_s": losses
                 .iter()
                 .map(|loss| (loss.part.name().to_owned(), json!(loss.seconds.get())))

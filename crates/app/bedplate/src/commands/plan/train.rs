@@ -449,7 +449,7 @@ impl<'a> Plan<'a> {
     fn tipped(&self) -> Option<String> {
         let tipped = self.answer.tipped(&self.loaded.setup())?;
         let faster = (self.answer.best[0].seconds / tipped.fastest.seconds - 1.0) * 100.0;
-        let mut reasons: Vec<&str> = tipped.reservations.iter().map(|each| each.reason()).collect();
+        let mut reasons: Vec<&str> = tipped.doubts.iter().map(|each| each.reason()).collect();
         reasons.dedup();
         let fastest = tipped.fastest.layout;
         Some(format!("{fastest} is predicted {faster:.1}% faster, but {}", reasons.join(", ")))
