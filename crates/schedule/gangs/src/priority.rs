@@ -122,7 +122,8 @@ impl Rank {
     }
 }
 
-/// GPU time over the cube of the time waited, in a million steps for each power of e. Limits below a minute count as a minute.
+/// The logarithm of the GPU time asked for, less three times that of 1 + the time waited over the patience; in millionths, and never below 0. Limits
+/// below a minute count as a minute.
 fn aged_size(request: &Request, waited: Span, patience: Span) -> u64 {
     const STEPS: f64 = 1e6;
     // More than any logarithm that is taken away: a gang waits less than e^30 times the patience.
@@ -159,4 +160,47 @@ fn scramble(seed: u64, id: u64) -> u64 {
     mixed ^= mixed >> 32;
     mixed = mixed.wrapping_mul(0xD6E8_FEB8_6659_FD93);
     mixed ^ (mixed >> 29)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{JobId, RoleRequest};
+
+    /// Numbers of gangs in the order of their ranks, each with nodes of eight GPUs, hours asked for and hours waited.
+    fn sorted(order: Order, gangs: [(u32, u64, u64); 3]) -> Vec<u64> {
+        let settings = Settings { order, ..Settings::default() };
+        let now = Time::ZERO + Span::hours(1000);
+        let rank = |(number, (nodes, limit, waited)): (u64, (u32, u64, u64))| {
+            let request = Request {
+                time_limit: Span::hours(limit),
+                ..Request::new(JobId(number), RoleRequest::new(nodes, 8))
+            };
+            let submitted = Time::ZERO + Span::hours(1000 - waited);
+            (Rank::new(&request, &settings, 0, submitted, now), number)
+        };
+        let mut ranks: Vec<(Rank, u64)> = (0..).zip(gangs).map(rank).collect();
+        ranks.sort();
+        ranks.into_iter().map(|(_, number)| number).collect()
+    }
+
+    #[test]
+    fn orders_sort_as_their_formulas_say() {
+        // A large one that has waited for ten hours, a long small one, and a short one in between. They ask for 256, 192 and 64 GPU-hours, which
+        // count as 90, 135 and 50 after that time of waiting.
+        let gangs = [(8, 4, 10), (1, 24, 3), (4, 2, 2)];
+        let by = |score| sorted(Order::Published(score), gangs);
+        assert_eq!(sorted(Order::Arrival, gangs), [0, 1, 2]);
+        assert_eq!(by(Score::Shortest), [2, 0, 1]);
+        assert_eq!(by(Score::SmallestArea), [2, 1, 0]);
+        assert_eq!(by(Score::WaitCubed), [0, 2, 1]);
+        assert_eq!(sorted(Order::SmallestFirst, gangs), [2, 0, 1]);
+    }
+
+    #[test]
+    fn a_large_gang_counts_as_an_eighth_after_the_time_of_patience() {
+        // After a day, eight nodes count as one; a new gang of one node is a little less, or a little more.
+        assert_eq!(sorted(Order::SmallestFirst, [(8, 10, 24), (1, 9, 0), (1, 11, 0)]), [1, 0, 2]);
+        assert_eq!(sorted(Order::SmallestFirst, [(27, 10, 48), (1, 9, 0), (1, 11, 0)]), [1, 0, 2]);
+    }
 }

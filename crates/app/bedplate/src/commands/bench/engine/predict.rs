@@ -19,7 +19,7 @@ pub(super) struct Comparison {
     rows: Vec<(String, f64, f64)>,
     fitted: LinearEngine,
     /// What the steps of the measured load took, over what the fit says of the same steps: not 1 where the machine has changed its speed.
-    pace: f64,
+    drift: f64,
 }
 
 /// A request: when, prompt and answer.
@@ -45,7 +45,7 @@ pub(super) fn compare(
     let measured = load::play(engine, &due);
     let steps = engine.take_steps();
     let took: f64 = steps.iter().map(|step| step.took.as_secs_f64()).sum();
-    let pace = took / steps.iter().map(|step| fitted_time(&fitted, step)).sum::<f64>().max(1e-9);
+    let drift = took / steps.iter().map(|step| fitted_time(&fitted, step)).sum::<f64>().max(1e-9);
     let mut rows = Vec::new();
     for (name, of) in
         [("first token", first as fn(&Times) -> Option<f64>), ("between tokens", Times::between)]
@@ -55,7 +55,7 @@ pub(super) fn compare(
             rows.push((format!("{name}, p{percent}"), at(&predicted), at(&measured)));
         }
     }
-    Comparison { rows, fitted, pace }
+    Comparison { rows, fitted, drift }
 }
 
 fn first(times: &Times) -> Option<f64> {
@@ -203,7 +203,7 @@ impl Comparison {
         console.table(&table)?;
         console.line(&format!(
             "steps of the measured load took {:.2} times what the fit says of them",
-            self.pace
+            self.drift
         ))?;
         let LinearEngine { step, prefill_token, thousand_pairs, decode, context_token } = self.fitted;
         let ns = |time| format!("{:.0}ns", 1e9 * seconds(time));
@@ -221,6 +221,6 @@ impl Comparison {
         let rows = self.rows.iter().map(|(name, predicted, measured)| {
             json!({"what": name, "predicted_s": predicted, "measured_s": measured})
         });
-        json!({ "rows": rows.collect::<Vec<_>>(), "pace": self.pace })
+        json!({ "rows": rows.collect::<Vec<_>>(), "drift": self.drift })
     }
 }
