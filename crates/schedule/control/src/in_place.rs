@@ -84,10 +84,32 @@ impl Control {
         }
     }
 
-    /// A node that was to join is ready, while the others run.
+    /// A node that was to join is ready, while the others run. It waits for the end of ranks that have left: they may be
+    /// the very ones whose place it takes. Its heartbeats ask again.
     pub(crate) fn let_newcomer_go(&mut self, job: JobId, node: NodeId, now: Time) {
-        self.member(job, node).state = MemberState::Running;
-        self.let_member_go(job, node, now);
+        if !self.has_rests(job, now) {
+            self.member(job, node).state = MemberState::Running;
+            self.let_member_go(job, node, now);
+        }
+    }
+
+    /// What a run has left behind on a node is gone: those that waited for it may go.
+    pub(crate) fn let_newcomers_go(&mut self, job: JobId, now: Time) {
+        let Some(run) = self.runs.get(&job).filter(|run| run.phase == Phase::Running) else {
+            return;
+        };
+        let is_ready = |member: &Member| matches!(member.state, MemberState::Prepared { .. });
+        let ready = run.members.iter().filter(|(_, member)| is_ready(member));
+        let ready: Vec<NodeId> = ready.map(|(node, _)| *node).collect();
+        ready.into_iter().for_each(|node| self.let_newcomer_go(job, node, now));
+    }
+
+    /// Whether ranks may still live on a node that a run has left. Nothing waits for a node that does not end them in time.
+    fn has_rests(&self, job: JobId, now: Time) -> bool {
+        let run = &self.runs[&job];
+        run.has_lost_nodes()
+            && now < run.started + self.rules.overdue
+            && self.nodes.iter().any(|node| node.may_hold_rests_of(job))
     }
 
     /// The record of the run so far ends, and another begins.

@@ -279,8 +279,10 @@ impl Control {
             (Some(HeldPhase::Prepared { master_port }), MemberState::Asked) => {
                 self.prepared(node, id, *master_port, now);
             }
-            (Some(HeldPhase::Prepared { .. }), MemberState::Running) => {
-                self.let_member_go(job, node, now);
+            (Some(HeldPhase::Prepared { .. }), MemberState::Prepared { .. } | MemberState::Running)
+                if run_phase == Phase::Running =>
+            {
+                self.let_newcomer_go(job, node, now);
             }
             (Some(_), _) => {}
         }

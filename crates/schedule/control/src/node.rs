@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use bedplate_diag::Reason;
 use bedplate_finding::{Action, OpenFinding};
-use bedplate_gangs::Time;
+use bedplate_gangs::{JobId, Time};
 
 use crate::record::NodeRow;
 use crate::wire::{Host, RunId};
@@ -35,6 +35,8 @@ pub(crate) enum Presence {
     Linked { link: LinkId, heard: Time },
     /// It closed; until then the agent may come back as if nothing had happened.
     Closed { until: Time },
+    /// The control plane has started since it was last heard; what it holds is not known before it comes back, or is lost.
+    Expected { until: Time },
     /// Lost, or never seen.
     Away,
 }
@@ -58,7 +60,7 @@ impl Node {
     pub(crate) fn link(&self) -> Option<LinkId> {
         match self.presence {
             Presence::Linked { link, .. } => Some(link),
-            Presence::Closed { .. } | Presence::Away => None,
+            Presence::Closed { .. } | Presence::Expected { .. } | Presence::Away => None,
         }
     }
 
@@ -78,7 +80,20 @@ impl Node {
         match self.presence {
             Presence::Linked { heard, .. } => Some((heard + rules.silence, "nothing was heard of it")),
             Presence::Closed { until } => Some((until, "its connection closed")),
+            Presence::Expected { until } => Some((until, "it did not come back")),
             Presence::Away => None,
+        }
+    }
+
+    /// Whether ranks that a job no longer counts on may still live there.
+    pub(crate) fn may_hold_rests_of(&self, job: JobId) -> bool {
+        match self.presence {
+            Presence::Linked { .. } | Presence::Closed { .. } => {
+                self.rests.iter().any(|run| run.job == job.0)
+            }
+            Presence::Expected { .. } => true,
+            // Its agent has killed them.
+            Presence::Away => false,
         }
     }
 

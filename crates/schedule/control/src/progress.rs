@@ -114,6 +114,7 @@ impl Control {
         let job = JobId(id.job);
         if self.nodes[node.0 as usize].rests.remove(&id) {
             self.resume_if_clean(node);
+            self.let_newcomers_go(job, now);
         }
         let Some(run) = self.run_on(node, id) else {
             return self.send(node, ToAgent::Forget { run: id });

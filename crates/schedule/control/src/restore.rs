@@ -64,7 +64,7 @@ impl Control {
             node.drained = row.drained.clone();
             node.incarnation = row.incarnation;
             (node.acknowledged_ms, node.found_out) = (row.acknowledged_ms, row.found_out);
-            node.presence = Presence::Closed { until };
+            node.presence = Presence::Expected { until };
             self.blame.restore_losses(id, row.losses.clone());
             // Gangs may stand on it; new ones come once its agent does.
             self.news.push_back(Event::Node { node: id, order: NodeOrder::Drain });

@@ -203,7 +203,7 @@ impl Control {
         let kind = cluster.node(id).kind();
         let (is_linked, heard_ms) = match node.presence {
             Presence::Linked { heard, .. } => (true, Some(heard.0)),
-            Presence::Closed { .. } | Presence::Away => (false, None),
+            Presence::Closed { .. } | Presence::Expected { .. } | Presence::Away => (false, None),
         };
         NodeView {
             name: node.name.clone(),

@@ -7,14 +7,14 @@ use bedplate_gangs::Time;
 
 use super::{Story, gang};
 
-fn finding(node: &str, rule: &str, gpu: u32, action: Action, since_ms: u64) -> OpenFinding {
+pub(super) fn finding(node: &str, rule: &str, gpu: u32, action: Action, since_ms: u64) -> OpenFinding {
     let subject = Subject::Gpu { node: node.to_owned(), index: gpu };
     let finding =
         Finding::new(rule, Severity::Critical, Layer::Hardware, subject, action).because("it broke");
     OpenFinding { finding, since_ms, seen_ms: since_ms, times: 1 }
 }
 
-fn finds(story: &mut Story, node: &str, findings: Vec<OpenFinding>) {
+pub(super) fn finds(story: &mut Story, node: &str, findings: Vec<OpenFinding>) {
     story.says(node, FromAgent::Findings { findings });
 }
 

@@ -1,7 +1,9 @@
 //! Gangs whose ranks go on by themselves while nodes are lost and come.
 
+use bedplate_finding::Action;
 use bedplate_job::Elastic;
 
+use super::findings::{finding, finds};
 use super::*;
 
 /// A gang that survives, whose first rank has said how far it is.
@@ -167,7 +169,30 @@ fn a_control_plane_that_starts_again_knows_every_node_by_its_own_run() {
         ToAgent::Go { master_port, .. } => Some((node.clone(), *master_port)),
         _ => None,
     };
+    // The node that was lost before may still run the rank that left; nobody takes part until that is known to be gone.
+    assert_eq!(again.sent.iter().find_map(goes), None);
+    let left = RunId { job: job.0, number: 1 };
+    again.is_mute.push("n2".into());
+    again.join_holding("n2", vec![Held { run: left, phase: HeldPhase::Running, is_suspended: false }]);
+    assert_eq!(stopped(&again), ["n2"]);
+    assert_eq!(again.sent.iter().find_map(goes), None);
+    again.says("n2", FromAgent::Released { run: left, end: NodeEnd::default() });
     assert_eq!(again.sent.iter().filter_map(goes).collect::<Vec<_>>(), [("n3".to_owned(), 29_500)]);
+}
+
+#[test]
+fn a_newcomer_waits_for_the_end_of_the_ranks_whose_place_it_takes() {
+    let mut story = Story::new(4);
+    let job = surviving(&mut story, 3, None);
+    story.is_mute.push("n2".into());
+    finds(&mut story, "n2", vec![finding("n2", "gpu/xid-79", 3, Action::Reboot, 5)]);
+    assert_eq!(story.stands(job), "running on n1 n4 n3");
+    assert_eq!(stopped(&story), ["n2"]);
+    let go =
+        |(node, message): &(String, ToAgent)| matches!(message, ToAgent::Go { .. }).then(|| node.clone());
+    assert_eq!(story.sent.iter().find_map(go), None, "n2 has not ended its ranks");
+    story.says("n2", FromAgent::Released { run: RunId { job: job.0, number: 1 }, end: NodeEnd::default() });
+    assert_eq!(story.sent.iter().find_map(go).as_deref(), Some("n4"));
 }
 
 #[test]

@@ -21,8 +21,9 @@ use world::{Bug, World};
 
 /// Seeds that every run tries; those that once failed join them.
 const FIXED: std::ops::Range<u64> = 0..40;
-const ONCE_FAILED: [u64; 7] =
-    [9_000_685, 12_001_149, 20_001_772, 31_000_771, 31_001_688, 31_002_314, 31_003_746];
+const ONCE_FAILED: [u64; 9] = [
+    9_000_685, 12_001_149, 20_001_772, 31_000_771, 31_001_688, 31_002_314, 31_003_746, 40_001_511, 40_002_702,
+];
 const FRESH: u64 = 10;
 
 fn storm(seed: u64, bug: Option<Bug>) -> Result<u64, String> {
