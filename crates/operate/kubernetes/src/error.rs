@@ -1,0 +1,114 @@
+//! What can go wrong between us and an API server.
+
+use std::io;
+use std::time::Duration;
+
+use bedplate_diag::{Class, Diagnostic, Page};
+use kube::core::Status;
+
+use crate::connection::complete;
+
+#[derive(Debug, thiserror::Error)]
+pub enum KubernetesError {
+    #[error("cannot start threads")]
+    Threads(#[source] io::Error),
+    #[error("no way to a Kubernetes cluster: {why}")]
+    Kubeconfig { why: String },
+    #[error("the API server at {server} does not answer: {why}")]
+    Unreachable { server: String, why: String },
+    #[error("the API server at {server} has said nothing for {} s", after.as_secs())]
+    Silent { server: String, after: Duration },
+    #[error("the API server at {server} does not know who we are: {message}")]
+    Unknown { server: String, message: String },
+    #[error("the API server at {server} does not allow it: {message}")]
+    Forbidden { server: String, message: String },
+    #[error("the API server at {server} refuses (status {}, {}): {}", status.code, status.reason, status.message)]
+    Refused { server: String, status: Box<Status> },
+}
+
+impl KubernetesError {
+    pub fn of(error: kube::Error, server: &str) -> Self {
+        let server = server.to_owned();
+        match error {
+            kube::Error::Api(status) if status.code == 401 => {
+                Self::Unknown { server, message: status.message }
+            }
+            kube::Error::Api(status) if status.code == 403 => {
+                Self::Forbidden { server, message: status.message }
+            }
+            kube::Error::Api(status) => Self::Refused { server, status },
+            other => Self::Unreachable { server, why: complete(&other) },
+        }
+    }
+
+    /// Whether the server said that what was asked for is not there.
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if status.code == 404)
+    }
+
+    /// Whether the server said that it has changed, or is there already.
+    pub fn is_conflict(&self) -> bool {
+        matches!(self, Self::Refused { status, .. } if status.code == 409)
+    }
+}
+
+/// The documentation of every code of this crate.
+pub const KUBERNETES_PAGES: &[&Page] =
+    &[&THREADS, &KUBECONFIG, &UNREACHABLE, &SILENT, &UNKNOWN, &FORBIDDEN, &REFUSED];
+
+static THREADS: Page = Page {
+    code: "kubernetes/threads",
+    class: Class::Transient,
+    meaning: "The system gave no threads for the connection to a Kubernetes API server.",
+    remedy: "look for a limit on processes (`ulimit -u`) and end what is not needed",
+};
+static KUBECONFIG: Page = Page {
+    code: "kubernetes/kubeconfig",
+    class: Class::User,
+    meaning: "The kubeconfig could not be read, names a context that it does not have, or its credentials cannot be used; and this is no pod with a service account.",
+    remedy: "check that `kubectl get nodes` works, or name the file with KUBECONFIG or in `bedplate context add kubernetes`",
+};
+static UNREACHABLE: Page = Page {
+    code: "kubernetes/unreachable",
+    class: Class::Transient,
+    meaning: "The API server did not answer, or what answered does not speak its language.",
+    remedy: "try again; `kubectl get --raw /readyz` says whether the server is there",
+};
+static SILENT: Page = Page {
+    code: "kubernetes/silent",
+    class: Class::Transient,
+    meaning: "The API server took the question and gave no answer in time. What was asked for may have been done.",
+    remedy: "look before you ask again; a server without quorum in etcd behaves like this",
+};
+static UNKNOWN: Page = Page {
+    code: "kubernetes/unknown",
+    class: Class::User,
+    meaning: "The credentials of the kubeconfig are not accepted: a token has expired, or the certificate is not of this cluster.",
+    remedy: "log in again, as the cluster's administrators say, and try `kubectl auth whoami`",
+};
+static FORBIDDEN: Page = Page {
+    code: "kubernetes/forbidden",
+    class: Class::User,
+    meaning: "The server knows who asks and has no rule that allows it.",
+    remedy: "ask for the verbs that docs/kubernetes.md lists; `kubectl auth can-i --list` shows what you have",
+};
+static REFUSED: Page = Page {
+    code: "kubernetes/refused",
+    class: Class::User,
+    meaning: "The server understood the request and says no: there is no such object, it has changed meanwhile, or an admission rule objects.",
+    remedy: "read the server's own words in the message",
+};
+
+impl Diagnostic for KubernetesError {
+    fn page(&self) -> &'static Page {
+        match self {
+            KubernetesError::Threads(_) => &THREADS,
+            KubernetesError::Kubeconfig { .. } => &KUBECONFIG,
+            KubernetesError::Unreachable { .. } => &UNREACHABLE,
+            KubernetesError::Silent { .. } => &SILENT,
+            KubernetesError::Unknown { .. } => &UNKNOWN,
+            KubernetesError::Forbidden { .. } => &FORBIDDEN,
+            KubernetesError::Refused { .. } => &REFUSED,
+        }
+    }
+}

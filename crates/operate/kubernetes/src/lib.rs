@@ -1,0 +1,15 @@
+//! The way to a Kubernetes API server, and the names by which jobs and gangs are known there.
+//!
+//! [`Connection`] is opened by a kubeconfig as it stands, or by the service account of the pod that we run in. What is done
+//! over it belongs to the driver and to the scheduler; the labels and annotations in [`names`] are what they agree on, with each
+//! other and with people who write manifests by hand.
+
+mod connection;
+mod error;
+pub mod names;
+
+pub use connection::{Connection, KubernetesPlace};
+pub use error::{KUBERNETES_PAGES, KubernetesError};
+
+pub use k8s_openapi;
+pub use kube;
