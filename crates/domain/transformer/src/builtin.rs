@@ -124,6 +124,13 @@ pub fn builtin_names() -> impl Iterator<Item = &'static str> {
     BUILTINS.iter().map(|builtin| builtin.name)
 }
 
+/// The name under which Hugging Face has a built-in model that is named by its short name, where it was published there.
+pub fn published_as(name: &str) -> Option<&'static str> {
+    let builtin = BUILTINS.iter().find(|builtin| builtin.name == name || builtin.aliases.contains(&name))?;
+    let source = builtin.config.split_once("\"_source\": \"huggingface.co/")?.1;
+    source.split([' ', '"']).next()
+}
+
 /// A built-in model by its short name or by its Hugging Face name, in any case.
 ///
 /// The owner (`meta-llama/`) is ignored, as are suffixes that do not change the shape (`-Instruct`).

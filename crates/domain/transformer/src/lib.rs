@@ -40,7 +40,7 @@ mod transformer;
 pub mod workspace;
 
 pub use attention::{Attention, GroupedQuery, Latent, Reach, Recurrent, StateRule};
-pub use builtin::{builtin, builtin_names};
+pub use builtin::{builtin, builtin_names, published_as};
 pub use bytes::{Optimizer, StateBytes, TrainingState};
 pub use check::Flaw;
 pub use config::{Configuration, Fate, Keys, Remark, RemarkReason, fate_of_key, from_config, to_config_json};

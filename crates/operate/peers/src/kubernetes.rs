@@ -130,6 +130,22 @@ impl Kubernetes {
         self.kubectl(&["apply", "--server-side", "--force-conflicts", "-f", &path]);
     }
 
+    /// What the server would make of a manifest, an object on a line; as an error, why it would not.
+    pub fn dry_run(&self, manifest: &str) -> Result<String, String> {
+        let path = self.state.join("tried.yaml");
+        fs::write(&path, manifest).map_err(|error| error.to_string())?;
+        let path = path.display().to_string();
+        self.try_kubectl(&["create", "--dry-run=server", "--validate=strict", "-o", "name", "-f", &path])
+    }
+
+    /// Defines the kinds of a project whose controller does not run: `lws`, LeaderWorkerSets.
+    pub fn install(&self, project: &str) -> Result<(), String> {
+        let folder = programs().join("manifests").join(project).join("bases").display().to_string();
+        self.try_kubectl(&["apply", "--server-side", "-f", &folder])?;
+        self.try_kubectl(&["wait", "--for=condition=Established", "--timeout=120s", "crd", "--all"])
+            .map(|_| ())
+    }
+
     /// Adds nodes until there are so many.
     pub fn grow(&self, nodes: u32) -> Result<(), String> {
         self.control("nodes", &[&nodes.to_string()])

@@ -1,7 +1,16 @@
-//! A plan as engine flags. One command per pool; each is run once per replica.
+//! A plan as commands of engines, or as manifests of Kubernetes that run them.
+//!
+//! A plan has one pool of replicas or two. [`pools`] gives each pool the command that an engine is started with, once
+//! on every node of a replica: where there are several, the command names its node's number as `$RANK` and the first
+//! node as `$HEAD`. [`launch`] prints them for a shell, [`kubernetes::manifests`] for a cluster.
 
-use bedplate_perf::serving::{Parallel, Replica, WeightFormat};
-use bedplate_transformer::Precision;
+mod bedplate;
+pub mod kubernetes;
+mod sglang;
+mod vllm;
+
+use bedplate_perf::Network;
+use bedplate_perf::serving::{Replica, WeightFormat};
 
 use crate::{Cut, Need, Plan, Supply, Workers};
 
@@ -21,59 +30,160 @@ impl Software {
         ("dynamo", Software::Dynamo),
         ("bedplate", Software::Bedplate),
     ];
+
+    /// Where the engine listens.
+    fn port(self) -> u16 {
+        match self {
+            Software::Sglang => 30_000,
+            Software::Vllm | Software::Dynamo | Software::Bedplate => 8000,
+        }
+    }
 }
 
+/// What the replicas of a pool do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Duty {
+pub enum Duty {
     Both,
     Prefill,
     Decode,
 }
 
-/// Commands with a remark above each. `model` is what the engine loads: a name or a path.
-pub fn launch(need: &Need<'_>, supply: &Supply, plan: &Plan, model: &str, software: Software) -> String {
+impl Duty {
+    fn name(self) -> &'static str {
+        match self {
+            Duty::Both => "replica",
+            Duty::Prefill => "prompt worker",
+            Duty::Decode => "decode worker",
+        }
+    }
+}
+
+/// Replicas of one kind, and how each is started.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Pool {
+    pub duty: Duty,
+    pub replicas: u32,
+    /// Nodes of one replica.
+    pub nodes: u32,
+    /// GPUs that it takes on each of them.
+    pub gpus_per_node: u32,
+    /// What follows the program's name is a flag, or a flag and its value; nothing where the engine cannot do it.
+    pub command: Vec<String>,
+    /// What must be known before it is started.
+    pub remarks: Vec<String>,
+}
+
+/// The pools of a plan for an engine. `model` is what the engine loads: a name of Hugging Face or a path.
+pub fn pools(need: &Need<'_>, supply: &Supply, plan: &Plan, model: &str, software: Software) -> Vec<Pool> {
+    let model = word(model);
     let pools: Vec<(Duty, &Workers)> = match plan {
         Plan::Aggregated(workers) => vec![(Duty::Both, workers)],
         Plan::Disaggregated { prefill, decode } => vec![(Duty::Prefill, prefill), (Duty::Decode, decode)],
     };
+    pools
+        .into_iter()
+        .map(|(duty, workers)| Sized { need, supply, model: &model, workers, duty }.pool(software))
+        .collect()
+}
+
+/// A text as one word of a shell's command.
+fn word(text: &str) -> String {
+    let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-:@+,".contains(&byte);
+    match !text.is_empty() && text.bytes().all(is_plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', "'\\''")),
+    }
+}
+
+/// Commands with remarks above each.
+pub fn launch(need: &Need<'_>, supply: &Supply, plan: &Plan, model: &str, software: Software) -> String {
     let mut blocks = Vec::new();
     if software == Software::Dynamo {
         blocks.push("# once, in front of all workers\npython -m dynamo.frontend --router-mode kv".to_owned());
     }
-    for (duty, workers) in pools {
-        let sized = Sized { need, supply, model, workers, duty };
-        let flags = match software {
-            Software::Vllm => sized.vllm("vllm serve", ""),
-            Software::Dynamo => sized.vllm("python -m dynamo.vllm --model", dynamo_duty(duty)),
-            Software::Sglang => sized.sglang(),
-            Software::Bedplate => sized.bedplate(),
-        };
-        blocks.push(format!("{}\n{}", sized.remark(software), flags.join(" \\\n  ")));
+    let pools = pools(need, supply, plan, model, software);
+    for pool in &pools {
+        let mut lines = vec![format!("# {}", pool.title())];
+        lines.extend(pool.remarks.iter().map(|remark| format!("# {remark}")));
+        lines.extend((!pool.command.is_empty()).then(|| pool.command.join(" \\\n  ")));
+        blocks.push(lines.join("\n"));
     }
-    if plan_needs_router(plan, software) {
-        blocks.push("# a router in front of the replicas spreads requests over them".to_owned());
-    }
+    blocks.extend(router(&pools, software));
     blocks.join("\n\n")
 }
 
-fn plan_needs_router(plan: &Plan, software: Software) -> bool {
-    let has_own = matches!(software, Software::Dynamo | Software::Bedplate);
-    let replicas = plan.decoders().replicas;
-    !has_own && (replicas > 1 || matches!(plan, Plan::Disaggregated { .. }))
-}
-
-fn plural(count: u32) -> &'static str {
-    if count == 1 { "" } else { "s" }
-}
-
-fn dynamo_duty(duty: Duty) -> &'static str {
-    match duty {
-        Duty::Both => "",
-        Duty::Prefill => "--disaggregation-mode prefill",
-        Duty::Decode => "--disaggregation-mode decode",
+impl Pool {
+    fn title(&self) -> String {
+        let plural = |count: u32| if count == 1 { "" } else { "s" };
+        let gpus = self.nodes * self.gpus_per_node;
+        let times = match (self.replicas, self.nodes) {
+            (1, 1) => "run once".to_owned(),
+            (replicas, 1) => format!("run {replicas} times"),
+            (_, nodes) => format!(
+                "for each run it on {nodes} nodes, with RANK=0 to {} and HEAD=the address of the first",
+                nodes - 1
+            ),
+        };
+        format!(
+            "{} {}{} of {gpus} GPU{} each: {times}",
+            self.replicas,
+            self.duty.name(),
+            plural(self.replicas),
+            plural(gpus)
+        )
     }
 }
 
+/// What stands in front of several replicas.
+fn router(pools: &[Pool], software: Software) -> Option<String> {
+    let urls = |duty: Duty, flag: &str| {
+        let pool = pools.iter().find(|pool| pool.duty == duty);
+        let count = pool.map_or(0, |pool| pool.replicas);
+        let url = |at: u32| format!("{flag}http://{}-{at}:{}", duty_host(duty), software.port());
+        (0..count).map(url).collect::<Vec<String>>()
+    };
+    if pools.iter().any(|pool| pool.command.is_empty()) {
+        return None;
+    }
+    let lines = match (software, pools) {
+        (Software::Dynamo, _) => return None,
+        (Software::Bedplate, [_, _]) => return None,
+        (_, [pool]) if pool.replicas == 1 => return None,
+        (Software::Sglang, [_]) => {
+            let workers = urls(Duty::Both, "").join(" ");
+            vec!["python -m sglang_router.launch_router".to_owned(), format!("--worker-urls {workers}")]
+        }
+        (Software::Sglang, _) => {
+            let mut lines =
+                vec!["python -m sglang_router.launch_router".to_owned(), "--pd-disaggregation".to_owned()];
+            lines.extend(urls(Duty::Prefill, "--prefill "));
+            lines.extend(urls(Duty::Decode, "--decode "));
+            lines
+        }
+        (Software::Vllm | Software::Bedplate, [_]) => {
+            let mut lines = vec!["bedplate route".to_owned()];
+            lines.extend(urls(Duty::Both, "--replica "));
+            lines
+        }
+        (Software::Vllm | Software::Bedplate, _) => {
+            return Some(
+                "# vLLM brings no router between the pools: use `--launch dynamo`, which does".to_owned(),
+            );
+        }
+    };
+    let remark = "# once, in front of the replicas; put their addresses in place of these names";
+    Some(format!("{remark}\n{}", lines.join(" \\\n  ")))
+}
+
+fn duty_host(duty: Duty) -> &'static str {
+    match duty {
+        Duty::Both => "replica",
+        Duty::Prefill => "prefill",
+        Duty::Decode => "decode",
+    }
+}
+
+/// A pool with what it is sized for.
 struct Sized<'a> {
     need: &'a Need<'a>,
     supply: &'a Supply,
@@ -83,32 +193,43 @@ struct Sized<'a> {
 }
 
 impl Sized<'_> {
+    fn pool(&self, software: Software) -> Pool {
+        let mut remarks = Vec::new();
+        let command = match software {
+            Software::Vllm => self.vllm("vllm serve", &mut remarks),
+            Software::Dynamo => {
+                let mut flags = self.vllm("python -m dynamo.vllm --model", &mut remarks);
+                flags.extend(match self.duty {
+                    Duty::Both => None,
+                    Duty::Prefill => Some("--disaggregation-mode prefill".to_owned()),
+                    Duty::Decode => Some("--disaggregation-mode decode".to_owned()),
+                });
+                flags
+            }
+            Software::Sglang => self.sglang(),
+            Software::Bedplate => self.bedplate(&mut remarks),
+        };
+        if self.cut().weights == WeightFormat::Int4 && !command.is_empty() && software != Software::Bedplate {
+            remarks.push("the model must be a four-bit checkpoint (AWQ or GPTQ)".into());
+        }
+        let nodes = self.nodes();
+        let gpus_per_node = self.cut().gpus().div_ceil(nodes);
+        Pool { duty: self.duty, replicas: self.workers.replicas, nodes, gpus_per_node, command, remarks }
+    }
+
     fn cut(&self) -> &Cut {
         &self.workers.cut
     }
 
-    fn remark(&self, software: Software) -> String {
-        let duty = match self.duty {
-            Duty::Both => "replica",
-            Duty::Prefill => "prompt worker",
-            Duty::Decode => "decode worker",
-        };
-        let gpus = self.cut().gpus();
-        let count = if software == Software::Bedplate { 1 } else { self.workers.replicas };
-        let times = if count > 1 { format!("{count} times") } else { "once".to_owned() };
-        let (plural, gpu) = (plural(self.workers.replicas), plural(gpus));
-        let mut remark =
-            format!("# {} {duty}{plural} of {gpus} GPU{gpu} each: run {times}", self.workers.replicas);
-        if self.cut().weights == WeightFormat::Int4 {
-            remark += "; the model must be a four-bit checkpoint (AWQ or GPTQ)";
-        }
-        remark
+    /// Nodes of one replica.
+    fn nodes(&self) -> u32 {
+        self.cut().gpus().div_ceil(self.supply.gpus_per_node.max(1))
     }
 
-    /// Tokens of a request, plus some for chat templates.
+    /// Tokens of a request, plus some for chat templates, in whole blocks of the caches.
     fn context(&self) -> u64 {
         let asked = self.need.load.context();
-        let roomy = asked + asked / 16 + 64;
+        let roomy = (asked + asked / 16 + 64).next_multiple_of(256);
         match self.need.model.transformer.max_context {
             0 => roomy,
             longest => roomy.min(longest),
@@ -123,100 +244,9 @@ impl Sized<'_> {
         self.replica().map_or(0.9, |replica| replica.deployment().settings.memory_share)
     }
 
-    fn vllm(&self, command: &str, duty: &str) -> Vec<String> {
-        let Parallel { tensor, pipeline, expert, attention_data } = self.cut().parallel;
-        let seats = self.workers.seats.div_ceil(attention_data);
-        let mut flags = vec![format!("{command} {}", self.model), format!("--tensor-parallel-size {tensor}")];
-        flags.extend((pipeline > 1).then(|| format!("--pipeline-parallel-size {pipeline}")));
-        flags.extend((attention_data > 1).then(|| format!("--data-parallel-size {attention_data}")));
-        flags.extend((expert > 1).then(|| "--enable-expert-parallel".to_owned()));
-        flags.push(format!("--max-num-seqs {seats}"));
-        flags.push(format!("--max-num-batched-tokens {}", self.cut().chunk.max(seats)));
-        flags.push(format!("--max-model-len {}", self.context()));
-        flags.push(format!("--gpu-memory-utilization {:.2}", self.memory_share()));
-        flags.extend(match self.cut().weights {
-            WeightFormat::Fp8 => Some("--quantization fp8".to_owned()),
-            WeightFormat::Fp4 => Some("--quantization modelopt_fp4".to_owned()),
-            WeightFormat::Bf16 | WeightFormat::Int4 => None,
-        });
-        flags.extend((self.cut().kv == Precision::Fp8).then(|| "--kv-cache-dtype fp8".to_owned()));
-        if let Some(speculation) = self.need.options.speculation {
-            let drafts = speculation.drafts;
-            flags.push(format!(
-                "--speculative-config '{{\"method\":\"mtp\",\"num_speculative_tokens\":{drafts}}}'"
-            ));
-        }
-        if self.duty != Duty::Both {
-            flags.push(
-                "--kv-transfer-config '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_both\"}'"
-                    .to_owned(),
-            );
-        }
-        flags.extend((!duty.is_empty()).then(|| duty.to_owned()));
-        flags
-    }
-
-    fn sglang(&self) -> Vec<String> {
-        let Parallel { pipeline, expert, attention_data, .. } = self.cut().parallel;
-        // SGLang counts all GPUs of a stage as tensor ranks and splits them into attention data ranks.
-        let mut flags = vec![
-            format!("python -m sglang.launch_server --model-path {}", self.model),
-            format!("--tp-size {}", self.cut().parallel.stage_gpus()),
-        ];
-        flags.extend((pipeline > 1).then(|| format!("--pp-size {pipeline}")));
-        flags.extend(
-            (attention_data > 1).then(|| format!("--dp-size {attention_data} --enable-dp-attention")),
-        );
-        flags.extend((expert > 1).then(|| format!("--ep-size {expert}")));
-        flags.push(format!("--max-running-requests {}", self.workers.seats));
-        flags.push(format!("--chunked-prefill-size {}", self.cut().chunk));
-        flags.push(format!("--context-length {}", self.context()));
-        flags.push(format!("--mem-fraction-static {:.2}", self.memory_share()));
-        flags.extend(match self.cut().weights {
-            WeightFormat::Fp8 => Some("--quantization fp8".to_owned()),
-            WeightFormat::Fp4 => Some("--quantization modelopt_fp4".to_owned()),
-            WeightFormat::Bf16 | WeightFormat::Int4 => None,
-        });
-        flags.extend((self.cut().kv == Precision::Fp8).then(|| "--kv-cache-dtype fp8_e4m3".to_owned()));
-        if let Some(speculation) = self.need.options.speculation {
-            let drafts = speculation.drafts;
-            flags.push(format!(
-                "--speculative-algorithm EAGLE --speculative-num-steps {drafts} --speculative-eagle-topk 1 --speculative-num-draft-tokens {}",
-                drafts + 1
-            ));
-        }
-        let duty = match self.duty {
-            Duty::Both => None,
-            Duty::Prefill => Some("prefill"),
-            Duty::Decode => Some("decode"),
-        };
-        flags.extend(
-            duty.map(|duty| format!("--disaggregation-mode {duty} --disaggregation-transfer-backend nixl")),
-        );
-        flags
-    }
-
-    fn bedplate(&self) -> Vec<String> {
-        let Parallel { tensor, pipeline, expert, attention_data } = self.cut().parallel;
-        let degrees = [("tp", tensor), ("pp", pipeline), ("ep", expert), ("adp", attention_data)];
-        let layout: Vec<String> = degrees
-            .into_iter()
-            .filter(|(name, degree)| *name == "tp" || *degree > 1)
-            .map(|(name, degree)| format!("{name}{degree}"))
-            .collect();
-        let mut flags = vec![
-            format!("bedplate serve --model {}", self.model),
-            format!("--layout {}", layout.join(".")),
-            format!("--replicas {}", self.workers.replicas),
-            format!("--weights {} --kv {}", self.cut().weights.name(), self.cut().kv),
-            format!("--seats {} --chunk {}", self.workers.seats, self.cut().chunk),
-            format!("--context {}", self.context()),
-        ];
-        flags.extend(match self.duty {
-            Duty::Both => None,
-            Duty::Prefill => Some("--role prefill".to_owned()),
-            Duty::Decode => Some("--role decode".to_owned()),
-        });
-        flags
+    /// Whether experts exchange tokens between nodes over a network whose messages GPUs can send themselves.
+    fn has_fast_dispatch(&self) -> bool {
+        let is_wide = self.cut().parallel.expert > self.supply.hardware.domain;
+        is_wide && self.supply.hardware.network == Network::Rdma
     }
 }

@@ -15,6 +15,8 @@ pub struct Supply {
     pub hardware: Hardware,
     /// GPUs of one rented unit.
     pub gpus_per_unit: u32,
+    /// GPUs of one host; an UltraServer has many.
+    pub gpus_per_node: u32,
     /// `None` where no price is known.
     pub dollars_per_gpu_hour: Option<f64>,
 }
@@ -42,6 +44,7 @@ impl Supply {
             name: names.join("+"),
             accelerator: kinds().find_map(|kind| kind.accelerator.clone()).unwrap_or_default(),
             gpus_per_unit: kinds().map(|kind| kind.accelerators).min().unwrap_or(1).max(1),
+            gpus_per_node: kinds().map(|kind| kind.accelerators).min().unwrap_or(1).max(1),
             hardware,
             dollars_per_gpu_hour: prices.and_then(|prices| prices.into_iter().reduce(f64::max)),
         })
@@ -59,12 +62,14 @@ impl Supply {
             let hardware = machine.hardware.ok()?;
             let units = most_gpus / machine.gpus.max(1);
             let price = hourly(&machine.prices, purchase, region)?;
-            let accelerator = catalog.instance(&machine.name).ok()?.accelerator.clone();
+            let instance = catalog.instance(&machine.name).ok()?;
+            let accelerator = instance.accelerator.clone();
             (units > 0 && hardware.generation.is_fitted()).then(|| Self {
                 name: machine.name,
                 accelerator,
                 hardware: Hardware { gpus: units * machine.gpus, ..hardware },
                 gpus_per_unit: machine.gpus,
+                gpus_per_node: instance.accelerators.max(1),
                 dollars_per_gpu_hour: Some(price / f64::from(machine.gpus)),
             })
         };

@@ -41,8 +41,3 @@ pub(crate) fn accepted(text: &str, first: usize, what: Option<&str>) -> BTreeMap
         })
         .collect()
 }
-
-/// The names of one sort in a table with a column `what`.
-pub(crate) fn names(text: &str, what: &str) -> Vec<String> {
-    rows(text).filter(|row| row[0] == what).map(|row| row[1].to_owned()).collect()
-}

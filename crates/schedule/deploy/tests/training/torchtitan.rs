@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_deploy::training::Trainer;
 
 use crate::corpus::{Case, cases};
-use crate::table::{accepted, names};
+use crate::table::{accepted, rows};
 
 const TABLE: &str = include_str!("torchtitan.csv");
 
@@ -113,4 +113,9 @@ fn wrong_names_keys_and_values_are_found() {
     assert!(unknown_name(&right.replace("llama3_8b", "llama3_9b")).is_some());
     assert!(wrong_key(&right.replace("seq_len", "sequence")).is_some());
     assert!(wrong_key(&right.replace("seq_len = ", "seq_len = x")).is_some());
+}
+
+/// The names of one sort in a table with a column `what`.
+fn names(text: &str, what: &str) -> Vec<String> {
+    rows(text).filter(|row| row[0] == what).map(|row| row[1].to_owned()).collect()
 }

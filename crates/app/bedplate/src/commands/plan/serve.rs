@@ -4,12 +4,15 @@ mod page;
 mod show;
 
 use bedplate_catalog::Catalog;
-use bedplate_deploy::launch::{Software, launch};
+use bedplate_deploy::launch::kubernetes::Deployment;
+use bedplate_deploy::launch::{Software, launch, pools};
 use bedplate_deploy::test_time::{Effort, Price, test_time};
-use bedplate_deploy::{Answer, Explanation, Load, Need, Options, Pattern, Pooling, Supply, explain, search};
+use bedplate_deploy::{
+    Answer, Explanation, Load, Need, Options, Pattern, Plan, Pooling, Supply, explain, search,
+};
 use bedplate_perf::serving::{Engine, ServedModel, ServingConstants, Site, Speculation, WeightFormat};
 use bedplate_replay::requests::Objectives;
-use bedplate_transformer::Precision;
+use bedplate_transformer::{Precision, published_as};
 
 use super::constants::Choice;
 use super::served::{ENGINES, KV, Payment, WEIGHTS, load_model};
@@ -87,9 +90,15 @@ pub(super) struct Arguments {
     /// Explain why not this one: `tp8`, `tp4.fp8.kv-fp8`, `tp2+tp4` for two pools
     #[arg(long, value_name = "DEPLOYMENT")]
     explain: Option<String>,
-    /// Print the flags to start it
+    /// Print the commands that start it
     #[arg(long, value_parser = choice(&Software::ALL), value_name = "SOFTWARE")]
     launch: Option<Software>,
+    /// With --launch: manifests of Kubernetes instead, whose objects have this name
+    #[arg(long, requires = "launch", value_name = "NAME", value_parser = label)]
+    kubernetes: Option<String>,
+    /// With --kubernetes: what the engine's containers run [default: the engine's newest]
+    #[arg(long, requires = "kubernetes", value_parser = image)]
+    image: Option<String>,
     /// Price best-of-n and long thinking on the deployment found
     #[arg(long)]
     test_time: bool,
@@ -172,6 +181,53 @@ impl Loaded {
     }
 }
 
+/// Commands, or manifests with them.
+fn how_to_start(
+    arguments: &Arguments,
+    need: &Need<'_>,
+    supply: &Supply,
+    plan: &Plan,
+    software: Software,
+) -> String {
+    let model = published_as(&arguments.model).unwrap_or(&arguments.model);
+    let Some(name) = &arguments.kubernetes else {
+        return launch(need, supply, plan, model, software);
+    };
+    let deployment = Deployment {
+        name,
+        image: arguments.image.as_deref(),
+        software,
+        resource: "nvidia.com/gpu",
+        gpus: supply.gpus(),
+    };
+    let pools = pools(need, supply, plan, model, software);
+    deployment.manifests(&pools, plan.decoders().seats).trim_end().to_owned()
+}
+
+/// A name that objects of Kubernetes may have, with room for what is appended to it.
+fn label(text: &str) -> Result<String, String> {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    let begins = text.as_bytes().first().is_some_and(u8::is_ascii_lowercase);
+    let ends = text.as_bytes().last().is_some_and(|byte| *byte != b'-');
+    match begins && ends && text.len() <= 50 && text.bytes().all(is_inner) {
+        true => Ok(text.to_owned()),
+        false => {
+            Err("a name has lower-case letters, digits and hyphens, begins with a letter, and has at most 50"
+                .into())
+        }
+    }
+}
+
+/// An image's name: one word that needs no quotes.
+fn image(text: &str) -> Result<String, String> {
+    let is_part = |byte: u8| byte.is_ascii_alphanumeric() || b"./:@_-".contains(&byte);
+    let begins = text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric);
+    match begins && text.bytes().all(is_part) {
+        true => Ok(text.to_owned()),
+        false => Err("an image is named like `registry/name:tag`".into()),
+    }
+}
+
 /// The answer together with the question.
 struct Found<'a> {
     need: &'a Need<'a>,
@@ -195,7 +251,7 @@ impl<'a> Found<'a> {
         let efforts: &[Effort] = if wants_efforts { &Effort::USUAL } else { &[] };
         Self {
             explanation: pattern.map(|pattern| explain(need, supplies, &answer, pattern)),
-            launch: arguments.launch.map(|software| launch(need, supply, plan, &arguments.model, software)),
+            launch: arguments.launch.map(|software| how_to_start(arguments, need, supply, plan, software)),
             efforts: test_time(need, supply, plan, efforts),
             need,
             supplies,

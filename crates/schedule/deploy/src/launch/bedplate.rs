@@ -1,0 +1,53 @@
+//! Flags of our own engine, and what of a plan it cannot do yet.
+
+use bedplate_perf::serving::{Parallel, WeightFormat};
+use bedplate_transformer::Precision;
+
+use super::{Duty, Sized};
+
+impl Sized<'_> {
+    pub(super) fn bedplate(&self, remarks: &mut Vec<String>) -> Vec<String> {
+        let lacks = self.lacks();
+        if !lacks.is_empty() {
+            remarks.push(format!(
+                "`bedplate serve` cannot do {} yet: choose another engine,",
+                lacks.join(" or ")
+            ));
+            remarks.push("or plan again with --precision bf16 --kv bf16 and GPUs that hold the model".into());
+            return Vec::new();
+        }
+        let weights = if self.cut().weights == WeightFormat::Int4 { "int4" } else { "bf16" };
+        let chunk = self.cut().chunk;
+        let mut flags = vec![
+            format!("bedplate serve {}", self.model),
+            format!("--device cuda:0 --weights {weights}"),
+            format!(
+                "--seats {} --chunk {chunk} --token-budget {}",
+                self.workers.seats,
+                chunk.max(self.workers.seats)
+            ),
+            format!("--context {}", self.context()),
+        ];
+        match self.duty {
+            Duty::Both => {}
+            Duty::Prefill => flags.push("--kv-listen 0.0.0.0:7500 --kv-secret-file kv.secret".into()),
+            Duty::Decode => flags.push("--prefill \"$PREFILL\":7500 --kv-secret-file kv.secret".into()),
+        }
+        remarks.push("the model is a folder in Hugging Face's format".into());
+        flags
+    }
+
+    /// What the plan asks for beyond one GPU in formats that the engine computes with.
+    fn lacks(&self) -> Vec<String> {
+        let Parallel { tensor, pipeline, expert, attention_data } = self.cut().parallel;
+        let mut lacks = Vec::new();
+        let degrees = tensor.max(pipeline).max(expert).max(attention_data);
+        lacks.extend((degrees > 1).then(|| "a replica over several GPUs".to_owned()));
+        let weights = self.cut().weights;
+        let has_format = matches!(weights, WeightFormat::Bf16 | WeightFormat::Int4);
+        lacks.extend((!has_format).then(|| format!("weights in {}", weights.name())));
+        lacks.extend((self.cut().kv == Precision::Fp8).then(|| "keys and values in fp8".to_owned()));
+        lacks.extend(self.need.options.speculation.map(|_| "drafts by the model itself".to_owned()));
+        lacks
+    }
+}
