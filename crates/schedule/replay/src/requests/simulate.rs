@@ -63,6 +63,8 @@ struct Simulation<'a> {
     unfinished: Vec<u16>,
     records: Vec<Record>,
     underway: u64,
+    /// When the last answer reached whoever had asked.
+    answered: Picoseconds,
     candidates: Vec<Candidate>,
     progress: Vec<Progress>,
     series: Series,
@@ -99,6 +101,7 @@ impl<'a> Simulation<'a> {
             unfinished: Vec::new(),
             records: Vec::new(),
             underway: 0,
+            answered: 0,
             candidates: Vec::new(),
             progress: Vec::new(),
             series: Series::default(),
@@ -204,12 +207,12 @@ impl<'a> Simulation<'a> {
     fn request(&self, pool: usize, request: u64) -> Option<Request> {
         let planned = &self.planned[request as usize];
         let is_split = self.pools.len() > 1;
-        let has_more = planned.output_tokens > 1 || planned.samples > 1;
+        // The first tokens of all samples are drawn where the prompt was computed.
+        let has_more = planned.output_tokens > 1;
         let (output_tokens, samples, start) = match pool {
             DECODE if !has_more => return None,
-            // Samples beyond the first get their first token where they decode.
-            DECODE => (planned.output_tokens.max(2), planned.samples, Start::Transferred),
-            _ if is_split => (1, planned.samples.min(1), Start::Prompt),
+            DECODE => (planned.output_tokens, planned.samples, Start::Transferred),
+            _ if is_split && has_more => (1, planned.samples.min(1), Start::Prompt),
             _ => (planned.output_tokens, planned.samples, Start::Prompt),
         };
         let patience = planned.patience.filter(|_| pool == FRONT);
@@ -347,6 +350,9 @@ impl<'a> Simulation<'a> {
     /// Sends the KV of a computed prompt to the decode pool, after what the replica is still sending.
     fn send(&mut self, index: usize, request: u64) {
         let Arrangement::Disaggregated(split) = &self.fleet.arrangement else { return };
+        // Of the first tokens, the step has counted one.
+        let more = self.planned[request as usize].samples.saturating_sub(1);
+        self.series.at(self.now).output_tokens += f64::from(more);
         let tokens = u64::from(self.planned[request as usize].prompt_tokens);
         let replica = &mut self.replicas[index];
         let arrives = replica.link_free.max(self.now).saturating_add(split.transfer.time(tokens));
@@ -363,11 +369,14 @@ impl<'a> Simulation<'a> {
             record.first_token = record.first_token.saturating_add(self.fleet.way);
             record.finished = record.finished.saturating_add(self.fleet.way);
         }
+        // Who asked learns of it then, and only then asks again.
+        let answered = record.finished;
+        self.answered = self.answered.max(answered);
         self.underway -= 1;
         let window = self.series.at(self.now);
         window.finished += u32::from(fate == Fate::Finished);
         window.good += u32::from(record.is_good(&self.fleet.objectives));
-        self.source.answered(&self.planned[request as usize], self.now);
+        self.source.answered(&self.planned[request as usize], answered);
     }
 
     fn open_replica(&mut self) {
@@ -434,6 +443,12 @@ impl<'a> Simulation<'a> {
         for index in staying.collect::<Vec<_>>() {
             self.pay(index);
         }
-        Outcome::new(self.records, self.series, &self.tally, &self.fleet.objectives, self.now)
+        Outcome::new(
+            self.records,
+            self.series,
+            &self.tally,
+            &self.fleet.objectives,
+            self.now.max(self.answered),
+        )
     }
 }

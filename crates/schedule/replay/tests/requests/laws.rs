@@ -1,8 +1,8 @@
 //! What every replay keeps true.
 
 use bedplate_replay::requests::{
-    Arrivals, Fate, Fleet, GeneratedLoad, Lengths, LinearEngine, Objectives, Outcome, Planned, Pool,
-    SharedPrefix, Traffic, picoseconds, simulate,
+    Arrangement, Arrivals, Disaggregated, Fate, Fleet, GeneratedLoad, Lengths, LinearEngine, Objectives,
+    Outcome, Planned, Pool, SharedPrefix, Traffic, Transfer, picoseconds, simulate,
 };
 use proptest::prelude::*;
 
@@ -55,6 +55,44 @@ proptest! {
         prop_assert_ne!(first.records, replay(&load(seed ^ 1, 20.0, 50), 3).records);
     }
 
+    /// Little's law: users who ask again at once are each waiting for one answer, until nothing is left to ask. And every
+    /// token that was asked for is made, once.
+    #[test]
+    fn a_closed_loop_holds_as_many_requests_as_users_and_makes_every_token(
+        seed in any::<u64>(), users in 1u32..60, way in 0u64..400_000_000_000, longest in 1u32..120,
+        samples in 1u16..3, percent in 0u32..90, split in any::<bool>(), replicas in 1u32..4,
+    ) {
+        let load = GeneratedLoad {
+            requests: 400,
+            arrivals: Arrivals::Closed { users },
+            output: Lengths::Between(1, longest),
+            samples,
+            ..load(seed, 1.0, percent)
+        };
+        let engine = LinearEngine::default();
+        let pool = || Pool::new(replicas, &engine);
+        let mut fleet = Fleet { way, ..Fleet::aggregated(pool()) };
+        if split {
+            let transfer = Transfer { latency: picoseconds(0.002), per_token: picoseconds(1e-6) };
+            let split = Disaggregated { prefill: Pool::new(1, &engine), decode: pool(), transfer };
+            fleet.arrangement = Arrangement::Disaggregated(Box::new(split));
+        }
+        let outcome = simulate(Traffic::Generated(load), &fleet).expect("the settings are sound");
+        prop_assert_eq!(outcome.finished, 400);
+        let held: u128 = outcome.records.iter().map(|record| u128::from(record.end_to_end())).sum();
+        let last_asked = outcome.records.iter().map(|record| record.arrived).max().unwrap_or(0);
+        let users = u128::from(users);
+        prop_assert!(users * u128::from(last_asked) <= held, "{} users, {} s", users, held);
+        prop_assert!(held <= users * u128::from(outcome.duration));
+        let in_system = outcome.requests_per_second() * outcome.end_to_end.mean as f64 / 1e12;
+        prop_assert!(in_system <= users as f64 * (1.0 + 1e-9), "X R = {}", in_system);
+        for record in &outcome.records {
+            prop_assert_eq!(record.generated_tokens, record.longest_tokens * u32::from(samples));
+        }
+        let shown: f64 = outcome.series.windows.iter().map(|window| window.output_tokens).sum();
+        prop_assert!((shown - outcome.output_tokens as f64).abs() < 1e-3, "{} tokens shown", shown);
+    }
+
     /// One more tree means one more prefix to compute, so one more replica is not always better; it must never be
     /// much worse.
     #[test]
@@ -101,5 +139,5 @@ fn the_way_in_and_out_lengthens_every_request_and_changes_nothing_else() {
         assert_eq!((near.ttft() + 7_000, near.end_to_end() + 7_000), (far.ttft(), far.end_to_end()));
         assert_eq!(near.itl(), far.itl());
     }
-    assert_eq!(near.duration, far.duration);
+    assert_eq!(near.duration + 7_000, far.duration, "it ends with the last answer");
 }
