@@ -34,11 +34,27 @@ const NONE: NodeId = NodeId(u32::MAX);
 struct Node {
     parent: NodeId,
     holders: u32,
+    /// How many nodes stand below it, and their numbers combined by exclusive or: of a single one, its number.
+    children: u32,
+    combined: u32,
     keys: Vec<BlockKey>,
     blocks: Vec<BlockId>,
     /// Neighbours in the idle list, meaningful while `holders` is 0.
     older: NodeId,
     newer: NodeId,
+}
+
+impl Node {
+    const VACANT: Node = Node {
+        parent: NONE,
+        holders: 0,
+        children: 0,
+        combined: 0,
+        keys: Vec::new(),
+        blocks: Vec::new(),
+        older: NONE,
+        newer: NONE,
+    };
 }
 
 /// How much of a prompt the tree has.
@@ -82,7 +98,7 @@ pub(crate) struct PrefixTree {
 
 impl PrefixTree {
     pub(crate) fn new() -> Self {
-        let root = Node { parent: NONE, holders: 1, keys: vec![], blocks: vec![], older: NONE, newer: NONE };
+        let root = Node { holders: 1, ..Node::VACANT };
         Self {
             nodes: vec![root],
             vacant: Vec::new(),
@@ -258,7 +274,10 @@ impl PrefixTree {
         let keys: Vec<BlockKey> = lower.keys.drain(..inside).collect();
         let blocks: Vec<BlockId> = lower.blocks.drain(..inside).collect();
         lower.parent = upper;
-        *self.node_mut(upper) = Node { parent, holders, keys, blocks, older: NONE, newer: NONE };
+        let (children, combined) = (1, id.0);
+        *self.node_mut(upper) = Node { parent, holders, children, combined, keys, blocks, ..Node::VACANT };
+        // The parent has the upper part instead of the lower one.
+        self.node_mut(parent).combined ^= id.0 ^ upper.0;
         self.index.set(parent.0, first, upper.0);
         self.index.set(upper.0, boundary, id.0);
         if holders == 0 {
@@ -277,15 +296,16 @@ impl PrefixTree {
         node.blocks.extend_from_slice(blocks);
         self.held_blocks += blocks.len() as u32;
         self.index.set(parent.0, keys[0], id.0);
+        let parent = self.node_mut(parent);
+        parent.children += 1;
+        parent.combined ^= id.0;
         id
     }
 
     fn vacant_node(&mut self) -> NodeId {
         self.vacant.pop().unwrap_or_else(|| {
             let id = NodeId(self.nodes.len() as u32);
-            let node =
-                Node { parent: NONE, holders: 0, keys: vec![], blocks: vec![], older: NONE, newer: NONE };
-            self.nodes.push(node);
+            self.nodes.push(Node::VACANT);
             id
         })
     }
@@ -297,6 +317,37 @@ impl PrefixTree {
         node.keys.clear();
         self.index.remove(parent.0, first);
         self.vacant.push(id);
+        let above = self.node_mut(parent);
+        above.children -= 1;
+        above.combined ^= id.0;
+        if parent != ROOT && above.children == 1 {
+            self.join(parent);
+        }
+    }
+
+    /// Makes one node of an upper one and its only child, where every sequence that holds the one holds the other; so that paths
+    /// stay as short as what branches off them demands. The lower one keeps its id, as when they were cut.
+    fn join(&mut self, upper: NodeId) {
+        let lower = NodeId(self.node(upper).combined);
+        let holders = self.node(upper).holders;
+        let is_apart = self.node(lower).holders != holders;
+        // Idle ones must be evicted one right after the other as they are.
+        if is_apart || (holders == 0 && self.node(lower).newer != upper) {
+            return;
+        }
+        if holders == 0 {
+            self.unlink_idle(upper);
+        }
+        let Node { parent, mut keys, mut blocks, .. } = std::mem::replace(self.node_mut(upper), Node::VACANT);
+        let first = keys[0];
+        self.index.remove(upper.0, self.nodes[lower.0 as usize].keys[0]);
+        let joined = self.node_mut(lower);
+        keys.append(&mut joined.keys);
+        blocks.append(&mut joined.blocks);
+        (joined.parent, joined.keys, joined.blocks) = (parent, keys, blocks);
+        self.index.set(parent.0, first, lower.0);
+        self.node_mut(parent).combined ^= upper.0 ^ lower.0;
+        self.vacant.push(upper);
     }
 
     fn hold_node(&mut self, id: NodeId) {

@@ -12,8 +12,8 @@ use std::time::Instant;
 
 use bedplate_batching::{RoutingPolicy, SchedulerOptions};
 use bedplate_replay::requests::{
-    Arrivals, Fleet, GeneratedLoad, Lengths, LinearEngine, Outcome, Pool, SharedPrefix, Traffic, seconds,
-    simulate,
+    Arrivals, Fleet, GeneratedLoad, Lengths, LinearEngine, Outcome, Pool, SharedPrefix, Traffic, Turns,
+    picoseconds, seconds, simulate,
 };
 
 const RUNS: usize = 5;
@@ -29,6 +29,7 @@ struct Case {
     output: Lengths,
     replicas: u32,
     shared: Option<SharedPrefix>,
+    turns: Option<Turns>,
     dynamo: Option<f64>,
     vidur: Option<f64>,
 }
@@ -45,8 +46,24 @@ fn cases() -> Vec<Case> {
         output: Lengths::Fixed(output),
         replicas,
         shared: None,
+        turns: None,
         dynamo: None,
         vidur: None,
+    };
+    let varied = |replicas| Case {
+        shared: half_shared,
+        prompt: Lengths::Between(200, 4000),
+        output: Lengths::Between(20, 200),
+        ..case(
+            if replicas == 8 {
+                "8 replicas, half shared, lengths varied"
+            } else {
+                "32 replicas, half shared, lengths varied"
+            },
+            replicas,
+            0,
+            0,
+        )
     };
     let poisson = Arrivals::Poisson { per_second: 6.45 };
     vec![
@@ -76,6 +93,16 @@ fn cases() -> Vec<Case> {
             shared: half_shared,
             dynamo: Some(8_250.0),
             ..case("8 replicas, by prefix, half shared, 2048/128", 8, 2048, 128)
+        },
+        Case { requests: 20_000, ..varied(8) },
+        varied(8),
+        Case { arrivals: Arrivals::Closed { users: 1024 }, ..varied(32) },
+        Case {
+            turns: Some(Turns { turns: 5, pause: picoseconds(10.0) }),
+            arrivals: Arrivals::Poisson { per_second: 4.0 },
+            prompt: Lengths::Between(100, 500),
+            output: Lengths::Between(50, 200),
+            ..case("4 replicas, conversations of five turns", 4, 0, 0)
         },
     ]
 }
@@ -128,13 +155,18 @@ fn measure(case: &Case) -> (f64, Outcome) {
     let engine = LinearEngine::default();
     let mut pool = Pool::new(case.replicas, &engine);
     pool.scheduler = SchedulerOptions::default();
-    pool.router.policy = if case.shared.is_some() { RoutingPolicy::Prefix } else { RoutingPolicy::LeastWork };
+    pool.router.policy = if case.shared.is_some() || case.turns.is_some() {
+        RoutingPolicy::Prefix
+    } else {
+        RoutingPolicy::LeastWork
+    };
     let load = GeneratedLoad {
         requests: case.requests,
         arrivals: case.arrivals,
         prompt: case.prompt,
         output: case.output,
         shared: case.shared,
+        turns: case.turns,
         ..GeneratedLoad::default()
     };
     let began = cpu_seconds();
