@@ -124,6 +124,28 @@ impl Router {
         self.options.policy == RoutingPolicy::Prefix
     }
 
+    /// Asks how much of a prompt is cached, only of those candidates that might be chosen for it: one with more work than another
+    /// costs in all is not. The choice is the same; its reason knows only those that were asked.
+    pub fn survey(
+        &self,
+        prompt_tokens: u32,
+        candidates: &mut [Candidate],
+        mut cached: impl FnMut(usize) -> u32,
+    ) {
+        let open = candidates.iter().enumerate().filter(|(_, candidate)| candidate.is_open);
+        let Some((first, _)) = open.min_by_key(|(_, candidate)| self.work(candidate)) else { return };
+        let least = self.work(&candidates[first]);
+        let mut bound = u64::MAX;
+        for at in std::iter::once(first).chain((0..candidates.len()).filter(|at| *at != first)) {
+            let work = self.work(&candidates[at]);
+            if candidates[at].is_open && work <= bound && !self.is_overloaded(work, least) {
+                candidates[at].cached_tokens = cached(at);
+                let missing = prompt_tokens.saturating_sub(candidates[at].cached_tokens);
+                bound = bound.min(u64::from(missing) + work);
+            }
+        }
+    }
+
     /// Chooses among the open candidates; `None` without one.
     pub fn route(&mut self, prompt_tokens: u32, candidates: &[Candidate]) -> Option<Route> {
         let open = candidates.iter().filter(|candidate| candidate.is_open);

@@ -259,15 +259,17 @@ impl<'a> Simulation<'a> {
         let prompt_blocks = (asked.prompt_tokens / self.pools[pool].scheduler.block_tokens) as usize;
         let keys = &asked.keys[..prompt_blocks.min(asked.keys.len())];
         self.candidates.clear();
-        for replica in &mut self.replicas {
-            let is_open = replica.pool == pool && replica.is_open();
-            let mut cached_tokens = 0;
-            if is_open && needs_prefixes {
-                replica.settle(self.now);
-                cached_tokens = replica.scheduler.cached_tokens(keys);
-            }
-            let load = replica.scheduler.load();
-            self.candidates.push(Candidate { load, cached_tokens, is_open });
+        self.candidates.extend(self.replicas.iter().map(|replica| Candidate {
+            load: replica.scheduler.load(),
+            cached_tokens: 0,
+            is_open: replica.pool == pool && replica.is_open(),
+        }));
+        if needs_prefixes {
+            let (replicas, now) = (&mut self.replicas, self.now);
+            self.routers[pool].survey(asked.prompt_tokens, &mut self.candidates, |at| {
+                replicas[at].settle(now);
+                replicas[at].scheduler.cached_tokens(keys)
+            });
         }
     }
 
