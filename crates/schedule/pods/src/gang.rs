@@ -23,6 +23,8 @@ pub(crate) struct Gang {
     was_whole: bool,
     /// All of it goes; nothing of it starts until it is gone.
     pub(crate) goes: Option<String>,
+    /// Nothing of it is placed before: the server has just refused a binding.
+    pub(crate) not_before: Time,
     /// Gangs that stop for it.
     pub(crate) victims: Vec<JobId>,
     pub(crate) told: Option<(Time, Waiting)>,
@@ -54,6 +56,7 @@ impl Gang {
             broken_since: None,
             was_whole: was_there,
             goes: None,
+            not_before: Time::ZERO,
             victims: Vec::new(),
             told: None,
             told_pods: BTreeSet::new(),

@@ -87,13 +87,17 @@ impl PodScheduler {
         }
     }
 
-    /// A node is there, or has changed.
-    pub fn node(&mut self, node: Node) {
+    /// A node is there, or has changed; says whether that is news.
+    pub fn node(&mut self, node: Node) -> bool {
+        if self.nodes.get(&node.name) == Some(&node) {
+            return false;
+        }
         let is_as_before = self.nodes.get(&node.name).is_some_and(|known| known.has_shape_of(&node));
         if !is_as_before {
             self.shape = None;
         }
         self.nodes.insert(node.name.clone(), node);
+        true
     }
 
     pub fn node_gone(&mut self, name: &str) {
@@ -102,13 +106,17 @@ impl PodScheduler {
         }
     }
 
-    /// A pod is there, or has changed.
-    pub fn pod(&mut self, pod: Pod) {
+    /// A pod is there, or has changed; says whether that is news.
+    pub fn pod(&mut self, pod: Pod) -> bool {
+        if self.pods.get(&pod.uid) == Some(&pod) {
+            return false;
+        }
         self.pod_gone(&pod.uid);
         if pod.is_ours {
             self.members.entry(pod.gang.clone()).or_default().insert(pod.uid.clone());
         }
         self.pods.insert(pod.uid.clone(), pod);
+        true
     }
 
     pub fn pod_gone(&mut self, uid: &str) {
@@ -133,7 +141,10 @@ impl PodScheduler {
         match (gang.assumed.get_mut(uid), outcome) {
             (Some(assumed), Bound::Done) => assumed.progress = Progress::Done(now),
             (Some(assumed), Bound::Unknown) => assumed.progress = Progress::Again(now + AGAIN),
-            (Some(_), Bound::Refused) => drop(gang.assumed.remove(uid)),
+            (Some(_), Bound::Refused) => {
+                gang.assumed.remove(uid);
+                gang.not_before = now + AGAIN;
+            }
             (None, _) => {}
         }
     }
@@ -354,7 +365,9 @@ impl PodScheduler {
         self.tell_of_holdings(&mut brief, &scheduler, shape, &room, now);
         let mut actions = Vec::new();
         let mut told: Vec<(String, Waiting)> = Vec::new();
-        let candidates = self.candidates(&mut brief, shape, &room, &mut told);
+        let resting = self.gangs.values().map(|gang| gang.not_before).filter(|at| *at > now).min();
+        self.wake_at(resting);
+        let candidates = self.candidates(&mut brief, shape, &room, &mut told, now);
         let decisions = scheduler.apply_all(brief.events(), now);
         let mut starts: Vec<(String, Vec<(String, NodeId)>)> = Vec::new();
         let mut stops: Vec<(JobId, StopReason)> = Vec::new();
@@ -486,6 +499,7 @@ impl PodScheduler {
         shape: &'s Shape,
         room: &Room,
         told: &mut Vec<(String, Waiting)>,
+        now: Time,
     ) -> BTreeMap<JobId, Candidate<'s>> {
         let mut ground = Ground::new(shape, &self.nodes);
         let mut candidates = BTreeMap::new();
@@ -493,7 +507,7 @@ impl PodScheduler {
             let members = self.members_of(key);
             let open = members.pending.iter().filter(|pod| !gang.assumed.contains_key(&pod.uid)).copied();
             let open: Vec<&Pod> = open.collect();
-            if open.is_empty() {
+            if open.is_empty() || gang.not_before > now {
                 continue;
             }
             let entered = self.may_start(gang, &members).and_then(|()| {
