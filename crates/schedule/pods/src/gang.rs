@@ -82,7 +82,8 @@ impl Gang {
             self.broken_since = None;
             return false;
         }
-        let since = *self.broken_since.get_or_insert(now);
+        let longest = self.patience();
+        let since = *self.broken_since.get_or_insert_with(|| members.in_parts_since(longest, now));
         now.since(since) >= self.patience()
     }
 
@@ -143,6 +144,14 @@ impl<'p> Members<'p> {
     fn is_in_parts(&self, assumed: usize) -> bool {
         let lost = self.missing().unwrap_or(0) > self.failed;
         !self.bound.is_empty() && (!self.pending.is_empty() || lost || assumed > 0)
+    }
+
+    /// Since when it is in parts, by what its pods say; a scheduler that has just started has time to complete it.
+    fn in_parts_since(&self, longest: Span, now: Time) -> Time {
+        let bound = self.bound.iter().filter_map(|pod| pod.bound_at);
+        let last = bound.chain(self.pending.iter().map(|pod| pod.created)).max();
+        let since = last.filter(|_| !self.pending.is_empty()).unwrap_or(now);
+        since.clamp(now - Span(longest.0 - PATIENCE.0), now)
     }
 
     /// The pod that speaks for the gang.

@@ -390,14 +390,18 @@ impl PodScheduler {
             }
         }
         let started: BTreeSet<&String> = starts.iter().map(|(gang, _)| gang).collect();
+        let waiting = candidates.iter().filter(|(job, candidate)| {
+            scheduler.request(**job).is_some() && !started.contains(&candidate.gang)
+        });
         let names = self.names();
-        for (job, candidate) in &candidates {
-            if let Some(wait) = scheduler.wait(*job).filter(|_| !started.contains(&candidate.gang)) {
-                let wait = scheduler
-                    .explain(*job, now)
-                    .filter(|_| candidates.len() < 64)
-                    .map_or(wait.clone(), |it| it.wait);
-                told.push((candidate.gang.clone(), waits(&wait, &names)));
+        for (job, candidate) in waiting {
+            let known = self.gangs.get(&candidate.gang).and_then(|gang| gang.told.as_ref());
+            // Reasons take time to find; they are found as often as they are told.
+            if known.is_none_or(|(at, _)| now.since(*at) >= SAID_AGAIN) {
+                let wait = scheduler.explain(*job, now).map(|explanation| explanation.wait);
+                told.push((candidate.gang.clone(), waits(wait.as_ref(), &names)));
+            } else if let Some((_, said)) = known {
+                told.push((candidate.gang.clone(), said.clone()));
             }
         }
         drop(candidates);
@@ -669,7 +673,11 @@ fn refused(why: &Never) -> Waiting {
     Waiting { reason: if by_size { "Unschedulable" } else { "Refused" }, message: why.to_string() }
 }
 
-fn waits(wait: &Wait, names: &BTreeMap<JobId, String>) -> Waiting {
+fn waits(wait: Option<&Wait>, names: &BTreeMap<JobId, String>) -> Waiting {
+    let Some(wait) = wait.filter(|wait| **wait != Wait::NotTriedYet) else {
+        let message = "not enough is free for all pods of its gang at once".to_owned();
+        return Waiting { reason: "Unschedulable", message };
+    };
     let mut message = wait.to_string();
     let named = match wait {
         Wait::Resources { until, .. } => *until,
