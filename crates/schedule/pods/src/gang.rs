@@ -148,9 +148,9 @@ impl<'p> Members<'p> {
 
     /// Since when it is in parts, by what its pods say; a scheduler that has just started has time to complete it.
     fn in_parts_since(&self, longest: Span, now: Time) -> Time {
-        let bound = self.bound.iter().filter_map(|pod| pod.bound_at);
-        let last = bound.chain(self.pending.iter().map(|pod| pod.created)).max();
-        let since = last.filter(|_| !self.pending.is_empty()).unwrap_or(now);
+        let stands = self.bound.iter().filter_map(|pod| pod.bound_at).min();
+        let lacks = self.pending.iter().map(|pod| pod.created).min();
+        let since = stands.zip(lacks).map_or(now, |(stands, lacks)| stands.max(lacks));
         since.clamp(now - Span(longest.0 - PATIENCE.0), now)
     }
 
