@@ -20,3 +20,5 @@ pub use error::{BINDER_PAGES, BinderError};
 pub use lease::LeaseRules;
 pub use manifests::{ManifestOptions, manifests};
 pub use run::{BinderOptions, Stop, run};
+
+pub use bedplate_pods::SiteRules;

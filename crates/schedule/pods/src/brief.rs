@@ -32,7 +32,8 @@ pub(crate) struct Rules {
 }
 
 impl Rules {
-    /// Without a site file, every priority is a quality of service that preempts the lower ones.
+    /// Without a site file gangs go by the priority of their class and then by arrival, so that nothing overtakes a large gang for
+    /// ever; and every priority is a quality of service that preempts the lower ones.
     pub(crate) fn new(site: Option<Settings>, mut priorities: Vec<i32>) -> Self {
         priorities.sort_unstable();
         priorities.dedup();
@@ -40,7 +41,10 @@ impl Rules {
         let mut settings = site.unwrap_or_default();
         if has_site {
             priorities.clear();
-        } else if !priorities.is_empty() {
+        } else {
+            (settings.weights.age, settings.weights.expansion) = (0, 0);
+        }
+        if !priorities.is_empty() {
             settings.qos =
                 priorities.iter().enumerate().map(|(at, priority)| of_priority(at, *priority)).collect();
         }

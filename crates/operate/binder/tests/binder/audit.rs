@@ -98,7 +98,8 @@ impl Findings {
                 .annotations
                 .as_ref()
                 .and_then(|all| all.get("bedplate.dev/gang-size")?.parse().ok());
-            if let (Some(gang), Some(size)) = (label(pod, "bedplate.dev/gang"), size) {
+            let is_ours = pod.spec.as_ref().is_some_and(|spec| spec.scheduler_name.as_deref() == Some("bedplate"));
+            if let (Some(gang), Some(size), true) = (label(pod, "bedplate.dev/gang"), size, is_ours) {
                 let entry = gangs.entry(gang).or_insert((size, 0, 0));
                 entry.1 += usize::from(stands(pod));
                 entry.2 += usize::from(phase(pod) == "Succeeded");
