@@ -63,6 +63,13 @@ impl Gang {
         }
     }
 
+    /// Nothing of it stands any more: it waits like any other.
+    pub(crate) fn begin_anew(&mut self) {
+        if self.goes.take().is_some() {
+            self.was_whole = false;
+        }
+    }
+
     /// Its number for what it holds.
     pub(crate) fn holds_as(&self) -> JobId {
         JobId(self.number * 2)

@@ -28,6 +28,8 @@ const UNSEEN: Span = Span::seconds(10);
 const EVICTED_AGAIN: Span = Span::seconds(10);
 /// How soon the words of a waiting pod may change while their reason stays.
 const SAID_AGAIN: Span = Span::seconds(30);
+/// Pods that have just been made are told nothing: most will be bound in a moment.
+const SAID_AFTER: Span = Span::seconds(2);
 /// A gang that was bound this recently gives way where a node has more pods than room.
 const YOUNG: Span = Span::seconds(60);
 
@@ -214,7 +216,7 @@ impl PodScheduler {
             gang.told_pods.retain(|uid| is_open(uid));
             let stands = |uid: &String| pods[uid].takes_room();
             if gang.assumed.is_empty() && !uids.iter().any(stands) {
-                gang.goes = None;
+                gang.begin_anew();
             }
         }
         let going: BTreeSet<JobId> =
@@ -624,7 +626,13 @@ impl PodScheduler {
 
     /// Tells all waiting pods of a gang the same, unless they have just been told.
     fn tell(&mut self, key: &str, waiting: &Waiting, now: Time) -> Vec<Action> {
-        let open: Vec<String> = self.members_of(key).pending.iter().map(|pod| pod.uid.clone()).collect();
+        let pending = self.members_of(key).pending;
+        let made = pending.iter().map(|pod| pod.created).max().unwrap_or_default();
+        let open: Vec<String> = pending.iter().map(|pod| pod.uid.clone()).collect();
+        if now.since(made) < SAID_AFTER {
+            self.wake_at(Some(made + SAID_AFTER));
+            return Vec::new();
+        }
         let Some(gang) = self.gangs.get_mut(key) else { return Vec::new() };
         let is_news = gang.told.as_ref().is_none_or(|(at, said)| {
             said.reason != waiting.reason || (said.message != waiting.message && now.since(*at) >= SAID_AGAIN)

@@ -93,13 +93,10 @@ impl Findings {
             if let Some(node) = node_of(pod).filter(|_| !has_ended) {
                 *taken.entry(node).or_default() += gpus(pod);
             }
-            let size = pod
-                .metadata
-                .annotations
-                .as_ref()
-                .and_then(|all| all.get("bedplate.dev/gang-size")?.parse().ok());
-            let is_ours = pod.spec.as_ref().is_some_and(|spec| spec.scheduler_name.as_deref() == Some("bedplate"));
-            if let (Some(gang), Some(size), true) = (label(pod, "bedplate.dev/gang"), size, is_ours) {
+            let size = pod.metadata.annotations.as_ref().and_then(|all| all.get("story/size")?.parse().ok());
+            let is_ours =
+                pod.spec.as_ref().is_some_and(|spec| spec.scheduler_name.as_deref() == Some("bedplate"));
+            if let (Some(gang), Some(size), true) = (label(pod, "story/gang"), size, is_ours) {
                 let entry = gangs.entry(gang).or_insert((size, 0, 0));
                 entry.1 += usize::from(stands(pod));
                 entry.2 += usize::from(phase(pod) == "Succeeded");

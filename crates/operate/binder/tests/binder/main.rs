@@ -20,13 +20,14 @@ const HALF_ALIVE: Duration = Duration::from_secs(40);
 fn gangs_are_bound_whole_on_a_real_server() {
     let Some(world) = World::start() else { return };
     let audit = Audit::start(world.kubernetes.kubeconfig());
-    let stories: [(&str, fn(&World, &Audit)); 9] = [
+    let stories: [(&str, fn(&World, &Audit)); 10] = [
         ("binds a gang whole", binds_a_gang_whole),
         ("two gangs that do not fit together", two_gangs_that_do_not_fit_together),
         ("what cannot be honoured is said", what_cannot_be_honoured_is_said),
         ("a large gang behind small ones", a_large_gang_behind_small_ones),
         ("beside kube-scheduler", beside_kube_scheduler),
         ("a node is deleted under a gang", a_node_is_deleted_under_a_gang),
+        ("a JobSet of two kinds of pods", a_job_set_of_two_kinds_of_pods),
         ("killed again and again", killed_again_and_again),
         ("the server goes and comes", the_server_goes_and_comes),
         ("with the rights of its account", with_the_rights_of_its_account),
@@ -74,7 +75,7 @@ fn two_gangs_that_do_not_fit_together(world: &World, _: &Audit) {
     world.until("all pods of the other ask for nodes", || {
         world.of_gang(waits).iter().all(|pod| waits_for(pod).as_deref() == Some("Unschedulable"))
     });
-    world.kubernetes.kubectl(&["delete", "pods", "-l", &format!("bedplate.dev/gang={runs}"), "--wait=false"]);
+    world.kubernetes.kubectl(&["delete", "pods", "-l", &format!("story/gang={runs}"), "--wait=false"]);
     world.until("the other stands", || world.bound(waits) == 5);
     scheduler.stop();
 }
@@ -176,6 +177,26 @@ fn a_node_is_deleted_under_a_gang(world: &World, _: &Audit) {
         "name": saved["metadata"]["name"], "labels": saved["metadata"]["labels"], "annotations": saved["metadata"]["annotations"],
     });
     world.kubernetes.apply(&saved.to_string());
+    scheduler.stop();
+}
+
+/// Its size is in no annotation: it is read from the JobSet.
+fn a_job_set_of_two_kinds_of_pods(world: &World, _: &Audit) {
+    let scheduler = world.scheduler();
+    let gang = |gpus: i64| Gang { runs_for: Some("3s"), pods: 4, ..Gang::new("set", 4, gpus) };
+    let job = |name: &str, pods: u32, gpus: i64| {
+        let spec = serde_json::json!({"parallelism": pods, "completions": pods, "backoffLimit": 0, "template": gang(gpus).template()});
+        serde_json::json!({"name": name, "replicas": 1, "template": {"spec": spec}})
+    };
+    let set = serde_json::json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "set"},
+        "spec": {"replicatedJobs": [job("driver", 1, 0), job("workers", 3, 8)]},
+    });
+    world.kubernetes.apply(&set.to_string());
+    world.until("all four stand or have run", || {
+        let there = |pod: &&_| world::stands(pod) || phase(pod) == "Succeeded";
+        world.of_gang("set").iter().filter(there).count() == 4
+    });
     scheduler.stop();
 }
 

@@ -26,7 +26,8 @@ pub(crate) struct World {
 
 impl World {
     pub(crate) fn start() -> Option<Self> {
-        let shape = KubernetesShape { nodes: NODES, scheduler: true, ..KubernetesShape::default() };
+        let shape =
+            KubernetesShape { nodes: NODES, jobset: true, scheduler: true, ..KubernetesShape::default() };
         if let Some(why) = shape.missing() {
             println!("SKIPPED: {why}");
             return None;
@@ -42,7 +43,7 @@ impl World {
     }
 
     pub(crate) fn of_gang(&self, gang: &str) -> Vec<Pod> {
-        let mine = |pod: &Pod| label(pod, "bedplate.dev/gang").as_deref() == Some(gang);
+        let mine = |pod: &Pod| label(pod, "story/gang").as_deref() == Some(gang);
         self.pods().into_iter().filter(mine).collect()
     }
 
@@ -61,10 +62,9 @@ impl World {
         (0..gang.pods).for_each(|index| self.create(gang.pod(index)));
     }
 
+    /// A Job whose pods say nothing of a gang: what they are is read from the Job.
     pub(crate) fn job(&self, gang: &Gang) {
-        let mut pod = gang.pod(0);
-        pod["metadata"]["name"].take();
-        let template = json!({"metadata": pod["metadata"], "spec": pod["spec"]});
+        let template = gang.template();
         let job = json!({
             "apiVersion": "batch/v1", "kind": "Job",
             "metadata": {"name": gang.name},
@@ -77,7 +77,7 @@ impl World {
 
     /// Deletes everything and waits until it is gone.
     pub(crate) fn clear(&self) {
-        self.kubernetes.kubectl(&["delete", "jobs", "--all", "--wait=false"]);
+        self.kubernetes.kubectl(&["delete", "jobsets,jobs", "--all", "--wait=false"]);
         let pods: Api<Pod> = Api::namespaced(self.admin.client(), "default");
         self.until("everything is gone", || {
             for pod in self.pods() {
@@ -168,8 +168,19 @@ impl Gang {
         }
     }
 
+    pub(crate) fn template(&self) -> Value {
+        let mut pod = self.pod(0);
+        let mut without = |part: &str, key: &str| {
+            drop(pod["metadata"][part].as_object_mut().and_then(|all| all.remove(key)))
+        };
+        without("labels", "bedplate.dev/gang");
+        without("annotations", "bedplate.dev/gang-size");
+        json!({"metadata": {"labels": pod["metadata"]["labels"], "annotations": pod["metadata"]["annotations"]}, "spec": pod["spec"]})
+    }
+
     fn pod(&self, index: u32) -> Value {
-        let mut annotations = json!({"bedplate.dev/gang-size": self.pods.to_string()});
+        let size = self.pods.to_string();
+        let mut annotations = json!({"bedplate.dev/gang-size": size, "story/size": size});
         if let Some(limit) = self.limit {
             annotations["bedplate.dev/time-limit"] = limit.into();
         }
@@ -183,7 +194,7 @@ impl Gang {
         let amount = json!({"nvidia.com/gpu": self.gpus.to_string(), "cpu": "1"});
         json!({
             "apiVersion": "v1", "kind": "Pod",
-            "metadata": {"name": format!("{}-{index}", self.name), "labels": {"bedplate.dev/gang": self.name}, "annotations": annotations},
+            "metadata": {"name": format!("{}-{index}", self.name), "labels": {"bedplate.dev/gang": self.name, "story/gang": self.name}, "annotations": annotations},
             "spec": {
                 "schedulerName": self.scheduler,
                 "restartPolicy": "Never",

@@ -12,6 +12,8 @@ fn a_gang_is_bound_whole_and_waits_until_it_is_complete() {
     server.member("a", 3, 1, |_| {});
     server.settle();
     assert_eq!(server.standing("a"), 0);
+    server.pass(Span::seconds(2));
+    server.settle();
     assert!(server.words_of("a").iter().all(|words| words.reason == "GangIncomplete"));
     server.member("a", 3, 2, |_| {});
     server.settle();
@@ -26,6 +28,8 @@ fn of_two_gangs_that_do_not_fit_together_one_runs_and_all_pods_of_the_other_say_
     server.gang("b", 3, |_| {});
     server.settle();
     assert_eq!((server.standing("a"), server.standing("b")), (3, 0));
+    server.pass(Span::seconds(2));
+    server.settle();
     let words = server.words_of("b");
     assert_eq!(words.len(), 3);
     assert!(words.iter().all(|words| words.reason == "Unschedulable"), "{words:?}");
@@ -77,6 +81,8 @@ fn taints_and_selectors_keep_pods_away_and_cores_count() {
     assert_eq!(server.of_gang("c")[0].node.as_deref(), Some("n2"), "n1 has 15 cores left");
     server.gang("d", 1, |pod| drop(pod.constraints.selector.insert("zone".into(), "there".into())));
     server.settle();
+    server.pass(Span::seconds(2));
+    server.settle();
     let words = server.words_of("d");
     assert!(words[0].message.contains("none of 3 nodes"), "{words:?}");
 }
@@ -92,12 +98,10 @@ fn a_large_gang_is_not_starved_by_small_ones() {
     }
     server.gang("large", 4, limited);
     server.settle();
-    let mut next = 4;
     // One small gang ends and another comes, for ever.
-    for _ in 0..20 {
+    for next in 4..24 {
         server.pass(Span::minutes(1));
         server.gang(&format!("small{next}"), 1, limited);
-        next += 1;
         let now = server.now;
         let over = |pod: &&bedplate_pods::Pod| {
             pod.gang != "large" && pod.bound_at.is_some_and(|at| now.since(at) >= Span::minutes(9))

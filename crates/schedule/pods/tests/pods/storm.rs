@@ -133,7 +133,7 @@ impl Storm {
 
     /// The rest of the gang's pods is made.
     fn make(&mut self, name: &str) {
-        let gang = self.gangs.get_mut(name).unwrap();
+        let gang = self.gangs.get_mut(name).expect("it was submitted");
         gang.made = gang.size;
     }
 
