@@ -5,8 +5,8 @@ use clap::{Parser, Subcommand};
 use crate::commands::{
     agent, bench, catalog, chaos, checkpoint, cluster, comm, completions, context, daemon, dashboards, data,
     doctor, down, error, export, generate, health, history, job, launch, layout, man, model, node, plan,
-    queue, replay, route, rules, scrape_config, selftest, serve, submit, token, top, tour, train, unit, up,
-    usage,
+    queue, replay, route, rules, scheduler, scrape_config, selftest, serve, submit, token, top, tour, train,
+    unit, up, usage,
 };
 
 /// Plan, schedule, run and observe the training and serving of foundation models.
@@ -124,6 +124,8 @@ pub(crate) enum Command {
     Agent(Box<agent::Arguments>),
     /// Run a gang inside a job of Slurm; it heals on spare nodes without going back to the queue
     Launch(launch::Arguments),
+    /// A scheduler for Kubernetes beside its own: whole gangs of pods, reservations, fair shares
+    Scheduler(scheduler::Arguments),
     /// What `launch` starts on each node
     #[command(hide = true)]
     LaunchHelper(launch::HelperArguments),

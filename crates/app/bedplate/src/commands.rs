@@ -30,6 +30,7 @@ pub(crate) mod queue;
 pub(crate) mod replay;
 pub(crate) mod route;
 pub(crate) mod rules;
+pub(crate) mod scheduler;
 pub(crate) mod scrape_config;
 pub(crate) mod selftest;
 pub(crate) mod serve;
@@ -89,6 +90,7 @@ pub(crate) fn run(command: Command, context: &Context, console: &mut Console) ->
         Command::Selftest(arguments) => selftest::run(&arguments, context, console),
         Command::Rules(arguments) => rules::run(&arguments, console),
         Command::Dashboards(arguments) => dashboards::run(&arguments, console),
+        Command::Scheduler(arguments) => scheduler::run(&arguments, console),
         Command::ScrapeConfig(arguments) => scrape_config::run(&arguments, console),
         Command::Token(arguments) => token::run(&arguments, console),
         Command::Context(arguments) => context::run(&arguments, console),

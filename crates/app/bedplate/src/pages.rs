@@ -36,6 +36,8 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_journal::PAGES,
         bedplate_agent::PAGES,
         bedplate_launch::PAGES,
+        bedplate_kubernetes::KUBERNETES_PAGES,
+        bedplate_binder::BINDER_PAGES,
         bedplate_drivers::PAGES,
         bedplate_drivers::SLURM_PAGES,
         bedplate_daemon::PAGES,

@@ -86,6 +86,11 @@ impl NodeKind {
         }
     }
 
+    /// A machine with a number of GPUs of which nothing else is known.
+    pub fn of_unknown_gpus(name: impl Into<String>, count: u32) -> Self {
+        Self { accelerators: count, domain_sizes: even_domains(count, 1), ..Self::bare(name) }
+    }
+
     /// A machine without accelerators and with nothing else known.
     pub fn bare(name: impl Into<String>) -> Self {
         Self {

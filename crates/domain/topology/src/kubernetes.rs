@@ -4,7 +4,8 @@
 //! GPUs; `node.kubernetes.io/instance-type`, where the catalog has that instance; `nvidia.com/gpu.product`
 //! with `nvidia.com/gpu.count`; the capacity `nvidia.com/gpu` (or `amd.com/gpu`, `aws.amazon.com/neuron`)
 //! with the `accelerator` option. Other nodes are machines without accelerators. Labels that name a different
-//! catalog instance or accelerator than the `instance` option are refused.
+//! catalog instance or accelerator than the `instance` option are refused. With `allows_unknown` a node that would be refused
+//! for its hardware is a machine with GPUs of no known type.
 //!
 //! **The tree** comes from `topology.k8s.aws/network-node-layer-1` (top) to `-4`, or from the labels of NVIDIA
 //! Topograph: `network.topology.nvidia.com/core`, `spine` and `leaf`, or `fabric.topograph.run/tier-N` with
@@ -193,6 +194,13 @@ struct Machine {
     memory: Option<u64>,
 }
 
+impl Machine {
+    fn of_unknown_type(&self) -> NodeKind {
+        let name = self.instance.as_deref().unwrap_or("gpu");
+        NodeKind::of_unknown_gpus(format!("{name}-x{}", self.gpus), self.gpus)
+    }
+}
+
 impl<'a> Reader<'a> {
     fn new(source: Source<'a>, options: &'a ImportOptions, catalog: &'a Catalog) -> Self {
         let name = options.name.clone().unwrap_or_else(|| "kubernetes".to_owned());
@@ -242,7 +250,11 @@ impl<'a> Reader<'a> {
         if let Some(kind) = self.kinds.get(&machine) {
             return Ok(*kind);
         }
-        let kind = self.describe(&machine, item)?;
+        let described = self.describe(&machine, item);
+        let kind = described.or_else(|error| match self.options.allows_unknown {
+            true => Ok(machine.of_unknown_type()),
+            false => Err(error),
+        })?;
         let number = self.draft.kinds.intern(kind);
         self.kinds.insert(machine, number);
         Ok(number)

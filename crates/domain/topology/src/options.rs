@@ -10,6 +10,9 @@ pub struct ImportOptions {
     pub instance: Option<String>,
     /// The accelerator of nodes whose description counts GPUs without saying which.
     pub accelerator: Option<String>,
+    /// Takes a Kubernetes node whose hardware is not told, or told in contradictions, as a machine with that many GPUs of no
+    /// known type, where it would be refused otherwise.
+    pub allows_unknown: bool,
     pub blocks: Blocks,
     /// The topology of a `topology.yaml` to use, where it has several.
     pub topology: Option<String>,

@@ -15,7 +15,7 @@ use crate::promises::Promises;
 use crate::victims::Eviction;
 use crate::views::Views;
 use crate::{
-    Decision, Event, JobId, NodeShare, NodeState, Outcome, Priority, Queues, Request, Reservation, Settings,
+    Amount, Decision, Event, JobId, NodeShare, NodeState, Outcome, Priority, Queues, Request, Reservation, Settings,
     Span, StopReason, Then, Time, Usage, Wait,
 };
 
@@ -111,6 +111,11 @@ impl Scheduler {
 
     pub fn node_state(&self, node: NodeId, now: Time) -> NodeState {
         self.fleet.state(node.0, now)
+    }
+
+    /// What a node has in all, working GPUs alone.
+    pub fn capacity(&self, node: NodeId) -> Amount {
+        self.fleet.capacity(node.0)
     }
 
     /// Local indices of the free GPUs of a node, as bits.

@@ -56,6 +56,7 @@ impl Reading {
                 BlockMeaning::Leaves => Blocks::Leaves,
             },
             topology: self.topology.clone(),
+            allows_unknown: false,
         }
     }
 }

@@ -1,0 +1,132 @@
+//! `bedplate scheduler`: pods that name it are bound gang by gang; `bedplate scheduler manifests`: what a cluster needs to run it.
+
+use std::path::PathBuf;
+use std::thread;
+use std::time::Duration;
+
+use bedplate_binder::{BinderOptions, LeaseRules, ManifestOptions, SiteRules, Stop as Ending, manifests};
+use bedplate_kubernetes::{Connection, KubernetesPlace};
+use nix::sys::signal::{SigSet, Signal};
+use serde_json::json;
+
+use super::export::host_name;
+use crate::console::Console;
+use crate::files;
+use crate::present::printable_line;
+use crate::stop::Stop;
+
+/// Until another scheduler may take over from one that is gone.
+const LEASE_LASTS: Duration = Duration::from_secs(15);
+
+#[derive(clap::Args)]
+#[command(after_help = "\
+Examples:
+  bedplate scheduler                               for pods with schedulerName: bedplate, until Ctrl-C
+  bedplate scheduler --site site.toml --name gpu   by the rules of a site, under another name
+  bedplate scheduler manifests --image IMAGE | kubectl apply -f -
+
+All pods of a gang are bound at once or none: those of one `bedplate.dev/gang` label, of a JobSet,
+of a Kueue pod group, or of a Job. What waits says why in its PodScheduled condition and events.
+docs/kubernetes-scheduler.md has the labels and annotations, and what is not honoured.")]
+pub(crate) struct Arguments {
+    #[command(subcommand)]
+    command: Option<Command>,
+    /// The way to the API server [default: as kubectl has it, or the pod's service account]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// A context of the kubeconfig other than its current one
+    #[arg(long, value_name = "NAME")]
+    context: Option<String>,
+    /// Partitions, QOS, quotas and priorities of the site
+    #[arg(long, value_name = "FILE")]
+    site: Option<String>,
+    /// The schedulerName of its pods
+    #[arg(long, value_name = "NAME", default_value = "bedplate", global = true)]
+    name: String,
+    /// Where its Lease is [default: the context's namespace]
+    #[arg(long, value_name = "NAMESPACE", global = true)]
+    namespace: Option<String>,
+    /// Act without a Lease; there must be no other scheduler of this name
+    #[arg(long)]
+    no_leader_election: bool,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Print the namespace, the account with its rights, and the Deployment
+    Manifests {
+        /// The container image with this program as its entry point
+        #[arg(long)]
+        image: String,
+        /// Schedulers, of which one acts
+        #[arg(long, value_name = "COUNT", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=10))]
+        replicas: u32,
+    },
+}
+
+pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    match &arguments.command {
+        Some(Command::Manifests { image, replicas }) => print_manifests(arguments, image, *replicas, console),
+        None => schedule(arguments, console),
+    }
+}
+
+fn print_manifests(
+    arguments: &Arguments,
+    image: &str,
+    replicas: u32,
+    console: &mut Console,
+) -> Result<(), Stop> {
+    let options = ManifestOptions {
+        namespace: arguments.namespace.clone().unwrap_or_else(|| "bedplate-system".to_owned()),
+        name: arguments.name.clone(),
+        image: image.to_owned(),
+        replicas,
+    };
+    // A list is what `kubectl apply -f -` takes, and JSON is YAML.
+    let list = json!({"apiVersion": "v1", "kind": "List", "items": manifests(&options)});
+    if console.is_json() {
+        return console.json(&list);
+    }
+    console.text(&format!("{list:#}\n"))
+}
+
+fn schedule(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
+    // Blocked before threads are started, which inherit it.
+    let signals = [Signal::SIGINT, Signal::SIGTERM].into_iter().collect::<SigSet>();
+    let _ = signals.thread_block();
+    let site = arguments
+        .site
+        .as_ref()
+        .map(|path| files::read_text(path).map(|text| SiteRules { text, source: path.clone() }));
+    let site = site.transpose()?;
+    let connection = Connection::open(&KubernetesPlace {
+        kubeconfig: arguments.kubeconfig.clone(),
+        context: arguments.context.clone(),
+        namespace: arguments.namespace.clone(),
+    })?;
+    let lease = LeaseRules {
+        namespace: connection.namespace().to_owned(),
+        name: format!("{}-scheduler", arguments.name),
+        holder: format!("{}-{}", host_name(), std::process::id()),
+        lasts: LEASE_LASTS,
+    };
+    console.say(&format!("schedules pods of `{}` at {}", arguments.name, connection.server()));
+    let said = console.clone();
+    let options = BinderOptions {
+        name: arguments.name.clone(),
+        site,
+        lease: (!arguments.no_leader_election).then_some(lease),
+        remark: Box::new(move |remark| said.say(&printable_line(&remark))),
+    };
+    let ending = Ending::default();
+    let told = ending.clone();
+    thread::spawn(move || {
+        // Whatever this returns, the scheduler ends; a second signal ends it at once.
+        let _ = signals.wait();
+        told.gently();
+        let _ = signals.wait();
+        std::process::exit(1);
+    });
+    Ok(bedplate_binder::run(&connection, options, &ending)?)
+}

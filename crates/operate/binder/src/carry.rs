@@ -1,0 +1,180 @@
+//! Actions carried out: bindings, evictions, conditions, events. Each is one request or two, many at once.
+
+use std::sync::Arc;
+
+use bedplate_kubernetes::k8s_openapi::api::core::v1::{Event, Pod};
+use bedplate_kubernetes::kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
+use bedplate_kubernetes::kube::core::Status;
+use bedplate_kubernetes::kube::{self, Api, Client};
+use bedplate_pods::{Action, Bound};
+use serde_json::{Value, json};
+use tokio::sync::Semaphore;
+use tokio::sync::mpsc::UnboundedSender;
+
+use crate::lease::Fence;
+use crate::run::News;
+
+/// Bindings and evictions that are under way at once; the API server takes hundreds of requests.
+const AT_ONCE: usize = 64;
+/// Conditions and events at once: they must not hold up bindings.
+const TOLD_AT_ONCE: usize = 8;
+
+/// Carries out actions as long as the fence stands.
+#[derive(Clone)]
+pub(crate) struct Hands {
+    client: Client,
+    name: Arc<str>,
+    news: UnboundedSender<News>,
+    fence: Fence,
+    acts: Arc<Semaphore>,
+    tells: Arc<Semaphore>,
+}
+
+impl Hands {
+    pub(crate) fn new(client: Client, name: &str, news: UnboundedSender<News>, fence: Fence) -> Self {
+        let (acts, tells) = (Arc::new(Semaphore::new(AT_ONCE)), Arc::new(Semaphore::new(TOLD_AT_ONCE)));
+        Self { client, name: name.into(), news, fence, acts, tells }
+    }
+
+    /// Begins an action and returns at once.
+    pub(crate) fn begin(&self, action: Action) {
+        let hands = self.clone();
+        tokio::spawn(async move {
+            let turns = if matches!(action, Action::Tell { .. }) { &hands.tells } else { &hands.acts };
+            let Ok(turn) = turns.acquire().await else { return };
+            let event = hands.carry_out(action).await;
+            drop(turn);
+            if let Some(event) = event {
+                hands.write(event).await;
+            }
+        });
+    }
+
+    /// What happened, for people who read events.
+    async fn carry_out(&self, action: Action) -> Option<(String, Value)> {
+        match action {
+            Action::Bind { uid, namespace, pod, node } => {
+                let outcome = self.bind(&uid, &namespace, &pod, &node).await;
+                let _ = self.news.send(News::Bound { uid: uid.clone(), outcome });
+                let about = About { namespace, pod, uid };
+                let message = format!("assigned {}/{} to {node} with its gang", about.namespace, about.pod);
+                (outcome == Bound::Done).then(|| self.event(&about, "Normal", "Scheduled", &message))
+            }
+            Action::Evict { uid, namespace, pod, grace, why } => {
+                let seconds = grace.map(|grace| (grace.0 / 1000) as u32);
+                self.delete(&uid, &namespace, &pod, seconds)
+                    .await
+                    .then(|| self.event(&About { namespace, pod, uid }, "Normal", "Evicted", &why))
+            }
+            Action::Tell { uid, namespace, pod, waiting } => {
+                self.tell(&namespace, &pod, waiting.reason, &waiting.message).await;
+                let about = About { namespace, pod, uid };
+                Some(self.event(&about, "Warning", "FailedScheduling", &waiting.message))
+            }
+        }
+    }
+
+    async fn bind(&self, uid: &str, namespace: &str, pod: &str, node: &str) -> Bound {
+        if !self.fence.stands() {
+            return Bound::Unknown;
+        }
+        let binding = json!({
+            "apiVersion": "v1",
+            "kind": "Binding",
+            "metadata": {"name": pod, "namespace": namespace, "uid": uid},
+            "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+        });
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let how = PostParams::default();
+        let asked = pods.create_subresource::<Value, Status>("binding", pod, &how, &binding);
+        match tokio::time::timeout(self.fence.patience(), asked).await {
+            Ok(Ok(_)) => Bound::Done,
+            Ok(Err(error)) => self.refused("bind pods", error),
+            Err(_) => Bound::Unknown,
+        }
+    }
+
+    /// A refusal is an outcome; one that will not change by itself is also told to people.
+    fn refused(&self, what: &'static str, error: kube::Error) -> Bound {
+        let code = match &error {
+            kube::Error::Api(status) => status.code,
+            _ => 0,
+        };
+        let is_final = (400..500).contains(&code) && code != 408 && code != 429;
+        if !matches!(code, 404 | 409) {
+            let _ = self.news.send(News::Refused { what, why: error });
+        }
+        if is_final { Bound::Refused } else { Bound::Unknown }
+    }
+
+    async fn delete(&self, uid: &str, namespace: &str, pod: &str, grace: Option<u32>) -> bool {
+        if !self.fence.stands() {
+            return false;
+        }
+        let preconditions = Preconditions { uid: Some(uid.to_owned()), resource_version: None };
+        let how = DeleteParams {
+            grace_period_seconds: grace,
+            preconditions: Some(preconditions),
+            ..DeleteParams::default()
+        };
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        match tokio::time::timeout(self.fence.patience(), pods.delete(pod, &how)).await {
+            Ok(Ok(_)) => true,
+            Ok(Err(error)) => {
+                self.refused("delete pods", error);
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    async fn tell(&self, namespace: &str, pod: &str, reason: &str, message: &str) {
+        if !self.fence.stands() {
+            return;
+        }
+        let condition =
+            json!({"type": "PodScheduled", "status": "False", "reason": reason, "message": message});
+        let patch = Patch::Strategic(json!({"status": {"conditions": [condition]}}));
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        if let Err(error) = pods.patch_status(pod, &PatchParams::default(), &patch).await {
+            self.refused("patch the status of pods", error);
+        }
+    }
+
+    fn event(&self, about: &About, kind: &str, reason: &str, message: &str) -> (String, Value) {
+        let now = bedplate_kubernetes::k8s_openapi::jiff::Timestamp::now().to_string();
+        let event = json!({
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": format!("{}.", about.pod), "namespace": about.namespace},
+            "involvedObject": {"apiVersion": "v1", "kind": "Pod", "name": about.pod, "namespace": about.namespace, "uid": about.uid},
+            "type": kind,
+            "reason": reason,
+            "message": message,
+            "source": {"component": &*self.name},
+            "reportingComponent": &*self.name,
+            "firstTimestamp": now,
+            "lastTimestamp": now,
+            "count": 1,
+        });
+        (about.namespace.clone(), event)
+    }
+
+    /// An event is a courtesy: one that cannot be written is not written again.
+    async fn write(&self, (namespace, event): (String, Value)) {
+        let Ok(_turn) = self.tells.acquire().await else { return };
+        let Ok(event) = serde_json::from_value::<Event>(event) else { return };
+        let events: Api<Event> = Api::namespaced(self.client.clone(), &namespace);
+        if let Err(kube::Error::Api(status)) = events.create(&PostParams::default(), &event).await
+            && status.code == 403
+        {
+            let _ = self.news.send(News::Refused { what: "write events", why: kube::Error::Api(status) });
+        }
+    }
+}
+
+struct About {
+    namespace: String,
+    pod: String,
+    uid: String,
+}

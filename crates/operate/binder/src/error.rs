@@ -1,0 +1,51 @@
+//! What ends the scheduler, or keeps it from starting.
+
+use bedplate_diag::{Class, Diagnostic, Page};
+use bedplate_gangs::SettingsError;
+use bedplate_kubernetes::KubernetesError;
+use bedplate_topology::TopologyError;
+
+#[derive(Debug, thiserror::Error)]
+pub enum BinderError {
+    #[error(transparent)]
+    Kubernetes(#[from] KubernetesError),
+    #[error("the site's rules do not fit the cluster")]
+    Site(#[source] SettingsError),
+    #[error("the nodes of the API server make no cluster")]
+    Nodes(#[source] TopologyError),
+    #[error("the Lease {namespace}/{name} was lost: {why}")]
+    LeaseLost { namespace: String, name: String, why: String },
+}
+
+/// The documentation of every code of this crate.
+pub const BINDER_PAGES: &[&Page] = &[&SITE, &NODES, &LEASE_LOST];
+
+static SITE: Page = Page {
+    code: "scheduler/site",
+    class: Class::User,
+    meaning: "The file of the site's rules names nodes, accounts or GPUs that the Kubernetes cluster does not have, or cannot be read.",
+    remedy: "correct the line that the cause names; docs/site.md has every key",
+};
+static NODES: Page = Page {
+    code: "scheduler/nodes",
+    class: Class::User,
+    meaning: "The labels of the nodes contradict each other, for instance because one switch has two parents, so that no network can be drawn from them.",
+    remedy: "correct the labels that the cause names; docs/cluster.md says which are read",
+};
+static LEASE_LOST: Page = Page {
+    code: "scheduler/lease-lost",
+    class: Class::Transient,
+    meaning: "The scheduler could not renew its Lease in time, or another one holds it now. It stops, because two that bind pods at once would give the same places twice.",
+    remedy: "start it again; it waits until the Lease is free. A Deployment does that by itself",
+};
+
+impl Diagnostic for BinderError {
+    fn page(&self) -> &'static Page {
+        match self {
+            BinderError::Kubernetes(error) => error.page(),
+            BinderError::Site(_) => &SITE,
+            BinderError::Nodes(_) => &NODES,
+            BinderError::LeaseLost { .. } => &LEASE_LOST,
+        }
+    }
+}

@@ -1,0 +1,62 @@
+//! Nodes, and the requirements on nodes that pods and volumes have in the same words.
+
+use bedplate_kubernetes::k8s_openapi::api::core::v1 as core;
+use bedplate_pods::{Effect, Node, Operator, Requirement, Taint, Term};
+
+use super::resources;
+
+pub(crate) fn node(object: &core::Node) -> Node {
+    let status = object.status.clone().unwrap_or_default();
+    let spec = object.spec.clone().unwrap_or_default();
+    let conditions = status.conditions.unwrap_or_default();
+    let allocatable = resources(&status.allocatable.unwrap_or_default());
+    let capacity = resources(&status.capacity.unwrap_or_default());
+    Node {
+        name: object.metadata.name.clone().unwrap_or_default(),
+        labels: object.metadata.labels.clone().unwrap_or_default(),
+        taints: spec.taints.unwrap_or_default().iter().filter_map(taint).collect(),
+        gpus: u32::try_from(capacity.gpus.max(allocatable.gpus)).unwrap_or(0),
+        allocatable,
+        is_ready: conditions.iter().any(|condition| condition.type_ == "Ready" && condition.status == "True"),
+        is_cordoned: spec.unschedulable == Some(true) || object.metadata.deletion_timestamp.is_some(),
+    }
+}
+
+fn taint(taint: &core::Taint) -> Option<Taint> {
+    let (key, value) = (taint.key.clone(), taint.value.clone().unwrap_or_default());
+    Some(Taint { key, value, effect: effect(&taint.effect)? })
+}
+
+pub(super) fn effect(text: &str) -> Option<Effect> {
+    match text {
+        "NoSchedule" => Some(Effect::NoSchedule),
+        "PreferNoSchedule" => Some(Effect::PreferNoSchedule),
+        "NoExecute" => Some(Effect::NoExecute),
+        _ => None,
+    }
+}
+
+/// A choice of terms; an operator that is not known is given back.
+pub(crate) fn terms(selector: &core::NodeSelector) -> Result<Vec<Term>, String> {
+    let term = |term: &core::NodeSelectorTerm| {
+        let all = |list: &Option<Vec<core::NodeSelectorRequirement>>| {
+            list.iter().flatten().map(requirement).collect::<Result<Vec<Requirement>, String>>()
+        };
+        Ok(Term { labels: all(&term.match_expressions)?, names: all(&term.match_fields)? })
+    };
+    selector.node_selector_terms.iter().map(term).collect()
+}
+
+fn requirement(requirement: &core::NodeSelectorRequirement) -> Result<Requirement, String> {
+    let operator = match requirement.operator.as_str() {
+        "In" => Operator::In,
+        "NotIn" => Operator::NotIn,
+        "Exists" => Operator::Exists,
+        "DoesNotExist" => Operator::DoesNotExist,
+        "Gt" => Operator::Gt,
+        "Lt" => Operator::Lt,
+        other => return Err(format!("the operator `{other}` of node affinity")),
+    };
+    let values = requirement.values.clone().unwrap_or_default();
+    Ok(Requirement { key: requirement.key.clone(), operator, values })
+}

@@ -1,0 +1,391 @@
+//! The loop: news in, decisions out.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use bedplate_catalog::Catalog;
+use bedplate_gangs::Time;
+use bedplate_kubernetes::k8s_openapi::api::core::v1 as core;
+use bedplate_kubernetes::kube::runtime::watcher::Event;
+use bedplate_kubernetes::kube::{self, Client};
+use bedplate_kubernetes::{Connection, KubernetesError};
+use bedplate_pods::{Bound, PodScheduler, SiteRules};
+use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::sync::watch as flag;
+
+use crate::carry::Hands;
+use crate::lease::{Fence, Held, Holder, LeaseRules};
+use crate::lookup::{Answer, look_up};
+use crate::read::{self, Lookup};
+use crate::{BinderError, watch};
+
+/// Decisions are at least this far apart: what comes together is decided together.
+const BREATH: Duration = Duration::from_millis(10);
+/// When something is looked up again that was not there.
+const LOOK_AGAIN: Duration = Duration::from_secs(5);
+
+pub struct BinderOptions {
+    /// The `schedulerName` of its pods.
+    pub name: String,
+    pub site: Option<SiteRules>,
+    /// Without it, it is the only one.
+    pub lease: Option<LeaseRules>,
+    /// Where remarks go.
+    pub remark: Box<dyn FnMut(String)>,
+}
+
+/// How to end a scheduler from outside.
+#[derive(Clone)]
+pub struct Stop {
+    asked: flag::Sender<Option<Ending>>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Ending {
+    Gently,
+    AtOnce,
+}
+
+impl Default for Stop {
+    fn default() -> Self {
+        Self { asked: flag::Sender::new(None) }
+    }
+}
+
+impl Stop {
+    /// Gives the Lease back.
+    pub fn gently(&self) {
+        self.asked.send_replace(Some(Ending::Gently));
+    }
+
+    /// Leaves everything as it is, as when the process is killed.
+    pub fn at_once(&self) {
+        self.asked.send_replace(Some(Ending::AtOnce));
+    }
+}
+
+/// Something that the loop is told.
+pub(crate) enum News {
+    Node(Box<Event<core::Node>>),
+    Pod(Box<Event<core::Pod>>),
+    Bound { uid: String, outcome: Bound },
+    Found { lookup: Lookup, answer: Answer },
+    Lease(Held),
+    LeaseLost { why: String },
+    WatchFailed { what: &'static str, why: kube::Error },
+    Refused { what: &'static str, why: kube::Error },
+}
+
+/// Schedules until it is stopped, or until something is wrong that will not become right by itself.
+pub fn run(connection: &Connection, options: BinderOptions, stop: &Stop) -> Result<(), BinderError> {
+    connection.wait(Binder::new(connection, options).run(stop))
+}
+
+struct Binder {
+    client: Client,
+    server: String,
+    name: String,
+    lease: Option<LeaseRules>,
+    remark: Box<dyn FnMut(String)>,
+    said: BTreeSet<String>,
+    scheduler: PodScheduler,
+    inbox: UnboundedReceiver<News>,
+    news: UnboundedSender<News>,
+    fence: Fence,
+    leads: bool,
+    nodes: Listing,
+    pods: Listing,
+    /// Pods with something to look up.
+    read: BTreeMap<String, (core::Pod, Vec<Lookup>)>,
+    answers: BTreeMap<Lookup, Answer>,
+    asked: BTreeSet<Lookup>,
+}
+
+/// Whether everything that there is has been listed, and what the list that comes now has so far.
+#[derive(Default)]
+struct Listing {
+    is_complete: bool,
+    coming: Option<BTreeSet<String>>,
+}
+
+impl Listing {
+    fn note(&mut self, is_whole: Option<bool>) -> Option<BTreeSet<String>> {
+        match is_whole? {
+            false => {
+                self.coming = Some(BTreeSet::new());
+                None
+            }
+            true => {
+                self.is_complete = true;
+                self.coming.take()
+            }
+        }
+    }
+
+    fn saw(&mut self, name: &str) {
+        if let Some(coming) = &mut self.coming {
+            coming.insert(name.to_owned());
+        }
+    }
+}
+
+impl Binder {
+    fn new(connection: &Connection, options: BinderOptions) -> Self {
+        let (news, inbox) = unbounded_channel();
+        Self {
+            client: connection.client(),
+            server: connection.server().to_owned(),
+            name: options.name,
+            fence: Fence::new(options.lease.is_some()),
+            leads: options.lease.is_none(),
+            lease: options.lease,
+            remark: options.remark,
+            said: BTreeSet::new(),
+            scheduler: PodScheduler::new(Catalog::builtin(), options.site),
+            inbox,
+            news,
+            nodes: Listing::default(),
+            pods: Listing::default(),
+            read: BTreeMap::new(),
+            answers: BTreeMap::new(),
+            asked: BTreeSet::new(),
+        }
+    }
+
+    async fn run(mut self, stop: &Stop) -> Result<(), BinderError> {
+        let tasks = [
+            tokio::spawn(watch::nodes(self.client.clone(), self.news.clone())),
+            tokio::spawn(watch::pods(self.client.clone(), self.news.clone())),
+            tokio::spawn(keep(self.holder(), self.fence.clone(), self.news.clone())),
+        ];
+        let ended = self.turn(stop).await;
+        tasks.iter().for_each(|task| task.abort());
+        if let (Ok(Ending::Gently), Some(holder)) = (&ended, self.holder()) {
+            let _ = tokio::time::timeout(Duration::from_secs(5), holder.release()).await;
+        }
+        ended.map(drop)
+    }
+
+    fn holder(&self) -> Option<Holder> {
+        let rules = self.lease.clone()?;
+        Some(Holder::new(self.client.clone(), rules, self.fence.clone()))
+    }
+
+    async fn turn(&mut self, stop: &Stop) -> Result<Ending, BinderError> {
+        let hands = Hands::new(self.client.clone(), &self.name, self.news.clone(), self.fence.clone());
+        let mut stopped = stop.asked.subscribe();
+        let mut is_checked = false;
+        let mut is_news = false;
+        loop {
+            let patience = self.patience(is_news);
+            tokio::select! {
+                asked = stopped.wait_for(Option::is_some) => {
+                    return Ok(asked.ok().and_then(|asked| *asked).unwrap_or(Ending::Gently));
+                }
+                told = self.inbox.recv() => {
+                    let Some(told) = told else { return Ok(Ending::Gently) };
+                    is_news |= self.take_in(told)?;
+                    while let Ok(told) = self.inbox.try_recv() {
+                        is_news |= self.take_in(told)?;
+                    }
+                }
+                () = tokio::time::sleep(patience) => {
+                    if !(self.leads && self.fence.stands() && self.nodes.is_complete && self.pods.is_complete) {
+                        continue;
+                    }
+                    if !is_checked {
+                        self.scheduler.check_site().map_err(BinderError::Site)?;
+                        is_checked = true;
+                    }
+                    is_news = false;
+                    let actions = self.scheduler.decide(now()).map_err(BinderError::Nodes)?;
+                    actions.into_iter().for_each(|action| hands.begin(action));
+                }
+            }
+        }
+    }
+
+    /// How long until the next decision, if nothing comes.
+    fn patience(&self, is_news: bool) -> Duration {
+        if is_news {
+            return BREATH;
+        }
+        let due = self.scheduler.wakeup().map(|at| Duration::from_millis(at.since(now()).0));
+        due.unwrap_or(Duration::from_secs(1)).clamp(BREATH, Duration::from_secs(1))
+    }
+
+    /// Takes in what happened; says whether anything is different now.
+    fn take_in(&mut self, news: News) -> Result<bool, BinderError> {
+        match news {
+            News::Node(event) => return Ok(self.node(*event)),
+            News::Pod(event) => return Ok(self.pod(*event)),
+            News::Bound { uid, outcome } => self.scheduler.bound(&uid, outcome, now()),
+            News::Found { lookup, answer } => self.found(lookup, answer),
+            News::Lease(Held::ByUs) => {
+                if !std::mem::replace(&mut self.leads, true) {
+                    self.say("holds the Lease and schedules".to_owned());
+                }
+            }
+            News::Lease(Held::ByOther { holder }) => {
+                if self.leads {
+                    return Err(self.lost(format!("{holder} holds it")));
+                }
+                self.say(format!("waits: {holder} holds the Lease"));
+            }
+            News::LeaseLost { why } => return Err(self.lost(why)),
+            News::WatchFailed { what, why } => self.failed(&format!("watch {what}"), why)?,
+            News::Refused { what, why } => self.failed(what, why)?,
+        }
+        Ok(true)
+    }
+
+    fn lost(&self, why: String) -> BinderError {
+        let (namespace, name) =
+            self.lease.clone().map(|lease| (lease.namespace, lease.name)).unwrap_or_default();
+        BinderError::LeaseLost { namespace, name, why }
+    }
+
+    /// What we may not do is an end; anything else may pass.
+    fn failed(&mut self, what: &str, why: kube::Error) -> Result<(), BinderError> {
+        match KubernetesError::of(why, &self.server) {
+            error @ (KubernetesError::Forbidden { .. } | KubernetesError::Unknown { .. })
+                if what != "write events" =>
+            {
+                Err(error.into())
+            }
+            error => {
+                self.say(format!("cannot {what}: {error}"));
+                Ok(())
+            }
+        }
+    }
+
+    /// Says something once; after many things it may say them again.
+    fn say(&mut self, what: String) {
+        if self.said.len() > 1000 {
+            self.said.clear();
+        }
+        if self.said.insert(what.clone()) {
+            (self.remark)(what);
+        }
+    }
+
+    fn node(&mut self, event: Event<core::Node>) -> bool {
+        if let Some(listed) = self.nodes.note(watch::is_whole(&event)) {
+            let gone = self.scheduler.known().0.into_iter().filter(|name| !listed.contains(name));
+            gone.collect::<Vec<String>>().iter().for_each(|name| self.scheduler.node_gone(name));
+            return true;
+        }
+        match event {
+            Event::Apply(node) | Event::InitApply(node) => {
+                let node = read::node(&node);
+                self.nodes.saw(&node.name);
+                self.scheduler.node(node)
+            }
+            Event::Delete(node) => {
+                self.scheduler.node_gone(&node.metadata.name.unwrap_or_default());
+                true
+            }
+            Event::Init | Event::InitDone => false,
+        }
+    }
+
+    fn pod(&mut self, event: Event<core::Pod>) -> bool {
+        if let Some(listed) = self.pods.note(watch::is_whole(&event)) {
+            let gone = self.scheduler.known().1.into_iter().filter(|uid| !listed.contains(uid));
+            gone.collect::<Vec<String>>().iter().for_each(|uid| self.pod_gone(uid));
+            return true;
+        }
+        match event {
+            Event::Apply(pod) | Event::InitApply(pod) => {
+                self.pods.saw(pod.metadata.uid.as_deref().unwrap_or_default());
+                self.pod_is(pod)
+            }
+            Event::Delete(pod) => {
+                self.pod_gone(&pod.metadata.uid.unwrap_or_default());
+                true
+            }
+            Event::Init | Event::InitDone => false,
+        }
+    }
+
+    fn pod_is(&mut self, object: core::Pod) -> bool {
+        let reading = read::pod(&object, &self.name);
+        let lookups: Vec<Lookup> = reading.lookups().cloned().collect();
+        for lookup in &lookups {
+            if !self.answers.contains_key(lookup) && self.asked.insert(lookup.clone()) {
+                self.look_up(lookup.clone(), Duration::ZERO);
+            }
+        }
+        if !lookups.is_empty() {
+            self.read.insert(reading.pod.uid.clone(), (object, lookups));
+        }
+        self.scheduler.pod(reading.complete(&self.answers))
+    }
+
+    fn pod_gone(&mut self, uid: &str) {
+        self.scheduler.pod_gone(uid);
+        let Some((_, lookups)) = self.read.remove(uid) else { return };
+        for lookup in lookups {
+            let is_wanted = self.read.values().any(|(_, wanted)| wanted.contains(&lookup));
+            if !is_wanted {
+                self.answers.remove(&lookup);
+                self.asked.remove(&lookup);
+            }
+        }
+    }
+
+    fn look_up(&self, lookup: Lookup, after: Duration) {
+        let (client, news) = (self.client.clone(), self.news.clone());
+        tokio::spawn(async move {
+            tokio::time::sleep(after).await;
+            let answer = look_up(client, lookup.clone()).await;
+            let _ = news.send(News::Found { lookup, answer });
+        });
+    }
+
+    fn found(&mut self, lookup: Lookup, answer: Answer) {
+        if !self.asked.contains(&lookup) {
+            return;
+        }
+        if let Answer::NotYet(why) = &answer {
+            self.say(format!("looks again for {why}"));
+            self.look_up(lookup.clone(), LOOK_AGAIN);
+        }
+        self.answers.insert(lookup.clone(), answer);
+        let concerned = self.read.values().filter(|(_, wanted)| wanted.contains(&lookup));
+        let concerned: Vec<core::Pod> = concerned.map(|(object, _)| object.clone()).collect();
+        for object in concerned {
+            let reading = read::pod(&object, &self.name);
+            self.scheduler.pod(reading.complete(&self.answers));
+        }
+    }
+}
+
+/// Takes the Lease and renews it.
+async fn keep(holder: Option<Holder>, fence: Fence, news: UnboundedSender<News>) {
+    let Some(mut holder) = holder else { return };
+    let mut leads = false;
+    loop {
+        match tokio::time::timeout(holder.rhythm() * 2, holder.hold()).await {
+            Ok(Ok(held)) => {
+                leads |= held == Held::ByUs;
+                let _ = news.send(News::Lease(held));
+            }
+            Ok(Err(error @ kube::Error::Api(_))) if !leads => {
+                let _ = news.send(News::Refused { what: "hold the Lease", why: error });
+            }
+            Ok(Err(_)) | Err(_) => {}
+        }
+        if leads && !fence.stands() {
+            let _ = news.send(News::LeaseLost { why: "it could not be renewed in time".to_owned() });
+            return;
+        }
+        tokio::time::sleep(holder.rhythm()).await;
+    }
+}
+
+fn now() -> Time {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Time(u64::try_from(since.as_millis()).unwrap_or(u64::MAX))
+}

@@ -1,0 +1,256 @@
+//! A control plane, pods on it, and schedulers that run as threads and can be killed.
+
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use bedplate_binder::{BinderError, BinderOptions, LeaseRules, Stop};
+use bedplate_kubernetes::k8s_openapi::api::batch::v1::Job;
+use bedplate_kubernetes::k8s_openapi::api::core::v1::Pod;
+use bedplate_kubernetes::kube::Api;
+use bedplate_kubernetes::kube::api::{DeleteParams, ListParams, PostParams};
+use bedplate_kubernetes::{Connection, KubernetesPlace};
+use bedplate_peers::{Kubernetes, KubernetesShape};
+use serde_json::{Value, json};
+
+pub(crate) const NODES: u32 = 8;
+pub(crate) const GPUS: i64 = 8;
+/// Nothing here takes long; a machine under load may.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+pub(crate) struct World {
+    pub(crate) kubernetes: Kubernetes,
+    pub(crate) admin: Connection,
+}
+
+impl World {
+    pub(crate) fn start() -> Option<Self> {
+        let shape =
+            KubernetesShape { nodes: NODES, jobset: true, scheduler: true, ..KubernetesShape::default() };
+        if let Some(why) = shape.missing() {
+            println!("SKIPPED: {why}");
+            return None;
+        }
+        let kubernetes = Kubernetes::start(&shape).expect("a control plane");
+        let admin = connect(&kubernetes.kubeconfig());
+        Some(Self { kubernetes, admin })
+    }
+
+    pub(crate) fn pods(&self) -> Vec<Pod> {
+        let pods: Api<Pod> = Api::namespaced(self.admin.client(), "default");
+        self.admin.ask(pods.list(&ListParams::default())).map(|list| list.items).unwrap_or_default()
+    }
+
+    pub(crate) fn of_gang(&self, gang: &str) -> Vec<Pod> {
+        let mine = |pod: &Pod| label(pod, "story/gang").as_deref() == Some(gang);
+        self.pods().into_iter().filter(mine).collect()
+    }
+
+    /// Pods of a gang that stand on nodes.
+    pub(crate) fn bound(&self, gang: &str) -> usize {
+        self.of_gang(gang).iter().filter(|pod| stands(pod)).count()
+    }
+
+    pub(crate) fn create(&self, pod: Value) {
+        let pods: Api<Pod> = Api::namespaced(self.admin.client(), "default");
+        let pod: Pod = serde_json::from_value(pod).expect("a pod");
+        self.admin.ask(pods.create(&PostParams::default(), &pod)).expect("the pod is made");
+    }
+
+    pub(crate) fn gang(&self, gang: &Gang) {
+        (0..gang.pods).for_each(|index| self.create(gang.pod(index)));
+    }
+
+    /// A Job whose pods say nothing of a gang: what they are is read from the Job.
+    pub(crate) fn job(&self, gang: &Gang) {
+        let template = gang.template();
+        let job = json!({
+            "apiVersion": "batch/v1", "kind": "Job",
+            "metadata": {"name": gang.name},
+            "spec": {"parallelism": gang.pods, "completions": gang.pods, "completionMode": "Indexed", "backoffLimit": 100, "template": template},
+        });
+        let jobs: Api<Job> = Api::namespaced(self.admin.client(), "default");
+        let job: Job = serde_json::from_value(job).expect("a Job");
+        self.admin.ask(jobs.create(&PostParams::default(), &job)).expect("the Job is made");
+    }
+
+    /// Deletes everything and waits until it is gone.
+    pub(crate) fn clear(&self) {
+        self.kubernetes.kubectl(&["delete", "jobsets,jobs", "--all", "--wait=false"]);
+        let pods: Api<Pod> = Api::namespaced(self.admin.client(), "default");
+        self.until("everything is gone", || {
+            for pod in self.pods() {
+                let name = pod.metadata.name.unwrap_or_default();
+                let _ = self.admin.ask(pods.delete(&name, &DeleteParams::default().grace_period(0)));
+            }
+            self.pods().is_empty()
+        });
+    }
+
+    pub(crate) fn until(&self, what: &str, mut holds: impl FnMut() -> bool) {
+        let began = Instant::now();
+        while !holds() {
+            assert!(began.elapsed() < PATIENCE, "{what}: not within {PATIENCE:?}\n{}", self.described());
+            std::thread::sleep(Duration::from_millis(100));
+        }
+    }
+
+    fn described(&self) -> String {
+        self.kubernetes.try_kubectl(&["get", "pods", "-o", "wide"]).unwrap_or_default()
+    }
+
+    pub(crate) fn scheduler(&self) -> Running {
+        Running::start(self.kubernetes.kubeconfig(), None)
+    }
+}
+
+pub(crate) fn connect(kubeconfig: &std::path::Path) -> Connection {
+    let place = KubernetesPlace { kubeconfig: Some(kubeconfig.to_owned()), ..KubernetesPlace::default() };
+    Connection::open(&place).expect("the kubeconfig is good")
+}
+
+pub(crate) fn label(pod: &Pod, key: &str) -> Option<String> {
+    pod.metadata.labels.as_ref()?.get(key).cloned()
+}
+
+pub(crate) fn node_of(pod: &Pod) -> Option<String> {
+    pod.spec.as_ref()?.node_name.clone()
+}
+
+pub(crate) fn phase(pod: &Pod) -> String {
+    pod.status.as_ref().and_then(|status| status.phase.clone()).unwrap_or_default()
+}
+
+/// On a node, not ended, not told to go.
+pub(crate) fn stands(pod: &Pod) -> bool {
+    let has_ended = matches!(phase(pod).as_str(), "Succeeded" | "Failed");
+    node_of(pod).is_some() && !has_ended && pod.metadata.deletion_timestamp.is_none()
+}
+
+/// The reason of PodScheduled=False.
+pub(crate) fn waits_for(pod: &Pod) -> Option<String> {
+    let conditions = pod.status.as_ref()?.conditions.as_ref()?;
+    let scheduled = conditions.iter().find(|each| each.type_ == "PodScheduled" && each.status == "False")?;
+    scheduled.reason.clone()
+}
+
+pub(crate) fn message(pod: &Pod) -> String {
+    let conditions = pod.status.as_ref().and_then(|status| status.conditions.clone()).unwrap_or_default();
+    conditions
+        .into_iter()
+        .filter(|each| each.type_ == "PodScheduled")
+        .filter_map(|each| each.message)
+        .collect()
+}
+
+#[derive(Clone)]
+pub(crate) struct Gang {
+    pub(crate) name: String,
+    pub(crate) pods: u32,
+    pub(crate) gpus: i64,
+    pub(crate) scheduler: &'static str,
+    pub(crate) runs_for: Option<&'static str>,
+    pub(crate) limit: Option<&'static str>,
+    pub(crate) selector: Option<(&'static str, &'static str)>,
+}
+
+impl Gang {
+    pub(crate) fn new(name: &str, pods: u32, gpus: i64) -> Self {
+        Self {
+            name: name.to_owned(),
+            pods,
+            gpus,
+            scheduler: "bedplate",
+            runs_for: None,
+            limit: None,
+            selector: None,
+        }
+    }
+
+    pub(crate) fn template(&self) -> Value {
+        let mut pod = self.pod(0);
+        let mut without = |part: &str, key: &str| {
+            drop(pod["metadata"][part].as_object_mut().and_then(|all| all.remove(key)))
+        };
+        without("labels", "bedplate.dev/gang");
+        without("annotations", "bedplate.dev/gang-size");
+        json!({"metadata": {"labels": pod["metadata"]["labels"], "annotations": pod["metadata"]["annotations"]}, "spec": pod["spec"]})
+    }
+
+    fn pod(&self, index: u32) -> Value {
+        let size = self.pods.to_string();
+        let mut annotations = json!({"bedplate.dev/gang-size": size, "story/size": size});
+        if let Some(limit) = self.limit {
+            annotations["bedplate.dev/time-limit"] = limit.into();
+        }
+        if let Some(runs_for) = self.runs_for {
+            annotations["kubeci/run-for"] = runs_for.into();
+        }
+        let mut selector = json!({});
+        if let Some((key, value)) = self.selector {
+            selector[key] = value.into();
+        }
+        let amount = json!({"nvidia.com/gpu": self.gpus.to_string(), "cpu": "1"});
+        json!({
+            "apiVersion": "v1", "kind": "Pod",
+            "metadata": {"name": format!("{}-{index}", self.name), "labels": {"bedplate.dev/gang": self.name, "story/gang": self.name}, "annotations": annotations},
+            "spec": {
+                "schedulerName": self.scheduler,
+                "restartPolicy": "Never",
+                "nodeSelector": selector,
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{"name": "main", "image": "none", "resources": {"requests": amount, "limits": amount}}],
+            },
+        })
+    }
+}
+
+/// A scheduler in a thread of its own, with a connection of its own.
+pub(crate) struct Running {
+    stop: Stop,
+    thread: Option<JoinHandle<Result<(), BinderError>>>,
+    pub(crate) remarks: Arc<Mutex<Vec<String>>>,
+}
+
+impl Running {
+    pub(crate) fn start(kubeconfig: PathBuf, lease: Option<LeaseRules>) -> Self {
+        let stop = Stop::default();
+        let remarks: Arc<Mutex<Vec<String>>> = Arc::default();
+        let (handle, said) = (stop.clone(), Arc::clone(&remarks));
+        let thread = std::thread::spawn(move || {
+            let connection = connect(&kubeconfig);
+            let remark = move |what: String| {
+                println!("scheduler: {what}");
+                said.lock().unwrap().push(what);
+            };
+            let options =
+                BinderOptions { name: "bedplate".to_owned(), site: None, lease, remark: Box::new(remark) };
+            bedplate_binder::run(&connection, options, &handle)
+        });
+        Self { stop, thread: Some(thread), remarks }
+    }
+
+    /// Everything that it was doing is torn off.
+    pub(crate) fn kill(mut self) {
+        self.stop.at_once();
+        let ended = self.thread.take().expect("it runs").join().expect("no panic");
+        ended.expect("it was well until it was killed");
+    }
+
+    /// Waits until it ends by itself.
+    pub(crate) fn ended(mut self) -> Result<(), BinderError> {
+        self.thread.take().expect("it runs").join().expect("no panic")
+    }
+
+    pub(crate) fn stop(mut self) {
+        self.stop.gently();
+        self.thread.take().expect("it runs").join().expect("no panic").expect("it ends well");
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.stop.at_once();
+    }
+}

@@ -1,0 +1,32 @@
+//! What shall be done at the API server.
+
+use bedplate_gangs::Span;
+
+/// One request to the API server. Actions on different pods may be carried out in any order, at once.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Action {
+    /// Bind the pod; what came of it is reported by [`PodScheduler::bound`](crate::PodScheduler::bound).
+    Bind { uid: String, namespace: String, pod: String, node: String },
+    /// Delete the pod. What controls it makes it again.
+    Evict { uid: String, namespace: String, pod: String, grace: Option<Span>, why: String },
+    /// The pod waits: its condition PodScheduled becomes False with these words.
+    Tell { uid: String, namespace: String, pod: String, waiting: Waiting },
+}
+
+/// Why a pod is not bound, as its condition says it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    /// `Unschedulable` where new nodes would help, which is what autoscalers look for; another word where they would not.
+    pub reason: &'static str,
+    pub message: String,
+}
+
+/// What came of binding a pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    Done,
+    /// The server says no: the pod is gone, or bound by someone else.
+    Refused,
+    /// Nobody knows whether it was done.
+    Unknown,
+}

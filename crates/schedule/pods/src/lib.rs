@@ -1,0 +1,31 @@
+//! A cluster scheduler for pods: whole gangs are bound at once, by the rules of [`bedplate_gangs`].
+//!
+//! [`PodScheduler`] is told what an API server says of nodes and pods, and decides: which pods are bound to which nodes, which are
+//! evicted, what a waiting pod is told. It keeps little of its own. Every decision starts from the pods and nodes as they are now,
+//! so a scheduler that is started again after a crash goes on where the last one stopped: what is bound is read from the
+//! pods, and a gang that is bound in part is completed before anything else starts.
+//!
+//! What it does remember is short-lived: places that were given to pods whose binding has not been seen yet, since when a
+//! gang is bound in part, who makes room for whom. Places are taken for a whole gang before the first of its pods is bound.
+//!
+//! Pods of other schedulers are counted as they are. Kubernetes has no lock that two schedulers share: when another scheduler
+//! binds to the same node in the same moment, the younger of our gangs there goes back to the queue.
+
+mod action;
+mod brief;
+mod cluster;
+mod constraint;
+mod gang;
+mod node;
+mod pod;
+mod resources;
+mod room;
+mod scheduler;
+mod shape;
+
+pub use action::{Action, Bound, Waiting};
+pub use constraint::{Constraints, Operator, Requirement, Term, Toleration};
+pub use node::{Effect, Node, Taint};
+pub use pod::{GangPolicy, Phase, Pod};
+pub use resources::Resources;
+pub use scheduler::{PodScheduler, SiteRules};

@@ -1,0 +1,708 @@
+//! The state machine: what the API server says goes in, what shall be done there comes out.
+//!
+//! A decision reads from top to bottom: what is gone is forgotten, gangs that cannot become whole in time go, the scheduler
+//! of gangs is told what is held and what waits, and what it decides becomes actions.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use bedplate_catalog::Catalog;
+use bedplate_gangs::{
+    Decision, JobId, Never, NodeShare, Scheduler, Settings, SettingsError, Span, StopReason, Time,
+    UsageRecord, Wait,
+};
+use bedplate_topology::{Health, NodeId, TopologyError};
+
+use crate::action::{Action, Bound, Waiting};
+use crate::brief::{Brief, Rules};
+use crate::cluster::Shape;
+use crate::gang::{Assumed, Gang, Members, Progress};
+use crate::room::{Ledger, Room};
+use crate::shape::{Cut, Ground};
+use crate::{GangPolicy, Node, Pod, Resources};
+
+/// When a binding is asked for again of which nobody knows whether it was done.
+const AGAIN: Span = Span::seconds(1);
+/// A binding that was done and is not seen for this long is asked for again.
+const UNSEEN: Span = Span::seconds(10);
+/// When a pod is deleted again that is still there.
+const EVICTED_AGAIN: Span = Span::seconds(10);
+/// How soon the words of a waiting pod may change while their reason stays.
+const SAID_AGAIN: Span = Span::seconds(30);
+/// Pods that have just been made are told nothing: most will be bound in a moment.
+const SAID_AFTER: Span = Span::seconds(2);
+/// A gang that was bound this recently gives way where a node has more pods than room.
+const YOUNG: Span = Span::seconds(60);
+
+/// The site's rules as a file has them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SiteRules {
+    pub text: String,
+    /// The file's name, for complaints.
+    pub source: String,
+}
+
+/// The scheduler of the pods that ask for it.
+///
+/// Tell it of all nodes and pods before the first decision; [`decide`](PodScheduler::decide) then follows every change,
+/// and [`wakeup`](PodScheduler::wakeup) says when nothing but time makes a decision due.
+pub struct PodScheduler {
+    catalog: Catalog,
+    site: Option<SiteRules>,
+    nodes: BTreeMap<String, Node>,
+    pods: BTreeMap<String, Pod>,
+    /// Pods of ours by gang.
+    members: BTreeMap<String, BTreeSet<String>>,
+    gangs: BTreeMap<String, Gang>,
+    shape: Option<Shape>,
+    /// When pods were told to go.
+    evicted: BTreeMap<String, Time>,
+    usage: BTreeMap<(String, String), UsageRecord>,
+    charged: Option<Time>,
+    last_gang: u64,
+    wakeup: Option<Time>,
+    has_decided: bool,
+}
+
+/// A gang that may start now, and as what.
+struct Candidate<'p> {
+    gang: String,
+    members: Vec<&'p Pod>,
+    cut: Cut,
+}
+
+impl PodScheduler {
+    pub fn new(catalog: Catalog, site: Option<SiteRules>) -> Self {
+        Self {
+            catalog,
+            site,
+            nodes: BTreeMap::new(),
+            pods: BTreeMap::new(),
+            members: BTreeMap::new(),
+            gangs: BTreeMap::new(),
+            shape: None,
+            evicted: BTreeMap::new(),
+            usage: BTreeMap::new(),
+            charged: None,
+            last_gang: 0,
+            wakeup: None,
+            has_decided: false,
+        }
+    }
+
+    /// A node is there, or has changed; says whether that is news.
+    pub fn node(&mut self, node: Node) -> bool {
+        if self.nodes.get(&node.name) == Some(&node) {
+            return false;
+        }
+        let is_as_before = self.nodes.get(&node.name).is_some_and(|known| known.has_shape_of(&node));
+        if !is_as_before {
+            self.shape = None;
+        }
+        self.nodes.insert(node.name.clone(), node);
+        true
+    }
+
+    pub fn node_gone(&mut self, name: &str) {
+        if self.nodes.remove(name).is_some() {
+            self.shape = None;
+        }
+    }
+
+    /// A pod is there, or has changed; says whether that is news.
+    pub fn pod(&mut self, pod: Pod) -> bool {
+        if self.pods.get(&pod.uid) == Some(&pod) {
+            return false;
+        }
+        self.pod_gone(&pod.uid);
+        if pod.is_ours {
+            self.members.entry(pod.gang.clone()).or_default().insert(pod.uid.clone());
+        }
+        self.pods.insert(pod.uid.clone(), pod);
+        true
+    }
+
+    pub fn pod_gone(&mut self, uid: &str) {
+        let Some(pod) = self.pods.remove(uid) else { return };
+        if let Some(members) = self.members.get_mut(&pod.gang) {
+            members.remove(uid);
+            if members.is_empty() {
+                self.members.remove(&pod.gang);
+            }
+        }
+    }
+
+    /// The names of all nodes and the uids of all pods that it knows: what a new list of the server lacks is gone.
+    pub fn known(&self) -> (Vec<String>, Vec<String>) {
+        (self.nodes.keys().cloned().collect(), self.pods.keys().cloned().collect())
+    }
+
+    /// What came of binding a pod.
+    pub fn bound(&mut self, uid: &str, outcome: Bound, now: Time) {
+        let Some(pod) = self.pods.get(uid) else { return };
+        let Some(gang) = self.gangs.get_mut(&pod.gang) else { return };
+        match (gang.assumed.get_mut(uid), outcome) {
+            (Some(assumed), Bound::Done) => assumed.progress = Progress::Done(now),
+            (Some(assumed), Bound::Unknown) => assumed.progress = Progress::Again(now + AGAIN),
+            (Some(_), Bound::Refused) => {
+                gang.assumed.remove(uid);
+                gang.not_before = now + AGAIN;
+            }
+            (None, _) => {}
+        }
+    }
+
+    /// When a decision is due although nothing happens.
+    pub fn wakeup(&self) -> Option<Time> {
+        self.wakeup
+    }
+
+    /// Gangs that wait: how many, and how many pods they have.
+    pub fn waiting(&self) -> (usize, usize) {
+        let pending = |uids: &BTreeSet<String>| {
+            uids.iter().filter(|uid| self.pods[*uid].node.is_none() && !self.pods[*uid].has_ended()).count()
+        };
+        let pending: Vec<usize> = self.members.values().map(pending).filter(|count| *count > 0).collect();
+        (pending.len(), pending.iter().sum())
+    }
+
+    /// Whether the site's rules can be read for the nodes as they are now.
+    pub fn check_site(&self) -> Result<(), SettingsError> {
+        match (&self.site, Shape::of(&self.nodes, &self.catalog)) {
+            (Some(site), Ok(shape)) => {
+                Settings::from_toml(&site.text, &site.source, &shape.cluster).map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Decides on what is known now. An error means that the nodes as they are make no cluster.
+    pub fn decide(&mut self, now: Time) -> Result<Vec<Action>, TopologyError> {
+        self.wakeup = None;
+        self.forget_what_is_gone();
+        if self.shape.is_none() && !self.nodes.is_empty() {
+            self.shape = Some(Shape::of(&self.nodes, &self.catalog)?);
+        }
+        let mut actions = self.evict_from_lost_nodes(now);
+        let Some(shape) = self.shape.take() else {
+            let waiting = Waiting { reason: "Unschedulable", message: "the cluster has no nodes".to_owned() };
+            let gangs: Vec<String> = self.members.keys().cloned().collect();
+            gangs.iter().for_each(|gang| actions.extend(self.tell(gang, &waiting, now)));
+            return Ok(actions);
+        };
+        let room = self.room(&shape);
+        self.give_way(&room, &shape, now);
+        self.send_away_parts(now);
+        actions.extend(self.evict_going(now));
+        actions.extend(self.bind_again(now));
+        actions.extend(self.schedule(&shape, room, now));
+        self.shape = Some(shape);
+        self.has_decided = true;
+        Ok(actions)
+    }
+
+    fn forget_what_is_gone(&mut self) {
+        let pods = &self.pods;
+        self.evicted.retain(|uid, _| pods.contains_key(uid));
+        let members = &self.members;
+        self.gangs.retain(|key, _| members.contains_key(key));
+        for (key, uids) in members {
+            let has_decided = self.has_decided;
+            let gang = self.gangs.entry(key.clone()).or_insert_with(|| {
+                self.last_gang += 1;
+                Gang::new(self.last_gang, !has_decided)
+            });
+            let is_open = |uid: &str| pods.get(uid).is_some_and(|pod| pod.node.is_none() && !pod.is_leaving);
+            gang.assumed.retain(|uid, _| is_open(uid));
+            gang.told_pods.retain(|uid| is_open(uid));
+            let stands = |uid: &String| pods[uid].takes_room();
+            if gang.assumed.is_empty() && !uids.iter().any(stands) {
+                gang.begin_anew();
+            }
+        }
+        let going: BTreeSet<JobId> =
+            self.gangs.values().filter(|gang| gang.goes.is_some()).map(Gang::holds_as).collect();
+        self.gangs.values_mut().for_each(|gang| gang.victims.retain(|victim| going.contains(victim)));
+        self.wake_at(self.gangs.values().filter_map(Gang::deadline).min());
+    }
+
+    fn wake_at(&mut self, time: Option<Time>) {
+        self.wakeup = [self.wakeup, time].into_iter().flatten().min();
+    }
+
+    fn members_of(&self, gang: &str) -> Members<'_> {
+        Members::of(self.members.get(gang).into_iter().flatten().map(|uid| &self.pods[uid]))
+    }
+
+    /// What is on a node that no longer exists will not end by itself.
+    fn evict_from_lost_nodes(&mut self, now: Time) -> Vec<Action> {
+        let is_lost = |pod: &&Pod| {
+            pod.is_ours
+                && pod.takes_room()
+                && pod.node.as_ref().is_some_and(|node| !self.nodes.contains_key(node))
+        };
+        let lost: Vec<String> = self.pods.values().filter(is_lost).map(|pod| pod.uid.clone()).collect();
+        let why = "its node is gone from the cluster";
+        lost.iter().filter_map(|uid| self.evict(uid, Some(Span::ZERO), why, now)).collect()
+    }
+
+    fn evict(&mut self, uid: &str, grace: Option<Span>, why: &str, now: Time) -> Option<Action> {
+        let was = self.evicted.get(uid).copied();
+        if was.is_some_and(|at| now.since(at) < EVICTED_AGAIN) {
+            self.wake_at(was.map(|at| at + EVICTED_AGAIN));
+            return None;
+        }
+        self.evicted.insert(uid.to_owned(), now);
+        self.wake_at(Some(now + EVICTED_AGAIN));
+        let pod = &self.pods[uid];
+        let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
+        Some(Action::Evict { uid: uid.to_owned(), namespace, pod: name, grace, why: why.to_owned() })
+    }
+
+    /// What is free now, after all that stands on nodes and all that was given a place.
+    fn room(&self, shape: &Shape) -> Room {
+        let mut room = Room::of(&self.nodes, shape);
+        for pod in self.pods.values().filter(|pod| pod.takes_room()) {
+            if let Some(node) = pod.node.as_ref().and_then(|node| shape.ids.get(node)) {
+                room.take(*node, &pod.needs);
+            }
+        }
+        for (uid, assumed) in self.gangs.values().flat_map(|gang| &gang.assumed) {
+            if let Some(node) = shape.ids.get(&assumed.node) {
+                room.take(*node, &self.pods[uid].needs);
+            }
+        }
+        room
+    }
+
+    /// Where another scheduler bound in the same moment, the youngest of our gangs on the node goes back.
+    fn give_way(&mut self, room: &Room, shape: &Shape, now: Time) {
+        for node in room.overdrawn() {
+            let name = shape.name(node);
+            let is_young = |pod: &&Pod| {
+                let since = pod.bound_at.unwrap_or(now);
+                pod.is_ours
+                    && pod.takes_room()
+                    && !pod.is_leaving
+                    && pod.node.as_deref() == Some(name)
+                    && now.since(since) < YOUNG
+            };
+            let bound = self
+                .pods
+                .values()
+                .filter(is_young)
+                .map(|pod| (pod.bound_at.unwrap_or(now), pod.gang.clone()));
+            let assumes =
+                |gang: &(&String, &Gang)| gang.1.assumed.values().any(|assumed| assumed.node == name);
+            let assumed = self.gangs.iter().filter(assumes).map(|(key, _)| (now, key.clone()));
+            let youngest = bound.chain(assumed).max();
+            if let Some(gang) = youngest.and_then(|(_, key)| self.gangs.get_mut(&key)) {
+                let why = format!(
+                    "another scheduler bound pods to {name} at the same time, and not all of them fit"
+                );
+                gang.goes.get_or_insert(why);
+            }
+        }
+    }
+
+    /// Gangs that have been bound in part for too long go back as a whole.
+    fn send_away_parts(&mut self, now: Time) {
+        for (key, uids) in &self.members {
+            let members = Members::of(uids.iter().map(|uid| &self.pods[uid]));
+            let Some(gang) = self.gangs.get_mut(key) else { continue };
+            if gang.watch_parts(&members, now) {
+                let why = "some pods of its gang are not on nodes, and all run or none";
+                gang.goes.get_or_insert_with(|| why.to_owned());
+            }
+        }
+        self.wake_at(self.gangs.values().filter_map(Gang::deadline).filter(|at| *at > now).min());
+    }
+
+    /// Deletes what stands of gangs that go. What is being bound is deleted once it is seen.
+    fn evict_going(&mut self, now: Time) -> Vec<Action> {
+        let going = self.gangs.iter_mut().filter_map(|(key, gang)| {
+            gang.assumed.retain(|_, assumed| !matches!(assumed.progress, Progress::Again(_)));
+            Some((key.clone(), gang.goes.clone()?))
+        });
+        let going: Vec<(String, String)> = going.collect();
+        let mut actions = Vec::new();
+        for (key, why) in going {
+            let standing: Vec<String> =
+                self.members_of(&key).bound.iter().map(|pod| pod.uid.clone()).collect();
+            actions.extend(standing.iter().filter_map(|uid| self.evict(uid, None, &why, now)));
+        }
+        actions
+    }
+
+    /// Binds again what may not have been bound.
+    fn bind_again(&mut self, now: Time) -> Vec<Action> {
+        let mut actions = Vec::new();
+        let mut next: Option<Time> = None;
+        for gang in self.gangs.values_mut().filter(|gang| gang.goes.is_none()) {
+            for (uid, assumed) in &mut gang.assumed {
+                let due = match assumed.progress {
+                    Progress::Asked => continue,
+                    Progress::Done(at) => at + UNSEEN,
+                    Progress::Again(at) => at,
+                };
+                if due <= now {
+                    assumed.progress = Progress::Asked;
+                    actions.push(bind(&self.pods[uid], &assumed.node));
+                } else {
+                    next = Some(next.map_or(due, |next| next.min(due)));
+                }
+            }
+        }
+        self.wake_at(next);
+        actions
+    }
+
+    fn schedule(&mut self, shape: &Shape, mut room: Room, now: Time) -> Vec<Action> {
+        let mut rules = self.rules(shape);
+        self.charge(&rules, now);
+        let mut scheduler = Scheduler::new(shape.cluster.clone(), rules.settings().clone());
+        let used: Vec<UsageRecord> =
+            self.usage.iter().map(|(who, record)| rules.usage_of(who, *record)).collect();
+        let mut brief = Brief::new(&mut rules, now);
+        brief.used(used.into_iter());
+        self.tell_of_holdings(&mut brief, &scheduler, shape, &room, now);
+        let mut actions = Vec::new();
+        let mut told: Vec<(String, Waiting)> = Vec::new();
+        let resting = self.gangs.values().map(|gang| gang.not_before).filter(|at| *at > now).min();
+        self.wake_at(resting);
+        let candidates = self.candidates(&mut brief, shape, &room, &mut told, now);
+        let decisions = scheduler.apply_all(brief.events(), now);
+        let mut starts: Vec<(String, Vec<(String, NodeId)>)> = Vec::new();
+        let mut stops: Vec<(JobId, StopReason)> = Vec::new();
+        for decision in decisions {
+            match decision {
+                Decision::Start { job, shares, .. } => {
+                    let Some(candidate) = candidates.get(&job) else { continue };
+                    match self.places(candidate, &shares, shape, &mut room) {
+                        Some(places) => starts.push((candidate.gang.clone(), places)),
+                        None => told.push((candidate.gang.clone(), no_exact_fit())),
+                    }
+                }
+                Decision::Stop { job, why, .. } => stops.push((job, why)),
+                Decision::Reject { job, why } => {
+                    told.extend(
+                        candidates.get(&job).map(|candidate| (candidate.gang.clone(), refused(&why))),
+                    );
+                }
+                _ => {}
+            }
+        }
+        let started: BTreeSet<&String> = starts.iter().map(|(gang, _)| gang).collect();
+        let waiting = candidates.iter().filter(|(job, candidate)| {
+            scheduler.request(**job).is_some() && !started.contains(&candidate.gang)
+        });
+        let names = self.names();
+        for (job, candidate) in waiting {
+            let known = self.gangs.get(&candidate.gang).and_then(|gang| gang.told.as_ref());
+            // Reasons take time to find; they are found as often as they are told.
+            if known.is_none_or(|(at, _)| now.since(*at) >= SAID_AGAIN) {
+                let wait = scheduler.explain(*job, now).map(|explanation| explanation.wait);
+                told.push((candidate.gang.clone(), waits(wait.as_ref(), &names)));
+            } else if let Some((_, said)) = known {
+                told.push((candidate.gang.clone(), said.clone()));
+            }
+        }
+        drop(candidates);
+        for (gang, places) in starts {
+            actions.extend(self.start(&gang, places, shape));
+        }
+        for (job, why) in stops {
+            actions.extend(self.stop(job, &why, now));
+        }
+        for (gang, waiting) in told {
+            actions.extend(self.tell(&gang, &waiting, now));
+        }
+        self.wake_at(scheduler.wakeup().map(|at| at.max(now + Span::seconds(1))));
+        actions
+    }
+
+    fn rules(&self, shape: &Shape) -> Rules {
+        let read = |site: &SiteRules| Settings::from_toml(&site.text, &site.source, &shape.cluster).ok();
+        let first_of = |uids: &BTreeSet<String>| uids.first().map(|uid| self.pods[uid].policy.priority);
+        Rules::new(self.site.as_ref().and_then(read), self.members.values().filter_map(first_of).collect())
+    }
+
+    /// GPU time since the last decision, to those who used it.
+    fn charge(&mut self, rules: &Rules, now: Time) {
+        let Some(before) = self.charged.replace(now) else { return };
+        let passed = now.since(before);
+        let half_life = rules.settings().weights.half_life;
+        let fades =
+            if half_life >= Span::FOREVER { 1.0 } else { 0.5f64.powf(passed.0 as f64 / half_life.0 as f64) };
+        for record in self.usage.values_mut() {
+            (record.faded, record.at) = (record.faded * fades, now);
+        }
+        let running = self.pods.values().filter(|pod| pod.is_ours && pod.takes_room() && pod.needs.gpus > 0);
+        for pod in running {
+            let account = pod.policy.account.clone().unwrap_or_default();
+            let gpu_ms = pod.needs.gpus as u64 * passed.0;
+            let empty = UsageRecord {
+                account: Default::default(),
+                user: Default::default(),
+                gpu_ms: 0,
+                faded: 0.0,
+                at: now,
+            };
+            let record = self.usage.entry((account, pod.policy.user.clone())).or_insert(empty);
+            record.gpu_ms += u128::from(gpu_ms);
+            record.faded += gpu_ms as f64;
+        }
+    }
+
+    /// Tells the scheduler of everything on nodes: our gangs, others' pods, and what nodes never give.
+    fn tell_of_holdings(
+        &self,
+        brief: &mut Brief<'_>,
+        scheduler: &Scheduler,
+        shape: &Shape,
+        room: &Room,
+        now: Time,
+    ) {
+        let mut ledger = Ledger::of(scheduler);
+        let is_down = |node: NodeId| shape.cluster.health(node) == Health::Down;
+        let on = |node: &str| shape.ids.get(node).copied().filter(|node| !is_down(*node));
+        let mut others: BTreeMap<NodeId, Resources> = BTreeMap::new();
+        for pod in self.pods.values().filter(|pod| pod.takes_room() && !pod.is_ours) {
+            if let Some(node) = pod.node.as_deref().and_then(on) {
+                others.entry(node).or_default().add(&pod.needs);
+            }
+        }
+        for (key, gang) in &self.gangs {
+            let members = self.members_of(key);
+            let Some(first) = members.first() else { continue };
+            let mut held: BTreeMap<NodeId, Resources> = BTreeMap::new();
+            let standing = members.bound.iter().chain(&members.leaving);
+            let standing = standing.filter_map(|pod| Some((pod.node.as_deref().and_then(on)?, &pod.needs)));
+            let assumed =
+                gang.assumed.iter().filter_map(|(uid, it)| Some((on(&it.node)?, &self.pods[uid].needs)));
+            for (node, needs) in standing.chain(assumed) {
+                held.entry(node).or_default().add(needs);
+            }
+            let goes = gang.goes.is_some() || (members.bound.is_empty() && gang.assumed.is_empty());
+            let held = ledger.enter(&held);
+            let who = (key.as_str(), &first.policy);
+            if goes {
+                brief.goes(gang.holds_as(), who, held);
+            } else {
+                let started = members.bound.iter().filter_map(|pod| pod.bound_at).min().unwrap_or(now);
+                brief.holds(gang.holds_as(), who, held, started.min(now));
+            }
+        }
+        let others = ledger.enter(&others);
+        brief.others_hold(others);
+        let up = shape.cluster.nodes().iter().filter(|node| !is_down(*node));
+        brief.never_free(ledger.enter_rest(room, up));
+    }
+
+    /// Gangs that may start, each told to the scheduler; and what the others are told.
+    fn candidates<'s>(
+        &'s self,
+        brief: &mut Brief<'_>,
+        shape: &'s Shape,
+        room: &Room,
+        told: &mut Vec<(String, Waiting)>,
+        now: Time,
+    ) -> BTreeMap<JobId, Candidate<'s>> {
+        let mut ground = Ground::new(shape, &self.nodes);
+        let mut candidates = BTreeMap::new();
+        for (key, gang) in &self.gangs {
+            let members = self.members_of(key);
+            let open = members.pending.iter().filter(|pod| !gang.assumed.contains_key(&pod.uid)).copied();
+            let open: Vec<&Pod> = open.collect();
+            if open.is_empty() || gang.not_before > now {
+                continue;
+            }
+            let entered = self.may_start(gang, &members).and_then(|()| {
+                let cut = ground.cut(&open, room)?;
+                let policy: &GangPolicy = &open[0].policy;
+                let stands = !members.bound.is_empty() || !gang.assumed.is_empty();
+                if stands {
+                    brief.completes(gang.waits_as(), (key, policy), &cut)?;
+                } else {
+                    let since = open.iter().map(|pod| pod.created).max().unwrap_or_default();
+                    brief.waits(gang.waits_as(), (key, policy), &cut, since, &gang.victims)?;
+                }
+                Ok(cut)
+            });
+            match entered {
+                Ok(cut) => {
+                    let candidate = Candidate { gang: key.clone(), members: open, cut };
+                    candidates.insert(gang.waits_as(), candidate);
+                }
+                Err(waiting) => told.push((key.clone(), waiting)),
+            }
+        }
+        candidates
+    }
+
+    fn may_start(&self, gang: &Gang, members: &Members<'_>) -> Result<(), Waiting> {
+        let waiting = |reason, message: String| Err(Waiting { reason, message });
+        if let Some(why) = &gang.goes {
+            return waiting("GangStops", format!("its gang starts again once all of it has stopped: {why}"));
+        }
+        if members.pending.iter().any(|pod| pod.is_gated) {
+            return waiting("SchedulingGated", "a pod of its gang has scheduling gates".to_owned());
+        }
+        if let Some(what) = members.pending.iter().find_map(|pod| pod.unsupported.as_ref()) {
+            return waiting("NotSupported", format!("this scheduler does not honour {what}"));
+        }
+        match members.missing() {
+            None => waiting("GangSizeUnknown", "nothing says how many pods its gang has".to_owned()),
+            Some(0) => Ok(()),
+            Some(missing) => {
+                let size = members.size.unwrap_or(0);
+                waiting(
+                    "GangIncomplete",
+                    format!("{missing} of the {size} pods of its gang have not been made yet"),
+                )
+            }
+        }
+    }
+
+    /// The places of all its pods, if everything fits exactly; then they are taken.
+    fn places(
+        &self,
+        candidate: &Candidate<'_>,
+        shares: &[NodeShare],
+        shape: &Shape,
+        room: &mut Room,
+    ) -> Option<Vec<(String, NodeId)>> {
+        let places = candidate.cut.assign(shares);
+        let mut needs: BTreeMap<NodeId, Resources> = BTreeMap::new();
+        for pod in &candidate.members {
+            let node = *places.get(&pod.uid)?;
+            if !pod.constraints.allow(&self.nodes[shape.name(node)]) {
+                return None;
+            }
+            needs.entry(node).or_default().add(&pod.needs);
+        }
+        room.take_all(&needs).then(|| places.into_iter().collect())
+    }
+
+    fn start(&mut self, key: &str, places: Vec<(String, NodeId)>, shape: &Shape) -> Vec<Action> {
+        let Some(gang) = self.gangs.get_mut(key) else { return Vec::new() };
+        gang.told = None;
+        gang.victims.clear();
+        let mut actions = Vec::new();
+        for (uid, node) in places {
+            let node = shape.name(node).to_owned();
+            actions.push(bind(&self.pods[&uid], &node));
+            gang.assumed.insert(uid, Assumed { node, progress: Progress::Asked });
+        }
+        actions
+    }
+
+    /// A gang must make room, or its time is up.
+    fn stop(&mut self, job: JobId, why: &StopReason, now: Time) -> Vec<Action> {
+        let names = self.names();
+        let name = |job: &JobId| names.get(job).cloned().unwrap_or_else(|| "another gang".to_owned());
+        let words = match why {
+            StopReason::PreemptedBy(by) => format!("it makes room for {}", name(by)),
+            StopReason::TimeLimit => "its time limit has passed".to_owned(),
+            StopReason::NodeLeaves(_) | StopReason::NodeLost(_) => "a node of its gang leaves".to_owned(),
+            StopReason::Cancelled | StopReason::Requeued | StopReason::GivenUp => "it was stopped".to_owned(),
+        };
+        let Some(victim) = self.gangs.values_mut().find(|gang| gang.holds_as() == job) else {
+            return Vec::new();
+        };
+        victim.goes.get_or_insert(words);
+        if let StopReason::PreemptedBy(by) = why
+            && let Some(gang) = self.gangs.values_mut().find(|gang| gang.waits_as() == *by)
+        {
+            gang.victims.push(job);
+        }
+        self.evict_going(now)
+    }
+
+    fn names(&self) -> BTreeMap<JobId, String> {
+        let both =
+            |(key, gang): (&String, &Gang)| [(gang.holds_as(), key.clone()), (gang.waits_as(), key.clone())];
+        self.gangs.iter().flat_map(both).collect()
+    }
+
+    /// Tells all waiting pods of a gang the same, unless they have just been told.
+    fn tell(&mut self, key: &str, waiting: &Waiting, now: Time) -> Vec<Action> {
+        let pending = self.members_of(key).pending;
+        let made = pending.iter().map(|pod| pod.created).max().unwrap_or_default();
+        let open: Vec<String> = pending.iter().map(|pod| pod.uid.clone()).collect();
+        if now.since(made) < SAID_AFTER {
+            self.wake_at(Some(made + SAID_AFTER));
+            return Vec::new();
+        }
+        let Some(gang) = self.gangs.get_mut(key) else { return Vec::new() };
+        let is_news = gang.told.as_ref().is_none_or(|(at, said)| {
+            said.reason != waiting.reason || (said.message != waiting.message && now.since(*at) >= SAID_AGAIN)
+        });
+        if is_news {
+            gang.told = Some((now, waiting.clone()));
+            gang.told_pods.clear();
+        }
+        let said = gang.told.as_ref().map_or_else(|| waiting.clone(), |(_, said)| said.clone());
+        let untold = open
+            .into_iter()
+            .filter(|uid| !gang.assumed.contains_key(uid) && gang.told_pods.insert(uid.clone()));
+        let untold: Vec<String> = untold.collect();
+        let tell = |uid: String| {
+            let pod = &self.pods[&uid];
+            let (namespace, name) = (pod.namespace.clone(), pod.name.clone());
+            Action::Tell { uid, namespace, pod: name, waiting: said.clone() }
+        };
+        untold.into_iter().map(tell).collect()
+    }
+}
+
+fn bind(pod: &Pod, node: &str) -> Action {
+    Action::Bind {
+        uid: pod.uid.clone(),
+        namespace: pod.namespace.clone(),
+        pod: pod.name.clone(),
+        node: node.to_owned(),
+    }
+}
+
+fn no_exact_fit() -> Waiting {
+    let message = "nodes were found, but something that is not planned for has run out on them".to_owned();
+    Waiting { reason: "Unschedulable", message }
+}
+
+/// New nodes help a gang for which the cluster is too small, and no other that is refused.
+fn refused(why: &Never) -> Waiting {
+    let by_size = matches!(
+        why,
+        Never::NoSuchNodes { .. }
+            | Never::LevelTooSmall { .. }
+            | Never::RolesDoNotFit
+            | Never::TooFewSegments { .. }
+    );
+    Waiting { reason: if by_size { "Unschedulable" } else { "Refused" }, message: why.to_string() }
+}
+
+fn waits(wait: Option<&Wait>, names: &BTreeMap<JobId, String>) -> Waiting {
+    let Some(wait) = wait.filter(|wait| **wait != Wait::NotTriedYet) else {
+        let message = "not enough is free for all pods of its gang at once".to_owned();
+        return Waiting { reason: "Unschedulable", message };
+    };
+    let mut message = wait.to_string();
+    let named = match wait {
+        Wait::Resources { until, .. } => *until,
+        Wait::BehindReservation { of, .. } => Some(*of),
+        Wait::InOrder { behind } | Wait::Singleton { behind } => Some(*behind),
+        _ => None,
+    };
+    if let Some(job) = named {
+        let name = names.get(&job).map_or("a pod of another scheduler", String::as_str);
+        message = message.replace(&job.to_string(), name);
+    }
+    let by_quota = matches!(wait, Wait::Quota { .. } | Wait::Limit { .. });
+    let reason = match wait {
+        _ if wait.is_for_resources() => "Unschedulable",
+        Wait::Preempting { .. } => "Preempting",
+        _ if by_quota => "QuotaUsed",
+        _ => "Waiting",
+    };
+    Waiting { reason, message }
+}

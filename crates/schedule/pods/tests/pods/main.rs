@@ -1,0 +1,5 @@
+//! Gangs of pods on an API server that is played: by hand, and in storms.
+
+mod by_hand;
+mod server;
+mod storm;
