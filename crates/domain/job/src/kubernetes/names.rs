@@ -29,6 +29,12 @@ pub const QOS: &str = "bedplate.dev/qos";
 pub const CLOSENESS: &str = "bedplate.dev/within";
 /// Annotation of pods: may be stopped for others and started again (`true`).
 pub const PREEMPTIBLE: &str = "bedplate.dev/preemptible";
+/// Annotation of a JobSet or Job: it is held by its owner (`true`); what a queue suspends has no such mark.
+pub const HELD: &str = "bedplate.dev/held";
+/// Annotation of a JobSet or Job: when it was cancelled, in milliseconds since 1970.
+pub const CANCELLED: &str = "bedplate.dev/cancelled";
+/// Annotation of a JobSet or Job: how often it was put back into its queue by hand.
+pub const REQUEUES: &str = "bedplate.dev/requeues";
 /// Annotation of a node: why it was taken out of service.
 pub const DRAIN_REASON: &str = "bedplate.dev/drain-reason";
 /// Taint of a node that was taken out of service for a finding.
