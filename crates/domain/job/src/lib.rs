@@ -34,6 +34,7 @@ mod policy;
 pub mod rank_environment;
 mod ranks;
 pub mod sbatch;
+mod shell;
 mod signal;
 
 pub use array::{Array, IndexRange};

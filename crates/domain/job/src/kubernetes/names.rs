@@ -8,6 +8,8 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// Label of a JobSet or Job and of its pods: the job's name, shortened to what a label may hold.
 pub const JOB: &str = "bedplate.dev/job";
+/// Annotation: the job's name in full.
+pub const NAME: &str = "bedplate.dev/name";
 /// Annotation: the key under which a job was submitted; the same key is the same job.
 pub const KEY: &str = "bedplate.dev/key";
 /// Annotation: the job file, as the user wrote it.
