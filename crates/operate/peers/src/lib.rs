@@ -1,8 +1,8 @@
 //! Other systems, started on this machine from its packages, so that tests and measurements meet the real thing.
 //!
 //! [`Slurm`] is a controller and a daemon for each node in a temporary folder, with accounting and the REST server where
-//! they are wanted; [`Prometheus`] scrapes and judges, with an Alertmanager that calls a [`Webhook`]. Nothing of them survives the
-//! value. They need no root.
+//! they are wanted; [`Prometheus`] scrapes and judges, with an Alertmanager that calls a [`Webhook`];
+//! [`Kubernetes`] is a control plane with nodes and pods that are played. Nothing of them survives the value. They need no root.
 //!
 //! ```no_run
 //! use bedplate_peers::{Slurm, SlurmShape};
@@ -12,8 +12,10 @@
 //! # Ok::<(), String>(())
 //! ```
 
+mod kubernetes;
 mod prometheus;
 mod slurm;
 
+pub use kubernetes::{Kubernetes, KubernetesShape};
 pub use prometheus::{Prometheus, PrometheusShape, Request, Webhook};
 pub use slurm::{NodeLoss, Slurm, SlurmShape};
