@@ -12,6 +12,8 @@ pub const JOB: &str = "bedplate.dev/job";
 pub const NAME: &str = "bedplate.dev/name";
 /// Annotation: the key under which a job was submitted; the same key is the same job.
 pub const KEY: &str = "bedplate.dev/key";
+/// Annotation: when it was submitted, in milliseconds since 1970; the server's own times are whole seconds.
+pub const SUBMITTED: &str = "bedplate.dev/submitted";
 /// Annotation: the job file, as the user wrote it.
 pub const JOB_FILE: &str = "bedplate.dev/job-file";
 /// Annotation: who submitted it, and for which account.
