@@ -1,6 +1,7 @@
 //! Jobs on Kubernetes: what a job file says about pods, and jobs as manifests and back.
 
 pub mod names;
+mod read;
 mod render;
 mod settings;
 mod yaml;

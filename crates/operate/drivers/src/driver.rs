@@ -55,6 +55,12 @@ pub trait Driver: Send + Sync {
         Duration::from_millis(500)
     }
 
+    /// Whether jobs run in containers, which have neither the folders of the user who submits them nor, unless the job
+    /// names them, the user's variables.
+    fn runs_containers(&self) -> bool {
+        false
+    }
+
     /// Takes a job in. The same key by the same user is the same job, so asking again does no harm.
     fn submit(&self, job: &Job, key: &str) -> Result<Submitted, DriverError>;
 

@@ -76,7 +76,6 @@ pub const PAGES: &[&Page] = &[
     &CANNOT,
     &contexts::UNKNOWN,
     &contexts::NAME,
-    &contexts::NOT_YET,
     &contexts::OTHER_KIND,
     &contexts::INCOMPLETE,
     &contexts::READABLE,

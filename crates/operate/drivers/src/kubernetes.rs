@@ -179,6 +179,10 @@ impl Driver for Kubernetes {
         std::mem::take(&mut *self.remarks.lock().expect("no panic while it is held"))
     }
 
+    fn runs_containers(&self) -> bool {
+        true
+    }
+
     fn submit(&self, job: &Job, key: &str) -> Result<Submitted, DriverError> {
         self.submit_with_key(job, key)
     }

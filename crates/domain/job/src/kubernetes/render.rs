@@ -5,8 +5,8 @@
 //! `start` says what runs in it, `pod` what surrounds it, `objects` what keeps the pods of a gang together.
 
 mod objects;
-mod pod;
-mod start;
+pub(super) mod pod;
+pub(super) mod start;
 
 use std::collections::BTreeMap;
 
