@@ -232,10 +232,10 @@ impl Reader {
                 (Some("1"), _) if name == "BEDPLATE_SURVIVE" => job.policy.survives = true,
                 _ if OWN.contains(&name) => {}
                 (Some(value), _) => drop(job.environment.set.insert(name.to_owned(), unescaped(value))),
-                (None, Some((secret, key))) => {
-                    let secret = SecretKey { secret: secret.to_owned(), key: key.to_owned() };
-                    job.kubernetes.secret_environment.insert(name.to_owned(), secret);
-                }
+                (None, Some((secret, key))) => match format!("{secret}/{key}").parse::<SecretKey>() {
+                    Ok(secret) => drop(job.kubernetes.secret_environment.insert(name.to_owned(), secret)),
+                    Err(_) => self.remark(format!("{path}.env.{name}"), "no secret can be called that"),
+                },
                 (None, None) => {
                     self.remark(format!("{path}.env.{name}"), "only values and secrets are taken over")
                 }
@@ -326,8 +326,8 @@ impl Reader {
                 None => self.remark(format!("{path}.tolerations"), "one without a key is not taken over"),
             }
         }
-        if let Some(grace) = pod["terminationGracePeriodSeconds"].as_f64() {
-            job.policy.grace = Seconds::new(grace);
+        if let Some(grace) = pod["terminationGracePeriodSeconds"].as_u64() {
+            job.policy.grace = Seconds::new(grace as f64);
         }
         self.add_affinity(job, &path, &pod["affinity"]);
         self.add_annotations(job, pods);
@@ -442,11 +442,8 @@ impl Reader {
         let limits = jobs
             .into_iter()
             .flatten()
-            .filter_map(|role| role["template"]["spec"]["activeDeadlineSeconds"].as_f64());
-        add_limit(
-            job,
-            limits.fold(None, |least: Option<f64>, each| Some(least.map_or(each, |least| least.min(each)))),
-        );
+            .filter_map(|role| role["template"]["spec"]["activeDeadlineSeconds"].as_u64());
+        add_limit(job, limits.min());
     }
 
     fn add_job(&mut self, job: &mut Job, spec: &Value) {
@@ -480,7 +477,7 @@ impl Reader {
         let lost = spec["podFailurePolicy"]["rules"][0]["action"].as_str();
         let is_alone = spec["parallelism"].as_u64().unwrap_or(1) == 1;
         job.policy.is_requeued = !(lost == Some("FailJob") && is_alone);
-        add_limit(job, spec["activeDeadlineSeconds"].as_f64());
+        add_limit(job, spec["activeDeadlineSeconds"].as_u64());
     }
 
     fn add_pytorch_job(&mut self, job: &mut Job, spec: &Value) {
@@ -505,12 +502,13 @@ impl Reader {
                 "the command is started once on each node, and `torchrun` in it starts the rest",
             );
         }
-        add_limit(job, policy["activeDeadlineSeconds"].as_f64());
+        add_limit(job, policy["activeDeadlineSeconds"].as_u64());
     }
 }
 
 /// The annotation has the limit in full; a field of Kubernetes whole seconds of it.
-fn add_limit(job: &mut Job, seconds: Option<f64>) {
+fn add_limit(job: &mut Job, seconds: Option<u64>) {
+    let seconds = seconds.map(|seconds| seconds as f64);
     if job.policy.time_limit.is_none_or(|limit| Some(limit.get().ceil().max(1.0)) != seconds) {
         job.policy.time_limit = seconds.map(Seconds::new);
     }
@@ -595,6 +593,9 @@ fn count(value: &Value, usual: u32) -> Result<u32, String> {
     }
 }
 
+/// No pod has more bytes of anything.
+const MOST: f64 = 1e18;
+
 /// `8`, `"8"`, `"500m"`, `"64Gi"`, `"2G"`.
 fn quantity(value: &Value) -> Option<f64> {
     const UNITS: [(&str, f64); 13] = [
@@ -613,17 +614,14 @@ fn quantity(value: &Value) -> Option<f64> {
         ("P", 1e15),
     ];
     if let Some(number) = value.as_f64() {
-        return Some(number).filter(|number| *number >= 0.0);
+        return Some(number).filter(|number| (0.0..=MOST).contains(number));
     }
     let text = value.as_str()?;
     let unit = UNITS.iter().find_map(|(letters, unit)| Some((text.strip_suffix(letters)?, *unit)));
     let (digits, unit) = unit.unwrap_or((text, 1.0));
     let is_number = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit() || byte == b'.');
-    digits
-        .parse::<f64>()
-        .ok()
-        .filter(|number| is_number(digits) && number.is_finite())
-        .map(|number| number * unit)
+    let number = digits.parse::<f64>().ok().filter(|_| is_number(digits))?;
+    Some(number * unit).filter(|number| *number <= MOST)
 }
 
 /// The text that Kubernetes makes of one, apart from variables, which stay.
