@@ -3,8 +3,13 @@
 
 mod suite;
 
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
 use bedplate_diag::Diagnostic;
-use bedplate_drivers::{Driver, DriverError, JobOrder, JobQuery, Kubernetes, KubernetesSite};
+use bedplate_drivers::{
+    Driver, DriverError, JobId, JobOrder, JobQuery, JobState, JobSummary, Kubernetes, KubernetesSite,
+};
 use bedplate_job::kubernetes::{ManifestKind, SecretKey, Toleration, Volume, VolumeSource};
 use bedplate_job::{Closeness, Gang, Job, Role, Workload};
 use bedplate_kubernetes::KubernetesPlace;
@@ -13,6 +18,11 @@ use bedplate_topology::Level;
 use bedplate_units::{Bytes, Seconds};
 use suite::Nodes;
 
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// One control plane at a time: two would share the cores.
+static ONE: Mutex<()> = Mutex::new(());
+
 /// One control plane for all cases: a start takes long.
 #[test]
 fn a_real_api_server_conforms() {
@@ -20,6 +30,7 @@ fn a_real_api_server_conforms() {
     if let Some(why) = shape.missing() {
         return println!("SKIPPED: a real Kubernetes: {why}");
     }
+    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let cluster = RealKubernetes::start(&shape).expect("its programs are there");
     let by_job_sets = driver(&site(&cluster));
     let by_jobs = driver(&KubernetesSite { has_plain_jobs: true, ..site(&cluster) });
@@ -39,6 +50,92 @@ fn site(cluster: &RealKubernetes) -> KubernetesSite {
 
 fn driver(site: &KubernetesSite) -> Kubernetes {
     Kubernetes::new(site).expect("the kubeconfig is good")
+}
+
+/// Two nodes of quota: what does not fit waits in Kueue's queue, and Kueue's words are translated.
+const QUEUES: &str = r#"
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ResourceFlavor
+metadata: {name: any}
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: ClusterQueue
+metadata: {name: all}
+spec:
+  namespaceSelector: {}
+  resourceGroups:
+  - coveredResources: [cpu, nvidia.com/gpu]
+    flavors:
+    - name: any
+      resources: [{name: cpu, nominalQuota: 1000}, {name: nvidia.com/gpu, nominalQuota: 16}]
+---
+apiVersion: kueue.x-k8s.io/v1beta2
+kind: LocalQueue
+metadata: {name: research, namespace: default}
+spec: {clusterQueue: all}
+"#;
+
+#[test]
+fn kueue_admits_and_its_reasons_are_told() {
+    let shape = KubernetesShape { nodes: 4, jobset: true, kueue: true, scheduler: true };
+    if let Some(why) = shape.missing() {
+        return println!("SKIPPED: a real Kueue: {why}");
+    }
+    let _alone = ONE.lock().unwrap_or_else(PoisonError::into_inner);
+    let cluster = RealKubernetes::start(&shape).expect("its programs are there");
+    cluster.apply(QUEUES);
+    let driver = driver(&site(&cluster));
+    let queued = |name: &str, nodes: u32, is_held: bool| {
+        let role = Role { nodes, gpus_per_node: 8, ..Role::named(Role::ONLY) };
+        let mut job = Job::new(name, Workload::command(["sleep", "3600"]), Gang::of(role));
+        job.policy.partition = Some("research".into());
+        job.policy.is_held = is_held;
+        driver.submit(&job, name).expect("it can run here").id
+    };
+    let first = queued("first", 2, false);
+    until(&driver, &first, |job| job.state == JobState::Running);
+    let second = queued("second", 1, false);
+    let began = Instant::now();
+    loop {
+        let explained = driver.explain(&second).expect("it can").expect("it waits");
+        if explained.wait.code == "quota" {
+            assert!(
+                explained.wait.text.contains("research") && explained.wait.text.contains("nvidia.com/gpu"),
+                "{explained:?}"
+            );
+            break;
+        }
+        assert!(began.elapsed() < PATIENCE, "{explained:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
+    let view = driver.cluster().expect("it tells");
+    assert_eq!(view.rest["partitions"][0]["name"], "research", "{view:?}");
+    // Held, it does not take the quota that becomes free; released, it does.
+    driver.order(&second, JobOrder::Hold).expect("it waits");
+    assert_eq!(
+        driver.explain(&second).expect("it can").map(|explained| explained.wait.code).as_deref(),
+        Some("held")
+    );
+    driver.order(&first, JobOrder::Cancel).expect("it runs");
+    until(&driver, &first, |job| job.state == JobState::Cancelled);
+    driver.order(&second, JobOrder::Release).expect("it is held");
+    until(&driver, &second, |job| job.state == JobState::Running);
+    driver.order(&second, JobOrder::Requeue).expect("it runs");
+    until(&driver, &second, |job| job.state == JobState::Running && job.runs == 2);
+    driver.order(&second, JobOrder::Cancel).expect("it runs");
+    until(&driver, &second, |job| job.state == JobState::Cancelled);
+}
+
+fn until(driver: &Kubernetes, id: &JobId, is_so: impl Fn(&JobSummary) -> bool) {
+    let began = Instant::now();
+    loop {
+        let job = driver.job(id).expect("it was submitted").summary;
+        if is_so(&job) {
+            return;
+        }
+        assert!(began.elapsed() < PATIENCE, "job {id} stands still: {job:?}");
+        std::thread::sleep(Duration::from_millis(100));
+    }
 }
 
 /// The server's own validation, by a dry run, of jobs of every shape.
