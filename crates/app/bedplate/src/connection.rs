@@ -5,8 +5,8 @@ use std::env;
 use std::path::PathBuf;
 
 use bedplate_drivers::{
-    ClusterKind, Context as ClusterContext, Contexts, ContextsError, Driver, DriverError, Local, Slurm,
-    StateDirectory, Token,
+    ClusterKind, Context as ClusterContext, Contexts, ContextsError, Driver, DriverError, Kubernetes, Local,
+    Slurm, StateDirectory, Token,
 };
 
 use crate::stop::Stop;
@@ -52,7 +52,7 @@ impl Connection {
         match context.kind {
             ClusterKind::Local => Ok(Box::new(Local::new(context.place()?))),
             ClusterKind::Slurm => Ok(Box::new(context.slurm_place()?.driver()?)),
-            kind => Err(DriverError::from(ContextsError::NotYet { kind }).into()),
+            ClusterKind::Kubernetes => Ok(Box::new(Kubernetes::new(&context.kubernetes)?)),
         }
     }
 

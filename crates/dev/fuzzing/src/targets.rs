@@ -56,6 +56,8 @@ const JOBS_PODS: &str = include_str!("../seeds/pods.csv");
 const JOBS_NODES: &str = include_str!("../seeds/pod-nodes.csv");
 const JOB_TOML: &str = include_str!("../seeds/job.toml");
 const JOB_JSON: &str = include_str!("../seeds/job.json");
+const JOB_SET: &str = include_str!("../seeds/jobset.yaml");
+const PYTORCH_JOB: &str = include_str!("../seeds/pytorchjob.yaml");
 const SBATCH: &str = include_str!("../../../domain/job/tests/scripts/torchrun.sbatch");
 const SBATCH_SHORT: &str = include_str!("../../../domain/job/tests/scripts/megatron.sbatch");
 const WIRE: &[&str] = &[
@@ -167,6 +169,7 @@ pub const TARGETS: &[Target] = &[
     },
     Target { name: "job_toml", run: job_toml, seeds: &[JOB_TOML], rounds: 3000 },
     Target { name: "job_json", run: job_json, seeds: &[JOB_JSON], rounds: 3000 },
+    Target { name: "job_manifest", run: job_manifest, seeds: &[JOB_SET, PYTORCH_JOB], rounds: 1000 },
     Target { name: "job_sbatch", run: job_sbatch, seeds: &[SBATCH, SBATCH_SHORT], rounds: 3000 },
     Target {
         name: "file_pattern",
@@ -415,6 +418,13 @@ fn job_json(data: &[u8]) {
     match Job::from_json(&String::from_utf8_lossy(data), "job.json") {
         Err(error) => tell(&error),
         Ok(job) => job_again(&job),
+    }
+}
+
+fn job_manifest(data: &[u8]) {
+    match Job::from_manifest(&String::from_utf8_lossy(data), "job.yaml") {
+        Err(error) => tell(&error),
+        Ok(imported) => job_again(&imported.job),
     }
 }
 

@@ -31,10 +31,27 @@ pub enum JobError {
         key: String,
         reason: String,
     },
+    #[error("`{key}` cannot be written for Kubernetes: {reason}")]
+    NotForKubernetes {
+        /// The key of the job file.
+        key: String,
+        reason: String,
+    },
+    #[error("this manifest cannot be read as a job: {reason}")]
+    Manifest { reason: String, place: Option<Place> },
 }
 
-pub const PAGES: &[&Page] =
-    &[&TOO_LARGE, &NOT_A_SCRIPT, &UNKNOWN_OPTION, &BAD_OPTION, &OPEN_QUOTE, &BAD_PATTERN, &NOT_FOR_SLURM];
+pub const PAGES: &[&Page] = &[
+    &TOO_LARGE,
+    &NOT_A_SCRIPT,
+    &UNKNOWN_OPTION,
+    &BAD_OPTION,
+    &OPEN_QUOTE,
+    &BAD_PATTERN,
+    &NOT_FOR_SLURM,
+    &NOT_FOR_KUBERNETES,
+    &MANIFEST,
+];
 
 static TOO_LARGE: Page = Page {
     code: "job/too-large",
@@ -80,6 +97,19 @@ static NOT_FOR_SLURM: Page = Page {
     remedy: "change the key as the message says; docs/slurm.md lists what becomes of each key",
 };
 
+static NOT_FOR_KUBERNETES: Page = Page {
+    code: "job/not-for-kubernetes",
+    class: Class::User,
+    meaning: "The job asks for something that no field of a manifest says, and without it the job would be another one. So no manifest is written. What can be left out without harm is left out with a remark instead.",
+    remedy: "change the key as the message says; docs/kubernetes.md lists what becomes of each key",
+};
+static MANIFEST: Page = Page {
+    code: "job/manifest",
+    class: Class::User,
+    meaning: "A manifest is read as a job where it is a JobSet, a Job or a PyTorchJob whose pods have one container that runs a command.",
+    remedy: "check the file with `kubectl apply --dry-run=server`, or write the job as a job file",
+};
+
 impl JobError {
     /// The same error at a place.
     pub(crate) fn at(mut self, at: Place) -> Self {
@@ -88,8 +118,12 @@ impl JobError {
             | JobError::NotAScript { place }
             | JobError::UnknownOption { place, .. }
             | JobError::BadOption { place, .. }
-            | JobError::OpenQuote { place } => *place = Some(at),
-            JobError::Document(_) | JobError::BadPattern { .. } | JobError::NotForSlurm { .. } => {}
+            | JobError::OpenQuote { place }
+            | JobError::Manifest { place, .. } => *place = Some(at),
+            JobError::Document(_)
+            | JobError::BadPattern { .. }
+            | JobError::NotForSlurm { .. }
+            | JobError::NotForKubernetes { .. } => {}
         }
         self
     }
@@ -106,6 +140,8 @@ impl Diagnostic for JobError {
             JobError::OpenQuote { .. } => &OPEN_QUOTE,
             JobError::BadPattern { .. } => &BAD_PATTERN,
             JobError::NotForSlurm { .. } => &NOT_FOR_SLURM,
+            JobError::NotForKubernetes { .. } => &NOT_FOR_KUBERNETES,
+            JobError::Manifest { .. } => &MANIFEST,
         }
     }
 
@@ -124,8 +160,11 @@ impl Diagnostic for JobError {
             | JobError::NotAScript { place }
             | JobError::UnknownOption { place, .. }
             | JobError::BadOption { place, .. }
-            | JobError::OpenQuote { place } => place.as_ref(),
-            JobError::BadPattern { .. } | JobError::NotForSlurm { .. } => None,
+            | JobError::OpenQuote { place }
+            | JobError::Manifest { place, .. } => place.as_ref(),
+            JobError::BadPattern { .. }
+            | JobError::NotForSlurm { .. }
+            | JobError::NotForKubernetes { .. } => None,
         }
     }
 }

@@ -4,8 +4,10 @@
 //! a question for [`Job::flaws`].
 
 mod read;
+mod read_kubernetes;
 mod values;
 mod write;
+mod write_kubernetes;
 mod write_toml;
 
 use bedplate_diag::Source;

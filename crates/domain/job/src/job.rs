@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use bedplate_breakdown::{Breakdown, Predicted};
 
-use crate::{Array, Environment, Gang, HealthPolicy, Placement, Policy, Streams};
+use crate::{Array, Environment, Gang, HealthPolicy, Placement, PodSettings, Policy, Streams};
 
 /// What a user wants to run.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,6 +21,8 @@ pub struct Job {
     pub hooks: Hooks,
     pub health: HealthPolicy,
     pub labels: BTreeMap<String, String>,
+    /// What only a Kubernetes cluster reads; others leave it alone, so that one job file serves all.
+    pub kubernetes: PodSettings,
     /// The plan's prediction of one step. It travels with the job to placement and diagnosis.
     pub expected: Option<Breakdown<Predicted>>,
 }
@@ -66,6 +68,7 @@ impl Job {
             hooks: Hooks::default(),
             health: HealthPolicy::default(),
             labels: BTreeMap::new(),
+            kubernetes: PodSettings::default(),
             expected: None,
         }
     }

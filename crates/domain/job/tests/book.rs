@@ -34,6 +34,8 @@ fn every_key_is_on_the_page_and_every_key_of_the_page_is_read() {
         ("`checkpoint_signal`", "checkpoint_signal = { signal = 1, not_a_key = 1 }\n"),
         ("`[placement]`", "[placement]\nnot_a_key = 1\n"),
         ("`[health]`", "[health]\nnot_a_key = 1\n"),
+        ("`[kubernetes]`", "[kubernetes]\nnot_a_key = 1\n"),
+        ("`[[kubernetes.volume]]`", "[[kubernetes.volume]]\nmount = '/a'\nempty = true\nnot_a_key = 1\n"),
         ("`[expected]`", "[expected]\nnot_a_key = 1\n"),
     ] {
         assert_eq!(page_keys(heading), known_keys(probe), "{heading}");

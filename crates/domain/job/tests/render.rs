@@ -293,6 +293,8 @@ fn comparable(job: &Job, remarks: &[Remark]) -> Value {
     let mut job = job.clone();
     job.workload = Workload::command(["…"]);
     job.gang.roles[0].name = Role::ONLY.to_owned();
+    // Slurm has no pods.
+    job.kubernetes = PodSettings::default();
     let mut value = job.to_json();
     for remark in remarks {
         forget(&mut value, &remark.option);

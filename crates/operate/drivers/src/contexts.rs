@@ -16,6 +16,11 @@
 //! [contexts.site]
 //! kind = "slurm"
 //! url = "unix:/run/slurmrestd.sock"   # left out: Slurm's commands
+//!
+//! [contexts.pods]
+//! kind = "kubernetes"
+//! kube_context = "prod"               # left out: the kubeconfig's current one
+//! image = "registry/train:1"          # of jobs that name none
 //! ```
 //!
 //! The file is written with access for its owner alone, because it may hold tokens. Where it lies is decided by the
@@ -30,8 +35,9 @@ use std::time::Duration;
 
 use bedplate_diag::{Class, Diagnostic, Page, Source, nearest, shown};
 use bedplate_document::{DocumentError, Table};
+use bedplate_kubernetes::KubernetesPlace;
 
-use crate::{DriverError, Place, SlurmPlace, StateDirectory};
+use crate::{DriverError, KubernetesSite, Place, SlurmPlace, StateDirectory};
 
 /// No file of contexts is longer.
 const LONGEST: u64 = 16 << 20;
@@ -87,6 +93,8 @@ pub struct Context {
     pub slurm_conf: Option<PathBuf>,
     /// Of a Slurm: how many seconds an answer may take.
     pub patience_s: Option<u64>,
+    /// Of a Kubernetes cluster: where it is, and what its jobs have in common.
+    pub kubernetes: KubernetesSite,
 }
 
 impl Context {
@@ -103,7 +111,8 @@ impl Context {
     /// A cluster of a kind of which nothing more is known.
     pub fn of_kind(kind: ClusterKind) -> Self {
         let (url, fingerprint, token, state_dir) = (None, None, None, None);
-        Self { kind, url, fingerprint, token, state_dir, slurm_conf: None, patience_s: None }
+        let kubernetes = KubernetesSite::default();
+        Self { kind, url, fingerprint, token, state_dir, slurm_conf: None, patience_s: None, kubernetes }
     }
 
     /// How to reach it. Reads the token and, for a cluster of this machine, its address.
@@ -157,8 +166,6 @@ pub enum ContextsError {
     Unknown { name: String, nearest: Option<String> },
     #[error("`{name}` cannot be the name of a context")]
     Name { name: String },
-    #[error("clusters of the kind {} cannot be driven yet", kind.name())]
-    NotYet { kind: ClusterKind },
     #[error("context `{name}` is a {} cluster; only our own control plane has {what}", kind.name())]
     OtherKind { name: String, kind: ClusterKind, what: &'static str },
     #[error("context `{name}` does not say where its cluster is: {reason}")]
@@ -183,12 +190,6 @@ pub(crate) static NAME: Page = Page {
     meaning: "A context's name has 1 to 64 letters, digits, dots, hyphens and underscores, and begins with a letter, a digit or an underscore.",
     remedy: "choose such a name, for example `lab` or `site-2`",
 };
-pub(crate) static NOT_YET: Page = Page {
-    code: "context/not-yet",
-    class: Class::User,
-    meaning: "The program drives clusters of its own control plane (kind `local`, on this machine or elsewhere) and Slurm. Kubernetes is foreseen and not there yet.",
-    remedy: "use a context of the kind `local` or `slurm`; `bedplate up` starts a cluster of the first kind here",
-};
 pub(crate) static OTHER_KIND: Page = Page {
     code: "context/other-kind",
     class: Class::User,
@@ -198,7 +199,7 @@ pub(crate) static OTHER_KIND: Page = Page {
 pub(crate) static INCOMPLETE: Page = Page {
     code: "context/incomplete",
     class: Class::User,
-    meaning: "A context of the kind `local` has either a `url`, with a token and beyond loopback a fingerprint, or a `state_dir`. One of the kind `slurm` may have a `url`, that of its REST server.",
+    meaning: "A context of the kind `local` has either a `url`, with a token and beyond loopback a fingerprint, or a `state_dir`. One of the kind `slurm` may have a `url`, that of its REST server. One of the kind `kubernetes` has neither: a kubeconfig says where it is.",
     remedy: "give it one of the two: `bedplate context add NAME --url URL --token-file FILE`, or `--state-dir DIR`",
 };
 pub(crate) static READABLE: Page = Page {
@@ -219,7 +220,6 @@ impl Diagnostic for ContextsError {
         match self {
             ContextsError::Unknown { .. } => &UNKNOWN,
             ContextsError::Name { .. } => &NAME,
-            ContextsError::NotYet { .. } => &NOT_YET,
             ContextsError::OtherKind { .. } => &OTHER_KIND,
             ContextsError::Incomplete { .. } => &INCOMPLETE,
             ContextsError::Readable { .. } => &READABLE,
@@ -302,12 +302,18 @@ impl Contexts {
                 ("token", inline),
                 ("state_dir", context.state_dir.as_ref().map(path)),
                 ("slurm_conf", context.slurm_conf.as_ref().map(path)),
+                ("kubeconfig", context.kubernetes.place.kubeconfig.as_ref().map(path)),
+                ("kube_context", context.kubernetes.place.context.clone()),
+                ("namespace", context.kubernetes.place.namespace.clone()),
+                ("image", context.kubernetes.image.clone()),
+                ("scheduler", context.kubernetes.scheduler.clone()),
             ];
             for (key, value) in entries {
                 text += &value.map(|value| format!("{key} = {}\n", quoted(&value))).unwrap_or_default();
             }
             text +=
                 &context.patience_s.map(|seconds| format!("patience_s = {seconds}\n")).unwrap_or_default();
+            text += if context.kubernetes.has_plain_jobs { "plain_jobs = true\n" } else { "" };
         }
         text
     }
@@ -362,8 +368,8 @@ impl Contexts {
             return Err(ContextsError::Name { name: shown(name) });
         }
         match (context.kind, &context.url, &context.state_dir) {
-            (ClusterKind::Kubernetes, ..) => {
-                return Err(ContextsError::NotYet { kind: context.kind });
+            (ClusterKind::Kubernetes, Some(_), _) | (ClusterKind::Kubernetes, _, Some(_)) => {
+                return Err(incomplete("a Kubernetes cluster is found by a kubeconfig"));
             }
             (ClusterKind::Slurm, _, Some(_)) => {
                 return Err(incomplete("a Slurm has no state directory of ours"));
@@ -418,6 +424,16 @@ fn context(entry: &Table) -> Result<Context, DocumentError> {
         state_dir: path("state_dir")?,
         slurm_conf: path("slurm_conf")?,
         patience_s: entry.optional("patience_s")?,
+        kubernetes: KubernetesSite {
+            place: KubernetesPlace {
+                kubeconfig: path("kubeconfig")?,
+                context: entry.optional("kube_context")?,
+                namespace: entry.optional("namespace")?,
+            },
+            image: entry.optional("image")?,
+            scheduler: entry.optional("scheduler")?,
+            has_plain_jobs: entry.or("plain_jobs", false)?,
+        },
     };
     entry.finish()?;
     Ok(context)
@@ -439,6 +455,19 @@ mod tests {
             ..Context::of_kind(ClusterKind::Slurm)
         };
         contexts.add("site", slurm).unwrap();
+        let place = KubernetesPlace {
+            kubeconfig: Some("/home/ada/pods.yaml".into()),
+            context: Some("prod".into()),
+            namespace: Some("team".into()),
+        };
+        let kubernetes = KubernetesSite {
+            place,
+            image: Some("registry/train:1".into()),
+            scheduler: Some("bedplate".into()),
+            has_plain_jobs: true,
+        };
+        let pods = Context { kubernetes, ..Context::of_kind(ClusterKind::Kubernetes) };
+        contexts.add("pods", pods).unwrap();
         contexts.current = Some("lab".into());
         contexts
     }
@@ -465,8 +494,8 @@ mod tests {
     fn contexts_are_found_added_and_removed() {
         let mut contexts = two();
         assert_eq!(contexts.find("labb").unwrap_err().help().unwrap(), "did you mean `lab`?");
-        let pods = Context::of_kind(ClusterKind::Kubernetes);
-        assert_eq!(contexts.add("k", pods).unwrap_err().page().code, "context/not-yet");
+        let pods = Context { kind: ClusterKind::Kubernetes, ..Context::of_state("/x".into()) };
+        assert_eq!(contexts.add("k", pods).unwrap_err().page().code, "context/incomplete");
         let slurm = Context { kind: ClusterKind::Slurm, ..Context::of_state("/x".into()) };
         assert_eq!(contexts.add("s", slurm).unwrap_err().page().code, "context/incomplete");
         let bare = Context::at("insecure+http://lab:1".into(), None, None);
@@ -476,7 +505,7 @@ mod tests {
             assert_eq!(refused.page().code, "context/name", "{name:?}");
         }
         contexts.remove("lab").unwrap();
-        assert_eq!((contexts.current.as_deref(), contexts.all.len()), (None, 2));
+        assert_eq!((contexts.current.as_deref(), contexts.all.len()), (None, 3));
     }
 
     #[test]

@@ -6,8 +6,8 @@
 //! |---|---|---|---|
 //! | `submit` | `POST /v1/jobs` with the key | `sbatch --parsable` or REST, the key in the comment | create a JobSet named by the key |
 //! | `jobs`, `job` | `GET /v1/jobs…` | `squeue --json`, ended ones by `sacct --json` | list JobSets, their Workloads and pods |
-//! | `order` | `DELETE`, `POST …/hold` | `scancel`, `scontrol hold\|release\|requeue` | delete; `suspend: true\|false`; no requeue |
-//! | `explain` | the scheduler's reason and remedies | the reason code and `squeue --start` | conditions of the Workload |
+//! | `order` | `DELETE`, `POST …/hold` | `scancel`, `scontrol hold\|release\|requeue` | suspend, with a mark |
+//! | `explain` | the scheduler's reason and remedies | the reason code and `squeue --start` | conditions of pods and of Kueue's Workload |
 //! | `watch` | server-sent events | asks again and again, and compares | the watch API |
 //! | `logs` | from the node, by rank | the files of `StdOut`, where they can be read | logs of the rank's pod |
 //! | `ranks` | from the run | `scontrol show job -d` | pods by their index |
@@ -53,6 +53,12 @@ pub trait Driver: Send + Sync {
     /// How long callers that look again and again should wait in between.
     fn pause(&self) -> Duration {
         Duration::from_millis(500)
+    }
+
+    /// Whether jobs run in containers, which have neither the folders of the user who submits them nor, unless the job
+    /// names them, the user's variables.
+    fn runs_containers(&self) -> bool {
+        false
     }
 
     /// Takes a job in. The same key by the same user is the same job, so asking again does no harm.
@@ -140,6 +146,18 @@ pub struct JobQuery {
     pub with_ended: bool,
     /// No limit when absent.
     pub limit: Option<usize>,
+}
+
+impl JobQuery {
+    /// Whether a job is one of those asked for.
+    pub(crate) fn takes(&self, job: &JobSummary) -> bool {
+        let same = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|wanted| wanted == has);
+        same(&self.user, &job.user)
+            && same(&self.account, &job.account)
+            && same(&self.name, &job.name)
+            && (self.states.is_empty() || self.states.contains(&job.state))
+            && (self.with_ended || !job.state.is_final())
+    }
 }
 
 /// Which part of which log.

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use bedplate_diag::{Class, Diagnostic, Page, Place, Reason};
 use bedplate_job::JobError;
+use bedplate_kubernetes::KubernetesError;
 
 use crate::slurm::SlurmError;
 use crate::{Capability, ContextsError, contexts};
@@ -34,6 +35,8 @@ pub enum DriverError {
     #[error(transparent)]
     Slurm(#[from] SlurmError),
     #[error(transparent)]
+    Kubernetes(#[from] KubernetesError),
+    #[error(transparent)]
     Job(#[from] JobError),
     #[error("the cluster at {server} met a fault of its own: {message}")]
     Fault { server: String, message: String },
@@ -50,6 +53,9 @@ impl DriverError {
                 | DriverError::NotAllowed { .. }
                 | DriverError::Cannot { .. }
                 | DriverError::Job(_)
+                | DriverError::Kubernetes(
+                    KubernetesError::Forbidden { .. } | KubernetesError::Refused { .. }
+                )
                 | DriverError::Slurm(SlurmError::NoField { .. } | SlurmError::Option { .. })
         )
     }
@@ -70,7 +76,6 @@ pub const PAGES: &[&Page] = &[
     &CANNOT,
     &contexts::UNKNOWN,
     &contexts::NAME,
-    &contexts::NOT_YET,
     &contexts::OTHER_KIND,
     &contexts::INCOMPLETE,
     &contexts::READABLE,
@@ -161,6 +166,7 @@ impl Diagnostic for DriverError {
             DriverError::Cannot { .. } => &CANNOT,
             DriverError::Contexts(error) => error.page(),
             DriverError::Slurm(error) => error.page(),
+            DriverError::Kubernetes(error) => error.page(),
             DriverError::Job(error) => error.page(),
         }
     }

@@ -2,7 +2,8 @@
 //!
 //! A [`Driver`] does to a cluster what every orchestrator can do: take a job in, list, cancel; and, where it can, watch,
 //! show output, hold, explain, drain. [`Local`] drives a cluster of our own through its daemon's HTTP API, whether that
-//! is on this machine or elsewhere; [`Slurm`] drives a Slurm by its REST server or its commands. [`Contexts`] is the file in which people name the clusters they use. All calls
+//! is on this machine or elsewhere; [`Slurm`] drives a Slurm by its REST server or its commands;
+//! [`Kubernetes`] drives a Kubernetes cluster by its API server. [`Contexts`] is the file in which people name the clusters they use. All calls
 //! block. Which job runs where is decided by the cluster that is driven.
 
 mod capability;
@@ -10,6 +11,7 @@ mod contexts;
 mod driver;
 mod error;
 mod http;
+mod kubernetes;
 mod local;
 mod place;
 mod slurm;
@@ -17,10 +19,12 @@ mod state;
 mod tls;
 mod views;
 
+pub use bedplate_kubernetes::{KUBERNETES_PAGES, KubernetesError, KubernetesPlace};
 pub use capability::Capability;
 pub use contexts::{ClusterKind, Context, Contexts, ContextsError, Token};
 pub use driver::{Driver, JobOrder, JobQuery, LogQuery, Stream, Watched};
 pub use error::{DriverError, PAGES};
+pub use kubernetes::{Kubernetes, KubernetesSite};
 pub use local::{JobFormat, Local, Pruned, TokenMade, TokenView, UsageBy, UsageRow};
 pub use place::{Beacon, Place, StateDirectory};
 pub use slurm::{

@@ -271,7 +271,7 @@ impl Driver for Slurm {
             records.extend(ended.into_iter().filter(|record| !known.contains(&record.job_id())));
         }
         let mut jobs: Vec<JobSummary> =
-            records.iter().map(JobRecord::summary).filter(|job| is_asked(job, query)).collect();
+            records.iter().map(JobRecord::summary).filter(|job| query.takes(job)).collect();
         jobs.sort_by_key(|job| (job.submitted_ms, number_of(&job.id)));
         if query.with_ended {
             jobs.reverse();
@@ -431,15 +431,6 @@ fn rank_places(record: &JobRecord, addresses: &BTreeMap<&str, &str>) -> Vec<Rank
         }
     }
     places
-}
-
-fn is_asked(job: &JobSummary, query: &JobQuery) -> bool {
-    let same = |wanted: &Option<String>, has: &str| wanted.as_deref().is_none_or(|wanted| wanted == has);
-    same(&query.user, &job.user)
-        && same(&query.account, &job.account)
-        && same(&query.name, &job.name)
-        && (query.states.is_empty() || query.states.contains(&job.state))
-        && (query.with_ended || !job.state.is_final())
 }
 
 /// `12_3` as a pair of numbers.

@@ -46,6 +46,11 @@ impl KubernetesError {
         matches!(self, Self::Refused { status, .. } if status.code == 404)
     }
 
+    /// Whether the server has no rule that allows it.
+    pub fn is_forbidden(&self) -> bool {
+        matches!(self, Self::Forbidden { .. })
+    }
+
     /// Whether the server said that it has changed, or is there already.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Refused { status, .. } if status.code == 409)

@@ -6,8 +6,8 @@
 
 mod connection;
 mod error;
-pub mod names;
 
+pub use bedplate_job::kubernetes::names;
 pub use connection::{Connection, KubernetesPlace};
 pub use error::{KUBERNETES_PAGES, KubernetesError};
 

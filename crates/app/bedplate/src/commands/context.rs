@@ -2,9 +2,12 @@
 
 use std::path::PathBuf;
 
+use bedplate_drivers::Driver as _;
 use bedplate_drivers::{
-    Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Place, Token, WayFound,
+    Capability, ClusterKind, Context as ClusterContext, Contexts, DriverError, Kubernetes, KubernetesPlace,
+    KubernetesSite, Place, Token, WayFound,
 };
+use bedplate_job::kubernetes::ManifestKind;
 use serde_json::{Value, json};
 
 use crate::choice::choice;
@@ -19,6 +22,7 @@ Examples:
   bedplate context add here --state-dir ~/.local/state/bedplate
   bedplate context add lab --url http://127.0.0.1:7431 --token-file lab.token
   bedplate context add site slurm
+  bedplate context add pods kubernetes --image registry/train:1
   bedplate context use lab
   bedplate queue                     the queue of lab
   bedplate queue --context here      the queue of another one
@@ -55,11 +59,14 @@ Examples:
   bedplate context add site slurm
   bedplate context add site slurm --rest unix:/run/slurmrestd.sock
   bedplate context add site slurm --rest http://127.0.0.1:6820 --token-file jwt
+  bedplate context add pods kubernetes --image registry/train:1
+  bedplate context add pods kubernetes --kube-context prod --namespace research
 
 Without --token-file the token in BEDPLATE_TOKEN is kept in the contexts file,
 which is for you alone to read. A Slurm is asked at once, by its REST server
 where --rest names one and by its commands, and what works is said. Its token
-(JWT) is read from the file or from SLURM_JWT whenever it is used.")]
+(JWT) is read from the file or from SLURM_JWT whenever it is used. A Kubernetes
+cluster is found as kubectl finds it, and is asked at once too.")]
 struct AddArguments {
     name: String,
     /// Which control plane the cluster has [default: local]
@@ -89,6 +96,31 @@ struct AddArguments {
     /// State directory of a cluster on this machine, instead of a URL
     #[arg(long, value_name = "DIR")]
     state_dir: Option<PathBuf>,
+    #[command(flatten)]
+    kubernetes: KubernetesArguments,
+}
+
+#[derive(clap::Args)]
+#[command(next_help_heading = "Kubernetes")]
+struct KubernetesArguments {
+    /// The kubeconfig [default: as for kubectl]
+    #[arg(long, value_name = "FILE")]
+    kubeconfig: Option<PathBuf>,
+    /// A context of the kubeconfig [default: its current one]
+    #[arg(long, value_name = "NAME")]
+    kube_context: Option<String>,
+    /// Where jobs go that name no namespace [default: that of the kubeconfig's context]
+    #[arg(long, value_name = "NAME")]
+    namespace: Option<String>,
+    /// Image of jobs that name none
+    #[arg(long, value_name = "IMAGE")]
+    image: Option<String>,
+    /// Scheduler of jobs that name none; `bedplate` is ours
+    #[arg(long, value_name = "NAME")]
+    scheduler: Option<String>,
+    /// Make plain Jobs even where JobSet is installed
+    #[arg(long)]
+    plain_jobs: bool,
 }
 
 pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
@@ -107,7 +139,9 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
         }
         Command::Add(arguments) => {
             let context = context(arguments);
-            if context.kind == ClusterKind::Slurm {
+            if context.kind == ClusterKind::Kubernetes && context.url.is_none() {
+                say_version(&context, console)?;
+            } else if context.kind == ClusterKind::Slurm {
                 say_ways(&context.slurm_place()?.check()?, console);
             } else if let (Some(url), Some(_)) = (&context.url, &context.token) {
                 Place::from_url(url, Some(String::new()), context.fingerprint.clone())?;
@@ -142,7 +176,35 @@ fn context(arguments: &AddArguments) -> ClusterContext {
         state_dir: arguments.state_dir.as_ref().map(absolute),
         slurm_conf: arguments.slurm_conf.as_ref().map(absolute),
         patience_s: arguments.patience,
+        kubernetes: kubernetes_site(&arguments.kubernetes, absolute),
     }
+}
+
+fn kubernetes_site(
+    arguments: &KubernetesArguments,
+    absolute: impl Fn(&PathBuf) -> PathBuf,
+) -> KubernetesSite {
+    KubernetesSite {
+        place: KubernetesPlace {
+            kubeconfig: arguments.kubeconfig.as_ref().map(absolute),
+            context: arguments.kube_context.clone(),
+            namespace: arguments.namespace.clone(),
+        },
+        image: arguments.image.clone(),
+        scheduler: arguments.scheduler.clone(),
+        has_plain_jobs: arguments.plain_jobs,
+    }
+}
+
+/// That a Kubernetes cluster answers, and what jobs become there.
+fn say_version(context: &ClusterContext, console: &Console) -> Result<(), Stop> {
+    let cluster = Kubernetes::new(&context.kubernetes)?;
+    let kind = match cluster.manifest_kind()? {
+        ManifestKind::JobSet => "JobSets",
+        _ => "Jobs",
+    };
+    console.say(&format!("{}: works, {}; jobs become {kind}", cluster.name(), cluster.version()?));
+    Ok(())
 }
 
 /// Which ways to a Slurm work, and which would be taken first.
@@ -194,8 +256,15 @@ fn show(contexts: &Contexts, name: Option<&str>, console: &mut Console) -> Resul
     facts.add_known("fingerprint", context.fingerprint.as_ref());
     facts.add_known("token", context.token.as_ref().map(token_text));
     facts.add_known("slurm.conf", context.slurm_conf.as_ref().map(|path| path.display().to_string()));
+    let kubernetes = &context.kubernetes;
+    facts
+        .add_known("kubeconfig", kubernetes.place.kubeconfig.as_ref().map(|path| path.display().to_string()));
+    facts.add_known("namespace", kubernetes.place.namespace.as_ref());
+    facts.add_known("image", kubernetes.image.as_ref());
+    facts.add_known("scheduler", kubernetes.scheduler.as_ref());
     facts.add_known("patience", context.patience_s.map(|seconds| format!("{seconds} s")));
-    for capability in capabilities(context.kind) {
+    // What REST cannot do, Slurm's commands can.
+    for capability in Capability::ALL {
         facts.add("can", capability.text());
     }
     if context.kind == ClusterKind::Slurm {
@@ -206,19 +275,17 @@ fn show(contexts: &Contexts, name: Option<&str>, console: &mut Console) -> Resul
     console.text(&format!("{title}\n{}", facts.render(console.width())))
 }
 
-/// What clusters of a kind can do; nothing for those that cannot be driven yet.
-fn capabilities(kind: ClusterKind) -> &'static [Capability] {
-    match kind {
-        // What REST cannot do, Slurm's commands can.
-        ClusterKind::Local | ClusterKind::Slurm => &Capability::ALL,
-        ClusterKind::Kubernetes => &[],
-    }
-}
-
 fn place(context: &ClusterContext) -> String {
     let directory = context.state_dir.as_ref().map(|path| path.display().to_string());
-    let commands = (context.kind == ClusterKind::Slurm).then(|| "Slurm's commands".to_owned());
-    context.url.clone().or(directory).or(commands).unwrap_or_default()
+    let otherwise = || match context.kind {
+        ClusterKind::Local => String::new(),
+        ClusterKind::Slurm => "Slurm's commands".to_owned(),
+        ClusterKind::Kubernetes => match &context.kubernetes.place.context {
+            Some(name) => format!("context {name} of the kubeconfig"),
+            None => "the kubeconfig".to_owned(),
+        },
+    };
+    context.url.clone().or(directory).unwrap_or_else(otherwise)
 }
 
 fn token_text(token: &Token) -> String {
@@ -245,6 +312,12 @@ fn one_json(name: Option<&str>, context: &ClusterContext, contexts: &Contexts) -
         "state_dir": context.state_dir,
         "slurm_conf": context.slurm_conf,
         "patience_s": context.patience_s,
-        "can": capabilities(context.kind),
+        "kubeconfig": context.kubernetes.place.kubeconfig,
+        "kube_context": context.kubernetes.place.context,
+        "namespace": context.kubernetes.place.namespace,
+        "image": context.kubernetes.image,
+        "scheduler": context.kubernetes.scheduler,
+        "plain_jobs": context.kubernetes.has_plain_jobs,
+        "can": Capability::ALL,
     })
 }

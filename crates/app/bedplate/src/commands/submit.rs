@@ -11,7 +11,7 @@ use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_diag::{Class, Diagnostic, Page};
 use bedplate_drivers::{Driver, Submitted};
 use bedplate_job::sbatch::Draft;
-use bedplate_job::{Flaw, Job, JobError, Remark};
+use bedplate_job::{Flaw, Imported, Job, JobError, Remark};
 use serde_json::{Value, json};
 
 use crate::connection::Connection;
@@ -30,12 +30,13 @@ Examples:
   bedplate submit --nodes 2 --gpus-per-node 8 -- torchrun train.py
   bedplate submit --array 0-9 --wait -- python evaluate.py
   bedplate submit job.toml --dry-run
+  bedplate submit jobset.yaml --dry-run      a manifest as a job file
 
 The number of the job goes to standard output. The job gets the variables and
 the folder of the user who submits it, as with sbatch. With --wait and --follow
 the exit code is that of the job.")]
 pub(crate) struct Arguments {
-    /// A job file (TOML or JSON) or a batch script with #SBATCH lines; `-` reads standard input
+    /// A job file (TOML or JSON), a batch script with #SBATCH lines or a manifest of Kubernetes; `-` reads standard input
     file: Option<String>,
     /// Return when the job has ended, with its exit code
     #[arg(short = 'W', long)]
@@ -115,11 +116,11 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
     if arguments.dry_run {
         return show(&job, &remarks, console);
     }
-    surroundings::add(&mut job);
+    let driver = arguments.connection.driver()?;
+    surroundings::add(&mut job, &*driver);
     for remark in &remarks {
         console.say(&format!("note: {remark}"));
     }
-    let driver = arguments.connection.driver()?;
     let submitted = driver.submit(&job, &new_key())?;
     console.say_notes(driver.remarks());
     report(&submitted, arguments, console)?;
@@ -133,12 +134,9 @@ pub(crate) fn run(arguments: &Arguments, console: &mut Console) -> Result<(), St
 /// The job of a job file or a batch script that can run, and remarks on the script.
 pub(crate) fn read_file(path: &str) -> Result<(Job, Vec<Remark>), Stop> {
     let text = files::read_text(path)?;
-    let (job, remarks) = match text.starts_with("#!") {
-        true => {
-            let imported = Draft::from_script(&text, path)?.finish()?;
-            (imported.job, imported.remarks)
-        }
-        false => (from_file(&text, path)?, Vec::new()),
+    let Imported { job, remarks } = match text.starts_with("#!") {
+        true => Draft::from_script(&text, path)?.finish()?,
+        false => from_file(&text, path)?,
     };
     match job.flaws() {
         flaws if flaws.is_empty() => Ok((job, remarks)),
@@ -152,13 +150,13 @@ pub(crate) fn planned_job(path: &str) -> Result<Job, Stop> {
 }
 
 /// Gives a job what surrounds the user: variables and folder.
-pub(crate) fn surround(job: &mut Job) {
-    surroundings::add(job);
+pub(crate) fn surround(job: &mut Job, driver: &dyn Driver) {
+    surroundings::add(job, driver);
 }
 
 /// Submits a job with what surrounds the user: variables and folder.
 pub(crate) fn submit_here(mut job: Job, driver: &dyn Driver) -> Result<Submitted, Stop> {
-    surroundings::add(&mut job);
+    surroundings::add(&mut job, driver);
     Ok(driver.submit(&job, &new_key())?)
 }
 
@@ -172,11 +170,14 @@ pub(crate) fn submit_planned(
     submit_here(job, driver)
 }
 
-fn from_file(text: &str, path: &str) -> Result<Job, JobError> {
-    match text.trim_start().starts_with('{') {
-        true => Job::from_json(text, path),
-        false => Job::from_toml(text, path),
-    }
+/// A manifest of Kubernetes, or a job file in JSON or TOML.
+fn from_file(text: &str, path: &str) -> Result<Imported, JobError> {
+    let job = match (Job::is_manifest(text), text.trim_start().starts_with('{')) {
+        (true, _) => return Job::from_manifest(text, path),
+        (false, true) => Job::from_json(text, path)?,
+        (false, false) => Job::from_toml(text, path)?,
+    };
+    Ok(Imported { job, remarks: Vec::new() })
 }
 
 fn report(submitted: &Submitted, arguments: &Arguments, console: &mut Console) -> Result<(), Stop> {
@@ -220,9 +221,9 @@ fn read(arguments: &Arguments) -> Result<(Job, Vec<Remark>), Stop> {
         let imported = draft.finish()?;
         return Ok((imported.job, imported.remarks));
     }
-    let mut job = from_file(&text, path)?;
+    let Imported { mut job, remarks } = from_file(&text, path)?;
     options.apply_to_file(&mut job)?;
-    Ok((job, Vec::new()))
+    Ok((job, remarks))
 }
 
 fn show(job: &Job, remarks: &[Remark], console: &mut Console) -> Result<(), Stop> {

@@ -7,6 +7,7 @@ use bedplate_document::{DocumentError, Readable, Table};
 use bedplate_topology::Level;
 use bedplate_units::Seconds;
 
+use super::read_kubernetes;
 use super::values::{NodeNames, Plain, Share, SignalNumber, StepTime, parsed};
 use crate::notation::TimeLimit;
 use crate::{
@@ -14,7 +15,7 @@ use crate::{
     Preemption, Probe, Receiver, Role, Streams, Workload,
 };
 
-type Read<T> = Result<T, DocumentError>;
+pub(super) type Read<T> = Result<T, DocumentError>;
 
 pub(super) fn job(table: Table) -> Read<Job> {
     let table = table.titled("the job");
@@ -30,13 +31,14 @@ pub(super) fn job(table: Table) -> Read<Job> {
         hooks: Hooks { prolog: list(&table, "prolog")?, epilog: list(&table, "epilog")? },
         health: health(&table)?,
         labels: plain_map(&table, "labels")?,
+        kubernetes: read_kubernetes::settings(&table)?,
         expected: expected(&table)?,
     };
     table.finish()?;
     Ok(job)
 }
 
-fn list<T: Readable>(table: &Table, key: &str) -> Read<Vec<T>> {
+pub(super) fn list<T: Readable>(table: &Table, key: &str) -> Read<Vec<T>> {
     table.or(key, Vec::new())
 }
 
@@ -215,7 +217,7 @@ fn environment(table: &Table) -> Read<Environment> {
 }
 
 /// A table of texts under keys of the user's own.
-fn plain_map(table: &Table, key: &str) -> Read<BTreeMap<String, String>> {
+pub(super) fn plain_map(table: &Table, key: &str) -> Read<BTreeMap<String, String>> {
     let Some(table) = table.table(key)? else { return Ok(BTreeMap::new()) };
     let text = |key: &str| {
         let Plain(text) = table.required(key)?;

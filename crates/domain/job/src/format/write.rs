@@ -6,13 +6,14 @@ use bedplate_breakdown::{Breakdown, Predicted};
 use bedplate_units::Seconds;
 use serde_json::{Map, Value, json};
 
+use super::write_kubernetes;
 use crate::notation::{written_duration, written_size};
 use crate::{
     CheckpointSignal, Closeness, HealthPolicy, Inherited, Job, Placement, Policy, Probe, Receiver, Role,
     Streams, Workload,
 };
 
-type Object = Map<String, Value>;
+pub(super) type Object = Map<String, Value>;
 
 pub(super) fn object(job: &Job) -> Object {
     let mut object = Object::new();
@@ -40,36 +41,37 @@ pub(super) fn object(job: &Job) -> Object {
     put_object(&mut object, "health", health(&job.health));
     put_object(&mut object, "environment", plain_map(&job.environment.set));
     put_object(&mut object, "labels", plain_map(&job.labels));
+    put_object(&mut object, "kubernetes", write_kubernetes::settings(&job.kubernetes));
     if let Some(step) = &job.expected {
         put(&mut object, "expected", Value::Object(expected(step)));
     }
     object
 }
 
-fn put(object: &mut Object, key: &str, value: impl Into<Value>) {
+pub(super) fn put(object: &mut Object, key: &str, value: impl Into<Value>) {
     object.insert(key.to_owned(), value.into());
 }
 
-fn put_some<V: Into<Value>>(object: &mut Object, key: &str, value: Option<V>) {
+pub(super) fn put_some<V: Into<Value>>(object: &mut Object, key: &str, value: Option<V>) {
     if let Some(value) = value {
         put(object, key, value);
     }
 }
 
 /// Leaves the key out where it has its usual value.
-fn put_unless<V: Into<Value> + PartialEq>(object: &mut Object, key: &str, value: V, usual: V) {
+pub(super) fn put_unless<V: Into<Value> + PartialEq>(object: &mut Object, key: &str, value: V, usual: V) {
     if value != usual {
         put(object, key, value);
     }
 }
 
-fn put_list(object: &mut Object, key: &str, list: &[String]) {
+pub(super) fn put_list(object: &mut Object, key: &str, list: &[String]) {
     if !list.is_empty() {
         put(object, key, json!(list));
     }
 }
 
-fn put_object(object: &mut Object, key: &str, value: Object) {
+pub(super) fn put_object(object: &mut Object, key: &str, value: Object) {
     if !value.is_empty() {
         put(object, key, Value::Object(value));
     }
@@ -183,7 +185,7 @@ fn health(health: &HealthPolicy) -> Object {
     object
 }
 
-fn plain_map(map: &BTreeMap<String, String>) -> Object {
+pub(super) fn plain_map(map: &BTreeMap<String, String>) -> Object {
     map.iter().map(|(key, text)| (key.clone(), Value::from(text.as_str()))).collect()
 }
 

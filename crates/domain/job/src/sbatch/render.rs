@@ -7,9 +7,9 @@
 mod commands;
 mod kept;
 mod settings;
-mod shell;
 
 use super::Remark;
+use crate::shell;
 use crate::{Job, JobError, Workload};
 
 /// An option of sbatch by its long name without dashes, and its value.

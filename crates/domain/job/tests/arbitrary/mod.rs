@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use bedplate_breakdown::{Breakdown, Part, Span};
+use bedplate_job::kubernetes::{PodSettings, SecretKey, Toleration, Volume, VolumeSource};
 use bedplate_job::*;
 use bedplate_topology::Level;
 use bedplate_units::{Bytes, Seconds};
@@ -164,6 +165,47 @@ prop_compose! {
     }
 }
 
+fn volume_source() -> impl Strategy<Value = VolumeSource> {
+    prop_oneof![
+        text().prop_map(VolumeSource::Claim),
+        text().prop_map(VolumeSource::HostPath),
+        text().prop_map(VolumeSource::Secret),
+        text().prop_map(VolumeSource::ConfigMap),
+        bytes().prop_map(VolumeSource::Memory),
+        Just(VolumeSource::Empty),
+    ]
+}
+
+prop_compose! {
+    fn volume()(mount in text(), source in volume_source(), sub_path in of(text()), is_read_only: bool) -> Volume {
+        Volume { mount, source, sub_path, is_read_only }
+    }
+}
+
+prop_compose! {
+    fn pod_settings()(
+        (image, namespace, service_account) in (of(text()), of(text()), of(text())),
+        (queue, scheduler, priority_class, gpu_resource) in (of(text()), of(text()), of(text()), of(text())),
+        (pull_secrets, node_labels) in (texts(), map()),
+        resources in btree_map(text(), any::<u32>(), 0..3),
+        secret_environment in btree_map(
+            text(),
+            ("[a-z.-]{1,8}", "[a-z._-]{1,8}").prop_map(|(secret, key)| SecretKey { secret, key }),
+            0..3
+        ),
+        tolerations in vec(
+            (text(), of(text()), of(text())).prop_map(|(key, value, effect)| Toleration { key, value, effect }),
+            0..3
+        ),
+        volumes in vec(volume(), 0..3),
+    ) -> PodSettings {
+        PodSettings {
+            image, pull_secrets, namespace, service_account, queue, scheduler, priority_class, gpu_resource,
+            resources, node_labels, secret_environment, tolerations, volumes,
+        }
+    }
+}
+
 fn expected() -> impl Strategy<Value = Breakdown<bedplate_breakdown::Predicted>> {
     let part = prop::sample::select(&Part::ALL[..]);
     let span = (seconds(), seconds()).prop_map(|(exposed, hidden)| Span { exposed, hidden });
@@ -184,10 +226,11 @@ prop_compose! {
         streams in streams(),
         hooks in (texts(), texts()).prop_map(|(prolog, epilog)| Hooks { prolog, epilog }),
         (health, labels, expected) in (health(), map(), of(expected())),
+        kubernetes in prop_oneof![Just(PodSettings::default()), pod_settings()],
     ) -> Job {
         Job {
             name, workload, gang: Gang { roles }, placement, policy, working_directory, environment, streams, hooks,
-            health, labels, expected,
+            health, labels, kubernetes, expected,
         }
     }
 }

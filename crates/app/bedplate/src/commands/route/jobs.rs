@@ -58,7 +58,8 @@ impl JobArguments {
         console: &Console,
     ) -> Result<JobFleet, Stop> {
         let mut job = self.read()?;
-        submit::surround(&mut job);
+        let driver = self.connection.driver()?;
+        submit::surround(&mut job, &*driver);
         job.environment.set.insert(replicas::REPLICA.to_owned(), replicas::of_job(key));
         job.policy.retries = job.policy.retries.max(RETRIES);
         let remarks = console.clone();
@@ -70,7 +71,6 @@ impl JobArguments {
             longest_delay: LONGEST_DELAY,
             remark: Remark::new(move |remark| remarks.say(remark)),
         };
-        let driver = self.connection.driver()?;
         Ok(JobFleet::start(routing.members().clone(), driver, options, move || job.clone())?)
     }
 

@@ -3,15 +3,22 @@
 use std::env;
 use std::path::Path;
 
+use bedplate_drivers::Driver;
 use bedplate_job::{Inherited, Job};
 
 /// Variables of ours that name one run or open a cluster; they must not travel into another job.
 const OWN: &str = "BEDPLATE_";
 
 /// Fills in what the job leaves to its submitter. The cluster's own variables are no part of it after this.
-pub(super) fn add(job: &mut Job) {
+pub(super) fn add(job: &mut Job, driver: &dyn Driver) {
     let variables = env::vars_os()
         .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)));
+    if driver.runs_containers() {
+        if job.environment.inherited == Inherited::All {
+            job.environment.inherited = Inherited::Nothing;
+        }
+        return fill(job, variables);
+    }
     fill(job, variables);
     if let Ok(here) = env::current_dir() {
         place(job, &here);

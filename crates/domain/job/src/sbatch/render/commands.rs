@@ -3,8 +3,8 @@
 use std::fmt::Write as _;
 
 use super::settings::Settings;
-use super::{Rendered, Setting, line, remark, shell};
-use crate::{Job, JobError, Streams};
+use super::{Rendered, Setting, line, remark};
+use crate::{Job, JobError, Streams, shell};
 
 /// What `torch.distributed` and its relatives read; the port keeps jobs that share a node apart.
 const MEETING_POINT: &str = r#"export MASTER_ADDR=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use super::settings::Settings;
-use super::{Rendered, Setting, commands, line, refusal, remark, shell};
+use super::{Rendered, Setting, commands, line, refusal, remark};
 use crate::sbatch::{Draft, scan};
-use crate::{Job, JobError, Workload};
+use crate::{Job, JobError, Workload, shell};
 
 pub(super) fn script(job: &Job, text: &str, wanted: Settings) -> Result<Rendered, JobError> {
     let mut remarks = Vec::new();

@@ -1,7 +1,7 @@
 //! Words for a shell and for `#SBATCH` lines.
 
 /// A word that a shell reads as this text.
-pub(super) fn word(text: &str) -> String {
+pub(crate) fn word(text: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,@%+=".contains(c);
     match !text.is_empty() && text.chars().all(is_plain) {
         true => text.to_owned(),
@@ -10,12 +10,12 @@ pub(super) fn word(text: &str) -> String {
 }
 
 /// Words on one line.
-pub(super) fn line(words: &[String]) -> String {
+pub(crate) fn line(words: &[String]) -> String {
     words.iter().map(|text| word(text)).collect::<Vec<_>>().join(" ")
 }
 
 /// A hook or probe as one line: a single word is a line already.
-pub(super) fn hook(words: &[String]) -> String {
+pub(crate) fn hook(words: &[String]) -> String {
     match words {
         [only] => only.clone(),
         words => line(words),
@@ -23,7 +23,7 @@ pub(super) fn hook(words: &[String]) -> String {
 }
 
 /// A hook as words for `srun`, which starts programs and not lines.
-pub(super) fn hook_words(words: &[String]) -> String {
+pub(crate) fn hook_words(words: &[String]) -> String {
     match words {
         [only] => format!("sh -c {}", word(only)),
         words => line(words),
@@ -31,7 +31,7 @@ pub(super) fn hook_words(words: &[String]) -> String {
 }
 
 /// The value of an option as sbatch reads it: quotations as in a shell, but no joining of them.
-pub(super) fn option_value(value: &str) -> String {
+pub(crate) fn option_value(value: &str) -> String {
     let is_plain = |c: char| c.is_ascii_alphanumeric() || "_-./:,@%+=&[]*()".contains(c);
     if value.chars().all(is_plain) {
         return value.to_owned();
@@ -43,7 +43,7 @@ pub(super) fn option_value(value: &str) -> String {
 }
 
 /// Whether a line such as `#!/bin/bash -l` names a shell whose language has `export` and `trap`.
-pub(super) fn is_shell(first_line: &str) -> bool {
+pub(crate) fn is_shell(first_line: &str) -> bool {
     let mut words = first_line.trim_start_matches("#!").split_whitespace();
     let program = words.next().unwrap_or("");
     let name = |path: &str| path.rsplit('/').next().unwrap_or("").to_owned();

@@ -8,8 +8,12 @@ pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 
 /// Label of a JobSet or Job and of its pods: the job's name, shortened to what a label may hold.
 pub const JOB: &str = "bedplate.dev/job";
+/// Annotation: the job's name in full.
+pub const NAME: &str = "bedplate.dev/name";
 /// Annotation: the key under which a job was submitted; the same key is the same job.
 pub const KEY: &str = "bedplate.dev/key";
+/// Annotation: when it was submitted, in milliseconds since 1970; the server's own times are whole seconds.
+pub const SUBMITTED: &str = "bedplate.dev/submitted";
 /// Annotation: the job file, as the user wrote it.
 pub const JOB_FILE: &str = "bedplate.dev/job-file";
 /// Annotation: who submitted it, and for which account.
@@ -29,6 +33,12 @@ pub const QOS: &str = "bedplate.dev/qos";
 pub const CLOSENESS: &str = "bedplate.dev/within";
 /// Annotation of pods: may be stopped for others and started again (`true`).
 pub const PREEMPTIBLE: &str = "bedplate.dev/preemptible";
+/// Annotation of a JobSet or Job: it is held by its owner (`true`); what a queue suspends has no such mark.
+pub const HELD: &str = "bedplate.dev/held";
+/// Annotation of a JobSet or Job: when it was cancelled, in milliseconds since 1970.
+pub const CANCELLED: &str = "bedplate.dev/cancelled";
+/// Annotation of a JobSet or Job: how often it was put back into its queue by hand.
+pub const REQUEUES: &str = "bedplate.dev/requeues";
 /// Annotation of a node: why it was taken out of service.
 pub const DRAIN_REASON: &str = "bedplate.dev/drain-reason";
 /// Taint of a node that was taken out of service for a finding.
