@@ -45,7 +45,7 @@ enum Command {
     /// Let commands talk to this cluster from now on
     Use { name: String },
     /// Name a cluster, or change what its name stands for
-    Add(AddArguments),
+    Add(Box<AddArguments>),
     /// Forget a name; the cluster is left alone
     Remove { name: String },
 }
