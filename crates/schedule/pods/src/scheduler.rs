@@ -319,11 +319,18 @@ impl PodScheduler {
 
     /// Deletes what stands of gangs that go. What is being bound is deleted once it is seen.
     fn evict_going(&mut self, now: Time) -> Vec<Action> {
+        // What may have been bound keeps its place until the news of it must have come.
+        let is_open =
+            |assumed: &Assumed| !matches!(assumed.progress, Progress::Again(at) if at + UNSEEN <= now);
         let going = self.gangs.iter_mut().filter_map(|(key, gang)| {
-            gang.assumed.retain(|_, assumed| !matches!(assumed.progress, Progress::Again(_)));
-            Some((key.clone(), gang.goes.clone()?))
+            let why = gang.goes.clone()?;
+            gang.assumed.retain(|_, assumed| is_open(assumed));
+            Some((key.clone(), why))
         });
         let going: Vec<(String, String)> = going.collect();
+        if !going.is_empty() {
+            self.wake_at(Some(now + Span::seconds(1)));
+        }
         let mut actions = Vec::new();
         for (key, why) in going {
             let standing: Vec<String> =

@@ -47,7 +47,7 @@ impl Audit {
                 let mut stream = pin!(watch(pods, watcher::Config::default()).default_backoff());
                 while let Some(event) = stream.next().await {
                     if let Ok(event) = event {
-                        shared.lock().unwrap().take_in(event);
+                        shared.lock().expect("nothing panics under it").take_in(event);
                     }
                 }
             });
@@ -57,7 +57,7 @@ impl Audit {
 
     /// What was found since the last time.
     pub(crate) fn found(&self) -> Findings {
-        let mut findings = self.findings.lock().unwrap();
+        let mut findings = self.findings.lock().expect("nothing panics under it");
         findings.judge();
         let pods = findings.pods.clone();
         let (overdrawn, in_parts) = (findings.overdrawn.clone(), findings.in_parts.clone());

@@ -3,6 +3,8 @@
 //! One control plane serves all stories, one after the other; what every pod goes through is audited at each of its
 //! revisions.
 
+#![expect(clippy::print_stdout, reason = "a story says what it measured")]
+
 mod audit;
 mod world;
 
@@ -16,11 +18,13 @@ use world::{Gang, Running, World, message, node_of, phase, waits_for};
 /// A gang may be half alive for 30 s; the machine may be slow.
 const HALF_ALIVE: Duration = Duration::from_secs(40);
 
+type Story = fn(&World, &Audit);
+
 #[test]
 fn gangs_are_bound_whole_on_a_real_server() {
     let Some(world) = World::start() else { return };
     let audit = Audit::start(world.kubernetes.kubeconfig());
-    let stories: [(&str, fn(&World, &Audit)); 10] = [
+    let stories: [(&str, Story); 10] = [
         ("binds a gang whole", binds_a_gang_whole),
         ("two gangs that do not fit together", two_gangs_that_do_not_fit_together),
         ("what cannot be honoured is said", what_cannot_be_honoured_is_said),
@@ -270,7 +274,12 @@ fn with_the_rights_of_its_account(world: &World, _: &Audit) {
     world.until("the first schedules", || world.of_gang("first").iter().any(|pod| phase(pod) == "Succeeded"));
     let second = Running::start(kubeconfig.clone(), Some(lease("second")));
     world.until("the second waits", || {
-        second.remarks.lock().unwrap().iter().any(|said| said.contains("first holds"))
+        second
+            .remarks
+            .lock()
+            .expect("nothing panics under it")
+            .iter()
+            .any(|said| said.contains("first holds"))
     });
     first.kill();
     world.gang(&Gang { runs_for: Some("1s"), ..Gang::new("second", 2, 8) });
@@ -280,7 +289,7 @@ fn with_the_rights_of_its_account(world: &World, _: &Audit) {
     });
     world.until("it may say why", || world.of_gang("told").iter().all(|pod| waits_for(pod).is_some()));
     assert!(
-        second.remarks.lock().unwrap().iter().all(|said| !said.contains("cannot")),
+        second.remarks.lock().expect("nothing panics under it").iter().all(|said| !said.contains("cannot")),
         "it may do all that it does"
     );
     second.stop();

@@ -222,7 +222,7 @@ impl Running {
             let connection = connect(&kubeconfig);
             let remark = move |what: String| {
                 println!("scheduler: {what}");
-                said.lock().unwrap().push(what);
+                said.lock().expect("nothing panics under it").push(what);
             };
             let options =
                 BinderOptions { name: "bedplate".to_owned(), site: None, lease, remark: Box::new(remark) };
