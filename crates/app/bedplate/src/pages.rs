@@ -40,7 +40,6 @@ pub(crate) fn all() -> Vec<&'static Page> {
         bedplate_binder::BINDER_PAGES,
         bedplate_drivers::PAGES,
         bedplate_drivers::SLURM_PAGES,
-        bedplate_drivers::KUBERNETES_PAGES,
         bedplate_daemon::PAGES,
         bedplate_daemon::API_PAGES,
         files::PAGES,

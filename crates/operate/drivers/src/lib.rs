@@ -19,7 +19,7 @@ mod state;
 mod tls;
 mod views;
 
-pub use bedplate_kubernetes::{KUBERNETES_PAGES, KubernetesError, KubernetesPlace};
+pub use bedplate_kubernetes::{KubernetesError, KubernetesPlace};
 pub use capability::Capability;
 pub use contexts::{ClusterKind, Context, Contexts, ContextsError, Token};
 pub use driver::{Driver, JobOrder, JobQuery, LogQuery, Stream, Watched};

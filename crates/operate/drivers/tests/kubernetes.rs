@@ -160,7 +160,7 @@ fn generated(number: u32) -> Job {
     role.accelerator = (has(0) && has(3)).then(|| "mi300x".to_owned());
     role.is_exclusive = has(4);
     let mut roles = vec![role.clone()];
-    if number % 3 == 0 {
+    if number.is_multiple_of(3) {
         roles.push(Role { nodes: 2, ..Role::named("Rollout worker, which has a very long name") });
     }
     let mut job = Job::new(

@@ -48,8 +48,8 @@ struct KubernetesArguments {
     #[arg(long, value_name = "NAME")]
     queue: Option<String>,
     /// Scheduler of the pods for a job that names none; `bedplate` is ours
-    #[arg(long = "pod-scheduler", value_name = "NAME")]
-    scheduler: Option<String>,
+    #[arg(long, value_name = "NAME")]
+    pod_scheduler: Option<String>,
     /// A PodGroup for another scheduler of gangs
     #[arg(long, value_name = "SCHEDULER", value_parser = choice(&GROUPS))]
     pod_group: Option<PodGroup>,
@@ -96,7 +96,7 @@ fn for_kubernetes(job: &Job, arguments: &KubernetesArguments, console: &mut Cons
         image: arguments.image.clone(),
         namespace: arguments.namespace.clone(),
         queue: arguments.queue.clone(),
-        scheduler: arguments.scheduler.clone(),
+        scheduler: arguments.pod_scheduler.clone(),
         pod_group: arguments.pod_group,
         ..RenderOptions::default()
     };
