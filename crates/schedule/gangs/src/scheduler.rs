@@ -15,8 +15,8 @@ use crate::promises::Promises;
 use crate::victims::Eviction;
 use crate::views::Views;
 use crate::{
-    Amount, Decision, Event, JobId, NodeShare, NodeState, Outcome, Priority, Queues, Request, Reservation, Settings,
-    Span, StopReason, Then, Time, Usage, Wait,
+    Amount, Decision, Event, JobId, NodeShare, NodeState, Outcome, Priority, Queues, Request, Reservation,
+    Settings, Span, StopReason, Then, Time, Usage, Wait,
 };
 
 /// The scheduler of one cluster.

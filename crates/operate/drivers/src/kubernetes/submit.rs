@@ -68,6 +68,15 @@ impl Kubernetes {
             Some(owner) => Some(owner),
             None => self.server.get(kind, namespace, text(&job["metadata"]["name"]))?,
         };
+        if owner.as_ref().is_some_and(|owner| annotation(owner, names::KEY) != annotation(job, names::KEY)) {
+            let name = text(&job["metadata"]["name"]);
+            return Err(DriverError::Refused {
+                code: "kubernetes/refused".into(),
+                message: format!("{namespace} has another object called {name}"),
+                help: Some("give the job another name, or submit it with another key".into()),
+                reason: None,
+            });
+        }
         // The service goes with its Job. It is made after it, and again where an earlier submission broke off between the two.
         for service in others {
             let mut service = service.clone();
@@ -103,11 +112,11 @@ impl Kubernetes {
     }
 }
 
-/// Ten letters and digits; two keys of one user do not meet in practice, and where they do the key in the annotation tells.
+/// Ten letters and digits; two keys of one user do not meet in practice, and where they do the key in the annotation tells them apart.
 fn short_hash(text: &str) -> String {
     // FNV-1a.
     let hash = text
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    format!("{:010x}", hash ^ (hash >> 40) & 0xff_ffff_ffff).chars().take(10).collect()
+    format!("{:010x}", (hash ^ (hash >> 40)) & 0xff_ffff_ffff)
 }
