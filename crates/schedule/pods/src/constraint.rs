@@ -11,6 +11,8 @@ pub struct Constraints {
     /// Each is a choice of terms, one of which must hold: the pod's own affinity, and that of each of its volumes.
     pub affinity: Vec<Vec<Term>>,
     pub tolerations: Vec<Toleration>,
+    /// Not on a node with another pod of its gang that asks for the same.
+    pub is_apart: bool,
 }
 
 /// Requirements that must all hold. An empty term holds nowhere, as in Kubernetes.

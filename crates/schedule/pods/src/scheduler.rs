@@ -524,7 +524,9 @@ impl PodScheduler {
                 continue;
             }
             let entered = self.may_start(gang, &members).and_then(|()| {
-                let cut = ground.cut(&open, room)?;
+                let standing = members.bound.iter().filter_map(|pod| pod.node.as_deref());
+                let standing = standing.chain(gang.assumed.values().map(|place| place.node.as_str()));
+                let cut = ground.cut(&open, &standing.collect(), room)?;
                 let policy: &GangPolicy = &open[0].policy;
                 let stands = !members.bound.is_empty() || !gang.assumed.is_empty();
                 if stands {

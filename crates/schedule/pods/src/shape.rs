@@ -1,6 +1,6 @@
 //! How a gang's pods become roles: equal pods together, as many to a node as fit, and back to pods when nodes are chosen.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use bedplate_gangs::{NodeFilter, NodeShare, RoleRequest};
@@ -47,14 +47,19 @@ impl<'a> Ground<'a> {
         Self { shape, nodes, allowed: BTreeMap::new(), shapes: BTreeMap::new() }
     }
 
-    /// Roles for these pods, in the order of their ranks; or why no nodes can be found for them.
-    pub(crate) fn cut(&mut self, pods: &[&Pod], room: &Room) -> Result<Cut, Waiting> {
+    /// Roles for these pods, in the order of their ranks; or why no nodes can be found for them. Others of the gang stand already.
+    pub(crate) fn cut(
+        &mut self,
+        pods: &[&Pod],
+        standing: &BTreeSet<&str>,
+        room: &Room,
+    ) -> Result<Cut, Waiting> {
         let mut equal: BTreeMap<(&Constraints, &Resources), Vec<&Pod>> = BTreeMap::new();
         for pod in pods {
             equal.entry((&pod.constraints, &pod.needs)).or_default().push(pod);
         }
         let likes: Result<Vec<Likes<'_>>, Waiting> =
-            equal.into_values().map(|pods| self.likes(pods, room)).collect();
+            equal.into_values().map(|pods| self.likes(pods, standing, room)).collect();
         let likes = likes?;
         let (filter, kinds) = self.filter(&likes);
         let mut cut = Cut { roles: Vec::new(), filter, parts: Vec::new() };
@@ -64,7 +69,12 @@ impl<'a> Ground<'a> {
         Ok(cut)
     }
 
-    fn likes<'p>(&mut self, pods: Vec<&'p Pod>, room: &Room) -> Result<Likes<'p>, Waiting> {
+    fn likes<'p>(
+        &mut self,
+        pods: Vec<&'p Pod>,
+        standing: &BTreeSet<&str>,
+        room: &Room,
+    ) -> Result<Likes<'p>, Waiting> {
         let pod = pods[0];
         let allowed = self.allowed(&pod.constraints);
         let count = self.nodes.len();
@@ -80,13 +90,16 @@ impl<'a> Ground<'a> {
         }
         // What the scheduler does not count, there must be now.
         let uncounted = Resources { gpus: 0, cpu_milli: 0, memory_bytes: 0, ..pod.needs.clone() };
-        let has_rest = |index: usize| room.free(NodeId(index as u32)).covers(&uncounted);
+        let is_taken =
+            |index: usize| pod.constraints.is_apart && standing.contains(&self.nodes[index].name[..]);
+        let has_rest = |index: usize| room.free(NodeId(index as u32)).covers(&uncounted) && !is_taken(index);
         let allowed: Vec<bool> =
             allowed.iter().enumerate().map(|(at, is_allowed)| *is_allowed && has_rest(at)).collect();
         if !allowed.contains(&true) {
             return Err(unschedulable("no node that it may use has a free place for one more pod, or enough of what else it asks for".to_owned()));
         }
-        let per_node = self.per_node(pod, pods.len(), most.min(pods.len()), &allowed, room);
+        let most = if pod.constraints.is_apart { 1 } else { most.min(pods.len()) };
+        let per_node = self.per_node(pod, pods.len(), most, &allowed, room);
         Ok(Likes { pods, allowed, per_node })
     }
 

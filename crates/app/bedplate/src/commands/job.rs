@@ -45,7 +45,7 @@ enum Command {
     Requeue(orders::Arguments),
     /// Open a shell beside one of its ranks
     Attach(attach::Arguments),
-    /// Write a job file as a batch script of Slurm
+    /// Write a job file as a batch script of Slurm or as manifests of Kubernetes
     Render(render::Arguments),
 }
 

@@ -24,6 +24,8 @@ pub const ACCOUNT: &str = "bedplate.dev/account";
 pub const GANG: &str = "bedplate.dev/gang";
 /// Annotation of pods: how many pods the gang has.
 pub const GANG_SIZE: &str = "bedplate.dev/gang-size";
+/// Annotation of pods: those of the gang that ask for the same stand on different nodes (`true`), for our scheduler.
+pub const APART: &str = "bedplate.dev/apart";
 /// Annotation of pods: how long the gang may run, as in a job file (`90 min`, `2 h`). Without it the site's limit counts.
 pub const TIME_LIMIT: &str = "bedplate.dev/time-limit";
 /// Annotation of pods: the partition, the quality of service and the queue of the site's rules.

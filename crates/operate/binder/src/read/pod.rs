@@ -87,8 +87,8 @@ pub(crate) fn pod(object: &core::Pod, scheduler: &str) -> PodReading {
     if !is_ours {
         return PodReading { pod, size: None, claims: Vec::new() };
     }
-    let outcome =
-        constraints(&spec).and_then(|constraints| Ok((constraints, policy(&labels, &spec, &pod.namespace)?)));
+    let outcome = constraints(&labels, &spec)
+        .and_then(|constraints| Ok((constraints, policy(&labels, &spec, &pod.namespace)?)));
     match outcome {
         Ok((constraints, policy)) => (pod.constraints, pod.policy) = (constraints, policy),
         Err(what) => pod.unsupported = Some(what),
@@ -101,11 +101,12 @@ pub(crate) fn pod(object: &core::Pod, scheduler: &str) -> PodReading {
 /// The gang's name, its size where the pod says it, and where to look for it otherwise.
 fn gang(labels: &Labels<'_>, namespace: &str, pod: &str) -> (String, Option<u32>, Option<Lookup>) {
     let size = labels.number(names::GANG_SIZE);
+    // What a JobSet starts again is a gang of its own, while the pods of the attempt before it still go.
+    let attempt = labels.either(names::JOBSET_RESTART_ATTEMPT).unwrap_or("0");
     if let Some(name) = labels.label(names::GANG) {
-        return (format!("{namespace}/{name}"), size, None);
+        return (format!("{namespace}/{name}/{attempt}"), size, None);
     }
     if let Some(name) = labels.either(names::JOBSET_NAME) {
-        let attempt = labels.either(names::JOBSET_RESTART_ATTEMPT).unwrap_or("0");
         let lookup = Lookup::JobSet { namespace: namespace.to_owned(), name: name.to_owned() };
         return (format!("{namespace}/jobset/{name}/{attempt}"), size, Some(lookup));
     }
@@ -195,7 +196,7 @@ fn most(one: &Resources, other: &Resources) -> Resources {
     }
 }
 
-fn constraints(spec: &core::PodSpec) -> Result<Constraints, String> {
+fn constraints(labels: &Labels<'_>, spec: &core::PodSpec) -> Result<Constraints, String> {
     let required = spec
         .affinity
         .as_ref()
@@ -214,6 +215,7 @@ fn constraints(spec: &core::PodSpec) -> Result<Constraints, String> {
         selector: spec.node_selector.clone().unwrap_or_default(),
         affinity: affinity?,
         tolerations: spec.tolerations.iter().flatten().map(toleration).collect(),
+        is_apart: labels.either(names::APART) == Some("true"),
     })
 }
 

@@ -52,6 +52,30 @@ fn pods_share_nodes_as_long_as_they_fit() {
 }
 
 #[test]
+fn pods_that_stand_apart_share_no_node_also_when_one_of_them_is_made_again() {
+    let mut server = Server::new(3);
+    let apart = |pod: &mut bedplate_pods::Pod| {
+        pod.needs.gpus = 2;
+        pod.constraints.is_apart = true;
+    };
+    server.gang("a", 3, apart);
+    server.settle();
+    let nodes = |server: &Server| {
+        let nodes = server.of_gang("a").iter().filter_map(|pod| pod.node.clone()).collect::<Vec<_>>();
+        (nodes.len(), nodes.into_iter().collect::<std::collections::BTreeSet<_>>().len())
+    };
+    assert_eq!(nodes(&server), (3, 3));
+    let uid = server.of_gang("a")[1].uid.clone();
+    server.remove_pod(&uid);
+    server.member("a", 3, 1, apart);
+    server.settle();
+    assert_eq!(nodes(&server), (3, 3));
+    server.gang("b", 4, apart);
+    server.settle();
+    assert_eq!(server.standing("b"), 0, "there are three nodes");
+}
+
+#[test]
 fn a_gang_fits_between_others_pods_in_whatever_pieces_are_free() {
     let mut server = Server::new(4);
     for index in 0..4 {

@@ -197,15 +197,20 @@ impl Rendering<'_> {
     }
 
     /// A node of a role is a node: pods of a gang do not share one. A role that is exclusive keeps all our pods away.
-    /// Kueue places by topology without looking at such rules, so there they would only be in the way.
+    /// Kueue places by topology without looking at such rules, so there they would only be in the way; our scheduler is told by
+    /// an annotation.
     fn apart_from(&self) -> Option<Value> {
         let is_exclusive = self.job.gang.roles.iter().any(|role| role.is_exclusive);
         let by_kueue = self.queue().is_some() && self.job.placement.closeness != Closeness::Any;
-        match (is_exclusive, self.job.gang.nodes() > 1 && !by_kueue) {
+        match (is_exclusive, self.job.gang.nodes() > 1 && !by_kueue && !self.is_for_us()) {
             (true, _) => Some(json!({ "matchLabels": { names::MANAGED_BY: names::SCHEDULER } })),
             (false, true) => Some(json!({ "matchLabels": { names::GANG: self.name } })),
             (false, false) => None,
         }
+    }
+
+    fn is_for_us(&self) -> bool {
+        self.scheduler() == Some(names::SCHEDULER)
     }
 
     fn spread(&mut self) -> Option<Value> {
@@ -260,6 +265,7 @@ impl Rendering<'_> {
             (names::QOS, policy.qos.clone()),
             (names::ACCOUNT, policy.account.clone()),
             (names::USER, self.options.annotations.get(names::USER).cloned()),
+            (names::APART, (self.is_for_us() && self.job.gang.nodes() > 1).then(|| "true".to_owned())),
         ];
         for (name, value) in known {
             if let Some(value) = value {
