@@ -27,7 +27,7 @@ fn small() -> Job {
 
 /// The manifests without the job file, which is on its own page.
 fn yaml(job: &Job, options: &RenderOptions) -> String {
-    let mut manifests = render(job, options).unwrap();
+    let mut manifests = render(job, options).expect("it can be rendered");
     for object in &mut manifests.objects {
         if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
             annotations.remove("bedplate.dev/job-file");
