@@ -21,11 +21,12 @@ const LEASE_LASTS: Duration = Duration::from_secs(15);
 #[derive(clap::Args)]
 #[command(after_help = "\
 Examples:
-  bedplate scheduler                               for pods with schedulerName: bedplate, until Ctrl-C
-  bedplate scheduler --site site.toml --name gpu   by the rules of a site, under another name
+  bedplate scheduler
+  bedplate scheduler --site site.toml --name gpu
   bedplate scheduler manifests --image IMAGE | kubectl apply -f -
 
-All pods of a gang are bound at once or none: those of one `bedplate.dev/gang` label, of a JobSet,
+It schedules pods with `schedulerName: bedplate`, or another --name, until Ctrl-C. All pods of a
+gang are bound at once or none: those of one `bedplate.dev/gang` label, of a JobSet,
 of a Kueue pod group, or of a Job. What waits says why in its PodScheduled condition and events.
 docs/kubernetes-scheduler.md has the labels and annotations, and what is not honoured.")]
 pub(crate) struct Arguments {
