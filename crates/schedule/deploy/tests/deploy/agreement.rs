@@ -39,7 +39,9 @@ fn looped(replica: &Replica, users: u32, input: u32, output: u32) -> Latency {
 fn replayed(replica: &Replica, users: u32, input: u32, output: u32) -> Latency {
     let timed = TimedReplica::new(replica.clone(), u64::from(input + output / 2));
     let pool = Pool { scheduler: timed.scheduler(1024, input), ..Pool::new(1, &timed) };
-    let fleet = Fleet { way: timed.way(0.0), ..Fleet::aggregated(pool) };
+    // The performance model's users ask again as soon as the last token is made, a replay's once it has arrived. So the way
+    // is added here afterwards.
+    let (fleet, way) = (Fleet::aggregated(pool), seconds(timed.way(0.0)));
     let load = GeneratedLoad {
         requests: users * 10,
         arrivals: Arrivals::Closed { users },
@@ -49,9 +51,9 @@ fn replayed(replica: &Replica, users: u32, input: u32, output: u32) -> Latency {
     };
     let outcome = simulate(Traffic::Generated(load), &fleet).expect("the settings are sound");
     Latency {
-        first_token: seconds(outcome.ttft.mean),
+        first_token: seconds(outcome.ttft.mean) + way,
         inter_token: seconds(outcome.itl.mean),
-        end_to_end: seconds(outcome.end_to_end.mean),
+        end_to_end: seconds(outcome.end_to_end.mean) + way,
         output_tokens_per_second: outcome.output_tokens_per_second(),
     }
 }
