@@ -26,7 +26,13 @@ static ONE: Mutex<()> = Mutex::new(());
 /// One control plane for all cases: a start takes long.
 #[test]
 fn a_real_api_server_conforms() {
-    let shape = KubernetesShape { nodes: 8, jobset: true, kueue: false, scheduler: true };
+    let shape = KubernetesShape {
+        nodes: 8,
+        jobset: true,
+        kueue: false,
+        scheduler: true,
+        ..KubernetesShape::default()
+    };
     if let Some(why) = shape.missing() {
         return println!("SKIPPED: a real Kubernetes: {why}");
     }
@@ -77,7 +83,13 @@ spec: {clusterQueue: all}
 
 #[test]
 fn kueue_admits_and_its_reasons_are_told() {
-    let shape = KubernetesShape { nodes: 4, jobset: true, kueue: true, scheduler: true };
+    let shape = KubernetesShape {
+        nodes: 4,
+        jobset: true,
+        kueue: true,
+        scheduler: true,
+        ..KubernetesShape::default()
+    };
     if let Some(why) = shape.missing() {
         return println!("SKIPPED: a real Kueue: {why}");
     }

@@ -26,11 +26,13 @@ pub struct KubernetesShape {
     pub kueue: bool,
     /// With kube-scheduler.
     pub scheduler: bool,
+    /// With the alpha of gang scheduling in kube-scheduler.
+    pub gangs: bool,
 }
 
 impl Default for KubernetesShape {
     fn default() -> Self {
-        Self { nodes: 8, jobset: false, kueue: false, scheduler: true }
+        Self { nodes: 8, jobset: false, kueue: false, scheduler: true, gangs: false }
     }
 }
 
@@ -69,13 +71,14 @@ impl Kubernetes {
             (false, false) => "none",
         };
         let (nodes, port) = (shape.nodes.to_string(), free_ports()?.to_string());
-        let scheduler = if shape.scheduler { "yes" } else { "no" };
+        let yes = |is_wanted: bool| if is_wanted { "yes" } else { "no" };
         let owner = std::process::id().to_string();
         let options = [
             ["--nodes", &nodes],
             ["--with", with],
             ["--base-port", &port],
-            ["--scheduler", scheduler],
+            ["--scheduler", yes(shape.scheduler)],
+            ["--gangs", yes(shape.gangs)],
             ["--owner", &owner],
         ];
         kubernetes.control("start", &options.concat())?;
