@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use bedplate_kubernetes::k8s_openapi::api::core::v1::{Event, Pod};
+use bedplate_kubernetes::k8s_openapi::api::core::v1::{Event, Node, Pod};
 use bedplate_kubernetes::kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions};
 use bedplate_kubernetes::kube::core::Status;
 use bedplate_kubernetes::kube::{self, Api, Client};
+use bedplate_kubernetes::names;
 use bedplate_pods::{Action, Bound};
 use serde_json::{Value, json};
 use tokio::sync::Semaphore;
@@ -62,9 +63,14 @@ impl Hands {
             }
             Action::Evict { uid, namespace, pod, grace, why } => {
                 let seconds = grace.map(|grace| (grace.0 / 1000) as u32);
+                self.mark_as_disrupted(&uid, &namespace, &pod, &why).await;
                 self.delete(&uid, &namespace, &pod, seconds)
                     .await
                     .then(|| self.event(&About { namespace, pod, uid }, "Normal", "Evicted", &why))
+            }
+            Action::TakeOut { node, why } => {
+                self.take_out(&node, &why).await;
+                None
             }
             Action::Tell { uid, namespace, pod, waiting } => {
                 self.tell(&namespace, &pod, waiting.reason, &waiting.message).await;
@@ -125,6 +131,39 @@ impl Hands {
                 false
             }
             Err(_) => false,
+        }
+    }
+
+    /// By this condition a Job knows that the pod's end is not its own failure, as when kube-scheduler preempts it.
+    async fn mark_as_disrupted(&self, uid: &str, namespace: &str, pod: &str, why: &str) {
+        if !self.fence.stands() {
+            return;
+        }
+        let condition = json!({"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler", "message": why});
+        let patch =
+            Patch::Strategic(json!({"metadata": {"uid": uid}, "status": {"conditions": [condition]}}));
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), namespace);
+        let how = PatchParams::default();
+        let asked = pods.patch_status(pod, &how, &patch);
+        if let Ok(Err(error)) = tokio::time::timeout(self.fence.patience(), asked).await {
+            self.refused("patch the status of pods", error);
+        }
+    }
+
+    /// Cordons and taints a node, with the reason where `bedplate node list` and `kubectl describe` show it.
+    async fn take_out(&self, node: &str, why: &str) {
+        if !self.fence.stands() {
+            return;
+        }
+        let taint = json!({"key": names::FINDING_TAINT, "effect": "NoSchedule"});
+        let patch = Patch::Strategic(json!({
+            "metadata": {"annotations": {names::DRAIN_REASON: why}},
+            "spec": {"unschedulable": true, "taints": [taint]},
+        }));
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        match nodes.patch(node, &PatchParams::default(), &patch).await {
+            Ok(_) => drop(self.news.send(News::TakenOut { node: node.to_owned(), why: why.to_owned() })),
+            Err(error) => drop(self.refused("patch nodes", error)),
         }
     }
 

@@ -70,6 +70,7 @@ pub(crate) enum News {
     Pod(Box<Event<core::Pod>>),
     Bound { uid: String, outcome: Bound },
     Found { lookup: Lookup, answer: Answer },
+    TakenOut { node: String, why: String },
     Lease(Held),
     LeaseLost { why: String },
     WatchFailed { what: &'static str, why: kube::Error },
@@ -200,6 +201,7 @@ impl Binder {
                     is_news = false;
                     let actions = self.scheduler.decide(now()).map_err(BinderError::Nodes)?;
                     actions.into_iter().for_each(|action| hands.begin(action));
+                    self.scheduler.remarks().into_iter().for_each(|remark| self.say(remark));
                 }
             }
         }
@@ -221,6 +223,7 @@ impl Binder {
             News::Pod(event) => return Ok(self.pod(*event)),
             News::Bound { uid, outcome } => self.scheduler.bound(&uid, outcome, now()),
             News::Found { lookup, answer } => self.found(lookup, answer),
+            News::TakenOut { node, why } => self.say(format!("took {node} out of service: {why}")),
             News::Lease(Held::ByUs) => {
                 if !std::mem::replace(&mut self.leads, true) {
                     self.say("holds the Lease and schedules".to_owned());

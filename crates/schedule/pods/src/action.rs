@@ -9,6 +9,8 @@ pub enum Action {
     Bind { uid: String, namespace: String, pod: String, node: String },
     /// Delete the pod. What controls it makes it again.
     Evict { uid: String, namespace: String, pod: String, grace: Option<Span>, why: String },
+    /// Let the node finish what it runs and take nothing new: cordoned and tainted, with the reason.
+    TakeOut { node: String, why: String },
     /// The pod waits: its condition PodScheduled becomes False with these words.
     Tell { uid: String, namespace: String, pod: String, waiting: Waiting },
 }

@@ -126,6 +126,7 @@ impl<'p> Members<'p> {
         for pod in pods {
             match (pod.phase, &pod.node) {
                 (Phase::Succeeded, _) => members.succeeded += 1,
+                (Phase::Failed, _) if pod.is_leaving => continue,
                 (Phase::Failed, _) => members.failed += 1,
                 (_, Some(_)) if pod.is_leaving => members.leaving.push(pod),
                 (_, Some(_)) => members.bound.push(pod),
@@ -143,7 +144,7 @@ impl<'p> Members<'p> {
         self.size.map(|size| size.saturating_sub(here))
     }
 
-    fn is_whole(&self) -> bool {
+    pub(crate) fn is_whole(&self) -> bool {
         !self.bound.is_empty() && self.pending.is_empty() && self.missing() == Some(0)
     }
 

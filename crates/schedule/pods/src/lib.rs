@@ -8,6 +8,9 @@
 //! What it does remember is short-lived: places that were given to pods whose binding has not been seen yet, since when a
 //! gang is bound in part, who makes room for whom. Places are taken for a whole gang before the first of its pods is bound.
 //!
+//! What fails is judged by [`bedplate_blame`]: nodes are taken out of service, gangs that lost a node find another, with spares first,
+//! and jobs that fail pause before they start again.
+//!
 //! Pods of other schedulers are counted as they are. Kubernetes has no lock that two schedulers share: when another scheduler
 //! binds to the same node in the same moment, the younger of our gangs there goes back to the queue.
 
@@ -16,6 +19,7 @@ mod brief;
 mod cluster;
 mod constraint;
 mod gang;
+mod heal;
 mod node;
 mod pod;
 mod resources;
@@ -25,7 +29,7 @@ mod shape;
 
 pub use action::{Action, Bound, Waiting};
 pub use constraint::{Constraints, Operator, Requirement, Term, Toleration};
-pub use node::{Effect, Node, Taint};
+pub use node::{Effect, Node, Problem, Taint};
 pub use pod::{GangPolicy, Phase, Pod};
 pub use resources::Resources;
 pub use scheduler::{PodScheduler, SiteRules};

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use bedplate_finding::Action;
+
 use crate::Resources;
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -15,6 +17,17 @@ pub struct Node {
     pub is_ready: bool,
     /// Cordoned: what runs stays, nothing new comes.
     pub is_cordoned: bool,
+    /// What its conditions say is wrong with it.
+    pub problems: Vec<Problem>,
+}
+
+/// Something that is wrong with a node, found by whoever watches it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Who found it, or by which rule.
+    pub rule: String,
+    pub summary: String,
+    pub action: Action,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,7 +44,20 @@ pub enum Effect {
     NoExecute,
 }
 
+/// Label of nodes that only take what gangs have lost elsewhere.
+const SPARE: &str = "bedplate.dev/spare";
+
 impl Node {
+    pub(crate) fn is_spare(&self) -> bool {
+        self.labels.get(SPARE).is_some_and(|value| value == "true")
+    }
+
+    /// The gravest of the problems for which it must not get anything new.
+    pub(crate) fn worst_problem(&self) -> Option<&Problem> {
+        let grave = self.problems.iter().filter(|problem| problem.action.takes_node_out_of_service());
+        grave.max_by_key(|problem| problem.action)
+    }
+
     /// The parts that the cluster's shape depends on; the rest may change without a new one.
     pub(crate) fn has_shape_of(&self, other: &Node) -> bool {
         self.labels == other.labels

@@ -13,6 +13,8 @@ pub struct Pod {
     pub is_ours: bool,
     /// The gang that it starts with, unique in the cluster. A pod alone is a gang of its own.
     pub gang: String,
+    /// What its gang is an attempt of: the same for all attempts.
+    pub job: String,
     /// How many pods the gang has; nothing where that is not known yet.
     pub gang_size: Option<u32>,
     /// Its place in the gang: pods next to each other in this order get nodes next to each other.
@@ -25,6 +27,10 @@ pub struct Pod {
     /// When it was bound, where that is known.
     pub bound_at: Option<Time>,
     pub phase: Phase,
+    /// When its containers had ended, where that is known.
+    pub ended_at: Option<Time>,
+    /// It was stopped from outside: that it failed says nothing about it.
+    pub is_disrupted: bool,
     /// It was told to go.
     pub is_leaving: bool,
     /// Not to be scheduled yet.

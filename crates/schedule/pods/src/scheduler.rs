@@ -5,6 +5,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use bedplate_blame::Policy;
 use bedplate_catalog::Catalog;
 use bedplate_gangs::{
     Decision, JobId, Never, NodeShare, Scheduler, Settings, SettingsError, Span, StopReason, Time,
@@ -16,8 +17,9 @@ use crate::action::{Action, Bound, Waiting};
 use crate::brief::{Brief, Rules};
 use crate::cluster::Shape;
 use crate::gang::{Assumed, Gang, Members, Progress};
+use crate::heal::Healing;
 use crate::room::{Ledger, Room};
-use crate::shape::{Cut, Ground};
+use crate::shape::{Choice, Cut, Ground};
 use crate::{GangPolicy, Node, Pod, Resources};
 
 /// When a binding is asked for again of which nobody knows whether it was done.
@@ -56,6 +58,7 @@ pub struct PodScheduler {
     shape: Option<Shape>,
     /// When pods were told to go.
     evicted: BTreeMap<String, Time>,
+    healing: Healing,
     usage: BTreeMap<(String, String), UsageRecord>,
     charged: Option<Time>,
     last_gang: u64,
@@ -81,6 +84,7 @@ impl PodScheduler {
             gangs: BTreeMap::new(),
             shape: None,
             evicted: BTreeMap::new(),
+            healing: Healing::new(Policy::default()),
             usage: BTreeMap::new(),
             charged: None,
             last_gang: 0,
@@ -165,6 +169,11 @@ impl PodScheduler {
         (pending.len(), pending.iter().sum())
     }
 
+    /// What whoever runs the cluster should look at; each is said once for every decision that it came up in.
+    pub fn remarks(&mut self) -> Vec<String> {
+        self.healing.remarks()
+    }
+
     /// Whether the site's rules can be read for the nodes as they are now.
     pub fn check_site(&self) -> Result<(), SettingsError> {
         match (&self.site, Shape::of(&self.nodes, &self.catalog)) {
@@ -182,7 +191,9 @@ impl PodScheduler {
         if self.shape.is_none() && !self.nodes.is_empty() {
             self.shape = Some(Shape::of(&self.nodes, &self.catalog)?);
         }
-        let mut actions = self.evict_from_lost_nodes(now);
+        let mut actions = self.healing.judge(&self.nodes, &self.pods, now);
+        actions.extend(self.evict_from_lost_nodes(now));
+        self.wake_at(self.healing.deadline(now));
         let Some(shape) = self.shape.take() else {
             let waiting = Waiting { reason: "Unschedulable", message: "the cluster has no nodes".to_owned() };
             let gangs: Vec<String> = self.members.keys().cloned().collect();
@@ -233,16 +244,23 @@ impl PodScheduler {
         Members::of(self.members.get(gang).into_iter().flatten().map(|uid| &self.pods[uid]))
     }
 
-    /// What is on a node that no longer exists will not end by itself.
+    /// What is on a node that no longer exists will not end by itself; what is on one that is lost or broken goes with time to end.
     fn evict_from_lost_nodes(&mut self, now: Time) -> Vec<Action> {
-        let is_lost = |pod: &&Pod| {
-            pod.is_ours
-                && pod.takes_room()
-                && pod.node.as_ref().is_some_and(|node| !self.nodes.contains_key(node))
+        let count = self.nodes.len();
+        let lost = |pod: &Pod| match self.nodes.get(pod.node.as_ref()?) {
+            None => Some((Some(Span::ZERO), "its node is gone from the cluster".to_owned())),
+            Some(_) if pod.is_leaving => None,
+            Some(node) => Some((None, self.healing.strikes(node, count, now)?)),
         };
-        let lost: Vec<String> = self.pods.values().filter(is_lost).map(|pod| pod.uid.clone()).collect();
-        let why = "its node is gone from the cluster";
-        lost.iter().filter_map(|uid| self.evict(uid, Some(Span::ZERO), why, now)).collect()
+        let standing = self.pods.values().filter(|pod| pod.is_ours && pod.takes_room());
+        let lost = standing.filter_map(|pod| Some((pod.uid.clone(), pod.job.clone(), lost(pod)?)));
+        let lost: Vec<(String, String, (Option<Span>, String))> = lost.collect();
+        let mut actions = Vec::new();
+        for (uid, job, (grace, why)) in lost {
+            self.healing.struck(&job, now);
+            actions.extend(self.evict(&uid, grace, &why, now));
+        }
+        actions
     }
 
     fn evict(&mut self, uid: &str, grace: Option<Span>, why: &str, now: Time) -> Option<Action> {
@@ -309,6 +327,12 @@ impl PodScheduler {
         for (key, uids) in &self.members {
             let members = Members::of(uids.iter().map(|uid| &self.pods[uid]));
             let Some(gang) = self.gangs.get_mut(key) else { continue };
+            if members.is_whole()
+                && members.bound.iter().all(|pod| !self.evicted.contains_key(&pod.uid))
+                && let Some(first) = members.first()
+            {
+                self.healing.is_whole(&first.job);
+            }
             if gang.watch_parts(&members, now) {
                 let why = "some pods of its gang are not on nodes, and all run or none";
                 gang.goes.get_or_insert_with(|| why.to_owned());
@@ -523,12 +547,18 @@ impl PodScheduler {
             if open.is_empty() || gang.not_before > now {
                 continue;
             }
-            let entered = self.may_start(gang, &members).and_then(|()| {
+            let entered = self.may_start(gang, &members, now).and_then(|()| {
                 let standing = members.bound.iter().filter_map(|pod| pod.node.as_deref());
                 let standing = standing.chain(gang.assumed.values().map(|place| place.node.as_str()));
-                let cut = ground.cut(&open, &standing.collect(), room)?;
-                let policy: &GangPolicy = &open[0].policy;
                 let stands = !members.bound.is_empty() || !gang.assumed.is_empty();
+                let job = open[0].job.as_str();
+                let choice = Choice {
+                    takes_spares: stands || self.healing.was_struck(job),
+                    avoided: self.healing.avoided(job),
+                    standing: standing.collect(),
+                };
+                let cut = ground.cut(&open, &choice, room)?;
+                let policy: &GangPolicy = &open[0].policy;
                 if stands {
                     brief.completes(gang.waits_as(), (key, policy), &cut)?;
                 } else {
@@ -548,10 +578,16 @@ impl PodScheduler {
         candidates
     }
 
-    fn may_start(&self, gang: &Gang, members: &Members<'_>) -> Result<(), Waiting> {
+    fn may_start(&self, gang: &Gang, members: &Members<'_>, now: Time) -> Result<(), Waiting> {
         let waiting = |reason, message: String| Err(Waiting { reason, message });
         if let Some(why) = &gang.goes {
             return waiting("GangStops", format!("its gang starts again once all of it has stopped: {why}"));
+        }
+        let stands = !members.bound.is_empty() || !gang.assumed.is_empty();
+        let pause =
+            members.pending.first().filter(|_| !stands).and_then(|pod| self.healing.pause(&pod.job, now));
+        if let Some(pause) = pause {
+            return Err(pause);
         }
         if members.pending.iter().any(|pod| pod.is_gated) {
             return waiting("SchedulingGated", "a pod of its gang has scheduling gates".to_owned());

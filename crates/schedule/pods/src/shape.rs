@@ -18,6 +18,16 @@ pub(crate) struct Ground<'a> {
     shapes: BTreeMap<(Constraints, Resources, usize), usize>,
 }
 
+/// What a gang may choose from beside what its pods ask for.
+pub(crate) struct Choice<'a> {
+    /// It has lost a node: spares are for it.
+    pub(crate) takes_spares: bool,
+    /// Nodes that have failed its job.
+    pub(crate) avoided: BTreeSet<&'a str>,
+    /// Nodes on which others of the gang stand already.
+    pub(crate) standing: BTreeSet<&'a str>,
+}
+
 /// A gang cut into roles.
 #[derive(Debug)]
 pub(crate) struct Cut {
@@ -47,19 +57,14 @@ impl<'a> Ground<'a> {
         Self { shape, nodes, allowed: BTreeMap::new(), shapes: BTreeMap::new() }
     }
 
-    /// Roles for these pods, in the order of their ranks; or why no nodes can be found for them. Others of the gang stand already.
-    pub(crate) fn cut(
-        &mut self,
-        pods: &[&Pod],
-        standing: &BTreeSet<&str>,
-        room: &Room,
-    ) -> Result<Cut, Waiting> {
+    /// Roles for these pods, in the order of their ranks; or why no nodes can be found for them.
+    pub(crate) fn cut(&mut self, pods: &[&Pod], choice: &Choice<'_>, room: &Room) -> Result<Cut, Waiting> {
         let mut equal: BTreeMap<(&Constraints, &Resources), Vec<&Pod>> = BTreeMap::new();
         for pod in pods {
             equal.entry((&pod.constraints, &pod.needs)).or_default().push(pod);
         }
         let likes: Result<Vec<Likes<'_>>, Waiting> =
-            equal.into_values().map(|pods| self.likes(pods, standing, room)).collect();
+            equal.into_values().map(|pods| self.likes(pods, choice, room)).collect();
         let likes = likes?;
         let (filter, kinds) = self.filter(&likes);
         let mut cut = Cut { roles: Vec::new(), filter, parts: Vec::new() };
@@ -72,7 +77,7 @@ impl<'a> Ground<'a> {
     fn likes<'p>(
         &mut self,
         pods: Vec<&'p Pod>,
-        standing: &BTreeSet<&str>,
+        choice: &Choice<'_>,
         room: &Room,
     ) -> Result<Likes<'p>, Waiting> {
         let pod = pods[0];
@@ -90,17 +95,33 @@ impl<'a> Ground<'a> {
         }
         // What the scheduler does not count, there must be now.
         let uncounted = Resources { gpus: 0, cpu_milli: 0, memory_bytes: 0, ..pod.needs.clone() };
-        let is_taken =
-            |index: usize| pod.constraints.is_apart && standing.contains(&self.nodes[index].name[..]);
-        let has_rest = |index: usize| room.free(NodeId(index as u32)).covers(&uncounted) && !is_taken(index);
-        let allowed: Vec<bool> =
-            allowed.iter().enumerate().map(|(at, is_allowed)| *is_allowed && has_rest(at)).collect();
+        let has_rest = |index: usize| room.free(NodeId(index as u32)).covers(&uncounted);
+        let is_open = |index: usize| has_rest(index) && choice.allows(pod, self.nodes[index]);
+        let mut allowed: Vec<bool> =
+            allowed.iter().enumerate().map(|(at, is_allowed)| *is_allowed && is_open(at)).collect();
+        self.prefer_spares(&mut allowed, &pods, choice, room);
         if !allowed.contains(&true) {
             return Err(unschedulable("no node that it may use has a free place for one more pod, or enough of what else it asks for".to_owned()));
         }
         let most = if pod.constraints.is_apart { 1 } else { most.min(pods.len()) };
         let per_node = self.per_node(pod, pods.len(), most, &allowed, room);
         Ok(Likes { pods, allowed, per_node })
+    }
+
+    /// The rest of a gang that stands goes to spares, where they have room for all of it.
+    fn prefer_spares(&self, allowed: &mut [bool], pods: &[&Pod], choice: &Choice<'_>, room: &Room) {
+        if choice.standing.is_empty() || !choice.takes_spares {
+            return;
+        }
+        let spare = |index: &usize| allowed[*index] && self.nodes[*index].is_spare();
+        let spares: Vec<usize> = (0..self.nodes.len()).filter(spare).collect();
+        let each = if pods[0].constraints.is_apart { 1 } else { i64::MAX };
+        let fits =
+            |index: &usize| room.free(NodeId(*index as u32)).fits(&pods[0].needs).clamp(0, each) as usize;
+        if spares.iter().map(fits).fold(0, usize::saturating_add) >= pods.len() {
+            allowed.fill(false);
+            spares.into_iter().for_each(|index| allowed[index] = true);
+        }
     }
 
     fn allowed(&mut self, constraints: &Constraints) -> Arc<Vec<bool>> {
@@ -166,6 +187,14 @@ impl<'a> Ground<'a> {
         let name = &self.shape.cluster.node(id).kind().name;
         let at = self.shape.cluster.kinds().iter().position(|kind| kind.name == *name).unwrap_or(0);
         1 << at.min(63)
+    }
+}
+
+impl Choice<'_> {
+    fn allows(&self, pod: &Pod, node: &Node) -> bool {
+        let is_taken = pod.constraints.is_apart && self.standing.contains(node.name.as_str());
+        let is_kept = node.is_spare() && !self.takes_spares;
+        !is_taken && !is_kept && !self.avoided.contains(node.name.as_str())
     }
 }
 

@@ -66,11 +66,12 @@ pub(crate) fn pod(object: &core::Pod, scheduler: &str) -> PodReading {
     let is_ours = spec.scheduler_name.as_deref() == Some(scheduler);
     let namespace = object.metadata.namespace.clone().unwrap_or_default();
     let name = object.metadata.name.clone().unwrap_or_default();
-    let (gang, gang_size, size) = gang(&labels, &namespace, &name);
+    let Membership { gang, job, gang_size, size } = membership(&labels, &namespace, &name);
     let mut pod = Pod {
         uid: object.metadata.uid.clone().unwrap_or_default(),
         is_ours,
         gang,
+        job,
         gang_size,
         rank: rank(&labels),
         created: object.metadata.creation_timestamp.as_ref().map_or(Time::ZERO, time),
@@ -78,6 +79,8 @@ pub(crate) fn pod(object: &core::Pod, scheduler: &str) -> PodReading {
         node: spec.node_name.clone().filter(|node| !node.is_empty()),
         bound_at: bound_at(&status),
         phase: phase(&status),
+        ended_at: ended_at(&status),
+        is_disrupted: is_disrupted(&status),
         is_leaving: object.metadata.deletion_timestamp.is_some(),
         is_gated: spec.scheduling_gates.as_ref().is_some_and(|gates| !gates.is_empty()),
         namespace,
@@ -98,30 +101,63 @@ pub(crate) fn pod(object: &core::Pod, scheduler: &str) -> PodReading {
     PodReading { pod, size: size.filter(|_| gang_size.is_none()), claims }
 }
 
-/// The gang's name, its size where the pod says it, and where to look for it otherwise.
-fn gang(labels: &Labels<'_>, namespace: &str, pod: &str) -> (String, Option<u32>, Option<Lookup>) {
-    let size = labels.number(names::GANG_SIZE);
+/// The gang that a pod starts with.
+struct Membership {
+    gang: String,
+    /// What all attempts of the gang have in common.
+    job: String,
+    gang_size: Option<u32>,
+    /// Where to look for the size if the pod does not say it.
+    size: Option<Lookup>,
+}
+
+fn membership(labels: &Labels<'_>, namespace: &str, pod: &str) -> Membership {
+    let said = labels.number(names::GANG_SIZE);
     // What a JobSet starts again is a gang of its own, while the pods of the attempt before it still go.
     let attempt = labels.either(names::JOBSET_RESTART_ATTEMPT).unwrap_or("0");
+    let of = |job: String, gang_size: Option<u32>, size: Option<Lookup>| Membership {
+        gang: job.clone(),
+        job,
+        gang_size,
+        size,
+    };
+    let of_attempt = |job: String, size: Option<Lookup>| Membership {
+        gang: format!("{job}/{attempt}"),
+        job,
+        gang_size: said,
+        size,
+    };
     if let Some(name) = labels.label(names::GANG) {
-        return (format!("{namespace}/{name}/{attempt}"), size, None);
+        return of_attempt(format!("{namespace}/{name}"), None);
     }
     if let Some(name) = labels.either(names::JOBSET_NAME) {
         let lookup = Lookup::JobSet { namespace: namespace.to_owned(), name: name.to_owned() };
-        return (format!("{namespace}/jobset/{name}/{attempt}"), size, Some(lookup));
+        return of_attempt(format!("{namespace}/jobset/{name}"), Some(lookup));
     }
     if let Some(name) = labels.label(names::KUEUE_POD_GROUP) {
-        return (
-            format!("{namespace}/group/{name}"),
-            size.or(labels.number(names::KUEUE_POD_GROUP_SIZE)),
-            None,
-        );
+        let said = said.or(labels.number(names::KUEUE_POD_GROUP_SIZE));
+        return of(format!("{namespace}/group/{name}"), said, None);
     }
     if let Some(name) = labels.label(names::JOB_NAME) {
         let lookup = Lookup::Job { namespace: namespace.to_owned(), name: name.to_owned() };
-        return (format!("{namespace}/job/{name}"), size, Some(lookup));
+        return of(format!("{namespace}/job/{name}"), said, Some(lookup));
     }
-    (format!("{namespace}/pod/{pod}"), Some(1), None)
+    of(format!("{namespace}/pod/{pod}"), Some(1), None)
+}
+
+/// When the last of its containers ended.
+fn ended_at(status: &core::PodStatus) -> Option<Time> {
+    let states = status.container_statuses.iter().flatten().filter_map(|each| each.state.as_ref());
+    let ended = states.filter_map(|state| state.terminated.as_ref()?.finished_at.as_ref());
+    ended.map(time).max()
+}
+
+/// Somebody else stopped it: a drain, a preemption, a node out of memory or going down. A pod that was never admitted by its node
+/// has done nothing wrong either.
+fn is_disrupted(status: &core::PodStatus) -> bool {
+    let conditions = status.conditions.iter().flatten();
+    let is_target = conditions.clone().any(|each| each.type_ == "DisruptionTarget" && each.status == "True");
+    is_target || status.reason.as_deref().is_some_and(|reason| reason != "DeadlineExceeded")
 }
 
 fn rank(labels: &Labels<'_>) -> (u32, u32) {

@@ -24,13 +24,15 @@ type Story = fn(&World, &Audit);
 fn gangs_are_bound_whole_on_a_real_server() {
     let Some(world) = World::start() else { return };
     let audit = Audit::start(world.kubernetes.kubeconfig());
-    let stories: [(&str, Story); 10] = [
+    let stories: [(&str, Story); 12] = [
         ("binds a gang whole", binds_a_gang_whole),
         ("two gangs that do not fit together", two_gangs_that_do_not_fit_together),
         ("what cannot be honoured is said", what_cannot_be_honoured_is_said),
         ("a large gang behind small ones", a_large_gang_behind_small_ones),
         ("beside kube-scheduler", beside_kube_scheduler),
         ("a node is deleted under a gang", a_node_is_deleted_under_a_gang),
+        ("a broken node is taken out", a_broken_node_is_taken_out),
+        ("a node that fails two users' jobs", a_node_that_fails_two_users_jobs),
         ("a JobSet of two kinds of pods", a_job_set_of_two_kinds_of_pods),
         ("killed again and again", killed_again_and_again),
         ("the server goes and comes", the_server_goes_and_comes),
@@ -86,7 +88,7 @@ fn two_gangs_that_do_not_fit_together(world: &World, _: &Audit) {
 
 fn what_cannot_be_honoured_is_said(world: &World, _: &Audit) {
     let scheduler = world.scheduler();
-    world.gang(&Gang { selector: Some(("zone", "nowhere")), ..Gang::new("nowhere", 2, 1) });
+    world.gang(&Gang { selector: Some(("zone", "nowhere".to_owned())), ..Gang::new("nowhere", 2, 1) });
     world.gang(&Gang { pods: 1, ..Gang::new("later", 2, 1) });
     world.until("both say why", || {
         let says =
@@ -181,6 +183,72 @@ fn a_node_is_deleted_under_a_gang(world: &World, _: &Audit) {
         "name": saved["metadata"]["name"], "labels": saved["metadata"]["labels"], "annotations": saved["metadata"]["annotations"],
     });
     world.kubernetes.apply(&saved.to_string());
+    scheduler.stop();
+}
+
+/// A finding takes the node out of service; its gang starts again as a whole on other nodes, and that costs the JobSet nothing.
+fn a_broken_node_is_taken_out(world: &World, _: &Audit) {
+    let scheduler = world.scheduler();
+    let gang = Gang::new("healed", 3, 8);
+    let lost = serde_json::json!({"action": "FailJob", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]});
+    let spec = serde_json::json!({
+        "parallelism": 3, "completions": 3, "completionMode": "Indexed", "backoffLimit": 0,
+        "podFailurePolicy": {"rules": [lost]}, "template": gang.template(),
+    });
+    let again = serde_json::json!({"name": "lost", "action": "RestartJobSetAndIgnoreMaxRestarts", "onJobFailureReasons": ["PodFailurePolicy"]});
+    let set = serde_json::json!({
+        "apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "healed"},
+        "spec": {
+            "failurePolicy": {"maxRestarts": 0, "rules": [again]},
+            "replicatedJobs": [{"name": "ranks", "replicas": 1, "template": {"spec": spec}}],
+        },
+    });
+    world.kubernetes.apply(&set.to_string());
+    world.until("it stands", || world.bound("healed") == 3);
+    let node = world.of_gang("healed").iter().find_map(node_of).expect("it stands");
+    world.condition(&node, "BedplateFinding", "True", "replace", "a GPU has fallen off the bus");
+    world.until("it stands whole on other nodes", || {
+        let stands = |pod: &_| world::stands(pod) && node_of(pod).as_ref() != Some(&node);
+        world.of_gang("healed").iter().filter(|pod| stands(pod)).count() == 3
+    });
+    let shown =
+        |what: &str| world.kubernetes.kubectl(&["get", "node", &node, "-o", &format!("jsonpath={what}")]);
+    assert_eq!(shown("{.spec.unschedulable}"), "true");
+    assert!(shown("{.spec.taints[*].key}").contains("bedplate.dev/finding"));
+    let reason = shown("{.metadata.annotations.bedplate\\.dev/drain-reason}");
+    assert_eq!(reason, "a GPU has fallen off the bus [BedplateFinding]");
+    let counted = world.kubernetes.kubectl(&[
+        "get",
+        "jobset",
+        "healed",
+        "-o",
+        "jsonpath={.status.restarts}/{.status.restartsCountTowardsMax}",
+    ]);
+    assert!(matches!(counted.as_str(), "1/0" | "1/"), "restarts, and those that count: {counted}");
+    world.condition(&node, "BedplateFinding", "False", "none", "");
+    world.trust(&node);
+    scheduler.stop();
+}
+
+fn a_node_that_fails_two_users_jobs(world: &World, _: &Audit) {
+    let scheduler = world.scheduler();
+    let node = world.kubernetes.kubectl(&["get", "nodes", "-o", "jsonpath={.items[0].metadata.name}"]);
+    for user in ["anna", "berta"] {
+        world.gang(&Gang {
+            runs_for: Some("1s"),
+            fails_as: Some(user),
+            selector: Some(("kubernetes.io/hostname", node.clone())),
+            ..Gang::new(&format!("failed-{user}"), 1, 8)
+        });
+        world.until("it has failed", || {
+            world.of_gang(&format!("failed-{user}")).iter().any(|pod| phase(pod) == "Failed")
+        });
+    }
+    world.until("the node is out of service", || {
+        let reason = "jsonpath={.metadata.annotations.bedplate\\.dev/drain-reason}";
+        world.kubernetes.kubectl(&["get", "node", &node, "-o", reason]).contains("2 jobs failed there")
+    });
+    world.trust(&node);
     scheduler.stop();
 }
 
@@ -283,7 +351,7 @@ fn with_the_rights_of_its_account(world: &World, _: &Audit) {
     });
     first.kill();
     world.gang(&Gang { runs_for: Some("1s"), ..Gang::new("second", 2, 8) });
-    world.gang(&Gang { selector: Some(("zone", "nowhere")), ..Gang::new("told", 1, 1) });
+    world.gang(&Gang { selector: Some(("zone", "nowhere".to_owned())), ..Gang::new("told", 1, 1) });
     world.until("the second takes over", || {
         world.of_gang("second").iter().any(|pod| phase(pod) == "Succeeded")
     });

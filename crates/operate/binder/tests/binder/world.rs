@@ -75,6 +75,28 @@ impl World {
         self.admin.ask(jobs.create(&PostParams::default(), &job)).expect("the Job is made");
     }
 
+    /// Says something of a node in a condition.
+    pub(crate) fn condition(&self, node: &str, kind: &str, status: &str, reason: &str, message: &str) {
+        let condition = json!({"type": kind, "status": status, "reason": reason, "message": message});
+        let patch = json!({"status": {"conditions": [condition]}}).to_string();
+        self.kubernetes.kubectl(&[
+            "patch",
+            "node",
+            node,
+            "--subresource=status",
+            "--type=strategic",
+            "-p",
+            &patch,
+        ]);
+    }
+
+    /// Puts a node back into service.
+    pub(crate) fn trust(&self, node: &str) {
+        self.kubernetes.kubectl(&["uncordon", node]);
+        self.kubernetes.kubectl(&["taint", "node", node, "bedplate.dev/finding-"]);
+        self.kubernetes.kubectl(&["annotate", "node", node, "bedplate.dev/drain-reason-"]);
+    }
+
     /// Deletes everything and waits until it is gone.
     pub(crate) fn clear(&self) {
         self.kubernetes.kubectl(&["delete", "jobsets,jobs", "--all", "--wait=false"]);
@@ -152,7 +174,9 @@ pub(crate) struct Gang {
     pub(crate) scheduler: &'static str,
     pub(crate) runs_for: Option<&'static str>,
     pub(crate) limit: Option<&'static str>,
-    pub(crate) selector: Option<(&'static str, &'static str)>,
+    pub(crate) selector: Option<(&'static str, String)>,
+    /// It ends with an error, and belongs to this user.
+    pub(crate) fails_as: Option<&'static str>,
 }
 
 impl Gang {
@@ -163,6 +187,7 @@ impl Gang {
             gpus,
             scheduler: "bedplate",
             runs_for: None,
+            fails_as: None,
             limit: None,
             selector: None,
         }
@@ -187,9 +212,13 @@ impl Gang {
         if let Some(runs_for) = self.runs_for {
             annotations["kubeci/run-for"] = runs_for.into();
         }
+        if let Some(user) = self.fails_as {
+            annotations["kubeci/exit-code"] = "1".into();
+            annotations["bedplate.dev/user"] = user.into();
+        }
         let mut selector = json!({});
-        if let Some((key, value)) = self.selector {
-            selector[key] = value.into();
+        if let Some((key, value)) = &self.selector {
+            selector[*key] = value.clone().into();
         }
         let amount = json!({"nvidia.com/gpu": self.gpus.to_string(), "cpu": "1"});
         json!({

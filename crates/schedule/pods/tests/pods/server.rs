@@ -25,6 +25,8 @@ pub(crate) struct Server {
     /// When pods that were told to go are gone.
     pub(crate) leaving: BTreeMap<String, Time>,
     pub(crate) words: BTreeMap<String, Waiting>,
+    /// Nodes that were taken out of service, and why.
+    pub(crate) taken_out: BTreeMap<String, String>,
     pub(crate) binds: usize,
     last_uid: u64,
 }
@@ -40,6 +42,7 @@ impl Server {
             wanted: VecDeque::new(),
             leaving: BTreeMap::new(),
             words: BTreeMap::new(),
+            taken_out: BTreeMap::new(),
             binds: 0,
             last_uid: 0,
         };
@@ -138,6 +141,10 @@ impl Server {
                 self.scheduler.bound(&uid, heard, self.now);
             }
             Action::Evict { uid, grace, .. } => self.evict(&uid, grace),
+            Action::TakeOut { node, why } => {
+                self.taken_out.insert(node.clone(), why);
+                self.change_node(&node, |node| node.is_cordoned = true);
+            }
             Action::Tell { uid, waiting, .. } => drop(self.words.insert(uid, waiting)),
         }
     }
@@ -246,6 +253,7 @@ pub(crate) fn pod(gang: &str, size: u32, index: u32, gpus: i64) -> Pod {
         name: format!("{gang}-{index}"),
         is_ours: true,
         gang: gang.to_owned(),
+        job: gang.split('/').next().unwrap_or_default().to_owned(),
         gang_size: Some(size),
         rank: (0, index),
         needs: Resources { gpus, cpu_milli: 1000, memory_bytes: 1 << 30, pods: 1, others: BTreeMap::new() },
