@@ -1,16 +1,21 @@
-//! How fast gangs of pods are bound on a real API server, by this scheduler and by kube-scheduler, one after the other.
+//! How fast gangs of pods are bound on a real API server: by this scheduler, by kube-scheduler without and with its alpha of gang
+//! scheduling, and by Kueue with kube-scheduler, one after the other; and how long a large gang waits behind small ones that never
+//! stop coming (Kueue's issue 8309).
 //!
 //! ```text
 //! cargo run --release -p bedplate-binder --example bench -- [NODES] [PODS] [PODS OF A GANG]
 //! ```
 //!
-//! The time runs from the first pod that is made to the last that is bound; pods are made by many requests at once, and the API server
-//! and everything else shares the machine. kube-scheduler binds single pods: it has no gangs to keep whole.
+//! The time runs from the first object that is made to the last pod that is bound; objects are made by many requests at once, and the
+//! API server and everything else shares the machine. kube-scheduler binds single pods: without its alpha it has no gangs to
+//! keep whole. Kueue's gangs are Jobs, so ours are measured as Jobs a second time.
 
 use std::path::Path;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use bedplate_binder::{BinderOptions, Stop};
+use bedplate_kubernetes::k8s_openapi::api::batch::v1::Job;
 use bedplate_kubernetes::k8s_openapi::api::core::v1::Pod;
 use bedplate_kubernetes::kube::Api;
 use bedplate_kubernetes::kube::api::{DeleteParams, ListParams, PostParams};
@@ -18,11 +23,76 @@ use bedplate_kubernetes::{Connection, KubernetesPlace};
 use bedplate_peers::{Kubernetes, KubernetesShape};
 use futures_util::StreamExt;
 use futures_util::stream::iter;
-use serde_json::json;
+use serde_json::{Value, json};
 
 /// Requests under way at once.
 const AT_ONCE: usize = 32;
+/// How long anybody may take for everything.
+const PATIENCE: Duration = Duration::from_secs(600);
+/// How long the large gang may wait, and for how long small ones run.
+const LARGE_WAITS: Duration = Duration::from_secs(90);
+const SMALL_RUNS: &str = "4s";
 
+fn main() -> Result<(), String> {
+    let mut numbers = std::env::args()
+        .skip(1)
+        .map(|text| text.parse::<u32>().map_err(|_| format!("`{text}` is no number")));
+    let mut next = |default: u32| numbers.next().unwrap_or(Ok(default));
+    let load = Load { nodes: next(1000)?, pods: next(5000)?, gang: next(8)? };
+    let shape = KubernetesShape { nodes: load.nodes, kueue: true, ..KubernetesShape::default() };
+    if let Some(why) = shape.missing() {
+        say(&format!("SKIPPED: {why}"));
+        return Ok(());
+    }
+    say(&format!(
+        "{} nodes of 8 GPUs, {} pods of 1 GPU in gangs of {}, {} processors",
+        load.nodes,
+        load.pods,
+        load.gang,
+        std::thread::available_parallelism().map_or(0, usize::from)
+    ));
+    let plain = Bench::start(&shape)?;
+    let ours = plain.with_ours(|| plain.pods(&load, "bedplate"))?;
+    let rows = [("kube-scheduler, no gangs", plain.pods(&load, "default-scheduler")?)];
+    report(&ours, "bedplate", &rows);
+    let ours = plain.with_ours(|| plain.jobs(&load, "bedplate", None))?;
+    plain.kubernetes.apply(&queues(load.nodes * 8));
+    let rows = [("Kueue", plain.jobs(&load, "default-scheduler", Some("all"))?)];
+    report(&ours, "bedplate, gangs as Jobs", &rows);
+    drop(plain);
+    let alpha = Bench::start(&KubernetesShape { kueue: false, gangs: true, ..shape })?;
+    let ours = alpha.with_ours(|| alpha.pods(&load, "bedplate"))?;
+    alpha.kubernetes.apply(&groups(&load));
+    let rows = [("kube-scheduler, gangs (alpha)", alpha.grouped_pods(&load)?)];
+    report(&ours, "bedplate", &rows);
+    drop(alpha);
+
+    let small = Bench::start(&KubernetesShape { nodes: 8, kueue: true, ..KubernetesShape::default() })?;
+    say("a gang of 8 nodes behind gangs of one node that run 4 s and never stop coming, on 8 nodes");
+    let ours = small.with_ours(|| small.large_behind_small("bedplate", None))?;
+    small.kubernetes.apply(&queues(64));
+    let theirs = small.large_behind_small("default-scheduler", Some("all"))?;
+    for (name, waited) in [("bedplate", ours), ("Kueue", theirs)] {
+        match waited {
+            Some(waited) => say(&format!("{name:30} it started after {:.1} s", waited.as_secs_f64())),
+            None => say(&format!("{name:30} it had not started after {} s", LARGE_WAITS.as_secs())),
+        }
+    }
+    Ok(())
+}
+
+#[expect(clippy::print_stdout, reason = "figures are what it is for")]
+fn say(line: &str) {
+    println!("{line}");
+}
+
+struct Load {
+    nodes: u32,
+    pods: u32,
+    gang: u32,
+}
+
+#[derive(Clone, Copy)]
 struct Figures {
     pods_per_s: f64,
     gangs_per_s: f64,
@@ -30,52 +100,195 @@ struct Figures {
     binding_s: f64,
 }
 
-#[expect(clippy::print_stdout, reason = "figures are what it is for")]
-fn main() -> Result<(), String> {
-    let mut numbers = std::env::args()
-        .skip(1)
-        .map(|text| text.parse::<u32>().map_err(|_| format!("`{text}` is no number")));
-    let mut next = |default: u32| numbers.next().unwrap_or(Ok(default));
-    let (nodes, pods, gang) = (next(1000)?, next(5000)?, next(8)?);
-    let shape = KubernetesShape { nodes, scheduler: true, ..KubernetesShape::default() };
-    if let Some(why) = shape.missing() {
-        println!("SKIPPED: {why}");
-        return Ok(());
-    }
-    let kubernetes = Kubernetes::start(&shape)?;
-    let connection = connect(&kubernetes.kubeconfig())?;
-    println!(
-        "{nodes} nodes of 8 GPUs, {pods} pods of 1 GPU in gangs of {gang}, {} processors",
-        std::thread::available_parallelism().map_or(0, usize::from)
-    );
-
-    let (stop, kubeconfig) = (Stop::default(), kubernetes.kubeconfig());
-    let told = stop.clone();
-    let scheduler = std::thread::spawn(move || {
-        let connection = connect(&kubeconfig)?;
-        let options = BinderOptions {
-            name: "bedplate".to_owned(),
-            site: None,
-            lease: None,
-            remark: Box::new(|remark| println!("scheduler: {remark}")),
-        };
-        bedplate_binder::run(&connection, options, &told).map_err(|error| error.to_string())
-    });
-    let ours = measure(&connection, "bedplate", pods, gang)?;
-    stop.gently();
-    scheduler.join().map_err(|_| "the scheduler panicked")??;
-    let theirs = measure(&connection, "default-scheduler", pods, gang)?;
-    for (name, figures) in [("bedplate", &ours), ("kube-scheduler", &theirs)] {
-        println!(
-            "{name:15} {:8.1} pods/s {:8.1} gangs/s, {:.1} s from the first binding to the last",
+fn report(ours: &Figures, name: &str, peers: &[(&str, Figures)]) {
+    for (name, figures) in [(name, *ours)].iter().chain(peers) {
+        let ratio = ours.pods_per_s / figures.pods_per_s;
+        say(&format!(
+            "{name:30} {:7.1} pods/s {:6.1} gangs/s, {:5.1} s from the first binding to the last; bedplate binds {ratio:.2} times as many",
             figures.pods_per_s, figures.gangs_per_s, figures.binding_s
-        );
+        ));
     }
-    println!(
-        "bedplate binds {:.2} times the pods per second of kube-scheduler",
-        ours.pods_per_s / theirs.pods_per_s
-    );
-    Ok(())
+}
+
+struct Bench {
+    kubernetes: Kubernetes,
+    connection: Connection,
+    pods: Api<Pod>,
+    jobs: Api<Job>,
+}
+
+impl Bench {
+    fn start(shape: &KubernetesShape) -> Result<Self, String> {
+        let kubernetes = Kubernetes::start(shape)?;
+        let connection = connect(&kubernetes.kubeconfig())?;
+        let (pods, jobs) = (
+            Api::namespaced(connection.client(), "default"),
+            Api::namespaced(connection.client(), "default"),
+        );
+        Ok(Self { kubernetes, connection, pods, jobs })
+    }
+
+    /// Does something while our scheduler runs.
+    fn with_ours<T>(&self, work: impl FnOnce() -> Result<T, String>) -> Result<T, String> {
+        let (stop, kubeconfig) = (Stop::default(), self.kubernetes.kubeconfig());
+        let told = stop.clone();
+        let scheduler: JoinHandle<Result<(), String>> = std::thread::spawn(move || {
+            let connection = connect(&kubeconfig)?;
+            let options = BinderOptions {
+                name: "bedplate".to_owned(),
+                site: None,
+                lease: None,
+                remark: Box::new(|remark| say(&format!("scheduler: {remark}"))),
+            };
+            bedplate_binder::run(&connection, options, &told).map_err(|error| error.to_string())
+        });
+        let outcome = work();
+        stop.gently();
+        scheduler.join().map_err(|_| "the scheduler panicked")??;
+        outcome
+    }
+
+    fn pods(&self, load: &Load, scheduler: &str) -> Result<Figures, String> {
+        let of_gang = |index: u32| {
+            let gang = format!("g{:05}", index / load.gang);
+            let mut pod = pod(scheduler, &json!({}), None);
+            pod["metadata"] = json!({
+                "name": format!("{gang}-{}", index % load.gang),
+                "labels": {"bedplate.dev/gang": gang},
+                "annotations": {"bedplate.dev/gang-size": load.gang.to_string()},
+            });
+            pod
+        };
+        self.measure(load, || self.make(&self.pods, (0..load.pods).map(of_gang)))
+    }
+
+    /// Pods that name groups of kube-scheduler's alpha, which exist already.
+    fn grouped_pods(&self, load: &Load) -> Result<Figures, String> {
+        let of_group = |index: u32| {
+            let gang = format!("g{:05}", index / load.gang);
+            let mut pod = pod("default-scheduler", &json!({}), None);
+            pod["metadata"] = json!({"name": format!("{gang}-{}", index % load.gang)});
+            pod["spec"]["schedulingGroup"] = json!({"podGroupName": gang});
+            pod
+        };
+        self.measure(load, || self.make(&self.pods, (0..load.pods).map(of_group)))
+    }
+
+    fn jobs(&self, load: &Load, scheduler: &str, queue: Option<&str>) -> Result<Figures, String> {
+        let job = |index: u32| job(&format!("g{index:05}"), load.gang, 1, scheduler, queue, None);
+        self.measure(load, || self.make(&self.jobs, (0..load.pods / load.gang).map(job)))
+    }
+
+    fn make<K>(&self, api: &Api<K>, objects: impl Iterator<Item = Value>) -> Result<(), String>
+    where
+        K: Clone + serde::Serialize + serde::de::DeserializeOwned + std::fmt::Debug,
+    {
+        self.connection.wait(async {
+            let made = iter(objects).map(|object| async move {
+                let object: K = serde_json::from_value(object).map_err(|error| error.to_string())?;
+                api.create(&PostParams::default(), &object).await.map(drop).map_err(|error| error.to_string())
+            });
+            made.buffer_unordered(AT_ONCE)
+                .fold(Ok(()), |all: Result<(), String>, one| async { all.and(one) })
+                .await
+        })
+    }
+
+    fn measure(&self, load: &Load, make: impl FnOnce() -> Result<(), String>) -> Result<Figures, String> {
+        let began = Instant::now();
+        make()?;
+        let mut first = None;
+        loop {
+            let bound = self.list()?.iter().filter(|pod| is_bound(pod)).count();
+            if bound > 0 {
+                first.get_or_insert_with(Instant::now);
+            }
+            if bound >= (load.pods / load.gang * load.gang) as usize {
+                break;
+            }
+            if began.elapsed() > PATIENCE {
+                return Err(format!("{bound} of {} pods are bound after {PATIENCE:?}", load.pods));
+            }
+            std::thread::sleep(Duration::from_millis(500));
+        }
+        let took = began.elapsed().as_secs_f64();
+        let binding_s = first.map_or(0.0, |first| first.elapsed().as_secs_f64());
+        self.clear()?;
+        Ok(Figures {
+            pods_per_s: f64::from(load.pods) / took,
+            gangs_per_s: f64::from(load.pods / load.gang) / took,
+            binding_s,
+        })
+    }
+
+    /// How long the large gang waits, if it starts in time.
+    fn large_behind_small(&self, scheduler: &str, queue: Option<&str>) -> Result<Option<Duration>, String> {
+        let mut made = 0;
+        let mut small = |count: u32| {
+            let names = (made..made + count).map(|index| format!("small{index}"));
+            made += count;
+            self.make(&self.jobs, names.map(|name| job(&name, 1, 8, scheduler, queue, Some(SMALL_RUNS))))
+        };
+        let of = |large: bool| {
+            let is_it = move |pod: &&Pod| {
+                pod.metadata.name.as_ref().is_some_and(|name| name.starts_with("large") == large)
+            };
+            Ok::<Vec<Pod>, String>(self.list()?.iter().filter(is_it).cloned().collect())
+        };
+        small(20)?;
+        while of(false)?.iter().filter(|pod| is_bound(pod)).count() < 8 {
+            std::thread::sleep(Duration::from_millis(200));
+        }
+        self.make(&self.jobs, [job("large", 8, 8, scheduler, queue, None)].into_iter())?;
+        let began = Instant::now();
+        let waited = loop {
+            let ended = |pod: &&Pod| {
+                pod.status.as_ref().and_then(|status| status.phase.as_deref()) == Some("Succeeded")
+            };
+            let done = of(false)?.iter().filter(ended).count();
+            // Those that wait, whether they have pods or not.
+            if (made_so_far(&self.list_jobs()?) - done) < 20 {
+                small(4)?;
+            }
+            if of(true)?.iter().filter(|pod| is_bound(pod)).count() == 8 {
+                break Some(began.elapsed());
+            }
+            if began.elapsed() > LARGE_WAITS {
+                break None;
+            }
+            std::thread::sleep(Duration::from_millis(200));
+        };
+        self.clear()?;
+        Ok(waited)
+    }
+
+    fn list(&self) -> Result<Vec<Pod>, String> {
+        let list = self.connection.ask(self.pods.list(&ListParams::default().match_any()));
+        list.map(|list| list.items).map_err(|error| error.to_string())
+    }
+
+    fn list_jobs(&self) -> Result<Vec<Job>, String> {
+        let list = self.connection.ask(self.jobs.list(&ListParams::default().match_any()));
+        list.map(|list| list.items).map_err(|error| error.to_string())
+    }
+
+    fn clear(&self) -> Result<(), String> {
+        loop {
+            let (jobs, pods) = (self.list_jobs()?, self.list()?);
+            if jobs.is_empty() && pods.is_empty() {
+                return Ok(());
+            }
+            self.connection.wait(async {
+                let how = DeleteParams::background().grace_period(0);
+                let gone = iter(jobs.iter().filter_map(|job| job.metadata.name.as_deref()))
+                    .map(|name| async { self.jobs.delete(name, &how).await.map(drop) });
+                gone.buffer_unordered(AT_ONCE).for_each(|_| async {}).await;
+                let gone = iter(pods.iter().filter_map(|pod| pod.metadata.name.as_deref()))
+                    .map(|name| async { self.pods.delete(name, &how).await.map(drop) });
+                gone.buffer_unordered(AT_ONCE).for_each(|_| async {}).await;
+            });
+        }
+    }
 }
 
 fn connect(kubeconfig: &Path) -> Result<Connection, String> {
@@ -83,71 +296,62 @@ fn connect(kubeconfig: &Path) -> Result<Connection, String> {
     Connection::open(&place).map_err(|error| error.to_string())
 }
 
-fn measure(connection: &Connection, scheduler: &str, count: u32, gang: u32) -> Result<Figures, String> {
-    let pods: Api<Pod> = Api::namespaced(connection.client(), "default");
-    let began = Instant::now();
-    connection.wait(async {
-        let made = iter(0..count).map(|index| {
-            let (pods, pod) = (pods.clone(), pod(scheduler, index, gang));
-            async move { pods.create(&PostParams::default(), &pod?).await.map_err(|error| error.to_string()) }
-        });
-        made.buffer_unordered(AT_ONCE)
-            .fold(Ok(()), |all: Result<(), String>, one| async { all.and(one.map(drop)) })
-            .await
-    })?;
-    let mut first = None;
-    loop {
-        let list = connection.ask(pods.list(&ListParams::default())).map_err(|error| error.to_string())?;
-        let bound = list
-            .items
-            .iter()
-            .filter(|pod| pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some()))
-            .count();
-        if bound > 0 {
-            first.get_or_insert_with(Instant::now);
-        }
-        if bound == count as usize {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(200));
-    }
-    let took = began.elapsed().as_secs_f64();
-    let binding_s = first.map_or(0.0, |first| first.elapsed().as_secs_f64());
-    clear(connection, &pods)?;
-    Ok(Figures {
-        pods_per_s: f64::from(count) / took,
-        gangs_per_s: f64::from(count / gang) / took,
-        binding_s,
-    })
+fn is_bound(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
-fn pod(scheduler: &str, index: u32, gang: u32) -> Result<Pod, String> {
-    let name = format!("g{:05}", index / gang);
-    let amount = json!({"nvidia.com/gpu": "1", "cpu": "1"});
-    let pod = json!({
-        "apiVersion": "v1", "kind": "Pod",
-        "metadata": {"name": format!("{name}-{}", index % gang), "labels": {"bedplate.dev/gang": name}, "annotations": {"bedplate.dev/gang-size": gang.to_string()}},
+fn made_so_far(jobs: &[Job]) -> usize {
+    jobs.iter().filter(|job| job.metadata.name.as_deref() != Some("large")).count()
+}
+
+fn pod(scheduler: &str, annotations: &Value, gpus: Option<u32>) -> Value {
+    let amount = json!({"nvidia.com/gpu": gpus.unwrap_or(1).to_string(), "cpu": "1"});
+    json!({
+        "metadata": {"annotations": annotations},
         "spec": {
             "schedulerName": scheduler,
+            "restartPolicy": "Never",
             "terminationGracePeriodSeconds": 0,
             "containers": [{"name": "main", "image": "none", "resources": {"requests": amount, "limits": amount}}],
         },
-    });
-    serde_json::from_value(pod).map_err(|error| error.to_string())
+    })
 }
 
-fn clear(connection: &Connection, pods: &Api<Pod>) -> Result<(), String> {
-    loop {
-        let list = connection.ask(pods.list(&ListParams::default())).map_err(|error| error.to_string())?;
-        if list.items.is_empty() {
-            return Ok(());
-        }
-        connection.wait(async {
-            let names = list.items.into_iter().filter_map(|pod| pod.metadata.name);
-            let gone = iter(names).map(|name| async move {
-                pods.delete(&name, &DeleteParams::default().grace_period(0)).await.map(drop)
-            });
-            gone.buffer_unordered(AT_ONCE).for_each(|_| async {}).await;
-        });
+fn job(name: &str, pods: u32, gpus: u32, scheduler: &str, queue: Option<&str>, runs: Option<&str>) -> Value {
+    let mut annotations = json!({"bedplate.dev/time-limit": if runs.is_some() { "20 s" } else { "10 min" }});
+    if let Some(runs) = runs {
+        annotations["kubeci/run-for"] = runs.into();
     }
+    let labels = queue.map_or_else(|| json!({}), |queue| json!({"kueue.x-k8s.io/queue-name": queue}));
+    json!({
+        "metadata": {"name": name, "labels": labels},
+        "spec": {
+            "parallelism": pods, "completions": pods, "backoffLimit": 0, "suspend": queue.is_some(),
+            "template": pod(scheduler, &annotations, Some(gpus)),
+        },
+    })
+}
+
+fn queues(gpus: u32) -> String {
+    let quota = json!([
+        {"name": "cpu", "nominalQuota": 1_000_000}, {"name": "nvidia.com/gpu", "nominalQuota": gpus},
+    ]);
+    let group = json!({"coveredResources": ["cpu", "nvidia.com/gpu"], "flavors": [{"name": "any", "resources": quota}]});
+    let api = "kueue.x-k8s.io/v1beta2";
+    let objects = [
+        json!({"apiVersion": api, "kind": "ResourceFlavor", "metadata": {"name": "any"}}),
+        json!({"apiVersion": api, "kind": "ClusterQueue", "metadata": {"name": "all"}, "spec": {"namespaceSelector": {}, "resourceGroups": [group]}}),
+        json!({"apiVersion": api, "kind": "LocalQueue", "metadata": {"name": "all", "namespace": "default"}, "spec": {"clusterQueue": "all"}}),
+    ];
+    objects.map(|object| object.to_string()).join("\n---\n")
+}
+
+/// A group of kube-scheduler's alpha for every gang.
+fn groups(load: &Load) -> String {
+    let group = |index: u32| {
+        let spec = json!({"schedulingPolicy": {"gang": {"minCount": load.gang}}});
+        let name = json!({"name": format!("g{index:05}"), "namespace": "default"});
+        json!({"apiVersion": "scheduling.k8s.io/v1alpha2", "kind": "PodGroup", "metadata": name, "spec": spec}).to_string()
+    };
+    (0..load.pods / load.gang).map(group).collect::<Vec<String>>().join("\n---\n")
 }
