@@ -244,11 +244,11 @@ impl Driver for Fake {
 
 #[test]
 fn a_cluster_that_can_do_everything_conforms() {
-    suite::conforms(&Fake::new(&Capability::ALL), suite::Nodes::Real);
+    suite::conforms(&Fake::new(&Capability::ALL));
 }
 
 #[test]
 fn a_cluster_that_can_do_little_conforms_and_refuses_the_rest() {
-    suite::conforms(&Fake::new(&[]), suite::Nodes::Real);
-    suite::conforms(&Fake::new(&[Capability::Hold, Capability::Logs]), suite::Nodes::Real);
+    suite::conforms(&Fake::new(&[]));
+    suite::conforms(&Fake::new(&[Capability::Hold, Capability::Logs]));
 }

@@ -3,12 +3,14 @@
 
 mod suite;
 
+use std::io::{self, Write};
 use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use bedplate_diag::Diagnostic;
 use bedplate_drivers::{
     Driver, DriverError, JobId, JobOrder, JobQuery, JobState, JobSummary, Kubernetes, KubernetesSite,
+    LogQuery,
 };
 use bedplate_job::kubernetes::{ManifestKind, SecretKey, Toleration, Volume, VolumeSource};
 use bedplate_job::{Closeness, Gang, Job, Role, Workload};
@@ -16,7 +18,6 @@ use bedplate_kubernetes::KubernetesPlace;
 use bedplate_peers::{Kubernetes as RealKubernetes, KubernetesShape};
 use bedplate_topology::Level;
 use bedplate_units::{Bytes, Seconds};
-use suite::Nodes;
 
 const PATIENCE: Duration = Duration::from_secs(120);
 
@@ -43,8 +44,9 @@ fn a_real_api_server_conforms() {
     assert_eq!(by_job_sets.manifest_kind().expect("it answers"), ManifestKind::JobSet);
     assert_eq!(by_jobs.manifest_kind().expect("it answers"), ManifestKind::Job);
     every_job_is_valid(&by_job_sets, &by_jobs);
-    suite::conforms(&by_job_sets, Nodes::Pretended);
-    suite::conforms(&by_jobs, Nodes::Pretended);
+    suite::conforms(&by_job_sets);
+    suite::conforms(&by_jobs);
+    logs_are_read_by_rank(&cluster, &by_job_sets);
     what_is_not_allowed_is_told_with_the_verb(&cluster);
     a_server_that_is_gone_is_transient(&cluster, &by_job_sets);
 }
@@ -52,6 +54,49 @@ fn a_real_api_server_conforms() {
 fn site(cluster: &RealKubernetes) -> KubernetesSite {
     let place = KubernetesPlace { kubeconfig: Some(cluster.kubeconfig()), ..KubernetesPlace::default() };
     KubernetesSite { place, image: Some("registry.test/image:1".into()), ..KubernetesSite::default() }
+}
+
+/// A reader who has seen enough after so many bytes.
+struct Until(Vec<u8>, usize);
+
+impl Write for Until {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.extend_from_slice(bytes);
+        if self.0.len() >= self.1 { Err(io::ErrorKind::BrokenPipe.into()) } else { Ok(bytes.len()) }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn logs_are_read_by_rank(cluster: &RealKubernetes, driver: &Kubernetes) {
+    let written = "step 1 loss 3.2\nstep 2 loss 3.1\n";
+    cluster.write_logs(&written.lines().collect::<Vec<&str>>()).expect("a file");
+    let role = Role { nodes: 2, gpus_per_node: 8, ..Role::named(Role::ONLY) };
+    let job = Job::new("speaks", Workload::command(["sleep", "3600"]), Gang::of(role));
+    let id = driver.submit(&job, "speaks").expect("it can run here").id;
+    until(driver, &id, |job| job.state == JobState::Running);
+    let ranks = driver.ranks(&id).expect("it runs").len() as u32;
+    let read = |query: LogQuery| {
+        let mut text = Vec::new();
+        driver.logs(&id, &query, &mut text).map(|next| (next, String::from_utf8(text).expect("text")))
+    };
+    let whole = written.len() as u64;
+    for rank in [0, ranks - 1] {
+        let (next, text) = read(LogQuery { rank, ..LogQuery::default() }).expect("the server gives it");
+        assert_eq!((next, text.as_str()), (whole, written));
+    }
+    let (next, text) = read(LogQuery { offset: 16, ..LogQuery::default() }).expect("the server gives it");
+    assert_eq!((next, text.as_str()), (whole, "step 2 loss 3.1\n"));
+    let error = read(LogQuery { rank: ranks, ..LogQuery::default() }).expect_err("there is none");
+    assert!(error.to_string().contains("and no rank"), "{error}");
+    let mut followed = Until(Vec::new(), written.len());
+    let query = LogQuery { follow: true, ..LogQuery::default() };
+    driver.logs(&id, &query, &mut followed).expect_err("the reader has gone");
+    assert_eq!(followed.0, written.as_bytes());
+    cluster.write_logs(&[]).expect("a file");
+    driver.order(&id, JobOrder::Cancel).expect("it runs");
 }
 
 fn driver(site: &KubernetesSite) -> Kubernetes {
