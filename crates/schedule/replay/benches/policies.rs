@@ -48,13 +48,16 @@ fn main() {
         true => Policy::ALL.into_iter().filter(|policy| is_named(policy.name)).collect(),
         false => POLICIES.iter().filter_map(|name| Policy::find(name)).collect(),
     };
+    println!("| load | policy | {} |", MEASURES.join(" | "));
+    println!("|---|---|---|---|---|---|");
     let mut rows = Vec::new();
     for kind in kinds.iter().filter(|kind| !some_kinds || is_named(kind.name)) {
         for load in LOADS {
-            rows.extend(measure(kind, load, &policies));
+            let of_load = measure(kind, load, &policies);
+            show(&of_load);
+            rows.extend(of_load);
         }
     }
-    show(&rows);
     println!();
     show_distances(&rows);
 }
@@ -163,8 +166,6 @@ fn distance(row: &Row, rows: &[Row], measure: usize) -> f64 {
 }
 
 fn show(rows: &[Row]) {
-    println!("| load | policy | {} |", MEASURES.join(" | "));
-    println!("|---|---|---|---|---|---|");
     for row in rows {
         let shown = |measure: usize| {
             let digits = [2, 1, 0, 1][measure];
