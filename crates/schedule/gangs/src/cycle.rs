@@ -34,7 +34,7 @@ impl Scheduler {
 
     /// How many events must come before something that touches every node for every class is done again: none
     /// on a small cluster, many on a very large one.
-    fn events_for_nodes(&self) -> u64 {
+    pub(crate) fn events_for_nodes(&self) -> u64 {
         u64::from(self.fleet.count()).pow(2) / 40_000
     }
 
