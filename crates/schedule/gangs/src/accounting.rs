@@ -8,12 +8,13 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use bedplate_topology::Cluster;
 
+use crate::experience::{Experience, RunRecord};
 use crate::jobs::Jobs;
 use crate::limits::Ledger;
-use crate::priority::{Rank, Scales, priority};
+use crate::priority::{Prospect, Rank, Scales, priority};
 use crate::quota::{ANY_GPU, Asked};
 use crate::{
-    AccountId, FairShares, JobId, Never, Priority, QueueId, Queues, Request, Settings, Time, Usage,
+    AccountId, FairShares, JobId, Never, Priority, QueueId, Queues, Request, Settings, Span, Time, Usage,
     UsageRecord, UserId, Wait,
 };
 
@@ -21,6 +22,9 @@ use crate::{
 pub(crate) struct Accounting {
     ledger: Ledger,
     usage: Usage,
+    experience: Experience,
+    /// How long the oldest gang of the queue had waited when it was last put in order.
+    longest_wait: Span,
     fair_shares: FairShares,
     scales: Scales,
     /// The queues of the site, with what running gangs use of their quotas.
@@ -41,6 +45,8 @@ impl Accounting {
         Self {
             ledger: Ledger::default(),
             usage: Usage::default(),
+            experience: Experience::default(),
+            longest_wait: Span::ZERO,
             fair_shares: FairShares::default(),
             scales: Scales::new(settings, cluster.node_count()),
             queues: settings.queues.clone(),
@@ -92,6 +98,19 @@ impl Accounting {
         self.usage.add(request.account, request.user, gpu_ms, now, settings.weights.half_life);
     }
 
+    /// A gang that was never interrupted has ended after `ran`.
+    pub(crate) fn learn(&mut self, request: &Request, ran: Span, now: Time) {
+        self.experience.learn(request, ran, now);
+    }
+
+    pub(crate) fn learned(&self) -> impl Iterator<Item = RunRecord> + '_ {
+        self.experience.records()
+    }
+
+    pub(crate) fn restore_learned(&mut self, record: RunRecord) {
+        self.experience.restore(record);
+    }
+
     pub(crate) fn restore(&mut self, record: UsageRecord, settings: &Settings) {
         self.usage.restore(record, settings.weights.half_life);
     }
@@ -107,6 +126,11 @@ impl Accounting {
         self.fair_shares = FairShares::rank(&settings.accounts, &self.usage, waiting, now, half_life);
     }
 
+    /// Before the queue is put in order.
+    pub(crate) fn note_longest_wait(&mut self, waited: Span) {
+        self.longest_wait = waited;
+    }
+
     /// The priority of a job, and where that puts it in the queue.
     pub(crate) fn rank(
         &self,
@@ -117,7 +141,8 @@ impl Accounting {
     ) -> (Priority, Rank) {
         let fair_share = self.fair_shares.factor(request.account, request.user);
         let priority = priority(request, settings, self.scales, fair_share, submitted, now);
-        (priority, Rank::new(request, settings, priority.total(), submitted, now))
+        let prospect = Prospect { run: self.experience.expected(request), longest_wait: self.longest_wait };
+        (priority, Rank::new(request, settings, priority.total(), prospect, submitted, now))
     }
 
     /// The queue by priority. Within a tier gangs that must borrow come after those that need not, and of them

@@ -8,7 +8,7 @@ use crate::{Closeness, Elastic, JobId, Never, Request, RoleRequest, Span, Time, 
 
 impl Scheduler {
     /// Why a job can never run here, whatever else happens.
-    pub(crate) fn never(&mut self, request: &Request) -> Option<Never> {
+    pub fn never(&mut self, request: &Request) -> Option<Never> {
         self.malformed(request)
             .map(|what| Never::Malformed { what: what.into() })
             .or_else(|| self.beyond_limits(request))

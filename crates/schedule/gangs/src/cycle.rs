@@ -34,7 +34,7 @@ impl Scheduler {
 
     /// How many events must come before something that touches every node for every class is done again: none
     /// on a small cluster, many on a very large one.
-    fn events_for_nodes(&self) -> u64 {
+    pub(crate) fn events_for_nodes(&self) -> u64 {
         u64::from(self.fleet.count()).pow(2) / 40_000
     }
 
@@ -137,6 +137,9 @@ impl Scheduler {
             let users = waiting.map(|request| (request.account, request.user));
             self.accounting.rank_users(users, &self.settings, now);
         }
+        let waits = self.jobs.queue().iter().map(|job| &self.jobs[job]);
+        let begins = waits.map(|entry| entry.submitted.max(entry.request.begin));
+        self.accounting.note_longest_wait(begins.min().map_or(Span::ZERO, |begin| now.since(begin)));
         let (accounting, settings) = (&self.accounting, &self.settings);
         self.jobs.reorder(|entry| accounting.rank(&entry.request, entry.submitted, settings, now));
     }

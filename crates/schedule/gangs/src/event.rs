@@ -2,7 +2,7 @@
 
 use bedplate_topology::NodeId;
 
-use crate::{Adopted, JobId, Misfit, Never, Request, Span, Time, UsageRecord};
+use crate::{Adopted, JobId, Misfit, Never, Request, RunRecord, Span, Time, UsageRecord};
 
 /// Something that has happened. Decisions count as carried out; what is reported back is their end.
 #[derive(Debug, Clone, PartialEq)]
@@ -53,6 +53,8 @@ pub enum Event {
     },
     /// GPU time that was used before this scheduler was made.
     Used(UsageRecord),
+    /// What gangs of one kind used of their limits before this scheduler was made.
+    Learned(RunRecord),
     /// Nothing but time has passed.
     Tick,
 }

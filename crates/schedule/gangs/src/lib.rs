@@ -20,7 +20,7 @@
 //! };
 //! assert!(matches!(submit(1, 3, 60)[..], [Decision::Start { .. }]));
 //! assert!(submit(2, 4, 30).is_empty(), "one node is missing");
-//! assert!(submit(3, 1, 90).is_empty(), "it would delay the gang of four");
+//! assert!(submit(3, 1, 300).is_empty(), "it would delay the gang of four");
 //! assert!(matches!(submit(4, 1, 60)[..], [Decision::Start { .. }]), "it ends in time");
 //! assert_eq!(scheduler.reservation(JobId(2)).unwrap().start, Time::ZERO + Span::minutes(60));
 //! # Ok::<(), bedplate_topology::TopologyError>(())
@@ -37,6 +37,7 @@ mod devices;
 mod elastic;
 mod eligible;
 mod event;
+mod experience;
 mod explain;
 mod fairshare;
 mod find;
@@ -75,6 +76,7 @@ pub use amount::Amount;
 pub use event::{
     Decision, Event, Maintenance, NodeOrder, NodeShare, NodeState, Outcome, StartReason, StopReason, Then,
 };
+pub use experience::RunRecord;
 pub use explain::{Explanation, Question, Remedy};
 pub use fairshare::{Accounts, FairShares, Usage, UsageRecord};
 pub use priority::Priority;

@@ -225,6 +225,7 @@ impl Scheduler {
         };
         let entry = &self.jobs[job];
         let retries_left = entry.restarts < entry.request.retries;
+        self.learn(job, &run, now);
         match run.stopping {
             Some(Then::End(stopped)) => self.finish(job, stopped, now),
             Some(Then::Requeue) => {
@@ -237,6 +238,15 @@ impl Scheduler {
                 self.come_back(job, now);
             }
             Some(Then::Suspend) | None => self.finish(job, outcome, now),
+        }
+    }
+
+    /// Notes how long a gang took that was neither interrupted before nor is now.
+    fn learn(&mut self, job: JobId, run: &Run, now: Time) {
+        let entry = &self.jobs[job];
+        let is_over = matches!(run.stopping, None | Some(Then::End(Outcome::Cancelled | Outcome::TimedOut)));
+        if is_over && entry.returned == entry.submitted {
+            self.accounting.learn(&entry.request, now.since(run.started), now);
         }
     }
 

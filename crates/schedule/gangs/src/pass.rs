@@ -15,13 +15,16 @@ use crate::{JobId, Span, StartReason, Time};
 
 /// Up to this many reservations are brought forward at every event.
 const FEW: usize = 8;
+/// … on clusters of at most 1,000 nodes: on larger ones that would take longer than all the rest, and cycles do it.
+const FEW_EVENTS: u64 = 25;
 
 impl Scheduler {
     pub(crate) fn pass(&mut self, now: Time) {
         if self.fleet.forgets_changes() {
             self.views.forget_now();
         }
-        if self.settings.backfill.reserved <= FEW {
+        let is_cheap = self.events_for_nodes() <= FEW_EVENTS;
+        if self.settings.backfill.reserved <= FEW && is_cheap {
             self.bring_forward(now);
         } else if !self.news.freed().is_empty() {
             self.start_promised(now);

@@ -99,16 +99,18 @@ pub(crate) struct Rank {
 }
 
 impl Rank {
+    /// `points` is the sum of its priority; `prospect` what is known of run times and of the queue.
     pub(crate) fn new(
         request: &Request,
         settings: &Settings,
         points: i64,
+        prospect: Prospect,
         submitted: Time,
         now: Time,
     ) -> Self {
         let waited = now.since(submitted.max(request.begin));
         let (points, size) = match settings.order {
-            Order::SmallestFirst => (points, aged_size(request, waited, settings.weights.patience)),
+            Order::SmallestFirst => (points, aged_size(request, prospect, waited, &settings.weights)),
             Order::Arrival => (points, 0),
             Order::Published(score) => (score.points(request, waited, submitted), 0),
         };
@@ -122,15 +124,28 @@ impl Rank {
     }
 }
 
-/// The logarithm of the GPU time asked for, less three times that of 1 + the time waited over the patience; in millionths, and never below 0. Limits
-/// below a minute count as a minute.
-fn aged_size(request: &Request, waited: Span, patience: Span) -> u64 {
+/// The logarithm of the GPU time that a gang will likely take, less its age: nothing for one that just came, the logarithm of [`Weights::ageing`]
+/// for the one that waits longest; in millionths, from 1 on. A gang that has waited for as long as any may is in front of all, at 0.
+fn aged_size(request: &Request, prospect: Prospect, waited: Span, weights: &Weights) -> u64 {
     const STEPS: f64 = 1e6;
-    // More than any logarithm that is taken away: a gang waits less than e^30 times the patience.
+    // More than the logarithm of any ageing.
     const ABOVE: f64 = 100.0;
-    let work = request.time_limit.max(Span::minutes(1)).as_seconds() * request.gpus().max(1) as f64;
-    let waited = 1.0 + waited.0 as f64 / patience.0.max(1) as f64;
-    ((work.ln() - 3.0 * waited.ln() + ABOVE) * STEPS) as u64
+    if waited >= weights.longest_wait {
+        return 0;
+    }
+    let work = prospect.run.as_seconds().max(1.0) * request.gpus().max(1) as f64;
+    let oldest = prospect.longest_wait.max(weights.patience).0.max(1) as f64;
+    let age = (waited.0 as f64 / oldest).min(1.0);
+    ((work.ln() - f64::from(weights.ageing.max(1)).ln() * age + ABOVE) * STEPS) as u64
+}
+
+/// What an order by size needs to know besides the request.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Prospect {
+    /// How long the gang will likely run.
+    pub(crate) run: Span,
+    /// How long the oldest waiting gang has waited.
+    pub(crate) longest_wait: Span,
 }
 
 impl Score {
@@ -167,9 +182,11 @@ mod tests {
     use super::*;
     use crate::{JobId, RoleRequest};
 
-    /// Numbers of gangs in the order of their ranks, each with nodes of eight GPUs, hours asked for and hours waited.
+    /// Numbers of gangs in the order of their ranks, each with nodes of eight GPUs, hours asked for and hours waited. The oldest of the queue has
+    /// waited for a day.
     fn sorted(order: Order, gangs: [(u32, u64, u64); 3]) -> Vec<u64> {
-        let settings = Settings { order, ..Settings::default() };
+        let mut settings = Settings { order, ..Settings::default() };
+        settings.weights.ageing = 100;
         let now = Time::ZERO + Span::hours(1000);
         let rank = |(number, (nodes, limit, waited)): (u64, (u32, u64, u64))| {
             let request = Request {
@@ -177,7 +194,8 @@ mod tests {
                 ..Request::new(JobId(number), RoleRequest::new(nodes, 8))
             };
             let submitted = Time::ZERO + Span::hours(1000 - waited);
-            (Rank::new(&request, &settings, 0, submitted, now), number)
+            let prospect = Prospect { run: request.time_limit, longest_wait: Span::days(1) };
+            (Rank::new(&request, &settings, 0, prospect, submitted, now), number)
         };
         let mut ranks: Vec<(Rank, u64)> = (0..).zip(gangs).map(rank).collect();
         ranks.sort();
@@ -187,20 +205,29 @@ mod tests {
     #[test]
     fn orders_sort_as_their_formulas_say() {
         // A large one that has waited for ten hours, a long small one, and a short one in between. They ask for 256, 192 and 64 GPU-hours, which
-        // count as 90, 135 and 50 after that time of waiting.
+        // count as 38, 108 and 44 after that time of waiting.
         let gangs = [(8, 4, 10), (1, 24, 3), (4, 2, 2)];
         let by = |score| sorted(Order::Published(score), gangs);
         assert_eq!(sorted(Order::Arrival, gangs), [0, 1, 2]);
         assert_eq!(by(Score::Shortest), [2, 0, 1]);
         assert_eq!(by(Score::SmallestArea), [2, 1, 0]);
         assert_eq!(by(Score::WaitCubed), [0, 2, 1]);
-        assert_eq!(sorted(Order::SmallestFirst, gangs), [2, 0, 1]);
+        assert_eq!(sorted(Order::SmallestFirst, gangs), [0, 2, 1]);
     }
 
     #[test]
-    fn a_large_gang_counts_as_an_eighth_after_the_time_of_patience() {
-        // After a day, eight nodes count as one; a new gang of one node is a little less, or a little more.
-        assert_eq!(sorted(Order::SmallestFirst, [(8, 10, 24), (1, 9, 0), (1, 11, 0)]), [1, 0, 2]);
-        assert_eq!(sorted(Order::SmallestFirst, [(27, 10, 48), (1, 9, 0), (1, 11, 0)]), [1, 0, 2]);
+    fn the_gang_that_waits_longest_counts_a_hundred_times_smaller() {
+        // A new gang of one node is a little less, or a little more.
+        assert_eq!(sorted(Order::SmallestFirst, [(100, 10, 24), (1, 9, 0), (1, 11, 0)]), [1, 0, 2]);
+        assert_eq!(sorted(Order::SmallestFirst, [(10, 10, 12), (1, 9, 0), (1, 11, 0)]), [1, 0, 2]);
+    }
+
+    #[test]
+    fn no_gang_is_passed_once_it_has_waited_for_as_long_as_any_may() {
+        let bound = Weights::default().longest_wait.0 / 3_600_000;
+        assert_eq!(
+            sorted(Order::SmallestFirst, [(100_000, 700, bound), (1, 1, bound - 1), (1, 1, 0)]),
+            [0, 1, 2]
+        );
     }
 }

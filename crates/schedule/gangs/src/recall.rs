@@ -22,6 +22,7 @@ impl Scheduler {
         let ended = self.dependencies.outcomes();
         events.extend(ended.map(|(job, outcome)| Event::Known { job, outcome }));
         events.extend(self.accounting.usage().records().map(Event::Used));
+        events.extend(self.accounting.learned().map(Event::Learned));
         events.extend(self.jobs.iter().map(|(_, entry)| match &entry.state {
             State::Running(run) => Event::Adopt(Box::new(self.recall_run(entry, run, standing(run)))),
             State::Suspended(run) => Event::Adopt(Box::new(self.recall_run(entry, run, Standing::Suspended))),

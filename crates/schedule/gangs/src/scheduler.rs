@@ -227,6 +227,7 @@ impl Scheduler {
                 self.accounting.restore(record, &self.settings);
                 self.news.plan_is_wrong();
             }
+            Event::Learned(record) => self.accounting.restore_learned(record),
             Event::Tick => {}
         }
     }

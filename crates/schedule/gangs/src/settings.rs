@@ -29,7 +29,7 @@ impl Default for Settings {
     fn default() -> Self {
         Self {
             seed: 0,
-            order: Order::Arrival,
+            order: Order::SmallestFirst,
             weights: Weights::default(),
             partitions: vec![Partition::named("main")],
             qos: vec![Qos::named("normal")],
@@ -44,6 +44,17 @@ impl Default for Settings {
 }
 
 impl Settings {
+    /// Gangs go by arrival, of which short ones rise faster, and nearly every waiting gang holds a promise. Starts are as predictable as they can be, and
+    /// waits longer than with the default.
+    pub fn by_arrival() -> Self {
+        Self {
+            order: Order::Arrival,
+            weights: Weights { age: 1_000, expansion: 10_000, ..Weights::default() },
+            backfill: Backfill::conservative(),
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn partition(&self, request: &Request) -> &Partition {
         &self.partitions[usize::from(request.partition.0)]
     }
@@ -58,8 +69,8 @@ impl Settings {
 pub enum Order {
     /// By the sum of [`Weights`], then by arrival.
     Arrival,
-    /// By the sum of [`Weights`], then the smallest product of GPUs and time limit. Products shrink while gangs wait: to an eighth after
-    /// [`Weights::patience`], so that large gangs have their turn.
+    /// By the sum of [`Weights`], then the smallest product of GPUs and the time that such gangs of the user took lately, or the limit where none
+    /// has ended yet. Products shrink while gangs wait, so that large gangs have their turn: see [`Weights::ageing`].
     SmallestFirst,
     /// By a score that others have published, to compare with. Such an order knows neither QOS nor fair shares.
     Published(Score),
@@ -91,8 +102,13 @@ pub struct Weights {
     pub partition: i64,
     /// The age at which the age factor reaches 1.
     pub oldest: Span,
-    /// After this time a gang counts as an eighth of its size, after twice as long as a twenty-seventh.
+    /// [`Order::SmallestFirst`]: the gang that waits longest counts as this many times smaller than it is; one that has waited half as long, the
+    /// root of it.
+    pub ageing: u32,
+    /// While no gang has waited this long, gangs age as if one had.
     pub patience: Span,
+    /// A gang that has waited this long is passed by none of its points.
+    pub longest_wait: Span,
     /// Usage counts half after this long.
     pub half_life: Span,
     /// Small gangs get the size points instead of large ones.
@@ -102,14 +118,16 @@ pub struct Weights {
 impl Default for Weights {
     fn default() -> Self {
         Self {
-            age: 1_000,
-            expansion: 10_000,
+            age: 0,
+            expansion: 0,
             fair_share: 0,
             qos: 10_000,
             job_size: 0,
             partition: 1_000,
             oldest: Span::days(7),
-            patience: Span::days(1),
+            ageing: 150,
+            patience: Span::hours(8),
+            longest_wait: Span::days(30),
             half_life: Span::days(7),
             favours_small: false,
         }
@@ -196,7 +214,7 @@ pub struct Backfill {
 impl Default for Backfill {
     fn default() -> Self {
         Self {
-            reserved: 2_000,
+            reserved: 4,
             overtakes: true,
             whole_nodes: false,
             resolution: Span::minutes(1),
@@ -210,6 +228,11 @@ impl Backfill {
     /// Strict order: no gang passes one that waits for resources.
     pub fn fifo() -> Self {
         Self { reserved: 1, overtakes: false, ..Self::default() }
+    }
+
+    /// All but those at the end of a very long queue are protected.
+    pub fn conservative() -> Self {
+        Self { reserved: 2_000, ..Self::default() }
     }
 
     /// Only the first waiting gang is protected.

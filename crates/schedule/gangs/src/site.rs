@@ -104,7 +104,9 @@ fn weights(table: &Option<Table>) -> Result<Weights, DocumentError> {
         job_size: weight("job_size", default.job_size)?,
         partition: weight("partition", default.partition)?,
         oldest: positive_span(table, "oldest")?.unwrap_or(default.oldest),
+        ageing: positive(table, "ageing")?.unwrap_or(default.ageing),
         patience: positive_span(table, "patience")?.unwrap_or(default.patience),
+        longest_wait: positive_span(table, "longest_wait")?.unwrap_or(default.longest_wait),
         half_life: half_life(table)?.unwrap_or(default.half_life),
         favours_small: table.or("favours_small", default.favours_small)?,
     };

@@ -143,8 +143,8 @@ proptest! {
         let mut reference = Reference::new(8, 8, 4);
         let settings = Settings {
             packing: Packing::FirstFit,
-            backfill: Backfill { resolution: Span::ZERO, replan_percent: 0, ..Backfill::default() },
-            ..Settings::default()
+            backfill: Backfill { resolution: Span::ZERO, replan_percent: 0, ..Backfill::conservative() },
+            ..Settings::by_arrival()
         };
         let mut scheduler = Scheduler::new(fixture::cluster(8, 8, 4, 1.0), settings);
         let jobs = running.iter().map(|(nodes, gpus, minutes)| (*nodes, *gpus, *minutes, false)).chain(waiting.iter().copied());

@@ -486,3 +486,39 @@ fn a_job_that_crashes_is_retried_as_often_as_it_may() {
             a 10m..20m n1"#]],
     );
 }
+
+#[test]
+fn the_smallest_gang_is_next_and_age_makes_a_gang_smaller() {
+    // After ten hours of waiting b counts as 150 times smaller, like one of four minutes.
+    check(
+        "cluster 1 nodes x 8 gpus
+         set smallest_first
+         0m submit a nodes=1 limit=600m
+         1m submit b nodes=1 limit=600m
+         590m submit c nodes=1 limit=300m
+         599m submit d nodes=1 limit=3m",
+        expect![[r#"
+            a 0m..600m n1
+            d 600m..603m n1
+            b 603m..1203m n1
+            c 1203m..1503m n1"#]],
+    );
+}
+
+#[test]
+fn run_times_are_learned_from_gangs_of_the_same_user_and_size() {
+    // The first gang of ann uses a tenth of its limit; so her next, which asks for more than that of bob, counts as less.
+    check(
+        "cluster 1 nodes x 8 gpus
+         set smallest_first
+         0m submit a nodes=1 limit=120m runs=6m user=1
+         6m submit x nodes=1 limit=30m user=3
+         7m submit b nodes=1 limit=60m user=2
+         8m submit c nodes=1 limit=100m runs=6m user=1",
+        expect![[r#"
+            a 0m..6m n1
+            x 6m..36m n1
+            c 36m..42m n1
+            b 42m..102m n1"#]],
+    );
+}

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use bedplate_gangs::{
-    AccountId, Adopted, Closeness, Event, History, JobId, NodeShare, Outcome, PartitionId, Preemption, Qos,
-    QosId, QueueId, Request, RoleRequest, Settings, Span, Standing, Then, Time, UsageRecord, UserId,
+    AccountId, Adopted, Backfill, Closeness, Event, History, JobId, NodeShare, Order, Outcome, PartitionId,
+    Preemption, Qos, QosId, QueueId, Request, RoleRequest, Settings, Span, Standing, Then, Time, UsageRecord,
+    UserId,
 };
 
 use crate::shape::Cut;
@@ -42,7 +43,8 @@ impl Rules {
         if has_site {
             priorities.clear();
         } else {
-            (settings.weights.age, settings.weights.expansion) = (0, 0);
+            settings.order = Order::Arrival;
+            settings.backfill = Backfill::conservative();
         }
         if !priorities.is_empty() {
             settings.qos =

@@ -57,3 +57,4 @@ pub use policy::Policy;
 pub use series::{Sample, Series};
 pub use simulate::{End, Outcome, Progress, Record, Replay, Segment, Timeline, simulate};
 pub use trace::{Ending, Names, Remark, Size, Trace, TraceJob};
+pub use workload::with_limits;

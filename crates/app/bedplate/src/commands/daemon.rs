@@ -1,6 +1,6 @@
 //! `bedplate daemon`: the control plane of a cluster, as `bedplate up` starts it.
 
-mod site;
+pub(super) mod site;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;

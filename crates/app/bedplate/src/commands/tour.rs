@@ -148,11 +148,12 @@ fn chapters(catalog: &Catalog) -> Result<Vec<Chapter>, Stop> {
             title: "the queue",
             steps: vec![Step {
                 remark: "You are not alone on the cluster. A thousand jobs of the kind that model builders submit, in \
-                         virtual time, under two policies: backfill in the order of arrival, and the scheduler of this \
-                         program. Slowdown is the time from submission to the end over the run time."
+                         virtual time, under three policies: backfill in the order of arrival, the same as Slurm does it, and \
+                         the scheduler of this program; eight times, each with other jobs. Slowdown is the time from \
+                         submission to the end over the run time. Below the table it says who is best at what."
                     .into(),
                 command: "replay jobs --generate llm --jobs 1000 --load 0.9 --cluster p5.48xlarge:16 \
-                          --policy easy --policy ours",
+                          --policy easy --policy conservative --policy ours --seeds 8",
             }],
         },
     ])

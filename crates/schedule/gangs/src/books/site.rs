@@ -5,7 +5,9 @@ use bedplate_diag::Source;
 use bedplate_topology::{Cluster, Format, ImportOptions, NodeId, import};
 
 use super::random::Random;
-use crate::{ANY_GPU, Accounts, Grant, Packing, Partition, Qos, QosId, Queues, Settings, Span};
+use crate::{
+    ANY_GPU, Accounts, Grant, Order, Packing, Partition, Qos, QosId, Queues, Settings, Span, Weights,
+};
 
 const MIXED: &str = r#"
 [[kind]]
@@ -54,7 +56,7 @@ pub(super) fn cluster(random: &mut Random) -> Cluster {
 }
 
 pub(super) fn settings(random: &mut Random) -> Settings {
-    let mut settings = Settings::default();
+    let mut settings = Settings::by_arrival();
     vary_the_cycle(&mut settings, random);
     settings.partitions.extend(partitions());
     settings.qos.extend(classes_of_service());
@@ -62,6 +64,10 @@ pub(super) fn settings(random: &mut Random) -> Settings {
     settings.accounts.add("b", parent, 3);
     if random.chance(60) {
         settings.queues = queues(random);
+    }
+    if random.chance(50) {
+        settings.order = Order::SmallestFirst;
+        settings.weights = Weights { fair_share: settings.weights.fair_share, ..Weights::default() };
     }
     settings
 }

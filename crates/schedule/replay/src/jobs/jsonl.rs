@@ -12,7 +12,7 @@ use super::lines::{Line, lines};
 use super::{Ending, Size, Trace, TraceError, TraceJob};
 
 /// Every field.
-const FIELDS: [&str; 25] = [
+const FIELDS: [&str; 26] = [
     "id",
     "submit_s",
     "duration_s",
@@ -25,6 +25,7 @@ const FIELDS: [&str; 25] = [
     "accelerators",
     "exclusive",
     "time_limit_s",
+    "assigned_limit_s",
     "user",
     "account",
     "qos",
@@ -100,6 +101,7 @@ impl<'a> Fields<'a> {
         job.accelerators = self.texts("accelerators")?;
         job.is_exclusive = self.flag("exclusive")?;
         job.time_limit = self.seconds("time_limit_s")?.filter(|limit| *limit > Span::ZERO);
+        job.assigned_limit = self.seconds("assigned_limit_s")?.filter(|limit| *limit > Span::ZERO);
         job.user = trace.users.place(&self.text("user")?);
         job.account = trace.accounts.place(&self.text("account")?);
         job.qos = trace.qos.place(&self.text("qos")?);
@@ -264,6 +266,7 @@ fn line_of(job: &TraceJob, trace: &Trace) -> Value {
     put("exclusive", json!(true), !job.is_exclusive);
     let optional = |span: Option<Span>| span.map_or(Value::Null, seconds_json);
     put("time_limit_s", optional(job.time_limit), job.time_limit.is_none());
+    put("assigned_limit_s", optional(job.assigned_limit), job.assigned_limit.is_none());
     put("user", json!(trace.users.name(job.user)), job.user == 0);
     put("account", json!(trace.accounts.name(job.account)), job.account == 0);
     put("qos", json!(trace.qos.name(job.qos)), job.qos == 0);

@@ -1,6 +1,6 @@
 //! The policies that a replay compares, each a row of one table.
 
-use bedplate_gangs::{Backfill, Expected, Order, Packing, Score, Settings, Span};
+use bedplate_gangs::{Backfill, Expected, Order, Packing, Score, Settings};
 
 /// A way to schedule, by name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,7 +18,7 @@ enum BackfillKind {
     Fifo,
     Easy,
     /// EASY's backfill in another order than that of arrival.
-    Ordered(Order),
+    Ordered(Score),
     /// As Slurm's backfill: whole nodes are reserved, for as many jobs as large sites let it test.
     Slurm,
     Ours,
@@ -37,47 +37,44 @@ const fn policy(
 const SLURM_RESERVED: usize = 1_000;
 
 impl Policy {
-    pub const ALL: [Policy; 13] = [
+    /// Backfill as most compare with.
+    pub(crate) const EASY: Policy = policy(
+        "easy",
+        "backfill behind one reservation in order of arrival, first nodes that fit",
+        BackfillKind::Easy,
+        [false, false, false],
+    );
+
+    pub const ALL: [Policy; 12] = [
         policy(
             "fifo",
             "strict order of arrival, first nodes that fit",
             BackfillKind::Fifo,
             [false, false, false],
         ),
-        policy(
-            "easy",
-            "backfill behind one reservation in order of arrival, first nodes that fit",
-            BackfillKind::Easy,
-            [false, false, false],
-        ),
+        Self::EASY,
         policy(
             "sjf",
             "EASY's backfill, the shortest limit first, first nodes that fit",
-            BackfillKind::Ordered(Order::Published(Score::Shortest)),
+            BackfillKind::Ordered(Score::Shortest),
             [false, false, false],
         ),
         policy(
             "saf",
             "EASY's backfill, the smallest product of limit and GPUs first, first nodes that fit",
-            BackfillKind::Ordered(Order::Published(Score::SmallestArea)),
+            BackfillKind::Ordered(Score::SmallestArea),
             [false, false, false],
         ),
         policy(
             "wfp3",
             "EASY's backfill, by GPUs and the cube of the time waited over the limit, first nodes that fit",
-            BackfillKind::Ordered(Order::Published(Score::WaitCubed)),
+            BackfillKind::Ordered(Score::WaitCubed),
             [false, false, false],
         ),
         policy(
             "f1",
             "EASY's backfill, by GPUs, limit and submission as learned from simulations, first nodes that fit",
-            BackfillKind::Ordered(Order::Published(Score::Fitted)),
-            [false, false, false],
-        ),
-        policy(
-            "smallest",
-            "EASY's backfill, QOS first, then the smallest product of limit and GPUs, which shrinks while a gang waits, first nodes that fit",
-            BackfillKind::Ordered(Order::SmallestFirst),
+            BackfillKind::Ordered(Score::Fitted),
             [false, false, false],
         ),
         policy(
@@ -88,7 +85,7 @@ impl Policy {
         ),
         policy(
             "ours",
-            "backfill behind 2,000 reservations of GPUs, short gangs rise faster, nodes by topology, elastic sizes, preemption",
+            "backfill behind four reservations, QOS first, then the smallest by learned run times, which age; nodes by topology, elastic sizes, preemption",
             BackfillKind::Ours,
             [true, true, true],
         ),
@@ -113,6 +110,10 @@ impl Policy {
         ),
     ];
 
+    /// The rules of a site, which come from its file.
+    pub const SITE: Policy =
+        policy("site", "the rules of the site's file", BackfillKind::Ours, [true, true, true]);
+
     /// Those compared by default.
     pub const USUAL: [&'static str; 3] = ["easy", "conservative", "ours"];
 
@@ -120,10 +121,7 @@ impl Policy {
         Self::ALL.into_iter().find(|policy| policy.name == name)
     }
 
-    /// The scheduler's settings; partitions, QOS and accounts come from the trace.
-    ///
-    /// Reservations are renewed by the number of events, and by the clock only every few hours: a daemon
-    /// does it every ten minutes, which in years of virtual time costs much and changes little.
+    /// The scheduler's settings; partitions, QOS and accounts come from the trace. Reservations are renewed as often as the daemon renews them.
     pub fn settings(&self) -> Settings {
         let backfill = match self.backfill {
             BackfillKind::Fifo => Backfill::fifo(),
@@ -133,14 +131,11 @@ impl Policy {
             }
             BackfillKind::Ours => Backfill::default(),
         };
-        let backfill = Backfill { replan_after: Span::hours(4), ..backfill };
         let mut settings = Settings { backfill, ..Settings::default() };
-        if self.backfill != BackfillKind::Ours {
-            settings.weights.expansion = 0;
-        }
-        if let BackfillKind::Ordered(order) = self.backfill {
-            settings.order = order;
-            settings.weights.age = 0;
+        match self.backfill {
+            BackfillKind::Ours => {}
+            BackfillKind::Ordered(score) => settings.order = Order::Published(score),
+            BackfillKind::Fifo | BackfillKind::Easy | BackfillKind::Slurm => settings.order = Order::Arrival,
         }
         settings.packing = if self.has_topology { Packing::Topology } else { Packing::FirstFit };
         settings.elastic.is_allowed = self.is_elastic;
@@ -157,10 +152,6 @@ impl Policy {
             (false, false) => None,
         }
     }
-
-    pub(crate) fn preempts(&self) -> bool {
-        self.preempts
-    }
 }
 
 #[cfg(test)]
@@ -169,9 +160,7 @@ mod tests {
 
     #[test]
     fn ours_is_the_scheduler_as_it_comes() {
-        let mut ours = Policy::find("ours").unwrap().settings();
-        ours.backfill.replan_after = Settings::default().backfill.replan_after;
-        assert_eq!(ours, Settings::default());
+        assert_eq!(Policy::find("ours").unwrap().settings(), Settings::default());
         assert!(Policy::USUAL.iter().all(|name| Policy::find(name).is_some()));
     }
 }

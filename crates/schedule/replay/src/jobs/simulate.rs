@@ -7,8 +7,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
 use bedplate_gangs::{
-    Decision, Event, JobId, Never, NodeOrder, NodeShare, Outcome as Ended, Scheduler, Span, StopReason, Then,
-    Time,
+    Decision, Event, JobId, Never, NodeOrder, NodeShare, Outcome as Ended, Scheduler, Settings, Span,
+    StopReason, Then, Time,
 };
 use bedplate_topology::{Cluster, NodeId};
 
@@ -21,6 +21,8 @@ use super::{Ending, Estimates, Failures, Policy, Series, Trace};
 #[derive(Debug, Clone)]
 pub struct Replay {
     pub policy: Policy,
+    /// Rules that take the place of the policy's, which then only gives its name.
+    pub site: Option<Settings>,
     pub estimates: Estimates,
     pub failures: Option<Failures>,
     pub seed: u64,
@@ -36,6 +38,7 @@ impl Replay {
     pub fn new(policy: Policy) -> Self {
         Self {
             policy,
+            site: None,
             estimates: Estimates::default(),
             failures: None,
             seed: 0,
@@ -43,6 +46,11 @@ impl Replay {
             resize: Span::minutes(1),
             largest: 24,
         }
+    }
+
+    /// The rules of a site, as its file has them.
+    pub fn of_site(site: Settings) -> Self {
+        Self { site: Some(site), ..Self::new(Policy::SITE) }
     }
 }
 
@@ -211,8 +219,7 @@ struct Simulation<'a> {
 
 impl<'a> Simulation<'a> {
     fn new(trace: &'a Trace, cluster: &'a Cluster, replay: &'a Replay) -> Self {
-        let (scheduler, workload) =
-            Workload::new(trace, cluster, &replay.policy, replay.estimates, replay.seed);
+        let (scheduler, workload) = Workload::new(trace, cluster, replay);
         let stream = |failures| FailureStream::new(failures, cluster.node_count(), replay.seed);
         let window = trace.window();
         Self {
@@ -522,7 +529,8 @@ impl<'a> Simulation<'a> {
     /// The scheduler needs a gang's potential loss only where gangs may be preempted.
     fn watch_checkpoint(&mut self, index: usize) {
         let job = &self.trace.jobs[index];
-        let is_victim = self.replay.policy.preempts() && self.trace.qos.name(job.qos) == "low";
+        let may_be = self.replay.site.is_some() || self.trace.qos.name(job.qos) == "low";
+        let is_victim = may_be && self.scheduler.settings().preemption.is_allowed;
         let Some(every) = job.checkpoint_every.filter(|_| is_victim) else {
             return;
         };

@@ -3,6 +3,9 @@
 use std::collections::BTreeMap;
 
 use bedplate_gangs::{Closeness, Elastic, Preemption, Span, Time};
+use bedplate_topology::Cluster;
+
+use super::workload::possible_work;
 
 /// Jobs in the order of their submission.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -34,6 +37,8 @@ pub struct TraceJob {
     pub is_exclusive: bool,
     /// As requested by the user; else assigned, see [`Estimates`](super::Estimates).
     pub time_limit: Option<Span>,
+    /// Assigned by an earlier replay that saved the trace: schedulers plan with it, and a job that reaches it is submitted again.
+    pub assigned_limit: Option<Span>,
     pub user: u32,
     pub account: u32,
     pub qos: u32,
@@ -101,6 +106,7 @@ impl TraceJob {
             accelerators: Vec::new(),
             is_exclusive: false,
             time_limit: None,
+            assigned_limit: None,
             user: 0,
             account: 0,
             qos: 0,
@@ -181,13 +187,28 @@ impl Trace {
 
     /// Work over capacity, in the window of submissions.
     pub fn load(&self, gpus: u32) -> f64 {
-        self.gpu_time() / (f64::from(gpus.max(1)) * (self.window().0 as f64).max(1.0))
+        self.load_of(self.gpu_time(), gpus)
     }
 
-    /// Moves submissions closer together or further apart so that the work is `load` times what `gpus` GPUs
+    fn load_of(&self, gpu_time: f64, gpus: u32) -> f64 {
+        gpu_time / (f64::from(gpus.max(1)) * (self.window().0 as f64).max(1.0))
+    }
+
+    /// Moves submissions closer together or further apart so that the work of all jobs is `load` times what `gpus` GPUs
     /// can do in the window. Run times stay.
-    pub fn scaled_to_load(mut self, load: f64, gpus: u32) -> Self {
-        let factor = self.load(gpus) / load.max(1e-6);
+    pub fn scaled_to_load(self, load: f64, gpus: u32) -> Self {
+        let now = self.load(gpus);
+        self.scaled_by(now / load.max(1e-6))
+    }
+
+    /// Likewise for a cluster, where only the work counts that it can run.
+    pub fn scaled_to_load_of(self, load: f64, cluster: &Cluster) -> Self {
+        let possible = possible_work(&self, cluster);
+        let now = self.load_of(possible, cluster.gpu_count());
+        if possible > 0.0 { self.scaled_by(now / load.max(1e-6)) } else { self }
+    }
+
+    fn scaled_by(mut self, factor: f64) -> Self {
         for job in &mut self.jobs {
             job.submit = Time((job.submit.0 as f64 * factor) as u64);
         }

@@ -1,20 +1,21 @@
 //! From a trace to the scheduler's input: the site's rules, and a request for every job.
 
 use bedplate_gangs::{
-    AccountId, Accounts, Amount, Expected, JobId, NodeShare, Partition, PartitionId, Qos, QosId, Request,
-    RoleRequest, Scheduler, Settings, Span, UserId,
+    AccountId, Accounts, Amount, Expected, JobId, NodeShare, Partition, PartitionId, Qos, QosId, QueueId,
+    Request, RoleRequest, Scheduler, Settings, Span, UserId,
 };
 use bedplate_topology::{Cluster, NodeId};
 
 use super::live::Pace;
-use super::{Estimates, Names, Policy, Trace, TraceJob};
+use super::{Estimates, Names, Policy, Replay, Trace, TraceJob};
 
 /// What all requests of a replay share.
 #[derive(Debug)]
 pub(crate) struct Workload<'a> {
     trace: &'a Trace,
     cluster: &'a Cluster,
-    accounts: Vec<AccountId>,
+    /// The scheduler's number of each account, queue, partition and QOS that the trace names.
+    names: Resolved,
     /// GPUs of the most common node.
     per_node: u16,
     /// The factor by which the furthest nodes have less bandwidth than neighbours.
@@ -24,29 +25,26 @@ pub(crate) struct Workload<'a> {
     seed: u64,
 }
 
+#[derive(Debug)]
+struct Resolved {
+    accounts: Vec<AccountId>,
+    queues: Vec<Option<QueueId>>,
+    partitions: Vec<PartitionId>,
+    qos: Vec<QosId>,
+}
+
 impl<'a> Workload<'a> {
-    /// The rules of the site under a policy, and the workload under them.
-    pub(crate) fn new(
-        trace: &'a Trace,
-        cluster: &'a Cluster,
-        policy: &Policy,
-        estimates: Estimates,
-        seed: u64,
-    ) -> (Scheduler, Self) {
-        let mut settings = Settings {
-            seed,
-            partitions: trace.partitions.iter().map(|name| Partition::named(or(name, "main"))).collect(),
-            qos: qos_table(&trace.qos),
-            ..policy.settings()
+    /// The scheduler under the policy or the site's rules, and the workload for it.
+    pub(crate) fn new(trace: &'a Trace, cluster: &'a Cluster, replay: &Replay) -> (Scheduler, Self) {
+        let (settings, names) = match &replay.site {
+            None => of_trace(trace, replay.policy.settings()),
+            Some(site) => of_site(trace, site.clone()),
         };
-        let mut tree = Accounts::default();
-        let accounts =
-            trace.accounts.iter().map(|name| tree.add(or(name, "nobody"), Accounts::ROOT, 1)).collect();
-        settings.accounts = tree;
-        let scheduler = Scheduler::new(cluster.clone(), settings);
+        let scheduler = Scheduler::new(cluster.clone(), Settings { seed: replay.seed, ..settings });
         let worst = worst_slowdown(&scheduler);
         let per_node = usual_gpus(cluster);
-        (scheduler, Self { trace, cluster, accounts, per_node, worst, policy: *policy, estimates, seed })
+        let Replay { policy, estimates, seed, .. } = *replay;
+        (scheduler, Self { trace, cluster, names, per_node, worst, policy, estimates, seed })
     }
 
     /// The request of the job at `index`.
@@ -63,11 +61,12 @@ impl<'a> Workload<'a> {
         };
         Request {
             user: UserId(job.user),
-            account: self.accounts[job.account as usize],
-            partition: PartitionId(job.partition as u16),
-            qos: QosId(job.qos as u16),
+            account: self.names.accounts[job.account as usize],
+            queue: self.names.queues[job.account as usize],
+            partition: self.names.partitions[job.partition as usize],
+            qos: self.names.qos[job.qos as usize],
             nice: job.nice,
-            time_limit: job.time_limit.unwrap_or_else(|| self.prescribed(job, index)),
+            time_limit: self.limit(index),
             closeness: job.closeness,
             preemption: job.preemption,
             minimum_run_time: job.minimum_run_time,
@@ -92,6 +91,12 @@ impl<'a> Workload<'a> {
         let matters = job.scale_out_share > 0.0 || job.fixed_share > 0.0;
         (nodes > 1 && matters)
             .then_some(Expected { scale_out_share: job.scale_out_share, fixed_share: job.fixed_share })
+    }
+
+    /// What the scheduler is told: the limit of the user, that of an earlier replay, or one assigned here.
+    pub(crate) fn limit(&self, index: usize) -> Span {
+        let job = &self.trace.jobs[index];
+        job.time_limit.or(job.assigned_limit).unwrap_or_else(|| self.prescribed(job, index))
     }
 
     /// The limit assigned to a job without one. An elastic gang pays for changes of its size, which
@@ -125,6 +130,64 @@ impl<'a> Workload<'a> {
         }
         mask
     }
+}
+
+/// GPU milliseconds of the jobs that a cluster can run.
+pub(crate) fn possible_work(trace: &Trace, cluster: &Cluster) -> f64 {
+    let (mut scheduler, workload) = Workload::new(trace, cluster, &Replay::new(Policy::EASY));
+    let can_run = |index: usize| scheduler.never(&workload.request(index, JobId(index as u64))).is_none();
+    let possible: Vec<bool> = (0..trace.jobs.len()).map(can_run).collect();
+    trace.jobs.iter().zip(possible).filter(|(_, can_run)| *can_run).map(|(job, _)| job.gpu_time()).sum()
+}
+
+/// The trace with a limit for every job, so that another replay of it plans with the same.
+pub fn with_limits(trace: &Trace, cluster: &Cluster, estimates: Estimates, seed: u64) -> Trace {
+    let replay = Replay { estimates, seed, ..Replay::new(Policy::EASY) };
+    let (_, workload) = Workload::new(trace, cluster, &replay);
+    let mut limited = trace.clone();
+    for (index, job) in limited.jobs.iter_mut().enumerate().filter(|(_, job)| job.time_limit.is_none()) {
+        job.assigned_limit = Some(workload.limit(index));
+    }
+    limited
+}
+
+/// A policy's rules with the names of the trace.
+fn of_trace(trace: &Trace, settings: Settings) -> (Settings, Resolved) {
+    let mut tree = Accounts::default();
+    let accounts: Vec<AccountId> =
+        trace.accounts.iter().map(|name| tree.add(or(name, "nobody"), Accounts::ROOT, 1)).collect();
+    let names = Resolved {
+        queues: vec![None; accounts.len()],
+        accounts,
+        partitions: (0..trace.partitions.iter().len()).map(|place| PartitionId(place as u16)).collect(),
+        qos: (0..trace.qos.iter().len()).map(|place| QosId(place as u16)).collect(),
+    };
+    let settings = Settings {
+        partitions: trace.partitions.iter().map(|name| Partition::named(or(name, "main"))).collect(),
+        qos: qos_table(&trace.qos),
+        accounts: tree,
+        ..settings
+    };
+    (settings, names)
+}
+
+/// A site's own rules. Partitions and QOS of the trace that it does not have are its first ones; accounts that it does not have are put below the
+/// root, so that users are still told apart.
+fn of_site(trace: &Trace, mut site: Settings) -> (Settings, Resolved) {
+    let place =
+        |names: Vec<&str>, name: &str| names.iter().position(|each| *each == name).unwrap_or(0) as u16;
+    let partitions = || site.partitions.iter().map(|each| &each.name[..]).collect();
+    let qos = || site.qos.iter().map(|each| &each.name[..]).collect();
+    let partition_ids = trace.partitions.iter().map(|name| PartitionId(place(partitions(), name))).collect();
+    let qos_ids = trace.qos.iter().map(|name| QosId(place(qos(), name))).collect();
+    let mut accounts = Vec::new();
+    for name in trace.accounts.iter() {
+        let known = if name.is_empty() { Some(Accounts::ROOT) } else { site.accounts.find(name) };
+        accounts.push(known.unwrap_or_else(|| site.accounts.add(name, Accounts::ROOT, 1)));
+    }
+    let queues = accounts.iter().map(|account| site.queues.find(site.accounts.name(*account))).collect();
+    let names = Resolved { accounts, queues, partitions: partition_ids, qos: qos_ids };
+    (site, names)
 }
 
 fn or<'a>(name: &'a str, otherwise: &'a str) -> &'a str {

@@ -19,6 +19,11 @@ pub(super) struct Site {
     pub(super) retention: Retention,
 }
 
+/// The scheduler's part of a site file, for a replay.
+pub(in crate::commands) fn scheduling(path: &str, cluster: &Cluster) -> Result<Settings, Stop> {
+    Ok(read(path, cluster)?.settings)
+}
+
 pub(super) fn read(path: &str, cluster: &Cluster) -> Result<Site, Stop> {
     let text = files::read_text(path)?;
     let (running, scheduling) = split(&text);

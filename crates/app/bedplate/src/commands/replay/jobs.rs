@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bedplate_catalog::Catalog;
 use bedplate_replay::jobs::{
-    Estimates, Outcome, Policy, Progress, Replay, Summary, Trace, simulate, write_jsonl,
+    Estimates, Outcome, Policy, Progress, Replay, Summary, Trace, simulate, with_limits, write_jsonl,
 };
 use bedplate_topology::Cluster;
 use bedplate_units::grouped;
@@ -16,6 +16,7 @@ use super::comparison::{Comparison, Run};
 use super::jobs_page;
 use super::load::Load;
 use crate::choice::choice;
+use crate::commands::daemon::site;
 use crate::console::Console;
 use crate::files;
 use crate::stop::Stop;
@@ -29,6 +30,7 @@ Examples:
   bedplate replay jobs trace.swf --cluster p5.48xlarge:16 --failures meta-h100 --report replay.html
   bedplate replay jobs --generate llm --cluster p5.48xlarge:64 --save load.jsonl
   bedplate replay jobs --from-slurm --since 90d --context site
+  bedplate replay jobs trace.jsonl --cluster cluster.toml --site site.toml --policy ours
 
 Virtual time: nothing runs, and equal seeds give equal results. Traces without time limits get
 assigned ones, the same for every policy. See docs/replay.md for formats, policies and figures.")]
@@ -38,6 +40,9 @@ pub(super) struct Arguments {
     /// A policy to compare; may be repeated [default: easy, conservative, ours]
     #[arg(long, value_parser = policy())]
     policy: Vec<Policy>,
+    /// The rules of a site (docs/site.md), compared as policy `site`
+    #[arg(long, value_name = "FILE")]
+    site: Option<String>,
     /// Limits for traces without them: overestimated by a factor and rounded up, or exact
     #[arg(long, value_parser = choice(&Estimates::ALL), default_value = "factor")]
     estimates: Estimates,
@@ -50,7 +55,7 @@ pub(super) struct Arguments {
     /// Write an HTML page with plots: utilisation, queue, waits, the largest jobs
     #[arg(long, value_name = "FILE")]
     report: Option<String>,
-    /// Write the jobs as JSON lines
+    /// Write the jobs as JSON lines, with the limits assigned to those without
     #[arg(long, value_name = "FILE")]
     save: Option<String>,
 }
@@ -67,13 +72,14 @@ pub(super) fn run(arguments: &Arguments, catalog: &Catalog, console: &mut Consol
     let seeds: Vec<u64> = (0..arguments.seeds).map(|number| arguments.seed + number).collect();
     let traces = arguments.traces(&cluster, &seeds)?;
     if let Some(path) = &arguments.save {
-        files::write_text(path, &write_jsonl(&traces[0]))?;
+        let limited = with_limits(&traces[0], &cluster, arguments.estimates, seeds[0]);
+        files::write_text(path, &write_jsonl(&limited))?;
         console.say(&format!("wrote {path}: {} jobs", grouped(traces[0].jobs.len() as u64)));
     }
     for remark in &traces[0].remarks {
         console.say(&format!("note: {} {}", grouped(remark.count as u64), remark.what));
     }
-    let plays = arguments.plays(&seeds)?;
+    let plays = arguments.plays(&cluster, &seeds)?;
     let (summaries, first) = play_all(&plays, &traces, &cluster, console);
     let runs = plays.iter().zip(summaries).map(|((_, replay), summary)| Run {
         policy: replay.policy,
@@ -113,7 +119,7 @@ impl Arguments {
     }
 
     /// Every policy under every seed, with the index of its trace.
-    fn plays(&self, seeds: &[u64]) -> Result<Vec<(usize, Replay)>, Stop> {
+    fn plays(&self, cluster: &Cluster, seeds: &[u64]) -> Result<Vec<(usize, Replay)>, Stop> {
         let usual = || Policy::USUAL.iter().filter_map(|name| Policy::find(name)).collect();
         let mut policies: Vec<Policy> = if self.policy.is_empty() { usual() } else { Vec::new() };
         // A policy named twice is compared once.
@@ -122,12 +128,15 @@ impl Arguments {
                 policies.push(*policy);
             }
         }
+        let site = self.site.as_ref().map(|path| site::scheduling(path, cluster)).transpose()?;
+        let of_site = site.map(Replay::of_site);
+        let replays: Vec<Replay> = policies.into_iter().map(Replay::new).chain(of_site).collect();
         let failures = self.load.failures()?;
         let mut plays = Vec::new();
         for (place, seed) in seeds.iter().enumerate() {
-            for policy in &policies {
+            for replay in &replays {
                 let mut replay =
-                    Replay { estimates: self.estimates, failures, seed: *seed, ..Replay::new(*policy) };
+                    Replay { estimates: self.estimates, failures, seed: *seed, ..replay.clone() };
                 if let Some(restart) = self.load.restart() {
                     replay.restart = restart;
                 }

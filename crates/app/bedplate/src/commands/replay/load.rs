@@ -114,7 +114,7 @@ impl Load {
         if let Some(path) = self.trace.as_ref().or(self.from_slurm.then_some(&slurm)) {
             let trace = read(Source::new(path, text), self.format)?;
             return Ok(match self.load {
-                Some(load) => trace.scaled_to_load(load, cluster.gpu_count()),
+                Some(load) => trace.scaled_to_load_of(load, cluster),
                 None => trace,
             });
         }
