@@ -4,6 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Source {
     Stream,
+    Draw,
     Norm,
     Pointwise,
     Experts,
@@ -46,6 +47,7 @@ impl Source {
         match self {
             Source::Stream => "stream",
             Source::Norm => "norm",
+            Source::Draw => "draw",
             Source::Pointwise => "pointwise",
             Source::Experts => "experts",
             Source::Gemm => "gemm",
@@ -64,6 +66,7 @@ impl Source {
         match self {
             Source::Stream => parts!("stream"),
             Source::Norm => parts!("norm"),
+            Source::Draw => parts!("draw"),
             Source::Pointwise => parts!("pointwise"),
             Source::Experts => parts!("experts"),
             Source::Gemm => parts!("gemm"),
@@ -119,12 +122,13 @@ pub(super) fn architecture(major: i32, minor: i32) -> String {
 pub(super) fn variants(with_f32: bool) -> Vec<Variant> {
     use Format::{Bf16, F16, F32, Int4, Int8};
     use Source::{
-        Attention, Decode, Experts, FlashBackward, FlashForward, Gemm, Norm, Packed, Paged, Pointwise, Round,
-        Stream, Vector,
+        Attention, Decode, Draw, Experts, FlashBackward, FlashForward, Gemm, Norm, Packed, Paged, Pointwise,
+        Round, Stream, Vector,
     };
     let plain = [Stream, Experts, Attention, Gemm, Norm, Pointwise, Round, Paged, Vector];
     let variant = |source, formats| Variant { source, formats, dim: 0, group: 0 };
     let mut all: Vec<Variant> = plain.map(|source| variant(source, [Bf16; 3])).into();
+    all.push(variant(Draw, [F32; 3]));
     all.extend([Bf16, F16, Int8, Int4].map(|weight| variant(Packed, [Bf16, Bf16, weight])));
     let sizes = [(64, 4), (128, 4), (128, 8)];
     all.extend(sizes.map(|(dim, group)| Variant { source: Decode, formats: [Bf16; 3], dim, group }));

@@ -103,6 +103,11 @@ template <class T> DEVICE T block_sum(T x, T* shared) {
   __syncthreads();
   T sum = 0;
   for (int w = 0; w < warps; w++) sum += shared[w];
+DEVICE u64 warp_sum(u64 x) {
+#pragma unroll
+  for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
+  return x;
+}
   return sum;
 }
 DEVICE float block_max(float x, float* shared) {
