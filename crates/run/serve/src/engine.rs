@@ -337,7 +337,8 @@ impl<E: Element> Loaded<E> {
             Some(seed) => PackedWeights::random(&network, &device, seed, format),
             None => PackedWeights::load(&network, &device, &model.folder, format)?,
         };
-        Ok((Self { device, network, weights }, EngineOptions { kv_bytes, ..options.clone() }))
+        let options = options.on(&device, kv_bytes);
+        Ok((Self { device, network, weights }, options))
     }
 }
 
