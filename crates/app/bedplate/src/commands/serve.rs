@@ -183,6 +183,8 @@ pub(crate) enum FormatName {
     F32,
     Bf16,
     F16,
+    /// 8 bits with an exponent (e4m3), and a scale for each output
+    Fp8,
     /// 8 bits with a scale for every 32 numbers
     Int8,
     /// 4 bits with a scale for every 32 numbers
@@ -203,6 +205,7 @@ impl FormatName {
             FormatName::F32 => WeightFormat::F32,
             FormatName::Bf16 => WeightFormat::Bf16,
             FormatName::F16 => WeightFormat::F16,
+            FormatName::Fp8 => WeightFormat::Fp8,
             FormatName::Int8 => WeightFormat::Int8,
             FormatName::Int4 => WeightFormat::Int4,
         }
@@ -215,11 +218,11 @@ const LOOK: Duration = Duration::from_millis(500);
 /// Tokens that a draft model guesses where nobody says.
 const DRAFTED: u32 = 4;
 
-/// The context that is served where nobody says: longer ones take memory that few need.
-const USUAL_CONTEXT: u64 = 32_768;
-
 /// Tokens of a step on a GPU where nobody says: fewer leave it idle, and more make those wait who decode.
 const TOKENS_ON_GPU: u32 = 2048;
+
+/// The context that is served where nobody says: longer ones take memory that few need.
+const USUAL_CONTEXT: u64 = 32_768;
 
 impl EngineArguments {
     pub(crate) fn options(&self, model: &Model) -> EngineOptions {
@@ -236,10 +239,10 @@ impl EngineArguments {
             Precision::Auto => Activations::Bf16,
         };
         let context = self.context.unwrap_or(model.max_context().min(USUAL_CONTEXT) as u32);
+        let usual = EngineOptions::default();
         let options = EngineOptions {
             device: self.device,
             threads: self.threads.unwrap_or(0),
-        let usual = EngineOptions::default();
             activations,
             weights,
             random_weights: self.random_weights,
