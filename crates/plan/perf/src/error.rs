@@ -43,7 +43,7 @@ pages! { pub PAGES "plan":
         "The accelerators have no peak rate in this number format, or it is fp32, which is priced only on hosts: the model for accelerators counts weights and activations in 16 bits."
         "choose one of the formats listed, or add the peak to a catalog overlay"
     UNSUPPORTED_STACK "unsupported-stack" User
-        "On a host without accelerators only this program's own runtime can be priced, and that runtime has no operators for accelerators yet."
+        "On a host without accelerators only this program's own runtime can be priced, and that runtime trains on one accelerator but not yet on several."
         "leave out --stack to choose what the cluster can run"
     COLLECTIVES_NOT_MEASURED "collectives-not-measured" User
         "On `host:N` the host is shared by N ranks, which exchange numbers in its memory. How long that takes comes from the table that `bedplate bench comm` measures, and the catalog has none of this operation for this number of ranks."

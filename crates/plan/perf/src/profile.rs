@@ -11,6 +11,10 @@ pub(crate) struct Profile {
     pub(crate) elementwise: f64,
     /// Launch overhead per layer and micro-batch, in seconds.
     pub(crate) host: f64,
+    /// Seconds of fixed work per step.
+    pub(crate) step_host: f64,
+    /// Bytes per parameter that the optimizer reads and writes.
+    pub(crate) optimizer_bytes: f64,
     /// MoE overhead per layer and micro-batch, in seconds, at eight local experts.
     pub(crate) host_experts: f64,
     /// Share of tensor-parallel traffic that is always exposed; 1 hides nothing.
@@ -49,6 +53,13 @@ pub(crate) struct Profile {
     pub(crate) selective: Option<Selective>,
 }
 
+/// Gradient, master weight and two moments read, three of them written, and the weight.
+const OPTIMIZER_BYTES: f64 = 22.0;
+
+/// What our kernels move beside products, against the same count as `elementwise`: fitted to six models on an H200 (docs/gpu-log.md,
+/// 17 November 2026).
+const BEDPLATE_ELEMENTWISE: f64 = 0.5;
+
 /// Shares of a layer: products that are repeated, and activations that are kept.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Selective {
@@ -64,6 +75,8 @@ impl Profile {
             attention: AttentionKernel::Native,
             elementwise: c.elementwise,
             host: c.host_tuned,
+            step_host: c.step_host,
+            optimizer_bytes: OPTIMIZER_BYTES,
             host_experts: c.host_experts,
             tensor_uncovered: c.tensor_uncovered,
             data_uncovered: c.data_uncovered,
@@ -106,8 +119,20 @@ impl Profile {
         };
         match stack {
             Stack::Megatron => Self { expert_maturity: c.expert_maturity, ..megatron },
-            // Our own runtime is priced by `host` instead.
-            Stack::MegatronBefore2606 | Stack::Bedplate => megatron,
+            Stack::MegatronBefore2606 => megatron,
+            // On a host, `host` prices it instead.
+            Stack::Bedplate => Self {
+                elementwise: BEDPLATE_ELEMENTWISE,
+                step_host: 0.0,
+                // Master weight, two moments and gradient in fp32, all but the last written again, and a copy in bf16.
+                optimizer_bytes: 30.0,
+                // Read and written in fp32 by the product itself.
+                gradient_write: 8.0,
+                gradient_memory: 4.0,
+                // Logits exist for 2,048 rows at a time.
+                logit_memory: 0.5,
+                ..megatron
+            },
             Stack::MegatronStock => {
                 Self { host_experts: c.host_stock, gradient_write: 8.0, gradient_memory: 4.0, ..megatron }
             }

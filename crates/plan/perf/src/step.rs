@@ -308,9 +308,11 @@ impl Problem {
         let tables = self.trained_tables(costs) / f64::from(grid.pipeline);
         let parameters = (layers * costs.trained_dense + tables) / shards.dense
             + layers * costs.trained_expert / shards.expert;
-        clock.optimizer = self.constants.step_host
+        clock.optimizer = self.profile.step_host
             + match self.workload.offload {
-                Offload::Nothing | Offload::Activations => self.kernels.stream(parameters * OPTIMIZER_BYTES),
+                Offload::Nothing | Offload::Activations => {
+                    self.kernels.stream(parameters * self.profile.optimizer_bytes)
+                }
                 Offload::Optimizer => parameters * OFFLOAD_BYTES / self.links.host,
             };
     }
@@ -342,7 +344,5 @@ const WEIGHT_WIRE: f64 = 2.0;
 const STAGE_SEND_EXPOSED: f64 = 0.65;
 /// Share of a stage's time in which gradients become ready.
 const BACKWARD_SHARE: f64 = 0.5;
-/// Gradient, master weight and two moments read, three of them written, and the weight.
-const OPTIMIZER_BYTES: f64 = 22.0;
 /// Gradient out and weight back, both in bf16, and the host's own traffic at link speed.
 const OFFLOAD_BYTES: f64 = 8.0;

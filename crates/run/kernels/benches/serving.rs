@@ -181,10 +181,10 @@ fn main() {
     let only: Vec<String> = std::env::args().skip(1).filter(|argument| argument != "--bench").collect();
     let is_asked = |name: &str| only.is_empty() || only.iter().any(|asked| asked == name);
     if is_asked("bf16") {
-        products::<Bf16>(&device, &WeightFormat::ALL[..3], &[1, 2, 4, 8, 16, 32, 64]);
+        products::<Bf16>(&device, &WeightFormat::ALL[..4], &[1, 2, 4, 8, 16, 32, 64]);
     }
     if is_asked("whole") {
-        products::<Bf16>(&device, &WeightFormat::ALL[3..], &[1, 2, 4, 8, 16, 32, 64]);
+        products::<Bf16>(&device, &WeightFormat::ALL[4..], &[1, 2, 4, 8, 16, 32, 64]);
     }
     if is_asked("attention") {
         attentions::<Bf16>(&device);

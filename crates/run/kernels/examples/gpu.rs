@@ -1,5 +1,5 @@
 //! What a GPU computes and how fast: every operator against the processor, then the rates of products, copies and attention, a layer of a 7B model
-//! forward and backward, and a decoding step of an 8B model. `cargo run --release --example gpu -- [selftest] [rates] [layer] [decode] [long]`
+//! forward and backward, and a decoding step of an 8B model. `cargo run --release --example gpu -- [selftest] [rates] [layer] [decode] [fp8] [long]`
 #![expect(clippy::print_stdout, reason = "a program for people")]
 
 use std::time::Instant;
@@ -44,7 +44,11 @@ fn main() {
         layer(&device);
     }
     if is_wanted("decode") {
-        decode(&device, is_wanted("long"));
+        decode(&device, is_wanted("long"), WeightFormat::Bf16);
+    }
+    if is_wanted("fp8") {
+        println!("with weights of fp8:");
+        decode(&device, is_wanted("long"), WeightFormat::Fp8);
     }
 }
 
@@ -100,6 +104,13 @@ fn rates(device: &Device) {
             );
         });
         println!("gemm bf16 {size}: {:.1} TFLOP/s", 2.0 * (size as f64).powi(3) / ms / 1e9);
+        let w = device.pack(w.view(), size, WeightFormat::Fp8);
+        let ms = time(device, 20, || {
+            let out = out.view_mut().matrix(size, size);
+            device.linear_packed(x.view().matrix(size, size), &w, None, None, out);
+        });
+        let rate = 2.0 * (size as f64).powi(3) / ms / 1e9;
+        println!("gemm fp8 {size}, rows of bf16 rounded each time: {rate:.1} TFLOP/s, {ms:.3} ms");
     }
     let (from, mut to) = (random::<f32>(device, 1 << 30, 1.0), device.zeros::<f32>(1 << 30));
     let ms = time(device, 10, || device.copy(from.view(), to.view_mut()));
@@ -383,11 +394,12 @@ struct Block {
 }
 
 /// A step of a model with the shape of Llama 3.1 8B.
-fn decode(device: &Device, is_long: bool) {
+fn decode(device: &Device, is_long: bool, format: WeightFormat) {
     let (hidden, inner, vocabulary, layers) = (4096, 14336, 128_256, 32);
     let source = random::<Bf16>(device, vocabulary * hidden, 0.02);
     let pack = |outputs: usize, inputs: usize| {
-        device.pack(source.range(0..outputs * inputs), outputs, WeightFormat::Bf16)
+        let format = if outputs == vocabulary { WeightFormat::Bf16 } else { format };
+        device.pack(source.range(0..outputs * inputs), outputs, format)
     };
     let shape = PagedShape { heads: 32, kv_heads: 8, head_dim: 128, scale: 0.088, block_tokens: 64 };
     let head = pack(vocabulary, hidden);

@@ -77,6 +77,11 @@ impl Composed {
         }
     }
 
+    /// Rows after which a token is wanted.
+    pub(crate) fn wanted(&self) -> usize {
+        self.wanted.len()
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }

@@ -85,8 +85,9 @@ struct Logits {
     row: Vec<f32>,
     changed: Vec<f32>,
     mask: Vec<u32>,
-    /// After each wanted row, where a GPU has found it.
-    likeliest: Vec<u32>,
+    /// After each wanted row, where a GPU has found it: the likeliest token, or the one that it has drawn for a sequence.
+    found: Vec<u32>,
+    drawn_for: Vec<Option<SequenceId>>,
 }
 
 impl<E: Element> Core<E> {
@@ -314,7 +315,7 @@ impl<E: Element> Core<E> {
         if self.composed.is_empty() {
             return;
         }
-        let filled = self.take_filled(runs);
+        let (filled, draws) = (self.take_filled(runs), self.draws(runs));
         let Parts { device, network, weights, pool, room, adapters, crew, .. } = &mut self.parts;
         if let Some(crew) = crew {
             crew.say(&Order::step(&self.composed.rows()));
@@ -328,7 +329,8 @@ impl<E: Element> Core<E> {
                 filled.iter().for_each(|filled| filled.tell(device, pool, layer));
             }),
         }
-        room.read_likeliest(device, &mut self.logits.likeliest);
+        room.draw(device, &draws);
+        room.read_found(device, &mut self.logits.found);
     }
 
     /// Why the ranks of the model cannot go on, if they cannot.

@@ -1,11 +1,11 @@
 //! Drawing a token from logits.
 //!
-//! Temperature, penalties and bias change a copy of the logits; then the likeliest tokens are kept that top-k, top-p and min-p allow, and one
-//! of them is drawn. Tokens that are less likely than the likeliest by a factor of e^-30 are left out from the start: all of them together are
-//! rarer than what an `f32` can tell apart.
+//! Penalties and bias change a copy of the logits; a [`Draw`] then keeps the likeliest tokens that top-k, top-p and min-p allow, and draws one of
+//! them. A GPU draws where nothing changes the logits.
 
 use std::collections::BTreeMap;
 
+use bedplate_kernels::Draw;
 use bedplate_random::Random;
 
 use crate::{Logprobs, Sampling};
@@ -19,9 +19,6 @@ pub(crate) struct Drawer {
     counts: BTreeMap<u32, u32>,
     prompt: Vec<u32>,
 }
-
-/// How far below the likeliest a token may be and still count, in units of the temperature.
-const REACH: f32 = 30.0;
 
 impl Drawer {
     /// Samples of one request have streams of their own.
@@ -104,51 +101,30 @@ impl Drawer {
         }
     }
 
+    /// How the next token is drawn, where that needs nothing but the logits.
+    pub(crate) fn next_draw(&self) -> Option<Draw> {
+        let is_plain = !self.changes_logits() && !self.is_greedy();
+        is_plain.then(|| self.draw_by(self.random.clone().number()))
+    }
+
+    /// The token of [`next_draw`](Self::next_draw) was taken.
+    pub(crate) fn skip(&mut self) {
+        self.random.number();
+    }
+
+    fn draw_by(&self, chance: u64) -> Draw {
+        let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
+        Draw { temperature, top_k, top_p, min_p, chance }
+    }
+
     fn choose(&mut self, logits: &[f32]) -> Option<u32> {
         let (likeliest, most) = likeliest(logits)?;
-        let Sampling { temperature, top_k, top_p, min_p, .. } = self.sampling;
         if self.is_greedy() {
             return Some(likeliest);
         }
-        let least = most - (REACH * temperature).min(-min_p.ln() * temperature);
-        let inverse = f64::from(temperature).recip();
-        let weight = |logit: f32| (f64::from(logit - most) * inverse).exp();
-        let mut candidates: Vec<(u32, f64)> = (0..)
-            .zip(logits)
-            .filter(|(_, logit)| **logit >= least)
-            .map(|(token, logit)| (token, weight(*logit)))
-            .collect();
-        let is_cut = top_p < 1.0 || (top_k > 0 && (top_k as usize) < candidates.len());
-        if is_cut {
-            cut(&mut candidates, top_k, top_p);
-        }
-        let whole: f64 = candidates.iter().map(|(_, weight)| weight).sum();
-        let mut left = self.random.uniform() * whole;
-        let drawn = candidates.iter().find(|(_, weight)| {
-            left -= weight;
-            left < 0.0
-        });
-        drawn.or(candidates.last()).map(|(token, _)| *token)
+        let chance = self.random.number();
+        self.draw_by(chance).token(logits, most)
     }
-}
-
-/// Keeps the likeliest tokens that top-k and top-p allow.
-fn cut(candidates: &mut Vec<(u32, f64)>, top_k: u32, top_p: f32) {
-    let whole: f64 = candidates.iter().map(|(_, weight)| weight).sum();
-    candidates.sort_unstable_by(|a, b| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0)));
-    let mut whole_of_kept = whole;
-    if top_k > 0 {
-        candidates.truncate(top_k as usize);
-        whole_of_kept = candidates.iter().map(|(_, weight)| weight).sum();
-    }
-    let (mut kept, enough) = (0.0, f64::from(top_p) * whole_of_kept);
-    let count = candidates.iter().take_while(|(_, weight)| {
-        let is_inside = kept < enough;
-        kept += weight;
-        is_inside
-    });
-    let count = count.count().max(1);
-    candidates.truncate(count);
 }
 
 /// The likeliest token, the first of several; none where no logit is above minus infinity.

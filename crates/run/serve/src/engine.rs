@@ -337,7 +337,8 @@ impl<E: Element> Loaded<E> {
             Some(seed) => PackedWeights::random(&network, &device, seed, format),
             None => PackedWeights::load(&network, &device, &model.folder, format)?,
         };
-        Ok((Self { device, network, weights }, EngineOptions { kv_bytes, ..options.clone() }))
+        let options = options.on(&device, kv_bytes);
+        Ok((Self { device, network, weights }, options))
     }
 }
 
@@ -487,17 +488,19 @@ fn kv_bytes(device: &Device, parameters: usize, format: WeightFormat, options: &
     const SHARE: f64 = 0.8;
     match (device.free_memory(), options.kv_bytes_on_gpu) {
         (Some(free), Some(most)) => {
-            let left = free as f64 - weight_bytes(parameters, format);
+            let left = free as f64 - weight_bytes(device, parameters, format);
             most.min((SHARE * left).max(0.0) as u64)
         }
         _ => options.kv_bytes,
     }
 }
 
-fn weight_bytes(parameters: usize, format: WeightFormat) -> f64 {
+fn weight_bytes(device: &Device, parameters: usize, format: WeightFormat) -> f64 {
     let bits = match format {
         WeightFormat::F32 => 32.0,
         WeightFormat::Bf16 | WeightFormat::F16 => 16.0,
+        WeightFormat::Fp8 if device.is_cpu() => 16.0,
+        WeightFormat::Fp8 => 8.0,
         WeightFormat::Int8 => 8.5,
         WeightFormat::Int4 => 4.5,
     };
@@ -510,7 +513,7 @@ fn check_memory(
     format: WeightFormat,
     kv_bytes: u64,
 ) -> Result<(), ServeError> {
-    let (weights, kv) = (weight_bytes(parameters, format), kv_bytes as f64);
+    let (weights, kv) = (weight_bytes(device, parameters, format), kv_bytes as f64);
     let free = device.free_memory().map(|bytes| Bytes::new(bytes as f64));
     match free.or_else(free_memory) {
         Some(free) if weights + kv > free.get() => Err(ServeError::TooLarge {

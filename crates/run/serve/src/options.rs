@@ -1,7 +1,7 @@
 //! How a model is served.
 
 use bedplate_batching::{PreemptionMode, SchedulerOptions};
-use bedplate_kernels::{DeviceChoice, WeightFormat};
+use bedplate_kernels::{Device, DeviceChoice, WeightFormat};
 
 /// The settings of an engine.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,6 +26,9 @@ pub struct EngineOptions {
     pub token_budget: u32,
     /// Most tokens of one prompt in a step.
     pub chunk_tokens: u32,
+    /// The same two on a GPU, where they differ there.
+    pub token_budget_on_gpu: Option<u32>,
+    pub chunk_tokens_on_gpu: Option<u32>,
     /// Most sequences that run at once.
     pub seats: u32,
     /// Most requests that wait before others are refused.
@@ -63,6 +66,8 @@ impl Default for EngineOptions {
             kv_bytes_on_gpu: None,
             token_budget: 512,
             chunk_tokens: 512,
+            token_budget_on_gpu: None,
+            chunk_tokens_on_gpu: None,
             seats: 64,
             waiting_limit: 4096,
             keeps_prefixes: true,
@@ -90,6 +95,17 @@ impl EngineOptions {
             _ => 0,
         };
         model.architecture.transformer.layers().map(attention).sum::<u64>() * size
+    }
+
+    /// What is said of a GPU holds where one computes.
+    pub(crate) fn on(&self, device: &Device, kv_bytes: u64) -> Self {
+        let on_gpu = |usual: u32, there: Option<u32>| there.filter(|_| !device.is_cpu()).unwrap_or(usual);
+        Self {
+            kv_bytes,
+            token_budget: on_gpu(self.token_budget, self.token_budget_on_gpu),
+            chunk_tokens: on_gpu(self.chunk_tokens, self.chunk_tokens_on_gpu),
+            ..self.clone()
+        }
     }
 
     /// The scheduler's settings, given the blocks that there are.

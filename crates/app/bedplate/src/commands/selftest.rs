@@ -67,6 +67,7 @@ fn chip<'a>(device: &Device, catalog: &'a Catalog) -> Option<&'a Accelerator> {
 fn measure(device: &Device, chip: Option<&Accelerator>, of: RateOf) -> Measured {
     let peak = chip.and_then(|chip| match of {
         RateOf::Copy => chip.memory_bandwidth.map(Bandwidth::get),
+        RateOf::ProductFp8 => chip.peaks.fp8.map(FlopRate::get),
         _ => chip.peaks.bf16.map(FlopRate::get),
     });
     Measured { of, rate: rate(device, of), peak }
@@ -77,12 +78,12 @@ impl Measured {
         self.peak.map(|peak| self.rate / peak)
     }
 
-    /// How fast attention is depends on the kernels that a chip has, and tells little of its health.
+    /// How fast attention and fp8 are depends on the kernels that a chip has, and tells little of its health.
     fn is_slow(&self) -> bool {
         let least = match self.of {
             RateOf::Product => LEAST_PRODUCT,
             RateOf::Copy => LEAST_COPY,
-            RateOf::Attention | RateOf::AttentionBothWays => return false,
+            RateOf::ProductFp8 | RateOf::Attention | RateOf::AttentionBothWays => return false,
         };
         self.share().is_some_and(|share| share < least)
     }

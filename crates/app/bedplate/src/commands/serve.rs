@@ -132,12 +132,12 @@ pub(crate) struct EngineArguments {
     /// Most sequences that run at once
     #[arg(long, value_name = "N", default_value_t = 64, help_heading = "Engine")]
     seats: u32,
-    /// Most tokens of a step
-    #[arg(long, value_name = "TOKENS", default_value_t = 512, help_heading = "Engine")]
-    token_budget: u32,
-    /// Most tokens of one prompt in a step
-    #[arg(long, value_name = "TOKENS", default_value_t = 512, help_heading = "Engine")]
-    chunk: u32,
+    /// Most tokens of a step [default: 512; on a GPU 2048]
+    #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
+    token_budget: Option<u32>,
+    /// Most tokens of one prompt in a step [default: 512; on a GPU 2048]
+    #[arg(long, value_name = "TOKENS", help_heading = "Engine")]
+    chunk: Option<u32>,
     /// Tokens of a block of keys and values
     #[arg(long, value_name = "TOKENS", default_value_t = 16, help_heading = "Engine")]
     block: u32,
@@ -183,6 +183,8 @@ pub(crate) enum FormatName {
     F32,
     Bf16,
     F16,
+    /// 8 bits with an exponent (e4m3), and a scale for each output
+    Fp8,
     /// 8 bits with a scale for every 32 numbers
     Int8,
     /// 4 bits with a scale for every 32 numbers
@@ -203,6 +205,7 @@ impl FormatName {
             FormatName::F32 => WeightFormat::F32,
             FormatName::Bf16 => WeightFormat::Bf16,
             FormatName::F16 => WeightFormat::F16,
+            FormatName::Fp8 => WeightFormat::Fp8,
             FormatName::Int8 => WeightFormat::Int8,
             FormatName::Int4 => WeightFormat::Int4,
         }
@@ -214,6 +217,9 @@ const LOOK: Duration = Duration::from_millis(500);
 
 /// Tokens that a draft model guesses where nobody says.
 const DRAFTED: u32 = 4;
+
+/// Tokens of a step on a GPU where nobody says: fewer leave it idle, and more make those wait who decode.
+const TOKENS_ON_GPU: u32 = 2048;
 
 /// The context that is served where nobody says: longer ones take memory that few need.
 const USUAL_CONTEXT: u64 = 32_768;
@@ -233,6 +239,7 @@ impl EngineArguments {
             Precision::Auto => Activations::Bf16,
         };
         let context = self.context.unwrap_or(model.max_context().min(USUAL_CONTEXT) as u32);
+        let usual = EngineOptions::default();
         let options = EngineOptions {
             device: self.device,
             threads: self.threads.unwrap_or(0),
@@ -241,8 +248,10 @@ impl EngineArguments {
             random_weights: self.random_weights,
             context_limit: context,
             block_tokens: self.block,
-            token_budget: self.token_budget,
-            chunk_tokens: self.chunk,
+            token_budget: self.token_budget.unwrap_or(usual.token_budget),
+            chunk_tokens: self.chunk.unwrap_or(usual.chunk_tokens),
+            token_budget_on_gpu: self.token_budget.is_none().then_some(TOKENS_ON_GPU),
+            chunk_tokens_on_gpu: self.chunk.is_none().then_some(TOKENS_ON_GPU),
             seats: self.seats,
             keeps_prefixes: !self.no_prefix_cache,
             preemption: if self.swap_memory.is_some() {
@@ -255,7 +264,7 @@ impl EngineArguments {
             spill_folder: self.spill_folder.clone().zip(self.spill_disk.map(|bytes| bytes.get() as u64)),
             draft_tokens: self.guess.unwrap_or(if self.draft.is_some() { DRAFTED } else { 0 }),
             seed: seed(),
-            ..EngineOptions::default()
+            ..usual
         };
         let kv_bytes = match self.kv_memory {
             Some(bytes) => bytes.get() as u64,

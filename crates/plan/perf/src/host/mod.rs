@@ -57,10 +57,10 @@ impl Host {
         workload: &Workload,
     ) -> Result<Option<Self>, PerfError> {
         let Some(rates) = hardware.measured.filter(|_| hardware.generation == Generation::Host) else {
-            return match workload.stack {
-                Stack::Bedplate => Err(PerfError::UnsupportedStack { stack: "bedplate", on: "accelerators" }),
-                _ => Ok(None),
-            };
+            // Ranks exchange numbers through the processor's memory and so stay on it.
+            let is_refused = workload.stack == Stack::Bedplate && hardware.gpus > 1;
+            let refusal = PerfError::UnsupportedStack { stack: "bedplate", on: "several accelerators" };
+            return if is_refused { Err(refusal) } else { Ok(None) };
         };
         if workload.stack != Stack::Bedplate {
             return Err(PerfError::UnsupportedStack { stack: workload.stack.name(), on: "a host" });

@@ -21,6 +21,7 @@ mod activation;
 mod adamw;
 mod attention;
 mod cross_entropy;
+mod draw;
 mod elementary;
 mod embedding;
 mod expert_linear;

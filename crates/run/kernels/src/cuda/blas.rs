@@ -78,6 +78,8 @@ pub(super) struct Sides {
     pub(super) d: u64,
     pub(super) beta: f32,
     pub(super) bias: u64,
+    /// Of fp8: a scale for each line of `a` and of `b`.
+    pub(super) scales: [u64; 2],
 }
 
 /// What cuBLASLt may use between its kernels.
@@ -96,10 +98,14 @@ impl Blas {
     /// Whether the library could do it; it may have no algorithm for odd addresses and strides.
     pub(super) fn multiply(&self, shape: &Shape, sides: &Sides, workspace: u64, stream: usize) -> bool {
         let mut plans = self.plans.borrow_mut();
-        let plan = plans.entry(*shape).or_insert_with(|| self.plan(shape));
+        let plan = plans.entry(*shape).or_insert_with(|| self.plan(shape, sides));
         let Some(plan) = plan else { return false };
         if shape.has_bias {
             self.set(plan.product, BIAS_POINTER, &sides.bias);
+        }
+        if shape.formats[0] == Format::Fp8 {
+            self.set(plan.product, SCALES_OF_A, &sides.scales[0]);
+            self.set(plan.product, SCALES_OF_B, &sides.scales[1]);
         }
         self.run(plan, &plan.algorithms[0], sides, workspace, stream) == 0
     }
@@ -126,7 +132,7 @@ impl Blas {
         )
     }
 
-    fn plan(&self, shape: &Shape) -> Option<Plan> {
+    fn plan(&self, shape: &Shape, sides: &Sides) -> Option<Plan> {
         const COMPUTE_F32: i32 = 68;
         let (mut product, mut wish) = (0, 0);
         let created = self.functions.product_create(&mut product, COMPUTE_F32, kind(Format::F32));
@@ -138,6 +144,9 @@ impl Blas {
             const WITH_BIAS: i32 = 4;
             self.set(product, EPILOGUE, &WITH_BIAS);
             self.set(product, BIAS_FORMAT, &kind(shape.formats[1]));
+        }
+        if shape.formats[0] == Format::Fp8 && !self.scale_lines(product, sides) {
+            return None;
         }
         let (Shape { m, n, k, .. }, [from, to]) = (*shape, shape.formats);
         let side = |rows, columns, turned| if turned { (columns, rows) } else { (rows, columns) };
@@ -172,10 +181,27 @@ impl Blas {
         (code == 0 && !algorithms.is_empty()).then_some(Plan { product, layouts, algorithms })
     }
 
+    /// Whether the library can scale the lines of its sides.
+    fn scale_lines(&self, product: usize, sides: &Sides) -> bool {
+        const BY_LINE: i32 = 3;
+        let is_known = [SCALE_MODE_OF_A, SCALE_MODE_OF_B]
+            .iter()
+            .all(|attribute| self.try_set(product, *attribute, &BY_LINE) == 0);
+        if is_known {
+            self.set(product, FAST_SUMS, &1i8);
+            self.set(product, SCALES_OF_A, &sides.scales[0]);
+            self.set(product, SCALES_OF_B, &sides.scales[1]);
+        }
+        is_known
+    }
+
     fn set<T>(&self, product: usize, attribute: i32, value: &T) {
-        let pointer = std::ptr::from_ref(value).cast();
-        let code = self.functions.product_set(product, attribute, pointer, size_of::<T>());
+        let code = self.try_set(product, attribute, value);
         assert_eq!(code, 0, "cuBLASLt takes attribute {attribute} of a product");
+    }
+
+    fn try_set<T>(&self, product: usize, attribute: i32, value: &T) -> i32 {
+        self.functions.product_set(product, attribute, std::ptr::from_ref(value).cast(), size_of::<T>())
     }
 
     fn wish<T>(&self, wish: usize, attribute: i32, value: &T) {
@@ -187,7 +213,14 @@ const TURN_A: i32 = 3;
 const TURN_B: i32 = 4;
 const EPILOGUE: i32 = 7;
 const BIAS_POINTER: i32 = 8;
+const SCALES_OF_A: i32 = 17;
+const SCALES_OF_B: i32 = 18;
+/// Sums of fp8 with fewer bits than f32 has between steps of a tensor core, as PyTorch's products have them by default.
+const FAST_SUMS: i32 = 25;
 const BIAS_FORMAT: i32 = 26;
+/// cuBLASLt 12.9 and later.
+const SCALE_MODE_OF_A: i32 = 31;
+const SCALE_MODE_OF_B: i32 = 32;
 const WORKSPACE_BYTES: i32 = 1;
 const FIRST_ALIGNMENT: i32 = 5;
 
@@ -197,6 +230,7 @@ fn kind(format: Format) -> i32 {
         Format::F32 => 0,
         Format::F16 => 2,
         Format::Bf16 => 14,
+        Format::Fp8 => 28,
         Format::Int8 | Format::Int4 => unreachable!("whole numbers are widened before a product"),
     }
 }

@@ -17,6 +17,8 @@ pub(super) struct Side {
     pub(super) format: Format,
     pub(super) rows: usize,
     pub(super) columns: usize,
+    /// Of fp8: where the scales of its rows are.
+    pub(super) scales: u64,
 }
 
 /// What is added to a product's rows.
@@ -55,6 +57,7 @@ impl Cuda {
             format: format_of::<E>(),
             rows: matrix.rows,
             columns: matrix.columns,
+            scales: 0,
         }
     }
 
@@ -64,6 +67,7 @@ impl Cuda {
             format: format_of::<E>(),
             rows: matrix.rows,
             columns: matrix.columns,
+            scales: 0,
         }
     }
 
@@ -91,6 +95,17 @@ impl Cuda {
             steps: [Steps { line: x.lines.stride, depth: 1 }, Steps { line: weight.lines.stride, depth: 1 }],
         };
         self.multiply(&shape, weight, x, extras, out);
+    }
+
+    /// Whether `out = x W^T` and extras could be made of two sides of fp8.
+    pub(super) fn forward_fp8(&self, x: Side, weight: Side, extras: Extras, out: Side) -> bool {
+        let steps = |side: Side| Steps { line: side.lines.stride, depth: 1 };
+        let shape = Product {
+            size: [out.columns, out.rows, x.columns],
+            turned: [true, false],
+            steps: [steps(x), steps(weight)],
+        };
+        self.multiply_by_library(&shape, weight, x, extras, out)
     }
 
     pub(crate) fn linear_backward_input<D: Element, W: Element, X: Element>(
@@ -201,9 +216,19 @@ impl Cuda {
     /// `a` and `b` are the library's sides: our right and our left one.
     fn multiply(&self, product: &Product, a: Side, b: Side, extras: Extras, out: Side) {
         let [m, n, k] = product.size;
-        if m == 0 || n == 0 {
+        if m == 0 || n == 0 || self.multiply_by_library(product, a, b, extras, out) {
             return;
         }
+        let [left, right] = product.steps;
+        self.multiply_cut((b, left), (a, right), [n, m, k], extras.add, None, out);
+        if extras.bias.is_some() || extras.residual.is_some() {
+            self.finish(out, extras, out);
+        }
+    }
+
+    /// Whether the library had an algorithm.
+    fn multiply_by_library(&self, product: &Product, a: Side, b: Side, extras: Extras, out: Side) -> bool {
+        let [m, n, k] = product.size;
         let bias = extras.bias.filter(|(_, format)| *format == out.format).map(|(bias, _)| bias);
         let under = if extras.add { Some(out.lines) } else { extras.residual };
         let c = under.unwrap_or(out.lines);
@@ -220,20 +245,14 @@ impl Cuda {
         };
         let beta = if under.is_some() { 1.0 } else { 0.0 };
         let [a_at, b_at, c_at, d_at] = places.map(|lines| lines.address);
-        let sides = Sides { a: a_at, b: b_at, c: c_at, d: d_at, beta, bias: bias.unwrap_or(0) };
+        let scales = [a.scales, b.scales];
+        let sides = Sides { a: a_at, b: b_at, c: c_at, d: d_at, beta, bias: bias.unwrap_or(0), scales };
         let workspace = self.workspace.of(&self.context, WORKSPACE);
         let is_done = k > 0 && self.blas.multiply(&shape, &sides, workspace, self.context.stream());
-        if is_done {
-            if extras.bias.is_some() && bias.is_none() {
-                self.finish(out, Extras { bias: extras.bias, ..Extras::default() }, out);
-            }
-            return;
+        if is_done && extras.bias.is_some() && bias.is_none() {
+            self.finish(out, Extras { bias: extras.bias, ..Extras::default() }, out);
         }
-        let [left, right] = product.steps;
-        self.multiply_cut((b, left), (a, right), [n, m, k], extras.add, None, out);
-        if extras.bias.is_some() || extras.residual.is_some() {
-            self.finish(out, extras, out);
-        }
+        is_done
     }
 
     /// Our own product: rows, columns and depth; experts may cut rows or depth.

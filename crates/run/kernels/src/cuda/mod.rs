@@ -14,6 +14,7 @@ mod attention;
 mod blas;
 mod compile;
 mod cross_entropy;
+mod draw;
 mod driver;
 mod embedding;
 mod error;

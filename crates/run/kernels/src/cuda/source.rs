@@ -4,6 +4,7 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(super) enum Source {
     Stream,
+    Draw,
     Norm,
     Pointwise,
     Experts,
@@ -24,6 +25,7 @@ pub(super) enum Format {
     F32,
     Bf16,
     F16,
+    Fp8,
     Int8,
     Int4,
 }
@@ -45,6 +47,7 @@ impl Source {
     pub(super) fn name(self) -> &'static str {
         match self {
             Source::Stream => "stream",
+            Source::Draw => "draw",
             Source::Norm => "norm",
             Source::Pointwise => "pointwise",
             Source::Experts => "experts",
@@ -63,6 +66,7 @@ impl Source {
     pub(super) fn text(self) -> &'static str {
         match self {
             Source::Stream => parts!("stream"),
+            Source::Draw => parts!("draw"),
             Source::Norm => parts!("norm"),
             Source::Pointwise => parts!("pointwise"),
             Source::Experts => parts!("experts"),
@@ -92,6 +96,7 @@ impl Format {
             Format::F32 => "float",
             Format::Bf16 => "bf16",
             Format::F16 => "f16",
+            Format::Fp8 => "fp8",
             Format::Int8 => "int8",
             Format::Int4 => "int4q",
         }
@@ -117,15 +122,16 @@ pub(super) fn architecture(major: i32, minor: i32) -> String {
 /// Variants that show every kernel, for a test that compiles them: those of a bf16 model, and of f32 where `with_f32` says so.
 #[cfg(test)]
 pub(super) fn variants(with_f32: bool) -> Vec<Variant> {
-    use Format::{Bf16, F16, F32, Int4, Int8};
+    use Format::{Bf16, F16, F32, Fp8, Int4, Int8};
     use Source::{
-        Attention, Decode, Experts, FlashBackward, FlashForward, Gemm, Norm, Packed, Paged, Pointwise, Round,
-        Stream, Vector,
+        Attention, Decode, Draw, Experts, FlashBackward, FlashForward, Gemm, Norm, Packed, Paged, Pointwise,
+        Round, Stream, Vector,
     };
     let plain = [Stream, Experts, Attention, Gemm, Norm, Pointwise, Round, Paged, Vector];
     let variant = |source, formats| Variant { source, formats, dim: 0, group: 0 };
     let mut all: Vec<Variant> = plain.map(|source| variant(source, [Bf16; 3])).into();
-    all.extend([Bf16, F16, Int8, Int4].map(|weight| variant(Packed, [Bf16, Bf16, weight])));
+    all.push(variant(Draw, [F32; 3]));
+    all.extend([Bf16, F16, Fp8, Int8, Int4].map(|weight| variant(Packed, [Bf16, Bf16, weight])));
     let sizes = [(64, 4), (128, 4), (128, 8)];
     all.extend(sizes.map(|(dim, group)| Variant { source: Decode, formats: [Bf16; 3], dim, group }));
     for source in [FlashForward, FlashBackward] {

@@ -16,6 +16,9 @@ pub enum WeightFormat {
     F32,
     Bf16,
     F16,
+    /// Numbers of 8 bits, four of them an exponent (e4m3), with a power of two for each output as scale. The processor keeps them in bf16, which
+    /// holds them exactly; a GPU that can multiplies more than two rows of bf16 as e4m3 too, each rounded with a scale of its own.
+    Fp8,
     /// Whole numbers of 8 bits with an f16 scale for every 32 neighbours of a row.
     Int8,
     /// Whole numbers of 4 bits with an f16 scale for every 32 neighbours of a row.
@@ -23,7 +26,7 @@ pub enum WeightFormat {
 }
 
 impl WeightFormat {
-    pub const ALL: [WeightFormat; 5] = [Self::F32, Self::Bf16, Self::F16, Self::Int8, Self::Int4];
+    pub const ALL: [WeightFormat; 6] = [Self::F32, Self::Bf16, Self::F16, Self::Fp8, Self::Int8, Self::Int4];
 
     /// As configurations and command lines spell it.
     pub fn name(self) -> &'static str {
@@ -31,6 +34,7 @@ impl WeightFormat {
             Self::F32 => "f32",
             Self::Bf16 => "bf16",
             Self::F16 => "f16",
+            Self::Fp8 => "fp8",
             Self::Int8 => "int8",
             Self::Int4 => "int4",
         }

@@ -10,6 +10,7 @@ pub(super) const CHECKS: &[Check] = checks![
     linear_mixed,
     add_sums,
     packed_dense,
+    packed_fp8,
     packed_8_bits,
     packed_4_bits,
     packed_vector,
@@ -65,6 +66,25 @@ fn packed_dense<E: Element>(s: &Sample<'_>) -> Vec<f32> {
 
 fn packed_8_bits<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     packed::<E>(s, WeightFormat::Int8, &[1, 2, 3, 8, 40], [72, 80])
+}
+
+/// Numbers that fp8 holds exactly, so that rounded rows give what others give.
+fn packed_fp8<E: Element>(s: &Sample<'_>) -> Vec<f32> {
+    let coarse = |len: usize| {
+        let numbers: Vec<E> = (0..len).map(|_| E::narrow(s.below(17) as f32 / 8.0 - 1.0)).collect();
+        s.given(&numbers)
+    };
+    let each = [(1, 72, 80), (7, 96, 80), (40, 96, 80), (40, 72, 81)].map(|(rows, inputs, outputs)| {
+        let (weight, x) = (coarse(outputs * inputs), coarse(rows * inputs));
+        let packed = s.device.pack(weight.view(), outputs, WeightFormat::Fp8);
+        let (bias, residual, mut out) =
+            (s.vector::<E>(outputs), s.grid::<E>(rows, outputs), s.grid::<E>(rows, outputs));
+        let (x, residual) = (x.view().matrix(rows, inputs), Some(residual.matrix()));
+        s.device.linear_packed(x, &packed, Some(bias.view()), residual, out.matrix_mut());
+        out.read()
+    });
+    // Rounding itself: the processor keeps the same numbers.
+    [packed::<E>(s, WeightFormat::Fp8, &[1, 3, 8], [72, 80]), each.concat()].concat()
 }
 
 fn packed_4_bits<E: Element>(s: &Sample<'_>) -> Vec<f32> {

@@ -2,13 +2,15 @@
 
 use std::time::Instant;
 
-use crate::{AttentionShape, Bf16, Buffer, Device, Qkv, Seen};
+use crate::{AttentionShape, Bf16, Buffer, Device, Qkv, Seen, WeightFormat};
 
 /// What a rate is of.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RateOf {
     /// A product of two square matrices of bf16, in FLOP/s.
     Product,
+    /// The same with weights of fp8; rows are rounded before.
+    ProductFp8,
     /// Bytes read and written per second.
     Copy,
     /// Causal attention of bf16 over heads of 128, four sharing a key, in FLOP/s of the half that is seen.
@@ -18,11 +20,13 @@ pub enum RateOf {
 }
 
 impl RateOf {
-    pub const ALL: [Self; 4] = [Self::Product, Self::Copy, Self::Attention, Self::AttentionBothWays];
+    pub const ALL: [Self; 5] =
+        [Self::Product, Self::ProductFp8, Self::Copy, Self::Attention, Self::AttentionBothWays];
 
     pub fn name(self) -> &'static str {
         match self {
             RateOf::Product => "product of bf16",
+            RateOf::ProductFp8 => "product of fp8",
             RateOf::Copy => "copy",
             RateOf::Attention => "attention forward",
             RateOf::AttentionBothWays => "attention forward and backward",
@@ -34,6 +38,7 @@ impl RateOf {
 pub fn rate(device: &Device, of: RateOf) -> f64 {
     match of {
         RateOf::Product => product(device),
+        RateOf::ProductFp8 => product_fp8(device),
         RateOf::Copy => copy(device),
         RateOf::Attention => Attention::new(device).rate(device, false),
         RateOf::AttentionBothWays => Attention::new(device).rate(device, true),
@@ -67,6 +72,18 @@ fn product(device: &Device) -> f64 {
     let taken = seconds(device, || {
         let out = out.view_mut().matrix(side, side);
         device.linear(x.view().matrix(side, side), weight.view(), None, None, out);
+    });
+    2.0 * (side as f64).powi(3) / taken
+}
+
+fn product_fp8(device: &Device) -> f64 {
+    let side = if device.is_cpu() { 1024 } else { 8192 };
+    let [x, weight] = [1, 2].map(|key| normal(device, side * side, key));
+    let weight = device.pack(weight.view(), side, WeightFormat::Fp8);
+    let mut out = device.zeros::<Bf16>(side * side);
+    let taken = seconds(device, || {
+        let out = out.view_mut().matrix(side, side);
+        device.linear_packed(x.view().matrix(side, side), &weight, None, None, out);
     });
     2.0 * (side as f64).powi(3) / taken
 }

@@ -2,10 +2,10 @@
 
 use super::sample::Sample;
 use super::{Check, checks};
-use crate::{AdamW, Element, Put};
+use crate::{AdamW, Draw, Element, Put};
 
 pub(super) const CHECKS: &[Check] =
-    checks![fill, fill_normal, likeliest in f32, add, scale, put_rows, sums, adamw];
+    checks![fill, fill_normal, likeliest in f32, draw in f32, add, scale, put_rows, sums, adamw];
 
 fn fill<E: Element>(s: &Sample<'_>) -> Vec<f32> {
     let mut buffer = s.vector::<E>(1003);
@@ -24,6 +24,28 @@ fn likeliest(s: &Sample<'_>) -> Vec<f32> {
     let (logits, mut places) = (s.grid::<f32>(rows, columns), s.device.zeros(rows));
     s.device.likeliest(logits.matrix(), places.view_mut());
     s.read_whole(&places)
+}
+
+/// Numbers are multiples of 1/128, so that there are many equal ones at every edge.
+fn draw(s: &Sample<'_>) -> Vec<f32> {
+    let (rows, columns) = (12, 5003);
+    let (logits, mut tokens) = (s.grid::<f32>(rows, columns), s.device.zeros(rows));
+    let plain = Draw { temperature: 0.7, top_k: 0, top_p: 1.0, min_p: 0.0, chance: 0 };
+    let kinds = [
+        plain,
+        Draw { top_k: 40, ..plain },
+        Draw { top_p: 0.9, ..plain },
+        Draw { top_k: 700, top_p: 0.5, temperature: 0.2, ..plain },
+        Draw { min_p: 0.3, ..plain },
+        Draw { top_k: 6000, top_p: 0.0, ..plain },
+    ];
+    let words = (0..rows).flat_map(|row| {
+        let chance = (s.below(1 << 30) as u64) << 34;
+        Draw { chance, ..kinds[row % kinds.len()] }.words(row)
+    });
+    let words = s.given(&words.collect::<Vec<u32>>());
+    s.device.draw(logits.matrix(), words.view(), tokens.view_mut());
+    s.read_whole(&tokens)
 }
 
 fn add<E: Element>(s: &Sample<'_>) -> Vec<f32> {

@@ -272,14 +272,15 @@ impl<'a, E: Element> Packer<'a, E> {
     /// The format of what is too delicate for few bits.
     fn plain_format(&self) -> WeightFormat {
         match self.format {
-            WeightFormat::Int8 | WeightFormat::Int4 => WeightFormat::Bf16,
+            WeightFormat::Fp8 | WeightFormat::Int8 | WeightFormat::Int4 => WeightFormat::Bf16,
             plain => plain,
         }
     }
 
-    /// The table and the head decide between tokens: they keep at least 8 bits.
+    /// The table and the head decide between tokens: they keep at least 8 bits of each number.
     fn table_format(&self) -> WeightFormat {
         match self.format {
+            WeightFormat::Fp8 => WeightFormat::Bf16,
             WeightFormat::Int4 => WeightFormat::Int8,
             format => format,
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bedplate_kernels::{Buffer, Device, Element, PagedRows, Recording, View};
+use bedplate_kernels::{Buffer, Device, Draw, Element, PagedRows, Recording, View};
 
 use crate::Network;
 use crate::table::MlpParts;
@@ -63,8 +63,10 @@ pub struct ServingRoom<E: Element> {
     pub(crate) adapters: Option<AdapterRoom<E>>,
     pub(crate) wanted_rows: Buffer<E>,
     pub(crate) logits: Buffer<f32>,
-    /// Of a GPU: the likeliest token after each wanted row.
+    /// Of a GPU: the likeliest token after each wanted row, or the one that was drawn.
     pub(crate) likeliest: Buffer<u32>,
+    /// Of a GPU: how tokens are drawn.
+    draws: Buffer<u32>,
     /// By the number of rows.
     pub(crate) recorded: BTreeMap<usize, Recorded>,
     bytes: usize,
@@ -130,6 +132,7 @@ impl<E: Element> ServingRoom<E> {
         let has_others = !network.part().tensor.is_whole();
         let vocab = network.architecture().transformer.vocab as usize;
         let statistics = rows * heads.max(2);
+        let found = if device.is_cpu() { 0 } else { shape.wanted };
         Self {
             shape,
             given: Given::new(&maker, &shape),
@@ -149,7 +152,8 @@ impl<E: Element> ServingRoom<E> {
             }),
             wanted_rows: maker.numbers(shape.wanted * hidden),
             logits: maker.numbers(shape.wanted * vocab),
-            likeliest: maker.numbers(if device.is_cpu() { 0 } else { shape.wanted }),
+            likeliest: maker.numbers(found),
+            draws: maker.numbers(found * Draw::WORDS),
             recorded: BTreeMap::new(),
             bytes: maker.bytes.get(),
         }
@@ -172,8 +176,20 @@ impl<E: Element> ServingRoom<E> {
         device.lend(self.logits.range(at * vocab..(at + 1) * vocab))
     }
 
-    /// Copies the likeliest token after each wanted row, which a GPU has found; leaves the list empty where the processor computes.
-    pub fn read_likeliest(&self, device: &Device, to: &mut Vec<u32>) {
+    /// Has a GPU draw the tokens after some of the wanted rows instead of taking the likeliest ones.
+    pub fn draw(&mut self, device: &Device, draws: &[(usize, Draw)]) {
+        if draws.is_empty() {
+            return;
+        }
+        let words: Vec<u32> = draws.iter().flat_map(|(place, draw)| draw.words(*place)).collect();
+        device.write(self.draws.range_mut(0..words.len()), &words);
+        let (count, vocab) = (self.given.wanted_count, self.logits.len() / self.shape.wanted.max(1));
+        let logits = self.logits.range(0..count * vocab).matrix(count, vocab);
+        device.draw(logits, self.draws.range(0..words.len()), self.likeliest.range_mut(0..count));
+    }
+
+    /// Copies the token after each wanted row that a GPU has found, the likeliest or the one that it has drawn; leaves the list empty where the processor computes.
+    pub fn read_found(&self, device: &Device, to: &mut Vec<u32>) {
         to.clear();
         if !device.is_cpu() {
             to.resize(self.given.wanted_count, 0);

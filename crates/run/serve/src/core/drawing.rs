@@ -1,12 +1,13 @@
 //! Tokens from logits, and the ends of samples.
 
 use bedplate_batching::SequenceId;
-use bedplate_kernels::{Element, NONE};
+use bedplate_kernels::{Draw, Element, NONE};
 
 use super::{Core, Logits};
-use crate::ask::Wants;
+use crate::ask::{Continuation, Wants};
 use crate::compose::Run;
-use crate::live::Job;
+use crate::draw::Drawer;
+use crate::live::{Job, Live};
 use crate::{EndReason, Event, Logprobs, draw};
 
 /// What became of a draw.
@@ -20,6 +21,30 @@ enum Drawn {
 }
 
 impl<E: Element> Core<E> {
+    /// What a GPU draws, by the places of wanted rows: the next tokens of sequences whose logits it can use as they are.
+    pub(super) fn draws(&mut self, runs: &[Run]) -> Vec<(usize, Draw)> {
+        let Self { parts, jobs, slots, logits, composed, .. } = self;
+        logits.drawn_for.clear();
+        if parts.device.is_cpu() {
+            return Vec::new();
+        }
+        logits.drawn_for.resize(composed.wanted(), None);
+        let mut draws = Vec::new();
+        for run in runs.iter().filter(|run| run.wanted == 1) {
+            let Some(live) = slots[run.sequence.0 as usize].as_ref() else { continue };
+            let Some(text) = jobs.get(&live.request).and_then(Job::continuation) else { continue };
+            let is_plain = live.parser.is_none()
+                && text.logprobs.is_none()
+                && forbidden(live, text, ends(text, &parts.end_tokens)).is_empty();
+            let draw = live.drawer.as_ref().filter(|_| is_plain).and_then(Drawer::next_draw);
+            if let (Some(draw), Some(place)) = (draw, composed.place(run.sequence)) {
+                logits.drawn_for[place] = Some(run.sequence);
+                draws.push((place, draw));
+            }
+        }
+        draws
+    }
+
     /// A token more for a sequence. Whether it has ended.
     pub(super) fn advance(&mut self, sequence: SequenceId, origin: SequenceId, runs: &[Run]) -> bool {
         let live = self.live(sequence);
@@ -87,15 +112,11 @@ impl<E: Element> Core<E> {
         sequence: SequenceId,
         place: usize,
     ) -> Result<Option<(u32, Option<Logprobs>)>, String> {
-        let Self { parts, jobs, slots, logits: Logits { row, changed, mask, likeliest }, .. } = self;
+        let Self { parts, jobs, slots, logits: Logits { row, changed, mask, found, drawn_for }, .. } = self;
         let Some(live) = slots[sequence.0 as usize].as_mut() else { return Ok(None) };
         let Some(text) = jobs.get(&live.request).and_then(Job::continuation) else { return Ok(None) };
-        let ends = if text.ignores_end { &[][..] } else { &parts.end_tokens[..] };
-        let is_early = live.generated() < text.least as usize;
-        let forbidden: Vec<u32> = match is_early {
-            true => ends.iter().chain(&text.stop_tokens).copied().collect(),
-            false => Vec::new(),
-        };
+        let ends = ends(text, &parts.end_tokens);
+        let forbidden = forbidden(live, text, ends);
         let mut allowed = None;
         if let Some(parser) = &mut live.parser {
             mask.fill(0);
@@ -104,8 +125,13 @@ impl<E: Element> Core<E> {
         }
         let Some(drawer) = live.drawer.as_mut() else { return Ok(None) };
         let is_end = |token: &u32| ends.contains(token) || text.stop_tokens.contains(token);
-        let found = likeliest.get(place).filter(|_| allowed.is_none() && forbidden.is_empty());
-        if let Some(token) = found.filter(|_| drawer.takes_likeliest() && text.logprobs.is_none()) {
+        let is_drawn = drawn_for.get(place) == Some(&Some(sequence));
+        if is_drawn {
+            drawer.skip();
+        }
+        let is_plain = allowed.is_none() && forbidden.is_empty() && text.logprobs.is_none();
+        let is_found = is_drawn || (is_plain && drawer.takes_likeliest());
+        if let Some(token) = found.get(place).filter(|_| is_found) {
             let token = Some(*token).filter(|token| *token != NONE && !is_end(token));
             return Ok(token.map(|token| (token, None)));
         }
@@ -137,4 +163,16 @@ impl<E: Element> Core<E> {
         let length = row.iter().map(|number| number * number).sum::<f32>().sqrt().max(f32::MIN_POSITIVE);
         job.tell(Event::Embedding(row.into_iter().map(|number| number / length).collect()));
     }
+}
+
+/// Tokens that end a text.
+fn ends<'a>(text: &Continuation, of_model: &'a [u32]) -> &'a [u32] {
+    if text.ignores_end { &[] } else { of_model }
+}
+
+/// Tokens that may not be drawn yet.
+fn forbidden(live: &Live, text: &Continuation, ends: &[u32]) -> Vec<u32> {
+    let is_early = live.generated() < text.least as usize;
+    let forbidden = ends.iter().chain(&text.stop_tokens).filter(|_| is_early);
+    forbidden.copied().collect()
 }

@@ -98,9 +98,9 @@ fn a_draft_model_changes_nothing_but_the_steps() {
 
 #[test]
 fn in_bf16_and_with_few_bits_too_an_answer_does_not_depend_on_its_neighbours() {
-    use bedplate_kernels::WeightFormat::{Bf16, F16, Int4, Int8};
+    use bedplate_kernels::WeightFormat::{Bf16, F16, Fp8, Int4, Int8};
     let prompts = prompts(6);
-    for weights in [Bf16, F16, Int8, Int4] {
+    for weights in [Bf16, F16, Fp8, Int8, Int4] {
         let base = EngineOptions { activations: Activations::Bf16, weights: Some(weights), ..options() };
         let alone = EngineOptions { seats: 1, keeps_prefixes: false, ..base.clone() };
         let expected = at_once(&engine(QWEN3, &alone), &prompts, 60);

@@ -40,7 +40,7 @@ pub(super) struct Weight<'a> {
 pub(super) fn step_bytes(format: WeightFormat) -> usize {
     match format {
         WeightFormat::F32 => 4 * LANES * STEP,
-        WeightFormat::Bf16 | WeightFormat::F16 => 2 * LANES * STEP,
+        WeightFormat::Bf16 | WeightFormat::F16 | WeightFormat::Fp8 => 2 * LANES * STEP,
         WeightFormat::Int8 => SCALES + LANES * STEP,
         WeightFormat::Int4 => SCALES + LANES * STEP / 2,
     }
@@ -87,7 +87,7 @@ fn number(format: WeightFormat, step: &[u8], lane: usize, input: usize) -> f32 {
             f32::from_ne_bytes([step[at], step[at + 1], step[at + 2], step[at + 3]])
         }
         WeightFormat::F16 => f16::from_bits(pair(input * LANES + lane)).to_f32(),
-        WeightFormat::Bf16 => Bf16::from_bits(pair(in_pairs(lane, input))).to_f32(),
+        WeightFormat::Bf16 | WeightFormat::Fp8 => Bf16::from_bits(pair(in_pairs(lane, input))).to_f32(),
         WeightFormat::Int8 => f32::from(step[SCALES + in_fours(lane, input)].cast_signed()) * scale(),
         WeightFormat::Int4 => {
             let (byte, shift) = in_nibbles(lane, input);
@@ -139,7 +139,7 @@ fn write_step(format: WeightFormat, wide: &Wide, to: &mut [u8]) {
             let bits = f16::from_f32(number).to_bits();
             to[2 * (input * LANES + lane)..][..2].copy_from_slice(&bits.to_le_bytes());
         }),
-        WeightFormat::Bf16 => each(wide, |lane, input, number| {
+        WeightFormat::Bf16 | WeightFormat::Fp8 => each(wide, |lane, input, number| {
             let bits = Bf16::from_f32(number).to_bits();
             to[2 * in_pairs(lane, input)..][..2].copy_from_slice(&bits.to_le_bytes());
         }),

@@ -4,6 +4,7 @@
 //! chunk of work is some rows of one product and some panels of its weight; a panel is unfolded block by block of the depth into the
 //! nearest cache, where all rows of the chunk use it. Products with experts differ in their rows and go to the team together.
 
+mod fp8;
 mod lanes;
 mod layout;
 mod round;
@@ -40,6 +41,10 @@ impl PackedBody {
 
 impl Cpu {
     pub(crate) fn pack<W: Element>(&self, weight: Matrix<'_, W>, format: WeightFormat) -> PackedBody {
+        if format == WeightFormat::Fp8 {
+            let rounded = self.rounded_to_fp8(weight);
+            return self.pack(rounded.view().matrix(weight.rows, weight.columns), stored(format));
+        }
         let weight = self.rows(weight);
         let (panels, each) = (weight.rows.div_ceil(LANES), layout::panel_bytes(format, weight.columns));
         let mut bytes = self.zeros(panels * each);
@@ -84,7 +89,7 @@ impl Cpu {
         let products = (0..weights.len()).map(|expert| (expert, experts.rows(expert)));
         inlined!(self.multiply_packed(
             (self.rows(x), &|expert| weights[expert].weight(addresses)),
-            (first.format, products),
+            (stored(first.format), products),
             out,
             |_, sums, out| Put::Replace.put_all(sums, out)
         ));
@@ -104,12 +109,17 @@ impl Cpu {
     }
 }
 
+/// The format in which numbers lie.
+fn stored(format: WeightFormat) -> WeightFormat {
+    if format == WeightFormat::Fp8 { WeightFormat::Bf16 } else { format }
+}
+
 impl Packed {
     fn weight(&self, addresses: &Addresses) -> Weight<'_> {
         let Self { outputs, inputs, format, body: Body::Cpu(body) } = self else {
             panic!("this matrix was packed by another device");
         };
         let bytes = addresses.slice(body.bytes.view());
-        Weight { format: *format, outputs: *outputs, inputs: *inputs, bytes }
+        Weight { format: stored(*format), outputs: *outputs, inputs: *inputs, bytes }
     }
 }

@@ -28,7 +28,7 @@ impl Cpu {
         #[cfg(target_arch = "x86_64")]
         if matches!(X::numbers(&[]), Numbers::Bf16(_)) && self.has_tiles {
             match format {
-                WeightFormat::Bf16 => return Unit::Tiles(self.multiplier::<X, X>()),
+                WeightFormat::Bf16 | WeightFormat::Fp8 => return Unit::Tiles(self.multiplier::<X, X>()),
                 WeightFormat::Int8 | WeightFormat::Int4 => return Unit::Whole(self.level),
                 WeightFormat::F32 | WeightFormat::F16 => {}
             }

@@ -12,7 +12,7 @@ pub(super) fn widen(format: WeightFormat, steps: &[u8], bytes_of_step: usize, to
         match format {
             WeightFormat::F32 => widen_each::<4>(step, f32::from_ne_bytes, to),
             WeightFormat::F16 => widen_each::<2>(step, |bytes| of_f16(u16::from_le_bytes(bytes)), to),
-            WeightFormat::Bf16 => widen_bf16(step, to),
+            WeightFormat::Bf16 | WeightFormat::Fp8 => widen_bf16(step, to),
             WeightFormat::Int8 => widen_int8(step, to),
             WeightFormat::Int4 => widen_int4(step, to),
         }

@@ -57,3 +57,41 @@ KERNEL to_4_bits(const A* w, i64 ws, i64 outputs, i64 inputs, i64 groups, u8* nu
     ((u32*)numbers)[at * 4 + word] = bits;
   }
 }
+// Rows as e4m3, each with a power of two as scale: a block has a row, whose bytes are followed by zeros up to the next one.
+KERNEL to_fp8(const A* x, i64 xs, i64 columns, u8* numbers, i64 stride, float* scales) { BEGIN;
+  __shared__ float shared[32];
+  const A* row = x + blockIdx.x * xs; u8* to = numbers + blockIdx.x * stride;
+  float most = 0;
+  for (i64 i = threadIdx.x; i < columns; i += blockDim.x) most = fmaxf(most, fabsf(widen(row[i])));
+  float scale = e4m3_scale(block_max(most, shared)), inverse = 1.f / scale;
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+  for (i64 i = threadIdx.x; i < stride; i += blockDim.x) to[i] = i < columns ? to_e4m3(widen(row[i]) * inverse) : 0;
+}
+// The same for rows of which eight neighbours lie at addresses that wide loads take.
+KERNEL to_fp8_wide(const A* x, i64 xs, i64 columns, u8* numbers, i64 stride, float* scales) { BEGIN;
+  __shared__ float shared[32];
+  const A* row = x + blockIdx.x * xs; u8* to = numbers + blockIdx.x * stride;
+  float most = 0, v[8];
+  for (i64 i = 8 * threadIdx.x; i < columns; i += 8 * blockDim.x) {
+    get8(row + i, v);
+#pragma unroll
+    for (int j = 0; j < 8; j++) most = fmaxf(most, fabsf(v[j]));
+  }
+  float scale = e4m3_scale(block_max(most, shared)), inverse = 1.f / scale;
+  if (threadIdx.x == 0) scales[blockIdx.x] = scale;
+  for (i64 i = 8 * threadIdx.x; i < columns; i += 8 * blockDim.x) {
+    get8(row + i, v);
+    u32 words[2] = {0, 0};
+#pragma unroll
+    for (int j = 0; j < 8; j += 2) {
+#if __CUDA_ARCH__ >= 890
+      u16 two;
+      asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(two) : "f"(v[j + 1] * inverse), "f"(v[j] * inverse));
+#else
+      u32 two = to_e4m3(v[j] * inverse) | (u32)to_e4m3(v[j + 1] * inverse) << 8;
+#endif
+      words[j / 4] |= (u32)two << (8 * (j % 4));
+    }
+    *(uint2*)(to + i) = make_uint2(words[0], words[1]);
+  }
+}

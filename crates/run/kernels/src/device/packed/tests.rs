@@ -212,15 +212,17 @@ fn relative_error(got: &[f32], exact: &[f32]) -> f64 {
 }
 
 #[test]
-fn whole_numbers_stand_for_normal_weights_with_small_errors() {
+fn few_bits_stand_for_normal_weights_with_small_errors() {
     let (device, mut seed) = (Device::cpu(2), Random::new(3));
     let (rows, inputs, outputs) = (8, 1024, 64);
     let weight: Vec<f32> = (0..outputs * inputs).map(|_| 0.02 * normal(&mut seed)).collect();
     let x = Spaced::<Bf16>::new(rows, inputs, 0, || normal(&mut seed));
     let exact = product(&device, &x, &pack(&device, &weight, outputs, WeightFormat::F32));
-    for (format, of_weights, of_products) in
-        [(WeightFormat::Int8, 0.008, 0.01), (WeightFormat::Int4, 0.08, 0.1)]
-    {
+    for (format, of_weights, of_products) in [
+        (WeightFormat::Int8, 0.008, 0.01),
+        (WeightFormat::Fp8, 0.028, 0.028),
+        (WeightFormat::Int4, 0.08, 0.1),
+    ] {
         let packed = pack(&device, &weight, outputs, format);
         let error = relative_error(&unpacked(&device, &packed), &weight);
         assert!(error < of_weights, "weights of {}: {error}", format.name());
@@ -247,7 +249,7 @@ fn a_packed_matrix_takes_the_bytes_of_its_format() {
     let bytes = WeightFormat::ALL.map(|format| pack(&device, &[1.0f32; 64 * 64], 64, format).bytes());
     assert_eq!(
         bytes,
-        [4, 2, 2, 1, 0].map(|each| each * 64 * 64).map(|all| match all {
+        [4, 2, 2, 2, 1, 0].map(|each| each * 64 * 64).map(|all| match all {
             0 => 64 * 64 / 2 + 64 * 64 / 16,
             4096 => 4096 + 64 * 64 / 16,
             all => all,
@@ -274,7 +276,7 @@ proptest! {
     #[test]
     fn any_shape_agrees_with_the_definition(
         shape in (1usize..80, 1usize..300, 1usize..120),
-        format in 0usize..5,
+        format in 0usize..6,
     ) {
         for device in devices() {
             check::<f32>(&device, shape, WeightFormat::ALL[format]);

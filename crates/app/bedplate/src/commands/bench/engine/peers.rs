@@ -153,6 +153,9 @@ pub(super) fn shape(
     if peers.contains(&Peer::Torch) && weights.starts_with("int") {
         return Err(refused("torch is measured in f32, bf16 or f16"));
     }
+    if weights == "fp8" {
+        return Err(refused("no peer has weights of fp8 on the processor"));
+    }
     let transformer = &architecture.transformer;
     let mut kinds = transformer.layer_kinds().into_iter();
     let (Some(kind), None) = (kinds.next(), kinds.next()) else {
