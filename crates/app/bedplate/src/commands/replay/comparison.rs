@@ -229,8 +229,8 @@ impl Comparison<'_> {
             Column::right("RATIO", 0),
             Column::right("UTILISATION", 0),
             Column::right("RATIO", 0),
-            Column::right("DELIVERED", 0),
-            Column::right("RATIO", 0),
+            Column::right("DELIVERED", 1),
+            Column::right("ITS RATIO", 1),
         ]);
         let shown = |mean: &Mean, digits: usize| format!("{:.digits$} ± {:.digits$}", mean.mean, mean.error);
         for policy in self.policies() {
