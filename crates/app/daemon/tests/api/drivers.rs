@@ -37,5 +37,5 @@ fn local_conforms() {
     let token = std::fs::read_to_string(daemon.folder.path().join("admin.token")).unwrap();
     let place =
         Place { address: daemon.address.to_string(), fingerprint: None, token: token.trim().to_owned() };
-    suite::conforms(&Local::new(place), suite::Nodes::Real);
+    suite::conforms(&Local::new(place));
 }
