@@ -30,13 +30,14 @@ const MEASURED: [Measured; 6] = [
 ];
 
 fn predicted((name, sequence, sequences, ..): Measured) -> Step {
-    let catalog = Catalog::with_overlays(&[Source::new("one.toml", ONE_H200)]).unwrap();
-    let cluster = Cluster::from_spec("one:1", &catalog).unwrap();
-    let hardware = Hardware::from_cluster(&cluster, &catalog).unwrap();
+    let catalog = Catalog::with_overlays(&[Source::new("one.toml", ONE_H200)]).expect("it is right");
+    let cluster = Cluster::from_spec("one:1", &catalog).expect("it is right");
+    let hardware = Hardware::from_cluster(&cluster, &catalog).expect("it is right");
     let workload =
         Workload { sequence, global_batch: sequences, stack: Stack::Bedplate, ..Workload::default() };
-    let layout = format!("mb{sequences}").parse().unwrap();
-    predict(&builtin(name).unwrap(), &hardware, &layout, &workload, &Constants::builtin()).unwrap()
+    let layout = format!("mb{sequences}").parse().expect("it is right");
+    predict(&builtin(name).expect("it is right"), &hardware, &layout, &workload, &Constants::builtin())
+        .expect("it can be priced")
 }
 
 #[test]
