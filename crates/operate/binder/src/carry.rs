@@ -155,16 +155,26 @@ impl Hands {
         if !self.fence.stands() {
             return;
         }
-        let taint = json!({"key": names::FINDING_TAINT, "effect": "NoSchedule"});
-        let patch = Patch::Strategic(json!({
-            "metadata": {"annotations": {names::DRAIN_REASON: why}},
-            "spec": {"unschedulable": true, "taints": [taint]},
-        }));
-        let nodes: Api<Node> = Api::all(self.client.clone());
-        match nodes.patch(node, &PatchParams::default(), &patch).await {
-            Ok(_) => drop(self.news.send(News::TakenOut { node: node.to_owned(), why: why.to_owned() })),
-            Err(error) => drop(self.refused("patch nodes", error)),
+        match self.cordon(node, why).await {
+            Ok(()) => drop(self.news.send(News::TakenOut { node: node.to_owned(), why: why.to_owned() })),
+            Err(error) => drop(self.refused("get and patch nodes", error)),
         }
+    }
+
+    /// Taints are one list to the server, so the node must not have changed since it was read; if it has, the scheduler asks again.
+    async fn cordon(&self, name: &str, why: &str) -> kube::Result<()> {
+        let nodes: Api<Node> = Api::all(self.client.clone());
+        let node = nodes.get(name).await?;
+        let mut taints = json!(node.spec.and_then(|spec| spec.taints).unwrap_or_default());
+        if let Some(taints) = taints.as_array_mut() {
+            taints.retain(|taint| taint["key"] != names::FINDING_TAINT);
+            taints.push(json!({"key": names::FINDING_TAINT, "effect": "NoSchedule"}));
+        }
+        let patch = Patch::Merge(json!({
+            "metadata": {"annotations": {names::DRAIN_REASON: why}, "resourceVersion": node.metadata.resource_version},
+            "spec": {"unschedulable": true, "taints": taints},
+        }));
+        nodes.patch(name, &PatchParams::default(), &patch).await.map(drop)
     }
 
     async fn tell(&self, namespace: &str, pod: &str, reason: &str, message: &str) {

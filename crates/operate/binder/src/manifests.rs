@@ -60,7 +60,7 @@ fn cluster_role(account: &str) -> Value {
         "kind": "ClusterRole",
         "metadata": {"name": account},
         "rules": [
-            rule("", &["nodes"], &["list", "watch", "patch"]),
+            rule("", &["nodes"], &["get", "list", "watch", "patch"]),
             rule("", &["pods"], &["list", "watch", "delete"]),
             rule("", &["pods/binding"], &["create"]),
             rule("", &["pods/status"], &["patch"]),

@@ -264,12 +264,7 @@ impl Driver for Kubernetes {
     }
 
     fn resume(&self, node: &NodeId) -> Result<(), DriverError> {
-        let marked = json!({ "annotations": { names::DRAIN_REASON: null } });
-        let tainted = json!([{ "$patch": "delete", "key": names::FINDING_TAINT }]);
-        self.change_node(
-            node,
-            &json!({ "metadata": marked, "spec": { "unschedulable": null, "taints": tainted } }),
-        )
+        self.put_back_node(node)
     }
 }
 

@@ -47,6 +47,7 @@ fn a_real_api_server_conforms() {
     suite::conforms(&by_job_sets);
     suite::conforms(&by_jobs);
     logs_are_read_by_rank(&cluster, &by_job_sets);
+    a_node_that_is_put_back_has_no_taint_of_ours(&cluster, &by_job_sets);
     what_is_not_allowed_is_told_with_the_verb(&cluster);
     a_server_that_is_gone_is_transient(&cluster, &by_job_sets);
 }
@@ -54,6 +55,22 @@ fn a_real_api_server_conforms() {
 fn site(cluster: &RealKubernetes) -> KubernetesSite {
     let place = KubernetesPlace { kubeconfig: Some(cluster.kubeconfig()), ..KubernetesPlace::default() };
     KubernetesSite { place, image: Some("registry.test/image:1".into()), ..KubernetesSite::default() }
+}
+
+fn a_node_that_is_put_back_has_no_taint_of_ours(cluster: &RealKubernetes, driver: &Kubernetes) {
+    let node = driver.nodes().expect("it lists").remove(0).name;
+    let taints = || cluster.kubectl(&["get", "node", node.as_str(), "-o", "jsonpath={.spec.taints[*].key}"]);
+    driver.drain(&node, "fan").expect("it can");
+    cluster.kubectl(&[
+        "taint",
+        "node",
+        node.as_str(),
+        "bedplate.dev/finding=:NoSchedule",
+        "site/own=:NoSchedule",
+    ]);
+    driver.resume(&node).expect("it can");
+    assert_eq!(taints(), "site/own");
+    cluster.kubectl(&["taint", "node", node.as_str(), "site/own-"]);
 }
 
 /// A reader who has seen enough after so many bytes.

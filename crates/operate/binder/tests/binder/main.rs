@@ -204,8 +204,12 @@ fn a_broken_node_is_taken_out(world: &World, _: &Audit) {
         },
     });
     world.kubernetes.apply(&set.to_string());
-    world.until("it stands", || world.bound("healed") == 3);
+    // Until they run, kwok writes whole lists of conditions, which a kubelet never does.
+    world.until("it runs", || {
+        world.of_gang("healed").iter().filter(|pod| phase(pod) == "Running").count() == 3
+    });
     let node = world.of_gang("healed").iter().find_map(node_of).expect("it stands");
+    world.kubernetes.kubectl(&["taint", "node", &node, "site/own=:PreferNoSchedule"]);
     world.condition(&node, "BedplateFinding", "True", "replace", "a GPU has fallen off the bus");
     world.until("it stands whole on other nodes", || {
         let stands = |pod: &_| world::stands(pod) && node_of(pod).as_ref() != Some(&node);
@@ -214,7 +218,9 @@ fn a_broken_node_is_taken_out(world: &World, _: &Audit) {
     let shown =
         |what: &str| world.kubernetes.kubectl(&["get", "node", &node, "-o", &format!("jsonpath={what}")]);
     assert_eq!(shown("{.spec.unschedulable}"), "true");
-    assert!(shown("{.spec.taints[*].key}").contains("bedplate.dev/finding"));
+    let taints = shown("{.spec.taints[*].key}");
+    assert!(taints.contains("bedplate.dev/finding") && taints.contains("site/own"), "{taints}");
+    world.kubernetes.kubectl(&["taint", "node", &node, "site/own-"]);
     let reason = shown("{.metadata.annotations.bedplate\\.dev/drain-reason}");
     assert_eq!(reason, "a GPU has fallen off the bus [BedplateFinding]");
     let counted = world.kubernetes.kubectl(&[

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use bedplate_diag::Reason;
 use bedplate_kubernetes::kube::api::ListParams;
 use bedplate_kubernetes::names;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use super::record::{annotation, gpus_of, label, milliseconds, quantity, text};
 use super::server::Kind;
@@ -40,6 +40,25 @@ impl Kubernetes {
         let node = self.server.get(Kind::Nodes, "", id.as_str())?.ok_or_else(|| no_such_node(id))?;
         let mut taken = self.taken(Some(id))?;
         Ok(summary(&node, taken.remove(id.as_str()).unwrap_or_default()))
+    }
+
+    /// Takes back the cordon, and the taint where a finding has left one. Taints are one list to the server, so the node must not
+    /// have changed since it was read.
+    pub(super) fn put_back_node(&self, id: &NodeId) -> Result<(), DriverError> {
+        if !is_object_name(id.as_str()) {
+            return Err(no_such_node(id));
+        }
+        let node = self.server.get(Kind::Nodes, "", id.as_str())?.ok_or_else(|| no_such_node(id))?;
+        let mut spec = json!({ "unschedulable": null });
+        let mut marked = json!({ "annotations": { names::DRAIN_REASON: null } });
+        let taints = node["spec"]["taints"].as_array().cloned().unwrap_or_default();
+        let others: Vec<&Value> =
+            taints.iter().filter(|taint| taint["key"] != names::FINDING_TAINT).collect();
+        if others.len() < taints.len() {
+            spec["taints"] = json!(others);
+            marked["resourceVersion"] = node["metadata"]["resourceVersion"].clone();
+        }
+        self.change_node(id, &json!({ "metadata": marked, "spec": spec }))
     }
 
     pub(super) fn change_node(&self, id: &NodeId, patch: &Value) -> Result<(), DriverError> {

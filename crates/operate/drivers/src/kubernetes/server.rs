@@ -101,10 +101,7 @@ impl Server {
         name: &str,
         patch: &Value,
     ) -> Result<Value, DriverError> {
-        // Lists of a node are merged entry by entry; kinds that others define know only whole lists.
-        let patch = if matches!(kind, Kind::Nodes) { Patch::Strategic(patch) } else { Patch::Merge(patch) };
-        let request = Request::new(kind.path(namespace)).patch(name, &PatchParams::default(), &patch);
-        Ok(self.ask(request)?)
+        self.patch_at(&kind.path(namespace), name, patch)
     }
 
     pub(super) fn patch_at(&self, path: &str, name: &str, patch: &Value) -> Result<Value, DriverError> {
